@@ -13,12 +13,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from perfdoc.simulator.job.rank import RankWork, Traffic
-from perfdoc.simulator.job.scaling import Link, check_possible, moved_frac, work_factors
+from perfdoc.simulator.job.data_parallel import Link, behind_ns, link_of, link_with, updated_frac
+from perfdoc.simulator.job.network import Network, network_of
+from perfdoc.simulator.job.rank import RankWork
+from perfdoc.simulator.job.scaling import check_possible, work_factors
 from perfdoc.simulator.job.schedule import Window, run_schedule
 from perfdoc.simulator.job.settings import JobSettings
 from perfdoc.simulator.job.stages import Both, Stage, stages_of
 from perfdoc.simulator.job.work import Work
+from perfdoc.traces.job_facts import JobFacts
 from perfdoc.traces.known_models import ModelShape
 
 _ROUNDS = 12
@@ -34,14 +37,22 @@ class JobModel:
     shape: ModelShape | None
     stages: tuple[Stage, ...]
     message_ns: float
+    """Between stages, once both sides are there."""
+    network: Network
+    activation_bytes: float | None
+    """Of a micro-batch between two layers; None unknown."""
     overhead_ns: float
     """What every pass takes beyond its work."""
     dp: Link | None
     """Reduction of gradients and gathering of weights; None without."""
     reduced_after_ns: float
     """How long gradients are reduced after the last pass, as captured."""
+    behind_ns: float
+    """What of it is waiting for another replica, which is slower and was not captured."""
+    optimizer_ns: float
+    """What follows the reduction."""
     first_extra_ns: float
-    """How much longer the first forward of a step takes: its weights are gathered meanwhile."""
+    """How much longer the first forward of a step takes in each chunk: its weights are gathered meanwhile."""
     rest_ns: float
     measured_ns: float
     """The mean step."""
@@ -73,85 +84,85 @@ class JobModel:
         """The stages under other settings: work scaled, layers spread anew."""
         base = self.settings
         check_possible(base, new, self.shape)
-        factors = work_factors(base, new)
-        first, last = self.stages[0], self.stages[-1]
+        factors = work_factors(base, new, self.network.latency_frac)
         if new.pp == base.pp:
             some = [replace(s, layers=n) for s, n in zip(self.stages, _layers(new, self.stages), strict=True)]
         else:
-            inner = self.stages[1:-1] or self.stages
-            layer = _mean([(s.forward, s.backward) for s in inner])
-            some = []
-            for i, n in enumerate(new.layers):
-                ends = (Work(), Work())
-                if i == 0:
-                    ends = (first.forward_ends, first.backward_ends)
-                elif i == new.pp - 1:
-                    ends = (last.forward_ends, last.backward_ends)
-                some.append(
-                    replace(
-                        first,
-                        layers=n,
-                        is_first=i == 0,
-                        forward=layer[0],
-                        backward=layer[1],
-                        forward_ends=ends[0],
-                        backward_ends=ends[1],
-                        origin="composed",
-                        ranks=(),
-                    )
-                )
+            some = _composed(self.stages, new)
+        layer, at_first, at_last = self._reductions(new)
         return [
             replace(
                 s,
-                forward=factors.applied(s.forward),
-                backward=factors.applied(s.backward),
-                forward_ends=factors.applied(s.forward_ends),
-                backward_ends=factors.applied(s.backward_ends),
+                forward=factors.applied(s.forward) + layer,
+                backward=factors.applied(s.backward) + layer,
+                forward_ends=factors.applied(s.forward_ends) + at_first * (i == 0),
+                backward_ends=factors.applied(s.backward_ends) + at_last * (i == new.pp - 1),
             )
-            for s in some
+            for i, s in enumerate(some)
         ]
+
+    def _reductions(self, new: JobSettings) -> tuple[Work, Work, Work]:
+        """TP where none was captured, all of it exposed: two all-reduces of the activations for a layer, one
+        for the embedding and for the output layer's input gradient."""
+        if self.settings.tp > 1 or new.tp == 1:
+            return Work(), Work(), Work()
+        moved = 2 * (new.tp - 1) / new.tp * self._activations(new)
+        one = Work(tp=self.network.takes(moved))
+        return one * 2, one, one
+
+    def _activations(self, new: JobSettings) -> float:
+        if self.activation_bytes is None:
+            raise ValueError("what is sent is unknown: give the model, seq, mbs and dtype with --set")
+        return self.activation_bytes * new.tokens / self.settings.tokens
+
+    def _message(self, new: JobSettings) -> float:
+        """Between stages; where there was one stage only, as long as others of its size."""
+        if new.pp > 1 and self.settings.pp == 1:
+            return self.network.takes(self._activations(new))
+        return self.message_ns * new.tokens / self.settings.tokens
 
     def _window(self, new: JobSettings, stages: Sequence[Stage]) -> Window:
         takes = [s.takes(new.vpp) for s in stages]
-        extra = self.first_extra_ns * moved_frac(self.settings, new) * self.settings.vpp / new.vpp
         return run_schedule(
             micro_batches=new.micro_batches,
             forward=[[ns + self.overhead_ns for ns in t[0]] for t in takes],
             backward=[[ns + self.overhead_ns for ns in t[1]] for t in takes],
-            message=self.message_ns * new.tokens / self.settings.tokens,
+            message=self._message(new),
             overlap=new.messages_overlap,
-            first_extra=[extra] * new.pp,
+            first_extra=[self._first_extra(new, stages)] * new.pp,
         )
+
+    def _first_extra(self, new: JobSettings, stages: Sequence[Stage]) -> float:
+        """Of each chunk: as captured, and what the settings change of the weights gathered meanwhile."""
+        base = self.settings
+        others = self.first_extra_ns * base.vpp - self._gathered(base, self.stages)
+        return max(others + self._gathered(new, stages), 0.0) / new.vpp
+
+    def _gathered(self, settings: JobSettings, stages: Sequence[Stage]) -> float:
+        link = link_with(self.dp, self.settings, settings, self.shape, self.network)
+        if link is None or not settings.overlap_gather:
+            return 0.0
+        forward = sum(stages[0].takes(settings.vpp)[0])
+        return link.gathered_in_forward(forward_ns=forward, layers=settings.layers[0])
 
     def _step_ns(self, new: JobSettings) -> float:
         stages = self.stages_with(new)
         window = self._window(new, stages)
-        return window.length + self._beside(new, stages) + self.rest_ns
-
-    def _beside(self, new: JobSettings, stages: Sequence[Stage]) -> float:
-        """Reduction that outlasts the passes, as captured and as the settings change it."""
-        if self.dp is None:
-            if new.replicas > 1 and self.settings.replicas == 1:
-                raise ValueError("no communication over DP was captured: what it takes is unknown")
-            return self.reduced_after_ns
-        now = self._exposed_dp(self.settings, list(self.stages))
-        return self.reduced_after_ns + self._exposed_dp(new, stages) - now
+        rest = self.rest_ns + self.optimizer_ns * (updated_frac(self.settings, new, self.shape) - 1)
+        if self.behind_ns:
+            own = self._window(self.settings, self.stages).length
+            rest += self.behind_ns * (window.length / own - 1)
+        exposed = self._exposed_dp(new, stages) - self._exposed_dp(self.settings, self.stages)
+        return window.length + self.reduced_after_ns + exposed + rest
 
     def _exposed_dp(self, settings: JobSettings, stages: Sequence[Stage]) -> float:
-        """What the first stage's reductions and gathers leave exposed: all where nothing overlaps; else
-        what the passes of one micro-batch do not cover, at least one bucket."""
-        assert self.dp is not None
-        frac = moved_frac(self.settings, settings)
-        reduce_ns, gather_ns = self.dp.reduce_ns * frac, self.dp.gather_ns * frac
-        forward, backward = (sum(t) for t in stages[0].takes(settings.vpp))
-        exposed = 0.0
-        for ns, count, overlaps, beside in (
-            (reduce_ns, self.dp.reductions, settings.overlap_reduce, backward),
-            (gather_ns, self.dp.gathers, settings.overlap_gather, forward),
-        ):
-            if count:
-                exposed += max(ns - beside, ns / count) if overlaps else ns
-        return exposed
+        """What of the first stage's reductions and gathers lies outside of the passes."""
+        link = link_with(self.dp, self.settings, settings, self.shape, self.network)
+        if link is None:
+            return 0.0
+        backward = sum(stages[0].takes(settings.vpp)[1])
+        after = link.reduction(overlaps=settings.overlap_reduce, backward_ns=backward)
+        return after + link.gathering(overlaps=settings.overlap_gather)
 
 
 def build_model(
@@ -166,14 +177,20 @@ def build_model(
     at = next(i for i, s in enumerate(stages) if s.origin != "composed")
     mine = [r for r in ranks if not stages[at].ranks or r.rank in stages[at].ranks]
     seen = max(mine, key=lambda r: r.step_ns)
+    dp = link_of(seen.traffic)
+    gathered_after = 0.0 if dp is None or settings.overlap_gather else dp.gather_ns
     model = JobModel(
         settings=settings,
         shape=shape,
         stages=stages,
-        message_ns=_message_ns(ranks, settings),
+        message_ns=_message_ns(_standing(ranks, stages), settings),
+        network=network_of(seen.traffic, _sizes(settings)),
+        activation_bytes=_activation_bytes(seen.facts, settings, shape),
         overhead_ns=0.0,
-        dp=_dp_link(seen.traffic),
+        dp=dp,
         reduced_after_ns=seen.reduced_after_ns,
+        behind_ns=behind_ns(seen),
+        optimizer_ns=max(seen.after_ns - seen.reduced_after_ns - gathered_after, 0.0),
         first_extra_ns=max(r.first_extra_ns for r in ranks),
         rest_ns=0.0,
         measured_ns=seen.step_ns,
@@ -247,11 +264,16 @@ def _mean(several: Sequence[Both]) -> Both:
 
 
 def _message_ns(ranks: Sequence[RankWork], settings: JobSettings) -> float:
-    """The fastest message that was seen; a rank alone may have waited in each, so no slower than the
-    network was for gradients and weights."""
+    """The fastest message of a pipeline, the slowest of pipelines that wait for each other; a rank alone may
+    have waited in each, so no slower than the network was for gradients and weights."""
     if settings.pp == 1:
         return 0.0
-    seen = [r.message_ns for r in ranks if r.message_ns is not None]
+    fastest: dict[int, float] = {}
+    for r in ranks:
+        if r.message_ns is not None:
+            place = (r.rank or 0) % ((r.world_size or 0) // settings.pp or 1)
+            fastest[place] = min(fastest.get(place, r.message_ns), r.message_ns)
+    seen = [max(fastest.values())] if fastest else []
     size = min((t.bytes for r in ranks for t in r.traffic if t.dimension == "pp" and t.bytes > 0), default=0)
     rates = [
         t.fast_ns / t.bytes
@@ -263,15 +285,48 @@ def _message_ns(ranks: Sequence[RankWork], settings: JobSettings) -> float:
     return min([*seen, *by_rate], default=0.0)
 
 
-def _dp_link(traffic: Sequence[Traffic]) -> Link | None:
-    dp = [t for t in traffic if t.dimension == "dp"]
-    reducing = [t for t in dp if t.collective in ("reduce_scatter", "all_reduce")]
-    gathering = [t for t in dp if t.collective == "all_gather"]
-    if not reducing and not gathering:
+def _composed(stages: Sequence[Stage], new: JobSettings) -> list[Stage]:
+    """Another number of stages, of layers as those between the ends have them."""
+    first, last = stages[0], stages[-1]
+    forward, backward = _mean([(s.forward, s.backward) for s in stages[1:-1] or stages])
+    found = []
+    for i, n in enumerate(new.layers):
+        ends = (Work(), Work())
+        if i == 0 and len(stages) > 1:
+            ends = first.forward_ends, first.backward_ends
+        if i == new.pp - 1:  # of a single stage nearly all of it is the output layer
+            ends = ends[0] + last.forward_ends, ends[1] + last.backward_ends
+        found.append(
+            replace(
+                first,
+                layers=n,
+                is_first=i == 0,
+                forward=forward,
+                backward=backward,
+                forward_ends=ends[0],
+                backward_ends=ends[1],
+                origin="composed",
+                ranks=(),
+            )
+        )
+    return found
+
+
+def _standing(ranks: Sequence[RankWork], stages: Sequence[Stage]) -> Sequence[RankWork]:
+    """The ranks that the stages were made of."""
+    numbers = {n for s in stages for n in s.ranks}
+    return [r for r in ranks if r.rank in numbers] or ranks
+
+
+def _sizes(settings: JobSettings) -> dict[str, int]:
+    return {"tp": settings.tp, "cp": settings.cp, "ep": settings.ep, "dp": settings.replicas}
+
+
+_WIDTHS = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 2}
+
+
+def _activation_bytes(facts: JobFacts, settings: JobSettings, shape: ModelShape | None) -> float | None:
+    width, length = _WIDTHS.get(facts.dtype or ""), facts.sequence_length
+    if shape is None or width is None or length is None or facts.micro_batch_sequences is None:
         return None
-    return Link(
-        reduce_ns=sum(t.per_step * t.fast_ns for t in reducing),
-        reductions=sum(t.per_step for t in reducing),
-        gather_ns=sum(t.per_step * t.fast_ns for t in gathering),
-        gathers=sum(t.per_step for t in gathering),
-    )
+    return settings.tokens * length * shape.hidden_size * width

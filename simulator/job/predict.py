@@ -10,6 +10,7 @@ from perfdoc.results.replay import Gain
 from perfdoc.simulator.job.model import JobModel, build_model
 from perfdoc.simulator.job.rank import RankWork
 from perfdoc.simulator.job.settings import JobSettings
+from perfdoc.simulator.job.work import Work
 from perfdoc.traces.known_models import ModelShape
 
 ERROR_MAX_FRAC = 0.05
@@ -24,6 +25,10 @@ _BATCH_FRAC = 0.4
 _LAYOUT_FRAC = 0.5
 """Of what other degrees of parallelism change: likewise, and the network as it was seen."""
 _NOISE_MIN_FRAC = 0.002
+_BEHIND_FRAC = 0.5
+"""Of what the captured ranks waited for a replica that was not captured: where that is slow is unknown."""
+_EXPLAINED = (0.67, 1.5)
+"""An output layer over what its FLOPs say; outside of it the last stage may as well be slow all over."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +54,7 @@ class Models:
         parts = list(_parts(model, new))
         half = math.hypot(*(frac * ns for frac, ns in parts)) if parts else 0.0
         noise = max(abs(model.error_frac), _NOISE_MIN_FRAC) * model.measured_ns
+        noise += _BEHIND_FRAC * model.behind_ns
         mid = model.measured_ns - model.step_ns(new)
         gains = [mid, *(m.measured_ns - m.step_ns(new) for m in self.others)]
         return Gain(
@@ -66,11 +72,27 @@ def build_models(ranks: Sequence[RankWork], settings: JobSettings, shape: ModelS
     others = []
     if model.output_inferred is not None and shape is not None:
         others.append(build_model(ranks, settings, shape, output=1.0))
+    if model.output_inferred is not None and not _EXPLAINED[0] < model.output_inferred < _EXPLAINED[1]:
+        others.append(_slow_all_over(model))
     if model.overhead_ns:
         others.append(replace(model, overhead_ns=0.0))
     if settings.pp > 1 and not settings.messages_overlap:
         others.append(replace(model, message_ns=2 * model.message_ns))
     return Models(model=model, others=tuple(others))
+
+
+def _slow_all_over(model: JobModel) -> JobModel:
+    """What the waits show of the last stage, in its layers and not behind them."""
+    last = model.stages[-1]
+    each = 1 / max(last.layers, 1)
+    spread = replace(
+        last,
+        forward=last.forward + last.forward_ends * each,
+        backward=last.backward + last.backward_ends * each,
+        forward_ends=Work(),
+        backward_ends=Work(),
+    )
+    return replace(model, stages=(*model.stages[:-1], spread))
 
 
 def _parts(model: JobModel, new: JobSettings) -> Iterator[tuple[float, float]]:

@@ -32,6 +32,8 @@ INSIDE_A_PASS = ("tp", "cp", "ep")
 _GROUP_OF: Mapping[int, int] = MappingProxyType(
     {int(KernelClass.GEMM): 0, int(KernelClass.CONVOLUTION): 0, int(KernelClass.ATTENTION): 1}
 )
+KERNEL_NS = 2_000.0
+"""Of a kernel, whatever its size: ramp-up and drain. Round, not measured."""
 _FAST_PERCENTILE = 10
 """Of messages of one size: what they take once both sides are there."""
 _PP, _DP = DIMENSIONS.index("pp"), DIMENSIONS.index("dp")
@@ -68,6 +70,8 @@ class PassWork:
     group_frac: Mapping[str, float]
     """Shares of compute by group of GROUPS."""
     kernels: float
+    fixed_ns: float
+    """Of the compute: what its kernels, or on a CPU rank its operators, take whatever their size."""
     host_ns: float | None
     """What the host takes to issue a pass if nothing holds it up; None unknown. On a CPU rank the length."""
     outside_layers_frac: float | None
@@ -154,6 +158,7 @@ def _both_ways(view: DeviceView, passes: Passes) -> tuple[PassWork, PassWork, fl
     exposed = _exposed(view, start, end)
     idle = end - start - compute - np.sum(list(exposed.values()), axis=0)
     by_group, kernels = _kernels(view, start, end)
+    fixed = _operators_ns(view, start, end) if activity.on_host else kernels * KERNEL_NS
     outside = _outside_layers(view, passes)
     host = _host_ns(view)
     found = []
@@ -173,6 +178,7 @@ def _both_ways(view: DeviceView, passes: Passes) -> tuple[PassWork, PassWork, fl
                 idle_ns=float(idle[mine].mean()),
                 group_frac={g: float(by_group[i, mine].sum()) / whole for i, g in enumerate(GROUPS)},
                 kernels=float(kernels[mine].mean()),
+                fixed_ns=float(fixed[mine].mean()),
                 host_ns=length if activity.on_host else host[way],
                 outside_layers_frac=None if outside is None else outside[way],
             )
@@ -225,6 +231,18 @@ def _kernels(view: DeviceView, start: I64, end: I64) -> tuple[F64, I64]:
     took = trace.kernels.end_ns[rows] - trace.kernels.start_ns[rows]
     flat = np.bincount(group * len(start) + at, took, len(GROUPS) * len(start)).astype(np.float64)
     return flat.reshape(len(GROUPS), len(start)), np.bincount(at, minlength=len(start))
+
+
+def _operators_ns(view: DeviceView, start: I64, end: I64) -> F64:
+    """By pass, what operators of a CPU rank take if each is as short as the shortest are."""
+    compute = view.activity.compute
+    at = np.searchsorted(start, compute.start_ns, "right") - 1
+    inside = (at >= 0) & (compute.start_ns < end[np.maximum(at, 0)])
+    took = (compute.end_ns - compute.start_ns)[inside]
+    if not len(took):
+        return np.zeros(len(start))
+    least = np.minimum(took, np.percentile(took, _FAST_PERCENTILE))
+    return np.bincount(at[inside], least, len(start)).astype(np.float64)
 
 
 def _host_ns(view: DeviceView) -> tuple[float | None, float | None]:

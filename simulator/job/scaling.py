@@ -3,25 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from perfdoc.analyzers.memory.formula import parameters_of
 from perfdoc.simulator.job.settings import JobSettings
 from perfdoc.simulator.job.work import Work
 from perfdoc.traces.known_models import ModelShape
 
-KERNEL_NS = 2_000.0
-"""Of a kernel, whatever its size: ramp-up and drain. Round, not measured."""
-_FIXED_MAX_FRAC = 0.5
-
-
-@dataclass(frozen=True, kw_only=True)
-class Link:
-    """A step's communication over DP where nobody is late; ns and counts."""
-
-    reduce_ns: float
-    reductions: float
-    gather_ns: float
-    gathers: float
+_COMPUTE = ("gemm", "attention", "other")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,30 +21,35 @@ class Factors:
 
     def applied(self, work: Work) -> Work:
         """The work so. Of compute, what kernels take whatever their size stays."""
-        compute = work.gemm + work.attention + work.other
-        if not compute:
+        if not work.compute:
             return work.scaled(self.by_part)
-        fixed = min(work.kernels * KERNEL_NS / compute, _FIXED_MAX_FRAC)
+        fixed = min(work.fixed / work.compute, 1.0)
         parts = {
-            name: fixed + (1 - fixed) * factor if name in ("gemm", "attention", "other") else factor
+            name: fixed + (1 - fixed) * factor if name in _COMPUTE else factor
             for name, factor in self.by_part.items()
         }
         return work.scaled(parts)
 
 
-def work_factors(base: JobSettings, new: JobSettings) -> Factors:
+def work_factors(base: JobSettings, new: JobSettings, latency_frac: Mapping[str, float]) -> Factors:
     """From one layout to another. GEMMs follow tokens over TP, attention sequences over TP and CP; of TP
-    communication each rank moves (tp - 1) / tp of the activations, whatever tp is."""
+    communication each rank moves (tp - 1) / tp of the activations, whatever tp is, and the latency stays.
+    """
     tokens = new.tokens / base.tokens
     width = base.tp / new.tp
+
+    def moved(name: str, new_size: int, base_size: int) -> float:
+        stays = latency_frac.get(name, 0.0) if new_size > 1 else 0.0
+        return stays + (1 - stays) * tokens * _ring(new_size, base_size)
+
     return Factors(
         by_part={
             "gemm": tokens * width,
             "attention": new.mbs / base.mbs * width * base.cp / new.cp,
             "other": tokens * width,
-            "tp": tokens * _ring(new.tp, base.tp),
-            "cp": tokens * _ring(new.cp, base.cp),
-            "ep": tokens * _ring(new.ep, base.ep),
+            "tp": moved("tp", new.tp, base.tp),
+            "cp": moved("cp", new.cp, base.cp),
+            "ep": moved("ep", new.ep, base.ep),
         }
     )
 
@@ -64,32 +58,45 @@ def _ring(new: int, base: int) -> float:
     return ((new - 1) / new) / ((base - 1) / base) if base > 1 else 1.0
 
 
-def moved_frac(base: JobSettings, new: JobSettings) -> float:
-    """What a rank moves over DP, over what it did: its share of the parameters, and the ring over its
-    replicas."""
-    held = base.tp * base.pp / (new.tp * new.pp)
-    return held * _ring(new.replicas, base.replicas)
+def held_parameters(settings: JobSettings, shape: ModelShape | None) -> tuple[float, float]:
+    """(dense, of experts) on a rank; of a model that is not known in units of the whole."""
+    dense, experts = 1.0, 0.0
+    if shape is not None:
+        dense, experts, table = parameters_of(shape)
+        dense += 2 * table
+    ranks = settings.tp * settings.pp
+    return dense / ranks, experts / (ranks * settings.ep)
+
+
+def moved_over_dp(settings: JobSettings, shape: ModelShape | None) -> float:
+    """What a rank moves over DP when it reduces its gradients or gathers its weights once, in parameters.
+
+    Experts have a replica on every ep-th rank of the replicas: with ep = dp none is moved.
+    """
+    dense, experts = held_parameters(settings, shape)
+    r = settings.replicas
+    each = max(r // settings.ep, 1)
+    return dense * (r - 1) / r + experts * (each - 1) / each
 
 
 def check_possible(base: JobSettings, new: JobSettings, shape: ModelShape | None) -> None:
     """ValueError, one line, where nothing that was captured tells what the settings take, or the model
     does not divide so."""
-    for name, was, is_ in (("TP", base.tp, new.tp), ("CP", base.cp, new.cp), ("EP", base.ep, new.ep)):
+    for name, was, is_ in (("CP", base.cp, new.cp), ("EP", base.ep, new.ep)):
         if was == 1 and is_ > 1:
             raise ValueError(f"no communication over {name} was captured: what it takes is unknown")
-    if base.pp == 1 and new.pp > 1:
-        raise ValueError("no message between stages was captured: what they take is unknown")
+    if min(new.tp, new.cp, new.ep, new.dp, new.pp, new.vpp, new.micro_batches, new.mbs) < 1:
+        raise ValueError("a size is below 1")
     if len(new.layers) != new.pp:
         raise ValueError(f"{len(new.layers)} stages of layers for PP {new.pp}")
     if new.vpp > 1 and any(n % new.vpp for n in new.layers if n):
         raise ValueError(f"{max(new.layers)} layers of a stage do not divide into {new.vpp} chunks")
-    if new.vpp > 1 and not all(new.layers):
+    if new.vpp > 1 and new.pp == 1:
+        raise ValueError("virtual stages need more than one stage")
+    if (new.vpp > 1 or new.pp != base.pp) and not all(new.layers):
         raise ValueError("the number of layers is unknown: give --set layers=N")
     if shape is not None and new.tp != base.tp:
         if shape.attention_heads % new.tp:
             raise ValueError(f"TP {new.tp} does not divide {shape.attention_heads} heads")
         if shape.query_groups % new.tp and new.tp % shape.query_groups:
             raise ValueError(f"TP {new.tp} does not fit {shape.query_groups} query groups")
-
-
-__all__ = ["Factors", "Link", "check_possible", "moved_frac", "replace", "work_factors"]

@@ -1,6 +1,7 @@
 """1F1B, plain and interleaved, with the messages between stages: when each stage is done.
 
-With overlap a message starts as its pass ends, and only the pass that needs it waits. Without, a stage stands
+With overlap a message starts as its pass ends and the other side has posted its receive, as it does when its
+own pass of that kind before is done; only the pass that needs it waits. Without, a stage stands
 still while it sends and receives, and a message begins when both sides are there: the output of one pass and
 the input of the next in one exchange, as megatron-core does. With interleaving and without overlap every pass
 takes one message longer; who waits for whom inside those exchanges is left out.
@@ -83,6 +84,8 @@ def _overlapped(
     pp, vpp = len(orders), len(forward[0])
     done: dict[_Message, float] = {}
     free, at, start = [0.0] * pp, [0] * pp, [0.0] * pp
+    posted = [{True: 0.0, False: 0.0} for _ in orders]
+    warm = [order.index((False, 0, vpp - 1)) - 1 for order in orders]
     waiting = list(range(pp))
     while waiting:
         for stage in waiting:
@@ -95,7 +98,7 @@ def _overlapped(
                     if ready is None:
                         break
                     if source[3] != stage:
-                        ready += message
+                        ready = max(ready, posted[stage][is_forward]) + message
                     if ready > now:
                         now = ready
                 if i == 0:
@@ -104,7 +107,10 @@ def _overlapped(
                     now += extra[stage]
                 now += (forward if is_forward else backward)[stage][chunk]
                 done[is_forward, micro_batch, chunk, stage] = now
+                posted[stage][is_forward] = now
                 i += 1
+                if i == warm[stage]:
+                    posted[stage][False] = now
             free[stage], at[stage] = now, i
         waiting = [s for s in waiting if at[s] < len(orders[s])]
     return Window(start=tuple(start), end=tuple(free))

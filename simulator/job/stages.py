@@ -74,8 +74,15 @@ def fold(ranks: Sequence[RankWork], settings: JobSettings) -> list[list[RankWork
         return found
     slowest = max(whole, key=lambda p: max(r.window_ns for r in p.values()))
     longest = max(r.window_ns for r in slowest.values())
-    # Tensor ranks of one pipeline wait for each other: they are as slow, and average out noise.
-    alike = [p for p in whole if max(r.window_ns for r in p.values()) > (1 - _ALIKE_FRAC) * longest]
+    # Tensor and context ranks wait for each other in every pass: they are as slow, and average out noise.
+    beside = settings.tp * settings.cp
+    block = (slowest[0].rank or 0) // beside
+    alike = [
+        p
+        for p in whole
+        if (p[0].rank or 0) // beside == block
+        or max(r.window_ns for r in p.values()) > (1 - _ALIKE_FRAC) * longest
+    ]
     return [[p[stage] for p in alike] for stage in range(pp)]
 
 
@@ -100,6 +107,9 @@ def stages_of(ranks: Sequence[RankWork], settings: JobSettings, shape: ModelShap
                 ends[i] = _share(work, frac)
             elif inner:
                 ends[i] = _beyond(work, _mean(inner), layers[i])
+            elif i == pp - 1 > 0 and 0 in whole and _all_alike(shape):
+                # Of two stages the first has no more than the embedding beside its layers.
+                ends[i] = _beyond(work, _per_layer(whole[0], NOTHING, layers[0]), layers[i])
             elif i == pp - 1:
                 ends[i] = _limited(_output(work, layers[i], shape), work)
     own = {i: _per_layer(whole[i], ends.get(i, NOTHING), layers[i]) for i in whole}
@@ -174,6 +184,10 @@ def _beyond(whole: Both, layer: Both, layers: int) -> Both:
     return tuple(  # type: ignore[return-value]
         Work(gemm=max(w.length - (one * layers).length, 0.0)) for w, one in zip(whole, layer, strict=True)
     )
+
+
+def _all_alike(shape: ModelShape | None) -> bool:
+    return shape is None or not shape.experts or shape.expert_layers in (None, shape.layers)
 
 
 _ENDS_MAX_FRAC = 0.8

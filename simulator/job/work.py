@@ -8,6 +8,8 @@ from typing import Self
 
 from perfdoc.simulator.job.rank import PassWork
 
+_FIXED_MAX_FRAC = 0.5
+
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
@@ -24,12 +26,18 @@ class Work:
     """Gaps that launches do not explain."""
     host: float = 0.0
     """What the host takes to issue it."""
-    kernels: float = 0.0
+    fixed: float = 0.0
+    """Of compute: what its kernels or operators take whatever their size."""
+
+    @property
+    def compute(self) -> float:
+        """Of all kinds."""
+        return self.gemm + self.attention + self.other
 
     @property
     def busy(self) -> float:
         """What the device is busy for, or waits for communication."""
-        return self.gemm + self.attention + self.other + self.tp + self.cp + self.ep
+        return self.compute + self.tp + self.cp + self.ep
 
     @property
     def length(self) -> float:
@@ -68,5 +76,5 @@ class Work:
             ep=exposed["ep"] * chunks,
             idle=(measured.idle_ns - max(host - busy, 0.0)) * chunks,
             host=host * chunks,
-            kernels=measured.kernels * chunks,
+            fixed=min(measured.fixed_ns, _FIXED_MAX_FRAC * compute) * chunks,
         )

@@ -6,7 +6,7 @@ and is resumed with the answer once all who take part have said their part.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -83,7 +83,7 @@ class Messages:
 class Engine:
     """The meeting place of all ranks."""
 
-    pp_transfer_ns: int
+    pp_transfer_ns: Callable[[Channel], int]
     joins: dict[tuple[int, int], dict[int, Join]] = field(default_factory=dict)
     channels: dict[Channel, Messages] = field(default_factory=dict)
 
@@ -111,7 +111,7 @@ class Engine:
             assert answers or not waiting, f"ranks wait for one another: {waiting}"
 
     def _messages(self, channel: Channel) -> Messages:
-        return self.channels.setdefault(channel, Messages(self.pp_transfer_ns))
+        return self.channels.setdefault(channel, Messages(self.pp_transfer_ns(channel)))
 
     def _enter(self, request: Request) -> None:
         if isinstance(request, Join):

@@ -17,7 +17,7 @@ what the replay's predictions are held against: tests/simulator/test_planted_ban
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -31,6 +31,7 @@ from tests.planted.engine import Engine
 from tests.planted.rank import LaidPass, RankLane, Stretch
 from tests.planted.spec import KINDS, JobSpec
 from tests.planted.step import MESSAGE_BYTES, RankProgram
+from tests.planted.unrecorded import Unrecorded
 
 UTC_ZERO_NS = 1_750_000_000_000_000_000
 """UTC time of true time 0."""
@@ -81,7 +82,8 @@ class _Laid:
 
 @lru_cache(maxsize=8)
 def planted_job(what: str | JobSpec) -> PlantedJob:
-    """Lay a job down. ValueError for a name that is not in KINDS.
+    """Lay a job down. ValueError for a name that is not in KINDS, and for a job of which not every
+    nanosecond is certain.
 
     The last ones are kept: a fault's test asks for the captures of a job, for its answer, and for the job
     without the fault, which is that of the next test as well.
@@ -89,6 +91,8 @@ def planted_job(what: str | JobSpec) -> PlantedJob:
     if isinstance(what, str) and what not in KINDS:
         raise ValueError(f"planted_job: {what!r} is none of {', '.join(KINDS)}")
     spec = KINDS[what] if isinstance(what, str) else what
+    if not spec.has_answer:
+        raise ValueError("planted_job: vpp above 1 goes with dp only")
     laid = _lay(spec)
     return PlantedJob(
         spec=spec,
@@ -101,7 +105,34 @@ def planted_job(what: str | JobSpec) -> PlantedJob:
     )
 
 
-def _lay(spec: JobSpec) -> _Laid:
+@dataclass(frozen=True, kw_only=True)
+class PlantedSteps:
+    """Captures of some ranks of a job, and how long its steps take: all that is certain of any job."""
+
+    step_ns: float
+    """From the first step's start on any rank to the last one's end, over the steps."""
+    timelines: Mapping[int, Timeline]
+    """By rank, those asked for."""
+
+    def write(self, folder: Path) -> list[Path]:
+        """Write the captures as rank<N>.sqlite and return their paths."""
+        return [
+            write_nsys_sqlite(t, Path(folder) / f"rank{r}.sqlite", generation="2026.3", force=True)
+            for r, t in self.timelines.items()
+        ]
+
+
+def planted_steps(spec: JobSpec, ranks: Collection[int] = ()) -> PlantedSteps:
+    """Lay down all ranks of a job, and record what these did."""
+    laid = _lay(spec, ranks)
+    begin = min(lane.step_starts[0] for lane in laid.lanes)
+    end = max(lane.now_ns for lane in laid.lanes)
+    timelines = {r: laid.builders[r].build() for r in sorted(ranks)}
+    return PlantedSteps(step_ns=(end - begin) / spec.steps, timelines=timelines)
+
+
+def _lay(spec: JobSpec, recorded: Collection[int] | None = None) -> _Laid:
+    """recorded: ranks that a capture is made of; None: all."""
     builders: list[TimelineBuilder] = []
     lanes = []
     for rank in range(spec.world_size):
@@ -109,9 +140,12 @@ def _lay(spec: JobSpec) -> _Laid:
             clock: Clock = spec.clock(rank)
             origin = UTC_ZERO_NS + clock.session_start_ns + clock.utc_error_ns
             builders.append(TimelineBuilder(utc_origin_ns=origin))
-        lanes.append(RankLane(spec, rank, builders[-1].process(pid=FIRST_PID + rank, rank=rank)))
+        process = builders[-1].process(pid=FIRST_PID + rank, rank=rank)
+        if recorded is not None and rank not in recorded:
+            process = Unrecorded(process.info.pid)
+        lanes.append(RankLane(spec, rank, process))
     programs = [RankProgram(lane) for lane in lanes]
-    engine = Engine(pp_transfer_ns=spec.pp_transfer_ns)
+    engine = Engine(pp_transfer_ns=lambda channel: spec.slowed(spec.pp_transfer_ns, channel[:2]))
     engine.run([p.run() for p in programs])
     times = {c: list(zip(m.starts, m.ends, strict=True)) for c, m in engine.channels.items()}
     for program in programs:
@@ -265,4 +299,4 @@ def _passes(lane: RankLane, step: int) -> list[LaidPass]:
     return [p for p in lane.passes if p.step == step]
 
 
-__all__ = ["KINDS", "Clock", "JobSpec", "PlantedJob", "planted_job"]
+__all__ = ["KINDS", "Clock", "JobSpec", "PlantedJob", "PlantedSteps", "planted_job", "planted_steps"]

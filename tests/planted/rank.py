@@ -198,8 +198,9 @@ class RankLane:
 
     def norm_alone(self) -> None:
         """A norm kernel with nothing beside it, messages of its own pipeline aside."""
-        start = self.compute(self.spec.norm_ns, name=NORM)
-        self.norms.append((start, start + self.spec.norm_ns))
+        took = self.spec.computes(self.spec.norm_ns)
+        start = self.compute(took, name=NORM)
+        self.norms.append((start, start + took))
 
     def copy(self, size_bytes: int, duration_ns: int) -> int:
         """A copy from the host alone on the device; its start."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -43,6 +43,18 @@ class JobSpec:
     backward_ns: int = 1_500_000
     stage_extra_ns: tuple[int, ...] = ()
     """Added to the first kernel of every forward pass, by stage: a stage with more to do."""
+    output_ns: tuple[int, int] = (0, 0)
+    """Added to the first kernel of the (forward, backward) of the last chunk of all: output layer, loss."""
+    compute_factor: float = 1.0
+    """Of every kernel inside a pass that computes, output_ns included."""
+    transfer_factor: float = 1.0
+    """Of every collective inside a pass, all of it."""
+    size_factor: float = 1.0
+    """Of what it takes beyond COLLECTIVE_LATENCY_NS."""
+    dp_factor: float = 1.0
+    """Of every collective over dp outside of passes."""
+    slow_port: tuple[int, float] | None = None
+    """A rank, and the factor of every collective and message that it takes part in."""
     late: Late | tuple[Late, ...] | None = None
     pp_transfer_ns: int = 30_007
     """From when both sides of a message between stages are there to its end."""
@@ -80,10 +92,6 @@ class JobSpec:
             raise ValueError(f"JobSpec: ep {self.ep} does not divide cp x dp = {self.cp * self.dp}")
         if self.vpp > 1 and (self.pp == 1 or self.micro_batches % self.pp):
             raise ValueError("JobSpec: vpp above 1 needs pp above 1 that divides micro_batches")
-        if self.vpp > 1 and (self.tp > 1 or self.cp > 1 or self.ep > 1):
-            # Their exposed collectives would run beside resident messages: whose time that is, is a
-            # matter of definition and no planted truth.
-            raise ValueError("JobSpec: vpp above 1 goes with dp only")
         if self.buckets and (self.dp == 1 or self.world_size > self.dp):
             raise ValueError("JobSpec: buckets go with dp only")
         if self.clocks and len(self.clocks) != self.world_size:
@@ -99,6 +107,21 @@ class JobSpec:
             raise ValueError("JobSpec: norm_contended_ns above 60,000 outlasts the communication beside it")
 
     @property
+    def has_answer(self) -> bool:
+        """Whether it is certain what every nanosecond is. With interleaving, exposed collectives would run
+        beside resident messages: whose time that is, is a matter of definition and no planted truth."""
+        return self.vpp == 1 or self.tp == self.cp == self.ep == 1
+
+    def computes(self, duration_ns: int) -> int:
+        """A kernel of a pass that computes."""
+        return round(duration_ns * self.compute_factor)
+
+    def slowed(self, duration_ns: float, ranks: Iterable[int]) -> int:
+        """What moving takes among these ranks."""
+        slow, factor = self.slow_port or (-1, 1.0)
+        return round(duration_ns * (factor if slow in ranks else 1.0))
+
+    @property
     def world_size(self) -> int:
         """Ranks of the job."""
         return self.tp * self.cp * self.dp * self.pp
@@ -112,6 +135,9 @@ class JobSpec:
         """The clock of a rank's file."""
         return self.clocks[rank] if self.clocks else Clock()
 
+
+COLLECTIVE_LATENCY_NS = 21_001
+"""A collective of next to nothing."""
 
 KINDS: Mapping[str, JobSpec] = MappingProxyType(
     {

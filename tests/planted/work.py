@@ -8,6 +8,7 @@ from perfdoc.simulator.captures.device import DEFAULT_STREAM
 from tests.planted.engine import Join, Request
 from tests.planted.rank import GEMM, LATENCY_NS, NORM, LaidPass, RankLane
 from tests.planted.schedule import Pass
+from tests.planted.spec import COLLECTIVE_LATENCY_NS
 
 MIB = 2**20
 BUCKET_NS = 230_003
@@ -47,9 +48,13 @@ class RankWork:
         duration = spec.backward_ns
         if what.forward:
             duration = spec.forward_ns + (spec.stage_extra_ns[lane.place.stage] if spec.stage_extra_ns else 0)
+        if lane.place.stage == spec.pp - 1 and what.chunk == spec.vpp - 1:
+            duration += spec.output_ns[0 if what.forward else 1]
+        if what.forward:
             for late in spec.lates:
                 if late.rank == lane.rank and late.hits(step):
                     duration += late.extra_ns
+        duration = spec.computes(duration)
         if what == Pass(forward=False, micro_batch=0, chunk=0):
             gc = spec.gc
             if gc is not None and gc.rank == lane.rank and gc.hits(step):
@@ -86,25 +91,26 @@ class RankWork:
     def _collectives(self, forward: bool) -> Laying:
         """Of every dimension one that is hidden, wholly or in part, beside a norm, and one that is not."""
         scale = 1 if forward else 2
-        contended = (NORM, self.spec.norm_contended_ns)
+        computes = self.spec.computes
+        contended = (NORM, computes(self.spec.norm_contended_ns))
         groups = self.lane.groups
         if "tp" in groups:
             operation = "all_gather" if forward else "all_reduce"
             yield from self.collective(
-                "tp", operation, 6 * MIB, 210_011 * scale, (contended, (GEMM, 300_007 * scale))
+                "tp", operation, 6 * MIB, 210_011 * scale, (contended, (GEMM, computes(300_007 * scale)))
             )
             yield from self.collective("tp", "reduce_scatter", 6 * MIB, 120_001 * scale)
         if "cp" in groups:
-            attention = (contended, (ATTENTION, 240_001 * scale))
+            attention = (contended, (ATTENTION, computes(240_001 * scale)))
             yield from self.collective("cp", "send_recv", 3 * MIB, 330_017 * scale, attention)
         if "ep" in groups:
             yield from self.collective("ep", "all_to_all", 2 * MIB, 140_009 * scale)
-            self.lane.compute(180_007 * scale)
-            beside = (contended, (GEMM, 260_003 * scale))
+            self.lane.compute(computes(180_007 * scale))
+            beside = (contended, (GEMM, computes(260_003 * scale)))
             yield from self.collective("ep", "all_to_all", 2 * MIB, 190_027 * scale, beside)
         if "dp" in groups and self.spec.pp == 1 and not self.spec.buckets:
             operation = "all_gather" if forward else "reduce_scatter"
-            beside = (contended, (GEMM, 280_001 * scale))
+            beside = (contended, (GEMM, computes(280_001 * scale)))
             yield from self.collective("dp", operation, 16 * MIB, 230_003 * scale, beside)
 
     def optimizer(self) -> Laying:
@@ -115,7 +121,7 @@ class RankWork:
         if sharded:
             yield from self.collective("dp", "reduce_scatter", 48 * MIB, 410_009)
         if "other" in self.lane.groups:
-            yield from self.collective("other", "all_reduce", 4, 21_001)
+            yield from self.collective("other", "all_reduce", 4, COLLECTIVE_LATENCY_NS)
         update = [(ADAM, 90_001 + 311 * i) for i in range(4)]
         if sharded:
             yield from self.collective("dp", "all_gather", 24 * MIB, 300_007, update)
@@ -133,6 +139,12 @@ class RankWork:
     ) -> Laying:
         """A collective over a group with kernels beside it; compute goes on when both are done."""
         lane, group = self.lane, self.lane.groups[dimension]
+        if dimension in ("dp", "other"):
+            took = transfer_ns * self.spec.dp_factor
+        else:
+            sized = (transfer_ns - COLLECTIVE_LATENCY_NS) * self.spec.size_factor
+            took = (COLLECTIVE_LATENCY_NS + sized) * self.spec.transfer_factor
+        transfer_ns = self.spec.slowed(took, group.ranks)
         kernel, call = _KERNELS[operation]
         lane.order_streams(DEFAULT_STREAM, group.stream)
         me = group.ranks.index(lane.rank)

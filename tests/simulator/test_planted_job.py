@@ -17,7 +17,7 @@ from perfdoc.simulator.captures.timeline import Clock
 from tests.amount import some
 from tests.analyzers.brute import counts
 from tests.planted.answer import RankAnswer
-from tests.planted.job import KINDS, JobSpec, planted_job
+from tests.planted.job import KINDS, JobSpec, planted_job, planted_steps
 from tests.planted.spec import Late
 
 CLOCKS = tuple(
@@ -192,7 +192,6 @@ def test_marks_are_those_of_the_trainer() -> None:
         ({"ep": 3}, "does not divide"),
         ({"micro_batches": 0}, "below 1"),
         ({"pp": 2, "vpp": 2, "micro_batches": 3}, "divides micro_batches"),
-        ({"pp": 2, "vpp": 2, "tp": 2}, "goes with dp only"),
         ({"clocks": CLOCKS[:3]}, "3 clocks for 4 ranks"),
         ({"clocks": CLOCKS[:4], "one_file": True}, "one clock"),
         ({"stage_extra_ns": (1, 2)}, "for 1 stages"),
@@ -208,3 +207,20 @@ def test_what_cannot_be_planted_is_refused(change: dict[str, object], message: s
 def test_an_unknown_name_is_refused() -> None:
     with pytest.raises(ValueError, match="'dp3' is none of dp4"):
         planted_job("dp3")
+
+
+def test_what_is_not_certain_of_every_nanosecond_has_no_answer() -> None:
+    with pytest.raises(ValueError, match="goes with dp only"):
+        planted_job(JobSpec(pp=2, vpp=2, tp=2))
+
+
+def test_steps_of_a_job_without_recording_most_of_it(tmp_path: Path) -> None:
+    """The same steps, and of the ranks asked for the same captures."""
+    whole = planted_job("tp2_pp2_dp2")
+    ends = [r.window_end_ns for r in whole.answer.ranks]
+    starts = [r.window_start_ns for r in whole.answer.ranks]
+    some = planted_steps(whole.spec, (5,))
+    assert some.step_ns == (max(ends) - min(starts)) / 3
+    assert list(some.timelines) == [5]
+    assert some.timelines[5].kernels == whole.timelines[5].kernels
+    assert [p.name for p in some.write(tmp_path)] == ["rank5.sqlite"]
