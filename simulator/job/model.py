@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from perfdoc.simulator.job.rank import RankWork, Traffic
-from perfdoc.simulator.job.scaling import Link, check_possible, moved_frac, work_factors
+from perfdoc.simulator.job.scaling import Link, check_possible, moved_frac, recomputing, work_factors
 from perfdoc.simulator.job.schedule import Window, run_schedule
 from perfdoc.simulator.job.settings import JobSettings
 from perfdoc.simulator.job.stages import Both, Stage, stages_of
@@ -50,7 +51,7 @@ class JobModel:
     the first stage waits for it as long as it did; None where it was captured, or there is one stage."""
     notes: tuple[str, ...] = ()
 
-    @property
+    @cached_property
     def modelled_ns(self) -> float:
         """The unedited step."""
         return self._step_ns(self.settings)
@@ -85,8 +86,8 @@ class JobModel:
                 ends = (Work(), Work())
                 if i == 0:
                     ends = (first.forward_ends, first.backward_ends)
-                elif i == new.pp - 1:
-                    ends = (last.forward_ends, last.backward_ends)
+                if i == new.pp - 1:
+                    ends = (ends[0] + last.forward_ends, ends[1] + last.backward_ends)
                 some.append(
                     replace(
                         first,
@@ -104,7 +105,7 @@ class JobModel:
             replace(
                 s,
                 forward=factors.applied(s.forward),
-                backward=factors.applied(s.backward),
+                backward=factors.applied(recomputing(base.recompute, new.recompute, s.forward, s.backward)),
                 forward_ends=factors.applied(s.forward_ends),
                 backward_ends=factors.applied(s.backward_ends),
             )

@@ -60,6 +60,21 @@ def work_factors(base: JobSettings, new: JobSettings) -> Factors:
     )
 
 
+def recomputing(before: str, after: str, forward: Work, backward: Work) -> Work:
+    """The backward of a layer with other recomputation: in `full`, it holds a forward.
+
+    ValueError, one line, where only parts of the layers are recomputed, or no forward fits.
+    """
+    if before == after:
+        return backward
+    if {before, after} != {"none", "full"}:
+        raise ValueError("what selective recomputation takes is not modelled")
+    found = backward + forward * (1.0 if after == "full" else -1.0)
+    if found.gemm < 0 or found.busy <= 0:
+        raise ValueError("the backward passes are too short to hold a recomputed forward")
+    return found
+
+
 def _ring(new: int, base: int) -> float:
     return ((new - 1) / new) / ((base - 1) / base) if base > 1 else 1.0
 
