@@ -12,14 +12,20 @@ import pytest
 
 from perfdoc import results
 from perfdoc.compare.diff import result as diff
+from perfdoc.tune import result as tune
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = {
     "diagnosis": ROOT / "results" / "diagnosis.schema.json",
     "diff": ROOT / "src" / "perfdoc" / "compare" / "diff" / "diff.schema.json",
+    "tune": ROOT / "src" / "perfdoc" / "tune" / "tune.schema.json",
 }
-MADE = {"diagnosis": results.json_schema, "diff": diff.json_schema}
-VERSIONS = {"diagnosis": results.SCHEMA_VERSION, "diff": diff.SCHEMA_VERSION}
+MADE = {"diagnosis": results.json_schema, "diff": diff.json_schema, "tune": tune.json_schema}
+VERSIONS = {
+    "diagnosis": results.SCHEMA_VERSION,
+    "diff": diff.SCHEMA_VERSION,
+    "tune": tune.SCHEMA_VERSION,
+}
 DIGESTS = {
     ("diagnosis", "1.3"): "a3f951953b12bcd4",
     ("diagnosis", "1.4"): "b760b3844667e848",

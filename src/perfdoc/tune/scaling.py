@@ -22,9 +22,7 @@ def scaling_of(job: Job, gpus: int) -> list[Scale]:
     """
     base = job.base
     if not job.degrees_known:
-        raise UserError(
-            "--gpus: the parallel degrees are not all known: give --set tp=N cp=N pp=N dp=N"
-        )
+        raise UserError("--gpus: the parallel degrees are not all known: give --set tp=N cp=N pp=N dp=N")
     shards = base.tp * base.pp * base.cp
     if not 1 <= gpus <= GPUS_MAX or gpus % shards:
         raise UserError(f"--gpus {gpus}: TP x PP x CP of the job is {shards}: give a multiple of it.")

@@ -31,6 +31,20 @@ FIELD_OF: Mapping[str, str] = {
     GATHER: "overlap_gather",
 }
 """Settings that are searched, by canonical id, and their field of Point."""
+SHORT: Mapping[str, str] = {
+    "tp": TP,
+    "pp": PP,
+    "cp": CP,
+    "ep": EP,
+    "vpp": VPP,
+    "mbs": MBS,
+    "first": FIRST,
+    "last": LAST,
+    "recompute": RECOMPUTE,
+    REDUCE: REDUCE,
+    GATHER: GATHER,
+}
+"""What users may call them as well."""
 _TP_MAX = 8
 """Where the NVLink domain is not known."""
 _MBS_MAX = 16
