@@ -99,7 +99,7 @@ def check_possible(base: JobSettings, new: JobSettings, shape: ModelShape | None
     if new.vpp > 1 and any(n % new.vpp for n in new.layers if n):
         raise ValueError(f"{max(new.layers)} layers of a stage do not divide into {new.vpp} chunks")
     if new.vpp > 1 and not all(new.layers):
-        raise ValueError("the number of layers is unknown: give --set layers=N")
+        raise ValueError("the number of layers is unknown: give --set model=NAME")
     if shape is not None and new.tp != base.tp:
         if shape.attention_heads % new.tp:
             raise ValueError(f"TP {new.tp} does not divide {shape.attention_heads} heads")

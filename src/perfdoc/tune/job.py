@@ -101,6 +101,7 @@ def job_of(found: Found, *, config: object = None, gpu_memory_bytes: int | None 
     known, overlap = _known(configuration, P2P)
     try:
         settings = captured_settings(works, facts, overlap is True if known else None)
+        settings = _with_layers(settings, configuration)
         models = build_models(works, settings, facts.model)
     except ValueError as error:
         raise UserError(f"the job cannot be modelled: {error}.") from error
@@ -125,6 +126,14 @@ def job_of(found: Found, *, config: object = None, gpu_memory_bytes: int | None 
         captured=len(works),
         notes=(*notes, *_missing(facts, settings)),
     )
+
+
+def _with_layers(settings: JobSettings, configuration: Configuration) -> JobSettings:
+    """The layers that a configuration names where no model does: alike on every stage, if they divide so."""
+    _, layers = _known(configuration, "num_layers")
+    if all(settings.layers) or not isinstance(layers, int) or layers < 1 or layers % settings.pp:
+        return settings
+    return replace(settings, layers=(layers // settings.pp,) * settings.pp)
 
 
 def _works(captures: Sequence[CaptureMeasurement], job: JobMeasurement) -> list[RankWork]:
@@ -154,7 +163,10 @@ def _missing(facts: JobFacts, settings: JobSettings) -> list[str]:
     if facts.micro_batch_sequences is None:
         found.append("the size of a micro-batch is unknown, so it was not changed: give --set mbs=N")
     if settings.pp > 1 and not all(settings.layers):
-        found.append("the number of layers is unknown, so no chunks were tried: give --set layers=N")
+        found.append(
+            "the number of layers is unknown, so no chunks were tried: give --set model=NAME, or a "
+            "--config with num_layers"
+        )
     tokens = {"gbs": facts.global_batch_sequences, "seq": facts.sequence_length}
     if lacking := [name for name, value in tokens.items() if value is None]:
         given = " ".join(f"{name}=N" for name in lacking)

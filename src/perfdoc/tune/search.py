@@ -14,7 +14,7 @@ from perfdoc.knobs.knob import Value
 from perfdoc.simulator.job.settings import JobSettings
 from perfdoc.tune.job import Job
 from perfdoc.tune.result import LeftOut
-from perfdoc.tune.space import FIELD_OF, Axes, Point, changes_of, point_of, points, settings_of
+from perfdoc.tune.space import BATCHED, FIELD_OF, P2P, Axes, Point, changes_of, point_of, points, settings_of
 
 EXHAUSTIVE_MAX = 4_000
 """Combinations that are allowed and fit; more are sampled. 20 s at 200 a second."""
@@ -84,7 +84,11 @@ def allowed(job: Job, point: Point, reasons: Reasons) -> Allowed | None:
         reasons.add("impossible", str(error))
         return None
     changes = changes_of(at, point, settings, job.base)
+    if changes.get(P2P) is True:
+        changes[BATCHED] = False  # megatron-core refuses both
     changes = {k: v for k, v in changes.items() if job.setting(k) != (True, v)}
+    if job.setting(BATCHED) != (True, True):
+        changes.pop(BATCHED, None)
     if job.gpu is not None and point.tp > at.tp and not _in_one_domain(job, point.tp):
         reasons.add("forbidden", f"TP {point.tp} would leave the NVLink domain")
         return None

@@ -16,7 +16,7 @@ EP, VPP, MBS = "expert_model_parallel_size", "virtual_pipeline_model_parallel_si
 FIRST, LAST = "num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage"
 RECOMPUTE = "recompute_granularity"
 REDUCE, GATHER = "overlap_grad_reduce", "overlap_param_gather"
-DP, P2P = "data_parallel_size", "overlap_p2p_comm"
+DP, P2P, BATCHED = "data_parallel_size", "overlap_p2p_comm", "batch_p2p_comm"
 FIELD_OF: Mapping[str, str] = {
     TP: "tp",
     PP: "pp",
@@ -49,7 +49,7 @@ _TP_MAX = 8
 """Where the NVLink domain is not known."""
 _MBS_MAX = 16
 _SHIFT_MAX = 4
-"""Layers fewer than an even share on the first or the last stage."""
+"""Layers of a stage beyond an even share, or short of it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,8 +139,8 @@ def axes_of(
     }
     if base.pp > 1 and layers and len(set(base.layers)) == 1:
         shares = {layers // pp for pp in stages if pp > 1}
-        some = sorted({n - i for n in shares for i in range(_SHIFT_MAX + 1) if n - i > 0})
-        values["first"] = values["last"] = [None, *some]
+        some = {n + i for n in shares for i in range(-_SHIFT_MAX, _SHIFT_MAX + 1) if n + i > 0}
+        values["first"] = values["last"] = [None, *sorted(some)]
     return Axes(values=values, whole_layers=layers, world=base.world)
 
 
@@ -190,25 +190,24 @@ def _splits(axes: Axes, pp: int) -> Iterator[tuple[int | None, int | None, int]]
 
 
 def _uneven(layers: int, pp: int, first: int | None, last: int | None) -> tuple[int, ...] | None:
-    """Layers by stage where both ends are named and no stage has more than two beyond an even share."""
-    if pp == 1 or not layers or first is None or last is None:
+    """Layers by stage where both ends are named; None where the others cannot share the rest, or the last
+    stage, which has the output layer, would have more than the first."""
+    if pp == 1 or not layers or first is None or last is None or last > first:
         return None
     share, rest = layers // pp, layers - first - last
-    near = all(share - _SHIFT_MAX <= n <= share + _SHIFT_MAX for n in (first, last))
-    if not near or (pp > 2 and rest % (pp - 2)) or (pp == 2 and rest):
+    if rest < 0 or (rest % (pp - 2) if pp > 2 else rest):
         return None
     found = (first, *[rest // max(pp - 2, 1)] * (pp - 2), last)
-    even = layers % pp == 0 and set(found) == {share}
-    return None if even else found
+    near = all(n > 0 and abs(n - share) <= _SHIFT_MAX for n in found)
+    return found if near and len(set(found)) > 1 else None
 
 
-def settings_of(base: JobSettings, point: Point, *, world: int | None = None) -> JobSettings:
+def settings_of(base: JobSettings, point: Point) -> JobSettings:
     """The job's settings at a point, at equal global batch. ValueError, one line, where it cannot be."""
-    world = world or base.world
     shards = point.tp * point.pp * point.cp
-    if world % shards:
-        raise ValueError(f"TP x PP x CP do not divide {world} GPUs")
-    dp = world // shards
+    if base.world % shards:
+        raise ValueError(f"TP x PP x CP do not divide {base.world} GPUs")
+    dp = base.world // shards
     sequences = base.mbs * base.micro_batches * base.dp
     if sequences % (point.mbs * dp):
         raise ValueError(f"{sequences} sequences do not divide into micro-batches over DP")
