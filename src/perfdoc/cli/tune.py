@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 _FILES = ("tune.html", "tune.json")
 """What is written into the folder of -o."""
+DEFAULT_OUTPUT = "perfdoc-tune"
+"""Where runs are kept where no folder is named."""
+EXIT_STOPPED = 130
 
 
 def tune(
@@ -55,6 +58,24 @@ def tune(
         str | None, typer.Option("--json", help="Write tune.json here as well; - for standard output.")
     ] = None,
     format_: Format = DataFormat.TEXT,
+    verify: Annotated[
+        int | None, typer.Option(min=1, max=50, help="Run the best so many and the unchanged one in turn.")
+    ] = None,
+    command: Annotated[
+        str | None,
+        typer.Option(help="With --verify: what to run, with {settings}; default: perfdoc run, of a RUN."),
+    ] = None,
+    pattern: Annotated[
+        str | None,
+        typer.Option(
+            metavar="REGEX",
+            help="With --command: a step's time in its output. The first group is in ms, in s if called s.",
+        ),
+    ] = None,
+    rounds: Annotated[
+        int, typer.Option(min=1, max=50, help="With --verify: runs of each configuration.")
+    ] = 3,
+    steps: Annotated[int, typer.Option(help="With --verify of perfdoc run: steps of each run.")] = 40,
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Files read at once; default: one per core.")
     ] = None,
@@ -63,14 +84,25 @@ def tune(
 ) -> None:
     """Search the configuration to run instead, and rank what it would take.
 
-    Exit code 3: nothing can be predicted from these captures.
+    Exit code 3: nothing can be predicted from these captures; 130: stopped while it measured, the same
+    command goes on.
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from perfdoc.diagnose.measuring import WorkerLostError
     from perfdoc.tune.job import NotPredictedError
 
+    complete = True
     try:
-        _require_free(output, json_file, force=force)
+        if verify is None and (command or pattern):
+            raise ValueError("--command and --pattern go with --verify N.")
+        if verify is not None:
+            output = output or Path(DEFAULT_OUTPUT)
+        _require_free(output, json_file, force=force, measured=verify is not None)
+        measuring = None
+        if verify is not None and output is not None:
+            from perfdoc.tune.verification import asked
+
+            measuring = asked(paths, output, verify, command, pattern, rounds, steps, force, debug)
         from perfdoc.tune.run import tune as tuned
 
         wanted = _wanted(
@@ -78,6 +110,9 @@ def tune(
         )
         _, found = tuned(wanted, say)
         _write(found, output, json_file)
+        if measuring is not None:
+            found, complete = measuring.measured(found, say)
+            _write(found, output, json_file)
     except NotPredictedError as error:
         if debug:
             raise
@@ -93,6 +128,8 @@ def tune(
     _print(found, as_json=json_file == "-" or format_ is DataFormat.JSON)
     if output is not None:
         say(f"wrote {output / _FILES[0]}")
+    if not complete:
+        raise typer.Exit(EXIT_STOPPED)
 
 
 def _wanted(
@@ -127,16 +164,19 @@ def _wanted(
     )
 
 
-def _require_free(folder: Path | None, json_file: str | None, *, force: bool) -> None:
-    """Before any work is done. Raises ValueError."""
+def _require_free(folder: Path | None, json_file: str | None, *, force: bool, measured: bool) -> None:
+    """Before any work is done. measured: of runs; what is there is gone on with. Raises ValueError."""
     if folder is not None:
         if folder.exists() and not folder.is_dir():
             raise ValueError(f"{folder}: is no folder. Choose another -o.")
         there = [name for name in _FILES if (folder / name).exists()]
-        if there and not force:
+        from perfdoc.tune.trials import STATE
+
+        goes_on = measured and (folder / STATE).exists()
+        if there and not force and not goes_on:
             held = " and ".join(there)
             raise ValueError(f"{folder}: holds {held} already. Choose another -o, or overwrite with --force.")
-    if json_file not in (None, "-") and Path(str(json_file)).exists() and not force:
+    if json_file not in (None, "-") and Path(str(json_file)).exists() and not (force or measured):
         raise ValueError(f"{json_file}: is there already. Choose another --json, or overwrite with --force.")
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from perfdoc import __version__
 from perfdoc.knobs.knob import Value
 from perfdoc.knobs.writing import as_written
-from perfdoc.results.figures import per_cent
+from perfdoc.results.figures import signed_share
 from perfdoc.simulator.job.settings import JobSettings
 from perfdoc.tune.job import Job
 from perfdoc.tune.result import (
@@ -99,15 +99,34 @@ def verdict_of(rows: Sequence[Row]) -> str:
     """The best configuration in a sentence."""
     now, best = rows[0], next((r for r in rows[1:] if r.place == 1), None)
     if best is None or best.gain_ms.mid <= 0:
-        return f"Nothing that was tried beats the current configuration: {now.step_ms.mid:,.0f} ms a step."
-    what = ", ".join(f"{c.knob}={_plain(c.after)}" for c in best.changes)
+        return f"Nothing that was tried beats the current configuration: {now.step_ms.mid:,.4g} ms a step."
     gain = (
         f"{best.step_ms.mid:,.4g} ms a step instead of {now.step_ms.mid:,.4g} "
-        f"({per_cent(-best.gain_frac)}; {per_cent(-best.gain_ms.low / now.step_ms.mid)} to "
-        f"{per_cent(-best.gain_ms.high / now.step_ms.mid)})"
+        f"({signed_share(-best.gain_frac)}; {signed_share(-best.gain_ms.low / now.step_ms.mid)} to "
+        f"{signed_share(-best.gain_ms.high / now.step_ms.mid)})"
     )
     sure = "; within the model's error" if best.within_error else ""
-    return f"{gain} with {what}{sure}."
+    return f"{gain} with {_in_words(best)}{sure}."
+
+
+def verdict_measured(rows: Sequence[Row]) -> str:
+    """The best configuration of those that were run."""
+    steps = [(r.measured.step_ms, r) for r in rows if r.measured is not None]
+    ran = [(ms, r) for ms, r in steps if ms is not None]
+    now = next((ms for ms, r in ran if not r.place), None)
+    if now is None:
+        return verdict_of(rows)
+    took, best = min(ran, key=lambda one: one[0])
+    if not best.place:
+        return f"Nothing that was run beats the current configuration: {now:,.4g} ms a step, measured."
+    return (
+        f"{took:,.4g} ms a step instead of {now:,.4g} ({signed_share(took / now - 1)}), measured, with "
+        f"{_in_words(best)}."
+    )
+
+
+def _in_words(row: Row) -> str:
+    return ", ".join(f"{c.knob}={_plain(c.after)}" for c in row.changes)
 
 
 def _plain(value: Value) -> str:
