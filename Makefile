@@ -65,6 +65,7 @@ docs: install
 	$(BIN)/python -m perfdoc.rules.engine.pages docs/rules
 	$(BIN)/perfdoc schema diagnosis > results/diagnosis.schema.json
 	$(BIN)/perfdoc schema diff > src/perfdoc/compare/diff/diff.schema.json
+	$(BIN)/perfdoc schema tune > src/perfdoc/tune/tune.schema.json
 
 bench: install-all
 	$(BIN)/python benchmarks/analyze.py

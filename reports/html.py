@@ -53,7 +53,8 @@ def _glued(text: str) -> Markup:
 
 
 @cache
-def _environment() -> Environment:
+def environment() -> Environment:
+    """Templates, with the filters that they use. It is kept."""
     environment = Environment(
         loader=FileSystemLoader(_HERE / "templates"),
         bytecode_cache=CompiledTemplates(_HERE / "templates"),
@@ -88,8 +89,8 @@ def _environment() -> Environment:
 def prepare() -> None:
     """Compile the templates and pack the chart library, which the first page would do."""
     library()
-    for name in _environment().list_templates(extensions=["html"]):
-        _environment().get_template(name)
+    for name in environment().list_templates(extensions=["html"]):
+        environment().get_template(name)
 
 
 def _communication(diagnosis: Diagnosis) -> dict[str, Any]:
@@ -144,7 +145,7 @@ def render_html(diagnosis: Diagnosis) -> str:
     dialects = dialects_of(found)
     labels = summary.rank_labels(diagnosis.ranks)
     return (
-        _environment()
+        environment()
         .get_template("report.html")
         .render(
             d=diagnosis,

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from perfdoc.simulator.job.data_parallel import Link, behind_ns, link_of, link_with, updated_frac
 from perfdoc.simulator.job.network import Network, network_of
 from perfdoc.simulator.job.rank import RankWork
-from perfdoc.simulator.job.scaling import check_possible, work_factors
+from perfdoc.simulator.job.scaling import check_possible, recomputing, work_factors
 from perfdoc.simulator.job.schedule import Window, run_schedule
 from perfdoc.simulator.job.settings import JobSettings
 from perfdoc.simulator.job.stages import Both, Stage, stages_of
@@ -61,7 +62,7 @@ class JobModel:
     the first stage waits for it as long as it did; None where it was captured, or there is one stage."""
     notes: tuple[str, ...] = ()
 
-    @property
+    @cached_property
     def modelled_ns(self) -> float:
         """The unedited step."""
         return self._step_ns(self.settings)
@@ -94,7 +95,8 @@ class JobModel:
             replace(
                 s,
                 forward=factors.applied(s.forward) + layer,
-                backward=factors.applied(s.backward) + layer,
+                backward=factors.applied(recomputing(base.recompute, new.recompute, s.forward, s.backward))
+                + layer,
                 forward_ends=factors.applied(s.forward_ends) + at_first * (i == 0),
                 backward_ends=factors.applied(s.backward_ends) + at_last * (i == new.pp - 1),
             )
@@ -283,6 +285,10 @@ def _message_ns(ranks: Sequence[RankWork], settings: JobSettings) -> float:
     ]
     by_rate = [size * min(rates)] if size and rates else []
     return min([*seen, *by_rate], default=0.0)
+
+
+def _backward(stage: Stage, base: JobSettings, new: JobSettings) -> Work:
+    return recomputing(base.recompute, new.recompute, stage.forward, stage.backward)
 
 
 def _composed(stages: Sequence[Stage], new: JobSettings) -> list[Stage]:

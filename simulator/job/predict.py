@@ -24,6 +24,8 @@ _BATCH_FRAC = 0.4
 """Of what another size of micro-batch changes: that kernels are in proportion to it is taken for granted."""
 _LAYOUT_FRAC = 0.5
 """Of what other degrees of parallelism change: likewise, and the network as it was seen."""
+_RECOMPUTE_FRAC = 0.25
+"""Of what recomputation changes: that a recomputed forward takes what a forward takes."""
 _NOISE_MIN_FRAC = 0.002
 _BEHIND_FRAC = 0.5
 """Of what the captured ranks waited for a replica that was not captured: where that is slow is unknown."""
@@ -113,8 +115,12 @@ def _parts(model: JobModel, new: JobSettings) -> Iterator[tuple[float, float]]:
         messages_overlap=base.messages_overlap if new.pp == base.pp else new.messages_overlap,
     )
     batch = replace(layout, mbs=new.mbs, micro_batches=new.micro_batches)
+    recomputed = replace(batch, recompute=new.recompute)
     at, unsure = model.measured_ns, 0.0
-    for frac, settings in ((_LAYOUT_FRAC, layout), (_BATCH_FRAC, batch), (schedule, new)):
+    for frac, settings in (
+        *((_LAYOUT_FRAC, layout), (_BATCH_FRAC, batch)),
+        *((_RECOMPUTE_FRAC, recomputed), (schedule, new)),
+    ):
         try:
             then = model.step_ns(settings)
         except ValueError:  # of the settings between, which nobody asks for: the next change has both
@@ -137,5 +143,7 @@ def _assumptions(model: JobModel, new: JobSettings) -> Iterator[str]:
             yield "send/recv overlaps with compute (overlap_p2p_comm)"
     if new.mbs != base.mbs:
         yield "kernel time beyond 2 µs each is proportional to the micro-batch"
+    if new.recompute != base.recompute:
+        yield "a recomputed forward of a layer takes what its forward takes"
     if (new.tp, new.cp, new.dp, new.pp) != (base.tp, base.cp, base.dp, base.pp):
         yield "kernels keep their efficiency, groups their bandwidth"

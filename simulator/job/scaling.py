@@ -54,6 +54,21 @@ def work_factors(base: JobSettings, new: JobSettings, latency_frac: Mapping[str,
     )
 
 
+def recomputing(before: str, after: str, forward: Work, backward: Work) -> Work:
+    """The backward of a layer with other recomputation: in `full`, it holds a forward.
+
+    ValueError, one line, where only parts of the layers are recomputed, or no forward fits.
+    """
+    if before == after:
+        return backward
+    if {before, after} != {"none", "full"}:
+        raise ValueError("what selective recomputation takes is not modelled")
+    found = backward + forward * (1.0 if after == "full" else -1.0)
+    if found.gemm < 0 or found.busy <= 0:
+        raise ValueError("the backward passes are too short to hold a recomputed forward")
+    return found
+
+
 def _ring(new: int, base: int) -> float:
     return ((new - 1) / new) / ((base - 1) / base) if base > 1 else 1.0
 
@@ -94,7 +109,7 @@ def check_possible(base: JobSettings, new: JobSettings, shape: ModelShape | None
     if new.vpp > 1 and new.pp == 1:
         raise ValueError("virtual stages need more than one stage")
     if (new.vpp > 1 or new.pp != base.pp) and not all(new.layers):
-        raise ValueError("the number of layers is unknown: give --set layers=N")
+        raise ValueError("the number of layers is unknown: give --set model=NAME")
     if shape is not None and new.tp != base.tp:
         if shape.attention_heads % new.tp:
             raise ValueError(f"TP {new.tp} does not divide {shape.attention_heads} heads")

@@ -129,6 +129,6 @@ def test_prose_keeps_a_reason_readable() -> None:
 
 
 def test_a_template_that_forgets_to_shorten_still_prints_no_hidden_character() -> None:
-    template = html_module._environment().from_string("<p>{{ name }}</p>")
+    template = html_module.environment().from_string("<p>{{ name }}</p>")
     assert template.render(name="a\u202e<b>\x1b" + "x" * 9000).startswith("<p>a\\u202e&lt;b&gt;\\x1bxxx")
     assert len(template.render(name="x" * 9000)) < 4100

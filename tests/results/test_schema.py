@@ -12,20 +12,27 @@ import pytest
 
 from perfdoc import results
 from perfdoc.compare.diff import result as diff
+from perfdoc.tune import result as tune
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = {
     "diagnosis": ROOT / "results" / "diagnosis.schema.json",
     "diff": ROOT / "src" / "perfdoc" / "compare" / "diff" / "diff.schema.json",
+    "tune": ROOT / "src" / "perfdoc" / "tune" / "tune.schema.json",
 }
-MADE = {"diagnosis": results.json_schema, "diff": diff.json_schema}
-VERSIONS = {"diagnosis": results.SCHEMA_VERSION, "diff": diff.SCHEMA_VERSION}
+MADE = {"diagnosis": results.json_schema, "diff": diff.json_schema, "tune": tune.json_schema}
+VERSIONS = {
+    "diagnosis": results.SCHEMA_VERSION,
+    "diff": diff.SCHEMA_VERSION,
+    "tune": tune.SCHEMA_VERSION,
+}
 DIGESTS = {
     ("diagnosis", "1.3"): "a3f951953b12bcd4",
     ("diagnosis", "1.4"): "b760b3844667e848",
     ("diagnosis", "1.5"): "62bbb26fce03b1fe",
     ("diagnosis", "1.6"): "5ee824cde2afafab",
     ("diff", "1.0"): "8a534ab843c86f01",
+    ("tune", "1.0"): "a330cf92edbcc909",
 }
 """Of each version that was published, without its words. What was published stays as it is: raise
 SCHEMA_VERSION and add a line."""

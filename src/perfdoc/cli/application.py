@@ -29,6 +29,7 @@ from perfdoc.cli.rules import explain, rules
 from perfdoc.cli.run import run
 from perfdoc.cli.schema import schema
 from perfdoc.cli.simulate import simulate
+from perfdoc.cli.tune import tune
 from perfdoc.cli.verify import verify
 
 app = typer.Typer(
@@ -74,6 +75,7 @@ app.command("ranges", short_help="List the names of the ranges in a capture, lon
 app.command()(rules)
 app.command(short_help="Show what a rule looks for, why, and the results of its advice.")(explain)
 app.command(short_help="Train the reference model with profiling on, and analyse it.")(run)
+app.command(short_help="Search the configuration to run instead, and rank what it would take.")(tune)
 app.command(short_help="Explain what changed between two measurements of one job.")(diff)
 app.command(short_help="Write the timeline with ledger and causes, for ui.perfetto.dev.")(export)
 app.command(short_help="Say what this machine can do and what is missing.")(doctor)

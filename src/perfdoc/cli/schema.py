@@ -1,4 +1,4 @@
-"""`perfdoc schema`: the contract of diagnosis.json and of diff.json."""
+"""`perfdoc schema`: the contracts of diagnosis.json, diff.json and tune.json."""
 
 from __future__ import annotations
 
@@ -16,17 +16,20 @@ class SchemaOf(StrEnum):
 
     DIAGNOSIS = "diagnosis"
     DIFF = "diff"
+    TUNE = "tune"
 
 
 def schema(
-    of: Annotated[SchemaOf, typer.Argument(help="diagnosis or diff.")] = SchemaOf.DIAGNOSIS,
+    of: Annotated[SchemaOf, typer.Argument(help="diagnosis, diff or tune.")] = SchemaOf.DIAGNOSIS,
     debug: Debug = False,
 ) -> None:
-    """Print the JSON Schema of diagnosis.json or of diff.json."""
+    """Print the JSON Schema of diagnosis.json, diff.json or tune.json."""
     import msgspec
 
     if of is SchemaOf.DIFF:
         from perfdoc.compare.diff.result import json_schema
+    elif of is SchemaOf.TUNE:
+        from perfdoc.tune.result import json_schema
     else:
         from perfdoc.results import json_schema
 

@@ -156,7 +156,20 @@ def steady_times(path: Path) -> SteadySteps:
     )
 
 
-def _run(config: Path, folder: Path, arm: Arm, pair: int, world_size: int, *, debug: bool) -> Made:
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """One run of a configuration that came to its end."""
+
+    steps: SteadySteps
+    manifest: Manifest
+    others_cpu_frac: float | None
+
+
+def run_once(config: Path, folder: Path, world_size: int, *, debug: bool = False) -> Ended:
+    """Train without a profiler, into a folder that is not there yet.
+
+    Raises StoppedError at a stop, VerifyError where the run fails.
+    """
     try:
         planned = _planned(config, folder, world_size)
         began = cpu_times()
@@ -171,21 +184,25 @@ def _run(config: Path, folder: Path, arm: Arm, pair: int, world_size: int, *, de
     if outcome.code:
         why = outcome.failure.reason if outcome.failure else f"the launcher ended with code {outcome.code}"
         raise VerifyError(f"the run {folder.name} failed: {why}")
-    manifest = run_manifest(folder)
-    steps = steady_times(folder)
+    return Ended(steps=steady_times(folder), manifest=run_manifest(folder), others_cpu_frac=others)
+
+
+def _run(config: Path, folder: Path, arm: Arm, pair: int, world_size: int, *, debug: bool) -> Made:
+    ended = run_once(config, folder, world_size, debug=debug)
+    steps = ended.steps
     times = RunTimes(
         arm=arm,
         pair=pair,
         directory=folder.name,
-        utc=manifest.created_utc,
+        utc=ended.manifest.created_utc,
         steps=steps.count,
         warmup_steps=steps.warmup_steps,
         median_ms=steps.median_ms,
         mean_ms=steps.mean_ms,
         quickest_ms=steps.quickest_ms,
-        others_cpu_frac=others,
+        others_cpu_frac=ended.others_cpu_frac,
     )
-    return Made(times=times, manifest=manifest)
+    return Made(times=times, manifest=ended.manifest)
 
 
 def _planned(config: Path, folder: Path, world_size: int, *, dry_run: bool = False) -> Plan:

@@ -1,0 +1,209 @@
+"""`perfdoc tune`: its options. The work is in tune/, whose imports wait until it is needed."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from perfdoc.cli.messages import EXIT_INCONCLUSIVE, DataFormat, Debug, Format, fail, say
+from perfdoc.cli.streams import columns, write_bytes
+
+if TYPE_CHECKING:
+    from perfdoc.tune.result import Tuning
+    from perfdoc.tune.run import Wanted
+
+_FILES = ("tune.html", "tune.json")
+"""What is written into the folder of -o."""
+DEFAULT_OUTPUT = "perfdoc-tune"
+"""Where runs are kept where no folder is named."""
+EXIT_STOPPED = 130
+
+
+def tune(
+    paths: Annotated[
+        list[str],
+        typer.Argument(help="Captures of some or all ranks of a job, or a run directory of perfdoc run."),
+    ],
+    config: Annotated[
+        Path | None, typer.Option(help="The job's own settings: a script, YAML or JSON file.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Facts that the captures do not hold: --set tp=8 pp=4 model=llama3-8b."),
+    ] = None,
+    fix: Annotated[
+        list[str] | None, typer.Option(help="Keep a setting at a value: --fix tp=8; may be repeated.")
+    ] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(help="Search only these settings: --only vpp,mbs.")
+    ] = None,
+    gpus: Annotated[
+        int | None, typer.Option(help="Also predict the same configuration on up to so many GPUs.")
+    ] = None,
+    gpu_memory: Annotated[
+        float | None, typer.Option(metavar="GIB", help="Memory of a GPU, where the captures do not say it.")
+    ] = None,
+    top: Annotated[int, typer.Option(min=1, max=200, help="Configurations to list.")] = 10,
+    step_range: Annotated[
+        str | None, typer.Option(help="Names of the ranges that are training steps (regular expression).")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Folder for tune.html and tune.json.")
+    ] = None,
+    json_file: Annotated[
+        str | None, typer.Option("--json", help="Write tune.json here as well; - for standard output.")
+    ] = None,
+    format_: Format = DataFormat.TEXT,
+    verify: Annotated[
+        int | None, typer.Option(min=1, max=50, help="Run the best so many and the unchanged one in turn.")
+    ] = None,
+    command: Annotated[
+        str | None,
+        typer.Option(help="With --verify: what to run, with {settings}; default: perfdoc run, of a RUN."),
+    ] = None,
+    pattern: Annotated[
+        str | None,
+        typer.Option(
+            metavar="REGEX",
+            help="With --command: a step's time in its output. The first group is in ms, in s if called s.",
+        ),
+    ] = None,
+    rounds: Annotated[
+        int, typer.Option(min=1, max=50, help="With --verify: runs of each configuration.")
+    ] = 3,
+    steps: Annotated[int, typer.Option(help="With --verify of perfdoc run: steps of each run.")] = 40,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Files read at once; default: one per core.")
+    ] = None,
+    force: Annotated[bool, typer.Option(help="Overwrite files that are there.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Search the configuration to run instead, and rank what it would take.
+
+    Exit code 3: nothing can be predicted from these captures; 130: stopped while it measured, the same
+    command goes on.
+    """
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    from perfdoc.diagnose.measuring import WorkerLostError
+    from perfdoc.tune.job import NotPredictedError
+
+    complete = True
+    try:
+        if verify is None and (command or pattern):
+            raise ValueError("--command and --pattern go with --verify N.")
+        if verify is not None:
+            output = output or Path(DEFAULT_OUTPUT)
+        _require_free(output, json_file, force=force, measured=verify is not None)
+        measuring = None
+        if verify is not None and output is not None:
+            from perfdoc.tune.verification import asked
+
+            measuring = asked(paths, output, verify, command, pattern, rounds, steps, force, debug)
+        from perfdoc.tune.run import tune as tuned
+
+        wanted = _wanted(
+            paths, config, settings or [], fix or [], only or [], gpus, gpu_memory, top, step_range, jobs
+        )
+        _, found = tuned(wanted, say)
+        _write(found, output, json_file)
+        if measuring is not None:
+            found, complete = measuring.measured(found, say)
+            _write(found, output, json_file)
+    except NotPredictedError as error:
+        if debug:
+            raise
+        fail(str(error), EXIT_INCONCLUSIVE)
+    except (ValueError, WorkerLostError) as error:  # UserError and TraceError are ValueErrors
+        if debug:
+            raise
+        fail(str(error))
+    except OSError as error:
+        if debug:
+            raise
+        fail(f"{error.filename}: cannot be written: {error.strerror}.")
+    _print(found, as_json=json_file == "-" or format_ is DataFormat.JSON)
+    if output is not None:
+        say(f"wrote {output / _FILES[0]}")
+    if not complete:
+        raise typer.Exit(EXIT_STOPPED)
+
+
+def _wanted(
+    paths: list[str],
+    config: Path | None,
+    settings: list[str],
+    fix: list[str],
+    only: list[str],
+    gpus: int | None,
+    gpu_memory: float | None,
+    top: int,
+    step_range: str | None,
+    jobs: int | None,
+) -> Wanted:
+    """Everything that can be checked before any file is read. Raises UserError."""
+    from perfdoc.diagnose.asked import UserError, asked_work
+    from perfdoc.tune.asked import fixed_of, only_of
+    from perfdoc.tune.run import Wanted
+
+    if gpu_memory is not None and not 0 < gpu_memory < 1e6:
+        raise UserError(f"--gpu-memory {gpu_memory}: is no number of GiB.")
+    fixed, named = fixed_of(fix), only_of(only)
+    return Wanted(
+        work=asked_work(paths, step_range=step_range, settings=settings, config=config, replay=False),
+        config=config,
+        only=named,
+        fixed=fixed,
+        gpus=gpus,
+        gpu_memory_bytes=None if gpu_memory is None else round(gpu_memory * 2**30),
+        top=top,
+        jobs=jobs or os.cpu_count() or 1,
+    )
+
+
+def _require_free(folder: Path | None, json_file: str | None, *, force: bool, measured: bool) -> None:
+    """Before any work is done. measured: of runs; what is there is gone on with. Raises ValueError."""
+    if folder is not None:
+        if folder.exists() and not folder.is_dir():
+            raise ValueError(f"{folder}: is no folder. Choose another -o.")
+        there = [name for name in _FILES if (folder / name).exists()]
+        from perfdoc.tune.trials import STATE
+
+        goes_on = measured and (folder / STATE).exists()
+        if there and not force and not goes_on:
+            held = " and ".join(there)
+            raise ValueError(f"{folder}: holds {held} already. Choose another -o, or overwrite with --force.")
+    if json_file not in (None, "-") and Path(str(json_file)).exists() and not (force or measured):
+        raise ValueError(f"{json_file}: is there already. Choose another --json, or overwrite with --force.")
+
+
+def _write(found: Tuning, folder: Path | None, json_file: str | None) -> None:
+    from perfdoc.profiling.whole_file import may_write, write_all
+    from perfdoc.tune.result import to_json
+
+    contents: dict[Path, bytes] = {}
+    if folder is not None:
+        from perfdoc.tune.html import render_html
+
+        contents = {folder / _FILES[0]: render_html(found).encode(), folder / _FILES[1]: to_json(found)}
+    if json_file not in (None, "-"):
+        path = Path(str(json_file))
+        if folder is None or path.absolute().parent != folder.absolute():
+            may_write(path)
+        contents[path] = to_json(found)
+    if contents:
+        write_all(contents, folder)
+
+
+def _print(found: Tuning, *, as_json: bool) -> None:
+    from perfdoc.tune.result import to_json
+    from perfdoc.tune.text import render_text
+
+    if as_json:
+        write_bytes(to_json(found))
+    else:
+        sys.stdout.write(render_text(found, width=columns()))
+    sys.stdout.flush()

@@ -1,0 +1,1 @@
+"""`perfdoc tune`: the configuration to run instead, searched in the job's model."""

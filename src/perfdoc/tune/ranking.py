@@ -1,0 +1,268 @@
+"""From what was tried to rows: bands, what each change adds, the front of time against memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from perfdoc import __version__
+from perfdoc.knobs.knob import Value
+from perfdoc.knobs.writing import as_written
+from perfdoc.results.figures import signed_share
+from perfdoc.simulator.job.settings import JobSettings
+from perfdoc.tune.job import Job
+from perfdoc.tune.result import (
+    Band,
+    Change,
+    FrontPoint,
+    MemoryBasis,
+    Part,
+    Row,
+    Scale,
+    Search,
+    Settings,
+    Tuning,
+)
+from perfdoc.tune.search import Searched, Tried
+from perfdoc.tune.space import FIELD_OF, Axes, Point, point_of, settings_of
+
+_MS = 1e6
+_SAME_FRAC = 0.01
+"""Of the step: a change that brings less is not worth making beside others."""
+_TOGETHER = {"first": "last", "last": "first"}
+
+
+def tuning_of(
+    job: Job,
+    axes: Axes,
+    found: Searched,
+    *,
+    top: int,
+    inputs: Sequence[str],
+    scaling: Sequence[Scale] = (),
+    notes: Sequence[str] = (),
+) -> Tuning:
+    """The result: the unchanged configuration and the best `top`."""
+    now = next((t for t in found.tried if t.point == point_of(job.base)), None)
+    best = _distinct(found.tried, job.models.model.measured_ns)[:top]
+    front = _front(found.tried)
+    on_front = {t.point for t in front}
+    rows = [_row(job, i, t, on_front) for i, t in enumerate([*([now] if now else []), *best])]
+    if now is None:  # cannot be: the model reproduces what it was made from
+        rows = [replace(r, place=r.place + 1) for r in rows]
+    place = {t.point: i + 1 for i, t in enumerate(best)}
+    if now is not None:
+        place[now.point] = 0
+    memory = job.memory
+    return Tuning(
+        perfdoc_version=__version__,
+        verdict=verdict_of(rows),
+        inputs=list(inputs),
+        model=(job.facts.model.name or None) if job.facts.model is not None else None,
+        dialect=job.configuration.dialect,
+        step_ms=job.models.model.measured_ns / _MS,
+        model_error_frac=job.models.model.error_frac,
+        ranks_captured=job.captured,
+        stages_composed=sum(s.origin == "composed" for s in job.models.model.stages),
+        stages=len(job.models.model.stages),
+        rows=rows,
+        front=[
+            FrontPoint(
+                step_ms=t.step_ns / _MS,
+                memory_bytes=t.need_bytes or 0,
+                place=place.get(t.point),
+                changes=changes_in(job, t.changes),
+            )
+            for t in front
+        ],
+        memory=MemoryBasis(
+            basis=memory.basis,
+            reason=memory.reason or memory.limit_reason,
+            gpu_bytes=memory.gpu_bytes,
+            limit_bytes=memory.limit_bytes,
+        ),
+        search=Search(
+            method=found.method,
+            searched=[key for key, name in FIELD_OF.items() if len(axes.values[name]) > 1],
+            combinations=found.combinations,
+            allowed=found.allowed,
+            predicted=len(found.tried),
+            left_out=found.left_out,
+        ),
+        scaling=list(scaling),
+        measuring=None,
+        notes=[*job.notes, *notes],
+    )
+
+
+def verdict_of(rows: Sequence[Row]) -> str:
+    """The best configuration in a sentence."""
+    now, best = rows[0], next((r for r in rows[1:] if r.place == 1), None)
+    if best is None or best.gain_ms.mid <= 0:
+        return f"Nothing that was tried beats the current configuration: {now.step_ms.mid:,.4g} ms a step."
+    gain = (
+        f"{best.step_ms.mid:,.4g} ms a step instead of {now.step_ms.mid:,.4g} "
+        f"({signed_share(-best.gain_frac)}; {signed_share(-best.gain_ms.low / now.step_ms.mid)} to "
+        f"{signed_share(-best.gain_ms.high / now.step_ms.mid)})"
+    )
+    sure = "; within the model's error" if best.within_error else ""
+    return f"{gain} with {_in_words(best)}{sure}."
+
+
+def verdict_measured(rows: Sequence[Row]) -> str:
+    """The best configuration of those that were run."""
+    steps = [(r.measured.step_ms, r) for r in rows if r.measured is not None]
+    ran = [(ms, r) for ms, r in steps if ms is not None]
+    now = next((ms for ms, r in ran if not r.place), None)
+    if now is None:
+        return verdict_of(rows)
+    took, best = min(ran, key=lambda one: one[0])
+    if not best.place:
+        return f"Nothing that was run beats the current configuration: {now:,.4g} ms a step, measured."
+    return (
+        f"{took:,.4g} ms a step instead of {now:,.4g} ({signed_share(took / now - 1)}), measured, with "
+        f"{_in_words(best)}."
+    )
+
+
+def _in_words(row: Row) -> str:
+    return ", ".join(f"{c.knob}={_plain(c.after)}" for c in row.changes)
+
+
+def _plain(value: Value) -> str:
+    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def changes_in(job: Job, changes: Mapping[str, Value]) -> list[Change]:
+    """With what holds now, and as it is written."""
+    return [
+        Change(
+            knob=knob,
+            before=_now(job, knob),
+            after=value,
+            written=as_written(knob, value, job.configuration.dialect),
+        )
+        for knob, value in changes.items()
+    ]
+
+
+def _now(job: Job, knob: str) -> Value:
+    known, value = job.setting(knob)
+    if known or knob not in FIELD_OF:
+        return value
+    found: Value = getattr(point_of(job.base), FIELD_OF[knob])
+    return found
+
+
+def settings_in(job: Job, settings: JobSettings) -> Settings:
+    """As it is published."""
+    return Settings(
+        gpus=settings.world,
+        tp=settings.tp,
+        pp=settings.pp,
+        cp=settings.cp,
+        ep=settings.ep,
+        dp=settings.dp,
+        vpp=settings.vpp,
+        micro_batch_size=settings.mbs if job.facts.micro_batch_sequences is not None else None,
+        micro_batches=settings.micro_batches,
+        layers=list(settings.layers) if all(settings.layers) else [],
+        recompute=settings.recompute,
+    )
+
+
+def _row(job: Job, place: int, tried: Tried, on_front: set[Point]) -> Row:
+    model, now = job.models.model, job.models.model.measured_ns / _MS
+    gain = job.models.gain(tried.settings)
+    low, mid, high = gain.low_ms or 0.0, gain.mid_ms or 0.0, gain.high_ms or 0.0
+    step = now - mid
+    facts = job.facts
+    tokens = None
+    if facts.global_batch_sequences and facts.sequence_length and job.degrees_known:
+        tokens = facts.global_batch_sequences * facts.sequence_length / (step / 1e3) / tried.settings.world
+    mfu = None
+    if job.mfu.value is not None and job.mfu.step_time_ns:
+        mfu = job.mfu.value * job.mfu.step_time_ns / _MS / step
+    return Row(
+        place=place,
+        settings=settings_in(job, tried.settings),
+        changes=changes_in(job, tried.changes),
+        step_ms=Band(low=now - high, mid=step, high=now - low),
+        gain_ms=Band(low=low, mid=mid, high=high),
+        gain_frac=mid * _MS / model.measured_ns,
+        within_error=low <= 0 <= high,
+        tokens_per_s_per_gpu=tokens,
+        mfu_frac=mfu,
+        memory_bytes=tried.need_bytes,
+        parts=parts_of(job, tried.point),
+        assumptions=list(gain.assumptions),
+        on_front=tried.point in on_front,
+    )
+
+
+def parts_of(job: Job, to: Point) -> list[Part]:
+    """What each change adds, the best one first, each beyond those before it: they sum to the whole.
+
+    Changes that no model has alone come together: chunks that only another number of stages allows.
+    """
+    at = point_of(job.base)
+    left = [n for n in FIELD_OF.values() if getattr(at, n) != getattr(to, n)]
+    groups = [(n,) if n not in _TOGETHER else tuple(sorted((n, _TOGETHER[n]))) for n in left]
+    groups = list(dict.fromkeys(groups))
+    key_of = {name: key for key, name in FIELD_OF.items()}
+    step, parts = job.models.model.measured_ns, []
+    while groups:
+        some = [(s, g) for g in groups if (s := _step_ns(job, _with(at, to, g))) is not None]
+        if not some:
+            whole = tuple(n for g in groups for n in g)
+            last = _step_ns(job, to)
+            some = [(step if last is None else last, whole)]
+            groups = [whole]
+        best, group = min(some, key=lambda s: s[0])
+        changed = [key_of[n] for n in group if getattr(at, n) != getattr(to, n)]
+        parts.append(Part(knobs=changed, gain_ms=(step - best) / _MS))
+        at, step = _with(at, to, group), best
+        groups.remove(group)
+    return parts
+
+
+def _with(at: Point, to: Point, names: Sequence[str]) -> Point:
+    return replace(at, **{n: getattr(to, n) for n in names})
+
+
+def _step_ns(job: Job, point: Point) -> float | None:
+    try:
+        return job.models.model.step_ns(settings_of(job.base, point))
+    except ValueError:
+        return None
+
+
+def _distinct(tried: Sequence[Tried], measured_ns: float) -> list[Tried]:
+    """The changed ones, without those that a part of their changes does as well."""
+    found: list[Tried] = []
+    simple = sorted((t for t in tried if t.changes), key=lambda t: len(t.changes))
+    for t in (t for t in tried if t.changes):
+        if t.step_ns >= measured_ns and len(found) > 0:
+            break
+        mine = t.changes.items()
+        better = any(
+            len(s.changes) < len(t.changes)
+            and s.changes.items() <= mine
+            and s.step_ns <= t.step_ns + _SAME_FRAC * measured_ns
+            for s in simple
+        )
+        if not better:
+            found.append(t)
+        if len(found) >= 200:
+            break
+    return found
+
+
+def _front(tried: Sequence[Tried]) -> list[Tried]:
+    """By rising memory, each faster than all that need no more."""
+    found: list[Tried] = []
+    known = [t for t in tried if t.need_bytes is not None]
+    for t in sorted(known, key=lambda t: (t.need_bytes or 0, t.step_ns, len(t.changes))):
+        if not found or t.step_ns < found[-1].step_ns:
+            found.append(t)
+    return found

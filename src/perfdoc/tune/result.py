@@ -1,0 +1,225 @@
+"""What `perfdoc tune` found: tune.json, and what every rendering is made from. docs/tune.md describes it.
+
+Times are milliseconds of one step. None means "not known".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import msgspec
+
+SCHEMA_VERSION = "1.0"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Band:
+    """A figure with what it may be off by."""
+
+    low: float
+    mid: float
+    high: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Degrees, batch and schedule of a job."""
+
+    gpus: int
+    tp: int
+    pp: int
+    cp: int
+    ep: int
+    dp: int
+    vpp: int
+    """Model chunks on each stage; 1 without interleaving."""
+    micro_batch_size: int | None
+    micro_batches: int
+    """Of a step on each pipeline."""
+    layers: list[int]
+    """Of each stage; empty unknown."""
+    recompute: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """One setting that differs from the current configuration."""
+
+    knob: str
+    """Canonical id."""
+    before: Any
+    """None where it is not set, or not known."""
+    after: Any
+    written: str
+    """Ready to paste, in the dialect of the job; empty where that framework derives it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """What one change adds, the changes before it made."""
+
+    knobs: list[str]
+    gain_ms: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """What was measured of a configuration."""
+
+    runs: int
+    step_ms: float | None
+    """The median of its runs; None where none ended well."""
+    low_ms: float | None
+    """The quickest and the slowest run."""
+    high_ms: float | None
+    predicted_ms: float
+    """For the machine of these runs: what was measured unchanged, and the predicted gain by its share."""
+    error_frac: float | None
+    """Predicted over measured, less 1."""
+    in_band: bool | None
+    failure: str
+    """Why it did not run; empty where it did."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One configuration."""
+
+    place: int
+    """From 1, by predicted step; 0 is the unchanged configuration."""
+    settings: Settings
+    changes: list[Change]
+    step_ms: Band
+    gain_ms: Band
+    gain_frac: float
+    within_error: bool
+    """Whether the band of the gain holds 0."""
+    tokens_per_s_per_gpu: float | None
+    mfu_frac: float | None
+    memory_bytes: int | None
+    """Of the fullest GPU."""
+    parts: list[Part]
+    """By falling gain, each beyond those before it; they sum to the whole gain."""
+    assumptions: list[str]
+    on_front: bool
+    """Whether nothing tried is both faster and smaller."""
+    measured: Trial | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeftOut:
+    """Combinations that are no rows."""
+
+    kind: Literal["impossible", "forbidden", "memory", "not predicted"]
+    reason: str
+    """Of the first of them."""
+    count: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Search:
+    """How it was searched."""
+
+    method: Literal["exhaustive", "sampled"]
+    searched: list[str]
+    """Settings with more than one value, by canonical id."""
+    combinations: int
+    allowed: int | None
+    """That can be, are allowed and fit; None where not all were looked through."""
+    predicted: int
+    left_out: list[LeftOut]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryBasis:
+    """What the figures of memory rest on."""
+
+    basis: Literal["measured", "formula", "unknown"]
+    """measured: the formula held to a measured peak. formula: it alone."""
+    reason: str
+    gpu_bytes: int | None
+    limit_bytes: int | None
+    """More is not offered, unless it is no more than now."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrontPoint:
+    """One configuration of the front of time against memory."""
+
+    step_ms: float
+    memory_bytes: int
+    place: int | None
+    """Its row's; None where it has none."""
+    changes: list[Change]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scale:
+    """The unchanged configuration on another number of GPUs."""
+
+    gpus: int
+    kind: Literal["weak", "strong"]
+    """weak: the global batch grows with the GPUs. strong: it stays."""
+    dp: int
+    micro_batches: int | None
+    step_ms: Band | None
+    speedup: Band | None
+    """Samples per second, over those of the captured job."""
+    efficiency_frac: Band | None
+    """Speedup over the growth of the GPUs."""
+    reason: str
+    """Why nothing is predicted."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measuring:
+    """How the measured figures were made."""
+
+    command: str
+    """`perfdoc run`, or the user's own."""
+    rounds: int
+    complete: bool
+    mean_error_frac: float | None
+    """Mean of the absolute errors of the changed configurations."""
+    in_bands: int
+    of: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tuning:
+    """The whole result."""
+
+    schema_version: str = SCHEMA_VERSION
+    perfdoc_version: str
+    verdict: str
+    """One sentence."""
+    inputs: list[str]
+    """Names of the files, without their folders."""
+    model: str | None
+    dialect: str | None
+    step_ms: float
+    """Measured."""
+    model_error_frac: float
+    ranks_captured: int
+    stages_composed: int
+    stages: int
+    rows: list[Row]
+    """The unchanged configuration first, then the best ones."""
+    front: list[FrontPoint]
+    """By rising memory; empty where memory is not known."""
+    memory: MemoryBasis
+    search: Search
+    scaling: list[Scale]
+    measuring: Measuring | None
+    notes: list[str]
+
+
+def to_json(tuning: Tuning) -> bytes:
+    """tune.json: indented, keys in declared order, ends with a newline."""
+    return msgspec.json.format(msgspec.json.encode(tuning), indent=2) + b"\n"
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema (draft 2020-12) of tune.json."""
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **msgspec.json.schema(Tuning)}

@@ -1,0 +1,273 @@
+"""What can be set otherwise around the current configuration, and every combination of it."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from perfdoc.knobs.knob import Value
+from perfdoc.simulator.job.settings import JobSettings
+
+TP, PP, CP = "tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size"
+EP, VPP, MBS = "expert_model_parallel_size", "virtual_pipeline_model_parallel_size", "micro_batch_size"
+FIRST, LAST = "num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage"
+RECOMPUTE = "recompute_granularity"
+REDUCE, GATHER = "overlap_grad_reduce", "overlap_param_gather"
+DP, P2P, BATCHED = "data_parallel_size", "overlap_p2p_comm", "batch_p2p_comm"
+FIELD_OF: Mapping[str, str] = {
+    TP: "tp",
+    PP: "pp",
+    CP: "cp",
+    EP: "ep",
+    VPP: "vpp",
+    MBS: "mbs",
+    FIRST: "first",
+    LAST: "last",
+    RECOMPUTE: "recompute",
+    REDUCE: "overlap_reduce",
+    GATHER: "overlap_gather",
+}
+"""Settings that are searched, by canonical id, and their field of Point."""
+SHORT: Mapping[str, str] = {
+    "tp": TP,
+    "pp": PP,
+    "cp": CP,
+    "ep": EP,
+    "vpp": VPP,
+    "mbs": MBS,
+    "first": FIRST,
+    "last": LAST,
+    "recompute": RECOMPUTE,
+    REDUCE: REDUCE,
+    GATHER: GATHER,
+}
+"""What users may call them as well."""
+_TP_MAX = 8
+"""Where the NVLink domain is not known."""
+_MBS_MAX = 16
+_SHIFT_MAX = 4
+"""Layers of a stage beyond an even share, or short of it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """One combination. The rest follows: DP from the number of GPUs, micro-batches from the global batch."""
+
+    tp: int
+    pp: int
+    cp: int
+    ep: int
+    vpp: int
+    mbs: int
+    first: int | None
+    """Layers of the first stage; None where the split is as it is, or even."""
+    last: int | None
+    recompute: str
+    overlap_reduce: bool
+    overlap_gather: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Axes:
+    """Values of each field of Point, the current one among them."""
+
+    values: Mapping[str, Sequence[Any]]
+    whole_layers: int
+    """Of the model; 0 unknown."""
+    world: int
+
+    @property
+    def size(self) -> int:
+        """Combinations, those that cannot be included."""
+        return math.prod(len(v) for v in self.values.values())
+
+
+def point_of(base: JobSettings) -> Point:
+    """The current configuration."""
+    return Point(
+        tp=base.tp,
+        pp=base.pp,
+        cp=base.cp,
+        ep=base.ep,
+        vpp=base.vpp,
+        mbs=base.mbs,
+        first=None,
+        last=None,
+        recompute=base.recompute,
+        overlap_reduce=base.overlap_reduce,
+        overlap_gather=base.overlap_gather,
+    )
+
+
+def axes_of(
+    base: JobSettings,
+    *,
+    micro_batch_known: bool,
+    reduces: bool,
+    nvlink_domain: int | None,
+    experts: int | None,
+) -> Axes:
+    """What there is to try. Degrees are those that divide the job's GPUs, and of which the captures show
+    anything: nothing says what communication takes that no rank took part in.
+
+    micro_batch_known: whether the size of a micro-batch is. reduces: whether gradients are reduced over DP.
+    """
+    layers = sum(base.layers)
+    degrees = _divisors(base.world)
+    tp_max = max(base.tp, nvlink_domain or _TP_MAX)
+    stages = [n for n in degrees if not layers or layers % n == 0 or n == base.pp]
+    sequences = base.mbs * base.micro_batches * base.dp
+    values: dict[str, Sequence[Any]] = {
+        "tp": [n for n in degrees if n <= tp_max] if base.tp > 1 else [1],
+        "pp": stages if base.pp > 1 else [1],
+        "cp": degrees if base.cp > 1 else [1],
+        "ep": [n for n in _divisors(experts or base.ep) if n <= base.world] if base.ep > 1 else [1],
+        "vpp": sorted({base.vpp, *(n for pp in stages if pp > 1 and layers for n in _divisors(layers // pp))})
+        if base.pp > 1
+        else [1],
+        "mbs": [n for n in _divisors(sequences) if n <= max(_MBS_MAX, base.mbs)]
+        if micro_batch_known
+        else [base.mbs],
+        "recompute": ["none", "full"] if base.recompute in ("none", "full") else [base.recompute],
+        "overlap_reduce": sorted({base.overlap_reduce, True}) if reduces else [base.overlap_reduce],
+        "overlap_gather": sorted({base.overlap_gather, base.overlap_gather or base.sharded_optimizer}),
+        "first": [None],
+        "last": [None],
+    }
+    if base.pp > 1 and layers and len(set(base.layers)) == 1:
+        shares = {layers // pp for pp in stages if pp > 1}
+        some = {n + i for n in shares for i in range(-_SHIFT_MAX, _SHIFT_MAX + 1) if n + i > 0}
+        values["first"] = values["last"] = [None, *sorted(some)]
+    return Axes(values=values, whole_layers=layers, world=base.world)
+
+
+def restricted(axes: Axes, *, only: Sequence[str], fixed: Mapping[str, Value], at: Point) -> Axes:
+    """Only some settings searched, others fixed to a value; what is not searched stays as it is.
+
+    only: canonical ids; all where none is named.
+    """
+    values = dict(axes.values)
+    for key, name in FIELD_OF.items():
+        if key in fixed:
+            values[name] = [_as_field(key, fixed[key], at)]
+        elif only and key not in only:
+            values[name] = [getattr(at, name)]
+    return replace(axes, values=values)
+
+
+def _as_field(key: str, value: Value, at: Point) -> Value:
+    if value is None:
+        return {RECOMPUTE: "none", FIRST: None, LAST: None}.get(key, 1)
+    kind = type(getattr(at, FIELD_OF[key]))
+    return kind(value) if kind in (bool, str) else value
+
+
+def points(axes: Axes) -> Iterator[Point]:
+    """Every combination that can be: degrees that divide the GPUs, chunks that divide a stage's layers."""
+    names = [f.name for f in fields(Point)]
+    inner = [n for n in names if n not in ("pp", "vpp", "first", "last")]
+    for pp in axes.values["pp"]:
+        for first, last, vpp in _splits(axes, pp):
+            for some in itertools.product(*(axes.values[n] for n in inner)):
+                chosen = dict(zip(inner, some, strict=True))
+                if axes.world % (chosen["tp"] * chosen["cp"] * pp):
+                    continue
+                yield Point(pp=pp, vpp=vpp, first=first, last=last, **chosen)
+
+
+def _splits(axes: Axes, pp: int) -> Iterator[tuple[int | None, int | None, int]]:
+    """(layers of the first stage, of the last, chunks)."""
+    for first, last in itertools.product(axes.values["first"], axes.values["last"]):
+        split: tuple[int, ...] | None = (axes.whole_layers // pp,)
+        if first is not None or last is not None:
+            split = _uneven(axes.whole_layers, pp, first, last)
+        for vpp in axes.values["vpp"]:
+            if split is not None and (vpp == 1 or (pp > 1 and not any(n % vpp for n in split))):
+                yield first, last, vpp
+
+
+def _uneven(layers: int, pp: int, first: int | None, last: int | None) -> tuple[int, ...] | None:
+    """Layers by stage where both ends are named; None where the others cannot share the rest, or the last
+    stage, which has the output layer, would have more than the first."""
+    if pp == 1 or not layers or first is None or last is None or last > first:
+        return None
+    share, rest = layers // pp, layers - first - last
+    if rest < 0 or (rest % (pp - 2) if pp > 2 else rest):
+        return None
+    found = (first, *[rest // max(pp - 2, 1)] * (pp - 2), last)
+    near = all(n > 0 and abs(n - share) <= _SHIFT_MAX for n in found)
+    return found if near and len(set(found)) > 1 else None
+
+
+def settings_of(base: JobSettings, point: Point) -> JobSettings:
+    """The job's settings at a point, at equal global batch. ValueError, one line, where it cannot be."""
+    shards = point.tp * point.pp * point.cp
+    if base.world % shards:
+        raise ValueError(f"TP x PP x CP do not divide {base.world} GPUs")
+    dp = base.world // shards
+    sequences = base.mbs * base.micro_batches * base.dp
+    if sequences % (point.mbs * dp):
+        raise ValueError(f"{sequences} sequences do not divide into micro-batches over DP")
+    if point.ep > 1 and (dp * point.cp * point.tp) % point.ep:
+        raise ValueError("EP does not divide the ranks of a stage")
+    layers = sum(base.layers)
+    if point.first is not None:
+        split = _uneven(layers, point.pp, point.first, point.last)
+        if split is None:
+            raise ValueError("the layers do not divide so over the stages")
+    elif point.pp == base.pp:
+        split = base.layers
+    elif layers % point.pp:
+        raise ValueError(f"{layers} layers do not divide over the stages")
+    else:
+        split = (layers // point.pp,) * point.pp
+    return replace(
+        base,
+        tp=point.tp,
+        cp=point.cp,
+        ep=point.ep,
+        dp=dp,
+        pp=point.pp,
+        vpp=point.vpp,
+        micro_batches=sequences // (point.mbs * dp),
+        mbs=point.mbs,
+        # Without chunks messages cannot overlap; with them they do, unless they did not before.
+        messages_overlap=point.vpp > 1 and (base.messages_overlap or base.vpp == 1),
+        layers=split,
+        recompute=point.recompute,
+        overlap_reduce=point.overlap_reduce,
+        overlap_gather=point.overlap_gather,
+    )
+
+
+def changes_of(at: Point, point: Point, new: JobSettings, base: JobSettings) -> dict[str, Value]:
+    """Canonical id to value, of all that differs from the current configuration."""
+    found: dict[str, Value] = {}
+    for key, name in FIELD_OF.items():
+        value = getattr(point, name)
+        if value != getattr(at, name):
+            found[key] = value
+    if VPP in found and point.vpp == 1:
+        found[VPP] = None
+    if RECOMPUTE in found:
+        full = point.recompute == "full"
+        found[RECOMPUTE] = "full" if full else None
+        found["recompute_method"] = "uniform" if full else None
+        found["recompute_num_layers"] = 1 if full else None
+    if new.dp != base.dp:
+        found[DP] = new.dp
+    if new.messages_overlap and not base.messages_overlap:
+        found[P2P] = True
+    if base.messages_overlap and not new.messages_overlap:
+        found[P2P] = False
+    if TP in found and point.tp == 1:
+        found["sequence_parallel"] = False
+        found["tp_comm_overlap"] = False
+    return found
+
+
+def _divisors(n: int) -> list[int]:
+    return [i for i in range(1, n + 1) if n % i == 0]

@@ -1,0 +1,280 @@
+"""What `perfdoc tune` found, in tables and sentences that every rendering shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from perfdoc.knobs.knob import DIALECT_TITLES
+from perfdoc.reports.sections.section import Cell, Grid, Section, name, size, word
+from perfdoc.results.figures import UNKNOWN, count, per_cent, plural, signed_share
+from perfdoc.results.figures import size as bytes_in_words
+from perfdoc.tune.front_chart import front_picture
+from perfdoc.tune.result import Band, Change, Row, Scale, Tuning
+from perfdoc.tune.space import SHORT
+
+_SHORT = {key: short for short, key in SHORT.items()} | {"data_parallel_size": "dp"}
+_PARTS_MOST = 5
+"""Rows whose changes are taken apart."""
+_LEFT_OUT_MOST = 12
+
+
+def sections_of(found: Tuning) -> list[Section]:
+    """Those that hold something, in their order."""
+    some = [
+        _ranking(found),
+        _measured(found),
+        _to_set(found),
+        _parts(found),
+        _front(found),
+        _scaling(found),
+        _left_out(found),
+        _basis(found),
+    ]
+    return [s for s in some if s.grids or s.sentences]
+
+
+def milliseconds(value: float | None) -> str:
+    """Four digits: 2,840 ms, 41.07 ms."""
+    if value is None:
+        return UNKNOWN
+    text = f"{value:,.0f}" if abs(value) >= 1_000 else f"{value:.4g}"
+    return f"{text} ms"
+
+
+def band(value: Band) -> str:
+    """From the least to the most."""
+    low, high = milliseconds(value.low), milliseconds(value.high)
+    return f"{low.removesuffix(' ms')} to {high}"
+
+
+def short_change(change: Change) -> str:
+    """`vpp=10`."""
+    value = change.after
+    text = "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    return f"{_SHORT.get(change.knob, change.knob)}={text}"
+
+
+def changes_words(changes: Sequence[Change]) -> str:
+    """The settings that were searched; what follows from them is left to the list of all."""
+    known = [c for c in changes if c.knob in _SHORT] or list(changes)
+    return " ".join(short_change(c) for c in known) or "unchanged"
+
+
+def _ranking(found: Tuning) -> Section:
+    rows = found.rows
+    head = ["#", "step", "band", "gain", "tokens/s/GPU", "MFU", "memory", "changes"]
+    columns = [
+        True,
+        True,
+        True,
+        True,
+        any(r.tokens_per_s_per_gpu for r in rows),
+        any(r.mfu_frac for r in rows),
+        any(r.memory_bytes for r in rows),
+        True,
+    ]
+    cells = [[c for c, keep in zip(_row(r), columns, strict=True) if keep] for r in rows]
+    align = "".join(a for a, keep in zip("rrrrrrrn", columns, strict=True) if keep)
+    sentences = []
+    if any(r.within_error and r.place for r in rows):
+        sentences.append("~: within the error of the model; the gain may be nothing.")
+    return Section(
+        key="ranking",
+        title="Configurations by predicted step time",
+        sentences=sentences,
+        grids=[
+            Grid(head=[h for h, keep in zip(head, columns, strict=True) if keep], align=align, rows=cells)
+        ],
+    )
+
+
+def _row(row: Row) -> list[Cell]:
+    tokens = row.tokens_per_s_per_gpu
+    sign = "~" if row.within_error and row.place else ""
+    return [
+        word(row.place or "now"),
+        Cell(text=milliseconds(row.step_ms.mid), ns=round(row.step_ms.mid * 1e6)),
+        word(band(row.step_ms)) if row.place else word(""),
+        word(f"{sign}{signed_share(-row.gain_frac)}") if row.place else word(""),
+        word(count(round(tokens)) if tokens is not None else UNKNOWN),
+        word(per_cent(row.mfu_frac) if row.mfu_frac is not None else UNKNOWN),
+        size(row.memory_bytes),
+        name(changes_words(row.changes)),
+    ]
+
+
+def _to_set(found: Tuning) -> Section:
+    title = DIALECT_TITLES.get(found.dialect or "", "canonical names")
+    best = next((r for r in found.rows if r.place == 1), None)
+    written = written_of(best) if best is not None else []
+    grids = []
+    if best is not None and best.gain_ms.mid > 0:
+        rows = [[word(c.knob), word(_value(c.before)), word(_value(c.after)), name(c.written or "follows")]
+                for c in best.changes]  # fmt: skip
+        grids.append(Grid(head=["setting", "now", "then", title], align="llln", rows=rows))
+    return Section(
+        key="to-set",
+        title="To set for the best one",
+        sentences=[f"`{' '.join(written)}`"] if written and grids else [],
+        grids=grids,
+    )
+
+
+def written_of(row: Row) -> list[str]:
+    """What to paste for a row."""
+    return [c.written for c in row.changes if c.written]
+
+
+def _value(value: object) -> str:
+    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _parts(found: Tuning) -> Section:
+    several = [r for r in found.rows if r.place and len(r.parts) > 1][:_PARTS_MOST]
+    return Section(
+        key="parts",
+        title="What each change adds to those before it",
+        grids=[
+            Grid(
+                caption=f"#{row.place}: {changes_words(row.changes)}",
+                head=["change", "gain", "of the step"],
+                align="nrr",
+                rows=[
+                    [
+                        name(" ".join(_SHORT.get(k, k) for k in part.knobs)),
+                        word(milliseconds(part.gain_ms)),
+                        word(signed_share(-part.gain_ms / found.step_ms)),
+                    ]
+                    for part in row.parts
+                ],
+            )
+            for row in several
+        ],
+    )
+
+
+def _front(found: Tuning) -> Section:
+    if len(found.front) < 2:
+        return Section(key="memory", title="Time against memory")
+    rows = [
+        [
+            size(p.memory_bytes),
+            Cell(text=milliseconds(p.step_ms), ns=round(p.step_ms * 1e6)),
+            word("" if p.place is None else p.place or "now"),
+            name(changes_words(p.changes)),
+        ]
+        for p in found.front
+    ]
+    return Section(
+        key="memory",
+        title="Time against memory",
+        sentences=["Nothing that was tried is both faster and smaller than one of these."],
+        grids=[Grid(head=["memory", "step", "#", "changes"], align="rrrn", rows=rows)],
+        draw=lambda: front_picture(found),
+    )
+
+
+def _scaling(found: Tuning) -> Section:
+    grids = []
+    for kind, caption in (
+        ("weak", "Weak scaling: the global batch grows with the GPUs"),
+        ("strong", "Strong scaling: the global batch stays"),
+    ):
+        rows = [_scale(s) for s in found.scaling if s.kind == kind]
+        if rows:
+            head = ["GPUs", "DP", "step", "band", "speedup", "efficiency", ""]
+            grids.append(Grid(caption=caption, head=head, align="rrrrrrn", rows=rows))
+    return Section(key="scaling", title="The same configuration on other numbers of GPUs", grids=grids)
+
+
+def _scale(scale: Scale) -> list[Cell]:
+    step, speedup, efficiency = scale.step_ms, scale.speedup, scale.efficiency_frac
+    if step is None or speedup is None or efficiency is None:
+        return [word(count(scale.gpus)), word(scale.dp), *[word(UNKNOWN)] * 4, name(scale.reason)]
+    return [
+        word(count(scale.gpus)),
+        word(scale.dp),
+        word(milliseconds(step.mid)),
+        word(band(step)),
+        word(f"{speedup.mid:.3g} ({speedup.low:.3g} to {speedup.high:.3g})"),
+        word(per_cent(efficiency.mid, 0)),
+        word(""),
+    ]
+
+
+def _measured(found: Tuning) -> Section:
+    made = found.measuring
+    if made is None:
+        return Section(key="measured", title="Measured")
+    rows = []
+    for r in found.rows:
+        if (t := r.measured) is not None:
+            off = UNKNOWN if t.error_frac is None else signed_share(t.error_frac)
+            inside = "" if t.in_band is None else "yes" if t.in_band else "no"
+            rows.append(
+                [
+                    word(r.place or "now"),
+                    word(milliseconds(t.predicted_ms)),
+                    word(milliseconds(t.step_ms)),
+                    word(off if r.place else ""),
+                    word(inside if r.place else ""),
+                    name(changes_words(r.changes)),
+                    name(t.failure),
+                ]
+            )
+    said = [f"{plural(made.rounds, 'round')} with `{made.command}`"]
+    if made.mean_error_frac is not None:
+        said.append(f"off by {per_cent(made.mean_error_frac)} of the step in the mean")
+        said.append(f"{made.in_bands} of {made.of} inside their band")
+    if not made.complete:
+        said.append("stopped before all runs were made: the same command goes on")
+    head = ["#", "predicted", "measured", "error", "in band", "changes", "failure"]
+    return Section(
+        key="measured",
+        title="Measured",
+        sentences=["; ".join(said) + "."],
+        grids=[Grid(head=head, align="rrrrlnl", rows=rows)] if rows else [],
+    )
+
+
+def _left_out(found: Tuning) -> Section:
+    rows = [
+        [word(count(r.count)), word(r.kind), name(r.reason, 200)]
+        for r in found.search.left_out[:_LEFT_OUT_MOST]
+    ]
+    return Section(
+        key="left-out",
+        title="Left out",
+        grids=[Grid(head=["count", "", "why"], align="rln", rows=rows)] if rows else [],
+    )
+
+
+def _basis(found: Tuning) -> Section:
+    return Section(key="basis", title="What this rests on", sentences=list(_basis_words(found)))
+
+
+def _basis_words(found: Tuning) -> Iterator[str]:
+    search = found.search
+    yield (
+        f"{plural(found.ranks_captured, 'rank')} captured; {found.stages_composed} of "
+        f"{plural(found.stages, 'stage')} composed; the model is off by "
+        f"{signed_share(found.model_error_frac, 2)} from the measured step of {milliseconds(found.step_ms)}."
+    )
+    how = "All of them predicted" if search.method == "exhaustive" else "Sampled (TPE)"
+    can = "" if search.allowed is None else f", {count(search.allowed)} can be, are allowed and fit"
+    yield (
+        f"{plural(search.combinations, 'combination')} of {', '.join(search.searched) or 'nothing'}{can}. "
+        f"{how}: {count(search.predicted)} figures."
+    )
+    memory = found.memory
+    if memory.basis != "unknown":
+        by = "a formula held to a measured peak" if memory.basis == "measured" else "a published formula"
+        limit = f"; at most {bytes_in_words(memory.limit_bytes)} is offered" if memory.limit_bytes else ""
+        yield f"Memory of the fullest GPU by {by}{limit}."
+    if memory.reason:
+        yield f"{memory.reason[:1].upper()}{memory.reason[1:]}."
+    assumed = list(dict.fromkeys(a for r in found.rows if r.place for a in r.assumptions))
+    if assumed:
+        yield f"Taken for granted: {'; '.join(assumed)}."
+    for note in found.notes:
+        yield f"{note[:1].upper()}{note[1:]}{'' if note.endswith('.') else '.'}"

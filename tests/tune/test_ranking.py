@@ -1,0 +1,145 @@
+"""Rows, what each change adds, the front, scaling; and the renderings of them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import jsonschema
+import pytest
+
+from perfdoc.diagnose.asked import UserError
+from perfdoc.tune.html import render_html
+from perfdoc.tune.ranking import parts_of, tuning_of
+from perfdoc.tune.result import Tuning, json_schema, to_json
+from perfdoc.tune.run import axes_for
+from perfdoc.tune.scaling import scaling_of
+from perfdoc.tune.search import search
+from perfdoc.tune.text import render_text
+from tests.reports.browser import NARROW, visit
+from tests.tune.hand_job import job
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+GIB = 2**30
+
+
+def tuned(top: int = 10) -> Tuning:
+    one = job(memory_bytes=80 * GIB)
+    axes = axes_for(one, [], {})
+    return tuning_of(
+        one, axes, search(one, axes), top=top, inputs=["rank0.sqlite"], scaling=scaling_of(one, 8)
+    )
+
+
+def test_rows_rise_and_begin_with_the_unchanged_job() -> None:
+    found = tuned()
+    assert [r.place for r in found.rows] == list(range(len(found.rows)))
+    now, best = found.rows[0], found.rows[1]
+    assert now.changes == []
+    assert now.step_ms.mid == pytest.approx(found.step_ms)
+    steps = [r.step_ms.mid for r in found.rows[1:]]
+    assert steps == sorted(steps)
+    assert best.gain_ms.mid == pytest.approx(now.step_ms.mid - best.step_ms.mid)
+    assert all(r.step_ms.low <= r.step_ms.mid <= r.step_ms.high for r in found.rows)
+    assert all(r.within_error == (r.gain_ms.low <= 0 <= r.gain_ms.high) for r in found.rows)
+    # 8 sequences of 2,048 tokens in 2.72 ms on 4 GPUs.
+    assert best.tokens_per_s_per_gpu == pytest.approx(8 * 2048 / 2.72e-3 / 4)
+
+
+def test_settings_are_written_as_the_job_writes_them() -> None:
+    best = tuned().rows[1]
+    written = {c.knob: c.written for c in best.changes}
+    assert written == {
+        "pipeline_model_parallel_size": "--pipeline-model-parallel-size 1",
+        "data_parallel_size": "",  # Megatron-LM derives it
+    }
+
+
+def test_parts_sum_to_the_whole_gain() -> None:
+    one = job()
+    for tried in search(one, axes_for(one, [], {})).tried:
+        whole = (one.models.model.measured_ns - tried.step_ns) / 1e6
+        assert sum(p.gain_ms for p in parts_of(one, tried.point)) == pytest.approx(whole, abs=1e-9)
+
+
+def test_a_change_that_brings_nothing_beside_others_is_no_row() -> None:
+    # With one stage, a micro-batch twice as large takes as long: its row would say nothing new.
+    rows = tuned(top=50).rows
+    assert [r.settings.micro_batch_size for r in rows if r.settings.pp == 1] == [1]
+
+
+def test_nothing_is_faster_and_smaller_than_the_front() -> None:
+    found = tuned(top=100)
+    assert len(found.front) > 1
+    memory = [p.memory_bytes for p in found.front]
+    assert memory == sorted(memory)
+    for row in found.rows:
+        assert row.memory_bytes is not None
+        beaten = [
+            p for p in found.front if p.step_ms < row.step_ms.mid - 1e-9 and p.memory_bytes < row.memory_bytes
+        ]
+        assert not (row.on_front and beaten)
+        assert row.on_front or any(
+            p.step_ms <= row.step_ms.mid + 1e-9 and p.memory_bytes <= row.memory_bytes for p in found.front
+        )
+
+
+def test_scaling_by_hand() -> None:
+    found = scaling_of(job(), 8)
+    assert [(s.kind, s.gpus, s.dp, s.micro_batches) for s in found] == [
+        *(("weak", 4, 2, 4), ("weak", 8, 4, 4)),
+        *(("strong", 4, 2, 4), ("strong", 8, 4, 2)),
+    ]
+    weak, strong = found[1], found[3]
+    # Nothing is reduced in this model: twice the GPUs do twice the work in the same time.
+    assert weak.speedup is not None
+    assert weak.speedup.mid == pytest.approx(2.0)
+    # Two micro-batches less, 700 us each on the last stage.
+    assert strong.step_ms is not None
+    assert found[0].step_ms is not None
+    assert found[0].step_ms.mid - strong.step_ms.mid == pytest.approx(1.4)
+    odd = scaling_of(job(), 24)[-1]
+    assert odd.step_ms is None
+    assert "DP 12" in odd.reason
+    with pytest.raises(UserError, match="multiple"):
+        scaling_of(job(), 7)
+
+
+def test_json_keeps_its_schema() -> None:
+    jsonschema.validate(json.loads(to_json(tuned())), json_schema())
+
+
+def test_the_text_holds_the_figures() -> None:
+    found = tuned()
+    text = render_text(found)
+    assert found.verdict.split(" with ")[0] in " ".join(text.split())
+    assert "--pipeline-model-parallel-size 1" in text
+    for row in found.rows[1:]:
+        assert f"{row.step_ms.mid:.4g} ms" in text
+
+
+def test_nothing_better_is_said() -> None:
+    one = job()
+    axes = axes_for(one, ["recompute_granularity"], {})
+    found = tuning_of(one, axes, search(one, axes), top=3, inputs=[])
+    assert found.verdict.startswith("Nothing that was tried beats")
+    assert "To set" not in render_text(found)
+
+
+def test_the_page_in_a_browser(browser: Browser, tmp_path: Path) -> None:
+    found = tuned()
+    with visit(browser, tmp_path, render_html(found), size=NARROW) as seen:
+        assert seen.page.locator("#ranking tbody tr").count() == len(found.rows)
+        assert seen.page.locator("code.paste").first.text_content() == "--pipeline-model-parallel-size 1"
+        assert seen.page.evaluate("document.documentElement.scrollWidth") <= NARROW[0]
+        seen.assert_quiet()
+
+
+def test_hostile_names_are_escaped() -> None:
+    page = render_html(replace(tuned(), inputs=["<script>alert(1)</script>"], notes=["<img src=x>"]))
+    assert "<script>alert" not in page
+    assert "<img src=x>" not in page

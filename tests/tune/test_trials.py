@@ -1,0 +1,200 @@
+"""Configurations that are run: in turn, with failures as rows, going on where it stopped."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfdoc.compare.verify.rounds import StoppedError
+from perfdoc.diagnose.asked import UserError
+from perfdoc.tune.command import FailedRunError, NoStepTimesError, own_command, settings_words
+from perfdoc.tune.ranking import tuning_of
+from perfdoc.tune.result import Change, Row, Tuning
+from perfdoc.tune.run import axes_for
+from perfdoc.tune.search import search
+from perfdoc.tune.trials import STATE, Plan, State, measure, state_of, with_trials
+from perfdoc.tune.words import sections_of
+from tests.tune.hand_job import job
+
+
+def tuned() -> Tuning:
+    one = job()
+    axes = axes_for(one, [], {})
+    return tuning_of(one, axes, search(one, axes), top=5, inputs=[])
+
+
+class Planted:
+    """Takes what is planted for a place; what is planted as words fails with them."""
+
+    words = "planted"
+
+    def __init__(self, times: dict[int, float | str], stop_after: int = 10**6) -> None:
+        self.times, self.stop_after = times, stop_after
+        self.made: list[int] = []
+
+    def run(self, row: Row, path: Path) -> float:
+        if len(self.made) == self.stop_after:
+            raise StoppedError
+        self.made.append(row.place)
+        time = self.times[row.place]
+        if isinstance(time, str):
+            raise FailedRunError(time)
+        return time
+
+
+def plan_of(found: Tuning, folder: Path, **changed: Any) -> Plan:
+    return replace(Plan(rows=found.rows[:3], rounds=2, folder=folder, how="planted"), **changed)
+
+
+def quiet(_: str) -> None:
+    pass
+
+
+def test_rounds_are_interleaved_and_turned_around(tmp_path: Path) -> None:
+    plan = plan_of(tuned(), tmp_path)
+    runner = Planted({0: 10.0, 1: 8.0, 2: 9.0})
+    state, complete = measure(plan, state_of(plan), runner, quiet)
+    assert complete
+    assert runner.made == [0, 1, 2, 2, 1, 0]
+    assert len(state.runs) == 6
+
+
+def test_rows_are_ranked_by_what_was_measured(tmp_path: Path) -> None:
+    found = tuned()
+    plan = plan_of(found, tmp_path)
+    state, _ = measure(plan, state_of(plan), Planted({0: 10.0, 1: 9.0, 2: 8.0}), quiet)
+    after = with_trials(found, plan, state, complete=True, words="planted")
+    assert [r.changes for r in after.rows[:3]] == [found.rows[i].changes for i in (0, 2, 1)]
+    assert [r.place for r in after.rows] == list(range(len(found.rows)))
+    first, was = after.rows[1].measured, found.rows[2]
+    assert first is not None
+    # Predicted for this machine: its own unchanged step, shorter by the predicted share.
+    assert first.predicted_ms == pytest.approx(10 * (1 - was.gain_frac))
+    assert first.error_frac == pytest.approx(10 * (1 - was.gain_frac) / 8 - 1)
+    assert after.verdict.startswith("8 ms a step instead of 10")
+    made = after.measuring
+    assert made is not None
+    errors = [abs(10 * (1 - found.rows[i].gain_frac) / ms - 1) for i, ms in ((1, 9.0), (2, 8.0))]
+    assert made.mean_error_frac == pytest.approx(sum(errors) / 2)
+    assert "measured" in [s.key for s in sections_of(after)]
+
+
+def test_a_configuration_that_fails_is_a_row_and_the_rest_goes_on(tmp_path: Path) -> None:
+    found = tuned()
+    plan = plan_of(found, tmp_path)
+    runner = Planted({0: 10.0, 1: "out of memory", 2: 9.0})
+    state, complete = measure(plan, state_of(plan), runner, quiet)
+    assert complete
+    assert runner.made == [0, 1, 2, 2, 0]  # it is not run again
+    after = with_trials(found, plan, state, complete=True, words="planted")
+    failed = next(r for r in after.rows if r.changes == found.rows[1].changes)
+    assert failed.measured is not None
+    assert (failed.measured.failure, failed.measured.step_ms) == ("out of memory", None)
+    assert after.rows[1].changes == found.rows[2].changes
+
+
+def test_it_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    plan = plan_of(tuned(), tmp_path)
+    first = Planted({0: 10.0, 1: 8.0, 2: 9.0}, stop_after=2)
+    _, complete = measure(plan, state_of(plan), first, quiet)
+    assert not complete
+    second = Planted({0: 10.0, 1: 8.0, 2: 9.0})
+    state, complete = measure(plan, state_of(plan), second, quiet)
+    assert complete
+    assert (first.made, second.made) == ([0, 1], [2, 2, 1, 0])
+    assert len(state.runs) == 6
+    assert state_of(replace(plan, rounds=5)).runs == state.runs  # more rounds go on too
+
+
+def test_runs_of_another_plan_are_not_taken(tmp_path: Path) -> None:
+    plan = plan_of(tuned(), tmp_path)
+    measure(plan, state_of(plan), Planted({0: 1.0, 1: 1.0, 2: 1.0}), quiet)
+    other = replace(plan, how="another command")
+    with pytest.raises(UserError, match="other configurations"):
+        state_of(other)
+    assert state_of(other, force=True) == State(plan=other.digest)
+    (tmp_path / STATE).write_text("{}")
+    with pytest.raises(ValueError, match="trials"):
+        state_of(plan)
+
+
+def test_an_unchanged_configuration_that_fails_ends_it(tmp_path: Path) -> None:
+    plan = plan_of(tuned(), tmp_path)
+    with pytest.raises(UserError, match="no such file"):
+        measure(plan, state_of(plan), Planted({0: "no such file"}), quiet)
+
+
+def script(tmp_path: Path, body: str) -> str:
+    path = tmp_path / "train.py"
+    path.write_text(body, encoding="utf-8")
+    return f"{sys.executable} {path} {{settings}}"
+
+
+def change(written: str) -> Change:
+    return Change(knob="micro_batch_size", before=1, after=2, written=written)
+
+
+def test_a_command_is_given_the_settings_and_its_times_are_read(tmp_path: Path) -> None:
+    command = script(
+        tmp_path,
+        "import sys\n"
+        "for ms in (900, 20, 20, 30, 30, 40):\n"
+        "    print('took', ms if '--micro-batch-size' in sys.argv else 2 * ms, 'ms')\n",
+    )
+    own = own_command(command, r"took ([0-9.]+) ms")
+    # The first third is warm-up: the median of 20, 30, 30 and 40.
+    assert own.run([change("--micro-batch-size 2")], tmp_path / "a.log") == 30
+    assert own.run([], tmp_path / "b.log") == 60
+    assert own_command(command, r"took (?P<s>[0-9.]+) ms").run([], tmp_path / "c.log") == 60_000
+
+
+def test_known_logs_need_no_pattern(tmp_path: Path) -> None:
+    line = " iteration {0}/ 6 | consumed samples: {0} | elapsed time per iteration (ms): {1} | "
+    body = "\n".join(f"print({line.format(i, 100.0 + i)!r})" for i in range(1, 7))
+    assert own_command(script(tmp_path, body), None).run([], tmp_path / "a.log") == pytest.approx(104.5)
+
+
+def test_a_command_without_step_times_is_told(tmp_path: Path) -> None:
+    own = own_command(script(tmp_path, "print('done')"), r"took ([0-9.]+) ms")
+    with pytest.raises(NoStepTimesError, match=r"Looked for took \(\[0-9\.\]\+\) ms"):
+        own.run([], tmp_path / "a.log")
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        ("raise SystemExit('bad layout')", "exit code 1: bad layout"),
+        ("raise RuntimeError('CUDA out of memory. Tried to')", "out of memory"),
+        ("import os; os.kill(os.getpid(), 9)", "exit code 137|signal 9"),
+    ],
+)
+def test_how_a_command_failed(tmp_path: Path, body: str, why: str) -> None:
+    with pytest.raises(FailedRunError, match=why):
+        own_command(script(tmp_path, body), "(1)").run([], tmp_path / "a.log")
+
+
+def test_a_command_that_does_not_end_is_ended(tmp_path: Path) -> None:
+    own = own_command(script(tmp_path, "import time; time.sleep(60)"), "(1)")
+    own.longest_s = 0.2
+    with pytest.raises(FailedRunError, match="did not end"):
+        own.run([], tmp_path / "a.log")
+
+
+def test_settings_that_no_option_says() -> None:
+    assert settings_words([change("--a 1"), change(""), change("x.y=[1,2]")]) == "--a 1 'x.y=[1,2]'"
+    for written in ("leave out --no-overlap", "TransformerConfig(a=1)"):
+        with pytest.raises(FailedRunError, match="no"):
+            settings_words([change(written)])
+
+
+@pytest.mark.parametrize(
+    ("command", "pattern", "said"),
+    [("train", None, "{settings}"), ("a {settings}", "(", "regular"), ("a {settings}", "x", "group")],
+)
+def test_a_command_that_cannot_be_used_is_told(command: str, pattern: str | None, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        own_command(command, pattern)
