@@ -9,6 +9,9 @@ from perfdoc.simulator.job.rank import RankWork, Traffic, stage_of
 from perfdoc.traces.job_facts import JobFacts
 
 
+_STAGES_MAX = 4_096
+
+
 @dataclass(frozen=True, kw_only=True)
 class JobSettings:
     """Parallel degrees, batch and schedule of a job. World size is tp * cp * dp * pp."""
@@ -70,6 +73,8 @@ def captured_settings(
         pp = 1
     if pp is None:
         raise ValueError("the number of pipeline stages is unknown: give --set pp=N")
+    if not 1 <= pp <= _STAGES_MAX:
+        raise ValueError(f"{pp:,} pipeline stages: at least 1, and no more stages than {_STAGES_MAX:,}")
     vpp, count = facts.vpp or (1 if pp == 1 else None), facts.micro_batches
     if vpp is None and count is None:
         raise ValueError("virtual stages and micro-batches are unknown: give --set vpp=N (1 without)")
