@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from perfdoc.simulator.job.rank import RankWork, Traffic, stage_of
 from perfdoc.traces.job_facts import JobFacts
 
-
 _STAGES_MAX = 4_096
 
 
