@@ -4,6 +4,7 @@
 
 Each job is profiled once; its changes are predicted from the captures of both ranks, and from rank 0's alone.
 Then runs as they are and with each change are measured in turn without the profiler, as in predicted.py. The
+quickest run of each counts, which other work on the machine disturbed least; the spread is that of pairs. The
 profiler makes steps of CPU ranks longer: gains are scaled by the unprofiled step over the profiled one. With
 --keep the runs stay, and --again predicts anew from them.
 """
@@ -134,14 +135,15 @@ def table(job: Job, runs: Mapping[str, object], errors: dict[str, list[float]]) 
     took = runs["took"]
     assert isinstance(took, dict)
     works, facts = works_of(Path(str(runs["profiled"])))
-    before = statistics.median(took[""])
+    before = min(took[""])
     for name, (_, change) in job.changes.items():
         cells = [f"{job.name}, then {name}", f"{before:.0f} ms"]
         if name not in took:
             print("| " + " | ".join([*cells, f"not run: {runs.get(name)}"]) + " | | |", flush=True)
             continue
         gains = [b - a for b, a in zip(took[""], took[name], strict=False)]
-        measured = statistics.fmean(gains)
+        measured = before - min(took[name])
+        gains.append(measured)
         cells.append(f"{measured:+.1f} ms ({min(gains):+.1f} to {max(gains):+.1f})")
         for ranks, some in (("all", works), ("rank 0", works[:1])):
             try:

@@ -26,6 +26,7 @@ from perfdoc.traces.job_facts import JobFacts
 from perfdoc.traces.known_models import ModelShape
 
 _ROUNDS = 12
+_KEPT = 10_000
 _INFERRED_MAX = 20.0
 """Output layers are not taken to be longer than so many times what their FLOPs say."""
 
@@ -75,7 +76,29 @@ class JobModel:
     def step_ns(self, new: JobSettings) -> float:
         """The step with other settings: the measured one, and what the model says that they change.
         ValueError, one line, where they cannot be modelled."""
-        return self.measured_ns + self._step_ns(new) - self.modelled_ns
+        if new not in self._steps:
+            if len(self._steps) >= _KEPT:
+                self._steps.clear()
+            self._steps[new] = self._step_ns(new)
+        return self.measured_ns + self._steps[new] - self.modelled_ns
+
+    @cached_property
+    def _steps(self) -> dict[JobSettings, float]:
+        """Settings that were tried: a band tries those between the captured ones and each."""
+        return {self.settings: self.modelled_ns}
+
+    @cached_property
+    def _passes_ns(self) -> float:
+        """The passes as captured; the next two likewise."""
+        return self._window(self.settings, self.stages).length
+
+    @cached_property
+    def _exposed_ns(self) -> float:
+        return self._exposed_dp(self.settings, self.stages)
+
+    @cached_property
+    def _gathered_ns(self) -> float:
+        return self._gathered(self.settings, self.stages)
 
     def window(self, new: JobSettings) -> Window:
         """When each stage is done with its passes."""
@@ -137,7 +160,7 @@ class JobModel:
     def _first_extra(self, new: JobSettings, stages: Sequence[Stage]) -> float:
         """Of each chunk: as captured, and what the settings change of the weights gathered meanwhile."""
         base = self.settings
-        others = self.first_extra_ns * base.vpp - self._gathered(base, self.stages)
+        others = self.first_extra_ns * base.vpp - self._gathered_ns
         return max(others + self._gathered(new, stages), 0.0) / new.vpp
 
     def _gathered(self, settings: JobSettings, stages: Sequence[Stage]) -> float:
@@ -152,9 +175,8 @@ class JobModel:
         window = self._window(new, stages)
         rest = self.rest_ns + self.optimizer_ns * (updated_frac(self.settings, new, self.shape) - 1)
         if self.behind_ns:
-            own = self._window(self.settings, self.stages).length
-            rest += self.behind_ns * (window.length / own - 1)
-        exposed = self._exposed_dp(new, stages) - self._exposed_dp(self.settings, self.stages)
+            rest += self.behind_ns * (window.length / self._passes_ns - 1)
+        exposed = self._exposed_dp(new, stages) - self._exposed_ns
         return window.length + self.reduced_after_ns + exposed + rest
 
     def _exposed_dp(self, settings: JobSettings, stages: Sequence[Stage]) -> float:
@@ -177,7 +199,8 @@ def build_model(
     """
     stages = tuple(stages_of(ranks, settings, shape))
     at = next(i for i, s in enumerate(stages) if s.origin != "composed")
-    mine = [r for r in ranks if not stages[at].ranks or r.rank in stages[at].ranks]
+    numbers = set(stages[at].ranks)
+    mine = [r for r in ranks if not numbers or r.rank in numbers]
     seen = max(mine, key=lambda r: r.step_ns)
     dp = link_of(seen.traffic)
     gathered_after = 0.0 if dp is None or settings.overlap_gather else dp.gather_ns

@@ -300,8 +300,10 @@ def _traffic(view: DeviceView, begin: I64, finish: I64, first: I64, last: I64) -
     comm = view.activity.communication
     at = np.searchsorted(begin, comm.start_ns, "right") - 1
     inside = np.flatnonzero((at >= 0) & (comm.start_ns < finish[np.maximum(at, 0)]))
-    names = [k.collective if k is not None else "" for k in comm.kinds]
-    keys = np.stack((comm.dimension[inside], comm.kind[inside], comm.bytes[inside]))
+    # Kinds are by name, and on a CPU rank the name of each collective is its own.
+    found_names = [k.collective if k is not None else "" for k in comm.kinds]
+    names, named = np.unique(np.array(found_names or [""]), return_inverse=True)
+    keys = np.stack((comm.dimension[inside], named[comm.kind[inside]], comm.bytes[inside]))
     found = []
     for key in np.unique(keys, axis=1).T.tolist():
         rows = inside[(keys == np.array(key)[:, None]).all(axis=0)]
@@ -310,7 +312,7 @@ def _traffic(view: DeviceView, begin: I64, finish: I64, first: I64, last: I64) -
         found.append(
             Traffic(
                 dimension=DIMENSIONS[key[0]],
-                collective=names[key[1]],
+                collective=str(names[key[1]]),
                 bytes=int(key[2]),
                 per_step=len(rows) / len(begin),
                 in_passes_frac=float(beside.mean()),

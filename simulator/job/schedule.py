@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from perfdoc.analyzers.pipeline.layout import MOST_PASSES, pass_order, source_of, warm_up_forwards
 
@@ -18,8 +19,6 @@ Pass = tuple[bool, int, int]
 """(forward, micro-batch, chunk)."""
 Takes = Sequence[Sequence[float]]
 """By stage and chunk: what a pass takes."""
-_Message = tuple[bool, int, int, int]
-"""The output of a pass: (forward, micro-batch, chunk, stage)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,119 +63,177 @@ def run_schedule(
         return Window(
             start=(0.0,), end=(vpp * extra[0] + micro_batches * (sum(forward[0]) + sum(backward[0])),)
         )
-    orders = [pass_order(pp, vpp, stage, micro_batches) for stage in range(pp)]
     if vpp == 1 and not overlap:
-        return _blocking(orders, forward, backward, message, extra)
+        return _blocking(_exchanges(pp, micro_batches), forward, backward, message, extra)
     if not overlap:
         forward, backward = (
             [[ns + message for ns in chunks] for chunks in way] for way in (forward, backward)
         )
-    return _overlapped(orders, forward, backward, message, extra)
+    return _overlapped(_visits(pp, vpp, micro_batches), forward, backward, message, extra)
+
+
+_CACHED = 32
+"""Orders of so many kinds of steps are kept: settings are tried by the hundred, and many share them."""
+_NONE = -1
+
+
+@dataclass(frozen=True)
+class _Visit:
+    """One pass of a stage. Passes are numbered over all stages."""
+
+    is_forward: bool
+    chunk: int
+    is_first: bool
+    """Whether it is the forward of the first micro-batch."""
+    number: int
+    source: int
+    """The pass whose output it needs; -1 none."""
+    from_other: bool
+    """Whether that is of another stage."""
+
+
+def _number(what: Pass, stage: int, pp: int, vpp: int, micro_batches: int) -> int:
+    is_forward, micro_batch, chunk = what
+    return ((is_forward * micro_batches + micro_batch) * vpp + chunk) * pp + stage
+
+
+def _visit(what: Pass, stage: int, pp: int, vpp: int, micro_batches: int) -> _Visit:
+    source = source_of(*what, stage, pp, vpp)
+    return _Visit(
+        what[0],
+        what[2],
+        what[0] and not what[1],
+        _number(what, stage, pp, vpp, micro_batches),
+        _NONE if source is None else _number(source[:3], source[3], pp, vpp, micro_batches),
+        source is not None and source[3] != stage,
+    )
+
+
+@lru_cache(maxsize=_CACHED)
+def _visits(pp: int, vpp: int, micro_batches: int) -> tuple[tuple[_Visit, ...], ...]:
+    """By stage, in order."""
+    return tuple(
+        tuple(_visit(p, s, pp, vpp, micro_batches) for p in pass_order(pp, vpp, s, micro_batches))
+        for s in range(pp)
+    )
 
 
 def _overlapped(
-    orders: Sequence[Sequence[Pass]],
+    orders: Sequence[Sequence[_Visit]],
     forward: Takes,
     backward: Takes,
     message: float,
     extra: Sequence[float],
 ) -> Window:
-    pp, vpp = len(orders), len(forward[0])
-    done: dict[_Message, float] = {}
+    pp, length = len(orders), len(orders[0])
+    done = [-1.0] * (pp * length)
     free, at, start = [0.0] * pp, [0] * pp, [0.0] * pp
-    posted = [{True: 0.0, False: 0.0} for _ in orders]
-    warm = [order.index((False, 0, vpp - 1)) - 1 for order in orders]
+    posted = [[0.0, 0.0] for _ in orders]
+    """By stage, when the receive for the next backward and forward is posted."""
+    warm = [next(i for i, v in enumerate(order) if not v.is_forward) - 1 for order in orders]
     waiting = list(range(pp))
     while waiting:
         for stage in waiting:
             order, now, i = orders[stage], free[stage], at[stage]
-            while i < len(order):
-                is_forward, micro_batch, chunk = order[i]
-                source = source_of(is_forward, micro_batch, chunk, stage, pp, vpp)
-                if source is not None:
-                    ready = done.get(source)
-                    if ready is None:
+            takes, receives = (backward[stage], forward[stage]), posted[stage]
+            while i < length:
+                visit = order[i]
+                if visit.source >= 0:
+                    ready = done[visit.source]
+                    if ready < 0:
                         break
-                    if source[3] != stage:
-                        ready = max(ready, posted[stage][is_forward]) + message
+                    if visit.from_other:
+                        ready = max(ready, receives[visit.is_forward]) + message
                     if ready > now:
                         now = ready
                 if i == 0:
                     start[stage] = now
-                if is_forward and not micro_batch:
+                if visit.is_first:
                     now += extra[stage]
-                now += (forward if is_forward else backward)[stage][chunk]
-                done[is_forward, micro_batch, chunk, stage] = now
-                posted[stage][is_forward] = now
+                now += takes[visit.is_forward][visit.chunk]
+                done[visit.number] = receives[visit.is_forward] = now
                 i += 1
                 if i == warm[stage]:
-                    posted[stage][False] = now
+                    receives[False] = now
             free[stage], at[stage] = now, i
-        waiting = [s for s in waiting if at[s] < len(orders[s])]
+        waiting = [s for s in waiting if at[s] < length]
     return Window(start=tuple(start), end=tuple(free))
 
 
+@dataclass(frozen=True)
+class _Exchange:
+    """What a stage sends and receives at once, and the pass behind it. A message has two sides, numbered."""
+
+    mine: tuple[int, ...]
+    others: tuple[int, ...]
+    """The other sides of the same messages."""
+    visit: _Visit | None
+    """None behind the last."""
+
+
 def _blocking(
-    orders: Sequence[Sequence[Pass]],
+    programs: Sequence[Sequence[_Exchange]],
     forward: Takes,
     backward: Takes,
     message: float,
     extra: Sequence[float],
 ) -> Window:
     """Both sides of an exchange arrive; each goes on when all its messages have passed."""
-    pp = len(orders)
-    programs = [_program(orders[s], s, pp) for s in range(pp)]
-    arrived: dict[tuple[_Message, int], float] = {}
+    pp = len(programs)
+    arrived: dict[int, float] = {}
     free, at, end = [0.0] * pp, [0] * pp, [0.0] * pp
     start: dict[int, float] = {}
     waiting = list(range(pp))
     while waiting:
         for stage in waiting:
-            program = programs[stage]
-            while at[stage] < len(program):
-                what, messages = program[at[stage]]
-                if messages:
-                    for name, _ in messages:
-                        arrived[name, stage] = free[stage]
-                    others = [arrived.get((name, peer)) for name, peer in messages]
-                    if None in others:
+            program, now, i = programs[stage], free[stage], at[stage]
+            while i < len(program):
+                exchange = program[i]
+                if exchange.mine:
+                    for side in exchange.mine:
+                        arrived[side] = now
+                    others = [arrived.get(side, -1.0) for side in exchange.others]
+                    if min(others) < 0:
                         break
-                    free[stage] = max(free[stage], *(o for o in others if o is not None)) + message
-                if what is not None:
-                    start.setdefault(stage, free[stage])
-                    if what[0] and not what[1]:
-                        free[stage] += extra[stage]
-                    free[stage] += (forward if what[0] else backward)[stage][0]
-                    end[stage] = free[stage]
-                at[stage] += 1
+                    now = max(now, *others) + message
+                visit = exchange.visit
+                if visit is not None:
+                    start.setdefault(stage, now)
+                    if visit.is_first:
+                        now += extra[stage]
+                    now += (forward if visit.is_forward else backward)[stage][0]
+                    end[stage] = now
+                i += 1
+            free[stage], at[stage] = now, i
         waiting = [s for s in waiting if at[s] < len(programs[s])]
     return Window(start=tuple(start[s] for s in range(pp)), end=tuple(end))
 
 
-_Exchange = list[tuple[_Message, int]]
+@lru_cache(maxsize=_CACHED)
+def _exchanges(pp: int, micro_batches: int) -> tuple[tuple[_Exchange, ...], ...]:
+    """By stage, in order. What is sent and what is received next go in one exchange, but while the pipeline
+    fills and drains."""
+    found = []
+    for stage in range(pp):
+        warm = warm_up_forwards(pp=pp, vpp=1, stage=stage, micro_batches=micro_batches)
+        mine: list[_Exchange] = []
+        sent: _Sides = []
+        for i, what in enumerate(pass_order(pp, 1, stage, micro_batches)):
+            visit = _visit(what, stage, pp, 1, micro_batches)
+            received = [(2 * visit.source + 1, 2 * visit.source)] if visit.from_other else []
+            if warm < i < 2 * micro_batches - warm or not sent:
+                mine.append(_exchange(sent + received, visit))
+            else:
+                mine += [_exchange(sent, None), _exchange(received, visit)]
+            is_last = stage == (pp - 1 if what[0] else 0)
+            sent = [] if is_last else [(2 * visit.number, 2 * visit.number + 1)]
+        found.append((*mine, _exchange(sent, None)) if sent else tuple(mine))
+    return tuple(found)
 
 
-def _program(order: Sequence[Pass], stage: int, pp: int) -> list[tuple[Pass | None, _Exchange]]:
-    """Exchanges of (message, peer), and the pass behind each (None behind the last). What is sent and what is
-    received next go in one exchange, but while the pipeline fills and drains."""
-    warm = warm_up_forwards(pp=pp, vpp=1, stage=stage, micro_batches=len(order) // 2)
-    found: list[tuple[Pass | None, _Exchange]] = []
-    sent: _Exchange = []
-    for i, what in enumerate(order):
-        received = _received(what, stage, pp)
-        if warm < i < len(order) - warm or not sent:
-            found.append((what, sent + received))
-        else:
-            found += [(None, sent), (what, received)]
-        sent = _sent(what, stage, pp)
-    return [*found, (None, sent)] if sent else found
+_Sides = list[tuple[int, int]]
+"""(this stage's side, the other's): a sender's is twice the pass, a receiver's one more."""
 
 
-def _received(what: Pass, stage: int, pp: int) -> _Exchange:
-    source = source_of(*what, stage, pp, 1)
-    return [] if source is None or source[3] == stage else [(source, source[3])]
-
-
-def _sent(what: Pass, stage: int, pp: int) -> _Exchange:
-    peer = stage + (1 if what[0] else -1)
-    return [((*what, stage), peer)] if 0 <= peer < pp else []
+def _exchange(sides: _Sides, visit: _Visit | None) -> _Exchange:
+    return _Exchange(tuple(m for m, _ in sides), tuple(o for _, o in sides), visit)

@@ -48,10 +48,10 @@ class Stage:
         """(forward, backward) by chunk. The embedding is in the first chunk, the output layer in the last."""
         found = []
         for layer, ends in ((self.forward, self.forward_ends), (self.backward, self.backward_ends)):
-            each = [layer * (self.layers / chunks)] * chunks
-            at = 0 if self.is_first else -1
-            each[at] = each[at] + ends
-            found.append([work.length for work in each])
+            each = layer * (self.layers / chunks)
+            lengths = [each.length] * chunks
+            lengths[0 if self.is_first else -1] = (each + ends).length
+            found.append(lengths)
         return found[0], found[1]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Self
 
 from perfdoc.simulator.job.rank import PassWork
@@ -45,14 +45,15 @@ class Work:
         return max(self.busy, self.host) + self.idle
 
     def __add__(self, other: Work) -> Work:
-        return Work(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(Work)})
+        mine, its = vars(self), vars(other)  # fields() is ten times slower, and this runs by the million
+        return Work(**{name: ns + its[name] for name, ns in mine.items()})
 
     def __mul__(self, factor: float) -> Work:
-        return Work(**{f.name: getattr(self, f.name) * factor for f in fields(Work)})
+        return Work(**{name: ns * factor for name, ns in vars(self).items()})
 
     def scaled(self, factors: Mapping[str, float]) -> Work:
         """Each part times its factor, 1 where none is given."""
-        return Work(**{f.name: getattr(self, f.name) * factors.get(f.name, 1.0) for f in fields(Work)})
+        return Work(**{name: ns * factors.get(name, 1.0) for name, ns in vars(self).items()})
 
     @classmethod
     def of(cls, measured: PassWork, chunks: int, *, on_host: bool) -> Self:

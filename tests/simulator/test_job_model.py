@@ -264,7 +264,7 @@ def model_of_two() -> JobModel:
     ("change", "said"),
     [
         ({"vpp": 3, "layers": (4, 4)}, "4 layers of a stage do not divide into 3 chunks"),
-        ({"vpp": 2, "micro_batches": 3}, "no multiple of 2 stages"),
+        ({"vpp": 2, "micro_batches": 3}, "not a multiple of 2 stages"),
         ({"cp": 2}, "no communication over CP was captured"),
         ({"ep": 2}, "no communication over EP was captured"),
         ({"pp": 4}, "2 stages of layers for PP 4"),
@@ -275,7 +275,7 @@ def model_of_two() -> JobModel:
         ({"tp": 0}, "below 1"),
         ({"vpp": -1}, "below 1"),
         ({"pp": 1, "layers": (8,), "vpp": 2}, "more than one stage"),
-        ({"layers": (0, 0), "vpp": 2}, "--set layers=N"),
+        ({"layers": (0, 0), "vpp": 2}, "number of layers is unknown"),
     ],
 )
 def test_what_cannot_be_modelled_says_why(change: dict[str, object], said: str) -> None:

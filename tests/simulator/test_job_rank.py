@@ -117,6 +117,29 @@ def test_layers_gathered_weights_and_an_odd_step(tmp_path: Path) -> None:
     assert work.message_ns is None
 
 
+def test_traffic_is_by_collective_and_size_and_not_by_kernel(tmp_path: Path) -> None:
+    builder = TimelineBuilder()
+    process = builder.process(pid=41_000, rank=0)
+    thread, device = process.thread(), process.device(0)
+    names = ("AllReduce_Sum_bf16_RING_LL", "AllReduce_Sum_bf16_TREE_LL128", "AllReduce_Sum_f32_RING_LL")
+    for step in range(2):
+        begin = 1_000_000 * (1 + step)
+        thread.range(f"perfdoc.step {step}", begin, begin + 900_000)
+        for i, way in enumerate(("forward", "backward")):
+            at = begin + 10_000 * (1 + i)
+            thread.range(f"perfdoc.{way}", at, at + 5_000)
+            device.kernel(GEMM, at + 1_000, at + 9_000, launch=(thread, at + 100, at + 200))
+        for i, name in enumerate(names):
+            at = begin + 100_000 * (1 + i)
+            launch = (thread, at - 500, at - 400)
+            device.kernel(f"ncclDevKernel_{name}", at, at + 10_000 * (1 + i), stream=20, launch=launch)
+    work = rank_work(view_of(builder, tmp_path))
+    assert work is not None
+    (found,) = work.traffic
+    assert (found.collective, found.per_step, found.mean_ns) == ("all_reduce", 3, 20_000)
+    assert found.fast_ns == 10_000
+
+
 def test_without_ranges_of_passes_there_is_nothing(tmp_path: Path) -> None:
     spec = JobSpec(dp=2, micro_batches=1, micro_batch_ranges=False)
     (path,) = planted_steps(spec, (0,)).write(tmp_path)

@@ -106,7 +106,7 @@ def test_the_first_micro_batch_is_longer_in_every_chunk() -> None:
 
 @pytest.mark.parametrize(
     ("pp", "vpp", "count", "said"),
-    [(2, 2, 3, "no multiple of 2 stages"), (2, 1, 10**6, "4,000,000 passes"), (1, 1, 10**9, "passes")],
+    [(2, 2, 3, "not a multiple of 2 stages"), (2, 1, 10**6, "4,000,000 passes"), (1, 1, 10**9, "passes")],
 )
 def test_what_is_no_schedule_is_refused(pp: int, vpp: int, count: int, said: str) -> None:
     takes = [[1.0] * vpp] * pp
