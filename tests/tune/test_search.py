@@ -105,6 +105,15 @@ def test_batched_messages_are_given_up_for_overlapped_ones() -> None:
     assert best.changes == {VPP: 2, "overlap_p2p_comm": True, "batch_p2p_comm": False}
 
 
+def test_modules_of_selective_recomputation_are_taken_back() -> None:
+    one = job(recompute_granularity=None, recompute_modules=("core_attn",))
+    (_, full) = search(one, axes_for(one, [RECOMPUTE], {})).tried
+    assert full.changes == {
+        **{RECOMPUTE: "full", "recompute_method": "uniform", "recompute_num_layers": 1},
+        "recompute_modules": None,
+    }
+
+
 def test_what_does_not_fit_is_not_offered() -> None:
     roomy = job(memory_bytes=80 * GIB)
     need = {t.settings.pp: t.need_bytes or 0 for t in search(roomy, axes_for(roomy, [PP], {})).tried}

@@ -120,6 +120,7 @@ def job_of(found: Found, *, config: object = None, gpu_memory_bytes: int | None 
             devices=job.devices,
             measured=job_memory(found.memory),
             given_bytes=gpu_memory_bytes,
+            on_host=all(r.on_host for r in measured),
         ),
         mfu=job.mfu,
         gpu=gpu_of(next((d.gpu_name for d in job.devices if d.gpu_name), None)),

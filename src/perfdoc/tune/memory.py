@@ -68,8 +68,9 @@ def memory_of(
     devices: Sequence[Device],
     measured: MemoryAnalysis,
     given_bytes: int | None = None,
+    on_host: bool = False,
 ) -> Memory:
-    """What is known. given_bytes: the GPU's memory as the user says.
+    """What is known. on_host: the ranks train on the CPU. given_bytes: the GPU's memory as the user says.
 
     A job that ran needs no more than its GPU has: where the formula alone says more, it is scaled down.
     """
@@ -82,7 +83,6 @@ def memory_of(
     if not reason and facts.model is not None:
         formula = _formula(facts.model, facts, base, base, sharded, fsdp)
         reason = "" if formula else "the formula does not know this layout"
-    on_host = not any(d.gpu_name or d.memory_bytes for d in devices)
     gpu = given_bytes or _gpu_bytes(devices)
     peaks = [d.peak_reserved_bytes for d in measured.devices] + [
         p.peak_reserved_bytes for p in measured.processes

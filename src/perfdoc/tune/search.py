@@ -14,7 +14,17 @@ from perfdoc.knobs.knob import Value
 from perfdoc.simulator.job.settings import JobSettings
 from perfdoc.tune.job import Job
 from perfdoc.tune.result import LeftOut
-from perfdoc.tune.space import BATCHED, FIELD_OF, P2P, Axes, Point, changes_of, point_of, points, settings_of
+from perfdoc.tune.space import (
+    FIELD_OF,
+    P2P,
+    RECOMPUTE,
+    Axes,
+    Point,
+    changes_of,
+    point_of,
+    points,
+    settings_of,
+)
 
 EXHAUSTIVE_MAX = 4_000
 """Combinations that are allowed and fit; more are sampled. 20 s at 200 a second."""
@@ -84,11 +94,7 @@ def allowed(job: Job, point: Point, reasons: Reasons) -> Allowed | None:
         reasons.add("impossible", str(error))
         return None
     changes = changes_of(at, point, settings, job.base)
-    if changes.get(P2P) is True:
-        changes[BATCHED] = False  # megatron-core refuses both
-    changes = {k: v for k, v in changes.items() if job.setting(k) != (True, v)}
-    if job.setting(BATCHED) != (True, True):
-        changes.pop(BATCHED, None)
+    changes = _with_companions(job, changes)
     if job.gpu is not None and point.tp > at.tp and not _in_one_domain(job, point.tp):
         reasons.add("forbidden", f"TP {point.tp} would leave the NVLink domain")
         return None
@@ -101,6 +107,25 @@ def allowed(job: Job, point: Point, reasons: Reasons) -> Allowed | None:
         reasons.add("memory", f"needs more than the {gib:.0f} GiB of a GPU that may be used")
         return None
     return Allowed(point=point, settings=settings, changes=changes, need_bytes=need)
+
+
+_EXCLUDED: Mapping[tuple[str, Value], Mapping[str, Value]] = {
+    (P2P, True): {"batch_p2p_comm": False},
+    (RECOMPUTE, "full"): {"recompute_modules": None},
+}
+"""What a change takes back where it is set: megatron-core refuses both, or one says nothing then."""
+
+
+def _with_companions(job: Job, changes: Mapping[str, Value]) -> dict[str, Value]:
+    """Without what is so already, and with what a change excludes taken back where it is known to be set."""
+    found = {k: v for k, v in changes.items() if job.setting(k) != (True, v)}
+    for (knob, value), others in _EXCLUDED.items():
+        if knob in found and found[knob] == value:
+            for other, back in others.items():
+                known, now = job.setting(other)
+                if known and now not in (back, None):
+                    found[other] = back
+    return found
 
 
 def _in_one_domain(job: Job, tp: int) -> bool:

@@ -16,7 +16,7 @@ EP, VPP, MBS = "expert_model_parallel_size", "virtual_pipeline_model_parallel_si
 FIRST, LAST = "num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage"
 RECOMPUTE = "recompute_granularity"
 REDUCE, GATHER = "overlap_grad_reduce", "overlap_param_gather"
-DP, P2P, BATCHED = "data_parallel_size", "overlap_p2p_comm", "batch_p2p_comm"
+DP, P2P = "data_parallel_size", "overlap_p2p_comm"
 FIELD_OF: Mapping[str, str] = {
     TP: "tp",
     PP: "pp",

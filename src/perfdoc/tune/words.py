@@ -80,7 +80,9 @@ def _ranking(found: Tuning) -> Section:
         sentences.append("~: within the error of the model; the gain may be nothing.")
     return Section(
         key="ranking",
-        title="Configurations by predicted step time",
+        title="Configurations by predicted step time"
+        if found.measuring is None
+        else "Configurations by step time: those that were run, then the others as predicted",
         sentences=sentences,
         grids=[
             Grid(head=[h for h, keep in zip(head, columns, strict=True) if keep], align=align, rows=cells)
@@ -229,11 +231,20 @@ def _measured(found: Tuning) -> Section:
     if not made.complete:
         said.append("stopped before all runs were made: the same command goes on")
     head = ["#", "predicted", "measured", "error", "in band", "changes", "failure"]
+    failed = any(r.measured is not None and r.measured.failure for r in found.rows)
     return Section(
         key="measured",
         title="Measured",
         sentences=["; ".join(said) + "."],
-        grids=[Grid(head=head, align="rrrrlnl", rows=rows)] if rows else [],
+        grids=[
+            Grid(
+                head=head if failed else head[:-1],
+                align="rrrrlnl" if failed else "rrrrln",
+                rows=rows if failed else [row[:-1] for row in rows],
+            )
+        ]
+        if rows
+        else [],
     )
 
 
