@@ -32,8 +32,8 @@ GIB = 2**30
 def test_degrees_divide_the_gpus_and_chunks_the_layers() -> None:
     base = settings(layers=(6, 6))
     axes = axes_of(base, micro_batch_known=True, reduces=True, nvlink_domain=None, experts=None)
-    # No communication over TP or CP was captured: nothing says what it takes.
-    assert (axes.values["tp"], axes.values["cp"]) == ([1], [1])
+    # No communication over CP was captured: nothing says what it takes.
+    assert (axes.values["tp"], axes.values["cp"]) == ([1, 2, 4], [1])
     assert axes.values["pp"] == [1, 2, 4]  # of 4 GPUs, and 12 layers divide by each
     assert axes.values["vpp"] == [1, 2, 3, 6]
     assert axes.values["mbs"] == [1, 2, 4, 8]  # of 4 micro-batches of 1 on 2 replicas

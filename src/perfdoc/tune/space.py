@@ -110,8 +110,8 @@ def axes_of(
     nvlink_domain: int | None,
     experts: int | None,
 ) -> Axes:
-    """What there is to try. Degrees are those that divide the job's GPUs, and of which the captures show
-    anything: nothing says what communication takes that no rank took part in.
+    """What there is to try. Degrees are those that divide the job's GPUs. CP and EP stay 1: nothing says what
+    communication takes that no rank took part in; over TP and PP it moves what is known.
 
     micro_batch_known: whether the size of a micro-batch is. reduces: whether gradients are reduced over DP.
     """
@@ -119,15 +119,14 @@ def axes_of(
     degrees = _divisors(base.world)
     tp_max = max(base.tp, nvlink_domain or _TP_MAX)
     stages = [n for n in degrees if not layers or layers % n == 0 or n == base.pp]
+    chunks = [n for pp in stages if pp > 1 and layers for n in _divisors(layers // pp)]
     sequences = base.mbs * base.micro_batches * base.dp
     values: dict[str, Sequence[Any]] = {
-        "tp": [n for n in degrees if n <= tp_max] if base.tp > 1 else [1],
-        "pp": stages if base.pp > 1 else [1],
+        "tp": [n for n in degrees if n <= tp_max],
+        "pp": stages if layers else [base.pp],
         "cp": degrees if base.cp > 1 else [1],
         "ep": [n for n in _divisors(experts or base.ep) if n <= base.world] if base.ep > 1 else [1],
-        "vpp": sorted({base.vpp, *(n for pp in stages if pp > 1 and layers for n in _divisors(layers // pp))})
-        if base.pp > 1
-        else [1],
+        "vpp": sorted({base.vpp, *chunks}),
         "mbs": [n for n in _divisors(sequences) if n <= max(_MBS_MAX, base.mbs)]
         if micro_batch_known
         else [base.mbs],
@@ -137,7 +136,7 @@ def axes_of(
         "first": [None],
         "last": [None],
     }
-    if base.pp > 1 and layers and len(set(base.layers)) == 1:
+    if layers and len(set(base.layers)) == 1:
         shares = {layers // pp for pp in stages if pp > 1}
         some = {n + i for n in shares for i in range(-_SHIFT_MAX, _SHIFT_MAX + 1) if n + i > 0}
         values["first"] = values["last"] = [None, *sorted(some)]
