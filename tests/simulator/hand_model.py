@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from perfdoc.simulator.job.data_parallel import Link
 from perfdoc.simulator.job.model import JobModel
-from perfdoc.simulator.job.scaling import Link
+from perfdoc.simulator.job.network import Network
 from perfdoc.simulator.job.settings import JobSettings
 from perfdoc.simulator.job.stages import Stage
 from perfdoc.simulator.job.work import Work
@@ -58,9 +59,13 @@ def model() -> JobModel:
         shape=None,
         stages=(stage(0), stage(1)),
         message_ns=0.0,
+        network=Network(latency_frac={}, latency_ns=0.0, ns_per_byte=None, seen_in=""),
+        activation_bytes=None,
         overhead_ns=0.0,
         dp=Link(reduce_ns=0.0, reductions=0.0, gather_ns=0.0, gathers=0.0),
         reduced_after_ns=0.0,
+        behind_ns=0.0,
+        optimizer_ns=0.0,
         first_extra_ns=0.0,
         rest_ns=0.0,
         measured_ns=1.0,

@@ -24,9 +24,9 @@ def test_full_recomputation_runs_every_layer_forward_once_more() -> None:
 
 
 def test_recomputation_taken_away_is_the_way_back() -> None:
-    forward, backward = Work(gemm=100.0, kernels=3.0), Work(gemm=200.0, kernels=6.0)
+    forward, backward = Work(gemm=100.0, fixed=3.0), Work(gemm=200.0, fixed=6.0)
     with_it = recomputing("none", "full", forward, backward)
-    assert (with_it.gemm, with_it.kernels) == (300.0, 9.0)
+    assert (with_it.gemm, with_it.fixed) == (300.0, 9.0)
     assert recomputing("full", "none", forward, with_it) == backward
 
 
