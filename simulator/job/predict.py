@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from perfdoc.results.replay import Gain
-from perfdoc.simulator.job.model import JobModel, build_model
+from perfdoc.simulator.job.building import build_model
+from perfdoc.simulator.job.model import JobModel
 from perfdoc.simulator.job.rank import RankWork
 from perfdoc.simulator.job.settings import JobSettings
 from perfdoc.simulator.job.work import Work

@@ -7,8 +7,9 @@ from dataclasses import replace
 import msgspec
 import pytest
 
+from perfdoc.simulator.job.building import build_model
 from perfdoc.simulator.job.data_parallel import Link, behind_ns
-from perfdoc.simulator.job.model import JobModel, build_model
+from perfdoc.simulator.job.model import JobModel
 from perfdoc.simulator.job.network import network_of
 from perfdoc.simulator.job.predict import build_models
 from perfdoc.simulator.job.rank import RankWork
