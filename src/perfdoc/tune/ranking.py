@@ -27,8 +27,8 @@ from perfdoc.tune.search import Searched, Tried
 from perfdoc.tune.space import FIELD_OF, Axes, Point, point_of, settings_of
 
 _MS = 1e6
-_SAME_FRAC = 0.01
-"""Of the step: a change that brings less is not worth making beside others."""
+_SAME_FRAC = 0.0025
+"""Of the step: a change that brings less beside others is within the noise of any measurement."""
 _TOGETHER = {"first": "last", "last": "first"}
 
 
