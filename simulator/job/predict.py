@@ -12,10 +12,9 @@ from perfdoc.simulator.job.model import JobModel
 from perfdoc.simulator.job.rank import RankWork
 from perfdoc.simulator.job.settings import JobSettings
 from perfdoc.simulator.job.work import Work
+from perfdoc.simulator.replay.unedited import ERROR_MAX_FRAC
 from perfdoc.traces.known_models import ModelShape
 
-ERROR_MAX_FRAC = 0.05
-"""Past it nothing is predicted from the model."""
 _MS = 1e6
 _SCHEDULE_FRAC = 0.10
 """Of what another schedule changes: passes differ between micro-batches."""

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
-from numpy.typing import NDArray
 
 from perfdoc.analyzers.base.intervals import I64, Intervals, union
 from perfdoc.analyzers.device.activity import DIMENSIONS
@@ -23,8 +22,8 @@ from perfdoc.analyzers.pipeline.passes import Passes, find_passes, pass_ranges
 from perfdoc.analyzers.pipeline.rank import pipeline_group
 from perfdoc.simulator.replay.passes import layer_spans
 from perfdoc.traces.job_facts import JobFacts
+from perfdoc.traces.table import F64
 
-F64 = NDArray[np.float64]
 GROUPS = ("gemm", "attention", "other")
 """Of compute: what scales alike when the layout changes."""
 INSIDE_A_PASS = ("tp", "cp", "ep")

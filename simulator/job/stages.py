@@ -10,17 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
 from perfdoc.analyzers.memory.formula import parameters_of
+from perfdoc.results.job_model import Origin
 from perfdoc.simulator.job.rank import RankWork, stage_of
 from perfdoc.simulator.job.settings import JobSettings
 from perfdoc.simulator.job.work import Work
 from perfdoc.traces.known_models import ModelShape
 
-Origin = Literal["captured", "folded", "composed"]
 _LOSS_FRAC = 0.15
 """Cross entropy and its kin, on top of the output layer's GEMM: memory traffic of the logits."""
 

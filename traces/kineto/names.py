@@ -1,9 +1,19 @@
-"""Names in a PyTorch trace: kernels' short ones, and which Python functions are the program's own."""
+"""Names in a PyTorch trace: categories of events, kernels' short names, and the program's own functions."""
 
 from __future__ import annotations
 
 import re
 import sys
+
+KERNELS = ("kernel", "Kernel")
+COPIES = ("gpu_memcpy", "Memcpy", "gpu_memset", "Memset")
+CALLS = (
+    *("cuda_runtime", "cuda_driver", "Runtime", "xpu_runtime", "xpu_driver", "mtia_runtime"),
+    *("privateuse1_runtime", "privateuse1_driver"),
+)
+OPERATORS = ("cpu_op", "Operator")
+MARKS = ("user_annotation", "cpu_instant_event")
+"""Categories of events by what they are."""
 
 # What can nest, what separates, and `->`, whose `>` closes nothing.
 _TOKEN = re.compile(r"->|::|[<>(){}\[\] ]|\boperator\b")

@@ -12,7 +12,7 @@ import msgspec
 
 from perfdoc.traces.errors import TraceError
 from perfdoc.traces.kineto.document import Event, decode_event, has_category, repair
-from perfdoc.traces.kineto.names import is_own_frame, short_name
+from perfdoc.traces.kineto.names import CALLS, COPIES, KERNELS, MARKS, OPERATORS, is_own_frame, short_name
 from perfdoc.traces.kineto.payload import PayloadRows
 from perfdoc.traces.kineto.values import (
     CopyArgs,
@@ -35,16 +35,6 @@ from perfdoc.traces.model import UNKNOWN, CopyKind, RangeKind, SyncKind, Thread
 from perfdoc.traces.table import Rows, Strings
 
 _Args = TypeVar("_Args", bound=msgspec.Struct)
-
-KERNELS = ("kernel", "Kernel")
-COPIES = ("gpu_memcpy", "Memcpy", "gpu_memset", "Memset")
-CALLS = (
-    *("cuda_runtime", "cuda_driver", "Runtime", "xpu_runtime", "xpu_driver", "mtia_runtime"),
-    *("privateuse1_runtime", "privateuse1_driver"),
-)
-OPERATORS = ("cpu_op", "Operator")
-MARKS = ("user_annotation", "cpu_instant_event")
-"""Categories of events by what they are."""
 
 # Written as duration events, known and not read: flow arrows' ends, the profiler's own span, the GPU-side
 # copies of annotations and profiler overhead.

@@ -11,6 +11,7 @@ EXIT_FOUND = 1
 """What was looked for is there: a rule of --fail-on, an error of a configuration, a step that is slower."""
 EXIT_BAD_INPUT = 2
 EXIT_INCONCLUSIVE = 3
+EXIT_STOPPED = 130
 
 
 class DataFormat(StrEnum):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from perfdoc.cli.messages import EXIT_INCONCLUSIVE, DataFormat, Debug, Format, fail, say
+from perfdoc.cli.messages import EXIT_INCONCLUSIVE, EXIT_STOPPED, DataFormat, Debug, Format, fail, say
 from perfdoc.cli.streams import columns, write_bytes
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ _FILES = ("tune.html", "tune.json")
 """What is written into the folder of -o."""
 DEFAULT_OUTPUT = "perfdoc-tune"
 """Where runs are kept where no folder is named."""
-EXIT_STOPPED = 130
 
 
 def tune(

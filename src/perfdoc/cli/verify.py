@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from perfdoc.cli.messages import EXIT_INCONCLUSIVE, DataFormat, Debug, Format, fail, say
+from perfdoc.cli.messages import EXIT_INCONCLUSIVE, EXIT_STOPPED, DataFormat, Debug, Format, fail, say
 
 if TYPE_CHECKING:
     from perfdoc.compare.verify.record import Record
-
-EXIT_STOPPED = 130
 
 
 class StatisticName(StrEnum):

@@ -17,7 +17,7 @@ from perfdoc.redact.words import Names
 from perfdoc.results.figures import plural
 from perfdoc.traces.kineto.devices import parsed
 from perfdoc.traces.kineto.document import Document, Event, decode_event, read_document, repair
-from perfdoc.traces.kineto.rows import CALLS, COPIES, KERNELS, MARKS, OPERATORS
+from perfdoc.traces.kineto.names import CALLS, COPIES, KERNELS, MARKS, OPERATORS
 from perfdoc.traces.kineto.values import CopyArgs, EventArgs, KernelArgs, LaunchArgs, SyncArgs
 
 _CODE = frozenset({*KERNELS, *COPIES, *CALLS, "cuda_sync", "cuda_event"})

@@ -19,6 +19,7 @@ from perfdoc.profiling.manifest import Manifest
 from perfdoc.profiling.nsys.collect import CollectedReport, collect_reports, last_words, reported_ranks
 from perfdoc.profiling.run_directory import RunDirectory
 from perfdoc.run.prepare import Plan, RunError
+from perfdoc.trainer.end import EXIT_FAILED
 
 EXIT_STOPPED = 130
 _STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -92,7 +93,6 @@ def _pass_on(process: subprocess.Popen[bytes], stops: Sequence[int]) -> None:
 
 
 Say = Callable[[str], None]
-EXIT_FAILED = 1
 _NAMED = 8
 """Ranks or files that a line names before it counts."""
 
