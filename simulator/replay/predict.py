@@ -173,6 +173,8 @@ def _held(ledger: Ledger, leaves: set[str]) -> int:
 
 
 def _named(name: str, leaves: set[str]) -> bool:
-    """Whether a leaf, or what it is a part of, is among these: `idle.host.launching` is of `idle`."""
+    """Whether a leaf, or what it is a part of, is among these: `idle.host.launching` is of `idle`. A leaf
+    that is not split stands for its parts."""
     parts = name.split(".")
-    return any(".".join(parts[:n]) in leaves for n in range(1, len(parts) + 1))
+    within = any(".".join(parts[:n]) in leaves for n in range(1, len(parts) + 1))
+    return within or any(leaf.startswith(f"{name}.") for leaf in leaves)

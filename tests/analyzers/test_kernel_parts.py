@@ -98,9 +98,13 @@ def test_kernels_are_clipped_to_the_window(tmp_path: Path) -> None:
     plan.device.kernel(GEMM, 100_000, 140_000)
     plan.device.kernel(GEMM, 150_000, 160_000)
     view = view_of(plan.builder, tmp_path)
-    found = kernel_parts(replace(view, window=replace(view.window, start_ns=130_000, end_ns=150_000)))
+    found = kernel_parts(
+        replace(view, window=replace(view.window, start_ns=130_000, end_ns=150_000, duration_ns=20_000))
+    )
     assert (found.kernel_ns, found.linear_window_frac) == (10_000, 0.5)
-    nothing = kernel_parts(replace(view, window=replace(view.window, start_ns=0, end_ns=100_000)))
+    nothing = kernel_parts(
+        replace(view, window=replace(view.window, start_ns=0, end_ns=100_000, duration_ns=100_000))
+    )
     assert (nothing.state, nothing.linear_frac) == ("not_measured", None)
 
 

@@ -7,10 +7,10 @@ import pytest
 
 from perfdoc.analyzers.clocks.alignment import align_clocks
 from perfdoc.analyzers.instances.rough import NO_OUTLINE, Outline
-from perfdoc.analyzers.ledger.steps import LEAVES
 from perfdoc.analyzers.matching.collectives import match_collectives
 from perfdoc.analyzers.skew.late_rank import Doing
 from perfdoc.analyzers.skew.waiting import measure_skew
+from perfdoc.results.ranks import LEAVES
 from perfdoc.results.waits import LateRank
 from perfdoc.traces.job_facts import JobFacts
 from tests.analyzers.planted_ranks import Job

@@ -121,7 +121,7 @@ def test_mistakes_are_one_line_and_leave_the_baseline(tmp_path: Path, make_run: 
         ("promote", [make_run("else", 100, bucket_size=9), "--reason", "x", "--few"], "has no baseline"),
         ("promote", [good, "--reason", "x"], "--few"),
         ("check", [good, "--peak-tflops", "inf"], "finite"),
-        ("check", [good, "--baselines", baseline], "is no folder of baselines"),
+        ("check", [good, "--baselines", baseline], "is not a folder of baselines"),
     ):
         code, out, err = gate(tmp_path, command, *arguments)
         assert (code, out, err.count("\n")) == (2, "", 1), (arguments, out, err)

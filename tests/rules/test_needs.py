@@ -115,10 +115,10 @@ def lacking(case: Case, which: int) -> Case:
             replace(rank, on_host=True),
             replace(rank, host=replace(host, graphs=replace(host.graphs, whole_graphs=1))),
             replace(rank, kernel_parts=replace(parts, state="unknown", reason="x", recompute_ns=None)),
-            replace(rank, window=replace(rank.window, kind="user")),
+            replace(rank, window=replace(rank.window, kind="user"), window_chosen=True),
             replace(rank, window=replace(rank.window, kind="capture")),
             replace(rank, kernel_times=[]),
-            replace(rank, window=replace(rank.window, kind="capture", start_up=START_UP)),
+            replace(rank, window=replace(rank.window, kind="capture", start_up=START_UP, runs_once="x")),
             replace(rank, events=replace(NO_EVENTS, work_missing="x")),
         )[which]
 

@@ -105,7 +105,11 @@ def test_gemms_get_the_fields_that_their_method_reads(tmp_path: Path) -> None:
     file.write_text("qkv_fprop: {method: ring_exchange, aggregate: 1}\n")
     read = overlap_of_gemms(resolve("tiny", [*base, f"tp_comm_overlap_cfg={file}"]).config)
     assert read == {"qkv_fprop": {"method": "ring_exchange", "aggregate": 1}}
-    for text, word in (("qkv: {}", "qkv is no GEMM"), ("qkv_fprop: {method: x}", "method of"), ("[", "line")):
+    for text, word in (
+        ("qkv: {}", "qkv is not one of these GEMMs"),
+        ("qkv_fprop: {method: x}", "method of"),
+        ("[", "line"),
+    ):
         file.write_text(text)
         with pytest.raises(ValueError, match=word):
             overlap_of_gemms(resolve("tiny", [*base, f"tp_comm_overlap_cfg={file}"]).config)

@@ -82,7 +82,7 @@ def test_what_changes_the_work_of_a_step_is_not_measured_by_its_time(tmp_path: P
     assert (made.changes, made.left_out) == ({"overlap_p2p_comm": True}, ["global_batch_size"])
     assert made.predicted.method == "replay"
     for codes, knobs in (("PD380", ()), ("PD301", ("global_batch_size",))):
-        with pytest.raises(VerifyError, match="global_batch_size: changes how much a step does"):
+        with pytest.raises(VerifyError, match="global_batch_size: changes the work of a step"):
             taken(found, codes, *knobs)
 
 
@@ -147,7 +147,7 @@ def test_data_parallelism_takes_the_ranks_that_another_degree_leaves(tmp_path: P
 @pytest.mark.parametrize(
     ("changes", "nodes", "words"),
     [
-        ({"nccl_nvls_enable_typo": 1}, 1, "no setting of perfdoc's trainer"),
+        ({"nccl_nvls_enable_typo": 1}, 1, "not a setting of perfdoc's trainer"),
         ({WORKERS: 0}, 1, "has these settings already"),
         ({WORKERS: 2}, 2, "2 machines"),
         ({WORKERS: 2}, -1, "1000000 ranks"),
