@@ -262,7 +262,8 @@ def test_memory_figures_follow_what_is_allocated() -> None:
     assert during.peak_resident_bytes is not None
     slack = 8 << 20
     assert size - slack < during.resident_bytes - before.resident_bytes < size + slack
-    assert size <= during.heap_used_bytes - before.heap_used_bytes < size + slack
+    # Other threads of the process may free something meanwhile.
+    assert size - slack < during.heap_used_bytes - before.heap_used_bytes < size + slack
     assert after.heap_used_bytes - before.heap_used_bytes < slack
     assert after.resident_bytes < during.resident_bytes
     assert during.peak_resident_bytes >= during.resident_bytes - slack
