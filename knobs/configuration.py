@@ -42,6 +42,13 @@ class Configuration:
             unknown=self.unknown - frozenset(changes),
         )
 
+    def setting(self, name: str) -> tuple[bool, Value]:
+        """(whether it is known, its value)."""
+        try:
+            return True, View(self)(name)
+        except Undecided:
+            return False, None
+
 
 class View:
     """A configuration as a constraint reads it: `view("bucket_size")`. It notes what was read.

@@ -126,10 +126,7 @@ class Case:
 
     def setting(self, knob: str) -> tuple[bool, Value]:
         """(whether it is known, its value)."""
-        try:
-            return True, View(self.configuration)(knob)
-        except Undecided:
-            return False, None
+        return self.configuration.setting(knob)
 
     def is_set_to(self, knob: str, value: Value) -> bool:
         """Whether a knob is known to have a value."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -12,18 +12,15 @@ from perfdoc.simulator.job.model import JobModel
 from perfdoc.simulator.job.predict import Models, build_models
 from perfdoc.simulator.job.rank import RankWork
 from perfdoc.simulator.job.settings import JobSettings, captured_settings, spread_layers
-from perfdoc.simulator.replay.proposals import change_title
+from perfdoc.simulator.replay.gains import WhyNot
+from perfdoc.simulator.replay.proposals import VPP, Value, change_title
 from perfdoc.traces.job_facts import JobFacts
 
-VPP = "virtual_pipeline_model_parallel_size"
 _VPP_MAX = 8
 """More chunks on a stage are not tried."""
 _NO_PASSES = "no range of the captures shows the passes of whole steps"
 _NAME_PASSES = "Name forward and backward passes of micro-batches with ranges (perfdoc run does)."
 _SET = "Give what is missing with --set or --config."
-Value: TypeAlias = bool | int | str | None
-WhyNot = Callable[[str, Sequence[Mapping[str, Value]]], str]
-"""(key, ways to set it) -> why the job cannot have a change; empty where nothing is known against it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +28,6 @@ class ModelledJob:
     """The model, or why there is none, and what it predicts."""
 
     analysis: JobModelAnalysis
-    models: Models | None
     predictions: tuple[Prediction, ...] = ()
 
 
@@ -52,15 +48,13 @@ def model_job(
         return _none(str(error), _SET)
     analysis = _analysis(models.model, ranks)
     if models.withheld:
-        return ModelledJob(analysis=replace(analysis, notes=[models.withheld]), models=models)
+        return ModelledJob(analysis=replace(analysis, notes=[models.withheld]))
     predictions = tuple(_schedules(models, len(ranks), why_not))
-    return ModelledJob(analysis=analysis, models=models, predictions=predictions)
+    return ModelledJob(analysis=analysis, predictions=predictions)
 
 
 def _none(reason: str, remedy: str) -> ModelledJob:
-    return ModelledJob(
-        analysis=JobModelAnalysis(state="not_measured", reason=reason, remedy=remedy), models=None
-    )
+    return ModelledJob(analysis=JobModelAnalysis(state="not_measured", reason=reason, remedy=remedy))
 
 
 def _analysis(model: JobModel, ranks: Sequence[RankWork]) -> JobModelAnalysis:

@@ -19,7 +19,7 @@ from perfdoc.simulator.job.network import Network
 from perfdoc.simulator.job.scaling import check_possible, recomputing, work_factors
 from perfdoc.simulator.job.schedule import Window, run_schedule
 from perfdoc.simulator.job.settings import JobSettings
-from perfdoc.simulator.job.stages import Both, Stage
+from perfdoc.simulator.job.stages import NOTHING, Stage, mean_of
 from perfdoc.simulator.job.work import Work
 from perfdoc.traces.known_models import ModelShape
 
@@ -56,7 +56,6 @@ class JobModel:
     output_inferred: float | None
     """Where the last stage was not captured: what its output layer takes, over what its FLOPs say, so that
     the first stage waits for it as long as it did; None where it was captured, or there is one stage."""
-    notes: tuple[str, ...] = ()
 
     @cached_property
     def modelled_ns(self) -> float:
@@ -188,20 +187,13 @@ def _layers(new: JobSettings, stages: Sequence[Stage]) -> Sequence[int]:
     return new.layers if all(new.layers) else [s.layers for s in stages]
 
 
-def _mean(several: Sequence[Both]) -> Both:
-    forward, backward = Work(), Work()
-    for f, b in several:
-        forward, backward = forward + f, backward + b
-    return forward * (1 / len(several)), backward * (1 / len(several))
-
-
 def _composed(stages: Sequence[Stage], new: JobSettings) -> list[Stage]:
     """Another number of stages, of layers as those between the ends have them."""
     first, last = stages[0], stages[-1]
-    forward, backward = _mean([(s.forward, s.backward) for s in stages[1:-1] or stages])
+    forward, backward = mean_of([(s.forward, s.backward) for s in stages[1:-1] or stages])
     found = []
     for i, n in enumerate(new.layers):
-        ends = (Work(), Work())
+        ends = NOTHING
         if i == 0 and len(stages) > 1:
             ends = first.forward_ends, first.backward_ends
         if i == new.pp - 1:  # of a single stage nearly all of it is the output layer

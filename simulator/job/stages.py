@@ -39,7 +39,7 @@ class Stage:
     origin: Origin
     """captured: one rank. folded: several of them. composed: none."""
     ranks: tuple[int, ...]
-    """Global ranks that it was measured on; where they are unknown, their places among the captures."""
+    """Global ranks that it was measured on, those that are known."""
     spread_frac: float
     """Longest over shortest of its ranks, less 1."""
 
@@ -105,20 +105,20 @@ def stages_of(ranks: Sequence[RankWork], settings: JobSettings, shape: ModelShap
             if frac is not None:
                 ends[i] = _share(work, frac)
             elif inner:
-                ends[i] = _beyond(work, _mean(inner), layers[i])
+                ends[i] = _beyond(work, mean_of(inner), layers[i])
             elif i == pp - 1 > 0 and 0 in whole and _all_alike(shape):
                 # Of two stages the first has no more than the embedding beside its layers.
                 ends[i] = _beyond(work, _per_layer(whole[0], NOTHING, layers[0]), layers[i])
             elif i == pp - 1:
                 ends[i] = _limited(_output(work, layers[i], shape), work)
     own = {i: _per_layer(whole[i], ends.get(i, NOTHING), layers[i]) for i in whole}
-    usual = _mean(inner or list(own.values()))
+    usual = mean_of(inner or list(own.values()))
     found = []
     for i in range(pp):
         lengths = [r.forward.length_ns + r.backward.length_ns for r in folded[i]]
         layer, at_ends = own.get(i, usual), ends.get(i, NOTHING)
         if i not in whole and i == pp - 1:
-            at_ends = _output(_sum(usual, NOTHING, 1), 1, shape)
+            at_ends = _output(usual, 1, shape)
         found.append(
             Stage(
                 layers=layers[i],
@@ -139,7 +139,7 @@ NOTHING: Both = (Work(), Work())
 
 
 def _mean_work(ranks: Sequence[RankWork], chunks: int) -> Both:
-    return _mean(
+    return mean_of(
         [
             (
                 Work.of(r.forward, chunks, on_host=r.on_host),
@@ -150,15 +150,12 @@ def _mean_work(ranks: Sequence[RankWork], chunks: int) -> Both:
     )
 
 
-def _mean(several: Sequence[Both]) -> Both:
+def mean_of(several: Sequence[Both]) -> Both:
+    """The mean, part by part; at least one."""
     forward, backward = Work(), Work()
     for f, b in several:
         forward, backward = forward + f, backward + b
     return forward * (1 / len(several)), backward * (1 / len(several))
-
-
-def _sum(layer: Both, ends: Both, layers: int) -> Both:
-    return layer[0] * layers + ends[0], layer[1] * layers + ends[1]
 
 
 def _per_layer(whole: Both, ends: Both, layers: int) -> Both:

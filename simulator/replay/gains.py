@@ -10,7 +10,7 @@ from itertools import combinations
 from perfdoc.results.ranking import is_trifle
 from perfdoc.results.replay import Combined, Gain, GainOfSet, GainsAnalysis, Prediction, Replay
 from perfdoc.simulator.replay.basis import AsOften, Basis
-from perfdoc.simulator.replay.proposals import Proposal, proposals
+from perfdoc.simulator.replay.proposals import Proposal, Value, proposals
 
 _MS = 1e6
 _EACH_ALONE = "each rank was replayed alone: waits for other ranks stay as measured; the band spans the ranks"
@@ -20,7 +20,7 @@ _BY_CHANCE = (
 )
 _NO_SETTING = "no setting makes just this change: an upper bound for those that come near it"
 
-WhyNot = Callable[[str, Sequence[Mapping[str, bool | int | str | None]]], str]
+WhyNot = Callable[[str, Sequence[Mapping[str, Value]]], str]
 """(key, ways to set it) -> why the job cannot have a change; empty where nothing is known against it."""
 
 _SET_CHANGES = 4

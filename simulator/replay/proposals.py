@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import TypeAlias
 
 import numpy as np
 
@@ -33,7 +34,9 @@ from perfdoc.simulator.replay.edits import (
 from perfdoc.simulator.replay.edits.even_ranks import straggler_of
 from perfdoc.simulator.replay.rebuilt import Rebuilt
 
-_VPP = "virtual_pipeline_model_parallel_size"
+Value: TypeAlias = bool | int | str | None
+"""Of a setting."""
+VPP = "virtual_pipeline_model_parallel_size"
 
 CHANGE_TITLES: Mapping[str, str] = MappingProxyType(
     {
@@ -51,8 +54,8 @@ CHANGE_TITLES: Mapping[str, str] = MappingProxyType(
         "buckets_x0.25": "smaller DP buckets{} (bucket_size)",
         "dp_half_bytes": "gradient reduction in half the bytes (grad_reduce_in_fp32)",
         "without_recompute": "no activation recompute (recompute_granularity)",
-        "more_virtual_stages": f"more virtual stages{{}} ({_VPP})",
-        "fewer_virtual_stages": f"fewer virtual stages{{}} ({_VPP})",
+        "more_virtual_stages": f"more virtual stages{{}} ({VPP})",
+        "fewer_virtual_stages": f"fewer virtual stages{{}} ({VPP})",
         "even_stages": "perfectly balanced stages",
         "even_layers": "equal number of layers per stage",
         "balanced_layers": "layers balanced by stage time",
@@ -117,7 +120,7 @@ class Proposal:
     """Its parameters, as its title shows them."""
     late: tuple[str, str] | None = None
     """(name, dimension) of the rank that it takes the lateness of."""
-    ways: tuple[Mapping[str, bool | int | str | None], ...] = ()
+    ways: tuple[Mapping[str, Value], ...] = ()
     """Settings that make it, by canonical id, the switch first, then what it needs; any will do. Empty where
     none is known."""
 
@@ -225,7 +228,7 @@ def _of_layout(rebuilt: Rebuilt) -> Iterator[Proposal]:
 
 def _virtual_stages(key: str, chunks: int) -> Proposal:
     tried_with = f", {chunks} per rank" if chunks > 1 else ", none"
-    to = {_VPP: chunks if chunks > 1 else None}
+    to = {VPP: chunks if chunks > 1 else None}
     ways = (to, {**to, "overlap_p2p_comm": True})
     return Proposal(key=key, family="schedule", edit=virtual_stages(chunks), tried_with=tried_with, ways=ways)
 

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from perfdoc.analyzers.device.activity import DIMENSIONS
+from perfdoc.analyzers.job import JobMeasurement, measure_job
 from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.analyzers.pipeline.layout import counted_passes
@@ -70,6 +71,29 @@ def contradictions(
     ):
         found.setdefault(c.fact, c)
     return list(found.values())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settled:
+    """Captures with the facts and settings that they do not contradict."""
+
+    captures: Sequence[CaptureMeasurement]
+    job: JobMeasurement
+    configuration: Configuration
+    contradicted: Sequence[Contradiction]
+    """What was given, and counts as unknown."""
+
+
+def without_contradictions(
+    captures: Sequence[CaptureMeasurement], job: JobMeasurement, configuration: Configuration
+) -> Settled:
+    """What contradicts the captures counts as unknown, and the job is measured anew without it."""
+    contradicted = contradictions(captures, job.facts, configuration)
+    if contradicted:
+        facts, configuration = without(job.facts, configuration, contradicted)
+        captures = [replace(c, facts=facts) for c in captures]
+        job = measure_job(captures)
+    return Settled(captures=captures, job=job, configuration=configuration, contradicted=contradicted)
 
 
 def without(

@@ -125,14 +125,8 @@ def _with_model(gains: Gains, model: ModelledJob) -> Gains:
 
 def _split(rank: RankMeasurement) -> SplitLedger:
     """The ledger, with what of idle.host launching is not to blame for."""
-    ledger = rank.ledger
-    return SplitLedger(
-        compute=ledger.compute,
-        exposed_comm=ledger.exposed_comm,
-        exposed_memcpy=ledger.exposed_memcpy,
-        idle=ledger.idle,
-        host_elsewhere_ns=ledger.idle.host - launching_ns(rank),
-    )
+    elsewhere_ns = rank.ledger.idle.host - launching_ns(rank)
+    return SplitLedger(**vars(rank.ledger), host_elsewhere_ns=elsewhere_ns)
 
 
 def late_by_compute(job: JobMeasurement) -> list[tuple[str, str]]:

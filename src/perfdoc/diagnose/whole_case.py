@@ -10,7 +10,7 @@ from perfdoc import results as d
 from perfdoc.analyzers.job import measure_job
 from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.analyzers.memory.job import RankMemory, job_memory
-from perfdoc.diagnose.contradictions import contradictions, without
+from perfdoc.diagnose.contradictions import without_contradictions
 from perfdoc.diagnose.framework import framework_of_job
 from perfdoc.diagnose.ranks import rank_of, with_headroom
 from perfdoc.diagnose.replays import ReplayTopic, replays_of
@@ -40,11 +40,9 @@ def whole_case(
     """
     job = measure_job(captures)
     as_given = (captures, job, configuration)
-    contradicted = contradictions(captures, job.facts, configuration)
-    if contradicted:
-        facts, configuration = without(job.facts, configuration, contradicted)
-        captures = [replace(c, facts=facts) for c in captures]
-        job = measure_job(captures)
+    settled = without_contradictions(captures, job, configuration)
+    captures, job, configuration = settled.captures, settled.job, settled.configuration
+    contradicted = settled.contradicted
     measured = [(i, m) for i, capture in enumerate(captures) for m in capture.ranks]
     ranks = [
         rank_of(m, device, i, label)

@@ -9,10 +9,10 @@ from perfdoc.analyzers.job import JobMeasurement, measure_job
 from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.analyzers.memory.job import job_memory
 from perfdoc.diagnose.asked import UserError, Work
-from perfdoc.diagnose.contradictions import contradictions, without
+from perfdoc.diagnose.contradictions import without_contradictions
 from perfdoc.diagnose.job import job_configuration
 from perfdoc.diagnose.measuring import Found, measure_all
-from perfdoc.knobs.configuration import Configuration, Undecided, View
+from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import Value
 from perfdoc.results.headline import Mfu
 from perfdoc.results.quality import in_words
@@ -62,10 +62,7 @@ class Job:
 
     def setting(self, knob: str) -> tuple[bool, Value]:
         """(whether it is known, its value)."""
-        try:
-            return True, View(self.configuration)(knob)
-        except Undecided:
-            return False, None
+        return self.configuration.setting(knob)
 
 
 def read_job(work: Work, jobs: int, *, config: object = None, gpu_memory_bytes: int | None = None) -> Job:
@@ -82,23 +79,23 @@ def read_job(work: Work, jobs: int, *, config: object = None, gpu_memory_bytes: 
 
 def job_of(found: Found, *, config: object = None, gpu_memory_bytes: int | None = None) -> Job:
     """The job of what was measured, each rank with its RankWork. Raises as read_job."""
-    captures, notes = found.captures, []
+    captures: Sequence[CaptureMeasurement] = found.captures
+    notes: list[str] = []
     job = measure_job(captures)
     configuration = job_configuration(job.facts, config)  # type: ignore[arg-type]
+    settled = without_contradictions(captures, job, configuration)
+    captures, job, configuration = settled.captures, settled.job, settled.configuration
     facts = job.facts
-    contradicted = contradictions(captures, facts, configuration)
-    if contradicted:
-        notes.append(f"the settings contradict the capture and count as unknown: {in_words(contradicted)}")
-        facts, configuration = without(facts, configuration, contradicted)
-        captures = [replace(c, facts=facts) for c in captures]
-        job = measure_job(captures)
+    if settled.contradicted:
+        said = in_words(settled.contradicted)
+        notes.append(f"the settings contradict the capture and count as unknown: {said}")
     works = _works(captures, job)
     measured = [r for c in captures for r in c.ranks]
     if withheld := next((r.withheld for r in measured if r.withheld), ""):
         raise NotPredictedError(f"nothing is predicted from these captures: {withheld}.")
     if not works:
         raise UserError(_NO_PASSES)
-    known, overlap = _known(configuration, P2P)
+    known, overlap = configuration.setting(P2P)
     try:
         settings = captured_settings(works, facts, overlap is True if known else None)
         settings = _with_layers(settings, configuration)
@@ -131,7 +128,7 @@ def job_of(found: Found, *, config: object = None, gpu_memory_bytes: int | None 
 
 def _with_layers(settings: JobSettings, configuration: Configuration) -> JobSettings:
     """The layers that a configuration names where no model does: alike on every stage, if they divide so."""
-    _, layers = _known(configuration, "num_layers")
+    _, layers = configuration.setting("num_layers")
     if all(settings.layers) or not isinstance(layers, int) or layers < 1 or layers % settings.pp:
         return settings
     return replace(settings, layers=(layers // settings.pp,) * settings.pp)
@@ -145,13 +142,6 @@ def _works(captures: Sequence[CaptureMeasurement], job: JobMeasurement) -> list[
         for r, device in zip(ranks, job.devices, strict=True)
         if isinstance(r.also, RankWork)
     ]
-
-
-def _known(configuration: Configuration, knob: str) -> tuple[bool, Value]:
-    try:
-        return True, View(configuration)(knob)
-    except Undecided:
-        return False, None
 
 
 def _missing(facts: JobFacts, settings: JobSettings) -> list[str]:
