@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import gc
 import os
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
 
 from tests.amount import tries
+from tests.reports.browser import BROWSER, NAMES
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 # No test is timed: on a machine that others use, the first example of a property may take a second.
 settings.register_profile("perfdoc", deadline=None, max_examples=tries(60, 1000))
@@ -46,3 +51,15 @@ def shared_traces() -> Path:
     if not SHARED_TRACES.is_dir():
         pytest.skip("the real traces (../shared/traces beside the repository) are not here")
     return SHARED_TRACES
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """A headless Chromium of this machine; skips where there is none."""
+    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    if BROWSER is None:
+        pytest.skip("no Chromium is installed (" + ", ".join(NAMES) + ")")
+    with sync_api.sync_playwright() as started:
+        chromium = started.chromium.launch(executable_path=BROWSER, args=["--no-sandbox", "--disable-gpu"])
+        yield chromium
+        chromium.close()

@@ -10,4 +10,4 @@ class Together(LoadFileScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         file = super()._split_scope(nodeid)
-        return "tests/reports/*browser*.py" if "browser" in file.rpartition("/")[2] else file
+        return "tests/*/*browser*.py" if "browser" in file.rpartition("/")[2] else file

@@ -154,38 +154,56 @@ class KnownRanges:
     """Dimension by NCCL communicator id, from group marks inside the capture."""
 
 
+_FORMS = (
+    *((form, _STEP_HINTS) for _, form in STEP_PATTERNS),
+    (DATA_PATTERN, _DATA_HINTS),
+    (GC_PATTERN, _GC_HINTS),
+    (LOCK_WAIT_PATTERN, _LOCK_HINTS),
+    (LOCK_HELD_PATTERN, _LOCK_HINTS),
+)
+"""(pattern, hints) of every form but communication's."""
+
+
+@lru_cache(maxsize=65536)
+def _known(name: str) -> tuple[tuple[int, ...], int]:
+    """Which of _FORMS a name has, and the index into DIMENSIONS of the communication it names (-1: none)."""
+    low = name.lower()
+    forms = [
+        i
+        for i, (pattern, hints) in enumerate(_FORMS)
+        if any(h in low for h in hints) and re.search(pattern, name)
+    ]
+    dimension = dimension_of_range(name) if any(h in low for h in RANGE_HINTS) else None
+    return tuple(forms), -1 if dimension is None else DIMENSIONS.index(dimension)
+
+
 def find_known_ranges(trace: Trace, data_pattern: re.Pattern[str] | None = None) -> KnownRanges:
     """Look for every known form of name. data_pattern: what the user says names data loading, beside them."""
-    used = trace.range_names
-    lowered = [(i, trace.strings[i], trace.strings[i].lower()) for i in used.tolist()]
-
-    def find(pattern: str, hints: Sequence[str]) -> I64:
-        search = re.compile(pattern).search
-        names = [i for i, text, low in lowered if any(h in low for h in hints) and search(text)]
-        return _rows_named(trace, names)
-
-    dimension_of = {
-        i: DIMENSIONS.index(dimension)
-        for i, text, low in lowered
-        if any(h in low for h in RANGE_HINTS) and (dimension := dimension_of_range(text))
-    }
+    used = trace.range_names.tolist()
+    named: list[list[int]] = [[] for _ in _FORMS]
+    dimension_of = {}
+    for i in used:
+        forms, dimension = _known(trace.strings[i])
+        for form in forms:
+            named[form].append(i)
+        if dimension >= 0:
+            dimension_of[i] = dimension
     table = np.full(len(trace.strings), -1, np.int64)
     table[list(dimension_of)] = list(dimension_of.values())
     comm = _rows_named(trace, list(dimension_of))
     comm = comm[trace.ranges.kind[comm] != RangeKind.MARK]
-    steps = [(source, find(form, _STEP_HINTS)) for source, form in STEP_PATTERNS]
-    data = find(DATA_PATTERN, _DATA_HINTS)
+    *steps, data, gc, lock_waits, lock_held = (_rows_named(trace, names) for names in named)
     if data_pattern is not None:
         data = np.union1d(data, ranges_matching(trace, data_pattern.search))
     return KnownRanges(
-        steps=[(source, rows) for source, rows in steps if len(rows)],
+        steps=[(source, rows) for (source, _), rows in zip(STEP_PATTERNS, steps, strict=True) if len(rows)],
         data=data,
-        gc=find(GC_PATTERN, _GC_HINTS),
-        lock_waits=find(LOCK_WAIT_PATTERN, _LOCK_HINTS),
-        lock_held=find(LOCK_HELD_PATTERN, _LOCK_HINTS),
+        gc=gc,
+        lock_waits=lock_waits,
+        lock_held=lock_held,
         comm=comm,
         comm_dimension=table[trace.ranges.name[comm]],
-        communicators=_communicators(trace.strings[i] for i in used.tolist()),
+        communicators=_communicators(trace.strings[i] for i in used),
     )
 
 

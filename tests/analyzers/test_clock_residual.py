@@ -91,7 +91,7 @@ def check(job: Job, planted: list[Clock], matches: Matches, clocks: ClockAlignme
     return compared
 
 
-@pytest.mark.parametrize("late_ns", some([0.0, 100.0, 3_000.0, 30_000.0], [0.0, 3_000.0]))
+@pytest.mark.parametrize("late_ns", some([0.0, 100.0, 3_000.0, 30_000.0], [3_000.0]))
 def test_no_two_clocks_are_further_apart_than_is_said(late_ns: float) -> None:
     compared = 0
     for seed in range(60):

@@ -9,6 +9,7 @@ import pytest
 from perfdoc.analyzers.kernels.parts import kernel_parts
 from perfdoc.results import KernelPartsAnalysis
 from perfdoc.traces.load import read_trace
+from tests.amount import some
 from tests.analyzers.device_views import views_of
 from tests.simulator.hand_laid import write_hand_laid
 
@@ -29,15 +30,18 @@ def total_ns(
 
 @pytest.mark.parametrize(
     "name",
-    [
-        *(
-            "nsys/ddp_2gpu_rtx3090.sqlite",
-            "nsys/gpt_small_full_step_a100.sqlite",
-            "nsys/sp_2gpu_before.sqlite",
-        ),
-        *("kineto/dlrm_layernorm_a100_rank3of8.json.gz", "kineto/vllm_moe_tp8_b200_rank0.json.gz"),
-        *("kineto/ddp_nccl_metadata_a100_rank0of2.json.gz", "nsys/gpt_fwd_bwd_rtx3070ti_sched.sqlite"),
-    ],
+    some(
+        [
+            *(
+                "nsys/ddp_2gpu_rtx3090.sqlite",
+                "nsys/gpt_small_full_step_a100.sqlite",
+                "nsys/sp_2gpu_before.sqlite",
+            ),
+            *("kineto/dlrm_layernorm_a100_rank3of8.json.gz", "kineto/vllm_moe_tp8_b200_rank0.json.gz"),
+            *("kineto/ddp_nccl_metadata_a100_rank0of2.json.gz", "nsys/gpt_fwd_bwd_rtx3070ti_sched.sqlite"),
+        ],
+        lambda name: "gpt_small" not in name and "layernorm" not in name,
+    ),
 )
 def test_the_parts_sum_to_all_kernel_time(shared_traces: Path, name: str) -> None:
     for found in measured(shared_traces / name):

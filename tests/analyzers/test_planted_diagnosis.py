@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from perfdoc.simulator.captures.timeline import Clock
+from tests.amount import some
 from tests.analyzers.planted_checks import (
     Diagnosed,
     check_clocks,
@@ -72,7 +73,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", some(CASES, ["a pipeline in one file", "everything"]))
 def test_every_figure_comes_back(name: str, tmp_path: Path) -> None:
     check(diagnosed(CASES[name].spec, tmp_path), CASES[name])
 

@@ -197,6 +197,7 @@ def test_a_planted_disagreement_is_found_and_named(nsys: Nsys, planted: Path, tm
     assert {key: f.difference for key, f in kernels.items()} == {("cuda_gpu_kern_sum", GEMM, "total_ns"): 1}
 
 
+@pytest.mark.slow
 def test_a_small_program_agrees_in_every_range(program_report: Path, tmp_path: Path) -> None:
     folder = program_report.parent
     before = {p.name: (p.stat().st_mtime_ns, p.stat().st_size) for p in folder.iterdir()}

@@ -190,6 +190,7 @@ def test_the_steps_take_the_options_of_the_recipe(tmp_path: Path) -> None:
     assert {rank["window"]["kind"] for rank in whole["ranks"]} == {"capture"}
 
 
+@pytest.mark.slow
 def test_a_step_that_fails_says_why_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     absent = recipe_job.measure(str(tmp_path / "absent.nsys-rep"), OTHERS_PYTHON)
     assert absent["error"] == f"{tmp_path / 'absent.nsys-rep'}: does not exist. Check the path."
@@ -283,7 +284,7 @@ def nsys_recipe(
     ("mode", "has_perfdoc"),
     some(
         itertools.product(["none", "concurrent", "dask-futures"], [True, False]),
-        [("concurrent", False)],
+        [],
     ),
 )
 def test_the_recipe_over_two_reports(
@@ -315,6 +316,7 @@ def test_the_recipe_over_two_reports(
     assert sorted(p.name for p in reports.iterdir()) == before
 
 
+@pytest.mark.slow
 def test_a_damaged_report_ends_the_recipe_with_its_name(
     recipe_system: Path, reports: Path, tmp_path: Path
 ) -> None:

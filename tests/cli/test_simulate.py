@@ -61,6 +61,7 @@ def test_a_fault_is_simulated_and_found(tmp_path: Path) -> None:
     assert lost["requested_bytes"] == piece["failed_request_bytes"]
 
 
+@pytest.mark.slow
 def test_a_straggler_is_named_with_what_it_costs_others(tmp_path: Path) -> None:
     layout = "tp=2,dp=2,micro_batches=2,seq=4096"
     words = ("--layout", layout, "--fault", "late_rank=3:1.5", "--clock-error", "400", "-o", "job")
@@ -156,7 +157,7 @@ def test_a_job_is_replaced_as_a_whole(tmp_path: Path) -> None:
 STOPS = [signal.SIGTERM, signal.SIGHUP, signal.SIGINT]
 
 
-@pytest.mark.parametrize("stop", some(STOPS, STOPS[:1]))
+@pytest.mark.parametrize("stop", some(STOPS, []))
 def test_a_stop_leaves_nothing_half_written(stop: signal.Signals, tmp_path: Path) -> None:
     """Stopped once the first capture is there, of sixteen."""
     many = ("llama3-8b", "--layout", "tp=2,pp=2,dp=4,seq=512", "-o", "job")

@@ -83,6 +83,7 @@ def test_one_that_cannot_be_used_is_an_error_row_of_its_name(
     assert states["PD901"][0] in ("fires", "passes")
 
 
+@pytest.mark.slow
 def test_the_other_commands_go_on(environment: dict[str, str]) -> None:
     assert "acme_raises  The rule acme_raises of another package" in run(environment, "rules")
     assert run(environment, "explain", "PD901").startswith("PD901")

@@ -15,6 +15,7 @@ from perfdoc.export.captures import ExportError, Request, run
 from perfdoc.export.tracks import MAX_TRACKS_OF_A_KIND
 from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
 from perfdoc.simulator.captures.timeline import TimelineBuilder
+from tests.amount import some
 from tests.analyzers.tiny import ALL_REDUCE, GEMM
 from tests.export.perfetto_file import PerfettoTrace, Slice, read
 from tests.reports.hostile import HOSTILE
@@ -107,7 +108,15 @@ def test_kernels_that_overlap_on_one_stream_get_lanes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["nsys/host_bound_2gpu_h100.sqlite", "kineto/ddp_nccl_metadata_a100_rank0of2.json.gz"]
+    "name",
+    some(
+        [
+            "nsys/host_bound_2gpu_h100.sqlite",
+            "kineto/ddp_nccl_metadata_a100_rank0of2.json.gz",
+            "nsys/windows_rtx5000.sqlite",
+        ],
+        ["nsys/windows_rtx5000.sqlite"],
+    ),
 )
 def test_a_real_trace_s_leaves_sum_to_its_ledger(shared_traces: Path, tmp_path: Path, name: str) -> None:
     path = shared_traces / name

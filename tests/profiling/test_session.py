@@ -34,6 +34,7 @@ def steps_in(trace: Path) -> list[str]:
     return [name for name in names if name.startswith(("perfdoc.step", "perfdoc.rank"))]
 
 
+@pytest.mark.slow
 def test_two_ranks_under_the_pytorch_profiler(two_ranks: Launch, tmp_path: Path) -> None:
     run = RunDirectory.create(tmp_path / "run")
     shown = two_ranks("session_worker.py", str(run.path), "torch")

@@ -10,6 +10,8 @@ import sqlite3
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from tests.analyzers.memory_planted import a_step
 from tests.command import perfdoc
 from tests.reports.browser import visit
@@ -74,6 +76,7 @@ def _mark_snapshot(path: Path) -> None:
     path.write_bytes(pickle.dumps(snapshot))
 
 
+@pytest.mark.slow
 def test_markup_in_every_string_is_shown_and_never_runs(browser: Browser, tmp_path: Path) -> None:
     trace, _ = write_hand_laid(tmp_path / "demo")
     trace = trace.rename(tmp_path / f"{IN_A_FILE_NAME}.sqlite")

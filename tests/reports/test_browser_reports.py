@@ -22,11 +22,12 @@ from tests.reports.test_browser_axe import violations
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-DEFAULT = ("nsys/ddp_2gpu_rtx3090.sqlite",)
+DEFAULT = ("nsys/windows_rtx5000.sqlite",)
 SLOW = (
-    *("nsys/sp_2gpu_before.sqlite", "nsys/host_bound_2gpu_h100.sqlite", "nsys/cuda_graph_a100.sqlite"),
+    *("nsys/ddp_2gpu_rtx3090.sqlite", "nsys/sp_2gpu_before.sqlite"),
+    *("nsys/host_bound_2gpu_h100.sqlite", "nsys/cuda_graph_a100.sqlite"),
     *("nsys/gpt_small_full_step_a100.sqlite", "nsys/gpt_fwd_bwd_rtx3070ti_sched.sqlite"),
-    *("nsys/windows_rtx5000.sqlite", "kineto/dlrm_8gpu_v100_rank*.json.gz"),
+    "kineto/dlrm_8gpu_v100_rank*.json.gz",
     "kineto/ddp_nccl_metadata_a100_rank0of2.json.gz",
     *("kineto/dlrm_layernorm_a100_rank3of8.json.gz", "kineto/vllm_moe_tp8_b200_rank0.json.gz"),
     *("kineto/cuda_event_sync_multi_stream.json.gz", "kineto/resnet50_num_workers_0_v100.pt.trace.json.gz"),

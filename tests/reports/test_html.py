@@ -5,6 +5,7 @@ import re
 from base64 import b64encode
 from dataclasses import replace
 from decimal import Decimal
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -25,12 +26,20 @@ DIAGNOSES = {
 }
 ASSETS = Path(html_module.__file__).parent / "assets"
 PAGES = {name: render_html(made) for name, made in DIAGNOSES.items()}
+
+
+@cache
+def parsed(name: str) -> Page:
+    """Parsing the page of a thousand ranks takes a second."""
+    return Page(PAGES[name])
+
+
 EVERY = pytest.mark.parametrize("name", sorted(PAGES))
 
 
 @EVERY
 def test_the_page_is_well_formed_and_refers_to_nothing_outside(name: str) -> None:
-    page = Page(PAGES[name])
+    page = parsed(name)
     assert page.problems == []
     tags = {element.tag for element in page.elements}
     assert not tags & {"link", "img", "iframe", "object", "embed", "base", "form"}
@@ -56,7 +65,7 @@ def test_the_page_is_well_formed_and_refers_to_nothing_outside(name: str) -> Non
 def test_the_policy_forbids_everything_but_our_style_and_scripts(name: str) -> None:
     (policy,) = (
         e.attributes["content"]
-        for e in Page(PAGES[name]).elements
+        for e in parsed(name).elements
         if e.attributes.get("http-equiv") == "Content-Security-Policy"
     )
     allowed = dict(part.split(" ", 1) for part in policy.split("; "))
@@ -93,7 +102,7 @@ def _rows(page: Page) -> dict[str, int]:
 @pytest.mark.parametrize("name", ["one", "two", "eight", "thousand"])
 def test_every_leaf_and_their_sum_equal_the_diagnosis_exactly(name: str) -> None:
     ranks = DIAGNOSES[name].ranks
-    page = Page(PAGES[name])
+    page = parsed(name)
     expected = [sum(leaf) for leaf in zip(*(leaf_values(r.ledger_ns) for r in ranks), strict=True)]
     assert _rows(page) == dict(zip((leaf.path for leaf in LEAVES), expected, strict=True))
     total = page.by_id("ledger-sum")
@@ -103,7 +112,7 @@ def test_every_leaf_and_their_sum_equal_the_diagnosis_exactly(name: str) -> None
 
 
 def test_the_one_rank_by_hand() -> None:
-    page = Page(PAGES["one"])
+    page = parsed("one")
     # 278,812,345 + 87,921,001 + 4,000,000 + 1,200,007 + 70,000,000 + 900,000 + 15,000,000 + 5,600,000
     # + 7,088 = 463,440,441
     assert page.by_id("ledger-sum").text == "463,440,441"
@@ -115,7 +124,7 @@ def test_the_one_rank_by_hand() -> None:
 
 @pytest.mark.parametrize("name", ["one", "two", "eight", "thousand"])
 def test_every_bar_fills_100_per_cent_and_holds_its_ranks_figures(name: str) -> None:
-    page = Page(PAGES[name])
+    page = parsed(name)
     ranks = {f"rank {r.rank}": r for r in DIAGNOSES[name].ranks}
     bars = [e for e in page.elements if e.tag == "svg" and e.attributes.get("class") == "bar"]
     # The bar of all, and one per drawn rank where there are several.
@@ -133,7 +142,7 @@ def test_every_bar_fills_100_per_cent_and_holds_its_ranks_figures(name: str) -> 
 
 
 def test_all_ranks_are_in_the_exact_table_and_the_page_says_how_many_are_not_drawn() -> None:
-    page = Page(PAGES["thousand"])
+    page = parsed("thousand")
     assert "976 ranks not drawn" in page.text  # 1000 - 3 * 8
     body = list(page.within("ranks", "tr"))[1:]
     assert len(body) == 1000
@@ -166,7 +175,7 @@ def test_an_empty_window_has_no_shares() -> None:
 
 
 def test_communication_rows_carry_exact_figures_and_unknown_is_a_dash_with_a_reason() -> None:
-    page = Page(PAGES["one"])
+    page = parsed("one")
     first, second = page.within("comm", "tr")[1:]
     figures = [int(e.attributes["data-ns"]) for e in first.children if "data-ns" in e.attributes]
     assert figures == [88_921_001, 1_000_000, 87_921_001, 43_960_500]  # total, hidden, exposed, blocking
@@ -177,7 +186,7 @@ def test_communication_rows_carry_exact_figures_and_unknown_is_a_dash_with_a_rea
 
 
 def test_communication_of_two_ranks_is_added_up_and_listed_by_rank() -> None:
-    page = Page(PAGES["two"])
+    page = parsed("two")
     dp = next(e for e in page.within("comm", "tr") if e.attributes.get("data-dimension") == "dp")
     figures = [int(e.attributes["data-ns"]) for e in dp.children if "data-ns" in e.attributes]
     assert figures == [47_000_000, 2_000_000, 45_000_000, 22_500_000]  # 26 + 21, 1 + 1, 25 + 20, half
@@ -185,17 +194,17 @@ def test_communication_of_two_ranks_is_added_up_and_listed_by_rank() -> None:
 
 
 def test_sections_come_in_order_and_quality_shows_only_where_there_is_some() -> None:
-    page = Page(PAGES["one"])
+    page = parsed("one")
     ids = [e.attributes["id"] for e in page.elements if e.tag == "section"]
     assert ids == [
         *("time", "opportunities", "communication", "kernels", "steps", "missing", "rules", "facts")
     ]
     assert [e for e in page.elements if e.tag == "aside"]
-    assert not [e for e in Page(PAGES["two"]).elements if e.tag == "aside"]
+    assert not [e for e in parsed("two").elements if e.tag == "aside"]
 
 
 def test_kernel_shares_add_up_and_the_rest_is_a_row() -> None:
-    page = Page(PAGES["one"])
+    page = parsed("one")
     # 600 + 250 + 100 + 49.9 + 0.1 of 1000 ms
     cells = [row.children[1].text for row in page.within("classes", "tr")[1:]]
     assert cells == ["60.0 %", "25.0 %", "10.0 %", "5.0 %", "<0.1 %"]
@@ -205,7 +214,7 @@ def test_kernel_shares_add_up_and_the_rest_is_a_row() -> None:
 
 
 def test_what_is_missing_says_why_and_how_to_capture_it() -> None:
-    text = Page(PAGES["one"]).by_id("missing").text
+    text = parsed("one").by_id("missing").text
     assert "the capture has no CUPTI_ACTIVITY_KIND_CUDA_EVENT table" in text
     assert "nsys profile --cuda-event-trace=true" in text
     assert "no range names a step" in text
@@ -213,11 +222,11 @@ def test_what_is_missing_says_why_and_how_to_capture_it() -> None:
     assert "FLOPs per step are not known" in text
     assert "PD401" in text  # the rule that was skipped
     # A thousand files that lack the same thing are one row.
-    assert Page(PAGES["thousand"]).by_id("missing").text.count("no event rows") == 1
+    assert parsed("thousand").by_id("missing").text.count("no event rows") == 1
 
 
 def test_rules_are_folded_with_counts_but_for_those_that_failed() -> None:
-    page = Page(PAGES["one"])
+    page = parsed("one")
     folded = [e.text for e in page.within("rules", "summary")]
     assert folded == ["1 rule: passes", "1 rule: does not apply", "1 rule: skipped"]
     (card,) = [e.text for e in page.within("rules", "article")]
@@ -226,7 +235,7 @@ def test_rules_are_folded_with_counts_but_for_those_that_failed() -> None:
 
 
 def test_an_mfu_is_a_percentage_and_without_one_the_reason_stands() -> None:
-    assert "unknown" in Page(PAGES["one"]).text
+    assert "unknown" in parsed("one").text
     base = build.one_rank()
     known = replace(base, mfu=replace(base.mfu, value=0.4231, reason="", convention="6 N D"))
     text = Page(render_html(known)).text
@@ -252,7 +261,7 @@ def test_more_steps_than_bars_are_merged_and_said_so() -> None:
 
 def test_the_input_is_named_without_its_folder() -> None:
     assert "/data/runs" not in PAGES["one"]
-    assert "9f86d081884c" in Page(PAGES["one"]).by_id("inputs").text
+    assert "9f86d081884c" in parsed("one").by_id("inputs").text
 
 
 def test_groups_of_one_kind_of_communication_are_one_row_and_apart_by_rank() -> None:

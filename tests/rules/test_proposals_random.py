@@ -112,7 +112,7 @@ def failures(planted: list[Case], seeds: range) -> Iterator[str]:
 
 def test_the_settings_that_a_rule_of_the_catalogue_may_read_are_known() -> None:
     # `check` looks only at rules that may read what is changed: none may read anything else.
-    for seed in range(tries(60, 1000)):
+    for seed in range(tries(20, 1000)):
         configuration = drawn(random.Random(seed))
         for constraint in CONSTRAINTS:
             view = View(configuration)
@@ -123,8 +123,8 @@ def test_the_settings_that_a_rule_of_the_catalogue_may_read_are_known() -> None:
 
 @pytest.mark.parametrize("start", [0, pytest.param(2_000, marks=pytest.mark.slow)])
 def test_no_proposed_value_breaks_a_rule_of_the_catalogue(planted: list[Case], start: int) -> None:
-    # 150 configurations by default, 10,000 with the slow part; the seed of a failure makes it again.
-    seeds = range(tries(150, 2_000)) if start == 0 else range(start, 10_000)
+    # 100 configurations by default, 10,000 with the slow part; the seed of a failure makes it again.
+    seeds = range(tries(100, 2_000)) if start == 0 else range(start, 10_000)
     found = list(failures(planted, seeds))
     assert not found, "\n".join(found[:10])
 

@@ -108,6 +108,7 @@ def test_a_bubble_that_the_schedule_must_have_is_its_price() -> None:
     assert result("PD301", larger).reason == "stages wait for the pipeline to fill and drain"
 
 
+@pytest.mark.slow
 def test_communication_that_is_overlapped_and_too_long_for_the_compute_beside_it_says_so() -> None:
     words = "overlapped, but the compute of 4 micro-batches is too short to hide it"
     assert result("PD101", simulated_case("dense", "cp=4")).reason == words

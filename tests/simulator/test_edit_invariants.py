@@ -26,6 +26,7 @@ from perfdoc.simulator.replay.predict import predict
 from perfdoc.simulator.replay.proposals import Proposal, proposals
 from perfdoc.simulator.replay.rebuilt import Rebuilt
 from perfdoc.traces.load import read_trace
+from tests.amount import some
 from tests.simulator.rebuilt_of import job_of, views_of
 from tests.simulator.simulated import DENSE, MOE, facts_of, replayed, simulated, written
 
@@ -41,7 +42,7 @@ SHIFTS = ("more_virtual_stages", "fewer_virtual_stages", "even_stages")
 """They take the difference of two schedules out of every step, so that passes overlap on paper."""
 
 
-@pytest.fixture(scope="module", params=JOBS)
+@pytest.fixture(scope="module", params=some(JOBS, ["chunks", "queues", "experts"]))
 def job(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Replay, Rebuilt]:
     layout, faults = JOBS[request.param]
     job = simulated(layout, *faults, shape=MOE if "ep=" in layout else DENSE)
@@ -132,6 +133,7 @@ def test_changes_to_what_is_there_change_nothing(job: tuple[Replay, Rebuilt]) ->
         assert edited.span(schedule(edited.graph).end_ns) == pytest.approx(end, abs=2), edit.name
 
 
+@pytest.mark.slow
 def test_gains_do_not_hang_on_the_order_of_captures(tmp_path: Path) -> None:
     job = simulated("tp=2,pp=2,dp=2,seq=2048", "gc=20", "late_rank=3:1.3")
     facts = facts_of(job)

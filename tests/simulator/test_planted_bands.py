@@ -128,6 +128,7 @@ def test_bands_that_miss(name: str, tmp_path: Path) -> None:
     assert found.low_ns <= step_ns(faulty) - step_ns(sound) <= found.high_ns
 
 
+@pytest.mark.slow
 def test_faults_together(tmp_path: Path) -> None:
     """Three at once, on three ranks' hosts and devices: each band holds what its fault costs beside the
     others, which is less than what it costs alone where they hide one another."""

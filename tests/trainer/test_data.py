@@ -155,6 +155,7 @@ def test_one_run_at_a_time_writes_indices(tmp_path: Path) -> None:
         assert not alone, "where no lock can be had the run goes on without"
 
 
+@pytest.mark.slow
 def test_a_corpus_is_built_under_the_lock(tmp_path: Path) -> None:
     """Another run holds the lock: this one waits for it before it looks at the indices."""
     need_megatron()

@@ -71,6 +71,7 @@ def test_what_was_not_measured_is_not_within_the_bar() -> None:
     assert not gpu_check.unmeasured(dataclasses.replace(result, state="skipped"))
 
 
+@pytest.mark.slow
 def test_stop_asks_again_then_kills_the_group() -> None:
     """A process that counts SIGTERM and never ends, with a child."""
     code = (

@@ -96,6 +96,7 @@ def test_a_folder_remembers(tmp_path: Path) -> None:
     assert launch.failure() is None
 
 
+@pytest.mark.slow
 def test_nodes_that_do_not_come_are_one_line(tmp_path: Path) -> None:
     where = ["--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:1", "--rdzv-id=x"]
     line = [

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 import jsonschema
 import pytest
@@ -18,11 +16,7 @@ from perfdoc.tune.run import axes_for
 from perfdoc.tune.scaling import scaling_of
 from perfdoc.tune.search import search
 from perfdoc.tune.text import render_text
-from tests.reports.browser import NARROW, visit
 from tests.tune.hand_job import job
-
-if TYPE_CHECKING:
-    from playwright.sync_api import Browser
 
 GIB = 2**30
 
@@ -128,15 +122,6 @@ def test_nothing_better_is_said() -> None:
     found = tuning_of(one, axes, search(one, axes), top=3, inputs=[])
     assert found.verdict.startswith("Nothing that was tried beats")
     assert "To set" not in render_text(found)
-
-
-def test_the_page_in_a_browser(browser: Browser, tmp_path: Path) -> None:
-    found = tuned()
-    with visit(browser, tmp_path, render_html(found), size=NARROW) as seen:
-        assert seen.page.locator("#ranking tbody tr").count() == len(found.rows)
-        assert seen.page.locator("code.paste").first.text_content() == "--pipeline-model-parallel-size 1"
-        assert seen.page.evaluate("document.documentElement.scrollWidth") <= NARROW[0]
-        seen.assert_quiet()
 
 
 def test_hostile_names_are_escaped() -> None:

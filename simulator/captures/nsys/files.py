@@ -56,6 +56,8 @@ def write_nsys_sqlite(
         connection = sqlite3.connect(part)
         # Nobody sees the file before it is whole, so no table needs to reach the disk before the next one.
         connection.execute("PRAGMA synchronous = OFF")
+        connection.execute("PRAGMA journal_mode = OFF")
+        connection.execute("BEGIN")
         try:
             create_tables(connection, generation, [t for t in schema if empty_tables or t in rows])
             chance = None if shuffle_seed is None else random.Random(shuffle_seed)

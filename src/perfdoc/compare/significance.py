@@ -50,7 +50,10 @@ MIN_SPREAD_FRAC = 0.002
 
 def spread_of(values: Sequence[float], of: float) -> float:
     """Standard deviation as a fraction of `of`; 0 of a single value, which shows none."""
-    return statistics.stdev(values) / of if len(values) > 1 else 0.0
+    if len(values) < 2:
+        return 0.0
+    mean = statistics.fmean(values)  # statistics.stdev works with fractions: 30 times as long
+    return math.sqrt(math.fsum((x - mean) ** 2 for x in values) / (len(values) - 1)) / of
 
 
 def noise_frac(
