@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from perfdoc.cli.capture_options import CommKernel, DataRange, StepRange, Window
-from perfdoc.cli.messages import Debug, fail
+from perfdoc.cli.messages import Debug, in_one_line, require_free
 from perfdoc.cli.streams import columns, write_bytes
 
 if TYPE_CHECKING:
@@ -60,11 +60,9 @@ def diff(
     debug: Debug = False,
 ) -> None:
     """Explain what changed between two measurements of one job, and what of it is noise."""
-    from perfdoc.diagnose.measuring import WorkerLostError
-
-    try:
+    with in_one_line(debug):
         if output is not None:
-            _require_free(output, force=force)
+            require_free(output, _FILES, force=force)
         from perfdoc.compare.diff.two_sides import compare
         from perfdoc.compare.side import load
         from perfdoc.diagnose.asked import asked_reading
@@ -78,24 +76,6 @@ def diff(
             load(after, config=config_after, jobs=at_once, replay=replay, reading=asked),
         )
         _print_and_write(found, format_, output)
-    except (ValueError, WorkerLostError) as error:  # TraceError and NotComparableError are ValueErrors
-        if debug:
-            raise
-        fail(str(error))
-    except OSError as error:
-        if debug:
-            raise
-        fail(f"{error.filename}: cannot be written: {error.strerror}.")
-
-
-def _require_free(folder: Path, *, force: bool) -> None:
-    """Before any work is done. Raises ValueError."""
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"{folder}: is no folder. Choose another -o.")
-    there = [name for name in _FILES if (folder / name).exists()]
-    if there and not force:
-        held = " and ".join(there)
-        raise ValueError(f"{folder}: holds {held} already. Choose another -o, or overwrite with --force.")
 
 
 def _print_and_write(found: Diff, format_: DiffFormat, output: Path | None) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
@@ -46,3 +49,30 @@ def fail(message: str, code: int = EXIT_BAD_INPUT) -> NoReturn:
     """One line on stderr, and the exit code of a user's mistake unless another is given."""
     say(message)
     raise typer.Exit(code)
+
+
+@contextmanager
+def in_one_line(debug: bool) -> Iterator[None]:
+    """What a command says of bad input, of a worker that was lost and of a disk that takes nothing."""
+    from perfdoc.diagnose.measuring import WorkerLostError
+
+    try:
+        yield
+    except (ValueError, WorkerLostError) as error:  # UserError and TraceError are ValueErrors
+        if debug:
+            raise
+        fail(str(error))
+    except OSError as error:
+        if debug:
+            raise
+        fail(f"{error.filename}: cannot be written: {error.strerror}.")
+
+
+def require_free(folder: Path, names: Sequence[str], *, force: bool) -> None:
+    """That results can go into a folder, before any work is done. Raises ValueError."""
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder}: is no folder. Choose another -o.")
+    there = [name for name in names if (folder / name).exists()]
+    if there and not force:
+        held = " and ".join(there)
+        raise ValueError(f"{folder}: holds {held} already. Choose another -o, or overwrite with --force.")

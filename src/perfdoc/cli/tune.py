@@ -9,12 +9,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from perfdoc.cli.messages import EXIT_INCONCLUSIVE, EXIT_STOPPED, DataFormat, Debug, Format, fail, say
+from perfdoc.cli.capture_options import CommKernel, DataRange, StepRange, Window
+from perfdoc.cli.messages import (
+    EXIT_INCONCLUSIVE,
+    EXIT_STOPPED,
+    DataFormat,
+    Debug,
+    Format,
+    fail,
+    in_one_line,
+    require_free,
+    say,
+)
 from perfdoc.cli.streams import columns, write_bytes
 
 if TYPE_CHECKING:
     from perfdoc.tune.result import Tuning
-    from perfdoc.tune.run import Wanted
 
 _FILES = ("tune.html", "tune.json")
 """What is written into the folder of -o."""
@@ -47,9 +57,10 @@ def tune(
         float | None, typer.Option(metavar="GIB", help="Memory of a GPU, where the captures do not say it.")
     ] = None,
     top: Annotated[int, typer.Option(min=1, max=200, help="Configurations to list.")] = 10,
-    step_range: Annotated[
-        str | None, typer.Option(help="Names of the ranges that are training steps (regular expression).")
-    ] = None,
+    window: Window = None,
+    step_range: StepRange = None,
+    data_range: DataRange = None,
+    comm_kernel: CommKernel = None,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Folder for tune.html and tune.json.")
     ] = None,
@@ -87,43 +98,55 @@ def tune(
     command goes on.
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    from perfdoc.diagnose.measuring import WorkerLostError
+    from perfdoc.diagnose.asked import UserError, asked_work
+    from perfdoc.tune.asked import fixed_of, only_of
     from perfdoc.tune.job import NotPredictedError
 
-    complete = True
-    try:
+    complete, measuring = True, None
+    with in_one_line(debug):
         if verify is None and (command or pattern):
-            raise ValueError("--command and --pattern go with --verify N.")
+            raise UserError("--command and --pattern go with --verify N.")
+        if gpu_memory is not None and not 0 < gpu_memory < 1e6:
+            raise UserError(f"--gpu-memory {gpu_memory}: is no number of GiB.")
         if verify is not None:
             output = output or Path(DEFAULT_OUTPUT)
         _require_free(output, json_file, force=force, measured=verify is not None)
-        measuring = None
         if verify is not None and output is not None:
             from perfdoc.tune.verification import asked
 
             measuring = asked(paths, output, verify, command, pattern, rounds, steps, force, debug)
+        from perfdoc.tune.run import Wanted
         from perfdoc.tune.run import tune as tuned
 
-        wanted = _wanted(
-            paths, config, settings or [], fix or [], only or [], gpus, gpu_memory, top, step_range, jobs
+        wanted = Wanted(
+            work=asked_work(
+                paths,
+                window=window,
+                step_range=step_range,
+                data_range=data_range,
+                comm_kernel=comm_kernel,
+                settings=settings or [],
+                config=config,
+                replay=False,
+            ),
+            config=config,
+            only=only_of(only or []),
+            fixed=fixed_of(fix or []),
+            gpus=gpus,
+            gpu_memory_bytes=None if gpu_memory is None else round(gpu_memory * 2**30),
+            top=top,
+            jobs=jobs or os.cpu_count() or 1,
         )
-        _, found = tuned(wanted, say)
+        try:
+            _, found = tuned(wanted, say)
+        except NotPredictedError as error:
+            if debug:
+                raise
+            fail(str(error), EXIT_INCONCLUSIVE)
         _write(found, output, json_file)
         if measuring is not None:
             found, complete = measuring.measured(found, say)
             _write(found, output, json_file)
-    except NotPredictedError as error:
-        if debug:
-            raise
-        fail(str(error), EXIT_INCONCLUSIVE)
-    except (ValueError, WorkerLostError) as error:  # UserError and TraceError are ValueErrors
-        if debug:
-            raise
-        fail(str(error))
-    except OSError as error:
-        if debug:
-            raise
-        fail(f"{error.filename}: cannot be written: {error.strerror}.")
     _print(found, as_json=json_file == "-" or format_ is DataFormat.JSON)
     if output is not None:
         say(f"wrote {output / _FILES[0]}")
@@ -131,50 +154,12 @@ def tune(
         raise typer.Exit(EXIT_STOPPED)
 
 
-def _wanted(
-    paths: list[str],
-    config: Path | None,
-    settings: list[str],
-    fix: list[str],
-    only: list[str],
-    gpus: int | None,
-    gpu_memory: float | None,
-    top: int,
-    step_range: str | None,
-    jobs: int | None,
-) -> Wanted:
-    """Everything that can be checked before any file is read. Raises UserError."""
-    from perfdoc.diagnose.asked import UserError, asked_work
-    from perfdoc.tune.asked import fixed_of, only_of
-    from perfdoc.tune.run import Wanted
-
-    if gpu_memory is not None and not 0 < gpu_memory < 1e6:
-        raise UserError(f"--gpu-memory {gpu_memory}: is no number of GiB.")
-    fixed, named = fixed_of(fix), only_of(only)
-    return Wanted(
-        work=asked_work(paths, step_range=step_range, settings=settings, config=config, replay=False),
-        config=config,
-        only=named,
-        fixed=fixed,
-        gpus=gpus,
-        gpu_memory_bytes=None if gpu_memory is None else round(gpu_memory * 2**30),
-        top=top,
-        jobs=jobs or os.cpu_count() or 1,
-    )
-
-
 def _require_free(folder: Path | None, json_file: str | None, *, force: bool, measured: bool) -> None:
     """Before any work is done. measured: of runs; what is there is gone on with. Raises ValueError."""
     if folder is not None:
-        if folder.exists() and not folder.is_dir():
-            raise ValueError(f"{folder}: is no folder. Choose another -o.")
-        there = [name for name in _FILES if (folder / name).exists()]
         from perfdoc.tune.trials import STATE
 
-        goes_on = measured and (folder / STATE).exists()
-        if there and not force and not goes_on:
-            held = " and ".join(there)
-            raise ValueError(f"{folder}: holds {held} already. Choose another -o, or overwrite with --force.")
+        require_free(folder, _FILES, force=force or (measured and (folder / STATE).exists()))
     if json_file not in (None, "-") and Path(str(json_file)).exists() and not (force or measured):
         raise ValueError(f"{json_file}: is there already. Choose another --json, or overwrite with --force.")
 
