@@ -19,6 +19,7 @@ import yaml
 
 from perfdoc.profiling.flops import check_shape
 from perfdoc.profiling.manifest import ModelShape
+from perfdoc.profiling.plain_yaml import PlainLoader, UnfitError
 from perfdoc.traces.job_facts import JobFacts, derived_sizes
 from perfdoc.traces.known_models import known_models
 
@@ -244,9 +245,12 @@ def _of_file(path: Path) -> Iterable[tuple[str, Any]]:
             raise ValueError(
                 f"{path}: is larger than {MAX_CONFIG_BYTES >> 20} MiB; give a configuration file."
             )
-        document = yaml.safe_load(path.read_bytes())
+        document = yaml.load(path.read_bytes(), Loader=PlainLoader)
     except OSError as error:
         raise ValueError(f"{path}: cannot be read: {error.strerror}. Check the path.") from error
+    except UnfitError as error:
+        line = f"line {error.problem_mark.line + 1} " if error.problem_mark is not None else ""
+        raise ValueError(f"{path}: {line}{error.problem}. Give a configuration file.") from error
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"{path}: is neither YAML nor JSON. Give a configuration file.") from error
     if not isinstance(document, Mapping):

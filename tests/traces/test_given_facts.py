@@ -9,6 +9,9 @@ import pytest
 from perfdoc.traces.given_facts import given_facts
 from perfdoc.traces.job_facts import JobFacts
 
+MERGES = "a0: &a0 {k: v}\n" + "".join(f"a{i}: &a{i} {{<<: [*a{i - 1}, *a{i - 1}]}}\n" for i in range(1, 40))
+"""A kilobyte, in which every line holds twice what the one before holds."""
+
 
 def test_short_names_and_megatrons_own_mean_the_same() -> None:
     short = given_facts(["tp=8 cp=1,pp=4", "world_size=64", "gbs=256", "mbs=1"])
@@ -123,6 +126,9 @@ def test_a_mistake_is_one_clear_line(words: list[str], line: str) -> None:
         ("x: 1", "holds no key that perfdoc knows"),
         ("a: &a\n  b: *a\n", "holds no key that perfdoc knows"),
         ("\x00\xff", "neither YAML nor JSON"),
+        ("started: 2024-13-45\n", "holds no key that perfdoc knows"),
+        ("x:\n  tp: " + "9" * 5000, "line 2 holds no number of a usual size"),
+        (MERGES, "merges more than 100,000 keys"),
         ("a: !!python/object/apply:os.system [true]", "neither YAML nor JSON"),
     ],
 )

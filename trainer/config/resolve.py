@@ -15,14 +15,15 @@ from typing import Any, get_type_hints
 import msgspec
 import yaml
 
+from perfdoc.profiling.plain_yaml import PlainLoader
 from perfdoc.trainer.config.refused import REFUSED, name_here, why_refused
 from perfdoc.trainer.config.schema import Config
 
 MAX_CONFIG_BYTES = 1_000_000
 
 
-class _Loader(yaml.SafeLoader):
-    """Plain data only; a key given twice is an error; `1e-4` is a number."""
+class _Loader(PlainLoader):
+    """A key given twice is an error; `1e-4` is a number."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = set()
