@@ -101,10 +101,13 @@ def test_narrow_encodings_escape_what_they_cannot_say(demo: Path, tmp_path: Path
 
 def test_json_is_utf8_whatever_the_encoding(tmp_path: Path) -> None:
     builder = TimelineBuilder()
-    builder.process().device(gpu_name="GPU é 😀").kernel("gemm", 0, 10)
+    builder.process().device(gpu_name="GPU é 😀\x9b\u202e").kernel("gemm", 0, 10)
     path = write_nsys_sqlite(builder.build(), tmp_path / "x.sqlite")
     done = shell(f"PERFDOC analyze {path} --json -", PYTHONIOENCODING="ascii")
-    assert json.loads(done.stdout)["ranks"][0]["gpu"]["name"] == "GPU é 😀"
+    assert json.loads(done.stdout)["ranks"][0]["gpu"]["name"] == "GPU é 😀\x9b\u202e"
+    # As they are, a terminal would obey the last two.
+    assert rb"\u009b\u202e" in done.stdout
+    assert not {"\x9b", "\u202e"} & set(done.stdout.decode())
 
 
 def broken(tmp_path: Path) -> dict[str, str]:

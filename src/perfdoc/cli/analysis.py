@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perfdoc.cli.cross_check import cross_check_and_write, nsys_to_check
-from perfdoc.cli.streams import columns, write_bytes
+from perfdoc.cli.streams import columns, write_json
 from perfdoc.diagnose.asked import UserError, Work, asked_work
 from perfdoc.profiling.nsys.command import Nsys
 from perfdoc.profiling.whole_file import is_stream, may_write, write_all
@@ -140,7 +140,7 @@ def run(options: Options, format_: str, hashing: EarlyHash | None = None) -> lis
     except OSError as error:
         raise UserError(f"{error.filename}: cannot be written: {error.strerror}.") from error
     if options.json_file == "-" or format_ == "json":
-        write_bytes(serial)
+        write_json(serial)
     else:
         sys.stdout.write(_rendered(diagnosis, format_, options.fail_on))
     sys.stdout.flush()

@@ -12,7 +12,7 @@ import typer
 
 from perfdoc.cli.capture_options import CommKernel, DataRange, StepRange, Window
 from perfdoc.cli.messages import Debug, in_one_line, require_free
-from perfdoc.cli.streams import columns, write_bytes
+from perfdoc.cli.streams import columns, write_json
 
 if TYPE_CHECKING:
     from perfdoc.compare.diff.result import Diff
@@ -89,7 +89,7 @@ def _print_and_write(found: Diff, format_: DiffFormat, output: Path | None) -> N
         contents = (serial, render_markdown(found).encode())
         write_all({output / n: c for n, c in zip(_FILES, contents, strict=True)}, output)
     if format_ is DiffFormat.JSON:
-        write_bytes(serial)
+        write_json(serial)
     else:
         sys.stdout.write(
             render_markdown(found) if format_ is DiffFormat.MARKDOWN else render_text(found, width=columns())

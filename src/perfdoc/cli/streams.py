@@ -6,11 +6,14 @@ import contextlib
 import errno
 import io
 import os
+import re
 import shutil
 import sys
+import unicodedata
 from typing import Any, TextIO
 
 STDOUT, STDERR = 1, 2
+_NOT_ASCII = re.compile(r"[^\x00-\x7e]")
 _LEAST_COLUMNS, _MOST_COLUMNS = 40, 100
 
 
@@ -62,10 +65,19 @@ def guard_streams() -> None:
     sys.stderr = _guarded(STDERR, sys.stderr, quiet=True)
 
 
-def write_bytes(content: bytes) -> None:
-    """Bytes as they are to standard output: JSON is UTF-8 whatever the terminal's encoding."""
+def write_json(content: bytes) -> None:
+    """JSON to standard output: UTF-8 whatever its encoding; what a terminal obeys is escaped."""
     sys.stdout.flush()
-    sys.stdout.buffer.write(content)
+    sys.stdout.buffer.write(_NOT_ASCII.sub(_escaped, content.decode()).encode())
+
+
+def _escaped(found: re.Match[str]) -> str:
+    """A character as it is, or as JSON's escape where it controls or reorders what is shown."""
+    char = found.group()
+    if unicodedata.category(char) not in ("Cc", "Cf", "Zl", "Zp"):
+        return char
+    units = char.encode("utf-16-be").hex()
+    return "".join(f"\\u{units[i : i + 4]}" for i in range(0, len(units), 4))
 
 
 def columns() -> int:

@@ -21,7 +21,7 @@ from perfdoc.cli.messages import (
     require_free,
     say,
 )
-from perfdoc.cli.streams import columns, write_bytes
+from perfdoc.cli.streams import columns, write_json
 
 if TYPE_CHECKING:
     from perfdoc.tune.result import Tuning
@@ -187,7 +187,7 @@ def _print(found: Tuning, *, as_json: bool) -> None:
     from perfdoc.tune.text import render_text
 
     if as_json:
-        write_bytes(to_json(found))
+        write_json(to_json(found))
     else:
         sys.stdout.write(render_text(found, width=columns()))
     sys.stdout.flush()
