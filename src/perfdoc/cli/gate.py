@@ -107,12 +107,14 @@ def record(
 ) -> None:
     """Add accepted runs to their baseline, or begin one."""
     from perfdoc.compare.gate.accept import recorded
+    from perfdoc.profiling.folder_lock import alone_in
     from perfdoc.results.figures import plural
 
     with _one_line(debug):
         read = _read(runs, label, _commit(commit), peak_tflops, incomplete)
-        path, new = recorded(baselines, read, practical, statistic.value)
-        _write(path, new)
+        with alone_in(baselines):
+            path, new = recorded(baselines, read, practical, statistic.value)
+            _write(path, new)
         say(f"{path}: {plural(len(new.runs), 'run')}, {len(read)} of them new")
 
 
@@ -135,6 +137,7 @@ def promote(
     """Replace a baseline's runs by new ones: an improvement, or a loss that was accepted."""
     from perfdoc.compare.gate.accept import replaced
     from perfdoc.profiling.environment import encodable
+    from perfdoc.profiling.folder_lock import alone_in
     from perfdoc.results.figures import plural
 
     with _one_line(debug):
@@ -142,8 +145,10 @@ def promote(
             fail("--reason is empty: say why the new level is right.")
         read = _read(runs, label, _commit(commit), peak_tflops, incomplete)
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        old_path, path, new = replaced(baselines, read, ignore or (), encodable(reason.strip()), now, few=few)
-        _write(path, new)
+        said = encodable(reason.strip())
+        with alone_in(baselines):
+            old_path, path, new = replaced(baselines, read, ignore or (), said, now, few=few)
+            _write(path, new)
         old = f"in place of {new.promotions[-1].replaced_runs}"
         if path != old_path:
             old = f"of the new facts; {old_path.name} stays for the old ones"
