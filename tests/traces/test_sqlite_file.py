@@ -69,3 +69,12 @@ def test_a_damaged_table_is_told_when_it_is_asked_for(large: Path, tmp_path: Pat
     with pytest.raises(TraceError, match="table B cannot be read"):
         damaged.read("B", ["n"])
     damaged.close()
+
+
+def test_a_name_as_long_as_a_file_may_have(large: Path, tmp_path: Path) -> None:
+    # Its write-ahead log's name would be longer than that, so there is none.
+    path = tmp_path / f"{'x' * 248}.sqlite"
+    path.symlink_to(large)
+    opened = SqliteFile(path)
+    assert opened.read("Small", ["n"])["n"].to_pylist() == [5]
+    opened.close()

@@ -225,10 +225,15 @@ def _select(table: str, columns: Sequence[str]) -> str:
 
 
 def _has_pending_writes(path: Path) -> bool:
-    return any(
-        (companion := path.with_name(path.name + suffix)).exists() and companion.stat().st_size > 0
-        for suffix in ("-wal", "-journal")
-    )
+    return any(_size_of(path.parent / (path.name + suffix)) > 0 for suffix in ("-wal", "-journal"))
+
+
+def _size_of(path: Path) -> int:
+    """In bytes; 0 of what is not there, goes away meanwhile, or has a longer name than a file can have."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 def _check_header(path: Path) -> None:
