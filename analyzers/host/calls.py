@@ -32,8 +32,9 @@ class CallKind(IntEnum):
     OTHER = 5
 
 
-_SUFFIX = re.compile(r"(_v\d+|_ptsz|_ptds)+$")
-"""API versions (Nsight writes cudaLaunchKernel_v7000) and per-thread-stream variants."""
+_SUFFIX = re.compile(r"(_v\d{1,9}|_ptsz|_ptds){1,4}$")
+"""API versions (Nsight writes cudaLaunchKernel_v7000) and per-thread-stream variants. Bounded: a name made of
+them alone would take the square of its length."""
 
 _KINDS: tuple[tuple[CallKind, str], ...] = (
     (CallKind.STREAM_ALLOCATION, r"cuda(Malloc|Free)(FromPool)?Async|cuMem(Alloc|Free)(FromPool)?Async"),

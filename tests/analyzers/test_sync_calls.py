@@ -8,6 +8,7 @@ import pytest
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.host.activity import host_activity
 from perfdoc.analyzers.host.blocking_calls import MAX_GROUPS
+from perfdoc.analyzers.host.calls import plain_name
 from perfdoc.results.host import SyncCalls
 from perfdoc.simulator.captures.kineto import write_kineto
 from perfdoc.simulator.captures.timeline import TimelineBuilder
@@ -235,3 +236,21 @@ def test_call_sites_of_a_real_trace(shared_traces: Path) -> None:
     assert not any(name.startswith(("torch/", "<", "nn.Module")) for name in names)
     found = syncs_of(view)
     assert found.call_site is None or ".py(" in found.call_site
+
+
+@pytest.mark.parametrize(
+    ("name", "plain"),
+    [
+        ("cudaLaunchKernel_v7000", "cudaLaunchKernel"),
+        ("cudaMemcpyAsync_ptsz", "cudaMemcpyAsync"),
+        ("cuMemcpyHtoD_v2_ptds", "cuMemcpyHtoD"),
+        ("cudaStream_v", "cudaStream_v"),
+        (
+            "a" + "_v1" * 35_000 + "x",
+            "a" + "_v1" * 35_000 + "x",
+        ),
+    ],
+)
+def test_a_name_without_its_version(name: str, plain: str) -> None:
+    # The last one took minutes while every start was tried to the end.
+    assert plain_name(name) == plain
