@@ -92,7 +92,7 @@ def network_of(
     """Fit one rank's traffic. sizes: ranks of a group by dimension. message_ns: what a message between stages
     takes once both sides are there; settings, domain and it tell which links were seen."""
     known = [t for t in traffic if t.bytes > 0 and t.fast_ns > 0]
-    tiny = min((t.fast_ns for t in known if t.bytes <= _TINY_BYTES), default=0.0)
+    tiny = tiny_ns(known)
     fracs, lines = {}, []
     for name in sorted({t.dimension for t in known} - {"pp"}):  # a message contains its wait
         mine = [t for t in known if t.dimension == name]
@@ -124,6 +124,11 @@ def network_of(
 
 
 _REACHING = ("tp", "cp", "ep", "dp", "pp")
+
+
+def tiny_ns(traffic: Sequence[Traffic]) -> float:
+    """What the quickest collective of next to nothing takes; 0 unknown."""
+    return min((t.fast_ns for t in traffic if 0 < t.bytes <= _TINY_BYTES and t.fast_ns > 0), default=0.0)
 
 
 def _moved(one: Traffic, members: int) -> float:
