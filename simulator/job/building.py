@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from perfdoc.simulator.job.data_parallel import behind_ns, link_of
 from perfdoc.simulator.job.model import JobModel
-from perfdoc.simulator.job.network import crosses_domains, network_of, tiny_ns
+from perfdoc.simulator.job.network import crosses_domains, crossing_hops_frac, network_of, tiny_ns
 from perfdoc.simulator.job.rank import RankWork
 from perfdoc.simulator.job.settings import JobSettings
 from perfdoc.simulator.job.stages import Both, Stage, stages_of
@@ -140,7 +140,7 @@ def _message_ns(ranks: Sequence[RankWork], settings: JobSettings, domain: int | 
         for t in r.traffic
         if t.dimension == "dp" and t.collective == "all_gather" and t.bytes > size / 4
     ]
-    alike = not crosses_domains("pp", settings, domain) or crosses_domains("dp", settings, domain)
+    alike = crossing_hops_frac(settings, domain) != 1 or crosses_domains("dp", settings, domain)
     latency = tiny_ns([t for r in ranks for t in r.traffic])
     by_rate = [latency + size * min(rates)] if size and rates and alike else []
     return min([*seen, *by_rate], default=0.0)

@@ -145,7 +145,7 @@ class JobModel:
             part = 1 / new.tp if new.sequence_parallel else 1.0
             return network.takes(self._activations(new) * part, crosses=network.crosses("pp", new))
         part = base.tp / new.tp if new.sequence_parallel else 1.0
-        return self.message_ns * new.tokens / base.tokens * part * network.slower("pp", base, new)
+        return network.message_ns(self.message_ns, base, new, new.tokens / base.tokens * part)
 
     def _window(self, new: JobSettings, stages: Sequence[Stage]) -> Window:
         takes = [s.takes(new.vpp) for s in stages]

@@ -62,6 +62,25 @@ class Network:
             return 1.0
         return self.by_link[after] / self.slopes[dimension]
 
+    def message_ns(self, message_ns: float, base: JobSettings, new: JobSettings, size: float) -> float:
+        """A message of a pipeline with other settings, the mean over its stages, from the quickest of the
+        captured one. size: over the captured one's; the latency stays."""
+        latency = min(self.latency_ns, _LATENCY_MAX_FRAC * message_ns)
+        return latency + (message_ns - latency) * size * self._hops(base, new)
+
+    def _hops(self, base: JobSettings, new: JobSettings) -> float:
+        """What a byte takes between stages, over what the quickest pair of the captured ones takes."""
+        was, now = crossing_hops_frac(base, self.domain), crossing_hops_frac(new, self.domain)
+        if was is None or now is None:
+            return 1.0
+        seen = was == 1
+        rate = self.by_link.get(seen)
+        other = self.by_link.get(not seen)
+        if not rate or not other:
+            return 1.0
+        share = 1 - now if seen else now
+        return 1 + share * (other / rate - 1)
+
 
 def crosses_domains(dimension: str, settings: JobSettings, domain: int | None) -> bool | None:
     """Whether any group of a dimension has ranks in several NVLink domains; None where their size is unknown.
@@ -79,6 +98,23 @@ def crosses_domains(dimension: str, settings: JobSettings, domain: int | None) -
         "pp": settings.world,
     }[dimension]
     return reach > 1 and domain % reach > 0
+
+
+def crossing_hops_frac(settings: JobSettings, domain: int | None) -> float | None:
+    """Of the messages on a micro-batch's way through the model, those between domains; None where the domains'
+    size is unknown, or there is one stage.
+
+    4 stages of 4 ranks in domains of 8: of three messages the one in the middle. With two chunks of seven three:
+    the one in the middle twice, and from the last stage back to the first.
+    """
+    if domain is None or settings.pp == 1:
+        return None
+    apart = settings.world // settings.pp
+    if domain % apart:
+        return 1.0
+    between, chunks = sum((i * apart) % domain == 0 for i in range(1, settings.pp)), settings.vpp
+    back = (chunks - 1) * (settings.world > domain)
+    return (chunks * between + back) / (chunks * settings.pp - 1)
 
 
 def network_of(
@@ -106,10 +142,12 @@ def network_of(
     slopes = {of: ns for ns, _, of in lines if of in _REACHING}
     message = min((t.bytes for t in traffic if t.dimension == "pp" and t.bytes > _TINY_BYTES), default=0)
     if message and message_ns:
-        slopes["pp"] = message_ns / message
+        slopes["pp"] = max(message_ns - tiny, _LATENCY_MAX_FRAC * message_ns) / message
     by_link: dict[bool, float] = {}
     for of, ns in slopes.items():
         crosses = None if settings is None else crosses_domains(of, settings, domain)
+        if of == "pp" and settings is not None:
+            crosses = None if domain is None else crossing_hops_frac(settings, domain) == 1
         if crosses is not None:
             by_link[crosses] = min(by_link.get(crosses, ns), ns)
     return Network(

@@ -8,7 +8,7 @@ import pytest
 
 from perfdoc.simulator.job.building import build_model
 from perfdoc.simulator.job.data_parallel import link_of, link_with
-from perfdoc.simulator.job.network import Network, crosses_domains, network_of
+from perfdoc.simulator.job.network import Network, crosses_domains, crossing_hops_frac, network_of
 from perfdoc.simulator.job.settings import captured_settings
 from perfdoc.traces.job_facts import JobFacts
 from tests.simulator.hand_model import settings
@@ -56,6 +56,31 @@ def network(domain: int | None = 8) -> Network:
 def test_where_ranks_lie(dimension: str, changed: dict[str, int], crosses: bool) -> None:
     assert crosses_domains(dimension, replace(WIDE, **changed), 8) is crosses  # type: ignore[arg-type]
     assert crosses_domains(dimension, replace(WIDE, **changed), None) is None  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("changed", "share"),
+    [
+        ({}, 1.0),
+        ({"tp": 4, "dp": 1}, 1 / 3),  # four stages of four ranks
+        ({"tp": 4, "dp": 1, "vpp": 2}, 3 / 7),
+        ({"tp": 2, "dp": 1}, 0.0),
+        ({"tp": 3, "dp": 1}, 1.0),
+        ({"pp": 1}, None),
+    ],
+)
+def test_messages_between_domains(changed: dict[str, int], share: float | None) -> None:
+    assert crossing_hops_frac(replace(WIDE, **changed), 8) == share  # type: ignore[arg-type]
+    assert crossing_hops_frac(WIDE, None) is None
+
+
+def test_a_message_is_the_mean_of_its_links() -> None:
+    """From 5 MB across domains, 400 us: a third across and the rest at an eighth of it is 5 / 12. Of half the
+    size half."""
+    new = replace(WIDE, tp=4, dp=1)
+    assert network().message_ns(400e3, WIDE, new, 1.0) == pytest.approx(400e3 * 5 / 12)
+    assert network().message_ns(400e3, WIDE, new, 0.5) == pytest.approx(400e3 * 5 / 24)
+    assert network(None).message_ns(400e3, WIDE, new, 1.0) == 400e3
 
 
 def test_a_byte_takes_what_it_takes_on_the_new_links() -> None:
