@@ -76,6 +76,10 @@ JOBS: dict[str, tuple[str, str, tuple[str, ...]]] = {
             "tp=4,dp=4,micro_batches=4",
             "pp=8,dp=1,micro_batches=16",
             "pp=2,dp=4,micro_batches=4",
+            "tp=4,pp=8,micro_batches=8",
+            "tp=4,pp=8,micro_batches=8,vpp=10",
+            "tp=4,pp=2,dp=8,micro_batches=2",
+            "tp=2,pp=8,dp=4,micro_batches=4",
         ),
     ),
     "MoE 8x7B, 16 ranks": (
@@ -171,7 +175,7 @@ def predictions(
     for name, ranks in works:
         try:
             settings = captured_settings(ranks, facts, None)
-            models = build_models(ranks, settings, shape)
+            models = build_models(ranks, settings, shape, domain=GPU.per_node)
             asked = settings if new == base else settings_of(settings, shape, new)
             gain = models.gain(asked)
             then = models.model.step_ns(asked)

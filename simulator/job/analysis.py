@@ -36,14 +36,16 @@ def model_job(
     facts: JobFacts,
     *,
     messages_overlap: bool | None = None,
+    domain: int | None = None,
     why_not: WhyNot = lambda _key, _ways: "",
 ) -> ModelledJob:
-    """Model the job of these ranks, as many as there are. messages_overlap: see captured_settings."""
+    """Model the job of these ranks, as many as there are. messages_overlap: see captured_settings;
+    domain: see build_model."""
     if not ranks:
         return _none(_NO_PASSES, _NAME_PASSES)
     try:
         settings = captured_settings(ranks, facts, messages_overlap)
-        models = build_models(ranks, settings, facts.model)
+        models = build_models(ranks, settings, facts.model, domain=domain)
     except ValueError as error:
         return _none(str(error), _SET)
     analysis = _analysis(models.model, ranks)

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from perfdoc.simulator.job.data_parallel import behind_ns, link_of
 from perfdoc.simulator.job.model import JobModel
-from perfdoc.simulator.job.network import network_of
+from perfdoc.simulator.job.network import crosses_domains, crossing_hops_frac, network_of, tiny_ns
 from perfdoc.simulator.job.rank import RankWork
 from perfdoc.simulator.job.settings import JobSettings
 from perfdoc.simulator.job.stages import Both, Stage, stages_of
@@ -24,9 +24,16 @@ _INFERRED_MAX = 20.0
 
 
 def build_model(
-    ranks: Sequence[RankWork], settings: JobSettings, shape: ModelShape | None, *, output: float | None = None
+    ranks: Sequence[RankWork],
+    settings: JobSettings,
+    shape: ModelShape | None,
+    *,
+    domain: int | None = None,
+    output: float | None = None,
 ) -> JobModel:
     """Model the job of these ranks. ValueError, one line, where their stages are unknown.
+
+    domain: GPUs of an NVLink domain; None: unknown, and groups keep their links.
 
     output: what the output layer of a last stage that was not captured takes, over what its FLOPs say;
     None: as the waits of the first stage show it.
@@ -38,12 +45,15 @@ def build_model(
     seen = max(mine, key=lambda r: r.step_ns)
     dp = link_of(seen.traffic)
     gathered_after = 0.0 if dp is None or settings.overlap_gather else dp.gather_ns
+    message_ns = _message_ns(_standing(ranks, stages), settings, domain)
     model = JobModel(
         settings=settings,
         shape=shape,
         stages=stages,
-        message_ns=_message_ns(_standing(ranks, stages), settings),
-        network=network_of(seen.traffic, _sizes(settings)),
+        message_ns=message_ns,
+        network=network_of(
+            seen.traffic, _sizes(settings), settings=settings, domain=domain, message_ns=message_ns
+        ),
         activation_bytes=_activation_bytes(seen.facts, settings, shape),
         overhead_ns=0.0,
         dp=dp,
@@ -111,9 +121,10 @@ def _solved(over: Callable[[float], float], most: float) -> float:
     return (low + high) / 2
 
 
-def _message_ns(ranks: Sequence[RankWork], settings: JobSettings) -> float:
+def _message_ns(ranks: Sequence[RankWork], settings: JobSettings, domain: int | None) -> float:
     """The fastest message of a pipeline, the slowest of pipelines that wait for each other; a rank alone may
-    have waited in each, so no slower than the network was for gradients and weights."""
+    have waited in each, so no slower than the network was for gradients and weights, unless those stay inside
+    an NVLink domain and messages do not."""
     if settings.pp == 1:
         return 0.0
     fastest: dict[int, float] = {}
@@ -129,7 +140,9 @@ def _message_ns(ranks: Sequence[RankWork], settings: JobSettings) -> float:
         for t in r.traffic
         if t.dimension == "dp" and t.collective == "all_gather" and t.bytes > size / 4
     ]
-    by_rate = [size * min(rates)] if size and rates else []
+    alike = crossing_hops_frac(settings, domain) != 1 or crosses_domains("dp", settings, domain)
+    latency = tiny_ns([t for r in ranks for t in r.traffic])
+    by_rate = [latency + size * min(rates)] if size and rates and alike else []
     return min([*seen, *by_rate], default=0.0)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from perfdoc.simulator.job.network import Network
 from perfdoc.simulator.job.rank import RankWork, Traffic
-from perfdoc.simulator.job.scaling import held_parameters, moved_over_dp
+from perfdoc.simulator.job.scaling import held_parameters, moved_over_dp, replicated_parameters
 from perfdoc.simulator.job.settings import JobSettings
 from perfdoc.traces.known_models import ModelShape
 
@@ -26,13 +26,13 @@ class Link:
     gather_ns: float
     gathers: float
 
-    def scaled(self, share: float) -> Link:
-        """So much more is moved, in buckets of the same size."""
+    def scaled(self, moved: float, held: float) -> Link:
+        """What is moved takes `moved` times as long; `held` times as many parameters, buckets of one size."""
         return Link(
-            reduce_ns=self.reduce_ns * share,
-            reductions=self.reductions * share,
-            gather_ns=self.gather_ns * share,
-            gathers=self.gathers * share,
+            reduce_ns=self.reduce_ns * moved,
+            reductions=self.reductions * held,
+            gather_ns=self.gather_ns * moved,
+            gathers=self.gathers * held,
         )
 
     def reduction(self, *, overlaps: bool, backward_ns: float) -> float:
@@ -80,14 +80,18 @@ def link_with(
     """The link with other settings. ValueError where it was not captured and nothing tells what it takes."""
     was, now = moved_over_dp(base, shape), moved_over_dp(new, shape)
     if link is not None and was > 0:
-        return link.scaled(now / was)
+        held = replicated_parameters(new, shape) / replicated_parameters(base, shape)
+        return link.scaled(now / was * network.slower("dp", base, new), held)
     if base.replicas > 1 or now == 0:
         return link
     if shape is None:
         raise ValueError("no communication over DP was captured and the model is unknown: give --set model=")
     # An all-reduce of gradients, which a reduce-scatter and a gather of weights together take too.
     return Link(
-        reduce_ns=network.takes(2 * now * _GRADIENT_BYTES), reductions=1.0, gather_ns=0.0, gathers=0.0
+        reduce_ns=network.takes(2 * now * _GRADIENT_BYTES, crosses=network.crosses("dp", new)),
+        reductions=1.0,
+        gather_ns=0.0,
+        gathers=0.0,
     )
 
 

@@ -16,6 +16,7 @@ from functools import cached_property
 
 from perfdoc.simulator.job.data_parallel import Link, link_with, updated_frac
 from perfdoc.simulator.job.network import Network
+from perfdoc.simulator.job.rank import INSIDE_A_PASS
 from perfdoc.simulator.job.scaling import check_possible, recomputing, work_factors
 from perfdoc.simulator.job.schedule import Window, run_schedule
 from perfdoc.simulator.job.settings import JobSettings
@@ -102,7 +103,9 @@ class JobModel:
         """The stages under other settings: work scaled, layers spread anew."""
         base = self.settings
         check_possible(base, new, self.shape)
-        factors = work_factors(base, new, self.network.latency_frac)
+        network = self.network
+        slower = {name: network.slower(name, base, new) for name in INSIDE_A_PASS}
+        factors = work_factors(base, new, network.latency_frac, slower)
         if new.pp == base.pp:
             some = [replace(s, layers=n) for s, n in zip(self.stages, _layers(new, self.stages), strict=True)]
         else:
@@ -126,7 +129,7 @@ class JobModel:
         if self.settings.tp > 1 or new.tp == 1:
             return Work(), Work(), Work()
         moved = 2 * (new.tp - 1) / new.tp * self._activations(new)
-        one = Work(tp=self.network.takes(moved))
+        one = Work(tp=self.network.takes(moved, crosses=self.network.crosses("tp", new)))
         return one * 2, one, one
 
     def _activations(self, new: JobSettings) -> float:
@@ -135,10 +138,14 @@ class JobModel:
         return self.activation_bytes * new.tokens / self.settings.tokens
 
     def _message(self, new: JobSettings) -> float:
-        """Between stages; where there was one stage only, as long as others of its size."""
-        if new.pp > 1 and self.settings.pp == 1:
-            return self.network.takes(self._activations(new))
-        return self.message_ns * new.tokens / self.settings.tokens
+        """Between stages; where there was one stage only, as long as others of its size. With sequence
+        parallelism a rank sends its part of the activations."""
+        base, network = self.settings, self.network
+        if new.pp > 1 and base.pp == 1:
+            part = 1 / new.tp if new.sequence_parallel else 1.0
+            return network.takes(self._activations(new) * part, crosses=network.crosses("pp", new))
+        part = base.tp / new.tp if new.sequence_parallel else 1.0
+        return network.message_ns(self.message_ns, base, new, new.tokens / base.tokens * part)
 
     def _window(self, new: JobSettings, stages: Sequence[Stage]) -> Window:
         takes = [s.takes(new.vpp) for s in stages]

@@ -1,15 +1,20 @@
-"""What communication takes by its size, as far as it was captured.
+"""What communication takes by its size and its links, as far as it was captured.
 
 A collective takes a latency, and what each rank moves at the bandwidth. The latency of a dimension follows
 from its smallest and largest messages; where all are of a size, from the tiny ones of any dimension.
+
+Ranks are placed node after node, tensor parallelism innermost, then context, data and pipeline: whether a
+group lies inside an NVLink domain follows from the degrees. Where another layout moves a group inside, or out
+of it, a byte takes what it takes in the dimensions that were captured there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from perfdoc.simulator.job.rank import Traffic
+from perfdoc.simulator.job.settings import JobSettings
 
 _TINY_BYTES = 65_536
 _APART = 4
@@ -30,19 +35,100 @@ class Network:
     """Of what a rank moves, as the quickest dimension has it; None unknown."""
     seen_in: str
     """That dimension."""
+    domain: int | None = None
+    """GPUs of an NVLink domain; None unknown."""
+    slopes: Mapping[str, float] = field(default_factory=dict)
+    """By dimension seen, ns per byte that a rank moves."""
+    by_link: Mapping[bool, float] = field(default_factory=dict)
+    """The same of groups that cross domains, and of those that do not, as the quickest dimension has it."""
 
-    def takes(self, moved_bytes: float, count: float = 1.0) -> float:
-        """`count` collectives of a dimension that was not seen, each moving so much. ValueError where no
-        collective tells a bandwidth."""
+    def takes(self, moved_bytes: float, *, crosses: bool | None = None) -> float:
+        """A collective of a dimension that was not seen, which moves so much. ValueError where no collective
+        tells a bandwidth. crosses: whether its group crosses domains."""
         if self.ns_per_byte is None:
             raise ValueError("no size of a collective is known: what others would take is unknown")
-        return count * (self.latency_ns + moved_bytes * self.ns_per_byte)
+        slope = self.ns_per_byte if crosses is None else self.by_link.get(crosses, self.ns_per_byte)
+        return self.latency_ns + moved_bytes * slope
+
+    def crosses(self, dimension: str, settings: JobSettings) -> bool | None:
+        """Whether groups of a dimension cross domains; None unknown."""
+        return crosses_domains(dimension, settings, self.domain)
+
+    def slower(self, dimension: str, base: JobSettings, new: JobSettings) -> float:
+        """What a byte takes, over what it took: other than 1 where the links of a dimension change, and the
+        other kind was seen."""
+        before, after = self.crosses(dimension, base), self.crosses(dimension, new)
+        if after is None or before == after or after not in self.by_link or dimension not in self.slopes:
+            return 1.0
+        return self.by_link[after] / self.slopes[dimension]
+
+    def message_ns(self, message_ns: float, base: JobSettings, new: JobSettings, size: float) -> float:
+        """A message of a pipeline with other settings, the mean over its stages, from the quickest of the
+        captured one. size: over the captured one's; the latency stays."""
+        latency = min(self.latency_ns, _LATENCY_MAX_FRAC * message_ns)
+        return latency + (message_ns - latency) * size * self._hops(base, new)
+
+    def _hops(self, base: JobSettings, new: JobSettings) -> float:
+        """What a byte takes between stages, over what the quickest pair of the captured ones takes."""
+        was, now = crossing_hops_frac(base, self.domain), crossing_hops_frac(new, self.domain)
+        if was is None or now is None:
+            return 1.0
+        seen = was == 1
+        rate = self.by_link.get(seen)
+        other = self.by_link.get(not seen)
+        if not rate or not other:
+            return 1.0
+        share = 1 - now if seen else now
+        return 1 + share * (other / rate - 1)
 
 
-def network_of(traffic: Sequence[Traffic], sizes: Mapping[str, int]) -> Network:
-    """Fit one rank's traffic. sizes: ranks of a group by dimension."""
+def crosses_domains(dimension: str, settings: JobSettings, domain: int | None) -> bool | None:
+    """Whether any group of a dimension has ranks in several NVLink domains; None where their size is unknown.
+
+    TP 4, DP 2, PP 8 in domains of 8: a tensor group is 4 ranks side by side, replicas lie in 8: neither
+    crosses. Stages are 8 ranks apart and do.
+    """
+    if domain is None:
+        return None
+    reach = {
+        "tp": settings.tp,
+        "cp": settings.tp * settings.cp,
+        "ep": settings.tp * settings.ep,
+        "dp": settings.tp * settings.replicas,
+        "pp": settings.world,
+    }[dimension]
+    return reach > 1 and domain % reach > 0
+
+
+def crossing_hops_frac(settings: JobSettings, domain: int | None) -> float | None:
+    """Of the messages on a micro-batch's way through the model, those between domains; None where the domains'
+    size is unknown, or there is one stage.
+
+    4 stages of 4 ranks in domains of 8: of three messages the one in the middle. With two chunks of seven three:
+    the one in the middle twice, and from the last stage back to the first.
+    """
+    if domain is None or settings.pp == 1:
+        return None
+    apart = settings.world // settings.pp
+    if domain % apart:
+        return 1.0
+    between, chunks = sum((i * apart) % domain == 0 for i in range(1, settings.pp)), settings.vpp
+    back = (chunks - 1) * (settings.world > domain)
+    return (chunks * between + back) / (chunks * settings.pp - 1)
+
+
+def network_of(
+    traffic: Sequence[Traffic],
+    sizes: Mapping[str, int],
+    *,
+    settings: JobSettings | None = None,
+    domain: int | None = None,
+    message_ns: float = 0.0,
+) -> Network:
+    """Fit one rank's traffic. sizes: ranks of a group by dimension. message_ns: what a message between stages
+    takes once both sides are there; settings, domain and it tell which links were seen."""
     known = [t for t in traffic if t.bytes > 0 and t.fast_ns > 0]
-    tiny = min((t.fast_ns for t in known if t.bytes <= _TINY_BYTES), default=0.0)
+    tiny = tiny_ns(known)
     fracs, lines = {}, []
     for name in sorted({t.dimension for t in known} - {"pp"}):  # a message contains its wait
         mine = [t for t in known if t.dimension == name]
@@ -53,7 +139,34 @@ def network_of(traffic: Sequence[Traffic], sizes: Mapping[str, int]) -> Network:
         if slope > 0 and points[-1][0] > _TINY_BYTES:
             lines.append((slope, latency, name))
     slope, latency, name = min(lines, default=(0.0, tiny, ""))
-    return Network(latency_frac=fracs, latency_ns=latency, ns_per_byte=slope if name else None, seen_in=name)
+    slopes = {of: ns for ns, _, of in lines if of in _REACHING}
+    message = min((t.bytes for t in traffic if t.dimension == "pp" and t.bytes > _TINY_BYTES), default=0)
+    if message and message_ns:
+        slopes["pp"] = max(message_ns - tiny, _LATENCY_MAX_FRAC * message_ns) / message
+    by_link: dict[bool, float] = {}
+    for of, ns in slopes.items():
+        crosses = None if settings is None else crosses_domains(of, settings, domain)
+        if of == "pp" and settings is not None:
+            crosses = None if domain is None else crossing_hops_frac(settings, domain) == 1
+        if crosses is not None:
+            by_link[crosses] = min(by_link.get(crosses, ns), ns)
+    return Network(
+        latency_frac=fracs,
+        latency_ns=latency,
+        ns_per_byte=slope if name else None,
+        seen_in=name,
+        domain=domain,
+        slopes=slopes,
+        by_link=by_link,
+    )
+
+
+_REACHING = ("tp", "cp", "ep", "dp", "pp")
+
+
+def tiny_ns(traffic: Sequence[Traffic]) -> float:
+    """What the quickest collective of next to nothing takes; 0 unknown."""
+    return min((t.fast_ns for t in traffic if 0 < t.bytes <= _TINY_BYTES and t.fast_ns > 0), default=0.0)
 
 
 def _moved(one: Traffic, members: int) -> float:

@@ -68,12 +68,15 @@ class Models:
         )
 
 
-def build_models(ranks: Sequence[RankWork], settings: JobSettings, shape: ModelShape | None) -> Models:
-    """The model, and those with what it leaves open decided otherwise. ValueError, one line."""
-    model = build_model(ranks, settings, shape)
+def build_models(
+    ranks: Sequence[RankWork], settings: JobSettings, shape: ModelShape | None, *, domain: int | None = None
+) -> Models:
+    """The model, and those with what it leaves open decided otherwise. ValueError, one line. domain: see
+    build_model."""
+    model = build_model(ranks, settings, shape, domain=domain)
     others = []
     if model.output_inferred is not None and shape is not None:
-        others.append(build_model(ranks, settings, shape, output=1.0))
+        others.append(build_model(ranks, settings, shape, domain=domain, output=1.0))
     if model.output_inferred is not None and not _EXPLAINED[0] < model.output_inferred < _EXPLAINED[1]:
         others.append(_slow_all_over(model))
     if model.overhead_ns:

@@ -110,7 +110,8 @@ class RankWork:
     then."""
     traffic: tuple[Traffic, ...]
     message_ns: float | None
-    """A message between stages once both sides are there; None where there is none."""
+    """A message between stages once both sides are there, as the quickest of a step show it; None where there
+    is none."""
 
 
 def rank_work(view: DeviceView) -> RankWork | None:
@@ -323,9 +324,22 @@ def _traffic(view: DeviceView, begin: I64, finish: I64, first: I64, last: I64) -
 
 
 def _message_ns(view: DeviceView) -> float | None:
+    """The quickest of each step, the median step. Nearly every message of a stage may contain its wait for
+    the next one; the first that it sends finds that one waiting."""
     comm = view.activity.communication
-    took = (comm.end_ns - comm.start_ns)[comm.dimension == _PP]
-    return float(np.percentile(took, _FAST_PERCENTILE)) if len(took) else None
+    mine = comm.dimension == _PP
+    # Not the tiny ones that say how large the next is.
+    mine &= (comm.bytes < 0) | (comm.bytes >= _MESSAGE_MIN_FRAC * comm.bytes[mine].max(initial=0))
+    if not mine.any():
+        return None
+    begin = np.array([s.start_ns for s in view.window.step_list], np.int64)
+    step = np.searchsorted(begin, comm.start_ns[mine], "right")
+    took = (comm.end_ns - comm.start_ns)[mine]
+    return float(np.median([took[step == s].min() for s in np.unique(step)]))
+
+
+_MESSAGE_MIN_FRAC = 0.25
+"""Of the largest."""
 
 
 def stage_of(rank: RankWork, pp: int) -> int | None:

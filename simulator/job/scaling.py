@@ -31,16 +31,23 @@ class Factors:
         return work.scaled(parts)
 
 
-def work_factors(base: JobSettings, new: JobSettings, latency_frac: Mapping[str, float]) -> Factors:
+def work_factors(
+    base: JobSettings,
+    new: JobSettings,
+    latency_frac: Mapping[str, float],
+    slower: Mapping[str, float] | None = None,
+) -> Factors:
     """From one layout to another. GEMMs follow tokens over TP, attention sequences over TP and CP; of TP
     communication each rank moves (tp - 1) / tp of the activations, whatever tp is, and the latency stays.
+
+    slower: by dimension, what a byte takes over what it took; 1 where none is given.
     """
     tokens = new.tokens / base.tokens
     width = base.tp / new.tp
 
     def moved(name: str, new_size: int, base_size: int) -> float:
         stays = latency_frac.get(name, 0.0) if new_size > 1 else 0.0
-        return stays + (1 - stays) * tokens * _ring(new_size, base_size)
+        return stays + (1 - stays) * tokens * _ring(new_size, base_size) * (slower or {}).get(name, 1.0)
 
     return Factors(
         by_part={
@@ -92,6 +99,12 @@ def moved_over_dp(settings: JobSettings, shape: ModelShape | None) -> float:
     r = settings.replicas
     each = max(r // settings.ep, 1)
     return dense * (r - 1) / r + experts * (each - 1) / each
+
+
+def replicated_parameters(settings: JobSettings, shape: ModelShape | None) -> float:
+    """Of a rank's parameters those that another rank holds too, which are reduced and gathered."""
+    dense, experts = held_parameters(settings, shape)
+    return dense * (settings.replicas > 1) + experts * (settings.replicas > settings.ep)
 
 
 def check_possible(base: JobSettings, new: JobSettings, shape: ModelShape | None) -> None:

@@ -37,6 +37,8 @@ class JobSettings:
     """Whether gradients are reduced beside the last backward."""
     overlap_gather: bool
     """Whether weights are gathered beside the first forward."""
+    sequence_parallel: bool = False
+    """Whether activations between layers are split over TP, and with them what stages send."""
 
     @property
     def world(self) -> int:
@@ -98,6 +100,10 @@ def captured_settings(
         sharded_optimizer=_any(ranks, "reduce_scatter"),
         overlap_reduce=_beside(ranks, ("reduce_scatter", "all_reduce")),
         overlap_gather=_beside(ranks, ("all_gather",)),
+        # Without it activations are all-reduced.
+        sequence_parallel=_any(ranks, "all_gather", "tp")
+        if facts.sequence_parallel is None
+        else facts.sequence_parallel,
     )
 
 
@@ -116,15 +122,15 @@ def _layers(ranks: Sequence[RankWork], facts: JobFacts, pp: int) -> tuple[int, .
     return found if all(found) else (0,) * pp
 
 
-def _dp(ranks: Sequence[RankWork], collectives: Sequence[str]) -> list[Traffic]:
-    return [t for r in ranks for t in r.traffic if t.dimension == "dp" and t.collective in collectives]
+def _of(ranks: Sequence[RankWork], dimension: str, collectives: Sequence[str]) -> list[Traffic]:
+    return [t for r in ranks for t in r.traffic if t.dimension == dimension and t.collective in collectives]
 
 
-def _any(ranks: Sequence[RankWork], collective: str) -> bool:
-    return bool(_dp(ranks, (collective,)))
+def _any(ranks: Sequence[RankWork], collective: str, dimension: str = "dp") -> bool:
+    return bool(_of(ranks, dimension, (collective,)))
 
 
 def _beside(ranks: Sequence[RankWork], collectives: Sequence[str]) -> bool:
-    some = _dp(ranks, collectives)
+    some = _of(ranks, "dp", collectives)
     whole = sum(t.per_step for t in some)
     return bool(some) and sum(t.per_step * t.in_passes_frac for t in some) > whole / 2

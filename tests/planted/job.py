@@ -30,7 +30,7 @@ from tests.planted.answer import CollectiveAnswer, JobAnswer, PipelineAnswer, Ra
 from tests.planted.engine import Engine
 from tests.planted.rank import LaidPass, RankLane, Stretch
 from tests.planted.spec import KINDS, JobSpec
-from tests.planted.step import MESSAGE_BYTES, RankProgram
+from tests.planted.step import MESSAGE_BYTES, RankProgram, message_ns
 from tests.planted.unrecorded import Unrecorded
 
 UTC_ZERO_NS = 1_750_000_000_000_000_000
@@ -145,7 +145,7 @@ def _lay(spec: JobSpec, recorded: Collection[int] | None = None) -> _Laid:
             process = Unrecorded(process.info.pid)
         lanes.append(RankLane(spec, rank, process))
     programs = [RankProgram(lane) for lane in lanes]
-    engine = Engine(pp_transfer_ns=lambda channel: spec.slowed(spec.pp_transfer_ns, channel[:2]))
+    engine = Engine(pp_transfer_ns=lambda channel: spec.slowed(message_ns(spec, channel), channel[:2]))
     engine.run([p.run() for p in programs])
     times = {c: list(zip(m.starts, m.ends, strict=True)) for c, m in engine.channels.items()}
     for program in programs:

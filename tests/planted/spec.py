@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from perfdoc.simulator.captures.timeline import Clock
+from tests.planted.layered import LayeredModel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +84,10 @@ class JobSpec:
     """Whether the capture says which communicator is which group."""
     micro_batch_ranges: bool = True
     """Whether passes of micro-batches are in ranges."""
+    model: LayeredModel | None = None
+    """Passes are layers of this model, and durations, sizes and factors above say nothing of them."""
+    sequences: int = 1
+    """Of a micro-batch of `model`."""
 
     def __post_init__(self) -> None:
         sizes = (self.tp, self.cp, self.dp, self.pp, self.ep, self.vpp, self.micro_batches, self.steps)
@@ -90,6 +95,8 @@ class JobSpec:
             raise ValueError(f"JobSpec: a size of {sizes} is below 1")
         if (self.cp * self.dp) % self.ep:
             raise ValueError(f"JobSpec: ep {self.ep} does not divide cp x dp = {self.cp * self.dp}")
+        if self.model is not None and self.model.layers % (self.pp * self.vpp):
+            raise ValueError(f"JobSpec: {self.model.layers} layers on {self.pp} x {self.vpp} chunks")
         if self.vpp > 1 and (self.pp == 1 or self.micro_batches % self.pp):
             raise ValueError("JobSpec: vpp above 1 needs pp above 1 that divides micro_batches")
         if self.buckets and (self.dp == 1 or self.world_size > self.dp):
@@ -109,8 +116,9 @@ class JobSpec:
     @property
     def has_answer(self) -> bool:
         """Whether it is certain what every nanosecond is. With interleaving, exposed collectives would run
-        beside resident messages: whose time that is, is a matter of definition and no planted truth."""
-        return self.vpp == 1 or self.tp == self.cp == self.ep == 1
+        beside resident messages: whose time that is, is a matter of definition and no planted truth. Where
+        layers are laid, what should run beside communication may start late, if its launch does."""
+        return self.model is None and (self.vpp == 1 or self.tp == self.cp == self.ep == 1)
 
     def computes(self, duration_ns: int) -> int:
         """A kernel of a pass that computes."""

@@ -8,6 +8,7 @@ from perfdoc.simulator.captures.process import Launch
 from tests.planted.engine import Arrival, Channel, Exchange, Post, Program
 from tests.planted.rank import GEMM, LATENCY_NS, RankLane
 from tests.planted.schedule import Pass, order_of, source_of, target_of
+from tests.planted.spec import JobSpec
 from tests.planted.work import MIB, SEND_RECV, Laying, RankWork
 
 MESSAGE_BYTES = 4 * MIB
@@ -18,6 +19,19 @@ _MESSAGE_STREAMS = {
     ("send", "backward"): 42,
     ("recv", "backward"): 43,
 }
+
+
+def message_bytes(spec: JobSpec) -> int:
+    """Of a message between stages: with layers, a rank's part of the activations."""
+    model = spec.model
+    return MESSAGE_BYTES if model is None else model.activation_bytes * spec.sequences // spec.tp
+
+
+def message_ns(spec: JobSpec, channel: Channel) -> int:
+    """From when both sides are there to its end."""
+    if spec.model is None:
+        return spec.pp_transfer_ns
+    return spec.model.transfer_ns(message_bytes(spec), channel[:2])
 
 
 class RankProgram(RankWork):
@@ -79,7 +93,7 @@ class RankProgram(RankWork):
             return
         lane.order_streams(DEFAULT_STREAM, group.stream)
         calls = tuple(("ncclSend", c[1]) if c[0] == lane.rank else ("ncclRecv", c[0]) for c in channels)
-        launch, returned = lane.call_nccl("", group, MESSAGE_BYTES, calls)
+        launch, returned = lane.call_nccl("", group, message_bytes(self.spec), calls)
         start = max(lane.now_ns + self.spec.pp_handover_ns, returned + LATENCY_NS)
         end = yield Exchange(rank=lane.rank, channels=tuple(channels), start_ns=start)
         lane.idle_until(start, returned, group.stream)
@@ -137,7 +151,7 @@ class RankProgram(RankWork):
         lane.order_streams(DEFAULT_STREAM, self._stream(channel))
         sends = channel[0] == lane.rank
         call = ("ncclSend", channel[1]) if sends else ("ncclRecv", channel[0])
-        launch, returned = lane.call_nccl("", group, MESSAGE_BYTES, (call,))
+        launch, returned = lane.call_nccl("", group, message_bytes(self.spec), (call,))
         ready = max(lane.now_ns, returned + LATENCY_NS)
         number = yield Post(rank=lane.rank, channel=channel, ready_ns=ready)
         self.posted.append((channel, number, launch))

@@ -6,6 +6,7 @@ from collections.abc import Generator, Sequence
 
 from perfdoc.simulator.captures.device import DEFAULT_STREAM
 from tests.planted.engine import Join, Request
+from tests.planted.layered import LayeredModel
 from tests.planted.rank import GEMM, LATENCY_NS, NORM, LaidPass, RankLane
 from tests.planted.schedule import Pass
 from tests.planted.spec import COLLECTIVE_LATENCY_NS
@@ -60,7 +61,9 @@ class RankWork:
             if gc is not None and gc.rank == lane.rank and gc.hits(step):
                 lane.hold("gc", gc.extra_ns)
         after_message = lane.last_stream != DEFAULT_STREAM and spec.pp > 1 and spec.vpp == 1
-        if spec.buckets and not what.forward and what.micro_batch == spec.micro_batches - 1:
+        if spec.model is not None:
+            start = yield from self._layers(what, spec.model)
+        elif spec.buckets and not what.forward and what.micro_batch == spec.micro_batches - 1:
             start = yield from self._reduced_backward(duration)
         else:
             start = lane.compute(duration, gap_ns=spec.pp_handover_ns if after_message else 0)
@@ -113,17 +116,68 @@ class RankWork:
             beside = (contended, (GEMM, computes(280_001 * scale)))
             yield from self.collective("dp", operation, 16 * MIB, 230_003 * scale, beside)
 
+    def _layers(self, what: Pass, model: LayeredModel) -> Generator[Request, int, int]:
+        """A pass of layers; its start."""
+        lane, spec = self.lane, self.spec
+        share = spec.sequences / spec.tp
+        output = lane.place.stage == spec.pp - 1 and what.chunk == spec.vpp - 1
+        start = None
+        if output and not what.forward:
+            start = lane.compute(round(model.output_ns[1] * share))
+        for _ in range(model.layers // (spec.pp * spec.vpp)):
+            norm = (NORM, round(model.norm_ns * share))
+            if what.forward:
+                begin = lane.compute(norm[1], name=NORM)
+                yield from self._activations("all_gather", model, ())
+                lane.compute(round(model.forward_ns * share))
+                yield from self._activations("reduce_scatter", model, ())
+            else:
+                half = (GEMM, round(model.backward_ns * share / 2))
+                begin = lane.now_ns
+                yield from self._activations("all_gather", model, (half,))
+                yield from self._activations("reduce_scatter", model, (half,))
+                lane.compute(norm[1], name=NORM)
+            start = begin if start is None else start
+        if output and what.forward:
+            lane.compute(round(model.output_ns[0] * share))
+        assert start is not None
+        return start
+
+    def _activations(self, operation: str, model: LayeredModel, beside: Sequence[tuple[str, int]]) -> Laying:
+        tp = self.spec.tp
+        if tp == 1:
+            for name, duration in beside:
+                self.lane.compute(duration, name=name)
+            return
+        part = model.activation_bytes * self.spec.sequences // tp
+        took = model.transfer_ns(part * (tp - 1), self.lane.groups["tp"].ranks)
+        yield from self.collective("tp", operation, part, took, beside)
+
+    def _replicas(
+        self, operation: str, model: LayeredModel, times: int, beside: Sequence[tuple[str, int]]
+    ) -> Laying:
+        spec, ranks = self.spec, self.lane.groups["dp"].ranks
+        part = times * model.weight_bytes // (spec.tp * spec.pp * len(ranks))
+        yield from self.collective(
+            "dp", operation, part, model.transfer_ns(part * (len(ranks) - 1), ranks), beside
+        )
+
     def optimizer(self) -> Laying:
         """Gradients reduced over dp, their norm over the model's ranks, the update beside a gather."""
         sharded = "dp" in self.lane.groups and not self.spec.buckets
+        model = self.spec.model
         for _ in range(self.spec.buckets if "dp" in self.spec.exposed else 0):
             yield from self.collective("dp", "all_reduce", 16 * MIB, BUCKET_NS)
-        if sharded:
+        if sharded and model is not None:
+            yield from self._replicas("reduce_scatter", model, 2, ())
+        elif sharded:
             yield from self.collective("dp", "reduce_scatter", 48 * MIB, 410_009)
         if "other" in self.lane.groups:
             yield from self.collective("other", "all_reduce", 4, COLLECTIVE_LATENCY_NS)
         update = [(ADAM, 90_001 + 311 * i) for i in range(4)]
-        if sharded:
+        if sharded and model is not None:
+            yield from self._replicas("all_gather", model, 1, update)
+        elif sharded:
             yield from self.collective("dp", "all_gather", 24 * MIB, 300_007, update)
         else:
             for name, duration in update:
@@ -167,7 +221,8 @@ class RankWork:
         for name, duration in () if exposed else beside:
             free = lane.now_ns
             begin = lane.compute(duration, name=name)
-            assert begin == free, "the host fell behind: what should run beside communication started late"
+            on_time = begin == free or self.spec.model is not None
+            assert on_time, "the host fell behind: what should run beside communication started late"
             if name == NORM:
                 lane.norms.append((begin, begin + duration))
         lane.order_streams(group.stream, DEFAULT_STREAM, end)

@@ -197,7 +197,7 @@ def test_latency_and_bandwidth_by_size() -> None:
     assert network.latency_frac["dp"] == pytest.approx(4 * 30_000 / (50_000 + 3 * 130_000))
     assert network.latency_frac["tp"] == pytest.approx(0.1)
     assert network.seen_in == "dp"
-    assert network.takes(300_000, 2) == pytest.approx(2 * (30_000 + 20_000))
+    assert network.takes(300_000) == pytest.approx(30_000 + 20_000)
 
 
 def test_without_sizes_nothing_tells_a_bandwidth() -> None:

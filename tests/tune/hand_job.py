@@ -90,7 +90,6 @@ def job(*, memory_bytes: int | None = None, known: JobFacts | None = None, **val
             made.settings, known, configuration, devices=[device(memory_bytes)], measured=NO_MEMORY
         ),
         mfu=NO_MFU,
-        gpu=None,
         captured=2,
         notes=(),
     )

@@ -18,6 +18,7 @@ from perfdoc.diagnose.framework import in_words_of
 from perfdoc.diagnose.ranks import NO_TRACE
 from perfdoc.results.headline import Framework
 from perfdoc.rules.facts.graphs import launching_ns
+from perfdoc.rules.facts.hardware import gpu_of
 from perfdoc.simulator.job.analysis import ModelledJob, model_job
 from perfdoc.simulator.replay.gains import Gains, WhyNot, no_gains
 from perfdoc.simulator.replay.predict import SplitLedger
@@ -91,7 +92,14 @@ def replays_of(
         gains = no_gains(start_up, _LATER)
     else:
         works = [k.work for k in kept if k.work is not None]
-        model = model_job(works, job.facts, messages_overlap=messages_overlap, why_not=why_not)
+        gpu = gpu_of(next((w.gpu_name for w in works if w.gpu_name), None))
+        model = model_job(
+            works,
+            job.facts,
+            messages_overlap=messages_overlap,
+            domain=None if gpu is None else gpu.nvlink_domain,
+            why_not=why_not,
+        )
         gains, modelled = _with_model(gains, model), model.analysis
     gains = in_words_of(framework, gains)
     return ReplayTopic(replay=_replay(ranks, whole), gains=gains, combined=gains.combined, modelled=modelled)

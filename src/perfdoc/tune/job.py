@@ -43,7 +43,6 @@ class Job:
     configuration: Configuration
     memory: Memory
     mfu: Mfu
-    gpu: Gpu | None
     captured: int
     """Ranks whose passes were measured."""
     notes: tuple[str, ...]
@@ -53,6 +52,11 @@ class Job:
     def base(self) -> JobSettings:
         """As captured."""
         return self.models.model.settings
+
+    @property
+    def nvlink_domain(self) -> int | None:
+        """GPUs of the job in one NVLink domain; None unknown."""
+        return self.models.model.network.domain
 
     @property
     def degrees_known(self) -> bool:
@@ -96,10 +100,11 @@ def job_of(found: Found, *, config: object = None, gpu_memory_bytes: int | None 
     if not works:
         raise UserError(_NO_PASSES)
     known, overlap = configuration.setting(P2P)
+    gpu = gpu_of(next((d.gpu_name for d in job.devices if d.gpu_name), None))
     try:
         settings = captured_settings(works, facts, overlap is True if known else None)
         settings = _with_layers(settings, configuration)
-        models = build_models(works, settings, facts.model)
+        models = build_models(works, settings, facts.model, domain=_domain(gpu, configuration))
     except ValueError as error:
         raise UserError(f"the job cannot be modelled: {error}.") from error
     if models.withheld:
@@ -120,10 +125,23 @@ def job_of(found: Found, *, config: object = None, gpu_memory_bytes: int | None 
             on_host=all(r.on_host for r in measured),
         ),
         mfu=job.mfu,
-        gpu=gpu_of(next((d.gpu_name for d in job.devices if d.gpu_name), None)),
         captured=len(works),
         notes=(*notes, *_missing(facts, settings)),
     )
+
+
+_RACK = 8
+"""Larger domains reach over servers."""
+
+
+def _domain(gpu: Gpu | None, configuration: Configuration) -> int | None:
+    """GPUs of the job in one NVLink domain; None unknown."""
+    if gpu is None or gpu.nvlink_domain is None:
+        return None
+    known, on_server = configuration.setting("nproc_per_node")
+    if known and isinstance(on_server, int) and on_server > 0 and gpu.nvlink_domain <= _RACK:
+        return min(gpu.nvlink_domain, on_server)
+    return gpu.nvlink_domain
 
 
 def _with_layers(settings: JobSettings, configuration: Configuration) -> JobSettings:

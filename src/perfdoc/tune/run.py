@@ -40,7 +40,7 @@ def axes_for(job: Job, only: Sequence[str], fixed: Mapping[str, Value]) -> Axes:
         job.base,
         micro_batch_known=job.facts.micro_batch_sequences is not None,
         reduces=job.models.model.dp is not None and job.models.model.dp.reductions > 0,
-        nvlink_domain=job.gpu.nvlink_domain if job.gpu is not None else None,
+        nvlink_domain=job.nvlink_domain,
         experts=shape.experts if shape is not None else None,
     )
     at = point_of(job.base)

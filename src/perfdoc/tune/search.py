@@ -95,7 +95,8 @@ def allowed(job: Job, point: Point, reasons: Reasons) -> Allowed | None:
         return None
     changes = changes_of(at, point, settings, job.base)
     changes = _with_companions(job, changes)
-    if job.gpu is not None and point.tp > at.tp and not _in_one_domain(job, point.tp):
+    domain = job.nvlink_domain
+    if domain is not None and point.tp > at.tp and domain % point.tp:
         reasons.add("forbidden", f"TP {point.tp} would leave the NVLink domain")
         return None
     if against := check(job.configuration, changes):
@@ -126,14 +127,6 @@ def _with_companions(job: Job, changes: Mapping[str, Value]) -> dict[str, Value]
                 if known and now not in (back, None):
                     found[other] = back
     return found
-
-
-def _in_one_domain(job: Job, tp: int) -> bool:
-    domain = job.gpu.nvlink_domain if job.gpu is not None else None
-    known, on_server = job.setting("nproc_per_node")
-    if known and isinstance(on_server, int) and domain is not None and domain <= on_server * 8:
-        domain = min(domain, on_server) if domain <= 8 else domain
-    return domain is None or (tp <= domain and domain % tp == 0)
 
 
 def search(job: Job, axes: Axes, *, exhaustive_max: int = EXHAUSTIVE_MAX, trials: int = TRIALS) -> Searched:

@@ -1,0 +1,215 @@
+"""Jobs whose every configuration has a true step time, by the planted engine, and what `tune` chooses for them.
+
+The search is the command's own, from captures to the first row. The engine lays each configuration anew from
+the model's layers (tests/planted/layered.py) and shares no code with the job's model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
+
+import msgspec
+
+from perfdoc.diagnose.asked import asked_work
+from perfdoc.knobs.knob import Value
+from perfdoc.profiling.manifest import ModelShape
+from perfdoc.simulator.job.settings import JobSettings
+from perfdoc.traces.job_facts import JobFacts
+from perfdoc.traces.known_models import known_models
+from perfdoc.tune.job import Job
+from perfdoc.tune.result import Settings
+from perfdoc.tune.run import Wanted, axes_for, tune
+from perfdoc.tune.space import MBS, PP, TP, VPP, points, settings_of
+from tests.planted.job import planted_steps
+from tests.planted.layered import LayeredModel
+from tests.planted.spec import JobSpec
+
+_SEQUENCE, _HIDDEN = 1_024, 4_096
+_ROOMY_BYTES = 1 << 50
+"""Memory is not planted, so nothing is left out for it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proof:
+    """A job as it is captured, and the settings that are searched."""
+
+    spec: JobSpec
+    only: tuple[str, ...]
+    fixed: Mapping[str, Value] = field(default_factory=dict)
+
+
+def _spec(model: LayeredModel, **layout: int) -> JobSpec:
+    return JobSpec(model=model, steps=1, **layout)  # type: ignore[arg-type]
+
+
+BUBBLES = _spec(
+    LayeredModel(
+        layers=24, forward_ns=150_000, backward_ns=300_000, output_ns=(120_000, 240_000), weight_bytes=4 << 30
+    ),
+    pp=4,
+    dp=2,
+    micro_batches=4,
+    sequences=4,
+)
+"""8 ranks of a node: 4 stages, few micro-batches."""
+TENSORS = _spec(
+    LayeredModel(
+        layers=16,
+        forward_ns=900_000,
+        backward_ns=1_800_000,
+        output_ns=(700_000, 1_400_000),
+        weight_bytes=2 << 30,
+        across=6.0,
+    ),
+    tp=4,
+    pp=2,
+    dp=2,
+    micro_batches=8,
+    sequences=2,
+)
+"""16 ranks of two nodes: activations gathered and scattered in every layer."""
+REPLICAS = _spec(
+    LayeredModel(
+        layers=32,
+        forward_ns=500_000,
+        backward_ns=1_000_000,
+        output_ns=(600_000, 1_200_000),
+        weight_bytes=16 << 30,
+        across=8.0,
+    ),
+    tp=8,
+    pp=4,
+    dp=2,
+    micro_batches=8,
+    sequences=4,
+)
+"""64 ranks of eight nodes: gradients between nodes, and micro-batches of one sequence are launch-bound."""
+PROOFS: Mapping[str, Proof] = {
+    "8 ranks, bubbles": Proof(spec=BUBBLES, only=(PP, VPP, MBS)),
+    "16 ranks, tensor parallelism": Proof(spec=TENSORS, only=(TP, PP, VPP, MBS)),
+    "64 ranks, replicas": Proof(spec=REPLICAS, only=(PP, VPP, MBS)),
+}
+QUICK = Proof(spec=BUBBLES, only=(PP, VPP))
+"""A part of the first, quickly laid."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What was chosen, and what would have been best."""
+
+    configurations: int
+    best_ns: float
+    best: JobSettings
+    chosen_ns: float
+    chosen: JobSettings
+    predicted_ns: float
+
+    @property
+    def regret_frac(self) -> float:
+        """By how much the choice is truly slower than the best."""
+        return self.chosen_ns / self.best_ns - 1
+
+
+def outcome(proof: Proof, ranks: Collection[int], folder: Path) -> Outcome:
+    """Tune from the captures of these ranks, and look up the true times."""
+    paths = planted_steps(proof.spec, ranks).write(folder)
+    work = replace(asked_work([str(p) for p in paths], replay=False), given=facts_of(proof.spec))
+    wanted = Wanted(
+        work=work,
+        config=None,
+        only=proof.only,
+        fixed=proof.fixed,
+        gpus=None,
+        gpu_memory_bytes=_ROOMY_BYTES,
+        top=1,
+        jobs=1,
+    )
+    job, found = tune(wanted)
+    row = found.rows[-1] if found.rows[-1].gain_ms.mid > 0 else found.rows[0]
+    every = plantable(job, proof)
+    truth = {s: true_ns(proof.spec, s) for s in every}
+    best = min(truth, key=lambda s: truth[s])
+    (chosen,) = (s for s in every if _same(s, row.settings))
+    return Outcome(
+        configurations=len(every),
+        best_ns=truth[best],
+        best=best,
+        chosen_ns=truth[chosen],
+        chosen=chosen,
+        predicted_ns=row.step_ms.mid * 1e6,
+    )
+
+
+def plantable(job: Job, proof: Proof) -> list[JobSettings]:
+    """Every combination of the searched settings that is a job, predicted or not."""
+    found: dict[JobSettings, None] = {}
+    for point in points(axes_for(job, proof.only, proof.fixed)):
+        try:
+            settings = settings_of(job.base, point)
+            spec_with(proof.spec, settings)
+        except ValueError:
+            continue
+        found[settings] = None
+    return list(found)
+
+
+def spec_with(spec: JobSpec, settings: JobSettings) -> JobSpec:
+    """The job with these settings. ValueError where it cannot be laid."""
+    return replace(
+        spec,
+        tp=settings.tp,
+        pp=settings.pp,
+        dp=settings.dp,
+        vpp=settings.vpp,
+        micro_batches=settings.micro_batches,
+        sequences=settings.mbs,
+    )
+
+
+def true_ns(spec: JobSpec, settings: JobSettings) -> float:
+    """The step that the engine lays with these settings."""
+    return _laid_ns(spec_with(spec, settings))
+
+
+@lru_cache(maxsize=None)
+def _laid_ns(spec: JobSpec) -> float:
+    return planted_steps(spec).step_ns
+
+
+def facts_of(spec: JobSpec) -> JobFacts:
+    """As a user gives them."""
+    known = {key: getattr(spec, key) for key in ("world_size", "tp", "cp", "dp", "pp", "ep", "vpp")}
+    return JobFacts(
+        **known,
+        micro_batches=spec.micro_batches,
+        micro_batch_sequences=spec.sequences,
+        global_batch_sequences=spec.sequences * spec.micro_batches * spec.dp,
+        sequence_length=_SEQUENCE,
+        dtype="bf16",
+        model=_shape(spec),
+    )
+
+
+def _shape(spec: JobSpec) -> ModelShape:
+    assert spec.model is not None
+    assert spec.model.activation_bytes == _SEQUENCE * _HIDDEN * 2
+    return msgspec.structs.replace(
+        known_models()["llama3-8b"],
+        name="planted",
+        layers=spec.model.layers,
+        hidden_size=_HIDDEN,
+        sequence_length=_SEQUENCE,
+    )
+
+
+def _same(one: JobSettings, row: Settings) -> bool:
+    return (one.tp, one.pp, one.dp, one.vpp, one.mbs) == (
+        row.tp,
+        row.pp,
+        row.dp,
+        row.vpp,
+        row.micro_batch_size,
+    )
