@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -174,7 +174,7 @@ def true_ns(spec: JobSpec, settings: JobSettings) -> float:
     return _laid_ns(spec_with(spec, settings))
 
 
-@lru_cache(maxsize=None)
+@cache
 def _laid_ns(spec: JobSpec) -> float:
     return planted_steps(spec).step_ns
 
