@@ -6,6 +6,7 @@ stopped         the ranks ended because of it
 done<N>         rank N has done all its work, and only its process has to end
 said-<hash>     a message that a rank has said, so that no other repeats it
 failure.json    which rank failed first, and how
+alive-<who>     locked by `run` or `launcher` for as long as it lives; whoever it started waits for the lock
 
 It lies among the temporary files of the machine, not in the run directory, which several machines may share.
 """
@@ -88,6 +89,24 @@ class LaunchFolder:
                 ranks = [word[5:] for word in variables if word.startswith(b"RANK=")]
                 found[int(entry.name)] = int(ranks[0]) if ranks and ranks[0].isdigit() else None
         return found
+
+    def live_as(self, who: str) -> None:
+        """Hold the lock of `who` until this process ends, however it ends: the kernel lets go of it."""
+        with contextlib.suppress(ImportError, OSError):
+            import fcntl
+
+            held = os.open(self.path / f"alive-{who}", os.O_CREAT | os.O_RDWR, 0o600)
+            fcntl.flock(held, fcntl.LOCK_EX)  # and never closed
+
+    def outlives(self, who: str) -> bool:
+        """Wait until `who` has ended, and say so; False at once where it never lived here."""
+        try:
+            import fcntl
+
+            fcntl.flock(os.open(self.path / f"alive-{who}", os.O_RDONLY), fcntl.LOCK_SH)
+        except (ImportError, OSError):
+            return False
+        return True
 
     def ask_to_stop(self) -> None:
         """Every rank that looks will finish its step, save and end."""

@@ -8,7 +8,8 @@ starts ranks as torchrun does. It differs in three things:
   second signal ends the ranks at once.
 - A rank that fails has said why; what follows is one line, not torchrun's traceback and table
   (PERFDOC_DEBUG=1 shows those).
-- Nothing that it started outlives it.
+- Nothing that it started outlives it, and it does not outlive `perfdoc run`: where that is killed, it stops
+  as if asked to.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import os
 import shutil
 import signal
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from types import FrameType
@@ -30,6 +32,8 @@ from perfdoc.trainer.end import EXIT_BAD_INPUT, EXIT_CONSEQUENCE, EXIT_FAILED, E
 SAME_SIGNAL_S = 1.0
 """A signal this soon after another is the same one: a batch system sends it to every process of a job, and
 `perfdoc run` passes on its own."""
+LAST_STEP_S = 120.0
+"""For a last step and its checkpoint, where nobody is left to give a second signal."""
 QUIET = {"LOGLEVEL": "CRITICAL", "TORCH_CPP_LOG_LEVEL": "ERROR", "KINETO_LOG_LEVEL": "6"}
 """Variables for torchrun's loggers, for warnings of torch's C++ side (a store that has gone when a run is
 over is told with a stack of addresses), and for the PyTorch profiler's progress. Set unless they are set."""
@@ -77,7 +81,9 @@ def main(arguments: list[str]) -> int:
     if (launch := LaunchFolder.of()) is None:
         launch = own = LaunchFolder.make()
         launch.name_in(os.environ)
+    launch.live_as("launcher")
     Stopper(launch).listen()
+    threading.Thread(target=stop_with_run, args=(launch,), daemon=True).start()
     try:
         code = _run_torchrun(arguments, launch)
         return EXIT_INTERRUPTED if launch.stopped() else code
@@ -88,6 +94,15 @@ def main(arguments: list[str]) -> int:
         clear_up(launch)
         if own is not None:
             shutil.rmtree(own.path, ignore_errors=True)
+
+
+def stop_with_run(launch: LaunchFolder) -> None:
+    """Stop as if asked to where `perfdoc run` ends first, which only a SIGKILL makes it do."""
+    if launch.outlives("run"):
+        say("perfdoc run was killed")
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(LAST_STEP_S)
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _run_torchrun(arguments: list[str], launch: LaunchFolder) -> int:

@@ -1,16 +1,17 @@
 """One rank's process: `torchrun --nproc-per-node 2 -m perfdoc.trainer.main --config resolved.json`.
 
 Nothing heavy is imported before the environment's knobs are set; and saving a checkpoint starts helper
-processes
-that import this module again, hence the guard at the end.
+processes that import this module again, hence the guard at the end.
 """
 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import os
 import signal
 import sys
+import threading
 from pathlib import Path
 from typing import NoReturn
 
@@ -43,6 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Train as one rank of the group that torchrun started (or alone); returns the exit code."""
     if (launch := LaunchFolder.of()) is not None:
         launch.register(int(os.environ.get("RANK", "0")))
+        threading.Thread(target=end_with_launcher, args=(launch,), daemon=True).start()
     parser = argparse.ArgumentParser(prog="perfdoc.trainer.main", description=__doc__)
     parser.add_argument(
         "--config", required=True, help="resolved.json, a configuration's name, or a .yaml file"
@@ -73,6 +75,16 @@ def main(arguments: list[str] | None = None) -> int:
 
     reason = given.profiler_reason or ("asked for" if given.profiler != "none" else "not asked for")
     return run_rank(resolved, given.out, Profiling(profiler=given.profiler, reason=reason, window=window))
+
+
+def end_with_launcher(launch: LaunchFolder) -> None:
+    """A rank whose launcher was killed would train on, and delete checkpoints that another run needs."""
+    if launch.outlives("launcher"):
+        if launch.is_first_to_say("launcher"):
+            os.write(2, b"perfdoc: the launcher was killed, so its ranks end\n")
+        for child in multiprocessing.active_children():  # the checkpoint's server process would live on
+            child.kill()
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def leave(code: int) -> NoReturn:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from perfdoc.profiling.launch_folder import words_of
 from perfdoc.profiling.run_directory import RunDirectory
 from tests.cli.running import ENDLESS, PLANT, SMALL, Running, needs_training
 from tests.command import perfdoc
@@ -166,3 +167,44 @@ def test_a_fresh_run_leaves_other_checkpoints_alone(tmp_path: Path) -> None:
         "Give another folder, or go on from there with checkpoint.load=saved.\n"
     )
     assert not (tmp_path / "out").exists()
+
+
+def launcher_of(run: Running) -> int:
+    """The process that `perfdoc run` started."""
+    (pid,) = (
+        int(entry.name)
+        for entry in Path("/proc").iterdir()
+        if entry.name.isdecimal()
+        and b"perfdoc.trainer.launcher" in words_of(int(entry.name), "cmdline")[:4]
+        and str(run.folder.parent) in str((entry / "cwd").readlink())
+    )
+    return pid
+
+
+def test_ranks_end_with_a_launcher_that_is_killed(tmp_path: Path) -> None:
+    needs_training()
+    run = Running.start(tmp_path, *ENDLESS, *SAVING, "--profiler", "none")
+    run.wait_for_steps(12)
+    os.kill(launcher_of(run), signal.SIGKILL)
+    assert run.survivors() == []
+    ended = run.end()
+    assert ended.code not in (0, 130)
+    assert "perfdoc: the launcher was killed, so its ranks end" in ended.lines
+    assert manifest(tmp_path)[0] == "failed"
+    last = saved(tmp_path)[-1]
+    assert ended.lines[-1].endswith(f"last checkpoint saved/step_{last:08d}")
+    assert resumed(tmp_path) == last + 1
+
+
+def test_a_run_that_is_killed_stops_as_if_asked_to(tmp_path: Path) -> None:
+    needs_training()
+    run = Running.start(tmp_path, *ENDLESS, "save=saved", "--profiler", "none")
+    run.wait_for_steps(3)
+    os.kill(run.process.pid, signal.SIGKILL)
+    assert run.survivors(wait_s=60) == []
+    assert run.end().lines[1:3] == [
+        "perfdoc: perfdoc run was killed",
+        "perfdoc: stopping after this step; a second signal ends it at once",
+    ]
+    (done,) = saved(tmp_path)
+    assert resumed(tmp_path) == done + 1

@@ -8,13 +8,14 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from perfdoc.profiling.environment import name_command
 from perfdoc.profiling.errors import CaptureError
-from perfdoc.profiling.launch_folder import Failure, LaunchFolder
+from perfdoc.profiling.launch_folder import Failure, LaunchFolder, kill
 from perfdoc.profiling.manifest import Manifest
 from perfdoc.profiling.nsys.collect import CollectedReport, collect_reports, last_words, reported_ranks
 from perfdoc.profiling.run_directory import RunDirectory
@@ -22,6 +23,8 @@ from perfdoc.run.prepare import Plan, RunError
 from perfdoc.trainer.end import EXIT_FAILED
 
 EXIT_STOPPED = 130
+_ORPHANS_S = 20.0
+"""For reports that nsys writes of ranks that have ended."""
 _STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -39,6 +42,7 @@ class Outcome:
 def train(command: Sequence[str], *, debug: bool = False) -> Outcome:
     """Run the launcher's line to its end. Raises OSError where it cannot be started."""
     launch = LaunchFolder.make()
+    launch.live_as("run")
     try:
         environment = dict(os.environ)
         launch.name_in(environment)
@@ -46,6 +50,8 @@ def train(command: Sequence[str], *, debug: bool = False) -> Outcome:
         if debug:
             environment["PERFDOC_DEBUG"] = "1"
         code = _wait(command, environment)
+        if code < 0:
+            _clear_up(launch)
         return Outcome(
             code=EXIT_STOPPED if launch.stopped() else code,
             ranks=tuple(launch.ranks()),
@@ -53,6 +59,15 @@ def train(command: Sequence[str], *, debug: bool = False) -> Outcome:
         )
     finally:
         shutil.rmtree(launch.path, ignore_errors=True)
+
+
+def _clear_up(launch: LaunchFolder) -> None:
+    """End what a killed launcher left behind. Its ranks end by themselves, and their nsys after them."""
+    give_up = time.monotonic() + _ORPHANS_S
+    while (left := launch.processes()) and time.monotonic() < give_up:
+        time.sleep(0.1)
+    for pid in left:
+        kill(pid)
 
 
 def _wait(command: Sequence[str], environment: Mapping[str, str]) -> int:
