@@ -59,8 +59,8 @@ def offloaded_layers_return_late(folder: Path) -> Case:
 
 @example("PD208")
 def losses_are_read_in_the_step(folder: Path) -> Case:
-    """steps of 200 µs: `.item()` waits for a kernel of 100 µs, then the host launches three of 10 µs, one every
-    30 µs."""
+    """steps of 200 µs: `.item()` waits for a kernel of 100 µs, then the host launches three of 10 µs, one
+    every 30 µs."""
     return case_of(folder, drained(steps=2))
 
 
