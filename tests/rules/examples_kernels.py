@@ -48,7 +48,7 @@ def gemms_in_fp32(folder: Path) -> Case:
 
 @example("PD408")
 def parameters_one_by_one(folder: Path) -> Case:
-    """steps of 1 ms of plain PyTorch; Adam runs 8 kernels of 2 µs for each of 10 parameters, every 5 µs one."""
+    """steps of 1 ms of plain PyTorch; Adam runs 8 kernels of 2 µs for each of 10 parameters, 5 µs apart."""
     return given(case_of(folder, stepping(*ADAM, range_name="Optimizer.step#AdamW.step")), None)
 
 
