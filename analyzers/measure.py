@@ -22,6 +22,7 @@ from perfdoc.analyzers.device.ranks import marked_ranks, with_marked_ranks
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.device.window import WindowRequest, find_window
 from perfdoc.analyzers.host.capture_cost import slowed_by
+from perfdoc.analyzers.host.without_gpu import host_contents
 from perfdoc.analyzers.kernel_class.classify import GIVEN, KernelKinds, classify_kernels
 from perfdoc.analyzers.measure_device import Also, RankMeasurement, measure_device
 from perfdoc.results.headline import Framework
@@ -197,6 +198,7 @@ def measure_trace(
             "holds no GPU kernels.",
             "Capture with the GPU traced (torch.profiler: activities=[ProfilerActivity.CPU, "
             "ProfilerActivity.CUDA]; nsys: --trace=cuda,nvtx).",
+            tuple(host_contents(trace).words),
         )
     if request.bounds_ns is not None and not any(_meets(r) for r in ranks):
         raise TraceError(

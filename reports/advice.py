@@ -10,6 +10,8 @@ from perfdoc.results import Advice, Gain, RuleResult, WorstInstance, figures
 from perfdoc.results.names import prose, shorten
 
 _MS_NS = 1e6
+PYTORCH = "pytorch"
+"""Dialect of advice in the words of PyTorch, which has no settings of these names."""
 MINUS = "\N{MINUS SIGN}"
 """Before what a change saves."""
 _WHY_LIMIT = 160
@@ -44,13 +46,16 @@ def gain_words(gain: Gain | None, per: Literal["step", "window"] = "step") -> st
 
 def change_title(advice: Advice) -> str:
     """`knob: now → then`; `knob: then, if not set already` for advice that nobody knows to be new."""
-    change = shorten(advice.to_value, 48)
-    if advice.from_value is not None:
+    own = advice.dialects.get(PYTORCH)
+    change = shorten(advice.to_value, 48) if own is None else shorten(own, 120)
+    if advice.from_value is not None and own is None:
         change = f"{shorten(advice.from_value, 48)} → {change}"
     if advice.if_unset == [advice.knob]:
         change += ", if not set already"
-    elif advice.if_unset:
+    elif advice.if_unset and own is None:
         change += f", if not set already: {shorten(', '.join(advice.if_unset), 96)}"
+    if own is not None:
+        return change
     return f"{shorten(advice.knob, 64)}: {change}"
 
 

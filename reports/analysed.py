@@ -57,7 +57,13 @@ def _capture(ranks: Sequence[Rank]) -> str:
     start_ups = [rank.window.start_up for rank in ranks]
     after = any(start_up is not None and start_up.left_out for start_up in start_ups)
     what = "what follows start-up" if after else "the whole capture"
-    return f"{what} ({_NO_STEPS})" if not all(r.window.reason.startswith("given") for r in ranks) else what
+    if all(r.window.reason.startswith("given") for r in ranks):
+        return what
+    proposed = next((r.window.proposals[0] for r in ranks if r.window.proposals), None)
+    if proposed is None:
+        return f"{what} ({_NO_STEPS})"
+    names = " + ".join(f"`{shorten(name, 48)}`" for name in proposed.names[:3])
+    return f"{what} ({_NO_STEPS}; {names} could: {shorten(proposed.option, 96)})"
 
 
 def _user(ranks: Sequence[Rank]) -> str:

@@ -48,6 +48,8 @@ def _time_figure(ranks: Sequence[Rank]) -> Figure:
     steps = [step.duration_ns for rank in ranks for step in rank.window.step_list]
     if steps and kinds == ["steps"]:
         middle, mean = median_low(steps), round(fmean(steps))
+        if len(ranks) > 1 and all(rank.window.steps == 1 for rank in ranks):
+            return _one_step(ranks, mean)
         notes = [f"median of {plural(len(steps), 'step')}" + ("" if len(ranks) == 1 else " over all ranks")]
         other = f"mean {duration(mean)}" if apart(middle, mean) else ""
         notes += [f"{other} (shares are of it)"] if other else []
@@ -79,6 +81,15 @@ def _time_figure(ranks: Sequence[Rank]) -> Figure:
     if duration(min(lengths)) != duration(longest):
         notes.append(f"longest rank; shortest {duration(min(lengths))}")
     return Figure(label="Window", value=duration(longest), notes=notes, key="", ns=longest, known=True)
+
+
+def _one_step(ranks: Sequence[Rank], mean_ns: int) -> Figure:
+    """One step that each rank begins and ends for itself: its mean, which shares are of."""
+    lengths = [rank.window.duration_ns for rank in ranks]
+    notes = [f"one step, mean of {len(ranks)} ranks (shares are of it)"]
+    if duration(min(lengths)) != duration(max(lengths)):
+        notes.append(f"ranks {duration(min(lengths))} to {duration(max(lengths))}")
+    return Figure(label="Step time", value=duration(mean_ns), notes=notes, key="", ns=mean_ns, known=True)
 
 
 _WINDOW_WORDS = {
@@ -217,9 +228,30 @@ def outlook(diagnosis: Diagnosis) -> str:
     first = next((row for row in ranking(diagnosis) if row.sized), None)
     said = "" if first is None else _first(first, diagnosis)
     together = _together(diagnosis)
-    if not together and not any(row.row.kind == "predicted" for row in ranking(diagnosis)):
+    if not together and first is None:
         together = _nothing_gained(diagnosis)
     return " ".join(words for words in (said, together) if words)
+
+
+def opening_words(diagnosis: Diagnosis) -> tuple[str, str]:
+    """(the page's first sentence, what stands below it). The largest finding comes first where it is more
+    than any loss that the verdict names; else the verdict does."""
+    first = next((row for row in ranking(diagnosis) if row.sized), None)
+    said = "" if first is None else _first(first, diagnosis)
+    if first is None or not said or (first.row.gain_frac or 0.0) <= _largest_loss(diagnosis):
+        return diagnosis.verdict, outlook(diagnosis)
+    return said, " ".join(w for w in (diagnosis.verdict, _together(diagnosis)) if w)
+
+
+def _largest_loss(diagnosis: Diagnosis) -> float:
+    """Of the windows: idle time, exposed communication or copies, whichever is most; 1 where it is not
+    known."""
+    ranks = diagnosis.ranks
+    whole = sum(rank.ledger_ns.total for rank in ranks)
+    if not whole or any(rank.events.work_missing or rank.window.runs_once for rank in ranks):
+        return 1.0
+    values = family_values(total_values(diagnosis))
+    return max(ns for family, ns in values.items() if family != "compute") / whole
 
 
 def _first(first: Ranked, diagnosis: Diagnosis) -> str:
@@ -230,7 +262,8 @@ def _first(first: Ranked, diagnosis: Diagnosis) -> str:
     if first.row.kind == "bound":
         most = rough(gain.high_ms or 0.0)
         of = _share_of(gain.high_ms, first.row.gain_frac, first.row.gain_per, diagnosis)
-        return f"Largest finding: {first.title}{code}, at most {most}{of}; an upper bound, not predicted."
+        why = f": {prose(first.rules[0].reason, 200)}" if first.rules and first.rules[0].reason else ""
+        return f"{opening(first.title)}{code}{why}; saves at most {most}{of}: an upper bound, not predicted."
     note = "" if first.row.exact else f"; {INEXACT}"
     of = _share_of(gain.mid_ms, first.row.gain_frac, first.row.gain_per, diagnosis)
     saves = f"{MINUS}{_band(gain, first.row.gain_per)}{of}"
@@ -285,7 +318,9 @@ def _nothing_gained(diagnosis: Diagnosis) -> str:
     both, gains = diagnosis.combined, diagnosis.analyses.gains
     if both is None or both.accepted or both.gain is not None or gains.state != "measured":
         return ""
-    tried = [p for p in diagnosis.analyses.gains.predictions if p.gain.is_predicted]
+    if any(rank.host.graphs.whole_graphs for rank in diagnosis.ranks):
+        return ""  # what they hide was not simulated
+    tried = [p for p in diagnosis.analyses.gains.predictions if p.gain.is_predicted and not p.left_out]
     if not tried:
         return ""
     if len(tried) == 1:
@@ -306,4 +341,7 @@ def _base(step_ns: float, of: str, diagnosis: Diagnosis) -> str:
         return f"the {of}"
     free = diagnosis.analyses.step_times.unprofiled is not None
     which = "mean" if not apart(fmean(shown), step_ns) else "unprofiled" if free else "replayed"
+    each = [rank.window.duration_ns / max(rank.window.steps, 1) for rank in diagnosis.ranks]
+    if which == "replayed" and not apart(max(each), step_ns):
+        which = "longest rank's"
     return f"the {which} step ({rough(step_ns / 1e6)})"

@@ -162,7 +162,7 @@ def render_html(diagnosis: Diagnosis) -> str:
             source=summary.source_line(diagnosis),
             figures=headline.verdict_figures(diagnosis),
             shares=headline.share_figures(diagnosis),
-            outlook=headline.outlook(diagnosis),
+            first_words=headline.opening_words(diagnosis),
             analysed=analysed_line(diagnosis),
             next_capture=next_capture(diagnosis),
             against=headline.against_lines(diagnosis),

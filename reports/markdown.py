@@ -192,9 +192,9 @@ def _to_do(diagnosis: Diagnosis) -> list[str]:
 def render_markdown(diagnosis: Diagnosis) -> str:
     """The diagnosis in short, as GitHub's Markdown, ending with a newline: verdict, headline figures, rules,
     shares per rank (the eight longest), communication; folded: the analyses, top kernels, what is missing."""
-    lines = [f"## {sentence(diagnosis.verdict)}", ""]
-    if promised := headline.outlook(diagnosis):
-        lines += [escape(promised), ""]
+    first, below = headline.opening_words(diagnosis)
+    lines = [f"## {sentence(first)}", ""]
+    lines += [sentence(below), ""] if below else []
     lines += [escape(summary.source_line(diagnosis)), ""]
     if stretch := analysed_line(diagnosis):
         lines += [sentence(stretch), ""]

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from perfdoc.reports.advice import excluding, gain_words, related_words
+from perfdoc.reports.advice import PYTORCH, excluding, gain_words, related_words
 from perfdoc.reports.ranking import INEXACT, Ranked, gain_figures, ranking, trifles_in
 from perfdoc.results import Advice, Combined, Diagnosis, Gain, Prediction, RuleResult
 from perfdoc.results.figures import UNKNOWN, plural, share
@@ -18,6 +18,7 @@ DIALECT_TITLES = {
     "megatron_lm": "Megatron-LM",
     "nemo": "NeMo",
     "verl": "verl",
+    "pytorch": "PyTorch",
     "env": "environment",
     "perfdoc": "perfdoc run",
 }
@@ -160,8 +161,12 @@ def _effort(rule: RuleResult) -> str:
 def action_of(rule: RuleResult) -> str:
     """What to do first, in the imperative: the first setting that is allowed, else what the rule advises."""
     allowed = _allowed(rule)
+    if allowed and (own := allowed[0].dialects.get(PYTORCH)) is not None:
+        return f"Use `{shorten(own, 120)}`."
     if allowed:
         return f"Set `{shorten(allowed[0].knob, 64)}` to `{shorten(allowed[0].to_value, 48)}`."
+    if rule.action:
+        return f"{shorten(rule.action)}."
     if rule.remedy:
         return _SENTENCE_END.split(prose(rule.remedy, 400), maxsplit=1)[0]
     return f"Investigate: {shorten(rule.title)}"

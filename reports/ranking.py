@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from perfdoc.reports.advice import rough
+from perfdoc.reports.sections.section import opening
 from perfdoc.results import Diagnosis, Gain, Opportunity, Prediction, RuleResult
 from perfdoc.results.figures import UNKNOWN, share
 from perfdoc.results.names import shorten
@@ -32,12 +33,18 @@ class Ranked:
 
     @property
     def title(self) -> str:
-        """The simulated change, else what was found; both where the change has open conditions."""
+        """What to do: the simulated change, else what the rule advises; both where the change has open
+        conditions."""
         if self.prediction is None:
-            return shorten(self.rules[0].title) if self.rules else shorten(self.row.key, 96)
+            return (
+                shorten(self.rules[0].action or self.rules[0].title)
+                if self.rules
+                else shorten(self.row.key, 96)
+            )
         change = shorten(self.prediction.change, 96)
-        found = f"{shorten(self.rules[0].title)}: " if self.rules and self.row.conditions else ""
-        return f"{found}{change}"
+        if not self.rules or not self.row.conditions:
+            return change
+        return f"{shorten(self.rules[0].action or self.rules[0].title)}: {change}"
 
     @property
     def provided(self) -> str:
@@ -137,7 +144,7 @@ def notes_on(ranked: Ranked) -> list[str]:
     return [*found, "under conditions"] if ranked.row.conditions else found
 
 
-TABLE_HEAD = ("saves", "share", "band", "rule", "change or finding")
+TABLE_HEAD = ("saves", "share", "band", "rule", "what to do")
 TABLE_ALIGN = "rrlll"
 
 
@@ -150,7 +157,7 @@ def row_cells(ranked: Ranked) -> list[str]:
         "" if frac is None or figure == UNKNOWN else share(frac),
         band or ("" if figure == UNKNOWN else "upper bound"),
         ", ".join(shorten(rule.code, 48) for rule in ranked.rules) or UNKNOWN,
-        ranked.title + "".join(f"; {note}" for note in notes_on(ranked)),
+        opening(ranked.title) + "".join(f"; {note}" for note in notes_on(ranked)),
     ]
 
 
@@ -159,7 +166,7 @@ def without_figure(ranked: Sequence[Ranked]) -> str:
     names = [
         f"{shorten(r.rules[0].code, 48)} {r.title}" for r in ranked if r.leads and not r.sized and r.rules
     ]
-    return f"Found, without a figure: {', '.join(names)}." if names else ""
+    return f"Also to do, without a figure: {'; '.join(names)}." if names else ""
 
 
 def conditions_in(ranked: Sequence[Ranked]) -> str:

@@ -268,9 +268,10 @@ def render_text(diagnosis: Diagnosis, *, width: int = 100, colour: bool = False)
     """
     page = _Page(max(40, width), colour)
     labels = summary.rank_labels(diagnosis.ranks)
-    page.lines += [page.paint(line, "head") for line in paragraph(prose(diagnosis.verdict), width=page.width)]
-    if promised := headline.outlook(diagnosis):
-        page.say(promised, "")
+    first, below = headline.opening_words(diagnosis)
+    page.lines += [page.paint(line, "head") for line in paragraph(prose(first), width=page.width)]
+    if below:
+        page.say(prose(below), "")
     page.say(summary.source_line(diagnosis), "")
     if stretch := analysed_line(diagnosis):
         page.say(stretch, "")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Literal
 
 from perfdoc.results.quality import Measured, State
 
@@ -124,6 +125,26 @@ class UnfusedPattern:
 
 
 @dataclass(frozen=True, kw_only=True)
+class OptimizerLoop:
+    """An optimizer step that updates one parameter after the other, with several small kernels for each."""
+
+    evidence: Literal["none", "range", "sequence"] = "none"
+    """How it is known: a range around the launches, or the kernels' sequence. none: no such loop was seen."""
+    stretches: int = 0
+    """Uninterrupted runs of such kernels inside the window."""
+    kernels: int = 0
+    """Small kernels in them."""
+    kernels_ns: int = 0
+    """Their durations, clipped to the window."""
+    idle_ns: int = 0
+    """The device's idle time between the first and the last kernel of each."""
+    kernels_per_tensor: int | None = None
+    """None where the sequence does not tell."""
+    names: list[str] = field(default_factory=list)
+    """The most frequent functions."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class KernelPartsAnalysis(Measured):
     """Kernel time of one device by part of the model, inside the window.
 
@@ -161,3 +182,5 @@ class KernelPartsAnalysis(Measured):
     """Share of tokens that are padding."""
     padding_reason: str
     unfused: list[UnfusedPattern]
+    optimizer: OptimizerLoop = field(default_factory=OptimizerLoop)
+    """An optimizer step that loops over the parameters."""

@@ -93,6 +93,8 @@ class RuleResult:
     evidence: list[Evidence]
     remedy: str
     """What to do about it; empty unless the rule fires."""
+    action: str = ""
+    """The same in a few words, in the imperative; empty where the rule has none."""
     advice: list[Advice] = field(default_factory=list)
     """Settings, best first; empty unless the rule fires."""
     gain: Gain | None = None

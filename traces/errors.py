@@ -18,13 +18,24 @@ class TraceError(ValueError):
         self.remedy = remedy
         super().__init__(f"{self.path}: {what}" + (f" {remedy}" if remedy else ""))
 
-    def __reduce__(self) -> tuple[type[TraceError], tuple[str, str, str]]:
+    def __reduce__(self) -> tuple[type[TraceError], tuple[object, ...]]:
         """Exceptions travel from worker processes by their constructor's arguments."""
         return type(self), (self.path, self.what, self.remedy)
 
 
 class NoGpuActivityError(TraceError):
-    """A whole and readable capture in which no GPU did anything: of one rank among many, a gap to report."""
+    """A whole and readable capture in which no GPU did anything: of one rank among many, a gap to report.
+
+    holds: what it shows instead, a line each.
+    """
+
+    def __init__(self, path: Path | str, what: str, remedy: str = "", holds: tuple[str, ...] = ()) -> None:
+        super().__init__(path, what, remedy)
+        self.holds = holds
+
+    def __reduce__(self) -> tuple[type[TraceError], tuple[object, ...]]:
+        """With what it holds."""
+        return type(self), (self.path, self.what, self.remedy, self.holds)
 
 
 def require_regular(path: Path) -> None:

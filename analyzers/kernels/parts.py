@@ -23,6 +23,7 @@ from perfdoc.analyzers.kernels.attribution import (
     said_of_launches,
 )
 from perfdoc.analyzers.kernels.fusion import find_unfused
+from perfdoc.analyzers.kernels.optimizer import optimizer_loop
 from perfdoc.analyzers.kernels.part_names import PARTS
 from perfdoc.analyzers.kernels.spans import find_lanes
 from perfdoc.analyzers.kernels.totals import sum_by
@@ -85,6 +86,7 @@ def kernel_parts(view: DeviceView) -> KernelPartsAnalysis:
         padding_frac=None,
         padding_reason="a capture does not say how many tokens of a batch are padding",
         unfused=find_unfused(view, rows, duration, context.accumulates),
+        optimizer=optimizer_loop(view, rows, duration, context.phase, classes),
     )
 
 

@@ -13,11 +13,13 @@ from perfdoc.rules.engine.needs import WINDOW, applies, given
 from perfdoc.rules.engine.rule import Level, Meta, Verdict
 from perfdoc.rules.engine.worst import worst_exposed
 from perfdoc.rules.facts.exposed import MIN_FRAC, exposed_ns, transfer_ns
+from perfdoc.rules.facts.framework import framework_of_job
 from perfdoc.rules.facts.messages import Messages, message_evidence, messages
 
 META = Meta(
     code="PD100",
     title="Exposed communication",
+    action="Overlap communication, or send it in larger messages",
     why="Communication beside no compute lengthens the step, whichever parallelism it serves. The collective "
     "and the size of its messages tell what hides it; the dimension, where it is known, tells the setting.",
     sources=("DESIGN section 3",),
@@ -119,25 +121,34 @@ def _reason(found: Sequence[Messages], elsewhere: str) -> str:
 
 def _remedies(case: Case, found: Sequence[Messages]) -> list[str]:
     """What hides or shortens each collective, whichever dimension it serves."""
+    names = _MEGATRONS if framework_of_job(case.captures, case.configuration) == "megatron" else _NO_NAMES
     parts = [
         f"The {m.count:,.0f} {m.words} operations a {case.unit} are mostly small and cost their latency: "
-        "send them as few large ones (gradients in buckets: DDP's bucket_cap_mb, Megatron's bucket_size; "
+        "send them as few large ones (gradients in buckets: DDP's bucket_cap_mb{names['buckets']}; "
         "several tensors in one call or one flat tensor)."
         for m in found
         if m.are_many_small
     ]
     kinds = {m.collective for m in found}
-    parts += [text for of, text in _OVERLAPS if kinds & of]
+    parts += [text.format_map(names) for of, text in _OVERLAPS if kinds & of]
     return parts
 
 
+_MEGATRONS = {
+    "buckets": ", Megatron's bucket_size",
+    "gradients": "; overlap_grad_reduce",
+    "weights": "; overlap_param_gather",
+    "products": " (tp_comm_overlap)",
+}
+"""What the settings are called; in other frameworks' jobs these names say nothing."""
+_NO_NAMES = dict.fromkeys(_MEGATRONS, "")
 _OVERLAPS = (
     (
         frozenset(("all_reduce", "reduce_scatter", "all_gather", "reduce", "")),
         "If it is not done already, launch each collective as soon as its input is ready, on a stream of its "
         "own, and wait for it only where its result is used: gradients during the backward pass "
-        "(overlap_grad_reduce; DDP's and FSDP's own), weights before the layer that needs them "
-        "(overlap_param_gather; FSDP's prefetch), tensor parallelism inside its GEMMs (tp_comm_overlap).",
+        "(DDP's and FSDP's own{gradients}), weights before the layer that needs them (FSDP's "
+        "prefetch{weights}), tensor parallelism inside its GEMMs{products}.",
     ),
     (
         frozenset(("all_to_all", "dispatch", "combine")),

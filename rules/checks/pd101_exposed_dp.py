@@ -23,6 +23,7 @@ from perfdoc.rules.facts.precision import fp8_gather
 META = Meta(
     code="PD101",
     title="Exposed data-parallel communication",
+    action="Overlap data-parallel communication with compute",
     why="Gradient reduction can overlap with the backward pass, the weights all-gather with the forward "
     "pass. What stays exposed lengthens every step, on every rank.",
     sources=("seed 000", "seed 001", "seed 003"),

@@ -19,6 +19,7 @@ from perfdoc.rules.facts.gradient_sums import (
 META = Meta(
     code="PD102",
     title="16-bit gradient reduction over many ranks",
+    action="Reduce gradients in FP32",
     why="Each addition along a ring rounds to 8 bits of mantissa: over a hundred ranks or more small "
     "gradients are lost. This shows as a drifting loss curve, not as time.",
     sources=("seed 000", "seed 001", "seed 003"),

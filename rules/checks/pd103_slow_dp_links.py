@@ -22,6 +22,7 @@ from perfdoc.rules.facts.links import Link, reached_gbps, usual_link
 META = Meta(
     code="PD103",
     title="Low bus bandwidth of data-parallel collectives",
+    action="Raise the bus bandwidth of data-parallel collectives",
     why="Exposed collectives far below the links' bandwidth lose time to latency, to one flat ring over all "
     "nodes or to unaligned message sizes, not to the number of bytes.",
     sources=("seed 000", "seed 001", "seed 003"),

@@ -24,6 +24,7 @@ def _no_cost(case: Case) -> Missing | None:
 META = Meta(
     code="PD110",
     title="SM contention between norm kernels and communication",
+    action="Keep communication off the SMs of norm kernels",
     why="Norm kernels that launch one block per SM cannot finish before communication frees its SMs: short "
     "kernels take as long as a collective.",
     sources=("seed 000", "seed 001"),

@@ -27,6 +27,7 @@ from perfdoc.rules.facts.shapes import shapes_change
 META = Meta(
     code="PD111",
     title="Exposed tensor-parallel communication",
+    action="Overlap tensor-parallel communication with GEMMs",
     why="Every layer all-gathers and reduce-scatters activations between its GEMMs. What does not overlap "
     "with a GEMM is exposed in each layer, forward and backward.",
     sources=("seed 000", "seed 001", "seed 003", "seed 004"),

@@ -36,6 +36,7 @@ def _no_queues(case: Case) -> Missing | None:
 META = Meta(
     code="PD112",
     title="CUDA_DEVICE_MAX_CONNECTIONS prevents overlap",
+    action="Change CUDA_DEVICE_MAX_CONNECTIONS",
     why="With one hardware queue kernels start in launch order, so a collective is not delayed behind the "
     "GEMM that it should overlap with. With several, streams are independent, as FSDP's weights all-gathers "
     "and overlapped expert parallelism need. The wrong number silently prevents an overlap.",

@@ -36,6 +36,7 @@ def _not_compared(case: Case) -> Missing | None:
 META = Meta(
     code="PD113",
     title="GEMMs slowed by concurrent communication",
+    action="Give communication fewer SMs beside GEMMs",
     why="Communication kernels take SMs from the GEMM that hides them: beyond some number the GEMM loses "
     "more than the transfer gains.",
     sources=("seed 000", "seed 001"),

@@ -42,6 +42,7 @@ def _placed_otherwise(case: Case) -> Missing | None:
 META = Meta(
     code="PD115",
     title="Communication groups across NVL72 racks",
+    action="Keep communication groups within an NVL72 rack",
     why="A group with one rank in the next rack runs at network speed instead of NVLink speed, and delays "
     "all that wait for it.",
     sources=("seed 000", "seed 001", "seed 002"),

@@ -35,6 +35,7 @@ def _not_offloaded(case: Case) -> Missing | None:
 META = Meta(
     code="PD116",
     title="Offload copies contending with network traffic on Grace",
+    action="Keep offload copies off the network's path",
     why="If NCCL reaches the network cards through host-memory buffers, its traffic and the offloaded "
     "activations share one link.",
     sources=("seed 000", "seed 001"),

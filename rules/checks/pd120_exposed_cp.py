@@ -24,6 +24,7 @@ from perfdoc.rules.facts.exposed import ceiling_of_transfer, communication, judg
 META = Meta(
     code="PD120",
     title="Exposed context-parallel communication",
+    action="Hide context-parallel communication behind attention",
     why="Ranks that share a sequence exchange keys and values. A ring (p2p) overlaps with attention if each "
     "piece of attention takes longer than the transfer of the next; all-gather and all-to-all (a2a) run "
     "before attention, exposed.",

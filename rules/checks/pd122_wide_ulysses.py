@@ -15,6 +15,7 @@ from perfdoc.rules.facts.exposed import exposed_ns
 META = Meta(
     code="PD122",
     title="Ulysses degree above key/value heads or the node",
+    action="Lower the Ulysses degree",
     why="Ulysses runs four all-to-alls of heads per layer, without overlap: above the number of key/value "
     "heads these are replicated first, above the node's GPUs the all-to-all crosses the network.",
     sources=("seed 004",),

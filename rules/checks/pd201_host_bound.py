@@ -33,6 +33,7 @@ from perfdoc.rules.facts.smaller_mapping import splits_too_far
 META = Meta(
     code="PD201",
     title="Device waits for its host",
+    action="Cut launch overhead",
     why="The device idles because the next kernel is launched too late, while the host launches slowly, "
     "waits, or works on something else.",
     sources=("seed 000", "seed 001", "seed 003"),

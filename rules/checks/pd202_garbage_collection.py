@@ -18,6 +18,7 @@ from perfdoc.rules.facts.graphs import MIN_GC_FRAC
 META = Meta(
     code="PD202",
     title="Garbage collection inside steps",
+    action="Collect garbage between steps, on all ranks at once",
     why="A collection stops the launching thread. Ranks that collect at different times wait for each other, "
     "so each rank's pause delays all ranks.",
     sources=("seed 000", "seed 001"),

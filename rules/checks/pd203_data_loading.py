@@ -19,6 +19,7 @@ from perfdoc.rules.engine.worst import worst_instance
 META = Meta(
     code="PD203",
     title="Data-loader stalls",
+    action="Load batches ahead of the step",
     why="The next batch is not ready when the step starts, and the device idles.",
     sources=("seed 000", "seed 001"),
     topic="host_overhead",

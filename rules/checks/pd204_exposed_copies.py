@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from perfdoc.analyzers.device.copy_times import CopyTime
+from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.results.figures import brief
 from perfdoc.results.rules import Advice, Evidence
 from perfdoc.rules.engine.advise import advise
@@ -18,6 +19,7 @@ from perfdoc.rules.facts.capture import why_start_up_counts
 META = Meta(
     code="PD204",
     title="Exposed copies",
+    action="Overlap copies with compute",
     why="The device copies memory while no kernel runs: copies queue behind each other, or the next kernel "
     "waits for them.",
     sources=("DESIGN section 3", "seed 000", "seed 001"),
@@ -51,6 +53,9 @@ _UNKNOWN_MEMORY = (
     f"{_KEEP}Copy the rest with non_blocking=True, on a separate stream, one batch or layer ahead of its "
     "use, from pinned memory (pin_memory=True) if it is not pinned already."
 )
+_LESS = "Copy less, and overlap the rest"
+_FEW = "copies take longer than compute can hide: beyond the overlap only fewer bytes save time"
+_ON_DEVICE = "Remove copies on the device"
 _DEVICE = (
     "Find what copies or clears whole tensors on the device (contiguous(), clone(), zero_grad without "
     "set_to_none): write results in place, or fuse the copy into the kernel that produces them."
@@ -73,20 +78,30 @@ def evaluate(case: Case) -> Verdict:
     hand = _from_host(kinds) if with_host else _DEVICE
     advice = _fewer_layers(case) if with_host else []
     whole = bool(why_start_up_counts(case))
+    hidden = case.share(_hideable_ns) or 0.0
+    few = with_host and hidden < share / 2
     return Verdict(
         state="fires",
         worst=worst_instance(case, "exposed_memcpy"),
         level="information" if whole and share < NO_STEPS_MIN_FRAC else "problem",
-        reason="the device copies while no kernel runs",
+        reason=_FEW if few else "the device copies while no kernel runs",
+        action=_LESS if few else "" if with_host else _ON_DEVICE,
         evidence=evidence,
         remedy="" if advice else hand,
         advice=advice,
         otherwise=hand,
-        gain=ceiling(case, lambda r: r.ledger.exposed_memcpy, "all exposed copies"),
+        gain=ceiling(case, _hideable_ns, "compute hides copies for as long as it runs itself,")
+        if with_host
+        else ceiling(case, lambda r: r.ledger.exposed_memcpy, "all exposed copies"),
         verify="Run again: exposed_memcpy in the ledger falls.",
         false_alarm=(_START_UP if whole else "")
         + "The window includes model loading, a checkpoint or an evaluation.",
     )
+
+
+def _hideable_ns(rank: RankMeasurement) -> int:
+    """Overlap hides a copy behind compute, of which there is only so much."""
+    return min(rank.ledger.exposed_memcpy, rank.ledger.compute)
 
 
 def _from_host(kinds: Sequence[CopyTime]) -> str:

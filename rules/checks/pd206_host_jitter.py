@@ -25,6 +25,7 @@ def _too_few_steps(case: Case) -> Missing | None:
 META = Meta(
     code="PD206",
     title="Host jitter across ranks",
+    action="Pin processes to CPU cores",
     why="Each step waits for the slowest host. Unpinned processes migrate between cores, or have their "
     "memory on another socket than their GPU: they launch late at random, and collectives take longer on all "
     "other ranks.",

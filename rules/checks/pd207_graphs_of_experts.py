@@ -14,6 +14,7 @@ _IMPL, _SCOPE = "cuda_graph_impl", "cuda_graph_scope"
 META = Meta(
     code="PD207",
     title="Dropless experts inside CUDA graphs",
+    action="Leave dropless experts out of CUDA graphs",
     why="A CUDA graph replays static shapes. Without a capacity, experts get a different number of tokens in "
     "each step, so only the rest of the layer can be captured.",
     sources=("seed 000", "seed 001"),

@@ -28,6 +28,7 @@ def _no_bubble(case: Case) -> Missing | None:
 META = Meta(
     code="PD301",
     title="Pipeline bubble",
+    action="Shrink the pipeline bubble",
     why="Stages idle while the pipeline fills and drains: (pp - 1) / (vpp x micro-batches) of the compute, "
     "at any kernel speed.",
     sources=("seed 000", "seed 001", "seed 002", "seed 003", "seed 004"),

@@ -28,6 +28,7 @@ def _unknown(case: Case) -> Missing | None:
 META = Meta(
     code="PD302",
     title="Too few micro-batches for the pipeline depth",
+    action="Use more micro-batches",
     why="The fewer micro-batches per stage, the larger the share of the step in which the pipeline fills and "
     "drains.",
     sources=("seed 003", "seed 004"),

@@ -27,6 +27,7 @@ def _not_distinguishable(case: Case) -> Missing | None:
 META = Meta(
     code="PD303",
     title="Straggler",
+    action="Find why the straggler is slow",
     why="A collective starts to transfer when its last rank joins: one slow rank slows all ranks.",
     sources=("seed 000", "seed 001"),
     topic="scale",

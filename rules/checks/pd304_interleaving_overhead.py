@@ -15,6 +15,7 @@ from perfdoc.rules.facts.interleaving import NEEDS, interleaving
 META = Meta(
     code="PD304",
     title="Interleaving costs more than it saves",
+    action="Use fewer virtual stages",
     why="Every chunk of a stage sends and receives: interleaving divides the bubble and multiplies "
     "send/recv.",
     sources=("seed 000", "seed 001", "seed 002", "seed 004"),

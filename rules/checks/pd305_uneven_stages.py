@@ -34,6 +34,7 @@ def _no_passes(case: Case) -> Missing | None:
 META = Meta(
     code="PD305",
     title="Uneven pipeline stages",
+    action="Balance the pipeline stages",
     why="All other stages wait for the slowest one in every micro-batch. With a large vocabulary the "
     "embedding loads the first stage, the output layer and the loss the last one.",
     sources=("seed 000", "seed 001", "seed 002", "seed 004"),

@@ -20,6 +20,7 @@ def _one_stage(case: Case) -> Missing | None:
 META = Meta(
     code="PD306",
     title="One pipeline stage short of memory",
+    action="Balance memory over the pipeline stages",
     why="The fullest stage limits micro-batch size, recomputation and the parallel degrees, although other "
     "stages have headroom.",
     sources=("seed 004",),

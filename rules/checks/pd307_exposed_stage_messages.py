@@ -24,6 +24,7 @@ def _no_messages(case: Case) -> Missing | None:
 META = Meta(
     code="PD307",
     title="Exposed send/recv between pipeline stages",
+    action="Overlap send/recv between pipeline stages",
     why="A stage idles while it waits for an activation in transfer. Only with virtual stages can send/recv "
     "overlap with the passes of other micro-batches.",
     sources=("seed 000", "seed 001", "seed 003"),

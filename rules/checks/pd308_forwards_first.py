@@ -24,6 +24,7 @@ def _no_passes(case: Case) -> Missing | None:
 META = Meta(
     code="PD308",
     title="All forward passes before the first backward pass",
+    action="Run a 1F1B schedule",
     why="A schedule with all forward passes first (GPipe) stores the activations of every micro-batch; 1F1B "
     "stores those of as many as there are stages. Memory then limits micro-batches, which enlarges the "
     "bubble.",

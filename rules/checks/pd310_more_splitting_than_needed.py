@@ -23,6 +23,7 @@ from perfdoc.rules.facts.smaller_mapping import MIN_FRAC, NEEDS, smallest_that_f
 META = Meta(
     code="PD310",
     title="More model parallelism than memory requires",
+    action="Use less model parallelism",
     why="Tensor parallelism communicates in every layer and a pipeline has a bubble; data parallelism "
     "communicates once per step. The least model parallelism that fits is the fastest start.",
     sources=("seed 000", "seed 001", "seed 002", "seed 003", "seed 004"),

@@ -31,6 +31,7 @@ from perfdoc.rules.facts.memory_room import NEEDS, shortage
 META = Meta(
     code="PD311",
     title="Parallel mapping runs out of memory",
+    action="Save memory, or split the model further",
     why="A failed allocation ends the run. If no cheaper memory saving is left, weights and activations must "
     "be split over more ranks.",
     sources=("seed 000", "seed 001", "seed 002", "seed 003", "seed 004"),

@@ -32,6 +32,7 @@ def _one_copy(case: Case) -> Missing | None:
 META = Meta(
     code="PD312",
     title="Replicated optimizer states",
+    action="Shard the optimizer states",
     why="Master weights and moments take 12 of 18 bytes per parameter; the distributed optimizer shards them "
     "over data- and context-parallel ranks, with no more communication. The memory allows less model "
     "parallelism, less recomputation or larger micro-batches.",

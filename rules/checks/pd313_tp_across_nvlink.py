@@ -26,6 +26,7 @@ from perfdoc.rules.facts.exposed import MIN_FRAC, ceiling_of_transfer, exposed_e
 META = Meta(
     code="PD313",
     title="Tensor parallelism across NVLink domains",
+    action="Keep tensor parallelism within an NVLink domain",
     why="Tensor parallelism communicates several times in every layer. Over the network each collective "
     "takes ten times as long as over NVLink, mostly exposed.",
     sources=("seed 000", "seed 001", "seed 002", "seed 004"),

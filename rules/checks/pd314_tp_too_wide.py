@@ -33,6 +33,7 @@ from perfdoc.rules.facts.tp_against_cp import out_of_balance
 META = Meta(
     code="PD314",
     title="Tensor-parallel degree too large for its GEMMs",
+    action="Lower the tensor-parallel degree",
     why="Doubling the tensor-parallel degree halves the GEMMs and leaves each layer's communication "
     "unchanged. Beyond some degree GEMMs no longer hide it.",
     sources=("seed 000", "seed 001", "seed 002", "seed 004"),

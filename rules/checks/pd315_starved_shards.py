@@ -27,6 +27,7 @@ def _few_ranks(case: Case) -> Missing | None:
 META = Meta(
     code="PD315",
     title="Launch-bound from too much TP x CP",
+    action="Lower TP x CP",
     why="Tensor and context parallelism split each kernel's work but not the number of launches: beyond some "
     "degree the GPU finishes kernels faster than the host launches them.",
     sources=("seed 000", "seed 001", "seed 002"),

@@ -16,6 +16,7 @@ from perfdoc.rules.facts.memory_need import too_large
 META = Meta(
     code="PD316",
     title="Context parallelism on short sequences",
+    action="Drop context parallelism for short sequences",
     why="Context parallelism splits the rows of every GEMM. A sequence shorter than the hidden size leaves "
     "thin GEMMs: weights are read for less work, and keys and values still have to be communicated.",
     sources=("seed 000", "seed 001", "seed 002"),

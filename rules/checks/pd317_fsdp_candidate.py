@@ -27,6 +27,7 @@ def _nothing_split(case: Case) -> Missing | None:
 META = Meta(
     code="PD317",
     title="TP or PP where FSDP communication would be hidden",
+    action="Try FSDP instead of TP or PP",
     why="FSDP gathers a layer's weights while the previous layer computes. Its bytes depend on the weights, "
     "not on the tokens: with long sequences and few weights compute hides it, and no layer waits for "
     "activations.",

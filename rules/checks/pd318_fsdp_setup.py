@@ -25,6 +25,7 @@ def _no_fsdp(case: Case) -> Missing | None:
 META = Meta(
     code="PD318",
     title="FSDP setup with avoidable copies or waits",
+    action="Correct the FSDP setup",
     why="With a single hardware queue FSDP's all-gathers wait behind the compute that should hide them; "
     "PyTorch's FSDP2 copies parameters to and from its communication buffers, megatron-core's FSDP does not.",
     sources=("seed 000", "seed 001"),

@@ -21,6 +21,7 @@ from perfdoc.rules.facts.degrees import (
 META = Meta(
     code="PD340",
     title="Experts split by tensor parallelism",
+    action="Split experts by expert parallelism, not tensor parallelism",
     why="An expert sees a fraction of the tokens, so its GEMMs are small already. Splitting them makes "
     "them smaller and adds communication to each.",
     sources=("seed 000", "seed 001", "seed 004"),

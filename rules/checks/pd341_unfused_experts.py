@@ -31,6 +31,7 @@ def _neither_known(case: Case) -> Missing | None:
 META = Meta(
     code="PD341",
     title="Experts without grouped GEMM or fused permutation",
+    action="Use grouped GEMMs and fused permutation for experts",
     why="One GEMM per expert leaves most of the GPU empty and takes a launch each; so does permuting tokens "
     "by several kernels around the exchange.",
     sources=("seed 000", "seed 001", "seed 003", "seed 004"),

@@ -13,6 +13,7 @@ from perfdoc.rules.facts.overlaps import EP_NEEDS, ep_overlap, exchange
 META = Meta(
     code="PD342",
     title="Exposed expert-parallel communication",
+    action="Overlap expert-parallel communication",
     why="Dispatch and combine stand between the router, the experts and the next layer. Only another "
     "micro-batch's compute, or a shared expert's, can hide them.",
     sources=("seed 000", "seed 001", "seed 003", "seed 004"),

@@ -16,6 +16,7 @@ from perfdoc.rules.facts.exposed import MIN_FRAC, ceiling_of_transfer, exposed_e
 META = Meta(
     code="PD343",
     title="Expert parallelism across NVLink domains",
+    action="Keep expert parallelism within an NVLink domain",
     why="Every token goes to several experts and back in each layer. Between nodes a plain all-to-all sends "
     "it once for each expert, over a link with a ninth of NVLink's bandwidth.",
     sources=("seed 000", "seed 001", "seed 002", "seed 004"),

@@ -48,6 +48,7 @@ def _no_all_to_all(case: Case) -> Missing | None:
 META = Meta(
     code="PD344",
     title="Shared expert not overlapped with token dispatch",
+    action="Overlap the shared expert with token dispatch",
     why="The shared expert sees every token where it is: it can compute while the others' tokens travel.",
     sources=("seed 004",),
     topic="moe",

@@ -29,6 +29,7 @@ from perfdoc.rules.facts.smaller_mapping import splits_too_far
 META = Meta(
     code="PD346",
     title="Pipeline parallelism where expert parallelism would do",
+    action="Use expert parallelism instead of pipeline stages",
     why="Most weights of a mixture of experts are the experts'. Expert parallelism splits those without a "
     "bubble; a pipeline pays with one.",
     sources=("seed 004",),

@@ -15,6 +15,7 @@ from perfdoc.rules.facts.exposed import exposed_ns, seen, transfer_ns, waited_ns
 META = Meta(
     code="PD380",
     title="Step dominated by data-parallel communication",
+    action="Spread data-parallel communication over a larger step",
     why="Gradients are reduced in the last micro-batch of a step and weights gathered in the first. Spread "
     "over more replicas a batch leaves few of them, in the end one: then what that communication costs, what "
     "it takes from the kernels beside it, and every late rank set the time of the step.",

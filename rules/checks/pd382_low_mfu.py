@@ -28,6 +28,7 @@ def _no_mfu(case: Case) -> Missing | None:
 META = Meta(
     code="PD382",
     title="Low model FLOPs utilisation",
+    action="Raise the MFU",
     why="MFU, the model's FLOPs by what the GPUs could do in the time, is what all other findings add up to. "
     "Where it is low, the basics come first: overlaps, sharded optimizer states, enough micro-batches.",
     sources=("seed 002", "seed 003", "seed 004"),

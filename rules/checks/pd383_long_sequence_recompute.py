@@ -29,6 +29,7 @@ def _short(case: Case) -> Missing | None:
 META = Meta(
     code="PD383",
     title="Full recomputation for long sequences",
+    action="Split long sequences instead of recomputing all",
     why="Activations grow with the sequence. Full recomputation makes room by computing each layer's forward "
     "pass again, up to a third more work; context parallelism divides activations and repeats nothing.",
     sources=("seed 000", "seed 001", "seed 003"),

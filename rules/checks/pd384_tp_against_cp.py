@@ -16,6 +16,7 @@ from perfdoc.rules.facts.tp_against_cp import NEEDS, balance
 META = Meta(
     code="PD384",
     title="Tensor and context parallelism out of balance",
+    action="Balance tensor against context parallelism",
     why="Both divide the same tensors: tensor parallelism overlaps with GEMMs and moves every activation, "
     "context parallelism overlaps with attention and moves keys and values. Where one is exposed and the "
     "other hidden, ranks are on the wrong side.",

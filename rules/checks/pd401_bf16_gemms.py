@@ -34,6 +34,7 @@ def _not_for_fp8(case: Case) -> Missing | None:
 META = Meta(
     code="PD401",
     title="16-bit GEMMs on a GPU with FP8",
+    action="Run GEMMs in FP8",
     why="FP8 doubles the peak of the GEMMs of linear layers and touches nothing else, so that it gains what "
     "their share of the step allows.",
     sources=("seed 000", "seed 001", "seed 002", "seed 003"),

@@ -18,6 +18,7 @@ from perfdoc.rules.facts.precision import FP8, LINEAR_SHARE, PEAK_RATIO, linear_
 META = Meta(
     code="PD402",
     title="FP8 that can gain little",
+    action="Go back from FP8 to 16 bits",
     why="FP8 shortens GEMMs of linear layers only. Where the device waits for its host, or the GEMMs are "
     "a small part, it costs accuracy and casts for nothing.",
     sources=("seed 000", "seed 001", "seed 002"),

@@ -16,6 +16,7 @@ from perfdoc.rules.facts.precision import fp8_on
 META = Meta(
     code="PD403",
     title="Costly casts to FP8",
+    action="Make casts to FP8 cheaper",
     why="Every tensor is cast before an FP8 GEMM. Finer scaling blocks cost more in the casts and in the "
     "GEMMs, and buy accuracy with it.",
     sources=("seed 000", "seed 001", "seed 002", "seed 003"),

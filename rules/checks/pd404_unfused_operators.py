@@ -26,6 +26,7 @@ def _unmeasured(case: Case) -> Missing | None:
 META = Meta(
     code="PD404",
     title="Operators that are not fused",
+    action="Fuse element-wise operators",
     why="Each of a chain of element-wise kernels reads and writes the whole tensor; one fused kernel does so "
     "once, and is one launch.",
     sources=("seed 000", "seed 001", "seed 003", "seed 004"),

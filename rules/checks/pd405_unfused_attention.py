@@ -22,6 +22,7 @@ def _no_rows(case: Case) -> Missing | None:
 META = Meta(
     code="PD405",
     title="Attention that is not fused",
+    action="Use fused attention",
     why="Attention of separate kernels writes and reads a sequence x sequence matrix several times, and "
     "keeps it for the backward; fused attention never makes it.",
     sources=("seed 000", "seed 001", "seed 003"),

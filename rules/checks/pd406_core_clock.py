@@ -18,6 +18,7 @@ def _has_slider(case: Case) -> bool:
 META = Meta(
     code="PD406",
     title="Compute-bound steps at the default clocks",
+    action="Raise the core clock",
     why="GEMMs wait for the SMs, not for memory. Some GPUs can trade memory clock for core clock.",
     sources=("seed 000", "seed 001"),
     topic="clock",

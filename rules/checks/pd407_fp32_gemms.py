@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.results.figures import per_cent
+from perfdoc.results.replay import Gain
 from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.gain import ceiling, time_evidence
 from perfdoc.rules.engine.needs import GPUS, WINDOW, Missing, Need, given, not_applicable, skipped
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.capture import KERNELS
-from perfdoc.rules.facts.gemm_format import captured_format, gemms_ns
+from perfdoc.rules.facts.gemm_format import captured_format, gemms_ns, saved_by_16_bits_ns
 
 
 def _not_fp32(case: Case) -> Missing | None:
@@ -23,6 +24,7 @@ def _not_fp32(case: Case) -> Missing | None:
 META = Meta(
     code="PD407",
     title="GEMMs in FP32",
+    action="Run GEMMs in 16 bits, or in TF32",
     why="Tensor cores multiply 16-bit numbers many times as fast as other cores multiply FP32, and half the "
     "bytes go through memory.",
     sources=("kernel names of cuBLAS and CUTLASS",),
@@ -51,10 +53,19 @@ def evaluate(case: Case) -> Verdict:
         remedy="Train in bf16: torch.autocast(device_type='cuda', dtype=torch.bfloat16), or the framework's "
         "own setting (--bf16); before Ampere in fp16 with loss scaling. If numbers must stay FP32, allow "
         f"TF32: torch.set_float32_matmul_precision('high').{late}",
-        gain=ceiling(case, _fp32_ns, "all the time of these GEMMs, of which tensor cores take a part too"),
+        gain=_gain(case),
         verify="Run again: GEMMs have bf16 (or tf32) in their names; compare the loss curves.",
         false_alarm="Numerics that need FP32, such as a solver's.",
     )
+
+
+def _gain(case: Case) -> Gain | None:
+    """What the faster units save at their peak; None where the GPU is not known: all the time of these GEMMs
+    is no bound that anybody reaches."""
+    if any(saved_by_16_bits_ns(rank) is None for rank in case.ranks):
+        return None
+    what = "these GEMMs on 16-bit tensor cores, at the same share of the peak,"
+    return ceiling(case, lambda rank: saved_by_16_bits_ns(rank) or 0, what)
 
 
 def _fp32_ns(rank: RankMeasurement) -> int:

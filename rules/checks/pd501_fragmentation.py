@@ -31,6 +31,7 @@ def _no_segments(case: Case) -> Missing | None:
 META = Meta(
     code="PD501",
     title="Fragmented GPU memory",
+    action="Stop memory fragmentation",
     why="Blocks of the wrong size cannot be given out again: the job runs out of memory, or is sharded "
     "further, "
     "with gigabytes unused.",

@@ -10,6 +10,7 @@ from perfdoc.rules.facts.memory_room import NEEDS, shortage
 META = Meta(
     code="PD502",
     title="Out of GPU memory",
+    action="Save GPU memory",
     why="An allocation that fails ends the run; one that succeeds only after cached memory was given back "
     "stops the device and the host each time.",
     sources=("seed 000", "seed 001", "seed 003", "seed 004"),

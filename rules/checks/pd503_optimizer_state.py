@@ -25,6 +25,7 @@ def _no_remainders(case: Case) -> Missing | None:
 META = Meta(
     code="PD503",
     title="Masters that repeat the weights",
+    action="Drop masters that repeat the weights",
     why="A master in fp32 repeats the 16 bits of its bf16 weight. Kept without them it is exact all the "
     "same, and 2 bytes of each sharded parameter are free.",
     sources=("seed 000", "seed 001"),

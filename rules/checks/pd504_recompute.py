@@ -20,6 +20,7 @@ from perfdoc.rules.facts.recomputation import MIN_FRAC, NEEDS, again_ns, attenti
 META = Meta(
     code="PD504",
     title="Recomputation that memory may not need",
+    action="Recompute less",
     why="A layer that is computed again in the backward costs its forward a second time, up to 30 % of a "
     "step where all layers are. Kept activations cost memory only.",
     sources=("seed 000", "seed 001", "seed 003", "seed 004"),

@@ -22,6 +22,7 @@ def _unknown(case: Case) -> Missing | None:
 META = Meta(
     code="PD505",
     title="GPU memory left over",
+    action="Spend the free GPU memory",
     why="Memory buys larger kernels (a larger micro-batch), less recomputation, or less model parallelism; "
     "left over, it buys nothing.",
     sources=("seed 004", "seed 000", "seed 001"),

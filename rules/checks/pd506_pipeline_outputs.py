@@ -15,6 +15,7 @@ _KNOB = "deallocate_pipeline_outputs"
 META = Meta(
     code="PD506",
     title="Pipeline outputs kept after sending",
+    action="Free pipeline outputs after sending",
     why="A stage's output lies in memory until its backward, though only its graph is still wanted: one "
     "tensor for every micro-batch in flight.",
     sources=("seed 003",),

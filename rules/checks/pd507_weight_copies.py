@@ -17,6 +17,7 @@ _GATHER, _REUSE = "fp8_param_gather", "reuse_grad_buf_for_mxfp8_param_ag"
 META = Meta(
     code="PD507",
     title="16-bit weights under FP8 training",
+    action="Keep weights in FP8",
     why="GEMMs read FP8, so that weights in bf16 are copies: twice the memory, twice the bytes to gather, "
     "and a cast in each step.",
     sources=("seed 000", "seed 001", "seed 003"),

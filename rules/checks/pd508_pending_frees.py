@@ -33,6 +33,7 @@ def _no_segments(case: Case) -> Missing | None:
 META = Meta(
     code="PD508",
     title="Freed memory held for communication streams",
+    action="Free memory of communication streams sooner",
     why="A tensor that a collective used on its own stream is given back only when an event says that the "
     "stream is past it; until then its memory is lost to everybody.",
     sources=("seed 000", "seed 001"),

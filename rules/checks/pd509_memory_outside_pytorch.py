@@ -27,6 +27,7 @@ def _no_failure(case: Case) -> Missing | None:
 META = Meta(
     code="PD509",
     title="GPU memory taken outside of PyTorch",
+    action="Shrink what is taken outside of PyTorch",
     why="NCCL's buffers (NVLS multicast above all), CUDA contexts and libraries lie beside what PyTorch "
     "counts; when an allocation fails, they are why less is free than expected.",
     sources=("seed 000", "seed 001", "seed 003"),

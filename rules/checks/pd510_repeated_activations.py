@@ -24,6 +24,7 @@ def _divided(case: Case) -> Value:
 META = Meta(
     code="PD510",
     title="Activations repeated on tensor-parallel ranks",
+    action="Turn on sequence parallelism",
     why="Without sequence parallelism every tensor-parallel rank runs norms and dropout on the whole "
     "sequence, and keeps their inputs. Dividing them moves the same bytes: an all-reduce becomes a "
     "reduce-scatter and an all-gather.",

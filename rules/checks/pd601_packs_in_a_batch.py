@@ -13,6 +13,7 @@ _SIZE, _BATCH = "sequence_packing_size", "micro_batch_size"
 META = Meta(
     code="PD601",
     title="Packed sequences in micro-batches of several",
+    action="Use micro-batches of one pack",
     why="A pack is a batch already: its samples lie behind one another in one sequence. Megatron-Bridge "
     "stops where a micro-batch holds several of them.",
     sources=("seed 000", "seed 001"),

@@ -27,6 +27,7 @@ def _unknown(case: Case) -> Missing | None:
 META = Meta(
     code="PD602",
     title="Batches of unequal length",
+    action="Pack or balance batches",
     why="Samples of unequal length are padded to the longest of their micro-batch, and all ranks wait for "
     "the rank with the longest batch. Packed into sequences of one length, nearly every token counts and all "
     "batches take the same time.",

@@ -12,6 +12,7 @@ from perfdoc.rules.engine.worst import worst_instance
 META = Meta(
     code="PD901",
     title="Unexplained idle time",
+    action="Capture what explains the idle time",
     why="Time that no cause accounts for cannot be advised on, and large shares mean that the capture or "
     "perfdoc itself misses something.",
     sources=("DESIGN section 3",),

@@ -17,6 +17,7 @@ from perfdoc.rules.facts.capture import OWN_WINDOW
 META = Meta(
     code="PD902",
     title="No step ranges",
+    action="Name the steps",
     why="Without steps the whole capture is analysed, start-up and shutdown included, and neither a step "
     "time nor MFU can be given.",
     sources=("DESIGN section 3",),
@@ -47,6 +48,7 @@ def evaluate(case: Case) -> Verdict:
     return Verdict(
         state="fires",
         reason=window.reason,
+        action=_action(window),
         evidence=evidence,
         remedy=_launches(case)
         if window.reason == NO_LAUNCHES
@@ -60,6 +62,15 @@ _WRAP = (
     'Wrap each step: torch.cuda.nvtx.range_push(f"step {n}") … range_pop(), or call profiler.step(); or name '
     "your own ranges with --step-range REGEX."
 )
+
+
+def _action(window: Window) -> str:
+    """What is there goes first: ranges of the capture, then its period; empty where neither helps."""
+    if window.proposals:
+        return f"Name the steps: {window.proposals[0].option}"
+    if window.period is not None:
+        return f"Analyse whole periods: --window {window.period.start_ns}ns,{window.period.end_ns}ns"
+    return ""
 
 
 def _launches(case: Case) -> str:

@@ -16,6 +16,7 @@ from perfdoc.rules.engine.rule import Meta, Verdict
 META = Meta(
     code="PD903",
     title="Unclassified kernels",
+    action="Name the unclassified kernels",
     why="A kernel of unknown class counts as compute; if it moved data between ranks, exposed "
     "communication would be reported too small.",
     sources=("DESIGN section 3",),

@@ -36,6 +36,7 @@ def _nothing_known(case: Case) -> Missing | None:
 META = Meta(
     code="PD905",
     title="Time spent to save memory that was not measured",
+    action="Take a memory snapshot",
     why="Recomputation, offloading and sharding cost time in every step. A memory snapshot shows whether "
     "they are needed, and which tensors fill the GPU.",
     sources=("seed 000", "seed 001"),

@@ -46,7 +46,10 @@ def not_below_predictions(case: Case, applied: Applied) -> Applied:
     same = [
         p
         for p in case.gains.predictions
-        if TIME_OF.get(p.key) in applied.time and not p.left_out and (p.gain.high_ms or 0.0) > gain.high_ms
+        if TIME_OF.get(p.key) in applied.time
+        and not p.left_out
+        and p.gain.is_predicted
+        and (p.gain.high_ms or 0.0) > gain.high_ms
     ]
     wholes = [whole.high_ms or 0.0 for time in applied.time if (whole := _whole(case, time)) is not None]
     if not same or not wholes or gain.high_ms < _AS_MUCH * sum(wholes):

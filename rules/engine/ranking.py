@@ -20,6 +20,7 @@ from perfdoc.rules.facts.graphs import open_conditions
 TIME_OF: Mapping[str, str] = MappingProxyType(
     {
         "without_launches": "idle.host",
+        "without_waits": "idle.host",
         "without_gc": "idle.gc",
         "without_data": "idle.data",
         "overlapped_dp": "exposed_comm.dp",
@@ -40,7 +41,9 @@ TIME_OF: Mapping[str, str] = MappingProxyType(
 )
 """The time that a simulated change takes away, as `Meta.time` names it; a change of kernels has none."""
 
-_NO_SETTING = frozenset({"norms_alone", "even_stages", *(f"without_straggler_{d}" for d in DIMENSIONS)})
+_NO_SETTING = frozenset(
+    {"norms_alone", "even_stages", "without_waits", *(f"without_straggler_{d}" for d in DIMENSIONS)}
+)
 """Changes that work on the program or the machine makes."""
 _COVERS_FRAC = 0.5
 """Of a finding's upper bound: a prediction of as much speaks for the finding; of less, most of what was found

@@ -20,6 +20,7 @@ from perfdoc.rules.engine.bounds import not_below_predictions
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.gain import kept_gain
 from perfdoc.rules.engine.needs import ALL_WORK, Need, first_missing
+from perfdoc.rules.engine.plain_pytorch import in_its_words
 from perfdoc.rules.engine.ranking import ranked
 from perfdoc.rules.engine.related import Applied, related
 from perfdoc.rules.engine.rule import Meta, Rule, State, Verdict
@@ -118,7 +119,7 @@ def applied(rule: Rule, case: Case) -> Applied:
         if not isinstance(verdict, Verdict) or verdict.state not in get_args(State):
             raise TypeError("evaluate returned no verdict")
         evidence = list(verdict.evidence)
-        advice = proposed(case, verdict.advice) if verdict.state == "fires" else []
+        advice = in_its_words(case, proposed(case, verdict.advice)) if verdict.state == "fires" else []
         allowed = {piece.knob for piece in advice if not piece.forbidden}
         gain = (
             kept_gain(verdict, allowed)
@@ -127,8 +128,9 @@ def applied(rule: Rule, case: Case) -> Applied:
         )
         remedy = verdict.remedy if allowed or not verdict.advice else _in_words(verdict)
         if verdict.state == "fires" and (more := if_unset(rule, case, advice)) is not None:
-            advice = [*advice, *more.advice]
-            remedy = remedy if allowed else more.remedy
+            added = in_its_words(case, more.advice)
+            advice = [*advice, *added]
+            remedy = remedy if allowed or all(piece.forbidden for piece in added) else more.remedy
         unit, share = case.unit, _share(gain, case)
     except Exception as error:  # noqa: BLE001 - a rule may be anybody's; the others must still run
         verdict = Verdict(state="error", reason=f"{type(error).__name__}: {error}")
@@ -136,6 +138,7 @@ def applied(rule: Rule, case: Case) -> Applied:
     result = RuleResult(
         code=rule.meta.code,
         title=rule.meta.title,
+        action=(verdict.action or rule.meta.action) if verdict.state == "fires" else "",
         state=verdict.state,
         level=verdict.level,
         reason=verdict.reason,

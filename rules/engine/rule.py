@@ -24,6 +24,8 @@ class Meta:
     code: str
     title: str
     """Names the problem, not the fix."""
+    action: str = ""
+    """What to do about it, in the imperative and a few words."""
     why: str
     """What the problem costs, in a sentence or two."""
     sources: tuple[str, ...]
@@ -54,6 +56,8 @@ class Verdict:
     """What to do, in words, where no setting does it."""
     advice: Sequence[Advice] = field(default_factory=tuple)
     """Best first, each made with `advise`."""
+    action: str = ""
+    """Overrides Meta.action if it depends on the case."""
     otherwise: str = ""
     """What to do, in words, if no advice is left: all of it forbidden or already set."""
     gain: Gain | None = None

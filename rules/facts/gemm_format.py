@@ -53,6 +53,45 @@ def format_of(name: str) -> str | None:
     return next((shown for shown, pattern in _FORMATS if pattern.search(name)), None)
 
 
+_FP32_SPEEDUPS: tuple[tuple[str, float], ...] = (
+    (r"V100\b.*", 8),
+    (r"A[18]00\b.*|A30\b.*", 16),
+    (r"H[128]00\b.*|GH200\b.*", 14.8),
+    (r"G?B[23]00\b.*", 28),
+    (r"A10G?\b.*|A40\b.*|(RTX )?A[456]000\b.*|L4\b.*|L40S?\b.*|RTX \d000 Ada\b.*", 4),
+    (r"(GeForce )?RTX [34]0[5-9]0\b.*", 2),
+)
+"""Dense 16-bit tensor cores, with sums in FP32, over FP32 without them, by the vendors' sheets."""
+_TF32_SPEEDUP = 2.0
+_GPU_NAMES = [(re.compile(pattern, re.IGNORECASE), ratio) for pattern, ratio in _FP32_SPEEDUPS]
+
+
+def fp32_speedup(gpu_name: str | None) -> float | None:
+    """How many times as fast 16-bit tensor cores are as FP32; None for a GPU that is not listed.
+
+    >>> fp32_speedup("NVIDIA GeForce RTX 3070 Ti")
+    2
+    """
+    if gpu_name is None:
+        return None
+    words = re.sub(r"^(NVIDIA|Tesla)\s+", "", " ".join(gpu_name[:100].split()), flags=re.IGNORECASE)
+    return next((ratio for pattern, ratio in _GPU_NAMES if pattern.fullmatch(words)), None)
+
+
+def saved_by_16_bits_ns(rank: RankMeasurement) -> int | None:
+    """What GEMMs in FP32 and TF32 take less in 16 bits, at the same share of the GPU's peak; None where the
+    GPU is not known."""
+    speedup = fp32_speedup(rank.device.gpu_name)
+    if speedup is None:
+        return None
+    of = [k for k in rank.kernel_times if k.kernel_class is KernelClass.GEMM and format_of(k.name) == "fp32"]
+    saved = sum(k.total_ns * (1 - 1 / (_TF32_SPEEDUP if _TF32.search(k.name) else speedup)) for k in of)
+    return min(round(saved), rank.ledger.compute)
+
+
+_TF32 = re.compile(r"(?i)tf32|s1688")
+
+
 def gemms_ns(rank: RankMeasurement, shown: str) -> int:
     """A rank's time in GEMMs whose names tell this format; sums of durations, not above its compute."""
     total = sum(

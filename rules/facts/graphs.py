@@ -73,6 +73,8 @@ def why_no_graphs(case: Case) -> str:
     known, now = case.setting("cuda_graph_impl")
     if known and now != "none":
         return "set already: cuda_graph_impl"
+    if any(_mostly_graphs(rank) for rank in case.ranks):
+        return "done already: CUDA graphs launch most of the work"
     if shapes_change(case):
         return "shapes change from step to step, and a graph has one"
     if case.is_set_to("recompute_granularity", "full"):
@@ -105,6 +107,15 @@ def seen_without(case: Case) -> bool:
     return bool(seen) and all(
         g.state == "measured" and not g.graph_kernels and not g.whole_graphs for g in seen
     )
+
+
+_MOSTLY = 0.5
+"""Of kernel time."""
+
+
+def _mostly_graphs(rank: RankMeasurement) -> bool:
+    graphs = rank.host.graphs
+    return graphs.state == "measured" and (graphs.graph_ns or 0) > _MOSTLY * (graphs.kernel_ns or 0)
 
 
 def _stalls(rank: RankMeasurement) -> bool:

@@ -82,7 +82,8 @@ def _waits(calls: HostCalls, outer: I64) -> Bool:
         mine = order[calls.thread[outer[order]] == thread]
         times = calls.start_ns[waiting[calls.thread[waiting] == thread]]
         at = np.searchsorted(calls.start_ns[outer[mine]], times, "right") - 1
-        found[mine[at[at >= 0]]] = True
+        at, times = at[at >= 0], times[at >= 0]
+        found[mine[at[times < calls.end_ns[outer[mine[at]]]]]] = True  # it may begin after the last of them
     return found
 
 

@@ -55,8 +55,9 @@ def predict(
     _FLOOR_FRAC of the waiting in its leaves where that is more; independent errors add as squares), the gains
     of their variants, which may be off by the same shares, and the noise that all three figures are rounded
     to: the replay's error, or on a CPU rank the delays without a cause that it keeps, where they are more.
-    Where the leaves hold less than the middle, the lower end is less by the same share. Below zero it goes
-    only where a change may cost.
+    Where the leaves hold less than the middle, the lower end is less by the same share; of a change that jobs
+    get a part of, the middle is not above that of such a band. Below zero it goes only where a change may
+    cost.
     """
     edits = list({edit.name: edit for edit in edits}.values())  # the same change twice is one change
     steps = max(replay.steps, 1)
@@ -80,7 +81,10 @@ def predict(
     high = max(g + h for g, h in zip(gains, half, strict=True))
     if cap_ns is not None and low > 0 and gains[0] > cap_ns:
         low *= cap_ns / gains[0]  # the replay and the ledger differ: neither is sure to the last
-    low, mid, high = (_within(ns, least_ns, cap_ns) for ns in (low, gains[0], high))
+    mid = gains[0]
+    if cap_ns is not None and low < cap_ns < high and any(edit.in_part for edit in edits):
+        mid = min(mid, (max(low, least_ns) + cap_ns) / 2)  # of a band that ends early
+    low, mid, high = (_within(ns, least_ns, cap_ns) for ns in (low, mid, high))
     return Gain(
         low_ms=_rounded(low, noise_ns, math.floor),
         mid_ms=_rounded(mid, noise_ns, round),

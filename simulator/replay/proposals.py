@@ -30,6 +30,7 @@ from perfdoc.simulator.replay.edits import (
     without_queueing,
     without_recompute,
     without_straggler,
+    without_waits,
 )
 from perfdoc.simulator.replay.edits.even_ranks import straggler_of
 from perfdoc.simulator.replay.rebuilt import Rebuilt
@@ -40,10 +41,11 @@ VPP = "virtual_pipeline_model_parallel_size"
 
 CHANGE_TITLES: Mapping[str, str] = MappingProxyType(
     {
-        "without_gc": "no garbage collection in steps (manual_gc)",
-        "without_data": "no data-loader stalls (dataloader_num_workers)",
+        "without_gc": "remove garbage collection from steps (manual_gc)",
+        "without_data": "remove data-loader stalls (dataloader_num_workers)",
         "without_launches": "CUDA graphs (cuda_graph_impl)",
-        "norms_alone": "norms with no contention from communication",
+        "without_waits": "remove waits for the device: .item, blocking .to, synchronize",
+        "norms_alone": "keep communication from slowing norms",
         "fp8_gemm": "GEMMs in FP8 (fp8)",
         "overlapped_dp": "overlap of DP communication (overlap_grad_reduce, overlap_param_gather)",
         "overlapped_tp": "overlap of TP communication (tp_comm_overlap)",
@@ -53,7 +55,7 @@ CHANGE_TITLES: Mapping[str, str] = MappingProxyType(
         "buckets_x4": "larger DP buckets{} (bucket_size)",
         "buckets_x0.25": "smaller DP buckets{} (bucket_size)",
         "dp_half_bytes": "gradient reduction in half the bytes (grad_reduce_in_fp32)",
-        "without_recompute": "no activation recompute (recompute_granularity)",
+        "without_recompute": "remove activation recompute (recompute_granularity)",
         "more_virtual_stages": f"more virtual stages{{}} ({VPP})",
         "fewer_virtual_stages": f"fewer virtual stages{{}} ({VPP})",
         "even_stages": "perfectly balanced stages",
@@ -145,6 +147,7 @@ def _of_host() -> Iterator[Proposal]:
     for what in ("gc", "data"):
         yield Proposal(key=f"without_{what}", family=what, edit=without_host_time(what))
     yield Proposal(key="without_launches", family="launches", edit=without_launches(), ways=_GRAPHS)
+    yield Proposal(key="without_waits", family="waits", edit=without_waits())
 
 
 def _of_kernels(rebuilt: Rebuilt) -> Iterator[Proposal]:

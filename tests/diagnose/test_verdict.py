@@ -186,6 +186,19 @@ def test_communication_that_is_waiting_is_told_in_the_headline(
     assert all(part in sentence for part in said.split("|"))
 
 
+@pytest.mark.parametrize(("steps", "told"), [(1, True), (2, False)])
+def test_one_step_cannot_tell_a_straggler_from_a_late_start(steps: int, told: bool) -> None:
+    """Both ranks wait for 9 of 10 ms; rank 1 begins 5.84 ms late."""
+    made = [rank(i, ledger(compute=40, unknown=60)) for i in range(2)]
+    ranks = [replace(r, window=replace(r.window, kind="steps", steps=steps)) for r in made]
+    (wait, *_) = (found := skew(1)).waits
+    waits = [replace(wait, own_ns=10_000_000, wait_ns=9_000_000)]
+    sentence = verdict_of(ranks, skew=replace(found, waits=waits, latest=late("before", 5_840_000)))
+    assert ("one step cannot tell" in sentence, "75 % of it" in sentence) == (told, not told)
+    assert "rank 1" in sentence
+    assert "5.84 ms" in sentence
+
+
 @pytest.mark.parametrize(("host", "told"), [(5, True), (4, False)])
 def test_a_capture_that_slows_its_host_is_told_where_the_host_is_late(host: int, told: bool) -> None:
     ranks = [rank(0, ledger(compute=100 - host, idle_host=host))]

@@ -124,8 +124,9 @@ def test_one_change_is_named_and_there_is_nothing_to_choose() -> None:
 def test_where_nothing_gains_the_sentence_says_so() -> None:
     assert MADE.combined is not None
     none = replace(MADE.combined, accepted=[], gain=None, sets=[])
-    bounds = [r for r in MADE.rules if r.code == "PD501"]  # rules that predict something speak for themselves
-    made = replace(MADE, combined=none, rules=bounds)
+    made = replace(
+        MADE, combined=none, rules=[], opportunities=[]
+    )  # findings with a figure speak for themselves
     assert "No predicted gain: of 3 simulated changes, none" in outlook(made)
     gains = MADE.analyses.gains
     replayed = [p for p in gains.predictions if p.gain.method == "replay"]

@@ -10,7 +10,7 @@ from perfdoc.reports.markdown import render_markdown
 from perfdoc.reports.opportunities import opportunities, trifles
 from perfdoc.reports.ranking import in_order, ranking
 from perfdoc.reports.sections import sections_of
-from perfdoc.reports.sections.section import Grid
+from perfdoc.reports.sections.section import Grid, opening
 from perfdoc.reports.text import render_text
 from perfdoc.results import Diagnosis, Opportunity, from_json, to_json
 from perfdoc.results.ranking import OpportunityKind
@@ -63,14 +63,15 @@ def test_every_report_has_the_order_of_the_ranking() -> None:
         *(("PD501", "≤ 100 ms"), ("PD203", "10 ms"), ("", "5 ms"), ("PD301", "—"))
     ]
     for page in (render_text(MADE), render_markdown(MADE)):
-        table = page[page.index("What to do") : page.index("Without") if "Without" in page else None]
-        places = [table.index(said) for said in ("PD501", "PD203", "norms alone", "PD301")]
+        table = page[page.index("What to do") :]
+        places = [table.index(said) for said in ("PD501", "PD203", "Norms alone", "PD301")]
         assert places == sorted(places)
         assert table.index("Trifles") > table.index("PD301")
 
 
 def test_the_first_of_the_ranking_is_in_the_headline_as_what_it_is() -> None:
-    assert "Fragmented memory (PD501), at most 100 ms, 64.7 % of the step" in outlook(MADE)
+    first = "Fragmented memory (PD501): blocks do not fit; saves at most 100 ms, 64.7 % of the step"
+    assert outlook(MADE).startswith(first)
     alone = replace(MADE, combined=None, opportunities=MADE.opportunities[2:])
     saves = "\N{MINUS SIGN}5 ms per step (4.5 ms to 5.5 ms), 3.2 % of the step, predicted"
     assert outlook(alone) == f"Norms alone: {saves}; changes what training computes."
@@ -91,7 +92,7 @@ def test_the_first_of_the_ranking_is_in_the_headline_as_what_it_is() -> None:
     named = [r for r in MADE.rules if r.code == "PD501"]
     bounds = replace(MADE, combined=none, opportunities=MADE.opportunities[:1], rules=named)
     assert "PD501" in (said := outlook(bounds))
-    assert said.index("PD501") < said.index("No predicted gain")
+    assert "No predicted gain" not in said  # beside what may gain 65 % it says the wrong thing
 
 
 def test_the_headline_s_first_change_is_the_first_row_of_every_table() -> None:
@@ -101,8 +102,8 @@ def test_the_headline_s_first_change_is_the_first_row_of_every_table() -> None:
         assert outlook(made).lower().find(first.title.lower()) in range(20)
         for page in (render_text(made), render_markdown(made)):
             table = page[page.index("What to do") :]
-            rest = [table.index(r.title) for r in ranking(made)[1:] if r.sized]
-            assert all(table.index(first.title) < place for place in rest)
+            rest = [table.index(opening(r.title)) for r in ranking(made)[1:] if r.sized]
+            assert all(table.index(opening(first.title)) < place for place in rest)
 
 
 def test_the_page_shows_changes_that_no_rule_proposes_and_names_trifles() -> None:

@@ -16,6 +16,8 @@ from tests.rules.test_exposed_copies import copying
 from tests.rules.test_launch_rules import DENSE, jittery, waiting
 from tests.rules.test_packing_profiling_rules import uneven
 from tests.rules.test_rules import with_gap
+from tests.rules.test_slowing_capture import RECORDED, recording
+from tests.rules.test_waits_for_device import drained
 
 
 @example("PD201")
@@ -53,6 +55,19 @@ def offloaded_layers_return_late(folder: Path) -> Case:
     activations of 9 layers are offloaded."""
     settings: dict[str, Value] = {"cpu_offloading": True, "cpu_offloading_num_layers": 9, "num_layers": 32}
     return case_of(folder, copying(100), settings=settings)
+
+
+@example("PD208")
+def losses_are_read_in_the_step(folder: Path) -> Case:
+    """steps of 200 µs: `.item()` waits for a kernel of 100 µs, then the host launches three of 10 µs, one
+    every 30 µs."""
+    return case_of(folder, drained(steps=2))
+
+
+@example("PD906")
+def stacks_and_shapes(folder: Path) -> Case:
+    """steps of 1 ms with 100 µs launch-bound, captured with Python stacks and operator shapes."""
+    return recording(case_of(folder, step_with_gap(100)), RECORDED)
 
 
 @example("PD207")

@@ -25,6 +25,7 @@ from tests.rules.laid import (
     remembering,
 )
 from tests.rules.test_launch_rules import DENSE
+from tests.rules.test_looped_optimizer import ADAM, stepping
 from tests.rules.test_memory_rules import NOTHING_SAVED
 from tests.rules.test_memory_settings_rules import AWARE, EIGHT_SEQUENCES, FULL, REPEATED, recomputing
 
@@ -43,6 +44,12 @@ def gemms_in_16_bits(folder: Path) -> Case:
 def gemms_in_fp32(folder: Path) -> Case:
     """steps of 1 ms with 400 µs of cuBLAS's SGEMM."""
     return case_of(folder, laid(("ampere_sgemm_128x64_tn", 400)))
+
+
+@example("PD408")
+def parameters_one_by_one(folder: Path) -> Case:
+    """steps of 1 ms of plain PyTorch; Adam runs 8 kernels of 2 µs for each of 10 parameters, 5 µs apart."""
+    return given(case_of(folder, stepping(*ADAM, range_name="Optimizer.step#AdamW.step")), None)
 
 
 @example("PD402")

@@ -61,6 +61,17 @@ def test_copies_inside_the_device_need_something_else(tmp_path: Path) -> None:
     assert (found.state, "pin_memory" in found.remedy, "clone()" in found.remedy) == ("fires", False, True)
 
 
+def test_compute_hides_no_more_than_there_is_of_it(tmp_path: Path) -> None:
+    """900 of 1,000 us copy before 100 us of compute: overlap hides 100, the rest takes fewer bytes."""
+    found = result("PD204", case_of(tmp_path, copying(900)))
+    assert found.gain is not None
+    assert (found.gain.method, found.gain.high_ms) == ("ceiling", pytest.approx(0.1))
+    assert ("fewer bytes" in found.reason, "less" in found.action) == (True, True)
+    half = result("PD204", case_of(tmp_path, copying(500)))
+    assert half.gain is not None
+    assert (half.gain.high_ms, "fewer bytes" in half.reason) == (pytest.approx(0.5), False)
+
+
 def test_communication_is_no_copy(tmp_path: Path) -> None:
     builder = TimelineBuilder()
     process = builder.process()

@@ -132,6 +132,16 @@ def test_no_gain_is_advised_of_what_its_rule_could_not_judge(plain: Case) -> Non
     assert "PD201 is skipped: no" in why_left_out(replace(plain, captures=blind), "without_launches", GRAPHS)
 
 
+@pytest.mark.parametrize(("graph_ns", "done"), [(60, True), (50, False)])
+def test_graphs_that_launch_most_of_the_work_are_no_advice(plain: Case, graph_ns: int, done: bool) -> None:
+    (capture,) = plain.captures
+    (rank,) = capture.ranks
+    graphs = replace(rank.host.graphs, state="measured", graph_ns=graph_ns, kernel_ns=100, graph_kernels=3)
+    used = replace(capture, ranks=[replace(rank, host=replace(rank.host, graphs=graphs))])
+    case = replace(plain, captures=[used])
+    assert ("done already" in why_left_out(case, "without_launches", GRAPHS)) == done
+
+
 def test_every_change_has_the_rule_that_judges_it() -> None:
     assert DECIDED_BY.keys() == CHANGE_TITLES.keys()
     assert {*DECIDED_BY.values()} <= {rule.meta.code for rule in own_rules()}

@@ -28,7 +28,7 @@ from tests.planted.spec import Late
 from tests.simulator.rebuilt_of import planted, views_of
 from tests.simulator.test_replay_cpu import step as cpu_step
 
-NO_DATA = "no data-loader stalls (dataloader_num_workers)"
+NO_DATA = "remove data-loader stalls (dataloader_num_workers)"
 SLOW = replace(KINDS["dp4"], data_ns=2_150_000)
 
 
@@ -101,7 +101,7 @@ def test_the_report_says_so(slow: Diagnosis) -> None:
     assert "\N{MINUS SIGN}1.43 ms per step (1.22 ms to 1.65 ms), predicted." in said
     rows = [[c.text for c in row] for row in section.grids[2].rows]
     assert [NO_DATA, "1.433 ms", "1.217 ms", "1.650 ms"] in [row[:4] for row in rows]
-    assert ["no garbage collection in steps (manual_gc)", "—", "no range of the capture shows gc"] in [
+    assert ["remove garbage collection from steps (manual_gc)", "—", "no range of the capture shows gc"] in [
         [c.text for c in row] for row in section.grids[3].rows
     ]
 

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from perfdoc.simulator.replay.edits.edit import Edit
 from perfdoc.simulator.replay.edits.even_ranks import without_straggler
-from perfdoc.simulator.replay.edits.host import scaled_host, without_host_time, without_launches
+from perfdoc.simulator.replay.edits.host import (
+    scaled_host,
+    without_host_time,
+    without_launches,
+    without_waits,
+)
 from perfdoc.simulator.replay.edits.larger_buckets import rebucketed
 from perfdoc.simulator.replay.edits.layer_spread import balanced_layers, even_layers
 from perfdoc.simulator.replay.edits.micro_batches import micro_batches, tensor_instead_of_data
@@ -40,4 +45,5 @@ __all__ = [
     "without_queueing",
     "without_recompute",
     "without_straggler",
+    "without_waits",
 ]

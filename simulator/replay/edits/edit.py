@@ -29,6 +29,8 @@ class Edit:
     assumptions: tuple[str, ...]
     variants: tuple[Callable[[Rebuilt], Rebuilt], ...] = ()
     """The same change where what it assumes is otherwise, either way; the band spans their gains too."""
+    in_part: bool = False
+    """Whether jobs get a part of it, as a rule: where the leaves end its band, that is not its middle."""
     may_cost: bool = False
     """Whether the change may make a step longer: it adds work or waiting as well as taking some away. The
     band of any other ends at nothing."""

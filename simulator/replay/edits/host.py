@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -158,4 +159,51 @@ def without_launches(from_ns: int | None = None, to_ns: int | None = None) -> Ed
             f"a pause of the host of more than {_PAUSE_NS // 10**6} ms may be none that a graph takes away",
         ),
         variants=(partial(apply, pause_ns=_PAUSE_NS),),
+        in_part=True,
+    )
+
+
+_WAITS_UNCERTAINTY_FRAC = 0.3
+"""Which of the waits the program can do without is not known; the host may not run ahead as far as it
+could."""
+_NO_END_NS = np.iinfo(np.int64).max
+_NEVER_NS = -(1 << 50)
+"""Lag of a wait that holds nothing up: days before what it waited for has ended."""
+
+
+def without_waits() -> Edit:
+    """The host waits for the device nowhere but in the last such call of each step. The calls stay, and take
+    what they take without a wait; what the host then launches earlier, it launches into a full queue."""
+
+    def apply(rebuilt: Rebuilt) -> Rebuilt:
+        edges = rebuilt.graph.edges
+        waits = edges.kind == EdgeKind.HOST_SYNC
+        waits[waits] &= edges.lag_ns[waits] > _NEVER_NS
+        kept = np.zeros(len(waits), bool)
+        returned = rebuilt.start_ns[edges.target]
+        for i, frame in enumerate(rebuilt.ranks):
+            mine = waits & (rebuilt.graph.rank[edges.target] == i)
+            calls = (rebuilt.call == CallKind.SYNCHRONISING) & (rebuilt.graph.rank == i)
+            begins = np.array(frame.step_starts_ns, np.int64)
+            before = 0
+            for begin, end in pairwise((*begins.tolist(), _NO_END_NS)):
+                inside = rebuilt.start_ns[calls & (rebuilt.start_ns >= begin) & (rebuilt.start_ns < end)]
+                # The last step has fewer where its last one lies behind the device's work, out of the window.
+                if len(inside) and (end < _NO_END_NS or len(inside) >= before):
+                    kept |= mine & (returned >= inside.max()) & (returned < end)
+                before = len(inside)
+        if not (waits & ~kept).any():
+            raise ValueError("no call of the capture waits for the device, but for one in each step")
+        return with_lags(rebuilt, np.where(waits & ~kept, _NEVER_NS, edges.lag_ns))
+
+    return Edit(
+        name="without waits for the device",
+        apply=apply,
+        uncertainty_frac=_WAITS_UNCERTAINTY_FRAC,
+        leaves=("idle.host", "idle.launch_latency"),
+        assumptions=(
+            "the host needs no value from the device before the end of a step",
+            "the launch queue holds what the host launches ahead",
+        ),
+        in_part=True,
     )

@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perfdoc.cli.cross_check import cross_check_and_write, nsys_to_check
+from perfdoc.cli.messages import say
 from perfdoc.cli.streams import columns, write_json
 from perfdoc.diagnose.asked import UserError, Work, asked_work
 from perfdoc.profiling.nsys.command import Nsys
 from perfdoc.profiling.whole_file import is_stream, may_write, write_all
-from perfdoc.results.names import shorten
-from perfdoc.traces import TraceError
+from perfdoc.results.names import base_name, shorten
+from perfdoc.traces import NoGpuActivityError, TraceError
 from perfdoc.traces.load import Ahead
 
 if TYPE_CHECKING:
@@ -125,6 +126,7 @@ def run(options: Options, format_: str, hashing: EarlyHash | None = None) -> lis
     try:
         found = measure_all(options.work, options.jobs, ahead)
         if not found.captures and found.silent:
+            _say_what_it_holds(found.silent[0])
             raise UserError(str(found.silent[0]))
         from perfdoc.diagnose.diagnosis import diagnosis_of
         from perfdoc.results import to_json
@@ -160,6 +162,12 @@ def run(options: Options, format_: str, hashing: EarlyHash | None = None) -> lis
         for r in diagnosis.rules
         if r.state == "fires" and (r.code in options.fail_on or "ANY" in options.fail_on)
     )
+
+
+def _say_what_it_holds(silent: NoGpuActivityError) -> None:
+    """Before the error: what there is to see without a GPU."""
+    for words in silent.holds:
+        say(f"{base_name(silent.path)} {words}")
 
 
 def _import_the_rest(page: bool) -> None:

@@ -11,7 +11,6 @@ from perfdoc import results as d
 from perfdoc.analyzers.job import JobMeasurement
 from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.analyzers.memory.job import RankMemory
-from perfdoc.diagnose.framework import framework_of_job
 from perfdoc.diagnose.job import job_configuration, job_of
 from perfdoc.diagnose.measuring import Found
 from perfdoc.diagnose.quality import contradiction_notes, quality_of
@@ -23,6 +22,7 @@ from perfdoc.knobs.configuration import Configuration
 from perfdoc.profiling.environment import encodable
 from perfdoc.rules.engine.registry import judge
 from perfdoc.rules.facts.capture_cost import slowed_by
+from perfdoc.rules.facts.framework import framework_of_job
 from perfdoc.rules.facts.memory_room import out_of_memory
 from perfdoc.traces import NoGpuActivityError
 from perfdoc.traces.job_facts import common_facts

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from perfdoc.analyzers.measure import CaptureMeasurement
-from perfdoc.knobs.configuration import Configuration
 from perfdoc.results.headline import Framework
 from perfdoc.simulator.replay.gains import Gains
 from perfdoc.simulator.replay.proposals import CHANGE_TITLES
@@ -35,14 +33,6 @@ _VLLM = MappingProxyType({**_PYTORCH, "without_launches": "vLLM without enforce_
 _WORDS: Mapping[Framework, Mapping[str, str]] = MappingProxyType(
     {"pytorch": _PYTORCH, "vllm": _VLLM, "": dict.fromkeys(_PYTORCH, "")}
 )
-
-
-def framework_of_job(captures: Sequence[CaptureMeasurement], configuration: Configuration) -> Framework:
-    """Settings that were given are Megatron's in every dialect; else what every capture shows."""
-    if configuration.dialect is not None:
-        return "megatron"
-    shown = {capture.framework for capture in captures}
-    return "megatron" if "megatron" in shown else shown.pop() if len(shown) == 1 else ""
 
 
 def in_words_of(framework: Framework, gains: Gains) -> Gains:

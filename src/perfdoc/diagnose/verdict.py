@@ -230,6 +230,11 @@ def _waiting(ranks: Sequence[Rank], skew: SkewAnalysis | None) -> str:
     if late is None:
         return f"{said}."
     doing = _MEANWHILE.get(late.doing, "")
+    if late.doing == "before" and all(r.window.steps == 1 for r in ranks):
+        return (
+            f"{said}, most of it for {shorten(late.name, 48)}, whose step begins {brief(late.doing_ns or 0)} "
+            "after the first: one step cannot tell a straggler from a late start. Capture several steps."
+        )
     behind = brief(late.doing_ns or 0) if late.doing == "before" else ""
     return f"{said}, {per_cent(late.wait_frac, 0)} of it for {shorten(late.name, 48)}{doing}{behind}."
 

@@ -11,12 +11,12 @@ from perfdoc.analyzers.job import measure_job
 from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.analyzers.memory.job import RankMemory, job_memory
 from perfdoc.diagnose.contradictions import without_contradictions
-from perfdoc.diagnose.framework import framework_of_job
 from perfdoc.diagnose.ranks import rank_of, with_headroom
 from perfdoc.diagnose.replays import ReplayTopic, replays_of
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.possible import why_left_out
+from perfdoc.rules.facts.framework import framework_of_job
 from perfdoc.simulator.replay.gains import no_gains
 
 

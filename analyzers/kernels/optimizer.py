@@ -1,0 +1,126 @@
+"""The optimizer step as a loop over parameters: a few element-wise kernels for each, one after the other.
+
+Known by the ranges around their launches (`Optimizer.step`, `optimizer`), else by their sequence: Adam takes
+a square root for every parameter, at a constant distance, in a stretch of nothing but element-wise kernels.
+No model does that, since its layers multiply in between. An update that is fused already is of class
+OPTIMIZER by its kernels' names (multi_tensor_apply, fused Adam), and no loop.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+import numpy as np
+
+from perfdoc.analyzers.base.intervals import I64, exact_sum
+from perfdoc.analyzers.device.view import DeviceView
+from perfdoc.analyzers.kernel_class.classify import KernelClass
+from perfdoc.analyzers.kernel_class.names import MAX_TEXT
+from perfdoc.analyzers.kernels.part_names import Phase
+from perfdoc.results.kernels import OptimizerLoop
+from perfdoc.traces.table import Bool
+
+MIN_KERNELS = 64
+"""Of a stretch: no fused update has as many."""
+_MIN_TENSORS = 8
+"""Square roots at a constant distance."""
+_SAME_FRAC = 0.8
+"""Of these distances."""
+_PER_TENSOR = (3, 40)
+_SMALL = (KernelClass.ELEMENTWISE, KernelClass.COPY, KernelClass.REDUCTION)
+_ROOT = re.compile(r"(?<!r)sqrt_kernel_cuda")
+
+
+def optimizer_loop(view: DeviceView, rows: I64, duration_ns: I64, phase: I64, classes: I64) -> OptimizerLoop:
+    """Find it on one device.
+
+    rows: kernels inside the window by start; phase: Phase of the ranges around their launches; classes: their
+    KernelClass.
+    """
+    computing = np.flatnonzero(classes != KernelClass.COMMUNICATION)
+    rows, duration_ns = rows[computing], duration_ns[computing]
+    phase, classes = phase[computing], classes[computing]
+    small = np.isin(classes, _SMALL)
+    named = phase == Phase.OPTIMIZER
+    evidence: Literal["range", "sequence"] = "range" if named.any() else "sequence"
+    roots = _names_a_root(view, rows)
+    if named.any():
+        stretches = _stretches(named)
+        kept = [s for s in stretches if small[slice(*s)].sum() >= MIN_KERNELS and not _fused(s, classes)]
+    else:
+        alike = small & ((phase == Phase.NONE) | (phase == Phase.BACKWARD))
+        kept = [t for s in _stretches(alike) if (t := _adam(s, roots)) is not None]
+    if not kept:
+        return OptimizerLoop()
+    mine = np.concatenate([np.arange(a, b) for a, b in kept])
+    mine = mine[small[mine]]
+    start, end = view.trace.kernels.start_ns[rows], view.trace.kernels.end_ns[rows]
+    window = view.window
+    begins = np.maximum(np.array([start[a] for a, _ in kept], np.int64), window.start_ns)
+    ends = np.minimum(np.array([end[a:b].max() for a, b in kept], np.int64), window.end_ns)
+    idle = exact_sum(ends - begins) - exact_sum(view.activity.busy.covered_within(begins, ends))
+    return OptimizerLoop(
+        evidence=evidence,
+        stretches=len(kept),
+        kernels=len(mine),
+        kernels_ns=exact_sum(duration_ns[mine]),
+        idle_ns=max(idle, 0),
+        kernels_per_tensor=_per_tensor(np.flatnonzero(roots[slice(*kept[0])])),
+        names=_names(view, rows[mine]),
+    )
+
+
+def _stretches(wanted: Bool) -> list[tuple[int, int]]:
+    """[first, end) of runs of these."""
+    at = np.flatnonzero(wanted)
+    if not len(at):
+        return []
+    cut = np.flatnonzero(np.diff(at) > 1) + 1
+    return [(int(part[0]), int(part[-1]) + 1) for part in np.split(at, cut)]
+
+
+def _fused(stretch: tuple[int, int], classes: I64) -> bool:
+    """Whether kernels that update many tensors at once do it: one for every `MIN_KERNELS` is enough."""
+    inside = classes[slice(*stretch)]
+    return int((inside == KernelClass.OPTIMIZER).sum()) * MIN_KERNELS >= len(inside)
+
+
+def _adam(stretch: tuple[int, int], roots: Bool) -> tuple[int, int] | None:
+    """The part of a stretch that repeats for every parameter; None where nothing does."""
+    a, b = stretch
+    at = np.flatnonzero(roots[a:b])
+    each = _per_tensor(at)
+    if each is None:
+        return None
+    first, end = a + max(int(at[0]) - each, 0), min(a + int(at[-1]) + each, b)
+    return (first, end) if end - first >= MIN_KERNELS else None
+
+
+def _per_tensor(at: I64) -> int | None:
+    """Kernels from one square root to the next."""
+    if len(at) < _MIN_TENSORS:
+        return None
+    apart = np.diff(at)
+    each = int(np.bincount(apart).argmax())
+    least, most = _PER_TENSOR
+    alike = np.count_nonzero(np.abs(apart - each) <= 1) >= _SAME_FRAC * len(apart)
+    return each if alike and least <= each <= most else None
+
+
+def _names_a_root(view: DeviceView, rows: I64) -> Bool:
+    names, strings = view.trace.kernels.full_name[rows], view.trace.strings
+    found = np.zeros(len(strings), bool)
+    for i in np.flatnonzero(np.bincount(names, minlength=len(strings))).tolist():
+        found[i] = _ROOT.search(strings[i][:MAX_TEXT]) is not None
+    return found[names]
+
+
+_SHOWN = 3
+
+
+def _names(view: DeviceView, rows: I64) -> list[str]:
+    """The most frequent functions."""
+    count = np.bincount(view.trace.kernels.name[rows], minlength=len(view.trace.strings))
+    order = np.argsort(-count, kind="stable")[:_SHOWN]
+    return [view.trace.strings[i] for i in order.tolist() if count[i]]

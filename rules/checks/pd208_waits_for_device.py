@@ -1,0 +1,122 @@
+"""PD208: calls in which the host waits for the device, and the idle time behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from perfdoc.analyzers.measure_device import RankMeasurement
+from perfdoc.results.figures import brief, per_cent
+from perfdoc.results.host import CallGroup
+from perfdoc.results.rules import Evidence
+from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.gain import ceiling, predicted, time_evidence, worth_frac
+from perfdoc.rules.engine.needs import GPUS, WINDOW, given, on_some_rank
+from perfdoc.rules.engine.rule import Meta, Verdict
+from perfdoc.rules.engine.worst import worst_instance
+from perfdoc.rules.facts.capture import AFTER_START_UP, LAUNCHES
+from perfdoc.rules.facts.graphs import launching_ns
+
+META = Meta(
+    code="PD208",
+    title="Calls that wait for the device",
+    action="Remove calls that wait for the device",
+    why="A call that waits drains the launch queue. The device then idles until the host is back in Python, "
+    "and goes on idling before kernel after kernel until the host is ahead again.",
+    sources=("DESIGN section 3",),
+    topic="host_overhead",
+    time=("idle.host",),
+    needs=(
+        GPUS,
+        LAUNCHES,
+        AFTER_START_UP,
+        on_some_rank("calls that wait for the device", lambda r: r.host.sync_calls),
+        WINDOW,
+    ),
+)
+
+MIN_FRAC = 0.02
+"""Of the step: predicted gain without them; of the window where nothing is predicted: idle time in gaps that
+begin in one."""
+_A_STEP = 1
+"""Such calls that a step may have: its loss is read."""
+_SHOWN = 3
+_ITEM = ("item", "_local_scalar_dense", "nonzero", "masked_select", "is_nonzero", "unique", "equal")
+_COPY = ("to", "_to_copy", "copy_", "cpu", "cuda")
+_READ = "Keep values on the device: read losses and metrics (.item(), .cpu()) every so many steps."
+_MOVE = (
+    "Move tensors with non_blocking=True from pinned memory, once and ahead of their use; make masks, "
+    "indices and constants on the device."
+)
+_SYNCHRONIZE = (
+    "Take torch.cuda.synchronize() and event.synchronize() out of the loop; measure times with CUDA events."
+)
+
+
+def evaluate(case: Case) -> Verdict:
+    """Fires if the step would be `MIN_FRAC` shorter without them, by replay: the wait, the gap behind it and
+    the gaps in which the host catches up. Without a replay, if gaps that begin in one take as much."""
+    caused = given(case.share(_caused_ns))
+    evidence = time_evidence(case, "idle in gaps that begin in such a call", caused, _caused_ns)
+    gain = predicted(case, "without_waits")
+    several = any((r.host.sync_calls.count or 0) > _A_STEP * max(r.window.steps, 1) for r in case.ranks)
+    worth = caused if gain is None or not gain.is_predicted else worth_frac(case, "without_waits")
+    if worth < MIN_FRAC or not several:
+        return Verdict(state="passes", evidence=evidence)
+    groups = [g for r in case.ranks for g in r.host.sync_calls.groups if g.idle_caused_ns]
+    return Verdict(
+        state="fires",
+        worst=worst_instance(case, "idle.host"),
+        reason="the host waits for the device inside the step, and the queue runs dry behind each wait",
+        evidence=[*evidence, *_calls(case, groups)],
+        remedy=" ".join(_remedies(groups)),
+        gain=gain
+        if gain is not None and gain.is_predicted
+        else ceiling(
+            case, _most_ns, "the host gets ahead by what it waits, and no idle time but its own goes"
+        ),
+        verify="Run again: the host section lists fewer such calls, and idle.host in the ledger falls.",
+        false_alarm="A value that the program needs there: a stopping condition, a data-dependent shape.",
+    )
+
+
+def _caused_ns(rank: RankMeasurement) -> int:
+    return min(rank.host.sync_calls.idle_caused_ns or 0, rank.ledger.idle.host)
+
+
+def _most_ns(rank: RankMeasurement) -> int:
+    """Without waits the host is ahead by no more than it waited, and saves no more than its idle time."""
+    return min(rank.host.sync_calls.host_ns or 0, launching_ns(rank))
+
+
+def _calls(case: Case, groups: list[CallGroup]) -> Iterator[Evidence]:
+    """How many, how long, and the costliest."""
+    worst = max(case.ranks, key=_caused_ns)
+    found, steps = worst.host.sync_calls, worst.window.steps
+    if found.count:
+        per = f"{found.count / steps:,.3g} a step" if steps else f"{found.count:,} in the window"
+        yield Evidence(label="such calls, worst rank", value=f"{per}, {brief(found.host_ns or 0)} in them")
+    if total := worst.ledger.idle.host:
+        part = min(1.0, _most_ns(worst) / total)
+        yield Evidence(label="idle before late launches that they may cause, at most", value=per_cent(part))
+    for group in sorted(groups, key=lambda g: -g.idle_caused_ns)[:_SHOWN]:
+        where = ", ".join(w for w in (group.operator, group.range_name, group.call_site) if w)
+        yield Evidence(
+            label=f"{group.call}{f' in {where}' if where else ''}, {group.count:,} times",
+            value=f"{brief(group.host_ns)}, idle in gaps that begin in it {brief(group.idle_caused_ns)}",
+        )
+
+
+def _remedies(groups: list[CallGroup]) -> Iterator[str]:
+    """By the operator that waits, the costliest first; all where no operator is known."""
+    said = dict.fromkeys(_remedy_of(g) for g in sorted(groups, key=lambda g: -g.idle_caused_ns))
+    known = [words for words in said if words]
+    yield from known[:2] or (_READ, _MOVE, _SYNCHRONIZE)
+
+
+def _remedy_of(group: CallGroup) -> str:
+    operator = (group.operator or group.range_name or "").partition(",")[0].rpartition("::")[2]
+    if operator in _ITEM:
+        return _READ
+    if operator in _COPY:
+        return _MOVE
+    return _SYNCHRONIZE if "Device" in group.call or "Event" in group.call else ""

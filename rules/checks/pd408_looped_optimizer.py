@@ -1,0 +1,97 @@
+"""PD408: an optimizer step that loops over the parameters with several small kernels for each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from perfdoc.analyzers.measure_device import RankMeasurement
+from perfdoc.results.figures import brief, per_cent
+from perfdoc.results.kernels import OptimizerLoop
+from perfdoc.results.rules import Evidence
+from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.gain import ceiling, time_evidence
+from perfdoc.rules.engine.needs import GPUS, WINDOW, given, on_some_rank
+from perfdoc.rules.engine.rule import Meta, Verdict
+from perfdoc.rules.facts.capture import KERNELS
+from perfdoc.rules.facts.framework import framework_of_job
+
+META = Meta(
+    code="PD408",
+    title="Optimizer that loops over the parameters",
+    action="Fuse the optimizer step",
+    why="Every parameter takes its own small kernels, each reads and writes the whole tensor again, and the "
+    "device idles between them for their launches. A fused update is a few kernels for all parameters.",
+    sources=("PyTorch torch.optim, Performance: for-loop, foreach, fused",),
+    topic="fusion",
+    needs=(GPUS, KERNELS, on_some_rank("classified kernels", lambda r: r.kernel_parts), WINDOW),
+)
+
+MIN_FRAC = 0.01
+"""Of the window, mean over ranks: what a fused update can save of it."""
+_PYTORCH = (
+    "torch.optim.AdamW(..., fused=True), or foreach=True; SGD and Adam take both. An optimizer of your own: "
+    "torch._foreach_* over the list of all parameters, or torch.compile of its step."
+)
+_MEGATRON = (
+    "Megatron-core takes the FusedAdam of Transformer Engine or Apex where one is installed, else PyTorch's: "
+    "install one and look for the fallback's warning in the log."
+)
+
+
+def evaluate(case: Case) -> Verdict:
+    """Fires where a fused update can save `MIN_FRAC`: the idle time between these kernels, and of their own
+    time all but one kernel for each parameter, which still reads and writes it."""
+    share = given(case.share(_most_ns))
+    evidence = time_evidence(
+        case, "optimizer loop, idle time between its kernels included", _whole(case), _of
+    )
+    found = max((_loop(r) for r in case.ranks), key=lambda o: o.kernels)
+    if share < MIN_FRAC:
+        return Verdict(state="passes", evidence=evidence if found.kernels else [])
+    how = "a range names it" if found.evidence == "range" else "by its sequence: a square root per parameter"
+    return Verdict(
+        state="fires",
+        reason=f"the optimizer updates one parameter after the other ({how})",
+        evidence=[*evidence, *_figures(case, found)],
+        remedy=_MEGATRON if framework_of_job(case.captures, case.configuration) == "megatron" else _PYTORCH,
+        gain=ceiling(
+            case, _most_ns, "all idle time between these kernels, and their time but for one each parameter,"
+        ),
+        verify="Run again: the optimizer is a few multi_tensor_apply or fused kernels.",
+        false_alarm="A window that holds one optimizer step and few of the micro-batches before it.",
+    )
+
+
+def _loop(rank: RankMeasurement) -> OptimizerLoop:
+    return rank.kernel_parts.optimizer
+
+
+def _of(rank: RankMeasurement) -> int:
+    found = _loop(rank)
+    return min(found.kernels_ns + found.idle_ns, rank.ledger.total)
+
+
+def _whole(case: Case) -> float:
+    return case.share(_of) or 0.0
+
+
+def _most_ns(rank: RankMeasurement) -> int:
+    """A fused kernel moves each tensor once: at least as much as one of the small ones does."""
+    found = _loop(rank)
+    stays = found.kernels_ns // (found.kernels_per_tensor or 1)
+    return min(found.idle_ns + found.kernels_ns - stays, rank.ledger.total)
+
+
+def _figures(case: Case, found: OptimizerLoop) -> Iterator[Evidence]:
+    steps = max(r.window.steps for r in case.ranks)
+    yield Evidence(
+        label="small kernels a step" if steps else "small kernels in the window",
+        value=f"{round(found.kernels / max(steps, 1)):,}",
+    )
+    if found.kernels_per_tensor is not None:
+        yield Evidence(label="for each parameter", value=f"{found.kernels_per_tensor} kernels")
+    per = max(steps, 1)
+    yield Evidence(label="their time", value=brief(found.kernels_ns / per))
+    idle = found.idle_ns / per
+    of = found.idle_ns / max(found.idle_ns + found.kernels_ns, 1)
+    yield Evidence(label="idle between them", value=f"{brief(idle)}, {per_cent(of)} of the optimizer's time")

@@ -1,0 +1,56 @@
+"""PD906: a capture that itself slows the host, in a window that waits for the host."""
+
+from __future__ import annotations
+
+from perfdoc.results.figures import per_cent
+from perfdoc.results.rules import Evidence
+from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.gain import time_evidence
+from perfdoc.rules.engine.needs import GPUS, WINDOW, given
+from perfdoc.rules.engine.rule import Meta, Verdict
+from perfdoc.rules.facts.capture_cost import cost_evidence, slowed_by
+
+META = Meta(
+    code="PD906",
+    title="Capture that slows the host",
+    action="Capture again with less",
+    why="Stacks, shapes, allocations and a range for every operator cost host time at every launch. Where "
+    "the device waits for the host, a part of the idle time is the profiler's, and nobody can say which.",
+    sources=("DESIGN section 3",),
+    topic="capture",
+    needs=(GPUS, WINDOW),
+)
+
+MIN_FRAC = 0.05
+"""Of the window, idle before late launches: with less, the host is not what the step waits for."""
+_LEAVE_OUT = (
+    ("with_stack", "with_stack=False"),
+    ("record_shapes", "record_shapes=False"),
+    ("profile_memory", "profile_memory=False"),
+    ("NVTX range for every operator", "no emit_nvtx: a few ranges by hand"),
+)
+
+
+def evaluate(case: Case) -> Verdict:
+    """Fires if a capture records what slows its host and the device is late by its host for `MIN_FRAC`."""
+    share = given(case.share(lambda r: r.ledger.idle.host))
+    evidence = time_evidence(case, "idle before late launches", share, lambda r: r.ledger.idle.host)
+    found = slowed_by(case)
+    if not found or share < MIN_FRAC:
+        return Verdict(state="passes", evidence=evidence)
+    less = [words for what, words in _LEAVE_OUT if any(what in said for said in found)]
+    without = ", ".join(less)
+    return Verdict(
+        state="fires",
+        reason=f"it records {', '.join(found)}; {per_cent(share)} of the window is idle before late launches",
+        action=f"Capture again with less: {without}" if less else "",
+        evidence=[*evidence, *_cost(case)],
+        remedy=f"Capture the same steps again with less{f': {without}' if less else ''}. Compare the step "
+        "time with this one before anything is changed for the host's sake.",
+        verify="Analyse the new capture: what idle.host lost was the profiler's.",
+        false_alarm="A step that is as long without the profiler.",
+    )
+
+
+def _cost(case: Case) -> list[Evidence]:
+    return list(cost_evidence(case))

@@ -1,0 +1,87 @@
+"""Settings in PyTorch's own words, for jobs whose captures show PyTorch and no Megatron."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+
+from perfdoc.knobs.knob import Value
+from perfdoc.results.rules import Advice
+from perfdoc.rules.engine.advise import value_of
+from perfdoc.rules.engine.case import Case
+from perfdoc.rules.facts.framework import framework_of_job
+
+NO_SETTING = "PyTorch has no such setting"
+DIALECT = "pytorch"
+_BYTES = 4
+"""Of a gradient's element: DDP reduces in the parameters' type, at most FP32."""
+_FLAT = "DistributedDataParallel(model, gradient_as_bucket_view=True): it overlaps gradients by itself"
+_COMPILED = "torch.compile(model)"
+
+
+def _bucket(value: Value) -> str:
+    mib = max(round(value * _BYTES / 2**20), 1) if isinstance(value, int) else 25
+    return f"DistributedDataParallel(model, bucket_cap_mb={mib})"
+
+
+def _of(text: str) -> Callable[[Value], str]:
+    return lambda value: text
+
+
+WORDS: Mapping[str, Callable[[Value], str]] = MappingProxyType(
+    {
+        "bucket_size": _bucket,
+        "overlap_grad_reduce": _of(_FLAT),
+        "overlap_param_gather": _of("FSDP2: model.set_modules_to_forward_prefetch([...])"),
+        "grad_reduce_in_fp32": lambda value: (
+            "FSDP2: MixedPrecisionPolicy(reduce_dtype=torch.float32)"
+            if value
+            else "model.register_comm_hook(None, default_hooks.bf16_compress_hook)"
+        ),
+        "use_distributed_optimizer": _of("torch.distributed.optim.ZeroRedundancyOptimizer, or FSDP2"),
+        "use_torch_fsdp2": _of("torch.distributed.fsdp.fully_shard(layer)"),
+        "cuda_graph_impl": _of('torch.compile(model, mode="reduce-overhead"), or torch.cuda.CUDAGraph'),
+        "recompute_granularity": lambda value: (
+            "torch.utils.checkpoint.checkpoint(layer, ..., use_reentrant=False)"
+            if value
+            else "no torch.utils.checkpoint"
+        ),
+        "dataloader_num_workers": lambda value: (
+            f"DataLoader(..., num_workers={value}, pin_memory=True, persistent_workers=True)"
+        ),
+        "micro_batch_size": lambda value: f"DataLoader(..., batch_size={value})",
+        "manual_gc": _of("gc.disable() before the loop, gc.collect() every so many steps on all ranks"),
+        "manual_gc_interval": lambda value: f"gc.collect() every {value} steps",
+        "fp8": _of("torchao.float8.convert_to_float8_training(model)"),
+        "attention_backend": _of("torch.nn.functional.scaled_dot_product_attention"),
+        "record_memory_history": _of("torch.cuda.memory._record_memory_history()"),
+        **dict.fromkeys(
+            (
+                *("masked_softmax_fusion", "bias_activation_fusion", "bias_dropout_fusion"),
+                *("apply_rope_fusion", "cross_entropy_loss_fusion"),
+            ),
+            _of(_COMPILED),
+        ),
+    }
+)
+"""By knob, what to write for a value."""
+
+
+def in_its_words(case: Case, advice: Sequence[Advice]) -> list[Advice]:
+    """The advice as it is; in a job of plain PyTorch in PyTorch's words, or refused where it has none.
+    Environment variables are the same everywhere."""
+    if framework_of_job(case.captures, case.configuration) != "pytorch":
+        return list(advice)
+    return [_spelled(piece) for piece in advice]
+
+
+def _spelled(piece: Advice) -> Advice:
+    if piece.forbidden:
+        return piece
+    words = WORDS.get(piece.knob)
+    if words is not None:
+        return replace(piece, dialects={DIALECT: words(value_of(piece))})
+    if "env" in piece.dialects:
+        return replace(piece, dialects={"env": piece.dialects["env"]})
+    return replace(piece, dialects={}, forbidden=NO_SETTING)

@@ -1,0 +1,65 @@
+"""Advice in a job of plain PyTorch: PyTorch's own words, or that it has no such setting."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from perfdoc.knobs.configuration import Configuration
+from perfdoc.knobs.knob import Value
+from perfdoc.knobs.load import catalogue
+from perfdoc.reports.advice import change_title
+from perfdoc.reports.opportunities import action_of
+from perfdoc.results.headline import Framework
+from perfdoc.rules.engine.advise import advise
+from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.plain_pytorch import NO_SETTING, WORDS, in_its_words
+from tests.analyzers.loader_jobs import job, off
+from tests.rules.cases import case_of, result
+
+
+@pytest.fixture(scope="module")
+def stalled(tmp_path_factory: pytest.TempPathFactory) -> Case:
+    """Batches come late; one loader process."""
+    return case_of(tmp_path_factory.mktemp("x"), job(off))
+
+
+def shown_by(case: Case, framework: Framework, values: dict[str, Value]) -> Case:
+    captures = [replace(capture, framework=framework) for capture in case.captures]
+    return replace(case, captures=captures, configuration=Configuration(values=values, dialect=None))
+
+
+def test_a_setting_is_pytorchs_own(stalled: Case) -> None:
+    found = result("PD203", shown_by(stalled, "pytorch", {"dataloader_num_workers": 1}))
+    (piece,) = found.advice
+    assert piece.dialects == {
+        "pytorch": "DataLoader(..., num_workers=2, pin_memory=True, persistent_workers=True)"
+    }
+    assert "dataloader_num_workers" not in change_title(piece) + action_of(found)
+    assert "num_workers=2" in action_of(found)
+    megatron = result("PD203", shown_by(stalled, "megatron", {"dataloader_num_workers": 1}))
+    assert set(megatron.advice[0].dialects) > {"megatron_lm"}
+    assert "dataloader_num_workers" in action_of(megatron)
+
+
+def test_what_pytorch_lacks_is_refused_and_environment_variables_stay(stalled: Case) -> None:
+    case = shown_by(stalled, "pytorch", {})
+    pieces = [
+        advise(knob="tp_comm_overlap", to=True, why="x"),
+        advise(knob="cuda_device_max_connections", to=1, why="x"),
+        advise(knob="bucket_size", to=40 << 20, why="x"),
+    ]
+    lacking, variable, bucket = in_its_words(case, pieces)
+    assert (lacking.forbidden, lacking.dialects) == (NO_SETTING, {})
+    assert (variable.forbidden, set(variable.dialects)) == ("", {"env"})
+    # 40 Mi elements of 4 bytes.
+    assert bucket.dialects == {"pytorch": "DistributedDataParallel(model, bucket_cap_mb=160)"}
+    assert in_its_words(shown_by(stalled, "", {}), pieces) == pieces
+
+
+@pytest.mark.parametrize("knob", WORDS)
+def test_every_word_is_of_a_knob_and_names_none(knob: str) -> None:
+    assert knob in catalogue()
+    said = WORDS[knob](True) + WORDS[knob](2)
+    assert not [k for k in catalogue() if "_" in k and f"{k}=" in said]

@@ -1,0 +1,103 @@
+"""PD208: a wait for the device costs the gap behind it and the gaps in which the host catches up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from perfdoc.rules.engine.case import Case
+from perfdoc.simulator.captures.timeline import TimelineBuilder
+from perfdoc.simulator.engine import TaskKind, schedule
+from perfdoc.simulator.replay.edits import without_waits
+from perfdoc.simulator.replay.rebuilt import rebuild_rank
+from tests.analyzers.device_views import view_of
+from tests.analyzers.tiny import GEMM
+from tests.rules.cases import US, case_of, predicting, result
+
+
+def drained(steps: int = 0) -> TimelineBuilder:
+    """A kernel [5, 105) us that the host waits for in [10, 106). Back in Python it launches three kernels of
+    10 us, one every 30 us: [126, 136), [156, 166), [186, 196). steps: so many in ranges, 200 us each; none:
+    one stretch without any. A step ends with a second wait, [190, 197)."""
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    for i in range(max(steps, 1)):
+        at = 200 * i * US
+        if steps:
+            thread.range(f"step {i}", at, at + 199 * US)
+        device.kernel(GEMM, at + 5 * US, at + 105 * US, launch=(thread, at, at + 5 * US))
+        thread.range("aten::item", at + 9 * US, at + 107 * US)
+        thread.synchronize("stream", at + 10 * US, at + 106 * US, stream=7)
+        for k in range(3):
+            begin = at + (120 + 30 * k) * US
+            launch = (thread, begin, begin + 5 * US)
+            device.kernel(GEMM, begin + 6 * US, begin + 16 * US, launch=launch)
+        if steps:
+            thread.synchronize("stream", at + 190 * US, at + 197 * US, stream=7)
+    return builder
+
+
+def test_the_gaps_behind_a_wait_go_with_it(tmp_path: Path) -> None:
+    """Without the wait the host is back at 11 us and launches at 25, 55 and 85: the three kernels follow the
+    first one, [105, 135). 61 of 191 us: the gap that begins in the wait (21), and two of 20 behind it."""
+    rebuilt = rebuild_rank(view_of(drained(), tmp_path))
+    assert rebuilt.span(schedule(rebuilt.graph).end_ns) == 191 * US
+    edited = without_waits().apply(rebuilt)
+    assert edited.span(schedule(edited.graph).end_ns) == 130 * US
+    with pytest.raises(ValueError, match="no call"):
+        without_waits().apply(edited)
+
+
+def test_the_last_wait_of_a_step_stays(tmp_path: Path) -> None:
+    """Two steps. The host begins the last wait of the first at 95 us and is back at 136, once the kernels
+    [105, 135) are done; 3 us later it launches the next step, whose first kernel starts 5 us into the call,
+    at 144 instead of 205."""
+    edited = without_waits().apply(rebuild_rank(view_of(drained(steps=2), tmp_path)))
+    kernels = edited.graph.kind == TaskKind.COMPUTE
+    starts = schedule(edited.graph).start_ns[kernels] // US
+    assert starts.tolist() == [5, 105, 115, 125, 144, 244, 254, 264]
+
+
+@pytest.fixture(scope="module")
+def waiting(tmp_path_factory: pytest.TempPathFactory) -> Case:
+    return case_of(tmp_path_factory.mktemp("x"), drained(steps=2))
+
+
+def test_without_a_replay_the_bound_is_what_the_host_can_get_ahead(waiting: Case) -> None:
+    """Each step the host waits for 103 us, and the device for the host for less: that is the bound."""
+    found = result("PD208", waiting)
+    assert (found.state, found.level) == ("fires", "problem")
+    assert found.gain is not None
+    rank = waiting.ranks[0]
+    assert found.gain.method == "ceiling"
+    most = min(rank.host.sync_calls.host_ns or 0, rank.ledger.idle.host) / rank.window.steps / 1e6
+    assert found.gain.high_ms == pytest.approx(most)
+    assert 0.05 < most < 0.103
+    assert ".item()" in found.remedy
+    assert "non_blocking" not in found.remedy
+    assert any(e.label.startswith("cudaStreamSynchronize in aten::item") for e in found.evidence)
+
+
+def test_the_replay_decides_where_there_is_one(waiting: Case) -> None:
+    gained = result("PD208", predicting(waiting, without_waits=(0.04, 0.061, 0.07)))
+    assert gained.gain is not None
+    assert (gained.state, gained.gain.method, gained.gain.key) == ("fires", "replay", "")
+    # The gap stays without the wait: the host is late anyway.
+    assert result("PD208", predicting(waiting, without_waits=(0.0, 0.001, 0.002))).state == "passes"
+
+
+def test_one_wait_a_step_is_no_finding(tmp_path: Path) -> None:
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    for i in range(3):
+        at = 200 * i * US
+        thread.range(f"step {i}", at, at + 199 * US)
+        device.kernel(GEMM, at + 5 * US, at + 105 * US, launch=(thread, at, at + 5 * US))
+        thread.synchronize("stream", at + 10 * US, at + 106 * US, stream=7)
+        device.kernel(GEMM, at + 126 * US, at + 190 * US, launch=(thread, at + 120 * US, at + 125 * US))
+    assert result("PD208", case_of(tmp_path, builder)).state == "passes"
+    with pytest.raises(ValueError, match="but for one in each step"):
+        without_waits().apply(rebuild_rank(view_of(builder, tmp_path)))
