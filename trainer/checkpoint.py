@@ -1,8 +1,6 @@
 """Checkpoints that any layout can read, through megatron-core's dist_checkpointing.
 
-A checkpoint is a folder `step_00000100`, complete once it has that name: it is written under another and
-renamed,
-so a kill or a full disk leaves the one before it intact.
+Their files and folders are those of `checkpoint_folder`: a kill or a full disk leaves the last one intact.
 
 megatron-core chains one optimizer for dense parameters and one for experts where EP is above 1, and keeps a
 single one where EP is 1. Tensors carry the same names either way; only the settings around them nest
@@ -14,9 +12,8 @@ from __future__ import annotations
 
 import contextlib
 import random
-import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +23,7 @@ import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
 
 from perfdoc.trainer.adapt.checkpoint import create_state, separate_steps
+from perfdoc.trainer.checkpoint_folder import PARTIAL, changed, prepare, publish, sums_of
 from perfdoc.trainer.end import LostPeerError, first_line, is_consequence
 from perfdoc.trainer.layout import Layout
 from perfdoc.trainer.model import unwrapped
@@ -82,33 +80,7 @@ def _chain(optimizer: Any) -> list[Any]:
     return list(getattr(optimizer, "chained_optimizers", [optimizer]))
 
 
-PARTIAL = ".partial"
-_COMPLETE = re.compile(r"^step_(\d{8,})$")
 METADATA = {"distrib_optim_sharding_type": "fully_reshardable", "chained_optim_avoid_prefix": True}
-
-
-def complete(folder: Path) -> dict[int, Path]:
-    """Step → path of the complete checkpoints under a folder, in the order of their steps."""
-    if not folder.is_dir():
-        return {}
-    found = {
-        int(match.group(1)): path
-        for path in folder.iterdir()
-        if (match := _COMPLETE.match(path.name)) and (path / "metadata.json").is_file()
-    }
-    return dict(sorted(found.items()))
-
-
-def find(folder: Path, step: int | None) -> Path:
-    """The checkpoint of a step, or the last one. Raises ValueError when it is not there or not complete."""
-    found = complete(folder)
-    if not found:
-        raise ValueError(f"checkpoint.load = {folder}: no complete checkpoint there")
-    if step is None:
-        return found[max(found)]
-    if step not in found:
-        raise ValueError(f"checkpoint.load_step = {step}: {folder} has {', '.join(map(str, found))}")
-    return found[step]
 
 
 def save(
@@ -121,7 +93,7 @@ def save(
 
     final = folder / f"step_{step:08d}"
     partial = folder / f"{final.name}{PARTIAL}"
-    _on_first_rank(lambda: _prepare(folder, partial))
+    _on_first_rank(lambda: prepare(folder, partial))
     state = _sharded(layout, model, optimizer, is_loading=False)
     state["common"] = {
         "step": step,
@@ -143,8 +115,34 @@ def save(
             shutil.rmtree(partial, ignore_errors=True)  # on a full disk run.json needs some room
         reason = f"could not be written (is the disk full?): {first_line(error)}"
         raise OSError(f"checkpoint.save: {partial} {reason}") from error
-    _on_first_rank(lambda: _publish(folder, partial, final, keep))
+    sums = _shared(lambda: sums_of(partial, dist.get_rank(), dist.get_world_size()))
+    merged = {name: each for share in sums for name, each in share.items()}
+    _on_first_rank(lambda: publish(folder, partial, final, keep, merged))
     return final
+
+
+def check(path: Path) -> None:
+    """Compare every file with its checksum, each rank some of them. Raises ValueError on every rank."""
+    found = _shared(lambda: changed(path, dist.get_rank(), dist.get_world_size()))
+    if wrong := [each for share in found for each in share]:
+        more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
+        raise ValueError(
+            f"checkpoint.load: {path}: {wrong[0]}{more}. Resume from another one with checkpoint.load_step."
+        )
+
+
+def _shared(share: Callable[[], Any]) -> list[Any]:
+    """What every rank finds, for all of them. Raises OSError on every rank where one does."""
+    mine: tuple[str | None, Any]
+    try:
+        mine = None, share()
+    except (OSError, ValueError) as error:
+        mine = first_line(error), None
+    found: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(found, mine)
+    if failed := [reason for reason, _ in found if reason]:
+        raise OSError(f"checkpoint: {failed[0]}")
+    return [each for _, each in found]
 
 
 @contextlib.contextmanager
@@ -251,20 +249,3 @@ def _on_first_rank(action: Any) -> None:
     dist.broadcast_object_list(failed, src=0)
     if failed[0] is not None:
         raise OSError(f"checkpoint.save: {failed[0]}")
-
-
-def _prepare(folder: Path, partial: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    for left_over in folder.glob(f"step_*{PARTIAL}"):
-        shutil.rmtree(left_over)
-    partial.mkdir()
-
-
-def _publish(folder: Path, partial: Path, final: Path, keep: int) -> None:
-    if final.exists():
-        shutil.rmtree(final)
-    partial.rename(final)
-    # Later steps may lie there, of a run that was resumed from before them; the new one is never the old one.
-    others = [path for path in complete(folder).values() if path != final]
-    for old in others[: max(0, len(others) - (keep - 1))]:
-        shutil.rmtree(old)

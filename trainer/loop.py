@@ -17,7 +17,7 @@ from perfdoc.profiling.distributed import collectives
 from perfdoc.profiling.flops import peak_flops
 from perfdoc.profiling.logs import StepRecord
 from perfdoc.profiling.session import Session
-from perfdoc.trainer import backward_ranges, checkpoint, ranges
+from perfdoc.trainer import backward_ranges, checkpoint, checkpoint_folder, ranges
 from perfdoc.trainer.adapt import cuda_available
 from perfdoc.trainer.config.schema import Config, TrainingConfig
 from perfdoc.trainer.data import Corpus, batches, build_corpus
@@ -88,7 +88,8 @@ def _resume(run: Run) -> None:
     settings = run.config.checkpoint
     if settings.load is None:
         return
-    path = checkpoint.find(Path(settings.load), settings.load_step)
+    path = checkpoint_folder.find(Path(settings.load), settings.load_step)
+    checkpoint.check(path)
     with checkpoint.readable(path):
         if settings.load_weights_only:
             checkpoint.load_weights(path, run.model, run.optimizer)

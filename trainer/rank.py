@@ -7,6 +7,7 @@ import logging
 import os
 import sys
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -18,7 +19,7 @@ from perfdoc.profiling.run_directory import RunDirectory
 from perfdoc.profiling.session import Session
 from perfdoc.profiling.window import ProfileWindow
 from perfdoc.trainer.config.resolve import ResolvedConfig
-from perfdoc.trainer.config.schema import Config
+from perfdoc.trainer.config.schema import CheckpointConfig, Config
 from perfdoc.trainer.end import EXIT_INTERRUPTED, report
 
 if TYPE_CHECKING:
@@ -60,9 +61,12 @@ def run_rank(resolved: ResolvedConfig, out: Path | None, profiling: Profiling) -
         session.start_processes(resolved.config)
         # After the group is formed: a rank that fails before would leave the others waiting for it.
         directory = _open_directory(out, resuming=resolved.config.checkpoint.load is not None)
+        _claim_checkpoints(resolved.config.checkpoint, out)
         log = RunLog(directory, rank)
         session.start_layout(resolved.config, layout)
         run = build(resolved.config, layout)
+        for name in _passed_over(resolved.config.checkpoint):
+            log.say(f"{name} is not complete, so the run goes on from step {run.finished}")
         _write_manifest(directory, resolved, run, profiling)
         with contextlib.ExitStack() as stack:
             capture = None
@@ -94,22 +98,51 @@ def run_rank(resolved: ResolvedConfig, out: Path | None, profiling: Profiling) -
 
 def _open_directory(out: Path | None, *, resuming: bool) -> RunDirectory | None:
     """The run directory, made if need be. Only a resumed run goes on in one with steps."""
-    import torch.distributed as dist
-
     if out is None:
         return None
+
+    def opened() -> None:
+        taken = any((out / "steps").glob("rank*.jsonl")) and not resuming
+        if taken or not ((out / "steps").is_dir() and (out / "traces").is_dir()):
+            RunDirectory.create(out)
+
+    _on_first_rank(opened)
+    return RunDirectory.join(out)  # Another machine has a file system of its own, perhaps.
+
+
+def _claim_checkpoints(settings: CheckpointConfig, out: Path | None) -> None:
+    """Raises ValueError on every rank where another run saves into the same folder."""
+    from perfdoc.trainer.checkpoint_folder import claim
+
+    if settings.save is not None:
+        folder = Path(settings.save)
+        _on_first_rank(lambda: claim(folder, "a run" if out is None else f"the run {out.resolve()}"))
+
+
+def _on_first_rank(action: Callable[[], None]) -> None:
+    """Run on rank 0 while the others wait. Raises ValueError on every rank where it fails."""
+    import torch.distributed as dist
+
     problem: list[str | None] = [None]
     if dist.get_rank() == 0:
         try:
-            taken = any((out / "steps").glob("rank*.jsonl")) and not resuming
-            if taken or not ((out / "steps").is_dir() and (out / "traces").is_dir()):
-                RunDirectory.create(out)
-        except CaptureError as error:
+            action()
+        except OSError as error:
+            problem[0] = f"{error.filename}: {error.strerror}"
+        except (CaptureError, ValueError) as error:
             problem[0] = str(error)
     dist.broadcast_object_list(problem, src=0)
     if problem[0] is not None:
         raise ValueError(problem[0])
-    return RunDirectory.join(out)  # Another machine has a file system of its own, perhaps.
+
+
+def _passed_over(settings: CheckpointConfig) -> list[str]:
+    """Names of newer checkpoints than the one that is gone on from, which have lost files."""
+    from perfdoc.trainer.checkpoint_folder import find, passed_over
+
+    if settings.load is None or settings.load_step is not None:
+        return []
+    return passed_over(find(Path(settings.load), None))
 
 
 def _session(directory: RunDirectory, profiling: Profiling, rank: int, config: Config) -> Session:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import signal
 import sys
 import time
@@ -146,10 +147,34 @@ def test_sigterm_ends_the_step_saves_and_leaves(tmp_path: Path) -> None:
     finally:
         ranks.kill()
     done = max(_losses(tmp_path / "stopped"))
-    assert [path.name for path in (tmp_path / "saved").iterdir()] == [f"step_{done:08d}"]
+    assert [path.name for path in (tmp_path / "saved").glob("step_*")] == [f"step_{done:08d}"]
     assert f"stopped after step {done}, as asked" in said(tmp_path / "stopped-said")
     manifest = RunDirectory.open(tmp_path / "stopped").manifest()
     assert (manifest.status, manifest.end_reason) == ("stopped", f"stopped after step {done}, as asked")
+
+
+def test_a_checkpoint_that_changed_is_refused(killed: Path) -> None:
+    shutil.copytree(killed / "saved", killed / "flipped")
+    file = next((killed / "flipped" / f"step_{SAVED_AT:08d}").glob("*.distcp"))
+    content = bytearray(file.read_bytes())
+    for at in range(len(content) // 2, len(content) // 2 + 20):
+        content[at] ^= 0x40
+    file.write_bytes(content)
+    settings = _settings(killed, f"load={killed / 'flipped'}", f"load_step={SAVED_AT}")
+    assert _start(killed, "refused", settings).wait(120) == [2, 2]
+    assert f"{file.name} is not as it was written" in said(killed / "refused-said")
+
+
+def test_two_runs_do_not_save_into_one_folder(tmp_path: Path) -> None:
+    need_megatron()
+    settings = _settings(tmp_path, "train_iters=100000", f"save={tmp_path / 'saved'}", "save_interval=2")
+    first = _start(tmp_path, "first", settings)
+    try:
+        _wait_for(lambda: _steps_done(tmp_path / "first") >= 3)
+        assert _start(tmp_path, "second", settings).wait(60) == [2, 2]
+    finally:
+        first.kill()
+    assert f"the run {tmp_path / 'first'} (process " in said(tmp_path / "second-said")
 
 
 def test_a_killed_rank_ends_the_others(tmp_path: Path) -> None:

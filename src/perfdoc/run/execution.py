@@ -226,7 +226,7 @@ def _last_checkpoint(planned: Plan) -> Path | None:
     folder = planned.config.config.checkpoint.save
     if folder is None:
         return None
-    from perfdoc.trainer.checkpoint import complete
+    from perfdoc.trainer.checkpoint_folder import complete
 
     found = complete(Path(folder))
     return found[max(found)] if found else None

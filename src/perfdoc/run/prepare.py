@@ -179,7 +179,7 @@ def _check_checkpoints(resolved: ResolvedConfig) -> Path | None:
     settings = resolved.config.checkpoint
     if settings.save is None or settings.load is not None:
         return None if settings.save is None else Path(settings.save)
-    from perfdoc.trainer.checkpoint import complete
+    from perfdoc.trainer.checkpoint_folder import complete
 
     if found := complete(Path(settings.save)):
         raise RunError(

@@ -1,0 +1,138 @@
+"""A folder of checkpoints: which are complete, whether their files are what was written, and whose it is.
+
+step_00000100/                    complete once it has that name: it is written under another and renamed
+step_00000100/checksums.json      CRC-32 and size of every other file in it
+in_use                            locked by the run that saves here, with a line that names it
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import socket
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+PARTIAL = ".partial"
+SUMS = "checksums.json"
+IN_USE = "in_use"
+_COMPLETE = re.compile(r"^step_(\d{8,})$")
+_PIECE_BYTES = 8 << 20
+
+_held: dict[Path, int] = {}
+"""Folders that this process has claimed, and the open file whose lock is the claim."""
+Sums = Mapping[str, tuple[int, int]]
+"""Path inside a checkpoint → (CRC-32, bytes)."""
+
+
+def complete(folder: Path) -> dict[int, Path]:
+    """Step → path of the complete checkpoints under a folder, in the order of their steps."""
+    return {step: path for step, path in _named(folder).items() if (path / "metadata.json").is_file()}
+
+
+def _named(folder: Path) -> dict[int, Path]:
+    if not folder.is_dir():
+        return {}
+    found = {int(m.group(1)): path for path in folder.iterdir() if (m := _COMPLETE.match(path.name))}
+    return dict(sorted(found.items()))
+
+
+def find(folder: Path, step: int | None) -> Path:
+    """The checkpoint of a step, or the last one. Raises ValueError when it is not there or not complete."""
+    found = complete(folder)
+    if not found:
+        raise ValueError(f"checkpoint.load = {folder}: no complete checkpoint there")
+    if step is None:
+        return found[max(found)]
+    if step not in found:
+        raise ValueError(f"checkpoint.load_step = {step}: {folder} has {', '.join(map(str, found))}")
+    return found[step]
+
+
+def passed_over(path: Path) -> list[str]:
+    """Names of later steps beside a checkpoint that have lost what makes them complete."""
+    whole = complete(path.parent)
+    chosen = next((step for step, each in whole.items() if each == path), -1)
+    return [each.name for step, each in _named(path.parent).items() if step > chosen and step not in whole]
+
+
+def prepare(folder: Path, partial: Path) -> None:
+    """Make the folder that the next checkpoint is written into. Raises OSError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for left_over in folder.glob(f"step_*{PARTIAL}"):
+        shutil.rmtree(left_over)
+    partial.mkdir()
+
+
+def publish(folder: Path, partial: Path, final: Path, keep: int, sums: Sums) -> None:
+    """Let a checkpoint that is written whole be seen, and remove the oldest. Raises OSError."""
+    (partial / SUMS).write_text(json.dumps(sums, indent=0), encoding="utf-8")
+    if final.exists():
+        shutil.rmtree(final)
+    partial.rename(final)
+    # Later steps may lie there, of a run that was resumed from before them; the new one is never the old one.
+    others = [path for path in complete(folder).values() if path != final]
+    for old in others[: max(0, len(others) - (keep - 1))]:
+        shutil.rmtree(old)
+
+
+def sums_of(path: Path, rank: int, ranks: int) -> dict[str, tuple[int, int]]:
+    """Of this rank's share of the files. Raises OSError."""
+    names = sorted(str(f.relative_to(path)) for f in path.rglob("*") if f.is_file() and f.name != SUMS)
+    return {name: _sum(path / name) for name in names[rank::ranks]}
+
+
+def changed(path: Path, rank: int, ranks: int) -> list[str]:
+    """What of this rank's share of the files is not as it was written. Raises OSError, ValueError.
+
+    Nothing of a checkpoint without checksums, as versions before 0.2 wrote them.
+    """
+    if not (path / SUMS).is_file():
+        return []
+    written: dict[str, Sequence[int]] = json.loads((path / SUMS).read_text(encoding="utf-8"))
+    found = []
+    for name in sorted(written)[rank::ranks]:
+        if not (path / name).is_file():
+            found.append(f"{name} is missing")
+        elif list(_sum(path / name)) != list(written[name]):
+            found.append(f"{name} is not as it was written")
+    return found
+
+
+def _sum(file: Path) -> tuple[int, int]:
+    crc = size = 0
+    with file.open("rb") as stream:
+        while piece := stream.read(_PIECE_BYTES):
+            crc = zlib.crc32(piece, crc)
+            size += len(piece)
+    return crc, size
+
+
+def claim(folder: Path, run: str) -> None:
+    """Hold a folder until this process ends, however it ends: two runs would delete each other's checkpoints.
+
+    Raises ValueError with the holder where it is held, OSError where it cannot be made. Where the file system
+    has no locks, nobody holds it.
+    """
+    import fcntl
+
+    folder.mkdir(parents=True, exist_ok=True)
+    if folder.resolve() in _held:
+        return
+    held = os.open(folder / IN_USE, os.O_CREAT | os.O_RDWR, 0o644)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        holder = os.pread(held, 1000, 0).decode(errors="replace").strip() or "another run"
+        os.close(held)
+        raise ValueError(
+            f"checkpoint.save = {folder}: {holder} saves there. Give each run a folder of its own."
+        ) from error
+    except OSError:
+        return
+    _held[folder.resolve()] = held  # and never closed
+    os.ftruncate(held, 0)
+    os.pwrite(held, f"{run} (process {os.getpid()} on {socket.gethostname()})\n".encode(), 0)
