@@ -1,4 +1,4 @@
-"""Jobs whose every configuration has a true step time, by the planted engine, and what `tune` chooses for them.
+"""Jobs whose every configuration has a true step time, by the planted engine, and what `tune` chooses.
 
 The search is the command's own, from captures to the first row. The engine lays each configuration anew from
 the model's layers (tests/planted/layered.py) and shares no code with the job's model.
@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -27,7 +28,7 @@ from tests.planted.job import planted_steps
 from tests.planted.layered import LayeredModel
 from tests.planted.spec import JobSpec
 
-_SEQUENCE, _HIDDEN = 1_024, 4_096
+_SEQUENCE, _HIDDEN, _VOCABULARY = 1_024, 4_096, 32_000
 _ROOMY_BYTES = 1 << 50
 """Memory is not planted, so nothing is left out for it."""
 
@@ -37,62 +38,70 @@ class Proof:
     """A job as it is captured, and the settings that are searched."""
 
     spec: JobSpec
+    shape: ModelShape
     only: tuple[str, ...]
     fixed: Mapping[str, Value] = field(default_factory=dict)
 
 
-def _spec(model: LayeredModel, **layout: int) -> JobSpec:
+def _shape(layers: int, ffn: int) -> ModelShape:
+    return msgspec.structs.replace(
+        known_models()["llama3-8b"],
+        name="planted",
+        layers=layers,
+        hidden_size=_HIDDEN,
+        ffn_hidden_size=ffn,
+        vocabulary=_VOCABULARY,
+        sequence_length=_SEQUENCE,
+    )
+
+
+def _job(shape: ModelShape, *, forward_ns: int, across: float = 1.0, **layout: int) -> JobSpec:
+    """Every kernel takes what its FLOPs do, the loss a tenth of the output layer's; 2 bytes a weight."""
+    heads, groups = shape.attention_heads * shape.kv_channels, shape.query_groups * shape.kv_channels
+    layer = _HIDDEN * (2 * heads + 2 * groups + 3 * shape.ffn_hidden_size)
+    output = forward_ns * 1.1 * _HIDDEN * _VOCABULARY / layer
+    model = LayeredModel(
+        layers=shape.layers,
+        forward_ns=forward_ns,
+        backward_ns=2 * forward_ns,
+        output_ns=(round(output), round(2 * output)),
+        activation_bytes=2 * _SEQUENCE * _HIDDEN,
+        weight_bytes=2 * (shape.layers * layer + 2 * _HIDDEN * _VOCABULARY),
+        across=across,
+    )
     return JobSpec(model=model, steps=1, **layout)  # type: ignore[arg-type]
 
 
-BUBBLES = _spec(
-    LayeredModel(
-        layers=24, forward_ns=150_000, backward_ns=300_000, output_ns=(120_000, 240_000), weight_bytes=4 << 30
-    ),
-    pp=4,
-    dp=2,
-    micro_batches=4,
-    sequences=4,
+def _proof(shape: ModelShape, only: tuple[str, ...], **job: Any) -> Proof:
+    return Proof(spec=_job(shape, **job), shape=shape, only=only)
+
+
+BUBBLES = _proof(
+    _shape(24, 4_096), (PP, VPP, MBS), forward_ns=150_000, pp=4, dp=2, micro_batches=4, sequences=4
 )
 """8 ranks of a node: 4 stages, few micro-batches."""
-TENSORS = _spec(
-    LayeredModel(
-        layers=16,
-        forward_ns=900_000,
-        backward_ns=1_800_000,
-        output_ns=(700_000, 1_400_000),
-        weight_bytes=2 << 30,
-        across=6.0,
-    ),
-    tp=4,
-    pp=2,
-    dp=2,
-    micro_batches=8,
-    sequences=2,
+TENSORS = _proof(
+    _shape(16, 2_048),
+    (TP, PP, VPP, MBS),
+    forward_ns=900_000,
+    across=6.0,
+    **{"tp": 4, "pp": 2, "dp": 2, "micro_batches": 8, "sequences": 2},
 )
 """16 ranks of two nodes: activations gathered and scattered in every layer."""
-REPLICAS = _spec(
-    LayeredModel(
-        layers=32,
-        forward_ns=500_000,
-        backward_ns=1_000_000,
-        output_ns=(600_000, 1_200_000),
-        weight_bytes=16 << 30,
-        across=8.0,
-    ),
-    tp=8,
-    pp=4,
-    dp=2,
-    micro_batches=8,
-    sequences=4,
+REPLICAS = _proof(
+    _shape(32, 14_336),
+    (PP, VPP, MBS),
+    forward_ns=500_000,
+    across=8.0,
+    **{"tp": 8, "pp": 4, "dp": 2, "micro_batches": 8, "sequences": 4},
 )
 """64 ranks of eight nodes: gradients between nodes, and micro-batches of one sequence are launch-bound."""
 PROOFS: Mapping[str, Proof] = {
-    "8 ranks, bubbles": Proof(spec=BUBBLES, only=(PP, VPP, MBS)),
-    "16 ranks, tensor parallelism": Proof(spec=TENSORS, only=(TP, PP, VPP, MBS)),
-    "64 ranks, replicas": Proof(spec=REPLICAS, only=(PP, VPP, MBS)),
+    "8 ranks, bubbles": BUBBLES,
+    "16 ranks, tensor parallelism": TENSORS,
+    "64 ranks, replicas": REPLICAS,
 }
-QUICK = Proof(spec=BUBBLES, only=(PP, VPP))
+QUICK = replace(BUBBLES, only=(PP, VPP))
 """A part of the first, quickly laid."""
 
 
@@ -116,7 +125,7 @@ class Outcome:
 def outcome(proof: Proof, ranks: Collection[int], folder: Path) -> Outcome:
     """Tune from the captures of these ranks, and look up the true times."""
     paths = planted_steps(proof.spec, ranks).write(folder)
-    work = replace(asked_work([str(p) for p in paths], replay=False), given=facts_of(proof.spec))
+    work = replace(asked_work([str(p) for p in paths], replay=False), given=facts_of(proof))
     wanted = Wanted(
         work=work,
         config=None,
@@ -174,13 +183,14 @@ def true_ns(spec: JobSpec, settings: JobSettings) -> float:
     return _laid_ns(spec_with(spec, settings))
 
 
-@lru_cache(maxsize=None)
+@cache
 def _laid_ns(spec: JobSpec) -> float:
     return planted_steps(spec).step_ns
 
 
-def facts_of(spec: JobSpec) -> JobFacts:
+def facts_of(proof: Proof) -> JobFacts:
     """As a user gives them."""
+    spec = proof.spec
     known = {key: getattr(spec, key) for key in ("world_size", "tp", "cp", "dp", "pp", "ep", "vpp")}
     return JobFacts(
         **known,
@@ -189,19 +199,7 @@ def facts_of(spec: JobSpec) -> JobFacts:
         global_batch_sequences=spec.sequences * spec.micro_batches * spec.dp,
         sequence_length=_SEQUENCE,
         dtype="bf16",
-        model=_shape(spec),
-    )
-
-
-def _shape(spec: JobSpec) -> ModelShape:
-    assert spec.model is not None
-    assert spec.model.activation_bytes == _SEQUENCE * _HIDDEN * 2
-    return msgspec.structs.replace(
-        known_models()["llama3-8b"],
-        name="planted",
-        layers=spec.model.layers,
-        hidden_size=_HIDDEN,
-        sequence_length=_SEQUENCE,
+        model=proof.shape,
     )
 
 
