@@ -118,11 +118,11 @@ def _more_cross(base: JobSettings, new: JobSettings, domain: int | None) -> bool
 
 
 def crossing_hops_frac(settings: JobSettings, domain: int | None) -> float | None:
-    """Of the messages on a micro-batch's way through the model, those between domains; None where the domains'
-    size is unknown, or there is one stage.
+    """Of the messages on a micro-batch's way through the model, those between domains; None where the size of
+    domains is unknown, or there is one stage.
 
-    4 stages of 4 ranks in domains of 8: of three messages the one in the middle. With two chunks of seven three:
-    the one in the middle twice, and from the last stage back to the first.
+    4 stages of 4 ranks in domains of 8: of three messages the one in the middle. With two chunks three of
+    seven: the one in the middle twice, and from the last stage back to the first.
     """
     if domain is None or settings.pp == 1:
         return None

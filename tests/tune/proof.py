@@ -96,11 +96,35 @@ REPLICAS = _proof(
     **{"tp": 8, "pp": 4, "dp": 2, "micro_batches": 8, "sequences": 4},
 )
 """64 ranks of eight nodes: gradients between nodes, and micro-batches of one sequence are launch-bound."""
+
+
+def captured_as(proof: Proof, **layout: int) -> Proof:
+    """The same job, another configuration of it captured."""
+    return replace(proof, spec=replace(proof.spec, **layout))  # type: ignore[arg-type]
+
+
+def standing_for_all(proof: Proof) -> list[int]:
+    """Every rank; of 64 the first two and the last of each replica's tensor group, on every stage."""
+    spec = proof.spec
+    if spec.world_size <= _ALL_CAPTURED:
+        return list(range(spec.world_size))
+    each = spec.world_size // spec.pp
+    beside = sorted({d * spec.tp + t for d in range(spec.dp) for t in (0, 1, spec.tp - 1)})
+    return [stage * each + r for stage in range(spec.pp) for r in beside]
+
+
+_ALL_CAPTURED = 16
 PROOFS: Mapping[str, Proof] = {
     "8 ranks, bubbles": BUBBLES,
     "16 ranks, tensor parallelism": TENSORS,
     "64 ranks, replicas": REPLICAS,
 }
+OTHERWISE: Mapping[str, Proof] = {
+    "tp=8, pp=1": captured_as(TENSORS, tp=8, pp=1, dp=2, micro_batches=8),
+    "tp=8, pp=2, mbs=4": captured_as(TENSORS, tp=8, pp=2, dp=1, micro_batches=8, sequences=4),
+    "tp=2, pp=2, vpp=2, mbs=4": captured_as(TENSORS, tp=2, dp=4, vpp=2, micro_batches=2, sequences=4),
+}
+"""The second job, the same configurations searched from others of them."""
 QUICK = replace(BUBBLES, only=(PP, VPP))
 """A part of the first, quickly laid."""
 
@@ -115,6 +139,10 @@ class Outcome:
     chosen_ns: float
     chosen: JobSettings
     predicted_ns: float
+    """Of the choice."""
+    unchanged_ns: float
+    near: int
+    """Configurations within 2 % of the best."""
 
     @property
     def regret_frac(self) -> float:
@@ -149,6 +177,8 @@ def outcome(proof: Proof, ranks: Collection[int], folder: Path) -> Outcome:
         chosen_ns=truth[chosen],
         chosen=chosen,
         predicted_ns=row.step_ms.mid * 1e6,
+        unchanged_ns=truth[job.base],
+        near=sum(ns <= 1.02 * truth[best] for ns in truth.values()),
     )
 
 
