@@ -79,6 +79,8 @@ def link_with(
 ) -> Link | None:
     """The link with other settings. ValueError where it was not captured and nothing tells what it takes."""
     was, now = moved_over_dp(base, shape), moved_over_dp(new, shape)
+    if link is not None and was > 0 and now == 0:
+        return link.scaled(0.0, 0.0)
     if link is not None and was > 0:
         held = replicated_parameters(new, shape) / replicated_parameters(base, shape)
         return link.scaled(now / was * network.slower("dp", base, new), held)

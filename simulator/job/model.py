@@ -104,7 +104,7 @@ class JobModel:
         base = self.settings
         check_possible(base, new, self.shape)
         network = self.network
-        slower = {name: network.slower(name, base, new) for name in INSIDE_A_PASS}
+        slower = {name: network.slower(name, base, new) for name in INSIDE_A_PASS if getattr(new, name) > 1}
         factors = work_factors(base, new, network.latency_frac, slower)
         if new.pp == base.pp:
             some = [replace(s, layers=n) for s, n in zip(self.stages, _layers(new, self.stages), strict=True)]

@@ -11,7 +11,7 @@ of it, a byte takes what it takes in the dimensions that were captured there.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from perfdoc.simulator.job.rank import Traffic
 from perfdoc.simulator.job.settings import JobSettings
@@ -44,7 +44,9 @@ class Network:
 
     def takes(self, moved_bytes: float, *, crosses: bool | None = None) -> float:
         """A collective of a dimension that was not seen, which moves so much. ValueError where no collective
-        tells a bandwidth. crosses: whether its group crosses domains."""
+        tells a bandwidth, or none between domains where its group crosses them."""
+        if crosses and self.by_link and True not in self.by_link:
+            raise ValueError(_UNSEEN)
         if self.ns_per_byte is None:
             raise ValueError("no size of a collective is known: what others would take is unknown")
         slope = self.ns_per_byte if crosses is None else self.by_link.get(crosses, self.ns_per_byte)
@@ -55,10 +57,14 @@ class Network:
         return crosses_domains(dimension, settings, self.domain)
 
     def slower(self, dimension: str, base: JobSettings, new: JobSettings) -> float:
-        """What a byte takes, over what it took: other than 1 where the links of a dimension change, and the
-        other kind was seen."""
+        """What a byte takes, over what it took: other than 1 where the links of a dimension change. Those
+        between domains are kept where none inside was seen; ValueError where it is the other way."""
         before, after = self.crosses(dimension, base), self.crosses(dimension, new)
-        if after is None or before == after or after not in self.by_link or dimension not in self.slopes:
+        if after is None or before == after or dimension not in self.slopes:
+            return 1.0
+        if after not in self.by_link:
+            if after:
+                raise ValueError(_UNSEEN)
             return 1.0
         return self.by_link[after] / self.slopes[dimension]
 
@@ -74,6 +80,8 @@ class Network:
         if was is None or now is None:
             return 1.0
         seen = was == 1
+        if True not in self.by_link and self.by_link and _more_cross(base, new, self.domain):
+            raise ValueError(_UNSEEN)
         rate = self.by_link.get(seen)
         other = self.by_link.get(not seen)
         if not rate or not other:
@@ -100,12 +108,21 @@ def crosses_domains(dimension: str, settings: JobSettings, domain: int | None) -
     return reach > 1 and domain % reach > 0
 
 
-def crossing_hops_frac(settings: JobSettings, domain: int | None) -> float | None:
-    """Of the messages on a micro-batch's way through the model, those between domains; None where the domains'
-    size is unknown, or there is one stage.
+_UNSEEN = "no communication between NVLink domains was captured: what it would take is unknown"
 
-    4 stages of 4 ranks in domains of 8: of three messages the one in the middle. With two chunks of seven three:
-    the one in the middle twice, and from the last stage back to the first.
+
+def _more_cross(base: JobSettings, new: JobSettings, domain: int | None) -> bool:
+    """Whether more of a pipeline lies in several domains, chunks aside."""
+    was, now = (crossing_hops_frac(replace(s, vpp=1), domain) for s in (base, new))
+    return (now or 0.0) > (was or 0.0)
+
+
+def crossing_hops_frac(settings: JobSettings, domain: int | None) -> float | None:
+    """Of the messages on a micro-batch's way through the model, those between domains; None where the size of
+    domains is unknown, or there is one stage.
+
+    4 stages of 4 ranks in domains of 8: of three messages the one in the middle. With two chunks three of
+    seven: the one in the middle twice, and from the last stage back to the first.
     """
     if domain is None or settings.pp == 1:
         return None

@@ -1,7 +1,8 @@
 """Planted jobs with other settings: what that makes of their kernels and messages, said here once more.
 
 Work is in proportion to tokens and inverse to tensor parallelism; what a rank moves over TP to
-(tp - 1) / tp of the activations; over DP to its parameters and (replicas - 1) / replicas.
+(tp - 1) / tp of the activations; over DP to its parameters and (replicas - 1) / replicas. Between stages a rank
+sends its tp-th of the activations: these jobs gather and scatter them over TP.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ def with_tensor(spec: JobSpec, tp: int) -> JobSpec:
         micro_batches=spec.micro_batches * spec.dp // dp,
         compute_factor=spec.compute_factor * spec.tp / tp,
         size_factor=spec.size_factor * _moved(tp) / _moved(spec.tp),
+        pp_transfer_ns=round(spec.pp_transfer_ns * spec.tp / tp),
         dp_factor=spec.dp_factor * held * _moved(dp * spec.cp) / _moved(spec.dp * spec.cp),
     )
 

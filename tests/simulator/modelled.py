@@ -56,8 +56,8 @@ def models_of(spec: JobSpec, works: Sequence[RankWork]) -> Models:
 
 def settings_of(base: JobSettings, spec: JobSpec, new: JobSpec) -> JobSettings:
     """What a change of a planted job asks of its model."""
-    # Of TP too the computing changes, but not what is sent between stages.
-    size = new.pp_transfer_ns / spec.pp_transfer_ns
+    # With TP as well the computing changes; what is sent between stages is a rank's part.
+    size = new.pp_transfer_ns * new.tp / (spec.pp_transfer_ns * spec.tp)
     return replace(
         base,
         **{key: getattr(new, key) for key in ("tp", "cp", "dp", "pp", "ep", "vpp", "micro_batches")},

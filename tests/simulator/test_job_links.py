@@ -92,13 +92,27 @@ def test_a_byte_takes_what_it_takes_on_the_new_links() -> None:
     assert network(None).slower("dp", WIDE, DEEP) == 1
 
 
-def test_links_that_were_not_seen_are_kept() -> None:
-    """All ranks in one domain: nothing tells what leaving it takes."""
-    small = settings(tp=2, pp=1, dp=4)
+def test_nothing_inside_a_domain_tells_what_leaving_it_takes() -> None:
+    small = settings(tp=2, pp=1, dp=4, layers=(4,))
     traffic = [traffic_by_hand("tp", "all_gather", 10**6, 1e6 * INSIDE)]
     one = network_of(traffic, {"tp": 2}, settings=small, domain=8)
     assert one.by_link == {False: pytest.approx(INSIDE)}
-    assert one.slower("tp", small, replace(small, tp=16)) == 1
+    with pytest.raises(ValueError, match="between NVLink domains"):
+        one.slower("tp", small, replace(small, tp=16))
+    with pytest.raises(ValueError, match="between NVLink domains"):
+        one.takes(1e6, crosses=True)
+    assert one.takes(1e6, crosses=False) == pytest.approx(1e6 * INSIDE)
+    two = replace(small, pp=2, dp=2)
+    with pytest.raises(ValueError, match="between NVLink domains"):
+        one.message_ns(1e6, two, replace(two, dp=4), 1.0)
+    assert one.message_ns(1e6, two, replace(two, vpp=2), 1.0) == 1e6
+
+
+def test_links_inside_a_domain_that_were_not_seen_are_those_between() -> None:
+    wide = replace(WIDE, tp=1, dp=16)
+    traffic = [traffic_by_hand("dp", "all_gather", 10**6, 15e6 * ACROSS)]
+    one = network_of(traffic, {"dp": 16}, settings=wide, domain=8)
+    assert one.slower("dp", wide, replace(wide, dp=8)) == 1
 
 
 def test_gathers_of_replicas_in_one_domain() -> None:

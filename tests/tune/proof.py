@@ -1,4 +1,4 @@
-"""Jobs whose every configuration has a true step time, by the planted engine, and what `tune` chooses for them.
+"""Jobs whose every configuration has a true step time, by the planted engine, and what `tune` chooses.
 
 The search is the command's own, from captures to the first row. The engine lays each configuration anew from
 the model's layers (tests/planted/layered.py) and shares no code with the job's model.
@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -27,7 +28,7 @@ from tests.planted.job import planted_steps
 from tests.planted.layered import LayeredModel
 from tests.planted.spec import JobSpec
 
-_SEQUENCE, _HIDDEN = 1_024, 4_096
+_SEQUENCE, _HIDDEN, _VOCABULARY = 1_024, 4_096, 32_000
 _ROOMY_BYTES = 1 << 50
 """Memory is not planted, so nothing is left out for it."""
 
@@ -37,62 +38,94 @@ class Proof:
     """A job as it is captured, and the settings that are searched."""
 
     spec: JobSpec
+    shape: ModelShape
     only: tuple[str, ...]
     fixed: Mapping[str, Value] = field(default_factory=dict)
 
 
-def _spec(model: LayeredModel, **layout: int) -> JobSpec:
+def _shape(layers: int, ffn: int) -> ModelShape:
+    return msgspec.structs.replace(
+        known_models()["llama3-8b"],
+        name="planted",
+        layers=layers,
+        hidden_size=_HIDDEN,
+        ffn_hidden_size=ffn,
+        vocabulary=_VOCABULARY,
+        sequence_length=_SEQUENCE,
+    )
+
+
+def _job(shape: ModelShape, *, forward_ns: int, across: float = 1.0, **layout: int) -> JobSpec:
+    """Every kernel takes what its FLOPs do, the loss a tenth of the output layer's; 2 bytes a weight."""
+    heads, groups = shape.attention_heads * shape.kv_channels, shape.query_groups * shape.kv_channels
+    layer = _HIDDEN * (2 * heads + 2 * groups + 3 * shape.ffn_hidden_size)
+    output = forward_ns * 1.1 * _HIDDEN * _VOCABULARY / layer
+    model = LayeredModel(
+        layers=shape.layers,
+        forward_ns=forward_ns,
+        backward_ns=2 * forward_ns,
+        output_ns=(round(output), round(2 * output)),
+        activation_bytes=2 * _SEQUENCE * _HIDDEN,
+        weight_bytes=2 * (shape.layers * layer + 2 * _HIDDEN * _VOCABULARY),
+        across=across,
+    )
     return JobSpec(model=model, steps=1, **layout)  # type: ignore[arg-type]
 
 
-BUBBLES = _spec(
-    LayeredModel(
-        layers=24, forward_ns=150_000, backward_ns=300_000, output_ns=(120_000, 240_000), weight_bytes=4 << 30
-    ),
-    pp=4,
-    dp=2,
-    micro_batches=4,
-    sequences=4,
+def _proof(shape: ModelShape, only: tuple[str, ...], **job: Any) -> Proof:
+    return Proof(spec=_job(shape, **job), shape=shape, only=only)
+
+
+BUBBLES = _proof(
+    _shape(24, 4_096), (PP, VPP, MBS), forward_ns=150_000, pp=4, dp=2, micro_batches=4, sequences=4
 )
 """8 ranks of a node: 4 stages, few micro-batches."""
-TENSORS = _spec(
-    LayeredModel(
-        layers=16,
-        forward_ns=900_000,
-        backward_ns=1_800_000,
-        output_ns=(700_000, 1_400_000),
-        weight_bytes=2 << 30,
-        across=6.0,
-    ),
-    tp=4,
-    pp=2,
-    dp=2,
-    micro_batches=8,
-    sequences=2,
+TENSORS = _proof(
+    _shape(16, 2_048),
+    (TP, PP, VPP, MBS),
+    forward_ns=900_000,
+    across=6.0,
+    **{"tp": 4, "pp": 2, "dp": 2, "micro_batches": 8, "sequences": 2},
 )
 """16 ranks of two nodes: activations gathered and scattered in every layer."""
-REPLICAS = _spec(
-    LayeredModel(
-        layers=32,
-        forward_ns=500_000,
-        backward_ns=1_000_000,
-        output_ns=(600_000, 1_200_000),
-        weight_bytes=16 << 30,
-        across=8.0,
-    ),
-    tp=8,
-    pp=4,
-    dp=2,
-    micro_batches=8,
-    sequences=4,
+REPLICAS = _proof(
+    _shape(32, 14_336),
+    (PP, VPP, MBS),
+    forward_ns=500_000,
+    across=8.0,
+    **{"tp": 8, "pp": 4, "dp": 2, "micro_batches": 8, "sequences": 4},
 )
 """64 ranks of eight nodes: gradients between nodes, and micro-batches of one sequence are launch-bound."""
+
+
+def captured_as(proof: Proof, **layout: int) -> Proof:
+    """The same job, another configuration of it captured."""
+    return replace(proof, spec=replace(proof.spec, **layout))  # type: ignore[arg-type]
+
+
+def standing_for_all(proof: Proof) -> list[int]:
+    """Every rank; of 64 the first two and the last of each replica's tensor group, on every stage."""
+    spec = proof.spec
+    if spec.world_size <= _ALL_CAPTURED:
+        return list(range(spec.world_size))
+    each = spec.world_size // spec.pp
+    beside = sorted({d * spec.tp + t for d in range(spec.dp) for t in (0, 1, spec.tp - 1)})
+    return [stage * each + r for stage in range(spec.pp) for r in beside]
+
+
+_ALL_CAPTURED = 16
 PROOFS: Mapping[str, Proof] = {
-    "8 ranks, bubbles": Proof(spec=BUBBLES, only=(PP, VPP, MBS)),
-    "16 ranks, tensor parallelism": Proof(spec=TENSORS, only=(TP, PP, VPP, MBS)),
-    "64 ranks, replicas": Proof(spec=REPLICAS, only=(PP, VPP, MBS)),
+    "8 ranks, bubbles": BUBBLES,
+    "16 ranks, tensor parallelism": TENSORS,
+    "64 ranks, replicas": REPLICAS,
 }
-QUICK = Proof(spec=BUBBLES, only=(PP, VPP))
+OTHERWISE: Mapping[str, Proof] = {
+    "tp=8, pp=1": captured_as(TENSORS, tp=8, pp=1, dp=2, micro_batches=8),
+    "tp=8, pp=2, mbs=4": captured_as(TENSORS, tp=8, pp=2, dp=1, micro_batches=8, sequences=4),
+    "tp=2, pp=2, vpp=2, mbs=4": captured_as(TENSORS, tp=2, dp=4, vpp=2, micro_batches=2, sequences=4),
+}
+"""The second job, the same configurations searched from others of them."""
+QUICK = replace(BUBBLES, only=(PP, VPP))
 """A part of the first, quickly laid."""
 
 
@@ -106,6 +139,10 @@ class Outcome:
     chosen_ns: float
     chosen: JobSettings
     predicted_ns: float
+    """Of the choice."""
+    unchanged_ns: float
+    near: int
+    """Configurations within 2 % of the best."""
 
     @property
     def regret_frac(self) -> float:
@@ -116,7 +153,7 @@ class Outcome:
 def outcome(proof: Proof, ranks: Collection[int], folder: Path) -> Outcome:
     """Tune from the captures of these ranks, and look up the true times."""
     paths = planted_steps(proof.spec, ranks).write(folder)
-    work = replace(asked_work([str(p) for p in paths], replay=False), given=facts_of(proof.spec))
+    work = replace(asked_work([str(p) for p in paths], replay=False), given=facts_of(proof))
     wanted = Wanted(
         work=work,
         config=None,
@@ -140,6 +177,8 @@ def outcome(proof: Proof, ranks: Collection[int], folder: Path) -> Outcome:
         chosen_ns=truth[chosen],
         chosen=chosen,
         predicted_ns=row.step_ms.mid * 1e6,
+        unchanged_ns=truth[job.base],
+        near=sum(ns <= 1.02 * truth[best] for ns in truth.values()),
     )
 
 
@@ -179,8 +218,9 @@ def _laid_ns(spec: JobSpec) -> float:
     return planted_steps(spec).step_ns
 
 
-def facts_of(spec: JobSpec) -> JobFacts:
+def facts_of(proof: Proof) -> JobFacts:
     """As a user gives them."""
+    spec = proof.spec
     known = {key: getattr(spec, key) for key in ("world_size", "tp", "cp", "dp", "pp", "ep", "vpp")}
     return JobFacts(
         **known,
@@ -189,19 +229,7 @@ def facts_of(spec: JobSpec) -> JobFacts:
         global_batch_sequences=spec.sequences * spec.micro_batches * spec.dp,
         sequence_length=_SEQUENCE,
         dtype="bf16",
-        model=_shape(spec),
-    )
-
-
-def _shape(spec: JobSpec) -> ModelShape:
-    assert spec.model is not None
-    assert spec.model.activation_bytes == _SEQUENCE * _HIDDEN * 2
-    return msgspec.structs.replace(
-        known_models()["llama3-8b"],
-        name="planted",
-        layers=spec.model.layers,
-        hidden_size=_HIDDEN,
-        sequence_length=_SEQUENCE,
+        model=proof.shape,
     )
 
 

@@ -1,0 +1,38 @@
+"""The first choice of `tune` against the true step times of every configuration, by the planted engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.tune.proof import OTHERWISE, PROOFS, QUICK, Outcome, Proof, outcome, standing_for_all
+
+REGRET_MAX = 0.02
+CASES = {**PROOFS, **OTHERWISE}
+
+
+def holds(found: Outcome, *, at_least: int) -> None:
+    """Near the best, where neither standing still nor most configurations are."""
+    assert found.configurations >= at_least
+    assert found.unchanged_ns > (1 + REGRET_MAX) * found.best_ns
+    assert found.near < found.configurations / 4
+    assert found.regret_frac <= REGRET_MAX
+    # What is promised is near the truth as well.
+    assert found.predicted_ns == pytest.approx(found.chosen_ns, rel=0.02)
+
+
+@pytest.mark.parametrize("ranks", ["all", "rank 0"])
+def test_the_first_choice_of_a_few_configurations(ranks: str, tmp_path: Path) -> None:
+    holds(chosen(QUICK, ranks, tmp_path), at_least=13)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", ["all", "rank 0"])
+@pytest.mark.parametrize("name", CASES)
+def test_the_first_choice_is_near_the_best(name: str, ranks: str, tmp_path: Path) -> None:
+    holds(chosen(CASES[name], ranks, tmp_path), at_least=20)
+
+
+def chosen(proof: Proof, ranks: str, folder: Path) -> Outcome:
+    return outcome(proof, standing_for_all(proof) if ranks == "all" else [0], folder)
