@@ -90,7 +90,7 @@ def evaluate(case: Case) -> Verdict:
         remedy="" if advice else hand,
         advice=advice,
         otherwise=hand,
-        gain=ceiling(case, _hideable_ns, "compute hides copies for as long as it runs itself,")
+        gain=ceiling(case, _hideable_ns, "compute hides copies for as long as it runs itself")
         if with_host
         else ceiling(case, lambda r: r.ledger.exposed_memcpy, "all exposed copies"),
         verify="Run again: exposed_memcpy in the ledger falls.",

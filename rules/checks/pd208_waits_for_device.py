@@ -98,12 +98,18 @@ def _calls(case: Case, groups: list[CallGroup]) -> Iterator[Evidence]:
     if total := worst.ledger.idle.host:
         part = min(1.0, _most_ns(worst) / total)
         yield Evidence(label="idle before late launches that they may cause, at most", value=per_cent(part))
-    for group in sorted(groups, key=lambda g: -g.idle_caused_ns)[:_SHOWN]:
-        where = ", ".join(w for w in (group.operator, group.range_name, group.call_site) if w)
-        yield Evidence(
-            label=f"{group.call}{f' in {where}' if where else ''}, {group.count:,} times",
-            value=f"{brief(group.host_ns)}, idle in gaps that begin in it {brief(group.idle_caused_ns)}",
+    places: dict[str, list[CallGroup]] = {}
+    for group in groups:
+        names = (group.operator, (group.range_name or "").partition(",")[0], group.call_site)
+        where = ", ".join(name for name in names if name)
+        places.setdefault(f"{group.call}{f' in {where}' if where else ''}", []).append(group)
+    for label, mine in sorted(places.items(), key=lambda p: -sum(g.idle_caused_ns for g in p[1]))[:_SHOWN]:
+        count, inside, caused = (
+            sum(getattr(g, of) for g in mine) for of in ("count", "host_ns", "idle_caused_ns")
         )
+        times = "once" if count == 1 else f"{count:,} times"
+        said = f"{brief(inside)}, idle in gaps that begin in it {brief(caused)}"
+        yield Evidence(label=f"{label}, {times}, all ranks", value=said)
 
 
 def _remedies(groups: list[CallGroup]) -> Iterator[str]:

@@ -118,7 +118,7 @@ def _measured(case: Case, evidence: list[Evidence], found: list[_Found], off: li
         evidence=evidence,
         remedy=by_hand[:1].upper() + by_hand[1:],
         advice=[a for knob in knobs for a in _switch(case, knob, _time_of(knob), seen=knob in wanted)],
-        gain=ceiling(case, _unfused_ns, "the time of these kernels, some of which a fused kernel takes too,"),
+        gain=ceiling(case, _unfused_ns, "the time of these kernels, some of which a fused kernel takes too"),
         verify="Run again: the sequences are gone from the list of unfused patterns.",
         false_alarm="A sequence in code that runs once in many steps.",
     )

@@ -64,7 +64,7 @@ def _gain(case: Case) -> Gain | None:
     is no bound that anybody reaches."""
     if any(saved_by_16_bits_ns(rank) is None for rank in case.ranks):
         return None
-    what = "these GEMMs on 16-bit tensor cores, at the same share of the peak,"
+    what = "these GEMMs on 16-bit tensor cores, at the same share of the peak"
     return ceiling(case, lambda rank: saved_by_16_bits_ns(rank) or 0, what)
 
 

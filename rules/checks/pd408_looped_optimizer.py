@@ -55,7 +55,7 @@ def evaluate(case: Case) -> Verdict:
         evidence=[*evidence, *_figures(case, found)],
         remedy=_MEGATRON if framework_of_job(case.captures, case.configuration) == "megatron" else _PYTORCH,
         gain=ceiling(
-            case, _most_ns, "all idle time between these kernels, and their time but for one each parameter,"
+            case, _most_ns, "all idle time between these kernels, and their time but for one each parameter"
         ),
         verify="Run again: the optimizer is a few multi_tensor_apply or fused kernels.",
         false_alarm="A window that holds one optimizer step and few of the micro-batches before it.",
@@ -76,9 +76,10 @@ def _whole(case: Case) -> float:
 
 
 def _most_ns(rank: RankMeasurement) -> int:
-    """A fused kernel moves each tensor once: at least as much as one of the small ones does."""
+    """A fused kernel moves each tensor once: at least as much as one of the small ones does. How many of them
+    there are for each is not always known: then nothing of their time is sure to stay."""
     found = _loop(rank)
-    stays = found.kernels_ns // (found.kernels_per_tensor or 1)
+    stays = found.kernels_ns // found.kernels_per_tensor if found.kernels_per_tensor else 0
     return min(found.idle_ns + found.kernels_ns - stays, rank.ledger.total)
 
 

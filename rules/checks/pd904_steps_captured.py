@@ -35,8 +35,15 @@ STEPS = 4
 _START, _END = "profile_step_start", "profile_step_end"
 
 
+def _staggered(case: Case) -> bool:
+    """Whether ranks mostly wait for one whose window begins late: a straggler, or captured later."""
+    late = case.job.skew.latest
+    return len(case.ranks) > 1 and late is not None and late.doing == "before"
+
+
 def evaluate(case: Case) -> Verdict:
-    """Fires, as information, where a rank's window has fewer than `MIN_STEPS` or more than `MAX_STEPS`."""
+    """Fires where a rank's window has fewer than `MIN_STEPS` or more than `MAX_STEPS`; as information, unless
+    ranks begin one after another, which one step cannot tell from a straggler."""
     counts = [r.window.steps for r in case.ranks]
     fewest, most = min(counts), max(counts)
     evidence = [
@@ -52,7 +59,7 @@ def evaluate(case: Case) -> Verdict:
         advice.append(advise(knob=_END, to=start + STEPS, why=why))
     return Verdict(
         state="fires",
-        level="information",
+        level="problem" if few and _staggered(case) else "information",
         reason="one step cannot be compared with another" if few else "few steps show as much",
         evidence=evidence,
         remedy=f"Capture {STEPS} steady steps of a few ranks, of each pipeline stage one, on all of which "

@@ -10,6 +10,7 @@ import pytest
 from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import measure_capture
 from perfdoc.knobs.knob import Value
+from perfdoc.results.waits import LateRank
 from perfdoc.rules.checks import pd602_uneven_batches, pd904_steps_captured
 from perfdoc.rules.engine.case import Case
 from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
@@ -145,6 +146,16 @@ def test_steps_captured(tmp_path: Path, count: int, state: str) -> None:
     assert (found.state, evidence_of(found)) == (state, [str(count)])
     assert settings_of(found) == ({"profile_step_end": 14} if state == "fires" else {})
     assert state == "passes" or found.level == "information"
+
+
+@pytest.mark.parametrize(("doing", "level"), [("before", "problem"), ("compute", "information")])
+def test_one_step_of_ranks_that_begin_apart_cannot_name_a_straggler(
+    tmp_path: Path, doing: str, level: str
+) -> None:
+    case = case_of(tmp_path, laid((GEMM, 900), steps=1), laid((GEMM, 900), steps=1))
+    late = LateRank(rank=1, name="rank 1", wait_frac=0.9, operation="", behind_ns=9, doing=doing, doing_ns=9)
+    made = replace(case, job=replace(case.job, skew=replace(case.job.skew, latest=late)))
+    assert result("PD904", made).level == level
 
 
 def test_steps_of_an_unknown_window(tmp_path: Path) -> None:
