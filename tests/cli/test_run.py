@@ -16,6 +16,7 @@ import pytest
 from perfdoc.profiling.nsys.command import find_nsys, nvtx_trouble
 from perfdoc.profiling.run_directory import RunDirectory
 from perfdoc.run.prepare import split_words
+from perfdoc.trainer.config.resolve import named_configs
 from tests.cli.running import SMALL, Running
 from tests.cli.test_analyze import leaves
 from tests.command import perfdoc
@@ -41,6 +42,13 @@ def needs_training() -> None:
 )
 def test_words(words: list[str], expected: tuple[str, list[str], list[str]]) -> None:
     assert split_words(words) == expected
+
+
+def test_the_configurations_are_listed() -> None:
+    listed = perfdoc("config", "list").stdout.splitlines()
+    assert [line.split()[0] for line in listed] == named_configs()
+    assert all(len(line.split()) > 4 for line in listed), "each says what it is"
+    assert perfdoc("config", "-h").stdout == perfdoc("config", "--help").stdout != ""
 
 
 def test_config_show_says_where_each_value_comes_from() -> None:

@@ -40,7 +40,7 @@ def test_a_capture_becomes_a_file(tmp_path: Path) -> None:
     assert "ui.perfetto.dev" in done.stderr
     found = read(target)
     assert found.all_of("ledger")
-    again = command("--perfetto", str(trace), "-o", str(target))
+    again = command(str(trace), "-o", str(target))  # the viewer need not be named
     assert again.returncode == 2
     assert "is there already" in again.stderr
 
@@ -48,7 +48,7 @@ def test_a_capture_becomes_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("none.sqlite", "-o", "x"), "--perfetto"),
+        (("none.sqlite", "-o", "x"), "does not exist"),
         (("--perfetto", "none.sqlite", "-o", "x"), "does not exist"),
         (("--perfetto", "none.sqlite", "-o", "x", "--set", "tp=many"), "tp"),
         (("--perfetto", "none.sqlite", "-o", "x", "--step-range", "("), "regular expression"),

@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, get_type_hints
@@ -144,6 +145,18 @@ class ResolvedConfig:
 def named_configs() -> list[str]:
     """The names of the configurations that ship."""
     return sorted(path.stem for path in CONFIGS.glob("*.yaml"))
+
+
+def described_configs() -> dict[str, str]:
+    """Name → the first sentence of the comment that each configuration begins with."""
+    found = {}
+    for name in named_configs():
+        lines = (CONFIGS / f"{name}.yaml").read_text(encoding="utf-8").splitlines()
+        comment = " ".join(
+            line.removeprefix("#").strip() for line in takewhile(lambda x: x[:1] == "#", lines)
+        )
+        found[name] = comment.partition(". ")[0].removesuffix(".")
+    return found
 
 
 def resolve(name_or_path: str = DEFAULT_CONFIG, overrides: Iterable[str] = ()) -> ResolvedConfig:

@@ -12,6 +12,16 @@ from perfdoc.cli.messages import fail
 config_app = typer.Typer(help="The trainer's configurations.", no_args_is_help=True, rich_markup_mode=None)
 
 
+@config_app.command("list", short_help="Print the names of the configurations that ship.")
+def config_list() -> None:
+    """Print each configuration's name and what it is."""
+    from perfdoc.trainer.config.resolve import described_configs
+
+    known = described_configs()
+    wide = max(map(len, known))
+    sys.stdout.write("".join(f"{name:<{wide}}  {about}\n" for name, about in known.items()))
+
+
 @config_app.command("show", short_help="Print every setting with its value and origin.")
 def config_show(
     config: Annotated[str, typer.Argument(help="A configuration's name or .yaml file.")] = "tiny",

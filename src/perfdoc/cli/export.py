@@ -22,8 +22,8 @@ def export(
         Path, typer.Option("-o", "--output", help="The file; compressed where its name ends in .gz.")
     ],
     perfetto: Annotated[
-        bool, typer.Option("--perfetto", help="For ui.perfetto.dev: the timeline with causes of idle time.")
-    ] = False,
+        bool, typer.Option("--perfetto", help="For ui.perfetto.dev, the only viewer so far and the default.")
+    ] = True,
     window: Window = None,
     step_range: StepRange = None,
     data_range: DataRange = None,
@@ -44,8 +44,6 @@ def export(
     from perfdoc.export.captures import ExportError, Request, run
 
     try:
-        if not perfetto:
-            raise ExportError("say for which viewer: --perfetto.")
         run(
             Request(
                 paths=paths,
