@@ -78,3 +78,69 @@ def test_a_name_as_long_as_a_file_may_have(large: Path, tmp_path: Path) -> None:
     opened = SqliteFile(path)
     assert opened.read("Small", ["n"])["n"].to_pylist() == [5]
     opened.close()
+
+
+def tasks() -> int:
+    return len(list(Path("/proc/self/task").iterdir()))
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="/proc tells of threads and open files")
+def test_a_file_leaves_no_thread_and_nothing_open(large: Path) -> None:
+    SqliteFile(large).close()
+    threads, files = tasks(), len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(20):
+        opened = SqliteFile(large)
+        assert opened.read("Small", ["n"]).num_rows == 1
+        assert opened.read("A", ["n", "t"]).num_rows == ROWS
+        opened.close()
+    # Libraries start a few of their own when they like.
+    assert tasks() < threads + 10
+    assert len(list(Path("/proc/self/fd").iterdir())) < files + 10
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ([(None,)] * 70_000 + [("é",)], "string"),  # a first text that comes late
+        ([(5,), (None,), (-(2**63),)], "int64"),
+        ([(1,), (1.5,)], "double"),
+        ([(b"\xff",), (None,)], "binary"),
+        ([(None,), (None,)], "null"),
+    ],
+)
+def test_kinds_of_columns(tmp_path: Path, rows: list[tuple[object]], expected: str) -> None:
+    path = tmp_path / "x.sqlite"
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE T (c)")
+        connection.executemany("INSERT INTO T VALUES (?)", rows)
+    connection.close()
+    file = SqliteFile(path)
+    found = file.read("T", ["c"])
+    file.close()
+    assert str(found.schema.field("c").type) == expected
+    assert found["c"].to_pylist() == [c for (c,) in rows]
+
+
+@pytest.mark.parametrize("rows", [[("a",), (b"a",)], [(b"a",), ("a",)]])
+def test_text_and_bytes_in_one_column_are_no_text(tmp_path: Path, rows: list[tuple[object]]) -> None:
+    path = tmp_path / "x.sqlite"
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE T (c)")
+        connection.executemany("INSERT INTO T VALUES (?)", rows)
+    connection.close()
+    file = SqliteFile(path)
+    with pytest.raises(TraceError, match="column c holds text and bytes"):
+        file.read("T", ["c"])
+    file.close()
+
+
+def test_a_default_that_grows_when_it_is_read_is_refused(tmp_path: Path) -> None:
+    # 3,000 rows of 900 kB each, in a file of 0.9 MB.
+    path = tmp_path / "x.sqlite"
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE T (n INTEGER)")
+        connection.executemany("INSERT INTO T VALUES (?)", [(i,) for i in range(3000)])
+        connection.execute(f"ALTER TABLE T ADD COLUMN t TEXT DEFAULT '{'x' * 900_000}'")
+    connection.close()
+    with pytest.raises(TraceError, match="table T has a default that no export has"):
+        SqliteFile(path)

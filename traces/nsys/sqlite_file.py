@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-import connectorx
 import pyarrow as pa
 
 from perfdoc.traces.errors import TraceError
+from perfdoc.traces.nsys.arrow_reader import ArrowReader, NotUtf8Error, UnreadableError
 
 _HEADER = b"SQLite format 3\x00"
 _PARALLEL_ROWS = 100_000
@@ -28,6 +28,8 @@ _PARALLEL_ROWS = 100_000
 _READERS = 2
 """Row-id parts read at once. On two cores 2 took 0.6 s where 1 took 1.2 s and 4 took 0.6 s
 (2 M kernels, 15 columns); more parts only add memory."""
+_MAX_DEFAULT = 100
+"""Characters. A column that was added later holds its default in every row, and takes no room in the file."""
 _ROW_IDS = ("rowid", "_rowid_", "oid")
 """SQLite's names of the row id. A column of the same name hides one."""
 _REMEDY_EXPORT = "Export the report again: nsys export --type sqlite REPORT.nsys-rep"
@@ -63,8 +65,7 @@ class SqliteFile:
         uri = f"file:{quote(os.fsencode(path.resolve()))}?mode=ro&immutable=1"
         if _has_pending_writes(path):
             uri = f"file:{quote(os.fsencode(self._copied(path)))}"
-        # connectorx takes a percent-encoded URL whose path it hands to SQLite, which reads it as a URI.
-        self._url = "sqlite://" + quote(uri)
+        self._arrow = ArrowReader(uri)
         try:
             self.connection = sqlite3.connect(uri, uri=True)
             self.connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
@@ -95,6 +96,8 @@ class SqliteFile:
     def close(self) -> None:
         """Release the file and delete the temporary copy, if one was made."""
         self._readers.shutdown(cancel_futures=True)
+        if hasattr(self, "_arrow"):
+            self._arrow.close()
         if hasattr(self, "connection"):
             self.connection.close()
         if self._copy is not None:
@@ -104,12 +107,16 @@ class SqliteFile:
         names = [
             row[0] for row in self.connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
         ]
-        return {
-            name: frozenset(
-                row[0] for row in self.connection.execute("SELECT name FROM pragma_table_info(?)", (name,))
-            )
-            for name in names
-        }
+        return {name: frozenset(self._columns(name)) for name in names}
+
+    def _columns(self, table: str) -> list[str]:
+        """Names of a table's columns. Raises TraceError where one's default would make millions of texts."""
+        query = "SELECT name, length(dflt_value) FROM pragma_table_info(?)"
+        found = self.connection.execute(query, (table,)).fetchall()
+        if any((length or 0) > _MAX_DEFAULT for _, length in found):
+            self.close()
+            raise TraceError(self.path, f"table {table} has a default that no export has.", _REMEDY_EXPORT)
+        return [name for name, _ in found]
 
     def plan(self, reads: Iterable[tuple[str, Sequence[str]]]) -> None:
         """Say what will be read, and in which order, among other reads.
@@ -132,7 +139,7 @@ class SqliteFile:
             else:
                 begun = self._begin(*wanted)
             found = self._finish(begun)
-        except (RuntimeError, sqlite3.Error, pa.ArrowException) as error:
+        except (UnreadableError, sqlite3.Error, pa.ArrowException) as error:
             raise self._unreadable(table, error) from error
         if self._planned and self._planned[0] == wanted:
             self._planned.popleft()
@@ -155,8 +162,6 @@ class SqliteFile:
         select = _select(table, columns)
         if low is None:
             return _Begun(table=table, columns=columns, row_id=row_id, parts=[])
-        # connectorx releases the interpreter lock while it reads. One call a part: given several queries, it
-        # mixes their batches in the order in which they are done.
         parts = _READERS if high - low >= _PARALLEL_ROWS else 1
         bounds = [low + (high - low + 1) * i // parts for i in range(parts + 1)]
         queries = [
@@ -165,26 +170,34 @@ class SqliteFile:
         if parts == 1:  # not behind a large table that is being read ahead
             done: Future[pa.Table] = Future()
             try:
-                done.set_result(self._read_part(queries[0]))
-            except RuntimeError as error:
+                done.set_result(self._arrow.read(queries[0]))
+            except UnreadableError as error:
                 done.set_exception(error)
             return _Begun(table=table, columns=columns, row_id=row_id, parts=[done])
-        futures = [self._readers.submit(self._read_part, query) for query in queries]
+        futures = [self._readers.submit(self._arrow.read, query) for query in queries]
         return _Begun(table=table, columns=columns, row_id=row_id, parts=futures)
 
     def _finish(self, begun: _Begun) -> pa.Table:
         if not begun.parts:
             return pa.table({c: pa.nulls(0) for c in begun.columns})
         try:
-            return pa.concat_tables([part.result() for part in begun.parts])
-        except RuntimeError as error:
-            if "utf-8" not in str(error):
-                raise
+            found = pa.concat_tables([part.result() for part in begun.parts], promote_options="default")
+        except NotUtf8Error:
             # NVTX names may be in any encoding. The slow way decodes what can be decoded.
             query = f"{_select(begun.table, begun.columns)} ORDER BY {begun.row_id}"
             rows = self.connection.execute(query).fetchall()
             cells = map(pa.array, zip(*rows, strict=True))
-            return pa.table(dict(zip(begun.columns, cells, strict=True)))
+            found = pa.table(dict(zip(begun.columns, cells, strict=True)))
+        for name in begun.columns:
+            if pa.types.is_binary(found.schema.field(name).type):
+                self._require_bytes(begun.table, name)
+        return found
+
+    def _require_bytes(self, table: str, column: str) -> None:
+        """Text beside bytes comes as bytes. Raises UnreadableError."""
+        kinds = self.connection.execute(f'SELECT DISTINCT typeof("{column}") FROM "{table}"').fetchall()
+        if ("text",) in kinds:
+            raise UnreadableError(f"column {column} holds text and bytes")
 
     def _ends(self, table: str, row_id: str) -> tuple[int | None, int]:
         """First and last row id; (None, 0) of an empty table."""
@@ -207,9 +220,6 @@ class SqliteFile:
             if name not in columns:
                 return name
         raise TraceError(self.path, f"table {table} cannot be read: its row ids are hidden.", _REMEDY_EXPORT)
-
-    def _read_part(self, query: str) -> pa.Table:
-        return connectorx.read_sql(self._url, [query], return_type="arrow")
 
     def rows(self, sql: str, parameters: Sequence[object] = ()) -> list[tuple[object, ...]]:
         """Rows of a small query. Raises TraceError where the file is damaged."""

@@ -1,0 +1,84 @@
+"""Queries of a SQLite file as Arrow tables, several at once, by the ADBC driver."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    import adbc_driver_manager as adbc
+
+_BATCH_ROWS = 1 << 30
+"""The driver goes by the first batch for a column's type, so there is one: a first text may come late."""
+
+
+class UnreadableError(Exception):
+    """The driver's reason."""
+
+
+class NotUtf8Error(UnreadableError):
+    """A text is in another encoding."""
+
+
+class ArrowReader:
+    """Reads in the thread that asks, without the interpreter's lock, on a connection that no other thread has
+    meanwhile. Connections stay open until `close`; nothing else does."""
+
+    def __init__(self, uri: str) -> None:
+        self._uri = uri
+        self._database: Any = None
+        self._opening = Lock()
+        self._idle: deque[adbc.AdbcConnection] = deque()
+
+    def read(self, query: str) -> pa.Table:
+        """Columns of whole numbers, of fractions, of text or of bytes; of no type where all is NULL.
+
+        Raises UnreadableError where the file is damaged or a column holds numbers and text, NotUtf8Error.
+        """
+        import adbc_driver_manager as adbc
+
+        try:
+            connection = self._connection()
+            try:
+                with adbc.AdbcStatement(connection) as statement:
+                    statement.set_options(**{"adbc.sqlite.query.batch_rows": str(_BATCH_ROWS)})
+                    statement.set_sql_query(query)
+                    handle, _ = statement.execute_query()
+                    table = pa.RecordBatchReader.from_stream(handle).read_all()
+            finally:
+                self._idle.append(connection)
+        except (adbc.Error, pa.ArrowException, OSError) as error:
+            raise UnreadableError(str(error)) from error
+        try:
+            table.validate(full=True)
+        except pa.ArrowInvalid as error:
+            raise NotUtf8Error(str(error)) from error
+        return pa.table([_typed(column) for column in table.columns], names=table.column_names)
+
+    def _connection(self) -> adbc.AdbcConnection:
+        import adbc_driver_manager as adbc
+        import adbc_driver_sqlite
+
+        with contextlib.suppress(IndexError):
+            return self._idle.pop()
+        with self._opening:
+            if self._database is None:
+                self._database = adbc_driver_sqlite.connect(self._uri)
+        return adbc.AdbcConnection(self._database)
+
+    def close(self) -> None:
+        """Close every connection; no other thread may read any more."""
+        for connection in self._idle:
+            connection.close()
+        self._idle.clear()
+        if self._database is not None:
+            self._database.close()
+            self._database = None
+
+
+def _typed(column: pa.ChunkedArray) -> pa.ChunkedArray | pa.Array:
+    return pa.nulls(len(column)) if column.null_count == len(column) else column
