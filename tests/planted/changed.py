@@ -1,8 +1,8 @@
 """Planted jobs with other settings: what that makes of their kernels and messages, said here once more.
 
 Work is in proportion to tokens and inverse to tensor parallelism; what a rank moves over TP to
-(tp - 1) / tp of the activations; over DP to its parameters and (replicas - 1) / replicas. Between stages a rank
-sends its tp-th of the activations: these jobs gather and scatter them over TP.
+(tp - 1) / tp of the activations; over DP to its parameters and (replicas - 1) / replicas. Between stages a
+rank sends its tp-th of the activations: these jobs gather and scatter them over TP.
 """
 
 from __future__ import annotations
