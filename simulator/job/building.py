@@ -52,7 +52,12 @@ def build_model(
         stages=stages,
         message_ns=message_ns,
         network=network_of(
-            seen.traffic, _sizes(settings), settings=settings, domain=domain, message_ns=message_ns
+            seen.traffic,
+            _sizes(settings),
+            settings=settings,
+            domain=domain,
+            message_ns=message_ns,
+            across_ns=_across_ns(ranks, domain),
         ),
         activation_bytes=_activation_bytes(seen.facts, settings, shape),
         overhead_ns=0.0,
@@ -129,9 +134,9 @@ def _message_ns(ranks: Sequence[RankWork], settings: JobSettings, domain: int | 
         return 0.0
     fastest: dict[int, float] = {}
     for r in ranks:
-        if r.message_ns is not None:
+        if r.messages.quickest_ns is not None:
             place = (r.rank or 0) % ((r.world_size or 0) // settings.pp or 1)
-            fastest[place] = min(fastest.get(place, r.message_ns), r.message_ns)
+            fastest[place] = min(fastest.get(place, r.messages.quickest_ns), r.messages.quickest_ns)
     seen = [max(fastest.values())] if fastest else []
     size = min((t.bytes for r in ranks for t in r.traffic if t.dimension == "pp" and t.bytes > 0), default=0)
     rates = [
@@ -144,6 +149,19 @@ def _message_ns(ranks: Sequence[RankWork], settings: JobSettings, domain: int | 
     latency = tiny_ns([t for r in ranks for t in r.traffic])
     by_rate = [latency + size * min(rates)] if size and rates and alike else []
     return min([*seen, *by_rate], default=0.0)
+
+
+def _across_ns(ranks: Sequence[RankWork], domain: int | None) -> float | None:
+    """The quickest message between two domains; None where none was captured, or nothing tells."""
+    return min(
+        (
+            ns
+            for r in ranks
+            for peer, ns in r.messages.by_peer_ns.items()
+            if domain and r.rank is not None and r.rank // domain != peer // domain
+        ),
+        default=None,
+    )
 
 
 def _standing(ranks: Sequence[RankWork], stages: Sequence[Stage]) -> Sequence[RankWork]:

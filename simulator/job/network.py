@@ -108,7 +108,10 @@ def crosses_domains(dimension: str, settings: JobSettings, domain: int | None) -
     return reach > 1 and domain % reach > 0
 
 
-_UNSEEN = "no communication between NVLink domains was captured: what it would take is unknown"
+_UNSEEN = (
+    "no captured rank communicates between NVLink domains: what that takes is unknown. "
+    "Capture a rank of each stage"
+)
 
 
 def _more_cross(base: JobSettings, new: JobSettings, domain: int | None) -> bool:
@@ -141,9 +144,11 @@ def network_of(
     settings: JobSettings | None = None,
     domain: int | None = None,
     message_ns: float = 0.0,
+    across_ns: float | None = None,
 ) -> Network:
     """Fit one rank's traffic. sizes: ranks of a group by dimension. message_ns: what a message between stages
-    takes once both sides are there; settings, domain and it tell which links were seen."""
+    takes once both sides are there, across_ns: one between domains, None unknown; settings, domain and these
+    tell which links were seen."""
     known = [t for t in traffic if t.bytes > 0 and t.fast_ns > 0]
     tiny = tiny_ns(known)
     fracs, lines = {}, []
@@ -167,6 +172,9 @@ def network_of(
             crosses = None if domain is None else crossing_hops_frac(settings, domain) == 1
         if crosses is not None:
             by_link[crosses] = min(by_link.get(crosses, ns), ns)
+    if message and across_ns:
+        ns = max(across_ns - tiny, _LATENCY_MAX_FRAC * across_ns) / message
+        by_link[True] = min(by_link.get(True, ns), ns)
     return Network(
         latency_frac=fracs,
         latency_ns=latency,

@@ -20,6 +20,7 @@ from perfdoc.analyzers.kernel_class.collectives import REDUCING
 from perfdoc.analyzers.ledger.window import exposed_pieces
 from perfdoc.analyzers.pipeline.passes import Passes, find_passes, pass_ranges
 from perfdoc.analyzers.pipeline.rank import pipeline_group
+from perfdoc.simulator.job.messages import Messages, messages_of
 from perfdoc.simulator.replay.passes import layer_spans
 from perfdoc.traces.job_facts import JobFacts
 from perfdoc.traces.table import F64
@@ -35,7 +36,7 @@ KERNEL_NS = 2_000.0
 """Of a kernel, whatever its size: ramp-up and drain. Round, not measured."""
 _FAST_PERCENTILE = 10
 """Of messages of one size: what they take once both sides are there."""
-_PP, _DP = DIMENSIONS.index("pp"), DIMENSIONS.index("dp")
+_DP = DIMENSIONS.index("dp")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,9 +110,7 @@ class RankWork:
     """From the end of the last pass to the end of the last reduction of gradients; 0 where all have ended by
     then."""
     traffic: tuple[Traffic, ...]
-    message_ns: float | None
-    """A message between stages once both sides are there, as the quickest of a step show it; None where there
-    is none."""
+    messages: Messages
 
 
 def rank_work(view: DeviceView) -> RankWork | None:
@@ -147,7 +146,7 @@ def rank_work(view: DeviceView) -> RankWork | None:
         after_ns=float(np.mean(finish - last)),
         reduced_after_ns=_reduced_after_ns(view, last, finish),
         traffic=tuple(_traffic(view, begin, finish, first, last)),
-        message_ns=_message_ns(view),
+        messages=messages_of(view),
     )
 
 
@@ -321,25 +320,6 @@ def _traffic(view: DeviceView, begin: I64, finish: I64, first: I64, last: I64) -
             )
         )
     return found
-
-
-def _message_ns(view: DeviceView) -> float | None:
-    """The quickest of each step, the median step. Nearly every message of a stage may contain its wait for
-    the next one; the first that it sends finds that one waiting."""
-    comm = view.activity.communication
-    mine = comm.dimension == _PP
-    # Not the tiny ones that say how large the next is.
-    mine &= (comm.bytes < 0) | (comm.bytes >= _MESSAGE_MIN_FRAC * comm.bytes[mine].max(initial=0))
-    if not mine.any():
-        return None
-    begin = np.array([s.start_ns for s in view.window.step_list], np.int64)
-    step = np.searchsorted(begin, comm.start_ns[mine], "right")
-    took = (comm.end_ns - comm.start_ns)[mine]
-    return float(np.median([took[step == s].min() for s in np.unique(step)]))
-
-
-_MESSAGE_MIN_FRAC = 0.25
-"""Of the largest."""
 
 
 def stage_of(rank: RankWork, pp: int) -> int | None:

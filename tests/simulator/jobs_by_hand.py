@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from perfdoc.simulator.job.messages import Messages
 from perfdoc.simulator.job.rank import PassWork, RankWork, Traffic
 from perfdoc.traces.job_facts import JobFacts
 
@@ -66,7 +67,7 @@ def rank_by_hand(
         after_ns=after,
         reduced_after_ns=reduced_after,
         traffic=traffic,
-        message_ns=message,
+        messages=Messages(quickest_ns=message),
     )
 
 

@@ -14,11 +14,14 @@ from pathlib import Path
 
 import pytest
 
+from perfdoc.simulator.job.building import build_model
 from perfdoc.simulator.job.rank import RankWork
+from perfdoc.simulator.job.settings import captured_settings
 from tests.planted import changed
 from tests.planted.job import planted_steps
+from tests.planted.layered import LayeredModel
 from tests.planted.spec import JobSpec, Late
-from tests.simulator.modelled import models_of, settings_of, works_of
+from tests.simulator.modelled import facts_of, models_of, settings_of, works_of
 
 ROOT = Path(__file__).resolve().parents[2]
 Change = Callable[[JobSpec], JobSpec]
@@ -144,6 +147,24 @@ def test_a_replica_that_was_not_captured_is_waited_for(tmp_path: Path) -> None:
     same = replace(base, micro_batches=2)
     wide, narrow = models.gain(same), without.gain(same)
     assert (wide.high_ms or 0) - (wide.low_ms or 0) > (narrow.high_ms or 0) - (narrow.low_ms or 0)
+
+
+def test_messages_by_the_other_side(tmp_path: Path) -> None:
+    """Four stages on two nodes of two ranks: 8 MiB at 0.005 ns a byte inside, 0.02 between, and 21,001 ns."""
+    model = LayeredModel(layers=4, forward_ns=500_000, backward_ns=1_000_000, across=4.0, node=2)
+    spec = JobSpec(model=model, pp=4, micro_batches=4, steps=2)
+    works = works_of(spec, planted_steps(spec, range(4)), tmp_path)
+    inside, across = 21_001 + 41_943, 21_001 + 167_772
+    assert [dict(w.messages.by_peer_ns) for w in works] == [
+        *({1: inside}, {0: inside, 2: across}),
+        *({1: across, 3: inside}, {2: inside}),
+    ]
+    assert [w.messages.quickest_ns for w in works] == [inside] * 4
+    settings = captured_settings(works, facts_of(spec), None)
+    seen = build_model(works, settings, facts_of(spec).model, domain=2).network.by_link
+    assert seen == {False: pytest.approx(0.005, rel=1e-4), True: pytest.approx(0.02, rel=1e-4)}
+    alone = build_model(works[:1], settings, facts_of(spec).model, domain=2).network.by_link
+    assert alone == {False: pytest.approx(0.005, rel=1e-4)}
 
 
 def test_the_engine_shares_no_code_with_the_model() -> None:

@@ -76,7 +76,7 @@ def test_traffic(stages: list[RankWork]) -> None:
     assert found["dp", "reduce_scatter", 48] == (1, 0, 410_009, 410_009)
     assert found["dp", "all_gather", 24] == (1, 0, 300_007, 300_007)
     assert found["pp", "send_recv", 8][:3] == (3, 1, MESSAGE)
-    assert stages[0].message_ns == MESSAGE
+    assert stages[0].messages.quickest_ns == MESSAGE
 
 
 def test_layers_gathered_weights_and_an_odd_step(tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_layers_gathered_weights_and_an_odd_step(tmp_path: Path) -> None:
     assert work.backward.outside_layers_frac == pytest.approx(0.25)
     assert work.forward.host_ns == 500 + 1_500 + 500
     assert work.traffic == ()
-    assert work.message_ns is None
+    assert work.messages.quickest_ns is None
 
 
 def test_traffic_is_by_collective_and_size_and_not_by_kernel(tmp_path: Path) -> None:

@@ -122,6 +122,7 @@ PROOFS: Mapping[str, Proof] = {
 OTHERWISE: Mapping[str, Proof] = {
     "tp=8, pp=1": captured_as(TENSORS, tp=8, pp=1, dp=2, micro_batches=8),
     "tp=8, pp=2, mbs=4": captured_as(TENSORS, tp=8, pp=2, dp=1, micro_batches=8, sequences=4),
+    "tp=2, pp=4": captured_as(TENSORS, tp=2, pp=4),
     "tp=2, pp=2, vpp=2, mbs=4": captured_as(TENSORS, tp=2, dp=4, vpp=2, micro_batches=2, sequences=4),
 }
 """The second job, the same configurations searched from others of them."""

@@ -10,6 +10,8 @@ from tests.tune.proof import OTHERWISE, PROOFS, QUICK, Outcome, Proof, outcome, 
 
 REGRET_MAX = 0.02
 CASES = {**PROOFS, **OTHERWISE}
+UNSEEN = ("tp=2, pp=4", "rank 0")
+"""All that rank 0 sends stays in its node: nothing tells what the best one's gradients take between nodes."""
 
 
 def holds(found: Outcome, *, at_least: int) -> None:
@@ -28,8 +30,9 @@ def test_the_first_choice_of_a_few_configurations(ranks: str, tmp_path: Path) ->
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ranks", ["all", "rank 0"])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    ("name", "ranks"), [(n, r) for n in CASES for r in ("all", "rank 0") if (n, r) != UNSEEN]
+)
 def test_the_first_choice_is_near_the_best(name: str, ranks: str, tmp_path: Path) -> None:
     holds(chosen(CASES[name], ranks, tmp_path), at_least=20)
 
