@@ -42,7 +42,7 @@ class Ranked:
                 else shorten(self.row.key, 96)
             )
         change = shorten(self.prediction.change, 96)
-        if not self.rules or not self.row.conditions:
+        if not self.rules or not self.row.conditions or change.startswith("remove "):
             return change
         return f"{shorten(self.rules[0].action or self.rules[0].title)}: {change}"
 

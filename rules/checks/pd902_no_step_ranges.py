@@ -66,6 +66,8 @@ _WRAP = (
 
 def _action(window: Window) -> str:
     """What is there goes first: ranges of the capture, then its period; empty where neither helps."""
+    if window.reason == NO_LAUNCHES:
+        return "Capture the launches of kernels too"
     if window.proposals:
         return f"Name the steps: {window.proposals[0].option}"
     if window.period is not None:

@@ -85,8 +85,10 @@ def why_no_graphs(case: Case) -> str:
 def open_conditions(case: Case, key: str) -> list[str]:
     """What a simulated change takes that this job is not known to meet; empty where it is, or takes nothing.
 
-    key: of the prediction. Only graphs have such conditions.
+    key: of the prediction. Graphs have such conditions, and waits for values that are read.
     """
+    if key == "without_waits" and any(_reads(rank) for rank in case.ranks):
+        return ["the host can do without the values that it reads there"]
     if key != "without_launches":
         return []
     found = []
@@ -107,6 +109,12 @@ def seen_without(case: Case) -> bool:
     return bool(seen) and all(
         g.state == "measured" and not g.graph_kernels and not g.whole_graphs for g in seen
     )
+
+
+def _reads(rank: RankMeasurement) -> bool:
+    """Whether more than one value a step is copied to the host: a program may need it to go on."""
+    read = sum(copies.count for copies in rank.copies if copies.kind == "device to host")
+    return read > max(rank.window.steps, 1)
 
 
 _MOSTLY = 0.5

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from perfdoc.reports.headline import outlook
+import pytest
+
+from perfdoc.reports.headline import opening_words, outlook
 from perfdoc.reports.html import render_html
 from perfdoc.reports.markdown import render_markdown
 from perfdoc.reports.opportunities import opportunities, trifles
@@ -93,6 +95,17 @@ def test_the_first_of_the_ranking_is_in_the_headline_as_what_it_is() -> None:
     bounds = replace(MADE, combined=none, opportunities=MADE.opportunities[:1], rules=named)
     assert "PD501" in (said := outlook(bounds))
     assert "No predicted gain" not in said  # beside what may gain 65 % it says the wrong thing
+
+
+@pytest.mark.parametrize(("frac", "leads"), [(0.99, True), (0.01, False)])
+def test_the_largest_finding_stands_before_smaller_losses(frac: float, leads: bool) -> None:
+    made = replace(MADE, opportunities=[replace(MADE.opportunities[0], gain_frac=frac)])
+    first, below = opening_words(made)
+    assert ("(PD501)" in first, first == made.verdict) == (leads, not leads)
+    assert ("(PD501)" in below, made.verdict in below) == (not leads, leads)
+    for page in (render_text(made), render_markdown(made), Page(render_html(made)).text):
+        said = " ".join(page.replace("\xa0", " ").split())
+        assert (said.index("blocks do not fit") < said.rindex(made.verdict[:20])) == leads
 
 
 def test_the_headline_s_first_change_is_the_first_row_of_every_table() -> None:

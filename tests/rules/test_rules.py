@@ -9,7 +9,7 @@ from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import CaptureMeasurement, measure_capture
 from perfdoc.results.rules import RuleResult
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.registry import all_rules, run_rules
+from perfdoc.rules.engine.registry import all_rules, own_rules, run_rules
 from perfdoc.rules.engine.rule import Meta, Rule, Verdict
 from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
 from perfdoc.simulator.captures.timeline import TimelineBuilder
@@ -120,3 +120,12 @@ def test_each_rule_is_documented_and_lives_in_a_file_of_its_name(rule: Rule) -> 
     assert rule.meta.why.endswith(".")
     assert rule.meta.sources
     assert rule.evaluate.__module__.split(".")[-1].startswith(rule.meta.code.lower() + "_")
+
+
+@pytest.mark.parametrize("rule", own_rules(), ids=lambda rule: rule.meta.code)
+def test_every_rule_says_what_to_do_in_a_few_words(rule: Rule) -> None:
+    action = rule.meta.action
+    assert 0 < len(action) <= 64
+    assert action != rule.meta.title
+    assert action[0].isupper()
+    assert not action.endswith(".")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from perfdoc.analyzers.device.copy_times import CopyTime
 from perfdoc.rules.engine.case import Case
+from perfdoc.rules.facts.graphs import open_conditions
 from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.simulator.engine import TaskKind, schedule
 from perfdoc.simulator.replay.edits import without_waits
@@ -86,6 +89,17 @@ def test_the_replay_decides_where_there_is_one(waiting: Case) -> None:
     assert (gained.state, gained.gain.method, gained.gain.key) == ("fires", "replay", "")
     # The gap stays without the wait: the host is late anyway.
     assert result("PD208", predicting(waiting, without_waits=(0.0, 0.001, 0.002))).state == "passes"
+
+
+@pytest.mark.parametrize(
+    ("kind", "count", "open_"),
+    [("device to host", 3, True), ("device to host", 2, False), ("host to device", 3, False)],
+)
+def test_values_that_are_read_may_be_needed(waiting: Case, kind: str, count: int, open_: bool) -> None:
+    """In two steps. To the device nothing is read: such a copy need not block."""
+    copied = [CopyTime(kind=kind, count=count, exposed_ns=1, bytes=8, total_ns=1, pinned=None)]
+    captures = [replace(c, ranks=[replace(r, copies=copied) for r in c.ranks]) for c in waiting.captures]
+    assert bool(open_conditions(replace(waiting, captures=captures), "without_waits")) == open_
 
 
 def test_one_wait_a_step_is_no_finding(tmp_path: Path) -> None:

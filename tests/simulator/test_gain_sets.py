@@ -64,8 +64,8 @@ def test_every_set_of_what_is_accepted_is_there_once(tmp_path: Path) -> None:
 def test_a_rule_names_its_prediction_and_trifles_are_in_no_set(tmp_path: Path) -> None:
     found = _of_demo(tmp_path)
     # One of the four steps collects, which may be chance: the band reaches down to none. Norms alone save
-    # 8 us of a step of 44 ms.
-    assert _combined(found).accepted == ["without_data"]
+    # 8 us of a step of 44 ms. Its waits cost 223 us, just more than a trifle.
+    assert _combined(found).accepted == ["without_data", "without_waits"]
     # A rule's gain says which prediction it is, so that a reader's choice can be looked up.
     fires = {r.code: r.gain.key for r in found.rules if r.gain is not None and r.state == "fires"}
     assert fires["PD202"] == "without_gc"
