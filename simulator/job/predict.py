@@ -149,4 +149,4 @@ def _assumptions(model: JobModel, new: JobSettings) -> Iterator[str]:
     if new.recompute != base.recompute:
         yield "a recomputed forward of a layer takes what its forward takes"
     if (new.tp, new.cp, new.dp, new.pp) != (base.tp, base.cp, base.dp, base.pp):
-        yield "kernels keep their efficiency, groups their bandwidth"
+        yield "kernels keep their efficiency, links their bandwidth"
