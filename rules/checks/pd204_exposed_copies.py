@@ -54,7 +54,7 @@ _UNKNOWN_MEMORY = (
     "use, from pinned memory (pin_memory=True) if it is not pinned already."
 )
 _LESS = "Copy less, and overlap the rest"
-_FEW = "copies take longer than compute can hide: beyond the overlap only fewer bytes save time"
+_FEW = " take longer than compute can hide: beyond the overlap only fewer bytes save time"
 _ON_DEVICE = "Remove copies on the device"
 _DEVICE = (
     "Find what copies or clears whole tensors on the device (contiguous(), clone(), zero_grad without "
@@ -84,7 +84,7 @@ def evaluate(case: Case) -> Verdict:
         state="fires",
         worst=worst_instance(case, "exposed_memcpy"),
         level="information" if whole and share < NO_STEPS_MIN_FRAC else "problem",
-        reason=_FEW if few else "the device copies while no kernel runs",
+        reason=f"{_fast(kinds[0])}{_FEW}" if few else "the device copies while no kernel runs",
         action=_LESS if few else "" if with_host else _ON_DEVICE,
         evidence=evidence,
         remedy="" if advice else hand,
@@ -143,6 +143,12 @@ def _over_ranks(case: Case) -> list[CopyTime]:
         for kind, some in by_kind.items()
     ]
     return sorted((c for c in found if c.exposed_ns), key=lambda c: -c.exposed_ns)
+
+
+def _fast(copies: CopyTime) -> str:
+    known = copies.bytes is not None and copies.total_ns
+    rate = f" at {(copies.bytes or 0) / copies.total_ns:,.3g} GB/s" if known else ""
+    return f"copies {copies.kind}{rate}"
 
 
 def _words(copies: CopyTime) -> str:

@@ -125,6 +125,7 @@ def test_clipping_that_is_fused_hides_no_loop(tmp_path: Path) -> None:
     assert loop_of(case).kernels == 2 * 160
 
 
+@pytest.mark.slow
 def test_the_optimizer_of_a_real_capture(shared_traces: Path) -> None:
     """111 parameters, 16 kernels for each."""
     from perfdoc.analyzers.device.window import WindowRequest
