@@ -3,26 +3,50 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
-from collections.abc import Iterator
+import tempfile
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+WAIT_S = 60.0
+_AGAIN_S = 0.1
+
 
 @contextmanager
-def alone_in(folder: Path) -> Iterator[None]:
-    """Wait until no other process holds what is read, changed and written back in the folder.
+def alone_in(folder: Path, say: Callable[[str], None] = lambda _: None) -> Iterator[None]:
+    """Keep this user's other processes on this machine out while a folder's files are read, changed, written.
 
-    The lock is on the folder's parent, or what there is of its path: the folder may be made while it is held,
-    and nothing is left behind. The kernel lets go of it when its holder is killed. Where a system or a file
-    system has no locks, nothing waits.
+    Says that it waits where it does, and raises ValueError after WAIT_S. The lock is a file among the
+    temporary ones, named by the folder's path, so that the folder need not exist and nothing is left in it;
+    the kernel lets go of it when its holder is killed. Where a system has no locks, nothing waits.
     """
+    name = hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()[:24]
     with contextlib.ExitStack() as stack:
-        with contextlib.suppress(ImportError, OSError):
+        try:
             import fcntl
 
-            there = next(p for p in folder.absolute().parents if p.is_dir())
-            held = os.open(there, os.O_RDONLY)
-            stack.callback(os.close, held)
-            fcntl.flock(held, fcntl.LOCK_EX)
+            file = Path(tempfile.gettempdir()) / f"perfdoc-{os.getuid()}-{name}.lock"
+            held = os.open(file, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o600)
+        except (ImportError, OSError):
+            yield
+            return
+        stack.callback(os.close, held)
+        give_up = time.monotonic() + WAIT_S
+        waits = False
+        while True:
+            try:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError as error:
+                if time.monotonic() > give_up:
+                    raise ValueError(f"{folder}: another process has held it for {WAIT_S:.0f} s.") from error
+            except OSError:
+                break
+            if not waits:
+                waits = True
+                say(f"{folder}: waiting for another process")
+            time.sleep(_AGAIN_S)
         yield

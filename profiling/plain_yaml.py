@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import yaml
 from yaml.constructor import ConstructorError
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
 else:
     _Base = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
+MAX_DIGITS = 400
 MAX_MERGED_KEYS = 100_000
 """Keys that `<<` may copy in one file. Merges of merges double with every line."""
 
@@ -26,19 +28,33 @@ class PlainLoader(_Base):
     _merged = 0
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        """As PyYAML merges, and no more than MAX_MERGED_KEYS in all. Raises UnfitError beyond."""
-        before = len(node.value)
+        """As PyYAML merges, and no more than MAX_MERGED_KEYS in all. Raises UnfitError before it does."""
+        for key, value in node.value:
+            if key.tag == "tag:yaml.org,2002:merge":
+                for target in value.value if isinstance(value, yaml.SequenceNode) else [value]:
+                    if isinstance(target, yaml.MappingNode):
+                        self.flatten_mapping(target)
+                        self._merged += len(target.value)
+                    if self._merged > MAX_MERGED_KEYS:
+                        words = f"merges more than {MAX_MERGED_KEYS:,} keys"
+                        raise UnfitError(None, None, words, node.start_mark)
         super().flatten_mapping(node)
-        self._merged += max(0, len(node.value) - before)
-        if self._merged > MAX_MERGED_KEYS:
-            raise UnfitError(None, None, f"merges more than {MAX_MERGED_KEYS:,} keys", node.start_mark)
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
-        """Raises UnfitError in place of Python's words for an integer of thousands of digits."""
+        """Raises UnfitError in place of Python's words for a number of thousands of digits."""
+        return int(self._number(node, super().construct_yaml_int))
+
+    def construct_yaml_float(self, node: yaml.ScalarNode) -> float:
+        """Raises UnfitError for what is too large: with colons a number is in base 60."""
+        return float(self._number(node, super().construct_yaml_float))
+
+    def _number(self, node: yaml.ScalarNode, read: Callable[[yaml.ScalarNode], Any]) -> Any:
         try:
-            return int(super().construct_yaml_int(node))
-        except ValueError as error:
-            raise UnfitError(None, None, "holds no number of a usual size", node.start_mark) from error
+            if len(node.value) <= MAX_DIGITS:
+                return read(node)
+        except (ValueError, OverflowError):
+            pass
+        raise UnfitError(None, None, "holds no number of a usual size", node.start_mark)
 
 
 def _text(loader: PlainLoader, node: yaml.ScalarNode) -> str:
@@ -47,4 +63,5 @@ def _text(loader: PlainLoader, node: yaml.ScalarNode) -> str:
 
 # PyYAML keeps the functions of its own class.
 PlainLoader.add_constructor("tag:yaml.org,2002:int", PlainLoader.construct_yaml_int)
+PlainLoader.add_constructor("tag:yaml.org,2002:float", PlainLoader.construct_yaml_float)
 PlainLoader.add_constructor("tag:yaml.org,2002:timestamp", _text)

@@ -23,7 +23,7 @@ import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
 
 from perfdoc.trainer.adapt.checkpoint import create_state, separate_steps
-from perfdoc.trainer.checkpoint_folder import PARTIAL, changed, prepare, publish, sums_of
+from perfdoc.trainer.checkpoint_folder import PARTIAL, changed, files_of, prepare, publish, sums_of
 from perfdoc.trainer.end import LostPeerError, first_line, is_consequence
 from perfdoc.trainer.layout import Layout
 from perfdoc.trainer.model import unwrapped
@@ -115,7 +115,9 @@ def save(
             shutil.rmtree(partial, ignore_errors=True)  # on a full disk run.json needs some room
         reason = f"could not be written (is the disk full?): {first_line(error)}"
         raise OSError(f"checkpoint.save: {partial} {reason}") from error
-    sums = _shared(lambda: sums_of(partial, dist.get_rank(), dist.get_world_size()))
+    names: list[Any] = [files_of(partial) if dist.get_rank() == 0 else None]
+    dist.broadcast_object_list(names, src=0)
+    sums = _shared(lambda: sums_of(partial, names[0][dist.get_rank() :: dist.get_world_size()]))
     merged = {name: each for share in sums for name, each in share.items()}
     _on_first_rank(lambda: publish(folder, partial, final, keep, merged))
     return final

@@ -16,6 +16,8 @@ import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import msgspec
+
 PARTIAL = ".partial"
 SUMS = "checksums.json"
 IN_USE = "in_use"
@@ -79,25 +81,32 @@ def publish(folder: Path, partial: Path, final: Path, keep: int, sums: Sums) -> 
         shutil.rmtree(old)
 
 
-def sums_of(path: Path, rank: int, ranks: int) -> dict[str, tuple[int, int]]:
-    """Of this rank's share of the files. Raises OSError."""
-    names = sorted(str(f.relative_to(path)) for f in path.rglob("*") if f.is_file() and f.name != SUMS)
-    return {name: _sum(path / name) for name in names[rank::ranks]}
+def files_of(path: Path) -> list[str]:
+    """Every file but the checksums. One rank lists for all: what each sees may differ for a moment."""
+    return sorted(str(f.relative_to(path)) for f in path.rglob("*") if f.is_file() and f.name != SUMS)
+
+
+def sums_of(path: Path, names: Sequence[str]) -> dict[str, tuple[int, int]]:
+    """CRC-32 and size of each. Raises OSError."""
+    return {name: _sum(path / name) for name in names}
 
 
 def changed(path: Path, rank: int, ranks: int) -> list[str]:
-    """What of this rank's share of the files is not as it was written. Raises OSError, ValueError.
+    """What of this rank's share of the files is not as it was written. Raises OSError.
 
-    Nothing of a checkpoint without checksums, as versions before 0.2 wrote them.
+    Nothing of a checkpoint without checksums: it was written before there were any.
     """
     if not (path / SUMS).is_file():
         return []
-    written: dict[str, Sequence[int]] = json.loads((path / SUMS).read_text(encoding="utf-8"))
+    try:
+        written = msgspec.json.decode((path / SUMS).read_bytes(), type=dict[str, tuple[int, int]])
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return [f"{SUMS} is not as it was written"] if rank == 0 else []
     found = []
     for name in sorted(written)[rank::ranks]:
         if not (path / name).is_file():
             found.append(f"{name} is missing")
-        elif list(_sum(path / name)) != list(written[name]):
+        elif _sum(path / name) != written[name]:
             found.append(f"{name} is not as it was written")
     return found
 
@@ -133,6 +142,7 @@ def claim(folder: Path, run: str) -> None:
         ) from error
     except OSError:
         return
-    _held[folder.resolve()] = held  # and never closed
+    _held[folder.resolve()] = held  # and never closed,
+    os.register_at_fork(after_in_child=lambda: os.close(held))  # but by children that would keep it for us
     os.ftruncate(held, 0)
     os.pwrite(held, f"{run} (process {os.getpid()} on {socket.gethostname()})\n".encode(), 0)

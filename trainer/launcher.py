@@ -32,7 +32,7 @@ from perfdoc.trainer.end import EXIT_BAD_INPUT, EXIT_CONSEQUENCE, EXIT_FAILED, E
 SAME_SIGNAL_S = 1.0
 """A signal this soon after another is the same one: a batch system sends it to every process of a job, and
 `perfdoc run` passes on its own."""
-LAST_STEP_S = 120.0
+LAST_STEP_S = 900.0
 """For a last step and its checkpoint, where nobody is left to give a second signal."""
 QUIET = {"LOGLEVEL": "CRITICAL", "TORCH_CPP_LOG_LEVEL": "ERROR", "KINETO_LOG_LEVEL": "6"}
 """Variables for torchrun's loggers, for warnings of torch's C++ side (a store that has gone when a run is
@@ -83,7 +83,8 @@ def main(arguments: list[str]) -> int:
         launch.name_in(os.environ)
     launch.live_as("launcher")
     Stopper(launch).listen()
-    threading.Thread(target=stop_with_run, args=(launch,), daemon=True).start()
+    orphaned = threading.Event()
+    threading.Thread(target=stop_with_run, args=(launch, orphaned), daemon=True).start()
     try:
         code = _run_torchrun(arguments, launch)
         return EXIT_INTERRUPTED if launch.stopped() else code
@@ -92,13 +93,14 @@ def main(arguments: list[str]) -> int:
         return EXIT_INTERRUPTED
     finally:
         clear_up(launch)
-        if own is not None:
-            shutil.rmtree(own.path, ignore_errors=True)
+        if own is not None or orphaned.is_set():
+            shutil.rmtree(launch.path, ignore_errors=True)
 
 
-def stop_with_run(launch: LaunchFolder) -> None:
+def stop_with_run(launch: LaunchFolder, orphaned: threading.Event) -> None:
     """Stop as if asked to where `perfdoc run` ends first, which only a SIGKILL makes it do."""
     if launch.outlives("run"):
+        orphaned.set()
         say("perfdoc run was killed")
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(LAST_STEP_S)

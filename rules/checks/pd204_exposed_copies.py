@@ -91,7 +91,7 @@ def evaluate(case: Case) -> Verdict:
         advice=advice,
         otherwise=hand,
         gain=ceiling(case, _hideable_ns, "compute hides copies for as long as it runs itself")
-        if with_host
+        if with_host and not few
         else ceiling(case, lambda r: r.ledger.exposed_memcpy, "all exposed copies"),
         verify="Run again: exposed_memcpy in the ledger falls.",
         false_alarm=(_START_UP if whole else "")

@@ -40,7 +40,10 @@ begin in one."""
 _A_STEP = 1
 """Such calls that a step may have: its loss is read."""
 _SHOWN = 3
-_ITEM = ("item", "_local_scalar_dense", "nonzero", "masked_select", "is_nonzero", "unique", "equal")
+_ITEM = (
+    *("item", "_local_scalar_dense", "nonzero", "masked_select", "is_nonzero", "equal"),
+    *("unique", "_unique2", "unique_dim", "index"),
+)
 _COPY = ("to", "_to_copy", "copy_", "cpu", "cuda")
 _READ = "Keep values on the device: read losses and metrics (.item(), .cpu()) every so many steps."
 _MOVE = (

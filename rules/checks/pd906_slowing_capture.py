@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from perfdoc.results.figures import per_cent
-from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.gain import time_evidence
 from perfdoc.rules.engine.needs import GPUS, WINDOW, given
@@ -44,13 +43,9 @@ def evaluate(case: Case) -> Verdict:
         state="fires",
         reason=f"it records {', '.join(found)}; {per_cent(share)} of the window is idle before late launches",
         action=f"Capture again with less: {without}" if less else "",
-        evidence=[*evidence, *_cost(case)],
+        evidence=[*evidence, *cost_evidence(case)],
         remedy=f"Capture the same steps again with less{f': {without}' if less else ''}. Compare the step "
         "time with this one before anything is changed for the host's sake.",
         verify="Analyse the new capture: what idle.host lost was the profiler's.",
         false_alarm="A step that is as long without the profiler.",
     )
-
-
-def _cost(case: Case) -> list[Evidence]:
-    return list(cost_evidence(case))

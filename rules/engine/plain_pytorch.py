@@ -16,7 +16,8 @@ NO_SETTING = "PyTorch has no such setting"
 DIALECT = "pytorch"
 _BYTES = 4
 """Of a gradient's element: DDP reduces in the parameters' type, at most FP32."""
-_FLAT = "DistributedDataParallel(model, gradient_as_bucket_view=True): it overlaps gradients by itself"
+_OVERLAPS = "torch.nn.parallel.DistributedDataParallel(model)"
+"""It overlaps the reduction of gradients by itself."""
 _COMPILED = "torch.compile(model)"
 
 
@@ -25,14 +26,15 @@ def _bucket(value: Value) -> str:
     return f"DistributedDataParallel(model, bucket_cap_mb={mib})"
 
 
-def _of(text: str) -> Callable[[Value], str]:
-    return lambda value: text
+def _of(text: str) -> Callable[[Value], str | None]:
+    """Words for turning it on; there are none for turning it off."""
+    return lambda value: text if value not in (None, False, "none", "off") else None
 
 
-WORDS: Mapping[str, Callable[[Value], str]] = MappingProxyType(
+WORDS: Mapping[str, Callable[[Value], str | None]] = MappingProxyType(
     {
         "bucket_size": _bucket,
-        "overlap_grad_reduce": _of(_FLAT),
+        "overlap_grad_reduce": _of(_OVERLAPS),
         "overlap_param_gather": _of("FSDP2: model.set_modules_to_forward_prefetch([...])"),
         "grad_reduce_in_fp32": lambda value: (
             "FSDP2: MixedPrecisionPolicy(reduce_dtype=torch.float32)"
@@ -42,11 +44,7 @@ WORDS: Mapping[str, Callable[[Value], str]] = MappingProxyType(
         "use_distributed_optimizer": _of("torch.distributed.optim.ZeroRedundancyOptimizer, or FSDP2"),
         "use_torch_fsdp2": _of("torch.distributed.fsdp.fully_shard(layer)"),
         "cuda_graph_impl": _of('torch.compile(model, mode="reduce-overhead"), or torch.cuda.CUDAGraph'),
-        "recompute_granularity": lambda value: (
-            "torch.utils.checkpoint.checkpoint(layer, ..., use_reentrant=False)"
-            if value
-            else "no torch.utils.checkpoint"
-        ),
+        "recompute_granularity": _of("torch.utils.checkpoint.checkpoint(layer, ..., use_reentrant=False)"),
         "dataloader_num_workers": lambda value: (
             f"DataLoader(..., num_workers={value}, pin_memory=True, persistent_workers=True)"
         ),
@@ -65,7 +63,7 @@ WORDS: Mapping[str, Callable[[Value], str]] = MappingProxyType(
         ),
     }
 )
-"""By knob, what to write for a value."""
+"""By knob, what to write for a value; None where PyTorch has nothing to write for it."""
 
 
 def in_its_words(case: Case, advice: Sequence[Advice]) -> list[Advice]:
@@ -79,9 +77,9 @@ def in_its_words(case: Case, advice: Sequence[Advice]) -> list[Advice]:
 def _spelled(piece: Advice) -> Advice:
     if piece.forbidden:
         return piece
-    words = WORDS.get(piece.knob)
+    words = WORDS[piece.knob](value_of(piece)) if piece.knob in WORDS else None
     if words is not None:
-        return replace(piece, dialects={DIALECT: words(value_of(piece))})
+        return replace(piece, dialects={DIALECT: words})
     if "env" in piece.dialects:
         return replace(piece, dialects={"env": piece.dialects["env"]})
     return replace(piece, dialects={}, forbidden=NO_SETTING)

@@ -7,12 +7,11 @@ from perfdoc.results.rules import Advice
 from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.needs import applies, known, to_give
+from perfdoc.rules.facts.hardware import job_nvlink_domain
 
 TP, PP, CP = "tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size"
 VPP, EP = "virtual_pipeline_model_parallel_size", "expert_model_parallel_size"
 ETP = "expert_tensor_parallel_size"
-_RACK = 8
-"""A larger domain spans several servers, so the ranks per server do not bound it."""
 
 
 def degrees_of(case: Case) -> Degrees | None:
@@ -87,16 +86,8 @@ def expert_tp(case: Case) -> int | None:
 
 
 def nvlink_domain(case: Case) -> int | None:
-    """GPUs of the job in one NVLink domain; None if unknown.
-
-    The ranks per server bound it, except in racks: `GB200` with four ranks per server still has a domain
-    of 72.
-    """
-    if case.gpu is None or case.gpu.nvlink_domain is None:
-        return None
-    domain = case.gpu.nvlink_domain
-    on_server = case.number("nproc_per_node")
-    return min(domain, on_server) if on_server and domain <= _RACK else domain
+    """GPUs of the job in one NVLink domain; None if unknown."""
+    return job_nvlink_domain(case.gpu, case.number("nproc_per_node"))
 
 
 NVLINK = known(

@@ -58,8 +58,8 @@ _FP32_SPEEDUPS: tuple[tuple[str, float], ...] = (
     (r"A[18]00\b.*|A30\b.*", 16),
     (r"H[128]00\b.*|GH200\b.*", 14.8),
     (r"G?B[23]00\b.*", 28),
-    (r"A10G?\b.*|A40\b.*|(RTX )?A[456]000\b.*|L4\b.*|L40S?\b.*|RTX \d000 Ada\b.*", 4),
-    (r"(GeForce )?RTX [34]0[5-9]0\b.*", 2),
+    (r"A10G?\b.*|A40\b.*|(RTX )?A[456]000\b.*|L4\b.*|L40S\b.*|RTX \d000 Ada\b.*", 4),
+    (r"(GeForce )?RTX [34]0[5-9]0\b.*|L40\b.*", 2),
 )
 """Dense 16-bit tensor cores, with sums in FP32, over FP32 without them, by the vendors' sheets."""
 _TF32_SPEEDUP = 2.0

@@ -36,6 +36,24 @@ class Gpu:
         return self.architecture == "blackwell"
 
 
+_SERVER_GPUS_MAX = 8
+"""A larger domain spans several servers, so the ranks per server do not bound it."""
+
+
+def job_nvlink_domain(gpu: Gpu | None, ranks_per_server: object) -> int | None:
+    """GPUs of the job in one NVLink domain; None if unknown.
+
+    The ranks per server bound it, except in racks: `GB200` with four ranks per server still has a domain
+    of 72.
+    """
+    if gpu is None or gpu.nvlink_domain is None:
+        return None
+    known = isinstance(ranks_per_server, int) and ranks_per_server > 0
+    if known and gpu.nvlink_domain <= _SERVER_GPUS_MAX:
+        return min(gpu.nvlink_domain, int(str(ranks_per_server)))
+    return gpu.nvlink_domain
+
+
 _GPUS: tuple[tuple[str, Gpu], ...] = (
     (r"A[18]00-SXM4?\b.*", Gpu(architecture="ampere", nvlink_domain=8)),
     (r"A[18]00\b.*", Gpu(architecture="ampere", nvlink_domain=None)),

@@ -98,6 +98,8 @@ def crosses_domains(dimension: str, settings: JobSettings, domain: int | None) -
     """
     if domain is None:
         return None
+    if settings.world <= domain:
+        return False
     reach = {
         "tp": settings.tp,
         "cp": settings.tp * settings.cp,
@@ -129,11 +131,17 @@ def crossing_hops_frac(settings: JobSettings, domain: int | None) -> float | Non
     """
     if domain is None or settings.pp == 1:
         return None
-    apart = settings.world // settings.pp
-    if domain % apart:
-        return 1.0
-    between, chunks = sum((i * apart) % domain == 0 for i in range(1, settings.pp)), settings.vpp
-    back = (chunks - 1) * (settings.world > domain)
+    if settings.world <= domain:
+        return 0.0
+    apart, chunks = settings.world // settings.pp, settings.vpp
+
+    def crosses(sender: int, to: int) -> bool:
+        """Whether any rank of a stage has its peer in another domain: the others of its group wait for it."""
+        ranks = range(apart)
+        return any((sender * apart + r) // domain != (to * apart + r) // domain for r in ranks)
+
+    between = sum(crosses(i, i + 1) for i in range(settings.pp - 1))
+    back = (chunks - 1) * crosses(settings.pp - 1, 0)
     return (chunks * between + back) / (chunks * settings.pp - 1)
 
 

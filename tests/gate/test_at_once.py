@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,27 +11,45 @@ from typing import Any
 import pytest
 
 from perfdoc.compare.gate import accept
+from perfdoc.profiling import folder_lock, whole_file
 from perfdoc.profiling.folder_lock import alone_in
 from tests.gate.commands import MakeRun, gate
 
 
-def is_free(folder: Path) -> bool:
-    """Whether nobody holds the lock on a folder."""
-    held = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    finally:
-        os.close(held)
-    return True
+def is_free(folder: Path, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether nobody holds a folder."""
+    with monkeypatch.context() as patch:
+        patch.setattr(folder_lock, "WAIT_S", 0)
+        try:
+            with alone_in(folder):
+                return True
+        except ValueError:
+            return False
 
 
-def test_a_folder_that_does_not_exist_is_locked_and_not_made(tmp_path: Path) -> None:
+def test_a_folder_is_held_by_its_real_path_whether_it_exists_or_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "a")
     with alone_in(tmp_path / "a" / "b"):
-        assert not is_free(tmp_path)
-    assert is_free(tmp_path)
-    assert not (tmp_path / "a").exists()
+        assert not is_free(tmp_path / "link" / "b", monkeypatch)
+        assert is_free(tmp_path / "a", monkeypatch)
+        (tmp_path / "a" / "b").mkdir(parents=True)  # as the first write does
+        assert not is_free(tmp_path / "a" / "b", monkeypatch)
+    assert is_free(tmp_path / "a" / "b", monkeypatch)
+    assert list((tmp_path / "a" / "b").iterdir()) == []
+
+
+def test_who_waits_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folder_lock, "WAIT_S", 0.2)
+    said: list[str] = []
+    with (
+        alone_in(tmp_path),
+        pytest.raises(ValueError, match="another process has held it"),
+        alone_in(tmp_path, said.append),
+    ):
+        pass
+    assert said == [f"{tmp_path}: waiting for another process"]
 
 
 @pytest.mark.parametrize(
@@ -43,16 +59,22 @@ def test_what_is_read_is_written_back_before_another_reads(
     tmp_path: Path, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch, name: str, arguments: list[str]
 ) -> None:
     assert gate(tmp_path, "record", *(make_run(f"old{i}", 100 + i) for i in range(3)))[0] == 0
-    free, really = [], getattr(accept, name)
+    baselines, free = tmp_path / "perfdoc-baselines", []
 
-    def watched(*given: Any, **named: Any) -> Any:
-        free.append(is_free(tmp_path))
-        return really(*given, **named)
+    def watch(module: Any, function: str) -> None:
+        really = getattr(module, function)
 
-    monkeypatch.setattr(accept, name, watched)
+        def watched(*given: Any, **named: Any) -> Any:
+            free.append(is_free(baselines, monkeypatch))
+            return really(*given, **named)
+
+        monkeypatch.setattr(module, function, watched)
+
+    watch(accept, name)
+    watch(whole_file, "write_all")
     runs = [make_run(f"new{i}", 101 + i) for i in range(3)]
     assert gate(tmp_path, arguments[0], *runs, *arguments[1:])[0] == 0
-    assert free == [False]
+    assert free == [False, False]
 
 
 @pytest.mark.slow

@@ -51,6 +51,7 @@ def network(domain: int | None = 8) -> Network:
         ("tp", {"tp": 3}, True),  # three do not divide eight: some group lies in two
         ("tp", {"tp": 1}, False),
         ("pp", {"tp": 2, "dp": 1}, False),  # eight ranks in all
+        ("tp", {"tp": 3, "dp": 1, "pp": 2}, False),  # six
     ],
 )
 def test_where_ranks_lie(dimension: str, changed: dict[str, int], crosses: bool) -> None:
@@ -65,7 +66,10 @@ def test_where_ranks_lie(dimension: str, changed: dict[str, int], crosses: bool)
         ({"tp": 4, "dp": 1}, 1 / 3),  # four stages of four ranks
         ({"tp": 4, "dp": 1, "vpp": 2}, 3 / 7),
         ({"tp": 2, "dp": 1}, 0.0),
-        ({"tp": 3, "dp": 1}, 1.0),
+        (
+            {"tp": 3, "dp": 1},
+            2 / 3,
+        ),  # ranks 0 to 2 reach 3 to 5; 5 has its peer in 8, and 6 and 7 in 9 and 10
         ({"pp": 1}, None),
     ],
 )

@@ -12,6 +12,9 @@ from perfdoc.traces.job_facts import JobFacts
 MERGES = "a0: &a0 {k: v}\n" + "".join(f"a{i}: &a{i} {{<<: [*a{i - 1}, *a{i - 1}]}}\n" for i in range(1, 40))
 """A kilobyte, in which every line holds twice what the one before holds."""
 
+MANY_MERGES = "a: &a {" + ", ".join(f"k{i}: 1" for i in range(6000)) + "}\nb: {<<: [" + "*a, " * 6000 + "]}\n"
+"""Of 53 kB, for 36 million keys."""
+
 
 def test_short_names_and_megatrons_own_mean_the_same() -> None:
     short = given_facts(["tp=8 cp=1,pp=4", "world_size=64", "gbs=256", "mbs=1"])
@@ -129,6 +132,8 @@ def test_a_mistake_is_one_clear_line(words: list[str], line: str) -> None:
         ("started: 2024-13-45\n", "holds no key that perfdoc knows"),
         ("x:\n  tp: " + "9" * 5000, "line 2 holds no number of a usual size"),
         (MERGES, "merges more than 100,000 keys"),
+        (MANY_MERGES, "merges more than 100,000 keys"),
+        ("micro_batch_size: " + "1:" * 199 + "1.0", "holds no number of a usual size"),
         ("a: !!python/object/apply:os.system [true]", "neither YAML nor JSON"),
     ],
 )

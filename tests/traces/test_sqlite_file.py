@@ -121,17 +121,63 @@ def test_kinds_of_columns(tmp_path: Path, rows: list[tuple[object]], expected: s
     assert found["c"].to_pylist() == [c for (c,) in rows]
 
 
-@pytest.mark.parametrize("rows", [[("a",), (b"a",)], [(b"a",), ("a",)]])
-def test_text_and_bytes_in_one_column_are_no_text(tmp_path: Path, rows: list[tuple[object]]) -> None:
+@pytest.mark.parametrize("apart", [1, 150_000])  # in one part, and in two
+@pytest.mark.parametrize(
+    ("first", "second", "found"),
+    [
+        ("a", b"a", "blob and text|incompatible types"),
+        (b"a", "a", "blob and text|incompatible types"),
+        (5, "a", "integer and text|incompatible types"),
+        (0.5, "a", "real and text|incompatible types"),
+        (5, b"a", "blob and integer|incompatible types"),
+        (5, 0.5, ""),
+        (None, "a", ""),
+    ],
+)
+def test_several_kinds_in_one_column(
+    tmp_path: Path, first: object, second: object, found: str, apart: int
+) -> None:
     path = tmp_path / "x.sqlite"
     with sqlite3.connect(path) as connection:
         connection.execute("CREATE TABLE T (c)")
-        connection.executemany("INSERT INTO T VALUES (?)", rows)
+        connection.executemany("INSERT INTO T (rowid, c) VALUES (?, ?)", [(1, first), (1 + apart, second)])
     connection.close()
     file = SqliteFile(path)
-    with pytest.raises(TraceError, match="column c holds text and bytes"):
-        file.read("T", ["c"])
+    if found:
+        with pytest.raises(TraceError, match=found):
+            file.read("T", ["c"])
+    else:
+        assert file.read("T", ["c"])["c"].to_pylist() == [first, second]
     file.close()
+
+
+def test_a_large_table_in_a_write_ahead_log(tmp_path: Path) -> None:
+    """Two readers at once, of what only the log holds."""
+    path, copy = tmp_path / "x.sqlite", tmp_path / "y.sqlite"
+    writer = sqlite3.connect(path)
+    writer.execute("PRAGMA journal_mode = WAL")
+    writer.execute("CREATE TABLE T (n INTEGER)")
+    writer.executemany("INSERT INTO T VALUES (?)", ((i,) for i in range(150_000)))
+    writer.commit()
+    for suffix in ("", "-wal"):
+        copy.with_name(copy.name + suffix).write_bytes(path.with_name(path.name + suffix).read_bytes())
+    writer.close()
+    before = {p.name: p.read_bytes() for p in tmp_path.glob("y*")}
+    for _ in range(5):
+        file = SqliteFile(copy)
+        assert file.read("T", ["n"])["n"].to_pylist() == list(range(150_000))
+        file.close()
+    assert {p.name: p.read_bytes() for p in tmp_path.glob("y*")} == before
+
+
+def test_a_computed_column_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.sqlite"
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE T (n INTEGER, t TEXT AS (hex(zeroblob(2000000))) VIRTUAL)")
+        connection.execute("INSERT INTO T (n) VALUES (1)")
+    connection.close()
+    with pytest.raises(TraceError, match="table T has a default or a computed column"):
+        SqliteFile(path)
 
 
 def test_a_default_that_grows_when_it_is_read_is_refused(tmp_path: Path) -> None:
@@ -142,5 +188,5 @@ def test_a_default_that_grows_when_it_is_read_is_refused(tmp_path: Path) -> None
         connection.executemany("INSERT INTO T VALUES (?)", [(i,) for i in range(3000)])
         connection.execute(f"ALTER TABLE T ADD COLUMN t TEXT DEFAULT '{'x' * 900_000}'")
     connection.close()
-    with pytest.raises(TraceError, match="table T has a default that no export has"):
+    with pytest.raises(TraceError, match="table T has a default or a computed column"):
         SqliteFile(path)

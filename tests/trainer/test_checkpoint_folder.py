@@ -18,9 +18,11 @@ def saved(folder: Path, step: int, *, keep: int = 9, ranks: int = 2) -> Path:
     for name in ("metadata.json", "__0_0.distcp", "deep/common.pt"):
         (partial / name).parent.mkdir(exist_ok=True)
         (partial / name).write_bytes(name.encode() * 1000 + bytes([step]))
+    names = checkpoints.files_of(partial)
+    assert names == ["__0_0.distcp", "deep/common.pt", "metadata.json"]
     sums = {}
     for rank in range(ranks):
-        sums |= checkpoints.sums_of(partial, rank, ranks)
+        sums |= checkpoints.sums_of(partial, names[rank::ranks])
     final = folder / f"step_{step:08d}"
     checkpoints.publish(folder, partial, final, keep, sums)
     return final
@@ -43,6 +45,13 @@ def test_what_changed_since_it_was_written_is_named(tmp_path: Path, ranks: int) 
         "__0_0.distcp is not as it was written",
         "deep/common.pt is missing",
     ]
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"5", b"null", b'{"metadata.json": null}', b"\xff"])
+def test_checksums_that_changed_are_named(tmp_path: Path, content: bytes) -> None:
+    path = saved(tmp_path, 3)
+    (path / checkpoints.SUMS).write_bytes(content)
+    assert found(path, 2) == ["checksums.json is not as it was written"]
 
 
 def test_one_without_checksums_is_taken(tmp_path: Path) -> None:

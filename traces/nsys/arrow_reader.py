@@ -35,9 +35,10 @@ class ArrowReader:
         self._idle: deque[adbc.AdbcConnection] = deque()
 
     def read(self, query: str) -> pa.Table:
-        """Columns of whole numbers, of fractions, of text or of bytes; of no type where all is NULL.
+        """Columns of whole numbers, of fractions, of text or of bytes; of no type where all is NULL. Of a
+        column of several kinds the driver makes one: numbers as text, text as bytes.
 
-        Raises UnreadableError where the file is damaged or a column holds numbers and text, NotUtf8Error.
+        Raises UnreadableError where the file is damaged, NotUtf8Error.
         """
         import adbc_driver_manager as adbc
 

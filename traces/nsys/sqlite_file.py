@@ -19,6 +19,7 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
+from perfdoc.traces.arrow import is_text
 from perfdoc.traces.errors import TraceError
 from perfdoc.traces.nsys.arrow_reader import ArrowReader, NotUtf8Error, UnreadableError
 
@@ -28,6 +29,7 @@ _PARALLEL_ROWS = 100_000
 _READERS = 2
 """Row-id parts read at once. On two cores 2 took 0.6 s where 1 took 1.2 s and 4 took 0.6 s
 (2 M kernels, 15 columns); more parts only add memory."""
+_MAX_CELL_BYTES = 256 << 20
 _MAX_DEFAULT = 100
 """Characters. A column that was added later holds its default in every row, and takes no room in the file."""
 _ROW_IDS = ("rowid", "_rowid_", "oid")
@@ -49,9 +51,8 @@ class SqliteFile:
     """A SQLite database opened read-only, its bytes and its folder left as they are.
 
     A non-empty `-wal` or `-journal` beside the file holds transactions that belong to the content, and
-    SQLite would write to apply them; so the file and its companion are copied to a temporary folder and
-    read there. Everything else is opened `immutable`, which needs no lock and works on a read-only file
-    system.
+    SQLite would write to apply them; so the file and its companion are copied to a temporary folder, applied
+    and read there. All is opened `immutable`, which needs no lock and works on a read-only file system.
     """
 
     def __init__(self, path: Path) -> None:
@@ -64,10 +65,11 @@ class SqliteFile:
         # As bytes, because a name on disk need not be UTF-8.
         uri = f"file:{quote(os.fsencode(path.resolve()))}?mode=ro&immutable=1"
         if _has_pending_writes(path):
-            uri = f"file:{quote(os.fsencode(self._copied(path)))}"
+            uri = f"file:{quote(os.fsencode(self._copied(path)))}?mode=ro&immutable=1"
         self._arrow = ArrowReader(uri)
         try:
             self.connection = sqlite3.connect(uri, uri=True)
+            self.connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_CELL_BYTES)
             self.connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
             self.tables = self._read_tables()
         except sqlite3.Error as error:
@@ -84,6 +86,7 @@ class SqliteFile:
                 companion = path.with_name(path.name + suffix)
                 if companion.is_file():
                     shutil.copyfile(companion, copy.with_name(copy.name + suffix))
+            _fold_in(copy)
         except OSError as error:
             self.close()
             raise TraceError(
@@ -110,13 +113,14 @@ class SqliteFile:
         return {name: frozenset(self._columns(name)) for name in names}
 
     def _columns(self, table: str) -> list[str]:
-        """Names of a table's columns. Raises TraceError where one's default would make millions of texts."""
-        query = "SELECT name, length(dflt_value) FROM pragma_table_info(?)"
+        """Names of a table's columns. Raises TraceError where rows would hold what the file does not."""
+        query = "SELECT name, length(dflt_value), hidden FROM pragma_table_xinfo(?)"
         found = self.connection.execute(query, (table,)).fetchall()
-        if any((length or 0) > _MAX_DEFAULT for _, length in found):
+        if any((length or 0) > _MAX_DEFAULT or hidden > 1 for _, length, hidden in found):
             self.close()
-            raise TraceError(self.path, f"table {table} has a default that no export has.", _REMEDY_EXPORT)
-        return [name for name, _ in found]
+            what = f"table {table} has a default or a computed column that no export has."
+            raise TraceError(self.path, what, _REMEDY_EXPORT)
+        return [name for name, _, hidden in found if not hidden]
 
     def plan(self, reads: Iterable[tuple[str, Sequence[str]]]) -> None:
         """Say what will be read, and in which order, among other reads.
@@ -181,7 +185,7 @@ class SqliteFile:
         if not begun.parts:
             return pa.table({c: pa.nulls(0) for c in begun.columns})
         try:
-            found = pa.concat_tables([part.result() for part in begun.parts], promote_options="default")
+            found = pa.concat_tables([part.result() for part in begun.parts], promote_options="permissive")
         except NotUtf8Error:
             # NVTX names may be in any encoding. The slow way decodes what can be decoded.
             query = f"{_select(begun.table, begun.columns)} ORDER BY {begun.row_id}"
@@ -189,15 +193,16 @@ class SqliteFile:
             cells = map(pa.array, zip(*rows, strict=True))
             found = pa.table(dict(zip(begun.columns, cells, strict=True)))
         for name in begun.columns:
-            if pa.types.is_binary(found.schema.field(name).type):
-                self._require_bytes(begun.table, name)
+            if is_text(kind := found.schema.field(name).type) or pa.types.is_binary(kind):
+                self._require_one_kind(begun.table, name)
         return found
 
-    def _require_bytes(self, table: str, column: str) -> None:
-        """Text beside bytes comes as bytes. Raises UnreadableError."""
+    def _require_one_kind(self, table: str, column: str) -> None:
+        """The driver writes numbers beside text as text, and text beside bytes as bytes. Raises
+        UnreadableError."""
         kinds = self.connection.execute(f'SELECT DISTINCT typeof("{column}") FROM "{table}"').fetchall()
-        if ("text",) in kinds:
-            raise UnreadableError(f"column {column} holds text and bytes")
+        if len(found := sorted({kind for (kind,) in kinds} - {"null"})) > 1:
+            raise UnreadableError(f"column {column} holds {' and '.join(found)}")
 
     def _ends(self, table: str, row_id: str) -> tuple[int | None, int]:
         """First and last row id; (None, 0) of an empty table."""
@@ -232,6 +237,16 @@ class SqliteFile:
 def _select(table: str, columns: Sequence[str]) -> str:
     listed = ", ".join(f'"{c}"' for c in columns)
     return f'SELECT {listed} FROM "{table}"'
+
+
+def _fold_in(copy: Path) -> None:
+    """Apply what lies in the log or journal beside a copy, so that readers find one file at rest."""
+    connection = sqlite3.connect(copy)
+    try:
+        connection.execute("PRAGMA journal_mode = DELETE").fetchall()
+        connection.execute("SELECT count(*) FROM sqlite_master").fetchall()
+    finally:
+        connection.close()
 
 
 def _has_pending_writes(path: Path) -> bool:

@@ -12,7 +12,7 @@ from perfdoc.cli.messages import fail
 config_app = typer.Typer(help="The trainer's configurations.", no_args_is_help=True, rich_markup_mode=None)
 
 
-@config_app.command("list", short_help="Print the names of the configurations that ship.")
+@config_app.command("list", short_help="Print the configurations that ship, and what each is.")
 def config_list() -> None:
     """Print each configuration's name and what it is."""
     from perfdoc.trainer.config.resolve import described_configs

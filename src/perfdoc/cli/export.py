@@ -21,9 +21,7 @@ def export(
     output: Annotated[
         Path, typer.Option("-o", "--output", help="The file; compressed where its name ends in .gz.")
     ],
-    perfetto: Annotated[
-        bool, typer.Option("--perfetto", help="For ui.perfetto.dev, the only viewer so far and the default.")
-    ] = True,
+    perfetto: Annotated[bool, typer.Option("--perfetto", hidden=True)] = True,
     window: Window = None,
     step_range: StepRange = None,
     data_range: DataRange = None,

@@ -112,7 +112,7 @@ def record(
 
     with _one_line(debug):
         read = _read(runs, label, _commit(commit), peak_tflops, incomplete)
-        with alone_in(baselines):
+        with alone_in(baselines, say):
             path, new = recorded(baselines, read, practical, statistic.value)
             _write(path, new)
         say(f"{path}: {plural(len(new.runs), 'run')}, {len(read)} of them new")
@@ -146,7 +146,7 @@ def promote(
         read = _read(runs, label, _commit(commit), peak_tflops, incomplete)
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         said = encodable(reason.strip())
-        with alone_in(baselines):
+        with alone_in(baselines, say):
             old_path, path, new = replaced(baselines, read, ignore or (), said, now, few=few)
             _write(path, new)
         old = f"in place of {new.promotions[-1].replaced_runs}"

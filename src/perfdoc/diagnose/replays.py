@@ -16,9 +16,10 @@ from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.analyzers.steps.log import read_logged_steps
 from perfdoc.diagnose.framework import in_words_of
 from perfdoc.diagnose.ranks import NO_TRACE
+from perfdoc.knobs.knob import Value
 from perfdoc.results.headline import Framework
 from perfdoc.rules.facts.graphs import launching_ns
-from perfdoc.rules.facts.hardware import gpu_of
+from perfdoc.rules.facts.hardware import gpu_of, job_nvlink_domain
 from perfdoc.simulator.job.analysis import ModelledJob, model_job
 from perfdoc.simulator.replay.gains import Gains, WhyNot, no_gains
 from perfdoc.simulator.replay.predict import SplitLedger
@@ -51,10 +52,12 @@ def replays_of(
     framework: Framework = "megatron",
     *,
     messages_overlap: bool | None = None,
+    ranks_per_server: Value = None,
 ) -> ReplayTopic:
     """Join the ranks and predict from them. ranks: the published ones, in the order of the captures. why_not:
     asked of every change whether the job can have it. framework: in whose words changes are named.
-    messages_overlap: whether send/recv between stages is set to overlap; None unknown."""
+    messages_overlap: whether send/recv between stages is set to overlap. None unknown, as ranks_per_server.
+    """
     measured = [r for capture in captures for r in capture.ranks]
     if partial := next((r.events.partial for r in measured if r.events.partial), ""):
         gains = no_gains(partial, REMEDY)
@@ -97,7 +100,7 @@ def replays_of(
             works,
             job.facts,
             messages_overlap=messages_overlap,
-            domain=None if gpu is None else gpu.nvlink_domain,
+            domain=job_nvlink_domain(gpu, ranks_per_server),
             why_not=why_not,
         )
         gains, modelled = _with_model(gains, model), model.analysis

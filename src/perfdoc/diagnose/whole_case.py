@@ -65,6 +65,7 @@ def whole_case(
         partial(why_left_out, case),
         framework,
         messages_overlap=overlap is True if known else None,
+        ranks_per_server=case.setting("nproc_per_node")[1],
     )
     case = replace(case, gains=replayed.gains)
     if contradicted:

@@ -23,7 +23,7 @@ from perfdoc.run.prepare import Plan, RunError
 from perfdoc.trainer.end import EXIT_FAILED
 
 EXIT_STOPPED = 130
-_ORPHANS_S = 20.0
+_ORPHANS_S = 60.0
 """For reports that nsys writes of ranks that have ended."""
 _STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -49,11 +49,11 @@ def train(command: Sequence[str], *, debug: bool = False) -> Outcome:
         name_command(environment, ["perfdoc", *sys.argv[1:]])
         if debug:
             environment["PERFDOC_DEBUG"] = "1"
-        code = _wait(command, environment)
+        code, stops = _wait(command, environment)
         if code < 0:
             _clear_up(launch)
         return Outcome(
-            code=EXIT_STOPPED if launch.stopped() else code,
+            code=EXIT_STOPPED if stops or launch.stopped() else code,
             ranks=tuple(launch.ranks()),
             failure=launch.failure(),
         )
@@ -70,7 +70,8 @@ def _clear_up(launch: LaunchFolder) -> None:
         kill(pid)
 
 
-def _wait(command: Sequence[str], environment: Mapping[str, str]) -> int:
+def _wait(command: Sequence[str], environment: Mapping[str, str]) -> tuple[int, int]:
+    """(exit code of the launcher, below 0 where it was killed; how many stops were asked for)."""
     stops: list[int] = []
     process: subprocess.Popen[bytes] | None = None
 
@@ -96,7 +97,7 @@ def _wait(command: Sequence[str], environment: Mapping[str, str]) -> int:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    return EXIT_STOPPED if stops else code
+    return code, len(stops)
 
 
 def _pass_on(process: subprocess.Popen[bytes], stops: Sequence[int]) -> None:

@@ -16,7 +16,7 @@ from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import Value
 from perfdoc.results.headline import Mfu
 from perfdoc.results.quality import in_words
-from perfdoc.rules.facts.hardware import Gpu, gpu_of
+from perfdoc.rules.facts.hardware import gpu_of, job_nvlink_domain
 from perfdoc.simulator.job.predict import Models, build_models
 from perfdoc.simulator.job.rank import RankWork, rank_work
 from perfdoc.simulator.job.settings import JobSettings, captured_settings
@@ -104,7 +104,8 @@ def job_of(found: Found, *, config: object = None, gpu_memory_bytes: int | None 
     try:
         settings = captured_settings(works, facts, overlap is True if known else None)
         settings = _with_layers(settings, configuration)
-        models = build_models(works, settings, facts.model, domain=_domain(gpu, configuration))
+        domain = job_nvlink_domain(gpu, configuration.setting("nproc_per_node")[1])
+        models = build_models(works, settings, facts.model, domain=domain)
     except ValueError as error:
         raise UserError(f"the job cannot be modelled: {error}.") from error
     if models.withheld:
@@ -128,20 +129,6 @@ def job_of(found: Found, *, config: object = None, gpu_memory_bytes: int | None 
         captured=len(works),
         notes=(*notes, *_missing(facts, settings)),
     )
-
-
-_RACK = 8
-"""Larger domains reach over servers."""
-
-
-def _domain(gpu: Gpu | None, configuration: Configuration) -> int | None:
-    """GPUs of the job in one NVLink domain; None unknown."""
-    if gpu is None or gpu.nvlink_domain is None:
-        return None
-    known, on_server = configuration.setting("nproc_per_node")
-    if known and isinstance(on_server, int) and on_server > 0 and gpu.nvlink_domain <= _RACK:
-        return min(gpu.nvlink_domain, on_server)
-    return gpu.nvlink_domain
 
 
 def _with_layers(settings: JobSettings, configuration: Configuration) -> JobSettings:

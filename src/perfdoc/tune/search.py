@@ -96,7 +96,8 @@ def allowed(job: Job, point: Point, reasons: Reasons) -> Allowed | None:
     changes = changes_of(at, point, settings, job.base)
     changes = _with_companions(job, changes)
     domain = job.nvlink_domain
-    if domain is not None and point.tp > at.tp and domain % point.tp:
+    inside = domain is None or settings.world <= domain or domain % point.tp == 0
+    if point.tp > at.tp and not inside:
         reasons.add("forbidden", f"TP {point.tp} would leave the NVLink domain")
         return None
     if against := check(job.configuration, changes):
