@@ -156,7 +156,9 @@ def last_words(run: RunDirectory, rank: int) -> str | None:
 def _found(run: RunDirectory) -> dict[int, Path]:
     folder = run.path / "traces" / UNFINISHED
     return {
-        int(match[1]): file for file in folder.glob("*.nsys-rep") if (match := _REPORT.fullmatch(file.name))
+        int(match[1]): file
+        for file in folder.glob("*.nsys-rep")
+        if (match := _REPORT.fullmatch(file.name)) and file.is_file()
     }
 
 

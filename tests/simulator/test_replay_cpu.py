@@ -89,6 +89,7 @@ def test_a_real_run(tmp_path: Path) -> None:
     out = tmp_path / "run"
     command = [sys.executable, "-m", "perfdoc", "run", "tiny", "train_iters=8", "lr_warmup_iters=2"]
     command += [f"data.data_cache={tmp_path / 'data'}", "--profile-start", "3", "-o", str(out)]
+    command += ["--profiler", "torch"]
     subprocess.run(command, check=True, capture_output=True, timeout=300)
     paths = sorted((out / "traces").glob("rank*.json.gz"))
     views = [v for p in paths for v in views_of(with_run_facts(read_trace(p)))]
