@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -117,6 +118,7 @@ def test_sums_stay_exact_beyond_float64() -> None:
         assert sum_by(index, np.array([large, 1, 3]), 2).tolist() == [large + 1, 3]
 
 
+@pytest.mark.slow
 def test_as_many_groups_as_kernels_share_rows(tmp_path: Path) -> None:
     # 20,000 communicators, one kernel of 10 ns each, the first 256 of 20 ns. Loops over groups that look at
     # every row each time would take minutes here.

@@ -50,7 +50,9 @@ def measured(path: Path, request: WindowRequest = AUTO) -> list[RankMeasurement]
     return measure_trace(read_trace(path), request)[0]
 
 
-@pytest.mark.parametrize("name", sorted({name for name, _ in NSYS}))
+@pytest.mark.parametrize(
+    "name", some(sorted({name for name, _ in NSYS}), lambda name: name != "gpt_small_full_step_a100")
+)
 def test_nsight_to_the_nanosecond(shared_traces: Path, name: str) -> None:
     ranks = {r.device.ordinal: r for r in measured(shared_traces / "nsys" / f"{name}.sqlite")}
     assert sorted(ranks) == sorted(device for n, device in NSYS if n == name)

@@ -289,6 +289,7 @@ def test_hostile_names_reach_the_page_escaped(tmp_path: Path) -> None:
     assert len(re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)) < 200_000
 
 
+@pytest.mark.slow
 def test_an_interrupt_ends_with_130_and_leaves_nothing(demo: Path, tmp_path: Path) -> None:
     (tmp_path / "traces").mkdir()
     for i in range(400):

@@ -39,6 +39,7 @@ def test_a_device_is_written_through(demo: Path, tmp_path: Path) -> None:
     assert listed(tmp_path) == ["null"]
 
 
+@pytest.mark.slow
 def test_a_pipe_is_written_through(demo: Path, tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)

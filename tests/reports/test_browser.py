@@ -122,6 +122,7 @@ def test_light_and_dark_follow_the_reader(
     assert (max(behind, ink) + 0.05) / (min(behind, ink) + 0.05) > 7  # WCAG AAA for text
 
 
+@pytest.mark.slow
 def test_without_javascript_the_page_says_the_same_and_offers_no_dead_control(
     browser: Browser, tmp_path: Path
 ) -> None:

@@ -50,6 +50,7 @@ def test_no_serious_violation(browser: Browser, tmp_path: Path, scheme: str, siz
         seen.assert_quiet()
 
 
+@pytest.mark.slow
 def test_the_checker_finds_what_is_wrong(browser: Browser, tmp_path: Path) -> None:
     html = POLICY.sub("", render_html(build.one_rank())).replace(
         "<main>", '<main><button></button><p class="hush">'

@@ -122,6 +122,7 @@ def test_a_setting_is_copied_as_it_is_written(seen: Visit, by: str) -> None:
     assert button.inner_text() == "copy"
 
 
+@pytest.mark.slow
 def test_without_a_clipboard_copying_takes_the_old_way(browser: Browser, tmp_path: Path) -> None:
     planted = "<script>Object.defineProperty(navigator, 'clipboard', {value: undefined})</script>"
     html = HTML.replace('<meta http-equiv="Content-Security-Policy"', "<meta").replace(
@@ -137,6 +138,7 @@ def test_without_a_clipboard_copying_takes_the_old_way(browser: Browser, tmp_pat
         assert seen.page.evaluate("window.taken") == "--manual-gc true"
 
 
+@pytest.mark.slow
 def test_the_reader_s_dialect_is_shown_alone(seen: Visit) -> None:
     seen.page.locator("#PD202 summary").click()
     # The diagnosis knows in which the job is written.
@@ -167,6 +169,7 @@ def test_a_chosen_set_shows_what_was_simulated_for_it_and_nothing_is_added(seen:
     assert said.inner_text().startswith("Simulated together: saves 2.5 ms")
 
 
+@pytest.mark.slow
 def test_a_set_that_was_not_simulated_is_said_to_be_none(browser: Browser, tmp_path: Path) -> None:
     html = HTML.replace('data-set="0,1"', 'data-set="gone"')
     with visit(browser, tmp_path, html) as seen:
@@ -175,6 +178,7 @@ def test_a_set_that_was_not_simulated_is_said_to_be_none(browser: Browser, tmp_p
         assert seen.page.locator("#chosen").inner_text() == "These were not simulated together."
 
 
+@pytest.mark.slow
 def test_a_set_that_costs_time_says_so(browser: Browser, tmp_path: Path) -> None:
     html = HTML.replace(
         'data-gain="11.5 ms" data-band="10.4 ms to 12.6 ms"', 'data-gain="costs 3 ms" data-band=""'
@@ -185,7 +189,7 @@ def test_a_set_that_costs_time_says_so(browser: Browser, tmp_path: Path) -> None
         assert seen.page.locator("#chosen").inner_text() == "Simulated together: costs 3 ms"
 
 
-@pytest.mark.parametrize("by", some(["mouse", "keyboard"], ["mouse"]))
+@pytest.mark.parametrize("by", some(["mouse", "keyboard"], []))
 def test_the_theme_is_switched_and_kept(seen: Visit, by: str) -> None:
     colour = "getComputedStyle(document.body).backgroundColor"
     light = seen.page.evaluate(colour)

@@ -29,6 +29,7 @@ def tried(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Proposal]:
     return found
 
 
+@pytest.mark.slow
 def test_every_change_has_its_words(tried: dict[str, Proposal]) -> None:
     assert set(tried) <= set(CHANGE_TITLES)
     missing = {key for key in CHANGE_TITLES if not key.startswith("without_straggler_")} - set(tried)

@@ -19,7 +19,7 @@ from perfdoc.rules.engine.advise import advise, value_of
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.registry import run_rules
 from perfdoc.rules.engine.rule import Meta, Rule, Verdict
-from tests.amount import tries
+from tests.amount import some, tries
 from tests.knobs.random_configurations import drawn
 from tests.rules.planted_cases import LLAMA, MIXTRAL, on, with_exposed
 from tests.rules.simulated_cases import simulated_case, with_settings
@@ -121,7 +121,7 @@ def test_the_settings_that_a_rule_of_the_catalogue_may_read_are_known() -> None:
             assert view.read <= may_read(constraint), constraint.name
 
 
-@pytest.mark.parametrize("start", [0, pytest.param(2_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("start", some([0, 2_000], []))
 def test_no_proposed_value_breaks_a_rule_of_the_catalogue(planted: list[Case], start: int) -> None:
     # 100 configurations by default, 10,000 with the slow part; the seed of a failure makes it again.
     seeds = range(tries(100, 2_000)) if start == 0 else range(start, 10_000)

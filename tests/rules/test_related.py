@@ -134,6 +134,7 @@ def near_sound(rng: random.Random) -> Configuration:
     return mended(Configuration(values=values, dialect=dialect, complete=True))  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_whatever_the_settings_are_advice_fits_together_or_says_so(planted: list[Case]) -> None:
     named = 0
     for seed in range(tries(30, 2000)):

@@ -190,6 +190,7 @@ def test_past_the_bar_there_are_ceilings_only(tmp_path: Path) -> None:
     assert all(p.mid_ns is None for p in gains.predictions)
 
 
+@pytest.mark.slow
 def test_a_rank_alone_has_no_job(shared_traces: Path) -> None:
     found = analysed([shared_traces / "nsys/gpt_small_full_step_a100.sqlite"])
     assert found.analyses.replay.job is None

@@ -23,6 +23,7 @@ def demo() -> tuple[Timeline, Answer]:
     return hand_laid_timeline()
 
 
+@pytest.mark.slow
 def test_the_answer_equals_a_count_of_every_nanosecond(demo: tuple[Timeline, Answer]) -> None:
     timeline, answer = demo
     for truth in answer.devices:
