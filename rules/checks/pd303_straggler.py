@@ -154,5 +154,9 @@ def _loss_frac(case: Case, straggler: Straggler) -> float:
 
 
 def _most(case: Case, straggler: Straggler) -> Gain | None:
-    share = _loss_frac(case, straggler)
+    """Its delays overlap where collectives do: no rank waits longer than its communication is exposed."""
+    exposed = max(
+        (r.ledger.exposed_comm.total / r.ledger.total for r in case.ranks if r.ledger.total), default=0
+    )
+    share = min(_loss_frac(case, straggler), exposed)
     return ceiling(case, lambda r: round(share * r.ledger.total), "all waiting of other ranks for it")

@@ -88,6 +88,15 @@ def test_pd303_names_the_late_rank(tmp_path: Path) -> None:
     skew = replace(case.job.skew, stragglers=[replace(straggler, cause="other")])
     found = result("PD303", _without_rank(replace(case, job=replace(case.job, skew=skew)), 2))
     assert (found.state, found.level, found.gain and found.gain.method) == ("fires", "information", "ceiling")
+    # Delays of collectives that overlap are summed: no rank waits longer than its communication is exposed.
+    summed = replace(straggler, cause="other", delay_ns=100 * straggler.delay_ns)
+    much = replace(case, job=replace(case.job, skew=replace(case.job.skew, stragglers=[summed])))
+    bound = result("PD303", much).gain
+    exposed = max(r.ledger.exposed_comm.total / r.ledger.total for r in case.ranks)
+    steps_ms = case.per_unit_ms(lambda r: r.ledger.total)
+    assert bound is not None
+    assert steps_ms is not None
+    assert bound.high_ms == pytest.approx(exposed * steps_ms, rel=1e-6)
     # In one stretch alone, or for next to nothing: an equal run may show another rank, or none.
     skew = replace(case.job.skew, stragglers=[replace(straggler, borne_out=False)])
     found = result("PD303", _without_rank(replace(case, job=replace(case.job, skew=skew)), 2))
