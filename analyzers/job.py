@@ -10,6 +10,7 @@ from perfdoc.analyzers.clocks.alignment import ClockAlignment, align_clocks
 from perfdoc.analyzers.contention.job import job_contention
 from perfdoc.analyzers.device.event_counts import REMEDY
 from perfdoc.analyzers.device.ranks import rank_labels
+from perfdoc.analyzers.efficiency.job import job_efficiency
 from perfdoc.analyzers.host.jitter import RankHostSteps, host_jitter
 from perfdoc.analyzers.ledger.mfu import MfuRank, measure_mfu
 from perfdoc.analyzers.matching.collectives import match_collectives
@@ -25,6 +26,7 @@ from perfdoc.analyzers.steps.log import read_logged_steps
 from perfdoc.analyzers.steps.times import measure_step_times
 from perfdoc.analyzers.timeline.job import RankInput, job_timeline
 from perfdoc.results import HostJitter, NormContentionAnalysis, StepTimes
+from perfdoc.results.efficiency import KernelEfficiency
 from perfdoc.results.headline import Mfu
 from perfdoc.results.timeline import Timeline
 from perfdoc.results.waits import PipelineAnalysis, SkewAnalysis
@@ -69,6 +71,7 @@ class JobMeasurement:
     labels: Sequence[str]
     """What reports call them."""
     mfu: Mfu
+    efficiency: KernelEfficiency
     step_times: StepTimes
     host_jitter: HostJitter
     contention: NormContentionAnalysis
@@ -118,11 +121,13 @@ def measure_job(captures: Sequence[CaptureMeasurement]) -> JobMeasurement:
         clocks,
         [Doing(window_start_ns=r.window.start_ns, outline=r.outline) for r in ranks],
     )
+    efficiency = job_efficiency([r.efficiency for r in ranks])
     mfu = measure_mfu(
         [MfuRank(gpu_name=r.device.gpu_name, window=r.window, ledger=r.ledger) for r in ranks],
         facts,
         world_size,
         communicates=any(r.communication for r in ranks),
+        efficiency=efficiency,
     )
     return JobMeasurement(
         facts=facts,
@@ -130,6 +135,7 @@ def measure_job(captures: Sequence[CaptureMeasurement]) -> JobMeasurement:
         devices=devices,
         labels=labels,
         mfu=replace(mfu, value=None, reason=partial, remedy=REMEDY, waterfall=[]) if partial else mfu,
+        efficiency=efficiency,
         step_times=measure_step_times(
             [RankSteps(rank=d.rank, label=label, ledgers=r.step_ledgers) for r, d, label in labelled],
             read_logged_steps(facts.run_directory),

@@ -14,6 +14,8 @@ from perfdoc.analyzers.host.activity import host_activity
 from perfdoc.analyzers.host.steps import HostSteps
 from perfdoc.analyzers.instances.device import Instance, device_instances
 from perfdoc.analyzers.instances.rough import NO_OUTLINE, Outline, outline
+from perfdoc.analyzers.efficiency.device import device_efficiency
+from perfdoc.analyzers.kernels.attributed import attributed_kernels
 from perfdoc.analyzers.kernels.parts import kernel_parts
 from perfdoc.analyzers.kernels.suspects import suspected_communication
 from perfdoc.analyzers.kernels.totals import NamedTime, kernel_times, kernels_only
@@ -23,6 +25,7 @@ from perfdoc.analyzers.matching.calls import CollectiveCalls, collective_calls
 from perfdoc.analyzers.pipeline.rank import PipelineRank, pipeline_rank
 from perfdoc.analyzers.timeline.rank import StepTimeline, rank_timeline
 from perfdoc.results import DeviceContention, HostActivity, KernelPartsAnalysis
+from perfdoc.results.efficiency import KernelEfficiency
 from perfdoc.results.kernels import SuspectedCommunication
 from perfdoc.results.quality import EventCounts
 from perfdoc.results.ranks import Communication, KernelsOnly, Ledger, Window
@@ -50,6 +53,7 @@ class RankMeasurement:
     copies: Sequence[CopyTime]
     kernel_times: Sequence[NamedTime]
     kernel_parts: KernelPartsAnalysis
+    efficiency: KernelEfficiency
     suspected: SuspectedCommunication
     contention: DeviceContention
     host: HostActivity
@@ -81,7 +85,8 @@ def measure_device(view: DeviceView, also: Also | None = None) -> RankMeasuremen
     trace, activity, window = view.trace, view.activity, view.window
     a, b = window.start_ns, window.end_ns
     ledger = build_ledger(activity, a, b, view.idle_inputs, view.gaps)
-    contention, contended = norm_contention(view)
+    contention, contended, excess = norm_contention(view)
+    kernels = attributed_kernels(view)
     host, steps = host_activity(view)
     return RankMeasurement(
         device=view.device,
@@ -94,7 +99,8 @@ def measure_device(view: DeviceView, also: Also | None = None) -> RankMeasuremen
         communication=communication_table(trace, activity, a, b),
         copies=copy_times(view),
         kernel_times=kernel_times(trace, activity, view.kinds, a, b),
-        kernel_parts=kernel_parts(view),
+        kernel_parts=kernel_parts(view, kernels),
+        efficiency=device_efficiency(view, kernels, excess, ledger.compute),
         suspected=suspected_communication(view),
         contention=contention,
         host=host,

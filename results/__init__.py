@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from perfdoc.results.contention import DeviceContention, NormContentionAnalysis
+from perfdoc.results.efficiency import NO_EFFICIENCY, KernelEfficiency
 from perfdoc.results.headline import Against, AgainstFigure, DifferentFact, Job, Mfu, Target, WaterfallBar
 from perfdoc.results.host import HostActivity, HostGapsAnalysis, HostJitter
 from perfdoc.results.job_model import NO_JOB_MODEL, JobModelAnalysis, ModelledStage
@@ -54,7 +55,7 @@ from perfdoc.results.step_times import StepTimes
 from perfdoc.results.timeline import Timeline, TimelineRank, TimelineTrack
 from perfdoc.results.waits import PipelineAnalysis, SkewAnalysis
 
-SCHEMA_VERSION = "1.7"
+SCHEMA_VERSION = "1.8"
 
 __all__ = [
     "DIMENSIONS",
@@ -86,6 +87,7 @@ __all__ = [
     "Job",
     "JobModelAnalysis",
     "KernelClass",
+    "KernelEfficiency",
     "KernelPartsAnalysis",
     "KernelsAnalysis",
     "KernelsOnly",
@@ -140,6 +142,7 @@ class Analyses:
     memory: MemoryAnalysis
     job_model: JobModelAnalysis = NO_JOB_MODEL
     """Not measured in a diagnosis of a version that had none."""
+    kernel_efficiency: KernelEfficiency = NO_EFFICIENCY
 
 
 @dataclass(frozen=True, kw_only=True)

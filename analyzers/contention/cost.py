@@ -13,6 +13,7 @@ import numpy as np
 
 from perfdoc.analyzers.base.spot import Spot
 from perfdoc.analyzers.contention.comparison import Compared, compare
+from perfdoc.analyzers.contention.excess import NO_EXCESS, Excess, excess_of
 from perfdoc.analyzers.contention.margin import suggest_margin
 from perfdoc.analyzers.contention.samples import Samples, find_samples
 from perfdoc.analyzers.contention.stalls import find_stalls
@@ -34,9 +35,10 @@ _CAVEATS = {
 }
 
 
-def norm_contention(view: DeviceView) -> tuple[DeviceContention, Sequence[Spot]]:
-    """What resident communication does to the kernels of one device, and its worst moments: the run that took
-    longest beyond what its kernel takes alone, of the norms that are slower and of the others.
+def norm_contention(view: DeviceView) -> tuple[DeviceContention, Sequence[Spot], Excess]:
+    """What resident communication does to the kernels of one device; its worst moments: the run that took
+    longest beyond what its kernel takes alone, of the norms that are slower and of the others; and what each
+    run took beyond that.
 
     A planted case: eight norms of 10 us alone, eight of 15 us beside all-reduces of 24 blocks: 10,000 and
     15,000 ns, cost 8 x 5,000 ns, margin 24.
@@ -83,12 +85,13 @@ def norm_contention(view: DeviceView) -> tuple[DeviceContention, Sequence[Spot]]
         suggested_sm_margin=margin.suggested,
         margin_reason=margin.reason,
     )
-    return result, contention_spots(view, samples, found, verdicts)
+    spots = contention_spots(view, samples, found, verdicts)
+    return result, spots, excess_of(samples, found, verdicts)
 
 
-def _not_measured(reason: str, remedy: str) -> tuple[DeviceContention, Sequence[Spot]]:
+def _not_measured(reason: str, remedy: str) -> tuple[DeviceContention, Sequence[Spot], Excess]:
     nothing = DeviceContention.missing(reason, remedy, stalled_reason=reason, margin_reason=reason)
-    return nothing, ()
+    return nothing, (), NO_EXCESS
 
 
 def _reason(samples: Samples, norms: Sequence[DeviceContendedKernel]) -> str:

@@ -45,6 +45,8 @@ class Samples:
     least once; and how many of each class there were in all."""
 
     signatures: list[Signature]
+    row: I64
+    """Of Trace.kernels, of each run."""
     signature: I64
     """Of each run: index into `signatures`."""
     start_ns: I64
@@ -123,6 +125,7 @@ def find_samples(view: DeviceView) -> Samples:
             )
             for row, text in zip(example[met].tolist(), names[met].tolist(), strict=True)
         ],
+        row=rows,
         signature=renumbered[signature],
         start_ns=start,
         end_ns=end,

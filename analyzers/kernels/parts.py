@@ -12,20 +12,13 @@ import re
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64, exact_sum, union
-from perfdoc.analyzers.base.rows import kept
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.kernel_class.classify import KernelClass
-from perfdoc.analyzers.kernels.attribution import (
-    EVIDENCE,
-    Attribution,
-    attribute,
-    recomputed,
-    said_of_launches,
-)
+from perfdoc.analyzers.kernels.attributed import AttributedKernels
+from perfdoc.analyzers.kernels.attribution import EVIDENCE, Attribution, recomputed
 from perfdoc.analyzers.kernels.fusion import find_unfused
 from perfdoc.analyzers.kernels.optimizer import optimizer_loop
 from perfdoc.analyzers.kernels.part_names import PARTS
-from perfdoc.analyzers.kernels.spans import find_lanes
 from perfdoc.analyzers.kernels.totals import sum_by
 from perfdoc.results.kernels import PHASES, KernelPartsAnalysis, PartTime
 from perfdoc.traces.table import Bool
@@ -38,21 +31,17 @@ _GROUPED_NAME = re.compile(
 )
 
 
-def kernel_parts(view: DeviceView) -> KernelPartsAnalysis:
-    """Measure the parts of the model on one device."""
+def kernel_parts(view: DeviceView, kernels: AttributedKernels | None) -> KernelPartsAnalysis:
+    """The parts of the model on one device. kernels: as attributed_kernels has them."""
     if view.activity.on_host:
         return _not_measured("the rank trains on the CPU, which runs no kernels", "")
-    rows, duration = _inside(view)
-    if not len(rows):
+    if kernels is None:
         return _not_measured(
             "no kernel rows inside the window (whole CUDA graphs hide theirs)",
             "Capture graphs by node: nsys --cuda-graph-trace=node.",
         )
-    lanes = find_lanes(view)
-    context = said_of_launches(view, lanes, rows)
-    classes = np.array([k.kernel_class for k in view.kinds.kinds], np.int64)[view.kinds.kind[rows]]
-    found = attribute(view, context, rows, classes)
-    is_comm = classes == KernelClass.COMMUNICATION
+    rows, duration, classes = kernels.rows, kernels.duration_ns, kernels.classes
+    lanes, context, found, is_comm = kernels.lanes, kernels.context, kernels.found, kernels.is_comm
     parts = _rows(found, duration)
     total, computing = exact_sum(duration), exact_sum(duration[~is_comm])
     unknown = sum(p.total_ns for p in parts if p.part == "unknown")
@@ -94,20 +83,6 @@ def _not_measured(reason: str, remedy: str) -> KernelPartsAnalysis:
     return KernelPartsAnalysis.missing(
         reason, remedy, linear_reason=reason, recompute_reason=reason, padding_reason=reason
     )
-
-
-def _inside(view: DeviceView) -> tuple[I64, I64]:
-    """Kernels that run inside the window, by start, and their durations clipped to it."""
-    kernels, window = view.trace.kernels, view.window
-    rows = view.activity.kernel_rows
-    start, end = kernels.start_ns[rows], kernels.end_ns[rows]
-    inside = (start < window.end_ns) & (end > window.start_ns)
-    rows, start, end = kept(inside, rows, start, end)
-    duration = np.minimum(end, window.end_ns) - np.maximum(start, window.start_ns)
-    if (start[1:] < start[:-1]).any():
-        order = np.argsort(start, kind="stable")
-        rows, duration = rows[order], duration[order]
-    return rows, duration
 
 
 def _rows(found: Attribution, duration: I64) -> list[PartTime]:

@@ -7,12 +7,13 @@ windows' mean over steps and ranks, so that the loss from 100 % is a sum of ledg
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
 from perfdoc.profiling.flops import CONVENTION, flops_per_token, peak_flops
+from perfdoc.results.efficiency import NO_EFFICIENCY, KernelEfficiency
 from perfdoc.results.figures import duration
 from perfdoc.results.headline import Mfu, WaterfallBar
 from perfdoc.results.ranks import Ledger, Window
@@ -39,11 +40,18 @@ class _Known:
     remedy: str = ""
 
 
-def measure_mfu(ranks: Sequence[MfuRank], facts: JobFacts, world_size: int | None, communicates: bool) -> Mfu:
+def measure_mfu(
+    ranks: Sequence[MfuRank],
+    facts: JobFacts,
+    world_size: int | None,
+    communicates: bool,
+    efficiency: KernelEfficiency = NO_EFFICIENCY,
+) -> Mfu:
     """MFU of a job.
 
     ranks: those that the captures show. world_size: ranks of the whole job as the captures say, None where
-    they do not. communicates: whether any of them moves data to another rank.
+    they do not. communicates: whether any of them moves data to another rank. efficiency: of the same ranks, by
+    which the bar of compute is split.
     """
     steps = sum(r.window.steps for r in ranks)
     in_steps = steps > 0 and all(r.window.kind == "steps" for r in ranks)
@@ -72,7 +80,7 @@ def measure_mfu(ranks: Sequence[MfuRank], facts: JobFacts, world_size: int | Non
             )
             remedy = "Check what was given with --set and --config, or what run.json says."
         else:
-            waterfall = _waterfall(ranks, ideal_ns, total_ns)
+            waterfall = _waterfall(ranks, ideal_ns, total_ns, _lost(efficiency, facts, compute_ns))
             value = ideal_ns / total_ns
     return Mfu(
         value=value,
@@ -167,10 +175,27 @@ def _peak(ranks: Sequence[MfuRank], facts: JobFacts) -> _Known:
     return _Known(value=peak, text=f"dense {facts.dtype} peak of {name}")
 
 
-def _waterfall(ranks: Sequence[MfuRank], ideal_ns: int, total_ns: int) -> list[WaterfallBar]:
+def _lost(efficiency: KernelEfficiency, facts: JobFacts, compute_ns: int) -> dict[str, int]:
+    """Compute that the roofline explains, by cause; empty where it is of other ranks or unknown."""
+    if efficiency.state != "measured" or efficiency.compute_ns != compute_ns:
+        return {}
+    # The ideal of a job in FP32 is at the peak of FP32: what a faster dtype would save is inside of it.
+    inside = "precision" if facts.dtype in ("fp32", "tf32") else ""
+    return {row.cause: row.total_ns for row in efficiency.losses if row.cause != inside}
+
+
+def _waterfall(
+    ranks: Sequence[MfuRank], ideal_ns: int, total_ns: int, lost: Mapping[str, int]
+) -> list[WaterfallBar]:
+    """What of compute is beyond the ideal and in no cause is work that is unknown, or that the model's count of
+    FLOPs has not."""
     each = [r.ledger.by_leaf for r in ranks]
     summed = {name: sum(leaves[name] for leaves in each) for name in each[0]}
-    leaves = {IDEAL: ideal_ns, BEYOND_IDEAL: summed.pop("compute") - ideal_ns} | summed
+    beyond = summed.pop("compute") - ideal_ns
+    if sum(lost.values()) > beyond:
+        lost = {}  # the model's FLOPs are more than the kernels': the two do not add up
+    split = {f"compute.{cause}": ns for cause, ns in lost.items()}
+    leaves = {IDEAL: ideal_ns, **split, BEYOND_IDEAL: beyond - sum(lost.values())} | summed
     assert sum(leaves.values()) == total_ns, (leaves, total_ns)
     return [
         WaterfallBar(name=name, total_ns=time_ns, frac=time_ns / total_ns) for name, time_ns in leaves.items()

@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 from perfdoc.reports.sections import (
     contention,
+    efficiency,
     host,
     job_model,
     kernel_parts,
@@ -33,7 +34,7 @@ _PLACES: Mapping[str, tuple[_Builder, ...]] = MappingProxyType(
             skew.build,
             kernel_parts.build,
         ),
-        "kernels": (memory.build, replay.build, step_times.build),
+        "kernels": (efficiency.build, memory.build, replay.build, step_times.build),
     }
 )
 """In the order of every report, by the part of the page that they follow. Each gives None where its analysis

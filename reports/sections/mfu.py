@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from perfdoc.reports.leaves import LABELS, leaf_tenths
+from perfdoc.reports.sections.efficiency import CAUSE_WORDS
 from perfdoc.reports.sections.section import Grid, Section, time, word
 from perfdoc.results import Diagnosis, figures
 from perfdoc.results.names import prose
 
-_WORDS = {"ideal": "model FLOPs at peak (MFU)", "compute_beyond_ideal": "compute beyond model FLOPs"}
+_SPLIT = "compute."
+_WORDS = {"ideal": "model FLOPs at peak (MFU)", "compute_beyond_ideal": "compute beyond model FLOPs"} | {
+    _SPLIT + cause: f"compute: {words}" for cause, words in CAUSE_WORDS.items()
+}
 
 
 def build(diagnosis: Diagnosis) -> Section | None:
@@ -44,10 +48,12 @@ def _shares(diagnosis: Diagnosis) -> dict[str, str]:
     """By bar, as printed: they add up to 100.0 %, the ideal is the MFU, and leaves have the share that they
     have in the ledger's table."""
     bars = {bar.name: bar.total_ns for bar in diagnosis.mfu.waterfall}
-    ideal, beyond = bars.get("ideal", 0), bars.get("compute_beyond_ideal", 0)
-    leaves = {"compute": ideal + beyond, **bars}
+    ideal = bars.get("ideal", 0)
+    beyond = {n: ns for n, ns in bars.items() if n == "compute_beyond_ideal" or n.startswith(_SPLIT)}
+    leaves = {"compute": ideal + sum(beyond.values()), **bars}
     parts = dict(zip(LABELS, leaf_tenths([leaves.get(path, 0) for path in LABELS]), strict=True))
     total = sum(bars.values())
     parts["ideal"] = min((2000 * ideal + total) // (2 * total), parts["compute"]) if total else 0
-    parts["compute_beyond_ideal"] = parts["compute"] - parts["ideal"]
+    rest = parts["compute"] - parts["ideal"]
+    parts |= zip(beyond, figures.apportion(list(beyond.values()), rest), strict=True)
     return {name: figures.tenths(parts.get(name, 0), ns) for name, ns in bars.items()}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from perfdoc.analyzers.device.view import DeviceView
+from perfdoc.analyzers.kernels.attributed import attributed_kernels
 from perfdoc.analyzers.kernels.parts import kernel_parts
 from perfdoc.results import KernelPartsAnalysis
 from perfdoc.simulator.captures.process import ThreadBuilder
@@ -43,7 +45,12 @@ class Plan:
         self.process.operator(thread, name, start, end)
 
     def measure(self, folder: Path, facts: JobFacts | None = None) -> KernelPartsAnalysis:
-        return kernel_parts(view_of(self.builder, folder, facts))
+        return parts_of(view_of(self.builder, folder, facts))
+
+
+def parts_of(view: DeviceView) -> KernelPartsAnalysis:
+    """The parts of the model on one device."""
+    return kernel_parts(view, attributed_kernels(view))
 
 
 def times(found: KernelPartsAnalysis) -> dict[tuple[str, str, str], int]:

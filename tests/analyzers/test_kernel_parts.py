@@ -9,12 +9,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from perfdoc.analyzers.kernels.parts import kernel_parts
 from perfdoc.profiling.manifest import ModelShape
 from perfdoc.results.kernels import KernelPartsAnalysis
 from perfdoc.traces.job_facts import JobFacts
 from tests.analyzers.device_views import view_of
-from tests.analyzers.step_plan import ADAM, ADD, FLASH, FLASH_BACKWARD, NORM, Plan, times
+from tests.analyzers.step_plan import ADAM, ADD, FLASH, FLASH_BACKWARD, NORM, Plan, times, parts_of
 from tests.analyzers.tiny import ALL_REDUCE, GEMM
 
 
@@ -98,11 +97,11 @@ def test_kernels_are_clipped_to_the_window(tmp_path: Path) -> None:
     plan.device.kernel(GEMM, 100_000, 140_000)
     plan.device.kernel(GEMM, 150_000, 160_000)
     view = view_of(plan.builder, tmp_path)
-    found = kernel_parts(
+    found = parts_of(
         replace(view, window=replace(view.window, start_ns=130_000, end_ns=150_000, duration_ns=20_000))
     )
     assert (found.kernel_ns, found.linear_window_frac) == (10_000, 0.5)
-    nothing = kernel_parts(
+    nothing = parts_of(
         replace(view, window=replace(view.window, start_ns=0, end_ns=100_000, duration_ns=100_000))
     )
     assert (nothing.state, nothing.linear_frac) == ("not_measured", None)
@@ -251,7 +250,7 @@ def test_the_result_is_what_the_diagnosis_publishes(tmp_path: Path, measured: bo
     view = view_of(planted().builder, tmp_path)
     if not measured:
         view = replace(view, activity=replace(view.activity, on_host=True))
-    found = kernel_parts(view)
+    found = parts_of(view)
     written = msgspec.json.encode(found)
     assert msgspec.json.decode(written, type=KernelPartsAnalysis) == found
     document = json.loads(written)

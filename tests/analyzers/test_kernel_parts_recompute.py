@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from perfdoc.analyzers.kernels.parts import kernel_parts
 from perfdoc.results import KernelPartsAnalysis
 from perfdoc.simulator.captures.kineto import write_kineto
 from perfdoc.traces.job_facts import JobFacts
 from perfdoc.traces.kineto.read import read_kineto
 from tests.analyzers.device_views import views_of
-from tests.analyzers.step_plan import ADD, FLASH, NORM, Plan, times
+from tests.analyzers.step_plan import ADD, FLASH, NORM, Plan, times, parts_of
 from tests.analyzers.tiny import GEMM
 
 
 def kineto(plan: Plan, folder: Path) -> KernelPartsAnalysis:
     (view,) = views_of(read_kineto(write_kineto(plan.builder.build(), folder / "x.json", 1000)))
-    return kernel_parts(view)
+    return parts_of(view)
 
 
 def test_a_checkpoint_node_of_autograd_holds_recomputation_and_backward(tmp_path: Path) -> None:

@@ -137,4 +137,5 @@ def _analyses(
         gains=replayed.gains.analysis,
         job_model=replayed.modelled,
         memory=memory,
+        kernel_efficiency=job.efficiency,
     )

@@ -1,0 +1,1 @@
+"""Every nanosecond of compute: at the roofline, or lost and why; docs/efficiency.md."""

@@ -1,0 +1,178 @@
+"""The compute of one device against its roofline."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from perfdoc.analyzers.base.intervals import I64
+from perfdoc.analyzers.contention.excess import Excess
+from perfdoc.analyzers.device.view import DeviceView
+from perfdoc.analyzers.efficiency.operators import operators_of
+from perfdoc.analyzers.efficiency.owners import owned_ns
+from perfdoc.analyzers.efficiency.partition import PARTS, UNKNOWN, Losses, partition
+from perfdoc.analyzers.efficiency.roofline import Roofline, rooflines
+from perfdoc.analyzers.efficiency.shape import busy_sm_frac
+from perfdoc.analyzers.efficiency.tables import by_class, losses_of, work_time
+from perfdoc.analyzers.kernel_class.classify import KernelClass
+from perfdoc.analyzers.kernels.attributed import AttributedKernels
+from perfdoc.analyzers.kernels.part_names import PARTS as MODEL_PARTS
+from perfdoc.analyzers.kernels.part_names import Phase
+from perfdoc.analyzers.kernels.totals import sum_by
+from perfdoc.analyzers.work.kernels import KernelWork, kernel_work
+from perfdoc.results.ceilings import Ceilings, ceilings_of
+from perfdoc.results.efficiency import ClassEfficiency, KernelEfficiency
+from perfdoc.results.kernels import PHASES
+from perfdoc.traces.table import Bool
+
+MATRIX = ("gemm", "attention", "convolution")
+"""Kinds of operators, and classes of kernels, whose FLOPs are held against a peak; memory bounds the others."""
+GRAPH = "cuda_graph"
+"""Class of whole CUDA graphs, whose kernels are unseen."""
+_AT_ONCE = 1 << 18
+"""Kernels taken together, so that two million need no gigabyte."""
+
+
+def device_efficiency(
+    view: DeviceView, kernels: AttributedKernels | None, excess: Excess, compute_ns: int
+) -> KernelEfficiency:
+    """The partition of a device's compute.
+
+    kernels: as attributed_kernels has them. excess: as norm_contention has it. compute_ns: the ledger's leaf,
+    which the parts sum to.
+    """
+    if view.activity.on_host:
+        return KernelEfficiency.missing("the rank trains on the CPU, which runs no kernels")
+    if not compute_ns:
+        return KernelEfficiency.missing("nothing computed inside the window")
+    ceilings = ceilings_of(view.facts, view.device.gpu_name)
+    rows: list[ClassEfficiency] = []
+    operators, notes = [], [_NO_CLOCKS]
+    if kernels is not None:
+        computing = _Computing(view, kernels, excess)
+        work = kernel_work(view, computing.rows, computing.classes)
+        matrix = _is_matrix(work, computing.classes)
+        roofline = rooflines(work, matrix, computing.whole_ns, ceilings, view.facts.dtype)
+        rows = computing.table(work, roofline, ceilings)
+        operators = operators_of(work, roofline, computing.inside_ns, computing.whole_ns)
+        if fast := int(roofline.too_fast.sum()):
+            notes.append(
+                f"{fast:,} kernels are faster than their FLOPs at the peak, so their work or the peak is wrong: "
+                "they count as unknown"
+            )
+        notes += work.notes
+    seen_ns = sum(r.work.time_ns for r in rows)
+    if graphs_ns := compute_ns - seen_ns:
+        parts = {"unknown": graphs_ns}
+        rows.append(
+            ClassEfficiency(
+                kernel_class=GRAPH,
+                work=work_time(kernels=0, parts_ns=parts, known_ns=0, flops=None, bytes_=None, roofline_ns=0),
+            )
+        )
+    unknown = sum(r.work.unknown_ns for r in rows)
+    return KernelEfficiency(
+        state="measured",
+        reason="",
+        remedy="",
+        compute_ns=compute_ns,
+        at_peak_ns=sum(r.work.at_peak_ns for r in rows),
+        unknown_ns=unknown,
+        known_frac=1 - unknown / compute_ns,
+        losses=losses_of(rows, compute_ns),
+        by_class=by_class(rows, split=False),
+        by_part=by_class(rows, split=True),
+        operators=operators,
+        ceilings=[c.text for c in ceilings.flops.values()] + ([ceilings.memory.text] if ceilings.memory else []),
+        notes=notes,
+    )
+
+
+_NO_CLOCKS = "clock: not looked at, captures hold no clocks"
+
+
+class _Computing:
+    """The kernels of the window that are not communication, by start; one entry each."""
+
+    def __init__(self, view: DeviceView, kernels: AttributedKernels, excess: Excess) -> None:
+        mine = np.flatnonzero(~kernels.is_comm)
+        self.rows = kernels.rows[mine]
+        self.classes = kernels.classes[mine]
+        self.part, self.phase = kernels.found.part[mine], kernels.found.phase[mine]
+        self.inside_ns = kernels.duration_ns[mine]
+        """Durations clipped to the window."""
+        table, window = view.trace.kernels, view.window
+        start, end = table.start_ns[self.rows], table.end_ns[self.rows]
+        self.whole_ns: I64 = end - start
+        self.owned_ns = owned_ns(np.maximum(start, window.start_ns), np.minimum(end, window.end_ns))
+        self.blocks = table.grid_blocks[self.rows]
+        self.sm_count = view.device.sm_count
+        self.excess_ns = np.zeros(len(mine), np.int64)
+        if len(excess.row):
+            by_row = np.zeros(len(table), np.int64)
+            by_row[excess.row] = excess.ns
+            self.excess_ns = by_row[self.rows]
+
+    def table(self, work: KernelWork, roofline: Roofline, ceilings: Ceilings) -> list[ClassEfficiency]:
+        """Time and work by class, part of the model and phase."""
+        code = (self.classes * len(MODEL_PARTS) + self.part) * len(PHASES) + self.phase
+        size = len(KernelClass) * len(MODEL_PARTS) * len(PHASES)
+        parts = np.zeros((size, len(PARTS)), np.int64)
+        known = ~np.isnan(roofline.flops_ns)
+        again = self.phase == Phase.RECOMPUTE
+        told = known | again | (self.excess_ns > 0)
+        parts[:, UNKNOWN] = sum_by(code[~told], self.owned_ns[~told], size)
+        for chunk in np.array_split(np.flatnonzero(told), 1 + int(told.sum()) // _AT_ONCE):
+            found = partition(
+                self.owned_ns[chunk],
+                self.whole_ns[chunk],
+                roofline.at(chunk),
+                Losses(
+                    recomputed=again[chunk],
+                    contention_ns=self.excess_ns[chunk],
+                    busy_sm_frac=self._busy_sms(chunk, ceilings),
+                ),
+            )
+            for column in range(len(PARTS)):
+                parts[:, column] += sum_by(code[chunk], found[:, column], size)
+        share = self.inside_ns / np.maximum(self.whole_ns, 1)
+        kernels = np.bincount(code, minlength=size)
+        known_ns = sum_by(code[known], self.inside_ns[known], size)
+        needs_ns = _sums(code, roofline.needs_ns * share, known, size)
+        flops = _sums(code, work.flops * share, known & ~np.isnan(work.flops), size)
+        moved = _sums(code, work.bytes * share, known & ~np.isnan(work.bytes), size)
+        rows = []
+        for c in np.flatnonzero(kernels).tolist():
+            kernel_class, rest = divmod(c, len(MODEL_PARTS) * len(PHASES))
+            part, phase = divmod(rest, len(PHASES))
+            rows.append(
+                ClassEfficiency(
+                    kernel_class=KernelClass(kernel_class).name.lower(),
+                    part=MODEL_PARTS[part],
+                    phase=PHASES[phase],
+                    work=work_time(
+                        kernels=int(kernels[c]),
+                        parts_ns=dict(zip(PARTS, parts[c].tolist(), strict=True)),
+                        known_ns=int(known_ns[c]),
+                        flops=float(flops[c]) or None,
+                        bytes_=float(moved[c]) or None,
+                        roofline_ns=round(float(needs_ns[c])),
+                    ),
+                )
+            )
+        return rows
+
+    def _busy_sms(self, chunk: I64, ceilings: Ceilings) -> np.ndarray:
+        """Blocks of attention do unequal work: causal masks leave some with little."""
+        gemm = np.isin(self.classes[chunk], (KernelClass.GEMM, KernelClass.CONVOLUTION))
+        return np.where(gemm, busy_sm_frac(self.blocks[chunk], self.sm_count or ceilings.sm_count), 1.0)
+
+
+def _is_matrix(work: KernelWork, classes: I64) -> Bool:
+    """By the operator where it is known, else by the kernel's name."""
+    by_class = np.array([k.name.lower() in MATRIX for k in KernelClass], bool)[classes]
+    by_operator = np.array([o.kind in MATRIX for o in work.operators] + [False], bool)[work.operator]
+    return np.where(work.operator >= 0, by_operator, by_class)
+
+
+def _sums(code: I64, values: np.ndarray, which: Bool, size: int) -> np.ndarray:
+    return np.bincount(code[which], weights=values[which], minlength=size)

@@ -1,0 +1,117 @@
+"""Sums of time and work: by class, by part of the model, by operator."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from perfdoc.analyzers.efficiency.partition import PARTS
+from perfdoc.results.efficiency import CAUSES, ClassEfficiency, Loss, OperatorEfficiency, WorkTime
+
+NS_PER_S = 1e9
+MAX_OPERATORS = 200
+"""In the diagnosis, by lost time."""
+
+
+def work_time(
+    *,
+    kernels: int,
+    parts_ns: Mapping[str, int],
+    known_ns: int,
+    flops: float | None,
+    bytes_: float | None,
+    roofline_ns: int,
+) -> WorkTime:
+    """parts_ns: by the names of PARTS; they sum to the time."""
+    seconds = known_ns / NS_PER_S
+    return WorkTime(
+        kernels=kernels,
+        time_ns=sum(parts_ns.values()),
+        known_ns=known_ns,
+        flops=flops,
+        bytes=bytes_,
+        roofline_ns=roofline_ns,
+        at_peak_ns=parts_ns.get("at_peak", 0),
+        unknown_ns=parts_ns.get("unknown", 0),
+        losses_ns={cause: parts_ns[cause] for cause in CAUSES if parts_ns.get(cause)},
+        achieved_tflops=flops / seconds / 1e12 if flops and seconds else None,
+        achieved_tbps=bytes_ / seconds / 1e12 if bytes_ and seconds else None,
+        roofline_frac=roofline_ns / known_ns if known_ns else None,
+    )
+
+
+def together(several: Sequence[WorkTime]) -> WorkTime:
+    """Their sums."""
+    parts: dict[str, int] = defaultdict(int)
+    for one in several:
+        parts["at_peak"] += one.at_peak_ns
+        parts["unknown"] += one.unknown_ns
+        for cause, ns in one.losses_ns.items():
+            parts[cause] += ns
+    return work_time(
+        kernels=sum(w.kernels for w in several),
+        parts_ns=parts,
+        known_ns=sum(w.known_ns for w in several),
+        flops=_sum(w.flops for w in several),
+        bytes_=_sum(w.bytes for w in several),
+        roofline_ns=sum(w.roofline_ns for w in several),
+    )
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    known = [v for v in values if v is not None]
+    return sum(known) if known else None
+
+
+def by_class(rows: Iterable[ClassEfficiency], *, split: bool) -> list[ClassEfficiency]:
+    """Rows of one class together, or with split those of one class, part and phase; by falling time."""
+    found: dict[tuple[str, str, str], list[WorkTime]] = defaultdict(list)
+    for row in rows:
+        found[(row.kernel_class, row.part, row.phase) if split else (row.kernel_class, "", "")].append(row.work)
+    every = [
+        ClassEfficiency(kernel_class=c, part=part, phase=phase, work=together(works))
+        for (c, part, phase), works in found.items()
+    ]
+    return sorted(every, key=lambda r: (-r.work.time_ns, r.kernel_class, r.part, r.phase))
+
+
+def losses_of(rows: Sequence[ClassEfficiency], compute_ns: int) -> list[Loss]:
+    """Every cause, in the order of CAUSES."""
+    return [
+        Loss(cause=cause, total_ns=total, frac=total / compute_ns if compute_ns else 0.0)
+        for cause in CAUSES
+        for total in [sum(r.work.losses_ns.get(cause, 0) for r in rows)]
+    ]
+
+
+def operators_together(several: Iterable[OperatorEfficiency]) -> list[OperatorEfficiency]:
+    """Those of one name, shape and dtype together, by falling lost time."""
+    found: dict[tuple[str, str, str, str, str], OperatorEfficiency] = {}
+    for one in several:
+        key = (one.name, one.kernel_class, one.shapes, one.dtype, one.source)
+        there = found.get(key)
+        found[key] = one if there is None else _added(there, one)
+    return sorted(found.values(), key=lambda o: (-o.lost_ns, -o.time_ns, o.name, o.shapes))
+
+
+def _added(a: OperatorEfficiency, b: OperatorEfficiency) -> OperatorEfficiency:
+    """Shares and rates weighted by time: both do the same work a call."""
+    time = a.time_ns + b.time_ns
+
+    def mean(x: float | None, y: float | None) -> float | None:
+        return None if x is None or y is None else (x * a.time_ns + y * b.time_ns) / time if time else x
+
+    return replace(
+        a,
+        calls=a.calls + b.calls,
+        time_ns=time,
+        achieved_tflops=mean(a.achieved_tflops, b.achieved_tflops),
+        achieved_tbps=mean(a.achieved_tbps, b.achieved_tbps),
+        roofline_frac=mean(a.roofline_frac, b.roofline_frac),
+        bound=a.bound or b.bound,
+        lost_ns=a.lost_ns + b.lost_ns,
+    )
+
+
+assert set(CAUSES) < set(PARTS)

@@ -1,0 +1,192 @@
+"""Where a kernel's time goes: at the peak, or lost by a cause, worked out by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfdoc.analyzers.efficiency.partition import PARTS, Losses, partition
+from perfdoc.analyzers.efficiency.roofline import Roofline, rooflines
+from perfdoc.analyzers.efficiency.shape import busy_sm_frac
+from perfdoc.analyzers.work.kernels import DTYPES, KernelWork
+from perfdoc.results.ceilings import Ceiling, Ceilings
+
+
+def ceiling(value: float) -> Ceiling:
+    return Ceiling(value=value, source="datasheet", text="planted")
+
+
+CEILINGS = Ceilings(
+    device="planted",
+    flops={"fp32": ceiling(10e12), "tf32": ceiling(50e12), "bf16": ceiling(100e12), "fp8": ceiling(200e12)},
+    memory=ceiling(1e12),
+    sm_count=100,
+    reason="",
+)
+"""1 us is 100 MFLOP of BF16, 10 MFLOP of FP32, and 1 MB."""
+
+
+def work(*kernels: tuple[float, float, str]) -> KernelWork:
+    """FLOPs, bytes and dtype of each."""
+    none = np.full(len(kernels), -1, np.int64)
+    return KernelWork(
+        flops=np.array([k[0] for k in kernels], np.float64),
+        bytes=np.array([k[1] for k in kernels], np.float64),
+        dtype=np.array([DTYPES.index(k[2]) for k in kernels], np.int64),
+        source=np.zeros(len(kernels), np.int64),
+        operator=none,
+        operators=(),
+        call=none,
+    )
+
+
+def parted(
+    kernel: tuple[float, float, str],
+    duration_ns: int,
+    *,
+    matrix: bool = True,
+    owned_ns: int | None = None,
+    job: str | None = "bf16",
+    contention_ns: int = 0,
+    busy: float = 1.0,
+    recomputed: bool = False,
+) -> dict[str, int]:
+    duration = np.array([duration_ns], np.int64)
+    found = partition(
+        duration if owned_ns is None else np.array([owned_ns], np.int64),
+        duration,
+        rooflines(work(kernel), np.array([matrix]), duration, CEILINGS, job),
+        Losses(
+            recomputed=np.array([recomputed]),
+            contention_ns=np.array([contention_ns], np.int64),
+            busy_sm_frac=np.array([busy]),
+        ),
+    )
+    assert found.shape == (1, len(PARTS))
+    return {name: ns for name, ns in zip(PARTS, found[0].tolist(), strict=True) if ns}
+
+
+def test_a_bf16_gemm_runs_at_the_peak_and_below_it() -> None:
+    """600 MFLOP are 6 us, 2 MB are 2 us, it took 10 us."""
+    assert parted((600e6, 2e6, "bf16"), 10_000) == {"at_peak": 6_000, "below_roofline": 4_000}
+
+
+def test_an_fp32_gemm_loses_by_its_precision() -> None:
+    """60 MFLOP: 6 us in FP32, 0.6 us in BF16."""
+    assert parted((60e6, 1e6, "fp32"), 8_000) == {
+        "at_peak": 600,
+        "precision": 5_400,
+        "below_roofline": 2_000,
+    }
+    assert parted((60e6, 1e6, "fp32"), 8_000, job=None)["precision"] == 5_400
+    assert parted((300e6, 1e6, "tf32"), 8_000, job="fp32") == {
+        "at_peak": 3_000,
+        "precision": 3_000,
+        "below_roofline": 2_000,
+    }
+
+
+def test_a_bf16_gemm_of_an_fp8_job_is_held_against_fp8_and_an_fp8_one_of_a_bf16_job_against_itself() -> None:
+    assert parted((600e6, 0, "bf16"), 10_000, job="fp8")["precision"] == 3_000
+    assert parted((600e6, 0, "fp8"), 10_000) == {"at_peak": 3_000, "below_roofline": 7_000}
+
+
+def test_memory_bounds_a_thin_gemm_and_everything_that_is_no_gemm() -> None:
+    """100 MFLOP are 1 us, 5 MB are 5 us. A norm's FLOPs are held against nothing."""
+    assert parted((100e6, 5e6, "bf16"), 8_000) == {
+        "at_peak": 1_000,
+        "memory_bound": 4_000,
+        "below_roofline": 3_000,
+    }
+    assert parted((100e6, 5e6, "bf16"), 8_000, matrix=False) == {
+        "memory_bound": 5_000,
+        "below_roofline": 3_000,
+    }
+
+
+def test_contention_and_shape_take_from_what_is_left() -> None:
+    """4 us at the peak; on three quarters of the SMs 5,333 ns: 1,333 more. Contention 1 us."""
+    kernel = (400e6, 1e6, "bf16")
+    assert parted(kernel, 10_000, contention_ns=1_000, busy=0.75) == {
+        "at_peak": 4_000,
+        "contention": 1_000,
+        "shape": 1_333,
+        "below_roofline": 3_667,
+    }
+    assert parted(kernel, 5_000, contention_ns=9_000, busy=0.5) == {"at_peak": 4_000, "contention": 1_000}
+
+
+def test_recomputed_work_is_lost_whatever_its_rate() -> None:
+    assert parted((600e6, 2e6, "bf16"), 10_000, recomputed=True) == {"recomputation": 10_000}
+
+
+def test_a_kernel_that_owns_half_of_its_time_loses_half_of_each() -> None:
+    assert parted((600e6, 2e6, "bf16"), 10_000, owned_ns=5_000) == {"at_peak": 3_000, "below_roofline": 2_000}
+
+
+@pytest.mark.parametrize(
+    ("kernel", "matrix"),
+    [
+        ((float("nan"), 5e6, "bf16"), True),
+        ((600e6, 5e6, "unknown"), True),
+        ((600e6, float("nan"), "bf16"), False),
+        ((2_000e6, 1e6, "bf16"), True),
+    ],
+    ids=["no FLOPs of a GEMM", "no dtype", "no bytes of a norm", "twice as fast as the peak"],
+)
+def test_what_is_not_known_is_not_guessed(kernel: tuple[float, float, str], matrix: bool) -> None:
+    assert parted(kernel, 10_000, matrix=matrix) == {"unknown": 10_000}
+    assert parted(kernel, 10_000, matrix=matrix, contention_ns=300) == {"contention": 300, "unknown": 9_700}
+
+
+def test_caches_may_serve_bytes_faster_than_memory() -> None:
+    assert parted((0, 50e6, "bf16"), 10_000, matrix=False) == {"memory_bound": 10_000}
+
+
+@given(
+    flops=st.floats(0, 1e12),
+    moved=st.floats(0, 1e9),
+    duration=st.integers(1, 10**9),
+    owned=st.floats(0, 1),
+    contention=st.integers(0, 10**9),
+    busy=st.floats(0.01, 1),
+    dtype=st.sampled_from(("fp32", "tf32", "bf16", "fp8", "unknown")),
+    matrix=st.booleans(),
+)
+def test_parts_sum_to_the_owned_time(
+    flops: float,
+    moved: float,
+    duration: int,
+    owned: float,
+    contention: int,
+    busy: float,
+    dtype: str,
+    matrix: bool,
+) -> None:
+    mine = int(duration * owned)
+    found = parted(
+        (flops, moved, dtype), duration, matrix=matrix, owned_ns=mine, contention_ns=contention, busy=busy
+    )
+    assert sum(found.values()) == mine
+    assert min(found.values(), default=0) >= 0
+
+
+def test_blocks_fill_the_sms_in_whole_waves() -> None:
+    """132 SMs: 264 blocks are two each; 140 leave most SMs with one while some have two; 66 fill half."""
+    found = busy_sm_frac(np.array([264, 140, 66, 132, -1]), 132)
+    assert found.tolist() == [1.0, 140 / 264, 0.5, 1.0, 1.0]
+    assert busy_sm_frac(np.array([66]), None).tolist() == [1.0]
+
+
+def test_the_roofline_takes_flops_or_bytes_whichever_is_longer() -> None:
+    line = rooflines(
+        work((100e6, 5e6, "bf16"), (600e6, 2e6, "bf16")),
+        np.array([True, True]),
+        np.array([10_000, 10_000]),
+        CEILINGS,
+        "bf16",
+    )
+    assert isinstance(line, Roofline)
+    assert line.needs_ns.tolist() == [5_000, 6_000]
