@@ -25,6 +25,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from perfdoc.trainer.adapt.checkpoint import create_state, separate_steps
 from perfdoc.trainer.checkpoint_folder import PARTIAL, changed, files_of, prepare, publish, sums_of
 from perfdoc.trainer.end import LostPeerError, first_line, is_consequence
+from perfdoc.trainer.first_rank import problem_on_first_rank
 from perfdoc.trainer.layout import Layout
 from perfdoc.trainer.model import unwrapped
 
@@ -240,14 +241,8 @@ def _set_random_states(states: dict[str, Any]) -> None:
     get_cuda_rng_tracker().set_states(states["tracker"])
 
 
-def _on_first_rank(action: Any) -> None:
-    """Run on rank 0 while the others wait; a failure there is everybody's, so that nobody hangs."""
-    failed: list[str | None] = [None]
-    if dist.get_rank() == 0:
-        try:
-            action()
-        except OSError as error:
-            failed[0] = f"{error.filename or ''}: {error.strerror or error}".lstrip(": ")
-    dist.broadcast_object_list(failed, src=0)
-    if failed[0] is not None:
-        raise OSError(f"checkpoint.save: {failed[0]}")
+def _on_first_rank(action: Callable[[], None]) -> None:
+    """Raises OSError on every rank where rank 0's action fails."""
+    problem = problem_on_first_rank(action)
+    if problem:
+        raise OSError(f"checkpoint.save: {problem}")

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from perfdoc.profiling.errors import CaptureError
 from perfdoc.profiling.launch_folder import LaunchFolder
 from perfdoc.profiling.manifest import Profile, Status
 from perfdoc.profiling.run_directory import RunDirectory
@@ -120,20 +119,12 @@ def _claim_checkpoints(settings: CheckpointConfig, out: Path | None) -> None:
 
 
 def _on_first_rank(action: Callable[[], None]) -> None:
-    """Run on rank 0 while the others wait. Raises ValueError on every rank where it fails."""
-    import torch.distributed as dist
+    """Raises ValueError on every rank where rank 0's action fails."""
+    from perfdoc.trainer.first_rank import problem_on_first_rank
 
-    problem: list[str | None] = [None]
-    if dist.get_rank() == 0:
-        try:
-            action()
-        except OSError as error:
-            problem[0] = f"{error.filename}: {error.strerror}"
-        except (CaptureError, ValueError) as error:
-            problem[0] = str(error)
-    dist.broadcast_object_list(problem, src=0)
-    if problem[0] is not None:
-        raise ValueError(problem[0])
+    problem = problem_on_first_rank(action)
+    if problem:
+        raise ValueError(problem)
 
 
 def _passed_over(settings: CheckpointConfig) -> list[str]:

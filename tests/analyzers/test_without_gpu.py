@@ -50,7 +50,7 @@ def test_the_refusal_says_what_is_there(tmp_path: Path) -> None:
     assert "ProfilerActivity.CUDA" in last
 
 
-def test_nothing_at_all_is_said_so(tmp_path: Path) -> None:
+def test_a_capture_of_one_operator_has_no_steps(tmp_path: Path) -> None:
     builder = TimelineBuilder()
     process = builder.process(rank=0)
     process.operator(process.thread(), "aten::add", 0, 10)

@@ -37,5 +37,13 @@ def test_the_first_choice_is_near_the_best(name: str, ranks: str, tmp_path: Path
     holds(chosen(CASES[name], ranks, tmp_path), at_least=20)
 
 
+@pytest.mark.slow
+def test_what_nobody_saw_is_not_chosen(tmp_path: Path) -> None:
+    """The miss that docs/tune.md names: it stays one until the links between nodes are known otherwise."""
+    found = chosen(CASES[UNSEEN[0]], UNSEEN[1], tmp_path)
+    assert found.regret_frac == pytest.approx(0.17, abs=0.02)
+    assert found.predicted_ns == pytest.approx(found.chosen_ns, rel=0.02)
+
+
 def chosen(proof: Proof, ranks: str, folder: Path) -> Outcome:
     return outcome(proof, standing_for_all(proof) if ranks == "all" else [0], folder)
