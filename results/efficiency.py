@@ -117,6 +117,9 @@ class KernelEfficiency(Measured):
     """Kernels whose work is not known, and whole CUDA graphs."""
     known_frac: float | None
     """Share of compute whose work is known."""
+    fusible_ns: int
+    """What runs of memory-bound kernels between matrix multiplications take beyond the longest of each: more
+    than this fusing them cannot save. The optimizer's are left out."""
     losses: list[Loss] = field(default_factory=list)
     """Every cause, in the order of CAUSES."""
     by_class: list[ClassEfficiency] = field(default_factory=list)

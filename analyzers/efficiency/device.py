@@ -11,6 +11,7 @@ from perfdoc.analyzers.efficiency.operators import operators_of
 from perfdoc.analyzers.efficiency.owners import owned_ns
 from perfdoc.analyzers.efficiency.partition import PARTS, UNKNOWN, Losses, partition
 from perfdoc.analyzers.efficiency.roofline import Roofline, rooflines
+from perfdoc.analyzers.efficiency.runs import fusible_ns, is_fusible
 from perfdoc.analyzers.efficiency.shape import busy_sm_frac
 from perfdoc.analyzers.efficiency.tables import by_class, losses_of, work_time
 from perfdoc.analyzers.kernel_class.classify import KernelClass
@@ -46,7 +47,7 @@ def device_efficiency(
         return KernelEfficiency.missing("nothing computed inside the window")
     ceilings = ceilings_of(view.facts, view.device.gpu_name)
     rows: list[ClassEfficiency] = []
-    operators, notes = [], [_NO_CLOCKS]
+    operators, notes, fusible = [], [_NO_CLOCKS], 0
     if kernels is not None:
         computing = _Computing(view, kernels, excess)
         work = kernel_work(view, computing.rows, computing.classes)
@@ -54,6 +55,7 @@ def device_efficiency(
         roofline = rooflines(work, matrix, computing.whole_ns, ceilings, view.facts.dtype)
         rows = computing.table(work, roofline, ceilings)
         operators = operators_of(work, roofline, computing.inside_ns, computing.whole_ns)
+        fusible = min(computing.fusible_ns, compute_ns)
         if fast := int(roofline.too_fast.sum()):
             notes.append(
                 f"{fast:,} kernels are faster than their FLOPs at the peak, so their work or the peak is wrong: "
@@ -78,6 +80,7 @@ def device_efficiency(
         at_peak_ns=sum(r.work.at_peak_ns for r in rows),
         unknown_ns=unknown,
         known_frac=1 - unknown / compute_ns,
+        fusible_ns=fusible,
         losses=losses_of(rows, compute_ns),
         by_class=by_class(rows, split=False),
         by_part=by_class(rows, split=True),
@@ -104,6 +107,7 @@ class _Computing:
         start, end = table.start_ns[self.rows], table.end_ns[self.rows]
         self.whole_ns: I64 = end - start
         self.owned_ns = owned_ns(np.maximum(start, window.start_ns), np.minimum(end, window.end_ns))
+        self.stream = table.stream[self.rows]
         self.blocks = table.grid_blocks[self.rows]
         self.sm_count = view.device.sm_count
         self.excess_ns = np.zeros(len(mine), np.int64)
@@ -160,6 +164,12 @@ class _Computing:
                 )
             )
         return rows
+
+    @property
+    def fusible_ns(self) -> int:
+        """What fusing runs of memory-bound kernels could save at most."""
+        fusible = is_fusible(self.classes) & (self.phase != Phase.OPTIMIZER)
+        return fusible_ns(fusible, self.stream, self.inside_ns)
 
     def _busy_sms(self, chunk: I64, ceilings: Ceilings) -> np.ndarray:
         """Blocks of attention do unequal work: causal masks leave some with little."""

@@ -25,6 +25,7 @@ def job_efficiency(devices: Sequence[KernelEfficiency]) -> KernelEfficiency:
         at_peak_ns=sum(d.at_peak_ns for d in measured),
         unknown_ns=unknown,
         known_frac=1 - unknown / compute,
+        fusible_ns=sum(d.fusible_ns for d in measured),
         losses=losses_of(split, compute),
         by_class=by_class(split, split=False),
         by_part=by_class(split, split=True),

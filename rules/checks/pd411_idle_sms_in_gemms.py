@@ -1,0 +1,47 @@
+"""PD411: GEMMs whose thread blocks leave SMs idle."""
+
+from __future__ import annotations
+
+from perfdoc.analyzers.measure_device import RankMeasurement
+from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.gain import ceiling, time_evidence
+from perfdoc.rules.engine.needs import GPUS, WINDOW, given
+from perfdoc.rules.engine.rule import Meta, Verdict
+from perfdoc.rules.facts.capture import KERNELS
+from perfdoc.rules.facts.roofline import WORK, lost_ns
+
+META = Meta(
+    code="PD411",
+    title="GEMMs that leave SMs idle",
+    action="Give each GEMM more rows",
+    why="A GEMM takes as long as the SM with the most thread blocks: 140 blocks on 132 SMs take as long as 264.",
+    sources=("NVIDIA, Matrix Multiplication Background User's Guide",),
+    topic="fusion",
+    needs=(GPUS, KERNELS, WINDOW, WORK),
+)
+
+MIN_FRAC = 0.03
+"""Of the window, mean over ranks."""
+
+
+def evaluate(case: Case) -> Verdict:
+    """Fires where small grids and last waves of GEMMs lose `MIN_FRAC` of the window."""
+    share = given(case.share(_shape_ns))
+    evidence = time_evidence(case, "SMs without blocks in GEMMs", share, _shape_ns)
+    if share < MIN_FRAC:
+        return Verdict(state="passes", evidence=evidence)
+    return Verdict(
+        state="fires",
+        reason="GEMMs have too few thread blocks for the SMs, or a last wave that is nearly empty",
+        evidence=evidence,
+        remedy="Make the GEMMs larger: a larger micro-batch where memory allows, less tensor parallelism, GEMMs "
+        "of one input put together (queries, keys and values; gate and up), grouped GEMMs for experts; or take a "
+        "stream-K or split-K kernel.",
+        gain=ceiling(case, _shape_ns, "the time of SMs without blocks at the GEMMs' peak"),
+        verify="Run again: GEMMs reach more TFLOP/s; compare tokens a second.",
+        false_alarm="GEMMs that run beside others which fill the SMs.",
+    )
+
+
+def _shape_ns(rank: RankMeasurement) -> int:
+    return lost_ns(rank, "shape")

@@ -1,0 +1,78 @@
+"""PD412: GEMMs that stay below what others of the same capture reach."""
+
+from __future__ import annotations
+
+from perfdoc.analyzers.measure_device import RankMeasurement
+from perfdoc.results.figures import per_cent
+from perfdoc.results.names import shorten
+from perfdoc.results.rules import Evidence
+from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.gain import ceiling, time_evidence
+from perfdoc.rules.engine.needs import GPUS, WINDOW, given
+from perfdoc.rules.engine.rule import Meta, Verdict
+from perfdoc.rules.facts.capture import KERNELS
+from perfdoc.rules.facts.roofline import WORK, gemms
+
+META = Meta(
+    code="PD412",
+    title="GEMMs below the roofline",
+    action="Bring slow GEMMs to the rate of the best",
+    why="GEMMs of a large model reach 60 to 80 % of the peak; one that is far below has an unlucky shape or "
+    "layout, an old library's kernel, or a throttled clock.",
+    sources=("stas00, Machine Learning Engineering (MAMF)",),
+    topic="fusion",
+    needs=(GPUS, KERNELS, WINDOW, WORK),
+)
+
+MIN_FRAC = 0.05
+"""Of the window, mean over ranks."""
+_BEST_MIN_TIME_FRAC = 0.02
+"""Of the GEMMs' time: the best rate is of one that takes at least this much."""
+_NAMED = 3
+
+
+def evaluate(case: Case) -> Verdict:
+    """Fires where GEMMs take `MIN_FRAC` of the window more than at the share of the roofline that the best of
+    them reaches."""
+    share = given(case.share(_beyond_best_ns))
+    evidence = time_evidence(case, "beyond the rate of the best GEMM", share, _beyond_best_ns)
+    if share < MIN_FRAC:
+        return Verdict(state="passes", evidence=evidence)
+    slow = sorted((o for r in case.ranks for o in gemms(r)), key=lambda o: -o.lost_ns)
+    named = list({(o.name, o.shapes, o.dtype): o for o in reversed(slow)}.values())[::-1][:_NAMED]
+    return Verdict(
+        state="fires",
+        reason="some GEMMs reach much less of their roofline than others of the same job",
+        evidence=[
+            *evidence,
+            Evidence(label="best GEMM, of its roofline", value=per_cent(max(_best(r) for r in case.ranks))),
+            *(
+                Evidence(
+                    label=f"{shorten(o.name, 48)} {shorten(o.shapes, 72)}, {o.dtype}: of its roofline",
+                    value=per_cent(o.roofline_frac or 0.0),
+                )
+                for o in named
+            ),
+        ],
+        remedy="Time these shapes alone (perfdoc peak shows what the device reaches). Where they are as slow "
+        "alone: pad or transpose operands, make them larger, try a newer cuBLAS or its autotuning. Where they are "
+        "faster alone: clocks and power (PD406), or communication beside them (PD113).",
+        gain=ceiling(case, _beyond_best_ns, "these GEMMs at the share of the roofline that the best one reaches"),
+        verify="Run again: the operators' table shows their TFLOP/s.",
+        false_alarm="Small GEMMs whose launch takes as long as they do.",
+    )
+
+
+def _best(rank: RankMeasurement) -> float:
+    """The highest share of the roofline of any GEMM that takes a fair part of their time."""
+    mine = gemms(rank)
+    whole = sum(o.time_ns for o in mine)
+    return max((o.roofline_frac or 0.0 for o in mine if o.time_ns >= _BEST_MIN_TIME_FRAC * whole), default=0.0)
+
+
+def _beyond_best_ns(rank: RankMeasurement) -> int:
+    best = _best(rank)
+    if not best:
+        return 0
+    slow = sum(o.time_ns * max(0.0, 1 - (o.roofline_frac or 0.0) / best) for o in gemms(rank))
+    return min(round(slow), rank.ledger.compute)

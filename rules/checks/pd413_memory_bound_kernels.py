@@ -1,0 +1,65 @@
+"""PD413: memory-bound kernels between GEMMs that could be one."""
+
+from __future__ import annotations
+
+from perfdoc.analyzers.measure_device import RankMeasurement
+from perfdoc.results.figures import per_cent
+from perfdoc.results.rules import Evidence
+from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.gain import ceiling, time_evidence
+from perfdoc.rules.engine.needs import GPUS, WINDOW, Missing, Need, given, skipped
+from perfdoc.rules.engine.rule import Meta, Verdict
+from perfdoc.rules.facts.capture import KERNELS
+
+
+def _unmeasured(case: Case) -> Missing | None:
+    why = next((r.efficiency.reason for r in case.ranks if r.efficiency.state != "measured"), "")
+    return skipped(why) if why else None
+
+
+META = Meta(
+    code="PD413",
+    title="Memory-bound kernels that are not fused",
+    action="Fuse the kernels between GEMMs",
+    why="Each of them reads and writes whole tensors through HBM; one kernel in their place does so once.",
+    sources=("PyTorch, torch.compile", "NVIDIA, Transformer Engine"),
+    topic="fusion",
+    needs=(GPUS, KERNELS, WINDOW, Need(words="classified kernels", missing=_unmeasured)),
+)
+
+MIN_FRAC = 0.1
+"""Of the window, mean over ranks. PD404 names sequences that it recognises from 1 % on."""
+_CLASSES = ("elementwise", "copy", "norm", "softmax", "reduction", "quantisation", "random", "loss")
+_NAMED = 4
+
+
+def evaluate(case: Case) -> Verdict:
+    """Fires where runs of such kernels take `MIN_FRAC` of the window beyond the longest of each run."""
+    share = given(case.share(_fusible_ns))
+    evidence = time_evidence(case, "runs of memory-bound kernels beyond the longest of each", share, _fusible_ns)
+    if share < MIN_FRAC:
+        return Verdict(state="passes", evidence=evidence)
+    times = {name: case.share(lambda r, n=name: _class_ns(r, n)) or 0.0 for name in _CLASSES}  # type: ignore[misc]
+    most = sorted((t, n) for n, t in times.items() if t)[::-1][:_NAMED]
+    return Verdict(
+        state="fires",
+        level="information",
+        reason="kernels between GEMMs read and write the same tensors again and again",
+        evidence=[*evidence, *(Evidence(label=f"{n}, of the window", value=per_cent(t)) for t, n in most)],
+        remedy="Compile the layers (torch.compile), or take layers that are fused: Transformer Engine's "
+        "LayerNormMLP, Liger's norms and losses, flash attention; keep tensors contiguous and in one dtype, so that "
+        "no copies are needed.",
+        gain=ceiling(
+            case, _fusible_ns, "each run of them in the time of its longest kernel, all of it fused"
+        ),
+        verify="Run again: fewer kernels between GEMMs, and less of the window in them.",
+        false_alarm="Kernels of one run that work on different tensors gain launches only.",
+    )
+
+
+def _fusible_ns(rank: RankMeasurement) -> int:
+    return rank.efficiency.fusible_ns
+
+
+def _class_ns(rank: RankMeasurement, name: str) -> int:
+    return sum(row.work.time_ns for row in rank.efficiency.by_class if row.kernel_class == name)

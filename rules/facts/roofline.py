@@ -1,0 +1,60 @@
+"""What compute loses against the roofline, and which operators lose it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator
+
+from perfdoc.analyzers.measure_device import RankMeasurement
+from perfdoc.results.efficiency import OperatorEfficiency
+from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.needs import Missing, Need, skipped
+
+KNOWN_MIN_FRAC = 0.1
+"""Of compute: with less of it known, what is lost says little of the job."""
+_SHOW = (
+    "record operator shapes (torch.profiler.profile(record_shapes=True), profiling.record_shapes=true), or give "
+    "the model (--set model=…, --model-config)"
+)
+
+
+def _unknown(case: Case) -> Missing | None:
+    each = [r.efficiency for r in case.ranks]
+    if why := next((e.reason for e in each if e.state != "measured"), ""):
+        return skipped(why)
+    known = sum(e.compute_ns - e.unknown_ns for e in each)
+    if known < KNOWN_MIN_FRAC * sum(e.compute_ns for e in each):
+        return skipped(f"the work of kernels is not known: {_SHOW}")
+    return None
+
+
+WORK = Need(words="the work of kernels: operator shapes, or the model", missing=_unknown)
+
+
+def lost_ns(rank: RankMeasurement, cause: str, classes: Collection[str] = ()) -> int:
+    """Compute of a rank lost by one cause, in some classes of kernels or in all."""
+    return sum(
+        row.work.losses_ns.get(cause, 0)
+        for row in rank.efficiency.by_class
+        if not classes or row.kernel_class in classes
+    )
+
+
+def gemms(rank: RankMeasurement) -> list[OperatorEfficiency]:
+    """Operators that are GEMMs and whose roofline is known."""
+    return [
+        o for o in rank.efficiency.operators if o.kernel_class == "gemm" and o.roofline_frac is not None
+    ]
+
+
+_MATRIX = re.compile(r"\[(\d+(?:, ?\d+)+)\]")
+
+
+def sizes_of(operator: OperatorEfficiency) -> Iterator[int]:
+    """The rows and columns of its matrices; batches are no matter of alignment.
+
+    >>> list(sizes_of(OperatorEfficiency(shapes="[[8, 64], [64, 50257]]", ...)))  # doctest: +SKIP
+    [8, 64, 64, 50257]
+    """
+    for found in _MATRIX.finditer(operator.shapes[:4096]):
+        yield from (int(size) for size in found[1].split(",")[-2:])
