@@ -1,8 +1,7 @@
-"""PD407: GEMMs in FP32."""
+"""PD407: GEMMs and attention in FP32."""
 
 from __future__ import annotations
 
-from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.results.figures import per_cent
 from perfdoc.results.replay import Gain
 from perfdoc.results.rules import Evidence
@@ -11,25 +10,27 @@ from perfdoc.rules.engine.gain import ceiling, time_evidence
 from perfdoc.rules.engine.needs import GPUS, WINDOW, Missing, Need, given, not_applicable, skipped
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.capture import KERNELS
-from perfdoc.rules.facts.gemm_format import captured_format, gemms_ns, saved_by_16_bits_ns
+from perfdoc.rules.facts.gemm_format import captured_format, fp32_ns, is_fp32, saved_by_16_bits_ns
 
 
 def _not_fp32(case: Case) -> Missing | None:
     shown = captured_format(case.ranks)
+    if any(is_fp32(k) for rank in case.ranks for k in rank.kernel_times):
+        return None
     if shown is None:
         return skipped("the names of GEMMs, if there are any, do not tell their number format")
-    return None if shown[0] == "fp32" else not_applicable(f"GEMMs run in {shown[0]}")
+    return not_applicable(f"GEMMs run in {shown[0]}")
 
 
 META = Meta(
     code="PD407",
-    title="GEMMs in FP32",
-    action="Run GEMMs in 16 bits, or in TF32",
+    title="GEMMs or attention in FP32",
+    action="Run GEMMs and attention in 16 bits",
     why="Tensor cores multiply 16-bit numbers many times as fast as other cores multiply FP32, and half the "
     "bytes go through memory.",
     sources=("kernel names of cuBLAS and CUTLASS",),
     topic="low_precision",
-    needs=(GPUS, KERNELS, WINDOW, Need(words="GEMMs whose names tell FP32", missing=_not_fp32)),
+    needs=(GPUS, KERNELS, WINDOW, Need(words="GEMMs or attention whose names tell FP32", missing=_not_fp32)),
 )
 
 MIN_FRAC = 0.05
@@ -37,9 +38,9 @@ MIN_FRAC = 0.05
 
 
 def evaluate(case: Case) -> Verdict:
-    """Fires where GEMMs in FP32 (or TF32) take `MIN_FRAC` of the window."""
-    share = given(case.share(_fp32_ns))
-    evidence = time_evidence(case, "GEMMs in FP32", share, _fp32_ns)
+    """Fires where GEMMs and attention in FP32 (or TF32) take `MIN_FRAC` of the window."""
+    share = given(case.share(fp32_ns))
+    evidence = time_evidence(case, "GEMMs and attention in FP32", share, fp32_ns)
     if share < MIN_FRAC:
         return Verdict(state="passes", evidence=evidence)
     host = case.share(lambda r: r.ledger.idle.host) or 0.0
@@ -48,7 +49,7 @@ def evaluate(case: Case) -> Verdict:
     late = " The host is late too, see PD201: faster GEMMs alone gain little." if host >= share else ""
     return Verdict(
         state="fires",
-        reason="GEMMs run in FP32, outside 16-bit tensor cores",
+        reason="GEMMs or attention run in FP32, outside 16-bit tensor cores",
         evidence=evidence,
         remedy="Train in bf16: torch.autocast(device_type='cuda', dtype=torch.bfloat16), or the framework's "
         "own setting (--bf16); before Ampere in fp16 with loss scaling. If numbers must stay FP32, allow "
@@ -67,6 +68,3 @@ def _gain(case: Case) -> Gain | None:
     what = "these GEMMs on 16-bit tensor cores, at the same share of the peak"
     return ceiling(case, lambda rank: saved_by_16_bits_ns(rank) or 0, what)
 
-
-def _fp32_ns(rank: RankMeasurement) -> int:
-    return gemms_ns(rank, "fp32")

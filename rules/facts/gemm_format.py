@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from perfdoc.analyzers.kernel_class.rules import KernelClass
+from perfdoc.analyzers.kernels.totals import NamedTime
 from perfdoc.analyzers.measure_device import RankMeasurement
 
 FP8_FRAC = 0.1
@@ -78,13 +79,24 @@ def fp32_speedup(gpu_name: str | None) -> float | None:
     return next((ratio for pattern, ratio in _GPU_NAMES if pattern.fullmatch(words)), None)
 
 
+_FP32_ATTENTION = re.compile(r"(?i)(?:fmha|attention|sdpa)\w*_f32(?![a-z0-9])")
+"""PyTorch's memory-efficient attention in FP32: fmha_cutlassF_f32_aligned_64x64_rf_sm80."""
+
+
+def is_fp32(kernel: NamedTime) -> bool:
+    """Whether a GEMM's or an attention kernel's name tells FP32 (or TF32)."""
+    if kernel.kernel_class is KernelClass.ATTENTION:
+        return _FP32_ATTENTION.search(kernel.name) is not None
+    return kernel.kernel_class is KernelClass.GEMM and format_of(kernel.name) == "fp32"
+
+
 def saved_by_16_bits_ns(rank: RankMeasurement) -> int | None:
-    """What GEMMs in FP32 and TF32 take less in 16 bits, at the same share of the GPU's peak; None where the
-    GPU is not known."""
+    """What GEMMs and attention in FP32 and TF32 take less in 16 bits, at the same share of the GPU's peak; None
+    where the GPU is not known."""
     speedup = fp32_speedup(rank.device.gpu_name)
     if speedup is None:
         return None
-    of = [k for k in rank.kernel_times if k.kernel_class is KernelClass.GEMM and format_of(k.name) == "fp32"]
+    of = [k for k in rank.kernel_times if is_fp32(k)]
     saved = sum(k.total_ns * (1 - 1 / (_TF32_SPEEDUP if _TF32.search(k.name) else speedup)) for k in of)
     return min(round(saved), rank.ledger.compute)
 
@@ -92,11 +104,6 @@ def saved_by_16_bits_ns(rank: RankMeasurement) -> int | None:
 _TF32 = re.compile(r"(?i)tf32|s1688")
 
 
-def gemms_ns(rank: RankMeasurement, shown: str) -> int:
-    """A rank's time in GEMMs whose names tell this format; sums of durations, not above its compute."""
-    total = sum(
-        k.total_ns
-        for k in rank.kernel_times
-        if k.kernel_class is KernelClass.GEMM and format_of(k.name) == shown
-    )
-    return min(total, rank.ledger.compute)
+def fp32_ns(rank: RankMeasurement) -> int:
+    """A rank's time in GEMMs and attention whose names tell FP32; sums of durations, not above its compute."""
+    return min(sum(k.total_ns for k in rank.kernel_times if is_fp32(k)), rank.ledger.compute)
