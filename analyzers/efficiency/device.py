@@ -25,7 +25,7 @@ from perfdoc.results.efficiency import ClassEfficiency, KernelEfficiency
 from perfdoc.results.kernels import PHASES
 from perfdoc.traces.table import Bool
 
-MATRIX = ("gemm", "attention", "convolution")
+MATRIX = ("gemm", "grouped_gemm", "attention", "convolution")
 """Kinds of operators, and classes of kernels, whose FLOPs are held against a peak; memory bounds the others."""
 GRAPH = "cuda_graph"
 """Class of whole CUDA graphs, whose kernels are unseen."""
@@ -61,7 +61,7 @@ def device_efficiency(
                 f"{fast:,} kernels are faster than their FLOPs at the peak, so their work or the peak is wrong: "
                 "they count as unknown"
             )
-        notes += work.notes
+        notes += [f"the work of kernels is not known: {work.reason}"] if work.reason else []
     seen_ns = sum(r.work.time_ns for r in rows)
     if graphs_ns := compute_ns - seen_ns:
         parts = {"unknown": graphs_ns}

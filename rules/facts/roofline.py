@@ -43,7 +43,7 @@ def lost_ns(rank: RankMeasurement, cause: str, classes: Collection[str] = ()) ->
 def gemms(rank: RankMeasurement) -> list[OperatorEfficiency]:
     """Operators that are GEMMs and whose roofline is known."""
     return [
-        o for o in rank.efficiency.operators if o.kernel_class == "gemm" and o.roofline_frac is not None
+        o for o in rank.efficiency.operators if o.kernel_class in ("gemm", "grouped_gemm") and o.roofline_frac is not None
     ]
 
 
