@@ -190,8 +190,7 @@ class Operators(Table):
     thread: I32
     name: I32
     dims: I32
-    """Shapes of the inputs as JSON (`[[8,16],[16,32],[]]`): index into Trace.strings, that of the empty
-    string where they were not recorded."""
+    """Shapes of the inputs as JSON (`[[8,16],[16,32],[]]`), interned; empty where they were not recorded."""
     dtypes: I32
     """Element types of the inputs as JSON, the same way; a scalar is `Scalar`, what is not given is empty."""
     values: I32
