@@ -189,6 +189,14 @@ class Operators(Table):
     end_ns: I64
     thread: I32
     name: I32
+    dims: I32
+    """Shapes of the inputs as JSON (`[[8,16],[16,32],[]]`), interned; empty where they were not recorded."""
+    dtypes: I32
+    """Element types of the inputs as JSON, the same way; a scalar is `Scalar`, what is not given is empty."""
+    values: I32
+    """Scalars among the inputs as JSON, the same way; kept where an operator's work follows from them."""
+    strides: I32
+    """Strides of the inputs as JSON, the same way; kept only where one is 0: an input that is expanded."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -313,6 +321,8 @@ class Trace(Lookups):
     os_calls: OsCalls = field(default_factory=OsCalls.empty)
     python_calls_reason: str = "Python stacks are not read from captures of this format"
     """Why there are none, where there are none."""
+    operator_shapes_reason: str = "shapes of operators are not read from captures of this format"
+    """Why no operator has `dims`, where none has."""
     payloads: Payloads = field(default_factory=Payloads.empty)
     peers_are_global: bool = False
     """Whether `payloads.peer` is a rank of the job (PyTorch), not one within the communicator (NCCL)."""

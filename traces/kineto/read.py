@@ -103,6 +103,13 @@ def ranges(rows: EventRows) -> Ranges:
     )
 
 
+def _python_calls(rows: EventRows) -> Operators:
+    """Frames of the program's own code; a function has no shapes."""
+    none = np.zeros(len(rows.python_calls), dtype=np.int32)
+    columns = rows.python_calls.columns()
+    return Operators(dims=none, dtypes=none, values=none, strides=none, **columns)  # type: ignore[arg-type]
+
+
 def first_ns(rows: EventRows) -> int | None:
     """The earliest start of any row; None without rows."""
     tables = (rows.kernels, rows.copies, rows.api_calls, rows.syncs, rows.ranges, rows.operators)
@@ -134,6 +141,7 @@ def _unknown(like: I64) -> I64:
 
 _SUFFIXES = (".json", ".json.gz")
 _NO_STACKS = "the capture has no Python stacks: record with torch.profiler.profile(with_stack=True)"
+_NO_SHAPES = "the capture has no operator shapes: record with torch.profiler.profile(record_shapes=True)"
 
 
 def is_kineto_name(path: Path) -> bool:
@@ -165,7 +173,7 @@ def read_kineto(path: Path) -> Trace:
     check_activity(path, tables.kernels, tables.copies, GraphLaunches.empty())
     annotations, bad_ranges = host_rows_that_fit(ranges(rows))
     operators, bad_operators = host_rows_that_fit(Operators(**rows.operators.columns()))  # type: ignore[arg-type]
-    frames, _ = host_rows_that_fit(Operators(**rows.python_calls.columns()))  # type: ignore[arg-type]
+    frames, _ = host_rows_that_fit(_python_calls(rows))
     syncs, bad_syncs = host_rows_that_fit(tables.syncs)
     launch_count, _ = launched(by_correlation, tables.kernels.correlation)
     launched_kernels = int(np.count_nonzero(launch_count))
@@ -189,6 +197,7 @@ def read_kineto(path: Path) -> Trace:
         operators=operators,
         python_calls=frames,
         python_calls_reason=_NO_STACKS,
+        operator_shapes_reason=_NO_SHAPES,
         payloads=rows.payloads.table(),
         peers_are_global=True,
         groups=(*ranks.groups, *(g for g in rows.payloads.groups.values() if g.name not in listed)),

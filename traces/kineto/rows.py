@@ -14,6 +14,7 @@ from perfdoc.traces.errors import TraceError
 from perfdoc.traces.kineto.document import Event, decode_event, has_category, repair
 from perfdoc.traces.kineto.names import CALLS, COPIES, KERNELS, MARKS, OPERATORS, is_own_frame, short_name
 from perfdoc.traces.kineto.payload import PayloadRows
+from perfdoc.traces.kineto.shapes import InputTexts
 from perfdoc.traces.kineto.values import (
     CopyArgs,
     DeviceArgs,
@@ -62,8 +63,6 @@ _EXTRAS = {
     "shapes": "operator shapes (record_shapes)",
     "memory": "every allocation (profile_memory)",
 }
-_LOOKED_AT = 200
-"""Operators: if the first of them have no shapes, none has."""
 _ANNOTATION_PREFIXES = ("ProfilerStep#", "enumerate(DataLoader)", "Optimizer.", "## ")
 
 
@@ -90,7 +89,8 @@ class EventRows:
         )
         self.event_records = Rows("ordinal", "stream", "correlation", "event", "time_ns")
         self.ranges = Rows("start_ns", "end_ns", "thread", "name", "kind")
-        self.operators = Rows("start_ns", "end_ns", "thread", "name")
+        self.operators = Rows("start_ns", "end_ns", "thread", "name", "dims", "dtypes", "values", "strides")
+        self._inputs = InputTexts(self.strings)
         self.python_calls = Rows("start_ns", "end_ns", "thread", "name")
         self._extras: set[str] = set()
         self._own_frame: dict[str, bool] = {}
@@ -116,7 +116,8 @@ class EventRows:
     @property
     def recorded(self) -> list[str]:
         """What was recorded besides the activity, the costliest first."""
-        return [words for extra, words in _EXTRAS.items() if extra in self._extras]
+        extras = self._extras | ({"shapes"} if self._inputs.any else set())
+        return [words for extra, words in _EXTRAS.items() if extra in extras]
 
     def read(self, events: list[msgspec.Raw]) -> None:
         """Sort the events; TraceError names the first one that cannot be true."""
@@ -233,9 +234,7 @@ class EventRows:
         start, end = interval_ns(event.ts, event.dur)
         text_name = self._name(event)
         name, thread = self.strings.intern(text_name), self._thread(event)
-        self.operators.add(start, end, thread, name)
-        if len(self.operators) <= _LOOKED_AT and b'"input dims"' in bytes(event.args).lower():
-            self._extras.add("shapes")
+        self.operators.add(start, end, thread, name, *self._inputs.of(text_name, bytes(event.args)))
         if event.cat == "Operator" and text_name.startswith(_ANNOTATION_PREFIXES):
             self.ranges.add(start, end, thread, name, RangeKind.PUSH_POP)
 

@@ -1,0 +1,206 @@
+"""Matrix products: 2 m n k operations, and m n more where something is added to the product."""
+
+from __future__ import annotations
+
+import math
+from types import MappingProxyType
+
+from perfdoc.analyzers.work.inputs import Inputs, Tensor
+from perfdoc.analyzers.work.operator_work import Formula, OperatorWork, bytes_of, sized, total_bytes
+
+_SCALAR_TYPES = MappingProxyType(
+    {0: 1, 1: 1, 2: 2, 3: 4, 4: 8, 5: 2, 6: 4, 7: 8, 15: 2, 23: 1, 24: 1, 25: 1, 26: 1}
+)
+"""Bytes by c10::ScalarType, as an `out_dtype` is recorded: 5 half, 6 float, 15 bfloat16, 23 and up 8 bits."""
+
+
+def product_work(
+    m: int, n: int, k: int, a: Tensor, *, read: int | None, out_width: int | None, batch: int = 1, added: bool
+) -> OperatorWork:
+    """[batch, m, k] x [batch, k, n]; read: bytes of all inputs; added: a bias or another matrix joins."""
+    outputs = batch * m * n
+    return OperatorWork(
+        flops=2 * outputs * k + (outputs if added else 0),
+        bytes=total_bytes((read, sized(outputs, out_width))),
+        dtype=a.dtype,
+        kind="gemm",
+    )
+
+
+def _batched(
+    x: Inputs, first: int, *, added: int | None = None, beta: int | None = None
+) -> OperatorWork | None:
+    """a [b, m, k] and b [b, k, n] at `first` and after it, or both without batch; `added` joins unless beta
+    is 0."""
+    a, b = x.tensor(first), x.tensor(first + 1)
+    if a is None or b is None or len(a.shape) != len(b.shape) or len(a.shape) not in (2, 3):
+        return None
+    if a.shape[-1] != b.shape[-2] or a.shape[:-2] != b.shape[:-2]:
+        return None
+    other = x.tensor(added) if added is not None else None
+    if added is not None and other is None:
+        return None
+    if beta is not None and x.number(beta) == 0:
+        other = None
+    # Whole numbers of 8 bits are summed in 32.
+    width = 4 if a.dtype == "int8" else a.width
+    return product_work(
+        a.shape[-2],
+        b.shape[-1],
+        a.shape[-1],
+        a,
+        batch=math.prod(a.shape[:-2]),
+        read=bytes_of(a, b, other),
+        out_width=width,
+        added=other is not None,
+    )
+
+
+def _product(x: Inputs) -> OperatorWork | None:
+    return _batched(x, 0)
+
+
+def _added_product(x: Inputs) -> OperatorWork | None:
+    return _batched(x, 1, added=0, beta=3)
+
+
+def _summed_batch(x: Inputs) -> OperatorWork | None:
+    """addbmm: the products of a batch are summed into one matrix."""
+    c, a, b = x.tensor(0), x.tensor(1), x.tensor(2)
+    if c is None or a is None or b is None or len(a.shape) != 3 or len(b.shape) != 3:
+        return None
+    if a.shape[0] != b.shape[0] or a.shape[2] != b.shape[1]:
+        return None
+    batch, m, k = a.shape
+    n = b.shape[2]
+    return OperatorWork(
+        flops=2 * batch * m * n * k,
+        bytes=total_bytes((bytes_of(a, b, c), sized(m * n, a.width))),
+        dtype=a.dtype,
+        kind="gemm",
+    )
+
+
+def _vector(x: Inputs, matrix: int, vector: int, added: int | None) -> OperatorWork | None:
+    a, v = x.tensor(matrix), x.tensor(vector)
+    if a is None or v is None or len(a.shape) != 2 or v.shape != a.shape[1:]:
+        return None
+    other = x.tensor(added) if added is not None else None
+    read = bytes_of(a, v, other)
+    added_there = other is not None
+    return product_work(a.shape[0], 1, a.shape[1], a, read=read, out_width=a.width, added=added_there)
+
+
+def _mv(x: Inputs) -> OperatorWork | None:
+    return _vector(x, 0, 1, None)
+
+
+def _addmv(x: Inputs) -> OperatorWork | None:
+    return _vector(x, 1, 2, 0)
+
+
+def _dot(x: Inputs) -> OperatorWork | None:
+    a, b = x.tensor(0), x.tensor(1)
+    if a is None or b is None or len(a.shape) != 1 or a.shape != b.shape:
+        return None
+    return product_work(1, 1, a.shape[0], a, read=bytes_of(a, b), out_width=a.width, added=False)
+
+
+def _linear(x: Inputs) -> OperatorWork | None:
+    """input [..., k], weight [n, k], bias [n] or none."""
+    a, w, bias = x.tensor(0), x.tensor(1), x.tensor(2)
+    if a is None or w is None or not a.shape or len(w.shape) != 2 or a.shape[-1] != w.shape[1]:
+        return None
+    rows = math.prod(a.shape[:-1])
+    read, added = bytes_of(a, w, bias), bias is not None
+    return product_work(rows, w.shape[0], w.shape[1], a, read=read, out_width=a.width, added=added)
+
+
+def _scaled(x: Inputs) -> OperatorWork | None:
+    """_scaled_mm(a, b, scale_a, scale_b, bias, scale_result, out_dtype): 8-bit inputs and their scales."""
+    a, b = x.tensor(0), x.tensor(1)
+    if a is None or b is None or len(a.shape) != 2 or len(b.shape) != 2 or a.shape[1] != b.shape[0]:
+        return None
+    if a.width != 1 or a.dtype != "fp8":
+        return None  # two numbers of 4 bits share a byte: the shape is not that of the product
+    # Until PyTorch 2.4 the bias and the type of the output came before the scales.
+    old = x.tensor(3) is None
+    bias = x.tensor(2 if old else 4)
+    scales = x.tensors(*((4, 5) if old else (2, 3)))
+    read = bytes_of(a, b, bias, *scales)
+    width = _out_width(x, 3 if old else 6, a.width)
+    return product_work(
+        a.shape[0], b.shape[1], a.shape[1], a, read=read, out_width=width, added=bias is not None
+    )
+
+
+def _out_width(x: Inputs, position: int, default: int | None) -> int | None:
+    """Bytes of an element of the output, by `out_dtype`; where the scalars are unknown, so is it."""
+    if not x.values:
+        return None
+    if not x.value(position):
+        return default
+    code = x.integer(position)
+    return None if code is None else _SCALAR_TYPES.get(code)
+
+
+def _grouped(x: Inputs) -> OperatorWork | None:
+    """_grouped_mm(a, b, offs, bias, out_dtype)."""
+    return _groups(x, offsets=2, out_dtype=4, default=True)
+
+
+def _scaled_grouped(x: Inputs) -> OperatorWork | None:
+    """_scaled_grouped_mm(a, b, scale_a, scale_b, offs, bias, scale_result, out_dtype)."""
+    return _groups(x, offsets=4, out_dtype=7, default=False)
+
+
+def _groups(x: Inputs, *, offsets: int, out_dtype: int, default: bool) -> OperatorWork | None:
+    """Products of many experts in one kernel. Every row belongs to some expert: rows beyond the last offset,
+    which only a padded dispatch has, are counted as if they were multiplied."""
+    a, b, ends = x.tensor(0), x.tensor(1), x.tensor(offsets)
+    if a is None or b is None or len(a.shape) not in (2, 3) or len(b.shape) not in (2, 3):
+        return None
+    if a.dtype == "unknown" and a.width is not None:
+        return None
+    k = a.shape[-1]
+    if b.shape[-2] != k:
+        return None
+    m, n = a.shape[-2], b.shape[-1]
+    if len(a.shape) == 3 and len(b.shape) == 3:
+        if a.shape[0] != b.shape[0]:
+            return None
+        outputs, flops = a.shape[0] * m * n, 2 * a.shape[0] * m * n * k
+    elif len(a.shape) == len(b.shape):
+        # The gradient of the weights: each group sums over its own part of k.
+        if ends is None or len(ends.shape) != 1:
+            return None
+        outputs, flops = ends.shape[0] * m * n, 2 * m * n * k
+    else:
+        outputs, flops = m * n, 2 * m * n * k
+    width = _out_width(x, out_dtype, a.width if default else 2)
+    read = bytes_of(*(x.tensor(i) for i in range(offsets + 1)))
+    return OperatorWork(
+        flops=flops, bytes=total_bytes((read, sized(outputs, width))), dtype=a.dtype, kind="grouped_gemm"
+    )
+
+
+FORMULAS: dict[str, Formula] = {
+    "aten::mm": _product,
+    "aten::_int_mm": _product,
+    "aten::bmm": _product,
+    "aten::addmm": _added_product,
+    "aten::addmm_": _added_product,
+    "aten::_addmm_activation": _added_product,
+    "aten::baddbmm": _added_product,
+    "aten::baddbmm_": _added_product,
+    "aten::addbmm": _summed_batch,
+    "aten::mv": _mv,
+    "aten::addmv": _addmv,
+    "aten::addmv_": _addmv,
+    "aten::dot": _dot,
+    "aten::vdot": _dot,
+    "aten::linear": _linear,
+    "aten::_scaled_mm": _scaled,
+    "aten::_grouped_mm": _grouped,
+    "aten::_scaled_grouped_mm": _scaled_grouped,
+}
