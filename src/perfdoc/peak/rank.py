@@ -1,0 +1,128 @@
+"""One rank of a measurement: `python -m perfdoc.peak.rank`, started by `perfdoc.peak.measure`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+import torch
+
+from perfdoc.peak.bandwidth import measure_collectives, measure_memory
+from perfdoc.peak.gemm import DTYPES, Best, measure_gemms
+from perfdoc.peak.team import Team, Timed
+from perfdoc.profiling.environment import cpu_name, versions
+from perfdoc.profiling.measured import MeasuredCeilings, Rate
+from perfdoc.profiling.run_directory import utc_now
+
+BUSY_FRAC = 0.9
+"""With less of the CPU time that its threads could use, a rank had to share its cores."""
+SPREAD_FRAC = 0.1
+"""Of a quiet machine the median round lies closer to the best."""
+SLOW_FRAC = 0.9
+"""A GPU below this share of the best one is slower than its kind."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Measure; rank 0 writes the result to --out."""
+    parser = argparse.ArgumentParser(prog="perfdoc.peak.rank", description=__doc__)
+    parser.add_argument("--rank", type=int, required=True)
+    parser.add_argument("--ranks", type=int, required=True)
+    parser.add_argument("--kind", choices=("cpu", "cuda"), required=True)
+    parser.add_argument("--meet", required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    given = parser.parse_args(arguments)
+    warnings.simplefilter("ignore")
+    team = Team.meet(rank=given.rank, ranks=given.ranks, kind=given.kind, at=given.meet)
+    found = measure(team)
+    if team.rank == 0:
+        given.out.write_bytes(msgspec.json.encode(found))
+    team.leave()
+    return 0
+
+
+def measure(team: Team) -> MeasuredCeilings:
+    """Everything; every rank calls it."""
+    busy = _busy_gpus(team)
+    missing: dict[str, str] = {}
+    flops: dict[str, tuple[str, Timed]] = {}
+    for dtype in DTYPES[team.kind]:
+        best = measure_gemms(team, dtype)
+        if isinstance(best, Best):
+            m, n, k = best.shape
+            flops[dtype] = (f"GEMM of {m:,} x {n:,} x {k:,}", best.timed)
+        else:
+            missing[dtype] = best
+    memory = _done(measure_memory(team), missing)
+    collectives = _done(measure_collectives(team), missing)
+    busy += [line for group in (flops, memory) for name, (_, t) in group.items() for line in _signs(name, t)]
+    return MeasuredCeilings(
+        device=_device(team),
+        kind=team.kind,
+        ranks=team.ranks,
+        threads=torch.get_num_threads() if team.kind == "cpu" else None,
+        flops=_rates(flops),
+        memory=_rates(memory),
+        collectives=_rates(collectives),
+        missing=missing,
+        busy=tuple(busy),
+        versions={k: v for k, v in versions().items() if k in ("torch", "cuda", "cudnn", "nccl")},
+        measured_utc=utc_now(),
+    )
+
+
+def _done(
+    found: Mapping[str, tuple[str, Timed] | str], missing: dict[str, str]
+) -> dict[str, tuple[str, Timed]]:
+    missing |= {name: why for name, why in found.items() if isinstance(why, str)}
+    return {name: each for name, each in found.items() if not isinstance(each, str)}
+
+
+def _rates(found: Mapping[str, tuple[str, Timed]]) -> dict[str, Rate]:
+    return {
+        name: Rate(best=t.rate, spread_frac=t.spread_frac, repeats=t.rounds, what=what)
+        for name, (what, t) in found.items()
+    }
+
+
+def _signs(name: str, timed: Timed) -> list[str]:
+    """What speaks for other work on the machine, or a slow device."""
+    signs = []
+    if timed.cpu_frac is not None and timed.cpu_frac < BUSY_FRAC:
+        signs.append(f"{name}: a rank got {timed.cpu_frac:.0%} of the CPU time that its threads could use")
+    if timed.spread_frac > SPREAD_FRAC:
+        signs.append(f"{name}: half of the repeats were {timed.spread_frac:.0%} or more below the best")
+    top = max(timed.own_rates)
+    slow = [(i, rate / top) for i, rate in enumerate(timed.own_rates) if rate < SLOW_FRAC * top]
+    if timed.cpu_frac is None:
+        signs += [f"{name}: device {i} reaches {share:.0%} of the best" for i, share in slow]
+    return signs
+
+
+def _busy_gpus(team: Team) -> list[str]:
+    """GPUs that work before anything of ours does, where the driver's library can be asked."""
+    if team.kind != "cuda":
+        return []
+    try:
+        at_work = float(torch.cuda.utilization(team.rank))
+    except (RuntimeError, ImportError, OSError, AttributeError):
+        at_work = 0.0
+    return [
+        f"device {rank} was at work {percent:.0f} % of the time before"
+        for rank, (percent,) in enumerate(team.all_of([at_work]))
+        if percent > 100 * SPREAD_FRAC
+    ]
+
+
+def _device(team: Team) -> str:
+    if team.kind == "cpu":
+        return cpu_name() or "unknown"
+    names = [torch.cuda.get_device_name(i) for i in range(team.ranks)]
+    return ", ".join(dict.fromkeys(names))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
