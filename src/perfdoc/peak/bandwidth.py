@@ -57,10 +57,8 @@ def measure_memory(team: Team) -> dict[str, tuple[str, Timed] | str]:
         "copy": (lambda: a.copy_(b), 2 * one),
         "triad": (lambda: torch.add(b, c, alpha=3.0, out=a), 3 * one),
     }
-    together = team.kind == "cpu"
     return {
-        name: _timed(team, f"{name} of {size(one)}", work, moved, together=together)
-        for name, (work, moved) in works.items()
+        name: _timed(team, f"{name} of {size(one)}", work, moved) for name, (work, moved) in works.items()
     }
 
 
@@ -89,7 +87,9 @@ def measure_collectives(team: Team) -> dict[str, tuple[str, Timed] | str]:
     }
 
 
-def _timed(team: Team, what: str, work: Work, amount: float, *, together: bool) -> tuple[str, Timed] | str:
+def _timed(
+    team: Team, what: str, work: Work, amount: float, *, together: bool = False
+) -> tuple[str, Timed] | str:
     if reason := team.can(work):
         return reason
     return what, team.timed(work, amount, round_s=_ROUND_S, rounds=_ROUNDS, together=together)

@@ -58,7 +58,7 @@ def measure(team: Team) -> MeasuredCeilings:
             missing[dtype] = best
     memory = _done(measure_memory(team), missing)
     collectives = _done(measure_collectives(team), missing)
-    busy += [line for group in (flops, memory) for name, (_, t) in group.items() for line in _signs(name, t)]
+    busy += signs({name: timed for group in (flops, memory) for name, (_, timed) in group.items()})
     return MeasuredCeilings(
         device=_device(team),
         kind=team.kind,
@@ -88,18 +88,23 @@ def _rates(found: Mapping[str, tuple[str, Timed]]) -> dict[str, Rate]:
     }
 
 
-def _signs(name: str, timed: Timed) -> list[str]:
-    """What speaks for other work on the machine, or a slow device."""
-    signs = []
-    if timed.cpu_frac is not None and timed.cpu_frac < BUSY_FRAC:
-        signs.append(f"{name}: a rank got {timed.cpu_frac:.0%} of the CPU time that its threads could use")
-    if timed.spread_frac > SPREAD_FRAC:
-        signs.append(f"{name}: half of the repeats were {timed.spread_frac:.0%} or more below the best")
-    top = max(timed.own_rates)
-    slow = [(i, rate / top) for i, rate in enumerate(timed.own_rates) if rate < SLOW_FRAC * top]
-    if timed.cpu_frac is None:
-        signs += [f"{name}: device {i} reaches {share:.0%} of the best" for i, share in slow]
-    return signs
+def signs(found: Mapping[str, Timed]) -> list[str]:
+    """What speaks for other work on the machine, and devices that are slower than their like; a line each."""
+    lines = []
+    shares = {n: t.cpu_frac for n, t in found.items() if t.cpu_frac is not None and t.cpu_frac < BUSY_FRAC}
+    if shares:
+        least = f"{min(shares.values()):.0%} of the CPU time that its threads could use"
+        lines.append(f"a rank got as little as {least}, even in the best round ({', '.join(shares)})")
+    spreads = {n: t.spread_frac for n, t in found.items() if t.spread_frac > SPREAD_FRAC}
+    if spreads:
+        most = f"{max(spreads.values()):.0%} or more below the best"
+        lines.append(f"half of the rounds were up to {most} ({', '.join(spreads)})")
+    for name, timed in found.items():
+        top = max(timed.own_rates)
+        for device, rate in enumerate(timed.own_rates):
+            if timed.cpu_frac is None and rate < SLOW_FRAC * top:
+                lines.append(f"device {device} reaches {rate / top:.0%} of the best one ({name})")
+    return lines
 
 
 def _busy_gpus(team: Team) -> list[str]:

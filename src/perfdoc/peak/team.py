@@ -83,12 +83,15 @@ class Team:
         if self.kind == "cuda":
             torch.cuda.synchronize(self.device)
 
-    def timed(self, work: Work, amount: float, *, round_s: float, rounds: int, together: bool) -> Timed:
+    def timed(
+        self, work: Work, amount: float, *, round_s: float, rounds: int, together: bool = False
+    ) -> Timed:
         """Repeat work of `amount` for about `round_s` seconds, `rounds` times, all ranks at once.
 
-        together: ranks share what limits them, so that a round lasts from the first rank's start to the last
-        one's end; else each rank has its own time.
+        together: one piece of work is all ranks', as a collective is. So it is on a CPU, which they share:
+        then a round lasts from the first rank's start to the last one's end. Else each has its own time.
         """
+        together = together or self.kind == "cpu"
         times = max(1, int(round_s / max(self._slowest_s(work), 1e-7)))
         best: list[float] = []
         own_best = [0.0] * self.ranks

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from perfdoc.profiling.gpus import gpu_model
 from perfdoc.profiling.measured import MeasuredCeilings, Rate
-from perfdoc.results.figures import flops, plural, share
+from perfdoc.results.figures import bandwidth, flops, plural, share
 from perfdoc.results.names import shorten
 
 _HEAD = ("", "reached", "data sheet", "of it", "spread", "best of")
@@ -45,19 +45,22 @@ def _title(found: MeasuredCeilings) -> str:
 def _rows(found: MeasuredCeilings) -> Iterator[tuple[str, ...]]:
     model = gpu_model(found.device)
     for dtype, rate in found.flops.items():
-        yield _row(dtype, rate, None if model is None else model.flops(dtype), "FLOP/s")
+        yield _row(dtype, rate, None if model is None else model.flops(dtype), is_flops=True)
     memory = None if model is None or model.memory_gbps is None else model.memory_gbps * 1e9
     for name, rate in found.memory.items():
-        yield _row(name, rate, memory, "B/s")
+        yield _row(name, rate, memory)
     for name, rate in found.collectives.items():
-        yield _row(f"{name.replace('_', '-')} (bus)", rate, None, "B/s")
+        yield _row(f"{name.replace('_', '-')} (bus)", rate, None)
 
 
-def _row(name: str, rate: Rate, sheet: float | None, unit: str) -> tuple[str, ...]:
+def _row(name: str, rate: Rate, sheet: float | None, *, is_flops: bool = False) -> tuple[str, ...]:
+    def said(value: float) -> str:
+        return f"{flops(value)}FLOP/s" if is_flops else bandwidth(value / 1e9)
+
     return (
         name,
-        f"{flops(rate.best)}{unit}",
-        "-" if sheet is None else f"{flops(sheet)}{unit}",
+        said(rate.best),
+        "-" if sheet is None else said(sheet),
         "-" if sheet is None else share(rate.best / sheet),
         share(rate.spread_frac),
         f"{rate.repeats}: {rate.what}",
