@@ -13,7 +13,7 @@ from perfdoc.peak.team import Team, Timed, Work
 from perfdoc.results.figures import size
 
 _MIB = 1 << 20
-_ROUND_S, _ROUNDS = 0.05, 12
+_ROUND_S, _ROUNDS = 0.05, 8
 CUDA_ARRAY_BYTES = 1 << 30
 ARRAYS = 3
 """Of a triad; a copy uses two of them."""

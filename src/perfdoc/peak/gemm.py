@@ -27,10 +27,10 @@ DTYPES: dict[str, Sequence[str]] = {
     "cpu": ("fp32", "bf16", "fp16", "fp64"),
     "cuda": ("bf16", "fp16", "tf32", "fp32", "fp8", "fp64"),
 }
-LONGEST_S = 0.25
+LONGEST_S = 0.1
 """No GEMM of a sweep is to last longer."""
 _LOOK_S, _LOOKS = 0.03, 2
-_FINAL, _ROUND_S, ROUNDS = 2, 0.06, 12
+_FINAL, _ROUND_S, ROUNDS = 2, 0.05, 8
 """Of the best two shapes: long enough for the clock, short enough to fall between two disturbances."""
 
 
