@@ -104,8 +104,8 @@ def signs(found: Mapping[str, Timed]) -> list[str]:
         lines.append(f"a rank got as little as {least}, even in the best round ({', '.join(shares)})")
     spreads = {n: t.spread_frac for n, t in found.items() if t.spread_frac > SPREAD_FRAC}
     if spreads:
-        most = f"{max(spreads.values()):.0%} or more below the best"
-        lines.append(f"half of the rounds were up to {most} ({', '.join(spreads)})")
+        most = f"up to {max(spreads.values()):.0%} below the best"
+        lines.append(f"the median round lies {most} ({', '.join(spreads)})")
     for name, timed in found.items():
         top = max(timed.own_rates)
         for device, rate in enumerate(timed.own_rates):

@@ -7,7 +7,6 @@ and never lowers it, unless it is asked for to begin again.
 from __future__ import annotations
 
 import hashlib
-import os
 import subprocess
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
@@ -76,7 +75,7 @@ def conditions_of(setting: Setting) -> Mapping[str, object]:
     found |= {name: known.get(name) for name in ("torch", "cuda", "cudnn", "nccl")}
     if setting.kind == "cuda":
         return found | {"devices": _gpus(), "visible": environment.get("CUDA_VISIBLE_DEVICES")}
-    found |= {"device": cpu_name(), "cpus": usable_cpus(), "machine_cpus": os.cpu_count()}
+    found |= {"device": cpu_name(), "cpus": usable_cpus()}
     return found | {name: environment.get(name) for name in _THREADS}
 
 
