@@ -14,12 +14,14 @@ import msgspec
 from perfdoc.profiling.distributed.groups import ProcessGroup
 from perfdoc.profiling.errors import CaptureError
 from perfdoc.profiling.marks import DeviceKind
+from perfdoc.profiling.measured import MeasuredCeilings
 
 SCHEMA_VERSION = 1
 MAX_BYTES = 64 << 20
 """A larger run.json is refused; that of 16,384 ranks takes about 10 MiB."""
 
 Status: TypeAlias = Literal["running", "finished", "stopped", "failed"]
+PeakKind: TypeAlias = Literal["datasheet", "measured"]
 
 
 class ConfigValue(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,8 +128,11 @@ class Hardware(msgspec.Struct, frozen=True, kw_only=True):
     """Of the first node."""
     gpus: tuple[Gpu, ...] = ()
     peak_flops_per_second: float | None = None
-    """Dense peak of one device in the training dtype."""
+    """Peak of one device in the training dtype: the data sheet's dense one, else the measured one."""
     peak_source: str = ""
+    peak_kind: PeakKind | None = None
+    measured: MeasuredCeilings | None = None
+    """What the first node's devices reached before training; null where nothing was measured."""
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True):

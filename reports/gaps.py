@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from perfdoc.reports.devices import on_host
 from perfdoc.reports.ranking import in_order
-from perfdoc.reports.sections.over_ranks import on_host
 from perfdoc.results import Diagnosis, Rank, RuleResult, figures
 from perfdoc.results.names import prose, shorten
 

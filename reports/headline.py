@@ -8,14 +8,14 @@ from statistics import fmean, median_low
 
 from perfdoc.reports.advice import MINUS, excluding, rough
 from perfdoc.reports.against import against_words, changes_beside, notes_on
+from perfdoc.reports.devices import device_word
 from perfdoc.reports.leaves import LEAVES, family_shares, family_values, leaf_shares, leaf_values
 from perfdoc.reports.middle import apart
 from perfdoc.reports.ranking import INEXACT, Ranked, ranking
-from perfdoc.reports.sections.over_ranks import on_host
 from perfdoc.reports.sections.section import opening
-from perfdoc.reports.summary import total_values
+from perfdoc.reports.summary import PEAK_NAMES, total_values
 from perfdoc.results import Diagnosis, Gain, Mfu, Rank
-from perfdoc.results.figures import duration, plural, share, size
+from perfdoc.results.figures import duration, flops, plural, share, size
 from perfdoc.results.names import prose, shorten
 
 _NAMED = 3
@@ -138,15 +138,15 @@ def _mfu_figure(mfu: Mfu) -> Figure:
         return Figure(
             label="MFU", value="unknown", notes=[prose(mfu.reason, 200)], key="", ns=None, known=False
         )
-    notes = [prose(text, 120) for text in (mfu.convention, mfu.reason) if text]
+    of = f"of {flops(mfu.peak_flops)}FLOP/s, {PEAK_NAMES[mfu.peak_kind]}"
+    notes = [of, *(prose(text, 120) for text in (mfu.convention, mfu.reason) if text)]
     return Figure(label="MFU", value=share(mfu.value), notes=notes, key="", ns=None, known=True)
 
 
 def _token_figures(diagnosis: Diagnosis) -> Iterator[Figure]:
     job = diagnosis.job
     if job is not None and job.tokens_per_s_per_gpu is not None and job.tokens_per_step is not None:
-        # A rank of a run on CPUs is what a GPU is elsewhere.
-        device = "rank" if diagnosis.ranks and all(on_host(rank) for rank in diagnosis.ranks) else "GPU"
+        device = device_word(diagnosis.ranks)
         notes = [f"{job.tokens_per_step:,} tokens per step on {plural(diagnosis.mfu.gpus or 0, device)}"]
         value = (
             f"{job.tokens_per_s_per_gpu:,.0f}"

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
+from perfdoc.reports.devices import device_word
 from perfdoc.reports.leaves import add_up, leaf_values
 from perfdoc.results import Diagnosis, Job, Rank
-from perfdoc.results.figures import count, plural, size
+from perfdoc.results.figures import count, flops, plural, size
 from perfdoc.results.names import base_name, shorten
 
+PEAK_NAMES: Mapping[str | None, str] = MappingProxyType(
+    {"datasheet": "the data sheet's dense peak", "measured": "a measured peak", "given": "a given peak"}
+    | {None: "dense peak"}
+)
+"""What MFU is a share of, by Mfu.peak_kind."""
 DRAW_ALL_UP_TO = 64
 """Ranks; above it only those at the ends and in the middle are drawn."""
 DRAWN_OF_EACH = 8
@@ -82,7 +89,8 @@ def facts_of(diagnosis: Diagnosis) -> Iterator[tuple[str, str, str]]:
         yield from _job(diagnosis.job)
     mfu = diagnosis.mfu
     if mfu.peak_flops is not None:
-        yield "dense peak", f"{mfu.peak_flops / 1e12:,.0f} TFLOP/s per GPU", shorten(mfu.peak_source, 96)
+        peak = f"{flops(mfu.peak_flops)}FLOP/s per {device_word(diagnosis.ranks)}"
+        yield PEAK_NAMES[mfu.peak_kind], peak, shorten(mfu.peak_source, 160)
     if mfu.flops_per_step is not None:
         yield "model FLOPs per step", f"{mfu.flops_per_step:,}", shorten(mfu.flops_source, 96)
     kinds = Counter(rank.window.kind for rank in diagnosis.ranks)

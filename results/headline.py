@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from perfdoc.results.ceilings import CeilingSource
 from perfdoc.results.quality import Contradiction
 
 Framework = Literal["megatron", "pytorch", "vllm", ""]
@@ -70,7 +71,7 @@ class Mfu:
     """Model FLOPs utilisation; value is None with the reason where it cannot be computed."""
 
     value: float | None
-    """Model FLOPs of a step / (step time x GPUs x dense peak), as a fraction; recompute is not counted."""
+    """Model FLOPs of a step / (step time x GPUs x peak), as a fraction; recompute is not counted."""
     reason: str
     remedy: str
     flops_per_step: int | None
@@ -82,13 +83,15 @@ class Mfu:
     """Of the whole job, which the captures may show only in part."""
     gpus_source: str
     peak_flops: float | None
-    """Dense peak of one GPU in the training dtype, FLOP/s."""
+    """Peak of one device in the training dtype, FLOP/s."""
     peak_source: str
     dtype: str | None
     convention: str | None
     """How the FLOPs are counted."""
     waterfall: list[WaterfallBar]
     """From `ideal` down to the last leaf; sums to the windows exactly. Empty where MFU is unknown."""
+    peak_kind: CeilingSource | None = None
+    """Whose peak it is a share of: the data sheet's dense one, one measured on the device, or a given one."""
 
 
 FigureName = Literal["mfu", "step_time", "tokens_per_s_per_gpu", "peak_memory"]

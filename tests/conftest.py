@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,11 @@ os.fsync = lambda descriptor: None
 
 ROOT = Path(__file__).resolve().parents[1]
 SHARED_TRACES = ROOT.parent / "shared" / "traces"
+
+
+# What perfdoc remembers of this machine is not the tests' to read or to write.
+_STATE = tempfile.TemporaryDirectory(prefix="perfdoc-tests-")
+os.environ.setdefault("PERFDOC_STATE", _STATE.name)
 
 
 def pytest_collection_finish() -> None:

@@ -15,15 +15,14 @@ from types import MappingProxyType
 from typing import Any
 
 import msgspec
-import yaml
 
 from perfdoc.profiling.flops import check_shape
 from perfdoc.profiling.manifest import ModelShape
-from perfdoc.profiling.plain_yaml import PlainLoader, UnfitError
+from perfdoc.traces.document import read_document
 from perfdoc.traces.job_facts import JobFacts, derived_sizes
 from perfdoc.traces.known_models import known_models
+from perfdoc.traces.model_config.read import read_model_config
 
-MAX_CONFIG_BYTES = 4 << 20
 _MAX_SIZE = 10**15
 _MAX_FLOPS = 10**27
 _MAX_PEAK = 10**18
@@ -150,8 +149,11 @@ _SHAPE_NEEDS = (
 )
 
 
-def given_facts(settings: Sequence[str] = (), config: Path | None = None) -> JobFacts:
-    """Facts from `key=value` words and a file; words go before the file.
+def given_facts(
+    settings: Sequence[str] = (), config: Path | None = None, model_config: Path | None = None
+) -> JobFacts:
+    """Facts from `key=value` words and files; words go before the files, and a model's own configuration
+    before what the job's says of the model.
 
     Raises ValueError, one line, for what cannot be read, is out of range or contradicts itself.
     """
@@ -165,6 +167,10 @@ def given_facts(settings: Sequence[str] = (), config: Path | None = None) -> Job
             raise ValueError(
                 f"{config}: holds no key that perfdoc knows, such as {', '.join(list(_JOB)[:6])}."
             )
+    name = ""
+    if model_config is not None:
+        unclear -= _MODEL.keys()
+        name = _take_model(values, sources, model_config)
     said: dict[str, str] = {}
     for word in settings:
         for part in word.replace(",", " ").split():
@@ -179,11 +185,31 @@ def given_facts(settings: Sequence[str] = (), config: Path | None = None) -> Job
                     else f". Keys: {', '.join((*_shown(_JOB), 'model', *_shown(_MODEL)))}."
                 )
                 raise ValueError(f"--set {part!r}: there is no key {key!r}{hint}")
-            name = _NAMES.get(key, key)
-            if (before := said.setdefault(name, value)) != value:
-                raise ValueError(f"--set {part}: {name} is given before as {before}; give it once.")
-            _take(values, sources, name, key, value, "--set")
-    return replace(_facts(values, sources, unclear), left_out=left_out)
+            field = _NAMES.get(key, key)
+            if (before := said.setdefault(field, value)) != value:
+                raise ValueError(f"--set {part}: {field} is given before as {before}; give it once.")
+            _take(values, sources, field, key, value, "--set")
+    if model_config is not None and "model" in said:
+        raise ValueError(
+            f"--set model={said['model']}: --model-config gives the model too; give one of them."
+        )
+    if model_config is not None and "vocabulary" not in values:
+        raise ValueError(
+            f"--model-config {model_config}: does not say the vocabulary; add --set vocab_size=…"
+        )
+    return replace(_facts(values, sources, unclear, name), left_out=left_out)
+
+
+def _take_model(values: dict[str, Any], sources: dict[str, str], path: Path) -> str:
+    """The shape that a model's own configuration says, in place of any other; its name."""
+    found = read_model_config(path)
+    for name in ("model", *_MODEL):
+        values.pop(name, None)
+        sources.pop(name, None)
+    for name, value in found.fields.items():
+        values[name] = value if isinstance(value, bool) else _MODEL[name][0](value)
+        sources[name] = found.source
+    return found.name
 
 
 def _shown(table: Mapping[str, tuple[Any, tuple[str, ...]]]) -> Iterator[str]:
@@ -240,21 +266,7 @@ def _take(
 
 def _of_file(path: Path) -> Iterable[tuple[str, Any]]:
     """Every key of a file with its value, nested ones by their last name."""
-    try:
-        if path.stat().st_size > MAX_CONFIG_BYTES:
-            raise ValueError(
-                f"{path}: is larger than {MAX_CONFIG_BYTES >> 20} MiB; give a configuration file."
-            )
-        document = yaml.load(path.read_bytes(), Loader=PlainLoader)
-    except OSError as error:
-        raise ValueError(f"{path}: cannot be read: {error.strerror}. Check the path.") from error
-    except UnfitError as error:
-        line = f"line {error.problem_mark.line + 1} " if error.problem_mark is not None else ""
-        raise ValueError(f"{path}: {line}{error.problem}. Give a configuration file.") from error
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        raise ValueError(f"{path}: is neither YAML nor JSON. Give a configuration file.") from error
-    if not isinstance(document, Mapping):
-        raise ValueError(f"{path}: holds no keys. Give a configuration file.")
+    document = read_document(path)
     todo: list[Any] = [document]
     seen: set[int] = set()
     while todo:  # by identity, because anchors may make a file of a few bytes endless
@@ -268,7 +280,9 @@ def _of_file(path: Path) -> Iterable[tuple[str, Any]]:
                 todo.append(value)
 
 
-def _facts(values: dict[str, Any], sources: dict[str, str], unclear: frozenset[str]) -> JobFacts:
+def _facts(
+    values: dict[str, Any], sources: dict[str, str], unclear: frozenset[str], name: str = ""
+) -> JobFacts:
     job = {name: values[name] for name in _JOB if name in values}
     job |= derived_sizes(job)
     model = {name: values[name] for name in _MODEL if name in values}
@@ -277,7 +291,7 @@ def _facts(values: dict[str, Any], sources: dict[str, str], unclear: frozenset[s
     unclear &= _MODEL.keys() - model.keys()
     if shape is None and not unclear and all(name in model for name in _SHAPE_NEEDS):
         model.setdefault("kv_channels", model["hidden_size"] // model["attention_heads"])
-        shape = ModelShape(name="", sequence_length=0, **model)
+        shape = ModelShape(name=name, sequence_length=0, **model)
     elif shape is not None:
         shape = msgspec.structs.replace(shape, **model)
     elif model:

@@ -15,7 +15,8 @@ from typing import Any
 
 from perfdoc.profiling.distributed.groups import ProcessGroup
 from perfdoc.profiling.errors import CaptureError
-from perfdoc.profiling.manifest import Manifest, ModelShape, read_manifest
+from perfdoc.profiling.manifest import Manifest, ModelShape, PeakKind, read_manifest
+from perfdoc.profiling.measured import MeasuredCeilings
 from perfdoc.traces.errors import TraceError
 
 _FACTORS = ("dp", "tp", "cp", "pp")
@@ -75,6 +76,7 @@ _FOLLOWS_FROM: Mapping[str, frozenset[str]] = MappingProxyType(
         "flops_convention": _BATCH | {"flops_per_step"},
         "peak_flops_per_second": frozenset({"dtype"}),
         "peak_source": frozenset({"dtype", "peak_flops_per_second"}),
+        "peak_kind": frozenset({"dtype", "peak_flops_per_second"}),
         "dp": _SIZES,
         "micro_batches": _SIZES | {"dp", "global_batch_sequences", "micro_batch_sequences"},
     }
@@ -112,8 +114,12 @@ class JobFacts:
     """Model FLOPs of one step over all ranks."""
     flops_convention: str | None = None
     peak_flops_per_second: float | None = None
-    """Dense peak of one device in `dtype`."""
+    """Peak of one device in `dtype`."""
     peak_source: str | None = None
+    peak_kind: PeakKind | None = None
+    """Of a peak that run.json says."""
+    measured_ceilings: MeasuredCeilings | None = None
+    """What `perfdoc run` measured before training."""
     torch_version: str | None = None
     """PyTorch's, with what its builder put behind it: `2.7.1+cu128`."""
     nccl_version: str | None = None
@@ -200,6 +206,8 @@ def facts_of_manifest(manifest: Manifest, run_directory: Path | None = None) -> 
         "flops_convention": manifest.flops.convention,
         "peak_flops_per_second": manifest.hardware.peak_flops_per_second,
         "peak_source": manifest.hardware.peak_source or None,
+        "peak_kind": manifest.hardware.peak_kind,
+        "measured_ceilings": manifest.hardware.measured,
         "torch_version": manifest.versions.get("torch"),
         "nccl_version": manifest.versions.get("nccl"),
         "groups": layout.groups,

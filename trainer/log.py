@@ -73,7 +73,7 @@ class Terminal:
             self._advance(record.step, last)
         if print_line:
             norm = "-" if record.gradient_norm is None else f"{record.gradient_norm:.3f}"
-            share = "" if mfu is None else f"  MFU {100 * mfu:.1f} %"
+            share = "" if mfu is None else f"  {_in_words(mfu)}"
             rate = record.tokens / (record.duration_ns * 1e-9)
             loss = "-" if record.loss is None else f"{record.loss:.4f}"
             self.line(
@@ -104,3 +104,8 @@ class Terminal:
             self._task = self._bar.add_task("training", total=last)
             self._bar.start()
         self._bar.update(self._task, completed=step)
+
+
+def _in_words(mfu: float) -> str:
+    """Of a share above 1 no figure: the peak that was measured is too low, or the FLOPs are wrong."""
+    return f"MFU {100 * mfu:.1f} %" if mfu <= 1 else "MFU above 100 %: the peak or the FLOPs are wrong"

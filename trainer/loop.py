@@ -14,15 +14,16 @@ import torch
 import torch.distributed as dist
 
 from perfdoc.profiling.distributed import collectives
-from perfdoc.profiling.flops import peak_flops
 from perfdoc.profiling.logs import StepRecord
+from perfdoc.profiling.measured import MeasuredCeilings
 from perfdoc.profiling.session import Session
 from perfdoc.trainer import backward_ranges, checkpoint, checkpoint_folder, ranges
 from perfdoc.trainer.adapt import cuda_available
+from perfdoc.trainer.ceiling import Peak, peak_here
 from perfdoc.trainer.config.schema import Config, TrainingConfig
 from perfdoc.trainer.data import Corpus, batches, build_corpus
 from perfdoc.trainer.end import StopRequest
-from perfdoc.trainer.flops import flops_per_step, mfu, training_dtype
+from perfdoc.trainer.flops import flops_per_step, mfu
 from perfdoc.trainer.instrument import Instrument
 from perfdoc.trainer.layout import Layout
 from perfdoc.trainer.log import EvalRecord, RunLog
@@ -45,8 +46,10 @@ class Run:
     padded_vocab: int
     flops: int
     """Of one step, over all ranks."""
-    peak: float | None
-    """Dense peak of one device in bf16; None where it is not known."""
+    peak: Peak
+    """What MFU is a share of."""
+    measured: MeasuredCeilings | None = None
+    """What this rank's device was measured to reach before the run."""
     finished: int = 0
     """Steps done."""
     records: list[StepRecord] = field(default_factory=list)
@@ -55,8 +58,10 @@ class Run:
     """Through what the profiled ranks emitted ranges; "" where nothing was profiled, or not yet."""
 
 
-def build(config: Config, layout: Layout) -> Run:
+def build(config: Config, layout: Layout, measured: MeasuredCeilings | None = None) -> Run:
     """Data, model and optimizer on this rank, resumed if the configuration says so.
+
+    measured: what the rank's device reaches, for MFU where no data sheet says it.
 
     Raises ValueError for data or a checkpoint that cannot be used.
     """
@@ -65,7 +70,6 @@ def build(config: Config, layout: Layout) -> Run:
     corpus = build_corpus(config, tokenizer)
     model = build_model(config, layout, vocab)
     optimizer = build_optimizer(config, model)
-    device = torch.cuda.get_device_name() if cuda_available() else None
     run = Run(
         config=config,
         layout=layout,
@@ -76,7 +80,8 @@ def build(config: Config, layout: Layout) -> Run:
         instrument=Instrument(model),
         padded_vocab=vocab,
         flops=flops_per_step(config, vocab),
-        peak=peak_flops(device, training_dtype(config)),
+        peak=peak_here(config, measured),
+        measured=measured,
     )
     connect(config, model, optimizer)
     with ranges.span(ranges.CHECKPOINT_LOAD):
@@ -114,7 +119,7 @@ def train(run: Run, log: RunLog, stop: StopRequest | None = None, session: Sessi
         while run.finished < training.train_iters and not run.stopped_by_signal:
             record = _step(run, data, stop, session)
             due = run.finished % training.log_interval == 0 or run.finished in (1, training.train_iters)
-            share = mfu(run.flops, record.duration_ns, run.layout.world_size, run.peak)
+            share = mfu(run.flops, record.duration_ns, run.layout.world_size, run.peak.value)
             log.step(record, training.train_iters, mfu=share, print_line=due)
             if training.eval_interval and run.finished % training.eval_interval == 0:
                 log.evaluation(_evaluate(run))

@@ -55,6 +55,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--profile-start", type=int, help="first profiled step")
     parser.add_argument("--profile-steps", type=int, help="number of profiled steps")
     parser.add_argument("--profile-ranks", type=int, nargs="*", help="profiled ranks; all if not given")
+    parser.add_argument("--ceilings", type=Path, help="what this machine's devices were measured to reach")
     parser.add_argument("overrides", nargs="*", help="key=value")
     given = parser.parse_intermixed_args(arguments)
     try:
@@ -74,7 +75,8 @@ def main(arguments: list[str] | None = None) -> int:
     from perfdoc.trainer.rank import Profiling, run_rank
 
     reason = given.profiler_reason or ("asked for" if given.profiler != "none" else "not asked for")
-    return run_rank(resolved, given.out, Profiling(profiler=given.profiler, reason=reason, window=window))
+    profiling = Profiling(profiler=given.profiler, reason=reason, window=window)
+    return run_rank(resolved, given.out, profiling, given.ceilings)
 
 
 def end_with_launcher(launch: LaunchFolder) -> None:

@@ -50,10 +50,10 @@ def describe(resolved: ResolvedConfig, run: Run, profile: manifest.Profile) -> m
             cpu_count=environment.cpu_count(),
             memory_bytes=environment.memory_bytes(),
             gpus=tuple(gpu for gpu in gpus if gpu is not None),
-            peak_flops_per_second=run.peak,
-            peak_source=""
-            if run.peak is None
-            else f"dense {training_dtype(config)} peak of the GPU by its name",
+            peak_flops_per_second=run.peak.value,
+            peak_source=run.peak.source,
+            peak_kind=run.peak.kind,
+            measured=run.measured,
         ),
         versions=environment.versions(),
         environment=environment.knob_variables(),

@@ -34,8 +34,13 @@ class Profiling:
     window: ProfileWindow
 
 
-def run_rank(resolved: ResolvedConfig, out: Path | None, profiling: Profiling) -> int:
-    """Plan, build, train, save; returns the exit code. A failure ends the process with one line."""
+def run_rank(
+    resolved: ResolvedConfig, out: Path | None, profiling: Profiling, ceilings: Path | None = None
+) -> int:
+    """Plan, build, train, save; returns the exit code. A failure ends the process with one line.
+
+    ceilings: a file of what this machine's devices were measured to reach.
+    """
     from perfdoc.trainer import adapt, session
 
     rank = session.rank()
@@ -51,6 +56,7 @@ def run_rank(resolved: ResolvedConfig, out: Path | None, profiling: Profiling) -
 
         layout = plan(resolved.config, session.world_size(), "cuda" if adapt.cuda_available() else "cpu")
         adapt.prepare()
+        from perfdoc.trainer.ceiling import read_measured
         from perfdoc.trainer.end import StopRequest
         from perfdoc.trainer.log import RunLog
         from perfdoc.trainer.loop import build, train
@@ -63,7 +69,7 @@ def run_rank(resolved: ResolvedConfig, out: Path | None, profiling: Profiling) -
         _claim_checkpoints(resolved.config.checkpoint, out)
         log = RunLog(directory, rank)
         session.start_layout(resolved.config, layout)
-        run = build(resolved.config, layout)
+        run = build(resolved.config, layout, read_measured(ceilings))
         for name in _passed_over(resolved.config.checkpoint):
             log.say(f"{name} is not complete, so the run goes on from step {run.finished}")
         _write_manifest(directory, resolved, run, profiling)

@@ -20,7 +20,8 @@ from perfdoc.analyzers.kernels.part_names import PARTS as MODEL_PARTS
 from perfdoc.analyzers.kernels.part_names import Phase
 from perfdoc.analyzers.kernels.totals import sum_by
 from perfdoc.analyzers.work.kernels import KernelWork, kernel_work
-from perfdoc.results.ceilings import Ceilings, ceilings_of
+from perfdoc.analyzers.base.ceilings import ceilings_of
+from perfdoc.results.ceilings import Ceilings
 from perfdoc.results.efficiency import ClassEfficiency, KernelEfficiency
 from perfdoc.results.kernels import PHASES
 from perfdoc.traces.table import Bool

@@ -1,7 +1,9 @@
 """Model FLOPs utilisation over the steps of the window, and the way down to it from 100 %.
 
-MFU = model FLOPs of a step / (step time x GPUs x dense peak of the training dtype). The step time is the
-windows' mean over steps and ranks, so that the loss from 100 % is a sum of ledger leaves, to the nanosecond.
+MFU = model FLOPs of a step / (step time x GPUs x peak of the training dtype). The peak is the data sheet's
+dense one where that is known, else the one measured on the device, and the result says which. The step time
+is the windows' mean over steps and ranks, so that the loss from 100 % is a sum of ledger leaves, to the
+nanosecond.
 """
 
 from __future__ import annotations
@@ -12,7 +14,9 @@ from dataclasses import dataclass
 
 import msgspec
 
-from perfdoc.profiling.flops import CONVENTION, flops_per_token, peak_flops
+from perfdoc.analyzers.base.ceilings import CPU, ceilings_of
+from perfdoc.profiling.flops import CONVENTION, flops_per_token
+from perfdoc.results.ceilings import CeilingSource
 from perfdoc.results.efficiency import NO_EFFICIENCY, KernelEfficiency
 from perfdoc.results.figures import duration
 from perfdoc.results.headline import Mfu, WaterfallBar
@@ -38,6 +42,8 @@ class _Known:
     value: float | None
     text: str
     remedy: str = ""
+    kind: CeilingSource | None = None
+    """Of a peak."""
 
 
 def measure_mfu(
@@ -73,12 +79,7 @@ def measure_mfu(
         ideal_ns = _ideal_ns(steps, flops, gpus, peak)
         compute_ns = sum(r.ledger.compute for r in ranks)
         if not 0 < ideal_ns <= compute_ns:
-            reason = (
-                f"the model's FLOPs would take {duration(round(ideal_ns / steps))} of a step at the peak, "
-                f"the GPU computed for {duration(round(compute_ns / steps))}: model, batch, GPUs or dtype "
-                "are wrong"
-            )
-            remedy = "Check what was given with --set and --config, or what run.json says."
+            reason, remedy = _beyond(peak, round(ideal_ns / steps), round(compute_ns / steps))
         else:
             waterfall = _waterfall(ranks, ideal_ns, total_ns, _lost(efficiency, facts, compute_ns))
             value = ideal_ns / total_ns
@@ -96,7 +97,25 @@ def measure_mfu(
         dtype=facts.dtype,
         convention=_convention(facts) if flops.value is not None else None,
         waterfall=waterfall,
+        peak_kind=peak.kind,
     )
+
+
+def _beyond(peak: _Known, ideal_ns: int, compute_ns: int) -> tuple[str, str]:
+    """Reason and remedy where a step's FLOPs would take longer at the peak than everything computed took."""
+    measured = peak.kind == "measured"
+    wrong = (
+        "the measured peak is too low, or model or batch are wrong"
+        if measured
+        else ("model, batch, GPUs or dtype are wrong")
+    )
+    reason = (
+        f"the model's FLOPs would take {duration(ideal_ns)} of a step at the peak, "
+        f"the device computed for {duration(compute_ns)}: {wrong}"
+    )
+    if measured:
+        return reason, "Measure again while nothing else runs, and train again: perfdoc peak --again."
+    return reason, "Check what was given with --set and --config, or what run.json says."
 
 
 def _convention(facts: JobFacts) -> str:
@@ -153,13 +172,19 @@ def _gpus(ranks: Sequence[MfuRank], facts: JobFacts, world_size: int | None, com
 
 
 def _peak(ranks: Sequence[MfuRank], facts: JobFacts) -> _Known:
+    """The peak of one device, or why it is not known."""
     if facts.peak_flops_per_second is not None:
         source = facts.peak_source or facts.sources.get("peak_flops_per_second", "")
-        return _Known(value=facts.peak_flops_per_second, text=source)
+        kind = facts.peak_kind or "given"
+        return _Known(value=facts.peak_flops_per_second, text=source, kind=kind)
     names = {r.gpu_name for r in ranks}
     remedy = "Give the dense peak of one device in teraflop/s: --set peak_tflops=989."
-    if names == {"CPU"}:
-        return _Known(value=None, text="the peak of a CPU is unknown", remedy=remedy)
+    if names == {CPU} and facts.measured_ceilings is None:
+        return _Known(
+            value=None,
+            text="the peak of a CPU is unknown: none was measured before the run",
+            remedy="Let perfdoc run measure it (without --no-peak), or give one: --set peak_tflops=0.1.",
+        )
     if len(names) != 1 or None in names:
         return _Known(value=None, text="the captures do not name one GPU for all ranks", remedy=remedy)
     if facts.dtype is None:
@@ -169,10 +194,17 @@ def _peak(ranks: Sequence[MfuRank], facts: JobFacts) -> _Known:
             remedy="Give it: --set dtype=bf16 (or fp8).",
         )
     (name,) = names
-    peak = peak_flops(name, facts.dtype)
-    if peak is None:
+    known = ceilings_of(facts, name).flops
+    if facts.dtype == "fp32" and "tf32" in known:
+        return _Known(
+            value=None,
+            text=f"fp32 GEMMs of {name} run on CUDA cores or, as TF32, on tensor cores: which is not known",
+            remedy="Give the peak of the one that ran, in teraflop/s: --set peak_tflops=67.",
+        )
+    if facts.dtype not in known:
         return _Known(value=None, text=f"no {facts.dtype} peak is listed for {name}", remedy=remedy)
-    return _Known(value=peak, text=f"dense {facts.dtype} peak of {name}")
+    peak = known[facts.dtype]
+    return _Known(value=peak.value, text=peak.text, kind=peak.source)
 
 
 def _lost(efficiency: KernelEfficiency, facts: JobFacts, compute_ns: int) -> dict[str, int]:

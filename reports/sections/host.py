@@ -7,14 +7,7 @@ from functools import partial
 from statistics import median_low
 
 from perfdoc.reports.sections.host_calls import costly_calls
-from perfdoc.reports.sections.over_ranks import (
-    Total,
-    devices_of,
-    frac,
-    total_of,
-    windows_ns,
-    worst_of,
-)
+from perfdoc.reports.sections.over_ranks import Total, devices_of, frac, total_of, windows_ns, worst_of
 from perfdoc.reports.sections.section import Cell, Grid, Section, share, time, word
 from perfdoc.results import Diagnosis, Rank, figures
 from perfdoc.results.host import HostPauses, HostSplit

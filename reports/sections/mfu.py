@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from perfdoc.reports.devices import device_word
 from perfdoc.reports.leaves import LABELS, leaf_tenths
 from perfdoc.reports.sections.efficiency import CAUSE_WORDS
 from perfdoc.reports.sections.section import Grid, Section, time, word
@@ -36,8 +37,8 @@ def build(diagnosis: Diagnosis) -> Section | None:
         title="MFU waterfall",
         sentences=[
             f"{mfu.flops_per_step or 0:,} FLOPs per step ({prose(mfu.flops_source, 100)}) over "
-            f"{figures.plural(mfu.gpus or 0, 'GPU')} of "
-            f"{(mfu.peak_flops or 0) / 1e12:,.0f} TFLOP/s ({prose(mfu.peak_source, 100)}) in "
+            f"{figures.plural(mfu.gpus or 0, device_word(diagnosis.ranks))} of "
+            f"{figures.flops(mfu.peak_flops)}FLOP/s ({prose(mfu.peak_source, 200)}) in "
             f"{figures.duration(mfu.step_time_ns)}, the mean over steps and ranks."
         ],
         grids=[Grid(head=["where it goes", "share", "all ranks and steps"], align="lrr", rows=rows)],

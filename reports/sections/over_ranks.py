@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from perfdoc.reports.devices import on_host
 from perfdoc.results import Rank, figures
 from perfdoc.results.names import shorten
 
@@ -17,11 +18,6 @@ def windows_ns(ranks: Iterable[Rank]) -> int:
 def frac(part: int, whole: int) -> float | None:
     """part / whole; None of nothing."""
     return part / whole if whole > 0 else None
-
-
-def on_host(rank: Rank) -> bool:
-    """Whether it trains on the CPU."""
-    return rank.gpu.name == "CPU"
 
 
 def devices_of(ranks: Iterable[Rank]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from perfdoc.reports.advice import MINUS, rough
-from perfdoc.reports.sections.over_ranks import on_host
+from perfdoc.reports.devices import on_host
 from perfdoc.reports.sections.section import Cell, Grid, Section, name, share, time, word
 from perfdoc.results import Diagnosis, Replay, ReplayAnalysis, figures
 from perfdoc.results.names import shorten

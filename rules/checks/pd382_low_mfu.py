@@ -22,7 +22,11 @@ from perfdoc.rules.facts.work_queues import wanted as wanted_queues
 
 def _no_mfu(case: Case) -> Missing | None:
     mfu = case.job.mfu
-    return skipped(f"MFU is not known: {mfu.reason}") if mfu.value is None else None
+    if mfu.value is None:
+        return skipped(f"MFU is not known: {mfu.reason}")
+    if mfu.peak_kind == "measured":
+        return skipped("MFU is of a measured peak, which guides' figures are not: --set peak_tflops=…")
+    return None
 
 
 META = Meta(

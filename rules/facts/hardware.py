@@ -2,40 +2,11 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
-from typing import Literal
+from perfdoc.profiling.gpus import GpuFamily, gpu_family
 
-Architecture = Literal["ampere", "ada", "hopper", "blackwell"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Gpu:
-    """One GPU model."""
-
-    architecture: Architecture
-    nvlink_domain: int | None
-    """GPUs of an NVLink domain in the usual server; None if servers differ (bridges, partly filled racks).
-    1: no NVLink."""
-    grace: bool = False
-    """Whether its CPU is a Grace, over NVLink-C2C."""
-
-    @property
-    def fp8(self) -> bool:
-        """Whether its tensor cores support FP8."""
-        return self.architecture != "ampere"
-
-    @property
-    def nvls(self) -> bool:
-        """Whether NVLink switches can reduce (NVLS): from Hopper on, where there is NVLink."""
-        return self.architecture in ("hopper", "blackwell") and self.nvlink_domain != 1
-
-    @property
-    def mxfp8(self) -> bool:
-        """Whether its tensor cores support block scaling by 32 (MXFP8)."""
-        return self.architecture == "blackwell"
-
-
+Gpu = GpuFamily
+_FORMER = ("volta", "turing")
+"""Rules were written for Ampere and later: of anything before, they know nothing."""
 _SERVER_GPUS_MAX = 8
 """A larger domain spans several servers, so the ranks per server do not bound it."""
 
@@ -54,30 +25,10 @@ def job_nvlink_domain(gpu: Gpu | None, ranks_per_server: object) -> int | None:
     return gpu.nvlink_domain
 
 
-_GPUS: tuple[tuple[str, Gpu], ...] = (
-    (r"A[18]00-SXM4?\b.*", Gpu(architecture="ampere", nvlink_domain=8)),
-    (r"A[18]00\b.*", Gpu(architecture="ampere", nvlink_domain=None)),
-    (r"GH200\b.*", Gpu(architecture="hopper", nvlink_domain=None, grace=True)),
-    (r"H[18]00([ -]SXM5?| 80GB HBM3)\b.*|H200( SXM)?( 141GB)?( HBM3e)?|H20\b.*",
-     Gpu(architecture="hopper", nvlink_domain=8)),
-    (r"H[12]00\b.*|H800\b.*", Gpu(architecture="hopper", nvlink_domain=None)),
-    (r"GB[23]00\b.*", Gpu(architecture="blackwell", nvlink_domain=72, grace=True)),
-    (r"B[23]00\b.*", Gpu(architecture="blackwell", nvlink_domain=8)),
-    (r"RTX PRO \d+ Blackwell\b.*|(GeForce )?RTX 50\d0\b.*", Gpu(architecture="blackwell", nvlink_domain=1)),
-    (r"L4\b.*|L40S?\b.*|(GeForce )?RTX 40\d0\b.*", Gpu(architecture="ada", nvlink_domain=1)),
-    (r"(GeForce )?RTX 30\d0\b.*", Gpu(architecture="ampere", nvlink_domain=None)),
-)  # fmt: skip
-"""First match wins. Sources: the vendors' sheets; domains as DGX, HGX and NVL72 systems are built."""
-_NAMES = [(re.compile(pattern, re.IGNORECASE), gpu) for pattern, gpu in _GPUS]
-_LONGEST_NAME = 100
-
-
 def gpu_of(name: str | None) -> Gpu | None:
     """`NVIDIA H100 80GB HBM3` is a Hopper with 8 GPUs per NVLink domain; None for an unknown name."""
-    if name is None or len(name) > _LONGEST_NAME:
-        return None
-    words = re.sub(r"^(NVIDIA|Tesla)\s+", "", " ".join(name.split()), flags=re.IGNORECASE)
-    return next((gpu for pattern, gpu in _NAMES if pattern.fullmatch(words)), None)
+    gpu = gpu_family(name)
+    return None if gpu is None or gpu.architecture in _FORMER else gpu
 
 
 GPUS_PER_NODE_X86, GPUS_PER_NODE_GRACE = 4, 2

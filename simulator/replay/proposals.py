@@ -11,7 +11,7 @@ import numpy as np
 
 from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.analyzers.kernel_class.classify import KernelClass
-from perfdoc.profiling.flops import peak_flops
+from perfdoc.profiling.gpus import peak_flops
 from perfdoc.simulator.engine import TaskKind
 from perfdoc.simulator.replay.edits import (
     Edit,

@@ -10,6 +10,7 @@ import pytest
 from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.analyzers.device.idle import IDLE_CAUSES
 from perfdoc.analyzers.ledger.mfu import MfuRank, measure_mfu
+from perfdoc.profiling.measured import MeasuredCeilings, Rate
 from perfdoc.results.headline import Mfu
 from perfdoc.results.ranks import ExposedComm, Idle, Ledger, Step, Window
 from perfdoc.traces.given_facts import given_facts
@@ -114,6 +115,55 @@ def test_an_unknown_factor_is_named(facts: JobFacts, gpu_name: str | None, word:
     assert (mfu.flops_source == "") == (mfu.flops_per_step is None)
     assert (mfu.gpus_source == "") == (mfu.gpus is None)
     assert (mfu.peak_source == "") == (mfu.peak_flops is None)
+
+
+MEASURED = MeasuredCeilings(
+    device="a CPU",
+    kind="cpu",
+    ranks=2,
+    threads=1,
+    flops={"fp32": Rate(best=200e12, spread_frac=0.0, repeats=3, what="GEMM of 8 x 8 x 8")},
+    memory={},
+    collectives={},
+    missing={},
+    versions={},
+    measured_utc="2026-11-23T09:00:00Z",
+)
+
+
+def test_ranks_on_a_cpu_are_held_against_what_was_measured() -> None:
+    """10^12 FLOPs over two ranks of 2 x 10^14 a second are 2.5 ms of a step of 10 ms: 25 %."""
+    facts = replace(FACTS, peak_flops_per_second=None, dtype="fp32", measured_ceilings=MEASURED)
+    mfu = measured([rank("CPU"), rank("CPU")], facts)
+    assert (mfu.value, mfu.peak_kind, mfu.peak_flops) == (0.25, "measured", 200e12)
+    assert "2 ranks at once" in mfu.peak_source
+    # In bf16 nothing was measured: no peak of another dtype stands in for it.
+    assert measured([rank("CPU")], replace(facts, dtype="bf16")).value is None
+
+
+def test_the_kind_of_peak_is_said() -> None:
+    assert measured([rank()], FACTS).peak_kind == "given"
+    by_name = replace(FACTS, peak_flops_per_second=None)
+    assert measured([rank()], by_name).peak_kind == "datasheet"
+    assert measured([rank("NVIDIA RTX A1000")], by_name).peak_kind is None
+
+
+def test_fp32_on_a_gpu_with_tf32_is_not_guessed() -> None:
+    mfu = measured([rank()], replace(FACTS, peak_flops_per_second=None, dtype="fp32"))
+    assert mfu.value is None
+    assert "TF32" in mfu.reason
+
+
+def test_a_measured_peak_that_is_too_low_is_measured_again() -> None:
+    """At 10^13 a second the FLOPs would take 50 ms of a step of 10."""
+    low = msgspec.structs.replace(
+        MEASURED, flops={"fp32": msgspec.structs.replace(MEASURED.flops["fp32"], best=1e13)}
+    )
+    facts = replace(FACTS, peak_flops_per_second=None, dtype="fp32", measured_ceilings=low)
+    mfu = measured([rank("CPU")], facts)
+    assert mfu.value is None
+    assert "measured peak is too low" in mfu.reason
+    assert "perfdoc peak --again" in mfu.remedy
 
 
 def test_windows_without_steps_have_no_step_time() -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from perfdoc.knobs.settings import read_configuration
 from perfdoc.profiling.errors import CaptureError
-from perfdoc.profiling.flops import peak_flops
+from perfdoc.profiling.gpus import gpu_model
 from perfdoc.simulator.forward.faults import FAULTS, parse_faults
 from perfdoc.simulator.forward.hardware import GPUS
 from perfdoc.simulator.forward.job import simulate
@@ -204,6 +204,9 @@ def test_every_fault_is_listed_and_documented(tmp_path: Path) -> None:
         assert f"`{name}" in page
 
 
-def test_peaks_are_those_of_the_table() -> None:
+def test_rates_are_those_of_the_table() -> None:
     for gpu in GPUS.values():
-        assert peak_flops(gpu.name) == gpu.dense_tflops * 1e12
+        model = gpu_model(gpu.name)
+        assert model is not None
+        assert (model.tflops["bf16"], model.memory_gbps) == (gpu.dense_tflops, gpu.memory_gbps)
+        assert model.sm_count == gpu.sm_count

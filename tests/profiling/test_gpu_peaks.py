@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+from pathlib import Path
 
-from perfdoc.profiling.flops import peak_flops
+import pytest
+import yaml
+
+from perfdoc.profiling import gpus
+from perfdoc.profiling.gpus import gpu_model, peak_flops
 
 
 @pytest.mark.parametrize(
@@ -25,21 +29,29 @@ from perfdoc.profiling.flops import peak_flops
         ("NVIDIA  H100 NVL ", 835),
         ("NVIDIA H200", 989),
         ("NVIDIA GH200 480GB", 989),
-        ("NVIDIA GH200 144G HBM3e", None),
+        ("NVIDIA GH200 144G HBM3e", 989),
         ("NVIDIA H20", 148),
         ("NVIDIA B200", 2250),
         ("NVIDIA B300 SXM6 AC", 2250),
         ("NVIDIA GB200", 2500),
         ("NVIDIA GB300", 2500),
+        ("NVIDIA H200 NVL", 835),
+        ("NVIDIA A10", 125),
+        ("NVIDIA L4", 121),
+        ("NVIDIA L40", 181),
         ("NVIDIA L40S", 362),
+        ("NVIDIA GeForce RTX 3090", 71),
+        ("NVIDIA GeForce RTX 5090", 209.5),
         ("NVIDIA GeForce RTX 4090", 165),
         ("NVIDIA RTX PRO 6000 Blackwell Server Edition", 504),
         # Other chips, and parts of chips.
+        ("NVIDIA GeForce RTX 5090 D", None),
+        ("NVIDIA GeForce RTX 3080", None),
+        ("NVIDIA A10G", None),
         ("NVIDIA GeForce RTX 4090 D", None),
         ("NVIDIA GeForce RTX 4090 Laptop GPU", None),
         ("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", None),
         ("NVIDIA H800 PCIe", None),
-        ("NVIDIA H200 NVL", None),
         ("NVIDIA H100 80GB HBM3 MIG 3g.40gb", None),
         ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", None),
         ("NVIDIA A100-40C", None),
@@ -47,18 +59,65 @@ from perfdoc.profiling.flops import peak_flops
         ("NVIDIA A100-SXM-64GB", None),
         ("NVIDIA A100 80GB PCIe (shared)", None),
         ("NVIDIA RTX A1000", None),
-        ("NVIDIA A10", None),
-        ("NVIDIA L40", None),
         ("AMD Instinct MI300X", None),
         ("CPU", None),
         ("", None),
         ("H100 " * 1_000_000, None),
     ],
 )
-def test_peak_of_a_name(name: str, bf16_tera: int | None) -> None:
+def test_peak_of_a_name(name: str, bf16_tera: float | None) -> None:
     expected = None if bf16_tera is None else bf16_tera * 1e12
     assert peak_flops(name) == expected
     assert peak_flops(name, "fp16") == expected
+
+
+def test_tensor_cores_of_volta_and_turing_multiply_fp16_alone() -> None:
+    for name, fp16 in (
+        ("Tesla V100-SXM2-32GB", 125e12),
+        ("Tesla V100-PCIE-16GB", 112e12),
+        ("Tesla T4", 65e12),
+    ):
+        assert (peak_flops(name, "fp16"), peak_flops(name, "bf16")) == (fp16, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "gbps", "sms"),
+    [
+        # The same chip with other memory, and on another board.
+        ("NVIDIA A100-SXM4-40GB", 1555, 108),
+        ("NVIDIA A100-SXM4-80GB", 2039, 108),
+        ("NVIDIA A100-PCIE-40GB", 1555, 108),
+        ("NVIDIA A100 80GB PCIe", 1935, 108),
+        ("NVIDIA A100", None, 108),
+        ("NVIDIA H100 80GB HBM3", 3350, 132),
+        ("NVIDIA H100 PCIe", 2000, 114),
+        ("NVIDIA H100 NVL", 3938, 132),
+        ("NVIDIA H200", 4800, 132),
+        ("NVIDIA GH200 480GB", 4000, 132),
+        ("NVIDIA H20", 4000, 78),
+        ("NVIDIA H20-3e", None, 78),
+        ("NVIDIA B200", 8000, 148),
+        ("NVIDIA L4", 300, 58),
+    ],
+)
+def test_memory_follows_the_whole_name(name: str, gbps: float | None, sms: int) -> None:
+    model = gpu_model(name)
+    assert model is not None
+    assert (model.memory_gbps, model.sm_count) == (gbps, sms)
+
+
+def test_every_entry_of_the_table_can_be_reached_and_is_plausible() -> None:
+    """Tensor cores are no slower than CUDA cores, fp8 twice as fast as bf16, fp16 as fast."""
+    table = yaml.safe_load((Path(gpus.__file__).with_name("gpus.yaml")).read_text(encoding="utf-8"))
+    patterns = [entry["names"] for entry in table["models"]]
+    assert len(patterns) == len(set(patterns)) > 40
+    for entry in table["models"]:
+        rates = entry["tflops"]
+        assert rates.get("bf16", rates["fp16"]) == rates["fp16"], entry
+        assert rates.get("tf32", rates["fp16"] / 2) == pytest.approx(rates["fp16"] / 2, rel=0.03), entry
+        assert rates.get("fp8", 2 * rates["fp16"]) == pytest.approx(2 * rates["fp16"], rel=0.03), entry
+        assert rates.get("fp32", 0) <= rates["fp16"], entry
+        assert 100 <= entry.get("memory_gbps", 1000) <= 10_000, entry
 
 
 def test_a_dtype_that_is_not_listed_has_no_peak() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from perfdoc.profiling.flops import flops_per_token as flops_of_shape
-from perfdoc.profiling.flops import peak_flops
+from perfdoc.profiling.gpus import peak_flops
 from perfdoc.trainer.config import resolve
 from perfdoc.trainer.config.schema import Config
 from perfdoc.trainer.flops import flops_per_step, mfu, model_shape

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from perfdoc.compare.verify.gain import follows, judge, of_pairs, of_two_runs
 from perfdoc.compare.verify.record import Measured, Predicted, RunTimes
-from perfdoc.compare.verify.rounds import CpuTimes, cpu_times, others_frac
 from perfdoc.compare.verify.words import track_record_text
+from perfdoc.profiling.cpu_times import CpuTimes, cpu_times, others_frac
 from tests.verify.planted import record
 
 REPLAY = Predicted(method="replay", low_ms=8.0, mid_ms=10.0, high_ms=12.0)

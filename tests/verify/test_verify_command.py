@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from perfdoc.cli.application import app
-from perfdoc.compare.verify.record import Record, encode, read_record, state_folder
+from perfdoc.compare.verify.record import Record, encode, read_record, records_folder
 from perfdoc.results import to_json
 from tests.command import perfdoc
 from tests.verify.planted import WORKERS, diagnosis_of, fires, record, replayed, run_directory, setting
@@ -234,7 +234,7 @@ def test_a_rules_track_record(tmp_path: Path, own_state: Path) -> None:
 
 
 def test_where_records_are_kept() -> None:
-    assert state_folder({"PERFDOC_STATE": "/s", "XDG_STATE_HOME": "/x"}) == Path("/s/verify")
-    assert state_folder({"XDG_STATE_HOME": "/x"}) == Path("/x/perfdoc/verify")
+    assert records_folder({"PERFDOC_STATE": "/s", "XDG_STATE_HOME": "/x"}) == Path("/s/verify")
+    assert records_folder({"XDG_STATE_HOME": "/x"}) == Path("/x/perfdoc/verify")
     by_default = Path.home() / ".local" / "state" / "perfdoc" / "verify"
-    assert state_folder({}) == state_folder({"XDG_STATE_HOME": "relative"}) == by_default
+    assert records_folder({}) == records_folder({"XDG_STATE_HOME": "relative"}) == by_default

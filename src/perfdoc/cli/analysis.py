@@ -65,6 +65,7 @@ class Options:
         comm_kernel: str | None = None,
         settings: Sequence[str] = (),
         config: Path | None = None,
+        model_config: Path | None = None,
         fail_on: str | None,
         jobs: int | None,
         force: bool,
@@ -82,6 +83,7 @@ class Options:
             comm_kernel=comm_kernel,
             settings=settings,
             config=config,
+            model_config=model_config,
             replay=replay,
         )
         try:

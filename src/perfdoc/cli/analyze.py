@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from perfdoc.cli.capture_options import CommKernel, DataRange, StepRange, Window
+from perfdoc.cli.capture_options import CommKernel, DataRange, ModelConfig, StepRange, Window
 from perfdoc.cli.messages import EXIT_FOUND, Debug, ReportFormat, fail, say
 
 BaselineOption = Annotated[
@@ -52,6 +52,7 @@ def analyze(
     config: Annotated[
         Path | None, typer.Option(help="A YAML or JSON file with such facts, such as the job's own.")
     ] = None,
+    model_config: ModelConfig = None,
     fail_on: Annotated[
         str | None, typer.Option(help="Exit with 1 if these rules fire: codes with commas, or any.")
     ] = None,
@@ -89,6 +90,7 @@ def analyze(
             comm_kernel=comm_kernel,
             settings=settings or [],
             config=config,
+            model_config=model_config,
             fail_on=fail_on,
             jobs=jobs,
             force=force,

@@ -23,6 +23,7 @@ from perfdoc.cli.knobs import knobs
 from perfdoc.cli.lint import lint
 from perfdoc.cli.messages import fail
 from perfdoc.cli.nsys import nsys_app
+from perfdoc.cli.peak import peak
 from perfdoc.cli.ranges import list_ranges
 from perfdoc.cli.redact import redact
 from perfdoc.cli.rules import explain, rules
@@ -50,7 +51,7 @@ def _version(value: bool) -> None:
         raise typer.Exit
 
 
-_LOAD_TORCH = frozenset({"doctor", "env", "run"})
+_LOAD_TORCH = frozenset({"doctor", "env", "peak", "run"})
 """Commands whose process, or one of whose processes, imports PyTorch. In a folder that is gone its libraries
 end the process with a message about themselves."""
 
@@ -76,6 +77,7 @@ app.command("ranges", short_help="List the names of the ranges in a capture, lon
 app.command()(rules)
 app.command(short_help="Show what a rule looks for, why, and the results of its advice.")(explain)
 app.command(short_help="Train the reference model with profiling on, and analyse it.")(run)
+app.command(short_help="Measure what this machine reaches: GEMMs, memory, collectives.")(peak)
 app.command(short_help="Search the configuration to run instead, and rank what it would take.")(tune)
 app.command(short_help="Explain what changed between two measurements of one job.")(diff)
 app.command(short_help="Write the timeline with ledger and causes, for ui.perfetto.dev.")(export)

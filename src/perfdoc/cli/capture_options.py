@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -26,6 +27,13 @@ DataRange = Annotated[
     str | None,
     typer.Option(
         "--data-range", help="Names of the ranges in which training waits for data (regular expression)."
+    ),
+]
+ModelConfig = Annotated[
+    Path | None,
+    typer.Option(
+        "--model-config",
+        help="The model's shape: a Hugging Face config.json, or a log or file of Megatron-LM's arguments.",
     ),
 ]
 CommKernel = Annotated[

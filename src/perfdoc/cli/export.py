@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from perfdoc.cli.capture_options import CommKernel, DataRange, StepRange, Window
+from perfdoc.cli.capture_options import CommKernel, DataRange, ModelConfig, StepRange, Window
 from perfdoc.cli.messages import Debug, fail, say
 
 
@@ -32,6 +32,7 @@ def export(
     config: Annotated[
         Path | None, typer.Option(help="A YAML or JSON file with such facts, such as the job's own.")
     ] = None,
+    model_config: ModelConfig = None,
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Files read at once to compare clocks; default: one per core.")
     ] = None,
@@ -52,6 +53,7 @@ def export(
                 comm_kernel=comm_kernel,
                 settings=settings or [],
                 config=config,
+                model_config=model_config,
                 jobs=jobs,
                 force=force,
             ),

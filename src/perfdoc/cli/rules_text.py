@@ -12,7 +12,7 @@ import msgspec
 
 from perfdoc.cli.streams import columns
 from perfdoc.compare.verify.gain import follows
-from perfdoc.compare.verify.record import given_records, of_rule, records_in, state_folder
+from perfdoc.compare.verify.record import given_records, of_rule, records_folder, records_in
 from perfdoc.compare.verify.words import track_record_text
 from perfdoc.rules.advice.entries import entries, title_of
 from perfdoc.rules.engine.needs import needs_in_words
@@ -58,7 +58,7 @@ def explain_rule(code: str, *, as_json: bool, records: Path | None = None) -> st
         raise ValueError(
             f"there is no rule {code}" + (f"; did you mean {near[0]}?" if near else ". See: perfdoc rules")
         )
-    own = state_folder()
+    own = records_folder()
     kept = [] if own is None else records_in(own)
     track = of_rule([*kept, *(given_records(records) if records else [])], meta.code)
     if as_json:

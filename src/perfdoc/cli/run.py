@@ -36,6 +36,12 @@ def run(
     profile_ranks: Annotated[
         str | None, typer.Option(help="Profiled ranks, such as 0 or 0,8; all if not given.")
     ] = None,
+    peak: Annotated[
+        bool,
+        typer.Option(
+            "--peak/--no-peak", help="Measure what this machine reaches, once, so that MFU is known."
+        ),
+    ] = True,
     dry_run: Annotated[bool, typer.Option(help="Print the command and stop.")] = False,
     debug: Debug = False,
 ) -> None:
@@ -55,11 +61,16 @@ def run(
             profile_ranks=profile_ranks,
             torchrun=torchrun,
             dry_run=dry_run,
+            peak=peak,
         )
         say(planned.choice.reason)
         if dry_run:
             sys.stdout.write(as_typed(planned.command) + "\n")
             return
+        if peak:
+            from perfdoc.run.ceilings import leave_ceilings
+
+            leave_ceilings(planned, say)
         say(as_typed(planned.command))
         ended = execute(planned, say, debug=debug)
     except RunError as error:

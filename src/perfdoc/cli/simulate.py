@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from perfdoc.cli.capture_options import ModelConfig
 from perfdoc.cli.messages import Debug, fail
 
 
@@ -15,6 +16,7 @@ def simulate(
     model: Annotated[
         str | None, typer.Argument(help="A published model's name, such as llama3-70b or mixtral-8x7b.")
     ] = None,
+    model_config: ModelConfig = None,
     layout: Annotated[
         str, typer.Option(help="Parallel layout and overlaps: tp=8,pp=4,vpp=2,dp=4,micro_batches=16,sp=on,…")
     ] = "dp=2",
@@ -43,11 +45,12 @@ def simulate(
         sys.stdout.write(fault_table())
         return
     try:
-        if model is None:
-            raise SimulateError("give a MODEL, such as llama3-8b.")
+        if (model is None) is (model_config is None):
+            raise SimulateError("give a MODEL, such as llama3-8b, or --model-config FILE.")
         run(
             Request(
                 model=model,
+                model_config=model_config,
                 layout=layout,
                 faults=fault or [],
                 gpu=gpu,

@@ -20,6 +20,7 @@ from perfdoc.simulator.forward.job import SimulatedJob, simulate
 from perfdoc.simulator.forward.layout import parse_layout
 from perfdoc.simulator.forward.work_bound import check_work
 from perfdoc.simulator.forward.writing import chosen_ranks, write_job
+from perfdoc.traces.given_facts import given_facts
 from perfdoc.traces.known_models import known_models
 
 T = TypeVar("T")
@@ -34,7 +35,9 @@ class SimulateError(ValueError):
 class Request:
     """What was asked for."""
 
-    model: str
+    model: str | None
+    model_config: Path | None
+    """A file in place of a name."""
     layout: str
     faults: Sequence[str]
     gpu: str
@@ -58,7 +61,7 @@ def fault_table() -> str:
 def run(request: Request) -> SimulatedJob:
     """Simulate and write. Raises SimulateError."""
     begin = time.monotonic()
-    shape, gpu = _model(request.model), _named(request.gpu, GPUS, "--gpu", "GPU")
+    shape, gpu = _model(request), _named(request.gpu, GPUS, "--gpu", "GPU")
     if not 1 <= request.steps <= STEPS_MAX:
         raise SimulateError(f"--steps {request.steps}: give 1 to {STEPS_MAX}.")
     out = request.output
@@ -95,8 +98,16 @@ def _progress(done: int, count: int) -> None:
     sys.stderr.write(f"\rperfdoc: wrote {done} of {count} captures" + ("\n" if done == count else ""))
 
 
-def _model(name: str) -> ModelShape:
-    return _named(name, known_models(), "MODEL", "model")
+def _model(request: Request) -> ModelShape:
+    if request.model_config is None:
+        return _named(request.model or "", known_models(), "MODEL", "model")
+    try:
+        shape = given_facts(model_config=request.model_config).model
+    except ValueError as error:
+        raise SimulateError(str(error)) from error
+    if shape is None:
+        raise SimulateError(f"--model-config {request.model_config}: does not say the whole shape.")
+    return shape
 
 
 def _named(name: str, table: Mapping[str, T], option: str, what: str) -> T:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from perfdoc.cli.capture_options import CommKernel, DataRange, StepRange, Window
+from perfdoc.cli.capture_options import CommKernel, DataRange, ModelConfig, StepRange, Window
 from perfdoc.cli.messages import (
     EXIT_INCONCLUSIVE,
     EXIT_STOPPED,
@@ -44,6 +44,7 @@ def tune(
         list[str] | None,
         typer.Option("--set", help="Facts that the captures do not hold: --set tp=8 pp=4 model=llama3-8b."),
     ] = None,
+    model_config: ModelConfig = None,
     fix: Annotated[
         list[str] | None, typer.Option(help="Keep a setting at a value: --fix tp=8; may be repeated.")
     ] = None,
@@ -127,6 +128,7 @@ def tune(
                 comm_kernel=comm_kernel,
                 settings=settings or [],
                 config=config,
+                model_config=model_config,
                 replay=False,
             ),
             config=config,

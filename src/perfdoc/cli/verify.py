@@ -179,9 +179,9 @@ def _print(record: Record, *, as_json: bool) -> None:
 
 def _keep(record: Record) -> None:
     """Among the user's records, for `perfdoc explain`. Where that cannot be, the record itself stands."""
-    from perfdoc.compare.verify.record import keep, state_folder
+    from perfdoc.compare.verify.record import keep, records_folder
 
-    folder = state_folder()
+    folder = records_folder()
     if folder is None:
         say("no folder for the record: set PERFDOC_STATE to one, and perfdoc explain shows it")
         return

@@ -50,6 +50,7 @@ def asked_work(
     comm_kernel: str | None = None,
     settings: Sequence[str] = (),
     config: Path | None = None,
+    model_config: Path | None = None,
     replay: bool = True,
 ) -> Work:
     """What a command line names, found and checked before any of it is read. Raises UserError."""
@@ -58,7 +59,7 @@ def asked_work(
     )
     paths, words = split_settings(paths)
     try:
-        given = facts_given([*settings, *words], config)
+        given = facts_given([*settings, *words], config, model_config)
         snapshots = snapshot_paths(paths)
         rest = [p for p in paths if Path(p) not in snapshots]
         captures = find_captures(rest) if rest or not snapshots else []
@@ -99,16 +100,16 @@ def asked_reading(
     return Reading(request=request, comm_kernel=pattern_of("--comm-kernel", comm_kernel))
 
 
-def facts_given(settings: Sequence[str], config: Path | None) -> JobFacts:
+def facts_given(settings: Sequence[str], config: Path | None, model_config: Path | None = None) -> JobFacts:
     """Facts of the words and the file. A file without facts is fine where it holds settings that rules read,
     as a script of flags does. Raises ValueError."""
     if config is None:
-        return given_facts(settings)
+        return given_facts(settings, None, model_config)
     from perfdoc.diagnose.job import holds_settings
 
-    said = given_facts(settings)  # what is wrong with the words is no fault of the file
+    said = given_facts(settings, None, model_config)  # what is wrong with the words is no fault of the file
     try:
-        return given_facts(settings, config)
+        return given_facts(settings, config, model_config)
     except ValueError:
         if not holds_settings(config):
             raise

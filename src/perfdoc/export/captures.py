@@ -45,6 +45,7 @@ class Request:
     comm_kernel: str | None = None
     settings: Sequence[str] = ()
     config: Path | None = None
+    model_config: Path | None = None
     jobs: int | None = None
     force: bool = False
 
@@ -89,7 +90,7 @@ def _asked(request: Request, words: Sequence[str]) -> tuple[Reading, JobFacts]:
             data_range=request.data_range,
             comm_kernel=request.comm_kernel,
         )
-        return reading, given_facts([*request.settings, *words], request.config)
+        return reading, given_facts([*request.settings, *words], request.config, request.model_config)
     except ValueError as error:  # UserError is one
         raise ExportError(str(error)) from error
 

@@ -80,14 +80,18 @@ class Perfdoc(recipe.Recipe):  # type: ignore[misc]
             "--set", nargs="+", metavar="KEY=VALUE", help="Facts of the job, such as tp=8 pp=4 dtype=bf16"
         )
         parser.add_recipe_argument("--config", metavar="FILE", help="A YAML or JSON file with such facts")
+        parser.add_recipe_argument(
+            "--model-config", metavar="FILE", help="A Hugging Face config.json or Megatron-LM's arguments"
+        )
         return parser
 
 
 def _options(arguments: Any) -> list[str]:
     config = arguments.config and os.path.abspath(arguments.config)  # noqa: PTH100
+    model = arguments.model_config and os.path.abspath(arguments.model_config)  # noqa: PTH100
     given = [("--window", arguments.window), ("--step-range", arguments.step_range)]
     given += [("--data-range", arguments.data_range), ("--comm-kernel", arguments.comm_kernel)]
-    given += [("--config", config)]
+    given += [("--config", config), ("--model-config", model)]
     given += [("--set", setting) for setting in arguments.set or ()]
     return [f"{option}={value}" for option, value in given if value is not None]
 

@@ -41,6 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     one.add_argument("--comm-kernel")
     one.add_argument("--set", action="append", default=[])
     one.add_argument("--config", type=Path)
+    one.add_argument("--model-config", type=Path)
     one.add_argument("report")
     all_ = steps.add_parser("reduce")
     all_.add_argument("--output", type=Path, required=True)
@@ -56,6 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 comm_kernel=given.comm_kernel,
                 settings=given.set,
                 config=given.config,
+                model_config=given.model_config,
             )
             sys.stdout.buffer.write(measure(work))
         elif given.step == "reduce":

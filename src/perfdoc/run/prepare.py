@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Literal
 
 from perfdoc.profiling.errors import CaptureError
+from perfdoc.profiling.marks import DeviceKind
 from perfdoc.profiling.nsys.collect import LOGS, UNFINISHED, reports_folder
 from perfdoc.profiling.nsys.command import nsys_per_rank
 from perfdoc.profiling.profiler_choice import ProfilerChoice, choose_profiler
@@ -30,6 +30,8 @@ NOT_INSTALLED = (
     "pip install 'perfdoc[train]'"
 )
 LAUNCHER = "perfdoc.trainer.launcher"
+CEILINGS = "ceilings.json"
+"""In the run directory: what this machine's devices were measured to reach."""
 
 
 class RunError(ValueError):
@@ -49,6 +51,9 @@ class Plan:
     """Whether other machines take part."""
     profiled_ranks: frozenset[int] | None
     """None for all."""
+    device: DeviceKind
+    ranks_here: int | None
+    """That this machine starts; None where torchrun counts its devices."""
 
 
 def prepare(
@@ -62,10 +67,12 @@ def prepare(
     profile_ranks: str | None,
     torchrun: Sequence[str],
     dry_run: bool,
+    peak: bool = False,
 ) -> Plan:
     """Check everything before any process starts, and make the run directory unless it is a dry run.
 
-    What of the profile is None is as the configuration says.
+    What of the profile is None is as the configuration says. peak: whether the trainer is to look for
+    `CEILINGS` in the run directory.
 
     Raises RunError.
     """
@@ -113,6 +120,11 @@ def prepare(
         program += ["--profile-ranks", *map(str, sorted(ranks))]
     # A dry run writes no resolved.json, and the line that it prints is to work all the same.
     program += ["--config", config, *overrides] if dry_run else ["--config", str(folder / "resolved.json")]
+    if peak and not dry_run:
+        program[2:2] = [
+            "--ceilings",
+            str(folder / CEILINGS),
+        ]  # before the overrides, which may follow options
     command = [*launcher, *program]
     if choice.nsys is not None:
         command = nsys_per_rank(
@@ -132,6 +144,8 @@ def prepare(
         config=resolved,
         several_nodes=given.several_nodes,
         profiled_ranks=ranks,
+        device=device,
+        ranks_here=read_torchrun(words).ranks_per_node,
     )
 
 
@@ -228,7 +242,7 @@ def _made(folder: Path, given: TorchrunArguments) -> RunDirectory:
     return run
 
 
-def _device() -> Literal["cpu", "cuda"]:
+def _device() -> DeviceKind:
     import torch
 
     return "cuda" if torch.cuda.is_available() else "cpu"

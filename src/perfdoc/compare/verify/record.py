@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
@@ -12,6 +11,7 @@ import msgspec
 
 from perfdoc.compare.facts import Facts
 from perfdoc.compare.stored import content_of, decoded
+from perfdoc.profiling.state_folder import state_folder
 from perfdoc.profiling.whole_file import write_all
 from perfdoc.traces import TraceError
 
@@ -160,19 +160,9 @@ MAX_RECORDS = 5_000
 """Of one folder; the newest by name count."""
 
 
-def state_folder(environment: Mapping[str, str] | None = None) -> Path | None:
-    """The user's own folder of records: `$PERFDOC_STATE/verify`, else the one of the desktop's convention
-    (`$XDG_STATE_HOME/perfdoc/verify`, by default below ~/.local/state). None without a home."""
-    given = os.environ if environment is None else environment
-    if own := given.get("PERFDOC_STATE"):
-        return Path(own) / "verify"
-    state = Path(given.get("XDG_STATE_HOME") or "")
-    if not state.is_absolute():  # as the convention wants it
-        try:
-            state = Path.home() / ".local" / "state"
-        except RuntimeError:
-            return None
-    return state / "perfdoc" / "verify"
+def records_folder(environment: Mapping[str, str] | None = None) -> Path | None:
+    """The user's own folder of records; None without a home."""
+    return state_folder("verify", environment)
 
 
 def keep(record: Record, folder: Path) -> Path:

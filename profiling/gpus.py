@@ -1,0 +1,111 @@
+"""What is known of a GPU by its name: the table gpus.yaml, read and checked once.
+
+A family is known by the beginning of a name, rates only by the whole of it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from typing import Literal, TypeVar
+
+import msgspec
+import yaml
+
+Architecture = Literal["volta", "turing", "ampere", "ada", "hopper", "blackwell"]
+Dtype = Literal["fp64", "fp32", "tf32", "bf16", "fp16", "fp8"]
+"""What a GEMM multiplies; tf32 is fp32 on tensor cores."""
+_FILE = Path(__file__).resolve().with_name("gpus.yaml")
+_LONGEST_NAME = 100
+_WITHOUT_FP8 = ("volta", "turing", "ampere")
+
+
+class GpuFamily(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What all chips of a name have in common."""
+
+    names: str
+    architecture: Architecture
+    nvlink_domain: int | None = None
+    """GPUs of an NVLink domain in the usual server; None if servers differ (bridges, partly filled racks).
+    1: no NVLink."""
+    grace: bool = False
+    """Whether its CPU is a Grace, over NVLink-C2C."""
+
+    @property
+    def fp8(self) -> bool:
+        """Whether its tensor cores support FP8."""
+        return self.architecture not in _WITHOUT_FP8
+
+    @property
+    def nvls(self) -> bool:
+        """Whether NVLink switches can reduce (NVLS): from Hopper on, where there is NVLink."""
+        return self.architecture in ("hopper", "blackwell") and self.nvlink_domain != 1
+
+    @property
+    def mxfp8(self) -> bool:
+        """Whether its tensor cores support block scaling by 32 (MXFP8)."""
+        return self.architecture == "blackwell"
+
+
+class GpuModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The rates of a whole chip, from its data sheet; what is not known is absent or None."""
+
+    names: str
+    tflops: dict[Dtype, float]
+    """Dense, accumulated in FP32; 10^12 a second."""
+    memory_gbps: float | None = None
+    """Memory bandwidth in 10^9 bytes a second."""
+    sm_count: int | None = None
+
+    def flops(self, dtype: str) -> float | None:
+        """FLOP/s of one dtype; None where it is not listed."""
+        return next((tera * 1e12 for name, tera in self.tflops.items() if name == dtype), None)
+
+
+class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    families: tuple[GpuFamily, ...]
+    models: tuple[GpuModel, ...]
+
+
+T = TypeVar("T", GpuFamily, GpuModel)
+
+
+@cache
+def _table() -> tuple[list[tuple[re.Pattern[str], GpuFamily]], list[tuple[re.Pattern[str], GpuModel]]]:
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    table = msgspec.convert(yaml.load(_FILE.read_text(encoding="utf-8"), Loader=loader), _Table)
+    return _compiled(table.families), _compiled(table.models)
+
+
+def _compiled(entries: Iterable[T]) -> list[tuple[re.Pattern[str], T]]:
+    return [(re.compile(entry.names, re.IGNORECASE), entry) for entry in entries]
+
+
+def _found(name: str | None, entries: list[tuple[re.Pattern[str], T]]) -> T | None:
+    if name is None or len(name) > _LONGEST_NAME:
+        return None
+    words = re.sub(r"^(NVIDIA|Tesla)\s+", "", " ".join(name.split()), flags=re.IGNORECASE)
+    return next((entry for pattern, entry in entries if pattern.fullmatch(words)), None)
+
+
+def gpu_family(name: str | None) -> GpuFamily | None:
+    """`NVIDIA H100 80GB HBM3` is a Hopper with 8 GPUs per NVLink domain; None for an unknown name."""
+    return _found(name, _table()[0])
+
+
+def gpu_model(name: str | None) -> GpuModel | None:
+    """`NVIDIA H100 80GB HBM3` has 132 SMs and 3350 GB/s; None for a CPU and for a name that is not known to
+    the last word."""
+    return _found(name, _table()[1])
+
+
+def peak_flops(gpu_name: str | None, dtype: str = "bf16") -> float | None:
+    """Dense peak of one GPU in FLOP/s; None for a name that `gpu_model` does not know and a dtype that is not
+    listed for it.
+
+    `NVIDIA H100 80GB HBM3` is an H100 of 989e12, `NVIDIA H100 PCIe` one of 756e12.
+    """
+    model = gpu_model(gpu_name)
+    return None if model is None else model.flops(dtype)

@@ -1,0 +1,43 @@
+"""What this process may use of the machine's CPUs, their caches and their memory."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+_QUOTA = Path("/sys/fs/cgroup/cpu.max")
+_LIMIT = Path("/sys/fs/cgroup/memory.max")
+_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+_UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+_USUAL_CACHE_BYTES = 32 << 20
+
+
+def usable_cpus(quota: Path = _QUOTA) -> float:
+    """Logical CPUs, or the share of them that a container's quota leaves: `150000 100000` are 1.5."""
+    cpus = float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    with contextlib.suppress(OSError, ValueError, ZeroDivisionError):
+        most, period = quota.read_text(encoding="ascii").split()
+        cpus = min(cpus, float(most) / float(period))  # `max` is no number: no quota
+    return max(cpus, 0.01)
+
+
+def last_cache_bytes(caches: Path = _CACHES) -> int:
+    """The largest cache of a CPU, as the system says; of a usual server where it says nothing."""
+    found = []
+    for path in caches.glob("index*/size"):
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            text = path.read_text(encoding="ascii").strip()
+            found.append(int(text[:-1]) * _UNITS[text[-1]])
+    return max(found, default=_USUAL_CACHE_BYTES)
+
+
+def usable_memory_bytes(limit: Path = _LIMIT) -> int:
+    """Memory that is free, or the share of it that a container may have."""
+    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    with contextlib.suppress(OSError, ValueError):
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        free = next((int(e.split()[1]) * 1024 for e in lines if e.startswith("MemAvailable:")), free)
+    with contextlib.suppress(OSError, ValueError):
+        free = min(free, int(limit.read_text(encoding="ascii")))  # `max` is no number: no limit
+    return free

@@ -1,0 +1,137 @@
+"""What was measured before, by device and software: `perfdoc peak` and `perfdoc run` measure once.
+
+A ceiling is the best that was ever seen: a new measurement under the same conditions raises what is stored
+and never lowers it, unless it is asked for to begin again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import msgspec
+
+from perfdoc.peak.cpus import usable_cpus
+from perfdoc.peak.measure import PeakError, Setting, measure
+from perfdoc.profiling.environment import cpu_name, versions
+from perfdoc.profiling.errors import CaptureError
+from perfdoc.profiling.measured import MeasuredCeilings, Rate
+from perfdoc.profiling.state_folder import state_folder
+from perfdoc.profiling.whole_file import whole_file
+
+METHOD = 1
+"""Raised where figures of an earlier method are not to be used any more."""
+MAX_BYTES = 1 << 20
+BUSY_FOR = timedelta(hours=1)
+"""What was measured on a busy machine counts for so long; then it is measured again."""
+_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY")
+
+
+def ceilings(
+    setting: Setting, *, again: bool = False, before: Callable[[], None] | None = None
+) -> tuple[MeasuredCeilings, bool]:
+    """What this machine reaches, and whether it was measured just now. again: forget what is stored. before:
+    called before a measurement begins.
+
+    Raises PeakError where it cannot be measured; a folder that cannot be written costs nothing but time.
+    """
+    path = stored_path(setting)
+    stored = None if path is None or again else read(path)
+    if stored is not None and (not stored.busy or _age(stored) < BUSY_FOR):
+        return stored, False
+    if before is not None:
+        before()
+    try:
+        found = measure(setting)
+    except PeakError:
+        if stored is None:
+            raise
+        return stored, False
+    if stored is not None:
+        found = better(stored, found)
+    if path is not None:
+        _write(path, found)
+    return found, True
+
+
+def stored_path(setting: Setting, folder: Path | None = None) -> Path | None:
+    """Where the figures of this machine, its software and so many ranks lie; None without a home."""
+    folder = folder or state_folder("peak")
+    if folder is None:
+        return None
+    conditions = msgspec.json.encode(conditions_of(setting), order="sorted")
+    name = f"{setting.kind}-{setting.ranks}-{hashlib.sha256(conditions).hexdigest()[:16]}.json"
+    return folder / name
+
+
+def conditions_of(setting: Setting) -> Mapping[str, object]:
+    """What the figures hold under: nothing else may differ where they are used again."""
+    environment = setting.environment()
+    known = versions()
+    found: dict[str, object] = {"method": METHOD, "kind": setting.kind, "ranks": setting.ranks}
+    found |= {name: known.get(name) for name in ("torch", "cuda", "cudnn", "nccl")}
+    if setting.kind == "cuda":
+        return found | {"devices": _gpus(), "visible": environment.get("CUDA_VISIBLE_DEVICES")}
+    found |= {"device": cpu_name(), "cpus": usable_cpus()}
+    return found | {name: environment.get(name) for name in _THREADS}
+
+
+def _gpus() -> str | None:
+    """Names, memory and driver as the driver's own program says them: this process takes no memory of a GPU
+    for it. None without the program."""
+    words = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=30, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout
+
+
+def read(path: Path) -> MeasuredCeilings | None:
+    """Stored figures; None where there are none that can be used, so that they are measured anew."""
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            return None
+        return msgspec.json.decode(path.read_bytes(), type=MeasuredCeilings)
+    except (OSError, msgspec.DecodeError, RecursionError):
+        return None
+
+
+def better(one: MeasuredCeilings, other: MeasuredCeilings) -> MeasuredCeilings:
+    """Of each figure the higher one. Not busy where one of both was not: then its figures hold."""
+
+    def most(a: dict[str, Rate], b: dict[str, Rate]) -> dict[str, Rate]:
+        return {name: max((d[name] for d in (a, b) if name in d), key=_best) for name in {**a, **b}}
+
+    flops, memory = most(one.flops, other.flops), most(one.memory, other.memory)
+    return msgspec.structs.replace(
+        other,
+        flops=flops,
+        memory=memory,
+        collectives=most(one.collectives, other.collectives),
+        missing={name: why for name, why in other.missing.items() if name not in {**flops, **memory}},
+        busy=other.busy if one.busy else (),
+    )
+
+
+def _best(rate: Rate) -> float:
+    return rate.best
+
+
+def _age(found: MeasuredCeilings) -> timedelta:
+    try:
+        then = datetime.fromisoformat(found.measured_utc)
+    except ValueError:
+        return timedelta.max
+    return abs(datetime.now(UTC) - (then if then.tzinfo else then.replace(tzinfo=UTC)))
+
+
+def _write(path: Path, found: MeasuredCeilings) -> None:
+    try:
+        with whole_file(path, replace=True) as part:
+            part.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
+    except (OSError, CaptureError):
+        return  # it is measured again next time

@@ -1,0 +1,131 @@
+"""What is measured once, by device and software, and when it is measured again."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from perfdoc.peak import store
+from perfdoc.peak.measure import PeakError, Setting
+from perfdoc.profiling.measured import MeasuredCeilings, Rate
+
+SETTING = Setting(kind="cpu", ranks=2)
+
+
+def found(best: float, *, busy: bool = False, age: timedelta = timedelta()) -> MeasuredCeilings:
+    when = datetime.now(UTC) - age
+    return MeasuredCeilings(
+        device="a CPU",
+        kind="cpu",
+        ranks=2,
+        threads=1,
+        flops={"fp32": Rate(best=best, spread_frac=0.0, repeats=3, what="GEMM of 8 x 8 x 8")},
+        memory={},
+        collectives={},
+        missing={},
+        busy=("other work",) if busy else (),
+        versions={},
+        measured_utc=when.strftime("%Y-%m-%dT%H:%M:%SZ"),
+    )
+
+
+@pytest.fixture
+def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[MeasuredCeilings]:
+    """What the next measurements find; empty: they fail."""
+    left: list[MeasuredCeilings] = []
+
+    def measure(setting: Setting) -> MeasuredCeilings:
+        if not left:
+            raise PeakError("nothing can be measured")
+        return left.pop(0)
+
+    monkeypatch.setenv("PERFDOC_STATE", str(tmp_path))
+    monkeypatch.setattr(store, "measure", measure)
+    return left
+
+
+def best(setting: Setting = SETTING, *, again: bool = False) -> tuple[float, bool]:
+    got, now = store.ceilings(setting, again=again)
+    return got.flops["fp32"].best, now
+
+
+def test_it_is_measured_once(measured: list[MeasuredCeilings]) -> None:
+    measured += [found(5e9)]
+    assert best() == (5e9, True)
+    assert best() == (5e9, False)
+
+
+def test_again_forgets_what_is_stored(measured: list[MeasuredCeilings]) -> None:
+    measured += [found(5e9), found(4e9)]
+    best()
+    assert best(again=True) == (4e9, True)
+    assert best() == (4e9, False)
+
+
+def test_other_conditions_are_measured_for_themselves(
+    measured: list[MeasuredCeilings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    measured += [found(5e9), found(9e9), found(7e9)]
+    best()
+    assert best(Setting(kind="cpu", ranks=1)) == (9e9, True)
+    # Several ranks have one thread each, as torchrun gives them, unless told otherwise.
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert best() == (5e9, False)
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    assert best() == (7e9, True)
+
+
+def test_a_busy_measurement_counts_for_an_hour_and_is_only_ever_raised(
+    measured: list[MeasuredCeilings],
+) -> None:
+    measured += [found(5e9, busy=True, age=timedelta(hours=2)), found(4e9, busy=True), found(3e9)]
+    assert best() == (5e9, True)
+    assert best() == (5e9, True), "measured again, and no better"
+    assert best() == (5e9, False), "measured a moment ago"
+    assert measured == [measured[0]]
+
+
+def test_a_quiet_measurement_ends_the_measuring(measured: list[MeasuredCeilings]) -> None:
+    old = timedelta(hours=2)
+    measured += [found(5e9, busy=True, age=old), found(6e9, age=old)]
+    best()
+    assert best() == (6e9, True)
+    assert best() == (6e9, False)
+
+
+def test_what_is_stored_stands_in_for_a_measurement_that_fails(measured: list[MeasuredCeilings]) -> None:
+    with pytest.raises(PeakError):
+        best()
+    measured += [found(5e9, busy=True, age=timedelta(hours=2))]
+    best()
+    assert best() == (5e9, False)
+
+
+def test_a_file_that_cannot_be_used_is_measured_anew(measured: list[MeasuredCeilings]) -> None:
+    path = store.stored_path(SETTING)
+    assert path is not None
+    path.parent.mkdir(parents=True)
+    good = msgspec.json.encode(found(1e9))
+    for content in (
+        b"{}",
+        b"[" * 100_000,
+        good.replace(b"1000000000.0", b"-1"),
+        b" " * (store.MAX_BYTES + 1) + good,
+    ):
+        path.write_bytes(content)
+        measured += [found(5e9)]
+        assert best() == (5e9, True), content[:20]
+
+
+def test_the_higher_figure_of_each_kind_counts() -> None:
+    one = msgspec.structs.replace(found(5e9, busy=True), missing={"bf16": "failed"})
+    other = found(4e9)
+    more = msgspec.structs.replace(other, flops={**other.flops, "bf16": other.flops["fp32"]}, busy=("x",))
+    both = store.better(one, more)
+    assert {d: r.best for d, r in both.flops.items()} == {"fp32": 5e9, "bf16": 4e9}
+    assert (both.missing, both.busy) == ({}, ("x",))
+    assert store.better(one, other).busy == ()

@@ -1,0 +1,1 @@
+"""A model's shape from the files that people have of it."""

@@ -1,0 +1,142 @@
+"""A model's shape from Megatron-LM's arguments: the listing in a log, or a file as a checkpoint keeps it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from perfdoc.traces.model_config.hugging_face import MissingError, width_of_head
+
+_LINE = re.compile(r"(?:^|[\s:\]|])([a-z][a-z0-9_]{1,60}) \.{3,60} (.{0,20000})$")
+_PADDED = re.compile(r"padded vocab \(size: \d{1,12}\).{0,80}new size: (\d{1,12})\)")
+_NONE = ("None", "none", "null", "")
+_TERM = re.compile(r"\[([01](?:\s*,\s*[01])*)\](?:\s*\*\s*(\d{1,5}))?")
+_LONGEST_LINE = 30_000
+_UNKNOWN = (
+    *("hybrid_override_pattern", "hybrid_layer_pattern", "is_hybrid_model", "linear_attention_type"),
+    *("linear_attention_freq", "experimental_attention_variant", "attention_output_gate"),
+    "heterogeneous_layers_config_path",
+)
+"""Set, these make layers of another kind than are counted."""
+
+
+def listed_arguments(text: str) -> dict[str, Any]:
+    """Every argument of a listing, `  num_layers ..... 32`, whatever its launcher wrote before it; of several
+    listings the last. Empty where there is none."""
+    found: dict[str, Any] = {}
+    for line in text.splitlines():
+        if len(line) > _LONGEST_LINE:
+            continue
+        if " ..." in line and (match := _LINE.search(line)) is not None:
+            found[match[1]] = match[2].strip()
+        elif "padded vocab" in line and (match := _PADDED.search(line)) is not None:
+            found["padded_vocab_size"] = match[1]
+    return found
+
+
+def arguments_in(document: Mapping[Any, Any]) -> Mapping[Any, Any] | None:
+    """Megatron's arguments in a file: on top, or below `args`, `model` or `model_config`."""
+    for found in (document, *(document.get(key) for key in ("args", "model", "model_config"))):
+        if isinstance(found, Mapping) and all(key in found for key in ("num_layers", "hidden_size")):
+            return found
+    return None
+
+
+def shape_fields(found: Mapping[Any, Any]) -> tuple[str, dict[str, Any], list[str]]:
+    """Name, fields of ModelShape without what is not there, and what a reader should know.
+
+    Raises MissingError.
+    """
+    if odd := [key for key in _UNKNOWN if _value(found, key) not in (None, False)]:
+        raise MissingError(f"{odd[0]} is set: layers of that kind are not counted")
+    layers, hidden = _whole(found, "num_layers"), _whole(found, "hidden_size")
+    heads = _whole(found, "num_attention_heads")
+    gated = bool(_value(found, "swiglu") or _value(found, "gated_linear_unit"))
+    ffn = _whole_or_none(found, "ffn_hidden_size") or 4 * hidden
+    grouped = _value(found, "group_query_attention")
+    groups = _whole_or_none(found, "num_query_groups") if grouped is not False else None
+    fields: dict[str, Any] = {
+        "layers": layers,
+        "hidden_size": hidden,
+        "ffn_hidden_size": ffn,
+        "attention_heads": heads,
+        "query_groups": groups or heads,
+        "kv_channels": _whole_or_none(found, "kv_channels") or width_of_head(hidden, heads),
+        "vocabulary": _whole_or_none(found, "padded_vocab_size") or _whole_or_none(found, "vocab_size"),
+        "gated_mlp": gated,
+        "mtp_layers": _whole_or_none(found, "mtp_num_layers"),
+    }
+    experts = _whole_or_none(found, "num_experts") or _whole_or_none(found, "num_moe_experts")
+    if experts is not None:
+        routed = _routed_layers(found, layers)
+        fields |= {
+            "experts": experts,
+            "experts_per_token": _whole_or_none(found, "moe_router_topk") or 2,
+            "expert_ffn_hidden_size": _whole_or_none(found, "moe_ffn_hidden_size") or ffn,
+            "shared_expert_ffn_hidden_size": _whole_or_none(found, "moe_shared_expert_intermediate_size"),
+            "expert_layers": None if routed == layers else routed,
+        }
+    if _value(found, "multi_latent_attention") is True:
+        fields |= {
+            "q_lora_rank": _whole_or_none(found, "q_lora_rank"),
+            "kv_lora_rank": _whole(found, "kv_lora_rank"),
+            "qk_head_dim": _whole(found, "qk_head_dim"),
+            "qk_rope_head_dim": _whole(found, "qk_pos_emb_head_dim"),
+            "v_head_dim": _whole(found, "v_head_dim"),
+        }
+    notes = []
+    if _value(found, "window_size") is not None:
+        notes.append("sliding windows counted as whole attention")
+    return "", {key: value for key, value in fields.items() if value is not None}, notes
+
+
+def _routed_layers(found: Mapping[Any, Any], layers: int) -> int:
+    """Layers with experts: every so many from the first on, or a list of 0 and 1."""
+    frequency = _value(found, "moe_layer_freq")
+    if isinstance(frequency, str):
+        frequency = _pattern(frequency)
+    if isinstance(frequency, list):
+        if len(frequency) != layers or any(entry not in (0, 1) for entry in frequency):
+            raise MissingError(f"moe_layer_freq does not list 0 or 1 for each of {layers:,} layers")
+        return sum(frequency)
+    return -(-layers // (frequency if isinstance(frequency, int) and frequency > 0 else 1))
+
+
+def _pattern(text: str) -> list[int]:
+    """`[0, 1, 1]`, or as an expression: `([0]*1+[1]*2)`."""
+    found: list[int] = []
+    for term in text.strip().removeprefix("(").removesuffix(")").split("+"):
+        match = _TERM.fullmatch(term.strip())
+        if match is None or len(found) > 100_000:
+            raise MissingError("moe_layer_freq is neither a number nor a list of 0 and 1")
+        found += [int(entry) for entry in match[1].split(",")] * int(match[2] or 1)
+    return found
+
+
+def _whole(found: Mapping[Any, Any], name: str) -> int:
+    value = _whole_or_none(found, name)
+    if value is None:
+        raise MissingError(f"does not say {name}")
+    return value
+
+
+def _whole_or_none(found: Mapping[Any, Any], name: str) -> int | None:
+    value = _value(found, name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 10**12:
+        raise MissingError(f"{name} is no whole number")
+    return value or None
+
+
+def _value(found: Mapping[Any, Any], name: str) -> Any:
+    """A listing's words are read as Python prints them."""
+    value = found.get(name)
+    if not isinstance(value, str):
+        return value
+    if value in _NONE:
+        return None
+    if value in ("True", "False"):
+        return value == "True"
+    return int(value) if re.fullmatch(r"-?\d{1,15}", value) else value
