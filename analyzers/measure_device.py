@@ -10,11 +10,11 @@ from perfdoc.analyzers.communication.table import communication_table
 from perfdoc.analyzers.contention.cost import norm_contention
 from perfdoc.analyzers.device.copy_times import CopyTime, copy_times
 from perfdoc.analyzers.device.view import DeviceView
+from perfdoc.analyzers.efficiency.device import device_efficiency
 from perfdoc.analyzers.host.activity import host_activity
 from perfdoc.analyzers.host.steps import HostSteps
 from perfdoc.analyzers.instances.device import Instance, device_instances
 from perfdoc.analyzers.instances.rough import NO_OUTLINE, Outline, outline
-from perfdoc.analyzers.efficiency.device import device_efficiency
 from perfdoc.analyzers.kernels.attributed import attributed_kernels
 from perfdoc.analyzers.kernels.parts import kernel_parts
 from perfdoc.analyzers.kernels.suspects import suspected_communication

@@ -42,8 +42,8 @@ class Loss:
 class WorkTime:
     """Time and work of some kernels; sums over ranks.
 
-    `time_ns` gives each nanosecond to one kernel, so that it sums to the ledger's compute. Rates are of kernels
-    whose work is known, by their own durations.
+    `time_ns` gives each nanosecond to one kernel, so that it sums to the ledger's compute. Rates are of
+    kernels whose work is known, by their own durations.
     """
 
     kernels: int
@@ -108,7 +108,7 @@ class OperatorEfficiency:
 
 @dataclass(frozen=True, kw_only=True)
 class KernelEfficiency(Measured):
-    """Compute of all ranks' windows: `compute_ns` is the ledger's, and at_peak_ns + unknown_ns + losses sum to
+    """Compute of all ranks' windows: `compute_ns` is the ledger's; at_peak_ns, unknown_ns and losses sum to
     it exactly."""
 
     compute_ns: int

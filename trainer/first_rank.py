@@ -12,8 +12,8 @@ from perfdoc.profiling.errors import CaptureError
 def problem_on_first_rank(action: Callable[[], None]) -> str:
     """Run on rank 0 while the others wait; a failure there is everybody's, so that nobody hangs.
 
-    Returns on every rank what went wrong, in one line; empty where nothing did. Other exceptions than OSError,
-    CaptureError and ValueError are defects and end rank 0.
+    Returns on every rank what went wrong, in one line; empty where nothing did. Exceptions other than
+    OSError, CaptureError and ValueError are defects and end rank 0.
     """
     problem = [""]
     if dist.get_rank() == 0:

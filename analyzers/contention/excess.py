@@ -25,9 +25,7 @@ class Excess:
 NO_EXCESS = Excess(row=np.empty(0, np.int64), ns=np.empty(0, np.int64))
 
 
-def excess_of(
-    samples: Samples, found: Compared, verdicts: Sequence[Mapping[int, Judged]]
-) -> Excess:
+def excess_of(samples: Samples, found: Compared, verdicts: Sequence[Mapping[int, Judged]]) -> Excess:
     """The runs' excesses over the median alone; those of a signature sum to its cost.
 
     Some runs beside communication are shorter than the median alone, which the cost counts: what is longer is

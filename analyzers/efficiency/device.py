@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 
+from perfdoc.analyzers.base.ceilings import ceilings_of
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.contention.excess import Excess
 from perfdoc.analyzers.device.view import DeviceView
@@ -20,14 +23,13 @@ from perfdoc.analyzers.kernels.part_names import PARTS as MODEL_PARTS
 from perfdoc.analyzers.kernels.part_names import Phase
 from perfdoc.analyzers.kernels.totals import sum_by
 from perfdoc.analyzers.work.kernels import KernelWork, kernel_work
-from perfdoc.analyzers.base.ceilings import ceilings_of
 from perfdoc.results.ceilings import Ceilings
 from perfdoc.results.efficiency import ClassEfficiency, KernelEfficiency
 from perfdoc.results.kernels import PHASES
 from perfdoc.traces.table import Bool
 
 MATRIX = ("gemm", "grouped_gemm", "attention", "convolution")
-"""Kinds of operators, and classes of kernels, whose FLOPs are held against a peak; memory bounds the others."""
+"""Kinds of operators, and classes of kernels, whose FLOPs are held against a peak; memory bounds others."""
 GRAPH = "cuda_graph"
 """Class of whole CUDA graphs, whose kernels are unseen."""
 _AT_ONCE = 1 << 18
@@ -59,8 +61,8 @@ def device_efficiency(
         fusible = min(computing.fusible_ns, compute_ns)
         if fast := int(roofline.too_fast.sum()):
             notes.append(
-                f"{fast:,} kernels are faster than their FLOPs at the peak, so their work or the peak is wrong: "
-                "they count as unknown"
+                f"{fast:,} kernels are faster than their FLOPs at the peak, so their work or the peak is "
+                "wrong: they count as unknown"
             )
         notes += [f"the work of kernels is not known: {work.reason}"] if work.reason else []
     seen_ns = sum(r.work.time_ns for r in rows)
@@ -86,7 +88,7 @@ def device_efficiency(
         by_class=by_class(rows, split=False),
         by_part=by_class(rows, split=True),
         operators=operators,
-        ceilings=[c.text for c in ceilings.flops.values()] + ([ceilings.memory.text] if ceilings.memory else []),
+        ceilings=_said(ceilings, {o.dtype for o in operators if o.kernel_class in MATRIX}),
         notes=notes,
     )
 
@@ -176,6 +178,12 @@ class _Computing:
         """Blocks of attention do unequal work: causal masks leave some with little."""
         gemm = np.isin(self.classes[chunk], (KernelClass.GEMM, KernelClass.CONVOLUTION))
         return np.where(gemm, busy_sm_frac(self.blocks[chunk], self.sm_count or ceilings.sm_count), 1.0)
+
+
+def _said(ceilings: Ceilings, dtypes: Collection[str]) -> list[str]:
+    """Those that kernels are held against, in words."""
+    said = [ceiling.text for dtype, ceiling in ceilings.flops.items() if dtype in dtypes]
+    return said + ([ceilings.memory.text] if ceilings.memory is not None else [])
 
 
 def _is_matrix(work: KernelWork, classes: I64) -> Bool:

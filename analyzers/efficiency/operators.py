@@ -8,7 +8,8 @@ from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.efficiency.roofline import Roofline
 from perfdoc.analyzers.efficiency.tables import NS_PER_S, operators_together
 from perfdoc.analyzers.kernels.totals import sum_by
-from perfdoc.analyzers.work.kernels import DTYPES, SOURCES, KernelWork
+from perfdoc.analyzers.work.kernels import SOURCES, KernelWork
+from perfdoc.analyzers.work.operator_work import DTYPES
 from perfdoc.results.efficiency import OperatorEfficiency
 
 

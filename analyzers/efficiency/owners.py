@@ -1,4 +1,4 @@
-"""Which kernel owns each nanosecond of compute: of those that run, the one that ends last, as in the ledger."""
+"""Which kernel owns each nanosecond of compute: of those that run the one that ends last."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def owned_ns(start_ns: I64, end_ns: I64) -> I64:
     >>> owned_ns(np.array([0, 5, 20]), np.array([10, 12, 21])).tolist()
     [5, 7, 1]
     """
-    owned = np.maximum(end_ns - start_ns, 0)
+    owned: I64 = np.maximum(end_ns - start_ns, 0)
     if len(owned) < 2:
         return owned
     reach = np.maximum.accumulate(end_ns)

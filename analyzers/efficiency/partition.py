@@ -1,4 +1,4 @@
-"""The partition of compute: the time that each kernel owns, at the peak or lost by cause, to the nanosecond."""
+"""The partition of compute: the time that each kernel owns, at the peak or lost by a cause."""
 
 from __future__ import annotations
 

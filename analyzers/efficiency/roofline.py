@@ -7,15 +7,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
-from perfdoc.analyzers.work.kernels import DTYPES, KernelWork
+from perfdoc.analyzers.work.kernels import KernelWork
+from perfdoc.analyzers.work.operator_work import DTYPES
 from perfdoc.results.ceilings import Ceilings
 from perfdoc.traces.table import F64, Bool
 
 _SLOW_DTYPES = ("fp32", "tf32")
 """Of matrix multiplications that a 16-bit dtype does faster. FP64 is chosen for its digits."""
 TOO_FAST = 1.05
-"""A kernel that is this much faster than its FLOPs at the peak has other work, or another peak, than was said;
-up to it clocks above the datasheet's are believed."""
+"""A kernel that is this much faster than its FLOPs at the peak has other work, or another peak, than was
+said; up to it clocks above the datasheet's are believed."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Runs of memory-bound kernels between matrix multiplications: what fusing each of them could save at most."""
+"""Runs of memory-bound kernels between GEMMs: what fusing each of them could save at most."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.traces.table import Bool
 
 _FUSIBLE = (
-    *(KernelClass.ELEMENTWISE, KernelClass.COPY, KernelClass.NORM, KernelClass.SOFTMAX, KernelClass.REDUCTION),
-    *(KernelClass.QUANTISATION, KernelClass.RANDOM, KernelClass.LOSS),
+    *(KernelClass.ELEMENTWISE, KernelClass.COPY, KernelClass.NORM, KernelClass.SOFTMAX),
+    *(KernelClass.REDUCTION, KernelClass.QUANTISATION, KernelClass.RANDOM, KernelClass.LOSS),
 )
 
 

@@ -68,7 +68,8 @@ def by_class(rows: Iterable[ClassEfficiency], *, split: bool) -> list[ClassEffic
     """Rows of one class together, or with split those of one class, part and phase; by falling time."""
     found: dict[tuple[str, str, str], list[WorkTime]] = defaultdict(list)
     for row in rows:
-        found[(row.kernel_class, row.part, row.phase) if split else (row.kernel_class, "", "")].append(row.work)
+        key = (row.kernel_class, row.part, row.phase) if split else (row.kernel_class, "", "")
+        found[key].append(row.work)
     every = [
         ClassEfficiency(kernel_class=c, part=part, phase=phase, work=together(works))
         for (c, part, phase), works in found.items()

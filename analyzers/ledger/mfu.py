@@ -56,8 +56,8 @@ def measure_mfu(
     """MFU of a job.
 
     ranks: those that the captures show. world_size: ranks of the whole job as the captures say, None where
-    they do not. communicates: whether any of them moves data to another rank. efficiency: of the same ranks, by
-    which the bar of compute is split.
+    they do not. communicates: whether any of them moves data to another rank. efficiency: of the same ranks,
+    by which the bar of compute is split.
     """
     steps = sum(r.window.steps for r in ranks)
     in_steps = steps > 0 and all(r.window.kind == "steps" for r in ranks)
@@ -219,8 +219,8 @@ def _lost(efficiency: KernelEfficiency, facts: JobFacts, compute_ns: int) -> dic
 def _waterfall(
     ranks: Sequence[MfuRank], ideal_ns: int, total_ns: int, lost: Mapping[str, int]
 ) -> list[WaterfallBar]:
-    """What of compute is beyond the ideal and in no cause is work that is unknown, or that the model's count of
-    FLOPs has not."""
+    """What of compute is beyond the ideal and in no cause is work that is unknown, or that the model's count
+    of FLOPs has not."""
     each = [r.ledger.by_leaf for r in ranks]
     summed = {name: sum(leaves[name] for leaves in each) for name in each[0]}
     beyond = summed.pop("compute") - ideal_ns

@@ -101,7 +101,10 @@ def _most_lost(row: ClassEfficiency) -> Cell:
 def _operators(found: KernelEfficiency) -> Grid:
     return Grid(
         caption="Operators by time lost",
-        head=["operator", "shapes", "dtype", "calls", "time", "TFLOP/s", "TB/s", "of roofline", "bound", "lost"],
+        head=[
+            *("operator", "shapes", "dtype", "calls", "time", "TFLOP/s", "TB/s"),
+            *("of roofline", "bound", "lost"),
+        ],
         align="nnlrrrrrlr",
         rows=[_operator(row) for row in found.operators[:_OPERATORS]],
         left_out=len(found.operators[_OPERATORS:]) + found.operators_left_out,

@@ -67,4 +67,3 @@ def _gain(case: Case) -> Gain | None:
         return None
     what = "these GEMMs on 16-bit tensor cores, at the same share of the peak"
     return ceiling(case, lambda rank: saved_by_16_bits_ns(rank) or 0, what)
-

@@ -14,7 +14,8 @@ META = Meta(
     code="PD411",
     title="GEMMs that leave SMs idle",
     action="Give each GEMM more rows",
-    why="A GEMM takes as long as the SM with the most thread blocks: 140 blocks on 132 SMs take as long as 264.",
+    why="A GEMM takes as long as the SM with the most thread blocks: 140 blocks on 132 SMs take as long as "
+    "264.",
     sources=("NVIDIA, Matrix Multiplication Background User's Guide",),
     topic="fusion",
     needs=(GPUS, KERNELS, WINDOW, WORK),
@@ -34,9 +35,9 @@ def evaluate(case: Case) -> Verdict:
         state="fires",
         reason="GEMMs have too few thread blocks for the SMs, or a last wave that is nearly empty",
         evidence=evidence,
-        remedy="Make the GEMMs larger: a larger micro-batch where memory allows, less tensor parallelism, GEMMs "
-        "of one input put together (queries, keys and values; gate and up), grouped GEMMs for experts; or take a "
-        "stream-K or split-K kernel.",
+        remedy="Make the GEMMs larger: a larger micro-batch where memory allows, less tensor parallelism, "
+        "GEMMs of one input put together (queries, keys and values; gate and up), grouped GEMMs for experts; "
+        "or take a stream-K or split-K kernel.",
         gain=ceiling(case, _shape_ns, "the time of SMs without blocks at the GEMMs' peak"),
         verify="Run again: GEMMs reach more TFLOP/s; compare tokens a second.",
         false_alarm="GEMMs that run beside others which fill the SMs.",

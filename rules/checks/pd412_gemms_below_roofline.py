@@ -55,9 +55,11 @@ def evaluate(case: Case) -> Verdict:
             ),
         ],
         remedy="Time these shapes alone (perfdoc peak shows what the device reaches). Where they are as slow "
-        "alone: pad or transpose operands, make them larger, try a newer cuBLAS or its autotuning. Where they are "
-        "faster alone: clocks and power (PD406), or communication beside them (PD113).",
-        gain=ceiling(case, _beyond_best_ns, "these GEMMs at the share of the roofline that the best one reaches"),
+        "alone: pad or transpose operands, make them larger, try a newer cuBLAS or its autotuning. Where they "
+        "are faster alone: clocks and power (PD406), or communication beside them (PD113).",
+        gain=ceiling(
+            case, _beyond_best_ns, "these GEMMs at the share of the roofline that the best one reaches"
+        ),
         verify="Run again: the operators' table shows their TFLOP/s.",
         false_alarm="Small GEMMs whose launch takes as long as they do.",
     )
@@ -67,7 +69,8 @@ def _best(rank: RankMeasurement) -> float:
     """The highest share of the roofline of any GEMM that takes a fair part of their time."""
     mine = gemms(rank)
     whole = sum(o.time_ns for o in mine)
-    return max((o.roofline_frac or 0.0 for o in mine if o.time_ns >= _BEST_MIN_TIME_FRAC * whole), default=0.0)
+    long = [o.roofline_frac or 0.0 for o in mine if o.time_ns >= _BEST_MIN_TIME_FRAC * whole]
+    return max(long, default=0.0)
 
 
 def _beyond_best_ns(rank: RankMeasurement) -> int:

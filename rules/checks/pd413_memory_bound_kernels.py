@@ -36,7 +36,8 @@ _NAMED = 4
 def evaluate(case: Case) -> Verdict:
     """Fires where runs of such kernels take `MIN_FRAC` of the window beyond the longest of each run."""
     share = given(case.share(_fusible_ns))
-    evidence = time_evidence(case, "runs of memory-bound kernels beyond the longest of each", share, _fusible_ns)
+    what = "runs of memory-bound kernels beyond the longest of each"
+    evidence = time_evidence(case, what, share, _fusible_ns)
     if share < MIN_FRAC:
         return Verdict(state="passes", evidence=evidence)
     times = {name: case.share(lambda r, n=name: _class_ns(r, n)) or 0.0 for name in _CLASSES}  # type: ignore[misc]
@@ -47,8 +48,8 @@ def evaluate(case: Case) -> Verdict:
         reason="kernels between GEMMs read and write the same tensors again and again",
         evidence=[*evidence, *(Evidence(label=f"{n}, of the window", value=per_cent(t)) for t, n in most)],
         remedy="Compile the layers (torch.compile), or take layers that are fused: Transformer Engine's "
-        "LayerNormMLP, Liger's norms and losses, flash attention; keep tensors contiguous and in one dtype, so that "
-        "no copies are needed.",
+        "LayerNormMLP, Liger's norms and losses, flash attention; keep tensors contiguous and in one dtype, so "
+        "that no copies are needed.",
         gain=ceiling(
             case, _fusible_ns, "each run of them in the time of its longest kernel, all of it fused"
         ),

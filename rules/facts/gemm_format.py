@@ -91,8 +91,8 @@ def is_fp32(kernel: NamedTime) -> bool:
 
 
 def saved_by_16_bits_ns(rank: RankMeasurement) -> int | None:
-    """What GEMMs and attention in FP32 and TF32 take less in 16 bits, at the same share of the GPU's peak; None
-    where the GPU is not known."""
+    """What GEMMs and attention in FP32 and TF32 take less in 16 bits, at the same share of the GPU's peak;
+    None where the GPU is not known."""
     speedup = fp32_speedup(rank.device.gpu_name)
     if speedup is None:
         return None
@@ -105,5 +105,5 @@ _TF32 = re.compile(r"(?i)tf32|s1688")
 
 
 def fp32_ns(rank: RankMeasurement) -> int:
-    """A rank's time in GEMMs and attention whose names tell FP32; sums of durations, not above its compute."""
+    """A rank's time in GEMMs and attention whose names tell FP32; sums of durations, at most its compute."""
     return min(sum(k.total_ns for k in rank.kernel_times if is_fp32(k)), rank.ledger.compute)

@@ -12,10 +12,7 @@ from perfdoc.rules.engine.needs import Missing, Need, skipped
 
 KNOWN_MIN_FRAC = 0.1
 """Of compute: with less of it known, what is lost says little of the job."""
-_SHOW = (
-    "record operator shapes (torch.profiler.profile(record_shapes=True), profiling.record_shapes=true), or give "
-    "the model (--set model=…, --model-config)"
-)
+_SHOW = "record operator shapes (torch.profiler.profile(record_shapes=True), profiling.record_shapes=true)"
 
 
 def _unknown(case: Case) -> Missing | None:
@@ -28,7 +25,7 @@ def _unknown(case: Case) -> Missing | None:
     return None
 
 
-WORK = Need(words="the work of kernels: operator shapes, or the model", missing=_unknown)
+WORK = Need(words="the work of kernels: operator shapes", missing=_unknown)
 
 
 def lost_ns(rank: RankMeasurement, cause: str, classes: Collection[str] = ()) -> int:
@@ -42,9 +39,8 @@ def lost_ns(rank: RankMeasurement, cause: str, classes: Collection[str] = ()) ->
 
 def gemms(rank: RankMeasurement) -> list[OperatorEfficiency]:
     """Operators that are GEMMs and whose roofline is known."""
-    return [
-        o for o in rank.efficiency.operators if o.kernel_class in ("gemm", "grouped_gemm") and o.roofline_frac is not None
-    ]
+    mine = [o for o in rank.efficiency.operators if o.kernel_class in ("gemm", "grouped_gemm")]
+    return [o for o in mine if o.roofline_frac is not None]
 
 
 _MATRIX = re.compile(r"\[(\d+(?:, ?\d+)+)\]")

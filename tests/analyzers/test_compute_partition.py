@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from perfdoc.analyzers.efficiency.partition import PARTS, Losses, partition
 from perfdoc.analyzers.efficiency.roofline import Roofline, rooflines
 from perfdoc.analyzers.efficiency.shape import busy_sm_frac
-from perfdoc.analyzers.work.kernels import DTYPES, KernelWork
+from perfdoc.analyzers.work.kernels import KernelWork
+from perfdoc.analyzers.work.operator_work import DTYPES
 from perfdoc.results.ceilings import Ceiling, Ceilings
 
 

@@ -13,7 +13,7 @@ from perfdoc.profiling.manifest import ModelShape
 from perfdoc.results.kernels import KernelPartsAnalysis
 from perfdoc.traces.job_facts import JobFacts
 from tests.analyzers.device_views import view_of
-from tests.analyzers.step_plan import ADAM, ADD, FLASH, FLASH_BACKWARD, NORM, Plan, times, parts_of
+from tests.analyzers.step_plan import ADAM, ADD, FLASH, FLASH_BACKWARD, NORM, Plan, parts_of, times
 from tests.analyzers.tiny import ALL_REDUCE, GEMM
 
 
@@ -236,7 +236,7 @@ def test_ranges_of_another_process_do_not_count(tmp_path: Path) -> None:
 
 def test_a_cpu_rank_has_no_kernels(tmp_path: Path) -> None:
     view = view_of(planted().builder, tmp_path)
-    found = kernel_parts(replace(view, activity=replace(view.activity, on_host=True)))
+    found = parts_of(replace(view, activity=replace(view.activity, on_host=True)))
     assert (found.state, found.kernel_ns, found.linear_frac, found.recompute_ns) == (
         "not_measured",
         0,

@@ -9,7 +9,7 @@ from perfdoc.simulator.captures.kineto import write_kineto
 from perfdoc.traces.job_facts import JobFacts
 from perfdoc.traces.kineto.read import read_kineto
 from tests.analyzers.device_views import views_of
-from tests.analyzers.step_plan import ADD, FLASH, NORM, Plan, times, parts_of
+from tests.analyzers.step_plan import ADD, FLASH, NORM, Plan, parts_of, times
 from tests.analyzers.tiny import GEMM
 
 
