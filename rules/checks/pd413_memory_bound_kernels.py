@@ -48,8 +48,8 @@ def evaluate(case: Case) -> Verdict:
         reason="kernels between GEMMs read and write the same tensors again and again",
         evidence=[*evidence, *(Evidence(label=f"{n}, of the window", value=per_cent(t)) for t, n in most)],
         remedy="Compile the layers (torch.compile), or take layers that are fused: Transformer Engine's "
-        "LayerNormMLP, Liger's norms and losses, flash attention; keep tensors contiguous and in one dtype, so "
-        "that no copies are needed.",
+        "LayerNormMLP, Liger's norms and losses, flash attention; keep tensors contiguous and in one dtype, "
+        "so that no copies are needed.",
         gain=ceiling(
             case, _fusible_ns, "each run of them in the time of its longest kernel, all of it fused"
         ),
