@@ -60,15 +60,22 @@ class InputTexts:
         args = _decoded(content)
         if args is None:
             return UNKNOWN_INPUTS
-        dims = self._text(args.dims) or self._text(args.old_dims)
+        known = self._index.get
+        dims, dtypes = known(bytes(args.dims)), known(bytes(args.dtypes))
         if not dims:
-            return UNKNOWN_INPUTS
-        self.any = True
+            dims = self._text(args.dims) or self._text(args.old_dims)
+            if not dims:
+                return UNKNOWN_INPUTS
+            self.any = True
+        if dtypes is None:
+            dtypes = self._text(args.dtypes)
         wanted = self._with_values.get(name)
         if wanted is None:
             wanted = self._with_values[name] = _WITH_VALUES.search(name[:200]) is not None
-        values = self._text(args.values) if wanted else 0
-        return dims, self._text(args.dtypes), values, self._strides(args.strides)
+        strides = self._expanded.get(bytes(args.strides))
+        if strides is None:
+            strides = self._strides(args.strides)
+        return dims, dtypes, self._text(args.values) if wanted else 0, strides
 
     def _text(self, raw: msgspec.Raw) -> int:
         content = bytes(raw)
@@ -92,12 +99,14 @@ class InputTexts:
 
 
 def _decoded(content: bytes) -> OperatorArgs | None:
-    for read in (bytes, repair):
-        try:
-            return _ARGS.decode(read(content))
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            continue
-    return None
+    try:
+        return _ARGS.decode(content)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        pass
+    try:
+        return _ARGS.decode(repair(content))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
 
 
 def _compact(content: bytes) -> str:
