@@ -210,3 +210,25 @@ def test_rates_are_those_of_the_table() -> None:
         assert model is not None
         assert (model.tflops["bf16"], model.memory_gbps) == (gpu.dense_tflops, gpu.memory_gbps)
         assert model.sm_count == gpu.sm_count
+
+
+def test_a_models_own_configuration_gives_its_shape(tmp_path: Path) -> None:
+    config = tmp_path / "config.json"
+    shape = {"hidden_size": 512, "intermediate_size": 1024, "num_attention_heads": 8, "vocab_size": 1024}
+    config.write_text(json.dumps({"model_type": "llama", "num_hidden_layers": 2, **shape}))
+    made = perfdoc(tmp_path, "simulate", "--model-config", config, "--layout", "dp=1", "-o", tmp_path / "job")
+    assert made.returncode == 0, made.stderr
+    job = given_facts([], tmp_path / "job" / "job.yaml")
+    traces = tmp_path / "job" / "traces"
+    done = perfdoc(
+        tmp_path,
+        *("analyze", traces, "--model-config", config, "--json", "-", "-o", tmp_path / "report"),
+        *("--set", f"seq={job.sequence_length} gbs={job.global_batch_sequences} world_size=1 dtype=bf16"),
+    )
+    assert done.returncode == 0, done.stderr
+    diagnosis = json.loads(done.stdout)
+    assert diagnosis["mfu"]["peak_kind"] == "datasheet"
+    assert 0 < diagnosis["mfu"]["value"] < 1
+    assert diagnosis["job"]["sources"]["model"] == "--model-config config.json"
+    both = perfdoc(tmp_path, "simulate", "llama3-8b", "--model-config", config, "-o", tmp_path / "other")
+    assert (both.returncode, both.stderr.count("\n")) == (2, 1)
