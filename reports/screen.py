@@ -154,8 +154,8 @@ def _legend(parts: Sequence[Part], width: int) -> Iterator[str]:
 
 
 def _title(ranked: Ranked) -> str:
-    code = f" ({shorten(ranked.rules[0].code, 48)})" if ranked.rules else ""
-    return f"{opening(ranked.title)}{code}"
+    code = f"{shorten(ranked.rules[0].code, 48)} " if ranked.rules else ""
+    return f"{code}{opening(ranked.title)}"
 
 
 def _gain(ranked: Ranked) -> str:
@@ -189,7 +189,7 @@ def _to_do(page: Lines, diagnosis: Diagnosis, room: _Room) -> None:
         if setting := setting_of(row, diagnosis, page.width - 4):
             _say(page, setting, 2, "    ")
     if together := headline.gain_together(diagnosis):
-        _say(page, together, 2)
+        _say(page, together, 3)
     if len(rows) > room.to_do:
         page.say(f"{figures.plural(len(rows) - room.to_do, 'more thing')} to do: --full.")
 
@@ -227,5 +227,5 @@ def _end(page: Lines, diagnosis: Diagnosis, report: str | None) -> None:
     first = next((row.rules[0].code for row in ranking(diagnosis) if row.leads and row.rules), "")
     explain = f"; perfdoc explain {shorten(first, 48)}: the rule" if first else ""
     page.lines.append("")
-    page.say(f"--full: everything on this terminal{explain}.", "")
+    _say(page, f"--full: everything on this terminal{explain}.", 2, "")
     page.lines.append(f"Report: {shorten(report, 1000)}" if report else "No report was written: give -o DIR.")

@@ -44,15 +44,19 @@ def _snippet(dialect: str, text: str) -> Spelling:
 
 
 def spellings(ranked: Ranked, diagnosis: Diagnosis) -> list[Spelling]:
-    """The first setting of a thing to do: in the job's own spelling, then PyTorch's words, then the others. Of
-    a change that no rule proposes, what was simulated. Empty where no setting makes it."""
+    """The first setting of a thing to do: in the job's own spelling, then PyTorch's words, then the others.
+    Of a change that no rule proposes, what was simulated. Empty where no setting makes it."""
     rule = ranked.rules[0] if ranked.rules else None
+    job = diagnosis.job
     if rule is None or not ranked.own:
-        known = ranked.prediction.settings if ranked.prediction is not None else {}
+        named = job is not None and (
+            job.dialect or job.framework == "megatron"
+        )  # others have no such settings
+        known = ranked.prediction.settings if ranked.prediction is not None and named else {}
         changes = ", ".join(f"{knob}={value}" for knob, value in known.items())
         return [("other", "as perfdoc names it", shorten(changes, 400))] if changes else []
     found = next((s for advice in allowed_in(rule) if (s := snippets(advice))), [])
-    own = diagnosis.job.dialect if diagnosis.job is not None else None
+    own = job.dialect if job is not None else None
     return sorted(found, key=lambda spelling: (spelling[0] != own, spelling[0] != PYTORCH))
 
 

@@ -1,4 +1,4 @@
-"""Lines for a terminal in the making, and the bar of where time goes: for the first screen and the full text."""
+"""Lines for a terminal in the making, and the bar: for the first screen and the full text."""
 
 from __future__ import annotations
 

@@ -9,8 +9,8 @@ from perfdoc.results.waits import PipelineAnalysis
 
 
 def exposed_bubble_ns(pipeline: PipelineAnalysis, ranks: Sequence[Rank]) -> int:
-    """Of the ranks' leaves exposed_comm.pp together, what is surely bubble: the leaf less transfer, handover and
-    waiting for late peers, at most the bubble of its stage. 0 where nothing was measured."""
+    """Of the ranks' leaves exposed_comm.pp together, what is surely bubble: the leaf less transfer, handover
+    and waiting for late peers, at most the bubble of its stage. 0 where nothing was measured."""
     if pipeline.state != "measured":
         return 0
     exposed = {_key(rank.rank, rank.label): rank.ledger_ns.exposed_comm.pp for rank in ranks}

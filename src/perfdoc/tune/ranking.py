@@ -122,8 +122,8 @@ def verdict_measured(rows: Sequence[Row]) -> str:
         step = significant(now, 4)
         return f"Nothing that was run beats the current configuration: {step} ms a step, measured."
     return (
-        f"{significant(took, 4)} ms a step instead of {significant(now, 4)} ({signed_share(took / now - 1)}), "
-        f"measured, with {_in_words(best)}."
+        f"{significant(took, 4)} ms a step instead of {significant(now, 4)} "
+        f"({signed_share(took / now - 1)}), measured, with {_in_words(best)}."
     )
 
 

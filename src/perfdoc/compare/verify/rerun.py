@@ -123,9 +123,8 @@ def measured(ready: Prepared, say: Callable[[str], None]) -> Record:
                 facts = of_the_machine(facts_of(made.manifest))
                 notes += _drift(facts, of_the_machine(facts_of(ready.manifest)))
             runs.append(made.times)
-            say(
-                f"{made.times.directory}: {significant(made.times.by(ready.statistic), 4)} ms a step ({ready.statistic})"
-            )
+            step = significant(made.times.by(ready.statistic), 4)
+            say(f"{made.times.directory}: {step} ms a step ({ready.statistic})")
             write_all({folder / RECORD_NAME: encode(_record(ready, runs, facts, notes, complete=False))})
     except (StoppedError, KeyboardInterrupt, Stopped):  # within a run, or between two
         stopped = True
