@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from perfdoc.diagnose.verdict import verdict_of
 from perfdoc.reports.grid import clipped, paragraph
 from perfdoc.reports.headline import headline
 from perfdoc.reports.html import render_html
@@ -153,6 +154,9 @@ def test_exposed_pp_that_is_bubble_is_called_bubble() -> None:
     (exposed,) = [f for f in headline(made) if f.label == "Exposed communication"]
     assert exposed.notes[0] == "PP 15.0 %, pipeline bubble 5.0 %"
     assert "exposed comm PP (5.0 % pipeline bubble)" in render_html(made)
+    said = verdict_of(made.ranks, pipeline=pipeline)
+    assert "20.0 % exposed communication (5.0 % pipeline bubble)" in said
+    assert "bubble" not in verdict_of(made.ranks)
 
 
 def test_a_thing_to_do_has_its_gain_and_the_setting_in_the_job_s_own_words() -> None:
