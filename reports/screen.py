@@ -16,7 +16,7 @@ from perfdoc.reports.grid import clipped, paragraph
 from perfdoc.reports.next_capture import next_capture
 from perfdoc.reports.ranking import INEXACT, Ranked, ranking
 from perfdoc.reports.sections.section import opening
-from perfdoc.reports.settings import setting_of
+from perfdoc.reports.settings import setting_lines
 from perfdoc.reports.shares import Part, parts_of
 from perfdoc.reports.terminal import Lines
 from perfdoc.results import Diagnosis, Quality, figures
@@ -186,8 +186,8 @@ def _to_do(page: Lines, diagnosis: Diagnosis, room: _Room) -> None:
         page.lines.append(clipped(f"{place:>2}. {_title(row)}", page.width))
         if gain := _gain(row):
             _say(page, gain, 2, "    ")
-        if setting := setting_of(row, diagnosis, page.width - 4):
-            _say(page, setting, 2, "    ")
+        for line in setting_lines(row, diagnosis, page.width - 4):
+            _say(page, line, 2, "    ")
     if together := headline.gain_together(diagnosis):
         _say(page, together, 3)
     if len(rows) > room.to_do:

@@ -23,6 +23,7 @@ DIALECT_TITLES = {
 
 Spelling = tuple[str, str, str]
 """Dialect, its title, what to paste."""
+_SETTINGS = 3
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 
 
@@ -60,16 +61,20 @@ def spellings(ranked: Ranked, diagnosis: Diagnosis) -> list[Spelling]:
     return sorted(found, key=lambda spelling: (spelling[0] != own, spelling[0] != PYTORCH))
 
 
-def setting_of(ranked: Ranked, diagnosis: Diagnosis, room: int) -> str:
-    """`set (Megatron-LM): --overlap-grad-reduce`; where no setting does it, what does. May be empty.
+def setting_lines(ranked: Ranked, diagnosis: Diagnosis, room: int) -> list[str]:
+    """`set (Megatron-LM): --overlap-grad-reduce`, a line a setting; where no setting does it, what does.
 
-    A setting stands at the end of a line, to be copied: one that is wider than room is left to the report.
+    A setting stands at the end of its line, to be copied: one that is wider than room is left to the report.
     """
-    rule = ranked.rules[0] if ranked.rules else None
+    rule = ranked.rules[0] if ranked.rules and ranked.own else None
     if not (found := spellings(ranked, diagnosis)):
-        remedy = rule.remedy if rule is not None and ranked.own else ""
-        return f"do: {_SENTENCE_END.split(prose(remedy, 400))[0]}" if remedy else ""
-    (_, title, text), several = found[0], len(allowed_in(rule)) if rule is not None and ranked.own else 1
-    before = f"set ({title}{f', 1 of {several}' if several > 1 else ''}): "
-    fits = columns(before) + columns(text) <= room
-    return before + (text if fits else "too long for this line; the report has it")
+        remedy = rule.remedy if rule is not None else ""
+        return [f"do: {_SENTENCE_END.split(prose(remedy, 400))[0]}"] if remedy else []
+    dialect, title, first = found[0]
+    spelled = [{s[0]: s[2] for s in snippets(a)} for a in allowed_in(rule)] if rule is not None else []
+    texts = list(dict.fromkeys([first, *(s[dialect] for s in spelled if dialect in s)]))
+    before = f"set ({title}): "
+    lines = [before + texts[0], *(" " * columns(before) + text for text in texts[1:_SETTINGS])]
+    if any(columns(line) > room for line in lines):
+        return [f"{before}too long for this line; the report has it"]
+    return [*lines, "and more: the report has them"] if texts[_SETTINGS:] else lines

@@ -170,6 +170,20 @@ def test_a_thing_to_do_has_its_gain_and_the_setting_in_the_job_s_own_words() -> 
     assert "\n    set (Megatron-LM): --manual-gc true\n" in second
 
 
+def test_every_setting_of_a_thing_to_do_has_a_line() -> None:
+    """Pieces of one change: the first alone would be half of it. Three have room, and nothing forbidden."""
+    pieces = [advice(f"knob_{i}", str(i), forbidden="no" if i == 1 else "") for i in range(5)]
+    made = replace(
+        MADE,
+        rules=[replace(r, advice=pieces) if r.code == "PD202" else r for r in MADE.rules],
+        opportunities=[row("predicted", ["PD202"], "without_gc", ms=2.0)],
+    )
+    shown = render_screen(made, report=REPORT).splitlines()
+    at = next(i for i, line in enumerate(shown) if "set (Megatron-LM)" in line)
+    assert [line.split()[-2:] for line in shown[at : at + 3]] == [[f"--knob-{i}", str(i)] for i in (0, 2, 3)]
+    assert "the report has them" in shown[at + 3]
+
+
 @pytest.mark.parametrize(("framework", "told"), [("megatron", True), ("pytorch", False)])
 def test_what_was_simulated_is_a_setting_only_where_the_job_has_it(framework: str, told: bool) -> None:
     gains = MADE.analyses.gains
