@@ -27,7 +27,11 @@ def rough(ms: float) -> str:
     if ns:
         ns = round(ns, 2 - math.floor(math.log10(abs(ns))))
     scale = figures.scale_for(ns)
-    return f"{ns / scale.ns:.3g} {scale.unit}" if abs(ns) < 1000 * scale.ns else figures.duration(ns)
+    return (
+        f"{figures.significant(ns / scale.ns)} {scale.unit}"
+        if abs(ns) < 1000 * scale.ns
+        else figures.duration(ns)
+    )
 
 
 def gain_words(gain: Gain | None, per: Literal["step", "window"] = "step") -> str:

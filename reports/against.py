@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 from typing import Literal
 
 from perfdoc.results import Against, AgainstFigure, Diagnosis, Target
-from perfdoc.results.figures import GIB, duration, plural, share, size
+from perfdoc.results.figures import GIB, duration, plural, share, significant, size
 from perfdoc.results.names import prose, shorten
 
 _FACTS = 6
@@ -58,7 +58,7 @@ def value_of(figure: str, value: float) -> str:
         return duration(round(value))
     if figure == "peak_memory":
         return size(round(value))
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+    return f"{value:,.0f}" if value >= 100 else significant(value)
 
 
 def _aim(target: Target) -> str:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from textwrap import wrap
 
 from perfdoc.results.names import columns, shorten
 
 _GAP = "  "
 _LEAST_NAME = 48
+_CHUNKS = re.compile(r" +[^ ]*|[^ ]+")
+"""Words, each with the spaces before it."""
 
 
 def _padded(text: str, width: int, right: bool) -> str:
@@ -38,12 +40,37 @@ def grid(head: Sequence[str], rows: Sequence[Sequence[str]], *, align: str, widt
 
 
 def paragraph(text: str, *, width: int, indent: str = "", hang: str = "") -> list[str]:
-    """A sentence broken into lines that start with indent, and from the second on also with hang."""
-    return wrap(
-        text,
-        width=max(40, width),
-        initial_indent=indent,
-        subsequent_indent=indent + hang,
-        break_on_hyphens=False,
-        drop_whitespace=True,
-    )
+    """A sentence broken into lines of at most width terminal cells (at least 40) that start with indent, and
+    from the second on also with hang. A word that no line holds is cut."""
+    width = max(40, width)
+    lines, line = [], indent
+    rest = indent + hang
+    for chunk in _CHUNKS.findall(text):
+        if columns(line) + columns(chunk) <= width:
+            line += chunk
+            continue
+        if line.strip():
+            lines.append(line.rstrip())
+            line = rest
+        chunk = chunk.lstrip(" ")
+        while columns(line) + columns(chunk) > width:
+            head = _head(chunk, width - columns(line))
+            lines.append(line + head)
+            line, chunk = rest, chunk[len(head) :]
+        line += chunk
+    return [*lines, line.rstrip()] if line.strip() else lines
+
+
+def clipped(text: str, room: int) -> str:
+    """A text in at most so many terminal cells; what is cut off is marked at its end."""
+    return text if columns(text) <= room else _head(text, room - 1).rstrip() + "…"
+
+
+def _head(text: str, room: int) -> str:
+    """As many characters from the front as fit; one at least."""
+    used = 0
+    for at, char in enumerate(text):
+        used += columns(char)
+        if used > room and at:
+            return text[:at]
+    return text

@@ -9,13 +9,14 @@ from statistics import fmean, median_low
 from perfdoc.reports.advice import MINUS, excluding, rough
 from perfdoc.reports.against import against_words, changes_beside, notes_on
 from perfdoc.reports.devices import device_word
-from perfdoc.reports.leaves import LEAVES, family_shares, family_values, leaf_shares, leaf_values
+from perfdoc.reports.leaves import family_shares, family_values, leaf_values
 from perfdoc.reports.middle import apart
 from perfdoc.reports.ranking import INEXACT, Ranked, ranking
 from perfdoc.reports.sections.section import opening
+from perfdoc.reports.shares import parts_of
 from perfdoc.reports.summary import PEAK_NAMES, total_values
 from perfdoc.results import Diagnosis, Gain, Mfu, Rank
-from perfdoc.results.figures import duration, flops, plural, share, size
+from perfdoc.results.figures import duration, flops, plural, share, significant, size
 from perfdoc.results.names import prose, shorten
 
 _NAMED = 3
@@ -99,13 +100,14 @@ _WINDOW_WORDS = {
 }
 
 
-def _share_figure(label: str, family: str, ranks: Sequence[Rank], values: Sequence[int]) -> Figure:
+def _share_figure(label: str, family: str, diagnosis: Diagnosis) -> Figure:
     notes = []
+    ranks, values = diagnosis.ranks, total_values(diagnosis)
     leaves = sorted(
         (
-            (value, leaf.label.removeprefix("exposed comm ").removeprefix("idle "), part)
-            for leaf, value, part in zip(LEAVES, values, leaf_shares(values), strict=True)
-            if leaf.family == family and value
+            (part.ns, part.label.removeprefix("exposed comm ").removeprefix("idle "), part.share)
+            for part in parts_of(diagnosis)
+            if part.family == family
         ),
         key=lambda row: -row[0],
     )
@@ -151,7 +153,7 @@ def _token_figures(diagnosis: Diagnosis) -> Iterator[Figure]:
         value = (
             f"{job.tokens_per_s_per_gpu:,.0f}"
             if job.tokens_per_s_per_gpu >= 100
-            else (f"{job.tokens_per_s_per_gpu:.3g}")
+            else significant(job.tokens_per_s_per_gpu)
         )
         yield Figure(label=f"Tokens/s per {device}", value=value, notes=notes, key="", ns=None, known=True)
 
@@ -211,10 +213,9 @@ def share_figures(diagnosis: Diagnosis) -> list[Figure]:
     ranks = diagnosis.ranks
     if not ranks:
         return []
-    values = total_values(diagnosis)
     if any(rank.events.work_missing for rank in ranks):
         return [_unknown_share(label, key) for label, key in _SHARES]
-    return [_share_figure(label, key, ranks, values) for label, key in _SHARES]
+    return [_share_figure(label, key, diagnosis) for label, key in _SHARES]
 
 
 def headline(diagnosis: Diagnosis) -> list[Figure]:
@@ -227,7 +228,7 @@ def outlook(diagnosis: Diagnosis) -> str:
     predicted or found."""
     first = next((row for row in ranking(diagnosis) if row.sized), None)
     said = "" if first is None else _first(first, diagnosis)
-    together = _together(diagnosis)
+    together = gain_together(diagnosis)
     if not together and first is None:
         together = _nothing_gained(diagnosis)
     return " ".join(words for words in (said, together) if words)
@@ -240,7 +241,7 @@ def opening_words(diagnosis: Diagnosis) -> tuple[str, str]:
     said = "" if first is None else _first(first, diagnosis)
     if first is None or not said or (first.row.gain_frac or 0.0) <= _largest_loss(diagnosis):
         return diagnosis.verdict, outlook(diagnosis)
-    return said, " ".join(w for w in (diagnosis.verdict, _together(diagnosis)) if w)
+    return said, " ".join(w for w in (diagnosis.verdict, gain_together(diagnosis)) if w)
 
 
 def _largest_loss(diagnosis: Diagnosis) -> float:
@@ -282,7 +283,8 @@ def _share_of(ms: float | None, frac: float | None, of: str, diagnosis: Diagnosi
     return f", {share(frac)} of {_base(ms * 1e6 / frac, of, diagnosis)}"
 
 
-def _together(diagnosis: Diagnosis) -> str:
+def gain_together(diagnosis: Diagnosis) -> str:
+    """What several changes gain that were simulated together; empty where nothing is to be said of it."""
     both, gains = diagnosis.combined, diagnosis.analyses.gains
     if both is None or gains.state != "measured":
         return ""

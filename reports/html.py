@@ -19,9 +19,10 @@ from perfdoc.reports.charts.timeline_parts import CHART_STYLE, TimelineParts, ti
 from perfdoc.reports.inlined import CompiledTemplates, asset, library, policy
 from perfdoc.reports.leaves import LEAVES
 from perfdoc.reports.next_capture import next_capture
-from perfdoc.reports.opportunities import choices, dialects_of, informing, opportunities, snippets, trifles
+from perfdoc.reports.opportunities import choices, dialects_of, informing, opportunities, trifles
 from perfdoc.reports.sections import sections_by_place
 from perfdoc.reports.sections.section import opening, stopped
+from perfdoc.reports.settings import snippets
 from perfdoc.reports.summary import facts_of
 from perfdoc.results import Diagnosis, figures
 from perfdoc.results.names import base_name, pieces, prose, shorten

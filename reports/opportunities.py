@@ -8,21 +8,11 @@ from dataclasses import dataclass
 
 from perfdoc.reports.advice import PYTORCH, excluding, gain_words, related_words
 from perfdoc.reports.ranking import INEXACT, Ranked, gain_figures, ranking, trifles_in
-from perfdoc.results import Advice, Combined, Diagnosis, Gain, Prediction, RuleResult
+from perfdoc.reports.settings import DIALECT_TITLES, Spelling, allowed_in, snippets, spellings
+from perfdoc.results import Combined, Diagnosis, Gain, Prediction, RuleResult
 from perfdoc.results.figures import UNKNOWN, plural, share
 from perfdoc.results.names import prose, shorten
 
-DIALECT_TITLES = {
-    "megatron_bridge": "Megatron-Bridge",
-    "megatron_core": "megatron-core",
-    "megatron_lm": "Megatron-LM",
-    "nemo": "NeMo",
-    "verl": "verl",
-    "pytorch": "PyTorch",
-    "env": "environment",
-    "perfdoc": "perfdoc run",
-}
-"""In the order of the page."""
 _METHODS = {"replay": "by replay", "model": "by the job model", "ceiling": "upper bound"}
 _SURE_FRAC, _LIKELY_FRAC = 0.25, 0.6
 """Half of the band by its middle."""
@@ -55,6 +45,8 @@ class Shown:
     gain_words: str
     related: list[str]
     """What other rules that fire have to do with it."""
+    settings: list[Spelling]
+    """The first setting in every spelling, the job's own first."""
     choice: int | None
     """Its change among those of which every set was simulated."""
 
@@ -92,6 +84,7 @@ def opportunities(diagnosis: Diagnosis) -> list[Shown]:
             row,
             code if _CODE.match(code) and codes.count(code) == 1 else f"opportunity-{i + 1}",
             taken.index(row.row.key) if row.row.key in taken else None,
+            spellings(row, diagnosis),
         )
         for i, (row, code) in enumerate(zip(rows, codes, strict=True))
     ]
@@ -108,7 +101,7 @@ def informing(diagnosis: Diagnosis) -> list[RuleResult]:
     return [rule for row in rows for rule in (row.rules[1:] if row.leads else row.rules)]
 
 
-def _shown(ranked: Ranked, anchor: str, choice: int | None) -> Shown:
+def _shown(ranked: Ranked, anchor: str, choice: int | None, settings: list[Spelling]) -> Shown:
     gain, rule = ranked.row.gain, ranked.rules[0] if ranked.rules else None
     figure, band = gain_figures(gain)
     changes = f"{shorten(ranked.title)}." if rule is None or not ranked.own else action_of(rule)
@@ -134,6 +127,7 @@ def _shown(ranked: Ranked, anchor: str, choice: int | None) -> Shown:
         effort="" if rule is None else _effort(rule),
         gain_words=gain_words(gain, ranked.row.gain_per),
         related=[] if rule is None else related_words(rule),
+        settings=settings,
         choice=choice,
     )
 
@@ -149,18 +143,14 @@ def confidence(gain: Gain | None) -> str:
     return "high" if half <= _SURE_FRAC else "medium" if half <= _LIKELY_FRAC else "low"
 
 
-def _allowed(rule: RuleResult) -> list[Advice]:
-    return [advice for advice in rule.advice if not advice.forbidden]
-
-
 def _effort(rule: RuleResult) -> str:
-    allowed = len(_allowed(rule))
+    allowed = len(allowed_in(rule))
     return plural(allowed, "setting") if allowed else "no setting"
 
 
 def action_of(rule: RuleResult) -> str:
     """What to do first, in the imperative: the first setting that is allowed, else what the rule advises."""
-    allowed = _allowed(rule)
+    allowed = allowed_in(rule)
     if allowed and (own := allowed[0].dialects.get(PYTORCH)) is not None:
         return f"Use `{shorten(own, 120)}`."
     if allowed:
@@ -170,18 +160,6 @@ def action_of(rule: RuleResult) -> str:
     if rule.remedy:
         return _SENTENCE_END.split(prose(rule.remedy, 400), maxsplit=1)[0]
     return f"Investigate: {shorten(rule.title)}"
-
-
-def snippets(advice: Advice) -> list[tuple[str, str, str]]:
-    """(dialect, its title, what to paste), none where the configuration forbids it."""
-    order = [*(d for d in DIALECT_TITLES if d in advice.dialects)]
-    order += [d for d in advice.dialects if d not in DIALECT_TITLES]
-    return [] if advice.forbidden else [_snippet(d, advice.dialects[d]) for d in order]
-
-
-def _snippet(dialect: str, text: str) -> tuple[str, str, str]:
-    known = dialect if dialect in DIALECT_TITLES else "other"
-    return known, DIALECT_TITLES.get(dialect, shorten(dialect, 48)), shorten(text, 400)
 
 
 def dialects_of(found: Sequence[Shown]) -> list[tuple[str, str]]:

@@ -19,17 +19,10 @@ from perfdoc.reports.ranking import (
     without_figure,
 )
 from perfdoc.reports.sections import sections_of
+from perfdoc.reports.terminal import Lines
 from perfdoc.results import Diagnosis, Rank, figures
 from perfdoc.results.names import base_name, prose, shorten
 
-_COLOURS = {
-    "head": "1",
-    "compute": "34",
-    "exposed_comm": "31",
-    "exposed_memcpy": "33",
-    "idle": "2",
-    "warn": "33;1",
-}
 _COMM_ROWS = 20
 _TOP_KERNELS = 15
 _SECTION_ROWS = 12
@@ -39,53 +32,18 @@ _TO_DO = 10
 _NAMED = 3
 
 
-class _Page:
-    """Lines in the making; the only place that writes an escape sequence."""
-
-    def __init__(self, width: int, colour: bool) -> None:
-        self.lines: list[str] = []
-        self.width = width
-        self._colour = colour
-
-    def paint(self, text: str, style: str) -> str:
-        return f"\x1b[{_COLOURS[style]}m{text}\x1b[0m" if self._colour and text else text
-
-    def section(self, title: str) -> None:
-        self.lines += ["", self.paint(title, "head")]
-
-    def table(self, head: Sequence[str], rows: Sequence[Sequence[str]], align: str) -> None:
-        lines = grid(head, rows, align=align, width=self.width - 2)
-        self.lines += ["  " + line for line in lines]
-
-    def say(self, text: str, indent: str = "  ") -> None:
-        hang = "  " if text[:2] in ("- ", "! ") else ""
-        self.lines += paragraph(text, width=self.width, indent=indent, hang=hang)
-
-    def more(self, count: int, what: str) -> None:
-        """Says how much is not shown, if anything."""
-        if count > 0:
-            self.say(f"{figures.plural(count, what)}; the JSON has all of them.")
+def _parts(values: Sequence[int]) -> list[tuple[str, str, int]]:
+    return [(leaf.letter, leaf.family, ns) for leaf, ns in zip(leaves.LEAVES, values, strict=True)]
 
 
-def _bar(page: _Page, values: Sequence[int], cells: int) -> str:
-    """A stacked bar of letters; a leaf that is too small for a cell has none."""
-    parts = figures.apportion(values, cells)
-    drawn = ""
-    for leaf, part in zip(leaves.LEAVES, parts, strict=True):
-        letter = leaf.letter if part >= len(leaf.letter) else leaf.letter[:1]
-        inside = (letter + "=" * part)[:part]
-        drawn += page.paint(inside, leaf.family)
-    return f"[{drawn}]" if any(parts) else "[no time in the window]"
-
-
-def _ledger(page: _Page, rank: Rank, label: str) -> None:
+def _ledger(page: Lines, rank: Rank, label: str) -> None:
     values = leaves.leaf_values(rank.ledger_ns)
     window = rank.window
     steps = f", {figures.plural(window.steps, 'step')}" if window.steps else ""
     gpu = f", {shorten(rank.gpu.name, 64)}" if rank.gpu.name else ""
     length = figures.duration(window.duration_ns)
     page.lines += ["", f"  {page.paint(label, 'head')}: {length} ({window.kind}{steps}){gpu}"]
-    page.lines.append("  " + _bar(page, values, min(page.width, 120) - 4))
+    page.lines.append("  " + page.bar(_parts(values), min(page.width, 120) - 4))
     shares = leaves.leaf_shares(values)
     shown = [i for i, value in enumerate(values) if value]
     rows = [
@@ -104,7 +62,7 @@ def _ledger(page: _Page, rank: Rank, label: str) -> None:
     page.table(["", "leaf", "time", "share", "ns"], rows, "llrrr")
 
 
-def _ledgers(page: _Page, diagnosis: Diagnosis, labels: Sequence[str]) -> None:
+def _ledgers(page: Lines, diagnosis: Diagnosis, labels: Sequence[str]) -> None:
     page.section("Where the time goes")
     drawn = summary.choose_drawn(diagnosis.ranks)
     if len(drawn.indices) <= 4:
@@ -113,7 +71,7 @@ def _ledgers(page: _Page, diagnosis: Diagnosis, labels: Sequence[str]) -> None:
         return
     values = summary.total_values(diagnosis)
     page.lines.append("  all ranks together")
-    page.lines.append("  " + _bar(page, values, min(page.width, 120) - 4))
+    page.lines.append("  " + page.bar(_parts(values), min(page.width, 120) - 4))
     shown = [i for i, value in enumerate(values) if value]
     codes = [leaves.LEAVES[i].letter for i in shown]
     page.say("; ".join(f"{leaves.LEAVES[i].letter} {leaves.LEAVES[i].label}" for i in shown))
@@ -132,7 +90,7 @@ def _ledgers(page: _Page, diagnosis: Diagnosis, labels: Sequence[str]) -> None:
         page.say(f"{figures.plural(drawn.left_out, 'rank')} not shown here; the JSON has all of them.")
 
 
-def _communication(page: _Page, diagnosis: Diagnosis) -> None:
+def _communication(page: Lines, diagnosis: Diagnosis) -> None:
     page.section("Communication")
     rows, left_out = comm.overall_rows(diagnosis.ranks)
     if not rows:
@@ -169,7 +127,7 @@ def _communication(page: _Page, diagnosis: Diagnosis) -> None:
         page.say(f"blocking {figures.UNKNOWN}: {reason}")
 
 
-def _sections(page: _Page, diagnosis: Diagnosis) -> None:
+def _sections(page: Lines, diagnosis: Diagnosis) -> None:
     for section in sections_of(diagnosis):
         page.section(section.title)
         for text in section.sentences:
@@ -182,7 +140,7 @@ def _sections(page: _Page, diagnosis: Diagnosis) -> None:
             page.more(table.left_out + max(0, len(table.rows) - _SECTION_ROWS), "more row")
 
 
-def _kernels(page: _Page, diagnosis: Diagnosis) -> None:
+def _kernels(page: Lines, diagnosis: Diagnosis) -> None:
     kernels = diagnosis.analyses.kernels
     page.section("Kernels")
     if kernels.state != "measured":
@@ -218,7 +176,7 @@ def _kernels(page: _Page, diagnosis: Diagnosis) -> None:
     )
 
 
-def _to_do(page: _Page, diagnosis: Diagnosis) -> None:
+def _to_do(page: Lines, diagnosis: Diagnosis) -> None:
     """The first rows of the ranking; the findings below say more of each."""
     ranked = ranking(diagnosis)
     rows = [row for row in ranked if row.sized]
@@ -238,7 +196,7 @@ _COUNTED = {"fires": "firing", "passes": "passing", "not_applicable": "not appli
 """Words of rule states behind a count."""
 
 
-def _rules(page: _Page, diagnosis: Diagnosis) -> None:
+def _rules(page: Lines, diagnosis: Diagnosis) -> None:
     if not diagnosis.rules:
         return
     page.section("Findings")
@@ -266,7 +224,7 @@ def render_text(diagnosis: Diagnosis, *, width: int = 100, colour: bool = False)
     width: columns to break sentences and shorten names at (at least 40); tables of many columns may be
     wider. colour: add terminal colours; without it the text holds no control character but the newline.
     """
-    page = _Page(max(40, width), colour)
+    page = Lines(max(40, width), colour)
     labels = summary.rank_labels(diagnosis.ranks)
     first, below = headline.opening_words(diagnosis)
     page.lines += [page.paint(line, "head") for line in paragraph(prose(first), width=page.width)]

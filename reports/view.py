@@ -17,9 +17,10 @@ from perfdoc.reports.leaves import (
     stack,
 )
 from perfdoc.reports.middle import beside
+from perfdoc.reports.shares import PP, bubble_of
 from perfdoc.reports.summary import Drawn, choose_drawn, rank_labels, total_values
 from perfdoc.results import Diagnosis, KernelsOnly, Rank, Step
-from perfdoc.results.figures import Scale, apportion, duration, plural, scale_for
+from perfdoc.results.figures import Scale, apportion, duration, plural, scale_for, share
 from perfdoc.results.names import shorten
 
 _CSS = {leaf.path: leaf.css for leaf in LEAVES}
@@ -96,6 +97,7 @@ class LeafRow:
     """One leaf in the table under the bar."""
 
     leaf: Leaf
+    label: str
     share: str
     ns: int
     low_ns: int
@@ -191,6 +193,8 @@ def time_view(diagnosis: Diagnosis) -> TimeView:
     shares = leaf_shares(total)
     shown = [i for i, value in enumerate(total) if value]
     windows_ns = sum(rank.window.duration_ns for rank in ranks)
+    bubble_ns = bubble_of(diagnosis)
+    bubble = f" ({share(bubble_ns / windows_ns)} pipeline bubble)" if bubble_ns and windows_ns else ""
     drawn: Drawn = choose_drawn(ranks)
     groups = [
         (
@@ -204,6 +208,7 @@ def time_view(diagnosis: Diagnosis) -> TimeView:
         rows=[
             LeafRow(
                 leaf=LEAVES[i],
+                label=LEAVES[i].label + (bubble if LEAVES[i].path == PP else ""),
                 share=shares[i],
                 ns=total[i],
                 low_ns=min(row[i] for row in per_rank),

@@ -77,12 +77,44 @@ def duration(ns: int | None) -> str:
     return f"{number} {scale.unit}"
 
 
+def significant(value: float | None, digits: int = 3) -> str:
+    """A number in so many digits at most, never with an exponent: 1,837.2 in three is "1,840", 41.066 is
+    "41.1", 0.000123 is "0.000123"."""
+    if value is None or not math.isfinite(value):
+        return UNKNOWN
+    if not value:
+        return "0"
+    rounded = float(f"{value:.{digits - 1}e}")
+    places = max(0, digits - 1 - math.floor(math.log10(abs(rounded))))
+    text = f"{rounded:,.{places}f}"
+    return text.rstrip("0").rstrip(".") if places else text
+
+
 def brief(ns: float) -> str:
     """A duration in three digits, in a unit that fits: 45.6 µs, 393 µs, 12.3 ms, 5.25 s."""
     for scale in SCALES[1:3]:
         if float(f"{ns / scale.ns:.3g}") < 1_000:
-            return f"{ns / scale.ns:.3g} {scale.unit}"
-    return f"{ns / 1e9:.3g} s" if ns < 999.5e9 else f"{ns / 1e9:,.0f} s"
+            return f"{significant(ns / scale.ns)} {scale.unit}"
+    return f"{significant(ns / 1e9)} s" if ns < 999.5e9 else f"{ns / 1e9:,.0f} s"
+
+
+_LONG = (
+    ("second", 1_000_000_000),
+    ("minute", 60_000_000_000),
+    ("hour", 3_600_000_000_000),
+    ("day", 86_400_000_000_000),
+    ("year", 31_557_600_000_000_000),
+)
+
+
+def long_time(ns: float) -> str:
+    """How far apart two moments are, in the largest unit of which there are two or more: "90 seconds",
+    "331 days"; years in tenths, "2.5 years"."""
+    unit, length = next((u for u in reversed(_LONG) if ns >= 2 * u[1]), _LONG[0])
+    if unit == "year":
+        whole, rest = divmod(_tenths_of(round(ns), length), 10)
+        return f"{whole:,}.{rest} years" if rest else f"{whole:,} years"
+    return plural(round(ns / length), unit)
 
 
 def signed(ns: int | None, scale: Scale | None = None) -> str:
@@ -173,9 +205,10 @@ def size(count: int | None) -> str:
     return f"{whole}.{rest} {_BYTE_UNITS[power]}"
 
 
-def gib(size_bytes: float, form: str = ".2f") -> str:
-    """A number of bytes beside others that are all in GiB: "4.00 GiB". form: as in format()."""
-    return f"{size_bytes / 2**30:{form}} GiB"
+def gib(size_bytes: float, digits: int | None = None) -> str:
+    """A number of bytes beside others that are all in GiB: "4.00 GiB", or in so many digits."""
+    value = size_bytes / 2**30
+    return f"{value:.2f} GiB" if digits is None else f"{significant(value, digits)} GiB"
 
 
 def bandwidth(gbps: float | None) -> str:
@@ -183,8 +216,8 @@ def bandwidth(gbps: float | None) -> str:
     if gbps is None or not math.isfinite(gbps):
         return UNKNOWN
     if gbps and abs(gbps) < 0.05:
-        return f"{gbps:.2g} GB/s"
-    return f"{gbps:.1f} GB/s"
+        return f"{significant(gbps, 2)} GB/s"
+    return f"{gbps:,.1f} GB/s"
 
 
 def count(value: int | None) -> str:

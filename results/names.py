@@ -101,6 +101,11 @@ def prose(text: str, limit: int = PROSE_LIMIT) -> str:
     return shorten(_HIDDEN_SPACES.sub(" ", text[: 64 * limit]) + text[64 * limit :], limit)
 
 
+def natural(text: str) -> list[tuple[int, int, str]]:
+    """To sort by, as people count: rank2 before rank10."""
+    return [(0, int(t), "") if t.isdecimal() else (1, 0, t) for t in re.split(r"(\d+)", text) if t]
+
+
 def base_name(path: str) -> str:
     """The last part of a path, of either kind of separator, fit to be shown."""
     stripped = path.rstrip("/\\")

@@ -36,6 +36,11 @@
   if (dialect) {
     const snippets = Array.from(document.querySelectorAll("[data-dialect]"));
     const pick = () => {
+      for (const quick of document.querySelectorAll(".quick")) {
+        const all = Array.from(quick.querySelectorAll("[data-quick]"));
+        const shown = all.find((each) => each.dataset.quick === dialect.value) ?? all[0];
+        for (const each of all) each.hidden = each !== shown;
+      }
       for (const each of snippets) {
         each.hidden = dialect.value !== "all" && each.dataset.dialect !== dialect.value;
       }

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from perfdoc.analyzers.memory.formula import states_bytes
-from perfdoc.results.figures import gib, per_cent
+from perfdoc.results.figures import gib, per_cent, significant
 from perfdoc.results.rules import Advice, Evidence
 from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
@@ -66,8 +66,8 @@ def evaluate(case: Case) -> Verdict:
         reason = "bus bandwidth is not known: the capture lacks message or group sizes"
         return Verdict(state="skipped", reason=reason, evidence=evidence)
     share = gbps / link.gbps
-    evidence.append(Evidence(label="bus bandwidth of DP collectives", value=f"{gbps:,.3g} GB/s"))
-    value = f"{link.gbps:,.3g} GB/s, {per_cent(share, 0)} reached"
+    evidence.append(Evidence(label="bus bandwidth of DP collectives", value=f"{significant(gbps)} GB/s"))
+    value = f"{significant(link.gbps)} GB/s, {per_cent(share, 0)} reached"
     evidence.append(Evidence(label=f"{ranks:,} ranks over {link.words}", value=value))
     reason = ""
     if share >= LOW_LINK_FRAC:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from perfdoc.analyzers.device.copy_times import CopyTime
 from perfdoc.analyzers.measure_device import RankMeasurement
-from perfdoc.results.figures import brief
+from perfdoc.results.figures import brief, significant
 from perfdoc.results.rules import Advice, Evidence
 from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
@@ -147,12 +147,12 @@ def _over_ranks(case: Case) -> list[CopyTime]:
 
 def _fast(copies: CopyTime) -> str:
     known = copies.bytes is not None and copies.total_ns
-    rate = f" at {(copies.bytes or 0) / copies.total_ns:,.3g} GB/s" if known else ""
+    rate = f" at {significant((copies.bytes or 0) / copies.total_ns)} GB/s" if known else ""
     return f"copies {copies.kind}{rate}"
 
 
 def _words(copies: CopyTime) -> str:
-    size = "" if copies.bytes is None else f", {copies.bytes / 2**20:,.4g} MiB"
-    fast = f", {copies.bytes / copies.total_ns:,.3g} GB/s" if copies.bytes and copies.total_ns else ""
+    size = "" if copies.bytes is None else f", {significant(copies.bytes / 2**20, 4)} MiB"
+    fast = f", {significant(copies.bytes / copies.total_ns)} GB/s" if copies.bytes and copies.total_ns else ""
     pinned = "" if copies.pinned is None or copies.kind not in _BETWEEN else f", {copies.pinned:,} pinned"
     return f"{brief(copies.exposed_ns)} in {copies.count:,}{size}{fast}{pinned}"

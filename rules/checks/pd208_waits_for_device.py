@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from perfdoc.analyzers.measure_device import RankMeasurement
-from perfdoc.results.figures import brief, per_cent
+from perfdoc.results.figures import brief, per_cent, significant
 from perfdoc.results.host import CallGroup
 from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.case import Case
@@ -96,7 +96,7 @@ def _calls(case: Case, groups: list[CallGroup]) -> Iterator[Evidence]:
     worst = max(case.ranks, key=_caused_ns)
     found, steps = worst.host.sync_calls, worst.window.steps
     if found.count:
-        per = f"{found.count / steps:,.3g} a step" if steps else f"{found.count:,} in the window"
+        per = f"{significant(found.count / steps)} a step" if steps else f"{found.count:,} in the window"
         yield Evidence(label="such calls, worst rank", value=f"{per}, {brief(found.host_ns or 0)} in them")
     if total := worst.ledger.idle.host:
         part = min(1.0, _most_ns(worst) / total)

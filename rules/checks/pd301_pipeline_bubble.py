@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from perfdoc.results.figures import per_cent
+from perfdoc.results.figures import per_cent, significant
 from perfdoc.results.rules import Advice, Evidence
 from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
@@ -130,8 +130,8 @@ def _chunks(case: Case, vpp: int | None) -> list[Advice]:
     layers, pp = layers_of(case), case.degree(PP)
     if layers is None or pp is None or not isinstance(to, int) or layers % (pp * to) or to > MAX_VPP:
         return []
-    why = f"{to} chunks per stage instead of {now}: the pipeline fills {to / now:.3g} times as fast"
-    costs = f"{to / now:.3g} times the send/recv between stages, and some memory"
+    why = f"{to} chunks per stage instead of {now}: the pipeline fills {significant(to / now)} times as fast"
+    costs = f"{significant(to / now)} times the send/recv between stages, and some memory"
     first = overlapped_messages(case) if pp == 2 else []
     return [*first, advise(knob=VPP, to=to, why=why, costs=costs, gain=prediction.gain)]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perfdoc.results.figures import per_cent
+from perfdoc.results.figures import per_cent, significant
 from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
@@ -40,7 +40,7 @@ def evaluate(case: Case) -> Verdict:
     if best is None or found.why_not:
         return Verdict(state="passes", reason=found.why_not, evidence=evidence)
     fewer = per_cent(1 - best / now, 0)
-    why = f"{best} chunks, not {now}: {fewer} less send/recv, {now / best:.3g} times the bubble"
+    why = f"{best} chunks, not {now}: {fewer} less send/recv, {significant(now / best)} times the bubble"
     return Verdict(
         state="fires",
         worst=worst_exposed(case, "pp"),

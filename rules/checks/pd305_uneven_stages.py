@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from perfdoc.results.figures import per_cent
+from perfdoc.results.figures import per_cent, significant
 from perfdoc.results.replay import Gain
 from perfdoc.results.rules import Advice, Evidence
 from perfdoc.rules.engine.advise import advise, all_or_none
@@ -66,11 +66,14 @@ def evaluate(case: Case) -> Verdict:
     if found.slowest_over_mean is not None and found.slowest_stage is not None:
         evidence.append(
             Evidence(
-                label=f"stage {found.slowest_stage}, over the mean", value=f"{found.slowest_over_mean:.3g}"
+                label=f"stage {found.slowest_stage}, over the mean",
+                value=significant(found.slowest_over_mean),
             )
         )
     if (apart := layers_apart(case)) is not None:
-        evidence.append(Evidence(label="slowest less fastest stage, in layers", value=f"about {apart:.2g}"))
+        evidence.append(
+            Evidence(label="slowest less fastest stage, in layers", value=f"about {significant(apart, 2)}")
+        )
     if share < MIN_FRAC or found.slowest_stage is None:
         return Verdict(state="passes", evidence=evidence)
     if _some_replicas_only(case, found.slowest_stage):
@@ -202,7 +205,7 @@ def _split(case: Case) -> list[Advice]:
         whole = predicted(case, "balanced_layers")
         gain = at_most(
             gain if whole is None or not whole.is_predicted else whole,
-            f"predicted for even stages; with whole layers the longest is {uneven:.3g} of the mean",
+            f"predicted for even stages; with whole layers the longest is {significant(uneven)} of the mean",
         )
     shown = [f"{a} to {b}" for a, b in zip(layers, counts, strict=True)]
     why = f"layers by stage: {', '.join(shown) if len(shown) <= 8 else f'{shown[0]} … {shown[-1]}'}"

@@ -48,8 +48,8 @@ def evaluate(case: Case) -> Verdict:
     (most, device), (least, _) = peaks[fullest], peaks[emptiest]
     failed = bool(device.oom_events)
     evidence = [
-        Evidence(label=f"peak of reserved memory, stage {fullest}", value=gib(most, ".4g")),
-        Evidence(label=f"stage {emptiest}", value=gib(least, ".4g")),
+        Evidence(label=f"peak of reserved memory, stage {fullest}", value=gib(most, 4)),
+        Evidence(label=f"stage {emptiest}", value=gib(least, 4)),
     ]
     if device.headroom_bytes is None and not failed:
         return Verdict(state="skipped", reason="the snapshot lacks the size of the device")

@@ -61,9 +61,9 @@ def evaluate(case: Case) -> Verdict:
     then, before, after = found
     advice = all_or_none(case, _advice(case, now, then))
     evidence += [
-        Evidence(label="estimated memory of the fullest GPU, now", value=gib(before, ".3g")),
-        Evidence(label=f"with TP {then.tp}, PP {then.pp}, DP {then.dp}", value=gib(after, ".3g")),
-        Evidence(label="memory of a GPU", value=gib(memory, ".3g")),
+        Evidence(label="estimated memory of the fullest GPU, now", value=gib(before, 3)),
+        Evidence(label=f"with TP {then.tp}, PP {then.pp}, DP {then.dp}", value=gib(after, 3)),
+        Evidence(label="memory of a GPU", value=gib(memory, 3)),
     ]
     return Verdict(
         state="fires",

@@ -75,7 +75,7 @@ def evaluate(case: Case) -> Verdict:
     worst = max(measured, key=lambda d: (d.oom_events or 0, d.peak_reserved_bytes or 0))
     evidence = [
         *short.counts,
-        Evidence(label="peak of reserved memory", value=gib(worst.peak_reserved_bytes or 0, ".4g")),
+        Evidence(label="peak of reserved memory", value=gib(worst.peak_reserved_bytes or 0, 4)),
     ]
     free = [f for d in measured if (f := _free_frac(d)) is not None]
     if free:

@@ -68,7 +68,7 @@ def evaluate(case: Case) -> Verdict:
     if value:
         return Verdict(state="passes", evidence=evidence)
     if saved is not None:
-        evidence.append(Evidence(label="memory freed per GPU, by formula", value=gib(saved, ".3g")))
+        evidence.append(Evidence(label="memory freed per GPU, by formula", value=gib(saved, 3)))
     why = f"shards the optimizer states over {dp * cp} ranks"
     return Verdict(
         state="fires",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from perfdoc.analyzers.pipeline.layout import ideal_bubble_frac
-from perfdoc.results.figures import per_cent
+from perfdoc.results.figures import per_cent, significant
 from perfdoc.results.rules import Advice, Evidence
 from perfdoc.rules.engine.advise import advise, all_or_none
 from perfdoc.rules.engine.case import Case
@@ -59,7 +59,7 @@ def evaluate(case: Case) -> Verdict:
     rates = [row.bus_bandwidth_gbps for r in case.ranks for row in r.communication if row.dimension == "tp"]
     if known := [rate for rate in rates if rate is not None]:
         evidence.append(
-            Evidence(label="lowest bus bandwidth of its collectives", value=f"{min(known):.3g} GB/s")
+            Evidence(label="lowest bus bandwidth of its collectives", value=f"{significant(min(known))} GB/s")
         )
     if not leaves_nvlink(case):
         return Verdict(state="passes", evidence=evidence)

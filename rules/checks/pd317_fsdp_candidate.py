@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from perfdoc.analyzers.measure_device import RankMeasurement
-from perfdoc.results.figures import gib, per_cent
+from perfdoc.results.figures import gib, per_cent, significant
 from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.gain import ceiling
@@ -70,12 +70,12 @@ def evaluate(case: Case) -> Verdict:
     tokens = sequence * size // now.cp
     evidence = [
         Evidence(label="exposed TP and PP communication, mean over ranks", value=per_cent(share)),
-        Evidence(label="parameters", value=f"{parameters / 1e9:.3g} billion"),
+        Evidence(label="parameters", value=f"{significant(parameters / 1e9)} billion"),
         Evidence(label="tokens of a micro-batch per GPU", value=f"{tokens:,}"),
     ]
     need = need_bytes(case, now)
     if need is not None:
-        evidence.append(Evidence(label="estimated memory per GPU with FSDP", value=gib(need, ".3g")))
+        evidence.append(Evidence(label="estimated memory per GPU with FSDP", value=gib(need, 3)))
         memory = device_bytes(case)
         if memory is not None and need > FIT_FRAC * memory:
             reason = "the activations of a whole micro-batch may not fit"

@@ -19,7 +19,7 @@ from typing import Any
 
 from perfdoc.knobs.knob import DIALECT_TITLES, DIALECTS
 from perfdoc.knobs.load import catalogue
-from perfdoc.results.figures import duration, size
+from perfdoc.results.figures import duration, significant, size
 from perfdoc.rules.advice.entries import TOPICS, Entry, entries, title_of
 from perfdoc.rules.engine import registry
 from perfdoc.rules.engine.advisable import advisable
@@ -27,7 +27,7 @@ from perfdoc.rules.engine.needs import needs_in_words
 from perfdoc.rules.engine.rule import Meta, Rule
 
 _UNITS: Mapping[str, Callable[[Any], str]] = {
-    "FRAC": lambda value: f"{100 * value:.3g} %",
+    "FRAC": lambda value: f"{significant(100 * value)} %",
     "RATIO": lambda value: f"{value:g} times",
     "NS": duration,
     "BYTES": lambda value: size(value).replace(".0 ", " "),
@@ -38,7 +38,7 @@ _UNITS: Mapping[str, Callable[[Any], str]] = {
     "WORKERS": lambda value: f"{value:,} workers",
     "GPUS": lambda value: f"{value:,} GPUs",
     "LAYERS": lambda value: f"{value:g} layer" + ("" if value == 1 else "s"),
-    "MFU": lambda value: f"{100 * value:.3g} %",
+    "MFU": lambda value: f"{significant(100 * value)} %",
 }
 """Last word of a constant's name → its value with the unit."""
 _SILENT = ("FRAC", "RATIO", "NS", "BYTES")

@@ -30,7 +30,7 @@ def halved(case: Case) -> list[Advice]:
         return []
     if bubble_grows(case, now, then) > 0:
         return []
-    why = f"twice the work in each kernel; estimated {gib(estimates[1], '.3g')} on the fullest GPU"
+    why = f"twice the work in each kernel; estimated {gib(estimates[1], 3)} on the fullest GPU"
     found = [advise(knob=knob, to=degree // 2, why=why, costs="twice the weights or activations per GPU")]
     return all_or_none(case, [*(without_tensor_ranks(case) if then.tp == 1 else []), *found])
 

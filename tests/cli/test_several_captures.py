@@ -45,7 +45,7 @@ def test_captures_of_different_hours_are_hardly_one_run(tmp_path: Path) -> None:
     assert notes() == []
     capture("c.sqlite", 1_030 + 7_200)
     (note,) = notes()
-    assert "of a.sqlite ended 120 minutes before that of c.sqlite began" in note
+    assert "of a.sqlite ended 2 hours before that of c.sqlite began" in note
 
 
 def test_processes_of_one_capture_are_of_one_run_however_far_apart_they_work(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def test_a_rule_is_explained_in_the_terminals_width(width: int, least: int, most
 def test_the_report_follows_the_terminal(tmp_path: Path, width: int, wide: int) -> None:
     """Sentences break there and bars end there; tables of many columns may need more."""
     path, _ = write_hand_laid(tmp_path)
-    lines = shown(width, "analyze", path, "-o", tmp_path / "out", "--no-replay")
+    lines = shown(width, "analyze", path, "-o", tmp_path / "out", "--no-replay", "--full")
     bars = [len(line) for line in lines if line.startswith("  [")]
     assert bars
     assert set(bars) == {wide}

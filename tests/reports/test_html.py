@@ -197,7 +197,7 @@ def test_sections_come_in_order_and_quality_shows_only_where_there_is_some() -> 
     page = parsed("one")
     ids = [e.attributes["id"] for e in page.elements if e.tag == "section"]
     assert ids == [
-        *("time", "opportunities", "communication", "kernels", "steps", "missing", "rules", "facts")
+        *("opportunities", "time", "communication", "kernels", "steps", "missing", "rules", "facts")
     ]
     assert [e for e in page.elements if e.tag == "aside"]
     assert not [e for e in parsed("two").elements if e.tag == "aside"]

@@ -9,7 +9,8 @@ import pytest
 from perfdoc.reports.headline import headline, outlook
 from perfdoc.reports.html import render_html
 from perfdoc.reports.markdown import render_markdown
-from perfdoc.reports.opportunities import choices, confidence, dialects_of, opportunities, snippets
+from perfdoc.reports.opportunities import choices, confidence, dialects_of, opportunities
+from perfdoc.reports.settings import snippets
 from perfdoc.reports.text import render_text
 from perfdoc.results import Gain, Related
 from tests.reports import build

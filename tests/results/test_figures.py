@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -93,3 +96,60 @@ def test_a_partition_always_adds_up(values: list[int]) -> None:
         assert (text == "0.0 %") == (value == 0)
         # Each is within a tenth of its own share.
         assert value == 0 or text.startswith("<") or abs(float(text[:-2]) - 100 * value / sum(values)) < 0.1
+
+
+@pytest.mark.parametrize(
+    ("value", "digits", "shown"),
+    [
+        (1837.2, 3, "1,840"),
+        (1837.2, 4, "1,837"),
+        (999.6, 3, "1,000"),
+        (12_345_678.0, 2, "12,000,000"),
+        (41.066, 3, "41.1"),
+        (45.0, 3, "45"),
+        (0.000123, 3, "0.000123"),
+        (-48_590.0, 4, "-48,590"),
+        (0.0, 3, "0"),
+        (None, 3, "—"),
+        (float("nan"), 3, "—"),
+        (float("inf"), 3, "—"),
+    ],
+)
+def test_significant_digits_without_an_exponent(value: float | None, digits: int, shown: str) -> None:
+    assert figures.significant(value, digits) == shown
+
+
+@given(st.floats(min_value=1e-12, max_value=1e18), st.integers(1, 6))
+def test_significant_digits_are_near_the_value_and_never_zero(value: float, digits: int) -> None:
+    text = figures.significant(value, digits)
+    assert set(text) <= set("0123456789.,")
+    assert float(text.replace(",", "")) == pytest.approx(value, rel=0.51 * 10.0 ** (1 - digits))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        (1, "1 second"),
+        (90, "90 seconds"),
+        (120, "2 minutes"),
+        (7_200, "2 hours"),
+        (172_800, "2 days"),
+        (476_755 * 60, "331 days"),
+        (2 * 31_557_600, "2 years"),
+        (78_894_000, "2.5 years"),
+    ],
+)
+def test_moments_far_apart_are_in_a_unit_that_fits(seconds: int, shown: str) -> None:
+    assert figures.long_time(seconds * 1e9) == shown
+
+
+def test_numbers_for_people_have_one_home() -> None:
+    """A format with `g` prints 1.84e+03: `figures.significant` does not."""
+    root = Path(__file__).resolve().parents[2]
+    rooms = ("analyzers", "knobs", "reports", "rules", "src/perfdoc")
+    files = {f.resolve() for room in rooms for f in (root / room).rglob("*.py")} - {
+        Path(figures.__file__).resolve()
+    }
+    assert len(files) > 200
+    found = [f.name for f in sorted(files) if re.search(r"\.\dg[}\"']", f.read_text(encoding="utf-8"))]
+    assert found == []

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfdoc.results.names import base_name, columns, pieces, prose, shorten
+from perfdoc.results.names import base_name, columns, natural, pieces, prose, shorten
 from tests.reports.hostile import HOSTILE
 
 
@@ -81,3 +81,16 @@ def test_back_quotes_mark_code_and_an_unpaired_one_stays() -> None:
 
 def test_wide_characters_take_two_cells() -> None:
     assert columns("ab核") == 4
+
+
+def test_names_are_ordered_as_people_count() -> None:
+    names = ["rank10.json", "rank2.json", "rank0.json", "rank1.json", "a", "10", "9"]
+    assert sorted(names, key=natural) == [
+        "9",
+        "10",
+        "a",
+        "rank0.json",
+        "rank1.json",
+        "rank2.json",
+        "rank10.json",
+    ]

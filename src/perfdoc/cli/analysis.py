@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from perfdoc.cli.cross_check import cross_check_and_write, nsys_to_check
 from perfdoc.cli.messages import say
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from perfdoc.diagnose.early_hash import EarlyHash
     from perfdoc.results import Diagnosis
 
+Amount = Literal["screen", "full", "brief"]
+"""Of the text: its first screen, all of it, or one line."""
 DEFAULT_OUTPUT = "perfdoc-report"
 _BUNDLE = ("report.html", "report.md", "diagnosis.json")
 """What is written into the folder of -o."""
@@ -51,6 +53,7 @@ class Options:
     """What to hold the figures against; None: nothing."""
     asked: Asked | None = None
     """What to show beside the headline figures."""
+    amount: Amount = "screen"
 
     @classmethod
     def parse(
@@ -73,6 +76,7 @@ class Options:
         replay: bool = True,
         baseline: Path | None = None,
         targets: Sequence[str] = (),
+        amount: Amount = "screen",
     ) -> Options:
         """Check everything before any work is done. Raises UserError."""
         work = asked_work(
@@ -110,6 +114,7 @@ class Options:
             force=force,
             nsys=nsys,
             asked=asked,
+            amount=amount,
         )
 
 
@@ -143,15 +148,15 @@ def run(options: Options, format_: str, hashing: EarlyHash | None = None) -> lis
         options = _write(options, diagnosis, serial)
     except OSError as error:
         raise UserError(f"{error.filename}: cannot be written: {error.strerror}.") from error
+    page = None if options.output is None else str(options.output / "report.html")
     if options.json_file == "-" or format_ == "json":
         write_json(serial)
     else:
-        sys.stdout.write(_rendered(diagnosis, format_, options.fail_on))
+        sys.stdout.write(_rendered(diagnosis, format_, options, page))
     sys.stdout.flush()
-    if options.output is not None:
+    if page is not None and not _told(options, format_):
         took = time.monotonic() - begin
-        page = shorten(str(options.output / "report.html"), 1000)
-        sys.stderr.write(f"perfdoc: wrote {page} ({took:.1f} s)\n")
+        sys.stderr.write(f"perfdoc: wrote {shorten(page, 1000)} ({took:.1f} s)\n")
     if options.nsys is not None:
         try:
             text = cross_check_and_write(options.nsys, options.work.captures, options.output)
@@ -166,6 +171,12 @@ def run(options: Options, format_: str, hashing: EarlyHash | None = None) -> lis
     )
 
 
+def _told(options: Options, format_: str) -> bool:
+    """Whether the reader of standard error has just read where the report is."""
+    shown = format_ == "text" and options.json_file != "-" and options.amount != "full"
+    return shown and sys.stdout.isatty() and sys.stderr.isatty()
+
+
 def _say_what_it_holds(silent: NoGpuActivityError) -> None:
     """Before the error: what there is to see without a GPU."""
     for words in silent.holds:
@@ -178,7 +189,7 @@ def _import_the_rest(page: bool) -> None:
     What goes wrong here goes wrong again, and is told, where they are used.
     """
     with contextlib.suppress(Exception):
-        for name in ("diagnose.diagnosis", "reports.markdown", "reports.text"):
+        for name in ("diagnose.diagnosis", "reports.markdown", "reports.screen"):
             importlib.import_module(f"perfdoc.{name}")
         importlib.import_module("perfdoc.rules.engine.registry").all_rules()
         importlib.import_module("perfdoc.knobs.load").catalogue()
@@ -195,19 +206,26 @@ def _asked(baseline: Path | None, targets: Sequence[str]) -> Asked | None:
     return Asked.of(baseline, targets)
 
 
-def _rendered(diagnosis: Diagnosis, format_: str, fail_on: frozenset[str]) -> str:
-    from perfdoc.reports.ci import render_github, render_junit
-    from perfdoc.reports.markdown import render_markdown
-    from perfdoc.reports.text import render_text
+def _rendered(diagnosis: Diagnosis, format_: str, options: Options, page: str | None) -> str:
+    if format_ in ("junit", "github"):
+        from perfdoc.reports.ci import render_github, render_junit
 
-    if format_ == "junit":
-        return render_junit(diagnosis, fail_on)
-    if format_ == "github":
-        return render_github(diagnosis, fail_on)
+        render = render_junit if format_ == "junit" else render_github
+        return render(diagnosis, options.fail_on)
     if format_ == "markdown":
+        from perfdoc.reports.markdown import render_markdown
+
         return render_markdown(diagnosis)
+    from perfdoc.reports.screen import render_brief, render_screen
+
     colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-    return render_text(diagnosis, width=columns(), colour=colour)
+    if options.amount == "full":
+        from perfdoc.reports.text import render_text
+
+        return render_text(diagnosis, width=columns(), colour=colour)
+    if options.amount == "brief":
+        return render_brief(diagnosis, report=page)
+    return render_screen(diagnosis, report=page, width=columns(), colour=colour)
 
 
 def _check_targets(output: Path | None, json_file: str | None, *, force: bool) -> None:

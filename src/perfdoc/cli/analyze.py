@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from perfdoc.cli.capture_options import CommKernel, DataRange, ModelConfig, StepRange, Window
 from perfdoc.cli.messages import EXIT_FOUND, Debug, ReportFormat, fail, say
+
+if TYPE_CHECKING:
+    from perfdoc.cli.analysis import Amount
 
 BaselineOption = Annotated[
     Path | None,
@@ -37,6 +40,10 @@ def analyze(
         str | None, typer.Option("--json", help="Write the diagnosis here as well; - for standard output.")
     ] = None,
     format_: Annotated[ReportFormat, typer.Option("--format", help="What to print.")] = ReportFormat.TEXT,
+    full: Annotated[
+        bool, typer.Option("--full", help="Print all of the report, not only its first screen.")
+    ] = False,
+    brief: Annotated[bool, typer.Option("--brief", help="Print one line.")] = False,
     window: Window = None,
     step_range: StepRange = None,
     data_range: DataRange = None,
@@ -98,6 +105,7 @@ def analyze(
             replay=replay,
             baseline=baseline,
             targets=target or [],
+            amount=_amount(format_, full=full, brief=brief),
         )
         fired = run(options, format_.value, hashing)
     except UserError as error:
@@ -107,3 +115,14 @@ def analyze(
     if fired:
         say(f"--fail-on: {', '.join(fired)} fired")
         raise typer.Exit(EXIT_FOUND)
+
+
+def _amount(format_: ReportFormat, *, full: bool, brief: bool) -> Amount:
+    """Raises UserError."""
+    from perfdoc.diagnose.asked import UserError
+
+    if full and brief:
+        raise UserError("--full and --brief: choose one.")
+    if (full or brief) and format_ is not ReportFormat.TEXT:
+        raise UserError(f"--{'full' if full else 'brief'}: is for --format text.")
+    return "full" if full else "brief" if brief else "screen"

@@ -25,7 +25,7 @@ from perfdoc.profiling.logs import read_lines
 from perfdoc.profiling.manifest import Manifest
 from perfdoc.profiling.memory import MemorySample
 from perfdoc.profiling.run_directory import RunDirectory
-from perfdoc.results.figures import duration, plural
+from perfdoc.results.figures import duration, plural, significant
 from perfdoc.traces import TraceError
 from perfdoc.traces.log_lines import UnreadableStepsError
 from perfdoc.traces.training_log import read_training_log
@@ -46,7 +46,7 @@ def mfu(flops_per_s: float | None, peak_flops_per_s: float | None) -> tuple[floa
         return None, ("MFU is unknown: the peak or the FLOPs of a step are not a positive, finite number",)
     found = flops_per_s / peak_flops_per_s
     if found > 1:
-        return None, (f"MFU is unknown: {100 * found:,.4g} %, so the peak or the FLOPs are wrong",)
+        return None, (f"MFU is unknown: {significant(100 * found, 4)} %, so the peak or the FLOPs are wrong",)
     return found, ()
 
 

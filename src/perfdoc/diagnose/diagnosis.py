@@ -20,6 +20,7 @@ from perfdoc.diagnose.verdict import contradicted_words, memory_verdict, verdict
 from perfdoc.diagnose.whole_case import whole_case
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.profiling.environment import encodable
+from perfdoc.results.names import natural
 from perfdoc.rules.engine.registry import judge
 from perfdoc.rules.facts.capture_cost import slowed_by
 from perfdoc.rules.facts.framework import framework_of_job
@@ -61,11 +62,14 @@ def diagnose(
     whole = whole_case(captures, memory, configuration or Configuration())
     case, job = whole.case, whole.case.job
     judged, (failed, _) = judge(case), out_of_memory(case)
-    ranks = sorted(whole.ranks, key=lambda r: (r.rank is None, r.rank or 0))
+    names = [natural(str(c.path)) for c in captures]  # a shell expands rank*.sqlite to rank0, rank10, rank1
+    ranks = sorted(whole.ranks, key=lambda r: (r.rank is None, r.rank or 0, names[r.input]))
     analyses = _analyses(captures, ranks, job, whole.memory, whole.replayed)
     if ranks:
         slow = slowed_by(case)
-        verdict = verdict_of(ranks, analyses.kernels, failed, slowed_by=slow, skew=job.skew)
+        verdict = verdict_of(
+            ranks, analyses.kernels, failed, slowed_by=slow, skew=job.skew, pipeline=analyses.pipeline
+        )
     else:
         verdict = memory_verdict(whole.memory, failed)
     return d.Diagnosis(

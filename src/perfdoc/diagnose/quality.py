@@ -10,7 +10,7 @@ from perfdoc import results as d
 from perfdoc.analyzers.job import JobMeasurement
 from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.profiling.environment import encodable
-from perfdoc.results.figures import plural
+from perfdoc.results.figures import long_time
 from perfdoc.results.quality import Contradiction, in_words
 from perfdoc.traces import NoGpuActivityError
 
@@ -56,12 +56,11 @@ def _apart(captures: Sequence[CaptureMeasurement]) -> list[d.Quality]:
     earliest, latest = min(spans, key=lambda s: s[1]), max(spans, key=lambda s: s[0])
     if latest[0] - earliest[1] <= _CLOCK_ERROR_NS:
         return []
-    minutes = plural(round((latest[0] - earliest[1]) / 60e9), "minute")
     return [
         d.Quality(
             code="captures-apart",
-            message=f"The window of {encodable(earliest[2])} ended {minutes} before that of "
-            f"{encodable(latest[2])} began, by their clocks.",
+            message=f"The window of {encodable(earliest[2])} ended {long_time(latest[0] - earliest[1])} "
+            f"before that of {encodable(latest[2])} began, by their clocks.",
             remedy="Give the captures of one run together; compare two runs with perfdoc diff.",
         )
     ]

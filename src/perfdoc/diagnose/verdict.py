@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from perfdoc.results import IDLE_CAUSES, KernelsAnalysis, MemoryAnalysis, Rank, Window
+from perfdoc.results.bubble import exposed_bubble_ns
 from perfdoc.results.capture_parts import Pause, StartUp
 from perfdoc.results.figures import brief, partition, per_cent, plural, share, size
 from perfdoc.results.names import shorten
 from perfdoc.results.quality import Contradiction, in_words
-from perfdoc.results.waits import SkewAnalysis
+from perfdoc.results.waits import PipelineAnalysis, SkewAnalysis
 
 _WORDS = {
     "host": "launch-bound",
@@ -30,7 +31,7 @@ _WORTH_A_DOUBT = 0.01
 _NEARLY_ALL = 0.995
 """Of the window, in start-up."""
 _WORTH_NAMING = 0.1
-"""Of idle time: the next cause after one that is not known."""
+"""Of idle time: the next cause after one that is not known. Of exposed communication: the bubble."""
 _MUCH_UNKNOWN = 0.10
 """Of kernel time: with more of unknown class, the share of compute is in doubt."""
 
@@ -49,15 +50,17 @@ def verdict_of(
     *,
     slowed_by: Sequence[str] = (),
     skew: SkewAnalysis | None = None,
+    pipeline: PipelineAnalysis | None = None,
 ) -> str:
     """Summed over all ranks' windows; the largest loss is named first.
 
     A window of which nothing can be promised, since it is start-up or one pause, says that before all. If
     CUDA graphs were traced as a whole, or much kernel time is of unknown class, another sentence says what
     may be hidden. A job that runs out of memory is told so, whatever its time goes into.
-    slowed_by: what of the captures slows their hosts. skew: who waits for whom.
+    slowed_by: what of the captures slows their hosts. skew: who waits for whom. pipeline: its bubble is no
+    communication, however exposed.
     """
-    where = f"{_once(ranks)}{_where_it_went(ranks)}{_left_out(ranks)}"
+    where = f"{_once(ranks)}{_where_it_went(ranks, pipeline)}{_left_out(ranks)}"
     where += f"{_waiting(ranks, skew)}{_slowed(ranks, slowed_by)}{_hidden_in_graphs(ranks)}"
     return f"{where}{_of_unknown_class(ranks, kernels)}{_out_of_memory(failed_allocations)}"
 
@@ -66,7 +69,7 @@ def _out_of_memory(failed: int) -> str:
     return f" {plural(failed, 'allocation')} failed: out of GPU memory." if failed else ""
 
 
-def _where_it_went(ranks: Sequence[Rank]) -> str:
+def _where_it_went(ranks: Sequence[Rank], pipeline: PipelineAnalysis | None = None) -> str:
     window = sum(r.window.duration_ns for r in ranks)
     if not window:
         return "The window is empty: nothing ran in it."
@@ -94,6 +97,9 @@ def _where_it_went(ranks: Sequence[Rank]) -> str:
     first = max(idle, key=lambda c: idle[c])
     worth = _WORTH_A_CAUSE if first != "unexplained" else _WORTH_A_DOUBT
     names = {"idle": f"idle{why if times['idle'] >= worth * window else ''}"}
+    bubble = 0 if pipeline is None else exposed_bubble_ns(pipeline, ranks)
+    if bubble > _WORTH_NAMING * times["exposed communication"]:
+        names["exposed communication"] = f"exposed communication ({share(bubble / window)} pipeline bubble)"
     parts = ", ".join(f"{shares[name]} {names.get(name, name)}" for name in losses)
     return f"The {what} {verb} for {compute} of the {scope}; {parts}."
 

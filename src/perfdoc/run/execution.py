@@ -19,6 +19,7 @@ from perfdoc.profiling.launch_folder import Failure, LaunchFolder, kill
 from perfdoc.profiling.manifest import Manifest
 from perfdoc.profiling.nsys.collect import CollectedReport, collect_reports, last_words, reported_ranks
 from perfdoc.profiling.run_directory import RunDirectory
+from perfdoc.results.names import natural
 from perfdoc.run.prepare import Plan, RunError
 from perfdoc.trainer.end import EXIT_FAILED
 
@@ -208,7 +209,7 @@ def _to_analyse(
 def _tell_failure(planned: Plan, run: RunDirectory, outcome: Outcome, say: Say) -> None:
     """Where to look, after the lines of the rank that failed."""
     parts = []
-    errors = sorted((run.path / "errors").glob("rank*.json"))
+    errors = sorted((run.path / "errors").glob("rank*.json"), key=lambda file: natural(file.name))
     if outcome.failure is not None and outcome.failure.rank >= 0:
         errors = [file for file in errors if file.name == f"rank{outcome.failure.rank}.json"]
     if errors and outcome.code != EXIT_STOPPED:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from markupsafe import Markup
 
 from perfdoc.reports.charts.drawn import figure, short
-from perfdoc.results.figures import size
+from perfdoc.results.figures import significant, size
 from perfdoc.tune.result import Tuning
 
 _WIDE, _HIGH, _EDGE = 1000, 240, 16
@@ -40,7 +40,7 @@ def front_picture(found: Tuning) -> Markup | None:
             short(100 * x(at or 0) / _WIDE),
             short(y(ms)),
             label,
-            f"{ms:,.4g}",
+            significant(ms, 4),
             size(at),
             short(100 * x(at or 0) / _WIDE),
             short(y(ms) + 4),

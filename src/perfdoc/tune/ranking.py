@@ -8,7 +8,7 @@ from dataclasses import replace
 from perfdoc import __version__
 from perfdoc.knobs.knob import Value
 from perfdoc.knobs.writing import as_written
-from perfdoc.results.figures import signed_share
+from perfdoc.results.figures import signed_share, significant
 from perfdoc.simulator.job.settings import JobSettings
 from perfdoc.tune.job import Job
 from perfdoc.tune.result import (
@@ -99,9 +99,10 @@ def verdict_of(rows: Sequence[Row]) -> str:
     """The best configuration in a sentence."""
     now, best = rows[0], next((r for r in rows[1:] if r.place == 1), None)
     if best is None or best.gain_ms.mid <= 0:
-        return f"Nothing that was tried beats the current configuration: {now.step_ms.mid:,.4g} ms a step."
+        step = significant(now.step_ms.mid, 4)
+        return f"Nothing that was tried beats the current configuration: {step} ms a step."
     gain = (
-        f"{best.step_ms.mid:,.4g} ms a step instead of {now.step_ms.mid:,.4g} "
+        f"{significant(best.step_ms.mid, 4)} ms a step instead of {significant(now.step_ms.mid, 4)} "
         f"({signed_share(-best.gain_frac)}; {signed_share(-best.gain_ms.low / now.step_ms.mid)} to "
         f"{signed_share(-best.gain_ms.high / now.step_ms.mid)})"
     )
@@ -118,10 +119,11 @@ def verdict_measured(rows: Sequence[Row]) -> str:
         return verdict_of(rows)
     took, best = min(ran, key=lambda one: one[0])
     if not best.place:
-        return f"Nothing that was run beats the current configuration: {now:,.4g} ms a step, measured."
+        step = significant(now, 4)
+        return f"Nothing that was run beats the current configuration: {step} ms a step, measured."
     return (
-        f"{took:,.4g} ms a step instead of {now:,.4g} ({signed_share(took / now - 1)}), measured, with "
-        f"{_in_words(best)}."
+        f"{significant(took, 4)} ms a step instead of {significant(now, 4)} "
+        f"({signed_share(took / now - 1)}), measured, with {_in_words(best)}."
     )
 
 

@@ -16,6 +16,7 @@ from perfdoc.compare.stored import content_of, decoded
 from perfdoc.compare.verify.rounds import StoppedError
 from perfdoc.diagnose.asked import UserError
 from perfdoc.profiling.whole_file import write_all
+from perfdoc.results.figures import significant
 from perfdoc.run.stop import Stopped
 from perfdoc.tune.command import FailedRunError, NoStepTimesError
 from perfdoc.tune.ranking import verdict_measured
@@ -133,7 +134,7 @@ def _name(row: Row) -> str:
 
 
 def _said(made: Made) -> str:
-    return made.failure or f"{made.step_ms:,.4g} ms a step"
+    return made.failure or f"{significant(made.step_ms, 4)} ms a step"
 
 
 def with_trials(found: Tuning, plan: Plan, state: State, *, complete: bool, words: str) -> Tuning:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from perfdoc.knobs.knob import DIALECT_TITLES
 from perfdoc.reports.sections.section import Cell, Grid, Section, name, size, word
-from perfdoc.results.figures import UNKNOWN, count, per_cent, plural, signed_share
+from perfdoc.results.figures import UNKNOWN, count, per_cent, plural, signed_share, significant
 from perfdoc.results.figures import size as bytes_in_words
 from perfdoc.tune.front_chart import front_picture
 from perfdoc.tune.result import Band, Change, Row, Scale, Tuning
@@ -37,7 +37,7 @@ def milliseconds(value: float | None) -> str:
     """Four digits: 2,840 ms, 41.07 ms."""
     if value is None:
         return UNKNOWN
-    text = f"{value:,.0f}" if abs(value) >= 1_000 else f"{value:.4g}"
+    text = f"{value:,.0f}" if abs(value) >= 1_000 else significant(value, 4)
     return f"{text} ms"
 
 
@@ -198,7 +198,7 @@ def _scale(scale: Scale) -> list[Cell]:
         word(scale.dp),
         word(milliseconds(step.mid)),
         word(band(step)),
-        word(f"{speedup.mid:.3g} ({speedup.low:.3g} to {speedup.high:.3g})"),
+        word(f"{significant(speedup.mid)} ({significant(speedup.low)} to {significant(speedup.high)})"),
         word(per_cent(efficiency.mid, 0)),
         word(""),
     ]

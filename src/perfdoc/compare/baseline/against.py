@@ -24,6 +24,7 @@ from perfdoc.compare.significance import noise_frac, spread_of
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.values import as_text
 from perfdoc.results import Diagnosis
+from perfdoc.results.figures import significant
 from perfdoc.results.headline import Against, AgainstFigure, DifferentFact, FigureName, Target
 from perfdoc.traces import TraceError
 
@@ -100,7 +101,8 @@ def _other_model(one: Diagnosis, two: Diagnosis) -> str:
     a, b = (f or 0.0 for f in per_token)
     if abs(b - a) <= _SAME_MODEL_FRAC * a:
         return ""
-    return f"the models differ: {a / 1e9:,.3g} GFLOP per token in the baseline, {b / 1e9:,.3g} GFLOP here"
+    before, here = (significant(flops / 1e9) for flops in (a, b))
+    return f"the models differ: {before} GFLOP per token in the baseline, {here} GFLOP here"
 
 
 def _tokens(found: Diagnosis) -> int | None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from perfdoc.compare.diff.result import Basis, Duration, Leaf, Logged, Noise, Outcome
 from perfdoc.reports.leaves import LABELS
-from perfdoc.results.figures import UNKNOWN, duration, per_cent, plural, signed, signed_share
+from perfdoc.results.figures import UNKNOWN, duration, per_cent, plural, signed, signed_share, significant
 
 _NAMED = 3
 """Leaves that the verdict names at most."""
@@ -20,7 +20,7 @@ def calls(number: float | None) -> str:
         return UNKNOWN
     if number >= 100 or number == round(number):
         return f"{number:,.0f}"
-    return f"{number:.1f}" if number >= 1 else f"{number:.2g}"
+    return f"{number:.1f}" if number >= 1 else significant(number, 2)
 
 
 def verdict(

@@ -12,7 +12,7 @@ from perfdoc.compare.figures import RunFigures, Statistic
 from perfdoc.compare.floors import KINDS, FloorResult, Level
 from perfdoc.compare.gate.drift import Drift
 from perfdoc.compare.gate.parts import Grown, PartsCompared
-from perfdoc.results.figures import duration, per_cent, plural
+from perfdoc.results.figures import duration, per_cent, plural, significant
 
 State = Literal["pass", "warn", "fail", "inconclusive"]
 
@@ -199,6 +199,6 @@ def _figure(value: float | None) -> str:
     if value is None:
         return "unknown"
     if 0.001 <= abs(value) < 1000:
-        return f"{value:.6g}"
+        return significant(value, 6)
     text = f"{value:,.1f}" if abs(value) >= 1000 else f"{value:.9f}"
     return text.rstrip("0").rstrip(".")

@@ -11,6 +11,7 @@ from perfdoc.compare.verify.record import Measured, Predicted, RulePrediction, V
 from perfdoc.knobs.check import check
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import Value
+from perfdoc.results.figures import significant
 from perfdoc.rules.engine import advise
 from perfdoc.rules.engine.gain import best_of
 
@@ -107,8 +108,8 @@ def of_another_step(predicted_from_ms: float | None, measured: Measured | None) 
     if abs(measured.before_ms / predicted_from_ms - 1) <= ANOTHER_FRAC:
         return []
     return [
-        f"predicted from steps of {predicted_from_ms:.4g} ms, as they were profiled; without the change they "
-        f"took {measured.before_ms:.4g} ms here"
+        f"predicted from steps of {significant(predicted_from_ms, 4)} ms, as they were profiled; without the "
+        f"change they took {significant(measured.before_ms, 4)} ms here"
     ]
 
 

@@ -27,7 +27,7 @@ from perfdoc.knobs.settings import read_configuration
 from perfdoc.profiling.manifest import Manifest
 from perfdoc.profiling.run_directory import utc_now
 from perfdoc.profiling.whole_file import write_all
-from perfdoc.results.figures import per_cent
+from perfdoc.results.figures import per_cent, significant
 from perfdoc.run.stop import Stopped
 
 MIN_REPEATS, MAX_REPEATS = 3, 50
@@ -123,7 +123,8 @@ def measured(ready: Prepared, say: Callable[[str], None]) -> Record:
                 facts = of_the_machine(facts_of(made.manifest))
                 notes += _drift(facts, of_the_machine(facts_of(ready.manifest)))
             runs.append(made.times)
-            say(f"{made.times.directory}: {made.times.by(ready.statistic):.4g} ms a step ({ready.statistic})")
+            step = significant(made.times.by(ready.statistic), 4)
+            say(f"{made.times.directory}: {step} ms a step ({ready.statistic})")
             write_all({folder / RECORD_NAME: encode(_record(ready, runs, facts, notes, complete=False))})
     except (StoppedError, KeyboardInterrupt, Stopped):  # within a run, or between two
         stopped = True

@@ -8,7 +8,7 @@ from typing import get_args
 
 from perfdoc.compare.verify.gain import follows
 from perfdoc.compare.verify.record import ChangedSetting, Predicted, Record, Verdict
-from perfdoc.results.figures import per_cent, plural
+from perfdoc.results.figures import per_cent, plural, significant
 from perfdoc.results.names import PROSE_LIMIT, shorten
 
 SHOWN = 10
@@ -75,11 +75,12 @@ def predicted_text(predicted: Predicted) -> str:
     if predicted.method == "none" or predicted.high_ms is None:
         return "nothing said of how much"
     if predicted.method == "ceiling":
-        return f"at most {predicted.high_ms:.3g} ms a step saved (upper bound)"
+        return f"at most {significant(predicted.high_ms)} ms a step saved (upper bound)"
     low = predicted.low_ms or 0.0
     if predicted.mid_ms is None:
-        return f"{low:.3g} to {predicted.high_ms:.3g} ms a step saved"
-    return f"{predicted.mid_ms:.3g} ms a step saved ({low:.3g} to {predicted.high_ms:.3g})"
+        return f"{significant(low)} to {significant(predicted.high_ms)} ms a step saved"
+    band = f"{significant(low)} to {significant(predicted.high_ms)}"
+    return f"{significant(predicted.mid_ms)} ms a step saved ({band})"
 
 
 def measured_text(record: Record) -> str:
@@ -89,8 +90,8 @@ def measured_text(record: Record) -> str:
         return "not enough runs"
     number = f"{found.samples} pairs of runs" if found.method == "pairs of runs" else "one run on either side"
     return (
-        f"{found.gain_ms:.3g} ms of {found.before_ms:.4g} ms a step saved "
-        f"({found.low_ms:.3g} to {found.high_ms:.3g} at {per_cent(found.confidence, 0)}; "
+        f"{significant(found.gain_ms)} ms of {significant(found.before_ms, 4)} ms a step saved "
+        f"({significant(found.low_ms)} to {significant(found.high_ms)} at {per_cent(found.confidence, 0)}; "
         f"{found.statistic} steps of {number})"
     )
 

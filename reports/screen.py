@@ -1,0 +1,231 @@
+"""The first screen of a diagnosis in a terminal: at most 40 lines of at most 80 columns; and one line.
+
+`reports/text.py` has everything. The last things to do and the last notes give way to what is above them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from perfdoc.reports import gaps, headline, summary
+from perfdoc.reports.advice import rough
+from perfdoc.reports.analysed import analysed_line
+from perfdoc.reports.grid import clipped, paragraph
+from perfdoc.reports.next_capture import next_capture
+from perfdoc.reports.ranking import INEXACT, Ranked, ranking
+from perfdoc.reports.sections.section import opening
+from perfdoc.reports.settings import setting_lines
+from perfdoc.reports.shares import Part, parts_of
+from perfdoc.reports.terminal import Lines
+from perfdoc.results import Diagnosis, Quality, figures
+from perfdoc.results.names import columns, prose, shorten
+
+COLUMNS = 80
+LINES = 40
+_REST = 1
+"""A line of standard error says what was written."""
+_LEAVES = 8
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
+_FIRST_NOTES = (
+    *("config-contradicted", "captures-apart", "impossible-times", "completions-missing"),
+    *("capture-incomplete", "partial-capture", "missing-ranks", "secrets"),
+)
+"""Quality notes that change what the figures mean, or where they may go. Others keep their order."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Room:
+    """How many lines, or things, a part of the screen has."""
+
+    verdict: int
+    figures: int
+    to_do: int
+    notes: int
+
+
+_ROOMS = (
+    *(_Room(verdict=7, figures=5, to_do=n, notes=3) for n in (5, 4)),
+    _Room(verdict=6, figures=4, to_do=4, notes=2),
+    _Room(verdict=6, figures=3, to_do=3, notes=2),
+    *(_Room(verdict=4, figures=2, to_do=n, notes=1) for n in (3, 2, 1)),
+)
+"""The largest that fits is taken."""
+
+
+def render_screen(
+    diagnosis: Diagnosis, *, report: str | None, width: int = COLUMNS, colour: bool = False
+) -> str:
+    """Verdict, where the time goes, what to do first, what not to trust, where the report is.
+
+    report: where the page was written; None where none was. width: columns of the terminal, of which 40 to 80
+    are used; a longer path is not broken, so that it can be copied. colour: as of `render_text`.
+    """
+    page = Lines(0, colour)
+    for room in _ROOMS:
+        page = Lines(min(max(width, 40), COLUMNS), colour)
+        _verdict(page, diagnosis, room)
+        _where(page, diagnosis, room)
+        _to_do(page, diagnosis, room)
+        _doubts(page, diagnosis, room)
+        _end(page, diagnosis, report)
+        if len(page.lines) <= LINES - _REST:
+            break
+    return "\n".join(page.lines) + "\n"
+
+
+def render_brief(diagnosis: Diagnosis, *, report: str | None) -> str:
+    """The largest shares, the first thing to do and the report, in one line that ends with a newline."""
+    said = [_SENTENCE_END.split(prose(diagnosis.verdict, 400))[0].removesuffix(".")]
+    first = next((row for row in ranking(diagnosis) if row.leads), None)
+    if first is not None:
+        gain = _gain(first)
+        said.append(f"first: {_title(first)}{f', {gain}' if gain else ''}")
+    said += [shorten(report, 1000)] if report else []
+    return "; ".join(said) + "\n"
+
+
+def _fitting(text: str, width: int, most: int) -> list[str]:
+    """A text in so many lines at most: whole sentences, or the first one cut."""
+    sentences = _SENTENCE_END.split(text)
+    for count in range(len(sentences), 0, -1):
+        lines = paragraph(" ".join(sentences[:count]), width=width)
+        if len(lines) <= most:
+            return lines
+    return _cut(lines, most)
+
+
+def _cut(lines: list[str], most: int) -> list[str]:
+    """The first lines; the last of them says where something is missing."""
+    if len(lines) <= most:
+        return lines
+    last = lines[most - 1]
+    return [*lines[: most - 1], clipped(last + "…", columns(last))]
+
+
+def _say(page: Lines, text: str, most: int, indent: str = "  ", hang: str = "") -> None:
+    page.lines += _cut(paragraph(text, width=page.width, indent=indent, hang=hang), most)
+
+
+def _verdict(page: Lines, diagnosis: Diagnosis, room: _Room) -> None:
+    lines = _fitting(prose(diagnosis.verdict), page.width, room.verdict)
+    page.lines += [page.paint(line, "head") for line in lines]
+    page.lines.append(clipped(summary.source_line(diagnosis), page.width))
+    if stretch := analysed_line(diagnosis):
+        _say(page, stretch, 2, "")
+
+
+def _where(page: Lines, diagnosis: Diagnosis, room: _Room) -> None:
+    if diagnosis.ranks:
+        page.section("Where the time goes")
+        if any(rank.events.work_missing for rank in diagnosis.ranks):
+            page.say("Unknown: events are missing from the file.")
+        else:
+            parts = parts_of(diagnosis)
+            drawn = page.bar([(part.letter, part.family, part.ns) for part in parts], page.width - 4)
+            page.lines.append(f"  {drawn}")
+            page.lines += _legend(parts, page.width)
+    lines = [
+        f"{fig.label} {fig.value}" + "".join(f"; {note}" for note in [fig.beside, *fig.against] if note)
+        for fig in headline.verdict_figures(diagnosis)
+    ]
+    said = [*paragraph(" · ".join(lines), width=page.width, indent="  ")]
+    for text in headline.against_lines(diagnosis):
+        said += paragraph(text, width=page.width, indent="  ")
+    page.lines += _cut(said, room.figures)
+
+
+def _legend(parts: Sequence[Part], width: int) -> Iterator[str]:
+    """The largest leaves with their shares, in the order of the bar, as many on a line as fit."""
+    largest = sorted(parts, key=lambda part: -part.ns)[:_LEAVES]
+    items = [f"{part.letter} {part.label} {part.share}" for part in parts if part in largest]
+    if rest := [part for part in parts if part not in largest]:
+        share = figures.tenths(sum(part.tenths for part in rest), sum(part.ns for part in rest))
+        items.append(f"{figures.plural(len(rest), 'other leaf', 'other leaves')} {share}")
+    line = ""
+    for item in items:
+        if line and columns(line) + columns(item) + 3 > width:
+            yield line
+            line = ""
+        line += f"{'   ' if line else '  '}{item}"
+    if line:
+        yield line
+
+
+def _title(ranked: Ranked) -> str:
+    code = f"{shorten(ranked.rules[0].code, 48)} " if ranked.rules else ""
+    return f"{code}{opening(ranked.title)}"
+
+
+def _gain(ranked: Ranked) -> str:
+    row, gain = ranked.row, ranked.row.gain
+    if gain is None or gain.high_ms is None:
+        return ""
+    per = "a step" if row.gain_per == "step" else "in this window"
+    part = "" if row.gain_frac is None else f", {figures.share(row.gain_frac)}"
+    if not gain.is_predicted or gain.mid_ms is None or gain.low_ms is None:
+        return f"saves at most {rough(gain.high_ms)} {per}{part}: an upper bound, not predicted"
+    if gain.mid_ms < 0:
+        return f"costs {rough(-gain.mid_ms)} {per} ({rough(-gain.high_ms)} to {rough(-gain.low_ms)})"
+    note = "" if row.exact else f"; {INEXACT}"
+    band = f"{rough(gain.low_ms)} to {rough(gain.high_ms)}"
+    return f"saves {rough(gain.mid_ms)} {per} ({band}){part}, predicted{ranked.provided}{note}"
+
+
+def _to_do(page: Lines, diagnosis: Diagnosis, room: _Room) -> None:
+    ranked = ranking(diagnosis)
+    rows = [row for row in ranked if row.leads]
+    wanted = next_capture(diagnosis)
+    if not rows and not wanted:
+        return
+    page.section("What to do, best first" + (" (each alone; do not add them)" if rows[1:] else ""))
+    if wanted:
+        _say(page, wanted, 3)
+    for place, row in enumerate(rows[: room.to_do], 1):
+        page.lines.append(clipped(f"{place:>2}. {_title(row)}", page.width))
+        if gain := _gain(row):
+            _say(page, gain, 2, "    ")
+        for line in setting_lines(row, diagnosis, page.width - 4):
+            _say(page, line, 2, "    ")
+    if together := headline.gain_together(diagnosis):
+        _say(page, together, 3)
+    if len(rows) > room.to_do:
+        page.say(f"{figures.plural(len(rows) - room.to_do, 'more thing')} to do: --full.")
+
+
+def _doubts(page: Lines, diagnosis: Diagnosis, room: _Room) -> None:
+    notes = [*_notes(diagnosis.quality)]
+    if broken := len(gaps.rules_in(diagnosis, "error")):
+        notes.insert(0, f"{figures.plural(broken, 'rule')} failed to run.")
+    missing = len(gaps.gaps_of(diagnosis))
+    if not notes and not missing:
+        return
+    page.lines += ["", page.paint("Before trusting these figures", "warn")]
+    for note in notes[: room.notes]:
+        _say(page, f"! {note}", 2, hang="  ")
+    rest = [figures.plural(len(notes) - room.notes, "more note")] if len(notes) > room.notes else []
+    if missing:
+        rest.append(f"{figures.plural(missing, 'thing')} could not be measured")
+    if rest:
+        page.say(f"{', '.join(rest)}: --full says why.")
+
+
+def _notes(quality: Sequence[Quality]) -> Iterator[str]:
+    """The most important first; of several of one kind the first."""
+    kinds: dict[str, list[Quality]] = {}
+    for item in quality:
+        kinds.setdefault(item.code, []).append(item)
+    order = [*(code for code in _FIRST_NOTES if code in kinds)]
+    for code in [*order, *(code for code in kinds if code not in order)]:
+        like = len(kinds[code]) - 1
+        more = f" ({figures.plural(like, 'more note')} like it)" if like else ""
+        yield f"{prose(kinds[code][0].message)}{more}"
+
+
+def _end(page: Lines, diagnosis: Diagnosis, report: str | None) -> None:
+    first = next((row.rules[0].code for row in ranking(diagnosis) if row.leads and row.rules), "")
+    explain = f"; perfdoc explain {shorten(first, 48)}: the rule" if first else ""
+    page.lines.append("")
+    _say(page, f"--full: everything on this terminal{explain}.", 2, "")
+    page.lines.append(f"Report: {shorten(report, 1000)}" if report else "No report was written: give -o DIR.")

@@ -1,0 +1,242 @@
+"""The first screen: at most 40 lines of 80 columns; the verdict, the first thing to do, the report's path."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from perfdoc.diagnose.verdict import verdict_of
+from perfdoc.reports.grid import clipped, paragraph
+from perfdoc.reports.headline import headline
+from perfdoc.reports.html import render_html
+from perfdoc.reports.ranking import ranking
+from perfdoc.reports.screen import LINES, render_brief, render_screen
+from perfdoc.reports.sections.section import opening
+from perfdoc.results import Diagnosis, Quality
+from perfdoc.results.bubble import exposed_bubble_ns
+from perfdoc.results.names import columns, prose, shorten
+from tests.amount import tries
+from tests.reports import build, build_job, hostile
+from tests.reports.build_choices import advice, with_choices
+from tests.reports.build_memory import with_memory_and_replay
+from tests.reports.build_worst import compared
+from tests.reports.test_ranking import MADE, row
+
+REPORT = "perfdoc-report/report.html"
+MADE_BY_HAND = {
+    "one": build.one_rank(),
+    "two": build.two_ranks(),
+    "thousand": build.many_ranks(1000),
+    "analysed": build.analysed(build.two_ranks()),
+    "none": build.diagnosis([]),
+    "choices": with_choices(build.one_rank()),
+    "memory": with_memory_and_replay(build.one_rank()),
+    "ranked": MADE,
+}
+
+
+def run_together(text: str) -> str:
+    return "".join(text.split())
+
+
+def assert_fits(made: Diagnosis, shown: str, width: int = 80) -> None:
+    lines = shown.splitlines()
+    assert shown.endswith("\n")
+    assert len(lines) < LINES  # the last one is left to standard error
+    assert [line for line in lines if columns(line) > width] == []
+    assert not [c for c in shown if not c.isprintable() and c != "\n"]
+    whole = run_together(shown)
+    assert run_together(prose(made.verdict))[:60] in whole
+    first = next((r for r in ranking(made) if r.leads), None)
+    if first is not None:
+        code = shorten(first.rules[0].code, 48) if first.rules else ""
+        assert run_together(code + opening(first.title))[:30] in whole
+    assert lines[-1] == f"Report: {REPORT}"
+    assert any(line.startswith("--full: ") for line in lines[-3:-1])
+
+
+@pytest.mark.parametrize("width", [60, 80])
+@pytest.mark.parametrize("name", MADE_BY_HAND)
+def test_it_fits_and_says_what_matters(name: str, width: int) -> None:
+    made = MADE_BY_HAND[name]
+    assert_fits(made, render_screen(made, report=REPORT, width=width), width)
+
+
+def test_it_is_never_wider_than_80_columns() -> None:
+    made = MADE_BY_HAND["analysed"]
+    assert render_screen(made, report=REPORT, width=200) == render_screen(made, report=REPORT, width=80)
+
+
+@pytest.mark.parametrize("text", hostile.HOSTILE, ids=range(len(hostile.HOSTILE)))
+def test_hostile_names_do_not_break_it(text: str) -> None:
+    for make in (hostile.hostile, hostile.hostile_memory, hostile.hostile_choices):
+        made = make(text)
+        shown = render_screen(made, report=REPORT)
+        assert_fits(made, shown)
+        coloured = render_screen(made, report=REPORT, colour=True)
+        assert re.sub(r"\x1b\[[0-9;]+m", "", coloured) == shown
+        assert "\x1b[" in coloured
+        brief = render_brief(made, report=REPORT)
+        assert brief.count("\n") == 1
+        assert not [c for c in brief[:-1] if not c.isprintable()]
+
+
+NAMES = st.one_of(
+    st.text(max_size=40),
+    st.builds(
+        lambda c, n: c * n, st.sampled_from("漢字ｗ가😀x\u0301\x1b\n"), st.sampled_from([1, 79, 10_000])
+    ),
+)
+
+
+@settings(max_examples=tries(12, 300))
+@given(NAMES, st.sampled_from([60, 80]))
+def test_no_name_breaks_it(text: str, width: int) -> None:
+    made = hostile.hostile_choices.__wrapped__(text)
+    assert_fits(made, render_screen(made, report=REPORT, width=width), width)
+
+
+@given(st.text(max_size=300), st.integers(40, 90), st.sampled_from(["", "    "]))
+def test_a_paragraph_is_as_wide_as_its_cells_and_loses_no_word(text: str, width: int, indent: str) -> None:
+    text = prose(text)
+    lines = paragraph(text, width=width, indent=indent)
+    assert all(columns(line) <= width and line.startswith(indent) for line in lines)
+    assert run_together("".join(lines)) == run_together(text)
+    # Greedy: the first word of a line had no room on the line before.
+    for above, below in pairwise(lines):
+        assert columns(above) + 1 + columns(below.split(" ")[len(indent)]) > width
+
+
+def test_what_is_clipped_says_so() -> None:
+    assert clipped("漢字漢字", 8) == "漢字漢字"
+    assert clipped("漢字漢字", 7) == "漢字漢…"
+    assert clipped("abcdef", 4) == "abc…"
+
+
+def test_the_bar_and_its_legend_by_hand() -> None:
+    """76 cells for 80 columns: 57 of compute and 19 of exposed communication."""
+    made = build.diagnosis([build.rank(0, build.ledger(compute=75, dp=25))])
+    lines = render_screen(made, report=None).splitlines()
+    at = next(i for i, line in enumerate(lines) if line.startswith("  ["))
+    assert lines[at] == "  [C" + "=" * 56 + "DP" + "=" * 17 + "]"
+    assert lines[at + 1] == "  C compute 75.0 %   DP exposed comm DP 25.0 %"
+    assert lines[-1] == "No report was written: give -o DIR."
+
+
+def test_small_leaves_are_pooled_and_the_shares_still_add_up() -> None:
+    shown = render_screen(MADE_BY_HAND["thousand"], report=REPORT)
+    legend = shown[shown.index("  [") : shown.index("MFU")]
+    shares = [float(share) for share in re.findall(r"([\d.]+) %", legend)]
+    assert len(shares) == 9  # eight leaves and the pool of the other seven
+    assert "7 other leaves" in legend
+    assert sum(shares) == pytest.approx(100.0)
+
+
+def test_exposed_pp_that_is_bubble_is_called_bubble() -> None:
+    """Of 200 ms of exposed PP on a rank transfer, handover and late peers take 150: 50 are surely bubble, of
+    400 all 100 of it."""
+    ms = 1_000_000
+    made = build.diagnosis([build.rank(i, build.ledger(compute=800 * ms, pp=200 * ms)) for i in range(2)])
+    pipeline = build_job.pipeline(replicas=1)
+    assert exposed_bubble_ns(pipeline, made.ranks) == 2 * 50 * ms
+    more = [build.rank(i, build.ledger(compute=600 * ms, pp=400 * ms)) for i in range(2)]
+    assert exposed_bubble_ns(pipeline, more) == 2 * 100 * ms
+    assert exposed_bubble_ns(made.analyses.pipeline, made.ranks) == 0  # not measured
+    made = replace(made, analyses=replace(made.analyses, pipeline=pipeline))
+    shown = render_screen(made, report=REPORT)
+    # 100 of 2,000 ms, and 300 that are not.
+    assert "B pipeline bubble 5.0 %   PP exposed comm PP 15.0 %" in shown
+    (exposed,) = [f for f in headline(made) if f.label == "Exposed communication"]
+    assert exposed.notes[0] == "PP 15.0 %, pipeline bubble 5.0 %"
+    assert "exposed comm PP (5.0 % pipeline bubble)" in render_html(made)
+    said = verdict_of(made.ranks, pipeline=pipeline)
+    assert "20.0 % exposed communication (5.0 % pipeline bubble)" in said
+    assert "bubble" not in verdict_of(made.ranks)
+
+
+def test_a_thing_to_do_has_its_gain_and_the_setting_in_the_job_s_own_words() -> None:
+    rows = [row("bound", ["PD501"], ms=100.0), row("predicted", ["PD202"], "without_gc", ms=2.0)]
+    shown = render_screen(replace(MADE, opportunities=rows), report=REPORT)
+    first, second = shown[shown.index(" 1. ") : shown.index(" 3. ")].split(" 2. ")
+    assert first.startswith(" 1. PD501 ")
+    assert "\n    saves at most 100 ms a step, 64.7 %: an upper bound, not predicted\n" in first
+    assert second.startswith("PD202 ")
+    assert "\n    saves 2 ms a step (1.8 ms to 2.2 ms), 1.3 %, predicted\n" in second
+    assert "\n    set (Megatron-LM): --manual-gc true\n" in second
+
+
+def test_every_setting_of_a_thing_to_do_has_a_line() -> None:
+    """Pieces of one change: the first alone would be half of it. Three have room, and nothing forbidden."""
+    pieces = [advice(f"knob_{i}", str(i), forbidden="no" if i == 1 else "") for i in range(5)]
+    made = replace(
+        MADE,
+        rules=[replace(r, advice=pieces) if r.code == "PD202" else r for r in MADE.rules],
+        opportunities=[row("predicted", ["PD202"], "without_gc", ms=2.0)],
+    )
+    shown = render_screen(made, report=REPORT).splitlines()
+    at = next(i for i, line in enumerate(shown) if "set (Megatron-LM)" in line)
+    assert [line.split()[-2:] for line in shown[at : at + 3]] == [[f"--knob-{i}", str(i)] for i in (0, 2, 3)]
+    assert "the report has them" in shown[at + 3]
+
+
+@pytest.mark.parametrize(("framework", "told"), [("megatron", True), ("pytorch", False)])
+def test_what_was_simulated_is_a_setting_only_where_the_job_has_it(framework: str, told: bool) -> None:
+    gains = MADE.analyses.gains
+    known = [replace(p, settings={"manual_gc": True}) for p in gains.predictions]
+    made = replace(
+        MADE,
+        opportunities=[row("predicted", [], "norms_alone", ms=5.0)],
+        analyses=replace(MADE.analyses, gains=replace(gains, predictions=known)),
+    )
+    assert made.job is not None
+    made = replace(made, job=replace(made.job, dialect=None, framework=framework))  # type: ignore[arg-type]
+    assert ("manual_gc=True" in render_screen(made, report=REPORT)) == told
+
+
+def test_a_setting_that_no_line_holds_is_not_broken() -> None:
+    long = advice("knob", "x" * 200)
+    made = replace(
+        MADE,
+        rules=[replace(r, advice=[long]) if r.code == "PD203" else r for r in MADE.rules],
+        opportunities=[row("predicted", ["PD203"], "without_data", ms=10.0)],
+    )
+    shown = render_screen(made, report=REPORT)
+    assert "xxxx" not in shown
+    assert "the report has it" in shown
+
+
+def test_what_changes_the_figures_stands_before_other_notes_and_the_rest_is_counted() -> None:
+    codes = ["open-ranges", "bad-ranges", "ignored-events", "graph-kernels", "config-contradicted"]
+    notes = [Quality(code=c, message=f"about {c}", remedy="") for c in [*codes, "open-ranges"]]
+    shown = render_screen(replace(build.two_ranks(), quality=notes), report=REPORT)
+    said = shown[shown.index("Before trusting") :].splitlines()
+    assert said[1:4] == [
+        "  ! about config-contradicted",
+        "  ! about open-ranges (1 more note like it)",
+        "  ! about bad-ranges",
+    ]
+    assert "2 more notes, " in said[4]
+
+
+def test_a_baseline_is_on_the_first_screen() -> None:
+    made = replace(build.one_rank(), against=compared())
+    assert_fits(made, shown := render_screen(made, report=REPORT))
+    assert "baseline" in shown
+
+
+def test_a_long_path_stays_whole() -> None:
+    path = "/" + "d" * 200 + "/report.html"
+    assert render_screen(build.one_rank(), report=path).splitlines()[-1] == f"Report: {path}"
+
+
+def test_one_line_has_the_verdict_the_first_change_and_the_report() -> None:
+    line = render_brief(MADE, report=REPORT)
+    assert line.startswith(MADE.verdict.removesuffix("."))
+    assert "; first: PD501 " in line
+    assert ", saves at most 100 ms a step, 64.7 %" in line
+    assert line.endswith(f"; {REPORT}\n")
