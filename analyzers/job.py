@@ -23,9 +23,11 @@ from perfdoc.analyzers.skew.waiting import measure_skew
 from perfdoc.analyzers.steps.figures import RankSteps
 from perfdoc.analyzers.steps.log import read_logged_steps
 from perfdoc.analyzers.steps.times import measure_step_times
+from perfdoc.analyzers.tables.job import job_tables
 from perfdoc.analyzers.timeline.job import RankInput, job_timeline
 from perfdoc.results import HostJitter, NormContentionAnalysis, StepTimes
 from perfdoc.results.headline import Mfu
+from perfdoc.results.tables import Tables
 from perfdoc.results.timeline import Timeline
 from perfdoc.results.waits import PipelineAnalysis, SkewAnalysis
 from perfdoc.traces import Device, TraceError
@@ -77,6 +79,7 @@ class JobMeasurement:
     """For the worst moment of a straggler."""
     pipeline: PipelineAnalysis
     timeline: Timeline
+    tables: Tables
     matches: Matches
     """For what a room above makes of all ranks together; like `clocks` in the order of `devices`."""
     clocks: ClockAlignment
@@ -124,12 +127,13 @@ def measure_job(captures: Sequence[CaptureMeasurement]) -> JobMeasurement:
         world_size,
         communicates=any(r.communication for r in ranks),
     )
+    mfu = replace(mfu, value=None, reason=partial, remedy=REMEDY, waterfall=[]) if partial else mfu
     return JobMeasurement(
         facts=facts,
         world_size=facts.world_size or world_size,
         devices=devices,
         labels=labels,
-        mfu=replace(mfu, value=None, reason=partial, remedy=REMEDY, waterfall=[]) if partial else mfu,
+        mfu=mfu,
         step_times=measure_step_times(
             [RankSteps(rank=d.rank, label=label, ledgers=r.step_ledgers) for r, d, label in labelled],
             read_logged_steps(facts.run_directory),
@@ -157,6 +161,16 @@ def measure_job(captures: Sequence[CaptureMeasurement]) -> JobMeasurement:
                 for (i, r), d, label in zip(numbered, devices, labels, strict=True)
             ],
             clocks,
+        ),
+        tables=job_tables(
+            [r.tables for r in ranks],
+            labels,
+            [r.window for r in ranks],
+            calls,
+            matches,
+            clocks.contradicted,
+            mfu,
+            facts.pp,
         ),
         matches=matches,
         clocks=clocks,

@@ -51,10 +51,11 @@ from perfdoc.results.replay import (
 )
 from perfdoc.results.rules import Advice, Evidence, Related, RuleResult, WorstInstance
 from perfdoc.results.step_times import StepTimes
+from perfdoc.results.tables import Tables
 from perfdoc.results.timeline import Timeline, TimelineRank, TimelineTrack
 from perfdoc.results.waits import PipelineAnalysis, SkewAnalysis
 
-SCHEMA_VERSION = "1.7"
+SCHEMA_VERSION = "1.8"
 
 __all__ = [
     "DIMENSIONS",
@@ -110,6 +111,7 @@ __all__ = [
     "Step",
     "StepTimes",
     "SuspectedCommunication",
+    "Tables",
     "Target",
     "Timeline",
     "TimelineRank",
@@ -167,6 +169,8 @@ class Diagnosis:
     """None in a diagnosis of a version that did not say."""
     against: Against | None = None
     """None where neither a baseline nor a target was given."""
+    tables: Tables | None = None
+    """None in a diagnosis of a version that had none."""
 
 
 def to_json(diagnosis: Diagnosis) -> bytes:

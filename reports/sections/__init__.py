@@ -13,9 +13,11 @@ from perfdoc.reports.sections import (
     memory,
     mfu,
     pipeline,
+    ranges,
     replay,
     skew,
     step_times,
+    tables,
 )
 from perfdoc.reports.sections.section import Cell, Grid, Section
 from perfdoc.results import Diagnosis
@@ -26,6 +28,7 @@ _PLACES: Mapping[str, tuple[_Builder, ...]] = MappingProxyType(
     {
         "time": (mfu.build,),
         "communication": (
+            ranges.build,
             host.build,
             contention.build,
             pipeline.build,
@@ -33,7 +36,7 @@ _PLACES: Mapping[str, tuple[_Builder, ...]] = MappingProxyType(
             skew.build,
             kernel_parts.build,
         ),
-        "kernels": (memory.build, replay.build, step_times.build),
+        "kernels": (memory.build, replay.build, step_times.build, tables.build),
     }
 )
 """In the order of every report, by the part of the page that they follow. Each gives None where its analysis

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from perfdoc.cli.capture_options import CommKernel, DataRange, StepRange, Window
+from perfdoc.cli.capture_options import CommKernel, DataRange, RangeTable, StepRange, Window
 from perfdoc.cli.messages import EXIT_FOUND, Debug, ReportFormat, fail, say
 
 BaselineOption = Annotated[
@@ -41,6 +41,7 @@ def analyze(
     step_range: StepRange = None,
     data_range: DataRange = None,
     comm_kernel: CommKernel = None,
+    range_table: RangeTable = None,
     settings: Annotated[
         list[str] | None,
         typer.Option(
@@ -87,6 +88,7 @@ def analyze(
             step_range=step_range,
             data_range=data_range,
             comm_kernel=comm_kernel,
+            range_table=range_table or [],
             settings=settings or [],
             config=config,
             fail_on=fail_on,

@@ -28,6 +28,14 @@ DataRange = Annotated[
         "--data-range", help="Names of the ranges in which training waits for data (regular expression)."
     ),
 ]
+RangeTable = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--range-table",
+        help="Names of ranges to list with their GPU time, exposed communication and idle time (regular "
+        "expression; may be given again). Of a pattern with groups their text is the row's name.",
+    ),
+]
 CommKernel = Annotated[
     str | None,
     typer.Option(
