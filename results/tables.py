@@ -25,9 +25,10 @@ class RangeRow:
     path: list[str]
     """Names from the outermost range to this one; empty of the other kinds."""
     count: int
-    """Ranges that begin inside the window's steps on the host, else inside the window."""
+    """Ranges that were open on the host while the window's steps were, else from the launch of what runs first
+    in the window to its end."""
     host_ns: int
-    """How long they were open together."""
+    """How long they were open in that time, one after the other."""
     own: Ledger
     """Window time that belongs to this range and to none inside it. GPU work belongs to the innermost range
     that was open on its thread at launch; of several things that run at once a nanosecond belongs to the one

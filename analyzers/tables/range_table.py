@@ -133,11 +133,10 @@ class _Counts:
 
 
 def _counts(view: DeviceView, tree: RangeTree) -> _Counts:
-    nodes, window, steps = len(tree.names), view.window, view.step_ranges
-    low, high = window.start_ns, window.end_ns
-    if len(steps.start_ns):
-        low, high = int(steps.start_ns[0]), int(steps.end_ns[-1])
-    begun = np.flatnonzero((tree.start_ns >= low) & (tree.start_ns < high) & (tree.node != NONE))
+    nodes, window = len(tree.names), view.window
+    low, high = _on_host(view)
+    open_ = np.flatnonzero((tree.start_ns < high) & (tree.end_ns > low) & (tree.node != NONE))
+    open_ns = np.minimum(tree.end_ns[open_], high) - np.maximum(tree.start_ns[open_], low)
     kernels, api = view.trace.kernels, view.trace.api_calls
     rows = view.activity.kernel_rows
     rows = rows[(kernels.start_ns[rows] < window.end_ns) & (kernels.end_ns[rows] > window.start_ns)]
@@ -149,12 +148,22 @@ def _counts(view: DeviceView, tree: RangeTree) -> _Counts:
     ns = np.minimum(kernels.end_ns[rows], window.end_ns) - np.maximum(kernels.start_ns[rows], window.start_ns)
     is_matrix = np.isin(view.kinds.class_code[rows], _MATRIX)
     return _Counts(
-        ranges=np.bincount(tree.node[begun], minlength=nodes + 1),
-        host_ns=sum_by(tree.node[begun], (tree.end_ns - tree.start_ns)[begun], nodes + 1),
+        ranges=np.bincount(tree.node[open_], minlength=nodes + 1),
+        host_ns=sum_by(tree.node[open_], open_ns, nodes + 1),
         kernels=np.bincount(node, minlength=nodes + 1),
         kernel_ns=sum_by(node, ns, nodes + 1),
         matrix_ns=sum_by(node[is_matrix], ns[is_matrix], nodes + 1),
     )
+
+
+def _on_host(view: DeviceView) -> tuple[int, int]:
+    """The window on the host: its steps' ranges; else from the launch of what runs first in it."""
+    window, steps, activity = view.window, view.step_ranges, view.activity
+    if len(steps.start_ns):
+        return int(steps.start_ns[0]), int(steps.end_ns[-1])
+    inside = (activity.start_ns < window.end_ns) & (activity.end_ns > window.start_ns)
+    launched = activity.launch_start_ns[inside & (activity.launch_start_ns >= 0)]
+    return min(window.start_ns, int(launched.min(initial=window.start_ns))), window.end_ns
 
 
 def _whole(tree: RangeTree, own: I64) -> I64:
