@@ -25,8 +25,8 @@ class RangeRow:
     path: list[str]
     """Names from the outermost range to this one; empty of the other kinds."""
     count: int
-    """Ranges that were open on the host while the window's steps were, else from the launch of what runs first
-    in the window to its end."""
+    """Ranges that were open on the host while the window's steps were, else since the launch of what runs
+    first in it."""
     host_ns: int
     """How long they were open in that time, one after the other."""
     own: Ledger
@@ -159,7 +159,7 @@ class AllToAllBalance:
 class AllToAll(Measured):
     """Bytes of all-to-all by rank, and how even they are."""
 
-    rows: list[AllToAllRow] = field(default_factory=list)
+    by_rank: list[AllToAllRow] = field(default_factory=list)
     balance: list[AllToAllBalance] = field(default_factory=list)
     """Where several ranks are known."""
 

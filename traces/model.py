@@ -225,12 +225,10 @@ class Payloads(Table):
     rank: I64
     """Own rank within the communicator (communicator creation rows); -1 unknown."""
     sent_bytes: I64
-    """Of an all-to-all: what this rank sends to all, itself included; -1 unknown, or another
-    operation."""
+    """Of an all-to-all: to all ranks, itself included; -1 unknown, or another operation."""
     received_bytes: I64
-    """Of an all-to-all: what it receives from all; -1 as above."""
     most_sent_bytes: I64
-    """Of an all-to-all: the largest part, to one rank; -1 as above."""
+    """The largest part, to one rank."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -321,9 +319,8 @@ class Trace(Lookups):
     os_calls: OsCalls = field(default_factory=OsCalls.empty)
     metric_samples: MetricSamples = field(default_factory=MetricSamples.empty)
     metric_gpus: Sequence[int] = ()
-    """By device, the `gpu` of its metric samples; -1 none."""
+    """By device, the `gpu` of its metric samples; -1 none, for the reason that follows."""
     metrics_reason: str = "captures of this format hold no GPU metrics"
-    """Why a device has no samples, where one has none."""
     python_calls_reason: str = "Python stacks are not read from captures of this format"
     """Why there are none, where there are none."""
     payloads: Payloads = field(default_factory=Payloads.empty)

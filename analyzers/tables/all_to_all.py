@@ -28,11 +28,11 @@ def all_to_all(
         return AllToAll.missing(
             "the capture does not say how many bytes the all-to-alls send",
             "PyTorch profiler traces say it (PyTorch 2.4 and later).",
-            rows=rows,
+            by_rank=rows,
         )
     dimensions = dict.fromkeys(row.dimension for row in rows)
     balance = [_balance(d, [row for row in rows if row.dimension == d]) for d in dimensions]
-    return AllToAll(**MEASURED, rows=rows, balance=[b for b in balance if b.ranks > 1])
+    return AllToAll(**MEASURED, by_rank=rows, balance=[b for b in balance if b.ranks > 1])
 
 
 def _of_rank(calls: CollectiveCalls, sized: SizedCalls, label: str) -> list[AllToAllRow]:

@@ -163,10 +163,10 @@ def _all_to_all(found: AllToAll) -> Grid:
                 size(row.received_bytes),
                 _times(row.to_most_over_mean),
             ]
-            for row in found.rows[:_ROWS]
+            for row in found.by_rank[:_ROWS]
             if row.count
         ],
-        left_out=max(0, len(found.rows) - _ROWS),
+        left_out=max(0, len(found.by_rank) - _ROWS),
     )
 
 
