@@ -5,9 +5,11 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, is_dataclass
+from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from types import NoneType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, TypeAlias, get_args, get_type_hints
 
 import pyarrow as pa
 import pyarrow.csv as pa_csv
@@ -26,7 +28,8 @@ _BETWEEN = " > "
 """Between the names of a path."""
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """A cell of CSV that begins so is run by spreadsheets."""
-_TYPES = {int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
+_Column: TypeAlias = tuple[str, tuple[pa.DataType, Callable[[Any], Any]]]
+_TYPES: dict[Any, pa.DataType] = {int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
 
 
 def run(paths: Sequence[str], folder: Path, say: Callable[[str], None], *, force: bool = False) -> None:
@@ -81,30 +84,24 @@ def _table(kind: type, rows: Sequence[Any]) -> pa.Table:
     )
 
 
-def _columns(kind: type, prefix: str = "") -> Iterator[tuple[str, tuple[pa.DataType, Callable[[Any], Any]]]]:
-    """Name, type and value of each column of a dataclass."""
+def _columns(kind: type, path: tuple[str, ...] = ()) -> Iterator[_Column]:
+    """Name, type and value of each column of a dataclass. path: fields that lead to it."""
     hints = get_type_hints(kind)
     for field in fields(kind):
         hint = hints[field.name]
-        hint = (
-            next((h for h in get_args(hint) if h is not NoneType), hint)
-            if NoneType in get_args(hint)
-            else hint
-        )
-        name = prefix + field.name
-
-        def value(row: Any, at: str = field.name) -> Any:
-            return getattr(row, at)
-
+        if NoneType in get_args(hint):
+            hint = next(h for h in get_args(hint) if h is not NoneType)
+        at = (*path, field.name)
         if is_dataclass(hint) and isinstance(hint, type):
-            for inner, (type_, of) in _columns(hint, f"{name}_"):
-                yield inner, (type_, lambda row, of=of, value=value: of(value(row)))
-        elif get_origin(hint) is list:
-            yield name, (pa.string(), lambda row, value=value: shorten(_BETWEEN.join(value(row)), _NAME))
-        elif hint in _TYPES:
-            yield name, (_TYPES[hint], value)
+            yield from _columns(hint, at)
         else:
-            yield name, (pa.string(), lambda row, value=value: shorten(value(row), _NAME))
+            yield "_".join(at), (_TYPES.get(hint, pa.string()), partial(_cell, attrgetter(".".join(at))))
+
+
+def _cell(of: Callable[[Any], Any], row: Any) -> Any:
+    value = of(row)
+    value = _BETWEEN.join(value) if isinstance(value, list) else value
+    return shorten(value, _NAME) if isinstance(value, str) else value
 
 
 def _parquet(table: pa.Table) -> bytes:
