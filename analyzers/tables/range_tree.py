@@ -249,7 +249,7 @@ def _helpers(view: DeviceView, lanes: dict[int, Lane]) -> dict[int, bool]:
             continue
         launched = activity.launch_start_ns[(activity.launch_thread == t) & activity.is_compute]
         inside: list[Bool] = [lane.waits_at(launched) for o, lane in waiting.items() if o != t]
-        if len(launched) and inside and t not in waiting:
+        if len(launched) and inside:
             alone = np.sum(inside, axis=0) == 1
             if alone.mean() >= _NEARLY_ALL:
                 found[t] = False

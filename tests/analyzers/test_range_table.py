@@ -92,9 +92,10 @@ def test_the_thread_of_a_backward_pass_works_for_the_one_that_waits(name: str, t
     main, other, device = process.thread(), process.thread(tid=99, name=name), process.device()
     main.range("backward pass", 0, 50)
     other.range("layer 3", 20, 30)
+    other.range("backward of a hook", 27, 28)  # which no other thread works for
     device.kernel(GEMM, 100, 110, launch=(other, 10, 11))
     device.kernel(GEMM, 110, 130, launch=(other, 25, 26))
-    rows = by_path(table(view_of(builder, tmp_path), "backward|layer"))
+    rows = by_path(table(view_of(builder, tmp_path), "^backward pass|layer"))
     assert (rows["backward pass"].own.compute, rows["backward pass/layer 3"].own.compute) == (10, 20)
     assert rows["backward pass"].whole.compute == 30
 
