@@ -91,7 +91,7 @@ class CollectiveSize:
     """10^9 bytes a second, as nccl-tests counts; None where the collective has no factor or the group's size
     is unknown."""
     best_gbps: float | None
-    """Most of the rows of this dimension and transport with messages of this size or larger."""
+    """Most of the rows of this dimension, collective and transport with messages of this size or larger."""
     of_best_frac: float | None
     link_gbps: float | None = None
     """What the link usually allows, by the GPU's datasheet and the layout; None where that is not known."""

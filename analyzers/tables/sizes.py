@@ -195,13 +195,14 @@ def _row(ops: _Operations, rows: I64, dimension: str, collective: str, transport
 
 
 def _with_best(rows: list[CollectiveSize]) -> list[CollectiveSize]:
-    """Each row beside the best of its dimension and transport with messages as large or larger."""
+    """Each row beside the best of its kind with messages as large or larger. Of its own collective: without
+    NVLink a broadcast, which goes one way, reaches twice the bus bandwidth of an all-reduce."""
     found = []
     for row in rows:
         others = [
             r.bus_bandwidth_gbps
             for r in rows
-            if (r.dimension, r.transport) == (row.dimension, row.transport)
+            if (r.dimension, r.collective, r.transport) == (row.dimension, row.collective, row.transport)
             and r.least_bytes >= row.least_bytes
             and r.bus_bandwidth_gbps is not None
         ]

@@ -13,6 +13,8 @@ from perfdoc.results.tables import AllToAll, CollectiveSize, CopyRow, GpuMetrics
 _ROWS = 60
 _SLOW = 0.5
 """Of the best bandwidth seen at that size or larger."""
+_SMALL_BYTES = 1 << 20
+"""Below, a collective takes about its latency, and little bandwidth is no finding."""
 _SHOWN = {
     **{"sm_active": "SMs active", "sm_issue": "SM issue", "tensor_active": "tensor pipes active"},
     **{"dram_read": "DRAM read", "dram_write": "DRAM write"},
@@ -58,7 +60,11 @@ def _sizes(row: CollectiveSize) -> str:
 
 
 def _slow(rows: Sequence[CollectiveSize]) -> Iterator[str]:
-    slow = [row for row in rows if row.of_best_frac is not None and row.of_best_frac < _SLOW]
+    slow = [
+        row
+        for row in rows
+        if row.of_best_frac is not None and row.of_best_frac < _SLOW and row.least_bytes >= _SMALL_BYTES
+    ]
     if slow:
         row = max(slow, key=lambda r: r.transfer_ns or r.total_ns)
         yield (

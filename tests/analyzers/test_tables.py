@@ -298,3 +298,16 @@ def test_mfu_is_known_of_a_range_with_all_the_model(tmp_path: Path) -> None:
     staged = ranges(replace(given, pp=2, world_size=2))
     assert [row.mfu for row in staged.rows] == [None] * len(staged.rows)
     assert staged.mfu_reason
+
+
+def test_a_collective_is_held_against_its_own_kind(tmp_path: Path) -> None:
+    """400,000 bytes: a broadcast in 100 us is at 4 GB/s, an all-reduce in 200 us, times 2 x 1/2, at 2 GB/s."""
+    sent = replace(reduced(100_000, 2), operation="broadcast")
+    broadcast = "ncclDevKernel_Broadcast_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+    kernels = [(ALL_REDUCE, 200, 400, reduced(100_000, 1)), (broadcast, 500, 600, sent)]
+    rows = {r.collective: r for r in tables_of([rank_file(tmp_path, 0, kernels)]).collectives}
+    assert {name: row.bus_bandwidth_gbps for name, row in rows.items()} == {
+        "all_reduce": pytest.approx(2.0),
+        "broadcast": pytest.approx(4.0),
+    }
+    assert [row.of_best_frac for row in rows.values()] == [1.0, 1.0]
