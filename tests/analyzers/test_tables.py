@@ -301,7 +301,7 @@ def test_mfu_is_known_of_a_range_with_all_the_model(tmp_path: Path) -> None:
 
 
 def test_a_collective_is_held_against_its_own_kind(tmp_path: Path) -> None:
-    """400,000 bytes: a broadcast in 100 us is at 4 GB/s, an all-reduce in 200 us, times 2 x 1/2, at 2 GB/s."""
+    """400,000 bytes: a broadcast in 100 us is at 4 GB/s, an all-reduce in 200 us at 2 x 2 x 1/2."""
     sent = replace(reduced(100_000, 2), operation="broadcast")
     broadcast = "ncclDevKernel_Broadcast_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
     kernels = [(ALL_REDUCE, 200, 400, reduced(100_000, 1)), (broadcast, 500, 600, sent)]
