@@ -24,10 +24,12 @@ from perfdoc.analyzers.skew.waiting import measure_skew
 from perfdoc.analyzers.steps.figures import RankSteps
 from perfdoc.analyzers.steps.log import read_logged_steps
 from perfdoc.analyzers.steps.times import measure_step_times
+from perfdoc.analyzers.tables.job import job_tables
 from perfdoc.analyzers.timeline.job import RankInput, job_timeline
 from perfdoc.results import HostJitter, NormContentionAnalysis, StepTimes
 from perfdoc.results.efficiency import KernelEfficiency
 from perfdoc.results.headline import Mfu
+from perfdoc.results.tables import Tables
 from perfdoc.results.timeline import Timeline
 from perfdoc.results.waits import PipelineAnalysis, SkewAnalysis
 from perfdoc.traces import Device, TraceError
@@ -80,6 +82,7 @@ class JobMeasurement:
     """For the worst moment of a straggler."""
     pipeline: PipelineAnalysis
     timeline: Timeline
+    tables: Tables
     matches: Matches
     """For what a room above makes of all ranks together; like `clocks` in the order of `devices`."""
     clocks: ClockAlignment
@@ -129,12 +132,13 @@ def measure_job(captures: Sequence[CaptureMeasurement]) -> JobMeasurement:
         communicates=any(r.communication for r in ranks),
         efficiency=efficiency,
     )
+    mfu = replace(mfu, value=None, reason=partial, remedy=REMEDY, waterfall=[]) if partial else mfu
     return JobMeasurement(
         facts=facts,
         world_size=facts.world_size or world_size,
         devices=devices,
         labels=labels,
-        mfu=replace(mfu, value=None, reason=partial, remedy=REMEDY, waterfall=[]) if partial else mfu,
+        mfu=mfu,
         efficiency=efficiency,
         step_times=measure_step_times(
             [RankSteps(rank=d.rank, label=label, ledgers=r.step_ledgers) for r, d, label in labelled],
@@ -163,6 +167,16 @@ def measure_job(captures: Sequence[CaptureMeasurement]) -> JobMeasurement:
                 for (i, r), d, label in zip(numbered, devices, labels, strict=True)
             ],
             clocks,
+        ),
+        tables=job_tables(
+            [r.tables for r in ranks],
+            labels,
+            [r.window for r in ranks],
+            calls,
+            matches,
+            clocks.contradicted,
+            mfu,
+            facts.pp,
         ),
         matches=matches,
         clocks=clocks,

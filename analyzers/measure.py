@@ -184,6 +184,7 @@ def measure_trace(
             launches=launches,
             known=known,
             facts=facts or JobFacts(),
+            table_patterns=request.table_patterns,
             events=found,
         )
         return measure_device(view, also)

@@ -23,6 +23,7 @@ from perfdoc.analyzers.ledger.steps import StepLedgers, step_ledgers
 from perfdoc.analyzers.ledger.window import build_ledger
 from perfdoc.analyzers.matching.calls import CollectiveCalls, collective_calls
 from perfdoc.analyzers.pipeline.rank import PipelineRank, pipeline_rank
+from perfdoc.analyzers.tables.device import DeviceTables, device_tables
 from perfdoc.analyzers.timeline.rank import StepTimeline, rank_timeline
 from perfdoc.results import DeviceContention, HostActivity, KernelPartsAnalysis
 from perfdoc.results.efficiency import KernelEfficiency
@@ -62,6 +63,7 @@ class RankMeasurement:
     step_ledgers: StepLedgers
     calls: CollectiveCalls
     """For comparing ranks."""
+    tables: DeviceTables
     pipeline: PipelineRank
     kernels_only_window: KernelsOnly
     kernels_only_capture: KernelsOnly
@@ -88,6 +90,7 @@ def measure_device(view: DeviceView, also: Also | None = None) -> RankMeasuremen
     contention, contended, excess = norm_contention(view)
     kernels = attributed_kernels(view)
     host, steps = host_activity(view)
+    calls = collective_calls(view)
     return RankMeasurement(
         device=view.device,
         events=view.events,
@@ -106,7 +109,8 @@ def measure_device(view: DeviceView, also: Also | None = None) -> RankMeasuremen
         host=host,
         host_steps=steps,
         step_ledgers=step_ledgers(view),
-        calls=collective_calls(view),
+        calls=calls,
+        tables=device_tables(view, ledger, calls),
         pipeline=pipeline_rank(view),
         kernels_only_window=kernels_only(trace, activity, (a, b)),
         kernels_only_capture=kernels_only(trace, activity),

@@ -132,6 +132,9 @@ def _sections(page: Lines, diagnosis: Diagnosis) -> None:
         page.section(section.title)
         for text in section.sentences:
             page.say(prose(text))
+        if section.folded:
+            page.say(f"{section.folded}: {figures.plural(len(section.grids), 'table')} in the report.")
+            continue
         for table in section.grids:
             if table.caption:
                 page.lines += ["", f"  {table.caption}"]

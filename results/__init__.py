@@ -52,6 +52,7 @@ from perfdoc.results.replay import (
 )
 from perfdoc.results.rules import Advice, Evidence, Related, RuleResult, WorstInstance
 from perfdoc.results.step_times import StepTimes
+from perfdoc.results.tables import Tables
 from perfdoc.results.timeline import Timeline, TimelineRank, TimelineTrack
 from perfdoc.results.waits import PipelineAnalysis, SkewAnalysis
 
@@ -112,6 +113,7 @@ __all__ = [
     "Step",
     "StepTimes",
     "SuspectedCommunication",
+    "Tables",
     "Target",
     "Timeline",
     "TimelineRank",
@@ -170,6 +172,8 @@ class Diagnosis:
     """None in a diagnosis of a version that did not say."""
     against: Against | None = None
     """None where neither a baseline nor a target was given."""
+    tables: Tables | None = None
+    """None in a diagnosis of a version that had none."""
 
 
 def to_json(diagnosis: Diagnosis) -> bytes:

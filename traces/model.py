@@ -17,6 +17,7 @@ import numpy as np
 
 from perfdoc.profiling.distributed.groups import ProcessGroup
 from perfdoc.traces.lookups import Lookups
+from perfdoc.traces.metric_tables import MetricSamples
 from perfdoc.traces.os_tables import OsCalls, ThreadStates
 from perfdoc.traces.table import I8, I32, I64, U64, Bool, Table
 
@@ -231,6 +232,11 @@ class Payloads(Table):
     """Other rank of a send or receive; -1 none."""
     rank: I64
     """Own rank within the communicator (communicator creation rows); -1 unknown."""
+    sent_bytes: I64
+    """Of an all-to-all: to all ranks, itself included; -1 unknown, or another operation."""
+    received_bytes: I64
+    most_sent_bytes: I64
+    """The largest part, to one rank."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -319,6 +325,10 @@ class Trace(Lookups):
     """Python functions of the program itself, where its stacks were recorded (PyTorch's with_stack)."""
     thread_states: ThreadStates = field(default_factory=ThreadStates.empty)
     os_calls: OsCalls = field(default_factory=OsCalls.empty)
+    metric_samples: MetricSamples = field(default_factory=MetricSamples.empty)
+    metric_gpus: Sequence[int] = ()
+    """By device, the `gpu` of its metric samples; -1 none, for the reason that follows."""
+    metrics_reason: str = "captures of this format hold no GPU metrics"
     python_calls_reason: str = "Python stacks are not read from captures of this format"
     """Why there are none, where there are none."""
     operator_shapes_reason: str = "shapes of operators are not read from captures of this format"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from perfdoc.analyzers.base.intervals import Intervals, exact_sum, union
+from perfdoc.analyzers.base.intervals import I64, Intervals, exact_sum, union
 from perfdoc.analyzers.device.activity import communicating_copies
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.traces import CopyKind
@@ -41,8 +41,7 @@ def copy_times(view: DeviceView) -> list[CopyTime]:
     rows = rows[~communicating_copies(trace, rows, view.launches)]
     start = np.maximum(copies.start_ns[rows], window.start_ns)
     end = np.minimum(copies.end_ns[rows], window.end_ns)
-    beside = union(start, end)
-    hidden = _near(activity.compute, beside) | _near(activity.comm, beside)
+    hidden = near(activity.compute, start, end) | near(activity.comm, start, end)
     exposed = end - start - hidden.covered_within(start, end)
     found = []
     for kind in np.unique(copies.kind[rows]).tolist():
@@ -61,8 +60,9 @@ def copy_times(view: DeviceView) -> list[CopyTime]:
     return sorted(found, key=lambda c: -c.exposed_ns)
 
 
-def _near(of: Intervals, others: Intervals) -> Intervals:
-    """Those that touch any of the others: a million kernels beside a few copies are not worth a union."""
+def near(of: Intervals, start_ns: I64, end_ns: I64) -> Intervals:
+    """Those that touch any of these stretches. A million kernels beside a few copies need no union."""
+    others = union(start_ns, end_ns)
     first = np.searchsorted(of.end_ns, others.start_ns, "left")
     behind = np.searchsorted(of.start_ns, others.end_ns, "right")
     change = np.bincount(first, minlength=len(of) + 1) - np.bincount(behind, minlength=len(of) + 1)

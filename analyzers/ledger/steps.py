@@ -82,7 +82,7 @@ def _exposed(view: DeviceView, bounds: I64) -> I64:
     for begin, finish, dimension, covered in exposed_pieces(
         view.activity.communication, view.activity.compute
     ):
-        a, b, row, step = _cut(bounds, begin, finish)
+        a, b, row, step = cut_at(bounds, begin, finish)
         exposed = b - a - covered.covered_within(a, b)
         total += sum_by(step * size + dimension[row], exposed, len(total))
     return total.reshape(-1, size)
@@ -95,7 +95,7 @@ def _idle(view: DeviceView, bounds: I64) -> dict[str, I64]:
     host = _by_step(bounds, gaps.start_ns, gaps.host_end_ns)
     gc = gc_or_data = np.zeros(steps, np.int64)
     if len(inputs.gc_or_data):
-        a, b, _, step = _cut(bounds, gaps.start_ns, gaps.host_end_ns)
+        a, b, _, step = cut_at(bounds, gaps.start_ns, gaps.host_end_ns)
         gc = sum_by(step, inputs.gc.covered_within(a, b), steps)
         gc_or_data = sum_by(step, inputs.gc_or_data.covered_within(a, b), steps)
     found = {"host": host - gc_or_data, "gc": gc, "data": gc_or_data - gc}
@@ -114,7 +114,7 @@ def _by_step(bounds: I64, start: I64, end: I64) -> I64:
     return np.diff(Intervals(*kept(end > start, start, end)).covered_before(bounds))
 
 
-def _cut(bounds: I64, start: I64, end: I64) -> tuple[I64, I64, I64, I64]:
+def cut_at(bounds: I64, start: I64, end: I64) -> tuple[I64, I64, I64, I64]:
     """Stretches cut at the bounds and clipped to the outer ones: (start, end, input row, step)."""
     start, end = np.clip(start, bounds[0], bounds[-1]), np.clip(end, bounds[0], bounds[-1])
     inner = np.flatnonzero(end > start)

@@ -55,7 +55,15 @@ def exposed_by_dimension(
 def exposed_pieces(
     communication: Communication, compute: Intervals
 ) -> Iterator[tuple[I64, I64, I64, Intervals]]:
-    """Who owns exposed time: (start, end, index into DIMENSIONS, what of it is not exposed or not theirs).
+    """Who owns exposed time: (start, end, index into DIMENSIONS, what of it is not exposed or not theirs)."""
+    for begin, finish, row, covered in exposed_owners(communication, compute):
+        yield begin, finish, communication.dimension[row], covered
+
+
+def exposed_owners(
+    communication: Communication, compute: Intervals
+) -> Iterator[tuple[I64, I64, I64, Intervals]]:
+    """As exposed_pieces, with the owner's row of `communication` in place of its dimension.
 
     First what compute provably waited for, then the rest; each nanosecond to the one that ends last, and
     once. Not clipped to a window, so that it can be cut at the bounds of steps.
@@ -63,7 +71,7 @@ def exposed_pieces(
 
     def owned(rows: I64, begin_ns: I64) -> tuple[I64, I64, I64]:
         begin, finish, owner = owners_by_last_end(begin_ns, communication.end_ns[rows])
-        return begin, finish, communication.dimension[rows[owner]]
+        return begin, finish, rows[owner]
 
     covered, since = compute, communication.blocked_since_ns
     if since is not None:

@@ -14,9 +14,11 @@ from perfdoc.reports.sections import (
     memory,
     mfu,
     pipeline,
+    ranges,
     replay,
     skew,
     step_times,
+    tables,
 )
 from perfdoc.reports.sections.section import Cell, Grid, Section
 from perfdoc.results import Diagnosis
@@ -27,6 +29,7 @@ _PLACES: Mapping[str, tuple[_Builder, ...]] = MappingProxyType(
     {
         "time": (mfu.build,),
         "communication": (
+            ranges.build,
             host.build,
             contention.build,
             pipeline.build,
@@ -34,7 +37,7 @@ _PLACES: Mapping[str, tuple[_Builder, ...]] = MappingProxyType(
             skew.build,
             kernel_parts.build,
         ),
-        "kernels": (efficiency.build, memory.build, replay.build, step_times.build),
+        "kernels": (efficiency.build, memory.build, replay.build, step_times.build, tables.build),
     }
 )
 """In the order of every report, by the part of the page that they follow. Each gives None where its analysis

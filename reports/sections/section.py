@@ -42,6 +42,9 @@ class Section:
     sentences: Sequence[str] = field(default_factory=list)
     """Prose of ours; quoted names stand in `code` quotes."""
     grids: Sequence[Grid] = field(default_factory=list)
+    folded: str = ""
+    """What the page says of the tables in place of them, until somebody opens them; empty: they are open. A
+    terminal shows none of them."""
     draw: Callable[[], Markup | None] | None = None
     """A picture for the page alone, drawn when it is asked for; what it shows is said in words or tables as
     well."""

@@ -46,6 +46,7 @@ class PayloadRows:
         self._rows = Rows(
             *("kernel", "range", "operation", "communicator", "group_name", "group_description"),
             *("group_size", "bytes", "dtype", "sequence", "peer", "rank"),
+            *("sent_bytes", "received_bytes", "most_sent_bytes"),
         )
         self.groups: dict[str, ProcessGroup] = {}
         """Process groups as the kernels describe them, by name."""
@@ -62,6 +63,7 @@ class PayloadRows:
             *(kernel, UNKNOWN, intern(collective), communicator, intern(group), intern(description)),
             *(non_negative(args.group_size), message_bytes(args), intern(text(args.dtype))),
             *(non_negative(args.sequence), _peer(collective, args), non_negative(args.rank)),
+            *all_to_all_bytes(args),
         )
         if group and group not in self.groups:
             self.groups[group] = ProcessGroup(
@@ -105,6 +107,23 @@ def _per_peer(sent: int, args: KernelArgs) -> int:
     if not splits and _compact(text(args.collective)) == "alltoallv":
         return UNKNOWN
     return sent // peers if sent % peers == 0 else UNKNOWN
+
+
+def all_to_all_bytes(args: KernelArgs) -> tuple[int, int, int]:
+    """What an all-to-all sends, what it receives, and the largest part that it sends to one rank, in bytes;
+    -1 of another collective and where the metadata does not say."""
+    element = _DTYPE_BYTES.get(_compact(text(args.dtype)))
+    if element is None or _COUNT.get(_compact(text(args.collective))) != "per_peer":
+        return UNKNOWN, UNKNOWN, UNKNOWN
+    sent, received = non_negative(args.in_elements), non_negative(args.out_elements)
+    splits, peers, most = _integers(args.in_splits), non_negative(args.group_size), UNKNOWN
+    # Splits count rows of the tensor, and the sum of them stands for all that is sent.
+    if splits and len(splits) == peers and min(splits) >= 0 and (rows := sum(splits)) and sent >= 0:
+        most = sent * max(splits) // rows if sent * max(splits) % rows == 0 else UNKNOWN
+    elif splits == [] and (each := _per_peer(sent, args)) != UNKNOWN:
+        most = each
+    found = [UNKNOWN if n == UNKNOWN else integer(n * element) for n in (sent, received, most)]
+    return found[0], found[1], found[2]
 
 
 def _peer(collective: str, args: KernelArgs) -> int:

@@ -80,7 +80,9 @@ def read_payloads(source: NsysSource, ranges: Ranges, source_row: I64, strings: 
         group_name=empty,
         group_description=empty,
         dtype=empty,
-        sequence=np.full(len(at), UNKNOWN),
+        **dict.fromkeys(
+            ("sequence", "sent_bytes", "received_bytes", "most_sent_bytes"), np.full(len(at), UNKNOWN)
+        ),
         **{key: values[code] for key, values in facts.items()},
     )
 

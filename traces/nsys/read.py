@@ -21,6 +21,7 @@ from perfdoc.traces.nsys import gpu as nsys_gpu
 from perfdoc.traces.nsys import host as nsys_host
 from perfdoc.traces.nsys.ids import Ids
 from perfdoc.traces.nsys.meta import find_secrets, identify_gpus, read_meta, read_warnings
+from perfdoc.traces.nsys.metrics import read_metrics
 from perfdoc.traces.nsys.payload import PAYLOAD_COLUMNS, read_payloads
 from perfdoc.traces.nsys.scheduling import read_scheduling
 from perfdoc.traces.nsys.source import NsysSource, ParquetSource, SqliteSource
@@ -113,8 +114,9 @@ def read_nsys(source: NsysSource) -> Trace:
     states, os_calls, unreadable = read_scheduling(source, ids)
     ids.name_threads()
     devices = identify_gpus(source, ids.devices)
+    metrics = read_metrics(source, devices, ids.strings)
 
-    notes = read_warnings(source) + find_secrets(source) + unreadable
+    notes = read_warnings(source) + find_secrets(source) + unreadable + list(metrics.notes)
     notes += left_out_note(bad_calls + bad_syncs + nvtx.impossible_times)
     if nvtx.open_ranges:
         notes.append(
@@ -207,6 +209,9 @@ def read_nsys(source: NsysSource) -> Trace:
         ranges=nvtx.ranges,
         thread_states=states,
         os_calls=os_calls,
+        metric_samples=metrics.samples,
+        metric_gpus=metrics.gpus,
+        metrics_reason=metrics.reason,
         python_calls_reason=_NO_STACKS,
         payloads=payloads,
         capabilities=capabilities,

@@ -32,6 +32,9 @@ class NsysSource(Protocol):
     def columns(self, table: str) -> frozenset[str]:
         """Columns of a table; empty where the export has no such table."""
 
+    def count(self, table: str) -> int:
+        """About how many rows a table has, without reading it; 0 where the export has no such table."""
+
     def read(self, table: str, columns: Sequence[str]) -> pa.Table:
         """The named columns, which must exist, in the export's row order: numbers, text or bytes.
 
@@ -67,6 +70,10 @@ class SqliteSource:
     def columns(self, table: str) -> frozenset[str]:
         """See NsysSource."""
         return self.file.tables.get(table, frozenset())
+
+    def count(self, table: str) -> int:
+        """See NsysSource. By the row ids: rows that were deleted may count."""
+        return self.file.count(table) if table in self.file.tables else 0
 
     def read(self, table: str, columns: Sequence[str]) -> pa.Table:
         """See NsysSource."""
@@ -133,6 +140,18 @@ class ParquetSource:
     def columns(self, table: str) -> frozenset[str]:
         """See NsysSource."""
         return self._columns.get(table, frozenset())
+
+    def count(self, table: str) -> int:
+        """See NsysSource."""
+        import pyarrow.parquet as pq
+
+        if table not in self._files:
+            return 0
+        try:
+            rows: int = pq.read_metadata(self._files[table]).num_rows
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise _unreadable(self._files[table], error) from error
+        return rows
 
     def read(self, table: str, columns: Sequence[str]) -> pa.Table:
         """See NsysSource."""

@@ -203,6 +203,14 @@ class SqliteFile:
         if len(found := sorted({kind for (kind,) in kinds} - {"null"})) > 1:
             raise UnreadableError(f"column {column} holds {' and '.join(found)}")
 
+    def count(self, table: str) -> int:
+        """How many row ids lie between the first and the last of a table of ours. Raises TraceError."""
+        try:
+            low, high = self._ends(table, self.row_id(table))
+        except sqlite3.Error as error:
+            raise self._unreadable(table, error) from error
+        return 0 if low is None else high - low + 1
+
     def _ends(self, table: str, row_id: str) -> tuple[int | None, int]:
         """First and last row id; (None, 0) of an empty table."""
         # One query each: asked for both at once, SQLite walks the whole table.

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from perfdoc.cli.capture_options import CommKernel, DataRange, ModelConfig, StepRange, Window
+from perfdoc.cli.capture_options import (
+    CommKernel,
+    DataRange,
+    ModelConfig,
+    RangeTable,
+    StepRange,
+    Window,
+)
 from perfdoc.cli.messages import EXIT_FOUND, Debug, ReportFormat, fail, say
 
 if TYPE_CHECKING:
@@ -48,6 +55,7 @@ def analyze(
     step_range: StepRange = None,
     data_range: DataRange = None,
     comm_kernel: CommKernel = None,
+    range_table: RangeTable = None,
     settings: Annotated[
         list[str] | None,
         typer.Option(
@@ -95,6 +103,7 @@ def analyze(
             step_range=step_range,
             data_range=data_range,
             comm_kernel=comm_kernel,
+            range_table=range_table or [],
             settings=settings or [],
             config=config,
             model_config=model_config,

@@ -36,6 +36,14 @@ ModelConfig = Annotated[
         help="The model's shape: a Hugging Face config.json, or a log or file of Megatron-LM's arguments.",
     ),
 ]
+RangeTable = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--range-table",
+        help="Names of ranges to list with their GPU time, exposed communication and idle time (regular "
+        "expression; may be given again). Of a pattern with groups their text is the row's name.",
+    ),
+]
 CommKernel = Annotated[
     str | None,
     typer.Option(

@@ -19,8 +19,16 @@ def export(
         ),
     ],
     output: Annotated[
-        Path, typer.Option("-o", "--output", help="The file; compressed where its name ends in .gz.")
-    ],
+        Path | None, typer.Option("-o", "--output", help="The file; compressed where its name ends in .gz.")
+    ] = None,
+    tables: Annotated[
+        Path | None,
+        typer.Option(
+            "--tables",
+            help="In place of the timeline: write the tables of a report's folder or diagnosis.json "
+            "into this folder, as Parquet and CSV.",
+        ),
+    ] = None,
     perfetto: Annotated[bool, typer.Option("--perfetto", hidden=True)] = True,
     window: Window = None,
     step_range: StepRange = None,
@@ -43,6 +51,16 @@ def export(
     from perfdoc.export.captures import ExportError, Request, run
 
     try:
+        if (output is None) == (tables is None):
+            raise ExportError(
+                "give -o FILE for the timeline of captures, or --tables DIR for the tables of a diagnosis."
+            )
+        if output is None:
+            from perfdoc.export import tables as files
+
+            assert tables is not None
+            files.run(paths, tables, say, force=force)
+            return
         run(
             Request(
                 paths=paths,

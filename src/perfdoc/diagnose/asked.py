@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perfdoc.analyzers.device.window import WindowRequest
+from perfdoc.diagnose.patterns import too_slow
 from perfdoc.profiling.run_directory import RunDirectory
 from perfdoc.traces.given_facts import given_facts
 from perfdoc.traces.job_facts import JobFacts
@@ -48,6 +49,7 @@ def asked_work(
     step_range: str | None = None,
     data_range: str | None = None,
     comm_kernel: str | None = None,
+    range_table: Sequence[str] = (),
     settings: Sequence[str] = (),
     config: Path | None = None,
     model_config: Path | None = None,
@@ -55,7 +57,11 @@ def asked_work(
 ) -> Work:
     """What a command line names, found and checked before any of it is read. Raises UserError."""
     reading = asked_reading(
-        window=window, step_range=step_range, data_range=data_range, comm_kernel=comm_kernel
+        window=window,
+        step_range=step_range,
+        data_range=data_range,
+        comm_kernel=comm_kernel,
+        range_table=range_table,
     )
     paths, words = split_settings(paths)
     try:
@@ -90,12 +96,14 @@ def asked_reading(
     step_range: str | None = None,
     data_range: str | None = None,
     comm_kernel: str | None = None,
+    range_table: Sequence[str] = (),
 ) -> Reading:
     """What the options of that name say, for every command alike. Raises UserError."""
     request = replace(
         window_request(window) if window else WindowRequest(),
         step_pattern=pattern_of("--step-range", step_range),
         data_pattern=pattern_of("--data-range", data_range),
+        table_patterns=table_patterns(range_table),
     )
     return Reading(request=request, comm_kernel=pattern_of("--comm-kernel", comm_kernel))
 
@@ -154,6 +162,26 @@ def pattern_of(option: str, text: str | None) -> re.Pattern[str] | None:
         return re.compile(text)
     except re.error as error:
         raise UserError(f"{option} {text!r}: is not a regular expression: {error}.") from error
+
+
+_MAX_PATTERNS = 32
+_MAX_PATTERN = 1000
+
+
+def table_patterns(texts: Sequence[str]) -> tuple[re.Pattern[str], ...]:
+    """What `--range-table` names. Raises UserError, of a pattern that could take for ever too."""
+    if len(texts) > _MAX_PATTERNS:
+        raise UserError(f"--range-table: {len(texts):,} patterns are more than {_MAX_PATTERNS}.")
+    found = []
+    for text in texts:
+        if len(text) > _MAX_PATTERN:
+            raise UserError(f"--range-table: a pattern is longer than {_MAX_PATTERN:,} characters.")
+        pattern = pattern_of("--range-table", text)
+        assert pattern is not None
+        if why := too_slow(text):
+            raise UserError(f"--range-table {text!r} may take for ever: {why}. Write it simpler.")
+        found.append(pattern)
+    return tuple(found)
 
 
 _SETTING = re.compile(r"[a-z_]{1,64}=[^/]{1,200}")

@@ -12,6 +12,7 @@ from perfdoc.analyzers.job import JobMeasurement
 from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.analyzers.memory.job import RankMemory
 from perfdoc.diagnose.job import job_configuration, job_of
+from perfdoc.diagnose.links import with_links
 from perfdoc.diagnose.measuring import Found
 from perfdoc.diagnose.quality import contradiction_notes, quality_of
 from perfdoc.diagnose.ranks import host_gaps_of, kernels_of
@@ -110,6 +111,7 @@ def diagnose(
         opportunities=judged.opportunities,
         combined=whole.replayed.combined,
         timeline=_timeline(job, ranks),
+        tables=with_links(case),
         job=job_of(
             job, case.configuration, case.contradicted, framework_of_job(captures, case.configuration)
         ),

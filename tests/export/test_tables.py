@@ -1,0 +1,100 @@
+"""Tables of a diagnosis as data frames."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from perfdoc.results import from_json
+from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
+from perfdoc.simulator.captures.timeline import TimelineBuilder
+from tests.command import perfdoc
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A kernel of 100 us launched in `=1+1`, one of 50 us in `mlp` inside it, and a copy of 25 us outside."""
+    folder = tmp_path_factory.mktemp("tables")
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    thread.range("=1+1", 0, 1000)
+    thread.range("mlp", 500, 600)
+    device.kernel("gemm", 10_000, 110_000, launch=(thread, 10, 20))
+    device.kernel("gemm", 110_000, 160_000, launch=(thread, 510, 520))
+    device.copy("host_to_device", 1 << 20, 160_000, 185_000, launch=(thread, 2000, 2010))
+    write_nsys_sqlite(builder.build(), folder / "x.sqlite")
+    options = ("--range-table", "^mlp$", "--range-table", r"^=(1)\+")
+    done = perfdoc("analyze", str(folder / "x.sqlite"), "-o", str(folder / "report"), *options)
+    assert done.returncode == 0, done.stderr
+    assert "Your ranges" in done.stdout
+    return folder / "report"
+
+
+def test_the_files_are_the_tables(report: Path, tmp_path: Path) -> None:
+    done = perfdoc("export", str(report), "--tables", str(tmp_path / "t"))
+    assert done.returncode == 0, done.stderr
+    assert sorted(p.name for p in (tmp_path / "t").iterdir()) == sorted(
+        f"{name}.{form}"
+        for name in ("ranges", "collectives", "copies", "all_to_all", "gpu_metrics")
+        for form in ("parquet", "csv")
+    )
+    ranges = pd.read_parquet(tmp_path / "t" / "ranges.parquet")
+    assert list(zip(ranges["kind"], ranges["path"], ranges["own_compute"], strict=True)) == [
+        ("range", "1", 100_000),
+        ("range", "1 > mlp", 50_000),
+        ("outside", "", 0),
+    ]
+    assert ranges["whole_compute"].tolist() == [150_000, 50_000, 0]
+    assert ranges["own_exposed_memcpy"].tolist() == [0, 0, 25_000]
+    stored = from_json((report / "diagnosis.json").read_bytes())
+    # Every leaf of the ledger is a column, and the columns sum to it.
+    own = ranges.filter(regex="^own_").sum().sum()
+    assert own == stored.ranks[0].ledger_ns.total == 175_000
+    copies = pd.read_csv(tmp_path / "t" / "copies.csv")
+    assert copies[["direction", "bytes", "total_ns"]].to_numpy().tolist() == [
+        ["host to device", 1 << 20, 25_000]
+    ]
+    assert pd.read_parquet(tmp_path / "t" / "gpu_metrics.parquet").empty
+
+
+def test_nothing_is_overwritten_unasked(report: Path, tmp_path: Path) -> None:
+    target = tmp_path / "t"
+    assert perfdoc("export", str(report), "--tables", str(target)).returncode == 0
+    again = perfdoc("export", str(report), "--tables", str(target))
+    assert again.returncode == 2
+    assert "is there already" in again.stderr
+    assert perfdoc("export", str(report), "--tables", str(target), "--force").returncode == 0
+
+
+@pytest.mark.parametrize("options", [(), ("--tables", "t", "-o", "x.pft")])
+def test_one_of_both_is_written(options: tuple[str, ...], report: Path, tmp_path: Path) -> None:
+    given = [str(tmp_path / o) if not o.startswith("-") else o for o in options]
+    done = perfdoc("export", str(report), *given)
+    assert (done.returncode, "--tables DIR" in done.stderr) == (2, True)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_spreadsheet_runs_no_name(tmp_path: Path) -> None:
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    thread.range("=cmd|' /C calc'!A0", 0, 1000)
+    device.kernel("gemm", 10_000, 110_000, launch=(thread, 10, 20))
+    path = write_nsys_sqlite(builder.build(), tmp_path / "x.sqlite")
+    report = tmp_path / "report"
+    assert perfdoc("analyze", str(path), "-o", str(report), "--range-table", "cmd").returncode == 0
+    assert perfdoc("export", str(report), "--tables", str(tmp_path / "t")).returncode == 0
+    lines = (tmp_path / "t" / "ranges.csv").read_text().splitlines()
+    assert not any(cell.strip('"').startswith("=") for line in lines for cell in line.split(","))
+    assert any("'=cmd" in line for line in lines)
+
+
+@pytest.mark.parametrize("pattern", ["(", "(a+)+$", "(a|ab)*c", ".*" * 6, "a" * 2000])
+def test_a_pattern_that_may_take_for_ever_is_refused(pattern: str, tmp_path: Path) -> None:
+    path = tmp_path / "none.sqlite"
+    done = perfdoc("analyze", str(path), "--range-table", pattern)
+    assert done.returncode == 2
+    assert "--range-table" in done.stderr
