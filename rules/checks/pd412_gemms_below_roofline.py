@@ -55,7 +55,7 @@ def evaluate(case: Case) -> Verdict:
             ),
         ],
         remedy="Time these shapes alone (perfdoc peak shows what the device reaches). Where they are as "
-        "slow alone: pad or transpose operands, make them larger, try a newer cuBLAS or its autotuning. Where "
+        "slow alone: pad or transpose operands, make them larger, try a newer cuBLAS. Where "
         "they are faster alone: clocks and power (PD406), or communication beside them (PD113).",
         gain=ceiling(
             case, _beyond_best_ns, "these GEMMs at the share of the roofline that the best one reaches"

@@ -32,7 +32,7 @@ DIGESTS = {
     ("diagnosis", "1.5"): "62bbb26fce03b1fe",
     ("diagnosis", "1.6"): "5ee824cde2afafab",
     ("diagnosis", "1.7"): "2425c4df0bcbb01c",
-    ("diagnosis", "1.8"): "TODO",
+    ("diagnosis", "1.8"): "30587fa94d85edf5",
     ("diff", "1.0"): "8a534ab843c86f01",
     ("tune", "1.0"): "a330cf92edbcc909",
 }
@@ -87,6 +87,7 @@ def test_words_may_change_and_keys_may_not() -> None:
 
 ADDED_TYPES = {
     *("Contradiction", "DataPauses", "EventCounts", "MessageSizes", "Opportunity", "Pause", "Period"),
+    *("ClassEfficiency", "KernelEfficiency", "Loss", "OperatorEfficiency", "WorkTime"),
     *("JobModelAnalysis", "LateRank", "ModelledStage", "OptimizerLoop"),
     *("AllToAll", "AllToAllBalance", "AllToAllRow", "CollectiveSize", "CopyRow", "GpuMetrics"),
     *("MetricMean", "RangeRow", "RangeTable", "Tables"),
