@@ -54,7 +54,7 @@ from perfdoc.results.step_times import StepTimes
 from perfdoc.results.timeline import Timeline, TimelineRank, TimelineTrack
 from perfdoc.results.waits import PipelineAnalysis, SkewAnalysis
 
-SCHEMA_VERSION = "1.7"
+SCHEMA_VERSION = "1.8"
 
 __all__ = [
     "DIMENSIONS",

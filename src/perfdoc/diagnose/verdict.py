@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from perfdoc.results import IDLE_CAUSES, KernelsAnalysis, MemoryAnalysis, Rank, Window
 from perfdoc.results.capture_parts import Pause, StartUp
 from perfdoc.results.figures import brief, partition, per_cent, plural, share, size
-from perfdoc.results.names import shorten
+from perfdoc.results.memory import DeviceMemory
+from perfdoc.results.names import base_name, shorten
 from perfdoc.results.quality import Contradiction, in_words
 from perfdoc.results.waits import SkewAnalysis
 
@@ -281,8 +282,8 @@ def _of_unknown_class(ranks: Sequence[Rank], kernels: KernelsAnalysis | None) ->
 
 
 def memory_verdict(memory: MemoryAnalysis, failed_allocations: int = 0) -> str:
-    """The sentence of a diagnosis of memory alone: the device with the highest peak; and whether it was
-    enough."""
+    """The sentence of a diagnosis of memory alone: the device with the highest peak, what holds it,
+    and whether it was enough."""
     peaks = [m for m in memory.devices if m.peak_allocated_bytes is not None]
     if not peaks:
         return f"Nothing was measured: {memory.reason}"
@@ -290,4 +291,22 @@ def memory_verdict(memory: MemoryAnalysis, failed_allocations: int = 0) -> str:
     reserved = f", {size(top.peak_reserved_bytes)} reserved" if top.peak_reserved_bytes else ""
     where = f"GPU {top.device}" if top.rank is None else f"rank {top.rank}"
     peak = f"Peak memory of {where}: {size(top.peak_allocated_bytes)} allocated{reserved}."
-    return f"{peak}{_out_of_memory(failed_allocations)}"
+    return f"{peak}{_held_by(top)}{_out_of_memory(failed_allocations)}"
+
+
+def _held_by(top: DeviceMemory) -> str:
+    """With the space before it: the use that holds most of the peak, and the place that allocated most of it;
+    nothing where most of the peak is of unknown use."""
+    held = {} if top.composition is None else top.composition.category_bytes
+    use = max(held, key=lambda name: held[name], default="unknown")
+    whole = top.peak_allocated_bytes or 0
+    if not whole or use == "unknown" or 2 * held[use] < whole:
+        return ""
+    said = f" {share(held[use] / whole)} of it is {use.replace('_', ' ')}"
+    known = [site for site in top.sites if site.file]
+    if not known:
+        return f"{said}."
+    most = max(known, key=lambda site: site.bytes)
+    line = "" if most.line is None else f":{most.line}"
+    place = f"{shorten(most.function, 48)} ({shorten(base_name(most.file), 48)}{line})"
+    return f"{said}; most is allocated in {place}: {size(most.bytes)}."
