@@ -63,8 +63,8 @@ _LESS = (
 _SERVING = (
     "First see how long an iteration takes without the profiler, or capture with less (without Python stacks "
     "and operator shapes).",
-    "vLLM launches an iteration as CUDA graphs unless enforce_eager is set: start it without, and with capture "
-    "sizes that hold this batch.",
+    "vLLM launches an iteration as CUDA graphs unless enforce_eager is set: start it without, and with "
+    "capture sizes that hold this batch.",
     "More sequences in a batch (max_num_seqs, max_num_batched_tokens) give each launch more work, if memory "
     "for the KV cache allows.",
 )
@@ -199,8 +199,7 @@ def _small_kernels(case: Case) -> Iterator[Evidence]:
 
 def _remedy(case: Case) -> str:
     if framework_of_job(case.captures, case.configuration) == "vllm":
-        words = _SERVING if slowed_by(case) else _SERVING[1:]
-        return " ".join(words)
+        return " ".join(_SERVING if slowed_by(case) else _SERVING[1:])
     tp, cp = tp_of(case), cp_of(case)
     sharded = [name for name, size in (("tensor", tp), ("context", cp)) if size and size > 1]
     less = f", or less {' and '.join(sharded)} parallelism" if sharded else ""

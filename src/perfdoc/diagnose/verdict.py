@@ -295,18 +295,23 @@ def memory_verdict(memory: MemoryAnalysis, failed_allocations: int = 0) -> str:
 
 
 def _held_by(top: DeviceMemory) -> str:
-    """With the space before it: the use that holds most of the peak, and the place that allocated most of it;
-    nothing where most of the peak is of unknown use."""
-    held = {} if top.composition is None else top.composition.category_bytes
-    use = max(held, key=lambda name: held[name], default="unknown")
-    whole = top.peak_allocated_bytes or 0
-    if not whole or use == "unknown" or 2 * held[use] < whole:
+    """With the space before it: the use that holds most of what was allocated in the recording, and its
+    largest place; nothing where most of that is of unknown use. What is older has no stack that tells its."""
+    made = top.composition
+    if made is None:
         return ""
-    said = f" {share(held[use] / whole)} of it is {use.replace('_', ' ')}"
-    known = [site for site in top.sites if site.file]
-    if not known:
+    recorded = (top.peak_allocated_bytes or 0) - made.before_recording_bytes
+    known = {use: held for use, held in made.category_bytes.items() if use != "unknown"}
+    use = max(known, key=lambda name: known[name], default="")
+    if not use or recorded <= 0 or 2 * known[use] < recorded:
+        return ""
+    part = min(known[use] / recorded, 1.0)
+    what = use.replace("_", " ")
+    said = f" {share(part)} of the {size(recorded)} allocated since the recording began is {what}"
+    sites = [site for site in top.sites if site.file]
+    if not sites:
         return f"{said}."
-    most = max(known, key=lambda site: site.bytes)
+    most = max(sites, key=lambda site: site.bytes)
     line = "" if most.line is None else f":{most.line}"
     place = f"{shorten(most.function, 48)} ({shorten(base_name(most.file), 48)}{line})"
-    return f"{said}; most is allocated in {place}: {size(most.bytes)}."
+    return f"{said}; most in one place: {place}, {size(most.bytes)}."
