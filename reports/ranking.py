@@ -13,6 +13,8 @@ from perfdoc.results.names import shorten
 from perfdoc.results.ranking import TRIFLE_FRAC, OpportunityKind, is_trifle, worth_frac
 
 INEXACT = "changes what training computes"
+_SAY_WHAT_TO_DO = frozenset({"without_gc", "without_data", "without_waits", "without_recompute"})
+"""Changes, by key, whose own title is what to do: the rule's words before it would say it twice."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +44,7 @@ class Ranked:
                 else shorten(self.row.key, 96)
             )
         change = shorten(self.prediction.change, 96)
-        if not self.rules or not self.row.conditions or change.startswith("remove "):
+        if not self.rules or not self.row.conditions or self.row.key in _SAY_WHAT_TO_DO:
             return change
         return f"{shorten(self.rules[0].action or self.rules[0].title)}: {change}"
 

@@ -122,6 +122,8 @@ class UnfusedPattern:
     """Their durations, clipped to the window: a fused kernel takes some of it too."""
     evidence: list[str]
     """Full names of the kernels of the first sequence."""
+    stays_ns: int = 0
+    """Of total_ns, what a fused kernel takes at least: it still reads the tensor and writes the result."""
 
 
 @dataclass(frozen=True, kw_only=True)

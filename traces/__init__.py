@@ -13,7 +13,6 @@ from perfdoc.traces.model import (
     Kernels,
     Note,
     Operators,
-    Payloads,
     RangeKind,
     Ranges,
     SyncKind,
@@ -21,6 +20,7 @@ from perfdoc.traces.model import (
     Thread,
     Trace,
 )
+from perfdoc.traces.payload_table import Payloads
 
 __all__ = [
     "ApiCalls",

@@ -9,7 +9,7 @@ their order can hardly be anything else.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -22,6 +22,10 @@ from perfdoc.traces.table import Bool
 
 MIN_COUNT = 2
 """A sequence that occurs once is no pattern."""
+_STAYS = 3
+"""Part of a sequence's longest kernel that its fused kernel takes at least: the longest moves up to three
+tensors of 4 bytes an element, two in and one out; a fused one moves two of 2 bytes at least, one in, one
+out."""
 
 _ROLES = (
     ("masked_fill", "k", r"\bmasked_fill_kernel\b"),
@@ -125,7 +129,10 @@ def find_unfused(view: DeviceView, rows: I64, duration_ns: I64, accumulates: Boo
         if len(spans) >= MIN_COUNT:
             at = np.concatenate([np.arange(a, b) for a, b in spans])
             members = [order[np.arange(*span)] for span in spans[:1]]
-            found.append(_found(view, pattern, len(spans), rows, order[at], members[0], duration_ns))
+            one = _found(view, pattern, len(spans), rows, order[at], members[0], duration_ns)
+            begins = np.cumsum([0, *(b - a for a, b in spans[:-1])])
+            longest = np.maximum.reduceat(duration_ns[order[at]], begins)
+            found.append(replace(one, stays_ns=exact_sum(longest // _STAYS)))
     found += _gradient_accumulation(view, rows, duration_ns, accumulates)
     return sorted(found, key=lambda u: (-u.total_ns, u.pattern))
 

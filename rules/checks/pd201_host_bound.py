@@ -16,6 +16,7 @@ from perfdoc.rules.engine.worst import worst_instance
 from perfdoc.rules.facts.capture import AFTER_START_UP, LAUNCHES, why_hidden
 from perfdoc.rules.facts.capture_cost import cost_evidence, slowed_by
 from perfdoc.rules.facts.degrees import uses_fsdp
+from perfdoc.rules.facts.framework import framework_of_job
 from perfdoc.rules.facts.graphs import (
     MIN_HOST_FRAC,
     between_steps_ns,
@@ -59,6 +60,15 @@ _LESS = (
     "First see how long a step takes without the profiler, or capture with less (no with_stack, "
     "record_shapes, profile_memory or emit_nvtx; a few ranges by hand)."
 )
+_SERVING = (
+    "First see how long an iteration takes without the profiler, or capture with less (without Python stacks "
+    "and operator shapes).",
+    "vLLM launches an iteration as CUDA graphs unless enforce_eager is set: start it without, and with "
+    "capture sizes that hold this batch.",
+    "More sequences in a batch (max_num_seqs, max_num_batched_tokens) give each launch more work, if memory "
+    "for the KV cache allows.",
+)
+"""For vLLM, which trains nothing: no micro-batch, no FSDP."""
 _SHOWN = 3
 _WAITS = "the launching thread waits for something other than the device, off the CPU"
 _BETWEEN = "the host works between steps for long without a CUDA call"
@@ -188,6 +198,8 @@ def _small_kernels(case: Case) -> Iterator[Evidence]:
 
 
 def _remedy(case: Case) -> str:
+    if framework_of_job(case.captures, case.configuration) == "vllm":
+        return " ".join(_SERVING if slowed_by(case) else _SERVING[1:])
     tp, cp = tp_of(case), cp_of(case)
     sharded = [name for name, size in (("tensor", tp), ("context", cp)) if size and size > 1]
     less = f", or less {' and '.join(sharded)} parallelism" if sharded else ""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.results.figures import gib, per_cent
+from perfdoc.results.kernels import UnfusedPattern
 from perfdoc.results.rules import Advice, Evidence
 from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
@@ -48,6 +49,7 @@ MIN_FRAC = 0.01
 """Of the window, mean over ranks: kernels of sequences that one kernel would replace."""
 _ATTENTION = "masked_softmax"
 """Of PD405."""
+_MOST = "the time of these kernels, less a third of the longest of each chain: the fused kernel's"
 _BY_HAND = {
     "rms_norm_by_hand": "take a norm that is one kernel (torch.nn.RMSNorm, Transformer Engine's)",
     "swiglu": "write the gated activation as one kernel (torch.compile, Liger, Transformer Engine)",
@@ -117,8 +119,8 @@ def _measured(case: Case, evidence: list[Evidence], found: list[_Found], off: li
         reason="chains of small kernels do what one fused kernel does",
         evidence=evidence,
         remedy=by_hand[:1].upper() + by_hand[1:],
-        advice=[a for knob in knobs for a in _switch(case, knob, _time_of(knob), seen=knob in wanted)],
-        gain=ceiling(case, _unfused_ns, "the time of these kernels, some of which a fused kernel takes too"),
+        advice=[a for knob in knobs for a in _switch(case, knob, _saved_by(knob), seen=knob in wanted)],
+        gain=ceiling(case, _saved_by(None), _MOST),
         verify="Run again: the sequences are gone from the list of unfused patterns.",
         false_alarm="A sequence in code that runs once in many steps.",
     )
@@ -144,15 +146,27 @@ def _time_of(knob: str | None, pattern: str | None = None) -> Callable[[RankMeas
     """Time of the sequences of a knob or a pattern; of all but attention's without either."""
 
     def of(rank: RankMeasurement) -> int:
-        found = (u for u in rank.kernel_parts.unfused if u.pattern != _ATTENTION)
-        total = sum(
-            u.total_ns
-            for u in found
-            if (not knob or u.knob == knob) and (not pattern or u.pattern == pattern)
-        )
+        total = sum(u.total_ns for u in _chosen(rank, knob, pattern))
         return min(total, rank.ledger.compute)
 
     return of
+
+
+def _saved_by(knob: str | None) -> Callable[[RankMeasurement], int]:
+    """The most of it that fused kernels save."""
+
+    def of(rank: RankMeasurement) -> int:
+        saved = sum(u.total_ns - u.stays_ns for u in _chosen(rank, knob, None))
+        return min(saved, rank.ledger.compute)
+
+    return of
+
+
+def _chosen(rank: RankMeasurement, knob: str | None, pattern: str | None) -> Iterator[UnfusedPattern]:
+    for u in rank.kernel_parts.unfused:
+        mine = (not knob or u.knob == knob) and (not pattern or u.pattern == pattern)
+        if u.pattern != _ATTENTION and mine:
+            yield u
 
 
 def _switch(
@@ -164,7 +178,7 @@ def _switch(
     )
     gain = None
     if of is not None and (case.per_unit_ms(of) or 0.0) > 0:
-        gain = ceiling(case, of, "the time of the kernels that it replaces")
+        gain = ceiling(case, of, _MOST)
     if knob != LOSS:
         return [advise(knob=knob, to=True, why=why, gain=gain)]
     size = _logits_bytes(case)

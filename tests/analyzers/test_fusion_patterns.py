@@ -103,6 +103,7 @@ def test_counts_and_times(tmp_path: Path) -> None:
     (found,) = lay(tmp_path, "gemm cast pow mean eps rsqrt cast mul mul")
     assert (found.count, found.kernels) == (2, 14)
     assert found.total_ns == sum(range(12, 19)) + sum(range(21, 28))
+    assert found.stays_ns == 18 // 3 + 27 // 3  # of the longest of each
     names = ["pow", "mean", "eps", "rsqrt", "cast", "mul", "mul"]
     assert found.evidence == [K[n] for n in names]
 

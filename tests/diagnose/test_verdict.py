@@ -7,6 +7,7 @@ import pytest
 from perfdoc.diagnose.verdict import memory_verdict, verdict_of
 from perfdoc.results import SuspectedCommunication
 from perfdoc.results.capture_parts import Pause, StartUp
+from perfdoc.results.memory import MemorySite
 from perfdoc.results.waits import LateRank
 from tests.reports.build import ledger, rank
 from tests.reports.build_job import skew
@@ -127,6 +128,23 @@ def test_a_job_that_runs_out_of_memory_is_told_so() -> None:
     assert verdict_of(ranks, None, 3).endswith("3 allocations failed: out of GPU memory.")
     known = replace(memory(), devices=[device(0, 20 * GIB)])
     assert memory_verdict(known, 2) == f"{memory_verdict(known)} 2 allocations failed: out of GPU memory."
+
+
+@pytest.mark.parametrize(("held", "told"), [(10, True), (9, False)])
+def test_what_holds_the_peak_is_told_where_it_is_known(held: int, told: bool) -> None:
+    """20 GiB of 28 were allocated in the recording, of which 10 are half; what is older has no file."""
+    top = device(0, 28 * GIB)
+    assert top.composition is not None
+    category_bytes = {"activations": held * GIB, "unknown": (28 - held) * GIB - 1, "other": 1}
+    sites = [
+        MemorySite(function="before", file="", line=None, bytes=8 * GIB, count=1),
+        MemorySite(function="softmax", file="a/nn.py", line=6, bytes=6 * GIB, count=24),
+    ]
+    top = replace(top, composition=replace(top.composition, category_bytes=category_bytes), sites=sites)
+    assert top.composition is not None
+    top = replace(top, composition=replace(top.composition, before_recording_bytes=8 * GIB))
+    said = memory_verdict(replace(memory(), devices=[top]))
+    assert ("50.0 %" in said, "softmax (nn.py:6), 6.0 GiB" in said) == (told, told)
 
 
 @pytest.mark.parametrize(

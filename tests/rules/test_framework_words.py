@@ -40,6 +40,7 @@ def launch_bound(name: str) -> TimelineBuilder:
 
 
 def diagnosed(folder: Path, name: str, configuration: Configuration | None = None) -> Diagnosis:
+    folder.mkdir(exist_ok=True)
     path = write_nsys_sqlite(launch_bound(name).build(), folder / "job.sqlite")
     capture = measure_capture(path, WindowRequest(), also=replay_and_keep)
     return diagnose([capture], configuration=configuration)
@@ -68,6 +69,15 @@ def test_words_of_what_was_seen(tmp_path: Path, name: str, framework: str, words
         screen = render_text(found).partition("Where the time goes")[0]
         assert "CUDA graphs" in screen
         assert [knob for knob in catalogue() if "_" in knob and knob in screen] == []
+
+
+def test_a_server_is_not_told_to_train_otherwise(tmp_path: Path) -> None:
+    found = {
+        name: next(r for r in diagnosed(tmp_path / name, f"{name}.x").rules if r.code == "PD201").remedy
+        for name in ("vllm", "torch")
+    }
+    assert "micro-batch" in found["torch"]
+    assert ("enforce_eager" in found["vllm"], "micro-batch" in found["vllm"]) == (True, False)
 
 
 def test_settings_that_were_given_have_their_own_words(tmp_path: Path) -> None:

@@ -49,7 +49,10 @@ def test_unfused_operators(gated: dict[int, Case]) -> None:
         ("bias_activation_fusion", True, None)
     ]
     assert found.gain is not None
-    assert (found.gain.method, found.gain.high_ms) == ("ceiling", pytest.approx(0.01))
+    # silu 6 us and * 4 us: one fused kernel takes a third of the longer one at least, 2 of the 10 us.
+    assert (found.gain.method, found.gain.high_ms) == ("ceiling", pytest.approx(0.008))
+    assert found.advice[0].gain is not None
+    assert found.advice[0].gain.high_ms == pytest.approx(0.008)
 
 
 def test_a_trainer_without_settings_gets_words(gated: dict[int, Case]) -> None:
@@ -100,7 +103,7 @@ def test_loss_over_the_vocabulary(tmp_path: Path) -> None:
     # 3 x 2048 x 10,000 x 4 bytes over 2 ranks: 122,880,000 bytes.
     assert "0.11 GiB" in found.advice[0].why
     assert found.gain is not None
-    assert found.gain.high_ms == pytest.approx(0.1)
+    assert found.gain.high_ms == pytest.approx(0.07)  # 100 us less a third of 90
     verl = result("PD404", given(case, "verl", bias_activation_fusion=True))
     assert settings_of(verl)["cross_entropy_fusion_impl"] == "te"
     assert "cross_entropy_loss_fusion" not in settings_of(verl)

@@ -53,6 +53,14 @@ def test_the_gaps_behind_a_wait_go_with_it(tmp_path: Path) -> None:
         without_waits().apply(edited)
 
 
+def test_a_rank_on_the_cpu_has_no_device_to_wait_for(tmp_path: Path) -> None:
+    """The waits of the job above, on a rank that computes on the host: they are for communication."""
+    rebuilt = rebuild_rank(view_of(drained(), tmp_path))
+    ranks = tuple(replace(rank, on_host=True) for rank in rebuilt.ranks)
+    with pytest.raises(ValueError, match="no call"):
+        without_waits().apply(replace(rebuilt, ranks=ranks))
+
+
 def test_the_last_wait_of_a_step_stays(tmp_path: Path) -> None:
     """Two steps. The host begins the last wait of the first at 95 us and is back at 136, once the kernels
     [105, 135) are done; 3 us later it launches the next step, whose first kernel starts 5 us into the call,

@@ -14,9 +14,10 @@ import msgspec
 import numpy as np
 
 from perfdoc.traces.arrow import distinct_texts
-from perfdoc.traces.model import UNKNOWN, Payloads, Ranges
+from perfdoc.traces.model import UNKNOWN, Ranges
 from perfdoc.traces.nsys.host import NVTX
 from perfdoc.traces.nsys.source import NULL, NsysSource, read_ints
+from perfdoc.traces.payload_table import Payloads
 from perfdoc.traces.table import I64, Strings
 
 PAYLOAD_COLUMNS = ("jsonText",)

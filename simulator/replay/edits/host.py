@@ -179,6 +179,7 @@ def without_waits() -> Edit:
         edges = rebuilt.graph.edges
         waits = edges.kind == EdgeKind.HOST_SYNC
         waits[waits] &= edges.lag_ns[waits] > _NEVER_NS
+        waits &= ~rebuilt.on_host[edges.target]  # a CPU rank waits for communication: it has no device
         kept = np.zeros(len(waits), bool)
         returned = rebuilt.start_ns[edges.target]
         for i, frame in enumerate(rebuilt.ranks):

@@ -8,7 +8,8 @@ from perfdoc.results import IDLE_CAUSES, KernelsAnalysis, MemoryAnalysis, Rank, 
 from perfdoc.results.bubble import exposed_bubble_ns
 from perfdoc.results.capture_parts import Pause, StartUp
 from perfdoc.results.figures import brief, partition, per_cent, plural, share, size
-from perfdoc.results.names import shorten
+from perfdoc.results.memory import DeviceMemory
+from perfdoc.results.names import base_name, shorten
 from perfdoc.results.quality import Contradiction, in_words
 from perfdoc.results.waits import PipelineAnalysis, SkewAnalysis
 
@@ -287,8 +288,8 @@ def _of_unknown_class(ranks: Sequence[Rank], kernels: KernelsAnalysis | None) ->
 
 
 def memory_verdict(memory: MemoryAnalysis, failed_allocations: int = 0) -> str:
-    """The sentence of a diagnosis of memory alone: the device with the highest peak; and whether it was
-    enough."""
+    """The sentence of a diagnosis of memory alone: the device with the highest peak, what holds it,
+    and whether it was enough."""
     peaks = [m for m in memory.devices if m.peak_allocated_bytes is not None]
     if not peaks:
         return f"Nothing was measured: {memory.reason}"
@@ -296,4 +297,27 @@ def memory_verdict(memory: MemoryAnalysis, failed_allocations: int = 0) -> str:
     reserved = f", {size(top.peak_reserved_bytes)} reserved" if top.peak_reserved_bytes else ""
     where = f"GPU {top.device}" if top.rank is None else f"rank {top.rank}"
     peak = f"Peak memory of {where}: {size(top.peak_allocated_bytes)} allocated{reserved}."
-    return f"{peak}{_out_of_memory(failed_allocations)}"
+    return f"{peak}{_held_by(top)}{_out_of_memory(failed_allocations)}"
+
+
+def _held_by(top: DeviceMemory) -> str:
+    """With the space before it: the use that holds most of what was allocated in the recording, and its
+    largest place; nothing where most of that is of unknown use. What is older has no stack that tells its."""
+    made = top.composition
+    if made is None:
+        return ""
+    recorded = (top.peak_allocated_bytes or 0) - made.before_recording_bytes
+    known = {use: held for use, held in made.category_bytes.items() if use != "unknown"}
+    use = max(known, key=lambda name: known[name], default="")
+    if not use or recorded <= 0 or 2 * known[use] < recorded:
+        return ""
+    part = min(known[use] / recorded, 1.0)
+    what = use.replace("_", " ")
+    said = f" {share(part)} of the {size(recorded)} allocated since the recording began is {what}"
+    sites = [site for site in top.sites if site.file]
+    if not sites:
+        return f"{said}."
+    most = max(sites, key=lambda site: site.bytes)
+    line = "" if most.line is None else f":{most.line}"
+    place = f"{shorten(most.function, 48)} ({shorten(base_name(most.file), 48)}{line})"
+    return f"{said}; most in one place: {place}, {size(most.bytes)}."
