@@ -29,6 +29,8 @@ _NUMBER = re.compile(r"-?[0-9]{1,20}(?:\.[0-9]{1,12})?(?:[eE][+-]?[0-9]{1,3})?")
 _NUMBER_TEXT = re.compile(r"(?:stream )?-?[0-9]{1,19}|0x[0-9a-fA-F]{1,16}")
 _SYNC = re.compile(r"(?:Event|Stream|Context) Sync|Stream Wait Event|Unknown")
 
+_SHAPES = ("Input Dims", "Input dims")
+"""Operators' arguments; of a tensor that is none, PyTorch writes an empty text."""
 TRIPLE_ARGS = ("grid", "block")
 WORD_ARGS = ("Collective name", "dtype", "Process Group Name", "Process Group Description", "cuda_sync_kind")
 LIST_ARGS = ("In split size", "Process Group Ranks")
@@ -142,7 +144,11 @@ def _clean(event: Event, names: Names) -> bytes | None:
         name = "thread_name"
     elif event.ph in ("X", "i", "I") and event.cat in _CODE | _TEXTS and isinstance(event.name, str):
         name = _name(event.cat, event.name, names)
-        args = _clean_arguments(_arguments(event.args), names) if event.cat in _CODE else {}
+        args = {}
+        if event.cat in _CODE:
+            args = _clean_arguments(_arguments(event.args), names)
+        elif event.cat in OPERATORS and b'"input dims"' in bytes(event.args).lower():
+            args = {k: v for k, v in _arguments(event.args).items() if k in _SHAPES and _is_shape(v)}
     else:
         return None
     fields: dict[str, Any] = {"ph": event.ph}
@@ -171,6 +177,13 @@ def _name(category: str | None, name: str, names: Names) -> str:
 def _is_whole(value: object) -> bool:
     """A whole number of 64 bits: a longer one could hold a text."""
     return type(value) is int and -(2**63) <= value < 2**64
+
+
+def _is_shape(value: object, depth: int = 0) -> bool:
+    """Lists of whole numbers, in lists."""
+    if isinstance(value, list):
+        return depth < 4 and all(_is_shape(v, depth + 1) for v in value)
+    return _is_whole(value) or value == ""
 
 
 def _place(value: Any, names: Names) -> Any:

@@ -34,75 +34,13 @@ _VERSION = re.compile(
 )
 _MAX_GPU_NAME = 100
 _PRODUCT = "NVIDIA Nsight Systems"
-_GPU_WORDS = frozenset(
-    [
-        "nvidia",
-        "tesla",
-        "quadro",
-        "geforce",
-        "rtx",
-        "gtx",
-        "titan",
-        "amd",
-        "instinct",
-        "radeon",
-        "intel",
-        "arc",
-        "iris",
-        "xe",
-        "r",
-        "tm",
-        "pro",
-        "super",
-        "ti",
-        "max",
-        "q",
-        "ada",
-        "generation",
-        "laptop",
-        "mobile",
-        "gpu",
-        "graphics",
-        "data",
-        "center",
-        "workstation",
-        "server",
-        "edition",
-        "blackwell",
-        "hopper",
-        "grace",
-        "drive",
-        "jetson",
-        "orin",
-        "thor",
-        "pcie",
-        "sxm",
-        "sxm2",
-        "sxm3",
-        "sxm4",
-        "sxm5",
-        "sxm6",
-        "nvl",
-        "oam",
-        "hbm2",
-        "hbm2e",
-        "hbm3",
-        "hbm3e",
-        "gddr6",
-        "xp",
-        "v",
-        "mig",
-        "with",
-        "simulated",
-        "microsoft",
-        "basic",
-        "render",
-        "display",
-        "adapter",
-        "driver",
-        "cpu",
-    ]
+_VENDORS_WORDS = (
+    "nvidia tesla quadro geforce rtx gtx titan amd instinct radeon intel arc iris xe r tm pro super ti max q "
+    "ada generation laptop mobile gpu graphics data center workstation server edition blackwell hopper grace "
+    "drive jetson orin thor pcie sxm sxm2 sxm3 sxm4 sxm5 sxm6 nvl oam hbm2 hbm2e hbm3 hbm3e gddr6 xp v mig "
+    "with simulated microsoft basic render display adapter driver cpu"
 )
+_GPU_WORDS = frozenset(_VENDORS_WORDS.split())
 _GPU_TOKEN = re.compile(
     r"(?:gb|gh|mi|gtx|rtx|[abghklmptv])?[0-9]{2,4}(?:[agmstx]|xt|ti|gb|gib)?|l?[0-9]{1,2}g?|t4|l4"
 )

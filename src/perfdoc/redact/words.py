@@ -1,9 +1,9 @@
 """Names without what is private: what is known stays, everything else gets a number.
 
-Of the names that people give, known words stay, and numbers that stand alone or behind such a word. A kernel's
-name stays as the compiler wrote it; what no such name has, a path above all, is replaced. A word keeps its number
-wherever it occurs, so equal names stay equal and different ones different; which number it gets says when it was
-met first, and nothing of the word.
+Of the names that people give, known words stay, and numbers that stand alone or behind such a word. A
+kernel's name stays as the compiler wrote it; what no such name has, a path above all, is replaced. A word
+keeps its number wherever it occurs, so equal names stay equal and different ones different; which number it
+gets says when it was met first, and nothing of the word.
 """
 
 from __future__ import annotations
@@ -104,8 +104,8 @@ class Names:
         return text if _CALL.fullmatch(text) else self.of_range(text)
 
     def of_kernel(self, text: str) -> str:
-        """The name of a kernel, as the compiler wrote it. Of one that no compiler writes, and of a path and all
-        behind it, known words alone."""
+        """The name of a kernel, as the compiler wrote it. Of one that no compiler writes, and of a path and
+        all behind it, known words alone."""
         if _NOT_CODE.search(text):
             return self._cleaned(text, _MAX_DIGITS)
         slash = _SLASH.search(text)
