@@ -42,7 +42,7 @@ _VENDORS_WORDS = (
 )
 _GPU_WORDS = frozenset(_VENDORS_WORDS.split())
 _GPU_TOKEN = re.compile(
-    r"(?:gb|gh|mi|gtx|rtx|[abghklmptv])?[0-9]{2,4}(?:[agmstx]|xt|ti|gb|gib)?|l?[0-9]{1,2}g?|t4|l4"
+    r"(?:gb|gh|mi|pg|gtx|rtx|[abghklmptv])?[0-9]{2,4}(?:[agmstx]|xt|ti|gb|gib)?|l?[0-9]{1,2}g?|t4|l4"
 )
 """A model (H100, MI300X, 4090, T4), and sizes in GB."""
 
