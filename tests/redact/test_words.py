@@ -19,6 +19,7 @@ from perfdoc.redact.words import Names
 from perfdoc.traces.kineto.rows import _SYNC_KINDS
 
 STAY = [
+    *("cublasCreate_v2", "cudnnCreate"),
     *("perfdoc.step 12", "training_step_7", "ProfilerStep#3", "global step: 4", "train_step", "iteration 99"),
     *("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", "get_batch", "data loading"),
     *("gc.collect", "Python GC", "garbage collection", "perfdoc.gc generation=2"),

@@ -59,7 +59,8 @@ _PIECE = re.compile(r"(?P<odd>[^\x20-\x7e\w]+|[^\w\s]{5,})|[^\W_]+")
 """Characters of no name, and letters and digits between others."""
 
 _CALL = re.compile(
-    r"(?:cuda|cu|hip|hsa|nccl|mtia|mu|ur|ze|xpu)[A-Z][A-Za-z0-9]{1,60}(?:_v[0-9]{1,9}|_ptsz|_ptds|_spt){0,4}"
+    r"(?:cuda|cu|cublas|cublasLt|cudnn|cusolver|cusparse|cufft|hip|hsa|nccl|mtia|mu|ur|ze|xpu)"
+    r"[A-Z][A-Za-z0-9]{1,60}(?:_v[0-9]{1,9}|_ptsz|_ptds|_spt){0,4}"
 )
 """A call of CUDA or of another vendor's driver."""
 _SLASH = re.compile(r"(?<!operator)/|\\")
@@ -96,7 +97,9 @@ class Names:
         """A name that people wrote."""
         found = self._done.get(text)
         if found is None:
-            found = self._done[text] = self._kept(text) or self._own(text) or self._cleaned(text, _MAX_DIGITS)
+            found = self._done[text] = (
+                self._kept(text) or self._call(text) or self._own(text) or self._cleaned(text, _MAX_DIGITS)
+            )
         return found
 
     def of_call(self, text: str) -> str:
@@ -120,6 +123,10 @@ class Names:
 
     def _kept(self, text: str) -> str | None:
         return text if self._keep is not None and self._keep.search(text[:MAX_NAME]) else None
+
+    def _call(self, text: str) -> str | None:
+        """CUDA's libraries name their ranges after their calls."""
+        return text if _CALL.fullmatch(text) else None
 
     def _own(self, text: str) -> str | None:
         """One of perfdoc's own names, read and written anew; None for any other."""
