@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 
 import pytest
 from hypothesis import given
@@ -10,12 +11,15 @@ from hypothesis import strategies as st
 
 from perfdoc.analyzers.device import range_names as known_ranges
 from perfdoc.analyzers.device.range_names import dimension_of_range
+from perfdoc.analyzers.device.threads import _KINDS
 from perfdoc.profiling import vocabulary
 from perfdoc.profiling.distributed.collective_name import DIMENSIONS, OPERATIONS
 from perfdoc.profiling.marks import format_group_mark, parse_group_mark
 from perfdoc.redact.words import Names
+from perfdoc.traces.kineto.rows import _SYNC_KINDS
 
 STAY = [
+    *("cublasCreate_v2", "cudnnCreate"),
     *("perfdoc.step 12", "training_step_7", "ProfilerStep#3", "global step: 4", "train_step", "iteration 99"),
     *("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", "get_batch", "data loading"),
     *("gc.collect", "Python GC", "garbage collection", "perfdoc.gc generation=2"),
@@ -29,7 +33,7 @@ STAY = [
     *("Optimizer.step#AdamW.step", "perfdoc.forward layer=3 module=self_attention", "conv2d", "moe_a2a"),
     # PyTorch's word for a group without a description: another word would be taken for one.
     "undefined",
-    *("step 2026-11-21 10:00:00", "c10d::allreduce_", "a::add", "model.layers.0.1.2"),
+    *("step 2026-11-21 10:00:00", "c10d::allreduce_", "model.layers.0.1.2"),
     "perfdoc.comm.issue all_reduce group=DATA_PARALLEL_GROUP pg=3 bytes=123456789012 seq=7 dim=dp",
     format_group_mark("TENSOR_MODEL_PARALLEL_GROUP", range(8), 0x9E3779B97F4A7C15, name="3"),
     *("MaxPool2DWithIndicesBackward0", "fp8_gemm e4m3", ""),
@@ -83,14 +87,24 @@ def test_what_the_analyses_look_for_is_known() -> None:
     [
         ("acme forward", "anona forward"),
         ("AcmeForward2", "AnonaForward2"),
+        ("Acme2Forward 7", "AnonaForward 7"),
+        ("ForwardAcme2DX", "ForwardAnonaAnonb"),
+        ("r12n34 step 3", "anona step 3"),
+        ("r-12-n-34", "anona-12-anonb-34"),
+        ("a1 b12c x7 d 7f", "anona anonb anonc anond anone"),
         ("/home/alice/acme/train.py(12): train_step", "/anona/anonb/anonc/train.py(12): train_step"),
-        ("user=alice token=sk-a1b2c3d4e5", "user=anona token=anonb-anonc"),
+        ("user=alice token=sk-a1b2c3d4e5", "anona=anonb token=anonc-anond"),
         ("4111111111111111", "anona"),
         ("alice@acme.example", "anona@anonb.anonc"),
         ("Zürich step", "Anona step"),
-        ("perfdoc.step hunter2", "perfdoc.step anona2"),
+        ("perfdoc.step hunter2", "perfdoc.step anona"),
         ("tcp://192.168.4.17:29500 step 3", "anona://anonb:29500 step 3"),
         ("ip-10-0-0-17 step 1.2.3", "anona-anonb step 1.2.3"),
+        ("host10.0.0.7z ip10_0_0_7y x10-0-0-7", "anonaanonbanonc anondanoneanonf xanong"),
+        ("hostfe80::1ff:fe23:4567:890aq", "anonaanonbq"),
+        ("z550e8400-e29b-41d4-a716-446655440000y", "anonaanonbanonc"),
+        ("step\x1b]0;acme\x07 \u202e", "stepanona]0;anonbanonc anond"),
+        ("!!@@##$$ step", "anona step"),
         ("GPU-550e8400-e29b-41d4-a716-446655440000", "GPU-anona"),
         ("00:1b:44:11:3a:b7 layer 2", "anona layer 2"),
         ("[fe80::1ff:fe23:4567:890a] 2001:db8::1", "[anona] anonb"),
@@ -128,9 +142,72 @@ def test_long_names_and_names_to_keep() -> None:
     assert names.of_range("step " * 10_000) == "anonc"
 
 
-def test_code_keeps_its_names_without_paths() -> None:
+KERNELS = [
+    "void at::native::foo<int, (bool)1>(int*)",
+    "void cutlass::Kernel2<cutlass_80_tensorop_s1688gemm_128_64_32_4_nn_align4>(T1::Params)",
+    "ampere_bf16_s16816gemm_bf16_128x64_ldg8_f2f_stages_64x4_tn",
+    "thrust::operator/<float>(thrust::complex<float> const&)::{lambda(float)#1}::operator()(float) const",
+    "a::(anonymous namespace)::b<&c, -1, 'lambda'(float)>(float (*) [16], std::array<char*, 2ul>)",
+    "`anonymous namespace'::k<1.5f>$_0 [clone .isra.0]",
+    "triton_red_fused__to_copy_add_10_0_0_7",
+]
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_kernels_keep_their_names(name: str) -> None:
     names = Names()
-    kernel = "void at::native::foo<int, (bool)1>(int*)"
-    assert names.of_code(kernel) == kernel
-    assert names.of_code("lambda at /home/alice/acme/k.cu:12:3") == "lambda at /anona:12:3"
-    assert names.of_code(r"C:\Users\alice\k.cu") == "/Anonb"
+    assert names.of_kernel(name) == name
+    assert names.replaced == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "cleaned"),
+    [
+        (
+            "foo[lambda at /home/alice/acme/kern.cu:12:3](int)",
+            "foo[lambda at /anona/anonb/anonc/anond.cu:12:3](int)",
+        ),
+        (r"C:\Users\alice\kern.cu", r"C:\Anona\anonb\anonc.cu"),
+        ("f<(x)=/home/o'neil/a=acme/(b)/c.cu>", "f<(x)=/anona/o'anonb/anonc=anond/(anone)/c.cu>"),
+        ("f[/" + "acme" * 200 + "/kern.cu]", "f[/anona/anonb.cu]"),
+        ("f on 10.0.0.7 of alice@acme.example", "f on anona of anonb"),
+        ("f_ü(int)", "f_anona(int)"),
+        ('f "acme"', 'f "anona"'),
+    ],
+)
+def test_what_no_kernel_has_in_its_name_goes(name: str, cleaned: str) -> None:
+    assert Names().of_kernel(name) == cleaned
+
+
+def test_long_kernels_take_time_in_proportion() -> None:
+    begin = time.perf_counter()
+    for text in ("a" * 50_000, "a.b" * 15_000, "/" * 50_000, "a@" * 30_000, "1." * 30_000, "ab:" * 15_000):
+        Names().of_kernel(text)
+        Names().of_range(text[:4096])
+    assert time.perf_counter() - begin < 5
+
+
+def test_calls_keep_their_names() -> None:
+    names = Names()
+    for call in (
+        *("cudaLaunchKernel_v7000", "cuMemGetAllocationGranularity", "cudaGetDeviceProperties_v2_v12000"),
+        *(
+            "cuLaunchKernel_ptsz",
+            "hipLaunchKernel",
+            "epoll_wait",
+            "pthread_cond_timedwait",
+            "clock_nanosleep",
+        ),
+        *("writev", "pread64", "sem_timedwait", "Memcpy HtoD (Pageable -> Device)", "Stream Wait Event"),
+    ):
+        assert names.of_call(call) == call
+    assert names.of_call("hunter2secret") == "anona"
+    assert names.of_call("cudaLaunchKernel acme") == "cudaLaunchKernel anonb"
+
+
+def test_what_decides_about_calls_and_copies_is_known() -> None:
+    for name in ("HtoD", "DtoH", "DtoD", "PtoP", "HtoH", "Pageable", "Pinned", *_SYNC_KINDS):
+        assert Names().of_range(name) == name
+    for _, pattern in _KINDS:
+        for word in re.findall(r"[a-z]{4,}", re.sub(r"\\[a-z]|\(.*?\)\??", " ", pattern)):
+            assert Names().of_range(word) == word, pattern

@@ -41,7 +41,7 @@ REFUSED = {
     "gzip with a wrong checksum": (gzip.compress(FULL)[:-8] + b"\0" * 8, "damaged"),
     "gzip with rubbish behind": (gzip.compress(FULL) + b"rubbish", "damaged"),
     "truncated gzip content": (gzip.compress(FULL[:-10]), "truncated"),
-    "binary": (bytes(range(256)), "cannot be read"),
+    "binary": (bytes(range(256)), "begins with zeros"),
     "SQLite": (b"SQLite format 3\0" + bytes(100), "cannot be read"),
     "a number": (b"5", "no profiler trace"),
     "a string": (b'"traceEvents"', "no profiler trace"),
@@ -113,6 +113,13 @@ def test_a_gzip_bomb_stops_at_the_bound(tmp_path: Path) -> None:
     path.write_bytes(gzip.compress(b" " * (64 << 20)))
     with pytest.raises(TraceError, match="more than 1,000 bytes"):
         read_document(path, max_bytes=1000)
+
+
+def test_zeros_are_refused_by_their_beginning(tmp_path: Path) -> None:
+    path = tmp_path / "zeros.json.gz"
+    path.write_bytes(gzip.compress(bytes(64 << 20), 1))
+    with pytest.raises(TraceError, match="begins with zeros"):
+        read_document(path, max_bytes=32 << 20)  # of which the first 16 MiB are unpacked
 
 
 ODD_BUT_READ = {

@@ -151,6 +151,9 @@ def _collect(path: Path, chunks: Iterator[bytes], max_bytes: int) -> bytearray:
                 "Profile fewer steps (torch.profiler.schedule) or without with_stack and record_shapes.",
             )
         collected += chunk
+        if len(collected) == len(chunk) and chunk[:64].lstrip(_BOM + b" \t\r\n").startswith(b"\0"):
+            # A disk's hole or a packed one: not worth reading to its end.
+            raise TraceError(path, "begins with zeros, and is no JSON.", _RECAPTURE)
     return collected
 
 

@@ -17,17 +17,20 @@ from perfdoc.redact.words import Names
 from perfdoc.results.figures import plural
 from perfdoc.traces.kineto.devices import parsed
 from perfdoc.traces.kineto.document import Document, Event, decode_event, read_document, repair
-from perfdoc.traces.kineto.names import CALLS, COPIES, KERNELS, MARKS, OPERATORS
+from perfdoc.traces.kineto.names import CALLS, COPIES, KERNELS, MARKS, OPERATORS, is_own_frame
 from perfdoc.traces.kineto.values import CopyArgs, EventArgs, KernelArgs, LaunchArgs, SyncArgs
 
 _CODE = frozenset({*KERNELS, *COPIES, *CALLS, "cuda_sync", "cuda_event"})
-"""Categories whose names are those of kernels and of calls."""
-_TEXTS = frozenset({*MARKS, *OPERATORS, "python_function"})
+"""Categories of what CUDA and its profiler name."""
+_FRAMES = "python_function"
+_TEXTS = frozenset({*MARKS, *OPERATORS, _FRAMES})
 """Categories whose names people wrote; events of any other are left out."""
-_LONGEST = 40
 _NUMBER = re.compile(r"-?[0-9]{1,20}(?:\.[0-9]{1,12})?(?:[eE][+-]?[0-9]{1,3})?")
+_NUMBER_TEXT = re.compile(r"(?:stream )?-?[0-9]{1,19}|0x[0-9a-fA-F]{1,16}")
 _SYNC = re.compile(r"(?:Event|Stream|Context) Sync|Stream Wait Event|Unknown")
 
+_SHAPES = ("Input Dims", "Input dims")
+"""Operators' arguments; of a tensor that is none, PyTorch writes an empty text."""
 TRIPLE_ARGS = ("grid", "block")
 WORD_ARGS = ("Collective name", "dtype", "Process Group Name", "Process Group Description", "cuda_sync_kind")
 LIST_ARGS = ("In split size", "Process Group Ranks")
@@ -40,7 +43,8 @@ NUMBER_ARGS = tuple(
     }
 )
 """All others that are read: copied where they are numbers."""
-_LIST = re.compile(r"[0-9,\[\] .]{0,20000}")
+_LIST = re.compile(r"\[(?:(?:[0-9]{1,10}|\.\.\.)(?:, ?(?=[0-9.])|(?=\]))){0,5000}\]")
+"""As PyTorch writes one as text, which it may shorten."""
 _DEVICE = MappingProxyType({"id": int, "numSms": int, "totalGlobalMem": int, "name": str})
 
 
@@ -65,21 +69,21 @@ def copy_kineto(source: Path, target: Path, names: Names, *, zipped: bool) -> Co
 def _facts(document: Document, names: Names) -> bytes:
     """Devices, ranks and the clock's origin; each with its comma."""
     found: dict[str, Any] = {}
-    if type(document.schema) is int:
+    if _is_whole(document.schema):
         found["schemaVersion"] = document.schema
     if isinstance(document.device_properties, list):
         found["deviceProperties"] = [
             {
                 key: gpu_name(names, value, {}) if isinstance(value, str) else value
                 for key, kind in _DEVICE.items()
-                if type(value := entry.get(key)) is kind
+                if type(value := entry.get(key)) is kind and (kind is str or _is_whole(value))
             }
             for entry in document.device_properties
             if isinstance(entry, dict)
         ]
     if (distributed := _distributed(parsed(document.distributed), names)) is not None:
         found["distributedInfo"] = distributed
-    if type(document.base_time_ns) is int:
+    if _is_whole(document.base_time_ns):
         found["baseTimeNanoseconds"] = document.base_time_ns
     return b"".join(
         msgspec.json.encode(k) + b": " + msgspec.json.encode(v) + b",\n" for k, v in found.items()
@@ -90,7 +94,7 @@ def _distributed(info: Any, names: Names) -> dict[str, Any] | None:
     if not isinstance(info, dict):
         return None
     kept: dict[str, Any] = {
-        key: v for key in ("rank", "world_size", "pg_count") if type(v := info.get(key)) is int
+        key: v for key in ("rank", "world_size", "pg_count") if _is_whole(v := info.get(key))
     }
     if info.get("backend") in ("nccl", "gloo", "mpi"):
         kept["backend"] = info["backend"]
@@ -100,7 +104,7 @@ def _distributed(info: Any, names: Names) -> dict[str, Any] | None:
         kept["pg_config"] = [
             {
                 **{k: names.of_range(str(e[k])) for k in ("pg_name", "pg_desc") if k in e},
-                "ranks": [r for r in ranks if type(r) is int]
+                "ranks": [r for r in ranks if _is_whole(r)]
                 if isinstance(ranks := e.get("ranks"), list)
                 else [],
             }
@@ -139,8 +143,12 @@ def _clean(event: Event, names: Names) -> bytes | None:
         args: dict[str, Any] = {"name": names.of_range(thread)} if isinstance(thread, str) else {}
         name = "thread_name"
     elif event.ph in ("X", "i", "I") and event.cat in _CODE | _TEXTS and isinstance(event.name, str):
-        name = names.of_code(event.name) if event.cat in _CODE else names.of_range(event.name)
-        args = _clean_arguments(_arguments(event.args), names) if event.cat in _CODE else {}
+        name = _name(event.cat, event.name, names)
+        args = {}
+        if event.cat in _CODE:
+            args = _clean_arguments(_arguments(event.args), names)
+        elif event.cat in OPERATORS and b'"input dims"' in bytes(event.args).lower():
+            args = {k: v for k, v in _arguments(event.args).items() if k in _SHAPES and _is_shape(v)}
     else:
         return None
     fields: dict[str, Any] = {"ph": event.ph}
@@ -148,16 +156,39 @@ def _clean(event: Event, names: Names) -> bytes | None:
         fields["cat"] = event.cat
     fields |= {"name": name, "pid": _place(event.pid, names), "tid": _place(event.tid, names)}
     for key, value in (("ts", event.ts), ("dur", event.dur)):
-        if type(value) is int or (isinstance(value, str) and _NUMBER.fullmatch(value)):
+        if _is_whole(value) or (isinstance(value, str) and _NUMBER.fullmatch(value)):
             fields[key] = msgspec.Raw(str(value).encode())
     if args:
         fields["args"] = args
     return msgspec.json.encode(fields)
 
 
+def _name(category: str | None, name: str, names: Names) -> str:
+    """Of Python's frames those alone keep words that perfdoc reads."""
+    if category in KERNELS:
+        return names.of_kernel(name)
+    if category in CALLS:
+        return names.of_call(name)
+    if category == _FRAMES and not is_own_frame(name):
+        return "frame"
+    return names.of_range(name)
+
+
+def _is_whole(value: object) -> bool:
+    """A whole number of 64 bits: a longer one could hold a text."""
+    return type(value) is int and -(2**63) <= value < 2**64
+
+
+def _is_shape(value: object, depth: int = 0) -> bool:
+    """Lists of whole numbers, in lists."""
+    if isinstance(value, list):
+        return depth < 4 and all(_is_shape(v, depth + 1) for v in value)
+    return _is_whole(value) or value == ""
+
+
 def _place(value: Any, names: Names) -> Any:
     """A process or a thread: a number, or a name such as `stream 7`."""
-    if type(value) is int:
+    if _is_whole(value):
         return value
     return names.of_range(value) if isinstance(value, str) else None
 
@@ -177,25 +208,21 @@ def _clean_arguments(args: Mapping[str, Any], names: Names) -> dict[str, Any]:
     clean: dict[str, Any] = {}
     for key in NUMBER_ARGS:
         value = args.get(key)
-        if type(value) is int or (isinstance(value, str) and _is_number(value)):
+        if _is_whole(value) or (isinstance(value, str) and _NUMBER_TEXT.fullmatch(value)):
             clean[key] = value
     for key in TRIPLE_ARGS:
         value = args.get(key)
-        if isinstance(value, list) and len(value) <= 3 and all(type(v) is int for v in value):
+        if isinstance(value, list) and len(value) <= 3 and all(map(_is_whole, value)):
             clean[key] = value
     for key in WORD_ARGS:
         value = args.get(key)
-        if type(value) is int:
+        if _is_whole(value):
             clean[key] = value
         elif isinstance(value, str):
             clean[key] = value if _SYNC.fullmatch(value) else names.of_range(value)
     for key in LIST_ARGS:
         value = args.get(key)
-        numbers = isinstance(value, list) and all(type(v) is int for v in value)
+        numbers = isinstance(value, list) and all(map(_is_whole, value))
         if numbers or (isinstance(value, str) and _LIST.fullmatch(value)):
             clean[key] = value
     return clean
-
-
-def _is_number(value: str) -> bool:
-    return bool(re.fullmatch(r"(?:stream )?-?[0-9]{1,19}|0x[0-9a-fA-F]{1,16}", value[:_LONGEST]))

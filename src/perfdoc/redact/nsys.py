@@ -26,7 +26,7 @@ NUMBERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "CUPTI_ACTIVITY_KIND_KERNEL": (
             *_ON_DEVICE,
-            *("demangledName", "shortName", "mangledName", "graphNodeId", "registersPerThread"),
+            *("demangledName", "shortName", "graphNodeId", "registersPerThread"),
             *("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ"),
             *("staticSharedMemory", "dynamicSharedMemory"),
         ),
@@ -79,14 +79,15 @@ TEXTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 """Columns of text, each of which is made anew: see perfdoc.redact.texts."""
 
-CODE_NAMES: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "CUPTI_ACTIVITY_KIND_KERNEL": ("demangledName", "shortName", "mangledName"),
-        "CUPTI_ACTIVITY_KIND_RUNTIME": ("nameId",),
-        "OSRT_API": ("nameId",),
-    }
+KERNEL_NAMES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {"CUPTI_ACTIVITY_KIND_KERNEL": ("demangledName", "shortName")}
 )
-"""Columns that refer to StringIds for the name of a kernel or of a call."""
+"""Columns that refer to StringIds for the name of a kernel."""
+
+CALL_NAMES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {"CUPTI_ACTIVITY_KIND_RUNTIME": ("nameId",), "OSRT_API": ("nameId",)}
+)
+"""Columns that refer to StringIds for the name of a call."""
 
 RANGE_NAMES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {"NVTX_EVENTS": ("textId",), "ThreadNames": ("nameId",)}
@@ -213,10 +214,10 @@ def _number(value: object) -> int | None:
 
 
 def _copy_strings(file: SqliteFile, connection: sqlite3.Connection, names: Names) -> int:
-    """StringIds: those alone that a copied row refers to, names of code as they are, names of ranges anew."""
+    """StringIds: those alone that a copied row refers to, each by the rules of what it names."""
     if not {"id", "value"} <= file.tables.get("StringIds", frozenset()):
         return 0
-    code = _referred(file, CODE_NAMES)
+    kernels, calls = _referred(file, KERNEL_NAMES), _referred(file, CALL_NAMES)
     # Of the copy, which holds fewer names of threads.
     ranges = {
         n
@@ -224,7 +225,7 @@ def _copy_strings(file: SqliteFile, connection: sqlite3.Connection, names: Names
         for column in _present(file, table, columns)
         for (n,) in connection.execute(f'SELECT DISTINCT "{column}" FROM "{table}"')
     }
-    wanted = code | ranges
+    wanted = kernels | calls | ranges
     connection.execute("CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT NOT NULL)")
 
     def rows() -> Iterator[tuple[int, str]]:
@@ -234,8 +235,10 @@ def _copy_strings(file: SqliteFile, connection: sqlite3.Connection, names: Names
             if number is None or number not in wanted or value is None or number in seen:
                 continue
             seen.add(number)
-            text = text_of(value)
-            yield number, names.of_code(text) if number in code else names.of_range(text)
+            clean = (
+                names.of_kernel if number in kernels else names.of_call if number in calls else names.of_range
+            )
+            yield number, clean(text_of(value))
 
     return max(connection.executemany("INSERT INTO StringIds VALUES (?, ?)", rows()).rowcount, 0)
 

@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 import msgspec
 
-from perfdoc.redact.words import Names
+from perfdoc.redact.words import Names, is_address
 from perfdoc.traces.nsys.meta import WARNINGS
 from perfdoc.traces.nsys.payload import (
     COMMUNICATOR,
@@ -29,11 +29,22 @@ EXPORT_FACTS = frozenset(
         *("EXPORT_SCHEMA_VERSION_MAJOR", "EXPORT_SCHEMA_VERSION_MINOR", "EXPORT_SCHEMA_VERSION_MICRO"),
     }
 )
-_VERSION = re.compile(r"[0-9][0-9A-Za-z.+-]{0,40}")
-_PRODUCT = "NVIDIA Nsight Systems"
-_GPU = re.compile(
-    r"(?i)(?:nvidia|tesla|quadro|geforce|rtx|gtx|titan|amd|instinct|simulated)[ A-Za-z0-9_.-]{0,60}"
+_VERSION = re.compile(
+    r"20[0-9]{2}(?:\.[0-9]{1,6}){0,3}(?:-[0-9]{1,15}v[0-9]{1,3})?|[0-9]{1,3}(?:\.[0-9]{1,4}){0,2}"
 )
+_MAX_GPU_NAME = 100
+_PRODUCT = "NVIDIA Nsight Systems"
+_VENDORS_WORDS = (
+    "nvidia tesla quadro geforce rtx gtx titan amd instinct radeon intel arc iris xe r tm pro super ti max q "
+    "ada generation laptop mobile gpu graphics data center workstation server edition blackwell hopper grace "
+    "drive jetson orin thor pcie sxm sxm2 sxm3 sxm4 sxm5 sxm6 nvl oam hbm2 hbm2e hbm3 hbm3e gddr6 xp v mig "
+    "with simulated microsoft basic render display adapter driver cpu"
+)
+_GPU_WORDS = frozenset(_VENDORS_WORDS.split())
+_GPU_TOKEN = re.compile(
+    r"(?:gb|gh|mi|pg|gtx|rtx|[abghklmptv])?[0-9]{2,4}(?:[agmstx]|xt|ti|gb|gib)?|l?[0-9]{1,2}g?|t4|l4"
+)
+"""A model (H100, MI300X, 4090, T4), and sizes in GB."""
 
 Row = Mapping[str, str]
 
@@ -63,12 +74,19 @@ def payload_json(names: Names, text: str, row: Row) -> str | None:
 
 def schema_name(names: Names, text: str, row: Row) -> str | None:
     """The name of a payload's field."""
-    return text if text in NCCL_FIELDS else names.of_range(text)
+    return text if text in NCCL_FIELDS else None
 
 
 def gpu_name(names: Names, text: str, row: Row) -> str | None:
-    """A product's name; of anything else a number."""
-    return text if _GPU.fullmatch(text) else names.number(text)
+    """A product's name, word by word: what no vendor writes gets a number."""
+    if len(text) > _MAX_GPU_NAME or is_address(text):
+        return names.number(text)
+    return re.sub(r"\S+", lambda m: m[0] if _is_of_gpus(m[0]) else names.number(m[0]), text)
+
+
+def _is_of_gpus(word: str) -> bool:
+    parts = [part for part in re.split(r"[()./-]", word.lower()) if part]
+    return word.isascii() and all(part in _GPU_WORDS or _GPU_TOKEN.fullmatch(part) for part in parts)
 
 
 def numbered(names: Names, text: str, row: Row) -> str | None:

@@ -1,16 +1,22 @@
-"""Names of ranges without what is private: known words stay, every other word gets a number.
+"""Names without what is private: what is known stays, everything else gets a number.
 
-A word keeps its number wherever it occurs in one capture, so equal names stay equal and different ones
-different; which number it gets says when it was met first, and nothing of the word.
+Of the names that people give, known words stay, and numbers that stand alone or behind such a word. A
+kernel's name stays as the compiler wrote it; what no such name has, a path above all, is replaced. A word
+keeps its number wherever it occurs, so equal names stay equal and different ones different; which number it
+gets says when it was met first, and nothing of the word.
 """
 
 from __future__ import annotations
 
 import re
+import string
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 from perfdoc.analyzers.kernels.part_names import CAMEL
+from perfdoc.profiling.distributed.collective_name import MAX_TEXT, format_collective, parse_collective
+from perfdoc.profiling.marks import format_group_mark, parse_group_mark, parse_rank_mark
 from perfdoc.profiling.vocabulary import prefix_of
 
 
@@ -22,32 +28,55 @@ def known_words() -> frozenset[str]:
 
 
 MAX_NAME = 4096
-"""A longer name is replaced as a whole."""
+"""A longer name of a range is replaced as a whole."""
 _MAX_DIGITS = 9
 _MAX_OWN_DIGITS = 20
 """In perfdoc's own names: bytes, and numbers of operations."""
-_PARTS = re.compile(r"[A-Za-z]+|[0-9]+")
+_LETTERS = frozenset("cfklovqx")
+"""Single letters that stay, alone between other characters: q_proj, ln_f. Others may be a host's."""
+_FORM = re.compile(
+    r"(?:bf|fp|f|int|uint|float|bfloat|tf)(?:4|6|8|16|32|64)|e[2-8]m[0-9](?:fn|fnu|fnuz)?|[1-3]d"
+    r"|p2p|a2a|[hd]2[hd]|1f1b|c10d?"
+)
+"""fp8, e4m3, 2d, p2p, a2a, h2d: letters with numbers that mean something. In lower case."""
 _WORD = re.compile(r"[A-Za-z]+(?:[0-9]{1,4}[A-Za-z]*){0,2}")
 """Letters with a number or two among them: Conv2d, MaxPool2DBackward0. Keys and digests have more."""
-_SHORT = re.compile(
-    r"[A-Za-z]?[0-9]{1,2}[A-Za-z][0-9]{0,2}|(?:bf|fp|f|int|uint|float|bfloat)[0-9]{1,2}"
-    r"|e[2-8]m[0-9](?:fn)?|0x[0-9a-f]{1,2}"
-)
-"""p2p, a2a, 1f1b, fp8, e4m3."""
-_COMMUNICATOR = re.compile(r"(?<= communicator=)0x[0-9a-f]{16}\Z")
+_PARTS = re.compile(r"(?P<dimension>[1-3][dD](?![a-z]))|(?P<letters>[A-Za-z]+)|(?P<digits>[0-9]+)")
+
 _HEX = "[0-9A-Fa-f]"
 _ADDRESS = (
-    rf"(?<!{_HEX})(?:{_HEX}{{8}}-(?:{_HEX}{{4}}-){{3}}{_HEX}{{12}}"
-    rf"|{_HEX}{{2}}(?::{_HEX}{{2}}){{5,7}}|{_HEX}{{2}}(?:-{_HEX}{{2}}){{5,7}}"
-    rf"|(?:{_HEX}{{1,4}}::?){{3,7}}{_HEX}{{1,4}}"
-    rf"|(?:f[de]{_HEX}{{2}}|[23]{_HEX}{{3}})(?::{_HEX}{{0,4}}){{1,6}}:{_HEX}{{1,4}})(?!{_HEX})"
-    r"|(?<![0-9])(?<![0-9]\.)[0-9]{1,3}(?:\.[0-9]{1,3}){3}(?!\.?[0-9])"
-    r"|(?<=\bip-)[0-9]{1,3}(?:-[0-9]{1,3}){3}(?![0-9])"
+    rf"{_HEX}{{8}}-(?:{_HEX}{{4}}-){{3}}{_HEX}{{12}}"
+    rf"|{_HEX}{{2}}(?::{_HEX}{{2}}){{5,19}}|{_HEX}{{2}}(?:-{_HEX}{{2}}){{5,19}}"
+    rf"|(?=[A-Fa-f:]{{0,40}}[0-9])(?:(?:{_HEX}{{1,4}}::?){{3,7}}{_HEX}{{1,4}}|f[de]{_HEX}{{2}}(?::{_HEX}{{0,4}}){{1,7}})"
+    rf"|(?<![0-9])[23]{_HEX}{{3}}:(?:{_HEX}{{1,4}}:){{0,6}}:{_HEX}{{0,4}}"
+    r"|(?<![0-9])[0-9]{1,3}\.[0-9]{1,3}\.[0-9]{1,3}\.[0-9]{1,3}(?![0-9])"
+    r"|(?<![0-9])[0-9]{1,3}-[0-9]{1,3}-[0-9]{1,3}-[0-9]{1,3}(?![0-9])"
 )
-"""Of devices and machines: a UUID, a MAC or InfiniBand address, IPv6, IPv4, and the ip-10-0-0-7 of clouds.
-Each part of one is short enough to stay."""
-_PIECE = re.compile(rf"(?P<address>{_ADDRESS})|[^\W_]+")
-_PATH = re.compile(r"(?:[A-Za-z]:)?[/\\](?:[\w.+~@ -]{1,120}[/\\]){1,40}[\w.+~@-]{0,120}")
+"""Of devices and machines: a UUID, a MAC or InfiniBand address, IPv6, IPv4, and the 10-0-0-7 of clouds, also
+where letters touch it. Each part of one is short enough to stay."""
+_IN_RANGE = re.compile(_ADDRESS + r"|(?<![0-9])[0-9]{1,3}_[0-9]{1,3}_[0-9]{1,3}_[0-9]{1,3}(?![0-9])")
+_PIECE = re.compile(r"(?P<odd>[^\x20-\x7e\w]+|[^\w\s]{5,})|[^\W_]+")
+"""Characters of no name, and letters and digits between others."""
+
+_CALL = re.compile(
+    r"(?:cuda|cu|cublas|cublasLt|cudnn|cusolver|cusparse|cufft|hip|hsa|nccl|mtia|mu|ur|ze|xpu)"
+    r"[A-Z][A-Za-z0-9]{1,60}(?:_v[0-9]{1,9}|_ptsz|_ptds|_spt){0,4}"
+)
+"""A call of CUDA or of another vendor's driver."""
+_SLASH = re.compile(r"(?<!operator)/|\\")
+_OF_PATHS = string.ascii_letters + string.digits + "_.:~+-"
+_NOT_CODE = re.compile(r"[^\x20-\x7e]|[\";]")
+_IN_CODE = re.compile(rf"{_ADDRESS}|[\w.+-]{{1,64}}@[\w-]{{1,64}}(?:\.[\w-]{{1,64}}){{1,8}}")
+"""Of an address or of a mailbox; neither is in the name of a function."""
+
+
+def is_address(text: str) -> bool:
+    """Whether an address of a device or of a machine is in it."""
+    return _IN_RANGE.search(text) is not None
+
+
+def _is_known(word: str) -> bool:
+    return len(word) > 1 and word.lower() in known_words()
 
 
 class Names:
@@ -68,47 +97,99 @@ class Names:
         """A name that people wrote."""
         found = self._done.get(text)
         if found is None:
-            found = self._done[text] = self._cleaned(text)
+            found = self._done[text] = (
+                self._kept(text) or self._call(text) or self._own(text) or self._cleaned(text, _MAX_DIGITS)
+            )
         return found
 
-    def of_code(self, text: str) -> str:
-        """The name of a kernel or of a call of CUDA's: as it is, but for paths in it."""
-        return _PATH.sub(lambda m: "/" + self._number(m[0]), text) if "/" in text or "\\" in text else text
+    def of_call(self, text: str) -> str:
+        """The name of a call of CUDA's or of the C library."""
+        return text if _CALL.fullmatch(text) else self.of_range(text)
+
+    def of_kernel(self, text: str) -> str:
+        """The name of a kernel, as the compiler wrote it. Of one that no compiler writes, and of a path and
+        all behind it, known words alone."""
+        if _NOT_CODE.search(text):
+            return self._cleaned(text, _MAX_DIGITS)
+        slash = _SLASH.search(text)
+        code = text if slash is None else text[: slash.start()].rstrip(_OF_PATHS)
+        return _IN_CODE.sub(lambda m: self._number(m[0]), code) + self._cleaned(
+            text[len(code) :], _MAX_DIGITS
+        )
 
     def number(self, text: str) -> str:
         """A word that stands for the whole text."""
         return self._number(text)
 
-    def _cleaned(self, text: str) -> str:
-        if self._keep is not None and self._keep.search(text[:MAX_NAME]):
+    def _kept(self, text: str) -> str | None:
+        return text if self._keep is not None and self._keep.search(text[:MAX_NAME]) else None
+
+    def _call(self, text: str) -> str | None:
+        """CUDA's libraries name their ranges after their calls."""
+        return text if _CALL.fullmatch(text) else None
+
+    def _own(self, text: str) -> str | None:
+        """One of perfdoc's own names, read and written anew; None for any other."""
+        if prefix_of(text) is None:
+            return None
+        if parse_rank_mark(text) is not None:
             return text
+        if (group := parse_group_mark(text)) is not None:
+            description, name = self._group(group.description), self._group(group.name)
+            return format_group_mark(description, group.ranks, group.communicator, name=name)
+        if (collective := parse_collective(text)) is not None:
+            description, name = self._group(collective.group), self._group(collective.group_name)
+            return format_collective(replace(collective, group=description, group_name=name))
+        return self._cleaned(text, _MAX_OWN_DIGITS)
+
+    def _group(self, text: str) -> str:
+        """A description or a name of a process group, as short as a name carries it."""
+        cleaned = self.of_range(text)
+        return cleaned if len(cleaned) <= MAX_TEXT else self._number(text)
+
+    def _cleaned(self, text: str, digits: int) -> str:
         if len(text) > MAX_NAME:
             return self._number(text)
-        own = prefix_of(text) is not None
-        digits = _MAX_OWN_DIGITS if own else _MAX_DIGITS
-        communicator = _COMMUNICATOR.search(text) if own else None
-        head = text[: communicator.start()] if communicator else text
-        cleaned = _PIECE.sub(lambda m: self._number(m[0]) if m["address"] else self._run(m[0], digits), head)
-        return cleaned + (communicator[0] if communicator else "")
+        cleaned, at = [], 0
+        for address in _IN_RANGE.finditer(text):
+            cleaned += [self._words(text[at : address.start()], digits), self._number(address[0])]
+            at = address.end()
+        return "".join(cleaned) + self._words(text[at:], digits)
+
+    def _words(self, text: str, digits: int) -> str:
+        return _PIECE.sub(lambda m: self._number(m[0]) if m["odd"] else self._run(m[0], digits), text)
 
     def _run(self, run: str, digits: int) -> str:
         """Letters and digits between other characters."""
         if run.isascii() and run.isdecimal():
             return run if len(run) <= digits else self._number(run)
-        if run.lower() in known_words() or _SHORT.fullmatch(run):
+        low = run.lower()
+        if low in known_words() or low in _LETTERS or _FORM.fullmatch(low):
             return run
         if not run.isascii() or not _WORD.fullmatch(run):
             return self._number(run)
-        return "".join(
-            part if part.isdecimal() or part.lower() in known_words() else self._letters(part)
-            for part in _PARTS.findall(run)
-        )
+        return self._pieces(run)
 
-    def _letters(self, letters: str) -> str:
-        """Words that were written together, as CamelCase has it. One letter tells nothing."""
-        return "".join(
-            p if len(p) == 1 or p.lower() in known_words() else self._number(p) for p in CAMEL.split(letters)
-        )
+    def _pieces(self, run: str) -> str:
+        """Words that were written together, as CamelCase has it. Digits stay behind a word that stays."""
+        if not any(_is_known(word) for part in _PARTS.finditer(run) for word in CAMEL.split(part[0])):
+            return self._number(run)
+        cleaned: list[str] = []
+        unknown = ""
+        for part in _PARTS.finditer(run):
+            if part["letters"] is None:
+                if unknown:
+                    unknown += part[0]
+                else:
+                    cleaned.append(part[0])
+                continue
+            for word in CAMEL.split(part[0]):
+                if unknown:
+                    cleaned.append(self._number(unknown))
+                unknown = "" if _is_known(word) else word
+                if not unknown:
+                    cleaned.append(word)
+        return "".join([*cleaned, self._number(unknown)] if unknown else cleaned)
 
     def _number(self, word: str) -> str:
         """Begins as the word does, so that words of a CamelCase name stay apart; the number is in letters, so
