@@ -23,8 +23,6 @@ ROOMS = ("results", "profiling", "knobs", "traces", "analyzers", "simulator", "r
 ALLOWED = {
     frozenset({"traces.kineto.devices.Gpu", "results.ranks.Gpu"}): "traces may not import results",
     frozenset({"traces.model.Note", "results.quality.Quality"}): "traces may not import results",
-    frozenset({"traces.model.Operators", "traces.os_tables.OsCalls"}): "columns of two tables",
-    frozenset({"traces.model.Operators", "traces.model.ApiCalls"}): "columns of two tables",
     frozenset({"traces.model.ApiCalls", "traces.os_tables.OsCalls"}): "columns of two tables",
     frozenset({"traces.kineto.document._File", "traces.kineto.document.Document"}): "its raw form",
     frozenset({"results.contention.DeviceContention", "results.contention.NormContentionAnalysis"}): (

@@ -1,0 +1,119 @@
+"""PD410 to PD413: GEMM sizes, SMs without blocks, GEMMs below the best, memory-bound kernels.
+
+A GEMM of [m, k] x [k, n] is 2 m k n FLOPs; an H100 does 989 TFLOP/s in BF16.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfdoc.analyzers.device.window import WindowRequest
+from perfdoc.analyzers.measure import measure_capture
+from perfdoc.rules.engine.case import Case
+from tests.analyzers.shape_plan import BF16, GEMM, ShapePlan
+from tests.rules.cases import case_of, evidence_of, result
+from tests.rules.examples import example
+from tests.rules.laid import H100, MUL, SILU, laid
+
+STEP_US = 1_000
+
+
+def multiplying(folder: Path, *gemms: tuple[int, int, int, int], blocks: int = 264, steps: int = 2) -> Case:
+    """Steps of 1 ms on an H100 of GEMMs (m, k, n, duration in us) and a copy that fills the rest."""
+    plan = ShapePlan()
+    for step in range(steps):
+        host, end = step * STEP_US, (step + 1) * STEP_US
+        plan._row("user_annotation", f"ProfilerStep#{step}", 1, host, end, {})
+        plan.device_us = host + 10
+        for m, k, n, duration in gemms:
+            plan.operator("aten::mm", host, host + 4, dims=[[m, k], [k, n]], dtypes=[BF16, BF16])
+            plan.kernel(GEMM, duration, host + 1)
+            plan.events[-1]["args"] |= {"grid": [blocks, 1, 1], "block": [128, 1, 1]}
+            host += 5
+        plan.kernel("void at::native::unrolled_elementwise_kernel<direct_copy_kernel_cuda>(x)", 50, host + 1)
+    device: dict[str, Any] = {"id": 0, "name": H100, "totalGlobalMem": 85 << 30, "numSms": 132}
+    path = folder / "planted.json"
+    whole = {"traceEvents": plan.events, "baseTimeNanoseconds": 1, "deviceProperties": [device]}
+    path.write_text(json.dumps(whole))
+    return Case.of([measure_capture(path, WindowRequest())])
+
+
+@example("PD410")
+def an_odd_vocabulary(folder: Path) -> Case:
+    """steps of 1 ms on H100; the output layer's GEMM of 1,024 x 1,024 x 50,257 in BF16 takes 400 µs, 106.6 µs
+    of it at the peak."""
+    return multiplying(folder, (1_024, 1_024, 50_257, 400))
+
+
+def test_an_odd_vocabulary_loses_what_is_beyond_the_roofline(tmp_path: Path) -> None:
+    """2 x 1,024 x 1,024 x 50,257 FLOPs are 106.57 us; the bytes' 62 us are less. 293.43 of 1,000 us are lost."""
+    found = result("PD410", an_odd_vocabulary(tmp_path))
+    assert found.state == "fires"
+    assert "50,257" in found.reason
+    assert evidence_of(found)[-1] == "26.6 %"
+    assert found.gain is not None
+    assert (found.gain.method, found.gain.high_ms) == ("ceiling", pytest.approx(0.2934, abs=1e-3))
+
+
+def test_a_padded_vocabulary_passes(tmp_path: Path) -> None:
+    assert result("PD410", multiplying(tmp_path, (1_024, 1_024, 50_304, 400))).state == "passes"
+
+
+@example("PD411")
+def a_nearly_empty_wave(folder: Path) -> Case:
+    """steps of 1 ms on H100; a GEMM of 140 thread blocks on 132 SMs takes 200 µs, 76 µs of it at the peak."""
+    return multiplying(folder, (1_024, 4_096, 8_960, 200), blocks=140)
+
+
+def test_the_last_wave_costs_what_its_idle_sms_could_do(tmp_path: Path) -> None:
+    """2 x 1,024 x 4,096 x 8,960 FLOPs are 76.0 us at the peak; 140 blocks fill 140 / 264 of the SMs' time, so
+    that 76.0 x (264 / 140 - 1) = 67.3 us are lost: 6.7 % of the step."""
+    found = result("PD411", a_nearly_empty_wave(tmp_path))
+    assert found.state == "fires"
+    assert found.gain is not None
+    assert found.gain.high_ms == pytest.approx(0.0673, abs=1e-3)
+    full = multiplying(tmp_path, (1_024, 4_096, 8_960, 200), blocks=264)
+    assert result("PD411", full).state == "passes"
+
+
+@example("PD412")
+def one_slow_gemm(folder: Path) -> Case:
+    """steps of 1 ms on H100; of two GEMMs with 217 µs of FLOPs at the peak one takes 271, one 600."""
+    return multiplying(folder, (4_096, 4_096, 6_400, 271), (4_096, 6_400, 4_096, 600))
+
+
+def test_a_gemm_is_held_to_the_best_one_of_the_job(tmp_path: Path) -> None:
+    """2 x 4,096 x 4,096 x 6,400 FLOPs are 217.1 us: 80.1 % and 36.2 % of the roofline. At 80.1 % the second
+    one would take 271 us as well, 329 less."""
+    found = result("PD412", one_slow_gemm(tmp_path))
+    assert found.state == "fires"
+    assert found.gain is not None
+    assert found.gain.high_ms == pytest.approx(0.329, abs=2e-3)
+    even = multiplying(tmp_path, (4_096, 4_096, 6_400, 271), (4_096, 6_400, 4_096, 290))
+    assert result("PD412", even).state == "passes"
+
+
+@example("PD413")
+def three_kernels_between_gemms(folder: Path) -> Case:
+    """steps of 1 ms with 400 µs of GEMMs, and between two of them three element-wise kernels of 100 µs."""
+    return case_of(folder, laid((GEMM, 200), (MUL, 100), (SILU, 100), (MUL, 100), (GEMM, 200)))
+
+
+def test_a_run_of_small_kernels_could_take_the_time_of_one(tmp_path: Path) -> None:
+    found = result("PD413", three_kernels_between_gemms(tmp_path))
+    assert (found.state, found.level) == ("fires", "information")
+    assert found.gain is not None
+    assert found.gain.high_ms == pytest.approx(0.2)
+    apart = laid((GEMM, 200), (MUL, 100), (GEMM, 200), (SILU, 100), (GEMM, 200), (MUL, 100))
+    assert result("PD413", case_of(tmp_path, apart)).state == "passes"
+
+
+@pytest.mark.parametrize("code", ["PD410", "PD411", "PD412"])
+def test_without_shapes_it_says_how_to_record_them(code: str, tmp_path: Path) -> None:
+    found = result(code, case_of(tmp_path, laid((GEMM, 400))))
+    assert found.state == "skipped"
+    assert "record_shapes" in found.reason
