@@ -50,7 +50,7 @@ def an_odd_vocabulary(folder: Path) -> Case:
 
 
 def test_an_odd_vocabulary_loses_what_is_beyond_the_roofline(tmp_path: Path) -> None:
-    """2 x 1,024 x 1,024 x 50,257 FLOPs are 106.57 us; the bytes' 62 us are less. 293.43 of 1,000 us are lost."""
+    """2 x 1,024 x 1,024 x 50,257 FLOPs are 106.57 us, the bytes' 62 us are less; 293.43 us are lost."""
     found = result("PD410", an_odd_vocabulary(tmp_path))
     assert found.state == "fires"
     assert "50,257" in found.reason

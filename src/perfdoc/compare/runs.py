@@ -138,9 +138,8 @@ def _directory(path: Path, peak_tflops: float | None, incomplete_frac: float) ->
     peak = peak_tflops * 1e12 if peak_tflops else manifest.hardware.peak_flops_per_second
     mfu_frac, notes = mfu(flops / seconds / world if flops else None, peak)
     if mfu_frac is not None and peak and not peak_tflops and manifest.hardware.peak_kind == "measured":
-        notes = (
-            f"MFU is of a measured peak of {figures.significant(peak / 1e12)} TFLOP/s, not of a data sheet's",
-        )
+        tera = significant(peak / 1e12)
+        notes = (f"MFU is of a measured peak of {tera} TFLOP/s, not of a data sheet's",)
     steady_steps = job.of(np.flatnonzero(job.unprofiled)[counted["warmup_steps"] :])
     of_ranks = [r.duration_ns[np.searchsorted(r.step, steady_steps.step)] for r in ranks.values()]
     return Run(
