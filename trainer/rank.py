@@ -121,7 +121,14 @@ def _claim_checkpoints(settings: CheckpointConfig, out: Path | None) -> None:
 
     if settings.save is not None:
         folder = Path(settings.save)
-        _on_first_rank(lambda: claim(folder, "a run" if out is None else f"the run {out.resolve()}"))
+
+        def claimed() -> None:
+            try:
+                claim(folder, "a run" if out is None else f"the run {out.resolve()}")
+            except OSError as error:
+                raise ValueError(f"checkpoint.save: {folder}: {error.strerror or error}") from error
+
+        _on_first_rank(claimed)
 
 
 def _on_first_rank(action: Callable[[], None]) -> None:
