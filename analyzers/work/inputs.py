@@ -202,6 +202,12 @@ def _shape(entry: Any) -> Shape | None:
     return tuple(entry) if total <= MAX_ELEMENTS else None
 
 
+def is_element_type(spelled: str) -> bool:
+    """Whether it is the name of an element type, or says that there is no tensor."""
+    (_, width), no_tensor = _element_type(spelled)
+    return width is not None or no_tensor
+
+
 def _element_type(spelled: str | None) -> tuple[tuple[str, int | None], bool]:
     """(arithmetic, bytes) of an element type, and whether it says that there is no tensor."""
     if spelled is None:

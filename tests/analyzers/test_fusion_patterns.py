@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfdoc.analyzers.kernels.fusion import _PATTERNS, _between, _needed
-from perfdoc.analyzers.kernels.parts import kernel_parts
 from perfdoc.results.kernels import UnfusedPattern
 from perfdoc.simulator.captures.timeline import TimelineBuilder
 from tests.analyzers.device_views import view_of
+from tests.analyzers.step_plan import parts_of
 from tests.analyzers.tiny import GEMM
 
 VECTORIZED = (
@@ -70,7 +70,7 @@ def lay(folder: Path, *streams: str, repeat: int = 2) -> list[UnfusedPattern]:
         for word in words.split() * repeat:
             device.kernel(word, at, at + length, stream=7 + number, full_name=K[word])
             at, length = at + 100, length + 1
-    return list(kernel_parts(view_of(builder, folder)).unfused)
+    return list(parts_of(view_of(builder, folder)).unfused)
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_kernels_of_others_are_not_read_as_arithmetic(tmp_path: Path) -> None:
     for i in range(4):
         name = "my::silu_kernel_fused<MulFunctor>" if i % 2 else "my::MulFunctor_kernel"
         device.kernel(name, 1_000 + 100 * i, 1_050 + 100 * i)
-    assert list(kernel_parts(view_of(builder, tmp_path)).unfused) == []
+    assert list(parts_of(view_of(builder, tmp_path)).unfused) == []
 
 
 def test_the_accumulation_of_gradients_is_known_by_its_node(tmp_path: Path) -> None:
@@ -171,7 +171,7 @@ def test_the_accumulation_of_gradients_is_known_by_its_node(tmp_path: Path) -> N
         device.kernel("cast", at + 730, at + 740, full_name=K["cast"], launch=(thread, at + 200, at + 210))
         # Outside of the node.
         device.kernel("add", at + 750, at + 790, full_name=K["add"], launch=(thread, at + 650, at + 660))
-    (found,) = kernel_parts(view_of(builder, tmp_path)).unfused
+    (found,) = parts_of(view_of(builder, tmp_path)).unfused
     assert (found.pattern, found.knob) == ("gradient_accumulation", "gradient_accumulation_fusion")
     assert (found.count, found.kernels, found.total_ns) == (3, 3, 20 + 21 + 22)
     assert found.evidence == [K["add"]]

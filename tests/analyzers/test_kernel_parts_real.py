@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.analyzers.kernels.parts import kernel_parts
 from perfdoc.results import KernelPartsAnalysis
 from perfdoc.traces.load import read_trace
 from tests.amount import some
 from tests.analyzers.device_views import views_of
+from tests.analyzers.step_plan import parts_of
 from tests.simulator.hand_laid import write_hand_laid
 
 
 def measured(path: Path) -> list[KernelPartsAnalysis]:
-    return [kernel_parts(view) for view in views_of(read_trace(path))]
+    return [parts_of(view) for view in views_of(read_trace(path))]
 
 
 def total_ns(

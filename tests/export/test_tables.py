@@ -27,7 +27,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     device.copy("host_to_device", 1 << 20, 160_000, 185_000, launch=(thread, 2000, 2010))
     write_nsys_sqlite(builder.build(), folder / "x.sqlite")
     options = ("--range-table", "^mlp$", "--range-table", r"^=(1)\+")
-    done = perfdoc("analyze", str(folder / "x.sqlite"), "-o", str(folder / "report"), *options)
+    done = perfdoc("analyze", str(folder / "x.sqlite"), "-o", str(folder / "report"), "--full", *options)
     assert done.returncode == 0, done.stderr
     assert "Your ranges" in done.stdout
     return folder / "report"

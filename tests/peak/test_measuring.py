@@ -124,8 +124,8 @@ def test_the_table_says_what_was_reached_beside_the_data_sheet() -> None:
     assert line.split("  ")[0] == "bf16"
     for word in ("791.2 TFLOP/s", "989.0 TFLOP/s", "80.0 %", "2.0 %", "12: GEMM of 8,192"):
         assert word in line
-    assert "2680.0 GB/s" in text
-    assert "3350.0 GB/s" in text
+    assert "2,680.0 GB/s" in text
+    assert "3,350.0 GB/s" in text
     assert "not measured: fp8: not supported" in text
     assert "busy: device 3" in text
 

@@ -11,6 +11,7 @@ from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import DIALECTS
 from perfdoc.results.capture_parts import StartUp
+from perfdoc.results.efficiency import KernelEfficiency
 from perfdoc.results.quality import NO_EVENTS
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.needs import Need, given, needs_in_words, not_applicable, skipped
@@ -114,7 +115,11 @@ def lacking(case: Case, which: int) -> Case:
         return (
             replace(rank, on_host=True),
             replace(rank, host=replace(host, graphs=replace(host.graphs, whole_graphs=1))),
-            replace(rank, kernel_parts=replace(parts, state="unknown", reason="x", recompute_ns=None)),
+            replace(
+                rank,
+                kernel_parts=replace(parts, state="unknown", reason="x", recompute_ns=None),
+                efficiency=KernelEfficiency.missing("x"),
+            ),
             replace(rank, window=replace(rank.window, kind="user"), window_chosen=True),
             replace(rank, window=replace(rank.window, kind="capture")),
             replace(rank, kernel_times=[]),

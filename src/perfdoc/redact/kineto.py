@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import gzip
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import msgspec
 
+from perfdoc.analyzers.work.inputs import is_element_type
 from perfdoc.redact.nsys import Copied
 from perfdoc.redact.texts import gpu_name
 from perfdoc.redact.words import Names
@@ -29,8 +30,13 @@ _NUMBER = re.compile(r"-?[0-9]{1,20}(?:\.[0-9]{1,12})?(?:[eE][+-]?[0-9]{1,3})?")
 _NUMBER_TEXT = re.compile(r"(?:stream )?-?[0-9]{1,19}|0x[0-9a-fA-F]{1,16}")
 _SYNC = re.compile(r"(?:Event|Stream|Context) Sync|Stream Wait Event|Unknown")
 
-_SHAPES = ("Input Dims", "Input dims")
+_SHAPES = ("Input Dims", "Input dims", "Input Strides")
 """Operators' arguments; of a tensor that is none, PyTorch writes an empty text."""
+_TYPES, _VALUES = "Input type", "Concrete Inputs"
+_SCALAR = re.compile(
+    r"True|False|-?[0-9]{1,18}(?:\.[0-9]{0,18})?(?:[eE][+-]?[0-9]{1,3})?"
+    r"|\[(?:-?[0-9]{1,18}(?:, ?(?=-?[0-9])|(?=\]))){0,64}\]"
+)
 TRIPLE_ARGS = ("grid", "block")
 WORD_ARGS = ("Collective name", "dtype", "Process Group Name", "Process Group Description", "cuda_sync_kind")
 LIST_ARGS = ("In split size", "Process Group Ranks")
@@ -148,7 +154,7 @@ def _clean(event: Event, names: Names) -> bytes | None:
         if event.cat in _CODE:
             args = _clean_arguments(_arguments(event.args), names)
         elif event.cat in OPERATORS and b'"input dims"' in bytes(event.args).lower():
-            args = {k: v for k, v in _arguments(event.args).items() if k in _SHAPES and _is_shape(v)}
+            args = _inputs(_arguments(event.args))
     else:
         return None
     fields: dict[str, Any] = {"ph": event.ph}
@@ -177,6 +183,22 @@ def _name(category: str | None, name: str, names: Names) -> str:
 def _is_whole(value: object) -> bool:
     """A whole number of 64 bits: a longer one could hold a text."""
     return type(value) is int and -(2**63) <= value < 2**64
+
+
+def _inputs(args: Mapping[str, Any]) -> dict[str, Any]:
+    """What is left of an operator's arguments: sizes, element types that are known, numbers."""
+    found = {k: v for k, v in args.items() if k in _SHAPES and _is_shape(v)}
+    for key, kept in ((_TYPES, is_element_type), (_VALUES, lambda text: _SCALAR.fullmatch(text) is not None)):
+        if isinstance(args.get(key), list):
+            found[key] = _kept(args[key], kept)
+    return found
+
+
+def _kept(value: object, is_kept: Callable[[str], bool], depth: int = 0) -> Any:
+    """Texts that may stay, in lists; an empty text for all others."""
+    if isinstance(value, list) and depth < 4:
+        return [_kept(v, is_kept, depth + 1) for v in value]
+    return value if isinstance(value, str) and is_kept(value) else ""
 
 
 def _is_shape(value: object, depth: int = 0) -> bool:
