@@ -85,11 +85,11 @@ class OperatorEfficiency:
     name: str
     kernel_class: str
     shapes: str
-    """As the capture or the model says them."""
+    """As the capture says them."""
     dtype: str
     """Of the arithmetic."""
     source: str
-    """shapes (of the operator, in the capture) or model (its configuration)."""
+    """shapes: of the operator, in the capture."""
     calls: int
     """Inside the windows; one that reaches over a bound counts."""
     time_ns: int
