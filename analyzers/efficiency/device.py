@@ -75,6 +75,8 @@ def device_efficiency(
             )
         )
     unknown = sum(r.work.unknown_ns for r in rows)
+    assert min(r.work.time_ns for r in rows) >= 0
+    assert sum(r.work.time_ns for r in rows) == compute_ns, (rows, compute_ns)
     return KernelEfficiency(
         state="measured",
         reason="",
