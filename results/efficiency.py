@@ -12,7 +12,6 @@ CAUSES = (
     "memory_bound",
     "contention",
     "shape",
-    "clock",
     "below_roofline",
 )
 """Why compute takes longer than its FLOPs at the peak, in the order in which a kernel's time is given out:
@@ -22,7 +21,6 @@ precision: the FLOPs at the peak of the kernel's dtype, beyond those at the peak
 memory_bound: what HBM needs for the bytes, beyond what the FLOPs need.
 contention: kernels that are slower beside communication than alone.
 shape: SMs without work, in launches of fewer thread blocks than SMs and in the last wave.
-clock: equal kernels that slow down together.
 below_roofline: the rest.
 """
 
@@ -115,8 +113,10 @@ class KernelEfficiency(Measured):
     at_peak_ns: int
     unknown_ns: int
     """Kernels whose work is not known, and whole CUDA graphs."""
+    known_ns: int
+    """Of compute_ns: kernels whose work is known, and can be held against a ceiling."""
     known_frac: float | None
-    """Share of compute whose work is known."""
+    """known_ns over compute_ns. Recomputation and contention are known of other kernels too."""
     fusible_ns: int
     """What runs of memory-bound kernels between matrix multiplications take beyond the longest of each: more
     than this fusing them cannot save. The optimizer's are left out."""

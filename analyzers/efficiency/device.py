@@ -24,7 +24,7 @@ from perfdoc.analyzers.kernels.part_names import Phase
 from perfdoc.analyzers.kernels.totals import sum_by
 from perfdoc.analyzers.work.kernels import KernelWork, kernel_work
 from perfdoc.results.ceilings import Ceilings
-from perfdoc.results.efficiency import ClassEfficiency, KernelEfficiency
+from perfdoc.results.efficiency import ClassEfficiency, KernelEfficiency, OperatorEfficiency
 from perfdoc.results.kernels import PHASES
 from perfdoc.traces.table import Bool
 
@@ -50,13 +50,16 @@ def device_efficiency(
         return KernelEfficiency.missing("nothing computed inside the window")
     ceilings = ceilings_of(view.facts, view.device.gpu_name)
     rows: list[ClassEfficiency] = []
-    operators, notes, fusible = [], [_NO_CLOCKS], 0
+    operators: list[OperatorEfficiency] = []
+    notes: list[str] = []
+    fusible, known_ns = 0, 0
     if kernels is not None:
         computing = _Computing(view, kernels, excess)
         work = kernel_work(view, computing.rows, computing.classes)
         matrix = _is_matrix(work, computing.classes)
         roofline = rooflines(work, matrix, computing.whole_ns, ceilings, view.facts.dtype)
         rows = computing.table(work, roofline, ceilings)
+        known_ns = int(computing.owned_ns[~np.isnan(roofline.flops_ns)].sum())
         operators = operators_of(work, roofline, computing.inside_ns, computing.whole_ns)
         fusible = min(computing.fusible_ns, compute_ns)
         if fast := int(roofline.too_fast.sum()):
@@ -84,18 +87,16 @@ def device_efficiency(
         compute_ns=compute_ns,
         at_peak_ns=sum(r.work.at_peak_ns for r in rows),
         unknown_ns=unknown,
-        known_frac=1 - unknown / compute_ns,
+        known_ns=known_ns,
+        known_frac=known_ns / compute_ns,
         fusible_ns=fusible,
         losses=losses_of(rows, compute_ns),
         by_class=by_class(rows, split=False),
         by_part=by_class(rows, split=True),
         operators=operators,
-        ceilings=_said(ceilings, {o.dtype for o in operators if o.kernel_class in MATRIX}),
+        ceilings=_said(ceilings, {o.dtype for o in operators if o.kernel_class in MATRIX}, view.facts.dtype),
         notes=notes,
     )
-
-
-_NO_CLOCKS = "clock: not looked at, captures hold no clocks"
 
 
 class _Computing:
@@ -182,9 +183,11 @@ class _Computing:
         return np.where(gemm, busy_sm_frac(self.blocks[chunk], self.sm_count or ceilings.sm_count), 1.0)
 
 
-def _said(ceilings: Ceilings, dtypes: Collection[str]) -> list[str]:
-    """Those that kernels are held against, in words."""
-    said = [ceiling.text for dtype, ceiling in ceilings.flops.items() if dtype in dtypes]
+def _said(ceilings: Ceilings, dtypes: Collection[str], job_dtype: str | None) -> list[str]:
+    """Those that kernels of these dtypes are held against, in words."""
+    short = {"bf16", "fp16"} if not {"fp32", "tf32"}.isdisjoint(dtypes) else set[str]()
+    against = {*dtypes, *short, *({job_dtype} if dtypes else ())}
+    said = [ceiling.text for dtype, ceiling in ceilings.flops.items() if dtype in against]
     return said + ([ceilings.memory.text] if ceilings.memory is not None else [])
 
 

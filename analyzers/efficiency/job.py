@@ -15,6 +15,7 @@ def job_efficiency(devices: Sequence[KernelEfficiency]) -> KernelEfficiency:
         return devices[0] if devices else KernelEfficiency.missing("there is no rank")
     compute = sum(d.compute_ns for d in measured)
     unknown = sum(d.unknown_ns for d in measured)
+    known = sum(d.known_ns for d in measured)
     split = [row for d in measured for row in d.by_part]
     operators = operators_together(o for d in measured for o in d.operators)
     return KernelEfficiency(
@@ -24,7 +25,8 @@ def job_efficiency(devices: Sequence[KernelEfficiency]) -> KernelEfficiency:
         compute_ns=compute,
         at_peak_ns=sum(d.at_peak_ns for d in measured),
         unknown_ns=unknown,
-        known_frac=1 - unknown / compute,
+        known_ns=known,
+        known_frac=known / compute,
         fusible_ns=sum(d.fusible_ns for d in measured),
         losses=losses_of(split, compute),
         by_class=by_class(split, split=False),

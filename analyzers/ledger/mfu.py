@@ -209,7 +209,7 @@ def _peak(ranks: Sequence[MfuRank], facts: JobFacts) -> _Known:
 
 def _lost(efficiency: KernelEfficiency, facts: JobFacts, compute_ns: int) -> dict[str, int]:
     """Compute that the roofline explains, by cause; empty where it is of other ranks or unknown."""
-    if efficiency.state != "measured" or efficiency.compute_ns != compute_ns:
+    if efficiency.state != "measured" or efficiency.compute_ns != compute_ns or facts.dtype is None:
         return {}
     # The ideal of a job in FP32 is at the peak of FP32: what a faster dtype would save is inside of it.
     inside = "precision" if facts.dtype in ("fp32", "tf32") else ""

@@ -102,7 +102,9 @@ def _windowed(x: Inputs, position: int) -> bool:
 def _sizes(x: Inputs, s: Signature, q: Tensor, k: Tensor, v: Tensor) -> tuple[int, int, int, int] | None:
     """Sequences, heads, queries and keys of each sequence."""
     packed = s.lengths is not None and _packed(x, s.lengths)
-    if len({len(t.shape) for t in (q, k, v)}) != 1 or q.shape[-1] != k.shape[-1]:
+    if len({len(t.shape) for t in (q, k, v)}) != 1 or len(q.shape) not in (3, 4):
+        return None
+    if q.shape[-1] != k.shape[-1]:
         return None
     if len(q.shape) == 3 or packed:
         return _packed_sizes(x, s, q, k)

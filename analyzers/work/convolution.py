@@ -38,11 +38,15 @@ def _operations(outputs: Shape, w: Tensor) -> int:
     return 2 * math.prod(outputs) * math.prod(w.shape[1:])
 
 
-def _forward(bias: int | None, padding: int, stride: int, dilation: int) -> Formula:
-    """x at 0 and weights at 1; where the other inputs stand."""
+def _forward(
+    bias: int | None, padding: int, stride: int, dilation: int, transposed: int | None = None
+) -> Formula:
+    """x at 0 and weights at 1; where the other inputs stand. Of a transposed one nothing is known."""
 
     def work(x: Inputs) -> OperatorWork | None:
         given, w = x.tensor(0), x.tensor(1)
+        if transposed is not None and x.flag(transposed) is not False:
+            return None
         settings = [x.integers(i) for i in (padding, stride, dilation)]
         if given is None or w is None or any(s is None for s in settings):
             return None
@@ -94,7 +98,7 @@ FORMULAS: dict[str, Formula] = {
     "aten::cudnn_convolution": _forward(None, 2, 3, 4),
     "aten::cudnn_convolution_relu": _forward(2, 4, 3, 5),
     "aten::miopen_convolution": _forward(2, 3, 4, 5),
-    "aten::_convolution": _forward(2, 4, 3, 5),
+    "aten::_convolution": _forward(2, 4, 3, 5, 6),
     "aten::_conv_depthwise2d": _forward(3, 5, 4, 6),
     "aten::convolution_backward": _backward,
 }

@@ -82,7 +82,7 @@ def _rms_norm_backward(x: Inputs) -> OperatorWork | None:
 def _group_norm(x: Inputs) -> OperatorWork | None:
     """native_group_norm(x, weight, bias, N, C, HxW, group, eps)."""
     given, w, b, groups = x.tensor(0), x.tensor(1), x.tensor(2), x.integer(6)
-    if given is None or not given.shape:
+    if given is None or not given.shape or (groups is not None and groups < 0):
         return None
     statistics = given.shape[0] * groups if groups is not None else 0
     return _norm(given, each=5, statistics=statistics, per_statistic=6, read=(given, w, b), written=(given,))

@@ -15,7 +15,6 @@ CAUSE_WORDS = {
     "memory_bound": "memory-bound",
     "contention": "SM contention",
     "shape": "SMs without blocks",
-    "clock": "clock",
     "below_roofline": "below roofline",
 }
 _MEANINGS = {
@@ -24,7 +23,6 @@ _MEANINGS = {
     "memory_bound": "bytes at HBM's bandwidth: fusion removes them",
     "contention": "kernels beside communication",
     "shape": "small grids and last waves",
-    "clock": "equal kernels that slow down together",
     "below_roofline": "the rest of kernels whose work is known",
 }
 AT_PEAK, UNKNOWN = "FLOPs at peak", "work unknown"
@@ -35,7 +33,7 @@ _DASH = Cell(text="—")
 def build(diagnosis: Diagnosis) -> Section | None:
     """None where nothing is known of any kernel's work."""
     found = diagnosis.analyses.kernel_efficiency
-    if found.state != "measured" or found.unknown_ns == found.compute_ns:
+    if found.state != "measured" or not found.known_ns:
         return None
     return Section(
         key="efficiency",

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from perfdoc.analyzers.base.ceilings import ceilings_of
 from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.gain import ceiling, time_evidence
-from perfdoc.rules.engine.needs import GPUS, WINDOW, given
+from perfdoc.rules.engine.needs import GPUS, WINDOW, given, known
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.capture import KERNELS
 from perfdoc.rules.facts.roofline import WORK, lost_ns
+
+
+def _sms(case: Case) -> bool | None:
+    facts = case.job.facts
+    each = (r.device.sm_count or ceilings_of(facts, r.device.gpu_name).sm_count for r in case.ranks)
+    return True if all(each) else None
+
 
 META = Meta(
     code="PD411",
@@ -18,7 +26,7 @@ META = Meta(
     "264.",
     sources=("NVIDIA, Matrix Multiplication Background User's Guide",),
     topic="fusion",
-    needs=(GPUS, KERNELS, WINDOW, WORK),
+    needs=(GPUS, KERNELS, WINDOW, WORK, known("the number of SMs", _sms)),
 )
 
 MIN_FRAC = 0.03
@@ -45,4 +53,4 @@ def evaluate(case: Case) -> Verdict:
 
 
 def _shape_ns(rank: RankMeasurement) -> int:
-    return lost_ns(rank, "shape")
+    return lost_ns(rank, "shape", ("gemm",))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from perfdoc.analyzers.measure_device import RankMeasurement
+from perfdoc.results.efficiency import OperatorEfficiency
 from perfdoc.results.figures import per_cent
 from perfdoc.results.names import shorten
 from perfdoc.results.rules import Evidence
@@ -38,7 +39,9 @@ def evaluate(case: Case) -> Verdict:
     evidence = time_evidence(case, "beyond the rate of the best GEMM", share, _beyond_best_ns)
     if share < MIN_FRAC:
         return Verdict(state="passes", evidence=evidence)
-    slow = sorted((o for r in case.ranks for o in gemms(r)), key=lambda o: -o.lost_ns)
+    slow = sorted(
+        (o for r in case.ranks for o in _bound(r)), key=lambda o: o.time_ns * ((o.roofline_frac or 0.0) - 1)
+    )
     named = list({(o.name, o.shapes, o.dtype): o for o in reversed(slow)}.values())[::-1][:_NAMED]
     return Verdict(
         state="fires",
@@ -65,9 +68,14 @@ def evaluate(case: Case) -> Verdict:
     )
 
 
+def _bound(rank: RankMeasurement) -> list[OperatorEfficiency]:
+    """Those that FLOPs bound: bytes may come from caches, faster than the roofline has them."""
+    return [o for o in gemms(rank) if o.bound == "compute"]
+
+
 def _best(rank: RankMeasurement) -> float:
     """The highest share of the roofline of any GEMM that takes a fair part of their time."""
-    mine = gemms(rank)
+    mine = _bound(rank)
     whole = sum(o.time_ns for o in mine)
     long = [o.roofline_frac or 0.0 for o in mine if o.time_ns >= _BEST_MIN_TIME_FRAC * whole]
     return max(long, default=0.0)
@@ -77,5 +85,5 @@ def _beyond_best_ns(rank: RankMeasurement) -> int:
     best = _best(rank)
     if not best:
         return 0
-    slow = sum(o.time_ns * max(0.0, 1 - (o.roofline_frac or 0.0) / best) for o in gemms(rank))
+    slow = sum(o.time_ns * max(0.0, 1 - (o.roofline_frac or 0.0) / best) for o in _bound(rank))
     return min(round(slow), rank.ledger.compute)

@@ -45,7 +45,7 @@ def evaluate(case: Case) -> Verdict:
     return Verdict(
         state="fires",
         level="information",
-        reason="kernels between GEMMs read and write the same tensors again and again",
+        reason="runs of kernels between GEMMs could each be one kernel",
         evidence=[*evidence, *(Evidence(label=f"{n}, of the window", value=per_cent(t)) for t, n in most)],
         remedy="Compile the layers (torch.compile), or take layers that are fused: Transformer Engine's "
         "LayerNormMLP, Liger's norms and losses, flash attention; keep tensors contiguous and in one dtype, "

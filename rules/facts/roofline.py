@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Iterator
+import math
+from collections.abc import Collection
+
+import msgspec
 
 from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.results.efficiency import OperatorEfficiency
@@ -19,7 +21,7 @@ def _unknown(case: Case) -> Missing | None:
     each = [r.efficiency for r in case.ranks]
     if why := next((e.reason for e in each if e.state != "measured"), ""):
         return skipped(why)
-    known = sum(e.compute_ns - e.unknown_ns for e in each)
+    known = sum(e.known_ns for e in each)
     if known < KNOWN_MIN_FRAC * sum(e.compute_ns for e in each):
         return skipped(f"the work of kernels is not known: {_SHOW}")
     return None
@@ -43,14 +45,24 @@ def gemms(rank: RankMeasurement) -> list[OperatorEfficiency]:
     return [o for o in mine if o.roofline_frac is not None]
 
 
-_MATRIX = re.compile(r"\[(\d+(?:, ?\d+)+)\]")
+_ADDS = ("addmm", "addbmm")
+"""In the names of operators whose first input is what is added."""
 
 
-def sizes_of(operator: OperatorEfficiency) -> Iterator[int]:
-    """The rows and columns of its matrices; batches are no matter of alignment.
+def sizes_of(operator: OperatorEfficiency) -> list[int]:
+    """Rows and columns of the two matrices; batches, scales and what is added are no matter of alignment.
 
-    >>> list(sizes_of(OperatorEfficiency(shapes="[[8, 64], [64, 50257]]", ...)))  # doctest: +SKIP
-    [8, 64, 64, 50257]
+    `aten::addmm` of [[64], [8, 64], [64, 50257]] has 8, 64, 64 and 50257; of a linear layer's input
+    [2, 5, 64] the leading axes are rows: 10 and 64.
     """
-    for found in _MATRIX.finditer(operator.shapes[:4096]):
-        yield from (int(size) for size in found[1].split(",")[-2:])
+    try:
+        shapes = msgspec.json.decode(operator.shapes.encode(), type=list[object])
+    except msgspec.DecodeError:
+        return []
+    first = 1 if any(word in operator.name for word in _ADDS) else 0
+    sizes = []
+    for shape in shapes[first : first + 2]:
+        if isinstance(shape, list) and len(shape) >= 2 and all(isinstance(n, int) for n in shape):
+            rows = math.prod(shape[:-1]) if operator.name.endswith("linear") else shape[-2]
+            sizes += [rows, shape[-1]]
+    return sizes

@@ -6,9 +6,11 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from perfdoc.analyzers.work.attention import twice_the_scores
-from perfdoc.analyzers.work.formulas import operator_work
+from perfdoc.analyzers.work.formulas import FORMULAS, operator_work
 from perfdoc.analyzers.work.inputs import parse_inputs
 from perfdoc.analyzers.work.operator_work import OperatorWork
 
@@ -332,3 +334,16 @@ def test_lists() -> None:
     assert work("_fused_adamw_", [[[4], [-2]], [[4], [2]]], types) is None
     sgd = figures("_fused_sgd_", [[[4]], [[4]], [[4]]], ["TensorList"] * 3, None, None, "float")
     assert sgd == (16, 4 * 20, "fp32", "optimizer")
+
+
+@given(
+    name=st.sampled_from(sorted(FORMULAS)),
+    shapes=st.lists(st.lists(st.integers(0, 64), max_size=5), max_size=10),
+    values=st.lists(st.sampled_from(["", "-5", "1", "True", "False", "[1, 1]"]), max_size=12),
+)
+def test_no_inputs_make_a_formula_fail(name: str, shapes: list[list[int]], values: list[str]) -> None:
+    dims, dtypes = json.dumps(shapes), json.dumps(["c10::BFloat16"] * len(shapes))
+    found = operator_work(parse_inputs(name, dims, dtypes, json.dumps(values), "", ""))
+    if found is not None:
+        assert (found.flops or 0) >= 0
+        assert (found.bytes or 0) >= 0

@@ -32,7 +32,7 @@ DIGESTS = {
     ("diagnosis", "1.5"): "62bbb26fce03b1fe",
     ("diagnosis", "1.6"): "5ee824cde2afafab",
     ("diagnosis", "1.7"): "2425c4df0bcbb01c",
-    ("diagnosis", "1.8"): "e67c2c9bf04da4d0",
+    ("diagnosis", "1.8"): "ddabccf4a9ba1439",
     ("diff", "1.0"): "8a534ab843c86f01",
     ("tune", "1.0"): "a330cf92edbcc909",
 }

@@ -80,7 +80,7 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> list[Case]:
     folder = tmp_path_factory.mktemp("needs")
     whole = case_of(folder, step_with_communication(100))
     unlaunched = case_of(folder, with_gap(10, launched=False))
-    captures = [EMPTY, whole, unlaunched, *(lacking(whole, i) for i in range(8))]
+    captures = [EMPTY, whole, unlaunched, *(lacking(whole, i) for i in range(9))]
     settings = [Configuration()]
     for seed in range(60):
         dice = random.Random(seed)
@@ -125,6 +125,7 @@ def lacking(case: Case, which: int) -> Case:
             replace(rank, kernel_times=[]),
             replace(rank, window=replace(rank.window, kind="capture", start_up=START_UP, runs_once="x")),
             replace(rank, events=replace(NO_EVENTS, work_missing="x")),
+            replace(rank, device=replace(rank.device, sm_count=None, gpu_name=None)),
         )[which]
 
     return replace(case, captures=[replace(c, ranks=[without(r) for r in c.ranks]) for c in case.captures])
