@@ -61,6 +61,13 @@ def spellings(ranked: Ranked, diagnosis: Diagnosis) -> list[Spelling]:
     return sorted(found, key=lambda spelling: (spelling[0] != own, spelling[0] != PYTORCH))
 
 
+def _with_it(rule: RuleResult) -> list[Advice]:
+    """The first setting and what it needs beside it. A rule's further advice may be another way to the same
+    end, or change the job: a larger batch beside more virtual stages."""
+    found = [advice for advice in allowed_in(rule) if snippets(advice)]
+    return [advice for advice in found if advice is found[0] or advice.knob in found[0].together]
+
+
 def setting_lines(ranked: Ranked, diagnosis: Diagnosis, room: int) -> list[str]:
     """`set (Megatron-LM): --overlap-grad-reduce`, a line a setting; where no setting does it, what does.
 
@@ -71,7 +78,7 @@ def setting_lines(ranked: Ranked, diagnosis: Diagnosis, room: int) -> list[str]:
         remedy = rule.remedy if rule is not None else ""
         return [f"do: {_SENTENCE_END.split(prose(remedy, 400))[0]}"] if remedy else []
     dialect, title, first = found[0]
-    spelled = [{s[0]: s[2] for s in snippets(a)} for a in allowed_in(rule)] if rule is not None else []
+    spelled = [{s[0]: s[2] for s in snippets(a)} for a in (_with_it(rule) if rule is not None else [])]
     texts = list(dict.fromkeys([first, *(s[dialect] for s in spelled if dialect in s)]))
     before = f"set ({title}): "
     lines = [before + texts[0], *(" " * columns(before) + text for text in texts[1:_SETTINGS])]

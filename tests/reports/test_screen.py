@@ -171,8 +171,11 @@ def test_a_thing_to_do_has_its_gain_and_the_setting_in_the_job_s_own_words() -> 
 
 
 def test_every_setting_of_a_thing_to_do_has_a_line() -> None:
-    """Pieces of one change: the first alone would be half of it. Three have room, and nothing forbidden."""
+    """Pieces of one change: the first alone would be half of it. Three have room, and nothing forbidden; what
+    the first does not need is another way, and not shown."""
     pieces = [advice(f"knob_{i}", str(i), forbidden="no" if i == 1 else "") for i in range(5)]
+    pieces[0] = replace(pieces[0], together=[f"knob_{i}" for i in range(1, 5)])
+    pieces.insert(1, advice("another_way", "9"))
     made = replace(
         MADE,
         rules=[replace(r, advice=pieces) if r.code == "PD202" else r for r in MADE.rules],
