@@ -123,15 +123,18 @@ def _sum(file: Path) -> tuple[int, int]:
 def claim(folder: Path, run: str) -> None:
     """Hold a folder until this process ends, however it ends: two runs would delete each other's checkpoints.
 
-    Raises ValueError with the holder where it is held, OSError where it cannot be made. Where the file system
-    has no locks, nobody holds it.
+    Raises ValueError, one line, with the holder where it is held, and where it cannot be made. Where the file
+    system has no locks, nobody holds it.
     """
     import fcntl
 
-    folder.mkdir(parents=True, exist_ok=True)
-    if folder.resolve() in _held:
-        return
-    held = os.open(folder / IN_USE, os.O_CREAT | os.O_RDWR, 0o644)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if folder.resolve() in _held:
+            return
+        held = os.open(folder / IN_USE, os.O_CREAT | os.O_RDWR, 0o644)
+    except OSError as error:
+        raise ValueError(f"checkpoint.save: {folder}: {error.strerror or error}") from error
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:

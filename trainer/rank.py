@@ -116,19 +116,12 @@ def _open_directory(out: Path | None, *, resuming: bool) -> RunDirectory | None:
 
 
 def _claim_checkpoints(settings: CheckpointConfig, out: Path | None) -> None:
-    """Raises ValueError on every rank where another run saves into the same folder."""
+    """Raises ValueError on every rank where another run saves into the same folder, or it cannot be made."""
     from perfdoc.trainer.checkpoint_folder import claim
 
     if settings.save is not None:
         folder = Path(settings.save)
-
-        def claimed() -> None:
-            try:
-                claim(folder, "a run" if out is None else f"the run {out.resolve()}")
-            except OSError as error:
-                raise ValueError(f"checkpoint.save: {folder}: {error.strerror or error}") from error
-
-        _on_first_rank(claimed)
+        _on_first_rank(lambda: claim(folder, "a run" if out is None else f"the run {out.resolve()}"))
 
 
 def _on_first_rank(action: Callable[[], None]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
+from perfdoc.analyzers.base.known import known_total
 from perfdoc.analyzers.contention.cost import MAX_SIGNATURES
 from perfdoc.results.contention import (
     ContendedKernel,
@@ -33,10 +34,10 @@ def job_contention(devices: Sequence[DeviceContention]) -> NormContentionAnalysi
         other_signatures=_kernels([d.other_signatures for d in measured]),
         norm_cost=_sum_cost(d.norm_cost for d in measured),
         other_cost=_sum_cost(d.other_cost for d in measured),
-        stalled_starts=_total(d.stalled_starts for d in measured),
-        stalled_ns=_total(d.stalled_ns for d in measured),
-        undecided_starts=_total(d.undecided_starts for d in measured),
-        other_stalled_starts=_total(d.other_stalled_starts for d in measured),
+        stalled_starts=known_total(d.stalled_starts for d in measured),
+        stalled_ns=known_total(d.stalled_ns for d in measured),
+        undecided_starts=known_total(d.undecided_starts for d in measured),
+        other_stalled_starts=known_total(d.other_stalled_starts for d in measured),
         occupied_blocks=_most(d.occupied_blocks for d in measured),
         typical_occupied_blocks=_most(d.typical_occupied_blocks for d in measured),
         suggested_sm_margin=margin,
@@ -101,11 +102,6 @@ def _sum_cost(costs: Iterable[ContentionCost | None]) -> ContentionCost | None:
         mid_ns=sum(c.mid_ns for c in known),
         high_ns=sum(c.high_ns for c in known),
     )
-
-
-def _total(values: Iterable[int | None]) -> int | None:
-    known = [v for v in values if v is not None]
-    return sum(known) if known else None
 
 
 def _most(values: Iterable[int | None]) -> int | None:

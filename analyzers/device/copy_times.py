@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-import numpy as np
-
-from perfdoc.analyzers.base.intervals import I64, Intervals, exact_sum, union
-from perfdoc.analyzers.device.activity import communicating_copies
-from perfdoc.analyzers.device.view import DeviceView
+from perfdoc.results.tables import CopyRow
 from perfdoc.traces import CopyKind
 
 
@@ -30,41 +27,26 @@ class CopyTime:
     """Those from or to pinned host memory; None where one between host and device does not say."""
 
 
-def copy_times(view: DeviceView) -> list[CopyTime]:
-    """By kind, most exposed first. A rank that trains on the CPU has none."""
-    trace, activity, window = view.trace, view.activity, view.window
-    copies = trace.copies
-    inside = (copies.start_ns < window.end_ns) & (copies.end_ns > window.start_ns)
-    rows = np.flatnonzero(inside & (copies.device == activity.device))
-    if activity.on_host or not len(rows):
-        return []
-    rows = rows[~communicating_copies(trace, rows, view.launches)]
-    start = np.maximum(copies.start_ns[rows], window.start_ns)
-    end = np.minimum(copies.end_ns[rows], window.end_ns)
-    hidden = near(activity.compute, start, end) | near(activity.comm, start, end)
-    exposed = end - start - hidden.covered_within(start, end)
-    found = []
-    for kind in np.unique(copies.kind[rows]).tolist():
-        mine = copies.kind[rows] == kind
-        size, pinned = copies.bytes[rows[mine]], copies.pinned[rows[mine]]
-        found.append(
-            CopyTime(
-                kind=CopyKind(kind).name.lower().replace("_", " "),
-                count=int(mine.sum()),
-                exposed_ns=exact_sum(exposed[mine]),
-                bytes=exact_sum(size) if (size >= 0).all() else None,
-                total_ns=exact_sum((copies.end_ns - copies.start_ns)[rows[mine]]),
-                pinned=int(pinned.sum()) if (pinned >= 0).all() else None,
-            )
+_ORDER = [kind.name.lower().replace("_", " ") for kind in CopyKind]
+
+
+def copy_times(rows: Iterable[CopyRow]) -> list[CopyTime]:
+    """The rows of a device's table by kind of copy, most exposed first."""
+    by_kind: dict[str, list[CopyRow]] = {}
+    for row in rows:
+        if not row.communication:
+            by_kind.setdefault(row.direction, []).append(row)
+    found = [
+        CopyTime(
+            kind=kind,
+            count=sum(r.count for r in mine),
+            exposed_ns=sum(r.exposed_ns for r in mine),
+            bytes=None if any(r.bytes is None for r in mine) else sum(r.bytes or 0 for r in mine),
+            total_ns=sum(r.total_ns for r in mine),
+            pinned=sum(r.count for r in mine if r.memory == "pinned")
+            if all(r.memory in ("pinned", "pageable") for r in mine)
+            else None,
         )
+        for kind, mine in sorted(by_kind.items(), key=lambda item: _ORDER.index(item[0]))
+    ]
     return sorted(found, key=lambda c: -c.exposed_ns)
-
-
-def near(of: Intervals, start_ns: I64, end_ns: I64) -> Intervals:
-    """Those that touch any of these stretches. A million kernels beside a few copies need no union."""
-    others = union(start_ns, end_ns)
-    first = np.searchsorted(of.end_ns, others.start_ns, "left")
-    behind = np.searchsorted(of.start_ns, others.end_ns, "right")
-    change = np.bincount(first, minlength=len(of) + 1) - np.bincount(behind, minlength=len(of) + 1)
-    near = np.cumsum(change[: len(of)]) > 0
-    return Intervals(of.start_ns[near], of.end_ns[near])

@@ -16,7 +16,7 @@ from perfdoc.analyzers.efficiency.partition import PARTS, UNKNOWN, Losses, parti
 from perfdoc.analyzers.efficiency.roofline import Roofline, rooflines
 from perfdoc.analyzers.efficiency.runs import fusible_ns, is_fusible
 from perfdoc.analyzers.efficiency.shape import busy_sm_frac
-from perfdoc.analyzers.efficiency.tables import by_class, losses_of, work_time
+from perfdoc.analyzers.efficiency.tables import efficiency_of, work_time
 from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.analyzers.kernels.attributed import AttributedKernels
 from perfdoc.analyzers.kernels.part_names import PARTS as MODEL_PARTS
@@ -77,22 +77,13 @@ def device_efficiency(
                 work=work_time(kernels=0, parts_ns=parts, known_ns=0, flops=None, bytes_=None, roofline_ns=0),
             )
         )
-    unknown = sum(r.work.unknown_ns for r in rows)
     assert min(r.work.time_ns for r in rows) >= 0
     assert sum(r.work.time_ns for r in rows) == compute_ns, (rows, compute_ns)
-    return KernelEfficiency(
-        state="measured",
-        reason="",
-        remedy="",
+    return efficiency_of(
+        rows,
         compute_ns=compute_ns,
-        at_peak_ns=sum(r.work.at_peak_ns for r in rows),
-        unknown_ns=unknown,
         known_ns=known_ns,
-        known_frac=known_ns / compute_ns,
         fusible_ns=fusible,
-        losses=losses_of(rows, compute_ns),
-        by_class=by_class(rows, split=False),
-        by_part=by_class(rows, split=True),
         operators=operators,
         ceilings=_said(ceilings, {o.dtype for o in operators if o.kernel_class in MATRIX}, view.facts.dtype),
         notes=notes,

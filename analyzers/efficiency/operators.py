@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
+from perfdoc.analyzers.base.rows import row_keys
 from perfdoc.analyzers.efficiency.roofline import Roofline
 from perfdoc.analyzers.efficiency.tables import NS_PER_S, operators_together
 from perfdoc.analyzers.kernels.totals import sum_by
@@ -22,11 +23,12 @@ def operators_of(
         return []
     # One operator may run kernels of several dtypes and sources.
     code = (work.operator[mine] * len(DTYPES) + work.dtype[mine]) * len(SOURCES) + work.source[mine]
-    keys, at = np.unique(code, return_inverse=True)
+    count = np.bincount(code)
+    keys, at = np.flatnonzero(count), (np.cumsum(count > 0) - 1)[code]
     share = inside_ns[mine] / np.maximum(whole_ns[mine], 1)
     time = sum_by(at, inside_ns[mine], len(keys))
-    calls = np.unique(np.stack((at, work.call[mine]), axis=1), axis=0)
-    count = np.bincount(calls[:, 0], minlength=len(keys))
+    first, _ = row_keys(at, work.call[mine])
+    calls = np.bincount(at[first], minlength=len(keys))
 
     def total(values: np.ndarray) -> np.ndarray:
         return np.bincount(at, weights=np.nan_to_num(values[mine]) * share, minlength=len(keys))
@@ -49,7 +51,7 @@ def operators_of(
                 shapes=call.shapes,
                 dtype=DTYPES[dtype],
                 source=SOURCES[source],
-                calls=int(count[i]),
+                calls=int(calls[i]),
                 time_ns=ns,
                 flops=call.flops,
                 bytes=call.bytes,

@@ -6,8 +6,16 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from perfdoc.analyzers.efficiency.partition import PARTS
-from perfdoc.results.efficiency import CAUSES, ClassEfficiency, Loss, OperatorEfficiency, WorkTime
+from perfdoc.analyzers.base.known import known_total
+from perfdoc.results.efficiency import (
+    CAUSES,
+    ClassEfficiency,
+    KernelEfficiency,
+    Loss,
+    OperatorEfficiency,
+    WorkTime,
+)
+from perfdoc.results.quality import MEASURED
 
 NS_PER_S = 1e9
 MAX_OPERATORS = 200
@@ -23,7 +31,7 @@ def work_time(
     bytes_: float | None,
     roofline_ns: int,
 ) -> WorkTime:
-    """parts_ns: by the names of PARTS; they sum to the time."""
+    """parts_ns: by the names of partition.PARTS; they sum to the time."""
     seconds = known_ns / NS_PER_S
     return WorkTime(
         kernels=kernels,
@@ -53,15 +61,10 @@ def together(several: Sequence[WorkTime]) -> WorkTime:
         kernels=sum(w.kernels for w in several),
         parts_ns=parts,
         known_ns=sum(w.known_ns for w in several),
-        flops=_sum(w.flops for w in several),
-        bytes_=_sum(w.bytes for w in several),
+        flops=known_total(w.flops for w in several),
+        bytes_=known_total(w.bytes for w in several),
         roofline_ns=sum(w.roofline_ns for w in several),
     )
-
-
-def _sum(values: Iterable[float | None]) -> float | None:
-    known = [v for v in values if v is not None]
-    return sum(known) if known else None
 
 
 def by_class(rows: Iterable[ClassEfficiency], *, split: bool) -> list[ClassEfficiency]:
@@ -84,6 +87,34 @@ def losses_of(rows: Sequence[ClassEfficiency], compute_ns: int) -> list[Loss]:
         for cause in CAUSES
         for total in [sum(r.work.losses_ns.get(cause, 0) for r in rows)]
     ]
+
+
+def efficiency_of(
+    rows: Sequence[ClassEfficiency],
+    *,
+    compute_ns: int,
+    known_ns: int,
+    fusible_ns: int,
+    operators: Sequence[OperatorEfficiency],
+    ceilings: Iterable[str],
+    notes: Iterable[str],
+) -> KernelEfficiency:
+    """One device's, or all devices' together. rows: by class, part and phase; times sum to compute_ns."""
+    return KernelEfficiency(
+        **MEASURED,
+        compute_ns=compute_ns,
+        at_peak_ns=sum(r.work.at_peak_ns for r in rows),
+        unknown_ns=sum(r.work.unknown_ns for r in rows),
+        known_ns=known_ns,
+        known_frac=known_ns / compute_ns,
+        fusible_ns=fusible_ns,
+        losses=losses_of(rows, compute_ns),
+        by_class=by_class(rows, split=False),
+        by_part=by_class(rows, split=True),
+        operators=list(operators),
+        ceilings=list(dict.fromkeys(ceilings)),
+        notes=list(dict.fromkeys(notes)),
+    )
 
 
 def operators_together(several: Iterable[OperatorEfficiency]) -> list[OperatorEfficiency]:
@@ -113,6 +144,3 @@ def _added(a: OperatorEfficiency, b: OperatorEfficiency) -> OperatorEfficiency:
         bound=a.bound or b.bound,
         lost_ns=a.lost_ns + b.lost_ns,
     )
-
-
-assert set(CAUSES) < set(PARTS)

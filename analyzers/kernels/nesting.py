@@ -31,10 +31,19 @@ class Nesting:
 
     def at(self, time_ns: I64) -> I64:
         """The innermost span that is open at each time, as a position in this order; NONE."""
-        if not len(self.time_ns):
-            return np.full(len(time_ns), NONE, np.int64)
-        at = np.searchsorted(self.time_ns, time_ns, "right") - 1
-        return np.where(at >= 0, self.innermost[np.maximum(at, 0)], NONE)
+        return value_at(self.time_ns, self.innermost, time_ns)
+
+
+def value_at(change_ns: I64, value: I64, time_ns: I64) -> I64:
+    """What holds at each time, of values that hold from their changes on (ascending); NONE before the first.
+
+    >>> value_at(np.array([10, 20]), np.array([7, 8]), np.array([9, 10, 25])).tolist()
+    [-1, 7, 8]
+    """
+    if not len(change_ns):
+        return np.full(len(time_ns), NONE, np.int64)
+    at = np.searchsorted(change_ns, time_ns, "right") - 1
+    return np.where(at >= 0, value[np.maximum(at, 0)], NONE)
 
 
 def nest(start_ns: I64, end_ns: I64) -> Nesting:

@@ -6,9 +6,8 @@ from typing import Literal
 
 import numpy as np
 
-from perfdoc.analyzers.base.intervals import I64, Intervals, exact_sum
+from perfdoc.analyzers.base.intervals import I64, Intervals, exact_sum, union
 from perfdoc.analyzers.device.activity import communicating_copies
-from perfdoc.analyzers.device.copy_times import near
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.results.tables import CopyRow
 from perfdoc.traces import CopyKind
@@ -47,10 +46,20 @@ def _exposed(view: DeviceView, rows: I64, hiding: list[Intervals]) -> I64:
     end = np.minimum(copies.end_ns[rows], window.end_ns)
     if not len(rows):
         return start
-    hidden = near(hiding[0], start, end)
+    hidden = _near(hiding[0], start, end)
     for more in hiding[1:]:
-        hidden = hidden | near(more, start, end)
+        hidden = hidden | _near(more, start, end)
     return np.asarray(end - start - hidden.covered_within(start, end))
+
+
+def _near(of: Intervals, start_ns: I64, end_ns: I64) -> Intervals:
+    """Those that touch any of these stretches. A million kernels beside a few copies need no union."""
+    others = union(start_ns, end_ns)
+    first = np.searchsorted(of.end_ns, others.start_ns, "left")
+    behind = np.searchsorted(of.start_ns, others.end_ns, "right")
+    change = np.bincount(first, minlength=len(of) + 1) - np.bincount(behind, minlength=len(of) + 1)
+    near = np.cumsum(change[: len(of)]) > 0
+    return Intervals(of.start_ns[near], of.end_ns[near])
 
 
 def _row(view: DeviceView, rows: I64, exposed: I64, communicates: Bool, mine: I64) -> CopyRow:

@@ -12,7 +12,7 @@ import numpy as np
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.base.rows import row_keys
 from perfdoc.analyzers.device.view import DeviceView
-from perfdoc.analyzers.kernels.nesting import Nesting, nest
+from perfdoc.analyzers.kernels.nesting import Nesting, nest, value_at
 from perfdoc.analyzers.kernels.spans import Lane, find_lanes
 from perfdoc.traces import RangeKind
 from perfdoc.traces.table import Bool
@@ -50,10 +50,7 @@ class _Thread:
     """From each of these times on; NONE."""
 
     def at(self, time_ns: I64) -> I64:
-        if not len(self.time_ns):
-            return np.full(len(time_ns), NONE, np.int64)
-        at = np.searchsorted(self.time_ns, time_ns, "right") - 1
-        return np.where(at >= 0, self.node[np.maximum(at, 0)], NONE)
+        return value_at(self.time_ns, self.node, time_ns)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,9 +25,9 @@ from perfdoc.analyzers.work.kernel_names import ELEMENTS, list_element, uses_tf3
 from perfdoc.analyzers.work.operator_work import DTYPES, Kind
 from perfdoc.traces.table import F64, Bool
 
-SOURCES = ("shapes", "model", "none")
+SOURCES = ("shapes", "none")
 NONE = -1
-_SHAPES, _NOTHING = 0, 2
+_SHAPES, _NOTHING = 0, 1
 _UNKNOWN = DTYPES.index("unknown")
 _TENSOR_CORES = frozenset({"gemm", "grouped_gemm", "attention", "convolution"})
 

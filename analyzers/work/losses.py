@@ -48,33 +48,23 @@ def _softmax_backward(x: Inputs) -> OperatorWork | None:
     )
 
 
-def _nll(x: Inputs) -> OperatorWork | None:
-    """nll_loss_forward(log-probabilities [rows, classes], target [rows], weight, …)."""
-    given, target = x.tensor(0), x.tensor(1)
-    if given is None or target is None or len(given.shape) != 2:
-        return None
-    rows = given.shape[0]
-    return OperatorWork(
-        flops=rows,
-        bytes=total_bytes((sized(rows, given.width), target.bytes)),
-        dtype=vector_dtype(given.dtype),
-        kind="loss",
-    )
+def _nll(log_probabilities: int, target: int) -> Formula:
+    """Where the inputs stand: [rows, classes] and [rows]. One element a row is read, or written as the
+    gradient; the fill of the gradient's others is an operator of its own."""
 
+    def work(x: Inputs) -> OperatorWork | None:
+        given, wanted = x.tensor(log_probabilities), x.tensor(target)
+        if given is None or wanted is None or len(given.shape) != 2:
+            return None
+        rows = given.shape[0]
+        return OperatorWork(
+            flops=rows,
+            bytes=total_bytes((sized(rows, given.width), wanted.bytes)),
+            dtype=vector_dtype(given.dtype),
+            kind="loss",
+        )
 
-def _nll_backward(x: Inputs) -> OperatorWork | None:
-    """nll_loss_backward(dy, log-probabilities, target, …): one element a row of the gradient; the fill of the
-    others is an operator of its own."""
-    given, target = x.tensor(1), x.tensor(2)
-    if given is None or target is None or len(given.shape) != 2:
-        return None
-    rows = given.shape[0]
-    return OperatorWork(
-        flops=rows,
-        bytes=total_bytes((sized(rows, given.width), target.bytes)),
-        dtype=vector_dtype(given.dtype),
-        kind="loss",
-    )
+    return work
 
 
 def _embedding(x: Inputs) -> OperatorWork | None:
@@ -111,8 +101,8 @@ FORMULAS: dict[str, Formula] = {
     "aten::_log_softmax": _softmax,
     "aten::_softmax_backward_data": _softmax_backward,
     "aten::_log_softmax_backward_data": _softmax_backward,
-    "aten::nll_loss_forward": _nll,
-    "aten::nll_loss_backward": _nll_backward,
+    "aten::nll_loss_forward": _nll(0, 1),
+    "aten::nll_loss_backward": _nll(1, 2),
     "aten::embedding": _embedding,
     "aten::embedding_dense_backward": _embedding_backward,
 }

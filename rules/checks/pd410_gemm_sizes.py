@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.results.efficiency import OperatorEfficiency
-from perfdoc.results.figures import per_cent
-from perfdoc.results.names import shorten
-from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.gain import ceiling, time_evidence
 from perfdoc.rules.engine.needs import GPUS, WINDOW, given
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.capture import KERNELS
-from perfdoc.rules.facts.roofline import WORK, gemms, sizes_of
+from perfdoc.rules.facts.roofline import WORK, gemms, of_roofline, sizes_of
 
 META = Meta(
     code="PD410",
@@ -50,13 +47,7 @@ def evaluate(case: Case) -> Verdict:
         reason=f"GEMMs have sizes that are no multiples, such as {_odd(worst[0][0])[0]:,}",
         evidence=[
             *evidence,
-            *(
-                Evidence(
-                    label=f"{shorten(o.name, 48)} {shorten(o.shapes, 72)}, {o.dtype}: of its roofline",
-                    value=per_cent(o.roofline_frac or 0.0),
-                )
-                for o, _ in worst
-            ),
+            *(of_roofline(o) for o, _ in worst),
         ],
         remedy="Pad the vocabulary (make_vocab_size_divisible_by, 50,257 to 50,304), hidden sizes, heads and "
         "the tokens of a rank to multiples of 64, at least of 8 in 16 bits and of 16 in FP8.",

@@ -5,14 +5,13 @@ from __future__ import annotations
 from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.results.efficiency import OperatorEfficiency
 from perfdoc.results.figures import per_cent
-from perfdoc.results.names import shorten
 from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.gain import ceiling, time_evidence
 from perfdoc.rules.engine.needs import GPUS, WINDOW, given
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.capture import KERNELS
-from perfdoc.rules.facts.roofline import WORK, gemms
+from perfdoc.rules.facts.roofline import WORK, gemms, of_roofline
 
 META = Meta(
     code="PD412",
@@ -49,13 +48,7 @@ def evaluate(case: Case) -> Verdict:
         evidence=[
             *evidence,
             Evidence(label="best GEMM, of its roofline", value=per_cent(max(_best(r) for r in case.ranks))),
-            *(
-                Evidence(
-                    label=f"{shorten(o.name, 48)} {shorten(o.shapes, 72)}, {o.dtype}: of its roofline",
-                    value=per_cent(o.roofline_frac or 0.0),
-                )
-                for o in named
-            ),
+            *(of_roofline(o) for o in named),
         ],
         remedy="Time these shapes alone (perfdoc peak shows what the device reaches). Where they are as "
         "slow alone: pad or transpose operands, make them larger, try a newer cuBLAS. Where "

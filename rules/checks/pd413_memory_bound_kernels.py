@@ -7,15 +7,10 @@ from perfdoc.results.figures import per_cent
 from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.gain import ceiling, time_evidence
-from perfdoc.rules.engine.needs import GPUS, WINDOW, Missing, Need, given, skipped
+from perfdoc.rules.engine.needs import GPUS, WINDOW, given
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.capture import KERNELS
-
-
-def _unmeasured(case: Case) -> Missing | None:
-    why = next((r.efficiency.reason for r in case.ranks if r.efficiency.state != "measured"), "")
-    return skipped(why) if why else None
-
+from perfdoc.rules.facts.roofline import PARTED
 
 META = Meta(
     code="PD413",
@@ -24,7 +19,7 @@ META = Meta(
     why="Each of them reads and writes whole tensors through HBM; one kernel in their place does so once.",
     sources=("PyTorch, torch.compile", "NVIDIA, Transformer Engine"),
     topic="fusion",
-    needs=(GPUS, KERNELS, WINDOW, Need(words="classified kernels", missing=_unmeasured)),
+    needs=(GPUS, KERNELS, WINDOW, PARTED),
 )
 
 MIN_FRAC = 0.1

@@ -9,6 +9,9 @@ import msgspec
 
 from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.results.efficiency import OperatorEfficiency
+from perfdoc.results.figures import per_cent
+from perfdoc.results.names import shorten
+from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.needs import Missing, Need, skipped
 
@@ -17,10 +20,18 @@ KNOWN_MIN_FRAC = 0.1
 _SHOW = "record operator shapes (torch.profiler.profile(record_shapes=True), profiling.record_shapes=true)"
 
 
+def _unmeasured(case: Case) -> Missing | None:
+    why = next((r.efficiency.reason for r in case.ranks if r.efficiency.state != "measured"), "")
+    return skipped(why) if why else None
+
+
+PARTED = Need(words="classified kernels", missing=_unmeasured)
+
+
 def _unknown(case: Case) -> Missing | None:
+    if (missing := _unmeasured(case)) is not None:
+        return missing
     each = [r.efficiency for r in case.ranks]
-    if why := next((e.reason for e in each if e.state != "measured"), ""):
-        return skipped(why)
     known = sum(e.known_ns for e in each)
     if known < KNOWN_MIN_FRAC * sum(e.compute_ns for e in each):
         return skipped(f"the work of kernels is not known: {_SHOW}")
@@ -43,6 +54,15 @@ def gemms(rank: RankMeasurement) -> list[OperatorEfficiency]:
     """Operators that are GEMMs and whose roofline is known."""
     mine = [o for o in rank.efficiency.operators if o.kernel_class in ("gemm", "grouped_gemm")]
     return [o for o in mine if o.roofline_frac is not None]
+
+
+def of_roofline(operator: OperatorEfficiency) -> Evidence:
+    """An operator, and the share of its roofline that it reaches."""
+    name, shapes = shorten(operator.name, 48), shorten(operator.shapes, 72)
+    return Evidence(
+        label=f"{name} {shapes}, {operator.dtype}: of its roofline",
+        value=per_cent(operator.roofline_frac or 0.0),
+    )
 
 
 _ADDS = ("addmm", "addbmm")

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from perfdoc.analyzers.device.copy_times import copy_times
+from perfdoc.analyzers.tables.copies import copy_rows
 from perfdoc.simulator.captures.timeline import TimelineBuilder
 from tests.analyzers.device_views import view_of
 from tests.analyzers.tiny import ALL_REDUCE, GEMM
@@ -36,6 +37,6 @@ def test_exposed_time_by_kind(seed: int, tmp_path: Path) -> None:
         if count:
             wanted[kind.replace("_", " ")] = (count, exposed, 10 * count)
     view = view_of(builder, tmp_path)
-    found = copy_times(view)
+    found = copy_times(copy_rows(view))
     assert {c.kind: (c.count, c.exposed_ns, c.bytes) for c in found} == wanted
     assert [c.exposed_ns for c in found] == sorted((c.exposed_ns for c in found), reverse=True)
