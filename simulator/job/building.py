@@ -59,6 +59,7 @@ def build_model(
             message_ns=message_ns,
             across_ns=_across_ns(ranks, domain),
         ),
+        on_host=seen.on_host,
         activation_bytes=_activation_bytes(seen.facts, settings, shape),
         overhead_ns=0.0,
         dp=dp,

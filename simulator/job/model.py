@@ -37,6 +37,8 @@ class JobModel:
     message_ns: float
     """Between stages, once both sides are there."""
     network: Network
+    on_host: bool
+    """Whether ranks train on the CPU, where communication and compute share cores."""
     activation_bytes: float | None
     """Of a micro-batch between two layers; None unknown."""
     overhead_ns: float
@@ -102,7 +104,7 @@ class JobModel:
     def stages_with(self, new: JobSettings) -> list[Stage]:
         """The stages under other settings: work scaled, layers spread anew."""
         base = self.settings
-        check_possible(base, new, self.shape)
+        check_possible(base, new, self.shape, on_host=self.on_host)
         network = self.network
         slower = {name: network.slower(name, base, new) for name in INSIDE_A_PASS if getattr(new, name) > 1}
         factors = work_factors(base, new, network.latency_frac, slower)

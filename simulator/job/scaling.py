@@ -107,11 +107,17 @@ def replicated_parameters(settings: JobSettings, shape: ModelShape | None) -> fl
     return dense * (settings.replicas > 1) + experts * (settings.replicas > settings.ep)
 
 
-def check_possible(base: JobSettings, new: JobSettings, shape: ModelShape | None) -> None:
+def check_possible(
+    base: JobSettings, new: JobSettings, shape: ModelShape | None, *, on_host: bool = False
+) -> None:
     """ValueError, one line, where nothing that was captured tells what the settings take, or the model
-    does not divide so."""
-    for name, was, is_ in (("CP", base.cp, new.cp), ("EP", base.ep, new.ep)):
-        if was == 1 and is_ > 1:
+    does not divide so.
+
+    on_host: of ranks that train on the CPU. There the all-reduces of TP wait at every layer for the slower
+    process, and take cores from GEMMs: what gradients took once a step does not tell what they take.
+    """
+    for name, was, is_ in (("CP", base.cp, new.cp), ("EP", base.ep, new.ep), ("TP", base.tp, new.tp)):
+        if was == 1 and is_ > 1 and (name != "TP" or on_host):
             raise ValueError(f"no communication over {name} was captured: what it takes is unknown")
     if min(new.tp, new.cp, new.ep, new.dp, new.pp, new.vpp, new.micro_batches, new.mbs) < 1:
         raise ValueError("a size is below 1")

@@ -60,6 +60,7 @@ def model() -> JobModel:
         stages=(stage(0), stage(1)),
         message_ns=0.0,
         network=Network(latency_frac={}, latency_ns=0.0, ns_per_byte=None, seen_in=""),
+        on_host=False,
         activation_bytes=None,
         overhead_ns=0.0,
         dp=Link(reduce_ns=0.0, reductions=0.0, gather_ns=0.0, gathers=0.0),

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from perfdoc.simulator.job.model import JobModel
+from perfdoc.simulator.job.network import Network
 from perfdoc.simulator.job.scaling import recomputing
 from perfdoc.simulator.job.work import Work
 from tests.simulator.hand_model import US, model, settings
@@ -39,3 +43,21 @@ def test_selective_recomputation_is_not_predicted(before: str, after: str) -> No
 def test_a_backward_without_a_recomputed_forward_in_it_is_told() -> None:
     with pytest.raises(ValueError, match="too short"):
         recomputing("full", "none", Work(gemm=2.0), Work(gemm=1.0))
+
+
+def _with_a_network(*, on_host: bool) -> JobModel:
+    network = Network(latency_frac={}, latency_ns=10 * US, ns_per_byte=0.1, seen_in="dp")
+    return replace(model(), network=network, activation_bytes=1e6, on_host=on_host)
+
+
+def test_tensor_parallelism_from_none_adds_all_reduces_of_the_activations() -> None:
+    # A layer of 100 us forward halves. Over 2 ranks an all-reduce of 1 MB moves 1 MB: 10 + 100 us. A layer
+    # has two, the embedding (30 us of work) one.
+    first = _with_a_network(on_host=False).stages_with(settings(tp=2, dp=1))[0]
+    assert (first.forward.gemm, first.forward.tp) == pytest.approx((50 * US, 220 * US))
+    assert (first.forward_ends.gemm, first.forward_ends.tp) == pytest.approx((15 * US, 110 * US))
+
+
+def test_on_cpu_ranks_tensor_parallelism_from_none_is_not_predicted() -> None:
+    with pytest.raises(ValueError, match="TP"):
+        _with_a_network(on_host=True).step_ns(settings(tp=2, dp=1))
