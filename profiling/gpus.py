@@ -32,6 +32,8 @@ class GpuFamily(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     1: no NVLink."""
     grace: bool = False
     """Whether its CPU is a Grace, over NVLink-C2C."""
+    over_fp32: float
+    """How many times as fast 16-bit tensor cores are, accumulating in FP32, as CUDA cores in FP32."""
 
     @property
     def fp8(self) -> bool:

@@ -12,7 +12,6 @@ ELEMENTS = ("", "char", "short", "int", "long", "float", "double", "c10::BFloat1
 _OF_WIDTH = {"1": "char", "2": "short", "4": "int", "8": "long"}
 _OPAQUE = re.compile(r"OpaqueType<\(?(?:unsigned int\))?(\d+)u?>")
 _FUNCTOR = re.compile(r"(?:Functor_?|Ops?)<(?:at::)?(float|double|c10::BFloat16|c10::Half)\b")
-_TF32 = re.compile(r"(?i)tf32|tfloat32|tfloat_?t|(?<![a-z0-9])s168[48](?!\d)")
 
 
 def list_element(name: str) -> str:
@@ -28,14 +27,3 @@ def list_element(name: str) -> str:
         return _OF_WIDTH.get(opaque[1], "")
     found = set(_FUNCTOR.findall(text))
     return found.pop() if len(found) == 1 else ""
-
-
-def uses_tf32(name: str) -> bool:
-    """Whether a kernel on FP32 inputs multiplies in TF32, by its name.
-
-    >>> uses_tf32("sm90_xmma_gemm_f32f32_tf32f32_f32_tn_n"), uses_tf32("ampere_sgemm_128x64_tn")
-    (True, False)
-    >>> uses_tf32("cutlass_80_tensorop_s1688gemm_128x128_16x5_tn_align4")
-    True
-    """
-    return _TF32.search(name[:MAX_TEXT]) is not None

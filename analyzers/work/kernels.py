@@ -18,10 +18,11 @@ from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.base.rows import row_keys
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.kernel_class.classify import KernelClass as K
+from perfdoc.analyzers.kernel_class.number_format import uses_tf32
 from perfdoc.analyzers.kernels.nesting import nest
 from perfdoc.analyzers.work.formulas import FORMULAS, LISTS, operator_work
 from perfdoc.analyzers.work.inputs import parse_inputs
-from perfdoc.analyzers.work.kernel_names import ELEMENTS, list_element, uses_tf32
+from perfdoc.analyzers.work.kernel_names import ELEMENTS, list_element
 from perfdoc.analyzers.work.operator_work import DTYPES, Kind
 from perfdoc.traces.table import F64, Bool
 

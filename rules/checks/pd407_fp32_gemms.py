@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from perfdoc.results.figures import per_cent
 from perfdoc.results.replay import Gain
 from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.gain import ceiling, time_evidence
+from perfdoc.rules.engine.gain import ceiling, predicted, time_evidence
 from perfdoc.rules.engine.needs import GPUS, WINDOW, Missing, Need, given, not_applicable, skipped
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.capture import KERNELS
-from perfdoc.rules.facts.gemm_format import captured_format, fp32_ns, is_fp32, saved_by_16_bits_ns
+from perfdoc.rules.facts.capture_cost import slowed_by
+from perfdoc.rules.facts.gemm_format import captured_format, fp32_ns, in_fp32, saved_by_16_bits_ns
 
 
 def _not_fp32(case: Case) -> Missing | None:
     shown = captured_format(case.ranks)
-    if any(is_fp32(k) for rank in case.ranks for k in rank.kernel_times):
+    if any(in_fp32(rank) for rank in case.ranks):
         return None
     if shown is None:
         return skipped("the names of GEMMs, if there are any, do not tell their number format")
@@ -33,6 +36,7 @@ META = Meta(
     needs=(GPUS, KERNELS, WINDOW, Need(words="GEMMs or attention whose names tell FP32", missing=_not_fp32)),
 )
 
+_KEY = "bf16_gemm"
 MIN_FRAC = 0.05
 """Of the window, mean over ranks."""
 
@@ -61,9 +65,14 @@ def evaluate(case: Case) -> Verdict:
 
 
 def _gain(case: Case) -> Gain | None:
-    """What the faster units save at their peak; None where the GPU is not known: all the time of these GEMMs
-    is no bound that anybody reaches."""
+    """By replay, unless the capture slows the host: then GEMMs wait for launches that come sooner without
+    it, and there is a bound, what the faster units save at their peak. None where the GPU is not known: all
+    the time of these GEMMs is no bound that anybody reaches."""
+    replayed = predicted(case, _KEY)
+    if replayed is not None and not slowed_by(case):
+        return replayed
     if any(saved_by_16_bits_ns(rank) is None for rank in case.ranks):
         return None
     what = "these GEMMs on 16-bit tensor cores, at the same share of the peak"
-    return ceiling(case, lambda rank: saved_by_16_bits_ns(rank) or 0, what)
+    most = ceiling(case, lambda rank: saved_by_16_bits_ns(rank) or 0, what)
+    return most if most is None or replayed is None else replace(most, key=_KEY)

@@ -19,6 +19,7 @@ DECIDED_BY: Mapping[str, str] = MappingProxyType(
         "without_launches": "PD201",
         "without_waits": "PD208",
         "norms_alone": "PD110",
+        "bf16_gemm": "PD407",
         "fp8_gemm": "PD401",
         "overlapped_dp": "PD101",
         "overlapped_tp": "PD111",

@@ -175,6 +175,7 @@ def _together(ranks: Sequence[Rebuilt], first: I64) -> Rebuilt:
         bytes=column("bytes"),
         reduces=column("reduces").astype(np.int8),
         alone_ns=column("alone_ns"),
+        narrow_ns=column("narrow_ns"),
         ranks=tuple(r.ranks[0] for r in ranks),
     )
 
@@ -224,6 +225,7 @@ def _with_meetings(whole: Rebuilt, task: I64, collective: I64, may_leave: Bool) 
         "bytes": more(whole.bytes, none, none),
         "reduces": more(whole.reduces, 0, 0),
         "alone_ns": more(whole.alone_ns, none, none),
+        "narrow_ns": more(whole.narrow_ns, none, none),
     }
     of_graph: dict[str, Any] = {
         "duration_ns": more(duration, 0, 0),

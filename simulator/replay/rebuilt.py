@@ -15,6 +15,7 @@ from perfdoc.analyzers.device.host_ranges import host_intervals, optimizer_start
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.analyzers.kernel_class.collectives import REDUCING
+from perfdoc.analyzers.kernel_class.number_format import likely_16_bits_speedup
 from perfdoc.simulator.engine import EdgeKind, GraphBuilder, TaskGraph, TaskKind
 from perfdoc.simulator.engine.graph import I8, I64, NONE
 from perfdoc.simulator.engine.schedule import topological_order
@@ -22,7 +23,7 @@ from perfdoc.simulator.replay.cpu_tasks import cpu_tasks
 from perfdoc.simulator.replay.passes import NO_LAYERS, HostPasses, LayerSpans, host_passes, layer_spans
 from perfdoc.simulator.replay.rank_tasks import RankTasks, rank_tasks
 from perfdoc.traces.job_facts import JobFacts
-from perfdoc.traces.table import Bool
+from perfdoc.traces.table import F64, Bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +90,9 @@ class Rebuilt:
     alone_ns: I64
     """Of a norm kernel that ran beside communication: the median of the same kernel's runs without; -1
     unknown."""
+    narrow_ns: I64
+    """Of a GEMM or an attention kernel in FP32 or TF32: what it likely takes in 16 bits;
+    -1 for all others, and on a GPU that is not known."""
     ranks: tuple[RankFrame, ...]
 
     @property
@@ -126,7 +130,7 @@ def rebuild_rank(view: DeviceView) -> Rebuilt:
     reduces = np.zeros(count, np.int8)
     does = np.array([_reduces(k.collective if k is not None else None) for k in comm.kinds], np.int8)
     reduces[at[at >= 0]] = does[comm.kind[at >= 0]] if len(does) else 0
-    kernel_class, alone = _kernels(view, tasks)
+    kernel_class, alone, narrow = _kernels(view, tasks)
     device = view.device
     return Rebuilt(
         graph=tasks.graph,
@@ -139,6 +143,7 @@ def rebuild_rank(view: DeviceView) -> Rebuilt:
         bytes=size,
         reduces=reduces,
         alone_ns=alone,
+        narrow_ns=narrow,
         ranks=(
             RankFrame(
                 rank=device.rank,
@@ -165,8 +170,9 @@ def _reduces(collective: str | None) -> int:
     return NONE if not collective else int(collective in REDUCING)
 
 
-def _kernels(view: DeviceView, tasks: RankTasks) -> tuple[I8, I64]:
-    """Class of each task's kernel, and for norms beside communication the duration alone."""
+def _kernels(view: DeviceView, tasks: RankTasks) -> tuple[I8, I64, I64]:
+    """Class of each task's kernel, for norms beside communication the duration alone, and for FP32 the
+    duration in 16 bits."""
     count = len(tasks.start_ns)
     kernel_class, alone = np.full(count, NONE, np.int8), np.full(count, NONE, np.int64)
     row = _kernel_rows(view)
@@ -174,6 +180,11 @@ def _kernels(view: DeviceView, tasks: RankTasks) -> tuple[I8, I64]:
     row, task = row[known], tasks.activity_task[known]
     class_of = np.array([k.kernel_class for k in view.kinds.kinds], np.int8)
     kernel_class[task] = class_of[view.kinds.kind[row]]
+    narrow = np.full(count, NONE, np.int64)
+    speedup = _speedups(view)[view.trace.kernels.full_name[row]]
+    faster = speedup > 1
+    took = tasks.end_ns[task[faster]] - tasks.start_ns[task[faster]]
+    narrow[task[faster]] = np.round(took / speedup[faster]).astype(np.int64)
     norm = kernel_class[task] == KernelClass.NORM
     row, task = row[norm], task[norm]
     start, end = tasks.start_ns[task], tasks.end_ns[task]
@@ -187,7 +198,20 @@ def _kernels(view: DeviceView, tasks: RankTasks) -> tuple[I8, I64]:
             free = (end - start)[mine & ~beside]
             if len(free):
                 alone[task[mine & beside]] = int(np.median(free))
-    return kernel_class, alone
+    return kernel_class, alone, narrow
+
+
+def _speedups(view: DeviceView) -> F64:
+    """By string, as the full name of a kernel: how many times as fast it would be in 16 bits; 1 unknown."""
+    strings, rows = view.trace.strings, view.activity.kernel_rows
+    names = view.trace.kernels.full_name[rows]
+    class_of = np.zeros(len(strings) + 1, np.int8)
+    class_of[names] = view.kinds.class_code[rows]
+    found = np.ones(len(strings) + 1)
+    for name in np.unique(names[names >= 0]).tolist():
+        kind = KernelClass(int(class_of[name]))
+        found[name] = likely_16_bits_speedup(strings[name], kind, view.device.gpu_name) or 1.0
+    return found
 
 
 def _kernel_rows(view: DeviceView) -> I64:
@@ -228,5 +252,5 @@ def with_edges(rebuilt: Rebuilt, builder: GraphBuilder) -> Rebuilt | None:
 OF_GRAPH = ("duration_ns", "release_ns", "kind", "rank", "resource", "row")
 OF_TASK = (
     *("start_ns", "end_ns", "launch_ns", "call", "dimension", "kernel_class", "bytes"),
-    *("reduces", "alone_ns"),
+    *("reduces", "alone_ns", "narrow_ns"),
 )

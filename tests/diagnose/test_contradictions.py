@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from perfdoc.analyzers.communication.known_groups import CallGroup
+from perfdoc.analyzers.kernel_class.number_format import format_of
 from perfdoc.analyzers.kernel_class.rules import KernelClass
 from perfdoc.analyzers.kernels.totals import NamedTime
 from perfdoc.analyzers.measure import CaptureMeasurement
@@ -22,7 +23,6 @@ from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import Value
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.needs import first_missing, known, setting
-from perfdoc.rules.facts.gemm_format import format_of
 from perfdoc.traces.job_facts import JobFacts
 from tests.rules.communicating import A100, B200, H100, communicating
 
@@ -161,6 +161,9 @@ def test_formats_by_name() -> None:
         "ampere_sgemm_128x64_nn": "fp32",
         "nvjet_sm100_qqtst_256x128": "fp8",
         "cutlass_80_tensorop_s1688tf32gemm": "fp32",
+        "cutlass_80_tensorop_s1688gemm_128x256_16x3_nn_align4": "fp32",  # TF32
+        "turing_fp16_s1688gemm_fp16_128x128_ldg8_f2f_tn": "fp16",
+        "cutlass_75_tensorop_s1688gemm_128x128": None,  # Turing has no TF32
         "triton_mm_f16": "fp16",
         "gemm_bf16gradbf16": "bf16",
     }

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from perfdoc.profiling import gpus
-from perfdoc.profiling.gpus import gpu_model, peak_flops
+from perfdoc.profiling.gpus import gpu_family, gpu_model, peak_flops
 
 
 @pytest.mark.parametrize(
@@ -78,6 +78,24 @@ def test_tensor_cores_of_volta_and_turing_multiply_fp16_alone() -> None:
         ("Tesla T4", 65e12),
     ):
         assert (peak_flops(name, "fp16"), peak_flops(name, "bf16")) == (fp16, None)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("V100-SXM2-32GB", "V100S-PCIE-32GB", "T4", "A100-SXM4-80GB", "A30", "A40", "A10", "RTX A6000"),
+        *("GeForce RTX 3090", "GeForce RTX 3070", "L4", "L40", "L40S", "RTX 6000 Ada Generation"),
+        *("GeForce RTX 4090", "H100 80GB HBM3", "H100 NVL", "H100 PCIe", "H200", "GH200 480GB", "H20"),
+        *("B200", "B300", "GB200", "RTX PRO 6000 Blackwell Server Edition", "GeForce RTX 5090"),
+    ],
+)
+def test_tensor_cores_over_fp32_agree_with_the_peaks(name: str) -> None:
+    """What a family says of all its chips and slices, against the chip's own rates."""
+    family, fp16, fp32 = gpu_family(name), peak_flops(name, "fp16"), peak_flops(name, "fp32")
+    assert family is not None
+    assert fp16
+    assert fp32
+    assert family.over_fp32 == pytest.approx(fp16 / fp32, rel=0.1)
 
 
 @pytest.mark.parametrize(

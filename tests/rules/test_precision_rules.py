@@ -147,6 +147,19 @@ def test_gemms_in_fp32(measured: Measured) -> None:
     assert result("PD407", given(measured(GEMM, 800))).state == "not_applicable"
     assert result("PD407", given(measured(NAMELESS, 800))).state == "skipped"
     assert "PD201" not in found.remedy
+    replayed = result("PD407", predicting(measured(SGEMM, 800), bf16_gemm=(0.5, 0.6, 0.7)))
+    assert replayed.gain is not None
+    assert (replayed.gain.method, replayed.gain.mid_ms) == ("replay", 0.6)
+    # Where the capture slows the host, the replay of faster GEMMs says too little.
+    known = predicting(measured(SGEMM, 800), bf16_gemm=(0.0, 0.0, 0.1))
+    slowed = replace(known, captures=[replace(known.captures[0], slowed_by=("NVTX of every operator",))])
+    late_host = result("PD407", slowed).gain
+    assert late_host is not None
+    assert (late_host.method, late_host.high_ms, late_host.key) == (
+        "ceiling",
+        pytest.approx(0.8 * 13.8 / 14.8, rel=1e-4),
+        "bf16_gemm",
+    )
     late = result("PD407", given(measured(SGEMM, 100, 100)))
     assert "PD201" in late.remedy
 

@@ -10,7 +10,13 @@ import pytest
 
 from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.simulator.engine import TaskKind, schedule
-from perfdoc.simulator.replay.edits import norms_alone, overlapped, without_launches, without_recompute
+from perfdoc.simulator.replay.edits import (
+    in_16_bits,
+    norms_alone,
+    overlapped,
+    without_launches,
+    without_recompute,
+)
 from perfdoc.simulator.replay.passes import NO_PASSES
 from perfdoc.simulator.replay.predict import predict
 from perfdoc.simulator.replay.rebuilt import Rebuilt, rebuild_rank
@@ -93,6 +99,29 @@ def test_norms_that_take_longer_alone_are_left(tmp_path: Path) -> None:
     assert length(norms_alone().apply(replace(rebuilt, alone_ns=alone))) == 140 * US
     with pytest.raises(ValueError, match="no norm kernel ran both"):
         norms_alone().apply(rebuilt)
+
+
+def test_fp32_on_16_bit_tensor_cores(tmp_path: Path) -> None:
+    """Kernels of 160 us side by side on an A100, whose 16-bit tensor cores are 16 times as fast as FP32 and
+    twice as fast as TF32; of FP32 they reach 0.65 of the share of the peak. FP32 GEMM and attention: 160 /
+    (16 x 0.65) = 15.385 us each; TF32: 80; a GEMM in 16 bits and a norm stay."""
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device(gpu_name="NVIDIA A100-SXM4-80GB")
+    names = (
+        *("ampere_sgemm_128x64_tn", "fmha_cutlassF_f32_aligned_64x64_rf_sm80"),
+        *("cutlass_80_tensorop_s1688gemm_128x256_16x3_nn_align4", GEMM, "layer_norm_kernel"),
+    )
+    for i, name in enumerate(names):
+        at = 10 + 160 * i
+        device.kernel(name, at * US, (at + 160) * US, stream=7, launch=(thread, i * US, (i + 1) * US))
+    rebuilt = rebuild_rank(view_of(builder, tmp_path))
+    assert length(rebuilt) == 5 * 160 * US
+    wanted = 2 * 15_385 + (80 + 2 * 160) * US
+    assert length(in_16_bits().apply(rebuilt)) == pytest.approx(wanted, abs=3)
+    whole = replace(rebuilt, narrow_ns=np.full_like(rebuilt.narrow_ns, -1))
+    with pytest.raises(ValueError, match="FP32"):
+        in_16_bits().apply(whole)
 
 
 def test_the_host_does_not_launch_again_what_is_kept(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from perfdoc.simulator.replay.edits.micro_batches import micro_batches, tensor_i
 from perfdoc.simulator.replay.edits.overlap import overlapped, without_queueing
 from perfdoc.simulator.replay.edits.pipeline import even_stages, virtual_stages
 from perfdoc.simulator.replay.edits.scale import (
+    in_16_bits,
     norms_alone,
     other_bytes,
     scaled_communication,
@@ -29,6 +30,7 @@ __all__ = [
     "balanced_layers",
     "even_layers",
     "even_stages",
+    "in_16_bits",
     "micro_batches",
     "norms_alone",
     "other_bytes",

@@ -1,4 +1,4 @@
-"""Chosen work shorter or longer: kernels, messages, other bytes, norms alone, without recomputation."""
+"""Chosen work shorter or longer: kernels, messages, other bytes, norms alone, 16 bits, no recomputation."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 
 from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.analyzers.kernel_class.classify import KernelClass
+from perfdoc.analyzers.kernel_class.number_format import PEAK_SHARE_RATIO
 from perfdoc.simulator.engine import EdgeKind, TaskKind
 from perfdoc.simulator.engine.graph import I64
 from perfdoc.simulator.replay.edits.edit import Edit, with_durations, with_lags
@@ -146,6 +147,28 @@ def norms_alone() -> Edit:
         uncertainty_frac=_NORMS_UNCERTAINTY_FRAC,
         leaves=("compute",),
         assumptions=("with an SM margin a norm takes its uncontended time", "communication gets no slower"),
+    )
+
+
+_NARROW_UNCERTAINTY_FRAC = 0.25
+"""Small GEMMs are bound by memory, of which 16 bits move half; casts come, norms and copies shrink."""
+
+
+def in_16_bits() -> Edit:
+    """GEMMs and attention kernels whose names tell FP32 or TF32 run on 16-bit tensor cores."""
+
+    def apply(rebuilt: Rebuilt) -> Rebuilt:
+        mine = rebuilt.narrow_ns >= 0
+        if not mine.any():
+            raise ValueError("no GEMM and no attention kernel tells FP32 or TF32 by its name on a known GPU")
+        return with_durations(rebuilt, np.where(mine, rebuilt.narrow_ns, rebuilt.graph.duration_ns))
+
+    return Edit(
+        name="16 bits",
+        apply=apply,
+        uncertainty_frac=_NARROW_UNCERTAINTY_FRAC,
+        leaves=("compute",),
+        assumptions=(f"16-bit GEMMs reach {PEAK_SHARE_RATIO:g} times the share of the peak of FP32 ones",),
     )
 
 

@@ -15,6 +15,7 @@ _PYTORCH = MappingProxyType(
         "without_gc": "gc.disable, gc.collect every so many steps",
         "without_data": "num_workers of the DataLoader",
         "without_launches": "torch.cuda.CUDAGraph, torch.compile mode reduce-overhead",
+        "bf16_gemm": "torch.autocast, model.to(torch.bfloat16)",
         "fp8_gemm": "torchao, Transformer Engine",
         "overlapped_dp": "DDP's or FSDP's own",
         "overlapped_tp": "",
@@ -29,7 +30,7 @@ _PYTORCH = MappingProxyType(
     }
 )
 """What makes a change, by its key; empty where PyTorch has nothing of the kind."""
-_VLLM = MappingProxyType({**_PYTORCH, "without_launches": "vLLM without enforce_eager"})
+_VLLM = MappingProxyType({**_PYTORCH, "bf16_gemm": "dtype", "without_launches": "vLLM without enforce_eager"})
 _WORDS: Mapping[Framework, Mapping[str, str]] = MappingProxyType(
     {"pytorch": _PYTORCH, "vllm": _VLLM, "": dict.fromkeys(_PYTORCH, "")}
 )

@@ -1,0 +1,82 @@
+"""The number format of GEMMs and attention, as kernel names tell it, and what FP32 costs on a GPU."""
+
+from __future__ import annotations
+
+import re
+
+from perfdoc.analyzers.kernel_class.names import MAX_TEXT
+from perfdoc.analyzers.kernel_class.rules import KernelClass
+from perfdoc.profiling.gpus import gpu_family
+
+_FORMATS = (
+    ("fp8", re.compile(r"(?i)e4m3|e5m2|(?<![a-z])fp8(?![a-z])|float8|^nvjet_(sm\d+_)?qq")),
+    ("bf16", re.compile(r"(?i)bf16|bfloat16|^nvjet_(sm\d+_)?tst")),
+    ("fp16", re.compile(r"(?i)(?<![bt])f16(?!\d)|fp16|hgemm|__half|half_t|^nvjet_(sm\d+_)?hsh")),
+    (
+        "fp32",
+        re.compile(
+            r"(?i)sgemm|tf32|tfloat32|(?<![a-z])f32f32_f32|^nvjet_(sm\d+_)?sss"
+            r"|(?:cutlass_[89]\d_|ampere_|sm[89]\d_)\w{0,64}?(?<![a-z0-9])s168[48]gemm"
+        ),
+    ),
+)
+"""Number format → what a GEMM's name says of it; the first that is there holds: inputs before sums."""
+
+
+def format_of(name: str) -> str | None:
+    """The number format of a GEMM's inputs, by its name.
+
+    >>> format_of("ampere_bf16_s16816gemm_bf16_128x64_ldg8_f2f_stages_64x4_tn")
+    'bf16'
+    """
+    return next((shown for shown, pattern in _FORMATS if pattern.search(name[:MAX_TEXT])), None)
+
+
+_FP32_ATTENTION = re.compile(r"(?i)(?:fmha|attention|sdpa)\w{0,64}_f32(?![a-z0-9])")
+"""PyTorch's memory-efficient attention in FP32: fmha_cutlassF_f32_aligned_64x64_rf_sm80."""
+_TF32 = re.compile(r"(?i)tf32|tfloat32|tfloat_?t|(?<![a-z0-9])s168[48](?!\d)")
+_TF32_SPEEDUP = 2.0
+PEAK_SHARE_RATIO = 0.65
+"""Share of their peak that 16-bit GEMMs reach, over what FP32 ones reach of theirs on CUDA cores: large GEMMs
+run at 55 to 70 % of the one and at 85 to 95 % of the other."""
+
+
+def is_fp32(name: str, kernel_class: KernelClass) -> bool:
+    """Whether a GEMM's or an attention kernel's name tells FP32 (or TF32)."""
+    if kernel_class is KernelClass.ATTENTION:
+        return _FP32_ATTENTION.search(name[:MAX_TEXT]) is not None
+    return kernel_class is KernelClass.GEMM and format_of(name) == "fp32"
+
+
+def uses_tf32(name: str) -> bool:
+    """Whether a kernel on FP32 inputs multiplies in TF32, by its name.
+
+    >>> uses_tf32("sm90_xmma_gemm_f32f32_tf32f32_f32_tn_n"), uses_tf32("ampere_sgemm_128x64_tn")
+    (True, False)
+    >>> uses_tf32("cutlass_80_tensorop_s1688gemm_128x128_16x5_tn_align4")
+    True
+    """
+    return _TF32.search(name[:MAX_TEXT]) is not None
+
+
+def in_16_bits_speedup(name: str, kernel_class: KernelClass, gpu_name: str | None) -> float | None:
+    """How many times as fast the GPU's 16-bit tensor cores are as what the kernel runs on; 1 for a kernel
+    whose name does not tell FP32 or TF32, None where the GPU is not known.
+
+    >>> in_16_bits_speedup("ampere_sgemm_128x64_tn", KernelClass.GEMM, "NVIDIA GeForce RTX 3070 Ti")
+    2.0
+    """
+    if not is_fp32(name, kernel_class):
+        return 1.0
+    family = gpu_family(gpu_name)
+    if family is None:
+        return None
+    return _TF32_SPEEDUP if uses_tf32(name) else family.over_fp32
+
+
+def likely_16_bits_speedup(name: str, kernel_class: KernelClass, gpu_name: str | None) -> float | None:
+    """The same, at the shares of their peaks that both usually reach; never below 1."""
+    at_peak = in_16_bits_speedup(name, kernel_class, gpu_name)
+    if at_peak is None or at_peak == 1 or uses_tf32(name):
+        return at_peak
+    return max(at_peak * PEAK_SHARE_RATIO, 1.0)
