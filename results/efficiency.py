@@ -12,6 +12,7 @@ CAUSES = (
     "memory_bound",
     "contention",
     "shape",
+    "clock",
     "below_roofline",
 )
 """Why compute takes longer than its FLOPs at the peak, in the order in which a kernel's time is given out:
@@ -21,6 +22,7 @@ precision: the FLOPs at the peak of the kernel's dtype, beyond those at the peak
 memory_bound: what HBM needs for the bytes, beyond what the FLOPs need.
 contention: kernels that are slower beside communication than alone.
 shape: SMs without work, in launches of fewer thread blocks than SMs and in the last wave.
+clock: an SM clock below the highest of the capture.
 below_roofline: the rest.
 """
 

@@ -10,6 +10,7 @@ from perfdoc.analyzers.base.ceilings import ceilings_of
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.contention.excess import Excess
 from perfdoc.analyzers.device.view import DeviceView
+from perfdoc.analyzers.efficiency.clock import clock_frac
 from perfdoc.analyzers.efficiency.operators import operators_of
 from perfdoc.analyzers.efficiency.owners import owned_ns
 from perfdoc.analyzers.efficiency.partition import PARTS, UNKNOWN, Losses, partition
@@ -67,6 +68,8 @@ def device_efficiency(
                 f"{fast:,} kernels are faster than their FLOPs at the peak, so their work or the peak is "
                 "wrong: they count as unknown"
             )
+        if known_ns and computing.clock_frac is None:
+            notes.append("the SM clock was not sampled: what it takes is part of what is below the roofline")
         notes += [f"the work of kernels is not known: {work.reason}"] if work.reason else []
     seen_ns = sum(r.work.time_ns for r in rows)
     if graphs_ns := compute_ns - seen_ns:
@@ -107,6 +110,7 @@ class _Computing:
         self.stream = table.stream[self.rows]
         self.blocks = table.grid_blocks[self.rows]
         self.sm_count = view.device.sm_count
+        self.clock_frac = clock_frac(view, start, end)
         self.excess_ns = np.zeros(len(mine), np.int64)
         if len(excess.row):
             by_row = np.zeros(len(table), np.int64)
@@ -131,6 +135,7 @@ class _Computing:
                     recomputed=again[chunk],
                     contention_ns=self.excess_ns[chunk],
                     busy_sm_frac=self._busy_sms(chunk, ceilings),
+                    clock_frac=np.ones(len(chunk)) if self.clock_frac is None else self.clock_frac[chunk],
                 ),
             )
             for column in range(len(PARTS)):

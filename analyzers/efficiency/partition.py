@@ -26,6 +26,8 @@ class Losses:
     """What it took beyond a run without communication beside it."""
     busy_sm_frac: F64
     """Share of SM time that its blocks can fill."""
+    clock_frac: F64
+    """The SM clock during it, over the highest; 1 unknown."""
 
 
 def partition(owned_ns: I64, duration_ns: I64, roofline: Roofline, losses: Losses) -> I64:
@@ -54,6 +56,8 @@ def partition(owned_ns: I64, duration_ns: I64, roofline: Roofline, losses: Losse
     take("memory_bound", bytes_ns - flops_ns)
     take("contention", losses.contention_ns.astype(np.float64))
     take("shape", np.where(known, flops_ns * (1 / losses.busy_sm_frac - 1), 0.0))
+    # At the highest clock a kernel that computes takes that share of its time; one that HBM bounds as long.
+    take("clock", np.where(known & (flops_ns > bytes_ns), duration_ns * (1 - losses.clock_frac), 0.0))
     # Contention is known of kernels whose work is not.
     last = np.where(known, PARTS.index("below_roofline"), UNKNOWN)
     again = losses.recomputed

@@ -40,11 +40,29 @@ _MEANINGS = MappingProxyType(
 )
 
 
+def samples_of(view: DeviceView, name: re.Pattern[str]) -> tuple[I64, I64, I64] | None:
+    """Start, end and value of the window's samples of the metric of that name; None where there are none."""
+    trace, gpu = view.trace, _gpu(view)
+    samples = trace.metric_samples
+    mine = np.flatnonzero(samples.gpu == gpu) if gpu >= 0 else np.empty(0, np.int64)
+    for metric in np.unique(samples.metric[mine]).tolist():
+        if name.match(trace.strings[metric]):
+            rows = mine[samples.metric[mine] == metric]
+            found = _in_window(view, samples.time_ns[rows], samples.value[rows])
+            return found if len(found[0]) else None
+    return None
+
+
+def _gpu(view: DeviceView) -> int:
+    """As samples number it; -1 where the device was not sampled."""
+    gpus, device = view.trace.metric_gpus, view.activity.device
+    return gpus[device] if device < len(gpus) and not view.activity.on_host else -1
+
+
 def gpu_metrics(view: DeviceView) -> GpuMetrics:
     """Means over the samples that lie in the window."""
-    trace, device = view.trace, view.activity.device
-    gpu = trace.metric_gpus[device] if device < len(trace.metric_gpus) else -1
-    if gpu < 0 or view.activity.on_host:
+    trace, gpu = view.trace, _gpu(view)
+    if gpu < 0:
         return GpuMetrics.missing(trace.metrics_reason or "not sampled", REMEDY)
     if list(trace.metric_gpus).count(gpu) > 1:
         return GpuMetrics.missing("several processes share the GPU, whose counters do not tell them apart")

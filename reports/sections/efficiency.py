@@ -15,6 +15,7 @@ CAUSE_WORDS = {
     "memory_bound": "memory-bound",
     "contention": "SM contention",
     "shape": "SMs without blocks",
+    "clock": "lower SM clock",
     "below_roofline": "below roofline",
 }
 _MEANINGS = {
@@ -23,6 +24,7 @@ _MEANINGS = {
     "memory_bound": "bytes at HBM's bandwidth: fusion removes them",
     "contention": "kernels beside communication",
     "shape": "small grids and last waves",
+    "clock": "below the highest SM clock of the capture: power, heat",
     "below_roofline": "the rest of kernels whose work is known",
 }
 AT_PEAK, UNKNOWN = "FLOPs at peak", "work unknown"

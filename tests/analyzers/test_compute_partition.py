@@ -53,6 +53,7 @@ def parted(
     contention_ns: int = 0,
     busy: float = 1.0,
     recomputed: bool = False,
+    clock: float = 1.0,
 ) -> dict[str, int]:
     duration = np.array([duration_ns], np.int64)
     found = partition(
@@ -63,6 +64,7 @@ def parted(
             recomputed=np.array([recomputed]),
             contention_ns=np.array([contention_ns], np.int64),
             busy_sm_frac=np.array([busy]),
+            clock_frac=np.array([clock]),
         ),
     )
     assert found.shape == (1, len(PARTS))
@@ -119,6 +121,17 @@ def test_contention_and_shape_take_from_what_is_left() -> None:
     assert parted(kernel, 5_000, contention_ns=9_000, busy=0.5) == {"at_peak": 4_000, "contention": 1_000}
 
 
+def test_a_lower_clock_takes_its_share_of_what_computes() -> None:
+    """10 us at four fifths of the highest clock: 8 us there, of which 6 are FLOPs. HBM keeps its pace."""
+    assert parted((600e6, 2e6, "bf16"), 10_000, clock=0.8) == {
+        "at_peak": 6_000,
+        "clock": 2_000,
+        "below_roofline": 2_000,
+    }
+    thin = parted((100e6, 2e6, "bf16"), 10_000, clock=0.8)
+    assert thin == {"at_peak": 1_000, "memory_bound": 1_000, "below_roofline": 8_000}
+
+
 def test_recomputed_work_is_lost_whatever_its_rate() -> None:
     assert parted((600e6, 2e6, "bf16"), 10_000, recomputed=True) == {"recomputation": 10_000}
 
@@ -153,6 +166,7 @@ def test_caches_may_serve_bytes_faster_than_memory() -> None:
     owned=st.floats(0, 1),
     contention=st.integers(0, 10**9),
     busy=st.floats(0.01, 1),
+    clock=st.floats(0, 1),
     dtype=st.sampled_from(("fp32", "tf32", "bf16", "fp8", "unknown")),
     matrix=st.booleans(),
 )
@@ -163,12 +177,19 @@ def test_parts_sum_to_the_owned_time(
     owned: float,
     contention: int,
     busy: float,
+    clock: float,
     dtype: str,
     matrix: bool,
 ) -> None:
     mine = int(duration * owned)
     found = parted(
-        (flops, moved, dtype), duration, matrix=matrix, owned_ns=mine, contention_ns=contention, busy=busy
+        (flops, moved, dtype),
+        duration,
+        matrix=matrix,
+        owned_ns=mine,
+        contention_ns=contention,
+        busy=busy,
+        clock=clock,
     )
     assert sum(found.values()) == mine
     assert min(found.values(), default=0) >= 0
