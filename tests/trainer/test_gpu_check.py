@@ -105,7 +105,7 @@ def test_the_script_runs_without_a_gpu(tmp_path: Path) -> None:
         ("8b-automatic-gc", "ok"),
     ], done.stderr
     assert all(row["step_ms"] > 0 and row["analysed_ms"] > 0 and row["agrees"] for row in rows)
-    assert all(row["mfu"] is None for row in rows)  # the peak of a CPU is not known
+    assert all(0 < row["mfu"] < 1 for row in rows)  # of the peak that the run measured
     assert done.returncode == 0
     assert done.stdout == (tmp_path / "out" / "table.md").read_text()
     assert len(list((tmp_path / "out").glob("*/traces/rank0.json.gz"))) == 4
