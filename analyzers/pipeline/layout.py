@@ -9,11 +9,12 @@ implementation can avoid.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from perfdoc.analyzers.pipeline.passes import leading_forwards, numbered_micro_batches
 from perfdoc.analyzers.pipeline.rank import PipelineRank
 from perfdoc.traces.job_facts import JobFacts
 
@@ -148,7 +149,7 @@ class Members:
 
 
 def find_layout(ranks: Sequence[PipelineRank], facts: JobFacts) -> Layout:
-    """What was given; else the size of the pipelines' groups, and counts of passes in ranges."""
+    """What was given; else the size of the pipelines' groups, counts of passes in ranges, and their order."""
     sources = {n: facts.sources.get(n, "given") for n in ("pp", "vpp", "micro_batches") if getattr(facts, n)}
     pp, vpp, micro_batches = facts.pp or None, facts.vpp or None, facts.micro_batches or None
     sizes = {(len(r.group), r.group_source) for r in ranks if r.group}
@@ -159,6 +160,12 @@ def find_layout(ranks: Sequence[PipelineRank], facts: JobFacts) -> Layout:
         micro_batches, sources["micro_batches"] = numbers, "ranges"
     if micro_batches is None and vpp is not None and forwards is not None and forwards % vpp == 0:
         micro_batches, sources["micro_batches"] = forwards // vpp, "ranges"
+    if vpp is None and micro_batches is None and pp is not None and forwards is not None:
+        warm_ups = [(_stage(r, pp, facts), leading_forwards(r.passes)) for r in ranks]
+        vpp = chunks_by_warm_up(pp, forwards, warm_ups)
+        if vpp is not None:
+            micro_batches = forwards // vpp
+            sources |= dict.fromkeys(("vpp", "micro_batches"), "order of the passes")
     if vpp is None and micro_batches is not None and forwards is not None and forwards % micro_batches == 0:
         vpp, sources["vpp"] = forwards // micro_batches, "ranges"
     notes = []
@@ -169,16 +176,52 @@ def find_layout(ranks: Sequence[PipelineRank], facts: JobFacts) -> Layout:
     return Layout(pp=pp, vpp=vpp, micro_batches=micro_batches, sources=sources, notes=tuple(notes))
 
 
+def chunks_by_warm_up(
+    pp: int, forwards: int, warm_ups: Iterable[tuple[int | None, int | None]]
+) -> int | None:
+    """Model chunks of a stage, as the order of passes shows them; None where several numbers fit, or none.
+
+    forwards: of a step on every stage. warm_ups: of ranks the stage and the forward passes before the first
+    backward pass, None unknown. On the first of 4 stages those are 4 without chunks, 11 with two.
+    """
+    seen = {(stage, count) for stage, count in warm_ups if stage is not None and count is not None}
+    fits = [
+        vpp
+        for vpp in range(1, forwards + 1)
+        if forwards % vpp == 0 and (vpp == 1 or forwards // vpp % pp == 0)
+        if all(
+            count
+            == min(
+                forwards,
+                1 + warm_up_forwards(pp=pp, vpp=vpp, stage=stage, micro_batches=forwards // vpp),
+            )
+            for stage, count in seen
+        )
+    ]
+    if not seen or len(fits) != 1:
+        return None
+    # All forwards first is also a schedule without chunks.
+    return None if fits[0] > 1 and all(count == forwards for _, count in seen) else fits[0]
+
+
+def _stage(rank: PipelineRank, pp: int, facts: JobFacts) -> int | None:
+    """By its group, else by its number: megatron-core numbers stages outermost."""
+    if rank.rank in rank.group and len(rank.group) == pp:
+        return rank.group.index(rank.rank)
+    world = facts.world_size or rank.world_size
+    if rank.rank is None or not world or world % pp or rank.rank >= world:
+        return None
+    return rank.rank // (world // pp)
+
+
 def counted_passes(ranks: Sequence[PipelineRank]) -> tuple[int | None, int | None]:
     """Forward passes of a step, and micro-batches by their numbers; None where ranks or steps disagree."""
     forwards, numbers = set(), set()
     for rank in ranks:
         passes = rank.passes
         for step in np.unique(passes.step).tolist():
-            mine = (passes.step == step) & passes.is_forward
-            forwards.add(int(np.count_nonzero(mine)))
-            named = passes.micro_batch[mine]
-            numbers.add(len(np.unique(named)) if len(named) and (named >= 0).all() else 0)
+            forwards.add(int(np.count_nonzero((passes.step == step) & passes.is_forward)))
+            numbers.add(numbered_micro_batches(passes) or 0)
     return (
         forwards.pop() if len(forwards) == 1 and forwards != {0} else None,
         numbers.pop() if len(numbers) == 1 and numbers != {0} else None,
@@ -221,14 +264,11 @@ def stage_by_warm_up(rank: PipelineRank, layout: Layout) -> int | None:
     pp, vpp, micro_batches = layout.pp, layout.vpp, layout.micro_batches
     if not len(passes) or pp is None or vpp is None or micro_batches is None:
         return None
-    warm = set()
-    for step in np.unique(passes.step).tolist():
-        order = passes.is_forward[passes.step == step]
-        warm.add(int(np.argmin(order)) if not order.all() else -1)
-    if len(warm) != 1:
+    leading = leading_forwards(passes)
+    if leading is None:
         return None
     # The forward that the first backward follows belongs to the steady phase.
-    before = warm.pop() - 1
+    before = leading - 1
     behind = before if vpp == 1 else (before - (vpp - 1) * pp) // 2
     stage = pp - 1 - behind
     # Where all of a stage's forwards come first, the stages before it look the same.

@@ -44,6 +44,26 @@ class Passes:
         return len(self.step)
 
 
+def numbered_micro_batches(passes: Passes) -> int | None:
+    """Micro-batches of a step by the numbers in ranges; None where they have none, or steps disagree."""
+    found = {
+        len(np.unique(mine)) if len(mine) and (mine >= 0).all() else 0
+        for s in np.unique(passes.step).tolist()
+        for mine in (passes.micro_batch[passes.is_forward & (passes.step == s)],)
+    }
+    return found.pop() if len(found) == 1 and found != {0} else None
+
+
+def leading_forwards(passes: Passes) -> int | None:
+    """Forward passes of a step before its first backward pass; None where there are no steps, one has no
+    backward pass, or they disagree."""
+    found = set()
+    for s in np.unique(passes.step).tolist():
+        order = passes.is_forward[passes.step == s]
+        found.add(-1 if order.all() else int(np.argmin(order)))
+    return found.pop() if len(found) == 1 and found != {-1} else None
+
+
 def find_passes(view: DeviceView) -> Passes:
     """Passes inside the window's steps; empty where nothing names them."""
     rows, is_forward = pass_ranges(view)

@@ -18,7 +18,13 @@ from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.analyzers.kernel_class.collectives import REDUCING
 from perfdoc.analyzers.ledger.window import exposed_pieces
-from perfdoc.analyzers.pipeline.passes import Passes, find_passes, pass_ranges
+from perfdoc.analyzers.pipeline.passes import (
+    Passes,
+    find_passes,
+    leading_forwards,
+    numbered_micro_batches,
+    pass_ranges,
+)
 from perfdoc.analyzers.pipeline.rank import pipeline_group
 from perfdoc.simulator.job.messages import Messages, messages_of
 from perfdoc.simulator.replay.passes import layer_spans
@@ -93,6 +99,10 @@ class RankWork:
     step_ns: float
     passes: int
     """Forward passes of a step."""
+    leading: int | None
+    """Those before the first backward pass; None unknown."""
+    micro_batches: int | None
+    """Of a step, by the numbers in ranges; None without."""
     forward: PassWork
     """Without the first of a step, where there are others: it may wait for weights."""
     backward: PassWork
@@ -137,6 +147,8 @@ def rank_work(view: DeviceView) -> RankWork | None:
         steps=len(numbers),
         step_ns=float(np.mean(finish - begin)),
         passes=int(passes.is_forward.sum()) // len(numbers),
+        leading=leading_forwards(passes),
+        micro_batches=numbered_micro_batches(passes),
         forward=forward,
         backward=backward,
         first_extra_ns=first_extra,

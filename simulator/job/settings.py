@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from perfdoc.analyzers.pipeline.layout import chunks_by_warm_up
 from perfdoc.simulator.job.rank import RankWork, Traffic, stage_of
 from perfdoc.traces.job_facts import JobFacts
 
@@ -76,15 +77,7 @@ def captured_settings(
         raise ValueError("the number of pipeline stages is unknown: give --set pp=N")
     if not 1 <= pp <= _STAGES_MAX:
         raise ValueError(f"{pp:,} pipeline stages: at least 1, and no more stages than {_STAGES_MAX:,}")
-    vpp, count = facts.vpp or (1 if pp == 1 else None), facts.micro_batches
-    if vpp is None and count is None:
-        raise ValueError("virtual stages and micro-batches are unknown: give --set vpp=N (1 without)")
-    vpp = vpp or forwards // (count or 1)
-    count = count or forwards // vpp
-    if count * vpp != forwards:
-        raise ValueError(
-            f"the captures show {forwards} forward passes in a step, not {count} micro-batches x {vpp} chunks"
-        )
+    vpp, count = _chunks(ranks, facts, pp, forwards)
     return JobSettings(
         tp=facts.tp or 1,
         cp=facts.cp or 1,
@@ -105,6 +98,26 @@ def captured_settings(
         if facts.sequence_parallel is None
         else facts.sequence_parallel,
     )
+
+
+def _chunks(ranks: Sequence[RankWork], facts: JobFacts, pp: int, forwards: int) -> tuple[int, int]:
+    """Chunks of a stage and micro-batches of a step: as given, as ranges number them, or as the order of
+    passes shows them."""
+    vpp, count = facts.vpp or (1 if pp == 1 else None), facts.micro_batches
+    if vpp is None and count is None:
+        numbered = {r.micro_batches for r in ranks}
+        count = numbered.pop() if len(numbered) == 1 else None
+    if vpp is None and count is None:
+        vpp = chunks_by_warm_up(pp, forwards, ((stage_of(r, pp), r.leading) for r in ranks))
+    if vpp is None and count is None:
+        raise ValueError("virtual stages and micro-batches are unknown: give --set vpp=N (1 without)")
+    vpp = vpp or forwards // (count or 1)
+    count = count or forwards // vpp
+    if count * vpp != forwards:
+        raise ValueError(
+            f"the captures show {forwards} forward passes in a step, not {count} micro-batches x {vpp} chunks"
+        )
+    return vpp, count
 
 
 def spread_layers(layers: int, pp: int) -> tuple[int, ...]:

@@ -41,6 +41,7 @@ def rank_by_hand(
     facts: JobFacts | None = None,
     idle: float = 0.0,
     host: float | None = None,
+    leading: int | None = None,
     **more: float,
 ) -> RankWork:
     """A rank; its window is its passes one after the other, unless given."""
@@ -58,6 +59,8 @@ def rank_by_hand(
         steps=1,
         step_ns=window + after,
         passes=passes,
+        leading=leading,
+        micro_batches=None,
         forward=one_way,
         backward=other_way,
         first_extra_ns=0.0,

@@ -48,6 +48,38 @@ def test_what_follows_from_eight_forwards(facts: JobFacts, vpp: int, micro_batch
     assert (found.vpp, found.micro_batches) == (vpp, micro_batches)
 
 
+@pytest.mark.parametrize(
+    ("leading", "stage", "vpp", "micro_batches"),
+    [
+        # Of 4 stages the first is 3 forwards ahead and runs one more; with two chunks 2 x 3 + 4 and one more.
+        (4, 0, 1, 16),
+        (11, 0, 2, 8),
+        (1, 3, 1, 16),
+        (5, 3, 2, 8),
+        # Of 4 chunks all forwards come first, and so they do where a schedule without chunks runs them so.
+        (16, 0, None, None),
+        (7, 0, None, None),
+        (None, 0, None, None),
+    ],
+)
+def test_what_the_order_of_sixteen_forwards_shows(
+    leading: int | None, stage: int, vpp: int | None, micro_batches: int | None
+) -> None:
+    ranks = rank_by_hand(rank=2 * stage, world=8, passes=16, traffic=MESSAGES, leading=leading)
+    if vpp is None:
+        with pytest.raises(ValueError, match="--set vpp=N"):
+            settings(JobFacts(pp=4), ranks)
+    else:
+        found = settings(JobFacts(pp=4), ranks)
+        assert (found.vpp, found.micro_batches) == (vpp, micro_batches)
+
+
+def test_numbers_of_micro_batches_come_before_their_order() -> None:
+    numbered = replace(rank_by_hand(rank=0, world=8, passes=16, traffic=MESSAGES, leading=4), micro_batches=8)
+    found = settings(JobFacts(pp=4), numbered)
+    assert (found.vpp, found.micro_batches) == (2, 8)
+
+
 def test_stages_from_the_group_and_from_there_being_no_message() -> None:
     grouped = rank_by_hand(passes=8, traffic=MESSAGES, group=(0, 4, 8))
     assert settings(JobFacts(vpp=1), grouped).pp == 3
