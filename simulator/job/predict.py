@@ -140,6 +140,8 @@ def _assumptions(model: JobModel, new: JobSettings) -> Iterator[str]:
     if composed:
         some = "stage" if len(composed) == 1 else "stages"
         yield f"{some} {', '.join(map(str, composed))} of {base.pp} not captured: composed from the others"
+        if model.shape is None and all(base.layers):
+            yield f"{base.layers[composed[0]]} layers on each of them, as on those that were captured"
     if new.vpp > 1 and new.vpp != base.vpp:
         yield "model chunks share a stage's layers evenly; embedding and output layer stay at the ends"
         if new.messages_overlap:

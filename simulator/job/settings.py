@@ -127,10 +127,12 @@ def spread_layers(layers: int, pp: int) -> tuple[int, ...]:
 
 
 def _layers(ranks: Sequence[RankWork], facts: JobFacts, pp: int) -> tuple[int, ...]:
-    """By stage: as ranges name them, else as even as the model's layers divide; zeros where neither is
-    known."""
-    even = spread_layers(facts.model.layers if facts.model is not None else 0, pp)
+    """By stage: as ranges name them, else as even as the model's layers divide; of an unknown model stages
+    that were not captured have as many as all that were. Zeros where nothing is known."""
     named = {stage: len(r.layers) for r in ranks if r.layers and (stage := stage_of(r, pp)) is not None}
+    even = spread_layers(facts.model.layers if facts.model is not None else 0, pp)
+    if facts.model is None and len(set(named.values())) == 1:
+        even = (next(iter(named.values())),) * pp
     found = tuple(named.get(i, n) for i, n in enumerate(even))
     return found if all(found) else (0,) * pp
 

@@ -122,7 +122,11 @@ def test_layers_even_and_as_ranges_name_them() -> None:
     assert settings(FACTS).layers == (3, 3, 2, 2)
     named = replace(rank_by_hand(rank=2, world=4, passes=8, traffic=MESSAGES), layers=(5, 6, 7))
     assert settings(FACTS, named).layers == (3, 3, 3, 2)
-    assert settings(replace(FACTS, model=None), named).layers == (0, 0, 0, 0)
+    unknown = replace(FACTS, model=None)
+    assert settings(unknown, named).layers == (3, 3, 3, 3)
+    other = replace(rank_by_hand(rank=0, world=4, passes=8, traffic=MESSAGES), layers=(0, 1))
+    assert settings(unknown, named, other).layers == (0, 0, 0, 0)
+    assert settings(unknown).layers == (0, 0, 0, 0)
 
 
 def test_overlap_over_dp_is_where_most_of_it_starts() -> None:
