@@ -18,6 +18,7 @@ from perfdoc.simulator.replay.edits import (
     balanced_layers,
     even_layers,
     even_stages,
+    fused_optimizer,
     norms_alone,
     other_bytes,
     overlapped,
@@ -45,6 +46,7 @@ CHANGE_TITLES: Mapping[str, str] = MappingProxyType(
         "without_data": "remove data-loader stalls (dataloader_num_workers)",
         "without_launches": "CUDA graphs (cuda_graph_impl)",
         "without_waits": "remove waits for the device: .item, blocking .to, synchronize",
+        "fused_optimizer": "fuse the optimizer step",
         "norms_alone": "keep communication from slowing norms",
         "fp8_gemm": "GEMMs in FP8 (fp8)",
         "overlapped_dp": "overlap of DP communication (overlap_grad_reduce, overlap_param_gather)",
@@ -151,6 +153,7 @@ def _of_host() -> Iterator[Proposal]:
 
 
 def _of_kernels(rebuilt: Rebuilt) -> Iterator[Proposal]:
+    yield Proposal(key="fused_optimizer", family="optimizer", edit=fused_optimizer())
     yield Proposal(key="norms_alone", family="norms", edit=norms_alone())
     fp8 = scaled_kernels(KernelClass.GEMM, _FP8_FACTOR, uncertainty_frac=_FP8_UNCERTAINTY_FRAC)
     reason = _no_fp8(rebuilt)
