@@ -29,7 +29,7 @@ class Figure:
     ns: int | None
     known: bool
     beside: str = ""
-    """Another figure that must stand with the value where notes do not; empty without one."""
+    """What must stand with the value where notes do not: another figure, or what it is a share of."""
     against: Sequence[str] = ()
     """How it compares with a baseline and a target."""
 
@@ -136,7 +136,10 @@ def _mfu_figure(mfu: Mfu) -> Figure:
         )
     of = f"of {flops(mfu.peak_flops)}FLOP/s, {PEAK_NAMES[mfu.peak_kind]}"
     notes = [of, *(prose(text, 120) for text in (mfu.convention, mfu.reason) if text)]
-    return Figure(label="MFU", value=share(mfu.value), notes=notes, key="", ns=None, known=True)
+    beside = "" if mfu.peak_kind == "datasheet" else f"of {PEAK_NAMES[mfu.peak_kind]}"
+    return Figure(
+        label="MFU", value=share(mfu.value), notes=notes, key="", ns=None, known=True, beside=beside
+    )
 
 
 def _token_figures(diagnosis: Diagnosis) -> Iterator[Figure]:
