@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from perfdoc.results.quality import Measured
 
@@ -85,11 +86,12 @@ class OperatorEfficiency:
     name: str
     kernel_class: str
     shapes: str
-    """As the capture says them."""
+    """As the capture says them, or in the same form."""
     dtype: str
     """Of the arithmetic."""
-    source: str
-    """shapes: of the operator, in the capture."""
+    source: Literal["shapes", "model"]
+    """shapes: of the operator, in the capture. model: from the model's shape and layout, by the kernel's
+    place among those of its layer."""
     calls: int
     """Inside the windows; one that reaches over a bound counts."""
     time_ns: int

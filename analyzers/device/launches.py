@@ -9,11 +9,22 @@ import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.traces import Copies, GraphLaunches, Kernels, Trace
+from perfdoc.traces.table import Bool
 
 if TYPE_CHECKING:  # activity asks for enclosing ranges itself
     from perfdoc.analyzers.device.activity import Communication
 
 NONE = -1
+
+
+def launches_graphs(trace: Trace, calls: I64) -> Bool:
+    """For each of these API calls whether it launches a whole graph, whose kernels no operator and no range
+    launched."""
+    names = trace.api_calls.name[calls]
+    found = np.zeros(len(trace.strings), bool)
+    for i in np.flatnonzero(np.bincount(names, minlength=len(trace.strings))).tolist():
+        found[i] = "GraphLaunch" in trace.strings[i]
+    return found[names]
 
 
 def innermost_at_launch(trace: Trace, rows: I64, comm: Communication) -> I64:

@@ -23,7 +23,8 @@ from perfdoc.analyzers.kernels.attributed import AttributedKernels
 from perfdoc.analyzers.kernels.part_names import PARTS as MODEL_PARTS
 from perfdoc.analyzers.kernels.part_names import Phase
 from perfdoc.analyzers.kernels.totals import sum_by
-from perfdoc.analyzers.work.kernels import KernelWork, kernel_work
+from perfdoc.analyzers.work.kernels import kernel_work
+from perfdoc.analyzers.work.result import KernelWork
 from perfdoc.results.ceilings import Ceilings
 from perfdoc.results.efficiency import ClassEfficiency, KernelEfficiency, OperatorEfficiency
 from perfdoc.results.kernels import PHASES
@@ -56,7 +57,7 @@ def device_efficiency(
     fusible, known_ns = 0, 0
     if kernels is not None:
         computing = _Computing(view, kernels, excess)
-        work = kernel_work(view, computing.rows, computing.classes)
+        work = kernel_work(view, computing.rows, kernels)
         matrix = _is_matrix(work, computing.classes)
         roofline = rooflines(work, matrix, computing.whole_ns, ceilings, view.facts.dtype)
         rows = computing.table(work, roofline, ceilings)
@@ -70,7 +71,7 @@ def device_efficiency(
             )
         if known_ns and computing.clock_frac is None:
             notes.append("the SM clock was not sampled: what it takes is part of what is below the roofline")
-        notes += [f"the work of kernels is not known: {work.reason}"] if work.reason else []
+        notes += [f"the work of kernels is not known: {work.reason}"] if work.reason else work.notes
     seen_ns = sum(r.work.time_ns for r in rows)
     if graphs_ns := compute_ns - seen_ns:
         parts = {"unknown": graphs_ns}

@@ -9,8 +9,8 @@ from perfdoc.analyzers.base.rows import row_keys
 from perfdoc.analyzers.efficiency.roofline import Roofline
 from perfdoc.analyzers.efficiency.tables import NS_PER_S, operators_together
 from perfdoc.analyzers.kernels.totals import sum_by
-from perfdoc.analyzers.work.kernels import SOURCES, KernelWork
 from perfdoc.analyzers.work.operator_work import DTYPES
+from perfdoc.analyzers.work.result import MODEL, SOURCES, KernelWork
 from perfdoc.results.efficiency import OperatorEfficiency
 
 
@@ -50,7 +50,7 @@ def operators_of(
                 kernel_class=call.kind,
                 shapes=call.shapes,
                 dtype=DTYPES[dtype],
-                source=SOURCES[source],
+                source="model" if source == MODEL else "shapes",
                 calls=int(calls[i]),
                 time_ns=ns,
                 flops=call.flops,

@@ -49,6 +49,8 @@ def _said(found: KernelEfficiency) -> Iterator[str]:
     peak = figures.share(found.at_peak_ns / found.compute_ns)
     known = figures.share(found.known_frac or 0.0)
     yield f"{peak} of compute is FLOPs at the peak; the work of kernels is known for {known} of it."
+    if any(row.source == "model" for row in found.operators):
+        yield "FLOPs of GEMMs and attention whose operators have no shapes follow from the model's shape."
     if found.ceilings:
         yield "Ceilings: " + "; ".join(prose(text, 100) for text in found.ceilings) + "."
 
@@ -56,7 +58,7 @@ def _said(found: KernelEfficiency) -> Iterator[str]:
 def _losses(found: KernelEfficiency) -> Grid:
     rows = [(AT_PEAK, found.at_peak_ns, "the model's FLOPs and others that GEMMs and attention do")]
     rows += [(CAUSE_WORDS[row.cause], row.total_ns, _MEANINGS[row.cause]) for row in found.losses]
-    rows.append((UNKNOWN, found.unknown_ns, "no shapes, or no formula"))
+    rows.append((UNKNOWN, found.unknown_ns, "no shapes, no formula, or no place in a layer"))
     whole = found.compute_ns
     return Grid(
         caption="Where compute goes; each nanosecond belongs to one kernel",

@@ -17,7 +17,11 @@ from perfdoc.rules.engine.needs import Missing, Need, skipped
 
 KNOWN_MIN_FRAC = 0.1
 """Of compute: with less of it known, what is lost says little of the job."""
-_SHOW = "record operator shapes (torch.profiler.profile(record_shapes=True), profiling.record_shapes=true)"
+_SHOW = (
+    "give the model and its layout (--config FILE, or --model-config FILE and --set mbs=1 seq=8192 tp=1 "
+    "cp=1), or record operator shapes (torch.profiler.profile(record_shapes=True), "
+    "profiling.record_shapes=true)"
+)
 
 
 def _unmeasured(case: Case) -> Missing | None:
@@ -38,7 +42,7 @@ def _unknown(case: Case) -> Missing | None:
     return None
 
 
-WORK = Need(words="the work of kernels: operator shapes", missing=_unknown)
+WORK = Need(words="the work of kernels: the model's shape, or those of operators", missing=_unknown)
 
 
 def lost_ns(rank: RankMeasurement, cause: str, classes: Collection[str] = ()) -> int:

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from perfdoc.analyzers.device.view import DeviceView
-from perfdoc.analyzers.work.kernels import KernelWork, kernel_work
+from perfdoc.analyzers.work.kernels import kernel_work
+from perfdoc.analyzers.work.result import KernelWork
 from perfdoc.traces.job_facts import JobFacts
 from perfdoc.traces.kineto.read import read_kineto
 from tests.analyzers.device_views import views_of
@@ -106,4 +107,4 @@ class ShapePlan:
 def work_of(view: DeviceView) -> KernelWork:
     """The work of every kernel of a device, in the order of their rows."""
     rows = np.sort(view.activity.kernel_rows)
-    return kernel_work(view, rows, view.kinds.class_code[rows].astype(np.int64))
+    return kernel_work(view, rows)

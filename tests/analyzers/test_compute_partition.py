@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from perfdoc.analyzers.efficiency.partition import PARTS, Losses, partition
 from perfdoc.analyzers.efficiency.roofline import Roofline, rooflines
 from perfdoc.analyzers.efficiency.shape import busy_sm_frac
-from perfdoc.analyzers.work.kernels import KernelWork
 from perfdoc.analyzers.work.operator_work import DTYPES
+from perfdoc.analyzers.work.result import KernelWork
 from perfdoc.results.ceilings import Ceiling, Ceilings
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perfdoc.analyzers.work.kernels import SOURCES, KernelWork
 from perfdoc.analyzers.work.operator_work import DTYPES
+from perfdoc.analyzers.work.result import SOURCES, KernelWork
 from tests.analyzers.shape_plan import (
     ADD,
     BF16,
@@ -75,7 +75,7 @@ def test_what_lies_outside_the_asked_rows_keeps_its_share(tmp_path: Path) -> Non
     plan.kernel(GEMM, 30, 11)
     plan.kernel(SPLIT_K, 10, 13)
     view = plan.view(tmp_path)
-    found = kernel_work(view, np.array([1]), np.array([1]))
+    found = kernel_work(view, np.array([1]))
     assert found.flops.tolist() == [MM_FLOPS * 0.25]
 
 

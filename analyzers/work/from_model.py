@@ -1,0 +1,202 @@
+"""FLOPs and bytes of GEMMs and attention by the model's shape, for captures without shapes of operators."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import msgspec
+import numpy as np
+
+from perfdoc.analyzers.base.intervals import I64
+from perfdoc.analyzers.base.rows import row_keys
+from perfdoc.analyzers.device.view import DeviceView
+from perfdoc.analyzers.kernel_class.classify import KernelClass as K
+from perfdoc.analyzers.kernel_class.number_format import format_of, uses_tf32
+from perfdoc.analyzers.kernels.attributed import AttributedKernels
+from perfdoc.analyzers.work.assignment import Assignment
+from perfdoc.analyzers.work.between_attention import match_between_attention
+from perfdoc.analyzers.work.model_products import Product, products_of, sequences_of
+from perfdoc.analyzers.work.operator_work import DTYPES
+from perfdoc.analyzers.work.passes import Passes, finishing, launched
+from perfdoc.analyzers.work.result import MODEL, KernelWork, OperatorCall
+from perfdoc.profiling.flops import flops_per_token
+
+_WIDTHS = {"fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1}
+"""Bytes of an element by arithmetic. FP8's outputs are wider, which is left out: bytes are the least."""
+_GIVE = "--config FILE, or --model-config FILE --set mbs=1 seq=8192 tp=1 cp=1"
+_LINEAR = ("linear", "gate", "up", "q_", "k_", "v_")
+"""How the names of a layer's products begin that run in FP8."""
+_SLACK = 1.1
+"""A window of a step holds some layers of its neighbours, where the host runs ahead."""
+
+
+def work_from_model(view: DeviceView, kernels: AttributedKernels, rows: I64) -> KernelWork:
+    """Of some kernels of a device (rows of Trace.kernels, all of them among `kernels`)."""
+    communicates = bool(view.kinds.is_communication[view.activity.kernel_rows].any())
+    products = products_of(view.facts, communicates=communicates)
+    if isinstance(products, str):
+        return KernelWork.unknown(len(rows), f"no work from the model's shape: {products} ({_GIVE})")
+    assignment = Assignment(len(kernels.rows))
+    passes = Passes(view, kernels, products, assignment)
+    passes.match(launched(view, kernels))
+    between = match_between_attention(view, kernels, products, assignment, passes.other)
+    if not (assignment.product >= 0).any():
+        return KernelWork.unknown(len(rows), _nothing(passes, between))
+    _join_sums(view, kernels, assignment)
+    _drop_unlikely_queries(view, kernels, assignment)
+    if too_many := _too_many(view, assignment, communicates):
+        return KernelWork.unknown(len(rows), too_many)
+    work = _work(view, kernels, assignment, rows)
+    left, seen = passes.left, passes.left + passes.matched
+    note = (
+        f"{left:,} of {seen:,} passes through attention, MLP or output layer run other GEMMs than the "
+        "model's shape says: their work is not known"
+    )
+    return replace(work, notes=(note,)) if left else work
+
+
+def _nothing(passes: Passes, between: tuple[int, int]) -> str:
+    if passes.left:
+        return (
+            f"none of {passes.left:,} passes through attention, MLP or output layer runs the GEMMs that the "
+            "model's shape says"
+        )
+    if between[1]:
+        return (
+            f"no range names parts of the model, and none of {between[1]:,} stretches between attention "
+            "kernels holds the GEMMs that the model's shape says"
+        )
+    return "no range names parts of the model, and no fused attention marks layers of one kind"
+
+
+def _join_sums(view: DeviceView, kernels: AttributedKernels, assignment: Assignment) -> None:
+    """Split-K's sum belongs to the GEMM in front of it on its stream."""
+    gemms = np.flatnonzero(kernels.classes == K.GEMM)
+    sums = finishing(view, kernels.rows[gemms])
+    if not sums.any():
+        return
+    stream = view.trace.kernels.stream[kernels.rows[gemms]]
+    order = np.argsort(stream, kind="stable")
+    gemms, sums, stream = gemms[order], sums[order], stream[order]
+    owner = np.maximum.accumulate(np.where(sums, 0, np.arange(len(gemms))))
+    mine = np.flatnonzero(sums & (stream[owner] == stream) & ~sums[owner])
+    assignment.join(gemms[mine], gemms[owner[mine]])
+
+
+def _drop_unlikely_queries(view: DeviceView, kernels: AttributedKernels, assignment: Assignment) -> None:
+    """Where queries are wider than keys and values, three GEMMs are taken to be in this order; one that is
+    no longer than the others shows another."""
+    table = view.trace.kernels
+    products = assignment.products
+    for phase in ("forward", "backward", "recompute"):
+        three = [
+            i
+            for name in ("q_proj", "k_proj", "v_proj")
+            for i, (p, said) in enumerate(products)
+            if p.name == name and said == phase
+        ]
+        if len(three) != 3 or products[three[0]][0].flops == products[three[1]][0].flops:
+            continue
+        rows = [kernels.rows[assignment.product == i] for i in three]
+        if not all(map(len, rows)):
+            continue
+        query, key, value = (float(np.median(table.end_ns[r] - table.start_ns[r])) for r in rows)
+        if query <= max(key, value):
+            wrong = np.flatnonzero(np.isin(assignment.product, three))
+            assignment.take_back(wrong)
+
+
+def _too_many(view: DeviceView, assignment: Assignment, communicates: bool) -> str:
+    """Why the products found cannot be the model's: in whole steps they are no more than its count of FLOPs
+    for the rank's share; empty where they may be, or where a step's micro-batches are not known."""
+    facts, window = view.facts, view.window
+    sequences, passes = sequences_of(facts), facts.micro_batches
+    if passes is None and facts.global_batch_sequences and facts.dp and sequences:
+        passes = facts.global_batch_sequences // (facts.dp * sequences)
+    if window.kind != "steps" or not passes or not sequences or facts.model is None:
+        return ""
+    alone = None if communicates else 1
+    tp, cp, pp = facts.tp or alone, facts.cp or alone, facts.pp or alone
+    length = facts.sequence_length
+    if tp is None or cp is None or pp is None or length is None:
+        return ""
+    shape = msgspec.structs.replace(facts.model, sequence_length=length)
+    tokens = window.steps * passes * sequences * length
+    output = 6 * shape.hidden_size * shape.vocabulary * (1 + (shape.mtp_layers or 0))
+    # Stages have unequal numbers of layers: none has twice the mean.
+    layers = (flops_per_token(shape) - output) * min(1.0, 2 / pp)
+    most = tokens * (layers + output) / (tp * cp)
+    if facts.recompute != "none":
+        most *= 4 / 3  # each layer's forward once more; what no range says is called forward
+    given = np.flatnonzero(assignment.product >= 0)
+    calls, _ = row_keys(assignment.call[given])
+    counted = np.array([float(p.counted) for p, _ in assignment.products])
+    found = float(counted[assignment.product[given[calls]]].sum())
+    if found > most * _SLACK:
+        return (
+            f"by the model's shape its GEMMs and attention have {found / most:.2f} times the FLOPs of the "
+            "steps: model, batch or layout are wrong"
+        )
+    return ""
+
+
+def _work(view: DeviceView, kernels: AttributedKernels, assignment: Assignment, rows: I64) -> KernelWork:
+    table = view.trace.kernels
+    known = np.flatnonzero(assignment.product >= 0)
+    product, call = assignment.product[known], assignment.call[known]
+    dtype = _dtypes(view, kernels.rows[known], product, assignment.products)
+    first, operator = row_keys(product, dtype)
+    every = assignment.products
+    operators = tuple(
+        _operator(every[p][0], every[p][1], DTYPES[d])
+        for p, d in zip(product[first].tolist(), dtype[first].tolist(), strict=True)
+    )
+    duration = np.maximum(table.end_ns[kernels.rows[known]] - table.start_ns[kernels.rows[known]], 1)
+    share = duration / np.bincount(call, weights=duration, minlength=assignment.calls)[call]
+    at = np.full(len(table), -1, np.int64)
+    at[kernels.rows[known]] = np.arange(len(known))
+    mine = at[rows]
+    there = np.flatnonzero(mine >= 0)
+    mine = mine[there]
+    work = KernelWork.unknown(len(rows), "")
+    flops = np.array([np.nan if o.flops is None else float(o.flops) for o in operators])
+    moved = np.array([np.nan if o.bytes is None else float(o.bytes) for o in operators])
+    work.flops[there] = flops[operator[mine]] * share[mine]
+    work.bytes[there] = moved[operator[mine]] * share[mine]
+    work.dtype[there] = dtype[mine]
+    work.source[there] = MODEL
+    work.operator[there] = operator[mine]
+    work.call[there] = len(view.trace.operators) + call[mine]
+    return replace(work, operators=operators)
+
+
+def _operator(product: Product, phase: str, dtype: str) -> OperatorCall:
+    width = _WIDTHS.get(dtype)
+    return OperatorCall(
+        name=f"{product.name} {phase}",
+        shapes=product.shapes,
+        dtype=dtype,
+        kind=product.kind,
+        flops=product.flops,
+        bytes=None if width is None else product.elements * width,
+    )
+
+
+def _dtypes(view: DeviceView, rows: I64, product: I64, products: list[tuple[Product, str]]) -> I64:
+    """By the kernel's name where that says it, else the job's. A job in FP8 does attention and the output
+    layer in another."""
+    strings, names = view.trace.strings, view.trace.kernels.full_name[rows]
+    unknown, job = DTYPES.index("unknown"), view.facts.dtype
+    said = np.full(len(strings) + 1, unknown, np.int64)
+    for i in np.flatnonzero(np.bincount(names[names >= 0], minlength=len(strings))).tolist():
+        shown = "tf32" if uses_tf32(strings[i]) else format_of(strings[i])
+        said[i] = DTYPES.index(shown or "unknown")
+    usual = [
+        DTYPES.index(job) if job in DTYPES and (job != "fp8" or p.name.startswith(_LINEAR)) else unknown
+        for p, _ in products
+    ]
+    mine = np.array(usual, np.int64)[product]
+    # cuDNN's attention is called f16 whichever of the two it is.
+    either = np.array([p.kind == "attention" for p, _ in products], bool)[product]
+    either &= (said[names] == DTYPES.index("fp16")) & (mine == DTYPES.index("bf16"))
+    return np.where((said[names] != unknown) & ~either, said[names], mine)

@@ -1,0 +1,207 @@
+"""FLOPs and bytes of kernels by the shapes of the operators that launched them.
+
+A kernel belongs to the innermost operator with a formula that was open on the launching thread when it was
+launched. Several kernels of one call (split-K and its sum, the two halves of a norm's gradient) share the
+call's work by their durations, so that the sum over a call is exact. Kernels of another class than the
+operator's (a memset in a matrix product) have none of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+
+from perfdoc.analyzers.base.intervals import I64
+from perfdoc.analyzers.base.rows import row_keys
+from perfdoc.analyzers.device.launches import launches_graphs
+from perfdoc.analyzers.device.view import DeviceView
+from perfdoc.analyzers.kernel_class.classify import KernelClass as K
+from perfdoc.analyzers.kernel_class.number_format import uses_tf32
+from perfdoc.analyzers.kernels.nesting import nest
+from perfdoc.analyzers.work.formulas import FORMULAS, LISTS, operator_work
+from perfdoc.analyzers.work.inputs import parse_inputs
+from perfdoc.analyzers.work.kernel_names import ELEMENTS, list_element
+from perfdoc.analyzers.work.operator_work import DTYPES
+from perfdoc.analyzers.work.result import NONE, SHAPES, KernelWork, OperatorCall
+from perfdoc.traces.table import Bool
+
+_TENSOR_CORES = frozenset({"gemm", "grouped_gemm", "attention", "convolution"})
+
+
+_COMPUTES = frozenset(K) - {K.COMMUNICATION}
+_SMALL = _COMPUTES - {K.GEMM, K.ATTENTION, K.CONVOLUTION}
+_DOES: Mapping[str, tuple[frozenset[K], frozenset[K]]] = MappingProxyType(
+    {
+        "gemm": (frozenset({K.GEMM}), frozenset({K.OTHER})),
+        "grouped_gemm": (frozenset({K.GEMM}), frozenset({K.OTHER, K.MOE_ROUTING})),
+        "attention": (frozenset({K.ATTENTION}), frozenset({K.OTHER})),
+        "convolution": (frozenset({K.CONVOLUTION, K.GEMM}), frozenset({K.OTHER})),
+        "norm": (frozenset({K.NORM}), _SMALL),
+        "softmax": (frozenset({K.SOFTMAX, K.LOSS}), _SMALL),
+        "loss": (frozenset({K.LOSS}), _SMALL),
+        "optimizer": (frozenset({K.OPTIMIZER}), _SMALL),
+    }
+)
+"""By kind of an operator: classes of the kernels that do its work, and of those that may where none of the
+first is there. All other kinds take any small kernel."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Calls:
+    """Kernels of the device that an operator with a formula launched."""
+
+    kernels: I64
+    """Rows of Trace.kernels."""
+    call: I64
+    """Rows of Trace.operators."""
+    around: I64
+    """By row of Trace.operators the operator with a formula right around it; -1 none."""
+
+
+def work_from_shapes(view: DeviceView, rows: I64) -> KernelWork:
+    """Of some kernels of a device (rows of Trace.kernels); unknown where operators have no shapes."""
+    trace = view.trace
+    if not trace.operators.dims.any():
+        return KernelWork.unknown(len(rows), trace.operator_shapes_reason)
+    found = _calls(view)
+    if not len(found.kernels):
+        return KernelWork.unknown(len(rows), "no operator with a formula launched a kernel of the device")
+    operators, group = _distinct(view, found)
+    rank = _ranks(operators, group, view.kinds.class_code[found.kernels].astype(np.int64))
+    best = np.full(len(trace.operators), _NO_RANK, np.int64)
+    np.minimum.at(best, found.call, rank)
+    does = (rank < _NO_RANK) & (rank == best[found.call])
+    does &= ~_composite(found, operators, group, does)
+    kernels, call, group = found.kernels[does], found.call[does], group[does]
+
+    duration = (trace.kernels.end_ns[kernels] - trace.kernels.start_ns[kernels]).astype(np.float64)
+    # An instant kernel still counts: its call has to have its work somewhere.
+    duration = np.maximum(duration, 1.0)
+    share = duration / np.bincount(call, weights=duration, minlength=len(trace.operators))[call]
+    flops = np.array([np.nan if o.flops is None else float(o.flops) for o in operators])
+    moved = np.array([np.nan if o.bytes is None else float(o.bytes) for o in operators])
+
+    at = np.full(len(trace.kernels), NONE, np.int64)
+    at[kernels] = np.arange(len(kernels))
+    mine = at[rows]
+    known = np.flatnonzero(mine >= 0)
+    mine = mine[known]
+    work = KernelWork.unknown(len(rows), "")
+    work.flops[known] = flops[group[mine]] * share[mine]
+    work.bytes[known] = moved[group[mine]] * share[mine]
+    work.dtype[known] = _dtypes(view, operators, group[mine], kernels[mine])
+    work.source[known] = SHAPES
+    work.call[known] = call[mine]
+    used, position = np.unique(group[mine], return_inverse=True)
+    work.operator[known] = position
+    return KernelWork(**{**vars(work), "operators": tuple(operators[i] for i in used.tolist())})
+
+
+def _calls(view: DeviceView) -> _Calls:
+    """The innermost operator with a formula around the launch of every kernel of the device."""
+    trace, operators = view.trace, view.trace.operators
+    of_name = np.zeros(len(trace.strings), bool)
+    for i in np.flatnonzero(np.bincount(operators.name, minlength=len(trace.strings))).tolist():
+        of_name[i] = trace.strings[i] in FORMULAS
+    wanted = np.flatnonzero(of_name[operators.name] & (operators.dims > 0) & (operators.thread >= 0))
+    kernels = view.activity.kernel_rows
+    kernels = kernels[(view.launches.kernels[kernels] >= 0) & (trace.kernels.graph_node[kernels] < 0)]
+    launch = view.launches.kernels[kernels]
+    if len(launch):
+        plain = ~launches_graphs(trace, launch)
+        kernels, launch = kernels[plain], launch[plain]
+    around = np.full(len(operators), NONE, np.int64)
+    call = np.full(len(kernels), NONE, np.int64)
+    if len(launch):
+        time, thread = trace.api_calls.start_ns[launch], trace.api_calls.thread[launch]
+        for t in np.intersect1d(np.unique(thread), np.unique(operators.thread[wanted])).tolist():
+            rows = wanted[operators.thread[wanted] == t]
+            nesting = nest(operators.start_ns[rows], operators.end_ns[rows])
+            nested = rows[nesting.row]
+            inner = nesting.parent >= 0
+            around[nested[inner]] = nested[nesting.parent[inner]]
+            asked = np.flatnonzero(thread == t)
+            at = nesting.at(time[asked])
+            call[asked] = np.where(at >= 0, nested[np.maximum(at, 0)], NONE) if len(nested) else NONE
+    known = call >= 0
+    return _Calls(kernels=kernels[known], call=call[known], around=around)
+
+
+def _distinct(view: DeviceView, found: _Calls) -> tuple[list[OperatorCall], I64]:
+    """Equal calls, worked out once; and for every kernel of `found` the index of its call's, -1 where the
+    inputs do not determine it."""
+    strings, operators = view.trace.strings, view.trace.operators
+    elements = _elements(view, found)
+    columns = [getattr(operators, c)[found.call] for c in ("name", "dims", "dtypes", "values", "strides")]
+    first, key = row_keys(*columns, elements)
+    known: dict[OperatorCall, int] = {}
+    index = np.full(len(first), NONE, np.int64)
+    for i, row in enumerate(first.tolist()):
+        name, dims, dtypes, values, strides = (strings[int(c[row])] for c in columns)
+        element = ELEMENTS[int(elements[row])]
+        done = operator_work(parse_inputs(name, dims, dtypes, values, strides, element))
+        if done is not None and (done.flops is not None or done.bytes is not None):
+            call = OperatorCall(name=name, shapes=dims, **vars(done))
+            index[i] = known.setdefault(call, len(known))
+    return list(known), index[key]
+
+
+def _elements(view: DeviceView, found: _Calls) -> I64:
+    """Element types of calls on lists, as the names of their kernels say: for every kernel of `found` an
+    index into ELEMENTS."""
+    strings = view.trace.strings
+    on_lists = np.zeros(len(strings), bool)
+    for i in np.flatnonzero(np.bincount(view.trace.operators.name[found.call])).tolist():
+        on_lists[i] = strings[i] in LISTS
+    asked = np.flatnonzero(on_lists[view.trace.operators.name[found.call]])
+    names = view.trace.kernels.full_name[found.kernels[asked]]
+    of_name = np.zeros(len(strings) + 1, np.int64)
+    for i in np.unique(names[names >= 0]).tolist():
+        of_name[i] = ELEMENTS.index(list_element(strings[i]))
+    of_call = np.zeros(len(view.trace.operators), np.int64)
+    np.maximum.at(of_call, found.call[asked], of_name[names])
+    return of_call[found.call]
+
+
+_NO_RANK = 2
+"""A kernel that does not do its operator's work."""
+
+
+def _ranks(operators: Sequence[OperatorCall], group: I64, classes: I64) -> I64:
+    """How well each kernel's class fits its operator: 0, 1 or _NO_RANK."""
+    table = np.full((len(operators) + 1, len(K)), _NO_RANK, np.int64)
+    for i, operator in enumerate(operators):
+        first, second = _DOES.get(operator.kind, (_SMALL, frozenset()))
+        table[i, list(second)] = 1
+        table[i, list(first)] = 0
+    return table[group, classes]
+
+
+def _composite(found: _Calls, operators: Sequence[OperatorCall], group: I64, does: Bool) -> Bool:
+    """Kernels of a call inside which another of the same kind does its work already."""
+    kinds = {kind: i for i, kind in enumerate(dict.fromkeys(o.kind for o in operators))}
+    kind_of = np.full(len(found.around), NONE, np.int64)
+    codes = np.array([kinds[o.kind] for o in operators], np.int64)
+    kind_of[found.call[does]] = codes[group[does]]
+    inner = np.unique(found.call[does])
+    kind, outer = kind_of[inner], found.around[inner]
+    composite = np.zeros(len(found.around), bool)
+    while len(outer):
+        kind, outer = kind[outer >= 0], outer[outer >= 0]
+        composite[outer[kind_of[outer] == kind]] = True
+        outer = found.around[outer]
+    return composite[found.call]
+
+
+def _dtypes(view: DeviceView, operators: Sequence[OperatorCall], group: I64, kernels: I64) -> I64:
+    """The arithmetic of each kernel: its operator's, TF32 where the kernel's name says so."""
+    dtype = np.array([DTYPES.index(o.dtype) for o in operators], np.int64)[group]
+    may = np.array([o.kind in _TENSOR_CORES and o.dtype == "fp32" for o in operators], bool)[group]
+    strings, names = view.trace.strings, view.trace.kernels.full_name[kernels]
+    narrow = np.zeros(len(strings) + 1, bool)
+    for i in np.unique(names[may & (names >= 0)]).tolist():
+        narrow[i] = uses_tf32(strings[i])
+    return np.where(may & narrow[names], DTYPES.index("tf32"), dtype)

@@ -1,0 +1,70 @@
+"""FLOPs and bytes of every kernel of a device, and who says so."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from perfdoc.analyzers.base.intervals import I64
+from perfdoc.analyzers.work.operator_work import DTYPES, Kind
+from perfdoc.traces.table import F64
+
+SOURCES = ("shapes", "model", "none")
+SHAPES, MODEL, NOTHING = range(3)
+"""Indices into SOURCES."""
+NONE = -1
+
+
+@dataclass(frozen=True, kw_only=True)
+class OperatorCall:
+    """Equal calls of one operator."""
+
+    name: str
+    shapes: str
+    """As the capture states them, or in the same form from the model's shape."""
+    dtype: str
+    """Of DTYPES: by the operator's inputs; a kernel of it may use TF32 for FP32."""
+    kind: Kind
+    flops: int | None
+    """Of one call; None unknown."""
+    bytes: int | None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class KernelWork:
+    """One entry a kernel."""
+
+    flops: F64
+    """NaN unknown."""
+    bytes: F64
+    """HBM traffic at least; NaN unknown."""
+    dtype: I64
+    """Index into DTYPES."""
+    source: I64
+    """Index into SOURCES."""
+    operator: I64
+    """Index into `operators`; -1 none."""
+    operators: Sequence[OperatorCall]
+    call: I64
+    """The call that launched it, which several kernels may share: a row of Trace.operators, or for what the
+    model's shape says a number beyond these; -1 none."""
+    reason: str = ""
+    """Why nothing has a source, where nothing has."""
+    notes: tuple[str, ...] = ()
+    """What was not looked at, or left out, where something has a source."""
+
+    @staticmethod
+    def unknown(count: int, reason: str) -> KernelWork:
+        """Of so many kernels nothing is known."""
+        return KernelWork(
+            flops=np.full(count, np.nan),
+            bytes=np.full(count, np.nan),
+            dtype=np.full(count, DTYPES.index("unknown"), np.int64),
+            source=np.full(count, NOTHING, np.int64),
+            operator=np.full(count, NONE, np.int64),
+            operators=(),
+            call=np.full(count, NONE, np.int64),
+            reason=reason,
+        )

@@ -1,0 +1,118 @@
+"""Shapes of operators and the model's shape together, and the tables that are made of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from perfdoc.analyzers.efficiency.operators import operators_of
+from perfdoc.analyzers.efficiency.roofline import rooflines
+from perfdoc.analyzers.kernels.attributed import attributed_kernels
+from perfdoc.analyzers.work.kernels import kernel_work
+from perfdoc.analyzers.work.result import SOURCES, KernelWork
+from perfdoc.profiling.manifest import ModelShape
+from perfdoc.results.ceilings import Ceiling, Ceilings
+from perfdoc.traces.job_facts import JobFacts
+from perfdoc.traces.kineto.read import read_kineto
+from tests.analyzers.device_views import views_of
+from tests.analyzers.model_plan import FLASH, GEMM, ModelPlan, flops
+from tests.analyzers.model_plan import facts as given
+from tests.analyzers.shape_plan import BF16, ShapePlan
+
+MLP = "perfdoc.forward layer=0 module=mlp"
+FC = 2 * 30 * 8 * 24
+
+
+def mixed(folder: Path, *, rows: int = 30) -> KernelWork:
+    """Two feed-forward networks: the first of operators with shapes, the second of a library without."""
+    plan = ShapePlan()
+    plan.operator(MLP, 10, 50, category="user_annotation")
+    for at, (m, n) in ((20, (8, 24)), (30, (24, 8))):
+        plan.operator("aten::mm", at, at + 8, dims=[[rows, m], [m, n]], dtypes=[BF16, BF16])
+        plan.kernel(GEMM, 5, at + 2)
+    plan.operator(MLP, 60, 99, category="user_annotation")
+    plan.kernel(GEMM, 5, 70)
+    plan.kernel(GEMM, 5, 80)
+    view = plan.view(folder, given())
+    return kernel_work(view, np.sort(view.activity.kernel_rows), attributed_kernels(view))
+
+
+def test_shapes_win_and_the_model_fills_in(tmp_path: Path) -> None:
+    found = mixed(tmp_path)
+    assert [SOURCES[i] for i in found.source.tolist()] == ["shapes", "shapes", "model", "model"]
+    assert flops(found) == [FC] * 4
+    names = [found.operators[i].name for i in found.operator.tolist()]
+    assert names == ["aten::mm", "aten::mm", "linear_fc1 forward", "linear_fc2 forward"]
+    assert len(set(found.call.tolist())) == 4
+
+
+def test_a_model_that_the_shapes_contradict_is_left_out(tmp_path: Path) -> None:
+    """The operators have 28 rows and not 30: 7 % less."""
+    found = mixed(tmp_path, rows=28)
+    assert [SOURCES[i] for i in found.source.tolist()] == ["shapes", "shapes", "none", "none"]
+    assert "7%" in found.notes[0]
+
+
+def test_operators_of_the_model_are_counted(tmp_path: Path) -> None:
+    """Three layers: a call each, twice as many of each GEMM's backward; 1 us at 1 FLOP/ns."""
+    plan = ModelPlan()
+    for _ in range(3):
+        with plan.range("perfdoc.forward layer=0 module=self_attention"):
+            plan.run(GEMM, FLASH, FLASH, GEMM)
+        with plan.range("perfdoc.backward layer=0 module=mlp"):
+            plan.run(*[GEMM] * 4)
+    work = plan.work(tmp_path)
+    count = len(work.flops)
+    ceilings = Ceilings(
+        device="planted",
+        flops={"bf16": Ceiling(value=1e15, source="datasheet", text="planted")},
+        memory=None,
+        sm_count=100,
+        reason="",
+    )
+    whole = np.full(count, 1_000, np.int64)
+    rows = operators_of(work, rooflines(work, np.ones(count, bool), whole, ceilings, "bf16"), whole, whole)
+    assert {(row.name, row.calls, row.time_ns, row.source) for row in rows} == {
+        ("linear_qkv forward", 3, 3_000, "model"),
+        ("linear_proj forward", 3, 3_000, "model"),
+        ("causal attention forward", 3, 6_000, "model"),
+        ("linear_fc1 backward", 6, 6_000, "model"),
+        ("linear_fc2 backward", 6, 6_000, "model"),
+    }
+    fc1 = next(row for row in rows if row.name == "linear_fc1 backward")
+    assert fc1.achieved_tflops == pytest.approx(FC / 1_000 / 1_000)
+
+
+def test_a_real_forward_pass(shared_traces: Path) -> None:
+    """Qwen1.5 0.5B on an H100, 16 sequences of 559 tokens: without its shapes the model's shape gives 189 of
+    193 GEMMs and attentions the same FLOPs, biases aside (1 of 2,048)."""
+    trace = read_kineto(shared_traces / "shapes" / "qwen15_05b_forward_h100.json.gz")
+    sizes = {"layers": 24, "hidden_size": 1024, "ffn_hidden_size": 2816, "attention_heads": 16}
+    shape = ModelShape(
+        name="qwen",
+        query_groups=16,
+        kv_channels=64,
+        vocabulary=151936,
+        sequence_length=559,
+        gated_mlp=True,
+        **sizes,
+    )
+    facts = JobFacts(model=shape, sequence_length=559, micro_batch_sequences=16, dtype="bf16")
+    stripped = dataclasses.replace(
+        trace, operators=dataclasses.replace(trace.operators, dims=np.zeros_like(trace.operators.dims))
+    )
+    found = []
+    for one in (trace, stripped):
+        (view,) = views_of(one, facts)
+        kernels = attributed_kernels(view)
+        assert kernels is not None
+        work = kernel_work(view, kernels.rows, kernels)
+        found.append(np.where(np.isin(kernels.classes, (1, 2)), work.flops, np.nan))
+    shapes, model = found
+    assert (~np.isnan(shapes)).sum() == 193
+    both = ~np.isnan(shapes) & ~np.isnan(model)
+    assert both.sum() == (~np.isnan(model)).sum() == 189
+    np.testing.assert_allclose(model[both], shapes[both], rtol=1 / 2_000)
