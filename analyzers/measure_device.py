@@ -12,6 +12,7 @@ from perfdoc.analyzers.device.copy_times import CopyTime, copy_times
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.efficiency.device import device_efficiency
 from perfdoc.analyzers.host.activity import host_activity
+from perfdoc.analyzers.host.packing import Packing, packing
 from perfdoc.analyzers.host.steps import HostSteps
 from perfdoc.analyzers.instances.device import Instance, device_instances
 from perfdoc.analyzers.instances.rough import NO_OUTLINE, Outline, outline
@@ -60,6 +61,7 @@ class RankMeasurement:
     host: HostActivity
     host_steps: HostSteps
     """For comparing ranks."""
+    packing: Sequence[Packing] = ()
     step_ledgers: StepLedgers
     calls: CollectiveCalls
     """For comparing ranks."""
@@ -109,6 +111,7 @@ def measure_device(view: DeviceView, also: Also | None = None) -> RankMeasuremen
         contention=contention,
         host=host,
         host_steps=steps,
+        packing=packing(view),
         step_ledgers=step_ledgers(view),
         calls=calls,
         tables=tables,

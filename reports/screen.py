@@ -173,6 +173,12 @@ def _gain(ranked: Ranked) -> str:
     return f"saves {rough(gain.mid_ms)} {per} ({band}){part}, predicted{ranked.provided}{note}"
 
 
+def _found(ranked: Ranked) -> str:
+    """What a problem is where no figure says what it costs."""
+    known = ranked.row.kind == "unmeasured" and ranked.rules
+    return prose(ranked.rules[0].reason, 200) if known else ""
+
+
 def _to_do(page: Lines, diagnosis: Diagnosis, room: _Room) -> None:
     ranked = ranking(diagnosis)
     rows = [row for row in ranked if row.leads]
@@ -184,8 +190,8 @@ def _to_do(page: Lines, diagnosis: Diagnosis, room: _Room) -> None:
         _say(page, wanted, 3)
     for place, row in enumerate(rows[: room.to_do], 1):
         page.lines.append(clipped(f"{place:>2}. {_title(row)}", page.width))
-        if gain := _gain(row):
-            _say(page, gain, 2, "    ")
+        if said := _gain(row) or _found(row):
+            _say(page, said, 2, "    ")
         for line in setting_lines(row, diagnosis, page.width - 4):
             _say(page, line, 2, "    ")
     if together := headline.gain_together(diagnosis):

@@ -9,7 +9,7 @@ from perfdoc.results.replay import Gain
 from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.gain import ceiling, predicted, time_evidence
-from perfdoc.rules.engine.needs import GPUS, WINDOW, Missing, Need, given, not_applicable, skipped
+from perfdoc.rules.engine.needs import GPUS, WINDOW, Missing, Need, not_applicable, skipped
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.capture import KERNELS
 from perfdoc.rules.facts.capture_cost import slowed_by
@@ -38,13 +38,13 @@ META = Meta(
 
 _KEY = "bf16_gemm"
 MIN_FRAC = 0.05
-"""Of the window, mean over ranks."""
+"""Of the window, mean over ranks; of start-up, of the time in which something ran."""
 
 
 def evaluate(case: Case) -> Verdict:
     """Fires where GEMMs and attention in FP32 (or TF32) take `MIN_FRAC` of the window."""
-    share = given(case.share(fp32_ns))
-    evidence = time_evidence(case, "GEMMs and attention in FP32", share, fp32_ns)
+    share = case.share_at_work(fp32_ns) or 0.0
+    evidence = time_evidence(case, f"GEMMs and attention in FP32{case.of_work}", share, fp32_ns)
     if share < MIN_FRAC:
         return Verdict(state="passes", evidence=evidence)
     host = case.share(lambda r: r.ledger.idle.host) or 0.0

@@ -90,6 +90,17 @@ class Case:
         whole = sum(r.ledger.total for r in self.ranks)
         return sum(of(r) for r in self.ranks if r.ledger.total) / whole if whole else None
 
+    def share_at_work(self, of: Callable[[RankMeasurement], int]) -> float | None:
+        """As `share`; of windows that run once, such as start-up, of the time in which something ran there:
+        how a device works is the same later, how long it idles is not. None if nothing ran."""
+        whole = sum(_at_work(r) for r in self.ranks)
+        return sum(of(r) for r in self.ranks if r.ledger.total) / whole if whole else None
+
+    @property
+    def of_work(self) -> str:
+        """What `share_at_work` is a share of, for a label; empty where it is of the windows."""
+        return ", of the time in which something ran" if any(r.window.runs_once for r in self.ranks) else ""
+
     def per_step_ms(self, of: Callable[[RankMeasurement], int]) -> float | None:
         """Nanoseconds of a step, mean over ranks; None if a window is not made of steps."""
         if not all(r.window.steps for r in self.ranks):
@@ -179,3 +190,7 @@ class Case:
             return View(self.configuration).dp
         except Undecided:
             return None
+
+
+def _at_work(rank: RankMeasurement) -> int:
+    return rank.ledger.total - (rank.ledger.idle.total if rank.window.runs_once else 0)

@@ -80,6 +80,15 @@ def dense(**other: Any) -> ModelShape:
     return ModelShape(**{**{f: getattr(shape, f) for f in shape.__struct_fields__}, **other})
 
 
+def starting_up(case: Case) -> Case:
+    """The same as a window that runs once and has no steps."""
+    ranks = [
+        replace(r, window=replace(r.window, kind="capture", steps=0, runs_once="99 % is start-up"))
+        for r in case.ranks
+    ]
+    return replace(case, captures=[replace(case.captures[0], ranks=ranks)])
+
+
 def device_memory(
     folder: Path, *, total_gib: float | None = 80, reserved_gib: float = 60, **other: Any
 ) -> DeviceMemory:

@@ -16,7 +16,7 @@ from perfdoc.rules.facts.gemm_format import saved_by_16_bits_ns
 from perfdoc.simulator.captures.timeline import TimelineBuilder
 from tests.analyzers.tiny import GEMM
 from tests.rules.cases import case_of, evidence_of, predicting, result, settings_of
-from tests.rules.laid import CAST, FLASH, H100, dense, given, knowing, laid
+from tests.rules.laid import CAST, FLASH, H100, dense, given, knowing, laid, starting_up
 
 BF16: dict[str, Value] = {"bf16": True, "fp8": None}
 FP8: dict[str, Value] = {"fp8": "hybrid"}
@@ -162,6 +162,15 @@ def test_gemms_in_fp32(measured: Measured) -> None:
     )
     late = result("PD407", given(measured(SGEMM, 100, 100)))
     assert "PD201" in late.remedy
+
+
+def test_start_up_does_not_excuse_fp32(measured: Measured) -> None:
+    """40 us of 60 in which something runs, and 940 of idle time."""
+    case = given(measured(SGEMM, 40, 940))
+    assert result("PD407", case).state == "passes"
+    found = result("PD407", starting_up(case))
+    assert (found.state, evidence_of(found)[0], found.gain) == ("fires", "66.7 %", None)
+    assert "something ran" in found.evidence[0].label
 
 
 def test_fp8_of_a_late_host_is_told_by_what_relieves_it(measured: Measured) -> None:

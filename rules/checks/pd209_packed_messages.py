@@ -1,0 +1,109 @@
+"""PD209: host time in packing and unpacking what is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+
+from perfdoc.analyzers.host.packing import Packing, PackingKind
+from perfdoc.analyzers.measure_device import RankMeasurement
+from perfdoc.results.figures import brief, significant
+from perfdoc.results.rules import Evidence
+from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.gain import ceiling, time_evidence
+from perfdoc.rules.engine.needs import GPUS, WINDOW, Missing, Need, given, not_applicable
+from perfdoc.rules.engine.rule import Meta, Verdict
+from perfdoc.rules.facts.capture import AFTER_START_UP, LAUNCHES
+
+
+def _none(case: Case) -> Missing | None:
+    if any(rank.packing for rank in case.ranks):
+        return None
+    return not_applicable("no operator that packs tensors for a message was recorded")
+
+
+META = Meta(
+    code="PD209",
+    title="Host time in packing messages",
+    action="Pack less for messages",
+    why="Tensors that are sent as one are copied into a buffer and out of it, a few operators for each. The "
+    "device waits for a host that is busy with them.",
+    sources=("PyTorch DistributedDataParallel: broadcast_buffers, gradient_as_bucket_view",),
+    topic="host_overhead",
+    needs=(
+        GPUS,
+        LAUNCHES,
+        AFTER_START_UP,
+        WINDOW,
+        Need(words="operators that pack tensors for a message", missing=_none),
+    ),
+)
+
+MIN_FRAC = 0.02
+"""Of the window, mean over ranks: time of a kind that is shown, or idle time in all of them."""
+_NAMES: Mapping[PackingKind, str] = MappingProxyType(
+    {
+        "buffers": "DDP's broadcast of the module's buffers",
+        "gradients": "DDP's copies of gradients out of their buckets",
+        "tensors": "tensors flattened into one for a message",
+    }
+)
+_REMEDIES: Mapping[PackingKind, str] = MappingProxyType(
+    {
+        "buffers": "DistributedDataParallel(model, broadcast_buffers=False), where each rank may keep its "
+        "own buffers (BatchNorm's running statistics); save those of one rank.",
+        "gradients": "DistributedDataParallel(model, gradient_as_bucket_view=True): gradients then are views "
+        "of their buckets, and not copied.",
+        "tensors": "Keep what is sent together in one flat buffer with views of it, or send it in one "
+        "coalesced call, instead of flattening it each time.",
+    }
+)
+
+
+def evaluate(case: Case) -> Verdict:
+    """Fires where the device idles for `MIN_FRAC` of the window while its host packs. An upper bound: the
+    host time of each kind that takes `MIN_FRAC`, up to all idle time behind it, and what it launches."""
+    idle = given(case.share(_idle_ns))
+    kinds = [kind for kind in _NAMES if (case.share(_host_of(kind)) or 0.0) >= MIN_FRAC]
+    evidence = [*time_evidence(case, "idle while the host packs", idle, _idle_ns), *_by_kind(case)]
+    if idle < MIN_FRAC or not kinds:
+        return Verdict(state="passes", evidence=evidence)
+
+    def most_ns(rank: RankMeasurement) -> int:
+        of = [p for p in rank.packing if p.kind in kinds]
+        host = min(sum(p.host_ns for p in of), rank.ledger.idle.host)
+        return min(host + sum(p.device_ns for p in of), rank.ledger.total)
+
+    kinds.sort(key=lambda kind: -(case.share(_host_of(kind)) or 0.0))
+    return Verdict(
+        state="fires",
+        reason=f"the device waits while the host is in {' and '.join(_NAMES[kind] for kind in kinds)}",
+        evidence=evidence,
+        remedy=" ".join(_REMEDIES[kind] for kind in kinds),
+        gain=ceiling(
+            case, most_ns, "all of this host time that the device can have waited for, and what it launches"
+        ),
+        verify="Run again: these operators are gone from the host's timeline, and the step is shorter.",
+        false_alarm="Buffers that must be the same on all ranks in each step; gradients that are detached in "
+        "place. A profiler makes each of these small operators longer.",
+    )
+
+
+def _idle_ns(rank: RankMeasurement) -> int:
+    return sum(p.idle_ns for p in rank.packing)
+
+
+def _host_of(kind: PackingKind) -> Callable[[RankMeasurement], int]:
+    return lambda rank: sum(p.host_ns for p in rank.packing if p.kind == kind)
+
+
+def _by_kind(case: Case) -> Iterator[Evidence]:
+    for kind, name in _NAMES.items():
+        found: list[tuple[Packing, int]] = [
+            (p, max(r.window.steps, 1)) for r in case.ranks for p in r.packing if p.kind == kind
+        ]
+        if found:
+            worst, steps = max(found, key=lambda f: f[0].host_ns / f[1])
+            each = f"{significant(worst.count / steps)} operators a {case.unit}"
+            said = f"{brief(worst.host_ns / steps)} of host time, {each}"
+            yield Evidence(label=f"{name}, worst rank", value=said)
