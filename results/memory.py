@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from perfdoc.results.quality import State
@@ -74,6 +74,23 @@ class MemorySite:
     bytes: int
     count: int
     """Allocations."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionScores:
+    """What one function of unfused attention keeps of its scores, sequence x sequence, at the peak."""
+
+    function: str
+    file: str
+    evidence: Literal["name", "products"]
+    """How it is known for attention: its name or its file's, around a softmax; or a softmax beside batched
+    products of the same size."""
+    bytes: int
+    """As large as its softmax, or half of it: an upper bound of what fused attention leaves out."""
+    count: int
+    """Allocations."""
+    largest_bytes: int
+    """Of one of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,6 +193,8 @@ class DeviceMemory:
     """Whether the allocator was set to use them."""
     series: MemorySeries | None = None
     """None in a diagnosis of an earlier version, and without a history."""
+    attention: list[AttentionScores] = field(default_factory=list)
+    """Unfused attention by its scores at the peak, most bytes first. Without stacks none is seen."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -170,14 +170,24 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else "?" for c in text[:MAX_NAME])
 
 
+def is_python(frame: MemoryFrame) -> bool:
+    """Whether it is a call of Python."""
+    return _PYTHON.search(frame.filename) is not None
+
+
+def passes_on(frame: MemoryFrame) -> bool:
+    """Whether a line in it says nothing about whose memory it is."""
+    return _PASSES_ON.search(frame.filename.replace("\\", "/")) is not None
+
+
 def site_of(frames: Sequence[MemoryFrame]) -> tuple[str, str, int | None]:
     """(function, file, line) for a stack, the innermost call first.
 
     The innermost Python frame that does not only pass calls on; without one, autograd's node or the
     collective; else the outermost frame.
     """
-    python = [frame for frame in frames if _PYTHON.search(frame.filename)]
-    for frame in [f for f in python if not _PASSES_ON.search(f.filename.replace("\\", "/"))] or python[:1]:
+    python = [frame for frame in frames if is_python(frame)]
+    for frame in [f for f in python if not passes_on(f)] or python[:1]:
         return printable(frame.function), short_path(frame.filename), frame.line
     for frame in frames:
         if found := _TELLING.match(frame.function[:400]):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from perfdoc.analyzers.memory.attention import attention_scores
 from perfdoc.analyzers.memory.categories import StackUses, uses_of_stacks
 from perfdoc.analyzers.memory.composition import compose, memory_series
 from perfdoc.analyzers.memory.layout import layout_at, reserved_bytes
@@ -121,6 +122,7 @@ def _measure(
         series=memory_series(history, lifetimes, uses, ranges, allocated, reserved),
         layout=layout_at(history, lifetimes, peak, reserved),
         sites=sites_at(snapshot, lifetimes, alive),
+        attention=attention_scores(snapshot, lifetimes, alive),
         growth=growth,
         oom_events=len(failures),
         out_of_memory=[

@@ -1,0 +1,97 @@
+"""PD511: attention scores kept in memory, by a snapshot's stacks."""
+
+from __future__ import annotations
+
+from perfdoc.results.figures import gib, per_cent, size
+from perfdoc.results.memory import AttentionScores, DeviceMemory
+from perfdoc.results.rules import Evidence
+from perfdoc.rules.engine.advise import advise
+from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.needs import GPUS, Missing, Need, skipped
+from perfdoc.rules.engine.rule import Meta, Verdict
+from perfdoc.rules.facts.framework import framework_of_job
+from perfdoc.rules.facts.memory_room import rooms, why_unknown
+
+
+def _peaks(case: Case) -> list[DeviceMemory]:
+    return [
+        r.device for r in rooms(case) if r.device.composition is not None and r.device.peak_allocated_bytes
+    ]
+
+
+def _no_peak(case: Case) -> Missing | None:
+    if _peaks(case):
+        return None
+    return skipped("no snapshot has a history with a peak" if rooms(case) else why_unknown(case))
+
+
+META = Meta(
+    code="PD511",
+    title="Attention scores kept in memory",
+    action="Use fused attention",
+    why="Attention of separate kernels keeps its scores, sequence x sequence for each head and layer, for "
+    "the backward: they grow with the square of the sequence length. Fused attention never makes them.",
+    sources=("Dao et al., FlashAttention, 2022", "PyTorch: scaled_dot_product_attention"),
+    topic="memory",
+    needs=(GPUS, Need(words="a memory snapshot with a history", missing=_no_peak)),
+)
+
+MIN_FRAC = 0.05
+"""Of what is allocated at the peak."""
+LARGE_FRAC = 0.25
+"""Of the same: from here on a problem, whether memory presses or not."""
+_BY = {
+    "name": "a softmax inside a function or file named for attention",
+    "products": "a softmax beside batched products of the same size",
+}
+
+
+def evaluate(case: Case) -> Verdict:
+    """Fires where scores of unfused attention hold `MIN_FRAC` of a device's peak; a problem from `LARGE_FRAC`
+    on."""
+    share, device = max(((_share(d), d) for d in _peaks(case)), key=lambda found: found[0])
+    if not device.attention:
+        return Verdict(state="passes", reason="no stack shows a softmax of attention")
+    total = sum(row.bytes for row in device.attention)
+    evidence = [
+        Evidence(label="attention scores allocated at the peak", value=f"{gib(total)}, {per_cent(share)}"),
+        *(_evidence(row) for row in device.attention),
+    ]
+    if share < MIN_FRAC:
+        return Verdict(state="passes", evidence=evidence)
+    most = device.attention[0]
+    megatron = framework_of_job(case.captures, case.configuration) == "megatron"
+    backend = advise(
+        knob="attention_backend",
+        to="auto",
+        why="the fastest fused attention that this GPU has, without a sequence x sequence matrix",
+        costs="numerics of another kernel",
+    )
+    return Verdict(
+        state="fires",
+        level="problem" if share >= LARGE_FRAC else "information",
+        reason=f"at most {gib(total)}, {per_cent(share)} of the peak, would go: softmax and its copies in "
+        f"{most.function} ({most.file})",
+        evidence=evidence,
+        advice=[backend] if megatron else [],
+        remedy="" if megatron else _REMEDY,
+        otherwise="Check the log for why no fused attention was taken: head size, mask, dropout, data type.",
+        verify="Record a snapshot again: no softmax is among its largest allocations. The peak falls by less "
+        "than this where another moment is nearly as high.",
+        false_alarm="A program that needs the scores themselves. Recomputation of attention frees them too.",
+    )
+
+
+_REMEDY = (
+    "Call fused attention: torch.nn.functional.scaled_dot_product_attention, or flash-attn; neither makes "
+    "the scores."
+)
+
+
+def _share(device: DeviceMemory) -> float:
+    return sum(row.bytes for row in device.attention) / (device.peak_allocated_bytes or 1)
+
+
+def _evidence(row: AttentionScores) -> Evidence:
+    each = f"{row.count:,} of up to {size(row.largest_bytes)}, {gib(row.bytes)}; known by {_BY[row.evidence]}"
+    return Evidence(label=f"{row.function} ({row.file})", value=each)
