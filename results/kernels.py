@@ -127,6 +127,24 @@ class UnfusedPattern:
 
 
 @dataclass(frozen=True, kw_only=True)
+class UnfusedAttention:
+    """Softmax between products, as attention of separate kernels runs it, inside the window."""
+
+    forwards: int
+    """Softmax with a product on either side; 0 where none was seen."""
+    backwards: int | None
+    """Gradients of them; None where what may be gradients may as well be something else: then the times are
+    of forwards alone."""
+    between_ns: int
+    """Kernels between the products: scale, mask, softmax, dropout, casts."""
+    products_ns: int
+    """Their products: queries with keys, and with values."""
+
+
+NO_UNFUSED_ATTENTION = UnfusedAttention(forwards=0, backwards=0, between_ns=0, products_ns=0)
+
+
+@dataclass(frozen=True, kw_only=True)
 class OptimizerLoop:
     """An optimizer step that updates one parameter after the other, with several small kernels for each."""
 
@@ -186,3 +204,5 @@ class KernelPartsAnalysis(Measured):
     unfused: list[UnfusedPattern]
     optimizer: OptimizerLoop = field(default_factory=OptimizerLoop)
     """An optimizer step that loops over the parameters."""
+    unfused_attention: UnfusedAttention = NO_UNFUSED_ATTENTION
+    """Attention of separate kernels, by their sequence."""

@@ -56,7 +56,7 @@ _ROLES = (
 """What a kernel computes, its letter, and a pattern in its full name; the first that is found wins."""
 
 _ROLE = [(letter, re.compile(pattern)) for _, letter, pattern in _ROLES]
-_OTHER, _STREAM_END = "o", "|"
+OTHER, _STREAM_END = "o", "|"
 _PYTORCHS = re.compile(r"\bat::native::|\bsoftmax_warp_")
 
 
@@ -116,7 +116,7 @@ def find_unfused(view: DeviceView, rows: I64, duration_ns: I64, accumulates: Boo
     rows: kernels inside the window by start; accumulates: whether autograd's accumulation of a gradient
     launched each.
     """
-    order, text = _text(view, rows)
+    order, text = text_of(view, rows)
     present = set(text)
     found = []
     for pattern in _PATTERNS:
@@ -155,7 +155,7 @@ def _needed(sequence: str) -> str:
 _COMPILED = {s: re.compile(_between(s)) for p in _PATTERNS for s in p.sequences}
 
 
-def _text(view: DeviceView, rows: I64) -> tuple[I64, str]:
+def text_of(view: DeviceView, rows: I64) -> tuple[I64, str]:
     """Kernels stream by stream, as positions in `rows`, and a letter for each; -1 and | between streams."""
     letters = _letters(view, rows)
     stream = view.trace.kernels.stream[rows]
@@ -169,7 +169,7 @@ def _text(view: DeviceView, rows: I64) -> tuple[I64, str]:
 
 def _letters(view: DeviceView, rows: I64) -> np.ndarray:
     strings, names = view.trace.strings, view.trace.kernels.full_name[rows]
-    letter = np.full(len(strings), ord(_OTHER), np.uint8)
+    letter = np.full(len(strings), ord(OTHER), np.uint8)
     for i in np.flatnonzero(np.bincount(names, minlength=len(strings))).tolist():
         letter[i] = _letter(strings[i][:MAX_TEXT])
     return letter[names]
@@ -179,8 +179,8 @@ def _letters(view: DeviceView, rows: I64) -> np.ndarray:
 def _letter(name: str) -> int:
     """Of one kernel; every device of a capture asks for the same names."""
     if _PYTORCHS.search(name) is None:
-        return ord(_OTHER)
-    return ord(next((c for c, role in _ROLE if role.search(name) is not None), _OTHER))
+        return ord(OTHER)
+    return ord(next((c for c, role in _ROLE if role.search(name) is not None), OTHER))
 
 
 def _found(

@@ -20,6 +20,7 @@ from perfdoc.analyzers.kernels.fusion import find_unfused
 from perfdoc.analyzers.kernels.optimizer import optimizer_loop
 from perfdoc.analyzers.kernels.part_names import PARTS
 from perfdoc.analyzers.kernels.totals import sum_by
+from perfdoc.analyzers.kernels.unfused_attention import find_unfused_attention
 from perfdoc.results.kernels import PHASES, KernelPartsAnalysis, PartTime
 from perfdoc.traces.table import Bool
 
@@ -76,6 +77,7 @@ def kernel_parts(view: DeviceView, kernels: AttributedKernels | None) -> KernelP
         padding_reason="a capture does not say how many tokens of a batch are padding",
         unfused=find_unfused(view, rows, duration, context.accumulates),
         optimizer=optimizer_loop(view, rows, duration, context.phase, classes),
+        unfused_attention=find_unfused_attention(view, rows, duration, classes),
     )
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.analyzers.measure_device import RankMeasurement
-from perfdoc.results.figures import per_cent
+from perfdoc.results.figures import brief, per_cent
+from perfdoc.results.replay import Gain
 from perfdoc.results.rules import Advice, Evidence
 from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.gain import ceiling, time_evidence
-from perfdoc.rules.engine.needs import GPUS, WINDOW, Missing, Need, given, skipped
+from perfdoc.rules.engine.needs import GPUS, WINDOW, Missing, Need, skipped
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.capture import KERNELS, fused_attention_runs
 from perfdoc.rules.facts.fusions import known_off
@@ -32,7 +35,10 @@ META = Meta(
 )
 
 MIN_FRAC = 0.02
-"""Of the window, mean over ranks: masks and softmax outside of any fused attention."""
+"""Of the window (of start-up, of the time in which something ran), mean over ranks: masks and softmax outside
+of any fused attention."""
+MIN_COMPUTE_FRAC = 0.05
+"""Of compute, where idle time makes the share of the window small: then it is information."""
 MIN_ATTENTION_FRAC = 0.2
 """Of kernel time: from here on it is worth trying another fused attention."""
 _KNOB, _SOFTMAX, _PATTERN = "attention_backend", "masked_softmax_fusion", "masked_softmax"
@@ -41,17 +47,29 @@ _FASTER = {"ampere": "flash", "ada": "flash", "hopper": "fused", "blackwell": "f
 
 
 def evaluate(case: Case) -> Verdict:
-    """Fires where softmax outside fused attention takes `MIN_FRAC`; as information where the setting asks
-    for separate kernels, or for the slower library and attention takes `MIN_ATTENTION_FRAC` of kernel
-    time."""
-    share = given(case.share(_unfused_ns))
-    evidence = time_evidence(case, "softmax outside fused attention", share, _unfused_ns)
+    """Fires where softmax outside fused attention, with what runs between it and its products, takes
+    `MIN_FRAC`; as information where that is `MIN_COMPUTE_FRAC` of compute alone, where the setting asks for
+    separate kernels, or for the slower library and attention takes `MIN_ATTENTION_FRAC` of kernel time.
+
+    An upper bound: all of that and the products, which fused attention still multiplies, in fewer bytes.
+    """
+    share = case.share_at_work(_unfused_ns) or 0.0
+    label = f"softmax outside fused attention{case.of_work}"
+    evidence = [*time_evidence(case, label, share, _unfused_ns), *_seen(case)]
     backend = case.setting(_KNOB)[1]
     verify = "Run again: attention is one kernel forward and few backward; softmax kernels are gone."
-    if share >= MIN_FRAC:
+    of_compute = sum(map(_unfused_ns, case.ranks)) / (sum(r.ledger.compute for r in case.ranks) or 1)
+    seen = any(r.kernel_parts.unfused_attention.forwards for r in case.ranks)
+    if share >= MIN_FRAC or (seen and of_compute >= MIN_COMPUTE_FRAC):
+        little = share < MIN_FRAC
+        if little:
+            label = "softmax outside fused attention, of compute"
+            evidence.append(Evidence(label=label, value=per_cent(of_compute)))
         return Verdict(
             state="fires",
-            reason="mask and softmax run as separate kernels",
+            level="information" if little else "problem",
+            reason="mask and softmax run as separate kernels"
+            + (" between the products of attention" if seen else ""),
             evidence=evidence,
             remedy=""
             if case.configuration.dialect
@@ -60,9 +78,11 @@ def evaluate(case: Case) -> Verdict:
             advice=_fused(case) if case.configuration.dialect else [],
             otherwise="Check the log for why no fused attention was taken: head size, mask, dropout, data "
             "type.",
-            gain=ceiling(case, _unfused_ns, "the time of these softmax kernels (their GEMMs not counted)"),
+            gain=_bound(case),
             verify=verify,
-            false_alarm="A softmax outside attention, such as a router or a sampled loss.",
+            false_alarm="A program that needs the scores themselves."
+            if seen
+            else "A softmax outside attention, such as a router or a sampled loss.",
         )
     if backend in ("unfused", "local") and fused_attention_runs(case):
         reason = f"attention_backend is {backend}, yet fused attention runs: other settings were in force"
@@ -93,18 +113,46 @@ def evaluate(case: Case) -> Verdict:
                 verify="Run again: attention's share of kernel time falls.",
                 false_alarm="The other library may lack a mask or a head size of this model.",
             )
-    return Verdict(state="passes", evidence=evidence)
+    reason = "attention of separate kernels runs, and takes little time" if seen else ""
+    return Verdict(state="passes", reason=reason, evidence=evidence)
+
+
+def _seen(case: Case) -> Iterator[Evidence]:
+    found = [r.kernel_parts.unfused_attention for r in case.ranks]
+    worst = max(found, key=lambda a: a.products_ns)
+    if not worst.forwards:
+        return
+    back = "backward not told apart" if worst.backwards is None else f"{worst.backwards:,} backward"
+    yield Evidence(
+        label="softmax between two products, worst rank", value=f"{worst.forwards:,} forward, {back}"
+    )
+    yield Evidence(label="these products, in the window", value=brief(worst.products_ns))
+
+
+def _bound(case: Case) -> Gain | None:
+    """None where some softmax was found without its products, or a backward pass is not told apart: what
+    fused attention replaces is then not known."""
+    seen = [(r.kernel_parts.unfused_attention, _unfused_ns(r)) for r in case.ranks]
+    if any(a.backwards is None or ns > a.between_ns for a, ns in seen):
+        return None
+    return ceiling(case, _replaced_ns, "softmax, what runs between, and the products; their arithmetic stays")
+
+
+def _replaced_ns(rank: RankMeasurement) -> int:
+    found = rank.kernel_parts.unfused_attention
+    return min(found.between_ns + found.products_ns, rank.ledger.compute)
 
 
 def _unfused_ns(rank: RankMeasurement) -> int:
-    """Masks and softmax that belong to no fused attention: recognised sequences; and all softmax where no
-    fused attention runs at all."""
+    """Masks and softmax that belong to no fused attention: what lies between products; recognised sequences;
+    and all softmax where no fused attention runs at all."""
     sequences = sum(u.total_ns for u in rank.kernel_parts.unfused if u.pattern == _PATTERN)
     times = dict.fromkeys(KernelClass, 0)
     for row in rank.kernel_times:
         times[row.kernel_class] += row.total_ns
     softmax = 0 if times[KernelClass.ATTENTION] else times[KernelClass.SOFTMAX]
-    return min(max(sequences, softmax), rank.ledger.compute)
+    between = rank.kernel_parts.unfused_attention.between_ns
+    return min(max(between, sequences, softmax), rank.ledger.compute)
 
 
 def _attention_frac(case: Case) -> float | None:

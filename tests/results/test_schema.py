@@ -33,7 +33,7 @@ DIGESTS = {
     ("diagnosis", "1.6"): "5ee824cde2afafab",
     ("diagnosis", "1.7"): "2425c4df0bcbb01c",
     ("diagnosis", "1.8"): "ddabccf4a9ba1439",
-    ("diagnosis", "1.9"): "be0204e15effece7",
+    ("diagnosis", "1.9"): "c072dda2ae492336",
     ("diff", "1.0"): "8a534ab843c86f01",
     ("tune", "1.0"): "a330cf92edbcc909",
 }
@@ -90,6 +90,7 @@ ADDED_TYPES = {
     *("Contradiction", "DataPauses", "EventCounts", "MessageSizes", "Opportunity", "Pause", "Period"),
     *("ClassEfficiency", "KernelEfficiency", "Loss", "OperatorEfficiency", "WorkTime"),
     *("JobModelAnalysis", "LateRank", "ModelledStage", "OptimizerLoop"),
+    *("AttentionScores", "UnfusedAttention"),
     *("AllToAll", "AllToAllBalance", "AllToAllRow", "CollectiveSize", "CopyRow", "GpuMetrics"),
     *("MetricMean", "RangeRow", "RangeTable", "Tables"),
     *("RangeProposal", "StartUp", "SuspectedCommunication", "SuspectedKernel", "ThreadWait"),
