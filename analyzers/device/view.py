@@ -19,9 +19,10 @@ from perfdoc.traces import Device, Trace
 from perfdoc.traces.job_facts import JobFacts
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class DeviceView:
-    """One device of one capture, with what was found out about it before any analysis.
+    """One device of one capture, with what was found out about it before any analysis; equal to none but
+    itself.
 
     An analysis is a pure function of this: `analyse(view) -> frozen result`. It shares the arrays and must
     not write into them.

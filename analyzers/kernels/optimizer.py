@@ -9,6 +9,7 @@ OPTIMIZER by its kernels' names (multi_tensor_apply, fused Adam), and no loop.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -17,6 +18,7 @@ from perfdoc.analyzers.base.intervals import I64, exact_sum
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.analyzers.kernel_class.names import MAX_TEXT
+from perfdoc.analyzers.kernels.attributed import AttributedKernels
 from perfdoc.analyzers.kernels.part_names import Phase
 from perfdoc.results.kernels import OptimizerLoop
 from perfdoc.traces.table import Bool
@@ -28,8 +30,33 @@ _MIN_TENSORS = 8
 _SAME_FRAC = 0.8
 """Of these distances."""
 _PER_TENSOR = (3, 40)
-_SMALL = (KernelClass.ELEMENTWISE, KernelClass.COPY, KernelClass.REDUCTION)
+SMALL = (KernelClass.ELEMENTWISE, KernelClass.COPY, KernelClass.REDUCTION)
 _ROOT = re.compile(r"(?<!r)sqrt_kernel_cuda")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopSpans:
+    """When the host launched each stretch of the loop: from its first call's start to its last one's."""
+
+    start_ns: I64
+    end_ns: I64
+    kernels_per_tensor: int | None
+    """None where the sequence does not tell."""
+
+
+NO_LOOP = LoopSpans(start_ns=np.empty(0, np.int64), end_ns=np.empty(0, np.int64), kernels_per_tensor=None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Found:
+    rows: I64
+    """Computing kernels inside the window by start."""
+    duration_ns: I64
+    small: Bool
+    kept: list[tuple[int, int]]
+    """[first, end) of the loop's stretches among them."""
+    evidence: Literal["range", "sequence"]
+    kernels_per_tensor: int | None
 
 
 def optimizer_loop(view: DeviceView, rows: I64, duration_ns: I64, phase: I64, classes: I64) -> OptimizerLoop:
@@ -38,12 +65,52 @@ def optimizer_loop(view: DeviceView, rows: I64, duration_ns: I64, phase: I64, cl
     rows: kernels inside the window by start; phase: Phase of the ranges around their launches; classes: their
     KernelClass.
     """
+    found = _find(view, rows, duration_ns, phase, classes)
+    if found is None:
+        return OptimizerLoop()
+    rows, duration_ns, kept = found.rows, found.duration_ns, found.kept
+    mine = np.concatenate([np.arange(a, b) for a, b in kept])
+    mine = mine[found.small[mine]]
+    start, end = view.trace.kernels.start_ns[rows], view.trace.kernels.end_ns[rows]
+    window = view.window
+    begins = np.maximum(np.array([start[a] for a, _ in kept], np.int64), window.start_ns)
+    ends = np.minimum(np.array([end[a:b].max() for a, b in kept], np.int64), window.end_ns)
+    idle = exact_sum(ends - begins) - exact_sum(view.activity.busy.covered_within(begins, ends))
+    return OptimizerLoop(
+        evidence=found.evidence,
+        stretches=len(kept),
+        kernels=len(mine),
+        kernels_ns=exact_sum(duration_ns[mine]),
+        idle_ns=max(idle, 0),
+        kernels_per_tensor=found.kernels_per_tensor,
+        names=_names(view, rows[mine]),
+    )
+
+
+def loop_spans(view: DeviceView, kernels: AttributedKernels | None) -> LoopSpans:
+    """When it was launched; of kernels whose launch is not known nothing. kernels: as attributed_kernels has
+    them."""
+    if kernels is None:
+        return NO_LOOP
+    found = _find(view, kernels.rows, kernels.duration_ns, kernels.context.phase, kernels.classes)
+    if found is None:
+        return NO_LOOP
+    spans = []
+    for a, b in found.kept:
+        call = view.launches.kernels[found.rows[a:b]]
+        at = view.trace.api_calls.start_ns[call[call >= 0]]
+        if len(at):
+            spans.append((int(at.min()), int(at.max())))
+    start, end = np.array(spans, np.int64).reshape(-1, 2).T
+    return LoopSpans(start_ns=start, end_ns=end, kernels_per_tensor=found.kernels_per_tensor)
+
+
+def _find(view: DeviceView, rows: I64, duration_ns: I64, phase: I64, classes: I64) -> _Found | None:
     computing = np.flatnonzero(classes != KernelClass.COMMUNICATION)
     rows, duration_ns = rows[computing], duration_ns[computing]
     phase, classes = phase[computing], classes[computing]
-    small = np.isin(classes, _SMALL)
+    small = np.isin(classes, SMALL)
     named = phase == Phase.OPTIMIZER
-    evidence: Literal["range", "sequence"] = "range" if named.any() else "sequence"
     roots = _names_a_root(view, rows)
     if named.any():
         stretches = _stretches(named)
@@ -52,22 +119,14 @@ def optimizer_loop(view: DeviceView, rows: I64, duration_ns: I64, phase: I64, cl
         alike = small & ((phase == Phase.NONE) | (phase == Phase.BACKWARD))
         kept = [t for s in _stretches(alike) if (t := _adam(s, roots)) is not None]
     if not kept:
-        return OptimizerLoop()
-    mine = np.concatenate([np.arange(a, b) for a, b in kept])
-    mine = mine[small[mine]]
-    start, end = view.trace.kernels.start_ns[rows], view.trace.kernels.end_ns[rows]
-    window = view.window
-    begins = np.maximum(np.array([start[a] for a, _ in kept], np.int64), window.start_ns)
-    ends = np.minimum(np.array([end[a:b].max() for a, b in kept], np.int64), window.end_ns)
-    idle = exact_sum(ends - begins) - exact_sum(view.activity.busy.covered_within(begins, ends))
-    return OptimizerLoop(
-        evidence=evidence,
-        stretches=len(kept),
-        kernels=len(mine),
-        kernels_ns=exact_sum(duration_ns[mine]),
-        idle_ns=max(idle, 0),
+        return None
+    return _Found(
+        rows=rows,
+        duration_ns=duration_ns,
+        small=small,
+        kept=kept,
+        evidence="range" if named.any() else "sequence",
         kernels_per_tensor=_per_tensor(np.flatnonzero(roots[slice(*kept[0])])),
-        names=_names(view, rows[mine]),
     )
 
 

@@ -9,7 +9,7 @@ from perfdoc.results.figures import brief, per_cent
 from perfdoc.results.kernels import OptimizerLoop
 from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.gain import ceiling, time_evidence
+from perfdoc.rules.engine.gain import ceiling, predicted, time_evidence, worth_frac
 from perfdoc.rules.engine.needs import GPUS, WINDOW, given, on_some_rank
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.capture import KERNELS
@@ -27,7 +27,8 @@ META = Meta(
 )
 
 MIN_FRAC = 0.01
-"""Of the window, mean over ranks: what a fused update can save of it."""
+"""Of the step: predicted gain of a fused update; of the window where nothing is predicted: the most that one
+can save."""
 _PYTORCH = (
     "torch.optim.AdamW(..., fused=True), or foreach=True; SGD and Adam take both. An optimizer of your own: "
     "torch._foreach_* over the list of all parameters, or torch.compile of its step."
@@ -39,9 +40,12 @@ _MEGATRON = (
 
 
 def evaluate(case: Case) -> Verdict:
-    """Fires where a fused update can save `MIN_FRAC`: the idle time between these kernels, and of their own
-    time all but one kernel for each parameter, which still reads and writes it."""
-    share = given(case.share(_most_ns))
+    """Fires where a fused update saves `MIN_FRAC` of the step, by replay. Without one, where it can: the idle
+    time between these kernels, and of their own time all but one kernel for each parameter, which still reads
+    and writes it."""
+    gain = predicted(case, "fused_optimizer")
+    replayed = gain is not None and gain.is_predicted
+    share = worth_frac(case, "fused_optimizer") if replayed else given(case.share(_most_ns))
     evidence = time_evidence(
         case, "optimizer loop, idle time between its kernels included", _whole(case), _of
     )
@@ -54,7 +58,9 @@ def evaluate(case: Case) -> Verdict:
         reason=f"the optimizer updates one parameter after the other ({how})",
         evidence=[*evidence, *_figures(case, found)],
         remedy=_MEGATRON if framework_of_job(case.captures, case.configuration) == "megatron" else _PYTORCH,
-        gain=ceiling(
+        gain=gain
+        if replayed
+        else ceiling(
             case, _most_ns, "all idle time between these kernels, and their time but for one each parameter"
         ),
         verify="Run again: the optimizer is a few multi_tensor_apply or fused kernels.",

@@ -18,6 +18,7 @@ DECIDED_BY: Mapping[str, str] = MappingProxyType(
         "without_data": "PD203",
         "without_launches": "PD201",
         "without_waits": "PD208",
+        "fused_optimizer": "PD408",
         "norms_alone": "PD110",
         "bf16_gemm": "PD407",
         "fp8_gemm": "PD401",

@@ -42,7 +42,13 @@ TIME_OF: Mapping[str, str] = MappingProxyType(
 """The time that a simulated change takes away, as `Meta.time` names it; a change of kernels has none."""
 
 _NO_SETTING = frozenset(
-    {"norms_alone", "even_stages", "without_waits", *(f"without_straggler_{d}" for d in DIMENSIONS)}
+    {
+        "fused_optimizer",
+        "norms_alone",
+        "even_stages",
+        "without_waits",
+        *(f"without_straggler_{d}" for d in DIMENSIONS),
+    }
 )
 """Changes that work on the program or the machine makes."""
 _COVERS_FRAC = 0.5

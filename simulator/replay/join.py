@@ -133,6 +133,11 @@ def _on_one_time(rank: Rebuilt, index: int, clocks: ClockAlignment, from_ns: int
                     start_ns=at(frame.layers.start_ns),
                     end_ns=at(frame.layers.end_ns),
                 ),
+                optimizer=replace(
+                    frame.optimizer,
+                    start_ns=at(frame.optimizer.start_ns),
+                    end_ns=at(frame.optimizer.end_ns),
+                ),
             ),
         ),
     )

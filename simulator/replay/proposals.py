@@ -18,6 +18,7 @@ from perfdoc.simulator.replay.edits import (
     balanced_layers,
     even_layers,
     even_stages,
+    fused_optimizer,
     in_16_bits,
     norms_alone,
     other_bytes,
@@ -46,6 +47,7 @@ CHANGE_TITLES: Mapping[str, str] = MappingProxyType(
         "without_data": "remove data-loader stalls (dataloader_num_workers)",
         "without_launches": "CUDA graphs (cuda_graph_impl)",
         "without_waits": "remove waits for the device: .item, blocking .to, synchronize",
+        "fused_optimizer": "fuse the optimizer step",
         "norms_alone": "keep communication from slowing norms",
         "bf16_gemm": "GEMMs and attention in 16 bits (bf16)",
         "fp8_gemm": "GEMMs in FP8 (fp8)",
@@ -153,6 +155,7 @@ def _of_host() -> Iterator[Proposal]:
 
 
 def _of_kernels(rebuilt: Rebuilt) -> Iterator[Proposal]:
+    yield Proposal(key="fused_optimizer", family="optimizer", edit=fused_optimizer())
     yield Proposal(key="norms_alone", family="norms", edit=norms_alone())
     yield Proposal(key="bf16_gemm", family="precision", edit=in_16_bits(), exact=False)
     fp8 = scaled_kernels(KernelClass.GEMM, _FP8_FACTOR, uncertainty_frac=_FP8_UNCERTAINTY_FRAC)

@@ -16,6 +16,8 @@ from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.analyzers.kernel_class.collectives import REDUCING
 from perfdoc.analyzers.kernel_class.number_format import likely_16_bits_speedup
+from perfdoc.analyzers.kernels.attributed import attributed_kernels
+from perfdoc.analyzers.kernels.optimizer import NO_LOOP, LoopSpans, loop_spans
 from perfdoc.simulator.engine import EdgeKind, GraphBuilder, TaskGraph, TaskKind
 from perfdoc.simulator.engine.graph import I8, I64, NONE
 from perfdoc.simulator.engine.schedule import topological_order
@@ -51,6 +53,8 @@ class RankFrame:
     """Task of each row of Activity.communication; -1 outside of the window."""
     gpu_name: str | None = None
     layers: LayerSpans = NO_LAYERS
+    optimizer: LoopSpans = NO_LOOP
+    """Launches of an optimizer that loops over the parameters."""
     host_left_frac: Mapping[str, float] = field(default_factory=dict)
     """Of `host`, what an edit left of its length; what is not named here is whole."""
 
@@ -161,6 +165,7 @@ def rebuild_rank(view: DeviceView) -> Rebuilt:
                 communication_task=at,
                 gpu_name=device.gpu_name,
                 layers=layer_spans(view),
+                optimizer=loop_spans(view, attributed_kernels(view)),
             ),
         ),
     )

@@ -9,8 +9,12 @@ import pytest
 from perfdoc.results.kernels import OptimizerLoop
 from perfdoc.rules.engine.case import Case
 from perfdoc.simulator.captures.timeline import TimelineBuilder
+from perfdoc.simulator.engine import schedule
+from perfdoc.simulator.replay.edits import fused_optimizer
+from perfdoc.simulator.replay.rebuilt import rebuild_rank
+from tests.analyzers.device_views import view_of
 from tests.analyzers.tiny import GEMM
-from tests.rules.cases import STEP_US, US, case_of, evidence_of, result
+from tests.rules.cases import STEP_US, US, case_of, evidence_of, predicting, result
 from tests.rules.laid import MUL, given
 
 ROOT = (
@@ -83,6 +87,33 @@ def test_a_loop_is_found_and_what_it_costs(tmp_path: Path, range_name: str, evid
     ]
     assert "fused=True" in verdict.remedy
     assert "foreach=True" in verdict.remedy
+
+
+@pytest.mark.parametrize("range_name", ["optimizer", ""])
+def test_a_fused_update_is_replayed(tmp_path: Path, range_name: str) -> None:
+    """The host is done with the loop at 499.5 us and with 105.5 us more that lie before the next step: its
+    product runs in [606, 1105), behind which 80 kernels of an eighth of their 2 us end at 1,125. With kernels
+    as long as they were, the first loop ends at 660, the product in [660, 1159), and the second at 1,319."""
+    rebuilt = rebuild_rank(view_of(stepping(*ADAM, range_name=range_name), tmp_path))
+    assert rebuilt.span(schedule(rebuilt.graph).end_ns) == 1_896 * US
+    edit = fused_optimizer()
+    spans = [change(rebuilt) for change in (edit.apply, *edit.variants)]
+    assert [s.span(schedule(s.graph).end_ns) for s in spans] == [1_124 * US, 1_318 * US]
+
+
+def test_no_loop_is_not_replayed(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no optimizer step"):
+        fused_optimizer().apply(rebuild_rank(view_of(stepping(*ADAM, between=GEMM), tmp_path)))
+
+
+@pytest.mark.parametrize(("saved_ms", "state"), [(0.01, "fires"), (0.0099, "passes")])
+def test_the_gain_is_the_replays_where_there_is_one(tmp_path: Path, saved_ms: float, state: str) -> None:
+    case = case_of(tmp_path, stepping(*ADAM, range_name="optimizer"))
+    found = result("PD408", predicting(case, fused_optimizer=(0.005, saved_ms, 0.02)))
+    assert found.state == state
+    if state == "fires":
+        assert found.gain is not None
+        assert (found.gain.method, found.gain.mid_ms) == ("replay", saved_ms)
 
 
 def test_megatron_has_another_remedy(tmp_path: Path) -> None:

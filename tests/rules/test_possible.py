@@ -156,6 +156,8 @@ def test_what_graphs_take_and_is_not_known(tmp_path: Path, plain: Case) -> None:
     assert open_conditions(configured, "without_launches") == []
     slowed = replace(configured, captures=[replace(c, slowed_by=["stacks"]) for c in plain.captures])
     assert len(open_conditions(slowed, "without_launches")) == 1
+    assert open_conditions(slowed, "fused_optimizer") == open_conditions(slowed, "without_launches")
+    assert open_conditions(plain, "fused_optimizer") == []
 
 
 def test_a_prediction_of_launches_stops_at_what_launching_causes() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from perfdoc.simulator.replay.edits.edit import Edit
 from perfdoc.simulator.replay.edits.even_ranks import without_straggler
+from perfdoc.simulator.replay.edits.fused_optimizer import fused_optimizer
 from perfdoc.simulator.replay.edits.host import (
     scaled_host,
     without_host_time,
@@ -30,6 +31,7 @@ __all__ = [
     "balanced_layers",
     "even_layers",
     "even_stages",
+    "fused_optimizer",
     "in_16_bits",
     "micro_batches",
     "norms_alone",

@@ -15,6 +15,7 @@ from perfdoc.simulator.engine import EdgeKind, TaskKind
 from perfdoc.simulator.engine.graph import I64
 from perfdoc.simulator.replay.edits.edit import Edit, with_durations, with_lags
 from perfdoc.simulator.replay.rebuilt import RankFrame, Rebuilt
+from perfdoc.traces.table import Bool
 
 _SPEED_UNCERTAINTY_FRAC = 0.2
 """That calls and Python speed up alike."""
@@ -108,6 +109,35 @@ _PAUSE_NS = 10_000_000
 _STAYS = (CallKind.ALLOCATION, CallKind.SYNCHRONISING, CallKind.MODULE_LOAD)
 
 
+def launched_together(rebuilt: Rebuilt, taken: Bool, *, pause_ns: int | None = None) -> Rebuilt:
+    """Of each unbroken stretch of these calls the host takes time for the first alone.
+
+    pause_ns: longer pauses between two of them stay. Calls that wait, allocate or load code break a stretch.
+    """
+    graph, edges = rebuilt.graph, rebuilt.graph.edges
+    taken = taken & ~np.isin(rebuilt.call, _STAYS)
+    source, target = edges.source, edges.target
+    order = np.isin(edges.kind, (EdgeKind.HOST_ORDER, EdgeKind.HOST_HANDOVER))
+    between = order & taken[source] & taken[target]
+    if pause_ns is not None:
+        between &= edges.lag_ns <= pause_ns
+    kept = np.zeros(len(source), np.int64)
+    for i, frame in enumerate(rebuilt.ranks):
+        mine = np.flatnonzero(between & (graph.rank[target] == i))
+        begin, end = rebuilt.start_ns[source[mine]], rebuilt.start_ns[target[mine]]
+        steps = np.array(frame.step_starts_ns, np.int64)
+        crossed = np.searchsorted(steps, end, "right") > np.searchsorted(steps, begin, "right")
+        crossed |= frame.host["data"].covered_within(begin, end) > 0
+        between[mine[crossed]] = False
+        kept[mine] = frame.held_ns("gc", rebuilt.end_ns[source[mine]], end)
+    # A call that follows one of its stretch takes no time; the first of a stretch does.
+    follows = np.zeros(len(graph.duration_ns), bool)
+    follows[target[between]] = True
+    lag = np.where(between, np.minimum(edges.lag_ns, kept), edges.lag_ns)
+    duration = np.where(follows, 0, graph.duration_ns)
+    return with_durations(with_lags(rebuilt, lag), duration)
+
+
 def without_launches(from_ns: int | None = None, to_ns: int | None = None) -> Edit:
     """Between the first and the last launch of every unbroken stretch of launches the host takes no time.
 
@@ -118,34 +148,14 @@ def without_launches(from_ns: int | None = None, to_ns: int | None = None) -> Ed
     """
 
     def apply(rebuilt: Rebuilt, *, pause_ns: int | None = None) -> Rebuilt:
-        graph, edges = rebuilt.graph, rebuilt.graph.edges
         if not (rebuilt.call == CallKind.LAUNCH).any():
             raise ValueError("the capture shows no kernel launch")
-        taken = (rebuilt.call >= 0) & ~np.isin(rebuilt.call, _STAYS)
+        taken = rebuilt.call >= 0
         if from_ns is not None:
             taken &= rebuilt.start_ns >= from_ns
         if to_ns is not None:
             taken &= rebuilt.start_ns < to_ns
-        source, target = edges.source, edges.target
-        order = np.isin(edges.kind, (EdgeKind.HOST_ORDER, EdgeKind.HOST_HANDOVER))
-        between = order & taken[source] & taken[target]
-        if pause_ns is not None:
-            between &= edges.lag_ns <= pause_ns
-        kept = np.zeros(len(source), np.int64)
-        for i, frame in enumerate(rebuilt.ranks):
-            mine = np.flatnonzero(between & (graph.rank[target] == i))
-            begin, end = rebuilt.start_ns[source[mine]], rebuilt.start_ns[target[mine]]
-            steps = np.array(frame.step_starts_ns, np.int64)
-            crossed = np.searchsorted(steps, end, "right") > np.searchsorted(steps, begin, "right")
-            crossed |= frame.host["data"].covered_within(begin, end) > 0
-            between[mine[crossed]] = False
-            kept[mine] = frame.held_ns("gc", rebuilt.end_ns[source[mine]], end)
-        # A call that follows one of its stretch takes no time; the first of a stretch does.
-        follows = np.zeros(len(graph.duration_ns), bool)
-        follows[target[between]] = True
-        lag = np.where(between, np.minimum(edges.lag_ns, kept), edges.lag_ns)
-        duration = np.where(follows, 0, graph.duration_ns)
-        return with_durations(with_lags(rebuilt, lag), duration)
+        return launched_together(rebuilt, taken, pause_ns=pause_ns)
 
     return Edit(
         name="launched together",
