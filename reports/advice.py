@@ -10,8 +10,8 @@ from perfdoc.results import Advice, Gain, RuleResult, WorstInstance, figures
 from perfdoc.results.names import prose, shorten
 
 _MS_NS = 1e6
-PYTORCH = "pytorch"
-"""Dialect of advice in the words of PyTorch, which has no settings of these names."""
+OWN_WORDS = ("pytorch", "vllm")
+"""Dialects of advice in the words of frameworks that have no settings of these names."""
 MINUS = "\N{MINUS SIGN}"
 """Before what a change saves."""
 _WHY_LIMIT = 160
@@ -48,9 +48,14 @@ def gain_words(gain: Gain | None, per: Literal["step", "window"] = "step") -> st
     return f"Saves {middle} {of} ({least} to {most}), predicted."
 
 
+def own_words(advice: Advice) -> str | None:
+    """What to write in a framework that is not Megatron's; None for a setting under its own name."""
+    return next((advice.dialects[d] for d in OWN_WORDS if d in advice.dialects), None)
+
+
 def change_title(advice: Advice) -> str:
     """`knob: now → then`; `knob: then, if not set already` for advice that nobody knows to be new."""
-    own = advice.dialects.get(PYTORCH)
+    own = own_words(advice)
     change = shorten(advice.to_value, 48) if own is None else shorten(own, 120)
     if advice.from_value is not None and own is None:
         change = f"{shorten(advice.from_value, 48)} → {change}"
@@ -65,6 +70,8 @@ def change_title(advice: Advice) -> str:
 
 def setting_words(advice: Advice) -> tuple[str, str]:
     """(the change, why and at what price)."""
+    if advice.forbidden and not advice.dialects:  # another framework's setting: what it does, and no name
+        return shorten(advice.why), advice.forbidden
     change = change_title(advice)
     if advice.forbidden:
         return change, f"would help ({advice.why}), but this configuration forbids it: {advice.forbidden}"

@@ -6,9 +6,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from perfdoc.reports.advice import PYTORCH, excluding, gain_words, related_words
+from perfdoc.reports.advice import excluding, gain_words, own_words, related_words
 from perfdoc.reports.ranking import INEXACT, Ranked, gain_figures, ranking, trifles_in
-from perfdoc.reports.settings import DIALECT_TITLES, Spelling, allowed_in, snippets, spellings
+from perfdoc.reports.settings import DIALECT_TITLES, Spelling, allowed_in, knows_settings, snippets, spellings
 from perfdoc.results import Combined, Diagnosis, Gain, Prediction, RuleResult
 from perfdoc.results.figures import UNKNOWN, plural, share
 from perfdoc.results.names import prose, shorten
@@ -85,6 +85,7 @@ def opportunities(diagnosis: Diagnosis) -> list[Shown]:
             code if _CODE.match(code) and codes.count(code) == 1 else f"opportunity-{i + 1}",
             taken.index(row.row.key) if row.row.key in taken else None,
             spellings(row, diagnosis),
+            named=knows_settings(diagnosis),
         )
         for i, (row, code) in enumerate(zip(rows, codes, strict=True))
     ]
@@ -101,10 +102,12 @@ def informing(diagnosis: Diagnosis) -> list[RuleResult]:
     return [rule for row in rows for rule in (row.rules[1:] if row.leads else row.rules)]
 
 
-def _shown(ranked: Ranked, anchor: str, choice: int | None, settings: list[Spelling]) -> Shown:
+def _shown(
+    ranked: Ranked, anchor: str, choice: int | None, settings: list[Spelling], *, named: bool
+) -> Shown:
     gain, rule = ranked.row.gain, ranked.rules[0] if ranked.rules else None
     figure, band = gain_figures(gain)
-    changes = f"{shorten(ranked.title)}." if rule is None or not ranked.own else action_of(rule)
+    changes = f"{shorten(ranked.title)}." if rule is None or not ranked.own else action_of(rule, named=named)
     found = "No rule proposes it; simulated on this capture" if rule is None else rule.title
     notes = [found, *([] if ranked.row.exact else [INEXACT])]
     notes += [ranked.provided.removeprefix(", ")] if ranked.provided else []
@@ -148,10 +151,13 @@ def _effort(rule: RuleResult) -> str:
     return plural(allowed, "setting") if allowed else "no setting"
 
 
-def action_of(rule: RuleResult) -> str:
-    """What to do first, in the imperative: the first setting that is allowed, else what the rule advises."""
-    allowed = allowed_in(rule)
-    if allowed and (own := allowed[0].dialects.get(PYTORCH)) is not None:
+def action_of(rule: RuleResult, *, named: bool = True) -> str:
+    """What to do first, in the imperative: the first setting that is allowed, else what the rule advises.
+
+    named: whether the job is known to have settings of these names.
+    """
+    allowed = allowed_in(rule) if named or not rule.action else []
+    if allowed and (own := own_words(allowed[0])) is not None:
         return f"Use `{shorten(own, 120)}`."
     if allowed:
         return f"Set `{shorten(allowed[0].knob, 64)}` to `{shorten(allowed[0].to_value, 48)}`."

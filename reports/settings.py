@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from perfdoc.reports.advice import PYTORCH
+from perfdoc.reports.advice import OWN_WORDS
 from perfdoc.reports.ranking import Ranked
 from perfdoc.results import Advice, Diagnosis, RuleResult
 from perfdoc.results.names import columns, prose, shorten
@@ -16,10 +16,13 @@ DIALECT_TITLES = {
     "nemo": "NeMo",
     "verl": "verl",
     "pytorch": "PyTorch",
+    "vllm": "vLLM",
     "env": "environment",
     "perfdoc": "perfdoc run",
 }
 """In the order of the page."""
+
+_EXAMPLE = "megatron_lm"
 
 Spelling = tuple[str, str, str]
 """Dialect, its title, what to paste."""
@@ -44,6 +47,12 @@ def _snippet(dialect: str, text: str) -> Spelling:
     return known, DIALECT_TITLES.get(dialect, shorten(dialect, 48)), shorten(text, 400)
 
 
+def knows_settings(diagnosis: Diagnosis) -> bool:
+    """Whether it is known whose settings the job has; else those of one framework are an example."""
+    job = diagnosis.job
+    return job is None or job.dialect is not None or bool(job.framework)
+
+
 def spellings(ranked: Ranked, diagnosis: Diagnosis) -> list[Spelling]:
     """The first setting of a thing to do: in the job's own spelling, then PyTorch's words, then the others.
     Of a change that no rule proposes, what was simulated. Empty where no setting makes it."""
@@ -58,7 +67,16 @@ def spellings(ranked: Ranked, diagnosis: Diagnosis) -> list[Spelling]:
         return [("other", "as perfdoc names it", shorten(changes, 400))] if changes else []
     found = next((s for advice in allowed_in(rule) if (s := snippets(advice))), [])
     own = job.dialect if job is not None else None
-    return sorted(found, key=lambda spelling: (spelling[0] != own, spelling[0] != PYTORCH))
+    example = not knows_settings(diagnosis)
+    return sorted(
+        found,
+        key=lambda s: (
+            s[0] != own,
+            s[0] not in OWN_WORDS,
+            example and s[0] != "env",
+            example and s[0] != _EXAMPLE,
+        ),
+    )
 
 
 def _with_it(rule: RuleResult) -> list[Advice]:
@@ -80,7 +98,8 @@ def setting_lines(ranked: Ranked, diagnosis: Diagnosis, room: int) -> list[str]:
     dialect, title, first = found[0]
     spelled = [{s[0]: s[2] for s in snippets(a)} for a in (_with_it(rule) if rule is not None else [])]
     texts = list(dict.fromkeys([first, *(s[dialect] for s in spelled if dialect in s)]))
-    before = f"set ({title}): "
+    word = "set" if knows_settings(diagnosis) or dialect == "env" else "for example"
+    before = f"{word} ({title}): "
     lines = [before + texts[0], *(" " * columns(before) + text for text in texts[1:_SETTINGS])]
     if any(columns(line) > room for line in lines):
         return [f"{before}too long for this line; the report has it"]

@@ -1,4 +1,4 @@
-"""Settings in PyTorch's own words, for jobs whose captures show PyTorch and no Megatron."""
+"""Settings in the words of jobs whose captures show PyTorch or vLLM and no Megatron."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from perfdoc.rules.engine.advise import value_of
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.facts.framework import framework_of_job
 
-NO_SETTING = "PyTorch has no such setting"
 DIALECT = "pytorch"
 _BYTES = 4
 """Of a gradient's element: DDP reduces in the parameters' type, at most FP32."""
@@ -66,20 +65,42 @@ WORDS: Mapping[str, Callable[[Value], str | None]] = MappingProxyType(
 """By knob, what to write for a value; None where PyTorch has nothing to write for it."""
 
 
+VLLM: Mapping[str, Callable[[Value], str | None]] = MappingProxyType(
+    {
+        "cuda_graph_impl": _of("LLM(..., enforce_eager=False)"),
+        "fp8": _of('LLM(..., quantization="fp8")'),
+    }
+)
+"""The same for vLLM, which serves and does not train."""
+_WORDS_OF: Mapping[str, Mapping[str, Callable[[Value], str | None]]] = MappingProxyType(
+    {DIALECT: WORDS, "vllm": VLLM}
+)
+_NAMES = {DIALECT: "PyTorch", "vllm": "vLLM"}
+
+
 def in_its_words(case: Case, advice: Sequence[Advice]) -> list[Advice]:
-    """The advice as it is; in a job of plain PyTorch in PyTorch's words, or refused where it has none.
-    Environment variables are the same everywhere."""
-    if framework_of_job(case.captures, case.configuration) != "pytorch":
+    """The advice as it is; in a job of plain PyTorch or of vLLM in its words, or refused where it has none,
+    with Megatron's setting as an example. Environment variables are the same everywhere."""
+    framework = framework_of_job(case.captures, case.configuration)
+    if framework not in _WORDS_OF:
         return list(advice)
-    return [_spelled(piece) for piece in advice]
+    return [_spelled(piece, framework) for piece in advice]
 
 
-def _spelled(piece: Advice) -> Advice:
+def _spelled(piece: Advice, framework: str) -> Advice:
     if piece.forbidden:
         return piece
-    words = WORDS[piece.knob](value_of(piece)) if piece.knob in WORDS else None
+    spelling = _WORDS_OF[framework].get(piece.knob)
+    words = spelling(value_of(piece)) if spelling is not None else None
     if words is not None:
-        return replace(piece, dialects={DIALECT: words})
+        return replace(piece, dialects={framework: words})
     if "env" in piece.dialects:
         return replace(piece, dialects={"env": piece.dialects["env"]})
-    return replace(piece, dialects={}, forbidden=NO_SETTING)
+    megatron = piece.dialects.get("megatron_lm", "")
+    example = f"; in Megatron-LM: {megatron}" if megatron else ""
+    return replace(piece, dialects={}, forbidden=no_setting(framework) + example)
+
+
+def no_setting(framework: str) -> str:
+    """What is said where a framework has no setting of the kind."""
+    return f"{_NAMES[framework]} has no such setting"

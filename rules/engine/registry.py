@@ -19,12 +19,14 @@ from perfdoc.rules.engine.advise import proposed
 from perfdoc.rules.engine.bounds import not_below_predictions
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.gain import kept_gain
+from perfdoc.rules.engine.job_words import in_job_words
 from perfdoc.rules.engine.needs import ALL_WORK, Need, first_missing
 from perfdoc.rules.engine.plain_pytorch import in_its_words
 from perfdoc.rules.engine.ranking import ranked
 from perfdoc.rules.engine.related import Applied, related
 from perfdoc.rules.engine.rule import Meta, Rule, State, Verdict
 from perfdoc.rules.engine.unknown import if_unset
+from perfdoc.rules.facts.framework import framework_of_job
 
 ENTRY_POINT_GROUP = "perfdoc.rules"
 """Other packages add rules by naming modules of theirs in this entry-point group."""
@@ -118,6 +120,8 @@ def applied(rule: Rule, case: Case) -> Applied:
         verdict = verdict_of(rule, case)
         if not isinstance(verdict, Verdict) or verdict.state not in get_args(State):
             raise TypeError("evaluate returned no verdict")
+        framework = framework_of_job(case.captures, case.configuration)
+        verdict = in_job_words(framework, verdict)
         evidence = list(verdict.evidence)
         advice = in_its_words(case, proposed(case, verdict.advice)) if verdict.state == "fires" else []
         allowed = {piece.knob for piece in advice if not piece.forbidden}
@@ -130,6 +134,7 @@ def applied(rule: Rule, case: Case) -> Applied:
         if verdict.state == "fires" and (more := if_unset(rule, case, advice)) is not None:
             added = in_its_words(case, more.advice)
             advice = [*advice, *added]
+            more = in_job_words(framework, more)
             remedy = remedy if allowed or all(piece.forbidden for piece in added) else more.remedy
         unit, share = case.unit, _share(gain, case)
     except Exception as error:  # noqa: BLE001 - a rule may be anybody's; the others must still run

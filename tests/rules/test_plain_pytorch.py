@@ -9,12 +9,12 @@ import pytest
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import Value
 from perfdoc.knobs.load import catalogue
-from perfdoc.reports.advice import change_title
+from perfdoc.reports.advice import change_title, setting_words
 from perfdoc.reports.opportunities import action_of
 from perfdoc.results.headline import Framework
 from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.plain_pytorch import NO_SETTING, WORDS, in_its_words
+from perfdoc.rules.engine.plain_pytorch import VLLM, WORDS, in_its_words, no_setting
 from tests.analyzers.loader_jobs import job, off
 from tests.rules.cases import case_of, result
 
@@ -51,7 +51,12 @@ def test_what_pytorch_lacks_is_refused_and_environment_variables_stay(stalled: C
         advise(knob="bucket_size", to=40 << 20, why="x"),
     ]
     lacking, variable, bucket = in_its_words(case, pieces)
-    assert (lacking.forbidden, lacking.dialects) == (NO_SETTING, {})
+    assert lacking.dialects == {}
+    # What it does, in words; Megatron's setting is an example.
+    assert setting_words(lacking) == (
+        "x",
+        f"{no_setting('pytorch')}; in Megatron-LM: --tp-comm-overlap",
+    )
     assert (variable.forbidden, set(variable.dialects)) == ("", {"env"})
     # 40 Mi elements of 4 bytes.
     assert bucket.dialects == {"pytorch": "DistributedDataParallel(model, bucket_cap_mb=160)"}
@@ -63,3 +68,14 @@ def test_every_word_is_of_a_knob_and_names_none(knob: str) -> None:
     assert knob in catalogue()
     said = WORDS[knob](True) + WORDS[knob](2)
     assert not [k for k in catalogue() if "_" in k and f"{k}=" in said]
+
+
+def test_a_server_has_its_own_words_or_none(stalled: Case) -> None:
+    case = shown_by(stalled, "vllm", {})
+    graphs, training = in_its_words(
+        case,
+        [advise(knob="cuda_graph_impl", to="local", why="x"), advise(knob="manual_gc", to=True, why="y")],
+    )
+    assert graphs.dialects == {"vllm": "LLM(..., enforce_eager=False)"}
+    assert (training.dialects, training.forbidden.partition(";")[0]) == ({}, no_setting("vllm"))
+    assert VLLM.keys() <= catalogue().keys()
