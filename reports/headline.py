@@ -1,4 +1,4 @@
-"""The figures at the head of every report, and the sentence on what there is to gain."""
+"""The figures at the head of every report."""
 
 from __future__ import annotations
 
@@ -6,21 +6,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median_low
 
-from perfdoc.reports.advice import MINUS, excluding, rough
 from perfdoc.reports.against import against_words, changes_beside, notes_on
 from perfdoc.reports.devices import device_word
 from perfdoc.reports.leaves import family_shares, family_values, leaf_values
 from perfdoc.reports.middle import apart
-from perfdoc.reports.ranking import INEXACT, Ranked, ranking
-from perfdoc.reports.sections.section import opening
 from perfdoc.reports.shares import parts_of
 from perfdoc.reports.summary import PEAK_NAMES, total_values
-from perfdoc.results import Diagnosis, Gain, Mfu, Rank
+from perfdoc.results import Diagnosis, Mfu, Rank
 from perfdoc.results.figures import duration, flops, plural, share, significant, size
-from perfdoc.results.names import prose, shorten
-
-_NAMED = 3
-"""Changes that the outlook names."""
+from perfdoc.results.names import prose
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,8 +167,11 @@ def _memory_figures(diagnosis: Diagnosis) -> Iterator[Figure]:
 
 
 def verdict_figures(diagnosis: Diagnosis) -> list[Figure]:
-    """MFU, step time or window, tokens per second and GPU and peak memory where they are known."""
-    figures = [_mfu_figure(diagnosis.mfu)]
+    """MFU, step time or window, tokens per second and GPU and peak memory where they are known; of memory
+    alone no MFU."""
+    figures = []
+    if diagnosis.ranks or diagnosis.mfu.value is not None:
+        figures.append(_mfu_figure(diagnosis.mfu))
     if diagnosis.ranks:
         figures.append(_time_figure(diagnosis.ranks))
     figures += [*_token_figures(diagnosis), *_memory_figures(diagnosis)]
@@ -221,129 +218,3 @@ def share_figures(diagnosis: Diagnosis) -> list[Figure]:
 def headline(diagnosis: Diagnosis) -> list[Figure]:
     """Both, for renderings that show them in one table."""
     return [*verdict_figures(diagnosis), *share_figures(diagnosis)]
-
-
-def outlook(diagnosis: Diagnosis) -> str:
-    """The first row of the ranking, then the predicted gain of several changes together; empty if nothing was
-    predicted or found."""
-    first = next((row for row in ranking(diagnosis) if row.sized), None)
-    said = "" if first is None else _first(first, diagnosis)
-    together = gain_together(diagnosis)
-    if not together and first is None:
-        together = _nothing_gained(diagnosis)
-    return " ".join(words for words in (said, together) if words)
-
-
-def opening_words(diagnosis: Diagnosis) -> tuple[str, str]:
-    """(the page's first sentence, what stands below it). The largest finding comes first where it is more
-    than any loss that the verdict names; else the verdict does."""
-    first = next((row for row in ranking(diagnosis) if row.sized), None)
-    said = "" if first is None else _first(first, diagnosis)
-    if first is None or not said or (first.row.gain_frac or 0.0) <= _largest_loss(diagnosis):
-        return diagnosis.verdict, outlook(diagnosis)
-    return said, " ".join(w for w in (diagnosis.verdict, gain_together(diagnosis)) if w)
-
-
-def _largest_loss(diagnosis: Diagnosis) -> float:
-    """Of the windows: idle time, exposed communication or copies, whichever is most; 1 where it is not
-    known."""
-    ranks = diagnosis.ranks
-    whole = sum(rank.ledger_ns.total for rank in ranks)
-    if not whole or any(rank.events.work_missing or rank.window.runs_once for rank in ranks):
-        return 1.0
-    values = family_values(total_values(diagnosis))
-    return max(ns for family, ns in values.items() if family != "compute") / whole
-
-
-def _first(first: Ranked, diagnosis: Diagnosis) -> str:
-    gain = first.row.gain
-    if gain is None:
-        return ""
-    code = f" ({shorten(first.rules[0].code, 48)})" if first.rules else ""
-    if first.row.kind == "bound":
-        most = rough(gain.high_ms or 0.0)
-        of = _share_of(gain.high_ms, first.row.gain_frac, first.row.gain_per, diagnosis)
-        why = f": {prose(first.rules[0].reason, 200)}" if first.rules and first.rules[0].reason else ""
-        return f"{opening(first.title)}{code}{why}; saves at most {most}{of}: an upper bound, not predicted."
-    note = "" if first.row.exact else f"; {INEXACT}"
-    of = _share_of(gain.mid_ms, first.row.gain_frac, first.row.gain_per, diagnosis)
-    saves = f"{MINUS}{_band(gain, first.row.gain_per)}{of}"
-    return f"{opening(first.title)}{code}: {saves}, predicted{first.provided}{note}."
-
-
-def _band(gain: Gain, per: str) -> str:
-    low, mid, high = (rough(ms or 0.0) for ms in (gain.low_ms, gain.mid_ms, gain.high_ms))
-    return f"{mid} {'per step' if per == 'step' else 'in this window'} ({low} to {high})"
-
-
-def _share_of(ms: float | None, frac: float | None, of: str, diagnosis: Diagnosis) -> str:
-    """With the comma before it; empty where the share is not known."""
-    if not frac or not ms:
-        return ""
-    return f", {share(frac)} of {_base(ms * 1e6 / frac, of, diagnosis)}"
-
-
-def gain_together(diagnosis: Diagnosis) -> str:
-    """What several changes gain that were simulated together; empty where nothing is to be said of it."""
-    both, gains = diagnosis.combined, diagnosis.analyses.gains
-    if both is None or gains.state != "measured":
-        return ""
-    if both.gain is None:
-        return ""
-    steps = [p.step_ns for p in gains.predictions if p.step_ns]
-    known = {p.key: p.change for p in gains.predictions}
-    place = {row.row.key: at for at, row in enumerate(ranking(diagnosis))}
-    best = sorted(both.accepted, key=lambda key: place.get(key, len(place)))
-    provided = any(r.row.conditions for r in ranking(diagnosis) if r.row.key in both.accepted)
-    names = [shorten(known.get(key, key), 96) for key in best]
-    if len(names) == 1:
-        return ""
-    if (both.gain.mid_ms or 0.0) <= 0:
-        return f"{len(names)} changes each have a predicted gain; simulated together they gain nothing."
-    alone = next((r.row.gain for r in ranking(diagnosis) if r.sized), None)
-    if alone is not None and rough(alone.mid_ms or 0.0) == rough(both.gain.mid_ms or 0.0):
-        return ""  # the first row gains as much
-    saves = _of_step(both.gain, steps, diagnosis)
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    listed = ", ".join(names[:_NAMED]) + more
-    said = f"{len(names)} changes together ({listed}): {MINUS}{saves}, predicted"
-    said += ", if their conditions hold" if provided else ""
-    apart = [codes for pair, codes in excluding(diagnosis.rules).items() if pair <= set(both.accepted)]
-    if apart:
-        pairs = ", ".join(f"{shorten(a, 48)} with {shorten(b, 48)}" for a, b in apart[:_NAMED])
-        said += f"; less in practice: some of their settings exclude each other ({pairs})"
-    return said + "."
-
-
-def _nothing_gained(diagnosis: Diagnosis) -> str:
-    """Empty where nothing was replayed, or changes were chosen that could not be simulated together."""
-    both, gains = diagnosis.combined, diagnosis.analyses.gains
-    if both is None or both.accepted or both.gain is not None or gains.state != "measured":
-        return ""
-    if any(rank.host.graphs.whole_graphs for rank in diagnosis.ranks):
-        return ""  # what they hide was not simulated
-    tried = [p for p in diagnosis.analyses.gains.predictions if p.gain.is_predicted and not p.left_out]
-    if not tried:
-        return ""
-    if len(tried) == 1:
-        return "No predicted gain: the one simulated change does not surely save more than a trifle."
-    return f"No predicted gain: of {len(tried)} simulated changes, none surely saves more than a trifle."
-
-
-def _of_step(gain: Gain, steps_ns: Sequence[int], diagnosis: Diagnosis) -> str:
-    per = "step" if all(rank.window.steps for rank in diagnosis.ranks) else "window"
-    frac = (gain.mid_ms or 0.0) * 1e6 / max(steps_ns) if steps_ns else None
-    return f"{_band(gain, per)}{_share_of(gain.mid_ms, frac, per, diagnosis)}"
-
-
-def _base(step_ns: float, of: str, diagnosis: Diagnosis) -> str:
-    """What a gain is a share of: with its length where that is not the one at the head of the page."""
-    shown = [step.duration_ns for rank in diagnosis.ranks for step in rank.window.step_list]
-    if of != "step" or not shown or not apart(median_low(shown), step_ns):
-        return f"the {of}"
-    free = diagnosis.analyses.step_times.unprofiled is not None
-    which = "mean" if not apart(fmean(shown), step_ns) else "unprofiled" if free else "replayed"
-    each = [rank.window.duration_ns / max(rank.window.steps, 1) for rank in diagnosis.ranks]
-    if which == "replayed" and not apart(max(each), step_ns):
-        which = "longest rank's"
-    return f"the {which} step ({rough(step_ns / 1e6)})"

@@ -10,7 +10,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from perfdoc.reports import comm, gaps, headline, summary, view
+from perfdoc.reports import comm, gaps, headline, outlook, summary, view
 from perfdoc.reports.advice import change_title, lines_of
 from perfdoc.reports.analysed import analysed_line
 from perfdoc.reports.charts.excerpt import excerpt_looks, excerpt_picture
@@ -163,7 +163,7 @@ def render_html(diagnosis: Diagnosis) -> str:
             source=summary.source_line(diagnosis),
             figures=headline.verdict_figures(diagnosis),
             shares=headline.share_figures(diagnosis),
-            first_words=headline.opening_words(diagnosis),
+            first_words=outlook.opening_words(diagnosis),
             analysed=analysed_line(diagnosis),
             next_capture=next_capture(diagnosis),
             against=headline.against_lines(diagnosis),

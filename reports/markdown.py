@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from perfdoc.reports import comm, gaps, headline, leaves, summary
+from perfdoc.reports import comm, gaps, headline, leaves, outlook, summary
 from perfdoc.reports.advice import RULE_NOTES, lines_of
 from perfdoc.reports.against import against_words, compared_lines
 from perfdoc.reports.analysed import analysed_line
@@ -192,7 +192,7 @@ def _to_do(diagnosis: Diagnosis) -> list[str]:
 def render_markdown(diagnosis: Diagnosis) -> str:
     """The diagnosis in short, as GitHub's Markdown, ending with a newline: verdict, headline figures, rules,
     shares per rank (the eight longest), communication; folded: the analyses, top kernels, what is missing."""
-    first, below = headline.opening_words(diagnosis)
+    first, below = outlook.opening_words(diagnosis)
     lines = [f"## {sentence(first)}", ""]
     lines += [sentence(below), ""] if below else []
     lines += [escape(summary.source_line(diagnosis)), ""]

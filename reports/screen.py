@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from perfdoc.reports import gaps, headline, summary
+from perfdoc.reports import gaps, headline, outlook, summary
 from perfdoc.reports.advice import rough
 from perfdoc.reports.analysed import analysed_line
 from perfdoc.reports.grid import clipped, paragraph
@@ -194,7 +194,7 @@ def _to_do(page: Lines, diagnosis: Diagnosis, room: _Room) -> None:
             _say(page, said, 2, "    ")
         for line in setting_lines(row, diagnosis, page.width - 4):
             _say(page, line, 2, "    ")
-    if together := headline.gain_together(diagnosis):
+    if together := outlook.gain_together(diagnosis):
         _say(page, together, 3)
     if len(rows) > room.to_do:
         page.say(f"{figures.plural(len(rows) - room.to_do, 'more thing')} to do: --full.")

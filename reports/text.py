@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from perfdoc.reports import comm, gaps, headline, leaves, summary
+from perfdoc.reports import comm, gaps, headline, leaves, outlook, summary
 from perfdoc.reports.advice import RULE_NOTES, lines_of
 from perfdoc.reports.analysed import analysed_line
 from perfdoc.reports.grid import grid, paragraph
@@ -229,7 +229,7 @@ def render_text(diagnosis: Diagnosis, *, width: int = 100, colour: bool = False)
     """
     page = Lines(max(40, width), colour)
     labels = summary.rank_labels(diagnosis.ranks)
-    first, below = headline.opening_words(diagnosis)
+    first, below = outlook.opening_words(diagnosis)
     page.lines += [page.paint(line, "head") for line in paragraph(prose(first), width=page.width)]
     if below:
         page.say(prose(below), "")

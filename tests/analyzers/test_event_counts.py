@@ -12,7 +12,8 @@ from perfdoc.analyzers.device.launches import find_launches
 from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import measure_capture
 from perfdoc.diagnose.diagnosis import diagnose
-from perfdoc.reports.headline import outlook, share_figures
+from perfdoc.reports.headline import share_figures
+from perfdoc.reports.outlook import outlook
 from perfdoc.results import Diagnosis
 from perfdoc.results.quality import EventCounts
 from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite

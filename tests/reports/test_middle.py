@@ -7,8 +7,9 @@ from dataclasses import replace
 import numpy as np
 
 from perfdoc.analyzers.steps.figures import distribution
-from perfdoc.reports.headline import headline, outlook
+from perfdoc.reports.headline import headline
 from perfdoc.reports.markdown import render_markdown
+from perfdoc.reports.outlook import outlook
 from perfdoc.reports.sections import sections_of
 from perfdoc.reports.text import render_text
 from perfdoc.results import Diagnosis, Step

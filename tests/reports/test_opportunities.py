@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from perfdoc.reports.headline import headline, outlook
+from perfdoc.reports.headline import headline
 from perfdoc.reports.html import render_html
 from perfdoc.reports.markdown import render_markdown
 from perfdoc.reports.opportunities import choices, confidence, dialects_of, opportunities
+from perfdoc.reports.outlook import outlook
 from perfdoc.reports.settings import snippets
 from perfdoc.reports.text import render_text
 from perfdoc.results import Gain, Related

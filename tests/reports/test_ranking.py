@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from perfdoc.reports.headline import opening_words, outlook
 from perfdoc.reports.html import render_html
 from perfdoc.reports.markdown import render_markdown
 from perfdoc.reports.opportunities import opportunities, trifles
+from perfdoc.reports.outlook import opening_words, outlook
 from perfdoc.reports.ranking import in_order, ranking
 from perfdoc.reports.sections import sections_of
 from perfdoc.reports.sections.section import Grid, opening

@@ -15,8 +15,8 @@ from perfdoc.diagnose.diagnosis import diagnose
 from perfdoc.diagnose.measuring import measure_all
 from perfdoc.profiling.logs import StepLog, StepRecord
 from perfdoc.reports.advice import MINUS
-from perfdoc.reports.headline import outlook
 from perfdoc.reports.opportunities import opportunities
+from perfdoc.reports.outlook import outlook
 from perfdoc.results import Diagnosis, Prediction
 from perfdoc.results.replay import Gain
 from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
