@@ -193,7 +193,8 @@ def _to_do(page: Lines, diagnosis: Diagnosis, room: _Room) -> None:
         if said := _gain(row) or _found(row):
             _say(page, said, 2, "    ")
         for line in setting_lines(row, diagnosis, page.width - 4):
-            _say(page, line, 2, "    ")
+            if line.removeprefix("do: ").rstrip(".") != row.title:
+                _say(page, line, 2, "    ")
     if together := outlook.gain_together(diagnosis):
         _say(page, together, 3)
     if len(rows) > room.to_do:

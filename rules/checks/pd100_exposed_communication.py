@@ -146,7 +146,7 @@ _OVERLAPS = (
     (
         frozenset(("all_reduce", "reduce_scatter", "all_gather", "reduce", "")),
         "If it is not done already, launch each collective as soon as its input is ready, on a stream of its "
-        "own, and wait for it only where its result is used: gradients during the backward pass "
+        "own. Wait for it only where its result is used: gradients during the backward pass "
         "(DDP's and FSDP's own{gradients}), weights before the layer that needs them (FSDP's "
         "prefetch{weights}), tensor parallelism inside its GEMMs{products}.",
     ),

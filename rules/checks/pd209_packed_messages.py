@@ -48,10 +48,17 @@ _NAMES: Mapping[PackingKind, str] = MappingProxyType(
         "tensors": "tensors flattened into one for a message",
     }
 )
+_ACTIONS: Mapping[PackingKind, str] = MappingProxyType(
+    {
+        "buffers": "Stop broadcasting DDP's buffers in each step",
+        "gradients": "Make gradients views of DDP's buckets",
+        "tensors": "Keep in one buffer what is sent together",
+    }
+)
 _REMEDIES: Mapping[PackingKind, str] = MappingProxyType(
     {
-        "buffers": "DistributedDataParallel(model, broadcast_buffers=False), where each rank may keep its "
-        "own buffers (BatchNorm's running statistics); save those of one rank.",
+        "buffers": "DistributedDataParallel(model, broadcast_buffers=False), where ranks may keep their own "
+        "buffers (BatchNorm's statistics). Save those of one rank.",
         "gradients": "DistributedDataParallel(model, gradient_as_bucket_view=True): gradients then are views "
         "of their buckets, and not copied.",
         "tensors": "Keep what is sent together in one flat buffer with views of it, or send it in one "
@@ -79,6 +86,7 @@ def evaluate(case: Case) -> Verdict:
         state="fires",
         reason=f"the device waits while the host is in {' and '.join(_NAMES[kind] for kind in kinds)}",
         evidence=evidence,
+        action=_ACTIONS[kinds[0]],
         remedy=" ".join(_REMEDIES[kind] for kind in kinds),
         gain=ceiling(
             case, most_ns, "all of this host time that the device can have waited for, and what it launches"
