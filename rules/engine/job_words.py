@@ -54,8 +54,9 @@ _NOT_MEGATRONS = frozenset({"record_shapes", "record_memory_history", "profile_m
 
 
 def in_job_words(framework: Framework, verdict: Verdict) -> Verdict:
-    """The same verdict; of a job that is not Megatron's, without its settings' names."""
-    if framework == "megatron":
+    """The same verdict; of a job that is not Megatron's, without its settings' names. What a rule lacks that
+    does not fire keeps the name under which it can be given."""
+    if framework == "megatron" or verdict.state != "fires":
         return verdict
 
     def said(text: str) -> str:

@@ -247,7 +247,10 @@ def test_one_line_has_the_verdict_the_first_change_and_the_report() -> None:
 
 def test_a_problem_without_a_figure_says_what_it_is() -> None:
     """PD301 has no figure: its reason stands below its title, and no line says the title again."""
-    rules = [replace(rule, reason="4 stages wait for one", remedy=f"{rule.action or rule.title}.") for rule in MADE.rules]
+    rules = [
+        replace(rule, reason="4 stages wait for one", remedy=f"{rule.action or rule.title}.")
+        for rule in MADE.rules
+    ]
     made = replace(MADE, rules=rules, opportunities=[row("unmeasured", ["PD301"])])
     lines = [line.strip() for line in render_screen(made, report=REPORT).splitlines()]
     at = next(i for i, line in enumerate(lines) if line.startswith("1. PD301"))
