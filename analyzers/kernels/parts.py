@@ -53,6 +53,8 @@ def kernel_parts(view: DeviceView, kernels: AttributedKernels | None) -> KernelP
     in_core = is_gemm & context.core & ~grouped
     linear = is_gemm & ~grouped & ~in_core
     attention = (classes == KernelClass.ATTENTION) | in_core
+    unfused = find_unfused_attention(view, rows, duration, classes)
+    told = context.core.any() or (attention.any() and not unfused.forwards)
     recompute_ns, recompute_reason = recomputed(view, lanes, context, found, duration, is_comm)
     return KernelPartsAnalysis(
         state="measured",
@@ -65,7 +67,7 @@ def kernel_parts(view: DeviceView, kernels: AttributedKernels | None) -> KernelP
         linear_ns=exact_sum(duration[linear]),
         linear_frac=exact_sum(duration[linear]) / total if total else None,
         linear_window_frac=_window_frac(view, rows[linear]),
-        linear_reason="" if context.core.any() or attention.any() else _MAY_HIDE_ATTENTION,
+        linear_reason="" if told else _MAY_HIDE_ATTENTION,
         grouped_linear_ns=exact_sum(duration[grouped]),
         grouped_linear_frac=exact_sum(duration[grouped]) / total if total else None,
         attention_ns=exact_sum(duration[attention]),
@@ -77,7 +79,7 @@ def kernel_parts(view: DeviceView, kernels: AttributedKernels | None) -> KernelP
         padding_reason="a capture does not say how many tokens of a batch are padding",
         unfused=find_unfused(view, rows, duration, context.accumulates),
         optimizer=optimizer_loop(view, rows, duration, context.phase, classes),
-        unfused_attention=find_unfused_attention(view, rows, duration, classes),
+        unfused_attention=unfused,
     )
 
 

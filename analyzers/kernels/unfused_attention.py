@@ -33,6 +33,8 @@ _PAIR = rf"P{_BETWEEN}{{0,4}}P"
 _GRADIENT = re.compile(rf"{_PAIR}({_BETWEEN}{{0,8}}b{_BETWEEN}{{0,8}}){_PAIR}")
 _GRADIENT_BY_HAND = re.compile(rf"{_PAIR}((?=[^P|]*d)(?=[^P|]*n)(?=[^P|]*S)(?:{_BETWEEN}|z){{5,24}}){_PAIR}")
 """Division's gradient negates, divides and sums; that of the maximum may be no small kernel."""
+_MASKED = re.compile(r"(?i)masked_softmax")
+"""Mask, scale and softmax in one kernel (Megatron's, Apex', Transformer Engine's): a part of attention."""
 _AS_MANY = 1.1
 """Gradients over forwards: more may be of something else, such as a layer norm by hand."""
 
@@ -60,6 +62,11 @@ def find_unfused_attention(view: DeviceView, rows: I64, duration_ns: I64, classe
     )
 
 
+def is_masked_softmax(name: str) -> bool:
+    """Whether a kernel of class ATTENTION is a softmax with its mask, between products of their own."""
+    return _MASKED.search(name) is not None
+
+
 def _positions(spans: Sequence[tuple[int, int]]) -> I64:
     return np.unique(np.concatenate([np.arange(a, b) for a, b in spans]))
 
@@ -74,7 +81,8 @@ def _with_classes(view: DeviceView, rows: I64, order: I64, letters: str, classes
     text[small & (text == ord(OTHER))] = ord(_PLAIN)
     text[of == KernelClass.GEMM] = ord(_PRODUCT)
     names = view.trace.kernels.full_name[rows]
-    for at in np.flatnonzero(of == KernelClass.SOFTMAX).tolist():
-        name = view.trace.strings[names[order[at]]]
-        text[at] = ord(_BACKWARD if "ackward" in name[:2000] else _SOFTMAX)
+    for at in np.flatnonzero(np.isin(of, (KernelClass.SOFTMAX, KernelClass.ATTENTION))).tolist():
+        name = view.trace.strings[names[order[at]]][:2000]
+        if of[at] == KernelClass.SOFTMAX or is_masked_softmax(name):
+            text[at] = ord(_BACKWARD if "ackward" in name else _SOFTMAX)
     return text.tobytes().decode("ascii")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from perfdoc.analyzers.kernel_class.classify import KernelClass
+from perfdoc.analyzers.kernels.unfused_attention import is_masked_softmax
 from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.results.figures import brief, per_cent
 from perfdoc.results.replay import Gain
@@ -14,7 +15,7 @@ from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.gain import ceiling, time_evidence
 from perfdoc.rules.engine.needs import GPUS, WINDOW, Missing, Need, skipped
 from perfdoc.rules.engine.rule import Meta, Verdict
-from perfdoc.rules.facts.capture import KERNELS, fused_attention_runs
+from perfdoc.rules.facts.capture import KERNELS, fused_attention_runs, is_fused_attention
 from perfdoc.rules.facts.fusions import known_off
 
 
@@ -147,10 +148,13 @@ def _unfused_ns(rank: RankMeasurement) -> int:
     """Masks and softmax that belong to no fused attention: what lies between products; recognised sequences;
     and all softmax where no fused attention runs at all."""
     sequences = sum(u.total_ns for u in rank.kernel_parts.unfused if u.pattern == _PATTERN)
-    times = dict.fromkeys(KernelClass, 0)
-    for row in rank.kernel_times:
-        times[row.kernel_class] += row.total_ns
-    softmax = 0 if times[KernelClass.ATTENTION] else times[KernelClass.SOFTMAX]
+    softmax = sum(
+        row.total_ns
+        for row in rank.kernel_times
+        if row.kernel_class is KernelClass.SOFTMAX or is_masked_softmax(row.name)
+    )
+    if any(is_fused_attention(row) for row in rank.kernel_times):
+        softmax = 0
     between = rank.kernel_parts.unfused_attention.between_ns
     return min(max(between, sequences, softmax), rank.ledger.compute)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from perfdoc.analyzers.kernel_class.classify import KernelClass
+from perfdoc.analyzers.kernels.totals import NamedTime
+from perfdoc.analyzers.kernels.unfused_attention import is_masked_softmax
 from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.needs import Missing, Need, applies, capability, skipped
@@ -25,7 +27,12 @@ KERNELS = Need(
 
 def fused_attention_runs(case: Case) -> bool:
     """Whether any fused attention kernel runs."""
-    return any(k.kernel_class is KernelClass.ATTENTION for r in case.ranks for k in r.kernel_times)
+    return any(is_fused_attention(k) for r in case.ranks for k in r.kernel_times)
+
+
+def is_fused_attention(kernel: NamedTime) -> bool:
+    """Whether it is attention in one kernel, or a helper of it: a softmax with its mask is not."""
+    return kernel.kernel_class is KernelClass.ATTENTION and not is_masked_softmax(kernel.name)
 
 
 def why_start_up_counts(case: Case) -> str:

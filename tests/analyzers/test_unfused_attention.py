@@ -21,6 +21,8 @@ KERNELS = {
     "P": GEMM,
     "s": SOFTMAX,
     "b": SOFTMAX.replace("forward", "backward"),
+    "h": "void scaled_upper_triang_masked_softmax_warp_forward<__half, __half, float, 11>(x)",
+    "B": "void scaled_upper_triang_masked_softmax_warp_backward<__half, __half, float, 11>(x)",
     "m": MUL,
     "F": FLASH,
     "k": "void at::native::(anonymous namespace)::masked_fill_kernel(x)",
@@ -73,6 +75,8 @@ GRADIENT = "PPCCPPddnmdSamnSCamPPm"
         # Scale, mask, softmax, cast: 4 of 1 us, twice, and the projection behind is no product of it.
         ("PmksCPP" * 2, seen(2, 0, 8, 4)),
         (f"Pm{BY_HAND}CPP" * 3, seen(3, 0, 21, 6)),
+        # A softmax that is fused with its mask alone, forward and backward.
+        ("PhPP" * 2 + "PPBPP" * 2, seen(2, 2, 4, 4 + 8)),
         # Behind a dropout's gradient, two products on either side of the softmax's.
         ("PsPP" * 2 + "PPCPPmbmPPC" * 2, seen(2, 2, 2 + 6, 4 + 8)),
         (f"P{BY_HAND}PP" * 2 + GRADIENT * 2, seen(2, 2, 10 + 26, 4 + 8)),

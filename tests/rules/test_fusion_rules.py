@@ -151,6 +151,22 @@ def test_a_softmax_between_products(
         assert (found.gain.method, found.gain.high_ms) == ("ceiling", pytest.approx((100 + softmax_us) / 1e3))
 
 
+def test_a_softmax_fused_with_its_mask_is_no_fused_attention(tmp_path: Path) -> None:
+    """Megatron's kernel of attention in pieces: alone, and between products."""
+    masked = "void scaled_upper_triang_masked_softmax_warp_forward<__half, __half, float, 11>(x)"
+    for kernels, gain_ms in (
+        (((GEMM, 400), (masked, 20)), None),
+        (((GEMM, 50), (masked, 20), (GEMM, 50)), 0.12),
+    ):
+        found = result("PD405", given(case_of(tmp_path, laid(*kernels)), attention_backend="unfused"))
+        assert (found.state, found.level, settings_of(found)) == (
+            "fires",
+            "problem",
+            {"attention_backend": "auto"},
+        )
+        assert (found.gain.high_ms if found.gain else None) == pytest.approx(gain_ms)
+
+
 def test_start_up_does_not_excuse_it(tmp_path: Path) -> None:
     case = given(case_of(tmp_path, laid((GEMM, 9), (SOFTMAX, 2), (GEMM, 9), gap_us=960)))
     assert result("PD405", case).level == "information"
