@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from statistics import fmean, median_low
 
@@ -17,6 +18,8 @@ from perfdoc.results.names import prose, shorten
 
 _NAMED = 3
 """Changes that the outlook names."""
+_ASIDE = re.compile(r" \(|: ")
+"""Behind it a change's name says how it is made."""
 
 
 def outlook(diagnosis: Diagnosis) -> str:
@@ -91,7 +94,7 @@ def gain_together(diagnosis: Diagnosis) -> str:
     place = {row.row.key: at for at, row in enumerate(ranking(diagnosis))}
     best = sorted(both.accepted, key=lambda key: place.get(key, len(place)))
     provided = any(r.row.conditions for r in ranking(diagnosis) if r.row.key in both.accepted)
-    names = [shorten(known.get(key, key), 96) for key in best]
+    names = [shorten(_ASIDE.split(known.get(key, key))[0], 96) for key in best]
     if len(names) == 1:
         return ""
     if (both.gain.mid_ms or 0.0) <= 0:

@@ -13,7 +13,9 @@ from perfdoc.results.names import shorten
 from perfdoc.results.ranking import TRIFLE_FRAC, OpportunityKind, is_trifle, worth_frac
 
 INEXACT = "changes what training computes"
-_SAY_WHAT_TO_DO = frozenset({"without_gc", "without_data", "without_waits", "without_recompute"})
+_SAY_WHAT_TO_DO = frozenset(
+    {"fused_optimizer", "without_gc", "without_data", "without_waits", "without_recompute"}
+)
 """Changes, by key, whose own title is what to do: the rule's words before it would say it twice."""
 
 

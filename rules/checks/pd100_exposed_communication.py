@@ -152,7 +152,8 @@ _OVERLAPS = (
     ),
     (
         frozenset(("all_to_all", "dispatch", "combine")),
-        "Let another micro-batch's compute, or a shared expert's, run beside the exchange of tokens.",
+        "Let compute that needs nothing of it run beside the exchange: another micro-batch's, a dense "
+        "layer's, a shared expert's.",
     ),
     (
         frozenset(("send_recv",)),

@@ -10,7 +10,7 @@ from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.results.figures import brief, per_cent, size
 from perfdoc.results.ranks import Communication
 from perfdoc.results.rules import Evidence
-from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.case import Case, is_start_up
 from perfdoc.rules.engine.gain import ceiling
 from perfdoc.rules.engine.needs import WINDOW, Missing, Need, not_applicable
 from perfdoc.rules.engine.rule import Meta, Verdict
@@ -128,7 +128,7 @@ def evaluate(case: Case) -> Verdict:
         return Verdict(state="passes", reason="most of their time is hidden by compute", evidence=evidence)
     share = case.share(lambda r: _exposed_ns(case, r)) or 0.0
     evidence.append(Evidence(label="exposed, waiting for late ranks left out", value=per_cent(share)))
-    if share < MIN_FRAC and not rank.window.runs_once:
+    if share < MIN_FRAC and not is_start_up(rank):
         return Verdict(state="passes", reason="they are exposed for little time", evidence=evidence)
     of, each = worst.row, worst.each
     shown = f"{brief(of.exposed_ns)} of {brief(of.total_ns)} exposed"

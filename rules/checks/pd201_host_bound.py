@@ -57,11 +57,11 @@ _LARGER = "more work per launch, fewer launches"
 _GRAPHS = "CUDA graphs launch a layer with one call, where they are not used already and shapes are static."
 _SLOWED = ", and the capture itself slows the host"
 _LESS = (
-    "First see how long a step takes without the profiler, or capture with less (no with_stack, "
+    "First see how long a step takes without the profiler. Or capture with less (no with_stack, "
     "record_shapes, profile_memory or emit_nvtx; a few ranges by hand)."
 )
 _SERVING = (
-    "First see how long an iteration takes without the profiler, or capture with less (without Python stacks "
+    "First see how long an iteration takes without the profiler. Or capture with less (without Python stacks "
     "and operator shapes).",
     "vLLM launches an iteration as CUDA graphs unless enforce_eager is set: start it without, and with "
     "capture sizes that hold this batch.",

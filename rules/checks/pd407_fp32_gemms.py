@@ -56,7 +56,7 @@ def evaluate(case: Case) -> Verdict:
         reason="GEMMs or attention run in FP32, outside 16-bit tensor cores",
         evidence=evidence,
         remedy="Train in bf16: torch.autocast(device_type='cuda', dtype=torch.bfloat16), or the framework's "
-        "own setting (--bf16); before Ampere in fp16 with loss scaling. If numbers must stay FP32, allow "
+        "own setting. Before Ampere take fp16 with loss scaling. If numbers must stay FP32, allow "
         f"TF32: torch.set_float32_matmul_precision('high').{late}",
         gain=_gain(case),
         verify="Run again: GEMMs have bf16 (or tf32) in their names; compare the loss curves.",

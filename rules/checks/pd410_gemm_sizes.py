@@ -9,6 +9,7 @@ from perfdoc.rules.engine.gain import ceiling, time_evidence
 from perfdoc.rules.engine.needs import GPUS, WINDOW, given
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.capture import KERNELS
+from perfdoc.rules.facts.framework import framework_of_job
 from perfdoc.rules.facts.roofline import WORK, gemms, of_roofline, sizes_of
 
 META = Meta(
@@ -42,6 +43,8 @@ def evaluate(case: Case) -> Verdict:
                 key = operator.name, operator.shapes
                 found[key] = operator, found.get(key, (operator, 0))[1] + _beyond_ns(operator)
     worst = sorted(found.values(), key=lambda row: -row[1])[:_NAMED]
+    megatron = framework_of_job(case.captures, case.configuration) == "megatron"
+    by = "make_vocab_size_divisible_by, " if megatron else ""
     return Verdict(
         state="fires",
         reason=f"GEMMs have sizes that are no multiples, such as {_odd(worst[0][0])[0]:,}",
@@ -49,8 +52,8 @@ def evaluate(case: Case) -> Verdict:
             *evidence,
             *(of_roofline(o) for o, _ in worst),
         ],
-        remedy="Pad the vocabulary (make_vocab_size_divisible_by, 50,257 to 50,304), hidden sizes, heads and "
-        "the tokens of a rank to multiples of 64, at least of 8 in 16 bits and of 16 in FP8.",
+        remedy=f"Pad the vocabulary ({by}50,257 to 50,304), hidden sizes, heads and the tokens of a rank to "
+        "multiples of 64. The least is 8 in 16 bits, and 16 in FP8.",
         gain=ceiling(case, _lost_ns, "what these GEMMs take beyond their roofline"),
         verify="Run again: these GEMMs reach the TFLOP/s of their neighbours.",
         false_alarm="A size that is a layer's nature and small, such as a head of few classes.",

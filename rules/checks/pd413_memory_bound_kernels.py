@@ -42,9 +42,9 @@ def evaluate(case: Case) -> Verdict:
         level="information",
         reason="runs of kernels between GEMMs could each be one kernel",
         evidence=[*evidence, *(Evidence(label=f"{n}, of the window", value=per_cent(t)) for t, n in most)],
-        remedy="Compile the layers (torch.compile), or take layers that are fused: Transformer Engine's "
-        "LayerNormMLP, Liger's norms and losses, flash attention; keep tensors contiguous and in one dtype, "
-        "so that no copies are needed.",
+        remedy="Compile the layers (torch.compile), or take fused ones. Transformer Engine has LayerNormMLP, "
+        "Liger norms and losses, flash-attn attention. Keep tensors contiguous and in one dtype, so that no "
+        "copies are needed.",
         gain=ceiling(
             case, _fusible_ns, "each run of them in the time of its longest kernel, all of it fused"
         ),

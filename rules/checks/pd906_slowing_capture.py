@@ -44,8 +44,7 @@ def evaluate(case: Case) -> Verdict:
         reason=f"it records {', '.join(found)}; {per_cent(share)} of the window is idle before late launches",
         action=f"Capture again with less: {without}" if less else "",
         evidence=[*evidence, *cost_evidence(case)],
-        remedy="Compare the step time of these steps with that of the same ones, captured with "
-        f"{without or 'less'}, before anything is changed for the host's sake.",
+        remedy="Compare the step times before anything is changed for the host's sake.",
         verify="Analyse the new capture: what idle.host lost was the profiler's.",
         false_alarm="A step that is as long without the profiler.",
     )

@@ -91,15 +91,15 @@ class Case:
         return sum(of(r) for r in self.ranks if r.ledger.total) / whole if whole else None
 
     def share_at_work(self, of: Callable[[RankMeasurement], int]) -> float | None:
-        """As `share`; of windows that run once, such as start-up, of the time in which something ran there:
-        how a device works is the same later, how long it idles is not. None if nothing ran."""
+        """As `share`; of windows that are start-up, of the time in which something ran there: how a device
+        works is the same later, how long it idles is not. None if nothing ran."""
         whole = sum(_at_work(r) for r in self.ranks)
         return sum(of(r) for r in self.ranks if r.ledger.total) / whole if whole else None
 
     @property
     def of_work(self) -> str:
         """What `share_at_work` is a share of, for a label; empty where it is of the windows."""
-        return ", of the time in which something ran" if any(r.window.runs_once for r in self.ranks) else ""
+        return ", of the time in which something ran" if any(map(is_start_up, self.ranks)) else ""
 
     def per_step_ms(self, of: Callable[[RankMeasurement], int]) -> float | None:
         """Nanoseconds of a step, mean over ranks; None if a window is not made of steps."""
@@ -193,4 +193,10 @@ class Case:
 
 
 def _at_work(rank: RankMeasurement) -> int:
-    return rank.ledger.total - (rank.ledger.idle.total if rank.window.runs_once else 0)
+    return rank.ledger.total - (rank.ledger.idle.total if is_start_up(rank) else 0)
+
+
+def is_start_up(rank: RankMeasurement) -> bool:
+    """Whether the window runs once since it is start-up; a single pause is of no job."""
+    window = rank.window
+    return bool(window.runs_once) and window.start_up is not None and not window.start_up.left_out

@@ -43,7 +43,6 @@ TIME_OF: Mapping[str, str] = MappingProxyType(
 
 _NO_SETTING = frozenset(
     {
-        "fused_optimizer",
         "norms_alone",
         "even_stages",
         "without_waits",

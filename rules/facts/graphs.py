@@ -82,7 +82,7 @@ def why_no_graphs(case: Case) -> str:
     return "experts have dynamic input shapes and stay outside the graphs" if static_scope(case) else ""
 
 
-_AS_SLOW = "the host is as slow without this capture"
+_AS_SLOW = "the host is as slow untraced"
 
 
 def open_conditions(case: Case, key: str) -> list[str]:
@@ -105,7 +105,7 @@ def open_conditions(case: Case, key: str) -> list[str]:
     if slowed_by(case):
         found.append(_AS_SLOW)
     if any(_stalls(rank) for rank in case.ranks):
-        found.append("the step is freed of calls that wait or allocate")
+        found.append("no call waits or allocates")
     return found
 
 

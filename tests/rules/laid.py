@@ -10,6 +10,7 @@ from typing import Any
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import Dialect, Value
 from perfdoc.profiling.manifest import ModelShape
+from perfdoc.results.capture_parts import StartUp
 from perfdoc.results.memory import AllocatorCalls, DeviceMemory, MemoryAnalysis, OutOfMemory
 from perfdoc.rules.engine.case import Case
 from perfdoc.simulator.captures.timeline import TimelineBuilder
@@ -81,11 +82,19 @@ def dense(**other: Any) -> ModelShape:
 
 
 def starting_up(case: Case) -> Case:
-    """The same as a window that runs once and has no steps."""
-    ranks = [
-        replace(r, window=replace(r.window, kind="capture", steps=0, runs_once="99 % is start-up"))
-        for r in case.ranks
-    ]
+    """The same as a window that is start-up and has no steps."""
+    start_up = StartUp(
+        start_ns=0,
+        end_ns=1,
+        compute_ns=0,
+        loading_ns=1,
+        allocation_ns=0,
+        communicator_ns=0,
+        work_frac=0.9,
+        left_out=False,
+    )
+    now = {"kind": "capture", "steps": 0, "runs_once": "99 % is start-up", "start_up": start_up}
+    ranks = [replace(r, window=replace(r.window, **now)) for r in case.ranks]
     return replace(case, captures=[replace(case.captures[0], ranks=ranks)])
 
 
