@@ -158,6 +158,8 @@ class OptimizerLoop:
     """Their durations, clipped to the window."""
     idle_ns: int = 0
     """The device's idle time between the first and the last kernel of each."""
+    host_ns: int = 0
+    """From the first launch to the last of each, on the host; 0 where launches are not known."""
     kernels_per_tensor: int | None = None
     """None where the sequence does not tell."""
     names: list[str] = field(default_factory=list)

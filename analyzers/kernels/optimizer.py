@@ -76,12 +76,14 @@ def optimizer_loop(view: DeviceView, rows: I64, duration_ns: I64, phase: I64, cl
     begins = np.maximum(np.array([start[a] for a, _ in kept], np.int64), window.start_ns)
     ends = np.minimum(np.array([end[a:b].max() for a, b in kept], np.int64), window.end_ns)
     idle = exact_sum(ends - begins) - exact_sum(view.activity.busy.covered_within(begins, ends))
+    spans = _spans(view, found)
     return OptimizerLoop(
         evidence=found.evidence,
         stretches=len(kept),
         kernels=len(mine),
         kernels_ns=exact_sum(duration_ns[mine]),
         idle_ns=max(idle, 0),
+        host_ns=exact_sum(spans.end_ns - spans.start_ns),
         kernels_per_tensor=found.kernels_per_tensor,
         names=_names(view, rows[mine]),
     )
@@ -93,8 +95,10 @@ def loop_spans(view: DeviceView, kernels: AttributedKernels | None) -> LoopSpans
     if kernels is None:
         return NO_LOOP
     found = _find(view, kernels.rows, kernels.duration_ns, kernels.context.phase, kernels.classes)
-    if found is None:
-        return NO_LOOP
+    return NO_LOOP if found is None else _spans(view, found)
+
+
+def _spans(view: DeviceView, found: _Found) -> LoopSpans:
     spans = []
     for a, b in found.kept:
         call = view.launches.kernels[found.rows[a:b]]

@@ -30,8 +30,8 @@ MIN_FRAC = 0.01
 """Of the step: predicted gain of a fused update; of the window where nothing is predicted: the most that one
 can save."""
 _PYTORCH = (
-    "torch.optim.AdamW(..., fused=True), or foreach=True; SGD and Adam take both. An optimizer of your own: "
-    "torch._foreach_* over the list of all parameters, or torch.compile of its step."
+    "torch.optim.AdamW(..., fused=True), or foreach=True; SGD and Adam take both. zero_grad() launches "
+    "nothing with set_to_none=True. An optimizer of your own: torch._foreach_* over the list of all parameters, or torch.compile of its step."
 )
 _MEGATRON = (
     "Megatron-core takes the FusedAdam of Transformer Engine or Apex where one is installed, else PyTorch's: "
@@ -41,8 +41,8 @@ _MEGATRON = (
 
 def evaluate(case: Case) -> Verdict:
     """Fires where a fused update saves `MIN_FRAC` of the step, by replay. Without one, where it can: the idle
-    time between these kernels, and of their own time all but one kernel for each parameter, which still reads
-    and writes it."""
+    time between these kernels, or as much as the host is in the loop, and of their own time all but one
+    kernel for each parameter, which still reads and writes it."""
     gain = predicted(case, "fused_optimizer")
     replayed = gain is not None and gain.is_predicted
     share = worth_frac(case, "fused_optimizer") if replayed else given(case.share(_most_ns))
@@ -61,7 +61,10 @@ def evaluate(case: Case) -> Verdict:
         gain=gain
         if replayed
         else ceiling(
-            case, _most_ns, "all idle time between these kernels, and their time but for one each parameter"
+            case,
+            _most_ns,
+            "all idle time between these kernels, or that the host is ahead by without its loop, and their "
+            "time but for one each parameter",
         ),
         verify="Run again: the optimizer is a few multi_tensor_apply or fused kernels.",
         false_alarm="A window that holds one optimizer step and few of the micro-batches before it.",
@@ -83,10 +86,12 @@ def _whole(case: Case) -> float:
 
 def _most_ns(rank: RankMeasurement) -> int:
     """A fused kernel moves each tensor once: at least as much as one of the small ones does. How many of them
-    there are for each is not always known: then nothing of their time is sure to stay."""
-    found = _loop(rank)
+    there are for each is not always known: then nothing of their time is sure to stay. The host is ahead by
+    no more than it was in the loop, which may end idle time that lies behind."""
+    found, idle = _loop(rank), rank.ledger.idle
     stays = found.kernels_ns // found.kernels_per_tensor if found.kernels_per_tensor else 0
-    return min(found.idle_ns + found.kernels_ns - stays, rank.ledger.total)
+    ahead = min(found.host_ns, idle.host + idle.data + idle.launch_latency)
+    return min(max(found.idle_ns, ahead) + found.kernels_ns - stays, rank.ledger.total)
 
 
 def _figures(case: Case, found: OptimizerLoop) -> Iterator[Evidence]:

@@ -33,7 +33,7 @@ DIGESTS = {
     ("diagnosis", "1.6"): "5ee824cde2afafab",
     ("diagnosis", "1.7"): "2425c4df0bcbb01c",
     ("diagnosis", "1.8"): "ddabccf4a9ba1439",
-    ("diagnosis", "1.9"): "c072dda2ae492336",
+    ("diagnosis", "1.9"): "7a13e28ecaad0ed1",
     ("diff", "1.0"): "8a534ab843c86f01",
     ("tune", "1.0"): "a330cf92edbcc909",
 }
