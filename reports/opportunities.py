@@ -109,6 +109,8 @@ def _shown(
     figure, band = gain_figures(gain)
     changes = f"{shorten(ranked.title)}." if rule is None or not ranked.own else action_of(rule, named=named)
     found = "No rule proposes it; simulated on this capture" if rule is None else rule.title
+    if rule is not None and ranked.row.kind == "unmeasured" and rule.reason:
+        found += f": {prose(rule.reason, 200)}"  # no figure says what it costs
     notes = [found, *([] if ranked.row.exact else [INEXACT])]
     notes += [ranked.provided.removeprefix(", ")] if ranked.provided else []
     return Shown(

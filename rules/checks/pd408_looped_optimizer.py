@@ -31,7 +31,8 @@ MIN_FRAC = 0.01
 can save."""
 _PYTORCH = (
     "torch.optim.AdamW(..., fused=True), or foreach=True; SGD and Adam take both. zero_grad() launches "
-    "nothing with set_to_none=True. An optimizer of your own: torch._foreach_* over the list of all parameters, or torch.compile of its step."
+    "nothing with set_to_none=True. An optimizer of your own: torch._foreach_* over the list of all "
+    "parameters, or torch.compile of its step."
 )
 _MEGATRON = (
     "Megatron-core takes the FusedAdam of Transformer Engine or Apex where one is installed, else PyTorch's: "

@@ -66,6 +66,8 @@ _WRAP = (
 
 def _action(window: Window) -> str:
     """What is there goes first: ranges of the capture, then its period; empty where neither helps."""
+    if window.runs_once:
+        return "Capture steps that come later"
     if window.reason == NO_LAUNCHES:
         return "Capture the launches of kernels too"
     if window.proposals:
@@ -89,7 +91,7 @@ def _words(period: Period) -> str:
 
 def _what_is_missing(window: Window) -> Iterator[str]:
     if window.runs_once:
-        yield f"Capture several steps that come later: {window.runs_once}."
+        yield f"Capture several steps: {window.runs_once}."
 
 
 def _what_is_there(window: Window) -> Iterator[str]:

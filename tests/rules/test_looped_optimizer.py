@@ -69,7 +69,7 @@ def loop_of(case: Case) -> OptimizerLoop:
 def test_a_loop_is_found_and_what_it_costs(tmp_path: Path, range_name: str, evidence: str) -> None:
     """80 kernels of 2 us from 500 to 897 us: 160 us, and 237 us idle between them. A fused kernel still takes
     one kernel of 2 us for each of ten parameters. The window is [1, 1897) us. The host is in the loop for 395
-    us, and ahead without it: the 104 us between the steps may go as well, 52 a step. At most 429 us a step."""
+    us, and ahead without it: the 104 us between the steps may go as well, 52 a step. At most 429 a step."""
     case = given(case_of(tmp_path, stepping(*ADAM, range_name=range_name)), None)
     found = loop_of(case)
     assert (found.evidence, found.stretches, found.kernels) == (evidence, 2, 160)
