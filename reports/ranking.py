@@ -103,7 +103,9 @@ def _of_rules(rules: Sequence[RuleResult], predictions: dict[str, Prediction]) -
             gain_frac=rule.gain_frac,
             exact=key not in predictions or predictions[key].exact,
         )
-        row = replace(row, worth_frac=worth_frac(row, by_setting=any(not a.forbidden for a in rule.advice)))
+        set_ = any(not a.forbidden for a in rule.advice)
+        informs = rule.level != "problem"
+        row = replace(row, worth_frac=worth_frac(row, by_setting=set_, informs=informs))
         yield Ranked(row=row, rules=[rule], prediction=predictions.get(key))
 
 

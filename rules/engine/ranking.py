@@ -77,10 +77,7 @@ def ranked(
         else:
             rows[at] = _row(rows[at].codes, prediction.gain, case, prediction, _share(prediction))
     found = {r.code: r for r in firing}
-    rows = [
-        replace(row, worth_frac=worth_frac(row, by_setting=_by_setting([found[c] for c in row.codes], row)))
-        for row in rows
-    ]
+    rows = [_weighed(row, [found[code] for code in row.codes]) for row in rows]
     assert not (wrong := above_their_bounds(rows, firing)), wrong
 
     def place(row: Opportunity) -> tuple[int, float, float, list[str]]:
@@ -89,6 +86,12 @@ def ranked(
         return (_INFORMS if informs else _ORDER[row.kind]), -(row.worth_frac or 0.0), -most, row.codes
 
     return sorted(rows, key=place)
+
+
+def _weighed(row: Opportunity, rules: Sequence[RuleResult]) -> Opportunity:
+    informs = bool(rules) and rules[0].level != "problem"
+    worth = worth_frac(row, by_setting=_by_setting(rules, row), informs=informs)
+    return replace(row, worth_frac=worth)
 
 
 def above_their_bounds(rows: Sequence[Opportunity], results: Sequence[RuleResult]) -> list[str]:

@@ -70,7 +70,7 @@ def test_gains_come_by_what_they_are_worth_and_what_the_capture_lacks_comes_last
         known,
         [
             rule("PD902"),
-            rule("PD201", level="information", gain=bound(0.3)),
+            rule("PD201", gain=bound(0.3)),
             rule("PD202", gain=predicted(known, "without_gc")),
             rule("PD406", level="information"),
             rule("PD502"),
@@ -87,6 +87,16 @@ def test_gains_come_by_what_they_are_worth_and_what_the_capture_lacks_comes_last
     ]
     assert [row.gain_frac for row in found.opportunities[:3]] == pytest.approx([0.2, 0.3, 0.1])
     assert [row.worth_frac for row in found.opportunities[:3]] == pytest.approx([0.2, 0.1125, 0.1])
+
+
+def test_the_bound_of_information_counts_half_as_much_as_a_problems(case: Case) -> None:
+    """40 % of a step at most are worth 15 % as a problem and 7.5 % as information: 20 % as a problem are as
+    much."""
+    for tie, first in ((0.21, "PD407"), (0.19, "PD413")):
+        made = [rule("PD413", level="information", gain=bound(0.4)), rule("PD407", gain=bound(tie))]
+        rows = judge(case, made).opportunities
+        assert rows[0].codes == [first]
+        assert {row.codes[0]: row.worth_frac for row in rows}["PD413"] == pytest.approx(0.075)
 
 
 @pytest.mark.parametrize(
