@@ -11,8 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from perfdoc.traces import TraceError
-from perfdoc.traces.kineto.document import read_document, repair
+from perfdoc.traces.kineto.document import read_document
 from perfdoc.traces.kineto.read import read_kineto
+from perfdoc.traces.kineto.repair import repair
 from tests.amount import tries
 
 GOOD = '{"ph":"X","cat":"kernel","name":"k","pid":0,"tid":7,"ts":5.000,"dur":1.000,"args":{"stream":7}}'
