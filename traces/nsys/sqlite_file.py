@@ -34,7 +34,7 @@ _MAX_DEFAULT = 100
 _LEAST_ROW_BYTES = 4
 """Of any row in the file. Damaged pages may name one another in circles, and their rows would have no end."""
 _STEPS_EACH_BYTE = 64
-_FREE_STEPS = 100_000_000
+_FREE_STEPS = 20_000_000
 _STEPS_AT_ONCE = 1_000_000
 """SQLite's own steps between two looks at how many a query has taken."""
 _FAULTS = (sqlite3.Error, UnicodeDecodeError)
