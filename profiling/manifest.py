@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from perfdoc.profiling.distributed.groups import ProcessGroup
-from perfdoc.profiling.errors import CaptureError
+from perfdoc.profiling.errors import CaptureError, one_line
 from perfdoc.profiling.marks import DeviceKind
 from perfdoc.profiling.measured import MeasuredCeilings
 
@@ -203,9 +203,9 @@ def read_manifest(path: Path) -> Manifest:
             what = f"has schema version {version}, this perfdoc reads up to {SCHEMA_VERSION}."
             raise CaptureError(path, what, "Update perfdoc.")
         return msgspec.json.decode(text, type=Manifest)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise CaptureError(
-            path, f"is no manifest: {error}.", "Run again, or analyse the traces alone."
+            path, f"is no manifest: {one_line(error)}.", "Run again, or analyse the traces alone."
         ) from error
 
 

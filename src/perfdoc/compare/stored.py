@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import msgspec
 
+from perfdoc.profiling.errors import one_line
 from perfdoc.reports.leaves import leaf_values
 from perfdoc.results import DIMENSIONS, SCHEMA_VERSION, Diagnosis
 from perfdoc.results.names import shorten
@@ -41,7 +42,7 @@ def decoded(path: Path, content: bytes, type_: type[_T], noun: str, *, remedy: s
     try:
         return msgspec.json.decode(content, type=type_)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise TraceError(path, f"is no {noun}: {error}.", remedy) from error
+        raise TraceError(path, f"is no {noun}: {one_line(error)}.", remedy) from error
 
 
 def is_diagnosis(path: Path) -> bool:
