@@ -14,9 +14,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from perfdoc.compare.stored import read_diagnosis
 from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
 from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces import TraceError
+from perfdoc.traces.document import read_document as read_config
 from perfdoc.traces.kineto import document
 from perfdoc.traces.kineto import repair as repairing
 from perfdoc.traces.kineto.document import read_document
@@ -127,6 +129,45 @@ def test_lists_of_next_to_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     path.write_bytes(b"[" + b"0," * (1 << 20) + b"0]")
     with pytest.raises(TraceError, match="lists of next to nothing"):
         read_document(path)
+
+
+@pytest.mark.parametrize("unit", [b"{ },", b'{"":0},', b'{"ph":"X","cat":"x","ts":1,"dur":1},'], ids=repr)
+def test_reading_takes_20_times_the_json(
+    tmp_path: Path, unit: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(document, "_CHUNK_BYTES", 1 << 16)
+    path = tmp_path / "x.json"
+    kernel = b'{"ph":"X","cat":"kernel","name":"k","pid":0,"tid":7,"ts":5,"dur":1}'
+    path.write_bytes(b'{"traceEvents":[' + unit * ((1 << 18) // len(unit)) + kernel + b"]}")
+    read_trace(path)  # what is imported and made once
+    tracemalloc.start()
+    try:
+        read_trace(path)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 20 * path.stat().st_size
+
+
+def test_a_limit_is_not_claimed(tmp_path: Path) -> None:
+    """Half a gigabyte was, of any diagnosis."""
+    path = tmp_path / "diagnosis.json"
+    path.write_text("{}")
+    tracemalloc.start()
+    try:
+        with pytest.raises(TraceError, match="is no diagnosis"):
+            read_diagnosis(path)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 1 << 20
+
+
+def test_yaml_of_a_megabyte_at_most(tmp_path: Path) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_bytes(b"a: 1\n" + b"#" * (1 << 20))
+    with pytest.raises(ValueError, match="larger than 1 MiB"):
+        read_config(path)
 
 
 class TestParquet:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from pathlib import Path
 from typing import TypeVar
 
@@ -29,7 +30,8 @@ def content_of(path: Path, noun: str, *, remedy: str, most_bytes: int) -> bytes:
     require_regular(path)
     try:
         with path.open("rb") as file:
-            content = file.read(most_bytes + 1)
+            # No more is claimed than is there: a limit of half a gigabyte is not what a file takes.
+            content = file.read(min(most_bytes, os.fstat(file.fileno()).st_size) + 1)
     except OSError as error:
         raise TraceError(path, f"cannot be opened: {error.strerror}.", "Check the path.") from error
     if len(content) > most_bytes:
