@@ -109,7 +109,7 @@ def schema(rng: Random, folder: Path, bases: Path) -> Path:
                 table, columns = _pick(connection, rng)
                 _edit_schema(connection, rng, table, columns)
         if rng.random() < 0.3:
-            with suppress(sqlite3.Error):
+            with suppress(sqlite3.Error, UnicodeError, OverflowError):
                 _edit_row(connection, rng)
     return path
 
