@@ -50,7 +50,8 @@ def with_run_facts(trace: Trace) -> Trace:
         count = len(records) - len(possible)
         note = Note(
             code="impossible-times",
-            message=f"{count:,} collectives in {side_file.name} have impossible times, sizes or names; left out.",
+            message=f"{count:,} collectives in {side_file.name} have impossible times, sizes or "
+            "names; left out.",
         )
         trace = replace(trace, notes=[*trace.notes, note])
     return _with_runs(trace, possible) if possible and (trace.ranges.thread >= 0).any() else trace
