@@ -74,7 +74,7 @@ class Watch:
         self.count: Counter[str] = Counter()
         self.ended: Counter[str] = Counter()
         self.found = 0
-        self.slowest = 0.0
+        self.slowest = (0.0, "")
 
     def run(self, arguments: list[str], until: float) -> None:
         """One worker, until it ends, is silent or the time is up."""
@@ -107,7 +107,7 @@ class Watch:
             return
         self.count[line["kind"]] += 1
         self.ended[line["kind"] + ": " + line.get("ended", "FOUND")] += 1
-        self.slowest = max(self.slowest, line["s"])
+        self.slowest = max(self.slowest, (line["s"], f"{line['kind']}:{line['seed']}"))
         if "found" in line:
             self._tell(line)
 
@@ -142,7 +142,7 @@ def main() -> int:
         first += RESTART_EACH
     minutes = (time.monotonic() - begin) / 60
     sys.stdout.write(f"{sum(watch.count.values()):,} inputs in {minutes:.1f} minutes, {watch.found} found; ")
-    sys.stdout.write(f"the slowest took {watch.slowest} s\n")
+    sys.stdout.write(f"the slowest, {watch.slowest[1]}, took {watch.slowest[0]} s\n")
     for kind, count in sorted(watch.count.items()):
         ends = {k.split(": ", 1)[1]: n for k, n in watch.ended.most_common() if k.startswith(f"{kind}: ")}
         sys.stdout.write(

@@ -8,6 +8,8 @@ from pathlib import Path
 from perfdoc.simulator.captures.events import Collective, NcclPayload
 from perfdoc.simulator.captures.timeline import Timeline, TimelineBuilder
 
+SHARED_TRACES = Path(__file__).resolve().parents[3] / "shared" / "traces"
+"""Real ones, which lie beside the repository; not part of it."""
 GEMM = "nvjet_hsh_256x128_64x4_1x2_h_bz_coopA_NNT"
 NORM = "rmsnorm_fwd_tuned_kernel"
 ADAM = "multi_tensor_apply_kernel"

@@ -29,6 +29,10 @@ with atheris.instrument_imports(include=["perfdoc"]):
 _FOLDER = Path(tempfile.mkdtemp(prefix="perfdoc-guided-"))
 
 
+def _one_line(error: Exception) -> None:
+    assert "\n" not in str(error)
+
+
 def _file(read: Callable[[Path], object], name: str) -> Callable[[bytes], None]:
     def target(data: bytes) -> None:
         path = _FOLDER / name
@@ -36,7 +40,7 @@ def _file(read: Callable[[Path], object], name: str) -> Callable[[bytes], None]:
         try:
             read(path)
         except TraceError as error:
-            assert "\n" not in str(error)
+            _one_line(error)
 
     return target
 
@@ -56,7 +60,7 @@ def _config(name: str) -> Callable[[bytes], None]:
         try:
             read_entries(data.decode("utf-8", "replace"), name)
         except NotAConfigurationError as error:
-            assert "\n" not in str(error)
+            _one_line(error)
 
     return target
 

@@ -42,11 +42,31 @@ def _file(rng: Random, folder: Path, bases: Path, rank: int = 0) -> Path:
 def rows(rng: Random, folder: Path, bases: Path, rank: int = 0) -> Path:
     """Values of some rows are others; rows come, go and change places."""
     path = _file(rng, folder, bases, rank)
-    with closing(sqlite3.connect(path)) as connection, connection:
+    # A file may be too damaged for its last change to be kept.
+    with suppress(sqlite3.Error), closing(sqlite3.connect(path)) as connection, connection:
         _loosen(connection, rng)
         for _ in range(rng.randrange(1, 6)):
             with suppress(sqlite3.Error, UnicodeError, OverflowError):  # constraints of the schema
                 _edit_row(connection, rng)
+    return path
+
+
+def real(rng: Random, folder: Path, bases: Path) -> Path:
+    """Rows and columns of an export that nsys wrote, where the real traces are here."""
+    small = [
+        p for p in sorted((base.SHARED_TRACES / "nsys").glob("*.sqlite")) if p.stat().st_size < 1_000_000
+    ]
+    if not small:
+        return rows(rng, folder, bases)
+    path = folder / "rank0.sqlite"
+    path.write_bytes(rng.choice(small).read_bytes())
+    with suppress(sqlite3.Error), closing(sqlite3.connect(path)) as connection, connection:
+        for _ in range(rng.randrange(1, 8)):
+            with suppress(sqlite3.Error, UnicodeError, OverflowError):
+                if rng.random() < 0.8:
+                    _edit_row(connection, rng)
+                else:
+                    _edit_schema(connection, rng, *_pick(connection, rng))
     return path
 
 
@@ -103,7 +123,7 @@ def _edit_row(connection: sqlite3.Connection, rng: Random) -> None:
 def schema(rng: Random, folder: Path, bases: Path) -> Path:
     """Tables and columns come, go, and are other things than they were."""
     path = _file(rng, folder, bases)
-    with closing(sqlite3.connect(path)) as connection, connection:
+    with suppress(sqlite3.Error), closing(sqlite3.connect(path)) as connection, connection:
         for _ in range(rng.randrange(1, 4)):
             with suppress(sqlite3.Error, UnicodeError, OverflowError):
                 table, columns = _pick(connection, rng)

@@ -114,7 +114,7 @@ def _check_unions(trace: Trace, rank: RankMeasurement) -> None:
     place = [(d.process, d.ordinal) for d in trace.devices].index((rank.device.process, rank.device.ordinal))
     window = rank.window.start_ns, rank.window.end_ns
     kernels, graphs, copies = trace.kernels, trace.graph_launches, trace.copies
-    names = trace.names(kernels.name)
+    names, full_names = trace.names(kernels.name), trace.names(kernels.full_name)
     mine = [i for i in range(len(kernels)) if kernels.device[i] == place]
     spans = [(int(kernels.start_ns[i]), int(kernels.end_ns[i])) for i in mine]
     whole = [
@@ -127,7 +127,7 @@ def _check_unions(trace: Trace, rank: RankMeasurement) -> None:
     communication, idle = sum(ledger.exposed_comm.by_name.values()), sum(ledger.idle.by_name.values())
     busy = covered(spans + whole, *window)
     expect(window[1] - window[0] - idle == busy, f"busy {busy}, idle {idle} of {window}")
-    if not all(names[i] in NAMES for i in mine):
+    if not all(names[i] in NAMES and names[i] == full_names[i] for i in mine):
         return  # what is communication is then for the names to say, and nobody counts that here
     computes = [s for s, i in zip(spans, mine, strict=True) if not NAMES[names[i]]]
     computes += [
