@@ -65,11 +65,11 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
     ffn_hidden_size: Size
     attention_heads: Size
     query_groups: Size
-    kv_channels: Size
+    kv_channels: Count
     """Width of one head."""
     vocabulary: Size
     """Entries of the embedding, padding included."""
-    sequence_length: Size
+    sequence_length: Count
     gated_mlp: bool
     """SwiGLU and its kin: three matrices instead of two."""
     experts: Size | None = None
