@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 TRACE ?=
 OUT ?= perfdoc-report
 
-.PHONY: run demo test test-all lint install install-all bench docs clean
+.PHONY: run demo test test-all fuzz lint install install-all bench docs clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -57,6 +57,13 @@ test test-all: install-all
 	trap 'kill $$lint 2>/dev/null; rm -f $$said' EXIT; trap 'exit 130' INT; \
 	$(BIN)/pytest -n $(WORKERS) --dist loadfile $(WHICH); tests=$$?; \
 	wait $$lint; linted=$$?; cat $$said; exit $$((tests ? tests : linted))
+
+# Damaged inputs of every kind, for so long; what is found goes to FOUND. docs/security.md keeps the record.
+MINUTES ?= 10
+FIRST ?= 0
+FOUND ?= fuzz-found.jsonl
+fuzz: install
+	$(BIN)/python -m tests.fuzz --minutes $(MINUTES) --first $(FIRST) --file $(FOUND)
 
 # What is made from the program's own files: the rules' pages, and the schemas of what it writes. Tests fail where
 # they are stale.

@@ -22,9 +22,12 @@ class CaptureError(ValueError):
 def one_line(error: BaseException) -> str:
     """What an error says, in one line.
 
-    Of the system's errors the file and the reason: `run/run.json: No space left on device`.
+    Of the system's errors the file and the reason: `run/run.json: No space left on device`. Of text that
+    cannot be decoded, that.
     """
     if isinstance(error, OSError) and error.filename and error.strerror:
         return f"{error.filename}: {error.strerror}"
+    if isinstance(error, UnicodeDecodeError):  # whose own words are Python's, and count from somewhere inside
+        return "holds text that is not UTF-8"
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__

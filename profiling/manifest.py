@@ -7,12 +7,12 @@ it says so. Readers accept keys that they do not know, so that a newer writer ca
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 
 from perfdoc.profiling.distributed.groups import ProcessGroup
-from perfdoc.profiling.errors import CaptureError
+from perfdoc.profiling.errors import CaptureError, one_line
 from perfdoc.profiling.marks import DeviceKind
 from perfdoc.profiling.measured import MeasuredCeilings
 
@@ -20,6 +20,10 @@ SCHEMA_VERSION = 1
 MAX_BYTES = 64 << 20
 """A larger run.json is refused; that of 16,384 ranks takes about 10 MiB."""
 
+_MOST = 10**15
+"""Of any size: products of a few of them are worked with."""
+Size: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=_MOST)]
+Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=_MOST)]
 Status: TypeAlias = Literal["running", "finished", "stopped", "failed"]
 PeakKind: TypeAlias = Literal["datasheet", "measured"]
 
@@ -36,17 +40,17 @@ class ConfigValue(msgspec.Struct, frozen=True, kw_only=True):
 class Layout(msgspec.Struct, frozen=True, kw_only=True):
     """How the ranks are divided. Sizes multiply to the world size without `virtual_pipeline` and `expert`."""
 
-    world_size: int
-    data: int
-    tensor: int = 1
-    context: int = 1
-    pipeline: int = 1
-    virtual_pipeline: int | None = None
+    world_size: Size
+    data: Size
+    tensor: Size = 1
+    context: Size = 1
+    pipeline: Size = 1
+    virtual_pipeline: Size | None = None
     """Model chunks per pipeline stage; null without interleaving."""
-    expert: int = 1
-    expert_tensor: int | None = None
+    expert: Size = 1
+    expert_tensor: Size | None = None
     sequence_parallel: bool = False
-    micro_batches: int | None = None
+    micro_batches: Size | None = None
     """Micro-batches of a step on each pipeline."""
     groups: tuple[ProcessGroup, ...] = ()
     """Every process group of the run, those of other ranks included."""
@@ -56,51 +60,51 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
     """What the model's FLOPs and memory follow from."""
 
     name: str
-    layers: int
-    hidden_size: int
-    ffn_hidden_size: int
-    attention_heads: int
-    query_groups: int
-    kv_channels: int
+    layers: Size
+    hidden_size: Size
+    ffn_hidden_size: Size
+    attention_heads: Size
+    query_groups: Size
+    kv_channels: Count
     """Width of one head."""
-    vocabulary: int
+    vocabulary: Size
     """Entries of the embedding, padding included."""
-    sequence_length: int
+    sequence_length: Count
     gated_mlp: bool
     """SwiGLU and its kin: three matrices instead of two."""
-    experts: int | None = None
-    experts_per_token: int | None = None
-    expert_ffn_hidden_size: int | None = None
-    expert_layers: int | None = None
+    experts: Size | None = None
+    experts_per_token: Size | None = None
+    expert_ffn_hidden_size: Count | None = None
+    expert_layers: Count | None = None
     """Layers with experts; null where all of them have some."""
-    shared_expert_ffn_hidden_size: int | None = None
-    q_lora_rank: int | None = None
+    shared_expert_ffn_hidden_size: Count | None = None
+    q_lora_rank: Count | None = None
     """Multi-latent attention: width of the queries' bottleneck; null without one."""
-    kv_lora_rank: int | None = None
+    kv_lora_rank: Count | None = None
     """Multi-latent attention: width of the bottleneck of keys and values; null for other attention."""
-    qk_head_dim: int | None = None
+    qk_head_dim: Count | None = None
     """Multi-latent attention: width of a head's queries and keys without their positional part."""
-    qk_rope_head_dim: int | None = None
+    qk_rope_head_dim: Count | None = None
     """Multi-latent attention: width of the positional part."""
-    v_head_dim: int | None = None
-    mtp_layers: int | None = None
+    v_head_dim: Count | None = None
+    mtp_layers: Count | None = None
     """Layers for multi-token prediction."""
-    parameters: int | None = None
+    parameters: Count | None = None
     """Over all ranks, each counted once."""
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
     """What one step consumes."""
 
-    global_sequences: int
-    micro_sequences: int
-    tokens_per_step: int
+    global_sequences: Size
+    micro_sequences: Size
+    tokens_per_step: Count
 
 
 class Flops(msgspec.Struct, frozen=True, kw_only=True):
     """Model FLOPs of one step over all ranks."""
 
-    per_step: int | None
+    per_step: Annotated[int, msgspec.Meta(ge=0)] | None
     convention: str
     """How they are counted, in one line."""
     reason: str = ""
@@ -110,24 +114,24 @@ class Flops(msgspec.Struct, frozen=True, kw_only=True):
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     """The GPU of one rank."""
 
-    rank: int
+    rank: Count
     name: str
-    sm_count: int
-    memory_bytes: int
+    sm_count: Count
+    memory_bytes: Count
     compute_capability: str
 
 
 class Hardware(msgspec.Struct, frozen=True, kw_only=True):
     """The machines of the run, without their names."""
 
-    nodes: int
+    nodes: Size
     cpu: str | None
-    cpu_count: int | None
+    cpu_count: Count | None
     """Logical CPUs of the first node that the run may use."""
-    memory_bytes: int | None
+    memory_bytes: Count | None
     """Of the first node."""
     gpus: tuple[Gpu, ...] = ()
-    peak_flops_per_second: float | None = None
+    peak_flops_per_second: Annotated[float, msgspec.Meta(gt=0)] | None = None
     """Peak of one device in the training dtype: the data sheet's dense one, else the measured one."""
     peak_source: str = ""
     peak_kind: PeakKind | None = None
@@ -141,8 +145,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     profiler: Literal["nsys", "torch", "none"]
     reason: str
     """Why this profiler."""
-    first_step: int | None = None
-    steps: int | None = None
+    first_step: Count | None = None
+    steps: Count | None = None
     ranks: tuple[int, ...] | None = None
     """Profiled ranks; null for all."""
     ranges: str = ""
@@ -203,9 +207,9 @@ def read_manifest(path: Path) -> Manifest:
             what = f"has schema version {version}, this perfdoc reads up to {SCHEMA_VERSION}."
             raise CaptureError(path, what, "Update perfdoc.")
         return msgspec.json.decode(text, type=Manifest)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise CaptureError(
-            path, f"is no manifest: {error}.", "Run again, or analyse the traces alone."
+            path, f"is no manifest: {one_line(error)}.", "Run again, or analyse the traces alone."
         ) from error
 
 

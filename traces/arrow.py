@@ -71,9 +71,7 @@ def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
     What is not UTF-8 is replaced, as it is on reading SQLite. Raises ValueError for lists, structs and
     times.
     """
-    types = pa.types
-    if types.is_dictionary(column.type):
-        column = pc.cast(column, column.type.value_type)
+    types, column = pa.types, expanded(column)
     kind = column.type
     if any(
         is_kind(kind) for is_kind in (types.is_null, types.is_integer, types.is_floating, types.is_boolean)
@@ -89,6 +87,13 @@ def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
         decoded = [None if value is None else value.decode("utf-8", "replace") for value in raw]
         return pa.chunked_array([pa.array(decoded, pa.large_string())])
     return text
+
+
+def expanded(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """A column without a dictionary."""
+    if pa.types.is_dictionary(column.type):
+        return pc.cast(column, column.type.value_type)
+    return column
 
 
 def is_text(kind: pa.DataType) -> bool:

@@ -44,12 +44,14 @@ def with_run_facts(trace: Trace) -> Trace:
         raise TraceError(
             side_file, f"cannot be read: {error.strerror}.", "Copy the run directory again."
         ) from error
-    possible = [r for r in records if _is_possible(r, trace.utc_origin_ns)]
+    named = [(r, _name(r)) for r in records if _is_possible(r, trace.utc_origin_ns)]
+    possible = [(r, name) for r, name in named if name is not None]
     if len(possible) < len(records):
         count = len(records) - len(possible)
         note = Note(
             code="impossible-times",
-            message=f"{count:,} collectives in {side_file.name} have impossible times or sizes; left out.",
+            message=f"{count:,} collectives in {side_file.name} have impossible times, sizes or "
+            "names; left out.",
         )
         trace = replace(trace, notes=[*trace.notes, note])
     return _with_runs(trace, possible) if possible and (trace.ranges.thread >= 0).any() else trace
@@ -63,7 +65,8 @@ def _is_possible(record: CollectiveRecord, origin_ns: int) -> bool:
     return timed and all(c is None or 0 <= c < 2**63 for c in counts)
 
 
-def _with_runs(trace: Trace, records: Sequence[CollectiveRecord]) -> Trace:
+def _with_runs(trace: Trace, named: Sequence[tuple[CollectiveRecord, str]]) -> Trace:
+    records = [record for record, _ in named]
     strings = Strings()
     for text in trace.strings:
         strings.intern(text)
@@ -77,7 +80,7 @@ def _with_runs(trace: Trace, records: Sequence[CollectiveRecord]) -> Trace:
         "start_ns": start,
         "end_ns": end,
         "thread": np.full(len(records), thread, np.int32),
-        "name": np.array([strings.intern(_name(r)) for r in records], np.int32),
+        "name": np.array([strings.intern(name) for _, name in named], np.int32),
         "domain": np.zeros(len(records), np.int32),
         "kind": np.full(len(records), RangeKind.START_END, np.int8),
         "never_closed": np.zeros(len(records), bool),
@@ -86,17 +89,21 @@ def _with_runs(trace: Trace, records: Sequence[CollectiveRecord]) -> Trace:
     return replace(trace, strings=strings.values, ranges=Ranges(**columns))
 
 
-def _name(record: CollectiveRecord) -> str:
-    return format_collective(
-        CollectiveName(
-            phase=COLLECTIVE_RUN,
-            operation=record.operation,
-            group=carried(record.group),
-            group_name=carried(record.group_name),
-            bytes=record.bytes,
-            sequence=record.sequence,
-            sent_bytes=record.sent_bytes,
-            peer=record.peer,
-            dimension=record.dimension,
+def _name(record: CollectiveRecord) -> str | None:
+    """The range's name; None where no run writes such a record."""
+    try:
+        return format_collective(
+            CollectiveName(
+                phase=COLLECTIVE_RUN,
+                operation=record.operation,
+                group=carried(record.group),
+                group_name=carried(record.group_name),
+                bytes=record.bytes,
+                sequence=record.sequence,
+                sent_bytes=record.sent_bytes,
+                peer=record.peer,
+                dimension=record.dimension,
+            )
         )
-    )
+    except ValueError:
+        return None

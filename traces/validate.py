@@ -25,6 +25,9 @@ _HostRows = TypeVar("_HostRows", ApiCalls, Operators, Ranges, Syncs)
 
 MAX_TIME_NS = 2**61
 """About 73 years: later times are corrupt, and sums of a few of them would overflow int64."""
+MAX_TOTAL_NS = 2**62
+"""Of the lengths of all rows of one table, however they overlap: sums of any of them fit int64. Fifty
+thousand rows that last a day each are that long."""
 MAX_CORRELATION = 2**40
 """CUPTI's correlation ids are 32-bit. The room above lets a look-up key hold a process beside one."""
 MAX_DEVICES = 4096
@@ -49,8 +52,18 @@ def check_activity(path: Path, kernels: Kernels, copies: Copies, graphs: GraphLa
                     f"{what} row {row + 1} {problem} "
                     f"(start {int(table.start_ns[row])} ns, end {int(table.end_ns[row])} ns; "
                     f"{int(np.count_nonzero(bad)):,} such rows).",
-                    "The file is damaged: export or capture it again.",
+                    _AGAIN,
                 )
+        if _total_ns(table.start_ns, table.end_ns) > MAX_TOTAL_NS:
+            raise TraceError(path, f"{what} rows last more than 2^62 ns together.", _AGAIN)
+
+
+def _total_ns(start_ns: I64, end_ns: I64) -> float:
+    """Of the lengths; as a fraction, which no sum can be too large for."""
+    return float((end_ns - start_ns).sum(dtype=np.float64))
+
+
+_AGAIN = "The file is damaged: export or capture it again."
 
 
 def check_devices(path: Path, count: int) -> None:
@@ -59,7 +72,7 @@ def check_devices(path: Path, count: int) -> None:
         raise TraceError(
             path,
             f"names more than {MAX_DEVICES:,} GPUs (pairs of process and device).",
-            "The file is damaged: export or capture it again.",
+            _AGAIN,
         )
 
 
@@ -69,8 +82,12 @@ def known_correlations(ids: I64) -> I64:
 
 
 def times_fit(start_ns: I64, end_ns: I64) -> Bool:
-    """Which host rows have times within 2^61 ns of time 0, so that later arithmetic cannot overflow."""
+    """Which host rows have times within 2^61 ns of time 0 and, where all last longer than 2^62 ns together,
+    are not among the longest: so that later arithmetic cannot overflow."""
     fit: Bool = (np.minimum(start_ns, end_ns) >= -MAX_TIME_NS) & (np.maximum(start_ns, end_ns) <= MAX_TIME_NS)
+    length = np.where(fit & (end_ns > start_ns), end_ns - start_ns, 0)
+    if float(length.sum(dtype=np.float64)) > MAX_TOTAL_NS:
+        fit &= length <= MAX_TOTAL_NS // len(length)
     return fit
 
 
@@ -88,7 +105,7 @@ def left_out_note(rows: int) -> list[Note]:
     return [
         Note(
             code="impossible-times",
-            message=f"{rows:,} host rows (calls, ranges) have times beyond 2^61 ns; left out.",
-            remedy="The file is damaged: export or capture it again.",
+            message=f"{rows:,} host rows (calls, ranges) have times or lengths beyond 2^61 ns; left out.",
+            remedy=_AGAIN,
         )
     ]

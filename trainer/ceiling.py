@@ -38,7 +38,7 @@ def read_measured(path: Path | None) -> MeasuredCeilings | None:
         if path.stat().st_size > _MAX_BYTES:
             return None
         found = msgspec.json.decode(path.read_bytes(), type=MeasuredCeilings)
-    except (OSError, msgspec.DecodeError, RecursionError):
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     if cuda_available():
         return found if found.device == torch.cuda.get_device_name() else None

@@ -15,6 +15,15 @@ from typing import Any
 from perfdoc.profiling.errors import one_line
 from perfdoc.profiling.whole_file import whole_file
 from perfdoc.trainer.config.schema import Config
+from perfdoc.trainer.data_files import (
+    ENDINGS,
+    changed_indices,
+    check_structure,
+    check_written,
+    note_indices,
+    note_sums,
+    within_vocabulary,
+)
 from perfdoc.trainer.texts.grammar import TEXT_FILE
 from perfdoc.trainer.tokenizer import Tokenizer
 
@@ -48,9 +57,10 @@ def check_files(config: Config) -> None:
     if not config.data.data_path:
         text_path(config.data.text)
     for prefix in config.data.data_path:
-        for ending in (".idx", ".bin"):
+        for ending in ENDINGS:
             if not Path(prefix + ending).is_file():
                 raise ValueError(f"data.data_path: {prefix}{ending}: no such file")
+        check_structure(Path(prefix), "data.data_path")
 
 
 def index_text(path: Path, tokenizer: Tokenizer, cache: Path) -> str:
@@ -58,7 +68,8 @@ def index_text(path: Path, tokenizer: Tokenizer, cache: Path) -> str:
 
     Documents are separated by blank lines and end with the end-of-document token. The prefix carries a
     digest of the text and the vocabulary, so a changed file is indexed anew. Files appear whole or not at
-    all. Raises ValueError for a text that is none, and where the cache cannot be written.
+    all. Raises ValueError for a text that is none, for files that are not as they were written, and where the
+    cache cannot be written.
     """
     import numpy as np
     import torch
@@ -71,8 +82,9 @@ def index_text(path: Path, tokenizer: Tokenizer, cache: Path) -> str:
     digest = hashlib.sha256(content)
     digest.update(repr(sorted(tokenizer.unique_identifiers.items())).encode())
     prefix = cache / f"{path.stem}-{digest.hexdigest()[:16]}"
-    final = [prefix.with_name(prefix.name + ending) for ending in (".bin", ".idx")]
+    final = [prefix.with_name(prefix.name + ending) for ending in ENDINGS]
     if all(file.is_file() for file in final):
+        check_written(prefix, "data.data_cache")
         return str(prefix)
     try:
         text = content.decode()
@@ -92,6 +104,7 @@ def index_text(path: Path, tokenizer: Tokenizer, cache: Path) -> str:
                 builder.add_item(torch.from_numpy(np.asarray(tokens, dtype=np.int64)))
                 builder.end_document()
             builder.finalize(str(index))
+        note_sums(prefix)
     except OSError as error:
         raise ValueError(_unwritten(error.filename or cache, error)) from error
     finally:
@@ -139,12 +152,15 @@ def drop_torn(indices: Path, *, alone: bool) -> None:
     whole, and builds what is missing.
 
     alone: whether no other run can be writing here. Else a torn file that changed in the last ten minutes
-    may be one that is being written, and stays.
+    may be one that is being written, and stays. One that is not as it was written down is torn.
     """
     import numpy as np
 
+    changed = changed_indices(indices)
     for file in indices.glob("*.npy"):
         try:
+            if file in changed:
+                raise ValueError
             np.load(file, mmap_mode="r")
         except PermissionError:
             continue
@@ -211,6 +227,8 @@ def build_corpus(config: Config, tokenizer: Tokenizer) -> Corpus:
             if explained is error:
                 raise
             raise explained from error
+        if first:
+            note_indices(indices)
     return Corpus(train=train, valid=valid)
 
 
@@ -260,4 +278,7 @@ def batches(
     # numbers on a CPU, and a resumed run, which starts its loader later, would part from the uninterrupted
     # one.
     own_draws = torch.Generator().manual_seed(config.training.seed)
-    return iter(DataLoader(dataset, batch_sampler=sampler, num_workers=workers, generator=own_draws))
+    loaded = iter(DataLoader(dataset, batch_sampler=sampler, num_workers=workers, generator=own_draws))
+    given = f"data.data_path = {','.join(config.data.data_path)}"
+    what = given if config.data.data_path else f"data.data_cache = {config.data.data_cache}"
+    return within_vocabulary(loaded, dataset.config.tokenizer.vocab_size, what)

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfdoc.analyzers.base.intervals import I64
+from perfdoc.analyzers.matching.shifts import STEEPEST
 from perfdoc.traces.table import F64
 
 _ROUNDS = 4
@@ -151,7 +152,7 @@ class Line:
     offset_ns: float
     offset_error_ns: float
     drift: float | None
-    """ns per ns; 0 where it is within its error, None where there are too few pairs."""
+    """ns per ns; 0 where it is within its error, None where there are too few pairs or no clock drifts so."""
     drift_error: float
 
 
@@ -166,6 +167,8 @@ def fit_line(time_ns: F64, difference_ns: F64) -> Line:
         noise = deviation(difference_ns - slope * (time_ns - centre))
         drift_error = _OF_MEDIAN * max(noise, _SMALLEST_ERROR_NS) / (np.sqrt(count) * spread_ns)
         drift = slope if abs(slope) > _SIGNIFICANT * drift_error else 0.0
+        if abs(drift) > STEEPEST:  # as no clocks differ: one whose time stands still drifts by -1
+            drift, drift_error = None, np.inf
     rest = difference_ns - (drift or 0.0) * time_ns
     error = _OF_MEDIAN * deviation(rest) / np.sqrt(count)
     return Line(

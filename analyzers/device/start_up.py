@@ -61,7 +61,8 @@ def _end(calls: Sequence[Calls]) -> int:
     if not len(start):
         return 0
     order = np.argsort(start, kind="stable")
-    passed = np.cumsum((end - start)[order])
+    # Fractions: calls and ranges together may last longer than an integer holds.
+    passed = np.cumsum((end - start)[order], dtype=np.float64)
     return int(end[order][np.searchsorted(passed, _ENDS_AT_FRAC * passed[-1], "left")])
 
 

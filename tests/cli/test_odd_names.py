@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 from pathlib import Path
@@ -25,6 +26,30 @@ def test_captures_are_analysed_and_compared(tmp_path: Path) -> None:
     done = perfdoc("diff", odd, odd, "--format", "json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["before"]["path"].endswith(f"{SHOWN}.sqlite")
+
+
+@pytest.mark.parametrize("length", [248, 255])
+@pytest.mark.parametrize("ending", [".sqlite", ".pt.trace.json.gz"])
+def test_names_as_long_as_a_file_may_have(tmp_path: Path, length: int, ending: str) -> None:
+    long = tmp_path / f"{'x' * (length - len(ending))}{ending}"
+    if ending == ".sqlite":
+        write_hand_laid(tmp_path / "demo")[0].rename(long)
+    else:
+        event = {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 5, "dur": 1}
+        long.write_bytes(gzip.compress(json.dumps({"traceEvents": [event]}).encode()))
+    out = tmp_path / ("y" * (length - 5) + ".json")
+    for given in (long, tmp_path / "x*"):
+        done = perfdoc("analyze", given, "--json", out, "-o", tmp_path / "o", "--force")
+        assert done.returncode == 0, done.stderr
+        assert json.loads(out.read_bytes())["inputs"][0]["path"] == str(long)
+    for letter, command in (("r", "redact"), ("e", "export")):
+        done = perfdoc(command, long, "-o", tmp_path / (letter * length))
+        assert done.returncode == 0, done.stderr
+        assert (tmp_path / (letter * length)).exists()
+    done = perfdoc("diff", long, long)
+    assert done.returncode == 0, done.stderr
+    done = perfdoc("analyze", tmp_path / f"{'x' * 256}.sqlite")
+    assert (done.returncode, "too long" in done.stderr) == (2, True)
 
 
 def test_runs_are_recorded_and_checked(tmp_path: Path) -> None:

@@ -105,6 +105,23 @@ def test_damaged_pages(tmp_path: Path) -> None:
     refused(path)
 
 
+@pytest.mark.parametrize("kind", ["table", "view", "index"])
+def test_a_schema_that_is_not_utf8(sqlite_file: Path, kind: str) -> None:
+    """SQLite quotes it in what it says, and Python cannot decode that."""
+    row = f"'{kind}', CAST(x'ff61' AS TEXT), CAST(x'ff61' AS TEXT), 2, CAST(x'637265617465ff' AS TEXT)"
+    edited(sqlite_file, "PRAGMA writable_schema = ON", f"INSERT INTO sqlite_master VALUES ({row})")
+    assert "malformed database schema (\ufffda)" in refused(sqlite_file).what
+
+
+def test_a_table_made_by_code_is_none(sqlite_file: Path) -> None:
+    edited(
+        sqlite_file,
+        "DROP TABLE CUPTI_ACTIVITY_KIND_KERNEL",
+        "CREATE VIRTUAL TABLE CUPTI_ACTIVITY_KIND_KERNEL USING fts4(start, end, deviceId)",
+    )
+    assert "holds no GPU kernels" in refused(sqlite_file).what
+
+
 def test_sqlite_of_somebody_else(tmp_path: Path) -> None:
     path = edited(tmp_path / "other.sqlite", "CREATE TABLE users (id INTEGER)")
     error = refused(path)

@@ -87,6 +87,25 @@ def test_host_rows_beyond_the_limit_are_left_out_and_counted(path: Path) -> None
     assert trace.event_records.time_ns.tolist() == [-1]
 
 
+def test_sums_of_long_rows_fit(path: Path) -> None:
+    """Of the fuzzer: six calls of 73 years each, whose sum was below 0."""
+    thread = 5 << 24 | 1
+    calls = [
+        f"INSERT INTO {RUNTIME} (start, end, globalTid, correlationId, nameId) "
+        f"SELECT {i}, {LIMIT}, {thread}, {90 + i}, nameId FROM {RUNTIME} LIMIT 1"
+        for i in range(6)
+    ]
+    trace = after(path, *calls, rows=[(0, LIMIT - i, thread, 0) for i in range(6)])
+    for table in (trace.api_calls, trace.ranges):
+        assert 0 <= int((table.end_ns - table.start_ns).sum()) <= 2**62
+        assert len(table)  # the others stay
+    assert left_out(trace)[0].startswith("12 host rows")
+    kernels = f"UPDATE {KERNEL} SET start = 0, end = {LIMIT}"
+    assert len(after(path, kernels).kernels) == 2
+    with pytest.raises(TraceError, match="kernel rows last more than"):
+        after(path, f"INSERT INTO {KERNEL} SELECT * FROM {KERNEL}")
+
+
 def test_a_call_without_an_end_is_an_instant(path: Path) -> None:
     calls = after(path, f"UPDATE {RUNTIME} SET end = NULL WHERE start = 30").api_calls
     ends = dict(zip(calls.start_ns.tolist(), calls.end_ns.tolist(), strict=True))

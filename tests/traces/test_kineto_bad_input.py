@@ -11,8 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from perfdoc.traces import TraceError
-from perfdoc.traces.kineto.document import read_document, repair
+from perfdoc.traces.kineto.document import read_document
 from perfdoc.traces.kineto.read import read_kineto
+from perfdoc.traces.kineto.repair import repair
 from tests.amount import tries
 
 GOOD = '{"ph":"X","cat":"kernel","name":"k","pid":0,"tid":7,"ts":5.000,"dur":1.000,"args":{"stream":7}}'
@@ -75,6 +76,8 @@ REFUSED = {
     "duration is missing": (trace_of(kernel(dur=None)), "no dur"),
     "name is missing": (trace_of(kernel(name=None)), "no name"),
     "name is a number": (trace_of(kernel(name=7)), "no name"),
+    "name is a fraction": (trace_of(kernel(name=5.5)), "no name"),
+    "name is a number with an exponent": (trace_of(kernel(name=1e30)), "no name"),
     "args is a list": (trace_of(kernel(args=[1])), "args that are not an object"),
     "correlation past int64": (trace_of(kernel(args={"correlation": 2**63})), "64 bits"),
     "copy of too many bytes": (trace_of(kernel(cat="gpu_memcpy", args={"bytes": 2**70})), "64 bits"),
@@ -133,6 +136,10 @@ ODD_BUT_READ = {
     "extra top-level keys": (FULL[:-1] + b',"x":{"traceEvents":1}}', set()),
     "control character in a name": (trace_of(GOOD, GOOD.replace('"k"', '"k\x01\n"')), {"json-repaired"}),
     "not UTF-8": (trace_of(GOOD).replace(b'"k"', b'"k\xff\xc3"'), {"json-repaired"}),
+    "a thread that is a fraction": (
+        trace_of(GOOD, kernel(cat="cuda_runtime", name="cudaLaunchKernel", tid=5.5, pid=1.5)),
+        set(),
+    ),
     "UTF-8 cut short in args": (trace_of(GOOD).replace(b'{"stream', b'{"a":"\xff","stream'), set()),
     "bad escape": (trace_of(GOOD.replace('"k"', r'"C:\path\k"')), {"json-repaired"}),
     "lone surrogate": (trace_of(GOOD.replace('"k"', r'"k\ud800"')), {"json-repaired"}),

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from perfdoc.analyzers.kernel_class.classify import classify_kernels
 from perfdoc.simulator.captures.events import NcclPayload
 from perfdoc.simulator.captures.nsys.export import ExportOptions
 from perfdoc.simulator.captures.nsys.files import write_nsys_parquet, write_nsys_sqlite
@@ -239,6 +240,25 @@ def test_names_that_are_not_utf8_or_missing(tmp_path: Path) -> None:
     trace = read_nsys_sqlite(path)
     assert "f\ufffdo" in trace.names(trace.ranges.name)
     assert any("missing in StringIds" in n for n in trace.names(trace.kernels.name))
+    assert "missing-names" in {n.code for n in trace.notes}
+
+
+@pytest.mark.parametrize("lost", ["short", "full", "both"])
+def test_a_kernel_is_known_by_the_name_that_is_there(tmp_path: Path, lost: str) -> None:
+    """Of the fuzzer: where the full name was lost, a collective was computing."""
+    short, full = "ncclDevKernel_AllGather_RING_LL", "ncclDevKernel_AllGather_RING_LL(x<4096ul>)"
+    t = TimelineBuilder()
+    t.process().device().kernel(short, 0, 100, full_name=full)
+    path = write_nsys_sqlite(t.build(), tmp_path / "x.sqlite")
+    gone = {"short": [short], "full": [full], "both": [short, full]}[lost]
+    with sqlite3.connect(path) as db:
+        db.executemany("DELETE FROM StringIds WHERE value = ?", [(text,) for text in gone])
+    db.close()
+    trace = read_nsys_sqlite(path)
+    names = trace.names(trace.kernels.name) + trace.names(trace.kernels.full_name)
+    kept = {"short": full, "full": short}.get(lost)
+    assert names == [kept, kept] if kept else all("missing in StringIds" in name for name in names)
+    assert classify_kernels(trace).is_communication.tolist() == [kept is not None]
     assert "missing-names" in {n.code for n in trace.notes}
 
 

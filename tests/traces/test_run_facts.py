@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -75,10 +76,17 @@ def test_a_damaged_side_file_is_one_line(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{"issue_ns": -(2**63)}, {"done_ns": UTC + 4 * 10**18}, {"done_ns": UTC}, {"bytes": 2**63 + 5}],
+    [
+        {"issue_ns": -(2**63)},
+        {"done_ns": UTC + 4 * 10**18},
+        {"done_ns": UTC},
+        {"bytes": 2**63 + 5},
+        {"operation": "all_redu0ce"},  # of the fuzzer: an error of ours, without the file
+        {"operation": ""},
+    ],
     ids=str,
 )
-def test_impossible_completions_are_left_out_and_counted(tmp_path: Path, change: dict[str, int]) -> None:
+def test_impossible_completions_are_left_out_and_counted(tmp_path: Path, change: dict[str, Any]) -> None:
     import msgspec
 
     damaged = msgspec.structs.replace(record(300, 600), **change)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -75,6 +76,35 @@ def test_a_name_as_long_as_a_file_may_have(large: Path, tmp_path: Path) -> None:
     # Its write-ahead log's name would be longer than that, so there is none.
     path = tmp_path / f"{'x' * 248}.sqlite"
     path.symlink_to(large)
+    opened = SqliteFile(path)
+    assert opened.read("Small", ["n"])["n"].to_pylist() == [5]
+    opened.close()
+
+
+@pytest.mark.parametrize("when", ["before it is copied", "while it is copied", "after it was copied"])
+def test_a_journal_that_vanishes(
+    large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """What was copied may be of the moment before the journal was applied, or of two moments."""
+    path = tmp_path / "x.sqlite"
+    path.symlink_to(large)
+    journal = tmp_path / "x.sqlite-journal"
+    journal.write_bytes(b"x" * 1000)
+    copied = shutil.copyfile
+
+    def copyfile(source: Path, target: Path) -> None:
+        begins = source == (path if when == "before it is copied" else journal)
+        if begins and when != "after it was copied":
+            journal.unlink()
+        copied(source, target)
+        if begins and when == "after it was copied":
+            journal.unlink()
+
+    monkeypatch.setattr(shutil, "copyfile", copyfile)
+    with pytest.raises(TraceError, match="is being written"):
+        SqliteFile(path)
+    monkeypatch.undo()
+    assert not journal.exists()
     opened = SqliteFile(path)
     assert opened.read("Small", ["n"])["n"].to_pylist() == [5]
     opened.close()

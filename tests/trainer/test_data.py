@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from perfdoc.trainer import data_files
 from perfdoc.trainer.data import RankSampler, drop_torn, index_text, text_path, writing_alone
 from perfdoc.trainer.texts.grammar import TEXT_FILE, write_text
 from perfdoc.trainer.tokenizer import ByteTokenizer, FileTokenizer, build_tokenizer, padded_vocab_size
@@ -90,11 +91,99 @@ def test_a_text_is_indexed_once_document_by_document(tmp_path: Path) -> None:
     ]
     assert list(indexed.document_indices) == [0, 1, 2]
     written = {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").iterdir()}
-    assert len(written) == 2
+    assert len(written) == 3  # and what they were when they were written
     assert index_text(text, ByteTokenizer(), tmp_path / "cache") == prefix
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").iterdir()} == written
     text.write_text("ab\n\nxyz\n")
     assert index_text(text, ByteTokenizer(), tmp_path / "cache") != prefix
+
+
+def _indexed(folder: Path) -> tuple[Path, Path]:
+    """A text of two documents, and the prefix of its data set."""
+    need_megatron()
+    from perfdoc.trainer import adapt
+
+    adapt.prepare()
+    text = folder / "two.txt"
+    text.write_text("ab\n\ncde\n")
+    return text, Path(index_text(text, ByteTokenizer(), folder / "cache"))
+
+
+@pytest.mark.parametrize("ending", [".bin", ".idx"])
+@pytest.mark.parametrize("damage", ["flipped", "short", "empty", "long"])
+def test_a_damaged_data_cache_is_told_with_its_file(tmp_path: Path, ending: str, damage: str) -> None:
+    text, prefix = _indexed(tmp_path)
+    file = prefix.with_name(prefix.name + ending)
+    content = file.read_bytes()
+    changed = {
+        "flipped": content[:-1] + bytes([content[-1] ^ 0x80]),
+        "short": content[:-3],
+        "empty": b"",
+        "long": content + b"x",
+    }
+    file.write_bytes(changed[damage])
+    with pytest.raises(
+        ValueError, match=r"^data\.data_cache: .*is not as it was written\. Remove it"
+    ) as caught:
+        index_text(text, ByteTokenizer(), tmp_path / "cache")
+    assert str(file) in str(caught.value)
+    assert "\n" not in str(caught.value)
+    file.unlink()  # the remedy
+    assert index_text(text, ByteTokenizer(), tmp_path / "cache") == str(prefix)
+    assert file.read_bytes() == content
+
+
+@pytest.mark.parametrize(
+    ("at", "value", "said"),
+    [
+        (0, b"X", r"\.idx: is no index"),
+        (17, b"\x09", r"\.idx: is no index"),
+        (17, b"\x06", r"\.idx: is no index"),  # tokens that are fractions
+        (18, b"\xff" * 8, r"\.idx: is truncated"),
+        (26, b"\xff\xff", r"\.idx: is truncated"),
+        (34, b"\xff\xff\xff\xff", r"\.idx: names tokens that no file has"),
+        (34, b"\xff\xff\xff\x7f", r"\.bin: is truncated"),
+        (42, b"\xff" * 7 + b"\x7f", r"\.idx: names tokens that no file has"),
+        (58, b"\x03", r"\.idx: has documents"),
+    ],
+)
+def test_a_given_data_set_is_checked_for_its_structure(
+    tmp_path: Path, at: int, value: bytes, said: str
+) -> None:
+    """The header of 34 bytes, two lengths of 4, two pointers of 8, three documents of 8."""
+    _, prefix = _indexed(tmp_path)
+    data_files.check_structure(prefix, "data.data_path")
+    index = prefix.with_name(prefix.name + ".idx")
+    content = index.read_bytes()
+    assert len(content) == 34 + 2 * 4 + 2 * 8 + 3 * 8
+    index.write_bytes(content[:at] + value + content[at + len(value) :])
+    with pytest.raises(ValueError, match=rf"^data\.data_path: .*{said}"):
+        data_files.check_structure(prefix, "data.data_path")
+
+
+def test_tokens_of_another_tokenizer_are_told_before_the_model_sees_them() -> None:
+    good, bad = ({"tokens": np.array([[0, 1]]), "labels": np.array([[1, n]])} for n in (9, 10))
+    assert list(data_files.within_vocabulary(iter([good]), 10, "data.data_path = x")) == [good]
+    with pytest.raises(ValueError, match=r"data\.data_path = x: holds token 10, and the tokenizer has 10"):
+        list(data_files.within_vocabulary(iter([good, bad]), 10, "data.data_path = x"))
+
+
+def test_indices_that_are_not_as_they_were_written_are_made_again(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        np.save(tmp_path / f"{name}.npy", np.arange(100))
+    data_files.note_indices(tmp_path)
+    changed = np.arange(100)
+    changed[50] = 7
+    np.save(tmp_path / "a.npy", changed)  # whole, and another one
+    np.save(tmp_path / "c.npy", changed)  # which nobody has noted
+    drop_torn(tmp_path, alone=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["b.npy", "c.npy", "checksums.json"]
+    (tmp_path / "checksums.json").write_bytes(b"\xff[")
+    drop_torn(tmp_path, alone=True)
+    data_files.note_indices(tmp_path)
+    assert {p.name for p in data_files.changed_indices(tmp_path)} == set()
+    (tmp_path / "checksums.json").write_text('{"../b.npy": [1, 2], "b.npy": [1, 2]}')
+    assert {p.name for p in data_files.changed_indices(tmp_path)} == {"b.npy"}
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ times the size of the file, and one odd event would hide which one it is.
 from __future__ import annotations
 
 import gzip
-import re
+import os
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,10 +17,17 @@ from typing import Any, BinaryIO
 import msgspec
 
 from perfdoc.traces.errors import TraceError
+from perfdoc.traces.kineto.repair import repair
 from perfdoc.traces.kineto.values import Number
 
 MAX_JSON_BYTES = 8 << 30
-"""Largest trace after decompression that is read: a gzip file may unpack to a thousand times its size."""
+"""Largest trace after decompression that is read."""
+_MAX_UNPACKED = 128
+"""Times the size of a gzip file. Traces unpack to 26 times theirs at most, zeros to a thousand times."""
+_FREE_UNPACKED_BYTES = 64 << 20
+_LEAST_BYTES_A_COMMA = 4
+"""Of a trace of more than `_FREE_UNPACKED_BYTES`; the densest seen has 7. An entry of a list takes 56 bytes
+of memory, however short it is."""
 
 _CHUNK_BYTES = 16 << 20
 _GZIP_MAGIC = b"\x1f\x8b"
@@ -69,9 +76,9 @@ def read_document(path: Path, max_bytes: int = MAX_JSON_BYTES) -> Document:
         if _is_truncated(error):
             raise _truncated(path) from None
         first = error
-    repaired = repair(data)
-    del data
     try:
+        repaired = repair(data)
+        del data
         return _decode(path, repaired, repaired=True)
     except msgspec.DecodeError as error:
         if _is_truncated(error):
@@ -117,6 +124,9 @@ def _read(path: Path, max_bytes: int) -> bytearray:
         with path.open("rb") as file:
             is_gzip = file.read(2) == _GZIP_MAGIC
             file.seek(0)
+            if is_gzip:
+                packed = os.fstat(file.fileno()).st_size
+                max_bytes = min(max_bytes, max(_FREE_UNPACKED_BYTES, _MAX_UNPACKED * packed))
             data = _collect(path, _chunks(file, is_gzip), max_bytes)
     except EOFError:
         raise TraceError(path, "the gzip file is truncated.", _RECAPTURE) from None
@@ -128,6 +138,8 @@ def _read(path: Path, max_bytes: int) -> bytearray:
         raise TraceError(path, "the file is empty.", _RECAPTURE)
     if data.startswith(_BOM):
         del data[: len(_BOM)]
+    if len(data) > _FREE_UNPACKED_BYTES and data.count(b",") * _LEAST_BYTES_A_COMMA > len(data):
+        raise TraceError(path, "holds lists of next to nothing, and is no profiler trace.", _NOT_A_TRACE)
     return data
 
 
@@ -163,45 +175,6 @@ def _is_truncated(error: msgspec.DecodeError) -> bool:
 
 def _truncated(path: Path) -> TraceError:
     return TraceError(path, "the JSON is truncated: it ends in the middle.", _RECAPTURE)
-
-
-_CONTROLS_TO_SPACE = bytes(32 if byte < 32 else byte for byte in range(256))
-_STRING_OR_LITERAL = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|-?\b(?:nan|NaN|inf|Infinity)\b', re.DOTALL)
-_ESCAPE = re.compile(
-    rb'\\(?:["\\/bfnrt]|u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|u[0-9a-fA-F]{4})|\\'
-)
-_LONE_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}\Z")
-
-
-def repair(data: bytes | bytearray) -> bytes:
-    r"""JSON as writers meant it, where Kineto is known to have broken the rules.
-
-    Control characters become spaces (between values they mean nothing, in strings they are illegal),
-    bytes that are not UTF-8 and lone surrogates become U+FFFD, a backslash that starts no escape is
-    doubled (`C:\path`), and `nan` and `inf` in place of a value become null (Kineto divided bytes by a
-    zero duration). Strings are recognised as such, so their text is not mistaken for values. A quote
-    left unescaped inside a name cannot be told from the end of the name and stays an error.
-    """
-    data = data.translate(_CONTROLS_TO_SPACE)
-    try:
-        data.decode()
-    except UnicodeDecodeError:
-        data = data.decode(errors="replace").encode()
-    return _STRING_OR_LITERAL.sub(_repaired_token, data)
-
-
-def _repaired_token(match: re.Match[bytes]) -> bytes:
-    token = match.group()
-    if not token.startswith(b'"'):
-        return b"null"
-    return _ESCAPE.sub(_repaired_escape, token) if b"\\" in token else token
-
-
-def _repaired_escape(match: re.Match[bytes]) -> bytes:
-    escape = match.group()
-    if escape == b"\\":
-        return b"\\\\"
-    return b"\\ufffd" if _LONE_SURROGATE.match(escape) else escape
 
 
 class Event(msgspec.Struct, gc=False):

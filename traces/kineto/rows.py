@@ -11,9 +11,10 @@ from typing import TypeVar
 import msgspec
 
 from perfdoc.traces.errors import TraceError
-from perfdoc.traces.kineto.document import Event, decode_event, has_category, repair
+from perfdoc.traces.kineto.document import Event, decode_event, has_category
 from perfdoc.traces.kineto.names import CALLS, COPIES, KERNELS, MARKS, OPERATORS, is_own_frame, short_name
 from perfdoc.traces.kineto.payload import PayloadRows
+from perfdoc.traces.kineto.repair import repair
 from perfdoc.traces.kineto.shapes import InputTexts
 from perfdoc.traces.kineto.values import (
     CopyArgs,
@@ -27,6 +28,7 @@ from perfdoc.traces.kineto.values import (
     instant_ns,
     integer,
     interval_ns,
+    is_text,
     non_negative,
     positive,
     product,
@@ -241,7 +243,7 @@ class EventRows:
     def _python_call(self, event: Event) -> None:
         """Frames of the program's own code; one that is damaged is no reason to refuse the file."""
         name = event.name
-        if not isinstance(name, str):
+        if not is_text(name):
             return
         self._extras.add("stacks")
         own = self._own_frame.get(name)
@@ -291,7 +293,7 @@ class EventRows:
         return UNKNOWN
 
     def _name(self, event: Event) -> str:
-        if not isinstance(event.name, str):
+        if not is_text(event.name):
             raise ValueError("no name")
         return event.name
 

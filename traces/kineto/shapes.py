@@ -10,7 +10,7 @@ import re
 
 import msgspec
 
-from perfdoc.traces.kineto.document import repair
+from perfdoc.traces.kineto.repair import repair
 from perfdoc.traces.table import Strings
 
 MAX_TEXT_BYTES = 1 << 20

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from decimal import Context, Decimal
-from typing import Any
+from typing import Any, TypeGuard
 
 import msgspec
 
@@ -24,9 +24,15 @@ _MAX_EXPONENT = 20
 
 
 class Number(str):
-    """The text of a JSON number with a point or an exponent, kept as written."""
+    """The text of a JSON number with a point or an exponent, kept as written. No text of the program's: where
+    that is asked for, `is_text` tells."""
 
     __slots__ = ()
+
+
+def is_text(value: object) -> TypeGuard[str]:
+    """Whether a field was written as text, and not as a number."""
+    return type(value) is str
 
 
 def interval_ns(start_us: object, duration_us: object) -> tuple[int, int]:
@@ -208,6 +214,6 @@ def product(value: object) -> int:
 
 def text(value: object) -> str:
     """Text or a whole number as text; empty for anything else."""
-    if isinstance(value, str):
+    if is_text(value):
         return value
     return str(value) if type(value) is int else ""

@@ -12,8 +12,7 @@ import pyarrow as pa
 if TYPE_CHECKING:
     import adbc_driver_manager as adbc
 
-_BATCH_ROWS = 1 << 30
-"""The driver goes by the first batch for a column's type, so there is one: a first text may come late."""
+MORE_ROWS = "it has more rows than row ids or than a file of its size can hold"
 
 
 class UnreadableError(Exception):
@@ -34,11 +33,12 @@ class ArrowReader:
         self._opening = Lock()
         self._idle: deque[adbc.AdbcConnection] = deque()
 
-    def read(self, query: str) -> pa.Table:
+    def read(self, query: str, most_rows: int) -> pa.Table:
         """Columns of whole numbers, of fractions, of text or of bytes; of no type where all is NULL. Of a
         column of several kinds the driver makes one: numbers as text, text as bytes.
 
-        Raises UnreadableError where the file is damaged, NotUtf8Error.
+        most_rows: as many as there can be; one more is read, so that more are seen.
+        Raises UnreadableError where the file is damaged or has more rows, NotUtf8Error.
         """
         import adbc_driver_manager as adbc
 
@@ -46,14 +46,18 @@ class ArrowReader:
             connection = self._connection()
             try:
                 with adbc.AdbcStatement(connection) as statement:
-                    statement.set_options(**{"adbc.sqlite.query.batch_rows": str(_BATCH_ROWS)})
-                    statement.set_sql_query(query)
+                    # The driver goes by the first batch for a column's type, so there is one: a first text
+                    # may come late. It claims the memory of a batch at once.
+                    statement.set_options(**{"adbc.sqlite.query.batch_rows": str(most_rows + 1)})
+                    statement.set_sql_query(f"{query} LIMIT {most_rows + 1}")
                     handle, _ = statement.execute_query()
                     table = pa.RecordBatchReader.from_stream(handle).read_all()
             finally:
                 self._idle.append(connection)
         except (adbc.Error, pa.ArrowException, OSError) as error:
             raise UnreadableError(str(error)) from error
+        if table.num_rows > most_rows:
+            raise UnreadableError(MORE_ROWS)
         try:
             table.validate(full=True)
         except pa.ArrowInvalid as error:

@@ -55,14 +55,15 @@ _LAST_KIND = 13
 def read_kernels(source: NsysSource, ids: Ids) -> Kernels:
     """Rows of the kernel table; empty where the export has none."""
     c = read_ints(source, KERNEL, KERNEL_COLUMNS)
+    name, full_name = ids.either_of(c["shortName"], c["demangledName"])
     return Kernels(
         start_ns=c["start"],
         end_ns=c["end"],
         device=ids.devices_of(c["globalPid"], c["deviceId"]),
         stream=c["streamId"],
         correlation=known_correlations(c["correlationId"]),
-        name=ids.names_of(c["shortName"]),
-        full_name=ids.names_of(c["demangledName"]),
+        name=name,
+        full_name=full_name,
         grid_blocks=_volume(c["gridX"], c["gridY"], c["gridZ"]),
         block_threads=_volume(c["blockX"], c["blockY"], c["blockZ"]),
         graph_node=_zero_is_none(c["graphNodeId"]),

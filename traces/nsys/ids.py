@@ -35,8 +35,7 @@ class Ids:
         self._device_index: dict[tuple[int, int], int] = {}
         self._thread_index: dict[int, int] = {}
         self._name_index: dict[int, int] = {NULL: 0}
-        self.missing_names = 0
-        """Name ids that StringIds does not hold."""
+        self._missing: set[int] = set()
 
     def devices_of(self, global_pids: I64, device_ids: I64) -> I32:
         """Index into `devices` for each row; a new pair of process and CUDA ordinal adds a device.
@@ -87,11 +86,26 @@ class Ids:
         for i in wanted:
             text = texts.get(i)
             if text is None:
-                self.missing_names += 1
+                self._missing.add(i)
                 text = f"[name {i} missing in StringIds]"
             self._name_index[i] = self.strings.intern(text)
         index = np.array([self._name_index[i] for i in ids.tolist()], np.int32)
         return index.take(code) if len(index) else np.empty(0, np.int32)
+
+    @property
+    def missing_names(self) -> int:
+        """How many of the name ids so far StringIds does not hold."""
+        return len(self._missing)
+
+    def either_of(self, one: I64, other: I64) -> tuple[I32, I32]:
+        """As names_of, of the two names of a row: where StringIds lacks one, the other stands for it."""
+        names, others = self.names_of(one), self.names_of(other)
+        if not self._missing:
+            return names, others
+        lost, other_lost = (np.isin(ids, np.array(list(self._missing), np.int64)) for ids in (one, other))
+        there, other_there = ~lost & (names > 0), ~other_lost & (others > 0)
+        found = np.where(lost & other_there, others, names).astype(np.int32)
+        return found, np.where(other_lost & there, names, others).astype(np.int32)
 
     def name_threads(self) -> None:
         """Fill thread names from ThreadNames; of several names for a thread the first counts."""

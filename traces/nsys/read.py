@@ -22,9 +22,10 @@ from perfdoc.traces.nsys import host as nsys_host
 from perfdoc.traces.nsys.ids import Ids
 from perfdoc.traces.nsys.meta import find_secrets, identify_gpus, read_meta, read_warnings
 from perfdoc.traces.nsys.metrics import read_metrics
+from perfdoc.traces.nsys.parquet_folder import ParquetSource
 from perfdoc.traces.nsys.payload import PAYLOAD_COLUMNS, read_payloads
 from perfdoc.traces.nsys.scheduling import read_scheduling
-from perfdoc.traces.nsys.source import NsysSource, ParquetSource, SqliteSource
+from perfdoc.traces.nsys.source import NsysSource, SqliteSource
 from perfdoc.traces.validate import check_activity, host_rows_that_fit, left_out_note
 
 _NO_STACKS = "Python stacks of Nsight captures are not read; the range stands in for the call site"

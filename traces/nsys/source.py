@@ -1,4 +1,4 @@
-"""Where the tables of an Nsight export come from: one SQLite file, or a folder of Parquet files."""
+"""Where the tables of an Nsight export come from: one SQLite file, or what another container offers alike."""
 
 from __future__ import annotations
 
@@ -8,19 +8,15 @@ from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from perfdoc.traces.arrow import is_text, plain, to_int64, valid
-from perfdoc.traces.errors import TraceError, require_regular
+from perfdoc.traces.arrow import to_int64
+from perfdoc.traces.errors import TraceError
 from perfdoc.traces.model import Format
 from perfdoc.traces.nsys.sqlite_file import SqliteFile
 from perfdoc.traces.table import I64
 
 NULL = -1
 """What stands for SQL's NULL in an integer column."""
-
-
-_REMEDY_EXPORT = "Export again: nsys export --type parquetdir REPORT.nsys-rep"
 
 
 class NsysSource(Protocol):
@@ -117,101 +113,6 @@ class SqliteSource:
         self.file.close()
 
 
-class ParquetSource:
-    """A folder written by `nsys export --type parquetdir`: one file a table."""
-
-    format: Format = "nsys-parquet"
-
-    def __init__(self, path: Path) -> None:
-        import pyarrow.parquet as pq
-
-        self.path = path
-        self._read_table = pq.read_table
-        self._files = {p.stem: p for p in path.glob("*.parquet")}
-        self._columns: dict[str, frozenset[str]] = {}
-        for name, file in self._files.items():
-            require_regular(file)
-            try:
-                names = pq.read_schema(file).names
-            except (pa.ArrowException, OSError, ValueError) as error:
-                raise _unreadable(file, error) from error
-            self._columns[name] = frozenset(names)
-
-    def columns(self, table: str) -> frozenset[str]:
-        """See NsysSource."""
-        return self._columns.get(table, frozenset())
-
-    def count(self, table: str) -> int:
-        """See NsysSource."""
-        import pyarrow.parquet as pq
-
-        if table not in self._files:
-            return 0
-        try:
-            rows: int = pq.read_metadata(self._files[table]).num_rows
-        except (pa.ArrowException, OSError, ValueError) as error:
-            raise _unreadable(self._files[table], error) from error
-        return rows
-
-    def read(self, table: str, columns: Sequence[str]) -> pa.Table:
-        """See NsysSource."""
-        data = self._read(table, columns)
-        return pa.table({name: self._plain(table, name, data) for name in columns})
-
-    def plan(self, reads: Sequence[tuple[str, Sequence[str]]]) -> None:
-        """See NsysSource. Parquet is read with all cores as it is."""
-
-    def _read(self, table: str, columns: Sequence[str]) -> pa.Table:
-        file = self._files[table]
-        try:
-            return self._read_table(file, columns=list(columns))
-        except (pa.ArrowException, OSError, ValueError) as error:
-            raise _unreadable(file, error) from error
-
-    def _plain(self, table: str, name: str, data: pa.Table) -> pa.ChunkedArray:
-        try:
-            if data.schema.names.count(name) != 1:
-                raise ValueError("is there twice")
-            return plain(data[name])
-        except (pa.ArrowException, ValueError) as error:
-            raise TraceError(
-                self._files[table], f"column {name} {_one_line(error)}.", _REMEDY_EXPORT
-            ) from error
-
-    def strings(self, ids: Iterable[int]) -> dict[int, str]:
-        """See NsysSource."""
-        if not {"id", "value"} <= self.columns("StringIds"):
-            return {}
-        table = self.read("StringIds", ["id", "value"])
-        keys, values = to_ints(self, "StringIds", "id", table, NULL), table["value"]
-        rows = np.flatnonzero(np.isin(keys, np.fromiter(ids, np.int64)) & valid(values))
-        return {
-            key: str(values[row].as_py()) for key, row in zip(keys[rows].tolist(), rows.tolist(), strict=True)
-        }
-
-    def blobs(self, table: str, column: str) -> list[tuple[int, bytes]]:
-        """See NsysSource. Cells that are neither text nor bytes are left out."""
-        values = self._read(table, [column]).column(0)
-        if pa.types.is_list(values.type) and pa.types.is_uint8(values.type.value_type):
-            return [
-                (row, bytes(cell)) for row, cell in enumerate(values.to_pylist()) if cell and None not in cell
-            ]
-        if is_text(values.type):
-            values = pc.cast(values, pa.large_binary())
-        cells = ((row, values[row].as_py()) for row in np.flatnonzero(valid(values)).tolist())
-        return [(row, cell) for row, cell in cells if isinstance(cell, bytes)]
-
-    def holds_text_like(self, table: str, column: str, patterns: Sequence[str]) -> bool:
-        """See NsysSource."""
-        values = self.read(table, [column])[column]
-        return is_text(values.type) and any(
-            pc.any(pc.match_like(values, p, ignore_case=True)).as_py() for p in patterns
-        )
-
-    def close(self) -> None:
-        """See NsysSource."""
-
-
 def read_ints(source: NsysSource, table: str, defaults: Mapping[str, int]) -> dict[str, I64]:
     """Integer columns of a table as int64 arrays of equal length.
 
@@ -254,11 +155,3 @@ def _whole(key: object) -> int | None:
 def text_of(value: object) -> str:
     """A text as SQLite or Arrow hands it over, bytes among them."""
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
-
-
-def _unreadable(file: Path, error: Exception) -> TraceError:
-    return TraceError(file, f"cannot be read as Parquet: {_one_line(error)}.", _REMEDY_EXPORT)
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split()).rstrip(".")[:200] or type(error).__name__

@@ -6,7 +6,6 @@ import contextlib
 import itertools
 import os
 import re
-import shutil
 import sqlite3
 import struct
 import tempfile
@@ -21,7 +20,8 @@ import pyarrow as pa
 
 from perfdoc.traces.arrow import is_text
 from perfdoc.traces.errors import TraceError
-from perfdoc.traces.nsys.arrow_reader import ArrowReader, NotUtf8Error, UnreadableError
+from perfdoc.traces.nsys.arrow_reader import MORE_ROWS, ArrowReader, NotUtf8Error, UnreadableError
+from perfdoc.traces.nsys.at_rest import copied_at_rest, copy_in
 
 _HEADER = b"SQLite format 3\x00"
 _PARALLEL_ROWS = 100_000
@@ -31,6 +31,14 @@ _READERS = 2
 _MAX_CELL_BYTES = 256 << 20
 _MAX_DEFAULT = 100
 """Characters. A column that was added later holds its default in every row, and takes no room in the file."""
+_LEAST_ROW_BYTES = 4
+"""Of any row in the file. Damaged pages may name one another in circles, and their rows would have no end."""
+_STEPS_EACH_BYTE = 64
+_FREE_STEPS = 20_000_000
+_STEPS_AT_ONCE = 1_000_000
+"""SQLite's own steps between two looks at how many a query has taken."""
+_FAULTS = (sqlite3.Error, UnicodeDecodeError)
+"""What a damaged file raises: SQLite's message may quote a schema that is not UTF-8."""
 _ROW_IDS = ("rowid", "_rowid_", "oid")
 """SQLite's names of the row id. A column of the same name hides one."""
 _REMEDY_EXPORT = "Export the report again: nsys export --type sqlite REPORT.nsys-rep"
@@ -60,40 +68,42 @@ class SqliteFile:
         self._readers = ThreadPoolExecutor(max_workers=_READERS)
         self._planned: deque[tuple[str, tuple[str, ...]]] = deque()
         self._ahead: _Begun | None = None
-        _check_header(path)
+        self._bytes = _check_header(path)
+        self._looks = 0
+        try:
+            self._copy = copied_at_rest(path, self._bound)
+        except _FAULTS as error:
+            self.close()
+            raise self._damaged(error) from error
+        read = path.resolve()
+        if self._copy is not None:
+            read = copy_in(self._copy)
+            self._bytes = read.stat().st_size
         # As bytes, because a name on disk need not be UTF-8.
-        uri = f"file:{quote(os.fsencode(path.resolve()))}?mode=ro&immutable=1"
-        if _has_pending_writes(path):
-            uri = f"file:{quote(os.fsencode(self._copied(path)))}?mode=ro&immutable=1"
+        uri = f"file:{quote(os.fsencode(read))}?mode=ro&immutable=1"
         self._arrow = ArrowReader(uri)
         try:
             self.connection = sqlite3.connect(uri, uri=True)
-            self.connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_CELL_BYTES)
+            self._bound(self.connection)
             self.connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
             self.tables = self._read_tables()
-        except sqlite3.Error as error:
+        except _FAULTS as error:
             self.close()
-            raise TraceError(path, f"cannot be read as SQLite: {error}.", _REMEDY_EXPORT) from error
+            raise self._damaged(error) from error
 
-    def _copied(self, path: Path) -> Path:
-        """A copy of the file and of its companions in a temporary folder."""
-        try:
-            self._copy = tempfile.TemporaryDirectory(prefix="perfdoc-")
-            copy = Path(self._copy.name) / "copy.sqlite"
-            shutil.copyfile(path, copy)
-            for suffix in ("-wal", "-journal"):
-                companion = path.with_name(path.name + suffix)
-                if companion.is_file():
-                    shutil.copyfile(companion, copy.with_name(copy.name + suffix))
-            _fold_in(copy)
-        except OSError as error:
-            self.close()
-            raise TraceError(
-                path,
-                f"has a write-ahead log, and cannot be copied to a temporary folder: {error.strerror}.",
-                "Close the program that writes it, or make room.",
-            ) from error
-        return copy
+    def _bound(self, connection: sqlite3.Connection) -> None:
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_CELL_BYTES)
+        connection.set_progress_handler(self._is_endless, _STEPS_AT_ONCE)
+
+    def _is_endless(self) -> bool:
+        """Whether the queries so far took more steps than a file of this size is worth, which ends them."""
+        self._looks += 1
+        return self._looks * _STEPS_AT_ONCE > _FREE_STEPS + _STEPS_EACH_BYTE * self._bytes
+
+    def _why(self, error: Exception) -> str:
+        if isinstance(error, UnicodeDecodeError):  # the message, and what in it is the file's
+            return _one_line(error.object.decode("utf-8", "replace"))
+        return MORE_ROWS if "interrupted" in str(error) else _one_line(str(error))
 
     def close(self) -> None:
         """Release the file and delete the temporary copy, if one was made."""
@@ -106,9 +116,9 @@ class SqliteFile:
             self._copy.cleanup()
 
     def _read_tables(self) -> dict[str, frozenset[str]]:
-        names = [
-            row[0] for row in self.connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
-        ]
+        # Without virtual tables, which have no pages and are made by code.
+        query = "SELECT name FROM sqlite_master WHERE type = 'table' AND rootpage > 0"
+        names = [row[0] for row in self.connection.execute(query)]
         return {name: frozenset(self._columns(name)) for name in names}
 
     def _columns(self, table: str) -> list[str]:
@@ -142,7 +152,7 @@ class SqliteFile:
             else:
                 begun = self._begin(*wanted)
             found = self._finish(begun)
-        except (UnreadableError, sqlite3.Error, pa.ArrowException) as error:
+        except (UnreadableError, *_FAULTS, pa.ArrowException) as error:
             raise self._unreadable(table, error) from error
         if self._planned and self._planned[0] == wanted:
             self._planned.popleft()
@@ -153,7 +163,7 @@ class SqliteFile:
         """Begin with what is planned next, where that takes long enough. Its faults show when it is read."""
         if self._planned and self._ahead is None:
             table, columns = self._planned[0]
-            with contextlib.suppress(sqlite3.Error, TraceError):
+            with contextlib.suppress(*_FAULTS, TraceError):
                 low, high = self._ends(table, self.row_id(table))
                 if low is not None and high - low >= _PARALLEL_ROWS:
                     self._ahead = self._begin(table, columns)
@@ -167,17 +177,19 @@ class SqliteFile:
             return _Begun(table=table, columns=columns, row_id=row_id, parts=[])
         parts = _READERS if high - low >= _PARALLEL_ROWS else 1
         bounds = [low + (high - low + 1) * i // parts for i in range(parts + 1)]
+        most = self._bytes // _LEAST_ROW_BYTES
         queries = [
-            f"{select} WHERE {row_id} >= {a} AND {row_id} < {b}" for a, b in itertools.pairwise(bounds)
+            (f"{select} WHERE {row_id} >= {a} AND {row_id} < {b}", min(b - a, most))
+            for a, b in itertools.pairwise(bounds)
         ]
         if parts == 1:  # not behind a large table that is being read ahead
             done: Future[pa.Table] = Future()
             try:
-                done.set_result(self._arrow.read(queries[0]))
+                done.set_result(self._arrow.read(*queries[0]))
             except UnreadableError as error:
                 done.set_exception(error)
             return _Begun(table=table, columns=columns, row_id=row_id, parts=[done])
-        futures = [self._readers.submit(self._arrow.read, query) for query in queries]
+        futures = [self._readers.submit(self._arrow.read, *query) for query in queries]
         return _Begun(table=table, columns=columns, row_id=row_id, parts=futures)
 
     def _finish(self, begun: _Begun) -> pa.Table:
@@ -207,7 +219,7 @@ class SqliteFile:
         """How many row ids lie between the first and the last of a table of ours. Raises TraceError."""
         try:
             low, high = self._ends(table, self.row_id(table))
-        except sqlite3.Error as error:
+        except _FAULTS as error:
             raise self._unreadable(table, error) from error
         return 0 if low is None else high - low + 1
 
@@ -220,8 +232,11 @@ class SqliteFile:
         )
         return low, high or 0
 
+    def _damaged(self, error: Exception) -> TraceError:
+        return TraceError(self.path, f"cannot be read as SQLite: {self._why(error)}.", _REMEDY_EXPORT)
+
     def _unreadable(self, table: str, error: Exception) -> TraceError:
-        return TraceError(self.path, f"table {table} cannot be read: {_one_line(error)}.", _REMEDY_EXPORT)
+        return TraceError(self.path, f"table {table} cannot be read: {self._why(error)}.", _REMEDY_EXPORT)
 
     def row_id(self, table: str) -> str:
         """A name of the table's row id that no column of its own hides. Raises TraceError without one."""
@@ -237,8 +252,8 @@ class SqliteFile:
         """Rows of a small query. Raises TraceError where the file is damaged."""
         try:
             return self.connection.execute(sql, parameters).fetchall()
-        except sqlite3.Error as error:
-            raise TraceError(self.path, f"cannot be read: {_one_line(error)}.", _REMEDY_EXPORT) from error
+        except _FAULTS as error:
+            raise self._damaged(error) from error
 
 
 def _select(table: str, columns: Sequence[str]) -> str:
@@ -246,30 +261,8 @@ def _select(table: str, columns: Sequence[str]) -> str:
     return f'SELECT {listed} FROM "{table}"'
 
 
-def _fold_in(copy: Path) -> None:
-    """Apply what lies in the log or journal beside a copy, so that readers find one file at rest."""
-    connection = sqlite3.connect(copy)
-    try:
-        connection.execute("PRAGMA journal_mode = DELETE").fetchall()
-        connection.execute("SELECT count(*) FROM sqlite_master").fetchall()
-    finally:
-        connection.close()
-
-
-def _has_pending_writes(path: Path) -> bool:
-    return any(_size_of(path.parent / (path.name + suffix)) > 0 for suffix in ("-wal", "-journal"))
-
-
-def _size_of(path: Path) -> int:
-    """In bytes; 0 of what is not there, goes away meanwhile, or has a longer name than a file can have."""
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
-
-
-def _check_header(path: Path) -> None:
-    """Refuse what is not a whole SQLite file before SQLite sees it."""
+def _check_header(path: Path) -> int:
+    """Refuse what is not a whole SQLite file before SQLite sees it; how many bytes it has."""
     try:
         with path.open("rb") as file:
             header = file.read(100)
@@ -290,7 +283,8 @@ def _check_header(path: Path) -> None:
             f"is truncated: {size:,} bytes of {pages * page_bytes:,}.",
             "Copy it again, or " + _REMEDY_EXPORT[0].lower() + _REMEDY_EXPORT[1:],
         )
+    return size
 
 
-def _one_line(error: Exception) -> str:
-    return re.sub(r"\s+", " ", str(error)).strip().rstrip(".")[:200]
+def _one_line(text: str) -> str:
+    return re.sub(r"\s+", " ", text).strip().rstrip(".")[:200]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
+from perfdoc.profiling.errors import one_line
 from perfdoc.reports.leaves import leaf_values
 from perfdoc.results import DIMENSIONS, SCHEMA_VERSION, Diagnosis
 from perfdoc.results.names import shorten
@@ -28,7 +30,8 @@ def content_of(path: Path, noun: str, *, remedy: str, most_bytes: int) -> bytes:
     require_regular(path)
     try:
         with path.open("rb") as file:
-            content = file.read(most_bytes + 1)
+            # No more is claimed than is there: a limit of half a gigabyte is not what a file takes.
+            content = file.read(min(most_bytes, os.fstat(file.fileno()).st_size) + 1)
     except OSError as error:
         raise TraceError(path, f"cannot be opened: {error.strerror}.", "Check the path.") from error
     if len(content) > most_bytes:
@@ -41,7 +44,7 @@ def decoded(path: Path, content: bytes, type_: type[_T], noun: str, *, remedy: s
     try:
         return msgspec.json.decode(content, type=type_)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise TraceError(path, f"is no {noun}: {error}.", remedy) from error
+        raise TraceError(path, f"is no {noun}: {one_line(error)}.", remedy) from error
 
 
 def is_diagnosis(path: Path) -> bool:

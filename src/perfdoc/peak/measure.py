@@ -56,7 +56,7 @@ def measure(setting: Setting) -> MeasuredCeilings:
         _run(setting, folder)
         try:
             found = msgspec.json.decode((folder / "out").read_bytes(), type=MeasuredCeilings)
-        except (OSError, msgspec.DecodeError) as error:
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
             raise PeakError(f"the ceilings were not measured: {_said(folder)}") from error
     others = others_frac(began, cpu_times())
     if others is not None and others > _OTHERS_FRAC:

@@ -96,7 +96,7 @@ def read(path: Path) -> MeasuredCeilings | None:
         if path.stat().st_size > MAX_BYTES:
             return None
         return msgspec.json.decode(path.read_bytes(), type=MeasuredCeilings)
-    except (OSError, msgspec.DecodeError, RecursionError):
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
 

@@ -17,9 +17,10 @@ from perfdoc.redact.texts import gpu_name
 from perfdoc.redact.words import Names
 from perfdoc.results.figures import plural
 from perfdoc.traces.kineto.devices import parsed
-from perfdoc.traces.kineto.document import Document, Event, decode_event, read_document, repair
+from perfdoc.traces.kineto.document import Document, Event, decode_event, read_document
 from perfdoc.traces.kineto.names import CALLS, COPIES, KERNELS, MARKS, OPERATORS, is_own_frame
-from perfdoc.traces.kineto.values import CopyArgs, EventArgs, KernelArgs, LaunchArgs, SyncArgs
+from perfdoc.traces.kineto.repair import repair
+from perfdoc.traces.kineto.values import CopyArgs, EventArgs, KernelArgs, LaunchArgs, SyncArgs, is_text
 
 _CODE = frozenset({*KERNELS, *COPIES, *CALLS, "cuda_sync", "cuda_event"})
 """Categories of what CUDA and its profiler name."""
@@ -148,7 +149,7 @@ def _clean(event: Event, names: Names) -> bytes | None:
         thread = _arguments(event.args).get("name")
         args: dict[str, Any] = {"name": names.of_range(thread)} if isinstance(thread, str) else {}
         name = "thread_name"
-    elif event.ph in ("X", "i", "I") and event.cat in _CODE | _TEXTS and isinstance(event.name, str):
+    elif event.ph in ("X", "i", "I") and event.cat in _CODE | _TEXTS and is_text(event.name):
         name = _name(event.cat, event.name, names)
         args = {}
         if event.cat in _CODE:
@@ -212,7 +213,7 @@ def _place(value: Any, names: Names) -> Any:
     """A process or a thread: a number, or a name such as `stream 7`."""
     if _is_whole(value):
         return value
-    return names.of_range(value) if isinstance(value, str) else None
+    return names.of_range(value) if is_text(value) else None
 
 
 def _arguments(raw: msgspec.Raw) -> Mapping[str, Any]:

@@ -143,7 +143,7 @@ def copy_nsys(source: Path, target: Path, names: Names) -> Copied:
                 rows += _copy_strings(file, connection, names)
         finally:
             connection.close()
-    except sqlite3.DatabaseError as error:
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
         if getattr(error, "sqlite_errorcode", None) in _OF_WRITING:  # which is no fault of the original
             raise
         raise TraceError(source, f"cannot be copied: {error}.", "Export the report again.") from error

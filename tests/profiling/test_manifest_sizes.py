@@ -1,0 +1,51 @@
+"""Sizes in run.json that nothing can have are refused with their place: they are divided by."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from perfdoc.profiling.errors import CaptureError
+from perfdoc.profiling.manifest import encode, read_manifest
+from tests.profiling.build import a_manifest
+
+
+@pytest.mark.parametrize("value", [0, -1, 10**16, 2**70, 1.5, "2"])
+@pytest.mark.parametrize(
+    "place",
+    [
+        *("layout.world_size", "layout.data", "layout.tensor", "layout.micro_batches"),
+        *("model.layers", "model.attention_heads", "batch.micro_sequences", "hardware.nodes"),
+    ],
+)
+def test_impossible_sizes(tmp_path: Path, place: str, value: object) -> None:
+    tree = json.loads(encode(a_manifest()))
+    part, key = place.split(".")
+    tree[part][key] = value
+    path = tmp_path / "run.json"
+    path.write_text(json.dumps(tree))
+    with pytest.raises(CaptureError) as caught:
+        read_manifest(path)
+    assert "is no manifest" in caught.value.what
+    if not isinstance(value, int) or value < 2**63:
+        assert place in caught.value.what
+
+
+@pytest.mark.parametrize("content", [b"\xff", b'{"schema_version": 1, "dtype": "\xff"}'])
+def test_no_utf8(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "run.json"
+    path.write_bytes(content)
+    with pytest.raises(CaptureError) as caught:
+        read_manifest(path)
+    assert "codec" not in str(caught.value)
+
+
+def test_a_peak_of_nothing(tmp_path: Path) -> None:
+    tree = json.loads(encode(a_manifest()))
+    tree["hardware"]["peak_flops_per_second"] = 0
+    path = tmp_path / "run.json"
+    path.write_text(json.dumps(tree))
+    with pytest.raises(CaptureError, match="peak_flops_per_second"):
+        read_manifest(path)

@@ -1,0 +1,171 @@
+"""A folder of `nsys export --type parquetdir`: one Parquet file a table, bounded before it is unpacked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from perfdoc.traces.arrow import expanded, is_text, plain, to_int64, valid
+from perfdoc.traces.errors import TraceError, require_regular
+from perfdoc.traces.model import Format
+from perfdoc.traces.nsys.source import NULL, to_ints
+
+_REMEDY_EXPORT = "Export again: nsys export --type parquetdir REPORT.nsys-rep"
+_FREE_BYTES = 256 << 20
+_EACH_BYTE = 64
+"""Bytes of memory that a byte of a file is worth, beside `_FREE_BYTES`. A row of times and ids takes 20 bytes
+of a file and 120 of memory; one value for all rows takes next to nothing of a file."""
+_VALUE_BYTES = 8
+
+
+class ParquetSource:
+    """A folder written by `nsys export --type parquetdir`: one file a table."""
+
+    format: Format = "nsys-parquet"
+
+    def __init__(self, path: Path) -> None:
+        import pyarrow.parquet as pq
+
+        self.path = path
+        self._files = {p.stem: p for p in path.glob("*.parquet")}
+        self._columns: dict[str, frozenset[str]] = {}
+        self._texts: dict[str, frozenset[str]] = {}
+        for name, file in self._files.items():
+            require_regular(file)
+            try:
+                schema = pq.read_schema(file)
+            except (pa.ArrowException, OSError, ValueError) as error:
+                raise _unreadable(file, error) from error
+            self._columns[name] = frozenset(schema.names)
+            self._texts[name] = frozenset(field.name for field in schema if _holds_texts(field.type))
+
+    def columns(self, table: str) -> frozenset[str]:
+        """See NsysSource."""
+        return self._columns.get(table, frozenset())
+
+    def count(self, table: str) -> int:
+        """See NsysSource."""
+        import pyarrow.parquet as pq
+
+        if table not in self._files:
+            return 0
+        try:
+            rows: int = pq.read_metadata(self._files[table]).num_rows
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise _unreadable(self._files[table], error) from error
+        return rows
+
+    def read(self, table: str, columns: Sequence[str]) -> pa.Table:
+        """See NsysSource."""
+        data = self._read(table, columns)
+        return pa.table({name: self._plain(table, name, data) for name in columns})
+
+    def plan(self, reads: Sequence[tuple[str, Sequence[str]]]) -> None:
+        """See NsysSource. Parquet is read with all cores as it is."""
+
+    def _read(self, table: str, columns: Sequence[str]) -> pa.Table:
+        """Text in dictionaries, where a text that many rows share is there once. Raises TraceError where it
+        would take more memory than a file of its size is worth."""
+        import pyarrow.parquet as pq
+
+        file = self._files[table]
+        room = _FREE_BYTES + _EACH_BYTE * file.stat().st_size
+        shared = [c for c in columns if c in self._texts[table]]
+        try:
+            with pq.ParquetFile(file, read_dictionary=shared) as opened:
+                known = _unpacked_bytes(opened.metadata, columns)
+                if known <= room:
+                    found = opened.read(columns=list(columns))
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise _unreadable(file, error) from error
+        if known > room:
+            raise TraceError(file, "unpacks to more than a file of its size can hold.", _REMEDY_EXPORT)
+        if sum(map(_spelt_out_bytes, found.columns)) > room:
+            raise TraceError(file, "repeats its texts too often for its size.", _REMEDY_EXPORT)
+        return found
+
+    def _plain(self, table: str, name: str, data: pa.Table) -> pa.ChunkedArray:
+        try:
+            if data.schema.names.count(name) != 1:
+                raise ValueError("is there twice")
+            return plain(data[name])
+        except (pa.ArrowException, ValueError) as error:
+            raise TraceError(
+                self._files[table], f"column {name} {_one_line(error)}.", _REMEDY_EXPORT
+            ) from error
+
+    def strings(self, ids: Iterable[int]) -> dict[int, str]:
+        """See NsysSource."""
+        if not {"id", "value"} <= self.columns("StringIds"):
+            return {}
+        table = self.read("StringIds", ["id", "value"])
+        keys, values = to_ints(self, "StringIds", "id", table, NULL), table["value"]
+        rows = np.flatnonzero(np.isin(keys, np.fromiter(ids, np.int64)) & valid(values))
+        return {
+            key: str(values[row].as_py()) for key, row in zip(keys[rows].tolist(), rows.tolist(), strict=True)
+        }
+
+    def blobs(self, table: str, column: str) -> list[tuple[int, bytes]]:
+        """See NsysSource. Cells that are neither text nor bytes are left out."""
+        values = expanded(self._read(table, [column]).column(0))
+        if pa.types.is_list(values.type) and pa.types.is_uint8(values.type.value_type):
+            return [
+                (row, bytes(cell)) for row, cell in enumerate(values.to_pylist()) if cell and None not in cell
+            ]
+        if is_text(values.type):
+            values = pc.cast(values, pa.large_binary())
+        cells = ((row, values[row].as_py()) for row in np.flatnonzero(valid(values)).tolist())
+        return [(row, cell) for row, cell in cells if isinstance(cell, bytes)]
+
+    def holds_text_like(self, table: str, column: str, patterns: Sequence[str]) -> bool:
+        """See NsysSource."""
+        values = self.read(table, [column])[column]
+        return is_text(values.type) and any(
+            pc.any(pc.match_like(values, p, ignore_case=True)).as_py() for p in patterns
+        )
+
+    def close(self) -> None:
+        """See NsysSource."""
+
+
+def _unpacked_bytes(metadata: Any, columns: Sequence[str]) -> int:
+    """Of the named columns, by what the file says of itself before anything is unpacked."""
+    total = 0
+    for group in range(metadata.num_row_groups):
+        rows = metadata.row_group(group)
+        for at in range(rows.num_columns):
+            column = rows.column(at)
+            if column.path_in_schema.split(".")[0] in columns:
+                values = max(column.num_values, rows.num_rows)
+                total += max(values * _VALUE_BYTES, column.total_uncompressed_size)
+    return max(total, int(metadata.num_rows) * _VALUE_BYTES * len(columns))
+
+
+def _holds_texts(kind: pa.DataType) -> bool:
+    return is_text(kind) or bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
+def _spelt_out_bytes(column: pa.ChunkedArray) -> int:
+    """Of a column of texts, each at every row that has it; 0 of any other."""
+    if not pa.types.is_dictionary(column.type) or not _holds_texts(column.type.value_type):
+        return 0
+    total = 0
+    for chunk in column.chunks:
+        lengths = to_int64(pa.chunked_array([pc.binary_length(chunk.dictionary)]), 0)
+        codes = to_int64(pa.chunked_array([chunk.indices]), -1)
+        # As fractions: a sum of hostile lengths need not fit an integer.
+        total += int(lengths[codes[codes >= 0]].sum(dtype=np.float64))
+    return total
+
+
+def _unreadable(file: Path, error: Exception) -> TraceError:
+    return TraceError(file, f"cannot be read as Parquet: {_one_line(error)}.", _REMEDY_EXPORT)
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split()).rstrip(".")[:200] or type(error).__name__

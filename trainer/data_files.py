@@ -1,0 +1,136 @@
+"""Whether indexed data sets and the indices made of them are what was written: megatron-core takes any file.
+
+NAME.bin, NAME.idx       tokens, and where each document begins: of megatron-core
+NAME.sums.json           CRC-32 and size of both, where perfdoc wrote them
+indices/*.npy            which samples are read in which order: of megatron-core
+indices/checksums.json   CRC-32 and size of each
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from perfdoc.profiling.whole_file import whole_file
+from perfdoc.trainer.checkpoint_folder import SUMS, sums_of
+
+ENDINGS = (".bin", ".idx")
+_HEADER = b"MMIDIDX\x00\x00"
+_COUNTS = 34
+"""Bytes of the header, version, kind of number and the two counts."""
+_TOKEN_BYTES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 8: 2}
+"""By megatron-core's code; the two of fractions are no tokens."""
+
+
+def note_sums(prefix: Path) -> None:
+    """Write down what a data set that has just been written is. Raises OSError."""
+    sums = sums_of(prefix.parent, [prefix.name + ending for ending in ENDINGS])
+    with whole_file(_sums_file(prefix), replace=True) as part:
+        part.write_text(json.dumps(sums), encoding="utf-8")
+
+
+def check_written(prefix: Path, setting: str) -> None:
+    """Compare a data set with what was written down; one without is checked for its structure alone.
+
+    Raises ValueError, one line with the file and what to do.
+    """
+    written = _read_sums(_sums_file(prefix))
+    names = [prefix.name + ending for ending in ENDINGS]
+    try:
+        found = sums_of(prefix.parent, names) if written else {}
+    except OSError as error:
+        raise ValueError(f"{setting}: {error.filename}: {error.strerror}") from error
+    for name in names:
+        if written and written.get(name) != found[name]:
+            raise _damaged(prefix.parent / name, setting, "is not as it was written")
+    check_structure(prefix, setting)
+
+
+def check_structure(prefix: Path, setting: str) -> None:
+    """That an index says what its tokens can hold. Raises ValueError, one line with the file."""
+    import numpy as np
+
+    tokens, index = (prefix.with_name(prefix.name + ending) for ending in ENDINGS)
+    try:
+        size = tokens.stat().st_size
+        content = np.memmap(index, np.uint8, "r") if index.stat().st_size else b""
+    except OSError as error:
+        raise ValueError(f"{setting}: {error.filename or index}: {error.strerror}") from error
+    head = bytes(content[:_COUNTS])
+    if len(head) < _COUNTS or not head.startswith(_HEADER) or head[17] not in _TOKEN_BYTES:
+        raise _damaged(index, setting, "is no index of megatron-core's of tokens")
+    sequences, documents = (int.from_bytes(head[at : at + 8], "little") for at in (18, 26))
+    if _COUNTS + 12 * sequences + 8 * documents > len(content):
+        raise _damaged(index, setting, f"is truncated: {len(content):,} bytes")
+    lengths = np.frombuffer(content, "<i4", sequences, _COUNTS).astype(np.int64)
+    pointers = np.frombuffer(content, "<i8", sequences, _COUNTS + 4 * sequences)
+    begins = np.frombuffer(content, "<i8", documents, _COUNTS + 12 * sequences)
+    each = _TOKEN_BYTES[head[17]]
+    if (lengths < 0).any() or (pointers < 0).any() or (pointers > size).any():
+        raise _damaged(index, setting, "names tokens that no file has")
+    if (pointers + lengths * each > size).any():
+        raise _damaged(tokens, setting, f"is truncated: its index names tokens beyond its {size:,} bytes")
+    if (begins < 0).any() or (begins > sequences).any() or (np.diff(begins) < 0).any():
+        raise _damaged(index, setting, "has documents that do not follow one another")
+
+
+def changed_indices(indices: Path) -> set[Path]:
+    """Of the sample indices that were written down, those that are not as they were."""
+    changed = set()
+    for name, written in _read_sums(indices / SUMS).items():
+        file = indices / name
+        with contextlib.suppress(OSError):  # not there any more, or not to be read: who needs it says so
+            if file.parent == indices and file.is_file() and sums_of(indices, [name])[name] != written:
+                changed.add(file)
+    return changed
+
+
+def note_indices(indices: Path) -> None:
+    """Write down what the sample indices are, where that can be written."""
+    with contextlib.suppress(OSError):
+        known = _read_sums(indices / SUMS)
+        names = sorted(file.name for file in indices.glob("*.npy"))
+        fresh = [name for name in names if name not in known]
+        if fresh:
+            kept = {name: known[name] for name in names if name in known}
+            with whole_file(indices / SUMS, replace=True) as part:
+                part.write_text(json.dumps(kept | sums_of(indices, fresh), indent=0), encoding="utf-8")
+
+
+def within_vocabulary(
+    batches: Iterator[dict[str, Any]], vocabulary: int, what: str
+) -> Iterator[dict[str, Any]]:
+    """The batches; ValueError for a token that the model has no row for, which it would not name.
+
+    what: the data, by its setting.
+    """
+    for batch in batches:
+        largest = max(int(batch[key].max()) for key in ("tokens", "labels"))
+        if largest >= vocabulary:
+            raise ValueError(
+                f"{what}: holds token {largest:,}, and the tokenizer has {vocabulary:,}: it is of another "
+                "tokenizer, or damaged. Give its tokenizer (data.tokenizer), or make it again"
+            )
+        yield batch
+
+
+def _sums_file(prefix: Path) -> Path:
+    return prefix.with_name(f"{prefix.name}.sums.json")
+
+
+def _read_sums(path: Path) -> dict[str, tuple[int, int]]:
+    """Empty where there are none, or none that can be read: then they say nothing."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, tuple[int, int]])
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return {}
+
+
+def _damaged(file: Path, setting: str, what: str) -> ValueError:
+    remedy = "Remove it, and it is made again" if setting == "data.data_cache" else "Make it again"
+    return ValueError(f"{setting}: {file}: {what}. {remedy}")
