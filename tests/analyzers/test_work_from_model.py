@@ -381,3 +381,11 @@ def test_a_part_of_which_few_passes_fit(tmp_path: Path) -> None:
             plan.run(*[GEMM] * gemms)
     found = flops(plan.work(tmp_path))
     assert [f for f in found if f >= 0] == [QKV, CORE, PROJ] * 3
+
+
+def test_f16_in_the_name_of_cudnns_attention_is_either_of_two(tmp_path: Path) -> None:
+    plan = ModelPlan()
+    with plan.range(ATTENTION):
+        plan.run(GEMM, "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_64x128x128", GEMM)
+    for job in ("bf16", "fp16"):
+        assert DTYPES[plan.work(tmp_path, facts(dtype=job)).dtype[1]] == job
