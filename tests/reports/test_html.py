@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 
 import perfdoc.reports.html as html_module
+from perfdoc.reports.headline import verdict_figures
 from perfdoc.reports.html import render_html
 from perfdoc.reports.leaves import LEAVES, leaf_values
 from perfdoc.results import Diagnosis
 from tests.reports import build
+from tests.reports.build_memory import memory
 from tests.reports.page import Page
 
 DIAGNOSES = {
@@ -201,6 +203,17 @@ def test_sections_come_in_order_and_quality_shows_only_where_there_is_some() -> 
     ]
     assert [e for e in page.elements if e.tag == "aside"]
     assert not [e for e in parsed("two").elements if e.tag == "aside"]
+
+
+def test_memory_alone_has_no_sections_of_time() -> None:
+    made = build.diagnosis([])
+    alone = replace(made, analyses=replace(made.analyses, memory=memory()))
+    page = Page(render_html(alone))
+    ids = {e.attributes["id"] for e in page.elements if e.tag == "section"}
+    assert ids & {"time", "communication", "kernels", "memory"} == {"memory"}
+    links = {e.attributes["href"] for e in page.elements if e.tag == "a" and "href" in e.attributes}
+    assert links & {"#time", "#communication", "#kernels", "#memory"} == {"#memory"}
+    assert "MFU" not in {fig.label for fig in verdict_figures(alone)}
 
 
 def test_kernel_shares_add_up_and_the_rest_is_a_row() -> None:

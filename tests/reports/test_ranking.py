@@ -114,6 +114,15 @@ def test_the_largest_finding_stands_before_smaller_losses(frac: float, leads: bo
         assert (said.index("blocks do not fit") < said.rindex(made.verdict[:20])) == leads
 
 
+def test_a_problem_without_a_figure_says_what_it_is_on_the_page() -> None:
+    rules = [replace(rule, reason="4 stages wait for one") for rule in MADE.rules]
+    made = replace(MADE, rules=rules, opportunities=[row("unmeasured", ["PD301"])])
+    shown = opportunities(made)[0]
+    assert shown.title.endswith(": 4 stages wait for one")
+    sized = replace(made, opportunities=[row("bound", ["PD301"], ms=1.0)])
+    assert "4 stages" not in opportunities(sized)[0].title
+
+
 def test_the_headline_s_first_change_is_the_first_row_of_every_table() -> None:
     for at in range(3):
         made = replace(MADE, opportunities=MADE.opportunities[at:])
