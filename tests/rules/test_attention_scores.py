@@ -13,6 +13,7 @@ from tests.analyzers.memory_planted import FORWARD
 from tests.analyzers.test_memory_attention import ADDMM, ATTENTION, NATIVE, kept
 from tests.rules.cases import result
 from tests.rules.examples import example
+from tests.rules.laid import given
 
 
 def remembered(folder: Path, scores_mib: int, rest_mib: int) -> Case:
@@ -25,8 +26,9 @@ def remembered(folder: Path, scores_mib: int, rest_mib: int) -> Case:
 
 @example("PD511")
 def scores_in_memory(folder: Path) -> Case:
-    """A snapshot at whose peak a softmax in a function named causal_attention holds 400 of 1,000 MiB."""
-    return remembered(folder, 400, 600)
+    """A snapshot at whose peak a softmax in a function named causal_attention holds 400 of 1,000 MiB, in a job of
+    Megatron-LM."""
+    return given(remembered(folder, 400, 600), attention_backend="unfused")
 
 
 @pytest.mark.parametrize(

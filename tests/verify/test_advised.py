@@ -145,20 +145,20 @@ def test_data_parallelism_takes_the_ranks_that_another_degree_leaves(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("changes", "nodes", "words"),
+    ("changes", "nodes", "ranks", "words"),
     [
-        ({"nccl_nvls_enable_typo": 1}, 1, "not a setting of perfdoc's trainer"),
-        ({WORKERS: 0}, 1, "has these settings already"),
-        ({WORKERS: 2}, 2, "2 machines"),
-        ({WORKERS: 2}, -1, "1000000 ranks"),
+        ({"nccl_nvls_enable_typo": 1}, 1, None, "not a setting of perfdoc's trainer"),
+        ({WORKERS: 0}, 1, None, "has these settings already"),
+        ({WORKERS: 2}, 2, None, "2 machines"),
+        ({WORKERS: 2}, 1, 1_000_000, "1000000 ranks"),
     ],
 )
 def test_what_the_trainer_cannot_do_is_refused(
-    tmp_path: Path, changes: dict[str, int], nodes: int, words: str
+    tmp_path: Path, changes: dict[str, int], nodes: int, ranks: int | None, words: str
 ) -> None:
     manifest = run_manifest(run_directory(tmp_path / "run", 100, nodes=nodes))
-    if nodes < 0:
-        layout = msgspec.structs.replace(manifest.layout, world_size=1_000_000)
+    if ranks is not None:
+        layout = msgspec.structs.replace(manifest.layout, world_size=ranks)
         manifest = msgspec.structs.replace(manifest, layout=layout)
     with pytest.raises(VerifyError, match=words):
         arms_of(manifest, changes, steps=30)
