@@ -77,6 +77,7 @@ KINDS: Mapping[str, Kind] = {
     "kineto-gzip": _captures(kineto.packed),
     "memory-values": _captures(memory.values),
     "memory-bytes": _captures(memory.opcodes),
+    "shaken": _captures(folders.shaken),
     "ranks": _captures(folders.ranks),
     "run-directory": _captures(folders.run_directory),
     "config": _with_config,
