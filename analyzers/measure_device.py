@@ -76,7 +76,7 @@ class RankMeasurement:
     outline: Outline = NO_OUTLINE
     """What other ranks' instances are drawn with."""
     also: Any
-    """What the analysis of the room above found; None without one, or where events are missing."""
+    """What the analysis of the room above found; None without one."""
 
     @property
     def withheld(self) -> str:
@@ -121,5 +121,5 @@ def measure_device(view: DeviceView, also: Also | None = None) -> RankMeasuremen
         timeline=rank_timeline(view),
         outline=outline(view),
         instances=device_instances(view, ledger, contended),
-        also=None if also is None or view.events.partial else also(view),
+        also=None if also is None else also(view),
     )

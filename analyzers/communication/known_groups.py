@@ -39,28 +39,39 @@ class GroupList:
     """Finds what is known of a group from the little that a communication says."""
 
     def __init__(self, groups: Iterable[CallGroup], rank: int | None) -> None:
-        self._groups = tuple(groups)
+        self._groups = tuple(dict.fromkeys(groups))
         self._rank = rank
+        # Look-ups: a capture may name as many groups as it has kernels.
+        self._of_communicator: dict[int, list[int]] = defaultdict(list)
+        self._of_name: dict[str, list[int]] = defaultdict(list)
+        self._nameless: dict[str, list[int]] = defaultdict(list)
+        for i, group in enumerate(self._groups):
+            self._of_communicator[group.communicator].append(i)
+            if group.name:
+                self._of_name[group.name].append(i)
+            else:
+                self._nameless[group.description].append(i)
 
     def find(self, communicator: int, name: str, description: str) -> CallGroup:
         """The group with everything known of it: by communicator, else by name and description."""
         group = CallGroup(communicator=communicator, name=name, description=description)
-        for other in self._groups:
-            if communicator:
-                fits = other.communicator == communicator
-            else:
-                # The manifest's groups have no names: those are another process's.
-                same = other.description == description
-                fits = (
-                    other.name == name and (same or not description or not other.description)
-                    if other.name
-                    else same and description != ""
-                )
-            if fits:
-                group = _filled(group, other)
+        for i in self._fitting(communicator, name, description):
+            group = _filled(group, self._groups[i])
         if self._rank is not None and self._rank in group.ranks:
             group = replace(group, own_in_group=group.ranks.index(self._rank))
         return group
+
+    def _fitting(self, communicator: int, name: str, description: str) -> list[int]:
+        """In the order in which they were given."""
+        if communicator:
+            return self._of_communicator.get(communicator, [])
+        named = [
+            i
+            for i in self._of_name.get(name, ())
+            if not description or self._groups[i].description in ("", description)
+        ]
+        # The manifest's groups have no names: those are another process's.
+        return sorted([*named, *(self._nameless.get(description, ()) if description else ())])
 
 
 def known_groups(view: DeviceView) -> GroupList:

@@ -124,7 +124,10 @@ class RankWork:
 
 
 def rank_work(view: DeviceView) -> RankWork | None:
-    """Measure one rank; None where its window is not made of steps, or no range shows its passes."""
+    """Measure one rank; None where its window is not made of steps, no range shows its passes, or the capture
+    holds only part of the events."""
+    if view.events.partial:
+        return None
     steps = view.window.step_list
     passes = _whole_steps(find_passes(view), len(steps)) if steps else None
     if passes is None or not passes.is_forward.any() or passes.is_forward.all():

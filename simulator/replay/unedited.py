@@ -183,11 +183,15 @@ class KeptRank:
     """For the model of the job; None where no range shows passes of whole steps."""
 
 
-def replay_and_keep(view: DeviceView, *, keep_tasks: int = KEPT_TASKS_MAX) -> KeptRank:
+def replay_and_keep(view: DeviceView, *, keep_tasks: int = KEPT_TASKS_MAX) -> KeptRank | None:
     """Rebuild one rank's window, replay it unedited, and keep it if it is small enough.
+
+    None where the capture holds only part of the events: nothing is predicted of it.
 
     keep_tasks: what all devices of the capture may hold together; each its share.
     """
+    if view.events.partial:
+        return None
     rebuilt = rebuild_rank(view)
     found = replay(rebuilt)
     work = rank_work(view)

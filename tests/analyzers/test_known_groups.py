@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
 
 from perfdoc.analyzers.communication.known_groups import CallGroup, GroupList
 from perfdoc.simulator.captures.events import Collective
@@ -48,3 +52,36 @@ def test_what_is_known_of_a_group_comes_together() -> None:
     assert known.find(0, "9", "PP").ranks == (5, 6)
     assert known.find(0xB, "3", "DP").ranks == ()
     assert known.find(0, "9", "").size is None
+
+
+def test_as_many_groups_as_kernels() -> None:
+    """20,000 of 20,000 looked at each took minutes."""
+    groups = [CallGroup(name=str(i), description="DP", ranks=(0, i)) for i in range(1, 20_000)]
+    groups += [CallGroup(communicator=i, size=i) for i in range(1, 20_000)]
+    known, begin = GroupList(groups, 0), time.monotonic()
+    assert all(known.find(0, str(i), "").ranks == (0, i) for i in range(1, 20_000))
+    assert all(known.find(i, "", "").size == i for i in range(1, 20_000))
+    assert time.monotonic() - begin < 15
+
+
+_TEXT = st.sampled_from(["", "a", "b"])
+_KEYS = {"communicator": st.integers(0, 2), "name": _TEXT, "description": _TEXT}
+
+
+@given(
+    groups=st.lists(st.builds(CallGroup, **_KEYS, size=st.sampled_from([None, 2, 4])), max_size=6),
+    asked=st.tuples(*_KEYS.values()),
+)
+def test_look_ups_find_what_a_look_at_all_finds(groups: list[CallGroup], asked: tuple[int, str, str]) -> None:
+    communicator, name, description = asked
+
+    def fits(other: CallGroup) -> bool:
+        same = other.description == description
+        if communicator:
+            return other.communicator == communicator
+        if other.name:
+            return other.name == name and (same or not description or not other.description)
+        return same and description != ""
+
+    known = [g.size for g in groups if fits(g) and g.size is not None]
+    assert GroupList(groups, None).find(*asked).size == next(iter(known), None)

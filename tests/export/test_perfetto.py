@@ -97,6 +97,27 @@ def test_every_slice_by_hand(tmp_path: Path) -> None:
     assert said == [f"wrote {tmp_path / 'out.pftrace'}: 24 slices on 10 tracks. Open it at ui.perfetto.dev."]
 
 
+@pytest.mark.parametrize("captures", [1, 2])
+def test_a_capture_of_part_of_the_events_is_drawn(tmp_path: Path, captures: int) -> None:
+    """Of the fuzzer: nothing was predicted of such a capture, and export took that for nothing drawn."""
+    paths = []
+    for number in range(captures):
+        builder = TimelineBuilder()
+        process = builder.process(pid=77 + number)
+        thread, device = process.thread(), process.device()
+        for i in range(100):
+            launch = (thread, 1_000 * i, 1_000 * i + 10)
+            if i % 3:
+                device.kernel(GEMM, 1_000 * i + 100, 1_000 * i + 700, launch=launch)
+            else:
+                thread.api("cudaLaunchKernel", *launch[1:])
+        paths.append(planted(tmp_path, builder, f"rank{number}.sqlite"))
+    assert measure_capture(paths[0], WindowRequest()).ranks[0].withheld  # it is of a part
+    found, _ = exported(tmp_path, *paths)
+    kernels = [s for track in found.slices.values() for s in track if s.name == GEMM]
+    assert len(kernels) == captures * 66
+
+
 def test_kernels_that_overlap_on_one_stream_get_lanes(tmp_path: Path) -> None:
     builder = TimelineBuilder()
     device = builder.process().device()

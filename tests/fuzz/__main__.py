@@ -31,7 +31,7 @@ ADDRESS_SPACE = 24 << 30
 
 def work(first: int, kinds: list[str], only: list[str]) -> None:
     """Make inputs and say of each what it came to, a JSON object a line, until somebody ends this process."""
-    said = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    said = os.fdopen(os.dup(1), "w", encoding="utf-8", closefd=False)
     os.dup2(2, 1)
     warnings.simplefilter("error")
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
@@ -46,6 +46,7 @@ def work(first: int, kinds: list[str], only: list[str]) -> None:
         scratch, bases = Path(place) / "scratch", Path(place) / "bases"
         scratch.mkdir()
         bases.mkdir()
+        run("kineto-rows", 0, scratch, bases, limit_s=300)  # compiles what is compiled once
         for kind, seed in inputs:
             line: dict[str, Any] = {"kind": kind, "seed": seed}
             said.write(json.dumps({**line, "begins": True}) + "\n")
@@ -97,7 +98,8 @@ class Watch:
                     for line in lines:
                         last = json.loads(line)
                         self._take(last)
-            worker.kill()
+            if why != "ended":
+                worker.kill()
             code = worker.wait()
             if why.startswith("says") or (why == "ended" and code != 0):
                 self._tell({**last, "found": f"the process {why} (code {code})"})

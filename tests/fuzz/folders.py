@@ -40,6 +40,13 @@ def ranks(rng: Random, folder: Path, bases: Path) -> Path:
     return folder
 
 
+def shaken(rng: Random, folder: Path, bases: Path) -> Path:
+    """One or both ranks, with nothing impossible in them: what is refused teaches little about sums."""
+    for rank in range(rng.choice((1, 2))):
+        kineto.shaken(rng, folder, bases, rank)
+    return folder
+
+
 def _moved(rng: Random, folder: Path, bases: Path, rank: int) -> Path:
     """A rank on a clock of its own: moved, slower, faster, standing still or running backwards."""
     found = kineto.document(rng, bases, rank)
@@ -77,7 +84,8 @@ def run_directory(rng: Random, folder: Path, bases: Path) -> Path:
     run.write_manifest(msgspec.structs.replace(manifest, layout=_LAYOUT))
     for rank in range(2):
         if rng.random() < 0.95:
-            kineto.events(rng, run.path / "traces", bases, rank)
+            make = rng.choice((kineto.events, kineto.shaken, kineto.shaken))
+            make(rng, run.path / "traces", bases, rank)
         log = StepLog(run.steps_path(rank))
         for step in range(6):
             log.write(

@@ -8,7 +8,7 @@ from pathlib import Path
 from random import Random
 
 from tests.fuzz import base, folders, kineto, memory, nsys, words
-from tests.fuzz.oracle import analysed, commanded, in_time
+from tests.fuzz.oracle import LIMIT_S, analysed, commanded, in_time
 
 Kind = Callable[[Random, Path, Path], str]
 """(drawing, an empty folder, a folder of what inputs are made from) → how it ended."""
@@ -77,6 +77,7 @@ KINDS: Mapping[str, Kind] = {
     "kineto-gzip": _captures(kineto.packed),
     "memory-values": _captures(memory.values),
     "memory-bytes": _captures(memory.opcodes),
+    "shaken": _captures(folders.shaken),
     "ranks": _captures(folders.ranks),
     "run-directory": _captures(folders.run_directory),
     "config": _with_config,
@@ -86,7 +87,7 @@ KINDS: Mapping[str, Kind] = {
 }
 
 
-def run(kind: str, seed: int, scratch: Path, bases: Path) -> str:
+def run(kind: str, seed: int, scratch: Path, bases: Path, *, limit_s: int = LIMIT_S) -> str:
     """Make one input in a folder under `scratch`, which goes again, and see what it comes to.
 
     Raises oracle.Found, or whatever the program should not have raised.
@@ -94,7 +95,7 @@ def run(kind: str, seed: int, scratch: Path, bases: Path) -> str:
     folder = scratch / "input"
     folder.mkdir()
     try:
-        with in_time():
+        with in_time(limit_s):
             return KINDS[kind](Random(f"{kind}/{seed}"), folder, bases)
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -125,6 +125,25 @@ def real(rng: Random, folder: Path, bases: Path) -> Path:
     return _write(rng, folder, 0, json.dumps(found).encode("utf-8", "surrogatepass"))
 
 
+def shaken(rng: Random, folder: Path, bases: Path, rank: int = 0) -> Path:
+    """Nothing impossible: kernels and calls at other times, of other lengths, streams and known names."""
+    found = json.loads(base.content(bases, "json", rank, "new"))
+    rows: list[dict[str, Any]] = []
+    moved, wide = rng.random() * 0.7, rng.choice((1, 5, 30, 100))
+    for row in found["traceEvents"]:
+        if row.get("ph") == "X" and rng.random() < moved:
+            row["ts"] = round(max(row["ts"] + rng.uniform(-wide, wide), 0), 3)
+            row["dur"] = round(row["dur"] * rng.choice((0, 0.3, 1, 1, 2.5, 7)), 3)
+            if row["cat"] == "kernel" and rng.random() < 0.5:
+                row["name"] = rng.choice(list(base.NAMES))
+                row["args"]["stream"] = rng.choice((7, 20, 24))
+        rows += [dict(row) for _ in range(rng.choice((0, 1, 1, 1, 1, 1, 1, 1, 1, 2)))]
+    if rng.random() < 0.3:
+        rng.shuffle(rows)
+    found["traceEvents"] = rows
+    return _write(rng, folder, rank, json.dumps(found).encode())
+
+
 def events(rng: Random, folder: Path, bases: Path, rank: int = 0) -> Path:
     """Fields of some events and of the header are others."""
     found = document(rng, bases, rank)

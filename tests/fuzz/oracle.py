@@ -48,7 +48,7 @@ def expect(holds: bool, what: object) -> None:
 
 
 @contextmanager
-def in_time(limit_s: int = LIMIT_S) -> Iterator[None]:
+def in_time(limit_s: int) -> Iterator[None]:
     """Found where the block takes longer, as far as Python gets to see it."""
 
     def ring(number: int, frame: object) -> None:

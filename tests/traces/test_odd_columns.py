@@ -64,6 +64,16 @@ def test_range_names_that_are_not_utf8(tmp_path: Path) -> None:
     assert trace.names(trace.ranges.name) == ["\ufffdk"]
 
 
+def test_column_names_that_are_not_utf8(tmp_path: Path) -> None:
+    """Of the fuzzer: told in Python's words."""
+    path = folder(tmp_path / "p", {}) / f"{KERNEL}.parquet"
+    content = path.read_bytes()
+    path.write_bytes(content.replace(b"deviceId", b"\xffeviceId"))
+    with pytest.raises(TraceError, match="cannot be read as Parquet") as caught:
+        read_trace(path.parent)
+    assert "codec" not in str(caught.value)
+
+
 def test_facts_that_are_not_utf8_or_no_text(tmp_path: Path) -> None:
     trace = read(
         tmp_path,

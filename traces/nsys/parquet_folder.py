@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from perfdoc.profiling.errors import one_line
 from perfdoc.traces.arrow import expanded, is_text, plain, to_int64, valid
 from perfdoc.traces.errors import TraceError, require_regular
 from perfdoc.traces.model import Format
@@ -168,4 +169,6 @@ def _unreadable(file: Path, error: Exception) -> TraceError:
 
 
 def _one_line(error: Exception) -> str:
+    if isinstance(error, UnicodeDecodeError):
+        return one_line(error)
     return " ".join(str(error).split()).rstrip(".")[:200] or type(error).__name__
