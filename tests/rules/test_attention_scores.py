@@ -26,8 +26,8 @@ def remembered(folder: Path, scores_mib: int, rest_mib: int) -> Case:
 
 @example("PD511")
 def scores_in_memory(folder: Path) -> Case:
-    """A snapshot at whose peak a softmax in a function named causal_attention holds 400 of 1,000 MiB, in a job of
-    Megatron-LM."""
+    """A snapshot at whose peak a softmax in a function named causal_attention holds 400 of 1,000 MiB, in a
+    job of Megatron-LM."""
     return given(remembered(folder, 400, 600), attention_backend="unfused")
 
 
