@@ -216,6 +216,10 @@ def _rendered(diagnosis: Diagnosis, format_: str, options: Options, page: str | 
         from perfdoc.reports.markdown import render_markdown
 
         return render_markdown(diagnosis)
+    if format_ == "llm":
+        from perfdoc.reports.llm import render_llm
+
+        return render_llm(diagnosis)
     from perfdoc.reports.screen import render_brief, render_screen
 
     colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
