@@ -94,6 +94,20 @@ def test_a_link_in_a_folder_or_pattern_is_not_followed_outside(tmp_path: Path) -
         tools.lint("../x.sqlite")
 
 
+def test_a_run_directory_around_the_root_is_not_read(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    (run / "traces").mkdir(parents=True)
+    write_capture(run / "traces" / "rank0.sqlite")
+    (run / "run.json").write_text("{}")
+    with pytest.raises(PerfdocError, match=r"run\.json: lies outside"):
+        Tools(run / "traces").analyse(["rank0.sqlite"])
+    (run / "run.json").unlink()
+    (run / "memory").mkdir()
+    (run / "memory" / "rank0.jsonl").symlink_to("/etc/passwd")
+    with pytest.raises(PerfdocError, match="lies outside"):
+        Tools(run).analyse(["traces"])
+
+
 def test_an_answer_is_bounded_and_counts_what_is_missing() -> None:
     text = answer({"rows": [{"name": "x" * 100}] * 5000, "few": [1]}, "rows")
     assert len(text) <= LIMIT

@@ -40,6 +40,12 @@ def test_the_files_are_the_tables(report: Path, tmp_path: Path) -> None:
     assert sorted(p.name for p in (tmp_path / "t").iterdir()) == sorted(
         f"{name}.{form}" for name in TABLES for form in ("parquet", "csv")
     )
+    for name in TABLES:
+        parquet, csv = pd.read_parquet(tmp_path / "t" / f"{name}.parquet"), tmp_path / "t" / f"{name}.csv"
+        assert (list(pd.read_csv(csv).columns), len(pd.read_csv(csv))) == (
+            list(parquet.columns),
+            len(parquet),
+        )
     ranges = pd.read_parquet(tmp_path / "t" / "ranges.parquet")
     assert list(zip(ranges["kind"], ranges["path"], ranges["own_compute_ns"], strict=True)) == [
         ("range", "1", 100_000),
@@ -52,6 +58,12 @@ def test_the_files_are_the_tables(report: Path, tmp_path: Path) -> None:
     # Every leaf of the ledger is a column, and the columns sum to it.
     own = ranges.filter(regex="^own_").sum().sum()
     assert own == stored.ranks[0].ledger_ns.total == 175_000
+    ledger = pd.read_csv(tmp_path / "t" / "ledger.csv")
+    assert ledger[["window_ns", "compute_ns", "exposed_memcpy_ns"]].to_numpy().tolist() == [
+        [175_000, 150_000, 25_000]
+    ]
+    kernels = pd.read_parquet(tmp_path / "t" / "kernels.parquet")
+    assert kernels[["count", "total_ns", "mean_ns"]].to_numpy().tolist() == [[2, 150_000, 75_000]]
     copies = pd.read_csv(tmp_path / "t" / "copies.csv")
     assert copies[["direction", "bytes", "total_ns"]].to_numpy().tolist() == [
         ["host to device", 1 << 20, 25_000]

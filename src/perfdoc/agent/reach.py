@@ -34,9 +34,19 @@ class Reach:
         return str(path)
 
     def found(self, paths: Iterable[Path]) -> None:
-        """What a pattern or a folder led to. Raises PerfdocError for links that lead outside."""
-        for path in paths if self.root is not None else ():
+        """What a pattern or a folder led to, and what of a run directory is read beside its captures. Raises
+        PerfdocError for what lies outside, by a link or as the directory around the root."""
+        if self.root is None:
+            return
+        runs = set()
+        for path in paths:
             self._check(path, str(path))
+            folder = path.resolve().parent
+            runs |= {folder.parent} if folder.name == "traces" else set()
+        for run in runs:
+            for path in (run / "run.json", *run.glob("*/*")):
+                if path.exists():
+                    self._check(path, str(path))
 
     def _check(self, path: Path, text: str) -> None:
         assert self.root is not None
