@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import sys
@@ -15,6 +16,7 @@ mcp = pytest.importorskip("mcp", reason="the extra mcp is not installed")
 
 from perfdoc.reports.llm import LIMIT  # noqa: E402
 from tests.agent.captures import INJECTION, write_capture  # noqa: E402
+from tests.command import perfdoc  # noqa: E402
 
 TOOLS = {"analyse", "findings", "table", "explain", "lint", "tune", "diff"}
 
@@ -93,3 +95,12 @@ async def _talk(root: Path) -> None:
                 assert "outside of --root" in text
             wrong, text = await ask("table", analysis="a1", name="kernels", limit=10_000)
             assert wrong, "more rows than are given"
+
+
+def test_what_it_needs_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    done = perfdoc("mcp", "--root", tmp_path / "nowhere")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    done = perfdoc("mcp")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "perfdoc[mcp]" in done.stderr

@@ -59,3 +59,11 @@ def test_names_are_no_markup(text: str) -> None:
         said += [y for t in figure.data for y in (t.y if isinstance(t.y[0], str) else ())]
         said += [h.replace("<br>", "") for t in figure.data for h in (t.hovertext or ())]
         assert not [s for s in said if "<" in s or any(ord(c) < 32 for c in s)]
+
+
+def test_without_pandas_a_table_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    import importlib.util
+
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(ValueError, match=r"perfdoc\[notebook\]"):
+        _ = Report(hostile("harmless")).ledger
