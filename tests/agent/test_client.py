@@ -76,7 +76,7 @@ async def _talk(root: Path) -> None:
             assert json.loads(text)["mean"]["change_ns"] == 50_000
             wrong, text = await ask("explain", code="pd202")
             assert not wrong
-            assert "PD202" in text
+            assert text.startswith("# PD202: ")
             wrong, text = await ask("lint", config="job.yaml")
             assert not wrong, text
             assert json.loads(text)["findings"][0]["key"] == "tensor_model_parallel_sizes"

@@ -118,14 +118,14 @@ class Tools:
         """The rule's page: what it looks for, why, what to set, thresholds, sources."""
         import difflib
 
-        from perfdoc.rules.engine.pages import rule_page
+        from perfdoc.rules.engine.pages import GENERATED, rule_page
         from perfdoc.rules.engine.registry import all_rules
 
         rules = {rule.meta.code: rule for rule in all_rules()}
         if code.upper() not in rules:
             near = ", ".join(difflib.get_close_matches(code.upper()[:48], rules, n=3)) or "see findings"
             raise PerfdocError(f"there is no such rule; near it are: {near}.")
-        return rule_page(rules[code.upper()], {})[:LIMIT]
+        return rule_page(rules[code.upper()], {}).removeprefix(GENERATED)[:LIMIT]
 
     def lint(self, config: str, dialect: str | None = None) -> str:
         """What is wrong with a configuration. The file is read, never run."""
