@@ -6,6 +6,7 @@ A family is known by the beginning of a name, rates only by the whole of it.
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
@@ -74,8 +75,19 @@ class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 T = TypeVar("T", GpuFamily, GpuModel)
 
 
+_Compiled = tuple[list[tuple[re.Pattern[str], GpuFamily]], list[tuple[re.Pattern[str], GpuModel]]]
+_READING = threading.Lock()
+"""Devices are measured by several threads, and msgspec crashes where two of them convert at once to a type
+that is new to it."""
+
+
+def _table() -> _Compiled:
+    with _READING:
+        return _read()
+
+
 @cache
-def _table() -> tuple[list[tuple[re.Pattern[str], GpuFamily]], list[tuple[re.Pattern[str], GpuModel]]]:
+def _read() -> _Compiled:
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     table = msgspec.convert(yaml.load(_FILE.read_text(encoding="utf-8"), Loader=loader), _Table)
     return _compiled(table.families), _compiled(table.models)

@@ -23,6 +23,8 @@ from perfdoc.results import Diagnosis, Quality, figures
 from perfdoc.results.names import columns, prose, shorten
 
 COLUMNS = 80
+SAVE = 'save("report.html")'
+"""Where a notebook has the rest."""
 LINES = 40
 _REST = 1
 """A line of standard error says what was written."""
@@ -55,21 +57,29 @@ _ROOMS = (
 
 
 def render_screen(
-    diagnosis: Diagnosis, *, report: str | None, width: int = COLUMNS, colour: bool = False
+    diagnosis: Diagnosis,
+    *,
+    report: str | None,
+    width: int = COLUMNS,
+    colour: bool = False,
+    notebook: bool = False,
 ) -> str:
     """Verdict, where the time goes, what to do first, what not to trust, where the report is.
 
     report: where the page was written; None where none was. width: columns of the terminal, of which 40 to 80
-    are used; a longer path is not broken, so that it can be copied. colour: as of `render_text`.
+    are used; a longer path is not broken, so that it can be copied. colour: as of `render_text`. notebook:
+    the rest is what `Report.save` writes, in place of options of the command.
     """
     page = Lines(0, colour)
     for room in _ROOMS:
         page = Lines(min(max(width, 40), COLUMNS), colour)
         _verdict(page, diagnosis, room)
         _where(page, diagnosis, room)
-        _to_do(page, diagnosis, room)
-        _doubts(page, diagnosis, room)
-        _end(page, diagnosis, report)
+        rest = SAVE if notebook else "--full"
+        _to_do(page, diagnosis, room, rest)
+        _doubts(page, diagnosis, room, rest)
+        if not notebook:
+            _end(page, diagnosis, report)
         if len(page.lines) <= LINES - _REST:
             break
     return "\n".join(page.lines) + "\n"
@@ -179,7 +189,7 @@ def _found(ranked: Ranked) -> str:
     return prose(ranked.rules[0].reason, 200) if known else ""
 
 
-def _to_do(page: Lines, diagnosis: Diagnosis, room: _Room) -> None:
+def _to_do(page: Lines, diagnosis: Diagnosis, room: _Room, rest: str) -> None:
     ranked = ranking(diagnosis)
     rows = [row for row in ranked if row.leads]
     wanted = next_capture(diagnosis)
@@ -198,10 +208,10 @@ def _to_do(page: Lines, diagnosis: Diagnosis, room: _Room) -> None:
     if together := outlook.gain_together(diagnosis):
         _say(page, together, 3)
     if len(rows) > room.to_do:
-        page.say(f"{figures.plural(len(rows) - room.to_do, 'more thing')} to do: --full.")
+        page.say(f"{figures.plural(len(rows) - room.to_do, 'more thing')} to do: {rest}.")
 
 
-def _doubts(page: Lines, diagnosis: Diagnosis, room: _Room) -> None:
+def _doubts(page: Lines, diagnosis: Diagnosis, room: _Room, where: str) -> None:
     notes = [*_notes(diagnosis.quality)]
     if broken := len(gaps.rules_in(diagnosis, "error")):
         notes.insert(0, f"{figures.plural(broken, 'rule')} failed to run.")
@@ -215,7 +225,7 @@ def _doubts(page: Lines, diagnosis: Diagnosis, room: _Room) -> None:
     if missing:
         rest.append(f"{figures.plural(missing, 'thing')} could not be measured")
     if rest:
-        page.say(f"{', '.join(rest)}: --full says why.")
+        page.say(f"{', '.join(rest)}: {where} says why.")
 
 
 def _notes(quality: Sequence[Quality]) -> Iterator[str]:

@@ -3,9 +3,13 @@ alone."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from types import MappingProxyType
 
+from perfdoc.reports.inlined import asset
 from perfdoc.reports.leaves import LEAVES
 from perfdoc.reports.view import HATCHES
 from perfdoc.results.names import shorten
@@ -130,6 +134,16 @@ def _tables() -> dict[str, dict[str, Look]]:
         "ranges": table(_RANGES),
         "memory": table(_MEMORY),
     }
+
+
+@cache
+def light_colours() -> Mapping[str, str]:
+    """Every colour of the page's light theme by the name of its custom property: for pictures outside it."""
+    text = "".join(asset(name).text for name in ("report.css", "charts.css"))
+    found: dict[str, str] = {}
+    for name, colour in re.findall(r"--([a-z0-9-]+): (#[0-9a-f]{6})", text):
+        found.setdefault(name, colour)  # the light ones come first
+    return MappingProxyType(found)
 
 
 def look_of(kind: str, code: str) -> Look:

@@ -101,7 +101,7 @@ def with_unit(name: str, value: object) -> str:
     return unit(value) if unit is not None else f"{value:,}" if isinstance(value, int) else f"{value:g}"
 
 
-_GENERATED = "<!-- Made by `make docs` from the rules' own files: change those. -->\n\n"
+GENERATED = "<!-- Made by `make docs` from the rules' own files: change those. -->\n\n"
 EXAMPLES = "examples.json"
 _FRAMEWORKS = tuple(d for d in DIALECTS if d not in ("env", "perfdoc"))
 
@@ -123,7 +123,7 @@ def rule_page(rule: Rule, example: Example) -> str:
     meta = rule.meta
     module = sys.modules[rule.evaluate.__module__]
     fires = _with_values(_sentence(rule.evaluate.__doc__ or ""), module)
-    parts = [f"{_GENERATED}# {meta.code}: {meta.title}", meta.why, fires, f"Status: {meta.status}."]
+    parts = [f"{GENERATED}# {meta.code}: {meta.title}", meta.why, fires, f"Status: {meta.status}."]
     parts += _example(example)
     parts.append(_settings(advisable(rule)))
     parts += [
@@ -205,7 +205,7 @@ def _needs(meta: Meta) -> str:
 
 def index_page(rules: Sequence[Rule]) -> str:
     """Every rule, topic by topic."""
-    text = [f"{_GENERATED}# Rules\n"]
+    text = [f"{GENERATED}# Rules\n"]
     text.append(
         "Each page: what the rule means, an example that fires, what to set per framework, how to verify, "
         "when it is a false alarm. See also the [coverage](coverage.md) of the guides' advice.\n"
@@ -223,7 +223,7 @@ def coverage_page(rules: Sequence[Rule]) -> str:
     known = entries().values()
     decided = sum(bool(deciding.get(e.id)) for e in known)
     partly = sum(bool(e.lacks) for e in known)
-    text = [f"{_GENERATED}# Coverage of the guides' advice\n"]
+    text = [f"{GENERATED}# Coverage of the guides' advice\n"]
     text.append(
         f"{decided} of {len(known)} entries are decided by a rule: {decided - partly} as the guide says, "
         f"{partly} in part, with what lacks. The others say why not.\n"

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -35,7 +36,7 @@ def strike(said, whom):
     else:
         os.kill(os.getpid(), signal.SIGINT)
 
-if __name__ == "__main__":
+def main():
     said = Path(sys.argv[1])
     threading.Thread(target=strike, args=(said, sys.argv[2]), daemon=True).start()
     try:
@@ -57,8 +58,10 @@ def test_a_signal_while_a_worker_sends_its_result_ends_the_program(
 ) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
-    line = [sys.executable, str(program), str(tmp_path / "said"), whom]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=60)
+    # Imported: workers have nothing of a program's own script.
+    line = [sys.executable, "-c", "import program; program.main()", str(tmp_path / "said"), whom]
+    place = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(line, capture_output=True, text=True, timeout=60, env=place)
     assert (done.stdout, done.stderr, done.returncode) == (end, "", 0)
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from perfdoc.reports.llm import render_llm
 from perfdoc.reports.screen import COLUMNS, LINES
 from perfdoc.results import from_json
 from perfdoc.results.names import columns
@@ -38,6 +39,15 @@ def test_one_screen_all_of_it_or_one_line(capture: Path, tmp_path: Path) -> None
     assert all("wrote out/report.html" in done.stderr for done in screens.values())
     explicit = perfdoc("analyze", capture, "-o", "out2", "--no-replay", "--format", "text", cwd=tmp_path)
     assert explicit.stdout.replace("out2", "out") == screens["screen"].stdout
+
+
+def test_the_text_for_a_language_model_is_the_diagnosis(capture: Path, tmp_path: Path) -> None:
+    words = ("-o", "out", "--no-replay", "--format", "llm")
+    done = perfdoc("analyze", capture, *words, cwd=tmp_path)
+    assert done.returncode == 0
+    assert done.stdout == render_llm(from_json((tmp_path / "out" / "diagnosis.json").read_bytes()))
+    refused = perfdoc("analyze", capture, "--full", "--format", "llm", cwd=tmp_path)
+    assert (refused.returncode, refused.stdout) == (2, "")
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from perfdoc.export.tables import TABLES
 from perfdoc.results import from_json
 from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
 from perfdoc.simulator.captures.timeline import TimelineBuilder
@@ -37,22 +38,32 @@ def test_the_files_are_the_tables(report: Path, tmp_path: Path) -> None:
     done = perfdoc("export", str(report), "--tables", str(tmp_path / "t"))
     assert done.returncode == 0, done.stderr
     assert sorted(p.name for p in (tmp_path / "t").iterdir()) == sorted(
-        f"{name}.{form}"
-        for name in ("ranges", "collectives", "copies", "all_to_all", "gpu_metrics")
-        for form in ("parquet", "csv")
+        f"{name}.{form}" for name in TABLES for form in ("parquet", "csv")
     )
+    for name in TABLES:
+        parquet, csv = pd.read_parquet(tmp_path / "t" / f"{name}.parquet"), tmp_path / "t" / f"{name}.csv"
+        assert (list(pd.read_csv(csv).columns), len(pd.read_csv(csv))) == (
+            list(parquet.columns),
+            len(parquet),
+        )
     ranges = pd.read_parquet(tmp_path / "t" / "ranges.parquet")
-    assert list(zip(ranges["kind"], ranges["path"], ranges["own_compute"], strict=True)) == [
+    assert list(zip(ranges["kind"], ranges["path"], ranges["own_compute_ns"], strict=True)) == [
         ("range", "1", 100_000),
         ("range", "1 > mlp", 50_000),
         ("outside", "", 0),
     ]
-    assert ranges["whole_compute"].tolist() == [150_000, 50_000, 0]
-    assert ranges["own_exposed_memcpy"].tolist() == [0, 0, 25_000]
+    assert ranges["whole_compute_ns"].tolist() == [150_000, 50_000, 0]
+    assert ranges["own_exposed_memcpy_ns"].tolist() == [0, 0, 25_000]
     stored = from_json((report / "diagnosis.json").read_bytes())
     # Every leaf of the ledger is a column, and the columns sum to it.
     own = ranges.filter(regex="^own_").sum().sum()
     assert own == stored.ranks[0].ledger_ns.total == 175_000
+    ledger = pd.read_csv(tmp_path / "t" / "ledger.csv")
+    assert ledger[["window_ns", "compute_ns", "exposed_memcpy_ns"]].to_numpy().tolist() == [
+        [175_000, 150_000, 25_000]
+    ]
+    kernels = pd.read_parquet(tmp_path / "t" / "kernels.parquet")
+    assert kernels[["count", "total_ns", "mean_ns"]].to_numpy().tolist() == [[2, 150_000, 75_000]]
     copies = pd.read_csv(tmp_path / "t" / "copies.csv")
     assert copies[["direction", "bytes", "total_ns"]].to_numpy().tolist() == [
         ["host to device", 1 << 20, 25_000]

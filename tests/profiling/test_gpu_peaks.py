@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 import yaml
 
@@ -143,3 +148,21 @@ def test_a_dtype_that_is_not_listed_has_no_peak() -> None:
     assert peak_flops("NVIDIA A100-SXM4-80GB", "fp8") is None
     assert peak_flops("NVIDIA H100 80GB HBM3", "fp4") is None
     assert peak_flops(None) is None
+
+
+def test_threads_that_ask_at_once_read_the_table_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Two conversions to a type that is new to msgspec end the process now and then.
+    asked, convert = [], msgspec.convert
+
+    def slow(*arguments: Any, **options: Any) -> Any:
+        asked.append(threading.get_ident())
+        time.sleep(0.05)
+        return convert(*arguments, **options)
+
+    monkeypatch.setattr(msgspec, "convert", slow)
+    gpus._read.cache_clear()
+    with ThreadPoolExecutor(4) as pool:
+        found = [*pool.map(gpus.gpu_model, ["NVIDIA H100 80GB HBM3"] * 4)]
+    assert len(asked) == 1
+    assert found[0] is not None
+    assert all(one is found[0] for one in found)

@@ -129,22 +129,20 @@ def run(options: Options, format_: str, hashing: EarlyHash | None = None) -> lis
     # Whatever reading does not need is imported beside it: it leaves the interpreter free.
     files = len(options.work.captures) + len(options.work.memory)
     ahead = Ahead(options.work.captures[0], hashing) if files == 1 and options.work.captures else None
-    from perfdoc.diagnose.measuring import WorkerLostError, measure_all
+    from perfdoc.diagnose.analysis import analysed
+    from perfdoc.diagnose.measuring import WorkerLostError
 
     threading.Thread(target=_import_the_rest, args=(options.output is not None,), daemon=True).start()
     try:
-        found = measure_all(options.work, options.jobs, ahead)
-        if not found.captures and found.silent:
-            _say_what_it_holds(found.silent[0])
-            raise UserError(str(found.silent[0]))
-        from perfdoc.diagnose.diagnosis import diagnosis_of
-        from perfdoc.results import to_json
-
-        diagnosis, settings = diagnosis_of(found, options.config)
-        if options.asked is not None:
-            diagnosis = options.asked.answered(diagnosis, found.captures, settings)
+        diagnosis = analysed(
+            options.work, options.jobs, config=options.config, ahead=ahead, asked=options.asked
+        ).diagnosis
     except (TraceError, WorkerLostError) as error:
+        if isinstance(error, NoGpuActivityError):
+            _say_what_it_holds(error)
         raise UserError(str(error)) from error
+    from perfdoc.results import to_json
+
     serial = to_json(diagnosis)
     try:
         options = _write(options, diagnosis, serial)
@@ -218,6 +216,10 @@ def _rendered(diagnosis: Diagnosis, format_: str, options: Options, page: str | 
         from perfdoc.reports.markdown import render_markdown
 
         return render_markdown(diagnosis)
+    if format_ == "llm":
+        from perfdoc.reports.llm import render_llm
+
+        return render_llm(diagnosis)
     from perfdoc.reports.screen import render_brief, render_screen
 
     colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ

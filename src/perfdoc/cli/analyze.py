@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,10 +17,22 @@ from perfdoc.cli.capture_options import (
     StepRange,
     Window,
 )
-from perfdoc.cli.messages import EXIT_FOUND, Debug, ReportFormat, fail, say
+from perfdoc.cli.messages import EXIT_FOUND, Debug, fail, say
 
 if TYPE_CHECKING:
     from perfdoc.cli.analysis import Amount
+
+
+class AnalysisFormat(StrEnum):
+    """What goes to standard output: the forms of a report, and llm, bounded text for a language model."""
+
+    TEXT = "text"
+    MARKDOWN = "markdown"
+    JSON = "json"
+    JUNIT = "junit"
+    GITHUB = "github"
+    LLM = "llm"
+
 
 BaselineOption = Annotated[
     Path | None,
@@ -46,7 +59,7 @@ def analyze(
     json_file: Annotated[
         str | None, typer.Option("--json", help="Write the diagnosis here as well; - for standard output.")
     ] = None,
-    format_: Annotated[ReportFormat, typer.Option("--format", help="What to print.")] = ReportFormat.TEXT,
+    format_: Annotated[AnalysisFormat, typer.Option("--format", help="What to print.")] = AnalysisFormat.TEXT,
     full: Annotated[
         bool, typer.Option("--full", help="Print all of the report, not only its first screen.")
     ] = False,
@@ -126,12 +139,12 @@ def analyze(
         raise typer.Exit(EXIT_FOUND)
 
 
-def _amount(format_: ReportFormat, *, full: bool, brief: bool) -> Amount:
+def _amount(format_: AnalysisFormat, *, full: bool, brief: bool) -> Amount:
     """Raises UserError."""
     from perfdoc.diagnose.asked import UserError
 
     if full and brief:
         raise UserError("--full and --brief: choose one.")
-    if (full or brief) and format_ is not ReportFormat.TEXT:
+    if (full or brief) and format_ is not AnalysisFormat.TEXT:
         raise UserError(f"--{'full' if full else 'brief'}: is for --format text.")
     return "full" if full else "brief" if brief else "screen"

@@ -21,6 +21,7 @@ from perfdoc.cli.export import export
 from perfdoc.cli.gate import gate_app
 from perfdoc.cli.knobs import knobs
 from perfdoc.cli.lint import lint
+from perfdoc.cli.mcp import mcp
 from perfdoc.cli.messages import fail
 from perfdoc.cli.nsys import nsys_app
 from perfdoc.cli.peak import peak
@@ -85,6 +86,7 @@ app.command(short_help="Say what this machine can do and what is missing.")(doct
 app.command(short_help="Print versions and hardware for a bug report.")(env)
 app.command(short_help="List what can be set, or show one knob in every spelling.")(knobs)
 app.command(short_help="Find misspelt, ineffective and contradictory settings.")(lint)
+app.command(short_help="Serve an agent: the tools of perfdoc over MCP, on stdin and stdout.")(mcp)
 app.command(short_help="Write a copy of a capture that may be shared.")(redact)
 app.command(short_help="Write captures of a simulated job with a known answer.")(simulate)
 app.command(short_help="Follow a rule's advice and measure what it gains.")(verify)

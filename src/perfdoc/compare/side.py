@@ -17,10 +17,9 @@ from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.analyzers.steps.figures import warmup_steps
 from perfdoc.compare.runs import run_manifest, unprofiled_ns
 from perfdoc.compare.stored import DIAGNOSIS, REPORT, is_diagnosis, read_diagnosis
+from perfdoc.diagnose.analysis import analysed
 from perfdoc.diagnose.asked import Reading, Work, facts_given, memory_files
-from perfdoc.diagnose.diagnosis import diagnosis_of
 from perfdoc.diagnose.job import job_configuration
-from perfdoc.diagnose.measuring import measure_all
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.profiling.environment import encodable
 from perfdoc.profiling.manifest import Manifest
@@ -142,11 +141,8 @@ def load(
         comm_kernel=reading.comm_kernel,
         replay=replay,
     )
-    measured = measure_all(work, jobs)
-    if not measured.captures:
-        raise measured.silent[0]
-    diagnosis, configuration = diagnosis_of(measured, config)
-    return measured_side(argument, measured.captures, diagnosis, configuration)
+    done = analysed(work, jobs, config=config)
+    return measured_side(argument, done.captures, done.diagnosis, done.settings)
 
 
 def measured_side(

@@ -57,6 +57,11 @@ def is_diagnosis(path: Path) -> bool:
     return all(f'"{key}"'.encode() in head for key in ("schema_version", "perfdoc_version", "verdict"))
 
 
+def diagnosis_in(path: Path) -> Path:
+    """The diagnosis of a report's folder or of a run directory; any other path is one itself."""
+    return next((inside for inside in (path / DIAGNOSIS, path / REPORT) if inside.is_file()), path)
+
+
 def read_diagnosis(path: Path) -> tuple[Diagnosis, bytes]:
     """A diagnosis.json of this schema whose ledgers are sound, and its content. Raises TraceError."""
     again = "Give the trace, or analyse it again with this version of perfdoc."

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from multiprocessing.context import SpawnContext, SpawnProcess
 from multiprocessing.queues import SimpleQueue
+from types import ModuleType
 from typing import Any, TypeAlias
 
 from perfdoc.analyzers.job import check_distinct
@@ -148,6 +149,22 @@ def _begin_worker() -> None:
     threading.Thread(target=end_with_parent, daemon=True).start()
 
 
+class _Worker(SpawnProcess):
+    """Imports nothing of the program that asked.
+
+    A spawned process runs the caller's script again, for what is defined there: one that calls
+    `perfdoc.analyze` outside of `if __name__ == "__main__"` would begin again in each worker.
+    """
+
+    @staticmethod
+    def _Popen(process_obj: Any) -> Any:  # noqa: N802
+        asking, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
+        try:
+            return SpawnProcess._Popen(process_obj)
+        finally:
+            sys.modules["__main__"] = asking
+
+
 class _OwnWorkers(SpawnContext):
     """Starts processes and remembers which: whoever calls this code may have children of its own."""
 
@@ -175,7 +192,7 @@ class _OwnWorkers(SpawnContext):
 
     def Process(self, *args: Any, **kwargs: Any) -> SpawnProcess:  # type: ignore[override]  # noqa: N802
         """As the context's own, which the executor calls."""
-        self.workers.append(SpawnProcess(*args, **kwargs))
+        self.workers.append(_Worker(*args, **kwargs))
         return self.workers[-1]
 
 

@@ -1,10 +1,10 @@
-"""The tables of a diagnosis as Parquet and CSV files: a data frame each."""
+"""The tables of a diagnosis: for Parquet and CSV files, data frames of a notebook, and an agent."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields, is_dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
@@ -15,10 +15,23 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
-from perfdoc.compare.stored import DIAGNOSIS, REPORT, read_diagnosis
+from perfdoc.compare.stored import diagnosis_in, read_diagnosis
 from perfdoc.export.captures import ExportError
 from perfdoc.profiling.whole_file import write_all
-from perfdoc.results import Diagnosis
+from perfdoc.results import (
+    Communication,
+    Diagnosis,
+    ExposedComm,
+    Idle,
+    KernelClass,
+    Ledger,
+    Rank,
+    Step,
+    Tables,
+    TopKernel,
+)
+from perfdoc.results.efficiency import OperatorEfficiency
+from perfdoc.results.kernels import PartTime
 from perfdoc.results.names import shorten
 from perfdoc.results.tables import AllToAllRow, CollectiveSize, CopyRow, MetricMean, RangeRow
 from perfdoc.traces import TraceError
@@ -28,7 +41,8 @@ _BETWEEN = " > "
 """Between the names of a path."""
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """A cell of CSV that begins so is run by spreadsheets."""
-_Column: TypeAlias = tuple[str, tuple[pa.DataType, Callable[[Any], Any]]]
+_Column: TypeAlias = tuple[str, pa.DataType, bool, Callable[[Any], Any]]
+"""Name, type, whether it may be null, and the value of a row."""
 _TYPES: dict[Any, pa.DataType] = {int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
 
 
@@ -37,7 +51,7 @@ def run(paths: Sequence[str], folder: Path, say: Callable[[str], None], *, force
     if len(paths) != 1:
         raise ExportError("--tables: give one diagnosis.json, or the folder of one report.")
     try:
-        tables = tables_of(read_diagnosis(_diagnosis_in(Path(paths[0])))[0])
+        tables = tables_of(read_diagnosis(diagnosis_in(Path(paths[0])))[0])
         contents = {}
         for name, table in tables.items():
             contents[folder / f"{name}.parquet"] = _parquet(table)
@@ -55,53 +69,133 @@ def run(paths: Sequence[str], folder: Path, say: Callable[[str], None], *, force
     say(f"wrote {shorten(str(folder), 1000)}: rows of {rows}.")
 
 
-def _diagnosis_in(path: Path) -> Path:
-    for inside in (path / DIAGNOSIS, path / REPORT):
-        if inside.is_file():
-            return inside
-    return path
+Row: TypeAlias = tuple[str, Any]
+"""Label of a rank, empty of what is of all ranks or names its own; and the row."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Kind:
+    """A table: the type of its rows, and where they are."""
+
+    row: type
+    rows: Callable[[Diagnosis], Iterable[Row]]
+    by_rank: bool = False
+    """Whether a first column says the rank."""
+    before: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
+    """Further columns of integers, by name."""
+    why: Callable[[Diagnosis], str] = lambda _: ""
+    """Why it has no rows, as far as the diagnosis says so."""
+
+
+def _of_rank(rows: Callable[[Rank], Iterable[Any]]) -> Callable[[Diagnosis], Iterable[Row]]:
+    return lambda diagnosis: ((rank.label, row) for rank in diagnosis.ranks for row in rows(rank))
+
+
+def _of_all(rows: Callable[[Diagnosis], Iterable[Any]]) -> Callable[[Diagnosis], Iterable[Row]]:
+    return lambda diagnosis: (("", row) for row in rows(diagnosis))
+
+
+def _of_tables(rows: Callable[[Tables], Iterable[Any]]) -> Callable[[Diagnosis], Iterable[Row]]:
+    def found(diagnosis: Diagnosis) -> Iterable[Row]:
+        if diagnosis.tables is None:
+            raise ExportError("the diagnosis is of a version without tables: analyse the captures again.")
+        tables = diagnosis.tables
+        return (("", row) for row in rows(tables))
+
+    return found
+
+
+def _why(diagnosis: Diagnosis, analysis: str) -> str:
+    return str(getattr(diagnosis.tables, analysis).reason) if diagnosis.tables is not None else ""
+
+
+_KINDS: Mapping[str, _Kind] = {
+    "ledger": _Kind(
+        row=Ledger,
+        rows=_of_rank(lambda rank: [rank.ledger_ns]),
+        by_rank=True,
+        before={"window_ns": lambda ledger: ledger.total},
+    ),
+    "steps": _Kind(row=Step, rows=_of_rank(lambda rank: rank.window.step_list), by_rank=True),
+    "kernels": _Kind(row=TopKernel, rows=_of_all(lambda d: d.analyses.kernels.top)),
+    "kernel_classes": _Kind(row=KernelClass, rows=_of_all(lambda d: d.analyses.kernels.classes)),
+    "model_parts": _Kind(row=PartTime, rows=_of_rank(lambda rank: rank.kernel_parts.parts), by_rank=True),
+    "operators": _Kind(
+        row=OperatorEfficiency,
+        rows=_of_all(lambda d: d.analyses.kernel_efficiency.operators),
+        why=lambda d: " ".join([d.analyses.kernel_efficiency.reason, *d.analyses.kernel_efficiency.notes]),
+    ),
+    "communication": _Kind(row=Communication, rows=_of_rank(lambda rank: rank.communication), by_rank=True),
+    "collectives": _Kind(row=CollectiveSize, rows=_of_tables(lambda t: t.collectives)),
+    "copies": _Kind(row=CopyRow, rows=_of_tables(lambda t: t.copies)),
+    "all_to_all": _Kind(
+        row=AllToAllRow, rows=_of_tables(lambda t: t.all_to_all.by_rank), why=lambda d: _why(d, "all_to_all")
+    ),
+    "gpu_metrics": _Kind(
+        row=MetricMean, rows=_of_tables(lambda t: t.gpu_metrics.rows), why=lambda d: _why(d, "gpu_metrics")
+    ),
+    "ranges": _Kind(row=RangeRow, rows=_of_tables(lambda t: t.ranges.rows), why=lambda d: _why(d, "ranges")),
+}
+TABLES = tuple(_KINDS)
+"""Names of all tables."""
 
 
 def tables_of(diagnosis: Diagnosis) -> dict[str, pa.Table]:
-    """Every table by name; one without rows has its columns all the same. Nested results are columns of
-    their own: `own_exposed_comm_dp`. Raises ExportError where the diagnosis has no tables."""
-    tables = diagnosis.tables
-    if tables is None:
-        raise ExportError("the diagnosis is of a version without tables: analyse the captures again.")
-    return {
-        "ranges": _table(RangeRow, tables.ranges.rows),
-        "collectives": _table(CollectiveSize, tables.collectives),
-        "copies": _table(CopyRow, tables.copies),
-        "all_to_all": _table(AllToAllRow, tables.all_to_all.by_rank),
-        "gpu_metrics": _table(MetricMean, tables.gpu_metrics.rows),
-    }
+    """Every table by name. Raises as table_of."""
+    return {name: table_of(diagnosis, name) for name in TABLES}
 
 
-def _table(kind: type, rows: Sequence[Any]) -> pa.Table:
-    columns = dict(_columns(kind))
-    return pa.table(
-        {name: pa.array([of(row) for row in rows], type_) for name, (type_, of) in columns.items()}
-    )
+def table_of(diagnosis: Diagnosis, name: str) -> pa.Table:
+    """One of TABLES; without rows it has its columns all the same. Nested results are columns of their own:
+    `own_exposed_comm_dp_ns`. Columns that may be null are the schema's nullable ones.
+
+    Raises ExportError where the diagnosis is of a version that has no such table.
+    """
+    kind = _KINDS[name]
+    rows = [*kind.rows(diagnosis)]
+    columns = [(pa.field("rank", pa.string(), False), [_text(label) for label, _ in rows])]
+    columns = columns if kind.by_rank else []
+    for head, of in kind.before.items():
+        columns.append((pa.field(head, pa.int64(), False), [of(row) for _, row in rows]))
+    for head, type_, nullable, of in _columns(kind.row):
+        columns.append((pa.field(head, type_, nullable), [of(row) for _, row in rows]))
+    arrays = [pa.array(values, head.type) for head, values in columns]
+    return pa.Table.from_arrays(arrays, schema=pa.schema([head for head, _ in columns]))
+
+
+def reason_of(diagnosis: Diagnosis, name: str) -> str:
+    """Why one of TABLES has no rows; empty where nothing says so."""
+    return _KINDS[name].why(diagnosis).strip()
 
 
 def _columns(kind: type, path: tuple[str, ...] = ()) -> Iterator[_Column]:
-    """Name, type and value of each column of a dataclass. path: fields that lead to it."""
+    """Name, type and value of each column of a dataclass; lists of results are tables of their own.
+
+    path: fields that lead to it. Leaves of a ledger get the unit that its own name has.
+    """
     hints = get_type_hints(kind)
-    for field in fields(kind):
-        hint = hints[field.name]
-        if NoneType in get_args(hint):
+    unit = "_ns" if kind in (Ledger, ExposedComm, Idle) else ""
+    for column in fields(kind):
+        hint = hints[column.name]
+        nullable = NoneType in get_args(hint)
+        if nullable:
             hint = next(h for h in get_args(hint) if h is not NoneType)
-        at = (*path, field.name)
+        at = (*path, column.name)
         if is_dataclass(hint) and isinstance(hint, type):
             yield from _columns(hint, at)
-        else:
-            yield "_".join(at), (_TYPES.get(hint, pa.string()), partial(_cell, attrgetter(".".join(at))))
+        elif not any(map(is_dataclass, get_args(hint))):
+            type_ = _TYPES.get(hint, pa.string())
+            yield "_".join(at) + unit, type_, nullable, partial(_cell, attrgetter(".".join(at)))
 
 
 def _cell(of: Callable[[Any], Any], row: Any) -> Any:
     value = of(row)
     value = _BETWEEN.join(value) if isinstance(value, list) else value
-    return shorten(value, _NAME) if isinstance(value, str) else value
+    return _text(value) if isinstance(value, str) else value
+
+
+def _text(value: str) -> str:
+    return shorten(value, _NAME)
 
 
 def _parquet(table: pa.Table) -> bytes:
@@ -112,10 +206,10 @@ def _parquet(table: pa.Table) -> bytes:
 
 def _csv(table: pa.Table) -> bytes:
     """Texts that a spreadsheet would run get a quotation mark in front."""
-    for at, field in enumerate(table.schema):
-        if pa.types.is_string(field.type):
+    for at, column in enumerate(table.schema):
+        if pa.types.is_string(column.type):
             texts = ["'" + t if t.startswith(_FORMULA) else t for t in table.column(at).to_pylist()]
-            table = table.set_column(at, field.name, pa.array(texts, pa.string()))
+            table = table.set_column(at, column.name, pa.array(texts, pa.string()))
     out = io.BytesIO()
     pa_csv.write_csv(table, out)
     return out.getvalue()

@@ -1,0 +1,210 @@
+"""The tools, without the protocol: each answers with bounded text and reads only what its caller names."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from perfdoc.agent.bounded import answer
+from perfdoc.agent.reach import Reach
+from perfdoc.agent.rows import chosen
+from perfdoc.notebook.calls import analyze, diff
+from perfdoc.notebook.errors import PerfdocError, one_line
+from perfdoc.notebook.report import Report
+from perfdoc.reports.findings import findings_of
+from perfdoc.reports.llm import LIMIT, render_llm
+
+_KEPT = 8
+"""Analyses; the oldest gives way."""
+_TABLE_LIMIT = 2 * LIMIT
+_MOST_TUNED = 20
+_KERNELS = 20
+
+
+class Tools:
+    """Analyses of one session by name (`a1`, `a2`, …). One call works at a time."""
+
+    def __init__(self, root: Path | None = None, jobs: int | None = None) -> None:
+        self._reach = Reach(root=root)
+        self._jobs = jobs
+        self._kept: dict[str, Report] = {}
+        self._names = (f"a{n}" for n in itertools.count(1))
+        self._lock = threading.Lock()
+
+    def analyse(self, paths: Sequence[str], options: Mapping[str, Any] | None = None) -> str:
+        """Name of the analysis, and the text of `--format llm`. options: those of `perfdoc.analyze`."""
+        with self._lock, one_line():
+            report = self._read(paths, {k: v for k, v in (options or {}).items() if v})
+            name = next(self._names)
+            self._kept[name] = report
+            while len(self._kept) > _KEPT:
+                del self._kept[next(iter(self._kept))]
+            return f"analysis: {name}\n{render_llm(report.diagnosis)}"
+
+    def _read(self, paths: Sequence[str], options: dict[str, Any]) -> Report:
+        from perfdoc.compare.side import captures_or_diagnosis
+        from perfdoc.compare.stored import read_diagnosis
+
+        named = [self._reach.path(text) for text in paths]
+        for name in ("config", "model_config"):
+            if name in options:
+                options[name] = self._reach.path(str(options[name]))
+        if not named:
+            raise PerfdocError("no capture is named.")
+        for path in named:
+            found = captures_or_diagnosis(path)
+            self._reach.found([found] if isinstance(found, Path) else found)
+            if isinstance(found, Path):
+                if options or len(named) > 1:
+                    raise PerfdocError(f"{path}: is a diagnosis, which stands alone and takes no options.")
+                return Report(read_diagnosis(found)[0])
+        return analyze(named, jobs=self._jobs, **options)
+
+    def _report(self, analysis: str) -> Report:
+        if analysis not in self._kept:
+            known = ", ".join(self._kept) or "none yet"
+            raise PerfdocError(f"there is no such analysis; known are: {known}. Call analyse first.")
+        return self._kept[analysis]
+
+    def findings(self, analysis: str, limit: int = 20) -> str:
+        """What to do and what was found, best first, with evidence, gain, setting."""
+        with self._lock:
+            diagnosis = self._report(analysis).diagnosis
+            rows = [*findings_of(diagnosis)]
+            states: dict[str, int] = {}
+            for rule in diagnosis.rules:
+                states[rule.state] = states.get(rule.state, 0) + 1
+            document = {
+                "analysis": analysis,
+                "verdict": diagnosis.verdict,
+                "all": len(rows),
+                "rules": states,
+                "findings": rows[: max(1, min(limit, 100))],
+                "before_trusting": [{"code": q.code, "message": q.message} for q in diagnosis.quality[:12]],
+            }
+            return answer(document, "findings", "before_trusting", limit=_TABLE_LIMIT)
+
+    def table(
+        self,
+        analysis: str,
+        name: str,
+        columns: Sequence[str] = (),
+        where: Sequence[str] = (),
+        sort_by: str | None = None,
+        descending: bool = True,
+        limit: int = 50,
+    ) -> str:
+        """Rows of one of `perfdoc.export.tables.TABLES`."""
+        from perfdoc.export.tables import TABLES, reason_of, table_of
+
+        with self._lock, one_line():
+            diagnosis = self._report(analysis).diagnosis
+            if name not in TABLES:
+                raise PerfdocError(f"there is no such table; tables are {', '.join(TABLES)}.")
+            table = table_of(diagnosis, name)
+            rows, count = chosen(
+                table, columns=columns, where=where, sort_by=sort_by, descending=descending, limit=limit
+            )
+            document: dict[str, Any] = {"table": name, "columns": table.column_names, "matching_rows": count}
+            if not table.num_rows:
+                document["why_empty"] = reason_of(diagnosis, name) or "the captures hold none"
+            return answer({**document, "rows": rows}, "rows", limit=_TABLE_LIMIT)
+
+    def explain(self, code: str) -> str:
+        """The rule's page: what it looks for, why, what to set, thresholds, sources."""
+        import difflib
+
+        from perfdoc.rules.engine.pages import GENERATED, rule_page
+        from perfdoc.rules.engine.registry import all_rules
+
+        rules = {rule.meta.code: rule for rule in all_rules()}
+        if code.upper() not in rules:
+            near = ", ".join(difflib.get_close_matches(code.upper()[:48], rules, n=3)) or "see findings"
+            raise PerfdocError(f"there is no such rule; near it are: {near}.")
+        return rule_page(rules[code.upper()], {}).removeprefix(GENERATED)[:LIMIT]
+
+    def lint(self, config: str, dialect: str | None = None) -> str:
+        """What is wrong with a configuration. The file is read, never run."""
+        from perfdoc.knobs.knob import DIALECTS
+        from perfdoc.knobs.lint.text import lint
+        from perfdoc.knobs.reading.file import read_text
+
+        with self._lock, one_line():
+            known = next((one for one in DIALECTS if one == dialect), None)
+            if dialect is not None and known is None:
+                raise PerfdocError(f"there is no such dialect; dialects are {', '.join(DIALECTS)}.")
+            text, path = read_text(Path(self._reach.path(config)))
+            self._reach.found([path])
+            found = lint(text, str(path), dialect=known)
+            document = {
+                "dialect": found.dialect,
+                "settings": found.entries,
+                "known": found.known,
+                "findings": [asdict(one) for one in found.findings],
+            }
+            return answer(document, "findings", limit=_TABLE_LIMIT)
+
+    def tune(
+        self,
+        analysis: str,
+        only: Sequence[str] = (),
+        fix: Sequence[str] = (),
+        gpu_memory_gib: float | None = None,
+        top: int = 5,
+    ) -> str:
+        """Configurations to run instead, ranked, as predicted from the captures of an analysis."""
+        with self._lock, one_line():
+            found = self._report(analysis).tuning(
+                only=only, fix=fix, gpu_memory_gib=gpu_memory_gib, top=max(1, min(top, _MOST_TUNED))
+            )
+            rows = [
+                {
+                    "place": row.place,
+                    "changes": [{"knob": c.knob, "after": c.after, "set": c.written} for c in row.changes],
+                    "step_ms": asdict(row.step_ms),
+                    "gain_ms": asdict(row.gain_ms),
+                    "within_error": row.within_error,
+                    "memory_bytes": row.memory_bytes,
+                    "assumptions": row.assumptions,
+                }
+                for row in found.rows
+            ]
+            document = {
+                "verdict": found.verdict,
+                "model_error_frac": found.model_error_frac,
+                "memory": {"basis": found.memory.basis, "reason": found.memory.reason},
+                "configurations": rows,
+                "left_out_of_the_search": [asdict(one) for one in found.search.left_out],
+                "notes": found.notes,
+            }
+            lists = ("configurations", "left_out_of_the_search", "notes")
+            return answer(document, *lists, limit=_TABLE_LIMIT)
+
+    def diff(self, before: str, after: str) -> str:
+        """What changed between two analyses, or captures, or diagnoses by path."""
+        with self._lock, one_line():
+            sides = [self._side(before), self._side(after)]
+            found = asdict(diff(*sides, jobs=self._jobs).result)
+            document = {key: found[key] for key in ("verdict", "outcome", "basis", "mean", "noise")}
+            document["flags"] = found["flags"]
+            document["leaves"] = [row for row in found["leaves"] if row["change_ns"]]
+            document["dimensions"] = found["dimensions"]
+            document["settings"] = found["configuration"]["settings"]
+            document["rules"] = found["rules"]
+            document["kernels"] = found["kernels"]["kernels"][:_KERNELS]
+            lists = ("kernels", "rules", "settings", "dimensions", "flags")
+            return answer(document, *lists, limit=_TABLE_LIMIT)
+
+    def _side(self, given: str) -> str | Report:
+        from perfdoc.compare.side import captures_or_diagnosis
+
+        if given in self._kept:
+            return self._kept[given]
+        path = self._reach.path(given)
+        found = captures_or_diagnosis(path)
+        self._reach.found([found] if isinstance(found, Path) else found)
+        return path
