@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from perfdoc.reports import gaps, headline
+from perfdoc.reports import gaps, headline, outlook
 from perfdoc.reports.analysed import analysed_line
 from perfdoc.reports.findings import findings_of
 from perfdoc.reports.inert import quoted, sentence
@@ -100,7 +100,7 @@ def _to_do(diagnosis: Diagnosis) -> Iterator[str]:
     for found in findings_of(diagnosis):
         if found["kind"] in ("predicted", "bound", "unmeasured"):
             yield "\n".join(_one(found))
-    if together := headline.gain_together(diagnosis):
+    if together := outlook.gain_together(diagnosis):
         yield f"- together: {sentence(together, 300)}"
 
 
