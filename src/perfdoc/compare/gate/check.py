@@ -7,7 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from perfdoc.compare.baseline_files import Baseline, find, nearest, read_baselines, refuse_known
-from perfdoc.compare.facts import Facts, differences, unsaid
+from perfdoc.compare.facts import Fact, Facts, differences, unsaid
 from perfdoc.compare.figures import RunFigures, Statistic, twice
 from perfdoc.compare.floors import Floor, Level, check_floors
 from perfdoc.compare.gate.drift import promoted_since
@@ -22,6 +22,7 @@ from perfdoc.compare.gate.result import (
 from perfdoc.compare.gate.sessions import in_turn, same_place, together
 from perfdoc.compare.runs import Run
 from perfdoc.profiling.environment import encodable
+from perfdoc.results.names import shorten
 from perfdoc.traces import TraceError
 
 MAX_UNSAID = 12
@@ -165,4 +166,9 @@ def _let(others: Facts, here: Facts, whose: str) -> list[str]:
 def _named(differ: Sequence[Difference]) -> str:
     """The first of them, for a sentence."""
     more = f" and {len(differ) - MAX_NAMED} more" if len(differ) > MAX_NAMED else ""
-    return ", ".join(d.fact for d in differ[:MAX_NAMED]) + more
+    named = [f"{d.fact} ({_word(d.baseline)} → {_word(d.here)})" for d in differ[:MAX_NAMED]]
+    return ", ".join(named) + more
+
+
+def _word(value: Fact) -> str:
+    return "not said" if value is None else shorten(str(value), 48)
