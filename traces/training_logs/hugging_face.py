@@ -14,10 +14,11 @@ from perfdoc.traces.training_logs.lines import LogStep, StepLine
 from perfdoc.traces.training_logs.text import MAX_STEP_S, number_of, rank_of, whole_of
 
 _BAR = re.compile(
-    r"(?:^|\]|:?\s)(?P<name>[A-Za-z]{1,40}: {1,4})?[0-9 ]{0,4}[0-9]%\|[^|]{0,300}\| {0,12}"
-    r"(?P<step>[0-9]{1,12})/(?P<total>[0-9]{1,12}) \[[0-9:]{1,20}<[^,\]]{0,30}, {0,9}"
-    r"(?P<rate>[0-9.]{1,12}|\?)(?P<unit>s/it|it/s)"
+    r"[0-9]{1,3}%\|[^|]{0,300}\| {0,12}(?P<step>[0-9]{1,12})/(?P<total>[0-9]{1,12}) "
+    r"\[[0-9:]{1,20}<[^,\]]{0,30}, {0,9}(?P<rate>[0-9.]{1,12}|\?)(?P<unit>s/it|it/s)"
 )
+_NAME = re.compile(r"(\w{1,40}): {0,4}$")
+"""Of a bar, before its percentage."""
 _NAMES = (None, "train", "training")
 _LOSS = re.compile(r"\{'loss': ")
 _TOTAL = re.compile(r"\bTotal optimization steps = ([0-9,]{1,20})")
@@ -42,14 +43,16 @@ class Bars:
         self.ended |= "{'train_runtime': " in line
         if "Total optimization steps" in line and (total := _TOTAL.search(line)) is not None:
             self._announced = whole_of(total[1])
-        if "it/s" in line or "s/it" in line:
+        if "%|" in line:
             for found in _BAR.finditer(line):
                 self._take(line, found)
         if self._now is not None and "{'loss'" in line and _LOSS.search(line) is not None:
             self._told[self._now] += 1
 
     def _take(self, line: str, found: re.Match[str]) -> None:
-        name = (found["name"] or "").strip(" :").lower() or None
+        before = line[max(found.start() - 60, 0) : found.start()]
+        named = None if before.strip() == rank_of(line).strip() else _NAME.search(before)
+        name = None if named is None else named[1].lower()
         step, total = int(found["step"]), int(found["total"])
         if name not in _NAMES or not step or step > total:
             return

@@ -5,8 +5,11 @@
   iteration (ms): 12936.1 | throughput per GPU (TFLOP/s/GPU): 118.7 | … | global batch size:   128 | …`
 - Megatron-Bridge also `Step Time : 9.09s GPU utilization: 663.5MODEL_TFLOP/s/GPU` before that line.
 - Both `[Rank 0] (after 10 iterations) memory (MB) | allocated: 9554.8 | … | max reserved: 31000.0`.
-- NeMo: `Training epoch 0, iteration 28/99 | … | global_batch_size: 32 | global_step: 28 | … |
+- NeMo 2: `Training epoch 0, iteration 28/99 | … | global_batch_size: 32 | global_step: 28 | … |
   train_step_timing in s: 0.189 | …`, with three or four significant digits.
+- NeMo 1 in its bar: `Epoch 0:   1%|  | 795/77225 [9:07<8:01, 41.36s/it, …, global_step=794.0,
+  train_step_timing in s=41.30]`. Its global step has three digits, so the bar's place is the number; its
+  length may be an epoch's.
 """
 
 from __future__ import annotations
@@ -31,6 +34,9 @@ _MEGATRON_CLOCK = re.compile(rf"\[{CLOCK}\]\s{{0,4}}iteration\s")
 _NEMO_STEP = re.compile(r"global_step:\s?([0-9]{1,12})\b")
 _NEMO_ITERATION = re.compile(r"iteration\s([0-9]{1,12})/([0-9]{1,12})\s\|")
 _MEGATRON_TIME = re.compile(rf"elapsed time per iteration \(ms\):\s{{0,5}}{WORD}")
+_NEMO_BAR = re.compile(
+    rf"\| {{0,12}}([0-9]{{1,12}})/[0-9]{{1,12}} \[[^\]]{{0,600}}\btrain_step_timing in s={NUMBER}"
+)
 _NEMO_TIME = re.compile(rf"train_step_timing in s:\s{{0,5}}{WORD}")
 _SAMPLES = re.compile(r"consumed[ _]samples:\s{0,20}([0-9]{1,15})\b")
 _PLANNED_END = re.compile(r"exiting program (?:at iteration [0-9]|after [0-9.]{1,20} minutes)")
@@ -63,6 +69,8 @@ def peak_memory(line: str) -> int | None:
 
 def megatron(line: str) -> StepLine | None:
     """A line of Megatron-LM or Megatron-Bridge; None where it is none."""
+    if "iteration" not in line:
+        return None
     step = _MEGATRON_STEP.search(line)
     time = _MEGATRON_TIME.search(line)
     samples = _SAMPLES.search(line)
@@ -84,6 +92,12 @@ def megatron(line: str) -> StepLine | None:
 
 def nemo(line: str) -> StepLine | None:
     """A line of NeMo; None where it is none."""
+    if "step" not in line and "iteration" not in line:
+        return None
+    if "train_step_timing in s=" in line and (bar := _NEMO_BAR.search(line)) is not None:
+        value = number_of(bar[2])
+        step_of = _step(bar[1], value, None, None)
+        return StepLine(trainer="nemo", number=int(bar[1]), total=None, samples=None, step=step_of)
     time = _NEMO_TIME.search(line)
     step, of = _NEMO_STEP.search(line), _NEMO_ITERATION.search(line)
     if (number := step or of) is None or (time is None and (step is None or of is None)):

@@ -115,6 +115,7 @@ class Said:
         self.contradiction = ""
         """Why the facts are of two jobs; empty where they are of one."""
         self._facts: dict[str, SaidFact] = {}
+        self._aliased: dict[str, SaidFact] = {}
         self._flags: dict[str, str] = {}
         self._dump = Dump()
         self._accumulation = 0
@@ -129,6 +130,9 @@ class Said:
         if (entry := self._dump.read(line)) is not None:
             self._configured(*entry)
             return
+        self._json(line)
+        if _ANY.search(line) is None:
+            return
         if " ..." in line and (found := _ARGUMENT.search(line)) is not None:
             self._argument(found[1], found[2])
         for marker, (pattern, name) in _SENTENCES.items():
@@ -140,11 +144,10 @@ class Said:
         for marker, take in _TAKERS.items():
             if marker in line:
                 take(self, line)
-        self._json(line)
 
     def facts(self) -> dict[str, SaidFact]:
         """What was said, by name."""
-        found = dict(self._facts)
+        found = {**self._aliased, **self._facts}
         if (precision := _precision(self._flags)) and PRECISION not in found:
             found[PRECISION] = precision
         if self._first_length is not None:
@@ -167,17 +170,23 @@ class Said:
         if key not in self._flags or self._flags[key].lower() in _OFF:
             self._flags[key] = word
 
-    def _whole(self, name: str, word: str) -> None:
-        if (value := whole_of(word)) is not None:
+    def _whole(self, name: str, word: str, *, alias: bool = False) -> None:
+        """A whole number, or that there is none of it. alias: another word for a fact, which gives way."""
+        value: SaidFact | None = "none" if word in ("None", "null") else whole_of(word)
+        if value is None:
+            return
+        if alias:
+            self._aliased.setdefault(name, value)
+        else:
             self._set(name, value)
 
     def _argument(self, key: str, word: str) -> None:
         """One of Megatron's arguments."""
-        key = _SAME.get(key, key)
+        own, key = key, _SAME.get(key, key)
         if key == "world_size":
             self._whole(WORLD, word)
         elif key in _NUMBERS:
-            self._whole(f"config.{key}", word)
+            self._whole(f"config.{key}", word, alias=key != own)
         elif key in _FLAGS:
             self._flag(key, word)
 
@@ -191,7 +200,7 @@ class Said:
             # Of Megatron-Bridge the longest that the model takes; the data's length is what is trained.
             self._first_length = whole_of(value)
         elif room in ("model", "train") and len(path) == 2 and key in _NUMBERS:
-            self._whole(f"config.{key}", value)
+            self._whole(f"config.{key}", value, alias=key != path[-1])
         elif room in ("model", "mixed_precision") and len(path) == 2 and key in _FLAGS:
             self._flag(key, value)
         elif path == ("trainer", "precision"):
@@ -248,10 +257,9 @@ class Said:
 
     def _json(self, line: str) -> None:
         """A model's configuration by transformers, the first one: others may be of a reference model."""
-        if "Model config " in line and line.rstrip().endswith("{"):
+        if line.endswith("{") and (found := _MODEL.search(line)) is not None:
             self._in_model, self._model_read = not self._model_read, True
-            if (found := _MODEL.search(line)) is not None:
-                self._facts.setdefault("config.model", found[1])
+            self._facts.setdefault("config.model", found[1])
         elif line.startswith("}"):
             self._in_model = False
         elif self._in_model and (found := _JSON.match(line)) is not None:
@@ -290,6 +298,10 @@ _TAKERS: Mapping[str, Callable[[Said, str], None]] = MappingProxyType(
         "Accumulation steps": Said._accumulates,
     }
 )
+
+
+_ANY = re.compile("|".join(map(re.escape, (" ...", *_SENTENCES, *_WORDS, *_TAKERS))))
+"""Most lines of a log say nothing of this, which one search tells."""
 
 
 def _precision(flags: Mapping[str, str]) -> str:
