@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import pytest
@@ -199,3 +200,24 @@ def test_none_is_said_and_other_words_give_way(tmp_path: Path) -> None:
     )
     log = read(tmp_path, text)
     assert (log.said["config.num_experts"], log.said["config.seq_length"], log.mixed) == ("none", 4096, "")
+
+
+def test_the_bar_of_tqdm_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real bar on a clock of our own: it shows a moving mean in which a step has weight 0.3."""
+    tqdm = pytest.importorskip("tqdm.std")
+    now = [1000.0]
+    monkeypatch.setattr(tqdm, "time", lambda: now[0])
+    out = io.StringIO()
+    bar = tqdm.tqdm(total=len(TIMES), file=out, ncols=80)
+    shown, weighted, weights = [], 0.0, 0.0
+    for i, t in enumerate(TIMES, 1):
+        now[0] += t
+        bar.update(1)
+        weighted, weights = 0.3 * t + 0.7 * weighted, 0.3 + 0.7 * weights
+        shown.append(weighted / weights)
+        if i % 10 == 0:
+            bar.write("{'loss': 1.0, 'epoch': 0.1}", file=out)
+    bar.close()
+    log = read(tmp_path, out.getvalue() + "\n{'train_runtime': 1.0}\n")
+    assert (log.dialect, log.announced_steps, log.restarts) == ("hugging-face", len(TIMES), 0)
+    assert seconds(log) == pytest.approx(shown, abs=0.006)
