@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
-from perfdoc.compare.facts import differences
+from perfdoc.compare.baseline_files import Baseline, encode
+from perfdoc.compare.facts import differences, fingerprint
+from perfdoc.compare.gate.check import check_runs
+from perfdoc.compare.gate.render import RENDERINGS
 from perfdoc.compare.runs import read_run
 from tests.gate.commands import gate
+from tests.reports.hostile import HOSTILE
 from tests.traces.planted_logs import LOGS, megatron
 
 CHANGES = {
@@ -111,6 +117,29 @@ def test_figures_of_torchtitan_reach_the_floors(tmp_path: Path) -> None:
     code, result, _ = checked(tmp_path, [log], *floors)
     states = {c["name"]: c["state"] for c in result["checks"]}  # type: ignore[attr-defined]
     assert (code, states["mfu_min"], states["peak_memory_max_gib"]) == (1, "fail", "pass")
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_what_a_log_says_of_itself_stays_text(tmp_path: Path, text: str) -> None:
+    """Facts are words of a log: none of them ends a line, a cell or a command of the workflow."""
+    said = LOGS["torchtitan"](times(7)).replace("NVIDIA H100", text).replace("llama3 8B", text)
+    (log := tmp_path / "a.log").write_bytes(said.encode("utf-8", "replace"))
+    run = read_run(log, label="", commit=None, peak_tflops=None)
+    one = Baseline(
+        fingerprint=fingerprint({**run.facts, "hardware.gpu": "x"}),
+        facts={**run.facts, "hardware.gpu": "x"},
+        runs=[replace(run.figures, digest="0" * 16, utc=None)],
+    )
+    (tmp_path / "x.json").write_bytes(encode(one))
+    result = check_runs([run], tmp_path, ignored=(), floors=(), practical_frac=0.02)
+    for form, render in RENDERINGS.items():
+        out = render(result)
+        out.encode()
+        assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f\u202e]", out) or form == "json"
+        if form == "markdown":
+            assert "<" not in out
+        if form == "github":
+            assert all(line.startswith("::") for line in out.splitlines())
 
 
 def test_a_bar_has_a_note(tmp_path: Path) -> None:
