@@ -221,3 +221,9 @@ def test_the_bar_of_tqdm_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     log = read(tmp_path, out.getvalue() + "\n{'train_runtime': 1.0}\n")
     assert (log.dialect, log.announced_steps, log.restarts) == ("hugging-face", len(TIMES), 0)
     assert seconds(log) == pytest.approx(shown, abs=0.006)
+
+
+def test_a_length_of_generation_is_no_second_job(tmp_path: Path) -> None:
+    text = hugging_face(TIMES).replace("Map: 100%", "GenerationConfig(\nmax_length=20,\n)\nMap: 100%")
+    log = read(tmp_path, text)
+    assert (log.mixed, log.said["config.seq_length"]) == ("", 4096)

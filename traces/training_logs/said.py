@@ -270,7 +270,7 @@ class Said:
             self._flag(_TYPES.get(found[1], found[1]), "true")
         elif line.endswith(",") and (found := _TRAINING_ARGUMENT.match(line)) is not None:
             if "length" in found[1]:
-                self._whole("config.seq_length", found[2])
+                self._whole("config.seq_length", found[2], alias=True)
             else:
                 self._flag(found[1], found[2].lower())
 
