@@ -9,14 +9,15 @@ from pathlib import Path
 import pytest
 
 from perfdoc.compare.diff.markdown import render_markdown
-from perfdoc.compare.diff.result import Diff, json_schema, to_json
+from perfdoc.compare.diff.result import Diff, Flag, KernelClass, duration, json_schema, to_json
 from perfdoc.compare.diff.text import render_text
 from perfdoc.compare.diff.two_sides import compare
 from perfdoc.compare.diff.words import calls
 from perfdoc.compare.side import KernelTotal, Loaded
 from perfdoc.knobs.configuration import Configuration
+from perfdoc.knobs.load import catalogue
 from perfdoc.results import Gpu
-from tests.diff.sides import rank_of_steps, side, side_of
+from tests.diff.sides import NAMES, rank_of_leaves, rank_of_steps, side, side_of
 from tests.reports.build import one_rank
 from tests.reports.hostile import HOSTILE, hostile
 
@@ -97,3 +98,56 @@ def test_the_page_names_every_key() -> None:
         if f"`{key}`" not in page and key not in page
     }
     assert not missing
+
+
+def test_other_work_and_other_kernels_come_before_any_figure() -> None:
+    """Worked: 100 launches against 80, and a kernel of 40 of 140 ns that the other side does not have."""
+
+    def one(kernels: dict[str, tuple[int, int]]) -> Loaded:
+        totals = {
+            name: KernelTotal(kernel_class="gemm", count=count, total_ns=ns)
+            for name, (count, ns) in kernels.items()
+        }
+        return side([rank_of_steps(0, [100])], kernels=totals, path="/me/x.sqlite")
+
+    new = "void ns::fused<(int)8>(float*, T1)"
+    found = compare(one({"gemm": (100, 200)}), one({"gemm": (70, 100), new: (10, 40)}))
+    gemm = KernelClass(
+        name="gemm", calls_before=100, calls_after=80, before_ns=200, after_ns=140, change_ns=-60
+    )
+    found = replace(found, kernels=replace(found.kernels, classes=[gemm], total=duration(200, 140)))
+    markdown = render_markdown(found)
+    lines = markdown.splitlines()
+    assert lines[4].startswith("> - Not the same work: ")
+    assert "80 kernels, -20.0 % against 100 before" in lines[4]
+    assert lines[5] == "> - Other kernels: 1 kernel only after (28.6 % of kernel time: fused)."
+    assert markdown.index("> - Not") < markdown.index("| compute")
+    assert "<code>x.sqlite</code>" in markdown
+    assert "/me" not in markdown
+    same = render_markdown(compare(one({"gemm": (100, 200)}), one({"gemm": (100, 260)})))
+    assert "Not the same work" not in same
+    assert "Other kernels" not in same
+
+
+def test_markdown_is_short_and_sums_to_the_total() -> None:
+    def one(scale: int) -> Loaded:
+        totals = {
+            f"void at::native::kernel{i % 20}<(int){i}>(T{i})": KernelTotal(
+                kernel_class="other", count=10, total_ns=1000 * scale + i
+            )
+            for i in range(60)
+        }
+        ranks = [rank_of_leaves(r, [100 * scale * (i + 1) for i in range(len(NAMES))]) for r in range(16)]
+        settings = Configuration(values=dict.fromkeys([*catalogue()][:12], scale))
+        return side(ranks, kernels=totals, configuration=settings)
+
+    found = compare(one(1), one(2))
+    found = replace(found, flags=[Flag(code="x", message="note " * 500)] * 9)
+    markdown = render_markdown(found)
+    assert len(markdown.splitlines()) <= 60
+    assert "> - 3 more: see diff.json." in markdown
+    assert re.search(r"<code>kernel\d+</code>, 3 variants \| slower \| \d+ → \d+ \|", markdown)
+    (rest,) = re.findall(r"\| (\d+) other leaves \|", markdown)
+    assert int(rest) == len(NAMES) - 9
+    assert "rank (12 more changed less)" in markdown
+    assert "setting (4 more differ)" in markdown

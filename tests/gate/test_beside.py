@@ -145,10 +145,8 @@ def test_the_command(tmp_path: Path, make_run: MakeRun) -> None:
     assert not (tmp_path / "perfdoc-baselines").exists()
     other = made("other", 1, bucket_size=7)
     code, out, _ = gate(tmp_path, "check", *other, *beside(old))
-    assert (code, out.splitlines()[0]) == (
-        3,
-        "INCOMPARABLE: The runs beside differ in config.bucket_size. Let facts differ with --ignore.",
-    )
+    said = "The runs beside differ in config.bucket_size (1000 → 7). Let facts differ with --ignore."
+    assert (code, out.splitlines()[0]) == (3, f"INCOMPARABLE: {said}")
     assert "differs from the runs beside in:\n  config.bucket_size: 1000 -> 7" in out
     code, out, _ = gate(tmp_path, "check", *other, *beside(old), "--ignore", "config.bucket_size")
     assert (code, "the runs beside in ignored facts: config.bucket_size" in out) == (0, True)

@@ -11,7 +11,7 @@ import pytest
 
 from perfdoc.compare.damage import DamagedRunError, of_a_log
 from perfdoc.compare.runs import read_run
-from perfdoc.traces.training_log import read_training_log
+from perfdoc.traces.training_logs.read import read_training_log
 from tests.gate.commands import gate
 from tests.gate.shaped import directory_of, log_line, log_of, times_ms
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from perfdoc.traces import TraceError
-from perfdoc.traces.training_log import read_training_log
+from perfdoc.traces.training_logs.read import read_training_log
 
 MEGATRON_LM = """\
 [Rank 0] (after 1 iterations) memory (MB) | allocated: 10770.3 | max allocated: 15754.8

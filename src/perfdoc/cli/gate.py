@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -57,7 +58,7 @@ Runs = Annotated[
     list[Path],
     typer.Argument(
         help="Runs of one configuration: run directories of perfdoc run, or logs of Megatron-LM, "
-        "Megatron-Bridge or NeMo, one for each run."
+        "Megatron-Bridge, NeMo, torchtitan or Hugging Face Trainer, one for each run."
     ),
 ]
 Baselines = Annotated[Path, typer.Option("--baselines", help="Folder of baselines, kept in git.")]
@@ -274,11 +275,14 @@ def _read(
         read_run(p, label=label, commit=commit, peak_tflops=peak_tflops, incomplete_frac=incomplete)
         for p in runs
     ]
+    said = dict(read[0].facts)
     for path, run in zip(runs[1:], read[1:], strict=True):
-        if differ := differences(read[0].facts, run.facts):
+        if differ := differences(said, run.facts):
             names = ", ".join(list(differ)[:5])
             what = f"is not of the same configuration as {runs[0]}: {names} differ."
             raise TraceError(path, what, "Give runs of one configuration.")
+        said |= {name: value for name, value in run.facts.items() if name not in said}
+    read = [replace(run, facts=dict(sorted(said.items()))) for run in read]
     if (same := twice([r.figures for r in read])) is not None:
         raise ValueError(f"{same[0].source} and {same[1].source} are one run: it counts once.")
     return read

@@ -1,14 +1,17 @@
-"""A linted file as text or JSON, with its summary."""
+"""Linted files as text or JSON, with their summaries."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import cast
 
 import msgspec
 
+from perfdoc.cli.lint_ci import github, sarif
 from perfdoc.knobs.knob import Dialect
 from perfdoc.knobs.lint.finding import Finding, Report
 from perfdoc.knobs.lint.text import lint, title
@@ -26,16 +29,30 @@ class LintError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Linted:
-    """What to print, and how to end."""
+    """One file, and what was found in it."""
 
-    output: str
-    summary: str
-    bad: bool
-    inconclusive: bool
-    """Nothing was found, and what was read says little: no known setting, or names of nobody knows whom."""
+    name: str
+    """As it was given, or as it was found in a run directory; - for standard input."""
+    report: Report
+
+    @property
+    def shown(self) -> str:
+        """The name in one printable line."""
+        return shorten(self.name, _PATH_LIMIT)
+
+    @property
+    def summary(self) -> str:
+        """What was read and found, in a line."""
+        return _summary(self.shown, self.report)
+
+    @property
+    def inconclusive(self) -> bool:
+        """Nothing was found, and what was read says little: no known setting, or names of nobody knows
+        whom."""
+        return not self.report.bad and (self.report.known == 0 or self.report.dialect is None)
 
 
-def lint_file(config: Path | str, *, dialect: str | None, unknown: bool, as_json: bool) -> Linted:
+def lint_file(config: Path | str, *, dialect: str | None, unknown: bool) -> Linted:
     """Lint a file, or standard input for `-`. Raises LintError."""
     name = "-" if isinstance(config, str) else str(config)
     try:
@@ -47,18 +64,29 @@ def lint_file(config: Path | str, *, dialect: str | None, unknown: bool, as_json
         report = lint(text, name, dialect=cast("Dialect | None", dialect), unknown=unknown)
     except NotAConfigurationError as error:
         raise LintError(f"{name}: {error}") from error
-    shown = shorten(name, _PATH_LIMIT)
-    return Linted(
-        output=_json(name, report) if as_json else "".join(_text(shown, f) for f in report.findings),
-        summary=_summary(shown, report),
-        bad=report.bad,
-        inconclusive=not report.bad and (report.known == 0 or report.dialect is None),
-    )
+    return Linted(name=name, report=report)
 
 
-def _json(name: str, report: Report) -> str:
-    data = {"path": name, **asdict(report)}
+def as_lines(done: Sequence[Linted]) -> str:
+    """For a terminal: file, line, what is wrong, what to write, why."""
+    return "".join(_text(one.shown, finding) for one in done for finding in one.report.findings)
+
+
+def as_json(done: Sequence[Linted]) -> str:
+    """One object for one file, a list of them for several."""
+    found = [{"path": one.name, **asdict(one.report)} for one in done]
+    data = found[0] if len(found) == 1 else found
     return msgspec.json.format(msgspec.json.encode(data), indent=2).decode() + "\n"
+
+
+RENDERINGS: Mapping[str, Callable[[Sequence[Linted]], str]] = MappingProxyType(
+    {
+        "text": as_lines,
+        "json": as_json,
+        "github": lambda done: github([(one.name, one.report) for one in done]),
+        "sarif": lambda done: sarif([(one.name, one.report) for one in done]),
+    }
+)
 
 
 def _text(path: str, finding: Finding) -> str:

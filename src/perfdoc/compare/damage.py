@@ -15,7 +15,7 @@ from perfdoc.profiling.manifest import Manifest
 from perfdoc.profiling.run_directory import RunDirectory
 from perfdoc.results.figures import per_cent
 from perfdoc.traces import TraceError
-from perfdoc.traces.log_lines import TrainingLog
+from perfdoc.traces.training_logs.lines import TrainingLog
 
 
 class DamagedRunError(TraceError):

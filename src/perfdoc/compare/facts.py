@@ -26,6 +26,8 @@ NOT_COMPARED = (
     *("text", "tokenizer", "data_path", "split", "distributed_timeout_minutes"),
 )
 """Keys of the configuration that are left out of the facts."""
+OF_A_LOG = "log_interval"
+"""The fact that every log has, and no run directory."""
 _PYTHON_OWN = frozenset({"perfdoc", "msgspec"})
 """Packages that measure, not train."""
 
@@ -63,16 +65,30 @@ def differences(
 ) -> dict[str, tuple[Fact, Fact]]:
     """Facts that differ, by name; one that only one side has is None on the other.
 
-    ignored: patterns of names that do not count, such as `versions.*`.
+    ignored: patterns of names that do not count, such as `versions.*`. A log need not say what ran: of two
+    logs, what one of them does not say does not count either (see `unsaid`).
 
     >>> differences({"versions.torch": "2.12", "dtype": "bf16"}, {"versions.torch": "2.13", "dtype": "bf16"})
     {'versions.torch': ('2.12', '2.13')}
     """
+    left_out = unsaid(a, b)
     return {
         name: (a.get(name), b.get(name))
-        for name in sorted({*a, *b})
+        for name in sorted({*a, *b}.difference(left_out))
         if a.get(name) != b.get(name) and not any(fnmatch.fnmatchcase(name, p) for p in ignored)
     }
+
+
+def unsaid(a: Mapping[str, Fact], b: Mapping[str, Fact]) -> list[str]:
+    """Facts that only one of two logs says; none where one of the two is no log.
+
+    >>> log = {"trainer": "nemo", "log_interval": 1}
+    >>> unsaid(log, {**log, "config.seq_length": 4096})
+    ['config.seq_length']
+    """
+    if OF_A_LOG not in a or OF_A_LOG not in b:
+        return []
+    return sorted(name for name in {*a}.symmetric_difference(b) if name != "label")
 
 
 def of_the_machine(facts: Mapping[str, Fact]) -> Facts:

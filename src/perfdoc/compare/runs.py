@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any
 
 import msgspec
@@ -16,7 +17,7 @@ from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.steps.log import LoggedSteps, of_the_job, read_logged_steps
 from perfdoc.compare.cost import cost_of, kept
 from perfdoc.compare.damage import DamagedRunError, of_a_directory, of_a_log, require_whole
-from perfdoc.compare.facts import Facts, facts_of, fingerprint
+from perfdoc.compare.facts import OF_A_LOG, Facts, facts_of, fingerprint
 from perfdoc.compare.figures import Count, RunFigures, TooFewStepsError, digest_of, steady
 from perfdoc.compare.stored import MAX_DIAGNOSIS_BYTES, REPORT, content_of, decoded
 from perfdoc.profiling.environment import encodable
@@ -27,8 +28,9 @@ from perfdoc.profiling.memory import MemorySample
 from perfdoc.profiling.run_directory import RunDirectory
 from perfdoc.results.figures import duration, plural, significant
 from perfdoc.traces import TraceError
-from perfdoc.traces.log_lines import UnreadableStepsError
-from perfdoc.traces.training_log import read_training_log
+from perfdoc.traces.training_logs.lines import UnreadableStepsError
+from perfdoc.traces.training_logs.read import read_training_log
+from perfdoc.traces.training_logs.said import PRECISION, WORLD
 
 
 def mfu(flops_per_s: float | None, peak_flops_per_s: float | None) -> tuple[float | None, tuple[str, ...]]:
@@ -50,6 +52,19 @@ def mfu(flops_per_s: float | None, peak_flops_per_s: float | None) -> tuple[floa
     return found, ()
 
 
+BATCH = "config.global_batch_size"
+_WHAT_RAN: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "the number of GPUs": (WORLD, "config.data_parallel_size"),
+        "the sequence length": ("config.seq_length",),
+        "the tensor-parallel size": ("config.tensor_model_parallel_size",),
+        "the model": (
+            *("config.hidden_size", "config.parameters", "config.parameters_of_rank_0"),
+            *("config.trainable_parameters", "config.model"),
+        ),
+        "the precision": (PRECISION,),
+    }
+)
 MIN_LOG_DIGITS_FRAC = 0.005
 """A log that rounds step times coarser than this of a step cannot show small changes."""
 
@@ -242,10 +257,14 @@ def _log(path: Path, peak_tflops: float | None, incomplete_frac: float) -> Run:
     tflops = [s.tflops_per_gpu for s in kept_steps if s.tflops_per_gpu]
     typical = statistics.median(tflops) if tflops else None
     batches = sorted({s.global_batch_size for s in kept_steps if s.global_batch_size is not None})
+    said = dict(log.said)
+    batch = said.pop(BATCH, None)
     if len(batches) > 1:
         what = f"changes its global batch size within the steady steps, from {batches[0]} to {batches[-1]}."
         raise TraceError(path, what, "Give a log of steps after the ramp-up.")
-    notes = [*let, "a log has few facts: only --label, trainer and batch size are compared"]
+    notes = [*let, *_few_facts(log.said)]
+    if log.smoothed:
+        notes.append("step times are the progress bar's moving mean: a single slow step is seen in several")
     if log.restarts:
         notes.append(f"{path.name} goes back {plural(log.restarts, 'time')}, as after a restart")
     if 0 < len(tflops) < len(kept_steps):
@@ -254,23 +273,43 @@ def _log(path: Path, peak_tflops: float | None, incomplete_frac: float) -> Run:
     if rounded > MIN_LOG_DIGITS_FRAC * counted["median_step_ns"]:
         notes.append(f"the log rounds step times to {duration(rounded)}")
     mfu_frac, more = mfu(typical * 1e12 if typical else None, peak_tflops * 1e12 if peak_tflops else None)
+    if peak_tflops is None and (mfu_frac := _median([s.mfu_frac for s in kept_steps])) is not None:
+        more = ("MFU is the trainer's own, by the peak that it takes",)
     return Run(
         figures=RunFigures(
             source=encodable(path.name),
             digest=digest_of([s.step for s in log.steps], [s.duration_ns for s in log.steps], None),
             **counted,
             **cost_of(np.array([[s.duration_ns for s in kept_steps]], np.int64)),
+            utc=None if log.began is None else f"{log.began:%Y-%m-%dT%H:%M:%S}",
             tflops_per_gpu=typical,
+            tokens_per_s_per_gpu=_median([s.tokens_per_s_per_gpu for s in kept_steps]),
             mfu_frac=mfu_frac,
+            peak_memory_bytes=log.peak_memory_bytes,
         ),
         facts={
             "trainer": log.dialect,
-            "log_interval": log.interval,
-            "config.global_batch_size": batches[0] if batches else None,
+            OF_A_LOG: log.interval,
+            BATCH: batches[0] if batches else batch,
+            **said,
         },
-        world_size=None,
+        world_size=None if (world := said.get(WORLD)) is None else int(world),
         notes=[*notes, *more],
     )
+
+
+def _median(values: Sequence[float | None]) -> float | None:
+    """Of those that are known."""
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None
+
+
+def _few_facts(said: Mapping[str, object]) -> list[str]:
+    """A note on what a log should say of its job and does not."""
+    if not said:
+        return ["a log has few facts: only --label, trainer and batch size are compared"]
+    lacks = [words for words, names in _WHAT_RAN.items() if not any(name in said for name in names)]
+    return [f"the log does not say {', '.join(lacks)}: not compared"] if lacks else []
 
 
 def _rounding_ns(times: Sequence[int]) -> int:

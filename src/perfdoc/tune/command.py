@@ -17,11 +17,11 @@ from pathlib import Path
 from perfdoc.diagnose.asked import UserError
 from perfdoc.results.names import shorten
 from perfdoc.traces import TraceError
-from perfdoc.traces.training_log import read_training_log
+from perfdoc.traces.training_logs.read import read_training_log
 from perfdoc.tune.result import Change
 
 PLACE = "{settings}"
-_KNOWN_LOGS = "the log lines of Megatron-LM, Megatron-Bridge and NeMo"
+_KNOWN_LOGS = "the log lines of Megatron-LM, Megatron-Bridge, NeMo, torchtitan and Hugging Face Trainer"
 _WARMUP_FRAC = 1 / 3
 """Of the step times of a run, the first, that do not count."""
 _TIMES_LONGER, _LEAST_S = 5.0, 120.0

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from perfdoc.compare.baseline_files import Baseline, find, nearest, read_baselines, refuse_known
-from perfdoc.compare.facts import Facts, differences
+from perfdoc.compare.facts import Fact, Facts, differences, unsaid
 from perfdoc.compare.figures import RunFigures, Statistic, twice
 from perfdoc.compare.floors import Floor, Level, check_floors
 from perfdoc.compare.gate.drift import promoted_since
@@ -21,8 +22,11 @@ from perfdoc.compare.gate.result import (
 from perfdoc.compare.gate.sessions import in_turn, same_place, together
 from perfdoc.compare.runs import Run
 from perfdoc.profiling.environment import encodable
+from perfdoc.results.names import shorten
 from perfdoc.traces import TraceError
 
+MAX_UNSAID = 12
+_DO = MappingProxyType({"the baseline": "does", "the runs beside": "do", "the log": "does"})
 MAX_NAMED = 3
 """Differing facts that the one sentence names."""
 
@@ -147,12 +151,24 @@ def _differ(baseline: Facts, here: Facts, ignored: Sequence[str]) -> list[Differ
 
 
 def _let(others: Facts, here: Facts, whose: str) -> list[str]:
-    """A note on facts that differ and were let."""
-    let = differences(others, here)
-    return [f"differs from {whose} in ignored facts: {', '.join(let)}"] if let else []
+    """Notes on facts that differ and were let, and on those that only one of two logs says."""
+    let, half = differences(others, here), unsaid(others, here)
+    notes = [f"differs from {whose} in ignored facts: {', '.join(let)}"] if let else []
+    silent = {whose: [n for n in half if n in here], "the log": [n for n in half if n in others]}
+    for which, names in silent.items():
+        if names:
+            more = f" and {len(names) - MAX_UNSAID} more" if len(names) > MAX_UNSAID else ""
+            said = ", ".join(names[:MAX_UNSAID])
+            notes.append(f"not compared, as {which} {_DO[which]} not say: {said}{more}")
+    return notes
 
 
 def _named(differ: Sequence[Difference]) -> str:
     """The first of them, for a sentence."""
     more = f" and {len(differ) - MAX_NAMED} more" if len(differ) > MAX_NAMED else ""
-    return ", ".join(d.fact for d in differ[:MAX_NAMED]) + more
+    named = [f"{d.fact} ({_word(d.baseline)} → {_word(d.here)})" for d in differ[:MAX_NAMED]]
+    return ", ".join(named) + more
+
+
+def _word(value: Fact) -> str:
+    return "not said" if value is None else shorten(str(value), 48)

@@ -10,12 +10,18 @@ from xml.etree import ElementTree
 
 import msgspec
 
-from perfdoc.compare.facts import Fact
+from perfdoc.compare.gate.markdown import (
+    MARKS,
+    MOST_DIFFERENCES,
+    MOST_PARTS,
+    as_markdown,
+    other_side,
+    shown_fact,
+)
 from perfdoc.compare.gate.result import Check, Result
 from perfdoc.profiling.whole_file import is_stream
 from perfdoc.reports.ci import command
-from perfdoc.reports.markdown import escape, table
-from perfdoc.results.figures import MS, duration, in_scale, signed
+from perfdoc.results.figures import MS, in_scale, signed
 from perfdoc.results.names import shorten
 
 
@@ -45,12 +51,9 @@ def _one(a: Path, b: Path) -> bool:
     return a.resolve() == b.resolve() or (a.exists() and b.exists() and a.samefile(b))
 
 
-_MARK = {"pass": "PASS", "warn": "WARN", "fail": "FAIL", "inconclusive": "INCONCLUSIVE"}
 _KINDS: Mapping[str, Literal["error", "warning", "notice"]] = MappingProxyType(
     {"fail": "error", "inconclusive": "warning", "warn": "warning", "pass": "notice"}
 )
-_MAX_PARTS = 6
-_MAX_DIFFERENCES = 12
 _LIMIT = 400
 
 
@@ -62,44 +65,23 @@ def as_json(result: Result) -> str:
 def as_text(result: Result) -> str:
     """For a terminal and a CI log."""
     lines = [f"{result.verdict.upper()}: {_line(result.summary)}", ""]
-    lines += [f"{_MARK[c.state]:<13}{c.name:<26}{_line(c.message)}" for c in result.checks]
+    lines += [f"{MARKS[c.state]:<13}{c.name:<26}{_line(c.message)}" for c in result.checks]
     if result.grown:
         lines += ["", "where steps changed (ms, mean over runs):"]
         lines += [
             f"  {_line(g.part):<32}{in_scale(g.before_ns, MS):>12} -> {in_scale(g.after_ns, MS):<12}"
             f"{signed(g.after_ns - g.before_ns, MS):>10}"
-            for g in result.grown[:_MAX_PARTS]
+            for g in result.grown[:MOST_PARTS]
         ]
     if result.differences:
-        lines += ["", f"differs from {_line(_other(result))} in:"]
+        lines += ["", f"differs from {_line(other_side(result))} in:"]
         lines += [
-            f"  {_line(d.fact)}: {_fact(d.baseline)} -> {_fact(d.here)}"
-            for d in result.differences[:_MAX_DIFFERENCES]
+            f"  {_line(d.fact)}: {shown_fact(d.baseline)} -> {shown_fact(d.here)}"
+            for d in result.differences[:MOST_DIFFERENCES]
         ]
-        if (more := len(result.differences) - _MAX_DIFFERENCES) > 0:
+        if (more := len(result.differences) - MOST_DIFFERENCES) > 0:
             lines.append(f"  and {more} more")
     lines += [f"note: {_line(note)}" for note in result.notes]
-    return "\n".join(lines) + "\n"
-
-
-def as_markdown(result: Result) -> str:
-    """For a pull request or a step summary."""
-    lines = [f"### perfdoc gate: {result.verdict}", "", _cell(result.summary)]
-    checks = [[_cell(c.name), _MARK[c.state], _cell(c.message)] for c in result.checks]
-    lines += table(("check", "state", "found"), "lll", checks)[:-1]
-    if result.grown:
-        parts = [
-            [_cell(g.part), duration(g.before_ns), duration(g.after_ns), signed(g.after_ns - g.before_ns)]
-            for g in result.grown[:_MAX_PARTS]
-        ]
-        lines += table(("part of a step", "before", "after", "change"), "lrrr", parts)[:-1]
-    if result.differences:
-        facts = [
-            [_cell(d.fact), escape(_fact(d.baseline)), escape(_fact(d.here))]
-            for d in result.differences[:_MAX_DIFFERENCES]
-        ]
-        lines += table((f"differs from {_cell(_other(result))}", "there", "here"), "lll", facts)[:-1]
-    lines += [f"\n{_cell(note)}" for note in result.notes]
     return "\n".join(lines) + "\n"
 
 
@@ -145,20 +127,6 @@ RENDERINGS: dict[str, Callable[[Result], str]] = {
 }
 
 
-def _other(result: Result) -> str:
-    return f"the nearest baseline ({result.baseline})" if result.baseline else "the runs beside"
-
-
-def _fact(value: Fact) -> str:
-    """What one side has; in its one line."""
-    return "not said" if value is None else _line(str(value))
-
-
 def _line(text: str) -> str:
     """One printable line, whatever a name in it holds."""
     return shorten(text, _LIMIT)
-
-
-def _cell(text: str) -> str:
-    """Text in a Markdown table: nothing in it is markup."""
-    return escape(_line(text))

@@ -185,17 +185,17 @@ def floor_check(found: FloorResult) -> Check:
     bad: State = "warn" if floor.level == "warn" else "fail"
     if found.state == "unknown":
         state: State = "warn" if floor.level == "warn" else "inconclusive"
-        message = f"{floor.name} is {side} {_figure(floor.limit)}{unit}, but not every run reports it."
+        message = f"{floor.name} is {side} {figure(floor.limit)}{unit}, but not every run reports it."
     else:
         state = bad if found.state == "broken" else "pass"
-        message = f"{floor.name}: {_figure(found.value)}{unit}, {side} {_figure(floor.limit)}{unit} required."
+        message = f"{floor.name}: {figure(found.value)}{unit}, {side} {figure(floor.limit)}{unit} required."
     return Check(
         name=floor.name, state=state, message=message, value=found.value, limit=floor.limit, unit=found.unit
     )
 
 
-def _figure(value: float | None) -> str:
-    """Never with an exponent: 12,936.1 and 0.4213."""
+def figure(value: float | None) -> str:
+    """In digits, never with an exponent: 12,936.1 and 0.4213."""
     if value is None:
         return "unknown"
     if 0.001 <= abs(value) < 1000:

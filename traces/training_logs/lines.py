@@ -7,15 +7,27 @@ Two jobs in one file look alike but for their beginning, their end or their samp
 from __future__ import annotations
 
 import itertools
+from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
-from typing import Literal
+from types import MappingProxyType
+from typing import Literal, TypeAlias
 
 from perfdoc.traces.errors import TraceError
 
-Dialect = Literal["megatron-lm", "megatron-bridge", "nemo"]
+Dialect = Literal["megatron-lm", "megatron-bridge", "nemo", "torchtitan", "hugging-face"]
+Trainer = Literal["megatron", "nemo", "torchtitan", "hugging-face"]
+_DIALECTS: Mapping[str, Dialect] = MappingProxyType(
+    {"megatron": "megatron-lm", "nemo": "nemo", "torchtitan": "torchtitan", "hugging-face": "hugging-face"}
+)
+NAMES = "Megatron-LM, Megatron-Bridge, NeMo, torchtitan or Hugging Face Trainer"
 
+SaidFact: TypeAlias = str | int | bool
 MAX_STEPS = 2_000_000
+_RANKS_BEHIND = 3
+"""So many lines one process may be ahead of another that writes into the same file."""
 _INTERLEAVED_FRAC = 0.1
 """Where more of the lines than this go back, two jobs write in turn: none restarts so often."""
 
@@ -35,19 +47,28 @@ class LogStep:
     """As the trainer counts them; conventions differ, so compare within one trainer only."""
     global_batch_size: int | None
     """Sequences."""
+    tokens_per_s_per_gpu: float | None = None
+    mfu_frac: float | None = None
+    """By the peak that the trainer takes."""
+    peak_memory_bytes: int | None = None
+    """Most that PyTorch reserved since the line before."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepLine:
     """One line of a step; `step` is None where its time cannot be read."""
 
-    trainer: Literal["megatron", "nemo"]
+    trainer: Trainer
     number: int
     total: int | None
     """The number of the last step, as the line announces it."""
     samples: int | None
     """Consumed so far."""
     step: LogStep | None
+    rank: str = ""
+    """Which process wrote it, by its launcher's mark."""
+    at: datetime | None = None
+    """When it was written, by its own clock."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +88,16 @@ class TrainingLog:
     """How often the steps go back, and on from there."""
     mixed: str
     """Why the lines are of several jobs; empty where they are of one."""
+    began: datetime | None
+    """What the log's first clock shows, in an unknown zone."""
+    said: Mapping[str, SaidFact]
+    """What ran, as the log says it (see perfdoc.traces.training_logs.said)."""
+    peak_memory_bytes: int | None
+    """Most that PyTorch reserved on a device that reports it."""
+    smoothed: bool
+    """Times are a moving mean over steps, as a progress bar shows it."""
+    every_step: bool
+    """Whether each step is to have a line, so that one without is missing."""
 
     @property
     def interval(self) -> int:
@@ -77,6 +108,8 @@ class TrainingLog:
     @property
     def missing_lines(self) -> int:
         """Lines that there should be between the first and the last, and that are not there at all."""
+        if not self.every_step:
+            return 0
         return sum(max(round(d / self.interval) - 1, 0) for d in self._distances())
 
     def _distances(self) -> list[int]:
@@ -98,12 +131,19 @@ class Lines:
         self._totals: dict[int, None] = {}
         self._count = self._backward = self._beginnings = 0
         self._first = self._before = -1
+        self._recent: deque[StepLine] = deque(maxlen=_RANKS_BEHIND)
+
+    def __bool__(self) -> bool:
+        return bool(self._steps or self._unreadable)
 
     def add(self, line: StepLine) -> None:
         """Take one line. Raises TraceError for too many."""
         number, step = line.number, line.step
         if step is not None and number == self._before and step == self._steps.get(number):
             return  # the same line again, from another machine of the launcher
+        if self._is_of_another_rank(line):
+            return
+        self._recent.append(line)
         self._count += 1
         self._trainers.add(line.trainer)
         if line.total is not None:
@@ -125,10 +165,31 @@ class Lines:
         if len(self._steps) + len(self._unreadable) > MAX_STEPS:
             raise TraceError(self._path, f"holds more than {MAX_STEPS:,} steps.", "Cut the log.")
 
-    def log(self, dialect: Dialect | None) -> TrainingLog:
+    def _is_of_another_rank(self, line: StepLine) -> bool:
+        """Whether a step is told again by a process beside the one that told it: under another mark, or
+        within half of the step. A restart comes later, and as a rule under the same mark."""
+        told = next((one for one in self._recent if one.number == line.number), None)
+        if told is None:
+            return False
+        if line.rank != told.rank:
+            return True
+        if line.at is None or told.at is None or told.step is None:
+            return False
+        return abs((line.at - told.at).total_seconds()) < 0.5e-9 * told.step.duration_ns
+
+    def log(
+        self,
+        dialect: Dialect | None,
+        *,
+        said: Mapping[str, SaidFact] = MappingProxyType({}),
+        contradiction: str = "",
+        began: datetime | None = None,
+        peak_memory_bytes: int | None = None,
+    ) -> TrainingLog:
         """All of them. Raises TraceError where there is no step, UnreadableStepsError where none is readable.
 
-        dialect: where something else than a step line told it.
+        dialect: where something else than a step line told it. contradiction: why what is said of the job is
+        of two.
         """
         if not self._steps:
             if self._unreadable:
@@ -137,19 +198,27 @@ class Lines:
                 raise UnreadableStepsError(self._path, what, "Give a log whose step lines have times.")
             raise TraceError(
                 self._path,
-                "holds no step times of Megatron-LM, Megatron-Bridge or NeMo.",
-                "Give the log of the rank that prints `iteration …` lines (Megatron's last rank, NeMo's "
-                "first).",
+                f"holds no step times of {NAMES}.",
+                "Give the log of the rank that prints a line for each step (Megatron's last rank, else the "
+                "first); of Hugging Face Trainer keep the progress bar.",
             )
+        bar = self._trainers == {"hugging-face"}
+        memory = [m for s in self._steps.values() if (m := s.peak_memory_bytes) is not None]
+        memory += [peak_memory_bytes] if peak_memory_bytes is not None else []
         return TrainingLog(
             path=self._path,
-            dialect=dialect or ("nemo" if self._trainers == {"nemo"} else "megatron-lm"),
+            dialect=dialect or _DIALECTS[min(self._trainers)],
             steps=tuple(self._steps[n] for n in sorted(self._steps)),
             unreadable_steps=tuple(sorted(self._unreadable)),
             announced_steps=max(self._totals, default=None),
             ended_as_planned=self.ended_as_planned,
             restarts=self._backward,
-            mixed=self._mixed(),
+            mixed=self._mixed() or contradiction,
+            began=began,
+            said=said,
+            peak_memory_bytes=max(memory, default=None),
+            smoothed=bar,
+            every_step=not bar,
         )
 
     def _mixed(self) -> str:

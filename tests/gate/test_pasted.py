@@ -1,0 +1,89 @@
+"""What one pastes into a pull request: verdict and caveats first, short, and names that stay names."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+import pytest
+
+from perfdoc.compare.figures import RunFigures
+from perfdoc.compare.gate.markdown import as_markdown
+from perfdoc.compare.gate.parts import Grown
+from perfdoc.compare.gate.render import as_github
+from perfdoc.compare.gate.result import Check, Difference, Result
+from perfdoc.compare.shown_paths import shown_paths
+from tests.reports.hostile import HOSTILE
+
+RUN = RunFigures(source="a.log", digest="0" * 16, median_step_ns=100, mad_step_ns=1, steps=20, warmup_steps=1)
+
+
+def result(text: str = "x", many: int = 1) -> Result:
+    """A failure whose every text from outside is the given one."""
+    check = Check(name="step_time", state="fail", message=f"slower {text}", value=0.132, limit=0.02)
+    mfu = Check(name="mfu_min", state="pass", message="fine", value=0.5, limit=0.4)
+    parts = Check(name="warm_up", state="inconclusive", message=f"longer {text}")
+    return Result(
+        verdict="fail",
+        exit_code=1,
+        summary=f"slower {text}",
+        checks=[check, mfu, parts],
+        grown=[Grown(part=f"{text}{i}", before_ns=10, after_ns=30) for i in range(many)],
+        baseline=f"{text}.json",
+        baseline_runs=[RUN] * many,
+        runs=[msgspec.structs.replace(RUN, source=text)] * many,
+        differences=[Difference(fact=f"{text}{i}", baseline=text, here=None) for i in range(many)],
+        notes=[f"note {i} {text}" for i in range(many)],
+    )
+
+
+def test_verdict_caveats_facts_checks_in_this_order() -> None:
+    shown = as_markdown(result())
+    places = [
+        shown.index(words)
+        for words in (
+            "### perfdoc gate: fail\n\nslower x",
+            "> - note 0 x",
+            "| x0 | x | not said |",
+            "| step\\_time | FAIL | +13.2 % | 2.0 % |",
+            "| mfu\\_min | PASS | 0.5 | 0.4 |",
+            "- INCONCLUSIVE warm\\_up: longer x",
+            "| x0 | 10 ns | 30 ns | +20 ns |",
+            "Runs: x, against 1 of x.json.",
+        )
+    ]
+    assert places == sorted(places)
+    assert shown.count("slower x") == 1  # said once, not again in a table
+
+
+def test_incomparable_is_said_in_words() -> None:
+    shown = as_markdown(msgspec.structs.replace(result(), verdict="incomparable"))
+    assert shown.startswith("### perfdoc gate: not comparable\n")
+
+
+def test_it_stays_short() -> None:
+    lines = as_markdown(result("x" * 5000, 200)).splitlines()
+    assert len(lines) <= 60
+    assert max(map(len, lines)) < 2500
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_names_stay_names(text: str) -> None:
+    shown = as_markdown(result(text, 2))
+    assert "<" not in shown
+    assert "`" not in shown
+    tables = [line.count("|") for line in shown.splitlines() if line.startswith("|")]
+    assert set(tables) <= {4, 5}
+    assert all(line.startswith(("#", ">", "|", "-", "Runs", "slower")) for line in shown.splitlines() if line)
+    for line in as_github(result(text)).splitlines():
+        assert re.match(r"::(error|warning|notice) title=[^:]*::[^\n\r]*$", line), line
+
+
+def test_paths_are_below_what_both_share() -> None:
+    assert shown_paths(["/home/me/runs/a", "/home/me/runs/b"]) == ["a", "b"]
+    assert shown_paths(["/home/me/a/r.sqlite", "/home/me/b/r.sqlite"]) == ["a/r.sqlite", "b/r.sqlite"]
+    assert shown_paths(["/home/me/x.sqlite", "/home/me/x.sqlite"]) == ["x.sqlite", "x.sqlite"]
+    assert shown_paths(["/home/me/a", "/home/me/a/b"]) == ["a", "a/b"]
+    assert shown_paths(["runs/a", "/home/me/b"]) == ["runs/a", "b"]
+    assert shown_paths(["my runs/a", "b"]) == ["my runs/a", "b"]
+    assert shown_paths(["/d/r0.json /d/r1.json", "/e/*.json"]) == ["d/r0.json d/r1.json", "e/*.json"]
