@@ -46,8 +46,16 @@ def test_the_tables_are_those_of_the_diagnosis(ran: SimpleNamespace) -> None:
     assert report.kernels["total_ns"].tolist() == [k.total_ns for k in report.diagnosis.analyses.kernels.top]
     assert report.communication["bytes"].dtype == "Int64"
     assert report.kernels["total_ns"].dtype == "int64"
-    assert report.operators.empty
-    assert "shapes" in report.operators.attrs["reason"]
+    # Captures without shapes of operators: by the model's shape.
+    known = report.diagnosis.analyses.kernel_efficiency.operators
+    assert report.operators["time_ns"].tolist() == [o.time_ns for o in known]
+    assert set(report.operators["source"]) == {"model"}
+
+
+def test_an_empty_table_says_why(ran: SimpleNamespace) -> None:
+    metrics = ran.r.gpu_metrics
+    assert metrics.empty
+    assert metrics.attrs["reason"]
 
 
 def test_units_are_in_the_names(ran: SimpleNamespace) -> None:
