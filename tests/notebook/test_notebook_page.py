@@ -53,7 +53,7 @@ def test_the_tables_are_those_of_the_diagnosis(ran: SimpleNamespace) -> None:
 
 
 def test_an_empty_table_says_why(ran: SimpleNamespace) -> None:
-    metrics = ran.r.gpu_metrics
+    metrics = ran.r.table("gpu_metrics")
     assert metrics.empty
     assert metrics.attrs["reason"]
 
