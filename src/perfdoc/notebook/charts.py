@@ -10,7 +10,7 @@ from markupsafe import escape
 from perfdoc.notebook.errors import PerfdocError
 from perfdoc.reports.charts.looks import light_colours
 from perfdoc.reports.leaves import LABELS
-from perfdoc.results.figures import share
+from perfdoc.results.figures import share, significant
 from perfdoc.results.names import prose, shorten
 from perfdoc.results.ranks import LEAVES
 from perfdoc.tune.words import changes_words
@@ -137,4 +137,5 @@ def _mids(rows: Sequence[Row]) -> list[float]:
 
 def _said(row: Row) -> str:
     what = changes_words(row.changes) if row.changes else "unchanged"
-    return f"{plain(what)}<br>{row.step_ms.mid:.4g} ms ({row.step_ms.low:.4g} to {row.step_ms.high:.4g})"
+    low, mid, high = (significant(ms, 4) for ms in (row.step_ms.low, row.step_ms.mid, row.step_ms.high))
+    return f"{plain(what)}<br>{mid} ms ({low} to {high})"

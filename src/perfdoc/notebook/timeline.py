@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from perfdoc.notebook.charts import new_figure, plain
 from perfdoc.notebook.errors import PerfdocError
 from perfdoc.reports.charts.looks import KINDS, light_colours, look_of
-from perfdoc.results.figures import plural
+from perfdoc.results.figures import brief, plural
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -87,7 +87,7 @@ def _add(bars: dict[tuple[str, str], list[_Bar]], row: str, rank: TimelineRank, 
         if length <= 0:
             continue
         said = look_of(track.kind, track.codes[code]).label
-        text = f"{plain(said, 60)}, {length / 1e6:.4g} ms"
+        text = f"{plain(said, 60)}, {brief(length)}"
         text += f"<br>{plain(track.names[name], 100)}" if name >= 0 else ""
         bar = _Bar(row, (start + rank.offset_ns) / 1e6, length / 1e6, text)
         bars.setdefault((track.kind, track.codes[code]), []).append(bar)
