@@ -16,6 +16,7 @@ import numpy as np
 from perfdoc.analyzers.base.intervals import I64, exact_sum
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.kernel_class.classify import KernelClass
+from perfdoc.analyzers.kernel_class.names import MAX_TEXT
 from perfdoc.analyzers.kernels.fusion import OTHER, text_of
 from perfdoc.results.kernels import NO_UNFUSED_ATTENTION, UnfusedAttention
 
@@ -80,9 +81,14 @@ def _with_classes(view: DeviceView, rows: I64, order: I64, letters: str, classes
     text[there & ~small] = ord(_ELSE)
     text[small & (text == ord(OTHER))] = ord(_PLAIN)
     text[of == KernelClass.GEMM] = ord(_PRODUCT)
-    names = view.trace.kernels.full_name[rows]
-    for at in np.flatnonzero(np.isin(of, (KernelClass.SOFTMAX, KernelClass.ATTENTION))).tolist():
-        name = view.trace.strings[names[order[at]]][:2000]
-        if of[at] == KernelClass.SOFTMAX or is_masked_softmax(name):
-            text[at] = ord(_BACKWARD if "ackward" in name else _SOFTMAX)
+    at = np.flatnonzero(np.isin(of, (KernelClass.SOFTMAX, KernelClass.ATTENTION)))
+    names, first, which = np.unique(
+        view.trace.kernels.full_name[rows[order[at]]], return_index=True, return_inverse=True
+    )
+    letter = np.zeros(len(names), np.uint8)
+    for i, (name, one) in enumerate(zip(names.tolist(), at[first].tolist(), strict=True)):
+        said = view.trace.strings[name][:MAX_TEXT] if name >= 0 else ""
+        if of[one] == KernelClass.SOFTMAX or is_masked_softmax(said):
+            letter[i] = ord(_BACKWARD if "ackward" in said else _SOFTMAX)
+    text[at] = np.where(letter[which] > 0, letter[which], text[at])
     return text.tobytes().decode("ascii")
