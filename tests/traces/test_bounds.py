@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import struct
 import subprocess
 import sys
 import time
@@ -25,6 +26,7 @@ from perfdoc.traces.kineto.document import read_document
 from perfdoc.traces.kineto.repair import TooBrokenError, repair
 from perfdoc.traces.load import read_trace
 from perfdoc.traces.nsys import parquet_folder
+from perfdoc.traces.nsys.sqlite_file import SqliteFile
 from tests.traces.pages import multiply_rows
 from tests.traces.test_odd_columns import KERNEL, NVTX, folder
 
@@ -57,6 +59,43 @@ def test_pages_that_name_one_page_again_and_again(export: Path, table: str, leve
         assert "more rows than" in error.what or "malformed" in error.what  # noqa: PT017
         return
     assert table == "StringIds"  # of which rows are looked up, and none is read twice
+
+
+_JOURNAL = bytes.fromhex("d9d505f920a163d7")
+"""What a journal begins with, and the name of a super-journal at its end ends with."""
+
+
+def _journal_header(export: Path, pages: int) -> bytes:
+    """A whole journal of no pages: SQLite only makes the file as long as it says it was."""
+    size = int.from_bytes(export.read_bytes()[16:18], "big")
+    return (_JOURNAL + struct.pack(">5I", 0, 0, pages, 512, size)).ljust(512, b"\0")
+
+
+@pytest.mark.parametrize("padding", [0, 4096])
+def test_a_journal_cannot_name_a_file_to_remove(export: Path, tmp_path: Path, padding: int) -> None:
+    """SQLite removes the super-journal that a journal names when it has applied it."""
+    victim = tmp_path / "victim.txt"
+    victim.write_text("mine")
+    name, size = str(victim).encode(), int.from_bytes(export.read_bytes()[16:18], "big")
+    ending = struct.pack(">I", (1 << 30) // size + 1) + name + struct.pack(">II", len(name), sum(name))
+    header = _journal_header(export, export.stat().st_size // size)
+    journal = tmp_path / "x.sqlite-journal"
+    journal.write_bytes(header + ending + _JOURNAL + bytes(padding))
+    with pytest.raises(TraceError, match="names another file") as caught:
+        read_trace(export)
+    assert "\n" not in str(caught.value)
+    assert victim.read_text() == "mine"
+    journal.write_bytes(header)
+    assert len(read_trace(export).kernels) == 3
+
+
+def test_a_journal_cannot_make_the_bounds_larger(export: Path, tmp_path: Path) -> None:
+    """512 bytes say that the file had 16 GiB."""
+    size = int.from_bytes(export.read_bytes()[16:18], "big")
+    (tmp_path / "x.sqlite-journal").write_bytes(_journal_header(export, (1 << 34) // size))
+    opened = SqliteFile(export)
+    assert opened._bytes <= export.stat().st_size + 512
+    opened.close()
 
 
 def test_a_file_is_read_where_little_memory_may_be_claimed(export: Path) -> None:
