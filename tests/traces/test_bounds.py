@@ -242,6 +242,48 @@ class TestParquet:
         with pytest.raises(TraceError, match="more than a file of its size can hold"):
             read_trace(path.parent)
 
+    @pytest.mark.parametrize("code", [8, 2**31 - 1, -1, -(2**31)])
+    def test_a_code_beyond_the_dictionary(self, tmp_path: Path, code: int) -> None:
+        """24 rows of 8 texts: their codes of 3 bits replaced by one of 32 bits for all."""
+        columns = {c: pa.array(v).take(_zeros(24)) for c, v in NVTX.items()}
+        path = folder(tmp_path / "p", {}) / "NVTX_EVENTS.parquet"
+        table = pa.table({**columns, "text": [c * 4 for c in "abcdefgh"] * 3})
+        pq.write_table(table, path, compression="none", use_dictionary=["text"])
+        content, rows = bytearray(path.read_bytes()), pq.read_metadata(path).row_group(0)
+        text = next(c for c in map(rows.column, range(rows.num_columns)) if c.path_in_schema == "text")
+        end = text.dictionary_page_offset + text.total_compressed_size
+        # The page ends with its codes: their width, three times eight of them, nine bytes.
+        assert content[end - 11 : end - 9] == bytes([3, 3 << 1 | 1])
+        run = bytes([32, 24 << 1]) + code.to_bytes(4, "little", signed=True)
+        content[end - 11 : end] = run.ljust(11, b"\0")
+        path.write_bytes(content)
+        with pytest.raises(TraceError, match="not in its dictionary"):
+            read_trace(path.parent)
+
+    def test_row_groups_that_unpack_to_more_than_they_say(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Reading ends with the row group that is too much."""
+        path = folder(tmp_path / "p", {}) / "NVTX_EVENTS.parquet"
+        table = pa.table({**NVTX, "text": ["x" * (1 << 20)]})
+        with pq.ParquetWriter(path, table.schema, compression="zstd") as writer:
+            for _ in range(20):
+                writer.write_table(table)
+        monkeypatch.setattr(parquet_folder, "_FREE_BYTES", 3 << 20)
+        monkeypatch.setattr(parquet_folder, "_unpacked_bytes", lambda *_: 0)  # as the file may say
+        read: list[int] = []
+        whole = pq.ParquetFile.read_row_group
+
+        def counted(file: pq.ParquetFile, group: int, **given: object) -> pa.Table:
+            read.append(group)
+            return whole(file, group, **given)
+
+        monkeypatch.setattr(pq.ParquetFile, "read_row_group", counted)
+        source = parquet_folder.ParquetSource(path.parent)
+        with pytest.raises(TraceError, match="more than a file of its size can hold"):
+            source.read("NVTX_EVENTS", ["text"])
+        assert 3 <= len(read) <= 6
+
 
 def _zeros(count: int) -> pa.Array:
     return pa.nulls(count, pa.int64()).fill_null(0)
