@@ -22,6 +22,7 @@ MAX_BYTES = 64 << 20
 
 _MOST = 10**15
 """Of any size: products of a few of them are worked with."""
+_MOST_FLOPS = 10**30
 Size: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=_MOST)]
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=_MOST)]
 Status: TypeAlias = Literal["running", "finished", "stopped", "failed"]
@@ -110,6 +111,10 @@ class Flops(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     """Why they are unknown."""
 
+    def __post_init__(self) -> None:
+        if (self.per_step or 0) > _MOST_FLOPS:  # beyond the bounds that msgspec takes
+            raise ValueError(f"per_step is more than {_MOST_FLOPS:.0e}")
+
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     """The GPU of one rank."""
@@ -131,7 +136,7 @@ class Hardware(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes: Count | None
     """Of the first node."""
     gpus: tuple[Gpu, ...] = ()
-    peak_flops_per_second: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    peak_flops_per_second: Annotated[float, msgspec.Meta(ge=1, le=1e24)] | None = None
     """Peak of one device in the training dtype: the data sheet's dense one, else the measured one."""
     peak_source: str = ""
     peak_kind: PeakKind | None = None

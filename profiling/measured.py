@@ -12,7 +12,7 @@ import msgspec
 
 from perfdoc.profiling.marks import DeviceKind
 
-_Positive = Annotated[float, msgspec.Meta(gt=0, lt=1e21)]
+_Positive = Annotated[float, msgspec.Meta(ge=1, lt=1e21)]
 _Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 

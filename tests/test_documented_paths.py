@@ -40,6 +40,11 @@ def test_documents_name_files_that_are_there(file: Path) -> None:
     assert missing_in(file.read_text()) == []
 
 
+@pytest.mark.parametrize("file", tracked("*.md"), ids=lambda file: str(file.relative_to(ROOT)))
+def test_nothing_is_left_to_fill_in(file: Path) -> None:
+    assert re.findall(r"@[A-Z][A-Z_]*@", file.read_text()) == []
+
+
 def test_docstrings_and_comments_name_files_that_are_there() -> None:
     """Files of source alone: the run directory has folders of its own that are called as rooms are."""
     gone = {}

@@ -80,8 +80,8 @@ def _recompute(value: Any) -> str:
 
 def _peak(value: Any) -> float:
     peak = _positive(value)
-    if peak > _MAX_PEAK:
-        raise ValueError(f"is more than {_MAX_PEAK:.0e} FLOP/s of one device")
+    if not 1 <= peak <= _MAX_PEAK:
+        raise ValueError(f"is not from 1 to {_MAX_PEAK:.0e} FLOP/s of one device")
     return peak
 
 

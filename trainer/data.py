@@ -20,6 +20,7 @@ from perfdoc.trainer.data_files import (
     changed_indices,
     check_structure,
     check_written,
+    forget_missing,
     note_indices,
     note_sums,
     within_vocabulary,
@@ -52,15 +53,19 @@ def text_path(setting: str) -> Path:
     return path
 
 
-def check_files(config: Config) -> None:
-    """Raise ValueError where the text, or a data set that is given in its place, is not there."""
+def check_files(config: Config, *, structure: bool = True) -> None:
+    """Raise ValueError where the text, or a data set that is given in its place, is not there.
+
+    structure: whether to read the data sets' indices too.
+    """
     if not config.data.data_path:
         text_path(config.data.text)
     for prefix in config.data.data_path:
         for ending in ENDINGS:
             if not Path(prefix + ending).is_file():
                 raise ValueError(f"data.data_path: {prefix}{ending}: no such file")
-        check_structure(Path(prefix), "data.data_path")
+        if structure:
+            check_structure(Path(prefix), "data.data_path")
 
 
 def index_text(path: Path, tokenizer: Tokenizer, cache: Path) -> str:
@@ -168,6 +173,7 @@ def drop_torn(indices: Path, *, alone: bool) -> None:
             with contextlib.suppress(FileNotFoundError):  # another run has removed it
                 if alone or time.time() - file.stat().st_mtime > BEING_WRITTEN_S:
                     file.unlink()
+    forget_missing(indices)
 
 
 def build_corpus(config: Config, tokenizer: Tokenizer) -> Corpus:
@@ -181,21 +187,23 @@ def build_corpus(config: Config, tokenizer: Tokenizer) -> Corpus:
     from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
 
     cache = Path(config.data.data_cache)
-    prefixes = list(config.data.data_path)
-    if not prefixes:
-        found: list[Any] = [None, None]
-        if dist.get_rank() == 0:
-            # The other ranks must hear of a failure too, or they would wait for ever.
-            try:
-                found[0] = index_text(text_path(config.data.text), tokenizer, cache)
-            except ValueError as error:
-                found[1] = str(error)
-        dist.broadcast_object_list(found, src=0)
-        if found[1] is not None:
-            raise ValueError(found[1])
-        prefixes = [found[0]]
-    else:
-        check_files(config)
+    first = dist.get_rank() == 0
+    found: list[Any] = [list(config.data.data_path), None]
+    if first:
+        # The other ranks must hear of a failure too, or they would wait for ever.
+        try:
+            if config.data.data_path:
+                check_files(config)
+            else:
+                found[0] = [index_text(text_path(config.data.text), tokenizer, cache)]
+        except ValueError as error:
+            found[1] = str(error)
+    dist.broadcast_object_list(found, src=0)
+    prefixes, failure = found
+    if failure is not None:
+        raise ValueError(failure)
+    if config.data.data_path and not first:  # another node may not have them
+        check_files(config, structure=False)
     training, indices = config.training, cache / "indices"
     settings = GPTDatasetConfig(
         random_seed=training.seed,
@@ -214,7 +222,6 @@ def build_corpus(config: Config, tokenizer: Tokenizer) -> Corpus:
         training.eval_iters * training.global_batch_size if training.eval_interval else 0,
         0,
     ]
-    first = dist.get_rank() == 0
     with writing_alone(cache) if first else contextlib.nullcontext(False) as alone:
         if first:
             drop_torn(indices, alone=alone)
@@ -227,7 +234,7 @@ def build_corpus(config: Config, tokenizer: Tokenizer) -> Corpus:
             if explained is error:
                 raise
             raise explained from error
-        if first:
+        if alone:
             note_indices(indices)
     return Corpus(train=train, valid=valid)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +21,14 @@ from perfdoc.trainer.checkpoint_folder import SUMS, sums_of
 
 ENDINGS = (".bin", ".idx")
 _HEADER = b"MMIDIDX\x00\x00"
+_VERSION = (1).to_bytes(8, "little")
 _COUNTS = 34
 """Bytes of the header, version, kind of number and the two counts."""
 _TOKEN_BYTES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 8: 2}
 """By megatron-core's code; the two of fractions are no tokens."""
+
+_AT_ONCE = 1_000_000
+"""Sequences checked at a time: the index of a large data set takes gigabytes."""
 
 
 def note_sums(prefix: Path) -> None:
@@ -62,20 +66,29 @@ def check_structure(prefix: Path, setting: str) -> None:
     except OSError as error:
         raise ValueError(f"{setting}: {error.filename or index}: {error.strerror}") from error
     head = bytes(content[:_COUNTS])
-    if len(head) < _COUNTS or not head.startswith(_HEADER) or head[17] not in _TOKEN_BYTES:
+    known = head.startswith(_HEADER + _VERSION) and len(head) == _COUNTS and head[17] in _TOKEN_BYTES
+    if not known:
         raise _damaged(index, setting, "is no index of megatron-core's of tokens")
     sequences, documents = (int.from_bytes(head[at : at + 8], "little") for at in (18, 26))
     if _COUNTS + 12 * sequences + 8 * documents > len(content):
         raise _damaged(index, setting, f"is truncated: {len(content):,} bytes")
-    lengths = np.frombuffer(content, "<i4", sequences, _COUNTS).astype(np.int64)
+    if not sequences or not documents:
+        raise _damaged(index, setting, "holds no documents")
+    lengths = np.frombuffer(content, "<i4", sequences, _COUNTS)
     pointers = np.frombuffer(content, "<i8", sequences, _COUNTS + 4 * sequences)
     begins = np.frombuffer(content, "<i8", documents, _COUNTS + 12 * sequences)
     each = _TOKEN_BYTES[head[17]]
-    if (lengths < 0).any() or (pointers < 0).any() or (pointers > size).any():
-        raise _damaged(index, setting, "names tokens that no file has")
-    if (pointers + lengths * each > size).any():
-        raise _damaged(tokens, setting, f"is truncated: its index names tokens beyond its {size:,} bytes")
-    if (begins < 0).any() or (begins > sequences).any() or (np.diff(begins) < 0).any():
+    for at in range(0, sequences, _AT_ONCE):
+        length, pointer = lengths[at : at + _AT_ONCE], pointers[at : at + _AT_ONCE]
+        if length.min() < 0 or pointer.min() < 0 or pointer.max() > size:
+            raise _damaged(index, setting, "names tokens that no file has")
+        if (pointer + length * np.int64(each)).max() > size:
+            raise _damaged(tokens, setting, f"is truncated: its index names tokens beyond its {size:,} bytes")
+    # The last "document" is where the sequences end.
+    follow = begins[0] == 0 and begins[-1] == sequences
+    for at in range(0, documents, _AT_ONCE):
+        follow = follow and bool((np.diff(begins[at : at + _AT_ONCE + 1]) >= 0).all())
+    if not follow:
         raise _damaged(index, setting, "has documents that do not follow one another")
 
 
@@ -91,15 +104,27 @@ def changed_indices(indices: Path) -> set[Path]:
 
 
 def note_indices(indices: Path) -> None:
-    """Write down what the sample indices are, where that can be written."""
+    """Write down what the sample indices are, where that can be written.
+
+    For a run that writes there alone: what another one is writing would be noted half.
+    """
+    names = sorted(file.name for file in indices.glob("*.npy"))
     with contextlib.suppress(OSError):
         known = _read_sums(indices / SUMS)
-        names = sorted(file.name for file in indices.glob("*.npy"))
-        fresh = [name for name in names if name not in known]
-        if fresh:
-            kept = {name: known[name] for name in names if name in known}
-            with whole_file(indices / SUMS, replace=True) as part:
-                part.write_text(json.dumps(kept | sums_of(indices, fresh), indent=0), encoding="utf-8")
+        _note(indices, known | sums_of(indices, [name for name in names if name not in known]))
+
+
+def forget_missing(indices: Path) -> None:
+    """Drop what was written down of files that are gone: others may come by their names."""
+    kept = {name: sums for name, sums in _read_sums(indices / SUMS).items() if (indices / name).is_file()}
+    with contextlib.suppress(OSError):
+        _note(indices, kept)
+
+
+def _note(indices: Path, sums: Mapping[str, tuple[int, int]]) -> None:
+    if sums != _read_sums(indices / SUMS):
+        with whole_file(indices / SUMS, replace=True) as part:
+            part.write_text(json.dumps(sums, indent=0), encoding="utf-8")
 
 
 def within_vocabulary(
@@ -110,10 +135,12 @@ def within_vocabulary(
     what: the data, by its setting.
     """
     for batch in batches:
-        largest = max(int(batch[key].max()) for key in ("tokens", "labels"))
-        if largest >= vocabulary:
+        tokens = [batch[key] for key in ("tokens", "labels")]
+        largest, least = max(int(t.max()) for t in tokens), min(int(t.min()) for t in tokens)
+        if largest >= vocabulary or least < 0:
+            wrong = least if least < 0 else largest
             raise ValueError(
-                f"{what}: holds token {largest:,}, and the tokenizer has {vocabulary:,}: it is of another "
+                f"{what}: holds token {wrong:,}, and the tokenizer has {vocabulary:,}: it is of another "
                 "tokenizer, or damaged. Give its tokenizer (data.tokenizer), or make it again"
             )
         yield batch

@@ -81,7 +81,8 @@ def run_directory(rng: Random, folder: Path, bases: Path) -> Path:
     """A run of two ranks, with edits in its manifest, logs, traces and snapshots."""
     run = RunDirectory.create(folder / "run")
     manifest = tiny_manifest(bucket_size=1000, created_utc="2026-11-21T00:00:00Z")
-    run.write_manifest(msgspec.structs.replace(manifest, layout=_LAYOUT))
+    hardware = msgspec.structs.replace(manifest.hardware, peak_flops_per_second=1e15)
+    run.write_manifest(msgspec.structs.replace(manifest, layout=_LAYOUT, hardware=hardware))
     for rank in range(2):
         if rng.random() < 0.95:
             make = rng.choice((kineto.events, kineto.shaken, kineto.shaken))

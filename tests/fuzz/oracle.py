@@ -47,17 +47,23 @@ def expect(holds: bool, what: object) -> None:
         raise Found(str(what))
 
 
+class _Rung(BaseException):
+    """The alarm, which no `except Exception` on the way takes for a fault of its own."""
+
+
 @contextmanager
 def in_time(limit_s: int) -> Iterator[None]:
     """Found where the block takes longer, as far as Python gets to see it."""
 
     def ring(number: int, frame: object) -> None:
-        raise Found(f"took more than {limit_s} s")
+        raise _Rung
 
     before = signal.signal(signal.SIGALRM, ring)
     signal.alarm(limit_s)
     try:
         yield
+    except _Rung:
+        raise Found(f"took more than {limit_s} s") from None
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)
@@ -76,6 +82,8 @@ def analysed(words: Sequence[str | Path], rng: random.Random, *, config: Path | 
         return f"refused: {type(error).__name__}"
     for capture in found.captures:
         _check_ledgers(capture)
+    broken = [f"{r.code}: {r.reason}" for r in diagnosis.rules if r.state == "error"]
+    expect(not broken, broken)
     _check_renderings(diagnosis, rng)
     return f"{len(diagnosis.ranks)} ranks"
 

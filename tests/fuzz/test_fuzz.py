@@ -8,6 +8,7 @@ from random import Random
 
 import pytest
 
+from perfdoc.rules.engine import registry
 from tests.amount import tries
 from tests.fuzz import kinds, oracle
 from tests.fuzz.kinds import KINDS
@@ -57,6 +58,22 @@ def test_what_the_oracle_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
                 oracle.analysed([capture], Random(0))
     with pytest.raises(oracle.Found, match="own words"):
         oracle._one_line("x.json: 'utf-8' codec can't decode byte 0xff.")
+
+
+def test_rules_that_crash_or_hang_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine goes on with the next rule after any Exception."""
+    capture = tmp_path / "rank0.json"
+    capture.write_bytes(kinds.base.content(tmp_path, "json", 0, "new"))
+
+    def crash(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(registry, "verdict_of", crash)
+    with pytest.raises(oracle.Found, match="ZeroDivisionError"):
+        oracle.analysed([capture], Random(0))
+    monkeypatch.setattr(registry, "verdict_of", lambda *_: time.sleep(10))
+    with pytest.raises(oracle.Found, match="more than 2 s"), oracle.in_time(2):
+        oracle.analysed([capture], Random(0))
 
 
 def test_a_hang_is_found() -> None:

@@ -42,10 +42,30 @@ def test_no_utf8(tmp_path: Path, content: bytes) -> None:
     assert "codec" not in str(caught.value)
 
 
-def test_a_peak_of_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("place", "value", "good"),
+    [
+        ("hardware.peak_flops_per_second", 0, False),
+        ("hardware.peak_flops_per_second", 1e-300, False),
+        ("hardware.peak_flops_per_second", 1, True),
+        ("hardware.peak_flops_per_second", 1e24, True),
+        ("hardware.peak_flops_per_second", 1e25, False),
+        ("flops.per_step", 10**30, True),
+        ("flops.per_step", 10**30 + 1, False),
+        ("flops.per_step", 10**400, False),
+        ("flops.per_step", -1, False),
+    ],
+)
+def test_flops_and_peaks_that_nothing_reaches(tmp_path: Path, place: str, value: float, good: bool) -> None:
+    """Their quotient is a time."""
     tree = json.loads(encode(a_manifest()))
-    tree["hardware"]["peak_flops_per_second"] = 0
+    part, key = place.split(".")
+    tree[part][key] = value
     path = tmp_path / "run.json"
     path.write_text(json.dumps(tree))
-    with pytest.raises(CaptureError, match="peak_flops_per_second"):
+    if good:
+        assert getattr(getattr(read_manifest(path), part), key) == value
+        return
+    with pytest.raises(CaptureError, match=part) as caught:
         read_manifest(path)
+    assert "\n" not in str(caught.value)

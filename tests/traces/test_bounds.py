@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import struct
 import subprocess
 import sys
 import time
@@ -25,6 +26,7 @@ from perfdoc.traces.kineto.document import read_document
 from perfdoc.traces.kineto.repair import TooBrokenError, repair
 from perfdoc.traces.load import read_trace
 from perfdoc.traces.nsys import parquet_folder
+from perfdoc.traces.nsys.sqlite_file import SqliteFile
 from tests.traces.pages import multiply_rows
 from tests.traces.test_odd_columns import KERNEL, NVTX, folder
 
@@ -57,6 +59,43 @@ def test_pages_that_name_one_page_again_and_again(export: Path, table: str, leve
         assert "more rows than" in error.what or "malformed" in error.what  # noqa: PT017
         return
     assert table == "StringIds"  # of which rows are looked up, and none is read twice
+
+
+_JOURNAL = bytes.fromhex("d9d505f920a163d7")
+"""What a journal begins with, and the name of a super-journal at its end ends with."""
+
+
+def _journal_header(export: Path, pages: int) -> bytes:
+    """A whole journal of no pages: SQLite only makes the file as long as it says it was."""
+    size = int.from_bytes(export.read_bytes()[16:18], "big")
+    return (_JOURNAL + struct.pack(">5I", 0, 0, pages, 512, size)).ljust(512, b"\0")
+
+
+@pytest.mark.parametrize("padding", [0, 4096])
+def test_a_journal_cannot_name_a_file_to_remove(export: Path, tmp_path: Path, padding: int) -> None:
+    """SQLite removes the super-journal that a journal names when it has applied it."""
+    victim = tmp_path / "victim.txt"
+    victim.write_text("mine")
+    name, size = str(victim).encode(), int.from_bytes(export.read_bytes()[16:18], "big")
+    ending = struct.pack(">I", (1 << 30) // size + 1) + name + struct.pack(">II", len(name), sum(name))
+    header = _journal_header(export, export.stat().st_size // size)
+    journal = tmp_path / "x.sqlite-journal"
+    journal.write_bytes(header + ending + _JOURNAL + bytes(padding))
+    with pytest.raises(TraceError, match="names another file") as caught:
+        read_trace(export)
+    assert "\n" not in str(caught.value)
+    assert victim.read_text() == "mine"
+    journal.write_bytes(header)
+    assert len(read_trace(export).kernels) == 3
+
+
+def test_a_journal_cannot_make_the_bounds_larger(export: Path, tmp_path: Path) -> None:
+    """512 bytes say that the file had 16 GiB."""
+    size = int.from_bytes(export.read_bytes()[16:18], "big")
+    (tmp_path / "x.sqlite-journal").write_bytes(_journal_header(export, (1 << 34) // size))
+    opened = SqliteFile(export)
+    assert opened._bytes <= export.stat().st_size + 512
+    opened.close()
 
 
 def test_a_file_is_read_where_little_memory_may_be_claimed(export: Path) -> None:
@@ -202,6 +241,48 @@ class TestParquet:
         assert pq.read_metadata(path).num_rows > 1 << 40
         with pytest.raises(TraceError, match="more than a file of its size can hold"):
             read_trace(path.parent)
+
+    @pytest.mark.parametrize("code", [8, 2**31 - 1, -1, -(2**31)])
+    def test_a_code_beyond_the_dictionary(self, tmp_path: Path, code: int) -> None:
+        """24 rows of 8 texts: their codes of 3 bits replaced by one of 32 bits for all."""
+        columns = {c: pa.array(v).take(_zeros(24)) for c, v in NVTX.items()}
+        path = folder(tmp_path / "p", {}) / "NVTX_EVENTS.parquet"
+        table = pa.table({**columns, "text": [c * 4 for c in "abcdefgh"] * 3})
+        pq.write_table(table, path, compression="none", use_dictionary=["text"])
+        content, rows = bytearray(path.read_bytes()), pq.read_metadata(path).row_group(0)
+        text = next(c for c in map(rows.column, range(rows.num_columns)) if c.path_in_schema == "text")
+        end = text.dictionary_page_offset + text.total_compressed_size
+        # The page ends with its codes: their width, three times eight of them, nine bytes.
+        assert content[end - 11 : end - 9] == bytes([3, 3 << 1 | 1])
+        run = bytes([32, 24 << 1]) + code.to_bytes(4, "little", signed=True)
+        content[end - 11 : end] = run.ljust(11, b"\0")
+        path.write_bytes(content)
+        with pytest.raises(TraceError, match="not in its dictionary"):
+            read_trace(path.parent)
+
+    def test_row_groups_that_unpack_to_more_than_they_say(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Reading ends with the row group that is too much."""
+        path = folder(tmp_path / "p", {}) / "NVTX_EVENTS.parquet"
+        table = pa.table({**NVTX, "text": ["x" * (1 << 20)]})
+        with pq.ParquetWriter(path, table.schema, compression="zstd") as writer:
+            for _ in range(20):
+                writer.write_table(table)
+        monkeypatch.setattr(parquet_folder, "_FREE_BYTES", 3 << 20)
+        monkeypatch.setattr(parquet_folder, "_unpacked_bytes", lambda *_: 0)  # as the file may say
+        read: list[int] = []
+        whole = pq.ParquetFile.read_row_group
+
+        def counted(file: pq.ParquetFile, group: int, **given: object) -> pa.Table:
+            read.append(group)
+            return whole(file, group, **given)
+
+        monkeypatch.setattr(pq.ParquetFile, "read_row_group", counted)
+        source = parquet_folder.ParquetSource(path.parent)
+        with pytest.raises(TraceError, match="more than a file of its size can hold"):
+            source.read("NVTX_EVENTS", ["text"])
+        assert 3 <= len(read) <= 6
 
 
 def _zeros(count: int) -> pa.Array:

@@ -107,6 +107,7 @@ def test_a_known_model_may_be_changed() -> None:
         (["model=mixtral-8x7b", "moe_layers=100"], "more than layers=32"),
         (["model=llama3-8b", "kv_lora_rank=512"], "give qk_head_dim"),
         (["peak_tflops=1e9"], "of one device"),
+        (["peak_flops_per_second=1e-300"], "of one device"),
         (["model=llama3-8"], "did you mean llama3-8b?"),
         (["world_size=8", "tp=3", "cp=1", "pp=1"], "does not divide"),
         (["world_size=8", "tp=2", "cp=1", "pp=1", "dp=2"], "contradicts"),

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from perfdoc.trainer import data_files
-from perfdoc.trainer.data import RankSampler, drop_torn, index_text, text_path, writing_alone
+from perfdoc.trainer.config import resolve
+from perfdoc.trainer.data import RankSampler, build_corpus, drop_torn, index_text, text_path, writing_alone
 from perfdoc.trainer.texts.grammar import TEXT_FILE, write_text
 from perfdoc.trainer.tokenizer import ByteTokenizer, FileTokenizer, build_tokenizer, padded_vocab_size
 from tests.trainer.launch import need_megatron
@@ -133,10 +134,12 @@ def test_a_damaged_data_cache_is_told_with_its_file(tmp_path: Path, ending: str,
     assert file.read_bytes() == content
 
 
+@pytest.mark.parametrize("at_once", [1, 1_000_000])
 @pytest.mark.parametrize(
     ("at", "value", "said"),
     [
         (0, b"X", r"\.idx: is no index"),
+        (9, b"\x02", r"\.idx: is no index"),  # of another version
         (17, b"\x09", r"\.idx: is no index"),
         (17, b"\x06", r"\.idx: is no index"),  # tokens that are fractions
         (18, b"\xff" * 8, r"\.idx: is truncated"),
@@ -144,13 +147,20 @@ def test_a_damaged_data_cache_is_told_with_its_file(tmp_path: Path, ending: str,
         (34, b"\xff\xff\xff\xff", r"\.idx: names tokens that no file has"),
         (34, b"\xff\xff\xff\x7f", r"\.bin: is truncated"),
         (42, b"\xff" * 7 + b"\x7f", r"\.idx: names tokens that no file has"),
+        (18, b"\x00", r"\.idx: holds no documents"),
+        (26, b"\x00", r"\.idx: holds no documents"),
+        (26, b"\x02", r"\.idx: has documents"),  # the second begins, and does not end
+        (58, b"\x01", r"\.idx: has documents"),
         (58, b"\x03", r"\.idx: has documents"),
+        (66, b"\x03", r"\.idx: has documents"),
+        (66, b"\xff" * 8, r"\.idx: has documents"),
     ],
 )
 def test_a_given_data_set_is_checked_for_its_structure(
-    tmp_path: Path, at: int, value: bytes, said: str
+    tmp_path: Path, at: int, value: bytes, said: str, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The header of 34 bytes, two lengths of 4, two pointers of 8, three documents of 8."""
+    monkeypatch.setattr(data_files, "_AT_ONCE", at_once)
     _, prefix = _indexed(tmp_path)
     data_files.check_structure(prefix, "data.data_path")
     index = prefix.with_name(prefix.name + ".idx")
@@ -166,6 +176,9 @@ def test_tokens_of_another_tokenizer_are_told_before_the_model_sees_them() -> No
     assert list(data_files.within_vocabulary(iter([good]), 10, "data.data_path = x")) == [good]
     with pytest.raises(ValueError, match=r"data\.data_path = x: holds token 10, and the tokenizer has 10"):
         list(data_files.within_vocabulary(iter([good, bad]), 10, "data.data_path = x"))
+    negative = {"tokens": np.array([[0, -7]]), "labels": np.array([[1, 2]])}
+    with pytest.raises(ValueError, match="holds token -7"):
+        list(data_files.within_vocabulary(iter([good, negative]), 10, "data.data_path = x"))
 
 
 def test_indices_that_are_not_as_they_were_written_are_made_again(tmp_path: Path) -> None:
@@ -184,6 +197,57 @@ def test_indices_that_are_not_as_they_were_written_are_made_again(tmp_path: Path
     assert {p.name for p in data_files.changed_indices(tmp_path)} == set()
     (tmp_path / "checksums.json").write_text('{"../b.npy": [1, 2], "b.npy": [1, 2]}')
     assert {p.name for p in data_files.changed_indices(tmp_path)} == {"b.npy"}
+
+
+@pytest.mark.parametrize("removed_by", ["the user", "drop_torn"])
+def test_indices_that_were_made_again_are_not_torn(tmp_path: Path, removed_by: str) -> None:
+    """Another file of the same name: the sums of the first are not its."""
+    file = tmp_path / "a.npy"
+    np.save(file, np.arange(5))
+    data_files.note_indices(tmp_path)
+    if removed_by == "the user":
+        file.unlink()
+    else:
+        np.save(file, np.arange(7))
+    drop_torn(tmp_path, alone=True)
+    assert not file.exists()
+    np.save(file, np.arange(6))
+    data_files.note_indices(tmp_path)
+    drop_torn(tmp_path, alone=True)
+    assert np.load(file).tolist() == list(range(6))
+    content = file.read_bytes()
+    file.write_bytes(content[:-1] + b"\x01")
+    assert data_files.changed_indices(tmp_path) == {file}
+
+
+@pytest.mark.parametrize(("rank", "read"), [(0, True), (1, False)])
+def test_one_rank_reads_the_whole_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rank: int, read: bool
+) -> None:
+    need_megatron()
+    from perfdoc.trainer import adapt
+
+    adapt.prepare()
+    from megatron.core.datasets import blended_megatron_dataset_builder as builder
+
+    for ending in data_files.ENDINGS:
+        (tmp_path / f"x{ending}").touch()
+
+    def stop(*_: object) -> None:
+        raise RuntimeError("builds")
+
+    told: list[object] = []
+    monkeypatch.setattr("torch.distributed.get_rank", lambda: rank)
+    monkeypatch.setattr("torch.distributed.broadcast_object_list", lambda found, src: told.extend(found))
+    monkeypatch.setattr(builder, "BlendedMegatronDatasetBuilder", stop)
+    config = resolve("tiny", [f"data_cache={tmp_path}", f"data_path=['{tmp_path / 'x'}']"]).config
+    with pytest.raises(ValueError if read else RuntimeError, match="no index" if read else "builds"):
+        build_corpus(config, ByteTokenizer())
+    assert told[0] == [str(tmp_path / "x")]
+    assert (told[1] is not None) == read
+    (tmp_path / "x.bin").unlink()
+    with pytest.raises(ValueError, match=r"x\.bin: no such file"):
+        build_corpus(config, ByteTokenizer())
 
 
 @pytest.mark.parametrize(

@@ -11,16 +11,18 @@ from pathlib import Path
 from perfdoc.traces.errors import TraceError
 
 _COMPANIONS = ("-wal", "-journal")
+_MAGIC = bytes.fromhex("d9d505f920a163d7")
+_TAIL_BYTES = 1 << 16
 
 
 def copied_at_rest(
     path: Path, bound: Callable[[sqlite3.Connection], None]
-) -> tempfile.TemporaryDirectory[str] | None:
-    """A temporary folder with a copy of the file, its log applied, as `copy_in` names it; None where nothing
-    lies beside the file that would have to be applied.
+) -> tuple[tempfile.TemporaryDirectory[str], int] | None:
+    """A temporary folder with a copy of the file, its log applied, as `copy_in` names it, and how many bytes
+    were copied; None where nothing lies beside the file that would have to be applied.
 
-    bound: limits what SQLite may do to the copy. Raises TraceError where the file is being written or cannot
-    be copied, sqlite3.Error where it is damaged.
+    bound: limits what SQLite may do to the copy. Raises TraceError where the file is being written, cannot
+    be copied, or has a journal that names another file; sqlite3.Error where it is damaged.
     """
     before = _state(path)
     if not any(size for size, _ in before[1:]):
@@ -37,6 +39,7 @@ def copied_at_rest(
                 shutil.copyfile(_companion(path, suffix), _companion(copy, suffix))
         if _state(path) != before:  # what was copied is of two moments
             raise _being_written(path)
+        _refuse_super_journal(path, _companion(copy, "-journal"))
         connection = sqlite3.connect(copy)
         try:
             bound(connection)
@@ -51,7 +54,18 @@ def copied_at_rest(
         if isinstance(error, OSError):
             raise _cannot_copy(path, error) from error
         raise
-    return folder
+    return folder, sum(size for size, _ in before)
+
+
+def _refuse_super_journal(path: Path, journal: Path) -> None:
+    """Raise TraceError where the journal ends with the name of a super-journal: SQLite would open the file of
+    that name, whichever it is, and remove it."""
+    if not journal.is_file():
+        return
+    with journal.open("rb") as file:
+        file.seek(max(0, journal.stat().st_size - _TAIL_BYTES))
+        if file.read().rstrip(b"\0").endswith(_MAGIC):
+            raise TraceError(path, "has a journal that names another file.", "Export the report again.")
 
 
 def copy_in(folder: tempfile.TemporaryDirectory[str]) -> Path:

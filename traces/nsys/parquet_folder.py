@@ -81,12 +81,13 @@ class ParquetSource:
             with pq.ParquetFile(file, read_dictionary=shared) as opened:
                 known = _unpacked_bytes(opened.metadata, columns)
                 if known <= room:
-                    found = opened.read(columns=list(columns))
+                    known, found = _read_within(opened, columns, room)
+            spelt_out = sum(map(_spelt_out_bytes, found.columns)) if known <= room else 0
         except (pa.ArrowException, OSError, ValueError) as error:
             raise _unreadable(file, error) from error
         if known > room:
             raise TraceError(file, "unpacks to more than a file of its size can hold.", _REMEDY_EXPORT)
-        if sum(map(_spelt_out_bytes, found.columns)) > room:
+        if spelt_out > room:
             raise TraceError(file, "repeats its texts too often for its size.", _REMEDY_EXPORT)
         return found
 
@@ -134,6 +135,18 @@ class ParquetSource:
         """See NsysSource."""
 
 
+def _read_within(opened: Any, columns: Sequence[str], room: int) -> tuple[int, pa.Table]:
+    """Columns and what they take, row group by row group until that is more than there is room for: a file
+    may unpack to more than it says."""
+    taken, groups = 0, [opened.schema_arrow.empty_table()]
+    for group in range(opened.num_row_groups):
+        groups.append(opened.read_row_group(group, columns=list(columns)))
+        taken += groups[-1].nbytes
+        if taken > room:
+            break
+    return taken, pa.concat_tables(groups[1:] or groups)
+
+
 def _unpacked_bytes(metadata: Any, columns: Sequence[str]) -> int:
     """Of the named columns, by what the file says of itself before anything is unpacked."""
     total = 0
@@ -152,15 +165,21 @@ def _holds_texts(kind: pa.DataType) -> bool:
 
 
 def _spelt_out_bytes(column: pa.ChunkedArray) -> int:
-    """Of a column of texts, each at every row that has it; 0 of any other."""
-    if not pa.types.is_dictionary(column.type) or not _holds_texts(column.type.value_type):
+    """Of a column of texts, each at every row that has it; 0 of any other.
+
+    Raises ValueError for a row whose text is not among them, which Arrow would look up all the same.
+    """
+    if not pa.types.is_dictionary(column.type):
         return 0
     total = 0
     for chunk in column.chunks:
-        lengths = to_int64(pa.chunked_array([pc.binary_length(chunk.dictionary)]), 0)
-        codes = to_int64(pa.chunked_array([chunk.indices]), -1)
-        # As fractions: a sum of hostile lengths need not fit an integer.
-        total += int(lengths[codes[codes >= 0]].sum(dtype=np.float64))
+        codes = to_int64(pa.chunked_array([chunk.indices.drop_null()]), -1)
+        if len(codes) and not 0 <= codes.min() <= codes.max() < len(chunk.dictionary):
+            raise ValueError("a row names a value that is not in its dictionary")
+        if _holds_texts(column.type.value_type):
+            lengths = to_int64(pa.chunked_array([pc.binary_length(chunk.dictionary)]), 0)
+            # As fractions: a sum of hostile lengths need not fit an integer.
+            total += int(lengths[codes].sum(dtype=np.float64))
     return total
 
 

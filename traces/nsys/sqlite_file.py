@@ -71,14 +71,16 @@ class SqliteFile:
         self._bytes = _check_header(path)
         self._looks = 0
         try:
-            self._copy = copied_at_rest(path, self._bound)
+            at_rest = copied_at_rest(path, self._bound)
         except _FAULTS as error:
             self.close()
             raise self._damaged(error) from error
         read = path.resolve()
-        if self._copy is not None:
+        if at_rest is not None:
+            self._copy, copied = at_rest
             read = copy_in(self._copy)
-            self._bytes = read.stat().st_size
+            # A journal says how long the file was, and SQLite makes it as long as that.
+            self._bytes = min(read.stat().st_size, copied)
         # As bytes, because a name on disk need not be UTF-8.
         uri = f"file:{quote(os.fsencode(read))}?mode=ro&immutable=1"
         self._arrow = ArrowReader(uri)
