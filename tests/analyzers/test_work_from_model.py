@@ -327,6 +327,9 @@ def test_more_flops_than_the_model_has(tmp_path: Path) -> None:
         ("cutlass_gemm_kernel", "fp8", "fp8"),
         ("cutlass_gemm_kernel", "fp16", "fp16"),
         ("cutlass_gemm_kernel", None, "unknown"),
+        ("ampere_bf16_s1688gemm_bf16_128x128_ldg8_f2f_stages_32x1_nt", "fp32", "bf16"),
+        ("turing_fp16_s1688gemm_fp16_128x128_ldg8_f2f_tn", "fp32", "fp16"),
+        ("cutlass_80_tensorop_s1688gemm_128x128_16x5_tn_align4", "bf16", "tf32"),
     ],
 )
 def test_the_dtype_is_the_kernels_else_the_jobs(
