@@ -23,14 +23,10 @@ from perfdoc.analyzers.kernels.attributed import AttributedKernels
 from perfdoc.analyzers.work.assignment import Assignment
 from perfdoc.analyzers.work.attention_kernels import UNKNOWN, fused, like_neighbours, phases
 from perfdoc.analyzers.work.model_products import Product, Products
-from perfdoc.analyzers.work.passes import finishing
+from perfdoc.analyzers.work.passes import finishing, plausible
 from perfdoc.analyzers.work.sequences import twice
-from perfdoc.traces.table import Bool
+from perfdoc.traces.table import F64, Bool
 
-_MAX_APART = 8.0
-"""GEMMs of one model reach FLOP rates within this factor of each other: further apart, they are others."""
-_LONG = 0.05
-"""Of their time: shorter ones may be slow for their bytes or their launch."""
 _MAX_STREAMS = 16
 """Those with the most attention; more than any program runs its layers on."""
 _Way: TypeAlias = tuple[tuple[Product, ...], tuple[Product, ...]]
@@ -84,11 +80,12 @@ def _plausible(view: DeviceView, kernels: AttributedKernels, assignment: Assignm
     if not len(at):
         return True
     table, mine = view.trace.kernels, assignment.product[at]
-    time = np.bincount(mine, weights=table.end_ns[kernels.rows[at]] - table.start_ns[kernels.rows[at]])
+    duration = table.end_ns[kernels.rows[at]] - table.start_ns[kernels.rows[at]]
+    time = np.bincount(mine, weights=duration).astype(np.float64)
     each = np.array([float(p.flops or 0) for p, _ in assignment.products])[: len(time)]
     used = np.flatnonzero(time)
-    rates, long = (each * np.bincount(mine))[used] / time[used], time[used] > _LONG * time.sum()
-    return not long.any() or float(rates.max()) <= _MAX_APART * float(rates[long].min())
+    flops: F64 = each * np.bincount(mine)
+    return plausible(flops[used], time[used])
 
 
 class _Stretches:
