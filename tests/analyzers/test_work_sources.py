@@ -26,7 +26,7 @@ MLP = "perfdoc.forward layer=0 module=mlp"
 FC = 2 * 30 * 8 * 24
 
 
-def mixed(folder: Path, *, rows: int = 30) -> KernelWork:
+def mixed(folder: Path, *, rows: int = 30, facts: JobFacts | None = None) -> KernelWork:
     """Two feed-forward networks: the first of operators with shapes, the second of a library without."""
     plan = ShapePlan()
     plan.operator(MLP, 10, 50, category="user_annotation")
@@ -36,7 +36,7 @@ def mixed(folder: Path, *, rows: int = 30) -> KernelWork:
     plan.operator(MLP, 60, 99, category="user_annotation")
     plan.kernel(GEMM, 5, 70)
     plan.kernel(GEMM, 5, 80)
-    view = plan.view(folder, given())
+    view = plan.view(folder, facts or given())
     return kernel_work(view, np.sort(view.activity.kernel_rows), attributed_kernels(view))
 
 
@@ -54,6 +54,20 @@ def test_a_model_that_the_shapes_contradict_is_left_out(tmp_path: Path) -> None:
     found = mixed(tmp_path, rows=28)
     assert [SOURCES[i] for i in found.source.tolist()] == ["shapes", "shapes", "none", "none"]
     assert "7%" in found.notes[0]
+
+
+def test_operators_without_work_contradict_the_model_too(tmp_path: Path) -> None:
+    found = mixed(tmp_path, rows=0)
+    assert flops(found) == [0, 0, -1, -1]
+    assert "apart" in found.notes[0]
+    assert "%" not in found.notes[0]
+
+
+def test_why_the_model_does_not_fill_in(tmp_path: Path) -> None:
+    """Half of the GEMMs have shapes, and the model is not given."""
+    found = mixed(tmp_path, facts=JobFacts(dtype="bf16"))
+    assert flops(found) == [FC, FC, -1, -1]
+    assert "model, mbs, seq not given" in found.notes[0]
 
 
 def test_operators_of_the_model_are_counted(tmp_path: Path) -> None:
