@@ -43,7 +43,8 @@ def match_between_attention(
     assignment: Assignment,
     other: I64,
 ) -> tuple[int, int]:
-    """Fill in GEMMs and attention that have no product yet; stretches that fit, and all of them.
+    """Fill in GEMMs and attention that have no product yet; of the stretches with such GEMMs those that fit,
+    and all of them.
 
     other: GEMMs of which ranges show that they are none of the model's. The kernels of one stream run in the
     order of their launches.
@@ -115,12 +116,15 @@ class _Stretches:
         last = np.append(begin[kept], len(at))
         last[self.stretch[again]] = begin[again]
         self.count = last - self.first
+        asked = np.append(0, np.cumsum((assignment.product[at] < 0) & ~attends & ~other))
+        self.open = asked[last] > asked[self.first]
+        """Stretches with GEMMs that have no product yet, and may have one."""
 
     def match(self) -> tuple[int, int]:
-        """Stretches that fit, and all that have a GEMM."""
+        """Open stretches that fit, and all of them."""
         fits = np.zeros(len(self.count), bool)
         if (way := self._way()) is None:
-            return 0, int((self.count > 0).sum())
+            return 0, int(self.open.sum())
         first, form = row_keys(self.left, self.right, self.count)
         for i, row in enumerate(first.tolist()):
             ends = int(self.left[row]), int(self.right[row])
@@ -132,7 +136,7 @@ class _Stretches:
         mine = mine[self.assignment.product[self.at[self.attention[mine]]] < 0]
         at = self.at[self.attention[mine]]
         self.assignment.give_attention(at, self.group[mine], self.phase[mine], self.products)
-        return int(fits.sum()), int((self.count > 0).sum())
+        return int((fits & self.open).sum()), int(self.open.sum())
 
     def _way(self) -> _Way | None:
         """How the projections and the feed-forward network are divided into GEMMs: as most stretches fit, and

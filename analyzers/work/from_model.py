@@ -47,12 +47,16 @@ def work_from_model(view: DeviceView, kernels: AttributedKernels, rows: I64) -> 
     if too_many := _too_many(view, assignment, communicates):
         return KernelWork.unknown(len(rows), too_many)
     work = _work(view, kernels, assignment, rows)
-    left, seen = passes.left, passes.left + passes.matched
-    note = (
-        f"{left:,} of {seen:,} passes through attention, MLP or output layer run other GEMMs than the "
-        "model's shape says: their work is not known"
+    counts = (
+        (passes.left, passes.left + passes.matched, "passes through attention, MLP or output layer run"),
+        (between[1] - between[0], between[1], "stretches between attention kernels hold"),
     )
-    return replace(work, notes=(note,)) if left else work
+    notes = [
+        f"{left:,} of {seen:,} {what} other GEMMs than the model's shape says: their work is not known"
+        for left, seen, what in counts
+        if left
+    ]
+    return replace(work, notes=tuple(notes))
 
 
 def _nothing(passes: Passes, between: tuple[int, int]) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from perfdoc.analyzers.efficiency.operators import operators_of
-from perfdoc.analyzers.efficiency.roofline import rooflines
+from perfdoc.analyzers.efficiency.roofline import believed, rooflines
 from perfdoc.analyzers.kernels.attributed import attributed_kernels
 from perfdoc.analyzers.work.kernels import kernel_work
 from perfdoc.analyzers.work.result import SOURCES, KernelWork
@@ -98,6 +98,28 @@ def test_operators_of_the_model_are_counted(tmp_path: Path) -> None:
     }
     fc1 = next(row for row in rows if row.name == "linear_fc1 backward")
     assert fc1.achieved_tflops == pytest.approx(FC / 1_000 / 1_000)
+
+
+@pytest.mark.parametrize(("slow_ns", "model"), [(90_000, True), (5_000, False)])
+def test_a_model_that_is_too_fast_is_left_out(tmp_path: Path, slow_ns: int, model: bool) -> None:
+    """4 kernels of 1,000 ns are too fast: of 94 us in all 4.3 %, of 9 us 44 %. The fifth could be."""
+    plan = ModelPlan()
+    with plan.range(MLP):
+        plan.run(GEMM, GEMM)
+    work = plan.work(tmp_path)
+    five = {
+        name: np.repeat(getattr(work, name)[:1], 5)
+        for name in ("flops", "bytes", "dtype", "source", "operator", "call")
+    }
+    work = KernelWork(**five, operators=work.operators)
+    fast, whole = np.array([True] * 4 + [False]), np.array([1_000] * 4 + [slow_ns])
+    found = believed(work, fast, whole)
+    assert flops(found) == [FC if model else -1] * 5
+    assert ("44%" in found.reason) != model
+    of_shapes = dataclasses.replace(work, source=np.array([1, 1, 1, 1, 0]))
+    found = believed(of_shapes, fast, whole)
+    assert flops(found) == [-1] * 4 + [FC]
+    assert "100%" in found.notes[0]
 
 
 def test_a_real_forward_pass(shared_traces: Path) -> None:
