@@ -433,3 +433,16 @@ def test_a_frozen_layer_that_is_computed_again_is_no_backward(tmp_path: Path) ->
                 plan.run(*[GEMM] * 4, ns=lengths)
         found = plan.work(tmp_path, facts(gated_mlp=True))
         assert flops(found) == [2 * FC1, FC2, *expected * 2]
+
+
+@pytest.mark.parametrize(("window", "core"), [(9, -1), (10, CORE)])
+def test_a_sliding_window(tmp_path: Path, window: int, core: int) -> None:
+    """Shorter than the sequence of 10, in layers that nothing names: GEMMs are known all the same."""
+    plan, alone = ModelPlan(), ModelPlan()
+    with plan.range(ATTENTION):
+        plan.run(GEMM, FLASH, GEMM)
+    known = facts(attention_window=window)
+    assert flops(plan.work(tmp_path, known)) == [QKV, core, PROJ]
+    for _ in range(3):
+        alone.run(GEMM, FLASH, GEMM, GEMM, GEMM)
+    assert flops(alone.work(tmp_path, known)) == [QKV, core, PROJ, FC1, FC2] * 3

@@ -210,12 +210,15 @@ def test_a_multimodal_model_is_its_language_part(tmp_path: Path) -> None:
 
 def test_sliding_windows_are_noted(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
-    for config, noted in (
-        (LLAMA_8B | {"model_type": "mistral", "sliding_window": 4096}, True),
-        (QWEN_MOE_A2_7B, False),
+    for config, window in (
+        (LLAMA_8B | {"model_type": "mistral", "sliding_window": 4096}, 4096),
+        (QWEN_MOE_A2_7B, None),
     ):
         path.write_text(json.dumps(config))
-        assert ("sliding" in given_facts(model_config=path).sources["model"]) is noted
+        facts = given_facts(model_config=path)
+        assert facts.model is not None
+        assert facts.model.attention_window == window
+        assert ("sliding" in facts.sources["model"]) is (window is not None)
 
 
 def test_arguments_of_a_checkpoint(tmp_path: Path) -> None:
