@@ -8,13 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.efficiency.operators import operators_of
 from perfdoc.analyzers.efficiency.roofline import believed, rooflines
 from perfdoc.analyzers.kernels.attributed import attributed_kernels
+from perfdoc.analyzers.measure import measure_capture
 from perfdoc.analyzers.work.kernels import kernel_work
 from perfdoc.analyzers.work.result import SOURCES, KernelWork
 from perfdoc.profiling.manifest import ModelShape
 from perfdoc.results.ceilings import Ceiling, Ceilings
+from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
 from perfdoc.traces.job_facts import JobFacts
 from perfdoc.traces.kineto.read import read_kineto
 from tests.analyzers.device_views import views_of
@@ -120,6 +123,19 @@ def test_a_model_that_is_too_fast_is_left_out(tmp_path: Path, slow_ns: int, mode
     found = believed(of_shapes, fast, whole)
     assert flops(found) == [-1] * 4 + [FC]
     assert "100%" in found.notes[0]
+
+
+def test_a_wrong_batch_leaves_all_of_compute_unknown(tmp_path: Path) -> None:
+    """On an H100, 11.5 GFLOP take 11.6 us at its peak, a third more 15.5: fc1 took 12 us, fc2 20."""
+    plan = ModelPlan()
+    with plan.range(MLP):
+        plan.run(GEMM, GEMM, ns=[12_000, 20_000])
+    path = write_nsys_sqlite(plan.builder.build(), tmp_path / "x.sqlite")
+    for batch, known in ((3_000_000, True), (4_000_000, False)):
+        facts = given(micro_batch_sequences=batch)
+        (rank,) = measure_capture(path, WindowRequest(whole_capture=True), facts).ranks
+        assert (rank.efficiency.known_ns > 0) == known
+        assert any("faster than the peak" in note for note in rank.efficiency.notes) != known
 
 
 def test_a_real_forward_pass(shared_traces: Path) -> None:
