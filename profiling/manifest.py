@@ -90,6 +90,8 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
     v_head_dim: Count | None = None
     mtp_layers: Count | None = None
     """Layers for multi-token prediction."""
+    attention_window: Count | None = None
+    """Keys that a sliding window leaves each query, in some layers or all; null without one."""
     parameters: Count | None = None
     """Over all ranks, each counted once."""
 

@@ -133,6 +133,7 @@ _MODEL: Mapping[str, tuple[Callable[[Any], Any], tuple[str, ...]]] = MappingProx
         "qk_rope_head_dim": (_count, ("qk_pos_emb_head_dim",)),
         "v_head_dim": (_count, ()),
         "mtp_layers": (_count_or_none, ("mtp_num_layers",)),
+        "attention_window": (_count_or_none, ()),
     }
 )
 _NAMES: Mapping[str, str] = MappingProxyType(

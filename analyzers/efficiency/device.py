@@ -14,7 +14,7 @@ from perfdoc.analyzers.efficiency.clock import clock_frac
 from perfdoc.analyzers.efficiency.operators import operators_of
 from perfdoc.analyzers.efficiency.owners import owned_ns
 from perfdoc.analyzers.efficiency.partition import PARTS, UNKNOWN, Losses, partition
-from perfdoc.analyzers.efficiency.roofline import Roofline, rooflines
+from perfdoc.analyzers.efficiency.roofline import Roofline, believed, rooflines
 from perfdoc.analyzers.efficiency.runs import fusible_ns, is_fusible
 from perfdoc.analyzers.efficiency.shape import busy_sm_frac
 from perfdoc.analyzers.efficiency.tables import efficiency_of, work_time
@@ -58,8 +58,9 @@ def device_efficiency(
     if kernels is not None:
         computing = _Computing(view, kernels, excess)
         work = kernel_work(view, computing.rows, kernels)
-        matrix = _is_matrix(work, computing.classes)
-        roofline = rooflines(work, matrix, computing.whole_ns, ceilings, view.facts.dtype)
+        roofline = computing.roofline(work, ceilings, view.facts.dtype)
+        work = believed(work, roofline.too_fast, computing.whole_ns)
+        roofline = computing.roofline(work, ceilings, view.facts.dtype)
         rows = computing.table(work, roofline, ceilings)
         known_ns = int(computing.owned_ns[~np.isnan(roofline.flops_ns)].sum())
         operators = operators_of(work, roofline, computing.inside_ns, computing.whole_ns)
@@ -117,6 +118,10 @@ class _Computing:
             by_row = np.zeros(len(table), np.int64)
             by_row[excess.row] = excess.ns
             self.excess_ns = by_row[self.rows]
+
+    def roofline(self, work: KernelWork, ceilings: Ceilings, job_dtype: str | None) -> Roofline:
+        """Of each kernel."""
+        return rooflines(work, _is_matrix(work, self.classes), self.whole_ns, ceilings, job_dtype)
 
     def table(self, work: KernelWork, roofline: Roofline, ceilings: Ceilings) -> list[ClassEfficiency]:
         """Time and work by class, part of the model and phase."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.work.operator_work import DTYPES
-from perfdoc.analyzers.work.result import KernelWork
+from perfdoc.analyzers.work.result import MODEL, KernelWork
 from perfdoc.results.ceilings import Ceilings
 from perfdoc.traces.table import F64, Bool
 
@@ -17,6 +17,9 @@ _SLOW_DTYPES = ("fp32", "tf32")
 TOO_FAST = 1.05
 """A kernel that is this much faster than its FLOPs at the peak has other work, or another peak, than was
 said; up to it clocks above the datasheet's are believed."""
+_BELIEVED_FRAC = 0.05
+"""Of the time of kernels whose work the model's shape says: where more of it is too fast, the shape is
+wrong, and what it says of the others no better."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +69,18 @@ def rooflines(
         flops_ns=np.where(unknown, np.nan, flops_ns),
         bytes_ns=np.where(unknown, np.nan, bytes_ns),
         too_fast=too_fast,
+    )
+
+
+def believed(work: KernelWork, too_fast: Bool, duration_ns: I64) -> KernelWork:
+    """The work, without the model's where too much of it cannot be."""
+    model = work.source == MODEL
+    whole, wrong = int(duration_ns[model].sum()), int(duration_ns[model & too_fast].sum())
+    if wrong <= _BELIEVED_FRAC * whole:
+        return work
+    return work.without_model(
+        f"by the model's shape, kernels that take {wrong / whole:.0%} of its time are faster than the peak: "
+        "model, batch, layout or GPU are wrong"
     )
 
 

@@ -15,7 +15,7 @@ _FORMATS = (
     (
         "fp32",
         re.compile(
-            r"(?i)sgemm|tf32|tfloat32|(?<![a-z])f32f32_f32|^nvjet_(sm\d+_)?sss"
+            r"(?i)sgemm|tf32|tfloat32|tfloat_?t|(?<![a-z])f32f32_f32|^nvjet_(sm\d+_)?sss"
             r"|(?:cutlass_[89]\d_|ampere_|sm[89]\d_)\w{0,64}?(?<![a-z0-9])s168[48]gemm"
         ),
     ),
@@ -57,6 +57,16 @@ def uses_tf32(name: str) -> bool:
     True
     """
     return _TF32.search(name[:MAX_TEXT]) is not None
+
+
+def arithmetic_of(name: str) -> str | None:
+    """The format that a GEMM multiplies in, by its name: its inputs', or TF32 for FP32 ones.
+
+    >>> arithmetic_of("turing_fp16_s1688gemm_fp16_128x128_tn"), arithmetic_of("ampere_sgemm_128x64_tn")
+    ('fp16', 'fp32')
+    """
+    shown = format_of(name)
+    return "tf32" if shown == "fp32" and uses_tf32(name) else shown
 
 
 def in_16_bits_speedup(name: str, kernel_class: KernelClass, gpu_name: str | None) -> float | None:

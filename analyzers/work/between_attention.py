@@ -23,14 +23,10 @@ from perfdoc.analyzers.kernels.attributed import AttributedKernels
 from perfdoc.analyzers.work.assignment import Assignment
 from perfdoc.analyzers.work.attention_kernels import UNKNOWN, fused, like_neighbours, phases
 from perfdoc.analyzers.work.model_products import Product, Products
-from perfdoc.analyzers.work.passes import finishing
+from perfdoc.analyzers.work.passes import finishing, plausible
 from perfdoc.analyzers.work.sequences import twice
-from perfdoc.traces.table import Bool
+from perfdoc.traces.table import F64, Bool
 
-_MAX_APART = 8.0
-"""GEMMs of one model reach FLOP rates within this factor of each other: further apart, they are others."""
-_LONG = 0.05
-"""Of their time: shorter ones may be slow for their bytes or their launch."""
 _MAX_STREAMS = 16
 """Those with the most attention; more than any program runs its layers on."""
 _Way: TypeAlias = tuple[tuple[Product, ...], tuple[Product, ...]]
@@ -47,7 +43,8 @@ def match_between_attention(
     assignment: Assignment,
     other: I64,
 ) -> tuple[int, int]:
-    """Fill in GEMMs and attention that have no product yet; stretches that fit, and all of them.
+    """Fill in GEMMs and attention that have no product yet; of the stretches with such GEMMs those that fit,
+    and all of them.
 
     other: GEMMs of which ranges show that they are none of the model's. The kernels of one stream run in the
     order of their launches.
@@ -84,11 +81,12 @@ def _plausible(view: DeviceView, kernels: AttributedKernels, assignment: Assignm
     if not len(at):
         return True
     table, mine = view.trace.kernels, assignment.product[at]
-    time = np.bincount(mine, weights=table.end_ns[kernels.rows[at]] - table.start_ns[kernels.rows[at]])
+    duration = table.end_ns[kernels.rows[at]] - table.start_ns[kernels.rows[at]]
+    time = np.bincount(mine, weights=duration).astype(np.float64)
     each = np.array([float(p.flops or 0) for p, _ in assignment.products])[: len(time)]
     used = np.flatnonzero(time)
-    rates, long = (each * np.bincount(mine))[used] / time[used], time[used] > _LONG * time.sum()
-    return not long.any() or float(rates.max()) <= _MAX_APART * float(rates[long].min())
+    flops: F64 = each * np.bincount(mine)
+    return plausible(flops[used], time[used])
 
 
 class _Stretches:
@@ -118,12 +116,15 @@ class _Stretches:
         last = np.append(begin[kept], len(at))
         last[self.stretch[again]] = begin[again]
         self.count = last - self.first
+        asked = np.append(0, np.cumsum((assignment.product[at] < 0) & ~attends & ~other))
+        self.open = asked[last] > asked[self.first]
+        """Stretches with GEMMs that have no product yet, and may have one."""
 
     def match(self) -> tuple[int, int]:
-        """Stretches that fit, and all that have a GEMM."""
+        """Open stretches that fit, and all of them."""
         fits = np.zeros(len(self.count), bool)
         if (way := self._way()) is None:
-            return 0, int((self.count > 0).sum())
+            return 0, int(self.open.sum())
         first, form = row_keys(self.left, self.right, self.count)
         for i, row in enumerate(first.tolist()):
             ends = int(self.left[row]), int(self.right[row])
@@ -135,7 +136,7 @@ class _Stretches:
         mine = mine[self.assignment.product[self.at[self.attention[mine]]] < 0]
         at = self.at[self.attention[mine]]
         self.assignment.give_attention(at, self.group[mine], self.phase[mine], self.products)
-        return int(fits.sum()), int((self.count > 0).sum())
+        return int((fits & self.open).sum()), int(self.open.sum())
 
     def _way(self) -> _Way | None:
         """How the projections and the feed-forward network are divided into GEMMs: as most stretches fit, and

@@ -11,7 +11,7 @@ from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.base.rows import row_keys
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.kernel_class.classify import KernelClass as K
-from perfdoc.analyzers.kernel_class.number_format import format_of, uses_tf32
+from perfdoc.analyzers.kernel_class.number_format import arithmetic_of
 from perfdoc.analyzers.kernels.attributed import AttributedKernels
 from perfdoc.analyzers.work.assignment import Assignment
 from perfdoc.analyzers.work.between_attention import match_between_attention
@@ -47,12 +47,16 @@ def work_from_model(view: DeviceView, kernels: AttributedKernels, rows: I64) -> 
     if too_many := _too_many(view, assignment, communicates):
         return KernelWork.unknown(len(rows), too_many)
     work = _work(view, kernels, assignment, rows)
-    left, seen = passes.left, passes.left + passes.matched
-    note = (
-        f"{left:,} of {seen:,} passes through attention, MLP or output layer run other GEMMs than the "
-        "model's shape says: their work is not known"
+    counts = (
+        (passes.left, passes.left + passes.matched, "passes through attention, MLP or output layer run"),
+        (between[1] - between[0], between[1], "stretches between attention kernels hold"),
     )
-    return replace(work, notes=(note,)) if left else work
+    notes = [
+        f"{left:,} of {seen:,} {what} other GEMMs than the model's shape says: their work is not known"
+        for left, seen, what in counts
+        if left
+    ]
+    return replace(work, notes=tuple(notes))
 
 
 def _nothing(passes: Passes, between: tuple[int, int]) -> str:
@@ -189,8 +193,7 @@ def _dtypes(view: DeviceView, rows: I64, product: I64, products: list[tuple[Prod
     unknown, job = DTYPES.index("unknown"), view.facts.dtype
     said = np.full(len(strings) + 1, unknown, np.int64)
     for i in np.flatnonzero(np.bincount(names[names >= 0], minlength=len(strings))).tolist():
-        shown = "tf32" if uses_tf32(strings[i]) else format_of(strings[i])
-        said[i] = DTYPES.index(shown or "unknown")
+        said[i] = DTYPES.index(arithmetic_of(strings[i]) or "unknown")
     usual = [
         DTYPES.index(job) if job in DTYPES and (job != "fp8" or p.name.startswith(_LINEAR)) else unknown
         for p, _ in products

@@ -11,8 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.base.rows import row_keys
@@ -117,17 +119,25 @@ def _calls(view: DeviceView) -> _Calls:
     call = np.full(len(kernels), NONE, np.int64)
     if len(launch):
         time, thread = trace.api_calls.start_ns[launch], trace.api_calls.thread[launch]
-        for t in np.intersect1d(np.unique(thread), np.unique(operators.thread[wanted])).tolist():
-            rows = wanted[operators.thread[wanted] == t]
+        wanted = wanted[np.argsort(operators.thread[wanted], kind="stable")]
+        launched = np.argsort(thread, kind="stable")
+        of_operator, of_launch = operators.thread[wanted], thread[launched]
+        for t in np.intersect1d(of_launch, of_operator).tolist():
+            rows = wanted[_slice(of_operator, t)]
             nesting = nest(operators.start_ns[rows], operators.end_ns[rows])
             nested = rows[nesting.row]
             inner = nesting.parent >= 0
             around[nested[inner]] = nested[nesting.parent[inner]]
-            asked = np.flatnonzero(thread == t)
+            asked = launched[_slice(of_launch, t)]
             at = nesting.at(time[asked])
             call[asked] = np.where(at >= 0, nested[np.maximum(at, 0)], NONE) if len(nested) else NONE
     known = call >= 0
     return _Calls(kernels=kernels[known], call=call[known], around=around)
+
+
+def _slice(ordered: NDArray[np.integer[Any]], value: int) -> slice:
+    """Where a sorted column has a value."""
+    return slice(int(np.searchsorted(ordered, value)), int(np.searchsorted(ordered, value, "right")))
 
 
 def _distinct(view: DeviceView, found: _Calls) -> tuple[list[OperatorCall], I64]:

@@ -8,6 +8,7 @@ import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.device.view import DeviceView
+from perfdoc.analyzers.kernel_class.classify import KernelClass as K
 from perfdoc.analyzers.kernels.attributed import AttributedKernels
 from perfdoc.analyzers.work.from_model import work_from_model
 from perfdoc.analyzers.work.from_shapes import work_from_shapes
@@ -15,6 +16,9 @@ from perfdoc.analyzers.work.result import MODEL, NOTHING, SHAPES, KernelWork
 
 _AGREE = 0.01
 """Of the FLOPs that both know: more than this apart, the model is not the one that ran."""
+
+_MATRIX = (K.GEMM, K.ATTENTION)
+"""Kernels that the model's shape may know."""
 
 
 def kernel_work(view: DeviceView, rows: I64, kernels: AttributedKernels | None = None) -> KernelWork:
@@ -30,15 +34,14 @@ def kernel_work(view: DeviceView, rows: I64, kernels: AttributedKernels | None =
         reason = f"{shapes.reason}; {model.reason}" if model.reason else ""
         return replace(model, reason=reason)
     if model.reason:
-        return shapes
+        left = np.isnan(shapes.flops) & np.isin(view.kinds.class_code[rows], _MATRIX)
+        return replace(shapes, notes=(model.reason,)) if left.any() else shapes
     both = (shapes.source == SHAPES) & (model.source == MODEL) & ~np.isnan(shapes.flops)
     known = float(shapes.flops[both].sum())
     apart = float(np.abs(model.flops[both] - shapes.flops[both]).sum())
     if apart > _AGREE * known:
-        note = (
-            f"operator shapes and the model's shape are {apart / known:.0%} apart in FLOPs, so that the "
-            "model's are left out"
-        )
+        by = f"{apart / known:.0%} " if known else ""
+        note = f"operator shapes and the model's are {by}apart in FLOPs, so that the model's are left out"
         return replace(shapes, notes=(note,))
     return _together(shapes, model)
 

@@ -205,6 +205,9 @@ class _Sizes:
                 return None, None
             plain, rope, value = (w or 0 for w in widths)
             query, groups = plain + rope, heads
+        if model.attention_window is not None and model.attention_window < self.length:
+            windowed = Product(name="windowed attention", kind="attention")  # in which layers is not known
+            return windowed, windowed
         mine = self.length // self.cp
         scores = batch * heads * self.length * self.length // self.cp
         inputs = [[batch, n, mine, d] for n, d in ((heads, query), (groups, query), (groups, value))]

@@ -27,7 +27,7 @@ from perfdoc.analyzers.work.attention_kernels import fused, phases, softmax
 from perfdoc.analyzers.work.kernel_names import finishes_gemm
 from perfdoc.analyzers.work.model_products import CORE, Products
 from perfdoc.analyzers.work.sequences import Anchor, Form, Found, Sequences
-from perfdoc.traces.table import Bool
+from perfdoc.traces.table import F64, Bool
 
 NONE = -1
 ANCHORS: tuple[Anchor, ...] = ("", "softmax", "attention")
@@ -36,6 +36,10 @@ ALIKE = 1.2
 """Chunks of one GEMM are as long as one another within this factor."""
 _MIN_FRAC = 0.5
 """Of the passes through a part in one direction: where fewer fit, the model is another."""
+_MAX_APART = 8.0
+"""GEMMs of one model reach FLOP rates within this factor of each other: further apart, they are others."""
+_LONG = 0.05
+"""Of their time: shorter ones may be slow for their bytes or their launch."""
 _PHASES = {True: "backward", False: "forward"}
 
 
@@ -117,6 +121,26 @@ def _outermost(lane: Lane) -> I64:
     return found
 
 
+def plausible(flops: F64, time: F64) -> bool:
+    """Whether GEMMs have rates that one model's may have. NaN: FLOPs that are not known."""
+    rates = flops / time
+    long = rates[time > _LONG * time.sum()]
+    return np.isnan(long).all() or bool(np.nanmax(rates) <= _MAX_APART * np.nanmin(long))
+
+
+def spread(rates: F64) -> float:
+    """Highest over lowest; 1 of none."""
+    known = rates[rates > 0]
+    return float(known.max() / known.min()) if len(known) else 1.0
+
+
+def _trains(found: Found, backward: I64) -> bool:
+    """Whether backward passes of these numbers of GEMMs may be a forward's: its gradients by input, by weight
+    or both, and itself again, whole or but for the last GEMM. Adapters' have other numbers."""
+    whole = len(found.products) * found.chunks
+    return not len(backward) or bool(np.isin(backward % whole, (0, whole - 1)).any())
+
+
 class Passes:
     """Gives GEMMs and attention of recognised passes their products."""
 
@@ -185,17 +209,30 @@ class Passes:
         ]
         self._choose(forms)
         forms = [f for f in forms if self.way[f[1]] == f[3].way]
+        units = np.flatnonzero(kernels.gemm)
+        backward = kernels.phase[begins] == Phase.BACKWARD
+
+        def rows_of(mine: I64) -> I64:
+            """One row a pass, one column a GEMM."""
+            rows: I64 = units[count[begins[mine]][:, None] + np.arange(gemms[mine[0]])]
+            return rows
+
+        forms = [
+            (mine, part, phase, found)
+            for mine, part, phase, found in forms
+            if self._likely(found, kernels.at[rows_of(mine)])
+            and (found.backward or _trains(found, gemms[backward & (kernels.part[begins] == part)]))
+        ]
         seen = np.zeros((len(PARTS), len(Phase)), np.int64)
         fits = seen.copy()
         np.add.at(seen, (kernels.part[begins[gemms > 0]], kernels.phase[begins[gemms > 0]]), 1)
         for mine, part, phase, _ in forms:
             fits[part, phase] += len(mine)
         done = np.zeros(len(begins), bool)
-        units = np.flatnonzero(kernels.gemm)
         for mine, part, phase, found in forms:
             if fits[part, phase] >= _MIN_FRAC * seen[part, phase]:
-                rows = units[count[begins[mine]][:, None] + np.arange(len(found.products) * found.chunks)]
-                done[mine] = self._give(found, phase, kernels.at[rows], kernels.core[rows])
+                gemm = rows_of(mine)
+                done[mine] = self._give(found, phase, kernels.at[gemm], kernels.core[gemm])
         self.recognised[kernels.at[done[one]]] = True
         mine = np.flatnonzero(kernels.attention & done[one])
         at = kernels.at[mine]
@@ -226,6 +263,21 @@ class Passes:
             )
             tied = len(ranked) > 1 and ranked[-1][:2] == ranked[-2][:2]
             self.way[part] = frozenset() if tied else list(every)[ranked[-1][2]][1]
+
+    def _likely(self, found: Found, at: I64) -> bool:
+        """Whether GEMMs are as long as their products let expect. at: one row a pass, one column a GEMM.
+
+        A frozen layer that is computed again, unsaid, has as many GEMMs as a backward: each product once, and
+        then, last first, its gradient.
+        """
+        table, rows = self.view.trace.kernels, self.rows[at]
+        time = (table.end_ns[rows] - table.start_ns[rows]).sum(axis=0).reshape(-1, found.chunks).sum(axis=1)
+        time = np.maximum(time, 1).astype(np.float64)
+        flops = np.array([np.nan if p.flops is None else float(p.flops) for p in found.products])
+        if not plausible(flops, time):
+            return False
+        again = flops[1::2][::-1]
+        return not found.backward or spread(flops / time) <= spread(np.append(again, again[::-1]) / time)
 
     def _give(self, found: Found, phase: int, at: I64, core: Bool) -> Bool:
         """at: one row a pass, one column a GEMM; core: those in a range of attention's core. Whether each was

@@ -55,6 +55,22 @@ class KernelWork:
     notes: tuple[str, ...] = ()
     """What was not looked at, or left out, where something has a source."""
 
+    def without_model(self, reason: str) -> KernelWork:
+        """What the capture's shapes say alone."""
+        none = KernelWork.unknown(len(self.flops), "")
+        mine = self.source == MODEL
+        columns = {
+            name: np.where(mine, getattr(none, name), getattr(self, name))
+            for name in ("flops", "bytes", "dtype", "source", "operator", "call")
+        }
+        alone = not (columns["source"] == SHAPES).any()
+        return KernelWork(
+            **columns,
+            operators=self.operators,
+            reason=reason if alone else "",
+            notes=() if alone else (reason,),
+        )
+
     @staticmethod
     def unknown(count: int, reason: str) -> KernelWork:
         """Of so many kernels nothing is known."""

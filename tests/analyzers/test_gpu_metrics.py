@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from perfdoc.analyzers.device.window import WindowRequest
+from perfdoc.analyzers.efficiency import clock
 from perfdoc.analyzers.efficiency.clock import clock_frac
 from perfdoc.analyzers.job import measure_job
 from perfdoc.analyzers.measure import measure_capture
@@ -121,6 +122,21 @@ def test_the_clock_of_a_stretch_is_its_samples_mean_over_the_highest(tmp_path: P
     found = clock_frac(view, start, end)
     assert found is not None
     assert found.tolist() == pytest.approx([1.0, 1500 / 1800, 1200 / 1800, 1050 / 1800, 1.0])
+
+
+@pytest.mark.parametrize("origin", [0, 1_700_000_000_000_000_000])
+def test_one_sample_is_not_the_highest_clock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, origin: int
+) -> None:
+    """1,000 MHz for 200 us, half of it for 2 us more, twice for 1 us, and thrice where nothing runs: 1 of 203
+    us is below 1 %. 20 ns of a stretch of 40 at half the clock."""
+    us = np.array([0, 200, 202, 203, 300, 400]) * 1_000 + origin
+    samples = us[:-1], us[1:], np.array([1000, 500, 2000, 1000, 3000])
+    monkeypatch.setattr(clock, "samples_of", lambda *_: samples)
+    start, end = np.array([0, 199_980, 200_000]) + origin, np.array([199_980, 200_020, 203_000]) + origin
+    found = clock_frac(None, start, end)  # type: ignore[arg-type]
+    assert found is not None
+    assert found.tolist() == pytest.approx([1.0, 0.75, 1.0])
 
 
 def test_a_clock_that_was_not_sampled_is_unknown(tmp_path: Path) -> None:

@@ -48,6 +48,7 @@ def test_a_step_without_ranges(tmp_path: Path) -> None:
         plan.run(GEMM, GEMM, GEMM)
         backward(plan, 2)
     found = plan.work(tmp_path)
+    assert found.notes == ()
     assert known(found) == ((FORWARD_LAYER * 2 + [LOGITS] * 3 + BACKWARD_LAYER * 2) * 2)
     assert named(found).count("output_layer backward") == 4
 
@@ -99,6 +100,7 @@ def test_a_layer_with_other_gemms_is_left_alone(tmp_path: Path) -> None:
     forward(plan, 1)
     found = plan.work(tmp_path)
     assert known(found) == FORWARD_LAYER * 2 + [QKV, CORE] + [CORE, PROJ, FC1, FC2]
+    assert "1 of 5 stretches" in found.notes[0]
 
 
 @pytest.mark.parametrize(

@@ -327,6 +327,9 @@ def test_more_flops_than_the_model_has(tmp_path: Path) -> None:
         ("cutlass_gemm_kernel", "fp8", "fp8"),
         ("cutlass_gemm_kernel", "fp16", "fp16"),
         ("cutlass_gemm_kernel", None, "unknown"),
+        ("ampere_bf16_s1688gemm_bf16_128x128_ldg8_f2f_stages_32x1_nt", "fp32", "bf16"),
+        ("turing_fp16_s1688gemm_fp16_128x128_ldg8_f2f_tn", "fp32", "fp16"),
+        ("cutlass_80_tensorop_s1688gemm_128x128_16x5_tn_align4", "bf16", "tf32"),
     ],
 )
 def test_the_dtype_is_the_kernels_else_the_jobs(
@@ -389,3 +392,57 @@ def test_f16_in_the_name_of_cudnns_attention_is_either_of_two(tmp_path: Path) ->
         plan.run(GEMM, "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_64x128x128", GEMM)
     for job in ("bf16", "fp16"):
         assert DTYPES[plan.work(tmp_path, facts(dtype=job)).dtype[1]] == job
+
+
+@pytest.mark.parametrize("groups", [4, 2])
+def test_an_adapter_beside_fused_projections(tmp_path: Path, groups: int) -> None:
+    """Four GEMMs, as queries, keys, values and output have them; trained, a frozen layer has six backward."""
+    plan, alone = ModelPlan(), ModelPlan()
+    for _ in range(4):
+        for one in (plan, alone):
+            with one.range(ATTENTION):
+                one.run(GEMM, SMALL_GEMM, SMALL_GEMM, FLASH, GEMM, ns=[3000, 300, 300, 1000, 1000])
+        with plan.range(ATTENTION_BACKWARD):
+            plan.run(GEMM, FLASH_BACKWARD, *[SMALL_GEMM] * 4, GEMM)
+    known = facts(query_groups=groups)
+    assert {f for f in flops(plan.work(tmp_path, known)) if f >= 0} == set()
+    if groups == 4:  # by the rates alone: 10 times apart
+        assert {f for f in flops(alone.work(tmp_path, known)) if f >= 0} == set()
+
+
+def test_three_frozen_projections(tmp_path: Path) -> None:
+    """Backward each has the gradient of its input alone, after the forward again but for its last GEMM."""
+    plan = ModelPlan()
+    with plan.range(ATTENTION):
+        plan.run(GEMM, GEMM, GEMM, FLASH, GEMM, ns=[2000, *[1000] * 4])
+    with plan.range(ATTENTION_BACKWARD):
+        plan.run(GEMM, GEMM, GEMM, FLASH, GEMM, FLASH_BACKWARD, GEMM, GEMM, GEMM)
+    q, k = 2 * TOKENS * 8 * 16, 2 * TOKENS * 8 * 8
+    assert flops(plan.work(tmp_path))[:5] == [q, k, k, CORE, PROJ]
+
+
+def test_a_frozen_layer_that_is_computed_again_is_no_backward(tmp_path: Path) -> None:
+    """fc1, fc2 and the gradients of their inputs: fc1 is twice as wide and twice as long."""
+    back = [FC2, FC2, 2 * FC1, 2 * FC1]
+    for lengths, expected in (([2000, 1000, 1000, 2000], [-1] * 4), ([1000, 1000, 2000, 2000], back)):
+        plan = ModelPlan()
+        with plan.range(MLP):
+            plan.run(GEMM, GEMM, ns=[2000, 1000])
+        for _ in range(2):
+            with plan.range(MLP_BACKWARD):
+                plan.run(*[GEMM] * 4, ns=lengths)
+        found = plan.work(tmp_path, facts(gated_mlp=True))
+        assert flops(found) == [2 * FC1, FC2, *expected * 2]
+
+
+@pytest.mark.parametrize(("window", "core"), [(9, -1), (10, CORE)])
+def test_a_sliding_window(tmp_path: Path, window: int, core: int) -> None:
+    """Shorter than the sequence of 10, in layers that nothing names: GEMMs are known all the same."""
+    plan, alone = ModelPlan(), ModelPlan()
+    with plan.range(ATTENTION):
+        plan.run(GEMM, FLASH, GEMM)
+    known = facts(attention_window=window)
+    assert flops(plan.work(tmp_path, known)) == [QKV, core, PROJ]
+    for _ in range(3):
+        alone.run(GEMM, FLASH, GEMM, GEMM, GEMM)
+    assert flops(alone.work(tmp_path, known)) == [QKV, core, PROJ, FC1, FC2] * 3

@@ -8,13 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.efficiency.operators import operators_of
-from perfdoc.analyzers.efficiency.roofline import rooflines
+from perfdoc.analyzers.efficiency.roofline import believed, rooflines
 from perfdoc.analyzers.kernels.attributed import attributed_kernels
+from perfdoc.analyzers.measure import measure_capture
 from perfdoc.analyzers.work.kernels import kernel_work
 from perfdoc.analyzers.work.result import SOURCES, KernelWork
 from perfdoc.profiling.manifest import ModelShape
 from perfdoc.results.ceilings import Ceiling, Ceilings
+from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
 from perfdoc.traces.job_facts import JobFacts
 from perfdoc.traces.kineto.read import read_kineto
 from tests.analyzers.device_views import views_of
@@ -26,7 +29,7 @@ MLP = "perfdoc.forward layer=0 module=mlp"
 FC = 2 * 30 * 8 * 24
 
 
-def mixed(folder: Path, *, rows: int = 30) -> KernelWork:
+def mixed(folder: Path, *, rows: int = 30, facts: JobFacts | None = None) -> KernelWork:
     """Two feed-forward networks: the first of operators with shapes, the second of a library without."""
     plan = ShapePlan()
     plan.operator(MLP, 10, 50, category="user_annotation")
@@ -36,7 +39,7 @@ def mixed(folder: Path, *, rows: int = 30) -> KernelWork:
     plan.operator(MLP, 60, 99, category="user_annotation")
     plan.kernel(GEMM, 5, 70)
     plan.kernel(GEMM, 5, 80)
-    view = plan.view(folder, given())
+    view = plan.view(folder, facts or given())
     return kernel_work(view, np.sort(view.activity.kernel_rows), attributed_kernels(view))
 
 
@@ -54,6 +57,20 @@ def test_a_model_that_the_shapes_contradict_is_left_out(tmp_path: Path) -> None:
     found = mixed(tmp_path, rows=28)
     assert [SOURCES[i] for i in found.source.tolist()] == ["shapes", "shapes", "none", "none"]
     assert "7%" in found.notes[0]
+
+
+def test_operators_without_work_contradict_the_model_too(tmp_path: Path) -> None:
+    found = mixed(tmp_path, rows=0)
+    assert flops(found) == [0, 0, -1, -1]
+    assert "apart" in found.notes[0]
+    assert "%" not in found.notes[0]
+
+
+def test_why_the_model_does_not_fill_in(tmp_path: Path) -> None:
+    """Half of the GEMMs have shapes, and the model is not given."""
+    found = mixed(tmp_path, facts=JobFacts(dtype="bf16"))
+    assert flops(found) == [FC, FC, -1, -1]
+    assert "model, mbs, seq not given" in found.notes[0]
 
 
 def test_operators_of_the_model_are_counted(tmp_path: Path) -> None:
@@ -84,6 +101,41 @@ def test_operators_of_the_model_are_counted(tmp_path: Path) -> None:
     }
     fc1 = next(row for row in rows if row.name == "linear_fc1 backward")
     assert fc1.achieved_tflops == pytest.approx(FC / 1_000 / 1_000)
+
+
+@pytest.mark.parametrize(("slow_ns", "model"), [(90_000, True), (5_000, False)])
+def test_a_model_that_is_too_fast_is_left_out(tmp_path: Path, slow_ns: int, model: bool) -> None:
+    """4 kernels of 1,000 ns are too fast: of 94 us in all 4.3 %, of 9 us 44 %. The fifth could be."""
+    plan = ModelPlan()
+    with plan.range(MLP):
+        plan.run(GEMM, GEMM)
+    work = plan.work(tmp_path)
+    five = {
+        name: np.repeat(getattr(work, name)[:1], 5)
+        for name in ("flops", "bytes", "dtype", "source", "operator", "call")
+    }
+    work = KernelWork(**five, operators=work.operators)
+    fast, whole = np.array([True] * 4 + [False]), np.array([1_000] * 4 + [slow_ns])
+    found = believed(work, fast, whole)
+    assert flops(found) == [FC if model else -1] * 5
+    assert ("44%" in found.reason) != model
+    of_shapes = dataclasses.replace(work, source=np.array([1, 1, 1, 1, 0]))
+    found = believed(of_shapes, fast, whole)
+    assert flops(found) == [-1] * 4 + [FC]
+    assert "100%" in found.notes[0]
+
+
+def test_a_wrong_batch_leaves_all_of_compute_unknown(tmp_path: Path) -> None:
+    """On an H100, 11.5 GFLOP take 11.6 us at its peak, a third more 15.5: fc1 took 12 us, fc2 20."""
+    plan = ModelPlan()
+    with plan.range(MLP):
+        plan.run(GEMM, GEMM, ns=[12_000, 20_000])
+    path = write_nsys_sqlite(plan.builder.build(), tmp_path / "x.sqlite")
+    for batch, known in ((3_000_000, True), (4_000_000, False)):
+        facts = given(micro_batch_sequences=batch)
+        (rank,) = measure_capture(path, WindowRequest(whole_capture=True), facts).ranks
+        assert (rank.efficiency.known_ns > 0) == known
+        assert any("faster than the peak" in note for note in rank.efficiency.notes) != known
 
 
 def test_a_real_forward_pass(shared_traces: Path) -> None:

@@ -103,6 +103,13 @@ def test_tensor_cores_over_fp32_agree_with_the_peaks(name: str) -> None:
     assert family.over_fp32 == pytest.approx(fp16 / fp32, rel=0.1)
 
 
+def test_two_chips_of_like_names() -> None:
+    for name, over in (("NVIDIA A10", 4), ("NVIDIA A10G", 2), ("NVIDIA A10G-24Q", 2), ("NVIDIA A10-24Q", 4)):
+        family = gpu_family(name)
+        assert family is not None
+        assert (family.over_fp32, family.nvlink_domain) == (over, 1)
+
+
 @pytest.mark.parametrize(
     ("name", "gbps", "sms"),
     [

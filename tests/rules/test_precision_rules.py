@@ -232,6 +232,23 @@ def test_core_clock(measured: Measured) -> None:
         assert result("PD406", measured(GEMM, 800, gpu=gpu)).state == state
 
 
+def test_a_clock_that_is_limited(measured: Measured) -> None:
+    case = measured(GEMM, 900)
+    (capture,) = case.captures
+    for lost_us, limited in ((20, False), (21, True)):
+        ranks = []
+        for rank in capture.ranks:
+            row = replace(rank.efficiency.by_class[0].work, losses_ns={"clock": lost_us * 1_000})
+            by_class = [replace(rank.efficiency.by_class[0], work=row)]
+            part = replace(rank.efficiency, compute_ns=1_000_000, by_class=by_class)
+            ranks.append(replace(rank, efficiency=part))
+        found = result("PD406", replace(case, captures=[replace(capture, ranks=ranks)]))
+        assert (found.state, found.level) == ("fires", "information")
+        assert ("vboost" in found.remedy) != limited
+        assert ("power" in found.reason) == limited
+        assert ("2.1 %" in evidence_of(found)) == limited
+
+
 def test_kernels_inside_whole_graphs_are_not_guessed(tmp_path: Path) -> None:
     builder = TimelineBuilder()
     process = builder.process()

@@ -210,12 +210,15 @@ def test_a_multimodal_model_is_its_language_part(tmp_path: Path) -> None:
 
 def test_sliding_windows_are_noted(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
-    for config, noted in (
-        (LLAMA_8B | {"model_type": "mistral", "sliding_window": 4096}, True),
-        (QWEN_MOE_A2_7B, False),
+    for config, window in (
+        (LLAMA_8B | {"model_type": "mistral", "sliding_window": 4096}, 4096),
+        (QWEN_MOE_A2_7B, None),
     ):
         path.write_text(json.dumps(config))
-        assert ("sliding" in given_facts(model_config=path).sources["model"]) is noted
+        facts = given_facts(model_config=path)
+        assert facts.model is not None
+        assert facts.model.attention_window == window
+        assert ("sliding" in facts.sources["model"]) is (window is not None)
 
 
 def test_arguments_of_a_checkpoint(tmp_path: Path) -> None:
@@ -228,6 +231,8 @@ def test_arguments_of_a_checkpoint(tmp_path: Path) -> None:
     shape = shape_of(tmp_path, {"args": arguments, "iteration": 7})
     assert (shape.query_groups, shape.kv_channels, shape.gated_mlp, shape.mtp_layers) == (2, 8, True, 1)
     assert shape.kv_lora_rank is None
+    for said, window in (([127, 0], 128), ("(127, 0)", 128), ([-1, 0], None)):
+        assert shape_of(tmp_path, {"args": arguments | {"window_size": said}}).attention_window == window
     latent = {"qk_head_dim": 16, "qk_pos_emb_head_dim": 8, "v_head_dim": 16, "q_lora_rank": None}
     shape = shape_of(tmp_path, {"model": arguments | latent | {"multi_latent_attention": True}})
     assert (shape.kv_lora_rank, shape.q_lora_rank, shape.qk_rope_head_dim) == (32, None, 8)

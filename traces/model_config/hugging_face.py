@@ -80,8 +80,10 @@ def shape_fields(document: Mapping[Any, Any]) -> tuple[str, dict[str, Any], list
     if kind not in GATED | PLAIN | EXPERTS:
         named = f"the architecture {kind!r} is not known" if kind else "names no model_type"
         raise MissingError(f"{named}; give the shape with --set layers=32 hidden=4096 …")
+    window = None
     if found.get("sliding_window") and found.get("use_sliding_window", True):
         notes.append("sliding windows counted as whole attention")
+        window = _whole_or_none(found, "sliding_window")
     hidden = _whole(found, "hidden_size", "n_embd", "n_embed", "d_model")
     heads = _whole(found, "num_attention_heads", "n_head")
     fields: dict[str, Any] = {
@@ -98,6 +100,7 @@ def shape_fields(document: Mapping[Any, Any]) -> tuple[str, dict[str, Any], list
         fields |= _latent(found)
     if kind in EXPERTS:
         fields |= _experts(found, fields)
+    fields["attention_window"] = window
     fields["mtp_layers"] = _whole_or_none(found, "num_nextn_predict_layers")
     name = str(document.get("_name_or_path") or "").rstrip("/").rpartition("/")[2] or kind
     return name[:64], {key: value for key, value in fields.items() if value is not None}, notes

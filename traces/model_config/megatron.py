@@ -88,6 +88,9 @@ def shape_fields(found: Mapping[Any, Any]) -> tuple[str, dict[str, Any], list[st
     notes = []
     if _value(found, "window_size") is not None:
         notes.append("sliding windows counted as whole attention")
+        # Keys before the query, and after it; -1 for all.
+        sizes = re.findall(r"-?\d{1,12}", str(_value(found, "window_size"))[:64])
+        fields["attention_window"] = int(sizes[0]) + 1 if sizes and int(sizes[0]) >= 0 else None
     return "", {key: value for key, value in fields.items() if value is not None}, notes
 
 
