@@ -166,7 +166,9 @@ def find_layout(ranks: Sequence[PipelineRank], facts: JobFacts) -> Layout:
     if micro_batches is None and vpp is not None and forwards is not None and forwards % vpp == 0:
         micro_batches, sources["micro_batches"] = forwards // vpp, "ranges"
     if vpp is None and micro_batches is None and pp is not None and forwards is not None:
-        warm_ups = [(_stage(r, pp, facts), leading_forwards(r.passes)) for r in ranks]
+        world = facts.world_size
+        stages = (stage_of(r.rank, r.group, world or r.world_size, pp) for r in ranks)
+        warm_ups = zip(stages, (leading_forwards(r.passes) for r in ranks), strict=True)
         vpp = chunks_by_warm_up(pp, forwards, warm_ups)
         if vpp is not None:
             micro_batches = forwards // vpp
@@ -225,14 +227,18 @@ def chunks_by_warm_up(
     return None if found > 1 and all(count == forwards for _, count in seen) else found
 
 
-def _stage(rank: PipelineRank, pp: int, facts: JobFacts) -> int | None:
-    """By its group, else by its number: megatron-core numbers stages outermost."""
-    if rank.rank in rank.group and len(rank.group) == pp:
-        return rank.group.index(rank.rank)
-    world = facts.world_size or rank.world_size
-    if rank.rank is None or not world or world % pp or rank.rank >= world:
+def stage_of(rank: int | None, group: Sequence[int], world_size: int | None, pp: int) -> int | None:
+    """The stage of a rank by its pipeline's group, else by its number: megatron-core numbers stages
+    outermost. None unknown."""
+    if pp == 1:
+        return 0
+    if rank is None:
         return None
-    return rank.rank // (world // pp)
+    if rank in group and len(group) == pp:
+        return group.index(rank)
+    if not world_size or world_size % pp or rank >= world_size:
+        return None
+    return rank // (world_size // pp)
 
 
 def counted_passes(ranks: Sequence[PipelineRank]) -> tuple[int | None, int | None]:
