@@ -14,7 +14,7 @@ SURE, BOUND, UNSURE = 1.0, 0.5, 0.25
 """How surely a gain is had. SURE: predicted, all of its band above zero, nothing open. BOUND: a problem's
 upper bound, of which half is taken for granted. UNSURE: predicted, but the job may not meet its conditions,
 it changes what training computes, or its band reaches zero; and the upper bound of what is only worth a
-try."""
+try, or changes what training computes."""
 SETTING, WORK = 1.0, 0.75
 """How cheaply: by a setting, or by work on the program or the machine."""
 
@@ -58,7 +58,7 @@ def worth_frac(row: Opportunity, *, by_setting: bool, informs: bool = False) -> 
     if row.gain_frac is None or gain is None:
         return None
     sure = SURE if row.exact and not row.conditions and (gain.low_ms or 0.0) > 0 else UNSURE
-    surely = sure if gain.is_predicted else UNSURE if informs else BOUND
+    surely = sure if gain.is_predicted else BOUND if row.exact and not informs else UNSURE
     return row.gain_frac * surely * (SETTING if by_setting else WORK)
 
 

@@ -27,8 +27,12 @@ MIN_BYTES = 1 << 20
 MAX_OWNERS = 4
 _MAX_STACKS = 5000
 """Those with the most bytes."""
-_SOFTMAX = re.compile(r"(?i)(?<!log_)(?<!gumbel_)softmax")
-_PRODUCT = re.compile(r"at::_ops::(?:bmm|baddbmm|matmul)\b|^(?:baddbmm|bmm|matmul|einsum)$")
+_SOFTMAX = re.compile(r"(?i)softmax")
+_NO_SCORES = re.compile(r"(?i)(?:log|gumbel)_?softmax")
+_PRODUCT = re.compile(r"at::_ops::(?:bmm|baddbmm)\b|^(?:baddbmm|bmm)$")
+"""In batches: a plain product is a router's or a vocabulary's."""
+_OF_SOFTMAX = re.compile(r"(?i)softmax\w*\.py$|(?:^|/)torch/nn/modules/\w+\.py$")
+"""Files between a softmax and the function whose scores it makes."""
 _NAMED = re.compile(r"(?i)attention|attn|(?:^|[_/])sdpa")
 _FUSED = re.compile(r"(?i)flash_att|efficient_attention|cudnn_attention|fused_att|flash_attn")
 
@@ -40,11 +44,14 @@ _Owner = tuple[str, str]
 class _Stack:
     """What a stack says."""
 
-    owner: _Owner | None
-    """The innermost function of the program that is no softmax itself."""
-    callers: frozenset[_Owner]
+    callers: tuple[_Owner, ...]
+    """Functions of the program that are no softmax themselves, the innermost first."""
     softmax: bool
     product: bool
+
+    @property
+    def owner(self) -> _Owner | None:
+        return self.callers[0] if self.callers else None
 
 
 def attention_scores(snapshot: MemorySnapshot, lifetimes: Lifetimes, alive: I64) -> list[AttentionScores]:
@@ -58,30 +65,29 @@ def attention_scores(snapshot: MemorySnapshot, lifetimes: Lifetimes, alive: I64)
     softmax: dict[_Owner, set[int]] = defaultdict(set)
     products: dict[_Owner, set[int]] = defaultdict(set)
     for stack, size, _ in _allocations(lifetimes, large):
-        found = stacks.get(stack)
-        if found is not None and found.owner is not None and (found.softmax or found.product):
-            (softmax if found.softmax else products)[found.owner].add(size)
+        said = stacks.get(stack)
+        if said is not None and said.owner is not None and (said.softmax or said.product):
+            (softmax if said.softmax else products)[said.owner].add(size)
     kept = _allocations(lifetimes, alive[sizes[alive] >= MIN_BYTES])
-    rows = []
-    for owner, of_softmax in softmax.items():
-        evidence = _evidence(owner, of_softmax, products[owner])
-        scores = of_softmax | {size // 2 for size in of_softmax}
-        mine = [
-            (size, count)
-            for stack, size, count in kept
-            if size in scores and (found := stacks.get(stack)) is not None and owner in found.callers
-        ]
-        if mine and evidence is not None:
-            rows.append(
-                AttentionScores(
-                    function=printable(owner[0]),
-                    file=short_path(owner[1]),
-                    evidence=evidence,
-                    bytes=sum(size * count for size, count in mine),
-                    count=sum(count for _, count in mine),
-                    largest_bytes=max(size for size, _ in mine),
-                )
-            )
+    known = {o: e for o, sizes in softmax.items() if (e := _evidence(o, sizes, products[o])) is not None}
+    scores = {owner: softmax[owner] | {size // 2 for size in softmax[owner]} for owner in known}
+    mine: dict[_Owner, list[tuple[int, int]]] = defaultdict(list)
+    for stack, size, count in kept:
+        callers = stacks[stack].callers if stack in stacks else ()
+        owner = next((o for o in callers if size in scores.get(o, ())), None)
+        if owner is not None:
+            mine[owner].append((size, count))
+    rows = [
+        AttentionScores(
+            function=printable(owner[0]),
+            file=short_path(owner[1]),
+            evidence=known[owner],
+            bytes=sum(size * count for size, count in found),
+            count=sum(count for _, count in found),
+            largest_bytes=max(size for size, _ in found),
+        )
+        for owner, found in mine.items()
+    ]
     return sorted(rows, key=lambda row: -row.bytes)[:MAX_OWNERS]
 
 
@@ -111,10 +117,15 @@ def _said(frames: Sequence[MemoryFrame]) -> _Stack:
     python = [f for f in frames if is_python(f)]
     names = [f.function[:400] for f in frames]
     fused = any(_FUSED.search(name) for name in names)
-    own = [f for f in python if not passes_on(f) and not _SOFTMAX.search(f.function[:400])]
+    own = [f for f in python if not passes_on(f) and not _within_softmax(f)]
+    softmax = any(map(_SOFTMAX.search, names)) and not any(map(_NO_SCORES.search, names))
     return _Stack(
-        owner=(own[0].function, own[0].filename) if own else None,
-        callers=frozenset((f.function, f.filename) for f in own),
-        softmax=not fused and any(_SOFTMAX.search(name) for name in names),
+        callers=tuple((f.function, f.filename) for f in own),
+        softmax=softmax and not fused,
         product=any(_PRODUCT.search(name) for name in names),
     )
+
+
+def _within_softmax(frame: MemoryFrame) -> bool:
+    path = frame.filename[-400:].replace("\\", "/")
+    return bool(_SOFTMAX.search(frame.function[:400]) or _OF_SOFTMAX.search(path))

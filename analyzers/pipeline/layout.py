@@ -32,10 +32,15 @@ def ideal_bubble_frac(*, pp: int, vpp: int, micro_batches: int) -> float:
     return (pp - 1) / (vpp * micro_batches + pp - 1)
 
 
-def warm_up_forwards(*, pp: int, vpp: int, stage: int, micro_batches: int) -> int:
-    """Forward passes of a stage before the one that its first backward follows."""
+def warm_up_forwards(*, pp: int, vpp: int, stage: int, micro_batches: int, group: int | None = None) -> int:
+    """Forward passes of a stage before the one that its first backward follows.
+
+    group: micro-batches that a chunk takes before the next one's turn (microbatch_group_size_per_vp_stage);
+    None as many as stages.
+    """
     most = micro_batches * vpp
-    return min(most, pp - stage - 1 if vpp == 1 else 2 * (pp - stage - 1) + (vpp - 1) * pp)
+    before = 2 * (pp - stage - 1) + (vpp - 1) * (pp if group is None else group)
+    return min(most, pp - stage - 1 if vpp == 1 else before)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,7 +166,9 @@ def find_layout(ranks: Sequence[PipelineRank], facts: JobFacts) -> Layout:
     if micro_batches is None and vpp is not None and forwards is not None and forwards % vpp == 0:
         micro_batches, sources["micro_batches"] = forwards // vpp, "ranges"
     if vpp is None and micro_batches is None and pp is not None and forwards is not None:
-        warm_ups = [(_stage(r, pp, facts), leading_forwards(r.passes)) for r in ranks]
+        world = facts.world_size
+        stages = (stage_of(r.rank, r.group, world or r.world_size, pp) for r in ranks)
+        warm_ups = zip(stages, (leading_forwards(r.passes) for r in ranks), strict=True)
         vpp = chunks_by_warm_up(pp, forwards, warm_ups)
         if vpp is not None:
             micro_batches = forwards // vpp
@@ -180,38 +187,58 @@ def chunks_by_warm_up(
     pp: int, forwards: int, warm_ups: Iterable[tuple[int | None, int | None]]
 ) -> int | None:
     """Model chunks of a stage, as the order of passes shows them; None where several numbers fit, or none.
+    Several fit as well where a chunk's group of micro-batches may be larger than the stages are many.
 
     forwards: of a step on every stage. warm_ups: of ranks the stage and the forward passes before the first
     backward pass, None unknown. On the first of 4 stages those are 4 without chunks, 11 with two.
     """
     seen = {(stage, count) for stage, count in warm_ups if stage is not None and count is not None}
-    fits = [
-        vpp
-        for vpp in range(1, forwards + 1)
-        if forwards % vpp == 0 and (vpp == 1 or forwards // vpp % pp == 0)
-        if all(
+    if not seen:
+        return None
+
+    def fits(vpp: int, group: int) -> bool:
+        each = forwards // vpp
+        return all(
             count
             == min(
                 forwards,
-                1 + warm_up_forwards(pp=pp, vpp=vpp, stage=stage, micro_batches=forwards // vpp),
+                1 + warm_up_forwards(pp=pp, vpp=vpp, stage=stage, micro_batches=each, group=group),
             )
             for stage, count in seen
         )
-    ]
-    if not seen or len(fits) != 1:
+
+    # megatron-core takes a last group that is smaller, but not than the stages are many.
+    usual, any_group = set(), set()
+    for vpp in (n for n in range(1, forwards + 1) if forwards % n == 0):
+        each = forwards // vpp
+        # A count below all forwards fits one group; where there is none, the largest fits if any does.
+        groups = {pp}
+        if vpp > 1:
+            of_counts = {(count - 1 - 2 * (pp - stage - 1)) // (vpp - 1) for stage, count in seen}
+            tried = {pp, each, *of_counts}
+            groups = {g for g in tried if pp <= g <= each and not 0 < each % g < pp}
+        fitting = [g for g in groups if fits(vpp, g)]
+        usual |= {vpp for g in fitting if g == pp}
+        any_group |= {vpp for _ in fitting}
+    if len(any_group) != 1 or usual != any_group:
         return None
+    (found,) = usual
     # All forwards first is also a schedule without chunks.
-    return None if fits[0] > 1 and all(count == forwards for _, count in seen) else fits[0]
+    return None if found > 1 and all(count == forwards for _, count in seen) else found
 
 
-def _stage(rank: PipelineRank, pp: int, facts: JobFacts) -> int | None:
-    """By its group, else by its number: megatron-core numbers stages outermost."""
-    if rank.rank in rank.group and len(rank.group) == pp:
-        return rank.group.index(rank.rank)
-    world = facts.world_size or rank.world_size
-    if rank.rank is None or not world or world % pp or rank.rank >= world:
+def stage_of(rank: int | None, group: Sequence[int], world_size: int | None, pp: int) -> int | None:
+    """The stage of a rank by its pipeline's group, else by its number: megatron-core numbers stages
+    outermost. None unknown."""
+    if pp == 1:
+        return 0
+    if rank is None:
         return None
-    return rank.rank // (world // pp)
+    if rank in group and len(group) == pp:
+        return group.index(rank)
+    if not world_size or world_size % pp or rank >= world_size:
+        return None
+    return rank // (world_size // pp)
 
 
 def counted_passes(ranks: Sequence[PipelineRank]) -> tuple[int | None, int | None]:

@@ -18,7 +18,8 @@ from perfdoc.rules.engine.worst import worst_exposed
 from perfdoc.rules.facts.exposed import MIN_FRAC, waited_ns
 from perfdoc.rules.facts.framework import framework_of_job
 
-_REDUCTIONS = ("all_reduce", "reduce_scatter", "reduce")
+_REDUCTIONS = ("all_reduce", "reduce")
+"""Whose bytes are the gradient's: those of a reduce-scatter are one rank's part, of few ranks or of many."""
 _COUNTS = ("int", "uint", "bool", "i8", "i16", "i32", "i64", "u8")
 """Beginnings of element types that are no gradient's."""
 
@@ -38,7 +39,7 @@ def _reductions(rank: RankMeasurement) -> Sequence[Communication]:
 def _none(case: Case) -> Missing | None:
     if any(_reductions(rank) for rank in case.ranks):
         return None
-    return not_applicable("no reduction that may be of gradients has a known size")
+    return not_applicable("no all-reduce that may be of gradients has a known size")
 
 
 META = Meta(
@@ -50,7 +51,7 @@ META = Meta(
     sources=("PyTorch DistributedDataParallel: bucket_cap_mb", "Li et al., PyTorch Distributed, 2020"),
     topic="comm_overlap",
     time=("exposed_comm.dp", "exposed_comm.unknown"),
-    needs=(WINDOW, Need(words="reductions of known size", missing=_none)),
+    needs=(WINDOW, Need(words="all-reduces of known size", missing=_none)),
 )
 
 BUCKET_BYTES = 25 << 20
@@ -75,10 +76,12 @@ class _Found:
     """As many weights, of as many elements, were broadcast; None where number and size alone tell."""
     passes: int
     """Steps, or backward passes, that the reductions are of."""
+    count: int
+    """Reductions of all passes, without small ones beside buckets."""
 
     @property
     def each(self) -> int:
-        return round(self.row.count / self.passes)
+        return round(self.count / self.passes)
 
     @property
     def buckets(self) -> int:
@@ -99,12 +102,36 @@ def _one_by_one(rank: RankMeasurement, row: Communication) -> _Found | None:
             continue
         passes = row.count // sent.count
         if (row.bytes or 0) / passes / sent.bytes in _RATIOS:
-            found = _Found(row=row, parameters=sent.count, passes=passes)
-    if found is None and row.dimension == "dp" and row.count >= MANY * rank.window.steps > 0:
-        found = _Found(row=row, parameters=None, passes=rank.window.steps)
+            found = _Found(row=row, parameters=sent.count, passes=passes, count=row.count)
+    count = _hold_most(row)
+    if found is None and row.dimension == "dp" and count >= MANY * rank.window.steps > 0:
+        found = _Found(row=row, parameters=None, passes=rank.window.steps, count=count)
     if found is None or (row.bytes or 0) < MIN_BYTES * found.passes:
         return None
     return found if found.each >= MIN_TIMES * found.buckets else None
+
+
+def _hold_most(row: Communication) -> int:
+    """Reductions of the sizes that hold most of the bytes: small classes go as long as together they hold at
+    most half. 60 of 4 KiB beside 4 buckets of 25 MiB are sums of statistics: 4."""
+    count, small = row.count, 0
+    for one in row.sizes:
+        small += one.count * (one.most_bytes or row.bytes or 0)
+        if small > (row.bytes or 0) / 2:
+            break
+        count -= one.count
+    return count
+
+
+def _middle(row: Communication) -> str:
+    """The size of the median reduction, as its class tells it; empty unknown."""
+    seen, lower = 0, 0
+    for one in row.sizes:
+        seen += one.count
+        if 2 * seen >= row.count:
+            return f"over {size(lower)}" if one.most_bytes is None else f"at most {size(one.most_bytes)}"
+        lower = one.most_bytes or 0
+    return ""
 
 
 def _exposed_ns(case: Case, rank: RankMeasurement) -> int:
@@ -168,6 +195,8 @@ def _evidence(found: _Found) -> Iterator[Evidence]:
         yield Evidence(label="what tells that each is one parameter's", value=value)
     each = round((row.bytes or 0) / max(row.count, 1))
     yield Evidence(label="bytes of one, mean", value=size(each))
+    if middle := _middle(row):
+        yield Evidence(label="bytes of one, median", value=middle)
     yield Evidence(label=f"buckets of {size(BUCKET_BYTES)} for as much", value=f"{found.buckets:,}")
     yield Evidence(label="their time", value=brief(row.total_ns))
     yield Evidence(label="of it exposed", value=brief(row.exposed_ns))

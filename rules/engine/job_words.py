@@ -55,7 +55,7 @@ _NOT_MEGATRONS = frozenset({"record_shapes", "record_memory_history", "profile_m
 
 def in_job_words(framework: Framework, verdict: Verdict) -> Verdict:
     """The same verdict; of a job that is not Megatron's, without its settings' names. What a rule lacks that
-    does not fire keeps the name under which it can be given."""
+    does not fire keeps the name under which it can be given; values of evidence are the capture's own."""
     if framework == "megatron" or verdict.state != "fires":
         return verdict
 
@@ -70,12 +70,13 @@ def in_job_words(framework: Framework, verdict: Verdict) -> Verdict:
         action=said(verdict.action),
         verify=said(verdict.verify),
         false_alarm=said(verdict.false_alarm),
-        evidence=[Evidence(label=said(e.label), value=said(e.value)) for e in verdict.evidence],
+        evidence=[Evidence(label=said(e.label), value=e.value) for e in verdict.evidence],
     )
 
 
 def plain_words(text: str, *, example: bool = False) -> str:
-    """A text with what settings do for their names. example: with the name behind, as Megatron's.
+    """A text with what settings do for their names. example: with the name behind, as Megatron's. Brackets
+    with nothing but a name go; names of files, and of functions with their file behind, stay.
 
     >>> plain_words("overlap_p2p_comm is off; the scheme (cp_comm_type) is p2p")
     'Overlap of messages between stages is off; the scheme is p2p'
@@ -83,7 +84,7 @@ def plain_words(text: str, *, example: bool = False) -> str:
     if "_" not in text:
         return text
     if not example:
-        text = _in_brackets().sub("", text)
+        text = _alone_in_brackets().sub("", text)
 
     def word(match: re.Match[str]) -> str:
         knob = match[0]
@@ -91,7 +92,9 @@ def plain_words(text: str, *, example: bool = False) -> str:
         if match.start() == 0 or text[: match.start()].endswith((". ", "? ")):
             plain = plain[:1].upper() + plain[1:]
         inside = text[: match.start()].count("(") > text[: match.start()].count(")")
-        return plain if not example or inside else f"{plain} (Megatron's {knob})"
+        if not example:
+            return plain
+        return f"Megatron's {knob}" if inside else f"{plain} (Megatron's {knob})"
 
     return _names().sub(word, text)
 
@@ -104,10 +107,10 @@ def _any_knob() -> str:
 
 @cache
 def _names() -> re.Pattern[str]:
-    return re.compile(rf"(?<![\w./-]){_any_knob()}(?![\w(/=])")
+    return re.compile(rf"(?<![\w./-]){_any_knob()}(?![\w(/=]|\.\w| \([^()\s]{{1,200}}\.\w+\))")
 
 
 @cache
-def _in_brackets() -> re.Pattern[str]:
-    """An aside that begins with a setting: ` (cp_comm_type)`."""
-    return re.compile(rf" \({_any_knob()}\b[^()]{{0,200}}\)")
+def _alone_in_brackets() -> re.Pattern[str]:
+    """An aside that is a setting's name: ` (cp_comm_type)`."""
+    return re.compile(rf" \({_any_knob()}\)")

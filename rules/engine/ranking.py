@@ -175,6 +175,7 @@ def _row(
     codes: list[str], gain: Gain | None, case: Case, prediction: Prediction | None, share: float | None
 ) -> Opportunity:
     error = None if prediction is None else prediction.replay_error_frac
+    change = prediction if prediction is not None or gain is None else case.prediction(gain.key)
     return Opportunity(
         kind=_kind(codes, gain, share, error),
         codes=codes,
@@ -182,7 +183,7 @@ def _row(
         gain=gain,
         gain_per=case.unit,
         gain_frac=share,
-        exact=prediction is None or prediction.exact,
+        exact=change is None or change.exact,
         conditions=[] if prediction is None else open_conditions(case, prediction.key),
     )
 

@@ -18,6 +18,7 @@ from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.analyzers.kernel_class.collectives import REDUCING
 from perfdoc.analyzers.ledger.window import exposed_pieces
+from perfdoc.analyzers.pipeline.layout import stage_of
 from perfdoc.analyzers.pipeline.passes import (
     Passes,
     find_passes,
@@ -121,6 +122,10 @@ class RankWork:
     then."""
     traffic: tuple[Traffic, ...]
     messages: Messages
+
+    def stage(self, pp: int) -> int | None:
+        """Of so many; None unknown."""
+        return stage_of(self.rank, self.group, self.world_size, pp)
 
 
 def rank_work(view: DeviceView) -> RankWork | None:
@@ -335,16 +340,3 @@ def _traffic(view: DeviceView, begin: I64, finish: I64, first: I64, last: I64) -
             )
         )
     return found
-
-
-def stage_of(rank: RankWork, pp: int) -> int | None:
-    """The pipeline stage of a rank; None unknown. Stages are the slowest of Megatron's rank order."""
-    if pp == 1:
-        return 0
-    if rank.rank in rank.group and len(rank.group) == pp:
-        return rank.group.index(rank.rank)
-    world = rank.world_size
-    if rank.rank is None or not world or world % pp:
-        return None
-    found = rank.rank // (world // pp)
-    return found if found < pp else None

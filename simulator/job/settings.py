@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from perfdoc.analyzers.pipeline.layout import chunks_by_warm_up
-from perfdoc.simulator.job.rank import RankWork, Traffic, stage_of
+from perfdoc.simulator.job.rank import RankWork, Traffic
 from perfdoc.traces.job_facts import JobFacts
 
 _STAGES_MAX = 4_096
@@ -108,7 +108,7 @@ def _chunks(ranks: Sequence[RankWork], facts: JobFacts, pp: int, forwards: int) 
         numbered = {r.micro_batches for r in ranks}
         count = numbered.pop() if len(numbered) == 1 else None
     if vpp is None and count is None:
-        vpp = chunks_by_warm_up(pp, forwards, ((stage_of(r, pp), r.leading) for r in ranks))
+        vpp = chunks_by_warm_up(pp, forwards, ((r.stage(pp), r.leading) for r in ranks))
     if vpp is None and count is None:
         raise ValueError("virtual stages and micro-batches are unknown: give --set vpp=N (1 without)")
     vpp = vpp or forwards // (count or 1)
@@ -129,7 +129,7 @@ def spread_layers(layers: int, pp: int) -> tuple[int, ...]:
 def _layers(ranks: Sequence[RankWork], facts: JobFacts, pp: int) -> tuple[int, ...]:
     """By stage: as ranges name them, else as even as the model's layers divide; of an unknown model stages
     that were not captured have as many as all that were. Zeros where nothing is known."""
-    named = {stage: len(r.layers) for r in ranks if r.layers and (stage := stage_of(r, pp)) is not None}
+    named = {stage: len(r.layers) for r in ranks if r.layers and (stage := r.stage(pp)) is not None}
     even = spread_layers(facts.model.layers if facts.model is not None else 0, pp)
     if facts.model is None and len(set(named.values())) == 1:
         even = (next(iter(named.values())),) * pp

@@ -15,7 +15,7 @@ import numpy as np
 
 from perfdoc.analyzers.memory.formula import parameters_of
 from perfdoc.results.job_model import Origin
-from perfdoc.simulator.job.rank import RankWork, stage_of
+from perfdoc.simulator.job.rank import RankWork
 from perfdoc.simulator.job.settings import JobSettings
 from perfdoc.simulator.job.work import Work
 from perfdoc.traces.known_models import ModelShape
@@ -58,7 +58,7 @@ def fold(ranks: Sequence[RankWork], settings: JobSettings) -> list[list[RankWork
     """By stage the ranks that stand for it: those of the slowest pipeline of which every stage was captured,
     else all of them. ValueError where no rank's stage is known."""
     pp, world = settings.pp, ranks[0].world_size
-    stages = [stage_of(r, pp) for r in ranks]
+    stages = [r.stage(pp) for r in ranks]
     if all(s is None for s in stages):
         raise ValueError("the pipeline stage of each rank is unknown: give --set world_size=N")
     by_place: dict[int, dict[int, RankWork]] = {}

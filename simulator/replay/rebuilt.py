@@ -175,6 +175,10 @@ def _reduces(collective: str | None) -> int:
     return NONE if not collective else int(collective in REDUCING)
 
 
+_KERNEL_MIN_NS = 2_000
+"""What a kernel takes however little it computes."""
+
+
 def _kernels(view: DeviceView, tasks: RankTasks) -> tuple[I8, I64, I64]:
     """Class of each task's kernel, for norms beside communication the duration alone, and for FP32 the
     duration in 16 bits."""
@@ -189,7 +193,8 @@ def _kernels(view: DeviceView, tasks: RankTasks) -> tuple[I8, I64, I64]:
     speedup = _speedups(view)[view.trace.kernels.full_name[row]]
     faster = speedup > 1
     took = tasks.end_ns[task[faster]] - tasks.start_ns[task[faster]]
-    narrow[task[faster]] = np.round(took / speedup[faster]).astype(np.int64)
+    least = np.minimum(took, _KERNEL_MIN_NS)
+    narrow[task[faster]] = np.maximum(np.round(took / speedup[faster]).astype(np.int64), least)
     norm = kernel_class[task] == KernelClass.NORM
     row, task = row[norm], task[norm]
     start, end = tasks.start_ns[task], tasks.end_ns[task]

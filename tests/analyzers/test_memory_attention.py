@@ -19,6 +19,13 @@ FLASH: Frame = ("??", "at::_ops::_scaled_dot_product_flash_attention::call(at::T
 OF_TORCH: Frame = (f"{TORCH}/nn/functional.py", "softmax", 2142)
 BY_HAND: Frame = ("/home/ann/net/utils.py", "softmax", 6)
 ATTENTION: Frame = ("/home/ann/net/model.py", "causal_attention", 30)
+MATMUL: Frame = ("??", "at::_ops::matmul::call(at::Tensor const&, at::Tensor const&)", 0)
+LOG_NATIVE: Frame = ("??", "at::native::host_softmax<LogSoftMaxForwardEpilogue, true>(at::Tensor const&)", 0)
+MODULE: Frame = (f"{TORCH}/nn/modules/activation.py", "forward", 1600)
+MEGATRON = "/opt/venv/lib/python3.11/site-packages/megatron/core"
+FUSED_SOFTMAX: Frame = (f"{MEGATRON}/fusions/fused_softmax.py", "forward", 330)
+TORCH_SOFTMAX: Frame = (f"{MEGATRON}/fusions/fused_softmax.py", "forward_torch_softmax", 380)
+DOT_PRODUCT: Frame = (f"{MEGATRON}/transformer/dot_product_attention.py", "forward", 200)
 LOG: Frame = (f"{TORCH}/nn/functional.py", "log_softmax", 2200)
 
 
@@ -56,18 +63,40 @@ def test_a_nameless_function_is_known_by_its_products(tmp_path: Path) -> None:
     (row,) = measured(tmp_path, *stacks).attention
     # The product in 16 bits is a score as well.
     assert (row.evidence, row.bytes) == ("products", 96 * MIB)
-    # A router multiplies without a batch, a product of another size is of something else.
-    for other in ((32, (ADDMM, FORWARD)), (16, (BMM, FORWARD))):
+    # torch.matmul of batches is one as well.
+    (row,) = measured(tmp_path, stacks[0], (32, (BMM, MATMUL, FORWARD))).attention
+    assert row.bytes == 96 * MIB
+    # A router and a vocabulary multiply without a batch, a product of another size is of something else.
+    for other in ((32, (ADDMM, FORWARD)), (32, (MATMUL, FORWARD)), (16, (BMM, FORWARD))):
         assert measured(tmp_path, stacks[0], other).attention == []
 
 
 @pytest.mark.parametrize(
     "stack",
-    [(NATIVE, FLASH, ATTENTION), (EXP, LOG, FORWARD), (CAST, ATTENTION)],
-    ids=["fused", "log", "none"],
+    [(NATIVE, FLASH, ATTENTION), (EXP, LOG, FORWARD), (LOG_NATIVE, FORWARD), (CAST, ATTENTION)],
+    ids=["fused", "log", "log in C++", "none"],
 )
 def test_what_is_no_score(tmp_path: Path, stack: tuple[Frame, ...]) -> None:
     assert measured(tmp_path, (64, stack), (64, (BMM, FORWARD))).attention == []
+
+
+def test_megatrons_own_attention_and_softmax_as_a_module(tmp_path: Path) -> None:
+    softmax = (NATIVE, TORCH_SOFTMAX, FUSED_SOFTMAX, DOT_PRODUCT)
+    (row,) = measured(tmp_path, (64, softmax), (32, (CAST, FUSED_SOFTMAX, DOT_PRODUCT))).attention
+    assert (row.file, row.bytes) == ("megatron/core/transformer/dot_product_attention.py", 96 * MIB)
+    own: Frame = ("/home/ann/net/attention.py", "forward", 9)
+    (row,) = measured(tmp_path, (64, (NATIVE, OF_TORCH, MODULE, own))).attention
+    assert (row.file, row.bytes) == ("net/attention.py", 64 * MIB)
+
+
+def test_an_allocation_has_one_owner(tmp_path: Path) -> None:
+    """Softmax of 64 MiB in a function that another one calls, and 64 in that one itself."""
+    inner: Frame = ("/home/ann/net/attn.py", "inner", 5)
+    rows = measured(tmp_path, (64, (NATIVE, inner, ATTENTION)), (64, (NATIVE, ATTENTION))).attention
+    assert {row.function: row.bytes for row in rows} == {
+        "inner": 64 * MIB,
+        "causal_attention": 64 * MIB,
+    }
 
 
 def test_freed_scores_and_small_ones_do_not_count(tmp_path: Path) -> None:

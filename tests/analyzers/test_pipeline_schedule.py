@@ -8,7 +8,12 @@ from fractions import Fraction
 
 import pytest
 
-from perfdoc.analyzers.pipeline.layout import ideal_bubble_frac, perfect_schedule, warm_up_forwards
+from perfdoc.analyzers.pipeline.layout import (
+    chunks_by_warm_up,
+    ideal_bubble_frac,
+    perfect_schedule,
+    warm_up_forwards,
+)
 from perfdoc.analyzers.pipeline.rows import ideal_bubble_ns, split_idle
 
 
@@ -105,6 +110,26 @@ def test_warm_up() -> None:
     assert [warm_up_forwards(pp=4, vpp=1, stage=s, micro_batches=8) for s in range(4)] == [3, 2, 1, 0]
     assert [warm_up_forwards(pp=4, vpp=2, stage=s, micro_batches=8) for s in range(4)] == [10, 8, 6, 4]
     assert warm_up_forwards(pp=4, vpp=1, stage=0, micro_batches=2) == 2
+
+
+@pytest.mark.parametrize(
+    ("vpp", "micro_batches", "group", "found"),
+    [
+        (1, 24, 4, 1),
+        (2, 8, 4, 2),
+        (2, 24, 8, None),  # 6 + 8 forwards before the first stage's steady phase: 3 chunks in groups of 4 too
+        (3, 16, 4, None),
+        (2, 8, 8, None),
+    ],
+)
+def test_chunks_by_warm_up_where_groups_may_be_larger(
+    vpp: int, micro_batches: int, group: int, found: int | None
+) -> None:
+    warm_ups = [
+        (s, 1 + warm_up_forwards(pp=4, vpp=vpp, stage=s, micro_batches=micro_batches, group=group))
+        for s in range(4)
+    ]
+    assert chunks_by_warm_up(4, vpp * micro_batches, warm_ups) == found
 
 
 def test_a_split_always_sums_to_the_idle_time() -> None:

@@ -12,10 +12,11 @@ import pytest
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.load import catalogue
 from perfdoc.results.headline import Framework
-from perfdoc.results.rules import RuleResult
+from perfdoc.results.rules import Evidence, RuleResult
 from perfdoc.rules import checks
-from perfdoc.rules.engine.job_words import PLAIN, plain_words
+from perfdoc.rules.engine.job_words import PLAIN, in_job_words, plain_words
 from perfdoc.rules.engine.registry import run_rules
+from perfdoc.rules.engine.rule import Verdict
 from tests.rules.examples import examples
 
 PYTORCHS = {"record_shapes"}
@@ -73,16 +74,34 @@ def test_every_setting_that_rules_speak_of_has_plain_words() -> None:
     [
         (
             "tp_comm_overlap is on. Use it (cp_comm_type p2p).",
-            "Overlap of TP communication with its GEMMs is on. Use it.",
-            "Overlap of TP communication with its GEMMs (Megatron's tp_comm_overlap) is on. "
+            "Overlap of TP communication with its GEMMs is on. "
             "Use it (the scheme of context parallelism p2p).",
+            "Overlap of TP communication with its GEMMs (Megatron's tp_comm_overlap) is on. "
+            "Use it (Megatron's cp_comm_type p2p).",
         ),
         (
             "profile(record_shapes=True), a_b, bucket_size_of",
             *["profile(record_shapes=True), a_b, bucket_size_of"] * 2,
+        ),
+        ("the scheme (cp_comm_type)", "the scheme", "the scheme (Megatron's cp_comm_type)"),
+        (
+            "small (manual_gc is 1, and 4 fit)",
+            "small (manual gc is 1, and 4 fit)",
+            "small (Megatron's manual_gc is 1, and 4 fit)",
+        ),
+        (
+            "in attend (sequence_parallel.py), sequence_parallel (net/m.py)",
+            *["in attend (sequence_parallel.py), sequence_parallel (net/m.py)"] * 2,
         ),
         ("see manual_gc", "see manual gc", "see manual gc (Megatron's manual_gc)"),
     ],
 )
 def test_the_words(text: str, plain: str, example: str) -> None:
     assert (plain_words(text), plain_words(text, example=True)) == (plain, example)
+
+
+def test_values_of_evidence_stay() -> None:
+    shown = Evidence(label="scheme (cp_comm_type)", value="sequence_parallel (net/m.py), manual_gc")
+    said = in_job_words("pytorch", Verdict(state="fires", reason="manual_gc", evidence=[shown]))
+    assert said.reason == "Manual gc"
+    assert said.evidence == [replace(shown, label="scheme")]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from perfdoc.results.kernels import OptimizerLoop
@@ -101,6 +103,14 @@ def test_a_fused_update_is_replayed(tmp_path: Path, range_name: str) -> None:
     edit = fused_optimizer()
     spans = [change(rebuilt) for change in (edit.apply, *edit.variants)]
     assert [s.span(schedule(s.graph).end_ns) for s in spans] == [1_124 * US, 1_318 * US]
+    # The same launches by stretches in any order, one of them inside another, one of nothing.
+    (frame,) = rebuilt.ranks
+    loop = frame.optimizer
+    start, end = (np.concatenate((at[::-1], at)) for at in (loop.start_ns, loop.end_ns))
+    end[: len(loop.end_ns)] = loop.start_ns[::-1]
+    split = replace(loop, start_ns=np.append(start, -9), end_ns=np.append(end, -9))
+    again = edit.apply(replace(rebuilt, ranks=(replace(frame, optimizer=split),)))
+    assert np.array_equal(again.graph.duration_ns, spans[0].graph.duration_ns)
 
 
 def test_no_loop_is_not_replayed(tmp_path: Path) -> None:

@@ -256,3 +256,11 @@ def test_what_changes_the_result_of_training_is_marked(case: Case) -> None:
     (row,) = judge(known, []).opportunities
     assert isinstance(row, Opportunity)
     assert (row.exact, row.gain_per) == (False, "step")
+
+
+def test_the_bound_of_a_change_of_what_training_computes_is_marked_and_counts_half(case: Case) -> None:
+    """0.4 of a step of 1 ms at most, by no setting: 0.4 x 0.25 x 0.75 where 0.4 x 0.5 x 0.75 would be."""
+    known = predicting(case, bf16_gemm=(0.0, 0.1, 0.2))
+    known = with_predictions(known, [replace(p, exact=False) for p in known.gains.predictions])
+    (row,) = judge(known, [rule("PD407", gain=replace(bound(0.4), key="bf16_gemm"))]).opportunities
+    assert (row.kind, row.key, row.exact, row.worth_frac) == ("bound", "", False, pytest.approx(0.075))

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from perfdoc.analyzers.communication.table import BOUNDS_BYTES
+from perfdoc.results.ranks import MessageSizes
 from perfdoc.rules.engine.case import Case
 from tests.rules.cases import case_of, result, step_with_communication
 from tests.rules.communicating import with_rows
@@ -15,6 +17,11 @@ from tests.rules.laid import starting_up
 from tests.rules.test_plain_pytorch import shown_by
 
 MIB = 1 << 20
+
+
+def of_size(count: int, each: float) -> MessageSizes:
+    most = next((most for most in BOUNDS_BYTES if each <= most), None)
+    return MessageSizes(most_bytes=most, count=count, exposed_ns=1000)
 
 
 def reducing(
@@ -33,6 +40,7 @@ def reducing(
         case_of(folder, step_with_communication(exposed_us, name=name)),
         count=count,
         bytes=round(mib * MIB),
+        sizes=[of_size(count, mib * MIB / count)],
         group="0x1",
     )
     if not broadcasts:
@@ -111,3 +119,35 @@ def test_words_are_of_the_jobs_framework(tmp_path: Path) -> None:
     assert "bucket_size" in result("PD104", shown_by(made, "megatron", {})).remedy
     plain = result("PD104", shown_by(made, "pytorch", {}))
     assert ("bucket_cap_mb" in plain.remedy, "bucket_size" in plain.remedy) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("small", "large", "state"),
+    [
+        ((60, 4096), (4, 25 * MIB), "passes"),  # statistics beside buckets
+        ((60, MIB // 2), (4, 25 * MIB), "passes"),
+        ((60, 4096), (8, 15 * MIB), "passes"),
+        ((60, 4096), (50, 2 * MIB), "fires"),  # biases beside weights
+        ((60, 4096), (49, 2 * MIB), "passes"),
+    ],
+)
+def test_small_reductions_beside_buckets_do_not_count(
+    tmp_path: Path, small: tuple[int, int], large: tuple[int, int], state: str
+) -> None:
+    """In each of two steps."""
+    total = 2 * sum(count * each for count, each in (small, large))
+    made = reducing(tmp_path, count=2 * (small[0] + large[0]), mib=total / MIB)
+    made = with_rows(made, sizes=[of_size(2 * count, each) for count, each in (small, large)])
+    found = result("PD104", made)
+    assert found.state == state
+    if state == "fires":
+        shown = {e.label: e.value for e in found.evidence}
+        assert shown["all-reduce operations a backward pass"] == "50"
+        assert shown["bytes of one, median"] == "at most 64.0 KiB"
+
+
+@pytest.mark.parametrize(("count", "mib"), [(120, 120 * 3.8), (128, 800)])
+def test_parts_of_a_reduce_scatter_tell_no_size(tmp_path: Path, count: int, mib: float) -> None:
+    """Buckets of 64,000,000 elements in FP32 over 64 ranks; layers of FSDP."""
+    made = with_rows(reducing(tmp_path, count=count, mib=mib), collective="reduce_scatter")
+    assert result("PD104", made).state == "not_applicable"

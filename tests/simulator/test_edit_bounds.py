@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.simulator.engine import TaskKind, schedule
 from perfdoc.simulator.replay.edits import (
     in_16_bits,
     norms_alone,
     overlapped,
+    scaled_kernels,
     without_launches,
     without_recompute,
 )
@@ -122,6 +125,30 @@ def test_fp32_on_16_bit_tensor_cores(tmp_path: Path) -> None:
     whole = replace(rebuilt, narrow_ns=np.full_like(rebuilt.narrow_ns, -1))
     with pytest.raises(ValueError, match="FP32"):
         in_16_bits().apply(whole)
+
+
+def test_16_bits_have_a_floor_and_undo_no_edit_before(tmp_path: Path) -> None:
+    """FP32 GEMMs of 1, 5 and 200 us on an A100: 1 and 2, which any kernel takes, and 200 / 10.4 = 19.231;
+    bound by memory 1, 2.5 and 100. After all GEMMs take half: half of each."""
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device(gpu_name="NVIDIA A100-SXM4-80GB")
+    for i, us in enumerate((1, 5, 200)):
+        at = 10 + 10 * i
+        name = "ampere_sgemm_32x32_tn"
+        device.kernel(name, at * US, (at + us) * US, stream=7, launch=(thread, i * US, (i + 1) * US))
+    rebuilt = rebuild_rank(view_of(builder, tmp_path))
+    kernels = rebuilt.graph.kind == TaskKind.COMPUTE
+
+    def takes(change: Callable[[Rebuilt], Rebuilt], of: Rebuilt = rebuilt) -> list[int]:
+        found: list[int] = change(of).graph.duration_ns[kernels].tolist()
+        return found
+
+    edit = in_16_bits()
+    assert takes(edit.apply) == [1000, 2000, 19_231]
+    assert [takes(variant) for variant in edit.variants] == [[1000, 2500, 100_000]]
+    half = scaled_kernels(KernelClass.GEMM, 0.5).apply(rebuilt)
+    assert takes(edit.apply, half) == [500, 1000, 9616]
 
 
 def test_the_host_does_not_launch_again_what_is_kept(tmp_path: Path) -> None:

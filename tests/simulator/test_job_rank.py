@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from perfdoc.simulator.captures.timeline import TimelineBuilder
-from perfdoc.simulator.job.rank import GROUPS, RankWork, rank_work, stage_of
+from perfdoc.simulator.job.rank import GROUPS, RankWork, rank_work
 from perfdoc.simulator.job.work import Work
 from perfdoc.traces.load import read_trace
 from tests.analyzers.device_views import view_of, views_of
@@ -148,12 +148,12 @@ def test_without_ranges_of_passes_there_is_nothing(tmp_path: Path) -> None:
 
 
 def test_stages_by_group_and_by_number() -> None:
-    assert stage_of(rank_by_hand(rank=6, group=(2, 6), world=8), 2) == 1
-    assert stage_of(rank_by_hand(rank=6, group=(), world=8), 4) == 3
-    assert stage_of(rank_by_hand(rank=6, group=(), world=7), 4) is None
-    assert stage_of(rank_by_hand(rank=None, group=(), world=8), 4) is None
-    assert stage_of(rank_by_hand(rank=9, group=(), world=8), 4) is None
-    assert stage_of(rank_by_hand(rank=None, group=(), world=None), 1) == 0
+    assert rank_by_hand(rank=6, group=(2, 6), world=8).stage(2) == 1
+    assert rank_by_hand(rank=6, group=(), world=8).stage(4) == 3
+    assert rank_by_hand(rank=6, group=(), world=7).stage(4) is None
+    assert rank_by_hand(rank=None, group=(), world=8).stage(4) is None
+    assert rank_by_hand(rank=9, group=(), world=8).stage(4) is None
+    assert rank_by_hand(rank=None, group=(), world=None).stage(1) == 0
 
 
 def test_launch_bound_and_idle() -> None:

@@ -7,6 +7,7 @@ from functools import partial
 import numpy as np
 
 from perfdoc.analyzers.kernels.optimizer import SMALL
+from perfdoc.simulator.engine.graph import NONE
 from perfdoc.simulator.replay.edits.edit import Edit, with_durations
 from perfdoc.simulator.replay.edits.host import launched_together
 from perfdoc.simulator.replay.rebuilt import Rebuilt
@@ -25,10 +26,14 @@ def fused_optimizer() -> Edit:
         inside, factor = np.zeros(len(rebuilt.start_ns), bool), np.ones(len(rebuilt.start_ns))
         for i, frame in enumerate(rebuilt.ranks):
             loop = frame.optimizer
-            for start, end in zip(loop.start_ns.tolist(), loop.end_ns.tolist(), strict=True):
-                mine = (graph.rank == i) & (rebuilt.launch_ns >= start) & (rebuilt.launch_ns <= end)
-                inside |= mine
-                factor[mine] = 1 / (loop.kernels_per_tensor or 1)
+            order = np.argsort(loop.start_ns, kind="stable")
+            # Of the stretches that began, the last end.
+            latest = np.concatenate(([NONE], np.maximum.accumulate(loop.end_ns[order])))
+            at = rebuilt.launch_ns
+            begun = np.searchsorted(loop.start_ns[order], at, "right")
+            mine = (graph.rank == i) & (begun > 0) & (at <= latest[begun])
+            inside |= mine
+            factor[mine] = 1 / (loop.kernels_per_tensor or 1)
         if not inside.any():
             raise ValueError("no optimizer step of the capture loops over the parameters")
         edited = launched_together(rebuilt, inside & (rebuilt.call >= 0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -151,24 +152,34 @@ def norms_alone() -> Edit:
 
 
 _NARROW_UNCERTAINTY_FRAC = 0.25
-"""Small GEMMs are bound by memory, of which 16 bits move half; casts come, norms and copies shrink."""
+"""How near small GEMMs come to the tensor cores' peak; casts come, norms and copies shrink."""
+_HALF_BYTES_FRAC = 0.5
+"""Of its time stays of a kernel that is bound by memory, of which 16 bits move half."""
 
 
 def in_16_bits() -> Edit:
-    """GEMMs and attention kernels whose names tell FP32 or TF32 run on 16-bit tensor cores."""
+    """GEMMs and attention kernels whose names tell FP32 or TF32 run on 16-bit tensor cores; what edits before
+    it made shorter gets so by the same share."""
 
-    def apply(rebuilt: Rebuilt) -> Rebuilt:
+    def apply(rebuilt: Rebuilt, *, least_frac: float = 0.0) -> Rebuilt:
         mine = rebuilt.narrow_ns >= 0
         if not mine.any():
             raise ValueError("no GEMM and no attention kernel tells FP32 or TF32 by its name on a known GPU")
-        return with_durations(rebuilt, np.where(mine, rebuilt.narrow_ns, rebuilt.graph.duration_ns))
+        took = np.maximum(rebuilt.end_ns - rebuilt.start_ns, 1)
+        stays = np.clip(rebuilt.narrow_ns / took, least_frac, 1.0)
+        duration = rebuilt.graph.duration_ns
+        return with_durations(rebuilt, np.where(mine, np.round(duration * stays).astype(np.int64), duration))
 
     return Edit(
         name="16 bits",
         apply=apply,
         uncertainty_frac=_NARROW_UNCERTAINTY_FRAC,
         leaves=("compute",),
-        assumptions=(f"16-bit GEMMs reach {PEAK_SHARE_RATIO:g} times the share of the peak of FP32 ones",),
+        assumptions=(
+            f"16-bit GEMMs reach {PEAK_SHARE_RATIO:g} times the share of the peak of FP32 ones, or take half "
+            "as long where memory bounds them",
+        ),
+        variants=(partial(apply, least_frac=_HALF_BYTES_FRAC),),
     )
 
 
