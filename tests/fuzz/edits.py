@@ -72,6 +72,24 @@ TEXTS = (
     ),
 )
 
+JSON_SPLICES = (
+    b'"',
+    b"{",
+    b"}",
+    b"[",
+    b"]",
+    b",",
+    b":",
+    b"\\",
+    b"\x00",
+    b"\xff",
+    b"-",
+    b"9" * 20,
+    b"null",
+    b"NaN",
+)
+"""What an edit of bytes puts into JSON: its marks, and what may not stand there."""
+
 
 def other(rng: Random, value: object = None) -> Any:
     """Something in place of a value: near it, of its kind, or of another."""

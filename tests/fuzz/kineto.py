@@ -9,38 +9,22 @@ from random import Random
 from typing import Any
 
 from tests.fuzz import base
-from tests.fuzz.edits import TEXTS, edit_bytes, edit_tree, other
+from tests.fuzz.edits import JSON_SPLICES, TEXTS, edit_bytes, edit_tree, other
 
 _SPLICES = (
-    *(
-        b'"',
-        b"{",
-        b"}",
-        b"[",
-        b"]",
-        b",",
-        b":",
-        b"\\",
-        b"\x00",
-        b"\xff",
-        b"-",
-        b"9" * 20,
-        b"null",
-        b"NaN",
-        b"nan,",
-    ),
-    *(
-        b"\\u",
-        b"\\ud800",
-        b"\\x",
-        b"1e400",
-        b"\x1f\x8b",
-        b"\xef\xbb\xbf",
-        b'{"ph":"X"},',
-        b"[" * 2_000,
-        b"0," * 500,
-    ),
-    *(b'{"ph":"X","cat":"kernel","name":"k","pid":0,"tid":7,"ts":5.0,"dur":1.0},', b'"traceEvents":[],'),
+    *JSON_SPLICES,
+    b"nan,",
+    b"\\u",
+    b"\\ud800",
+    b"\\x",
+    b"1e400",
+    b"\x1f\x8b",
+    b"\xef\xbb\xbf",
+    b'{"ph":"X"},',
+    b"[" * 2_000,
+    b"0," * 500,
+    b'{"ph":"X","cat":"kernel","name":"k","pid":0,"tid":7,"ts":5.0,"dur":1.0},',
+    b'"traceEvents":[],',
 )
 _CATEGORIES = (
     *(

@@ -28,6 +28,17 @@ MUL = (
 SILU = "void at::native::vectorized_elementwise_kernel<4, at::native::silu_kernel(x)::[lambda()], y>(z)"
 H100 = "NVIDIA H100 80GB HBM3"
 GIB = 1 << 30
+START_UP = StartUp(
+    start_ns=0,
+    end_ns=1,
+    compute_ns=0,
+    loading_ns=1,
+    allocation_ns=0,
+    communicator_ns=0,
+    work_frac=0.9,
+    left_out=False,
+)
+"""Of a window that is start-up as a whole."""
 
 
 def laid(
@@ -83,17 +94,7 @@ def dense(**other: Any) -> ModelShape:
 
 def starting_up(case: Case) -> Case:
     """The same as a window that is start-up and has no steps."""
-    start_up = StartUp(
-        start_ns=0,
-        end_ns=1,
-        compute_ns=0,
-        loading_ns=1,
-        allocation_ns=0,
-        communicator_ns=0,
-        work_frac=0.9,
-        left_out=False,
-    )
-    now = {"kind": "capture", "steps": 0, "runs_once": "99 % is start-up", "start_up": start_up}
+    now = {"kind": "capture", "steps": 0, "runs_once": "99 % is start-up", "start_up": START_UP}
     ranks = [replace(r, window=replace(r.window, **now)) for r in case.ranks]
     return replace(case, captures=[replace(case.captures[0], ranks=ranks)])
 

@@ -10,7 +10,6 @@ import pytest
 from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import DIALECTS
-from perfdoc.results.capture_parts import StartUp
 from perfdoc.results.efficiency import KernelEfficiency
 from perfdoc.results.quality import NO_EVENTS
 from perfdoc.rules.engine.case import Case
@@ -19,6 +18,7 @@ from perfdoc.rules.engine.registry import own_rules, run_rules
 from perfdoc.rules.engine.rule import Meta, Rule, Verdict
 from tests.knobs.random_configurations import drawn
 from tests.rules.cases import case_of, step_with_communication
+from tests.rules.laid import START_UP
 from tests.rules.planted_cases import LLAMA, MIXTRAL, on, under
 from tests.rules.test_mapping_random import CHOICES, GPUS
 from tests.rules.test_rules import with_gap
@@ -93,18 +93,6 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> list[Case]:
             model = (LLAMA, MIXTRAL, None)[(i + j) % 3]
             found.append(replace(under(case, configuration.values, model=model), configuration=configuration))
     return found
-
-
-START_UP = StartUp(
-    start_ns=0,
-    end_ns=1,
-    compute_ns=0,
-    loading_ns=1,
-    allocation_ns=0,
-    communicator_ns=0,
-    work_frac=0.9,
-    left_out=False,
-)
 
 
 def lacking(case: Case, which: int) -> Case:
