@@ -16,7 +16,7 @@ from perfdoc.analyzers.host.packing import Packing, packing
 from perfdoc.analyzers.host.steps import HostSteps
 from perfdoc.analyzers.instances.device import Instance, device_instances
 from perfdoc.analyzers.instances.rough import NO_OUTLINE, Outline, outline
-from perfdoc.analyzers.kernels.attributed import attributed_kernels
+from perfdoc.analyzers.kernels.attributed import AttributedKernels, attributed_kernels
 from perfdoc.analyzers.kernels.parts import kernel_parts
 from perfdoc.analyzers.kernels.suspects import suspected_communication
 from perfdoc.analyzers.kernels.totals import NamedTime, kernel_times, kernels_only
@@ -33,8 +33,9 @@ from perfdoc.results.quality import EventCounts
 from perfdoc.results.ranks import Communication, KernelsOnly, Ledger, Window
 from perfdoc.traces import Device
 
-Also: TypeAlias = Callable[[DeviceView], Any]
-"""An analysis that lives above this room, such as the replay; its result must pickle."""
+Also: TypeAlias = Callable[[DeviceView, AttributedKernels | None], Any]
+"""An analysis that lives above this room, such as the replay, of a device and its kernels as
+attributed_kernels has them; its result must pickle."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,5 +122,5 @@ def measure_device(view: DeviceView, also: Also | None = None) -> RankMeasuremen
         timeline=rank_timeline(view),
         outline=outline(view),
         instances=device_instances(view, ledger, contended),
-        also=None if also is None else also(view),
+        also=None if also is None else also(view, kernels),
     )

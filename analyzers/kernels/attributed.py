@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -39,18 +38,8 @@ class AttributedKernels:
         return found
 
 
-_KNOWN: WeakKeyDictionary[DeviceView, AttributedKernels | None] = WeakKeyDictionary()
-"""The replay asks again for what the analyses were given."""
-
-
 def attributed_kernels(view: DeviceView) -> AttributedKernels | None:
     """None where no kernel runs inside the window, or the rank trains on the CPU."""
-    if view not in _KNOWN:
-        _KNOWN[view] = _attributed(view)
-    return _KNOWN[view]
-
-
-def _attributed(view: DeviceView) -> AttributedKernels | None:
     if view.activity.on_host:
         return None
     rows, duration = _inside(view)

@@ -16,7 +16,7 @@ from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.analyzers.kernel_class.collectives import REDUCING
 from perfdoc.analyzers.kernel_class.number_format import likely_16_bits_speedup
-from perfdoc.analyzers.kernels.attributed import attributed_kernels
+from perfdoc.analyzers.kernels.attributed import AttributedKernels, attributed_kernels
 from perfdoc.analyzers.kernels.optimizer import NO_LOOP, LoopSpans, loop_spans
 from perfdoc.simulator.engine import EdgeKind, GraphBuilder, TaskGraph, TaskKind
 from perfdoc.simulator.engine.graph import I8, I64, NONE
@@ -120,8 +120,8 @@ class Rebuilt:
         return int(end_ns[mine][counts].max()) - min(self.ranks[r].window_start_ns for r in which)
 
 
-def rebuild_rank(view: DeviceView) -> Rebuilt:
-    """Rebuild the window of one rank."""
+def rebuild_rank(view: DeviceView, kernels: AttributedKernels | None = None) -> Rebuilt:
+    """Rebuild the window of one rank. kernels: as attributed_kernels has them; None not asked for yet."""
     activity, window = view.activity, view.window
     tasks = cpu_tasks(view) if activity.on_host else rank_tasks(view)
     count = len(tasks.start_ns)
@@ -165,7 +165,7 @@ def rebuild_rank(view: DeviceView) -> Rebuilt:
                 communication_task=at,
                 gpu_name=device.gpu_name,
                 layers=layer_spans(view),
-                optimizer=loop_spans(view, attributed_kernels(view)),
+                optimizer=loop_spans(view, kernels or attributed_kernels(view)),
             ),
         ),
     )

@@ -15,6 +15,7 @@ import numpy as np
 
 from perfdoc.analyzers.clocks.alignment import ClockAlignment
 from perfdoc.analyzers.device.view import DeviceView
+from perfdoc.analyzers.kernels.attributed import AttributedKernels
 from perfdoc.analyzers.matching.calls import CollectiveCalls
 from perfdoc.analyzers.matching.matches import Matches
 from perfdoc.results.figures import brief, per_cent, signed_share
@@ -183,16 +184,19 @@ class KeptRank:
     """For the model of the job; None where no range shows passes of whole steps."""
 
 
-def replay_and_keep(view: DeviceView, *, keep_tasks: int = KEPT_TASKS_MAX) -> KeptRank | None:
+def replay_and_keep(
+    view: DeviceView, kernels: AttributedKernels | None = None, *, keep_tasks: int = KEPT_TASKS_MAX
+) -> KeptRank | None:
     """Rebuild one rank's window, replay it unedited, and keep it if it is small enough.
 
     None where the capture holds only part of the events: nothing is predicted of it.
 
-    keep_tasks: what all devices of the capture may hold together; each its share.
+    kernels: as of `rebuild_rank`. keep_tasks: what all devices of the capture may hold together; each its
+    share.
     """
     if view.events.partial:
         return None
-    rebuilt = rebuild_rank(view)
+    rebuilt = rebuild_rank(view, kernels)
     found = replay(rebuilt)
     work = rank_work(view)
     most = keep_tasks if work is None else max(keep_tasks, _of_first_pipeline(work))

@@ -168,7 +168,7 @@ def _from(first: int) -> Clock:
     return lambda time: time - first
 
 
-def _beginning(view: DeviceView) -> tuple[int, int]:
+def _beginning(view: DeviceView, _: object = None) -> tuple[int, int]:
     """The device's index, and when the first thing of its capture begins."""
     trace = view.trace
     tables = (
@@ -194,7 +194,7 @@ def _write(
     found = []
     for number, path in enumerate(paths):
 
-        def also(view: DeviceView, number: int = number, path: Path = path) -> Written:
+        def also(view: DeviceView, _: object, number: int = number, path: Path = path) -> Written:
             device, first = _beginning(view)
             place = places.get((path, device)) or _Place(title=_title(view), clock=_from(first))
             about = f"{place.title}, {view.device.gpu_name or 'unknown device'}"[:400]
