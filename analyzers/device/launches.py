@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
+from perfdoc.analyzers.base.names import said_by_names
 from perfdoc.traces import Copies, GraphLaunches, Kernels, Trace
 from perfdoc.traces.table import Bool
 
@@ -20,11 +21,9 @@ NONE = -1
 def launches_graphs(trace: Trace, calls: I64) -> Bool:
     """For each of these API calls whether it launches a whole graph, whose kernels no operator and no range
     launched."""
-    names = trace.api_calls.name[calls]
-    found = np.zeros(len(trace.strings), bool)
-    for i in np.flatnonzero(np.bincount(names, minlength=len(trace.strings))).tolist():
-        found[i] = "GraphLaunch" in trace.strings[i]
-    return found[names]
+    return said_by_names(
+        trace.strings, trace.api_calls.name[calls], lambda name: "GraphLaunch" in name, False
+    )
 
 
 def innermost_at_launch(trace: Trace, rows: I64, comm: Communication) -> I64:

@@ -11,6 +11,7 @@ from functools import lru_cache
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64, index_within
+from perfdoc.analyzers.base.names import said_by_names
 from perfdoc.analyzers.base.rows import kept
 from perfdoc.analyzers.device.idle import LAUNCH_LATENCY_MAX_NS
 from perfdoc.analyzers.device.view import DeviceView
@@ -187,8 +188,9 @@ def _waiting_copies(view: DeviceView) -> I64:
     late = copies.start_ns[rows] - made > LAUNCH_LATENCY_MAX_NS
     waited: Bool = (returned >= copies.end_ns[rows]) | (late & (returned >= copies.start_ns[rows]))
     calls = calls[waited]
-    is_copy = np.zeros(len(trace.strings), bool)
-    for name in np.unique(trace.api_calls.name[calls]).tolist():
-        is_copy[name] = _COPY.fullmatch(plain_name(trace.strings[name])) is not None
-    found: I64 = calls[is_copy[trace.api_calls.name[calls]]]
+    names = trace.api_calls.name[calls]
+    is_copy = said_by_names(
+        trace.strings, names, lambda name: _COPY.fullmatch(plain_name(name)) is not None, False
+    )
+    found: I64 = calls[is_copy]
     return found

@@ -41,6 +41,10 @@ PEAK_SHARE_RATIO = 0.65
 run at 55 to 70 % of the one and at 85 to 95 % of the other."""
 
 
+NAME_FORMATS = (KernelClass.GEMM, KernelClass.ATTENTION)
+"""Classes of kernels whose names tell whether they run in FP32."""
+
+
 def is_fp32(name: str, kernel_class: KernelClass) -> bool:
     """Whether a GEMM's or an attention kernel's name tells FP32 (or TF32)."""
     if kernel_class is KernelClass.ATTENTION:

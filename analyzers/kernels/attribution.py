@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64, exact_sum
+from perfdoc.analyzers.base.names import said_by_names
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.analyzers.kernel_class.names import MAX_TEXT
@@ -127,17 +128,15 @@ def _parts(view: DeviceView, context: SpanContext, classes: I64) -> tuple[I64, I
 
 def _named_phase(view: DeviceView, rows: I64) -> I64:
     """Index into PHASES by kernel, as its function's name says; unknown where it says nothing."""
-    kernels, strings = view.trace.kernels, view.trace.strings
-    names = kernels.name[rows]
-    by_name = np.full(len(strings), UNKNOWN_PHASE, np.int64)
-    for i in np.flatnonzero(np.bincount(names, minlength=len(strings))).tolist():
-        # Template arguments may hold any word.
-        function = strings[i][:MAX_TEXT].replace("<unnamed>", "").partition("<")[0]
-        if _BACKWARD_NAME.search(function) is not None:
-            by_name[i] = Phase.BACKWARD
-        elif _FORWARD_NAME.search(function) is not None:
-            by_name[i] = Phase.FORWARD
-    return by_name[names]
+    return said_by_names(view.trace.strings, view.trace.kernels.name[rows], _phase_in, UNKNOWN_PHASE)
+
+
+def _phase_in(name: str) -> int | None:
+    # Template arguments may hold any word.
+    function = name[:MAX_TEXT].replace("<unnamed>", "").partition("<")[0]
+    if _BACKWARD_NAME.search(function) is not None:
+        return Phase.BACKWARD
+    return Phase.FORWARD if _FORWARD_NAME.search(function) is not None else None
 
 
 AT_LEAST = "lower bound: only kernels and operators that are recognised as forward are counted"

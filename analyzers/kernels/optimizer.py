@@ -15,6 +15,7 @@ from typing import Literal
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64, exact_sum
+from perfdoc.analyzers.base.names import said_by_names
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.analyzers.kernel_class.names import MAX_TEXT
@@ -172,11 +173,10 @@ def _per_tensor(at: I64) -> int | None:
 
 
 def _names_a_root(view: DeviceView, rows: I64) -> Bool:
-    names, strings = view.trace.kernels.full_name[rows], view.trace.strings
-    found = np.zeros(len(strings), bool)
-    for i in np.flatnonzero(np.bincount(names, minlength=len(strings))).tolist():
-        found[i] = _ROOT.search(strings[i][:MAX_TEXT]) is not None
-    return found[names]
+    names = view.trace.kernels.full_name[rows]
+    return said_by_names(
+        view.trace.strings, names, lambda name: _ROOT.search(name[:MAX_TEXT]) is not None, False
+    )
 
 
 _SHOWN = 3

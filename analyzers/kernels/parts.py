@@ -12,6 +12,7 @@ import re
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64, exact_sum, union
+from perfdoc.analyzers.base.names import said_by_names
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.analyzers.kernels.attributed import AttributedKernels
@@ -108,12 +109,10 @@ def _rows(found: Attribution, duration: I64) -> list[PartTime]:
 
 def _grouped(view: DeviceView, rows: I64, is_gemm: Bool) -> Bool:
     """Whether a GEMM's name says that it is grouped over experts."""
-    kernels, strings = view.trace.kernels, view.trace.strings
-    names = kernels.full_name[rows]
-    found = np.zeros(len(strings), bool)
-    for i in np.flatnonzero(np.bincount(names[is_gemm], minlength=len(strings))).tolist():
-        found[i] = _GROUPED_NAME.search(strings[i][:4096]) is not None
-    return found[names]
+    names = np.where(is_gemm, view.trace.kernels.full_name[rows], -1)
+    return said_by_names(
+        view.trace.strings, names, lambda name: _GROUPED_NAME.search(name[:4096]) is not None, False
+    )
 
 
 def _window_frac(view: DeviceView, rows: I64) -> float | None:

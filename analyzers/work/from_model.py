@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
+from perfdoc.analyzers.base.names import said_by_names
 from perfdoc.analyzers.base.rows import row_keys
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.kernel_class.classify import KernelClass as K
@@ -189,11 +190,11 @@ def _operator(product: Product, phase: str, dtype: str) -> OperatorCall:
 def _dtypes(view: DeviceView, rows: I64, product: I64, products: list[tuple[Product, str]]) -> I64:
     """By the kernel's name where that says it, else the job's. A job in FP8 does attention and the output
     layer in another."""
-    strings, names = view.trace.strings, view.trace.kernels.full_name[rows]
     unknown, job = DTYPES.index("unknown"), view.facts.dtype
-    said = np.full(len(strings) + 1, unknown, np.int64)
-    for i in np.flatnonzero(np.bincount(names[names >= 0], minlength=len(strings))).tolist():
-        said[i] = DTYPES.index(arithmetic_of(strings[i]) or "unknown")
+    names = view.trace.kernels.full_name[rows]
+    said = said_by_names(
+        view.trace.strings, names, lambda name: DTYPES.index(arithmetic_of(name) or "unknown"), unknown
+    )
     usual = [
         DTYPES.index(job) if job in DTYPES and (job != "fp8" or p.name.startswith(_LINEAR)) else unknown
         for p, _ in products
@@ -201,5 +202,5 @@ def _dtypes(view: DeviceView, rows: I64, product: I64, products: list[tuple[Prod
     mine = np.array(usual, np.int64)[product]
     # cuDNN's attention is called f16 whichever of the two it is.
     either = np.array([p.kind == "attention" for p, _ in products], bool)[product]
-    either &= (said[names] == DTYPES.index("fp16")) & (mine == DTYPES.index("bf16"))
-    return np.where((said[names] != unknown) & ~either, said[names], mine)
+    either &= (said == DTYPES.index("fp16")) & (mine == DTYPES.index("bf16"))
+    return np.where((said != unknown) & ~either, said, mine)

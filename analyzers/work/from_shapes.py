@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfdoc.analyzers.base.intervals import I64
+from perfdoc.analyzers.base.names import said_by_names
 from perfdoc.analyzers.base.rows import row_keys
 from perfdoc.analyzers.device.launches import launches_graphs
 from perfdoc.analyzers.device.view import DeviceView
@@ -105,10 +106,8 @@ def work_from_shapes(view: DeviceView, rows: I64) -> KernelWork:
 def _calls(view: DeviceView) -> _Calls:
     """The innermost operator with a formula around the launch of every kernel of the device."""
     trace, operators = view.trace, view.trace.operators
-    of_name = np.zeros(len(trace.strings), bool)
-    for i in np.flatnonzero(np.bincount(operators.name, minlength=len(trace.strings))).tolist():
-        of_name[i] = trace.strings[i] in FORMULAS
-    wanted = np.flatnonzero(of_name[operators.name] & (operators.dims > 0) & (operators.thread >= 0))
+    has_formula = said_by_names(trace.strings, operators.name, FORMULAS.__contains__, False)
+    wanted = np.flatnonzero(has_formula & (operators.dims > 0) & (operators.thread >= 0))
     kernels = view.activity.kernel_rows
     kernels = kernels[(view.launches.kernels[kernels] >= 0) & (trace.kernels.graph_node[kernels] < 0)]
     launch = view.launches.kernels[kernels]
@@ -163,16 +162,12 @@ def _elements(view: DeviceView, found: _Calls) -> I64:
     """Element types of calls on lists, as the names of their kernels say: for every kernel of `found` an
     index into ELEMENTS."""
     strings = view.trace.strings
-    on_lists = np.zeros(len(strings), bool)
-    for i in np.flatnonzero(np.bincount(view.trace.operators.name[found.call])).tolist():
-        on_lists[i] = strings[i] in LISTS
-    asked = np.flatnonzero(on_lists[view.trace.operators.name[found.call]])
+    operators = view.trace.operators.name[found.call]
+    asked = np.flatnonzero(said_by_names(strings, operators, LISTS.__contains__, False))
     names = view.trace.kernels.full_name[found.kernels[asked]]
-    of_name = np.zeros(len(strings) + 1, np.int64)
-    for i in np.unique(names[names >= 0]).tolist():
-        of_name[i] = ELEMENTS.index(list_element(strings[i]))
+    element = said_by_names(strings, names, lambda name: ELEMENTS.index(list_element(name)), 0)
     of_call = np.zeros(len(view.trace.operators), np.int64)
-    np.maximum.at(of_call, found.call[asked], of_name[names])
+    np.maximum.at(of_call, found.call[asked], element)
     return of_call[found.call]
 
 
@@ -210,8 +205,6 @@ def _dtypes(view: DeviceView, operators: Sequence[OperatorCall], group: I64, ker
     """The arithmetic of each kernel: its operator's, TF32 where the kernel's name says so."""
     dtype = np.array([DTYPES.index(o.dtype) for o in operators], np.int64)[group]
     may = np.array([o.kind in _TENSOR_CORES and o.dtype == "fp32" for o in operators], bool)[group]
-    strings, names = view.trace.strings, view.trace.kernels.full_name[kernels]
-    narrow = np.zeros(len(strings) + 1, bool)
-    for i in np.unique(names[may & (names >= 0)]).tolist():
-        narrow[i] = uses_tf32(strings[i])
-    return np.where(may & narrow[names], DTYPES.index("tf32"), dtype)
+    names = np.where(may, view.trace.kernels.full_name[kernels], NONE)
+    narrow = said_by_names(view.trace.strings, names, uses_tf32, False)
+    return np.where(narrow, DTYPES.index("tf32"), dtype)

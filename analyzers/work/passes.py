@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
+from perfdoc.analyzers.base.names import said_by_names
 from perfdoc.analyzers.base.rows import row_keys
 from perfdoc.analyzers.device.launches import launches_graphs
 from perfdoc.analyzers.device.view import DeviceView
@@ -103,11 +104,7 @@ def launched(view: DeviceView, kernels: AttributedKernels) -> Launched:
 
 def finishing(view: DeviceView, rows: I64) -> Bool:
     """Kernels that sum what a GEMM in front of them left."""
-    strings, names = view.trace.strings, view.trace.kernels.full_name[rows]
-    sums = np.zeros(len(strings) + 1, bool)
-    for i in np.flatnonzero(np.bincount(names[names >= 0], minlength=len(strings))).tolist():
-        sums[i] = finishes_gemm(strings[i])
-    return sums[names]
+    return said_by_names(view.trace.strings, view.trace.kernels.full_name[rows], finishes_gemm, False)
 
 
 def _outermost(lane: Lane) -> I64:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import Intervals
+from perfdoc.analyzers.base.names import said_by_names
 from perfdoc.analyzers.base.rows import row_keys
 from perfdoc.analyzers.device.activity import UNKNOWN_DIMENSION
 from perfdoc.analyzers.device.host_ranges import host_intervals, optimizer_starts
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.analyzers.kernel_class.collectives import REDUCING
-from perfdoc.analyzers.kernel_class.number_format import likely_16_bits_speedup
+from perfdoc.analyzers.kernel_class.number_format import NAME_FORMATS, likely_16_bits_speedup
 from perfdoc.analyzers.kernels.attributed import AttributedKernels, attributed_kernels
 from perfdoc.analyzers.kernels.optimizer import NO_LOOP, LoopSpans, loop_spans
 from perfdoc.simulator.engine import EdgeKind, GraphBuilder, TaskGraph, TaskKind
@@ -190,7 +192,7 @@ def _kernels(view: DeviceView, tasks: RankTasks) -> tuple[I8, I64, I64]:
     class_of = np.array([k.kernel_class for k in view.kinds.kinds], np.int8)
     kernel_class[task] = class_of[view.kinds.kind[row]]
     narrow = np.full(count, NONE, np.int64)
-    speedup = _speedups(view)[view.trace.kernels.full_name[row]]
+    speedup = _speedups(view, row)
     faster = speedup > 1
     took = tasks.end_ns[task[faster]] - tasks.start_ns[task[faster]]
     least = np.minimum(took, _KERNEL_MIN_NS)
@@ -211,16 +213,14 @@ def _kernels(view: DeviceView, tasks: RankTasks) -> tuple[I8, I64, I64]:
     return kernel_class, alone, narrow
 
 
-def _speedups(view: DeviceView) -> F64:
-    """By string, as the full name of a kernel: how many times as fast it would be in 16 bits; 1 unknown."""
-    strings, rows = view.trace.strings, view.activity.kernel_rows
-    names = view.trace.kernels.full_name[rows]
-    class_of = np.zeros(len(strings) + 1, np.int8)
-    class_of[names] = view.kinds.class_code[rows]
-    found = np.ones(len(strings) + 1)
-    for name in np.unique(names[names >= 0]).tolist():
-        kind = KernelClass(int(class_of[name]))
-        found[name] = likely_16_bits_speedup(strings[name], kind, view.device.gpu_name) or 1.0
+def _speedups(view: DeviceView, row: I64) -> F64:
+    """Of kernels: how many times as fast each would be in 16 bits; 1 unknown."""
+    names, classes = view.trace.kernels.full_name[row], view.kinds.class_code[row]
+    found = np.ones(len(row))
+    for kind in NAME_FORMATS:
+        mine = np.flatnonzero(classes == kind)
+        look = partial(likely_16_bits_speedup, kernel_class=kind, gpu_name=view.device.gpu_name)
+        found[mine] = said_by_names(view.trace.strings, names[mine], look, 1.0)
     return found
 
 
