@@ -267,11 +267,10 @@ def find_pipelines(
         world = facts.world_size or max((r.world_size or 0 for r in ranks), default=0)
         numbers = [r.rank for r in ranks]
         if world and world % pp == 0 and None not in numbers and len(set(numbers)) == len(ranks):
-            # megatron-core numbers stages outermost: rank = stage * (world / pp) + the rest.
-            each = world // pp
-            placed = [(i, n) for i, n in enumerate(numbers) if n is not None and n < world]
-            stages = {i: n // each for i, n in placed}
-            keys = {i: n % each for i, n in placed}
+            placed = [(i, n, stage_of(n, (), world, pp)) for i, n in enumerate(numbers) if n is not None]
+            stages = {i: stage for i, _, stage in placed if stage is not None}
+            # What is left of a number beside its stage is the same in one pipeline.
+            keys = {i: n % (world // pp) for i, n, stage in placed if stage is not None}
             source = "rank numbers, stages outermost"
     found: dict[object, dict[int, int]] = defaultdict(dict)
     for i, key in keys.items():
