@@ -13,7 +13,6 @@ from perfdoc.rules.engine.needs import WINDOW, applies, given
 from perfdoc.rules.engine.rule import Level, Meta, Verdict
 from perfdoc.rules.engine.worst import worst_exposed
 from perfdoc.rules.facts.exposed import MIN_FRAC, exposed_ns, transfer_ns
-from perfdoc.rules.facts.framework import framework_of_job
 from perfdoc.rules.facts.messages import Messages, message_evidence, messages
 
 META = Meta(
@@ -121,7 +120,7 @@ def _reason(found: Sequence[Messages], elsewhere: str) -> str:
 
 def _remedies(case: Case, found: Sequence[Messages]) -> list[str]:
     """What hides or shortens each collective, whichever dimension it serves."""
-    names = _MEGATRONS if framework_of_job(case.captures, case.configuration) == "megatron" else _NO_NAMES
+    names = _MEGATRONS if case.framework == "megatron" else _NO_NAMES
     parts = [
         f"The {m.count:,.0f} {m.words} operations a {case.unit} are mostly small and cost their latency: "
         "send them as few large ones (gradients in buckets: DDP's bucket_cap_mb{names['buckets']}; "

@@ -16,7 +16,6 @@ from perfdoc.rules.engine.needs import WINDOW, Missing, Need, not_applicable
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import worst_exposed
 from perfdoc.rules.facts.exposed import MIN_FRAC, waited_ns
-from perfdoc.rules.facts.framework import framework_of_job
 
 _REDUCTIONS = ("all_reduce", "reduce")
 """Whose bytes are the gradient's: those of a reduce-scatter are one rank's part, of few ranks or of many."""
@@ -160,7 +159,7 @@ def evaluate(case: Case) -> Verdict:
     of, each = worst.row, worst.each
     shown = f"{brief(of.exposed_ns)} of {brief(of.total_ns)} exposed"
     many = f"{each} reductions for {worst.parameters} parameters" if worst.parameters else f"{each} a step"
-    megatron = framework_of_job(case.captures, case.configuration) == "megatron"
+    megatron = case.framework == "megatron"
     return Verdict(
         state="fires",
         reason=f"{many} where {worst.buckets} buckets of {size(BUCKET_BYTES)} would do; {shown}",

@@ -16,7 +16,6 @@ from perfdoc.rules.engine.worst import worst_instance
 from perfdoc.rules.facts.capture import AFTER_START_UP, LAUNCHES, why_hidden
 from perfdoc.rules.facts.capture_cost import cost_evidence, slowed_by
 from perfdoc.rules.facts.degrees import uses_fsdp
-from perfdoc.rules.facts.framework import framework_of_job
 from perfdoc.rules.facts.graphs import (
     MIN_HOST_FRAC,
     between_steps_ns,
@@ -198,7 +197,7 @@ def _small_kernels(case: Case) -> Iterator[Evidence]:
 
 
 def _remedy(case: Case) -> str:
-    if framework_of_job(case.captures, case.configuration) == "vllm":
+    if case.framework == "vllm":
         return " ".join(_SERVING if slowed_by(case) else _SERVING[1:])
     tp, cp = tp_of(case), cp_of(case)
     sharded = [name for name, size in (("tensor", tp), ("context", cp)) if size and size > 1]

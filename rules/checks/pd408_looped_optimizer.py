@@ -13,7 +13,6 @@ from perfdoc.rules.engine.gain import ceiling, predicted, time_evidence, worth_f
 from perfdoc.rules.engine.needs import GPUS, WINDOW, given, on_some_rank
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.capture import KERNELS
-from perfdoc.rules.facts.framework import framework_of_job
 
 META = Meta(
     code="PD408",
@@ -58,7 +57,7 @@ def evaluate(case: Case) -> Verdict:
         state="fires",
         reason=f"the optimizer updates one parameter after the other ({how})",
         evidence=[*evidence, *_figures(case, found)],
-        remedy=_MEGATRON if framework_of_job(case.captures, case.configuration) == "megatron" else _PYTORCH,
+        remedy=_MEGATRON if case.framework == "megatron" else _PYTORCH,
         gain=gain
         if replayed
         else ceiling(

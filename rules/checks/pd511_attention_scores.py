@@ -9,7 +9,6 @@ from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.needs import GPUS, Missing, Need, skipped
 from perfdoc.rules.engine.rule import Meta, Verdict
-from perfdoc.rules.facts.framework import framework_of_job
 from perfdoc.rules.facts.memory_room import rooms, why_unknown
 
 
@@ -60,7 +59,7 @@ def evaluate(case: Case) -> Verdict:
     if share < MIN_FRAC:
         return Verdict(state="passes", evidence=evidence)
     most = device.attention[0]
-    megatron = framework_of_job(case.captures, case.configuration) == "megatron"
+    megatron = case.framework == "megatron"
     backend = advise(
         knob="attention_backend",
         to="auto",

@@ -15,10 +15,12 @@ from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.knobs.configuration import Configuration, Undecided, View
 from perfdoc.knobs.knob import Value
+from perfdoc.results.headline import Framework
 from perfdoc.results.memory import MemoryAnalysis
 from perfdoc.results.quality import Contradiction
 from perfdoc.results.replay import Prediction
 from perfdoc.rules.engine.unset import unset_switches
+from perfdoc.rules.facts.framework import framework_of_job
 from perfdoc.rules.facts.hardware import Gpu, gpu_of
 from perfdoc.simulator.replay.gains import Gains, no_gains
 
@@ -75,6 +77,11 @@ class Case:
             matches=job.matches,
             clocks=job.clocks,
         )
+
+    @property
+    def framework(self) -> Framework:
+        """In whose words settings and changes are named."""
+        return framework_of_job(self.captures, self.configuration)
 
     @property
     def on_host(self) -> bool:

@@ -10,7 +10,6 @@ from perfdoc.knobs.knob import Value
 from perfdoc.results.rules import Advice
 from perfdoc.rules.engine.advise import value_of
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.facts.framework import framework_of_job
 
 DIALECT = "pytorch"
 _BYTES = 4
@@ -81,7 +80,7 @@ _NAMES = {DIALECT: "PyTorch", "vllm": "vLLM"}
 def in_its_words(case: Case, advice: Sequence[Advice]) -> list[Advice]:
     """The advice as it is; in a job of plain PyTorch or of vLLM in its words, or refused where it has none,
     with Megatron's setting as an example. Environment variables are the same everywhere."""
-    framework = framework_of_job(case.captures, case.configuration)
+    framework = case.framework
     if framework not in _WORDS_OF:
         return list(advice)
     return [_spelled(piece, framework) for piece in advice]

@@ -26,7 +26,6 @@ from perfdoc.rules.engine.ranking import ranked
 from perfdoc.rules.engine.related import Applied, related
 from perfdoc.rules.engine.rule import Meta, Rule, State, Verdict
 from perfdoc.rules.engine.unknown import if_unset
-from perfdoc.rules.facts.framework import framework_of_job
 
 ENTRY_POINT_GROUP = "perfdoc.rules"
 """Other packages add rules by naming modules of theirs in this entry-point group."""
@@ -120,7 +119,7 @@ def applied(rule: Rule, case: Case) -> Applied:
         verdict = verdict_of(rule, case)
         if not isinstance(verdict, Verdict) or verdict.state not in get_args(State):
             raise TypeError("evaluate returned no verdict")
-        framework = framework_of_job(case.captures, case.configuration)
+        framework = case.framework
         verdict = in_job_words(framework, verdict)
         evidence = list(verdict.evidence)
         advice = in_its_words(case, proposed(case, verdict.advice)) if verdict.state == "fires" else []

@@ -24,7 +24,6 @@ from perfdoc.profiling.environment import encodable
 from perfdoc.results.names import natural
 from perfdoc.rules.engine.registry import judge
 from perfdoc.rules.facts.capture_cost import slowed_by
-from perfdoc.rules.facts.framework import framework_of_job
 from perfdoc.rules.facts.memory_room import out_of_memory
 from perfdoc.traces import NoGpuActivityError
 from perfdoc.traces.job_facts import common_facts
@@ -112,9 +111,7 @@ def diagnose(
         combined=whole.replayed.combined,
         timeline=_timeline(job, ranks),
         tables=with_links(case),
-        job=job_of(
-            job, case.configuration, case.contradicted, framework_of_job(captures, case.configuration)
-        ),
+        job=job_of(job, case.configuration, case.contradicted, case.framework),
     )
 
 

@@ -14,10 +14,10 @@ from perfdoc.analyzers.matching.collectives import match_collectives
 from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.analyzers.steps.log import read_logged_steps
-from perfdoc.diagnose.framework import in_words_of
 from perfdoc.diagnose.ranks import NO_TRACE
 from perfdoc.knobs.knob import Value
 from perfdoc.results.headline import Framework
+from perfdoc.rules.engine.change_words import in_words_of
 from perfdoc.rules.facts.graphs import launching_ns
 from perfdoc.rules.facts.hardware import gpu_of, job_nvlink_domain
 from perfdoc.simulator.job.analysis import ModelledJob, model_job

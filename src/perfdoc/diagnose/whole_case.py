@@ -16,7 +16,6 @@ from perfdoc.diagnose.replays import ReplayTopic, replays_of
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.possible import why_left_out
-from perfdoc.rules.facts.framework import framework_of_job
 from perfdoc.simulator.replay.gains import no_gains
 
 
@@ -56,14 +55,13 @@ def whole_case(
         memory=remembered,
         configuration=configuration,
     )
-    framework = framework_of_job(captures, configuration)
     known, overlap = case.setting("overlap_p2p_comm")
     replayed = replays_of(
         captures,
         ranks,
         job,
         partial(why_left_out, case),
-        framework,
+        case.framework,
         messages_overlap=overlap is True if known else None,
         ranks_per_server=case.setting("nproc_per_node")[1],
     )

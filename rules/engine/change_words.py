@@ -1,4 +1,4 @@
-"""In whose words changes are named: the settings' own, else those of the framework that the captures show."""
+"""In whose words predicted changes are named: the settings' own, else those of the framework of the job."""
 
 from __future__ import annotations
 
