@@ -11,7 +11,7 @@ import re
 from collections import Counter
 
 from perfdoc.traces.training_logs.lines import LogStep, StepLine
-from perfdoc.traces.training_logs.text import MAX_STEP_S, number_of, rank_of, whole_of
+from perfdoc.traces.training_logs.text import number_of, rank_of, step_ns, whole_of
 
 _BAR = re.compile(
     r"[0-9]{1,3}%\|[^|]{0,300}\| {0,12}(?P<step>[0-9]{1,12})/(?P<total>[0-9]{1,12}) "
@@ -85,7 +85,7 @@ def _step(number: int, rate: str, unit: str) -> LogStep | None:
     value = number_of(rate)
     if not value:
         return None
-    seconds = value if unit == "s/it" else 1 / value
-    if not 0 < seconds < MAX_STEP_S:
+    duration = step_ns(value if unit == "s/it" else 1 / value)
+    if duration is None:
         return None
-    return LogStep(step=number, duration_ns=round(seconds * 1e9), tflops_per_gpu=None, global_batch_size=None)
+    return LogStep(step=number, duration_ns=duration, tflops_per_gpu=None, global_batch_size=None)

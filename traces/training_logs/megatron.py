@@ -19,13 +19,14 @@ import re
 from perfdoc.traces.training_logs.lines import LogStep, StepLine
 from perfdoc.traces.training_logs.text import (
     CLOCK,
-    MAX_STEP_S,
     NUMBER,
     WORD,
     clock_of,
+    figure_of,
     number_of,
     rank_of,
     seconds_of,
+    step_ns,
     tflops_of,
 )
 
@@ -63,7 +64,7 @@ def bridge_rate(line: str) -> re.Match[str] | None:
 def peak_memory(line: str) -> int | None:
     """Bytes that Megatron's report of memory says were reserved at most."""
     found = _MEMORY.search(line) if "max reserved" in line else None
-    mega = None if found is None else number_of(found[1])
+    mega = figure_of(found)
     return round(mega * 2**20) if mega is not None and 0 < mega < _MAX_MEMORY_MB else None
 
 
@@ -116,11 +117,12 @@ def nemo(line: str) -> StepLine | None:
 def _step(
     number: str, seconds: float | None, tflops: re.Match[str] | None, batch: re.Match[str] | None
 ) -> LogStep | None:
-    if seconds is None or not 0 < seconds < MAX_STEP_S:
+    duration = step_ns(seconds)
+    if duration is None:
         return None
     return LogStep(
         step=int(number),
-        duration_ns=round(seconds * 1e9),
+        duration_ns=duration,
         tflops_per_gpu=tflops_of(tflops),
         global_batch_size=int(batch[1]) if batch is not None else None,
     )

@@ -11,7 +11,7 @@ from perfdoc.traces.errors import TraceError, require_regular
 
 MAX_LINE = 20_000
 """Longer lines are cut in two: a progress bar that never ends its line is no step."""
-MAX_STEP_S = 86_400.0
+_MAX_STEP_S = 86_400.0
 _MAX_TFLOPS = 1e6
 
 WORD = r"([^\s|]{0,40})"
@@ -66,15 +66,25 @@ def whole_of(word: str) -> int | None:
     return int(word) if word.isascii() and word.isdecimal() and len(word) < 19 else None
 
 
+def figure_of(found: re.Match[str] | None) -> float | None:
+    """The number that a pattern's first group found; None where it found none."""
+    return None if found is None else number_of(found[1])
+
+
 def seconds_of(found: re.Match[str] | None, of_a_second: float) -> float | None:
     """The time that a step's line gives, in seconds; None where it is none."""
-    value = None if found is None else number_of(found[1])
+    value = figure_of(found)
     return None if value is None else value / of_a_second
+
+
+def step_ns(seconds: float | None) -> int | None:
+    """A step's time; None where there is none, or no step takes it."""
+    return round(seconds * 1e9) if seconds is not None and 0 < seconds < _MAX_STEP_S else None
 
 
 def tflops_of(found: re.Match[str] | None) -> float | None:
     """No device does an exaFLOP a second: such a figure is a damaged line."""
-    value = None if found is None else number_of(found[1])
+    value = figure_of(found)
     return value if value is not None and 0 < value < _MAX_TFLOPS else None
 
 

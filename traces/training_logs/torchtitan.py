@@ -14,11 +14,11 @@ from datetime import datetime
 from perfdoc.traces.training_logs.lines import LogStep, StepLine
 from perfdoc.traces.training_logs.text import (
     CLOCK,
-    MAX_STEP_S,
     NUMBER,
     clock_of,
-    number_of,
+    figure_of,
     rank_of,
+    step_ns,
     tflops_of,
     whole_of,
 )
@@ -75,21 +75,18 @@ class Titan:
 
 
 def _step(number: int, seconds: float, line: str) -> LogStep | None:
-    if not 0 < seconds < MAX_STEP_S:
+    duration = step_ns(seconds)
+    if duration is None:
         return None
-    memory, tokens, mfu = _figure(_MEMORY, line), _TOKENS.search(line), _figure(_MFU, line)
+    memory, mfu = figure_of(_MEMORY.search(line)), figure_of(_MFU.search(line))
+    tokens = _TOKENS.search(line)
     rate = None if tokens is None else whole_of(tokens[1])
     return LogStep(
         step=number,
-        duration_ns=round(seconds * 1e9),
+        duration_ns=duration,
         tflops_per_gpu=tflops_of(_TFLOPS.search(line)),
         global_batch_size=None,
         tokens_per_s_per_gpu=float(rate) if rate else None,
         mfu_frac=mfu / 100 if mfu is not None and 0 < mfu <= 100 else None,
         peak_memory_bytes=round(memory * 2**30) if memory is not None and 0 < memory < _MAX_GIB else None,
     )
-
-
-def _figure(pattern: re.Pattern[str], line: str) -> float | None:
-    found = pattern.search(line)
-    return None if found is None else number_of(found[1])
