@@ -305,11 +305,6 @@ class Trace(Lookups):
     recorded: Sequence[str] = ()
     """In words, what was recorded besides the activity at a cost to the host for every call or operator."""
 
-    @property
-    def by_pytorch(self) -> bool:
-        """Whether PyTorch's own profiler wrote it."""
-        return self.format == "kineto"
-
     def __post_init__(self) -> None:
         assert set(self.capabilities) == set(CAPABILITIES), set(CAPABILITIES) ^ set(self.capabilities)
 

@@ -103,16 +103,23 @@ def last_words(stdout: str, stderr: str) -> str:
     return ""
 
 
-def _said(line: Sequence[str], timeout_s: float) -> str:
-    done = subprocess.run(
+def _ran(
+    line: Sequence[str], timeout_s: float, env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
         line,
         capture_output=True,
         text=True,
         errors="replace",
         stdin=subprocess.DEVNULL,
+        env=env,
         timeout=timeout_s,
         check=False,
     )
+
+
+def _said(line: Sequence[str], timeout_s: float) -> str:
+    done = _ran(line, timeout_s)
     said = last_words(done.stdout, done.stderr)
     return said or (f"nsys ended with code {done.returncode}" if done.returncode else "")
 
@@ -158,15 +165,7 @@ def run_recipe(
         link.symlink_to(report.absolute())
         line = [str(nsys), "recipe", recipe, "--csv", "--input", str(link), "--output", str(output)]
         try:
-            done = subprocess.run(
-                line,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                stdin=subprocess.DEVNULL,
-                timeout=timeout_s,
-                check=False,
-            )
+            done = _ran(line, timeout_s)
             answer = output / table
             if not answer.is_file():
                 said = _reason(done).replace(folder, "…")
@@ -214,16 +213,7 @@ def _as_nsys_says(nsys: Path) -> Path | None:
         spy.chmod(0o755)
         path = os.pathsep.join([folder, os.environ.get("PATH", os.defpath)])
         try:
-            done = subprocess.run(
-                [str(nsys), "recipe", "nvtx_sum"],
-                capture_output=True,
-                text=True,
-                errors="replace",
-                stdin=subprocess.DEVNULL,
-                env={**os.environ, "PATH": path},
-                timeout=_ASK_TIMEOUT_S,
-                check=False,
-            )
+            done = _ran([str(nsys), "recipe", "nvtx_sum"], _ASK_TIMEOUT_S, {**os.environ, "PATH": path})
         except (OSError, subprocess.TimeoutExpired):
             return None
     listed = [line for line in done.stdout.splitlines() if line.startswith("perfdoc:")]

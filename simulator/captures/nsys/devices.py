@@ -94,9 +94,7 @@ def device_rows(
             "eventClass": enums.CLASS_RUNTIME if a.name.startswith("cuda") else enums.CLASS_DRIVER,
             "globalTid": global_tid(a.pid, a.tid),
             "correlationId": a.correlation,
-            "nameId": strings(
-                f"{a.name}_v{enums.API_VERSIONS[a.name]}" if a.name in enums.API_VERSIONS else a.name
-            ),
+            "nameId": strings(_entry_point(a.name)),
             "returnValue": 0,
         }
         for a in timeline.api_calls
