@@ -23,7 +23,8 @@ import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
 
 from perfdoc.trainer.adapt.checkpoint import create_state, separate_steps
-from perfdoc.trainer.checkpoint_folder import PARTIAL, changed, files_of, prepare, publish, sums_of
+from perfdoc.trainer.checkpoint_folder import PARTIAL, changed, files_of, prepare, publish
+from perfdoc.trainer.checksums import sums_of
 from perfdoc.trainer.end import LostPeerError, first_line, is_consequence
 from perfdoc.trainer.first_rank import problem_on_first_rank
 from perfdoc.trainer.layout import Layout

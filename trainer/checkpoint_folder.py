@@ -12,22 +12,16 @@ import os
 import re
 import shutil
 import socket
-import zlib
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import msgspec
+from perfdoc.trainer.checksums import SUMS, Sums, read_sums, sum_of
 
 PARTIAL = ".partial"
-SUMS = "checksums.json"
 IN_USE = "in_use"
 _COMPLETE = re.compile(r"^step_(\d{8,})$")
-_PIECE_BYTES = 8 << 20
 
 _held: dict[Path, int] = {}
 """Folders that this process has claimed, and the open file whose lock is the claim."""
-Sums = Mapping[str, tuple[int, int]]
-"""Path inside a checkpoint → (CRC-32, bytes)."""
 
 
 def complete(folder: Path) -> dict[int, Path]:
@@ -86,11 +80,6 @@ def files_of(path: Path) -> list[str]:
     return sorted(str(f.relative_to(path)) for f in path.rglob("*") if f.is_file() and f.name != SUMS)
 
 
-def sums_of(path: Path, names: Sequence[str]) -> dict[str, tuple[int, int]]:
-    """CRC-32 and size of each. Raises OSError."""
-    return {name: _sum(path / name) for name in names}
-
-
 def changed(path: Path, rank: int, ranks: int) -> list[str]:
     """What of this rank's share of the files is not as it was written. Raises OSError.
 
@@ -99,25 +88,16 @@ def changed(path: Path, rank: int, ranks: int) -> list[str]:
     if not (path / SUMS).is_file():
         return []
     try:
-        written = msgspec.json.decode((path / SUMS).read_bytes(), type=dict[str, tuple[int, int]])
-    except (msgspec.DecodeError, UnicodeDecodeError):
+        written = read_sums(path / SUMS)
+    except ValueError:
         return [f"{SUMS} is not as it was written"] if rank == 0 else []
     found = []
     for name in sorted(written)[rank::ranks]:
         if not (path / name).is_file():
             found.append(f"{name} is missing")
-        elif _sum(path / name) != written[name]:
+        elif sum_of(path / name) != written[name]:
             found.append(f"{name} is not as it was written")
     return found
-
-
-def _sum(file: Path) -> tuple[int, int]:
-    crc = size = 0
-    with file.open("rb") as stream:
-        while piece := stream.read(_PIECE_BYTES):
-            crc = zlib.crc32(piece, crc)
-            size += len(piece)
-    return crc, size
 
 
 def claim(folder: Path, run: str) -> None:

@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from perfdoc.profiling.whole_file import whole_file
-from perfdoc.trainer.checkpoint_folder import SUMS, sums_of
+from perfdoc.trainer.checksums import SUMS, Sum, Sums, read_sums, sums_of
 
 ENDINGS = (".bin", ".idx")
 _HEADER = b"MMIDIDX\x00\x00"
@@ -121,7 +119,7 @@ def forget_missing(indices: Path) -> None:
         _note(indices, kept)
 
 
-def _note(indices: Path, sums: Mapping[str, tuple[int, int]]) -> None:
+def _note(indices: Path, sums: Sums) -> None:
     if sums != _read_sums(indices / SUMS):
         with whole_file(indices / SUMS, replace=True) as part:
             part.write_text(json.dumps(sums, indent=0), encoding="utf-8")
@@ -150,11 +148,11 @@ def _sums_file(prefix: Path) -> Path:
     return prefix.with_name(f"{prefix.name}.sums.json")
 
 
-def _read_sums(path: Path) -> dict[str, tuple[int, int]]:
+def _read_sums(path: Path) -> dict[str, Sum]:
     """Empty where there are none, or none that can be read: then they say nothing."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, tuple[int, int]])
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return read_sums(path)
+    except (OSError, ValueError):
         return {}
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from perfdoc.trainer import checkpoint_folder as checkpoints
+from perfdoc.trainer.checksums import SUMS, sums_of
 
 
 def saved(folder: Path, step: int, *, keep: int = 9, ranks: int = 2) -> Path:
@@ -22,7 +23,7 @@ def saved(folder: Path, step: int, *, keep: int = 9, ranks: int = 2) -> Path:
     assert names == ["__0_0.distcp", "deep/common.pt", "metadata.json"]
     sums = {}
     for rank in range(ranks):
-        sums |= checkpoints.sums_of(partial, names[rank::ranks])
+        sums |= sums_of(partial, names[rank::ranks])
     final = folder / f"step_{step:08d}"
     checkpoints.publish(folder, partial, final, keep, sums)
     return final
@@ -50,13 +51,13 @@ def test_what_changed_since_it_was_written_is_named(tmp_path: Path, ranks: int) 
 @pytest.mark.parametrize("content", [b"", b"{", b"5", b"null", b'{"metadata.json": null}', b"\xff"])
 def test_checksums_that_changed_are_named(tmp_path: Path, content: bytes) -> None:
     path = saved(tmp_path, 3)
-    (path / checkpoints.SUMS).write_bytes(content)
+    (path / SUMS).write_bytes(content)
     assert found(path, 2) == ["checksums.json is not as it was written"]
 
 
 def test_one_without_checksums_is_taken(tmp_path: Path) -> None:
     path = saved(tmp_path, 3)
-    (path / checkpoints.SUMS).unlink()
+    (path / SUMS).unlink()
     (path / "__0_0.distcp").write_bytes(b"")
     assert found(path, 2) == []
 
