@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -96,10 +96,11 @@ class Running:
     def wait_for(self, ready: Callable[[], bool], *, timeout_s: float = 120) -> None:
         """Until something is true of the running run."""
         give_up = time.monotonic() + timeout_s
-        while not ready():
-            assert self.process.poll() is None, self.folder.with_suffix(".err").read_text()
-            assert time.monotonic() < give_up
-            time.sleep(0.1)
+        with self._gone_on_failure():
+            while not ready():
+                assert self.process.poll() is None, self.folder.with_suffix(".err").read_text()
+                assert time.monotonic() < give_up
+                time.sleep(0.1)
 
     def rank_pid(self, rank: int) -> int:
         """The process that trains as `rank`."""
@@ -115,9 +116,7 @@ class Running:
         try:
             code = self.process.wait(timeout=timeout_s)
         finally:
-            for pid in [self.process.pid, *self._ours()]:
-                with contextlib.suppress(OSError):
-                    os.kill(pid, signal.SIGKILL)
+            self._kill()
         said = self.folder.with_suffix(".err").read_text().splitlines()
         lines = [
             line for line in said if not line.startswith("step ") and "perfdoc.trainer.launcher" not in line
@@ -126,11 +125,26 @@ class Running:
 
     def survivors(self, wait_s: float = 3) -> list[int]:
         """Processes that the run left behind; before `end`, which clears them away."""
-        self.process.wait(timeout=120)
+        with self._gone_on_failure():
+            self.process.wait(timeout=120)
         give_up = time.monotonic() + wait_s
         while (left := self._ours()) and time.monotonic() < give_up:
             time.sleep(0.1)
         return left
+
+    def _kill(self) -> None:
+        for pid in [self.process.pid, *self._ours()]:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+
+    @contextlib.contextmanager
+    def _gone_on_failure(self) -> Iterator[None]:
+        """A run without an end, which most of these are, would train on beside all tests that follow."""
+        try:
+            yield
+        except BaseException:
+            self._kill()
+            raise
 
     def _ours(self) -> list[int]:
         """Processes of the launch: in its folder, and started by it."""
