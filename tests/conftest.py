@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 # No test is timed: on a machine that others use, the first example of a property may take a second.
-settings.register_profile("perfdoc", deadline=None, max_examples=tries(60, 1000))
+settings.register_profile("perfdoc", deadline=None, max_examples=tries(25, 1000))
 settings.load_profile("perfdoc")
 
 # Thousands of small files are written whole, and no test is about what a loss of power leaves of them.

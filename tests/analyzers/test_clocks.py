@@ -14,6 +14,7 @@ from perfdoc.analyzers.clocks.differences import Edges, components, fit_line, so
 from perfdoc.analyzers.matching.calls import CollectiveCalls
 from perfdoc.analyzers.matching.collectives import match_collectives
 from perfdoc.traces.job_facts import JobFacts
+from tests.amount import tries
 from tests.analyzers.calls_of import calls_of_file
 from tests.analyzers.planted_ranks import Clock, Job
 from tests.command import perfdoc
@@ -173,7 +174,7 @@ def test_a_group_that_ranks_leave_before_others_come_is_thrown_out() -> None:
     assert (clocks.residual_p5_ns, clocks.residual_p95_ns) == (0, 0)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=tries(12, 300), deadline=None)
 @given(st.data())
 def test_random_clocks_against_the_planted_ones(data: st.DataObject) -> None:
     """Grid of TP x DP groups, random offsets to 10 ms, drifts to 50 ppm, ends that scatter by 2 µs."""

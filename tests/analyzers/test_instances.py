@@ -19,6 +19,7 @@ from perfdoc.analyzers.timeline.tracks import COMPUTE_CODES, HOST_CODES
 from perfdoc.results.ranks import LEAVES
 from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces.nsys.read import read_nsys_sqlite
+from tests.amount import tries
 from tests.analyzers.contention_plan import NORM, Plan
 from tests.analyzers.device_views import view_of, views_of
 from tests.analyzers.planted_ranks import Clock, Job
@@ -220,7 +221,7 @@ def test_the_worst_norm_is_the_one_slowed_most_beside_communication(tmp_path: Pa
     assert bars(kept, "compute", COMPUTE_CODES.index("norm")) == [(1_100_000, 1_122_000)]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=tries(25, 1000), deadline=None)
 @given(
     st.lists(
         st.tuples(st.integers(0, 400), st.integers(0, 60), st.integers(0, 1), st.integers(0, 80)),

@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from perfdoc.analyzers.memory.snapshot import measure_snapshot
+from tests.amount import tries
 from tests.analyzers.memory_planted import CALL, ENGINE, FORWARD, MIB, SCRIPT, Planted
 
 SIZES = (1, 512, 600, 100_000, MIB, MIB + 1, 3 * MIB + 7, 9 * MIB, 10 * MIB, 12 * MIB + 5, 31 * MIB)
@@ -122,7 +123,7 @@ class TinyAllocator:
 OPS = st.tuples(st.sampled_from("aaaaaffdce"), st.integers(0, 1 << 16), st.integers(0, len(STACKS) - 1))
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=tries(40, 1000), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(ops=st.lists(OPS, min_size=1, max_size=60), lost_frac=st.floats(0, 1))
 def test_every_figure_of_a_random_history(
     tmp_path: Path, ops: list[tuple[str, int, int]], lost_frac: float

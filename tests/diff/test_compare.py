@@ -11,6 +11,7 @@ from perfdoc.compare.diff.result import Diff
 from perfdoc.compare.diff.two_sides import compare
 from perfdoc.compare.side import Loaded
 from perfdoc.reports.leaves import LEAVES
+from tests.amount import tries
 from tests.diff.sides import rank_of_leaves, side
 
 _NS = st.one_of(st.just(0), st.integers(0, 5), st.integers(0, 10**13))
@@ -28,7 +29,7 @@ def sides(draw: st.DrawFn) -> tuple[Loaded, Loaded]:
     return one(steps_one), one(steps_two)
 
 
-@settings(max_examples=60)
+@settings(max_examples=tries(25, 60))
 @given(sides())
 def test_every_table_adds_up_to_the_change(both: tuple[Loaded, Loaded]) -> None:
     found = compare(*both)
@@ -45,7 +46,7 @@ def test_every_table_adds_up_to_the_change(both: tuple[Loaded, Loaded]) -> None:
         assert abs(said - exact) <= len(found.ranks) / 2 + exact * 1e-15
 
 
-@settings(max_examples=60)
+@settings(max_examples=tries(25, 60))
 @given(sides())
 def test_a_side_equals_itself_and_the_way_back_is_the_negative(both: tuple[Loaded, Loaded]) -> None:
     same = compare(both[0], both[0])

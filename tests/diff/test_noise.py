@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from scipy.stats import ttest_ind
 
 from perfdoc.compare.diff.two_sides import compare
 from perfdoc.compare.significance import welch
@@ -15,6 +14,8 @@ from tests.reports.build import ledger, rank
 
 
 def test_the_interval_is_welchs() -> None:
+    from scipy.stats import ttest_ind  # a second to import: not where every worker collects
+
     chance = np.random.default_rng(3)
     for n, k in ((2, 2), (3, 9), (20, 5)):
         one, two = chance.normal(100, 1, n), chance.normal(101, 5, k)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from scipy.stats import t
+from scipy.special import stdtrit
 
 from perfdoc.compare.baseline.against import against, figure_of
 from perfdoc.compare.baseline.given import Given, parse_target, read_given, targets_of
@@ -46,7 +46,7 @@ def test_steps_of_an_earlier_diagnosis_are_compared_by_their_scatter() -> None:
     found = against(after, Given(name="old", diagnosis=before), (), None)
     step = only(found, "step_time")
     assert (step.before, step.now, step.change_frac) == (100 * MS, 110 * MS, pytest.approx(0.1))
-    reach = t.ppf(0.995, 6) * statistics.stdev(BEFORE) * (2 / 4) ** 0.5
+    reach = stdtrit(6, 0.995) * statistics.stdev(BEFORE) * (2 / 4) ** 0.5
     assert step.noise_frac == pytest.approx(reach / (100 * MS), abs=1e-8)
     assert (step.within_noise, step.better) == (False, False)
     close = side([rank_of_steps(0, [ns + MS for ns in BEFORE])])
@@ -142,7 +142,7 @@ def test_a_run_is_held_against_accepted_runs_of_the_same_facts(tmp_path: Path, m
     given = read_given(baseline.parent)
     step = only(against(now, given, (), make_run("slow", 105)), "step_time")
     assert (step.before, step.now) == (100 * MS, 105 * MS)
-    noise = t.ppf(0.99, 4) * 0.5**0.5 / 100 * (1 + 1 / 5) ** 0.5
+    noise = stdtrit(4, 0.99) * 0.5**0.5 / 100 * (1 + 1 / 5) ** 0.5
     assert step.noise_frac == pytest.approx(noise)
     assert (step.within_noise, step.better) == (False, False)
     step = only(against(now, read_given(baseline), (), make_run("fine", 101)), "step_time")

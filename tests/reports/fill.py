@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields, is_dataclass, replace
-from functools import cache
+from functools import cache, partial
 from types import NoneType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
@@ -12,14 +13,17 @@ hints_of = cache(get_type_hints)
 """Evaluated once for a type: a diagnosis of many ranks asks thousands of times."""
 
 
-def _empty(hint: Any, reason: str, remedy: str) -> Any:
+@cache
+def _empty(hint: Any) -> Callable[[str, str], Any]:
+    """What makes an empty one for a reason and a remedy."""
     if NoneType in get_args(hint):
-        return None
+        return lambda *_: None
     if get_origin(hint) is Literal:
-        return "not_measured" if "not_measured" in get_args(hint) else get_args(hint)[-1]
+        word = "not_measured" if "not_measured" in get_args(hint) else get_args(hint)[-1]
+        return lambda *_: word
     if is_dataclass(hint) and isinstance(hint, type):
-        return missing(hint, reason, remedy)
-    return (get_origin(hint) or hint)()
+        return partial(missing, hint)
+    return lambda *_: (get_origin(hint) or hint)()
 
 
 def missing(kind: type[T], reason: str, remedy: str = "") -> T:
@@ -31,7 +35,7 @@ def filled(kind: type[T], *, reason: str = "", remedy: str = "", **given: object
     """One of the kind with what is given, and all other fields empty or not measured for the reason."""
     said = {"reason": reason, "remedy": remedy, **given}
     hints = hints_of(kind)
-    values = {n: said[n] if n in said else _empty(hint, reason, remedy) for n, hint in hints.items()}
+    values = {n: said[n] if n in said else _empty(hint)(reason, remedy) for n, hint in hints.items()}
     return kind(**values)
 
 

@@ -5,7 +5,7 @@ import re
 from base64 import b64encode
 from dataclasses import replace
 from decimal import Decimal
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
@@ -20,23 +20,27 @@ from tests.reports.build_memory import memory
 from tests.reports.page import Page
 
 DIAGNOSES = {
-    "one": build.one_rank(),
-    "two": build.two_ranks(),
-    "eight": build.many_ranks(8),
-    "thousand": build.many_ranks(1000),
-    "none": build.diagnosis([]),
+    "one": build.one_rank,
+    "two": build.two_ranks,
+    "eight": partial(build.many_ranks, 8),
+    "thousand": partial(build.many_ranks, 1000),
+    "none": partial(build.diagnosis, []),
 }
 ASSETS = Path(html_module.__file__).parent / "assets"
-PAGES = {name: render_html(made) for name, made in DIAGNOSES.items()}
+
+
+@cache
+def page_of(name: str) -> str:
+    return render_html(DIAGNOSES[name]())
 
 
 @cache
 def parsed(name: str) -> Page:
     """Parsing the page of a thousand ranks takes a second."""
-    return Page(PAGES[name])
+    return Page(page_of(name))
 
 
-EVERY = pytest.mark.parametrize("name", sorted(PAGES))
+EVERY = pytest.mark.parametrize("name", sorted(DIAGNOSES))
 
 
 @EVERY
@@ -53,7 +57,7 @@ def test_the_page_is_well_formed_and_refers_to_nothing_outside(name: str) -> Non
             if key in ("href", "xlink:href"):
                 assert value.startswith("#")
     assert [e.text for e in page.elements if e.tag == "script" and e.attributes] == []
-    css = re.findall(r"url\(([^)]*)\)|(@import)", PAGES[name])
+    css = re.findall(r"url\(([^)]*)\)|(@import)", page_of(name))
     assert css
     assert all(target.startswith("#p-") and not imported for target, imported in css)
     # Links inside the page have a target, and ids are unique.
@@ -78,7 +82,7 @@ def test_the_policy_forbids_everything_but_our_style_and_scripts(name: str) -> N
         ("script-src", "script", ["theme.js", "tables.js", "copy.js", "choose.js"]),
     ):
         # What stands in the page is the file, byte for byte, and the policy names its hash.
-        inside = re.findall(f"<{tag}>(.*?)</{tag}>", PAGES[name], re.DOTALL)
+        inside = re.findall(f"<{tag}>(.*?)</{tag}>", page_of(name), re.DOTALL)
         assert inside == [(ASSETS / each).read_text() for each in assets]
         digests = [b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in inside]
         assert allowed.pop(kind) == " ".join(f"'sha256-{digest}'" for digest in digests)
@@ -87,7 +91,7 @@ def test_the_policy_forbids_everything_but_our_style_and_scripts(name: str) -> N
 
 @EVERY
 def test_the_page_is_small(name: str) -> None:
-    assert len(PAGES[name].encode()) < (700_000 if name == "thousand" else 250_000)
+    assert len(page_of(name).encode()) < (700_000 if name == "thousand" else 250_000)
 
 
 def _rows(page: Page) -> dict[str, int]:
@@ -103,7 +107,7 @@ def _rows(page: Page) -> dict[str, int]:
 
 @pytest.mark.parametrize("name", ["one", "two", "eight", "thousand"])
 def test_every_leaf_and_their_sum_equal_the_diagnosis_exactly(name: str) -> None:
-    ranks = DIAGNOSES[name].ranks
+    ranks = DIAGNOSES[name]().ranks
     page = parsed(name)
     expected = [sum(leaf) for leaf in zip(*(leaf_values(r.ledger_ns) for r in ranks), strict=True)]
     assert _rows(page) == dict(zip((leaf.path for leaf in LEAVES), expected, strict=True))
@@ -127,7 +131,7 @@ def test_the_one_rank_by_hand() -> None:
 @pytest.mark.parametrize("name", ["one", "two", "eight", "thousand"])
 def test_every_bar_fills_100_per_cent_and_holds_its_ranks_figures(name: str) -> None:
     page = parsed(name)
-    ranks = {f"rank {r.rank}": r for r in DIAGNOSES[name].ranks}
+    ranks = {f"rank {r.rank}": r for r in DIAGNOSES[name]().ranks}
     bars = [e for e in page.elements if e.tag == "svg" and e.attributes.get("class") == "bar"]
     # The bar of all, and one per drawn rank where there are several.
     assert len(bars) == {"one": 1, "two": 3, "eight": 9, "thousand": 25}[name]
@@ -148,7 +152,7 @@ def test_all_ranks_are_in_the_exact_table_and_the_page_says_how_many_are_not_dra
     assert "976 ranks not drawn" in page.text  # 1000 - 3 * 8
     body = list(page.within("ranks", "tr"))[1:]
     assert len(body) == 1000
-    for row, made in zip(body, DIAGNOSES["thousand"].ranks, strict=True):
+    for row, made in zip(body, DIAGNOSES["thousand"]().ranks, strict=True):
         cells = [cell.text.strip() for cell in row.children]
         assert cells == [
             f"rank {made.rank}",
@@ -273,7 +277,7 @@ def test_more_steps_than_bars_are_merged_and_said_so() -> None:
 
 
 def test_the_input_is_named_without_its_folder() -> None:
-    assert "/data/runs" not in PAGES["one"]
+    assert "/data/runs" not in page_of("one")
     assert "9f86d081884c" in parsed("one").by_id("inputs").text
 
 

@@ -29,14 +29,14 @@ from tests.reports.test_ranking import MADE, row
 
 REPORT = "perfdoc-report/report.html"
 MADE_BY_HAND = {
-    "one": build.one_rank(),
-    "two": build.two_ranks(),
-    "thousand": build.many_ranks(1000),
-    "analysed": build.analysed(build.two_ranks()),
-    "none": build.diagnosis([]),
-    "choices": with_choices(build.one_rank()),
-    "memory": with_memory_and_replay(build.one_rank()),
-    "ranked": MADE,
+    "one": build.one_rank,
+    "two": build.two_ranks,
+    "thousand": lambda: build.many_ranks(1000),
+    "analysed": lambda: build.analysed(build.two_ranks()),
+    "none": lambda: build.diagnosis([]),
+    "choices": lambda: with_choices(build.one_rank()),
+    "memory": lambda: with_memory_and_replay(build.one_rank()),
+    "ranked": lambda: MADE,
 }
 
 
@@ -63,12 +63,12 @@ def assert_fits(made: Diagnosis, shown: str, width: int = 80) -> None:
 @pytest.mark.parametrize("width", [60, 80])
 @pytest.mark.parametrize("name", MADE_BY_HAND)
 def test_it_fits_and_says_what_matters(name: str, width: int) -> None:
-    made = MADE_BY_HAND[name]
+    made = MADE_BY_HAND[name]()
     assert_fits(made, render_screen(made, report=REPORT, width=width), width)
 
 
 def test_it_is_never_wider_than_80_columns() -> None:
-    made = MADE_BY_HAND["analysed"]
+    made = MADE_BY_HAND["analysed"]()
     assert render_screen(made, report=REPORT, width=200) == render_screen(made, report=REPORT, width=80)
 
 
@@ -129,7 +129,7 @@ def test_the_bar_and_its_legend_by_hand() -> None:
 
 
 def test_small_leaves_are_pooled_and_the_shares_still_add_up() -> None:
-    shown = render_screen(MADE_BY_HAND["thousand"], report=REPORT)
+    shown = render_screen(MADE_BY_HAND["thousand"](), report=REPORT)
     legend = shown[shown.index("  [") : shown.index("MFU")]
     shares = [float(share) for share in re.findall(r"([\d.]+) %", legend)]
     assert len(shares) == 9  # eight leaves and the pool of the other seven

@@ -21,6 +21,7 @@ from perfdoc.rules.engine.ranking import TIME_OF, above_their_bounds
 from perfdoc.rules.engine.registry import Judged, judge
 from perfdoc.rules.engine.rule import Meta, Rule, Verdict
 from perfdoc.simulator.replay.proposals import CHANGE_TITLES
+from tests.amount import tries
 from tests.rules.cases import case_of, predicting, step_with_gap, with_predictions
 
 DENSE: dict[str, Value] = {"cuda_graph_impl": "none", "num_moe_experts": None, "recompute_granularity": None}
@@ -124,7 +125,7 @@ def test_what_is_sure_leads_what_takes_unknown_conditions(
 SHARES = st.floats(0.001, 1.0)
 
 
-@settings_of_hypothesis(max_examples=150, deadline=None)
+@settings_of_hypothesis(max_examples=tries(40, 1000), deadline=None)
 @given(
     rules=st.lists(st.tuples(st.sampled_from(sorted(set(TIME_OF.values()))), SHARES), max_size=5),
     gains=st.dictionaries(st.sampled_from(sorted(TIME_OF)), st.tuples(SHARES, SHARES, SHARES), max_size=5),

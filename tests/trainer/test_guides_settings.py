@@ -19,7 +19,6 @@ from perfdoc.trainer.config import resolve
 from perfdoc.trainer.config.environment import EnvironmentConfig, apply_environment
 from perfdoc.trainer.config.profiling import profiler_of, window_of
 from perfdoc.trainer.layout import plan, virtual_stages
-from perfdoc.trainer.session import GEMMS, overlap_of_gemms, start_user_buffers
 from tests.megatron_core import import_core
 from tests.trainer.launch import need_megatron
 
@@ -90,6 +89,9 @@ def test_a_window_that_ends_before_it_starts_and_the_profiler() -> None:
 
 
 def test_gemms_get_the_fields_that_their_method_reads(tmp_path: Path) -> None:
+    # PyTorch comes with it: not imported where every worker collects.
+    from perfdoc.trainer.session import GEMMS, overlap_of_gemms
+
     base = ["tensor_model_parallel_size=2", "sequence_parallel=true", "tp_comm_overlap=true"]
     assert overlap_of_gemms(resolve("tiny", base).config) is None
     found = overlap_of_gemms(
@@ -117,6 +119,9 @@ def test_gemms_get_the_fields_that_their_method_reads(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("modes", [None, SimpleNamespace(FP8="fp8", NONE="none")])
 def test_user_buffers_are_allocated_before_the_model(modes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    # PyTorch comes with it: not imported where every worker collects.
+    from perfdoc.trainer.session import start_user_buffers
+
     # 128 tokens x 2 sequences / CP 2 = 128 rows of 128: what one GEMM of this rank reads.
     given: list[dict[str, Any]] = []
     base: Any = types.ModuleType("transformer_engine.pytorch.module.base")
