@@ -44,7 +44,7 @@ lint: install-all
 # Files of tests on as many processes. Some tests start processes of their own, so that more gain little.
 WORKERS ?= 2
 
-# The slow tests as well, and thousands of random cases where `make test` draws hundreds.
+# The slow tests as well, and ten random cases where `make test` draws one.
 test: WHICH = -m 'not slow'
 test-all: export PERFDOC_TESTS = all
 

@@ -7,6 +7,7 @@ without packages) starts one: `in_a_process`.
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import importlib
 import os
@@ -19,9 +20,13 @@ from pathlib import Path
 from typing import IO, Any
 from unittest import mock
 
+import typer.main
+
 from perfdoc.run.stop import STOPS
 
 _MAIN = "perfdoc.__main__"
+_BUILT = functools.cache(typer.main.get_command)
+"""The parser of all commands, which is a fifth of what a short analysis takes: made once."""
 
 
 def perfdoc(
@@ -82,7 +87,7 @@ def _as_a_process(words: list[str], cwd: Path | None, env: Mapping[str, str] | N
     with (
         mock.patch.object(sys, "argv", [str(main.__file__), *words]),
         mock.patch.dict(os.environ, env or {}, clear=env is not None),
-        mock.patch.object(os, "cpu_count", return_value=1),
+        mock.patch.object(typer.main, "get_command", _BUILT),
         mock.patch.object(gc, "freeze"),  # for the rest of the process, which is all tests
         contextlib.chdir(cwd or Path.cwd()),
     ):

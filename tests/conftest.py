@@ -19,11 +19,14 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 # No test is timed: on a machine that others use, the first example of a property may take a second.
-settings.register_profile("perfdoc", deadline=None, max_examples=tries(25, 1000))
+settings.register_profile("perfdoc", deadline=None, max_examples=tries(25, 200))
 settings.load_profile("perfdoc")
 
 # Thousands of small files are written whole, and no test is about what a loss of power leaves of them.
 os.fsync = lambda descriptor: None
+
+# A worker takes a second to start. Where a test is about workers it says how many, or starts a process.
+os.cpu_count = lambda: 1
 
 ROOT = Path(__file__).resolve().parents[1]
 SHARED_TRACES = ROOT.parent / "shared" / "traces"

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,13 +32,18 @@ def written_commands(text: str) -> Iterator[list[str]]:
                 yield words[words.index("perfdoc") + 1 :]
 
 
-def options_of(words: list[str]) -> set[str] | None:
-    """The options of the command that the words name; None where there is no such command."""
+@cache
+def _whole_command() -> Any:
     import typer.main
 
     from perfdoc.cli.application import app
 
-    command = typer.main.get_command(app)
+    return typer.main.get_command(app)
+
+
+def options_of(words: list[str]) -> set[str] | None:
+    """The options of the command that the words name; None where there is no such command."""
+    command = _whole_command()
     for word in words:
         inner = getattr(command, "commands", {})
         if not inner:

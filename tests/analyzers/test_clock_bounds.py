@@ -126,7 +126,7 @@ def test_ends_that_cover_a_part_tell_less_of_the_rest() -> None:
     assert (clocks.resolution_between([0, 1]) or 0) > abs(there[1] - there[0])
 
 
-@settings(max_examples=tries(25, 300), deadline=None)
+@settings(max_examples=tries(25, 120), deadline=None)
 @given(st.integers(0, 2**32 - 1))
 def test_what_bounds_leave_against_every_corner(seed: int) -> None:
     """A line of random offset and drift, bounded at random times: it lies within what is said to be left, and
@@ -172,7 +172,7 @@ def test_what_bounds_leave_against_every_corner(seed: int) -> None:
             assert low == pytest.approx(min(values), abs=2)
 
 
-@settings(max_examples=tries(12, 300), deadline=None)
+@settings(max_examples=tries(12, 60), deadline=None)
 @given(st.integers(0, 2**32 - 1))
 def test_random_clusters_are_never_further_apart_than_said(seed: int) -> None:
     """Up to four pairs of ranks that meet each other a few times only, whoever comes first; clocks have

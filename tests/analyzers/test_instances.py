@@ -221,7 +221,7 @@ def test_the_worst_norm_is_the_one_slowed_most_beside_communication(tmp_path: Pa
     assert bars(kept, "compute", COMPUTE_CODES.index("norm")) == [(1_100_000, 1_122_000)]
 
 
-@settings(max_examples=tries(25, 1000), deadline=None)
+@settings(max_examples=tries(25, 200), deadline=None)
 @given(
     st.lists(
         st.tuples(st.integers(0, 400), st.integers(0, 60), st.integers(0, 1), st.integers(0, 80)),

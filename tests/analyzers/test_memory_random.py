@@ -123,7 +123,7 @@ class TinyAllocator:
 OPS = st.tuples(st.sampled_from("aaaaaffdce"), st.integers(0, 1 << 16), st.integers(0, len(STACKS) - 1))
 
 
-@settings(max_examples=tries(40, 1000), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=tries(40, 300), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(ops=st.lists(OPS, min_size=1, max_size=60), lost_frac=st.floats(0, 1))
 def test_every_figure_of_a_random_history(
     tmp_path: Path, ops: list[tuple[str, int, int]], lost_frac: float

@@ -37,7 +37,9 @@ def test_a_script_of_flags_is_a_configuration(demo: Path, tmp_path: Path) -> Non
     done = perfdoc("analyze", demo, "--config", prose, "--json", "-", "--no-replay", cwd=tmp_path)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "holds no keys" in done.stderr
-    done = perfdoc("analyze", demo, "--config", flags, "--set", "tq=3", "--json", "-", cwd=tmp_path)
+    done = perfdoc(
+        "analyze", "--no-replay", demo, "--config", flags, "--set", "tq=3", "--json", "-", cwd=tmp_path
+    )
     assert "there is no key 'tq'" in done.stderr
 
 
@@ -96,19 +98,19 @@ def test_the_diagnosis_fits_its_published_schema(demo: Path) -> None:
 
 
 def test_only_data_on_stdout(demo: Path, tmp_path: Path) -> None:
-    done = perfdoc("analyze", demo, "--format", "json", "-o", tmp_path / "out")
+    done = perfdoc("analyze", "--no-replay", demo, "--format", "json", "-o", tmp_path / "out")
     json.loads(done.stdout)
     assert "report.html" in done.stderr
 
 
 def test_formats(demo: Path, tmp_path: Path) -> None:
-    done = perfdoc("analyze", demo, "--format", "markdown", "-o", tmp_path / "out")
+    done = perfdoc("analyze", "--no-replay", demo, "--format", "markdown", "-o", tmp_path / "out")
     assert done.stdout == (tmp_path / "out" / "report.md").read_text()
 
 
 def test_a_second_analysis_takes_the_next_name(demo: Path, tmp_path: Path) -> None:
     for expected in ("perfdoc-report", "perfdoc-report-2"):
-        assert perfdoc("analyze", demo, cwd=tmp_path).returncode == 0
+        assert perfdoc("analyze", "--no-replay", demo, cwd=tmp_path).returncode == 0
         assert (tmp_path / expected / "report.html").is_file()
 
 
@@ -117,10 +119,10 @@ def test_nothing_is_overwritten_without_force(demo: Path, tmp_path: Path) -> Non
     (tmp_path / "out" / "mine").write_text("keep")
     (tmp_path / "x.json").write_text("keep")
     for arguments in (("-o", tmp_path / "out"), ("--json", tmp_path / "x.json")):
-        done = perfdoc("analyze", demo, *arguments)
+        done = perfdoc("analyze", "--no-replay", demo, *arguments)
         assert done.returncode == 2
         assert "--force" in done.stderr
-        assert perfdoc("analyze", demo, *arguments, "--force").returncode == 0
+        assert perfdoc("analyze", "--no-replay", demo, *arguments, "--force").returncode == 0
     assert (tmp_path / "out" / "mine").read_text() == "keep"
     assert json.loads((tmp_path / "x.json").read_text())["ranks"]
 
@@ -136,7 +138,7 @@ def test_a_capture_is_never_replaced_by_its_own_analysis(demo: Path, tmp_path: P
         ("--json", tmp_path / "link.json"),
         ("-o", tmp_path / "out"),
     ):
-        done = perfdoc("analyze", capture, *arguments, "--force")
+        done = perfdoc("analyze", "--no-replay", capture, *arguments, "--force")
         assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
         assert "is an input of the analysis" in done.stderr
     assert capture.read_bytes() == demo.read_bytes()
@@ -166,7 +168,7 @@ def test_a_capture_is_never_replaced_by_its_own_analysis(demo: Path, tmp_path: P
 def test_mistakes_end_with_2_a_line_and_nothing_written(
     demo: Path, tmp_path: Path, arguments: tuple[str, ...]
 ) -> None:
-    done = perfdoc("analyze", *(a.format(demo=demo) for a in arguments), cwd=tmp_path)
+    done = perfdoc("analyze", "--no-replay", *(a.format(demo=demo) for a in arguments), cwd=tmp_path)
     assert done.returncode == 2
     assert done.stdout == ""
     assert "Traceback" not in done.stderr
@@ -188,17 +190,17 @@ def test_kernels_that_the_user_names_are_communication(demo: Path) -> None:
 
 
 def test_window_and_capture(demo: Path) -> None:
-    whole = json.loads(perfdoc("analyze", demo, "--window", "capture", "--json", "-").stdout)
+    whole = json.loads(perfdoc("analyze", "--no-replay", demo, "--window", "capture", "--json", "-").stdout)
     assert {r["window"]["kind"] for r in whole["ranks"]} == {"capture"}
     # 1.5 ms to 2 ms, in three spellings.
     found = [
-        json.loads(perfdoc("analyze", demo, "--window", w, "--json", "-").stdout)["ranks"]
+        json.loads(perfdoc("analyze", "--no-replay", demo, "--window", w, "--json", "-").stdout)["ranks"]
         for w in ("1500000,2000000", "1.5ms,2ms", "0.0015s,2000us")
     ]
     assert found[0] == found[1] == found[2]
     assert {r["window"]["duration_ns"] for r in found[0]} == {500_000}
     assert all(sum(leaves(r).values()) == 500_000 for r in found[0])
-    beside = perfdoc("analyze", demo, "--window", "4.2s,4.4s")
+    beside = perfdoc("analyze", "--no-replay", demo, "--window", "4.2s,4.4s")
     assert (beside.returncode, "its kernels run from 0.00" in beside.stderr) == (2, True), beside.stderr
 
 
@@ -206,10 +208,10 @@ def test_fail_on_a_rule_that_fires(tmp_path: Path) -> None:
     builder = TimelineBuilder()
     builder.process().device().kernel("gemm", 0, 10)
     path = write_nsys_sqlite(builder.build(), tmp_path / "x.sqlite")
-    done = perfdoc("analyze", path, "--json", "-", "--fail-on", "PD902")
+    done = perfdoc("analyze", "--no-replay", path, "--json", "-", "--fail-on", "PD902")
     assert (done.returncode, "PD902" in done.stderr) == (1, True)
-    assert perfdoc("analyze", path, "--json", "-", "--fail-on", "PD901").returncode == 0
-    assert perfdoc("analyze", path, "--json", "-", "--fail-on", "any").returncode == 1
+    assert perfdoc("analyze", "--no-replay", path, "--json", "-", "--fail-on", "PD901").returncode == 0
+    assert perfdoc("analyze", "--no-replay", path, "--json", "-", "--fail-on", "any").returncode == 1
 
 
 def test_several_files_in_worker_processes_agree_with_one_process(tmp_path: Path) -> None:
@@ -230,22 +232,22 @@ def test_a_rank_without_gpu_rows_is_a_gap_and_not_a_zero(tmp_path: Path) -> None
     idle = builder.process(rank=2)
     idle.operator(idle.thread(), "aten::add", 0, 10)
     write_kineto(builder.build(), tmp_path / "rank2.json", idle.pid)
-    diagnosis = json.loads(perfdoc("analyze", tmp_path, "--json", "-").stdout)
+    diagnosis = json.loads(perfdoc("analyze", "--no-replay", tmp_path, "--json", "-").stdout)
     assert [r["rank"] for r in diagnosis["ranks"]] == [0, 1]
     (gap,) = [q for q in diagnosis["quality"] if q["code"] == "no-gpu-activity"]
     assert gap["message"].startswith("rank2.json holds no GPU kernels")
-    alone = perfdoc("analyze", tmp_path / "rank2.json")
+    alone = perfdoc("analyze", "--no-replay", tmp_path / "rank2.json")
     assert (alone.returncode, "no GPU kernels" in alone.stderr) == (2, True)
 
 
 def test_ranks_that_were_not_given_are_missed(demo: Path, tmp_path: Path) -> None:
     timeline, _ = hand_laid_timeline()
     write_kineto(timeline, tmp_path / "rank0.json", timeline.processes[0].pid)
-    alone = json.loads(perfdoc("analyze", tmp_path, "--json", "-").stdout)
+    alone = json.loads(perfdoc("analyze", "--no-replay", tmp_path, "--json", "-").stdout)
     (note,) = [q for q in alone["quality"] if q["code"] == "missing-ranks"]
     assert note["message"] == "The job had 2 ranks; 1 of them is analysed here."
     (tmp_path / "rank1.json.gz").write_bytes(b"")
-    done = perfdoc("analyze", tmp_path)
+    done = perfdoc("analyze", "--no-replay", tmp_path)
     assert (done.returncode, "rank1.json.gz: is empty" in done.stderr) == (2, True)
 
 
@@ -255,14 +257,14 @@ def test_a_process_without_kernels_is_a_gap_too(tmp_path: Path) -> None:
     busy.device().kernel("gemm", 0, 100)
     idle.device().copy("host_to_device", 8, 10, 20)
     path = write_nsys_sqlite(builder.build(), tmp_path / "x.sqlite")
-    diagnosis = json.loads(perfdoc("analyze", path, "--json", "-").stdout)
+    diagnosis = json.loads(perfdoc("analyze", "--no-replay", path, "--json", "-").stdout)
     assert [r["pid"] for r in diagnosis["ranks"]] == [1]
     assert "Process 2 touched device 0" in " ".join(q["message"] for q in diagnosis["quality"])
 
 
 def test_a_bad_file_among_good_ones_writes_nothing(demo: Path, tmp_path: Path) -> None:
     (tmp_path / "bad.sqlite").write_bytes(b"SQLite format 3\x00" + bytes(200))
-    done = perfdoc("analyze", demo, tmp_path / "bad.sqlite", "-o", tmp_path / "out")
+    done = perfdoc("analyze", "--no-replay", demo, tmp_path / "bad.sqlite", "-o", tmp_path / "out")
     assert (done.returncode, "bad.sqlite" in done.stderr) == (2, True)
     assert not (tmp_path / "out").exists()
 

@@ -14,7 +14,7 @@ import yaml
 from perfdoc.cli.lint_ci import github, sarif
 from perfdoc.knobs.lint.finding import CODES, Finding, Report
 from tests.command import perfdoc
-from tests.reports.hostile import HOSTILE
+from tests.reports.hostile import TEXTS
 
 ROOT = Path(__file__).parents[2]
 WRONG = "train:\n  manual_gc_interval: 50\n  manual_gc: false\nmodel:\n  recompute_granuality: full\n"
@@ -97,7 +97,7 @@ def require_sarif(log: Any) -> None:
                 assert place.get("region", {"startLine": 1})["startLine"] >= 1
 
 
-@pytest.mark.parametrize("text", HOSTILE)
+@pytest.mark.parametrize("text", TEXTS)
 def test_names_stay_names(text: str) -> None:
     finding = Finding(
         code="PL101", severity="error", line=1, key=text, knob=None, message=text, instead=text, why=text

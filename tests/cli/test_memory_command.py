@@ -23,7 +23,7 @@ def memory_of(output: Path) -> Any:
 def test_a_snapshot_alone_is_analysed(tmp_path: Path) -> None:
     """The planted step: 19 MiB at its peak, 13 above its start of 6."""
     snapshot = a_step().write(tmp_path / "snapshot.pickle")
-    done = perfdoc("analyze", snapshot, "-o", tmp_path / "out")
+    done = perfdoc("analyze", "--no-replay", snapshot, "-o", tmp_path / "out")
     assert done.returncode == 0, done.stderr
     assert "19.0 MiB" in done.stdout
     (device,) = memory_of(tmp_path / "out")["devices"]
@@ -54,7 +54,7 @@ def test_a_snapshot_beside_a_capture_and_one_in_a_run_directory(tmp_path: Path) 
 
 
 def test_without_a_snapshot_the_reason_and_the_remedy_stand(tmp_path: Path) -> None:
-    done = perfdoc("analyze", write_hand_laid(tmp_path)[0], "-o", tmp_path / "out")
+    done = perfdoc("analyze", "--no-replay", write_hand_laid(tmp_path)[0], "-o", tmp_path / "out")
     assert done.returncode == 0, done.stderr
     memory = memory_of(tmp_path / "out")
     assert memory["state"] == "not_measured"
@@ -71,7 +71,7 @@ class Command:
 def test_a_snapshot_that_asks_for_code_is_refused_in_one_line(tmp_path: Path) -> None:
     hostile = tmp_path / "hostile.pickle"
     hostile.write_bytes(pickle.dumps({"segments": [Command()]}))
-    done = perfdoc("analyze", hostile, "-o", tmp_path / "out")
+    done = perfdoc("analyze", "--no-replay", hostile, "-o", tmp_path / "out")
     assert done.returncode == 2
     assert "executed" not in done.stdout
     assert done.stderr.startswith("perfdoc: ")

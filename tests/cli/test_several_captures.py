@@ -24,7 +24,7 @@ def test_one_rank_given_twice_is_refused(tmp_path: Path, same: bool) -> None:
     if not same:
         with (tmp_path / "second.json").open("a") as file:
             file.write("\n")
-    done = perfdoc("analyze", tmp_path)
+    done = perfdoc("analyze", "--no-replay", tmp_path)
     what = "is a copy of" if same else "says that it is rank 0, as"
     assert (done.returncode, done.stderr.count("second.json: " + what)) == (2, 1)
     assert not (tmp_path / "perfdoc-report").exists()
@@ -37,7 +37,7 @@ def test_captures_of_different_hours_are_hardly_one_run(tmp_path: Path) -> None:
         write_nsys_sqlite(builder.build(), tmp_path / name)
 
     def notes() -> list[str]:
-        found = json.loads(perfdoc("analyze", tmp_path, "--json", "-").stdout)["quality"]
+        found = json.loads(perfdoc("analyze", "--no-replay", tmp_path, "--json", "-").stdout)["quality"]
         return [q["message"] for q in found if q["code"] == "captures-apart"]
 
     capture("a.sqlite", 1_000)
@@ -54,6 +54,6 @@ def test_processes_of_one_capture_are_of_one_run_however_far_apart_they_work(tmp
         start = second * 1_000_000_000
         builder.process(pid=pid).device().kernel("gemm", start, start + 30_000_000_000)
     write_nsys_sqlite(builder.build(), tmp_path / "one.sqlite")
-    document = json.loads(perfdoc("analyze", tmp_path, "--json", "-").stdout)
+    document = json.loads(perfdoc("analyze", "--no-replay", tmp_path, "--json", "-").stdout)
     assert len(document["ranks"]) == 2
     assert "captures-apart" not in {q["code"] for q in document["quality"]}

@@ -58,7 +58,7 @@ NOWHERE = ((">/dev/full", b"No space left on device"), (">&-", b"Bad file descri
     ("command", "where", "reason"),
     some(
         [(c, *n) for c in PRINTING for n in NOWHERE],
-        lambda case: case[0] in PRINTING[:2] or case[:2] == (PRINTING[2], ">&-"),
+        lambda case: case[:2] in (("--help", ">/dev/full"), (PRINTING[2], ">&-")),
     ),
 )
 def test_standard_output_that_takes_nothing(demo: Path, command: str, where: str, reason: bytes) -> None:
@@ -122,14 +122,13 @@ def broken(tmp_path: Path) -> dict[str, str]:
 
 def test_the_unforeseen_ends_with_2_and_a_line(demo: Path, tmp_path: Path) -> None:
     environment = broken(tmp_path)
-    for command in (f"analyze {demo} -o {tmp_path}/out", f"ranges {demo}"):
-        done = shell(f"PERFDOC {command}", **environment)
-        assert done.returncode == 2
-        assert done.stderr.startswith(b"perfdoc: internal error: ArithmeticError: one\\x0atwo \\x1b[31m; ")
-        assert b"--debug" in done.stderr
-        assert done.stderr.count(b"\n") == 1
-        done = shell(f"PERFDOC {command} --debug", **environment)
-        assert (done.returncode, b"Traceback" in done.stderr) == (2, True)
+    done = shell(f"PERFDOC analyze {demo} -o {tmp_path}/out", **environment)
+    assert done.returncode == 2
+    assert done.stderr.startswith(b"perfdoc: internal error: ArithmeticError: one\\x0atwo \\x1b[31m; ")
+    assert b"--debug" in done.stderr
+    assert done.stderr.count(b"\n") == 1
+    done = shell(f"PERFDOC ranges {demo} --debug", **environment)
+    assert (done.returncode, b"Traceback" in done.stderr) == (2, True)
 
 
 def test_debug_shows_the_traceback_of_a_mistake_and_ends_with_2() -> None:
@@ -196,9 +195,13 @@ def analysing(demo: Path, tmp_path: Path, jobs: int = 2) -> subprocess.Popen[str
     return process
 
 
-@pytest.mark.parametrize("to_all", some([True, False], [True]))
-@pytest.mark.parametrize("jobs", some([1, 2], [2]))  # test_analyze.py has one for a single process
+@pytest.mark.slow
+@pytest.mark.parametrize("to_all", [True, False])
+@pytest.mark.parametrize(
+    "jobs", [1, 2]
+)  # by default: while workers start, and in test_analyze.py for one process
 def test_an_interrupt_ends_it_at_once(demo: Path, tmp_path: Path, jobs: int, to_all: bool) -> None:
+    """Quickly: the next test, and test_analyze.py for a single process."""
     process = analysing(demo, tmp_path, jobs)
     begin = time.monotonic()
     (os.killpg if to_all else os.kill)(process.pid, signal.SIGINT)

@@ -32,7 +32,9 @@ def test_the_later_one_replaces_nothing(
         force=False,
     )
     folder = Path(named or "perfdoc-report")
-    assert perfdoc("analyze", "quick.sqlite", *(("-o", named) if named else ())).returncode == 0
+    assert (
+        perfdoc("analyze", "--no-replay", "quick.sqlite", *(("-o", named) if named else ())).returncode == 0
+    )
     before = (folder / "diagnosis.json").read_bytes()
     if named:
         with pytest.raises(analysis.UserError, match=r"report: is there already\."):

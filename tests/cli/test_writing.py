@@ -33,7 +33,7 @@ def test_a_device_is_written_through(demo: Path, tmp_path: Path) -> None:
         pytest.skip("only root may make a device")
     os.mknod(device, stat.S_IFCHR | 0o666, os.makedev(1, 3))
     for arguments in (("--json", device, "--force"), ("--json", device)):  # nothing there to overwrite
-        done = perfdoc("analyze", demo, *arguments)
+        done = perfdoc("analyze", "--no-replay", demo, *arguments)
         assert (done.returncode, done.stderr) == (0, "")
         assert stat.S_ISCHR(device.lstat().st_mode)
     assert listed(tmp_path) == ["null"]
@@ -46,7 +46,7 @@ def test_a_pipe_is_written_through(demo: Path, tmp_path: Path) -> None:
     # Into a file, since nobody would read from a pipe before perfdoc is done.
     with (tmp_path / "read").open("wb") as kept:
         reader = subprocess.Popen(["cat", str(pipe)], stdout=kept)
-    done = perfdoc("analyze", demo, "--json", pipe, "--force")
+    done = perfdoc("analyze", "--no-replay", demo, "--json", pipe, "--force")
     assert done.returncode == 0, done.stderr
     assert reader.wait(timeout=30) == 0
     assert json.loads((tmp_path / "read").read_text())["ranks"]
@@ -65,7 +65,7 @@ def test_a_link_stays_and_its_file_is_replaced(demo: Path, tmp_path: Path) -> No
     link, target = tmp_path / "x.json", tmp_path / "far" / "target.json"
     link.symlink_to(target)
     for _ in range(2):  # at first it leads to nothing
-        assert perfdoc("analyze", demo, "--json", link, "--force").returncode == 0
+        assert perfdoc("analyze", "--no-replay", demo, "--json", link, "--force").returncode == 0
         assert link.is_symlink()
         assert json.loads(target.read_text())["ranks"]
         target.write_text("old")
@@ -77,7 +77,7 @@ def test_the_three_files_of_a_report_are_treated_alike(demo: Path, tmp_path: Pat
     out.mkdir()
     (out / "report.html").symlink_to(tmp_path / "page.html")
     (out / "report.md").symlink_to("/dev/null")
-    done = perfdoc("analyze", demo, "-o", out, "--force")
+    done = perfdoc("analyze", "--no-replay", demo, "-o", out, "--force")
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "page.html").read_text().startswith("<!")
     assert (out / "report.md").readlink() == Path("/dev/null")
@@ -107,7 +107,7 @@ def test_nothing_is_written_where_the_json_cannot_be(
     (tmp_path / "file").write_text("")
     (tmp_path / "folder").mkdir()
     before = listed(tmp_path)
-    done = perfdoc("analyze", demo, "-o", "out/deep", "--json", name, *force, cwd=tmp_path)
+    done = perfdoc("analyze", "--no-replay", demo, "-o", "out/deep", "--json", name, *force, cwd=tmp_path)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert done.stderr.startswith(f"perfdoc: {name}: ")
     assert listed(tmp_path) == before
@@ -117,7 +117,7 @@ def test_a_folder_in_place_of_a_report_is_seen_before_anything_is_written(demo: 
     out = tmp_path / "out"
     (out / "report.md").mkdir(parents=True)
     (out / "report.html").write_text("old")
-    done = perfdoc("analyze", demo, "-o", "out", "--force", cwd=tmp_path)
+    done = perfdoc("analyze", "--no-replay", demo, "-o", "out", "--force", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "perfdoc: out/report.md: cannot be written: Is a directory.\n"
     assert (out / "report.html").read_text() == "old"
@@ -136,14 +136,14 @@ def test_what_fails_late_leaves_nothing_either(tmp_path: Path) -> None:
 
 
 def test_the_json_may_go_into_the_new_folder(demo: Path, tmp_path: Path) -> None:
-    done = perfdoc("analyze", demo, "-o", "out", "--json", "out/again.json", cwd=tmp_path)
+    done = perfdoc("analyze", "--no-replay", demo, "-o", "out", "--json", "out/again.json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert listed(tmp_path / "out") == sorted([*BUNDLE, "again.json"])
 
 
 def test_a_folder_that_cannot_be_written_is_named_as_it_was_given(demo: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    done = perfdoc("analyze", demo, "-o", "file/out", cwd=tmp_path)
+    done = perfdoc("analyze", "--no-replay", demo, "-o", "file/out", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "perfdoc: file/out: cannot be written: Not a directory.\n"
 
@@ -161,7 +161,7 @@ def test_demo_speaks_of_force(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("codes", ["", " ", ","])
 def test_fail_on_without_a_code_is_a_mistake(demo: Path, codes: str) -> None:
-    done = perfdoc("analyze", demo, "--json", "-", "--fail-on", codes)
+    done = perfdoc("analyze", "--no-replay", demo, "--json", "-", "--fail-on", codes)
     assert (done.returncode, done.stdout, "names no rule" in done.stderr) == (2, "", True)
 
 

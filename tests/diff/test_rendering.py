@@ -19,7 +19,7 @@ from perfdoc.knobs.load import catalogue
 from perfdoc.results import Gpu
 from tests.diff.sides import NAMES, rank_of_leaves, rank_of_steps, side, side_of
 from tests.reports.build import one_rank
-from tests.reports.hostile import HOSTILE, hostile
+from tests.reports.hostile import TEXTS, hostile
 
 
 def hostile_side(text: str, time_ns: int) -> Loaded:
@@ -35,7 +35,7 @@ def hostile_side(text: str, time_ns: int) -> Loaded:
     )
 
 
-@pytest.mark.parametrize("text", HOSTILE)
+@pytest.mark.parametrize("text", TEXTS)
 def test_names_stay_names(text: str) -> None:
     found = compare(hostile_side(text, 50), hostile_side(text, 90))
     assert found.kernels.kernels

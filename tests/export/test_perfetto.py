@@ -18,7 +18,7 @@ from perfdoc.simulator.captures.timeline import TimelineBuilder
 from tests.amount import some
 from tests.analyzers.tiny import ALL_REDUCE, GEMM
 from tests.export.perfetto_file import PerfettoTrace, Slice, read
-from tests.reports.hostile import HOSTILE
+from tests.reports.hostile import TEXTS
 
 
 def exported(folder: Path, *paths: Path, name: str = "out.pftrace") -> tuple[PerfettoTrace, list[str]]:
@@ -197,7 +197,7 @@ def test_slices_of_too_many_streams_are_counted(tmp_path: Path) -> None:
     assert said[-1].startswith("3 slices are not in it")
 
 
-@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
+@pytest.mark.parametrize("text", TEXTS, ids=range(len(TEXTS)))
 def test_hostile_names_stay_names(tmp_path: Path, text: str) -> None:
     builder = TimelineBuilder()
     process = builder.process()

@@ -28,7 +28,9 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     device.copy("host_to_device", 1 << 20, 160_000, 185_000, launch=(thread, 2000, 2010))
     write_nsys_sqlite(builder.build(), folder / "x.sqlite")
     options = ("--range-table", "^mlp$", "--range-table", r"^=(1)\+")
-    done = perfdoc("analyze", str(folder / "x.sqlite"), "-o", str(folder / "report"), "--full", *options)
+    done = perfdoc(
+        "analyze", "--no-replay", str(folder / "x.sqlite"), "-o", str(folder / "report"), "--full", *options
+    )
     assert done.returncode == 0, done.stderr
     assert "Your ranges" in done.stdout
     return folder / "report"
@@ -96,7 +98,10 @@ def test_a_spreadsheet_runs_no_name(tmp_path: Path) -> None:
     device.kernel("gemm", 10_000, 110_000, launch=(thread, 10, 20))
     path = write_nsys_sqlite(builder.build(), tmp_path / "x.sqlite")
     report = tmp_path / "report"
-    assert perfdoc("analyze", str(path), "-o", str(report), "--range-table", "cmd").returncode == 0
+    assert (
+        perfdoc("analyze", "--no-replay", str(path), "-o", str(report), "--range-table", "cmd").returncode
+        == 0
+    )
     assert perfdoc("export", str(report), "--tables", str(tmp_path / "t")).returncode == 0
     lines = (tmp_path / "t" / "ranges.csv").read_text().splitlines()
     assert not any(cell.strip('"').startswith("=") for line in lines for cell in line.split(","))
@@ -106,6 +111,6 @@ def test_a_spreadsheet_runs_no_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize("pattern", ["(", "(a+)+$", "(a|ab)*c", ".*" * 6, "a" * 2000])
 def test_a_pattern_that_may_take_for_ever_is_refused(pattern: str, tmp_path: Path) -> None:
     path = tmp_path / "none.sqlite"
-    done = perfdoc("analyze", str(path), "--range-table", pattern)
+    done = perfdoc("analyze", "--no-replay", str(path), "--range-table", pattern)
     assert done.returncode == 2
     assert "--range-table" in done.stderr

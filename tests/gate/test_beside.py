@@ -15,7 +15,7 @@ from perfdoc.compare.decision import Verdict
 from perfdoc.compare.figures import RunFigures
 from perfdoc.compare.gate.sessions import decide_pairs, in_turn, same_place
 from perfdoc.compare.significance import slower_in_pairs
-from tests.amount import some
+from tests.amount import some, tries
 from tests.gate.commands import MakeRun, gate, megatron_log
 from tests.gate.scatter import EXCHANGEABLE, STRETCHED, Draw
 from tests.gate.test_changed_baselines import run
@@ -44,7 +44,7 @@ def test_by_hand() -> None:
 @pytest.mark.parametrize("pairs", some([5, 8], [5]))
 @pytest.mark.parametrize(("shape", "draw"), [*EXCHANGEABLE.items(), *STRETCHED.items()])
 def test_false_alarms_also_where_runs_side_by_side_are_alike(shape: str, draw: Draw, pairs: int) -> None:
-    trials = 4000
+    trials = tries(1000, 4000)
     times = (1e9 * draw(np.random.default_rng(29), trials, 2 * pairs)).astype(np.int64).tolist()
     wrong = 0
     for row in times:

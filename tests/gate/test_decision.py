@@ -10,6 +10,7 @@ import pytest
 
 from perfdoc.compare.decision import Verdict, decide
 from perfdoc.compare.significance import MIN_SPREAD_FRAC
+from tests.amount import tries
 
 T_99_4 = 3.746947
 """Student's t, 99 %, 4 degrees of freedom, from a printed table."""
@@ -92,14 +93,14 @@ def test_low_history(new: int, verdict: str) -> None:
 
 @pytest.mark.parametrize("spread", [0.002, 0.005, 0.01])
 def test_false_alarms_are_rare_and_losses_are_seen(spread: float) -> None:
-    """Runs scatter normally; the claim is at most 1 % false alarms, with the error of 4,000 trials."""
-    random = np.random.default_rng(7)
+    """Runs scatter normally; the claim is at most 1 % false alarms, with the error of so many trials."""
+    trials, random = tries(1000, 4000), np.random.default_rng(7)
 
     def fails(slower: float) -> float:
-        runs = 1e9 * (1 + spread * random.standard_normal((4000, 8)))
+        runs = 1e9 * (1 + spread * random.standard_normal((trials, 8)))
         runs[:, 5:] *= 1 + slower
         verdicts = [decide(r[:5].astype(int).tolist(), r[5:].astype(int).tolist()).verdict for r in runs]
         return sum(v is Verdict.FAIL for v in verdicts) / len(runs)
 
-    assert fails(0.0) <= 0.01 + 3 * math.sqrt(0.01 * 0.99 / 4000)
+    assert fails(0.0) <= 0.01 + 3 * math.sqrt(0.01 * 0.99 / trials)
     assert fails(0.05) >= {0.002: 0.999, 0.005: 0.99, 0.01: 0.9}[spread]

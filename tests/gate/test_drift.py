@@ -12,6 +12,7 @@ import pytest
 from perfdoc.compare.baseline_files import ANCHOR_RUNS, MAX_RUNS, Baseline, Promotion, with_runs
 from perfdoc.compare.decision import Verdict, decide
 from perfdoc.compare.gate.drift import drift, promoted_since
+from tests.amount import tries
 from tests.gate.commands import MS, MakeRun, gate, record
 from tests.gate.test_changed_baselines import run
 
@@ -40,7 +41,7 @@ def test_by_hand() -> None:
 @pytest.mark.parametrize("spread", [0.002, 0.01, 0.03])
 def test_both_checks_together_keep_the_claimed_rate(runs: int, spread: float) -> None:
     random = np.random.default_rng(11)
-    trials = 2000
+    trials = tries(600, 2000)
     times = (1e9 * (1 + spread * random.standard_normal((trials, runs + 3)))).astype(np.int64)
     wrong = 0
     for row in times.tolist():

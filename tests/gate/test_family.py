@@ -80,7 +80,7 @@ def test_orders_of_all_tests_are_added_up() -> None:
 @pytest.mark.parametrize("shape", ["skewed (log-normal)", "outliers (half Cauchy)", "normal, 2 %"])
 def test_false_alarms_of_all_tests_together(shape: str, design: str) -> None:
     """Six figures that have nothing to do with one another: so the tests have the most chances."""
-    trials = tries(30, 1000)
+    trials = tries(30, 300)
     random = np.random.default_rng(41)
     old, new = {"5 and 3": (5, 3), "10 and 5": (10, 5), "5 pairs": (5, 5)}[design]
     if shape in EXCHANGEABLE:

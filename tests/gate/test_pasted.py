@@ -13,7 +13,7 @@ from perfdoc.compare.gate.parts import Grown
 from perfdoc.compare.gate.render import as_github
 from perfdoc.compare.gate.result import Check, Difference, Result
 from perfdoc.compare.shown_paths import shown_paths
-from tests.reports.hostile import HOSTILE
+from tests.reports.hostile import TEXTS
 
 RUN = RunFigures(source="a.log", digest="0" * 16, median_step_ns=100, mad_step_ns=1, steps=20, warmup_steps=1)
 
@@ -67,7 +67,7 @@ def test_it_stays_short() -> None:
     assert max(map(len, lines)) < 2500
 
 
-@pytest.mark.parametrize("text", HOSTILE)
+@pytest.mark.parametrize("text", TEXTS)
 def test_names_stay_names(text: str) -> None:
     shown = as_markdown(result(text, 2))
     assert "<" not in shown

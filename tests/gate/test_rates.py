@@ -14,7 +14,7 @@ from perfdoc.compare.significance import few_orders, slower_by_order
 from tests.amount import tries
 from tests.gate.scatter import EXCHANGEABLE, F64
 
-TRIALS = tries(1000, 4000)
+TRIALS = tries(500, 4000)
 CLAIMED = 0.01
 
 

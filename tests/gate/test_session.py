@@ -13,7 +13,7 @@ import pytest
 from perfdoc.compare.decision import Verdict, decide
 from perfdoc.compare.figures import RunFigures
 from perfdoc.compare.gate.sessions import sessions, shared_noise_frac, together
-from tests.amount import some
+from tests.amount import some, tries
 from tests.gate.commands import MakeRun, gate
 from tests.gate.test_changed_baselines import run
 
@@ -88,7 +88,7 @@ def test_nothing_is_made_of_what_is_not_known(old: Sequence[str | None], new: Se
 @pytest.mark.parametrize(("of_days", "within"), [(0.01, 0.002), (0.01, 0.005), (0.01, 0.01), (0.0, 0.01)])
 def test_false_alarms_where_days_differ(of_days: float, within: float, days: int) -> None:
     """One baseline run a day, three new runs of one day; claimed 1 %."""
-    trials = 3000
+    trials = tries(800, 3000)
     random = np.random.default_rng(31)
     old = begun([f"2026-11-{day:02}T09:00:00Z" for day in range(1, days + 1)])
     new = begun(HOUR)

@@ -16,7 +16,7 @@ from perfdoc.compare.gate.check import check_runs
 from perfdoc.compare.gate.render import RENDERINGS
 from perfdoc.compare.runs import read_run
 from tests.gate.commands import gate
-from tests.reports.hostile import HOSTILE
+from tests.reports.hostile import TEXTS
 from tests.traces.planted_logs import LOGS, megatron
 
 CHANGES = {
@@ -119,7 +119,7 @@ def test_figures_of_torchtitan_reach_the_floors(tmp_path: Path) -> None:
     assert (code, states["mfu_min"], states["peak_memory_max_gib"]) == (1, "fail", "pass")
 
 
-@pytest.mark.parametrize("text", HOSTILE)
+@pytest.mark.parametrize("text", TEXTS)
 def test_what_a_log_says_of_itself_stays_text(tmp_path: Path, text: str) -> None:
     """Facts are words of a log: none of them ends a line, a cell or a command of the workflow."""
     said = LOGS["torchtitan"](times(7)).replace("NVIDIA H100", text).replace("llama3 8B", text)

@@ -54,7 +54,7 @@ ODD += [
 ]
 VALUES = st.one_of(st.sampled_from(ODD), st.text(max_size=8))
 ENDINGS = st.sampled_from(["x.yaml", "x.sh", "x.py", "x.json", "x.txt", ""])
-CALM = settings(max_examples=tries(50, 1000), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+CALM = settings(max_examples=tries(50, 400), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def try_lint(text: str, name: str, dialect: object = None) -> None:

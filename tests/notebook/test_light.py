@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from perfdoc.notebook.report import Report
-from tests.reports.hostile import HOSTILE, hostile
+from tests.reports.hostile import TEXTS, hostile
 
 HEAVY = ("numpy", "pandas", "plotly", "pyarrow", "scipy", "numba", "jinja2", "typer", "torch", "typing")
 
@@ -46,7 +46,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         perfdoc.nothing  # noqa: B018
 
 
-@pytest.mark.parametrize("text", HOSTILE)
+@pytest.mark.parametrize("text", TEXTS)
 def test_names_are_no_markup(text: str) -> None:
     report = Report(hostile(text))
     shown = report._repr_html_()

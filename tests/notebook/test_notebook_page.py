@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import runpy
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest import mock
 
 import pytest
 
@@ -31,7 +29,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
     assert len(blocks) > 5
     script = folder / "page.py"
     script.write_text("\n".join(blocks), encoding="utf-8")
-    with contextlib.chdir(folder), mock.patch.object(os, "cpu_count", return_value=1):
+    with contextlib.chdir(folder):
         left: dict[str, Any] = runpy.run_path(str(script))
         yield SimpleNamespace(**left, folder=folder)
 

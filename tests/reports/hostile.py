@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import cache
 
 from perfdoc.results import CapabilityRow, Diagnosis, Evidence, Quality, Related, RuleResult
+from tests.amount import some
 from tests.reports.build import analysed, one_rank
 from tests.reports.build_choices import with_choices
 from tests.reports.build_memory import with_memory_and_replay
@@ -32,6 +33,12 @@ HOSTILE = [
     "\x1b[2J" * 30_000,
     "- item\n# title\n| a | b |",
 ]
+
+
+AGAIN = {HOSTILE[i] for i in (1, 2, 4, 6, 13, 14, 16)}
+"""What another one tries as well: markup, a word of a URL, and length without markup."""
+TEXTS = some(HOSTILE, lambda text: text not in AGAIN)
+"""For parametrize: the others by default."""
 
 
 @cache

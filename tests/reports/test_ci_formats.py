@@ -100,7 +100,7 @@ def test_more_annotations_than_github_shows_are_counted() -> None:
     assert lines[10] == "4 more of kind warning: see the report."
 
 
-@pytest.mark.parametrize("text", hostile.HOSTILE, ids=range(len(hostile.HOSTILE)))
+@pytest.mark.parametrize("text", hostile.TEXTS, ids=range(len(hostile.TEXTS)))
 def test_names_break_neither_form(text: str) -> None:
     for added in (text, "]]>" + text, "\n::set-output name=x::" + text):
         made = hostile.hostile_choices(added)

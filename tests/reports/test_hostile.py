@@ -16,7 +16,7 @@ from tests.reports import hostile
 from tests.reports.page import Page
 
 HARMLESS = Page(render_html(hostile.hostile("harmless")))
-EACH = pytest.mark.parametrize("text", hostile.HOSTILE, ids=range(len(hostile.HOSTILE)))
+EACH = pytest.mark.parametrize("text", hostile.TEXTS, ids=range(len(hostile.TEXTS)))
 # A figure or name that is cut never runs longer than this without a break of ours.
 LONGEST_RUN = 1200
 

@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfdoc.results import from_json, layout, to_json
-from tests.reports import build_timeline
+from tests.reports import build_timeline, hostile
 from tests.reports.fill import with_text
-from tests.reports.hostile import HOSTILE
 
 NUMBERS = st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.none()
 TEXTS = st.text() | st.sampled_from(["[\n  1,\n  2\n]", "[ 1, 2 ]", '"[\n1\n]'])
@@ -46,7 +45,7 @@ def test_the_columns_of_a_timeline_are_a_line_each() -> None:
     assert told.count(b"\n") < 1_500
 
 
-@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
+@pytest.mark.parametrize("text", hostile.TEXTS, ids=range(len(hostile.TEXTS)))
 def test_hostile_strings_stay_as_they_are(text: str) -> None:
     text = text.encode("utf-8", "replace").decode()
     made = with_text(replace(build_timeline.with_timeline(), rules=[]), text)

@@ -27,7 +27,7 @@ def skeleton(text: str) -> list[str]:
     return [re.sub(r"\d[\d.,]*", "0", STRING.sub('""', line)) for line in text.splitlines()]
 
 
-@pytest.mark.parametrize("text", [*hostile.HOSTILE, INJECTION], ids=range(len(hostile.HOSTILE) + 1))
+@pytest.mark.parametrize("text", [*hostile.TEXTS, INJECTION], ids=range(len(hostile.TEXTS) + 1))
 def test_names_stay_inside_their_strings(text: str) -> None:
     found, harmless = render_llm(hostile.hostile(text)), render_llm(hostile.hostile("harmless"))
     found.encode("utf-8")

@@ -16,7 +16,7 @@ from perfdoc.results.memory import MemorySeries
 from tests.reports import build, build_memory
 from tests.reports.build_timeline import timeline
 from tests.reports.fill import with_text
-from tests.reports.hostile import HOSTILE
+from tests.reports.hostile import TEXTS
 from tests.reports.page import Page
 from tests.reports.read_sections import section
 
@@ -150,7 +150,7 @@ def test_pictures_are_on_the_page_and_nowhere_else() -> None:
             assert "patternUnits" not in text
 
 
-@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
+@pytest.mark.parametrize("text", TEXTS, ids=range(len(TEXTS)))
 def test_hostile_strings_stay_text(text: str) -> None:
     for made in (with_schedule(), with_history()):
         html = render_html(with_text(made, text))

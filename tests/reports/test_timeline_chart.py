@@ -28,7 +28,7 @@ from perfdoc.results.figures import duration
 from tests.reports import build
 from tests.reports.build_timeline import LEAVES, ledger, rank, timeline, track, with_timeline
 from tests.reports.fill import with_text
-from tests.reports.hostile import HOSTILE
+from tests.reports.hostile import TEXTS
 from tests.reports.page import Page
 
 ASSETS = Path(reports.__file__).parent / "assets"
@@ -153,7 +153,7 @@ def test_without_the_library_the_picture_stands_alone(monkeypatch: pytest.Monkey
     assert 'id="timeline-still"' in html
 
 
-@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
+@pytest.mark.parametrize("text", TEXTS, ids=range(len(TEXTS)))
 def test_hostile_names_stay_text(text: str) -> None:
     made = replace(with_timeline(), timeline=with_text(timeline(), text))
     html = render_html(made)

@@ -125,7 +125,7 @@ def test_what_is_sure_leads_what_takes_unknown_conditions(
 SHARES = st.floats(0.001, 1.0)
 
 
-@settings_of_hypothesis(max_examples=tries(40, 1000), deadline=None)
+@settings_of_hypothesis(max_examples=tries(40, 400), deadline=None)
 @given(
     rules=st.lists(st.tuples(st.sampled_from(sorted(set(TIME_OF.values()))), SHARES), max_size=5),
     gains=st.dictionaries(st.sampled_from(sorted(TIME_OF)), st.tuples(SHARES, SHARES, SHARES), max_size=5),

@@ -137,7 +137,7 @@ def near_sound(rng: random.Random) -> Configuration:
 @pytest.mark.slow
 def test_whatever_the_settings_are_advice_fits_together_or_says_so(planted: list[Case]) -> None:
     named = 0
-    for seed in range(tries(30, 2000)):
+    for seed in range(tries(30, 300)):
         rng = random.Random(seed)
         configuration = near_sound(rng)
         before = broken(configuration)
@@ -156,4 +156,4 @@ def test_whatever_the_settings_are_advice_fits_together_or_says_so(planted: list
         problems = {r.code for r in results if r.state == "fires" and r.level == "problem"}
         times = [t for rule in all_rules() if rule.meta.code in problems for t in applied(rule, case).time]
         assert len(times) == len(set(times)), (seed, times)
-    assert named >= tries(1, 3)
+    assert named >= 1

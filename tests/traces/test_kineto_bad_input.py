@@ -211,7 +211,7 @@ SEED = SEED[:-1] + b',"distributedInfo":{"rank":1,"pg_config":[{"pg_name":"0","r
 
 
 @settings(
-    max_examples=tries(100, 3000), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+    max_examples=tries(100, 600), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
 )
 @given(
     edits=st.lists(

@@ -178,7 +178,7 @@ def test_every_truncation_is_refused(tmp_path: Path) -> None:
 
 
 @settings(
-    max_examples=tries(100, 3000), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=tries(100, 600), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(data=st.data())
 def test_any_change_is_read_or_refused(tmp_path: Path, data: st.DataObject) -> None:

@@ -122,7 +122,7 @@ def events(draw: st.DrawFn) -> list[dict[str, Any]]:
 
 
 @settings(
-    max_examples=tries(50, 1000), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=tries(25, 200), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(
     traces=st.lists(events(), max_size=3),
