@@ -17,7 +17,7 @@ from perfdoc.results.rules import RuleResult
 from perfdoc.rules.engine.advisable import advisable
 from perfdoc.rules.engine.advise import value_of
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.registry import own_rules, run_rules
+from perfdoc.rules.engine.registry import all_rules, own_rules, run_rules
 from perfdoc.simulator.captures.device import DeviceBuilder
 from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
 from perfdoc.simulator.captures.process import ThreadBuilder
@@ -75,8 +75,8 @@ def with_predictions(case: Case, predictions: list[Prediction]) -> Case:
 
 
 def result(code: str, case: Case) -> RuleResult:
-    """What one rule says of a case."""
-    (found,) = [r for r in run_rules(case) if r.code == code]
+    """What one rule says of a case, by itself: what it has to do with others is not looked at."""
+    (found,) = run_rules(case, [r for r in all_rules() if r.meta.code == code])
     assert found.state != "error", found.reason
     assert {a.knob for a in found.advice} <= _advisable().get(code, set()), "its page leaves out a knob"
     return found
