@@ -16,6 +16,7 @@ from perfdoc.knobs.knob import Value
 from perfdoc.profiling.manifest import ModelShape
 from perfdoc.results import RuleResult
 from perfdoc.simulator.forward.job import SimulatedJob
+from tests.amount import some
 from tests.simulator.simulated import DENSE, MOE, facts_of, simulated, written
 
 EVEN = msgspec.structs.replace(DENSE, vocabulary=1024)
@@ -82,7 +83,10 @@ def test_too_few_virtual_stages(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("layout", "shape"),
-    [("pp=2,micro_batches=16", EVEN), ("dp=2", EVEN), ("dp=4,ep=4", MOE), ("tp=2,dp=2", EVEN)],
+    some(  # test_sound_jobs.py asks every rule of such jobs
+        [("pp=2,micro_batches=16", EVEN), ("dp=2", EVEN), ("dp=4,ep=4", MOE), ("tp=2,dp=2", EVEN)],
+        lambda case: case[0].startswith("pp"),
+    ),
 )
 def test_without_a_fault_there_is_no_problem(layout: str, shape: ModelShape, tmp_path: Path) -> None:
     rules = rules_of(simulated(layout, shape=shape, steps=1), tmp_path, {})

@@ -18,6 +18,7 @@ from perfdoc.simulator.engine import schedule
 from perfdoc.simulator.replay.rank_tasks import rank_tasks
 from perfdoc.simulator.replay.unedited import not_replayed, replay_rank
 from perfdoc.traces.load import read_trace
+from tests.amount import some
 from tests.analyzers.device_views import view_of
 from tests.analyzers.tiny import ALL_REDUCE, GEMM
 from tests.simulator.rebuilt_of import views_of
@@ -120,16 +121,18 @@ def test_backward_runs_on_another_thread_and_forward_goes_on_after_it(tmp_path: 
     assert int(before.end_ns.max()) - int(after.end_ns.max()) == 40 * US
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("nsys/ddp_2gpu_rtx3090.sqlite", "nsys/gpt_fwd_bwd_rtx3070ti_sched.sqlite"),
-        *("nsys/sp_2gpu_before.sqlite", "nsys/sp_2gpu_after.sqlite", "nsys/windows_rtx5000.sqlite"),
-        *("nsys/gpt_small_full_step_a100.sqlite", "nsys/host_bound_2gpu_h100.sqlite"),
-        *("kineto/dlrm_8gpu_v100_rank1.pt.trace.json.gz", "kineto/dlrm_layernorm_a100_rank3of8.json.gz"),
-        *("kineto/resnet50_num_workers_0_v100.pt.trace.json.gz",),
-    ],
+REAL = (
+    *("nsys/ddp_2gpu_rtx3090.sqlite", "nsys/sp_2gpu_before.sqlite", "nsys/windows_rtx5000.sqlite"),
+    *("nsys/gpt_small_full_step_a100.sqlite", "kineto/dlrm_8gpu_v100_rank1.pt.trace.json.gz"),
 )
+MORE = (
+    *("nsys/gpt_fwd_bwd_rtx3070ti_sched.sqlite", "nsys/sp_2gpu_after.sqlite"),
+    *("nsys/host_bound_2gpu_h100.sqlite", "kineto/dlrm_layernorm_a100_rank3of8.json.gz"),
+    "kineto/resnet50_num_workers_0_v100.pt.trace.json.gz",
+)
+
+
+@pytest.mark.parametrize("name", some([*REAL, *MORE], REAL))
 def test_the_unedited_replay_of_a_real_window_is_within_the_bar(shared_traces: Path, name: str) -> None:
     """5 %. The path's parts sum to the replayed length."""
     views = views_of(read_trace(shared_traces / name))
