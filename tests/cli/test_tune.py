@@ -90,5 +90,5 @@ def test_captures_without_passes(tmp_path: Path) -> None:
 def test_a_mistake_is_one_line(captures: Path, tmp_path: Path, words: tuple[str, ...], said: str) -> None:
     done = perfdoc("tune", captures, *words, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
-    assert said in done.stderr
-    assert done.stderr.count("\n") == 1
+    lines = [line for line in done.stderr.splitlines() if "files analysed" not in line]  # of a slow machine
+    assert [said in line for line in lines] == [True]
