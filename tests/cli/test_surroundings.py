@@ -197,11 +197,9 @@ def analysing(demo: Path, tmp_path: Path, jobs: int = 2) -> subprocess.Popen[str
 
 @pytest.mark.slow
 @pytest.mark.parametrize("to_all", [True, False])
-@pytest.mark.parametrize(
-    "jobs", [1, 2]
-)  # by default: while workers start, and in test_analyze.py for one process
+@pytest.mark.parametrize("jobs", [1, 2])
 def test_an_interrupt_ends_it_at_once(demo: Path, tmp_path: Path, jobs: int, to_all: bool) -> None:
-    """Quickly: the next test, and test_analyze.py for a single process."""
+    """The next test and test_no_worker_outlives_what_started_it prove most of it by default."""
     process = analysing(demo, tmp_path, jobs)
     begin = time.monotonic()
     (os.killpg if to_all else os.kill)(process.pid, signal.SIGINT)
