@@ -1,8 +1,7 @@
 """The pictures of README and docs: `make pictures`, or `python docs/pictures.py [NAME...]`.
 
-Two jobs are simulated and analysed with the real command; the terminal's text is what it writes to a terminal of
-80 columns, the pages are report.html in a headless Chromium. Needs playwright and a Chromium, as the tests of the
-page do.
+Two jobs are simulated and analysed with the real command; the terminal's text is what it writes to one of
+80 columns, the pages are report.html in a headless Chromium. Needs playwright and a Chromium, as tests do.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
 DOCS = Path(__file__).resolve().parent
 FOLDER = DOCS / "report"
-MAX_BYTES = 250_000
+MAX_BYTES = 300_000
 DEMO = ("demo", "-o", "demo")
 JOB = (
     *("simulate", "llama3-8b", "--layout", "tp=2,pp=2,dp=4,vpp=2,micro_batches=8,sp=on", "-o", "job"),

@@ -1,4 +1,4 @@
-"""Hooks of MkDocs: what pages link to outside docs/ is part of the site too, and links to it work in both places."""
+"""Hooks of MkDocs: what pages link to outside docs/ is part of the site too."""
 
 from __future__ import annotations
 
