@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from perfdoc.doctor import checks
+from perfdoc.doctor.checks import Check
 from tests import command as commands
 
 SECRETS = {
@@ -29,23 +31,50 @@ def perfdoc(folder: Path, *words: str, **env: str) -> subprocess.CompletedProces
 def test_what_is_said_agrees_in_text_and_json(tmp_path: Path) -> None:
     done = perfdoc(tmp_path, "doctor", "--format", "json")
     found = json.loads(done.stdout)
-    assert done.returncode == (0 if all(found["works"].values()) else 1)
-    states = {c["name"]: c["state"] for c in found["checks"]}
+    assert done.returncode == (0 if found["works"]["analyze"] else 1)
+    states = {c["name"]: c["state"].upper() for c in found["checks"]}
+    for c in found["checks"]:
+        if c["state"] == "fail" and "analyze" not in c["needed_by"]:
+            states[c["name"]] = "RUN"
     assert {"python", "numpy", "cuda", "nsys", "this folder", "shared memory", "loopback"} <= states.keys()
     assert all(c["remedy"] for c in found["checks"] if c["state"] == "fail")
     text = perfdoc(tmp_path, "doctor")
     assert text.returncode == done.returncode
     for name, state in states.items():
-        assert any(line.split()[0] == state.upper() and name in line for line in text.stdout.splitlines())
+        assert any(line.split()[:1] == [state] and name in line for line in text.stdout.splitlines())
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_named_nsys_that_is_none_stops_run(tmp_path: Path) -> None:
+def test_what_stops_run_alone_is_advice(tmp_path: Path) -> None:
     done = perfdoc(tmp_path, "doctor", "--format", "json", PERFDOC_NSYS=str(tmp_path / "none"))
     found = json.loads(done.stdout)
-    assert (done.returncode, found["works"]["run"]) == (1, False)
+    assert (done.returncode, found["works"]) == (0, {"analyze": True, "run": False})
     (nsys,) = (c for c in found["checks"] if c["name"] == "nsys")
     assert (nsys["state"], nsys["needed_by"]) == ("fail", ["run"])
+    text = perfdoc(tmp_path, "doctor", PERFDOC_NSYS=str(tmp_path / "none"))
+    assert text.returncode == 0
+    assert "FAIL" not in text.stdout
+    assert "perfdoc run does not work here." in text.stdout
+
+
+def test_what_stops_analyze_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stopped = Check(name="numpy", state="fail", found="not installed", needed_by=("analyze", "run"))
+    monkeypatch.setattr(checks, "LOOKS", (lambda: [stopped],))
+    done = perfdoc(tmp_path, "doctor")
+    assert done.returncode == 1
+    assert done.stdout.splitlines()[0] == "FAIL  numpy  not installed"
+    assert "perfdoc analyze does not work here." in done.stdout
+
+
+def test_advice_that_several_share_is_printed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = [
+        Check(name=name, state="fail", found="not installed", remedy="pip install x", needed_by=("run",))
+        for name in ("torch", "einops")
+    ]
+    monkeypatch.setattr(checks, "LOOKS", (lambda: gone,))
+    text = perfdoc(tmp_path, "doctor").stdout
+    assert text.count("pip install x") == 1
+    assert text.index("einops") < text.index("pip install x")
 
 
 def test_env_has_versions_and_no_secret(tmp_path: Path) -> None:

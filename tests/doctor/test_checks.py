@@ -58,3 +58,26 @@ def test_one_check_that_breaks_hides_no_other() -> None:
     found = checks.all_checks((broken, *checks.LOOKS[:1]))
     assert [(c.name, c.state) for c in found] == [("broken", "warn"), ("python", "ok")]
     assert found[0].found == "cannot be looked at: RuntimeError: planted"
+
+
+@pytest.mark.parametrize(
+    ("version", "driver", "state", "said"),
+    [
+        (None, None, "ok", "used on CUDA alone"),
+        (None, "580.65", "warn", "not installed"),
+        ("2.11.0", "580.65", "ok", "2.11.0"),
+        ("2.20.2", "580.65", "warn", "megatron-core wants"),
+    ],
+)
+def test_transformer_engine(
+    monkeypatch: pytest.MonkeyPatch, version: str | None, driver: str | None, state: str, said: str
+) -> None:
+    wanted = Requirement(name="transformer-engine", range=">=2.9,<2.12", extra="te")
+    monkeypatch.setattr(checks, "requirements", lambda: [wanted])
+    monkeypatch.setattr(checks, "installed", lambda name: version)
+    monkeypatch.setattr(checks, "nvidia_driver", lambda: driver)
+    (found,) = checks._transformer_engine()
+    assert found.state == state
+    assert said in found.found
+    assert bool(found.remedy) is (state == "warn")
+    assert works([found], "run")

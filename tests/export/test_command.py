@@ -45,6 +45,18 @@ def test_a_capture_becomes_a_file(tmp_path: Path) -> None:
     assert "is there already" in again.stderr
 
 
+def test_without_a_flag_the_timeline_is_written_here(tmp_path: Path) -> None:
+    trace, _ = write_hand_laid(tmp_path / "traces")
+    done = command(str(trace), "--set", "tp=1", "pp=1", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    target = tmp_path / f"{trace.stem}.pftrace.gz"
+    assert f"wrote {target.name}" in done.stderr
+    assert read(target).all_of("ledger")
+    assert command(str(trace), cwd=tmp_path).returncode == 2, "nothing is overwritten unasked"
+    assert command(str(trace.parent), cwd=tmp_path).returncode == 0
+    assert (tmp_path / "timeline.pftrace.gz").is_file()
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -12,7 +12,8 @@ from perfdoc.compare.cost import cost_of
 from perfdoc.compare.figures import RunFigures
 from perfdoc.compare.gate.judge import against_baseline, in_pairs
 from perfdoc.compare.gate.measures import DRIFT, PARTS, Family, compare_runs
-from perfdoc.compare.significance import by_order_alone, student_t
+from perfdoc.compare.significance import by_order_alone
+from perfdoc.compare.student import student_t
 from tests.amount import tries
 from tests.gate.scatter import EXCHANGEABLE
 from tests.gate.test_changed_baselines import run

@@ -17,6 +17,7 @@ from perfdoc.cli.capture_options import (
     StepRange,
     Window,
 )
+from perfdoc.cli.completion import rule_codes
 from perfdoc.cli.messages import EXIT_FOUND, Debug, fail, say
 
 if TYPE_CHECKING:
@@ -82,7 +83,10 @@ def analyze(
     ] = None,
     model_config: ModelConfig = None,
     fail_on: Annotated[
-        str | None, typer.Option(help="Exit with 1 if these rules fire: codes with commas, or any.")
+        str | None,
+        typer.Option(
+            help="Exit with 1 if these rules fire: codes with commas, or any.", autocompletion=rule_codes
+        ),
     ] = None,
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Files read at once; default: one per core.")

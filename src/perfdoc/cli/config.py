@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from perfdoc.cli.completion import configurations, settings
 from perfdoc.cli.messages import fail
 
 config_app = typer.Typer(help="The trainer's configurations.", no_args_is_help=True, rich_markup_mode=None)
@@ -24,8 +25,10 @@ def config_list() -> None:
 
 @config_app.command("show", short_help="Print every setting with its value and origin.")
 def config_show(
-    config: Annotated[str, typer.Argument(help="A configuration's name or .yaml file.")] = "tiny",
-    overrides: Annotated[list[str] | None, typer.Argument(help="key=value")] = None,
+    config: Annotated[
+        str, typer.Argument(help="A configuration's name or .yaml file.", autocompletion=configurations)
+    ] = "tiny",
+    overrides: Annotated[list[str] | None, typer.Argument(help="key=value", autocompletion=settings)] = None,
     resolved: Annotated[bool, typer.Option(help="Every setting with its origin (the default).")] = True,
 ) -> None:
     """Print every setting of a configuration with its value and where the value comes from."""

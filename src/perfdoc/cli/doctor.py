@@ -15,20 +15,22 @@ if TYPE_CHECKING:
 
 _WORKS = {True: "works", False: "does not work"}
 _MARK = {"ok": "OK", "warn": "WARN", "fail": "FAIL"}
+_RUN_ALONE = "RUN"
+"""The mark of what stops `perfdoc run` and nothing else: who analyses captures needs no trainer."""
 
 
 def doctor(
     format_: Format = DataFormat.TEXT,
     debug: Debug = False,
 ) -> None:
-    """Say what this machine can do and what is missing. Exit code 1 where run or analyze cannot work."""
+    """Say what this machine can do and what is missing. Exit code 1 where analyze cannot work."""
     from perfdoc.doctor.checks import all_checks, works
 
     checks = all_checks()
     able = {command: works(checks, command) for command in ("analyze", "run")}
     sys.stdout.write(_json(checks, able) if format_ is DataFormat.JSON else _text(checks, able))
     sys.stdout.flush()
-    if not all(able.values()):
+    if not able["analyze"]:
         raise typer.Exit(1)
 
 
@@ -44,9 +46,18 @@ def _text(checks: Sequence[Check], able: dict[str, bool]) -> str:
 
     width = max(len(c.name) for c in checks)
     lines = []
-    for c in checks:
-        lines.append(f"{_MARK[c.state]:<5} {c.name:<{width}}  {prose(c.found)}")
-        if c.remedy and c.state != "ok":
+    for i, c in enumerate(checks):
+        lines.append(f"{_mark(c):<5} {c.name:<{width}}  {prose(c.found)}")
+        # One line of advice below the last of several checks that have the same.
+        again = i + 1 < len(checks) and checks[i + 1].state != "ok" and checks[i + 1].remedy == c.remedy
+        if c.remedy and c.state != "ok" and not again:
             lines.append(f"{'':<5} {'':<{width}}  -> {prose(c.remedy)}")
     lines += ["", *(f"perfdoc {command} {_WORKS[good]} here." for command, good in able.items())]
+    if able["analyze"] and not able["run"]:
+        lines.append(f"Captures need nothing of what is marked {_RUN_ALONE}; training does.")
     return "\n".join(lines) + "\n"
+
+
+def _mark(check: Check) -> str:
+    alone = check.state == "fail" and "analyze" not in check.needed_by
+    return _RUN_ALONE if alone else _MARK[check.state]

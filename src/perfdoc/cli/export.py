@@ -19,7 +19,12 @@ def export(
         ),
     ],
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="The file; compressed where its name ends in .gz.")
+        Path | None,
+        typer.Option(
+            "-o",
+            "--output",
+            help="The file, compressed where its name ends in .gz; default: named after the capture.",
+        ),
     ] = None,
     tables: Annotated[
         Path | None,
@@ -51,20 +56,19 @@ def export(
     from perfdoc.export.captures import ExportError, Request, run
 
     try:
-        if (output is None) == (tables is None):
+        if output is not None and tables is not None:
             raise ExportError(
                 "give -o FILE for the timeline of captures, or --tables DIR for the tables of a diagnosis."
             )
-        if output is None:
+        if tables is not None:
             from perfdoc.export import tables as files
 
-            assert tables is not None
             files.run(paths, tables, say, force=force)
             return
         run(
             Request(
                 paths=paths,
-                output=output,
+                output=output or _named_after(paths),
                 window=window,
                 step_range=step_range,
                 data_range=data_range,
@@ -80,4 +84,21 @@ def export(
     except ExportError as error:
         if debug:
             raise
-        fail(str(error))
+        hint = " The tables of a report: --tables DIR." if output is None and _is_report(paths) else ""
+        fail(f"{error}{hint}")
+
+
+def _named_after(paths: list[str]) -> Path:
+    """In this folder: `traces/rank0.sqlite` → `rank0.pftrace.gz`; of several `timeline.pftrace.gz`."""
+    from perfdoc.diagnose.asked import split_settings
+
+    named, _ = split_settings(paths)
+    one = Path(named[0]) if len(named) == 1 else None
+    stem = one.name.partition(".")[0] if one is not None and one.is_file() else ""
+    return Path(f"{stem or 'timeline'}.pftrace.gz")
+
+
+def _is_report(paths: list[str]) -> bool:
+    """Whether it is the folder of a report, or its diagnosis.json, of which no timeline is made."""
+    one = Path(paths[0])
+    return (one / "diagnosis.json").is_file() or one.name == "diagnosis.json"

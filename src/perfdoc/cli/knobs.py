@@ -7,12 +7,16 @@ from typing import Annotated
 
 import typer
 
+from perfdoc.cli.completion import knob_names
 from perfdoc.cli.messages import DataFormat, Debug, Format, fail
 
 
 def knobs(
     knob: Annotated[
-        str | None, typer.Argument(metavar="[ID]", help="A knob, by its id or by any framework's name.")
+        str | None,
+        typer.Argument(
+            metavar="[ID]", help="A knob, by its id or by any framework's name.", autocompletion=knob_names
+        ),
     ] = None,
     format_: Format = DataFormat.TEXT,
     debug: Debug = False,

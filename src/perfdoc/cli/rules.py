@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from perfdoc.cli.completion import rule_codes
 from perfdoc.cli.messages import DataFormat, Debug, Format, fail
 
 
@@ -22,7 +23,7 @@ def rules(
 
 
 def explain(
-    code: Annotated[str, typer.Argument(help="A rule's code, such as PD901.")],
+    code: Annotated[str, typer.Argument(help="A rule's code, such as PD901.", autocompletion=rule_codes)],
     records: Annotated[
         Path | None, typer.Option(help="A folder of records of perfdoc verify, besides your own.")
     ] = None,

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from perfdoc.cli.analyze import analyze
+from perfdoc.cli.completion import configuration_or_setting
 from perfdoc.cli.messages import Debug, fail, say
 
 
@@ -19,6 +20,7 @@ def run(
             metavar="[CONFIG] [KEY=VALUE]… [-- TORCHRUN…]",
             help="A configuration (tiny if not given, gpt_125m, llama3_8b, mixtral_8x7b, or a .yaml file), "
             "overrides (see: perfdoc config show), torchrun's arguments.",
+            autocompletion=configuration_or_setting,
         ),
     ] = None,
     output: Annotated[
@@ -46,6 +48,7 @@ def run(
     debug: Debug = False,
 ) -> None:
     """Train the reference model with profiling on, and analyse what it left."""
+    from perfdoc.run.cores import shared_cores
     from perfdoc.run.execution import execute
     from perfdoc.run.prepare import RunError, as_typed, prepare, split_words
 
@@ -64,6 +67,8 @@ def run(
             peak=peak,
         )
         say(planned.choice.reason)
+        if shared := shared_cores(planned):
+            say(shared)
         if dry_run:
             sys.stdout.write(as_typed(planned.command) + "\n")
             return

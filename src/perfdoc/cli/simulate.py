@@ -9,12 +9,17 @@ from typing import Annotated
 import typer
 
 from perfdoc.cli.capture_options import ModelConfig
+from perfdoc.cli.completion import published_models
 from perfdoc.cli.messages import Debug, fail
 
 
 def simulate(
     model: Annotated[
-        str | None, typer.Argument(help="A published model's name, such as llama3-70b or mixtral-8x7b.")
+        str | None,
+        typer.Argument(
+            help="A published model's name, such as llama3-70b or mixtral-8x7b.",
+            autocompletion=published_models,
+        ),
     ] = None,
     model_config: ModelConfig = None,
     layout: Annotated[

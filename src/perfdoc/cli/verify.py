@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from perfdoc.cli.completion import rule_codes
 from perfdoc.cli.messages import EXIT_INCONCLUSIVE, EXIT_STOPPED, DataFormat, Debug, Format, fail, say
 
 if TYPE_CHECKING:
@@ -35,7 +36,9 @@ def verify(
     ] = None,
     apply: Annotated[
         str | None,
-        typer.Option("--apply", help="Rules whose advice to apply: PD203 or PD203,PD202."),
+        typer.Option(
+            "--apply", help="Rules whose advice to apply: PD203 or PD203,PD202.", autocompletion=rule_codes
+        ),
     ] = None,
     knob: Annotated[
         list[str] | None, typer.Option(help="Only this advised setting; may be repeated.")
@@ -51,7 +54,9 @@ def verify(
     ] = None,
     rule: Annotated[
         list[str] | None,
-        typer.Option(help="With AFTER: the rule whose advice was followed; may be repeated."),
+        typer.Option(
+            help="With AFTER: the rule whose advice was followed; may be repeated.", autocompletion=rule_codes
+        ),
     ] = None,
     before_config: Annotated[
         Path | None, typer.Option(help="With AFTER: BEFORE's settings, where it does not hold them.")

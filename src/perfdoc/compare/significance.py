@@ -32,7 +32,6 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import count
 from typing import TypeAlias
 
@@ -40,6 +39,7 @@ import numpy as np
 import numpy.typing as npt
 
 from perfdoc.analyzers.base.intervals import I64
+from perfdoc.compare.student import student_t
 from perfdoc.results.figures import per_cent
 
 F64: TypeAlias = npt.NDArray[np.float64]
@@ -78,15 +78,6 @@ def noise_frac(
         student_t(f, confidence) * max(s, MIN_SPREAD_FRAC)
         for s, f in ((spread_frac, freedom), (pooled, both))
     )
-
-
-@lru_cache(maxsize=256)
-def student_t(freedom: float, confidence: float = CONFIDENCE) -> float:
-    """Student's t: what one of so many degrees of freedom stays below with that probability."""
-    # Imported only where it is used; scipy.stats says the same, and takes three times as long to import.
-    from scipy.special import stdtrit
-
-    return float(stdtrit(freedom, confidence))
 
 
 def two_sided_t(freedom: float, confidence: float) -> float:

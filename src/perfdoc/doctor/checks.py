@@ -25,6 +25,7 @@ SHM_BYTES = 1 << 30
 DISK_BYTES = 1 << 30
 PARANOID = 2
 """kernel.perf_event_paranoid above this keeps nsys from sampling CPUs."""
+TRANSFORMER_ENGINE = "transformer-engine"
 INSTALL = {"": "pip install perfdoc", "train": "pip install 'perfdoc[train]'"}
 
 
@@ -98,13 +99,34 @@ def package(wanted: Requirement) -> Check:
     return Check(name=wanted.name, state=state, found=found, remedy=remedy, needed_by=needed_by)
 
 
+def _transformer_engine() -> list[Check]:
+    """What the trainer's layers are made of on CUDA (knob transformer_impl); without it, of PyTorch's own."""
+    wanted = next((r for r in requirements() or () if r.extra == "te"), None)
+    version = installed(TRANSFORMER_ENGINE)
+    if version is None:
+        if nvidia_driver() is None:
+            return [Check(name=TRANSFORMER_ENGINE, state="ok", found="not installed; used on CUDA alone")]
+        found = "not installed: on CUDA, layers are megatron-core's own; no FP8, no overlap inside TP"
+        remedy = "pip install --no-build-isolation 'perfdoc[te]'"
+        return [Check(name=TRANSFORMER_ENGINE, state="warn", found=found, remedy=remedy)]
+    if wanted is not None and not fits(version, wanted.range):
+        found, remedy = (
+            f"{version} (megatron-core wants {wanted.range})",
+            f"pip install '{wanted.name}{wanted.range}'",
+        )
+        return [Check(name=TRANSFORMER_ENGINE, state="warn", found=found, remedy=remedy)]
+    return [Check(name=TRANSFORMER_ENGINE, state="ok", found=version)]
+
+
 def _cuda() -> list[Check]:
     """GPUs as PyTorch sees them, and a driver that it does not use."""
     driver = nvidia_driver()
     try:
         torch: Any = importlib.import_module("torch")
     except ImportError:
-        return [Check(name="cuda", state="warn", found="unknown: torch is not installed")]
+        return [
+            Check(name="cuda", state="warn", found="unknown: torch is not installed", remedy=INSTALL["train"])
+        ]
     if torch.cuda.is_available():
         names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
         kinds = ", ".join(f"{names.count(n)} x {n}" for n in dict.fromkeys(names))
@@ -228,7 +250,18 @@ def _processors() -> list[Check]:
 
 
 LOOKS: tuple[Callable[[], list[Check]], ...] = (
-    *(_python, _packages, _cuda, _nsys, _perf_events, _folder, _shared_memory, _loopback, _processors),
+    *(
+        _python,
+        _packages,
+        _transformer_engine,
+        _cuda,
+        _nsys,
+        _perf_events,
+        _folder,
+        _shared_memory,
+        _loopback,
+        _processors,
+    ),
 )
 
 

@@ -32,8 +32,8 @@ from perfdoc.compare.significance import (
     MIN_SPREAD_FRAC,
     MOST_BY_CHANCE,
     slower_in_pairs,
-    student_t,
 )
+from perfdoc.compare.student import student_t
 from perfdoc.results.figures import per_cent
 
 SESSION = timedelta(hours=1)

@@ -1,0 +1,73 @@
+"""What a shell offers after <TAB>."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from perfdoc.cli import completion
+from perfdoc.knobs.load import catalogue
+from perfdoc.rules.engine.registry import all_rules
+from perfdoc.traces.known_models import known_models
+from perfdoc.trainer.config.resolve import KEYS, named_configs
+
+
+def names(offered: completion.Offered) -> list[str]:
+    return [name for name, _ in offered]
+
+
+def test_rules_are_those_that_run_with_their_titles() -> None:
+    own = {r.meta.code: r.meta.title for r in all_rules() if type(r.meta).__module__.startswith("perfdoc.")}
+    assert dict(completion.rule_codes("")) == own
+    assert names(completion.rule_codes("pd10")) == [code for code in sorted(own) if code.startswith("PD10")]
+    assert names(completion.rule_codes("PD101,PD20"))[0] == "PD101,PD201"
+
+
+def test_knobs_configurations_settings_and_models() -> None:
+    knobs = [k.id for k in catalogue().values() if k.kind == "knob"]
+    assert names(completion.knob_names("")) == knobs
+    assert names(completion.knob_names("bucket_s")) == ["bucket_size"]
+    assert names(completion.settings("")) == [f"{key}=" for key in KEYS]
+    assert "tensor_model_parallel_size=" in names(completion.configuration_or_setting("tensor_"))
+    assert names(completion.configurations("gpt")) == ["gpt_125m"]
+    assert names(completion.published_models("")) == list(known_models())
+
+
+def test_files_of_yaml_are_offered_beside_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "jobs").mkdir()
+    for name in ("mine.yaml", "other.txt", ".hidden.yaml", "jobs/a.yml"):
+        (tmp_path / name).write_text("")
+    monkeypatch.chdir(tmp_path)
+    assert names(completion.configurations("")) == [*named_configs(), "jobs/", "mine.yaml"]
+    assert names(completion.configurations("jobs/")) == ["jobs/a.yml"]
+    assert names(completion.configurations("no/such/")) == []
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("explain PD9", "PD901"),
+        ("knobs bucket_s", "bucket_size"),
+        ("run t", "tiny"),
+        ("config show gpt", "gpt_125m"),
+        ("config l", "list"),
+        ("analyze x --fail-on PD20", "PD203"),
+    ],
+)
+def test_the_shell_gets_them(typed: str, offered: str) -> None:
+    """As bash asks: the words so far, and which of them is being typed."""
+    words = f"perfdoc {typed}"
+    asked = {"_PERFDOC_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    done = subprocess.run(
+        [sys.executable, "-c", "from perfdoc.cli.application import app; app(prog_name='perfdoc')"],
+        env={**os.environ, **asked},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert offered in done.stdout.split(), done.stderr
