@@ -27,6 +27,9 @@ TOPICS: Mapping[str, str] = MappingProxyType(
         "host_graphs": "CUDA graphs, garbage collection, host work",
         "kernels": "Fusions and attention",
         "data_profiling": "Packing, data loading, profilers",
+        "reinforcement": "Reinforcement learning (verl): batches, workers, rollout",
+        "plain_pytorch": "torchtitan, DeepSpeed and Accelerate: sharding, offloading, compilation",
+        "nemo1": "NeMo 1: settings that have no other name since",
         "environment": "Environment variables",
         "commands": "Outside a configuration",
         "model": "Facts of the model and the job that constraints read",
@@ -55,7 +58,8 @@ def _knob(topic: str, entry: dict[str, Any]) -> Knob:
         rest = dict(entry)
         spellings = tuple(_spellings(rest.pop("spellings", {})))
         if "default" in rest:
-            rest["defaults"] = dict.fromkeys((s.dialect for s in spellings), rest.pop("default"))
+            of_all = dict.fromkeys((s.dialect for s in spellings), rest.pop("default"))
+            rest["defaults"] = {**of_all, **rest.get("defaults", {})}
         rest["defaults"] = {_dialect(d): _frozen(v) for d, v in rest.get("defaults", {}).items()}
         rest["former"] = tuple(
             Former(**{**f, "current": tuple(f.get("current", ()))}) for f in rest.get("former", ())

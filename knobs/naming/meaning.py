@@ -12,7 +12,7 @@ from typing import Literal
 
 import yaml
 
-from perfdoc.knobs.knob import Dialect, Former, Knob, Spelling
+from perfdoc.knobs.knob import MEGATRONS, Dialect, Former, Knob, Spelling
 from perfdoc.knobs.load import catalogue
 from perfdoc.knobs.naming.places import placed
 from perfdoc.knobs.reading.entry import MAX_ENTRIES, Entry
@@ -133,6 +133,8 @@ _OVERRIDES: Mapping[str, str] = MappingProxyType(
         "override_optimizer_config": "OptimizerConfig",
     }
 )
+_PARTLY_KNOWN: tuple[Dialect, ...] = ("verl", "nemo1", "torchtitan", "deepspeed", "accelerate")
+"""Frameworks with many settings that are not in the catalogue: a name of megatron-core's is right there."""
 _UNKNOWN = Meaning(how="unknown")
 
 
@@ -183,6 +185,8 @@ def meaning(entry: Entry, dialect: Dialect | None) -> Meaning:
     """What one entry sets, for a file in `dialect`."""
     if entry.form == "env":
         return _flat(entry.name, "env")
+    if entry.form == "argument":
+        return _argument(entry.name)
     if entry.form == "flag":
         return _flat(entry.name, "megatron_lm")
     return _of_path(entry.name, entry.bare, dialect)
@@ -202,6 +206,8 @@ def _of_path(name: str, bare: bool, dialect: Dialect | None) -> Meaning:
         return _UNKNOWN
     if dialect == "verl" and (overridden := _override(path)) is not None:
         return Meaning(how="exact", knob=overridden, path=path, scope=scope)
+    if not parent and dialect in _PARTLY_KNOWN:
+        return _top(leaf, names)
     if not parent:
         return _leaf(leaf, names, bare)
     if parent not in names.parents:
@@ -209,6 +215,8 @@ def _of_path(name: str, bare: bool, dialect: Dialect | None) -> Meaning:
     found = _leaf(leaf, names, bare, at=parent)
     if found.how in ("exact", "bare") and found.knob is not None and dialect is not None:
         spelled = found.knob.spelled(dialect)
+        if dialect in _PARTLY_KNOWN and not _says_enough(leaf, spelled):
+            return _UNKNOWN
         how: How = "misplaced" if spelled else "absent"
         if leaf in names.old_but_current:
             old = names.old_but_current[leaf]
@@ -226,12 +234,25 @@ def _of_path(name: str, bare: bool, dialect: Dialect | None) -> Meaning:
     return found
 
 
+def _says_enough(leaf: str, spelled: Iterable[Spelling]) -> bool:
+    """Whether a name in another place can only be this knob's: it is the framework's, and no common word."""
+    return "_" in leaf and any(s.name.rpartition(".")[2] == leaf for s in spelled)
+
+
 def _override(path: str) -> Knob | None:
     """verl's dictionaries that go over megatron-core's classes take every field of the class."""
     parent, _, leaf = path.rpartition(".")
     owner = _OVERRIDES.get(parent.rpartition(".")[2])
     known = names_of("megatron_core").by_path.get(f"{owner}.{leaf}") if owner else None
     return known[0] if known else None
+
+
+def _top(leaf: str, names: Names) -> Meaning:
+    """A name at the top of a file, which means no setting of a section."""
+    near = nearest(leaf, [path for path in names.by_path if "." not in path])
+    if near is None:
+        return _UNKNOWN
+    return Meaning(how="near", knob=names.by_path[near][0], path=leaf, instead=near)
 
 
 def _leaf(leaf: str, names: Names, bare: bool, at: str = "") -> Meaning:
@@ -251,6 +272,23 @@ def _leaf(leaf: str, names: Names, bare: bool, at: str = "") -> Meaning:
 
 
 @lru_cache(maxsize=2 * MAX_ENTRIES)
+def _argument(name: str) -> Meaning:
+    """An argument of Megatron-LM's parser: its flag without dashes, or what a `--no-…` flag unsets."""
+    flags = names_of("megatron_lm").by_path
+    dashed = name.replace("_", "-")
+    for flag in (f"--{dashed}", f"--no-{dashed}", f"--disable-{dashed}"):
+        if flag in flags:
+            knob, spelling = flags[flag]
+            if flag == f"--{dashed}" and spelling.means is False:
+                return _UNKNOWN  # a second name of a switch that the list holds under its own
+            return Meaning(how="exact", knob=knob, path=name)
+    known = catalogue().get(name)
+    if known is None or not (known.spelled("megatron_lm") or known.kind == "fact"):
+        return _UNKNOWN
+    return Meaning(how="exact", knob=known, path=name)
+
+
+@lru_cache(maxsize=2 * MAX_ENTRIES)
 def _flat(name: str, dialect: Dialect) -> Meaning:
     """A flag or a variable."""
     names = names_of(dialect)
@@ -266,7 +304,14 @@ def _flat(name: str, dialect: Dialect) -> Meaning:
         )
     dashed = name.replace("_", "-") if dialect == "megatron_lm" else name
     known = catalogue().get(plain)
-    if dialect == "megatron_lm" and known and known.kind == "knob" and dashed not in names.by_path:
+    megatrons = known is not None and any(s.dialect in MEGATRONS for s in known.spellings)
+    if (
+        dialect == "megatron_lm"
+        and known
+        and known.kind == "knob"
+        and megatrons
+        and dashed not in names.by_path
+    ):
         knob = known
         spelled = knob.spelled(dialect)
         how: How = "misplaced" if spelled else "absent"

@@ -14,7 +14,8 @@ MAX_ENTRIES = 20_000
 MAX_DEPTH = 40
 MAX_NAME = 300
 
-Form = Literal["path", "flag", "env"]
+Form = Literal["path", "flag", "env", "argument"]
+"""`argument`: as Megatron-LM lists what it was started with."""
 
 
 class NotAConfigurationError(ValueError):
@@ -35,6 +36,10 @@ class Entry:
     """Entries with the same number belong to one command line, where the last of two wins."""
     bare: bool = False
     """A variable of a program, which may be nobody's setting."""
+    block: str = ""
+    """The function of a program that makes it; recipes of one file do not belong together."""
+    unused: str = ""
+    """The array or variable that holds it, where no command takes that one."""
 
 
 def bounded(entries: Iterable[Entry]) -> Iterator[Entry]:

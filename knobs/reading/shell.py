@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Literal
 
 from perfdoc.knobs.knob import Knob, Spelling
 from perfdoc.knobs.load import catalogue
+from perfdoc.knobs.reading.arithmetic import SUM, computed
 from perfdoc.knobs.reading.entry import Entry
 from perfdoc.knobs.values import OPAQUE, Raw
 
 _PIECE = re.compile(
     r"""(?P<continued>\\\r?\n)|(?P<newline>\r?\n)|(?P<space>[ \t\r\f\v]+)|(?P<comment>\#[^\n]*)
     |(?P<end>[;&|]+)|(?P<bracket>[()])
-    |(?P<word>(?:\\.|'[^']*'|"(?:\\.|[^"\\])*"|\$\([^()\n]*\)|\$\(\([^\n]{0,200}?\)\)|`[^`\n]*`|\$\{[^}\n]{0,200}\}
+    |(?P<word>(?:\\.|'[^']*'|"(?:\\.|[^"\\])*"|\$\([^()\n]*\)
+      |\$\(\((?:[^()\n]|\([^()\n]{0,80}\)){0,80}\)\)|\$\(\([^\n]{0,200}?\)\)|`[^`\n]*`|\$\{[^}\n]{0,200}\}
       |[^\s;&|()'"\\`]|['"\\`$])+)""",
     re.VERBOSE | re.DOTALL,
 )
@@ -82,9 +84,34 @@ def shell_entries(text: str, first_line: int = 1) -> Iterator[Entry]:
     """
     commands = [_apart(words) for words in _commands(split_words(text, first_line))]
     variables = _constants(commands)
+    unused = _unused(commands)
     for number, words in enumerate(commands, start=1):
         expanded = [_expanded(word, variables) for word in words]
-        yield from _of_command(expanded, number)
+        holder = unused.get(id(words), "")
+        for entry in _of_command(expanded, number):
+            yield replace(entry, unused=holder) if holder else entry
+
+
+def _unused(commands: Sequence[Sequence[Word]]) -> dict[int, str]:
+    """Commands that only fill an array or a variable with flags which no command takes, and its name.
+
+    A file that runs nothing, or that hands its variables on, is taken from elsewhere: all of it counts.
+    """
+    texts = [word.text or "" for words in commands for word in words]
+    if not any(_SCRIPT.fullmatch(text) for text in texts) or _HANDED_ON & set(texts):
+        return {}
+    taken = {match[1] for text in texts for match in _TAKEN.finditer(text)}
+    found: dict[int, str] = {}
+    for words in commands:
+        match = _ASSIGNED.fullmatch(words[0].text or "")
+        held = " ".join([match[3], *(w.text or "" for w in words[1:])]) if match else ""
+        if match and match[1] not in taken and held.lstrip().startswith("--"):
+            found[id(words)] = match[1]
+    return found
+
+
+_TAKEN = re.compile(r"\$\{?[!#]?(\w+)")
+_HANDED_ON = frozenset({"eval", "declare"})
 
 
 def takes_more(text: str) -> bool:
@@ -153,6 +180,7 @@ def _constants(commands: Sequence[Sequence[Word]]) -> dict[str, str]:
             if match is None:
                 continue
             name, adds, value = match.groups()
+            value = computed(value, found)
             plain = not adds and "$" not in value and "`" not in value and len(value) <= _MAX_EXPANDED
             found[name] = value if plain and name not in found else None
         if words[0].text in ("for", "read", "while", "select"):
@@ -166,8 +194,10 @@ def _expanded(word: Word, variables: dict[str, str]) -> Word:
     text = word.text or ""
     if "$" not in text or len(text) > _MAX_EXPANDED:
         return word
+    text = SUM.sub(lambda m: computed(m.group(), variables), text)
     filled = _VARIABLE.sub(lambda m: variables.get(m.group(1) or m.group(2), m.group()), text)
-    return Word(filled[: 4 * _MAX_EXPANDED], word.line, word.written)
+    written = _VARIABLE.sub(lambda m: variables.get(m.group(1) or m.group(2), m.group()), word.written)
+    return Word(filled[: 4 * _MAX_EXPANDED], word.line, written[: 4 * _MAX_EXPANDED])
 
 
 def _of_command(words: Sequence[Word], command: int) -> Iterator[Entry]:
