@@ -10,7 +10,7 @@ import sqlite3
 import struct
 import tempfile
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -233,6 +233,21 @@ class SqliteFile:
             for end in ("min", "max")
         )
         return low, high or 0
+
+    def scan(self, table: str, expressions: str) -> Iterator[tuple[object, ...]]:
+        """Rows of a table of ours, one at a time, in row-id order; `expressions` of our own columns.
+
+        Raises TraceError where the file is damaged or has more rows than it can hold.
+        """
+        query = f'SELECT {expressions} FROM "{table}" ORDER BY {self.row_id(table)}'
+        left = min(self.count(table), self._bytes // _LEAST_ROW_BYTES)
+        try:
+            for row in self.connection.execute(query):
+                if (left := left - 1) < 0:
+                    raise UnreadableError(MORE_ROWS)
+                yield row
+        except (UnreadableError, *_FAULTS) as error:
+            raise self._unreadable(table, error) from error
 
     def _damaged(self, error: Exception) -> TraceError:
         return TraceError(self.path, f"cannot be read as SQLite: {self._why(error)}.", _REMEDY_EXPORT)
