@@ -14,7 +14,7 @@ from packaging.version import Version
 
 ROOT = Path(__file__).resolve().parents[1]
 OF_CUDA = re.compile(r"nvidia-|cuda-|triton$")
-"""What PyTorch's build for GPUs needs beside the other; PyTorch's own metadata pins it."""
+"""What PyTorch's build for GPUs needs beside the other. PyTorch pins it, but for cuda-bindings."""
 
 
 def needed_of(project: list[str]) -> dict[str, list[Requirement]]:
