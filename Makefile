@@ -40,6 +40,7 @@ lint: install-all
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python -m pip check
 
 # Files of tests on as many processes. Some tests start processes of their own, so that more gain little.
 WORKERS ?= 2

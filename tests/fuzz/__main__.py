@@ -7,10 +7,12 @@ found is printed and appended to FILE, one JSON object a line.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import resource
 import select
+import signal
 import subprocess
 import sys
 import tempfile
@@ -19,7 +21,7 @@ import traceback
 import warnings
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 SILENT_S = 60
 """A process that says nothing for so long hangs below Python, where its own alarm does not reach."""
@@ -82,27 +84,35 @@ class Watch:
         command = [sys.executable, "-m", "tests.fuzz", "--worker", *arguments]
         with subprocess.Popen(command, stdout=subprocess.PIPE) as worker:
             assert worker.stdout is not None
-            last: dict[str, Any] = {}
-            why, rest = "", b""
-            while not why:
-                left = until - time.monotonic()
-                ready, _, _ = select.select([worker.stdout], [], [], min(SILENT_S, max(left, 0)))
-                if left <= 0:
-                    why = "time is up"
-                elif not ready and left > SILENT_S:
-                    why = f"says nothing for {SILENT_S} s"
-                elif ready and not (piece := os.read(worker.stdout.fileno(), 1 << 16)):
-                    why = "ended"
-                elif ready:
-                    *lines, rest = (rest + piece).split(b"\n")
-                    for line in lines:
-                        last = json.loads(line)
-                        self._take(last)
+            try:
+                last, why = self._listen(worker.stdout, until)
+            except KeyboardInterrupt:
+                worker.kill()
+                raise
             if why != "ended":
                 worker.kill()
             code = worker.wait()
             if why.startswith("says") or (why == "ended" and code != 0):
                 self._tell({**last, "found": f"the process {why} (code {code})"})
+
+    def _listen(self, pipe: IO[bytes], until: float) -> tuple[dict[str, Any], str]:
+        """The worker's last line, and why it was the last."""
+        last: dict[str, Any] = {}
+        rest = b""
+        while True:
+            left = until - time.monotonic()
+            ready, _, _ = select.select([pipe], [], [], min(SILENT_S, max(left, 0)))
+            if left <= 0:
+                return last, "time is up"
+            if not ready and left > SILENT_S:
+                return last, f"says nothing for {SILENT_S} s"
+            if ready and not (piece := os.read(pipe.fileno(), 1 << 16)):
+                return last, "ended"
+            if ready:
+                *lines, rest = (rest + piece).split(b"\n")
+                for line in lines:
+                    last = json.loads(line)
+                    self._take(last)
 
     def _take(self, line: dict[str, Any]) -> None:
         if "begins" in line:
@@ -139,11 +149,14 @@ def main() -> int:
     if given.only:
         watch.run(["--only", *given.only], begin + 600)
     first, until = given.first, begin + 60 * given.minutes
-    while time.monotonic() < until and not given.only:
-        watch.run(["--first", str(first), "--kinds", *given.kinds], until)
-        first += RESTART_EACH
-    minutes = (time.monotonic() - begin) / 60
-    sys.stdout.write(f"{sum(watch.count.values()):,} inputs in {minutes:.1f} minutes, {watch.found} found; ")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with contextlib.suppress(KeyboardInterrupt):  # what was done until then is told
+        while time.monotonic() < until and not given.only:
+            watch.run(["--first", str(first), "--kinds", *given.kinds], until)
+            first += RESTART_EACH
+    minutes, used = (time.monotonic() - begin) / 60, resource.getrusage(resource.RUSAGE_CHILDREN)
+    sys.stdout.write(f"{sum(watch.count.values()):,} inputs in {minutes:.1f} minutes ")
+    sys.stdout.write(f"({(used.ru_utime + used.ru_stime) / 60:.1f} of CPU), {watch.found} found; ")
     sys.stdout.write(f"the slowest, {watch.slowest[1]}, took {watch.slowest[0]} s\n")
     for kind, count in sorted(watch.count.items()):
         ends = {k.split(": ", 1)[1]: n for k, n in watch.ended.most_common() if k.startswith(f"{kind}: ")}

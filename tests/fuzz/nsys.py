@@ -39,6 +39,10 @@ def _file(rng: Random, folder: Path, bases: Path, rank: int = 0) -> Path:
     return path
 
 
+_NO_EDIT = (sqlite3.Error, UnicodeError, OverflowError, IndexError)
+"""What an edit ends with that the file's schema, or an edit before it, does not let happen."""
+
+
 def rows(rng: Random, folder: Path, bases: Path, rank: int = 0) -> Path:
     """Values of some rows are others; rows come, go and change places."""
     path = _file(rng, folder, bases, rank)
@@ -46,7 +50,7 @@ def rows(rng: Random, folder: Path, bases: Path, rank: int = 0) -> Path:
     with suppress(sqlite3.Error), closing(sqlite3.connect(path)) as connection, connection:
         _loosen(connection, rng)
         for _ in range(rng.randrange(1, 6)):
-            with suppress(sqlite3.Error, UnicodeError, OverflowError):  # constraints of the schema
+            with suppress(*_NO_EDIT):
                 _edit_row(connection, rng)
     return path
 
@@ -62,7 +66,7 @@ def real(rng: Random, folder: Path, bases: Path) -> Path:
     path.write_bytes(rng.choice(small).read_bytes())
     with suppress(sqlite3.Error), closing(sqlite3.connect(path)) as connection, connection:
         for _ in range(rng.randrange(1, 8)):
-            with suppress(sqlite3.Error, UnicodeError, OverflowError):
+            with suppress(*_NO_EDIT):
                 if rng.random() < 0.8:
                     _edit_row(connection, rng)
                 else:
@@ -125,11 +129,11 @@ def schema(rng: Random, folder: Path, bases: Path) -> Path:
     path = _file(rng, folder, bases)
     with suppress(sqlite3.Error), closing(sqlite3.connect(path)) as connection, connection:
         for _ in range(rng.randrange(1, 4)):
-            with suppress(sqlite3.Error, UnicodeError, OverflowError):
+            with suppress(*_NO_EDIT):
                 table, columns = _pick(connection, rng)
                 _edit_schema(connection, rng, table, columns)
         if rng.random() < 0.3:
-            with suppress(sqlite3.Error, UnicodeError, OverflowError):
+            with suppress(*_NO_EDIT):
                 _edit_row(connection, rng)
     return path
 

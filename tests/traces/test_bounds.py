@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gzip
+import sqlite3
 import struct
 import subprocess
 import sys
 import time
 import tracemalloc
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,6 +18,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from perfdoc.compare.stored import read_diagnosis
+from perfdoc.redact.nsys import copy_nsys
+from perfdoc.redact.words import Names
 from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
 from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces import TraceError
@@ -59,6 +63,38 @@ def test_pages_that_name_one_page_again_and_again(export: Path, table: str, leve
         assert "more rows than" in error.what or "malformed" in error.what  # noqa: PT017
         return
     assert table == "StringIds"  # of which rows are looked up, and none is read twice
+
+
+@pytest.mark.usefixtures("quickly")
+def test_names_of_one_id_are_no_more_than_the_file_has_room_for(export: Path) -> None:
+    """A million rows were taken, of 80 kB."""
+    with closing(sqlite3.connect(export)) as connection, connection:
+        connection.execute("CREATE TABLE other (id INTEGER, value TEXT)")  # whose ids are no row ids
+        connection.execute("INSERT INTO other SELECT id, value FROM StringIds")
+        connection.execute("DROP TABLE StringIds")
+        connection.execute("ALTER TABLE other RENAME TO StringIds")
+    assert len(read_trace(export).kernels) == 3
+    multiply_rows(export, "StringIds", 3)
+    tracemalloc.start()
+    try:
+        with pytest.raises(TraceError, match="more rows than"):
+            read_trace(export)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 100 * export.stat().st_size
+
+
+@pytest.mark.parametrize("levels", [1, 2, 5])
+@pytest.mark.parametrize("table", [KERNEL, "StringIds"])
+@pytest.mark.usefixtures("quickly")
+def test_a_copy_without_names_has_no_more_rows_than_the_file(export: Path, table: str, levels: int) -> None:
+    """128 kB took 10 s, for 3 million rows that were written to the disk."""
+    multiply_rows(export, table, levels)
+    target = export.with_name("copy.sqlite")
+    with pytest.raises(TraceError, match=r"more rows than|malformed"):
+        copy_nsys(export, target, Names())
+    assert target.stat().st_size < 10 * export.stat().st_size
 
 
 _JOURNAL = bytes.fromhex("d9d505f920a163d7")

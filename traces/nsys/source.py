@@ -98,9 +98,7 @@ class SqliteSource:
         if not self.file.rows(f'SELECT 1 FROM "{table}" WHERE "{column}" IS NOT NULL LIMIT 1'):
             return []
         # CAST, because the connection decodes text and one column may hold both kinds.
-        rows = self.file.rows(
-            f'SELECT CAST("{column}" AS BLOB) FROM "{table}" ORDER BY {self.file.row_id(table)}'
-        )
+        rows = self.file.scan(table, f'CAST("{column}" AS BLOB)')
         return [(i, value) for i, (value,) in enumerate(rows) if isinstance(value, bytes)]
 
     def holds_text_like(self, table: str, column: str, patterns: Sequence[str]) -> bool:

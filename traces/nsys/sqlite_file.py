@@ -10,7 +10,7 @@ import sqlite3
 import struct
 import tempfile
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,6 +97,11 @@ class SqliteFile:
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_CELL_BYTES)
         connection.set_progress_handler(self._is_endless, _STEPS_AT_ONCE)
 
+    @property
+    def _most_rows(self) -> int:
+        """Of any table, as far as the file has room for them."""
+        return self._bytes // _LEAST_ROW_BYTES
+
     def _is_endless(self) -> bool:
         """Whether the queries so far took more steps than a file of this size is worth, which ends them."""
         self._looks += 1
@@ -179,9 +184,8 @@ class SqliteFile:
             return _Begun(table=table, columns=columns, row_id=row_id, parts=[])
         parts = _READERS if high - low >= _PARALLEL_ROWS else 1
         bounds = [low + (high - low + 1) * i // parts for i in range(parts + 1)]
-        most = self._bytes // _LEAST_ROW_BYTES
         queries = [
-            (f"{select} WHERE {row_id} >= {a} AND {row_id} < {b}", min(b - a, most))
+            (f"{select} WHERE {row_id} >= {a} AND {row_id} < {b}", min(b - a, self._most_rows))
             for a, b in itertools.pairwise(bounds)
         ]
         if parts == 1:  # not behind a large table that is being read ahead
@@ -234,6 +238,21 @@ class SqliteFile:
         )
         return low, high or 0
 
+    def scan(self, table: str, expressions: str) -> Iterator[tuple[object, ...]]:
+        """Rows of a table of ours, one at a time, in row-id order; `expressions` of our own columns.
+
+        Raises TraceError where the file is damaged or has more rows than it can hold.
+        """
+        query = f'SELECT {expressions} FROM "{table}" ORDER BY {self.row_id(table)}'
+        left = min(self.count(table), self._most_rows)
+        try:
+            for row in self.connection.execute(query):
+                if (left := left - 1) < 0:
+                    raise UnreadableError(MORE_ROWS)
+                yield row
+        except (UnreadableError, *_FAULTS) as error:
+            raise self._unreadable(table, error) from error
+
     def _damaged(self, error: Exception) -> TraceError:
         return TraceError(self.path, f"cannot be read as SQLite: {self._why(error)}.", _REMEDY_EXPORT)
 
@@ -251,11 +270,14 @@ class SqliteFile:
         raise TraceError(self.path, f"table {table} cannot be read: its row ids are hidden.", _REMEDY_EXPORT)
 
     def rows(self, sql: str, parameters: Sequence[object] = ()) -> list[tuple[object, ...]]:
-        """Rows of a small query. Raises TraceError where the file is damaged."""
+        """Rows of a small query. Raises TraceError where the file is damaged or has more than it can hold."""
         try:
-            return self.connection.execute(sql, parameters).fetchall()
-        except _FAULTS as error:
+            found = self.connection.execute(sql, parameters).fetchmany(self._most_rows + 1)
+            if len(found) > self._most_rows:
+                raise UnreadableError(MORE_ROWS)
+        except (UnreadableError, *_FAULTS) as error:
             raise self._damaged(error) from error
+        return found
 
 
 def _select(table: str, columns: Sequence[str]) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from perfdoc.redact.texts import CLEANERS, Fields, clean_blob, known_fields
 from perfdoc.redact.words import Names
@@ -171,7 +172,7 @@ def _copy_table(export: SqliteSource, connection: sqlite3.Connection, table: str
     connection.execute(f'CREATE TABLE "{table}" ({declared})')
     listed = ", ".join(f'"{c}"' for c in columns)
     fields = known_fields(export) if _BLOB[1] in texts else {}
-    rows = file.connection.execute(f'SELECT {_decoded(columns)} FROM "{table}" ORDER BY {file.row_id(table)}')
+    rows = file.scan(table, _decoded(columns))
     clean: Iterable[list[object]] = _clean_rows(rows, table, len(numbers), texts, names, fields)
     if table in OF_THREADS and _THREAD in columns:
         active, at = _referred(file, {t: (c,) for t, c in ACTIVE.items()}), columns.index(_THREAD)
@@ -188,7 +189,12 @@ def _decoded(columns: Sequence[str]) -> str:
 
 
 def _clean_rows(
-    rows: sqlite3.Cursor, table: str, numbers: int, texts: Sequence[str], names: Names, fields: Fields
+    rows: Iterable[tuple[Any, ...]],
+    table: str,
+    numbers: int,
+    texts: Sequence[str],
+    names: Names,
+    fields: Fields,
 ) -> Iterator[list[object]]:
     for row in rows:
         clean: list[object] = [v if type(v) is int or v is None else _number(v) for v in row[:numbers]]
@@ -230,7 +236,7 @@ def _copy_strings(file: SqliteFile, connection: sqlite3.Connection, names: Names
 
     def rows() -> Iterator[tuple[int, str]]:
         seen = set()
-        for key, value in file.connection.execute("SELECT id, value FROM StringIds"):
+        for key, value in file.scan("StringIds", "id, value"):
             number = key if type(key) is int else _number(key)
             if number is None or number not in wanted or value is None or number in seen:
                 continue
