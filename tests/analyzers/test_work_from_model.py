@@ -410,6 +410,30 @@ def test_an_adapter_beside_fused_projections(tmp_path: Path, groups: int) -> Non
         assert {f for f in flops(alone.work(tmp_path, known)) if f >= 0} == set()
 
 
+@pytest.mark.parametrize(
+    ("blocks", "ns", "known"),
+    [
+        ((96, 24, 24), (3000, 700, 700), True),
+        ((96, 8, 24), (3000, 700, 700), False),
+        ((0, 0, 0), (3000, 700, 800), True),
+        ((0, 0, 0), (3000, 400, 800), False),
+    ],
+)
+def test_a_fused_projection_and_its_adapter_are_no_keys_and_values(
+    blocks: tuple[int, int, int], ns: tuple[int, int, int], known: bool, tmp_path: Path
+) -> None:
+    """Forward only, grouped queries: keys and values are of one shape, 30 x 8 by 8 x 8, and so of as many
+    thread blocks; an adapter's two GEMMs are not. Where no blocks are written, durations tell."""
+    plan = ModelPlan()
+    for _ in range(4):
+        with plan.range(ATTENTION):
+            plan.run(GEMM, SMALL_GEMM, SMALL_GEMM, ns=ns, blocks=blocks)
+            plan.run(FLASH, GEMM)
+    q, k = 2 * TOKENS * 8 * 16, 2 * TOKENS * 8 * 8
+    three = [q, k, k] if known else [-1] * 3
+    assert flops(plan.work(tmp_path))[:5] == [*three, CORE, PROJ]
+
+
 def test_three_frozen_projections(tmp_path: Path) -> None:
     """Backward each has the gradient of its input alone, after the forward again but for its last GEMM."""
     plan = ModelPlan()
