@@ -1,5 +1,5 @@
-"""Mask, scale and softmax in one kernel (Megatron's, Apex', Transformer Engine's): a part of attention, between
-GEMMs of its own; it multiplies no queries by keys."""
+"""Mask, scale and softmax in one kernel: a part of attention between GEMMs of its own, as Megatron, Apex and
+Transformer Engine have it."""
 
 from __future__ import annotations
 

@@ -111,13 +111,14 @@ def _drop_unlikely_queries(view: DeviceView, kernels: AttributedKernels, assignm
             continue
         query, key, value = (float(np.median(table.end_ns[r] - table.start_ns[r])) for r in rows)
         wider = products[three[0]][0].flops != products[three[1]][0].flops
-        unlike = phase != "backward" and _unlike((key, value), [table.grid_blocks[r] for r in rows[1:]])
-        if unlike or (wider and query <= max(key, value)):
+        blocks = [table.grid_blocks[r] for r in rows[1:]]
+        apart = phase != "backward" and unlike((key, value), blocks)
+        if apart or (wider and query <= max(key, value)):
             wrong = np.flatnonzero(np.isin(assignment.product, three))
             assignment.take_back(wrong)
 
 
-def _unlike(medians_ns: tuple[float, float], grids: Sequence[np.ndarray]) -> bool:
+def unlike(medians_ns: tuple[float, float], grids: Sequence[np.ndarray]) -> bool:
     """Whether two sets of GEMMs cannot be of one shape: other thread blocks, or other durations where the
     capture does not say how many there are."""
     blocks = [float(np.median(grid)) for grid in grids]
