@@ -430,7 +430,7 @@ def test_a_fused_projection_and_its_adapter_are_no_keys_and_values(
 
 
 def test_gemms_of_one_shape_are_alike() -> None:
-    """By their thread blocks; where the capture has none (-1) by medians: 700 and 800 are, 400 and 800 not."""
+    """By their thread blocks; where there are none (-1) by medians: 700 and 800 are, 400 and 800 not."""
     four, eight, none = (np.full(3, n) for n in (4, 8, -1))
     assert unlike((700, 700), [four, eight])
     assert not unlike((400, 800), [four, four])

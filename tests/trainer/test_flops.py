@@ -38,8 +38,8 @@ def test_one_small_dense_layer() -> None:
 
 
 def test_a_sliding_window_counts_where_its_layers_are_known() -> None:
-    """Two layers of 96 + 48 + 32 + 16 and 64 of logits. A window of 4 of 8 tokens has 4 x (2 x 4 - 4 x 4 / 8) =
-    24 in place of 32; one of 8 tokens has all of them."""
+    """Two layers of 96 + 48 + 32 + 16 and 64 of logits. A window of 4 of 8 tokens has
+    4 x (2 x 4 - 4 x 4 / 8) = 24 in place of 32; one of 8 tokens has all of them."""
     shape = ModelShape(
         name="planted",
         layers=2,
