@@ -10,6 +10,7 @@ from perfdoc.analyzers.communication.table import communication_table
 from perfdoc.analyzers.contention.cost import norm_contention
 from perfdoc.analyzers.device.copy_times import CopyTime, copy_times
 from perfdoc.analyzers.device.view import DeviceView
+from perfdoc.analyzers.efficiency.bounds import KernelBounds
 from perfdoc.analyzers.efficiency.device import device_efficiency
 from perfdoc.analyzers.host.activity import host_activity
 from perfdoc.analyzers.host.packing import Packing, packing
@@ -57,6 +58,8 @@ class RankMeasurement:
     kernel_times: Sequence[NamedTime]
     kernel_parts: KernelPartsAnalysis
     efficiency: KernelEfficiency
+    bounds: KernelBounds | None = None
+    """What kernels would take at their bounds; None where that was not asked for, or nothing is known."""
     suspected: SuspectedCommunication
     contention: DeviceContention
     host: HostActivity
@@ -86,7 +89,7 @@ class RankMeasurement:
 
 
 def measure_device(view: DeviceView, also: Also | None = None) -> RankMeasurement:
-    """Every analysis of one device, and one more of a room above."""
+    """Every analysis of one device, and one more of a room above: with one, kernels at their bounds too."""
     trace, activity, window = view.trace, view.activity, view.window
     a, b = window.start_ns, window.end_ns
     ledger = build_ledger(activity, a, b, view.idle_inputs, view.gaps)
@@ -95,6 +98,8 @@ def measure_device(view: DeviceView, also: Also | None = None) -> RankMeasuremen
     calls = collective_calls(view)
     tables = device_tables(view, ledger, calls)
     host, steps = host_activity(view)
+    asked = also is not None
+    efficiency, bounds = device_efficiency(view, kernels, excess, ledger.compute, bounds=asked)
     return RankMeasurement(
         device=view.device,
         events=view.events,
@@ -107,7 +112,8 @@ def measure_device(view: DeviceView, also: Also | None = None) -> RankMeasuremen
         copies=copy_times(tables.copies),
         kernel_times=kernel_times(trace, activity, view.kinds, a, b),
         kernel_parts=kernel_parts(view, kernels),
-        efficiency=device_efficiency(view, kernels, excess, ledger.compute),
+        efficiency=efficiency,
+        bounds=bounds,
         suspected=suspected_communication(view),
         contention=contention,
         host=host,

@@ -92,6 +92,8 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
     """Layers for multi-token prediction."""
     attention_window: Count | None = None
     """Keys that a sliding window leaves each query, in some layers or all; null without one."""
+    windowed_layers: Count | None = None
+    """Layers with that window; null where it is not known which: FLOPs then count whole attention."""
     parameters: Count | None = None
     """Over all ranks, each counted once."""
 

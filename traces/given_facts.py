@@ -134,6 +134,7 @@ _MODEL: Mapping[str, tuple[Callable[[Any], Any], tuple[str, ...]]] = MappingProx
         "v_head_dim": (_count, ()),
         "mtp_layers": (_count_or_none, ("mtp_num_layers",)),
         "attention_window": (_count_or_none, ()),
+        "windowed_layers": (_count_or_none, ()),
     }
 )
 _NAMES: Mapping[str, str] = MappingProxyType(

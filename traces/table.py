@@ -13,6 +13,7 @@ I64: TypeAlias = NDArray[np.int64]
 I32: TypeAlias = NDArray[np.int32]
 U64: TypeAlias = NDArray[np.uint64]
 I8: TypeAlias = NDArray[np.int8]
+F32: TypeAlias = NDArray[np.float32]
 F64: TypeAlias = NDArray[np.float64]
 Bool: TypeAlias = NDArray[np.bool_]
 

@@ -10,12 +10,13 @@ from perfdoc.analyzers.base.ceilings import ceilings_of
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.contention.excess import Excess
 from perfdoc.analyzers.device.view import DeviceView
+from perfdoc.analyzers.efficiency.bounds import KernelBounds, bounds_of
 from perfdoc.analyzers.efficiency.clock import clock_frac
-from perfdoc.analyzers.efficiency.operators import operators_of
+from perfdoc.analyzers.efficiency.operators import Operators, operators_of
 from perfdoc.analyzers.efficiency.owners import owned_ns
 from perfdoc.analyzers.efficiency.partition import PARTS, UNKNOWN, Losses, partition
 from perfdoc.analyzers.efficiency.roofline import Roofline, believed, rooflines
-from perfdoc.analyzers.efficiency.runs import fusible_ns, is_fusible
+from perfdoc.analyzers.efficiency.runs import fused, fusible_ns, is_fusible
 from perfdoc.analyzers.efficiency.shape import busy_sm_frac
 from perfdoc.analyzers.efficiency.tables import efficiency_of, work_time
 from perfdoc.analyzers.kernel_class.classify import KernelClass
@@ -24,7 +25,7 @@ from perfdoc.analyzers.kernels.part_names import PARTS as MODEL_PARTS
 from perfdoc.analyzers.kernels.part_names import Phase
 from perfdoc.analyzers.kernels.totals import sum_by
 from perfdoc.analyzers.work.kernels import kernel_work
-from perfdoc.analyzers.work.result import KernelWork
+from perfdoc.analyzers.work.result import NONE, KernelWork
 from perfdoc.results.ceilings import Ceilings
 from perfdoc.results.efficiency import ClassEfficiency, KernelEfficiency, OperatorEfficiency
 from perfdoc.results.kernels import PHASES
@@ -39,20 +40,26 @@ _AT_ONCE = 1 << 18
 
 
 def device_efficiency(
-    view: DeviceView, kernels: AttributedKernels | None, excess: Excess, compute_ns: int
-) -> KernelEfficiency:
-    """The partition of a device's compute.
+    view: DeviceView,
+    kernels: AttributedKernels | None,
+    excess: Excess,
+    compute_ns: int,
+    *,
+    bounds: bool = False,
+) -> tuple[KernelEfficiency, KernelBounds | None]:
+    """The partition of a device's compute; with `bounds` also what kernels would take at their bounds.
 
     kernels: as attributed_kernels has them. excess: as norm_contention has it. compute_ns: the ledger's leaf,
     which the parts sum to.
     """
     if view.activity.on_host:
-        return KernelEfficiency.missing("the rank trains on the CPU, which runs no kernels")
+        return KernelEfficiency.missing("the rank trains on the CPU, which runs no kernels"), None
     if not compute_ns:
-        return KernelEfficiency.missing("nothing computed inside the window")
+        return KernelEfficiency.missing("nothing computed inside the window"), None
     ceilings = ceilings_of(view.facts, view.device.gpu_name)
     rows: list[ClassEfficiency] = []
     operators: list[OperatorEfficiency] = []
+    at_bounds = None
     notes: list[str] = []
     fusible, known_ns = 0, 0
     if kernels is not None:
@@ -63,7 +70,10 @@ def device_efficiency(
         roofline = computing.roofline(work, ceilings, view.facts.dtype)
         rows = computing.table(work, roofline, ceilings)
         known_ns = int(computing.owned_ns[~np.isnan(roofline.flops_ns)].sum())
-        operators = operators_of(work, roofline, computing.inside_ns, computing.whole_ns)
+        found = operators_of(work, roofline, computing.inside_ns, computing.whole_ns)
+        operators = found.rows
+        if bounds:
+            at_bounds = computing.bounds(found)
         fusible = min(computing.fusible_ns, compute_ns)
         if fast := int(roofline.too_fast.sum()):
             notes.append(
@@ -84,15 +94,17 @@ def device_efficiency(
         )
     assert min(r.work.time_ns for r in rows) >= 0
     assert sum(r.work.time_ns for r in rows) == compute_ns, (rows, compute_ns)
-    return efficiency_of(
+    said = _said(ceilings, {o.dtype for o in operators if o.kernel_class in MATRIX}, view.facts.dtype)
+    efficiency = efficiency_of(
         rows,
         compute_ns=compute_ns,
         known_ns=known_ns,
         fusible_ns=fusible,
         operators=operators,
-        ceilings=_said(ceilings, {o.dtype for o in operators if o.kernel_class in MATRIX}, view.facts.dtype),
+        ceilings=said,
         notes=notes,
     )
+    return efficiency, at_bounds
 
 
 class _Computing:
@@ -109,6 +121,9 @@ class _Computing:
         start, end = table.start_ns[self.rows], table.end_ns[self.rows]
         self.whole_ns: I64 = end - start
         self.owned_ns = owned_ns(np.maximum(start, window.start_ns), np.minimum(end, window.end_ns))
+        self._view = view
+        self.idle_sms_ns = np.zeros(len(mine), np.int64)
+        """Of owned_ns, what SMs without blocks lose in GEMMs; `table` measures it."""
         self.stream = table.stream[self.rows]
         self.blocks = table.grid_blocks[self.rows]
         self.sm_count = view.device.sm_count
@@ -144,6 +159,8 @@ class _Computing:
                     clock_frac=np.ones(len(chunk)) if self.clock_frac is None else self.clock_frac[chunk],
                 ),
             )
+            gemm = self.classes[chunk] == KernelClass.GEMM
+            self.idle_sms_ns[chunk] = np.where(gemm, found[:, PARTS.index("shape")], 0)
             for column in range(len(PARTS)):
                 parts[:, column] += sum_by(code[chunk], found[:, column], size)
         share = self.inside_ns / np.maximum(self.whole_ns, 1)
@@ -176,8 +193,23 @@ class _Computing:
     @property
     def fusible_ns(self) -> int:
         """What fusing runs of memory-bound kernels could save at most."""
-        fusible = is_fusible(self.classes) & (self.phase != Phase.OPTIMIZER)
-        return fusible_ns(fusible, self.stream, self.inside_ns)
+        return fusible_ns(self._fusible, self.stream, self.inside_ns)
+
+    @property
+    def _fusible(self) -> Bool:
+        mine: Bool = is_fusible(self.classes) & (self.phase != Phase.OPTIMIZER)
+        return mine
+
+    def bounds(self, operators: Operators) -> KernelBounds | None:
+        """What stays of each kernel's time at its bounds; after `table`."""
+        row = np.full(len(self._view.trace.kernels), NONE, np.int64)
+        of_activity = self._view.kernel_of_activity
+        row[of_activity[of_activity >= 0]] = np.flatnonzero(of_activity >= 0)
+        operator = np.full(len(self.rows), NONE, np.int64)
+        operator[operators.kernel] = operators.row
+        stays, in_run = fused(self._fusible, self.stream, self.inside_ns)
+        idle_sms = self.idle_sms_ns / np.maximum(self.owned_ns, 1)
+        return bounds_of(row[self.rows], operators.rows, operator, idle_sms, stays, in_run)
 
     def _busy_sms(self, chunk: I64, ceilings: Ceilings) -> np.ndarray:
         """Blocks of attention do unequal work: causal masks leave some with little."""

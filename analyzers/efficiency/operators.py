@@ -2,25 +2,37 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.base.rows import row_keys
 from perfdoc.analyzers.efficiency.roofline import Roofline
-from perfdoc.analyzers.efficiency.tables import NS_PER_S, operators_together
+from perfdoc.analyzers.efficiency.tables import NS_PER_S, operators_together, same_operator
 from perfdoc.analyzers.kernels.totals import sum_by
 from perfdoc.analyzers.work.operator_work import DTYPES
 from perfdoc.analyzers.work.result import MODEL, SOURCES, KernelWork
 from perfdoc.results.efficiency import OperatorEfficiency
 
 
-def operators_of(
-    work: KernelWork, roofline: Roofline, inside_ns: I64, whole_ns: I64
-) -> list[OperatorEfficiency]:
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Operators:
+    """Those of one device."""
+
+    rows: list[OperatorEfficiency]
+    """By falling lost time."""
+    kernel: I64
+    """Kernels that are of one of them."""
+    row: I64
+    """Of these kernels, the index into `rows`."""
+
+
+def operators_of(work: KernelWork, roofline: Roofline, inside_ns: I64, whole_ns: I64) -> Operators:
     """By operator, shape and dtype. inside_ns: durations clipped to the window."""
     mine = np.flatnonzero((work.operator >= 0) & ~roofline.too_fast)
     if not len(mine):
-        return []
+        return Operators(rows=[], kernel=mine, row=mine)
     # One operator may run kernels of several dtypes and sources.
     code = (work.operator[mine] * len(DTYPES) + work.dtype[mine]) * len(SOURCES) + work.source[mine]
     count = np.bincount(code)
@@ -62,4 +74,6 @@ def operators_of(
                 lost_ns=max(ns - round(float(best[i])), 0) if known[i] else 0,
             )
         )
-    return operators_together(rows)
+    found = operators_together(rows)
+    place = {same_operator(o): i for i, o in enumerate(found)}
+    return Operators(rows=found, kernel=mine, row=np.array([place[same_operator(o)] for o in rows])[at])

@@ -119,12 +119,17 @@ def efficiency_of(
 
 def operators_together(several: Iterable[OperatorEfficiency]) -> list[OperatorEfficiency]:
     """Those of one name, shape and dtype together, by falling lost time."""
-    found: dict[tuple[str, str, str, str, str], OperatorEfficiency] = {}
+    found: dict[tuple[str, ...], OperatorEfficiency] = {}
     for one in several:
-        key = (one.name, one.kernel_class, one.shapes, one.dtype, one.source)
+        key = same_operator(one)
         there = found.get(key)
         found[key] = one if there is None else _added(there, one)
     return sorted(found.values(), key=lambda o: (-o.lost_ns, -o.time_ns, o.name, o.shapes))
+
+
+def same_operator(one: OperatorEfficiency) -> tuple[str, ...]:
+    """What is equal of operators that are one row."""
+    return one.name, one.kernel_class, one.shapes, one.dtype, one.source
 
 
 def _added(a: OperatorEfficiency, b: OperatorEfficiency) -> OperatorEfficiency:

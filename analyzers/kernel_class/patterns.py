@@ -16,6 +16,8 @@ function's name. Communication comes from collective_names. Choices that a reade
 from __future__ import annotations
 
 from perfdoc.analyzers.kernel_class.collectives import NAMED_COMMUNICATION, WORDED_COMMUNICATION
+from perfdoc.analyzers.kernel_class.masked_softmax import MASKED_SOFTMAX
+from perfdoc.analyzers.kernel_class.masked_softmax import NAMES as MASKED_SOFTMAX_NAMES
 from perfdoc.analyzers.kernel_class.rules import AT, KernelRule, rule
 from perfdoc.analyzers.kernel_class.rules import KernelClass as K
 
@@ -69,7 +71,7 @@ LIBRARIES: tuple[KernelRule, ...] = (
     rule("ck_tile_norm", K.NORM, _CK_TILE, r"(?i)layer_?norm|rms_?norm"),
     rule("ck_tile_gemm", K.GEMM, _CK_TILE, r"(?i)gemm"),
     rule("cudnn_attention_helper", K.ATTENTION, r"\bcudnn::fusion::"),
-    rule("masked_softmax", K.ATTENTION, r"scaled_(?:\w+_)?softmax"),
+    rule(MASKED_SOFTMAX, K.ATTENTION, MASKED_SOFTMAX_NAMES),
     rule("rotary", K.ELEMENTWISE, r"(?i)rotary|(?<![a-z])rope(?![a-z])"),
     rule(
         "attention",

@@ -110,13 +110,15 @@ _PATTERNS = (
 )
 
 
-def find_unfused(view: DeviceView, rows: I64, duration_ns: I64, accumulates: Bool) -> list[UnfusedPattern]:
+def find_unfused(
+    view: DeviceView, rows: I64, duration_ns: I64, accumulates: Bool, written: tuple[I64, str]
+) -> list[UnfusedPattern]:
     """Sequences of kernels on one stream that a fusion would remove, by falling time.
 
     rows: kernels inside the window by start; accumulates: whether autograd's accumulation of a gradient
-    launched each.
+    launched each; written: as text_of has them.
     """
-    order, text = text_of(view, rows)
+    order, text = written
     present = set(text)
     found = []
     for pattern in _PATTERNS:

@@ -17,7 +17,7 @@ from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.analyzers.kernels.attributed import AttributedKernels
 from perfdoc.analyzers.kernels.attribution import EVIDENCE, Attribution, recomputed
-from perfdoc.analyzers.kernels.fusion import find_unfused
+from perfdoc.analyzers.kernels.fusion import find_unfused, text_of
 from perfdoc.analyzers.kernels.optimizer import optimizer_loop
 from perfdoc.analyzers.kernels.part_names import PARTS
 from perfdoc.analyzers.kernels.totals import sum_by
@@ -54,7 +54,8 @@ def kernel_parts(view: DeviceView, kernels: AttributedKernels | None) -> KernelP
     in_core = is_gemm & context.core & ~grouped
     linear = is_gemm & ~grouped & ~in_core
     attention = (classes == KernelClass.ATTENTION) | in_core
-    unfused = find_unfused_attention(view, rows, duration, classes)
+    written = text_of(view, rows)
+    unfused = find_unfused_attention(view, rows, duration, classes, written)
     told = context.core.any() or (attention.any() and not unfused.forwards)
     recompute_ns, recompute_reason = recomputed(view, lanes, context, found, duration, is_comm)
     return KernelPartsAnalysis(
@@ -78,7 +79,7 @@ def kernel_parts(view: DeviceView, kernels: AttributedKernels | None) -> KernelP
         recompute_reason=recompute_reason,
         padding_frac=None,
         padding_reason="a capture does not say how many tokens of a batch are padding",
-        unfused=find_unfused(view, rows, duration, context.accumulates),
+        unfused=find_unfused(view, rows, duration, context.accumulates, written),
         optimizer=optimizer_loop(view, rows, duration, context.phase, classes),
         unfused_attention=unfused,
     )

@@ -16,8 +16,9 @@ import numpy as np
 from perfdoc.analyzers.base.intervals import I64, exact_sum
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.kernel_class.classify import KernelClass
+from perfdoc.analyzers.kernel_class.masked_softmax import is_masked_softmax
 from perfdoc.analyzers.kernel_class.names import MAX_TEXT
-from perfdoc.analyzers.kernels.fusion import OTHER, text_of
+from perfdoc.analyzers.kernels.fusion import OTHER
 from perfdoc.results.kernels import NO_UNFUSED_ATTENTION, UnfusedAttention
 
 MIN_COUNT = 2
@@ -34,15 +35,16 @@ _PAIR = rf"P{_BETWEEN}{{0,4}}P"
 _GRADIENT = re.compile(rf"{_PAIR}({_BETWEEN}{{0,8}}b{_BETWEEN}{{0,8}}){_PAIR}")
 _GRADIENT_BY_HAND = re.compile(rf"{_PAIR}((?=[^P|]*d)(?=[^P|]*n)(?=[^P|]*S)(?:{_BETWEEN}|z){{5,24}}){_PAIR}")
 """Division's gradient negates, divides and sums; that of the maximum may be no small kernel."""
-_MASKED = re.compile(r"(?i)masked_softmax")
-"""Mask, scale and softmax in one kernel (Megatron's, Apex', Transformer Engine's): a part of attention."""
 _AS_MANY = 1.1
 """Gradients over forwards: more may be of something else, such as a LayerNorm by hand."""
 
 
-def find_unfused_attention(view: DeviceView, rows: I64, duration_ns: I64, classes: I64) -> UnfusedAttention:
-    """Find it on one device. rows: kernels inside the window by start; classes: their KernelClass."""
-    order, letters = text_of(view, rows)
+def find_unfused_attention(
+    view: DeviceView, rows: I64, duration_ns: I64, classes: I64, written: tuple[I64, str]
+) -> UnfusedAttention:
+    """Find it on one device. rows: kernels inside the window by start; classes: their KernelClass; written:
+    as text_of has them."""
+    order, letters = written
     text = _with_classes(view, rows, order, letters, classes)
     forward = [*_FORWARD.finditer(text), *_FORWARD_BY_HAND.finditer(text)]
     if len(forward) < MIN_COUNT:
@@ -61,11 +63,6 @@ def find_unfused_attention(view: DeviceView, rows: I64, duration_ns: I64, classe
         between_ns=exact_sum(duration_ns[order[np.setdiff1d(whole, products)]]),
         products_ns=exact_sum(duration_ns[order[products]]),
     )
-
-
-def is_masked_softmax(name: str) -> bool:
-    """Whether a kernel of class ATTENTION is a softmax with its mask, between products of their own."""
-    return _MASKED.search(name) is not None
 
 
 def _positions(spans: Sequence[tuple[int, int]]) -> I64:

@@ -9,14 +9,14 @@ import numpy as np
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.kernel_class.classify import KernelClass as K
+from perfdoc.analyzers.kernel_class.masked_softmax import MASKED_SOFTMAX
 from perfdoc.analyzers.kernel_class.names import MAX_TEXT
 from perfdoc.analyzers.kernels.part_names import Phase
 from perfdoc.results.kernels import PHASES
 from perfdoc.traces.table import Bool
 
 UNKNOWN = PHASES.index("unknown")
-_MASKED_SOFTMAX = "masked_softmax"
-_NOT_FUSED = (_MASKED_SOFTMAX, "sequence_mixer", "context_parallel_helper")
+_NOT_FUSED = (MASKED_SOFTMAX, "sequence_mixer", "context_parallel_helper")
 """Labels of the class that multiply no queries by keys."""
 _BACKWARD = re.compile(
     r"(?i)bwd|backward|bprop|dot_do_o|convert_?dq|dq_?dk_?dv|dkdv|fmha_cutlassB_|reduce_head"
@@ -35,7 +35,7 @@ def fused(view: DeviceView, rows: I64) -> Bool:
 def softmax(view: DeviceView, rows: I64) -> Bool:
     """Kernels that may be the softmax of attention that is not fused."""
     kinds = view.kinds.kinds
-    of_kind = np.array([k.kernel_class is K.SOFTMAX or k.label == _MASKED_SOFTMAX for k in kinds], bool)
+    of_kind = np.array([k.kernel_class is K.SOFTMAX or k.label == MASKED_SOFTMAX for k in kinds], bool)
     found: Bool = of_kind[view.kinds.kind[rows]]
     return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import msgspec
@@ -27,6 +28,8 @@ _WIDTHS = {"fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int
 _GIVE = "--config FILE, or --model-config FILE --set mbs=1 seq=8192 tp=1 cp=1"
 _LINEAR = ("linear", "gate", "up", "q_", "k_", "v_")
 """How the names of a layer's products begin that run in FP8."""
+_ONE_SHAPE = 1.5
+"""Medians of the durations of GEMMs of one shape lie within this factor."""
 _SLACK = 1.1
 """A window of a step holds some layers of its neighbours, where the host runs ahead."""
 
@@ -90,7 +93,8 @@ def _join_sums(view: DeviceView, kernels: AttributedKernels, assignment: Assignm
 
 def _drop_unlikely_queries(view: DeviceView, kernels: AttributedKernels, assignment: Assignment) -> None:
     """Where queries are wider than keys and values, three GEMMs are taken to be in this order; one that is
-    no longer than the others shows another."""
+    no longer than the others shows another. Keys and values are of one shape: where their GEMMs differ,
+    three are something else, such as a fused projection and the two of its LoRA."""
     table = view.trace.kernels
     products = assignment.products
     for phase in ("forward", "backward", "recompute"):
@@ -100,15 +104,27 @@ def _drop_unlikely_queries(view: DeviceView, kernels: AttributedKernels, assignm
             for i, (p, said) in enumerate(products)
             if p.name == name and said == phase
         ]
-        if len(three) != 3 or products[three[0]][0].flops == products[three[1]][0].flops:
+        if len(three) != 3:
             continue
         rows = [kernels.rows[assignment.product == i] for i in three]
         if not all(map(len, rows)):
             continue
         query, key, value = (float(np.median(table.end_ns[r] - table.start_ns[r])) for r in rows)
-        if query <= max(key, value):
+        wider = products[three[0]][0].flops != products[three[1]][0].flops
+        blocks = [table.grid_blocks[r] for r in rows[1:]]
+        apart = phase != "backward" and unlike((key, value), blocks)
+        if apart or (wider and query <= max(key, value)):
             wrong = np.flatnonzero(np.isin(assignment.product, three))
             assignment.take_back(wrong)
+
+
+def unlike(medians_ns: tuple[float, float], grids: Sequence[np.ndarray]) -> bool:
+    """Whether two sets of GEMMs cannot be of one shape: other thread blocks, or other durations where the
+    capture does not say how many there are."""
+    blocks = [float(np.median(grid)) for grid in grids]
+    if min(blocks) > 0:
+        return blocks[0] != blocks[1]
+    return max(medians_ns) > _ONE_SHAPE * min(medians_ns)
 
 
 def _too_many(view: DeviceView, assignment: Assignment, communicates: bool) -> str:

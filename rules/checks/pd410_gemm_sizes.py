@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from perfdoc.analyzers.efficiency.gemms import odd_sizes, padded
 from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.results.efficiency import OperatorEfficiency
+from perfdoc.results.replay import Gain
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.gain import ceiling, time_evidence
+from perfdoc.rules.engine.gain import time_evidence, worth_frac
 from perfdoc.rules.engine.needs import GPUS, WINDOW, given
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.capture import KERNELS
 from perfdoc.rules.facts.framework import framework_of_job
-from perfdoc.rules.facts.roofline import WORK, gemms, of_roofline, sizes_of
+from perfdoc.rules.facts.roofline import WORK, gemms, holds, most_by_replay, of_roofline
 
 META = Meta(
     code="PD410",
@@ -24,22 +26,24 @@ META = Meta(
 )
 
 MIN_FRAC = 0.02
-"""Of the window, mean over ranks: what these GEMMs take beyond their roofline."""
-_MULTIPLES = {"fp8": 16, "int8": 16, "bf16": 8, "fp16": 8, "tf32": 4, "fp32": 4}
-"""Elements of 16 bytes."""
+"""Of the step: predicted gain of padding; of the window where nothing is predicted: what these GEMMs take
+beyond their roofline, mean over ranks."""
+_KEY = "padded_gemms"
 _NAMED = 3
 
 
 def evaluate(case: Case) -> Verdict:
-    """Fires where GEMMs with such a size lose `MIN_FRAC` of the window beyond their roofline."""
-    share = given(case.share(_lost_ns))
+    """Fires where padding GEMMs with such a size gains `MIN_FRAC` of the step, at the rate that others of the
+    capture reach, by replay. Without others, where they lose as much of the window beyond their roofline."""
+    share, gain = given(case.share(_lost_ns)), _gain(case)
     evidence = time_evidence(case, "beyond the roofline, in GEMMs of such sizes", share, _lost_ns)
-    if share < MIN_FRAC:
+    by_peers = gain is not None and gain.is_predicted
+    if (min(worth_frac(case, _KEY), share) if by_peers else share) < MIN_FRAC:
         return Verdict(state="passes", evidence=evidence)
     found: dict[tuple[str, str], tuple[OperatorEfficiency, int]] = {}
     for rank in case.ranks:
         for operator in gemms(rank):
-            if _odd(operator):
+            if odd_sizes(operator):
                 key = operator.name, operator.shapes
                 found[key] = operator, found.get(key, (operator, 0))[1] + _beyond_ns(operator)
     worst = sorted(found.values(), key=lambda row: -row[1])[:_NAMED]
@@ -47,28 +51,36 @@ def evaluate(case: Case) -> Verdict:
     by = "make_vocab_size_divisible_by, " if megatron else ""
     return Verdict(
         state="fires",
-        reason=f"GEMMs have sizes that are no multiples, such as {_odd(worst[0][0])[0]:,}",
+        reason=f"GEMMs have sizes that are no multiples, such as {odd_sizes(worst[0][0])[0]:,}",
         evidence=[
             *evidence,
             *(of_roofline(o) for o, _ in worst),
         ],
         remedy=f"Pad the vocabulary ({by}50,257 to 50,304), hidden sizes, heads and the tokens of a rank to "
         "multiples of 64. The least is 8 in 16 bits, and 16 in FP8.",
-        gain=ceiling(case, _lost_ns, "what these GEMMs take beyond their roofline"),
+        gain=gain,
         verify="Run again: these GEMMs reach the TFLOP/s of their neighbours.",
         false_alarm="A size that is a layer's nature and small, such as a head of few classes.",
     )
 
 
-def _odd(operator: OperatorEfficiency) -> list[int]:
-    """Sizes that 16 bytes do not divide, the largest first."""
-    by = _MULTIPLES.get(operator.dtype)
-    return sorted({s for s in sizes_of(operator) if by and s % by}, reverse=True)
+def _gain(case: Case) -> Gain | None:
+    """Predicted where GEMMs of even sizes in the capture show what padded ones reach."""
+    found = case.prediction(_KEY)
+    if found is not None and not found.left_out and holds(case, found.gain, _saved_ns):
+        return found.gain
+    return most_by_replay(case, _KEY, _lost_ns, "what these GEMMs take beyond their roofline")
 
 
 def _beyond_ns(operator: OperatorEfficiency) -> int:
     return round(operator.time_ns * (1 - (operator.roofline_frac or 0.0)))
 
 
+def _saved_ns(rank: RankMeasurement) -> int:
+    operators = rank.efficiency.operators
+    stays = padded(operators).stays_frac
+    return round(sum(o.time_ns * (1 - frac) for o, frac in zip(operators, stays, strict=True)))
+
+
 def _lost_ns(rank: RankMeasurement) -> int:
-    return min(sum(_beyond_ns(o) for o in gemms(rank) if _odd(o)), rank.ledger.compute)
+    return min(sum(_beyond_ns(o) for o in gemms(rank) if odd_sizes(o)), rank.ledger.compute)

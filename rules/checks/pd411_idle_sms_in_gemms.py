@@ -5,11 +5,11 @@ from __future__ import annotations
 from perfdoc.analyzers.base.ceilings import ceilings_of
 from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.gain import ceiling, time_evidence
+from perfdoc.rules.engine.gain import time_evidence
 from perfdoc.rules.engine.needs import GPUS, WINDOW, given, known
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.capture import KERNELS
-from perfdoc.rules.facts.roofline import WORK, lost_ns
+from perfdoc.rules.facts.roofline import WORK, lost_ns, most_by_replay
 
 
 def _sms(case: Case) -> bool | None:
@@ -46,7 +46,9 @@ def evaluate(case: Case) -> Verdict:
         remedy="Make the GEMMs larger: a larger micro-batch where memory allows, less tensor parallelism, "
         "GEMMs of one input put together (queries, keys and values; gate and up), grouped GEMMs for experts; "
         "or take a stream-K or split-K kernel.",
-        gain=ceiling(case, _shape_ns, "the time of SMs without blocks at the GEMMs' peak"),
+        gain=most_by_replay(
+            case, "full_waves", _shape_ns, "the time of SMs without blocks at the GEMMs' peak"
+        ),
         verify="Run again: GEMMs reach more TFLOP/s; compare tokens a second.",
         false_alarm="GEMMs that run beside others which fill the SMs.",
     )

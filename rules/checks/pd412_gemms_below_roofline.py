@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from perfdoc.analyzers.efficiency.gemms import best_frac, bound_by_flops
 from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.results.efficiency import OperatorEfficiency
 from perfdoc.results.figures import per_cent
 from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.gain import ceiling, time_evidence
+from perfdoc.rules.engine.gain import time_evidence
 from perfdoc.rules.engine.needs import GPUS, WINDOW, given
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.capture import KERNELS
-from perfdoc.rules.facts.roofline import WORK, gemms, of_roofline
+from perfdoc.rules.facts.roofline import WORK, most_by_replay, of_roofline
 
 META = Meta(
     code="PD412",
@@ -26,8 +27,6 @@ META = Meta(
 
 MIN_FRAC = 0.05
 """Of the window, mean over ranks."""
-_BEST_MIN_TIME_FRAC = 0.02
-"""Of the GEMMs' time: the best rate is of one that takes at least this much."""
 _NAMED = 3
 
 
@@ -53,8 +52,11 @@ def evaluate(case: Case) -> Verdict:
         remedy="Time these shapes alone (perfdoc peak shows what the device reaches). Where they are as "
         "slow alone: pad or transpose operands, make them larger, try a newer cuBLAS. Where "
         "they are faster alone: clocks and power (PD406), or communication beside them (PD113).",
-        gain=ceiling(
-            case, _beyond_best_ns, "these GEMMs at the share of the roofline that the best one reaches"
+        gain=most_by_replay(
+            case,
+            "gemms_at_best",
+            _beyond_best_ns,
+            "these GEMMs at the share of the roofline that the best one reaches",
         ),
         verify="Run again: the operators' table shows their TFLOP/s.",
         false_alarm="Small GEMMs whose launch takes as long as they do.",
@@ -62,16 +64,11 @@ def evaluate(case: Case) -> Verdict:
 
 
 def _bound(rank: RankMeasurement) -> list[OperatorEfficiency]:
-    """Those that FLOPs bound: bytes may come from caches, faster than the roofline has them."""
-    return [o for o in gemms(rank) if o.bound == "compute"]
+    return bound_by_flops(rank.efficiency.operators)
 
 
 def _best(rank: RankMeasurement) -> float:
-    """The highest share of the roofline of any GEMM that takes a fair part of their time."""
-    mine = _bound(rank)
-    whole = sum(o.time_ns for o in mine)
-    long = [o.roofline_frac or 0.0 for o in mine if o.time_ns >= _BEST_MIN_TIME_FRAC * whole]
-    return max(long, default=0.0)
+    return best_frac(rank.efficiency.operators)
 
 
 def _beyond_best_ns(rank: RankMeasurement) -> int:

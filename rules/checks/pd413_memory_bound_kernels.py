@@ -6,11 +6,11 @@ from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.results.figures import per_cent
 from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.gain import ceiling, time_evidence
+from perfdoc.rules.engine.gain import time_evidence
 from perfdoc.rules.engine.needs import GPUS, WINDOW, given
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.capture import KERNELS
-from perfdoc.rules.facts.roofline import PARTED
+from perfdoc.rules.facts.roofline import PARTED, most_by_replay
 
 META = Meta(
     code="PD413",
@@ -48,8 +48,11 @@ def evaluate(case: Case) -> Verdict:
         remedy="Compile the layers (torch.compile), or take fused ones. Transformer Engine has LayerNormMLP, "
         "Liger norms and losses, flash-attn attention. Keep tensors contiguous and in one dtype, so that no "
         "copies are needed.",
-        gain=ceiling(
-            case, _fusible_ns, "each run of them in the time of its longest kernel, all of it fused"
+        gain=most_by_replay(
+            case,
+            "fused_runs",
+            _fusible_ns,
+            "each run of them in the time of its longest kernel, all of it fused",
         ),
         verify="Run again: fewer kernels between GEMMs, and less of the window in them.",
         false_alarm="Kernels of one run that work on different tensors gain launches only.",

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
-import msgspec
-
+from perfdoc.analyzers.efficiency.gemms import gemms_of
 from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.results.efficiency import OperatorEfficiency
 from perfdoc.results.figures import per_cent
 from perfdoc.results.names import shorten
+from perfdoc.results.replay import Gain
 from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.gain import ceiling, predicted
 from perfdoc.rules.engine.needs import Missing, Need, skipped
+from perfdoc.rules.facts.capture_cost import slowed_by
 
 KNOWN_MIN_FRAC = 0.1
 """Of compute: with less of it known, what is lost says little of the job."""
@@ -56,8 +57,34 @@ def lost_ns(rank: RankMeasurement, cause: str, classes: Collection[str] = ()) ->
 
 def gemms(rank: RankMeasurement) -> list[OperatorEfficiency]:
     """Operators that are GEMMs and whose roofline is known."""
-    mine = [o for o in rank.efficiency.operators if o.kernel_class in ("gemm", "grouped_gemm")]
-    return [o for o in mine if o.roofline_frac is not None]
+    return gemms_of(rank.efficiency.operators)
+
+
+def most_by_replay(case: Case, key: str, of: Callable[[RankMeasurement], int], what: str) -> Gain | None:
+    """An upper bound: kernels at a bound, by replay, and never more than the time that is lost.
+
+    key: of the prediction. of: what a rank loses. Without a replay that holds, all of it, mean over ranks.
+    """
+    most, replayed = ceiling(case, of, what), predicted(case, key)
+    if most is None or replayed is None or not holds(case, replayed, of):
+        return most
+    lost = max(of(r) / (r.window.steps if case.unit == "step" else 1) for r in case.ranks) / 1e6
+    # One rank waits for another: what both lose one after the other is gained.
+    lost = lost if len(case.ranks) == 1 else max(lost, replayed.mid_ms or 0.0)
+    said = [f"upper bound, by replay: {what}", *replayed.assumptions]
+    high_ms = min(replayed.high_ms or 0.0, lost)
+    return Gain(low_ms=0.0, mid_ms=None, high_ms=high_ms, method="ceiling", assumptions=said, key=key)
+
+
+_ALL = 0.9
+
+
+def holds(case: Case, replayed: Gain, of: Callable[[RankMeasurement], int]) -> bool:
+    """Whether a replay of faster kernels says what they gain: not where the capture slows the host, so that
+    they wait for launches which come sooner without it, unless nearly all that they save (`of`) is gained."""
+    if not replayed.is_predicted:
+        return False
+    return not slowed_by(case) or (replayed.mid_ms or 0.0) >= _ALL * (case.per_unit_ms(of) or 0.0)
 
 
 def of_roofline(operator: OperatorEfficiency) -> Evidence:
@@ -67,26 +94,3 @@ def of_roofline(operator: OperatorEfficiency) -> Evidence:
         label=f"{name} {shapes}, {operator.dtype}: of its roofline",
         value=per_cent(operator.roofline_frac or 0.0),
     )
-
-
-_ADDS = ("addmm", "addbmm")
-"""In the names of operators whose first input is what is added."""
-
-
-def sizes_of(operator: OperatorEfficiency) -> list[int]:
-    """Rows and columns of the two matrices; batches, scales and what is added are no matter of alignment.
-
-    `aten::addmm` of [[64], [8, 64], [64, 50257]] has 8, 64, 64 and 50257; of a linear layer's input
-    [2, 5, 64] the leading axes are rows: 10 and 64.
-    """
-    try:
-        shapes = msgspec.json.decode(operator.shapes.encode(), type=list[object])
-    except msgspec.DecodeError:
-        return []
-    first = 1 if any(word in operator.name for word in _ADDS) else 0
-    sizes = []
-    for shape in shapes[first : first + 2]:
-        if isinstance(shape, list) and len(shape) >= 2 and all(isinstance(n, int) for n in shape):
-            rows = math.prod(shape[:-1]) if operator.name.endswith("linear") else shape[-2]
-            sizes += [rows, shape[-1]]
-    return sizes

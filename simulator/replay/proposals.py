@@ -15,6 +15,7 @@ from perfdoc.profiling.gpus import peak_flops
 from perfdoc.simulator.engine import TaskKind
 from perfdoc.simulator.replay.edits import (
     Edit,
+    at_bound,
     balanced_layers,
     even_layers,
     even_stages,
@@ -23,6 +24,7 @@ from perfdoc.simulator.replay.edits import (
     norms_alone,
     other_bytes,
     overlapped,
+    padded_by_peers,
     rebucketed,
     scaled_kernels,
     split_buckets,
@@ -51,6 +53,10 @@ CHANGE_TITLES: Mapping[str, str] = MappingProxyType(
         "norms_alone": "keep communication from slowing norms",
         "bf16_gemm": "GEMMs and attention in 16 bits (bf16)",
         "fp8_gemm": "GEMMs in FP8 (fp8)",
+        "padded_gemms": "GEMM sizes padded to multiples of 16 bytes",
+        "full_waves": "GEMMs with all SMs busy",
+        "gemms_at_best": "GEMMs at the rate of the best one",
+        "fused_runs": "memory-bound kernels between GEMMs fused",
         "overlapped_dp": "overlap of DP communication (overlap_grad_reduce, overlap_param_gather)",
         "overlapped_tp": "overlap of TP communication (tp_comm_overlap)",
         "overlapped_cp": "overlap of CP communication",
@@ -168,6 +174,15 @@ def _of_kernels(rebuilt: Rebuilt) -> Iterator[Proposal]:
         exact=False,
         ways=({"fp8": "hybrid"},),
     )
+    by_peers = padded_by_peers(rebuilt)
+    yield Proposal(
+        key="padded_gemms",
+        family="gemm_sizes",
+        edit=at_bound("padded_gemms", by_peers=by_peers),
+        bound=not by_peers,
+    )
+    for key in ("full_waves", "gemms_at_best", "fused_runs"):
+        yield Proposal(key=key, family=key, edit=at_bound(key), bound=True)
 
 
 def _no_fp8(rebuilt: Rebuilt) -> str:

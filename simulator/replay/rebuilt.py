@@ -15,6 +15,7 @@ from perfdoc.analyzers.base.rows import row_keys
 from perfdoc.analyzers.device.activity import UNKNOWN_DIMENSION
 from perfdoc.analyzers.device.host_ranges import host_intervals, optimizer_starts
 from perfdoc.analyzers.device.view import DeviceView
+from perfdoc.analyzers.efficiency.bounds import KernelBounds
 from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.analyzers.kernel_class.collectives import REDUCING
 from perfdoc.analyzers.kernel_class.number_format import NAME_FORMATS, likely_16_bits_speedup
@@ -57,6 +58,8 @@ class RankFrame:
     layers: LayerSpans = NO_LAYERS
     optimizer: LoopSpans = NO_LOOP
     """Launches of an optimizer that loops over the parameters."""
+    bounds: KernelBounds | None = None
+    """What its kernels would take at their bounds; None where none is known."""
     host_left_frac: Mapping[str, float] = field(default_factory=dict)
     """Of `host`, what an edit left of its length; what is not named here is whole."""
 
@@ -186,7 +189,7 @@ def _kernels(view: DeviceView, tasks: RankTasks) -> tuple[I8, I64, I64]:
     duration in 16 bits."""
     count = len(tasks.start_ns)
     kernel_class, alone = np.full(count, NONE, np.int8), np.full(count, NONE, np.int64)
-    row = _kernel_rows(view)
+    row = view.kernel_of_activity
     known = np.flatnonzero((row >= 0) & (tasks.activity_task >= 0))
     row, task = row[known], tasks.activity_task[known]
     class_of = np.array([k.kernel_class for k in view.kinds.kinds], np.int8)
@@ -222,19 +225,6 @@ def _speedups(view: DeviceView, row: I64) -> F64:
         look = partial(likely_16_bits_speedup, kernel_class=kind, gpu_name=view.device.gpu_name)
         found[mine] = said_by_names(view.trace.strings, names[mine], look, 1.0)
     return found
-
-
-def _kernel_rows(view: DeviceView) -> I64:
-    """Row of Trace.kernels of each row of the activity; -1 for what is no kernel (see device_activity)."""
-    trace, activity = view.trace, view.activity
-    if activity.on_host:
-        return np.full(len(activity.start_ns), NONE, np.int64)
-    tables = (trace.graph_launches, trace.copies)
-    others = [t.start_ns[t.device == activity.device] for t in tables]
-    start = np.concatenate((trace.kernels.start_ns[activity.kernel_rows], *others))
-    none = np.full(len(start) - len(activity.kernel_rows), NONE, np.int64)
-    rows: I64 = np.concatenate((activity.kernel_rows, none))[np.argsort(start, kind="stable")]
-    return rows
 
 
 def with_edges(rebuilt: Rebuilt, builder: GraphBuilder) -> Rebuilt | None:

@@ -75,14 +75,16 @@ class ModelPlan:
         thread.range(name, begin, self.host_ns)
         self.host_ns += 10
 
-    def run(self, *names: str, ns: Sequence[int] = (), stream: int = 7) -> None:
-        """Launch kernels; each takes 1,000 ns."""
+    def run(self, *names: str, ns: Sequence[int] = (), blocks: Sequence[int] = (), stream: int = 7) -> None:
+        """Launch kernels; each takes 1,000 ns and has 132 thread blocks."""
         thread = self.autograd if self.on_autograd else self.main
         for i, name in enumerate(names):
             length = ns[i] if ns else 1_000
             launch = (thread, self.host_ns, self.host_ns + 5)
+            grid = (blocks[i] if blocks else 132, 1, 1)
+            end_ns = self.device_ns + length
             self.device.kernel(
-                name, self.device_ns, self.device_ns + length, stream=stream, full_name=name, launch=launch
+                name, self.device_ns, end_ns, stream=stream, full_name=name, grid=grid, launch=launch
             )
             self.host_ns += 10
             self.device_ns += length + 10

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from perfdoc.analyzers.work.from_model import unlike
 from perfdoc.analyzers.work.operator_work import DTYPES
 from perfdoc.analyzers.work.result import SOURCES
 from perfdoc.traces.job_facts import JobFacts
@@ -408,6 +409,33 @@ def test_an_adapter_beside_fused_projections(tmp_path: Path, groups: int) -> Non
     assert {f for f in flops(plan.work(tmp_path, known)) if f >= 0} == set()
     if groups == 4:  # by the rates alone: 10 times apart
         assert {f for f in flops(alone.work(tmp_path, known)) if f >= 0} == set()
+
+
+@pytest.mark.parametrize(
+    ("blocks", "known"), [((96, 24, 24), True), ((96, 8, 24), False)], ids=["projections", "adapter"]
+)
+def test_a_fused_projection_and_its_adapter_are_no_keys_and_values(
+    blocks: tuple[int, int, int], known: bool, tmp_path: Path
+) -> None:
+    """Forward only, grouped queries: keys and values are of one shape, 30 x 8 by 8 x 8, and so of as many
+    thread blocks; an adapter's two GEMMs are not."""
+    plan = ModelPlan()
+    for _ in range(4):
+        with plan.range(ATTENTION):
+            plan.run(GEMM, SMALL_GEMM, SMALL_GEMM, ns=[3000, 700, 700], blocks=blocks)
+            plan.run(FLASH, GEMM)
+    q, k = 2 * TOKENS * 8 * 16, 2 * TOKENS * 8 * 8
+    three = [q, k, k] if known else [-1] * 3
+    assert flops(plan.work(tmp_path))[:5] == [*three, CORE, PROJ]
+
+
+def test_gemms_of_one_shape_are_alike() -> None:
+    """By their thread blocks; where there are none (-1) by medians: 700 and 800 are, 400 and 800 not."""
+    four, eight, none = (np.full(3, n) for n in (4, 8, -1))
+    assert unlike((700, 700), [four, eight])
+    assert not unlike((400, 800), [four, four])
+    assert not unlike((700, 800), [none, four])
+    assert unlike((400, 800), [none, none])
 
 
 def test_three_frozen_projections(tmp_path: Path) -> None:

@@ -91,7 +91,8 @@ def test_operators_of_the_model_are_counted(tmp_path: Path) -> None:
         reason="",
     )
     whole = np.full(count, 1_000, np.int64)
-    rows = operators_of(work, rooflines(work, np.ones(count, bool), whole, ceilings, "bf16"), whole, whole)
+    roofline = rooflines(work, np.ones(count, bool), whole, ceilings, "bf16")
+    rows = operators_of(work, roofline, whole, whole).rows
     assert {(row.name, row.calls, row.time_ns, row.source) for row in rows} == {
         ("linear_qkv forward", 3, 3_000, "model"),
         ("linear_proj forward", 3, 3_000, "model"),

@@ -25,7 +25,10 @@ from tests.amount import tries
 from tests.rules.cases import case_of, predicting, step_with_gap, with_predictions
 
 DENSE: dict[str, Value] = {"cuda_graph_impl": "none", "num_moe_experts": None, "recompute_granularity": None}
-OF_KERNELS = {"fused_optimizer", "norms_alone", "bf16_gemm", "fp8_gemm", "without_recompute"}
+OF_KERNELS = {
+    *("fused_optimizer", "norms_alone", "bf16_gemm", "fp8_gemm", "without_recompute"),
+    *("padded_gemms", "full_waves", "gemms_at_best", "fused_runs"),
+}
 
 
 def rule(code: str, *, time: str = "", level: str = "problem", **verdict: object) -> Rule:

@@ -15,9 +15,9 @@ from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import measure_capture
 from perfdoc.rules.engine.case import Case
 from tests.analyzers.shape_plan import BF16, GEMM, ShapePlan
-from tests.rules.cases import case_of, evidence_of, result
+from tests.rules.cases import case_of, evidence_of, predicting, result
 from tests.rules.examples import example
-from tests.rules.laid import H100, MUL, SILU, laid
+from tests.rules.laid import H100, MUL, SILU, given, laid
 
 STEP_US = 1_000
 
@@ -110,6 +110,28 @@ def test_a_run_of_small_kernels_could_take_the_time_of_one(tmp_path: Path) -> No
     assert found.gain.high_ms == pytest.approx(0.2)
     apart = laid((GEMM, 200), (MUL, 100), (GEMM, 200), (SILU, 100), (GEMM, 200), (MUL, 100))
     assert result("PD413", case_of(tmp_path, apart)).state == "passes"
+
+
+def test_fp8_halves_only_what_flops_bound(tmp_path: Path) -> None:
+    """GEMMs of 460 us each in a step of 1 ms. 4,096 x 4,096 x 4,096 is bound by FLOPs, 138.96 us against the
+    bytes' 30.0: half goes. 64 x 4,096 x 4,096 is bound by bytes, 10.3 us against 2.2: nothing goes. 1,024 x
+    1,024 x 1,024: 2.171 us against 1.878, so that 0.135 of it goes."""
+    large, thin, middle = (4096, 4096, 4096, 460), (64, 4096, 4096, 460), (1024, 1024, 1024, 460)
+
+    def gain(*gemms: tuple[int, int, int, int]) -> float | None:
+        found = result("PD401", given(multiplying(tmp_path, *gemms), bf16=True))
+        assert found.state in ("fires", "passes")
+        return None if found.gain is None else found.gain.high_ms
+
+    assert gain(large, large) == pytest.approx(0.46, abs=1e-3)
+    assert gain(large, thin) == pytest.approx(0.23, abs=1e-3)
+    assert gain(large, middle) == pytest.approx(0.23 + 0.46 * 0.135, abs=1e-3)
+    assert gain(thin, thin) is None
+    few = predicting(given(multiplying(tmp_path, large, thin), bf16=True), fp8_gemm=(0.2, 0.28, 0.36))
+    bounded = result("PD401", few).gain
+    assert bounded is not None
+    assert (bounded.method, bounded.key) == ("ceiling", "fp8_gemm")
+    assert bounded.high_ms == pytest.approx(0.23, abs=1e-3)
 
 
 @pytest.mark.parametrize("code", ["PD410", "PD411", "PD412"])

@@ -221,6 +221,25 @@ def test_sliding_windows_are_noted(tmp_path: Path) -> None:
         assert ("sliding" in facts.sources["model"]) is (window is not None)
 
 
+@pytest.mark.parametrize(
+    ("given", "layers"),
+    [
+        ({"model_type": "mistral"}, 32),
+        ({"model_type": "gemma2", "num_hidden_layers": 7}, 4),
+        ({"model_type": "gemma3_text", "num_hidden_layers": 26}, 22),
+        ({"model_type": "gemma3_text", "num_hidden_layers": 26, "sliding_window_pattern": 2}, 13),
+        ({"model_type": "qwen2", "use_sliding_window": True, "max_window_layers": 28}, 4),
+        ({"model_type": "qwen2", "use_sliding_window": True}, None),
+        ({"layer_types": ["sliding_attention", "full_attention"] * 16}, 16),
+        ({"layer_types": ["sliding_attention"]}, None),
+        ({"layer_types": "sliding_attention"}, None),
+    ],
+)
+def test_layers_with_a_sliding_window(given: dict[str, Any], layers: int | None, tmp_path: Path) -> None:
+    config = LLAMA_8B | {"sliding_window": 1024} | given
+    assert shape_of(tmp_path, config).windowed_layers == layers
+
+
 def test_arguments_of_a_checkpoint(tmp_path: Path) -> None:
     """As YAML or JSON, on top or below `args`; latent attention counts only where it is on."""
     arguments = {
@@ -233,6 +252,9 @@ def test_arguments_of_a_checkpoint(tmp_path: Path) -> None:
     assert shape.kv_lora_rank is None
     for said, window in (([127, 0], 128), ("(127, 0)", 128), ([-1, 0], None)):
         assert shape_of(tmp_path, {"args": arguments | {"window_size": said}}).attention_window == window
+    for skips, layers in ((None, 4), (2, 2), ("3", 3), ("[1, 0]", None), (0, None)):
+        said = {"window_size": "(127, 0)", "window_attn_skip_freq": skips}
+        assert shape_of(tmp_path, {"args": arguments | said}).windowed_layers == layers
     latent = {"qk_head_dim": 16, "qk_pos_emb_head_dim": 8, "v_head_dim": 16, "q_lora_rank": None}
     shape = shape_of(tmp_path, {"model": arguments | latent | {"multi_latent_attention": True}})
     assert (shape.kv_lora_rank, shape.q_lora_rank, shape.qk_rope_head_dim) == (32, None, 8)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from perfdoc.profiling.flops import flops_per_token as flops_of_shape
 from perfdoc.profiling.gpus import peak_flops
+from perfdoc.profiling.manifest import ModelShape
 from perfdoc.trainer.config import resolve
 from perfdoc.trainer.config.schema import Config
 from perfdoc.trainer.flops import flops_per_step, mfu, model_shape
@@ -33,6 +35,31 @@ def test_one_small_dense_layer() -> None:
     ).config
     assert flops_per_token(config, 16) == 6 * 256 == 1536
     assert flops_per_step(config, 16) == 2 * 8 * 1536
+
+
+def test_a_sliding_window_counts_where_its_layers_are_known() -> None:
+    """Two layers of 96 + 48 + 32 + 16 and 64 of logits. A window of 4 of 8 tokens has
+    4 x (2 x 4 - 4 x 4 / 8) = 24 in place of 32; one of 8 tokens has all of them."""
+    shape = ModelShape(
+        name="planted",
+        layers=2,
+        hidden_size=4,
+        ffn_hidden_size=8,
+        attention_heads=1,
+        query_groups=1,
+        kv_channels=4,
+        vocabulary=16,
+        sequence_length=8,
+        gated_mlp=True,
+    )
+
+    def adds(window: int | None, layers: int | None) -> float:
+        with_window = msgspec.structs.replace(shape, attention_window=window, windowed_layers=layers)
+        return flops_of_shape(with_window) / 6
+
+    assert adds(None, None) == adds(4, None) == adds(8, 2) == adds(4, 0) == 2 * 192 + 64
+    assert adds(4, 1) == 192 + 184 + 64
+    assert adds(4, 2) == adds(4, 3) == 2 * 184 + 64
 
 
 def test_llama_3_8b_with_its_vocabulary() -> None:

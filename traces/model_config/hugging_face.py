@@ -80,9 +80,8 @@ def shape_fields(document: Mapping[Any, Any]) -> tuple[str, dict[str, Any], list
     if kind not in GATED | PLAIN | EXPERTS:
         named = f"the architecture {kind!r} is not known" if kind else "names no model_type"
         raise MissingError(f"{named}; give the shape with --set layers=32 hidden=4096 …")
-    window = None
+    window = windowed = None
     if found.get("sliding_window") and found.get("use_sliding_window", True):
-        notes.append("sliding windows counted as whole attention")
         window = _whole_or_none(found, "sliding_window")
     hidden = _whole(found, "hidden_size", "n_embd", "n_embed", "d_model")
     heads = _whole(found, "num_attention_heads", "n_head")
@@ -100,10 +99,37 @@ def shape_fields(document: Mapping[Any, Any]) -> tuple[str, dict[str, Any], list
         fields |= _latent(found)
     if kind in EXPERTS:
         fields |= _experts(found, fields)
+    if window is not None:
+        windowed = _windowed_layers(found, kind, fields["layers"])
+        notes.append(said_of_window(window, windowed))
     fields["attention_window"] = window
+    fields["windowed_layers"] = windowed
     fields["mtp_layers"] = _whole_or_none(found, "num_nextn_predict_layers")
     name = str(document.get("_name_or_path") or "").rstrip("/").rpartition("/")[2] or kind
     return name[:64], {key: value for key, value in fields.items() if value is not None}, notes
+
+
+def said_of_window(window: int, layers: int | None) -> str:
+    """What a reader should know of a sliding window in so many layers."""
+    if layers is None:
+        return "sliding windows counted as whole attention: which layers have one is not known"
+    return f"sliding windows of {window:,} keys in {layers:,} layers"
+
+
+def _windowed_layers(found: Mapping[Any, Any], kind: str, layers: int) -> int | None:
+    """Layers with a sliding window, as Transformers builds them; None where that is not known."""
+    types = found.get("layer_types")
+    if isinstance(types, list):
+        return types.count("sliding_attention") if len(types) == layers else None
+    if kind in ("mistral", "mixtral"):
+        return layers
+    if kind == "gemma2":  # the first, the third, …
+        return (layers + 1) // 2
+    if kind in ("gemma3", "gemma3_text"):  # all but every sixth
+        return layers - layers // (_whole_or_none(found, "sliding_window_pattern") or 6)
+    if kind in ("qwen2", "qwen3", "qwen2_moe", "qwen3_moe") and "max_window_layers" in found:
+        return max(layers - (_whole_or_none(found, "max_window_layers") or 0), 0)
+    return None
 
 
 def width_of_head(hidden: int, heads: int) -> int:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from perfdoc.traces.model_config.hugging_face import MissingError, width_of_head
+from perfdoc.traces.model_config.hugging_face import MissingError, said_of_window, width_of_head
 
 _LINE = re.compile(r"(?:^|[\s:\]|])([a-z][a-z0-9_]{1,60}) \.{3,60} (.{0,20000})$")
 _PADDED = re.compile(r"padded vocab \(size: \d{1,12}\).{0,80}new size: (\d{1,12})\)")
@@ -87,11 +87,24 @@ def shape_fields(found: Mapping[Any, Any]) -> tuple[str, dict[str, Any], list[st
         }
     notes = []
     if _value(found, "window_size") is not None:
-        notes.append("sliding windows counted as whole attention")
         # Keys before the query, and after it; -1 for all.
         sizes = re.findall(r"-?\d{1,12}", str(_value(found, "window_size"))[:64])
-        fields["attention_window"] = int(sizes[0]) + 1 if sizes and int(sizes[0]) >= 0 else None
+        window = int(sizes[0]) + 1 if sizes and int(sizes[0]) >= 0 else None
+        if window is not None:
+            windowed = _windowed_layers(found, fields["layers"])
+            fields |= {"attention_window": window, "windowed_layers": windowed}
+            notes.append(said_of_window(window, windowed))
     return "", {key: value for key, value in fields.items() if value is not None}, notes
+
+
+def _windowed_layers(found: Mapping[Any, Any], layers: int) -> int | None:
+    """All, unless window_attn_skip_freq says that every so many attend to everything; None where it is
+    anything else."""
+    skips = _value(found, "window_attn_skip_freq")
+    if skips is None:
+        return layers
+    every = int(skips) if str(skips)[:12].isdecimal() and len(str(skips)) <= 12 else 0
+    return layers - layers // every if every else None
 
 
 def _routed_layers(found: Mapping[Any, Any], layers: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from perfdoc.simulator.replay.edits.at_bounds import at_bound, padded_by_peers
 from perfdoc.simulator.replay.edits.edit import Edit
 from perfdoc.simulator.replay.edits.even_ranks import without_straggler
 from perfdoc.simulator.replay.edits.fused_optimizer import fused_optimizer
@@ -28,6 +29,7 @@ from perfdoc.simulator.replay.edits.smaller_buckets import split_buckets
 
 __all__ = [
     "Edit",
+    "at_bound",
     "balanced_layers",
     "even_layers",
     "even_stages",
@@ -37,6 +39,7 @@ __all__ = [
     "norms_alone",
     "other_bytes",
     "overlapped",
+    "padded_by_peers",
     "rebucketed",
     "scaled_communication",
     "scaled_host",

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from perfdoc import results as d
 from perfdoc.analyzers.clocks.alignment import align_clocks
 from perfdoc.analyzers.device.event_counts import REMEDY
+from perfdoc.analyzers.efficiency.bounds import KernelBounds
 from perfdoc.analyzers.job import JobMeasurement
 from perfdoc.analyzers.matching.collectives import match_collectives
 from perfdoc.analyzers.measure import CaptureMeasurement
@@ -63,7 +64,7 @@ def replays_of(
         gains = no_gains(partial, REMEDY)
         return ReplayTopic(replay=_nothing(partial, REMEDY), gains=gains, combined=gains.combined)
     kept = [
-        _named(r.also, device.rank, label)
+        _named(r.also, device.rank, label, r.bounds)
         for r, device, label in zip(measured, job.devices, job.labels, strict=True)
         if isinstance(r.also, KeptRank)
     ]
@@ -152,13 +153,13 @@ def late_by_compute(job: JobMeasurement) -> list[tuple[str, str]]:
     ]
 
 
-def _named(kept: KeptRank, rank: int | None, label: str) -> KeptRank:
-    """With its rank as all captures together tell it."""
+def _named(kept: KeptRank, rank: int | None, label: str, bounds: KernelBounds | None) -> KeptRank:
+    """With its rank as all captures together tell it, and what is known of its kernels' bounds."""
     if kept.work is not None:
         kept = replace(kept, work=replace(kept.work, rank=rank))
     if kept.rebuilt is None:
         return kept
-    frames = tuple(replace(frame, rank=rank, name=label) for frame in kept.rebuilt.ranks)
+    frames = tuple(replace(frame, rank=rank, name=label, bounds=bounds) for frame in kept.rebuilt.ranks)
     return replace(kept, rebuilt=replace(kept.rebuilt, ranks=frames))
 
 

@@ -1,0 +1,93 @@
+"""How much of each kernel's time stays at the bounds that advice names; the replay takes it from there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from perfdoc.analyzers.base.intervals import I64
+from perfdoc.analyzers.efficiency.gemms import best_frac, bound_by_flops, padded
+from perfdoc.results.efficiency import OperatorEfficiency
+from perfdoc.traces.table import F32, F64, Bool
+
+BOUNDS = ("padded_gemms", "full_waves", "gemms_at_best", "fused_runs")
+"""Columns of KernelBounds:
+
+padded_gemms: GEMMs of odd sizes as fast as others of the capture, see gemms.padded.
+full_waves: GEMMs without the time in which SMs have no blocks.
+gemms_at_best: GEMMs that FLOPs bound at the share of the roofline that the best of them reaches.
+fused_runs: of runs of memory-bound kernels the longest alone.
+"""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class KernelBounds:
+    """Kernels of a device of which one of the bounds says something."""
+
+    row: I64
+    """Of Activity, ascending."""
+    stays_frac: F32
+    """Of its duration: one row a kernel, one column for each of BOUNDS; 1 where a bound says nothing."""
+    in_run: Bool
+    """Whether it is one of a run of memory-bound kernels, the longest included."""
+    padded_by_peers: bool
+    """Whether `padded_gemms` is at the rate of other GEMMs of the capture; else at the roofline."""
+
+    def stays(self, row: I64, bound: str) -> F64:
+        """Of the durations of some rows of Activity."""
+        found, there = self._places(row)
+        of_bound = self.stays_frac[found, BOUNDS.index(bound)]
+        stays: F64 = np.where(there, of_bound, 1.0).astype(np.float64)
+        return stays
+
+    def of_runs(self, row: I64) -> Bool:
+        """`in_run` of some rows of Activity."""
+        found, there = self._places(row)
+        return there & self.in_run[found]
+
+    def has(self, bound: str) -> bool:
+        """Whether it says something of any kernel."""
+        return bool((self.stays_frac[:, BOUNDS.index(bound)] < 1).any())
+
+    def _places(self, row: I64) -> tuple[I64, Bool]:
+        """Where each row is, and whether it is; there is at least one."""
+        found = np.minimum(np.searchsorted(self.row, row), len(self.row) - 1)
+        return found, self.row[found] == row
+
+
+def operators_at_bound(operators: Sequence[OperatorEfficiency]) -> tuple[F64, bool]:
+    """For each operator, and last for what is of none, what stays of its time by the two bounds of operators:
+    columns padded_gemms and gemms_at_best. And whether the first is by peers."""
+    odd = padded(operators)
+    best = best_frac(operators)
+    held = {id(o) for o in bound_by_flops(operators)} if best else set[int]()
+    at_best = [min((o.roofline_frac or 0.0) / best, 1.0) if id(o) in held else 1.0 for o in operators]
+    return np.array([(*odd.stays_frac, 1.0), (*at_best, 1.0)], np.float64).T, odd.by_peers
+
+
+def bounds_of(
+    row: I64,
+    operators: Sequence[OperatorEfficiency],
+    operator: I64,
+    idle_sms_frac: F64,
+    fused_frac: F64,
+    in_run: Bool,
+) -> KernelBounds | None:
+    """row: of Activity; operator: index into `operators`, -1 none; one entry a kernel. None where no bound
+    says anything of any kernel.
+
+    idle_sms_frac: of its time, in which SMs have no blocks. fused_frac, in_run: see runs.fused.
+    """
+    of_operator, by_peers = operators_at_bound(operators)
+    stays = np.ones((len(row), len(BOUNDS)), np.float32)
+    stays[:, BOUNDS.index("padded_gemms")] = of_operator[operator, 0]
+    stays[:, BOUNDS.index("full_waves")] = 1 - idle_sms_frac
+    stays[:, BOUNDS.index("gemms_at_best")] = of_operator[operator, 1]
+    stays[:, BOUNDS.index("fused_runs")] = fused_frac
+    said = np.flatnonzero(in_run | (stays < 1).any(axis=1))
+    said = said[np.argsort(row[said], kind="stable")]
+    if not len(said):
+        return None
+    return KernelBounds(row=row[said], stays_frac=stays[said], in_run=in_run[said], padded_by_peers=by_peers)

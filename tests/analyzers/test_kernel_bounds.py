@@ -1,0 +1,90 @@
+"""What stays of kernels at the bounds that advice names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from perfdoc.analyzers.efficiency.bounds import BOUNDS, bounds_of
+from perfdoc.analyzers.efficiency.gemms import padded
+from perfdoc.analyzers.efficiency.runs import fused
+from perfdoc.results.efficiency import OperatorEfficiency
+
+
+def gemm(m: int, k: int, n: int, frac: float | None, **other: Any) -> OperatorEfficiency:
+    """In BF16, of 100 us."""
+    fields: dict[str, Any] = {
+        "name": "aten::mm",
+        "kernel_class": "gemm",
+        "shapes": f"[[{m}, {k}], [{k}, {n}]]",
+        "dtype": "bf16",
+        "source": "shapes",
+        "calls": 1,
+        "time_ns": 100_000,
+        "flops": 2.0 * m * k * n,
+        "bytes": None,
+        "achieved_tflops": None,
+        "achieved_tbps": None,
+        "roofline_frac": frac,
+        "bound": "compute",
+        "lost_ns": 0,
+    }
+    return OperatorEfficiency(**{**fields, **other})
+
+
+def test_an_odd_gemm_reaches_what_even_ones_reach() -> None:
+    """Even ones reach 0.9 in 100 us and 0.6 in 200: 0.7. Of 0.35 half stays, times 1,008 / 1,001."""
+    even = [gemm(1024, 1024, 1024, 0.9), gemm(1024, 1024, 2048, 0.6, time_ns=200_000)]
+    found = padded([*even, gemm(1024, 1001, 2048, 0.35)])
+    assert found.by_peers
+    assert found.stays_frac == pytest.approx([1, 1, 0.5 * 1008 / 1001])
+
+
+@pytest.mark.parametrize(
+    "peer",
+    [
+        gemm(1024, 1024, 1024, 0.9, dtype="fp16"),
+        gemm(1024, 1024, 1024, 0.9, bound="memory"),
+        gemm(1024, 1024, 1024, 0.9, kernel_class="grouped_gemm"),
+        gemm(1024, 1024, 1024, 0.9, shapes="[[]]"),
+        gemm(1024, 1024, 1024, None),
+        gemm(1024, 1024, 1023, 0.9),
+        gemm(8192, 8192, 8192, 0.9),
+        gemm(1024, 1024, 1024, 0.9, time_ns=1_000),
+    ],
+)
+def test_without_an_equal_kind_of_even_sizes_the_roofline_is_the_bound(peer: OperatorEfficiency) -> None:
+    """Another dtype, bound by memory, grouped, of unknown sizes, of an unknown rate, odd itself, much larger,
+    too short to tell."""
+    found = padded([peer, gemm(1024, 1024, 1001, 0.35)])
+    assert not found.by_peers
+    assert found.stays_frac[1] == 0.35
+
+
+def test_one_that_is_faster_than_its_peers_stays() -> None:
+    assert padded([gemm(1024, 1024, 1024, 0.5), gemm(1024, 1024, 1001, 0.6)]).stays_frac == [1, 1]
+
+
+def test_of_a_run_the_longest_stays() -> None:
+    """Of 10, 30, 30 and 20 the first 30; one alone is no run; another stream's is not in between."""
+    fusible = np.array([True, True, True, True, True, False, True])
+    stream = np.array([7, 7, 9, 7, 7, 7, 7])
+    stays, in_run = fused(fusible, stream, np.array([10, 30, 99, 30, 20, 5, 5]))
+    assert stays.tolist() == [0, 1, 1, 0, 0, 1, 1]
+    assert in_run.tolist() == [True, True, False, True, True, False, False]
+
+
+def test_bounds_are_of_rows_of_the_activity() -> None:
+    """Two kernels of one operator at a third of the roofline beside one at 2 / 3: half of each stays. Rows
+    of which nothing is said stay whole."""
+    operators = [gemm(1024, 1024, 1024, 2 / 3), gemm(1024, 1024, 2048, 1 / 3)]
+    none, no = np.zeros(4), np.zeros(4, bool)
+    found = bounds_of(np.array([9, 4, 6, 5]), operators, np.array([1, 0, 1, -1]), none, np.ones(4), no)
+    assert found is not None
+    assert found.row.tolist() == [6, 9]
+    assert found.stays(np.array([3, 4, 6, 9, 10]), "gemms_at_best").tolist() == [1, 1, 0.5, 0.5, 1]
+    assert [b for b in BOUNDS if found.has(b)] == ["gemms_at_best"]
+    assert not found.of_runs(np.array([6])).any()
+    assert bounds_of(np.array([1]), [], np.array([-1]), none[:1], np.ones(1), no[:1]) is None
