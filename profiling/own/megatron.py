@@ -1,7 +1,7 @@
 """`follow_megatron()`: marks in Megatron-LM's training loop, from outside.
 
-Its `train_step` becomes a step; megatron-core's passes of a micro-batch, the optimizer's `step`, evaluations and
-checkpoints get their names. Waits for data are marked in torch's DataLoader.
+Its `train_step` becomes a step; megatron-core's passes of a micro-batch, the optimizer's `step`, evaluations
+and checkpoints get their names. Waits for data are marked in torch's DataLoader.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ def test_lightning(needs_torch: None, tmp_path: Path) -> None:
 def test_bridge_takes_the_callback_by_its_methods(
     needs_torch: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Bridge's manager registers, of any object, the methods that its own base class has; its loop's order."""
+    """Bridge's manager takes the methods of any object that have its events' names; its loop's order."""
     monkeypatch.setattr("perfdoc.profiling.own.bridge.name_passes", lambda: None)
     callback = BridgeCallback(steps=(11, 12), folder=tmp_path)
     optimizer = SimpleNamespace(step=lambda: "updated")
