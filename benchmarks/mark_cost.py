@@ -1,11 +1,12 @@
 """What the marks of another trainer cost a step: `python benchmarks/mark_cost.py [--rounds N] [--json]`.
 
-Three states take turns step by step in one run of a plain PyTorch loop (four linear layers, eight
-micro-batches): `bare` calls nothing of perfdoc, `off` has `step` and `marked` with nothing that profiles, `on`
-emits them as NVTX, with garbage collection, DataLoader and collectives marked too (no tool: nsys adds what
-docs/run_directory.md says). Each round gives one ratio to `bare`. Printed are the medians, for wall time and
-for the CPU time of the training thread, and how much more CPU time the quickest quarter of steps takes than the
-quickest quarter of `bare`, which other work on the machine disturbs least.
+Three states take turns step by step in one run of a plain PyTorch loop (four layers, eight micro-batches):
+`bare` calls nothing of perfdoc, `off` has `step` and `marked` with nothing that profiles, `on` emits them as
+NVTX, with garbage collection, DataLoader and collectives marked too (no tool: nsys adds what
+docs/run_directory.md says). Each round gives one ratio to `bare`. Printed are the medians, for wall time
+and for the CPU time of the training thread. Beside other work both vary by more than the marks take: so the
+marks of a step are also run alone, and the least CPU time that they took is given in microseconds and as a
+share of the median `bare` step's CPU time.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ STATES = ("bare", "off", "on")
 WARM_UP = 3
 """Rounds that are not counted."""
 MICRO_BATCHES = 8
+ALONE_STEPS, ALONE_REPEATS = 100, 30
 
 
 def one_step(number: int, state: str, model: Any, optimizer: Any, data: Iterator[Any]) -> None:
@@ -69,8 +71,6 @@ def measure(rounds: int, hidden: int) -> dict[str, Any]:
             began = time.perf_counter_ns(), time.thread_time_ns()
             one_step(turn * len(STATES) + place, state, model, optimizer, data)
             took[state].append((time.perf_counter_ns() - began[0], time.thread_time_ns() - began[1]))
-    attached._nsys = False
-    attached.look()
     bare = took["bare"][WARM_UP:]
     found: dict[str, Any] = {"step_ms": round(statistics.median(w for w, _ in bare) / 1e6, 1)}
     for state in STATES[1:]:
@@ -78,15 +78,43 @@ def measure(rounds: int, hidden: int) -> dict[str, Any]:
         for clock, name in enumerate(("wall", "cpu")):
             ratio = statistics.median(one[clock] / other[clock] for one, other in pairs)
             found[f"{state}_{name}_percent"] = round((ratio - 1) * 100, 2)
-        found[f"{state}_quickest_percent"] = round(
-            (_quickest(took[state]) / _quickest(took["bare"]) - 1) * 100, 2
-        )
+        alone_us = _alone_us(state, attached)
+        share = alone_us / (statistics.median(cpu for _, cpu in bare) / 1e3)
+        found[f"{state}_alone_us"] = round(alone_us, 1)
+        found[f"{state}_alone_percent"] = round(share * 100, 3)
+    attached._nsys = False
+    attached.look()
     return found
 
 
-def _quickest(steps: list[tuple[int, int]]) -> float:
-    times = sorted(cpu for _, cpu in steps[WARM_UP:])
-    return statistics.mean(times[: max(1, len(times) // 4)])
+def _alone_us(state: str, attached: Any) -> float:
+    """Least CPU time of one step's marks around nothing, less that of the same loop without them."""
+    attached._nsys = state == "on"
+    attached.look()
+    nothing = iter(lambda: (0.0,), None)
+    least = {
+        marks: min(_empty_steps_ns(marks, nothing) for _ in range(ALONE_REPEATS)) for marks in (state, "bare")
+    }
+    return (least[state] - least["bare"]) / ALONE_STEPS / 1e3
+
+
+def _empty_steps_ns(state: str, data: Iterator[Any]) -> int:
+    began = time.thread_time_ns()
+    for number in range(ALONE_STEPS):
+        one_step(number, state, lambda batch: _NOTHING, _NOTHING, data)
+    return time.thread_time_ns() - began
+
+
+class _Nothing:
+    """A loss and an optimizer that do nothing."""
+
+    def square(self) -> _Nothing:
+        return self
+
+    mean = backward = step = zero_grad = square
+
+
+_NOTHING = _Nothing()
 
 
 def main() -> None:
@@ -102,7 +130,8 @@ def main() -> None:
         return
     print(f"step {found.pop('step_ms')} ms, {MICRO_BATCHES} micro-batches")
     for name, value in found.items():
-        print(f"  {name.removesuffix('_percent'):12} {value:+.2f} %")
+        what, _, unit = name.rpartition("_")
+        print(f"  {what:10} {value:+} {'%' if unit == 'percent' else 'us'}")
 
 
 if __name__ == "__main__":

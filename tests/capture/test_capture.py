@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from perfdoc.profiling.nsys.command import find_nsys, nvtx_trouble
-from tests.command import in_a_process
 
 JOB = str(Path(__file__).with_name("job.py"))
 SLEEPER = "import time; print('begins', flush=True); time.sleep({})"
@@ -35,7 +34,8 @@ def one_thread() -> dict[str, str]:
 
 
 def capture(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return in_a_process("capture", "-o", "out", *words, cwd=cwd, env=one_thread())
+    line = [sys.executable, "-m", "perfdoc", "capture", "-o", "out", *words]
+    return subprocess.run(line, capture_output=True, text=True, cwd=cwd, env=one_thread(), timeout=500)
 
 
 def steps_of(folder: Path) -> list[list[str]]:
