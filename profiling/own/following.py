@@ -213,8 +213,6 @@ def follower() -> Attached | Windowed:
             use(windowed(window.window, folder=Path(window.folder), profiler=window.profiler, cuda=cuda))
         except CaptureError as error:
             warn(str(error))
-        else:
-            atexit.register(release)
     return _windowed or attached
 
 
@@ -226,6 +224,7 @@ def use(given: Windowed) -> bool:
     if _windowed is not None:
         return False
     _windowed = given
+    atexit.register(release)  # a trainer that fails does not say that it ends
     return True
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.capture import prepare
+from perfdoc.capture import command_line, prepare
 from perfdoc.capture.command_line import read_job
 from perfdoc.capture.estimate import room
 from perfdoc.capture.prepare import Asked, CaptureRequestError, plan
@@ -26,6 +26,7 @@ NSYS = Nsys(path=Path("/opt/nsys"), version=(2025, 1, 1))
 def nsys_is_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(prepare, "find_nsys", lambda: NSYS)
+    monkeypatch.setattr(command_line.shutil, "which", lambda program: None)
     for name in ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PYTHON_EXEC"):
         monkeypatch.delenv(name, raising=False)
 
@@ -55,6 +56,16 @@ def test_a_job_is_taken_apart(
 ) -> None:
     job = read_job(line.split())
     assert (" ".join(job.launcher), " ".join(job.program), job.ranks_here) == (launcher, program, ranks)
+
+
+def test_the_ranks_python_is_torchruns(
+    needs_torch: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "python").touch()
+    monkeypatch.setattr(command_line.shutil, "which", lambda program: str(tmp_path / "torchrun"))
+    assert read_job(["torchrun", "t.py"]).program == (str(tmp_path / "python"), "-u", "t.py")
+    monkeypatch.setenv("PYTHON_EXEC", "/other/python")
+    assert read_job(["torchrun", "t.py"]).program == ("/other/python", "-u", "t.py")
 
 
 def test_what_torchrun_refuses_is_refused(needs_torch: None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -35,7 +36,13 @@ def read_job(words: Sequence[str]) -> Job:
     start = _launcher_words(words)
     if start == 0:
         return Job(launcher=(), program=tuple(words), ranks_here=1)
-    from torch.distributed.run import get_args_parser
+    try:
+        from torch.distributed.run import get_args_parser
+    except ImportError as error:
+        raise TorchrunError(
+            "torch is not installed where perfdoc is, and takes torchrun's arguments apart: install perfdoc "
+            "beside the job's torch, or behind the launcher (docs/own_trainer.md)."
+        ) from error
 
     parser = get_args_parser()
     parser.error = _refuse
@@ -48,10 +55,10 @@ def read_job(words: Sequence[str]) -> Job:
     here = int(per_node) if per_node.isdecimal() and nodes in ("1", "1:1") else None
     program = rest
     if given.module:
-        program = [_python(), "-u", "-m", *rest]
+        program = [_python(words[0]), "-u", "-m", *rest]
         options = [word for word in options if word not in ("-m", "--module")]
     elif not given.no_python:
-        program = [_python(), "-u", *rest]
+        program = [_python(words[0]), "-u", *rest]
     options = [word for word in options if word not in ("--no-python", "--no_python")]
     return Job(launcher=(*words[:start], *options), program=tuple(program), ranks_here=here)
 
@@ -78,9 +85,15 @@ def _launcher_words(words: Sequence[str]) -> int:
     return 3 if is_python and list(words[1:2]) == ["-m"] and words[2:3] and words[2] in _MODULES else 0
 
 
-def _python() -> str:
-    """What torchrun itself takes: the interpreter that it runs in, or PYTHON_EXEC."""
-    return os.environ.get("PYTHON_EXEC") or "python"
+def _python(launcher: str) -> str:
+    """What torchrun itself takes: PYTHON_EXEC, or the interpreter that it runs in, which lies beside it."""
+    if named := os.environ.get("PYTHON_EXEC"):
+        return named
+    found = shutil.which(launcher)
+    if found is None or Path(found).name.startswith("python"):
+        return found or "python"
+    beside = Path(found).with_name("python")
+    return str(beside) if beside.exists() else "python"
 
 
 def _refuse(message: str) -> NoReturn:
