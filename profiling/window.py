@@ -124,7 +124,7 @@ def sync_events() -> Any:
     """A configuration with rows of synchronisations, which tie stream waits to event records; None where this
     torch has none (before 2.1)."""
     try:
-        return importlib.import_module("torch._C._profiler")._ExperimentalConfig(enable_cudasync_events=True)
+        return importlib.import_module("torch._C._profiler")._ExperimentalConfig(enable_cuda_sync_events=True)
     except (ImportError, AttributeError, TypeError):
         return None
 
