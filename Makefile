@@ -93,6 +93,7 @@ bench: install-all
 	$(BIN)/python benchmarks/analyze.py
 	$(BIN)/python benchmarks/replay.py
 	$(BIN)/python benchmarks/range_cost.py
+	$(BIN)/python benchmarks/mark_cost.py
 
 clean:
 	rm -rf $(VENV) build dist site demo perfdoc-report

@@ -4,6 +4,7 @@ rank<N>         the process id of rank N, written by the rank itself
 stop            a stop was asked for: every rank finishes its step, saves and ends
 stopped         the ranks ended because of it
 done<N>         rank N has done all its work, and only its process has to end
+code<N>         the exit code of rank N's program, which its profiler may not pass on
 said-<hash>     a message that a rank has said, so that no other repeats it
 failure.json    which rank failed first, and how
 alive-<who>     locked by `run` or `launcher` for as long as it lives; whoever it started waits for the lock
@@ -131,6 +132,16 @@ class LaunchFolder:
     def is_done(self, rank: int) -> bool:
         """Whether a rank has done its work."""
         return (self.path / f"done{rank}").exists()
+
+    def note_code(self, rank: int, code: int) -> None:
+        """The program of rank `rank` has ended with this exit code, whatever its profiler ends with."""
+        self._write(f"code{rank}", str(code))
+
+    def code(self, rank: int) -> int | None:
+        """What `note_code` noted; None where nothing was."""
+        with contextlib.suppress(OSError, ValueError):
+            return int(_read(self.path / f"code{rank}"))
+        return None
 
     def is_first_to_say(self, message: str) -> bool:
         """Whether no other rank of this machine has said the same; true where that cannot be known."""

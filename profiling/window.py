@@ -93,7 +93,7 @@ class TorchCapture:
             activities=activities,
             record_shapes=self._shapes,
             acc_events=True,
-            experimental_config=_sync_events() if self._facts["device"] == "cuda" else None,
+            experimental_config=sync_events() if self._facts["device"] == "cuda" else None,
         )
         self._profile.prepare_trace()
 
@@ -120,7 +120,7 @@ class TorchCapture:
             profile.export_chrome_trace(str(part))
 
 
-def _sync_events() -> Any:
+def sync_events() -> Any:
     """A configuration with rows of synchronisations, which tie stream waits to event records; None where this
     torch has none (before 2.1)."""
     try:

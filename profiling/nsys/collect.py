@@ -37,6 +37,8 @@ class CaptureCheck:
     problem: str | None
     """Why the ranges are missing; None where there are some."""
     remedy: str = ""
+    refused: bool = False
+    """Whether nsys refused the ranges of this version of nvtx."""
 
 
 def check_capture(sqlite_path: Path, *, nvtx_version: str | None = None) -> CaptureCheck:
@@ -68,6 +70,7 @@ def check_capture(sqlite_path: Path, *, nvtx_version: str | None = None) -> Capt
             ranges={},
             problem=f"no range of the run was captured: nvtx version incompatible with this nsys ({package})",
             remedy="Install nvtx==0.2.11, or use a newer nsys.",
+            refused=True,
         )
     if "NVTX_EVENTS" not in tables or nvtx_version is None:
         remedy = "Capture with nvtx among --trace, and with the nvtx package installed."
@@ -120,19 +123,24 @@ def logs_folder(run: RunDirectory) -> Path:
 
 
 def collect_reports(
-    run: RunDirectory, nsys: Nsys, *, ranks: Collection[int] | None = None, nvtx_version: str | None = None
+    run: RunDirectory,
+    nsys: Nsys,
+    *,
+    ranks: Collection[int] | None = None,
+    nvtx_version: str | None = None,
+    marked: bool = True,
 ) -> list[CollectedReport]:
     """Take the reports of a run that is over, however it ended: move, export and check each.
 
     `ranks`: those whose reports should be there; None: those that are. A report that is missing, cannot be
-    exported or holds no range of ours is a row with a `problem`; the others are taken all the same. What
-    else nsys left of these ranks is moved to `traces/unfinished/`, where it can be seen.
+    exported or, with `marked`, holds no range of ours is a row with a `problem`; the others are taken all the
+    same. What else nsys left of these ranks is moved to `traces/unfinished/`, where it can be seen.
     """
     found = _found(run)
     wanted = sorted(found if ranks is None else ranks)
     with ThreadPoolExecutor(max_workers=EXPORTS_AT_ONCE) as pool:
         collected = list(
-            pool.map(lambda rank: _collect(run, nsys, rank, found.get(rank), nvtx_version), wanted)
+            pool.map(lambda n: _collect(run, nsys, n, found.get(n), nvtx_version, marked), wanted)
         )
     _show_left_over(run.path / "traces" / UNFINISHED, set(wanted))
     return collected
@@ -163,7 +171,7 @@ def _found(run: RunDirectory) -> dict[int, Path]:
 
 
 def _collect(
-    run: RunDirectory, nsys: Nsys, rank: int, found: Path | None, nvtx_version: str | None
+    run: RunDirectory, nsys: Nsys, rank: int, found: Path | None, nvtx_version: str | None, marked: bool
 ) -> CollectedReport:
     if found is None:
         return CollectedReport(rank=rank, report=None, problem=_why_none(run, rank))
@@ -177,12 +185,13 @@ def _collect(
         check = check_capture(sqlite, nvtx_version=nvtx_version)
     except (CaptureError, OSError) as error:
         return CollectedReport(rank=rank, report=report, problem=_line(report, error))
+    lacking = check.problem is not None and (marked or check.refused)
     return CollectedReport(
         rank=rank,
         report=report,
         sqlite=sqlite,
         ranges=check.ranges,
-        problem=None if check.problem is None else f"{check.problem}. {check.remedy}",
+        problem=f"{check.problem}. {check.remedy}" if lacking else None,
     )
 
 

@@ -91,18 +91,23 @@ def nsys_command(
     output: Path | str,
     device: DeviceKind,
     gpu_metrics: bool = False,
+    whole: bool = False,
+    more: Sequence[str] = (),
 ) -> list[str]:
     """The line that runs `command` under nsys and writes `output`.nsys-rep.
 
     On CUDA only what lies between cudaProfilerStart and cudaProfilerStop is kept, and the program runs on
-    afterwards. On a CPU there is no such call: the whole run is captured, with ranges in the window only.
+    afterwards. On a CPU there is no such call: the whole run is captured, with ranges in the window only; so
+    it is on CUDA with `whole`, for programs without that call. `more`: options that replace ours.
     `output` may contain nsys's own `%q{RANK}`. `gpu_metrics` samples the counters of one GPU (SMs, links,
     memory): that of `LOCAL_RANK`, a word which perfdoc.profiling.nsys.rank puts in.
     """
+    given = {word.partition("=")[0] for word in more}
     line = [str(nsys), "profile", f"--trace={TRACES[device]}", "--sample=none", "--cpuctxsw=none"]
     if device == "cuda":
-        # By default nsys ends the session and the program with it when the range ends.
-        line += ["--capture-range=cudaProfilerApi", "--capture-range-end=stop"]
+        if not whole:
+            # By default nsys ends the session and the program with it when the range ends.
+            line += ["--capture-range=cudaProfilerApi", "--capture-range-end=stop"]
         # Else a graph is one row: its kernels, and any communication among them, are unseen.
         line.append("--cuda-graph-trace=node")
         if _takes(nsys, "profile", EVENT_TRACE):
@@ -115,6 +120,7 @@ def nsys_command(
         line.append("--capture-range=none")
     # Else nsys waits for helper processes that a killed rank left behind, for ever.
     line.append("--wait=primary")
+    line = [word for word in line if word.partition("=")[0] not in given] + list(more)
     return [*line, "--kill=none", "--force-overwrite=false", f"--output={output}", *command]
 
 

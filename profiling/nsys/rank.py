@@ -25,6 +25,12 @@ from perfdoc.profiling.launch_folder import LaunchFolder, kill, words_of
 from perfdoc.profiling.nsys.command import LOCAL_RANK
 
 POLL_S = 0.5
+RANK_VARIABLE = "PERFDOC_RANK"
+"""The rank of a process that torchrun has not started; the job itself is not to see a RANK."""
+BEGUN = "perfdoc.profiling.nsys.begun"
+"""Starts a program that knows nothing of perfdoc."""
+STDOUT_VARIABLE = "PERFDOC_STDOUT"
+"""The descriptor of what was standard output before nsys got a file for it (see `begun.py`)."""
 STARTS = 3
 """Times that nsys is started before the rank goes without."""
 
@@ -49,7 +55,7 @@ def line_of_rank(arguments: Sequence[str], environment: Mapping[str, str]) -> Ra
     if len(arguments) < 4:
         raise ValueError("nsys_rank needs RANKS, a folder, a number of words, and a program")
     chosen, logs, count, *words = arguments
-    rank = int(environment.get("RANK", "-1"))
+    rank = int(environment.get(RANK_VARIABLE) or environment.get("RANK", "-1"))
     if rank < 0:
         raise ValueError("RANK is not set: start nsys_rank with torchrun")
     under, program = words[: int(count)], words[int(count) :]
@@ -66,7 +72,7 @@ def main() -> None:
     try:
         line = line_of_rank(sys.argv[1:], os.environ)
         if line.log is not None:
-            _redirect_stdout(line.log)
+            _redirect_stdout(line.log, keep=BEGUN in line.words)
             if (launch := LaunchFolder.of()) is not None:
                 launch.register(line.rank)
                 sys.exit(_under_nsys(line, launch))
@@ -81,11 +87,14 @@ def _under_nsys(line: RankLine, launch: LaunchFolder) -> int:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: None)
     for again in range(STARTS):
-        code = subprocess.call(line.words)
+        code = subprocess.call(line.words, close_fds=False)
         code = code if code >= 0 else 128 - code
         program = launch.ranks().get(line.rank)
         if program != os.getpid():  # the program has put its own id there
-            if not _outlives(program):
+            outlives = _outlives(program)
+            if (noted := launch.code(line.rank)) is not None:
+                return noted
+            if not outlives:
                 return code
             return 0 if launch.is_done(line.rank) else code or 1
         for pid, rank in launch.processes().items():
@@ -96,6 +105,8 @@ def _under_nsys(line: RankLine, launch: LaunchFolder) -> int:
             f"perfdoc: rank {line.rank}: nsys ended with code {code} before it started; {what}\n"
         )
         time.sleep(again)
+    if (kept := os.environ.pop(STDOUT_VARIABLE, "")) and BEGUN in line.words:
+        os.dup2(int(kept), 1)
     os.execvp(line.program[0], line.program)
 
 
@@ -108,10 +119,14 @@ def _outlives(program: int | None) -> bool:
     return outlives
 
 
-def _redirect_stdout(log: Path) -> None:
+def _redirect_stdout(log: Path, *, keep: bool) -> None:
     with contextlib.suppress(OSError):  # A disk that is full says so soon enough.
         log.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        if keep:
+            kept = os.dup(1)
+            os.set_inheritable(kept, True)
+            os.environ[STDOUT_VARIABLE] = str(kept)
         os.dup2(descriptor, 1)
         os.close(descriptor)
 

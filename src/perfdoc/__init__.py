@@ -1,10 +1,12 @@
 """perfdoc: where the time of a training step goes, and which knob to turn.
 
-`perfdoc.analyze`, `perfdoc.diff` and `perfdoc.load` are for Python and notebooks; nothing of them is imported
-before it is used.
+`perfdoc.analyze`, `perfdoc.diff` and `perfdoc.load` are for Python and notebooks, the names of
+`perfdoc.profiling` for trainers; nothing of them is imported before it is used.
 """
 
 from __future__ import annotations
+
+import perfdoc.profiling as _profiling
 
 TYPE_CHECKING = False  # as in typing, whose import would take ten times as long as this module
 if TYPE_CHECKING:
@@ -39,3 +41,18 @@ def __getattr__(name: str) -> object:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
+
+
+def _of_profiling(name: str) -> object:
+    """What trainers call; see `perfdoc.profiling.published`."""
+    if name.startswith("_"):
+        raise AttributeError(name)
+    from perfdoc.profiling.published import find
+
+    found = find(name)
+    setattr(_profiling, name, found)
+    return found
+
+
+# The folder is a namespace (see `published.py`), which has no file for a __getattr__ of its own.
+_profiling.__getattr__ = _of_profiling  # type: ignore[method-assign]

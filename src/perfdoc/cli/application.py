@@ -12,6 +12,7 @@ import typer
 
 from perfdoc import __version__
 from perfdoc.cli.analyze import analyze
+from perfdoc.cli.capture import capture
 from perfdoc.cli.config import config_app
 from perfdoc.cli.demo import demo
 from perfdoc.cli.diff import diff
@@ -52,7 +53,7 @@ def _version(value: bool) -> None:
         raise typer.Exit
 
 
-_LOAD_TORCH = frozenset({"doctor", "env", "peak", "run"})
+_LOAD_TORCH = frozenset({"capture", "doctor", "env", "peak", "run"})
 """Commands whose process, or one of whose processes, imports PyTorch. In a folder that is gone its libraries
 end the process with a message about themselves."""
 
@@ -77,6 +78,7 @@ app.command()(schema)
 app.command("ranges", short_help="List the names of the ranges in a capture, longest first.")(list_ranges)
 app.command()(rules)
 app.command(short_help="Show what a rule looks for, why, and the results of its advice.")(explain)
+app.command(short_help="Run your own training job under a profiler, and analyse it.")(capture)
 app.command(short_help="Train the reference model with profiling on, and analyse it.")(run)
 app.command(short_help="Measure what this machine reaches: GEMMs, memory, collectives.")(peak)
 app.command(short_help="Search the configuration to run instead, and rank what it would take.")(tune)

@@ -5,28 +5,21 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import signal
-import subprocess
 import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from perfdoc.profiling.environment import name_command
 from perfdoc.profiling.errors import CaptureError
-from perfdoc.profiling.launch_folder import Failure, LaunchFolder, kill
+from perfdoc.profiling.launch_folder import Failure, LaunchFolder
 from perfdoc.profiling.manifest import Manifest
 from perfdoc.profiling.nsys.collect import CollectedReport, collect_reports, last_words, reported_ranks
 from perfdoc.profiling.run_directory import RunDirectory
 from perfdoc.results.names import natural
+from perfdoc.run.launching import EXIT_STOPPED, clear_up, wait_for
 from perfdoc.run.prepare import Plan, RunError
 from perfdoc.trainer.end import EXIT_FAILED
-
-EXIT_STOPPED = 130
-_ORPHANS_S = 60.0
-"""For reports that nsys writes of ranks that have ended."""
-_STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,9 +43,9 @@ def train(command: Sequence[str], *, debug: bool = False) -> Outcome:
         name_command(environment, ["perfdoc", *sys.argv[1:]])
         if debug:
             environment["PERFDOC_DEBUG"] = "1"
-        code, stops = _wait(command, environment)
+        code, stops = wait_for(command, environment)
         if code < 0:
-            _clear_up(launch)
+            clear_up(launch)
         return Outcome(
             code=EXIT_STOPPED if stops or launch.stopped() else code,
             ranks=tuple(launch.ranks()),
@@ -60,53 +53,6 @@ def train(command: Sequence[str], *, debug: bool = False) -> Outcome:
         )
     finally:
         shutil.rmtree(launch.path, ignore_errors=True)
-
-
-def _clear_up(launch: LaunchFolder) -> None:
-    """End what a killed launcher left behind. Its ranks end by themselves, and their nsys after them."""
-    give_up = time.monotonic() + _ORPHANS_S
-    while (left := launch.processes()) and time.monotonic() < give_up:
-        time.sleep(0.1)
-    for pid in left:
-        kill(pid)
-
-
-def _wait(command: Sequence[str], environment: Mapping[str, str]) -> tuple[int, int]:
-    """(exit code of the launcher, below 0 where it was killed; how many stops were asked for)."""
-    stops: list[int] = []
-    process: subprocess.Popen[bytes] | None = None
-
-    def forward(number: int, frame: object) -> None:
-        """The launcher lets the ranks finish their step; on the second it ends them, on the third we do."""
-        stops.append(number)
-        if process is not None:
-            _pass_on(process, stops)
-
-    before = {
-        number: signal.signal(number, forward)
-        for number in _STOPS
-        # Under nohup a hang-up is to be ignored; an interrupt also is in a script's background, but who sends
-        # one to this process means it.
-        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN
-    }
-    try:
-        # A session of its own: a stop reaches the launcher through us, and once, wherever it was sent.
-        process = subprocess.Popen(command, start_new_session=True, env=environment)
-        if stops:
-            _pass_on(process, stops)
-        code = process.wait()
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    return code, len(stops)
-
-
-def _pass_on(process: subprocess.Popen[bytes], stops: Sequence[int]) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        if len(stops) <= 2:
-            process.send_signal(stops[-1])
-        else:
-            os.killpg(process.pid, signal.SIGKILL)
 
 
 Say = Callable[[str], None]

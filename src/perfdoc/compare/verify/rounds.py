@@ -18,7 +18,8 @@ from perfdoc.compare.verify.record import Arm, RunTimes, VerifyError
 from perfdoc.compare.verify.start import Arms
 from perfdoc.profiling.cpu_times import cpu_times, others_frac
 from perfdoc.profiling.manifest import Manifest
-from perfdoc.run.execution import EXIT_STOPPED, train
+from perfdoc.run.execution import train
+from perfdoc.run.launching import EXIT_STOPPED
 from perfdoc.run.prepare import Plan, RunError, prepare
 
 _OWN_RUN = re.compile(r"\d{2,3}-(before|after)")

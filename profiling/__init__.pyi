@@ -1,0 +1,9 @@
+from perfdoc.profiling.own.bridge import BridgeCallback as BridgeCallback
+from perfdoc.profiling.own.hugging_face import HuggingFaceCallback as HuggingFaceCallback
+from perfdoc.profiling.own.lightning import LightningCallback as LightningCallback
+from perfdoc.profiling.own.megatron import follow_megatron as follow_megatron
+from perfdoc.profiling.own.steps import loading as loading
+from perfdoc.profiling.own.steps import marked as marked
+from perfdoc.profiling.own.steps import step as step
+from perfdoc.profiling.own.steps import steps as steps
+from perfdoc.profiling.own.torch_traces import torch_profiler as torch_profiler

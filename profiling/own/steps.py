@@ -1,0 +1,125 @@
+"""`step`, `steps`, `marked`, `loading`: ranges that perfdoc reads, in any training loop.
+
+Nothing is emitted while nothing profiles. `perfdoc capture --steps` opens its window at these steps.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
+from typing import ParamSpec, TypeVar, overload
+
+from perfdoc.profiling import ranges, vocabulary
+from perfdoc.profiling.own import following
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+KNOWN = {
+    "backward": vocabulary.BACKWARD,
+    "checkpoint": vocabulary.CHECKPOINT,
+    "data": vocabulary.DATA,
+    "evaluation": vocabulary.EVALUATION,
+    "forward": vocabulary.FORWARD,
+    "micro_batch": vocabulary.MICRO_BATCH,
+    "optimizer": vocabulary.OPTIMIZER,
+}
+"""The words that `marked` turns into names of the vocabulary."""
+_KNOWN = re.compile(
+    r"(?:data|evaluation|optimizer|checkpoint(?: save| load)?|micro_batch (?:0|[1-9][0-9]{0,8})"
+    r"|(?:forward|backward)(?: layer=(?:0|[1-9][0-9]{0,8}))?(?: module=[A-Za-z0-9_.]{1,200})?)"
+)
+
+
+def step(number: int) -> AbstractContextManager[None]:
+    """One training step: `with step(number):` around data loading, forward, backward and optimizer.
+
+    Numbers are 0 or more, as the trainer counts. Raises ValueError for another one.
+    """
+    if number < 0:
+        raise ValueError(f"step {number}: steps count from 0")
+    return following.follower().step(number)
+
+
+def steps(batches: Iterable[T], start: int = 0) -> Iterator[T]:
+    """The batches, each within its step, and the wait for it marked: `for batch in steps(loader):`.
+
+    A step ends where the next batch is asked for. start: the number of the first.
+    """
+    waiting = iter(loading(batches))
+    number = start
+    while True:
+        with step(number):
+            try:
+                batch = next(waiting)
+            except StopIteration:
+                return
+            yield batch
+        number += 1
+
+
+def loading(batches: Iterable[T]) -> Iterator[T]:
+    """The batches, with every wait for one marked as data loading: `for batch in loading(batches):`."""
+    waiting = iter(batches)
+    while True:
+        with marked("data"):
+            try:
+                batch = next(waiting)
+            except StopIteration:
+                return
+        yield batch
+
+
+class Marked(ranges.range):
+    """A range of `marked`; a context manager and a decorator."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> Marked:
+        if ranges.on() or following.follower().look():
+            self._opened = ranges.begin(self.name)
+        return self
+
+    def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
+        """Run every call of `function` in a range of this name."""
+        name = self.name
+
+        @functools.wraps(function)
+        def in_range(*args: P.args, **kwargs: P.kwargs) -> R:
+            with Marked(name):
+                return function(*args, **kwargs)
+
+        return in_range
+
+
+@overload
+def marked(what: str) -> Marked: ...
+@overload
+def marked(what: Callable[P, R]) -> Callable[P, R]: ...
+def marked(what: str | Callable[P, R]) -> Marked | Callable[P, R]:
+    """A range: `with marked("forward"):`, `@marked("optimizer")`, or `@marked` by the function's name.
+
+    The analyses know forward, backward, optimizer, data, evaluation, checkpoint and micro_batch N;
+    `forward layer=3 module=mlp` says where in the model. Any other name is kept as it is.
+    """
+    if isinstance(what, str):
+        return Marked(vocabulary_name(what))
+    return Marked(vocabulary_name(what.__name__))(what)
+
+
+@functools.lru_cache(maxsize=ranges.MAX_KEPT)
+def vocabulary_name(name: str) -> str:
+    """The vocabulary's name for a word of `marked`; any other name as it is.
+
+    >>> vocabulary_name("forward layer=3")
+    'perfdoc.forward layer=3'
+    >>> vocabulary_name("forward_hook")
+    'forward_hook'
+    """
+    if not _KNOWN.fullmatch(name):
+        return name
+    word, space, rest = name.partition(" ")
+    return KNOWN[word] + space + rest

@@ -1,0 +1,1 @@
+"""`perfdoc capture`: somebody else's job under a profiler, and its analysis."""

@@ -1,0 +1,100 @@
+"""The user's command: where torchrun's own words end, and the line that runs the rest under nsys by rank."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from perfdoc.profiling.nsys.rank import BEGUN
+from perfdoc.run.torchrun import TorchrunError
+
+_MODULES = ("torch.distributed.run", "torch.distributed.launch")
+_ONE_PROCESS_EACH = ("deepspeed", "mpirun", "mpiexec", "srun")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """The command in two parts."""
+
+    launcher: tuple[str, ...]
+    """torchrun with its arguments; empty for a command that is one process."""
+    program: tuple[str, ...]
+    """What each rank runs."""
+    ranks_here: int | None
+    """That this machine starts; None where torchrun counts devices, or several machines take part."""
+
+
+def read_job(words: Sequence[str]) -> Job:
+    """Take a command apart. Raises TorchrunError where torchrun would refuse it, or there is none."""
+    if not words:
+        raise TorchrunError("no command: perfdoc capture -- torchrun --nproc-per-node 8 train.py …")
+    start = _launcher_words(words)
+    if start == 0:
+        return Job(launcher=(), program=tuple(words), ranks_here=1)
+    try:
+        from torch.distributed.run import get_args_parser
+    except ImportError as error:
+        raise TorchrunError(
+            "torch is not installed where perfdoc is, and takes torchrun's arguments apart: install perfdoc "
+            "beside the job's torch, or behind the launcher (docs/own_trainer.md)."
+        ) from error
+
+    parser = get_args_parser()
+    parser.error = _refuse
+    given = parser.parse_args(list(words[start:]))
+    rest = [given.training_script, *given.training_script_args]
+    options = list(words[start : len(words) - len(rest)])
+    if options and options[-1] == "--":
+        options.pop()
+    per_node, nodes = str(given.nproc_per_node), str(given.nnodes)
+    here = int(per_node) if per_node.isdecimal() and nodes in ("1", "1:1") else None
+    program = rest
+    if given.module:
+        program = [_python(words[0]), "-u", "-m", *rest]
+        options = [word for word in options if word not in ("-m", "--module")]
+    elif not given.no_python:
+        program = [_python(words[0]), "-u", *rest]
+    options = [word for word in options if word not in ("--no-python", "--no_python")]
+    return Job(launcher=(*words[:start], *options), program=tuple(program), ranks_here=here)
+
+
+def starts_processes(job: Job) -> str | None:
+    """The launcher of another kind that a command begins with: `perfdoc capture` stands behind it."""
+    name = Path(job.program[0]).name
+    return name if not job.launcher and name in _ONE_PROCESS_EACH else None
+
+
+def under_nsys(job: Job, *, under: Sequence[str], ranks: str, logs: Path) -> list[str]:
+    """The line that starts each rank under nsys. under: nsys and its options; ranks: `all` or `0,8`."""
+    starter = [sys.executable, "-m", "perfdoc.profiling.nsys.rank", ranks, str(logs), str(len(under) + 3)]
+    begun = [sys.executable, "-m", BEGUN]
+    no_python = ["--no-python"] if job.launcher else []
+    return [*job.launcher, *no_python, *starter, *under, *begun, *job.program]
+
+
+def _launcher_words(words: Sequence[str]) -> int:
+    """How many words are torchrun itself."""
+    if Path(words[0]).name == "torchrun":
+        return 1
+    is_python = Path(words[0]).name.startswith("python")
+    return 3 if is_python and list(words[1:2]) == ["-m"] and words[2:3] and words[2] in _MODULES else 0
+
+
+def _python(launcher: str) -> str:
+    """What torchrun itself takes: PYTHON_EXEC, or the interpreter that it runs in, which lies beside it."""
+    if named := os.environ.get("PYTHON_EXEC"):
+        return named
+    found = shutil.which(launcher)
+    if found is None or Path(found).name.startswith("python"):
+        return found or "python"
+    beside = Path(found).with_name("python")
+    return str(beside) if beside.exists() else "python"
+
+
+def _refuse(message: str) -> NoReturn:
+    raise TorchrunError(f"torchrun: {message}.")

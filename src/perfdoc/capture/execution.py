@@ -1,0 +1,94 @@
+"""The job of `perfdoc capture`: run it, take in what the profiler left, say what is there."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from perfdoc.capture.prepare import CaptureRequestError, Plan
+from perfdoc.profiling.errors import CaptureError
+from perfdoc.profiling.launch_folder import LaunchFolder
+from perfdoc.profiling.nsys.collect import collect_reports, reported_ranks, reports_folder
+from perfdoc.profiling.nsys.rank import RANK_VARIABLE
+from perfdoc.profiling.own.asked_window import ask
+from perfdoc.profiling.run_directory import RunDirectory
+from perfdoc.profiling.vocabulary import STEP
+from perfdoc.results.figures import plural, size
+from perfdoc.run.launching import EXIT_STOPPED, clear_up, wait_for
+
+_NO_STEPS = (
+    "no step of the window was seen: does the job call perfdoc.profiling.step, and reach it? "
+    "A script without it: --delay and --duration (docs/own_trainer.md)"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """How it went."""
+
+    code: int
+    """Of the job; 130 where a stop was asked for."""
+    traces: int
+    """Captures that are there; 0 also where no step of the window is in them."""
+
+
+def run(planned: Plan, say: Callable[[str], None]) -> Ended:
+    """Run the job to its end and collect. Raises CaptureRequestError where it cannot be started."""
+    environment = dict(os.environ)
+    if planned.window is not None:
+        ask(planned.window, environment)
+    if planned.left_out:
+        os.execvpe(planned.program[0], planned.program, environment)
+    try:
+        folder = RunDirectory.join(planned.run.path)
+        if planned.nsys is not None:
+            reports_folder(folder)
+        launch = LaunchFolder.make()
+    except (CaptureError, OSError) as error:
+        raise CaptureRequestError(str(error)) from error
+    launch.live_as("run")
+    try:
+        if planned.nsys is not None:
+            launch.name_in(environment)
+            if planned.rank is not None:
+                environment[RANK_VARIABLE] = str(planned.rank)
+        try:
+            code, stops = wait_for(planned.command, environment, passes_on=planned.rank is None)
+        except OSError as error:
+            shutil.rmtree(folder.path, ignore_errors=True)
+            raise CaptureRequestError(f"{planned.command[0]}: cannot be run: {error.strerror}.") from error
+        if code < 0:
+            clear_up(launch)
+        ranks = set(launch.ranks())
+    finally:
+        shutil.rmtree(launch.path, ignore_errors=True)
+    code = EXIT_STOPPED if stops else 128 - code if code < 0 else code
+    seen = _collect(planned, folder, ranks, say)
+    traces = folder.files_by_rank("traces")
+    if traces:
+        held = sum(f.stat().st_size for files in traces.values() for f in files)
+        say(f"{folder.path}: {plural(len(traces), 'rank')}, {size(held)}")
+    elif not any(f for f in folder.path.rglob("*") if f.is_file()):
+        shutil.rmtree(folder.path, ignore_errors=True)
+    return Ended(code=code, traces=len(traces) if seen else 0)
+
+
+def _collect(planned: Plan, folder: RunDirectory, ranks: set[int], say: Callable[[str], None]) -> bool:
+    """Take nsys's reports in; whether what was asked for is in them."""
+    if planned.nsys is None:
+        seen = bool(folder.files_by_rank("traces"))
+    else:
+        if planned.ranks is not None:
+            ranks &= planned.ranks
+        if planned.rank is None:
+            ranks |= reported_ranks(folder)
+        collected = collect_reports(folder, planned.nsys, ranks=ranks or {planned.rank or 0}, marked=False)
+        for report in collected:
+            if report.problem is not None:
+                say(f"rank {report.rank}: {report.problem}")
+        seen = planned.window is None or any(report.ranges.get(STEP) for report in collected)
+    if not seen:
+        say(_NO_STEPS)
+    return seen

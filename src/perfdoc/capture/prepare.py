@@ -1,0 +1,257 @@
+"""`perfdoc capture`: check everything before the job starts, and put its line together."""
+
+from __future__ import annotations
+
+import math
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Literal
+
+from perfdoc.capture.command_line import Job, read_job, starts_processes, under_nsys
+from perfdoc.capture.estimate import Room, room
+from perfdoc.profiling.errors import CaptureError
+from perfdoc.profiling.marks import DeviceKind
+from perfdoc.profiling.nsys.collect import LOGS, UNFINISHED
+from perfdoc.profiling.nsys.command import Nsys, find_nsys, nsys_command, nvtx_trouble
+from perfdoc.profiling.own.asked_window import AskedWindow, window_of_steps
+from perfdoc.profiling.own.process import started_rank
+from perfdoc.profiling.run_directory import RunDirectory
+from perfdoc.results.figures import plural, size
+from perfdoc.run.torchrun import TorchrunError
+
+NO_NSYS = (
+    "nsys is not installed. Get Nsight Systems from https://developer.nvidia.com/nsight-systems (or: apt-get "
+    "install nsight-systems-cli, of NVIDIA's repository) and put nsys on PATH, or name it in PERFDOC_NSYS. "
+    "Without it: perfdoc capture --profiler torch --steps 10:14 -- …, for a script with "
+    "perfdoc.profiling.step (docs/own_trainer.md)."
+)
+_SCHEDULER_OK = "CPU Profiling Environment (process-tree): OK"
+_GPU_DRIVER = Path("/proc/driver/nvidia/version")
+
+
+class CaptureRequestError(ValueError):
+    """Something the user can mend; shown as one line."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """The options of the command."""
+
+    words: Sequence[str]
+    output: Path | None = None
+    profiler: Literal["nsys", "torch"] = "nsys"
+    steps: str | None = None
+    ranks: str | None = None
+    delay_s: float | None = None
+    duration_s: float | None = None
+    own_range: bool = False
+    """Whether the job calls cudaProfilerStart and cudaProfilerStop itself."""
+    gpu_metrics: bool = False
+    scheduler: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A capture that was checked and not yet started."""
+
+    command: list[str]
+    program: list[str]
+    """The job as it was given."""
+    run: RunDirectory
+    """Not made yet."""
+    nsys: Nsys | None
+    """None for the PyTorch profiler."""
+    window: AskedWindow | None
+    ranks: frozenset[int] | None
+    """None for all."""
+    rank: int | None
+    """The one rank that this command is; None where torchrun starts them."""
+    one_of_several: bool
+    """Whether other commands are the other ranks."""
+    left_out: bool
+    """Whether this rank is not one of those to capture."""
+    room: Room | None
+    notes: tuple[str, ...]
+    """What the user is to know before the job starts, a line each."""
+
+
+def plan(asked: Asked) -> Plan:
+    """Check and put together. Raises CaptureRequestError."""
+    try:
+        return _plan(asked)
+    except (CaptureError, TorchrunError, ValueError) as error:
+        raise CaptureRequestError(str(error)) from error
+
+
+def _plan(asked: Asked) -> Plan:
+    job = read_job(asked.words)
+    if (outer := starts_processes(job)) is not None:
+        raise CaptureRequestError(
+            f"{outer} starts the ranks: put it in front: {outer} … perfdoc capture -o DIR -- python train.py"
+        )
+    steps, ranks = _steps(asked.steps), _ranks(asked.ranks)
+    device: DeviceKind = "cuda" if _GPU_DRIVER.exists() else "cpu"
+    started = started_rank() if not job.launcher else None
+    one_of_several = started is not None and started[1] > 1
+    rank = None if job.launcher else (started[0] if started else 0)
+    nsys = _nsys(asked, steps)
+    folder = _folder(asked.output, shared=one_of_several)
+    window = None
+    if steps is not None:
+        within = window_of_steps(steps, None if ranks is None else tuple(sorted(ranks)))
+        window = AskedWindow(
+            start=within.start,
+            steps=within.steps,
+            ranks=None if ranks is None else tuple(sorted(ranks)),
+            profiler=asked.profiler,
+            device=device,
+            folder=str(folder.absolute()),
+        )
+    run = RunDirectory(folder)
+    notes: list[str] = []
+    command = list(asked.words)
+    if nsys is not None:
+        under = nsys_command(
+            nsys.path,
+            command=(),
+            output=folder.absolute() / "traces" / UNFINISHED / f"rank{'%q{RANK}' if rank is None else rank}",
+            device=device,
+            gpu_metrics=asked.gpu_metrics,
+            whole=window is None and not asked.own_range,
+            more=_more(asked, nsys, notes),
+        )
+        chosen = "all" if ranks is None or rank is not None else ",".join(map(str, sorted(ranks)))
+        command = under_nsys(job, under=under, ranks=chosen, logs=(folder / LOGS).absolute())
+    captured = _captured(job, ranks, rank)
+    needed = room(
+        ranks=captured,
+        device=device,
+        steps=None if window is None else window.steps,
+        duration_s=asked.duration_s,
+    )
+    notes.append(_about_room(needed, folder, captured, asked, window))
+    return Plan(
+        command=command,
+        program=list(asked.words),
+        run=run,
+        nsys=nsys,
+        window=window,
+        ranks=ranks,
+        rank=rank,
+        one_of_several=one_of_several,
+        left_out=rank is not None and ranks is not None and rank not in ranks,
+        room=needed,
+        notes=tuple(notes),
+    )
+
+
+def _nsys(asked: Asked, steps: tuple[int, int] | None) -> Nsys | None:
+    if asked.profiler == "torch":
+        if steps is None:
+            raise CaptureRequestError(
+                "--profiler torch needs --steps FIRST:END and a script with perfdoc.profiling.step "
+                "(docs/own_trainer.md)."
+            )
+        given = [asked.delay_s is not None, asked.duration_s is not None, asked.own_range, asked.gpu_metrics]
+        if any(given):
+            raise CaptureRequestError("--delay, --duration, --own-range and --gpu-metrics are nsys's.")
+        return None
+    found = find_nsys()
+    if found is None:
+        raise CaptureRequestError(NO_NSYS)
+    timed = asked.delay_s is not None or asked.duration_s is not None
+    if (steps is not None) + timed + asked.own_range > 1:
+        raise CaptureRequestError("one window: --steps, or --delay and --duration, or --own-range.")
+    if steps is not None and (trouble := nvtx_trouble(found)) is not None:
+        raise CaptureRequestError(f"{trouble}. Install nvtx==0.2.11, or use a newer nsys.")
+    return found
+
+
+def _steps(text: str | None) -> tuple[int, int] | None:
+    if text is None:
+        return None
+    first, colon, end = text.partition(":")
+    if not colon or not all(word.isdecimal() and len(word) < 10 for word in (first, end)):
+        raise CaptureRequestError(f"--steps {text!r}: give FIRST:END, such as 10:14 for the steps 10 to 13.")
+    return int(first), int(end)
+
+
+def _ranks(text: str | None) -> frozenset[int] | None:
+    if text is None:
+        return None
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isdecimal() and len(word) < 8 for word in words):
+        raise CaptureRequestError(f"--ranks {text!r}: give numbers with commas, such as 0,8.")
+    return frozenset(map(int, words))
+
+
+def _folder(output: Path | None, *, shared: bool) -> Path:
+    if output is None:
+        if shared:
+            raise CaptureRequestError("each rank runs this command: give all of them one folder with -o DIR.")
+        return Path(f"capture-{datetime.now():%Y%m%d-%H%M%S}")
+    if output.exists() and not output.is_dir():
+        raise CaptureRequestError(f"{output}: is a file. Give a folder with -o.")
+    if not shared and output.is_dir() and any(output.iterdir()):
+        raise CaptureRequestError(
+            f"{output}: is not empty. Give another folder: a capture overwrites nothing."
+        )
+    return output
+
+
+def _more(asked: Asked, nsys: Nsys, notes: list[str]) -> list[str]:
+    """nsys's options beside ours."""
+    found = []
+    if asked.delay_s is not None:
+        found.append(f"--delay={math.ceil(asked.delay_s)}")
+    if asked.duration_s is not None:
+        found.append(f"--duration={math.ceil(asked.duration_s)}")
+    if asked.scheduler:
+        if _SCHEDULER_OK in _status(nsys):
+            found.append("--cpuctxsw=process-tree")
+        else:
+            notes.append(
+                "without the scheduler's rows: this machine does not allow them (nsys status --environment)"
+            )
+    return found
+
+
+def _status(nsys: Nsys) -> str:
+    try:
+        line = [str(nsys.path), "status", "--environment"]
+        return subprocess.run(line, capture_output=True, text=True, timeout=60).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+
+
+def _captured(job: Job, ranks: frozenset[int] | None, rank: int | None) -> int:
+    """Ranks that leave a trace on this machine, as far as the command says; at least 1."""
+    here = 1 if rank is not None else (job.ranks_here or 8)
+    return max(1, here if ranks is None else min(here, len(ranks)))
+
+
+def _about_room(
+    needed: Room | None, folder: Path, ranks: int, asked: Asked, window: AskedWindow | None
+) -> str:
+    parent = next(p for p in (folder.absolute(), *folder.absolute().parents) if p.exists())
+    free = shutil.disk_usage(parent).free
+    if needed is None:
+        what = "the job's own range" if asked.own_range else "the whole job"
+        return f"captures {what}, of unknown size ({size(free)} free): bound it with --steps or --duration"
+    if window is not None:
+        last = window.start + window.steps - 1
+        span = f"step {window.start}" if window.steps == 1 else f"steps {window.start} to {last}"
+    else:
+        span = f"{asked.duration_s:g} s"
+    span = f"{span} of {plural(ranks, 'rank')}"
+    if needed.low_bytes > free:
+        raise CaptureRequestError(
+            f"{folder}: {span} take at least {size(needed.low_bytes)}, and {size(free)} are free. "
+            "Capture fewer steps or ranks (--ranks 0)."
+        )
+    line = f"captures {span}, {size(needed.low_bytes)} to {size(needed.high_bytes)} in {folder}"
+    return f"{line} ({size(free)} free)"

@@ -1,0 +1,124 @@
+"""`perfdoc capture` end to end: real jobs on the CPU, the PyTorch profiler, a real nsys where one is."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from perfdoc.profiling.nsys.command import find_nsys, nvtx_trouble
+
+JOB = str(Path(__file__).with_name("job.py"))
+SLEEPER = "import time; print('begins', flush=True); time.sleep({})"
+
+
+@pytest.fixture
+def nsys(needs_torch: None) -> None:
+    found = find_nsys()
+    if found is None:
+        pytest.skip("nsys is neither named by PERFDOC_NSYS nor on PATH")
+    if (trouble := nvtx_trouble(found)) is not None:
+        pytest.skip(trouble)
+
+
+def one_thread() -> dict[str, str]:
+    # torchrun and the ranks' python are those of this interpreter.
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PATH": path}
+
+
+def capture(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    line = [sys.executable, "-m", "perfdoc", "capture", "-o", "out", *words]
+    return subprocess.run(line, capture_output=True, text=True, cwd=cwd, env=one_thread(), timeout=500)
+
+
+def steps_of(folder: Path) -> list[list[str]]:
+    """Names of each rank's steps in the diagnosis."""
+    diagnosis = json.loads((folder / "out" / "report" / "diagnosis.json").read_text())
+    return [[step["name"] for step in rank["steps"]] for rank in diagnosis["ranks"]]
+
+
+def test_the_pytorch_profiler_captures_the_asked_steps(needs_torch: None, tmp_path: Path) -> None:
+    ended = capture(
+        "--profiler", "torch", "--steps", "2:4", "--no-analyze", "--", "python", JOB, "0", cwd=tmp_path
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "the job speaks" in ended.stdout
+    files = [str(f.relative_to(tmp_path / "out")) for f in (tmp_path / "out").rglob("*") if f.is_file()]
+    assert "traces/rank0.json.gz" in files
+
+
+def test_a_job_that_fails_ends_with_its_own_code(needs_torch: None, tmp_path: Path) -> None:
+    options = ("--profiler", "torch", "--steps", "2:4", "--no-analyze", "--")
+    ended = capture(*options, sys.executable, "-c", "raise SystemExit(7)", cwd=tmp_path)
+    assert ended.returncode == 7
+    ended = capture(*options, sys.executable, "-c", "pass", cwd=tmp_path)
+    assert ended.returncode == 2
+    assert "no step of the window" in ended.stderr
+    ended = capture(*options, "no-such-program", cwd=tmp_path)
+    assert ended.returncode == 2
+    assert not (tmp_path / "out").exists(), "what holds nothing does not stay"
+
+
+@pytest.mark.slow
+def test_two_ranks_under_nsys(nsys: None, tmp_path: Path) -> None:
+    words = ("torchrun", "--standalone", "--nproc-per-node", "2", JOB)
+    ended = capture("--steps", "2:4", "--", *words, cwd=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.count("the job speaks") == 2, "a job keeps its standard output"
+    assert steps_of(tmp_path) == [["perfdoc.step 2", "perfdoc.step 3"]] * 2
+
+
+@pytest.mark.slow
+def test_one_rank_of_two(nsys: None, tmp_path: Path) -> None:
+    words = ("torchrun", "--standalone", "--nproc-per-node", "2", JOB)
+    ended = capture("--steps", "2:4", "--ranks", "1", "--no-analyze", "--", *words, cwd=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    assert sorted(f.name for f in (tmp_path / "out" / "traces").iterdir()) == [
+        "rank1.nsys-rep",
+        "rank1.sqlite",
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [(), ("--delay", "1", "--duration", "1")])
+def test_a_script_without_marks(nsys: None, tmp_path: Path, options: tuple[str, ...]) -> None:
+    program = SLEEPER.format(4) + "; raise SystemExit(5)"
+    ended = capture(*options, "--no-analyze", "--", sys.executable, "-c", program, cwd=tmp_path)
+    assert ended.returncode == 5, "nsys may end before the job, and with another code"
+    assert "begins" in ended.stdout
+    assert (tmp_path / "out" / "traces" / "rank0.sqlite").exists()
+
+
+@pytest.mark.slow
+def test_an_interrupt_ends_the_job_and_keeps_the_capture(nsys: None, tmp_path: Path) -> None:
+    line = [
+        sys.executable,
+        "-m",
+        "perfdoc",
+        "capture",
+        "-o",
+        "out",
+        "--",
+        sys.executable,
+        "-c",
+        SLEEPER.format(90),
+    ]
+    with subprocess.Popen(
+        line, cwd=tmp_path, env=one_thread(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begins\n"
+        began = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert time.monotonic() - began < 60
+    assert "perfdoc analyze out" in said
+    assert (tmp_path / "out" / "traces" / "rank0.sqlite").exists()
