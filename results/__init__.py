@@ -56,7 +56,7 @@ from perfdoc.results.tables import Tables
 from perfdoc.results.timeline import Timeline, TimelineRank, TimelineTrack
 from perfdoc.results.waits import PipelineAnalysis, SkewAnalysis
 
-SCHEMA_VERSION = "1.9"
+SCHEMA_VERSION = "1.10"
 
 __all__ = [
     "DIMENSIONS",

@@ -40,13 +40,17 @@ class Loss:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WorkTime:
-    """Time and work of some kernels; sums over ranks.
+class ClassEfficiency:
+    """Time and work of the kernels of one class, in one part of the model and one phase where the rows are
+    split by these; sums over ranks.
 
     `time_ns` gives each nanosecond to one kernel, so that it sums to the ledger's compute. Rates are of
     kernels whose work is known, by their own durations.
     """
 
+    kernel_class: str
+    part: str = ""
+    phase: str = ""
     kernels: int
     time_ns: int
     known_ns: int
@@ -67,16 +71,6 @@ class WorkTime:
     achieved_tbps: float | None
     roofline_frac: float | None
     """roofline_ns over known_ns."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClassEfficiency:
-    """Kernels of one class, in one part of the model and one phase where the rows are split by these."""
-
-    kernel_class: str
-    part: str = ""
-    phase: str = ""
-    work: WorkTime
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,7 @@ from perfdoc.analyzers.efficiency.partition import PARTS, UNKNOWN, Losses, parti
 from perfdoc.analyzers.efficiency.roofline import Roofline, believed, rooflines
 from perfdoc.analyzers.efficiency.runs import fused, fusible_ns, is_fusible
 from perfdoc.analyzers.efficiency.shape import busy_sm_frac
-from perfdoc.analyzers.efficiency.tables import efficiency_of, work_time
+from perfdoc.analyzers.efficiency.tables import class_efficiency, efficiency_of
 from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.analyzers.kernels.attributed import AttributedKernels
 from perfdoc.analyzers.kernels.part_names import PARTS as MODEL_PARTS
@@ -83,17 +83,16 @@ def device_efficiency(
         if known_ns and computing.clock_frac is None:
             notes.append("the SM clock was not sampled: what it takes is part of what is below the roofline")
         notes += [f"the work of kernels is not known: {work.reason}"] if work.reason else work.notes
-    seen_ns = sum(r.work.time_ns for r in rows)
+    seen_ns = sum(r.time_ns for r in rows)
     if graphs_ns := compute_ns - seen_ns:
         parts = {"unknown": graphs_ns}
         rows.append(
-            ClassEfficiency(
-                kernel_class=GRAPH,
-                work=work_time(kernels=0, parts_ns=parts, known_ns=0, flops=None, bytes_=None, roofline_ns=0),
+            class_efficiency(
+                GRAPH, kernels=0, parts_ns=parts, known_ns=0, flops=None, bytes_=None, roofline_ns=0
             )
         )
-    assert min(r.work.time_ns for r in rows) >= 0
-    assert sum(r.work.time_ns for r in rows) == compute_ns, (rows, compute_ns)
+    assert min(r.time_ns for r in rows) >= 0
+    assert sum(r.time_ns for r in rows) == compute_ns, (rows, compute_ns)
     said = _said(ceilings, {o.dtype for o in operators if o.kernel_class in MATRIX}, view.facts.dtype)
     efficiency = efficiency_of(
         rows,
@@ -174,18 +173,16 @@ class _Computing:
             kernel_class, rest = divmod(c, len(MODEL_PARTS) * len(PHASES))
             part, phase = divmod(rest, len(PHASES))
             rows.append(
-                ClassEfficiency(
-                    kernel_class=KernelClass(kernel_class).name.lower(),
-                    part=MODEL_PARTS[part],
-                    phase=PHASES[phase],
-                    work=work_time(
-                        kernels=int(kernels[c]),
-                        parts_ns=dict(zip(PARTS, parts[c].tolist(), strict=True)),
-                        known_ns=int(known_ns[c]),
-                        flops=float(flops[c]) or None,
-                        bytes_=float(moved[c]) or None,
-                        roofline_ns=round(float(needs_ns[c])),
-                    ),
+                class_efficiency(
+                    KernelClass(kernel_class).name.lower(),
+                    MODEL_PARTS[part],
+                    PHASES[phase],
+                    kernels=int(kernels[c]),
+                    parts_ns=dict(zip(PARTS, parts[c].tolist(), strict=True)),
+                    known_ns=int(known_ns[c]),
+                    flops=float(flops[c]) or None,
+                    bytes_=float(moved[c]) or None,
+                    roofline_ns=round(float(needs_ns[c])),
                 )
             )
         return rows

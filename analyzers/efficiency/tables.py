@@ -13,7 +13,6 @@ from perfdoc.results.efficiency import (
     KernelEfficiency,
     Loss,
     OperatorEfficiency,
-    WorkTime,
 )
 from perfdoc.results.quality import MEASURED
 
@@ -22,7 +21,10 @@ MAX_OPERATORS = 200
 """In the diagnosis, by lost time."""
 
 
-def work_time(
+def class_efficiency(
+    kernel_class: str,
+    part: str = "",
+    phase: str = "",
     *,
     kernels: int,
     parts_ns: Mapping[str, int],
@@ -30,10 +32,13 @@ def work_time(
     flops: float | None,
     bytes_: float | None,
     roofline_ns: int,
-) -> WorkTime:
+) -> ClassEfficiency:
     """parts_ns: by the names of partition.PARTS; they sum to the time."""
     seconds = known_ns / NS_PER_S
-    return WorkTime(
+    return ClassEfficiency(
+        kernel_class=kernel_class,
+        part=part,
+        phase=phase,
         kernels=kernels,
         time_ns=sum(parts_ns.values()),
         known_ns=known_ns,
@@ -49,15 +54,16 @@ def work_time(
     )
 
 
-def together(several: Sequence[WorkTime]) -> WorkTime:
-    """Their sums."""
+def together(name: tuple[str, str, str], several: Sequence[ClassEfficiency]) -> ClassEfficiency:
+    """Their sums, under a name of class, part and phase."""
     parts: dict[str, int] = defaultdict(int)
     for one in several:
         parts["at_peak"] += one.at_peak_ns
         parts["unknown"] += one.unknown_ns
         for cause, ns in one.losses_ns.items():
             parts[cause] += ns
-    return work_time(
+    return class_efficiency(
+        *name,
         kernels=sum(w.kernels for w in several),
         parts_ns=parts,
         known_ns=sum(w.known_ns for w in several),
@@ -69,15 +75,12 @@ def together(several: Sequence[WorkTime]) -> WorkTime:
 
 def by_class(rows: Iterable[ClassEfficiency], *, split: bool) -> list[ClassEfficiency]:
     """Rows of one class together, or with split those of one class, part and phase; by falling time."""
-    found: dict[tuple[str, str, str], list[WorkTime]] = defaultdict(list)
+    found: dict[tuple[str, str, str], list[ClassEfficiency]] = defaultdict(list)
     for row in rows:
         key = (row.kernel_class, row.part, row.phase) if split else (row.kernel_class, "", "")
-        found[key].append(row.work)
-    every = [
-        ClassEfficiency(kernel_class=c, part=part, phase=phase, work=together(works))
-        for (c, part, phase), works in found.items()
-    ]
-    return sorted(every, key=lambda r: (-r.work.time_ns, r.kernel_class, r.part, r.phase))
+        found[key].append(row)
+    every = [together(name, several) for name, several in found.items()]
+    return sorted(every, key=lambda r: (-r.time_ns, r.kernel_class, r.part, r.phase))
 
 
 def losses_of(rows: Sequence[ClassEfficiency], compute_ns: int) -> list[Loss]:
@@ -85,7 +88,7 @@ def losses_of(rows: Sequence[ClassEfficiency], compute_ns: int) -> list[Loss]:
     return [
         Loss(cause=cause, total_ns=total, frac=total / compute_ns if compute_ns else 0.0)
         for cause in CAUSES
-        for total in [sum(r.work.losses_ns.get(cause, 0) for r in rows)]
+        for total in [sum(r.losses_ns.get(cause, 0) for r in rows)]
     ]
 
 
@@ -103,8 +106,8 @@ def efficiency_of(
     return KernelEfficiency(
         **MEASURED,
         compute_ns=compute_ns,
-        at_peak_ns=sum(r.work.at_peak_ns for r in rows),
-        unknown_ns=sum(r.work.unknown_ns for r in rows),
+        at_peak_ns=sum(r.at_peak_ns for r in rows),
+        unknown_ns=sum(r.unknown_ns for r in rows),
         known_ns=known_ns,
         known_frac=known_ns / compute_ns,
         fusible_ns=fusible_ns,

@@ -72,7 +72,7 @@ def _losses(found: KernelEfficiency) -> Grid:
 
 
 def _classes(rows: Sequence[ClassEfficiency], compute_ns: int) -> Grid:
-    known = [row for row in rows if row.work.known_ns]
+    known = [row for row in rows if row.known_ns]
     return Grid(
         caption="By kernel class",
         head=["class", "of compute", "time", "TFLOP/s", "TB/s", "of roofline", "most lost by"],
@@ -80,11 +80,11 @@ def _classes(rows: Sequence[ClassEfficiency], compute_ns: int) -> Grid:
         rows=[
             [
                 word(row.kernel_class.replace("_", " ")),
-                share(row.work.time_ns / compute_ns),
-                time(row.work.time_ns),
-                _rate(row.work.achieved_tflops),
-                _rate(row.work.achieved_tbps),
-                share(row.work.roofline_frac),
+                share(row.time_ns / compute_ns),
+                time(row.time_ns),
+                _rate(row.achieved_tflops),
+                _rate(row.achieved_tbps),
+                share(row.roofline_frac),
                 _most_lost(row),
             ]
             for row in known[:_CLASSES]
@@ -94,9 +94,9 @@ def _classes(rows: Sequence[ClassEfficiency], compute_ns: int) -> Grid:
 
 
 def _most_lost(row: ClassEfficiency) -> Cell:
-    if not row.work.losses_ns:
+    if not row.losses_ns:
         return _DASH
-    cause, ns = max(row.work.losses_ns.items(), key=lambda item: item[1])
+    cause, ns = max(row.losses_ns.items(), key=lambda item: item[1])
     return word(f"{CAUSE_WORDS[cause]} {figures.duration(ns)}")
 
 

@@ -69,4 +69,4 @@ def _fusible_ns(rank: RankMeasurement) -> int:
 
 
 def _class_ns(rank: RankMeasurement, name: str) -> int:
-    return sum(row.work.time_ns for row in rank.efficiency.by_class if row.kernel_class == name)
+    return sum(row.time_ns for row in rank.efficiency.by_class if row.kernel_class == name)

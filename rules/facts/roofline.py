@@ -49,7 +49,7 @@ WORK = Need(words="the work of kernels: the model's shape, or those of operators
 def lost_ns(rank: RankMeasurement, cause: str, classes: Collection[str] = ()) -> int:
     """Compute of a rank lost by one cause, in some classes of kernels or in all."""
     return sum(
-        row.work.losses_ns.get(cause, 0)
+        row.losses_ns.get(cause, 0)
         for row in rank.efficiency.by_class
         if not classes or row.kernel_class in classes
     )

@@ -33,9 +33,9 @@ def test_compute_is_parted_to_the_nanosecond(shared_traces: Path) -> None:
                 lost = sum(row.total_ns for row in found.losses)
                 assert found.compute_ns == found.at_peak_ns + lost + found.unknown_ns == compute_ns, path
                 for rows in (found.by_class, found.by_part):
-                    assert sum(row.work.time_ns for row in rows) == compute_ns, path
+                    assert sum(row.time_ns for row in rows) == compute_ns, path
                     for row in rows:
-                        assert row.work.roofline_ns <= row.work.known_ns + row.work.kernels, path
+                        assert row.roofline_ns <= row.known_ns + row.kernels, path
     assert parted > 15
 
 
@@ -45,6 +45,6 @@ def test_a_forward_pass_on_an_h100(shared_traces: Path) -> None:
     assert found.known_frac is not None
     assert found.known_frac > 0.99
     assert found.at_peak_ns / found.compute_ns == pytest.approx(0.183, abs=0.002)
-    gemm = next(row for row in found.by_class if row.kernel_class == "gemm").work
+    gemm = next(row for row in found.by_class if row.kernel_class == "gemm")
     assert gemm.achieved_tflops == pytest.approx(623, rel=0.01)
     assert gemm.roofline_frac == pytest.approx(623 / 989, rel=0.01)

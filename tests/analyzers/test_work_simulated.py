@@ -34,7 +34,7 @@ def measured(folder: Path, model: str, layout: str, rank: int) -> KernelEfficien
 
 
 def flops(found: KernelEfficiency, kernel_class: str) -> float:
-    return next(row.work.flops or 0.0 for row in found.by_class if row.kernel_class == kernel_class)
+    return next(row.flops or 0.0 for row in found.by_class if row.kernel_class == kernel_class)
 
 
 @pytest.mark.parametrize(

@@ -136,3 +136,16 @@ def test_a_side_is_judged_as_analyze_judges_it(demo: Path) -> None:
     assert (side.rules, side.analyses.replay) == (analysed.rules, analysed.analyses.replay)
     quick = load(str(demo), config=None, jobs=1, replay=False).diagnosis
     assert quick.analyses.replay != analysed.analyses.replay
+
+
+def test_classes_of_kernels_as_earlier_versions_wrote_them(diagnosis: Path) -> None:
+    now = json.loads(diagnosis.read_bytes())
+    figures = {"kernels": 3, "time_ns": 50, "known_ns": 40, "roofline_ns": 30, "at_peak_ns": 20}
+    figures |= {"unknown_ns": 10, "losses_ns": {"clock": 20}}
+    figures |= dict.fromkeys(("flops", "bytes", "achieved_tflops", "achieved_tbps", "roofline_frac"))
+    found = now["analyses"]["kernel_efficiency"]
+    found["by_class"] = [{"kernel_class": "gemm", "part": "", "phase": "", "work": figures}]
+    diagnosis.write_text(json.dumps(now | {"schema_version": "1.9"}))
+    read, _ = read_diagnosis(diagnosis)
+    (row,) = read.analyses.kernel_efficiency.by_class
+    assert (row.kernel_class, row.kernels, row.time_ns, row.losses_ns) == ("gemm", 3, 50, {"clock": 20})

@@ -20,6 +20,9 @@ ROOMS = ("results", "profiling", "knobs", "traces", "analyzers", "simulator", "r
     *("diagnose", "compare", "run", "export", "redact", "doctor"),
 )
 
+FOREIGN = {"transformers", "lightning"}
+"""Trainers that a module of callbacks is for; they need not be installed."""
+
 ALLOWED = {
     frozenset({"traces.kineto.devices.Gpu", "results.ranks.Gpu"}): "traces may not import results",
     frozenset({"traces.model.Note", "results.quality.Quality"}): "traces may not import results",
@@ -48,7 +51,12 @@ def records() -> Iterator[tuple[str, type, Mapping[str, str]]]:
     for room in ROOMS:
         package = importlib.import_module(f"perfdoc.{room}")
         for found in pkgutil.walk_packages(package.__path__, f"perfdoc.{room}."):
-            for made in vars(importlib.import_module(found.name)).values():
+            try:
+                module = importlib.import_module(found.name)
+            except ModuleNotFoundError as error:
+                assert error.name in FOREIGN, error
+                continue
+            for made in vars(module).values():
                 if is_record(made) and made.__module__ == found.name and len(types_of(made)) >= FEWEST:
                     yield f"{found.name}.{made.__qualname__}".removeprefix("perfdoc."), made, types_of(made)
 

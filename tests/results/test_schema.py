@@ -34,6 +34,7 @@ DIGESTS = {
     ("diagnosis", "1.7"): "2425c4df0bcbb01c",
     ("diagnosis", "1.8"): "ddabccf4a9ba1439",
     ("diagnosis", "1.9"): "e23c006c25d42b0b",
+    ("diagnosis", "1.10"): "9c3702d12665d4f3",
     ("diff", "1.0"): "8a534ab843c86f01",
     ("tune", "1.0"): "a330cf92edbcc909",
 }
@@ -88,7 +89,7 @@ def test_words_may_change_and_keys_may_not() -> None:
 
 ADDED_TYPES = {
     *("Contradiction", "DataPauses", "EventCounts", "MessageSizes", "Opportunity", "Pause", "Period"),
-    *("ClassEfficiency", "KernelEfficiency", "Loss", "OperatorEfficiency", "WorkTime"),
+    *("ClassEfficiency", "KernelEfficiency", "Loss", "OperatorEfficiency"),
     *("JobModelAnalysis", "LateRank", "ModelledStage", "OptimizerLoop"),
     *("AttentionScores", "UnfusedAttention"),
     *("AllToAll", "AllToAllBalance", "AllToAllRow", "CollectiveSize", "CopyRow", "GpuMetrics"),

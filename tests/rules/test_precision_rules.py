@@ -238,8 +238,7 @@ def test_a_clock_that_is_limited(measured: Measured) -> None:
     for lost_us, limited in ((20, False), (21, True)):
         ranks = []
         for rank in capture.ranks:
-            row = replace(rank.efficiency.by_class[0].work, losses_ns={"clock": lost_us * 1_000})
-            by_class = [replace(rank.efficiency.by_class[0], work=row)]
+            by_class = [replace(rank.efficiency.by_class[0], losses_ns={"clock": lost_us * 1_000})]
             part = replace(rank.efficiency, compute_ns=1_000_000, by_class=by_class)
             ranks.append(replace(rank, efficiency=part))
         found = result("PD406", replace(case, captures=[replace(capture, ranks=ranks)]))

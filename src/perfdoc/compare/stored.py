@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -66,12 +66,26 @@ def read_diagnosis(path: Path) -> tuple[Diagnosis, bytes]:
     """A diagnosis.json of this schema whose ledgers are sound, and its content. Raises TraceError."""
     again = "Give the trace, or analyse it again with this version of perfdoc."
     content = content_of(path, "diagnosis", remedy=again, most_bytes=MAX_DIAGNOSIS_BYTES)
-    found = decoded(path, content, Diagnosis, "diagnosis that this perfdoc reads", remedy=again)
+    noun = "diagnosis that this perfdoc reads"
+    try:
+        found = decoded(path, content, Diagnosis, noun, remedy=again)
+    except TraceError:
+        found = decoded(path, _with_flat_classes(path, content), Diagnosis, noun, remedy=again)
     if found.schema_version.partition(".")[0] != SCHEMA_VERSION.partition(".")[0]:
         what = f"has schema version {shorten(found.schema_version, 48)}; this perfdoc reads {SCHEMA_VERSION}."
         raise TraceError(path, what, again)
     _require_sound(path, found, again)
     return found, content
+
+
+def _with_flat_classes(path: Path, content: bytes) -> bytes:
+    """Schemas 1.8 and 1.9 had the figures of a class of kernels in an object of their own."""
+    raw = decoded(path, content, dict[str, Any], "JSON object", remedy="Give a diagnosis.")
+    with contextlib.suppress(KeyError, TypeError, AttributeError, ValueError):
+        found = raw["analyses"]["kernel_efficiency"]
+        for row in (*found["by_class"], *found["by_part"]):
+            row.update(row.pop("work"))
+    return msgspec.json.encode(raw)
 
 
 def _require_sound(path: Path, found: Diagnosis, again: str) -> None:
