@@ -41,7 +41,7 @@ def capture(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 def steps_of(folder: Path) -> list[list[str]]:
     """Names of each rank's steps in the diagnosis."""
     diagnosis = json.loads((folder / "out" / "report" / "diagnosis.json").read_text())
-    return [[step["name"] for step in rank["steps"]] for rank in diagnosis["ranks"]]
+    return [[step["name"] for step in rank["window"]["step_list"]] for rank in diagnosis["ranks"]]
 
 
 def test_the_pytorch_profiler_captures_the_asked_steps(needs_torch: None, tmp_path: Path) -> None:
