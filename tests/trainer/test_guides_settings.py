@@ -12,16 +12,18 @@ from typing import Any
 
 import pytest
 
-from perfdoc.profiling import memory
-from perfdoc.profiling.memory import MemoryRecorder
-from perfdoc.profiling.run_directory import RunDirectory
-from perfdoc.trainer.config import resolve
-from perfdoc.trainer.config.environment import EnvironmentConfig, apply_environment
-from perfdoc.trainer.config.profiling import profiler_of, window_of
-from perfdoc.trainer.layout import plan, virtual_stages
-from perfdoc.trainer.session import GEMMS, overlap_of_gemms, start_user_buffers
-from tests.megatron_core import import_core
-from tests.trainer.launch import need_megatron
+pytest.importorskip("torch")
+
+from perfdoc.profiling import memory  # noqa: E402
+from perfdoc.profiling.memory import MemoryRecorder  # noqa: E402
+from perfdoc.profiling.run_directory import RunDirectory  # noqa: E402
+from perfdoc.trainer.config import resolve  # noqa: E402
+from perfdoc.trainer.config.environment import EnvironmentConfig, apply_environment  # noqa: E402
+from perfdoc.trainer.config.profiling import profiler_of, window_of  # noqa: E402
+from perfdoc.trainer.layout import plan, virtual_stages  # noqa: E402
+from perfdoc.trainer.session import GEMMS, overlap_of_gemms, start_user_buffers  # noqa: E402
+from tests.megatron_core import import_core  # noqa: E402
+from tests.trainer.launch import need_megatron  # noqa: E402
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,12 @@ from typing import NamedTuple
 
 import pytest
 
-from perfdoc.profiling.run_directory import RunDirectory
-from perfdoc.trainer.step_ranges import PipelinePhases
-from tests.trainer.launch import need_megatron, said, start
-from tests.trainer.test_parity import PP2, SMALL, VPP2
+pytest.importorskip("torch")
+
+from perfdoc.profiling.run_directory import RunDirectory  # noqa: E402
+from perfdoc.trainer.step_ranges import PipelinePhases  # noqa: E402
+from tests.trainer.launch import need_megatron, said, start  # noqa: E402
+from tests.trainer.test_parity import PP2, SMALL, VPP2  # noqa: E402
 
 PHASES = ["perfdoc.pipeline.warmup", "perfdoc.pipeline.steady", "perfdoc.pipeline.cooldown"]
 
