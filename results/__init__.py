@@ -16,6 +16,7 @@ from perfdoc.results.efficiency import NO_EFFICIENCY, KernelEfficiency
 from perfdoc.results.headline import Against, AgainstFigure, DifferentFact, Job, Mfu, Target, WaterfallBar
 from perfdoc.results.host import HostActivity, HostGapsAnalysis, HostJitter
 from perfdoc.results.job_model import NO_JOB_MODEL, JobModelAnalysis, ModelledStage
+from perfdoc.results.json_schema import schema_of
 from perfdoc.results.kernels import (
     KernelClass,
     KernelPartsAnalysis,
@@ -188,4 +189,4 @@ def from_json(data: bytes) -> Diagnosis:
 
 def json_schema() -> dict[str, Any]:
     """The JSON Schema (draft 2020-12) of diagnosis.json, made from the types above."""
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **msgspec.json.schema(Diagnosis)}
+    return schema_of(Diagnosis)

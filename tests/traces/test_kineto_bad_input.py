@@ -55,7 +55,8 @@ REFUSED = {
     "trailing comma": (b'{"traceEvents": [' + GOOD.encode() + b",]}", "byte 113"),
     "trailing rubbish": (FULL + b"}", "trailing characters"),
     "unescaped quote in a name": (trace_of(GOOD.replace('"k"', '"{"a": "b"}"')), "cannot be read"),
-    "deep nesting": (b"[" * 200_000 + b"]" * 200_000, "nested too deeply"),
+    # The JSON reader's depth is bounded by the stack, whose size Python decides.
+    "deep nesting": (b"[" * 200_000 + b"]" * 200_000, "nested too deeply|without events"),
     "deep nesting in arguments": (
         trace_of(GOOD.replace('"stream":7', '"stream":' + "[" * 100_000 + "]" * 100_000)),
         "nested too deeply",

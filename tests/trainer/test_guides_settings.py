@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib.util
 import pickle
 import sys
 import types
@@ -21,6 +22,8 @@ from perfdoc.trainer.config.profiling import profiler_of, window_of
 from perfdoc.trainer.layout import plan, virtual_stages
 from tests.megatron_core import import_core
 from tests.trainer.launch import need_megatron
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed")
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import importlib.util
 import itertools
 import json
 from collections import Counter
@@ -18,6 +19,8 @@ from tests.trainer.launch import need_megatron, said, start
 from tests.trainer.test_parity import PP2, SMALL, VPP2
 
 PHASES = ["perfdoc.pipeline.warmup", "perfdoc.pipeline.steady", "perfdoc.pipeline.cooldown"]
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed")
 
 
 def new_phases() -> Any:

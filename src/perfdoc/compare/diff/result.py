@@ -10,6 +10,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from perfdoc.results.json_schema import schema_of
+
 SCHEMA_VERSION = "1.0"
 
 Basis = Literal["step", "window"]
@@ -283,4 +285,4 @@ def to_json(diff: Diff) -> bytes:
 
 def json_schema() -> dict[str, Any]:
     """The JSON Schema (draft 2020-12) of diff.json."""
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **msgspec.json.schema(Diff)}
+    return schema_of(Diff)

@@ -1,0 +1,17 @@
+"""JSON Schemas of what perfdoc writes, the same on every Python."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import msgspec
+
+
+def schema_of(type_: type) -> dict[str, Any]:
+    """The JSON Schema (draft 2020-12) of a type."""
+    schema = msgspec.json.schema(type_)
+    for defined in schema["$defs"].values():
+        if "description" in defined:  # Python from 3.13 on takes the indentation off docstrings
+            defined["description"] = inspect.cleandoc(defined["description"])
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
