@@ -96,6 +96,11 @@ class View:
         """Whose settings these are."""
         return self._of.dialect
 
+    @property
+    def unknown(self) -> frozenset[str]:
+        """What is set to something that cannot be told."""
+        return self._of.unknown
+
     def on(self, name: str) -> bool:
         """A switch that is on."""
         return self(name) is True
@@ -109,6 +114,19 @@ class View:
                 raise
             self.assumed.add(name)
             return False
+
+    def or_default(self, name: str) -> Value:
+        """The value, else the framework's own default even where a recipe may have set it: for settings that
+        a script names when it wants something else. Raises Undecided where there is no default either."""
+        try:
+            return self(name)
+        except Undecided:
+            defaults = catalogue()[name].defaults
+            dialect = self._of.dialect
+            if dialect is None or name in self._of.unknown or dialect not in defaults:
+                raise
+            self.assumed.add(name)
+            return defaults[dialect]
 
     def number(self, name: str) -> int:
         """A whole number. Raises Undecided where it is none."""
@@ -176,6 +194,7 @@ _VPP_SOURCES = frozenset(
 DERIVED_FROM: Mapping[str, frozenset[str]] = MappingProxyType(
     {
         "world_size": frozenset({"nnodes", "nproc_per_node"}),
+        "seq_length": frozenset({"dataset_seq_length"}),
         "virtual_pipeline_model_parallel_size": _VPP_SOURCES,
         "use_megatron_fsdp": frozenset({_FSDP}),
         "use_torch_fsdp2": frozenset({_FSDP}),
@@ -195,6 +214,9 @@ def _derived(
     if name in _FSDP_SWITCHES:
         chosen = values.get(_FSDP)
         return None if chosen is None else (chosen == _FSDP_SWITCHES[name], {_FSDP})
+    if name == "seq_length":
+        tokens = values.get("dataset_seq_length")
+        return (tokens, {"dataset_seq_length"}) if isinstance(tokens, int) else None
     if name == "world_size":
         _known({"nnodes", "nproc_per_node"}, unknown)
         ranks = _times(values.get("nnodes", 1), values.get("nproc_per_node"))

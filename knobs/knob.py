@@ -6,18 +6,36 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-Dialect = Literal["megatron_core", "megatron_bridge", "megatron_lm", "nemo", "verl", "env", "perfdoc"]
+Dialect = Literal[
+    "megatron_core",
+    "megatron_bridge",
+    "megatron_lm",
+    "nemo",
+    "verl",
+    "nemo1",
+    "torchtitan",
+    "deepspeed",
+    "accelerate",
+    "env",
+    "perfdoc",
+]
 """Whose way of writing settings: a framework's, environment variables, or perfdoc's own trainer."""
 
-DIALECTS: tuple[Dialect, ...] = (
-    *("megatron_core", "megatron_bridge", "megatron_lm", "nemo", "verl", "env", "perfdoc"),
-)
+MEGATRONS: tuple[Dialect, ...] = ("megatron_core", "megatron_bridge", "megatron_lm", "nemo", "verl")
+"""Those in which nearly every knob has a name."""
+PYTORCHS: tuple[Dialect, ...] = ("torchtitan", "deepspeed", "accelerate")
+"""Those of jobs without megatron-core."""
+DIALECTS: tuple[Dialect, ...] = (*MEGATRONS, "nemo1", *PYTORCHS, "env", "perfdoc")
 DIALECT_TITLES: Mapping[str, str] = {
     "megatron_core": "megatron-core",
     "megatron_bridge": "Megatron-Bridge",
     "megatron_lm": "Megatron-LM",
     "nemo": "NeMo",
     "verl": "verl",
+    "nemo1": "NeMo 1",
+    "torchtitan": "torchtitan",
+    "deepspeed": "DeepSpeed",
+    "accelerate": "Accelerate",
     "env": "environment",
     "perfdoc": "perfdoc run",
 }

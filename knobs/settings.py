@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import Dialect, Former, Knob, Value
@@ -36,7 +37,7 @@ def settings_of(entries: Sequence[Entry], dialect: Dialect | None) -> Iterator[S
     """Every entry that means a knob, in the file's order. Flags count where they are Megatron-LM's."""
     flags = is_megatron_command(entries)
     for entry in entries:
-        if entry.form == "flag" and not flags:
+        if entry.unused or (entry.form == "flag" and not flags):
             continue
         found = meaning(entry, dialect)
         if found.knob is None:
@@ -49,15 +50,21 @@ def settings_of(entries: Sequence[Entry], dialect: Dialect | None) -> Iterator[S
 
 
 def by_scope(settings: Sequence[Setting]) -> Mapping[str, Mapping[str, Setting]]:
-    """Scope → canonical id → the setting that holds. Variables hold in every scope."""
-    scopes = {s.meaning.scope for s in settings if s.entry.form != "env"} or {""}
+    """Scope → canonical id → the setting that holds. Variables hold in every scope, and so does what is set
+    for all roles or for those of `actor_rollout_ref`."""
+    named = {s.meaning.scope for s in settings if s.entry.form != "env"} or {""}
+    scopes = {one for one in named if not any(other != one and _holds_in(one, other) for other in named)}
     found: dict[str, dict[str, Setting]] = {scope: {} for scope in sorted(scopes)}
     for setting in settings:
         for scope, chosen in found.items():
-            if setting.entry.form == "env" or setting.meaning.scope == scope:
+            if setting.entry.form == "env" or _holds_in(setting.meaning.scope, scope):
                 before = chosen.get(setting.knob.id)
                 chosen[setting.knob.id] = setting if before is None else _winner(before, setting)
     return found
+
+
+def _holds_in(scope: str, other: str) -> bool:
+    return scope in ("", other) or other.startswith(f"{scope}.")
 
 
 def repeated(before: Setting, after: Setting) -> bool:
@@ -100,7 +107,16 @@ def _value(found: Meaning, raw: Raw) -> Value | Opaque:
         means = True if spelling.means is None else spelling.means
         inline = str(raw).lower() in ("false", "0") if isinstance(raw, str) else False
         return (not means) if inline else means
+    worked_out = _WORKED_OUT.get(spelling.dialect) if spelling is not None else None
+    if raw == worked_out and worked_out is not None and (worked_out == "auto" or knob.min != -1):
+        return OPAQUE
     return read_value(knob, raw)
+
+
+_WORKED_OUT: Mapping[Dialect, str] = MappingProxyType(
+    {"deepspeed": "auto", "accelerate": "auto", "torchtitan": "-1", "nemo1": "-1"}
+)
+"""What stands for a value that the program finds from others, as the ranks that are left."""
 
 
 def _old_value(former: Former, raw: Raw) -> Value | Opaque:
@@ -125,9 +141,9 @@ class Scoped:
     defaults_of: Dialect | None
     """Whose defaults hold: a script with Megatron-LM's flags and variables is Megatron-LM's."""
     manifest: bool
-    """Whether it is a run.json, which holds every setting."""
+    """Whether it is a run.json or Megatron-LM's list of arguments, which hold every setting."""
     complete: bool
-    """Whether what is not set has its default: in a run.json, and in a script of Megatron-LM's flags that
+    """Whether what is not set has its default: in those, and in a script of Megatron-LM's flags that
     takes none from elsewhere."""
 
 
@@ -136,10 +152,12 @@ def read_scoped(text: str, name: str = "", dialect: Dialect | None = None) -> Sc
     entries = read_entries(text, name)
     detected, reason = (dialect, "--dialect") if dialect is not None else dialect_of(entries)
     manifest = is_manifest(entries)
+    listed = any(entry.form == "argument" for entry in entries)
     if manifest:
         entries = tuple(of_manifest(entries))
     settings = tuple(settings_of(entries, detected))
     flags = any(s.entry.form == "flag" for s in settings)
+    whole = manifest or listed
     defaults_of: Dialect | None = "megatron_lm" if flags and detected in (None, "env") else detected
     return Scoped(
         entries=entries,
@@ -148,8 +166,8 @@ def read_scoped(text: str, name: str = "", dialect: Dialect | None = None) -> Sc
         dialect=detected,
         reason=reason,
         defaults_of=defaults_of,
-        manifest=manifest,
-        complete=manifest or (defaults_of == "megatron_lm" and flags and not takes_more(text, name)),
+        manifest=whole,
+        complete=whole or (defaults_of == "megatron_lm" and flags and not takes_more(text, name)),
     )
 
 

@@ -10,6 +10,7 @@ from perfdoc.knobs.configuration import View
 from perfdoc.knobs.constraints.definition import Constraint
 
 ALLOC, CONNECTIONS, BACKEND = "pytorch_cuda_alloc_conf", "cuda_device_max_connections", "attention_backend"
+TP, CP = "tensor_model_parallel_size", "context_parallel_size"
 _ALLOWED = {
     "flash": ("nvte_flash_attn",),
     "fused": ("nvte_fused_attn",),
@@ -40,6 +41,27 @@ def _attention(name: str) -> Constraint:
         rule=f"attention_backend sets {name.upper()} itself, and training stops where the environment "
         "disagrees; choose the backend with attention_backend and leave the variable unset",
         dialects=("megatron_core", "megatron_bridge", "megatron_lm", "verl", "perfdoc"),
+    )
+
+
+def _one_queue(degree: str) -> Constraint:
+    def broken(v: View) -> bool:
+        if v.degree(degree) == 1 or (degree == CP and v.tp > 1):
+            return False
+        if v.named_on("use_torch_fsdp2") or v.named_on("use_megatron_fsdp"):
+            return False
+        return not v.named_on("overlap_moe_expert_parallel_comm") and v(CONNECTIONS) != 1
+
+    return Constraint(
+        name=f"{degree.split('_')[0]}-needs-one-queue",
+        subject=degree,
+        kind="forbidden",
+        broken=broken,
+        rule=f"{degree} above 1 needs CUDA_DEVICE_MAX_CONNECTIONS=1 on Hopper and before, where Megatron-LM "
+        "stops without it; newer GPUs do not need it",
+        fix=((CONNECTIONS, 1),),
+        needs_companion=True,
+        dialects=("megatron_lm",),
     )
 
 
@@ -88,5 +110,6 @@ ENVIRONMENT: tuple[Constraint, ...] = (
         "compute; on Hopper with tensor or context parallelism it contradicts the 1 that those want",
         fix=((CONNECTIONS, 32),),
     ),
+    *(_one_queue(name) for name in (TP, CP)),
     *(_attention(name) for name in ("nvte_flash_attn", "nvte_fused_attn", "nvte_unfused_attn")),
 )

@@ -37,6 +37,7 @@ MEMORY: tuple[Constraint, ...] = (
         broken=lambda v: v(GRANULARITY) == "selective" and v(LAYERS) is not None,
         rule="selective recomputation takes recompute_modules, not recompute_num_layers",
         fix=((LAYERS, None),),
+        dialects=("megatron_core", "megatron_bridge", "megatron_lm", "nemo", "verl", "perfdoc"),
     ),
     Constraint(
         name="selective-recompute-has-no-method",

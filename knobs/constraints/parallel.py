@@ -90,7 +90,7 @@ PARALLEL: tuple[Constraint, ...] = (
         kind="ineffective",
         broken=lambda v: v.on("sequence_parallel") and v.tp == 1,
         rule="sequence_parallel is silently switched off with tensor_model_parallel_size 1",
-        dialects=("megatron_lm",),
+        dialects=("megatron_lm", "nemo1"),
     ),
     Constraint(
         name="experts-with-tp-need-sequence-parallel",
@@ -158,7 +158,7 @@ PARALLEL: tuple[Constraint, ...] = (
         kind="forbidden",
         broken=lambda v: v.number("global_batch_size") % (v.number("micro_batch_size") * v.dp) != 0,
         rule="global_batch_size must be divisible by micro_batch_size x DP",
-        dialects=("megatron_core", "megatron_bridge", "megatron_lm", "nemo", "perfdoc"),
+        dialects=("megatron_core", "megatron_bridge", "megatron_lm", "nemo", "nemo1", "perfdoc"),
     ),
     Constraint(
         name="vp-group-needs-vpp",
@@ -173,6 +173,14 @@ PARALLEL: tuple[Constraint, ...] = (
         kind="forbidden",
         broken=lambda v: v.cp > 1 and v.number("seq_length") % (2 * v.cp) != 0,
         rule="seq_length must be divisible by 2 x context_parallel_size",
+    ),
+    Constraint(
+        name="data-and-model-length",
+        subject="dataset_seq_length",
+        kind="forbidden",
+        broken=lambda v: v.number("dataset_seq_length") != v.number("seq_length"),
+        rule="the data set's sequence length must be the model's seq_length",
+        dialects=("megatron_bridge", "nemo1"),
     ),
     Constraint(
         name="ulysses-heads-over-cp",

@@ -28,6 +28,7 @@ CODES: Mapping[str, str] = MappingProxyType(
         "PL303": "setting that costs something",
         "PL304": "setting made twice",
         "PL305": "setting that another one overwrites",
+        "PL306": "flags that no command takes",
     }
 )
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 
-from perfdoc.knobs.check import Violation, evaluate, violations
-from perfdoc.knobs.configuration import Configuration
+from perfdoc.knobs.check import Violation, evaluate, may_read, violations
+from perfdoc.knobs.configuration import DERIVED_FROM, Configuration
 from perfdoc.knobs.constraints import CONSTRAINTS
-from perfdoc.knobs.knob import DIALECT_TITLES, Dialect
+from perfdoc.knobs.knob import DIALECT_TITLES, Dialect, Knob
 from perfdoc.knobs.lint.finding import Finding, Severity, finding_of
+from perfdoc.knobs.load import catalogue
+from perfdoc.knobs.naming.meaning import meaning
 from perfdoc.knobs.naming.places import BRIDGE_CLASSES, placed
 from perfdoc.knobs.reading.entry import Entry
 from perfdoc.knobs.settings import Setting, repeated
@@ -131,11 +134,12 @@ def value_findings(
     """What is wrong with values by themselves; `entries` are all of the file, `lines` its text."""
     for setting in settings:
         if setting.problem:
-            message = f"{setting.knob.id} {setting.problem}"
+            message = f"{_said(setting)} {setting.problem}"
             why = f"{setting.knob.title}: {allowed(setting.knob)}"
             yield finding_of(setting, "PL201", "error", message, _rewritten(setting, dialect), why)
         yield from _unit(setting, lines)
     yield from _twice(settings)
+    yield from _never_passed(entries)
     if dialect is not None:
         yield from _overwritten(settings, dialect, entries)
 
@@ -161,12 +165,33 @@ def _twice(settings: Sequence[Setting]) -> Iterator[Finding]:
         last[key] = setting
 
 
+def _never_passed(entries: Sequence[Entry]) -> Iterator[Finding]:
+    held: dict[str, list[Entry]] = {}
+    for entry in entries:
+        if entry.unused and entry.form == "flag" and meaning(entry, "megatron_lm").how == "exact":
+            held.setdefault(entry.unused, []).append(entry)
+    for name, flags in held.items():
+        knob = meaning(flags[0], "megatron_lm").knob
+        assert knob is not None
+        yield Finding(
+            code="PL306",
+            severity="warning",
+            line=flags[0].line,
+            key=flags[0].name,
+            knob=knob.id,
+            message=f"no command takes {name}, so its {len(flags)} known flags are not set",
+            instead=f"${{{name}[@]}} in the command",
+            why="a flag counts where the program gets it",
+        )
+
+
 def _overwritten(
     settings: Sequence[Setting], dialect: Dialect, entries: Sequence[Entry]
 ) -> Iterator[Finding]:
     paths = [(placed(dialect, e.name)[0], e.raw) for e in entries if e.form == "path"]
     inside = {p.partition(".")[0] for p, _ in paths if "." in p}
     whole = {p.rpartition(".")[2] for p, raw in paths if raw is not None and not isinstance(raw, Opaque)}
+    absent = {p for p, raw in paths if raw is None}
     places = _ALWAYS | inside | whole
     unsharded = any(s.knob.id == "use_distributed_optimizer" and s.value is False for s in settings)
     winners = {s.meaning.path for s in settings}
@@ -180,6 +205,8 @@ def _overwritten(
             continue  # another name in the same place, or it is set there too
         if setting.value is True and setting.knob.id in _ON_ANYWAY:
             continue
+        if place in absent:
+            continue  # the file itself leaves it out
         if place == "comm_overlap" and unsharded:
             continue  # it touches the distributed optimizer only
         severity: Severity = "warning" if place in places else "note"
@@ -187,6 +214,8 @@ def _overwritten(
         message = f"{written} is overwritten by {place}{whether}"
         value = None if isinstance(setting.value, Opaque) else setting.value
         instead = as_written(setting.knob.id, value, dialect) if value is not None else spelled[0].name
+        if place in whole and place not in inside:  # as bf16_mixed, which has no fields
+            why, instead = f"{why}; it is given by name here: give its fields, or set this one in Python", ""
         yield finding_of(setting, "PL305", severity, message, like(instead, setting.entry.name), why)
 
 
@@ -219,14 +248,21 @@ def rule_findings(
     for violation in broken:
         if not (resolved and violation.constraint and violation.constraint.kind == "ineffective"):
             yield _finding(violation, configuration, chosen)
-    if configuration.complete:
+    if resolved:
         return
     certain = {v.constraint.name for v in broken if v.constraint}
     for constraint in CONSTRAINTS:
+        if configuration.complete and not _variables() & may_read(constraint):
+            continue  # the environment alone may have come from elsewhere
         if constraint.needs_companion and constraint.name not in certain:
             violation_ = evaluate(constraint, configuration, assume_defaults=True)
             if violation_ is not None and constraint.subject in chosen:
                 yield _finding(violation_, configuration, chosen, note=True)
+
+
+@cache
+def _variables() -> frozenset[str]:
+    return frozenset(knob.id for knob in catalogue().values() if knob.spelled("env"))
 
 
 def _finding(
@@ -234,20 +270,27 @@ def _finding(
 ) -> Finding:
     constraint = violation.constraint
     assert constraint is not None
-    given = sorted(violation.read & chosen.keys(), key=lambda n: (n != violation.knob, n))
+    given = sorted(violation.read & chosen.keys(), key=lambda n: _told(n, violation))
     setting = chosen[given[0]] if given else next(iter(chosen.values()))
     code, severity = _CODES[constraint.kind]
     if constraint.kind == "inadvisable" and violation.assumed:
         severity = "note"  # it rests on what the user did not say
     dialect = configuration.dialect
     others = [
-        f"{n}={_shown(chosen[n])} (line {chosen[n].entry.line})" for n in given if chosen[n] is not setting
+        f"{_said(chosen[n])}={_shown(chosen[n])} (line {chosen[n].entry.line})"
+        for n in given
+        if chosen[n] is not setting
     ]
-    telling = [n for n in sorted(violation.assumed) if n in dict(constraint.fix)] or sorted(violation.assumed)
-    defaults = [f"{n} is not set here" for n in telling[:_MOST_DEFAULTS] if len(telling) <= _MOST_DEFAULTS]
+    telling = [n for n in sorted(violation.assumed) if n in (violation.knob, *dict(constraint.fix))]
+    telling = telling or sorted(violation.assumed)
+    defaults = [
+        f"{_spelled(n, dialect)} is not set here"
+        for n in telling[:_MOST_DEFAULTS]
+        if len(telling) <= _MOST_DEFAULTS
+    ]
     message = violation.words
     if others or defaults:
-        message += f" [{', '.join([f'{setting.knob.id}={_shown(setting)}', *others, *defaults])}]"
+        message += f" [{', '.join([f'{_said(setting)}={_shown(setting)}', *others, *defaults])}]"
     written = [as_written(name, value, dialect) for name, value in constraint.fix]
     fix = [
         like(text, setting.entry.name) if setting.entry.form == "path" else text for text in written if text
@@ -257,7 +300,9 @@ def _finding(
         "ineffective": "the setting changes nothing",
         "inadvisable": "it costs time or memory",
     }[constraint.kind]
-    if note:
+    if note and violation.assumed & _variables():
+        why += ", unless the environment has it from elsewhere"
+    elif note:
         where = DIALECT_TITLES.get(dialect or "", "the framework")
         why += f", unless the recipe says otherwise: {where}'s default leaves it off"
     return Finding(
@@ -270,6 +315,32 @@ def _finding(
         instead=", ".join(fix),
         why=f"{why} ({constraint.name})",
     )
+
+
+def _told(name: str, violation: Violation) -> tuple[bool, bool, bool, int, str]:
+    """In order of blame: the subject, what it follows from, knobs before facts, as the rule names them."""
+    return (
+        name != violation.knob,
+        name not in DERIVED_FROM.get(violation.knob, ()),
+        catalogue()[name].kind == "fact",
+        violation.words.find(name) % (len(violation.words) + 1),
+        name,
+    )
+
+
+def _said(setting: Setting) -> str:
+    """Its canonical id, or the user's own word where that is of one framework alone."""
+    return _last(setting.entry.name) if len(_dialects(setting.knob)) == 1 else setting.knob.id
+
+
+def _spelled(name: str, dialect: Dialect | None) -> str:
+    knob = catalogue()[name]
+    own = knob.spelled(dialect or "")
+    return _last(own[0].name) if own and len(_dialects(knob)) == 1 else name
+
+
+def _dialects(knob: Knob) -> set[str]:
+    return {s.dialect for s in knob.spellings}
 
 
 def _shown(setting: Setting) -> str:

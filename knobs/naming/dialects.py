@@ -28,7 +28,10 @@ def of_manifest(entries: Sequence[Entry]) -> Iterator[Entry]:
             yield replace(entry, name=entry.name.removeprefix(_CONFIG).removesuffix(_VALUE))
 
 
-_OF_PATHS: tuple[Dialect, ...] = ("megatron_bridge", "nemo", "verl", "megatron_core")
+_OF_PATHS: tuple[Dialect, ...] = (
+    *("megatron_bridge", "nemo", "verl", "megatron_core"),
+    *("nemo1", "torchtitan", "deepspeed", "accelerate"),
+)
 _LAUNCHER = frozenset({"nproc_per_node", "nnodes"})
 _ENOUGH_FLAGS = 2
 
@@ -48,6 +51,8 @@ def dialect_of(entries: Sequence[Entry]) -> tuple[Dialect | None, str]:
     paths = [e for e in entries if e.form == "path"]
     if is_manifest(entries):
         return "perfdoc", "a run.json"
+    if any(e.form == "argument" and meaning(e, None).how != "unknown" for e in entries):
+        return "megatron_lm", "its list of arguments"
     scores = {d: s for d in _OF_PATHS if (s := _score(paths, d))}
     ours = _own_score(paths)
     if ours > max(scores.values(), default=0):
@@ -55,6 +60,8 @@ def dialect_of(entries: Sequence[Entry]) -> tuple[Dialect | None, str]:
     if scores:
         best = max(scores.values())
         first = [d for d, s in scores.items() if s == best]
+        if len(first) > 1 and "nemo1" in first:
+            first.remove("nemo1")  # it would show by names that the others do not have, as of its trainer
         if len(first) == 1:
             return first[0], f"{round(best)} of its names"
         return None, " or ".join(DIALECT_TITLES[d] for d in first)

@@ -133,6 +133,8 @@ _OVERRIDES: Mapping[str, str] = MappingProxyType(
         "override_optimizer_config": "OptimizerConfig",
     }
 )
+_PARTLY_KNOWN: tuple[Dialect, ...] = ("verl", "nemo1", "torchtitan", "deepspeed", "accelerate")
+"""Frameworks with many settings that are not in the catalogue: a name of megatron-core's is right there."""
 _UNKNOWN = Meaning(how="unknown")
 
 
@@ -183,6 +185,8 @@ def meaning(entry: Entry, dialect: Dialect | None) -> Meaning:
     """What one entry sets, for a file in `dialect`."""
     if entry.form == "env":
         return _flat(entry.name, "env")
+    if entry.form == "argument":
+        return _argument(entry.name)
     if entry.form == "flag":
         return _flat(entry.name, "megatron_lm")
     return _of_path(entry.name, entry.bare, dialect)
@@ -209,6 +213,8 @@ def _of_path(name: str, bare: bool, dialect: Dialect | None) -> Meaning:
     found = _leaf(leaf, names, bare, at=parent)
     if found.how in ("exact", "bare") and found.knob is not None and dialect is not None:
         spelled = found.knob.spelled(dialect)
+        if dialect in _PARTLY_KNOWN and not _says_enough(leaf, spelled):
+            return _UNKNOWN
         how: How = "misplaced" if spelled else "absent"
         if leaf in names.old_but_current:
             old = names.old_but_current[leaf]
@@ -224,6 +230,11 @@ def _of_path(name: str, bare: bool, dialect: Dialect | None) -> Meaning:
             how=found.how, knob=found.knob, former=found.former, path=path, scope=scope, instead=instead
         )
     return found
+
+
+def _says_enough(leaf: str, spelled: Iterable[Spelling]) -> bool:
+    """Whether a name in another place can only be this knob's: it is the framework's, and no common word."""
+    return "_" in leaf and any(s.name.rpartition(".")[2] == leaf for s in spelled)
 
 
 def _override(path: str) -> Knob | None:
@@ -248,6 +259,23 @@ def _leaf(leaf: str, names: Names, bare: bool, at: str = "") -> Meaning:
     if near is None:
         return _UNKNOWN
     return Meaning(how="near", knob=names.by_leaf[near], path=leaf, instead=near)
+
+
+@lru_cache(maxsize=2 * MAX_ENTRIES)
+def _argument(name: str) -> Meaning:
+    """An argument of Megatron-LM's parser: its flag without dashes, or what a `--no-…` flag unsets."""
+    flags = names_of("megatron_lm").by_path
+    dashed = name.replace("_", "-")
+    for flag in (f"--{dashed}", f"--no-{dashed}", f"--disable-{dashed}"):
+        if flag in flags:
+            knob, spelling = flags[flag]
+            if flag == f"--{dashed}" and spelling.means is False:
+                return _UNKNOWN  # a second name of a switch that the list holds under its own
+            return Meaning(how="exact", knob=knob, path=name)
+    known = catalogue().get(name)
+    if known is None or not (known.spelled("megatron_lm") or known.kind == "fact"):
+        return _UNKNOWN
+    return Meaning(how="exact", knob=known, path=name)
 
 
 @lru_cache(maxsize=2 * MAX_ENTRIES)

@@ -54,6 +54,7 @@ _NEMO_CLASSES: Mapping[str, str] = MappingProxyType(
     }
 )
 _VERL_ROLES = ("actor_rollout_ref.actor.", "actor_rollout_ref.ref.", "critic.", "reward_model.")
+_VERL_MODEL = "actor_rollout_ref.model."
 PERFDOC_SECTIONS = frozenset(
     {
         *("model", "moe", "parallel", "overlap", "optimizer", "precision", "recompute", "kernels", "data"),
@@ -84,9 +85,23 @@ def placed(dialect: Dialect, name: str) -> tuple[str, str, str]:
     for stem in STEMS:
         path = path.removeprefix(stem)
     if dialect == "verl":
-        for role in _VERL_ROLES:
-            if path.startswith(role):
-                return _VERL_ROLES[0] + path.removeprefix(role), role.rstrip("."), wrong
+        return *_of_verl(path), wrong
     if dialect == "perfdoc" and path.partition(".")[0] in PERFDOC_SECTIONS:
         path = path.rpartition(".")[2]
     return path, "", wrong
+
+
+def _of_verl(path: str) -> tuple[str, str]:
+    """Every role's settings as the actor's, with the role that they hold for."""
+    if path.startswith(_VERL_MODEL):
+        return path, "actor_rollout_ref"
+    for role in _VERL_ROLES:
+        if not path.startswith(role):
+            continue
+        rest = path.removeprefix(role)
+        if rest.startswith("log_prob_"):  # of the reference alone
+            return path, role.rstrip(".")
+        if rest.startswith("model.") and not rest.startswith("model.fsdp_config."):
+            return _VERL_MODEL + rest.removeprefix("model."), role.rstrip(".")
+        return _VERL_ROLES[0] + rest.removeprefix("model."), role.rstrip(".")
+    return path, ""

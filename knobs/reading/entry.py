@@ -14,7 +14,8 @@ MAX_ENTRIES = 20_000
 MAX_DEPTH = 40
 MAX_NAME = 300
 
-Form = Literal["path", "flag", "env"]
+Form = Literal["path", "flag", "env", "argument"]
+"""`argument`: as Megatron-LM lists what it was started with."""
 
 
 class NotAConfigurationError(ValueError):
@@ -35,6 +36,8 @@ class Entry:
     """Entries with the same number belong to one command line, where the last of two wins."""
     bare: bool = False
     """A variable of a program, which may be nobody's setting."""
+    unused: str = ""
+    """The array or variable that holds it, where no command takes that one."""
 
 
 def bounded(entries: Iterable[Entry]) -> Iterator[Entry]:

@@ -11,8 +11,10 @@ from types import MappingProxyType
 from typing import Literal, get_args
 
 from perfdoc.knobs.reading import shell
+from perfdoc.knobs.reading.argument_dump import dump_entries, is_dump
 from perfdoc.knobs.reading.entry import MAX_BYTES, MAX_DEPTH, Entry, NotAConfigurationError, bounded
 from perfdoc.knobs.reading.shell import shell_entries
+from perfdoc.knobs.reading.toml_text import toml_entries
 from perfdoc.knobs.reading.yaml_text import yaml_entries
 from perfdoc.knobs.values import OPAQUE, Raw
 
@@ -98,15 +100,18 @@ def _raw(node: ast.expr) -> Raw:
     return OPAQUE
 
 
-Syntax = Literal["yaml", "python", "shell"]
+Syntax = Literal["yaml", "python", "shell", "toml", "dump"]
 """`shell` is every text of words: scripts, command lines, key=value lines, Dockerfiles, .env files."""
 
 _SUFFIXES: Mapping[str, Syntax] = MappingProxyType(
-    {".yaml": "yaml", ".yml": "yaml", ".json": "yaml", ".py": "python"}
+    {".yaml": "yaml", ".yml": "yaml", ".json": "yaml", ".py": "python", ".toml": "toml"}
     | dict.fromkeys((".sh", ".bash", ".slurm", ".sbatch", ".env", ".conf", ".args"), "shell")  # type: ignore[arg-type]
 )
 _READERS: Mapping[Syntax, Callable[[str], Iterator[Entry]]] = MappingProxyType(
-    {"yaml": yaml_entries, "python": python_entries, "shell": shell_entries}
+    {
+        **{"yaml": yaml_entries, "python": python_entries, "shell": shell_entries},
+        **{"toml": toml_entries, "dump": dump_entries},
+    }
 )
 _SHELL_LINE = re.compile(
     r"^\s*(#!|#SBATCH|export\s+\w+=|FROM\s|ENV\s+\w+|--[a-z][\w-]+|torchrun\b|srun\b)", re.M
@@ -114,6 +119,8 @@ _SHELL_LINE = re.compile(
 _PYTHON_LINE = re.compile(
     r"^\s*(from\s+[\w.]+\s+import\b|import\s+\w|def\s+\w+\(|[\w.]+\s*=\s*[A-Z]\w*\()", re.M
 )
+_TOML_TABLE = re.compile(r"^[ \t]*\[[A-Za-z_][\w.]*\][ \t]*(#.*)?$", re.M)
+_TOML_KEY = re.compile(r"^[ \t]*[\w.]+[ \t]+=[ \t]*\S", re.M)
 _KEY_VALUE = re.compile(r"^\s*\+{0,2}[\w./@-]+=\S", re.M)
 _YAML_KEY = re.compile(r"^\s*(- )?\+{0,2}[\w.\"'/@-]+\s*:(\s|$)", re.M)
 
@@ -165,6 +172,10 @@ def syntax_of(text: str, name: str = "") -> Syntax:
     by_name = _SUFFIXES.get(Path(name).suffix.lower())
     if by_name is not None:
         return by_name
+    if is_dump(text):
+        return "dump"
+    if _TOML_TABLE.search(text) and _TOML_KEY.search(text):
+        return "toml"
     if text.lstrip()[:1] in ("{", "["):
         return "yaml"
     if _PYTHON_LINE.search(text):
@@ -184,5 +195,7 @@ def read_entries(text: str, name: str = "") -> tuple[Entry, ...]:
     assert syntax in get_args(Syntax)
     entries = tuple(bounded(_READERS[syntax](text)))
     if not entries:
-        raise NotAConfigurationError("holds no settings. Give YAML, flags, key=value lines or variables.")
+        raise NotAConfigurationError(
+            "holds no settings. Give YAML, TOML, flags, key=value lines or variables."
+        )
     return entries

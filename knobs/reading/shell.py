@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Literal
 
@@ -82,9 +82,34 @@ def shell_entries(text: str, first_line: int = 1) -> Iterator[Entry]:
     """
     commands = [_apart(words) for words in _commands(split_words(text, first_line))]
     variables = _constants(commands)
+    unused = _unused(commands)
     for number, words in enumerate(commands, start=1):
         expanded = [_expanded(word, variables) for word in words]
-        yield from _of_command(expanded, number)
+        holder = unused.get(id(words), "")
+        for entry in _of_command(expanded, number):
+            yield replace(entry, unused=holder) if holder else entry
+
+
+def _unused(commands: Sequence[Sequence[Word]]) -> dict[int, str]:
+    """Commands that only fill an array or a variable with flags which no command takes, and its name.
+
+    A file that runs nothing, or that hands its variables on, is taken from elsewhere: all of it counts.
+    """
+    texts = [word.text or "" for words in commands for word in words]
+    if not any(_SCRIPT.fullmatch(text) for text in texts) or _HANDED_ON & set(texts):
+        return {}
+    taken = {match[1] for text in texts for match in _TAKEN.finditer(text)}
+    found: dict[int, str] = {}
+    for words in commands:
+        match = _ASSIGNED.fullmatch(words[0].text or "")
+        held = " ".join([match[3], *(w.text or "" for w in words[1:])]) if match else ""
+        if match and match[1] not in taken and held.lstrip().startswith("--"):
+            found[id(words)] = match[1]
+    return found
+
+
+_TAKEN = re.compile(r"\$\{?[!#]?(\w+)")
+_HANDED_ON = frozenset({"eval", "declare"})
 
 
 def takes_more(text: str) -> bool:

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from perfdoc.knobs.knob import DIALECT_TITLES, DIALECTS
+from perfdoc.knobs.knob import DIALECT_TITLES, MEGATRONS
 from perfdoc.knobs.load import catalogue
 from perfdoc.results.figures import duration, significant, size
 from perfdoc.rules.advice.entries import TOPICS, Entry, entries, title_of
@@ -103,7 +103,7 @@ def with_unit(name: str, value: object) -> str:
 
 GENERATED = "<!-- Made by `make docs` from the rules' own files: change those. -->\n\n"
 EXAMPLES = "examples.json"
-_FRAMEWORKS = tuple(d for d in DIALECTS if d not in ("env", "perfdoc"))
+_FRAMEWORKS = MEGATRONS
 
 Example = Mapping[str, Any]
 """What a rule says of its planted case, as tests/rules/examples.py records it."""

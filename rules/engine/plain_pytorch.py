@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
-from perfdoc.knobs.knob import Value
+from perfdoc.knobs.knob import PYTORCHS, Value
 from perfdoc.results.rules import Advice
 from perfdoc.rules.engine.advise import value_of
 from perfdoc.rules.engine.case import Case
@@ -83,12 +83,14 @@ def in_its_words(case: Case, advice: Sequence[Advice]) -> list[Advice]:
     framework = case.framework
     if framework not in _WORDS_OF:
         return list(advice)
-    return [_spelled(piece, framework) for piece in advice]
+    return [_spelled(piece, framework, case.configuration.dialect or "") for piece in advice]
 
 
-def _spelled(piece: Advice, framework: str) -> Advice:
+def _spelled(piece: Advice, framework: str, dialect: str) -> Advice:
     if piece.forbidden:
         return piece
+    if dialect in PYTORCHS and dialect in piece.dialects:
+        return replace(piece, dialects={dialect: piece.dialects[dialect]})
     spelling = _WORDS_OF[framework].get(piece.knob)
     words = spelling(value_of(piece)) if spelling is not None else None
     if words is not None:

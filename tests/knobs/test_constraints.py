@@ -152,6 +152,11 @@ MORE: Mapping[str, tuple[Value, ...]] = {
     "recompute_modules": (None, ("mla_up_proj",), ("moe_act",), ("shared_experts",), ("layernorm",)),
     "recompute_num_layers": (None, 1, 9),
     "world_size": (8, 12, 16),
+    "verl_strategy": ("fsdp", "fsdp2", "megatron"),
+    "verl_mini_batch_size": (8, 12, 64),
+    "model_converters": ((), ("float8",)),
+    "rollout_engine": ("vllm", "sglang"),
+    "accelerate_distributed_type": ("DEEPSPEED", "FSDP", "MULTI_GPU"),
     "global_batch_size": (12, 16, 32),
     "micro_batch_size": (1, 2),
 }

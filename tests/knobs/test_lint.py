@@ -62,7 +62,9 @@ def test_one_line(text: str, dialect: Dialect | None, code: str | None, severity
         assert len(findings) == 1
 
 
-MEGATRON = "torchrun pretrain_gpt.py --num-layers 8 --num-attention-heads 8 --bf16 "
+MEGATRON = (
+    "CUDA_DEVICE_MAX_CONNECTIONS=1 torchrun pretrain_gpt.py --num-layers 8 --num-attention-heads 8 --bf16 "
+)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +100,11 @@ def test_places_that_overwrite_one_another() -> None:
     yaml = "mixed_precision: bf16_mixed\nddp:\n  grad_reduce_in_fp32: false\n"
     finding = only(yaml, "x.yaml", BRIDGE)
     assert (finding.code, finding.severity, finding.line) == ("PL305", "warning", 3)
-    assert finding.instead == "mixed_precision.grad_reduce_in_fp32=false"
+    assert finding.instead == "", "bf16_mixed is a name, without fields to set"
+    fields = only(yaml.replace("bf16_mixed", "{bf16: true}"), "x.yaml", BRIDGE)
+    assert fields.instead == "mixed_precision.grad_reduce_in_fp32=false"
+    none = yaml.replace("bf16_mixed", "null")
+    assert lint(none, "x.yaml", dialect=BRIDGE).findings == (), "nothing overwrites it"
     assert only("ddp.grad_reduce_in_fp32=false", dialect=BRIDGE).severity == "note", "if a recipe has one"
     both = "mixed_precision: {grad_reduce_in_fp32: false}\nddp: {grad_reduce_in_fp32: false}\n"
     assert lint(both, "x.yaml").findings == ()

@@ -8,6 +8,7 @@ from perfdoc.knobs.configuration import Configuration, Undecided, View
 from perfdoc.knobs.lint.text import lint
 from perfdoc.knobs.reading.shell import shell_entries
 
+ONE_QUEUE = "export CUDA_DEVICE_MAX_CONNECTIONS=1\n"
 TP4 = "--tensor-model-parallel-size 4 --num-attention-heads 8 --bf16"
 LAYOUT = "--tensor-model-parallel-size 4 --pipeline-model-parallel-size 4"
 
@@ -24,7 +25,7 @@ LAYOUT = "--tensor-model-parallel-size 4 --pipeline-model-parallel-size 4"
     ],
 )
 def test_the_script_after_a_flag_is_none_of_its_values(text: str, nodes: int | None, each: int) -> None:
-    report = lint(text, "x.sh", dialect="megatron_lm")
+    report = lint(ONE_QUEUE + text, "x.sh", dialect="megatron_lm")
     assert report.findings == ()
     assert (report.values.get("nnodes"), report.values.get("nproc_per_node")) == (nodes, each)
     assert report.values["tensor_model_parallel_size"] == 4
@@ -45,9 +46,11 @@ def test_lists_and_switches_end_at_the_script_and_files_are_values() -> None:
 def test_a_number_of_ranks_that_cannot_be_told_breaks_no_rule(unknown: str) -> None:
     known = {"nnodes": "1", "nproc-per-node": "8"}
     flags = " ".join(f"--{name}={value}" for name, value in (known | {unknown: "$ELSEWHERE"}).items())
-    assert lint(f"torchrun {flags} pretrain_gpt.py {LAYOUT}", "x.sh").findings == ()
+    assert lint(f"{ONE_QUEUE}torchrun {flags} pretrain_gpt.py {LAYOUT}", "x.sh").findings == ()
     told = " ".join(f"--{name}={value}" for name, value in known.items())
-    assert [f.code for f in lint(f"torchrun {told} pretrain_gpt.py {LAYOUT}", "x.sh").findings] == ["PL301"]
+    assert [
+        f.code for f in lint(f"{ONE_QUEUE}torchrun {told} pretrain_gpt.py {LAYOUT}", "x.sh").findings
+    ] == ["PL301"]
 
 
 @pytest.mark.parametrize(

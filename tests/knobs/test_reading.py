@@ -75,7 +75,8 @@ actor_rollout_ref:
     report = lint(text, "verl.yaml")
     assert (report.dialect, report.findings) == ("verl", ())
     assert report.values["actor_rollout_ref.ref:tensor_model_parallel_size"] == 2
-    assert 16 not in report.values.values()
+    assert report.values["actor_rollout_ref.actor:rollout_tensor_parallel_size"] == 16
+    assert read_entries(text, "verl.yaml")[-1].name.endswith("rollout.tensor_model_parallel_size")
 
 
 def test_variables_in_a_dockerfile_a_manifest_and_python() -> None:

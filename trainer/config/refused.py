@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from perfdoc.knobs.knob import Dialect
+from perfdoc.knobs.knob import DIALECT_TITLES, Dialect
 from perfdoc.knobs.load import catalogue
 from perfdoc.knobs.naming.meaning import names_of
 
@@ -15,6 +15,8 @@ _DECODER = (
 _DTYPE = "give precision.params_dtype"
 _TORCHRUN = "is torchrun's: give it behind `--`, as in `perfdoc run tiny -- --nproc-per-node 8`"
 
+_ELSEWHERE = frozenset({"reinforcement", "plain_pytorch", "nemo1"})
+"""Topics of settings that only other frameworks have."""
 REFUSED: Mapping[str, str] = MappingProxyType(
     {
         "encoder_pipeline_model_parallel_size": _DECODER,
@@ -53,6 +55,8 @@ def why_refused(name: str) -> str:
     knob = catalogue().get(name)
     if knob is not None and knob.type == "command":
         return f"it is done outside a configuration: {knob.command}"
+    if knob is not None and knob.topic in _ELSEWHERE:
+        return f"it is a setting of {', '.join(sorted({DIALECT_TITLES[s.dialect] for s in knob.spellings}))}"
     return REFUSED.get(name, "")
 
 

@@ -10,7 +10,7 @@ import msgspec
 
 from perfdoc.knobs.check import constraints_of
 from perfdoc.knobs.constraints.definition import knobs_of
-from perfdoc.knobs.knob import DIALECT_TITLES, DIALECTS, Knob
+from perfdoc.knobs.knob import DIALECT_TITLES, DIALECTS, MEGATRONS, Knob
 from perfdoc.knobs.load import TOPICS, catalogue
 from perfdoc.knobs.values import allowed
 from perfdoc.knobs.writing import default_in
@@ -77,7 +77,7 @@ def _page(knob: Knob) -> Iterator[str]:
                 default = default_in(knob, dialect) if number == 0 else ""
                 default = f"  default {default}" if default else ""
                 yield f"  {DIALECT_TITLES[dialect]:15}  {spelling.name}{means}{default}\n"
-        absent = [DIALECT_TITLES[d] for d in DIALECTS[:5] if not knob.spelled(d)]
+        absent = [DIALECT_TITLES[d] for d in MEGATRONS if not knob.spelled(d)]
         if absent and not knob.spelled("env"):
             yield f"  none in         {', '.join(absent)}\n"
     if knob.former:

@@ -20,6 +20,10 @@ class DialectName(StrEnum):
     MEGATRON_LM = "megatron_lm"
     NEMO = "nemo"
     VERL = "verl"
+    NEMO1 = "nemo1"
+    TORCHTITAN = "torchtitan"
+    DEEPSPEED = "deepspeed"
+    ACCELERATE = "accelerate"
     ENV = "env"
     PERFDOC = "perfdoc"
 
@@ -45,8 +49,8 @@ def lint(
         list[str],
         typer.Argument(
             metavar="CONFIG...",
-            help="YAML, JSON, a script with flags or exported variables, key=value lines, Python, a run "
-            "directory; - for standard input.",
+            help="YAML, JSON, TOML, a script with flags or exported variables, key=value lines, Python, a "
+            "run directory, Megatron-LM's list of arguments; - for standard input.",
         ),
     ],
     dialect: Annotated[

@@ -1,0 +1,37 @@
+"""The arguments that Megatron-LM prints as it starts, in a log or a file of their own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from perfdoc.knobs.reading.entry import Entry
+
+_LINE = re.compile(r"(?:^|[\s:])([a-z]\w*) \.{3,} (\S.*?)\s*$")
+_TITLE = re.compile(r"-{3,} arguments -{3,}")
+_ENOUGH = 3
+"""Lines that make a dump without its title."""
+
+
+def is_dump(text: str) -> bool:
+    """Whether a text holds a list of arguments."""
+    found = _TITLE.search(text) is not None
+    lines = 0
+    for line in text.split("\n"):
+        lines += _LINE.search(line) is not None
+        if lines >= (1 if found else _ENOUGH):
+            return True
+    return False
+
+
+def dump_entries(text: str) -> Iterator[Entry]:
+    """Every argument, under the name that the program has for it. A second dump, of a job that was started
+    again, replaces the first."""
+    found: dict[str, Entry] = {}
+    for number, line in enumerate(text.split("\n"), start=1):
+        match = _LINE.search(line)
+        if match is not None:
+            name, value = match[1], match[2]
+            raw = None if value == "None" else value
+            found[name] = Entry(form="argument", name=name, raw=raw, line=number)
+    yield from found.values()

@@ -1,0 +1,63 @@
+"""TOML to entries: tables and dotted keys, each with its line."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from perfdoc.knobs.reading.entry import MAX_DEPTH, Entry, NotAConfigurationError
+from perfdoc.knobs.values import OPAQUE, Raw
+
+_TABLE = re.compile(r"\s*\[{1,2}\s*([\w.\"' -]+?)\s*\]{1,2}\s*(?:#.*)?")
+_KEY = re.compile(r"\s*([\w.\"' -]+?)\s*=")
+
+
+def toml_entries(text: str) -> Iterator[Entry]:
+    """Every setting of a TOML text. Raises NotAConfigurationError where it does not parse."""
+    try:
+        data = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # its own error is a ValueError, an endless number another
+        where = re.search(r"at line (\d+)", str(error))
+        said = f"line {where[1]}: " if where else ""
+        raise NotAConfigurationError(f"{said}no TOML. Give TOML, YAML, flags or variables.") from error
+    lines = _lines(text)
+    todo: list[tuple[str, Any, int]] = [("", data, 0)]
+    while todo:
+        path, value, depth = todo.pop()
+        if depth > MAX_DEPTH:
+            raise NotAConfigurationError("is nested too deeply. Give a configuration.")
+        if isinstance(value, Mapping):
+            inner = [(f"{path}.{key}" if path else key, one, depth + 1) for key, one in value.items()]
+            todo += reversed(inner)
+        elif path:
+            yield Entry(form="path", name=path, raw=_raw(value), line=lines.get(path, 1))
+
+
+def _lines(text: str) -> dict[str, int]:
+    """Path → the line on which its key stands."""
+    found: dict[str, int] = {}
+    table = ""
+    for number, line in enumerate(text.split("\n"), start=1):
+        opened = _TABLE.fullmatch(line)
+        if opened is not None:
+            table = _plain(opened[1])
+        elif (key := _KEY.match(line)) is not None:
+            found.setdefault(f"{table}.{_plain(key[1])}" if table else _plain(key[1]), number)
+    return found
+
+
+def _plain(name: str) -> str:
+    return ".".join(part.strip().strip("\"'") for part in name.split("."))
+
+
+def _raw(value: object) -> Raw:
+    if isinstance(value, list):
+        texts = [_raw(one) for one in value]
+        return (
+            tuple(t for t in texts if isinstance(t, str))
+            if all(isinstance(t, str) for t in texts)
+            else OPAQUE
+        )
+    return str(value)
