@@ -161,7 +161,9 @@ class View:
 
     @property
     def cp(self) -> int:
-        """Context-parallel degree."""
+        """Context-parallel degree. verl's scripts name it where it is not 1."""
+        if self.dialect == "verl":
+            return int(self.or_default("context_parallel_size") or 1)  # type: ignore[arg-type]
         return self.degree("context_parallel_size")
 
     @property

@@ -58,7 +58,8 @@ def _knob(topic: str, entry: dict[str, Any]) -> Knob:
         rest = dict(entry)
         spellings = tuple(_spellings(rest.pop("spellings", {})))
         if "default" in rest:
-            rest["defaults"] = dict.fromkeys((s.dialect for s in spellings), rest.pop("default"))
+            of_all = dict.fromkeys((s.dialect for s in spellings), rest.pop("default"))
+            rest["defaults"] = {**of_all, **rest.get("defaults", {})}
         rest["defaults"] = {_dialect(d): _frozen(v) for d, v in rest.get("defaults", {}).items()}
         rest["former"] = tuple(
             Former(**{**f, "current": tuple(f.get("current", ()))}) for f in rest.get("former", ())

@@ -52,15 +52,19 @@ def settings_of(entries: Sequence[Entry], dialect: Dialect | None) -> Iterator[S
 def by_scope(settings: Sequence[Setting]) -> Mapping[str, Mapping[str, Setting]]:
     """Scope → canonical id → the setting that holds. Variables hold in every scope, and so does what is set
     for all roles or for those of `actor_rollout_ref`."""
-    named = {s.meaning.scope for s in settings if s.entry.form != "env"} or {""}
+    named = {_scope(s) for s in settings if s.entry.form != "env"} or {""}
     scopes = {one for one in named if not any(other != one and _holds_in(one, other) for other in named)}
     found: dict[str, dict[str, Setting]] = {scope: {} for scope in sorted(scopes)}
     for setting in settings:
         for scope, chosen in found.items():
-            if setting.entry.form == "env" or _holds_in(setting.meaning.scope, scope):
+            if setting.entry.form == "env" or _holds_in(_scope(setting), scope):
                 before = chosen.get(setting.knob.id)
                 chosen[setting.knob.id] = setting if before is None else _winner(before, setting)
     return found
+
+
+def _scope(setting: Setting) -> str:
+    return setting.meaning.scope or setting.entry.block
 
 
 def _holds_in(scope: str, other: str) -> bool:
@@ -144,7 +148,11 @@ class Scoped:
     """Whether it is a run.json or Megatron-LM's list of arguments, which hold every setting."""
     complete: bool
     """Whether what is not set has its default: in those, and in a script of Megatron-LM's flags that
-    takes none from elsewhere."""
+    takes none from elsewhere, and in a whole file of NeMo 1."""
+
+
+_WHOLE_NEMO_1 = frozenset({"num_layers", "nproc_per_node", "nemo1_optimizer"})
+"""What a file of NeMo 1 has from its trainer to its optimizer; overrides of one have little of it."""
 
 
 def read_scoped(text: str, name: str = "", dialect: Dialect | None = None) -> Scoped:
@@ -157,7 +165,7 @@ def read_scoped(text: str, name: str = "", dialect: Dialect | None = None) -> Sc
         entries = tuple(of_manifest(entries))
     settings = tuple(settings_of(entries, detected))
     flags = any(s.entry.form == "flag" for s in settings)
-    whole = manifest or listed
+    whole = manifest or listed or (detected == "nemo1" and {s.knob.id for s in settings} >= _WHOLE_NEMO_1)
     defaults_of: Dialect | None = "megatron_lm" if flags and detected in (None, "env") else detected
     return Scoped(
         entries=entries,
@@ -166,7 +174,7 @@ def read_scoped(text: str, name: str = "", dialect: Dialect | None = None) -> Sc
         dialect=detected,
         reason=reason,
         defaults_of=defaults_of,
-        manifest=whole,
+        manifest=manifest or listed,
         complete=whole or (defaults_of == "megatron_lm" and flags and not takes_more(text, name)),
     )
 

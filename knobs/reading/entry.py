@@ -36,6 +36,8 @@ class Entry:
     """Entries with the same number belong to one command line, where the last of two wins."""
     bare: bool = False
     """A variable of a program, which may be nobody's setting."""
+    block: str = ""
+    """The function of a program that makes it; recipes of one file do not belong together."""
     unused: str = ""
     """The array or variable that holds it, where no command takes that one."""
 

@@ -6,6 +6,7 @@ import ast
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal, get_args
@@ -23,18 +24,35 @@ _MAX_BRACKETS = 60
 
 def python_entries(text: str) -> Iterator[Entry]:
     """Every setting of a Python file. Raises NotAConfigurationError where it does not parse."""
-    for node in ast.walk(parsed(text)):
-        if isinstance(node, ast.Call):
-            owner = _dotted(node.func)
-            for keyword in node.keywords:
-                if owner and keyword.arg and (owner.rpartition(".")[2][:1].isupper()):
-                    name = f"{owner.rpartition('.')[2]}.{keyword.arg}"
-                    line = keyword.value.lineno
-                    yield Entry(form="path", name=name, raw=_raw(keyword.value), line=line, command=id(node))
-        elif isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            for target in targets:
-                yield from _assigned(target, node.value)
+    todo: list[tuple[ast.AST, str]] = [(parsed(text), "")]
+    while todo:
+        node, block = todo.pop()
+        for entry in _set_by(node):
+            yield replace(entry, block=block)
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            block = f"{block}.{node.name}" if block else node.name
+        todo += [(child, block) for child in reversed([*ast.iter_child_nodes(node)])]
+
+
+def _set_by(node: ast.AST) -> Iterator[Entry]:
+    if isinstance(node, ast.Call):
+        owner = _owner(node)
+        for keyword in node.keywords:
+            if owner[:1].isupper() and keyword.arg:
+                name, line = f"{owner}.{keyword.arg}", keyword.value.lineno
+                yield Entry(form="path", name=name, raw=_raw(keyword.value), line=line, command=id(node))
+    elif isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        for target in targets:
+            yield from _assigned(target, node.value)
+
+
+def _owner(call: ast.Call) -> str:
+    """The class that a call makes, also by NeMo-Run's `run.Config(Class, …)`."""
+    owner = _dotted(call.func)
+    if owner in ("run.Config", "run.Partial", "Config", "Partial") and call.args:
+        owner = _dotted(call.args[0]) or owner
+    return owner.rpartition(".")[2]
 
 
 def parsed(text: str) -> ast.Module:

@@ -10,13 +10,15 @@ from typing import Literal
 
 from perfdoc.knobs.knob import Knob, Spelling
 from perfdoc.knobs.load import catalogue
+from perfdoc.knobs.reading.arithmetic import SUM, computed
 from perfdoc.knobs.reading.entry import Entry
 from perfdoc.knobs.values import OPAQUE, Raw
 
 _PIECE = re.compile(
     r"""(?P<continued>\\\r?\n)|(?P<newline>\r?\n)|(?P<space>[ \t\r\f\v]+)|(?P<comment>\#[^\n]*)
     |(?P<end>[;&|]+)|(?P<bracket>[()])
-    |(?P<word>(?:\\.|'[^']*'|"(?:\\.|[^"\\])*"|\$\([^()\n]*\)|\$\(\([^\n]{0,200}?\)\)|`[^`\n]*`|\$\{[^}\n]{0,200}\}
+    |(?P<word>(?:\\.|'[^']*'|"(?:\\.|[^"\\])*"|\$\([^()\n]*\)
+      |\$\(\((?:[^()\n]|\((?:[^()\n]|\([^()\n]{0,99}\)){0,99}\)){0,200}\)\)|\$\(\([^\n]{0,200}?\)\)|`[^`\n]*`|\$\{[^}\n]{0,200}\}
       |[^\s;&|()'"\\`]|['"\\`$])+)""",
     re.VERBOSE | re.DOTALL,
 )
@@ -178,6 +180,7 @@ def _constants(commands: Sequence[Sequence[Word]]) -> dict[str, str]:
             if match is None:
                 continue
             name, adds, value = match.groups()
+            value = computed(value, found)
             plain = not adds and "$" not in value and "`" not in value and len(value) <= _MAX_EXPANDED
             found[name] = value if plain and name not in found else None
         if words[0].text in ("for", "read", "while", "select"):
@@ -191,6 +194,7 @@ def _expanded(word: Word, variables: dict[str, str]) -> Word:
     text = word.text or ""
     if "$" not in text or len(text) > _MAX_EXPANDED:
         return word
+    text = SUM.sub(lambda m: computed(m.group(), variables), text)
     filled = _VARIABLE.sub(lambda m: variables.get(m.group(1) or m.group(2), m.group()), text)
     return Word(filled[: 4 * _MAX_EXPANDED], word.line, word.written)
 
