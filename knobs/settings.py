@@ -167,6 +167,10 @@ def read_scoped(text: str, name: str = "", dialect: Dialect | None = None) -> Sc
     flags = any(s.entry.form == "flag" for s in settings)
     whole = manifest or listed or (detected == "nemo1" and {s.knob.id for s in settings} >= _WHOLE_NEMO_1)
     defaults_of: Dialect | None = "megatron_lm" if flags and detected in (None, "env") else detected
+    if any(e.form == "flag" and e.name == "--deepspeed" for e in entries):
+        defaults_of = (
+            None  # Megatron-DeepSpeed: the flags' names are the same, its rules and defaults are not
+        )
     return Scoped(
         entries=entries,
         settings=settings,

@@ -12,7 +12,7 @@ from typing import Literal
 
 import yaml
 
-from perfdoc.knobs.knob import Dialect, Former, Knob, Spelling
+from perfdoc.knobs.knob import MEGATRONS, Dialect, Former, Knob, Spelling
 from perfdoc.knobs.load import catalogue
 from perfdoc.knobs.naming.places import placed
 from perfdoc.knobs.reading.entry import MAX_ENTRIES, Entry
@@ -206,6 +206,8 @@ def _of_path(name: str, bare: bool, dialect: Dialect | None) -> Meaning:
         return _UNKNOWN
     if dialect == "verl" and (overridden := _override(path)) is not None:
         return Meaning(how="exact", knob=overridden, path=path, scope=scope)
+    if not parent and dialect in _PARTLY_KNOWN:
+        return _top(leaf, names)
     if not parent:
         return _leaf(leaf, names, bare)
     if parent not in names.parents:
@@ -243,6 +245,14 @@ def _override(path: str) -> Knob | None:
     owner = _OVERRIDES.get(parent.rpartition(".")[2])
     known = names_of("megatron_core").by_path.get(f"{owner}.{leaf}") if owner else None
     return known[0] if known else None
+
+
+def _top(leaf: str, names: Names) -> Meaning:
+    """A name at the top of a file, which means no setting of a section."""
+    near = nearest(leaf, [path for path in names.by_path if "." not in path])
+    if near is None:
+        return _UNKNOWN
+    return Meaning(how="near", knob=names.by_path[near][0], path=leaf, instead=near)
 
 
 def _leaf(leaf: str, names: Names, bare: bool, at: str = "") -> Meaning:
@@ -294,7 +304,14 @@ def _flat(name: str, dialect: Dialect) -> Meaning:
         )
     dashed = name.replace("_", "-") if dialect == "megatron_lm" else name
     known = catalogue().get(plain)
-    if dialect == "megatron_lm" and known and known.kind == "knob" and dashed not in names.by_path:
+    megatrons = known is not None and any(s.dialect in MEGATRONS for s in known.spellings)
+    if (
+        dialect == "megatron_lm"
+        and known
+        and known.kind == "knob"
+        and megatrons
+        and dashed not in names.by_path
+    ):
         knob = known
         spelled = knob.spelled(dialect)
         how: How = "misplaced" if spelled else "absent"

@@ -7,8 +7,10 @@ from collections.abc import Iterator
 
 from perfdoc.knobs.reading.entry import Entry
 
-_LINE = re.compile(r"(?:^|[\s:])([a-z]\w*) \.{3,} (\S.*?)\s*$")
+_LINE = re.compile(r"(?:^|[\s:])([a-z]\w*) (\.+) (\S.*?)\s*$")
 _TITLE = re.compile(r"-{3,} arguments -{3,}")
+_LEADERS = 2
+"""Dots by which such a line is told from a sentence; after a long name there are fewer."""
 _ENOUGH = 3
 """Lines that make a dump without its title."""
 
@@ -18,7 +20,8 @@ def is_dump(text: str) -> bool:
     found = _TITLE.search(text) is not None
     lines = 0
     for line in text.split("\n"):
-        lines += _LINE.search(line) is not None
+        match = _LINE.search(line)
+        lines += match is not None and len(match[2]) > _LEADERS
         if lines >= (1 if found else _ENOUGH):
             return True
     return False
@@ -31,7 +34,7 @@ def dump_entries(text: str) -> Iterator[Entry]:
     for number, line in enumerate(text.split("\n"), start=1):
         match = _LINE.search(line)
         if match is not None:
-            name, value = match[1], match[2]
+            name, value = match[1], match[3]
             raw = None if value == "None" else value
             found[name] = Entry(form="argument", name=name, raw=raw, line=number)
     yield from found.values()

@@ -196,7 +196,8 @@ def _expanded(word: Word, variables: dict[str, str]) -> Word:
         return word
     text = SUM.sub(lambda m: computed(m.group(), variables), text)
     filled = _VARIABLE.sub(lambda m: variables.get(m.group(1) or m.group(2), m.group()), text)
-    return Word(filled[: 4 * _MAX_EXPANDED], word.line, word.written)
+    written = _VARIABLE.sub(lambda m: variables.get(m.group(1) or m.group(2), m.group()), word.written)
+    return Word(filled[: 4 * _MAX_EXPANDED], word.line, written[: 4 * _MAX_EXPANDED])
 
 
 def _of_command(words: Sequence[Word], command: int) -> Iterator[Entry]:

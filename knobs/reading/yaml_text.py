@@ -16,7 +16,7 @@ from perfdoc.knobs.values import OPAQUE, Raw
 _MAX_NODES = 4 * MAX_ENTRIES
 _CORE = "tag:yaml.org,2002:"
 _OVERRIDE = re.compile(r"\+{0,2}[A-Za-z_][\w-]*(?:[./][\w-]+)*=.*", re.DOTALL)
-_KEY = re.compile(r"\+{0,2}[A-Za-z_][\w./@-]*")
+_KEY = re.compile(r"(?:\+{0,2}|--)[A-Za-z_][\w./@-]*")
 
 
 @dataclass

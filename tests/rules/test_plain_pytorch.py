@@ -63,6 +63,19 @@ def test_what_pytorch_lacks_is_refused_and_environment_variables_stay(stalled: C
     assert in_its_words(shown_by(stalled, "", {}), pieces) == pieces
 
 
+def test_a_job_of_torchtitan_is_told_its_own_setting_else_pytorchs(stalled: Case) -> None:
+    case = replace(stalled, configuration=Configuration(values={}, dialect="torchtitan"))
+    own, plain = in_its_words(
+        case,
+        [
+            advise(knob="tensor_model_parallel_size", to=4, why="x"),
+            advise(knob="dataloader_num_workers", to=2, why="x"),
+        ],
+    )
+    assert own.dialects == {"torchtitan": "parallelism.tensor_parallel_degree=4"}
+    assert set(plain.dialects) == {"pytorch"}
+
+
 @pytest.mark.parametrize("knob", WORDS)
 def test_every_word_is_of_a_knob_and_names_none(knob: str) -> None:
     assert knob in catalogue()
