@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from perfdoc.knobs.configuration import View
 from perfdoc.knobs.constraints.definition import Constraint
+from perfdoc.knobs.knob import MEGATRONS, Dialect
 
 GRANULARITY, METHOD, LAYERS = "recompute_granularity", "recompute_method", "recompute_num_layers"
 MODULES, OFFLOAD, AWARE = "recompute_modules", "cpu_offloading", "use_precision_aware_optimizer"
 
 
+_CORES: tuple[Dialect, ...] = (*MEGATRONS, "perfdoc")
+"""NeMo 1 recomputes by code of its own, where selective takes a method and a number of layers too."""
 _NOTHING = (None, ("core_attn",))
 """What recompute_modules is where nobody set it."""
 
@@ -29,6 +32,7 @@ MEMORY: tuple[Constraint, ...] = (
         rule="recompute_granularity full needs recompute_method and recompute_num_layers",
         fix=((METHOD, "uniform"), (LAYERS, 1)),
         needs_companion=True,
+        dialects=_CORES,
     ),
     Constraint(
         name="selective-recompute-has-no-layers",
@@ -37,7 +41,7 @@ MEMORY: tuple[Constraint, ...] = (
         broken=lambda v: v(GRANULARITY) == "selective" and v(LAYERS) is not None,
         rule="selective recomputation takes recompute_modules, not recompute_num_layers",
         fix=((LAYERS, None),),
-        dialects=("megatron_core", "megatron_bridge", "megatron_lm", "nemo", "verl", "perfdoc"),
+        dialects=_CORES,
     ),
     Constraint(
         name="selective-recompute-has-no-method",
@@ -47,6 +51,7 @@ MEMORY: tuple[Constraint, ...] = (
         rule="recompute_method belongs to full recomputation; selective ignores it, and Megatron-LM refuses "
         "it",
         fix=((METHOD, None),),
+        dialects=_CORES,
     ),
     *(
         Constraint(
@@ -57,6 +62,7 @@ MEMORY: tuple[Constraint, ...] = (
             rule=f"{name} is read with recompute_granularity only",
             fix=((GRANULARITY, granularity),),
             needs_companion=True,
+            dialects=_CORES,
         )
         for name, granularity in ((METHOD, "full"), (LAYERS, "full"), (MODULES, "selective"))
     ),

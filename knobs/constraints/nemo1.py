@@ -51,30 +51,12 @@ NEMO1: tuple[Constraint, ...] = (
         for name in ("nemo1_overlap_grad_sync", "nemo1_overlap_param_sync")
     ),
     Constraint(
-        name="param-sync-needs-grad-sync",
-        subject="nemo1_overlap_param_sync",
-        kind="forbidden",
-        broken=lambda v: v.on("nemo1_overlap_param_sync") and v("nemo1_overlap_grad_sync") is False,
-        rule="overlap_param_sync needs overlap_grad_sync",
-        fix=(("nemo1_overlap_grad_sync", True),),
-        dialects=("nemo1",),
-    ),
-    Constraint(
         name="lightning-accumulation",
         subject="nemo1_accumulate_grad_batches",
         kind="forbidden",
         broken=lambda v: v.number("nemo1_accumulate_grad_batches") > 1,
         rule="accumulate_grad_batches must be 1: NeMo accumulates by global_batch_size and micro_batch_size",
         fix=(("nemo1_accumulate_grad_batches", 1),),
-        dialects=("nemo1",),
-    ),
-    Constraint(
-        name="selective-recompute-counts-no-layers",
-        subject="recompute_num_layers",
-        kind="ineffective",
-        broken=lambda v: v("recompute_granularity") == "selective" and v("recompute_num_layers") is not None,
-        rule="activations_checkpoint_num_layers is not used with selective",
-        fix=(("recompute_num_layers", None),),
         dialects=("nemo1",),
     ),
 )

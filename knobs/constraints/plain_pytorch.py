@@ -1,7 +1,7 @@
 """Rules of torchtitan, DeepSpeed and Accelerate.
 
-Sources: torchtitan's tensor_parallel.py, float8.py, pipeline_parallel.py and ParallelDims; DeepSpeed's
-config.py and runtime/zero/config.py; Accelerate's dataclasses.
+Sources: torchtitan's job_config.py, tensor_parallel.py and pipeline_parallel.py; DeepSpeed's zero/config.py;
+Accelerate's commands/launch and utils/dataclasses.py.
 """
 
 from __future__ import annotations
@@ -22,6 +22,10 @@ _FLOAT8 = ("float8", "quantize.linear.float8", "quantize.dense.float8")
 _STAGE_3 = (
     *("zero_max_live_parameters", "zero_max_reuse_distance", "zero_prefetch_bucket_size"),
     *("zero_persistence_threshold", "zero_gather_weights_on_save", "zero_sub_group_size"),
+)
+_OF_THE_FILE = (
+    *(STAGE, "zero_offload_optimizer", "zero_offload_parameters"),
+    *(STEPS, "zero_gather_weights_on_save"),
 )
 _OF_TYPE = (("zero_stage", "DEEPSPEED"), (SHARDING, "FSDP"), ("tensor_model_parallel_size", "MEGATRON_LM"))
 
@@ -216,8 +220,7 @@ PLAIN_PYTORCH: tuple[Constraint, ...] = (
         subject="accelerate_deepspeed_file",
         kind="forbidden",
         broken=lambda v: (
-            v("accelerate_deepspeed_file") is not None
-            and any(_is_set(v, name) for name in (STAGE, "zero_offload_optimizer", "zero_offload_parameters"))
+            v("accelerate_deepspeed_file") is not None and any(_is_set(v, name) for name in _OF_THE_FILE)
         ),
         rule="deepspeed_config_file excludes zero_stage, offload_… and the like, which belong in that file",
         dialects=("accelerate",),

@@ -1,6 +1,6 @@
 """Rules of verl's batches, workers and rollout.
 
-Sources: verl 0.9's ActorConfig and its validation, fsdp_workers, seqlen_balancing, ray_trainer.
+Sources: verl's ppo_trainer.yaml, ActorConfig and its validation, fsdp_workers, seqlen_balancing.
 """
 
 from __future__ import annotations
