@@ -54,7 +54,7 @@ class Spelling:
     dialect: Dialect
     name: str
     """A dotted path, a flag with its dashes, or a variable's name."""
-    means: bool | None = None
+    means: bool | str | None = None
     """A flag without a value: what it sets. `--no-rope-fusion` means false."""
 
 

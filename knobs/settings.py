@@ -111,6 +111,8 @@ def _value(found: Meaning, raw: Raw) -> Value | Opaque:
         means = True if spelling.means is None else spelling.means
         inline = str(raw).lower() in ("false", "0") if isinstance(raw, str) else False
         return (not means) if inline else means
+    if spelling is not None and isinstance(spelling.means, str):
+        return read_value(knob, spelling.means)
     worked_out = _WORKED_OUT.get(spelling.dialect) if spelling is not None else None
     if raw == worked_out and worked_out is not None and (worked_out == "auto" or knob.min != -1):
         return OPAQUE

@@ -79,6 +79,8 @@ MEGATRON = (
         ("--recompute-granularity full", "PL301", "--recompute-method uniform, --recompute-num-layers 1"),
         ("--moe-enable-deepep --moe-token-dispatcher-type flex --num-experts 8", "PL104",
          "moe_token_dispatcher_type=flex with moe_flex_dispatcher_backend=deepep"),
+        ("--recompute-activations --recompute-modules mlp core_attn", None, ""),
+        ("--recompute-modules mlp core_attn", "PL302", "--recompute-granularity selective"),
         ("--cpu-offloading", "PL105", ""),
         ("--apply-rope-fusion", "PL103", "leave out --no-rope-fusion"),
         ("--rotary-base 10000 --lr 3e-4 --exit-interval 5 --log-throughput", None, ""),
