@@ -37,6 +37,9 @@ TOPICS: Mapping[str, str] = MappingProxyType(
 )
 """File of the catalogue → what it holds, in the order in which people are shown it."""
 
+ELSEWHERE = frozenset({"reinforcement", "plain_pytorch", "nemo1"})
+"""Topics of settings that megatron-core and its trainers do not have."""
+
 
 @cache
 def catalogue() -> Mapping[str, Knob]:

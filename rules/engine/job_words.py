@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import cache
 from types import MappingProxyType
 
-from perfdoc.knobs.load import catalogue
+from perfdoc.knobs.load import ELSEWHERE, catalogue
 from perfdoc.results.headline import Framework
 from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.rule import Verdict
@@ -101,7 +101,8 @@ def plain_words(text: str, *, example: bool = False) -> str:
 
 @cache
 def _any_knob() -> str:
-    known = [k for k in catalogue() if "_" in k and k not in _NOT_MEGATRONS]
+    megatrons = [name for name, knob in catalogue().items() if knob.topic not in ELSEWHERE]
+    known = [k for k in megatrons if "_" in k and k not in _NOT_MEGATRONS]
     return "(?:" + "|".join(re.escape(k) for k in sorted(known, key=len, reverse=True)) + ")"
 
 

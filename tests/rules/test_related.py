@@ -10,7 +10,7 @@ import pytest
 
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import Value
-from perfdoc.knobs.load import catalogue
+from perfdoc.knobs.load import ELSEWHERE, catalogue
 from perfdoc.reports.advice import lines_of
 from perfdoc.results.replay import Gain
 from perfdoc.results.rules import RuleResult
@@ -128,7 +128,11 @@ def near_sound(rng: random.Random) -> Configuration:
         "fp8": one((None, "hybrid")),
         "fp8_recipe": one(("delayed", "tensorwise", "mxfp8", "blockwise")),
     }
-    free = [n for n, knob in catalogue().items() if n not in values and knob.type not in ("any", "command")]
+    free = [
+        n
+        for n, knob in catalogue().items()
+        if n not in values and knob.type not in ("any", "command") and knob.topic not in ELSEWHERE
+    ]
     values |= {name: value(rng, catalogue()[name]) for name in rng.sample(free, rng.randrange(5, 60))}
     dialect = one(("perfdoc", "megatron_core", "megatron_bridge", "megatron_lm", "nemo"))
     return mended(Configuration(values=values, dialect=dialect, complete=True))  # type: ignore[arg-type]

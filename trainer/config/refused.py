@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from perfdoc.knobs.knob import DIALECT_TITLES, Dialect
-from perfdoc.knobs.load import catalogue
+from perfdoc.knobs.load import ELSEWHERE, catalogue
 from perfdoc.knobs.naming.meaning import names_of
 
 _DECODER = (
@@ -15,8 +15,6 @@ _DECODER = (
 _DTYPE = "give precision.params_dtype"
 _TORCHRUN = "is torchrun's: give it behind `--`, as in `perfdoc run tiny -- --nproc-per-node 8`"
 
-_ELSEWHERE = frozenset({"reinforcement", "plain_pytorch", "nemo1"})
-"""Topics of settings that only other frameworks have."""
 REFUSED: Mapping[str, str] = MappingProxyType(
     {
         "encoder_pipeline_model_parallel_size": _DECODER,
@@ -55,7 +53,7 @@ def why_refused(name: str) -> str:
     knob = catalogue().get(name)
     if knob is not None and knob.type == "command":
         return f"it is done outside a configuration: {knob.command}"
-    if knob is not None and knob.topic in _ELSEWHERE:
+    if knob is not None and knob.topic in ELSEWHERE:
         return f"it is a setting of {', '.join(sorted({DIALECT_TITLES[s.dialect] for s in knob.spellings}))}"
     return REFUSED.get(name, "")
 
