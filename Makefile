@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 TRACE ?=
 OUT ?= perfdoc-report
 
-.PHONY: run demo test test-all fuzz lint install install-all bench docs clean
+.PHONY: run demo test test-all fuzz lint install install-all bench docs pictures site package clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -74,10 +74,24 @@ docs: install
 	$(BIN)/perfdoc schema diff > src/perfdoc/compare/diff/diff.schema.json
 	$(BIN)/perfdoc schema tune > src/perfdoc/tune/tune.schema.json
 
+# The pictures of README and docs, with a headless Chromium. Takes minutes; not part of `docs`.
+pictures: install
+	$(BIN)/python docs/pictures.py
+
+# The pages as a site, in site/. Warnings are errors; a test builds it as well.
+site: install
+	$(BIN)/mkdocs build --strict --quiet
+
+# What an index takes, in dist/, checked.
+package: install
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist
+	$(BIN)/twine check --strict dist/*
+
 bench: install-all
 	$(BIN)/python benchmarks/analyze.py
 	$(BIN)/python benchmarks/replay.py
 	$(BIN)/python benchmarks/range_cost.py
 
 clean:
-	rm -rf $(VENV) build dist demo perfdoc-report
+	rm -rf $(VENV) build dist site demo perfdoc-report
