@@ -68,7 +68,7 @@ class WaterfallBar:
 
 @dataclass(frozen=True, kw_only=True)
 class Mfu:
-    """Model FLOPs utilisation; value is None with the reason where it cannot be computed."""
+    """Model FLOPs utilization; value is None with the reason where it cannot be computed."""
 
     value: float | None
     """Model FLOPs of a step / (step time x GPUs x peak), as a fraction; recompute is not counted."""

@@ -47,7 +47,7 @@ def training_dtype(config: Config) -> str:
 
 
 def mfu(flops: int, step_time_ns: int, devices: int, peak: float | None) -> float | None:
-    """Model FLOPs utilisation as a fraction, or None where the peak is not known."""
+    """Model FLOPs utilization as a fraction, or None where the peak is not known."""
     if peak is None or step_time_ns <= 0:
         return None
     return flops / (step_time_ns * 1e-9 * devices * peak)

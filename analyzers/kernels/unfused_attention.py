@@ -37,7 +37,7 @@ _GRADIENT_BY_HAND = re.compile(rf"{_PAIR}((?=[^P|]*d)(?=[^P|]*n)(?=[^P|]*S)(?:{_
 _MASKED = re.compile(r"(?i)masked_softmax")
 """Mask, scale and softmax in one kernel (Megatron's, Apex', Transformer Engine's): a part of attention."""
 _AS_MANY = 1.1
-"""Gradients over forwards: more may be of something else, such as a layer norm by hand."""
+"""Gradients over forwards: more may be of something else, such as a LayerNorm by hand."""
 
 
 def find_unfused_attention(view: DeviceView, rows: I64, duration_ns: I64, classes: I64) -> UnfusedAttention:

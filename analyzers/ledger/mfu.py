@@ -1,4 +1,4 @@
-"""Model FLOPs utilisation over the steps of the window, and the way down to it from 100 %.
+"""Model FLOPs utilization over the steps of the window, and the way down to it from 100 %.
 
 MFU = model FLOPs of a step / (step time x GPUs x peak of the training dtype). The peak is the data sheet's
 dense one where that is known, else the one measured on the device, and the result says which. The step time

@@ -29,7 +29,7 @@ META = Meta(
     title="Weights all-gather not aligned across pipeline stages",
     action="Align the weights all-gather across pipeline stages",
     why="A weights all-gather slows the compute that it overlaps with. If each stage gathers at a different "
-    "time, each slows the pipeline in turn; if all gather at once, the pipeline slows once.",
+    "time, each slows the pipeline in turn; if all do so at once, the pipeline slows once.",
     sources=("seed 000", "seed 001", "seed 004"),
     topic="comm_overlap",
     needs=(

@@ -1,4 +1,4 @@
-"""PD382: low model FLOPs utilisation, and which basics are off."""
+"""PD382: low model FLOPs utilization, and which basics are off."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _no_mfu(case: Case) -> Missing | None:
 
 META = Meta(
     code="PD382",
-    title="Low model FLOPs utilisation",
+    title="Low model FLOPs utilization",
     action="Raise the MFU",
     why="MFU, the model's FLOPs by what the GPUs could do in the time, is what all other findings add up to. "
     "Where it is low, the basics come first: overlaps, sharded optimizer states, enough micro-batches.",

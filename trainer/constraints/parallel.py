@@ -28,7 +28,7 @@ PARALLEL: tuple[Rule, ...] = (
     (
         "training.global_batch_size",
         lambda c, s, d: s.vpp > 1 and s.num_microbatches % s.pp != 0,
-        "the interleaved schedule needs micro-batches per step (global batch / micro batch / DP) "
+        "the interleaved schedule needs micro-batches per step (global batch / micro-batch / DP) "
         "divisible by pipeline_model_parallel_size, whatever microbatch_group_size_per_vp_stage is",
     ),
     (
