@@ -41,7 +41,10 @@ def evaluate(case: Case) -> Verdict:
         state="fires",
         level="information",
         reason="runs of kernels between GEMMs could each be one kernel",
-        evidence=[*evidence, *(Evidence(label=f"{n}, of the window", value=per_cent(t)) for t, n in most)],
+        evidence=[
+            *evidence,
+            *(Evidence(label=f"{_said(n)}, of the window", value=per_cent(t)) for t, n in most),
+        ],
         remedy="Compile the layers (torch.compile), or take fused ones. Transformer Engine has LayerNormMLP, "
         "Liger norms and losses, flash-attn attention. Keep tensors contiguous and in one dtype, so that no "
         "copies are needed.",
@@ -51,6 +54,11 @@ def evaluate(case: Case) -> Verdict:
         verify="Run again: fewer kernels between GEMMs, and less of the window in them.",
         false_alarm="Kernels of one run that work on different tensors gain launches only.",
     )
+
+
+def _said(name: str) -> str:
+    """A class of kernels as people write it."""
+    return name.replace("elementwise", "element-wise")
 
 
 def _fusible_ns(rank: RankMeasurement) -> int:

@@ -90,7 +90,8 @@ def in_words(name: str) -> str:
     words = name.split("_")
     if len(words) > 1 and words[-1] in _SILENT:
         words = [*words[:-1], "share"] if words[-1] == "FRAC" else words[:-1]
-    return " ".join(_WORDS.get(w.lower(), w.lower()) for w in words)
+    said = " ".join(_WORDS.get(w.lower(), w.lower()) for w in words)
+    return said.replace("micro batch", "micro-batch")
 
 
 def with_unit(name: str, value: object) -> str:

@@ -85,7 +85,7 @@ class Collective:
     """What PyTorch's profiler writes on an NCCL kernel. None: the argument is left out."""
 
     operation: str
-    """As PyTorch spells it: allreduce, _allgather_base, _reduce_scatter_base, all_to_allv, send, recv."""
+    """As PyTorch spells it: `allreduce`, `_allgather_base`, `_reduce_scatter_base`, `all_to_allv`, `send`."""
     group_name: str = ""
     group_description: str = ""
     ranks: tuple[int, ...] = ()
