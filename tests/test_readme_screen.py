@@ -41,7 +41,7 @@ def test_samples_are_what_commands_print(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
         assert sample.rstrip() == done.stdout.rstrip(), words
         printed[words[0]] = done.stdout
-    first, *screen = re.findall(r"^```text(?: screen)?\n(.*?)^```$", TUTORIAL, re.MULTILINE | re.DOTALL)
+    first, *screen = re.findall(r"^```(?:text|console)\n(.*?)^```$", TUTORIAL, re.MULTILINE | re.DOTALL)
     assert first == printed["demo"]
     assert without_blanks("".join(screen)) == without_blanks(printed["analyze"])
     for words, _ in samples[:2]:

@@ -58,6 +58,11 @@ def test_the_site_is_built_without_a_warning_and_is_whole(tmp_path: Path) -> Non
     assert "WARNING" not in done.stderr
     pages = list(site.rglob("*.html"))
     assert len(pages) > 100
+    for file in tracked("docs/*.md"):  # a block whose first line MkDocs does not know swallows what follows
+        text = re.sub(r"^```.*?^```$", "", file.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+        name = file.relative_to(DOCS).with_suffix(".html").as_posix().replace("README", "index")
+        made = (site / name).read_text(encoding="utf-8")
+        assert made.count("<h2 id=") == len(re.findall(r"^## ", text, re.MULTILINE)), file.name
     lost = set()
     for page in pages:
         for link in _HREF.findall(page.read_text(encoding="utf-8")):
