@@ -84,7 +84,8 @@ def export(
     except ExportError as error:
         if debug:
             raise
-        fail(str(error))
+        hint = " The tables of a report: --tables DIR." if output is None and _is_report(paths) else ""
+        fail(f"{error}{hint}")
 
 
 def _named_after(paths: list[str]) -> Path:
@@ -95,3 +96,9 @@ def _named_after(paths: list[str]) -> Path:
     one = Path(named[0]) if len(named) == 1 else None
     stem = one.name.partition(".")[0] if one is not None and one.is_file() else ""
     return Path(f"{stem or 'timeline'}.pftrace.gz")
+
+
+def _is_report(paths: list[str]) -> bool:
+    """Whether it is the folder of a report, or its diagnosis.json, of which no timeline is made."""
+    one = Path(paths[0])
+    return (one / "diagnosis.json").is_file() or one.name == "diagnosis.json"
