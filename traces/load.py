@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import hashlib
 import os
@@ -62,10 +63,12 @@ def _behind(text: str) -> list[Path]:
         raise TraceError("''", "is no path.", "Is a variable of the shell empty?")
     path = Path(text)
     try:
-        path.stat()  # Path.exists hides why from Python 3.14 on
-        return _in_folder(path) if path.is_dir() else [path]
-    except (FileNotFoundError, NotADirectoryError, ValueError):
-        pass
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError, ValueError):
+            path.stat()  # Path.exists hides from Python 3.14 on why it fails
+        if path.is_dir():
+            return _in_folder(path)
+        if path.exists():
+            return [path]
     except OSError as error:
         raise TraceError(path, f"cannot be opened: {error.strerror}.", "Check the path.") from error
     if not glob.has_magic(text):
