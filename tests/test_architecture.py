@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -26,18 +26,35 @@ MAX_LINES = 350
 """About 300, with some room for a table or a data model that belongs together."""
 
 
-def imports_of(file: Path) -> set[str]:
-    """First part below `perfdoc` of everything of ours that a file imports, wherever it does so."""
-    found = set()
-    for node in ast.walk(ast.parse(file.read_text())):
+@cache
+def imported_names(file: Path) -> Mapping[str, bool]:
+    """Full name of everything that a file imports, wherever it does so: whether the program ever runs that.
+
+    Imports are statements: no expression is looked into.
+    """
+    found: dict[str, bool] = {}
+    left: list[tuple[ast.AST, bool]] = [(ast.parse(file.read_text()), True)]
+    while left:
+        node, runs = left.pop()
         names = []
         if isinstance(node, ast.Import):
             names = [a.name for a in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{file}: relative import"
             names = [f"{node.module}.{a.name}" for a in node.names]
-        found |= {n.split(".")[1] for n in names if n.startswith("perfdoc.")}
+        found |= {name: runs or found.get(name, False) for name in names}
+        # What only a type checker reads.
+        runs &= not (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
+        for block in ("body", "orelse", "finalbody", "handlers", "cases"):
+            inside = getattr(node, block, None)
+            # A lambda's body is an expression.
+            left += [(child, runs) for child in inside] if isinstance(inside, list) else []
     return found
+
+
+def imports_of(file: Path) -> set[str]:
+    """First part below `perfdoc` of everything of ours that a file imports, wherever it does so."""
+    return {n.split(".")[1] for n in imported_names(file.resolve()) if n.startswith("perfdoc.")}
 
 
 @pytest.mark.parametrize("room", ROOMS)
@@ -78,28 +95,15 @@ def modules() -> Mapping[str, Path]:
     return {".".join(p[:-1] if p[-1] == "__init__" else p): f for f, p in parts.items()}
 
 
-def run_at_some_time(node: ast.AST) -> Iterator[ast.AST]:
-    """All below a node, functions included, but for what only a type checker reads."""
-    for child in ast.iter_child_nodes(node):
-        if not (isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING"):
-            yield child
-            yield from run_at_some_time(child)
-
-
 @cache
 def imported_modules(module: str) -> frozenset[str]:
     """The other modules of ours that one imports, wherever it does so."""
     known, file = modules(), modules()[module]
     found: set[str] = set()
-    for node in run_at_some_time(ast.parse(file.read_text())):
-        names = []
-        if isinstance(node, ast.Import):
-            names = [a.name for a in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            names = [f"{node.module}.{a.name}" for a in node.names]
-        for name in names:
-            # The name of a module, or of something in one.
-            found |= {n for n in (name, name.rpartition(".")[0]) if n in known}
+    names = [n for n, runs in imported_names(file.resolve()).items() if runs]
+    for name in names:
+        # The name of a module, or of something in one.
+        found |= {n for n in (name, name.rpartition(".")[0]) if n in known}
     return frozenset(found - {"perfdoc", module})
 
 

@@ -73,7 +73,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", some(CASES, ["a pipeline in one file", "everything"]))
+@pytest.mark.parametrize("name", some(CASES, ["everything"]))
 def test_every_figure_comes_back(name: str, tmp_path: Path) -> None:
     check(diagnosed(CASES[name].spec, tmp_path), CASES[name])
 

@@ -14,6 +14,7 @@ from perfdoc.knobs.load import catalogue
 from perfdoc.rules.engine.registry import all_rules
 from perfdoc.traces.known_models import known_models
 from perfdoc.trainer.config.resolve import KEYS, named_configs
+from tests.amount import some
 
 
 def names(offered: completion.Offered) -> list[str]:
@@ -49,14 +50,17 @@ def test_files_of_yaml_are_offered_beside_names(tmp_path: Path, monkeypatch: pyt
 
 @pytest.mark.parametrize(
     ("typed", "offered"),
-    [
-        ("explain PD9", "PD901"),
-        ("knobs bucket_s", "bucket_size"),
-        ("run t", "tiny"),
-        ("config show gpt", "gpt_125m"),
-        ("config l", "list"),
-        ("analyze x --fail-on PD20", "PD203"),
-    ],
+    some(
+        [
+            ("explain PD9", "PD901"),
+            ("knobs bucket_s", "bucket_size"),
+            ("run t", "tiny"),
+            ("config show gpt", "gpt_125m"),
+            ("config l", "list"),
+            ("analyze x --fail-on PD20", "PD203"),
+        ],
+        lambda case: case[1] in ("bucket_size", "list", "PD203"),
+    ),
 )
 def test_the_shell_gets_them(typed: str, offered: str) -> None:
     """As bash asks: the words so far, and which of them is being typed."""

@@ -22,7 +22,7 @@ MODEL = ("simulate", "llama3-8b", "--layout", "tp=2,dp=2,micro_batches=2,seq=102
 
 
 def diff(*arguments: str | Path, cwd: Path) -> dict[str, Any]:
-    done = perfdoc("diff", *arguments, "--format", "json", cwd=cwd)
+    done = perfdoc("diff", *arguments, "--format", "json", "--no-replay", cwd=cwd)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     jsonschema.validate(found, json_schema())
@@ -93,14 +93,14 @@ def test_a_capture_is_its_own_diagnosis(tmp_path: Path) -> None:
 
 def test_files_are_written_whole_and_not_over_others(tmp_path: Path) -> None:
     demo = write_hand_laid(tmp_path / "demo")[0]
-    written = perfdoc("diff", demo, demo, "-o", "out", "--format", "markdown", cwd=tmp_path)
+    written = perfdoc("diff", "--no-replay", demo, demo, "-o", "out", "--format", "markdown", cwd=tmp_path)
     assert written.returncode == 0
     assert written.stdout == (tmp_path / "out" / "diff.md").read_text()
     jsonschema.validate(json.loads((tmp_path / "out" / "diff.json").read_bytes()), json_schema())
     again = perfdoc("diff", demo, demo, "-o", "out", cwd=tmp_path)
     assert (again.returncode, again.stderr.count("\n")) == (2, 1)
     assert "holds diff.json and diff.md already" in again.stderr
-    assert perfdoc("diff", demo, demo, "-o", "out", "--force", cwd=tmp_path).returncode == 0
+    assert perfdoc("diff", "--no-replay", demo, demo, "-o", "out", "--force", cwd=tmp_path).returncode == 0
     assert perfdoc("diff", demo, demo, "-o", "demo/demo.sqlite", cwd=tmp_path).returncode == 2
 
 

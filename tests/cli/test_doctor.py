@@ -14,6 +14,7 @@ import pytest
 from perfdoc.doctor import checks
 from perfdoc.doctor.checks import Check
 from tests import command as commands
+from tests.amount import some
 
 SECRETS = {
     "HF_TOKEN": "hf_plantedplantedplanted",
@@ -92,7 +93,7 @@ def test_env_has_versions_and_no_secret(tmp_path: Path) -> None:
         assert secret not in text.stdout + json.dumps(found)
 
 
-@pytest.mark.parametrize("command", ["doctor", "env", "run"])
+@pytest.mark.parametrize("command", some(["doctor", "env", "run"], ["run"]))
 def test_a_folder_that_is_gone_is_named(tmp_path: Path, command: str) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()

@@ -180,14 +180,14 @@ def test_a_stop_leaves_nothing_half_written(stop: signal.Signals, tmp_path: Path
 
 
 def test_the_settings_are_those_of_the_layout(tmp_path: Path) -> None:
-    layout = parse_layout("tp=2,dp=2,seq=1024,micro_batches=1,bucket=7000000")
+    layout = parse_layout("tp=2,dp=2,seq=1024,micro_batches=1,bucket=70000000")
     faults = parse_faults(["no_overlap=dp", "fp32_reduce"])
     job = simulate(known_models()["llama3-8b"], layout, planted=faults, steps=1)
     write_job(job, tmp_path, ranks=[])
     found = read_configuration(tmp_path / "job.yaml")
     assert found.dialect == "perfdoc"
     wanted = {
-        **{"overlap_grad_reduce": False, "overlap_param_gather": False, "bucket_size": 7_000_000},
+        **{"overlap_grad_reduce": False, "overlap_param_gather": False, "bucket_size": 70_000_000},
         **{"use_distributed_optimizer": True, "grad_reduce_in_fp32": True},
         **{"tensor_model_parallel_size": 2, "data_parallel_size": 2, "num_layers": 32},
     }

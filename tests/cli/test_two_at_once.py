@@ -8,11 +8,14 @@ from pathlib import Path
 import pytest
 
 from perfdoc.cli import analysis
+from tests.amount import some
 from tests.command import perfdoc
 from tests.simulator.hand_laid import write_hand_laid
 
 
-@pytest.mark.parametrize("named", [None, "report"], ids=["no folder named", "a folder named"])
+@pytest.mark.parametrize(
+    "named", some([None, "report"], ["report"]), ids=["no folder named", "a folder named"]
+)
 def test_the_later_one_replaces_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str | None
 ) -> None:

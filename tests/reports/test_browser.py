@@ -79,7 +79,9 @@ def test_the_policy_stops_a_script_that_got_in(browser: Browser, tmp_path: Path)
 
 
 @pytest.mark.parametrize("size", [NARROW, pytest.param(WIDE, marks=pytest.mark.slow)])
-@pytest.mark.parametrize(("name", "drawn"), [("eight", 9), ("analysed", 3), ("hostile", 1)])
+@pytest.mark.parametrize(
+    ("name", "drawn"), some([("eight", 9), ("analysed", 3), ("hostile", 1)], [("hostile", 1)])
+)
 def test_bars_are_full_and_the_page_does_not_scroll_sideways(
     browser: Browser, tmp_path: Path, name: str, drawn: int, size: tuple[int, int]
 ) -> None:

@@ -22,10 +22,10 @@ from tests.reports.test_browser_axe import violations
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-DEFAULT = ("nsys/windows_rtx5000.sqlite",)
+DEFAULT = ("nsys/cuda_graph_a100.sqlite",)
 SLOW = (
     *("nsys/ddp_2gpu_rtx3090.sqlite", "nsys/sp_2gpu_before.sqlite"),
-    *("nsys/host_bound_2gpu_h100.sqlite", "nsys/cuda_graph_a100.sqlite"),
+    *("nsys/host_bound_2gpu_h100.sqlite", "nsys/windows_rtx5000.sqlite"),
     *("nsys/gpt_small_full_step_a100.sqlite", "nsys/gpt_fwd_bwd_rtx3070ti_sched.sqlite"),
     "kineto/dlrm_8gpu_v100_rank*.json.gz",
     "kineto/ddp_nccl_metadata_a100_rank0of2.json.gz",

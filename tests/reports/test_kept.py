@@ -49,6 +49,7 @@ def test_where_nothing_can_be_kept_it_is_made_every_time(
     assert not (tmp_path / "y.packed").exists()
 
 
+@pytest.mark.slow
 def test_the_second_page_compiles_no_template(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPYCACHEPREFIX": str(tmp_path)}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)

@@ -16,6 +16,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,7 @@ def example(*codes: str) -> Callable[[Planting], Planting]:
     return register
 
 
+@cache
 def examples() -> Mapping[str, Example]:
     """Code → its example, of all modules of this folder that hold any."""
     for file in sorted(ROOM.glob("*.py")):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -15,28 +17,41 @@ from perfdoc.compare.verify.advised import WORK_OF_A_STEP, advised
 from perfdoc.results import Diagnosis
 from perfdoc.rules.advice.entries import TOPICS, entries
 from perfdoc.rules.engine.advisable import advisable
+from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.pages import in_words, pages, rules_by_entry, with_unit
 from perfdoc.rules.engine.registry import own_rules
 from tests.rules.cases import result
-from tests.rules.examples import examples, recorded
+from tests.rules.examples import Planting, examples, recorded
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = json.loads((ROOT / "docs" / "rules" / "examples.json").read_text(encoding="utf-8"))
-
-
-def test_the_pages_are_as_the_rules_are() -> None:
-    written = {f.name: f.read_text(encoding="utf-8") for f in (ROOT / "docs" / "rules").glob("*.md")}
-    assert written == dict(pages(EXAMPLES)), "docs/rules is stale: make docs"
 
 
 def test_every_rule_has_an_example() -> None:
     assert set(examples()) == set(EXAMPLES) == {r.meta.code for r in own_rules()}, "make docs"
 
 
+@pytest.fixture(scope="module")
+def made() -> Mapping[str, str]:
+    """The pages as they are to be."""
+    return pages(EXAMPLES)
+
+
+def test_the_pages_are_as_the_rules_are(made: Mapping[str, str]) -> None:
+    written = {f.name: f.read_text(encoding="utf-8") for f in (ROOT / "docs" / "rules").glob("*.md")}
+    assert written == dict(made), "docs/rules is stale: make docs"
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Planting], Case]:
+    """The case of an example, made once for all rules that it is an example of."""
+    return cache(lambda planting: planting(tmp_path_factory.mktemp("example")))
+
+
 @pytest.mark.parametrize("code", sorted(EXAMPLES))
-def test_an_example_fires_as_its_page_says(code: str, tmp_path: Path) -> None:
+def test_an_example_fires_as_its_page_says(code: str, planted: Callable[[Planting], Case]) -> None:
     one = examples()[code]
-    case = one.case(tmp_path)
+    case = planted(one.case)
     found = result(code, case)
     assert found.state == "fires", found.reason
     assert recorded(one, found) == EXAMPLES[code], "docs/rules is stale: make docs"
@@ -47,8 +62,7 @@ def test_an_example_fires_as_its_page_says(code: str, tmp_path: Path) -> None:
         assert made.keys() == allowed - WORK_OF_A_STEP
 
 
-def test_pages_say_what_to_set_how_to_verify_and_when_not_to_believe() -> None:
-    made = pages(EXAMPLES)
+def test_pages_say_what_to_set_how_to_verify_and_when_not_to_believe(made: Mapping[str, str]) -> None:
     for code in EXAMPLES:
         text = made[f"{code}.md"]
         for heading in ("Example", "What to set", "How to verify", "When it is a false alarm"):
@@ -57,7 +71,7 @@ def test_pages_say_what_to_set_how_to_verify_and_when_not_to_believe() -> None:
     assert ("`--manual-gc`" in row, "TrainingConfig" in row or "train.manual_gc" in row) == (True, True)
 
 
-def test_thresholds_have_words_and_units() -> None:
+def test_thresholds_have_words_and_units(made: Mapping[str, str]) -> None:
     for name, value, words, shown in (
         ("MIN_FRAC", 0.005, "minimum share", "0.5 %"),
         ("MIN_BYTES", 4 << 30, "minimum", "4 GiB"),
@@ -67,7 +81,7 @@ def test_thresholds_have_words_and_units() -> None:
     ):
         assert (in_words(name), with_unit(name, value)) == (words, shown)
     raw = re.compile(r"^\| `?[A-Z][A-Z_]+`? \|", re.MULTILINE)
-    sections = {name: text.partition("## Thresholds")[2] for name, text in pages(EXAMPLES).items()}
+    sections = {name: text.partition("## Thresholds")[2] for name, text in made.items()}
     assert [name for name, text in sections.items() if raw.search(text)] == []
 
 
@@ -88,9 +102,9 @@ def test_an_entry_is_decided_or_says_why_not() -> None:
     assert both == []
 
 
-def test_what_is_decided_in_part_says_what_lacks() -> None:
+def test_what_is_decided_in_part_says_what_lacks(made: Mapping[str, str]) -> None:
     """In the coverage and on the page of each rule that decides it."""
-    deciding, made = rules_by_entry(own_rules()), pages(EXAMPLES)
+    deciding = rules_by_entry(own_rules())
     partly = [e for e in entries().values() if e.lacks]
     assert [e.id for e in partly if e.undecided or not deciding.get(e.id)] == []
     rows = made["coverage.md"].splitlines()
@@ -118,9 +132,8 @@ def test_every_entry_of_the_guides_is_there() -> None:
     assert set(entries()) == {entry["id"] for entry in known}
 
 
-def test_a_page_needs_no_look_into_the_source() -> None:
+def test_a_page_needs_no_look_into_the_source(made: Mapping[str, str]) -> None:
     """Guides by title, thresholds of other files by value; `exposed.MIN_FRAC` is 0.05."""
-    made = dict(pages(EXAMPLES))
     assert [name for name, text in made.items() if "seed 0" in text or "DESIGN" in text] == []
     assert [name for name, text in made.items() if re.search(r"`\w+\.[A-Z][A-Z_]+`", text)] == []
     assert "Fires at 5 % of the window" in made["PD342.md"]

@@ -42,7 +42,7 @@ SHIFTS = ("more_virtual_stages", "fewer_virtual_stages", "even_stages")
 """They take the difference of two schedules out of every step, so that passes overlap on paper."""
 
 
-@pytest.fixture(scope="module", params=some(JOBS, ["chunks", "queues", "experts"]))
+@pytest.fixture(scope="module", params=some(JOBS, ["queues"]))
 def job(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Replay, Rebuilt]:
     layout, faults = JOBS[request.param]
     job = simulated(layout, *faults, shape=MOE if "ep=" in layout else DENSE)

@@ -79,7 +79,9 @@ def after(rebuilt: Rebuilt, *edits: Edit) -> int:
     return length(rebuilt)
 
 
-@pytest.mark.parametrize("name", some(FAULTS, FAULTS.keys() - {"slow messages", "a late rank"}))
+@pytest.mark.parametrize(
+    "name", some(FAULTS, FAULTS.keys() - {"slow messages", "a late rank", "all at once"})
+)
 def test_an_edit_recovers_what_the_fault_cost(name: str, tmp_path: Path) -> None:
     """The cost is the difference of two jobs that were laid down apart; the edit sees the first only."""
     faulty, sound, edits = FAULTS[name]

@@ -29,6 +29,7 @@ from perfdoc.simulator.replay.edits import (
 from perfdoc.simulator.replay.rebuilt import Rebuilt, rebuild_rank
 from perfdoc.traces.job_facts import JobFacts
 from perfdoc.traces.load import read_trace
+from tests.amount import some
 from tests.analyzers.tiny import ALL_GATHER, ALL_REDUCE, GEMM, trace_of
 from tests.planted.job import KINDS, JobSpec
 from tests.simulator.rebuilt_of import job_of, planted, views_of
@@ -233,7 +234,7 @@ SCHEDULES: dict[str, tuple[JobSpec, JobSpec, Sequence[Edit]]] = {
 """(as it is, as it would be, what makes the one the other)."""
 
 
-@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("name", some(SCHEDULES, ["two virtual stages"]))
 def test_another_schedule_takes_what_it_takes_laid_down_apart(name: str, tmp_path: Path) -> None:
     """Both jobs are laid down; the edit sees the first only."""
     now, then, edits = SCHEDULES[name]
@@ -246,6 +247,7 @@ def test_another_schedule_takes_what_it_takes_laid_down_apart(name: str, tmp_pat
     assert length(rebuilt) - after(rebuilt, *edits) == pytest.approx(cost, rel=0.02)
 
 
+@pytest.mark.slow
 def test_the_pair_of_captures_differs_by_its_hosts(shared_traces: Path) -> None:
     """docs/figures.md: 34 and 30 attention kernels in 300 ms, and without the host's time equally fast."""
     each: dict[str, list[float]] = {}

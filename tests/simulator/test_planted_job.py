@@ -38,7 +38,19 @@ JOBS: dict[str, JobSpec] = {
 }
 
 
-AGAIN = {"tp2_pp2_dp2", "pp4_vpp2_dp2", "cp2_ep2_pp2", "clocks", "late", "slow messages"}
+AGAIN = {
+    "tp2_dp2",
+    "cp2_dp2",
+    "dp4",
+    "ep4",
+    "pp4",
+    "tp2_pp2_dp2",
+    "pp4_vpp2_dp2",
+    "cp2_ep2_pp2",
+    "clocks",
+    "late",
+    "slow messages",
+}
 """What these plant is in others as well."""
 
 

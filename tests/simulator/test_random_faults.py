@@ -69,8 +69,8 @@ def planted(random: Random) -> tuple[str, str, Callable[[Rebuilt], Edit], bool]:
     return layout, fault, edit, experts
 
 
-USUAL_SEEDS = {1, 2, 4, 5, 13, 16, 17, 19}
-"""A fault of each kind on a job that is laid out quickly."""
+USUAL_SEEDS = {1, 4, 13, 16, 19}
+"""Faults of several kinds on jobs that are laid out quickly."""
 
 
 @pytest.mark.parametrize("seed", some(range(24), USUAL_SEEDS))

@@ -67,6 +67,8 @@ is a gain: where few gradients are exposed, gathering weights beside the forward
 
 
 AGAIN = {
+    ("gc=40", MIXED),
+    ("exposed_cp", "cp=4"),
     ("norm_spin=8", MIXED),
     ("launch_starved=3000", MIXED),
     ("late_rank=2:1.5", DATA),
@@ -82,7 +84,7 @@ AGAIN = {
     ("no_overlap=dp", "dp=8,ep=4"),
     ("small_buckets=4", "dp=8,ep=4"),
 }
-"""The same edit of the same fault on another layout."""
+"""The same edit on another layout, or of a fault that it takes away alike."""
 
 
 def recovered(job: SimulatedJob, edits: Sequence[Edit], folder: Path) -> tuple[int, int]:

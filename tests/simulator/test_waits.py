@@ -21,6 +21,7 @@ from perfdoc.simulator.replay.rebuilt import Rebuilt, rebuild_rank
 from perfdoc.simulator.replay.unedited import replay
 from perfdoc.simulator.replay.whole import ASSUMED, basis_of, without_waits
 from perfdoc.traces.load import read_trace
+from tests.amount import some
 from tests.simulator.rebuilt_of import job_of, views_of
 from tests.simulator.simulated import DENSE, facts_of, replayed, simulated, written
 
@@ -48,11 +49,14 @@ def cost_ms(layout: str, fault: str, others: Sequence[str]) -> float:
 
 @pytest.mark.parametrize(
     ("layout", "fault", "edit"),
-    [
-        ("dp=4", "no_overlap=dp", overlapped("dp")),
-        ("tp=2,dp=2", "max_connections", without_queueing("tp")),
-        ("dp=4", "small_buckets=10", rebucketed(20_000_000)),
-    ],
+    some(
+        [
+            ("dp=4", "no_overlap=dp", overlapped("dp")),
+            ("tp=2,dp=2", "max_connections", without_queueing("tp")),
+            ("dp=4", "small_buckets=10", rebucketed(20_000_000)),
+        ],
+        lambda case: case[1] == "max_connections",
+    ),
 )
 def test_a_late_rank_that_is_not_here_is_not_gained(
     layout: str, fault: str, edit: Edit, tmp_path: Path

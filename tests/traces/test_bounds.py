@@ -31,6 +31,7 @@ from perfdoc.traces.kineto.repair import TooBrokenError, repair
 from perfdoc.traces.load import read_trace
 from perfdoc.traces.nsys import parquet_folder
 from perfdoc.traces.nsys.sqlite_file import SqliteFile
+from tests.amount import some
 from tests.traces.pages import multiply_rows
 from tests.traces.test_odd_columns import KERNEL, NVTX, folder
 
@@ -155,7 +156,10 @@ def test_a_file_is_read_where_little_memory_may_be_claimed(export: Path) -> None
 
 @pytest.mark.parametrize(
     "unit",
-    [b'""', b"nan,", b'"\\x"', b'"\\n"', b'"\\ud800"', b"\xff", b"\x01", b"-", b'\\"', b"0,"],
+    some(
+        [b'""', b"nan,", b'"\\x"', b'"\\n"', b'"\\ud800"', b"\xff", b"\x01", b"-", b'\\"', b"0,"],
+        [b'""', b"nan,", b"\xff", b"-"],
+    ),
     ids=repr,
 )
 @pytest.mark.parametrize("begin", [b"", b'"'], ids=["outside", "inside"])

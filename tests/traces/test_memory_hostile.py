@@ -250,7 +250,7 @@ print((most() - before) // 1024)
             b"}\x94(\x8c\x08filename\x8c\x01a\x8c\x04name\x8c\x01b\x8c\x04lineK\x01u",
             b"G\x00\x00\x00\x00\x00\x00\x00\x00",
         ],
-        [b"(", b"N"],
+        [b"("],
     ),
     ids=repr,
 )

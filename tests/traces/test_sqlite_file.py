@@ -118,7 +118,7 @@ def tasks() -> int:
 def test_a_file_leaves_no_thread_and_nothing_open(large: Path) -> None:
     SqliteFile(large).close()
     threads, files = tasks(), len(list(Path("/proc/self/fd").iterdir()))
-    for _ in range(20):
+    for _ in range(12):
         opened = SqliteFile(large)
         assert opened.read("Small", ["n"]).num_rows == 1
         assert opened.read("A", ["n", "t"]).num_rows == ROWS

@@ -135,7 +135,9 @@ with torch.profiler.profile(**torch_profiler(steps=(2, 4), folder=sys.argv[1])) 
 """
 
 
+@pytest.mark.slow
 def test_a_loop_of_ones_own_under_the_pytorch_profiler(needs_torch: None, tmp_path: Path) -> None:
+    """By default tests/test_own_trainer_page.py runs such a loop."""
     subprocess.run([sys.executable, "-c", LOOP, str(tmp_path)], check=True, capture_output=True, timeout=120)
     assert not list(tmp_path.rglob(".part-*"))
     names = counted(names_in(tmp_path / "traces" / "rank0.json.gz"))
