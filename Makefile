@@ -45,7 +45,7 @@ lint: install-all
 # Files of tests on as many processes. Some tests start processes of their own, so that more gain little.
 WORKERS ?= 2
 
-# The slow tests as well, and ten random cases where `make test` draws one.
+# The slow tests as well, and several times as many random cases as `make test` draws.
 test: WHICH = -m 'not slow'
 test-all: export PERFDOC_TESTS = all
 

@@ -36,7 +36,8 @@ from perfdoc.traces import Device
 
 Also: TypeAlias = Callable[[DeviceView, AttributedKernels | None], Any]
 """An analysis that lives above this room, such as the replay, of a device and its kernels as
-attributed_kernels has them; its result must pickle."""
+attributed_kernels has them; its result must pickle. Where that has a true `takes_bounds`, kernels are
+measured at their bounds too."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +90,7 @@ class RankMeasurement:
 
 
 def measure_device(view: DeviceView, also: Also | None = None) -> RankMeasurement:
-    """Every analysis of one device, and one more of a room above: with one, kernels at their bounds too."""
+    """Every analysis of one device, and one more of a room above."""
     trace, activity, window = view.trace, view.activity, view.window
     a, b = window.start_ns, window.end_ns
     ledger = build_ledger(activity, a, b, view.idle_inputs, view.gaps)
@@ -98,8 +99,9 @@ def measure_device(view: DeviceView, also: Also | None = None) -> RankMeasuremen
     calls = collective_calls(view)
     tables = device_tables(view, ledger, calls)
     host, steps = host_activity(view)
-    asked = also is not None
-    efficiency, bounds = device_efficiency(view, kernels, excess, ledger.compute, bounds=asked)
+    above = None if also is None else also(view, kernels)
+    used = getattr(above, "takes_bounds", False)
+    efficiency, bounds = device_efficiency(view, kernels, excess, ledger.compute, bounds=used)
     return RankMeasurement(
         device=view.device,
         events=view.events,
@@ -128,5 +130,5 @@ def measure_device(view: DeviceView, also: Also | None = None) -> RankMeasuremen
         timeline=rank_timeline(view),
         outline=outline(view),
         instances=device_instances(view, ledger, contended),
-        also=None if also is None else also(view, kernels),
+        also=above,
     )

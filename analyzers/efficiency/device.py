@@ -68,12 +68,12 @@ def device_efficiency(
         roofline = computing.roofline(work, ceilings, view.facts.dtype)
         work = believed(work, roofline.too_fast, computing.whole_ns)
         roofline = computing.roofline(work, ceilings, view.facts.dtype)
-        rows = computing.table(work, roofline, ceilings)
+        rows, idle_sms_ns = computing.table(work, roofline, ceilings)
         known_ns = int(computing.owned_ns[~np.isnan(roofline.flops_ns)].sum())
         found = operators_of(work, roofline, computing.inside_ns, computing.whole_ns)
         operators = found.rows
         if bounds:
-            at_bounds = computing.bounds(found)
+            at_bounds = computing.bounds(found, idle_sms_ns)
         fusible = min(computing.fusible_ns, compute_ns)
         if fast := int(roofline.too_fast.sum()):
             notes.append(
@@ -121,8 +121,6 @@ class _Computing:
         self.whole_ns: I64 = end - start
         self.owned_ns = owned_ns(np.maximum(start, window.start_ns), np.minimum(end, window.end_ns))
         self._view = view
-        self.idle_sms_ns = np.zeros(len(mine), np.int64)
-        """Of owned_ns, what SMs without blocks lose in GEMMs; `table` measures it."""
         self.stream = table.stream[self.rows]
         self.blocks = table.grid_blocks[self.rows]
         self.sm_count = view.device.sm_count
@@ -137,8 +135,12 @@ class _Computing:
         """Of each kernel."""
         return rooflines(work, _is_matrix(work, self.classes), self.whole_ns, ceilings, job_dtype)
 
-    def table(self, work: KernelWork, roofline: Roofline, ceilings: Ceilings) -> list[ClassEfficiency]:
-        """Time and work by class, part of the model and phase."""
+    def table(
+        self, work: KernelWork, roofline: Roofline, ceilings: Ceilings
+    ) -> tuple[list[ClassEfficiency], I64]:
+        """Time and work by class, part of the model and phase; and of each kernel's owned_ns, what
+        SMs without blocks lose in GEMMs."""
+        idle_sms_ns = np.zeros(len(self.rows), np.int64)
         code = (self.classes * len(MODEL_PARTS) + self.part) * len(PHASES) + self.phase
         size = len(KernelClass) * len(MODEL_PARTS) * len(PHASES)
         parts = np.zeros((size, len(PARTS)), np.int64)
@@ -159,7 +161,7 @@ class _Computing:
                 ),
             )
             gemm = self.classes[chunk] == KernelClass.GEMM
-            self.idle_sms_ns[chunk] = np.where(gemm, found[:, PARTS.index("shape")], 0)
+            idle_sms_ns[chunk] = np.where(gemm, found[:, PARTS.index("shape")], 0)
             for column in range(len(PARTS)):
                 parts[:, column] += sum_by(code[chunk], found[:, column], size)
         share = self.inside_ns / np.maximum(self.whole_ns, 1)
@@ -185,7 +187,7 @@ class _Computing:
                     roofline_ns=round(float(needs_ns[c])),
                 )
             )
-        return rows
+        return rows, idle_sms_ns
 
     @property
     def fusible_ns(self) -> int:
@@ -197,15 +199,15 @@ class _Computing:
         mine: Bool = is_fusible(self.classes) & (self.phase != Phase.OPTIMIZER)
         return mine
 
-    def bounds(self, operators: Operators) -> KernelBounds | None:
-        """What stays of each kernel's time at its bounds; after `table`."""
+    def bounds(self, operators: Operators, idle_sms_ns: I64) -> KernelBounds | None:
+        """What stays of each kernel's time at its bounds. idle_sms_ns: as of `table`."""
         row = np.full(len(self._view.trace.kernels), NONE, np.int64)
         of_activity = self._view.kernel_of_activity
         row[of_activity[of_activity >= 0]] = np.flatnonzero(of_activity >= 0)
         operator = np.full(len(self.rows), NONE, np.int64)
         operator[operators.kernel] = operators.row
         stays, in_run = fused(self._fusible, self.stream, self.inside_ns)
-        idle_sms = self.idle_sms_ns / np.maximum(self.owned_ns, 1)
+        idle_sms = idle_sms_ns / np.maximum(self.owned_ns, 1)
         return bounds_of(row[self.rows], operators.rows, operator, idle_sms, stays, in_run)
 
     def _busy_sms(self, chunk: I64, ceilings: Ceilings) -> np.ndarray:

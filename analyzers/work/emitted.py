@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfdoc.analyzers.base.intervals import I64
+from perfdoc.analyzers.base.names import said_by_names
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.kernel_class.number_format import format_of
 from perfdoc.traces.model import Operators, RangeKind, Trace
@@ -83,9 +84,8 @@ def _calls(trace: Trace) -> dict[int, tuple[str, str]]:
 
 def types_of(names: NDArray[np.integer[Any]], strings: Sequence[str]) -> I64:
     """By the full names of kernels, index into TYPES of what they multiply."""
-    by_name = np.zeros(len(strings) + 1, np.int64)
-    for i in np.unique(names[names >= 0]).tolist():
-        shown = format_of(strings[i])
-        by_name[i] = TYPES.index(_SPELLED.get(shown or "", ""))
-    found: I64 = by_name[names]
-    return found
+    return said_by_names(strings, names, _type_in, 0)
+
+
+def _type_in(name: str) -> int:
+    return TYPES.index(_SPELLED.get(format_of(name) or "", ""))

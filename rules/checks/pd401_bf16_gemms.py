@@ -93,7 +93,10 @@ def evaluate(case: Case) -> Verdict:
     ]
     host = case.share(lambda r: r.ledger.idle.host) or 0.0
     if halved < _BOUND_BY_FLOPS:
-        evidence.insert(1, Evidence(label="of it FLOPs bound, by their shapes", value=per_cent(halved)))
+        evidence.insert(
+            1,
+            Evidence(label="as much of it twice as fast saves as much", value=per_cent(halved)),
+        )
     if (share < MIN_LINEAR_FRAC or host >= MAX_HOST_FRAC) and (reason := why_start_up_counts(case)):
         return Verdict(state="skipped", reason=reason, evidence=evidence)
     if share < MIN_LINEAR_FRAC:

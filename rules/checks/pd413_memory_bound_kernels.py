@@ -53,6 +53,7 @@ def evaluate(case: Case) -> Verdict:
             "fused_runs",
             _fusible_ns,
             "each run of them in the time of its longest kernel, all of it fused",
+            launches_go=True,
         ),
         verify="Run again: fewer kernels between GEMMs, and less of the window in them.",
         false_alarm="Kernels of one run that work on different tensors gain launches only.",

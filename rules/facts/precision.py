@@ -100,21 +100,26 @@ def in_fp8_saved_frac(case: Case, rank: RankMeasurement) -> float:
     """Share of the time of linear layers' 16-bit GEMMs that FP8 saves at most, by their shapes.
 
     FLOPs take half as long. A GEMM that HBM bounds gains nothing: a cast reads as many bytes as it did. Of
-    one with 30 us of FLOPs and 20 of bytes at the peak a third goes, and half of what is not known.
+    one with 30 us of FLOPs and 20 of bytes at the peak a third goes, and half of what is not known. GEMMs of
+    attention and those that are not 16-bit are none of them.
     """
     ceilings = ceilings_of(case.job.facts, rank.device.gpu_name)
     most = 1 - 1 / PEAK_RATIO
-    known_ns, saved_ns = 0, 0.0
+    known_ns, other_ns, saved_ns = 0, 0, 0.0
     for o in rank.efficiency.operators if rank.efficiency.state == "measured" else ():
-        linear = o.kernel_class in ("gemm", "grouped_gemm") and "bmm" not in o.name
-        peak = ceilings.flops.get(o.dtype) if linear and o.dtype in ("bf16", "fp16") else None
+        if o.kernel_class not in ("gemm", "grouped_gemm"):
+            continue
+        if "bmm" in o.name or o.dtype not in ("bf16", "fp16", "unknown"):
+            other_ns += o.time_ns
+            continue
+        peak = ceilings.flops.get(o.dtype)
         if peak is None or ceilings.memory is None or not o.flops or o.bytes is None:
             continue
         by_bytes = o.bytes / ceilings.memory.value / (o.flops / peak.value)
         known_ns += o.time_ns
         saved_ns += o.time_ns * min(most, max(1 - by_bytes, 0.0))
     every = [k for k in rank.kernel_times if k.kernel_class is KernelClass.GEMM]
-    unknown_ns = max(sum(k.total_ns for k in every) - known_ns, 0)
+    unknown_ns = max(sum(k.total_ns for k in every) - known_ns - other_ns, 0)
     whole_ns = known_ns + unknown_ns
     return (saved_ns + most * unknown_ns) / whole_ns if whole_ns else most
 

@@ -60,19 +60,27 @@ def gemms(rank: RankMeasurement) -> list[OperatorEfficiency]:
     return gemms_of(rank.efficiency.operators)
 
 
-def most_by_replay(case: Case, key: str, of: Callable[[RankMeasurement], int], what: str) -> Gain | None:
-    """An upper bound: kernels at a bound, by replay, and never more than the time that is lost.
+def most_by_replay(
+    case: Case, key: str, of: Callable[[RankMeasurement], int], what: str, *, launches_go: bool = False
+) -> Gain | None:
+    """An upper bound: kernels at a bound, by replay, and no more than the time that is lost, unless launches
+    go too.
 
     key: of the prediction. of: what a rank loses. Without a replay that holds, all of it, mean over ranks.
+    launches_go: whether the replay takes launches away, which `of` has no time of.
     """
     most, replayed = ceiling(case, of, what), predicted(case, key)
     if most is None or replayed is None or not holds(case, replayed, of):
         return most
     lost = max(of(r) / (r.window.steps if case.unit == "step" else 1) for r in case.ranks) / 1e6
     # One rank waits for another: what both lose one after the other is gained.
-    lost = lost if len(case.ranks) == 1 else max(lost, replayed.mid_ms or 0.0)
+    lost = max(lost, replayed.mid_ms or 0.0)
     said = [f"upper bound, by replay: {what}", *replayed.assumptions]
-    high_ms = min(replayed.high_ms or 0.0, lost)
+    high_ms = replayed.high_ms or 0.0
+    if launches_go:
+        said.insert(1, "the launches that go are in it")
+    else:
+        high_ms = min(high_ms, lost)
     return Gain(low_ms=0.0, mid_ms=None, high_ms=high_ms, method="ceiling", assumptions=said, key=key)
 
 

@@ -183,6 +183,11 @@ class KeptRank:
     work: RankWork | None = None
     """For the model of the job; None where no range shows passes of whole steps."""
 
+    @property
+    def takes_bounds(self) -> bool:
+        """Whether kernels at their bounds are of use: changes are predicted of what is kept alone."""
+        return self.rebuilt is not None
+
 
 def replay_and_keep(
     view: DeviceView, kernels: AttributedKernels | None = None, *, keep_tasks: int = KEPT_TASKS_MAX

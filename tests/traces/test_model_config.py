@@ -240,6 +240,23 @@ def test_layers_with_a_sliding_window(given: dict[str, Any], layers: int | None,
     assert shape_of(tmp_path, config).windowed_layers == layers
 
 
+@pytest.mark.parametrize(
+    ("given", "window"),
+    [
+        ({"model_type": "qwen2", "use_sliding_window": True, "max_window_layers": 32}, None),
+        ({"model_type": "qwen2", "use_sliding_window": True, "max_window_layers": 31}, 1024),
+        ({"model_type": "qwen2", "max_window_layers": 28}, None),
+        ({"model_type": "smollm3"}, None),
+        ({"layer_types": ["full_attention"] * 32}, None),
+        ({"model_type": "mistral"}, 1024),
+    ],
+)
+def test_a_window_in_no_layer_is_none(given: dict[str, Any], window: int | None, tmp_path: Path) -> None:
+    """Of 32 layers those from max_window_layers on have it, where it is on."""
+    shape = shape_of(tmp_path, LLAMA_8B | {"sliding_window": 1024} | given)
+    assert shape.attention_window == window
+
+
 def test_arguments_of_a_checkpoint(tmp_path: Path) -> None:
     """As YAML or JSON, on top or below `args`; latent attention counts only where it is on."""
     arguments = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sqlite3
 from collections.abc import Iterator
@@ -52,6 +53,22 @@ def test_a_plan_that_is_not_kept_costs_nothing_but_time(file: SqliteFile) -> Non
     file.plan([("A", ["n"]), ("B", ["n"])])
     assert file.read("A", ["n"]).num_rows == ROWS
     assert file.read("B", ["t"]).num_rows == ROWS  # other columns than planned
+
+
+@pytest.mark.parametrize("size", [4 * (2**31 - 1), 12 << 30])
+def test_a_file_that_could_hold_more_rows_than_a_c_int(large: Path, tmp_path: Path, size: int) -> None:
+    """Sparse behind its last page. Its size bounds the rows of every table, by four bytes each."""
+    path = tmp_path / "sparse.sqlite"
+    shutil.copy(large, path)
+    os.truncate(path, size)
+    opened = SqliteFile(path)
+    try:
+        assert opened.read("A", ["n"]).num_rows == ROWS
+        assert opened.rows("SELECT n FROM Small") == [(5,)]
+        assert opened.count("B") == ROWS
+        assert sum(1 for _ in opened.scan("Small", "n")) == 1
+    finally:
+        opened.close()
 
 
 def test_a_damaged_table_is_told_when_it_is_asked_for(large: Path, tmp_path: Path) -> None:

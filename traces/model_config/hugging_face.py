@@ -1,7 +1,7 @@
 """A model's shape from a Hugging Face `config.json`.
 
 What a feed-forward layer is made of follows from the architecture alone, so that one that is not listed is
-refused. A sliding window is counted as whole attention, as Megatron-LM's count does.
+refused. A sliding window counts in the layers that have it; as whole attention where these are not known.
 """
 
 from __future__ import annotations
@@ -49,6 +49,13 @@ EXPERTS = frozenset(
     )
 )
 """Gated, with experts in all layers or some."""
+_WINDOW_OFF = frozenset(
+    (
+        *("qwen2", "qwen2_moe", "qwen2_vl", "qwen2_vl_text", "qwen2_5_vl", "qwen2_5_vl_text"),
+        *("qwen3", "qwen3_moe", "smollm3"),
+    )
+)
+"""Whose windows are off unless `use_sliding_window` says otherwise; others' classes have no such key."""
 _INSIDE = ("text_config", "llm_config", "language_config")
 """Where a multimodal model keeps its language part."""
 _FOUR_TIMES = frozenset(("gpt2", "gptj", "gpt_bigcode", "bloom"))
@@ -81,7 +88,7 @@ def shape_fields(document: Mapping[Any, Any]) -> tuple[str, dict[str, Any], list
         named = f"the architecture {kind!r} is not known" if kind else "names no model_type"
         raise MissingError(f"{named}; give the shape with --set layers=32 hidden=4096 …")
     window = windowed = None
-    if found.get("sliding_window") and found.get("use_sliding_window", True):
+    if found.get("sliding_window") and found.get("use_sliding_window", kind not in _WINDOW_OFF):
         window = _whole_or_none(found, "sliding_window")
     hidden = _whole(found, "hidden_size", "n_embd", "n_embed", "d_model")
     heads = _whole(found, "num_attention_heads", "n_head")
@@ -101,6 +108,9 @@ def shape_fields(document: Mapping[Any, Any]) -> tuple[str, dict[str, Any], list
         fields |= _experts(found, fields)
     if window is not None:
         windowed = _windowed_layers(found, kind, fields["layers"])
+    if windowed == 0:
+        window = windowed = None
+    if window is not None:
         notes.append(said_of_window(window, windowed))
     fields["attention_window"] = window
     fields["windowed_layers"] = windowed

@@ -272,7 +272,8 @@ class SqliteFile:
     def rows(self, sql: str, parameters: Sequence[object] = ()) -> list[tuple[object, ...]]:
         """Rows of a small query. Raises TraceError where the file is damaged or has more than it can hold."""
         try:
-            found = self.connection.execute(sql, parameters).fetchmany(self._most_rows + 1)
+            # Not by fetchmany, whose count is a C int: a file of 8.6 GB may hold more rows than that.
+            found = list(itertools.islice(self.connection.execute(sql, parameters), self._most_rows + 1))
             if len(found) > self._most_rows:
                 raise UnreadableError(MORE_ROWS)
         except (UnreadableError, *_FAULTS) as error:
