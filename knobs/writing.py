@@ -6,6 +6,9 @@ from perfdoc.knobs.knob import Dialect, Knob, Value
 from perfdoc.knobs.load import catalogue
 from perfdoc.knobs.naming.places import STEMS
 
+_TORCHS = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+"""torchtitan names formats as PyTorch does."""
+
 
 def as_written(name: str, value: Value, dialect: Dialect | None) -> str:
     """How to set a knob in a dialect; empty where that framework has no such knob.
@@ -24,6 +27,8 @@ def as_written(name: str, value: Value, dialect: Dialect | None) -> str:
     spellings = knob.spelled(dialect or "")
     if not spellings:
         return ""
+    if dialect == "torchtitan" and knob.type == "dtype":
+        return at_path(spellings[0].name, _TORCHS.get(str(value), value))
     if dialect != "megatron_lm":
         return at_path(spellings[0].name, value)
     if knob.type == "bool":

@@ -50,7 +50,12 @@ def gain_words(gain: Gain | None, per: Literal["step", "window"] = "step") -> st
 
 def own_words(advice: Advice) -> str | None:
     """What to write in a framework that is not Megatron's; None for a setting under its own name."""
-    return next((advice.dialects[d] for d in OWN_WORDS if d in advice.dialects), None)
+    alone = (
+        len(advice.dialects) == 1
+    )  # then it is of a framework with names of its own: torchtitan, DeepSpeed
+    return next(
+        (text for d, text in advice.dialects.items() if d in OWN_WORDS or (alone and d != "env")), None
+    )
 
 
 def change_title(advice: Advice) -> str:

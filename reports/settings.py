@@ -15,6 +15,9 @@ DIALECT_TITLES = {
     "megatron_lm": "Megatron-LM",
     "nemo": "NeMo",
     "verl": "verl",
+    "torchtitan": "torchtitan",
+    "deepspeed": "DeepSpeed",
+    "accelerate": "Accelerate",
     "pytorch": "PyTorch",
     "vllm": "vLLM",
     "env": "environment",
@@ -50,7 +53,7 @@ def _snippet(dialect: str, text: str) -> Spelling:
 def knows_settings(diagnosis: Diagnosis) -> bool:
     """Whether it is known whose settings the job has; else those of one framework are an example."""
     job = diagnosis.job
-    return job is None or job.dialect is not None or bool(job.framework)
+    return job is None or job.dialect not in (None, "env") or bool(job.framework)
 
 
 def spellings(ranked: Ranked, diagnosis: Diagnosis) -> list[Spelling]:
@@ -59,9 +62,7 @@ def spellings(ranked: Ranked, diagnosis: Diagnosis) -> list[Spelling]:
     rule = ranked.rules[0] if ranked.rules else None
     job = diagnosis.job
     if rule is None or not ranked.own:
-        named = job is not None and (
-            job.dialect or job.framework == "megatron"
-        )  # others have no such settings
+        named = job is not None and job.framework == "megatron"  # others have no such settings
         known = ranked.prediction.settings if ranked.prediction is not None and named else {}
         changes = ", ".join(f"{knob}={value}" for knob, value in known.items())
         return [("other", "as perfdoc names it", shorten(changes, 400))] if changes else []

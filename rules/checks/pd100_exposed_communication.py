@@ -123,7 +123,7 @@ def _remedies(case: Case, found: Sequence[Messages]) -> list[str]:
     names = _MEGATRONS if case.framework == "megatron" else _NO_NAMES
     parts = [
         f"The {m.count:,.0f} {m.words} operations a {case.unit} are mostly small and cost their latency: "
-        "send them as few large ones (gradients in buckets: DDP's bucket_cap_mb{names['buckets']}; "
+        f"send them as few large ones (gradients in buckets: DDP's bucket_cap_mb{names['buckets']}; "
         "several tensors in one call or one flat tensor)."
         for m in found
         if m.are_many_small

@@ -102,7 +102,7 @@ def _measured(case: Case, evidence: list[Evidence], found: list[_Found], off: li
             for f in found
         ),
     ]
-    ours = bool(case.configuration.dialect)
+    ours = case.framework == "megatron"
     wanted = [f.knob for f in found if f.knob and ours and not case.is_set_to(f.knob, True)]
     knobs = list(dict.fromkeys(k for k in [*wanted, *off] if k in FUSIONS and FUSIONS[k][1](case)))
     on = [f for f in found if f.knob is not None and case.is_set_to(f.knob, True)]

@@ -73,10 +73,10 @@ def evaluate(case: Case) -> Verdict:
             + (" between the products of attention" if seen else ""),
             evidence=evidence,
             remedy=""
-            if case.configuration.dialect
+            if case.framework == "megatron"
             else "Call fused attention: torch.nn.functional.scaled_dot_product_attention in 16 bits, or "
             "flash-attn.",
-            advice=_fused(case) if case.configuration.dialect else [],
+            advice=_fused(case) if case.framework == "megatron" else [],
             otherwise="Check the log for why no fused attention was taken: head size, mask, dropout, data "
             "type.",
             gain=_bound(case),

@@ -11,7 +11,6 @@ from perfdoc.rules.engine.gain import time_evidence, worth_frac
 from perfdoc.rules.engine.needs import GPUS, WINDOW, given
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.capture import KERNELS
-from perfdoc.rules.facts.framework import framework_of_job
 from perfdoc.rules.facts.roofline import WORK, gemms, holds, most_by_replay, of_roofline
 
 META = Meta(
@@ -47,8 +46,7 @@ def evaluate(case: Case) -> Verdict:
                 key = operator.name, operator.shapes
                 found[key] = operator, found.get(key, (operator, 0))[1] + _beyond_ns(operator)
     worst = sorted(found.values(), key=lambda row: -row[1])[:_NAMED]
-    megatron = framework_of_job(case.captures, case.configuration) == "megatron"
-    by = "make_vocab_size_divisible_by, " if megatron else ""
+    by = "make_vocab_size_divisible_by, " if case.framework == "megatron" else ""
     return Verdict(
         state="fires",
         reason=f"GEMMs have sizes that are no multiples, such as {odd_sizes(worst[0][0])[0]:,}",

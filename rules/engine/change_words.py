@@ -30,15 +30,39 @@ _PYTORCH = MappingProxyType(
     }
 )
 """What makes a change, by its key; empty where PyTorch has nothing of the kind."""
+_OWN: Mapping[str, Mapping[str, str]] = MappingProxyType(
+    {
+        "deepspeed": {
+            "overlapped_dp": "overlap_comm",
+            "buckets_x4": "reduce_bucket_size",
+            "buckets_x0.25": "reduce_bucket_size",
+            "dp_half_bytes": "communication_data_type",
+        },
+        "torchtitan": {
+            "without_launches": "compile.enable",
+            "overlapped_tp": "enable_async_tensor_parallel",
+            "without_recompute": "activation_checkpoint.mode",
+            "more_virtual_stages": "pipeline_parallel_schedule",
+            "fewer_virtual_stages": "pipeline_parallel_schedule",
+        },
+        "accelerate": {},
+        "verl": {"without_recompute": "enable_gradient_checkpointing"},
+    }
+)
+"""By dialect, where it has a setting of its own; DDP's settings are in none of these jobs."""
+_OF_DDP = ("overlapped_dp", "buckets_x4", "buckets_x0.25", "dp_half_bytes")
 _VLLM = MappingProxyType({**_PYTORCH, "bf16_gemm": "dtype", "without_launches": "vLLM without enforce_eager"})
 _WORDS: Mapping[Framework, Mapping[str, str]] = MappingProxyType(
     {"pytorch": _PYTORCH, "vllm": _VLLM, "": dict.fromkeys(_PYTORCH, "")}
 )
 
 
-def in_words_of(framework: Framework, gains: Gains) -> Gains:
-    """The same predictions, with what a framework calls the setting in brackets."""
+def in_words_of(framework: Framework, gains: Gains, dialect: str | None = None) -> Gains:
+    """The same predictions, with what a framework calls the setting in brackets. dialect: of the settings
+    that were given."""
     words = _WORDS.get(framework)
+    if framework == "pytorch" and words is not None and dialect in _OWN:
+        words = {**words, **dict.fromkeys(_OF_DDP, ""), **_OWN[dialect or ""]}
     if words is None:
         return gains
     predictions = [replace(p, change=_renamed(p.key, p.change, words)) for p in gains.predictions]

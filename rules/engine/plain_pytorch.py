@@ -6,10 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
-from perfdoc.knobs.knob import PYTORCHS, Value
+from perfdoc.knobs.check import check
+from perfdoc.knobs.knob import PYTORCHS, Dialect, Value
+from perfdoc.knobs.values import as_text
+from perfdoc.knobs.writing import as_written
 from perfdoc.results.rules import Advice
 from perfdoc.rules.engine.advise import value_of
 from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.own_settings import OF_ITS_SHARDING, counterpart, whose
 
 DIALECT = "pytorch"
 _BYTES = 4
@@ -75,33 +79,54 @@ _WORDS_OF: Mapping[str, Mapping[str, Callable[[Value], str | None]]] = MappingPr
     {DIALECT: WORDS, "vllm": VLLM}
 )
 _NAMES = {DIALECT: "PyTorch", "vllm": "vLLM"}
+_NONE = "has no such setting"
 
 
 def in_its_words(case: Case, advice: Sequence[Advice]) -> list[Advice]:
     """The advice as it is; in a job of plain PyTorch or of vLLM in its words, or refused where it has none,
-    with Megatron's setting as an example. Environment variables are the same everywhere."""
+    with Megatron's setting as an example. Environment variables are the same everywhere.
+
+    With settings of torchtitan, DeepSpeed, Accelerate or verl's FSDP, their own come first, checked against
+    the others; left out where they are so already.
+    """
     framework = case.framework
     if framework not in _WORDS_OF:
         return list(advice)
-    return [_spelled(piece, framework, case.configuration.dialect or "") for piece in advice]
+    words = [piece if piece.forbidden else _spelled(case, piece) for piece in advice]
+    return [piece for piece in words if piece is not None]
 
 
-def _spelled(piece: Advice, framework: str, dialect: str) -> Advice:
-    if piece.forbidden:
-        return piece
-    if dialect in PYTORCHS and dialect in piece.dialects:
-        return replace(piece, dialects={dialect: piece.dialects[dialect]})
+def _spelled(case: Case, piece: Advice) -> Advice | None:
+    """None for what the job's own setting says already."""
+    framework, dialect, value = case.framework, case.configuration.dialect, value_of(piece)
+    wrapped = framework == DIALECT and dialect in (*PYTORCHS, "verl")
+    if wrapped and (own := counterpart(case, piece, value)) is not None:
+        return _own(case, piece, *own)
     spelling = _WORDS_OF[framework].get(piece.knob)
-    words = spelling(value_of(piece)) if spelling is not None else None
-    if words is not None:
+    words = spelling(value) if spelling is not None else None
+    if words is not None and not (wrapped and piece.knob in OF_ITS_SHARDING):
         return replace(piece, dialects={framework: words})
     if "env" in piece.dialects:
         return replace(piece, dialects={"env": piece.dialects["env"]})
     megatron = piece.dialects.get("megatron_lm", "")
     example = f"; in Megatron-LM: {megatron}" if megatron else ""
-    return replace(piece, dialects={}, forbidden=no_setting(framework) + example)
+    name = whose(dialect) if wrapped and dialect is not None else _NAMES[framework]
+    return replace(piece, dialects={}, forbidden=f"{name} {_NONE}{example}")
+
+
+def _own(case: Case, piece: Advice, dialect: Dialect, knob: str, value: Value) -> Advice | None:
+    known, now = case.setting(knob)
+    if known and now == value:
+        return None
+    against = check(case.configuration, {knob: value})
+    return replace(
+        piece,
+        from_value=as_text(now) if known else None,
+        dialects={dialect: as_written(knob, value, dialect)},
+        forbidden=against[0].words if against else "",
+    )
 
 
 def no_setting(framework: str) -> str:
     """What is said where a framework has no setting of the kind."""
-    return f"{_NAMES[framework]} has no such setting"
+    return f"{_NAMES[framework]} {_NONE}"

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from perfdoc.analyzers.device.frameworks import framework_of
 from perfdoc.analyzers.device.window import WindowRequest
-from perfdoc.analyzers.measure import measure_capture
+from perfdoc.analyzers.measure import CaptureMeasurement, measure_capture
 from perfdoc.diagnose.diagnosis import diagnose
 from perfdoc.knobs.configuration import Configuration
+from perfdoc.knobs.knob import Dialect, Value
 from perfdoc.knobs.load import catalogue
 from perfdoc.reports.text import render_text
 from perfdoc.results import Diagnosis
+from perfdoc.results.headline import Framework
+from perfdoc.rules.facts.framework import framework_of_job
 from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
 from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.simulator.replay.unedited import replay_and_keep
@@ -83,6 +88,42 @@ def test_a_server_is_not_told_to_train_otherwise(tmp_path: Path) -> None:
 def test_settings_that_were_given_have_their_own_words(tmp_path: Path) -> None:
     given = Configuration(values={"num_layers": 4}, dialect="megatron_lm")
     assert "cuda_graph_impl" in title(diagnosed(tmp_path, "aten::mm", given))
+
+
+@pytest.mark.parametrize(
+    ("dialect", "values", "shown", "framework"),
+    [
+        # Environment variables are anybody's: the capture decides.
+        ("env", {"nccl_debug": "WARN"}, "vllm", "vllm"),
+        ("env", {"nccl_debug": "WARN"}, "pytorch", "pytorch"),
+        ("env", {}, "", ""),
+        *((d, {}, "vllm", "megatron") for d in ("megatron_core", "megatron_lm", "nemo1", "perfdoc", "verl")),
+        # Megatron-DeepSpeed, and Accelerate that runs Megatron.
+        *((d, {}, "megatron", "megatron") for d in ("deepspeed", "accelerate", "torchtitan")),
+        *((d, {}, "", "pytorch") for d in ("deepspeed", "accelerate", "torchtitan")),
+        ("accelerate", {"accelerate_distributed_type": "MEGATRON_LM"}, "pytorch", "megatron"),
+        ("accelerate", {"accelerate_distributed_type": "FSDP"}, "pytorch", "pytorch"),
+        # verl: its engine's name; without it, whose settings are made.
+        ("verl", {"verl_strategy": "megatron", "verl_param_offload": True}, "", "megatron"),
+        *(("verl", {"verl_strategy": s}, "", "pytorch") for s in ("fsdp", "fsdp2")),
+        ("verl", {"verl_param_offload": True}, "", "pytorch"),
+        ("verl", {"verl_fsdp_size": 8}, "", "pytorch"),
+        ("verl", {"verl_param_offload": True, "tensor_model_parallel_size": 2}, "", "megatron"),
+    ],
+)
+def test_whose_job_it_is(
+    dialect: Dialect, values: dict[str, Value], shown: Framework, framework: str
+) -> None:
+    capture = SimpleNamespace(framework=shown)
+    given = Configuration(values=values, dialect=dialect)
+    assert framework_of_job([cast(CaptureMeasurement, capture)], given) == framework
+
+
+def test_predictions_of_deepspeed_name_its_setting(tmp_path: Path) -> None:
+    found = diagnosed(tmp_path, "aten::mm", Configuration(values={}, dialect="deepspeed"))
+    assert title(found, "buckets_x4").endswith("(reduce_bucket_size)")
+    titans = diagnosed(tmp_path / "titan", "aten::mm", Configuration(values={}, dialect="torchtitan"))
+    assert "bucket_" not in title(titans, "buckets_x4")
 
 
 @pytest.mark.parametrize("key", ["without_gc", "without_data", "buckets_x4", "more_virtual_stages"])

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from perfdoc.knobs.knob import Value
+from perfdoc.knobs.knob import Dialect, Value
+from perfdoc.results.headline import Framework
 from perfdoc.rules.checks import pd404_unfused_operators, pd405_unfused_attention
 from perfdoc.rules.engine.advise import value_of
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.facts.fusions import FUSIONS
+from perfdoc.rules.facts.fusions import FUSIONS, known_off
 from tests.analyzers.tiny import GEMM
 from tests.rules.cases import case_of, evidence_of, result, settings_of
 from tests.rules.laid import FLASH, MUL, SILU, SOFTMAX, dense, given, knowing, laid, starting_up
@@ -32,6 +34,11 @@ def gated(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Case]:
         us: case_of(tmp_path_factory.mktemp("x"), laid((GEMM, 100), (SILU, us - 4), (MUL, 4)))
         for us in (9, 10, 100)
     }
+
+
+def shown(case: Case, framework: Framework) -> Case:
+    """The same where the captures show this framework."""
+    return replace(case, captures=[replace(capture, framework=framework) for capture in case.captures])
 
 
 @pytest.fixture(scope="module")
@@ -56,9 +63,11 @@ def test_unfused_operators(gated: dict[int, Case]) -> None:
 
 
 def test_a_trainer_without_settings_gets_words(gated: dict[int, Case]) -> None:
-    found = result("PD404", given(gated[100], None))
+    found = result("PD404", shown(given(gated[100], None), ""))
     assert (found.state, found.advice) == ("fires", [])
     assert "gated activation" in found.remedy
+    megatron = result("PD404", shown(given(gated[100], None), "megatron"))
+    assert settings_of(megatron) == {"bias_activation_fusion": True}
 
 
 def test_a_fusion_that_is_on_and_does_nothing(gated: dict[int, Case]) -> None:
@@ -89,6 +98,25 @@ def test_verl_leaves_fusions_off(plain: Case) -> None:
         "bias_activation_fusion",
         "bias_dropout_fusion",
     }
+
+
+def test_verls_fsdp_has_no_fusions_of_megatron(plain: Case, gated: dict[int, Case]) -> None:
+    for values in ({"verl_strategy": "fsdp2"}, {"verl_param_offload": True}):
+        assert [k for k in FUSIONS if known_off(given(plain, "verl", **values), k)] == []
+    off = [k for k in FUSIONS if known_off(given(plain, "verl", verl_strategy="megatron"), k)]
+    assert len(off) == 5
+    found = result("PD404", given(gated[100], "verl", verl_strategy="fsdp"))
+    assert (found.state, found.advice, "torch.compile" in found.remedy) == ("fires", [], True)
+
+
+@pytest.mark.parametrize("dialect", ["torchtitan", "deepspeed", "accelerate", "env"])
+def test_no_settings_of_megatron_elsewhere(
+    gated: dict[int, Case], softmax: dict[tuple[int, str], Case], dialect: Dialect
+) -> None:
+    chains = result("PD404", shown(given(gated[100], dialect), "pytorch"))
+    assert (chains.state, chains.advice, "torch.compile" in chains.remedy) == ("fires", [], True)
+    attention = result("PD405", shown(given(softmax[20, GEMM], dialect), "pytorch"))
+    assert (attention.advice, "scaled_dot_product_attention" in attention.remedy) == ([], True)
 
 
 def test_loss_over_the_vocabulary(tmp_path: Path) -> None:
@@ -125,7 +153,7 @@ def test_attention_in_pieces(softmax: dict[tuple[int, str], Case]) -> None:
     assert settings_of(found) == {"attention_backend": "auto", "masked_softmax_fusion": True}
     # Which products it belongs to is not seen: what fused attention replaces is not known.
     assert found.gain is None
-    foreign = result("PD405", given(softmax[20, GEMM], None))
+    foreign = result("PD405", shown(given(softmax[20, GEMM], None), ""))
     assert (foreign.advice, "scaled_dot_product_attention" in foreign.remedy) == ([], True)
     assert result("PD405", given(softmax[19, GEMM])).state == "passes"
     # Beside fused attention a softmax is a router's or a loss'.

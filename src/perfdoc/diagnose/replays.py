@@ -52,11 +52,12 @@ def replays_of(
     why_not: WhyNot,
     framework: Framework = "megatron",
     *,
+    dialect: str | None = None,
     messages_overlap: bool | None = None,
     ranks_per_server: Value = None,
 ) -> ReplayTopic:
     """Join the ranks and predict from them. ranks: the published ones, in the order of the captures. why_not:
-    asked of every change whether the job can have it. framework: in whose words changes are named.
+    asked of every change whether the job can have it. framework, dialect: in whose words changes are named.
     messages_overlap: whether send/recv between stages is set to overlap. None unknown, as ranks_per_server.
     """
     measured = [r for capture in captures for r in capture.ranks]
@@ -105,7 +106,7 @@ def replays_of(
             why_not=why_not,
         )
         gains, modelled = _with_model(gains, model), model.analysis
-    gains = in_words_of(framework, gains)
+    gains = in_words_of(framework, gains, dialect)
     return ReplayTopic(replay=_replay(ranks, whole), gains=gains, combined=gains.combined, modelled=modelled)
 
 
