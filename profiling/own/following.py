@@ -214,8 +214,8 @@ _read_asked()
 
 
 def look() -> bool:
-    """Whether ranges are on here. Before the first step of an asked window they are not: only then it is known
-    which rank this is, and where it computes."""
+    """Whether ranges are on here. Before the first step of an asked window they are not: which rank this is,
+    and where it computes, is known at that step."""
     return _asked is None and (_windowed or attached).look()
 
 

@@ -123,6 +123,26 @@ def test_only_the_outermost_backward_changes_the_phase(
     assert autograd.backward is torchs
 
 
+def test_reentrant_checkpoints_are_one_backward(needs_torch: None) -> None:
+    import torch
+    from torch.utils.checkpoint import checkpoint
+
+    seen: list[object] = []
+    told: Any = SimpleNamespace(phase=seen.append)
+    weight = torch.ones(2, 2, requires_grad=True)
+    backwards = Backwards(told)
+    backwards.install()
+    try:
+        found = weight
+        for _ in range(3):
+            found = checkpoint(torch.sin, found, use_reentrant=True)
+        found.sum().backward()
+    finally:
+        backwards.uninstall()
+    assert weight.grad is not None
+    assert seen == [BACKWARD, None]
+
+
 def test_what_a_failed_training_left_ends_where_the_next_begins(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
