@@ -125,7 +125,8 @@ class TorchCapture:
 def known_arguments(function: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Those of the arguments that this torch's function has: acc_events is younger than the rest."""
     known = inspect.signature(function).parameters
-    return {name: value for name, value in arguments.items() if name in known}
+    takes_any = any(each.kind is each.VAR_KEYWORD for each in known.values())
+    return {name: value for name, value in arguments.items() if takes_any or name in known}
 
 
 def sync_events() -> Any:
