@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import json
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -89,12 +90,13 @@ class TorchCapture:
         activities = [profiler.ProfilerActivity.CPU]
         if self._facts["device"] == "cuda":
             activities.append(profiler.ProfilerActivity.CUDA)
-        self._profile = profiler.profile(
-            activities=activities,
-            record_shapes=self._shapes,
-            acc_events=True,
-            experimental_config=sync_events() if self._facts["device"] == "cuda" else None,
-        )
+        arguments = {
+            "activities": activities,
+            "record_shapes": self._shapes,
+            "acc_events": True,
+            "experimental_config": sync_events() if self._facts["device"] == "cuda" else None,
+        }
+        self._profile = profiler.profile(**known_arguments(profiler.profile, arguments))
         self._profile.prepare_trace()
 
     def begin(self) -> str:
@@ -118,6 +120,13 @@ class TorchCapture:
         profile.stop_trace()
         with whole_file(self._path) as part:
             profile.export_chrome_trace(str(part))
+
+
+def known_arguments(function: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the arguments that this torch's function has: acc_events is younger than the rest."""
+    known = inspect.signature(function).parameters
+    takes_any = any(each.kind is each.VAR_KEYWORD for each in known.values())
+    return {name: value for name, value in arguments.items() if takes_any or name in known}
 
 
 def sync_events() -> Any:

@@ -44,7 +44,13 @@ def test_the_release_workflow_publishes_what_was_checked() -> None:
     flow = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text(encoding="utf-8"))
     assert flow["permissions"] == {"contents": "read"}
     assert flow["jobs"]["publish"]["permissions"] == {"id-token": "write"}
-    assert flow["jobs"]["publish"]["needs"] == "build"
+    assert set(flow["jobs"]["publish"]["needs"]) == {"tests", "build"}
+    assert "make test" in str(flow["jobs"]["tests"])
+    installs = [step["run"] for step in flow["jobs"]["build"]["steps"] if "install" in step.get("run", "")]
+    assert installs
+    assert all("-c constraints.txt" in install for install in installs)
+    used = [step["uses"] for job in flow["jobs"].values() for step in job["steps"] if "uses" in step]
+    assert not [name for name in used if "/" in name.rpartition("@")[2]], "a branch moves"
     assert "twine check --strict" in str(flow["jobs"]["build"])
 
 

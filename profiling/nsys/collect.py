@@ -80,7 +80,7 @@ def check_capture(sqlite_path: Path, *, nvtx_version: str | None = None) -> Capt
 
 
 UNFINISHED = f"{PART}nsys"
-"""Folder in `traces/` that nsys writes to while the run goes on."""
+"""Folder in `traces/` that nsys writes to while the run goes on; see `unfinished_folder`."""
 LEFT_OVER = "unfinished"
 """Folder in `traces/` for what nsys began and did not finish."""
 LOGS = "logs"
@@ -110,9 +110,15 @@ class CollectedReport:
     """One line with its remedy, to be shown to the user; None where all is well."""
 
 
-def reports_folder(run: RunDirectory) -> Path:
-    """The folder to give to `nsys_per_rank`; made where it is missing."""
-    folder = run.path / "traces" / UNFINISHED
+def unfinished_folder(run: RunDirectory, own: int | None = None) -> Path:
+    """What nsys writes to. own: the rank whose folder it is alone, where each rank collects by itself: nsys
+    writes its report at its end, and the folder is not to be taken away under the nsys of another rank."""
+    return run.path / "traces" / (UNFINISHED if own is None else f"{UNFINISHED}-rank{own}")
+
+
+def reports_folder(run: RunDirectory, own: int | None = None) -> Path:
+    """The `unfinished_folder`, to give to nsys; made where it is missing."""
+    folder = unfinished_folder(run, own)
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
@@ -129,26 +135,29 @@ def collect_reports(
     ranks: Collection[int] | None = None,
     nvtx_version: str | None = None,
     marked: bool = True,
+    own: int | None = None,
 ) -> list[CollectedReport]:
     """Take the reports of a run that is over, however it ended: move, export and check each.
 
     `ranks`: those whose reports should be there; None: those that are. A report that is missing, cannot be
     exported or, with `marked`, holds no range of ours is a row with a `problem`; the others are taken all the
     same. What else nsys left of these ranks is moved to `traces/unfinished/`, where it can be seen.
+    `own`: as in `unfinished_folder`.
     """
-    found = _found(run)
+    folder = unfinished_folder(run, own)
+    found = _found(folder)
     wanted = sorted(found if ranks is None else ranks)
     with ThreadPoolExecutor(max_workers=EXPORTS_AT_ONCE) as pool:
         collected = list(
-            pool.map(lambda n: _collect(run, nsys, n, found.get(n), nvtx_version, marked), wanted)
+            pool.map(lambda n: _collect(run, nsys, n, folder, found.get(n), nvtx_version, marked), wanted)
         )
-    _show_left_over(run.path / "traces" / UNFINISHED, set(wanted))
+    _show_left_over(folder, set(wanted))
     return collected
 
 
 def reported_ranks(run: RunDirectory) -> set[int]:
     """Ranks whose nsys has written a report that was not collected yet."""
-    return set(_found(run))
+    return set(_found(unfinished_folder(run)))
 
 
 def last_words(run: RunDirectory, rank: int) -> str | None:
@@ -161,8 +170,7 @@ def last_words(run: RunDirectory, rank: int) -> str | None:
     return None
 
 
-def _found(run: RunDirectory) -> dict[int, Path]:
-    folder = run.path / "traces" / UNFINISHED
+def _found(folder: Path) -> dict[int, Path]:
     return {
         int(match[1]): file
         for file in folder.glob("*.nsys-rep")
@@ -171,10 +179,16 @@ def _found(run: RunDirectory) -> dict[int, Path]:
 
 
 def _collect(
-    run: RunDirectory, nsys: Nsys, rank: int, found: Path | None, nvtx_version: str | None, marked: bool
+    run: RunDirectory,
+    nsys: Nsys,
+    rank: int,
+    folder: Path,
+    found: Path | None,
+    nvtx_version: str | None,
+    marked: bool,
 ) -> CollectedReport:
     if found is None:
-        return CollectedReport(rank=rank, report=None, problem=_why_none(run, rank))
+        return CollectedReport(rank=rank, report=None, problem=_why_none(run, rank, folder))
     report, sqlite = run.trace_path(rank, "nsys-rep"), run.trace_path(rank, "sqlite")
     try:
         move_into_place(found, report)
@@ -195,8 +209,8 @@ def _collect(
     )
 
 
-def _why_none(run: RunDirectory, rank: int) -> str:
-    if (run.path / "traces" / UNFINISHED / f"rank{rank}.qdstrm").exists():
+def _why_none(run: RunDirectory, rank: int, folder: Path) -> str:
+    if (folder / f"rank{rank}.qdstrm").exists():
         return (
             f"nsys left no report, but traces/{LEFT_OVER}/rank{rank}.qdstrm, which it could not import. "
             "Debian's package lacks a link for that: host-linux-x64 beside target-linux-x64 (see .ci/run)."

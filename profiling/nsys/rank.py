@@ -23,6 +23,7 @@ from pathlib import Path
 
 from perfdoc.profiling.launch_folder import LaunchFolder, kill, words_of
 from perfdoc.profiling.nsys.command import LOCAL_RANK
+from perfdoc.profiling.own.process import local_rank
 
 POLL_S = 0.5
 RANK_VARIABLE = "PERFDOC_RANK"
@@ -50,7 +51,8 @@ class RankLine:
 def line_of_rank(arguments: Sequence[str], environment: Mapping[str, str]) -> RankLine:
     """The line that this rank runs.
 
-    Raises ValueError where the arguments or the RANK that torchrun sets are not as described above.
+    Raises ValueError where the arguments or the RANK that torchrun sets are not as described above, or where
+    nobody says which GPU of several is this rank's.
     """
     if len(arguments) < 4:
         raise ValueError("nsys_rank needs RANKS, a folder, a number of words, and a program")
@@ -61,8 +63,10 @@ def line_of_rank(arguments: Sequence[str], environment: Mapping[str, str]) -> Ra
     under, program = words[: int(count)], words[int(count) :]
     if chosen == "all" or rank in {int(text) for text in chosen.split(",") if text}:
         log = Path(logs) / f"rank{rank}.txt"
-        gpu = environment.get("LOCAL_RANK", "0")
-        under = [word.replace(LOCAL_RANK, gpu) for word in under]
+        if any(LOCAL_RANK in word for word in under):
+            if (gpu := local_rank(environment)) is None:
+                raise ValueError("LOCAL_RANK is not set: which GPU's counters are this rank's?")
+            under = [word.replace(LOCAL_RANK, str(gpu)) for word in under]
         return RankLine(rank=rank, words=[*under, *program], program=program, log=log)
     return RankLine(rank=rank, words=program, program=program, log=None)
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from perfdoc.profiling import ranges
-from perfdoc.profiling.errors import CaptureError
+from perfdoc.profiling.errors import CaptureError, one_line
 from perfdoc.profiling.nsys.command import is_attached
 from perfdoc.profiling.own.process import own_device, own_rank
 from perfdoc.profiling.vocabulary import STEP, numbered
@@ -95,7 +95,7 @@ class Windowed:
     def __init__(self, session: Session, window: ProfileWindow, *, folder: Path) -> None:
         self._session, self._window = session, window
         self._first: int | None = None
-        self._told = False
+        self._told = self._entered = False
         self.folder = folder
 
     @contextlib.contextmanager
@@ -103,19 +103,30 @@ class Windowed:
         """One training step, inside the window where it belongs there."""
         if self._first is None:
             self._first = number
-            self._session.__enter__()
-            _install_data_loading()
+            self._begin()
             if number > self._window.last:
                 warn(f"the first step is {number}, after the window's last, {self._window.last}: no capture")
+        if not self._entered:
+            yield
+            return
         with self._session.step(number):
             yield
         self._tell()
 
+    def _begin(self) -> None:
+        try:
+            self._session.__enter__()
+            _install_data_loading()
+            self._entered = True
+        except Exception as error:  # noqa: BLE001 - whatever a torch refuses to have wrapped, training goes on
+            warn(f"no capture: {one_line(error)}")
+            _uninstall()
+
     def end(self) -> None:
         """No step follows."""
-        if self._first is None:
+        if not self._entered or self._first is None:
             return
-        first, self._first = self._first, None
+        first, self._first, self._entered = self._first, None, False
         self._session.__exit__(None, None, None)
         _uninstall()
         if first <= self._window.last:
@@ -202,8 +213,14 @@ def _read_asked() -> None:
 _read_asked()
 
 
+def look() -> bool:
+    """Whether ranges are on here. Before the first step of an asked window they are not: which rank this is,
+    and where it computes, is known at that step."""
+    return _asked is None and (_windowed or attached).look()
+
+
 def follower() -> Attached | Windowed:
-    """What follows this process's steps; the asked window's session is made here, at the first step."""
+    """What follows a step; the asked window's session is made here, at the first one."""
     global _windowed, _asked
     if _asked is not None:
         window, _asked = _asked, None
@@ -219,9 +236,7 @@ def follower() -> Attached | Windowed:
 def use(given: Windowed) -> bool:
     """Let a session follow the steps; whether it does. One that `perfdoc capture` asked for stays."""
     global _windowed
-    if _asked is not None:
-        follower()
-    if _windowed is not None:
+    if _asked is not None or _windowed is not None:
         return False
     _windowed = given
     atexit.register(release)  # a trainer that fails does not say that it ends

@@ -25,12 +25,11 @@ class HuggingFaceCallback(TrainerCallback):  # type: ignore[misc]  # its library
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Training begins."""
-        self._loop.begins()
+        self._loop.begins(at_end=self._backwards.uninstall)
         self._backwards.install()
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Training has ended."""
-        self._backwards.uninstall()
         self._loop.ends()
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -54,6 +53,13 @@ class HuggingFaceCallback(TrainerCallback):  # type: ignore[misc]  # its library
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """The step is done. An evaluation or a checkpoint follows at once where the trainer says so."""
         self._loop.step_ends()
+        self._beside(control)
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """The data is at its end. An evaluation or a checkpoint of each epoch follows at once."""
+        self._beside(control)
+
+    def _beside(self, control: Any) -> None:
         if control.should_evaluate:
             self._loop.enters(EVALUATION)
         elif control.should_save:

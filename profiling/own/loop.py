@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import importlib
+import threading
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -30,18 +32,33 @@ class Loop:
         self._phase: ranges.Opened | None = None
         self._beside: ranges.Opened | None = None
         self._owns = False
+        self._at_end: Callable[[], object] = lambda: None
 
-    def begins(self) -> None:
-        """Training begins: from here on the session follows, where one was asked for."""
+    def begins(self, at_end: Callable[[], object] = lambda: None) -> None:
+        """Training begins: from here on the session follows, where one was asked for.
+
+        at_end: what else is to be undone. A training that failed did not say so: what it left ends here.
+        """
+        global _running
+        if _running is not None:
+            _running.ends()
+        _running, self._at_end = self, at_end
         if self._window is None or self._folder is None:
             return
         try:
             self._owns = following.use(following.windowed(self._window, folder=self._folder))
+            if not self._owns:
+                following.warn("steps of the callback are not profiled: another window is followed already")
         except CaptureError as error:
             following.warn(str(error))  # training goes on
 
     def ends(self) -> None:
         """Training is over, however it ended."""
+        global _running
+        if _running is self:
+            _running = None
+        self._at_end()
+        self._at_end = lambda: None
         self.leaves()
         self.step_ends()
         if self._owns:
@@ -72,7 +89,7 @@ class Loop:
     def enters(self, name: str) -> None:
         """Something beside the steps, such as an evaluation."""
         self.leaves()
-        if ranges.on() or following.follower().look():
+        if ranges.on() or following.look():
             self._beside = ranges.begin(name)
 
     def leaves(self) -> None:
@@ -82,12 +99,22 @@ class Loop:
             opened()
 
 
+_running: Loop | None = None
+"""The loop of this process that has begun and not ended."""
+
+
 class Backwards:
-    """Tells a loop of every backward pass that anybody starts, for trainers that do not say."""
+    """Tells a loop of every backward pass that anybody starts, for trainers that do not say.
+
+    A pass may start others: reentrant activation checkpointing runs one for each checkpoint, on CUDA on a
+    thread of autograd's own, which may not close a range of this one. The outermost alone is told.
+    """
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
         self._original: Any = None
+        self._inside = 0
+        self._counting = threading.Lock()
 
     def install(self) -> None:
         """Wrap torch.autograd.backward, in which every `loss.backward()` ends. Twice is once."""
@@ -97,17 +124,25 @@ class Backwards:
 
         autograd: Any = importlib.import_module("torch.autograd")
         original = self._original = autograd.backward
-        loop = self._loop
 
         @functools.wraps(original)
         def backward(*args: Any, **kwargs: Any) -> Any:
-            loop.phase(BACKWARD)
+            is_outermost = self._counted(1) == 1
             try:
+                if is_outermost:
+                    self._loop.phase(BACKWARD)
                 return original(*args, **kwargs)
             finally:
-                loop.phase(None)
+                if is_outermost:
+                    self._loop.phase(None)
+                self._counted(-1)
 
         autograd.backward = backward
+
+    def _counted(self, more: int) -> int:
+        with self._counting:
+            self._inside += more
+            return self._inside
 
     def uninstall(self) -> None:
         """Put torch's own back."""

@@ -14,6 +14,7 @@ _RANKS = (
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     ("PMI_RANK", "PMI_SIZE"),
 )
+_LOCAL_RANKS = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK")
 
 
 def started_rank(environment: Mapping[str, str] | None = None) -> tuple[int, int] | None:
@@ -24,6 +25,19 @@ def started_rank(environment: Mapping[str, str] | None = None) -> tuple[int, int
         if all(text.isdecimal() for text in told) and int(told[0]) < int(told[1]):
             return int(told[0]), int(told[1])
     return None
+
+
+def local_rank(environment: Mapping[str, str] | None = None) -> int | None:
+    """This rank among those of its machine, by which it takes its GPU; 0 for a process that is the only one.
+
+    None where there are several ranks and nobody says.
+    """
+    environment = os.environ if environment is None else environment
+    for variable in _LOCAL_RANKS:
+        if (told := environment.get(variable, "")).isdecimal():
+            return int(told)
+    started = started_rank(environment)
+    return 0 if started is None or started[1] == 1 else None
 
 
 def own_rank() -> tuple[int, int]:

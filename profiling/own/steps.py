@@ -6,6 +6,7 @@ Nothing is emitted while nothing profiles. `perfdoc capture --steps` opens its w
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
@@ -47,18 +48,34 @@ def step(number: int) -> AbstractContextManager[None]:
 def steps(batches: Iterable[T], start: int = 0) -> Iterator[T]:
     """The batches, each within its step, and the wait for it marked: `for batch in steps(loader):`.
 
-    A step ends where the next batch is asked for. start: the number of the first.
+    A step ends where the next batch is asked for. start: the number of the first. Batches without a length,
+    as of a generator, end in a step with nothing but the wait that found their end.
     """
     waiting = iter(loading(batches))
-    number = start
-    while True:
-        with step(number):
+    end = _end(batches, start)
+    for number in itertools.count(start):
+        # A range cannot be taken back: the wait that ends the data is asked for outside of any step.
+        late = number == end
+        if late:
             try:
                 batch = next(waiting)
             except StopIteration:
                 return
+        with step(number):
+            if not late:
+                try:
+                    batch = next(waiting)
+                except StopIteration:
+                    return
             yield batch
-        number += 1
+
+
+def _end(batches: Iterable[T], start: int) -> int | None:
+    """The step after the last, where the batches know their number."""
+    try:
+        return start + len(batches)  # type: ignore[arg-type]
+    except Exception:  # noqa: BLE001 - torch's DataLoader of an IterableDataset has the method alone
+        return None
 
 
 def loading(batches: Iterable[T]) -> Iterator[T]:
@@ -79,7 +96,7 @@ class Marked(ranges.range):
     __slots__ = ()
 
     def __enter__(self) -> Marked:
-        if ranges.on() or following.follower().look():
+        if ranges.on() or following.look():
             self._opened = ranges.begin(self.name)
         return self
 

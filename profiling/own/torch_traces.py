@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import inspect
 import sys
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -16,7 +15,7 @@ from perfdoc.profiling.own.following import attached, warn
 from perfdoc.profiling.own.process import own_rank
 from perfdoc.profiling.run_directory import RunDirectory
 from perfdoc.profiling.whole_file import whole_file
-from perfdoc.profiling.window import sync_events
+from perfdoc.profiling.window import known_arguments, sync_events
 
 
 def torch_profiler(
@@ -55,8 +54,7 @@ def torch_profiler(
     }
     if cuda and (events := sync_events()) is not None:
         arguments["experimental_config"] = events
-    known = inspect.signature(profiler.profile).parameters  # acc_events is younger than the rest
-    return {name: value for name, value in arguments.items() if name in known} | more
+    return known_arguments(profiler.profile, arguments) | more
 
 
 class _Schedule:
@@ -94,8 +92,8 @@ class _Writer:
                 profile.export_chrome_trace(str(part))
             if records := collectives.drain(everything=True):
                 write_collectives(self._run.collectives_path(rank), records)
-        except (CaptureError, OSError, RuntimeError) as error:
-            warn(f"no trace: {one_line(error)}")  # training goes on
+        except Exception as error:  # noqa: BLE001 - whatever the profiler's, training goes on
+            warn(f"no trace: {one_line(error)}")
         else:
             sys.stderr.write(f"perfdoc: rank {rank}: {path}\n")
         attached.expect(False)

@@ -13,8 +13,11 @@ from pathlib import Path
 import pytest
 
 from perfdoc.profiling.nsys.command import find_nsys, nvtx_trouble
+from tests.profiling.own.traces import counted, names_in
 
 JOB = str(Path(__file__).with_name("job.py"))
+ASKED = {"perfdoc.step 2": 1, "perfdoc.step 3": 1}
+"""Of --steps 2:4, and how often."""
 SLEEPER = "import time; print('begins', flush=True); time.sleep({})"
 
 
@@ -50,8 +53,19 @@ def test_the_pytorch_profiler_captures_the_asked_steps(needs_torch: None, tmp_pa
     )
     assert ended.returncode == 0, ended.stderr
     assert "the job speaks" in ended.stdout
-    files = [str(f.relative_to(tmp_path / "out")) for f in (tmp_path / "out").rglob("*") if f.is_file()]
-    assert "traces/rank0.json.gz" in files
+    names = counted(names_in(tmp_path / "out" / "traces" / "rank0.json.gz"))
+    assert {n: c for n, c in names.items() if n.startswith("perfdoc.step")} == ASKED
+    assert (names["perfdoc.forward"], names["perfdoc.backward"]) == (2, 2)
+
+
+def test_nsys_captures_the_asked_steps(nsys: None, tmp_path: Path) -> None:
+    ended = capture("--steps", "2:4", "--no-analyze", "--", sys.executable, JOB, cwd=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    assert "the job speaks" in ended.stdout
+    names = counted(names_in(tmp_path / "out" / "traces" / "rank0.sqlite"))
+    assert {n: c for n, c in names.items() if n.startswith("perfdoc.step")} == ASKED
+    assert (names["perfdoc.forward"], names["perfdoc.backward"]) == (2, 2)
+    assert not list((tmp_path / "out" / "traces").glob(".part*"))
 
 
 def test_a_job_that_fails_ends_with_its_own_code(needs_torch: None, tmp_path: Path) -> None:

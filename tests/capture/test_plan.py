@@ -27,7 +27,7 @@ def nsys_is_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(prepare, "find_nsys", lambda: NSYS)
     monkeypatch.setattr(command_line.shutil, "which", lambda program: None)
-    for name in ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PYTHON_EXEC"):
+    for name in ("RANK", "LOCAL_RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PYTHON_EXEC"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -154,13 +154,28 @@ def test_behind_another_launcher_each_rank_is_a_command(monkeypatch: pytest.Monk
         ({"steps": "1:2", "duration_s": 5.0}, "one window"),
         ({"profiler": "torch"}, "--steps"),
         ({"profiler": "torch", "steps": "1:2", "duration_s": 5.0}, "nsys's"),
-        ({"words": ["srun", "python", "t.py"]}, "srun"),
+        ({"words": ["srun", "python", "t.py"]}, "in front: srun …"),
+        ({"words": ["accelerate", "launch", "t.py"]}, "accelerate launch --no_python …"),
+        ({"words": ["/x/deepspeed", "t.py"]}, "deepspeed --no_python --no_local_rank …"),
+        ({"words": ["python", "-m", "accelerate.commands.launch", "t.py"]}, "accelerate launch --no_python"),
+        ({"words": ["python", "-m", "torch.distributed.launch", "t.py"]}, "use torchrun"),
     ],
 )
 def test_what_cannot_be_is_one_line(options: dict[str, object], word: str) -> None:
     with pytest.raises(CaptureRequestError, match=word) as caught:
         plan(Asked(**{"words": ["python", "t.py"], **options}))  # type: ignore[arg-type]
     assert "\n" not in str(caught.value)
+
+
+def test_counters_are_of_a_gpu_that_is_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    on("cuda", monkeypatch, tmp_path)
+    monkeypatch.setenv("PMI_RANK", "3")
+    monkeypatch.setenv("PMI_SIZE", "8")
+    words = Asked(words=["python", "t.py"], output=Path("out"), gpu_metrics=True, scheduler=False)
+    with pytest.raises(CaptureRequestError, match="LOCAL_RANK"):
+        plan(words)
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    assert plan(words).rank == 3
 
 
 def test_without_nsys_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,6 +222,10 @@ def test_the_room_by_hand() -> None:
     assert found.low_bytes == 32 * 3_000 * 700 + 8_000_000 == 75_200_000
     assert found.high_bytes == 32 * 40_000 * 1_500 + 8_000_000
     assert room(ranks=8, device="cuda") is None
+    assert room(ranks=8, device="cpu", steps=4) is None, "nsys then captures the whole job"
+    found = room(ranks=2, device="cpu", duration_s=3.0)
+    assert found is not None
+    assert found.low_bytes == 2 * (3 * 10_000 + 1_000_000)
 
 
 def test_a_real_step_lies_within_the_estimate() -> None:
@@ -225,3 +244,13 @@ def test_too_little_room_is_said_before(monkeypatch: pytest.MonkeyPatch, tmp_pat
     monkeypatch.setattr(prepare.shutil, "disk_usage", lambda path: usage)
     with pytest.raises(CaptureRequestError, match="are free"):
         plan(Asked(words=["python", "t.py"], steps="1:100", scheduler=False))
+    torch = plan(Asked(words=["python", "t.py"], steps="1:100", profiler="torch"))
+    assert torch.room is None, "the figures are of nsys's files"
+
+
+def test_on_a_cpu_nsys_captures_the_whole_job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    on("cpu", monkeypatch, tmp_path)
+    planned = plan(Asked(words=["python", "t.py"], steps="1:3", scheduler=False))
+    assert planned.room is None
+    assert "whole job" in planned.notes[-1]
+    assert "steps 1 to 2" in planned.notes[-1]

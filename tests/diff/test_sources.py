@@ -149,3 +149,24 @@ def test_classes_of_kernels_as_earlier_versions_wrote_them(diagnosis: Path) -> N
     read, _ = read_diagnosis(diagnosis)
     (row,) = read.analyses.kernel_efficiency.by_class
     assert (row.kernel_class, row.kernels, row.time_ns, row.losses_ns) == ("gemm", 3, 50, {"clock": 20})
+
+
+@pytest.mark.parametrize(
+    ("version", "row", "first"),
+    [
+        ("1.9", {"work": [[None, 1]]}, "kernel_class"),
+        ("1.9", {"work": 1}, "kernel_class"),
+        ("1.9", [], "object"),
+        ("1.9", {"work": {"kernel_class": "gemm"}}, "kernel_class"),  # what the flat form lacks is not said
+        ("1.10", {"work": {"kernel_class": "gemm"}}, "kernel_class"),
+        ([], {"work": {}}, "str"),
+    ],
+)
+def test_a_hostile_class_is_refused_with_the_first_error(
+    diagnosis: Path, version: object, row: object, first: str
+) -> None:
+    now = json.loads(diagnosis.read_bytes()) | {"schema_version": version}
+    now["analyses"]["kernel_efficiency"]["by_class"] = [row]
+    diagnosis.write_text(json.dumps(now))
+    with pytest.raises(TraceError, match=first):
+        read_diagnosis(diagnosis)

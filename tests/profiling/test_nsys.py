@@ -224,9 +224,22 @@ def test_each_rank_samples_the_counters_of_its_own_gpu() -> None:
         gpu_metrics=True,
     )
     arguments = line[line.index("perfdoc.profiling.nsys.rank") + 1 :]
-    words = line_of_rank(arguments, {"RANK": "11", "LOCAL_RANK": "3"}).words
-    assert "--gpu-metrics-devices=3" in words
-    assert words[-1] == "{LOCAL_RANK}.py"
+    for known in (
+        {"RANK": "11", "LOCAL_RANK": "3"},
+        {"PERFDOC_RANK": "11", "SLURM_PROCID": "11", "SLURM_NTASKS": "16", "SLURM_LOCALID": "3"},
+        {
+            "PERFDOC_RANK": "11",
+            "OMPI_COMM_WORLD_RANK": "11",
+            "OMPI_COMM_WORLD_SIZE": "16",
+            "OMPI_COMM_WORLD_LOCAL_RANK": "3",
+        },
+    ):
+        words = line_of_rank(arguments, known).words
+        assert "--gpu-metrics-devices=3" in words
+        assert words[-1] == "{LOCAL_RANK}.py"
+    with pytest.raises(ValueError, match="LOCAL_RANK"):
+        line_of_rank(arguments, {"PERFDOC_RANK": "11", "PMI_RANK": "11", "PMI_SIZE": "16"})
+    assert "--gpu-metrics-devices=0" in line_of_rank(arguments, {"PERFDOC_RANK": "0"}).words
 
 
 def test_only_profiled_ranks_run_under_nsys() -> None:

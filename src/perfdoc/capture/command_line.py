@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -13,8 +13,20 @@ from typing import NoReturn
 from perfdoc.profiling.nsys.rank import BEGUN
 from perfdoc.run.torchrun import TorchrunError
 
-_MODULES = ("torch.distributed.run", "torch.distributed.launch")
-_ONE_PROCESS_EACH = ("deepspeed", "mpirun", "mpiexec", "srun")
+_MODULE = "torch.distributed.run"
+_OLD_MODULE = "torch.distributed.launch"
+_ONE_PROCESS_EACH: Mapping[str, str] = {
+    # Both put python before their program, and deepspeed --local_rank behind it.
+    "accelerate": "accelerate launch --no_python",
+    "accelerate-launch": "accelerate launch --no_python",
+    "accelerate.commands.launch": "accelerate launch --no_python",
+    "deepspeed": "deepspeed --no_python --no_local_rank",
+    "deepspeed.launcher.runner": "deepspeed --no_python --no_local_rank",
+    "mpiexec": "mpiexec",
+    "mpirun": "mpirun",
+    "srun": "srun",
+}
+"""Launchers of another kind, by program or module, as they stand in front of `perfdoc capture`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,9 +76,11 @@ def read_job(words: Sequence[str]) -> Job:
 
 
 def starts_processes(job: Job) -> str | None:
-    """The launcher of another kind that a command begins with: `perfdoc capture` stands behind it."""
-    name = Path(job.program[0]).name
-    return name if not job.launcher and name in _ONE_PROCESS_EACH else None
+    """The launcher of another kind that a command begins with, with the options that let `perfdoc capture`
+    stand behind it."""
+    if job.launcher:
+        return None
+    return _ONE_PROCESS_EACH.get(_module(job.program) or Path(job.program[0]).name)
 
 
 def under_nsys(job: Job, *, under: Sequence[str], ranks: str, logs: Path) -> list[str]:
@@ -81,8 +95,19 @@ def _launcher_words(words: Sequence[str]) -> int:
     """How many words are torchrun itself."""
     if Path(words[0]).name == "torchrun":
         return 1
+    module = _module(words)
+    if module == _OLD_MODULE:
+        raise TorchrunError(
+            f"{_OLD_MODULE} starts nothing but Python scripts, and so no profiler: use torchrun, and take "
+            "the rank from LOCAL_RANK instead of --local-rank."
+        )
+    return 3 if module == _MODULE else 0
+
+
+def _module(words: Sequence[str]) -> str | None:
+    """What `python -m` runs."""
     is_python = Path(words[0]).name.startswith("python")
-    return 3 if is_python and list(words[1:2]) == ["-m"] and words[2:3] and words[2] in _MODULES else 0
+    return words[2] if is_python and list(words[1:2]) == ["-m"] and len(words) > 2 else None
 
 
 def _python(launcher: str) -> str:

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from perfdoc.capture.prepare import CaptureRequestError, Plan
 from perfdoc.profiling.errors import CaptureError
 from perfdoc.profiling.launch_folder import LaunchFolder
-from perfdoc.profiling.nsys.collect import collect_reports, reported_ranks, reports_folder
+from perfdoc.profiling.nsys.collect import (
+    LEFT_OVER,
+    LOGS,
+    collect_reports,
+    reported_ranks,
+    reports_folder,
+    unfinished_folder,
+)
 from perfdoc.profiling.nsys.rank import RANK_VARIABLE
 from perfdoc.profiling.own.asked_window import ask
-from perfdoc.profiling.run_directory import RunDirectory
+from perfdoc.profiling.run_directory import FOLDERS, RunDirectory
 from perfdoc.profiling.vocabulary import STEP
 from perfdoc.results.figures import plural, size
 from perfdoc.run.launching import EXIT_STOPPED, clear_up, wait_for
@@ -40,11 +49,15 @@ def run(planned: Plan, say: Callable[[str], None]) -> Ended:
     if planned.window is not None:
         ask(planned.window, environment)
     if planned.left_out:
-        os.execvpe(planned.program[0], planned.program, environment)
+        try:
+            os.execvpe(planned.program[0], planned.program, environment)
+        except OSError as error:
+            raise _cannot_run(planned.program[0], error) from error
+    is_new = not planned.run.path.exists()
     try:
         folder = RunDirectory.join(planned.run.path)
         if planned.nsys is not None:
-            reports_folder(folder)
+            reports_folder(folder, planned.own)
         launch = LaunchFolder.make()
     except (CaptureError, OSError) as error:
         raise CaptureRequestError(str(error)) from error
@@ -57,8 +70,8 @@ def run(planned: Plan, say: Callable[[str], None]) -> Ended:
         try:
             code, stops = wait_for(planned.command, environment, passes_on=planned.rank is None)
         except OSError as error:
-            shutil.rmtree(folder.path, ignore_errors=True)
-            raise CaptureRequestError(f"{planned.command[0]}: cannot be run: {error.strerror}.") from error
+            _take_away_empty(planned, folder, is_new)
+            raise _cannot_run(planned.command[0], error) from error
         if code < 0:
             clear_up(launch)
         ranks = set(launch.ranks())
@@ -66,25 +79,47 @@ def run(planned: Plan, say: Callable[[str], None]) -> Ended:
         shutil.rmtree(launch.path, ignore_errors=True)
     code = EXIT_STOPPED if stops else 128 - code if code < 0 else code
     seen = _collect(planned, folder, ranks, say)
-    traces = folder.files_by_rank("traces")
-    if traces:
+    if traces := _own_traces(planned, folder):
         held = sum(f.stat().st_size for files in traces.values() for f in files)
         say(f"{folder.path}: {plural(len(traces), 'rank')}, {size(held)}")
-    elif not any(f for f in folder.path.rglob("*") if f.is_file()):
-        shutil.rmtree(folder.path, ignore_errors=True)
+    else:
+        _take_away_empty(planned, folder, is_new)
     return Ended(code=code, traces=len(traces) if seen else 0)
+
+
+def _cannot_run(program: str, error: OSError) -> CaptureRequestError:
+    return CaptureRequestError(f"{program}: cannot be run: {error.strerror}.")
+
+
+def _own_traces(planned: Plan, folder: RunDirectory) -> Mapping[int, tuple[Path, ...]]:
+    """This command's captures by rank: in a shared folder those of other ranks lie beside them."""
+    traces = folder.files_by_rank("traces")
+    return traces if planned.own is None else {n: f for n, f in traces.items() if n == planned.own}
+
+
+def _take_away_empty(planned: Plan, folder: RunDirectory, is_new: bool) -> None:
+    """Leave nothing where nothing was captured: empty folders of ours, and in a shared one only our own."""
+    part = unfinished_folder(folder, planned.own)
+    left = [part]
+    if planned.own is None:
+        within = [folder.path / name for name in (*FOLDERS, LOGS)]
+        left += [folder.path / "traces" / LEFT_OVER, *within, *([folder.path] if is_new else ())]
+    for path in left:
+        with contextlib.suppress(OSError):  # not there, or not empty
+            path.rmdir()
 
 
 def _collect(planned: Plan, folder: RunDirectory, ranks: set[int], say: Callable[[str], None]) -> bool:
     """Take nsys's reports in; whether what was asked for is in them."""
     if planned.nsys is None:
-        seen = bool(folder.files_by_rank("traces"))
+        seen = bool(_own_traces(planned, folder))
     else:
         if planned.ranks is not None:
             ranks &= planned.ranks
         if planned.rank is None:
             ranks |= reported_ranks(folder)
-        collected = collect_reports(folder, planned.nsys, ranks=ranks or {planned.rank or 0}, marked=False)
+        ranks = ranks or {planned.rank or 0}
+        collected = collect_reports(folder, planned.nsys, ranks=ranks, marked=False, own=planned.own)
         for report in collected:
             if report.problem is not None:
                 say(f"rank {report.rank}: {report.problem}")

@@ -15,10 +15,10 @@ from perfdoc.capture.command_line import Job, read_job, starts_processes, under_
 from perfdoc.capture.estimate import Room, room
 from perfdoc.profiling.errors import CaptureError
 from perfdoc.profiling.marks import DeviceKind
-from perfdoc.profiling.nsys.collect import LOGS, UNFINISHED
+from perfdoc.profiling.nsys.collect import LOGS, unfinished_folder
 from perfdoc.profiling.nsys.command import Nsys, find_nsys, nsys_command, nvtx_trouble
 from perfdoc.profiling.own.asked_window import AskedWindow, window_of_steps
-from perfdoc.profiling.own.process import started_rank
+from perfdoc.profiling.own.process import local_rank, started_rank
 from perfdoc.profiling.run_directory import RunDirectory
 from perfdoc.results.figures import plural, size
 from perfdoc.run.torchrun import TorchrunError
@@ -78,6 +78,11 @@ class Plan:
     notes: tuple[str, ...]
     """What the user is to know before the job starts, a line each."""
 
+    @property
+    def own(self) -> int | None:
+        """The rank whose files alone are this command's; None where all in the folder are."""
+        return self.rank if self.one_of_several else None
+
 
 def plan(asked: Asked) -> Plan:
     """Check and put together. Raises CaptureRequestError."""
@@ -91,15 +96,24 @@ def _plan(asked: Asked) -> Plan:
     job = read_job(asked.words)
     if (outer := starts_processes(job)) is not None:
         raise CaptureRequestError(
-            f"{outer} starts the ranks: put it in front: {outer} … perfdoc capture -o DIR -- python train.py"
+            f"{outer.split()[0]} starts the ranks: put it in front: {outer} … perfdoc capture -o DIR -- "
+            "python train.py"
         )
     steps, ranks = _steps(asked.steps), _ranks(asked.ranks)
     device: DeviceKind = "cuda" if _GPU_DRIVER.exists() else "cpu"
     started = started_rank() if not job.launcher else None
     one_of_several = started is not None and started[1] > 1
     rank = None if job.launcher else (started[0] if started else 0)
+    left_out = rank is not None and ranks is not None and rank not in ranks
     nsys = _nsys(asked, steps)
-    folder = _folder(asked.output, shared=one_of_several)
+    if asked.gpu_metrics and device == "cuda" and one_of_several and local_rank() is None:
+        raise CaptureRequestError(
+            "--gpu-metrics: which GPU is this rank's? Neither LOCAL_RANK nor a variable of SLURM's or "
+            "Open MPI's says it: set LOCAL_RANK."
+        )
+    folder = _folder(
+        asked.output, shared=one_of_several, own=rank if one_of_several and not left_out else None
+    )
     window = None
     if steps is not None:
         within = window_of_steps(steps, None if ranks is None else tuple(sorted(ranks)))
@@ -118,7 +132,8 @@ def _plan(asked: Asked) -> Plan:
         under = nsys_command(
             nsys.path,
             command=(),
-            output=folder.absolute() / "traces" / UNFINISHED / f"rank{'%q{RANK}' if rank is None else rank}",
+            output=unfinished_folder(RunDirectory(folder.absolute()), rank if one_of_several else None)
+            / f"rank{'%q{RANK}' if rank is None else rank}",
             device=device,
             gpu_metrics=asked.gpu_metrics,
             whole=window is None and not asked.own_range,
@@ -127,12 +142,10 @@ def _plan(asked: Asked) -> Plan:
         chosen = "all" if ranks is None or rank is not None else ",".join(map(str, sorted(ranks)))
         command = under_nsys(job, under=under, ranks=chosen, logs=(folder / LOGS).absolute())
     captured = _captured(job, ranks, rank)
-    needed = room(
-        ranks=captured,
-        device=device,
-        steps=None if window is None else window.steps,
-        duration_s=asked.duration_s,
-    )
+    needed = None
+    if nsys is not None:  # the figures are of its files
+        bounded = None if window is None else window.steps
+        needed = room(ranks=captured, device=device, steps=bounded, duration_s=asked.duration_s)
     notes.append(_about_room(needed, folder, captured, asked, window))
     return Plan(
         command=command,
@@ -143,7 +156,7 @@ def _plan(asked: Asked) -> Plan:
         ranks=ranks,
         rank=rank,
         one_of_several=one_of_several,
-        left_out=rank is not None and ranks is not None and rank not in ranks,
+        left_out=left_out,
         room=needed,
         notes=tuple(notes),
     )
@@ -189,7 +202,8 @@ def _ranks(text: str | None) -> frozenset[int] | None:
     return frozenset(map(int, words))
 
 
-def _folder(output: Path | None, *, shared: bool) -> Path:
+def _folder(output: Path | None, *, shared: bool, own: int | None) -> Path:
+    """shared: whether other commands write to it too; own: the rank of which nothing may be there then."""
     if output is None:
         if shared:
             raise CaptureRequestError("each rank runs this command: give all of them one folder with -o DIR.")
@@ -200,6 +214,13 @@ def _folder(output: Path | None, *, shared: bool) -> Path:
         raise CaptureRequestError(
             f"{output}: is not empty. Give another folder: a capture overwrites nothing."
         )
+    if own is not None:
+        run = RunDirectory(output)
+        for folder in (output / "traces", unfinished_folder(run, own)):
+            if there := next(folder.glob(f"rank{own}.*"), None):
+                raise CaptureRequestError(
+                    f"{there}: is of an earlier capture. Give another folder: a capture overwrites nothing."
+                )
     return output
 
 
@@ -239,15 +260,20 @@ def _about_room(
 ) -> str:
     parent = next(p for p in (folder.absolute(), *folder.absolute().parents) if p.exists())
     free = shutil.disk_usage(parent).free
-    if needed is None:
-        what = "the job's own range" if asked.own_range else "the whole job"
-        return f"captures {what}, of unknown size ({size(free)} free): bound it with --steps or --duration"
     if window is not None:
         last = window.start + window.steps - 1
         span = f"step {window.start}" if window.steps == 1 else f"steps {window.start} to {last}"
-    else:
+    elif asked.duration_s is not None:
         span = f"{asked.duration_s:g} s"
+    else:
+        what = "the job's own range" if asked.own_range else "the whole job"
+        return f"captures {what}, of unknown size ({size(free)} free): bound it with --steps or --duration"
+    if needed is None and asked.profiler == "nsys":
+        what = f"the whole job, with ranges in {span}"
+        return f"captures {what}, of unknown size ({size(free)} free): make it short"
     span = f"{span} of {plural(ranks, 'rank')}"
+    if needed is None:
+        return f"captures {span} in {folder} ({size(free)} free)"
     if needed.low_bytes > free:
         raise CaptureRequestError(
             f"{folder}: {span} take at least {size(needed.low_bytes)}, and {size(free)} are free. "

@@ -22,6 +22,7 @@ REPORT = Path("report") / DIAGNOSIS
 MAX_DIAGNOSIS_BYTES = 512 << 20
 _SNIFF_BYTES = 4096
 _MAX_NS = 2**61
+_NESTED = ("1.8", "1.9")
 _T = TypeVar("_T")
 
 
@@ -69,8 +70,13 @@ def read_diagnosis(path: Path) -> tuple[Diagnosis, bytes]:
     noun = "diagnosis that this perfdoc reads"
     try:
         found = decoded(path, content, Diagnosis, noun, remedy=again)
-    except TraceError:
-        found = decoded(path, _with_flat_classes(path, content), Diagnosis, noun, remedy=again)
+    except TraceError as error:
+        if (flat := _with_flat_classes(content)) is None:
+            raise
+        try:
+            found = decoded(path, flat, Diagnosis, noun, remedy=again)
+        except TraceError:
+            raise error from None
     if found.schema_version.partition(".")[0] != SCHEMA_VERSION.partition(".")[0]:
         what = f"has schema version {shorten(found.schema_version, 48)}; this perfdoc reads {SCHEMA_VERSION}."
         raise TraceError(path, what, again)
@@ -78,14 +84,18 @@ def read_diagnosis(path: Path) -> tuple[Diagnosis, bytes]:
     return found, content
 
 
-def _with_flat_classes(path: Path, content: bytes) -> bytes:
-    """Schemas 1.8 and 1.9 had the figures of a class of kernels in an object of their own."""
-    raw = decoded(path, content, dict[str, Any], "JSON object", remedy="Give a diagnosis.")
-    with contextlib.suppress(KeyError, TypeError, AttributeError, ValueError):
+def _with_flat_classes(content: bytes) -> bytes | None:
+    """Schemas 1.8 and 1.9 had the figures of a class in an object of their own; None for any other."""
+    with contextlib.suppress(msgspec.MsgspecError, KeyError, TypeError, ValueError, RecursionError):
+        raw = msgspec.json.decode(content, type=dict[str, Any])
+        if raw["schema_version"] not in _NESTED:
+            return None
         found = raw["analyses"]["kernel_efficiency"]
         for row in (*found["by_class"], *found["by_part"]):
-            row.update(row.pop("work"))
-    return msgspec.json.encode(raw)
+            if type(row) is dict and type(row.get("work")) is dict:
+                row.update(row.pop("work"))
+        return msgspec.json.encode(raw)
+    return None
 
 
 def _require_sound(path: Path, found: Diagnosis, again: str) -> None:

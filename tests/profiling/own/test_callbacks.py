@@ -25,11 +25,11 @@ from perfdoc.profiling import HuggingFaceCallback
 config = LlamaConfig(
     hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2, vocab_size=64)
 tokens = torch.randint(0, 64, (8,))
-data = [{"input_ids": tokens, "labels": tokens}] * 64
+data = [{{"input_ids": tokens, "labels": tokens}}] * {batches}
 arguments = TrainingArguments(
     output_dir=sys.argv[1] + "/out", max_steps=5,
     per_device_train_batch_size=2, gradient_accumulation_steps=2,
-    report_to=[], use_cpu=True, eval_strategy="steps", eval_steps=3, save_strategy="no", disable_tqdm=True)
+    report_to=[], use_cpu=True, disable_tqdm=True, {beside})
 Trainer(model=LlamaForCausalLM(config), args=arguments, train_dataset=data, eval_dataset=data[:4],
         callbacks=[HuggingFaceCallback(steps=(2, 4), folder=sys.argv[1])]).train()
 """
@@ -66,12 +66,22 @@ def trained(program: str, library: str, folder: Path) -> dict[str, int]:
 
 
 def test_hugging_face(needs_torch: None, tmp_path: Path) -> None:
-    names = trained(HUGGING_FACE, "transformers", tmp_path)
+    by_steps = 'eval_strategy="steps", eval_steps=3, save_strategy="no"'
+    names = trained(HUGGING_FACE.format(beside=by_steps, batches=64), "transformers", tmp_path)
     assert {n for n in names if n.startswith("perfdoc.step")} == {"perfdoc.step 2", "perfdoc.step 3"}
     # Two micro-batches a step; the evaluation follows step 2.
     assert (names["perfdoc.forward"], names["perfdoc.backward"], names["perfdoc.optimizer"]) == (4, 4, 2)
     assert names["perfdoc.evaluation"] == 1
     assert names["perfdoc.data"] >= 2
+
+
+def test_hugging_face_by_epochs(needs_torch: None, tmp_path: Path) -> None:
+    """Two steps an epoch: what follows step 1 comes before the window, what follows step 3 in it."""
+    by_epochs = 'eval_strategy="epoch", save_strategy="epoch"'
+    program = HUGGING_FACE.format(beside=by_epochs, batches=8).replace("(2, 4)", "(2, 5)")
+    names = trained(program, "transformers", tmp_path)
+    assert {n for n in names if n.startswith("perfdoc.step")} == {f"perfdoc.step {n}" for n in (2, 3, 4)}
+    assert (names["perfdoc.evaluation"], names["perfdoc.checkpoint save"]) == (1, 1)
 
 
 def test_lightning(needs_torch: None, tmp_path: Path) -> None:
