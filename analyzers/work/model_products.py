@@ -205,8 +205,13 @@ class _Sizes:
                 return None, None
             plain, rope, value = (w or 0 for w in widths)
             query, groups = plain + rope, heads
-        if model.attention_window is not None and model.attention_window < self.length:
-            windowed = Product(name="windowed attention", kind="attention")  # in which layers is not known
+        if (
+            model.attention_window is not None
+            and model.attention_window < self.length
+            and model.windowed_layers != 0
+        ):
+            # Which kernel is of which of these layers is not known.
+            windowed = Product(name="windowed attention", kind="attention")
             return windowed, windowed
         mine = self.length // self.cp
         scores = batch * heads * self.length * self.length // self.cp
