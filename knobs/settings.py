@@ -11,9 +11,13 @@ from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import Dialect, Former, Knob, Value
 from perfdoc.knobs.naming.dialects import dialect_of, is_manifest, is_megatron_command, of_manifest
 from perfdoc.knobs.naming.meaning import Meaning, meaning
-from perfdoc.knobs.reading.entry import Entry
+from perfdoc.knobs.reading.entry import Entry, NotAConfigurationError
 from perfdoc.knobs.reading.file import read_entries, read_text, takes_more
 from perfdoc.knobs.values import OPAQUE, Opaque, Raw, read_value
+
+
+MAX_SCOPES = 256
+"""Functions of a program that set something; every rule is tried in each."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,16 +54,21 @@ def settings_of(entries: Sequence[Entry], dialect: Dialect | None) -> Iterator[S
 
 
 def by_scope(settings: Sequence[Setting]) -> Mapping[str, Mapping[str, Setting]]:
-    """Scope → canonical id → the setting that holds. Variables hold in every scope, and so does what is set
+    """Scope → canonical id → the setting that holds. Raises NotAConfigurationError for too many. Variables hold in every scope, and so does what is set
     for all roles or for those of `actor_rollout_ref`."""
-    named = {_scope(s) for s in settings if s.entry.form != "env"} or {""}
-    scopes = {one for one in named if not any(other != one and _holds_in(one, other) for other in named)}
+    grouped: dict[str, list[tuple[int, Setting]]] = {}
+    for position, setting in enumerate(settings):
+        scope = "" if setting.entry.form == "env" else _scope(setting)
+        grouped.setdefault(scope, []).append((position, setting))
+    scopes = grouped.keys() - {outer for scope in grouped for outer in _around(scope)} or {""}
+    if len(scopes) > MAX_SCOPES:
+        raise NotAConfigurationError(f"sets something in more than {MAX_SCOPES} functions. Give fewer.")
     found: dict[str, dict[str, Setting]] = {scope: {} for scope in sorted(scopes)}
-    for setting in settings:
-        for scope, chosen in found.items():
-            if setting.entry.form == "env" or _holds_in(_scope(setting), scope):
-                before = chosen.get(setting.knob.id)
-                chosen[setting.knob.id] = setting if before is None else _winner(before, setting)
+    for scope, chosen in found.items():
+        held = [one for outer in (scope, *_around(scope)) for one in grouped.get(outer, ())]
+        for _, setting in sorted(held, key=lambda one: one[0]):
+            before = chosen.get(setting.knob.id)
+            chosen[setting.knob.id] = setting if before is None else _winner(before, setting)
     return found
 
 
@@ -67,8 +76,10 @@ def _scope(setting: Setting) -> str:
     return setting.meaning.scope or setting.entry.block
 
 
-def _holds_in(scope: str, other: str) -> bool:
-    return scope in ("", other) or other.startswith(f"{scope}.")
+def _around(scope: str) -> tuple[str, ...]:
+    """The scopes around one, whose settings hold in it too, but for itself."""
+    ends = (position for position, letter in enumerate(scope) if letter == ".")
+    return ("", *(scope[:end] for end in ends)) if scope else ()
 
 
 def repeated(before: Setting, after: Setting) -> bool:
