@@ -15,7 +15,6 @@ from perfdoc.knobs.reading.entry import Entry, NotAConfigurationError
 from perfdoc.knobs.reading.file import read_entries, read_text, takes_more
 from perfdoc.knobs.values import OPAQUE, Opaque, Raw, read_value
 
-
 MAX_SCOPES = 256
 """Functions of a program that set something; every rule is tried in each."""
 
@@ -54,8 +53,8 @@ def settings_of(entries: Sequence[Entry], dialect: Dialect | None) -> Iterator[S
 
 
 def by_scope(settings: Sequence[Setting]) -> Mapping[str, Mapping[str, Setting]]:
-    """Scope → canonical id → the setting that holds. Raises NotAConfigurationError for too many. Variables hold in every scope, and so does what is set
-    for all roles or for those of `actor_rollout_ref`."""
+    """Scope → canonical id → the setting that holds. Variables hold in every scope, and so does what is set
+    for all roles or for those of `actor_rollout_ref`. Raises NotAConfigurationError for too many scopes."""
     grouped: dict[str, list[tuple[int, Setting]]] = {}
     for position, setting in enumerate(settings):
         scope = "" if setting.entry.form == "env" else _scope(setting)
@@ -101,10 +100,15 @@ def _winner(before: Setting, after: Setting) -> Setting:
     return Setting(entry=after.entry, meaning=after.meaning, value=OPAQUE)
 
 
+_OVERWRITING: tuple[Dialect, ...] = ("megatron_bridge", "nemo")
+
+
 def _place(setting: Setting) -> int:
     """Where its name stands among the names of its knob; the first one wins."""
     spelling = setting.meaning.spelling
     if spelling is None or setting.meaning.former is not None or setting.entry.form != "path":
+        return 0
+    if spelling.dialect not in _OVERWRITING:
         return 0
     return setting.knob.spelled(spelling.dialect).index(spelling)
 
@@ -123,13 +127,30 @@ def _value(found: Meaning, raw: Raw) -> Value | Opaque:
         inline = str(raw).lower() in ("false", "0") if isinstance(raw, str) else False
         return (not means) if inline else means
     if spelling is not None and isinstance(spelling.means, str):
-        return read_value(knob, spelling.means)
-    worked_out = _WORKED_OUT.get(spelling.dialect) if spelling is not None else None
-    if raw == worked_out and worked_out is not None and (worked_out == "auto" or knob.min != -1):
+        off = raw is None or str(raw).strip().lower() in _OFF
+        return OPAQUE if off else read_value(knob, spelling.means)
+    if spelling is not None and _is_worked_out(spelling.dialect, knob, raw):
         return OPAQUE
     return read_value(knob, raw)
 
 
+_OFF = frozenset({"false", "0", "no", "off", "null", "none", ""})
+
+
+def _is_worked_out(dialect: Dialect, knob: Knob, raw: Raw) -> bool:
+    """Whether a value stands for one that the program finds from others, or is given when it starts."""
+    if dialect == "nemo1" and knob.id == "nproc_per_node":  # Lightning's devices: a list names GPUs
+        return isinstance(raw, tuple) or (isinstance(raw, str) and not raw.strip().isdecimal())
+    if raw == _ONE_WORKED_OUT.get((dialect, knob.id)):
+        return raw is not None
+    worked_out = _WORKED_OUT.get(dialect)
+    return worked_out is not None and raw == worked_out and (worked_out == "auto" or knob.min != -1)
+
+
+_ONE_WORKED_OUT: Mapping[tuple[Dialect, str], str] = MappingProxyType(
+    {("verl", "global_batch_size"): "0", ("accelerate", "world_size"): "-1"}
+)
+"""verl's asynchronous trainers take 0; `accelerate launch` asks for what is -1."""
 _WORKED_OUT: Mapping[Dialect, str] = MappingProxyType(
     {"deepspeed": "auto", "accelerate": "auto", "torchtitan": "-1", "nemo1": "-1"}
 )

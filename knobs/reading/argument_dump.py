@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from perfdoc.knobs.reading.entry import Entry
 
 _LINE = re.compile(r"(?:^|[\s:])([a-z]\w*) (\.+) (\S.*)$")
-"""Of a line without the space at its end: nothing here is tried at two lengths, so that it takes linear time."""
+"""Of a line without the space at its end: nothing is tried at two lengths, so that it takes linear time."""
 _TITLE = re.compile(r"-{3,} arguments -{3,}")
 _LEADERS = 2
 """Dots by which such a line is told from a sentence; after a long name there are fewer."""
