@@ -243,10 +243,18 @@ def _override(path: str) -> Knob | None:
     return known[0] if known else None
 
 
+@cache
+def _elsewhere() -> frozenset[str]:
+    """Names of settings of other frameworks, which are no slip of the pen: torchtitan's classes are called as
+    Megatron-Bridge's are."""
+    others = [knob for knob in catalogue().values() if knob.topic in ELSEWHERE]
+    return frozenset(s.name.rpartition(".")[2] for knob in others for s in knob.spellings)
+
+
 def _top(leaf: str, names: Names) -> Meaning:
     """A name at the top of a file, which means no setting of a section."""
     near = nearest(leaf, [path for path in names.by_path if "." not in path])
-    if near is None:
+    if near is None or leaf.startswith("_"):
         return _UNKNOWN
     return Meaning(how="near", knob=names.by_path[near][0], path=leaf, instead=near)
 
@@ -258,7 +266,7 @@ def _leaf(leaf: str, names: Names, bare: bool, at: str = "") -> Meaning:
     if leaf in names.former:
         knob, former = names.former[leaf]
         return Meaning(how="former", knob=knob, former=former, path=leaf, instead=knob.id)
-    if bare or leaf in neighbours()[0]:
+    if bare or leaf in neighbours()[0] or leaf in _elsewhere():
         return _UNKNOWN
     here = [p.rpartition(".")[2] for p in names.by_path if p.rpartition(".")[0] == at] if at else None
     near = nearest(leaf, here if here is not None else names.by_leaf)

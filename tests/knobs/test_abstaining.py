@@ -156,6 +156,16 @@ def test_flags_that_may_be_handed_on_are_not_said_to_be_lost(taken: str) -> None
     assert codes(HELD % taken, "x.sh") == []
 
 
+def test_names_of_other_frameworks_are_no_slips() -> None:
+    """torchtitan's classes are called as Megatron-Bridge's are."""
+    text = "c = TrainingConfig(local_batch_size=1, global_batch_size=8)\n"
+    report = lint(text, "x.py")
+    assert (report.dialect, report.findings) == ("megatron_bridge", ())
+    assert codes(text.replace("global", "globl"), "x.py") == ["PL101 error global_batch_size"]
+    assert codes("a._mixed_precision = 1\n", "x.py", dialect="accelerate") == []
+    assert codes("_mixed_precision = 1\n", "x.py", dialect="accelerate") == []
+
+
 def test_a_rule_that_the_gpu_decides_is_no_error() -> None:
     for constraint in CONSTRAINTS:
         assert constraint.gpu_decides == ("Hopper and before" in constraint.rule), constraint.name
