@@ -101,6 +101,13 @@ class View:
         """What is set to something that cannot be told."""
         return self._of.unknown
 
+    def made(self, name: str) -> bool:
+        """Whether somebody made the setting, whatever it says."""
+        if name not in self._of.values and name not in self._of.unknown:
+            return False
+        self.read.add(name)
+        return True
+
     def on(self, name: str) -> bool:
         """A switch that is on."""
         return self(name) is True

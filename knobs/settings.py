@@ -11,9 +11,12 @@ from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import Dialect, Former, Knob, Value
 from perfdoc.knobs.naming.dialects import dialect_of, is_manifest, is_megatron_command, of_manifest
 from perfdoc.knobs.naming.meaning import Meaning, meaning
-from perfdoc.knobs.reading.entry import Entry
+from perfdoc.knobs.reading.entry import Entry, NotAConfigurationError
 from perfdoc.knobs.reading.file import read_entries, read_text, takes_more
 from perfdoc.knobs.values import OPAQUE, Opaque, Raw, read_value
+
+MAX_SCOPES = 256
+"""Functions of a program that set something; every rule is tried in each."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,15 +54,20 @@ def settings_of(entries: Sequence[Entry], dialect: Dialect | None) -> Iterator[S
 
 def by_scope(settings: Sequence[Setting]) -> Mapping[str, Mapping[str, Setting]]:
     """Scope → canonical id → the setting that holds. Variables hold in every scope, and so does what is set
-    for all roles or for those of `actor_rollout_ref`."""
-    named = {_scope(s) for s in settings if s.entry.form != "env"} or {""}
-    scopes = {one for one in named if not any(other != one and _holds_in(one, other) for other in named)}
+    for all roles or for those of `actor_rollout_ref`. Raises NotAConfigurationError for too many scopes."""
+    grouped: dict[str, list[tuple[int, Setting]]] = {}
+    for position, setting in enumerate(settings):
+        scope = "" if setting.entry.form == "env" else _scope(setting)
+        grouped.setdefault(scope, []).append((position, setting))
+    scopes = grouped.keys() - {outer for scope in grouped for outer in _around(scope)} or {""}
+    if len(scopes) > MAX_SCOPES:
+        raise NotAConfigurationError(f"sets something in more than {MAX_SCOPES} functions. Give fewer.")
     found: dict[str, dict[str, Setting]] = {scope: {} for scope in sorted(scopes)}
-    for setting in settings:
-        for scope, chosen in found.items():
-            if setting.entry.form == "env" or _holds_in(_scope(setting), scope):
-                before = chosen.get(setting.knob.id)
-                chosen[setting.knob.id] = setting if before is None else _winner(before, setting)
+    for scope, chosen in found.items():
+        held = [one for outer in (scope, *_around(scope)) for one in grouped.get(outer, ())]
+        for _, setting in sorted(held, key=lambda one: one[0]):
+            before = chosen.get(setting.knob.id)
+            chosen[setting.knob.id] = setting if before is None else _winner(before, setting)
     return found
 
 
@@ -67,8 +75,10 @@ def _scope(setting: Setting) -> str:
     return setting.meaning.scope or setting.entry.block
 
 
-def _holds_in(scope: str, other: str) -> bool:
-    return scope in ("", other) or other.startswith(f"{scope}.")
+def _around(scope: str) -> tuple[str, ...]:
+    """The scopes around one, whose settings hold in it too, but for itself."""
+    ends = (position for position, letter in enumerate(scope) if letter == ".")
+    return ("", *(scope[:end] for end in ends)) if scope else ()
 
 
 def repeated(before: Setting, after: Setting) -> bool:
@@ -90,10 +100,15 @@ def _winner(before: Setting, after: Setting) -> Setting:
     return Setting(entry=after.entry, meaning=after.meaning, value=OPAQUE)
 
 
+_OVERWRITING: tuple[Dialect, ...] = ("megatron_bridge", "nemo")
+
+
 def _place(setting: Setting) -> int:
     """Where its name stands among the names of its knob; the first one wins."""
     spelling = setting.meaning.spelling
     if spelling is None or setting.meaning.former is not None or setting.entry.form != "path":
+        return 0
+    if spelling.dialect not in _OVERWRITING:
         return 0
     return setting.knob.spelled(spelling.dialect).index(spelling)
 
@@ -112,13 +127,30 @@ def _value(found: Meaning, raw: Raw) -> Value | Opaque:
         inline = str(raw).lower() in ("false", "0") if isinstance(raw, str) else False
         return (not means) if inline else means
     if spelling is not None and isinstance(spelling.means, str):
-        return read_value(knob, spelling.means)
-    worked_out = _WORKED_OUT.get(spelling.dialect) if spelling is not None else None
-    if raw == worked_out and worked_out is not None and (worked_out == "auto" or knob.min != -1):
+        off = raw is None or str(raw).strip().lower() in _OFF
+        return OPAQUE if off else read_value(knob, spelling.means)
+    if spelling is not None and _is_worked_out(spelling.dialect, knob, raw):
         return OPAQUE
     return read_value(knob, raw)
 
 
+_OFF = frozenset({"false", "0", "no", "off", "null", "none", ""})
+
+
+def _is_worked_out(dialect: Dialect, knob: Knob, raw: Raw) -> bool:
+    """Whether a value stands for one that the program finds from others, or is given when it starts."""
+    if dialect == "nemo1" and knob.id == "nproc_per_node":  # Lightning's devices: a list names GPUs
+        return isinstance(raw, tuple) or (isinstance(raw, str) and not raw.strip().isdecimal())
+    if raw == _ONE_WORKED_OUT.get((dialect, knob.id)):
+        return raw is not None
+    worked_out = _WORKED_OUT.get(dialect)
+    return worked_out is not None and raw == worked_out and (worked_out == "auto" or knob.min != -1)
+
+
+_ONE_WORKED_OUT: Mapping[tuple[Dialect, str], str] = MappingProxyType(
+    {("verl", "global_batch_size"): "0", ("accelerate", "world_size"): "-1"}
+)
+"""verl's asynchronous trainers take 0; `accelerate launch` asks for what is -1."""
 _WORKED_OUT: Mapping[Dialect, str] = MappingProxyType(
     {"deepspeed": "auto", "accelerate": "auto", "torchtitan": "-1", "nemo1": "-1"}
 )

@@ -35,6 +35,8 @@ class Constraint:
     needs_companion: bool = False
     """The subject is useless without another setting that is off by default, so that it is worth a note even
     where a recipe may have set it."""
+    gpu_decides: bool = False
+    """Whether it holds follows from the GPU, of which no file tells: a note, not an error."""
     dialects: tuple[Dialect, ...] = ()
     """Where it holds; everywhere if empty."""
 

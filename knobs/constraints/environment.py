@@ -61,6 +61,7 @@ def _one_queue(degree: str) -> Constraint:
         "stops without it; newer GPUs do not need it",
         fix=((CONNECTIONS, 1),),
         needs_companion=True,
+        gpu_decides=True,
         dialects=("megatron_lm",),
     )
 

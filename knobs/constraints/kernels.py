@@ -233,7 +233,7 @@ KERNELS: tuple[Constraint, ...] = (
             v.on("apply_rope_fusion") and v("position_embedding_type") not in ("rope", "yarn", "mrope")
         ),
         rule="apply_rope_fusion is switched off without rotary positions",
-        dialects=("megatron_lm", "megatron_bridge"),
+        dialects=("megatron_bridge",),
     ),
     Constraint(
         name="packing-needs-micro-batch-1",

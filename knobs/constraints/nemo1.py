@@ -54,7 +54,10 @@ NEMO1: tuple[Constraint, ...] = (
         name="lightning-accumulation",
         subject="nemo1_accumulate_grad_batches",
         kind="forbidden",
-        broken=lambda v: v.number("nemo1_accumulate_grad_batches") > 1,
+        broken=lambda v: (
+            (v.made("micro_batch_size") or v.made("global_batch_size"))
+            and v.number("nemo1_accumulate_grad_batches") > 1
+        ),
         rule="accumulate_grad_batches must be 1: NeMo accumulates by global_batch_size and micro_batch_size",
         fix=(("nemo1_accumulate_grad_batches", 1),),
         dialects=("nemo1",),

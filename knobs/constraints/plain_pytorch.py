@@ -11,12 +11,12 @@ from perfdoc.knobs.constraints.definition import Constraint
 
 ASYNC_TP, COMPILE, PARTS = "async_tensor_parallel", "torch_compile", "torch_compile_components"
 GATHER, SCALES, CONVERTERS = "float8_all_gather", "float8_precomputed_scales", "model_converters"
+OLD_FLOAT8 = "float8_linear"
 LOCAL, PIECE = "local_batch_size", "pipeline_microbatch_size"
 STAGE, STEPS, MICRO, GLOBAL = (
     *("zero_stage", "gradient_accumulation_steps"),
     *("micro_batch_size", "global_batch_size"),
 )
-PARTITION = "deepspeed_partition_activations"
 TYPE, SHARDING = "accelerate_distributed_type", "fsdp_sharding"
 _FLOAT8 = ("float8", "quantize.linear.float8", "quantize.dense.float8")
 _STAGE_3 = (
@@ -60,7 +60,7 @@ PLAIN_PYTORCH: tuple[Constraint, ...] = (
         name="async-tp-needs-compile",
         subject=ASYNC_TP,
         kind="forbidden",
-        broken=lambda v: v.on(ASYNC_TP) and not _compiled(v),
+        broken=lambda v: v.on(ASYNC_TP) and v.tp > 1 and not _compiled(v),
         rule="enable_async_tensor_parallel needs compile.enable with model in compile.components",
         fix=((COMPILE, True),),
         dialects=("torchtitan",),
@@ -86,7 +86,7 @@ PLAIN_PYTORCH: tuple[Constraint, ...] = (
         name="float8-gather-needs-converter",
         subject=GATHER,
         kind="ineffective",
-        broken=lambda v: v.on(GATHER) and not _float8(v),
+        broken=lambda v: v.on(GATHER) and not _float8(v) and not v.made(OLD_FLOAT8),
         rule="enable_fsdp_float8_all_gather is read by the float8 converter: model.converters",
         dialects=("torchtitan",),
     ),
@@ -127,10 +127,9 @@ PLAIN_PYTORCH: tuple[Constraint, ...] = (
     Constraint(
         name="parameter-offload-needs-stage-3",
         subject="zero_offload_parameters",
-        kind="forbidden",
+        kind="ineffective",
         broken=lambda v: _offloads(v, "zero_offload_parameters") and v.number(STAGE) < 3,
-        rule="offload_param needs ZeRO stage 3: in the others every rank keeps all parameters",
-        fix=((STAGE, 3),),
+        rule="offload_param is read in ZeRO stage 3 only: in the others every rank keeps all parameters",
         dialects=("deepspeed", "accelerate"),
     ),
     *(
@@ -167,15 +166,6 @@ PLAIN_PYTORCH: tuple[Constraint, ...] = (
         kind="forbidden",
         broken=lambda v: v.number(GLOBAL) % (v.number(MICRO) * v.number(STEPS)) != 0,
         rule="train_batch_size must be train_micro_batch_size_per_gpu x gradient_accumulation_steps x ranks",
-        dialects=("deepspeed",),
-    ),
-    Constraint(
-        name="cpu-checkpoints-need-partition",
-        subject="deepspeed_cpu_checkpointing",
-        kind="ineffective",
-        broken=lambda v: v.on("deepspeed_cpu_checkpointing") and not v.named_on(PARTITION),
-        rule="cpu_checkpointing is read with partition_activations only",
-        fix=((PARTITION, True),),
         dialects=("deepspeed",),
     ),
     Constraint(

@@ -17,6 +17,8 @@ _FSDP_ONLY = (
     "verl_forward_prefetch",
     "verl_offload_policy",
 )
+_ROLLOUTS_OWN = ("rollout_nodes", "rollout_ranks_per_node")
+"""Ranks that generate samples on GPUs of their own."""
 _MEGATRON_ONLY = tuple(f"verl_megatron_{what}_offload" for what in ("param", "grad", "optimizer"))
 
 
@@ -79,24 +81,25 @@ REINFORCEMENT: tuple[Constraint, ...] = (
         name="mini-batch-above-train-batch",
         subject=MINI,
         kind="forbidden",
-        broken=lambda v: v.number(MINI) > v.number(PROMPTS),
+        broken=lambda v: v.number(MINI) > v.number(PROMPTS) and not v.named_on(DYNAMIC),
         rule="ppo_mini_batch_size must not exceed data.train_batch_size: both count prompts of a step",
         dialects=("verl",),
     ),
     Constraint(
         name="train-batch-over-mini-batch",
         subject=MINI,
-        kind="inadvisable",
+        kind="forbidden",
         broken=lambda v: v.number(MINI) < v.number(PROMPTS) and v.number(PROMPTS) % v.number(MINI) != 0,
-        rule="data.train_batch_size should be divisible by ppo_mini_batch_size, or the last mini-batch of a "
-        "step is smaller",
+        rule="data.train_batch_size must be divisible by ppo_mini_batch_size",
         dialects=("verl",),
     ),
     Constraint(
         name="two-micro-batch-sizes",
         subject="verl_micro_batch_size",
         kind="forbidden",
-        broken=lambda v: v("verl_micro_batch_size") is not None and v.number(MICRO) > 0,
+        broken=lambda v: (
+            v("verl_micro_batch_size") is not None and v.number(MICRO) > 0 and not v.named_on(DYNAMIC)
+        ),
         rule="ppo_micro_batch_size, which is deprecated, and ppo_micro_batch_size_per_gpu exclude each other",
         fix=(("verl_micro_batch_size", None),),
         dialects=("verl",),
@@ -136,7 +139,10 @@ REINFORCEMENT: tuple[Constraint, ...] = (
         name="rollout-tp-over-ranks",
         subject="rollout_tensor_parallel_size",
         kind="forbidden",
-        broken=lambda v: v.number("world_size") % v.number("rollout_tensor_parallel_size") != 0,
+        broken=lambda v: (
+            not any(v.made(name) for name in _ROLLOUTS_OWN)
+            and v.number("world_size") % v.number("rollout_tensor_parallel_size") != 0
+        ),
         rule="the ranks must be divisible by rollout.tensor_model_parallel_size",
         dialects=("verl",),
     ),
@@ -151,20 +157,6 @@ REINFORCEMENT: tuple[Constraint, ...] = (
             v("rollout_max_model_len") is not None and v.number("rollout_max_model_len") < _longest(v)
         ),
         rule="rollout.max_model_len must hold max_prompt_length + max_response_length",
-        dialects=("verl",),
-    ),
-    Constraint(
-        name="prefill-below-sequence",
-        subject="rollout_max_batched_tokens",
-        kind="forbidden",
-        broken=lambda v: (
-            v("rollout_chunked_prefill") is False
-            and v("rollout_engine") == "vllm"
-            and v.number("rollout_max_batched_tokens") < (v("rollout_max_model_len") or _longest(v))  # type: ignore[operator]
-        ),
-        rule="vLLM without enable_chunked_prefill: max_num_batched_tokens must hold max_model_len, or "
-        "max_prompt_length + max_response_length",
-        fix=(("rollout_chunked_prefill", True),),
         dialects=("verl",),
     ),
     *(

@@ -273,7 +273,7 @@ def _finding(
     given = sorted(violation.read & chosen.keys(), key=lambda n: _told(n, violation))
     setting = chosen[given[0]] if given else next(iter(chosen.values()))
     code, severity = _CODES[constraint.kind]
-    if constraint.kind == "inadvisable" and violation.assumed:
+    if constraint.gpu_decides or (constraint.kind == "inadvisable" and violation.assumed):
         severity = "note"  # it rests on what the user did not say
     dialect = configuration.dialect
     others = [
@@ -300,6 +300,8 @@ def _finding(
         "ineffective": "the setting changes nothing",
         "inadvisable": "it costs time or memory",
     }[constraint.kind]
+    if constraint.gpu_decides:
+        why += " on the GPUs that need it"
     if note and violation.assumed & _variables():
         why += ", unless the environment has it from elsewhere"
     elif note:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
+from types import MappingProxyType
 
 from perfdoc.knobs.knob import DIALECT_TITLES, Dialect
 from perfdoc.knobs.naming.meaning import meaning, names_of
@@ -32,6 +34,36 @@ _OF_PATHS: tuple[Dialect, ...] = (
     *("megatron_bridge", "nemo", "verl", "megatron_core"),
     *("nemo1", "torchtitan", "deepspeed", "accelerate"),
 )
+_ANYBODYS: Mapping[str, frozenset[str]] = MappingProxyType(
+    {
+        "torchtitan": frozenset(
+            {
+                *(
+                    "training.batch_size",
+                    "training.compile",
+                    "training.seq_len",
+                    "training.global_batch_size",
+                ),
+                *("optimizer.implementation", "compile.enable", "model.converters"),
+                *("profiling.enable_profiling", "profiling.profile_freq"),
+            }
+        ),
+        "deepspeed": frozenset({"train_batch_size", "gradient_accumulation_steps"}),
+        "accelerate": frozenset({"mixed_precision", "num_processes", "num_machines"}),
+        "nemo1": frozenset({"model.bias", "model.data.num_workers", "model.optim.name"}),
+    }
+)
+"""Names that programs of any kind have, however many: they show no framework."""
+_NOT_ALONE: Mapping[str, frozenset[str]] = MappingProxyType(
+    {
+        "torchtitan": frozenset(
+            {"activation_checkpoint.mode", "checkpoint.async_mode", "compile.components"}
+        ),
+        "deepspeed": frozenset({"bf16.enabled", "fp16.enabled", "wall_clock_breakdown"}),
+        "accelerate": frozenset({"distributed_type"}),
+    }
+)
+"""Names that show one beside another of its names."""
 _LAUNCHER = frozenset({"nproc_per_node", "nnodes"})
 _ENOUGH_FLAGS = 2
 
@@ -62,8 +94,11 @@ def dialect_of(entries: Sequence[Entry]) -> tuple[Dialect | None, str]:
         first = [d for d, s in scores.items() if s == best]
         if len(first) > 1 and "nemo1" in first:
             first.remove("nemo1")  # it would show by names that the others do not have, as of its trainer
+        first = [d for d in first if _shown_by(paths, d)]
         if len(first) == 1:
             return first[0], f"{round(best)} of its names"
+        if not first:
+            return None, "names that programs of any kind have"
         return None, " or ".join(DIALECT_TITLES[d] for d in first)
     if is_megatron_command(entries):
         return "megatron_lm", "its flags"
@@ -88,6 +123,23 @@ def _score(paths: Sequence[Entry], dialect: Dialect) -> float:
         elif "." in entry.name and placed(dialect, entry.name)[0].rpartition(".")[0] in parents:
             total += 0.1
     return total
+
+
+def _shown_by(paths: Sequence[Entry], dialect: Dialect) -> bool:
+    """Whether a name is that dialect's alone; of those that share no name with ordinary programs any is."""
+    if dialect not in _ANYBODYS:
+        return True
+    exact = {found.path for e in paths if (found := meaning(e, dialect)).how == "exact"}
+    own = exact - _ANYBODYS[dialect]
+    if dialect == "nemo1":
+        return any(path.startswith("model.") for path in own - _others_of("nemo1"))
+    return bool(own - _NOT_ALONE[dialect]) or (bool(own) and len(exact) > 1)
+
+
+@cache
+def _others_of(dialect: Dialect) -> frozenset[str]:
+    """The names of all other dialects of paths."""
+    return frozenset(path for other in _OF_PATHS if other != dialect for path in names_of(other).by_path)
 
 
 def _own_score(paths: Sequence[Entry]) -> float:

@@ -13,7 +13,7 @@ from typing import Literal
 import yaml
 
 from perfdoc.knobs.knob import MEGATRONS, Dialect, Former, Knob, Spelling
-from perfdoc.knobs.load import catalogue
+from perfdoc.knobs.load import ELSEWHERE, catalogue
 from perfdoc.knobs.naming.places import placed
 from perfdoc.knobs.reading.entry import MAX_ENTRIES, Entry
 
@@ -134,7 +134,8 @@ _OVERRIDES: Mapping[str, str] = MappingProxyType(
     }
 )
 _PARTLY_KNOWN: tuple[Dialect, ...] = ("verl", "nemo1", "torchtitan", "deepspeed", "accelerate")
-"""Frameworks with many settings that are not in the catalogue: a name of megatron-core's is right there."""
+"""Frameworks with many settings that are not in the catalogue: a name that another section or framework has
+may be right in any of theirs."""
 _UNKNOWN = Meaning(how="unknown")
 
 
@@ -166,7 +167,7 @@ def names_of(dialect: Dialect | None) -> Names:
                 former[old.name] = (knob, old)
     if dialect not in ("megatron_lm", "env"):
         for knob in catalogue().values():
-            if knob.kind == "knob" or dialect == "perfdoc":
+            if knob.topic not in ELSEWHERE and (knob.kind == "knob" or dialect == "perfdoc"):
                 by_leaf.setdefault(knob.id, knob)
     return Names(
         by_path=MappingProxyType(by_path),
@@ -214,9 +215,9 @@ def _of_path(name: str, bare: bool, dialect: Dialect | None) -> Meaning:
         return _UNKNOWN
     found = _leaf(leaf, names, bare, at=parent)
     if found.how in ("exact", "bare") and found.knob is not None and dialect is not None:
+        if dialect in _PARTLY_KNOWN:
+            return _UNKNOWN  # the section may have a setting of that name too
         spelled = found.knob.spelled(dialect)
-        if dialect in _PARTLY_KNOWN and not _says_enough(leaf, spelled):
-            return _UNKNOWN
         how: How = "misplaced" if spelled else "absent"
         if leaf in names.old_but_current:
             old = names.old_but_current[leaf]
@@ -234,11 +235,6 @@ def _of_path(name: str, bare: bool, dialect: Dialect | None) -> Meaning:
     return found
 
 
-def _says_enough(leaf: str, spelled: Iterable[Spelling]) -> bool:
-    """Whether a name in another place can only be this knob's: it is the framework's, and no common word."""
-    return "_" in leaf and any(s.name.rpartition(".")[2] == leaf for s in spelled)
-
-
 def _override(path: str) -> Knob | None:
     """verl's dictionaries that go over megatron-core's classes take every field of the class."""
     parent, _, leaf = path.rpartition(".")
@@ -247,10 +243,18 @@ def _override(path: str) -> Knob | None:
     return known[0] if known else None
 
 
+@cache
+def _elsewhere() -> frozenset[str]:
+    """Names of settings of other frameworks, which are no slip of the pen: torchtitan's classes are called as
+    Megatron-Bridge's are."""
+    others = [knob for knob in catalogue().values() if knob.topic in ELSEWHERE]
+    return frozenset(s.name.rpartition(".")[2] for knob in others for s in knob.spellings)
+
+
 def _top(leaf: str, names: Names) -> Meaning:
     """A name at the top of a file, which means no setting of a section."""
     near = nearest(leaf, [path for path in names.by_path if "." not in path])
-    if near is None:
+    if near is None or leaf.startswith("_"):
         return _UNKNOWN
     return Meaning(how="near", knob=names.by_path[near][0], path=leaf, instead=near)
 
@@ -262,7 +266,7 @@ def _leaf(leaf: str, names: Names, bare: bool, at: str = "") -> Meaning:
     if leaf in names.former:
         knob, former = names.former[leaf]
         return Meaning(how="former", knob=knob, former=former, path=leaf, instead=knob.id)
-    if bare or leaf in neighbours()[0]:
+    if bare or leaf in neighbours()[0] or leaf in _elsewhere():
         return _UNKNOWN
     here = [p.rpartition(".")[2] for p in names.by_path if p.rpartition(".")[0] == at] if at else None
     near = nearest(leaf, here if here is not None else names.by_leaf)
@@ -281,7 +285,8 @@ def _argument(name: str) -> Meaning:
             knob, spelling = flags[flag]
             if flag == f"--{dashed}" and spelling.means is False:
                 return _UNKNOWN  # a second name of a switch that the list holds under its own
-            return Meaning(how="exact", knob=knob, path=name)
+            stands_for = spelling if isinstance(spelling.means, str) else None
+            return Meaning(how="exact", knob=knob, spelling=stands_for, path=name)
     known = catalogue().get(name)
     if known is None or not (known.spelled("megatron_lm") or known.kind == "fact"):
         return _UNKNOWN

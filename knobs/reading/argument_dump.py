@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 from perfdoc.knobs.reading.entry import Entry
 
-_LINE = re.compile(r"(?:^|[\s:])([a-z]\w*) (\.+) (\S.*?)\s*$")
+_LINE = re.compile(r"(?:^|[\s:])([a-z]\w*) (\.+) (\S.*)$")
+"""Of a line without the space at its end: nothing is tried at two lengths, so that it takes linear time."""
 _TITLE = re.compile(r"-{3,} arguments -{3,}")
 _LEADERS = 2
 """Dots by which such a line is told from a sentence; after a long name there are fewer."""
@@ -20,7 +21,7 @@ def is_dump(text: str) -> bool:
     found = _TITLE.search(text) is not None
     lines = 0
     for line in text.split("\n"):
-        match = _LINE.search(line)
+        match = _LINE.search(line.rstrip())
         lines += match is not None and len(match[2]) > _LEADERS
         if lines >= (1 if found else _ENOUGH):
             return True
@@ -32,7 +33,7 @@ def dump_entries(text: str) -> Iterator[Entry]:
     again, replaces the first."""
     found: dict[str, Entry] = {}
     for number, line in enumerate(text.split("\n"), start=1):
-        match = _LINE.search(line)
+        match = _LINE.search(line.rstrip())
         if match is not None:
             name, value = match[1], match[3]
             raw = None if value == "None" else value

@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 
 SUM = re.compile(r"\$\(\(([\w\s$*/+{}()-]{1,200})\)\)")
+_MAX_DIGITS = 18
+"""Of a number that goes in or comes out: no setting has more."""
 _PART = re.compile(r"\d{1,12}|[A-Za-z_]\w*|[-+*/()]")
 
 
@@ -16,14 +18,18 @@ def computed(value: str, known: Mapping[str, str | None]) -> str:
         return value
     parts = _PART.findall(re.sub(r"[${}]", " ", whole[1]))
     texts = [part if not part[:1].isalpha() and part[:1] != "_" else known.get(part) for part in parts]
-    if not all(text and (text in "+-*/()" or text.isdecimal()) for text in texts):
+    tree = [text for text in texts if text and (text in "+-*/()" or _is_number(text))]
+    if len(tree) < len(texts):
         return value
-    tree = [text for text in texts if text]
     try:
         number, rest = _sum(tree, 0)
     except (IndexError, ValueError, ZeroDivisionError, RecursionError):
         return value
-    return str(number) if rest == len(tree) else value
+    return str(number) if rest == len(tree) and abs(number) < 10**_MAX_DIGITS else value
+
+
+def _is_number(text: str) -> bool:
+    return text.isdecimal() and len(text) <= _MAX_DIGITS
 
 
 def _sum(parts: Sequence[str], position: int) -> tuple[int, int]:

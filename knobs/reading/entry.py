@@ -13,6 +13,8 @@ MAX_BYTES = 1 << 20
 MAX_ENTRIES = 20_000
 MAX_DEPTH = 40
 MAX_NAME = 300
+MAX_BITS = 10_000
+"""Of a number that is made a text: Python refuses one of more than 4,300 digits."""
 
 Form = Literal["path", "flag", "env", "argument"]
 """`argument`: as Megatron-LM lists what it was started with."""

@@ -13,7 +13,7 @@ from typing import Literal, get_args
 
 from perfdoc.knobs.reading import shell
 from perfdoc.knobs.reading.argument_dump import dump_entries, is_dump
-from perfdoc.knobs.reading.entry import MAX_BYTES, MAX_DEPTH, Entry, NotAConfigurationError, bounded
+from perfdoc.knobs.reading.entry import MAX_BITS, MAX_BYTES, MAX_DEPTH, Entry, NotAConfigurationError, bounded
 from perfdoc.knobs.reading.shell import shell_entries
 from perfdoc.knobs.reading.toml_text import toml_entries
 from perfdoc.knobs.reading.yaml_text import yaml_entries
@@ -99,6 +99,8 @@ def _dotted(node: ast.expr) -> str:
 
 def _raw(node: ast.expr) -> Raw:
     if isinstance(node, ast.Constant):
+        if isinstance(node.value, int) and node.value.bit_length() > MAX_BITS:
+            return OPAQUE
         if node.value is None or isinstance(node.value, (str, int, float)):
             return None if node.value is None else str(node.value)
     elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):

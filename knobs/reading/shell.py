@@ -98,9 +98,13 @@ def _unused(commands: Sequence[Sequence[Word]]) -> dict[int, str]:
     A file that runs nothing, or that hands its variables on, is taken from elsewhere: all of it counts.
     """
     texts = [word.text or "" for words in commands for word in words]
-    if not any(_SCRIPT.fullmatch(text) for text in texts) or _HANDED_ON & set(texts):
+    handed_on = any(text in _HANDED_ON or "${!" in text for text in texts)
+    if handed_on or not any(_SCRIPT.fullmatch(text) for text in texts):
         return {}
     taken = {match[1] for text in texts for match in _TAKEN.finditer(text)}
+    for text in texts:
+        assigned = _ASSIGNED.fullmatch(text)
+        taken.update(_NAME.findall(assigned[3] if assigned else text))  # `export ARGS`, `printenv ARGS`
     found: dict[int, str] = {}
     for words in commands:
         match = _ASSIGNED.fullmatch(words[0].text or "")
@@ -111,7 +115,9 @@ def _unused(commands: Sequence[Sequence[Word]]) -> dict[int, str]:
 
 
 _TAKEN = re.compile(r"\$\{?[!#]?(\w+)")
-_HANDED_ON = frozenset({"eval", "declare"})
+_NAME = re.compile(r"[A-Za-z_]\w*")
+_HANDED_ON = frozenset({"eval", "declare", "source", ".", "envsubst", "allexport", "-a"})
+"""Words by which another program or script gets what this one sets."""
 
 
 def takes_more(text: str) -> bool:

@@ -7,11 +7,10 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from perfdoc.knobs.reading.entry import MAX_DEPTH, Entry, NotAConfigurationError
+from perfdoc.knobs.reading.entry import MAX_BITS, MAX_DEPTH, Entry, NotAConfigurationError
 from perfdoc.knobs.values import OPAQUE, Raw
 
-_TABLE = re.compile(r"\s*\[{1,2}\s*([\w.\"' -]+?)\s*\]{1,2}\s*(?:#.*)?")
-_KEY = re.compile(r"\s*([\w.\"' -]+?)\s*=")
+_NAME = re.compile(r"[\w.\"' -]+")
 
 
 def toml_entries(text: str) -> Iterator[Entry]:
@@ -40,11 +39,13 @@ def _lines(text: str) -> dict[str, int]:
     found: dict[str, int] = {}
     table = ""
     for number, line in enumerate(text.split("\n"), start=1):
-        opened = _TABLE.fullmatch(line)
-        if opened is not None:
-            table = _plain(opened[1])
-        elif (key := _KEY.match(line)) is not None:
-            found.setdefault(f"{table}.{_plain(key[1])}" if table else _plain(key[1]), number)
+        key, equals, _ = (part.strip() for part in line.partition("="))
+        opened = line.partition("#")[0].strip()
+        if opened.startswith("[") and opened.endswith("]"):
+            name = opened.strip("[]").strip()
+            table = _plain(name) if _NAME.fullmatch(name) else table
+        elif equals and _NAME.fullmatch(key):
+            found.setdefault(f"{table}.{_plain(key)}" if table else _plain(key), number)
     return found
 
 
@@ -60,4 +61,6 @@ def _raw(value: object) -> Raw:
             if all(isinstance(t, str) for t in texts)
             else OPAQUE
         )
+    if isinstance(value, int) and value.bit_length() > MAX_BITS:
+        return OPAQUE
     return str(value)

@@ -118,7 +118,7 @@ def test_a_flag_that_nobody_set_is_said_to_be_missing_at_what_asks_for_it() -> N
     assert "sequence_parallel is not set here" in finding.message
 
 
-def test_an_unset_variable_is_a_note_and_another_value_an_error() -> None:
+def test_one_queue_is_a_note_since_no_file_names_the_gpu() -> None:
     run = "torchrun pretrain_gpt.py --num-layers 4 --bf16 "
     for degree in ("--tensor-model-parallel-size 8", "--context-parallel-size 2"):
         severities = [
@@ -126,7 +126,7 @@ def test_an_unset_variable_is_a_note_and_another_value_an_error() -> None:
             for before in ("", ONE, ONE.replace("=1", "=32"), ONE.replace("=1", "=${N:-1}"))
         ]
         knob = "tensor_model_parallel_size" if "tensor" in degree else "context_parallel_size"
-        assert severities == [[("note", knob)], [], [("error", knob)], []]
+        assert severities == [[("note", knob)], [], [("note", knob)], []]
     sharded = run + "--tensor-model-parallel-size 8 --use-megatron-fsdp"
     assert [f for f in lint(sharded, "x.sh").findings if "queue" in f.why] == [], "FSDP wants several queues"
 
@@ -149,7 +149,9 @@ def test_nemo_runs_config_makes_the_class_that_it_names() -> None:
 
 def test_places_of_megatron_bridge_are_not_taken_for_nemo_1() -> None:
     assert lint("model.tensor_model_parallel_size=2\n", "x.args").dialect == "megatron_bridge"
-    assert lint("model.tensor_model_parallel_size=2\ntrainer.devices=8\n", "x.args").dialect == "nemo1"
+    both = "model.tensor_model_parallel_size=2\ntrainer.devices=8\n"
+    assert lint(both, "x.args").dialect is None, "Lightning's trainer with any model"
+    assert lint(both + "model.micro_batch_size=2\n", "x.args").dialect == "nemo1"
 
 
 def test_values_that_the_program_fills_in_are_unknown() -> None:

@@ -53,7 +53,7 @@ ODD += [
     "",
 ]
 VALUES = st.one_of(st.sampled_from(ODD), st.text(max_size=8))
-ENDINGS = st.sampled_from(["x.yaml", "x.sh", "x.py", "x.json", "x.txt", ""])
+ENDINGS = st.sampled_from(["x.yaml", "x.sh", "x.py", "x.json", "x.txt", "x.toml", "x.log", ""])
 CALM = settings(max_examples=tries(50, 400), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 

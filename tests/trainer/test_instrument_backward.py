@@ -163,10 +163,11 @@ def test_what_an_error_left_open_is_closed_and_counted(small: Any, tmp_path: Pat
         model(small.given_to(model)).backward()
 
     events = small.traced(steps, tmp_path / "trace.json")
-    assert small.backward_ranges.healed() == before + 2  # small.Layer 1 and its MLP.
+    assert small.backward_ranges.healed() == before + 2  # Layer 1 and its MLP.
     backward = [e for e in events if e.name.startswith("perfdoc.backward")]
     small.check_nesting(backward)
-    # The whole model once, and of the broken pass: output, final norm, layer 2 with four parts, layer 1, MLP.
+    # The whole model once, the range around the broken pass, and of that pass: output, final norm, layer 2
+    # with four parts, layer 1, MLP.
     assert len(backward) == (small.LAYERS * 5 + 3) + 1 + (2 + 5 + 2)
 
 

@@ -65,6 +65,8 @@ def name_here(name: str) -> str:
     'profile_step_start'
     """
     leaf = name.rpartition(".")[2]
+    if leaf in catalogue() and catalogue()[leaf].topic in ELSEWHERE:
+        return leaf
     dialects: tuple[Dialect | None, ...] = (None, "megatron_bridge", "nemo", "verl")
     for dialect in dialects:
         names = names_of(dialect)

@@ -1,0 +1,183 @@
+"""Files that are right, or that tell too little: nothing is said of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from perfdoc.knobs.check import evaluate
+from perfdoc.knobs.configuration import Configuration
+from perfdoc.knobs.constraints import CONSTRAINTS
+from perfdoc.knobs.knob import Dialect, Value
+from perfdoc.knobs.lint.text import lint
+
+
+def codes(text: str, name: str, dialect: Dialect | None = None) -> list[str]:
+    return [f"{f.code} {f.severity} {f.knob}" for f in lint(text, name, dialect=dialect).findings]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("x.yaml", "mixed_precision: true\nnum_processes: 2\n"),
+        ("x.yaml", "training: {batch_size: 32, compile: reduce-overhead}\n"),
+        ("x.yaml", "optimizer: {implementation: adamw}\n"),
+        ("x.yaml", "activation_checkpoint: {mode: true}\n"),
+        ("x.yaml", "train_batch_size: 1.5\ngradient_accumulation_steps: 0\n"),
+        ("x.py", "gradient_accumulation_steps = 0\n"),
+        ("x.yaml", "fp16: {enabled: maybe}\n"),
+        ("x.yaml", "distributed_type: ddp\n"),
+        ("x.yaml", "trainer: {devices: 2, accumulate_grad_batches: 4, precision: bf16}\n"),
+        (
+            "x.yaml",
+            "trainer: {devices: [0, 1], num_nodes: 0}\nmodel: {optim: {name: adamw}, bias: 2}\n",
+        ),
+    ],
+)
+def test_words_that_any_program_has_show_no_framework(name: str, text: str) -> None:
+    report = lint(text, name)
+    assert (report.dialect, report.findings) == (None, ())
+
+
+@pytest.mark.parametrize(
+    ("text", "dialect"),
+    [
+        ("parallelism: {tensor_parallel_degree: 2}\n", "torchtitan"),
+        ("activation_checkpoint: {mode: full}\ntraining: {seq_len: 8}\n", "torchtitan"),
+        ("zero_optimization: {stage: 2}\n", "deepspeed"),
+        ("train_batch_size: 8\nfp16: {enabled: true}\n", "deepspeed"),
+        ("distributed_type: MULTI_GPU\nnum_processes: 8\n", "accelerate"),
+        ("fsdp_config: {fsdp_version: 2}\n", "accelerate"),
+        ("trainer: {devices: 8}\nmodel: {micro_batch_size: 2}\n", "nemo1"),
+    ],
+)
+def test_a_name_of_its_own_shows_one(text: str, dialect: str) -> None:
+    assert lint(text, "x.yaml").dialect == dialect
+
+
+def test_lightnings_accumulation_is_wrong_where_nemo_counts_batches() -> None:
+    text = "trainer: {devices: %s, accumulate_grad_batches: 4}\nmodel: {mcore_gpt: true%s}\n"
+    assert codes(text % (8, ""), "x.yaml") == []
+    for batches in (", micro_batch_size: 2", ", global_batch_size: '${n}'"):
+        assert codes(text % (8, batches), "x.yaml") == ["PL301 error nemo1_accumulate_grad_batches"]
+    for devices in ("[0, 1]", "[3]", "auto", "'0,1'", "-1"):
+        report = lint(text % (devices, ""), "x.yaml")
+        assert (report.findings, "nproc_per_node" in report.values) == ((), False)
+
+
+OFFLOADED = (
+    '{"zero_optimization": {"stage": %d, "offload_param": {"device": "cpu"}},'
+    ' "activation_checkpointing": {"cpu_checkpointing": true}}'
+)
+
+
+def test_deepspeed_ignores_offloaded_parameters_below_stage_3_and_needs_no_partition() -> None:
+    assert codes(OFFLOADED % 2, "x.json") == ["PL302 warning zero_offload_parameters"]
+    assert codes(OFFLOADED % 3, "x.json") == []
+    (finding,) = lint(OFFLOADED % 2, "x.json").findings
+    assert finding.instead == "", "which of the two was meant is not known"
+
+
+VERL = "data.train_batch_size=%s actor_rollout_ref.actor.ppo_mini_batch_size=%s "
+RANKS = "trainer.nnodes=1 trainer.n_gpus_per_node=6 actor_rollout_ref.rollout.tensor_model_parallel_size=4 "
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (VERL % (0, 32), []),
+        (VERL % (-1, 32), ["PL201 error global_batch_size"]),
+        (VERL % (100, 32), ["PL301 error verl_mini_batch_size"]),
+        (VERL % (16, 32), ["PL301 error verl_mini_batch_size"]),
+        (VERL % (16, 32) + "actor_rollout_ref.actor.use_dynamic_bsz=True ", []),
+        (RANKS, ["PL301 error rollout_tensor_parallel_size"]),
+        (RANKS + "rollout.nnodes=1 rollout.n_gpus_per_node=4", []),
+        (RANKS + "actor_rollout_ref.rollout.n_gpus_per_node=$N", []),
+    ],
+)
+def test_batches_and_ranks_of_verl(text: str, found: list[str]) -> None:
+    assert codes(f"python3 -m verl.trainer.main_ppo {text}\n", "x.sh") == found
+
+
+def test_two_micro_batch_sizes_of_verl_exclude_each_other_unless_batches_are_dynamic() -> None:
+    place = "actor_rollout_ref.actor"
+    text = f"{place}.ppo_micro_batch_size=8\n{place}.ppo_micro_batch_size_per_gpu=1\n"
+    assert "PL301 error verl_micro_batch_size" in codes(text, "x.args")
+    assert "PL301" not in str(codes(text + f"{place}.use_dynamic_bsz=True\n", "x.args"))
+
+
+def test_a_degree_of_verl_that_two_places_say_differently_is_not_known() -> None:
+    place, degree = "actor_rollout_ref.actor", "ulysses_sequence_parallel_size"
+    text = f"{place}.fsdp_config.{degree}=4\n"
+    assert lint(text, "x.args").values == {f"{degree}": 4}
+    assert lint(text + f"{place}.{degree}=1\n", "x.args").values == {}
+
+
+TITAN = "[parallelism]\nenable_async_tensor_parallel = true\ntensor_parallel_degree = %d\n"
+GATHER = "[parallelism]\ntensor_parallel_degree = 2\n[float8]\nenable_fsdp_float8_all_gather = true\n"
+
+
+def test_torchtitans_asynchronous_tp_is_looked_at_where_there_is_tp() -> None:
+    compiled = "[training]\ncompile = false\n"
+    assert codes(TITAN % 2 + compiled, "x.toml") == ["PL301 error async_tensor_parallel"]
+    assert codes(TITAN % 1 + compiled, "x.toml") == ["PL302 warning async_tensor_parallel"]
+
+
+def test_torchtitans_older_switch_of_float8_takes_the_gather() -> None:
+    assert codes(GATHER, "x.toml") == ["PL302 warning float8_all_gather"]
+    assert codes(GATHER + "enable_float8_linear = true\n", "x.toml") == []
+
+
+def test_what_accelerate_has_elsewhere_or_asks_for_is_no_setting() -> None:
+    text = "distributed_type: FSDP\nfsdp_config:\n  fsdp_transformer_layer_cls_to_wrap: [A, B]\n"
+    report = lint(text + "num_processes: -1\ngradient_accumulation_steps: 0\n", "x.yaml")
+    assert (report.findings, report.values) == ((), {"accelerate_distributed_type": "FSDP"})
+
+
+@pytest.mark.parametrize("value", ["False", "None", "0"])
+def test_a_flag_that_stands_for_a_value_stands_for_none_where_it_is_off(value: str) -> None:
+    dump = f"-- arguments ---\n recompute_activations ..... {value}\n bf16 ..... True\n num_layers ..... 4\n"
+    report = lint(f"---{dump}", "x.log")
+    assert ("recompute_granularity" in report.values, report.findings) == (False, ())
+    script = f"torchrun x.py --num-layers 4 --bf16 --recompute-activations={value}\n"
+    assert "recompute_granularity" not in lint(script, "x.sh").values
+    on = lint(script.replace(f"={value}", ""), "x.sh").values
+    assert on["recompute_granularity"] == "selective"
+
+
+HELD = "A=(--num-layers 4 --bf16)\nB='--hidden-size 8'\n%s\ntorchrun x.py ${A[@]}\n"
+
+
+@pytest.mark.parametrize(
+    "taken",
+    ["export B", "source rest.sh", ". rest.sh", "v=B; echo ${!v}", "envsubst < a > b", "run B", "C=B"],
+)
+def test_flags_that_may_be_handed_on_are_not_said_to_be_lost(taken: str) -> None:
+    assert codes(HELD % "", "x.sh") == ["PL306 warning hidden_size"]
+    assert codes(HELD % taken, "x.sh") == []
+
+
+def test_names_of_other_frameworks_are_no_slips() -> None:
+    """torchtitan's classes are called as Megatron-Bridge's are."""
+    text = "c = TrainingConfig(local_batch_size=1, global_batch_size=8)\n"
+    report = lint(text, "x.py")
+    assert (report.dialect, report.findings) == ("megatron_bridge", ())
+    assert codes(text.replace("global", "globl"), "x.py") == ["PL101 error global_batch_size"]
+    assert codes("a._mixed_precision = 1\n", "x.py", dialect="accelerate") == []
+    assert codes("_mixed_precision = 1\n", "x.py", dialect="accelerate") == []
+
+
+def test_a_rule_that_the_gpu_decides_is_no_error() -> None:
+    for constraint in CONSTRAINTS:
+        assert constraint.gpu_decides == ("Hopper and before" in constraint.rule), constraint.name
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("lightning-accumulation", {"nemo1_accumulate_grad_batches": 4}),
+        ("rollout-tp-over-ranks", {"world_size": 6, "rollout_tensor_parallel_size": 4, "rollout_nodes": 1}),
+    ],
+)
+def test_rules_without_what_they_rest_on_are_not_broken(name: str, values: dict[str, Value]) -> None:
+    (rule,) = [c for c in CONSTRAINTS if c.name == name]
+    assert evaluate(rule, Configuration(values=values, dialect=rule.dialects[0])) is None
