@@ -139,5 +139,5 @@ def test_what_is_so_already_is_left_out_and_what_is_excluded_is_refused() -> Non
     assert words(job("deepspeed", zero_stage=2), "use_distributed_optimizer") == []  # not down to 1
     (smaller,) = words(job("deepspeed", zero_reduce_bucket_size=5e8), "bucket_size", BUCKET)
     assert smaller.from_value == "500000000.0"
-    (cut,) = words(job("torchtitan", torch_compile=False), "tp_comm_overlap")
+    (cut,) = words(job("torchtitan", torch_compile=False, tensor_model_parallel_size=2), "tp_comm_overlap")
     assert "compile.enable" in cut.forbidden
