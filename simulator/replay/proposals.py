@@ -178,7 +178,10 @@ def _of_kernels(rebuilt: Rebuilt) -> Iterator[Proposal]:
     yield Proposal(
         key="padded_gemms",
         family="gemm_sizes",
-        edit=at_bound("padded_gemms", by_peers=by_peers),
+        edit=None if by_peers is None else at_bound("padded_gemms", by_peers=by_peers),
+        reason="GEMMs of even sizes show what padded ones reach on some ranks only"
+        if by_peers is None
+        else "",
         bound=not by_peers,
     )
     for key in ("full_waves", "gemms_at_best", "fused_runs"):

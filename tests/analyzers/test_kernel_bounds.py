@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from perfdoc.analyzers.efficiency.bounds import BOUNDS, bounds_of
 from perfdoc.analyzers.efficiency.gemms import padded
 from perfdoc.analyzers.efficiency.runs import fused
 from perfdoc.results.efficiency import OperatorEfficiency
+from perfdoc.simulator.replay.edits.at_bounds import padded_by_peers
 
 
 def gemm(m: int, k: int, n: int, frac: float | None, **other: Any) -> OperatorEfficiency:
@@ -88,3 +90,22 @@ def test_bounds_are_of_rows_of_the_activity() -> None:
     assert [b for b in BOUNDS if found.has(b)] == ["gemms_at_best"]
     assert not found.of_runs(np.array([6])).any()
     assert bounds_of(np.array([1]), [], np.array([-1]), none[:1], np.ones(1), no[:1]) is None
+
+
+def test_ranks_with_and_without_peers_have_no_bound_together() -> None:
+    """A rate that others reach predicts, a roofline bounds: of both at once neither is true."""
+
+    def bounds(*operators: OperatorEfficiency) -> Any:
+        rows, none = np.arange(len(operators)), np.zeros(len(operators))
+        return bounds_of(rows, operators, rows, none, np.ones(len(operators)), none.astype(bool))
+
+    odd = gemm(1_024, 1_024, 50_257, 0.3)
+    alone, beside, even = bounds(odd), bounds(odd, gemm(1_024, 1_024, 51_200, 0.8)), None
+    for found, expected in (
+        ((alone, even), False),
+        ((beside, beside), True),
+        ((alone, beside), None),
+        ((even,), False),
+    ):
+        rebuilt: Any = SimpleNamespace(ranks=[SimpleNamespace(bounds=one) for one in found])
+        assert padded_by_peers(rebuilt) is expected

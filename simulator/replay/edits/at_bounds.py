@@ -27,11 +27,12 @@ _ASSUMED: Mapping[str, str] = MappingProxyType(
 _AT_ROOFLINE = "padded GEMMs reach their roofline: no GEMM of even sizes shows what they reach"
 
 
-def padded_by_peers(rebuilt: Rebuilt) -> bool:
-    """Whether GEMMs of odd sizes are held to others of their capture on all ranks that have any."""
+def padded_by_peers(rebuilt: Rebuilt) -> bool | None:
+    """Whether GEMMs of odd sizes are held to others of their capture on the ranks that have any; None where
+    they are on some ranks and on others to the roofline, which is neither a prediction nor a bound."""
     known = [r.bounds for r in rebuilt.ranks if r.bounds is not None]
-    odd = [b for b in known if b.has("padded_gemms")]
-    return bool(odd) and all(b.padded_by_peers for b in odd)
+    found = {b.padded_by_peers for b in known if b.has("padded_gemms")}
+    return None if len(found) > 1 else found == {True}
 
 
 def at_bound(which: str, *, by_peers: bool = False) -> Edit:
