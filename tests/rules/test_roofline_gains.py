@@ -16,7 +16,7 @@ from perfdoc.results import Diagnosis
 from perfdoc.results.replay import Gain
 from perfdoc.results.rules import RuleResult
 from perfdoc.simulator.replay.unedited import replay_and_keep
-from tests.analyzers.shape_plan import BF16, GEMM, ShapePlan
+from tests.analyzers.shape_plan import BF16, FP32, GEMM, ShapePlan
 from tests.rules.cases import case_of, predicting, result
 from tests.rules.laid import H100, MUL, laid
 
@@ -27,16 +27,22 @@ COPY = "void at::native::unrolled_elementwise_kernel<direct_copy_kernel_cuda>(x)
 def diagnosed(
     folder: Path, *kernels: Any, blocks: int = 264, waits: bool = True, slowed: bool = False
 ) -> Diagnosis:
-    """Two steps of 1 ms on an H100: GEMMs (m, k, n, us) and other kernels (name, us), launched 5 us apart. At
-    a step's end the host waits for the device, or does not. slowed: whether recording shapes counts as
-    slowing the host, as it does."""
+    """Two steps of 1 ms on an H100: GEMMs (m, k, n, us), other operators (name, us, dims of the inputs, which
+    are FP32, kernel) and other kernels (name, us), launched 5 us apart. At a step's end the host waits for the
+    device, or does not. slowed: whether recording shapes counts as slowing the host, as it does."""
     plan = ShapePlan()
     for step in range(2):
         host, end = step * STEP_US, (step + 1) * STEP_US
         plan._row("user_annotation", f"ProfilerStep#{step}", 1, host, end, {})
         plan.device_us = host + 10
         for kernel in kernels:
-            if len(kernel) == 4:
+            if len(kernel) == 4 and isinstance(kernel[0], str):
+                operator, us, dims, name = kernel
+                plan.operator(
+                    operator, host, host + 4, dims=dims, dtypes=[FP32 if d else "Scalar" for d in dims]
+                )
+                plan.kernel(name, us, host + 1)
+            elif len(kernel) == 4:
                 m, k, n, us = kernel
                 plan.operator("aten::mm", host, host + 4, dims=[[m, k], [k, n]], dtypes=[BF16, BF16])
                 plan.kernel(GEMM, us, host + 1)
@@ -146,3 +152,31 @@ def test_fused_runs_gain_launches_beyond_kernels(tmp_path: Path) -> None:
     assert gain is not None
     assert (gain.method, gain.high_ms) == ("ceiling", 0.46)
     assert any("launches" in said for said in gain.assumptions)
+
+
+def test_an_unfused_norm_loses_the_traffic_of_its_chain(tmp_path: Path) -> None:
+    """RMSNorm of 4,096 x 4,096 in FP32 written in PyTorch, 67.11 MB a tensor, 20.03 us at 3.35 TB/s. The power
+    and the two products read one and write one, 40.06 us each, the mean reads one, 20.03: 140.2 us a step are
+    HBM's. They take 50, 50, 50, 25 and 2 us twice: all but the longest, 129 us a step, fusing could save."""
+    x, row, weight = [4_096, 4_096], [4_096, 1], [4_096]
+    each = "void at::native::vectorized_elementwise_kernel<4, at::native::{}<float>>(int)"
+    mean = "void at::native::reduce_kernel<512, 1, at::native::MeanOps<float>>(x)"
+    chain = (
+        ("aten::pow", 50, [x, []], each.format("pow_tensor_scalar_kernel_impl")),
+        (
+            "aten::mean",
+            25,
+            [x, [], [], []],
+            "void at::native::reduce_kernel<512, 1, at::native::MeanOps<float>>(x)",
+        ),
+        ("aten::add", 2, [row, [], []], each.format("CUDAFunctorOnSelf_add")),
+        ("aten::rsqrt", 2, [row], each.format("rsqrt_kernel_cuda")),
+        ("aten::mul", 50, [x, row], each.format("MulFunctor")),
+        ("aten::mul", 50, [weight, x], each.format("MulFunctor")),
+    )
+    gemm = (4_096, 4_096, 4_096, 200)
+    found = diagnosed(tmp_path, gemm, *chain, gemm)
+    lost = {loss.cause: loss.total_ns for loss in found.analyses.kernel_efficiency.losses}
+    assert lost["memory_bound"] == pytest.approx(2 * 140_200, rel=0.01)
+    assert found.analyses.kernel_efficiency.fusible_ns == 2 * 129_000
+    assert bound(found, "PD413").high_ms == pytest.approx(0.129, abs=2e-3)
