@@ -27,8 +27,8 @@ COPY = "void at::native::unrolled_elementwise_kernel<direct_copy_kernel_cuda>(x)
 def diagnosed(
     folder: Path, *kernels: Any, blocks: int = 264, waits: bool = True, slowed: bool = False
 ) -> Diagnosis:
-    """Two steps of 1 ms on an H100: GEMMs (m, k, n, us), other operators (name, us, dims of the inputs, which
-    are FP32, kernel) and other kernels (name, us), launched 5 us apart. At a step's end the host waits for the
+    """Two steps of 1 ms on an H100: GEMMs (m, k, n, us), other operators (name, us, dims of inputs in FP32,
+    kernel) and other kernels (name, us), launched 5 us apart. At a step's end the host waits for the
     device, or does not. slowed: whether recording shapes counts as slowing the host, as it does."""
     plan = ShapePlan()
     for step in range(2):
@@ -155,20 +155,15 @@ def test_fused_runs_gain_launches_beyond_kernels(tmp_path: Path) -> None:
 
 
 def test_an_unfused_norm_loses_the_traffic_of_its_chain(tmp_path: Path) -> None:
-    """RMSNorm of 4,096 x 4,096 in FP32 written in PyTorch, 67.11 MB a tensor, 20.03 us at 3.35 TB/s. The power
-    and the two products read one and write one, 40.06 us each, the mean reads one, 20.03: 140.2 us a step are
+    """RMSNorm of 4,096 x 4,096 in FP32 written in PyTorch, 67.11 MB a tensor, 20.03 us at 3.35 TB/s. The
+    power and the two products read one and write one, 40.06 us each, the mean reads one, 20.03: 140.2 us a step are
     HBM's. They take 50, 50, 50, 25 and 2 us twice: all but the longest, 129 us a step, fusing could save."""
     x, row, weight = [4_096, 4_096], [4_096, 1], [4_096]
     each = "void at::native::vectorized_elementwise_kernel<4, at::native::{}<float>>(int)"
     mean = "void at::native::reduce_kernel<512, 1, at::native::MeanOps<float>>(x)"
     chain = (
         ("aten::pow", 50, [x, []], each.format("pow_tensor_scalar_kernel_impl")),
-        (
-            "aten::mean",
-            25,
-            [x, [], [], []],
-            "void at::native::reduce_kernel<512, 1, at::native::MeanOps<float>>(x)",
-        ),
+        ("aten::mean", 25, [x, [], [], []], mean),
         ("aten::add", 2, [row, [], []], each.format("CUDAFunctorOnSelf_add")),
         ("aten::rsqrt", 2, [row], each.format("rsqrt_kernel_cuda")),
         ("aten::mul", 50, [x, row], each.format("MulFunctor")),
