@@ -96,7 +96,7 @@ def test_a_trace_that_does_not_fit(tmp_path: Path) -> None:
     needs_training()
     # One rank: of two, one's trace may take the room that the other's step log needs in that moment.
     profiled = ("data_parallel_size=1", "--profiler", "torch", "--profile-start", "3")
-    ended = on_small_disk(tmp_path, 100, *SMALL, "train_iters=8", *profiled)
+    ended = on_small_disk(tmp_path, 160, *SMALL, "train_iters=8", *profiled)
     assert ended.code == 2
     assert len(ended.lines) == 3, ended.lines
     assert ended.lines[1] == (

@@ -139,7 +139,7 @@ def test_a_rank_that_raises_is_told_first(tmp_path: Path) -> None:
     ("setting", "line"),
     [
         ("text=/nowhere/at/all.txt", "data.text = /nowhere/at/all.txt: no such file"),
-        ("data_path=[/nowhere/set]", "data.data_path: /nowhere/set.idx: no such file"),
+        ("data_path=[/nowhere/set]", "data.data_path: /nowhere/set.bin: no such file"),
         (
             "data_cache=/proc/cache",
             "data.data_cache: /proc/cache: cannot be written: No such file or directory",
