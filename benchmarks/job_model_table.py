@@ -142,7 +142,7 @@ def captured(simulation: Simulation, ranks: Sequence[int], facts: JobFacts, fold
     world, found = simulation.setting.layout.world_size, []
     for rank in ranks:
         path = write_rank(simulation.ranks[rank], GPU, world, folder / f"rank{rank}.sqlite", clock=Clock())
-        (measured,) = measure_capture(path, WindowRequest(), facts, lambda view, _: rank_work(view)).ranks
+        (measured,) = measure_capture(path, WindowRequest(), facts, rank_work).ranks
         path.unlink()
         if isinstance(measured.also, RankWork):
             found.append(replace(measured.also, rank=rank))

@@ -118,7 +118,7 @@ def works_of(run: Path) -> tuple[list[RankWork], JobFacts]:
     """What the captures of a run say."""
     works, facts = [], JobFacts()
     for path in sorted((run / "traces").glob("rank*.json.gz")):
-        capture = measure_capture(path, WindowRequest(), None, lambda view, _: rank_work(view))
+        capture = measure_capture(path, WindowRequest(), None, rank_work)
         facts = capture.facts
         works += [replace(r.also, rank=r.device.rank) for r in capture.ranks if isinstance(r.also, RankWork)]
     return works, facts

@@ -11,7 +11,7 @@ from perfdoc.knobs.knob import PYTORCHS, Dialect, Value
 from perfdoc.knobs.values import as_text
 from perfdoc.knobs.writing import as_written
 from perfdoc.results.rules import Advice
-from perfdoc.rules.engine.advise import value_of
+from perfdoc.rules.engine.advise import proposed, value_of
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.own_settings import OF_ITS_SHARDING, counterpart, whose
 
@@ -94,6 +94,21 @@ def in_its_words(case: Case, advice: Sequence[Advice]) -> list[Advice]:
         return list(advice)
     words = [piece if piece.forbidden else _spelled(case, piece) for piece in advice]
     return [piece for piece in words if piece is not None]
+
+
+def _without_refused(
+    case: Case, advice: Sequence[Advice], words: Sequence[Advice | None]
+) -> list[Advice | None]:
+    """The pieces again, each checked without those that the framework has no words for: a switch is not
+    advised without what the other settings demand beside it."""
+    left = [
+        piece for piece, spelled in zip(advice, words, strict=True) if not (spelled and spelled.forbidden)
+    ]
+    against = {piece.knob: piece.forbidden for piece in proposed(case, left)}
+    return [
+        replace(piece, forbidden=against[piece.knob]) if piece and against.get(piece.knob) else piece
+        for piece in words
+    ]
 
 
 def _spelled(case: Case, piece: Advice) -> Advice | None:

@@ -128,9 +128,9 @@ class RankWork:
         return stage_of(self.rank, self.group, self.world_size, pp)
 
 
-def rank_work(view: DeviceView) -> RankWork | None:
-    """Measure one rank; None where its window is not made of steps, no range shows its passes, or the capture
-    holds only part of the events."""
+def rank_work(view: DeviceView, _: object = None) -> RankWork | None:
+    """Measure one rank, as `measure_capture` asks; None where its window is not made of steps, no range shows
+    its passes, or the capture holds only part of the events."""
     if view.events.partial:
         return None
     steps = view.window.step_list

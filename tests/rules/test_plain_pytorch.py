@@ -12,7 +12,7 @@ from perfdoc.knobs.load import catalogue
 from perfdoc.reports.advice import change_title, setting_words
 from perfdoc.reports.opportunities import action_of
 from perfdoc.results.headline import Framework
-from perfdoc.rules.engine.advise import advise
+from perfdoc.rules.engine.advise import advise, proposed
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.plain_pytorch import VLLM, WORDS, in_its_words, no_setting
 from tests.analyzers.loader_jobs import job, off
@@ -74,6 +74,25 @@ def test_a_job_of_torchtitan_is_told_its_own_setting_else_pytorchs(stalled: Case
     )
     assert own.dialects == {"torchtitan": "parallelism.tensor_parallel_degree=4"}
     assert set(plain.dialects) == {"pytorch"}
+
+
+def test_a_switch_is_not_advised_without_what_the_other_settings_demand_beside_it(stalled: Case) -> None:
+    # First and last layers in BF16 exclude delayed scaling, the default: FP8 needs another recipe beside it,
+    # and verl's FSDP has none to set.
+    settings: dict[str, Value] = {"first_last_layers_bf16": True, "fp8": None, "fp8_recipe": "delayed"}
+    pieces = [
+        advise(knob="fp8", to="hybrid", why="x"),
+        advise(knob="fp8_recipe", to="tensorwise", why="y"),
+    ]
+    for values, refused in ((settings, True), (settings | {"first_last_layers_bf16": False}, False)):
+        told = Configuration(values=values | {"verl_strategy": "fsdp"}, dialect="verl", complete=True)
+        case = replace(stalled, configuration=told)
+        both = proposed(case, pieces)
+        assert [p.forbidden for p in both] == ["", ""]  # together they may
+        fp8, recipe = in_its_words(case, both)
+        assert recipe.forbidden
+        assert bool(fp8.forbidden) == refused
+        assert set(fp8.dialects) == {"pytorch"}
 
 
 @pytest.mark.parametrize("knob", WORDS)

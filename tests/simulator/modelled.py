@@ -38,7 +38,7 @@ def facts_of(spec: JobSpec) -> JobFacts:
 
 def measured(path: Path, facts: JobFacts) -> RankWork:
     """The only rank of a capture, with its number."""
-    (rank,) = measure_capture(path, WindowRequest(), facts, lambda view, _: rank_work(view)).ranks
+    (rank,) = measure_capture(path, WindowRequest(), facts, rank_work).ranks
     assert isinstance(rank.also, RankWork)
     return replace(rank.also, rank=rank.device.rank)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.job import JobMeasurement, measure_job
 from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.analyzers.memory.job import job_memory
@@ -76,14 +75,10 @@ def read_job(work: Work, jobs: int, *, config: object = None, gpu_memory_bytes: 
     Raises UserError where nothing can be read of it or settings are missing, NotPredictedError where the
     model is off, TraceError and WorkerLostError of reading.
     """
-    found = measure_all(work, jobs, also=_work)
+    found = measure_all(work, jobs, also=rank_work)
     if not found.captures:
         raise UserError(str(found.silent[0]) if found.silent else "no capture was given.")
     return job_of(found, config=config, gpu_memory_bytes=gpu_memory_bytes)
-
-
-def _work(view: DeviceView, _: object) -> RankWork | None:
-    return rank_work(view)
 
 
 def job_of(found: Found, *, config: object = None, gpu_memory_bytes: int | None = None) -> Job:
