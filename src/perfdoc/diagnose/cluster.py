@@ -22,6 +22,7 @@ import time
 import uuid
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import CancelledError
+from concurrent.futures import Future as ThreadFuture
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -29,6 +30,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from perfdoc import __version__
 from perfdoc.diagnose.asked import UserError
 from perfdoc.diagnose.place import T, Task, WorkerLostError
+from perfdoc.profiling.background import begun
 from perfdoc.results.names import shorten
 
 if TYPE_CHECKING:
@@ -43,6 +45,8 @@ _LOOK_S = 0.02
 _TOGETHER_S = 0.5
 """Tasks that one death condemned are told of within this time."""
 _NAMED = 3
+_AT_ONCE = 8
+"""Results on their way."""
 _ALONE_S = 10.0
 """Without a result before it is asked whether there is any worker."""
 _File: TypeAlias = tuple[str, int | None]
@@ -184,35 +188,41 @@ def _as_they_come(
 
     number = {future.key: i for i, future in enumerate(futures)}
     pending = set(number.values())
+    fetched: dict[int, ThreadFuture[bytes]] = {}
     failure: Exception | None = None
     coming = as_completed(futures, loop=client.loop, raise_errors=False)
     heard, told = time.monotonic(), False
     while pending:
-        if not coming.has_ready():  # never longer than this, so that a signal is answered
-            time.sleep(_LOOK_S)
+        while len(fetched) < _AT_ONCE and coming.has_ready():
+            # In a thread: where the worker died meanwhile this takes as long as the work.
+            future = next(coming)
+            fetched[number[future.key]] = begun(future.result, "fetch")
+        ready = sorted(i for i, content in fetched.items() if content.done())
+        if not ready:
+            time.sleep(_LOOK_S)  # never long, so that a signal is answered
             if not told and time.monotonic() - heard > _ALONE_S:
                 told, heard = _tell_where_alone(client), time.monotonic()
             continue
-        future = next(coming)
-        i = number[future.key]
-        if i not in pending:
-            continue
-        pending.remove(i)
         heard, told = time.monotonic(), False
-        try:
-            content = future.result()
-        except CancelledError:
-            raise WorkerLostError("the scheduler is gone, and with it the work on all files.") from None
-        except KilledWorker as error:
-            failure = WorkerLostError(_killing(error, futures, tasks))
-        except Exception as error:  # noqa: BLE001 - whatever the task raised
-            failure = error
-        else:
-            yield i, content
-            future.release()  # or the worker would keep it
-            continue
-        client.cancel(futures[i + 1 :], force=True)
-        pending = {p for p in pending if p < i}
+        for i in ready:
+            content = fetched.pop(i)
+            if i not in pending:
+                continue
+            pending.remove(i)
+            try:
+                result = content.result()
+            except CancelledError:
+                raise WorkerLostError("the scheduler is gone, and with it the work on all files.") from None
+            except KilledWorker as error:
+                failure = WorkerLostError(_killing(error, futures, tasks))
+            except Exception as error:  # noqa: BLE001 - whatever the task raised
+                failure = error
+            else:
+                yield i, result
+                futures[i].release()  # or the worker would keep it
+                continue
+            client.cancel(futures[i + 1 :], force=True)
+            pending = {p for p in pending if p < i}
     if failure is not None:
         raise failure
 
@@ -245,15 +255,19 @@ def _tell_where_alone(client: Client) -> bool:
 @contextmanager
 def _remote(address: str) -> Iterator[Client]:
     """Raises ClusterError where no scheduler answers."""
+    import dask
     from distributed import Client
 
+    def connected() -> Client:
+        with dask.config.set({"distributed.comm.timeouts.connect": f"{_CONNECT_S}s"}):
+            return Client(address, timeout=_CONNECT_S, set_as_default=False)
+
     try:
-        client = Client(address, timeout=_CONNECT_S, set_as_default=False)
-    except (OSError, ValueError, RuntimeError, TypeError) as error:
-        said = shorten(str(error) or type(error).__name__, 200)
-        raise ClusterError(
-            f"{address}: no Dask scheduler answers within {_CONNECT_S:.0f} s ({said})."
-        ) from error
+        # In a thread of its own: what accepts and says nothing holds Dask up for longer than its time limits.
+        client = begun(connected, "connect").result(timeout=_CONNECT_S + _END_S)
+    except Exception as error:  # of many kinds, by what answers in place of a scheduler
+        said = shorten(str(error) or "no answer in time", 200)
+        raise ClusterError(f"{address}: no Dask scheduler answers ({said}).") from error
     try:
         yield client
     finally:
@@ -270,8 +284,15 @@ def _local(workers: int) -> Iterator[Client]:
 
     with (
         tempfile.TemporaryDirectory(prefix="perfdoc-dask-", ignore_cleanup_errors=True) as scratch,
-        # One file at a time is with a worker: where it dies, no other is suspected.
-        dask.config.set({"distributed.scheduler.worker-saturation": 1.0}),
+        dask.config.set(
+            {
+                # One file at a time is with a worker: where it dies, no other is suspected.
+                "distributed.scheduler.worker-saturation": 1.0,
+                # A busy machine takes longer than Dask's 15 s to start a worker again.
+                "distributed.deploy.lost-worker-timeout": "1 day",
+                "temporary-directory": scratch,
+            }
+        ),
     ):
         # An interrupt is for this thread to answer. Threads and workers inherit what is blocked here.
         multiprocessing.resource_tracker.ensure_running()  # which unblocks it
@@ -281,7 +302,8 @@ def _local(workers: int) -> Iterator[Client]:
                 n_workers=workers,
                 threads_per_worker=1,
                 memory_limit=0,
-                dashboard_address=None,
+                dashboard_address="127.0.0.1:0",  # of a page about tasks, which is there without a dashboard
+                scheduler_kwargs={"dashboard": False},
                 local_directory=scratch,
                 security=Security.temporary(),  # other users of this machine can reach its ports
                 silence_logs=logging.CRITICAL,
