@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
@@ -29,10 +30,12 @@ from perfdoc.results.headline import Framework
 from perfdoc.results.names import shorten
 from perfdoc.results.quality import NO_EVENTS
 from perfdoc.traces import Capability, Format, NoGpuActivityError, Note, Trace, TraceError
+from perfdoc.traces.errors import UnreadableError
 from perfdoc.traces.job_facts import JobFacts, facts_beside
 from perfdoc.traces.load import Ahead
 from perfdoc.traces.run_facts import with_run_facts
 
+_T = TypeVar("_T")
 _DEVICES_AT_ONCE = 2
 """Threads. The arrays of one device are a fraction of the trace, so two add little memory."""
 
@@ -71,15 +74,16 @@ def measure_capture(
     given: what the user says of the job; it goes before what lies beside the capture. also: one more analysis
     of each device, of a room above. ahead: the same capture, if it is being read already. comm_kernel: names
     of kernels that are communication, whatever else they look like.
-    Raises TraceError where it cannot be read, holds no GPU activity, or has nothing that the request names.
+    Raises UnreadableError where it cannot be read, NoGpuActivityError where it holds no GPU activity, and
+    TraceError where it has nothing that the request names.
     """
     ahead = ahead or Ahead(path)
-    trace = with_run_facts(ahead.trace.result())
+    trace = with_run_facts(_read(ahead.trace))
     facts = _facts(trace, given or JobFacts())
     ranks, notes = measure_trace(trace, request, facts, also, comm_kernel)
     return CaptureMeasurement(
         path=path,
-        sha256=ahead.sha256.result(),
+        sha256=_read(ahead.sha256),
         format=trace.format,
         tool_version=trace.tool_version,
         schema=trace.schema,
@@ -107,6 +111,16 @@ def measure_or_explain(
         return measure_capture(path, request, given, also, ahead, comm_kernel)
     except NoGpuActivityError as error:
         return error
+
+
+def _read(reading: Future[_T]) -> _T:
+    """Raises UnreadableError and NoGpuActivityError."""
+    try:
+        return reading.result()
+    except NoGpuActivityError:
+        raise
+    except TraceError as error:
+        raise UnreadableError(error.path, error.what, error.remedy) from error
 
 
 def _facts(trace: Trace, given: JobFacts) -> JobFacts:

@@ -23,6 +23,10 @@ class TraceError(ValueError):
         return type(self), (self.path, self.what, self.remedy)
 
 
+class UnreadableError(TraceError):
+    """A capture that cannot be read at all: one among many can be left out, and told."""
+
+
 class NoGpuActivityError(TraceError):
     """A whole and readable capture in which no GPU did anything: of one rank among many, a gap to report.
 

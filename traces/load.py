@@ -30,12 +30,13 @@ _ACCEPTED = (
 )
 
 
-def find_captures(paths: Sequence[str]) -> list[Path]:
+def find_captures(paths: Sequence[str], *, leave_out: bool = False) -> list[Path]:
     """Capture files behind files, folders and glob patterns, in natural order, each once.
 
     A folder stands for the captures in it, also where a pattern matches it. Files of one name in one folder
     are one capture: an export stands for its .nsys-rep, a .sqlite for the parquetdir beside it, and of
-    x.json and x.json.gz the newer counts (the plain one where they are equally old).
+    x.json and x.json.gz the newer counts (the plain one where they are equally old). leave_out: of several,
+    those that are no captures are in the list if any is one: whoever reads them leaves them out.
 
     Raises TraceError where a path leads to none, to what is no regular file, or where the formats are mixed.
     """
@@ -44,9 +45,18 @@ def find_captures(paths: Sequence[str]) -> list[Path]:
         for match in _behind(text):
             found.setdefault(_real(match), match)
     captures = _one_of_each(list(found.values()))
+    tools: dict[str, Path] = {}
+    unknown: list[TraceError] = []
     for capture in captures:
-        _require_readable(capture)
-    tools = {tool_of(p): p for p in reversed(captures)}
+        try:
+            _require_readable(capture)
+            tools.setdefault(tool_of(capture), capture)
+        except TraceError as error:
+            unknown.append(error)
+            if not leave_out:
+                raise
+    if unknown and not tools:
+        raise unknown[0]
     if len(tools) > 1:
         one, other = sorted(tools, reverse=True)[:2]
         raise TraceError(

@@ -94,6 +94,11 @@ class MemoryFiles:
     snapshots: Sequence[Path]
     samples: Path | None
 
+    @property
+    def paths(self) -> list[Path]:
+        """All of them."""
+        return [*self.snapshots, *([] if self.samples is None else [self.samples])]
+
 
 @dataclass(frozen=True, kw_only=True)
 class RankMemory:

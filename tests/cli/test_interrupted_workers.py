@@ -13,7 +13,8 @@ PROGRAM = """
 import os, signal, sys, threading, time
 from functools import partial
 from pathlib import Path
-from perfdoc.diagnose.measuring import WorkerLostError, _run
+from perfdoc.diagnose.place import Task, WorkerLostError
+from perfdoc.diagnose.processes import Processes
 
 class Large:
     '''Takes long to send, and says when it is about to be sent.'''
@@ -40,7 +41,8 @@ def main():
     said = Path(sys.argv[1])
     threading.Thread(target=strike, args=(said, sys.argv[2]), daemon=True).start()
     try:
-        _run([partial(Large, said) for _ in range(2)], 2)
+        tasks = [Task(files=[], work=partial(Large, said)) for _ in range(2)]
+        list(Processes(2).run(tasks))
     except KeyboardInterrupt:
         print("interrupted")
     except WorkerLostError:

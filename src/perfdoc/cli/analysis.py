@@ -26,11 +26,13 @@ from perfdoc.traces.load import Ahead
 if TYPE_CHECKING:
     from perfdoc.compare.baseline.against import Asked
     from perfdoc.diagnose.early_hash import EarlyHash
+    from perfdoc.diagnose.place import Place
     from perfdoc.results import Diagnosis
 
 Amount = Literal["screen", "full", "brief"]
 """Of the text: its first screen, all of it, or one line."""
 DEFAULT_OUTPUT = "perfdoc-report"
+_LEFT_OUT_SAID = 3
 _BUNDLE = ("report.html", "report.md", "diagnosis.json")
 """What is written into the folder of -o."""
 
@@ -48,6 +50,8 @@ class Options:
     """The file of --config: settings beside facts."""
     fail_on: frozenset[str]
     jobs: int
+    place: Place | None
+    """Where else than in processes of this machine."""
     force: bool
     nsys: Nsys | None
     """What to hold the figures against; None: nothing."""
@@ -73,6 +77,7 @@ class Options:
         fail_on: str | None,
         jobs: int | None,
         force: bool,
+        dask: bool = False,
         cross_check: bool = False,
         replay: bool = True,
         baseline: Path | None = None,
@@ -80,6 +85,7 @@ class Options:
         amount: Amount = "screen",
     ) -> Options:
         """Check everything before any work is done. Raises UserError."""
+        paths, place = _place(paths, jobs) if dask else (paths, None)
         work = asked_work(
             paths,
             window=window,
@@ -91,6 +97,7 @@ class Options:
             config=config,
             model_config=model_config,
             replay=replay,
+            leave_out=True,
         )
         try:
             nsys = nsys_to_check(work.captures) if cross_check else None
@@ -113,6 +120,7 @@ class Options:
             config=config,
             fail_on=_rule_codes(fail_on),
             jobs=jobs or os.cpu_count() or 1,
+            place=place,
             force=force,
             nsys=nsys,
             asked=asked,
@@ -128,19 +136,26 @@ def run(options: Options, format_: str, hashing: EarlyHash | None = None) -> lis
     begin = time.monotonic()
     # Whatever reading does not need is imported beside it: it leaves the interpreter free.
     files = len(options.work.captures) + len(options.work.memory)
-    ahead = Ahead(options.work.captures[0], hashing) if files == 1 and options.work.captures else None
+    alone = files == 1 and options.work.captures and options.place is None
+    ahead = Ahead(options.work.captures[0], hashing) if alone else None
     from perfdoc.diagnose.analysis import analysed
-    from perfdoc.diagnose.measuring import WorkerLostError
+    from perfdoc.diagnose.place import WorkerLostError
 
     threading.Thread(target=_import_the_rest, args=(options.output is not None,), daemon=True).start()
     try:
         diagnosis = analysed(
-            options.work, options.jobs, config=options.config, ahead=ahead, asked=options.asked
+            options.work,
+            options.jobs,
+            config=options.config,
+            ahead=ahead,
+            asked=options.asked,
+            place=options.place,
         ).diagnosis
     except (TraceError, WorkerLostError) as error:
         if isinstance(error, NoGpuActivityError):
             _say_what_it_holds(error)
         raise UserError(str(error)) from error
+    _say_what_is_left_out(diagnosis)
     from perfdoc.results import to_json
 
     serial = to_json(diagnosis)
@@ -183,6 +198,14 @@ def _say_what_it_holds(silent: NoGpuActivityError) -> None:
         say(f"{base_name(silent.path)} {words}")
 
 
+def _say_what_is_left_out(diagnosis: Diagnosis) -> None:
+    left_out = [note for note in diagnosis.quality if note.code == "capture-left-out"]
+    for note in left_out[:_LEFT_OUT_SAID]:
+        say(note.message)
+    if len(left_out) > _LEFT_OUT_SAID:
+        say(f"{len(left_out) - _LEFT_OUT_SAID:,} more captures are left out")
+
+
 def _import_the_rest(page: bool) -> None:
     """Modules, and templates where a page will be written.
 
@@ -195,6 +218,20 @@ def _import_the_rest(page: bool) -> None:
         importlib.import_module("perfdoc.knobs.load").catalogue()
         if page:
             importlib.import_module("perfdoc.reports.html").prepare()
+
+
+def _place(paths: Sequence[str], jobs: int | None) -> tuple[list[str], Place]:
+    """Paths without a scheduler's address, and the place. Raises UserError."""
+    from perfdoc.diagnose.cluster import Dask, is_address, require_dask
+
+    require_dask()
+    addresses = [path for path in paths if is_address(path)]
+    if len(addresses) > 1:
+        raise UserError(f"--dask: {' and '.join(addresses)} are two schedulers. Give one.")
+    if addresses and jobs is not None:
+        raise UserError("--jobs: is for workers of this machine; a scheduler has its own.")
+    place = Dask(addresses[0] if addresses else None, jobs or os.cpu_count() or 1)
+    return [path for path in paths if path not in addresses], place
 
 
 def _asked(baseline: Path | None, targets: Sequence[str]) -> Asked | None:

@@ -91,6 +91,13 @@ def analyze(
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Files read at once; default: one per core.")
     ] = None,
+    dask: Annotated[
+        bool,
+        typer.Option(
+            "--dask",
+            help="Measure with Dask: local workers, or those of a scheduler (--dask tcp://HOST:8786).",
+        ),
+    ] = False,
     cross_check: Annotated[
         bool, typer.Option("--cross-check", help="List figures that differ from an installed nsys.")
     ] = False,
@@ -126,6 +133,7 @@ def analyze(
             model_config=model_config,
             fail_on=fail_on,
             jobs=jobs,
+            dask=dask,
             force=force,
             cross_check=cross_check,
             replay=replay,

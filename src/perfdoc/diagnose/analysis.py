@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.diagnose.asked import Work
 from perfdoc.diagnose.measuring import measure_all
+from perfdoc.diagnose.place import Place
 from perfdoc.traces.load import Ahead
 
 if TYPE_CHECKING:
@@ -30,15 +31,21 @@ class Analysed:
 
 
 def analysed(
-    work: Work, jobs: int, *, config: Path | None, ahead: Ahead | None = None, asked: Asked | None = None
+    work: Work,
+    jobs: int,
+    *,
+    config: Path | None,
+    ahead: Ahead | None = None,
+    asked: Asked | None = None,
+    place: Place | None = None,
 ) -> Analysed:
     """Measure and diagnose.
 
     config: the file of --config, which goes before run.json. ahead: the only capture, if it is being read
-    already. asked: what to hold the figures against. Raises TraceError (NoGpuActivityError where no capture
-    shows any activity) and WorkerLostError.
+    already. asked: what to hold the figures against. place: see measure_all. Raises TraceError
+    (NoGpuActivityError where no capture shows any activity) and WorkerLostError.
     """
-    found = measure_all(work, jobs, ahead)
+    found = measure_all(work, jobs, ahead, place=place)
     if not found.captures and found.silent:
         raise found.silent[0]
     from perfdoc.diagnose.diagnosis import diagnosis_of  # the command imports it beside the reading

@@ -33,6 +33,8 @@ class Work:
     """Names of kernels that are communication because the user says so."""
     replay: bool
     """Whether each rank's window is replayed."""
+    leave_out: bool = False
+    """Whether one capture of several that cannot be read is left out, which the diagnosis tells."""
 
 
 _UNITS_NS = {"": 1, "ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
@@ -54,8 +56,12 @@ def asked_work(
     config: Path | None = None,
     model_config: Path | None = None,
     replay: bool = True,
+    leave_out: bool = False,
 ) -> Work:
-    """What a command line names, found and checked before any of it is read. Raises UserError."""
+    """What a command line names, found and checked before any of it is read. leave_out: see Work.
+
+    Raises UserError.
+    """
     reading = asked_reading(
         window=window,
         step_range=step_range,
@@ -68,7 +74,7 @@ def asked_work(
         given = facts_given([*settings, *words], config, model_config)
         snapshots = snapshot_paths(paths)
         rest = [p for p in paths if Path(p) not in snapshots]
-        captures = find_captures(rest) if rest or not snapshots else []
+        captures = find_captures(rest, leave_out=leave_out) if rest or not snapshots else []
     except ValueError as error:  # TraceError is one
         raise UserError(str(error)) from error
     memory = memory_files(snapshots, captures)
@@ -79,6 +85,7 @@ def asked_work(
         given=given,
         comm_kernel=reading.comm_kernel,
         replay=replay,
+        leave_out=leave_out,
     )
 
 

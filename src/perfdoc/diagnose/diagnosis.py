@@ -25,7 +25,7 @@ from perfdoc.results.names import natural
 from perfdoc.rules.engine.registry import judge
 from perfdoc.rules.facts.capture_cost import slowed_by
 from perfdoc.rules.facts.memory_room import out_of_memory
-from perfdoc.traces import NoGpuActivityError
+from perfdoc.traces import NoGpuActivityError, TraceError
 from perfdoc.traces.job_facts import common_facts
 
 _OF_GPUS = frozenset(
@@ -44,7 +44,7 @@ def diagnosis_of(found: Found, config: Path | None) -> tuple[d.Diagnosis, Config
     """
     facts = common_facts([c.facts for c in found.captures])
     configuration = job_configuration(facts, config)
-    return diagnose(found.captures, found.silent, found.memory, configuration), configuration
+    return diagnose(found.captures, found.silent, found.memory, configuration, found.unread), configuration
 
 
 def diagnose(
@@ -52,14 +52,15 @@ def diagnose(
     silent: Sequence[NoGpuActivityError] = (),
     memory: Sequence[RankMemory] = (),
     configuration: Configuration | None = None,
+    unread: Sequence[TraceError] = (),
 ) -> d.Diagnosis:
     """Tie measurements and rules together.
 
     captures: each with at least one rank; none where memory alone was looked at. silent: captures that showed
     no GPU activity; they are no ranks, and the quality section says so. memory: by rank. configuration: what
-    is known of the job's settings.
+    is known of the job's settings. unread: captures that were left out, which the quality section says too.
     """
-    whole = whole_case(captures, memory, configuration or Configuration())
+    whole = whole_case(captures, memory, configuration or Configuration(), whole=not unread)
     case, job = whole.case, whole.case.job
     judged, (failed, _) = judge(case), out_of_memory(case)
     names = [natural(str(c.path)) for c in captures]  # a shell expands rank*.sqlite to rank0, rank10, rank1
@@ -96,7 +97,7 @@ def diagnose(
             for m in memory
             for p, digest in m.sha256.items()
         ],
-        quality=contradiction_notes(case.contradicted) + quality_of(captures, silent, ranks, job),
+        quality=contradiction_notes(case.contradicted) + quality_of(captures, silent, ranks, job, unread),
         capabilities=[
             d.CapabilityRow(input=i, name=n, available=x.available, reason=x.reason, remedy=x.remedy)
             for i, c in enumerate(captures)

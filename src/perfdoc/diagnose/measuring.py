@@ -1,41 +1,31 @@
-"""Measuring many files at once: each is the work of one process, so memory does not grow with their count."""
+"""Measuring many files at once: a map over files, wherever it runs, whose results are sorted here."""
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import signal
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
 from functools import partial
-from multiprocessing.context import SpawnContext, SpawnProcess
-from multiprocessing.queues import SimpleQueue
-from types import ModuleType
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from perfdoc.analyzers.job import check_distinct
 from perfdoc.analyzers.measure import CaptureMeasurement, measure_or_explain
 from perfdoc.analyzers.measure_device import Also
 from perfdoc.analyzers.memory.job import RankMemory, measure_rank_memory
 from perfdoc.diagnose.asked import Work
+from perfdoc.diagnose.place import Here, Place, T, Task
+from perfdoc.diagnose.processes import Processes
 from perfdoc.results.figures import plural
 from perfdoc.simulator.replay.unedited import KEPT_TASKS_MAX, replay_and_keep
-from perfdoc.traces import NoGpuActivityError
+from perfdoc.traces import NoGpuActivityError, TraceError
+from perfdoc.traces.errors import UnreadableError
 from perfdoc.traces.load import Ahead
 
-_Result: TypeAlias = CaptureMeasurement | NoGpuActivityError | RankMemory
-_LOST = "a worker process died, perhaps out of memory. Try fewer: --jobs 1."
-_LOOK_S = 0.5
+_Result: TypeAlias = CaptureMeasurement | NoGpuActivityError | UnreadableError | RankMemory
 QUIET_S = 1.0
 """A word about progress this often at most."""
-
-
-class WorkerLostError(RuntimeError):
-    """A worker process died."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,31 +36,54 @@ class Found:
     silent: list[NoGpuActivityError]
     """Captures without GPU activity."""
     memory: list[RankMemory]
+    unread: list[UnreadableError] = field(default_factory=list)
+    """Captures that were left out."""
 
 
-def measure_all(work: Work, jobs: int, ahead: Ahead | None = None, also: Also | None = None) -> Found:
+def measure_all(
+    work: Work, jobs: int, ahead: Ahead | None = None, also: Also | None = None, place: Place | None = None
+) -> Found:
     """Measure everything, on up to `jobs` processes. ahead: the only capture, if it is being read already.
 
-    also: one more analysis of each device, in place of the replay; it must pickle.
+    also: one more analysis of each device, in place of the replay; it must pickle. place: where else than in
+    processes of this machine. Of several captures those that cannot be read are left out where the work says
+    so, but not all of them.
     Raises TraceError where a file cannot be measured or two are of one rank, WorkerLostError where a
     process is gone.
     """
     if also is None and work.replay:
         also = replaying(len(work.captures))
-    tasks: list[Callable[[], _Result]] = [
-        partial(measure_or_explain, path, work.request, work.given, also, ahead, work.comm_kernel)
+    measure = _measure_or_leave_out if work.leave_out and len(work.captures) > 1 else measure_or_explain
+    tasks: list[Task[_Result]] = [
+        Task(
+            files=[path], work=partial(measure, path, work.request, work.given, also, ahead, work.comm_kernel)
+        )
         for path in work.captures
     ]
-    tasks += [partial(measure_rank_memory, files) for files in work.memory]
-    workers = 1 if ahead is not None else min(jobs, len(tasks))
-    results = _run(tasks, workers, of_them(len(work.captures), len(work.memory)))
+    tasks += [Task(files=files.paths, work=partial(measure_rank_memory, files)) for files in work.memory]
+    if place is None:
+        workers = 1 if ahead is not None else min(jobs, len(tasks))
+        place = Processes(workers) if workers > 1 else Here()
+    results = _run(place, tasks, of_them(len(work.captures), len(work.memory)))
     captures = [r for r in results if isinstance(r, CaptureMeasurement)]
+    unread = [r for r in results if isinstance(r, UnreadableError)]
+    if unread and not captures:
+        raise next(r for r in results if isinstance(r, TraceError))
     check_distinct(captures)
     return Found(
         captures=captures,
         silent=[r for r in results if isinstance(r, NoGpuActivityError)],
         memory=[r for r in results if isinstance(r, RankMemory)],
+        unread=unread,
     )
+
+
+def _measure_or_leave_out(*asked: object) -> CaptureMeasurement | NoGpuActivityError | UnreadableError:
+    """As measure_or_explain, but a capture that cannot be read is an answer too."""
+    try:
+        return measure_or_explain(*asked)  # type: ignore[arg-type]
+    except UnreadableError as error:
+        return error
 
 
 def of_them(captures: int, memory: int) -> str:
@@ -92,116 +105,21 @@ def replaying(captures: int) -> Also:
     return partial(replay_and_keep, keep_tasks=KEPT_TASKS_MAX // max(captures, 1))
 
 
-def _run(tasks: Sequence[Callable[[], _Result]], workers: int, of: str = "") -> list[_Result]:
-    if workers <= 1:
-        return list(_progress((task() for task in tasks), len(tasks), of))
-    from concurrent.futures import ProcessPoolExecutor
-    from concurrent.futures.process import BrokenProcessPool
-
-    # Spawned, because a forked copy of a process with Arrow's threads may hang. One file at a time is in a
-    # worker, so its memory does not grow with the number of ranks. An interrupt is the parent's to answer:
-    # workers ignore it, and are born with it blocked so that none can catch it before it can ignore.
-    context = _OwnWorkers()
-    with ProcessPoolExecutor(workers, context, initializer=_begin_worker) as pool:
-        try:
-            blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-            try:
-                futures = [pool.submit(task) for task in tasks]
-            finally:
-                signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-            return list(_progress((_result(f, context.workers) for f in futures), len(tasks), of))
-        except BrokenProcessPool as error:
-            raise WorkerLostError(_LOST) from error
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            context.end()
-            raise
+def _run(place: Place, tasks: Sequence[Task[T]], of: str = "") -> list[T]:
+    """Results in the order of the tasks, whatever the order in which they came."""
+    found: dict[int, T] = {}
+    with closing(place.run(tasks)) as coming:
+        for i, result in _progress(coming, len(tasks), of):
+            found[i] = result
+    return [found[i] for i in range(len(tasks))]
 
 
-def _result(future: Future[_Result], workers: Sequence[SpawnProcess]) -> _Result:
-    """Wait for a result, and see by itself whether a worker is gone.
-
-    One that was killed while it sent a result left a part of it: the executor waits for the rest for ever.
-    """
-    while True:
-        try:
-            return future.result(timeout=_LOOK_S)
-        except TimeoutError:
-            if future.done():
-                raise
-            if any(w.exitcode is not None for w in workers):
-                raise WorkerLostError(_LOST) from None
-
-
-def _begin_worker() -> None:
-    """Leave an interrupt to the parent, and end with it, however it ends.
-
-    A worker whose parent was killed would wait for ever to hand its result over.
-    """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def end_with_parent() -> None:
-        parent.join()
-        os._exit(1)
-
-    threading.Thread(target=end_with_parent, daemon=True).start()
-
-
-class _Worker(SpawnProcess):
-    """Imports nothing of the program that asked.
-
-    A spawned process runs the caller's script again, for what is defined there: one that calls
-    `perfdoc.analyze` outside of `if __name__ == "__main__"` would begin again in each worker.
-    """
-
-    @staticmethod
-    def _Popen(process_obj: Any) -> Any:  # noqa: N802
-        asking, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
-        try:
-            return SpawnProcess._Popen(process_obj)
-        finally:
-            sys.modules["__main__"] = asking
-
-
-class _OwnWorkers(SpawnContext):
-    """Starts processes and remembers which: whoever calls this code may have children of its own."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.workers: list[SpawnProcess] = []
-        self.queues: list[SimpleQueue[Any]] = []
-
-    def SimpleQueue(self) -> SimpleQueue[Any]:  # noqa: N802
-        """As the context's own, in which the executor gets results."""
-        self.queues.append(super().SimpleQueue())
-        return self.queues[-1]
-
-    def end(self) -> None:
-        """End the workers, whatever they do.
-
-        One may be in the middle of sending a result. The executor's thread, which this process joins when it
-        exits, would wait for the rest for ever: the pipe has no end while this process could write to it too.
-        """
-        for worker in self.workers:
-            if worker.is_alive():
-                worker.terminate()
-        for queue in self.queues:
-            queue._writer.close()  # type: ignore[attr-defined]
-
-    def Process(self, *args: Any, **kwargs: Any) -> SpawnProcess:  # type: ignore[override]  # noqa: N802
-        """As the context's own, which the executor calls."""
-        self.workers.append(_Worker(*args, **kwargs))
-        return self.workers[-1]
-
-
-def _progress(results: Iterable[_Result], count: int, of: str) -> Iterator[_Result]:
+def _progress(results: Iterable[tuple[int, T]], count: int, of: str) -> Iterator[tuple[int, T]]:
     """Pass results on; say what is done once the work has lasted."""
     said = time.monotonic()
-    for i, result in enumerate(results, 1):
+    for done, result in enumerate(results, 1):
         yield result
-        if time.monotonic() - said > QUIET_S and i < count:
+        if time.monotonic() - said > QUIET_S and done < count:
             said = time.monotonic()
-            sys.stderr.write(f"perfdoc: {i} of {count} files analysed{of}\n")
+            sys.stderr.write(f"perfdoc: {done} of {count} files analysed{of}\n")
             sys.stderr.flush()

@@ -12,7 +12,7 @@ from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.profiling.environment import encodable
 from perfdoc.results.figures import long_time
 from perfdoc.results.quality import Contradiction, in_words
-from perfdoc.traces import NoGpuActivityError
+from perfdoc.traces import NoGpuActivityError, TraceError
 
 _CLOCK_ERROR_NS = 60_000_000_000
 """Machines of one job disagree on UTC by less."""
@@ -23,10 +23,13 @@ def quality_of(
     silent: Sequence[NoGpuActivityError],
     ranks: Sequence[d.Rank],
     job: JobMeasurement,
+    unread: Sequence[TraceError] = (),
 ) -> list[d.Quality]:
-    """Notes of the captures, ranks that are missing, and captures that showed no GPU activity."""
+    """Captures that were left out, notes of the others, ranks that are missing, and captures that showed no
+    GPU activity."""
     return (
-        _apart(captures)
+        [_unread(e) for e in unread]
+        + _apart(captures)
         + _notes(captures)
         + _missing_ranks(job.world_size or 0, ranks)
         + _left_out(job)
@@ -118,6 +121,15 @@ def _left_out(job: JobMeasurement) -> list[d.Quality]:
             remedy="Give the job's values with --set.",
         )
     ]
+
+
+def _unread(error: TraceError) -> d.Quality:
+    return d.Quality(
+        code="capture-left-out",
+        message=f"{encodable(Path(error.path).name)} {error.what} It is left out: sums and "
+        "comparisons of ranks lack what it holds.",
+        remedy=error.remedy or "Copy or capture it again.",
+    )
 
 
 def _silent(error: NoGpuActivityError) -> d.Quality:

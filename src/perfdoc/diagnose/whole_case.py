@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from perfdoc import results as d
-from perfdoc.analyzers.job import measure_job
+from perfdoc.analyzers.job import JobMeasurement, measure_job
 from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.analyzers.memory.job import RankMemory, job_memory
 from perfdoc.diagnose.contradictions import without_contradictions
@@ -31,16 +31,21 @@ class WholeCase:
 
 
 def whole_case(
-    captures: Sequence[CaptureMeasurement], memory: Sequence[RankMemory], configuration: Configuration
+    captures: Sequence[CaptureMeasurement],
+    memory: Sequence[RankMemory],
+    configuration: Configuration,
+    *,
+    whole: bool = True,
 ) -> WholeCase:
     """Match the ranks, replay them, and predict what this configuration can have.
 
-    Settings that contradict the captures count as unknown.
+    Settings that contradict the captures count as unknown. whole: False where captures were left out: where
+    nothing says how many ranks the job has, those at hand are not all of them.
     """
-    job = measure_job(captures)
+    job = _of_all_ranks(measure_job(captures), whole)
     as_given = (captures, job, configuration)
     settled = without_contradictions(captures, job, configuration)
-    captures, job, configuration = settled.captures, settled.job, settled.configuration
+    captures, job, configuration = settled.captures, _of_all_ranks(settled.job, whole), settled.configuration
     contradicted = settled.contradicted
     measured = [(i, m) for i, capture in enumerate(captures) for m in capture.ranks]
     ranks = [
@@ -72,3 +77,19 @@ def whole_case(
         before = replace(case, captures=given_captures, job=given_job, configuration=given)
         case = replace(case, contradicted=contradicted, as_given=before)
     return WholeCase(case=case, ranks=ranks, replayed=replayed, memory=remembered)
+
+
+def _of_all_ranks(job: JobMeasurement, whole: bool) -> JobMeasurement:
+    """Without MFU where the ranks at hand were counted as the job's and are not all of them."""
+    if whole or job.world_size is not None or job.mfu.gpus is None:
+        return job
+    mfu = replace(
+        job.mfu,
+        value=None,
+        reason="a capture was left out, and nothing says how many GPUs the job has",
+        remedy="Give it: --set world_size=64.",
+        gpus=None,
+        gpus_source="",
+        waterfall=[],
+    )
+    return replace(job, mfu=mfu)

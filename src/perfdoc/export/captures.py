@@ -16,7 +16,8 @@ from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.job import JobMeasurement, measure_job
 from perfdoc.analyzers.measure import CaptureMeasurement, measure_capture
 from perfdoc.diagnose.asked import Reading, Work, asked_reading, split_settings
-from perfdoc.diagnose.measuring import WorkerLostError, measure_all
+from perfdoc.diagnose.measuring import measure_all
+from perfdoc.diagnose.place import WorkerLostError
 from perfdoc.export.writer import Clock, PerfettoFile, Written
 from perfdoc.profiling.whole_file import may_write, whole_file
 from perfdoc.traces import TraceError

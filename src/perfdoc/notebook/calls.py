@@ -57,6 +57,7 @@ def analyze(
             config=job,
             model_config=_path(model_config),
             replay=replay,
+            leave_out=True,
         )
         targets = _words(target)
         asked = Asked.of(_path(baseline), targets) if baseline is not None or targets else None

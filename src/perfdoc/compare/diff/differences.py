@@ -68,7 +68,7 @@ def _value(of: Settings, knob: str) -> tuple[Value] | None:
         return None
 
 
-_SPOILS = frozenset({"capture-incomplete", "no-gpu-activity", "missing-ranks"})
+_SPOILS = frozenset({"capture-incomplete", "capture-left-out", "no-gpu-activity", "missing-ranks"})
 """Quality notes that bear on figures even where both sides have them."""
 
 

@@ -55,7 +55,8 @@ def _analysed(path: Path) -> Diagnosed:
     from perfdoc.analyzers.device.window import WindowRequest
     from perfdoc.diagnose.asked import Work, memory_files
     from perfdoc.diagnose.diagnosis import diagnosis_of
-    from perfdoc.diagnose.measuring import WorkerLostError, measure_all
+    from perfdoc.diagnose.measuring import measure_all
+    from perfdoc.diagnose.place import WorkerLostError
     from perfdoc.traces.job_facts import JobFacts
     from perfdoc.traces.load import find_captures
 

@@ -1,0 +1,339 @@
+"""Dask as the place where files are measured: local workers, or those of a scheduler that runs already.
+
+Dask schedules, tries again and transports. What is added: that workers see the files and are of this version,
+an order of errors that does not depend on who was first, and an end of all that was started.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import importlib.util
+import logging
+import multiprocessing.resource_tracker
+import os
+import pickle
+import re
+import signal
+import socket
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import CancelledError
+from concurrent.futures import Future as ThreadFuture
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from perfdoc import __version__
+from perfdoc.diagnose.asked import UserError
+from perfdoc.diagnose.place import T, Task, WorkerLostError
+from perfdoc.profiling.background import begun
+from perfdoc.results.names import shorten
+
+if TYPE_CHECKING:
+    from distributed import Client, Future
+
+_ADDRESS = re.compile(r"(tcp|tls|ucx|ws|wss)://[^/\s]+")
+_INSTALL = "--dask: Dask is not installed. pip install 'perfdoc[dask]'"
+_CONNECT_S = 10.0
+_END_S = 5.0
+"""What a farewell may last: whoever does not answer by then is left."""
+_LOOK_S = 0.02
+_TOGETHER_S = 0.5
+"""Tasks that one death condemned are told of within this time."""
+_NAMED = 3
+_AT_ONCE = 8
+"""Results on their way."""
+_ALONE_S = 10.0
+"""Without a result before it is asked whether there is any worker."""
+_File: TypeAlias = tuple[str, int | None]
+"""Path and size in bytes; None for a folder."""
+
+
+class ClusterError(UserError):
+    """Workers that cannot do what is asked, or a scheduler that does not answer."""
+
+
+def is_address(word: str) -> bool:
+    """Whether a word of the command line is a scheduler's address.
+
+    >>> is_address("tcp://10.0.0.7:8786"), is_address("traces/rank0.sqlite")
+    (True, False)
+    """
+    return _ADDRESS.fullmatch(word) is not None
+
+
+def require_dask() -> None:
+    """Raises ClusterError."""
+    if importlib.util.find_spec("distributed") is None:
+        raise ClusterError(_INSTALL)
+
+
+class Dask:
+    """Workers of Dask. Results come as files are done."""
+
+    def __init__(self, address: str | None, workers: int) -> None:
+        """address: of a scheduler; None: local workers, so many, which end with this."""
+        self.address = address
+        self.workers = workers
+
+    def run(self, tasks: Sequence[Task[T]]) -> Generator[tuple[int, T]]:
+        """As Place says. Raises ClusterError too."""
+        require_dask()
+        files = [_files(task) for task in tasks]
+        relative = any(not os.path.isabs(path) for of_task in files for path, _ in of_task)  # noqa: PTH117
+        folder = str(Path.cwd()) if relative else None
+        client = _local(min(self.workers, len(tasks))) if self.address is None else _remote(self.address)
+        with _quiet(), client as client_:
+            if self.address is not None:
+                _check_workers(client_, folder, [file for of_task in files for file in of_task])
+            run = uuid.uuid4().hex
+            futures = [
+                client_.submit(
+                    measure_there,
+                    *(__version__, folder, of_task, pickle.dumps(task.work)),
+                    key=f"perfdoc-{run}-{i}",
+                    pure=False,
+                )
+                for i, (task, of_task) in enumerate(zip(tasks, files, strict=True))
+            ]
+            try:
+                for i, content in _as_they_come(client_, futures, tasks):
+                    yield i, pickle.loads(content)
+            finally:
+                if self.address is not None:  # local workers end anyway
+                    with contextlib.suppress(Exception):
+                        client_.cancel(futures, force=True)
+
+
+def _files(task: Task[Any]) -> list[_File]:
+    """What the workers must see. A file that is not here either is the reader's to tell."""
+    found: list[_File] = []
+    for path in task.files:
+        with contextlib.suppress(OSError, ValueError):
+            found.append((str(path), None if path.is_dir() else path.stat().st_size))
+    return found
+
+
+def measure_there(version: str, folder: str | None, files: Sequence[_File], work: bytes) -> bytes:
+    """One task, in a worker. Pickled in and out: a worker of another version answers before it unpacks what
+    it may not understand, and Dask knows how large a result is.
+
+    folder: where relative paths begin; paths are part of the answer, so the worker goes there.
+    Raises ClusterError where this worker cannot do it, and what the task raises.
+    """
+    here = socket.gethostname()
+    if version != __version__:
+        raise ClusterError(_other_version(here, __version__, version))
+    if unseen := first_unseen(folder, files):
+        raise ClusterError(_unseen(here, unseen))
+    if folder is not None:
+        os.chdir(folder)
+    return pickle.dumps(pickle.loads(work)(), protocol=5)
+
+
+def first_unseen(folder: str | None, files: Sequence[_File]) -> str:
+    """The first file that is not here, or of another size; empty where all are as the caller sees them."""
+    for path, size in files:
+        here = Path(folder or "", path)
+        try:
+            if here.stat().st_size != size and not (size is None and here.is_dir()):
+                return path
+        except OSError:
+            return path
+    return ""
+
+
+def _check_workers(client: Client, folder: str | None, files: Sequence[_File]) -> None:
+    """That those which are there by now are of this version and see the files; others are asked with their
+    first task. Raises ClusterError."""
+    # Of the standard library, so that a worker without perfdoc can answer too.
+    versions: dict[str, Any] = client.run(importlib.metadata.version, "perfdoc", on_error="return")
+    for worker, version in sorted(versions.items()):
+        if isinstance(version, Exception):
+            raise ClusterError(f"worker {worker} has no perfdoc. Install {__version__} there.")
+        if version != __version__:
+            raise ClusterError(_other_version(worker, version, __version__))
+    unseen: dict[str, Any] = client.run(first_unseen, folder, files, on_error="return")
+    for worker, path in sorted(unseen.items()):
+        if isinstance(path, Exception):
+            raise ClusterError(f"worker {worker} failed: {shorten(f'{type(path).__name__}: {path}', 300)}")
+        if path:
+            raise ClusterError(_unseen(worker, path))
+    if not versions:
+        _say("the scheduler has no workers yet; waiting for one")
+
+
+def _other_version(worker: str, has: str, wanted: str) -> str:
+    return f"worker {worker} has perfdoc {has}, and this is {wanted}. Install one version everywhere."
+
+
+def _unseen(worker: str, path: str) -> str:
+    return (
+        f"{path}: worker {worker} does not see this file as it is here. Put the captures on a file system "
+        "that all workers share, under the same path."
+    )
+
+
+def _as_they_come(
+    client: Client, futures: list[Future], tasks: Sequence[Task[Any]]
+) -> Generator[tuple[int, bytes]]:
+    """(number, result) of each task. Of tasks that fail the error of the first by number is raised, whichever
+    was done first: those after a failure are cancelled, those before are waited for."""
+    from distributed import as_completed
+    from distributed.scheduler import KilledWorker
+
+    number = {future.key: i for i, future in enumerate(futures)}
+    pending = set(number.values())
+    fetched: dict[int, ThreadFuture[bytes]] = {}
+    failure: Exception | None = None
+    coming = as_completed(futures, loop=client.loop, raise_errors=False)
+    heard, told = time.monotonic(), False
+    while pending:
+        while len(fetched) < _AT_ONCE and coming.has_ready():
+            # In a thread: where the worker died meanwhile this takes as long as the work.
+            future = next(coming)
+            fetched[number[future.key]] = begun(future.result, "fetch")
+        ready = sorted(i for i, content in fetched.items() if content.done())
+        if not ready:
+            time.sleep(_LOOK_S)  # never long, so that a signal is answered
+            if not told and time.monotonic() - heard > _ALONE_S:
+                told, heard = _tell_where_alone(client), time.monotonic()
+            continue
+        heard, told = time.monotonic(), False
+        for i in ready:
+            content = fetched.pop(i)
+            if i not in pending:
+                continue
+            pending.remove(i)
+            try:
+                result = content.result()
+            except CancelledError:
+                raise WorkerLostError("the scheduler is gone, and with it the work on all files.") from None
+            except KilledWorker as error:
+                failure = WorkerLostError(_killing(error, futures, tasks))
+            except Exception as error:  # noqa: BLE001 - whatever the task raised
+                failure = error
+            else:
+                yield i, result
+                futures[i].release()  # or the worker would keep it
+                continue
+            client.cancel(futures[i + 1 :], force=True)
+            pending = {p for p in pending if p < i}
+    if failure is not None:
+        raise failure
+
+
+def _killing(error: Any, futures: Sequence[Future], tasks: Sequence[Task[Any]]) -> str:
+    """Which file no worker survives. One that waited behind it in the same workers is condemned with it."""
+    time.sleep(_TOGETHER_S)
+    with_it = [
+        task.files[0].name
+        for future, task in zip(futures, tasks, strict=True)
+        if future.status == "error" and isinstance(future.exception(), type(error))
+    ]
+    more = len(with_it) - _NAMED
+    names = " or ".join(with_it[:_NAMED]) + (f" or one of {more:,} more" if more > 0 else "")
+    return (
+        f"{names}: {error.allowed_failures + 1} workers died one after the other that had this file, perhaps "
+        "out of memory. Leave it out, or give workers more memory."
+    )
+
+
+def _tell_where_alone(client: Client) -> bool:
+    """Whether it was said that there is no worker."""
+    with contextlib.suppress(OSError, TimeoutError):
+        if not client.nthreads():
+            _say("no worker is there; waiting for one")
+            return True
+    return False
+
+
+@contextmanager
+def _remote(address: str) -> Iterator[Client]:
+    """Raises ClusterError where no scheduler answers."""
+    import dask
+    from distributed import Client
+
+    def connected() -> Client:
+        with dask.config.set({"distributed.comm.timeouts.connect": f"{_CONNECT_S}s"}):
+            return Client(address, timeout=_CONNECT_S, set_as_default=False)
+
+    try:
+        # In a thread of its own: what accepts and says nothing holds Dask up for longer than its time limits.
+        client = begun(connected, "connect").result(timeout=_CONNECT_S + _END_S)
+    except Exception as error:  # of many kinds, by what answers in place of a scheduler
+        said = shorten(str(error) or "no answer in time", 200)
+        raise ClusterError(f"{address}: no Dask scheduler answers ({said}).") from error
+    try:
+        yield client
+    finally:
+        with contextlib.suppress(Exception):
+            client.close(timeout=_END_S)
+
+
+@contextmanager
+def _local(workers: int) -> Iterator[Client]:
+    """So many processes of one thread, which end with this process, however it ends."""
+    import dask
+    from distributed import Client, LocalCluster
+    from distributed.security import Security
+
+    with (
+        tempfile.TemporaryDirectory(prefix="perfdoc-dask-", ignore_cleanup_errors=True) as scratch,
+        dask.config.set(
+            {
+                # One file at a time is with a worker: where it dies, no other is suspected.
+                "distributed.scheduler.worker-saturation": 1.0,
+                # A busy machine takes longer than Dask's 15 s to start a worker again.
+                "distributed.deploy.lost-worker-timeout": "1 day",
+                "temporary-directory": scratch,
+            }
+        ),
+    ):
+        # An interrupt is for this thread to answer. Threads and workers inherit what is blocked here.
+        multiprocessing.resource_tracker.ensure_running()  # which unblocks it
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            cluster = LocalCluster(
+                n_workers=workers,
+                threads_per_worker=1,
+                memory_limit=0,
+                dashboard_address="127.0.0.1:0",  # of a page about tasks, which is there without a dashboard
+                scheduler_kwargs={"dashboard": False},
+                local_directory=scratch,
+                security=Security.temporary(),  # other users of this machine can reach its ports
+                silence_logs=logging.CRITICAL,
+            )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        try:
+            with Client(cluster, set_as_default=False) as client:
+                yield client
+        finally:
+            for nanny in cluster.workers.values():
+                nanny.auto_restart = False
+                if nanny.pid is not None:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(nanny.pid, signal.SIGKILL)
+            with contextlib.suppress(Exception):
+                cluster.close(timeout=_END_S)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without Dask's log: what a user must know is said in a line."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(before)
+
+
+def _say(what: str) -> None:
+    sys.stderr.write(f"perfdoc: {what}\n")
+    sys.stderr.flush()

@@ -1,0 +1,101 @@
+"""One capture of many that cannot be read: left out and told where figures are shown, refused elsewhere."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfdoc.simulator.captures.kineto import write_kineto
+from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
+from perfdoc.simulator.captures.timeline import TimelineBuilder
+from tests.amount import some
+from tests.command import perfdoc
+from tests.simulator.hand_laid import hand_laid_timeline
+
+CODE = "capture-left-out"
+BAD = {
+    "empty": b"",
+    "damaged": b"\x1f\x8b" + bytes(200),
+    "cut": b'{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "k", "ts": 1, "du',
+}
+
+
+def ranks(folder: Path) -> Path:
+    """Two of hand-laid ranks."""
+    folder.mkdir(exist_ok=True)
+    timeline, _ = hand_laid_timeline()
+    for process in timeline.processes:
+        write_kineto(timeline, folder / f"rank{process.rank}.json", process.pid)
+    return folder
+
+
+def analysed(*words: str | Path) -> dict[str, Any]:
+    done = perfdoc("analyze", "--no-replay", *words, "--json", "-")
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.parametrize("bad", some(BAD, ["empty"]))
+def test_a_capture_that_cannot_be_read_is_told_and_changes_nothing_else(tmp_path: Path, bad: str) -> None:
+    folder = ranks(tmp_path / "job")
+    whole = analysed(folder)
+    (folder / "rank2.json.gz").write_bytes(BAD[bad])
+    done = perfdoc("analyze", "--no-replay", folder, "--json", "-")
+    found = json.loads(done.stdout)
+    first, *others = found.pop("quality")
+    assert (first["code"], others) == (CODE, whole.pop("quality"))
+    assert "rank2.json.gz" in first["message"]
+    assert first["remedy"]
+    assert done.stderr.count("rank2.json.gz") == 1
+    assert (done.returncode, found) == (0, whole)
+
+
+def test_a_link_to_nothing_and_a_pipe_are_left_out(tmp_path: Path) -> None:
+    folder = tmp_path / "job"
+    folder.mkdir()
+    builder = TimelineBuilder()
+    builder.process(rank=0).device().kernel("gemm", 0, 100)
+    write_nsys_sqlite(builder.build(), folder / "rank0.sqlite")
+    (folder / "rank1.sqlite").symlink_to("gone.sqlite")
+    os.mkfifo(folder / "rank2.sqlite")
+    found = analysed(folder)
+    said = [q["message"].split()[0] for q in found["quality"] if q["code"] == CODE]
+    assert said == ["rank1.sqlite", "rank2.sqlite"]
+    assert len(found["inputs"]) == 1
+
+
+def test_the_first_error_where_all_fail_and_where_one_is_given(tmp_path: Path) -> None:
+    for name in ("a.json", "b.json"):
+        (tmp_path / name).write_bytes(BAD["cut"])
+    for paths in ([tmp_path / "a.json", tmp_path / "b.json"], [tmp_path / "a.json"]):
+        done = perfdoc("analyze", "--no-replay", *paths)
+        assert (done.returncode, "a.json: " in done.stderr, "b.json" in done.stderr) == (2, True, False)
+
+
+@pytest.mark.parametrize("command", ["tune", "diff", "export"])
+def test_what_would_not_show_the_note_refuses(tmp_path: Path, command: str) -> None:
+    folder = ranks(tmp_path / "job")
+    (folder / "rank2.json").write_bytes(BAD["cut"])
+    done = perfdoc(command, folder, *([folder] if command == "diff" else []), cwd=tmp_path)
+    assert (done.returncode, "rank2.json" in done.stderr) == (2, True), done.stderr
+
+
+def test_ranks_at_hand_are_not_the_job_where_one_was_left_out(tmp_path: Path) -> None:
+    """Two captures without communication are a job of two GPUs; with a third that is lost nobody knows."""
+    for rank in range(2):
+        builder = TimelineBuilder()
+        process = builder.process(pid=rank + 1)
+        process.thread().range("perfdoc.step 1", 0, 1_000)
+        process.device(gpu_name="NVIDIA H100 80GB HBM3").kernel("gemm", 0, 900 + rank)
+        write_nsys_sqlite(builder.build(), tmp_path / f"rank{rank}.sqlite")
+    facts = ["--set", "flops_per_step=1000000", "dtype=bf16"]
+    assert analysed(tmp_path, *facts)["mfu"]["gpus"] == 2
+    (tmp_path / "rank2.sqlite").write_bytes(b"SQLite format 3\x00" + bytes(200))
+    mfu = analysed(tmp_path, *facts)["mfu"]
+    assert (mfu["value"], mfu["gpus"], "left out" in mfu["reason"]) == (None, None, True)
+    assert analysed(tmp_path, *facts, "world_size=3")["mfu"]["gpus"] == 3
