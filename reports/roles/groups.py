@@ -70,11 +70,17 @@ class Roles:
         """The ranks that are worth a picture of their own, with headings."""
         far = [each.rank for each in self.outliers[:_DRAWN]]
         typical = [role.typical for role in self.roles if role.typical not in far][:_DRAWN]
-        groups = [("differ most from their role", far), ("typical of each role", typical)]
+        order = sorted(range(len(self.steps_ns)), key=lambda i: (-self.steps_ns[i], i))
+        longest = [i for i in order if i not in far and i not in typical][:_LONGEST]
+        groups = [
+            ("differ most from their role", far),
+            ("typical of each role", typical),
+            ("longest steps" if self.steps else "longest windows", longest),
+        ]
         return [(heading, members) for heading, members in groups if members]
 
 
-_DRAWN = 8
+_DRAWN, _LONGEST = 8, 4
 """Ranks under one heading."""
 
 

@@ -123,7 +123,7 @@ def family_medians(roles: Roles, role: Role) -> dict[str, float]:
 def role_grid(roles: Roles) -> Grid:
     """A row a role: its ranks, step time, and the median share of each leaf, with its spread."""
     shown = shown_leaves(roles)
-    spread = any(figures.duration(r.step_low_ns) != figures.duration(r.step_high_ns) for r in roles.roles)
+    spread = any(r.step_high_ns - r.step_low_ns > _ALIKE_FRAC * r.step_ns for r in roles.roles)
     length = "step time" if roles.steps else "window"
     return Grid(
         caption="Median of each role; in brackets the 5th to the 95th percentile, where it differs",
