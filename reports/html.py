@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,10 @@ from perfdoc.reports.inlined import CompiledTemplates, asset, library, policy
 from perfdoc.reports.leaves import LEAVES
 from perfdoc.reports.next_capture import next_capture
 from perfdoc.reports.opportunities import choices, dialects_of, informing, opportunities, trifles
-from perfdoc.reports.sections import sections_by_place
+from perfdoc.reports.roles import Roles, roles_of
+from perfdoc.reports.roles.island import MOST_RANKS, ranks_island
+from perfdoc.reports.roles.words import roles_section
+from perfdoc.reports.sections import Section, sections_by_place
 from perfdoc.reports.sections.section import opening, stopped
 from perfdoc.reports.settings import snippets
 from perfdoc.reports.summary import facts_of
@@ -30,13 +34,15 @@ from perfdoc.results.names import base_name, pieces, prose, shorten
 _HERE = Path(__file__).parent
 _LONGEST_STRING = 4000
 _UNIT_SPACE = re.compile(r"(?<=\d) (?=(?:%|ns|µs|ms|s)(?:\W|\Z))")
-_INPUTS = 500
+_INPUTS = 64
 _NOTES = 12
 _GAPS = 300
 _STYLE = "report.css"
 _FIRST = "theme.js"
 """Runs before anything is drawn."""
 _SCRIPTS = ("tables.js", "copy.js", "choose.js")
+_MANY_SCRIPTS = ("heat.js", "ranks.js")
+"""Of the section on roles."""
 _TOP_KERNELS = 100
 
 
@@ -94,10 +100,10 @@ def prepare() -> None:
         environment().get_template(name)
 
 
-def _communication(diagnosis: Diagnosis) -> dict[str, Any]:
+def _communication(diagnosis: Diagnosis, roles: Roles | None) -> dict[str, Any]:
     ranks = diagnosis.ranks
     rows, left_out = comm.overall_rows(ranks)
-    drawn = summary.choose_drawn(ranks).indices if len(ranks) > 1 else []
+    drawn = summary.choose_drawn(ranks, roles).indices if len(ranks) > 1 else []
     labels = summary.rank_labels(ranks)
     own, own_left_out = comm.per_rank_rows([ranks[i] for i in drawn], [labels[i] for i in drawn])
     return {
@@ -127,6 +133,23 @@ def _kernels(diagnosis: Diagnosis) -> dict[str, Any]:
     }
 
 
+@dataclass(frozen=True, kw_only=True)
+class _RolesPart:
+    """The section on roles, of many ranks."""
+
+    section: Section
+    data: Markup
+    left_out: int
+
+
+def _roles_part(diagnosis: Diagnosis, roles: Roles) -> _RolesPart:
+    return _RolesPart(
+        section=roles_section(diagnosis, roles),
+        data=ranks_island(diagnosis, roles),
+        left_out=max(0, len(diagnosis.ranks) - MOST_RANKS),
+    )
+
+
 def _fills(diagnosis: Diagnosis, timeline: TimelineParts | None) -> list[tuple[str, Look]]:
     """Fills of excerpts that the timeline does not define for itself: an id comes once on a page."""
     known = set()
@@ -140,8 +163,11 @@ def render_html(diagnosis: Diagnosis) -> str:
     """The diagnosis as a page: open it from disk, print it, read it with JavaScript off. Every string of
     the diagnosis is shortened and escaped; figures carry the exact nanoseconds in data-ns."""
     timeline = timeline_parts(diagnosis)
+    by_role = roles_of(diagnosis)
+    roles = _roles_part(diagnosis, by_role) if by_role else None
     styles, first = [asset(_STYLE), asset(CHART_STYLE)], asset(_FIRST)
-    scripts = [*(asset(name) for name in _SCRIPTS), *(timeline.scripts if timeline else ())]
+    names = [*_SCRIPTS, *(_MANY_SCRIPTS if roles else ())]
+    scripts = [*map(asset, names), *(timeline.scripts if timeline else ())]
     found = opportunities(diagnosis)
     dialects = dialects_of(found)
     labels = summary.rank_labels(diagnosis.ranks)
@@ -174,15 +200,16 @@ def render_html(diagnosis: Diagnosis) -> str:
             informing=informing(diagnosis),
             trifles=trifles(diagnosis),
             facts=list(facts_of(diagnosis)),
-            time=view.time_view(diagnosis) if diagnosis.ranks else None,
-            strips=view.step_strips(diagnosis),
+            time=view.time_view(diagnosis, by_role) if diagnosis.ranks else None,
+            roles=roles,
+            strips=view.step_strips(diagnosis, by_role),
             open_strips=view.OPEN_STEP_STRIPS,
             fills=_fills(diagnosis, timeline),
             timeline=timeline,
-            comm=_communication(diagnosis),
+            comm=_communication(diagnosis, by_role),
             places=sections_by_place(diagnosis),
             kernels=_kernels(diagnosis),
-            kernels_only=view.kernels_only_rows(diagnosis),
+            kernels_only=view.kernels_only_rows(diagnosis, by_role),
             gaps=gaps.gaps_of(diagnosis),
             skipped=gaps.skipped_rules(diagnosis),
             rule_states=[

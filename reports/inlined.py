@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import importlib.util
+import json
 import os
 import sys
 import tempfile
@@ -115,6 +116,12 @@ def inlined(text: str) -> Inlined:
         raise ValueError("a style or script may hold no end tag and no comment of HTML")
     digest = b64encode(hashlib.sha256(text.encode()).digest()).decode()
     return Inlined(text=Markup(text), source=f"'sha256-{digest}'")
+
+
+def island(data: object) -> Markup:
+    """JSON for a script element of a data type: no character in it can end the element."""
+    text = json.dumps(data, ensure_ascii=True, separators=(",", ":"))
+    return Markup(text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e"))
 
 
 def policy(styles: Sequence[str], scripts: Sequence[str]) -> str:

@@ -15,6 +15,8 @@ from perfdoc.reports.analysed import analysed_line
 from perfdoc.reports.findings import findings_of
 from perfdoc.reports.inert import quoted, sentence
 from perfdoc.reports.next_capture import next_capture
+from perfdoc.reports.roles import Roles, roles_of
+from perfdoc.reports.roles.words import family_medians, outlier_grid, outlier_sentence
 from perfdoc.reports.shares import parts_of
 from perfdoc.reports.summary import facts_of
 from perfdoc.results import Diagnosis
@@ -134,6 +136,9 @@ def _unknown(diagnosis: Diagnosis) -> Iterator[str]:
 
 
 def _ranks(diagnosis: Diagnosis) -> Iterator[str]:
+    if (roles := roles_of(diagnosis)) is not None:
+        yield from _roles(diagnosis, roles)
+        return
     for rank in diagnosis.ranks[:_RANKS]:
         ledger, whole = rank.ledger_ns, rank.window.duration_ns or 1
         yield (
@@ -142,6 +147,22 @@ def _ranks(diagnosis: Diagnosis) -> Iterator[str]:
             f"idle {share(ledger.idle.total / whole)} of {duration(rank.window.duration_ns)}"
         )
     yield from _more(diagnosis.ranks, "rank")
+
+
+def _roles(diagnosis: Diagnosis, roles: Roles) -> Iterator[str]:
+    """Many ranks: the first ones that differ, then the median of each role."""
+    yield f"- {sentence(outlier_sentence(diagnosis, roles), 400)}"
+    grid = outlier_grid(diagnosis, roles, _RANKS)
+    for who, role, what, own, usual, by, _ in ([cell.text for cell in row] for row in grid.rows):
+        yield f"- {quoted(who, 60)} of {quoted(role, 60)}: {what} {own}, usual {usual}, {by}"
+    for each in roles.roles[:_ROWS]:
+        families = family_medians(roles, each)
+        yield (
+            f"- {quoted(each.label, 60)}, {plural(len(each.members), 'rank')}: "
+            f"compute {share(families['compute'])}, exposed communication {share(families['exposed_comm'])}, "
+            f"idle {share(families['idle'])} of {duration(each.step_ns)} (medians)"
+        )
+    yield from _more(roles.roles, "role")
 
 
 def _communication(diagnosis: Diagnosis) -> Iterator[str]:

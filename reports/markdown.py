@@ -19,11 +19,14 @@ from perfdoc.reports.ranking import (
     trifles_in,
     without_figure,
 )
+from perfdoc.reports.roles import Roles, roles_of
+from perfdoc.reports.roles.words import outlier_grid, outlier_sentence, role_grid
 from perfdoc.reports.sections import sections_of
 from perfdoc.results import Diagnosis, figures
 from perfdoc.results.names import base_name, pieces, prose, shorten
 
 _RANKS = 8
+_ROLES = 16
 _COMM_ROWS = 8
 _TOP_KERNELS = 5
 _SECTION_ROWS = 8
@@ -81,6 +84,8 @@ def table(head: Sequence[str], align: str, rows: Sequence[Sequence[str]]) -> lis
 
 def _ledgers(diagnosis: Diagnosis) -> list[str]:
     labels = summary.rank_labels(diagnosis.ranks)
+    if (roles := roles_of(diagnosis)) is not None:
+        return _roles(diagnosis, roles)
     total = summary.total_values(diagnosis)
     shown = [i for i, value in enumerate(total) if value]
     order = sorted(range(len(labels)), key=lambda i: (-diagnosis.ranks[i].window.duration_ns, i))
@@ -103,6 +108,21 @@ def _ledgers(diagnosis: Diagnosis) -> list[str]:
     if len(labels) > _RANKS:
         left_out = figures.plural(len(labels) - _RANKS, "rank")
         lines += [f"The {_RANKS} ranks with the longest windows; {left_out} not listed.", ""]
+    return lines
+
+
+def _roles(diagnosis: Diagnosis, roles: Roles) -> list[str]:
+    """Many ranks: by role, and who differs."""
+    lines = ["### Where the time goes, by role", "", sentence(outlier_sentence(diagnosis, roles))]
+    by_role, far = role_grid(roles), outlier_grid(diagnosis, roles, _RANKS)
+    for grid in (by_role, far):
+        if grid.rows:
+            lines += [f"{grid.caption}:"] if grid is far else []
+            lines += table(
+                grid.head, grid.align, [[escape(cell.text) for cell in row] for row in grid.rows[:_ROLES]]
+            )
+    if len(roles.roles) > _ROLES:
+        lines += [f"{figures.plural(len(roles.roles) - _ROLES, 'more role')}.", ""]
     return lines
 
 

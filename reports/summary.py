@@ -9,6 +9,7 @@ from types import MappingProxyType
 
 from perfdoc.reports.devices import device_word
 from perfdoc.reports.leaves import add_up, leaf_values
+from perfdoc.reports.roles import Roles
 from perfdoc.results import Diagnosis, Job, Rank
 from perfdoc.results.figures import count, flops, plural, size
 from perfdoc.results.names import base_name, shorten
@@ -18,9 +19,6 @@ PEAK_NAMES: Mapping[str | None, str] = MappingProxyType(
     | {None: "dense peak"}
 )
 """What MFU is a share of, by Mfu.peak_kind."""
-DRAW_ALL_UP_TO = 64
-"""Ranks; above it only those at the ends and in the middle are drawn."""
-DRAWN_OF_EACH = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,18 +40,13 @@ def rank_labels(ranks: Sequence[Rank]) -> list[str]:
     return [shorten(rank.label, 64) for rank in ranks]
 
 
-def choose_drawn(ranks: Sequence[Rank]) -> Drawn:
-    """All ranks up to DRAW_ALL_UP_TO; beyond it those with the longest, middle and shortest windows."""
-    order = sorted(range(len(ranks)), key=lambda i: (-ranks[i].window.duration_ns, i))
-    if len(order) <= DRAW_ALL_UP_TO:
-        return Drawn(groups=[("", list(range(len(order))))], left_out=0)
-    middle = (len(order) - DRAWN_OF_EACH) // 2
-    groups = [
-        ("longest windows", order[:DRAWN_OF_EACH]),
-        ("around the median", order[middle : middle + DRAWN_OF_EACH]),
-        ("shortest windows", order[-DRAWN_OF_EACH:]),
-    ]
-    return Drawn(groups=groups, left_out=len(order) - 3 * DRAWN_OF_EACH)
+def choose_drawn(ranks: Sequence[Rank], roles: Roles | None) -> Drawn:
+    """All ranks, of which there are few; of many those that differ most from their role, and a typical one of
+    each. roles: as `roles_of` has them."""
+    if roles is None:
+        return Drawn(groups=[("", list(range(len(ranks))))], left_out=0)
+    groups = roles.drawn
+    return Drawn(groups=groups, left_out=len(ranks) - sum(len(members) for _, members in groups))
 
 
 def total_values(diagnosis: Diagnosis) -> list[int]:

@@ -18,6 +18,8 @@ from perfdoc.reports.ranking import (
     trifles_in,
     without_figure,
 )
+from perfdoc.reports.roles import Roles, roles_of
+from perfdoc.reports.roles.words import outlier_grid, roles_sentences
 from perfdoc.reports.sections import sections_of
 from perfdoc.reports.terminal import Lines
 from perfdoc.results import Diagnosis, Rank, figures
@@ -29,6 +31,8 @@ _SECTION_ROWS = 12
 _INPUTS = 16
 _NOTES = 40
 _TO_DO = 10
+_ROLES = 16
+_OUTLIERS = 8
 _NAMED = 3
 
 
@@ -64,9 +68,8 @@ def _ledger(page: Lines, rank: Rank, label: str) -> None:
 
 def _ledgers(page: Lines, diagnosis: Diagnosis, labels: Sequence[str]) -> None:
     page.section("Where the time goes")
-    drawn = summary.choose_drawn(diagnosis.ranks)
-    if len(drawn.indices) <= 4:
-        for i in drawn.indices:
+    if len(labels) <= 4:
+        for i in range(len(labels)):
             _ledger(page, diagnosis.ranks[i], labels[i])
         return
     values = summary.total_values(diagnosis)
@@ -75,19 +78,42 @@ def _ledgers(page: Lines, diagnosis: Diagnosis, labels: Sequence[str]) -> None:
     shown = [i for i, value in enumerate(values) if value]
     codes = [leaves.LEAVES[i].letter for i in shown]
     page.say("; ".join(f"{leaves.LEAVES[i].letter} {leaves.LEAVES[i].label}" for i in shown))
-    for heading, indices in drawn.groups:
-        page.lines.append("")
-        if heading:
-            page.lines.append(f"  {heading}")
-        rows = []
-        for i in indices:
-            own = leaves.leaf_values(diagnosis.ranks[i].ledger_ns)
-            shares = leaves.leaf_shares(own)
-            length = figures.duration(diagnosis.ranks[i].window.duration_ns)
-            rows.append([labels[i], length, *(shares[j].removesuffix(" %") for j in shown)])
-        page.table(["% of window", "window", *codes], rows, "lr" + "r" * len(codes))
-    if drawn.left_out:
-        page.say(f"{figures.plural(drawn.left_out, 'rank')} not shown here; the JSON has all of them.")
+    if (roles := roles_of(diagnosis)) is not None:
+        _roles(page, diagnosis, roles, shown)
+        return
+    rows = []
+    for i, label in enumerate(labels):
+        own = leaves.leaf_values(diagnosis.ranks[i].ledger_ns)
+        shares = leaves.leaf_shares(own)
+        length = figures.duration(diagnosis.ranks[i].window.duration_ns)
+        rows.append([label, length, *(shares[j].removesuffix(" %") for j in shown)])
+    page.lines.append("")
+    page.table(["% of window", "window", *codes], rows, "lr" + "r" * len(codes))
+
+
+def _roles(page: Lines, diagnosis: Diagnosis, roles: Roles, shown: Sequence[int]) -> None:
+    """Many ranks: the middle rank of each role, and who differs."""
+    page.lines.append("")
+    rows = [
+        [
+            shorten(role.label, 64),
+            figures.count(len(role.members)),
+            figures.duration(role.step_ns),
+            *(figures.share(role.shares[j].median).removesuffix(" %") for j in shown),
+        ]
+        for role in roles.roles[:_ROLES]
+    ]
+    length = "step time" if roles.steps else "window"
+    head = ["median % of window", "ranks", length, *(leaves.LEAVES[j].letter for j in shown)]
+    page.table(head, rows, "lrr" + "r" * len(shown))
+    page.more(len(roles.roles) - _ROLES, "more role")
+    page.lines.append("")
+    for text in roles_sentences(diagnosis, roles):
+        page.say(text)
+    found = outlier_grid(diagnosis, roles, _OUTLIERS)
+    if found.rows:
+        page.lines += ["", f"  {found.caption}"]
+        page.table(found.head, [[cell.text for cell in row] for row in found.rows], found.align)
 
 
 def _communication(page: Lines, diagnosis: Diagnosis) -> None:

@@ -17,6 +17,7 @@ from perfdoc.reports.leaves import (
     stack,
 )
 from perfdoc.reports.middle import beside
+from perfdoc.reports.roles import Roles
 from perfdoc.reports.shares import PP, bubble_of
 from perfdoc.reports.summary import Drawn, choose_drawn, rank_labels, total_values
 from perfdoc.results import Diagnosis, KernelsOnly, Rank, Step
@@ -60,7 +61,6 @@ STEP_BARS = 200
 ALL_STEP_BARS = 4_000
 """Of all strips together."""
 OPEN_STEP_STRIPS = 4
-TABLE_RANKS = 2000
 
 HATCHES = {
     "exposed_comm.dp": "M-2 2 2-2M0 8 8 0M6 10 10 6",
@@ -152,11 +152,10 @@ class TimeView:
     """Bars per rank, empty for a single rank."""
     drawn: int
     """How many bars that are."""
-    left_out: int
     leaves: list[Leaf]
     """Columns of the exact table."""
     table: list[RankRow]
-    table_left_out: int
+    """Empty where roles come first."""
     scale: Scale
     heat: Heat
     falls: list[Fall]
@@ -184,8 +183,8 @@ def _detail(rank: Rank) -> str:
     return f"GPU {rank.device}, pid {rank.pid}, {gpu}; window {rank.window.kind}"
 
 
-def time_view(diagnosis: Diagnosis) -> TimeView:
-    """Where the time goes. The diagnosis must have a rank."""
+def time_view(diagnosis: Diagnosis, roles: Roles | None) -> TimeView:
+    """Where the time goes. The diagnosis must have a rank; roles are those of `roles_of`."""
     ranks = diagnosis.ranks
     labels = rank_labels(ranks)
     per_rank = [leaf_values(rank.ledger_ns) for rank in ranks]
@@ -195,7 +194,7 @@ def time_view(diagnosis: Diagnosis) -> TimeView:
     windows_ns = sum(rank.window.duration_ns for rank in ranks)
     bubble_ns = bubble_of(diagnosis)
     bubble = f" ({share(bubble_ns / windows_ns)} pipeline bubble)" if bubble_ns and windows_ns else ""
-    drawn: Drawn = choose_drawn(ranks)
+    drawn: Drawn = choose_drawn(ranks, roles)
     groups = [
         (
             heading,
@@ -221,7 +220,6 @@ def time_view(diagnosis: Diagnosis) -> TimeView:
         windows_ns=windows_ns,
         groups=groups if len(ranks) > 1 else [],
         drawn=len(drawn.indices),
-        left_out=drawn.left_out,
         leaves=[LEAVES[i] for i in shown],
         table=[
             RankRow(
@@ -230,9 +228,8 @@ def time_view(diagnosis: Diagnosis) -> TimeView:
                 total_ns=sum(per_rank[i]),
                 window_ns=ranks[i].window.duration_ns,
             )
-            for i in range(min(len(ranks), TABLE_RANKS))
+            for i in (range(len(ranks)) if roles is None else ())
         ],
-        table_left_out=max(0, len(ranks) - TABLE_RANKS),
         scale=scale_for(max(total, default=0)),
         heat=heat_of(diagnosis),
         falls=falls_of(diagnosis),
@@ -277,10 +274,10 @@ def _strip(label: str, steps: Sequence[Step], tallest_ns: int, most: int) -> Ste
     return StepStrip(label=label, bars=bars, summary=summary, merged=merged)
 
 
-def step_strips(diagnosis: Diagnosis) -> list[StepStrip]:
+def step_strips(diagnosis: Diagnosis, roles: Roles | None) -> list[StepStrip]:
     """A strip per drawn rank that has steps; all to one height."""
     labels = rank_labels(diagnosis.ranks)
-    chosen = [i for i in choose_drawn(diagnosis.ranks).indices if diagnosis.ranks[i].window.step_list]
+    chosen = [i for i in choose_drawn(diagnosis.ranks, roles).indices if diagnosis.ranks[i].window.step_list]
     tallest = max(
         (step.duration_ns for i in chosen for step in diagnosis.ranks[i].window.step_list), default=0
     )
@@ -288,11 +285,11 @@ def step_strips(diagnosis: Diagnosis) -> list[StepStrip]:
     return [_strip(labels[i], diagnosis.ranks[i].window.step_list, tallest, most) for i in chosen]
 
 
-def kernels_only_rows(diagnosis: Diagnosis) -> list[tuple[str, str, KernelsOnly]]:
+def kernels_only_rows(diagnosis: Diagnosis, roles: Roles | None) -> list[tuple[str, str, KernelsOnly]]:
     """(rank, extent, figures) for the drawn ranks, two rows each."""
     labels = rank_labels(diagnosis.ranks)
     rows = []
-    for i in choose_drawn(diagnosis.ranks).indices:
+    for i in choose_drawn(diagnosis.ranks, roles).indices:
         rows.append((labels[i], "window", diagnosis.ranks[i].kernels_only_window))
         rows.append((labels[i], "capture", diagnosis.ranks[i].kernels_only_capture))
     return rows

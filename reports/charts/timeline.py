@@ -15,6 +15,7 @@ from markupsafe import Markup
 
 from perfdoc.reports.charts.drawn import short
 from perfdoc.reports.charts.looks import KINDS, Look, look_of
+from perfdoc.reports.roles import MANY, roles_of
 from perfdoc.results import Diagnosis, Timeline, TimelineRank, TimelineTrack
 from perfdoc.results.figures import duration, plural, share
 from perfdoc.results.names import shorten
@@ -127,13 +128,14 @@ def timeline_picture(diagnosis: Diagnosis) -> TimelinePicture | None:
     if found is None or found.state != "measured" or not found.ranks:
         return None
     span = span_ns(found)
-    columns = max(60, min(_COLUMNS, _ALL_COLUMNS // len(found.ranks)))
+    rows = _chosen(diagnosis, found.ranks)
+    columns = max(60, min(_COLUMNS, _ALL_COLUMNS // len(rows)))
     groups = [
         Group(
             heading="" if len(found.ranks) == 1 else KINDS["ledger"].capitalize(),
             rows=[
                 _row(shorten(rank.label, 48), rank, track, span, columns)
-                for rank in found.ranks
+                for rank in rows
                 for track in rank.tracks
                 if track.kind == "ledger"
             ],
@@ -157,11 +159,28 @@ def timeline_picture(diagnosis: Diagnosis) -> TimelinePicture | None:
     ):
         present.setdefault(kind, {})[look.code] = look
     return TimelinePicture(
-        sentences=list(_sentences(found, diagnosis)),
+        sentences=[*_sentences(found, diagnosis), *_part_said(len(rows), len(found.ranks))],
         groups=[group for group in groups if group.rows],
         ticks=_ticks(span),
         legend=[(KINDS[kind], list(present[kind].values())) for kind in KINDS if kind in present],
     )
+
+
+def _chosen(diagnosis: Diagnosis, ranks: Sequence[TimelineRank]) -> Sequence[TimelineRank]:
+    """Of many ranks those worth a picture of their own, then others from all over, in their order."""
+    if len(ranks) <= MANY:
+        return ranks
+    roles = roles_of(diagnosis)
+    worth = [diagnosis.ranks[i].label for _, of in roles.drawn for i in of] if roles is not None else []
+    place = {rank.label: i for i, rank in enumerate(ranks)}
+    spread = [i * len(ranks) // MANY for i in range(MANY)]
+    chosen = list(dict.fromkeys([*(place[label] for label in worth if label in place), *spread]))[:MANY]
+    return [ranks[i] for i in sorted(chosen)]
+
+
+def _part_said(shown: int, of: int) -> Iterator[str]:
+    if shown < of:
+        yield f"{shown:,} of these ranks are listed first; the chart that zooms has all {of:,}."
 
 
 def span_ns(found: Timeline) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from markupsafe import Markup
 
 from perfdoc.reports.charts.looks import KINDS, look_of
 from perfdoc.reports.charts.timeline import TimelinePicture, span_ns, timeline_picture
-from perfdoc.reports.inlined import Inlined, Library, asset, inlined, library
+from perfdoc.reports.inlined import Inlined, Library, asset, inlined, island, library
 from perfdoc.results import Diagnosis, Timeline, TimelineRank, TimelineTrack
 from perfdoc.results.names import shorten
 
@@ -47,8 +46,7 @@ def timeline_data(found: Timeline) -> Markup:
             for rank in found.ranks
         ],
     }
-    text = json.dumps(data, ensure_ascii=True, separators=(",", ":"))
-    return Markup(text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e"))
+    return island(data)
 
 
 def _names(found: Timeline) -> list[str]:

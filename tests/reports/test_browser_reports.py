@@ -109,6 +109,20 @@ def test_a_job_of_16_ranks(browser: Browser, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_job_of_32_ranks_is_shown_by_role(browser: Browser, tmp_path: Path) -> None:
+    job = planted_job(JobSpec(tp=2, pp=2, dp=8, micro_batches=2, steps=2))
+    paths = job.write(tmp_path / "traces")
+    _analyze(paths, tmp_path / "out", "--set", "tp=2", "pp=2", "dp=8", "gbs=16", "seq=4096")
+    _check(browser, tmp_path / "out", tmp_path)
+    page = Page((tmp_path / "out" / "report.html").read_text(encoding="utf-8"))
+    rows = [[cell.text for cell in row.children][:2] for row in page.within("roles", "tr")]
+    assert [row for row in rows if row and row[0].startswith("stage")] == [
+        ["stage 0, embedding", "16"],
+        ["stage 1, loss", "16"],
+    ]
+
+
+@pytest.mark.slow
 def test_a_run_of_the_trainer_on_the_cpu(browser: Browser, tmp_path: Path) -> None:
     needs_training()
     command = [sys.executable, "-m", "perfdoc", "run", *SMALL, "-o", str(tmp_path / "run")]

@@ -56,7 +56,9 @@ def test_the_page_is_well_formed_and_refers_to_nothing_outside(name: str) -> Non
             assert key not in ("src", "style", "srcset", "action")
             if key in ("href", "xlink:href"):
                 assert value.startswith("#")
-    assert [e.text for e in page.elements if e.tag == "script" and e.attributes] == []
+    assert [e.attributes["type"] for e in page.elements if e.tag == "script" and e.attributes] == (
+        ["application/json"] if name == "thousand" else []
+    )
     css = re.findall(r"url\(([^)]*)\)|(@import)", page_of(name))
     assert css
     assert all(target.startswith("#p-") and not imported for target, imported in css)
@@ -75,11 +77,12 @@ def test_the_policy_forbids_everything_but_our_style_and_scripts(name: str) -> N
         if e.attributes.get("http-equiv") == "Content-Security-Policy"
     )
     allowed = dict(part.split(" ", 1) for part in policy.split("; "))
+    many = ["heat.js", "ranks.js"] if name == "thousand" else []
     assert allowed.pop("default-src") == allowed.pop("base-uri") == allowed.pop("form-action") == "'none'"
     assert allowed.pop("img-src") == "data:"
     for kind, tag, assets in (
         ("style-src", "style", ["report.css", "charts.css"]),
-        ("script-src", "script", ["theme.js", "tables.js", "copy.js", "choose.js"]),
+        ("script-src", "script", ["theme.js", "tables.js", "copy.js", "choose.js", *many]),
     ):
         # What stands in the page is the file, byte for byte, and the policy names its hash.
         inside = re.findall(f"<{tag}>(.*?)</{tag}>", page_of(name), re.DOTALL)
@@ -133,8 +136,8 @@ def test_every_bar_fills_100_per_cent_and_holds_its_ranks_figures(name: str) -> 
     page = parsed(name)
     ranks = {f"rank {r.rank}": r for r in DIAGNOSES[name]().ranks}
     bars = [e for e in page.elements if e.tag == "svg" and e.attributes.get("class") == "bar"]
-    # The bar of all, and one per drawn rank where there are several.
-    assert len(bars) == {"one": 1, "two": 3, "eight": 9, "thousand": 25}[name]
+    # The bar of all, and one per drawn rank where there are several: of one role the typical, and four long.
+    assert len(bars) == {"one": 1, "two": 3, "eight": 9, "thousand": 6}[name]
     for bar in bars:
         rects = [e for e in bar.children if e.tag == "rect"]
         assert sum(Decimal(e.attributes["width"].removesuffix("%")) for e in rects) == 100
@@ -147,12 +150,11 @@ def test_every_bar_fills_100_per_cent_and_holds_its_ranks_figures(name: str) -> 
             assert rect.text  # a title to hover over
 
 
-def test_all_ranks_are_in_the_exact_table_and_the_page_says_how_many_are_not_drawn() -> None:
-    page = parsed("thousand")
-    assert "976 ranks not drawn" in page.text  # 1000 - 3 * 8
+def test_all_ranks_are_in_the_exact_table() -> None:
+    page = parsed("eight")
     body = list(page.within("ranks", "tr"))[1:]
-    assert len(body) == 1000
-    for row, made in zip(body, DIAGNOSES["thousand"]().ranks, strict=True):
+    assert len(body) == 8
+    for row, made in zip(body, DIAGNOSES["eight"]().ranks, strict=True):
         cells = [cell.text.strip() for cell in row.children]
         assert cells == [
             f"rank {made.rank}",
@@ -160,10 +162,12 @@ def test_all_ranks_are_in_the_exact_table_and_the_page_says_how_many_are_not_dra
             str(made.window.duration_ns),
             "=",
         ]
-    # The longest windows come first: rank i's is 1,001 ns longer than rank i - 1's.
-    who = [e.text for e in page.elements if e.attributes.get("class") == "who"]
-    assert who[:2] == ["rank 999", "rank 998"]
-    assert who[-1] == "rank 0"
+
+
+def test_of_many_ranks_a_typical_one_and_the_longest_are_drawn() -> None:
+    # Rank i's window is 1,001 ns longer than rank i - 1's, so rank 499 is in the middle.
+    who = [e.text for e in parsed("thousand").elements if e.attributes.get("class") == "who"]
+    assert who[:5] == ["rank 499", "rank 999", "rank 998", "rank 997", "rank 996"]
 
 
 def test_a_ledger_that_does_not_fill_its_window_is_shown_as_such() -> None:

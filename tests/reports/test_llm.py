@@ -80,7 +80,7 @@ def test_a_large_diagnosis_is_cut_by_lines_and_says_so() -> None:
     text = render_llm(replace(many, rules=rules, opportunities=[]))
     assert len(text) <= LIMIT
     assert re.search(r"\(\d+ lines left out\)", text)
-    assert "292 more ranks" in text
+    assert "300 ranks in 1 role" in text
     assert "# Kernels" in text or not many.analyses.kernels.top
 
 

@@ -130,7 +130,7 @@ def test_the_bar_and_its_legend_by_hand() -> None:
 
 def test_small_leaves_are_pooled_and_the_shares_still_add_up() -> None:
     shown = render_screen(MADE_BY_HAND["thousand"](), report=REPORT)
-    legend = shown[shown.index("  [") : shown.index("MFU")]
+    legend = shown[shown.index("  [") : shown.index("  1,000 ranks in")]
     shares = [float(share) for share in re.findall(r"([\d.]+) %", legend)]
     assert len(shares) == 9  # eight leaves and the pool of the other seven
     assert "7 other leaves" in legend

@@ -1,0 +1,107 @@
+"""Where each rank stands in the job's layout: its stage, and its place in every parallel dimension.
+
+Numbers of ranks are read in the order that megatron-core, DeepSpeed and torchtitan share: tensor parallel
+fastest, then context, data, pipeline. Groups that communicate say whether it is so; one that contradicts it
+leaves every place unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+
+from perfdoc.results import Diagnosis, Job, Rank
+
+_ORDER = ("tp", "cp", "dp", "pp")
+"""From the fastest to the slowest."""
+_MAY_DIFFER = {"tp": ("tp",), "cp": ("cp",), "dp": ("dp", "cp"), "pp": ("pp",)}
+"""Places that differ within a group of a dimension: gradients are often reduced over DP and CP at once."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Places:
+    """Places of every rank, by position in Diagnosis.ranks."""
+
+    stage: Sequence[int | None]
+    stage_role: Mapping[int, str]
+    """`embedding`, `loss` or `middle`, by stage."""
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    """Of tp, cp and dp, those above 1; empty where places are not known."""
+    of: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    """Place of every rank, by dimension of `sizes`."""
+    agreeing: int = 0
+    """Groups of ranks that were held against the places."""
+
+
+def places_of(diagnosis: Diagnosis) -> Places:
+    """Stages from the pipeline's analysis, else by rank number; the rest by rank number."""
+    ranks = diagnosis.ranks
+    by_label = {row.label: row.stage for row in diagnosis.analyses.pipeline.stages}
+    by_rank = {row.rank: row.stage for row in diagnosis.analyses.pipeline.stages if row.rank is not None}
+    measured = [by_label.get(rank.label) if rank.rank is None else by_rank.get(rank.rank) for rank in ranks]
+    roles = {row.stage: row.role for row in diagnosis.analyses.pipeline.stages if row.stage is not None}
+    sizes = _sizes(diagnosis.job)
+    numbers = [rank.rank for rank in ranks if rank.rank is not None]
+    if sizes is None or len(set(numbers)) < len(ranks) or not 0 <= max(numbers) < prod(sizes.values()):
+        return Places(stage=measured, stage_role=roles)
+    of = _of_numbers(numbers, sizes)
+    agreeing = _agreeing(ranks, sizes, of)
+    if agreeing is None or any(a not in (None, b) for a, b in zip(measured, of["pp"], strict=True)):
+        return Places(stage=measured, stage_role=roles)
+    shown = {name: size for name, size in sizes.items() if size > 1 and name != "pp"}
+    return Places(
+        stage=of["pp"] if sizes["pp"] > 1 else measured,
+        stage_role=roles,
+        sizes=shown,
+        of={name: of[name] for name in shown},
+        agreeing=agreeing,
+    )
+
+
+def _sizes(job: Job | None) -> dict[str, int] | None:
+    """All four, one of them from the others where the job's size is known; None where more is missing."""
+    if job is None:
+        return None
+    known = {name: getattr(job, name) for name in _ORDER if getattr(job, name)}
+    missing = [name for name in _ORDER if name not in known]
+    whole = prod(known.values())
+    if len(missing) == 1 and job.world_size and job.world_size % whole == 0:
+        known[missing[0]] = job.world_size // whole
+    elif missing or job.world_size not in (None, whole):
+        return None
+    return {name: known[name] for name in _ORDER}
+
+
+def _of_numbers(numbers: Sequence[int], sizes: Mapping[str, int]) -> dict[str, list[int]]:
+    """Places by dimension.
+
+    >>> _of_numbers([0, 1, 2, 5], {"tp": 2, "cp": 1, "dp": 2, "pp": 2})["dp"]
+    [0, 0, 1, 0]
+    """
+    found, step = {}, 1
+    for name in _ORDER:
+        found[name] = [number // step % sizes[name] for number in numbers]
+        step *= sizes[name]
+    return found
+
+
+def _agreeing(ranks: Sequence[Rank], sizes: Mapping[str, int], of: Mapping[str, Sequence[int]]) -> int | None:
+    """How many groups hold only ranks that may be in one; None where a group holds others.
+
+    A label that more ranks share than the group can have names every group of its kind, and proves nothing.
+    """
+    groups: dict[tuple[str, str], set[int]] = {}
+    for i, rank in enumerate(ranks):
+        for row in rank.communication:
+            if row.dimension in _MAY_DIFFER and row.group:
+                groups.setdefault((row.dimension, row.group), set()).add(i)
+    found = 0
+    for (dimension, _), members in groups.items():
+        if not 2 <= len(members) <= prod(sizes[name] for name in _MAY_DIFFER[dimension]):
+            continue
+        same = [name for name in _ORDER if name not in _MAY_DIFFER[dimension]]
+        if any(len({of[name][i] for i in members}) > 1 for name in same):
+            return None
+        found += 1
+    return found

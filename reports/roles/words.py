@@ -1,0 +1,231 @@
+"""Roles in words and tables, for every renderer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from statistics import median
+
+from perfdoc.reports.leaves import FAMILIES, LEAVES
+from perfdoc.reports.roles.groups import Role, Roles
+from perfdoc.reports.roles.outliers import FEWEST, LEAST_FRAC, LEAST_MAD, STEP, Deviation, Outlier
+from perfdoc.reports.sections.section import Cell, Grid, Section, count, name, time, word
+from perfdoc.results import Diagnosis, figures
+from perfdoc.results.names import shorten
+
+_LEAST_SHOWN = 0.01
+"""Leaves that no role spends so much on, and no outlier is about, have no column."""
+_NAMED = 3
+_OUTLIERS, _WAITING = 16, 4
+_ROLES = 64
+_ALIKE_FRAC = 0.001
+_PLACE_WORDS = {"tp": "TP", "cp": "CP", "dp": "DP"}
+_HOW = {
+    "stages": "Roles are the stages of the pipeline",
+    "numbers": "Roles are pipeline stages by rank number, stages outermost",
+    "calls": "Stages are not known: roles are ranks with equally many calls of each collective",
+    "kinds": "Stages are not known: roles are ranks with the same kinds of collectives",
+    "one": "No stages are known and all ranks communicate alike: they are one role",
+}
+
+
+def roles_section(diagnosis: Diagnosis, roles: Roles) -> Section:
+    """What each role does, who differs from it, and which place of the layout does."""
+    grids = (role_grid(roles), outlier_grid(diagnosis, roles), _place_grid(roles))
+    return Section(
+        key="roles",
+        title=f"Roles of {figures.plural(len(diagnosis.ranks), 'rank')}",
+        sentences=roles_sentences(diagnosis, roles),
+        grids=[grid for grid in grids if grid.rows],
+    )
+
+
+def roles_sentences(diagnosis: Diagnosis, roles: Roles) -> list[str]:
+    """Who differs, how roles were made, and what differing means."""
+    return [outlier_sentence(diagnosis, roles), *_how(roles)]
+
+
+def outlier_sentence(diagnosis: Diagnosis, roles: Roles) -> str:
+    """Who differs, the first of them by name."""
+    ranks = figures.plural(len(diagnosis.ranks), "rank")
+    of = f"{ranks} in {figures.plural(len(roles.roles), 'role')}"
+    if not roles.outliers:
+        judged = any(len(role.members) >= FEWEST for role in roles.roles)
+        why = (
+            f"none differs from its role by more than {figures.share(LEAST_FRAC)} of the window"
+            if judged
+            else f"roles of fewer than {FEWEST} ranks, in which none can be called usual"
+        )
+        return f"{of}: {why}."
+    first = [each for each in roles.outliers if not each.waits_alone]
+    named = [_said(diagnosis, roles, each) for each in (first or roles.outliers)[:_NAMED]]
+    said = f"{of}; {len(roles.outliers):,} of them {'differs' if len(roles.outliers) == 1 else 'differ'}"
+    rest = len(first) - _NAMED
+    said += f": {'; '.join(named)}" + (f"; {rest:,} more" if first and rest > 0 else "")
+    waiting = len(roles.outliers) - len(first)
+    if first and waiting:
+        said += f"; {figures.plural(waiting, 'rank')} only in what they wait for others"
+    return f"{said}."
+
+
+def _said(diagnosis: Diagnosis, roles: Roles, each: Outlier) -> str:
+    role = roles.roles[each.role].label
+    of = "" if each.lead.figure == STEP else " of the window"
+    return f"{_label(diagnosis, each)} ({role}), {_what(each.lead)} {figures.signed_share(each.lead.by)}{of}"
+
+
+def _label(diagnosis: Diagnosis, each: Outlier) -> str:
+    return shorten(diagnosis.ranks[each.rank].label, 64)
+
+
+def _what(each: Deviation) -> str:
+    return "step time" if each.figure == STEP else LEAVES[each.figure].label
+
+
+def _how(roles: Roles) -> Iterator[str]:
+    places = roles.places
+    said = _HOW[roles.how]
+    if places.sizes:
+        listed = ", ".join(f"{_PLACE_WORDS[key]} {size:,}" for key, size in places.sizes.items())
+        held = (
+            f"{figures.plural(places.agreeing, 'group')} of the captures agree"
+            if places.agreeing
+            else "not held against any group"
+        )
+        said += f"; places in {listed} are by rank number, TP fastest ({held})"
+    yield f"{said}."
+    yield (
+        f"A rank differs where a share of its window, or its step time, is more than {LEAST_MAD} median "
+        f"absolute deviations and more than {figures.share(LEAST_FRAC)} from the median of its role."
+    )
+
+
+def shown_leaves(roles: Roles) -> list[int]:
+    """Indices of the leaves that are worth a column, in the ledger's order."""
+    told = {part.figure for each in roles.outliers for part in (each.lead, *each.others)}
+    return [
+        leaf
+        for leaf in range(len(LEAVES))
+        if leaf in told or any(role.shares[leaf].median >= _LEAST_SHOWN for role in roles.roles)
+    ]
+
+
+def family_medians(roles: Roles, role: Role) -> dict[str, float]:
+    """Median share of each family of leaves over the ranks of a role."""
+    return {
+        family: median(
+            sum(own for own, leaf in zip(roles.shares[i], LEAVES, strict=True) if leaf.family == family)
+            for i in role.members
+        )
+        for family in FAMILIES
+    }
+
+
+def role_grid(roles: Roles) -> Grid:
+    """A row a role: its ranks, step time, and the median share of each leaf, with its spread."""
+    shown = shown_leaves(roles)
+    spread = any(r.step_high_ns - r.step_low_ns > _ALIKE_FRAC * r.step_ns for r in roles.roles)
+    length = "step time" if roles.steps else "window"
+    return Grid(
+        caption="Median of each role; in brackets the 5th to the 95th percentile, where it differs",
+        head=[
+            *("role", "ranks", length),
+            *(("5th percentile", "95th percentile") if spread else ()),
+            *(LEAVES[leaf].label for leaf in shown),
+        ],
+        align="lrr" + "rr" * spread + "r" * len(shown),
+        rows=[
+            [
+                word(role.label),
+                count(len(role.members)),
+                time(role.step_ns),
+                *((time(role.step_low_ns), time(role.step_high_ns)) if spread else ()),
+                *(Cell(text=_spread(role, leaf)) for leaf in shown),
+            ]
+            for role in roles.roles[:_ROLES]
+        ],
+        left_out=max(0, len(roles.roles) - _ROLES),
+    )
+
+
+def _spread(role: Role, leaf: int) -> str:
+    of = role.shares[leaf]
+    middle, low, high = (figures.share(part) for part in (of.median, of.low, of.high))
+    if low == high:
+        return middle
+    return f"{middle} ({low.removesuffix(' %')} to {high.removesuffix(' %')})"
+
+
+def shown_outliers(roles: Roles, most: int = _OUTLIERS) -> list[Outlier]:
+    """The first ones that spend more themselves, and a few of those that only wait: they may be many, for one
+    rank that is late."""
+    own = [each for each in roles.outliers if not each.waits_alone][:most]
+    waiting = [each for each in roles.outliers if each.waits_alone]
+    return own + waiting[: max(min(_WAITING, most - len(own)), most // 2 - len(own), 0)]
+
+
+def outlier_grid(diagnosis: Diagnosis, roles: Roles, most: int = _OUTLIERS) -> Grid:
+    """A row a rank that differs, those first that spend more themselves."""
+    shown = shown_outliers(roles, most)
+    part = "" if len(shown) == len(roles.outliers) else f" ({len(shown):,} of {len(roles.outliers):,})"
+    return Grid(
+        caption=f"Ranks that differ from their role{part}",
+        head=["rank", "role", "in", "its", "usual", "by", "and in"],
+        align="lllrrrl",
+        rows=[
+            [
+                name(diagnosis.ranks[each.rank].label, 64),
+                word(roles.roles[each.role].label),
+                word(_what(each.lead)),
+                *_both(roles, each),
+                Cell(text=figures.signed_share(each.lead.by)),
+                Cell(text=_others(each.others)),
+            ]
+            for each in shown
+        ],
+    )
+
+
+def _both(roles: Roles, each: Outlier) -> tuple[Cell, Cell]:
+    if each.lead.figure == STEP:
+        return time(roles.steps_ns[each.rank]), time(roles.roles[each.role].step_ns)
+    return Cell(text=figures.share(each.lead.value)), Cell(text=figures.share(each.lead.usual))
+
+
+def _others(found: Sequence[Deviation]) -> str:
+    said = [f"{_what(each)} {figures.signed_share(each.by)}" for each in found[:_NAMED]]
+    return ", ".join(said) + (f", {len(found) - _NAMED} more" if len(found) > _NAMED else "")
+
+
+def _place_grid(roles: Roles) -> Grid:
+    """A row a dimension: which of its places differs most from the roles, over all ranks there."""
+    rows = []
+    for key, size in roles.places.sizes.items():
+        by, place, leaf = max(_off(roles, key), key=lambda each: abs(each[0]))
+        alike = abs(by) < _ALIKE_FRAC
+        rows.append(
+            [
+                word(_PLACE_WORDS[key]),
+                count(size),
+                word(figures.UNKNOWN if alike else f"{_PLACE_WORDS[key]} {place}"),
+                word("alike" if alike else LEAVES[leaf].label),
+                Cell(text=f"under {figures.share(_ALIKE_FRAC)}" if alike else figures.signed_share(by)),
+            ]
+        )
+    return Grid(
+        caption="Places of the layout: the one whose ranks differ most from their roles (median)",
+        head=["dimension", "places", "place", "in", "by"],
+        align="lrllr",
+        rows=rows,
+    )
+
+
+def _off(roles: Roles, key: str) -> Iterator[tuple[float, int, int]]:
+    """(median over the ranks of a place, each against its role; place; leaf)."""
+    members: dict[int, list[int]] = {}
+    for i, place in enumerate(roles.places.of[key]):
+        members.setdefault(place, []).append(i)
+    for leaf in range(len(LEAVES)):
+        usual = [role.shares[leaf].median for role in roles.roles]
+        off = [own[leaf] - usual[at] for own, at in zip(roles.shares, roles.role_of, strict=True)]
+        for place, of in members.items():
+            yield median(off[i] for i in of), place, leaf
