@@ -75,7 +75,7 @@ class ExposedComm:
     @property
     def total(self) -> int:
         """All dimensions together."""
-        return sum(self.by_name.values())
+        return self.dp + self.tp + self.cp + self.ep + self.pp + self.other + self.unknown
 
     @property
     def by_name(self) -> dict[str, int]:
@@ -97,7 +97,8 @@ class Idle:
     @property
     def total(self) -> int:
         """All causes together."""
-        return sum(self.by_name.values())
+        waits = self.host + self.gc + self.data + self.dependency
+        return waits + self.launch_latency + self.unexplained
 
     @property
     def by_name(self) -> dict[str, int]:
@@ -128,7 +129,7 @@ class Ledger:
     @property
     def total(self) -> int:
         """The window's length: the leaves sum to it exactly."""
-        return sum(self.by_leaf.values())
+        return self.compute + self.exposed_comm.total + self.exposed_memcpy + self.idle.total
 
     @property
     def by_leaf(self) -> dict[str, int]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import ceil, inf
 
 import numpy as np
@@ -72,6 +73,8 @@ def ties_of(pairs: Sequence[PairOfClocks], begin_ns: I64, end_ns: I64) -> Ties:
 
 _AT_ONCE = 128
 """Clocks from which distances are found together: what that takes grows with these times all ties."""
+_TABLE_CLOCKS = 2_048
+"""Of so many clocks the distances of all pairs are found once and kept: 32 MB."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,13 +111,31 @@ class Closeness:
         if len(clocks) < 2:
             return TICK_NS
         cluster, apart = self.cluster[clocks], 0.0
-        for some in np.split(clocks, range(_AT_ONCE, len(clocks), _AT_ONCE)):
-            start = np.full((len(some), len(self.cluster)), np.inf)
-            start[np.arange(len(some)), some] = 0.0
-            within = self.ties.distances(start)[:, clocks]
+        for some in _parts(clocks):
+            within = self._within(some)[:, clocks]
             across = self.across(some[:, None], clocks)
             apart = max(apart, float(np.where(self.cluster[some][:, None] == cluster, within, across).max()))
         return None if apart == inf else max(TICK_NS, ceil(apart))
+
+    def _within(self, some: I64) -> F64:
+        """From some clocks to every clock along ties."""
+        if len(self.cluster) <= _TABLE_CLOCKS:
+            return self._every_way[some]
+        return self._ways_from(some)
+
+    @cached_property
+    def _every_way(self) -> F64:
+        """Every pipeline of the job asks for its own clocks."""
+        return np.concatenate([self._ways_from(some) for some in _parts(np.arange(len(self.cluster)))])
+
+    def _ways_from(self, some: I64) -> F64:
+        start = np.full((len(some), len(self.cluster)), np.inf)
+        start[np.arange(len(some)), some] = 0.0
+        return self.ties.distances(start)
+
+
+def _parts(clocks: I64) -> list[I64]:
+    return np.split(clocks, range(_AT_ONCE, len(clocks), _AT_ONCE))
 
 
 def group_resolutions(

@@ -189,14 +189,14 @@ def _worth_correcting(ends: Ends, clock: I64, cluster: I64, offset: F64, drift: 
     ends = ends.take(inside)
     raw = from_the_others(ends, ends.end_ns)
     corrected = from_the_others(ends, ends.end_ns - ahead(ends.end_ns, offset[clock], drift[clock]))
-    worth = np.zeros(len(cluster), bool)
+    worth = np.zeros(int(cluster.max(initial=-1)) + 1, bool)
     order = np.argsort(clock, kind="stable")
     present, first = np.unique(clock[order], return_index=True)
     for k, mine in zip(present.tolist(), np.split(order, first[1:]), strict=False):
         before, after = (np.abs(np.percentile(d[mine], PERCENT)).max() for d in (raw, corrected))
         if after < _WORTH_FRAC * before:
-            worth[cluster == cluster[k]] = True
-    return worth
+            worth[cluster[k]] = True
+    return worth[cluster]
 
 
 def within_clusters(ends: Ends, cluster: I64) -> Bool:

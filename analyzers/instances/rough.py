@@ -23,6 +23,7 @@ from perfdoc.analyzers.timeline.segments import NOTHING, Layer, Segments, drawn,
 from perfdoc.analyzers.timeline.tracks import idle_layers
 from perfdoc.results.ranks import LEAVES
 from perfdoc.results.timeline import TimelineTrack
+from perfdoc.traces.table import I8
 
 MOST_STRETCHES = 2_000
 """Of compute."""
@@ -36,13 +37,13 @@ class Outline:
 
     start_ns: I64
     end_ns: I64
-    code: I64
+    code: I8
     """Index into LEAVES: compute, or an idle cause; communication and copies are left out."""
     closed_ns: int
     """Gaps in compute up to this are drawn as compute."""
 
 
-NO_OUTLINE = Outline(start_ns=_EMPTY, end_ns=_EMPTY, code=_EMPTY, closed_ns=0)
+NO_OUTLINE = Outline(start_ns=_EMPTY, end_ns=_EMPTY, code=_EMPTY.astype(np.int8), closed_ns=0)
 
 
 def outline(view: DeviceView) -> Outline:
@@ -69,7 +70,7 @@ def outline(view: DeviceView) -> Outline:
     return Outline(
         start_ns=found.start_ns[known],
         end_ns=found.end_ns[known],
-        code=found.code[known],
+        code=found.code[known].astype(np.int8),
         closed_ns=closed,
     )
 
@@ -94,7 +95,9 @@ def rough_tracks(part: RankParts, low: int, high: int, bars: int) -> list[Timeli
     rough = part.outline
     first = int(np.searchsorted(rough.end_ns, low, "right"))
     some = slice(first, int(np.searchsorted(rough.start_ns, high)))
-    layer = Layer(start_ns=rough.start_ns[some], end_ns=rough.end_ns[some], code=rough.code[some])
+    layer = Layer(
+        start_ns=rough.start_ns[some], end_ns=rough.end_ns[some], code=rough.code.astype(np.int64)[some]
+    )
     found.append(_pooled("ledger", segments_of(paint([layer], low, high)), [], low, bars))
     passes = part.pipeline.passes
     rows = np.flatnonzero((passes.start_ns < high) & (passes.end_ns > low))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -59,13 +60,10 @@ def _bounded(matches: Matches, clocks: ClockAlignment) -> list[str]:
 
 
 def _apart(clocks: ClockAlignment) -> list[str]:
-    components = {c.component for c in clocks.clocks}
+    components = Counter(c.component for c in clocks.clocks)
     if len(components) < 2:
         return []
-    alone = sum(
-        all(c.component != other.component for j, other in enumerate(clocks.clocks) if j != i)
-        for i, c in enumerate(clocks.clocks)
-    )
+    alone = sum(members == 1 for members in components.values())
     what = f"; {alone:,} ranks share none with any other" if alone else ""
     return [
         f"The ranks fall into {len(components):,} sets that no matched collective and no two-way messages "

@@ -9,7 +9,7 @@ import numpy as np
 from perfdoc.analyzers.base.intervals import exact_sum
 from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.analyzers.matching.calls import CollectiveCalls
-from perfdoc.analyzers.tables.sizes import SizedCalls
+from perfdoc.analyzers.tables.sizes import UNKNOWN, SentBytes, SizedCalls
 from perfdoc.results.quality import MEASURED
 from perfdoc.results.tables import AllToAll, AllToAllBalance, AllToAllRow
 
@@ -39,22 +39,24 @@ def _of_rank(calls: CollectiveCalls, sized: SizedCalls, label: str) -> list[AllT
     if _OPERATION not in calls.operations:
         return []
     is_ours = (calls.operation == calls.operations.index(_OPERATION)) & calls.in_window
+    said, group_size = sized.exchanged, sized.group_size.astype(np.int64)
+    if said is None:
+        none = np.full(len(calls), UNKNOWN, np.int64)
+        said = SentBytes(sent_bytes=none, received_bytes=none, most_sent_bytes=none)
     # An even one whose size is known to one peer sends as much to every rank of the group.
-    even = (
-        (sized.sent_bytes < 0) & (calls.bytes >= 0) & (sized.group_size > 0) & (sized.is_one_operation == 1)
-    )
+    even = (said.sent_bytes < 0) & (calls.bytes >= 0) & (group_size > 0) & sized.is_one_operation
     # Beyond, the product would leave the range of int64.
-    even &= calls.bytes < 2**62 // np.maximum(sized.group_size, 1)
-    each = np.where(even, calls.bytes, 0) * np.maximum(sized.group_size, 1)
-    sent = np.where(even, each, sized.sent_bytes)
-    received = np.where(even, each, sized.received_bytes)
-    most = np.where(even, calls.bytes, sized.most_sent_bytes)
+    even &= calls.bytes < 2**62 // np.maximum(group_size, 1)
+    each = np.where(even, calls.bytes, 0) * np.maximum(group_size, 1)
+    sent = np.where(even, each, said.sent_bytes)
+    received = np.where(even, each, said.received_bytes)
+    most = np.where(even, calls.bytes, said.most_sent_bytes)
     rows = []
     for dimension in np.unique(calls.dimension[is_ours]).tolist():
         mine = np.flatnonzero(is_ours & (calls.dimension == dimension))
         known = mine[sent[mine] >= 0]
-        parts = known[(most[known] >= 0) & (sized.group_size[known] > 0)]
-        mean = float((sent[parts] / sized.group_size[parts]).sum())
+        parts = known[(most[known] >= 0) & (group_size[known] > 0)]
+        mean = float((sent[parts] / group_size[parts]).sum())
         rows.append(
             AllToAllRow(
                 dimension=DIMENSIONS[dimension],

@@ -16,6 +16,8 @@ from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.matching.calls import CollectiveCalls
 from perfdoc.analyzers.matching.matches import Matches
 from perfdoc.results.tables import CollectiveSize
+from perfdoc.traces import Payloads
+from perfdoc.traces.table import I32, Bool
 
 UNKNOWN = -1
 DISTINCT_SIZES = 8
@@ -24,52 +26,69 @@ _POWERS = 2 ** np.arange(63, dtype=np.int64)
 
 
 @dataclass(frozen=True, kw_only=True)
+class SentBytes:
+    """Of all-to-alls, to all ranks, itself included; -1 is unknown, and other calls."""
+
+    sent_bytes: I64
+    received_bytes: I64
+    most_sent_bytes: I64
+
+
+@dataclass(frozen=True, kw_only=True)
 class SizedCalls:
     """Columns beside those of CollectiveCalls; -1 is unknown."""
 
     transports: tuple[str, ...]
-    transport: I64
+    transport: I32
     """Index into `transports`."""
-    group_size: I64
-    is_one_operation: I64
-    """1 where `bytes` is of operations of one kind."""
-    sent_bytes: I64
-    """Of all-to-alls, like the columns below: to all ranks, itself included."""
-    received_bytes: I64
-    most_sent_bytes: I64
+    group_size: I32
+    is_one_operation: Bool
+    """Whether `bytes` is of operations of one kind."""
+    exchanged: SentBytes | None
+    """None where nothing is known of any call."""
 
 
 def sized_calls(view: DeviceView, calls: CollectiveCalls) -> SizedCalls:
     """What sizes and bandwidths need of the communication of a device."""
     comm, count = view.activity.communication, len(calls)
-    none = np.full(count, UNKNOWN, np.int64)
     of_group = np.array([*(g.size or UNKNOWN for g in calls.groups), UNKNOWN], np.int64)
     listed = of_group[calls.group]
     if view.activity.on_host:
         return SizedCalls(
             transports=(TRANSPORT,),
-            transport=np.zeros(count, np.int64),
-            group_size=listed,
-            is_one_operation=np.ones(count, np.int64),
-            sent_bytes=none,
-            received_bytes=none,
-            most_sent_bytes=none,
+            transport=np.zeros(count, np.int32),
+            group_size=_narrow(listed),
+            is_one_operation=np.ones(count, bool),
+            exchanged=None,
         )
     words: dict[str, int] = {}
     of_kind = [words.setdefault(k.transport if k else PEER_COPY, len(words)) for k in comm.kinds]
     payloads = view.trace.payloads
     size = group_sizes(view.trace, comm.payload, comm.communicator)
-    columns = dict.fromkeys(("sent_bytes", "received_bytes", "most_sent_bytes"), none)
-    if len(payloads):
-        row = np.maximum(comm.payload, 0)
-        columns = {n: np.where(comm.payload >= 0, getattr(payloads, n)[row], UNKNOWN) for n in columns}
+    transport = np.array(of_kind, np.int32)[comm.kind] if of_kind else np.full(count, UNKNOWN, np.int32)
     return SizedCalls(
         transports=tuple(words),
-        transport=np.array(of_kind, np.int64)[comm.kind] if of_kind else none,
-        group_size=np.where(size > 0, size, listed),
-        is_one_operation=comm.bytes_of_one_operation.astype(np.int64),
-        **columns,
+        transport=transport,
+        group_size=_narrow(np.where(size > 0, size, listed)),
+        is_one_operation=comm.bytes_of_one_operation.astype(bool),
+        exchanged=_exchanged(payloads, comm.payload) if len(payloads) else None,
     )
+
+
+def _narrow(group_size: I64) -> I32:
+    """No job has more ranks; a hostile trace may say so."""
+    return np.where(group_size < 2**31, group_size, UNKNOWN).astype(np.int32)
+
+
+def _exchanged(payloads: Payloads, of_call: I64) -> SentBytes | None:
+    known, row = of_call >= 0, np.maximum(of_call, 0)
+    sent, received, most = (
+        np.where(known, column[row], UNKNOWN)
+        for column in (payloads.sent_bytes, payloads.received_bytes, payloads.most_sent_bytes)
+    )
+    if all((column == UNKNOWN).all() for column in (sent, received, most)):
+        return None
+    return SentBytes(sent_bytes=sent, received_bytes=received, most_sent_bytes=most)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,7 +157,7 @@ def _operations(
         collective=collective[calls.operation[rows]],
         transport=transport[sized.transport[rows]],
         bytes=calls.bytes[rows],
-        group_size=np.where(sized.is_one_operation[rows] == 1, sized.group_size[rows], UNKNOWN),
+        group_size=np.where(sized.is_one_operation[rows], sized.group_size[rows], UNKNOWN).astype(np.int64),
         own_ns=(calls.end_ns - calls.start_ns)[rows],
         transfer_ns=transfer_ns[rows],
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -129,8 +129,7 @@ def named(view: DeviceView, key: str, segments: Segments) -> Track:
     new = np.full(len(items), -1, np.int64)
     new[kept] = np.arange(len(kept))
     names = [_name(view, key, int(items[i]))[:_NAME_CHARACTERS] for i in kept]
-    parts = {n: getattr(segments, n) for n in Segments.__dataclass_fields__}
-    return Track(segments=Segments(**{**parts, "item": new[item.ravel()]}), names=names)
+    return Track(segments=replace(segments, item=new[item.ravel()].astype(np.int32)), names=names)
 
 
 def _name(view: DeviceView, key: str, item: int) -> str:

@@ -14,6 +14,7 @@ import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64, Intervals
 from perfdoc.analyzers.kernels.totals import sum_by
+from perfdoc.traces.table import I8, I32, Table
 
 NOTHING = -1
 """Code of time in which a track has nothing, and the item of what has none."""
@@ -112,22 +113,20 @@ _COARSER = 0.7
 """Bins are made fewer by this factor until the segments are few enough."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Segments:
-    """A track as it is drawn, by start time."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Segments(Table):
+    """A track as it is drawn, by start time. Those of all ranks of a job are held together, so columns are no
+    wider than what they count."""
 
     start_ns: I64
     duration_ns: I64
-    code: I64
-    item: I64
+    code: I8
+    item: I32
     """Of the longest stretch in each; NOTHING where it has none."""
-    stretches: I64
+    stretches: I32
     """How many stretches of its code a segment holds; 1: it is drawn where it was."""
-    count: I64
+    count: I32
     """How many kernels or calls began in them."""
-
-    def __len__(self) -> int:
-        return len(self.start_ns)
 
     def sums_ns(self, codes: int) -> I64:
         """Exact nanoseconds by code."""
@@ -136,14 +135,14 @@ class Segments:
 
 def segments_of(pieces: Pieces, count: I64 | None = None) -> Segments:
     """Every piece a segment, NOTHING among them. count: kernels that began in each."""
-    ones = np.ones(len(pieces), np.int64)
+    ones = np.ones(len(pieces), np.int32)
     return Segments(
         start_ns=pieces.start_ns,
         duration_ns=pieces.end_ns - pieces.start_ns,
-        code=pieces.code,
-        item=pieces.item,
+        code=pieces.code.astype(np.int8),
+        item=pieces.item.astype(np.int32),
         stretches=ones,
-        count=np.zeros(len(pieces), np.int64) if count is None else count,
+        count=np.zeros(len(pieces), np.int32) if count is None else count.astype(np.int32),
     )
 
 
@@ -211,14 +210,13 @@ def _pooled(segments: Segments, key: I64, held: I64, codes: int) -> Segments:
     return Segments(
         start_ns=start,
         duration_ns=duration,
-        code=present % codes - 1,
+        code=(present % codes - 1).astype(np.int8),
         item=segments.item[longest[present]],
-        stretches=sum_by(key, segments.stretches, len(held))[present],
-        count=sum_by(key, segments.count, len(held))[present],
+        stretches=sum_by(key, segments.stretches, len(held))[present].astype(np.int32),
+        count=sum_by(key, segments.count, len(held))[present].astype(np.int32),
     )
 
 
 def drawn(segments: Segments) -> Segments:
     """Without NOTHING."""
-    rows = segments.code != NOTHING
-    return Segments(**{name: getattr(segments, name)[rows] for name in Segments.__dataclass_fields__})
+    return segments.take(segments.code != NOTHING)

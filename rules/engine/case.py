@@ -94,7 +94,7 @@ class Case:
         Longer windows weigh more, as in the share that the report prints for all ranks together:
         1 of 10 ns on one rank and 9 of 30 ns on another are 25 %.
         """
-        whole = sum(r.ledger.total for r in self.ranks)
+        whole = self._whole_ns
         return sum(of(r) for r in self.ranks if r.ledger.total) / whole if whole else None
 
     def share_at_work(self, of: Callable[[RankMeasurement], int]) -> float | None:
@@ -110,19 +110,28 @@ class Case:
 
     def per_step_ms(self, of: Callable[[RankMeasurement], int]) -> float | None:
         """Nanoseconds of a step, mean over ranks; None if a window is not made of steps."""
-        if not all(r.window.steps for r in self.ranks):
+        if not self._all_of_steps:
             return None
         return statistics.fmean(of(r) / r.window.steps for r in self.ranks) / 1e6
 
     @property
     def unit(self) -> Literal["step", "window"]:
         """The unit of gains: a step if every window is made of steps, else the window."""
-        return "step" if self.ranks and all(r.window.steps for r in self.ranks) else "window"
+        return "step" if self.ranks and self._all_of_steps else "window"
+
+    @cached_property
+    def _all_of_steps(self) -> bool:
+        return all(r.window.steps for r in self.ranks)
+
+    @cached_property
+    def _whole_ns(self) -> int:
+        return sum(r.ledger.total for r in self.ranks)
 
     @property
     def unit_ms(self) -> float | None:
         """The longest of the ranks' mean steps, or of their windows; None if all are empty."""
-        each = (r.ledger.total / (r.window.steps if self.unit == "step" else 1) for r in self.ranks)
+        of_steps = self.unit == "step"
+        each = (r.ledger.total / (r.window.steps if of_steps else 1) for r in self.ranks)
         return max(each, default=0.0) / 1e6 or None
 
     @property
