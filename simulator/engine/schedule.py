@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -89,11 +90,13 @@ def critical_path(graph: TaskGraph, times: Schedule, last: int | None = None) ->
     if not len(times.end_ns):
         return np.empty(0, np.int64)
     task = int(np.argmax(times.end_ns)) if last is None else last
-    path = [task]
-    while (edge := int(times.binding[task])) != NONE:
-        task = int(graph.edges.source[edge])
+    # The tasks' own columns would make a number object of each value.
+    binding, source = memoryview(times.binding), memoryview(graph.edges.source)
+    path = array("q", [task])
+    while (edge := binding[task]) != NONE:
+        task = source[edge]
         path.append(task)
-    return np.array(path[::-1], np.int64)
+    return np.array(path, np.int64)[::-1].copy()
 
 
 @cache
