@@ -135,8 +135,7 @@ def _find(view: DeviceView, rows: I64, duration_ns: I64, phase: I64, classes: I6
 
 
 def _stretches(wanted: Bool, counted: Bool, least: int) -> list[tuple[int, int]]:
-    """[first, end) of runs of `wanted` that hold so many of `counted`: of all runs, of which a window may have
-    hundreds of thousands, those few are worth a look."""
+    """[first, end) of the runs of `wanted` that hold so many of `counted`: few of perhaps millions."""
     change = np.diff(wanted, prepend=False, append=False)
     first, end = np.flatnonzero(change).reshape(-1, 2).T
     before = np.concatenate(([0], np.cumsum(counted)))
