@@ -1,9 +1,9 @@
 """Writes large Nsight SQLite exports for the benchmarks: schema-true, deterministic, in bounded memory.
 
-    python benchmarks/generate.py --kernels 2000000
+    python benchmarks/generate.py --kernels 2000000 [--devices 1]
 
-N kernels, N API rows (and one for each of N/200 copies) and N/4 NVTX ranges, of 8 processes with a GPU
-each, in order of time as an export writes them. Every 20th kernel is NCCL's, on a second stream, with a
+N kernels, N API rows (and one for each of N/200 copies) and N/4 NVTX ranges, of 8 processes (or fewer) with a
+GPU each, in order of time as an export writes them. Every 20th kernel is NCCL's, on a second stream, with a
 payload on its range. Half of the ranges carry their name inline and half by string id; step ranges make
 the window. A larger file is a longer capture: more steps, not more work in a step.
 """
@@ -53,31 +53,32 @@ _GLOBAL_PIDS = np.array([global_pid(int(p)) for p in _PIDS], np.int64)
 _GLOBAL_TIDS = np.array([global_tid(int(p), int(p) & 0xFFFF) for p in _PIDS], np.int64)
 
 
-def generated(kernels: int, folder: Path = DATA, seed: int = 0) -> Path:
+def generated(kernels: int, folder: Path = DATA, seed: int = 0, devices: int = DEVICES) -> Path:
     """The file of so many kernels, written unless it is there already."""
-    path = folder / f"nsys-{kernels}-seed{seed}-v{VERSION}.sqlite"
+    of = "" if devices == DEVICES else f"-devices{devices}"
+    path = folder / f"nsys-{kernels}-seed{seed}{of}-v{VERSION}.sqlite"
     if not path.exists():
         begin = time.monotonic()
         with whole_file(path, replace=False) as part:
-            _write(part, kernels, seed)
+            _write(part, kernels, seed, devices)
         print(f"wrote {path.name}: {path.stat().st_size / 1e9:.2f} GB in {time.monotonic() - begin:.0f} s")
     return path
 
 
-def _write(path: Path, kernels: int, seed: int) -> None:
+def _write(path: Path, kernels: int, seed: int, devices: int) -> None:
     names = Names()
     connection = sqlite3.connect(path)
     try:
         # The file is moved into place only when it is whole, so nothing needs a journal.
         connection.execute("PRAGMA journal_mode = OFF")
         connection.execute("PRAGMA synchronous = OFF")
-        constant = _constant_tables(names, kernels)
+        constant = _constant_tables(names, kernels, devices)
         bulk = ("KERNEL", "RUNTIME", "MEMCPY")
         tables = [*constant, *(f"CUPTI_ACTIVITY_KIND_{t}" for t in bulk), "NVTX_EVENTS"]
         create_tables(connection, GENERATION, tables)
         for table, columns in constant.items():
             write_rows(connection, table, columns)
-        write_rows(connection, "NVTX_EVENTS", _domain_rows())
+        write_rows(connection, "NVTX_EVENTS", _domain_rows(devices))
         # Table by table, as an export is: rows of one table lie together in the file.
         for table, make in (
             ("CUPTI_ACTIVITY_KIND_KERNEL", _kernel_rows),
@@ -85,7 +86,7 @@ def _write(path: Path, kernels: int, seed: int) -> None:
             ("CUPTI_ACTIVITY_KIND_MEMCPY", _copy_rows),
             ("NVTX_EVENTS", _range_rows),
         ):
-            for chunk in _chunks(kernels, seed):
+            for chunk in _chunks(kernels, seed, devices):
                 write_rows(connection, table, make(chunk, names))
         connection.commit()
     finally:
@@ -95,11 +96,11 @@ def _write(path: Path, kernels: int, seed: int) -> None:
 class _Chunk:
     """Kernels [first, last) of the file: what all tables derive their rows from."""
 
-    def __init__(self, first: int, last: int, seed: int) -> None:
+    def __init__(self, first: int, last: int, seed: int, devices: int) -> None:
         chance = np.random.default_rng((seed, first))
         count = last - first
         index = np.arange(first, last, dtype=np.int64)
-        self.device, self.number = index % DEVICES, index // DEVICES
+        self.device, self.number = index % devices, index // devices
         self.in_step = self.number % STEP_KERNELS
         self.is_nccl = self.number % NCCL_EVERY == NCCL_EVERY // 2
         slot = _ORIGIN_NS + self.number // STEP_KERNELS * _STEP_NS + self.in_step * _SLOT_NS
@@ -116,9 +117,9 @@ class _Chunk:
         self.pick = chance.integers(0, 1 << 30, count)
 
 
-def _chunks(kernels: int, seed: int) -> Iterator[_Chunk]:
+def _chunks(kernels: int, seed: int, devices: int) -> Iterator[_Chunk]:
     for first in range(0, kernels, _CHUNK):
-        yield _Chunk(first, min(first + _CHUNK, kernels), seed)
+        yield _Chunk(first, min(first + _CHUNK, kernels), seed, devices)
 
 
 def _in_time_order(columns: dict[str, Any]) -> dict[str, Any]:
@@ -222,18 +223,19 @@ def _payload(device: int, number: int) -> str:
     )
 
 
-def _domain_rows() -> dict[str, Any]:
+def _domain_rows(devices: int) -> dict[str, Any]:
     return {
-        **{"start": np.full(DEVICES, _ORIGIN_NS - 10_000_000), "eventType": NVTX_DOMAIN, "text": "NCCL"},
-        **{"globalTid": _GLOBAL_TIDS, "domainId": 1},
+        **{"start": np.full(devices, _ORIGIN_NS - 10_000_000), "eventType": NVTX_DOMAIN, "text": "NCCL"},
+        **{"globalTid": _GLOBAL_TIDS[:devices], "domainId": 1},
     }
 
 
-def _constant_tables(names: Names, kernels: int) -> dict[str, dict[str, Any]]:
+def _constant_tables(names: Names, kernels: int, devices: int) -> dict[str, dict[str, Any]]:
     product = GENERATIONS[GENERATION]
-    ordinals = np.arange(DEVICES)
-    uuids = [f"GPU-00000000-0000-0000-0000-{d:012d}" for d in range(DEVICES)]
-    duration = _ORIGIN_NS + (kernels // DEVICES // STEP_KERNELS + 1) * _STEP_NS
+    ordinals = np.arange(devices)
+    pids = _PIDS[:devices]
+    uuids = [f"GPU-00000000-0000-0000-0000-{d:012d}" for d in range(devices)]
+    duration = _ORIGIN_NS + (kernels // devices // STEP_KERNELS + 1) * _STEP_NS
     tables: dict[str, dict[str, Any]] = {
         "StringIds": {"id": np.arange(len(names.texts)), "value": names.texts},
         "META_DATA_EXPORT": {
@@ -244,9 +246,9 @@ def _constant_tables(names: Names, kernels: int) -> dict[str, dict[str, Any]]:
             **{"vmId": 1, "id": ordinals, "name": "NVIDIA H100 80GB HBM3", "isDiscrete": 1},
             **{"totalMemory": 85_000_000_000, "smCount": 132, "uuid": uuids, "cuDevice": ordinals},
         },
-        "TARGET_INFO_CUDA_DEVICE": {"gpuId": ordinals, "cudaId": ordinals, "pid": _PIDS, "uuid": uuids},
+        "TARGET_INFO_CUDA_DEVICE": {"gpuId": ordinals, "cudaId": ordinals, "pid": pids, "uuid": uuids},
         "TARGET_INFO_SESSION_START_TIME": {"utcEpochNs": [1_760_000_000_000_000_000], "systemClockNs": 0},
-        "PROCESSES": {"globalPid": _GLOBAL_PIDS, "pid": _PIDS, "name": "python"},
+        "PROCESSES": {"globalPid": _GLOBAL_PIDS[:devices], "pid": pids, "name": "python"},
         "ANALYSIS_DETAILS": {
             "globalVid": 1 << 48,
             "duration": duration,
@@ -264,8 +266,9 @@ def main() -> None:
     parser.add_argument("--kernels", type=int, default=2_000_000)
     parser.add_argument("--folder", type=Path, default=DATA)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--devices", type=int, default=DEVICES, choices=range(1, DEVICES + 1))
     options = parser.parse_args()
-    print(generated(options.kernels, options.folder, options.seed))
+    print(generated(options.kernels, options.folder, options.seed, options.devices))
 
 
 if __name__ == "__main__":

@@ -66,8 +66,9 @@ def awaited_pairs(trace: Trace, activity: Activity, launches: Launches) -> tuple
 
     Over every record -> wait edge of the device, chains of waits included; -1 where a side is none.
     """
-    lanes = {s: _Lane(activity, s) for s in np.unique(activity.stream).tolist()}
-    return _awaited(find_edges(trace, activity.device, launches), lanes)
+    edges = find_edges(trace, activity.device, launches)
+    streams = np.unique(activity.stream).tolist() if len(edges.wait_ns) else []
+    return _awaited(edges, {s: _Lane(activity, s) for s in streams})
 
 
 def _awaited(edges: Edges, lanes: Mapping[int, _Lane]) -> tuple[I64, I64]:

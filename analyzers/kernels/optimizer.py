@@ -118,11 +118,10 @@ def _find(view: DeviceView, rows: I64, duration_ns: I64, phase: I64, classes: I6
     named = phase == Phase.OPTIMIZER
     roots = _names_a_root(view, rows)
     if named.any():
-        stretches = _stretches(named)
-        kept = [s for s in stretches if small[slice(*s)].sum() >= MIN_KERNELS and not _fused(s, classes)]
+        kept = [s for s in _stretches(named, small, MIN_KERNELS) if not _fused(s, classes)]
     else:
         alike = small & ((phase == Phase.NONE) | (phase == Phase.BACKWARD))
-        kept = [t for s in _stretches(alike) if (t := _adam(s, roots)) is not None]
+        kept = [t for s in _stretches(alike, roots, _MIN_TENSORS) if (t := _adam(s, roots)) is not None]
     if not kept:
         return None
     return _Found(
@@ -135,13 +134,13 @@ def _find(view: DeviceView, rows: I64, duration_ns: I64, phase: I64, classes: I6
     )
 
 
-def _stretches(wanted: Bool) -> list[tuple[int, int]]:
-    """[first, end) of runs of these."""
-    at = np.flatnonzero(wanted)
-    if not len(at):
-        return []
-    cut = np.flatnonzero(np.diff(at) > 1) + 1
-    return [(int(part[0]), int(part[-1]) + 1) for part in np.split(at, cut)]
+def _stretches(wanted: Bool, counted: Bool, least: int) -> list[tuple[int, int]]:
+    """[first, end) of the runs of `wanted` that hold so many of `counted`: few of perhaps millions."""
+    change = np.diff(wanted, prepend=False, append=False)
+    first, end = np.flatnonzero(change).reshape(-1, 2).T
+    before = np.concatenate(([0], np.cumsum(counted)))
+    enough = np.flatnonzero(before[end] - before[first] >= least)
+    return list(zip(first[enough].tolist(), end[enough].tolist(), strict=True))
 
 
 def _fused(stretch: tuple[int, int], classes: I64) -> bool:

@@ -15,6 +15,7 @@ from enum import IntEnum
 
 import numpy as np
 
+from perfdoc.analyzers.base.rows import kept
 from perfdoc.traces.table import I8 as I8
 from perfdoc.traces.table import I64 as I64
 
@@ -97,41 +98,62 @@ class TaskGraph:
         e = self.edges
         assert len(e.first) == n + 1, (len(e.first), n)
         assert n == 0 or (self.duration_ns >= 0).all(), "a task takes no time back"
-        assert (e.source < e.target).all(), "a task waits for lower numbers only"
+        waits = np.flatnonzero(np.diff(e.first))
+        last = np.maximum.reduceat(e.source, e.first[waits]) if len(waits) else waits
+        assert (last < waits).all(), "a task waits for lower numbers only"
         assert (e.source >= 0).all(), "an edge comes from a task"
 
 
 class GraphBuilder:
-    """Collects columns of edges in any order; `edges` groups them."""
+    """Collects columns of edges in any order; `edges` groups them. It keeps the columns that it is given."""
 
     def __init__(self) -> None:
         self._parts: list[tuple[I64, I64, I64, EdgeKind]] = []
 
     def add(self, source: I64, target: I64, lag_ns: I64 | int, kind: EdgeKind) -> None:
         """Edges source[i] -> target[i]; where the source is -1 there is none."""
-        known = source >= 0
         lag = np.broadcast_to(np.asarray(lag_ns, np.int64), source.shape)
-        self._parts.append((source[known], target[known], lag[known], kind))
+        source, target, lag = kept(source >= 0, source, target, lag)
+        self._parts.append((source, target, lag, kind))
 
     def possible_edges(self, tasks: int) -> tuple[Edges, int]:
         """Those that come from lower numbers, and how many do not and are left out."""
-        before = sum(len(source) for source, *_ in self._parts)
-        kept = GraphBuilder()
+        possible = GraphBuilder()
         for source, target, lag, kind in self._parts:
-            possible = source < target
-            kept.add(source[possible], target[possible], lag[possible], kind)
-        edges = kept.edges(tasks)
-        return edges, before - len(edges.source)
+            source, target, lag = kept(source < target, source, target, lag)
+            possible.add(source, target, lag, kind)
+        edges = possible.edges(tasks)
+        return edges, sum(len(source) for source, *_ in self._parts) - len(edges.source)
 
     def edges(self, tasks: int) -> Edges:
         """All of them by waiting task, in the order in which they were added."""
-        source, target, lag = (
-            np.concatenate([part[i] for part in self._parts] or [np.empty(0, np.int64)]) for i in range(3)
-        )
-        kind = np.concatenate(
-            [np.full(len(p[0]), p[3], np.int8) for p in self._parts] or [np.empty(0, np.int8)]
-        )
-        order = np.argsort(target, kind="stable")
         first = np.zeros(tasks + 1, np.int64)
-        np.cumsum(np.bincount(target, minlength=tasks), out=first[1:])
-        return Edges(first=first, source=source[order], lag_ns=lag[order], kind=kind[order])
+        for _, target, _, _ in self._parts:
+            np.add.at(first[1:], target, 1)
+        np.cumsum(first, out=first)
+        # Each goes right to its place: one list of all and its sort would take most of a long trace's memory.
+        source, lag = np.empty(first[-1], np.int64), np.empty(first[-1], np.int64)
+        kind = np.empty(first[-1], np.int8)
+        for of, target, lags, why in self._parts:
+            at = _places(target, first)
+            source[at], lag[at], kind[at] = of, lags, why
+        # Where a task's edges end now is where the next one's begin.
+        first[1:], first[0] = first[:-1].copy(), 0
+        return Edges(first=first, source=source, lag_ns=lag, kind=kind)
+
+
+def _places(target: I64, free: I64) -> I64:
+    """Where edges of these targets go: one by one from `free` of each on, which moves behind them."""
+    if (target[1:] > target[:-1]).all():
+        at = free[target]
+        free[target] = at + 1
+        return at
+    order = np.argsort(target, kind="stable")
+    target = target[order]
+    fresh = np.append(True, target[1:] != target[:-1])
+    begin = np.flatnonzero(fresh)
+    length = np.diff(np.append(begin, len(target)))
+    at = np.empty(len(target), np.int64)
+    at[order] = free[target] + np.arange(len(target)) - np.repeat(begin, length)
+    free[target[begin]] += length
+    return at

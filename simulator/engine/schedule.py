@@ -89,11 +89,30 @@ def critical_path(graph: TaskGraph, times: Schedule, last: int | None = None) ->
     if not len(times.end_ns):
         return np.empty(0, np.int64)
     task = int(np.argmax(times.end_ns)) if last is None else last
-    path = [task]
-    while (edge := int(times.binding[task])) != NONE:
-        task = int(graph.edges.source[edge])
-        path.append(task)
-    return np.array(path[::-1], np.int64)
+    if len(times.end_ns) > _FEW_TASKS:
+        path = np.empty(len(times.end_ns), np.int64)
+        first = _compiled_back()(times.binding, graph.edges.source, task, path)
+        return path[first:].copy()
+    found = [0] * len(times.end_ns)
+    return np.array(found[_back(times.binding, graph.edges.source, task, found) :], np.int64)
+
+
+def _back(binding: Any, source: Any, task: int, path: Any) -> int:
+    """Fills the path from its end, and returns where it begins."""
+    at = len(path) - 1
+    path[at] = task
+    while binding[task] != NONE:
+        task = source[binding[task]]
+        at -= 1
+        path[at] = task
+    return at
+
+
+@cache
+def _compiled_back() -> Any:
+    import numba
+
+    return numba.njit("int64(int64[::1], int64[::1], int64, int64[::1])", nogil=True)(_back)
 
 
 @cache

@@ -35,7 +35,7 @@ class HostTasks:
     def at(self, thread: I64, time_ns: I64) -> I64:
         """The call of a thread that runs at a time; -1 none."""
         found = np.full(len(time_ns), NONE, np.int64)
-        for t in np.unique(thread).tolist():
+        for t in (np.flatnonzero(np.bincount(thread + 1)) - 1).tolist():
             mine = np.flatnonzero(self.thread == t)
             asked = np.flatnonzero(thread == t)
             if len(mine):
@@ -74,12 +74,11 @@ def _outermost(calls: HostCalls) -> I64:
 
 
 def _waits(calls: HostCalls, outer: I64) -> Bool:
-    """Whether an outermost call is, or holds, one that synchronises."""
+    """Whether an outermost call (by start) is, or holds, one that synchronises."""
     waiting = np.flatnonzero(calls.kind == CallKind.SYNCHRONISING)
     found = np.zeros(len(outer), bool)
-    order = np.lexsort((calls.start_ns[outer], calls.thread[outer]))
     for thread in np.unique(calls.thread[waiting]).tolist():
-        mine = order[calls.thread[outer[order]] == thread]
+        mine = np.flatnonzero(calls.thread[outer] == thread)
         times = calls.start_ns[waiting[calls.thread[waiting] == thread]]
         at = np.searchsorted(calls.start_ns[outer[mine]], times, "right") - 1
         at, times = at[at >= 0], times[at >= 0]
@@ -99,13 +98,15 @@ def _previous(start: I64, end: I64, thread: I64) -> I64:
     holder = np.maximum.accumulate(np.where(raised, np.arange(count), 0))
     last = np.concatenate(([NONE], holder[:-1]))
     own = np.full(count, NONE, np.int64)
-    for t in np.unique(thread).tolist():
+    for t in np.flatnonzero(np.bincount(thread)).tolist():
         mine = np.flatnonzero(thread == t)
         own[mine[1:]] = mine[:-1]
-    # A thread that begins while another one's call runs goes on from whichever call ended last before.
-    by_end = np.argsort(end, kind="stable")
-    at = np.searchsorted(end[by_end], start, "right") - 1
-    earlier = np.where(at >= 0, by_end[np.maximum(at, 0)], NONE)
-    earlier = np.where(earlier == np.arange(count), NONE, earlier)
     ended = (last >= 0) & (end[np.maximum(last, 0)] <= start)
-    return np.where(ended, last, np.where(own >= 0, own, earlier))
+    found = np.where(ended, last, own)
+    # A thread that begins while another one's call runs goes on from whichever call ended last before.
+    begins = np.flatnonzero(found < 0)
+    by_end = np.argsort(end, kind="stable")
+    at = np.searchsorted(end[by_end], start[begins], "right") - 1
+    earlier = np.where(at >= 0, by_end[np.maximum(at, 0)], NONE)
+    found[begins] = np.where(earlier == begins, NONE, earlier)
+    return found

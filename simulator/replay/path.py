@@ -73,6 +73,8 @@ def path_parts(rebuilt: Rebuilt, times: Schedule) -> tuple[I64, tuple[PathPart, 
     for i, frame in enumerate(rebuilt.ranks):
         inside, gap = on_host & (rank == i), between & (rank[1:] == i)
         for name, known in frame.host.items():
+            if not len(known):
+                continue
             covered = known.covered_within(rebuilt.start_ns[path], rebuilt.end_ns[path])
             part = int(np.minimum(covered, own)[inside].sum())
             covered = known.covered_within(rebuilt.end_ns[path[:-1]], rebuilt.start_ns[path[1:]])

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from perfdoc.analyzers.base.rows import kept
 from perfdoc.analyzers.communication.blocking import awaited_pairs
 from perfdoc.analyzers.device.activity import Activity
 from perfdoc.analyzers.device.idle import LAUNCH_LATENCY_MAX_NS
@@ -18,8 +19,10 @@ from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.host.calls import host_calls
 from perfdoc.simulator.engine.graph import I8, I64, NONE, EdgeKind, GraphBuilder, TaskGraph, TaskKind
 from perfdoc.simulator.replay.host_tasks import HostTasks, host_tasks
+from perfdoc.traces.arrow import distinct
 
 NO_RELEASE = np.iinfo(np.int64).min
+EVERY = np.iinfo(np.int64).max
 RETURN_LATENCY_MAX_NS = 100_000
 """A blocked host thread is back within this of the device being done."""
 
@@ -55,65 +58,78 @@ class _Link:
     kind: EdgeKind
 
 
-def rank_tasks(view: DeviceView) -> RankTasks:
-    """Build the graph of a device's window."""
+def unknown(count: int) -> I64:
+    """A column of NONE that takes no memory and cannot be written to."""
+    return np.broadcast_to(np.int64(NONE), count)
+
+
+def rank_tasks(view: DeviceView, most: int = EVERY) -> RankTasks:
+    """Build the graph of a device's window. Of more tasks than `most` what only edits ask for is unknown."""
     activity, window = view.activity, view.window
     inside = np.flatnonzero((activity.start_ns >= window.start_ns) & (activity.start_ns < window.end_ns))
     launched = activity.launch_start_ns[inside]
     first_call = int(launched[launched >= 0].min(initial=window.start_ns))
     host = host_tasks(host_calls(view, from_ns=first_call), first_call, window.end_ns)
 
-    calls, work = len(host.start_ns), len(inside)
+    calls = len(host.start_ns)
     returns = np.flatnonzero(host.waits)
-    key = np.concatenate((host.start_ns, activity.start_ns[inside], host.end_ns[returns]))
     # At one time (captures in whole microseconds have many) a wait returns before the next call begins.
-    order = np.lexsort((np.repeat((1, 2, 0), (calls, work, len(returns))), key))
+    start = np.concatenate((host.end_ns[returns], host.start_ns, activity.start_ns[inside]))
+    order = np.argsort(start, kind="stable")  # sorted runs, for the most part: merged in linear time
+    start = start.take(order)
     number = np.empty(len(order), np.int64)
     number[order] = np.arange(len(order))
-    call_task, work_task, return_task = np.split(number, (calls, calls + work))
-    ended_by = call_task.copy()
-    ended_by[returns] = return_task
-
-    start = key[order]
+    return_task, call_task, work_task = np.split(number, (len(returns), len(returns) + calls))
     end = np.concatenate(
         (
+            host.end_ns[returns],
             np.where(host.waits, host.start_ns, host.end_ns),
             activity.end_ns[inside],
-            host.end_ns[returns],
         )
-    )[order]
+    ).take(order)
+    on_host = np.full(len(returns) + calls, TaskKind.HOST, np.int8)
+    kinds = np.concatenate((on_host, _device_kinds(activity, inside))).take(order)
+    no_call = np.full(len(start), NONE, np.int8)
+    call = np.concatenate((no_call[: len(returns)], host.kind, no_call[: len(inside)])).take(order)
+    count = len(order)
+    resource = row = launch_ns = unknown(count)
+    if count <= most:
+        resource, row, launch_ns = (
+            np.concatenate(parts).take(order)
+            for parts in (
+                (host.thread[returns], host.thread, activity.stream[inside]),
+                (returns, np.arange(calls), inside),
+                (host.end_ns[returns], host.start_ns, activity.launch_start_ns[inside]),
+            )
+        )
+    del order, launched  # from here on a long trace takes most
     builder = GraphBuilder()
+    ended_by = call_task.copy()
+    ended_by[returns] = return_task
     _order_host(builder, host, call_task, ended_by)
     links = _links(view, inside, host, call_task, work_task)
     unexplained = _lag_device(builder, links, activity, inside, work_task, start, end)
     _block_host(builder, activity, inside, host, returns, call_task, return_task, work_task)
-    edges, impossible = builder.possible_edges(len(order))
-    alone = np.diff(edges.first) == 0
-    kinds = np.concatenate(
-        (
-            np.full(calls, TaskKind.HOST, np.int8),
-            _device_kinds(activity, inside),
-            np.full(len(returns), TaskKind.HOST, np.int8),
-        )
-    )[order]
     activity_task = np.full(len(activity.start_ns), NONE, np.int64)
     activity_task[inside] = work_task
+    del links, host, call_task, work_task, return_task, ended_by, number
+    edges, impossible = builder.possible_edges(count)
+    del builder
+    alone = np.diff(edges.first) == 0
     return RankTasks(
         graph=TaskGraph(
             duration_ns=end - start,
             release_ns=np.where(alone, start, NO_RELEASE),
             kind=kinds,
-            rank=np.zeros(len(order), np.int64),
-            resource=np.concatenate((host.thread, activity.stream[inside], host.thread[returns]))[order],
-            row=np.concatenate((np.arange(calls), inside, returns))[order],
+            rank=np.zeros(count, np.int64),
+            resource=resource,
+            row=row,
             edges=edges,
         ),
         start_ns=start,
         end_ns=end,
-        call=np.concatenate((host.kind, np.full(work + len(returns), NONE, np.int8)))[order],
-        launch_ns=np.concatenate((host.start_ns, activity.launch_start_ns[inside], host.end_ns[returns]))[
-            order
-        ],
+        call=call,
+        launch_ns=launch_ns,
         activity_task=activity_task,
         unexplained_ns=unexplained,
         impossible_edges=impossible,
@@ -178,11 +194,12 @@ def _links(view: DeviceView, inside: I64, host: HostTasks, call_task: I64, work_
 
 def _previous_on_stream(activity: Activity, inside: I64) -> I64:
     """Position of the activity before, in the order in which a stream runs; -1 none."""
-    stream = activity.stream[inside]
-    order = np.lexsort((activity.start_ns[inside], stream))
+    _, stream = distinct(activity.stream[inside])
+    # Rows are by start as it is; numpy sorts two bytes in linear time.
+    order = np.argsort(stream.astype(np.min_scalar_type(int(stream.max(initial=0)))), kind="stable")
+    same = np.flatnonzero(stream[order[1:]] == stream[order[:-1]])
     previous = np.full(len(inside), NONE, np.int64)
-    same = stream[order[1:]] == stream[order[:-1]]
-    previous[order[1:][same]] = order[:-1][same]
+    previous[order[same + 1]] = order[same]
     return previous
 
 
@@ -199,17 +216,22 @@ def _lag_device(
     tasks = len(start)
     ready = np.full(tasks, NO_RELEASE, np.int64)
     for link in links:
-        np.maximum.at(ready, link.target[link.source >= 0], link.ready_ns[link.source >= 0])
-    has_link = ready > NO_RELEASE
-    slack = np.where(has_link, start - np.where(has_link, ready, 0), 0)
+        target, at = kept(link.source >= 0, link.target, link.ready_ns)
+        if (target[1:] > target[:-1]).all():  # as nearly always
+            ready[target] = np.maximum(ready[target], at)
+        else:
+            np.maximum.at(ready, target, at)
+    slack = np.zeros(len(work_task), np.int64)
+    has_link = np.flatnonzero(ready[work_task] > NO_RELEASE)
+    linked = work_task[has_link]
+    slack[has_link] = start[linked] - ready[linked]
     late = np.zeros(tasks, bool)
-    late[work_task] = slack[work_task] > LAUNCH_LATENCY_MAX_NS
+    late[work_task] = slack > LAUNCH_LATENCY_MAX_NS
     inferred = _inferred(activity, inside, work_task, late, start)
     late[inferred.target] = False
     ready[inferred.target] = inferred.ready_ns
     for link in [*links, inferred]:
-        real = link.source >= 0
-        source, target, at = link.source[real], link.target[real], link.ready_ns[real]
+        source, target, at = kept(link.source >= 0, link.source, link.target, link.ready_ns)
         own = start[target] - at
         binding = at == ready[target]
         explained = binding & ~late[target]
@@ -217,7 +239,7 @@ def _lag_device(
         lag = np.where(explained, own, np.minimum(own, typical))
         # Edges count from the end of their source; a launch counts from the start of the call.
         builder.add(source, target, lag - (end[source] - at), link.kind)
-    return int(slack[late].sum())
+    return int(slack[late[work_task]].sum())
 
 
 def _inferred(activity: Activity, inside: I64, work_task: I64, late: np.ndarray, start: I64) -> _Link:

@@ -26,7 +26,7 @@ from perfdoc.simulator.engine.graph import I8, I64, NONE
 from perfdoc.simulator.engine.schedule import topological_order
 from perfdoc.simulator.replay.cpu_tasks import cpu_tasks
 from perfdoc.simulator.replay.passes import NO_LAYERS, HostPasses, LayerSpans, host_passes, layer_spans
-from perfdoc.simulator.replay.rank_tasks import RankTasks, rank_tasks
+from perfdoc.simulator.replay.rank_tasks import EVERY, RankTasks, rank_tasks, unknown
 from perfdoc.traces.job_facts import JobFacts
 from perfdoc.traces.table import F64, Bool
 
@@ -125,21 +125,26 @@ class Rebuilt:
         return int(end_ns[mine][counts].max()) - min(self.ranks[r].window_start_ns for r in which)
 
 
-def rebuild_rank(view: DeviceView, kernels: AttributedKernels | None = None) -> Rebuilt:
-    """Rebuild the window of one rank. kernels: as attributed_kernels has them; None not asked for yet."""
+def rebuild_rank(view: DeviceView, kernels: AttributedKernels | None = None, most: int = EVERY) -> Rebuilt:
+    """Rebuild the window of one rank. kernels: as attributed_kernels has them; None not asked for yet.
+
+    most: of more tasks only what a replay asks for is filled, in half the memory; no edit may follow.
+    """
     activity, window = view.activity, view.window
-    tasks = cpu_tasks(view) if activity.on_host else rank_tasks(view)
+    tasks = cpu_tasks(view) if activity.on_host else rank_tasks(view, most)
     count = len(tasks.start_ns)
+    whole = count <= most
     comm = activity.communication
     at = tasks.activity_task[activity.comm_rows]
     dimension = np.full(count, UNKNOWN_DIMENSION, np.int8)
     dimension[at[at >= 0]] = comm.dimension[at >= 0]
-    size = np.full(count, NONE, np.int64)
-    size[at[at >= 0]] = comm.bytes[at >= 0]
+    size = np.full(count, NONE, np.int64) if whole else unknown(count)
+    if whole:
+        size[at[at >= 0]] = comm.bytes[at >= 0]
     reduces = np.zeros(count, np.int8)
     does = np.array([_reduces(k.collective if k is not None else None) for k in comm.kinds], np.int8)
     reduces[at[at >= 0]] = does[comm.kind[at >= 0]] if len(does) else 0
-    kernel_class, alone, narrow = _kernels(view, tasks)
+    kernel_class, alone, narrow = _kernels(view, tasks) if whole else _no_kernels(count)
     device = view.device
     return Rebuilt(
         graph=tasks.graph,
@@ -170,10 +175,14 @@ def rebuild_rank(view: DeviceView, kernels: AttributedKernels | None = None) -> 
                 communication_task=at,
                 gpu_name=device.gpu_name,
                 layers=layer_spans(view),
-                optimizer=loop_spans(view, kernels or attributed_kernels(view)),
+                optimizer=loop_spans(view, kernels or attributed_kernels(view)) if whole else NO_LOOP,
             ),
         ),
     )
+
+
+def _no_kernels(count: int) -> tuple[I8, I64, I64]:
+    return np.broadcast_to(np.int8(NONE), count), unknown(count), unknown(count)
 
 
 def _reduces(collective: str | None) -> int:

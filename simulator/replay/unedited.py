@@ -201,11 +201,12 @@ def replay_and_keep(
     """
     if view.events.partial:
         return None
-    rebuilt = rebuild_rank(view, kernels)
-    found = replay(rebuilt)
     work = rank_work(view)
     most = keep_tasks if work is None else max(keep_tasks, _of_first_pipeline(work))
-    keep = found.state == "measured" and len(rebuilt.start_ns) * len(view.trace.devices) <= most
+    each = most // len(view.trace.devices)
+    rebuilt = rebuild_rank(view, kernels, each)
+    found = replay(rebuilt)
+    keep = found.state == "measured" and len(rebuilt.start_ns) <= each
     return KeptRank(replay=found, rebuilt=rebuilt if keep else None, work=work)
 
 
