@@ -91,14 +91,17 @@ def roles_of(diagnosis: Diagnosis) -> Roles | None:
         return None
     places = places_of(diagnosis)
     how, keys = _keys(ranks, places, diagnosis)
-    labels = sorted(dict.fromkeys(keys))
-    role_of = [labels.index(key) for key in keys]
+    labels = sorted(set(keys))
+    place = {key: at for at, key in enumerate(labels)}
+    role_of = [place[key] for key in keys]
+    of: list[list[int]] = [[] for _ in labels]
+    for i, at in enumerate(role_of):
+        of[at].append(i)
     shares = [_shares(rank) for rank in ranks]
     steps_ns = [_step(rank) for rank in ranks]
     roles, outliers = [], []
     for at, (_, label) in enumerate(labels):
-        members = [i for i, role in enumerate(role_of) if role == at]
-        role = _role(label, members, shares, steps_ns)
+        role = _role(label, of[at], shares, steps_ns)
         roles.append(role)
         outliers += _outliers(at, role, shares, steps_ns)
     return Roles(
