@@ -27,7 +27,7 @@ class Places:
     stage_role: Mapping[int, str]
     """`embedding`, `loss` or `middle`, by stage."""
     sizes: Mapping[str, int] = field(default_factory=dict)
-    """Of tp, cp and dp, those above 1; empty where places are not known."""
+    """Of tp, cp, dp and ep, those above 1; empty where places are not known."""
     of: Mapping[str, Sequence[int]] = field(default_factory=dict)
     """Place of every rank, by dimension of `sizes`."""
     agreeing: int = 0
@@ -43,13 +43,19 @@ def places_of(diagnosis: Diagnosis) -> Places:
     roles = {row.stage: row.role for row in diagnosis.analyses.pipeline.stages if row.stage is not None}
     sizes = _sizes(diagnosis.job)
     numbers = [rank.rank for rank in ranks if rank.rank is not None]
-    if sizes is None or len(set(numbers)) < len(ranks) or not 0 <= max(numbers) < prod(sizes.values()):
+    if (
+        sizes is None
+        or len(set(numbers)) < len(ranks)
+        or not 0 <= min(numbers) <= max(numbers) < prod(sizes.values())
+    ):
         return Places(stage=measured, stage_role=roles)
     of = _of_numbers(numbers, sizes)
     agreeing = _agreeing(ranks, sizes, of)
     if agreeing is None or any(a not in (None, b) for a, b in zip(measured, of["pp"], strict=True)):
         return Places(stage=measured, stage_role=roles)
     shown = {name: size for name, size in sizes.items() if size > 1 and name != "pp"}
+    if (experts := _experts(diagnosis.job, ranks, numbers, sizes)) is not None:
+        shown["ep"], of["ep"] = experts
     return Places(
         stage=of["pp"] if sizes["pp"] > 1 else measured,
         stage_role=roles,
@@ -105,3 +111,27 @@ def _agreeing(ranks: Sequence[Rank], sizes: Mapping[str, int], of: Mapping[str, 
             return None
         found += 1
     return found
+
+
+def _experts(
+    job: Job | None, ranks: Sequence[Rank], numbers: Sequence[int], sizes: Mapping[str, int]
+) -> tuple[int, list[int]] | None:
+    """(EP, places in it), as megatron-core lays experts out in a stage: expert TP fastest, then EP. None
+    where no such group was seen, or one contradicts it: of experts more than one order is usual."""
+    ep = job.ep if job is not None else None
+    if job is None or ep is None or ep < 2:
+        return None
+    groups: dict[str, set[int]] = {}
+    for number, rank in zip(numbers, ranks, strict=True):
+        for row in rank.communication:
+            if row.dimension == "ep" and row.group:
+                groups.setdefault(row.group, set()).add(number)
+    seen = [members for members in groups.values() if 2 <= len(members) <= ep]
+    stage = prod(sizes[name] for name in ("tp", "cp", "dp"))
+    for etp in dict.fromkeys([job.etp] if job.etp else [sizes["tp"], 1]):
+        fits = stage % (etp * ep) == 0 and all(
+            len({(n % etp, n // (etp * ep)) for n in members}) == 1 for members in seen
+        )
+        if seen and fits:
+            return ep, [n // etp % ep for n in numbers]
+    return None
