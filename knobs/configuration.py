@@ -42,7 +42,7 @@ class Configuration:
             self,
             values=MappingProxyType({**self.values, **changes}),
             unknown=self.unknown - frozenset(changes),
-            filled=self.filled | (frozenset(changes) - self.written),
+            filled=self.filled.union(c for c in changes if c not in self.values and c not in self.unknown),
         )
 
     @property
