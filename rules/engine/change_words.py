@@ -79,7 +79,7 @@ def in_words_of(framework: Framework, gains: Gains, configuration: Configuration
 
 def _own_words(configuration: Configuration) -> Mapping[str, str]:
     """Of the framework whose settings these are, as far as they are read with the others."""
-    dialect, type_ = configuration.dialect, configuration.values.get("accelerate_distributed_type")
+    dialect, type_ = configuration.dialect or "", configuration.values.get("accelerate_distributed_type")
     none = dict.fromkeys(_OF_DDP, "")
     if dialect not in _OWN or (dialect == "accelerate" and type_ == "MULTI_GPU"):
         return {}
