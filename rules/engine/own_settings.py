@@ -162,6 +162,17 @@ def _ddp_overlaps(case: Case, value: Value) -> str:
     return "DDP reduces gradients during the backward pass by itself"
 
 
+def _of_fsdp_1(chosen_by: str, own: Finder) -> Finder:
+    """FSDP2 does not read it: which of the two it is must be known, or left at the default, the first."""
+
+    def found(case: Case, value: Value) -> Own | str | None:
+        if chosen_by in case.configuration.unknown:
+            return "whether it is FSDP or FSDP2, which does not read it, is not known"
+        return own(case, value)
+
+    return found
+
+
 def _by_type(**owns: Finder) -> Finder:
     """By the way in which Accelerate runs a job."""
 
@@ -204,13 +215,14 @@ _ACCELERATE: Mapping[str, Finder] = {
     **{knob: _by_type(DEEPSPEED=own) for knob, own in _DEEPSPEED.items()},
     "overlap_grad_reduce": _by_type(DEEPSPEED=_DEEPSPEED["overlap_grad_reduce"], MULTI_GPU=_ddp_overlaps),
     "overlap_param_gather": _by_type(
-        DEEPSPEED=_DEEPSPEED["overlap_param_gather"], FSDP=_on("accelerate", "fsdp_forward_prefetch")
+        DEEPSPEED=_DEEPSPEED["overlap_param_gather"],
+        FSDP=_of_fsdp_1("fsdp_version", _on("accelerate", "fsdp_forward_prefetch")),
     ),
     "recompute_granularity": _by_type(FSDP=_recomputed_by_fsdp),
     "fp8": _accelerates_fp8,
 }
 _VERL: Mapping[str, Finder] = {
-    "overlap_param_gather": _on("verl", "verl_forward_prefetch"),
+    "overlap_param_gather": _of_fsdp_1("verl_strategy", _on("verl", "verl_forward_prefetch")),
     "recompute_granularity": lambda _, value: Own(
         dialect="verl", knob="verl_gradient_checkpointing", value=value not in (None, "none")
     ),

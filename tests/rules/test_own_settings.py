@@ -209,6 +209,21 @@ def test_fsdp2_has_no_forward_prefetch(dialect: Dialect, values: dict[str, Value
     assert "prefetches by itself" in piece.forbidden
 
 
+@pytest.mark.parametrize(
+    ("dialect", "values", "unknown"),
+    [("accelerate", FSDP, "fsdp_version"), ("verl", {"verl_param_offload": True}, "verl_strategy")],
+)
+def test_one_fsdp_or_the_other_is_not_told_to_prefetch(
+    dialect: Dialect, values: dict[str, Value], unknown: str
+) -> None:
+    case = job(dialect, **values)
+    given = replace(case.configuration, unknown=frozenset({unknown}))
+    (piece,) = words(replace(case, configuration=given), "overlap_param_gather")
+    assert (piece.dialects, "FSDP2" in piece.forbidden) == ({}, True)
+    (known,) = words(case, "overlap_param_gather")
+    assert known.forbidden == ""
+
+
 def test_an_engine_of_verl_that_is_neither_has_none_of_fsdps_settings() -> None:
     case = job("verl", verl_strategy="veomni")
     (prefetch,), (recompute,) = (
