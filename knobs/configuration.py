@@ -28,6 +28,8 @@ class Configuration:
     does not name, the recipe may have set."""
     unknown: frozenset[str] = frozenset()
     """Set, but to something that cannot be told, such as a variable."""
+    filled: frozenset[str] = frozenset()
+    """Not written by anybody: what captures or the command line say instead, and changes that are tried."""
 
     def __post_init__(self) -> None:
         for name in (*self.values, *self.unknown):
@@ -40,7 +42,13 @@ class Configuration:
             self,
             values=MappingProxyType({**self.values, **changes}),
             unknown=self.unknown - frozenset(changes),
+            filled=self.filled.union(c for c in changes if c not in self.values and c not in self.unknown),
         )
+
+    @property
+    def written(self) -> frozenset[str]:
+        """What a file sets, whatever it says."""
+        return (frozenset(self.values) | self.unknown) - self.filled
 
     def setting(self, name: str) -> tuple[bool, Value]:
         """(whether it is known, its value)."""

@@ -197,6 +197,15 @@ PLAIN_PYTORCH: tuple[Constraint, ...] = (
         dialects=("accelerate",),
     ),
     Constraint(
+        name="forward-prefetch-needs-fsdp-1",
+        subject="fsdp_forward_prefetch",
+        kind="forbidden",
+        broken=lambda v: v.on("fsdp_forward_prefetch") and v("fsdp_version") == 2,
+        rule="fsdp_forward_prefetch is refused with fsdp_version 2, which prefetches by itself",
+        fix=(("fsdp_forward_prefetch", False),),
+        dialects=("accelerate",),
+    ),
+    Constraint(
         name="efficient-loading-needs-sync",
         subject="fsdp_cpu_efficient_loading",
         kind="forbidden",

@@ -182,6 +182,15 @@ REINFORCEMENT: tuple[Constraint, ...] = (
         for name in _MEGATRON_ONLY
     ),
     Constraint(
+        name="verl-forward-prefetch-needs-fsdp-1",
+        subject="verl_forward_prefetch",
+        kind="ineffective",
+        broken=lambda v: v.on("verl_forward_prefetch") and v(STRATEGY) == "fsdp2",
+        rule="forward_prefetch is read with strategy fsdp only: fsdp2 prefetches by itself",
+        fix=(("verl_forward_prefetch", False),),
+        dialects=("verl",),
+    ),
+    Constraint(
         name="offload-policy-needs-fsdp2",
         subject="verl_offload_policy",
         kind="ineffective",

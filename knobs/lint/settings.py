@@ -85,7 +85,8 @@ def _instead(setting: Setting, dialect: Dialect | None) -> str:
     """The right name, with the value where it is known and the names of values have not changed."""
     if isinstance(setting.value, Opaque):
         return setting.meaning.instead
-    if setting.meaning.how in ("misnamed", "near") and setting.entry.form == "path":
+    of_its_place = ("misnamed", "near", *(["misplaced"] if dialect == "verl" else []))
+    if setting.meaning.how in of_its_place and setting.entry.form == "path":
         return like(at_path(setting.meaning.instead, setting.value), setting.entry.name)
     written = as_written(setting.knob.id, setting.value, dialect) or setting.meaning.instead
     return like(written, setting.entry.name) if setting.entry.form == "path" else written

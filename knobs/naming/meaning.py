@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
@@ -215,9 +215,9 @@ def _of_path(name: str, bare: bool, dialect: Dialect | None) -> Meaning:
         return _UNKNOWN
     found = _leaf(leaf, names, bare, at=parent)
     if found.how in ("exact", "bare") and found.knob is not None and dialect is not None:
-        if dialect in _PARTLY_KNOWN:
-            return _UNKNOWN  # the section may have a setting of that name too
         spelled = found.knob.spelled(dialect)
+        if dialect in _PARTLY_KNOWN and not (parent == _VERLS_ACTOR and _of_megatron(spelled, leaf)):
+            return _UNKNOWN  # the section may have a setting of that name too
         how: How = "misplaced" if spelled else "absent"
         if leaf in names.old_but_current:
             old = names.old_but_current[leaf]
@@ -225,6 +225,8 @@ def _of_path(name: str, bare: bool, dialect: Dialect | None) -> Meaning:
         if how == "absent" and found.knob.spelled("env"):
             return _UNKNOWN
         instead = spelled[0].name if spelled else ""
+        if dialect == "verl":
+            instead = f"{name.rpartition('.')[0]}.megatron.{leaf}"  # of the role that was written
         return Meaning(how=how, knob=found.knob, path=path, scope=scope, instead=instead)
     if found.how in ("former", "near") and found.knob is not None and dialect is not None:
         spelled = found.knob.spelled(dialect)
@@ -233,6 +235,15 @@ def _of_path(name: str, bare: bool, dialect: Dialect | None) -> Meaning:
             how=found.how, knob=found.knob, former=found.former, path=path, scope=scope, instead=instead
         )
     return found
+
+
+_VERLS_ACTOR = "actor_rollout_ref.actor"
+"""Whose own settings are no field of Megatron's, whose names stand one section further down."""
+
+
+def _of_megatron(spelled: Collection[Spelling], leaf: str) -> bool:
+    """Whether verl has a name in its section of Megatron's settings alone."""
+    return bool(spelled) and all(s.name == f"{_VERLS_ACTOR}.megatron.{leaf}" for s in spelled)
 
 
 def _override(path: str) -> Knob | None:

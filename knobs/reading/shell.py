@@ -99,7 +99,11 @@ def _unused(commands: Sequence[Sequence[Word]]) -> dict[int, str]:
     """
     texts = [word.text or "" for words in commands for word in words]
     handed_on = any(text in _HANDED_ON or "${!" in text for text in texts)
-    if handed_on or not any(_SCRIPT.fullmatch(text) for text in texts):
+    if (
+        handed_on
+        or any(_hands_on(words) for words in commands)
+        or not any(_SCRIPT.fullmatch(text) for text in texts)
+    ):
         return {}
     taken = {match[1] for text in texts for match in _TAKEN.finditer(text)}
     for text in texts:
@@ -116,8 +120,28 @@ def _unused(commands: Sequence[Sequence[Word]]) -> dict[int, str]:
 
 _TAKEN = re.compile(r"\$\{?[!#]?(\w+)")
 _NAME = re.compile(r"[A-Za-z_]\w*")
-_HANDED_ON = frozenset({"eval", "declare", "source", ".", "envsubst", "allexport", "-a"})
+_HANDED_ON = frozenset({"eval", "declare", "envsubst"})
 """Words by which another program or script gets what this one sets."""
+_BEFORE_A_COMMAND = frozenset(
+    {"then", "do", "else", "elif", "if", "while", "until", "!", "{", "time", "builtin", "command"}
+)
+_EXPORTS_ALL = re.compile(r"-[A-Za-z]*a[A-Za-z]*|allexport")
+_OF_THE_MACHINE = re.compile(
+    r"/etc/.*|.*/etc/profile\.d/.*|(?:.*/)?(?:\.\w*(?:rc|profile|aliases)|activate|conda\.sh)"
+)
+"""Files that set up a shell or an environment of Python, and know no variable of a script."""
+
+
+def _hands_on(words: Sequence[Word]) -> bool:
+    """Whether a command runs a file in the script's own shell, or hands all variables on from here."""
+    texts = [word.text or "" for word in words]
+    while texts and (texts[0] in _BEFORE_A_COMMAND or _ASSIGNED.fullmatch(texts[0])):
+        texts.pop(0)
+    command, rest = (texts[0], texts[1:]) if texts else ("", [])
+    if command == "set":
+        return any(_EXPORTS_ALL.fullmatch(text) for text in rest)
+    sourced = command in (".", "source") and bool(rest)
+    return sourced and not _OF_THE_MACHINE.fullmatch(rest[0])
 
 
 def takes_more(text: str) -> bool:

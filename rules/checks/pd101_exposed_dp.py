@@ -198,7 +198,8 @@ def _buckets(case: Case) -> list[Advice]:
             found.append((words, to, prediction.gain))
     found.sort(key=lambda f: -(f[2].mid_ms or 0.0))
     larger, usual = case.prediction("buckets_x4"), _usual_elements(case)
-    if not found and larger is not None and (larger.mid_ns or 0) > 0 and size < usual:
+    megatrons = case.framework != "pytorch"
+    if megatrons and not found and larger is not None and (larger.mid_ns or 0) > 0 and size < usual:
         why = f"megatron-core's default instead of {size:,} elements: fewer messages, less latency"
         return [advise(knob="bucket_size", to=usual, why=why)]
     return [
@@ -267,7 +268,7 @@ def _held_back(case: Case, overlaps: Sequence[Advice]) -> list[str]:
     if not overlaps and case.is_set_to(_GRADIENTS, False) and _overlap_costs(case):
         found.append("Overlap is off and not advised: with these buckets the replay predicts a loss.")
     known, size = case.setting("bucket_size")
-    if known and size is not None and _piped(case):
+    if known and size is not None and _piped(case) and case.framework != "pytorch":
         found.append(
             "bucket_size stays: with a pipeline only the first chunk of the first stage uses it; elsewhere "
             "each chunk of layers is one bucket."

@@ -95,7 +95,7 @@ def evaluate(case: Case) -> Verdict:
     if halved < _BOUND_BY_FLOPS:
         evidence.insert(
             1,
-            Evidence(label="as much of it twice as fast saves as much", value=per_cent(halved)),
+            Evidence(label="share of it that FP8 could halve, by shapes and formats", value=per_cent(halved)),
         )
     if (share < MIN_LINEAR_FRAC or host >= MAX_HOST_FRAC) and (reason := why_start_up_counts(case)):
         return Verdict(state="skipped", reason=reason, evidence=evidence)

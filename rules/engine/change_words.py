@@ -6,7 +6,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
+from perfdoc.knobs.configuration import Configuration
 from perfdoc.results.headline import Framework
+from perfdoc.rules.facts.framework import is_verls_fsdp
+from perfdoc.rules.facts.zero import has_own_file, uses_deepspeed, zero_stage
 from perfdoc.simulator.replay.gains import Gains
 from perfdoc.simulator.replay.proposals import CHANGE_TITLES
 
@@ -30,20 +33,25 @@ _PYTORCH = MappingProxyType(
     }
 )
 """What makes a change, by its key; empty where PyTorch has nothing of the kind."""
+_DEEPSPEED = MappingProxyType(
+    {
+        "overlapped_dp": "overlap_comm",
+        "buckets_x4": "reduce_bucket_size",
+        "buckets_x0.25": "reduce_bucket_size",
+        "dp_half_bytes": "communication_data_type",
+    }
+)
+_OF_ZERO = ("overlapped_dp", "buckets_x4", "buckets_x0.25")
+_STAGES = "pipeline_parallel_layers_per_stage, pipeline_parallel_schedule"
 _OWN: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
-        "deepspeed": {
-            "overlapped_dp": "overlap_comm",
-            "buckets_x4": "reduce_bucket_size",
-            "buckets_x0.25": "reduce_bucket_size",
-            "dp_half_bytes": "communication_data_type",
-        },
+        "deepspeed": _DEEPSPEED,
         "torchtitan": {
-            "without_launches": "compile.enable",
+            "without_launches": "",  # compile.enable compiles blocks and captures no graph
             "overlapped_tp": "enable_async_tensor_parallel",
             "without_recompute": "activation_checkpoint.mode",
-            "more_virtual_stages": "pipeline_parallel_schedule",
-            "fewer_virtual_stages": "pipeline_parallel_schedule",
+            "more_virtual_stages": _STAGES,
+            "fewer_virtual_stages": _STAGES,
         },
         "accelerate": {},
         "verl": {"without_recompute": "enable_gradient_checkpointing"},
@@ -57,16 +65,31 @@ _WORDS: Mapping[Framework, Mapping[str, str]] = MappingProxyType(
 )
 
 
-def in_words_of(framework: Framework, gains: Gains, dialect: str | None = None) -> Gains:
-    """The same predictions, with what a framework calls the setting in brackets. dialect: of the settings
+def in_words_of(framework: Framework, gains: Gains, configuration: Configuration | None = None) -> Gains:
+    """The same predictions, with what a framework calls the setting in brackets. configuration: the settings
     that were given."""
     words = _WORDS.get(framework)
-    if framework == "pytorch" and words is not None and dialect in _OWN:
-        words = {**words, **dict.fromkeys(_OF_DDP, ""), **_OWN[dialect or ""]}
     if words is None:
         return gains
+    if framework == "pytorch" and configuration is not None:
+        words = {**words, **_own_words(configuration)}
     predictions = [replace(p, change=_renamed(p.key, p.change, words)) for p in gains.predictions]
     return replace(gains, analysis=replace(gains.analysis, predictions=predictions))
+
+
+def _own_words(configuration: Configuration) -> Mapping[str, str]:
+    """Of the framework whose settings these are, as far as they are read with the others."""
+    dialect, type_ = configuration.dialect or "", configuration.values.get("accelerate_distributed_type")
+    none = dict.fromkeys(_OF_DDP, "")
+    if dialect not in _OWN or (dialect == "accelerate" and type_ == "MULTI_GPU"):
+        return {}
+    if dialect == "verl" and not is_verls_fsdp(configuration):
+        return none
+    if not uses_deepspeed(configuration):
+        return {**none, **_OWN[dialect]}
+    own = _DEEPSPEED if has_own_file(configuration) else {}
+    unread = _OF_ZERO if zero_stage(configuration) == 0 else ()
+    return {**none, **own, **dict.fromkeys(unread, "")}
 
 
 def _renamed(key: str, change: str, words: Mapping[str, str]) -> str:

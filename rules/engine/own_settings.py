@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 
 from perfdoc.knobs.knob import DIALECT_TITLES, Dialect, Value
 from perfdoc.knobs.writing import as_written
 from perfdoc.results.rules import Advice
 from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.own_batches import deepspeeds_batch, deepspeeds_global_batch, titans_batch
+from perfdoc.rules.engine.own_setting import Beside, Finder, Own
+from perfdoc.rules.facts.framework import MEGATRON_PATHS, is_verls_fsdp
+from perfdoc.rules.facts.zero import has_own_file, zero_stage
 
-Written = tuple[Dialect, str, Value]
-"""Whose setting, its canonical id, and the value."""
-_MEGATRONS = (".megatron.", ".override_optimizer_config.", "megatron_lm_config.")
-"""In paths of verl and Accelerate: read by megatron-core alone."""
-_Own = Callable[[Case, Value], Written | None]
 OF_ITS_SHARDING = frozenset(
     (
         *("bucket_size", "overlap_grad_reduce", "overlap_param_gather", "grad_reduce_in_fp32"),
@@ -27,95 +26,182 @@ OF_ITS_SHARDING = frozenset(
     )
 )
 """Of data parallelism, which these frameworks wrap: PyTorch's words for DDP and FSDP have no place there."""
+_TYPE = "accelerate_distributed_type"
 
 
-def counterpart(case: Case, piece: Advice, value: Value) -> Written | None:
-    """The job's own setting that does what a piece of advice does; None where its framework has none."""
+def counterpart(case: Case, piece: Advice, value: Value) -> Own | str | None:
+    """The job's own setting that does what a piece of advice does, or why it has none here; None where its
+    framework has nothing of the kind."""
     dialect = case.configuration.dialect
-    own = _OWN.get(dialect or "", {}).get(piece.knob)
+    known_engine = dialect != "verl" or is_verls_fsdp(case.configuration)
+    own = _OWN.get(dialect or "", {}).get(piece.knob) if known_engine else None
     if own is not None:
         return own(case, value)
     if dialect is None or dialect not in piece.dialects or "env" in piece.dialects:
         return None
     mine = as_written(piece.knob, value, dialect)
-    return None if any(part in mine for part in _MEGATRONS) else (dialect, piece.knob, value)
+    if any(part in mine for part in MEGATRON_PATHS):
+        return None
+    return Own(dialect=dialect, knob=piece.knob, value=value)
 
 
-def whose(dialect: Dialect) -> str:
+def whose(case: Case, dialect: Dialect) -> str:
     """What a job with settings of a dialect and without Megatron is called."""
-    return "FSDP in verl" if dialect == "verl" else DIALECT_TITLES[dialect]
+    return "FSDP in verl" if is_verls_fsdp(case.configuration) else DIALECT_TITLES[dialect]
 
 
-def _stage(case: Case) -> Value:
-    return case.setting("zero_stage")[1]
+def is_plain_ddp(case: Case, knob: str, value: Value) -> bool:
+    """Whether PyTorch's words for DDP hold in a job of Accelerate, for a setting that DDP has."""
+    of_ddp = knob in ("bucket_size", "use_distributed_optimizer") or (
+        knob == "grad_reduce_in_fp32" and not value
+    )
+    return of_ddp and case.setting(_TYPE)[1] == "MULTI_GPU"
 
 
-def _zero(stage: int) -> _Own:
-    """At least this stage; one that is higher stays."""
+def _to(dialect: Dialect, knob: str) -> Finder:
+    """The same value under another name."""
+    return lambda _, value: None if value is None else Own(dialect=dialect, knob=knob, value=value)
 
-    def own(case: Case, value: Value) -> Written | None:
-        now = _stage(case)
-        to = max(now, stage) if isinstance(now, int) else stage
-        mine = case.configuration.dialect == "accelerate" and not case.setting("accelerate_deepspeed_file")[1]
-        return ("accelerate" if mine else "deepspeed", "zero_stage", to) if value else None
+
+def _is_on(value: Value) -> bool:
+    return value not in (None, False, "none", "off")
+
+
+def _on(dialect: Dialect, knob: str, to: Value = True) -> Finder:
+    """Turns it on; there is nothing for turning it off."""
+    return lambda _, value: Own(dialect=dialect, knob=knob, value=to) if _is_on(value) else None
+
+
+def _zero(stage: int) -> Finder:
+    """At least this stage; one that is higher stays, and one that is not known too."""
+
+    def own(case: Case, value: Value) -> Own | str | None:
+        now = zero_stage(case.configuration)
+        if not value or now is None:
+            return "the ZeRO stage is not known" if value else None
+        mine = case.configuration.dialect == "accelerate" and not has_own_file(case.configuration)
+        return Own(dialect="accelerate" if mine else "deepspeed", knob="zero_stage", value=max(now, stage))
 
     return own
 
 
-def _to(dialect: Dialect, knob: str) -> _Own:
-    """The same value under another name."""
-    return lambda _, value: None if value is None else (dialect, knob, value)
+def _in_its_file(own: Finder) -> Finder:
+    """Of DeepSpeed's own file, which replaces what Accelerate's says of DeepSpeed."""
+
+    def found(case: Case, value: Value) -> Own | str | None:
+        if not has_own_file(case.configuration):
+            return "it is a setting of a deepspeed_config_file, which replaces the others of deepspeed_config"
+        return own(case, value)
+
+    return found
 
 
-def _on(dialect: Dialect, knob: str, to: Value = True) -> _Own:
-    """Turns it on; there is nothing for turning it off."""
-    return lambda _, value: (dialect, knob, to) if value not in (None, False, "none", "off") else None
-
-
-def _sharded(own: _Own) -> _Own:
+def _sharded(own: Finder) -> Finder:
     """Read by ZeRO only: stage 0 reduces without these settings."""
-    return lambda case, value: None if _stage(case) == 0 else own(case, value)
+
+    def found(case: Case, value: Value) -> Own | str | None:
+        if zero_stage(case.configuration) == 0:
+            return "DeepSpeed reads it with a ZeRO stage above 0 only"
+        return own(case, value)
+
+    return _in_its_file(found)
 
 
-def _gathers_ahead(case: Case, value: Value) -> Written | None:
+def _gathers_ahead(case: Case, value: Value) -> Own | None:
     """Only stage 3 gathers weights before each layer, on a stream of its own where overlap_comm is on."""
-    return ("deepspeed", "zero_overlap_comm", True) if value and _stage(case) == 3 else None
+    if not value or zero_stage(case.configuration) != 3:
+        return None
+    return Own(dialect="deepspeed", knob="zero_overlap_comm", value=True)
 
 
-def _titans_batch(case: Case, value: Value) -> Written:
-    """With a pipeline the samples of a rank are cut once more."""
-    pp = case.setting("pipeline_model_parallel_size")[1]
-    piped = isinstance(pp, int) and pp > 1
-    return "torchtitan", "pipeline_microbatch_size" if piped else "local_batch_size", value
+def _reduced_in(dialect: Dialect, knob: str) -> Finder:
+    return lambda _, value: Own(dialect=dialect, knob=knob, value="fp32" if value else "bf16")
 
 
-def _reduced_in(dialect: Dialect, knob: str) -> _Own:
-    return lambda _, value: (dialect, knob, "fp32" if value else "bf16")
-
-
-def _under(type_: str, own: _Own) -> _Own:
-    """Of one way in which Accelerate runs a job."""
-    return lambda case, value: (
-        own(case, value) if case.setting("accelerate_distributed_type")[1] == type_ else None
+def _async_tp(case: Case, value: Value) -> Own | None:
+    if not _is_on(value):
+        return None
+    compiled = case.is_set_to("torch_compile", True)
+    needs = Beside(knob="torch_compile", value=True, why="asynchronous tensor parallelism is the compiler's")
+    return Own(
+        dialect="torchtitan", knob="async_tensor_parallel", value=True, beside=() if compiled else (needs,)
     )
 
 
-_DEEPSPEED: Mapping[str, _Own] = {
+_FLOAT8 = ("quantize.linear.float8", "quantize.dense.float8", "float8")
+
+
+def _float8(case: Case, value: Value) -> Own | str | None:
+    """One converter more; the layers that others convert stay theirs."""
+    if not _is_on(value):
+        return None
+    if "model_converters" in case.configuration.unknown:
+        return "the model's converters are not known"
+    known, now = case.setting("model_converters")
+    have = now if known and isinstance(now, tuple) else ()
+    to = have if set(have) & set(_FLOAT8) else (*have, _FLOAT8[0])
+    costs = "older torchtitan calls the converter float8"
+    return Own(dialect="torchtitan", knob="model_converters", value=to, costs=costs)
+
+
+def _accelerates_fp8(case: Case, value: Value) -> Own | None:
+    costs = "needs Transformer Engine, torchao or MS-AMP"
+    return (
+        Own(dialect="accelerate", knob="accelerate_mixed_precision", value="fp8", costs=costs)
+        if _is_on(value)
+        else None
+    )
+
+
+def _recomputed_by_fsdp(case: Case, value: Value) -> Own | None:
+    """Whole layers, or none."""
+    return Own(dialect="accelerate", knob="fsdp_activation_checkpointing", value=_is_on(value))
+
+
+def _ddp_overlaps(case: Case, value: Value) -> str:
+    return "DDP reduces gradients during the backward pass by itself"
+
+
+def _of_fsdp_1(chosen_by: str, own: Finder) -> Finder:
+    """FSDP2 does not read it: which of the two it is must be known, or left at the default, the first."""
+
+    def found(case: Case, value: Value) -> Own | str | None:
+        if chosen_by in case.configuration.unknown:
+            return "whether it is FSDP or FSDP2, which does not read it, is not known"
+        return own(case, value)
+
+    return found
+
+
+def _by_type(**owns: Finder) -> Finder:
+    """By the way in which Accelerate runs a job."""
+
+    def found(case: Case, value: Value) -> Own | str | None:
+        own = owns.get(str(case.setting(_TYPE)[1]))
+        return None if own is None else own(case, value)
+
+    return found
+
+
+_DEEPSPEED: Mapping[str, Finder] = {
     "bucket_size": _sharded(_to("deepspeed", "zero_reduce_bucket_size")),  # both count elements
     "overlap_grad_reduce": _sharded(_on("deepspeed", "zero_overlap_comm")),
-    "overlap_param_gather": _gathers_ahead,
-    "grad_reduce_in_fp32": _reduced_in("deepspeed", "deepspeed_communication_dtype"),
+    "overlap_param_gather": _in_its_file(_gathers_ahead),
+    "grad_reduce_in_fp32": _in_its_file(_reduced_in("deepspeed", "deepspeed_communication_dtype")),
     "use_distributed_optimizer": _zero(1),
     "use_torch_fsdp2": _zero(3),
 }
-_TORCHTITAN: Mapping[str, _Own] = {
-    "micro_batch_size": _titans_batch,
-    "grad_reduce_in_fp32": lambda _, value: ("torchtitan", "fsdp_reduce_dtype", "fp32") if value else None,
-    "tp_comm_overlap": _on("torchtitan", "async_tensor_parallel"),
-    "recompute_granularity": lambda _, value: (
-        "torchtitan",
-        "checkpoint_mode",
-        value if value in ("full", "selective") else "none",
+_TORCHTITAN: Mapping[str, Finder] = {
+    "micro_batch_size": titans_batch,
+    "grad_reduce_in_fp32": lambda _, value: (
+        Own(dialect="torchtitan", knob="fsdp_reduce_dtype", value="fp32") if value else None
+    ),
+    "tp_comm_overlap": _async_tp,
+    "fp8": _float8,
+    "recompute_granularity": lambda _, value: Own(
+        dialect="torchtitan",
+        knob="checkpoint_mode",
+        value=value if value in ("full", "selective") else "none",
     ),
     **dict.fromkeys(
         (
@@ -125,22 +211,32 @@ _TORCHTITAN: Mapping[str, _Own] = {
         _on("torchtitan", "torch_compile"),
     ),
 }
-_ACCELERATE: Mapping[str, _Own] = {
-    **{knob: _under("DEEPSPEED", own) for knob, own in _DEEPSPEED.items()},
-    "overlap_param_gather": lambda case, value: (
-        _under("FSDP", _on("accelerate", "fsdp_forward_prefetch"))(case, value)
-        or _under("DEEPSPEED", _gathers_ahead)(case, value)
+_ACCELERATE: Mapping[str, Finder] = {
+    **{knob: _by_type(DEEPSPEED=own) for knob, own in _DEEPSPEED.items()},
+    "overlap_grad_reduce": _by_type(DEEPSPEED=_DEEPSPEED["overlap_grad_reduce"], MULTI_GPU=_ddp_overlaps),
+    "overlap_param_gather": _by_type(
+        DEEPSPEED=_DEEPSPEED["overlap_param_gather"],
+        FSDP=_of_fsdp_1("fsdp_version", _on("accelerate", "fsdp_forward_prefetch")),
+    ),
+    "recompute_granularity": _by_type(FSDP=_recomputed_by_fsdp),
+    "fp8": _accelerates_fp8,
+}
+_VERL: Mapping[str, Finder] = {
+    "overlap_param_gather": _of_fsdp_1("verl_strategy", _on("verl", "verl_forward_prefetch")),
+    "recompute_granularity": lambda _, value: Own(
+        dialect="verl", knob="verl_gradient_checkpointing", value=value not in (None, "none")
     ),
 }
-_VERL: Mapping[str, _Own] = {
-    "overlap_param_gather": _on("verl", "verl_forward_prefetch"),
-    "recompute_granularity": lambda _, value: (
-        "verl",
-        "verl_gradient_checkpointing",
-        value not in (None, "none"),
-    ),
-}
-_OWN: Mapping[str, Mapping[str, _Own]] = MappingProxyType(
-    {"deepspeed": _DEEPSPEED, "torchtitan": _TORCHTITAN, "accelerate": _ACCELERATE, "verl": _VERL}
+_OWN: Mapping[str, Mapping[str, Finder]] = MappingProxyType(
+    {
+        "deepspeed": {
+            **_DEEPSPEED,
+            "micro_batch_size": deepspeeds_batch,
+            "global_batch_size": deepspeeds_global_batch,
+        },
+        "torchtitan": _TORCHTITAN,
+        "accelerate": _ACCELERATE,
+        "verl": _VERL,
+    }
 )
 """By dialect and Megatron's setting."""

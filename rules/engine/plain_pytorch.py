@@ -7,13 +7,20 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from perfdoc.knobs.check import check
+from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import PYTORCHS, Dialect, Value
 from perfdoc.knobs.values import as_text
 from perfdoc.knobs.writing import as_written
+from perfdoc.results.replay import Gain
 from perfdoc.results.rules import Advice
 from perfdoc.rules.engine.advise import proposed, value_of
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.own_settings import OF_ITS_SHARDING, counterpart, whose
+from perfdoc.rules.engine.own_batches import GLOBAL_BATCH_CHANGES, MICRO
+from perfdoc.rules.engine.own_setting import Beside, Own
+from perfdoc.rules.engine.own_settings import OF_ITS_SHARDING, counterpart, is_plain_ddp, whose
+from perfdoc.rules.engine.unknown import NOT_KNOWN
+from perfdoc.rules.facts.framework import MEGATRON_PATHS
+from perfdoc.rules.facts.zero import overlaps_comm, zero_stage
 
 DIALECT = "pytorch"
 _BYTES = 4
@@ -87,59 +94,128 @@ def in_its_words(case: Case, advice: Sequence[Advice]) -> list[Advice]:
     with Megatron's setting as an example. Environment variables are the same everywhere.
 
     With settings of torchtitan, DeepSpeed, Accelerate or verl's FSDP, their own come first, checked against
-    the others; left out where they are so already.
+    the others, each with what it needs beside it; left out where they are so already.
     """
     framework = case.framework
     if framework not in _WORDS_OF:
-        return list(advice)
-    words = [piece if piece.forbidden else _spelled(case, piece) for piece in advice]
-    return [piece for piece in words if piece is not None]
+        return [_of_one_engine(piece) if _any_engine(case) else piece for piece in advice]
+    words = [[piece] if piece.forbidden else _spelled(case, piece) for piece in advice]
+    return [piece for pieces in _without_refused(case, advice, words) for piece in pieces]
 
 
 def _without_refused(
-    case: Case, advice: Sequence[Advice], words: Sequence[Advice | None]
-) -> list[Advice | None]:
+    case: Case, advice: Sequence[Advice], words: Sequence[Sequence[Advice]]
+) -> list[Sequence[Advice]]:
     """The pieces again, each checked without those that the framework has no words for: a switch is not
     advised without what the other settings demand beside it."""
     left = [
-        piece for piece, spelled in zip(advice, words, strict=True) if not (spelled and spelled.forbidden)
+        piece for piece, spelled in zip(advice, words, strict=True) if not (spelled and spelled[0].forbidden)
     ]
     against = {piece.knob: piece.forbidden for piece in proposed(case, left)}
     return [
-        replace(piece, forbidden=against[piece.knob]) if piece and against.get(piece.knob) else piece
-        for piece in words
+        [replace(spelled[0], forbidden=why)] if spelled and (why := against.get(spelled[0].knob)) else spelled
+        for spelled in words
     ]
 
 
-def _spelled(case: Case, piece: Advice) -> Advice | None:
-    """None for what the job's own setting says already."""
+def _any_engine(case: Case) -> bool:
+    """Whether it is not known with which engine verl trains."""
+    return case.configuration.dialect == "verl" and not case.framework
+
+
+def _of_one_engine(piece: Advice) -> Advice:
+    if not any(part in piece.dialects.get("verl", "") for part in MEGATRON_PATHS):
+        return piece
+    return replace(piece, costs=_both(piece.costs, "read with verl's strategy megatron only"))
+
+
+def _spelled(case: Case, piece: Advice) -> list[Advice]:
+    """The piece, and what is set beside it; nothing for what the job's own setting says already."""
     framework, dialect, value = case.framework, case.configuration.dialect, value_of(piece)
     wrapped = framework == DIALECT and dialect in (*PYTORCHS, "verl")
-    if wrapped and (own := counterpart(case, piece, value)) is not None:
-        return _own(case, piece, *own)
+    own = counterpart(case, piece, value) if wrapped else None
+    if isinstance(own, Own):
+        return _own(case, piece, own)
     spelling = _WORDS_OF[framework].get(piece.knob)
-    words = spelling(value) if spelling is not None else None
-    if words is not None and not (wrapped and piece.knob in OF_ITS_SHARDING):
-        return replace(piece, dialects={framework: words})
+    words = spelling(value) if spelling is not None and own is None else None
+    mine = not wrapped or piece.knob not in OF_ITS_SHARDING or is_plain_ddp(case, piece.knob, value)
+    if words is not None and mine:
+        more = GLOBAL_BATCH_CHANGES if piece.knob == MICRO else ""
+        return [replace(piece, dialects={framework: words}, costs=_both(piece.costs, more))]
     if "env" in piece.dialects:
-        return replace(piece, dialects={"env": piece.dialects["env"]})
+        return [replace(piece, dialects={"env": piece.dialects["env"]})]
     megatron = piece.dialects.get("megatron_lm", "")
     example = f"; in Megatron-LM: {megatron}" if megatron else ""
-    name = whose(dialect) if wrapped and dialect is not None else _NAMES[framework]
-    return replace(piece, dialects={}, forbidden=f"{name} {_NONE}{example}")
+    name = whose(case, dialect) if wrapped and dialect is not None else _NAMES[framework]
+    return [replace(piece, dialects={}, forbidden=own or f"{name} {_NONE}{example}")]
 
 
-def _own(case: Case, piece: Advice, dialect: Dialect, knob: str, value: Value) -> Advice | None:
-    known, now = case.setting(knob)
-    if known and now == value:
-        return None
-    against = check(case.configuration, {knob: value})
-    return replace(
+def _own(case: Case, piece: Advice, own: Own) -> list[Advice]:
+    known, now = _as_it_is(case, own.knob)
+    if known and now == own.value:
+        return []
+    settings = replace(case.configuration, dialect=own.dialect)
+    beside, against = _allowed(settings, own)
+    first = replace(
         piece,
         from_value=as_text(now) if known else None,
-        dialects={dialect: as_written(knob, value, dialect)},
-        forbidden=against[0].words if against else "",
+        dialects={own.dialect: as_written(own.knob, own.value, own.dialect)},
+        costs=_both(piece.costs, own.costs),
+        forbidden=against,
+        together=[*piece.together, *(b.knob for b in beside)],
     )
+    if known and first.if_unset == [piece.knob]:
+        first = replace(first, if_unset=[], gain=_certain(first.gain))
+    if against:
+        return [first]
+    return [first, *(_beside(case, first, own.dialect, b) for b in beside)]
+
+
+def _as_it_is(case: Case, knob: str) -> tuple[bool, Value]:
+    """(whether it is known, what the job's own setting is): ZeRO's follow from its stage where nobody sets
+    them."""
+    of_zero = {"zero_overlap_comm": overlaps_comm, "zero_stage": zero_stage}.get(knob)
+    found = of_zero(case.configuration) if of_zero else None
+    return case.setting(knob) if found is None else (True, found)
+
+
+def _allowed(settings: Configuration, own: Own) -> tuple[Sequence[Beside], str]:
+    """(what is set beside it, and why the other settings forbid it): what mends a rule that it breaks comes
+    with it."""
+    changes = {own.knob: own.value, **{b.knob: b.value for b in own.beside}}
+    against = check(settings, changes)
+    if not against:
+        return own.beside, ""
+    rule = against[0].constraint
+    fix = [Beside(knob=k, value=v, why=rule.rule) for k, v in rule.fix if k not in changes] if rule else []
+    mended = not check(settings, {**changes, **{b.knob: b.value for b in fix}}) if fix else False
+    return ([*own.beside, *fix], "") if mended else (own.beside, against[0].words)
+
+
+def _beside(case: Case, piece: Advice, dialect: Dialect, other: Beside) -> Advice:
+    known, now = case.setting(other.knob)
+    return replace(
+        piece,
+        knob=other.knob,
+        from_value=as_text(now) if known else None,
+        to_value=as_text(other.value),
+        why=other.why,
+        costs="",
+        dialects={dialect: as_written(other.knob, other.value, dialect)},
+        gain=None,
+        together=[],
+    )
+
+
+def _certain(gain: Gain | None) -> Gain | None:
+    """Without the doubt whether it is set already."""
+    if gain is None:
+        return None
+    return replace(gain, assumptions=[words for words in gain.assumptions if words != NOT_KNOWN])
+
+
+def _both(*costs: str) -> str:
+    return "; ".join(words for words in costs if words)
 
 
 def no_setting(framework: str) -> str:

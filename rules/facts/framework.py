@@ -11,6 +11,9 @@ from perfdoc.knobs.load import catalogue
 from perfdoc.results.headline import Framework
 
 _CORES = (*MEGATRONS, "nemo1", "perfdoc")
+MEGATRON_PATHS = (".megatron.", ".override_optimizer_config.", "megatron_lm_config.")
+"""In paths of verl and Accelerate: read by megatron-core alone."""
+_FSDP_PATH = ".fsdp_config."
 
 
 def framework_of_job(captures: Sequence[CaptureMeasurement], configuration: Configuration) -> Framework:
@@ -21,18 +24,29 @@ def framework_of_job(captures: Sequence[CaptureMeasurement], configuration: Conf
     if dialect in PYTORCHS:
         told = configuration.values.get("accelerate_distributed_type") == "MEGATRON_LM"
         return "megatron" if told or "megatron" in shown else "pytorch"
-    if dialect in _CORES:
-        return "pytorch" if is_verls_fsdp(configuration) else "megatron"
+    if dialect == "verl":
+        if trainer := _verls_trainer(configuration):
+            return trainer
+        shown = {"" if name == "vllm" else name for name in shown}  # it generates the samples
+    elif dialect in _CORES:
+        return "megatron"
     return "megatron" if "megatron" in shown else shown.pop() if len(shown) == 1 else ""
 
 
-def is_verls_fsdp(configuration: Configuration) -> bool:
-    """Whether verl trains with FSDP, or another engine that is not Megatron: by the engine's name, else
-    because settings of FSDP are made and none of Megatron."""
-    if configuration.dialect != "verl":
-        return False
+def _verls_trainer(configuration: Configuration) -> Framework:
+    """By the engine's name, else by the section that a file names, whatever it says there; empty where it
+    names none."""
     engine = configuration.values.get("verl_strategy")
     if isinstance(engine, str):
-        return engine != "megatron"
-    made = [s.name for knob in configuration.values for s in catalogue()[knob].spelled("verl")]
-    return any(".fsdp_config." in name for name in made) and not any(".megatron." in name for name in made)
+        return "megatron" if engine == "megatron" else "pytorch"
+    made = [s.name for knob in configuration.written for s in catalogue()[knob].spelled("verl")]
+    if any(part in name for name in made for part in MEGATRON_PATHS):
+        return "megatron"
+    return "pytorch" if any(_FSDP_PATH in name for name in made) else ""
+
+
+def is_verls_fsdp(configuration: Configuration) -> bool:
+    """Whether verl trains with FSDP: not with Megatron, nor with an engine of another name. Of a job that is
+    PyTorch's."""
+    engine = configuration.values.get("verl_strategy", "fsdp")
+    return configuration.dialect == "verl" and engine in ("fsdp", "fsdp2")

@@ -7,7 +7,6 @@ from types import MappingProxyType
 
 from perfdoc.knobs.load import catalogue
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.facts.framework import is_verls_fsdp
 
 IMPL, LOSS = "cross_entropy_fusion_impl", "cross_entropy_loss_fusion"
 
@@ -50,8 +49,8 @@ attention includes them."""
 
 def known_off(case: Case, knob: str) -> bool:
     """Whether a fusion is known to be off: set so, or unset under verl, whose own files set none and keep
-    megatron-core's default. verl's FSDP reads none of them."""
-    if is_verls_fsdp(case.configuration):
+    megatron-core's default. verl's other engines read none of them."""
+    if case.configuration.dialect == "verl" and case.framework != "megatron":
         return False
     known, value = case.setting(knob)
     if known:

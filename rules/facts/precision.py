@@ -97,20 +97,23 @@ LINEAR_SHARE = Need(words="the time of linear layers' GEMMs", missing=_no_linear
 
 
 def in_fp8_saved_frac(case: Case, rank: RankMeasurement) -> float:
-    """Share of the time of linear layers' 16-bit GEMMs that FP8 saves at most, by their shapes.
+    """Share of the time of linear layers' GEMMs that FP8 saves at most, by their shapes and formats.
 
-    FLOPs take half as long. A GEMM that HBM bounds gains nothing: a cast reads as many bytes as it did. Of
-    one with 30 us of FLOPs and 20 of bytes at the peak a third goes, and half of what is not known. GEMMs of
-    attention and those that are not 16-bit are none of them.
+    FLOPs of 16-bit GEMMs take half as long. One that HBM bounds gains nothing: a cast reads as many bytes as
+    it did. Of one with 30 us of FLOPs and 20 of bytes at the peak a third goes, half of what is not known,
+    and nothing of a GEMM in another format. GEMMs of attention are none of them.
     """
     ceilings = ceilings_of(case.job.facts, rank.device.gpu_name)
     most = 1 - 1 / PEAK_RATIO
-    known_ns, other_ns, saved_ns = 0, 0, 0.0
+    known_ns, attention_ns, saved_ns = 0, 0, 0.0
     for o in rank.efficiency.operators if rank.efficiency.state == "measured" else ():
         if o.kernel_class not in ("gemm", "grouped_gemm"):
             continue
-        if "bmm" in o.name or o.dtype not in ("bf16", "fp16", "unknown"):
-            other_ns += o.time_ns
+        if "bmm" in o.name:
+            attention_ns += o.time_ns
+            continue
+        if o.dtype not in ("bf16", "fp16", "unknown"):
+            known_ns += o.time_ns
             continue
         peak = ceilings.flops.get(o.dtype)
         if peak is None or ceilings.memory is None or not o.flops or o.bytes is None:
@@ -119,7 +122,7 @@ def in_fp8_saved_frac(case: Case, rank: RankMeasurement) -> float:
         known_ns += o.time_ns
         saved_ns += o.time_ns * min(most, max(1 - by_bytes, 0.0))
     every = [k for k in rank.kernel_times if k.kernel_class is KernelClass.GEMM]
-    unknown_ns = max(sum(k.total_ns for k in every) - known_ns - other_ns, 0)
+    unknown_ns = max(sum(k.total_ns for k in every) - known_ns - attention_ns, 0)
     whole_ns = known_ns + unknown_ns
     return (saved_ns + most * unknown_ns) / whole_ns if whole_ns else most
 

@@ -73,8 +73,9 @@ def most_by_replay(
     if most is None or replayed is None or not holds(case, replayed, of):
         return most
     lost = max(of(r) / (r.window.steps if case.unit == "step" else 1) for r in case.ranks) / 1e6
-    # One rank waits for another: what both lose one after the other is gained.
-    lost = max(lost, replayed.mid_ms or 0.0)
+    if len(case.ranks) > 1:
+        # One rank waits for another: what both lose one after the other is gained.
+        lost = max(lost, replayed.mid_ms or 0.0)
     said = [f"upper bound, by replay: {what}", *replayed.assumptions]
     high_ms = replayed.high_ms or 0.0
     if launches_go:

@@ -144,6 +144,8 @@ def test_a_flag_that_stands_for_a_value_stands_for_none_where_it_is_off(value: s
     assert on["recompute_granularity"] == "selective"
 
 
+FSDP2 = "distributed_type: FSDP\nfsdp_config: {fsdp_version: 2, fsdp_forward_prefetch: true}\n"
+VERLS_FSDP2 = "actor_rollout_ref: {actor: {strategy: fsdp2, fsdp_config: {forward_prefetch: true}}}\n"
 HELD = "A=(--num-layers 4 --bf16)\nB='--hidden-size 8'\n%s\ntorchrun x.py ${A[@]}\n"
 
 
@@ -154,6 +156,42 @@ HELD = "A=(--num-layers 4 --bf16)\nB='--hidden-size 8'\n%s\ntorchrun x.py ${A[@]
 def test_flags_that_may_be_handed_on_are_not_said_to_be_lost(taken: str) -> None:
     assert codes(HELD % "", "x.sh") == ["PL306 warning hidden_size"]
     assert codes(HELD % taken, "x.sh") == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("ls | tee -a log", "pip install -e .", "cp a .", "find . -name x", "grep -a b c", "head source"),
+        *("source ~/.bashrc", "source venv/bin/activate", ". /etc/profile", "set -e", "set -o pipefail"),
+        "if true; then source $CONDA/etc/profile.d/conda.sh; fi",
+    ],
+)
+def test_words_that_hand_on_nothing_hide_no_lost_flags(line: str) -> None:
+    assert codes(HELD % line, "x.sh") == ["PL306 warning hidden_size"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("set -a", "set -ea", "set -o allexport", "if true; then source rest.sh; fi", "x=1 . ./rest.sh"),
+        *('source "$DIR/common.sh"', "source .env"),
+    ],
+)
+def test_a_file_that_may_take_variables_may_take_flags(line: str) -> None:
+    assert codes(HELD % line, "x.sh") == []
+
+
+@pytest.mark.parametrize(
+    ("dialect", "text", "found"),
+    [
+        ("accelerate", FSDP2, ["PL301 error fsdp_forward_prefetch"]),
+        ("accelerate", FSDP2.replace("version: 2", "version: 1"), []),
+        ("verl", VERLS_FSDP2, ["PL302 warning verl_forward_prefetch"]),
+        ("verl", VERLS_FSDP2.replace("fsdp2", "fsdp"), []),
+    ],
+)
+def test_fsdp2_takes_no_forward_prefetch(dialect: Dialect, text: str, found: list[str]) -> None:
+    assert codes(text, "x.yaml", dialect) == found
 
 
 def test_names_of_other_frameworks_are_no_slips() -> None:

@@ -195,3 +195,20 @@ def test_settings_are_written_ready_to_paste(knob: str, value: Value, dialect: D
         program = f"x --bf16 --num-layers 4 {written}" if dialect == "megatron_lm" else written
         report = lint(program, "x.py" if "(" in written else "x.sh", dialect=dialect)
         assert dict(report.values).get(knob) == value
+
+
+@pytest.mark.parametrize("role", ["actor_rollout_ref.actor", "actor_rollout_ref.ref", "critic"])
+def test_a_degree_of_megatron_beside_its_section_in_verl(role: str) -> None:
+    (found,) = lint(f"{role}.tensor_model_parallel_size=2\n", "x.args", dialect="verl").findings
+    assert (found.code, found.instead) == ("PL103", f"{role}.megatron.tensor_model_parallel_size=2")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("rollout.tensor_model_parallel_size", "actor.fsdp_config.use_torch_compile", "ref.param_offload"),
+        *("actor.use_remove_padding", "actor.megatron.use_remove_padding", "actor.num_layers"),
+    ],
+)
+def test_sections_of_verl_that_may_have_a_name_are_let_be(name: str) -> None:
+    assert lint(f"actor_rollout_ref.{name}=1\n", "x.args", dialect="verl").findings == ()

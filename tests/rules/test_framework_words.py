@@ -11,20 +11,30 @@ import pytest
 
 from perfdoc.analyzers.device.frameworks import framework_of
 from perfdoc.analyzers.device.window import WindowRequest
+from perfdoc.analyzers.job import measure_job
 from perfdoc.analyzers.measure import CaptureMeasurement, measure_capture
 from perfdoc.diagnose.diagnosis import diagnose
+from perfdoc.diagnose.job import job_configuration
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import Dialect, Value
 from perfdoc.knobs.load import catalogue
 from perfdoc.reports.text import render_text
 from perfdoc.results import Diagnosis
 from perfdoc.results.headline import Framework
+from perfdoc.rules.engine.advise import advise
+from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.change_words import in_words_of
+from perfdoc.rules.engine.plain_pytorch import in_its_words
 from perfdoc.rules.facts.framework import framework_of_job
 from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
 from perfdoc.simulator.captures.timeline import TimelineBuilder
+from perfdoc.simulator.replay.gains import no_gains
+from perfdoc.simulator.replay.proposals import change_title
 from perfdoc.simulator.replay.unedited import replay_and_keep
+from perfdoc.traces.job_facts import JobFacts
 from perfdoc.traces.load import read_trace
 from tests.analyzers.tiny import GEMM, trace_of
+from tests.rules.cases import predicting, with_predictions
 
 US = 1_000
 
@@ -97,7 +107,7 @@ def test_settings_that_were_given_have_their_own_words(tmp_path: Path) -> None:
         ("env", {"nccl_debug": "WARN"}, "vllm", "vllm"),
         ("env", {"nccl_debug": "WARN"}, "pytorch", "pytorch"),
         ("env", {}, "", ""),
-        *((d, {}, "vllm", "megatron") for d in ("megatron_core", "megatron_lm", "nemo1", "perfdoc", "verl")),
+        *((d, {}, "vllm", "megatron") for d in ("megatron_core", "megatron_lm", "nemo1", "perfdoc")),
         # Megatron-DeepSpeed, and Accelerate that runs Megatron.
         *((d, {}, "megatron", "megatron") for d in ("deepspeed", "accelerate", "torchtitan")),
         *((d, {}, "", "pytorch") for d in ("deepspeed", "accelerate", "torchtitan")),
@@ -109,6 +119,10 @@ def test_settings_that_were_given_have_their_own_words(tmp_path: Path) -> None:
         ("verl", {"verl_param_offload": True}, "", "pytorch"),
         ("verl", {"verl_fsdp_size": 8}, "", "pytorch"),
         ("verl", {"verl_param_offload": True, "tensor_model_parallel_size": 2}, "", "megatron"),
+        ("verl", {"verl_strategy": "veomni"}, "", "pytorch"),
+        # Neither section: the captures say it, but for vLLM, which generates the samples.
+        *(("verl", {"rollout_n": 8}, shown, shown) for shown in ("megatron", "pytorch", "")),
+        ("verl", {"rollout_n": 8}, "vllm", ""),
     ],
 )
 def test_whose_job_it_is(
@@ -119,11 +133,87 @@ def test_whose_job_it_is(
     assert framework_of_job([cast(CaptureMeasurement, capture)], given) == framework
 
 
-def test_predictions_of_deepspeed_name_its_setting(tmp_path: Path) -> None:
-    found = diagnosed(tmp_path, "aten::mm", Configuration(values={}, dialect="deepspeed"))
-    assert title(found, "buckets_x4").endswith("(reduce_bucket_size)")
-    titans = diagnosed(tmp_path / "titan", "aten::mm", Configuration(values={}, dialect="torchtitan"))
-    assert "bucket_" not in title(titans, "buckets_x4")
+VERL = "python3 -m verl.trainer.main_ppo actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4 "
+
+
+@pytest.mark.parametrize(
+    ("arguments", "tp", "framework"),
+    [
+        # The roles differ, a variable decides: the section is named all the same.
+        (
+            "actor_rollout_ref.actor.fsdp_config.param_offload=False "
+            "actor_rollout_ref.ref.fsdp_config.param_offload=True",
+            None,
+            "pytorch",
+        ),
+        ("actor_rollout_ref.actor.fsdp_config.param_offload=$OFFLOAD", None, "pytorch"),
+        ("actor_rollout_ref.actor.megatron.param_offload=$OFFLOAD", None, "megatron"),
+        ("actor_rollout_ref.actor.megatron.tensor_model_parallel_size=$TP", 2, "megatron"),
+        # A fact that nobody wrote is no section.
+        ("actor_rollout_ref.actor.fsdp_config.param_offload=True", 1, "pytorch"),
+        ("", 1, ""),
+    ],
+)
+def test_the_section_that_a_script_of_verl_names(
+    tmp_path: Path, arguments: str, tp: int | None, framework: str
+) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text(VERL + arguments + "\n")
+    given = job_configuration(JobFacts(tp=tp), script)
+    assert given.dialect == "verl"
+    assert framework_of_job([], given) == framework
+    # Nor is a switch that a rule tries.
+    tried = given.with_changes({"overlap_grad_reduce": False})
+    assert framework_of_job([], tried) == framework
+
+
+def test_where_verls_engine_is_not_known_its_settings_of_megatron_say_whose_they_are() -> None:
+    case = Case(captures=[], job=measure_job([]), gains=no_gains("", ""))
+    case = replace(case, configuration=Configuration(values={"rollout_n": 8}, dialect="verl"))
+    (piece,) = in_its_words(case, [advise(knob="overlap_grad_reduce", to=True, why="x")])
+    assert "strategy megatron" in piece.costs
+
+
+@pytest.mark.parametrize(
+    ("dialect", "values", "key", "words"),
+    [
+        ("deepspeed", {"zero_stage": 1}, "buckets_x4", "(reduce_bucket_size)"),
+        ("deepspeed", {"zero_stage": 1}, "overlapped_dp", "(overlap_comm)"),
+        # Stage 0, set or not, reduces without them.
+        ("deepspeed", {}, "overlapped_dp", ""),
+        ("deepspeed", {"zero_stage": 0}, "buckets_x0.25", ""),
+        ("deepspeed", {}, "dp_half_bytes", "(communication_data_type)"),
+        ("accelerate", {"accelerate_distributed_type": "MULTI_GPU"}, "buckets_x4", "(DDP's bucket_cap_mb)"),
+        ("accelerate", {"accelerate_distributed_type": "FSDP"}, "buckets_x4", ""),
+        ("accelerate", {"accelerate_distributed_type": "DEEPSPEED"}, "overlapped_dp", ""),
+        (
+            "accelerate",
+            {"accelerate_distributed_type": "DEEPSPEED", "accelerate_deepspeed_file": "a.json"},
+            "overlapped_dp",
+            "(overlap_comm)",
+        ),
+        ("torchtitan", {}, "buckets_x4", ""),
+        # torch.compile of blocks captures no graph; stages follow from the layers of each.
+        ("torchtitan", {}, "without_launches", ""),
+        (
+            "torchtitan",
+            {},
+            "more_virtual_stages",
+            "(pipeline_parallel_layers_per_stage, pipeline_parallel_schedule)",
+        ),
+        ("verl", {"verl_strategy": "fsdp"}, "without_recompute", "(enable_gradient_checkpointing)"),
+        ("verl", {"verl_strategy": "veomni"}, "without_recompute", "(torch.utils.checkpoint)"),
+    ],
+)
+def test_predictions_name_settings_that_the_job_reads(
+    dialect: Dialect, values: dict[str, Value], key: str, words: str
+) -> None:
+    case = predicting(Case(captures=[], job=measure_job([]), gains=no_gains("", "")), **{key: (1, 1, 1)})
+    (plain,) = case.gains.predictions
+    gains = with_predictions(case, [replace(plain, change=change_title(key))]).gains
+    given = Configuration(values=values, dialect=dialect)
+    (said,) = in_words_of("pytorch", gains, given).analysis.predictions
+    assert said.change == change_title(key).partition(" (")[0] + (f" {words}" if words else "")
 
 
 @pytest.mark.parametrize("key", ["without_gc", "without_data", "buckets_x4", "more_virtual_stages"])

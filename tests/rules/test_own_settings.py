@@ -19,6 +19,19 @@ from perfdoc.rules.engine.plain_pytorch import in_its_words
 from perfdoc.simulator.replay.gains import no_gains
 
 BUCKET = 40 << 20
+MICRO, GLOBAL, STEPS = "micro_batch_size", "global_batch_size", "gradient_accumulation_steps"
+RANKS: dict[str, Value] = {
+    "world_size": 16,
+    "tensor_model_parallel_size": 2,
+    "pipeline_model_parallel_size": 1,
+    "context_parallel_size": 1,
+}
+ZERO: dict[str, Value] = {"zero_stage": 1}
+INLINE: dict[str, Value] = {"accelerate_distributed_type": "DEEPSPEED"}
+IN_A_FILE: dict[str, Value] = {**INLINE, "accelerate_deepspeed_file": "ds.json"}
+FSDP: dict[str, Value] = {"accelerate_distributed_type": "FSDP"}
+CHECKPOINTING = "fsdp_config.fsdp_activation_checkpointing"
+DDP: dict[str, Value] = {"accelerate_distributed_type": "MULTI_GPU"}
 
 
 def job(dialect: Dialect, **values: Value) -> Case:
@@ -35,9 +48,15 @@ def words(case: Case, knob: str, to: Value = True) -> list[Advice]:
     ("dialect", "values", "knob", "to", "written"),
     [
         # Both count elements: no factor.
-        ("deepspeed", {}, "bucket_size", BUCKET, "zero_optimization.reduce_bucket_size=41943040"),
-        ("deepspeed", {}, "overlap_grad_reduce", True, "zero_optimization.overlap_comm=true"),
-        ("deepspeed", {"zero_stage": 3}, "overlap_param_gather", True, "zero_optimization.overlap_comm=true"),
+        ("deepspeed", ZERO, "bucket_size", BUCKET, "zero_optimization.reduce_bucket_size=41943040"),
+        ("deepspeed", ZERO, "overlap_grad_reduce", True, "zero_optimization.overlap_comm=true"),
+        (
+            "deepspeed",
+            {"zero_stage": 3, "zero_overlap_comm": False},
+            "overlap_param_gather",
+            True,
+            "zero_optimization.overlap_comm=true",
+        ),
         ("deepspeed", {}, "micro_batch_size", 4, "train_micro_batch_size_per_gpu=4"),
         ("deepspeed", {}, "grad_reduce_in_fp32", False, "communication_data_type=bf16"),
         ("deepspeed", {}, "use_distributed_optimizer", True, "zero_optimization.stage=1"),
@@ -54,6 +73,22 @@ def words(case: Case, knob: str, to: Value = True) -> list[Advice]:
         ("torchtitan", {}, "recompute_granularity", "full", "activation_checkpoint.mode=full"),
         ("torchtitan", {}, "recompute_granularity", None, "activation_checkpoint.mode=none"),
         ("torchtitan", {}, "apply_rope_fusion", True, "compile.enable=true"),
+        ("torchtitan", {"torch_compile": True}, "fp8", "hybrid", "model.converters=[quantize.linear.float8]"),
+        ("accelerate", FSDP, "fp8", "hybrid", "mixed_precision=fp8"),
+        (
+            "accelerate",
+            FSDP,
+            "recompute_granularity",
+            None,
+            "fsdp_config.fsdp_activation_checkpointing=false",
+        ),
+        (
+            "accelerate",
+            FSDP,
+            "recompute_granularity",
+            "full",
+            "fsdp_config.fsdp_activation_checkpointing=true",
+        ),
         (
             "accelerate",
             {"accelerate_distributed_type": "FSDP"},
@@ -97,29 +132,195 @@ def test_its_own_setting(
 
 
 def test_settings_of_deepspeed_stand_in_its_file_under_accelerate() -> None:
-    case = job("accelerate", accelerate_distributed_type="DEEPSPEED", accelerate_deepspeed_file="ds.json")
-    (bucket,), (stage,) = words(case, "bucket_size", BUCKET), words(case, "use_distributed_optimizer")
-    assert bucket.dialects == {"deepspeed": "zero_optimization.reduce_bucket_size=41943040"}
-    assert stage.dialects == {"deepspeed": "zero_optimization.stage=1"}
+    (bucket,) = words(job("accelerate", **IN_A_FILE), "bucket_size", BUCKET)
+    assert (bucket.dialects, bucket.forbidden) == (
+        {"deepspeed": "zero_optimization.reduce_bucket_size=41943040"},
+        "",
+    )
+    # Without the file there is no place for them, and a file replaces the other settings of deepspeed_config.
+    for knob, to in (("bucket_size", BUCKET), ("overlap_grad_reduce", True), ("grad_reduce_in_fp32", False)):
+        (piece,) = words(job("accelerate", **INLINE), knob, to)
+        assert (piece.dialects, "deepspeed_config_file" in piece.forbidden) == ({}, True), knob
 
 
-@pytest.mark.parametrize("dialect", [*PYTORCHS, "verl"])
-def test_no_words_of_ddp_or_megatron(dialect: Dialect) -> None:
+@pytest.mark.parametrize(
+    ("dialect", "values", "unknown", "knob", "written"),
+    [
+        # Accelerate takes stage 2 where none is named: never down to 1.
+        ("accelerate", INLINE, (), "use_distributed_optimizer", None),
+        ("accelerate", INLINE, (), "use_torch_fsdp2", "deepspeed_config.zero_stage=3"),
+        ("accelerate", INLINE, ("zero_stage",), "use_torch_fsdp2", "not known"),
+        # The stage stands in the file, and it may be a higher one.
+        ("accelerate", IN_A_FILE, (), "use_distributed_optimizer", "not known"),
+        ("deepspeed", {}, ("zero_stage",), "use_distributed_optimizer", "not known"),
+        ("deepspeed", {}, (), "use_distributed_optimizer", "zero_optimization.stage=1"),
+        # Stage 0, which a file without zero_optimization has: nothing reads them.
+        ("deepspeed", {}, (), "bucket_size", "stage above 0"),
+        ("deepspeed", {}, (), "overlap_grad_reduce", "stage above 0"),
+        ("deepspeed", {}, ("zero_stage",), "overlap_grad_reduce", "zero_optimization.overlap_comm=true"),
+        # Stage 3 overlaps unless it is told not to.
+        ("deepspeed", {"zero_stage": 3}, (), "overlap_grad_reduce", None),
+        ("deepspeed", {"zero_stage": 3}, (), "overlap_param_gather", None),
+        (
+            "deepspeed",
+            {"zero_stage": 3},
+            ("zero_overlap_comm",),
+            "overlap_param_gather",
+            "zero_optimization.overlap_comm=true",
+        ),
+    ],
+)
+def test_what_a_zero_stage_decides(
+    dialect: Dialect, values: dict[str, Value], unknown: tuple[str, ...], knob: str, written: str | None
+) -> None:
+    case = job(dialect, **values)
+    case = replace(case, configuration=replace(case.configuration, unknown=frozenset(unknown)))
+    found = words(case, knob, BUCKET if knob == "bucket_size" else True)
+    if written is None:
+        assert found == []
+    elif "=" in written:
+        (piece,) = found
+        assert ([*piece.dialects.values()], piece.forbidden) == ([written], "")
+    else:
+        (piece,) = found
+        assert (piece.dialects, written in piece.forbidden) == ({}, True)
+
+
+def test_ddp_under_accelerate_keeps_pytorchs_words() -> None:
+    case = job("accelerate", **DDP)
+    (bucket,), (narrow,) = words(case, "bucket_size", BUCKET), words(case, "grad_reduce_in_fp32", False)
+    assert (bucket.dialects, bucket.forbidden) == (
+        {"pytorch": "DistributedDataParallel(model, bucket_cap_mb=160)"},
+        "",
+    )
+    assert ("bf16_compress_hook" in narrow.dialects["pytorch"], narrow.forbidden) == (True, "")
+    # What is FSDP2's, and what DDP does by itself.
+    for knob in ("overlap_grad_reduce", "overlap_param_gather", "grad_reduce_in_fp32"):
+        (piece,) = words(case, knob)
+        assert (piece.dialects, bool(piece.forbidden)) == ({}, True), knob
+
+
+@pytest.mark.parametrize(
+    ("dialect", "values"),
+    [("accelerate", {**FSDP, "fsdp_version": 2}), ("verl", {"verl_strategy": "fsdp2"})],
+)
+def test_fsdp2_has_no_forward_prefetch(dialect: Dialect, values: dict[str, Value]) -> None:
+    (piece,) = words(job(dialect, **values), "overlap_param_gather")
+    assert "prefetches by itself" in piece.forbidden
+
+
+@pytest.mark.parametrize(
+    ("dialect", "values", "unknown"),
+    [("accelerate", FSDP, "fsdp_version"), ("verl", {"verl_param_offload": True}, "verl_strategy")],
+)
+def test_one_fsdp_or_the_other_is_not_told_to_prefetch(
+    dialect: Dialect, values: dict[str, Value], unknown: str
+) -> None:
+    case = job(dialect, **values)
+    given = replace(case.configuration, unknown=frozenset({unknown}))
+    (piece,) = words(replace(case, configuration=given), "overlap_param_gather")
+    assert (piece.dialects, "FSDP2" in piece.forbidden) == ({}, True)
+    (known,) = words(case, "overlap_param_gather")
+    assert known.forbidden == ""
+
+
+def test_an_engine_of_verl_that_is_neither_has_none_of_fsdps_settings() -> None:
+    case = job("verl", verl_strategy="veomni")
+    (prefetch,), (recompute,) = (
+        words(case, "overlap_param_gather"),
+        words(case, "recompute_granularity", "full"),
+    )
+    assert (prefetch.dialects, "FSDP" in prefetch.forbidden) == ({}, False)
+    assert set(recompute.dialects) == {"pytorch"}
+
+
+@pytest.mark.parametrize(
+    ("dialect", "values", "filled", "beside"),
+    [
+        # 4 x 8 of a rank is 2 x 16; where DeepSpeed works the accumulation out, nothing is set beside.
+        ("deepspeed", {MICRO: 4, STEPS: 8}, (), "gradient_accumulation_steps=16"),
+        ("deepspeed", {MICRO: 4, STEPS: 8, GLOBAL: 256}, (), "gradient_accumulation_steps=16"),
+        ("deepspeed", {MICRO: 4}, (), "gradient_accumulation_steps=2"),
+        ("deepspeed", {MICRO: 4, GLOBAL: 256}, (), None),
+        ("deepspeed", {MICRO: 4, GLOBAL: 256}, (GLOBAL,), "gradient_accumulation_steps=2"),  # by --set
+        ("deepspeed", {STEPS: 8}, (), "the global batch changes"),
+        # 4 samples on each of 16 / 2 ranks of DP are 32.
+        ("torchtitan", {"local_batch_size": 4, **RANKS}, (), "training.global_batch_size=32"),
+        ("torchtitan", {"local_batch_size": 4, GLOBAL: 64, **RANKS}, (), None),
+        ("torchtitan", {"local_batch_size": 4}, (), "the global batch changes"),
+        ("torchtitan", {"local_batch_size": 4, "pipeline_model_parallel_size": 2}, (), None),
+        ("accelerate", DDP, (), "the global batch changes"),
+        ("verl", {"verl_strategy": "fsdp", MICRO: 4}, (), None),
+    ],
+)
+def test_half_the_micro_batch_keeps_the_global_batch_or_says_that_it_does_not(
+    dialect: Dialect, values: dict[str, Value], filled: tuple[str, ...], beside: str | None
+) -> None:
+    case = job(dialect, **values)
+    case = replace(case, configuration=replace(case.configuration, filled=frozenset(filled)))
+    first, *others = words(case, MICRO, 2)
+    assert first.forbidden == ""
+    if beside is not None and "=" in beside:
+        (other,) = others
+        assert ([*other.dialects.values()], other.gain) == ([beside], None)
+        assert first.together == [other.knob]
+    else:
+        assert others == []
+    assert ("the global batch changes" in first.costs) == (beside == "the global batch changes")
+
+
+def test_a_larger_global_batch_comes_with_its_accumulation() -> None:
+    given: dict[str, Value] = {MICRO: 1, STEPS: 8, GLOBAL: 64}
+    first, other = words(job("deepspeed", **given), GLOBAL, 128)
+    assert [*first.dialects.values(), *other.dialects.values()] == [
+        "train_batch_size=128",
+        "gradient_accumulation_steps=16",
+    ]
+    assert len(words(job("deepspeed", **{MICRO: 1, GLOBAL: 64}), GLOBAL, 128)) == 1
+
+
+def test_a_switch_brings_what_it_needs() -> None:
+    off: dict[str, Value] = {"torch_compile": False, "tensor_model_parallel_size": 2}
+    for values in (off, {"tensor_model_parallel_size": 2}):
+        tp, compiled = words(job("torchtitan", **values), "tp_comm_overlap")
+        assert (tp.forbidden, compiled.forbidden) == ("", "")
+        assert [*compiled.dialects.values()] == ["compile.enable=true"]
+    (alone,) = words(job("torchtitan", torch_compile=True, tensor_model_parallel_size=2), "tp_comm_overlap")
+    assert alone.forbidden == ""
+    # FP8 without a compiler is slower than BF16: the rule that says so brings what mends it.
+    fp8, compiled = words(job("torchtitan", torch_compile=False, model_converters=("mx",)), "fp8", "hybrid")
+    assert [*fp8.dialects.values(), *compiled.dialects.values()] == [
+        "model.converters=[mx,quantize.linear.float8]",
+        "compile.enable=true",
+    ]
+    assert words(job("torchtitan", model_converters=("float8",)), "fp8", "hybrid") == []
+
+
+@pytest.mark.parametrize(
+    ("dialect", "values"),
+    [
+        *((dialect, {}) for dialect in PYTORCHS),
+        *(("deepspeed", {"zero_stage": stage}) for stage in range(4)),
+        *(("accelerate", values) for values in (FSDP, INLINE, IN_A_FILE)),
+        *(("verl", {"verl_strategy": engine}) for engine in ("fsdp", "veomni")),
+    ],
+)
+def test_no_words_of_ddp_or_megatron(dialect: Dialect, values: dict[str, Value]) -> None:
     """Every setting of data parallelism and of the mapping: the framework's own, or none."""
-    case = job(dialect, verl_strategy="fsdp") if dialect == "verl" else job(dialect)
+    case = job(dialect, **values)
     for knob in sorted(OF_ITS_SHARDING | {"tensor_model_parallel_size", "overlap_p2p_comm"}):
         to: Value = {"bucket_size": BUCKET, "tensor_model_parallel_size": 2}.get(knob, True)
         to = "optim_grads" if knob == "data_parallel_sharding_strategy" else to
         for piece in words(case, knob, to):
             assert "pytorch" not in piece.dialects, knob
             assert not [t for t in piece.dialects.values() if "megatron" in t], knob
-            assert piece.dialects or "has no such setting" in piece.forbidden, knob
+            assert piece.dialects or piece.forbidden, knob
+            assert not (piece.dialects and piece.forbidden), knob
 
 
 @pytest.mark.parametrize(
     ("dialect", "values", "knob"),
     [
-        ("deepspeed", {"zero_stage": 0}, "bucket_size"),  # read by ZeRO only
         ("deepspeed", {"zero_stage": 1}, "overlap_param_gather"),  # gathered once, behind the optimizer
         ("torchtitan", {}, "bucket_size"),
         ("torchtitan", {}, "overlap_grad_reduce"),
@@ -134,10 +335,25 @@ def test_none_of_the_kind(dialect: Dialect, values: dict[str, Value], knob: str)
     assert not piece.forbidden.startswith("PyTorch")
 
 
-def test_what_is_so_already_is_left_out_and_what_is_excluded_is_refused() -> None:
-    assert words(job("deepspeed", zero_overlap_comm=True), "overlap_grad_reduce") == []
+def test_what_is_so_already_is_left_out() -> None:
+    assert words(job("deepspeed", zero_stage=1, zero_overlap_comm=True), "overlap_grad_reduce") == []
     assert words(job("deepspeed", zero_stage=2), "use_distributed_optimizer") == []  # not down to 1
-    (smaller,) = words(job("deepspeed", zero_reduce_bucket_size=5e8), "bucket_size", BUCKET)
+    (smaller,) = words(job("deepspeed", zero_stage=1, zero_reduce_bucket_size=5e8), "bucket_size", BUCKET)
     assert smaller.from_value == "500000000.0"
-    (cut,) = words(job("torchtitan", torch_compile=False, tensor_model_parallel_size=2), "tp_comm_overlap")
-    assert "compile.enable" in cut.forbidden
+
+
+def test_what_is_known_to_be_off_is_not_conditional() -> None:
+    piece = replace(advise(knob="overlap_grad_reduce", to=True, why="x"), if_unset=["overlap_grad_reduce"])
+    for values, said in ((ZERO, False), ({**ZERO, "zero_overlap_comm": False}, False)):
+        (found,) = in_its_words(job("deepspeed", **values), [piece])
+        assert ("if not set already" in change_title(found)) == said, values
+    (unknown,) = in_its_words(
+        replace(
+            job("deepspeed", **ZERO),
+            configuration=Configuration(
+                values=ZERO, dialect="deepspeed", unknown=frozenset({"zero_overlap_comm"})
+            ),
+        ),
+        [piece],
+    )
+    assert "if not set already" in change_title(unknown)

@@ -15,10 +15,12 @@ from perfdoc.diagnose.diagnosis import diagnose
 from perfdoc.results import Diagnosis
 from perfdoc.results.replay import Gain
 from perfdoc.results.rules import RuleResult
+from perfdoc.rules.facts.roofline import most_by_replay
 from perfdoc.simulator.replay.unedited import replay_and_keep
 from tests.analyzers.shape_plan import BF16, FP32, GEMM, ShapePlan
 from tests.rules.cases import case_of, predicting, result
 from tests.rules.laid import H100, MUL, laid
+from tests.rules.test_roofline_rules import multiplying
 
 STEP_US = 1_000
 COPY = "void at::native::unrolled_elementwise_kernel<direct_copy_kernel_cuda>(x)"
@@ -152,6 +154,16 @@ def test_fused_runs_gain_launches_beyond_kernels(tmp_path: Path) -> None:
     assert gain is not None
     assert (gain.method, gain.high_ms) == ("ceiling", 0.46)
     assert any("launches" in said for said in gain.assumptions)
+
+
+def test_a_rank_alone_gains_no_more_than_it_loses(tmp_path: Path) -> None:
+    """293.4 us a step are lost; a replay of one rank that gains 0.5 ms gains something else too."""
+    case = multiplying(tmp_path, (1_024, 1_024, 50_257, 400))
+    gain = most_by_replay(
+        predicting(case, padded_gemms=(0.4, 0.5, 0.6)), "padded_gemms", lambda r: 2 * 293_400, "x"
+    )
+    assert gain is not None
+    assert gain.high_ms == pytest.approx(0.2934)
 
 
 def test_an_unfused_norm_loses_the_traffic_of_its_chain(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ A GEMM of [m, k] x [k, n] is 2 m k n FLOPs; an H100 does 989 TFLOP/s in BF16.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import measure_capture
 from perfdoc.rules.engine.case import Case
+from perfdoc.rules.facts.precision import in_fp8_saved_frac
 from tests.analyzers.shape_plan import BF16, GEMM, ShapePlan
 from tests.rules.cases import case_of, evidence_of, predicting, result
 from tests.rules.examples import example
@@ -132,6 +134,23 @@ def test_fp8_halves_only_what_flops_bound(tmp_path: Path) -> None:
     assert bounded is not None
     assert (bounded.method, bounded.key) == ("ceiling", "fp8_gemm")
     assert bounded.high_ms == pytest.approx(0.23, abs=1e-3)
+
+
+def test_fp8_takes_nothing_of_gemms_in_fp32(tmp_path: Path) -> None:
+    """Two GEMMs of 460 us a step, the second of which is in FP32: 230 us go at most."""
+    large, other = (4096, 4096, 4096, 460), (4096, 4096, 4032, 460)
+    case = given(multiplying(tmp_path, large, other), bf16=True)
+    (capture,) = case.captures
+    (rank,) = capture.ranks
+    operators = [replace(o, dtype="fp32") if "4032" in o.shapes else o for o in rank.efficiency.operators]
+    assert sum(o.dtype == "fp32" for o in operators) == 1
+    rank = replace(rank, efficiency=replace(rank.efficiency, operators=operators))
+    found = result("PD401", replace(case, captures=[replace(capture, ranks=[rank])]))
+    shown = {e.label: e.value for e in found.evidence}
+    assert shown["share of it that FP8 could halve, by shapes and formats"] == "50.0 %"
+    assert (found.state, in_fp8_saved_frac(case, rank)) == ("fires", pytest.approx(0.25, abs=1e-3))
+    assert found.gain is not None
+    assert found.gain.high_ms == pytest.approx(0.23, abs=1e-3)
 
 
 @pytest.mark.parametrize("code", ["PD410", "PD411", "PD412"])

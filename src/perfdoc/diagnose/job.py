@@ -65,7 +65,12 @@ def job_configuration(facts: JobFacts, given: Path | None) -> Configuration:
         for fact, knob in _KNOB_OF_FACT.items()
         if (value := getattr(facts, fact)) is not None and knob not in found.values
     }
-    return replace(found, values={**known, **found.values}, unknown=found.unknown - frozenset(known))
+    return replace(
+        found,
+        values={**known, **found.values},
+        unknown=found.unknown - frozenset(known),
+        filled=frozenset(known) - found.unknown,
+    )
 
 
 _SAME = (

@@ -16,6 +16,7 @@ from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.analyzers.steps.log import read_logged_steps
 from perfdoc.diagnose.ranks import NO_TRACE
+from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import Value
 from perfdoc.results.headline import Framework
 from perfdoc.rules.engine.change_words import in_words_of
@@ -52,13 +53,14 @@ def replays_of(
     why_not: WhyNot,
     framework: Framework = "megatron",
     *,
-    dialect: str | None = None,
+    configuration: Configuration | None = None,
     messages_overlap: bool | None = None,
     ranks_per_server: Value = None,
 ) -> ReplayTopic:
     """Join the ranks and predict from them. ranks: the published ones, in the order of the captures. why_not:
-    asked of every change whether the job can have it. framework, dialect: in whose words changes are named.
-    messages_overlap: whether send/recv between stages is set to overlap. None unknown, as ranks_per_server.
+    asked of every change whether the job can have it. framework, configuration: in whose words changes are
+    named. messages_overlap: whether send/recv between stages is set to overlap. None unknown, as
+    ranks_per_server.
     """
     measured = [r for capture in captures for r in capture.ranks]
     if partial := next((r.events.partial for r in measured if r.events.partial), ""):
@@ -106,7 +108,7 @@ def replays_of(
             why_not=why_not,
         )
         gains, modelled = _with_model(gains, model), model.analysis
-    gains = in_words_of(framework, gains, dialect)
+    gains = in_words_of(framework, gains, configuration)
     return ReplayTopic(replay=_replay(ranks, whole), gains=gains, combined=gains.combined, modelled=modelled)
 
 

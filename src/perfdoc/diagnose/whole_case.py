@@ -16,6 +16,8 @@ from perfdoc.diagnose.replays import ReplayTopic, replays_of
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.possible import why_left_out
+from perfdoc.rules.engine.under_megatrons_names import under_megatrons_names
+from perfdoc.rules.facts.framework import framework_of_job
 from perfdoc.simulator.replay.gains import no_gains
 
 
@@ -43,6 +45,7 @@ def whole_case(
     nothing says how many ranks the job has, those at hand are not all of them.
     """
     job = _of_all_ranks(measure_job(captures), whole)
+    configuration = under_megatrons_names(framework_of_job(captures, configuration), configuration)
     as_given = (captures, job, configuration)
     settled = without_contradictions(captures, job, configuration)
     captures, job, configuration = settled.captures, _of_all_ranks(settled.job, whole), settled.configuration
@@ -67,7 +70,7 @@ def whole_case(
         job,
         partial(why_left_out, case),
         case.framework,
-        dialect=configuration.dialect,
+        configuration=configuration,
         messages_overlap=overlap is True if known else None,
         ranks_per_server=case.setting("nproc_per_node")[1],
     )

@@ -1,0 +1,65 @@
+"""Another micro-batch under the frameworks in which the global batch follows from it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from perfdoc.knobs.knob import Value
+from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.own_setting import Beside, Own
+
+MICRO, GLOBAL, STEPS, LOCAL = (
+    *("micro_batch_size", "global_batch_size"),
+    *("gradient_accumulation_steps", "local_batch_size"),
+)
+GLOBAL_BATCH_CHANGES = "the global batch changes by as much, unless accumulation over passes makes up for it"
+_KEPT = "keeps the global batch"
+
+
+def deepspeeds_batch(case: Case, value: Value) -> Own | None:
+    """train_batch_size = micro-batch x accumulation x ranks: of the three DeepSpeed works out the one that is
+    missing, an accumulation of 1 first."""
+    if not isinstance(value, int):
+        return None
+    made, now = case.configuration.written, case.number(MICRO)
+    own = Own(dialect="deepspeed", knob=MICRO, value=value)
+    if STEPS not in made and GLOBAL in made:
+        return own
+    steps = case.number(STEPS) if STEPS in made else 1
+    beside = None
+    if now and steps and now * steps % value == 0:
+        beside = Beside(knob=STEPS, value=now * steps // value, why=_KEPT)
+    return _with(own, beside)
+
+
+def deepspeeds_global_batch(case: Case, value: Value) -> Own | None:
+    """Beside a micro-batch and an accumulation that are set, as much more accumulation."""
+    if not isinstance(value, int):
+        return None
+    own = Own(dialect="deepspeed", knob=GLOBAL, value=value)
+    if not {MICRO, STEPS} <= case.configuration.written:
+        return own
+    now, steps = case.number(GLOBAL), case.number(STEPS)
+    if not now or not steps or steps * value % now:
+        return replace(own, costs="must be the micro-batch x accumulation x ranks")
+    return replace(own, beside=(Beside(knob=STEPS, value=steps * value // now, why="makes up the batch"),))
+
+
+def titans_batch(case: Case, value: Value) -> Own | None:
+    """With a pipeline the samples of a rank are cut once more. Without one torchtitan accumulates up to
+    training.global_batch_size, which is the ranks' samples of one pass where it is not set."""
+    if not isinstance(value, int):
+        return None
+    if (case.number("pipeline_model_parallel_size") or 1) > 1:
+        return Own(dialect="torchtitan", knob="pipeline_microbatch_size", value=value)
+    own = Own(dialect="torchtitan", knob=LOCAL, value=value)
+    made, now, dp = case.configuration.written, case.number(LOCAL) or case.number(MICRO), case.dp
+    if GLOBAL in made and case.number(GLOBAL):
+        return own
+    if not now or not dp or GLOBAL in made:
+        return _with(own, None)
+    return _with(own, Beside(knob=GLOBAL, value=now * dp, why=_KEPT))
+
+
+def _with(own: Own, beside: Beside | None) -> Own:
+    return replace(own, costs=GLOBAL_BATCH_CHANGES) if beside is None else replace(own, beside=(beside,))
