@@ -61,6 +61,26 @@ def test_one_check_that_breaks_hides_no_other() -> None:
 
 
 @pytest.mark.parametrize(
+    ("versions", "state", "said"),
+    [
+        ({}, "ok", "pip install 'perfdoc[dask]'"),
+        ({"distributed": "2026.8.0"}, "ok", "not installed"),
+        ({"distributed": "2024.1.0", "cryptography": "45"}, "warn", "distributed 2024.1.0 (needs >=2025.1)"),
+        ({"distributed": "2026.8.0", "cryptography": "45"}, "ok", "2026.8.0"),
+    ],
+)
+def test_dask(monkeypatch: pytest.MonkeyPatch, versions: dict[str, str], state: str, said: str) -> None:
+    wanted = [
+        Requirement(name="cryptography", range=">=42", extra="dask"),
+        Requirement(name="distributed", range=">=2025.1", extra="dask"),
+    ]
+    monkeypatch.setattr(checks, "requirements", lambda: wanted)
+    monkeypatch.setattr(checks, "installed", versions.get)
+    (found,) = checks._dask()
+    assert (found.state, said in found.found) == (state, True)
+
+
+@pytest.mark.parametrize(
     ("version", "driver", "state", "said"),
     [
         (None, None, "ok", "used on CUDA alone"),

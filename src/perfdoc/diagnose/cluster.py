@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 import uuid
+import zlib
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import CancelledError
 from concurrent.futures import Future as ThreadFuture
@@ -102,7 +103,7 @@ class Dask:
             ]
             try:
                 for i, content in _as_they_come(client_, futures, tasks):
-                    yield i, pickle.loads(content)
+                    yield i, pickle.loads(zlib.decompress(content))
             finally:
                 if self.address is not None:  # local workers end anyway
                     with contextlib.suppress(Exception):
@@ -120,19 +121,19 @@ def _files(task: Task[Any]) -> list[_File]:
 
 def measure_there(version: str, folder: str | None, files: Sequence[_File], work: bytes) -> bytes:
     """One task, in a worker. Pickled in and out: a worker of another version answers before it unpacks what
-    it may not understand, and Dask knows how large a result is.
+    it may not understand, and Dask knows how large a result is. Packed, for it passes through the scheduler.
 
     folder: where relative paths begin; paths are part of the answer, so the worker goes there.
     Raises ClusterError where this worker cannot do it, and what the task raises.
     """
     here = socket.gethostname()
     if version != __version__:
-        raise ClusterError(_other_version(here, __version__, version))
+        raise ClusterError(_other_version(f"worker {here}", __version__, version))
     if unseen := first_unseen(folder, files):
         raise ClusterError(_unseen(here, unseen))
     if folder is not None:
         os.chdir(folder)
-    return pickle.dumps(pickle.loads(work)(), protocol=5)
+    return zlib.compress(pickle.dumps(pickle.loads(work)(), protocol=5), level=1)
 
 
 def first_unseen(folder: str | None, files: Sequence[_File]) -> str:
@@ -150,25 +151,31 @@ def first_unseen(folder: str | None, files: Sequence[_File]) -> str:
 def _check_workers(client: Client, folder: str | None, files: Sequence[_File]) -> None:
     """That those which are there by now are of this version and see the files; others are asked with their
     first task. Raises ClusterError."""
-    # Of the standard library, so that a worker without perfdoc can answer too.
-    versions: dict[str, Any] = client.run(importlib.metadata.version, "perfdoc", on_error="return")
-    for worker, version in sorted(versions.items()):
+    # Of the standard library, so that who has no perfdoc can answer too. The scheduler unpacks tasks as well.
+    asked = (importlib.metadata.version, "perfdoc")
+    workers: dict[str, Any] = client.run(*asked, on_error="return")
+    versions = {f"worker {worker}": version for worker, version in sorted(workers.items())}
+    try:
+        versions["the scheduler"] = client.run_on_scheduler(*asked)
+    except importlib.metadata.PackageNotFoundError as error:
+        versions["the scheduler"] = error
+    for who, version in versions.items():
         if isinstance(version, Exception):
-            raise ClusterError(f"worker {worker} has no perfdoc. Install {__version__} there.")
+            raise ClusterError(f"{who} has no perfdoc. Install {__version__} there.")
         if version != __version__:
-            raise ClusterError(_other_version(worker, version, __version__))
+            raise ClusterError(_other_version(who, version, __version__))
     unseen: dict[str, Any] = client.run(first_unseen, folder, files, on_error="return")
     for worker, path in sorted(unseen.items()):
         if isinstance(path, Exception):
             raise ClusterError(f"worker {worker} failed: {shorten(f'{type(path).__name__}: {path}', 300)}")
         if path:
             raise ClusterError(_unseen(worker, path))
-    if not versions:
+    if not workers:
         _say("the scheduler has no workers yet; waiting for one")
 
 
-def _other_version(worker: str, has: str, wanted: str) -> str:
-    return f"worker {worker} has perfdoc {has}, and this is {wanted}. Install one version everywhere."
+def _other_version(who: str, has: str, wanted: str) -> str:
+    return f"{who} has perfdoc {has}, and this is {wanted}. Install one version everywhere."
 
 
 def _unseen(worker: str, path: str) -> str:

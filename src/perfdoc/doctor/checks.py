@@ -26,6 +26,7 @@ DISK_BYTES = 1 << 30
 PARANOID = 2
 """kernel.perf_event_paranoid above this keeps nsys from sampling CPUs."""
 TRANSFORMER_ENGINE = "transformer-engine"
+DASK = "distributed"
 INSTALL = {"": "pip install perfdoc", "train": "pip install 'perfdoc[train]'"}
 
 
@@ -116,6 +117,20 @@ def _transformer_engine() -> list[Check]:
         )
         return [Check(name=TRANSFORMER_ENGINE, state="warn", found=found, remedy=remedy)]
     return [Check(name=TRANSFORMER_ENGINE, state="ok", found=version)]
+
+
+def _dask() -> list[Check]:
+    """What `perfdoc analyze --dask` measures with; without it, processes of this machine."""
+    wanted = [r for r in requirements() or () if r.extra == "dask"]
+    missing = [r.name for r in wanted if installed(r.name) is None]
+    remedy = "pip install 'perfdoc[dask]'"
+    if missing or installed(DASK) is None:
+        return [Check(name="dask", state="ok", found=f"not installed; for analyze --dask: {remedy}")]
+    for one in wanted:
+        if not fits(version := installed(one.name) or "", one.range):
+            found = f"{one.name} {version} (needs {one.range})"
+            return [Check(name="dask", state="warn", found=found, remedy=remedy)]
+    return [Check(name="dask", state="ok", found=installed(DASK) or "")]
 
 
 def _cuda() -> list[Check]:
@@ -254,6 +269,7 @@ LOOKS: tuple[Callable[[], list[Check]], ...] = (
         _python,
         _packages,
         _transformer_engine,
+        _dask,
         _cuda,
         _nsys,
         _perf_events,

@@ -1,0 +1,320 @@
+"""Dask as the place: real schedulers, workers and signals."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from perfdoc import __version__
+from perfdoc.diagnose import cluster
+from perfdoc.diagnose.cluster import ClusterError, Dask, first_unseen, is_address, measure_there
+from perfdoc.diagnose.place import Task
+from tests.command import perfdoc
+from tests.simulator.hand_laid import write_hand_laid
+
+needs_dask = pytest.mark.skipif(
+    __import__("importlib.util").util.find_spec("distributed") is None, reason="Dask is not installed"
+)
+DEEDS = """
+import os, signal, sys, time
+from functools import partial
+from pathlib import Path
+from perfdoc.diagnose.cluster import Dask
+from perfdoc.diagnose.place import Task, WorkerLostError
+from perfdoc.traces import TraceError
+
+def fine():
+    return "fine"
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def die_once(flag):
+    if not flag.exists():
+        flag.touch()
+        die()
+    return "tried again"
+
+def fail(name, after):
+    time.sleep(after)
+    raise TraceError(name, "is bad.")
+
+def slow():
+    Path("begun").touch()
+    time.sleep(60)
+
+CASES = {
+    "dies once": [fine, partial(die_once, Path("flag").absolute()), fine, fine],
+    "dies always": [fine, die, fine, fine],
+    "fails": [fine, partial(fail, "second", 1.0), partial(fail, "third", 0.0), fine],
+    "waits": [slow, slow, slow],
+}
+
+def main(case, address):
+    tasks = []
+    for i, work in enumerate(CASES[case]):
+        Path(f"file{i}").write_text("x")
+        tasks.append(Task(files=[Path(f"file{i}")], work=work))
+    try:
+        found = dict(Dask(address or None, 2).run(tasks))
+        print(*(found[i] for i in range(len(tasks))), sep=", ")
+    except (WorkerLostError, TraceError) as error:
+        print(f"{type(error).__name__}: {error}")
+"""
+
+
+def line(case: str, address: str = "") -> list[str]:
+    return [sys.executable, "-c", f"import deeds; deeds.main({case!r}, {address!r})"]
+
+
+def surroundings(folder: Path) -> dict[str, str]:
+    (folder / "deeds.py").write_text(DEEDS)
+    return {**os.environ, "PYTHONPATH": str(folder)}
+
+
+def do(folder: Path, case: str, address: str = "") -> str:
+    done = subprocess.run(
+        line(case, address), capture_output=True, text=True, timeout=180, cwd=folder, env=surroundings(folder)
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@contextlib.contextmanager
+def started(*words: str, cwd: Path, env: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "distributed.cli." + words[0], *words[1:]],
+        cwd=cwd,
+        env=env,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+@contextlib.contextmanager
+def scheduler(cwd: Path) -> Iterator[str]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    place = ("--host", "127.0.0.1", "--port", str(port), "--dashboard-address", "127.0.0.1:0")
+    with started("dask_scheduler", *place, cwd=cwd, env=dict(os.environ)):
+        yield f"tcp://127.0.0.1:{port}"
+
+
+def worker(
+    address: str, cwd: Path, env: dict[str, str]
+) -> contextlib.AbstractContextManager[subprocess.Popen[bytes]]:
+    return started("dask_worker", address, "--nthreads", "1", cwd=cwd, env=env)
+
+
+def test_what_is_an_address_and_what_is_a_path() -> None:
+    assert [is_address(w) for w in ("tls://[::1]:8786", "tcp://h:1", "tcp:/h", "traces/x.json")] == [
+        *(True, True),
+        *(False, False),
+    ]
+
+
+def test_a_file_that_is_missing_or_of_another_size_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("1234")
+    (tmp_path / "exported").mkdir()
+    there = [("a", 4), ("exported", None)]
+    assert first_unseen(str(tmp_path), there) == ""
+    assert first_unseen(str(tmp_path), [*there, ("b", 4)]) == "b"
+    assert first_unseen(str(tmp_path), [("a", 5), *there]) == "a"
+    assert first_unseen(None, [(str(tmp_path / "a"), 4)]) == ""
+
+
+def test_a_worker_of_another_version_answers_before_it_unpacks() -> None:
+    with pytest.raises(ClusterError, match=f"perfdoc {__version__}, and this is 0.0.0"):
+        measure_there("0.0.0", None, [], b"no pickle")
+
+
+def test_without_the_extra_the_line_says_how_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    capture, _ = write_hand_laid(tmp_path / "one")
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    done = perfdoc("analyze", capture, "--dask")
+    assert (done.returncode, "pip install 'perfdoc[dask]'" in done.stderr) == (2, True)
+
+
+@needs_dask
+@pytest.mark.filterwarnings("default")
+def test_a_scheduler_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing at the port, and what takes the connection and says nothing."""
+    monkeypatch.setattr(cluster, "_CONNECT_S", 0.3)
+    monkeypatch.setattr(cluster, "_END_S", 0.3)
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        for port in (1, silent.getsockname()[1]):
+            with pytest.raises(ClusterError, match=f":{port}: no Dask scheduler answers"):
+                list(Dask(f"tcp://127.0.0.1:{port}", 1).run([Task(files=[], work=str)]))
+
+
+@needs_dask
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("case", "said"),
+    [
+        ("dies once", "fine, tried again, fine, fine"),
+        ("dies always", "WorkerLostError: file1: 4 workers died"),
+        ("fails", "TraceError: second: is bad."),
+    ],
+)
+def test_a_worker_that_dies_and_a_task_that_fails(tmp_path: Path, case: str, said: str) -> None:
+    assert do(tmp_path, case).startswith(said)
+
+
+@needs_dask
+@pytest.mark.slow
+def test_a_cluster_gives_what_one_process_gives(tmp_path: Path) -> None:
+    """Two workers of a scheduler, one of them killed in the middle; a rank that cannot be read."""
+    job = [
+        "simulate",
+        "--layout",
+        "tp=2,pp=2,dp=2,micro_batches=2",
+        "--model-config",
+        "small.json",
+        "-o",
+        "job",
+    ]
+    (tmp_path / "small.json").write_text(
+        json.dumps(
+            {
+                "model_type": "llama",
+                "hidden_size": 1024,
+                "num_hidden_layers": 4,
+                "num_attention_heads": 8,
+                "num_key_value_heads": 8,
+                "intermediate_size": 4096,
+                "vocab_size": 32000,
+                "max_position_embeddings": 2048,
+            }
+        )
+    )
+    assert perfdoc(*job, cwd=tmp_path).returncode == 0
+    bad = sorted((tmp_path / "job" / "traces").iterdir())[3]
+    bad.write_bytes(bad.read_bytes()[:5000])
+    words = ["analyze", "job/traces", "--config", "job/job.yaml", "--json", "-", "--brief"]
+    alone = perfdoc(*words, cwd=tmp_path)
+    assert "capture-left-out" in alone.stdout
+    local = subprocess.run(
+        [sys.executable, "-m", "perfdoc", *words, "--dask", "--jobs", "2"], cwd=tmp_path, capture_output=True
+    )
+    env = surroundings(tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+    with scheduler(tmp_path) as address:
+        workers = [worker(address, tmp_path / "elsewhere", env) for _ in range(2)]
+        with workers[0] as killed, workers[1]:
+            command = [sys.executable, "-m", "perfdoc", *words, "--dask", address]
+            remote = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            assert remote.stderr is not None
+            remote.stderr.readline()  # it has begun
+            os.killpg(killed.pid, signal.SIGKILL)
+            out, err = remote.communicate(timeout=180)
+            assert do(tmp_path, "dies once", address) == "fine, tried again, fine, fine"
+    assert (local.stdout.decode(), out.decode()) == (alone.stdout, alone.stdout), err.decode()
+
+
+@needs_dask
+@pytest.mark.slow
+def test_workers_that_cannot_do_it_are_refused(tmp_path: Path) -> None:
+    capture, _ = write_hand_laid(tmp_path / "one")
+    old = tmp_path / "old" / "perfdoc-0.0.9.dist-info"
+    old.mkdir(parents=True)
+    (old / "METADATA").write_text("Metadata-Version: 2.1\nName: perfdoc\nVersion: 0.0.9\n")
+    mine = f"/proc/self/cwd/{capture.relative_to(tmp_path)}"  # which the worker looks for in its own folder
+    (tmp_path / "elsewhere").mkdir()
+    for path, words, said in (
+        (str(capture), str(old.parent), f"has perfdoc 0.0.9, and this is {__version__}"),
+        (mine, "", f"{mine}: worker"),
+    ):
+        with (
+            scheduler(tmp_path) as address,
+            worker(address, tmp_path / "elsewhere", {**os.environ, "PYTHONPATH": words}),
+        ):
+            command = [sys.executable, "-m", "perfdoc", "analyze", path, "--dask", address, "--json", "-"]
+            done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=180)
+            assert (done.returncode, said in done.stderr) == (2, True), done.stderr
+
+
+@needs_dask
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="asks /proc which processes there are")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_workers_end_with_the_command(tmp_path: Path, number: signal.Signals) -> None:
+    program = [
+        sys.executable,
+        "-c",
+        "import deeds; from perfdoc.run.stop import raise_stopped; raise_stopped(); deeds.main('waits', '')",
+    ]
+    process = subprocess.Popen(
+        program, cwd=tmp_path, env=surroundings(tmp_path), stderr=subprocess.PIPE, start_new_session=True
+    )
+    until = time.monotonic() + 120
+    while not (tmp_path / "begun").exists():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    assert len(of_session(process.pid)) > 2
+    os.killpg(process.pid, number) if number == signal.SIGINT else process.send_signal(number)
+    process.communicate(timeout=60)
+    until = time.monotonic() + 20
+    while of_session(process.pid) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert of_session(process.pid) == []
+
+
+@needs_dask
+@pytest.mark.slow
+def test_an_interrupt_takes_work_back_from_a_scheduler(tmp_path: Path) -> None:
+    from distributed import Client
+
+    env = surroundings(tmp_path)
+    with scheduler(tmp_path) as address, worker(address, tmp_path, env):
+        process = subprocess.Popen(line("waits", address), cwd=tmp_path, env=env, stderr=subprocess.PIPE)
+        until = time.monotonic() + 120
+        while not (tmp_path / "begun").exists():
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+        with Client(address, set_as_default=False) as client:
+            until = time.monotonic() + 20
+            while tasks_of(client) and time.monotonic() < until:
+                time.sleep(0.1)
+            assert tasks_of(client) == 0
+
+
+def tasks_of(client: object) -> int:
+    found: int = client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.tasks))  # type: ignore[attr-defined]
+    return found
+
+
+def of_session(session: int) -> list[int]:
+    """Its processes that live."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        with contextlib.suppress(OSError, ValueError):
+            state = (folder / "stat").read_text().rpartition(")")[2].split()
+            if int(state[3]) == session and state[0] != "Z":
+                found.append(int(folder.name))
+    return found
