@@ -20,7 +20,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from many_ranks import straggler
+from many_ranks import layout_of, straggler
 
 _LOOK_S = 0.2
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -97,7 +97,7 @@ def main() -> int:
         lines = len(printed.read_text().splitlines())
     total_s = used.ru_utime + used.ru_stime
     named = [s["name"] for s in diagnosis["analyses"]["skew"]["stragglers"]][:1]
-    found = named == [f"rank {straggler(ranks)}"]
+    found = named == [f"rank {straggler(layout_of(ranks))}"]
     cells = [
         f"{ranks:,}",
         f"{given.jobs}",
