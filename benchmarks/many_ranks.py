@@ -8,7 +8,7 @@ and 1 MB a rank. Every rank is simulated with every collective and message betwe
 Kernels that compute take up to 2 % longer, by a seed, so that no two ranks are alike, and the files' clocks
 are wrong by up to 300 µs.
 
-Planted is one straggler, whose kernels take 1.25 times as long: `straggler(ranks)`, rank 59 of 64 and rank
+Planted is one straggler, whose kernels take 1.25 times as long: rank 59 of 64 and rank
 899 of 1,024, on the last of four stages, for which all wait. `answer.json` says which, what it costs (the
 same job was simulated without it), and the exact ledger of every rank.
 """
@@ -49,15 +49,15 @@ def layout_of(ranks: int) -> Layout:
     return Layout(tp=TP, pp=PP, dp=dp, seq=4096, micro_batches=8)
 
 
-def shape_of() -> ModelShape:
+def shape_of(layout: Layout) -> ModelShape:
     """Four layers a stage."""
-    return msgspec.structs.replace(known_models()["llama3-8b"], layers=16)
+    return msgspec.structs.replace(known_models()["llama3-8b"], layers=4 * layout.pp)
 
 
-def straggler(ranks: int) -> int:
-    """The slow rank: fourth of its tensor group, in the middle replica, on the stage with the most work."""
-    dp = layout_of(ranks).dp
-    return 3 + TP * (dp // 2 + dp * (PP - 1))
+def straggler(layout: Layout) -> int:
+    """The slow rank: in the middle of its tensor group, in the middle replica, on the stage with the most
+    work."""
+    return (layout.tp - 1) // 2 + layout.tp * (layout.dp // 2 + layout.dp * (layout.pp - 1))
 
 
 def jittered(work: RankWork) -> RankWork:
@@ -71,7 +71,7 @@ def jittered(work: RankWork) -> RankWork:
 
 def simulated(job: Job) -> Simulation:
     """The job with its jitter."""
-    plain = simulate_job(shape_of(), job, GPUS["h100"], STEPS)
+    plain = simulate_job(shape_of(job.layout), job, GPUS["h100"], STEPS)
     works = [jittered(r.work) for r in plain.ranks]
     setting = plain.setting
     del plain
@@ -79,9 +79,9 @@ def simulated(job: Job) -> Simulation:
     return Simulation(setting=setting, ranks=ranks, matched=matched)
 
 
-def many_ranks(ranks: int) -> SimulatedJob:
-    """A job of so many ranks with its straggler, and what that costs."""
-    layout, value = layout_of(ranks), f"{straggler(ranks)}:{FACTOR}"
+def many_ranks(layout: Layout) -> SimulatedJob:
+    """A job with its straggler, and what that costs."""
+    value = f"{straggler(layout)}:{FACTOR}"
     planted = parse_faults([f"late_rank={value}"])
     sound_ns = simulated(Job(layout=layout)).makespan_ns
     simulation = simulated(planted_in(layout, planted))
@@ -95,7 +95,7 @@ def many_ranks(ranks: int) -> SimulatedJob:
     )
     return SimulatedJob(
         simulation=simulation,
-        shape=shape_of(),
+        shape=shape_of(layout),
         gpu=GPUS["h100"],
         steps=STEPS,
         planted=planted,
@@ -114,7 +114,8 @@ def main() -> int:
     parser.add_argument("--force", action="store_true")
     given = parser.parse_args()
     begin = time.monotonic()
-    job = many_ranks(given.ranks)
+    layout = layout_of(given.ranks)
+    job = many_ranks(layout)
     took = time.monotonic() - begin
     size = write_job(
         job,
@@ -127,7 +128,7 @@ def main() -> int:
     print(
         f"{given.ranks:,} ranks, {kernels:,} kernels on rank 0, {size / 1e6:,.0f} MB in {given.output} "
         f"({took:.0f} s to simulate, {time.monotonic() - begin - took:.0f} s to write)\n"
-        f"slow: rank {straggler(given.ranks)}, {FACTOR} times, costs {job.costs[0].cost_ns / 1e6:.1f} ms "
+        f"slow: rank {straggler(layout)}, {FACTOR} times, costs {job.costs[0].cost_ns / 1e6:.1f} ms "
         f"of {job.simulation.makespan_ns / 1e6:.1f} ms"
     )
     return 0

@@ -17,6 +17,7 @@ from perfdoc.analyzers.matching.calls import CollectiveCalls
 from perfdoc.analyzers.matching.matches import Matches
 from perfdoc.analyzers.skew.arrivals import Arrivals, Lateness
 from perfdoc.results.waits import LateCause, Straggler, StragglersState
+from perfdoc.traces.table import F64
 
 FEWEST = 5
 """Collectives in which arrivals can be resolved apart; of fewer nothing recurrent is said."""
@@ -67,7 +68,10 @@ def find_stragglers(
         and habit.share_of_wait > habit.fair_share
     ]
     if habits:
-        found = [_straggler(ranks, matches, times, late, habit) for habit in habits]
+        elsewhere = {d: _waited_elsewhere(matches, times, d) for d in {habit.dimension for habit in habits}}
+        found = [
+            _straggler(ranks, matches, times, late, habit, elsewhere[habit.dimension]) for habit in habits
+        ]
         latest = {
             (straggler.name, straggler.dimension): at
             for straggler, habit in zip(found, habits, strict=True)
@@ -139,14 +143,19 @@ def _habits(matches: Matches, late: Lateness) -> list[_Habit]:
 
 
 def _straggler(
-    ranks: Sequence[CollectiveCalls], matches: Matches, times: Arrivals, late: Lateness, habit: _Habit
+    ranks: Sequence[CollectiveCalls],
+    matches: Matches,
+    times: Arrivals,
+    late: Lateness,
+    habit: _Habit,
+    waited_elsewhere: F64 | None,
 ) -> Straggler:
     who, mine = matches.members[habit.member], habit.rows
     alone = late.delay_ns[mine][late.delay_ns[mine] > 0]
     lateness_ns = round(float(np.median(late.behind_ns[mine])) * len(mine))
     others = _others(matches, late, habit)
     extra_compute = _extra_compute_ns(ranks, matches, times, late, habit)
-    extra_wait = _extra_wait_ns(matches, times, habit, others)
+    extra_wait = _extra_wait_ns(waited_elsewhere, habit, others)
     cause: LateCause = "other"
     needed = max(1.0, _EXPLAINS_FRAC * lateness_ns)
     if extra_compute is not None and extra_compute >= needed:
@@ -233,29 +242,40 @@ def _computed_before(ranks: Sequence[CollectiveCalls], matches: Matches, collect
     return {member: int(ranks[member].compute_before_ns[row]) for member, row in pairs}
 
 
-def _extra_wait_ns(matches: Matches, times: Arrivals, habit: _Habit, others: I64) -> int | None:
-    """Waiting in other dimensions, beyond the others' median."""
-    elsewhere = times.in_window & times.has_durations & (matches.dimension != habit.dimension)
+def _waited_elsewhere(matches: Matches, times: Arrivals, dimension: int) -> F64 | None:
+    """By member, the waiting in other dimensions than this; None where there are no collectives of any."""
+    elsewhere = times.in_window & times.has_durations & (matches.dimension != dimension)
     rows = elsewhere[matches.collective]
+    if not rows.any():
+        return None
     waited = np.bincount(matches.member[rows], times.wait_ns[rows], len(matches.members))
-    if not rows.any() or not len(others):
+    return waited.astype(np.float64)
+
+
+def _extra_wait_ns(waited: F64 | None, habit: _Habit, others: I64) -> int | None:
+    """Waiting in other dimensions, beyond the others' median."""
+    if waited is None or not len(others):
         return None
     return round(float(waited[habit.member] - np.median(waited[others])))
 
 
 def _steps_frac(matches: Matches, times: Arrivals, late: Lateness, habit: _Habit) -> float | None:
     """Share of (group, step) in which the member caused the most waiting."""
-    collectives = np.unique(_collectives(late, habit))
-    collectives = collectives[times.step[collectives] >= 0]
-    if not len(collectives):
+    at = np.unique(late.of[habit.rows])
+    at = at[times.step[late.collective[at]] >= 0]
+    if not len(at):
         return None
-    rows = np.flatnonzero(np.isin(late.collective[late.of], collectives))
+    # Rows of Lateness are in the order of its collectives: a job has as many habits as it has groups, and
+    # each looks at its own rows only.
+    low, high = np.searchsorted(late.of, at), np.searchsorted(late.of, at, "right")
+    count = high - low
+    rows = np.arange(count.sum()) + np.repeat(low - np.cumsum(count) + count, count)
     of = late.collective[late.of[rows]]
     first, case = row_keys(matches.group[of].astype(np.int64), times.step[of])
+    members, member = np.unique(matches.member[late.row[rows]], return_inverse=True)
     caused = np.bincount(
-        case * len(matches.members) + matches.member[late.row[rows]],
-        late.caused_ns[rows],
-        len(first) * len(matches.members),
+        case * len(members) + member.ravel(), late.caused_ns[rows], len(first) * len(members)
     ).reshape(len(first), -1)
-    worst = (caused[:, habit.member] >= caused.max(axis=1)) & (caused[:, habit.member] > 0)
+    own = caused[:, np.searchsorted(members, habit.member)]
+    worst = (own >= caused.max(axis=1)) & (own > 0)
     return float(worst.mean())
