@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from perfdoc.analyzers.base.memory import give_back
 from perfdoc.analyzers.communication.dimensions import attribute_dimensions
 from perfdoc.analyzers.device.activity import device_activity, without_launches
 from perfdoc.analyzers.device.capture_parts import in_parts
@@ -36,8 +37,9 @@ from perfdoc.traces.load import Ahead
 from perfdoc.traces.run_facts import with_run_facts
 
 _T = TypeVar("_T")
-_DEVICES_AT_ONCE = 2
-"""Threads. The arrays of one device are a fraction of the trace, so two add little memory."""
+_AT_ONCE = 2
+"""Threads: devices, whose arrays are a fraction of the trace each, so that two add little memory; or the
+analyses of the only one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,6 +149,7 @@ def measure_trace(
 
     Devices by ordinal, then process. Raises NoGpuActivityError where there is neither.
     """
+    give_back(len(trace.kernels))
     marks = marked_ranks(trace)
     trace = with_marked_ranks(trace, marks)
     on_cpu = {process for process, mark in marks.items() if mark.device == "cpu"}
@@ -201,10 +204,10 @@ def measure_trace(
             table_patterns=request.table_patterns,
             events=found,
         )
-        return measure_device(view, also)
+        return measure_device(view, also, pool if len(order) < _AT_ONCE else None)
 
     # numpy releases the interpreter lock in most of what takes time here.
-    with ThreadPoolExecutor(max_workers=_DEVICES_AT_ONCE) as pool:
+    with ThreadPoolExecutor(max_workers=_AT_ONCE) as pool:
         results = list(pool.map(measured, order))
     ranks = [r for r in results if isinstance(r, RankMeasurement)]
     if not ranks:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, ParamSpec, TypeAlias, TypeVar
 
+from perfdoc.analyzers.base.memory import give_back
 from perfdoc.analyzers.communication.table import communication_table
 from perfdoc.analyzers.contention.cost import norm_contention
 from perfdoc.analyzers.device.copy_times import CopyTime, copy_times
@@ -89,17 +91,33 @@ class RankMeasurement:
         return self.events.partial or self.window.runs_once
 
 
-def measure_device(view: DeviceView, also: Also | None = None) -> RankMeasurement:
-    """Every analysis of one device, and one more of a room above."""
+def measure_device(
+    view: DeviceView, also: Also | None = None, beside: Executor | None = None
+) -> RankMeasurement:
+    """Every analysis of one device, and one more of a room above.
+
+    beside: a thread for half of it. Of what takes much memory (host, replay, efficiency) one runs at a time.
+    """
     trace, activity, window = view.trace, view.activity, view.window
     a, b = window.start_ns, window.end_ns
     ledger = build_ledger(activity, a, b, view.idle_inputs, view.gaps)
+    host_found = _begun(beside, host_activity, view)
     contention, contended, excess = norm_contention(view)
     kernels = attributed_kernels(view)
+    host, steps = host_found()
+    give_back(len(activity.start_ns))
+    above_found = _begun(beside, also or _nothing, view, kernels)
     calls = collective_calls(view)
     tables = device_tables(view, ledger, calls)
-    host, steps = host_activity(view)
-    above = None if also is None else also(view, kernels)
+    communication = communication_table(trace, activity, a, b)
+    times = kernel_times(trace, activity, view.kinds, a, b)
+    suspected, packed = suspected_communication(view), packing(view)
+    ledgers, pipeline = step_ledgers(view), pipeline_rank(view)
+    only, only_of_capture = kernels_only(trace, activity, (a, b)), kernels_only(trace, activity)
+    timeline, outlined = rank_timeline(view), outline(view)
+    instances = device_instances(view, ledger, contended)
+    above = above_found()
+    give_back(len(activity.start_ns))
     used = getattr(above, "takes_bounds", False)
     efficiency, bounds = device_efficiency(view, kernels, excess, ledger.compute, bounds=used)
     return RankMeasurement(
@@ -110,25 +128,46 @@ def measure_device(view: DeviceView, also: Also | None = None) -> RankMeasuremen
         on_host=activity.on_host,
         span_ns=activity.span,
         ledger=ledger,
-        communication=communication_table(trace, activity, a, b),
+        communication=communication,
         copies=copy_times(tables.copies),
-        kernel_times=kernel_times(trace, activity, view.kinds, a, b),
+        kernel_times=times,
         kernel_parts=kernel_parts(view, kernels),
         efficiency=efficiency,
         bounds=bounds,
-        suspected=suspected_communication(view),
+        suspected=suspected,
         contention=contention,
         host=host,
         host_steps=steps,
-        packing=packing(view),
-        step_ledgers=step_ledgers(view),
+        packing=packed,
+        step_ledgers=ledgers,
         calls=calls,
         tables=tables,
-        pipeline=pipeline_rank(view),
-        kernels_only_window=kernels_only(trace, activity, (a, b)),
-        kernels_only_capture=kernels_only(trace, activity),
-        timeline=rank_timeline(view),
-        outline=outline(view),
-        instances=device_instances(view, ledger, contended),
+        pipeline=pipeline,
+        kernels_only_window=only,
+        kernels_only_capture=only_of_capture,
+        timeline=timeline,
+        outline=outlined,
+        instances=instances,
         also=above,
     )
+
+
+_Asked = ParamSpec("_Asked")
+_Found = TypeVar("_Found")
+
+
+def _begun(
+    beside: Executor | None,
+    analyse: Callable[_Asked, _Found],
+    *arguments: _Asked.args,
+    **named: _Asked.kwargs,
+) -> Callable[[], _Found]:
+    """What gives its result; without a thread for it, it is there by then."""
+    if beside is not None:
+        return beside.submit(analyse, *arguments, **named).result
+    found = analyse(*arguments, **named)
+    return lambda: found
+
+
+def _nothing(_view: DeviceView, _kernels: AttributedKernels | None) -> None:
+    return None

@@ -16,7 +16,7 @@ from perfdoc.analyzers.kernel_class.names import MAX_TEXT
 from perfdoc.analyzers.kernels.part_names import PARTS, Phase
 from perfdoc.analyzers.kernels.spans import Lane, SpanContext
 from perfdoc.results.kernels import PHASES
-from perfdoc.traces.table import Bool
+from perfdoc.traces.table import I8, Bool
 
 EVIDENCE = ("range", "sequence", "kernel_name", "none")
 """How a part is known, strongest first."""
@@ -43,7 +43,7 @@ _IN_BACKWARD = np.array(
         *(Phase.RECOMPUTE, Phase.RECOMPUTE, Phase.BACKWARD, Phase.OPTIMIZER),
         Phase.BACKWARD,  # at index -1: nothing is said
     ],
-    np.int64,
+    np.int8,
 )
 """What a phase becomes on a thread that works for another one's backward pass."""
 
@@ -52,11 +52,11 @@ _IN_BACKWARD = np.array(
 class Attribution:
     """One entry a kernel."""
 
-    part: I64
+    part: I8
     """Index into PARTS."""
-    evidence: I64
+    evidence: I8
     """Index into EVIDENCE: of the part."""
-    phase: I64
+    phase: I8
     """Index into PHASES."""
     forward_by_name: Bool
     """An attention or norm kernel whose name says forward."""
@@ -89,14 +89,14 @@ def said_of_launches(view: DeviceView, lanes: Mapping[int, Lane], rows: I64) -> 
 def attribute(view: DeviceView, context: SpanContext, rows: I64, classes: I64) -> Attribution:
     """Decide for every kernel; classes: its KernelClass."""
     part, evidence = _parts(view, context, classes)
-    phase = np.where(context.phase == Phase.NONE, UNKNOWN_PHASE, context.phase)
+    phase = np.where(context.phase == Phase.NONE, np.int8(UNKNOWN_PHASE), context.phase)
     named = _named_phase(view, rows)
     forward = (named == Phase.FORWARD) & _of(classes, _SHOWS_DIRECTION)
     again = forward & (phase == Phase.BACKWARD)
-    phase = np.where(again, Phase.RECOMPUTE, phase)
+    phase = np.where(again, np.int8(Phase.RECOMPUTE), phase)
     unknown = (phase == UNKNOWN_PHASE) & (classes != KernelClass.COMMUNICATION)
     phase = np.where(unknown, named, phase)
-    phase = np.where(unknown & (part == PARTS.index("optimizer")), Phase.OPTIMIZER, phase)
+    phase = np.where(unknown & (part == PARTS.index("optimizer")), np.int8(Phase.OPTIMIZER), phase)
     return Attribution(
         part=part, evidence=evidence, phase=phase, forward_by_name=forward, again_by_name=again
     )
@@ -108,27 +108,31 @@ def _of(classes: I64, wanted: Sequence[KernelClass]) -> Bool:
     return table[classes]
 
 
-def _parts(view: DeviceView, context: SpanContext, classes: I64) -> tuple[I64, I64]:
-    of_class = np.full(len(KernelClass), PARTS.index("unknown"), np.int64)
+def _parts(view: DeviceView, context: SpanContext, classes: I64) -> tuple[I8, I8]:
+    of_class = np.full(len(KernelClass), PARTS.index("unknown"), np.int8)
     for kernel_class, name in _PART_OF_CLASS.items():
         of_class[kernel_class] = PARTS.index(name)
     by_name = of_class[classes]
     # Communication is no part of the layer that it is launched in.
     own = (classes == KernelClass.COMMUNICATION) | (context.part < 0)
     part = np.where(own, by_name, context.part)
-    mlp, moe = PARTS.index("mlp"), PARTS.index("moe")
+    mlp, moe = np.int8(PARTS.index("mlp")), np.int8(PARTS.index("moe"))
     model = view.facts.model
     if model is not None and model.experts and model.expert_layers in (None, model.layers):
         part = np.where(part == mlp, moe, part)
     part = np.where((part == mlp) & (classes == KernelClass.MOE_ROUTING), moe, part)
-    weak = np.where(part == PARTS.index("unknown"), EVIDENCE.index("none"), EVIDENCE.index("kernel_name"))
-    strong = np.where(context.by_sequence, EVIDENCE.index("sequence"), EVIDENCE.index("range"))
+    none, by_kernel, by_sequence, by_range = (
+        np.int8(EVIDENCE.index(known)) for known in ("none", "kernel_name", "sequence", "range")
+    )
+    weak = np.where(part == PARTS.index("unknown"), none, by_kernel)
+    strong = np.where(context.by_sequence, by_sequence, by_range)
     return part, np.where(own, weak, strong)
 
 
-def _named_phase(view: DeviceView, rows: I64) -> I64:
+def _named_phase(view: DeviceView, rows: I64) -> I8:
     """Index into PHASES by kernel, as its function's name says; unknown where it says nothing."""
-    return said_by_names(view.trace.strings, view.trace.kernels.name[rows], _phase_in, UNKNOWN_PHASE)
+    names = view.trace.kernels.name[rows]
+    return said_by_names(view.trace.strings, names, _phase_in, UNKNOWN_PHASE).astype(np.int8)
 
 
 def _phase_in(name: str) -> int | None:

@@ -22,7 +22,7 @@ from perfdoc.analyzers.kernel_class.names import MAX_TEXT
 from perfdoc.analyzers.kernels.attributed import AttributedKernels
 from perfdoc.analyzers.kernels.part_names import Phase
 from perfdoc.results.kernels import OptimizerLoop
-from perfdoc.traces.table import Bool
+from perfdoc.traces.table import I8, Bool
 
 MIN_KERNELS = 64
 """Of a stretch: no fused update has as many."""
@@ -60,7 +60,7 @@ class _Found:
     kernels_per_tensor: int | None
 
 
-def optimizer_loop(view: DeviceView, rows: I64, duration_ns: I64, phase: I64, classes: I64) -> OptimizerLoop:
+def optimizer_loop(view: DeviceView, rows: I64, duration_ns: I64, phase: I8, classes: I64) -> OptimizerLoop:
     """Find it on one device.
 
     rows: kernels inside the window by start; phase: Phase of the ranges around their launches; classes: their
@@ -110,7 +110,7 @@ def _spans(view: DeviceView, found: _Found) -> LoopSpans:
     return LoopSpans(start_ns=start, end_ns=end, kernels_per_tensor=found.kernels_per_tensor)
 
 
-def _find(view: DeviceView, rows: I64, duration_ns: I64, phase: I64, classes: I64) -> _Found | None:
+def _find(view: DeviceView, rows: I64, duration_ns: I64, phase: I8, classes: I64) -> _Found | None:
     computing = np.flatnonzero(classes != KernelClass.COMMUNICATION)
     rows, duration_ns = rows[computing], duration_ns[computing]
     phase, classes = phase[computing], classes[computing]

@@ -92,7 +92,7 @@ def _not_measured(reason: str, remedy: str) -> KernelPartsAnalysis:
 
 
 def _rows(found: Attribution, duration: I64) -> list[PartTime]:
-    code = (found.part * len(PHASES) + found.phase) * len(EVIDENCE) + found.evidence
+    code = (found.part.astype(np.int64) * len(PHASES) + found.phase) * len(EVIDENCE) + found.evidence
     size = len(PARTS) * len(PHASES) * len(EVIDENCE)
     count, total = np.bincount(code, minlength=size), sum_by(code, duration, size)
     rows = [

@@ -12,7 +12,7 @@ from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.kernels.nesting import Nesting, nest
 from perfdoc.analyzers.kernels.part_names import HINTS, MAX_TEXT, NOTHING, PARTS, Meaning, Phase, meaning_of
 from perfdoc.traces import RangeKind
-from perfdoc.traces.table import Bool
+from perfdoc.traces.table import I8, Bool
 
 NO_PART = -1
 NO_SEQUENCE = -1
@@ -30,13 +30,13 @@ _SEQUENCE = ", seq = "
 class SpanContext:
     """What the spans around each of some instants mean; one entry an instant."""
 
-    part: I64
+    part: I8
     """Index into PARTS; NO_PART (-1)."""
     core: Bool
     """In the core of attention (queries, keys, values)."""
     by_sequence: Bool
     """From the forward operator whose gradient this is."""
-    phase: I64
+    phase: I8
     """Phase."""
     by_operator: Bool
     """The phase comes from an operator; it holds for its own kernels, not for what runs beside it."""
@@ -46,7 +46,7 @@ class SpanContext:
     @staticmethod
     def nothing(count: int) -> SpanContext:
         """Of so many instants nothing is known."""
-        no, none = np.zeros(count, bool), np.full(count, -1, np.int64)
+        no, none = np.zeros(count, bool), np.full(count, -1, np.int8)
         return SpanContext(part=none, core=no, by_sequence=no, phase=none, by_operator=no, accumulates=no)
 
     def take(self, at: I64) -> SpanContext:
@@ -55,10 +55,10 @@ class SpanContext:
             return SpanContext.nothing(len(at))
         there, at = at >= 0, np.maximum(at, 0)
         return SpanContext(
-            part=np.where(there, self.part[at], NO_PART),
+            part=np.where(there, self.part[at], np.int8(NO_PART)),
             core=self.core[at] & there,
             by_sequence=self.by_sequence[at] & there,
-            phase=np.where(there, self.phase[at], Phase.NONE),
+            phase=np.where(there, self.phase[at], np.int8(Phase.NONE)),
             by_operator=self.by_operator[at] & there,
             accumulates=self.accumulates[at] & there,
         )
@@ -211,10 +211,10 @@ def _lane(
         meaning=meaning,
         sequence=sequence,
         context=SpanContext(
-            part=np.where(part >= 0, part // 2, NO_PART),
+            part=np.where(part >= 0, part // 2, NO_PART).astype(np.int8),
             core=(part >= 0) & (part % 2 == 1),
             by_sequence=by_sequence,
-            phase=phase,
+            phase=phase.astype(np.int8),
             by_operator=by_operator,
             accumulates=accumulates,
         ),
@@ -252,7 +252,7 @@ def _parts_by_sequence(lanes: Sequence[Lane]) -> _ForwardParts | None:
         numbered = (lane.sequence >= 0) & (lane.context.phase != Phase.BACKWARD)
         if numbered.any():
             here = np.flatnonzero(numbered & (lane.context.part >= 0))
-            code = lane.context.part[here] * 2 + lane.context.core[here]
+            code = lane.context.part[here].astype(np.int64) * 2 + lane.context.core[here]
             forward.append({"sequence": lane.sequence[here], "code": code})
     if len(forward) != 1 or not len(forward[0]["sequence"]):
         return None

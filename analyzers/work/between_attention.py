@@ -60,7 +60,8 @@ def match_between_attention(
     streams = np.split(at, np.flatnonzero(np.diff(stream)) + 1)
     phase = np.full(len(kernels.rows), UNKNOWN, np.int64)
     attention = np.flatnonzero(attends)
-    phase[attention] = phases(view, kernels.rows[attention], kernels.found.phase[attention])
+    said = kernels.found.phase[attention].astype(np.int64)
+    phase[attention] = phases(view, kernels.rows[attention], said)
     is_other = np.zeros(len(kernels.rows), bool)
     is_other[other] = True
     fits = seen = 0

@@ -95,8 +95,8 @@ def launched(view: DeviceView, kernels: AttributedKernels) -> Launched:
         gemm=kernels.classes[at] == K.GEMM,
         attention=fused(view, kernels.rows[at]),
         core=context.core[at],
-        part=np.where(context.part[at] >= 0, kernels.found.part[at], NONE),
-        phase=context.phase[at],
+        part=np.where(context.part[at] >= 0, kernels.found.part[at].astype(np.int64), NONE),
+        phase=context.phase[at].astype(np.int64),
         thread=thread,
         group=group,
     )
@@ -233,7 +233,7 @@ class Passes:
         self.recognised[kernels.at[done[one]]] = True
         mine = np.flatnonzero(kernels.attention & done[one])
         at = kernels.at[mine]
-        directions = phases(self.view, self.rows[at], self.said[at])
+        directions = phases(self.view, self.rows[at], self.said[at].astype(np.int64))
         self.assignment.give_attention(at, one[mine], directions, self.products)
         return int(done.sum())
 

@@ -117,16 +117,16 @@ class GraphBuilder:
         self._parts.append((source, target, lag, kind))
 
     def possible_edges(self, tasks: int) -> tuple[Edges, int]:
-        """Those that come from lower numbers, and how many do not and are left out."""
-        possible = GraphBuilder()
-        for source, target, lag, kind in self._parts:
+        """Those that come from lower numbers, and how many do not and are left out. Empties the builder."""
+        before = sum(len(source) for source, *_ in self._parts)
+        for i, (source, target, lag, kind) in enumerate(self._parts):
             source, target, lag = kept(source < target, source, target, lag)
-            possible.add(source, target, lag, kind)
-        edges = possible.edges(tasks)
-        return edges, sum(len(source) for source, *_ in self._parts) - len(edges.source)
+            self._parts[i] = (source, target, lag, kind)
+        edges = self.edges(tasks)
+        return edges, before - len(edges.source)
 
     def edges(self, tasks: int) -> Edges:
-        """All of them by waiting task, in the order in which they were added."""
+        """All of them by waiting task, in the order in which they were added. Empties the builder."""
         first = np.zeros(tasks + 1, np.int64)
         for _, target, _, _ in self._parts:
             np.add.at(first[1:], target, 1)
@@ -134,7 +134,8 @@ class GraphBuilder:
         # Each goes right to its place: one list of all and its sort would take most of a long trace's memory.
         source, lag = np.empty(first[-1], np.int64), np.empty(first[-1], np.int64)
         kind = np.empty(first[-1], np.int8)
-        for of, target, lags, why in self._parts:
+        while self._parts:
+            of, target, lags, why = self._parts.pop(0)
             at = _places(target, first)
             source[at], lag[at], kind[at] = of, lags, why
         # Where a task's edges end now is where the next one's begin.

@@ -13,6 +13,7 @@ from typing import Literal
 
 import numpy as np
 
+from perfdoc.analyzers.base.memory import give_back
 from perfdoc.analyzers.clocks.alignment import ClockAlignment
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.kernels.attributed import AttributedKernels
@@ -205,6 +206,7 @@ def replay_and_keep(
     most = keep_tasks if work is None else max(keep_tasks, _of_first_pipeline(work))
     each = most // len(view.trace.devices)
     rebuilt = rebuild_rank(view, kernels, each)
+    give_back(len(rebuilt.start_ns))
     found = replay(rebuilt)
     keep = found.state == "measured" and len(rebuilt.start_ns) <= each
     return KeptRank(replay=found, rebuilt=rebuilt if keep else None, work=work)

@@ -88,6 +88,33 @@ def test_every_start_is_the_latest_of_what_is_waited_for(data: st.DataObject) ->
     assert times.end_ns.tolist() == ends
 
 
+def test_edges_lie_by_waiting_task_in_the_order_in_which_they_were_added() -> None:
+    """Task 2 waits for 0 twice and for 1, task 3 for 1 and 0; task 1 cannot wait for 3, which comes later."""
+    builder = GraphBuilder()
+    for kind, edges in {
+        EdgeKind.LAUNCH: [(0, 2, 5), (1, 3, 6), (-1, 3, 4), (0, 2, 7)],
+        EdgeKind.STREAM_ORDER: [(1, 2, 8), (0, 3, 9)],
+        EdgeKind.EVENT: [(3, 1, 1)],
+    }.items():
+        source, target, lag = np.array(edges, np.int64).T
+        builder.add(source, target, lag, kind)
+    made, impossible = builder.possible_edges(4)
+    assert impossible == 1
+    assert made.first.tolist() == [0, 0, 0, 3, 5]
+    assert made.source.tolist() == [0, 0, 1, 1, 0]
+    assert made.lag_ns.tolist() == [5, 7, 8, 6, 9]
+    launch, order = EdgeKind.LAUNCH, EdgeKind.STREAM_ORDER
+    assert made.kind.tolist() == [launch, launch, order, launch, order]
+
+
+def test_the_path_through_many_tasks_is_walked_compiled() -> None:
+    """A chain of 50,001 tasks beside one that nothing waits for."""
+    count = 50_001
+    made = graph([2] * count + [1], [(i, i + 1, 0) for i in range(count - 1)], {0: 0, count: 0})
+    assert critical_path(made, schedule(made)).tolist() == list(range(count))
+    assert critical_path(made, schedule(made), last=count).tolist() == [count]
+
+
 def test_many_tasks_run_compiled_and_give_the_same() -> None:
     """A chain of 30,001 tasks of 2, each waiting for the one before: the last ends at 60,002."""
     count = 30_001
