@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from perfdoc import __version__
-from perfdoc.diagnose import cluster
+from perfdoc.diagnose import dask_clients
 from perfdoc.diagnose.cluster import ClusterError, Dask, first_unseen, is_address, measure_there
 from perfdoc.diagnose.place import Task
 from tests.command import perfdoc
@@ -160,8 +160,8 @@ def test_without_the_extra_the_line_says_how_to_get_it(
 @pytest.mark.filterwarnings("default")
 def test_a_scheduler_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing at the port, and what takes the connection and says nothing."""
-    monkeypatch.setattr(cluster, "_CONNECT_S", 0.3)
-    monkeypatch.setattr(cluster, "_END_S", 0.3)
+    monkeypatch.setattr(dask_clients, "_CONNECT_S", 0.3)
+    monkeypatch.setattr(dask_clients, "_END_S", 0.3)
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()

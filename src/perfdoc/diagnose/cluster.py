@@ -9,27 +9,23 @@ from __future__ import annotations
 import contextlib
 import importlib.metadata
 import importlib.util
-import logging
-import multiprocessing.resource_tracker
 import os
 import pickle
 import re
-import signal
 import socket
 import sys
-import tempfile
 import time
 import uuid
 import zlib
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import CancelledError
 from concurrent.futures import Future as ThreadFuture
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from perfdoc import __version__
-from perfdoc.diagnose.asked import UserError
+from perfdoc.diagnose import dask_clients
+from perfdoc.diagnose.dask_clients import ClusterError
 from perfdoc.diagnose.place import T, Task, WorkerLostError
 from perfdoc.profiling.background import begun
 from perfdoc.results.names import shorten
@@ -39,9 +35,6 @@ if TYPE_CHECKING:
 
 _ADDRESS = re.compile(r"(tcp|tls|ucx|ws|wss)://[^/\s]+")
 _INSTALL = "--dask: Dask is not installed. pip install 'perfdoc[dask]'"
-_CONNECT_S = 10.0
-_END_S = 5.0
-"""What a farewell may last: whoever does not answer by then is left."""
 _LOOK_S = 0.02
 _TOGETHER_S = 0.5
 """Tasks that one death condemned are told of within this time."""
@@ -52,10 +45,6 @@ _ALONE_S = 10.0
 """Without a result before it is asked whether there is any worker."""
 _File: TypeAlias = tuple[str, int | None]
 """Path and size in bytes; None for a folder."""
-
-
-class ClusterError(UserError):
-    """Workers that cannot do what is asked, or a scheduler that does not answer."""
 
 
 def is_address(word: str) -> bool:
@@ -87,8 +76,12 @@ class Dask:
         files = [_files(task) for task in tasks]
         relative = any(not os.path.isabs(path) for of_task in files for path, _ in of_task)  # noqa: PTH117
         folder = str(Path.cwd()) if relative else None
-        client = _local(min(self.workers, len(tasks))) if self.address is None else _remote(self.address)
-        with _quiet(), client as client_:
+        client = (
+            dask_clients.local(min(self.workers, len(tasks)))
+            if self.address is None
+            else dask_clients.remote(self.address)
+        )
+        with dask_clients.quiet(), client as client_:
             if self.address is not None:
                 _check_workers(client_, folder, [file for of_task in files for file in of_task])
             run = uuid.uuid4().hex
@@ -243,7 +236,7 @@ def _killing(error: Any, futures: Sequence[Future], tasks: Sequence[Task[Any]]) 
         if future.status == "error" and isinstance(future.exception(), type(error))
     ]
     more = len(with_it) - _NAMED
-    names = " or ".join(with_it[:_NAMED]) + (f" or one of {more:,} more" if more > 0 else "")
+    names = (" or ".join(with_it[:_NAMED]) or "a file") + (f" or one of {more:,} more" if more > 0 else "")
     return (
         f"{names}: {error.allowed_failures + 1} workers died one after the other that had this file, perhaps "
         "out of memory. Leave it out, or give workers more memory."
@@ -257,88 +250,6 @@ def _tell_where_alone(client: Client) -> bool:
             _say("no worker is there; waiting for one")
             return True
     return False
-
-
-@contextmanager
-def _remote(address: str) -> Iterator[Client]:
-    """Raises ClusterError where no scheduler answers."""
-    import dask
-    from distributed import Client
-
-    def connected() -> Client:
-        with dask.config.set({"distributed.comm.timeouts.connect": f"{_CONNECT_S}s"}):
-            return Client(address, timeout=_CONNECT_S, set_as_default=False)
-
-    try:
-        # In a thread of its own: what accepts and says nothing holds Dask up for longer than its time limits.
-        client = begun(connected, "connect").result(timeout=_CONNECT_S + _END_S)
-    except Exception as error:  # of many kinds, by what answers in place of a scheduler
-        said = shorten(str(error) or "no answer in time", 200)
-        raise ClusterError(f"{address}: no Dask scheduler answers ({said}).") from error
-    try:
-        yield client
-    finally:
-        with contextlib.suppress(Exception):
-            client.close(timeout=_END_S)
-
-
-@contextmanager
-def _local(workers: int) -> Iterator[Client]:
-    """So many processes of one thread, which end with this process, however it ends."""
-    import dask
-    from distributed import Client, LocalCluster
-    from distributed.security import Security
-
-    with (
-        tempfile.TemporaryDirectory(prefix="perfdoc-dask-", ignore_cleanup_errors=True) as scratch,
-        dask.config.set(
-            {
-                # One file at a time is with a worker: where it dies, no other is suspected.
-                "distributed.scheduler.worker-saturation": 1.0,
-                # A busy machine takes longer than Dask's 15 s to start a worker again.
-                "distributed.deploy.lost-worker-timeout": "1 day",
-                "temporary-directory": scratch,
-            }
-        ),
-    ):
-        # An interrupt is for this thread to answer. Threads and workers inherit what is blocked here.
-        multiprocessing.resource_tracker.ensure_running()  # which unblocks it
-        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        try:
-            cluster = LocalCluster(
-                n_workers=workers,
-                threads_per_worker=1,
-                memory_limit=0,
-                dashboard_address="127.0.0.1:0",  # of a page about tasks, which is there without a dashboard
-                scheduler_kwargs={"dashboard": False},
-                local_directory=scratch,
-                security=Security.temporary(),  # other users of this machine can reach its ports
-                silence_logs=logging.CRITICAL,
-            )
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-        try:
-            with Client(cluster, set_as_default=False) as client:
-                yield client
-        finally:
-            for nanny in cluster.workers.values():
-                nanny.auto_restart = False
-                if nanny.pid is not None:
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(nanny.pid, signal.SIGKILL)
-            with contextlib.suppress(Exception):
-                cluster.close(timeout=_END_S)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without Dask's log: what a user must know is said in a line."""
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logging.disable(before)
 
 
 def _say(what: str) -> None:
