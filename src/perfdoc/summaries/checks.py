@@ -104,7 +104,7 @@ def _rank(rank: RankMeasurement) -> None:
 
 def _calls(calls: CollectiveCalls) -> None:
     _inside(calls.group, -1, len(calls.groups), "a group")
-    _inside(calls.operation, 0, len(calls.operations), "an operation")
+    _inside(calls.operation, -1, len(calls.operations), "an operation")
     _inside(calls.dimension, 0, len(DIMENSIONS), "a dimension")
 
 
@@ -115,7 +115,7 @@ def _messages(found: Messages) -> None:
 
 def _pipeline(rank: PipelineRank) -> None:
     _inside(rank.message_step, -1, max(len(rank.step_names), 1), "the step of a message")
-    _inside(rank.passes.step, 0, max(len(rank.step_names), 1), "the step of a pass")
+    _inside(rank.passes.step, -1, max(len(rank.step_names), 1), "the step of a pass")
 
 
 def _passes(passes: Passes) -> None:
@@ -124,7 +124,9 @@ def _passes(passes: Passes) -> None:
 
 
 def _sized(sized: SizedCalls) -> None:
-    _inside(sized.transport, 0, len(sized.transports), "a transport")
+    _inside(sized.transport, -1, len(sized.transports), "a transport")
+    if sized.exchanged is not None and len(sized.exchanged.sent_bytes) != len(sized.transport):
+        raise ValueError("all-to-alls are of other calls")
 
 
 def _steps(steps: StepLedgers) -> None:

@@ -23,6 +23,8 @@ from perfdoc.summaries.columns import Column, pack_columns, unpack_columns
 
 _T = TypeVar("_T")
 _LENGTH = 8
+_OF_CLASSES = (TypeError, AssertionError, IndexError, RecursionError, OverflowError)
+"""What the classes themselves raise where values do not fit."""
 ARRAYS_RATIO = 8
 """Bytes of an array to one that is stored: a value of 8 bytes may be stored in 1."""
 
@@ -78,7 +80,7 @@ def decode(content: bytes, kind: type[_T]) -> _T:
         check(value)
     except UnicodeDecodeError as error:
         raise ValueError("a text that is none") from error
-    except (msgspec.DecodeError, TypeError, AssertionError, RecursionError, OverflowError) as error:
+    except (msgspec.DecodeError, *_OF_CLASSES) as error:
         raise ValueError(str(error)) from error
     return value
 
