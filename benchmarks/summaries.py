@@ -31,11 +31,9 @@ _SHOWN = 8
 
 def trace_of(kernels: int, steps: int, folder: Path) -> Path:
     """One device with so many kernels in so many steps."""
-    generate.DEVICES, generate.STEP_KERNELS = 1, kernels // steps
-    for name in ("_PIDS", "_GLOBAL_PIDS", "_GLOBAL_TIDS"):
-        setattr(generate, name, getattr(generate, name)[:1])
+    generate.STEP_KERNELS = kernels // steps
     generate._STEP_NS = generate.STEP_KERNELS * generate._SLOT_NS + generate._HOST_GAP_NS
-    return generate.generated(kernels, folder)
+    return generate.generated(kernels, folder, devices=1)
 
 
 def parts(summary: Path) -> list[tuple[int, str]]:

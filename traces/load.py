@@ -323,3 +323,8 @@ class Ahead:
         self.trace: Future[Trace] = begun(partial(read_trace, path), "read")
         earlier = hashing.of(path) if hashing is not None else None
         self.sha256: Future[str] = earlier or begun(partial(content_sha256, path), "hash")
+
+
+def read_ahead(path: Path, hashing: Hashing | None = None) -> Ahead | None:
+    """A capture that is read from now on; None for a summary, which is read at once."""
+    return None if is_summary(path) else Ahead(path, hashing)
