@@ -19,14 +19,15 @@ from perfdoc.traces.errors import TraceError, require_regular
 from perfdoc.traces.kineto.read import is_kineto_name, read_kineto
 from perfdoc.traces.model import Trace
 from perfdoc.traces.nsys.read import read_nsys_parquet, read_nsys_rep, read_nsys_sqlite
+from perfdoc.traces.summary_file import MAGIC, SUFFIX, is_summary, read_head
 
 NSYS, KINETO = "Nsight Systems", "PyTorch profiler"
 
 _SNIFF_BYTES = 1 << 20
 _OWN_FILES = frozenset({"diagnosis.json", "run.json", "answer.json"})
 _ACCEPTED = (
-    "perfdoc reads Nsight Systems exports (.sqlite, .nsys-rep, a parquetdir folder) and PyTorch profiler "
-    "traces (.json, .json.gz)."
+    "perfdoc reads Nsight Systems exports (.sqlite, .nsys-rep, a parquetdir folder), PyTorch profiler "
+    "traces (.json, .json.gz), and summaries of them (.perfdoc)."
 )
 
 
@@ -35,8 +36,9 @@ def find_captures(paths: Sequence[str], *, leave_out: bool = False) -> list[Path
 
     A folder stands for the captures in it, also where a pattern matches it. Files of one name in one folder
     are one capture: an export stands for its .nsys-rep, a .sqlite for the parquetdir beside it, and of
-    x.json and x.json.gz the newer counts (the plain one where they are equally old). leave_out: of several,
-    those that are no captures are in the list if any is one: whoever reads them leaves them out.
+    x.json and x.json.gz the newer counts (the plain one where they are equally old). A trace stands for its
+    summary: it answers whatever is asked, and is never out of date. leave_out: of several, those that are no
+    captures are in the list if any is one: whoever reads them leaves them out.
 
     Raises TraceError where a path leads to none, to what is no regular file, or where the formats are mixed.
     """
@@ -140,6 +142,8 @@ def _one_of_each(captures: Sequence[Path]) -> list[Path]:
 def _identity(capture: Path) -> tuple[Path, str, str]:
     """Folder, family and name without what tells one form of a capture from another."""
     folder, name = _real(capture).parent, capture.name
+    if capture.suffix == SUFFIX and (tool := _summarized(capture)):
+        return folder, tool, capture.stem
     if capture.is_dir():
         return folder, NSYS, name.removesuffix("_pqtdir").removesuffix(".parquetdir")
     if capture.suffix in (".sqlite", ".nsys-rep"):
@@ -149,8 +153,18 @@ def _identity(capture: Path) -> tuple[Path, str, str]:
     return folder, "", name
 
 
+def _summarized(path: Path) -> str:
+    """Which profiler wrote the trace of a summary; empty where that cannot be told."""
+    try:
+        return tool_of(path) if is_summary(path) else ""
+    except TraceError:
+        return ""
+
+
 def _preference(capture: Path) -> tuple[int, int, int]:
     """The larger, the better."""
+    if capture.suffix == SUFFIX:
+        return (-1, 0, 0)
     if capture.is_dir():
         return (1, 0, 0)
     if capture.suffix in (".sqlite", ".nsys-rep"):
@@ -172,7 +186,8 @@ def _require_readable(capture: Path) -> None:
 
 
 def tool_of(path: Path) -> str:
-    """Which profiler wrote a capture, told by its content. Raises TraceError where neither did."""
+    """Which profiler wrote a capture, or the trace of a summary, told by its content. Raises TraceError where
+    neither did."""
     if path.is_dir() or path.suffix == ".nsys-rep":
         return NSYS
     try:
@@ -184,6 +199,8 @@ def tool_of(path: Path) -> str:
         raise TraceError(path, "is empty.", "Copy or capture it again.")
     if head.startswith(b"SQLite format 3\x00"):
         return NSYS
+    if head.startswith(MAGIC):
+        return KINETO if read_head(path).format == "kineto" else NSYS
     if head.startswith(b"\x1f\x8b") or head.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in (b"{", b"["):
         return KINETO
     if path.suffix in (".sqlite", ".db"):
@@ -208,6 +225,8 @@ def read_trace(path: Path) -> Trace:
         return read_nsys_parquet(path)
     if path.suffix == ".nsys-rep":
         return read_nsys_rep(path)
+    if is_summary(path):
+        raise TraceError(path, "is a summary, which holds no timeline.", "Give the trace itself.")
     readers = {NSYS: read_nsys_sqlite, KINETO: read_kineto}
     return readers[tool_of(path)](path)
 
@@ -223,6 +242,11 @@ def content_sha256(path: Path) -> str:
     require_regular(path)
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def content_size(path: Path) -> int:
+    """Bytes of a capture; of a folder, of its Parquet files."""
+    return sum(p.stat().st_size for p in (path.glob("*.parquet") if path.is_dir() else [path]))
 
 
 def _captures_in(folder: Path) -> list[Path]:
@@ -246,7 +270,7 @@ def _is_capture(path: Path) -> bool:
     """Whether a child of a folder is a capture by its name, and a JSON file by its beginning too."""
     if path.is_dir():
         return _is_parquet_folder(path)
-    if path.suffix in (".sqlite", ".nsys-rep"):
+    if path.suffix in (".sqlite", ".nsys-rep", SUFFIX):
         return True
     return path.is_file() and path.name not in _OWN_FILES and is_kineto_name(path) and _has_events(path)
 
@@ -299,3 +323,8 @@ class Ahead:
         self.trace: Future[Trace] = begun(partial(read_trace, path), "read")
         earlier = hashing.of(path) if hashing is not None else None
         self.sha256: Future[str] = earlier or begun(partial(content_sha256, path), "hash")
+
+
+def read_ahead(path: Path, hashing: Hashing | None = None) -> Ahead | None:
+    """A capture that is read from now on; None for a summary, which is read at once."""
+    return None if is_summary(path) else Ahead(path, hashing)

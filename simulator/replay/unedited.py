@@ -203,13 +203,22 @@ def replay_and_keep(
     if view.events.partial:
         return None
     work = rank_work(view)
-    most = keep_tasks if work is None else max(keep_tasks, _of_first_pipeline(work))
-    each = most // len(view.trace.devices)
+    each = _most_tasks(work, keep_tasks) // len(view.trace.devices)
     rebuilt = rebuild_rank(view, kernels, each)
     give_back(len(rebuilt.start_ns))
     found = replay(rebuilt)
-    keep = found.state == "measured" and len(rebuilt.start_ns) <= each
+    keep = may_keep(found, len(view.trace.devices), work, keep_tasks)
     return KeptRank(replay=found, rebuilt=rebuilt if keep else None, work=work)
+
+
+def may_keep(found: Replay, devices: int, work: RankWork | None, keep_tasks: int) -> bool:
+    """Whether the tasks of a rank's replay are kept, where all devices of its capture may hold so many."""
+    return found.state == "measured" and found.tasks <= _most_tasks(work, keep_tasks) // devices
+
+
+def _most_tasks(work: RankWork | None, keep_tasks: int) -> int:
+    """Of all devices of a capture."""
+    return keep_tasks if work is None else max(keep_tasks, _of_first_pipeline(work))
 
 
 def _of_first_pipeline(work: RankWork) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from random import Random
 
-from tests.fuzz import base, folders, kineto, memory, nsys, words
+from tests.fuzz import base, folders, kineto, memory, nsys, summaries, words
 from tests.fuzz.oracle import LIMIT_S, analysed, commanded, in_time
 
 Kind = Callable[[Random, Path, Path], str]
@@ -77,6 +77,8 @@ KINDS: Mapping[str, Kind] = {
     "kineto-gzip": _captures(kineto.packed),
     "memory-values": _captures(memory.values),
     "memory-bytes": _captures(memory.opcodes),
+    "summary-bytes": _captures(summaries.damaged),
+    "summary-values": _captures(summaries.forged),
     "shaken": _captures(folders.shaken),
     "ranks": _captures(folders.ranks),
     "run-directory": _captures(folders.run_directory),

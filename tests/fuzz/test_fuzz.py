@@ -15,7 +15,15 @@ from tests.amount import tries
 from tests.fuzz import kinds, oracle
 from tests.fuzz.kinds import KINDS
 
-SHARE = {"memory-bytes": 20, "memory-values": 8, "kineto-bytes": 3, "kineto-gzip": 4, "nsys-bytes": 2}
+SHARE = {
+    "memory-bytes": 20,
+    "memory-values": 8,
+    "kineto-bytes": 3,
+    "kineto-gzip": 4,
+    "nsys-bytes": 2,
+    "summary-bytes": 10,
+    "summary-values": 3,
+}
 """Of inputs, by how quickly they are judged."""
 
 

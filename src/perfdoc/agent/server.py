@@ -31,8 +31,8 @@ Paths = Annotated[
     list[str],
     Field(
         max_length=1024,
-        description="Captures (.sqlite, .nsys-rep, .json, .json.gz): files, folders or glob patterns, one "
-        "for each rank; or one diagnosis.json.",
+        description="Captures (.sqlite, .nsys-rep, .json, .json.gz, .perfdoc): files, folders or glob "
+        "patterns, one for each rank; or one diagnosis.json.",
     ),
 ]
 Analysis = Annotated[str, Field(description="Name that analyse gave, such as a1.")]

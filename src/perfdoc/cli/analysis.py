@@ -21,7 +21,7 @@ from perfdoc.profiling.nsys.command import Nsys
 from perfdoc.profiling.whole_file import is_stream, may_write, write_all
 from perfdoc.results.names import base_name, shorten
 from perfdoc.traces import NoGpuActivityError, TraceError
-from perfdoc.traces.load import Ahead
+from perfdoc.traces.load import read_ahead
 
 if TYPE_CHECKING:
     from perfdoc.compare.baseline.against import Asked
@@ -137,7 +137,7 @@ def run(options: Options, format_: str, hashing: EarlyHash | None = None) -> lis
     # Whatever reading does not need is imported beside it: it leaves the interpreter free.
     files = len(options.work.captures) + len(options.work.memory)
     alone = files == 1 and options.work.captures and options.place is None
-    ahead = Ahead(options.work.captures[0], hashing) if alone else None
+    ahead = read_ahead(options.work.captures[0], hashing) if alone else None
     from perfdoc.diagnose.analysis import analysed
     from perfdoc.diagnose.place import WorkerLostError
 

@@ -50,7 +50,8 @@ def analyze(
         list[str],
         typer.Argument(
             help="Nsight Systems exports (.sqlite, .nsys-rep, a parquetdir folder) or PyTorch profiler "
-            "traces (.json, .json.gz): files, folders or glob patterns, one file or one per rank."
+            "traces (.json, .json.gz), or summaries of them (.perfdoc): files, folders or glob patterns, one "
+            "file or one per rank."
         ),
     ],
     output: Annotated[

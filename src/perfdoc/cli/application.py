@@ -32,6 +32,7 @@ from perfdoc.cli.rules import explain, rules
 from perfdoc.cli.run import run
 from perfdoc.cli.schema import schema
 from perfdoc.cli.simulate import simulate
+from perfdoc.cli.summarize import summarize
 from perfdoc.cli.tune import tune
 from perfdoc.cli.verify import verify
 
@@ -74,7 +75,7 @@ def _root(
 
 app.command()(analyze)
 app.command(short_help="Write captures of a small job whose answer is known, to try it on.")(demo)
-app.command()(schema)
+app.command(short_help="Print the JSON Schema of what commands write.")(schema)
 app.command("ranges", short_help="List the names of the ranges in a capture, longest first.")(list_ranges)
 app.command()(rules)
 app.command(short_help="Show what a rule looks for, why, and the results of its advice.")(explain)
@@ -90,6 +91,7 @@ app.command(short_help="List what can be set, or show one knob in every spelling
 app.command(short_help="Find misspelt, ineffective and contradictory settings.")(lint)
 app.command(short_help="Serve an agent: the tools of perfdoc over MCP, on stdin and stdout.")(mcp)
 app.command(short_help="Write a copy of a capture that may be shared.")(redact)
+app.command(short_help="Write small files that analyze takes in place of traces.")(summarize)
 app.command(short_help="Write captures of a simulated job with a known answer.")(simulate)
 app.command(short_help="Follow a rule's advice and measure what it gains.")(verify)
 app.add_typer(config_app, name="config", short_help="Show the settings of the trainer's configurations.")

@@ -11,6 +11,7 @@ from perfdoc.diagnose.measuring import QUIET_S
 from perfdoc.profiling.errors import CaptureError
 from perfdoc.profiling.nsys.command import Nsys, find_nsys
 from perfdoc.traces.load import NSYS, tool_of
+from perfdoc.traces.summary_file import is_summary
 
 RESULT = "cross_check.json"
 """In the folder of -o."""
@@ -18,6 +19,8 @@ RESULT = "cross_check.json"
 
 def nsys_to_check(captures: Sequence[Path]) -> Nsys:
     """The installed nsys. Raises CaptureError where there is none, or nothing that it can read."""
+    if summary := next((c for c in captures if is_summary(c)), None):
+        raise CaptureError(summary, "is a summary, which nsys cannot read.", "Give the trace itself.")
     if not any(tool_of(capture) == NSYS for capture in captures):
         raise CaptureError(
             captures[0], "is no Nsight Systems capture.", "--cross-check compares with Nsight's own figures."

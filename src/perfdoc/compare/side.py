@@ -108,7 +108,7 @@ def _diagnosis_alone_in(folder: Path) -> Path | None:
         find_captures([str(folder)])
     except TraceError:
         held = [p.name for f in (folder, folder / "traces") if f.is_dir() for p in f.iterdir()]
-        if not any(name.endswith((".sqlite", ".nsys-rep")) for name in held):
+        if not any(name.endswith((".sqlite", ".nsys-rep", ".perfdoc")) for name in held):
             return inner
     return None
 

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TypeAlias
 
 from perfdoc.analyzers.job import check_distinct
-from perfdoc.analyzers.measure import CaptureMeasurement, measure_or_explain
+from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.analyzers.measure_device import Also
 from perfdoc.analyzers.memory.job import RankMemory, measure_rank_memory
 from perfdoc.diagnose.asked import Work
@@ -19,6 +19,7 @@ from perfdoc.diagnose.place import Here, Place, T, Task
 from perfdoc.diagnose.processes import Processes
 from perfdoc.results.figures import plural
 from perfdoc.simulator.replay.unedited import KEPT_TASKS_MAX, replay_and_keep
+from perfdoc.summaries.reading import measure_or_explain
 from perfdoc.traces import NoGpuActivityError, TraceError
 from perfdoc.traces.errors import UnreadableError
 from perfdoc.traces.load import Ahead

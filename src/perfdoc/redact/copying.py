@@ -19,6 +19,7 @@ from perfdoc.redact.words import Names
 from perfdoc.results.ranks import Ledger
 from perfdoc.traces import NoGpuActivityError, TraceError
 from perfdoc.traces.load import KINETO, NSYS, read_trace, tool_of
+from perfdoc.traces.summary_file import is_summary
 
 _OTHERS = {NSYS: (".json", ".gz"), KINETO: (".sqlite",)}
 """Ends of names that say another format."""
@@ -84,6 +85,10 @@ def _targets(captures: Sequence[Path], output: Path) -> list[Path]:
 
 
 def _require_free(source: Path, target: Path, captures: Sequence[Path], *, force: bool) -> None:
+    if is_summary(source):
+        raise TraceError(
+            source, "is a summary, of which no copy is made.", "Redact the trace, and summarize that."
+        )
     if source.is_dir() or source.suffix == ".nsys-rep":
         raise TraceError(
             source, "is no SQLite export.", "Export it first: nsys export --type sqlite REPORT.nsys-rep"

@@ -1,0 +1,88 @@
+"""`perfdoc summarize`: its options, and what it says."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from perfdoc.cli.capture_options import (
+    CommKernel,
+    DataRange,
+    ModelConfig,
+    RangeTable,
+    StepRange,
+    Window,
+)
+from perfdoc.cli.messages import Debug, in_one_line, say
+
+
+def summarize(
+    paths: Annotated[
+        list[str], typer.Argument(help="Captures, where they are: files, folders or glob patterns.")
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", help="Folder for the summaries; default: beside each trace."),
+    ] = None,
+    ranks: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Captures that will be analysed together; default: as many as the job has ranks."
+        ),
+    ] = None,
+    window: Window = None,
+    step_range: StepRange = None,
+    data_range: DataRange = None,
+    comm_kernel: CommKernel = None,
+    range_table: RangeTable = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Facts of the job that the captures do not hold, as for analyze."),
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="A YAML or JSON file with such facts, such as the job's own.")
+    ] = None,
+    model_config: ModelConfig = None,
+    replay: Annotated[
+        bool, typer.Option("--replay/--no-replay", help="Replay each window, and keep it for the job's.")
+    ] = True,
+    debug: Debug = False,
+) -> None:
+    """Measure captures where they are, and write small files (.perfdoc) that analyze takes in their place."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    from perfdoc.diagnose.asked import asked_work
+    from perfdoc.results.figures import plural
+    from perfdoc.summaries.writing import summarize as write
+    from perfdoc.traces.load import content_size
+    from perfdoc.traces.summary_file import is_summary
+
+    with in_one_line(debug):
+        work = asked_work(
+            paths,
+            window=window,
+            step_range=step_range,
+            data_range=data_range,
+            comm_kernel=comm_kernel,
+            range_table=range_table or [],
+            settings=settings or [],
+            config=config,
+            model_config=model_config,
+            replay=replay,
+        )
+        traces = [c for c in work.captures if not is_summary(c)]
+        if not traces:
+            raise ValueError(f"{paths[0]}: is a summary already, or holds no trace. Give traces.")
+        if output is not None:
+            output.mkdir(parents=True, exist_ok=True)
+        memory = False
+        for trace in traces:
+            written = write(trace, work, ranks=ranks, folder=output)
+            memory = memory or written.memory
+            size = f"{written.bytes:,} bytes of {content_size(trace):,}"
+            what = plural(written.ranks, "rank") if written.ranks else "no GPU activity"
+            say(f"wrote {written.path}: {size}, {what}")
+    if memory or work.memory:
+        say("memory snapshots are in no summary: analyze reads them from the run directory, or by path.")

@@ -1,0 +1,176 @@
+"""What belongs together in a measurement that was read from a file: lengths of columns, and indices.
+
+Types are checked where it is decoded. A class is not named here unless its columns differ in length or point
+into something: without a word all arrays of one object are of one length.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from perfdoc.analyzers.device.activity import DIMENSIONS
+from perfdoc.analyzers.efficiency.bounds import BOUNDS, KernelBounds
+from perfdoc.analyzers.kernel_class.classify import KernelClass
+from perfdoc.analyzers.ledger.steps import StepLedgers
+from perfdoc.analyzers.matching.calls import CollectiveCalls
+from perfdoc.analyzers.measure_device import RankMeasurement
+from perfdoc.analyzers.pipeline.messages import Messages
+from perfdoc.analyzers.pipeline.passes import Passes
+from perfdoc.analyzers.pipeline.rank import PipelineRank
+from perfdoc.analyzers.tables.sizes import SizedCalls
+from perfdoc.analyzers.timeline.rank import Track
+from perfdoc.simulator.engine.graph import EdgeKind, Edges, TaskGraph, TaskKind
+from perfdoc.simulator.replay.rebuilt import RankFrame, Rebuilt
+
+_DEPTH = 40
+
+
+def check(value: Any, depth: int = 0) -> None:
+    """Raises ValueError where anything inside does not fit."""
+    if depth > _DEPTH:
+        raise ValueError("it is nested too deep")
+    if isinstance(value, list | tuple):
+        for each in value:
+            if not isinstance(each, str | int | float):
+                check(each, depth + 1)
+    elif isinstance(value, dict):
+        for each in value.values():
+            check(each, depth + 1)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        parts = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+        for each in parts.values():
+            check(each, depth + 1)
+        arrays = {n: a for n, a in parts.items() if isinstance(a, np.ndarray)}
+        groups = _GROUPS.get(type(value))
+        for length, names in [(None, list(arrays))] if groups is None else groups(value):
+            _one_length(value, length, {n: arrays[n] for n in names})
+        for array in arrays.values():
+            if array.ndim > 1 and not isinstance(value, KernelBounds):
+                raise ValueError(f"{type(value).__name__} has a table")
+        if rule := _RULES.get(type(value)):
+            rule(value)
+
+
+def _one_length(value: Any, length: int | None, arrays: Mapping[str, Any]) -> None:
+    lengths = {len(a) for a in arrays.values()} | (set() if length is None else {length})
+    if len(lengths) > 1:
+        raise ValueError(f"{type(value).__name__} has columns of several lengths: {', '.join(arrays)}")
+
+
+_Groups = Callable[[Any], list[tuple[int | None, list[str]]]]
+
+
+def _of_passes_rank(rank: PipelineRank) -> list[tuple[int | None, list[str]]]:
+    steps = ["step_start_ns", "step_end_ns", "phase_start_ns", "phase_end_ns"]
+    return [
+        (len(rank.step_names), steps),
+        (None if rank.state != "measured" else len(rank.step_names), ["compute_ns", "idle_ns"]),
+        (len(rank.messages), ["message_step"]),
+    ]
+
+
+_PARTS = ["part_row", "part_sends", "part_peer", "part_number", "part_channel"]
+_ROWS = ["launch_ns", "start_ns", "end_ns", "wait_ns", "gap_before_ns", "gap_after_ns", "bytes"]
+_TASKS = ["start_ns", "end_ns", "launch_ns", "call", "dimension", "kernel_class", "bytes", "reduces"]
+_GROUPS: Mapping[type, _Groups] = {
+    Edges: lambda e: [(None, ["source", "lag_ns", "kind"])],
+    Rebuilt: lambda r: [(len(r.graph.duration_ns), [*_TASKS, "alone_ns", "narrow_ns"])],
+    RankFrame: lambda _: [],
+    PipelineRank: _of_passes_rank,
+    Messages: lambda _: [(None, _PARTS), (None, _ROWS)],
+    StepLedgers: lambda s: [(len(s.names), ["start_ns", "duration_ns"])],
+}
+"""By class: columns that are of one length, and which where something else tells it."""
+
+
+def _inside(values: Any, low: int, end: int, what: str) -> None:
+    """Raise where an index does not point at one of the things from `low` to before `end`."""
+    if len(values) and not (low <= int(values.min()) and int(values.max()) < end):
+        raise ValueError(f"{what} points at nothing")
+
+
+def _rank(rank: RankMeasurement) -> None:
+    if rank.also is not None:
+        raise ValueError("a rank holds more than its measurement")
+    if rank.window.end_ns < rank.window.start_ns:
+        raise ValueError("a window ends before it begins")
+    if sum(rank.ledger.by_leaf.values()) != rank.window.end_ns - rank.window.start_ns:
+        raise ValueError("a ledger does not add up to its window")
+
+
+def _calls(calls: CollectiveCalls) -> None:
+    _inside(calls.group, -1, len(calls.groups), "a group")
+    _inside(calls.operation, -1, len(calls.operations), "an operation")
+    _inside(calls.dimension, 0, len(DIMENSIONS), "a dimension")
+
+
+def _messages(found: Messages) -> None:
+    _inside(found.part_row, 0, len(found), "a part of a message")
+    _inside(found.part_channel, 0, len(found.channels), "a channel")
+
+
+def _pipeline(rank: PipelineRank) -> None:
+    _inside(rank.message_step, -1, max(len(rank.step_names), 1), "the step of a message")
+    _inside(rank.passes.step, -1, max(len(rank.step_names), 1), "the step of a pass")
+
+
+def _passes(passes: Passes) -> None:
+    if (passes.end_ns < passes.start_ns).any():
+        raise ValueError("a pass ends before it begins")
+
+
+def _sized(sized: SizedCalls) -> None:
+    _inside(sized.transport, -1, len(sized.transports), "a transport")
+    if sized.exchanged is not None and len(sized.exchanged.sent_bytes) != len(sized.transport):
+        raise ValueError("all-to-alls are of other calls")
+
+
+def _steps(steps: StepLedgers) -> None:
+    _one_length(steps, len(steps.names), steps.leaf_ns)
+
+
+def _track(track: Track) -> None:
+    _inside(track.segments.item, -1, len(track.names), "an item of a track")
+
+
+def _bounds(bounds: KernelBounds) -> None:
+    if bounds.stays_frac.shape != (len(bounds.row), len(BOUNDS)) or not len(bounds.row):
+        raise ValueError("bounds of kernels have another shape")
+
+
+def _graph(graph: TaskGraph) -> None:
+    first, edges = graph.edges.first, len(graph.edges.source)
+    if first[0] != 0 or first[-1] != edges or (np.diff(first) < 0).any():
+        raise ValueError("edges belong to no task")
+    _inside(graph.kind, 0, len(TaskKind), "the kind of a task")
+    _inside(graph.edges.kind, 0, len(EdgeKind), "the kind of an edge")
+
+
+def _rebuilt(rebuilt: Rebuilt) -> None:
+    if len(rebuilt.ranks) != 1:
+        raise ValueError("a replay is not of one rank")
+    tasks = len(rebuilt.start_ns)
+    _inside(rebuilt.graph.rank, 0, 1, "the rank of a task")
+    _inside(rebuilt.dimension, 0, len(DIMENSIONS), "a dimension")
+    _inside(rebuilt.kernel_class, -1, max(KernelClass) + 1, "the class of a kernel")
+    _inside(rebuilt.reduces, -1, 2, "what a task reduces")
+    _inside(rebuilt.ranks[0].communication_task, -1, tasks, "the task of a collective")
+
+
+_RULES: Mapping[type, Callable[[Any], None]] = {
+    RankMeasurement: _rank,
+    CollectiveCalls: _calls,
+    Messages: _messages,
+    PipelineRank: _pipeline,
+    Passes: _passes,
+    SizedCalls: _sized,
+    StepLedgers: _steps,
+    Track: _track,
+    KernelBounds: _bounds,
+    TaskGraph: _graph,
+    Rebuilt: _rebuilt,
+}

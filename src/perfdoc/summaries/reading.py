@@ -1,0 +1,184 @@
+"""A capture's measurement, from its trace or from the summary that stands for it."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+from perfdoc import __version__
+from perfdoc.analyzers import measure
+from perfdoc.analyzers.device.activity import DIMENSIONS
+from perfdoc.analyzers.device.window import WindowRequest
+from perfdoc.analyzers.efficiency.bounds import BOUNDS
+from perfdoc.analyzers.host.calls import CallKind
+from perfdoc.analyzers.kernel_class.classify import KernelClass
+from perfdoc.analyzers.measure import CaptureMeasurement
+from perfdoc.analyzers.measure_device import Also
+from perfdoc.results.names import shorten
+from perfdoc.simulator.engine.graph import EdgeKind, TaskKind
+from perfdoc.simulator.job.rank import rank_work
+from perfdoc.summaries.codec import decode, digest
+from perfdoc.summaries.content import Kept, KeptTasks, Measured, joined, keep_tasks_of, needs_kept
+from perfdoc.summaries.request import other_facts, said, words_of
+from perfdoc.traces import NoGpuActivityError, Note, TraceError
+from perfdoc.traces.errors import UnreadableError
+from perfdoc.traces.job_facts import JobFacts
+from perfdoc.traces.load import Ahead, content_sha256
+from perfdoc.traces.summary_file import Head, is_summary, read_sections
+
+_T = TypeVar("_T")
+_SHOWN = 300
+_AGAIN = "Write it again from the trace: perfdoc summarize TRACE."
+
+
+def measure_or_explain(
+    path: Path,
+    request: WindowRequest,
+    given: JobFacts | None = None,
+    also: Also | None = None,
+    ahead: Ahead | None = None,
+    comm_kernel: re.Pattern[str] | None = None,
+) -> CaptureMeasurement | NoGpuActivityError:
+    """As that of analyzers/measure.py, of a trace or of a summary: alike but for the file's name.
+
+    Raises UnreadableError where a summary is damaged, TraceError where it answers something else than what is
+    asked.
+    """
+    if not is_summary(path):
+        return measure.measure_or_explain(path, request, given, also, ahead, comm_kernel)
+    head, sections = read_sections(path, [0])
+    _require_own(path, head)
+    _require_asked(path, head, request, comm_kernel)
+    measured = _decoded(path, sections[0], Measured)
+    if measured.silent is not None:
+        silent = measured.silent
+        return NoGpuActivityError(path, silent.what, silent.remedy, silent.holds)
+    facts, note = _facts(path, head, measured, given or JobFacts())
+    if also is None or also is rank_work:
+        found = joined(measured, None, path, facts, work_alone=also is rank_work)
+    else:
+        found = joined(measured, _kept(path, head, measured, also), path, facts)
+    return found if note is None else replace(found, notes=[*found.notes, note])
+
+
+def types_digest() -> str:
+    """Of what this perfdoc's summaries hold: types, and what the numbers in columns of codes stand for."""
+    found = [digest(kind) for kind in (Measured, Kept, KernelClass, TaskKind, EdgeKind, CallKind)]
+    return hashlib.sha256(repr((found, DIMENSIONS, BOUNDS)).encode()).hexdigest()
+
+
+def run_json_beside(path: Path) -> tuple[Path, str] | None:
+    """The run directory that a file of captures lies in, and the SHA-256 of its run.json."""
+    folder = path.resolve().parent
+    manifest = folder.parent / "run.json"
+    if folder.name != "traces" or not manifest.is_file():
+        return None
+    try:
+        return manifest.parent, content_sha256(manifest)
+    except OSError as error:
+        raise TraceError(manifest, f"cannot be opened: {error.strerror}.") from error
+
+
+def _require_own(path: Path, head: Head) -> None:
+    if head.perfdoc != __version__:
+        what = f"was written by perfdoc {shorten(head.perfdoc, 60)}; this is {__version__}."
+        raise TraceError(
+            path, what, "Write it again from the trace with this version: perfdoc summarize TRACE."
+        )
+    if head.types != types_digest():
+        what = f"was written by another perfdoc {__version__}, which measures other things."
+        raise TraceError(path, what, _AGAIN)
+
+
+def _require_asked(
+    path: Path, head: Head, request: WindowRequest, comm_kernel: re.Pattern[str] | None
+) -> None:
+    asked = words_of(request, comm_kernel)
+    if asked != head.request:
+        raise TraceError(
+            path,
+            f"was summarized with {shorten(said(head.request), _SHOWN)}; "
+            f"{shorten(said(asked), _SHOWN)} is asked for.",
+            "Give the same options, or the trace itself.",
+        )
+
+
+def _decoded(path: Path, content: bytes, kind: type[_T]) -> _T:
+    try:
+        found = decode(content, kind)
+        if isinstance(found, Measured):
+            _require_whole(found)
+        return found
+    except ValueError as error:
+        why = shorten(" ".join(str(error).split()), 200)
+        raise UnreadableError(path, f"holds something else than a measurement: {why}.", _AGAIN) from error
+
+
+def _require_whole(measured: Measured) -> None:
+    capture = measured.capture
+    if (capture is None) is (measured.silent is None):
+        raise ValueError("neither a measurement nor the reason why there is none")
+    devices = [above.devices for above in measured.above]
+    if capture is not None and not len(capture.ranks) == len(devices) >= 1 <= min(devices, default=0):
+        raise ValueError("its ranks are not what was measured of them")
+
+
+def _facts(path: Path, head: Head, measured: Measured, given: JobFacts) -> tuple[JobFacts, Note | None]:
+    """The facts, with the run directory where its run.json is the same as when the trace was read; and a note
+    where that is not beside the summary."""
+    assert measured.capture is not None
+    facts, note = measured.capture.facts, None
+    beside = run_json_beside(path)
+    if beside is None and head.run_sha256:
+        note = Note(
+            code="summary-without-run",
+            message="The trace lay in a run directory, and its summary does not: the step log, settings and "
+            "the record of memory are missing.",
+            remedy="Copy run.json, logs and memory of the run too, and the summary into its folder traces.",
+        )
+    elif beside is not None:
+        if beside[1] != head.run_sha256:
+            raise TraceError(path, f"was summarized beside another run.json than {beside[0]} has.", _AGAIN)
+        facts = replace(facts, run_directory=beside[0])
+    try:
+        facts, other = other_facts(facts, given)
+    except ValueError as error:
+        what = f"does not fit what is given: {error}"
+        raise TraceError(path, what, "Check --set and --config.") from error
+    if other:
+        names = ", ".join(other)
+        what = f"was summarized without these facts of the job, or with others: {names}."
+        raise TraceError(path, what, "Give them to perfdoc summarize (--set, --config), or give the trace.")
+    return facts, note
+
+
+def _kept(path: Path, head: Head, measured: Measured, also: Also) -> list[KeptTasks | None]:
+    """By rank what the replay of so many captures keeps."""
+    keep_tasks = keep_tasks_of(also)
+    if keep_tasks is None:
+        raise TraceError(path, "is a summary, which holds no timeline.", "Give the trace.")
+    if not head.replayed:
+        what = "was summarized with --no-replay."
+        raise TraceError(path, what, "Analyse it with --no-replay, or summarize without.")
+    wanted = needs_kept(measured, keep_tasks)
+    if not any(wanted):
+        return [None] * len(wanted)
+    _, (content,) = read_sections(path, [1])
+    tasks = _decoded(path, content, Kept).tasks
+    if len(tasks) != len(wanted):
+        raise UnreadableError(path, "holds something else than a measurement: tasks of other ranks.", _AGAIN)
+    for kept, above, needed in zip(tasks, measured.above, wanted, strict=True):
+        if needed and kept is None:
+            raise TraceError(
+                path,
+                f"was summarized for {head.ranks:,} ranks, and its replay is too long to keep for so many; "
+                "fewer need it.",
+                "Summarize again with --ranks N, as many captures as are analysed together; or analyse with "
+                "--no-replay.",
+            )
+        if kept is not None and (above.replay is None or above.replay.tasks != len(kept.rebuilt.start_ns)):
+            raise UnreadableError(path, "holds something else than a measurement: other tasks.", _AGAIN)
+    return [kept if needed else None for kept, needed in zip(tasks, wanted, strict=True)]

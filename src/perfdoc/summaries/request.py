@@ -1,0 +1,67 @@
+"""What a summary answers: the options it was measured with, and the facts of the job that it rests on."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import TypeAlias
+
+from perfdoc.analyzers.device.window import WindowRequest
+from perfdoc.traces.job_facts import JobFacts
+
+Words: TypeAlias = Mapping[str, str | tuple[str, ...]]
+
+OF_THE_JOB = frozenset(
+    {
+        *("flops_convention", "flops_per_step", "left_out", "nccl_version"),
+        *("run_directory", "sources", "torch_version"),
+    }
+)
+"""Facts that the measurement of one rank never reads: they may be given to `analyze` alone."""
+_SAID_OF = ("recompute",)
+"""Facts of which a rank's measurement repeats who said them."""
+
+
+def words_of(request: WindowRequest, comm_kernel: re.Pattern[str] | None) -> dict[str, str | tuple[str, ...]]:
+    """The options that make this request, by name."""
+    found: dict[str, str | tuple[str, ...]] = {}
+    if request.bounds_ns is not None:
+        found["--window"] = ",".join(f"{t}ns" for t in request.bounds_ns)
+    elif request.range_pattern is not None:
+        found["--window"] = f"range:{request.range_pattern.pattern}"
+    elif request.whole_capture:
+        found["--window"] = "capture"
+    for option, pattern in (
+        ("--step-range", request.step_pattern),
+        ("--data-range", request.data_pattern),
+        ("--comm-kernel", comm_kernel),
+    ):
+        if pattern is not None:
+            found[option] = pattern.pattern
+    if request.table_patterns:
+        found["--range-table"] = tuple(p.pattern for p in request.table_patterns)
+    return found
+
+
+def said(words: Words) -> str:
+    """The options as they are typed.
+
+    >>> said({"--window": "capture", "--range-table": ("a b", "c")})
+    "--window capture --range-table 'a b' --range-table c"
+    """
+    typed = [(o, v) for o, given in words.items() for v in ((given,) if isinstance(given, str) else given)]
+    return " ".join(f"{option} {shlex.quote(value)}" for option, value in typed) or "no option"
+
+
+def other_facts(summary: JobFacts, given: JobFacts) -> tuple[JobFacts, list[str]]:
+    """The facts with those that are given, and the names of those that the summary was measured without.
+
+    Raises ValueError, one line, where sizes contradict each other.
+    """
+    facts = summary.updated(given) if given != JobFacts() else summary
+    names = [f.name for f in fields(JobFacts) if f.name not in OF_THE_JOB]
+    other = [n for n in names if getattr(facts, n) != getattr(summary, n)]
+    other += [n for n in _SAID_OF if n not in other and facts.sources.get(n) != summary.sources.get(n)]
+    return facts, other

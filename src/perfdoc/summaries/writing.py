@@ -1,0 +1,106 @@
+"""Measure a capture, and write its summary beside it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from perfdoc import __version__
+from perfdoc.analyzers.measure import measure_or_explain
+from perfdoc.diagnose.asked import Work
+from perfdoc.profiling.environment import encodable
+from perfdoc.summaries.codec import decode, encode, same
+from perfdoc.summaries.content import Kept, Measured, Silent, for_summary, split
+from perfdoc.summaries.reading import run_json_beside, types_digest
+from perfdoc.summaries.request import words_of
+from perfdoc.traces import Format, NoGpuActivityError, TraceError
+from perfdoc.traces.load import NSYS, content_sha256, tool_of
+from perfdoc.traces.summary_file import Head, is_summary, summary_path, write_summary
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written:
+    """One summary."""
+
+    path: Path
+    bytes: int
+    ranks: int
+    """Devices that it holds; 0 for a capture without GPU activity."""
+    kept_bytes: int
+    """Of the section with the kept replay, before packing."""
+    memory: bool
+    """Whether memory snapshots lie beside the trace, which are in no summary."""
+
+
+def summarize(trace: Path, work: Work, *, ranks: int | None = None, folder: Path | None = None) -> Written:
+    """Measure as `work` says and write the summary beside the trace, or into a folder.
+
+    ranks: captures that will be analysed together; None: as many as the job has ranks.
+    Raises TraceError where the trace cannot be measured or a name is taken, OSError where writing fails.
+    """
+    if is_summary(trace):
+        raise TraceError(trace, "is a summary already.", "Give the trace.")
+    beside = run_json_beside(trace)
+    also = partial(for_summary, replay=work.replay, ranks=ranks)
+    found = measure_or_explain(trace, work.request, work.given, also, None, work.comm_kernel)
+    kept = Kept(tasks=())
+    shared = 0
+    if isinstance(found, NoGpuActivityError):
+        measured = Measured(
+            capture=None,
+            silent=Silent(what=found.what, remedy=found.remedy, holds=tuple(found.holds)),
+            above=(),
+        )
+        sha256, form = content_sha256(trace), _format(trace)
+    else:
+        shared = max(r.also.ranks for r in found.ranks) if work.replay else 0
+        measured, kept = split(found)
+        sha256, form = found.sha256, found.format
+    sections = [_checked(trace, measured), _checked(trace, kept)]
+    target = summary_path(trace) if folder is None else folder / summary_path(trace).name
+    head = Head(
+        version=1,
+        perfdoc=__version__,
+        types=types_digest(),
+        format=form,
+        name=encodable(trace.name),
+        sha256=sha256,
+        request=words_of(work.request, work.comm_kernel),
+        replayed=work.replay,
+        ranks=shared,
+        run_sha256="" if beside is None else beside[1],
+        sections=(),
+        padding=0,
+    )
+    written = write_summary(target, head, sections, beside=folder is None)
+    return Written(
+        path=target,
+        bytes=written,
+        ranks=len(measured.above),
+        kept_bytes=len(sections[1]),
+        memory=beside is not None and (beside[0] / "memory").is_dir(),
+    )
+
+
+def _checked(trace: Path, value: Measured | Kept) -> bytes:
+    """Its bytes, which are read back first: what would come back as something else is not written."""
+    try:
+        content = encode(value)
+        alike = same(value, decode(content, type(value)))
+    except ValueError as error:
+        raise TraceError(trace, f"cannot be summarized: {error}.", "Analyse the trace itself.") from error
+    if not alike:
+        raise TraceError(
+            trace, "cannot be summarized: it would not be read back alike.", "Analyse the trace."
+        )
+    return content
+
+
+def _format(trace: Path) -> Format:
+    """Of a capture that has no measurement to say it."""
+    if trace.is_dir():
+        return "nsys-parquet"
+    if trace.suffix == ".nsys-rep":
+        return "nsys-rep"
+    return "nsys-sqlite" if tool_of(trace) == NSYS else "kineto"

@@ -1,0 +1,58 @@
+"""Summaries of captures, and the diagnosis of a set of files, as tests compare them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from perfdoc.diagnose.asked import asked_work
+from perfdoc.diagnose.diagnosis import diagnosis_of
+from perfdoc.diagnose.measuring import measure_all
+from perfdoc.results import to_json
+from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
+from perfdoc.simulator.forward.job import simulate
+from perfdoc.simulator.forward.layout import parse_layout
+from perfdoc.simulator.forward.writing import write_job
+from perfdoc.summaries.writing import Written, summarize
+from perfdoc.traces.load import find_captures
+from tests.fuzz import base
+from tests.simulator.simulated import DENSE
+
+
+def simulated(folder: Path, layout: str, ranks: int) -> Path:
+    """The traces of a simulated job of so many ranks."""
+    job = simulate(DENSE, parse_layout(f"seq=4096,{layout}"), steps=2)
+    write_job(job, folder, ranks=range(ranks))
+    return folder / "traces"
+
+
+def two_ranks(folder: Path) -> list[Path]:
+    """A small capture of each of two ranks, with something of everything in it."""
+    folder.mkdir()
+    paths = [folder / f"rank{rank}.sqlite" for rank in range(base.RANKS)]
+    for rank, path in enumerate(paths):
+        write_nsys_sqlite(base.timeline(rank), path)
+    return paths
+
+
+def summarized(traces: Path, folder: Path, *, ranks: int | None = None, **options: Any) -> list[Written]:
+    """Summaries of all captures behind a path, in a folder."""
+    folder.mkdir(exist_ok=True)
+    work = asked_work([str(traces)], **options)
+    return [summarize(c, work, ranks=ranks, folder=folder) for c in find_captures([str(traces)])]
+
+
+def diagnosed(paths: Sequence[Path], config: Path | None = None, **options: Any) -> bytes:
+    """The diagnosis as it is written. Raises what an analysis raises."""
+    found = measure_all(asked_work([str(p) for p in paths], config=config, **options), 1)
+    if not found.captures:
+        raise found.silent[0]
+    return to_json(diagnosis_of(found, config)[0])
+
+
+def renamed(diagnosis: bytes, new: Path, old: Path) -> bytes:
+    """With another path for one input; in prose its name stands alone."""
+    return diagnosis.replace(str(new).encode(), str(old).encode()).replace(
+        new.name.encode(), old.name.encode()
+    )
