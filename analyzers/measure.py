@@ -70,19 +70,22 @@ def measure_capture(
     also: Also | None = None,
     ahead: Ahead | None = None,
     comm_kernel: re.Pattern[str] | None = None,
+    *,
+    alone: bool = True,
 ) -> CaptureMeasurement:
     """Read and measure one capture.
 
     given: what the user says of the job; it goes before what lies beside the capture. also: one more analysis
     of each device, of a room above. ahead: the same capture, if it is being read already. comm_kernel: names
-    of kernels that are communication, whatever else they look like.
+    of kernels that are communication, whatever else they look like. alone: whether no other process measures
+    beside this one, so that one device may take two cores.
     Raises UnreadableError where it cannot be read, NoGpuActivityError where it holds no GPU activity, and
     TraceError where it has nothing that the request names.
     """
     ahead = ahead or Ahead(path)
     trace = with_run_facts(_read(ahead.trace))
     facts = _facts(trace, given or JobFacts())
-    ranks, notes = measure_trace(trace, request, facts, also, comm_kernel)
+    ranks, notes = measure_trace(trace, request, facts, also, comm_kernel, alone=alone)
     return CaptureMeasurement(
         path=path,
         sha256=_read(ahead.sha256),
@@ -107,10 +110,12 @@ def measure_or_explain(
     also: Also | None = None,
     ahead: Ahead | None = None,
     comm_kernel: re.Pattern[str] | None = None,
+    *,
+    alone: bool = True,
 ) -> CaptureMeasurement | NoGpuActivityError:
     """As measure_capture, but a capture without GPU activity is an answer, not the end of the others."""
     try:
-        return measure_capture(path, request, given, also, ahead, comm_kernel)
+        return measure_capture(path, request, given, also, ahead, comm_kernel, alone=alone)
     except NoGpuActivityError as error:
         return error
 
@@ -144,6 +149,8 @@ def measure_trace(
     facts: JobFacts | None = None,
     also: Also | None = None,
     comm_kernel: re.Pattern[str] | None = None,
+    *,
+    alone: bool = True,
 ) -> tuple[list[RankMeasurement], list[Note]]:
     """Measure every device of a trace that ran kernels or CUDA graphs, and every rank marked as a CPU rank.
 
@@ -204,7 +211,7 @@ def measure_trace(
             table_patterns=request.table_patterns,
             events=found,
         )
-        return measure_device(view, also, pool if len(order) < _AT_ONCE else None)
+        return measure_device(view, also, pool if alone and len(order) < _AT_ONCE else None)
 
     # numpy releases the interpreter lock in most of what takes time here.
     with ThreadPoolExecutor(max_workers=_AT_ONCE) as pool:

@@ -33,8 +33,8 @@ class Seen:
     parent_s: float = 0.0
     parent_mb: float = 0.0
     worker_mb: float = 0.0
-    workers_gone: float = 0.0
-    """When no worker was left."""
+    workers_gone: float | None = None
+    """When no worker was left; None where none was seen."""
 
     def look(self, pid: int) -> None:
         try:
@@ -104,7 +104,7 @@ def main() -> int:
         f"{end - begin:.0f} s",
         f"{total_s - seen.parent_s:.0f} s",
         f"{seen.parent_s:.1f} s",
-        f"{end - seen.workers_gone:.1f} s",
+        "-" if seen.workers_gone is None else f"{end - seen.workers_gone:.1f} s",
         f"{seen.parent_mb:,.0f} MB",
         f"{seen.worker_mb:,.0f} MB",
         *(f"{size:.1f} MB" for size in sizes),

@@ -22,6 +22,8 @@ def give_back(rows: int) -> None:
 @cache
 def _malloc_trim() -> Any:
     try:
-        return ctypes.CDLL(None).malloc_trim
-    except (AttributeError, OSError, TypeError):
+        trim = ctypes.CDLL(None).malloc_trim
+    except (AttributeError, OSError, TypeError):  # another C library, or Windows
         return None
+    trim.argtypes = [ctypes.c_size_t]
+    return trim

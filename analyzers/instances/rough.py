@@ -96,7 +96,7 @@ def rough_tracks(part: RankParts, low: int, high: int, bars: int) -> list[Timeli
     first = int(np.searchsorted(rough.end_ns, low, "right"))
     some = slice(first, int(np.searchsorted(rough.start_ns, high)))
     layer = Layer(
-        start_ns=rough.start_ns[some], end_ns=rough.end_ns[some], code=rough.code.astype(np.int64)[some]
+        start_ns=rough.start_ns[some], end_ns=rough.end_ns[some], code=rough.code[some].astype(np.int64)
     )
     found.append(_pooled("ledger", segments_of(paint([layer], low, high)), [], low, bars))
     passes = part.pipeline.passes

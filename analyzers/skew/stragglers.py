@@ -249,7 +249,7 @@ def _waited_elsewhere(matches: Matches, times: Arrivals, dimension: int) -> F64 
     if not rows.any():
         return None
     waited = np.bincount(matches.member[rows], times.wait_ns[rows], len(matches.members))
-    return waited.astype(np.float64)
+    return waited.astype(np.float64, copy=False)
 
 
 def _extra_wait_ns(waited: F64 | None, habit: _Habit, others: I64) -> int | None:

@@ -77,7 +77,8 @@ def sized_calls(view: DeviceView, calls: CollectiveCalls) -> SizedCalls:
 
 def _narrow(group_size: I64) -> I32:
     """No job has more ranks; a hostile trace may say so."""
-    return np.where(group_size < 2**31, group_size, UNKNOWN).astype(np.int32)
+    known = (group_size >= 0) & (group_size < 2**31)
+    return np.where(known, group_size, UNKNOWN).astype(np.int32)
 
 
 def _exchanged(payloads: Payloads, of_call: I64) -> SentBytes | None:

@@ -12,6 +12,8 @@ from perfdoc.simulator.engine.graph import I64, NONE, TaskGraph
 
 _FEW_TASKS = 50_000
 """Tasks and edges that plain Python goes through fifty times while the compiler is loaded and compiles."""
+_FEW_STEPS = 300_000
+"""Steps of a path that plain Python walks while one more loop is compiled."""
 
 
 def topological_order(tasks: int, source: I64, target: I64) -> I64 | None:
@@ -89,7 +91,7 @@ def critical_path(graph: TaskGraph, times: Schedule, last: int | None = None) ->
     if not len(times.end_ns):
         return np.empty(0, np.int64)
     task = int(np.argmax(times.end_ns)) if last is None else last
-    if len(times.end_ns) > _FEW_TASKS:
+    if len(times.end_ns) > _FEW_STEPS:
         path = np.empty(len(times.end_ns), np.int64)
         first = _compiled_back()(times.binding, graph.edges.source, task, path)
         return path[first:].copy()

@@ -35,10 +35,9 @@ class HostTasks:
     def at(self, thread: I64, time_ns: I64) -> I64:
         """The call of a thread that runs at a time; -1 none."""
         found = np.full(len(time_ns), NONE, np.int64)
-        for t in (np.flatnonzero(np.bincount(thread + 1)) - 1).tolist():
-            mine = np.flatnonzero(self.thread == t)
-            asked = np.flatnonzero(thread == t)
-            if len(mine):
+        calls = _by_thread(self.thread)
+        for t, asked in _by_thread(thread).items():
+            if (mine := calls.get(t)) is not None:
                 at = np.searchsorted(self.start_ns[mine], time_ns[asked], "right") - 1
                 row = mine[np.maximum(at, 0)]
                 inside = (at >= 0) & (self.end_ns[row] >= time_ns[asked])
@@ -77,9 +76,9 @@ def _waits(calls: HostCalls, outer: I64) -> Bool:
     """Whether an outermost call (by start) is, or holds, one that synchronises."""
     waiting = np.flatnonzero(calls.kind == CallKind.SYNCHRONISING)
     found = np.zeros(len(outer), bool)
-    for thread in np.unique(calls.thread[waiting]).tolist():
-        mine = np.flatnonzero(calls.thread[outer] == thread)
-        times = calls.start_ns[waiting[calls.thread[waiting] == thread]]
+    outermost = _by_thread(calls.thread[outer])
+    for thread, rows in _by_thread(calls.thread[waiting]).items():
+        mine, times = outermost.get(thread, rows[:0]), calls.start_ns[waiting[rows]]
         at = np.searchsorted(calls.start_ns[outer[mine]], times, "right") - 1
         at, times = at[at >= 0], times[at >= 0]
         found[mine[at[times < calls.end_ns[outer[mine[at]]]]]] = True  # it may begin after the last of them
@@ -98,8 +97,7 @@ def _previous(start: I64, end: I64, thread: I64) -> I64:
     holder = np.maximum.accumulate(np.where(raised, np.arange(count), 0))
     last = np.concatenate(([NONE], holder[:-1]))
     own = np.full(count, NONE, np.int64)
-    for t in np.flatnonzero(np.bincount(thread)).tolist():
-        mine = np.flatnonzero(thread == t)
+    for mine in _by_thread(thread).values():
         own[mine[1:]] = mine[:-1]
     ended = (last >= 0) & (end[np.maximum(last, 0)] <= start)
     found = np.where(ended, last, own)
@@ -110,3 +108,10 @@ def _previous(start: I64, end: I64, thread: I64) -> I64:
     earlier = np.where(at >= 0, by_end[np.maximum(at, 0)], NONE)
     found[begins] = np.where(earlier == begins, NONE, earlier)
     return found
+
+
+def _by_thread(thread: I64) -> dict[int, I64]:
+    """Rows of each thread, in their order. One sort for all: a capture may have thousands of threads."""
+    order = np.argsort(thread, kind="stable")
+    parts = np.split(order, np.flatnonzero(np.diff(thread[order])) + 1)
+    return {int(thread[rows[0]]): rows for rows in parts if len(rows)}

@@ -203,7 +203,7 @@ def replay_and_keep(
     if view.events.partial:
         return None
     work = rank_work(view)
-    each = _most_tasks(work, keep_tasks) // len(view.trace.devices)
+    each = _most_tasks_each(len(view.trace.devices), work, keep_tasks)
     rebuilt = rebuild_rank(view, kernels, each)
     give_back(len(rebuilt.start_ns))
     found = replay(rebuilt)
@@ -213,12 +213,12 @@ def replay_and_keep(
 
 def may_keep(found: Replay, devices: int, work: RankWork | None, keep_tasks: int) -> bool:
     """Whether the tasks of a rank's replay are kept, where all devices of its capture may hold so many."""
-    return found.state == "measured" and found.tasks <= _most_tasks(work, keep_tasks) // devices
+    return found.state == "measured" and found.tasks <= _most_tasks_each(devices, work, keep_tasks)
 
 
-def _most_tasks(work: RankWork | None, keep_tasks: int) -> int:
-    """Of all devices of a capture."""
-    return keep_tasks if work is None else max(keep_tasks, _of_first_pipeline(work))
+def _most_tasks_each(devices: int, work: RankWork | None, keep_tasks: int) -> int:
+    """Of one of the devices of a capture. A rank of more is rebuilt without what changes ask for."""
+    return (keep_tasks if work is None else max(keep_tasks, _of_first_pipeline(work))) // devices
 
 
 def _of_first_pipeline(work: RankWork) -> int:

@@ -54,7 +54,11 @@ def measure_all(
     """
     if also is None and work.replay:
         also = replaying(len(work.captures))
+    if place is None:
+        workers = 1 if ahead is not None else min(jobs, len(work.captures) + len(work.memory))
+        place = Processes(workers) if workers > 1 else Here()
     measure = _measure_or_leave_out if work.leave_out and len(work.captures) > 1 else measure_or_explain
+    measure = partial(measure, alone=isinstance(place, Here))
     tasks: list[Task[_Result]] = [
         Task(
             files=[path], work=partial(measure, path, work.request, work.given, also, ahead, work.comm_kernel)
@@ -62,9 +66,6 @@ def measure_all(
         for path in work.captures
     ]
     tasks += [Task(files=files.paths, work=partial(measure_rank_memory, files)) for files in work.memory]
-    if place is None:
-        workers = 1 if ahead is not None else min(jobs, len(tasks))
-        place = Processes(workers) if workers > 1 else Here()
     results = _run(place, tasks, of_them(len(work.captures), len(work.memory)))
     captures = [r for r in results if isinstance(r, CaptureMeasurement)]
     unread = [r for r in results if isinstance(r, UnreadableError)]
@@ -79,10 +80,12 @@ def measure_all(
     )
 
 
-def _measure_or_leave_out(*asked: object) -> CaptureMeasurement | NoGpuActivityError | UnreadableError:
+def _measure_or_leave_out(
+    *asked: object, alone: bool
+) -> CaptureMeasurement | NoGpuActivityError | UnreadableError:
     """As measure_or_explain, but a capture that cannot be read is an answer too."""
     try:
-        return measure_or_explain(*asked)  # type: ignore[arg-type]
+        return measure_or_explain(*asked, alone=alone)  # type: ignore[arg-type]
     except UnreadableError as error:
         return error
 

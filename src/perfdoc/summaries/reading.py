@@ -41,6 +41,8 @@ def measure_or_explain(
     also: Also | None = None,
     ahead: Ahead | None = None,
     comm_kernel: re.Pattern[str] | None = None,
+    *,
+    alone: bool = True,
 ) -> CaptureMeasurement | NoGpuActivityError:
     """As that of analyzers/measure.py, of a trace or of a summary: alike but for the file's name.
 
@@ -48,7 +50,7 @@ def measure_or_explain(
     asked.
     """
     if not is_summary(path):
-        return measure.measure_or_explain(path, request, given, also, ahead, comm_kernel)
+        return measure.measure_or_explain(path, request, given, also, ahead, comm_kernel, alone=alone)
     head, sections = read_sections(path, [0])
     _require_own(path, head)
     _require_asked(path, head, request, comm_kernel)
