@@ -11,6 +11,7 @@ from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import Dialect, Former, Knob, Value
 from perfdoc.knobs.naming.dialects import dialect_of, is_manifest, is_megatron_command, of_manifest
 from perfdoc.knobs.naming.meaning import Meaning, meaning
+from perfdoc.knobs.naming.verls_engine import with_engine
 from perfdoc.knobs.reading.entry import Entry, NotAConfigurationError
 from perfdoc.knobs.reading.file import read_entries, read_text, takes_more
 from perfdoc.knobs.values import OPAQUE, Opaque, Raw, read_value
@@ -197,7 +198,7 @@ def read_scoped(text: str, name: str = "", dialect: Dialect | None = None) -> Sc
     listed = any(entry.form == "argument" for entry in entries)
     if manifest:
         entries = tuple(of_manifest(entries))
-    settings = tuple(settings_of(entries, detected))
+    settings = tuple(settings_of([*with_engine(entries)] if detected == "verl" else entries, detected))
     flags = any(s.entry.form == "flag" for s in settings)
     whole = manifest or listed or (detected == "nemo1" and {s.knob.id for s in settings} >= _WHOLE_NEMO_1)
     defaults_of: Dialect | None = "megatron_lm" if flags and detected in (None, "env") else detected

@@ -108,6 +108,14 @@ PLAIN_PYTORCH: tuple[Constraint, ...] = (
         dialects=("torchtitan",),
     ),
     Constraint(
+        name="global-batch-over-local-batches",
+        subject=GLOBAL,
+        kind="forbidden",
+        broken=lambda v: v.number(LOCAL) > 0 and v.number(GLOBAL) % (v.number(LOCAL) * v.dp) != 0,
+        rule="training.global_batch_size must be divisible by local_batch_size x data-parallel ranks",
+        dialects=("torchtitan",),
+    ),
+    Constraint(
         name="fewer-micro-batches-than-stages",
         subject=LOCAL,
         kind="inadvisable",

@@ -37,6 +37,11 @@ _OTHERS = (
     "library that calls it)."
 )
 
+_UNKNOWN_INTERVAL = (
+    "Garbage is collected by hand already: name its interval in the settings, or find who calls gc.collect()."
+)
+"""Where manual collection is on and how often is not known."""
+
 
 def evaluate(case: Case) -> Verdict:
     """Fires if the device idles during collections for `graphs.MIN_GC_FRAC` of the window."""
@@ -60,13 +65,17 @@ def evaluate(case: Case) -> Verdict:
         evidence=evidence,
         remedy="" if case.configuration.values else _BY_HAND,
         advice=_advice(case, gain if logged else _scaled(gain, factor, said), logged=logged),
-        otherwise=_OTHERS,
+        otherwise=_UNKNOWN_INTERVAL if _is_unknown(case) else _OTHERS,
         gain=_scaled(
             ceiling(case, lambda r: r.ledger.idle.gc, "all garbage-collection idle time"), factor, said
         ),
         verify="Run again: idle.gc in the ledger remains in every hundredth step only.",
         false_alarm="A profiler that keeps many Python objects makes collections longer.",
     )
+
+
+def _is_unknown(case: Case) -> bool:
+    return case.is_set_to("manual_gc", True) and not case.setting("manual_gc_interval")[0]
 
 
 def _interval(case: Case) -> int | None:

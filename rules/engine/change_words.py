@@ -47,6 +47,7 @@ _OWN: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
         "deepspeed": _DEEPSPEED,
         "torchtitan": {
+            "without_gc": "training.gc_freq",
             "without_launches": "",  # compile.enable compiles blocks and captures no graph
             "overlapped_tp": "enable_async_tensor_parallel",
             "without_recompute": "activation_checkpoint.mode",

@@ -12,6 +12,7 @@ MICRO, GLOBAL, STEPS, LOCAL = (
     *("micro_batch_size", "global_batch_size"),
     *("gradient_accumulation_steps", "local_batch_size"),
 )
+_DYNAMIC, _TOKENS = "verl_dynamic_batch", "verl_max_tokens"
 GLOBAL_BATCH_CHANGES = "the global batch changes by as much, unless accumulation over passes makes up for it"
 _KEPT = "keeps the global batch"
 
@@ -56,9 +57,23 @@ def titans_batch(case: Case, value: Value) -> Own | None:
     made, now, dp = case.configuration.written, case.number(LOCAL) or case.number(MICRO), case.dp
     if GLOBAL in made and case.number(GLOBAL):
         return own
-    if not now or not dp or GLOBAL in made:
+    if not now or not dp or GLOBAL in made or now % value:
         return _with(own, None)
     return _with(own, Beside(knob=GLOBAL, value=now * dp, why=_KEPT))
+
+
+def verls_batch(case: Case, value: Value) -> Own | str | None:
+    """By samples, unless verl fills micro-batches up to a number of tokens: then as many times the tokens."""
+    if not isinstance(value, int):
+        return None
+    if _DYNAMIC in case.configuration.unknown:
+        return "whether use_dynamic_bsz is on, with which micro-batches are cut by tokens, is not known"
+    if not case.is_set_to(_DYNAMIC, True):
+        return Own(dialect="verl", knob=MICRO, value=value)
+    now, tokens = case.number(MICRO), case.number(_TOKENS)
+    if not now or not tokens or tokens * value % now:
+        return "use_dynamic_bsz cuts micro-batches by ppo_max_token_len_per_gpu and does not read it"
+    return Own(dialect="verl", knob=_TOKENS, value=tokens * value // now)
 
 
 def _with(own: Own, beside: Beside | None) -> Own:

@@ -27,8 +27,13 @@ class Own:
     value: Value
     beside: tuple[Beside, ...] = ()
     costs: str = ""
-    """On top of what the advice costs anywhere."""
+    """On top of what the advice costs anywhere; all that it costs where `why` is given."""
+    why: str = ""
+    """What it does, where that is another thing than Megatron's: a gain of Megatron's is not its own."""
 
+
+WHOLE_LAYERS = "recomputes whole layers in the backward pass, all of them"
+ONE_FORWARD_MORE = "one forward pass more: about a third more compute"
 
 Finder = Callable[[Case, Value], Own | str | None]
 """The setting for a value of Megatron's; a text is why it cannot be had here, None that there is none."""

@@ -9,8 +9,14 @@ from perfdoc.knobs.knob import DIALECT_TITLES, Dialect, Value
 from perfdoc.knobs.writing import as_written
 from perfdoc.results.rules import Advice
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.own_batches import deepspeeds_batch, deepspeeds_global_batch, titans_batch
-from perfdoc.rules.engine.own_setting import Beside, Finder, Own
+from perfdoc.rules.engine.own_batches import (
+    MICRO,
+    deepspeeds_batch,
+    deepspeeds_global_batch,
+    titans_batch,
+    verls_batch,
+)
+from perfdoc.rules.engine.own_setting import ONE_FORWARD_MORE, WHOLE_LAYERS, Beside, Finder, Own
 from perfdoc.rules.facts.framework import MEGATRON_PATHS, is_verls_fsdp
 from perfdoc.rules.facts.zero import has_own_file, zero_stage
 
@@ -33,7 +39,7 @@ def counterpart(case: Case, piece: Advice, value: Value) -> Own | str | None:
     """The job's own setting that does what a piece of advice does, or why it has none here; None where its
     framework has nothing of the kind."""
     dialect = case.configuration.dialect
-    known_engine = dialect != "verl" or is_verls_fsdp(case.configuration)
+    known_engine = dialect != "verl" or piece.knob == MICRO or is_verls_fsdp(case.configuration)
     own = _OWN.get(dialect or "", {}).get(piece.knob) if known_engine else None
     if own is not None:
         return own(case, value)
@@ -153,9 +159,38 @@ def _accelerates_fp8(case: Case, value: Value) -> Own | None:
     )
 
 
-def _recomputed_by_fsdp(case: Case, value: Value) -> Own | None:
+def _recomputed(dialect: Dialect, knob: str) -> Finder:
     """Whole layers, or none."""
-    return Own(dialect="accelerate", knob="fsdp_activation_checkpointing", value=_is_on(value))
+
+    def own(case: Case, value: Value) -> Own:
+        if not _is_on(value):
+            return Own(dialect=dialect, knob=knob, value=False)
+        return Own(dialect=dialect, knob=knob, value=True, why=WHOLE_LAYERS, costs=ONE_FORWARD_MORE)
+
+    return own
+
+
+def _titans_recomputation(case: Case, value: Value) -> Own:
+    """Its selective mode is no list of modules: its option chooses operators, or every so many layers."""
+    dialect: Dialect = "torchtitan"
+    if value == "selective":
+        why = "keeps a part of the activations and recomputes the rest, by the mode's option"
+        less = case.is_set_to("recompute_granularity", "full")
+        costs = "more memory for activations" if less else "a part of a forward pass more"
+        return Own(dialect=dialect, knob="checkpoint_mode", value=value, why=why, costs=costs)
+    if value == "full":
+        costs = f"{ONE_FORWARD_MORE}; mode selective costs less and frees less"
+        return Own(dialect=dialect, knob="checkpoint_mode", value=value, why=WHOLE_LAYERS, costs=costs)
+    return Own(dialect=dialect, knob="checkpoint_mode", value="none")
+
+
+def _titans_chunks(case: Case, value: Value) -> str:
+    """Layers of a stage follow from more than their number: the first and last stages count for layers."""
+    return (
+        "torchtitan makes chunks by parallelism.pipeline_parallel_schedule (Interleaved1F1B) and "
+        "parallelism.pipeline_parallel_layers_per_stage, which depends on the layers that the first and the "
+        "last stage lack"
+    )
 
 
 def _ddp_overlaps(case: Case, value: Value) -> str:
@@ -198,11 +233,8 @@ _TORCHTITAN: Mapping[str, Finder] = {
     ),
     "tp_comm_overlap": _async_tp,
     "fp8": _float8,
-    "recompute_granularity": lambda _, value: Own(
-        dialect="torchtitan",
-        knob="checkpoint_mode",
-        value=value if value in ("full", "selective") else "none",
-    ),
+    "recompute_granularity": _titans_recomputation,
+    "virtual_pipeline_model_parallel_size": _titans_chunks,
     **dict.fromkeys(
         (
             *("bias_activation_fusion", "bias_dropout_fusion"),
@@ -218,14 +250,13 @@ _ACCELERATE: Mapping[str, Finder] = {
         DEEPSPEED=_DEEPSPEED["overlap_param_gather"],
         FSDP=_of_fsdp_1("fsdp_version", _on("accelerate", "fsdp_forward_prefetch")),
     ),
-    "recompute_granularity": _by_type(FSDP=_recomputed_by_fsdp),
+    "recompute_granularity": _by_type(FSDP=_recomputed("accelerate", "fsdp_activation_checkpointing")),
     "fp8": _accelerates_fp8,
 }
 _VERL: Mapping[str, Finder] = {
     "overlap_param_gather": _of_fsdp_1("verl_strategy", _on("verl", "verl_forward_prefetch")),
-    "recompute_granularity": lambda _, value: Own(
-        dialect="verl", knob="verl_gradient_checkpointing", value=value not in (None, "none")
-    ),
+    "recompute_granularity": _recomputed("verl", "verl_gradient_checkpointing"),
+    "micro_batch_size": verls_batch,
 }
 _OWN: Mapping[str, Mapping[str, Finder]] = MappingProxyType(
     {

@@ -15,8 +15,8 @@ from perfdoc.results.replay import Gain
 from perfdoc.results.rules import Advice
 from perfdoc.rules.engine.advise import proposed, value_of
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.own_batches import GLOBAL_BATCH_CHANGES, MICRO
-from perfdoc.rules.engine.own_setting import Beside, Own
+from perfdoc.rules.engine.own_batches import GLOBAL_BATCH_CHANGES, MICRO, verls_batch
+from perfdoc.rules.engine.own_setting import ONE_FORWARD_MORE, WHOLE_LAYERS, Beside, Own
 from perfdoc.rules.engine.own_settings import OF_ITS_SHARDING, counterpart, is_plain_ddp, whose
 from perfdoc.rules.engine.unknown import NOT_KNOWN
 from perfdoc.rules.facts.framework import MEGATRON_PATHS
@@ -98,7 +98,8 @@ def in_its_words(case: Case, advice: Sequence[Advice]) -> list[Advice]:
     """
     framework = case.framework
     if framework not in _WORDS_OF:
-        return [_of_one_engine(piece) if _any_engine(case) else piece for piece in advice]
+        pieces = [p for piece in advice for p in _in_verls_batches(case, piece)]
+        return [_of_one_engine(piece) if _any_engine(case) else piece for piece in pieces]
     words = [[piece] if piece.forbidden else _spelled(case, piece) for piece in advice]
     return [piece for pieces in _without_refused(case, advice, words) for piece in pieces]
 
@@ -123,6 +124,16 @@ def _any_engine(case: Case) -> bool:
     return case.configuration.dialect == "verl" and not case.framework
 
 
+def _in_verls_batches(case: Case, piece: Advice) -> list[Advice]:
+    """Every engine of verl cuts by tokens where it is told to."""
+    if case.configuration.dialect != "verl" or piece.knob != MICRO or piece.forbidden:
+        return [piece]
+    own = verls_batch(case, value_of(piece))
+    if isinstance(own, Own):
+        return [piece] if own.knob == MICRO else _own(case, piece, own)
+    return [piece] if own is None else [replace(piece, dialects={}, forbidden=own)]
+
+
 def _of_one_engine(piece: Advice) -> Advice:
     if not any(part in piece.dialects.get("verl", "") for part in MEGATRON_PATHS):
         return piece
@@ -140,6 +151,8 @@ def _spelled(case: Case, piece: Advice) -> list[Advice]:
     words = spelling(value) if spelling is not None and own is None else None
     mine = not wrapped or piece.knob not in OF_ITS_SHARDING or is_plain_ddp(case, piece.knob, value)
     if words is not None and mine:
+        if piece.knob == "recompute_granularity":
+            piece = _instead(piece, WHOLE_LAYERS, ONE_FORWARD_MORE)
         more = GLOBAL_BATCH_CHANGES if piece.knob == MICRO else ""
         return [replace(piece, dialects={framework: words}, costs=_both(piece.costs, more))]
     if "env" in piece.dialects:
@@ -156,11 +169,15 @@ def _own(case: Case, piece: Advice, own: Own) -> list[Advice]:
         return []
     settings = replace(case.configuration, dialect=own.dialect)
     beside, against = _allowed(settings, own)
+    piece = (
+        _instead(piece, own.why, own.costs)
+        if own.why
+        else replace(piece, costs=_both(piece.costs, own.costs))
+    )
     first = replace(
         piece,
         from_value=as_text(now) if known else None,
         dialects={own.dialect: as_written(own.knob, own.value, own.dialect)},
-        costs=_both(piece.costs, own.costs),
         forbidden=against,
         together=[*piece.together, *(b.knob for b in beside)],
     )
@@ -169,6 +186,11 @@ def _own(case: Case, piece: Advice, own: Own) -> list[Advice]:
     if against:
         return [first]
     return [first, *(_beside(case, first, own.dialect, b) for b in beside)]
+
+
+def _instead(piece: Advice, why: str, costs: str) -> Advice:
+    """What the framework's own setting does and costs, where that is not what Megatron's does."""
+    return replace(piece, why=why, costs=costs, gain=None, together=[])
 
 
 def _as_it_is(case: Case, knob: str) -> tuple[bool, Value]:

@@ -62,6 +62,7 @@ def _zero(configuration: Configuration) -> Iterator[tuple[str, Value]]:
 
 def _titans(configuration: Configuration) -> Iterator[tuple[str, Value]]:
     of = configuration.values
+    yield "manual_gc", True  # always, every training.gc_freq steps
     yield from _reduced_in(of.get("fsdp_reduce_dtype"))
     yield from _switch(of.get("async_tensor_parallel"), "tp_comm_overlap")
     mode = of.get("checkpoint_mode")

@@ -18,7 +18,8 @@ _FSDP_PATH = ".fsdp_config."
 
 def framework_of_job(captures: Sequence[CaptureMeasurement], configuration: Configuration) -> Framework:
     """Settings that were given say it, being Megatron's or PyTorch's; else what every capture shows.
-    DeepSpeed and Accelerate run Megatron too: then it shows. Environment variables are anybody's."""
+    DeepSpeed and Accelerate run Megatron too: then it shows. A capture of verl that shows PyTorch alone may
+    be of Megatron without its ranges. Environment variables are anybody's."""
     shown = {capture.framework for capture in captures}
     dialect = configuration.dialect
     if dialect in PYTORCHS:
@@ -27,7 +28,7 @@ def framework_of_job(captures: Sequence[CaptureMeasurement], configuration: Conf
     if dialect == "verl":
         if trainer := _verls_trainer(configuration):
             return trainer
-        shown = {"" if name == "vllm" else name for name in shown}  # it generates the samples
+        return "megatron" if "megatron" in shown else ""
     elif dialect in _CORES:
         return "megatron"
     return "megatron" if "megatron" in shown else shown.pop() if len(shown) == 1 else ""
@@ -46,7 +47,7 @@ def _verls_trainer(configuration: Configuration) -> Framework:
 
 
 def is_verls_fsdp(configuration: Configuration) -> bool:
-    """Whether verl trains with FSDP: not with Megatron, nor with an engine of another name. Of a job that is
-    PyTorch's."""
+    """Whether verl is known to train with FSDP: by the engine's name, else by FSDP's section."""
     engine = configuration.values.get("verl_strategy", "fsdp")
-    return configuration.dialect == "verl" and engine in ("fsdp", "fsdp2")
+    known = configuration.dialect == "verl" and _verls_trainer(configuration) == "pytorch"
+    return known and engine in ("fsdp", "fsdp2")

@@ -91,7 +91,10 @@ def _selective(case: Case) -> Iterator[Advice]:
 
 def cheap_modules(case: Case) -> tuple[str, ...]:
     """Modules with outputs that are cheap to recompute, as far as this model is known to have them.
-    Megatron-core refuses norms and expert activations under delayed FP8 scaling."""
+    Megatron-core refuses norms and expert activations under delayed FP8 scaling. PyTorch's own frameworks
+    choose no modules."""
+    if case.framework == "pytorch":
+        return ()
     found = []
     delayed = fp8_on(case) is not False and case.setting("fp8_recipe")[1] in (None, "delayed")
     if not delayed:
@@ -166,7 +169,7 @@ def words(case: Case, room: Room | None) -> str:
     if 2 * activations > total > 0:
         found.append("Activations are most of the peak.")
         if not case.setting(GRANULARITY)[0] or GRANULARITY in case.assumed:
-            found.append(_RECOMPUTE)
+            found.append(_OF_LAYERS if case.framework == "pytorch" else _RECOMPUTE)
         if _fsdp(case) and case.gpu is not None and not case.gpu.grace:
             found.append("FSDP does not shard them: recompute, or shorten the sequence per GPU.")
     if (pp_of(case) or 1) == 1 or case.is_set_to("pipeline_model_parallel_size", 1):
@@ -187,6 +190,8 @@ _RECOMPUTE = (
     "Recomputation frees most of them, where it is not on already: cheap modules first, then whole layers "
     "(recompute_granularity selective, then full)."
 )
+
+_OF_LAYERS = "Recomputation frees most of them, where it is not on already."
 
 
 def _large_request(room: Room | None) -> Iterator[str]:

@@ -25,7 +25,7 @@ from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.change_words import in_words_of
 from perfdoc.rules.engine.plain_pytorch import in_its_words
-from perfdoc.rules.facts.framework import framework_of_job
+from perfdoc.rules.facts.framework import framework_of_job, is_verls_fsdp
 from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
 from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.simulator.replay.gains import no_gains
@@ -121,8 +121,11 @@ def test_settings_that_were_given_have_their_own_words(tmp_path: Path) -> None:
         ("verl", {"verl_param_offload": True, "tensor_model_parallel_size": 2}, "", "megatron"),
         ("verl", {"verl_strategy": "veomni"}, "", "pytorch"),
         # Neither section: the captures say it, but for vLLM, which generates the samples.
-        *(("verl", {"rollout_n": 8}, shown, shown) for shown in ("megatron", "pytorch", "")),
+        *(("verl", {"rollout_n": 8}, shown, shown) for shown in ("megatron", "")),
         ("verl", {"rollout_n": 8}, "vllm", ""),
+        # PyTorch's operators run in Megatron too, whose ranges a capture may lack.
+        ("verl", {"rollout_n": 8}, "pytorch", ""),
+        ("verl", {"verl_param_offload": True}, "pytorch", "pytorch"),
     ],
 )
 def test_whose_job_it_is(
@@ -149,6 +152,22 @@ VERL = "python3 -m verl.trainer.main_ppo actor_rollout_ref.actor.ppo_micro_batch
         ("actor_rollout_ref.actor.fsdp_config.param_offload=$OFFLOAD", None, "pytorch"),
         ("actor_rollout_ref.actor.megatron.param_offload=$OFFLOAD", None, "megatron"),
         ("actor_rollout_ref.actor.megatron.tensor_model_parallel_size=$TP", 2, "megatron"),
+        # What chooses the engine, now and formerly, and as scripts write it.
+        ("model_engine=megatron", None, "megatron"),
+        ("model_engine=dp", None, "pytorch"),
+        ("model_engine=veomni", None, "pytorch"),
+        ("--config-path=config --config-name=ppo_megatron_trainer", None, "megatron"),
+        ("--config-name='ppo_megatron_trainer.yaml'\\\n data.train_batch_size=8", None, "megatron"),
+        ("--config-name ppo_megatron_trainer data.train_batch_size=8", None, "megatron"),
+        ("--config-name=ppo_trainer", None, ""),
+        ("model_engine=megatron actor_rollout_ref.actor.strategy=megatron", None, "megatron"),
+        ("model_engine=dp actor_rollout_ref.actor.strategy=fsdp2", None, "pytorch"),
+        # Either of two, or one that cannot be told.
+        ("model_engine=$ENGINE", None, ""),
+        ("--config-name=$NAME", None, ""),
+        ("model_engine=megatron actor_rollout_ref.actor.strategy=fsdp", None, ""),
+        (f"--config-name=ppo_trainer\n{VERL}--config-name=ppo_megatron_trainer", None, ""),
+        (f"model_engine=dp\n{VERL}model_engine=megatron", None, ""),
         # A fact that nobody wrote is no section.
         ("actor_rollout_ref.actor.fsdp_config.param_offload=True", 1, "pytorch"),
         ("", 1, ""),
@@ -165,6 +184,34 @@ def test_the_section_that_a_script_of_verl_names(
     # Nor is a switch that a rule tries.
     tried = given.with_changes({"overlap_grad_reduce": False})
     assert framework_of_job([], tried) == framework
+
+
+@pytest.mark.parametrize(
+    ("arguments", "strategy"),
+    [
+        ("model_engine=megatron", (True, "megatron")),
+        ("model_engine=dp", (True, "fsdp")),
+        ("model_engine=dp actor_rollout_ref.actor.strategy=fsdp2", (True, "fsdp2")),
+        ("--config-name=$NAME actor_rollout_ref.actor.strategy=fsdp2", (True, "fsdp2")),
+        ("model_engine=$ENGINE", (False, None)),
+        ("model_engine=dp actor_rollout_ref.actor.strategy=megatron", (False, None)),
+    ],
+)
+def test_what_chooses_verls_engine_says_its_strategy(
+    tmp_path: Path, arguments: str, strategy: tuple[bool, Value]
+) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text(VERL + arguments + "\n")
+    assert job_configuration(JobFacts(), script).setting("verl_strategy") == strategy
+
+
+def test_a_job_of_megatron_in_verl_is_not_told_to_prefetch_as_fsdp_does() -> None:
+    case = Case(captures=[], job=measure_job([]), gains=no_gains("", ""))
+    for values in ({"verl_strategy": "megatron"}, {"rollout_n": 8}):
+        assert not is_verls_fsdp(Configuration(values=values, dialect="verl"))
+        told = replace(case, configuration=Configuration(values=values, dialect="verl"))
+        (piece,) = in_its_words(told, [advise(knob="overlap_param_gather", to=True, why="x")])
+        assert not [words for words in piece.dialects.values() if "forward_prefetch" in words]
 
 
 def test_where_verls_engine_is_not_known_its_settings_of_megatron_say_whose_they_are() -> None:
@@ -193,6 +240,7 @@ def test_where_verls_engine_is_not_known_its_settings_of_megatron_say_whose_they
             "(overlap_comm)",
         ),
         ("torchtitan", {}, "buckets_x4", ""),
+        ("torchtitan", {}, "without_gc", "(training.gc_freq)"),
         # torch.compile of blocks captures no graph; stages follow from the layers of each.
         ("torchtitan", {}, "without_launches", ""),
         (

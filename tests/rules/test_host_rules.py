@@ -14,6 +14,7 @@ from perfdoc.knobs.knob import Value
 from perfdoc.rules.checks.pd202_garbage_collection import INTERVAL_STEPS
 from perfdoc.rules.engine.advise import value_of
 from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.under_megatrons_names import under_megatrons_names
 from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
 from perfdoc.simulator.replay.basis import RARE_STEPS, AsOften
 from tests.rules.cases import case_of, evidence_of, predicting, result, settings_of, step_with_gap
@@ -123,6 +124,22 @@ def test_collections_are_never_made_more_frequent(
     assert (found.state, settings_of(found)) == ("fires", advised)
     assert found.gain is not None
     assert found.gain.method == ("replay" if advised else "ceiling")
+
+
+@pytest.mark.parametrize(
+    ("settings", "advised"),
+    [({"manual_gc_interval": 10}, {"manual_gc_interval": 100}), ({"manual_gc_interval": 1000}, {}), ({}, {})],
+)
+def test_torchtitan_collects_by_hand_already(
+    tmp_path: Path, settings: dict[str, Value], advised: dict[str, Value]
+) -> None:
+    case = predicting(case_of(tmp_path, step_with_gap(400, "perfdoc.gc")), without_gc=(0.3, 0.4, 0.4))
+    given = Configuration(values={"local_batch_size": 8, **settings}, dialect="torchtitan")
+    case = replace(case, configuration=under_megatrons_names("pytorch", given))
+    found = result("PD202", case)
+    assert settings_of(found) == advised
+    if advised:  # not manual_gc, which is on from the start
+        assert [piece.dialects["torchtitan"] for piece in found.advice] == ["training.gc_freq=100"]
 
 
 def test_what_a_log_tells_is_scaled_once(tmp_path: Path) -> None:

@@ -11,11 +11,13 @@ from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import PYTORCHS, Dialect, Value
 from perfdoc.knobs.lint.text import lint
 from perfdoc.reports.advice import change_title
+from perfdoc.results.replay import Gain
 from perfdoc.results.rules import Advice
 from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.own_settings import OF_ITS_SHARDING
 from perfdoc.rules.engine.plain_pytorch import in_its_words
+from perfdoc.rules.facts.memory_relief import cheap_modules, pieces
 from perfdoc.simulator.replay.gains import no_gains
 
 BUCKET = 40 << 20
@@ -248,6 +250,8 @@ def test_an_engine_of_verl_that_is_neither_has_none_of_fsdps_settings() -> None:
         ("torchtitan", {"local_batch_size": 4, **RANKS}, (), "training.global_batch_size=32"),
         ("torchtitan", {"local_batch_size": 4, GLOBAL: 64, **RANKS}, (), None),
         ("torchtitan", {"local_batch_size": 4}, (), "the global batch changes"),
+        ("torchtitan", {"local_batch_size": 3, **RANKS}, (), "the global batch changes"),  # 24 over 2 x 8
+        ("torchtitan", {"local_batch_size": 1, **RANKS}, (), "the global batch changes"),  # 8 over 2 x 8
         ("torchtitan", {"local_batch_size": 4, "pipeline_model_parallel_size": 2}, (), None),
         ("accelerate", DDP, (), "the global batch changes"),
         ("verl", {"verl_strategy": "fsdp", MICRO: 4}, (), None),
@@ -267,6 +271,99 @@ def test_half_the_micro_batch_keeps_the_global_batch_or_says_that_it_does_not(
     else:
         assert others == []
     assert ("the global batch changes" in first.costs) == (beside == "the global batch changes")
+
+
+def test_a_batch_that_does_not_divide_torchtitans_global_one_is_refused() -> None:
+    # 8 ranks of DP: 32 is twice 2 x 8, and no multiple of 3 x 8.
+    given: dict[str, Value] = {"local_batch_size": 4, GLOBAL: 32, **RANKS}
+    for to, refused in ((2, False), (3, True), (8, True)):
+        (piece,) = words(job("torchtitan", **given), MICRO, to)
+        assert ("local_batch_size x data-parallel" in piece.forbidden) == refused, to
+
+
+@pytest.mark.parametrize("engine", ["fsdp", "veomni", "megatron"])
+@pytest.mark.parametrize(
+    ("values", "unknown", "written"),
+    [
+        ({}, (), "ppo_micro_batch_size_per_gpu=2"),
+        ({"verl_dynamic_batch": False}, (), "ppo_micro_batch_size_per_gpu=2"),
+        ({"verl_dynamic_batch": True, "verl_max_tokens": 24_000}, (), "ppo_max_token_len_per_gpu=12000"),
+        ({"verl_dynamic_batch": True}, (), None),
+        # Each sample is up to 20,000 tokens long.
+        (
+            {
+                "verl_dynamic_batch": True,
+                "verl_max_tokens": 24_000,
+                "verl_max_prompt_length": 10_000,
+                "verl_max_response_length": 10_000,
+            },
+            (),
+            None,
+        ),
+        ({}, ("verl_dynamic_batch",), None),
+    ],
+)
+def test_where_verl_cuts_by_tokens_its_tokens_are_halved(
+    engine: str, values: dict[str, Value], unknown: tuple[str, ...], written: str | None
+) -> None:
+    case = job("verl", verl_strategy=engine, **{MICRO: 4}, **values)
+    case = replace(case, configuration=replace(case.configuration, unknown=frozenset(unknown)))
+    (piece,) = words(case, MICRO, 2)
+    assert bool(piece.forbidden) == (written is None)
+    if written is not None:
+        assert piece.dialects["verl"] == f"actor_rollout_ref.actor.{written}"
+
+
+WHOLE: list[tuple[Dialect, dict[str, Value]]] = [
+    ("verl", {"verl_strategy": "fsdp"}),
+    ("verl", {"verl_strategy": "veomni"}),
+    ("accelerate", FSDP),
+    ("accelerate", DDP),
+    ("deepspeed", ZERO),
+]
+
+
+@pytest.mark.parametrize(("dialect", "values"), [*WHOLE, ("torchtitan", {})])
+@pytest.mark.parametrize("to", ["selective", "full"])
+def test_what_recomputes_whole_layers_has_neither_words_nor_gain_of_a_few_modules(
+    dialect: Dialect, values: dict[str, Value], to: str
+) -> None:
+    gain = Gain(method="replay", low_ms=1.0, mid_ms=1.0, high_ms=1.0, assumptions=[])
+    costs = "a few percent of compute"
+    piece = advise(knob="recompute_granularity", to=to, why="recomputes layernorm", costs=costs, gain=gain)
+    (found,) = in_its_words(job(dialect, **values), [piece])
+    assert (found.forbidden, found.gain, "layernorm" in found.why, costs in found.costs) == (
+        "",
+        None,
+        *2 * [False],
+    )
+    whole = to == "full" or dialect != "torchtitan"
+    assert ("whole layers" in found.why, "a third" in found.costs) == (whole, whole)
+
+
+def test_less_recomputation_keeps_its_gain() -> None:
+    gain = Gain(method="replay", low_ms=1.0, mid_ms=1.0, high_ms=1.0, assumptions=[])
+    for dialect, values in WHOLE[2:3]:
+        piece = advise(knob="recompute_granularity", to=None, why="x", costs="y", gain=gain)
+        (found,) = in_its_words(job(dialect, **values), [piece])
+        assert (found.why, found.costs, found.gain) == ("x", "y", gain)
+
+
+@pytest.mark.parametrize(("dialect", "values"), [*WHOLE, ("torchtitan", {})])
+def test_no_modules_are_chosen_outside_megatron(dialect: Dialect, values: dict[str, Value]) -> None:
+    case = job(dialect, recompute_granularity=None, fp8=None, **values)
+    assert cheap_modules(case) == ()
+    (first,) = [p for p in pieces(case, None) if p.knob == "recompute_granularity"]
+    assert first.to_value == "full"
+    megatron = job("megatron_lm", recompute_granularity=None, fp8=None)
+    assert cheap_modules(megatron) == ("layernorm",)
+
+
+def test_chunks_of_torchtitan_are_named_by_its_settings() -> None:
+    (piece,) = words(job("torchtitan"), "virtual_pipeline_model_parallel_size", 2)
+    assert "pipeline_parallel_layers_per_stage" in piece.forbidden
+    assert "pipeline_parallel_schedule" in piece.forbidden
+    assert "no such setting" not in piece.forbidden
 
 
 def test_a_larger_global_batch_comes_with_its_accumulation() -> None:
