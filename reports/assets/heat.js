@@ -164,7 +164,7 @@
       if (held === null) return;
       const [from, to] = [held.from, cellAt(event).x].sort((a, b) => a - b).map(indexAt).map(within), dragged = Math.abs(held.from - cellAt(event).x) > 4;
       held = null;
-      if (dragged) { show(Math.floor(from), Math.ceil(to)); return; }
+      if (dragged && to > from) { show(Math.floor(from), Math.ceil(to)); return; }
       draw();
       const { line, at } = cellAt(event);
       if (at !== null && at !== undefined) lookUp(line.ranks[at]);

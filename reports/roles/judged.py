@@ -48,14 +48,14 @@ def judged(
     role_of = {i: at for at, members in enumerate(roles) for i in members}
     found: dict[int, list[Deviation]] = {}
     for figure, values in _figures(shares, steps_ns):
-        spread = None
+        within = None
         if any(FEWEST_CENTRED <= len(members) < FEWEST for members in roles):
-            spread = _within(roles, values)
+            within = _within(roles, values)
         for members in (*roles, together):
-            by = None if len(members) >= FEWEST else spread
-            if by is None and len(members) < FEWEST:
+            if len(members) < FEWEST_CENTRED:
                 continue
-            for place, far in deviations(values(members), figure, by).items():
+            spread = None if len(members) >= FEWEST else within
+            for place, far in deviations(values(members), figure, spread).items():
                 found.setdefault(members[place], []).append(far)
     compute = next(at for at, leaf in enumerate(LEAVES) if leaf.family == "compute")
     left = {i for members in few for i in members} - set(together)
