@@ -58,7 +58,7 @@ def places_of(diagnosis: Diagnosis) -> Places:
     counted = any(stage is not None for stage in measured) and not _by_number(pipeline)
     unplaced = Places(stage=measured, stage_role=roles, counted=counted)
     if not counted and _across(ranks, measured):
-        unplaced = Places(stage=[None] * len(ranks), stage_role={}, refuted=True)
+        unplaced = _refuted(ranks, roles, pipeline.pp)
     sizes = _sizes(diagnosis.job)
     numbers = [rank.rank for rank in ranks if rank.rank is not None]
     if (
@@ -72,7 +72,7 @@ def places_of(diagnosis: Diagnosis) -> Places:
     if agreeing is None or (
         counted and any(a not in (None, b) for a, b in zip(measured, of["pp"], strict=True))
     ):
-        return unplaced if counted else Places(stage=[None] * len(ranks), stage_role={}, refuted=True)
+        return unplaced if counted else _refuted(ranks, roles, pipeline.pp)
     shown = {name: size for name, size in sizes.items() if size > 1 and name != "pp"}
     if (experts := _experts(diagnosis.job, ranks, numbers, sizes)) is not None:
         shown["ep"], of["ep"] = experts
@@ -88,6 +88,24 @@ def places_of(diagnosis: Diagnosis) -> Places:
 
 def _by_number(pipeline: PipelineAnalysis) -> bool:
     return pipeline.sources.get("stages", "").startswith("rank numbers")
+
+
+def _refuted(ranks: Sequence[Rank], roles: Mapping[int, str], pp: int | None) -> Places:
+    """Stages by the order of rank numbers within each group of PP, where every rank is in one of `pp` ranks
+    and no group of another dimension spans them; else none."""
+    groups: dict[str, dict[int, int]] = {}
+    for i, rank in enumerate(ranks):
+        names = {row.group for row in rank.communication if row.dimension == "pp" and row.group}
+        if len(names) == 1 and rank.rank is not None:
+            groups.setdefault(names.pop(), {})[i] = rank.rank
+    stage: list[int | None] = [None] * len(ranks)
+    for members in groups.values():
+        for place, i in enumerate(sorted(members, key=members.__getitem__)):
+            stage[i] = place
+    sizes = {len(members) for members in groups.values()}
+    if pp is None or sizes != {pp} or None in stage or _across(ranks, stage):
+        return Places(stage=[None] * len(ranks), stage_role={}, refuted=True)
+    return Places(stage=stage, stage_role=roles, counted=True, refuted=True)
 
 
 def _across(ranks: Sequence[Rank], stages: Sequence[int | None]) -> bool:

@@ -177,6 +177,26 @@ def test_stages_by_rank_number_that_groups_refute_are_dropped(with_job: bool) ->
 
 
 @pytest.mark.parametrize("with_job", [True, False])
+def test_groups_of_pp_give_the_stages_that_groups_of_dp_refuted(with_job: bool) -> None:
+    """TP 2, PP 4, DP 8 in this order: rank 8 d + 2 s + t. The loss stage computes 48 %, the others 39 %, rank
+    12 (d 1, s 2, t 0) 47 %: it alone differs."""
+    made = swapped(True, with_job=with_job)
+    ranks = []
+    for i, rank in enumerate(made.ranks):
+        own = 390_000 + 100 * (i // 8 % 5) + 90_000 * (i // 2 % 4 == 3) + 80_000 * (i == 12)
+        names = {"tp": f"tp {i // 2}", "dp": f"dp {i % 8}", "pp": f"pp {i // 8} {i % 2}"}
+        rows = [replace(build.communication(key, 1_000), group=group) for key, group in names.items()]
+        ledger = build.ledger(compute=own, pp=1_000_000 - own)
+        ranks.append(replace(build.rank(i, ledger, steps=1, rows=rows), input=rank.input))
+    roles = known(replace(made, ranks=ranks))
+    assert (roles.how, roles.places.refuted) == ("stages", True)
+    assert [list(role.members[:4]) for role in roles.roles] == [
+        [2 * s, 2 * s + 1, 2 * s + 8, 2 * s + 9] for s in range(4)
+    ]
+    assert [each.rank for each in roles.outliers] == [12]
+
+
+@pytest.mark.parametrize("with_job", [True, False])
 def test_stages_by_rank_number_are_called_so(with_job: bool) -> None:
     roles = known(swapped(False, with_job=with_job))
     assert (roles.how, len(roles.roles), roles.places.refuted) == ("numbers", 4, False)
