@@ -34,7 +34,7 @@ from perfdoc.results.names import base_name, pieces, prose, shorten
 _HERE = Path(__file__).parent
 _LONGEST_STRING = 4000
 _UNIT_SPACE = re.compile(r"(?<=\d) (?=(?:%|ns|µs|ms|s)(?:\W|\Z))")
-_INPUTS = 64
+_INPUTS = 16
 _NOTES = 12
 _GAPS = 300
 _STYLE = "report.css"

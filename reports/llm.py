@@ -16,7 +16,7 @@ from perfdoc.reports.findings import findings_of
 from perfdoc.reports.inert import quoted, sentence
 from perfdoc.reports.next_capture import next_capture
 from perfdoc.reports.roles import Roles, roles_of
-from perfdoc.reports.roles.words import family_medians, outlier_grid, outlier_sentence
+from perfdoc.reports.roles.words import family_medians, outlier_grid, outlier_sentence, unjudged_grid
 from perfdoc.reports.shares import parts_of
 from perfdoc.reports.summary import facts_of
 from perfdoc.results import Diagnosis
@@ -155,7 +155,13 @@ def _roles(diagnosis: Diagnosis, roles: Roles) -> Iterator[str]:
     grid = outlier_grid(diagnosis, roles, _RANKS)
     for who, role, what, own, usual, by, _ in ([cell.text for cell in row] for row in grid.rows):
         yield f"- {quoted(who, 60)} of {quoted(role, 60)}: {what} {own}, usual {usual}, {by}"
-    for each in roles.roles[:_ROWS]:
+    few = unjudged_grid(diagnosis, roles, _RANKS)
+    for who, role, length, compute, exposed, idle in ([cell.text for cell in row] for row in few.rows):
+        yield (
+            f"- {quoted(who, 60)} of {quoted(role, 60)}, not judged: compute {compute}, "
+            f"exposed communication {exposed}, idle {idle} of {length}"
+        )
+    for each in roles.heaviest(_ROWS):
         families = family_medians(roles, each)
         yield (
             f"- {quoted(each.label, 60)}, {plural(len(each.members), 'rank')}: "

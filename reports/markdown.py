@@ -20,7 +20,7 @@ from perfdoc.reports.ranking import (
     without_figure,
 )
 from perfdoc.reports.roles import Roles, roles_of
-from perfdoc.reports.roles.words import outlier_grid, outlier_sentence, role_grid
+from perfdoc.reports.roles.words import outlier_grid, outlier_sentence, role_grid, unjudged_grid
 from perfdoc.reports.sections import sections_of
 from perfdoc.results import Diagnosis, figures
 from perfdoc.results.names import base_name, pieces, prose, shorten
@@ -114,15 +114,13 @@ def _ledgers(diagnosis: Diagnosis) -> list[str]:
 def _roles(diagnosis: Diagnosis, roles: Roles) -> list[str]:
     """Many ranks: by role, and who differs."""
     lines = ["### Where the time goes, by role", "", sentence(outlier_sentence(diagnosis, roles))]
-    by_role, far = role_grid(roles), outlier_grid(diagnosis, roles, _RANKS)
-    for grid in (by_role, far):
+    by_role = role_grid(roles, _ROLES)
+    for grid in (by_role, outlier_grid(diagnosis, roles, _RANKS), unjudged_grid(diagnosis, roles, _RANKS)):
         if grid.rows:
-            lines += [f"{grid.caption}:"] if grid is far else []
-            lines += table(
-                grid.head, grid.align, [[escape(cell.text) for cell in row] for row in grid.rows[:_ROLES]]
-            )
+            lines += [] if grid is by_role else [f"{grid.caption}:"]
+            lines += table(grid.head, grid.align, [[escape(cell.text) for cell in row] for row in grid.rows])
     if len(roles.roles) > _ROLES:
-        lines += [f"{figures.plural(len(roles.roles) - _ROLES, 'more role')}.", ""]
+        lines += [f"{figures.plural(len(roles.roles) - _ROLES, 'lighter role')}.", ""]
     return lines
 
 

@@ -19,7 +19,7 @@ from perfdoc.reports.ranking import (
     without_figure,
 )
 from perfdoc.reports.roles import Roles, roles_of
-from perfdoc.reports.roles.words import outlier_grid, roles_sentences
+from perfdoc.reports.roles.words import outlier_grid, roles_sentences, unjudged_grid
 from perfdoc.reports.sections import sections_of
 from perfdoc.reports.terminal import Lines
 from perfdoc.results import Diagnosis, Rank, figures
@@ -101,19 +101,19 @@ def _roles(page: Lines, diagnosis: Diagnosis, roles: Roles, shown: Sequence[int]
             figures.duration(role.step_ns),
             *(figures.share(role.shares[j].median).removesuffix(" %") for j in shown),
         ]
-        for role in roles.roles[:_ROLES]
+        for role in roles.heaviest(_ROLES)
     ]
     length = "step time" if roles.steps else "window"
     head = ["median % of window", "ranks", length, *(leaves.LEAVES[j].letter for j in shown)]
     page.table(head, rows, "lrr" + "r" * len(shown))
-    page.more(len(roles.roles) - _ROLES, "more role")
+    page.more(len(roles.roles) - _ROLES, "lighter role")
     page.lines.append("")
     for text in roles_sentences(diagnosis, roles):
         page.say(text)
-    found = outlier_grid(diagnosis, roles, _OUTLIERS)
-    if found.rows:
-        page.lines += ["", f"  {found.caption}"]
-        page.table(found.head, [[cell.text for cell in row] for row in found.rows], found.align)
+    for found in (outlier_grid(diagnosis, roles, _OUTLIERS), unjudged_grid(diagnosis, roles, _OUTLIERS)):
+        if found.rows:
+            page.lines += ["", f"  {found.caption}"]
+            page.table(found.head, [[cell.text for cell in row] for row in found.rows], found.align)
 
 
 def _communication(page: Lines, diagnosis: Diagnosis) -> None:

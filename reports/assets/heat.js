@@ -128,13 +128,12 @@
     tip.style.left = `${Math.max(0, Math.min(x + 12, plot.clientWidth - tip.offsetWidth))}px`;
     tip.style.top = `${y + 14}px`;
   };
+  // A drag may end in the column of names, or beyond the last rank.
+  const within = (i) => Math.min(Math.max(i, view.from), view.to);
   const indexAt = (x) => view.from + ((x - left()) / wide()) * (view.to - view.from);
-  const lookUp = (label) => {
-    element("every-rank").open = true;
-    const find = element("ranks-find");
-    find.value = label;
-    find.dispatchEvent(new Event("input"));
-    find.scrollIntoView({ block: "center" });
+  const lookUp = (i) => {
+    element("every-rank").dispatchEvent(new CustomEvent("lookup", { detail: i }));
+    element("ranks-find").scrollIntoView({ block: "center" });
   };
 
   const start = () => {
@@ -163,12 +162,12 @@
     });
     canvas.addEventListener("pointerup", (event) => {
       if (held === null) return;
-      const [from, to] = [held.from, cellAt(event).x].sort((a, b) => a - b).map(indexAt), dragged = Math.abs(held.from - cellAt(event).x) > 4;
+      const [from, to] = [held.from, cellAt(event).x].sort((a, b) => a - b).map(indexAt).map(within), dragged = Math.abs(held.from - cellAt(event).x) > 4;
       held = null;
-      if (dragged) { show(Math.floor(from), Math.ceil(to)); return; }
+      if (dragged && to > from) { show(Math.floor(from), Math.ceil(to)); return; }
       draw();
       const { line, at } = cellAt(event);
-      if (at !== null && at !== undefined) lookUp(data.labels[line.ranks[at]]);
+      if (at !== null && at !== undefined) lookUp(line.ranks[at]);
     });
     canvas.addEventListener("pointercancel", () => { held = null; draw(); });
     canvas.addEventListener("pointerleave", () => { tip.hidden = true; });

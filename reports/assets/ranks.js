@@ -6,7 +6,7 @@
   if (!source || !details) return;
   const PAGE = 100;
   const number = new Intl.NumberFormat("en");
-  let data, columns, found, shown, sorted = null;
+  let data, columns, found, shown, sorted = null, only = null;
 
   const time = (ns) => {
     const [unit, size] = ns >= 1e9 ? ["s", 1e9] : ns >= 1e6 ? ["ms", 1e6] : ns >= 1e3 ? ["µs", 1e3] : ["ns", 1];
@@ -73,7 +73,7 @@
   };
   const list = () => {
     const fits = matcher(element("ranks-find").value), role = element("ranks-role").value, far = element("ranks-far").checked;
-    found = data.labels.map((_, i) => i).filter((i) =>
+    found = data.labels.map((_, i) => i).filter((i) => only !== null ? i === only :
       fits(data.labels[i]) && (role === "" || data.role[i] === Number(role)) && (!far || i in data.far));
     if (sorted) {
       const { key } = columns[sorted.at];
@@ -112,11 +112,21 @@
     });
     element("ranks").tHead.rows[0].replaceChildren(...heads);
     data.roles.forEach((label, i) => element("ranks-role").append(new Option(label, String(i))));
-    for (const id of ["ranks-find", "ranks-role", "ranks-far", "ranks-unit"]) element(id).addEventListener("input", list);
+    for (const id of ["ranks-find", "ranks-role", "ranks-far", "ranks-unit"]) element(id).addEventListener("input", () => { if (id !== "ranks-unit") only = null; list(); });
     element("ranks-more").addEventListener("click", more);
     list();
   };
   const opened = () => { if (details.open && !data) start(); };
   details.addEventListener("toggle", opened);
+  // One rank by its place, whatever it is called and whatever was chosen before.
+  details.addEventListener("lookup", (event) => {
+    details.open = true;
+    opened();
+    only = event.detail;
+    element("ranks-find").value = data.labels[only];
+    element("ranks-role").value = "";
+    element("ranks-far").checked = false;
+    list();
+  });
   opened();
 })();

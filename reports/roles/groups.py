@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from statistics import median, median_low
 
 from perfdoc.reports.leaves import LEAVES, leaf_values
-from perfdoc.reports.roles.outliers import STEP, Deviation, Outlier, deviations, in_order, outlier
+from perfdoc.reports.roles.judged import judged
+from perfdoc.reports.roles.outliers import FEWEST_CENTRED, Outlier
 from perfdoc.reports.roles.places import Places, places_of
 from perfdoc.results import Diagnosis, Rank
 
@@ -52,34 +53,46 @@ class Roles:
 
     how: str
     """stages: of the pipeline. numbers: stages by rank number. calls: equally many calls of each collective.
-    kinds: the same collectives. one: no difference."""
+    kinds: the same collectives. one: no difference. unlike: too many differences."""
     roles: Sequence[Role]
     role_of: Sequence[int]
     """By rank: index into roles."""
     shares: Sequence[Sequence[float]]
     """By rank, by leaf: of its own window."""
     steps_ns: Sequence[int]
-    """By rank: its median step, or its window."""
+    """By rank: its median step; its window where not every rank has steps."""
     steps: bool
     """Whether every rank has steps."""
     outliers: Sequence[Outlier]
+    unjudged: Sequence[int]
+    """Ranks whose role is too small to say what is usual, those first that compute most."""
     places: Places
 
     @property
     def drawn(self) -> list[tuple[str, list[int]]]:
         """The ranks that are worth a picture of their own, with headings."""
         far = [each.rank for each in self.outliers[:_DRAWN]]
-        typical = [role.typical for role in self.roles if role.typical not in far][:_DRAWN]
+        few = list(self.unjudged[:_DRAWN])
+        known = {*far, *few}
+        typical = [role.typical for role in self.heaviest(_DRAWN) if role.typical not in known]
         order = sorted(range(len(self.steps_ns)), key=lambda i: (-self.steps_ns[i], i))
-        longest = [i for i in order if i not in far and i not in typical][:_LONGEST]
+        longest = [i for i in order if i not in known and i not in typical][:_LONGEST]
         groups = [
             ("differ most from their role", far),
+            ("of roles too small to judge", few),
             ("typical of each role", typical),
             ("longest steps" if self.steps else "longest windows", longest),
         ]
         return [(heading, members) for heading, members in groups if members]
 
+    def heaviest(self, most: int) -> list[Role]:
+        """All roles, in their order; of more than `most` those whose middle rank computes longest."""
+        order = sorted(self.roles, key=lambda role: -role.shares[_COMPUTE].median * role.step_ns)
+        kept = {id(role) for role in order[:most]}
+        return [role for role in self.roles if id(role) in kept]
 
+
+_COMPUTE = next(at for at, leaf in enumerate(LEAVES) if leaf.family == "compute")
 _DRAWN, _LONGEST = 8, 4
 """Ranks under one heading."""
 
@@ -90,7 +103,9 @@ def roles_of(diagnosis: Diagnosis) -> Roles | None:
     if len(ranks) <= MANY:
         return None
     places = places_of(diagnosis)
-    how, keys = _keys(ranks, places, diagnosis)
+    with_steps = sum(bool(rank.window.step_list) for rank in ranks)
+    steps = with_steps == len(ranks)
+    how, keys = _keys(ranks, places, comparable=steps or not with_steps)
     labels = sorted(set(keys))
     place = {key: at for at, key in enumerate(labels)}
     role_of = [place[key] for key in keys]
@@ -98,20 +113,20 @@ def roles_of(diagnosis: Diagnosis) -> Roles | None:
     for i, at in enumerate(role_of):
         of[at].append(i)
     shares = [_shares(rank) for rank in ranks]
-    steps_ns = [_step(rank) for rank in ranks]
-    roles, outliers = [], []
-    for at, (_, label) in enumerate(labels):
-        role = _role(label, of[at], shares, steps_ns)
-        roles.append(role)
-        outliers += _outliers(at, role, shares, steps_ns)
+    steps_ns = [_step(rank) if steps else rank.window.duration_ns for rank in ranks]
+    # Steps beside whole captures say nothing of each other.
+    lengths = steps_ns if steps or not with_steps else None
+    alike = [how in _STAGED and places.is_inner(places.stage[members[0]]) for members in of]
+    outliers, unjudged = judged(of, alike, shares, lengths)
     return Roles(
         how=how,
-        roles=roles,
+        roles=[_role(label, of[at], shares, steps_ns) for at, (_, label) in enumerate(labels)],
         role_of=role_of,
         shares=shares,
         steps_ns=steps_ns,
-        steps=all(rank.window.step_list for rank in ranks),
-        outliers=in_order(outliers),
+        steps=steps,
+        outliers=outliers,
+        unjudged=unjudged,
         places=places,
     )
 
@@ -122,32 +137,63 @@ def _shares(rank: Rank) -> list[float]:
 
 
 def _step(rank: Rank) -> int:
-    steps = rank.window.step_list
-    return median_low(step.duration_ns for step in steps) if steps else rank.window.duration_ns
+    return median_low(step.duration_ns for step in rank.window.step_list)
 
 
 _Keys = list[tuple[int, str]]
 """By rank: what orders its role, and what it is called."""
+_Counts = frozenset[tuple[Hashable, int]]
+"""What a rank communicates, and how often."""
+_STAGED = ("stages", "numbers")
 
 
-def _keys(ranks: Sequence[Rank], places: Places, diagnosis: Diagnosis) -> tuple[str, _Keys]:
+def _keys(ranks: Sequence[Rank], places: Places, *, comparable: bool) -> tuple[str, _Keys]:
+    """How roles are made, and each rank's. comparable: whether counts are of like stretches of time."""
     stages = {stage for stage in places.stage if stage is not None}
     if len(stages) > 1:
-        measured = any(row.stage is not None for row in diagnosis.analyses.pipeline.stages)
         keys = [
             (len(stages), "stage unknown") if stage is None else (stage, _stage(stage, places))
             for stage in places.stage
         ]
-        return ("stages" if measured else "numbers"), keys
-    for how, signature in (("calls", _calls), ("kinds", _kinds)):
-        found = [signature(rank) for rank in ranks]
-        order = [each for each, _ in Counter(found).most_common()]
-        if 1 < len(order) <= _MOST_GROUPS:
-            number = {each: i for i, each in enumerate(order)}
-            return how, [(number[each], f"group {number[each] + 1}") for each in found]
-        if len(order) == 1:
-            break
-    return "one", [(0, "all ranks")] * len(ranks)
+        return ("stages" if places.counted else "numbers"), keys
+    found: dict[str, list[_Counts]] = {"kinds": [_kinds(rank) for rank in ranks]}
+    if comparable:
+        found = {"calls": _gathered([_calls(rank) for rank in ranks]), **found}
+    for how, signatures in found.items():
+        sizes = Counter(signatures)
+        if len(sizes) == 1:
+            return "one", [(0, "all ranks")] * len(ranks)
+        few = sum(size for size in sizes.values() if size < FEWEST_CENTRED)
+        if len(sizes) <= _MOST_GROUPS and 2 * few < len(ranks):
+            number = {each: i for i, (each, _) in enumerate(sizes.most_common())}
+            return how, [(number[each], f"group {number[each] + 1}") for each in signatures]
+    return "unlike", [(0, "all ranks")] * len(ranks)
+
+
+def _gathered(found: Sequence[_Counts]) -> list[_Counts]:
+    """Ranks that are too few to be judged among those whose calls are nearest: a window that is cut elsewhere
+    holds a call more. Where none are near they stay apart."""
+    sizes = Counter(found)
+    large = [each for each, size in sizes.items() if size >= FEWEST_CENTRED]
+    near = {}
+    for each in (each for each, size in sizes.items() if size < FEWEST_CENTRED):
+        like = [
+            (off, -sizes[other], at) for at, other in enumerate(large) if (off := _off(each, other)) <= _NEAR
+        ]
+        near[each] = large[min(like)[2]] if like else each
+    return [near.get(each, each) for each in found]
+
+
+_NEAR = 0.25
+"""Of the calls of one collective: a role of its own calls something twice as often, or not at all."""
+
+
+def _off(one: _Counts, other: _Counts) -> float:
+    """The largest difference in calls of one collective, as a share of them."""
+    a, b = dict(one), dict(other)
+    if a.keys() != b.keys():
+        return 1.0
+    return max((abs(a[key] - b[key]) / max(1, a[key], b[key]) for key in a), default=0.0)
 
 
 def _stage(stage: int, places: Places) -> str:
@@ -155,15 +201,17 @@ def _stage(stage: int, places: Places) -> str:
     return f"stage {stage}, {role}" if role in ("embedding", "loss") else f"stage {stage}"
 
 
-def _calls(rank: Rank) -> frozenset[tuple[object, ...]]:
-    counted: Counter[tuple[str, ...]] = Counter()
+def _calls(rank: Rank) -> _Counts:
+    """Of each collective in one step; of the window where it has no steps."""
+    counted: Counter[Hashable] = Counter()
     for row in rank.communication:
         counted[row.dimension, row.transport, row.collective] += row.count
-    return frozenset(counted.items())
+    steps = max(1, rank.window.steps)
+    return frozenset((key, round(count / steps)) for key, count in counted.items())
 
 
-def _kinds(rank: Rank) -> frozenset[tuple[object, ...]]:
-    return frozenset((row.dimension, row.collective) for row in rank.communication)
+def _kinds(rank: Rank) -> _Counts:
+    return frozenset(((row.dimension, row.collective), 1) for row in rank.communication)
 
 
 def _figures(values: Sequence[float]) -> Figures:
@@ -193,18 +241,3 @@ def _role(
         step_high_ns=lengths[-1 - int((1 - _HIGH) * last)],
         typical=min(members, key=far),
     )
-
-
-_WAITING = [leaf.family == "exposed_comm" for leaf in LEAVES]
-
-
-def _outliers(
-    at: int, role: Role, shares: Sequence[Sequence[float]], steps_ns: Sequence[int]
-) -> list[Outlier]:
-    read: dict[int, Callable[[int], float]] = {STEP: lambda i: steps_ns[i] / max(1, role.step_ns)}
-    read |= {leaf: lambda i, leaf=leaf: shares[i][leaf] for leaf in range(len(LEAVES))}  # type: ignore[misc]
-    found: dict[int, list[Deviation]] = {}
-    for figure, value_of in read.items():
-        for place, far in deviations([value_of(i) for i in role.members], figure).items():
-            found.setdefault(role.members[place], []).append(far)
-    return [outlier(rank, at, each, _WAITING) for rank, each in found.items()]

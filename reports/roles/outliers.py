@@ -9,10 +9,15 @@ from statistics import median
 LEAST_FRAC = 0.01
 """Of the window: less is no reason to look at a rank."""
 LEAST_MAD = 6
-"""Median absolute deviations, about four standard deviations of a normal spread: of 1,024 ranks and ten
-figures chance alone brings less than one so far."""
+"""Median absolute deviations of a large role, about four standard deviations of a normal spread: of 1,024
+ranks and ten figures chance alone brings less than one so far."""
+_SMALL = 160
+"""Of few ranks the median absolute deviation is small by chance. With this in `mads` chance names fewer than
+one rank in a hundred of a role of any size (ten figures, normal spread, by simulation)."""
 FEWEST = 5
-"""Ranks of a role: of fewer, none can be called usual."""
+"""Ranks of a role that is judged by its own spread."""
+FEWEST_CENTRED = 3
+"""Ranks of a role that is judged against its own median, by the spread in all roles."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,24 +48,46 @@ class Outlier:
     """Index into Diagnosis.ranks."""
     role: int
     lead: Deviation
-    """What to look at first: the most that it spends itself beyond its role; else the largest."""
+    """What to look at first: the most that it spends itself beyond its role; else its longer step; else the
+    largest."""
     others: Sequence[Deviation]
     """Largest first."""
-    waits_alone: bool
-    """It spends no more than its role on anything but communication: it may wait for another rank."""
+    comm_alone: bool
+    """Its steps are no longer than its role's, and it spends no more on anything but communication: it may
+    wait for another rank, or have less to do."""
 
 
-def deviations(values: Sequence[float], figure: int) -> dict[int, Deviation]:
-    """Those of the values that are far from their median, by position.
+@dataclass(frozen=True, kw_only=True)
+class Spread:
+    """How far values are from their medians by chance."""
 
-    >>> deviations([0.5, 0.5, 0.5, 0.502, 0.498, 0.56], 0)[5].by > 0.05
+    mad: float
+    of: int
+    """Values that it is made of."""
+
+
+def mads(of: int) -> float:
+    """How many median absolute deviations are far, where the deviation is one of so many values.
+
+    >>> [round(mads(of), 1) for of in (5, 8, 16, 32, 1024)]
+    [44.4, 21.0, 9.8, 6.9, 6.0]
+    """
+    return LEAST_MAD * (1 + _SMALL / of**2)
+
+
+def deviations(values: Sequence[float], figure: int, spread: Spread | None = None) -> dict[int, Deviation]:
+    """Those of the values that are far from their median, by position. spread: None for their own.
+
+    >>> deviations([0.5, 0.5, 0.5, 0.501, 0.499, 0.56], 0)[5].by > 0.05
     True
     """
-    if len(values) < FEWEST:
+    if len(values) < (FEWEST if spread is None else FEWEST_CENTRED):
         return {}
     usual = median(values)
-    mad = median(abs(value - usual) for value in values)
-    limit = max(LEAST_FRAC, LEAST_MAD * mad)
+    if spread is None:
+        spread = Spread(mad=median(abs(value - usual) for value in values), of=len(values))
+    mad = spread.mad
+    limit = max(LEAST_FRAC, mads(spread.of) * mad)
     return {
         i: Deviation(figure=figure, value=value, usual=usual, mad=mad)
         for i, value in enumerate(values)
@@ -71,17 +98,18 @@ def deviations(values: Sequence[float], figure: int) -> dict[int, Deviation]:
 def outlier(rank: int, role: int, found: Sequence[Deviation], waiting: Sequence[bool]) -> Outlier:
     """One rank from all its deviations. waiting: whether a leaf is communication, by index."""
     ordered = sorted(found, key=lambda each: -abs(each.by))
-    own = [each for each in ordered if each.figure != STEP and not waiting[each.figure] and each.by > 0]
-    lead = (own or ordered)[0]
+    work = [each for each in ordered if each.figure != STEP and not waiting[each.figure] and each.by > 0]
+    longer = [each for each in ordered if each.figure == STEP and each.by > 0]
+    lead = (work or longer or ordered)[0]
     return Outlier(
         rank=rank,
         role=role,
         lead=lead,
         others=[each for each in ordered if each is not lead],
-        waits_alone=not own,
+        comm_alone=not (work or longer),
     )
 
 
 def in_order(found: Sequence[Outlier]) -> list[Outlier]:
     """Those that spend more themselves first, each kind by how much."""
-    return sorted(found, key=lambda each: (each.waits_alone, -abs(each.lead.by), each.rank))
+    return sorted(found, key=lambda each: (each.comm_alone, -abs(each.lead.by), each.rank))

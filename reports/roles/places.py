@@ -7,11 +7,12 @@ leaves every place unknown.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
-from perfdoc.results import Diagnosis, Job, Rank
+from perfdoc.results import Diagnosis, Job, PipelineAnalysis, Rank
 
 _ORDER = ("tp", "cp", "dp", "pp")
 """From the fastest to the slowest."""
@@ -32,15 +33,32 @@ class Places:
     """Place of every rank, by dimension of `sizes`."""
     agreeing: int = 0
     """Groups of ranks that were held against the places."""
+    counted: bool = False
+    """Stages are the pipeline analysis's, from groups that communicate; else they are by rank number."""
+    refuted: bool = False
+    """A group holds ranks that rank numbers put apart."""
+
+    def is_inner(self, stage: int | None) -> bool:
+        """Whether it neither embeds nor computes the loss, as far as is known."""
+        known = [each for each in self.stage if each is not None]
+        if stage is None:
+            return False
+        return self.stage_role.get(stage, "middle") == "middle" and min(known) < stage < max(known)
 
 
 def places_of(diagnosis: Diagnosis) -> Places:
-    """Stages from the pipeline's analysis, else by rank number; the rest by rank number."""
+    """Stages from the pipeline's analysis, else by rank number; the rest by rank number. The analysis may
+    have them from rank numbers too: then they are no evidence, and groups can refute them."""
     ranks = diagnosis.ranks
+    pipeline = diagnosis.analyses.pipeline
     by_label = {row.label: row.stage for row in diagnosis.analyses.pipeline.stages}
     by_rank = {row.rank: row.stage for row in diagnosis.analyses.pipeline.stages if row.rank is not None}
     measured = [by_label.get(rank.label) if rank.rank is None else by_rank.get(rank.rank) for rank in ranks]
     roles = {row.stage: row.role for row in diagnosis.analyses.pipeline.stages if row.stage is not None}
+    counted = any(stage is not None for stage in measured) and not _by_number(pipeline)
+    unplaced = Places(stage=measured, stage_role=roles, counted=counted)
+    if not counted and _across(ranks, measured):
+        unplaced = _refuted(ranks, roles, pipeline.pp)
     sizes = _sizes(diagnosis.job)
     numbers = [rank.rank for rank in ranks if rank.rank is not None]
     if (
@@ -48,11 +66,13 @@ def places_of(diagnosis: Diagnosis) -> Places:
         or len(set(numbers)) < len(ranks)
         or not 0 <= min(numbers) <= max(numbers) < prod(sizes.values())
     ):
-        return Places(stage=measured, stage_role=roles)
+        return unplaced
     of = _of_numbers(numbers, sizes)
     agreeing = _agreeing(ranks, sizes, of)
-    if agreeing is None or any(a not in (None, b) for a, b in zip(measured, of["pp"], strict=True)):
-        return Places(stage=measured, stage_role=roles)
+    if agreeing is None or (
+        counted and any(a not in (None, b) for a, b in zip(measured, of["pp"], strict=True))
+    ):
+        return unplaced if counted else _refuted(ranks, roles, pipeline.pp)
     shown = {name: size for name, size in sizes.items() if size > 1 and name != "pp"}
     if (experts := _experts(diagnosis.job, ranks, numbers, sizes)) is not None:
         shown["ep"], of["ep"] = experts
@@ -62,6 +82,43 @@ def places_of(diagnosis: Diagnosis) -> Places:
         sizes=shown,
         of={name: of[name] for name in shown},
         agreeing=agreeing,
+        counted=counted,
+    )
+
+
+def _by_number(pipeline: PipelineAnalysis) -> bool:
+    return pipeline.sources.get("stages", "").startswith("rank numbers")
+
+
+def _refuted(ranks: Sequence[Rank], roles: Mapping[int, str], pp: int | None) -> Places:
+    """Stages by the order of rank numbers within each group of PP, where every rank is in one of `pp` ranks
+    and no group of another dimension spans them; else none."""
+    groups: dict[str, dict[int, int]] = {}
+    for i, rank in enumerate(ranks):
+        names = {row.group for row in rank.communication if row.dimension == "pp" and row.group}
+        if len(names) == 1 and rank.rank is not None:
+            groups.setdefault(names.pop(), {})[i] = rank.rank
+    stage: list[int | None] = [None] * len(ranks)
+    for members in groups.values():
+        for place, i in enumerate(sorted(members, key=members.__getitem__)):
+            stage[i] = place
+    sizes = {len(members) for members in groups.values()}
+    if pp is None or sizes != {pp} or None in stage or _across(ranks, stage):
+        return Places(stage=[None] * len(ranks), stage_role={}, refuted=True)
+    return Places(stage=stage, stage_role=roles, counted=True, refuted=True)
+
+
+def _across(ranks: Sequence[Rank], stages: Sequence[int | None]) -> bool:
+    """Whether a group of TP, CP or DP holds ranks of several stages. A label that more ranks share than a
+    stage has names every group of its kind."""
+    most = max(Counter(stage for stage in stages if stage is not None).values(), default=0)
+    groups: dict[tuple[str, str], list[int | None]] = {}
+    for rank, stage in zip(ranks, stages, strict=True):
+        for key in {(row.dimension, row.group) for row in rank.communication if row.group}:
+            groups.setdefault(key, []).append(stage)
+    return any(
+        dimension in ("tp", "cp", "dp") and len(members) <= most and len({*members} - {None}) > 1
+        for (dimension, _), members in groups.items()
     )
 
 

@@ -7,7 +7,15 @@ from statistics import median
 
 from perfdoc.reports.leaves import FAMILIES, LEAVES
 from perfdoc.reports.roles.groups import Role, Roles
-from perfdoc.reports.roles.outliers import FEWEST, LEAST_FRAC, LEAST_MAD, STEP, Deviation, Outlier
+from perfdoc.reports.roles.outliers import (
+    FEWEST,
+    FEWEST_CENTRED,
+    LEAST_FRAC,
+    LEAST_MAD,
+    STEP,
+    Deviation,
+    Outlier,
+)
 from perfdoc.reports.sections.section import Cell, Grid, Section, count, name, time, word
 from perfdoc.results import Diagnosis, figures
 from perfdoc.results.names import shorten
@@ -25,12 +33,18 @@ _HOW = {
     "calls": "Stages are not known: roles are ranks with equally many calls of each collective",
     "kinds": "Stages are not known: roles are ranks with the same kinds of collectives",
     "one": "No stages are known and all ranks communicate alike: they are one role",
+    "unlike": "No stages are known and ranks communicate in too many ways to tell roles: they are one",
 }
 
 
 def roles_section(diagnosis: Diagnosis, roles: Roles) -> Section:
     """What each role does, who differs from it, and which place of the layout does."""
-    grids = (role_grid(roles), outlier_grid(diagnosis, roles), _place_grid(roles))
+    grids = (
+        role_grid(roles),
+        outlier_grid(diagnosis, roles),
+        unjudged_grid(diagnosis, roles),
+        _place_grid(roles),
+    )
     return Section(
         key="roles",
         title=f"Roles of {figures.plural(len(diagnosis.ranks), 'rank')}",
@@ -45,45 +59,62 @@ def roles_sentences(diagnosis: Diagnosis, roles: Roles) -> list[str]:
 
 
 def outlier_sentence(diagnosis: Diagnosis, roles: Roles) -> str:
-    """Who differs, the first of them by name."""
+    """Who differs, the first of them by name; and who could not be judged."""
     ranks = figures.plural(len(diagnosis.ranks), "rank")
     of = f"{ranks} in {figures.plural(len(roles.roles), 'role')}"
+    apart = _unjudged(diagnosis, roles)
     if not roles.outliers:
-        judged = any(len(role.members) >= FEWEST for role in roles.roles)
-        why = (
-            f"none differs from its role by more than {figures.share(LEAST_FRAC)} of the window"
-            if judged
-            else f"roles of fewer than {FEWEST} ranks, in which none can be called usual"
-        )
-        return f"{of}: {why}."
-    first = [each for each in roles.outliers if not each.waits_alone]
+        left = len(diagnosis.ranks) - len(roles.unjudged)
+        alike = f"the {left:,} that can be judged are alike; " if left else ""
+        return f"{of}: {alike + apart if apart else 'none differs from its role'}."
+    first = [each for each in roles.outliers if not each.comm_alone]
     named = [_said(diagnosis, roles, each) for each in (first or roles.outliers)[:_NAMED]]
     said = f"{of}; {len(roles.outliers):,} of them {'differs' if len(roles.outliers) == 1 else 'differ'}"
     rest = len(first) - _NAMED
     said += f": {'; '.join(named)}" + (f"; {rest:,} more" if first and rest > 0 else "")
     waiting = len(roles.outliers) - len(first)
     if first and waiting:
-        said += f"; {figures.plural(waiting, 'rank')} only in what they wait for others"
-    return f"{said}."
+        said += f"; {figures.plural(waiting, 'rank')} only in communication or in less work"
+    return f"{said}; {apart}." if apart else f"{said}."
+
+
+def _unjudged(diagnosis: Diagnosis, roles: Roles) -> str:
+    """Members of roles that are too small, the first of them by name."""
+    found = roles.unjudged
+    if not found:
+        return ""
+    named = ", ".join(
+        f"{shorten(diagnosis.ranks[i].label, 64)} ({roles.roles[roles.role_of[i]].label})"
+        for i in found[:_NAMED]
+    )
+    rest = f" and {len(found) - _NAMED:,} more" if len(found) > _NAMED else ""
+    return f"not judged, for their roles have fewer than {FEWEST_CENTRED} ranks: {named}{rest}"
 
 
 def _said(diagnosis: Diagnosis, roles: Roles, each: Outlier) -> str:
     role = roles.roles[each.role].label
     of = "" if each.lead.figure == STEP else " of the window"
-    return f"{_label(diagnosis, each)} ({role}), {_what(each.lead)} {figures.signed_share(each.lead.by)}{of}"
+    by = figures.signed_share(each.lead.by)
+    return f"{_label(diagnosis, each)} ({role}), {_what(roles, each.lead)} {by}{of}"
 
 
 def _label(diagnosis: Diagnosis, each: Outlier) -> str:
     return shorten(diagnosis.ranks[each.rank].label, 64)
 
 
-def _what(each: Deviation) -> str:
-    return "step time" if each.figure == STEP else LEAVES[each.figure].label
+def _what(roles: Roles, each: Deviation) -> str:
+    return _length(roles) if each.figure == STEP else LEAVES[each.figure].label
+
+
+def _length(roles: Roles) -> str:
+    return "step time" if roles.steps else "window"
 
 
 def _how(roles: Roles) -> Iterator[str]:
     places = roles.places
     said = _HOW[roles.how]
+    if places.refuted:
+        said += "; groups of the captures contradict places by rank number"
     if places.sizes:
         listed = ", ".join(f"{_PLACE_WORDS[key]} {size:,}" for key, size in places.sizes.items())
         held = (
@@ -94,9 +125,15 @@ def _how(roles: Roles) -> Iterator[str]:
         said += f"; places in {listed} are by rank number, TP fastest ({held})"
     yield f"{said}."
     yield (
-        f"A rank differs where a share of its window, or its step time, is more than {LEAST_MAD} median "
-        f"absolute deviations and more than {figures.share(LEAST_FRAC)} from the median of its role."
+        f"A rank differs where a share of its window, or its {_length(roles)}, is more than {LEAST_MAD} "
+        "median absolute deviations (more of them in roles of few ranks) and more than "
+        f"{figures.share(LEAST_FRAC)} from the median of its role."
     )
+    if any(len(role.members) < FEWEST for role in roles.roles):
+        yield (
+            f"Roles of {FEWEST_CENTRED} or {FEWEST - 1} ranks are judged by the spread in all roles; "
+            "inner stages of fewer are judged together."
+        )
 
 
 def shown_leaves(roles: Roles) -> list[int]:
@@ -111,20 +148,15 @@ def shown_leaves(roles: Roles) -> list[int]:
 
 def family_medians(roles: Roles, role: Role) -> dict[str, float]:
     """Median share of each family of leaves over the ranks of a role."""
-    return {
-        family: median(
-            sum(own for own, leaf in zip(roles.shares[i], LEAVES, strict=True) if leaf.family == family)
-            for i in role.members
-        )
-        for family in FAMILIES
-    }
+    return {family: median(_of_family(roles, i, family) for i in role.members) for family in FAMILIES}
 
 
-def role_grid(roles: Roles) -> Grid:
-    """A row a role: its ranks, step time, and the median share of each leaf, with its spread."""
+def role_grid(roles: Roles, most: int = _ROLES) -> Grid:
+    """A row a role, of many those that compute longest: its ranks, step time, and the median share of each
+    leaf, with its spread."""
     shown = shown_leaves(roles)
     spread = any(r.step_high_ns - r.step_low_ns > _ALIKE_FRAC * r.step_ns for r in roles.roles)
-    length = "step time" if roles.steps else "window"
+    length = _length(roles)
     return Grid(
         caption="Median of each role; in brackets the 5th to the 95th percentile, where it differs",
         head=[
@@ -141,9 +173,9 @@ def role_grid(roles: Roles) -> Grid:
                 *((time(role.step_low_ns), time(role.step_high_ns)) if spread else ()),
                 *(Cell(text=_spread(role, leaf)) for leaf in shown),
             ]
-            for role in roles.roles[:_ROLES]
+            for role in roles.heaviest(most)
         ],
-        left_out=max(0, len(roles.roles) - _ROLES),
+        left_out=max(0, len(roles.roles) - most),
     )
 
 
@@ -158,8 +190,8 @@ def _spread(role: Role, leaf: int) -> str:
 def shown_outliers(roles: Roles, most: int = _OUTLIERS) -> list[Outlier]:
     """The first ones that spend more themselves, and a few of those that only wait: they may be many, for one
     rank that is late."""
-    own = [each for each in roles.outliers if not each.waits_alone][:most]
-    waiting = [each for each in roles.outliers if each.waits_alone]
+    own = [each for each in roles.outliers if not each.comm_alone][:most]
+    waiting = [each for each in roles.outliers if each.comm_alone]
     return own + waiting[: max(min(_WAITING, most - len(own)), most // 2 - len(own), 0)]
 
 
@@ -175,24 +207,53 @@ def outlier_grid(diagnosis: Diagnosis, roles: Roles, most: int = _OUTLIERS) -> G
             [
                 name(diagnosis.ranks[each.rank].label, 64),
                 word(roles.roles[each.role].label),
-                word(_what(each.lead)),
+                word(_what(roles, each.lead)),
                 *_both(roles, each),
                 Cell(text=figures.signed_share(each.lead.by)),
-                Cell(text=_others(each.others)),
+                Cell(text=_others(roles, each.others)),
             ]
             for each in shown
         ],
     )
 
 
+def unjudged_grid(diagnosis: Diagnosis, roles: Roles, most: int = _OUTLIERS) -> Grid:
+    """A row a rank whose role is too small, those first that compute most."""
+    shown = roles.unjudged[:most]
+    part = "" if len(shown) == len(roles.unjudged) else f" ({len(shown):,} of {len(roles.unjudged):,})"
+    return Grid(
+        caption=f"Ranks of roles too small to judge{part}",
+        head=["rank", "role", _length(roles), *_SAID_OF_FEW],
+        align="llr" + "r" * len(_SAID_OF_FEW),
+        rows=[
+            [
+                name(diagnosis.ranks[i].label, 64),
+                word(roles.roles[roles.role_of[i]].label),
+                time(roles.steps_ns[i]),
+                *(Cell(text=figures.share(_of_family(roles, i, family))) for family in _SAID_OF_FEW.values()),
+            ]
+            for i in shown
+        ],
+    )
+
+
+_SAID_OF_FEW = {"compute": "compute", "exposed communication": "exposed_comm", "idle": "idle"}
+
+
+def _of_family(roles: Roles, i: int, family: str) -> float:
+    return sum(own for own, leaf in zip(roles.shares[i], LEAVES, strict=True) if leaf.family == family)
+
+
 def _both(roles: Roles, each: Outlier) -> tuple[Cell, Cell]:
     if each.lead.figure == STEP:
-        return time(roles.steps_ns[each.rank]), time(roles.roles[each.role].step_ns)
+        # Its role's, or that of the roles which are judged together.
+        own = roles.steps_ns[each.rank]
+        return time(own), time(round(own / each.lead.value * each.lead.usual) if each.lead.value else 0)
     return Cell(text=figures.share(each.lead.value)), Cell(text=figures.share(each.lead.usual))
 
 
-def _others(found: Sequence[Deviation]) -> str:
-    said = [f"{_what(each)} {figures.signed_share(each.by)}" for each in found[:_NAMED]]
+def _others(roles: Roles, found: Sequence[Deviation]) -> str:
+    said = [f"{_what(roles, each)} {figures.signed_share(each.by)}" for each in found[:_NAMED]]
     return ", ".join(said) + (f", {len(found) - _NAMED} more" if len(found) > _NAMED else "")
 
 

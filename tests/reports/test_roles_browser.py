@@ -102,6 +102,45 @@ def test_the_heat_map_zooms_and_a_click_looks_a_rank_up(browser: Browser, tmp_pa
         seen.assert_quiet()
 
 
+def test_a_click_shows_one_rank_whatever_its_name_and_the_filters(browser: Browser, tmp_path: Path) -> None:
+    """Rank 1, whose number is in other names; then names that all hold the same number and a comma."""
+    made = staged(64)
+    commas = [replace(rank, label=f"GPU 1, pid {144 + i}") for i, rank in enumerate(made.ranks)]
+    for changed, said in ((made, "rank 1"), (replace(made, ranks=commas), "GPU 1, pid 145")):
+        with visit(browser, tmp_path, render_html(changed)) as seen:
+            ready(seen)
+            seen.page.locator("#every-rank summary").click()
+            seen.page.wait_for_selector("#ranks tbody tr")
+            seen.page.select_option("#ranks-role", label="stage 2")
+            seen.page.check("#ranks-far")
+            seen.page.locator("#heat-plot canvas").scroll_into_view_if_needed()
+            box = seen.page.locator("#heat-plot canvas").bounding_box()
+            assert box is not None
+            seen.page.mouse.click(box["x"] + 190 + (box["width"] - 190) * 1.5 / 64, box["y"] + 10)
+            assert ranks(seen) == [said]
+            assert seen.page.input_value("#ranks-role") == ""
+            assert not seen.page.is_checked("#ranks-far")
+            # What is asked for afterwards counts again.
+            seen.page.fill("#ranks-find", "")
+            assert len(ranks(seen)) == 64
+            seen.assert_quiet()
+
+
+def test_a_drag_into_the_names_zooms_to_the_first_ranks(browser: Browser, tmp_path: Path) -> None:
+    """From the middle of 64 ranks to the left edge: the first 32, not more ranks for the way beyond them."""
+    with visit(browser, tmp_path, render_html(staged(64))) as seen:
+        ready(seen)
+        box = seen.page.locator("#heat-plot canvas").bounding_box()
+        assert box is not None
+        at, top = box["x"] + 190 + (box["width"] - 190) * 31.5 / 64, box["y"] + 10
+        seen.page.mouse.move(at, top)
+        seen.page.mouse.down()
+        seen.page.mouse.move(box["x"] + 5, top, steps=3)
+        seen.page.mouse.up()
+        assert view(seen) == (0, 32)
+        seen.assert_quiet()
+
+
 @pytest.mark.parametrize(
     ("scheme", "size"), some([("light", WIDE), ("dark", WIDE), ("light", NARROW)], [("dark", WIDE)])
 )
