@@ -111,7 +111,7 @@ PLAIN_PYTORCH: tuple[Constraint, ...] = (
         name="global-batch-over-local-batches",
         subject=GLOBAL,
         kind="forbidden",
-        broken=lambda v: v.number(LOCAL) > 0 and v.number(GLOBAL) % (v.number(LOCAL) * v.dp) != 0,
+        broken=lambda v: (each := v.number(LOCAL) * v.dp) > 0 and v.number(GLOBAL) % each != 0,
         rule="training.global_batch_size must be divisible by local_batch_size x data-parallel ranks",
         dialects=("torchtitan",),
     ),
