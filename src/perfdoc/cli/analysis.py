@@ -222,7 +222,7 @@ def _import_the_rest(page: bool) -> None:
 
 def _place(paths: Sequence[str], jobs: int | None) -> tuple[list[str], Place]:
     """Paths without a scheduler's address, and the place. Raises UserError."""
-    from perfdoc.diagnose.cluster import Dask, is_address, require_dask
+    from perfdoc.diagnose.cluster import Dask, is_address, looks_like_address, require_dask
 
     require_dask()
     addresses = [path for path in paths if is_address(path)]
@@ -230,8 +230,13 @@ def _place(paths: Sequence[str], jobs: int | None) -> tuple[list[str], Place]:
         raise UserError(f"--dask: {' and '.join(addresses)} are two schedulers. Give one.")
     if addresses and jobs is not None:
         raise UserError("--jobs: is for workers of this machine; a scheduler has its own.")
-    place = Dask(addresses[0] if addresses else None, jobs or os.cpu_count() or 1)
-    return [path for path in paths if path not in addresses], place
+    rest = [path for path in paths if path not in addresses]
+    if wrong := next((p for p in rest if looks_like_address(p) and not os.path.lexists(p)), None):
+        raise UserError(f"--dask: {wrong} is no address of a scheduler. Give tcp://HOST:PORT.")
+    if addresses and not rest:
+        raise UserError(f"--dask {addresses[0]}: no capture is given. Is a variable of the shell empty?")
+    place = Dask(addresses[0].rstrip("/") if addresses else None, jobs or os.cpu_count() or 1)
+    return rest, place
 
 
 def _asked(baseline: Path | None, targets: Sequence[str]) -> Asked | None:
@@ -290,6 +295,7 @@ def _check_targets(output: Path | None, json_file: str | None, *, force: bool) -
 def _spare_inputs(output: Path | None, json_file: str | None, work: Work) -> None:
     """Refuse to replace what is to be read, by any name of it. Raises UserError and OSError."""
     inputs = [*work.captures, *(path for files in work.memory for path in files.snapshots)]
+    inputs = [path for path in inputs if path.exists()]  # a link to nothing is left out later
     targets = [output / name for name in _BUNDLE] if output is not None else []
     targets += [Path(json_file)] if json_file not in (None, "-") and json_file else []
     for target in targets:
