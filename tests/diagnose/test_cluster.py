@@ -388,7 +388,7 @@ def test_a_worker_that_lacks_a_package_is_no_error_of_ours(
     monkeypatch: pytest.MonkeyPatch, name: str, said: str
 ) -> None:
     class One:
-        key, loop = "k", None
+        key, loop, asked = "k", None, False
 
         def result(self) -> bytes:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
@@ -396,7 +396,8 @@ def test_a_worker_that_lacks_a_package_is_no_error_of_ours(
         def cancel(self, *_: object, **__: object) -> None: ...
 
         def has_ready(self) -> bool:
-            return True
+            ready, self.asked = not self.asked, True
+            return ready
 
         def __next__(self) -> One:
             return self
