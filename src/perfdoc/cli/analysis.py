@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from perfdoc.cli.cross_check import cross_check_and_write, nsys_to_check
+from perfdoc.cli.dask_place import dask_place
 from perfdoc.cli.messages import say
 from perfdoc.cli.streams import columns, write_json
 from perfdoc.diagnose.asked import UserError, Work, asked_work
@@ -85,7 +86,7 @@ class Options:
         amount: Amount = "screen",
     ) -> Options:
         """Check everything before any work is done. Raises UserError."""
-        paths, place = _place(paths, jobs) if dask else (paths, None)
+        paths, place = dask_place(paths, jobs) if dask else (paths, None)
         work = asked_work(
             paths,
             window=window,
@@ -218,25 +219,6 @@ def _import_the_rest(page: bool) -> None:
         importlib.import_module("perfdoc.knobs.load").catalogue()
         if page:
             importlib.import_module("perfdoc.reports.html").prepare()
-
-
-def _place(paths: Sequence[str], jobs: int | None) -> tuple[list[str], Place]:
-    """Paths without a scheduler's address, and the place. Raises UserError."""
-    from perfdoc.diagnose.cluster import Dask, is_address, looks_like_address, require_dask
-
-    require_dask()
-    addresses = [path for path in paths if is_address(path)]
-    if len(addresses) > 1:
-        raise UserError(f"--dask: {' and '.join(addresses)} are two schedulers. Give one.")
-    if addresses and jobs is not None:
-        raise UserError("--jobs: is for workers of this machine; a scheduler has its own.")
-    rest = [path for path in paths if path not in addresses]
-    if wrong := next((p for p in rest if looks_like_address(p) and not os.path.lexists(p)), None):
-        raise UserError(f"--dask: {wrong} is no address of a scheduler. Give tcp://HOST:PORT.")
-    if addresses and not rest:
-        raise UserError(f"--dask {addresses[0]}: no capture is given. Is a variable of the shell empty?")
-    place = Dask(addresses[0].rstrip("/") if addresses else None, jobs or os.cpu_count() or 1)
-    return rest, place
 
 
 def _asked(baseline: Path | None, targets: Sequence[str]) -> Asked | None:
