@@ -65,6 +65,8 @@ class JobMeasurement:
 
     facts: JobFacts
     """What all captures' surroundings agree on."""
+    whole: bool
+    """False where captures were left out."""
     world_size: int | None
     """Ranks of the job, as far as it is known."""
     devices: Sequence[Device]
@@ -88,9 +90,10 @@ class JobMeasurement:
     clocks: ClockAlignment
 
 
-def measure_job(captures: Sequence[CaptureMeasurement]) -> JobMeasurement:
+def measure_job(captures: Sequence[CaptureMeasurement], *, whole: bool = True) -> JobMeasurement:
     """Measure across captures; at least one, each with at least one rank.
 
+    whole: False where captures were left out.
     Raises TraceError where a step log of the run directory cannot be read.
     """
     facts = common_facts([c.facts for c in captures])
@@ -99,7 +102,7 @@ def measure_job(captures: Sequence[CaptureMeasurement]) -> JobMeasurement:
     ranks = [r for _, r in numbered]
     calls = [r.calls for r in ranks]
     partial = next((r.events.work_missing for r in ranks if r.events.work_missing), "")
-    matches = match_collectives(calls, facts)
+    matches = match_collectives(calls, facts, whole=whole)
     if partial:  # collectives of which some are missing are counted wrong
         matches = no_matches(partial, REMEDY, matches.members)
     devices = [r.device for r in ranks]
@@ -135,6 +138,7 @@ def measure_job(captures: Sequence[CaptureMeasurement]) -> JobMeasurement:
     mfu = replace(mfu, value=None, reason=partial, remedy=REMEDY, waterfall=[]) if partial else mfu
     return JobMeasurement(
         facts=facts,
+        whole=whole,
         world_size=facts.world_size or world_size,
         devices=devices,
         labels=labels,

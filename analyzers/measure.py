@@ -31,7 +31,7 @@ from perfdoc.results.headline import Framework
 from perfdoc.results.names import shorten
 from perfdoc.results.quality import NO_EVENTS
 from perfdoc.traces import Capability, Format, NoGpuActivityError, Note, Trace, TraceError
-from perfdoc.traces.errors import UnreadableError
+from perfdoc.traces.errors import MissingToolError, UnreadableError
 from perfdoc.traces.job_facts import JobFacts, facts_beside
 from perfdoc.traces.load import Ahead
 from perfdoc.traces.run_facts import with_run_facts
@@ -121,10 +121,10 @@ def measure_or_explain(
 
 
 def _read(reading: Future[_T]) -> _T:
-    """Raises UnreadableError and NoGpuActivityError."""
+    """Raises UnreadableError, NoGpuActivityError and MissingToolError."""
     try:
         return reading.result()
-    except NoGpuActivityError:
+    except (NoGpuActivityError, MissingToolError):
         raise
     except TraceError as error:
         raise UnreadableError(error.path, error.what, error.remedy) from error

@@ -27,6 +27,10 @@ class UnreadableError(TraceError):
     """A capture that cannot be read at all: one among many can be left out, and told."""
 
 
+class MissingToolError(TraceError):
+    """The program that reads this format is not here: that is no reason to leave a rank out."""
+
+
 class NoGpuActivityError(TraceError):
     """A whole and readable capture in which no GPU did anything: of one rank among many, a gap to report.
 

@@ -18,7 +18,7 @@ from perfdoc.profiling.background import begun
 from perfdoc.traces.errors import TraceError, require_regular
 from perfdoc.traces.kineto.read import is_kineto_name, read_kineto
 from perfdoc.traces.model import Trace
-from perfdoc.traces.nsys.read import read_nsys_parquet, read_nsys_rep, read_nsys_sqlite
+from perfdoc.traces.nsys.read import nsys_command, read_nsys_parquet, read_nsys_rep, read_nsys_sqlite
 from perfdoc.traces.summary_file import MAGIC, SUFFIX, is_summary, read_head
 
 NSYS, KINETO = "Nsight Systems", "PyTorch profiler"
@@ -37,7 +37,8 @@ def find_captures(paths: Sequence[str], *, leave_out: bool = False) -> list[Path
     A folder stands for the captures in it, also where a pattern matches it. Files of one name in one folder
     are one capture: an export stands for its .nsys-rep, a .sqlite for the parquetdir beside it, and of
     x.json and x.json.gz the newer counts (the plain one where they are equally old). A trace stands for its
-    summary: it answers whatever is asked, and is never out of date. leave_out: of several, those that are no
+    summary: it answers whatever is asked, and is never out of date; but not a .nsys-rep without nsys to read
+    it. leave_out: of several, those that are no
     captures are in the list if any is one: whoever reads them leaves them out.
 
     Raises TraceError where a path leads to none, to what is no regular file, or where the formats are mixed.
@@ -164,16 +165,18 @@ def _summarized(path: Path) -> str:
 def _preference(capture: Path) -> tuple[int, int, int]:
     """The larger, the better."""
     if capture.suffix == SUFFIX:
-        return (-1, 0, 0)
-    if capture.is_dir():
         return (1, 0, 0)
-    if capture.suffix in (".sqlite", ".nsys-rep"):
-        return (2 if capture.suffix == ".sqlite" else 0, 0, 0)
+    if capture.is_dir():
+        return (3, 0, 0)
+    if capture.suffix == ".sqlite":
+        return (4, 0, 0)
+    if capture.suffix == ".nsys-rep":
+        return (2 if nsys_command() else 0, 0, 0)
     try:
         age = capture.stat().st_mtime_ns
     except OSError:
         age = 0
-    return (0, age, capture.suffix.lower() != ".gz")
+    return (2, age, capture.suffix.lower() != ".gz")
 
 
 def _require_readable(capture: Path) -> None:
@@ -190,6 +193,7 @@ def tool_of(path: Path) -> str:
     neither did."""
     if path.is_dir() or path.suffix == ".nsys-rep":
         return NSYS
+    require_regular(path)  # opening a pipe would wait
     try:
         with path.open("rb") as file:
             head = file.read(64)

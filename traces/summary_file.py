@@ -24,7 +24,7 @@ MAGIC = b"perfdoc-summary\n"
 VERSION = 1
 UNPACKED_MAX = 1 << 30
 """Bytes of all sections of a file together."""
-RATIO_MAX = 256
+RATIO_MAX = 32
 """Times the file's size that its sections may take unpacked: a small file is never a large allocation. What
 packs better is written with padding."""
 _FREE = 1 << 20

@@ -33,18 +33,20 @@ class Problem:
 
 
 def members_of(
-    ranks: Sequence[CollectiveCalls], world_size: int | None = None
+    ranks: Sequence[CollectiveCalls], world_size: int | None = None, *, whole: bool = True
 ) -> tuple[tuple[Member, ...], Problem | None]:
     """The members in the given order, and what stands in the way of comparing them.
 
     Where no capture tells its rank, the job's own communicator numbers them. world_size: of the job, where
-    it is known beside the captures.
+    it is known beside the captures. whole: False where captures were left out: the largest communicator of
+    those at hand need not be the job's then.
     """
     clocks = {c: i for i, c in enumerate(dict.fromkeys(calls.clock for calls in ranks))}
     named = [(c.rank, c.rank_evidence) for c in ranks]
     if all(rank is None for rank, _ in named):
         known = world_size or max((r.world_size for r in ranks if r.world_size is not None), default=None)
-        named = _by_communicator(ranks, known) or named
+        if whole or known is not None:
+            named = _by_communicator(ranks, known) or named
     named = _one_device_each(ranks, named)
     members = tuple(
         Member(rank=rank, rank_evidence=evidence, label=calls.label, clock=clocks[calls.clock])
@@ -138,12 +140,12 @@ class _Words:
     """What the n-th calls of members must agree in: kind and, where it is the same on all ranks, size."""
 
 
-def match_collectives(ranks: Sequence[CollectiveCalls], facts: JobFacts) -> Matches:
+def match_collectives(ranks: Sequence[CollectiveCalls], facts: JobFacts, *, whole: bool = True) -> Matches:
     """Match the collectives of all ranks.
 
     facts: the layout, which tells whether all ranks may be one group where no capture tells groups.
     """
-    members, problem = members_of(ranks, facts.world_size)
+    members, problem = members_of(ranks, facts.world_size, whole=whole)
     if problem is not None:
         return no_matches(problem.reason, problem.remedy, members)
     words = _words(ranks)

@@ -163,7 +163,11 @@ def over_ranks(words: str, of: Callable[[Case], _Measured]) -> Need:
             return None
         if why := no_trace(case):
             return skipped(why)
-        return not_applicable(found.reason or ONE_RANK) if len(case.ranks) < 2 else skipped(found.reason)
+        if len(case.ranks) >= 2:
+            return skipped(found.reason)
+        if not case.job.whole:
+            return skipped("a capture was left out, and one rank is left")
+        return not_applicable(found.reason or ONE_RANK)
 
     return Need(words=words, missing=missing)
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from perfdoc.simulator.captures.events import NcclPayload
 from perfdoc.simulator.captures.kineto import write_kineto
 from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
 from perfdoc.simulator.captures.timeline import TimelineBuilder
 from tests.amount import some
+from tests.analyzers.tiny import ALL_REDUCE
 from tests.command import perfdoc
 from tests.simulator.hand_laid import hand_laid_timeline
 
@@ -99,3 +103,93 @@ def test_ranks_at_hand_are_not_the_job_where_one_was_left_out(tmp_path: Path) ->
     mfu = analysed(tmp_path, *facts)["mfu"]
     assert (mfu["value"], mfu["gpus"], "left out" in mfu["reason"]) == (None, None, True)
     assert analysed(tmp_path, *facts, "world_size=3")["mfu"]["gpus"] == 3
+
+
+def test_a_report_without_nsys_is_no_reason_to_leave_a_rank_out(tmp_path: Path) -> None:
+    folder = ranks_of_nsys(tmp_path / "job", 1)
+    (folder / "rank1.nsys-rep").write_bytes(b"a report")
+    env = {name: value for name, value in os.environ.items() if name != "PERFDOC_NSYS"}
+    for nsys in ({"PATH": str(tmp_path)}, {"PERFDOC_NSYS": str(tmp_path / "gone")}):
+        done = perfdoc("analyze", "--no-replay", folder, "--json", "-", env={**env, **nsys})
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
+        assert "rank1.nsys-rep" in done.stderr
+
+
+def ranks_of_nsys(folder: Path, count: int) -> Path:
+    folder.mkdir()
+    for rank in range(count):
+        builder = TimelineBuilder()
+        builder.process(rank=rank).device().kernel("gemm", 0, 100)
+        write_nsys_sqlite(builder.build(), folder / f"rank{rank}.sqlite")
+    return folder
+
+
+@pytest.mark.parametrize("bad", ["pipe", "empty"])
+def test_a_cross_check_beside_one_that_is_left_out(tmp_path: Path, bad: str) -> None:
+    folder = ranks_of_nsys(tmp_path / "job", 2)
+    (folder / "rank0.sqlite").unlink()
+    if bad == "pipe":
+        os.mkfifo(folder / "rank0.sqlite")
+    else:
+        (folder / "rank0.sqlite").touch()
+    assert nsys_to_check_in(folder) == "found"
+
+
+def nsys_to_check_in(folder: Path) -> str:
+    """What is said before the work; in a process of its own, for opening a pipe waits for ever."""
+    program = (
+        "import sys; from perfdoc.cli import cross_check; from perfdoc.traces.load import find_captures\n"
+        "cross_check.find_nsys = lambda: 'found'\n"
+        "print(cross_check.nsys_to_check(find_captures(sys.argv[1:], leave_out=True)))"
+    )
+    line = [sys.executable, "-c", program, str(folder)]
+    return subprocess.run(line, capture_output=True, text=True, timeout=60, check=True).stdout.strip()
+
+
+def test_a_link_to_nothing_does_not_stand_in_the_way_of_an_output_that_is_replaced(tmp_path: Path) -> None:
+    folder = ranks_of_nsys(tmp_path / "job", 1)
+    (folder / "rank1.sqlite").symlink_to("gone.sqlite")
+    target = tmp_path / "found.json"
+    target.write_text("{}")
+    done = perfdoc("analyze", "--no-replay", folder, "--json", target, "--force")
+    assert done.returncode == 0, done.stderr
+    assert len(json.loads(target.read_text())["inputs"]) == 1
+
+
+def test_the_one_rank_that_is_left_does_not_say_that_it_is_the_job(tmp_path: Path) -> None:
+    folder = ranks_of_nsys(tmp_path / "job", 1)
+    states = {r["code"]: r["state"] for r in analysed(folder)["rules"]}
+    assert states["PD303"] == "not_applicable"
+    (folder / "rank1.sqlite").touch()
+    rule = next(r for r in analysed(folder)["rules"] if r["code"] == "PD303")
+    assert (rule["state"], "left out" in rule["reason"]) == ("skipped", True)
+
+
+def test_places_in_a_group_are_no_ranks_where_captures_were_left_out(tmp_path: Path) -> None:
+    """Four ranks, two pairs: of those of the first pair nothing is left, and the others are 2 and 3."""
+    for rank in range(4):
+        builder = TimelineBuilder()
+        process = builder.process(pid=rank + 1)
+        thread, device = process.thread(), process.device()
+        own = NcclPayload(communicator=5 + rank // 2, bytes=1024, rank=rank % 2, ranks=2)
+        thread.range("ncclCommInitRank", 0, 10, domain="NCCL", payload=own)
+        for n in range(3):
+            at = 1_000 * (n + 1)
+            payload = NcclPayload(communicator=5 + rank // 2, bytes=1024)
+            thread.range("ncclAllReduce", at, at + 10, domain="NCCL", payload=payload)
+            device.kernel(ALL_REDUCE, at + 20, at + 400, launch=(thread, at + 2, at + 5))
+        write_nsys_sqlite(builder.build(), tmp_path / f"{'abcd'[rank]}.sqlite")
+    for name in "ab":
+        (tmp_path / f"{name}.sqlite").write_bytes(b"SQLite format 3\x00" + bytes(200))
+    assert [r["rank"] for r in analysed(tmp_path)["ranks"]] == [None, None]
+    for name in "ab":
+        (tmp_path / f"{name}.sqlite").unlink()
+    assert [r["rank"] for r in analysed(tmp_path)["ranks"]] == [0, 1]  # which they could be
+
+
+def test_summarize_goes_on_with_the_others(tmp_path: Path) -> None:
+    folder = ranks_of_nsys(tmp_path / "job", 3)
+    (folder / "rank1.sqlite").write_bytes(b"SQLite format 3\x00" + bytes(200))
+    done = perfdoc("summarize", folder)
+    assert (done.returncode, done.stderr.count("rank1.sqlite: ")) == (2, 1), done.stderr
+    assert sorted(p.name for p in folder.glob("*.perfdoc")) == ["rank0.perfdoc", "rank2.perfdoc"]

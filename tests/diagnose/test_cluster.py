@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.metadata
 import json
 import os
 import signal
@@ -17,7 +18,15 @@ import pytest
 
 from perfdoc import __version__
 from perfdoc.diagnose import dask_clients
-from perfdoc.diagnose.cluster import ClusterError, Dask, first_unseen, is_address, measure_there
+from perfdoc.diagnose.cluster import (
+    ClusterError,
+    Dask,
+    _as_they_come,
+    _check_workers,
+    first_unseen,
+    is_address,
+    measure_there,
+)
 from perfdoc.diagnose.place import Task
 from tests.command import perfdoc
 from tests.simulator.hand_laid import write_hand_laid
@@ -318,3 +327,82 @@ def of_session(session: int) -> list[int]:
             if int(state[3]) == session and state[0] != "Z":
                 found.append(int(folder.name))
     return found
+
+
+class Answers:
+    """A client whose workers answer so."""
+
+    def __init__(self, *answers: object) -> None:
+        self.answers = list(answers)
+
+    def run(self, *_: object, **__: object) -> object:
+        return self.answers.pop(0)
+
+    def run_on_scheduler(self, *_: object) -> str:
+        return __version__
+
+
+def test_only_a_worker_without_perfdoc_is_told_so() -> None:
+    none = importlib.metadata.PackageNotFoundError("perfdoc")
+    for answer, said in ((none, "b has no perfdoc"), (ValueError("x"), "b failed: ValueError: x")):
+        with pytest.raises(ClusterError, match=said):
+            _check_workers(Answers({"a": __version__, "b": answer}), None, [])  # type: ignore[arg-type]
+    gone = {"a": __version__, "b": OSError("Timed out trying to connect")}
+    _check_workers(Answers(gone, {"a": "", "b": OSError("gone")}), None, [])  # type: ignore[arg-type]
+
+
+@needs_dask
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["tcp://localhost:1"], "no capture is given"),
+        (["tcp://localhost:1/"], "no capture is given"),
+        (["TCP://localhost:1", "."], "Give tcp://HOST:PORT"),
+        (["tcp://localhost", "."], "Give tcp://HOST:PORT"),
+        (["localhost:8786", "."], "Give tcp://HOST:PORT"),
+    ],
+    ids=str,
+)
+def test_words_that_are_no_address_and_no_capture(tmp_path: Path, words: list[str], said: str) -> None:
+    done = perfdoc("analyze", "--dask", *words, cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
+    assert said in done.stderr
+
+
+@needs_dask
+def test_local_workers_that_do_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(**_: object) -> None:
+        raise RuntimeError("no port is free")
+
+    monkeypatch.setattr("distributed.LocalCluster", refuse)
+    with pytest.raises(ClusterError, match="no port is free"), dask_clients.local(1):
+        pass
+
+
+@needs_dask
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("perfdoc", "has no perfdoc"), ("pyarrow", "cannot import pyarrow")],
+)
+def test_a_worker_that_lacks_a_package_is_no_error_of_ours(
+    monkeypatch: pytest.MonkeyPatch, name: str, said: str
+) -> None:
+    class One:
+        key, loop, asked = "k", None, False
+
+        def result(self) -> bytes:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+        def cancel(self, *_: object, **__: object) -> None: ...
+
+        def has_ready(self) -> bool:
+            ready, self.asked = not self.asked, True
+            return ready
+
+        def __next__(self) -> One:
+            return self
+
+    one = One()
+    monkeypatch.setattr("distributed.as_completed", lambda *_, **__: one)
+    with pytest.raises(ClusterError, match=said):
+        list(_as_they_come(one, [one], []))  # type: ignore[arg-type, list-item]

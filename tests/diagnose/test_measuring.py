@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from perfdoc.analyzers.device.window import WindowRequest
-from perfdoc.diagnose.asked import Work
+from perfdoc.diagnose.asked import Work, asked_work
 from perfdoc.diagnose.measuring import measure_all, of_them
+from perfdoc.simulator.captures.kineto import write_kineto
 from perfdoc.traces import TraceError
 from perfdoc.traces.job_facts import JobFacts
-from tests.simulator.hand_laid import write_hand_laid
+from tests.simulator.hand_laid import hand_laid_timeline, write_hand_laid
 
 
 def test_a_failure_ends_the_workers_and_no_other_child(tmp_path: Path) -> None:
@@ -43,3 +44,15 @@ def test_what_is_counted_beside_captures_is_said() -> None:
         " (1 capture, memory of 1 rank)",
         " (2 captures, memory of 2 ranks)",
     ]
+
+
+def test_captures_come_in_the_order_of_their_ranks(tmp_path: Path) -> None:
+    """Whoever measures: which of two equals is named must not depend on files' order."""
+    timeline, _ = hand_laid_timeline()
+    paths = []
+    for process in timeline.processes:
+        paths.append(tmp_path / f"rank{process.rank}.json")
+        write_kineto(timeline, paths[-1], process.pid)
+    found = measure_all(asked_work([str(p) for p in reversed(paths)], replay=False), 1)
+    assert [c.path for c in found.captures] == paths
+    assert len(paths) > 1

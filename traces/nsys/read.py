@@ -15,7 +15,7 @@ import numpy as np
 from perfdoc.profiling.marks import parse_rank_mark
 from perfdoc.profiling.nsys.command import OVERRIDE
 from perfdoc.profiling.vocabulary import RANK_MARK
-from perfdoc.traces.errors import NoGpuActivityError, TraceError
+from perfdoc.traces.errors import MissingToolError, NoGpuActivityError, TraceError
 from perfdoc.traces.model import ApiCalls, Capability, Copies, GraphLaunches, Kernels, Note, Trace
 from perfdoc.traces.nsys import gpu as nsys_gpu
 from perfdoc.traces.nsys import host as nsys_host
@@ -239,6 +239,11 @@ def _have(available: bool, reason: str, remedy: str) -> Capability:
 EXPORT_TIMEOUT_S = 3600
 
 
+def nsys_command() -> str | None:
+    """The nsys that reads reports: the one that PERFDOC_NSYS names, else the one on PATH."""
+    return os.environ.get(OVERRIDE) or shutil.which("nsys")
+
+
 def read_nsys_rep(path: Path) -> Trace:
     """Export a `.nsys-rep` to SQLite and read that; the report and its folder are left as they are.
 
@@ -247,10 +252,10 @@ def read_nsys_rep(path: Path) -> Trace:
     Raises TraceError where there is no `nsys`, or where it cannot read the report (a report needs the
     same or a newer nsys than wrote it).
     """
-    command = os.environ.get(OVERRIDE) or shutil.which("nsys")
+    command = nsys_command()
     export = f"nsys export --type sqlite --lazy=false -o {path.stem}.sqlite {path.name}"
     if command is None:
-        raise TraceError(
+        raise MissingToolError(
             path,
             "is a Nsight Systems report, and no `nsys` is installed here to export it.",
             f"Where nsys is, run: {export} — then analyse the .sqlite file.",
@@ -269,7 +274,8 @@ def read_nsys_rep(path: Path) -> Trace:
                 check=False,
             )  # fmt: skip
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise TraceError(
+            missing = isinstance(error, OSError)
+            raise (MissingToolError if missing else TraceError)(
                 path, f"`nsys export` could not be run: {error}.", f"Try by hand: {export}"
             ) from error
         if done.returncode != 0 or not target.exists():

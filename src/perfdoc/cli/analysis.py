@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from perfdoc.cli.cross_check import cross_check_and_write, nsys_to_check
+from perfdoc.cli.dask_place import dask_place
 from perfdoc.cli.messages import say
 from perfdoc.cli.streams import columns, write_json
 from perfdoc.diagnose.asked import UserError, Work, asked_work
@@ -85,7 +86,7 @@ class Options:
         amount: Amount = "screen",
     ) -> Options:
         """Check everything before any work is done. Raises UserError."""
-        paths, place = _place(paths, jobs) if dask else (paths, None)
+        paths, place = dask_place(paths, jobs) if dask else (paths, None)
         work = asked_work(
             paths,
             window=window,
@@ -220,20 +221,6 @@ def _import_the_rest(page: bool) -> None:
             importlib.import_module("perfdoc.reports.html").prepare()
 
 
-def _place(paths: Sequence[str], jobs: int | None) -> tuple[list[str], Place]:
-    """Paths without a scheduler's address, and the place. Raises UserError."""
-    from perfdoc.diagnose.cluster import Dask, is_address, require_dask
-
-    require_dask()
-    addresses = [path for path in paths if is_address(path)]
-    if len(addresses) > 1:
-        raise UserError(f"--dask: {' and '.join(addresses)} are two schedulers. Give one.")
-    if addresses and jobs is not None:
-        raise UserError("--jobs: is for workers of this machine; a scheduler has its own.")
-    place = Dask(addresses[0] if addresses else None, jobs or os.cpu_count() or 1)
-    return [path for path in paths if path not in addresses], place
-
-
 def _asked(baseline: Path | None, targets: Sequence[str]) -> Asked | None:
     """Raises ValueError."""
     if baseline is None and not targets:
@@ -290,6 +277,7 @@ def _check_targets(output: Path | None, json_file: str | None, *, force: bool) -
 def _spare_inputs(output: Path | None, json_file: str | None, work: Work) -> None:
     """Refuse to replace what is to be read, by any name of it. Raises UserError and OSError."""
     inputs = [*work.captures, *(path for files in work.memory for path in files.snapshots)]
+    inputs = [path for path in inputs if path.exists()]  # a link to nothing is left out later
     targets = [output / name for name in _BUNDLE] if output is not None else []
     targets += [Path(json_file)] if json_file not in (None, "-") and json_file else []
     for target in targets:

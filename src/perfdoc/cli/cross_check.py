@@ -10,6 +10,7 @@ from pathlib import Path
 from perfdoc.diagnose.measuring import QUIET_S
 from perfdoc.profiling.errors import CaptureError
 from perfdoc.profiling.nsys.command import Nsys, find_nsys
+from perfdoc.traces.errors import TraceError
 from perfdoc.traces.load import NSYS, tool_of
 from perfdoc.traces.summary_file import is_summary
 
@@ -21,7 +22,7 @@ def nsys_to_check(captures: Sequence[Path]) -> Nsys:
     """The installed nsys. Raises CaptureError where there is none, or nothing that it can read."""
     if summary := next((c for c in captures if is_summary(c)), None):
         raise CaptureError(summary, "is a summary, which nsys cannot read.", "Give the trace itself.")
-    if not any(tool_of(capture) == NSYS for capture in captures):
+    if not any(_is_nsys(capture) for capture in captures):
         raise CaptureError(
             captures[0], "is no Nsight Systems capture.", "--cross-check compares with Nsight's own figures."
         )
@@ -33,6 +34,14 @@ def nsys_to_check(captures: Sequence[Path]) -> Nsys:
             "Install Nsight Systems, or analyse without it.",
         )
     return found
+
+
+def _is_nsys(capture: Path) -> bool:
+    """False for one that is no capture at all, which is left out."""
+    try:
+        return tool_of(capture) == NSYS
+    except TraceError:
+        return False
 
 
 def cross_check_and_write(nsys: Nsys, captures: Sequence[Path], folder: Path | None) -> str:

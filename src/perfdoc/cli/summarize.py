@@ -56,6 +56,7 @@ def summarize(
     from perfdoc.diagnose.asked import asked_work
     from perfdoc.results.figures import plural
     from perfdoc.summaries.writing import summarize as write
+    from perfdoc.traces import TraceError
     from perfdoc.traces.load import content_size
     from perfdoc.traces.summary_file import is_summary
 
@@ -71,18 +72,28 @@ def summarize(
             config=config,
             model_config=model_config,
             replay=replay,
+            leave_out=True,
         )
         traces = [c for c in work.captures if not is_summary(c)]
         if not traces:
             raise ValueError(f"{paths[0]}: is a summary already, or holds no trace. Give traces.")
         if output is not None:
             output.mkdir(parents=True, exist_ok=True)
-        memory = False
+        memory, failed = False, 0
         for trace in traces:
-            written = write(trace, work, ranks=ranks, folder=output)
+            try:
+                written = write(trace, work, ranks=ranks, folder=output)
+            except TraceError as error:
+                if len(traces) == 1:
+                    raise
+                say(str(error))
+                failed += 1
+                continue
             memory = memory or written.memory
             size = f"{written.bytes:,} bytes of {content_size(trace):,}"
             what = plural(written.ranks, "rank") if written.ranks else "no GPU activity"
             say(f"wrote {written.path}: {size}, {what}")
+        if failed:
+            raise ValueError(f"{failed:,} of {plural(len(traces), 'capture')} not summarized.")
     if memory or work.memory:
         say("memory snapshots are in no summary: analyze reads them from the run directory, or by path.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,17 +50,7 @@ def analysed(
         raise found.silent[0]
     from perfdoc.diagnose.diagnosis import diagnosis_of  # the command imports it beside the reading
 
-    found = replace(found, captures=in_rank_order(found.captures))
     diagnosis, settings = diagnosis_of(found, config)
     if asked is not None:
         diagnosis = asked.answered(diagnosis, found.captures, settings)
     return Analysed(diagnosis=diagnosis, captures=found.captures, settings=settings)
-
-
-def in_rank_order(captures: Sequence[CaptureMeasurement]) -> list[CaptureMeasurement]:
-    """By the ranks that captures say they are, as given where one does not say: which of two equals is named,
-    and the clock that others are held against, must not depend on the order of files."""
-    ranks = [min((r.device.rank for r in c.ranks if r.device.rank is not None), default=-1) for c in captures]
-    if -1 in ranks:
-        return list(captures)
-    return [captures[i] for i in sorted(range(len(captures)), key=ranks.__getitem__)]

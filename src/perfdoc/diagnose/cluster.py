@@ -33,7 +33,8 @@ from perfdoc.results.names import shorten
 if TYPE_CHECKING:
     from distributed import Client, Future
 
-_ADDRESS = re.compile(r"(tcp|tls|ucx|ws|wss)://[^/\s]+")
+_ADDRESS = re.compile(r"(tcp|tls|ucx|ws|wss)://[^/\s]+:\d+/?")
+_NEARLY = re.compile(r"[A-Za-z]+://.*|[^/\s:]+:\d+/?", re.DOTALL)
 _INSTALL = "--dask: Dask is not installed. pip install 'perfdoc[dask]'"
 _LOOK_S = 0.02
 _TOGETHER_S = 0.5
@@ -54,6 +55,15 @@ def is_address(word: str) -> bool:
     (True, False)
     """
     return _ADDRESS.fullmatch(word) is not None
+
+
+def looks_like_address(word: str) -> bool:
+    """Whether a word that is none was meant to be one, if there is no such file.
+
+    >>> [looks_like_address(word) for word in ("login1:8786", "TCP://login1:8786", "traces/rank0.sqlite")]
+    [True, True, False]
+    """
+    return _NEARLY.fullmatch(word) is not None
 
 
 def require_dask() -> None:
@@ -153,18 +163,33 @@ def _check_workers(client: Client, folder: str | None, files: Sequence[_File]) -
     except importlib.metadata.PackageNotFoundError as error:
         versions["the scheduler"] = error
     for who, version in versions.items():
+        if isinstance(version, importlib.metadata.PackageNotFoundError):
+            raise ClusterError(_none_there(who))
         if isinstance(version, Exception):
-            raise ClusterError(f"{who} has no perfdoc. Install {__version__} there.")
+            if _is_lost(version):  # another does its work
+                continue
+            raise ClusterError(f"{who} failed: {shorten(f'{type(version).__name__}: {version}', 300)}")
         if version != __version__:
             raise ClusterError(_other_version(who, version, __version__))
     unseen: dict[str, Any] = client.run(first_unseen, folder, files, on_error="return")
     for worker, path in sorted(unseen.items()):
         if isinstance(path, Exception):
+            if _is_lost(path):
+                continue
             raise ClusterError(f"worker {worker} failed: {shorten(f'{type(path).__name__}: {path}', 300)}")
         if path:
             raise ClusterError(_unseen(worker, path))
     if not workers:
         _say("the scheduler has no workers yet; waiting for one")
+
+
+def _is_lost(error: Exception) -> bool:
+    """Whether a worker did not answer because it is gone."""
+    return isinstance(error, OSError | TimeoutError)  # Dask's CommClosedError is an OSError
+
+
+def _none_there(who: str) -> str:
+    return f"{who} has no perfdoc. Install {__version__} there."
 
 
 def _other_version(who: str, has: str, wanted: str) -> str:
@@ -215,6 +240,9 @@ def _as_they_come(
                 raise WorkerLostError("the scheduler is gone, and with it the work on all files.") from None
             except KilledWorker as error:
                 failure = WorkerLostError(_killing(error, futures, tasks))
+            except ImportError as error:  # of a worker that came after the others were asked
+                what = f"a worker cannot import {error.name}. Install perfdoc {__version__} there, whole."
+                failure = ClusterError(_none_there("a worker") if error.name == "perfdoc" else what)
             except Exception as error:  # noqa: BLE001 - whatever the task raised
                 failure = error
             else:

@@ -92,7 +92,7 @@ def without_contradictions(
     if contradicted:
         facts, configuration = without(job.facts, configuration, contradicted)
         captures = [replace(c, facts=facts) for c in captures]
-        job = measure_job(captures)
+        job = measure_job(captures, whole=job.whole)
     return Settled(captures=captures, job=job, configuration=configuration, contradicted=contradicted)
 
 

@@ -84,6 +84,9 @@ def local(workers: int) -> Iterator[Client]:
                 security=Security.temporary(),  # other users of this machine can reach its ports
                 silence_logs=logging.CRITICAL,
             )
+        except Exception as error:  # of many kinds: no port, no memory, no process
+            said = shorten(str(error) or type(error).__name__, 200)
+            raise ClusterError(f"--dask: local workers do not start ({said}).") from error
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         try:

@@ -17,8 +17,10 @@ from perfdoc.analyzers.memory.job import RankMemory, measure_rank_memory
 from perfdoc.diagnose.asked import Work
 from perfdoc.diagnose.place import Here, Place, T, Task
 from perfdoc.diagnose.processes import Processes
+from perfdoc.diagnose.rank_order import in_rank_order
 from perfdoc.results.figures import plural
 from perfdoc.simulator.replay.unedited import KEPT_TASKS_MAX, replay_and_keep
+from perfdoc.summaries.alike import check_alike
 from perfdoc.summaries.reading import measure_or_explain
 from perfdoc.traces import NoGpuActivityError, TraceError
 from perfdoc.traces.errors import UnreadableError
@@ -67,11 +69,12 @@ def measure_all(
     ]
     tasks += [Task(files=files.paths, work=partial(measure_rank_memory, files)) for files in work.memory]
     results = _run(place, tasks, of_them(len(work.captures), len(work.memory)))
-    captures = [r for r in results if isinstance(r, CaptureMeasurement)]
+    captures = in_rank_order([r for r in results if isinstance(r, CaptureMeasurement)])
     unread = [r for r in results if isinstance(r, UnreadableError)]
     if unread and not captures:
         raise next(r for r in results if isinstance(r, TraceError))
     check_distinct(captures)
+    check_alike(captures)
     return Found(
         captures=captures,
         silent=[r for r in results if isinstance(r, NoGpuActivityError)],

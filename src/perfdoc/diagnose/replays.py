@@ -82,7 +82,7 @@ def replays_of(
     mine = _standing_for_all(kept)
     matches, clocks = job.matches, job.clocks
     if len(mine) < len(kept):
-        matches = match_collectives([measured[i].calls for i in mine], job.facts)
+        matches = match_collectives([measured[i].calls for i in mine], job.facts, whole=job.whole)
         clocks = align_clocks(matches, [measured[i].calls for i in mine])
     whole = replay_whole(
         [kept[i] for i in mine],

@@ -44,11 +44,11 @@ def whole_case(
     Settings that contradict the captures count as unknown. whole: False where captures were left out: where
     nothing says how many ranks the job has, those at hand are not all of them.
     """
-    job = _of_all_ranks(measure_job(captures), whole)
+    job = _of_all_ranks(measure_job(captures, whole=whole))
     configuration = under_megatrons_names(framework_of_job(captures, configuration), configuration)
     as_given = (captures, job, configuration)
     settled = without_contradictions(captures, job, configuration)
-    captures, job, configuration = settled.captures, _of_all_ranks(settled.job, whole), settled.configuration
+    captures, job, configuration = settled.captures, _of_all_ranks(settled.job), settled.configuration
     contradicted = settled.contradicted
     measured = [(i, m) for i, capture in enumerate(captures) for m in capture.ranks]
     ranks = [
@@ -82,9 +82,9 @@ def whole_case(
     return WholeCase(case=case, ranks=ranks, replayed=replayed, memory=remembered)
 
 
-def _of_all_ranks(job: JobMeasurement, whole: bool) -> JobMeasurement:
+def _of_all_ranks(job: JobMeasurement) -> JobMeasurement:
     """Without MFU where the ranks at hand were counted as the job's and are not all of them."""
-    if whole or job.world_size is not None or job.mfu.gpus is None:
+    if job.whole or job.world_size is not None or job.mfu.gpus is None:
         return job
     mfu = replace(
         job.mfu,

@@ -1,4 +1,4 @@
-"""What belongs together in a measurement that was read from a file: lengths of columns, and indices.
+"""What belongs together in a measurement that was read from a file: lengths, indices, sizes of numbers.
 
 Types are checked where it is decoded. A class is not named here unless its columns differ in length or point
 into something: without a word all arrays of one object are of one length.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,23 +28,37 @@ from perfdoc.simulator.engine.graph import EdgeKind, Edges, TaskGraph, TaskKind
 from perfdoc.simulator.replay.rebuilt import RankFrame, Rebuilt
 
 _DEPTH = 40
+_TIME_MAX = 1 << 61
+"""Of a time in ns: 2043 as such of 1970, which another may be added to in 64 bits."""
+_COUNT_MAX = 1 << 62
+_FLOAT_MAX = 1e18
+"""FLOP/s are some 1e16; the square of it and the sum over all ranks are finite too."""
+_FRAC_MAX = 1e9
+_WIDE: Mapping[str, int] = {"communicator": 1 << 64, "channels": 1 << 64, "flops_per_step": 1 << 80}
+"""Names of numbers that may be larger: ids of 64 bits; FLOPs of a large batch over all ranks."""
 
 
-def check(value: Any, depth: int = 0) -> None:
+def check(value: Any, depth: int = 0, name: str = "") -> None:
     """Raises ValueError where anything inside does not fit."""
     if depth > _DEPTH:
         raise ValueError("it is nested too deep")
-    if isinstance(value, list | tuple):
+    if isinstance(value, int | float):
+        _require_size(value, name)
+    elif isinstance(value, Path):
+        if value != Path():
+            raise ValueError(f"{name} names a file")
+    elif isinstance(value, list | tuple):
         for each in value:
-            if not isinstance(each, str | int | float):
-                check(each, depth + 1)
+            if not isinstance(each, str):
+                check(each, depth + 1, name)
     elif isinstance(value, dict):
-        for each in value.values():
-            check(each, depth + 1)
+        for key, each in value.items():
+            check(key, depth + 1, name)
+            check(each, depth + 1, name)
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         parts = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
-        for each in parts.values():
-            check(each, depth + 1)
+        for part, each in parts.items():
+            check(each, depth + 1, part)
         arrays = {n: a for n, a in parts.items() if isinstance(a, np.ndarray)}
         groups = _GROUPS.get(type(value))
         for length, names in [(None, list(arrays))] if groups is None else groups(value):
@@ -53,6 +68,16 @@ def check(value: Any, depth: int = 0) -> None:
                 raise ValueError(f"{type(value).__name__} has a table")
         if rule := _RULES.get(type(value)):
             rule(value)
+
+
+def _require_size(value: float, name: str) -> None:
+    """Raise where a number is past what its name can mean: sums and products of it would not be told."""
+    if isinstance(value, float):
+        fits = abs(value) <= (_FRAC_MAX if name.endswith("_frac") else _FLOAT_MAX)
+    else:
+        fits = abs(value) <= _WIDE.get(name, _TIME_MAX if name.endswith("_ns") else _COUNT_MAX)
+    if not fits:
+        raise ValueError(f"{name} is out of all bounds")
 
 
 def _one_length(value: Any, length: int | None, arrays: Mapping[str, Any]) -> None:

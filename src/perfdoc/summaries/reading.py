@@ -132,7 +132,8 @@ def _facts(path: Path, head: Head, measured: Measured, given: JobFacts) -> tuple
     """The facts, with the run directory where its run.json is the same as when the trace was read; and a note
     where that is not beside the summary."""
     assert measured.capture is not None
-    facts, note = measured.capture.facts, None
+    # Which folder is read is for where the summary lies to say, never for what is in it.
+    facts, note = replace(measured.capture.facts, run_directory=None), None
     beside = run_json_beside(path)
     if beside is None and head.run_sha256:
         note = Note(
