@@ -103,23 +103,6 @@ def measure_capture(
     )
 
 
-def measure_or_explain(
-    path: Path,
-    request: WindowRequest,
-    given: JobFacts | None = None,
-    also: Also | None = None,
-    ahead: Ahead | None = None,
-    comm_kernel: re.Pattern[str] | None = None,
-    *,
-    alone: bool = True,
-) -> CaptureMeasurement | NoGpuActivityError:
-    """As measure_capture, but a capture without GPU activity is an answer, not the end of the others."""
-    try:
-        return measure_capture(path, request, given, also, ahead, comm_kernel, alone=alone)
-    except NoGpuActivityError as error:
-        return error
-
-
 def _read(reading: Future[_T]) -> _T:
     """Raises UnreadableError, NoGpuActivityError and MissingToolError."""
     try:

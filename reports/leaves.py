@@ -96,6 +96,8 @@ LEAVES: tuple[Leaf, ...] = (
     ),
     *(_idle_leaf(cause) for cause in IDLE_CAUSES),
 )
+COMPUTE = next(at for at, leaf in enumerate(LEAVES) if leaf.family == "compute")
+"""Index in LEAVES."""
 LABELS = {leaf.path: leaf.label for leaf in LEAVES}
 """By path."""
 

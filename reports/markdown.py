@@ -119,8 +119,8 @@ def _roles(diagnosis: Diagnosis, roles: Roles) -> list[str]:
         if grid.rows:
             lines += [] if grid is by_role else [f"{grid.caption}:"]
             lines += table(grid.head, grid.align, [[escape(cell.text) for cell in row] for row in grid.rows])
-    if len(roles.roles) > _ROLES:
-        lines += [f"{figures.plural(len(roles.roles) - _ROLES, 'lighter role')}.", ""]
+    if by_role.left_out:
+        lines += [f"{figures.plural(by_role.left_out, 'lighter role')}.", ""]
     return lines
 
 

@@ -19,8 +19,9 @@ from perfdoc.reports.ranking import (
     without_figure,
 )
 from perfdoc.reports.roles import Roles, roles_of
-from perfdoc.reports.roles.words import outlier_grid, roles_sentences, unjudged_grid
+from perfdoc.reports.roles.words import outlier_grid, role_grid_by_letter, roles_sentences, unjudged_grid
 from perfdoc.reports.sections import sections_of
+from perfdoc.reports.sections.section import Grid
 from perfdoc.reports.terminal import Lines
 from perfdoc.results import Diagnosis, Rank, figures
 from perfdoc.results.names import base_name, prose, shorten
@@ -94,26 +95,20 @@ def _ledgers(page: Lines, diagnosis: Diagnosis, labels: Sequence[str]) -> None:
 def _roles(page: Lines, diagnosis: Diagnosis, roles: Roles, shown: Sequence[int]) -> None:
     """Many ranks: the middle rank of each role, and who differs."""
     page.lines.append("")
-    rows = [
-        [
-            shorten(role.label, 64),
-            figures.count(len(role.members)),
-            figures.duration(role.step_ns),
-            *(figures.share(role.shares[j].median).removesuffix(" %") for j in shown),
-        ]
-        for role in roles.heaviest(_ROLES)
-    ]
-    length = "step time" if roles.steps else "window"
-    head = ["median % of window", "ranks", length, *(leaves.LEAVES[j].letter for j in shown)]
-    page.table(head, rows, "lrr" + "r" * len(shown))
-    page.more(len(roles.roles) - _ROLES, "lighter role")
+    by_role = role_grid_by_letter(roles, shown, _ROLES)
+    _grid(page, by_role)
+    page.more(by_role.left_out, "lighter role")
     page.lines.append("")
     for text in roles_sentences(diagnosis, roles):
         page.say(text)
     for found in (outlier_grid(diagnosis, roles, _OUTLIERS), unjudged_grid(diagnosis, roles, _OUTLIERS)):
         if found.rows:
             page.lines += ["", f"  {found.caption}"]
-            page.table(found.head, [[cell.text for cell in row] for row in found.rows], found.align)
+            _grid(page, found)
+
+
+def _grid(page: Lines, shown: Grid, most: int | None = None) -> None:
+    page.table(shown.head, [[cell.text for cell in row] for row in shown.rows[:most]], shown.align)
 
 
 def _communication(page: Lines, diagnosis: Diagnosis) -> None:
@@ -164,8 +159,7 @@ def _sections(page: Lines, diagnosis: Diagnosis) -> None:
         for table in section.grids:
             if table.caption:
                 page.lines += ["", f"  {table.caption}"]
-            cells = [[cell.text for cell in row] for row in table.rows[:_SECTION_ROWS]]
-            page.table(table.head, cells, table.align)
+            _grid(page, table, _SECTION_ROWS)
             page.more(table.left_out + max(0, len(table.rows) - _SECTION_ROWS), "more row")
 
 

@@ -8,7 +8,7 @@ import hashlib
 import os
 import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import Protocol
 from perfdoc.profiling.background import begun
 from perfdoc.traces.errors import TraceError, require_regular
 from perfdoc.traces.kineto.read import is_kineto_name, read_kineto
-from perfdoc.traces.model import Trace
+from perfdoc.traces.model import Format, Trace
 from perfdoc.traces.nsys.read import nsys_command, read_nsys_parquet, read_nsys_rep, read_nsys_sqlite
 from perfdoc.traces.summary_file import MAGIC, SUFFIX, is_summary, read_head
 
@@ -222,17 +222,30 @@ def tool_of(path: Path) -> str:
     raise TraceError(path, "is not a trace.", _ACCEPTED)
 
 
+def format_of(path: Path) -> Format:
+    """Of a capture, told by its name where that decides, else by its content. Raises TraceError where it is
+    none, or a summary."""
+    if path.is_dir():
+        return "nsys-parquet"
+    if path.suffix == ".nsys-rep":
+        return "nsys-rep"
+    if is_summary(path):
+        raise TraceError(path, "is a summary, which holds no timeline.", "Give the trace itself.")
+    return "nsys-sqlite" if tool_of(path) == NSYS else "kineto"
+
+
+_READERS: dict[Format, Callable[[Path], Trace]] = {
+    "nsys-parquet": read_nsys_parquet,
+    "nsys-rep": read_nsys_rep,
+    "nsys-sqlite": read_nsys_sqlite,
+    "kineto": read_kineto,
+}
+
+
 def read_trace(path: Path) -> Trace:
     """Read one capture, whatever its format. Raises TraceError."""
     _require_readable(path)
-    if path.is_dir():
-        return read_nsys_parquet(path)
-    if path.suffix == ".nsys-rep":
-        return read_nsys_rep(path)
-    if is_summary(path):
-        raise TraceError(path, "is a summary, which holds no timeline.", "Give the trace itself.")
-    readers = {NSYS: read_nsys_sqlite, KINETO: read_kineto}
-    return readers[tool_of(path)](path)
+    return _READERS[format_of(path)](path)
 
 
 def content_sha256(path: Path) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from statistics import median, median_low
 
-from perfdoc.reports.leaves import LEAVES, leaf_values
+from perfdoc.reports.leaves import COMPUTE, LEAVES, leaf_values
 from perfdoc.reports.roles.judged import judged
 from perfdoc.reports.roles.outliers import FEWEST_CENTRED, Outlier
 from perfdoc.reports.roles.places import Places, places_of
@@ -87,12 +87,11 @@ class Roles:
 
     def heaviest(self, most: int) -> list[Role]:
         """All roles, in their order; of more than `most` those whose middle rank computes longest."""
-        order = sorted(self.roles, key=lambda role: -role.shares[_COMPUTE].median * role.step_ns)
+        order = sorted(self.roles, key=lambda role: -role.shares[COMPUTE].median * role.step_ns)
         kept = {id(role) for role in order[:most]}
         return [role for role in self.roles if id(role) in kept]
 
 
-_COMPUTE = next(at for at, leaf in enumerate(LEAVES) if leaf.family == "compute")
 _DRAWN, _LONGEST = 8, 4
 """Ranks under one heading."""
 

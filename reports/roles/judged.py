@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from statistics import median, median_low
 
-from perfdoc.reports.leaves import LEAVES
+from perfdoc.reports.leaves import COMPUTE, LEAVES
 from perfdoc.reports.roles.outliers import (
     FEWEST,
     FEWEST_CENTRED,
@@ -36,13 +36,8 @@ def judged(
     of a pipeline): where their members are too few they are judged together. shares: by rank, by leaf.
     steps_ns: by rank; None where lengths cannot be compared.
     """
-    few = [members for members in roles if len(members) < FEWEST_CENTRED]
-    together = [
-        i
-        for members, one in zip(roles, alike, strict=True)
-        if one and len(members) < FEWEST_CENTRED
-        for i in members
-    ]
+    small = [at for at, members in enumerate(roles) if len(members) < FEWEST_CENTRED]
+    together = [i for at in small if alike[at] for i in roles[at]]
     if len(together) < FEWEST:
         together = []
     role_of = {i: at for at, members in enumerate(roles) for i in members}
@@ -57,11 +52,10 @@ def judged(
             spread = None if len(members) >= FEWEST else within
             for place, far in deviations(values(members), figure, spread).items():
                 found.setdefault(members[place], []).append(far)
-    compute = next(at for at, leaf in enumerate(LEAVES) if leaf.family == "compute")
-    left = {i for members in few for i in members} - set(together)
+    left = {i for at in small for i in roles[at]} - set(together)
     return (
         in_order([outlier(i, role_of[i], each, _COMMUNICATION) for i, each in found.items()]),
-        sorted(left, key=lambda i: (-shares[i][compute], i)),
+        sorted(left, key=lambda i: (-shares[i][COMPUTE], i)),
     )
 
 

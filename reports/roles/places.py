@@ -51,10 +51,10 @@ def places_of(diagnosis: Diagnosis) -> Places:
     have them from rank numbers too: then they are no evidence, and groups can refute them."""
     ranks = diagnosis.ranks
     pipeline = diagnosis.analyses.pipeline
-    by_label = {row.label: row.stage for row in diagnosis.analyses.pipeline.stages}
-    by_rank = {row.rank: row.stage for row in diagnosis.analyses.pipeline.stages if row.rank is not None}
+    by_label = {row.label: row.stage for row in pipeline.stages}
+    by_rank = {row.rank: row.stage for row in pipeline.stages if row.rank is not None}
     measured = [by_label.get(rank.label) if rank.rank is None else by_rank.get(rank.rank) for rank in ranks]
-    roles = {row.stage: row.role for row in diagnosis.analyses.pipeline.stages if row.stage is not None}
+    roles = {row.stage: row.role for row in pipeline.stages if row.stage is not None}
     counted = any(stage is not None for stage in measured) and not _by_number(pipeline)
     unplaced = Places(stage=measured, stage_role=roles, counted=counted)
     if not counted and _across(ranks, measured):
@@ -112,14 +112,22 @@ def _across(ranks: Sequence[Rank], stages: Sequence[int | None]) -> bool:
     """Whether a group of TP, CP or DP holds ranks of several stages. A label that more ranks share than a
     stage has names every group of its kind."""
     most = max(Counter(stage for stage in stages if stage is not None).values(), default=0)
-    groups: dict[tuple[str, str], list[int | None]] = {}
-    for rank, stage in zip(ranks, stages, strict=True):
-        for key in {(row.dimension, row.group) for row in rank.communication if row.group}:
-            groups.setdefault(key, []).append(stage)
     return any(
-        dimension in ("tp", "cp", "dp") and len(members) <= most and len({*members} - {None}) > 1
-        for (dimension, _), members in groups.items()
+        dimension in ("tp", "cp", "dp")
+        and len(members) <= most
+        and len({stages[i] for i in members} - {None}) > 1
+        for (dimension, _), members in _groups(ranks).items()
     )
+
+
+def _groups(ranks: Sequence[Rank]) -> dict[tuple[str, str], set[int]]:
+    """By dimension and label, who communicates there."""
+    found: dict[tuple[str, str], set[int]] = {}
+    for i, rank in enumerate(ranks):
+        for row in rank.communication:
+            if row.group:
+                found.setdefault((row.dimension, row.group), set()).add(i)
+    return found
 
 
 def _sizes(job: Job | None) -> dict[str, int] | None:
@@ -154,16 +162,12 @@ def _agreeing(ranks: Sequence[Rank], sizes: Mapping[str, int], of: Mapping[str, 
 
     A label that more ranks share than the group can have names every group of its kind, and proves nothing.
     """
-    groups: dict[tuple[str, str], set[int]] = {}
-    for i, rank in enumerate(ranks):
-        for row in rank.communication:
-            if row.dimension in _MAY_DIFFER and row.group:
-                groups.setdefault((row.dimension, row.group), set()).add(i)
     found = 0
-    for (dimension, _), members in groups.items():
-        if not 2 <= len(members) <= prod(sizes[name] for name in _MAY_DIFFER[dimension]):
+    for (dimension, _), members in _groups(ranks).items():
+        may_differ = _MAY_DIFFER.get(dimension, ())
+        if not may_differ or not 2 <= len(members) <= prod(sizes[name] for name in may_differ):
             continue
-        same = [name for name in _ORDER if name not in _MAY_DIFFER[dimension]]
+        same = [name for name in _ORDER if name not in may_differ]
         if any(len({of[name][i] for i in members}) > 1 for name in same):
             return None
         found += 1
@@ -178,12 +182,8 @@ def _experts(
     ep = job.ep if job is not None else None
     if job is None or ep is None or ep < 2:
         return None
-    groups: dict[str, set[int]] = {}
-    for number, rank in zip(numbers, ranks, strict=True):
-        for row in rank.communication:
-            if row.dimension == "ep" and row.group:
-                groups.setdefault(row.group, set()).add(number)
-    seen = [members for members in groups.values() if 2 <= len(members) <= ep]
+    groups = [members for (dimension, _), members in _groups(ranks).items() if dimension == "ep"]
+    seen = [{numbers[i] for i in members} for members in groups if 2 <= len(members) <= ep]
     stage = prod(sizes[name] for name in ("tp", "cp", "dp"))
     for etp in dict.fromkeys([job.etp] if job.etp else [sizes["tp"], 1]):
         fits = stage % (etp * ep) == 0 and all(

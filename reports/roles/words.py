@@ -179,6 +179,24 @@ def role_grid(roles: Roles, most: int = _ROLES) -> Grid:
     )
 
 
+def role_grid_by_letter(roles: Roles, shown: Sequence[int], most: int) -> Grid:
+    """As role_grid, for a narrow page: the medians of these leaves alone, under their letters."""
+    return Grid(
+        head=["median % of window", "ranks", _length(roles), *(LEAVES[leaf].letter for leaf in shown)],
+        align="lrr" + "r" * len(shown),
+        rows=[
+            [
+                word(role.label),
+                count(len(role.members)),
+                time(role.step_ns),
+                *(Cell(text=figures.share(role.shares[leaf].median).removesuffix(" %")) for leaf in shown),
+            ]
+            for role in roles.heaviest(most)
+        ],
+        left_out=max(0, len(roles.roles) - most),
+    )
+
+
 def _spread(role: Role, leaf: int) -> str:
     of = role.shares[leaf]
     middle, low, high = (figures.share(part) for part in (of.median, of.low, of.high))

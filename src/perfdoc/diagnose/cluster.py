@@ -17,7 +17,7 @@ import sys
 import time
 import uuid
 import zlib
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import CancelledError
 from concurrent.futures import Future as ThreadFuture
 from pathlib import Path
@@ -133,7 +133,7 @@ def measure_there(version: str, folder: str | None, files: Sequence[_File], work
     if version != __version__:
         raise ClusterError(_other_version(f"worker {here}", __version__, version))
     if unseen := first_unseen(folder, files):
-        raise ClusterError(_unseen(here, unseen))
+        raise ClusterError(_unseen(f"worker {here}", unseen))
     if folder is not None:
         os.chdir(folder)
     return zlib.compress(pickle.dumps(pickle.loads(work)(), protocol=5), level=1)
@@ -156,31 +156,41 @@ def _check_workers(client: Client, folder: str | None, files: Sequence[_File]) -
     first task. Raises ClusterError."""
     # Of the standard library, so that who has no perfdoc can answer too. The scheduler unpacks tasks as well.
     asked = (importlib.metadata.version, "perfdoc")
-    workers: dict[str, Any] = client.run(*asked, on_error="return")
-    versions = {f"worker {worker}": version for worker, version in sorted(workers.items())}
-    try:
+    versions = _answers(client, *asked)
+    with _whose("the scheduler"):
         versions["the scheduler"] = client.run_on_scheduler(*asked)
-    except importlib.metadata.PackageNotFoundError as error:
-        versions["the scheduler"] = error
     for who, version in versions.items():
-        if isinstance(version, importlib.metadata.PackageNotFoundError):
-            raise ClusterError(_none_there(who))
-        if isinstance(version, Exception):
-            if _is_lost(version):  # another does its work
-                continue
-            raise ClusterError(f"{who} failed: {shorten(f'{type(version).__name__}: {version}', 300)}")
         if version != __version__:
             raise ClusterError(_other_version(who, version, __version__))
-    unseen: dict[str, Any] = client.run(first_unseen, folder, files, on_error="return")
-    for worker, path in sorted(unseen.items()):
-        if isinstance(path, Exception):
-            if _is_lost(path):
-                continue
-            raise ClusterError(f"worker {worker} failed: {shorten(f'{type(path).__name__}: {path}', 300)}")
+    for who, path in _answers(client, first_unseen, folder, files).items():
         if path:
-            raise ClusterError(_unseen(worker, path))
-    if not workers:
+            raise ClusterError(_unseen(who, path))
+    if len(versions) == 1:
         _say("the scheduler has no workers yet; waiting for one")
+
+
+def _answers(client: Client, function: Callable[..., str], *args: object) -> dict[str, str]:
+    """Of the workers that are there by now. Raises ClusterError."""
+    found: dict[str, Any] = client.run(function, *args, on_error="return")
+    answers: dict[str, str] = {}
+    for worker, answer in sorted(found.items()):
+        with _whose(f"worker {worker}"):
+            if not isinstance(answer, Exception):
+                answers[f"worker {worker}"] = answer
+            elif not _is_lost(answer):  # else another does its work
+                raise answer
+    return answers
+
+
+@contextlib.contextmanager
+def _whose(who: str) -> Generator[None]:
+    """Raises ClusterError with a name for what went wrong there."""
+    try:
+        yield
+    except importlib.metadata.PackageNotFoundError:
+        raise ClusterError(_none_there(who)) from None
+    except Exception as error:
+        raise ClusterError(f"{who} failed: {shorten(f'{type(error).__name__}: {error}', 300)}") from error
 
 
 def _is_lost(error: Exception) -> bool:
@@ -196,9 +206,9 @@ def _other_version(who: str, has: str, wanted: str) -> str:
     return f"{who} has perfdoc {has}, and this is {wanted}. Install one version everywhere."
 
 
-def _unseen(worker: str, path: str) -> str:
+def _unseen(who: str, path: str) -> str:
     return (
-        f"{path}: worker {worker} does not see this file as it is here. Put the captures on a file system "
+        f"{path}: {who} does not see this file as it is here. Put the captures on a file system "
         "that all workers share, under the same path."
     )
 

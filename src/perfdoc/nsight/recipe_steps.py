@@ -15,7 +15,7 @@ from pathlib import Path
 
 from perfdoc import __version__
 from perfdoc.analyzers.job import check_distinct
-from perfdoc.analyzers.measure import CaptureMeasurement, measure_or_explain
+from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.diagnose.asked import UserError, Work, asked_work
 from perfdoc.diagnose.diagnosis import diagnose
 from perfdoc.diagnose.measuring import replaying
@@ -23,6 +23,7 @@ from perfdoc.profiling.whole_file import write_all
 from perfdoc.reports.html import render_html
 from perfdoc.reports.markdown import render_markdown
 from perfdoc.results import to_json
+from perfdoc.summaries.reading import measure_or_explain
 from perfdoc.traces import NoGpuActivityError, TraceError
 
 _REPORTS = 16

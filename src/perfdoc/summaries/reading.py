@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import TypeVar
 
 from perfdoc import __version__
-from perfdoc.analyzers import measure
 from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.efficiency.bounds import BOUNDS
 from perfdoc.analyzers.host.calls import CallKind
 from perfdoc.analyzers.kernel_class.classify import KernelClass
-from perfdoc.analyzers.measure import CaptureMeasurement
+from perfdoc.analyzers.measure import CaptureMeasurement, measure_capture
 from perfdoc.analyzers.measure_device import Also
 from perfdoc.results.names import shorten
 from perfdoc.simulator.engine.graph import EdgeKind, TaskKind
@@ -44,13 +43,17 @@ def measure_or_explain(
     *,
     alone: bool = True,
 ) -> CaptureMeasurement | NoGpuActivityError:
-    """As that of analyzers/measure.py, of a trace or of a summary: alike but for the file's name.
+    """As measure_capture, of a trace or of a summary, alike but for the file's name. A capture without GPU
+    activity is an answer, not the end of the others.
 
-    Raises UnreadableError where a summary is damaged, TraceError where it answers something else than what is
-    asked.
+    Raises UnreadableError where it cannot be read or a summary is damaged, TraceError where it has nothing
+    that is asked, or a summary answers something else.
     """
     if not is_summary(path):
-        return measure.measure_or_explain(path, request, given, also, ahead, comm_kernel, alone=alone)
+        try:
+            return measure_capture(path, request, given, also, ahead, comm_kernel, alone=alone)
+        except NoGpuActivityError as error:
+            return error
     head, sections = read_sections(path, [0])
     _require_own(path, head)
     _require_asked(path, head, request, comm_kernel)

@@ -7,15 +7,14 @@ from functools import partial
 from pathlib import Path
 
 from perfdoc import __version__
-from perfdoc.analyzers.measure import measure_or_explain
 from perfdoc.diagnose.asked import Work
 from perfdoc.profiling.environment import encodable
 from perfdoc.summaries.codec import decode, encode, same
 from perfdoc.summaries.content import Kept, Measured, Silent, for_summary, split
-from perfdoc.summaries.reading import run_json_beside, types_digest
+from perfdoc.summaries.reading import measure_or_explain, run_json_beside, types_digest
 from perfdoc.summaries.request import words_of
-from perfdoc.traces import Format, NoGpuActivityError, TraceError
-from perfdoc.traces.load import NSYS, content_sha256, tool_of
+from perfdoc.traces import NoGpuActivityError, TraceError
+from perfdoc.traces.load import content_sha256, format_of
 from perfdoc.traces.summary_file import Head, is_summary, summary_path, write_summary
 
 
@@ -52,7 +51,7 @@ def summarize(trace: Path, work: Work, *, ranks: int | None = None, folder: Path
             silent=Silent(what=found.what, remedy=found.remedy, holds=tuple(found.holds)),
             above=(),
         )
-        sha256, form = content_sha256(trace), _format(trace)
+        sha256, form = content_sha256(trace), format_of(trace)
     else:
         shared = max(r.also.ranks for r in found.ranks) if work.replay else 0
         measured, kept = split(found)
@@ -95,12 +94,3 @@ def _checked(trace: Path, value: Measured | Kept) -> bytes:
             trace, "cannot be summarized: it would not be read back alike.", "Analyse the trace."
         )
     return content
-
-
-def _format(trace: Path) -> Format:
-    """Of a capture that has no measurement to say it."""
-    if trace.is_dir():
-        return "nsys-parquet"
-    if trace.suffix == ".nsys-rep":
-        return "nsys-rep"
-    return "nsys-sqlite" if tool_of(trace) == NSYS else "kineto"
