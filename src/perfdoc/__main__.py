@@ -60,6 +60,10 @@ def _internal_error(error: Exception) -> int:
         import traceback
 
         traceback.print_exception(error)
+    elif isinstance(error, MemoryError):
+        sys.stderr.write(
+            "perfdoc: out of memory. Analyse fewer files at once (--jobs 1), or with --no-replay.\n"
+        )
     else:
         from perfdoc.results.names import shorten
 

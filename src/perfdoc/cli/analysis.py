@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -53,6 +53,8 @@ class Options:
     jobs: int
     place: Place | None
     """Where else than in processes of this machine."""
+    memory_limit_bytes: int | None
+    """Of all processes together."""
     force: bool
     nsys: Nsys | None
     """What to hold the figures against; None: nothing."""
@@ -78,6 +80,7 @@ class Options:
         fail_on: str | None,
         jobs: int | None,
         force: bool,
+        memory_limit: str | None = None,
         dask: bool = False,
         cross_check: bool = False,
         replay: bool = True,
@@ -86,7 +89,19 @@ class Options:
         amount: Amount = "screen",
     ) -> Options:
         """Check everything before any work is done. Raises UserError."""
-        paths, place = dask_place(paths, jobs) if dask else (paths, None)
+        place: Place | None = None
+        if dask:
+            paths, place = dask_place(paths, jobs)
+        limit = None
+        if memory_limit is not None:
+            from perfdoc.diagnose.memory_limit import Limited, limit_bytes
+
+            if dask:
+                raise UserError(
+                    "--memory-limit: workers of Dask have a limit of their own (dask worker --memory-limit)."
+                )
+            limit = limit_bytes(memory_limit)
+            place = Limited(limit, jobs or os.cpu_count() or 1)
         work = asked_work(
             paths,
             window=window,
@@ -122,11 +137,27 @@ class Options:
             fail_on=_rule_codes(fail_on),
             jobs=jobs or os.cpu_count() or 1,
             place=place,
+            memory_limit_bytes=limit,
             force=force,
             nsys=nsys,
             asked=asked,
             amount=amount,
         )
+
+    @contextlib.contextmanager
+    def bounded(self) -> Iterator[None]:
+        """What is done inside takes no more memory than was given. Raises UserError where it needs more."""
+        if self.memory_limit_bytes is None:
+            yield
+            return
+        from perfdoc.diagnose.memory_limit import bounded
+
+        try:
+            with bounded(self.memory_limit_bytes):
+                yield
+        except MemoryError as error:
+            what = f"{len(self.work.captures):,} captures together need more than that."
+            raise UserError(f"--memory-limit: {what} Give more, or analyse fewer ranks.") from error
 
 
 def run(options: Options, format_: str, hashing: EarlyHash | None = None) -> list[str]:

@@ -92,6 +92,10 @@ def analyze(
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Files read at once; default: one per core.")
     ] = None,
+    memory_limit: Annotated[
+        str | None,
+        typer.Option(help="Take no more memory than this in all processes, or end and say why: 4GB, 8G."),
+    ] = None,
     dask: Annotated[
         bool,
         typer.Option(
@@ -134,6 +138,7 @@ def analyze(
             model_config=model_config,
             fail_on=fail_on,
             jobs=jobs,
+            memory_limit=memory_limit,
             dask=dask,
             force=force,
             cross_check=cross_check,
@@ -142,7 +147,8 @@ def analyze(
             targets=target or [],
             amount=_amount(format_, full=full, brief=brief),
         )
-        fired = run(options, format_.value, hashing)
+        with options.bounded():
+            fired = run(options, format_.value, hashing)
     except UserError as error:
         if debug:
             raise
