@@ -69,6 +69,7 @@ def test_two_ranks_under_the_pytorch_profiler(two_ranks: Launch, tmp_path: Path)
     ]
 
 
+@pytest.mark.slow
 def test_a_rank_under_nsys(nsys: Nsys, needs_torch: None, needs_nvtx: None, tmp_path: Path) -> None:
     if (trouble := nvtx_trouble(nsys)) is not None:
         pytest.skip(trouble)
