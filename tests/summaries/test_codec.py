@@ -102,7 +102,7 @@ class _Outer:
 
 
 def _outer(**change: Any) -> _Outer:
-    inner = _Inner(start_ns=np.arange(3), share=np.array([np.nan, 1.5, -np.inf]), known=np.ones(3, bool))
+    inner = _Inner(start_ns=np.arange(3), share=np.array([np.nan, 1.5, -1e18]), known=np.ones(3, bool))
     known: dict[str, Any] = {
         "name": "a/é\n",
         "kind": _Kind.A,

@@ -8,9 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from perfdoc.diagnose.asked import asked_work
+from perfdoc.summaries.alike import check_alike
 from perfdoc.summaries.checks import check
 from perfdoc.summaries.codec import decode, encode
 from perfdoc.summaries.content import Measured
@@ -77,6 +79,25 @@ def test_numbers_without_bound(summary: Path, tmp_path: Path, way: list[str | in
         diagnosed([path])
 
 
+@pytest.mark.parametrize("at", [0, slice(None)], ids=["one", "all"])
+def test_numbers_in_columns_have_bounds_too(summary: Path, tmp_path: Path, at: int | slice) -> None:
+    _, (first,) = read_sections(summary, [0])
+    capture = decode(first, Measured).capture
+    assert capture is not None
+    ends = capture.ranks[0].calls.end_ns.copy()
+    ends[at] = (1 << 63) - 1
+    way: list[str | int] = ["capture", "ranks", 0, "calls", "end_ns"]
+    with pytest.raises(TraceError, match="end_ns is out of all bounds"):
+        diagnosed([forged(summary, tmp_path / "rank0.perfdoc", way, ends)])
+
+
+def test_columns_by_their_kind() -> None:
+    for bad in (np.array([0.0, np.inf]), np.array([-1e30]), np.array([1 << 63], np.uint64)):
+        with pytest.raises(ValueError, match="bounds"):
+            check(bad)
+    check([np.array([np.nan, 1e18]), np.array([]), np.array([True]), np.array([1 << 62])])
+
+
 def test_numbers_in_lists_and_maps_have_bounds_too() -> None:
     for bad in ([10**30], {"x": 10**30}, {10**30: "x"}, [[1e300]], float("inf"), float("nan")):
         with pytest.raises(ValueError, match="bounds"):
@@ -107,6 +128,21 @@ def test_captures_of_other_facts(tmp_path: Path, other: str) -> None:
         two = summarized(two, tmp_path / "others", settings=["tp=1", "dp=2", "pp=1", "cp=1"])[0].path
     with pytest.raises(TraceError, match=r"other facts of the job than .*: .*tp"):
         diagnosed([made, two])
+
+
+def test_traces_without_a_summary_are_compared_with_none() -> None:
+    """Of n captures n (n - 1) / 2 pairs would be: minutes of a thousand ranks."""
+    asked: list[str] = []
+
+    class Capture:
+        path = Path("rank0.sqlite")
+
+        @property
+        def facts(self) -> None:
+            asked.append("facts")
+
+    check_alike([Capture(), Capture()])  # type: ignore[list-item]
+    assert not asked
 
 
 def test_a_report_that_nothing_here_reads_counts_after_its_summary(

@@ -17,20 +17,24 @@ _OF_A_CAPTURE = frozenset({"the capture", "derived"})
 
 
 def check_alike(captures: Sequence[CaptureMeasurement]) -> None:
-    """Refuse a summary that was measured with other facts than the other captures.
+    """Refuse a summary that was measured with other facts than the first trace; without traces, than the
+    first summary.
 
     Traces are read with what is given now; a summary holds what was given then, and its figures rest on it.
     Raises TraceError, which names the summary.
     """
-    told = [(c, _told(c.facts)) for c in captures]
-    for one, facts in told:
-        other = next((o for o, others in told if others != facts), None)
-        if other is not None and is_summary(one.path):
-            others = _told(other.facts)
+    summaries = [c for c in captures if is_summary(c.path)]
+    if not summaries:
+        return
+    usual = next((c for c in captures if not is_summary(c.path)), summaries[0])
+    others = _told(usual.facts)
+    for one in summaries:
+        facts = _told(one.facts)
+        if facts != others:
             names = ", ".join(n for n in {**facts, **others} if facts.get(n) != others.get(n))
             raise TraceError(
                 one.path,
-                f"was summarized with other facts of the job than {other.path} has: {names}.",
+                f"was summarized with other facts of the job than {usual.path} has: {names}.",
                 "Summarize all with the same --set and --config, or give the traces.",
             )
 

@@ -25,6 +25,7 @@ from perfdoc.analyzers.pipeline.rank import PipelineRank
 from perfdoc.analyzers.tables.sizes import SizedCalls
 from perfdoc.analyzers.timeline.rank import Track
 from perfdoc.simulator.engine.graph import EdgeKind, Edges, TaskGraph, TaskKind
+from perfdoc.simulator.replay.rank_tasks import NO_RELEASE
 from perfdoc.simulator.replay.rebuilt import RankFrame, Rebuilt
 
 _DEPTH = 40
@@ -37,6 +38,9 @@ _FRAC_MAX = 1e9
 _WIDE: Mapping[str, int] = {"communicator": 1 << 64, "channels": 1 << 64, "flops_per_step": 1 << 80}
 """Names of numbers that may be larger: ids of 64 bits; FLOPs of a large batch over all ranks."""
 
+_ABSENT: Mapping[str, int] = {"release_ns": int(NO_RELEASE)}
+"""By name of a column, the number that stands for none."""
+
 
 def check(value: Any, depth: int = 0, name: str = "") -> None:
     """Raises ValueError where anything inside does not fit."""
@@ -44,6 +48,8 @@ def check(value: Any, depth: int = 0, name: str = "") -> None:
         raise ValueError("it is nested too deep")
     if isinstance(value, int | float):
         _require_size(value, name)
+    elif isinstance(value, np.ndarray):
+        _require_sizes(value, name)
     elif isinstance(value, Path):
         if value != Path():
             raise ValueError(f"{name} names a file")
@@ -78,6 +84,17 @@ def _require_size(value: float, name: str) -> None:
         fits = abs(value) <= _WIDE.get(name, _TIME_MAX if name.endswith("_ns") else _COUNT_MAX)
     if not fits:
         raise ValueError(f"{name} is out of all bounds")
+
+
+def _require_sizes(values: np.ndarray[Any, Any], name: str) -> None:
+    """As _require_size, of a column; NaN is an unknown one."""
+    if (absent := _ABSENT.get(name)) is not None:
+        values = values[values != absent]
+    if values.dtype.kind == "f":
+        values = values[~np.isnan(values)]
+    if values.dtype.kind in "iuf" and values.size:
+        for extreme in (values.min(), values.max()):
+            _require_size(extreme.item(), name)
 
 
 def _one_length(value: Any, length: int | None, arrays: Mapping[str, Any]) -> None:
