@@ -79,8 +79,9 @@ def measure_capture(
     of each device, of a room above. ahead: the same capture, if it is being read already. comm_kernel: names
     of kernels that are communication, whatever else they look like. alone: whether no other process measures
     beside this one, so that one device may take two cores.
-    Raises UnreadableError where it cannot be read, NoGpuActivityError where it holds no GPU activity, and
-    TraceError where it has nothing that the request names.
+    Raises UnreadableError where it cannot be read, MissingToolError where the program that reads it is not
+    here, NoGpuActivityError where it holds no GPU activity, and TraceError where it has nothing that the
+    request names.
     """
     ahead = ahead or Ahead(path)
     trace = with_run_facts(_read(ahead.trace))

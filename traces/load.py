@@ -7,6 +7,7 @@ import glob
 import hashlib
 import os
 import re
+import shutil
 import zlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -38,8 +39,10 @@ def find_captures(paths: Sequence[str], *, leave_out: bool = False) -> list[Path
     are one capture: an export stands for its .nsys-rep, a .sqlite for the parquetdir beside it, and of
     x.json and x.json.gz the newer counts (the plain one where they are equally old). A trace stands for its
     summary: it answers whatever is asked, and is never out of date; but not a .nsys-rep without nsys to read
-    it. leave_out: of several, those that are no
-    captures are in the list if any is one: whoever reads them leaves them out.
+    it.
+
+    leave_out: of several, those that are no captures are in the list if any is one: whoever reads them leaves
+    them out.
 
     Raises TraceError where a path leads to none, to what is no regular file, or where the formats are mixed.
     """
@@ -171,7 +174,7 @@ def _preference(capture: Path) -> tuple[int, int, int]:
     if capture.suffix == ".sqlite":
         return (4, 0, 0)
     if capture.suffix == ".nsys-rep":
-        return (2 if nsys_command() else 0, 0, 0)
+        return (2 if shutil.which(nsys_command() or "") else 0, 0, 0)
     try:
         age = capture.stat().st_mtime_ns
     except OSError:

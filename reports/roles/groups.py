@@ -206,7 +206,8 @@ def _calls(rank: Rank) -> _Counts:
     for row in rank.communication:
         counted[row.dimension, row.transport, row.collective] += row.count
     steps = max(1, rank.window.steps)
-    return frozenset((key, round(count / steps)) for key, count in counted.items())
+    often = ((key, round(count / steps)) for key, count in counted.items())
+    return frozenset((key, count) for key, count in often if count)  # one in three steps is of no step
 
 
 def _kinds(rank: Rank) -> _Counts:

@@ -40,6 +40,7 @@ def judged(
     together = [i for at in small if alike[at] for i in roles[at]]
     if len(together) < FEWEST:
         together = []
+    among_stages = set(together)
     role_of = {i: at for at, members in enumerate(roles) for i in members}
     found: dict[int, list[Deviation]] = {}
     for figure, values in _figures(shares, steps_ns):
@@ -52,9 +53,14 @@ def judged(
             spread = None if len(members) >= FEWEST else within
             for place, far in deviations(values(members), figure, spread).items():
                 found.setdefault(members[place], []).append(far)
-    left = {i for at in small for i in roles[at]} - set(together)
+    left = {i for at in small for i in roles[at]} - among_stages
     return (
-        in_order([outlier(i, role_of[i], each, _COMMUNICATION) for i, each in found.items()]),
+        in_order(
+            [
+                outlier(i, role_of[i], each, _COMMUNICATION, among_stages=i in among_stages)
+                for i, each in found.items()
+            ]
+        ),
         sorted(left, key=lambda i: (-shares[i][COMPUTE], i)),
     )
 

@@ -53,8 +53,10 @@ class Outlier:
     others: Sequence[Deviation]
     """Largest first."""
     comm_alone: bool
-    """Its steps are no longer than its role's, and it spends no more on anything but communication: it may
+    """Its steps are no longer than is usual, and it spends no more on anything but communication: it may
     wait for another rank, or have less to do."""
+    among_stages: bool
+    """Its role has too few ranks, and it is held against all inner stages: they may have unequal layers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,8 +97,11 @@ def deviations(values: Sequence[float], figure: int, spread: Spread | None = Non
     }
 
 
-def outlier(rank: int, role: int, found: Sequence[Deviation], waiting: Sequence[bool]) -> Outlier:
-    """One rank from all its deviations. waiting: whether a leaf is communication, by index."""
+def outlier(
+    rank: int, role: int, found: Sequence[Deviation], waiting: Sequence[bool], *, among_stages: bool
+) -> Outlier:
+    """One rank from all its deviations. waiting: whether a leaf is communication, by index. among_stages: see
+    Outlier."""
     ordered = sorted(found, key=lambda each: -abs(each.by))
     work = [each for each in ordered if each.figure != STEP and not waiting[each.figure] and each.by > 0]
     longer = [each for each in ordered if each.figure == STEP and each.by > 0]
@@ -107,6 +112,7 @@ def outlier(rank: int, role: int, found: Sequence[Deviation], waiting: Sequence[
         lead=lead,
         others=[each for each in ordered if each is not lead],
         comm_alone=not (work or longer),
+        among_stages=among_stages,
     )
 
 

@@ -92,10 +92,16 @@ def _unjudged(diagnosis: Diagnosis, roles: Roles) -> str:
 
 
 def _said(diagnosis: Diagnosis, roles: Roles, each: Outlier) -> str:
-    role = roles.roles[each.role].label
+    role = _against(roles, each)
     of = "" if each.lead.figure == STEP else " of the window"
     by = figures.signed_share(each.lead.by)
     return f"{_label(diagnosis, each)} ({role}), {_what(roles, each.lead)} {by}{of}"
+
+
+def _against(roles: Roles, each: Outlier) -> str:
+    """Its role, and whom it is held against where that is not its role."""
+    role = roles.roles[each.role].label
+    return f"{role}, against all inner stages" if each.among_stages else role
 
 
 def _label(diagnosis: Diagnosis, each: Outlier) -> str:
@@ -132,7 +138,7 @@ def _how(roles: Roles) -> Iterator[str]:
     if any(len(role.members) < FEWEST for role in roles.roles):
         yield (
             f"Roles of {FEWEST_CENTRED} or {FEWEST - 1} ranks are judged by the spread in all roles; "
-            "inner stages of fewer are judged together."
+            "inner stages of fewer are judged together, and one that differs may have more layers."
         )
 
 
@@ -224,7 +230,7 @@ def outlier_grid(diagnosis: Diagnosis, roles: Roles, most: int = _OUTLIERS) -> G
         rows=[
             [
                 name(diagnosis.ranks[each.rank].label, 64),
-                word(roles.roles[each.role].label),
+                word(_against(roles, each)),
                 word(_what(roles, each.lead)),
                 *_both(roles, each),
                 Cell(text=figures.signed_share(each.lead.by)),

@@ -136,6 +136,7 @@ class Running:
         for pid in [self.process.pid, *self._ours()]:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
+        self.process.wait(timeout=60)
 
     @contextlib.contextmanager
     def _gone_on_failure(self) -> Iterator[None]:

@@ -121,7 +121,7 @@ def test_a_stop_leaves_both_reports(tmp_path: Path) -> None:
 
 def test_a_report_that_is_not_there_is_missed(tmp_path: Path) -> None:
     """A folder lies where rank 1's nsys wants to write its report: rank 0's is taken and analysed."""
-    run = Running.start(tmp_path, *SMALL, "train_iters=400", *WINDOW)
+    run = Running.start(tmp_path, *SMALL, "train_iters=40", *WINDOW)
     run.wait_for_steps(1)
     (tmp_path / "out" / "traces" / ".part-nsys" / "rank1.nsys-rep").mkdir()
     ended = run.end()

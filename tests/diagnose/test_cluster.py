@@ -23,6 +23,7 @@ from perfdoc.diagnose.cluster import (
     Dask,
     _as_they_come,
     _check_workers,
+    _is_lost,
     first_unseen,
     is_address,
     measure_there,
@@ -382,10 +383,14 @@ def test_local_workers_that_do_not_start(monkeypatch: pytest.MonkeyPatch) -> Non
 @needs_dask
 @pytest.mark.parametrize(
     ("name", "said"),
-    [("perfdoc", "has no perfdoc"), ("pyarrow", "cannot import pyarrow")],
+    [
+        ("perfdoc", "has no perfdoc"),
+        ("pyarrow", "cannot import pyarrow"),
+        (None, "cannot import No module named None"),  # as packages raise it that lack one of theirs
+    ],
 )
 def test_a_worker_that_lacks_a_package_is_no_error_of_ours(
-    monkeypatch: pytest.MonkeyPatch, name: str, said: str
+    monkeypatch: pytest.MonkeyPatch, name: str | None, said: str
 ) -> None:
     class One:
         key, loop, asked = "k", None, False
@@ -406,3 +411,22 @@ def test_a_worker_that_lacks_a_package_is_no_error_of_ours(
     monkeypatch.setattr("distributed.as_completed", lambda *_, **__: one)
     with pytest.raises(ClusterError, match=said):
         list(_as_they_come(one, [one], []))  # type: ignore[arg-type, list-item]
+
+
+@needs_dask
+def test_whose_answer_is_missing_for_a_lost_connection_alone() -> None:
+    from distributed.comm import CommClosedError
+
+    lost = [
+        CommClosedError("closed"),
+        TimeoutError(),
+        ConnectionResetError(104, "reset"),
+        OSError("Timed out"),
+    ]
+    here = [
+        PermissionError(13, "denied"),
+        FileNotFoundError("libcudart.so"),
+        OSError(116, "stale"),
+        ValueError(),
+    ]
+    assert [_is_lost(error) for error in (*lost, *here)] == [True] * 4 + [False] * 4

@@ -2,54 +2,67 @@
 
 from __future__ import annotations
 
-import os
+import ast
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
 
 import pytest
 
 from perfdoc.diagnose.asked import UserError
-from perfdoc.diagnose.memory_limit import LEAST_BYTES, Limited, NeedsMemoryError, bounded, limit_bytes
-from perfdoc.diagnose.place import Task
+from perfdoc.diagnose.memory_limit import bounded, data_bytes, limit_bytes
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux bounds a process's memory")
 MIB = 2**20
 
 
-def filled(mebibytes: int) -> tuple[int, int]:
-    """Process and length: in a worker, whose memory has to hold it."""
-    return os.getpid(), len(bytearray(mebibytes * MIB))
-
-
-def tasks(*mebibytes: int) -> list[Task[tuple[int, int]]]:
-    return [Task(files=[Path(f"{each}.sqlite")], work=partial(filled, each)) for each in mebibytes]
+def ran(*mebibytes: int, limit: int, held: int = 0) -> str:
+    """What a process of its own prints that holds so much and has workers fill so much: who did and how much
+    it was, or the error. (That of the tests has a browser's memory, and more.)"""
+    program = f"""
+from functools import partial
+from pathlib import Path
+from perfdoc.diagnose.memory_limit import Limited, bounded
+from perfdoc.diagnose.place import Task
+held = bytearray({held} << 20)
+work = "__import__('os').getpid(), len(bytearray(%d << 20)) >> 20"
+tasks = [Task(files=[Path(f"{{n}}.sqlite")], work=partial(eval, work % n)) for n in {mebibytes!r}]
+try:
+    with bounded({limit} << 20):
+        found = dict(Limited({limit} << 20, 2).run(tasks))
+    workers = dict.fromkeys(worker for _, (worker, _) in sorted(found.items()))
+    print([(sorted(workers).index(worker), filled) for _, (worker, filled) in sorted(found.items())])
+except (ValueError, MemoryError) as error:
+    print(type(error).__name__, error)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    return done.stdout.strip()
 
 
 def test_one_that_needs_more_gets_all_that_there_is() -> None:
-    # Of 1 GiB this process keeps a quarter; two workers have 384 MiB each, and one alone 768 MiB.
-    found = dict(Limited(1024 * MIB, 2).run(tasks(1, 500, 2)))
-    assert {i: length // MIB for i, (_, length) in found.items()} == {0: 1, 1: 500, 2: 2}
-    assert found[1][0] not in (found[0][0], found[2][0], os.getpid())
+    """Of 1 GiB this process keeps a quarter; two workers have 384 MiB each, and one alone 768 MiB."""
+    found = ast.literal_eval(ran(1, 500, 2, limit=1024))
+    assert [filled for _, filled in found] == [1, 500, 2]
+    assert found[1][0] not in (found[0][0], found[2][0])
 
 
 def test_what_does_not_fit_is_named() -> None:
-    with pytest.raises(NeedsMemoryError) as error:
-        dict(Limited(LEAST_BYTES, 1).run(tasks(1, 300)))
-    assert error.value.path == "300.sqlite"
-    assert "256.0 MiB" in error.value.what
+    said = ran(1, 300, limit=512)
+    assert said.startswith(
+        "NeedsMemoryError 300.sqlite: needs more than 256.0 MiB"
+    )  # the half that is not ours
 
 
-def test_this_process_is_bounded_too_and_only_meanwhile() -> None:
-    with bounded(LEAST_BYTES), pytest.raises(MemoryError):
-        bytearray(LEAST_BYTES)
-    assert len(bytearray(LEAST_BYTES)) == LEAST_BYTES
+def test_the_process_that_waits_for_workers_has_its_part_too() -> None:
+    assert ran(1, limit=1024, held=260).startswith("MemoryError")
 
 
-def test_a_worker_without_a_limit_takes_as_much() -> None:
-    """What the tests above allocate is refused for the limit, and for nothing else."""
-    assert filled(500)[1] == 500 * MIB
+def test_this_process_is_bounded_only_meanwhile() -> None:
+    with bounded(data_bytes() + 100 * MIB), pytest.raises(MemoryError):
+        bytearray(200 * MIB)
+    assert len(bytearray(200 * MIB)) == 200 * MIB
 
 
 @pytest.mark.parametrize(

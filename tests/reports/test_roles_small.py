@@ -90,6 +90,8 @@ def test_ends_of_a_pipeline_with_too_few_ranks_are_named_as_not_judged() -> None
         assert "rank 31" in text
     (grid,) = (each for each in roles_section(made, roles).grids if "too small" in each.caption)
     assert [row[0].text for row in grid.rows] == ["rank 31", "rank 0"]
+    late = by_number(32, 32, 7)
+    assert "rank 7 (stage 7, against all inner stages), compute" in outlier_sentence(late, known(late))
     assert ("of roles too small to judge", [31, 0]) in roles.drawn
 
 
@@ -126,6 +128,17 @@ def test_a_call_more_makes_no_role_of_its_own() -> None:
         roles = known(calling(counts, 7, steps))
         assert [each.rank for each in roles.outliers] == [7]
         assert (len(roles.roles), list(roles.unjudged)) == (1, [])
+
+
+def test_a_call_of_no_step_makes_no_role_of_its_own() -> None:
+    """One call of TP in three steps, as at the edge of a window: 0.33 a step."""
+    made = calling([36] * 32, 7, 3)
+    rank = made.ranks[7]
+    stray = replace(rank.communication[0], dimension="tp", count=1)
+    ranks = [replace(r, communication=[*r.communication, stray]) if r is rank else r for r in made.ranks]
+    roles = known(replace(made, ranks=ranks))
+    assert [each.rank for each in roles.outliers] == [7]
+    assert (len(roles.roles), list(roles.unjudged)) == (1, [])
 
 
 def test_calls_are_of_one_step() -> None:

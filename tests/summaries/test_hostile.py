@@ -153,6 +153,8 @@ def test_a_report_that_nothing_here_reads_counts_after_its_summary(
     report.write_bytes(b"a report")
     monkeypatch.setenv("PERFDOC_NSYS", "/bin/true")
     assert find_captures([str(tmp_path)]) == [report]
+    monkeypatch.setenv("PERFDOC_NSYS", str(tmp_path / "gone"))
+    assert find_captures([str(tmp_path)]) == [made]
     monkeypatch.delenv("PERFDOC_NSYS")
     monkeypatch.setenv("PATH", os.devnull)
     assert find_captures([str(tmp_path)]) == [made]

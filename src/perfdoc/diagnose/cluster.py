@@ -195,7 +195,12 @@ def _whose(who: str) -> Generator[None]:
 
 def _is_lost(error: Exception) -> bool:
     """Whether a worker did not answer because it is gone."""
-    return isinstance(error, OSError | TimeoutError)  # Dask's CommClosedError is an OSError
+    from distributed.comm import CommClosedError
+
+    # Of the system's errors only those of a connection: what a worker cannot open is no reason to do without
+    # it. Where Dask connects in vain it raises an OSError of its own words.
+    lost = isinstance(error, CommClosedError | TimeoutError | ConnectionError)
+    return lost or (type(error) is OSError and error.errno is None)
 
 
 def _none_there(who: str) -> str:
@@ -251,7 +256,8 @@ def _as_they_come(
             except KilledWorker as error:
                 failure = WorkerLostError(_killing(error, futures, tasks))
             except ImportError as error:  # of a worker that came after the others were asked
-                what = f"a worker cannot import {error.name}. Install perfdoc {__version__} there, whole."
+                missing = error.name or shorten(str(error), 200)
+                what = f"a worker cannot import {missing}. Install perfdoc {__version__} there, whole."
                 failure = ClusterError(_none_there("a worker") if error.name == "perfdoc" else what)
             except Exception as error:  # noqa: BLE001 - whatever the task raised
                 failure = error

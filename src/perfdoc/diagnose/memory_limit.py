@@ -1,12 +1,15 @@
 """A bound on memory: as many workers as fit below it, and none that may take more than its part.
 
-The kernel enforces it (RLIMIT_DATA: private memory that may be written, which libraries' code and mapped
-files are not). A file that needs more than a worker's part is measured again by one that may have all of it.
+The system enforces it on workers (RLIMIT_DATA: private memory that may be written, which libraries' code and
+mapped files are not). A file that needs more than a worker's part is measured again by one that may have all
+of it. This process looks at its own after each result: were it refused memory, a thread of the executor would
+die of it, and its results would never come.
 """
 
 from __future__ import annotations
 
 import contextlib
+import pickle
 import re
 import sys
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -20,6 +23,9 @@ from perfdoc.diagnose.processes import Processes
 from perfdoc.results.figures import size
 from perfdoc.traces import TraceError
 from perfdoc.traces.load import content_size
+
+with contextlib.suppress(ImportError):  # Windows has none
+    import resource
 
 LEAST_BYTES = 512 * 2**20
 _LEAST_PART_BYTES = 256 * 2**20
@@ -67,19 +73,20 @@ class Limited:
         wanted = max(_LEAST_PART_BYTES, _PER_FILE_BYTE * max(map(_file_bytes, tasks), default=0))
         workers = max(1, min(self.jobs, len(tasks), rest // wanted))
         left: Sequence[int] = range(len(tasks))
-        with bounded(own):
-            for at_once in dict.fromkeys((workers, 1)):
-                part = rest // at_once
-                tried = [Task(files=tasks[i].files, work=partial(_within, part, tasks[i].work)) for i in left]
-                more: list[int] = []
-                with closing(Processes(at_once).run(tried)) as coming:
-                    for at, found in coming:
-                        if isinstance(found, _NeedsMore):
-                            more.append(left[at])
-                        else:
-                            yield left[at], found
-                if not (left := more):
-                    return
+        for at_once in dict.fromkeys((workers, 1)):
+            part = rest // at_once
+            tried = [Task(files=tasks[i].files, work=partial(_within, part, tasks[i].work)) for i in left]
+            more: list[int] = []
+            with closing(Processes(at_once).run(tried)) as coming:
+                for at, found in coming:
+                    if found is None:
+                        more.append(left[at])
+                        continue
+                    yield left[at], pickle.loads(found)
+                    if data_bytes() > own:
+                        raise MemoryError
+            if not (left := more):
+                return
         raise NeedsMemoryError(
             tasks[left[0]].files[0],
             f"needs more than {size(rest)} of memory; --memory-limit leaves no more.",
@@ -87,29 +94,26 @@ class Limited:
         )
 
 
-class _NeedsMore:
-    """In place of a result."""
-
-
-def _within(part: int, work: Callable[[], T]) -> T | _NeedsMore:
-    """In a worker, which has inherited the bound of the process that started it."""
-    import resource
-
+def _within(part: int, work: Callable[[], object]) -> bytes | None:
+    """The result, pickled; None where the work, or its pickle, needs more memory. In a worker, which has
+    inherited the bound of the process that started it."""
     hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
-    resource.setrlimit(
-        resource.RLIMIT_DATA, (part if hard == resource.RLIM_INFINITY else min(part, hard), hard)
-    )
+    soft = part if hard == resource.RLIM_INFINITY else min(part, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
     try:
-        return work()
+        return pickle.dumps(work(), protocol=5)
     except MemoryError:
-        return _NeedsMore()
+        return None
+
+
+def data_bytes() -> int:
+    """Private memory of this process that may be written, as the system counts it against the bound."""
+    return int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
 
 
 @contextmanager
 def bounded(limit: int) -> Iterator[None]:
     """This process may have so many bytes and no more; MemoryError where it wants them."""
-    import resource
-
     before = soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     if soft == resource.RLIM_INFINITY or limit < soft:
         resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
