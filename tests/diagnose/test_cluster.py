@@ -343,6 +343,7 @@ class Answers:
         return __version__
 
 
+@needs_dask
 def test_only_a_worker_without_perfdoc_is_told_so() -> None:
     none = importlib.metadata.PackageNotFoundError("perfdoc")
     for answer, said in ((none, "b has no perfdoc"), (ValueError("x"), "b failed: ValueError: x")):

@@ -51,9 +51,9 @@ def test_what_a_rank_spends_itself_leads_before_what_it_waits_less() -> None:
     more = deviations([0.4] * 6 + [0.48], COMPUTE)[6]
     less = deviations([0.6] * 6 + [0.5], TP)[6]
     waiting = [leaf.family == "exposed_comm" for leaf in LEAVES]
-    one = outlier(6, 0, [less, more], waiting)
+    one = outlier(6, 0, [less, more], waiting, among_stages=False)
     assert (one.lead, one.others, one.comm_alone) == (more, [less], False)
-    assert outlier(6, 0, [less], waiting).comm_alone
+    assert outlier(6, 0, [less], waiting, among_stages=False).comm_alone
 
 
 def test_up_to_sixteen_ranks_there_are_no_roles() -> None:
