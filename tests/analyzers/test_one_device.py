@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Generator, Sequence
+from concurrent.futures import Executor
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from perfdoc.analyzers.base import memory
+from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import measure_capture
+from perfdoc.analyzers.measure_device import Also, RankMeasurement, measure_device
+from perfdoc.diagnose.asked import asked_work
+from perfdoc.diagnose.measuring import measure_all
+from perfdoc.diagnose.place import Here, T, Task
 from perfdoc.simulator.replay.unedited import replay_and_keep
 from perfdoc.summaries.codec import same
 from tests.summaries.made import two_ranks
+
+
+class Elsewhere:
+    """A place that may have others beside it."""
+
+    def run(self, tasks: Sequence[Task[T]]) -> Generator[tuple[int, T]]:
+        yield from Here().run(tasks)
 
 
 def test_on_two_cores_and_on_one(tmp_path: Path) -> None:
@@ -24,6 +38,23 @@ def test_on_two_cores_and_on_one(tmp_path: Path) -> None:
     )
     assert one[0].also.replay.tasks == 64
     assert same(one, two)
+
+
+@pytest.mark.parametrize("place", [None, Elsewhere()])
+def test_one_device_takes_a_second_core_only_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: Elsewhere | None
+) -> None:
+    """Elsewhere other processes measure beside it."""
+    given: list[bool] = []
+
+    def measured(view: DeviceView, also: Also | None, beside: Executor | None) -> RankMeasurement:
+        given.append(beside is not None)
+        return measure_device(view, also, beside)
+
+    monkeypatch.setattr("perfdoc.analyzers.measure.measure_device", measured)
+    work = asked_work([str(two_ranks(tmp_path / "job")[0])], replay=False)
+    assert len(measure_all(work, 1, place=place).captures) == 1
+    assert given == [place is None]
 
 
 def test_free_memory_is_given_back_where_the_c_library_can(monkeypatch: pytest.MonkeyPatch) -> None:
