@@ -40,11 +40,34 @@ def forged(rng: Random, folder: Path, bases: Path) -> Path:
     return path
 
 
+_COLUMNS_FRAC = 0.4
+_EXTREMES = tuple(
+    number.to_bytes(8, "little", signed=True)
+    for number in (0, 1, -1, 1 << 30, 1 << 31, -(1 << 31), 1 << 61, (1 << 63) - 1, -(1 << 63), 0x7FF0 << 48)
+)
+
+
 def _other_values(rng: Random, section: bytes) -> bytes:
     end = _LENGTH + int.from_bytes(section[:_LENGTH], "little")
     tree: Any = json.loads(section[_LENGTH:end])
-    text = json.dumps(edit_tree(rng, tree, rng.choice((1, 1, 2, 4)))).encode()
-    return len(text).to_bytes(_LENGTH, "little") + text + section[end:]
+    columns = section[end:]
+    if columns and rng.random() < _COLUMNS_FRAC:
+        columns = _other_numbers(rng, columns)
+        text = section[_LENGTH:end]
+    else:
+        text = json.dumps(edit_tree(rng, tree, rng.choice((1, 1, 2, 4)))).encode()
+    return len(text).to_bytes(_LENGTH, "little") + text + columns
+
+
+def _other_numbers(rng: Random, columns: bytes) -> bytes:
+    """Some of the numbers in columns: extremes, and those of other places."""
+    found = bytearray(columns)
+    for _ in range(rng.choice((1, 1, 2, 8, 64))):
+        at = rng.randrange(0, max(len(found) - 7, 1), rng.choice((1, 4, 8)))
+        other = rng.randrange(max(len(found) - 7, 1))
+        new = rng.choice((*_EXTREMES, columns[other : other + 8]))
+        found[at : at + 8] = new[: len(found) - at]
+    return bytes(found)
 
 
 @cache

@@ -34,6 +34,8 @@ def changed(value: Any, way: list[str | int], new: object) -> Any:
     if not way:
         return new
     first, *rest = way
+    if isinstance(value, dict):
+        return {**value, first: changed(value[first], rest, new)}
     if isinstance(first, int):
         return type(value)(changed(v, rest, new) if i == first else v for i, v in enumerate(value))
     return replace(value, **{first: changed(getattr(value, first), rest, new)})
@@ -89,6 +91,17 @@ def test_numbers_in_columns_have_bounds_too(summary: Path, tmp_path: Path, at: i
     way: list[str | int] = ["capture", "ranks", 0, "calls", "end_ns"]
     with pytest.raises(TraceError, match="end_ns is out of all bounds"):
         diagnosed([forged(summary, tmp_path / "rank0.perfdoc", way, ends)])
+
+
+def test_segments_are_of_something(summary: Path, tmp_path: Path) -> None:
+    _, (first,) = read_sections(summary, [0])
+    capture = decode(first, Measured).capture
+    assert capture is not None
+    codes = capture.ranks[0].timeline[0].tracks["ledger"].segments.code.copy()
+    codes[0] = 127
+    way: list[str | int] = ["capture", "ranks", 0, "timeline", 0, "tracks", "ledger", "segments", "code"]
+    with pytest.raises(TraceError, match="the code of a segment"):
+        diagnosed([forged(summary, tmp_path / "rank0.perfdoc", way, codes)])
 
 
 def test_columns_by_their_kind() -> None:

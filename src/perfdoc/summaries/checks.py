@@ -23,7 +23,7 @@ from perfdoc.analyzers.pipeline.messages import Messages
 from perfdoc.analyzers.pipeline.passes import Passes
 from perfdoc.analyzers.pipeline.rank import PipelineRank
 from perfdoc.analyzers.tables.sizes import SizedCalls
-from perfdoc.analyzers.timeline.rank import Track
+from perfdoc.analyzers.timeline.rank import CODES, StepTimeline, Track
 from perfdoc.simulator.engine.graph import EdgeKind, Edges, TaskGraph, TaskKind
 from perfdoc.simulator.replay.rank_tasks import NO_RELEASE
 from perfdoc.simulator.replay.rebuilt import RankFrame, Rebuilt
@@ -179,6 +179,11 @@ def _track(track: Track) -> None:
     _inside(track.segments.item, -1, len(track.names), "an item of a track")
 
 
+def _timeline(timeline: StepTimeline) -> None:
+    for kind, track in timeline.tracks.items():
+        _inside(track.segments.code, -1, len(CODES[kind]), "the code of a segment")
+
+
 def _bounds(bounds: KernelBounds) -> None:
     if bounds.stays_frac.shape != (len(bounds.row), len(BOUNDS)) or not len(bounds.row):
         raise ValueError("bounds of kernels have another shape")
@@ -212,6 +217,7 @@ _RULES: Mapping[type, Callable[[Any], None]] = {
     SizedCalls: _sized,
     StepLedgers: _steps,
     Track: _track,
+    StepTimeline: _timeline,
     KernelBounds: _bounds,
     TaskGraph: _graph,
     Rebuilt: _rebuilt,
