@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Literal
 from perfdoc.cli.cross_check import cross_check_and_write, nsys_to_check
 from perfdoc.cli.dask_place import dask_place
 from perfdoc.cli.messages import say
+from perfdoc.cli.report_files import BUNDLE, check_targets, free_folder, spare_inputs
 from perfdoc.cli.streams import columns, write_json
 from perfdoc.diagnose.asked import UserError, Work, asked_work
 from perfdoc.profiling.nsys.command import Nsys
-from perfdoc.profiling.whole_file import is_stream, may_write, write_all
+from perfdoc.profiling.whole_file import write_all
 from perfdoc.results.names import base_name, shorten
 from perfdoc.traces import NoGpuActivityError, TraceError
 from perfdoc.traces.load import read_ahead
@@ -34,8 +35,6 @@ Amount = Literal["screen", "full", "brief"]
 """Of the text: its first screen, all of it, or one line."""
 DEFAULT_OUTPUT = "perfdoc-report"
 _LEFT_OUT_SAID = 3
-_BUNDLE = ("report.html", "report.md", "diagnosis.json")
-"""What is written into the folder of -o."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,10 +121,10 @@ class Options:
             raise UserError(str(error)) from error
         output_is_named = output is not None
         if output is None and json_file is None:
-            output = _free_folder(Path(DEFAULT_OUTPUT))
+            output = free_folder(Path(DEFAULT_OUTPUT))
         try:
-            _check_targets(output, json_file, force=force)
-            _spare_inputs(output, json_file, work)
+            check_targets(output, json_file, force=force)
+            spare_inputs(output, json_file, work)
         except OSError as error:
             raise UserError(f"{error.filename}: cannot be written: {error.strerror}.") from error
         return cls(
@@ -287,35 +286,6 @@ def _rendered(diagnosis: Diagnosis, format_: str, options: Options, page: str | 
     return render_screen(diagnosis, report=page, width=columns(), colour=colour)
 
 
-def _check_targets(output: Path | None, json_file: str | None, *, force: bool) -> None:
-    """Refuse what writing would fail at after all the work. Raises UserError and OSError."""
-    taken = "is there already. Choose another {}, or overwrite with --force."
-    if output is not None:
-        filled = output.exists() and (not output.is_dir() or any(output.iterdir()))
-        if filled and not force:
-            raise UserError(f"{output}: {taken.format('-o')}")
-        if output.is_dir():
-            for name in _BUNDLE:
-                may_write(output / name)
-    if json_file not in (None, "-"):
-        path = Path(str(json_file))
-        if path.exists() and not force and not is_stream(path):
-            raise UserError(f"{json_file}: {taken.format('--json')}")
-        if output is None or path.absolute().parent != output.absolute():  # which will be made
-            may_write(path)
-
-
-def _spare_inputs(output: Path | None, json_file: str | None, work: Work) -> None:
-    """Refuse to replace what is to be read, by any name of it. Raises UserError and OSError."""
-    inputs = [*work.captures, *(path for files in work.memory for path in files.snapshots)]
-    inputs = [path for path in inputs if path.exists()]  # a link to nothing is left out later
-    targets = [output / name for name in _BUNDLE] if output is not None else []
-    targets += [Path(json_file)] if json_file not in (None, "-") and json_file else []
-    for target in targets:
-        if target.exists() and any(target.samefile(path) for path in inputs):
-            raise UserError(f"{target}: is an input of the analysis. Choose another -o or --json.")
-
-
 def _write(options: Options, diagnosis: Diagnosis, serial: bytes) -> Options:
     """Write everything; where it went. Raises UserError and OSError."""
     rendered: tuple[bytes, ...] = ()
@@ -327,7 +297,7 @@ def _write(options: Options, diagnosis: Diagnosis, serial: bytes) -> Options:
     options = _still_free(options)  # only now: making the page takes a while
     contents: dict[Path, bytes] = {}
     if options.output is not None:
-        contents = {options.output / name: text for name, text in zip(_BUNDLE, rendered, strict=True)}
+        contents = {options.output / name: text for name, text in zip(BUNDLE, rendered, strict=True)}
     if options.json_file not in (None, "-"):
         contents[Path(str(options.json_file))] = serial
     write_all(contents, options.output)
@@ -355,15 +325,6 @@ def _still_free(options: Options) -> Options:
     now, and OSError.
     """
     if options.output is not None and not options.output_is_named:
-        return replace(options, output=_free_folder(Path(DEFAULT_OUTPUT)))
-    _check_targets(options.output, options.json_file, force=options.force)
+        return replace(options, output=free_folder(Path(DEFAULT_OUTPUT)))
+    check_targets(options.output, options.json_file, force=options.force)
     return options
-
-
-def _free_folder(folder: Path) -> Path:
-    """The folder, or the next free name, so that a second analysis needs no option."""
-    candidate, n = folder, 1
-    while candidate.exists():
-        n += 1
-        candidate = folder.with_name(f"{folder.name}-{n}")
-    return candidate
