@@ -28,7 +28,7 @@ from peers_table import Answered, exact_cells, head_lines, tool_cells
 
 # Standard library only in this process, which all that is measured is forked from.
 HERE = Path(__file__).resolve().parent
-SAMPLE_S = 0.05
+SAMPLE_S = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,21 +174,20 @@ def tools_of(options: argparse.Namespace) -> list[Tool]:
 def measure(
     case: Mapping[str, Any], tools: Sequence[Tool], options: argparse.Namespace
 ) -> tuple[dict[str, Any], dict[str, Measured]]:
-    """The exact counts of a case, and every tool's turns; one turn of all before, which is not counted."""
+    """The exact counts of a case, and every tool's turns. The fastest counts: the first fills caches."""
     found: dict[str, Measured] = defaultdict(Measured)
     with tempfile.TemporaryDirectory(prefix="perfdoc-peers-") as folder:
         exact = Path(folder) / "exact.json"
         command = [sys.executable, str(HERE / "peers_exact.py"), case["kind"], str(exact), *case["files"]]
         subprocess.run(command, check=True)
-        for number in range(options.rounds + 1):
+        for _ in range(options.rounds):
             for tool in tools:
                 one = found[tool.label]
                 if case["kind"] not in tool.kinds or one.error:
                     continue
                 run, answers = turn(tool, case["files"], Path(folder), options.limit)
                 one.error, one.answers = run.error, answers or one.answers
-                if number or run.error:
-                    one.runs.append(run)
+                one.runs.append(run)
         return json.loads(exact.read_text()), found
 
 
@@ -224,17 +223,16 @@ def show(
     """The rows of one case: what is exact, then every tool."""
     size_mb = sum(Path(file).stat().st_size for file in case["files"]) / 1e6
     title = f"{case['name']} ({case['kind']}, {exact['kernels']['kernels']:,} kernels, {size_mb:,.1f} MB)"
-    for label, population in exact.items():
+    for label, population in sorted(exact.items(), key=lambda item: item[0] != "kernels"):
         print("|", " | ".join((title, *exact_cells(label, population))), "|")
         title = ""
     for tool in tools:
         if not (one := found[tool.label]).runs:
             continue
-        best = min(one.runs, key=lambda r: r.cpu_s)
         answered = Answered(
             label=tool.label,
             wall_s=min(r.wall_s for r in one.runs),
-            cpu_s=best.cpu_s,
+            cpu_s=min(r.cpu_s for r in one.runs),
             peak_mb=max(r.peak_mb for r in one.runs),
             error=one.error,
             answers=one.answers,

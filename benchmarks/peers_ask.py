@@ -95,7 +95,7 @@ def perfdoc(paths: list[str]) -> dict[str, Any]:
             "idle_ns": found["idle_ns"],
             "hidden_frac": found["hidden_ns"] / found["comm_ns"] if found["comm_ns"] else None,
         }
-    top = diagnosis["kernels"]["top"]
+    top = diagnosis["analyses"]["kernels"]["top"]
     return {"devices": devices, "top": longest({k["name"]: k["total_ns"] for k in top})}
 
 

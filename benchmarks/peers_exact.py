@@ -4,13 +4,14 @@
 
 Standard library only, and nothing of perfdoc: every row is read with sqlite3 or json, times are whole
 nanoseconds (Kineto's decimals are read as decimals), and one sweep over sorted starts and ends adds up what
-was running. Three populations are counted:
+was running. Populations that are counted:
 
 kernels: every kernel of the capture; communication is what has "nccl" in its name.
 hta: as HolisticTraceAnalysis documents it: kernels, copies and memsets that a call of the CPU before the last
     ProfilerStep launched, communication is `^nccl.*Kernel`; times with a fraction of a microsecond are
     rounded inward to whole ones, as it says it does.
 hta_all: the same with `include_last_profiler_step=True`.
+perfdoc: every kernel, and multimem all-reduces are communication too; where a trace has such.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from typing import Any
 US = 1000
 GAP_NS = 1_000_000
 """From which on nsys-ai's gpu_idle_gaps counts a gap."""
+_MULTIMEM = re.compile("nccl|multimem")
 _HTA_COMM = re.compile(r"^nccl.*Kernel")
 
 
@@ -215,6 +217,8 @@ def main() -> None:
             population = list(hta_population(files, last_step=last_step))
             answers[label] = counted(population, lambda r: bool(_HTA_COMM.match(r.name)), None)
     answers["kernels"] = counted(rows, lambda r: "nccl" in r.short.lower(), GAP_NS)
+    if any("multimem" in row.short for row in rows):
+        answers["perfdoc"] = counted(rows, lambda r: bool(_MULTIMEM.search(r.short)), GAP_NS)
     Path(out).write_text(json.dumps(answers))
 
 

@@ -10,7 +10,12 @@ COLUMNS = (
     *("trace", "tool", "wall s", "CPU s", "peak MB", "busy ms", "exposed ms", "idle ms", "hidden %"),
     *("5 kernels ms", "streams' gaps ms"),
 )
-_POPULATIONS = {"kernels": "exact", "hta": "exact, HTA's", "hta_all": "exact, HTA's with the last step"}
+_POPULATIONS = {
+    "kernels": "exact",
+    "hta": "exact, HTA's",
+    "hta_all": "exact, HTA's with the last step",
+    "perfdoc": "exact, with multimem",
+}
 _NONE = "-"
 Counts = Mapping[str, Any]
 """What benchmarks/peers_exact.py counted over one population."""
