@@ -7,6 +7,7 @@ from dataclasses import replace
 from perfdoc.knobs.knob import Value
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.own_setting import Beside, Own
+from perfdoc.rules.facts.titans_micro_batch import titans_micro_batch
 
 MICRO, GLOBAL, STEPS, LOCAL = (
     *("micro_batch_size", "global_batch_size"),
@@ -22,11 +23,11 @@ def deepspeeds_batch(case: Case, value: Value) -> Own | None:
     missing, an accumulation of 1 first."""
     if not isinstance(value, int):
         return None
-    made, now = case.configuration.written, case.number(MICRO)
+    written, now = case.configuration.written, case.number(MICRO)
     own = Own(dialect="deepspeed", knob=MICRO, value=value)
-    if STEPS not in made and GLOBAL in made:
+    if STEPS not in written and GLOBAL in written:
         return own
-    steps = case.number(STEPS) if STEPS in made else 1
+    steps = case.number(STEPS) if STEPS in written else 1
     beside = None
     if now and steps and now * steps % value == 0:
         beside = Beside(knob=STEPS, value=now * steps // value, why=_KEPT)
@@ -46,18 +47,21 @@ def deepspeeds_global_batch(case: Case, value: Value) -> Own | None:
     return replace(own, beside=(Beside(knob=STEPS, value=steps * value // now, why="makes up the batch"),))
 
 
-def titans_batch(case: Case, value: Value) -> Own | None:
-    """With a pipeline the samples of a rank are cut once more. Without one torchtitan accumulates up to
-    training.global_batch_size, which is the ranks' samples of one pass where it is not set."""
+def titans_batch(case: Case, value: Value) -> Own | str | None:
+    """Without a pipeline torchtitan accumulates up to training.global_batch_size, which is the ranks' samples
+    of one pass where it is not set."""
     if not isinstance(value, int):
         return None
-    if (case.number("pipeline_model_parallel_size") or 1) > 1:
-        return Own(dialect="torchtitan", knob="pipeline_microbatch_size", value=value)
-    own = Own(dialect="torchtitan", knob=LOCAL, value=value)
-    made, now, dp = case.configuration.written, case.number(LOCAL) or case.number(MICRO), case.dp
-    if GLOBAL in made and case.number(GLOBAL):
+    knob = titans_micro_batch(case.configuration)
+    if knob is None:
+        return "whether there is a pipeline is not known, which cuts local_batch_size once more"
+    own = Own(dialect="torchtitan", knob=knob, value=value)
+    if knob != LOCAL:
         return own
-    if not now or not dp or GLOBAL in made or now % value:
+    written, now, dp = case.configuration.written, case.number(LOCAL) or case.number(MICRO), case.dp
+    if GLOBAL in written and case.number(GLOBAL):
+        return own
+    if not now or not dp or GLOBAL in written or now % value:
         return _with(own, None)
     return _with(own, Beside(knob=GLOBAL, value=now * dp, why=_KEPT))
 

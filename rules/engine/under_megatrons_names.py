@@ -8,6 +8,7 @@ from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import Value
 from perfdoc.results.headline import Framework
 from perfdoc.rules.facts.framework import is_verls_fsdp
+from perfdoc.rules.facts.titans_micro_batch import titans_micro_batch
 from perfdoc.rules.facts.zero import overlaps_comm, uses_deepspeed, zero_stage
 
 _REDUCE, _GATHER, _SHARDED = "overlap_grad_reduce", "overlap_param_gather", "use_distributed_optimizer"
@@ -68,11 +69,9 @@ def _titans(configuration: Configuration) -> Iterator[tuple[str, Value]]:
     mode = of.get("checkpoint_mode")
     if mode in ("none", "selective", "full"):
         yield _RECOMPUTE, None if mode == "none" else mode
-    pp = of.get("pipeline_model_parallel_size", 1)
-    if isinstance(pp, int) and "pipeline_model_parallel_size" not in configuration.unknown:
-        size = of.get("pipeline_microbatch_size" if pp > 1 else "local_batch_size")
-        if isinstance(size, int) and not isinstance(size, bool):
-            yield _MICRO, size
+    size = of.get(titans_micro_batch(configuration) or "")
+    if isinstance(size, int) and not isinstance(size, bool):
+        yield _MICRO, size
 
 
 def _switch(value: Value, knob: str) -> Iterator[tuple[str, Value]]:

@@ -17,6 +17,7 @@ from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.own_settings import OF_ITS_SHARDING
 from perfdoc.rules.engine.plain_pytorch import in_its_words
+from perfdoc.rules.engine.under_megatrons_names import under_megatrons_names
 from perfdoc.rules.facts.memory_relief import cheap_modules, pieces
 from perfdoc.simulator.replay.gains import no_gains
 
@@ -279,6 +280,14 @@ def test_a_batch_that_does_not_divide_torchtitans_global_one_is_refused() -> Non
     for to, refused in ((2, False), (3, True), (8, True)):
         (piece,) = words(job("torchtitan", **given), MICRO, to)
         assert ("local_batch_size x data-parallel" in piece.forbidden) == refused, to
+
+
+def test_a_pipeline_that_cannot_be_told_leaves_torchtitans_micro_batch_open() -> None:
+    case = job("torchtitan", local_batch_size=8)
+    given = replace(case.configuration, unknown=frozenset({"pipeline_model_parallel_size"}))
+    (piece,) = words(replace(case, configuration=given), MICRO, 4)
+    assert (piece.dialects, "pipeline is not known" in piece.forbidden) == ({}, True)
+    assert MICRO not in under_megatrons_names("pytorch", given).values
 
 
 @pytest.mark.parametrize("engine", ["fsdp", "veomni", "megatron"])
