@@ -240,6 +240,7 @@ def read_configuration(path: Path, dialect: Dialect | None = None) -> Configurat
         unknown=frozenset(chosen) - frozenset(values),
         dialect=found.defaults_of,
         complete=found.complete,
+        paths=frozenset(s.meaning.path for s in found.settings if s.entry.form == "path"),
     )
 
 

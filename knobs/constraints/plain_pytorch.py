@@ -86,7 +86,7 @@ PLAIN_PYTORCH: tuple[Constraint, ...] = (
         name="float8-gather-needs-converter",
         subject=GATHER,
         kind="ineffective",
-        broken=lambda v: v.on(GATHER) and not _float8(v) and not v.made(OLD_FLOAT8),
+        broken=lambda v: v.on(GATHER) and not _float8(v) and not v.is_given(OLD_FLOAT8),
         rule="enable_fsdp_float8_all_gather is read by the float8 converter: model.converters",
         dialects=("torchtitan",),
     ),

@@ -17,7 +17,7 @@ from perfdoc.rules.engine.own_batches import (
     verls_batch,
 )
 from perfdoc.rules.engine.own_setting import ONE_FORWARD_MORE, WHOLE_LAYERS, Beside, Finder, Own
-from perfdoc.rules.facts.framework import MEGATRON_PATHS, is_verls_fsdp
+from perfdoc.rules.facts.framework import is_megatrons_path, is_verls_fsdp
 from perfdoc.rules.facts.zero import has_own_file, zero_stage
 
 OF_ITS_SHARDING = frozenset(
@@ -45,8 +45,7 @@ def counterpart(case: Case, piece: Advice, value: Value) -> Own | str | None:
         return own(case, value)
     if dialect is None or dialect not in piece.dialects or "env" in piece.dialects:
         return None
-    mine = as_written(piece.knob, value, dialect)
-    if any(part in mine for part in MEGATRON_PATHS):
+    if is_megatrons_path(as_written(piece.knob, value, dialect)):
         return None
     return Own(dialect=dialect, knob=piece.knob, value=value)
 

@@ -19,7 +19,7 @@ from perfdoc.rules.engine.own_batches import GLOBAL_BATCH_CHANGES, MICRO, verls_
 from perfdoc.rules.engine.own_setting import ONE_FORWARD_MORE, WHOLE_LAYERS, Beside, Own
 from perfdoc.rules.engine.own_settings import OF_ITS_SHARDING, counterpart, is_plain_ddp, whose
 from perfdoc.rules.engine.unknown import NOT_KNOWN
-from perfdoc.rules.facts.framework import MEGATRON_PATHS
+from perfdoc.rules.facts.framework import is_megatrons_path
 from perfdoc.rules.facts.zero import overlaps_comm, zero_stage
 
 DIALECT = "pytorch"
@@ -135,7 +135,7 @@ def _in_verls_batches(case: Case, piece: Advice) -> list[Advice]:
 
 
 def _of_one_engine(piece: Advice) -> Advice:
-    if not any(part in piece.dialects.get("verl", "") for part in MEGATRON_PATHS):
+    if not is_megatrons_path(piece.dialects.get("verl", "")):
         return piece
     return replace(piece, costs=_both(piece.costs, "read with verl's strategy megatron only"))
 

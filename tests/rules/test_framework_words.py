@@ -168,6 +168,11 @@ VERL = "python3 -m verl.trainer.main_ppo actor_rollout_ref.actor.ppo_micro_batch
         ("model_engine=megatron actor_rollout_ref.actor.strategy=fsdp", None, ""),
         (f"--config-name=ppo_trainer\n{VERL}--config-name=ppo_megatron_trainer", None, ""),
         (f"model_engine=dp\n{VERL}model_engine=megatron", None, ""),
+        # The section that was written counts, not another in which a setting may stand.
+        ("actor_rollout_ref.actor.ulysses_sequence_parallel_size=2", None, ""),
+        ("actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size=2", None, "pytorch"),
+        ("actor_rollout_ref.actor.optim.exp_avg_dtype=bf16", None, ""),
+        ("actor_rollout_ref.actor.optim.override_optimizer_config.exp_avg_dtype=bf16", None, "megatron"),
         # A fact that nobody wrote is no section.
         ("actor_rollout_ref.actor.fsdp_config.param_offload=True", 1, "pytorch"),
         ("", 1, ""),
