@@ -18,7 +18,8 @@ STAGE, STEPS, MICRO, GLOBAL = (
     *("micro_batch_size", "global_batch_size"),
 )
 TYPE, SHARDING = "accelerate_distributed_type", "fsdp_sharding"
-_FLOAT8 = ("float8", "quantize.linear.float8", "quantize.dense.float8")
+FLOAT8_CONVERTERS = ("quantize.linear.float8", "quantize.dense.float8", "float8")
+"""torchtitan's, by version, the newest first."""
 _STAGE_3 = (
     *("zero_max_live_parameters", "zero_max_reuse_distance", "zero_prefetch_bucket_size"),
     *("zero_persistence_threshold", "zero_gather_weights_on_save", "zero_sub_group_size"),
@@ -41,7 +42,7 @@ def _listed(v: View, name: str) -> tuple[object, ...]:
 
 
 def _float8(v: View) -> bool:
-    return bool({str(c) for c in _listed(v, CONVERTERS)} & set(_FLOAT8))
+    return bool({str(c) for c in _listed(v, CONVERTERS)} & set(FLOAT8_CONVERTERS))
 
 
 def _micro_batches(v: View) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from perfdoc.knobs.constraints.plain_pytorch import FLOAT8_CONVERTERS, OLD_FLOAT8
 from perfdoc.knobs.knob import DIALECT_TITLES, Dialect, Value
 from perfdoc.knobs.writing import as_written
 from perfdoc.results.rules import Advice
@@ -133,18 +134,21 @@ def _async_tp(case: Case, value: Value) -> Own | None:
     )
 
 
-_FLOAT8 = ("quantize.linear.float8", "quantize.dense.float8", "float8")
-
-
 def _float8(case: Case, value: Value) -> Own | str | None:
-    """One converter more; the layers that others convert stay theirs."""
+    """One converter more; the layers that others convert stay theirs. Older torchtitan has a switch instead,
+    which a file of it names."""
     if not _is_on(value):
         return None
+    if OLD_FLOAT8 in case.configuration.unknown:
+        return "whether enable_float8_linear is on is not known"
+    if OLD_FLOAT8 in case.configuration.values:
+        costs = "slower than BF16 unless the model is compiled"
+        return Own(dialect="torchtitan", knob=OLD_FLOAT8, value=True, costs=costs)
     if "model_converters" in case.configuration.unknown:
         return "the model's converters are not known"
     known, now = case.setting("model_converters")
     have = now if known and isinstance(now, tuple) else ()
-    to = have if set(have) & set(_FLOAT8) else (*have, _FLOAT8[0])
+    to = have if set(have) & set(FLOAT8_CONVERTERS) else (*have, FLOAT8_CONVERTERS[0])
     costs = "older torchtitan calls the converter float8"
     return Own(dialect="torchtitan", knob="model_converters", value=to, costs=costs)
 

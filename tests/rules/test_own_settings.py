@@ -402,6 +402,16 @@ def test_a_switch_brings_what_it_needs() -> None:
     assert words(job("torchtitan", model_converters=("float8",)), "fp8", "hybrid") == []
 
 
+def test_the_switch_of_older_torchtitan_is_its_fp8() -> None:
+    assert words(job("torchtitan", float8_linear=True, torch_compile=True), "fp8", "hybrid") == []
+    (piece,) = words(job("torchtitan", float8_linear=False, torch_compile=True), "fp8", "hybrid")
+    assert (piece.dialects, piece.forbidden) == ({"torchtitan": "float8.enable_float8_linear=true"}, "")
+    case = job("torchtitan", torch_compile=True)
+    given = replace(case.configuration, unknown=frozenset({"float8_linear"}))
+    (piece,) = words(replace(case, configuration=given), "fp8", "hybrid")
+    assert (piece.dialects, "not known" in piece.forbidden) == ({}, True)
+
+
 @pytest.mark.parametrize(
     ("dialect", "values"),
     [
