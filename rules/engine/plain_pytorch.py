@@ -16,7 +16,7 @@ from perfdoc.results.rules import Advice
 from perfdoc.rules.engine.advise import proposed, value_of
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.own_batches import GLOBAL_BATCH_CHANGES, MICRO, verls_batch
-from perfdoc.rules.engine.own_setting import ONE_FORWARD_MORE, WHOLE_LAYERS, Beside, Own
+from perfdoc.rules.engine.own_setting import ONE_FORWARD_MORE, WHOLE_LAYERS, Beside, Own, is_on
 from perfdoc.rules.engine.own_settings import OF_ITS_SHARDING, counterpart, is_plain_ddp, whose
 from perfdoc.rules.engine.unknown import NOT_KNOWN
 from perfdoc.rules.facts.framework import is_megatrons_path
@@ -37,7 +37,7 @@ def _bucket(value: Value) -> str:
 
 def _of(text: str) -> Callable[[Value], str | None]:
     """Words for turning it on; there are none for turning it off."""
-    return lambda value: text if value not in (None, False, "none", "off") else None
+    return lambda value: text if is_on(value) else None
 
 
 WORDS: Mapping[str, Callable[[Value], str | None]] = MappingProxyType(
@@ -149,8 +149,10 @@ def _spelled(case: Case, piece: Advice) -> list[Advice]:
         return _own(case, piece, own)
     spelling = _WORDS_OF[framework].get(piece.knob)
     words = spelling(value) if spelling is not None and own is None else None
-    mine = not wrapped or piece.knob not in OF_ITS_SHARDING or is_plain_ddp(case, piece.knob, value)
-    if words is not None and mine:
+    has_pytorchs_words = (
+        not wrapped or piece.knob not in OF_ITS_SHARDING or is_plain_ddp(case, piece.knob, value)
+    )
+    if words is not None and has_pytorchs_words:
         if piece.knob == "recompute_granularity":
             piece = _instead(piece, WHOLE_LAYERS, ONE_FORWARD_MORE)
         more = GLOBAL_BATCH_CHANGES if piece.knob == MICRO else ""

@@ -22,15 +22,23 @@ def framework_of_job(captures: Sequence[CaptureMeasurement], configuration: Conf
     shown = {capture.framework for capture in captures}
     dialect = configuration.dialect
     if dialect in PYTORCHS:
-        told = configuration.values.get("accelerate_distributed_type") == "MEGATRON_LM"
+        told = accelerates_way(configuration) == "MEGATRON_LM"
         return "megatron" if told or "megatron" in shown else "pytorch"
     if dialect == "verl":
         if trainer := _verls_trainer(configuration):
             return trainer
         return "megatron" if "megatron" in shown else ""
-    elif dialect in _CORES:
+    if dialect in _CORES:
         return "megatron"
     return "megatron" if "megatron" in shown else shown.pop() if len(shown) == 1 else ""
+
+
+def accelerates_way(configuration: Configuration) -> str:
+    """How Accelerate runs a job: MULTI_GPU (DDP), FSDP, DEEPSPEED or MEGATRON_LM; empty where that is not
+    known, and without Accelerate."""
+    if configuration.dialect != "accelerate":
+        return ""
+    return str(configuration.values.get("accelerate_distributed_type") or "")
 
 
 def _verls_trainer(configuration: Configuration) -> Framework:
@@ -50,6 +58,12 @@ def _names_section(configuration: Configuration, inside: Callable[[str], bool]) 
     return any(map(inside, configuration.paths)) or any(
         names and all(inside(s.name) for s in names) for names in spelled
     )
+
+
+def may_have_megatrons_buckets(framework: Framework) -> bool:
+    """Whether gradients may be in megatron-core's buckets, not in DDP's or ZeRO's: a job whose framework is
+    unknown may be Megatron's. A server has none."""
+    return framework != "pytorch"
 
 
 def is_megatrons_path(text: str) -> bool:
