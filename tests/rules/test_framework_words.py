@@ -256,6 +256,23 @@ def test_where_verls_engine_is_not_known_its_settings_of_megatron_say_whose_they
         ),
         ("verl", {"verl_strategy": "fsdp"}, "without_recompute", "(enable_gradient_checkpointing)"),
         ("verl", {"verl_strategy": "veomni"}, "without_recompute", "(torch.utils.checkpoint)"),
+        ("torchtitan", {}, "fp8_gemm", "(model.converters)"),
+        *(
+            ("accelerate", {"accelerate_distributed_type": way}, "fp8_gemm", "(mixed_precision)")
+            for way in ("FSDP", "MULTI_GPU", "DEEPSPEED")
+        ),
+        (
+            "accelerate",
+            {"accelerate_distributed_type": "FSDP"},
+            "without_recompute",
+            "(fsdp_activation_checkpointing)",
+        ),
+        (
+            "accelerate",
+            {"accelerate_distributed_type": "MULTI_GPU"},
+            "without_recompute",
+            "(torch.utils.checkpoint)",
+        ),
     ],
 )
 def test_predictions_name_settings_that_the_job_reads(
