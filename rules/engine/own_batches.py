@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from perfdoc.knobs.knob import Value
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.own_setting import Beside, Own
+from perfdoc.rules.engine.counterpart import Beside, Own
 from perfdoc.rules.facts.titans_micro_batch import titans_micro_batch
 
 MICRO, GLOBAL, STEPS, LOCAL = (

@@ -15,7 +15,7 @@ from perfdoc.results.replay import Gain
 from perfdoc.results.rules import Advice
 from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.own_settings import OF_ITS_SHARDING
+from perfdoc.rules.engine.counterparts import OF_ITS_SHARDING
 from perfdoc.rules.engine.plain_pytorch import in_its_words
 from perfdoc.rules.engine.under_megatrons_names import under_megatrons_names
 from perfdoc.rules.facts.memory_relief import cheap_modules, pieces

@@ -10,6 +10,7 @@ from perfdoc.knobs.knob import DIALECT_TITLES, Dialect, Value
 from perfdoc.knobs.writing import as_written
 from perfdoc.results.rules import Advice
 from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.counterpart import ONE_FORWARD_MORE, WHOLE_LAYERS, Beside, Finder, Own, is_on
 from perfdoc.rules.engine.own_batches import (
     MICRO,
     deepspeeds_batch,
@@ -17,7 +18,6 @@ from perfdoc.rules.engine.own_batches import (
     titans_batch,
     verls_batch,
 )
-from perfdoc.rules.engine.own_setting import ONE_FORWARD_MORE, WHOLE_LAYERS, Beside, Finder, Own, is_on
 from perfdoc.rules.facts.framework import accelerates_way, is_megatrons_path, is_verls_fsdp
 from perfdoc.rules.facts.zero import has_own_file, zero_stage
 
