@@ -7,6 +7,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from perfdoc.knobs.configuration import Configuration
+from perfdoc.knobs.constraints.plain_pytorch import OLD_FLOAT8
 from perfdoc.knobs.knob import PYTORCHS
 from perfdoc.results.headline import Framework
 from perfdoc.rules.facts.framework import accelerates_way, is_verls_fsdp
@@ -85,6 +86,8 @@ def _own_words(configuration: Configuration) -> Mapping[str, str]:
     if dialect not in (*PYTORCHS, "verl"):
         return {}
     own = _OWN.get(dialect, {})
+    if dialect == "torchtitan" and OLD_FLOAT8 in configuration.written:
+        own = {**own, "fp8_gemm": "float8.enable_float8_linear"}
     if way == "MULTI_GPU":
         return own
     if uses_deepspeed(configuration):
