@@ -321,6 +321,29 @@ def test_where_verl_cuts_by_tokens_its_tokens_are_halved(
     assert bool(piece.forbidden) == (written is None)
     if written is not None:
         assert piece.dialects["verl"] == f"actor_rollout_ref.actor.{written}"
+        # What is published says of one setting what it is and what it becomes.
+        tokens = "verl_max_tokens" in values
+        assert (piece.knob, piece.to_value) == (("verl_max_tokens", "12000") if tokens else (MICRO, "2"))
+        assert not tokens or piece.from_value == "24000"
+
+
+@pytest.mark.parametrize(("now", "to", "tokens"), [(6, 2, 5461), (3, 1, 5461), (4, 3, 12_288)])
+def test_tokens_are_rounded_down(now: int, to: int, tokens: int) -> None:
+    case = job("verl", verl_strategy="fsdp", verl_dynamic_batch=True, verl_max_tokens=16_384, **{MICRO: now})
+    (piece,) = words(case, MICRO, to)
+    assert (piece.forbidden, piece.to_value) == ("", str(tokens))
+
+
+@pytest.mark.parametrize(
+    ("dialect", "values"),
+    [("deepspeed", {}), ("accelerate", DDP), ("verl", {"verl_strategy": "veomni"})],
+)
+def test_who_recomputes_everything_is_not_told_to(dialect: Dialect, values: dict[str, Value]) -> None:
+    """Fewer layers again has no words there, and the words for all of them are what the job does."""
+    full = job(dialect, recompute_granularity="full", **values)
+    assert words(full, "recompute_granularity", "selective") == []
+    (piece,) = words(job(dialect, **values), "recompute_granularity", "full")
+    assert "checkpoint" in str(piece.dialects)
 
 
 WHOLE: list[tuple[Dialect, dict[str, Value]]] = [
@@ -350,12 +373,14 @@ def test_what_recomputes_whole_layers_has_neither_words_nor_gain_of_a_few_module
     assert ("whole layers" in found.why, "a third" in found.costs) == (whole, whole)
 
 
-def test_less_recomputation_keeps_its_gain() -> None:
+@pytest.mark.parametrize(
+    ("dialect", "values"), [("accelerate", FSDP), ("verl", {"verl_strategy": "fsdp"}), ("torchtitan", {})]
+)
+def test_less_recomputation_keeps_its_gain(dialect: Dialect, values: dict[str, Value]) -> None:
     gain = Gain(method="replay", low_ms=1.0, mid_ms=1.0, high_ms=1.0, assumptions=[])
-    for dialect, values in WHOLE[2:3]:
-        piece = advise(knob="recompute_granularity", to=None, why="x", costs="y", gain=gain)
-        (found,) = in_its_words(job(dialect, **values), [piece])
-        assert (found.why, found.costs, found.gain) == ("x", "y", gain)
+    piece = advise(knob="recompute_granularity", to=None, why="x", costs="y", gain=gain)
+    (found,) = in_its_words(job(dialect, **values), [piece])
+    assert (found.why, found.costs, found.gain) == ("x", "y", gain)
 
 
 @pytest.mark.parametrize(("dialect", "values"), [*WHOLE, ("torchtitan", {})])
