@@ -84,7 +84,8 @@ def timed(command: Sequence[str], environment: Mapping[str, str] | None = None) 
     """Run a command to its end. Raises CalledProcessError with its messages where it fails."""
     with tempfile.TemporaryFile() as messages:
         begin = time.perf_counter()
-        # wait4 gives the peak of this child alone; RUSAGE_CHILDREN would give the largest child so far.
+        # The largest of the command's processes, as far as it waited for its workers; RUSAGE_CHILDREN would
+        # give the largest of all commands so far.
         child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=messages, env=environment)
         _, status, usage = os.wait4(child.pid, 0)
         wall_s = time.perf_counter() - begin

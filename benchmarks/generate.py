@@ -45,7 +45,6 @@ _SLOT_NS = 40_000
 """From one kernel of a device to its next."""
 _HOST_GAP_NS = 2_000_000
 """Between two steps, in which the host does something else."""
-_STEP_NS = STEP_KERNELS * _SLOT_NS + _HOST_GAP_NS
 _COMPUTE_STREAM, _NCCL_STREAM, _COPY_STREAM = 7, 24, 28
 _FIRST_PID = 410_000
 _PIDS = np.arange(DEVICES, dtype=np.int64) + _FIRST_PID
@@ -53,26 +52,33 @@ _GLOBAL_PIDS = np.array([global_pid(int(p)) for p in _PIDS], np.int64)
 _GLOBAL_TIDS = np.array([global_tid(int(p), int(p) & 0xFFFF) for p in _PIDS], np.int64)
 
 
-def generated(kernels: int, folder: Path = DATA, seed: int = 0, devices: int = DEVICES) -> Path:
-    """The file of so many kernels, written unless it is there already."""
+def generated(
+    kernels: int,
+    folder: Path = DATA,
+    seed: int = 0,
+    devices: int = DEVICES,
+    step_kernels: int = STEP_KERNELS,
+) -> Path:
+    """The file of so many kernels, written unless it is there already. step_kernels: of one device."""
     of = "" if devices == DEVICES else f"-devices{devices}"
+    of += "" if step_kernels == STEP_KERNELS else f"-step{step_kernels}"
     path = folder / f"nsys-{kernels}-seed{seed}{of}-v{VERSION}.sqlite"
     if not path.exists():
         begin = time.monotonic()
         with whole_file(path, replace=False) as part:
-            _write(part, kernels, seed, devices)
+            _write(part, kernels, seed, devices, step_kernels)
         print(f"wrote {path.name}: {path.stat().st_size / 1e9:.2f} GB in {time.monotonic() - begin:.0f} s")
     return path
 
 
-def _write(path: Path, kernels: int, seed: int, devices: int) -> None:
+def _write(path: Path, kernels: int, seed: int, devices: int, step_kernels: int) -> None:
     names = Names()
     connection = sqlite3.connect(path)
     try:
         # The file is moved into place only when it is whole, so nothing needs a journal.
         connection.execute("PRAGMA journal_mode = OFF")
         connection.execute("PRAGMA synchronous = OFF")
-        constant = _constant_tables(names, kernels, devices)
+        constant = _constant_tables(names, kernels, devices, step_kernels)
         bulk = ("KERNEL", "RUNTIME", "MEMCPY")
         tables = [*constant, *(f"CUPTI_ACTIVITY_KIND_{t}" for t in bulk), "NVTX_EVENTS"]
         create_tables(connection, GENERATION, tables)
@@ -86,7 +92,7 @@ def _write(path: Path, kernels: int, seed: int, devices: int) -> None:
             ("CUPTI_ACTIVITY_KIND_MEMCPY", _copy_rows),
             ("NVTX_EVENTS", _range_rows),
         ):
-            for chunk in _chunks(kernels, seed, devices):
+            for chunk in _chunks(kernels, seed, devices, step_kernels):
                 write_rows(connection, table, make(chunk, names))
         connection.commit()
     finally:
@@ -96,14 +102,15 @@ def _write(path: Path, kernels: int, seed: int, devices: int) -> None:
 class _Chunk:
     """Kernels [first, last) of the file: what all tables derive their rows from."""
 
-    def __init__(self, first: int, last: int, seed: int, devices: int) -> None:
+    def __init__(self, first: int, last: int, seed: int, devices: int, step_kernels: int) -> None:
         chance = np.random.default_rng((seed, first))
         count = last - first
         index = np.arange(first, last, dtype=np.int64)
         self.device, self.number = index % devices, index // devices
-        self.in_step = self.number % STEP_KERNELS
+        self.step, self.in_step = np.divmod(self.number, step_kernels)
+        self.step_ns = _step_ns(step_kernels)
         self.is_nccl = self.number % NCCL_EVERY == NCCL_EVERY // 2
-        slot = _ORIGIN_NS + self.number // STEP_KERNELS * _STEP_NS + self.in_step * _SLOT_NS
+        slot = _ORIGIN_NS + self.step * self.step_ns + self.in_step * _SLOT_NS
         self.slot_ns = slot + self.device * 3_000
         self.start_ns = self.slot_ns + chance.integers(0, 9_000, count)
         length = np.where(
@@ -117,9 +124,13 @@ class _Chunk:
         self.pick = chance.integers(0, 1 << 30, count)
 
 
-def _chunks(kernels: int, seed: int, devices: int) -> Iterator[_Chunk]:
+def _step_ns(step_kernels: int) -> int:
+    return step_kernels * _SLOT_NS + _HOST_GAP_NS
+
+
+def _chunks(kernels: int, seed: int, devices: int, step_kernels: int) -> Iterator[_Chunk]:
     for first in range(0, kernels, _CHUNK):
-        yield _Chunk(first, min(first + _CHUNK, kernels), seed, devices)
+        yield _Chunk(first, min(first + _CHUNK, kernels), seed, devices, step_kernels)
 
 
 def _in_time_order(columns: dict[str, Any]) -> dict[str, Any]:
@@ -193,7 +204,7 @@ def _range_rows(c: _Chunk, names: Names) -> dict[str, Any]:
     )
     layer = number % len(LAYERS)
     text = np.array(LAYERS, object)[layer]
-    text[is_step] = [f"step {n}" for n in (c.number[rows][is_step] // STEP_KERNELS).tolist()]
+    text[is_step] = [f"step {n}" for n in c.step[rows][is_step].tolist()]
     text[interned] = None
     text_id = np.where(is_nccl, names.nccl_range[number % len(names.nccl_range)], names.layers[layer]).astype(
         object
@@ -205,7 +216,7 @@ def _range_rows(c: _Chunk, names: Names) -> dict[str, Any]:
     ]
     # Before the first launch of its kernels, which is at most 60 us ahead of the slot.
     start = slot - np.where(is_step, 100_000, 61_000)
-    length = np.where(is_step, _STEP_NS - 1_000, np.where(is_nccl, 9_000, 3 * _SLOT_NS))
+    length = np.where(is_step, c.step_ns - 1_000, np.where(is_nccl, 9_000, 3 * _SLOT_NS))
     return _in_time_order(
         {
             **{"start": start, "end": start + length, "eventType": NVTX_PUSH_POP, "text": text},
@@ -230,12 +241,14 @@ def _domain_rows(devices: int) -> dict[str, Any]:
     }
 
 
-def _constant_tables(names: Names, kernels: int, devices: int) -> dict[str, dict[str, Any]]:
+def _constant_tables(
+    names: Names, kernels: int, devices: int, step_kernels: int
+) -> dict[str, dict[str, Any]]:
     product = GENERATIONS[GENERATION]
     ordinals = np.arange(devices)
     pids = _PIDS[:devices]
     uuids = [f"GPU-00000000-0000-0000-0000-{d:012d}" for d in range(devices)]
-    duration = _ORIGIN_NS + (kernels // devices // STEP_KERNELS + 1) * _STEP_NS
+    duration = _ORIGIN_NS + (kernels // devices // step_kernels + 1) * _step_ns(step_kernels)
     tables: dict[str, dict[str, Any]] = {
         "StringIds": {"id": np.arange(len(names.texts)), "value": names.texts},
         "META_DATA_EXPORT": {

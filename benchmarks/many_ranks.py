@@ -28,7 +28,7 @@ from perfdoc.simulator.forward.faults import FAULTS, Job, parse_faults, planted_
 from perfdoc.simulator.forward.hardware import GPUS
 from perfdoc.simulator.forward.job import FaultCost, SimulatedJob, Simulation, simulate_job
 from perfdoc.simulator.forward.layout import Layout
-from perfdoc.simulator.forward.simulation import RankWork, simulate_ranks
+from perfdoc.simulator.forward.simulation import RankWork
 from perfdoc.simulator.forward.tape import OpKind
 from perfdoc.simulator.forward.writing import write_job
 from perfdoc.traces.known_models import ModelShape, known_models
@@ -71,12 +71,7 @@ def jittered(work: RankWork) -> RankWork:
 
 def simulated(job: Job) -> Simulation:
     """The job with its jitter."""
-    plain = simulate_job(shape_of(job.layout), job, GPUS["h100"], STEPS)
-    works = [jittered(r.work) for r in plain.ranks]
-    setting = plain.setting
-    del plain
-    ranks, matched = simulate_ranks(works)
-    return Simulation(setting=setting, ranks=ranks, matched=matched)
+    return simulate_job(shape_of(job.layout), job, GPUS["h100"], STEPS, varied=jittered)
 
 
 def many_ranks(layout: Layout) -> SimulatedJob:

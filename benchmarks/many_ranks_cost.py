@@ -77,13 +77,13 @@ def main() -> int:
     given = parser.parse_args()
     ranks = len(list((given.job / "traces").iterdir()))
     with tempfile.TemporaryDirectory() as folder:
-        out, printed = Path(folder) / "report", Path(folder) / "printed"
+        out, printed, messages = (Path(folder) / name for name in ("report", "printed", "messages"))
         command = [sys.executable, "-m", "perfdoc", "analyze", str(given.job), "-o", str(out)]
         command += ["--config", str(given.job / "job.yaml"), "--jobs", str(given.jobs)]
         command += ["--dask"] * given.dask
         begin, seen = time.perf_counter(), Seen()
-        with printed.open("wb") as text:
-            process = subprocess.Popen(command, stdout=text, stderr=subprocess.DEVNULL)
+        with printed.open("wb") as text, messages.open("wb") as said:
+            process = subprocess.Popen(command, stdout=text, stderr=said)
         while True:
             ended, status, used = os.wait4(process.pid, os.WNOHANG)
             if ended:
@@ -91,9 +91,10 @@ def main() -> int:
             seen.look(process.pid)
             time.sleep(_LOOK_S)
         end = time.perf_counter()
-        process.returncode = status
-        if status:
-            raise SystemExit(f"perfdoc analyze failed: {status}")
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode:
+            why = messages.read_text(errors="replace").strip()
+            raise SystemExit(f"perfdoc analyze failed: {process.returncode}: {why}")
         diagnosis = json.loads((out / "diagnosis.json").read_bytes())
         sizes = [(out / name).stat().st_size / 1e6 for name in ("diagnosis.json", "report.html")]
         lines = len(printed.read_text().splitlines())

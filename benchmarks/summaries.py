@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-import generate
+from generate import generated
 
 from perfdoc.diagnose.asked import asked_work
 from perfdoc.summaries.codec import decode, encode
@@ -31,9 +31,7 @@ _SHOWN = 8
 
 def trace_of(kernels: int, steps: int, folder: Path) -> Path:
     """One device with so many kernels in so many steps."""
-    generate.STEP_KERNELS = kernels // steps
-    generate._STEP_NS = generate.STEP_KERNELS * generate._SLOT_NS + generate._HOST_GAP_NS
-    return generate.generated(kernels, folder, devices=1)
+    return generated(kernels, folder, devices=1, step_kernels=kernels // steps)
 
 
 def parts(summary: Path) -> list[tuple[int, str]]:

@@ -30,6 +30,8 @@ class Configuration:
     """Set, but to something that cannot be told, such as a variable."""
     filled: frozenset[str] = frozenset()
     """Not written by anybody: what captures or the command line say instead, and changes that are tried."""
+    paths: frozenset[str] = frozenset()
+    """Under which a file sets them, in the dialect's own form: the section tells whose they are."""
 
     def __post_init__(self) -> None:
         for name in (*self.values, *self.unknown):
@@ -109,8 +111,8 @@ class View:
         """What is set to something that cannot be told."""
         return self._of.unknown
 
-    def made(self, name: str) -> bool:
-        """Whether somebody made the setting, whatever it says."""
+    def is_given(self, name: str) -> bool:
+        """Whether a file, the captures or the command line say what it is, or it is tried; whatever it is."""
         if name not in self._of.values and name not in self._of.unknown:
             return False
         self.read.add(name)

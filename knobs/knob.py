@@ -24,7 +24,7 @@ Dialect = Literal[
 MEGATRONS: tuple[Dialect, ...] = ("megatron_core", "megatron_bridge", "megatron_lm", "nemo", "verl")
 """Those in which nearly every knob has a name."""
 PYTORCHS: tuple[Dialect, ...] = ("torchtitan", "deepspeed", "accelerate")
-"""Those of jobs without megatron-core."""
+"""Those of frameworks around PyTorch's own parallelism; DeepSpeed and Accelerate can run Megatron too."""
 DIALECTS: tuple[Dialect, ...] = (*MEGATRONS, "nemo1", *PYTORCHS, "env", "perfdoc")
 DIALECT_TITLES: Mapping[str, str] = {
     "megatron_core": "megatron-core",

@@ -14,7 +14,7 @@ from perfdoc.knobs.naming.meaning import Meaning, meaning
 from perfdoc.knobs.naming.verls_engine import with_engine
 from perfdoc.knobs.reading.entry import Entry, NotAConfigurationError
 from perfdoc.knobs.reading.file import read_entries, read_text, takes_more
-from perfdoc.knobs.values import OPAQUE, Opaque, Raw, read_value
+from perfdoc.knobs.values import OFF, OPAQUE, Opaque, Raw, read_value
 
 MAX_SCOPES = 256
 """Functions of a program that set something; every rule is tried in each."""
@@ -35,6 +35,12 @@ class Setting:
         """The knob that it sets."""
         assert self.meaning.knob is not None
         return self.meaning.knob
+
+    @property
+    def is_off(self) -> bool:
+        """Whether it is a switch for one value of its knob, and off: what else sets the knob holds."""
+        spelling = self.meaning.spelling
+        return spelling is not None and isinstance(spelling.means, str) and _is_off(self.entry.raw)
 
 
 def settings_of(entries: Sequence[Entry], dialect: Dialect | None) -> Iterator[Setting]:
@@ -58,6 +64,8 @@ def by_scope(settings: Sequence[Setting]) -> Mapping[str, Mapping[str, Setting]]
     for all roles or for those of `actor_rollout_ref`. Raises NotAConfigurationError for too many scopes."""
     grouped: dict[str, list[tuple[int, Setting]]] = {}
     for position, setting in enumerate(settings):
+        if setting.is_off:
+            continue
         scope = "" if setting.entry.form == "env" else _scope(setting)
         grouped.setdefault(scope, []).append((position, setting))
     scopes = grouped.keys() - {outer for scope in grouped for outer in _around(scope)} or {""}
@@ -102,6 +110,8 @@ def _winner(before: Setting, after: Setting) -> Setting:
 
 
 _OVERWRITING: tuple[Dialect, ...] = ("megatron_bridge", "nemo")
+"""Whose set-up copies fields of one object over those of another, as comm_overlap's over ddp's. The first
+spelling of a knob in the catalogue is the one that is left."""
 
 
 def _place(setting: Setting) -> int:
@@ -128,22 +138,23 @@ def _value(found: Meaning, raw: Raw) -> Value | Opaque:
         inline = str(raw).lower() in ("false", "0") if isinstance(raw, str) else False
         return (not means) if inline else means
     if spelling is not None and isinstance(spelling.means, str):
-        off = raw is None or str(raw).strip().lower() in _OFF
-        return OPAQUE if off else read_value(knob, spelling.means)
+        return OPAQUE if isinstance(raw, Opaque) or _is_off(raw) else read_value(knob, spelling.means)
     if spelling is not None and _is_worked_out(spelling.dialect, knob, raw):
         return OPAQUE
     return read_value(knob, raw)
 
 
-_OFF = frozenset({"false", "0", "no", "off", "null", "none", ""})
+def _is_off(raw: Raw) -> bool:
+    return raw is None or (isinstance(raw, str) and raw.strip().lower() in OFF)
 
 
 def _is_worked_out(dialect: Dialect, knob: Knob, raw: Raw) -> bool:
     """Whether a value stands for one that the program finds from others, or is given when it starts."""
     if dialect == "nemo1" and knob.id == "nproc_per_node":  # Lightning's devices: a list names GPUs
         return isinstance(raw, tuple) or (isinstance(raw, str) and not raw.strip().isdecimal())
-    if raw == _ONE_WORKED_OUT.get((dialect, knob.id)):
-        return raw is not None
+    one = _ONE_WORKED_OUT.get((dialect, knob.id))
+    if one is not None and raw == one:
+        return True
     worked_out = _WORKED_OUT.get(dialect)
     return worked_out is not None and raw == worked_out and (worked_out == "auto" or knob.min != -1)
 
@@ -240,6 +251,7 @@ def read_configuration(path: Path, dialect: Dialect | None = None) -> Configurat
         unknown=frozenset(chosen) - frozenset(values),
         dialect=found.defaults_of,
         complete=found.complete,
+        paths=frozenset(s.meaning.path for s in found.settings if s.entry.form == "path"),
     )
 
 

@@ -23,6 +23,8 @@ Raw = str | tuple[str, ...] | bool | None | Opaque
 
 _TRUE, _FALSE = frozenset({"true", "yes", "on", "1"}), frozenset({"false", "no", "off", "0"})
 _NULL = frozenset({"null", "none", "~", ""})
+OFF = _FALSE | _NULL
+"""Words, in small letters, of a switch that is off or not set."""
 _DTYPES = {"float32": "fp32", "float": "fp32", "float16": "fp16", "half": "fp16", "bfloat16": "bf16"}
 _DIGITS = re.compile(r"[-+]?\d[\d_]*")
 _SET_AT_START = {

@@ -55,7 +55,7 @@ NEMO1: tuple[Constraint, ...] = (
         subject="nemo1_accumulate_grad_batches",
         kind="forbidden",
         broken=lambda v: (
-            (v.made("micro_batch_size") or v.made("global_batch_size"))
+            (v.is_given("micro_batch_size") or v.is_given("global_batch_size"))
             and v.number("nemo1_accumulate_grad_batches") > 1
         ),
         rule="accumulate_grad_batches must be 1: NeMo accumulates by global_batch_size and micro_batch_size",

@@ -18,7 +18,8 @@ STAGE, STEPS, MICRO, GLOBAL = (
     *("micro_batch_size", "global_batch_size"),
 )
 TYPE, SHARDING = "accelerate_distributed_type", "fsdp_sharding"
-_FLOAT8 = ("float8", "quantize.linear.float8", "quantize.dense.float8")
+FLOAT8_CONVERTERS = ("quantize.linear.float8", "quantize.dense.float8", "float8")
+"""torchtitan's, by version, the newest first."""
 _STAGE_3 = (
     *("zero_max_live_parameters", "zero_max_reuse_distance", "zero_prefetch_bucket_size"),
     *("zero_persistence_threshold", "zero_gather_weights_on_save", "zero_sub_group_size"),
@@ -41,7 +42,7 @@ def _listed(v: View, name: str) -> tuple[object, ...]:
 
 
 def _float8(v: View) -> bool:
-    return bool({str(c) for c in _listed(v, CONVERTERS)} & set(_FLOAT8))
+    return bool({str(c) for c in _listed(v, CONVERTERS)} & set(FLOAT8_CONVERTERS))
 
 
 def _micro_batches(v: View) -> int:
@@ -86,7 +87,7 @@ PLAIN_PYTORCH: tuple[Constraint, ...] = (
         name="float8-gather-needs-converter",
         subject=GATHER,
         kind="ineffective",
-        broken=lambda v: v.on(GATHER) and not _float8(v) and not v.made(OLD_FLOAT8),
+        broken=lambda v: v.on(GATHER) and not _float8(v) and not v.is_given(OLD_FLOAT8),
         rule="enable_fsdp_float8_all_gather is read by the float8 converter: model.converters",
         dialects=("torchtitan",),
     ),

@@ -140,7 +140,7 @@ REINFORCEMENT: tuple[Constraint, ...] = (
         subject="rollout_tensor_parallel_size",
         kind="forbidden",
         broken=lambda v: (
-            not any(v.made(name) for name in _ROLLOUTS_OWN)
+            not any(v.is_given(name) for name in _ROLLOUTS_OWN)
             and v.number("world_size") % v.number("rollout_tensor_parallel_size") != 0
         ),
         rule="the ranks must be divisible by rollout.tensor_model_parallel_size",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
 from types import MappingProxyType
 
 from perfdoc.knobs.knob import DIALECT_TITLES, Dialect
@@ -132,14 +131,9 @@ def _shown_by(paths: Sequence[Entry], dialect: Dialect) -> bool:
     exact = {found.path for e in paths if (found := meaning(e, dialect)).how == "exact"}
     own = exact - _ANYBODYS[dialect]
     if dialect == "nemo1":
-        return any(path.startswith("model.") for path in own - _others_of("nemo1"))
+        others = {path for other in _OF_PATHS if other != dialect for path in names_of(other).by_path}
+        return any(path.startswith("model.") for path in own - others)
     return bool(own - _NOT_ALONE[dialect]) or (bool(own) and len(exact) > 1)
-
-
-@cache
-def _others_of(dialect: Dialect) -> frozenset[str]:
-    """The names of all other dialects of paths."""
-    return frozenset(path for other in _OF_PATHS if other != dialect for path in names_of(other).by_path)
 
 
 def _own_score(paths: Sequence[Entry]) -> float:

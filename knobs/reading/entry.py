@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from perfdoc.knobs.values import Raw
+from perfdoc.knobs.values import OPAQUE, Raw
 
 MAX_BYTES = 1 << 20
 """Of one file; the largest published configuration has a tenth of it."""
@@ -42,6 +42,11 @@ class Entry:
     """The function of a program that makes it; recipes of one file do not belong together."""
     unused: str = ""
     """The array or variable that holds it, where no command takes that one."""
+
+
+def listed(texts: Sequence[Raw]) -> Raw:
+    """The raw value of a list by its elements': opaque where one of them is no text."""
+    return tuple(t for t in texts if isinstance(t, str)) if all(isinstance(t, str) for t in texts) else OPAQUE
 
 
 def bounded(entries: Iterable[Entry]) -> Iterator[Entry]:

@@ -13,7 +13,15 @@ from typing import Literal, get_args
 
 from perfdoc.knobs.reading import shell
 from perfdoc.knobs.reading.argument_dump import dump_entries, is_dump
-from perfdoc.knobs.reading.entry import MAX_BITS, MAX_BYTES, MAX_DEPTH, Entry, NotAConfigurationError, bounded
+from perfdoc.knobs.reading.entry import (
+    MAX_BITS,
+    MAX_BYTES,
+    MAX_DEPTH,
+    Entry,
+    NotAConfigurationError,
+    bounded,
+    listed,
+)
 from perfdoc.knobs.reading.shell import shell_entries
 from perfdoc.knobs.reading.toml_text import toml_entries
 from perfdoc.knobs.reading.yaml_text import yaml_entries
@@ -107,12 +115,7 @@ def _raw(node: ast.expr) -> Raw:
         inner = _raw(node.operand)
         return f"-{inner}" if isinstance(inner, str) else OPAQUE
     elif isinstance(node, (ast.List, ast.Tuple)):
-        texts = [_raw(e) for e in node.elts]
-        return (
-            tuple(t for t in texts if isinstance(t, str))
-            if all(isinstance(t, str) for t in texts)
-            else OPAQUE
-        )
+        return listed([_raw(e) for e in node.elts])
     elif isinstance(node, ast.Attribute):
         dotted = _dotted(node)
         known = dotted.startswith("torch.") or dotted.split(".")[-2:-1] == ["AttnBackend"]

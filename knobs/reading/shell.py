@@ -105,7 +105,7 @@ def _unused(commands: Sequence[Sequence[Word]]) -> dict[int, str]:
         or not any(_SCRIPT.fullmatch(text) for text in texts)
     ):
         return {}
-    taken = {match[1] for text in texts for match in _TAKEN.finditer(text)}
+    taken: set[str] = set()
     for text in texts:
         assigned = _ASSIGNED.fullmatch(text)
         taken.update(_NAME.findall(assigned[3] if assigned else text))  # `export ARGS`, `printenv ARGS`
@@ -118,7 +118,6 @@ def _unused(commands: Sequence[Sequence[Word]]) -> dict[int, str]:
     return found
 
 
-_TAKEN = re.compile(r"\$\{?[!#]?(\w+)")
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _HANDED_ON = frozenset({"eval", "declare", "envsubst"})
 """Words by which another program or script gets what this one sets."""

@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from perfdoc.knobs.reading.entry import MAX_BITS, MAX_DEPTH, Entry, NotAConfigurationError
+from perfdoc.knobs.reading.entry import MAX_BITS, MAX_DEPTH, Entry, NotAConfigurationError, listed
 from perfdoc.knobs.values import OPAQUE, Raw
 
 _NAME = re.compile(r"[\w.\"' -]+")
@@ -55,12 +55,7 @@ def _plain(name: str) -> str:
 
 def _raw(value: object) -> Raw:
     if isinstance(value, list):
-        texts = [_raw(one) for one in value]
-        return (
-            tuple(t for t in texts if isinstance(t, str))
-            if all(isinstance(t, str) for t in texts)
-            else OPAQUE
-        )
+        return listed([_raw(one) for one in value])
     if isinstance(value, int) and value.bit_length() > MAX_BITS:
         return OPAQUE
     return str(value)

@@ -12,6 +12,7 @@ from perfdoc.rules.engine.needs import WINDOW
 from perfdoc.rules.engine.rule import Level, Meta, Verdict
 from perfdoc.rules.engine.worst import worst_exposed
 from perfdoc.rules.facts.exposed import ceiling_of_transfer, communication, hidden_frac, judged
+from perfdoc.rules.facts.framework import may_have_megatrons_buckets
 from perfdoc.rules.facts.gradient_sums import (
     MANY_RANKS,
     can_accumulate_in_fp32,
@@ -198,8 +199,8 @@ def _buckets(case: Case) -> list[Advice]:
             found.append((words, to, prediction.gain))
     found.sort(key=lambda f: -(f[2].mid_ms or 0.0))
     larger, usual = case.prediction("buckets_x4"), _usual_elements(case)
-    megatrons = case.framework != "pytorch"
-    if megatrons and not found and larger is not None and (larger.mid_ns or 0) > 0 and size < usual:
+    unsure = not found and larger is not None and (larger.mid_ns or 0) > 0
+    if unsure and size < usual and may_have_megatrons_buckets(case.framework):
         why = f"megatron-core's default instead of {size:,} elements: fewer messages, less latency"
         return [advise(knob="bucket_size", to=usual, why=why)]
     return [
@@ -268,7 +269,7 @@ def _held_back(case: Case, overlaps: Sequence[Advice]) -> list[str]:
     if not overlaps and case.is_set_to(_GRADIENTS, False) and _overlap_costs(case):
         found.append("Overlap is off and not advised: with these buckets the replay predicts a loss.")
     known, size = case.setting("bucket_size")
-    if known and size is not None and _piped(case) and case.framework != "pytorch":
+    if known and size is not None and _piped(case) and may_have_megatrons_buckets(case.framework):
         found.append(
             "bucket_size stays: with a pipeline only the first chunk of the first stage uses it; elsewhere "
             "each chunk of layers is one bucket."

@@ -7,8 +7,10 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from perfdoc.knobs.configuration import Configuration
+from perfdoc.knobs.constraints.plain_pytorch import OLD_FLOAT8
+from perfdoc.knobs.knob import PYTORCHS
 from perfdoc.results.headline import Framework
-from perfdoc.rules.facts.framework import is_verls_fsdp
+from perfdoc.rules.facts.framework import accelerates_way, is_verls_fsdp
 from perfdoc.rules.facts.zero import has_own_file, uses_deepspeed, zero_stage
 from perfdoc.simulator.replay.gains import Gains
 from perfdoc.simulator.replay.proposals import CHANGE_TITLES
@@ -41,38 +43,38 @@ _DEEPSPEED = MappingProxyType(
         "dp_half_bytes": "communication_data_type",
     }
 )
+_NO_DDP = dict.fromkeys(_DEEPSPEED, "")
+"""DDP's settings are in none of these jobs."""
 _OF_ZERO = ("overlapped_dp", "buckets_x4", "buckets_x0.25")
 _STAGES = "pipeline_parallel_layers_per_stage, pipeline_parallel_schedule"
 _OWN: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
-        "deepspeed": _DEEPSPEED,
         "torchtitan": {
             "without_gc": "training.gc_freq",
             "without_launches": "",  # compile.enable compiles blocks and captures no graph
+            "fp8_gemm": "model.converters",
             "overlapped_tp": "enable_async_tensor_parallel",
             "without_recompute": "activation_checkpoint.mode",
             "more_virtual_stages": _STAGES,
             "fewer_virtual_stages": _STAGES,
         },
-        "accelerate": {},
-        "verl": {"without_recompute": "enable_gradient_checkpointing"},
+        "accelerate": {"fp8_gemm": "mixed_precision"},
     }
 )
-"""By dialect, where it has a setting of its own; DDP's settings are in none of these jobs."""
-_OF_DDP = ("overlapped_dp", "buckets_x4", "buckets_x0.25", "dp_half_bytes")
+"""By dialect, where it has a setting of its own however it runs the job."""
 _VLLM = MappingProxyType({**_PYTORCH, "bf16_gemm": "dtype", "without_launches": "vLLM without enforce_eager"})
 _WORDS: Mapping[Framework, Mapping[str, str]] = MappingProxyType(
     {"pytorch": _PYTORCH, "vllm": _VLLM, "": dict.fromkeys(_PYTORCH, "")}
 )
 
 
-def in_words_of(framework: Framework, gains: Gains, configuration: Configuration | None = None) -> Gains:
+def in_words_of(framework: Framework, gains: Gains, configuration: Configuration) -> Gains:
     """The same predictions, with what a framework calls the setting in brackets. configuration: the settings
     that were given."""
     words = _WORDS.get(framework)
     if words is None:
         return gains
-    if framework == "pytorch" and configuration is not None:
+    if framework == "pytorch":
         words = {**words, **_own_words(configuration)}
     predictions = [replace(p, change=_renamed(p.key, p.change, words)) for p in gains.predictions]
     return replace(gains, analysis=replace(gains.analysis, predictions=predictions))
@@ -80,17 +82,23 @@ def in_words_of(framework: Framework, gains: Gains, configuration: Configuration
 
 def _own_words(configuration: Configuration) -> Mapping[str, str]:
     """Of the framework whose settings these are, as far as they are read with the others."""
-    dialect, type_ = configuration.dialect or "", configuration.values.get("accelerate_distributed_type")
-    none = dict.fromkeys(_OF_DDP, "")
-    if dialect not in _OWN or (dialect == "accelerate" and type_ == "MULTI_GPU"):
+    dialect, way = configuration.dialect, accelerates_way(configuration)
+    if dialect not in (*PYTORCHS, "verl"):
         return {}
-    if dialect == "verl" and not is_verls_fsdp(configuration):
-        return none
-    if not uses_deepspeed(configuration):
-        return {**none, **_OWN[dialect]}
-    own = _DEEPSPEED if has_own_file(configuration) else {}
-    unread = _OF_ZERO if zero_stage(configuration) == 0 else ()
-    return {**none, **own, **dict.fromkeys(unread, "")}
+    own = _OWN.get(dialect, {})
+    if dialect == "torchtitan" and OLD_FLOAT8 in configuration.written:
+        own = {**own, "fp8_gemm": "float8.enable_float8_linear"}
+    if way == "MULTI_GPU":
+        return own
+    if uses_deepspeed(configuration):
+        in_its_file = _DEEPSPEED if has_own_file(configuration) else {}
+        unread = _OF_ZERO if zero_stage(configuration) == 0 else ()
+        own = {**own, **in_its_file, **dict.fromkeys(unread, "")}
+    elif way == "FSDP":
+        own = {**own, "without_recompute": "fsdp_activation_checkpointing"}
+    elif is_verls_fsdp(configuration):
+        own = {"without_recompute": "enable_gradient_checkpointing"}
+    return {**_NO_DDP, **own}
 
 
 def _renamed(key: str, change: str, words: Mapping[str, str]) -> str:

@@ -6,13 +6,14 @@ from dataclasses import replace
 
 from perfdoc.knobs.knob import Value
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.own_setting import Beside, Own
+from perfdoc.rules.engine.counterpart import Beside, Own
+from perfdoc.rules.facts.titans_micro_batch import titans_micro_batch
 
 MICRO, GLOBAL, STEPS, LOCAL = (
     *("micro_batch_size", "global_batch_size"),
     *("gradient_accumulation_steps", "local_batch_size"),
 )
-_DYNAMIC, _TOKENS = "verl_dynamic_batch", "verl_max_tokens"
+_DYNAMIC, TOKENS = "verl_dynamic_batch", "verl_max_tokens"
 GLOBAL_BATCH_CHANGES = "the global batch changes by as much, unless accumulation over passes makes up for it"
 _KEPT = "keeps the global batch"
 
@@ -22,11 +23,11 @@ def deepspeeds_batch(case: Case, value: Value) -> Own | None:
     missing, an accumulation of 1 first."""
     if not isinstance(value, int):
         return None
-    made, now = case.configuration.written, case.number(MICRO)
+    written, now = case.configuration.written, case.number(MICRO)
     own = Own(dialect="deepspeed", knob=MICRO, value=value)
-    if STEPS not in made and GLOBAL in made:
+    if STEPS not in written and GLOBAL in written:
         return own
-    steps = case.number(STEPS) if STEPS in made else 1
+    steps = case.number(STEPS) if STEPS in written else 1
     beside = None
     if now and steps and now * steps % value == 0:
         beside = Beside(knob=STEPS, value=now * steps // value, why=_KEPT)
@@ -46,18 +47,21 @@ def deepspeeds_global_batch(case: Case, value: Value) -> Own | None:
     return replace(own, beside=(Beside(knob=STEPS, value=steps * value // now, why="makes up the batch"),))
 
 
-def titans_batch(case: Case, value: Value) -> Own | None:
-    """With a pipeline the samples of a rank are cut once more. Without one torchtitan accumulates up to
-    training.global_batch_size, which is the ranks' samples of one pass where it is not set."""
+def titans_batch(case: Case, value: Value) -> Own | str | None:
+    """Without a pipeline torchtitan accumulates up to training.global_batch_size, which is the ranks' samples
+    of one pass where it is not set."""
     if not isinstance(value, int):
         return None
-    if (case.number("pipeline_model_parallel_size") or 1) > 1:
-        return Own(dialect="torchtitan", knob="pipeline_microbatch_size", value=value)
-    own = Own(dialect="torchtitan", knob=LOCAL, value=value)
-    made, now, dp = case.configuration.written, case.number(LOCAL) or case.number(MICRO), case.dp
-    if GLOBAL in made and case.number(GLOBAL):
+    knob = titans_micro_batch(case.configuration)
+    if knob is None:
+        return "whether there is a pipeline is not known, which cuts local_batch_size once more"
+    own = Own(dialect="torchtitan", knob=knob, value=value)
+    if knob != LOCAL:
         return own
-    if not now or not dp or GLOBAL in made or now % value:
+    written, now, dp = case.configuration.written, case.number(LOCAL) or case.number(MICRO), case.dp
+    if GLOBAL in written and case.number(GLOBAL):
+        return own
+    if not now or not dp or GLOBAL in written or now % value:
         return _with(own, None)
     return _with(own, Beside(knob=GLOBAL, value=now * dp, why=_KEPT))
 
@@ -70,10 +74,10 @@ def verls_batch(case: Case, value: Value) -> Own | str | None:
         return "whether use_dynamic_bsz is on, with which micro-batches are cut by tokens, is not known"
     if not case.is_set_to(_DYNAMIC, True):
         return Own(dialect="verl", knob=MICRO, value=value)
-    now, tokens = case.number(MICRO), case.number(_TOKENS)
-    if not now or not tokens or tokens * value % now:
-        return "use_dynamic_bsz cuts micro-batches by ppo_max_token_len_per_gpu and does not read it"
-    return Own(dialect="verl", knob=_TOKENS, value=tokens * value // now)
+    now, tokens = case.number(MICRO), case.number(TOKENS)
+    if not now or not tokens:
+        return "ppo_max_token_len_per_gpu, by which use_dynamic_bsz cuts micro-batches, is not known"
+    return Own(dialect="verl", knob=TOKENS, value=tokens * value // now)
 
 
 def _with(own: Own, beside: Beside | None) -> Own:

@@ -6,21 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
-from perfdoc.knobs.check import check
-from perfdoc.knobs.configuration import Configuration
-from perfdoc.knobs.knob import PYTORCHS, Dialect, Value
-from perfdoc.knobs.values import as_text
-from perfdoc.knobs.writing import as_written
-from perfdoc.results.replay import Gain
+from perfdoc.knobs.knob import PYTORCHS, Value
 from perfdoc.results.rules import Advice
 from perfdoc.rules.engine.advise import proposed, value_of
 from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.counterpart import ONE_FORWARD_MORE, WHOLE_LAYERS, Own, is_on
+from perfdoc.rules.engine.counterparts import OF_ITS_SHARDING, counterpart, is_plain_ddp, whose
 from perfdoc.rules.engine.own_batches import GLOBAL_BATCH_CHANGES, MICRO, verls_batch
-from perfdoc.rules.engine.own_setting import ONE_FORWARD_MORE, WHOLE_LAYERS, Beside, Own
-from perfdoc.rules.engine.own_settings import OF_ITS_SHARDING, counterpart, is_plain_ddp, whose
-from perfdoc.rules.engine.unknown import NOT_KNOWN
-from perfdoc.rules.facts.framework import MEGATRON_PATHS
-from perfdoc.rules.facts.zero import overlaps_comm, zero_stage
+from perfdoc.rules.engine.rewritten import both, instead, rewritten
+from perfdoc.rules.facts.framework import is_megatrons_path
 
 DIALECT = "pytorch"
 _BYTES = 4
@@ -37,7 +31,7 @@ def _bucket(value: Value) -> str:
 
 def _of(text: str) -> Callable[[Value], str | None]:
     """Words for turning it on; there are none for turning it off."""
-    return lambda value: text if value not in (None, False, "none", "off") else None
+    return lambda value: text if is_on(value) else None
 
 
 WORDS: Mapping[str, Callable[[Value], str | None]] = MappingProxyType(
@@ -130,14 +124,14 @@ def _in_verls_batches(case: Case, piece: Advice) -> list[Advice]:
         return [piece]
     own = verls_batch(case, value_of(piece))
     if isinstance(own, Own):
-        return [piece] if own.knob == MICRO else _own(case, piece, own)
+        return [piece] if own.knob == MICRO else rewritten(case, piece, own)
     return [piece] if own is None else [replace(piece, dialects={}, forbidden=own)]
 
 
 def _of_one_engine(piece: Advice) -> Advice:
-    if not any(part in piece.dialects.get("verl", "") for part in MEGATRON_PATHS):
+    if not is_megatrons_path(piece.dialects.get("verl", "")):
         return piece
-    return replace(piece, costs=_both(piece.costs, "read with verl's strategy megatron only"))
+    return replace(piece, costs=both(piece.costs, "read with verl's strategy megatron only"))
 
 
 def _spelled(case: Case, piece: Advice) -> list[Advice]:
@@ -146,98 +140,25 @@ def _spelled(case: Case, piece: Advice) -> list[Advice]:
     wrapped = framework == DIALECT and dialect in (*PYTORCHS, "verl")
     own = counterpart(case, piece, value) if wrapped else None
     if isinstance(own, Own):
-        return _own(case, piece, own)
+        return rewritten(case, piece, own)
     spelling = _WORDS_OF[framework].get(piece.knob)
     words = spelling(value) if spelling is not None and own is None else None
-    mine = not wrapped or piece.knob not in OF_ITS_SHARDING or is_plain_ddp(case, piece.knob, value)
-    if words is not None and mine:
+    has_pytorchs_words = (
+        not wrapped or piece.knob not in OF_ITS_SHARDING or is_plain_ddp(case, piece.knob, value)
+    )
+    if words is not None and has_pytorchs_words:
+        if piece.knob == "recompute_granularity" and case.is_set_to(piece.knob, "full"):
+            return []  # less of it has no words here, and all of it is what the job does
         if piece.knob == "recompute_granularity":
-            piece = _instead(piece, WHOLE_LAYERS, ONE_FORWARD_MORE)
+            piece = instead(piece, WHOLE_LAYERS, ONE_FORWARD_MORE)
         more = GLOBAL_BATCH_CHANGES if piece.knob == MICRO else ""
-        return [replace(piece, dialects={framework: words}, costs=_both(piece.costs, more))]
+        return [replace(piece, dialects={framework: words}, costs=both(piece.costs, more))]
     if "env" in piece.dialects:
         return [replace(piece, dialects={"env": piece.dialects["env"]})]
     megatron = piece.dialects.get("megatron_lm", "")
     example = f"; in Megatron-LM: {megatron}" if megatron else ""
     name = whose(case, dialect) if wrapped and dialect is not None else _NAMES[framework]
     return [replace(piece, dialects={}, forbidden=own or f"{name} {_NONE}{example}")]
-
-
-def _own(case: Case, piece: Advice, own: Own) -> list[Advice]:
-    known, now = _as_it_is(case, own.knob)
-    if known and now == own.value:
-        return []
-    settings = replace(case.configuration, dialect=own.dialect)
-    beside, against = _allowed(settings, own)
-    piece = (
-        _instead(piece, own.why, own.costs)
-        if own.why
-        else replace(piece, costs=_both(piece.costs, own.costs))
-    )
-    first = replace(
-        piece,
-        from_value=as_text(now) if known else None,
-        dialects={own.dialect: as_written(own.knob, own.value, own.dialect)},
-        forbidden=against,
-        together=[*piece.together, *(b.knob for b in beside)],
-    )
-    if known and first.if_unset == [piece.knob]:
-        first = replace(first, if_unset=[], gain=_certain(first.gain))
-    if against:
-        return [first]
-    return [first, *(_beside(case, first, own.dialect, b) for b in beside)]
-
-
-def _instead(piece: Advice, why: str, costs: str) -> Advice:
-    """What the framework's own setting does and costs, where that is not what Megatron's does."""
-    return replace(piece, why=why, costs=costs, gain=None, together=[])
-
-
-def _as_it_is(case: Case, knob: str) -> tuple[bool, Value]:
-    """(whether it is known, what the job's own setting is): ZeRO's follow from its stage where nobody sets
-    them."""
-    of_zero = {"zero_overlap_comm": overlaps_comm, "zero_stage": zero_stage}.get(knob)
-    found = of_zero(case.configuration) if of_zero else None
-    return case.setting(knob) if found is None else (True, found)
-
-
-def _allowed(settings: Configuration, own: Own) -> tuple[Sequence[Beside], str]:
-    """(what is set beside it, and why the other settings forbid it): what mends a rule that it breaks comes
-    with it."""
-    changes = {own.knob: own.value, **{b.knob: b.value for b in own.beside}}
-    against = check(settings, changes)
-    if not against:
-        return own.beside, ""
-    rule = against[0].constraint
-    fix = [Beside(knob=k, value=v, why=rule.rule) for k, v in rule.fix if k not in changes] if rule else []
-    mended = not check(settings, {**changes, **{b.knob: b.value for b in fix}}) if fix else False
-    return ([*own.beside, *fix], "") if mended else (own.beside, against[0].words)
-
-
-def _beside(case: Case, piece: Advice, dialect: Dialect, other: Beside) -> Advice:
-    known, now = case.setting(other.knob)
-    return replace(
-        piece,
-        knob=other.knob,
-        from_value=as_text(now) if known else None,
-        to_value=as_text(other.value),
-        why=other.why,
-        costs="",
-        dialects={dialect: as_written(other.knob, other.value, dialect)},
-        gain=None,
-        together=[],
-    )
-
-
-def _certain(gain: Gain | None) -> Gain | None:
-    """Without the doubt whether it is set already."""
-    if gain is None:
-        return None
-    return replace(gain, assumptions=[words for words in gain.assumptions if words != NOT_KNOWN])
-
-
-def _both(*costs: str) -> str:
-    return "; ".join(words for words in costs if words)
 
 
 def no_setting(framework: str) -> str:

@@ -10,6 +10,7 @@ from perfdoc.knobs.knob import Value
 from perfdoc.results import DIMENSIONS
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.registry import own_rules, verdict_of
+from perfdoc.rules.facts.framework import may_have_megatrons_buckets
 from perfdoc.rules.facts.graphs import why_no_graphs
 
 DECIDED_BY: Mapping[str, str] = MappingProxyType(
@@ -80,7 +81,7 @@ def _not_judged(case: Case, key: str) -> str:
 
 def _why_no_buckets(case: Case) -> str:
     """Megatron-core makes one bucket of all gradients unless they overlap, and of those of later stages."""
-    if case.framework == "pytorch":
+    if not may_have_megatrons_buckets(case.framework):
         return ""
     if case.is_set_to("overlap_grad_reduce", False):
         return "bucket_size has no effect without overlap_grad_reduce"

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import Value
 from perfdoc.results.headline import Framework
-from perfdoc.rules.facts.framework import is_verls_fsdp
+from perfdoc.rules.facts.framework import accelerates_way, is_verls_fsdp
+from perfdoc.rules.facts.titans_micro_batch import titans_micro_batch
 from perfdoc.rules.facts.zero import overlaps_comm, uses_deepspeed, zero_stage
 
 _REDUCE, _GATHER, _SHARDED = "overlap_grad_reduce", "overlap_param_gather", "use_distributed_optimizer"
 _RECOMPUTE, _WIDE, _MICRO = "recompute_granularity", "grad_reduce_in_fp32", "micro_batch_size"
-_TYPE = "accelerate_distributed_type"
 
 
 def under_megatrons_names(framework: Framework, configuration: Configuration) -> Configuration:
@@ -28,14 +28,14 @@ def under_megatrons_names(framework: Framework, configuration: Configuration) ->
 
 
 def _said(configuration: Configuration) -> Iterator[tuple[str, Value]]:
-    of = configuration.values
+    of, way = configuration.values, accelerates_way(configuration)
     if uses_deepspeed(configuration):
         yield from _zero(configuration)
     if configuration.dialect == "torchtitan":
         yield from _titans(configuration)
-    if configuration.dialect == "accelerate" and of.get(_TYPE) == "MULTI_GPU":
+    if way == "MULTI_GPU":
         yield _REDUCE, True  # by DDP itself
-    if configuration.dialect == "accelerate" and of.get(_TYPE) == "FSDP":
+    if way == "FSDP":
         yield from _switch(of.get("fsdp_forward_prefetch"), _GATHER)
         yield from _recomputed(of.get("fsdp_activation_checkpointing"))
     if is_verls_fsdp(configuration):
@@ -68,11 +68,9 @@ def _titans(configuration: Configuration) -> Iterator[tuple[str, Value]]:
     mode = of.get("checkpoint_mode")
     if mode in ("none", "selective", "full"):
         yield _RECOMPUTE, None if mode == "none" else mode
-    pp = of.get("pipeline_model_parallel_size", 1)
-    if isinstance(pp, int) and "pipeline_model_parallel_size" not in configuration.unknown:
-        size = of.get("pipeline_microbatch_size" if pp > 1 else "local_batch_size")
-        if isinstance(size, int) and not isinstance(size, bool):
-            yield _MICRO, size
+    size = of.get(titans_micro_batch(configuration) or "")
+    if isinstance(size, int) and not isinstance(size, bool):
+        yield _MICRO, size
 
 
 def _switch(value: Value, knob: str) -> Iterator[tuple[str, Value]]:

@@ -72,16 +72,16 @@ def most_by_replay(
     most, replayed = ceiling(case, of, what), predicted(case, key)
     if most is None or replayed is None or not holds(case, replayed, of):
         return most
-    lost = max(of(r) / (r.window.steps if case.unit == "step" else 1) for r in case.ranks) / 1e6
-    if len(case.ranks) > 1:
-        # One rank waits for another: what both lose one after the other is gained.
-        lost = max(lost, replayed.mid_ms or 0.0)
     said = [f"upper bound, by replay: {what}", *replayed.assumptions]
     high_ms = replayed.high_ms or 0.0
     if launches_go:
         said.insert(1, "the launches that go are in it")
     else:
-        high_ms = min(high_ms, lost)
+        lost_ms = max(of(r) / (r.window.steps if case.unit == "step" else 1) for r in case.ranks) / 1e6
+        if len(case.ranks) > 1:
+            # One rank waits for another: what both lose one after the other is gained.
+            lost_ms = max(lost_ms, replayed.mid_ms or 0.0)
+        high_ms = min(high_ms, lost_ms)
     return Gain(low_ms=0.0, mid_ms=None, high_ms=high_ms, method="ceiling", assumptions=said, key=key)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from perfdoc.knobs.configuration import Configuration
+from perfdoc.rules.facts.framework import accelerates_way
 
 _BY_DEFAULT = {"deepspeed": 0, "accelerate": 2}
 """DeepSpeed's file holds every setting; `accelerate launch` takes stage 2 where none is named."""
@@ -20,9 +21,7 @@ def zero_stage(configuration: Configuration) -> int | None:
 
 def uses_deepspeed(configuration: Configuration) -> bool:
     """Whether DeepSpeed is known to run the job."""
-    if configuration.dialect == "accelerate":
-        return configuration.values.get("accelerate_distributed_type") == "DEEPSPEED"
-    return configuration.dialect == "deepspeed"
+    return configuration.dialect == "deepspeed" or accelerates_way(configuration) == "DEEPSPEED"
 
 
 def has_own_file(configuration: Configuration) -> bool:

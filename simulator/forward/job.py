@@ -7,7 +7,7 @@ job.write(Path("out"))          # rank<N>.sqlite and answer.json
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -52,9 +52,16 @@ def crossing(layout: Layout, gpu: Gpu) -> dict[str, bool]:
 
 
 def simulate_job(
-    shape: ModelShape, job: Job, gpu: Gpu, steps: int, *, instant_messages: bool = False
+    shape: ModelShape,
+    job: Job,
+    gpu: Gpu,
+    steps: int,
+    *,
+    instant_messages: bool = False,
+    varied: Callable[[RankWork], RankWork] = lambda work: work,
 ) -> Simulation:
-    """Simulate a job once. ValueError, one line, where the model cannot be split so."""
+    """Simulate a job once. ValueError, one line, where the model cannot be split so. varied: what becomes of
+    each rank's work before it runs."""
     job.layout.check(shape)
     setting = Setting(
         shape=shape, layout=job.layout, faults=job.faults, gpu=gpu, crosses_nodes=crossing(job.layout, gpu)
@@ -62,7 +69,8 @@ def simulate_job(
     setting.layers()
     tapes = [StageProgram(setting, stage).record() for stage in range(job.layout.pp)]
     durations = [_durations(tape, steps, instant=instant_messages) for tape in tapes]
-    works = [_rank_work(setting, rank, tapes, durations, steps) for rank in range(job.layout.world_size)]
+    ranks_here = range(job.layout.world_size)
+    works = [varied(_rank_work(setting, rank, tapes, durations, steps)) for rank in ranks_here]
     ranks, matched = simulate_ranks(works)
     if job.faults.norm_factor > 1:
         ranks, matched = _with_slow_norms(works, ranks, matched, job.faults.norm_factor)

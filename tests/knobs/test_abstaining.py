@@ -144,6 +144,21 @@ def test_a_flag_that_stands_for_a_value_stands_for_none_where_it_is_off(value: s
     assert on["recompute_granularity"] == "selective"
 
 
+@pytest.mark.parametrize("lines", [(0, 1), (1, 0)])
+def test_a_flag_for_one_value_that_is_off_leaves_the_others(lines: tuple[int, ...]) -> None:
+    both = [" recompute_granularity ..... full\n", " recompute_activations ..... False\n"]
+    dump = "---- arguments ---\n bf16 ..... True\n" + "".join(both[i] for i in lines)
+    report = lint(dump, "x.log", unknown=True)
+    assert (report.values["recompute_granularity"], report.known) == ("full", 3)
+    assert "recompute_activations" not in [f.key for f in report.findings]
+
+
+def test_a_flag_for_one_value_whose_value_is_a_variable_says_nothing() -> None:
+    script = "torchrun x.py --num-layers 4 --bf16 --recompute-activations=$X\n"
+    report = lint(script, "x.sh")
+    assert (report.values.get("recompute_granularity"), report.values["num_layers"]) == (None, 4)
+
+
 FSDP2 = "distributed_type: FSDP\nfsdp_config: {fsdp_version: 2, fsdp_forward_prefetch: true}\n"
 VERLS_FSDP2 = "actor_rollout_ref: {actor: {strategy: fsdp2, fsdp_config: {forward_prefetch: true}}}\n"
 HELD = "A=(--num-layers 4 --bf16)\nB='--hidden-size 8'\n%s\ntorchrun x.py ${A[@]}\n"

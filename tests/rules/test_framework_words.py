@@ -168,6 +168,11 @@ VERL = "python3 -m verl.trainer.main_ppo actor_rollout_ref.actor.ppo_micro_batch
         ("model_engine=megatron actor_rollout_ref.actor.strategy=fsdp", None, ""),
         (f"--config-name=ppo_trainer\n{VERL}--config-name=ppo_megatron_trainer", None, ""),
         (f"model_engine=dp\n{VERL}model_engine=megatron", None, ""),
+        # The section that was written counts, not another in which a setting may stand.
+        ("actor_rollout_ref.actor.ulysses_sequence_parallel_size=2", None, ""),
+        ("actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size=2", None, "pytorch"),
+        ("actor_rollout_ref.actor.optim.exp_avg_dtype=bf16", None, ""),
+        ("actor_rollout_ref.actor.optim.override_optimizer_config.exp_avg_dtype=bf16", None, "megatron"),
         # A fact that nobody wrote is no section.
         ("actor_rollout_ref.actor.fsdp_config.param_offload=True", 1, "pytorch"),
         ("", 1, ""),
@@ -251,6 +256,23 @@ def test_where_verls_engine_is_not_known_its_settings_of_megatron_say_whose_they
         ),
         ("verl", {"verl_strategy": "fsdp"}, "without_recompute", "(enable_gradient_checkpointing)"),
         ("verl", {"verl_strategy": "veomni"}, "without_recompute", "(torch.utils.checkpoint)"),
+        ("torchtitan", {}, "fp8_gemm", "(model.converters)"),
+        *(
+            ("accelerate", {"accelerate_distributed_type": way}, "fp8_gemm", "(mixed_precision)")
+            for way in ("FSDP", "MULTI_GPU", "DEEPSPEED")
+        ),
+        (
+            "accelerate",
+            {"accelerate_distributed_type": "FSDP"},
+            "without_recompute",
+            "(fsdp_activation_checkpointing)",
+        ),
+        (
+            "accelerate",
+            {"accelerate_distributed_type": "MULTI_GPU"},
+            "without_recompute",
+            "(torch.utils.checkpoint)",
+        ),
     ],
 )
 def test_predictions_name_settings_that_the_job_reads(

@@ -15,16 +15,13 @@ from perfdoc.run.torchrun import TorchrunError
 
 _MODULE = "torch.distributed.run"
 _OLD_MODULE = "torch.distributed.launch"
-_ONE_PROCESS_EACH: Mapping[str, str] = {
-    # Both put python before their program, and deepspeed --local_rank behind it.
-    "accelerate": "accelerate launch --no_python",
-    "accelerate-launch": "accelerate launch --no_python",
-    "accelerate.commands.launch": "accelerate launch --no_python",
-    "deepspeed": "deepspeed --no_python --no_local_rank",
-    "deepspeed.launcher.runner": "deepspeed --no_python --no_local_rank",
-    "mpiexec": "mpiexec",
-    "mpirun": "mpirun",
-    "srun": "srun",
+# Both put python before their program, and deepspeed --local_rank behind it.
+_ACCELERATE = ("accelerate", "launch", "--no_python")
+_DEEPSPEED = ("deepspeed", "--no_python", "--no_local_rank")
+_OTHER_LAUNCHERS: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("accelerate", "accelerate-launch", "accelerate.commands.launch"), _ACCELERATE),
+    **dict.fromkeys(("deepspeed", "deepspeed.launcher.runner"), _DEEPSPEED),
+    **{name: (name,) for name in ("mpiexec", "mpirun", "srun")},
 }
 """Launchers of another kind, by program or module, as they stand in front of `perfdoc capture`."""
 
@@ -75,12 +72,12 @@ def read_job(words: Sequence[str]) -> Job:
     return Job(launcher=(*words[:start], *options), program=tuple(program), ranks_here=here)
 
 
-def starts_processes(job: Job) -> str | None:
-    """The launcher of another kind that a command begins with, with the options that let `perfdoc capture`
-    stand behind it."""
+def other_launcher(job: Job) -> tuple[str, ...]:
+    """The launcher of another kind that a command begins with, and the options that let `perfdoc capture`
+    stand behind it; empty for none."""
     if job.launcher:
-        return None
-    return _ONE_PROCESS_EACH.get(_module(job.program) or Path(job.program[0]).name)
+        return ()
+    return _OTHER_LAUNCHERS.get(_module(job.program) or Path(job.program[0]).name, ())
 
 
 def under_nsys(job: Job, *, under: Sequence[str], ranks: str, logs: Path) -> list[str]:

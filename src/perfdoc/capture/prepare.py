@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
-from perfdoc.capture.command_line import Job, read_job, starts_processes, under_nsys
+from perfdoc.capture.command_line import Job, other_launcher, read_job, under_nsys
 from perfdoc.capture.estimate import Room, room
 from perfdoc.profiling.errors import CaptureError
 from perfdoc.profiling.marks import DeviceKind
@@ -70,8 +70,9 @@ class Plan:
     """None for all."""
     rank: int | None
     """The one rank that this command is; None where torchrun starts them."""
-    one_of_several: bool
-    """Whether other commands are the other ranks."""
+    own: int | None
+    """The rank whose files alone are this command's, other commands being the other ranks; None where all in
+    the folder are."""
     left_out: bool
     """Whether this rank is not one of those to capture."""
     room: Room | None
@@ -79,9 +80,9 @@ class Plan:
     """What the user is to know before the job starts, a line each."""
 
     @property
-    def own(self) -> int | None:
-        """The rank whose files alone are this command's; None where all in the folder are."""
-        return self.rank if self.one_of_several else None
+    def one_of_several(self) -> bool:
+        """Whether other commands are the other ranks."""
+        return self.own is not None
 
 
 def plan(asked: Asked) -> Plan:
@@ -94,53 +95,51 @@ def plan(asked: Asked) -> Plan:
 
 def _plan(asked: Asked) -> Plan:
     job = read_job(asked.words)
-    if (outer := starts_processes(job)) is not None:
+    if outer := other_launcher(job):
         raise CaptureRequestError(
-            f"{outer.split()[0]} starts the ranks: put it in front: {outer} … perfdoc capture -o DIR -- "
+            f"{outer[0]} starts the ranks: put it in front: {' '.join(outer)} … perfdoc capture -o DIR -- "
             "python train.py"
         )
     steps, ranks = _steps(asked.steps), _ranks(asked.ranks)
     device: DeviceKind = "cuda" if _GPU_DRIVER.exists() else "cpu"
     started = started_rank() if not job.launcher else None
-    one_of_several = started is not None and started[1] > 1
     rank = None if job.launcher else (started[0] if started else 0)
+    own = rank if started is not None and started[1] > 1 else None
     left_out = rank is not None and ranks is not None and rank not in ranks
     nsys = _nsys(asked, steps)
-    if asked.gpu_metrics and device == "cuda" and one_of_several and local_rank() is None:
+    if asked.gpu_metrics and device == "cuda" and own is not None and local_rank() is None:
         raise CaptureRequestError(
             "--gpu-metrics: which GPU is this rank's? Neither LOCAL_RANK nor a variable of SLURM's or "
             "Open MPI's says it: set LOCAL_RANK."
         )
-    folder = _folder(
-        asked.output, shared=one_of_several, own=rank if one_of_several and not left_out else None
-    )
+    folder = _folder(asked.output, shared=own is not None, own=None if left_out else own)
+    chosen = None if ranks is None else tuple(sorted(ranks))
     window = None
     if steps is not None:
-        within = window_of_steps(steps, None if ranks is None else tuple(sorted(ranks)))
+        within = window_of_steps(steps, chosen)
         window = AskedWindow(
             start=within.start,
             steps=within.steps,
-            ranks=None if ranks is None else tuple(sorted(ranks)),
+            ranks=chosen,
             profiler=asked.profiler,
             device=device,
             folder=str(folder.absolute()),
         )
-    run = RunDirectory(folder)
     notes: list[str] = []
     command = list(asked.words)
     if nsys is not None:
         under = nsys_command(
             nsys.path,
             command=(),
-            output=unfinished_folder(RunDirectory(folder.absolute()), rank if one_of_several else None)
+            output=unfinished_folder(RunDirectory(folder.absolute()), own)
             / f"rank{'%q{RANK}' if rank is None else rank}",
             device=device,
             gpu_metrics=asked.gpu_metrics,
             whole=window is None and not asked.own_range,
             more=_more(asked, nsys, notes),
         )
-        chosen = "all" if ranks is None or rank is not None else ",".join(map(str, sorted(ranks)))
-        command = under_nsys(job, under=under, ranks=chosen, logs=(folder / LOGS).absolute())
+        captured_ranks = "all" if chosen is None or rank is not None else ",".join(map(str, chosen))
+        command = under_nsys(job, under=under, ranks=captured_ranks, logs=(folder / LOGS).absolute())
     captured = _captured(job, ranks, rank)
     needed = None
     if nsys is not None:  # the figures are of its files
@@ -150,12 +149,12 @@ def _plan(asked: Asked) -> Plan:
     return Plan(
         command=command,
         program=list(asked.words),
-        run=run,
+        run=RunDirectory(folder),
         nsys=nsys,
         window=window,
         ranks=ranks,
         rank=rank,
-        one_of_several=one_of_several,
+        own=own,
         left_out=left_out,
         room=needed,
         notes=tuple(notes),

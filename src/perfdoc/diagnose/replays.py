@@ -53,7 +53,7 @@ def replays_of(
     why_not: WhyNot,
     framework: Framework = "megatron",
     *,
-    configuration: Configuration | None = None,
+    configuration: Configuration,
     messages_overlap: bool | None = None,
     ranks_per_server: Value = None,
 ) -> ReplayTopic:

@@ -35,5 +35,11 @@ class Own:
 WHOLE_LAYERS = "recomputes whole layers in the backward pass, all of them"
 ONE_FORWARD_MORE = "one forward pass more: about a third more compute"
 
+
+def is_on(value: Value) -> bool:
+    """Whether a value of Megatron's turns something on."""
+    return value not in (None, False, "none", "off")
+
+
 Finder = Callable[[Case, Value], Own | str | None]
 """The setting for a value of Megatron's; a text is why it cannot be had here, None that there is none."""

@@ -15,8 +15,9 @@ from perfdoc.results.replay import Gain
 from perfdoc.results.rules import Advice
 from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.own_settings import OF_ITS_SHARDING
+from perfdoc.rules.engine.counterparts import OF_ITS_SHARDING
 from perfdoc.rules.engine.plain_pytorch import in_its_words
+from perfdoc.rules.engine.under_megatrons_names import under_megatrons_names
 from perfdoc.rules.facts.memory_relief import cheap_modules, pieces
 from perfdoc.simulator.replay.gains import no_gains
 
@@ -281,6 +282,14 @@ def test_a_batch_that_does_not_divide_torchtitans_global_one_is_refused() -> Non
         assert ("local_batch_size x data-parallel" in piece.forbidden) == refused, to
 
 
+def test_a_pipeline_that_cannot_be_told_leaves_torchtitans_micro_batch_open() -> None:
+    case = job("torchtitan", local_batch_size=8)
+    given = replace(case.configuration, unknown=frozenset({"pipeline_model_parallel_size"}))
+    (piece,) = words(replace(case, configuration=given), MICRO, 4)
+    assert (piece.dialects, "pipeline is not known" in piece.forbidden) == ({}, True)
+    assert MICRO not in under_megatrons_names("pytorch", given).values
+
+
 @pytest.mark.parametrize("engine", ["fsdp", "veomni", "megatron"])
 @pytest.mark.parametrize(
     ("values", "unknown", "written"),
@@ -312,6 +321,29 @@ def test_where_verl_cuts_by_tokens_its_tokens_are_halved(
     assert bool(piece.forbidden) == (written is None)
     if written is not None:
         assert piece.dialects["verl"] == f"actor_rollout_ref.actor.{written}"
+        # What is published says of one setting what it is and what it becomes.
+        tokens = "verl_max_tokens" in values
+        assert (piece.knob, piece.to_value) == (("verl_max_tokens", "12000") if tokens else (MICRO, "2"))
+        assert not tokens or piece.from_value == "24000"
+
+
+@pytest.mark.parametrize(("now", "to", "tokens"), [(6, 2, 5461), (3, 1, 5461), (4, 3, 12_288)])
+def test_tokens_are_rounded_down(now: int, to: int, tokens: int) -> None:
+    case = job("verl", verl_strategy="fsdp", verl_dynamic_batch=True, verl_max_tokens=16_384, **{MICRO: now})
+    (piece,) = words(case, MICRO, to)
+    assert (piece.forbidden, piece.to_value) == ("", str(tokens))
+
+
+@pytest.mark.parametrize(
+    ("dialect", "values"),
+    [("deepspeed", {}), ("accelerate", DDP), ("verl", {"verl_strategy": "veomni"})],
+)
+def test_who_recomputes_everything_is_not_told_to(dialect: Dialect, values: dict[str, Value]) -> None:
+    """Fewer layers again has no words there, and the words for all of them are what the job does."""
+    full = job(dialect, recompute_granularity="full", **values)
+    assert words(full, "recompute_granularity", "selective") == []
+    (piece,) = words(job(dialect, **values), "recompute_granularity", "full")
+    assert "checkpoint" in str(piece.dialects)
 
 
 WHOLE: list[tuple[Dialect, dict[str, Value]]] = [
@@ -341,12 +373,14 @@ def test_what_recomputes_whole_layers_has_neither_words_nor_gain_of_a_few_module
     assert ("whole layers" in found.why, "a third" in found.costs) == (whole, whole)
 
 
-def test_less_recomputation_keeps_its_gain() -> None:
+@pytest.mark.parametrize(
+    ("dialect", "values"), [("accelerate", FSDP), ("verl", {"verl_strategy": "fsdp"}), ("torchtitan", {})]
+)
+def test_less_recomputation_keeps_its_gain(dialect: Dialect, values: dict[str, Value]) -> None:
     gain = Gain(method="replay", low_ms=1.0, mid_ms=1.0, high_ms=1.0, assumptions=[])
-    for dialect, values in WHOLE[2:3]:
-        piece = advise(knob="recompute_granularity", to=None, why="x", costs="y", gain=gain)
-        (found,) = in_its_words(job(dialect, **values), [piece])
-        assert (found.why, found.costs, found.gain) == ("x", "y", gain)
+    piece = advise(knob="recompute_granularity", to=None, why="x", costs="y", gain=gain)
+    (found,) = in_its_words(job(dialect, **values), [piece])
+    assert (found.why, found.costs, found.gain) == ("x", "y", gain)
 
 
 @pytest.mark.parametrize(("dialect", "values"), [*WHOLE, ("torchtitan", {})])
@@ -391,6 +425,16 @@ def test_a_switch_brings_what_it_needs() -> None:
         "compile.enable=true",
     ]
     assert words(job("torchtitan", model_converters=("float8",)), "fp8", "hybrid") == []
+
+
+def test_the_switch_of_older_torchtitan_is_its_fp8() -> None:
+    assert words(job("torchtitan", float8_linear=True, torch_compile=True), "fp8", "hybrid") == []
+    (piece,) = words(job("torchtitan", float8_linear=False, torch_compile=True), "fp8", "hybrid")
+    assert (piece.dialects, piece.forbidden) == ({"torchtitan": "float8.enable_float8_linear=true"}, "")
+    case = job("torchtitan", torch_compile=True)
+    given = replace(case.configuration, unknown=frozenset({"float8_linear"}))
+    (piece,) = words(replace(case, configuration=given), "fp8", "hybrid")
+    assert (piece.dialects, "not known" in piece.forbidden) == ({}, True)
 
 
 @pytest.mark.parametrize(

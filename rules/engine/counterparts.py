@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from perfdoc.knobs.constraints.plain_pytorch import FLOAT8_CONVERTERS, OLD_FLOAT8
 from perfdoc.knobs.knob import DIALECT_TITLES, Dialect, Value
 from perfdoc.knobs.writing import as_written
 from perfdoc.results.rules import Advice
 from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.counterpart import ONE_FORWARD_MORE, WHOLE_LAYERS, Beside, Finder, Own, is_on
 from perfdoc.rules.engine.own_batches import (
     MICRO,
     deepspeeds_batch,
@@ -16,8 +18,7 @@ from perfdoc.rules.engine.own_batches import (
     titans_batch,
     verls_batch,
 )
-from perfdoc.rules.engine.own_setting import ONE_FORWARD_MORE, WHOLE_LAYERS, Beside, Finder, Own
-from perfdoc.rules.facts.framework import MEGATRON_PATHS, is_verls_fsdp
+from perfdoc.rules.facts.framework import accelerates_way, is_megatrons_path, is_verls_fsdp
 from perfdoc.rules.facts.zero import has_own_file, zero_stage
 
 OF_ITS_SHARDING = frozenset(
@@ -32,7 +33,6 @@ OF_ITS_SHARDING = frozenset(
     )
 )
 """Of data parallelism, which these frameworks wrap: PyTorch's words for DDP and FSDP have no place there."""
-_TYPE = "accelerate_distributed_type"
 
 
 def counterpart(case: Case, piece: Advice, value: Value) -> Own | str | None:
@@ -45,8 +45,7 @@ def counterpart(case: Case, piece: Advice, value: Value) -> Own | str | None:
         return own(case, value)
     if dialect is None or dialect not in piece.dialects or "env" in piece.dialects:
         return None
-    mine = as_written(piece.knob, value, dialect)
-    if any(part in mine for part in MEGATRON_PATHS):
+    if is_megatrons_path(as_written(piece.knob, value, dialect)):
         return None
     return Own(dialect=dialect, knob=piece.knob, value=value)
 
@@ -61,7 +60,7 @@ def is_plain_ddp(case: Case, knob: str, value: Value) -> bool:
     of_ddp = knob in ("bucket_size", "use_distributed_optimizer") or (
         knob == "grad_reduce_in_fp32" and not value
     )
-    return of_ddp and case.setting(_TYPE)[1] == "MULTI_GPU"
+    return of_ddp and accelerates_way(case.configuration) == "MULTI_GPU"
 
 
 def _to(dialect: Dialect, knob: str) -> Finder:
@@ -69,24 +68,22 @@ def _to(dialect: Dialect, knob: str) -> Finder:
     return lambda _, value: None if value is None else Own(dialect=dialect, knob=knob, value=value)
 
 
-def _is_on(value: Value) -> bool:
-    return value not in (None, False, "none", "off")
-
-
 def _on(dialect: Dialect, knob: str, to: Value = True) -> Finder:
     """Turns it on; there is nothing for turning it off."""
-    return lambda _, value: Own(dialect=dialect, knob=knob, value=to) if _is_on(value) else None
+    return lambda _, value: Own(dialect=dialect, knob=knob, value=to) if is_on(value) else None
 
 
 def _zero(stage: int) -> Finder:
     """At least this stage; one that is higher stays, and one that is not known too."""
 
     def own(case: Case, value: Value) -> Own | str | None:
+        if not value:
+            return None
         now = zero_stage(case.configuration)
-        if not value or now is None:
-            return "the ZeRO stage is not known" if value else None
-        mine = case.configuration.dialect == "accelerate" and not has_own_file(case.configuration)
-        return Own(dialect="accelerate" if mine else "deepspeed", knob="zero_stage", value=max(now, stage))
+        if now is None:
+            return "the ZeRO stage is not known"
+        dialect: Dialect = "deepspeed" if has_own_file(case.configuration) else "accelerate"
+        return Own(dialect=dialect, knob="zero_stage", value=max(now, stage))
 
     return own
 
@@ -125,7 +122,7 @@ def _reduced_in(dialect: Dialect, knob: str) -> Finder:
 
 
 def _async_tp(case: Case, value: Value) -> Own | None:
-    if not _is_on(value):
+    if not is_on(value):
         return None
     compiled = case.is_set_to("torch_compile", True)
     needs = Beside(knob="torch_compile", value=True, why="asynchronous tensor parallelism is the compiler's")
@@ -134,18 +131,21 @@ def _async_tp(case: Case, value: Value) -> Own | None:
     )
 
 
-_FLOAT8 = ("quantize.linear.float8", "quantize.dense.float8", "float8")
-
-
 def _float8(case: Case, value: Value) -> Own | str | None:
-    """One converter more; the layers that others convert stay theirs."""
-    if not _is_on(value):
+    """One converter more; the layers that others convert stay theirs. Older torchtitan has a switch instead,
+    which a file of it names."""
+    if not is_on(value):
         return None
+    if OLD_FLOAT8 in case.configuration.unknown:
+        return "whether enable_float8_linear is on is not known"
+    if OLD_FLOAT8 in case.configuration.values:
+        costs = "slower than BF16 unless the model is compiled"
+        return Own(dialect="torchtitan", knob=OLD_FLOAT8, value=True, costs=costs)
     if "model_converters" in case.configuration.unknown:
         return "the model's converters are not known"
     known, now = case.setting("model_converters")
     have = now if known and isinstance(now, tuple) else ()
-    to = have if set(have) & set(_FLOAT8) else (*have, _FLOAT8[0])
+    to = have if set(have) & set(FLOAT8_CONVERTERS) else (*have, FLOAT8_CONVERTERS[0])
     costs = "older torchtitan calls the converter float8"
     return Own(dialect="torchtitan", knob="model_converters", value=to, costs=costs)
 
@@ -154,7 +154,7 @@ def _accelerates_fp8(case: Case, value: Value) -> Own | None:
     costs = "needs Transformer Engine, torchao or MS-AMP"
     return (
         Own(dialect="accelerate", knob="accelerate_mixed_precision", value="fp8", costs=costs)
-        if _is_on(value)
+        if is_on(value)
         else None
     )
 
@@ -163,7 +163,7 @@ def _recomputed(dialect: Dialect, knob: str) -> Finder:
     """Whole layers, or none."""
 
     def own(case: Case, value: Value) -> Own:
-        if not _is_on(value):
+        if not is_on(value):
             return Own(dialect=dialect, knob=knob, value=False)
         return Own(dialect=dialect, knob=knob, value=True, why=WHOLE_LAYERS, costs=ONE_FORWARD_MORE)
 
@@ -184,17 +184,16 @@ def _titans_recomputation(case: Case, value: Value) -> Own:
     return Own(dialect=dialect, knob="checkpoint_mode", value="none")
 
 
-def _titans_chunks(case: Case, value: Value) -> str:
-    """Layers of a stage follow from more than their number: the first and last stages count for layers."""
-    return (
-        "torchtitan makes chunks by parallelism.pipeline_parallel_schedule (Interleaved1F1B) and "
-        "parallelism.pipeline_parallel_layers_per_stage, which depends on the layers that the first and the "
-        "last stage lack"
-    )
+def _none(why: str) -> Finder:
+    return lambda case, value: why
 
 
-def _ddp_overlaps(case: Case, value: Value) -> str:
-    return "DDP reduces gradients during the backward pass by itself"
+_TITANS_CHUNKS = (
+    "torchtitan makes chunks by parallelism.pipeline_parallel_schedule (Interleaved1F1B) and "
+    "parallelism.pipeline_parallel_layers_per_stage, which depends on the layers that the first and the "
+    "last stage lack"
+)
+_DDP_OVERLAPS = "DDP reduces gradients during the backward pass by itself"
 
 
 def _of_fsdp_1(chosen_by: str, own: Finder) -> Finder:
@@ -212,7 +211,7 @@ def _by_type(**owns: Finder) -> Finder:
     """By the way in which Accelerate runs a job."""
 
     def found(case: Case, value: Value) -> Own | str | None:
-        own = owns.get(str(case.setting(_TYPE)[1]))
+        own = owns.get(accelerates_way(case.configuration))
         return None if own is None else own(case, value)
 
     return found
@@ -234,7 +233,7 @@ _TORCHTITAN: Mapping[str, Finder] = {
     "tp_comm_overlap": _async_tp,
     "fp8": _float8,
     "recompute_granularity": _titans_recomputation,
-    "virtual_pipeline_model_parallel_size": _titans_chunks,
+    "virtual_pipeline_model_parallel_size": _none(_TITANS_CHUNKS),
     **dict.fromkeys(
         (
             *("bias_activation_fusion", "bias_dropout_fusion"),
@@ -245,7 +244,9 @@ _TORCHTITAN: Mapping[str, Finder] = {
 }
 _ACCELERATE: Mapping[str, Finder] = {
     **{knob: _by_type(DEEPSPEED=own) for knob, own in _DEEPSPEED.items()},
-    "overlap_grad_reduce": _by_type(DEEPSPEED=_DEEPSPEED["overlap_grad_reduce"], MULTI_GPU=_ddp_overlaps),
+    "overlap_grad_reduce": _by_type(
+        DEEPSPEED=_DEEPSPEED["overlap_grad_reduce"], MULTI_GPU=_none(_DDP_OVERLAPS)
+    ),
     "overlap_param_gather": _by_type(
         DEEPSPEED=_DEEPSPEED["overlap_param_gather"],
         FSDP=_of_fsdp_1("fsdp_version", _on("accelerate", "fsdp_forward_prefetch")),

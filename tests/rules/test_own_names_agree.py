@@ -1,0 +1,104 @@
+"""Three places know a framework's own names: advice, what rules ask by Megatron's, and predicted changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from perfdoc.analyzers.job import measure_job
+from perfdoc.knobs.configuration import Configuration
+from perfdoc.knobs.knob import Dialect, Value
+from perfdoc.knobs.load import catalogue
+from perfdoc.rules.engine.advise import advise
+from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.change_words import in_words_of
+from perfdoc.rules.engine.counterpart import Own
+from perfdoc.rules.engine.counterparts import counterpart
+from perfdoc.rules.engine.under_megatrons_names import under_megatrons_names
+from perfdoc.simulator.replay.gains import no_gains
+from perfdoc.simulator.replay.proposals import CHANGE_TITLES, change_title
+from tests.rules.cases import predicting, with_predictions
+
+_TYPE, _PP = "accelerate_distributed_type", "pipeline_model_parallel_size"
+JOBS: list[tuple[Dialect, dict[str, Value]]] = [
+    *(("deepspeed", {"zero_stage": stage, "zero_overlap_comm": False}) for stage in range(4)),
+    ("torchtitan", {}),
+    ("torchtitan", {"float8_linear": False}),
+    ("torchtitan", {_PP: 2, "local_batch_size": 8}),
+    *(("accelerate", {_TYPE: way}) for way in ("FSDP", "DEEPSPEED", "MULTI_GPU")),
+    ("accelerate", {_TYPE: "DEEPSPEED", "accelerate_deepspeed_file": "a.json"}),
+    *(("verl", {"verl_strategy": engine}) for engine in ("fsdp", "veomni")),
+]
+VALUES: dict[str, tuple[Value, ...]] = {
+    "bucket_size": (40 << 20,),
+    "overlap_grad_reduce": (True,),
+    "overlap_param_gather": (True,),
+    "grad_reduce_in_fp32": (True, False),
+    "tp_comm_overlap": (True,),
+    "recompute_granularity": (None, "selective", "full"),
+    "micro_batch_size": (2,),
+}
+"""The job's own settings tell them to the rules. Of FP8 kernels tell, of sharding the stage."""
+COARSER = {("accelerate", "selective"), ("verl", "selective")}
+"""Whole layers or none."""
+
+
+def job(dialect: Dialect, values: dict[str, Value]) -> Case:
+    case = Case(captures=[], job=measure_job([]), gains=no_gains("", ""))
+    return replace(case, configuration=Configuration(values=values, dialect=dialect))
+
+
+def own_of(case: Case, knob: str, value: Value) -> Own | None:
+    found = counterpart(case, advise(knob=knob, to=value, why="x"), value)
+    return found if isinstance(found, Own) else None
+
+
+@pytest.mark.parametrize(("dialect", "values"), JOBS)
+def test_what_is_advised_is_read_back_as_what_it_stands_for(
+    dialect: Dialect, values: dict[str, Value]
+) -> None:
+    case, seen = job(dialect, values), 0
+    for knob, value in ((knob, value) for knob, each in VALUES.items() for value in each):
+        own = own_of(case, knob, value)
+        if own is None or own.dialect != dialect or own.knob == knob or (dialect, value) in COARSER:
+            continue
+        with_it = case.configuration.with_changes({own.knob: own.value})
+        read = under_megatrons_names("pytorch", with_it)
+        assert read.setting(knob) == (True, value), (knob, own.knob)
+        seen += 1
+    assert seen or values.get(_TYPE) in ("DEEPSPEED", "MULTI_GPU") or "veomni" in values.values()
+
+
+TO: dict[str, Value] = {
+    **{"fp8": "hybrid", "bf16": True, "recompute_granularity": None, "bucket_size": 40 << 20},
+    **{"grad_reduce_in_fp32": False, "overlap_grad_reduce": True, "tp_comm_overlap": True},
+}
+"""What a predicted change sets, by the first setting in its title's brackets."""
+
+
+def switches() -> Iterator[tuple[str, str]]:
+    for key, title in CHANGE_TITLES.items():
+        knob = title.rpartition(" (")[2].removesuffix(")").partition(", ")[0]
+        if knob in TO:
+            yield key, knob
+
+
+@pytest.mark.parametrize(("dialect", "values"), JOBS)
+def test_a_predicted_change_names_what_is_advised(dialect: Dialect, values: dict[str, Value]) -> None:
+    case = job(dialect, values)
+    for key, knob in switches():
+        own = own_of(case, knob, TO[knob])
+        if own is None:
+            continue
+        with_it = predicting(case, **{key: (1, 1, 1)})
+        (plain,) = with_it.gains.predictions
+        gains = with_predictions(with_it, [replace(plain, change=change_title(key))]).gains
+        (said,) = in_words_of("pytorch", gains, case.configuration).analysis.predictions
+        names = [s.name for s in catalogue()[own.knob].spelled(own.dialect)]
+        assert any(name.endswith(said.change.rpartition("(")[2].rstrip(")")) for name in names), (key, names)
+
+
+def test_every_change_of_those_settings_is_asked() -> None:
+    assert {knob for _, knob in switches()} == set(TO)
