@@ -1,0 +1,129 @@
+"""The cache of traces on the command line: the same bytes with and without it, in real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from perfdoc.profiling.cache_folder import VARIABLE
+from perfdoc.simulator.captures.kineto import write_kineto
+from tests.command import in_a_process, perfdoc
+from tests.simulator.hand_laid import hand_laid_timeline, write_hand_laid
+
+PID = 41000
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    return os.environ | {VARIABLE: str(tmp_path / "cache")}
+
+
+@pytest.fixture
+def torch_trace(tmp_path: Path) -> Path:
+    """Large enough to be kept: white space is JSON too."""
+    path = write_kineto(hand_laid_timeline()[0], tmp_path / "x.json", PID)
+    with path.open("ab") as file:
+        file.write(b"\n" * (8 << 20))
+    return path
+
+
+def entries(tmp_path: Path) -> list[Path]:
+    folder = tmp_path / "cache" / "traces"
+    return list(folder.iterdir()) if folder.exists() else []
+
+
+def answer(done: subprocess.CompletedProcess[str]) -> str:
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout
+    return done.stdout
+
+
+def _written(command: str, path: Path, folder: Path, *more: str, env: dict[str, str]) -> bytes:
+    """All that a command writes; in `folder`, so that names are the same."""
+    folder.mkdir()
+    words = {
+        "analyze": ["analyze", path, "--json", "-", "--format", "json"],
+        "diff": ["diff", path, path, "--format", "json"],
+        "export": ["export", path, "-o", "out.pftrace"],
+        "ranges": ["ranges", path],
+    }[command]
+    done = in_a_process(*words, *more, cwd=folder, env=env)
+    assert done.returncode == 0, done.stderr
+    files = sorted(p for p in folder.rglob("*") if p.is_file())
+    return done.stdout.encode() + b"".join(p.read_bytes() for p in files)
+
+
+@pytest.mark.parametrize(
+    "command", ["analyze", "ranges", *(pytest.param(c, marks=pytest.mark.slow) for c in ("diff", "export"))]
+)
+def test_the_same_bytes_with_and_without(
+    command: str, torch_trace: Path, tmp_path: Path, environment: dict[str, str]
+) -> None:
+    without = _written(command, torch_trace, tmp_path / "0", "--no-cache", env=environment)
+    assert entries(tmp_path) == []
+    first = _written(command, torch_trace, tmp_path / "1", env=environment)
+    (entry,) = entries(tmp_path)
+    os.utime(entry, (1, 1))
+    second = _written(command, torch_trace, tmp_path / "2", env=environment)
+    assert entry.stat().st_mtime > 1, "it was used"
+    assert without == first == second
+
+
+def test_a_report_is_exported_once(tmp_path: Path, environment: dict[str, str]) -> None:
+    """And again by another version of nsys, and without the cache."""
+    export, _ = write_hand_laid(tmp_path / "made")
+    report, log = tmp_path / "run" / "x.nsys-rep", tmp_path / "log"
+    report.parent.mkdir()
+    report.write_bytes(b"a report")
+    log.touch()
+
+    def analyzed(version: str, *more: str) -> str:
+        nsys = tmp_path / f"nsys-{version}"
+        nsys.write_text(
+            f'#!/bin/sh\n[ "$1" = --version ] && {{ echo NVIDIA Nsight Systems version {version}; exit; }}\n'
+            'while [ "$1" != --output ]; do shift; done\n'
+            f'echo export >> {shlex.quote(str(log))}\ncp {shlex.quote(str(export))} "$2"\n'
+        )
+        nsys.chmod(0o755)
+        words = ["analyze", str(report), "--json", "-", "--format", "json", "--no-replay", *more]
+        return answer(perfdoc(*words, cwd=tmp_path, env=environment | {"PERFDOC_NSYS": str(nsys)}))
+
+    def exported() -> int:
+        return log.read_text().count("export")
+
+    found = [analyzed("2025.3.1", "--no-cache"), analyzed("2025.3.1"), analyzed("2025.3.1")]
+    assert exported() == 2
+    found += [analyzed("2025.5.1"), analyzed("2025.5.1")]
+    assert exported() == 3
+    assert len(entries(tmp_path)) == 2
+    found += [analyzed("unknown"), analyzed("unknown")]
+    assert exported() == 5
+    assert len(entries(tmp_path)) == 2
+    assert len(set(found)) == 1
+
+
+def test_doctor_says_where_and_how_much(
+    tmp_path: Path, torch_trace: Path, environment: dict[str, str]
+) -> None:
+    def said(**env: str) -> dict[str, str]:
+        done = perfdoc("doctor", "--format", "json", cwd=tmp_path, env=environment | env)
+        (found,) = (c for c in json.loads(done.stdout)["checks"] if c["name"] == "cache")
+        return found
+
+    assert said()["found"].startswith("0 traces")
+    answer(perfdoc("ranges", torch_trace, cwd=tmp_path, env=environment))
+    folder = tmp_path / "cache" / "traces"
+    assert said()["found"].startswith("1 trace,")
+    delete = said()["found"].partition("to delete: ")[2]
+    assert shlex.split(delete) == ["rm", "-r", str(folder)]
+    folder.chmod(0o777)
+    assert said()["state"] == "warn"
+    folder.chmod(0o700)
+    shutil.rmtree(folder)
+    assert said(**{VARIABLE: ""})["found"].startswith("off")
