@@ -180,7 +180,7 @@ def _read(file: BinaryIO, at: int, size: int) -> NDArray[np.uint8]:
     found = np.empty(size, np.uint8)
     done = 0
     while done < size:
-        count = os.preadv(file.fileno(), [memoryview(found)[done:]], at + done)
+        count = os.preadv(file.fileno(), [found.data[done:]], at + done)
         if not count:
             raise DamagedError("it is not whole")
         done += count
@@ -189,7 +189,7 @@ def _read(file: BinaryIO, at: int, size: int) -> NDArray[np.uint8]:
 
 def _bytes(values: Array) -> memoryview:
     raw = np.ascontiguousarray(values).view(np.uint8)
-    return memoryview(raw).cast("B") if raw.size else memoryview(b"")
+    return raw.data.cast("B") if raw.size else memoryview(b"")
 
 
 def _sha256(values: Array | bytes) -> str:
