@@ -16,8 +16,9 @@ from perfdoc.traces.model import Trace
 from perfdoc.traces.nsys.at_rest import COMPANIONS
 from perfdoc.traces.summary_file import is_summary
 
-LEAST_BYTES = {NSYS: 0, KINETO: 0}
-"""Of a file that the cache pays for: docs/performance.md has the figures."""
+LEAST_BYTES = {NSYS: 24 << 20, KINETO: 1 << 19}
+"""Of a file that the cache pays for, by measurement (docs/performance.md): below, a run from it gains nothing. A
+compressed PyTorch trace is a twentieth of what is read."""
 
 
 class Hashing(Protocol):
