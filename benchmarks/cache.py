@@ -2,8 +2,8 @@
 
     python benchmarks/cache.py FILE [FILE …] [--rounds 3] [--replay]
 
-Rounds of three, each in a fresh process on an empty cache: `--no-cache`, the first run, the second. Of each the
-least processor time and the least wall time over the rounds: other work on the machine only adds to them.
+Rounds of three, each in a fresh process on an empty cache: `--no-cache`, the first run, the second. Of each
+the least processor time and the least wall time over the rounds: other work on the machine only adds to them.
 """
 
 from __future__ import annotations

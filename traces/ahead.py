@@ -17,8 +17,8 @@ from perfdoc.traces.nsys.at_rest import COMPANIONS
 from perfdoc.traces.summary_file import is_summary
 
 LEAST_BYTES = {NSYS: 24 << 20, KINETO: 1 << 19}
-"""Of a file that the cache pays for, by measurement (docs/performance.md): below, a run from it gains nothing. A
-compressed PyTorch trace is a twentieth of what is read."""
+"""Of a file that the cache pays for, as measured (docs/performance.md). A compressed PyTorch trace is a
+twentieth of what is read of it."""
 
 
 class Hashing(Protocol):
