@@ -10,7 +10,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import typer
 
+from perfdoc.cli.mcp import mcp
 from perfdoc.profiling.cache_folder import VARIABLE
 from perfdoc.simulator.captures.kineto import write_kineto
 from tests.command import in_a_process, perfdoc
@@ -127,3 +129,10 @@ def test_doctor_says_where_and_how_much(
     folder.chmod(0o700)
     shutil.rmtree(folder)
     assert said(**{VARIABLE: ""})["found"].startswith("off")
+
+
+def test_the_server_of_agents_writes_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    with pytest.raises(typer.Exit):
+        mcp(root=tmp_path / "gone")
+    assert os.environ[VARIABLE] == ""
