@@ -20,12 +20,9 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import BinaryIO
-
-import msgspec
-import numpy as np
-import pyarrow as pa
 
 from perfdoc.profiling import whole_file
 from perfdoc.profiling.background import begun
@@ -39,6 +36,7 @@ OF = "traces"
 MOST_BYTES = 10 * 10**9
 MOST_FRAC = 0.1
 """Of the disk: of what is free and what is kept."""
+_READ_WITH = ("adbc-driver-sqlite", "msgspec", "numpy", "pyarrow")
 _END = ".columns"
 _PART = ".part-"
 _ABANDONED_S = 24 * 3600
@@ -139,16 +137,17 @@ def _readers_version() -> str:
 
 
 def sources_digest(rooms: Sequence[Path]) -> str:
-    """Of the source files below some folders and the packages that read with them; empty where unknown."""
-    found = hashlib.sha256(repr([m.__version__ for m in (np, pa, msgspec)] + [sys.byteorder]).encode())
+    """Of the source files below some folders and the packages that they read with; empty where unknown."""
+    found = hashlib.sha256(sys.byteorder.encode())
     try:
+        found.update(repr([version(name) for name in _READ_WITH]).encode())
         for room in rooms:
             for file in sorted(room.rglob("*")):
                 if file.suffix in (".py", ".yaml"):
                     content = file.read_bytes()
                     found.update(f"{file.relative_to(room)} {len(content)}\n".encode())
                     found.update(content)
-    except OSError:
+    except (OSError, PackageNotFoundError):
         return ""
     return found.hexdigest()
 

@@ -313,10 +313,11 @@ def test_a_killed_writer_leaves_nothing(folder: Path, tmp_path: Path) -> None:
 
 def test_many_at_once(folder: Path, trace: Trace, tmp_path: Path) -> None:
     """Readers, writers and one that removes what they read: nobody fails, nothing else stays."""
-    workers = [keeping(folder, trace.path, "", 60) for _ in range(3)]
+    workers = [keeping(folder, trace.path, "", 20) for _ in range(3)]
     while any(w.poll() is None for w in workers):
         for entry in entries(folder):
             entry.unlink(missing_ok=True)
+        time.sleep(0.002)
     assert [(w.communicate(), w.returncode) for w in workers] == [(("", ""), 0)] * 3
     assert {e.suffix for e in entries(folder)} <= {".columns"}
 
