@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -13,8 +11,11 @@ import pytest
 import typer
 
 from perfdoc.cli.mcp import mcp
+from perfdoc.doctor.checks import LOOKS, Check, _trace_cache
 from perfdoc.profiling.cache_folder import VARIABLE
 from perfdoc.simulator.captures.kineto import write_kineto
+from perfdoc.traces.cache import Place
+from perfdoc.traces.load import read_trace
 from tests.command import in_a_process, perfdoc
 from tests.simulator.hand_laid import hand_laid_timeline, write_hand_laid
 
@@ -50,7 +51,7 @@ def _written(command: str, path: Path, folder: Path, *more: str, env: dict[str, 
     """All that a command writes; in `folder`, so that names are the same."""
     folder.mkdir()
     words = {
-        "analyze": ["analyze", path, "--json", "-", "--format", "json"],
+        "analyze": ["analyze", path, "--json", "-", "--format", "json", "--no-replay"],
         "diff": ["diff", path, path, "--format", "json"],
         "export": ["export", path, "-o", "out.pftrace"],
         "ranges": ["ranges", path],
@@ -62,7 +63,7 @@ def _written(command: str, path: Path, folder: Path, *more: str, env: dict[str, 
 
 
 @pytest.mark.parametrize(
-    "command", ["analyze", "ranges", *(pytest.param(c, marks=pytest.mark.slow) for c in ("diff", "export"))]
+    "command", ["analyze", *(pytest.param(c, marks=pytest.mark.slow) for c in ("diff", "export", "ranges"))]
 )
 def test_the_same_bytes_with_and_without(
     command: str, torch_trace: Path, tmp_path: Path, environment: dict[str, str]
@@ -110,25 +111,25 @@ def test_a_report_is_exported_once(tmp_path: Path, environment: dict[str, str]) 
     assert len(set(found)) == 1
 
 
-def test_doctor_says_where_and_how_much(
-    tmp_path: Path, torch_trace: Path, environment: dict[str, str]
-) -> None:
-    def said(**env: str) -> dict[str, str]:
-        done = perfdoc("doctor", "--format", "json", cwd=tmp_path, env=environment | env)
-        (found,) = (c for c in json.loads(done.stdout)["checks"] if c["name"] == "cache")
+def test_doctor_says_where_and_how_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _trace_cache in LOOKS
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "cache"))
+    folder = tmp_path / "cache" / "traces"
+
+    def said() -> Check:
+        (found,) = _trace_cache()
         return found
 
-    assert said()["found"].startswith("0 traces")
-    answer(perfdoc("ranges", torch_trace, cwd=tmp_path, env=environment))
-    folder = tmp_path / "cache" / "traces"
-    assert said()["found"].startswith("1 trace,")
-    delete = said()["found"].partition("to delete: ")[2]
-    assert shlex.split(delete) == ["rm", "-r", str(folder)]
+    assert said().found.startswith("0 traces")
+    trace = read_trace(write_hand_laid(tmp_path / "made")[0])
+    Place(folder=folder, begin="1-a-").keep("0" * 64, trace)
+    assert said().found.startswith("1 trace,")
+    assert shlex.split(said().found.partition("to delete: ")[2]) == ["rm", "-r", str(folder)]
     folder.chmod(0o777)
-    assert said()["state"] == "warn"
-    folder.chmod(0o700)
-    shutil.rmtree(folder)
-    assert said(**{VARIABLE: ""})["found"].startswith("off")
+    assert said().state == "warn"
+    assert said().remedy
+    monkeypatch.setenv(VARIABLE, "")
+    assert (said().state, said().found[:3]) == ("ok", "off")
 
 
 def test_the_server_of_agents_writes_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
