@@ -98,7 +98,7 @@ class Place:
                 with contextlib.suppress(OSError):
                     os.utime(file.fileno())
                 return trace
-        except OSError:
+        except (OSError, RuntimeError):  # no thread can be started where memory is short
             return None
 
     def keep(self, sha256: str, trace: Trace) -> None:
@@ -297,4 +297,7 @@ def read_through(
         if sha256.exception() is None and unchanged():
             place.keep(sha256.result(), trace)
 
-    return trace, begun(keep, "keep")
+    try:
+        return trace, begun(keep, "keep")
+    except RuntimeError:  # memory is too short for a thread
+        return trace, None
