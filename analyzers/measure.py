@@ -31,9 +31,9 @@ from perfdoc.results.headline import Framework
 from perfdoc.results.names import shorten
 from perfdoc.results.quality import NO_EVENTS
 from perfdoc.traces import Capability, Format, NoGpuActivityError, Note, Trace, TraceError
+from perfdoc.traces.ahead import Ahead
 from perfdoc.traces.errors import MissingToolError, UnreadableError
 from perfdoc.traces.job_facts import JobFacts, facts_beside
-from perfdoc.traces.load import Ahead
 from perfdoc.traces.run_facts import with_run_facts
 
 _T = TypeVar("_T")
@@ -87,6 +87,7 @@ def measure_capture(
     trace = with_run_facts(_read(ahead.trace))
     facts = _facts(trace, given or JobFacts())
     ranks, notes = measure_trace(trace, request, facts, also, comm_kernel, alone=alone)
+    ahead.end()
     return CaptureMeasurement(
         path=path,
         sha256=_read(ahead.sha256),

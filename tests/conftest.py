@@ -35,6 +35,7 @@ SHARED_TRACES = ROOT.parent / "shared" / "traces"
 # What perfdoc remembers of this machine is not the tests' to read or to write.
 _STATE = tempfile.TemporaryDirectory(prefix="perfdoc-tests-")
 os.environ.setdefault("PERFDOC_STATE", _STATE.name)
+os.environ["PERFDOC_CACHE_DIR"] = ""
 
 
 def pytest_collection_finish() -> None:

@@ -1,4 +1,4 @@
-"""From what a user types to captures: finding the files, telling formats apart, reading one, now or ahead."""
+"""From what a user types to captures: finding the files, telling formats apart, reading one."""
 
 from __future__ import annotations
 
@@ -10,12 +10,8 @@ import re
 import shutil
 import zlib
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
-from functools import partial
 from pathlib import Path
-from typing import Protocol
 
-from perfdoc.profiling.background import begun
 from perfdoc.traces.errors import TraceError, require_regular
 from perfdoc.traces.kineto.read import is_kineto_name, read_kineto
 from perfdoc.traces.model import Format, Trace
@@ -321,30 +317,3 @@ def _has_events(path: Path) -> bool:
 def _natural(path: Path) -> list[tuple[int, int, str]]:
     """rank2 before rank10."""
     return [(0, int(t), "") if t.isdecimal() else (1, 0, t) for t in re.split(r"(\d+)", str(path)) if t]
-
-
-class Hashing(Protocol):
-    """A hash that is being worked out."""
-
-    def of(self, path: Path) -> Future[str] | None:
-        """The hash, if it is that of this file."""
-
-
-class Ahead:
-    """A capture that threads read and hash from the moment this is made.
-
-    Both release the interpreter lock for most of it. An exception is kept and raised where the result is
-    asked for.
-    """
-
-    def __init__(self, path: Path, hashing: Hashing | None = None) -> None:
-        """hashing: of a file, where it was begun with earlier."""
-        self.path = path
-        self.trace: Future[Trace] = begun(partial(read_trace, path), "read")
-        earlier = hashing.of(path) if hashing is not None else None
-        self.sha256: Future[str] = earlier or begun(partial(content_sha256, path), "hash")
-
-
-def read_ahead(path: Path, hashing: Hashing | None = None) -> Ahead | None:
-    """A capture that is read from now on; None for a summary, which is read at once."""
-    return None if is_summary(path) else Ahead(path, hashing)

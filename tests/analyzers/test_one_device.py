@@ -19,7 +19,7 @@ from perfdoc.diagnose.asked import asked_work
 from perfdoc.diagnose.measuring import measure_all
 from perfdoc.diagnose.place import Here, T, Task
 from perfdoc.simulator.replay.unedited import replay_and_keep
-from perfdoc.summaries.codec import same
+from perfdoc.traces.codec import same
 from tests.summaries.made import two_ranks
 
 

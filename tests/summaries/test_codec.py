@@ -14,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from perfdoc.summaries.codec import ARRAYS_RATIO, decode, digest, encode, same
-from perfdoc.summaries.columns import Column, pack_columns, unpack_columns
+from perfdoc.summaries.codec import ARRAYS_RATIO, decode, encode
+from perfdoc.traces.codec import digest, same
+from perfdoc.traces.columns import Column, pack_columns, unpack_columns
 from perfdoc.traces.table import F64, I64, Bool
 
 _TYPES = (np.bool_, np.int8, np.int32, np.int64, np.uint64, np.float32, np.float64)

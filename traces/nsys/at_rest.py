@@ -10,7 +10,8 @@ from pathlib import Path
 
 from perfdoc.traces.errors import TraceError
 
-_COMPANIONS = ("-wal", "-journal")
+COMPANIONS = ("-wal", "-journal")
+"""What lies beside a file while SQLite changes it, or after that was cut short."""
 _MAGIC = bytes.fromhex("d9d505f920a163d7")
 _TAIL_BYTES = 1 << 16
 
@@ -34,7 +35,7 @@ def copied_at_rest(
     try:
         copy = copy_in(folder)
         shutil.copyfile(path, copy)
-        for suffix, (size, _) in zip(_COMPANIONS, before[1:], strict=True):
+        for suffix, (size, _) in zip(COMPANIONS, before[1:], strict=True):
             if size:
                 shutil.copyfile(_companion(path, suffix), _companion(copy, suffix))
         if _state(path) != before:  # what was copied is of two moments
@@ -93,7 +94,7 @@ def _state(path: Path) -> tuple[tuple[int, int], ...]:
     """Size and time of the last change of a file and of its companions; zeros of what is not there, goes away
     meanwhile, or has a longer name than a file can have."""
     found = []
-    for one in (path, *(_companion(path, suffix) for suffix in _COMPANIONS)):
+    for one in (path, *(_companion(path, suffix) for suffix in COMPANIONS)):
         try:
             stat = one.stat()
             found.append((stat.st_size, stat.st_mtime_ns))

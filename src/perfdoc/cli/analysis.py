@@ -23,7 +23,7 @@ from perfdoc.profiling.nsys.command import Nsys
 from perfdoc.profiling.whole_file import write_all
 from perfdoc.results.names import base_name, shorten
 from perfdoc.traces import NoGpuActivityError, TraceError
-from perfdoc.traces.load import read_ahead
+from perfdoc.traces.ahead import read_ahead
 
 if TYPE_CHECKING:
     from perfdoc.compare.baseline.against import Asked

@@ -13,6 +13,7 @@ from perfdoc.cli.capture_options import (
     CommKernel,
     DataRange,
     ModelConfig,
+    NoCache,
     RangeTable,
     StepRange,
     Window,
@@ -112,6 +113,7 @@ def analyze(
     baseline: BaselineOption = None,
     target: TargetOption = None,
     force: Annotated[bool, typer.Option(help="Overwrite files that are there.")] = False,
+    no_cache: NoCache = False,
     debug: Debug = False,
 ) -> None:
     """Say where the time of a capture went, and write a report."""

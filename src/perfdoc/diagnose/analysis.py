@@ -11,7 +11,7 @@ from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.diagnose.asked import Work
 from perfdoc.diagnose.measuring import measure_all
 from perfdoc.diagnose.place import Place
-from perfdoc.traces.load import Ahead
+from perfdoc.traces.ahead import Ahead
 
 if TYPE_CHECKING:
     from perfdoc.compare.baseline.against import Asked

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from perfdoc.profiling.background import begun
+from perfdoc.profiling.file_state import file_state
 
 _CAPTURES = (".sqlite", ".json", ".gz")
 """What is analysed as it was named; of a .nsys-rep an export may be."""
@@ -25,6 +26,8 @@ class EarlyHash:
     """The hash of a file, some time."""
 
     path: Path
+    state: tuple[int, ...]
+    """Of the file before it was hashed, as `file_state` gives it."""
     sha256: Future[str]
 
     def of(self, path: Path) -> Future[str] | None:
@@ -41,9 +44,10 @@ def begin_hash(paths: Sequence[str]) -> EarlyHash | None:
     try:
         if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe could wait for ever
             return None
+        state = file_state(path)
     except (OSError, ValueError):
         return None
-    return EarlyHash(path=path, sha256=begun(partial(_sha256, path), "early-hash"))
+    return EarlyHash(path=path, state=state, sha256=begun(partial(_sha256, path), "early-hash"))
 
 
 def _sha256(path: Path) -> str:

@@ -23,8 +23,8 @@ from perfdoc.simulator.replay.unedited import KEPT_TASKS_MAX, replay_and_keep
 from perfdoc.summaries.alike import check_alike
 from perfdoc.summaries.reading import measure_or_explain
 from perfdoc.traces import NoGpuActivityError, TraceError
+from perfdoc.traces.ahead import Ahead
 from perfdoc.traces.errors import UnreadableError
-from perfdoc.traces.load import Ahead
 
 _Result: TypeAlias = CaptureMeasurement | NoGpuActivityError | UnreadableError | RankMemory
 QUIET_S = 1.0

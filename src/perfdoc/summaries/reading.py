@@ -19,13 +19,15 @@ from perfdoc.analyzers.measure_device import Also
 from perfdoc.results.names import shorten
 from perfdoc.simulator.engine.graph import EdgeKind, TaskKind
 from perfdoc.simulator.job.rank import rank_work
-from perfdoc.summaries.codec import decode, digest
+from perfdoc.summaries.codec import decode
 from perfdoc.summaries.content import Kept, KeptTasks, Measured, joined, keep_tasks_of, needs_kept
 from perfdoc.summaries.request import other_facts, said, words_of
 from perfdoc.traces import NoGpuActivityError, Note, TraceError
+from perfdoc.traces.ahead import Ahead
+from perfdoc.traces.codec import digest
 from perfdoc.traces.errors import UnreadableError
 from perfdoc.traces.job_facts import JobFacts
-from perfdoc.traces.load import Ahead, content_sha256
+from perfdoc.traces.load import content_sha256
 from perfdoc.traces.summary_file import Head, is_summary, read_sections
 
 _T = TypeVar("_T")

@@ -9,11 +9,12 @@ from pathlib import Path
 from perfdoc import __version__
 from perfdoc.diagnose.asked import Work
 from perfdoc.profiling.environment import encodable
-from perfdoc.summaries.codec import decode, encode, same
+from perfdoc.summaries.codec import decode, encode
 from perfdoc.summaries.content import Kept, Measured, Silent, for_summary, split
 from perfdoc.summaries.reading import measure_or_explain, run_json_beside, types_digest
 from perfdoc.summaries.request import words_of
 from perfdoc.traces import NoGpuActivityError, TraceError
+from perfdoc.traces.codec import same
 from perfdoc.traces.load import content_sha256, format_of
 from perfdoc.traces.summary_file import Head, is_summary, summary_path, write_summary
 

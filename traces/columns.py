@@ -8,7 +8,7 @@ what a general compressor packs well. Arithmetic is that of 64 bits, which wraps
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
@@ -43,23 +43,13 @@ class Column(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
 def pack_columns(arrays: Sequence[Array]) -> tuple[list[Column], bytes]:
     """Raises ValueError for an array of another type or of too many axes."""
     columns, parts = [], []
+    codec = pa.Codec("zstd", compression_level=1)
     before: Array | None = None
     for array in arrays:
-        if array.dtype not in _NAMES or array.ndim > _AXES:
-            raise ValueError(f"an array of {array.dtype} with {array.ndim} axes")
-        flat = np.ascontiguousarray(array).reshape(-1)
-        coding, base, values = _chosen(flat, before)
-        columns.append(
-            Column(
-                dtype=_NAMES[array.dtype],  # type: ignore[arg-type]
-                shape=array.shape,
-                coding=coding,
-                width=values.dtype.itemsize,  # type: ignore[arg-type]
-                base=base,
-            )
-        )
+        column, values = stored(array, before, lambda v: codec.compress(_planes(v[:_TRIED])).size)
+        columns.append(column)
         parts.append(_planes(values))
-        before = flat
+        before = array.reshape(-1)
     return columns, b"".join(parts)
 
 
@@ -72,23 +62,52 @@ def unpack_columns(columns: Sequence[Column], content: bytes, most: int) -> list
     at, total = 0, 0
     before: Array | None = None
     for column in columns:
-        dtype = _DTYPES[column.dtype]
-        if len(column.shape) > _AXES or min(column.shape, default=0) < 0:
-            raise ValueError("a column has no such shape")
-        length = math.prod(column.shape)
-        total += length * dtype.itemsize
+        length = rows(column)
+        total += length * _DTYPES[column.dtype].itemsize
         end = at + length * column.width
         if total > most or end > len(content):
             raise ValueError("columns are longer than what is there")
-        flat = _restored(column, dtype, content[at:end], before)
-        arrays.append(flat.reshape(column.shape))
-        at, before = end, flat
+        array = restored(column, _unplaned(content[at:end], column.width, length), before)
+        arrays.append(array)
+        at, before = end, array.reshape(-1)
     if at != len(content):
         raise ValueError("columns are shorter than what is there")
     return arrays
 
 
-def _chosen(flat: Array, before: Array | None) -> tuple[Coding, int, Array]:
+def stored(array: Array, before: Array | None, cost: Callable[[Array], int]) -> tuple[Column, Array]:
+    """How one array is stored, and the values that are. cost: of values; the cheapest coding is chosen.
+
+    Raises ValueError for an array of another type or of too many axes.
+    """
+    if array.dtype not in _NAMES or array.ndim > _AXES:
+        raise ValueError(f"an array of {array.dtype} with {array.ndim} axes")
+    flat = np.ascontiguousarray(array).reshape(-1)
+    coding, base, values = _chosen(flat, before, cost)
+    column = Column(
+        dtype=_NAMES[array.dtype],  # type: ignore[arg-type]
+        shape=array.shape,
+        coding=coding,
+        width=values.dtype.itemsize,  # type: ignore[arg-type]
+        base=base,
+    )
+    return column, values
+
+
+def rows(column: Column) -> int:
+    """Values of a column. Raises ValueError where its shape is none."""
+    if len(column.shape) > _AXES or min(column.shape, default=0) < 0:
+        raise ValueError("a column has no such shape")
+    return math.prod(column.shape)
+
+
+def restored(column: Column, raw: NDArray[np.uint8], before: Array | None) -> Array:
+    """The array, of the bytes of its stored values. Raises ValueError where they do not fit."""
+    dtype = _DTYPES[column.dtype]
+    return _flat(column, dtype, raw, before).reshape(column.shape)
+
+
+def _chosen(flat: Array, before: Array | None, cost: Callable[[Array], int]) -> tuple[Coding, int, Array]:
     if flat.dtype.kind not in "iu" or flat.dtype.itemsize < 4:
         return "plain", 0, flat
     values = _signed(flat)
@@ -102,8 +121,7 @@ def _chosen(flat: Array, before: Array | None) -> tuple[Coding, int, Array]:
     ]
     if before is not None and _alike(before, flat.dtype, len(flat)):
         tried.append(("before", *_above_least(values - _signed(before))))
-    codec = pa.Codec("zstd", compression_level=1)
-    return min(tried, key=lambda found: codec.compress(_planes(found[2][:_TRIED])).size)
+    return min(tried, key=lambda found: cost(found[2]))
 
 
 def _above_least(values: Array) -> tuple[int, Array]:
@@ -113,19 +131,18 @@ def _above_least(values: Array) -> tuple[int, Array]:
     return (int(least), above) if above.dtype.itemsize < whole.dtype.itemsize else (0, whole)
 
 
-def _restored(column: Column, dtype: np.dtype[Any], content: bytes, before: Array | None) -> Array:
-    length = len(content) // column.width
+def _flat(column: Column, dtype: np.dtype[Any], raw: NDArray[np.uint8], before: Array | None) -> Array:
+    length = raw.size // column.width
     if dtype.kind not in "iu" or dtype.itemsize < 4:
         if column.width != dtype.itemsize or column.coding != "plain":
             raise ValueError("a column of another coding")
-        raw = _unplaned(content, column.width, length)
         if dtype.kind == "b" and length and raw.max() > 1:
             raise ValueError("a truth value that is neither")
         return raw.reshape(-1).view(dtype)
     if column.width > dtype.itemsize:
         raise ValueError("a column wider than its type")
-    stored = _unplaned(content, column.width, length).reshape(-1).view(f"<i{column.width}")
-    values: Array = stored.astype(np.int64)
+    kept = raw.reshape(-1).view(f"<i{column.width}")
+    values: Array = kept.astype(np.int64, copy=False)
     if column.coding == "steps":
         np.cumsum(values, out=values)
     values += column.base
