@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from perfdoc.knobs.check import evaluate
+from perfdoc.knobs.check import check, evaluate
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.constraints import CONSTRAINTS
 from perfdoc.knobs.knob import Dialect, Value
@@ -234,3 +234,12 @@ def test_a_rule_that_the_gpu_decides_is_no_error() -> None:
 def test_rules_without_what_they_rest_on_are_not_broken(name: str, values: dict[str, Value]) -> None:
     (rule,) = [c for c in CONSTRAINTS if c.name == name]
     assert evaluate(rule, Configuration(values=values, dialect=rule.dialects[0])) is None
+
+
+def test_torchtitans_global_batch_is_whole_local_ones() -> None:
+    """4 samples on each of 8 ranks: 32 is one of them and 24 none; -1 is worked out."""
+    assert codes("[training]\nlocal_batch_size = 4\nglobal_batch_size = -1\n", "x.toml") == []
+    values: dict[str, Value] = {"local_batch_size": 4, "data_parallel_size": 8, "global_batch_size": 24}
+    broken = check(Configuration(values=values, dialect="torchtitan"), {"global_batch_size": 12})
+    assert [v.constraint and v.constraint.name for v in broken] == ["global-batch-over-local-batches"]
+    assert check(Configuration(values=values, dialect="torchtitan"), {"global_batch_size": 32}) == ()
