@@ -65,6 +65,7 @@ _EXTRAS = {
     "shapes": "operator shapes (record_shapes)",
     "memory": "every allocation (profile_memory)",
 }
+_OPERATOR = ("thread", "name", "dims", "dtypes", "values", "strides")
 _ANNOTATION_PREFIXES = ("ProfilerStep#", "enumerate(DataLoader)", "Optimizer.", "## ")
 
 
@@ -79,24 +80,32 @@ class EventRows:
         self.kernels = Rows(
             *("start_ns", "end_ns", "ordinal", "stream", "correlation", "name", "full_name"),
             *("grid_blocks", "block_threads", "graph_node"),
+            small=("name", "full_name"),
         )
         self.copies = Rows(
             *("start_ns", "end_ns", "ordinal", "stream", "correlation", "kind", "bytes", "pinned"),
             "graph_node",
+            small=("kind", "pinned"),
         )
-        self.api_calls = Rows("start_ns", "end_ns", "thread", "correlation", "name")
+        self.api_calls = Rows(
+            *("start_ns", "end_ns", "thread", "correlation", "name"), small=("thread", "name")
+        )
         self.syncs = Rows(
             *("start_ns", "end_ns", "ordinal", "stream", "correlation", "kind", "event"),
             *("source_stream", "source_correlation"),
+            small=("kind",),
         )
         self.event_records = Rows("ordinal", "stream", "correlation", "event", "time_ns")
-        self.ranges = Rows("start_ns", "end_ns", "thread", "name", "kind")
-        self.operators = Rows("start_ns", "end_ns", "thread", "name", "dims", "dtypes", "values", "strides")
+        self.ranges = Rows(
+            *("start_ns", "end_ns", "thread", "name", "kind"), small=("thread", "name", "kind")
+        )
+        self.operators = Rows(*("start_ns", "end_ns", *_OPERATOR), small=_OPERATOR)
         self._inputs = InputTexts(self.strings)
-        self.python_calls = Rows("start_ns", "end_ns", "thread", "name")
+        self.python_calls = Rows(*("start_ns", "end_ns", "thread", "name"), small=("thread", "name"))
         self._extras: set[str] = set()
         self._own_frame: dict[str, bool] = {}
         self.payloads = PayloadRows(self.strings)
+        self._seen = 0
         self.ignored = 0
         """Events that are no objects, or whose phase or category is no text."""
         self.repaired = 0
@@ -122,9 +131,10 @@ class EventRows:
         return [words for extra, words in _EXTRAS.items() if extra in extras]
 
     def read(self, events: list[msgspec.Raw]) -> None:
-        """Sort the events; TraceError names the first one that cannot be true."""
-        readers = self._readers
-        for number, raw in enumerate(events):
+        """Sort the next events of the file; TraceError names the first one that cannot be true."""
+        readers, first = self._readers, self._seen
+        self._seen += len(events)
+        for number, raw in enumerate(events, first):
             try:
                 event = decode_event(raw)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
