@@ -13,8 +13,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from perfdoc.traces.kineto import unpack
 from perfdoc.traces.kineto.repair import Repairs
-from perfdoc.traces.kineto.unpack import PIECE_BYTES
 from perfdoc.traces.table import I64
 
 MAX_UNCUT_BYTES = 256 << 20
@@ -79,7 +79,7 @@ def _marks(text: memoryview) -> tuple[I64, NDArray[np.uint8]]:
 def repaired(pieces: Iterator[bytes]) -> Iterator[bytes | bytearray]:
     """The text after `repair`, piece by piece. Raises TooBrokenError, UncutError."""
     repairs = Repairs()
-    held, enough = bytearray(), PIECE_BYTES
+    held, enough = bytearray(), unpack.PIECE_BYTES
     for piece in pieces:
         held += piece
         if len(held) < enough:
@@ -91,7 +91,7 @@ def repaired(pieces: Iterator[bytes]) -> Iterator[bytes | bytearray]:
         if not len(commas):
             enough = 2 * len(held)
             continue
-        cut, enough = int(commas[-1]) + 1, PIECE_BYTES
+        cut, enough = int(commas[-1]) + 1, unpack.PIECE_BYTES
         yield repairs.repair(held[:cut])
         del held[:cut]
     yield repairs.repair(held)

@@ -17,9 +17,10 @@ import msgspec
 import numpy as np
 
 from perfdoc.traces.errors import TraceError
-from perfdoc.traces.kineto.cutting import MAX_UNCUT_BYTES, UncutError, entries, repaired
+from perfdoc.traces.kineto import cutting, unpack
+from perfdoc.traces.kineto.cutting import UncutError, entries, repaired
 from perfdoc.traces.kineto.repair import repair
-from perfdoc.traces.kineto.unpack import NOT_A_TRACE, PIECE_BYTES, RECAPTURE, unpacked
+from perfdoc.traces.kineto.unpack import NOT_A_TRACE, RECAPTURE, unpacked
 from perfdoc.traces.kineto.values import Number
 
 MAX_JSON_BYTES = 64 << 30
@@ -123,11 +124,11 @@ class _Pass:
         """Whether any entry was an object."""
 
     def take(self, pieces: Iterator[bytes | bytearray]) -> tuple[Facts, Any]:
-        text, enough = self._text, PIECE_BYTES
+        text, enough = self._text, unpack.PIECE_BYTES
         for piece in pieces:
             text += piece
             if len(text) >= enough:
-                enough = PIECE_BYTES if self._cut() else 2 * len(text)
+                enough = unpack.PIECE_BYTES if self._cut() else 2 * len(text)
         return self._rest(bytes(text))
 
     def _cut(self) -> bool:
@@ -144,7 +145,7 @@ class _Pass:
             except RecursionError:
                 raise self._too_deep() from None
         if self._start is None or found is None:
-            if len(text) > MAX_UNCUT_BYTES:
+            if len(text) > cutting.MAX_UNCUT_BYTES:
                 raise UncutError
             return False
         events, end = found
