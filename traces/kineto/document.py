@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -94,16 +95,20 @@ def read_events(
     oversized or malformed file and for JSON that is no trace, and what the reader raised.
     """
     try:
-        return _Pass(path, reader).take(unpacked(path, max_bytes))
+        with closing(unpacked(path, max_bytes)) as pieces:
+            return _Pass(path, reader).take(pieces)
     except msgspec.DecodeError as error:
         if _is_truncated(error):
             raise _truncated(path) from None
         first = error
     try:
-        return _Pass(path, reader, repaired=True).take(repaired(unpacked(path, max_bytes)))
+        with closing(unpacked(path, max_bytes)) as pieces:
+            return _Pass(path, reader, repaired=True).take(repaired(pieces))
     except msgspec.DecodeError as error:
         if _is_truncated(error):
             raise _truncated(path) from None
+        for _ in unpacked(path, max_bytes):
+            pass  # where the gzip file is damaged, that is why
         raise TraceError(path, f"the JSON cannot be read: {first}.", RECAPTURE) from None
 
 

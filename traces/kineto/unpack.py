@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import BinaryIO
 
@@ -30,21 +31,22 @@ _PROFILE_LESS = "Profile fewer steps (torch.profiler.schedule) or without with_s
 NOT_A_TRACE = "Give the file that torch.profiler's export_chrome_trace or tensorboard_trace_handler wrote."
 
 
-def unpacked(path: Path, max_bytes: int) -> Iterator[bytes]:
+def unpacked(path: Path, max_bytes: int) -> Generator[bytes, None, None]:
     """The file without a byte order mark, in pieces of `PIECE_BYTES` (the last is shorter).
 
-    The file is opened for reading only. Raises TraceError for one that is missing, empty, damaged or longer
-    than `max_bytes`.
+    The file is opened for reading only. Close what is not read to its end: a thread is at work on it, for
+    which the garbage collector, which may run anywhere, must not wait. Raises TraceError for a file that is
+    missing, empty, damaged or longer than `max_bytes`.
     """
     length, commas, blank = 0, 0, True
     try:
-        with path.open("rb") as file:
+        with path.open("rb") as file, ExitStack() as stack:
             is_gzip = file.read(2) == _GZIP_MAGIC
             file.seek(0)
             if is_gzip:
                 packed = os.fstat(file.fileno()).st_size
                 max_bytes = min(max_bytes, max(_FREE_UNPACKED_BYTES, _MAX_UNPACKED * packed))
-            for piece in _ahead(_gunzipped(file) if is_gzip else _plain(file)):
+            for piece in stack.enter_context(closing(_ahead(_gunzipped(file) if is_gzip else _plain(file)))):
                 if length + len(piece) > max_bytes:
                     raise TraceError(
                         path,
@@ -70,7 +72,7 @@ def unpacked(path: Path, max_bytes: int) -> Iterator[bytes]:
         raise TraceError(path, "holds lists of next to nothing, and is no profiler trace.", NOT_A_TRACE)
 
 
-def _ahead(pieces: Iterator[bytes]) -> Iterator[bytes]:
+def _ahead(pieces: Iterator[bytes]) -> Generator[bytes, None, None]:
     """The same pieces, one of them made ahead; a file of one piece needs no thread."""
     first = next(pieces, None)
     if first is None:
