@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Collection
 from dataclasses import dataclass, fields
 from typing import Any, Self, TypeAlias
 
@@ -62,13 +61,18 @@ class Table:
 
 
 _AT_ONCE = 4096
+_SMALL = frozenset(
+    ("thread", "kind", "pinned", "name", "full_name", "dims", "dtypes", "values", "strides")
+    + ("operation", "group_name", "group_description", "dtype")
+)
+"""Columns of `Rows` that hold indices of threads and texts, and kinds."""
 
 
 class Rows:
-    """Columns of 64-bit integers, 8 bytes a value while a long trace is read; 4 where they are `small`."""
+    """Columns of 64-bit integers, 8 bytes a value while a long trace is read; 4 of an index or a kind."""
 
-    def __init__(self, *names: str, small: Collection[str] = ()) -> None:
-        self._columns = {name: array("i" if name in small else "q") for name in names}
+    def __init__(self, *names: str) -> None:
+        self._columns = {name: array("i" if name in _SMALL else "q") for name in names}
         self._added: list[tuple[int, ...]] = []
 
     def __len__(self) -> int:

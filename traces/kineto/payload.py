@@ -48,7 +48,6 @@ class PayloadRows:
             *("kernel", "range", "operation", "communicator", "group_name", "group_description"),
             *("group_size", "bytes", "dtype", "sequence", "peer", "rank"),
             *("sent_bytes", "received_bytes", "most_sent_bytes"),
-            small=("operation", "group_name", "group_description", "dtype"),
         )
         self.groups: dict[str, ProcessGroup] = {}
         """Process groups as the kernels describe them, by name."""

@@ -65,7 +65,6 @@ _EXTRAS = {
     "shapes": "operator shapes (record_shapes)",
     "memory": "every allocation (profile_memory)",
 }
-_OPERATOR = ("thread", "name", "dims", "dtypes", "values", "strides")
 _ANNOTATION_PREFIXES = ("ProfilerStep#", "enumerate(DataLoader)", "Optimizer.", "## ")
 
 
@@ -80,28 +79,21 @@ class EventRows:
         self.kernels = Rows(
             *("start_ns", "end_ns", "ordinal", "stream", "correlation", "name", "full_name"),
             *("grid_blocks", "block_threads", "graph_node"),
-            small=("name", "full_name"),
         )
         self.copies = Rows(
             *("start_ns", "end_ns", "ordinal", "stream", "correlation", "kind", "bytes", "pinned"),
             "graph_node",
-            small=("kind", "pinned"),
         )
-        self.api_calls = Rows(
-            *("start_ns", "end_ns", "thread", "correlation", "name"), small=("thread", "name")
-        )
+        self.api_calls = Rows("start_ns", "end_ns", "thread", "correlation", "name")
         self.syncs = Rows(
             *("start_ns", "end_ns", "ordinal", "stream", "correlation", "kind", "event"),
             *("source_stream", "source_correlation"),
-            small=("kind",),
         )
         self.event_records = Rows("ordinal", "stream", "correlation", "event", "time_ns")
-        self.ranges = Rows(
-            *("start_ns", "end_ns", "thread", "name", "kind"), small=("thread", "name", "kind")
-        )
-        self.operators = Rows(*("start_ns", "end_ns", *_OPERATOR), small=_OPERATOR)
+        self.ranges = Rows("start_ns", "end_ns", "thread", "name", "kind")
+        self.operators = Rows("start_ns", "end_ns", "thread", "name", "dims", "dtypes", "values", "strides")
         self._inputs = InputTexts(self.strings)
-        self.python_calls = Rows(*("start_ns", "end_ns", "thread", "name"), small=("thread", "name"))
+        self.python_calls = Rows("start_ns", "end_ns", "thread", "name")
         self._extras: set[str] = set()
         self._own_frame: dict[str, bool] = {}
         self.payloads = PayloadRows(self.strings)
