@@ -165,7 +165,7 @@ class _Pass:
 
     def _read(self, events: list[msgspec.Raw]) -> None:
         """An event that cannot be true matters only where the rest of the file is JSON."""
-        self._any = self._any or any(memoryview(event)[:1] == b"{" for event in events)
+        self._any = self._any or any(bytes(memoryview(event)[:1]) == b"{" for event in events)
         if self._refused is None:
             try:
                 self._reader.read(events)
