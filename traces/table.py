@@ -60,24 +60,40 @@ class Table:
         return type(self)(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
 
 
+_AT_ONCE = 4096
+_SMALL = frozenset(
+    ("thread", "kind", "pinned", "name", "full_name", "dims", "dtypes", "values", "strides")
+    + ("operation", "group_name", "group_description", "dtype")
+)
+"""Columns of `Rows` that hold indices of threads and texts, and kinds."""
+
+
 class Rows:
-    """Columns of 64-bit integers, 8 bytes a value while a long trace is read."""
+    """Columns of 64-bit integers, 8 bytes a value while a long trace is read; 4 of an index or a kind."""
 
     def __init__(self, *names: str) -> None:
-        self._columns = {name: array("q") for name in names}
-        self._appends = [column.append for column in self._columns.values()]
+        self._columns = {name: array("i" if name in _SMALL else "q") for name in names}
+        self._added: list[tuple[int, ...]] = []
 
     def __len__(self) -> int:
-        return len(next(iter(self._columns.values())))
+        return len(next(iter(self._columns.values()))) + len(self._added)
 
     def add(self, *values: int) -> None:
-        """One row, in the order of the names; OverflowError past 64 bits."""
-        for append, value in zip(self._appends, values, strict=True):
-            append(value)
+        """One row, in the order of the names, all known to fit. Many at once take a third of the time."""
+        self._added.append(values)
+        if len(self._added) == _AT_ONCE:
+            self._append()
 
-    def columns(self) -> dict[str, I64]:
-        """The columns as numpy arrays."""
-        return {name: np.array(column, dtype=np.int64) for name, column in self._columns.items()}
+    def _append(self) -> None:
+        for column, values in zip(self._columns.values(), zip(*self._added, strict=True), strict=True):
+            column.extend(values)
+        self._added.clear()
+
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """The columns as numpy arrays of the same memory: no row can be added while one is there."""
+        if self._added:
+            self._append()
+        return {name: np.asarray(column) for name, column in self._columns.items()}
 
 
 class Strings:

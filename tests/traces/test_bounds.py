@@ -24,8 +24,8 @@ from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
 from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces import TraceError
 from perfdoc.traces.document import read_document as read_config
-from perfdoc.traces.kineto import document
 from perfdoc.traces.kineto import repair as repairing
+from perfdoc.traces.kineto import unpack
 from perfdoc.traces.kineto.document import read_document
 from perfdoc.traces.kineto.repair import TooBrokenError, repair
 from perfdoc.traces.load import read_trace
@@ -194,7 +194,7 @@ def test_repairs_have_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_gzip_file_unpacks_to_what_traces_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(document, "_FREE_UNPACKED_BYTES", 1 << 20)
+    monkeypatch.setattr(unpack, "_FREE_UNPACKED_BYTES", 1 << 20)
     path = tmp_path / "x.json.gz"
     path.write_bytes(gzip.compress(b" " * (2 << 20)))
     with pytest.raises(TraceError, match="more than 1,048,576 bytes"):
@@ -203,7 +203,7 @@ def test_a_gzip_file_unpacks_to_what_traces_do(tmp_path: Path, monkeypatch: pyte
 
 def test_lists_of_next_to_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An entry of two bytes takes 56 of memory."""
-    monkeypatch.setattr(document, "_FREE_UNPACKED_BYTES", 1 << 20)
+    monkeypatch.setattr(unpack, "_FREE_UNPACKED_BYTES", 1 << 20)
     path = tmp_path / "x.json"
     path.write_bytes(b"[" + b"0," * (1 << 20) + b"0]")
     with pytest.raises(TraceError, match="lists of next to nothing"):
@@ -214,7 +214,7 @@ def test_lists_of_next_to_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_reading_takes_20_times_the_json(
     tmp_path: Path, unit: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(document, "_CHUNK_BYTES", 1 << 16)
+    monkeypatch.setattr(unpack, "PIECE_BYTES", 1 << 16)
     path = tmp_path / "x.json"
     kernel = b'{"ph":"X","cat":"kernel","name":"k","pid":0,"tid":7,"ts":5,"dur":1}'
     path.write_bytes(b'{"traceEvents":[' + unit * ((1 << 18) // len(unit)) + kernel + b"]}")

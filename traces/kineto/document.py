@@ -1,39 +1,33 @@
-"""The JSON of a PyTorch profiler trace: opening, bounding, decoding, and repairing what is known broken.
+"""The JSON of a PyTorch profiler trace: taking it apart, events first, and repairing what is known broken.
 
-Events stay undecoded slices of the file (msgspec.Raw): decoding all of them at once would hold several
-times the size of the file, and one odd event would hide which one it is.
+A file of gigabytes is never whole in memory: events are cut out of its list a batch at a time, and what is
+left, the keys around an almost empty list, is decoded as the small file that it is. Events stay undecoded
+slices of their batch (msgspec.Raw): one odd event would hide which one it is.
 """
 
 from __future__ import annotations
 
-import gzip
-import os
-import zlib
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, Protocol, TypeVar
 
 import msgspec
+import numpy as np
 
 from perfdoc.traces.errors import TraceError
+from perfdoc.traces.kineto import cutting, unpack
+from perfdoc.traces.kineto.cutting import UncutError, entries, repaired
 from perfdoc.traces.kineto.repair import repair
+from perfdoc.traces.kineto.unpack import NOT_A_TRACE, RECAPTURE, unpacked
 from perfdoc.traces.kineto.values import Number
 
-MAX_JSON_BYTES = 8 << 30
-"""Largest trace after decompression that is read."""
-_MAX_UNPACKED = 128
-"""Times the size of a gzip file. Traces unpack to 26 times theirs at most, zeros to a thousand times."""
-_FREE_UNPACKED_BYTES = 64 << 20
-_LEAST_BYTES_A_COMMA = 4
-"""Of a trace of more than `_FREE_UNPACKED_BYTES`; the densest seen has 7. An entry of a list takes 56 bytes
-of memory, however short it is."""
-
-_CHUNK_BYTES = 16 << 20
-_GZIP_MAGIC = b"\x1f\x8b"
-_BOM = b"\xef\xbb\xbf"
-_RECAPTURE = "Export the trace again (the profiler writes the end of the file last)."
-_NOT_A_TRACE = "Give the file that torch.profiler's export_chrome_trace or tensorboard_trace_handler wrote."
+MAX_JSON_BYTES = 64 << 30
+"""Largest trace after decompression that is read: 2 GB of `.json.gz` unpack to 52 GB (26 times) at most."""
+MAX_HELD_BYTES = 8 << 30
+"""Largest trace whose events are all held at once."""
 
 
 class _File(msgspec.Struct, gc=False):
@@ -47,10 +41,9 @@ class _File(msgspec.Struct, gc=False):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Document:
-    """A trace file taken apart: events as undecoded JSON, and the facts about the whole."""
+class Facts:
+    """What a trace file says beside its events."""
 
-    events: list[msgspec.Raw]
     schema: Any
     device_properties: Any
     distributed: Any
@@ -59,114 +52,213 @@ class Document:
     """The file was not valid JSON and was read after `repair`."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Document:
+    """A trace file taken apart: events as undecoded JSON, and the facts about the whole."""
+
+    events: list[msgspec.Raw]
+    facts: Facts
+
+
+class Reader(Protocol):
+    """What takes the events of a file, batch by batch."""
+
+    def read(self, events: list[msgspec.Raw]) -> None:
+        """TraceError names the first one that cannot be true."""
+
+
 _FILE = msgspec.json.Decoder(_File)
 _EVENTS = msgspec.json.Decoder(list[msgspec.Raw])
+_Reader = TypeVar("_Reader", bound=Reader)
 
 
-def read_document(path: Path, max_bytes: int = MAX_JSON_BYTES) -> Document:
-    """Open and take apart one trace file, plain or gzip (told by its first bytes).
+class _Held:
+    def __init__(self) -> None:
+        self.events: list[msgspec.Raw] = []
 
-    Raises TraceError for a missing, truncated, oversized or malformed file and for JSON that is no
-    trace. The file is opened for reading only.
+    def read(self, events: list[msgspec.Raw]) -> None:
+        self.events += events
+
+
+def read_document(path: Path, max_bytes: int = MAX_HELD_BYTES) -> Document:
+    """Open and take apart one trace file, as `read_events`, with all its events."""
+    facts, held = read_events(path, _Held, max_bytes)
+    return Document(events=held.events, facts=facts)
+
+
+def read_events(
+    path: Path, reader: Callable[[], _Reader], max_bytes: int = MAX_JSON_BYTES
+) -> tuple[Facts, _Reader]:
+    """Have the events of one trace file, plain or gzip (told by its first bytes), read in batches.
+
+    A new `reader` is made wherever the events begin anew. Raises TraceError for a missing, truncated,
+    oversized or malformed file and for JSON that is no trace, and what the reader raised.
     """
-    data = _read(path, max_bytes)
     try:
-        return _decode(path, data, repaired=False)
+        with closing(unpacked(path, max_bytes)) as pieces:
+            return _Pass(path, reader).take(pieces)
     except msgspec.DecodeError as error:
         if _is_truncated(error):
             raise _truncated(path) from None
         first = error
     try:
-        repaired = repair(data)
-        del data
-        return _decode(path, repaired, repaired=True)
+        with closing(unpacked(path, max_bytes)) as pieces:
+            return _Pass(path, reader, repaired=True).take(repaired(pieces))
     except msgspec.DecodeError as error:
         if _is_truncated(error):
             raise _truncated(path) from None
-        raise TraceError(path, f"the JSON cannot be read: {first}.", _RECAPTURE) from None
+        for _ in unpacked(path, max_bytes):
+            pass  # where the gzip file is damaged, that is why
+        raise TraceError(path, f"the JSON cannot be read: {first}.", RECAPTURE) from None
+
+
+class _Pass:
+    """One time through a file."""
+
+    def __init__(self, path: Path, new: Callable[[], Any], *, repaired: bool = False) -> None:
+        self._path, self._new, self._repaired = path, new, repaired
+        self._text = bytearray()
+        """What is not read yet, behind the keys in front of the events."""
+        self._start: int | None = None
+        """Where the content of the list of events begins in the text."""
+        self._taken = 0
+        """Bytes that were read and cut out of the text at `_start`; `_GONE` stands for them."""
+        self._reader = new()
+        self._refused: TraceError | None = None
+        self._any = False
+        """Whether any entry was an object."""
+
+    def take(self, pieces: Iterator[bytes | bytearray]) -> tuple[Facts, Any]:
+        text, enough = self._text, unpack.PIECE_BYTES
+        for piece in pieces:
+            text += piece
+            if len(text) >= enough:
+                enough = unpack.PIECE_BYTES if self._cut() else 2 * len(text)
+        return self._rest(bytes(text))
+
+    def _cut(self) -> bool:
+        """Read what is whole of the events, and take it out of the text."""
+        text = self._text
+        if self._start is None:
+            self._start = _events_begin(text)
+        found = None
+        if self._start is not None:
+            try:
+                found = entries(text, self._start, self._skip)
+            except msgspec.DecodeError as error:
+                raise self._placed(error, self._start - 1) from None
+            except RecursionError:
+                raise self._too_deep() from None
+        if self._start is None or found is None:
+            if len(text) > cutting.MAX_UNCUT_BYTES:
+                raise UncutError
+            return False
+        events, end = found
+        self._read(events)
+        self._taken += end - self._start - (len(_GONE) if self._taken else 0)
+        text[self._start : end] = _GONE
+        return True
+
+    @property
+    def _skip(self) -> int:
+        return 1 if self._taken else 0
+
+    def _read(self, events: list[msgspec.Raw]) -> None:
+        """An event that cannot be true matters only where the rest of the file is JSON."""
+        self._any = self._any or any(bytes(memoryview(event)[:1]) == b"{" for event in events)
+        if self._refused is None:
+            try:
+                self._reader.read(events)
+            except TraceError as error:
+                self._refused = error
+
+    def _rest(self, text: bytes) -> tuple[Facts, Any]:
+        """The file without what was cut out of it."""
+        try:
+            file, events, at = self._decoded(text)
+        except msgspec.DecodeError as error:
+            raise self._placed(error, 0) from None
+        except RecursionError:
+            raise self._too_deep() from None
+        if self._taken and at + 1 == self._start:
+            events = events[self._skip :]
+        elif self._taken:  # another list of the same name follows, which stands in place of this one
+            self._reader, self._refused = self._new(), None
+        self._read(events)
+        if _is_list(text) and not self._any:
+            raise TraceError(self._path, "a JSON list without events is no profiler trace.", NOT_A_TRACE)
+        if self._refused is not None:
+            raise self._refused
+        facts = Facts(
+            schema=file.schema,
+            device_properties=file.device_properties,
+            distributed=file.distributed,
+            base_time_ns=file.base_time_ns,
+            repaired=self._repaired,
+        )
+        return facts, self._reader
+
+    def _decoded(self, text: bytes) -> tuple[_File, list[msgspec.Raw], int]:
+        """The keys, the events and where their list begins."""
+        try:
+            if _is_list(text):
+                events = _EVENTS.decode(text)
+                return _File(), events, text.index(b"[")
+            file = _FILE.decode(text)
+            if not bytes(memoryview(file.events)[:1]):
+                if b'"perfdoc_version"' in text[:4096]:
+                    raise TraceError(self._path, "is what perfdoc wrote, and no trace.", _GIVE_CAPTURE)
+                raise TraceError(self._path, "JSON without traceEvents is no profiler trace.", NOT_A_TRACE)
+            return file, _EVENTS.decode(file.events), _place(file.events, text)
+        except msgspec.ValidationError as error:
+            raise TraceError(self._path, f"no profiler trace: {error}.", NOT_A_TRACE) from None
+        except UnicodeDecodeError as error:
+            # Only in the few decoded header fields; events are decoded one by one later.
+            raise msgspec.DecodeError(f"invalid UTF-8: {error.reason}") from None
+
+    def _placed(self, error: msgspec.DecodeError, at: int) -> msgspec.DecodeError:
+        """The error of a text that begins at `at` of ours, with its place in the file."""
+
+        def in_file(match: re.Match[str]) -> str:
+            place = at + int(match[1])
+            gone = self._taken if self._start is not None and place >= self._start else 0
+            return f"byte {place + (gone - len(_GONE) if gone else 0)}"
+
+        return msgspec.DecodeError(re.sub(r"byte (\d+)", in_file, str(error)))
+
+    def _too_deep(self) -> TraceError:
+        return TraceError(self._path, "JSON nested too deeply for a profiler trace.", NOT_A_TRACE)
 
 
 _GIVE_CAPTURE = "Give the captures themselves, or the run directory; perfdoc diff compares diagnoses."
+_GONE = b"0,"
+"""In place of events that were cut out: an entry, so that a comma may follow and a list that ends may not."""
+_EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
 
 
-def _decode(path: Path, data: bytes | bytearray, *, repaired: bool) -> Document:
-    try:
-        if data[:64].lstrip().startswith(b"["):
-            file, events = _File(), _EVENTS.decode(data)
-            if not any(bytes(event).startswith(b"{") for event in events):
-                raise TraceError(path, "a JSON list without events is no profiler trace.", _NOT_A_TRACE)
-        else:
-            file = _FILE.decode(data)
-            if not bytes(memoryview(file.events)[:1]):
-                if b'"perfdoc_version"' in data[:4096]:
-                    raise TraceError(path, "is what perfdoc wrote, and no trace.", _GIVE_CAPTURE)
-                raise TraceError(path, "JSON without traceEvents is no profiler trace.", _NOT_A_TRACE)
-            events = _EVENTS.decode(file.events)
-    except msgspec.ValidationError as error:
-        raise TraceError(path, f"no profiler trace: {error}.", _NOT_A_TRACE) from None
-    except RecursionError:
-        raise TraceError(path, "JSON nested too deeply for a profiler trace.", _NOT_A_TRACE) from None
-    except UnicodeDecodeError as error:
-        # Only in the few decoded header fields; events are decoded one by one later.
-        raise msgspec.DecodeError(f"invalid UTF-8: {error.reason}") from None
-    return Document(
-        events=events,
-        schema=file.schema,
-        device_properties=file.device_properties,
-        distributed=file.distributed,
-        base_time_ns=file.base_time_ns,
-        repaired=repaired,
-    )
+def _is_list(text: bytes | bytearray) -> bool:
+    return text[:64].lstrip().startswith(b"[")
 
 
-def _read(path: Path, max_bytes: int) -> bytearray:
-    try:
-        with path.open("rb") as file:
-            is_gzip = file.read(2) == _GZIP_MAGIC
-            file.seek(0)
-            if is_gzip:
-                packed = os.fstat(file.fileno()).st_size
-                max_bytes = min(max_bytes, max(_FREE_UNPACKED_BYTES, _MAX_UNPACKED * packed))
-            data = _collect(path, _chunks(file, is_gzip), max_bytes)
-    except EOFError:
-        raise TraceError(path, "the gzip file is truncated.", _RECAPTURE) from None
-    except (gzip.BadGzipFile, zlib.error) as error:
-        raise TraceError(path, f"the gzip file is damaged: {error}.", "Copy or export it again.") from None
-    except OSError as error:
-        raise TraceError(path, f"cannot be read: {error.strerror or error}.", "Check the path.") from None
-    if not data or data.isspace():
-        raise TraceError(path, "the file is empty.", _RECAPTURE)
-    if data.startswith(_BOM):
-        del data[: len(_BOM)]
-    if len(data) > _FREE_UNPACKED_BYTES and data.count(b",") * _LEAST_BYTES_A_COMMA > len(data):
-        raise TraceError(path, "holds lists of next to nothing, and is no profiler trace.", _NOT_A_TRACE)
-    return data
+def _events_begin(text: bytearray) -> int | None:
+    """Where the content of the list of events begins; None where that is not in the text yet."""
+    if _is_list(text):
+        return text.index(b"[") + 1
+    for match in _EVENTS_KEY.finditer(text):
+        head = bytes(text[: match.end()]) + b"]}"
+        try:
+            events = _FILE.decode(head).events
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            continue  # in a string or in another object
+        if bytes(events) and _place(events, head) == match.end() - 1:
+            return match.end()
+    return None
 
 
-def _chunks(file: BinaryIO, is_gzip: bool) -> Iterator[bytes]:
-    if is_gzip:
-        with gzip.GzipFile(fileobj=file) as unpacked:
-            while chunk := unpacked.read(_CHUNK_BYTES):
-                yield chunk
-    else:
-        while chunk := file.read(_CHUNK_BYTES):
-            yield chunk
-
-
-def _collect(path: Path, chunks: Iterator[bytes], max_bytes: int) -> bytearray:
-    collected = bytearray()
-    for chunk in chunks:
-        if len(collected) + len(chunk) > max_bytes:
-            raise TraceError(
-                path,
-                f"holds more than {max_bytes:,} bytes of JSON, the most that is read.",
-                "Profile fewer steps (torch.profiler.schedule) or without with_stack and record_shapes.",
-            )
-        collected += chunk
-        if len(collected) == len(chunk) and chunk[:64].lstrip(_BOM + b" \t\r\n").startswith(b"\0"):
-            # A disk's hole or a packed one: not worth reading to its end.
-            raise TraceError(path, "begins with zeros, and is no JSON.", _RECAPTURE)
-    return collected
+def _place(part: msgspec.Raw, text: bytes) -> int:
+    """Where a part that was not copied begins in the text that it was decoded from."""
+    begins = [np.frombuffer(memoryview(p), np.uint8).ctypes.data for p in (part, text)]
+    return begins[0] - begins[1]
 
 
 def _is_truncated(error: msgspec.DecodeError) -> bool:
@@ -174,7 +266,7 @@ def _is_truncated(error: msgspec.DecodeError) -> bool:
 
 
 def _truncated(path: Path) -> TraceError:
-    return TraceError(path, "the JSON is truncated: it ends in the middle.", _RECAPTURE)
+    return TraceError(path, "the JSON is truncated: it ends in the middle.", RECAPTURE)
 
 
 class Event(msgspec.Struct, gc=False):

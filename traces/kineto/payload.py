@@ -75,7 +75,7 @@ class PayloadRows:
         """The rows so far."""
         columns = self._rows.columns()
         communicator = columns.pop("communicator").astype(np.uint64)
-        return Payloads(**columns, communicator=communicator)  # type: ignore[arg-type]
+        return Payloads(**columns, communicator=communicator)
 
 
 def message_bytes(args: KernelArgs) -> int:

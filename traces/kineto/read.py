@@ -30,7 +30,7 @@ from perfdoc.traces.kineto.devices import (
     processes,
     utc_origin_ns,
 )
-from perfdoc.traces.kineto.document import read_document
+from perfdoc.traces.kineto.document import read_events
 from perfdoc.traces.kineto.limits import capabilities, notes
 from perfdoc.traces.kineto.rows import EventRows
 from perfdoc.traces.model import (
@@ -99,7 +99,7 @@ def ranges(rows: EventRows) -> Ranges:
     return Ranges(
         domain=np.zeros(len(rows.ranges), dtype=np.int32),
         never_closed=np.zeros(len(rows.ranges), bool),
-        **columns,  # type: ignore[arg-type]
+        **columns,
     )
 
 
@@ -107,7 +107,7 @@ def _python_calls(rows: EventRows) -> Operators:
     """Frames of the program's own code; a function has no shapes."""
     none = np.zeros(len(rows.python_calls), dtype=np.int32)
     columns = rows.python_calls.columns()
-    return Operators(dims=none, dtypes=none, values=none, strides=none, **columns)  # type: ignore[arg-type]
+    return Operators(dims=none, dtypes=none, values=none, strides=none, **columns)
 
 
 def first_ns(rows: EventRows) -> int | None:
@@ -123,8 +123,9 @@ def _with_process(table: Rows, calls: Launches) -> tuple[dict[str, I64], I64]:
 
 
 def _pairs(process: I64, ordinal: I64) -> set[tuple[int, int]]:
-    unique = np.unique(np.stack((process, ordinal), axis=1), axis=0) if len(process) else ()
-    return {(int(pid), int(gpu)) for pid, gpu in unique}
+    changes = (process[1:] != process[:-1]) | (ordinal[1:] != ordinal[:-1])
+    first = np.concatenate(([0], np.flatnonzero(changes) + 1)) if len(process) else np.empty(0, np.int64)
+    return set(zip(process[first].tolist(), ordinal[first].tolist(), strict=True))
 
 
 def _devices(index: dict[tuple[int, int], int], process: I64, ordinal: I64) -> I64:
@@ -156,34 +157,32 @@ def read_kineto(path: Path) -> Trace:
     what to do) for a file that is missing, truncated, malformed, too large or no profiler trace, and
     for times that cannot be true.
     """
-    document = read_document(path)
-    rows = EventRows(path)
-    rows.read(document.events)
+    facts, rows = read_events(path, lambda: EventRows(path))
     first = first_ns(rows)
     try:
-        ranks, gpu_facts = distributed(document.distributed), gpus(document.device_properties)
+        ranks, gpu_facts = distributed(facts.distributed), gpus(facts.device_properties)
     except ValueError as error:
         remedy = "The file is damaged: export it again."
         raise TraceError(path, f"deviceProperties or distributedInfo hold {error}.", remedy) from None
     threads = rows.host_threads()
     call_columns = rows.api_calls.columns()
-    calls, bad_calls = host_rows_that_fit(ApiCalls(**call_columns))  # type: ignore[arg-type]
+    calls, bad_calls = host_rows_that_fit(ApiCalls(**call_columns))
     by_correlation = launches(threads, call_columns["thread"], call_columns["correlation"])
     tables = device_tables(rows, by_correlation)
     check_activity(path, tables.kernels, tables.copies, GraphLaunches.empty())
     annotations, bad_ranges = host_rows_that_fit(ranges(rows))
-    operators, bad_operators = host_rows_that_fit(Operators(**rows.operators.columns()))  # type: ignore[arg-type]
+    operators, bad_operators = host_rows_that_fit(Operators(**rows.operators.columns()))
     frames, _ = host_rows_that_fit(_python_calls(rows))
     syncs, bad_syncs = host_rows_that_fit(tables.syncs)
     launch_count, _ = launched(by_correlation, tables.kernels.correlation)
     launched_kernels = int(np.count_nonzero(launch_count))
-    origin = utc_origin_ns(document.base_time_ns, first)
+    origin = utc_origin_ns(facts.base_time_ns, first)
     listed = {group.name for group in ranks.groups}
     trace = Trace(
         path=path,
         format="kineto",
         tool_version=None,
-        schema=None if document.schema is None else str(document.schema)[:40],
+        schema=None if facts.schema is None else str(facts.schema)[:40],
         utc_origin_ns=origin,
         devices=devices(tables.pairs, gpu_facts, ranks),
         threads=threads,
@@ -212,11 +211,11 @@ def read_kineto(path: Path) -> Trace:
             *left_out_note(bad_calls + bad_ranges + bad_operators + bad_syncs),
             *notes(
                 rows,
-                repaired_file=document.repaired,
+                repaired_file=facts.repaired,
                 kernels=len(tables.kernels),
                 launched_kernels=launched_kernels,
                 host_processes=len(by_correlation.host_processes),
-                clock_disagrees=origin is None and first is not None and bool(document.base_time_ns),
+                clock_disagrees=origin is None and first is not None and bool(facts.base_time_ns),
             ),
         ),
     )

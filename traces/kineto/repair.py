@@ -30,6 +30,44 @@ class TooBrokenError(msgspec.DecodeError):
     """More places are broken than are repaired."""
 
 
+class Repairs:
+    """Repairs of one text, which may come in pieces that are cut outside its strings."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def repair(self, data: bytes | bytearray) -> bytes | bytearray:
+        """As `repair`; `MAX_REPAIRS` is of all pieces."""
+        text = _as_utf8(data.translate(_CONTROLS_TO_SPACE))
+        view, repaired = memoryview(text), bytearray()
+        kept, at, before = 0, 0, self._count
+        while True:
+            token = _TOKEN.match(text, _end_of(_BETWEEN, text, at, len(text)))
+            if token is None:  # the end, or a quote that nothing closes
+                break
+            at = token.end()
+            if text[token.start()] != ord('"'):
+                repaired += view[kept : token.start()]
+                repaired += b"null"
+                kept, self._count = at, self._count + 1
+            else:
+                place = token.start()
+                while (place := _end_of(_GOOD_TEXT, text, place, at)) < at:
+                    repaired += view[kept:place]
+                    lone = _LONE_SURROGATE.match(text, place, at)
+                    repaired += rb"\ufffd" if lone else rb"\\"
+                    kept = place = lone.end() if lone else place + 1
+                    self._count += 1
+                    if self._count > MAX_REPAIRS:
+                        break
+            if self._count > MAX_REPAIRS:
+                raise TooBrokenError
+        if self._count == before:
+            return text
+        repaired += view[kept:]
+        return repaired
+
+
 def repair(data: bytes | bytearray) -> bytes | bytearray:
     r"""JSON as writers meant it, where Kineto is known to have broken the rules.
 
@@ -42,34 +80,7 @@ def repair(data: bytes | bytearray) -> bytes | bytearray:
 
     Raises TooBrokenError after `MAX_REPAIRS` places.
     """
-    text = _as_utf8(data.translate(_CONTROLS_TO_SPACE))
-    view, repaired = memoryview(text), bytearray()
-    kept, at, repairs = 0, 0, 0
-    while True:
-        token = _TOKEN.match(text, _end_of(_BETWEEN, text, at, len(text)))
-        if token is None:  # the end, or a quote that nothing closes
-            break
-        at = token.end()
-        if text[token.start()] != ord('"'):
-            repaired += view[kept : token.start()]
-            repaired += b"null"
-            kept, repairs = at, repairs + 1
-        else:
-            place = token.start()
-            while (place := _end_of(_GOOD_TEXT, text, place, at)) < at:
-                repaired += view[kept:place]
-                lone = _LONE_SURROGATE.match(text, place, at)
-                repaired += rb"\ufffd" if lone else rb"\\"
-                kept = place = lone.end() if lone else place + 1
-                repairs += 1
-                if repairs > MAX_REPAIRS:
-                    break
-        if repairs > MAX_REPAIRS:
-            raise TooBrokenError
-    if not repairs:
-        return text
-    repaired += view[kept:]
-    return repaired
+    return Repairs().repair(data)
 
 
 def _end_of(pattern: re.Pattern[bytes], text: bytes | bytearray, start: int, end: int) -> int:

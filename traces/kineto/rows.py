@@ -97,6 +97,7 @@ class EventRows:
         self._extras: set[str] = set()
         self._own_frame: dict[str, bool] = {}
         self.payloads = PayloadRows(self.strings)
+        self._seen = 0
         self.ignored = 0
         """Events that are no objects, or whose phase or category is no text."""
         self.repaired = 0
@@ -122,9 +123,10 @@ class EventRows:
         return [words for extra, words in _EXTRAS.items() if extra in extras]
 
     def read(self, events: list[msgspec.Raw]) -> None:
-        """Sort the events; TraceError names the first one that cannot be true."""
-        readers = self._readers
-        for number, raw in enumerate(events):
+        """Sort the next events of the file; TraceError names the first one that cannot be true."""
+        readers, first = self._readers, self._seen
+        self._seen += len(events)
+        for number, raw in enumerate(events, first):
             try:
                 event = decode_event(raw)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -70,6 +70,11 @@ def _thousandths(value: object, field: str) -> int | None:
         return value * _NS_PER_US
     if type(value) is not Number:
         raise ValueError(f"no {field}" if value is None else f"a {field} that is not a number")
+    if value[-4:-3] == ".":  # as nearly all
+        try:
+            return int(value[:-4] + value[-3:])
+        except ValueError:
+            return None
     whole, _, decimals = value.partition(".")
     if not 0 < len(decimals) <= 3:
         return None
@@ -185,6 +190,8 @@ def integer(value: object) -> int:
 
 def non_negative(value: object) -> int:
     """As integer, with -1 for every negative and for CUPTI's 32-bit `invalid`."""
+    if type(value) is int and 0 <= value < _UINT32_MINUS_ONE:  # as nearly all
+        return value
     number = integer(value)
     return UNKNOWN if number < 0 or number == _UINT32_MINUS_ONE else number
 

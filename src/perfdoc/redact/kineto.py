@@ -17,7 +17,7 @@ from perfdoc.redact.texts import gpu_name
 from perfdoc.redact.words import Names
 from perfdoc.results.figures import plural
 from perfdoc.traces.kineto.devices import parsed
-from perfdoc.traces.kineto.document import Document, Event, decode_event, read_document
+from perfdoc.traces.kineto.document import Document, Event, Facts, decode_event, read_document
 from perfdoc.traces.kineto.names import CALLS, COPIES, KERNELS, MARKS, OPERATORS, is_own_frame
 from perfdoc.traces.kineto.repair import repair
 from perfdoc.traces.kineto.values import CopyArgs, EventArgs, KernelArgs, LaunchArgs, SyncArgs, is_text
@@ -63,7 +63,7 @@ def copy_kineto(source: Path, target: Path, names: Names, *, zipped: bool) -> Co
     document = read_document(source)
     written = 0
     with gzip.open(target, "wb", compresslevel=6) if zipped else target.open("wb") as file:
-        file.write(b"{" + _facts(document, names) + b'"traceEvents": [\n')
+        file.write(b"{" + _facts(document.facts, names) + b'"traceEvents": [\n')
         for event in _events(document, names):
             file.write((b",\n" if written else b"") + event)
             written += 1
@@ -73,25 +73,25 @@ def copy_kineto(source: Path, target: Path, names: Names, *, zipped: bool) -> Co
     return Copied(rows=written, left_out=left_out, words=names.replaced)
 
 
-def _facts(document: Document, names: Names) -> bytes:
+def _facts(facts: Facts, names: Names) -> bytes:
     """Devices, ranks and the clock's origin; each with its comma."""
     found: dict[str, Any] = {}
-    if _is_whole(document.schema):
-        found["schemaVersion"] = document.schema
-    if isinstance(document.device_properties, list):
+    if _is_whole(facts.schema):
+        found["schemaVersion"] = facts.schema
+    if isinstance(facts.device_properties, list):
         found["deviceProperties"] = [
             {
                 key: gpu_name(names, value, {}) if isinstance(value, str) else value
                 for key, kind in _DEVICE.items()
                 if type(value := entry.get(key)) is kind and (kind is str or _is_whole(value))
             }
-            for entry in document.device_properties
+            for entry in facts.device_properties
             if isinstance(entry, dict)
         ]
-    if (distributed := _distributed(parsed(document.distributed), names)) is not None:
+    if (distributed := _distributed(parsed(facts.distributed), names)) is not None:
         found["distributedInfo"] = distributed
-    if _is_whole(document.base_time_ns):
-        found["baseTimeNanoseconds"] = document.base_time_ns
+    if _is_whole(facts.base_time_ns):
+        found["baseTimeNanoseconds"] = facts.base_time_ns
     return b"".join(
         msgspec.json.encode(k) + b": " + msgspec.json.encode(v) + b",\n" for k, v in found.items()
     )
