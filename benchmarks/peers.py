@@ -141,7 +141,18 @@ def turn(
     if tool.ask == "perfdoc":
         report = scratch / "report"
         shutil.rmtree(report, ignore_errors=True)
-        command = [tool.python, "-m", "perfdoc", "analyze", *given, "--window", "capture", "-o", str(report)]
+        command = [
+            tool.python,
+            "-m",
+            "perfdoc",
+            "analyze",
+            *given,
+            "--no-cache",
+            "--window",
+            "capture",
+            "-o",
+            str(report),
+        ]
         run = timed([*command, *tool.options], limit_s)
         if not run.error and (why := timed([*asking, str(report / "diagnosis.json"), *given], limit_s).error):
             run = replace(run, error=why)
