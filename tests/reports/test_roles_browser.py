@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from perfdoc.reports.html import render_html
-from tests.amount import some
 from tests.reports.browser import NARROW, WIDE, Visit, visit
 from tests.reports.build_roles import late, staged
 from tests.reports.test_browser_axe import violations
@@ -141,9 +140,8 @@ def test_a_drag_into_the_names_zooms_to_the_first_ranks(browser: Browser, tmp_pa
         seen.assert_quiet()
 
 
-@pytest.mark.parametrize(
-    ("scheme", "size"), some([("light", WIDE), ("dark", WIDE), ("light", NARROW)], [("dark", WIDE)])
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("scheme", "size"), [("light", WIDE), ("dark", WIDE), ("light", NARROW)])
 def test_no_serious_violation_in_roles(
     browser: Browser, tmp_path: Path, scheme: str, size: tuple[int, int]
 ) -> None:
