@@ -85,9 +85,11 @@ def measure_capture(
     """
     ahead = ahead or Ahead(path)
     trace = with_run_facts(_read(ahead.trace))
-    facts = _facts(trace, given or JobFacts())
-    ranks, notes = measure_trace(trace, request, facts, also, comm_kernel, alone=alone)
-    ahead.end()
+    try:
+        facts = _facts(trace, given or JobFacts())
+        ranks, notes = measure_trace(trace, request, facts, also, comm_kernel, alone=alone)
+    finally:
+        ahead.end()
     return CaptureMeasurement(
         path=path,
         sha256=_read(ahead.sha256),

@@ -98,7 +98,7 @@ class Place:
                 with contextlib.suppress(OSError):
                     os.utime(file.fileno())
                 return trace
-        except (OSError, RuntimeError):  # no thread can be started where memory is short
+        except (OSError, RuntimeError, MemoryError):  # no thread can be started where memory is short
             return None
 
     def keep(self, sha256: str, trace: Trace) -> None:
@@ -210,8 +210,8 @@ def _opened(entry: Path) -> Iterator[BinaryIO]:
 
 
 def _most_bytes(folder: Path, entries: list[_Entry]) -> int:
-    there = next((f for f in (folder, *folder.parents) if f.is_dir()), Path("/"))
     try:
+        there = next((f for f in (folder, *folder.parents) if f.is_dir()), Path("/"))
         free = shutil.disk_usage(there).free
     except OSError:
         return 0

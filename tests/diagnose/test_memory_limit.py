@@ -11,12 +11,16 @@ import pytest
 
 from perfdoc.diagnose.asked import UserError
 from perfdoc.diagnose.memory_limit import bounded, data_bytes, limit_bytes
+from tests.amount import some
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux bounds a process's memory")
 MIB = 2**20
 
 
-def ran(*mebibytes: int, limit: int, held: int = 0) -> str:
+FILLS = "__import__('os').getpid(), len(bytearray(%d << 20)) >> 20"
+
+
+def ran(*mebibytes: int, limit: int, held: int = 0, work: str = FILLS) -> str:
     """What a process of its own prints that holds so much and has workers fill so much: who did and how much
     it was, or the error. (That of the tests has a browser's memory, and more.)"""
     program = f"""
@@ -25,7 +29,7 @@ from pathlib import Path
 from perfdoc.diagnose.memory_limit import Limited, bounded
 from perfdoc.diagnose.place import Task
 held = bytearray({held} << 20)
-work = "__import__('os').getpid(), len(bytearray(%d << 20)) >> 20"
+work = {work!r}
 tasks = [Task(files=[Path(f"{{n}}.sqlite")], work=partial(eval, work % n)) for n in {mebibytes!r}]
 try:
     with bounded({limit} << 20):
@@ -53,6 +57,36 @@ def test_what_does_not_fit_is_named() -> None:
     assert said.startswith(
         "NeedsMemoryError 300.sqlite: needs more than 256.0 MiB"
     )  # the half that is not ours
+
+
+def test_a_worker_that_dies_of_it_is_one_that_needs_more() -> None:
+    """As of libraries that do not look at what they are given."""
+    dies = "__import__('os').getpid(), %d or __import__('os')._exit(1)"
+    assert ran(1, 0, 2, limit=1024, work=dies).startswith("NeedsMemoryError 0.sqlite")
+
+
+SHORT = """
+import sys
+from functools import partial
+from pathlib import Path
+from perfdoc.analyzers.device.window import WindowRequest
+from perfdoc.diagnose import memory_limit, measuring
+path, more = Path(sys.argv[1]), int(sys.argv[2])
+work = partial(measuring._measure_or_leave_out, path, WindowRequest(), alone=False)
+work()  # what is imported and compiled once is there by now
+found = memory_limit._within(memory_limit.data_bytes() + (more << 20), work)
+print("more" if found is None else type(memory_limit.pickle.loads(found)).__name__)
+"""
+
+
+@pytest.mark.parametrize("more", some([0, 1, 2, 3, 4, 6, 8, 12, 16, 32, 64], [4]))
+def test_a_good_trace_is_never_left_out_for_want_of_memory(shared_traces: Path, more: int) -> None:
+    """With so many MiB more than it has, a process measures it, asks for more, or dies of it."""
+    path = shared_traces / "nsys/gpt_fwd_bwd_rtx3070ti_sched.sqlite"
+    command = [sys.executable, "-c", SHORT, str(path), str(more)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    said = done.stdout.strip()
+    assert done.returncode < 0 or said in ("more", "CaptureMeasurement"), (said, done.stderr)
 
 
 def test_the_process_that_waits_for_workers_has_its_part_too() -> None:

@@ -114,6 +114,10 @@ class Options:
             replay=replay,
             leave_out=True,
         )
+        if limit is not None and (cross_check or any(path.suffix == ".nsys-rep" for path in work.captures)):
+            raise UserError(
+                "--memory-limit: does not bound nsys. Export reports first (nsys export --type sqlite)."
+            )
         try:
             nsys = nsys_to_check(work.captures) if cross_check else None
             asked = _asked(baseline, targets)
@@ -154,7 +158,9 @@ class Options:
         try:
             with bounded(self.memory_limit_bytes):
                 yield
-        except MemoryError as error:
+        except (MemoryError, RuntimeError) as error:
+            if isinstance(error, RuntimeError) and "start new thread" not in str(error):
+                raise
             what = f"{len(self.work.captures):,} captures together need more than that."
             raise UserError(f"--memory-limit: {what} Give more, or analyse fewer ranks.") from error
 

@@ -9,6 +9,7 @@ die of it, and its results would never come.
 from __future__ import annotations
 
 import contextlib
+import errno
 import pickle
 import re
 import sys
@@ -18,7 +19,7 @@ from functools import partial
 from pathlib import Path
 
 from perfdoc.diagnose.asked import UserError
-from perfdoc.diagnose.place import T, Task
+from perfdoc.diagnose.place import T, Task, WorkerLostError
 from perfdoc.diagnose.processes import Processes
 from perfdoc.results.figures import size
 from perfdoc.traces import TraceError
@@ -35,6 +36,8 @@ _OWN_FRAC = 0.25
 _PER_FILE_BYTE = 5
 """Memory of a worker for one byte of SQLite, as docs/performance.md has it for one device: the most of all
 formats that hold their rows unpacked. What needs more is measured twice."""
+_REFUSED = ("out of memory", "start new thread")
+"""SQLite's words, and Python's: a thread's stack counts too."""
 _UNITS = {"M": 2**20, "MB": 10**6, "MIB": 2**20, "G": 2**30, "GB": 10**9, "GIB": 2**30, "T": 2**40}
 
 
@@ -76,12 +79,13 @@ class Limited:
         for at_once in dict.fromkeys((workers, 1)):
             part = rest // at_once
             tried = [Task(files=tasks[i].files, work=partial(_within, part, tasks[i].work)) for i in left]
-            more: list[int] = []
-            with closing(Processes(at_once).run(tried)) as coming:
+            more = list(left)
+            # Some libraries end their process where they are refused memory. What waited is tried again too.
+            with contextlib.suppress(WorkerLostError), closing(Processes(at_once).run(tried)) as coming:
                 for at, found in coming:
                     if found is None:
-                        more.append(left[at])
                         continue
+                    more.remove(left[at])
                     yield left[at], pickle.loads(found)
                     if data_bytes() > own:
                         raise MemoryError
@@ -101,9 +105,25 @@ def _within(part: int, work: Callable[[], object]) -> bytes | None:
     soft = part if hard == resource.RLIM_INFINITY else min(part, hard)
     resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
     try:
-        return pickle.dumps(work(), protocol=5)
-    except MemoryError:
-        return None
+        result = work()
+        # A capture that is left out is a result too.
+        return None if _wants_memory(result) else pickle.dumps(result, protocol=5)
+    except Exception as error:
+        if _wants_memory(error):
+            return None
+        raise
+
+
+def _wants_memory(error: object) -> bool:
+    """Whether memory that was refused is behind an error, however those call it who met with it."""
+    while isinstance(error, BaseException):
+        refused = isinstance(error, MemoryError) or (
+            isinstance(error, OSError) and error.errno == errno.ENOMEM
+        )
+        if refused or any(words in str(error) for words in _REFUSED):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def data_bytes() -> int:
