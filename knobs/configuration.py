@@ -31,7 +31,8 @@ class Configuration:
     filled: frozenset[str] = frozenset()
     """Not written by anybody: what captures or the command line say instead, and changes that are tried."""
     paths: frozenset[str] = frozenset()
-    """Under which a file sets them, in the dialect's own form: the section tells whose they are."""
+    """The catalogue's names of what a file sets, whatever role it sets it for: the section says which engine
+    reads it."""
 
     def __post_init__(self) -> None:
         for name in (*self.values, *self.unknown):

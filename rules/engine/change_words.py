@@ -44,7 +44,7 @@ _DEEPSPEED = MappingProxyType(
     }
 )
 _NO_DDP = dict.fromkeys(_DEEPSPEED, "")
-"""DDP's settings are in none of these jobs."""
+"""Of jobs whose gradients DDP does not reduce."""
 _OF_ZERO = ("overlapped_dp", "buckets_x4", "buckets_x0.25")
 _STAGES = "pipeline_parallel_layers_per_stage, pipeline_parallel_schedule"
 _OWN: Mapping[str, Mapping[str, str]] = MappingProxyType(
@@ -86,18 +86,19 @@ def _own_words(configuration: Configuration) -> Mapping[str, str]:
     if dialect not in (*PYTORCHS, "verl"):
         return {}
     own = _OWN.get(dialect, {})
-    if dialect == "torchtitan" and OLD_FLOAT8 in configuration.written:
+    if dialect == "torchtitan" and {OLD_FLOAT8, "model_converters"} & configuration.written == {OLD_FLOAT8}:
         own = {**own, "fp8_gemm": "float8.enable_float8_linear"}
     if way == "MULTI_GPU":
         return own
     if uses_deepspeed(configuration):
         in_its_file = _DEEPSPEED if has_own_file(configuration) else {}
         unread = _OF_ZERO if zero_stage(configuration) == 0 else ()
-        own = {**own, **in_its_file, **dict.fromkeys(unread, "")}
+        of_the_file = {"fp8_gemm": ""} if dialect == "accelerate" and in_its_file else {}
+        own = {**own, **of_the_file, **in_its_file, **dict.fromkeys(unread, "")}
     elif way == "FSDP":
         own = {**own, "without_recompute": "fsdp_activation_checkpointing"}
     elif is_verls_fsdp(configuration):
-        own = {"without_recompute": "enable_gradient_checkpointing"}
+        own = {**own, "without_recompute": "enable_gradient_checkpointing"}
     return {**_NO_DDP, **own}
 
 

@@ -136,27 +136,32 @@ def _float8(case: Case, value: Value) -> Own | str | None:
     which a file of it names."""
     if not is_on(value):
         return None
-    if OLD_FLOAT8 in case.configuration.unknown:
-        return "whether enable_float8_linear is on is not known"
-    if OLD_FLOAT8 in case.configuration.values:
-        costs = "slower than BF16 unless the model is compiled"
-        return Own(dialect="torchtitan", knob=OLD_FLOAT8, value=True, costs=costs)
     if "model_converters" in case.configuration.unknown:
         return "the model's converters are not known"
     known, now = case.setting("model_converters")
     have = now if known and isinstance(now, tuple) else ()
+    if not set(have) & set(FLOAT8_CONVERTERS):
+        if OLD_FLOAT8 in case.configuration.unknown:
+            return "whether enable_float8_linear is on is not known"
+        if OLD_FLOAT8 in case.configuration.values:
+            compiled = case.is_set_to("torch_compile", True)
+            needs = Beside(
+                knob="torch_compile", value=True, why="slower than BF16 unless the model is compiled"
+            )
+            beside = () if compiled else (needs,)
+            return Own(dialect="torchtitan", knob=OLD_FLOAT8, value=True, beside=beside)
     to = have if set(have) & set(FLOAT8_CONVERTERS) else (*have, FLOAT8_CONVERTERS[0])
     costs = "older torchtitan calls the converter float8"
     return Own(dialect="torchtitan", knob="model_converters", value=to, costs=costs)
 
 
-def _accelerates_fp8(case: Case, value: Value) -> Own | None:
+def _accelerates_fp8(case: Case, value: Value) -> Own | str | None:
+    if not is_on(value):
+        return None
+    if has_own_file(case.configuration):
+        return "Accelerate refuses mixed_precision beside deepspeed_config_file"
     costs = "needs Transformer Engine, torchao or MS-AMP"
-    return (
-        Own(dialect="accelerate", knob="accelerate_mixed_precision", value="fp8", costs=costs)
-        if is_on(value)
-        else None
-    )
+    return Own(dialect="accelerate", knob="accelerate_mixed_precision", value="fp8", costs=costs)
 
 
 def _recomputed(dialect: Dialect, knob: str) -> Finder:

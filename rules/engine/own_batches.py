@@ -77,7 +77,9 @@ def verls_batch(case: Case, value: Value) -> Own | str | None:
     now, tokens = case.number(MICRO), case.number(TOKENS)
     if not now or not tokens:
         return "ppo_max_token_len_per_gpu, by which use_dynamic_bsz cuts micro-batches, is not known"
-    return Own(dialect="verl", knob=TOKENS, value=tokens * value // now)
+    own = Own(dialect="verl", knob=TOKENS, value=tokens * value // now)
+    longest = "must hold the longest sample: max_prompt_length + max_response_length"
+    return replace(own, costs=longest) if value < now else own
 
 
 def _with(own: Own, beside: Beside | None) -> Own:

@@ -31,9 +31,12 @@ def rewritten(case: Case, piece: Advice, own: Own) -> list[Advice]:
     )
     if own.knob == TOKENS:  # another quantity than the piece's, which this job does not read
         piece = replace(piece, knob=own.knob, to_value=as_text(own.value))
+    # The job's own setting may count something else than the one that the piece names.
+    alike = as_text(own.value) == piece.to_value
+    told, before = (known, now) if alike else case.setting(piece.knob)
     first = replace(
         piece,
-        from_value=as_text(now) if known else None,
+        from_value=as_text(before) if told else None,
         dialects={own.dialect: as_written(own.knob, own.value, own.dialect)},
         forbidden=against,
         together=[*piece.together, *(b.knob for b in beside)],

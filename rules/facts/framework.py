@@ -63,7 +63,7 @@ def _names_section(configuration: Configuration, inside: Callable[[str], bool]) 
 def may_have_megatrons_buckets(framework: Framework) -> bool:
     """Whether gradients may be in megatron-core's buckets, not in DDP's or ZeRO's: a job whose framework is
     unknown may be Megatron's. A server has none."""
-    return framework != "pytorch"
+    return framework in ("megatron", "")
 
 
 def is_megatrons_path(text: str) -> bool:

@@ -483,6 +483,41 @@ def test_what_is_so_already_is_left_out() -> None:
     assert smaller.from_value == "500000000.0"
 
 
+@pytest.mark.parametrize(
+    ("dialect", "values", "knob", "to"),
+    [
+        ("deepspeed", {"zero_stage": 1}, "use_torch_fsdp2", True),
+        ("torchtitan", {"model_converters": ("a",)}, "fp8", "hybrid"),
+        ("accelerate", {**DDP, "accelerate_mixed_precision": "bf16"}, "fp8", "hybrid"),
+    ],
+)
+def test_a_setting_is_not_published_with_anothers_value(
+    dialect: Dialect, values: dict[str, Value], knob: str, to: Value
+) -> None:
+    (first, *_) = words(job(dialect, **values), knob, to)
+    assert (first.knob, first.from_value, bool(first.dialects)) == (knob, None, True)
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        # The converter is there: FP8 is on, whatever the older switch says.
+        ({"model_converters": ("float8",), "float8_linear": False}, []),
+        ({"float8_linear": False}, ["fp8", "torch_compile"]),
+        ({"float8_linear": False, "torch_compile": True}, ["fp8"]),
+        ({"float8_linear": True}, []),
+    ],
+)
+def test_older_torchtitans_fp8(values: dict[str, Value], expected: list[str]) -> None:
+    assert [piece.knob for piece in words(job("torchtitan", **values), "fp8", "hybrid")] == expected
+
+
+def test_accelerate_refuses_mixed_precision_beside_a_file_of_deepspeeds() -> None:
+    given = {"accelerate_distributed_type": "DEEPSPEED", "accelerate_deepspeed_file": "a.json"}
+    (piece,) = words(job("accelerate", **given), "fp8", "hybrid")
+    assert (piece.dialects, "deepspeed_config_file" in piece.forbidden) == ({}, True)
+
+
 def test_what_is_known_to_be_off_is_not_conditional() -> None:
     piece = replace(advise(knob="overlap_grad_reduce", to=True, why="x"), if_unset=["overlap_grad_reduce"])
     for values, said in ((ZERO, False), ({**ZERO, "zero_overlap_comm": False}, False)):
