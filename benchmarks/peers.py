@@ -197,7 +197,8 @@ def measure(
                 if case["kind"] not in tool.kinds or one.error:
                     continue
                 run, answers = turn(tool, case["files"], Path(folder), options.limit)
-                one.error, one.answers = run.error, answers or one.answers
+                # One failure is told, whatever a turn before it answered.
+                one.error, one.answers = run.error, None if run.error else answers
                 one.runs.append(run)
         return json.loads(exact.read_text()), found
 

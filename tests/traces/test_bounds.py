@@ -12,6 +12,7 @@ import tracemalloc
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -24,8 +25,8 @@ from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
 from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces import TraceError
 from perfdoc.traces.document import read_document as read_config
+from perfdoc.traces.kineto import document, unpack
 from perfdoc.traces.kineto import repair as repairing
-from perfdoc.traces.kineto import unpack
 from perfdoc.traces.kineto.document import read_document
 from perfdoc.traces.kineto.repair import TooBrokenError, repair
 from perfdoc.traces.load import read_trace
@@ -208,6 +209,27 @@ def test_lists_of_next_to_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     path.write_bytes(b"[" + b"0," * (1 << 20) + b"0]")
     with pytest.raises(TraceError, match="lists of next to nothing"):
         read_document(path)
+    monkeypatch.setattr(unpack, "PIECE_BYTES", 1 << 16)
+    given: list[int] = []
+    with pytest.raises(TraceError, match="lists of next to nothing"):
+        given.extend(map(len, unpack.unpacked(path, 1 << 30)))
+    assert 0 < sum(given) <= 1 << 20  # no more than what is free
+
+
+def test_heads_in_front_of_the_events_are_no_work_without_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """2,000 objects that hold a key of that name, each of which could be the list of events."""
+    tried: list[int] = []
+    decode = document._FILE.decode
+    counting = SimpleNamespace(decode=lambda text: (tried.append(len(text)), decode(text))[1])
+    monkeypatch.setattr(document, "_FILE", counting)
+    monkeypatch.setattr(unpack, "PIECE_BYTES", 1 << 14)
+    path = tmp_path / "x.json"
+    kernel = b'{"ph":"X","cat":"kernel","name":"k","pid":0,"tid":7,"ts":5,"dur":1}'
+    path.write_bytes(b'{"a":[' + b'{"traceEvents":[7]},' * 2_000 + b'0],"traceEvents":[' + kernel + b"]}")
+    assert len(read_trace(path).kernels) == 1
+    assert 16 < len(tried) < 200
 
 
 @pytest.mark.parametrize("unit", [b"{ },", b'{"":0},', b'{"ph":"X","cat":"x","ts":1,"dur":1},'], ids=repr)

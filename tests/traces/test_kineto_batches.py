@@ -147,7 +147,7 @@ def test_what_cannot_be_cut_has_a_bound(tmp_path: Path, monkeypatch: pytest.Monk
     pieces_of(monkeypatch, 1 << 10)
     monkeypatch.setattr(cutting, "MAX_UNCUT_BYTES", 1 << 14)
     path = tmp_path / "trace.json"
-    long = json.dumps("x" * (1 << 16))
+    long = json.dumps("x" * ((1 << 14) * 6 // 5))
     for content in (
         f'{{"traceEvents":[{GOOD}],"x":{long}}}',
         f'{{"x":{long},"traceEvents":[{GOOD}]}}',

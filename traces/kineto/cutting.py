@@ -89,7 +89,7 @@ def repaired(pieces: Iterator[bytes]) -> Iterator[bytes | bytearray]:
         places, kinds = _marks(memoryview(held))
         commas = places[kinds == _COMMA]
         if not len(commas):
-            enough = 2 * len(held)
+            enough = min(2 * len(held), MAX_UNCUT_BYTES + 1)
             continue
         cut, enough = int(commas[-1]) + 1, unpack.PIECE_BYTES
         yield repairs.repair(held[:cut])

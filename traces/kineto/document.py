@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -133,7 +134,8 @@ class _Pass:
         for piece in pieces:
             text += piece
             if len(text) >= enough:
-                enough = unpack.PIECE_BYTES if self._cut() else 2 * len(text)
+                cut = self._cut()
+                enough = unpack.PIECE_BYTES if cut else min(2 * len(text), cutting.MAX_UNCUT_BYTES + 1)
         return self._rest(bytes(text))
 
     def _cut(self) -> bool:
@@ -141,6 +143,8 @@ class _Pass:
         text = self._text
         if self._start is None:
             self._start = _events_begin(text)
+        if len(text) - (self._start or 0) > cutting.MAX_UNCUT_BYTES:
+            raise UncutError
         found = None
         if self._start is not None:
             try:
@@ -150,8 +154,6 @@ class _Pass:
             except RecursionError:
                 raise self._too_deep() from None
         if self._start is None or found is None:
-            if len(text) > cutting.MAX_UNCUT_BYTES:
-                raise UncutError
             return False
         events, end = found
         self._read(events)
@@ -233,6 +235,8 @@ class _Pass:
 _GIVE_CAPTURE = "Give the captures themselves, or the run directory; perfdoc diff compares diagnoses."
 _GONE = b"0,"
 """In place of events that were cut out: an entry, so that a comma may follow and a list that ends may not."""
+_HEADS = 16
+"""Keys of that name in other objects or strings, in front of the events; behind more they are not cut."""
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
 
 
@@ -244,7 +248,7 @@ def _events_begin(text: bytearray) -> int | None:
     """Where the content of the list of events begins; None where that is not in the text yet."""
     if _is_list(text):
         return text.index(b"[") + 1
-    for match in _EVENTS_KEY.finditer(text):
+    for match in islice(_EVENTS_KEY.finditer(text), _HEADS):  # each costs what stands in front of it
         head = bytes(text[: match.end()]) + b"]}"
         try:
             events = _FILE.decode(head).events

@@ -59,6 +59,7 @@ def unpacked(path: Path, max_bytes: int) -> Generator[bytes, None, None]:
                 text = piece if length else piece.removeprefix(_BOM)
                 length, commas = length + len(piece), commas + piece.count(b",")
                 blank = blank and (not piece or piece.isspace())
+                _require_content(path, length, commas)
                 yield text
     except EOFError:
         raise TraceError(path, "the gzip file is truncated.", RECAPTURE) from None
@@ -68,6 +69,10 @@ def unpacked(path: Path, max_bytes: int) -> Generator[bytes, None, None]:
         raise TraceError(path, f"cannot be read: {error.strerror or error}.", "Check the path.") from None
     if blank:
         raise TraceError(path, "the file is empty.", RECAPTURE)
+
+
+def _require_content(path: Path, length: int, commas: int) -> None:
+    """Of what was unpacked so far: who reads it holds 56 bytes for each entry of a list."""
     if length > _FREE_UNPACKED_BYTES and commas * _LEAST_BYTES_A_COMMA > length:
         raise TraceError(path, "holds lists of next to nothing, and is no profiler trace.", NOT_A_TRACE)
 
