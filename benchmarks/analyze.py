@@ -17,10 +17,11 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from process import Run, timed
 
 # Standard library only in this process: a child's peak memory counts that of the process that forked it.
 HERE = Path(__file__).resolve().parent
@@ -30,15 +31,6 @@ DEVICES = 8
 MAX_RATIO = {DEVICES: {"analysis": 3.0, "with replay": 6.0}, 1: {"analysis": 4.0, "with replay": 4.0}}
 """By devices of the file."""
 MAX_PEAK_MB = 1500.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Run:
-    """What one process cost."""
-
-    wall_s: float
-    cpu_s: float
-    peak_mb: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,24 +70,6 @@ class Size:
     devices: int
     series: Mapping[str, Series]
     """By the names of MAX_RATIO."""
-
-
-def timed(command: Sequence[str], environment: Mapping[str, str] | None = None) -> Run:
-    """Run a command to its end. Raises CalledProcessError with its messages where it fails."""
-    with tempfile.TemporaryFile() as messages:
-        begin = time.perf_counter()
-        # The largest of the command's processes, as far as it waited for its workers; RUSAGE_CHILDREN would
-        # give the largest of all commands so far.
-        child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=messages, env=environment)
-        _, status, usage = os.wait4(child.pid, 0)
-        wall_s = time.perf_counter() - begin
-        child.returncode = os.waitstatus_to_exitcode(status)
-        if child.returncode:
-            messages.seek(0)
-            text = messages.read().decode("utf-8", "replace")
-            raise subprocess.CalledProcessError(child.returncode, command, stderr=text)
-    to_mb = 1e6 if sys.platform == "darwin" else 1e3
-    return Run(wall_s=wall_s, cpu_s=usage.ru_utime + usage.ru_stime, peak_mb=usage.ru_maxrss / to_mb)
 
 
 def scan(path: Path) -> Run:

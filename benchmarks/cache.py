@@ -14,7 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from analyze import Run, timed
+from process import Run, timed
 
 NAMES = ("without", "first", "second")
 
@@ -48,9 +48,9 @@ def main() -> int:
     for file in options.files:
         runs = measure(file, options.rounds, [] if options.replay else ["--no-replay"])
         for name in NAMES:
-            cpu, wall = min(r.cpu_s for r in runs[name]), min(r.wall_s for r in runs[name])
-            peak = max(r.peak_mb for r in runs[name])
-            print(f"  {name:<8} CPU {cpu:6.2f} s  wall {wall:6.2f} s  peak {peak:6.0f} MB", flush=True)
+            best = Run.best(runs[name])
+            times = f"CPU {best.cpu_s:6.2f} s  wall {best.wall_s:6.2f} s"
+            print(f"  {name:<8} {times}  peak {best.peak_mb:6.0f} MB", flush=True)
     return 0
 
 

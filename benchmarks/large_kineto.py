@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import argparse
 import gzip
-import os
 import re
 import sys
-import time
 import zlib
 from pathlib import Path
+
+from process import Run, timed
 
 ROUNDS = 3
 _EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
@@ -72,20 +72,6 @@ def make(out: Path, like: Path, packed_bytes: int) -> None:
     print(f"{out}: {out.stat().st_size / 1e6:.0f} MB, {repeats} times {like.name} ({len(text) / 1e6:.1f} MB)")
 
 
-def run(command: list[str], out: Path) -> tuple[float, float, float]:
-    """Wall and CPU seconds and peak in MB of a process, and what it printed into a file."""
-    begin = time.perf_counter()
-    with out.open("wb") as file:
-        pid = os.posix_spawn(
-            command[0], command, os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, file.fileno(), 1)]
-        )
-        _, status, used = os.wait4(pid, 0)
-    wall = time.perf_counter() - begin
-    if status:
-        raise SystemExit(f"{command[0]} ended with {os.waitstatus_to_exitcode(status)}")
-    return wall, used.ru_utime + used.ru_stime, used.ru_maxrss / (1e6 if sys.platform == "darwin" else 1e3)
-
-
 def measure(path: Path, ways: list[str], pythons: list[str], rounds: int) -> None:
     """Print a line for each way."""
     commands: dict[str, list[str]] = {}
@@ -95,20 +81,20 @@ def measure(path: Path, ways: list[str], pythons: list[str], rounds: int) -> Non
         else:
             for python in pythons:
                 commands[f"{way} ({python})"] = [python, "-c", WAYS[way], str(path)]
-    figures: dict[str, list[tuple[float, float, float]]] = {label: [] for label in commands}
+    figures: dict[str, list[Run]] = {label: [] for label in commands}
     said = {}
     log = Path(f"{path}.said")
     for _ in range(rounds):
         for label, command in commands.items():
-            figures[label].append(run(command, log))
+            figures[label].append(timed(command, printed=log))
             said[label] = log.read_text().strip()
     log.unlink()
     print(f"{path.name}: {path.stat().st_size / 1e6:.0f} MB")
-    scan = min((f[0] for f in figures.get("zcat | wc -c", [])), default=None)
-    for label, runs in figures.items():
-        wall, cpu, peak = min(r[0] for r in runs), min(r[1] for r in runs), max(r[2] for r in runs)
-        ratio = f", {wall / scan:.2f} x zcat" if scan else ""
-        print(f"  {label}: {wall:.1f} s{ratio}, {cpu:.1f} s of CPU, peak {peak:,.0f} MB ({said[label]})")
+    best = {label: Run.best(runs) for label, runs in figures.items()}
+    scan = best.get("zcat | wc -c")
+    for label, found in best.items():
+        ratio = f", {found.wall_s / scan.wall_s:.2f} x zcat" if scan else ""
+        print(f"  {label}: {found}{ratio} ({said[label]})")
 
 
 def main() -> None:

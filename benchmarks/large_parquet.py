@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from large_kineto import run
+from process import Run, timed
 
 from perfdoc.simulator.captures.nsys.files import _TYPES
 from perfdoc.simulator.captures.nsys.schemas import tables
@@ -56,18 +56,17 @@ def make(source: Path, folder: Path) -> None:
 
 def measure(paths: list[Path], rounds: int) -> None:
     """Print a line for each."""
-    figures: dict[Path, list[tuple[float, float, float]]] = {path: [] for path in paths}
+    figures: dict[Path, list[Run]] = {path: [] for path in paths}
     log = Path(f"{paths[0]}.said")
     for _ in range(rounds):
         for path in paths:
-            figures[path].append(run([sys.executable, "-c", _READ, str(path)], log))
+            figures[path].append(timed([sys.executable, "-c", _READ, str(path)], printed=log))
     print(log.read_text().strip())
     log.unlink()
     for path, runs in figures.items():
         files = list(path.iterdir()) if path.is_dir() else [path]
         megabytes = sum(f.stat().st_size for f in files) / 1e6
-        wall, cpu, peak = min(r[0] for r in runs), min(r[1] for r in runs), max(r[2] for r in runs)
-        print(f"{path.name} ({megabytes:,.0f} MB): {wall:.1f} s, {cpu:.1f} s of CPU, peak {peak:,.0f} MB")
+        print(f"{path.name} ({megabytes:,.0f} MB): {Run.best(runs)}")
 
 
 def main() -> None:

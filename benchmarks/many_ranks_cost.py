@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from many_ranks import layout_of, straggler
+from process import children
 
 _LOOK_S = 0.2
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -46,10 +47,6 @@ class Seen:
             return
         if workers:
             self.workers_gone = time.perf_counter()
-
-
-def children(pid: int) -> list[int]:
-    return [int(c) for c in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def command_of(pid: int) -> str:
@@ -109,7 +106,7 @@ def main() -> int:
         f"{seen.parent_s:.1f} s",
         "-" if seen.workers_gone is None else f"{end - seen.workers_gone:.1f} s",
         f"{seen.parent_mb:,.0f} MB",
-        f"{seen.worker_mb:,.0f} MB",
+        "-" if seen.workers_gone is None else f"{seen.worker_mb:,.0f} MB",
         *(f"{size:.1f} MB" for size in sizes),
         f"{lines}",
         named[0] if named else "none",

@@ -19,12 +19,13 @@ import tempfile
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from peers_table import Answered, exact_cells, head_lines, tool_cells
+from process import Run, descendants
 
 # Standard library only in this process, which all that is measured is forked from.
 HERE = Path(__file__).resolve().parent
@@ -45,10 +46,9 @@ class Tool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
-    wall_s: float
-    cpu_s: float
-    peak_mb: float
+class Turn(Run):
+    """The peak is that of one process or, if larger, of samples of all."""
+
     error: str
 
 
@@ -56,19 +56,9 @@ class Run:
 class Measured:
     """All turns of one tool on one case."""
 
-    runs: list[Run] = field(default_factory=list)
+    runs: list[Turn] = field(default_factory=list)
     answers: dict[str, Any] | None = None
     error: str = ""
-
-
-def descendants(pid: int) -> Iterator[int]:
-    yield pid
-    try:
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    except OSError:
-        return
-    for child in children:
-        yield from descendants(int(child))
 
 
 def proportional_mb(pid: int) -> float:
@@ -83,8 +73,8 @@ def proportional_mb(pid: int) -> float:
     return total_kb / 1e3
 
 
-def timed(command: Sequence[str], limit_s: float) -> Run:
-    """Run a command to its end. The peak is that of one process or, if larger, of samples of all."""
+def limited(command: Sequence[str], limit_s: float) -> Turn:
+    """Run a command to its end, or for so long."""
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     with tempfile.TemporaryFile() as messages:
         begin = time.perf_counter()
@@ -114,7 +104,7 @@ def timed(command: Sequence[str], limit_s: float) -> Run:
             messages.seek(0)
             lines = messages.read().decode("utf-8", "replace").strip().splitlines()
             error = lines[-1][:120] if lines else f"exit {child.returncode}"
-    return Run(
+    return Turn(
         wall_s=wall_s,
         cpu_s=usage.ru_utime + usage.ru_stime,
         peak_mb=max(sampled[0], usage.ru_maxrss / 1e3),
@@ -130,7 +120,7 @@ def copies(files: Sequence[str], folder: Path) -> list[str]:
 
 def turn(
     tool: Tool, files: Sequence[str], scratch: Path, limit_s: float
-) -> tuple[Run, dict[str, Any] | None]:
+) -> tuple[Turn, dict[str, Any] | None]:
     """Ask once; the answers, or None where there are none."""
     out, beside = scratch / "answers.json", scratch / tool.ask
     out.unlink(missing_ok=True)
@@ -153,11 +143,13 @@ def turn(
             "-o",
             str(report),
         ]
-        run = timed([*command, *tool.options], limit_s)
-        if not run.error and (why := timed([*asking, str(report / "diagnosis.json"), *given], limit_s).error):
+        run = limited([*command, *tool.options], limit_s)
+        if not run.error and (
+            why := limited([*asking, str(report / "diagnosis.json"), *given], limit_s).error
+        ):
             run = replace(run, error=why)
     else:
-        run = timed([*asking, *given], limit_s)
+        run = limited([*asking, *given], limit_s)
     return run, json.loads(out.read_text()) if out.exists() and not run.error else None
 
 
@@ -241,11 +233,12 @@ def show(
     for tool in tools:
         if not (one := found[tool.label]).runs:
             continue
+        best = Run.best(one.runs)
         answered = Answered(
             label=tool.label,
-            wall_s=min(r.wall_s for r in one.runs),
-            cpu_s=min(r.cpu_s for r in one.runs),
-            peak_mb=max(r.peak_mb for r in one.runs),
+            wall_s=best.wall_s,
+            cpu_s=best.cpu_s,
+            peak_mb=best.peak_mb,
             error=one.error,
             answers=one.answers,
             own=tool.ask if tool.ask in exact else "",
