@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from statistics import median
 
 from perfdoc.reports.leaves import FAMILIES, LEAVES
@@ -162,41 +162,48 @@ def role_grid(roles: Roles, most: int = _ROLES) -> Grid:
     leaf, with its spread."""
     shown = shown_leaves(roles)
     spread = any(r.step_high_ns - r.step_low_ns > _ALIKE_FRAC * r.step_ns for r in roles.roles)
-    length = _length(roles)
-    return Grid(
+    return _grid_of_roles(
+        roles,
+        most,
         caption="Median of each role; in brackets the 5th to the 95th percentile, where it differs",
-        head=[
-            *("role", "ranks", length),
-            *(("5th percentile", "95th percentile") if spread else ()),
-            *(LEAVES[leaf].label for leaf in shown),
+        head=["role", "ranks", _length(roles), *(("5th percentile", "95th percentile") if spread else ())],
+        leaves=[LEAVES[leaf].label for leaf in shown],
+        rest=lambda role: [
+            *((time(role.step_low_ns), time(role.step_high_ns)) if spread else ()),
+            *(Cell(text=_spread(role, leaf)) for leaf in shown),
         ],
-        align="lrr" + "rr" * spread + "r" * len(shown),
-        rows=[
-            [
-                word(role.label),
-                count(len(role.members)),
-                time(role.step_ns),
-                *((time(role.step_low_ns), time(role.step_high_ns)) if spread else ()),
-                *(Cell(text=_spread(role, leaf)) for leaf in shown),
-            ]
-            for role in roles.heaviest(most)
-        ],
-        left_out=max(0, len(roles.roles) - most),
     )
 
 
 def role_grid_by_letter(roles: Roles, shown: Sequence[int], most: int) -> Grid:
     """As role_grid, for a narrow page: the medians of these leaves alone, under their letters."""
+    return _grid_of_roles(
+        roles,
+        most,
+        head=["median % of window", "ranks", _length(roles)],
+        leaves=[LEAVES[leaf].letter for leaf in shown],
+        rest=lambda role: [
+            Cell(text=figures.share(role.shares[leaf].median).removesuffix(" %")) for leaf in shown
+        ],
+    )
+
+
+def _grid_of_roles(
+    roles: Roles,
+    most: int,
+    *,
+    head: Sequence[str],
+    leaves: Sequence[str],
+    rest: Callable[[Role], Sequence[Cell]],
+    caption: str = "",
+) -> Grid:
+    """rest: of a role, the cells behind its name, count and length."""
     return Grid(
-        head=["median % of window", "ranks", _length(roles), *(LEAVES[leaf].letter for leaf in shown)],
-        align="lrr" + "r" * len(shown),
+        caption=caption,
+        head=[*head, *leaves],
+        align="l" + "r" * (len(head) + len(leaves) - 1),
         rows=[
-            [
-                word(role.label),
-                count(len(role.members)),
-                time(role.step_ns),
-                *(Cell(text=figures.share(role.shares[leaf].median).removesuffix(" %")) for leaf in shown),
-            ]
+            [word(role.label), count(len(role.members)), time(role.step_ns), *rest(role)]
             for role in roles.heaviest(most)
         ],
         left_out=max(0, len(roles.roles) - most),
