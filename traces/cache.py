@@ -13,7 +13,6 @@ import os
 import shutil
 import stat
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
@@ -38,7 +37,6 @@ MOST_FRAC = 0.1
 """Of the disk: of what is free and what is kept."""
 _READ_WITH = ("adbc-driver-sqlite", "msgspec", "numpy", "pyarrow")
 _END = ".columns"
-_PART = ".part-"
 _ABANDONED_S = 24 * 3600
 _OTHERS_WRITE = 0o022
 _DAMAGED = "perfdoc: kept columns of a trace are damaged; the trace is read again\n"
@@ -238,9 +236,9 @@ def _made_room(folder: Path, wanted: int) -> bool:
 def _forget_abandoned(folder: Path) -> None:
     """What a kill left of a file, where the system has no files without a name."""
     with contextlib.suppress(OSError):
-        for part in folder.glob(f"{_PART}*"):
+        for part in folder.glob(f"{whole_file.PART}*"):
             if part.lstat().st_mtime < time.time() - _ABANDONED_S:
-                part.unlink()
+                shutil.rmtree(part)
 
 
 @contextmanager
@@ -264,14 +262,11 @@ def _whole(folder: Path, name: str) -> Iterator[BinaryIO]:
                 finally:
                     os.close(there)
             return
-    number, part = tempfile.mkstemp(prefix=_PART, dir=folder)
-    try:
-        with os.fdopen(number, "wb") as file:
-            yield file
-        Path(part).rename(folder / name)
-    except BaseException:
-        Path(part).unlink(missing_ok=True)
-        raise
+    with (
+        whole_file.whole_file(folder / name, replace=True) as part,
+        os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file,
+    ):
+        yield file
 
 
 def read_through(

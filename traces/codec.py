@@ -45,7 +45,7 @@ def take_apart(value: Any) -> tuple[bytes, list[Any]]:
         raise ValueError(str(error)) from error
 
 
-def put_together(content: bytes | msgspec.Raw, arrays: Sequence[Any], kind: type[_T]) -> _T:
+def put_together(content: bytes | memoryview | msgspec.Raw, arrays: Sequence[Any], kind: type[_T]) -> _T:
     """A value of that class, every part of it of its declared type, each array in one place.
 
     Raises ValueError.

@@ -88,7 +88,7 @@ def read_columns(file: BinaryIO, key: str, path: Path) -> Trace:
         content = _read(file, end - head.content, head.content)
         if _sha256(content) != head.sha256:
             raise DamagedError("its checksum does not fit")
-        trace = put_together(bytes(content), list(_arrays(file, head.parts, sizes)), Trace)
+        trace = put_together(content.data, list(_arrays(file, head.parts, sizes)), Trace)
         trace = replace(trace, path=path)
         require_whole(trace)
     except DamagedError:

@@ -30,6 +30,8 @@ class Own:
     """On top of what the advice costs anywhere; all that it costs where `why` is given."""
     why: str = ""
     """What it does, where that is another thing than Megatron's: a gain of Megatron's is not its own."""
+    stands_alone: bool = False
+    """Whether it is another quantity, and the job does not read Megatron's: then the advice is of it."""
 
 
 WHOLE_LAYERS = "recomputes whole layers in the backward pass, all of them"

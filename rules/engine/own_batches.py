@@ -13,7 +13,7 @@ MICRO, GLOBAL, STEPS, LOCAL = (
     *("micro_batch_size", "global_batch_size"),
     *("gradient_accumulation_steps", "local_batch_size"),
 )
-_DYNAMIC, TOKENS = "verl_dynamic_batch", "verl_max_tokens"
+_DYNAMIC, _TOKENS = "verl_dynamic_batch", "verl_max_tokens"
 GLOBAL_BATCH_CHANGES = "the global batch changes by as much, unless accumulation over passes makes up for it"
 _KEPT = "keeps the global batch"
 
@@ -74,10 +74,10 @@ def verls_batch(case: Case, value: Value) -> Own | str | None:
         return "whether use_dynamic_bsz is on, with which micro-batches are cut by tokens, is not known"
     if not case.is_set_to(_DYNAMIC, True):
         return Own(dialect="verl", knob=MICRO, value=value)
-    now, tokens = case.number(MICRO), case.number(TOKENS)
+    now, tokens = case.number(MICRO), case.number(_TOKENS)
     if not now or not tokens:
         return "ppo_max_token_len_per_gpu, by which use_dynamic_bsz cuts micro-batches, is not known"
-    own = Own(dialect="verl", knob=TOKENS, value=tokens * value // now)
+    own = Own(dialect="verl", knob=_TOKENS, value=tokens * value // now, stands_alone=True)
     longest = "must hold the longest sample: max_prompt_length + max_response_length"
     return replace(own, costs=longest) if value < now else own
 

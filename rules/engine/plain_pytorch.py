@@ -147,9 +147,9 @@ def _spelled(case: Case, piece: Advice) -> list[Advice]:
         not wrapped or piece.knob not in OF_ITS_SHARDING or is_plain_ddp(case, piece.knob, value)
     )
     if words is not None and has_pytorchs_words:
-        if piece.knob == "recompute_granularity" and case.is_set_to(piece.knob, "full"):
-            return []  # less of it has no words here, and all of it is what the job does
         if piece.knob == "recompute_granularity":
+            if case.is_set_to(piece.knob, "full"):
+                return []  # less of it has no words here, and all of it is what the job does
             piece = instead(piece, WHOLE_LAYERS, ONE_FORWARD_MORE)
         more = GLOBAL_BATCH_CHANGES if piece.knob == MICRO else ""
         return [replace(piece, dialects={framework: words}, costs=both(piece.costs, more))]

@@ -14,7 +14,6 @@ from perfdoc.results.replay import Gain
 from perfdoc.results.rules import Advice
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.counterpart import Beside, Own
-from perfdoc.rules.engine.own_batches import TOKENS
 from perfdoc.rules.engine.unknown import NOT_KNOWN
 from perfdoc.rules.facts.zero import overlaps_comm, zero_stage
 
@@ -29,7 +28,7 @@ def rewritten(case: Case, piece: Advice, own: Own) -> list[Advice]:
     piece = (
         instead(piece, own.why, own.costs) if own.why else replace(piece, costs=both(piece.costs, own.costs))
     )
-    if own.knob == TOKENS:  # another quantity than the piece's, which this job does not read
+    if own.stands_alone:
         piece = replace(piece, knob=own.knob, to_value=as_text(own.value))
     # The job's own setting may count something else than the one that the piece names.
     alike = as_text(own.value) == piece.to_value

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from perfdoc.profiling.cache_folder import VARIABLE, cache_folder
+from perfdoc.profiling.whole_file import PART
 from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
 from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces import Trace, ahead, cache
@@ -265,11 +266,11 @@ def test_where_files_need_a_name(folder: Path, trace: Trace, monkeypatch: pytest
     place(folder).keep("1", trace)
     assert [e.name for e in entries(folder)] == ["1-a-0.columns"]
     for name, age_s in (("old", 2 * cache._ABANDONED_S), ("new", 0)):
-        part = folder / f"{cache._PART}{name}"
-        part.write_text("")
+        part = folder / f"{PART}{name}"
+        part.mkdir()
         os.utime(part, (time.time() - age_s,) * 2)
     place(folder).keep("1", trace)
-    assert [e.name for e in entries(folder)] == [f"{cache._PART}new", "1-a-0.columns"]
+    assert [e.name for e in entries(folder)] == [f"{PART}new", "1-a-0.columns"]
 
 
 _KEEP = """

@@ -36,6 +36,11 @@ class UncutError(msgspec.DecodeError):
         )
 
 
+def after_none(length: int) -> int:
+    """How long a text is to be before a cut is looked for again, where so much of it had none."""
+    return min(2 * length, MAX_UNCUT_BYTES + 1)
+
+
 def entries(text: bytearray, start: int, skip: int) -> tuple[list[msgspec.Raw], int] | None:
     """The entries of the list whose content is at `start`, but for the first `skip` and some at the end, and
     the place after the comma behind them; None where none can be told from the next one.
@@ -89,7 +94,7 @@ def repaired(pieces: Iterator[bytes]) -> Iterator[bytes | bytearray]:
         places, kinds = _marks(memoryview(held))
         commas = places[kinds == _COMMA]
         if not len(commas):
-            enough = min(2 * len(held), MAX_UNCUT_BYTES + 1)
+            enough = after_none(len(held))
             continue
         cut, enough = int(commas[-1]) + 1, unpack.PIECE_BYTES
         yield repairs.repair(held[:cut])

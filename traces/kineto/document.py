@@ -20,7 +20,7 @@ import numpy as np
 
 from perfdoc.traces.errors import TraceError
 from perfdoc.traces.kineto import cutting, unpack
-from perfdoc.traces.kineto.cutting import UncutError, entries, repaired
+from perfdoc.traces.kineto.cutting import UncutError, after_none, entries, repaired
 from perfdoc.traces.kineto.repair import repair
 from perfdoc.traces.kineto.unpack import NOT_A_TRACE, RECAPTURE, unpacked
 from perfdoc.traces.kineto.values import Number
@@ -134,8 +134,7 @@ class _Pass:
         for piece in pieces:
             text += piece
             if len(text) >= enough:
-                cut = self._cut()
-                enough = unpack.PIECE_BYTES if cut else min(2 * len(text), cutting.MAX_UNCUT_BYTES + 1)
+                enough = unpack.PIECE_BYTES if self._cut() else after_none(len(text))
         return self._rest(bytes(text))
 
     def _cut(self) -> bool:

@@ -153,13 +153,13 @@ class Options:
         if self.memory_limit_bytes is None:
             yield
             return
-        from perfdoc.diagnose.memory_limit import bounded
+        from perfdoc.diagnose.memory_limit import bounded, wants_memory
 
         try:
             with bounded(self.memory_limit_bytes):
                 yield
         except (MemoryError, RuntimeError) as error:
-            if isinstance(error, RuntimeError) and "start new thread" not in str(error):
+            if not wants_memory(error):
                 raise
             what = f"{len(self.work.captures):,} captures together need more than that."
             raise UserError(f"--memory-limit: {what} Give more, or analyse fewer ranks.") from error

@@ -107,14 +107,14 @@ def _within(part: int, work: Callable[[], object]) -> bytes | None:
     try:
         result = work()
         # A capture that is left out is a result too.
-        return None if _wants_memory(result) else pickle.dumps(result, protocol=5)
+        return None if wants_memory(result) else pickle.dumps(result, protocol=5)
     except Exception as error:
-        if _wants_memory(error):
+        if wants_memory(error):
             return None
         raise
 
 
-def _wants_memory(error: object) -> bool:
+def wants_memory(error: object) -> bool:
     """Whether memory that was refused is behind an error, however those call it who met with it."""
     while isinstance(error, BaseException):
         refused = isinstance(error, MemoryError) or (
@@ -145,5 +145,5 @@ def bounded(limit: int) -> Iterator[None]:
 
 def _file_bytes(task: Task[T]) -> int:
     with contextlib.suppress(OSError):
-        return sum(content_size(Path(path)) for path in task.files)
+        return sum(map(content_size, task.files))
     return 0

@@ -23,10 +23,11 @@ def check_alike(captures: Sequence[CaptureMeasurement]) -> None:
     Traces are read with what is given now; a summary holds what was given then, and its figures rest on it.
     Raises TraceError, which names the summary.
     """
-    summaries = [c for c in captures if is_summary(c.path)]
-    if not summaries:
+    kinds = [is_summary(c.path) for c in captures]
+    if not any(kinds):
         return
-    usual = next((c for c in captures if not is_summary(c.path)), summaries[0])
+    summaries = [c for c, kind in zip(captures, kinds, strict=True) if kind]
+    usual = summaries[0] if all(kinds) else captures[kinds.index(False)]
     others = _told(usual.facts)
     for one in summaries:
         facts = _told(one.facts)
