@@ -38,6 +38,7 @@ def view(seen: Visit) -> tuple[int, int]:
 def test_every_rank_is_listed_on_demand_found_and_sorted(browser: Browser, tmp_path: Path) -> None:
     with visit(browser, tmp_path, render_html(staged(256))) as seen:
         assert ranks(seen) == []  # no row before it is asked for
+        ready(seen)  # what is below it has moved; a click during that would miss
         seen.page.locator("#every-rank summary").click()
         seen.page.wait_for_selector("#ranks tbody tr")
         assert ranks(seen) == [f"rank {i}" for i in range(PAGE)]
