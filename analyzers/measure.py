@@ -34,6 +34,7 @@ from perfdoc.traces import Capability, Format, NoGpuActivityError, Note, Trace, 
 from perfdoc.traces.ahead import Ahead
 from perfdoc.traces.errors import MissingToolError, UnreadableError
 from perfdoc.traces.job_facts import JobFacts, facts_beside
+from perfdoc.traces.on_disk import let_go
 from perfdoc.traces.run_facts import with_run_facts
 
 _T = TypeVar("_T")
@@ -155,6 +156,7 @@ def measure_trace(
     devices = trace.devices
     order = sorted(range(len(devices)), key=lambda i: (devices[i].ordinal, devices[i].process))
 
+    at_once = 1 if trace.is_large else _AT_ONCE
     estimated: dict[int, int] = {}
     """Collectives without a known completion, by device."""
 
@@ -198,10 +200,13 @@ def measure_trace(
             table_patterns=request.table_patterns,
             events=found,
         )
-        return measure_device(view, also, pool if alone and len(order) < _AT_ONCE else None)
+        try:
+            return measure_device(view, also, pool if alone and len(order) < at_once else None)
+        finally:
+            let_go()
 
     # numpy releases the interpreter lock in most of what takes time here.
-    with ThreadPoolExecutor(max_workers=_AT_ONCE) as pool:
+    with ThreadPoolExecutor(max_workers=at_once) as pool:
         results = list(pool.map(measured, order))
     ranks = [r for r in results if isinstance(r, RankMeasurement)]
     if not ranks:

@@ -287,6 +287,8 @@ def read_through(
         if found is not None:
             return found, None
     trace = read(path)
+    if trace.is_large:  # what it takes to pack would not fit beside the analysis
+        return trace, None
 
     def keep() -> None:
         if sha256.exception() is None and unchanged():

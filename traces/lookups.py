@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from perfdoc.traces.on_disk import aside, is_large
 from perfdoc.traces.table import I32, I64, Bool
 
 if TYPE_CHECKING:
-    from perfdoc.traces.model import ApiCalls, Ranges, Thread
+    from perfdoc.traces.model import ApiCalls, Kernels, Ranges, Thread
 
 
 class Lookups:
@@ -21,8 +22,14 @@ class Lookups:
     if TYPE_CHECKING:
         strings: Sequence[str]
         threads: Sequence[Thread]
+        kernels: Kernels
         ranges: Ranges
         api_calls: ApiCalls
+
+    @property
+    def is_large(self) -> bool:
+        """Whether memory is short for what is worked out beside its columns, which a reader may have on disk."""
+        return is_large(len(self.kernels) + len(self.api_calls) + len(self.ranges))
 
     @cached_property
     def range_names(self) -> I64:
@@ -63,7 +70,7 @@ class Lookups:
         """Rows by thread, then as in the file; where each thread begins, and the end."""
         few = thread if len(self.threads) >= 1 << 15 else thread.astype(np.int16)  # sorted by digits
         count = np.bincount(thread + 1, minlength=len(self.threads) + 1)
-        return np.argsort(few, kind="stable"), np.cumsum(count)
+        return aside(np.argsort(few, kind="stable")), np.cumsum(count)
 
 
 def _of_threads(rows: I64, begin: I64, threads: I64) -> I64:

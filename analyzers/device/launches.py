@@ -9,7 +9,9 @@ import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.base.names import said_by_names
-from perfdoc.traces import Copies, GraphLaunches, Kernels, Trace
+from perfdoc.traces import Trace
+from perfdoc.traces.arrow import distinct
+from perfdoc.traces.on_disk import aside
 from perfdoc.traces.table import Bool
 
 if TYPE_CHECKING:  # activity asks for enclosing ranges itself
@@ -94,61 +96,77 @@ class Launches:
 
 
 def find_launches(trace: Trace) -> Launches:
-    """Join activities, synchronisations and event records to API calls by (process, correlation id).
+    """Join activities, synchronisations and event records to API calls by (process, correlation id), a process
+    at a time.
 
     Several calls may share an id (a runtime call and the driver call inside it): the one that starts
     first is the launch, since the others run inside it.
     """
-    api = trace.api_calls
-    processes = {
-        p: i for i, p in enumerate({d.process for d in trace.devices} | {t.process for t in trace.threads})
+    of_process: dict[int, list[int]] = {}
+    for at, thread in enumerate(trace.threads):
+        of_process.setdefault(thread.process, []).append(at)
+    device_process = np.array([d.process for d in trace.devices], np.int64)
+    syncs, records = trace.syncs, trace.event_records
+    wanted: dict[str, tuple[I64, I64]] = {
+        **{
+            name: (device_process[table.device], table.correlation)
+            for name, table in (
+                ("kernels", trace.kernels),
+                ("copies", trace.copies),
+                ("graph_launches", trace.graph_launches),
+            )
+        },
+        "syncs": (syncs.process, syncs.correlation),
+        "sync_sources": (syncs.process, syncs.source_correlation),
+        "event_records": (records.process, records.correlation),
     }
-    thread_process = np.array([processes[t.process] for t in trace.threads], np.int64)
-    device_process = np.array([processes[d.process] for d in trace.devices], np.int64)
+    found = {name: np.full(len(ids), NONE, np.int64) for name, (_, ids) in wanted.items()}
+    used = {pid for process, _ in wanted.values() for pid in distinct(process)[0].tolist()}
+    for pid in used & of_process.keys():
+        calls = _Calls.of(trace, np.array(of_process[pid], np.int64))
+        if calls is None:
+            continue
+        for name, (process, ids) in wanted.items():
+            asked = np.flatnonzero((process == pid) & (ids >= 0))
+            found[name][asked] = calls.behind(ids[asked])
+    return Launches(**{name: aside(rows) for name, rows in found.items()})
 
-    def on_device(table: Kernels | Copies | GraphLaunches) -> tuple[I64, I64]:
-        return device_process[table.device], table.correlation
 
-    def of_process(process: I64, correlation: I64) -> tuple[I64, I64]:
-        index = np.zeros(len(process), np.int64)
-        known = np.zeros(len(process), bool)
-        for pid in np.unique(process).tolist():
-            if pid in processes:
-                index[process == pid] = processes[pid]
-                known |= process == pid
-        return index, np.where(known, correlation, -1)
+@dataclass(frozen=True, kw_only=True)
+class _Calls:
+    """Rows of Trace.api_calls of one process, by correlation id."""
 
-    wanted = {
-        "kernels": on_device(trace.kernels),
-        "copies": on_device(trace.copies),
-        "graph_launches": on_device(trace.graph_launches),
-        "syncs": of_process(trace.syncs.process, trace.syncs.correlation),
-        "sync_sources": of_process(trace.syncs.process, trace.syncs.source_correlation),
-        "event_records": of_process(trace.event_records.process, trace.event_records.correlation),
-    }
-    rows = np.flatnonzero((api.correlation >= 0) & (api.thread >= 0))
-    if not len(rows):
-        return Launches(**{name: np.full(len(ids), -1, np.int64) for name, (_, ids) in wanted.items()})
-    starts = api.start_ns[rows]
-    if (starts[1:] < starts[:-1]).any():
-        rows = rows[np.argsort(starts, kind="stable")]
-    all_ids = (api.correlation, *(ids for _, ids in wanted.values()))
-    stride = 1 + max(int(ids.max(initial=0)) for ids in all_ids)
-    key = thread_process[api.thread[rows]] * stride + api.correlation[rows]
-    keys = {name: process * stride + ids for name, (process, ids) in wanted.items()}
-    if stride * len(processes) <= _MAX_DENSE_ENTRIES_PER_ROW * len(rows) + 1_000_000:
-        table = np.full(stride * len(processes), -1, np.int64)
-        # Backwards, because the last assignment wins and the earliest call is wanted.
-        table[key[::-1]] = rows[::-1]
-        found = {name: table[np.maximum(k, 0)] for name, k in keys.items()}
-    else:
-        order = np.argsort(key, kind="stable")
-        key, rows = key[order], rows[order]
-        found = {}
-        for name, k in keys.items():
-            at = np.minimum(np.searchsorted(key, k, "left"), len(key) - 1)
-            found[name] = np.where(key[at] == k, rows[at], -1)
-    return Launches(**{name: np.where(wanted[name][1] >= 0, row, -1) for name, row in found.items()})
+    rows: I64
+    """By id, NONE for one that no call has; or beside `ids`."""
+    ids: I64 | None
+    """Ascending, the earliest call of each first; None where `rows` has a place for every id."""
+
+    @classmethod
+    def of(cls, trace: Trace, threads: I64) -> _Calls | None:
+        """None where no call has an id."""
+        api = trace.api_calls
+        rows = trace.calls_of(threads)
+        rows = rows[api.correlation[rows] >= 0]
+        if not len(rows):
+            return None
+        starts = api.start_ns[rows]
+        if (starts[1:] < starts[:-1]).any():
+            rows = rows[np.argsort(starts, kind="stable")]
+        ids = api.correlation[rows]
+        if (places := int(ids.max()) + 1) <= _MAX_DENSE_ENTRIES_PER_ROW * len(rows) + 1_000_000:
+            table = np.full(places, NONE, np.int64)
+            # Backwards, because the last assignment wins and the earliest call is wanted.
+            table[ids[::-1]] = rows[::-1]
+            return cls(rows=table, ids=None)
+        order = np.argsort(ids, kind="stable")
+        return cls(rows=rows[order], ids=ids[order])
+
+    def behind(self, wanted: I64) -> I64:
+        """The row of each of these ids; NONE of one that no call has."""
+        if self.ids is None:
+            return np.where(wanted < len(self.rows), self.rows[np.minimum(wanted, len(self.rows) - 1)], NONE)
+        at = np.minimum(np.searchsorted(self.ids, wanted, "left"), len(self.ids) - 1)
+        return np.where(self.ids[at] == wanted, self.rows[at], NONE)
 
 
 def start_of(trace: Trace, api_row: I64) -> I64:

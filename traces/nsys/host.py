@@ -10,7 +10,8 @@ import pyarrow as pa
 from perfdoc.traces.arrow import distinct, distinct_texts, valid
 from perfdoc.traces.model import UNKNOWN, ApiCalls, EventRecords, RangeKind, Ranges, SyncKind, Syncs
 from perfdoc.traces.nsys.ids import Ids, process_of
-from perfdoc.traces.nsys.source import NULL, NsysSource, read_ints, to_ints
+from perfdoc.traces.nsys.source import NULL, NsysSource, read_int_parts, read_ints, to_ints
+from perfdoc.traces.on_disk import on_disk
 from perfdoc.traces.table import I32, I64
 from perfdoc.traces.validate import known_correlations, times_fit
 
@@ -38,12 +39,17 @@ API_COLUMNS = {"start": 0, "end": _NO_END, "globalTid": NULL, "correlationId": N
 """What is read of the table of calls, and what stands for NULL in it."""
 
 
-def read_api_calls(source: NsysSource, ids: Ids) -> ApiCalls:
+def read_api_calls(source: NsysSource, ids: Ids, *, large: bool = False) -> ApiCalls:
     """Runtime and driver calls (both are in the runtime table, told apart by their event class).
 
-    A call whose end is unknown is taken for an instant.
+    A call whose end is unknown is taken for an instant. large: in parts, and kept on disk.
     """
-    c = read_ints(source, API, API_COLUMNS)
+    if large:
+        return on_disk(ApiCalls, (_api_calls(ids, c) for c in read_int_parts(source, API, API_COLUMNS)))
+    return _api_calls(ids, read_ints(source, API, API_COLUMNS))
+
+
+def _api_calls(ids: Ids, c: dict[str, I64]) -> ApiCalls:
     return ApiCalls(
         start_ns=c["start"],
         end_ns=np.maximum(c["start"], c["end"]),

@@ -16,7 +16,7 @@ from perfdoc.profiling.marks import parse_rank_mark
 from perfdoc.profiling.nsys.command import OVERRIDE
 from perfdoc.profiling.vocabulary import RANK_MARK
 from perfdoc.traces.errors import MissingToolError, NoGpuActivityError, TraceError
-from perfdoc.traces.model import ApiCalls, Capability, Copies, GraphLaunches, Kernels, Note, Trace
+from perfdoc.traces.model import ApiCalls, Capability, Copies, GraphLaunches, Kernels, Note, Ranges, Trace
 from perfdoc.traces.nsys import gpu as nsys_gpu
 from perfdoc.traces.nsys import host as nsys_host
 from perfdoc.traces.nsys.ids import Ids
@@ -26,6 +26,7 @@ from perfdoc.traces.nsys.parquet_folder import ParquetSource
 from perfdoc.traces.nsys.payload import PAYLOAD_COLUMNS, read_payloads
 from perfdoc.traces.nsys.scheduling import read_scheduling
 from perfdoc.traces.nsys.source import NsysSource, SqliteSource
+from perfdoc.traces.on_disk import folder, is_large, moved, on_disk
 from perfdoc.traces.validate import check_activity, host_rows_that_fit, left_out_note
 
 _NO_STACKS = "Python stacks of Nsight captures are not read; the range stands in for the call site"
@@ -68,6 +69,12 @@ def read_nsys_parquet(path: Path) -> Trace:
 def _read_and_close(source: NsysSource) -> Trace:
     try:
         return read_nsys(source)
+    except OSError as error:
+        raise TraceError(
+            source.path,
+            f"has more rows than fit in memory, and they cannot be kept on disk: {error.strerror}.",
+            f"Make room in {folder() or tempfile.gettempdir()}, or name another folder with TMPDIR.",
+        ) from error
     finally:
         source.close()
 
@@ -85,22 +92,23 @@ def read_nsys(source: NsysSource) -> Trace:
             "is not a Nsight Systems export (none of its tables is there).",
             "Export the report: nsys export --type sqlite REPORT.nsys-rep",
         )
-    source.plan(
-        [
-            (nsys_gpu.KERNEL, tuple(nsys_gpu.KERNEL_COLUMNS)),
-            (nsys_host.API, tuple(nsys_host.API_COLUMNS)),
-            (nsys_host.NVTX, nsys_host.NVTX_COLUMNS),
-            (nsys_host.NVTX, PAYLOAD_COLUMNS),
-        ]
-    )
+    large = is_large(sum(map(source.count, (nsys_gpu.KERNEL, nsys_host.API, nsys_host.NVTX))))
+    in_parts = [
+        (nsys_gpu.KERNEL, tuple(nsys_gpu.KERNEL_COLUMNS)),
+        (nsys_host.API, tuple(nsys_host.API_COLUMNS)),
+    ]
+    at_once = [(nsys_host.NVTX, nsys_host.NVTX_COLUMNS), (nsys_host.NVTX, PAYLOAD_COLUMNS)]
+    source.plan(at_once if large else in_parts + at_once)
     ids = Ids(source)
-    kernels = nsys_gpu.read_kernels(source, ids)
+    kernels = nsys_gpu.read_kernels(source, ids, large=large)
     copies = nsys_gpu.read_copies(source, ids)
     graphs = nsys_gpu.read_graph_launches(source, ids)
     check_activity(source.path, kernels, copies, graphs)
-    api, bad_calls = host_rows_that_fit(nsys_host.read_api_calls(source, ids))
+    api, bad_calls = host_rows_that_fit(nsys_host.read_api_calls(source, ids, large=large))
     capture_end = max(int(t.end_ns.max(initial=0)) for t in (kernels, copies, graphs, api))
     nvtx = nsys_host.read_ranges(source, ids, capture_end)
+    if large:
+        nvtx = replace(nvtx, ranges=on_disk(Ranges, [nvtx.ranges]), source_row=moved(nvtx.source_row))
     if not len(kernels) and not len(graphs) and not _is_cpu_run(ids.strings.values):
         raise NoGpuActivityError(
             source.path,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -36,6 +36,9 @@ class NsysSource(Protocol):
 
         Raises TraceError where they cannot be read.
         """
+
+    def read_parts(self, table: str, columns: Sequence[str]) -> Iterator[pa.Table]:
+        """As `read`, in parts that take less memory than all of it."""
 
     def plan(self, reads: Sequence[tuple[str, Sequence[str]]]) -> None:
         """Say which columns of large tables will be read first, in order, where they are there: a source may
@@ -74,6 +77,11 @@ class SqliteSource:
     def read(self, table: str, columns: Sequence[str]) -> pa.Table:
         """See NsysSource."""
         return self.file.read(table, columns)
+
+    def read_parts(self, table: str, columns: Sequence[str]) -> Iterator[pa.Table]:
+        """See NsysSource. A file whose row ids are far apart is read at once."""
+        sparse = self.file.count(table) > self.file.most_rows
+        return iter([self.read(table, columns)]) if sparse else self.file.read_parts(table, columns)
 
     def plan(self, reads: Sequence[tuple[str, Sequence[str]]]) -> None:
         """See NsysSource."""
@@ -121,7 +129,20 @@ def read_ints(source: NsysSource, table: str, defaults: Mapping[str, int]) -> di
     present = [c for c in defaults if c in source.columns(table)]
     if not present:
         return {c: np.empty(0, np.int64) for c in defaults}
-    data = source.read(table, present)
+    return _ints(source, table, defaults, source.read(table, present))
+
+
+def read_int_parts(source: NsysSource, table: str, defaults: Mapping[str, int]) -> Iterator[dict[str, I64]]:
+    """As read_ints, in parts, the first of which may be empty."""
+    present = [c for c in defaults if c in source.columns(table)]
+    yield {c: np.empty(0, np.int64) for c in defaults}
+    if present:
+        for data in source.read_parts(table, present):
+            yield _ints(source, table, defaults, data)
+
+
+def _ints(source: NsysSource, table: str, defaults: Mapping[str, int], data: pa.Table) -> dict[str, I64]:
+    present = data.column_names
     columns: dict[str, I64] = {}
     for name, default in defaults.items():
         if name not in present:

@@ -1,0 +1,105 @@
+"""A large capture is read in parts and kept on disk: the same columns and the same diagnosis, whatever the cuts."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from perfdoc.analyzers.device.window import WindowRequest
+from perfdoc.analyzers.measure import measure_capture
+from perfdoc.diagnose.diagnosis import diagnose
+from perfdoc.results import to_json
+from perfdoc.simulator.replay.unedited import replay_and_keep
+from perfdoc.traces import Trace, TraceError, on_disk
+from perfdoc.traces.load import read_trace
+from perfdoc.traces.model import ApiCalls
+from perfdoc.traces.nsys import sqlite_file
+from perfdoc.traces.table import Table
+from tests.simulator.hand_laid import write_hand_laid
+from tests.summaries.made import two_ranks
+
+QUICK = ("nsys/cuda_graph_a100.sqlite", "nsys/ddp_2gpu_rtx3090.sqlite")
+LONG = (
+    *("nsys/gpt_fwd_bwd_rtx3070ti_sched.sqlite", "nsys/gpt_small_full_step_a100.sqlite"),
+    *("nsys/host_bound_2gpu_h100.sqlite", "nsys/sp_2gpu_after.sqlite", "nsys/windows_rtx5000.sqlite"),
+)
+
+
+def in_parts(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+    monkeypatch.setattr(on_disk, "_LARGE_ROWS", 0)
+    monkeypatch.setattr(on_disk, "_MANY_VALUES", 1)
+    monkeypatch.setattr(sqlite_file, "_PART_ROWS", rows)
+
+
+def said(trace: Trace) -> dict[str, Any]:
+    """Every column, names as texts: in which order texts were met is nothing that is read."""
+    found: dict[str, Any] = {"threads": trace.threads, "devices": trace.devices}
+    texts = np.array([*trace.strings, "none"], object)
+    for field in fields(trace):
+        if isinstance(table := getattr(trace, field.name), Table):
+            for name in table.column_names():
+                column = getattr(table, name)
+                is_text = name in ("name", "full_name", "domain")
+                found[f"{field.name}.{name}"] = (texts[column] if is_text else column).tolist()
+    return found
+
+
+def diagnosed(path: Path) -> Any:
+    return msgspec.json.decode(to_json(diagnose([measure_capture(path, WindowRequest(), also=replay_and_keep)])))
+
+
+@pytest.mark.parametrize("rows", [1, 3, 1000])
+def test_the_columns_of_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+    path = two_ranks(tmp_path / "job")[0]
+    whole = said(read_trace(path))
+    assert len(whole["kernels.name"]) > rows or rows == 1000
+    in_parts(monkeypatch, rows)
+    assert said(read_trace(path)) == whole
+
+
+@pytest.mark.parametrize("name", [*QUICK, *(pytest.param(n, marks=pytest.mark.slow) for n in LONG)])
+def test_the_diagnosis_of_a_real_trace(
+    shared_traces: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    path = shared_traces / name
+    whole, columns = diagnosed(path), said(read_trace(path))
+    in_parts(monkeypatch, 997)
+    assert said(read_trace(path)) == columns
+    assert diagnosed(path) == whole
+
+
+def test_nothing_lies_about_and_no_page_is_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, _ = write_hand_laid(tmp_path / "made")
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    in_parts(monkeypatch, 2)
+    trace = read_trace(path)
+    assert list(folder.iterdir()) == []
+    before = trace.kernels.start_ns.copy()
+    assert not trace.kernels.start_ns.flags.writeable
+    on_disk.let_go()
+    assert (trace.kernels.start_ns == before).all()
+
+
+def test_a_full_disk_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, _ = write_hand_laid(tmp_path / "made")
+    in_parts(monkeypatch, 2)
+    monkeypatch.setattr(on_disk, "_file", lambda: Path("/dev/full").open("r+b", buffering=0))
+    with pytest.raises(TraceError, match="TMPDIR") as refused:
+        read_trace(path)
+    assert os.strerror(28) in str(refused.value)
+    # What is worked out later may as well stay in memory.
+    values = np.arange(5)
+    assert on_disk.aside(values) is values
+
+
+def test_parts_without_rows() -> None:
+    assert len(on_disk.on_disk(ApiCalls, [ApiCalls.empty(), ApiCalls.empty()])) == 0
