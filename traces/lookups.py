@@ -28,7 +28,7 @@ class Lookups:
 
     @property
     def is_large(self) -> bool:
-        """Whether memory is short for what is worked out beside its columns, which a reader may have on disk."""
+        """Whether its columns may be on disk, and memory is short beside them."""
         return is_large(len(self.kernels) + len(self.api_calls) + len(self.ranges))
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Columns of a large capture in files without a name, mapped: the system keeps in memory what it has room for.
+"""Columns of a large capture in files without a name, mapped: the system has in memory what it has room for.
 
 They are written, not mapped for writing: a full disk is an error there, and the end of the process here.
 Nobody else has the files, so none can be cut short while it is read.

@@ -96,8 +96,7 @@ class Launches:
 
 
 def find_launches(trace: Trace) -> Launches:
-    """Join activities, synchronisations and event records to API calls by (process, correlation id), a process
-    at a time.
+    """Join activities, synchronisations and event records to API calls of their process, by correlation id.
 
     Several calls may share an id (a runtime call and the driver call inside it): the one that starts
     first is the launch, since the others run inside it.

@@ -1,9 +1,10 @@
-"""A large capture is read in parts and kept on disk: the same columns and the same diagnosis, whatever the cuts."""
+"""A large capture is read in parts and kept on disk: whatever the cuts, the same columns and diagnosis."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,9 @@ def said(trace: Trace) -> dict[str, Any]:
 
 
 def diagnosed(path: Path) -> Any:
-    return msgspec.json.decode(to_json(diagnose([measure_capture(path, WindowRequest(), also=replay_and_keep)])))
+    return msgspec.json.decode(
+        to_json(diagnose([measure_capture(path, WindowRequest(), also=replay_and_keep)]))
+    )
 
 
 @pytest.mark.parametrize("rows", [1, 3, 1000])
@@ -92,7 +95,7 @@ def test_nothing_lies_about_and_no_page_is_held(tmp_path: Path, monkeypatch: pyt
 def test_a_full_disk_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, _ = write_hand_laid(tmp_path / "made")
     in_parts(monkeypatch, 2)
-    monkeypatch.setattr(on_disk, "_file", lambda: Path("/dev/full").open("r+b", buffering=0))
+    monkeypatch.setattr(on_disk, "_file", partial(open, "/dev/full", "r+b", buffering=0))
     with pytest.raises(TraceError, match="TMPDIR") as refused:
         read_trace(path)
     assert os.strerror(28) in str(refused.value)

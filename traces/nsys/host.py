@@ -59,26 +59,31 @@ def _api_calls(ids: Ids, c: dict[str, I64]) -> ApiCalls:
     )
 
 
-def read_syncs(source: NsysSource) -> Syncs:
-    """Synchronisation rows.
+def read_syncs(source: NsysSource, *, large: bool = False) -> Syncs:
+    """Synchronisation rows. large: in parts, and kept on disk.
 
     Their deviceId is not used: real exports give 0 for every device. Nor is syncType, whose codes changed
     (2024.6 and 2025.1 count from 0 for a device, later ones from 1 for an event) while the file's own
     ENUM table did not: which of stream and event are set tells the kind in every generation seen.
     """
-    c = read_ints(
-        source,
-        "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION",
-        {
-            "start": 0,
-            "end": _NO_END,
-            "globalPid": NULL,
-            "streamId": NULL,
-            "correlationId": NULL,
-            "eventId": NULL,
-            "eventSyncId": NULL,
-        },
-    )
+    if large:
+        return on_disk(Syncs, map(_syncs, read_int_parts(source, _SYNC, _SYNC_COLUMNS)))
+    return _syncs(read_ints(source, _SYNC, _SYNC_COLUMNS))
+
+
+_SYNC = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
+_SYNC_COLUMNS = {
+    "start": 0,
+    "end": _NO_END,
+    "globalPid": NULL,
+    "streamId": NULL,
+    "correlationId": NULL,
+    "eventId": NULL,
+    "eventSyncId": NULL,
+}
+
+
+def _syncs(c: dict[str, I64]) -> Syncs:
     stream, event = _no_event(c["streamId"]), _no_event(c["eventId"])
     on_stream, on_event = stream != UNKNOWN, event != UNKNOWN
     kind = np.select(
@@ -101,21 +106,29 @@ def read_syncs(source: NsysSource) -> Syncs:
     )
 
 
-def read_event_records(source: NsysSource, ids: Ids) -> EventRecords:
-    """Event records, where the capture traced them (`--cuda-event-trace`)."""
-    c = read_ints(
-        source,
-        "CUPTI_ACTIVITY_KIND_CUDA_EVENT",
-        {
-            "deviceId": 0,
-            "globalPid": NULL,
-            "streamId": NULL,
-            "correlationId": NULL,
-            "eventId": NULL,
-            "eventSyncId": NULL,
-            "timestamp": 0,
-        },
-    )
+def read_event_records(source: NsysSource, ids: Ids, *, large: bool = False) -> EventRecords:
+    """Event records, where the capture traced them (`--cuda-event-trace`). large: in parts, and kept on
+    disk."""
+    if large:
+        return on_disk(
+            EventRecords, (_records(ids, c) for c in read_int_parts(source, _EVENT, _EVENT_COLUMNS))
+        )
+    return _records(ids, read_ints(source, _EVENT, _EVENT_COLUMNS))
+
+
+_EVENT = "CUPTI_ACTIVITY_KIND_CUDA_EVENT"
+_EVENT_COLUMNS = {
+    "deviceId": 0,
+    "globalPid": NULL,
+    "streamId": NULL,
+    "correlationId": NULL,
+    "eventId": NULL,
+    "eventSyncId": NULL,
+    "timestamp": 0,
+}
+
+
+def _records(ids: Ids, c: dict[str, I64]) -> EventRecords:
     return EventRecords(
         process=_processes(c["globalPid"]),
         device=ids.devices_of(c["globalPid"], c["deviceId"]),

@@ -103,6 +103,8 @@ def read_nsys(source: NsysSource) -> Trace:
     kernels = nsys_gpu.read_kernels(source, ids, large=large)
     copies = nsys_gpu.read_copies(source, ids)
     graphs = nsys_gpu.read_graph_launches(source, ids)
+    if large:
+        copies = on_disk(Copies, [copies])
     check_activity(source.path, kernels, copies, graphs)
     api, bad_calls = host_rows_that_fit(nsys_host.read_api_calls(source, ids, large=large))
     capture_end = max(int(t.end_ns.max(initial=0)) for t in (kernels, copies, graphs, api))
@@ -117,8 +119,8 @@ def read_nsys(source: NsysSource) -> Trace:
             else "holds no GPU kernels (no CUPTI_ACTIVITY_KIND_KERNEL table): CUDA was not traced.",
             f"Capture a part of the run with GPU work, with {_CAPTURE}",
         )
-    records = nsys_host.read_event_records(source, ids)
-    syncs, bad_syncs = host_rows_that_fit(nsys_host.read_syncs(source))
+    records = nsys_host.read_event_records(source, ids, large=large)
+    syncs, bad_syncs = host_rows_that_fit(nsys_host.read_syncs(source, large=large))
     payloads = read_payloads(source, nvtx.ranges, nvtx.source_row, ids.strings)
     states, os_calls, unreadable = read_scheduling(source, ids)
     ids.name_threads()
