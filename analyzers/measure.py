@@ -27,6 +27,7 @@ from perfdoc.analyzers.host.capture_cost import slowed_by
 from perfdoc.analyzers.host.without_gpu import host_contents
 from perfdoc.analyzers.kernel_class.classify import GIVEN, KernelKinds, classify_kernels
 from perfdoc.analyzers.measure_device import Also, RankMeasurement, measure_device
+from perfdoc.profiling.telling import Telling
 from perfdoc.results.headline import Framework
 from perfdoc.results.names import shorten
 from perfdoc.results.quality import NO_EVENTS
@@ -156,6 +157,7 @@ def measure_trace(
     devices = trace.devices
     order = sorted(range(len(devices)), key=lambda i: (devices[i].ordinal, devices[i].process))
 
+    telling = Telling()
     at_once = 1 if trace.is_large else _AT_ONCE
     estimated: dict[int, int] = {}
     """Collectives without a known completion, by device."""
@@ -204,6 +206,9 @@ def measure_trace(
             return measure_device(view, also, pool if alone and len(order) < at_once else None)
         finally:
             let_go()
+            if trace.is_large:
+                done = order.index(index) + 1
+                telling.say(f"{done} of {len(order)} devices analysed, {telling.rate(done):.2f} a second")
 
     # numpy releases the interpreter lock in most of what takes time here.
     with ThreadPoolExecutor(max_workers=at_once) as pool:

@@ -15,6 +15,7 @@ import pytest
 from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import measure_capture
 from perfdoc.diagnose.diagnosis import diagnose
+from perfdoc.profiling import telling
 from perfdoc.results import to_json
 from perfdoc.simulator.replay.unedited import replay_and_keep
 from perfdoc.traces import Trace, TraceError, on_disk
@@ -106,3 +107,19 @@ def test_a_full_disk_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_parts_without_rows() -> None:
     assert len(on_disk.on_disk(ApiCalls, [ApiCalls.empty(), ApiCalls.empty()])) == 0
+
+
+def test_how_far_it_is_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = two_ranks(tmp_path / "job")[0]
+    kernels = len(read_trace(path).kernels)
+    measure_capture(path, WindowRequest())
+    assert capsys.readouterr().err == ""
+    in_parts(monkeypatch, kernels - 1)
+    monkeypatch.setattr(telling, "QUIET_S", -1.0)
+    measure_capture(path, WindowRequest())
+    lines = capsys.readouterr().err.splitlines()
+    assert f"KERNEL: {kernels - 1} of {kernels} rows read" in lines[0]
+    assert f"KERNEL: {kernels} of {kernels} rows read" in lines[1]
+    assert "1 of 1 devices analysed" in lines[-1]

@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
+from perfdoc.profiling.telling import Telling
 from perfdoc.traces.arrow import to_int64
 from perfdoc.traces.errors import TraceError
 from perfdoc.traces.model import Format
@@ -137,7 +138,11 @@ def read_int_parts(source: NsysSource, table: str, defaults: Mapping[str, int]) 
     present = [c for c in defaults if c in source.columns(table)]
     yield {c: np.empty(0, np.int64) for c in defaults}
     if present:
+        telling, count, done = Telling(), source.count(table), 0
         for data in source.read_parts(table, present):
+            done += data.num_rows
+            rate = telling.rate(done) / 1e6
+            telling.say(f"{table}: {done:,} of {count:,} rows read, {rate:.1f} M a second")
             yield _ints(source, table, defaults, data)
 
 

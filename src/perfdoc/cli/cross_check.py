@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from perfdoc.diagnose.measuring import QUIET_S
 from perfdoc.profiling.errors import CaptureError
 from perfdoc.profiling.nsys.command import Nsys, find_nsys
 from perfdoc.traces.errors import TraceError
@@ -52,19 +49,12 @@ def cross_check_and_write(nsys: Nsys, captures: Sequence[Path], folder: Path | N
     import msgspec
 
     from perfdoc.nsight.cross_check import cross_check, render_cross_check
+    from perfdoc.profiling.telling import Telling
     from perfdoc.profiling.whole_file import write_all
     from perfdoc.results.names import shorten
 
-    said = time.monotonic()
-
-    def tell(what: str) -> None:
-        nonlocal said
-        if time.monotonic() - said > QUIET_S:
-            said = time.monotonic()
-            sys.stderr.write(f"perfdoc: cross-check: {shorten(what)}\n")
-            sys.stderr.flush()
-
-    check = cross_check(nsys, captures, tell)
+    telling = Telling()
+    check = cross_check(nsys, captures, lambda what: telling.say(f"cross-check: {shorten(what)}"))
     if folder is not None:
         content = msgspec.json.format(msgspec.json.encode(check), indent=2) + b"\n"
         write_all({folder / RESULT: content}, folder)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -18,6 +16,7 @@ from perfdoc.diagnose.asked import Work
 from perfdoc.diagnose.place import Here, Place, T, Task
 from perfdoc.diagnose.processes import Processes
 from perfdoc.diagnose.rank_order import in_rank_order
+from perfdoc.profiling.telling import Telling
 from perfdoc.results.figures import plural
 from perfdoc.simulator.replay.unedited import KEPT_TASKS_MAX, replay_and_keep
 from perfdoc.summaries.alike import check_alike
@@ -27,8 +26,6 @@ from perfdoc.traces.ahead import Ahead
 from perfdoc.traces.errors import UnreadableError
 
 _Result: TypeAlias = CaptureMeasurement | NoGpuActivityError | UnreadableError | RankMemory
-QUIET_S = 1.0
-"""A word about progress this often at most."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,10 +120,8 @@ def _run(place: Place, tasks: Sequence[Task[T]], of: str = "") -> list[T]:
 
 def _progress(results: Iterable[tuple[int, T]], count: int, of: str) -> Iterator[tuple[int, T]]:
     """Pass results on; say what is done once the work has lasted."""
-    said = time.monotonic()
+    telling = Telling()
     for done, result in enumerate(results, 1):
         yield result
-        if time.monotonic() - said > QUIET_S and done < count:
-            said = time.monotonic()
-            sys.stderr.write(f"perfdoc: {done} of {count} files analysed{of}\n")
-            sys.stderr.flush()
+        if done < count:
+            telling.say(f"{done} of {count} files analysed{of}")

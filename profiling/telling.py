@@ -1,0 +1,27 @@
+"""How far something long is, on standard error."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+QUIET_S = 1.0
+"""A line this often at most."""
+
+
+class Telling:
+    """Lines about something that has begun, the first when it has lasted."""
+
+    def __init__(self) -> None:
+        self._begun = self._said = time.monotonic()
+
+    def say(self, what: str) -> None:
+        """Say it, unless the last line is of just now."""
+        if (now := time.monotonic()) - self._said > QUIET_S:
+            self._said = now
+            sys.stderr.write(f"perfdoc: {what}\n")
+            sys.stderr.flush()
+
+    def rate(self, done: int) -> float:
+        """So many of what was done so far took a second."""
+        return done / max(time.monotonic() - self._begun, 1e-9)
