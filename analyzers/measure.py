@@ -41,7 +41,7 @@ from perfdoc.traces.run_facts import with_run_facts
 _T = TypeVar("_T")
 _AT_ONCE = 2
 """Threads: devices, whose arrays are a fraction of the trace each, so that two add little memory; or the
-analyses of the only one."""
+analyses of one, where it is the only one or memory is short."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,7 +158,6 @@ def measure_trace(
     order = sorted(range(len(devices)), key=lambda i: (devices[i].ordinal, devices[i].process))
 
     telling = Telling()
-    at_once = 1 if trace.is_large else _AT_ONCE
     estimated: dict[int, int] = {}
     """Collectives without a known completion, by device."""
 
@@ -203,7 +202,7 @@ def measure_trace(
             events=found,
         )
         try:
-            return measure_device(view, also, pool if alone and len(order) < at_once else None)
+            return measure_device(view, also, pool if alone and in_turn else None)
         finally:
             let_go()
             if trace.is_large:
@@ -211,8 +210,9 @@ def measure_trace(
                 telling.say(f"{done} of {len(order)} devices analysed, {telling.rate(done):.2f} a second")
 
     # numpy releases the interpreter lock in most of what takes time here.
-    with ThreadPoolExecutor(max_workers=at_once) as pool:
-        results = list(pool.map(measured, order))
+    in_turn = trace.is_large or len(order) < _AT_ONCE
+    with ThreadPoolExecutor(max_workers=_AT_ONCE) as pool:
+        results = list((map if in_turn else pool.map)(measured, order))
     ranks = [r for r in results if isinstance(r, RankMeasurement)]
     if not ranks:
         raise NoGpuActivityError(
