@@ -13,7 +13,7 @@ from perfdoc.traces.on_disk import aside, is_large
 from perfdoc.traces.table import I32, I64, Bool
 
 if TYPE_CHECKING:
-    from perfdoc.traces.model import ApiCalls, Kernels, Ranges, Thread
+    from perfdoc.traces.model import ApiCalls, Kernels, Operators, Ranges, Thread
 
 
 class Lookups:
@@ -25,11 +25,14 @@ class Lookups:
         kernels: Kernels
         ranges: Ranges
         api_calls: ApiCalls
+        operators: Operators
+        python_calls: Operators
 
     @property
     def is_large(self) -> bool:
         """Whether its columns may be on disk, and memory is short beside them."""
-        return is_large(len(self.kernels) + len(self.api_calls) + len(self.ranges))
+        tables = (self.kernels, self.api_calls, self.ranges, self.operators, self.python_calls)
+        return is_large(sum(map(len, tables)))
 
     @cached_property
     def range_names(self) -> I64:

@@ -17,19 +17,24 @@ from perfdoc.analyzers.measure import measure_capture
 from perfdoc.diagnose.diagnosis import diagnose
 from perfdoc.profiling import telling
 from perfdoc.results import to_json
+from perfdoc.simulator.captures.kineto import write_kineto
 from perfdoc.simulator.replay.unedited import replay_and_keep
-from perfdoc.traces import Trace, TraceError, on_disk
+from perfdoc.traces import Trace, TraceError, on_disk, table
 from perfdoc.traces.load import read_trace
 from perfdoc.traces.model import ApiCalls
 from perfdoc.traces.nsys import sqlite_file
 from perfdoc.traces.table import Table
-from tests.simulator.hand_laid import write_hand_laid
+from tests.simulator.hand_laid import hand_laid_timeline, write_hand_laid
 from tests.summaries.made import two_ranks
 
-QUICK = ("nsys/cuda_graph_a100.sqlite", "nsys/ddp_2gpu_rtx3090.sqlite")
+QUICK = (
+    *("nsys/cuda_graph_a100.sqlite", "nsys/ddp_2gpu_rtx3090.sqlite"),
+    "kineto/cuda_event_sync_multi_stream.json.gz",
+)
 LONG = (
     *("nsys/gpt_fwd_bwd_rtx3070ti_sched.sqlite", "nsys/gpt_small_full_step_a100.sqlite"),
     *("nsys/host_bound_2gpu_h100.sqlite", "nsys/sp_2gpu_after.sqlite", "nsys/windows_rtx5000.sqlite"),
+    *("kineto/ddp_nccl_metadata_a100_rank0of2.json.gz", "kineto/dlrm_layernorm_a100_rank3of8.json.gz"),
 )
 
 
@@ -37,6 +42,8 @@ def in_parts(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
     monkeypatch.setattr(on_disk, "_LARGE_ROWS", 0)
     monkeypatch.setattr(on_disk, "_MANY_VALUES", 1)
     monkeypatch.setattr(sqlite_file, "_PART_ROWS", rows)
+    monkeypatch.setattr(table, "_IN_MEMORY", rows)
+    monkeypatch.setattr(table, "_AT_ONCE", rows)
 
 
 def said(trace: Trace) -> dict[str, Any]:
@@ -44,9 +51,9 @@ def said(trace: Trace) -> dict[str, Any]:
     found: dict[str, Any] = {"threads": trace.threads, "devices": trace.devices}
     texts = np.array([*trace.strings, "none"], object)
     for field in fields(trace):
-        if isinstance(table := getattr(trace, field.name), Table):
-            for name in table.column_names():
-                column = getattr(table, name)
+        if isinstance(rows := getattr(trace, field.name), Table):
+            for name in rows.column_names():
+                column = getattr(rows, name)
                 is_text = name in ("name", "full_name", "domain")
                 found[f"{field.name}.{name}"] = (texts[column] if is_text else column).tolist()
     return found
@@ -93,8 +100,12 @@ def test_nothing_lies_about_and_no_page_is_held(tmp_path: Path, monkeypatch: pyt
     assert (trace.kernels.start_ns == before).all()
 
 
-def test_a_full_disk_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, _ = write_hand_laid(tmp_path / "made")
+@pytest.mark.parametrize("tool", ["nsys", "kineto"])
+def test_a_full_disk_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tool: str) -> None:
+    if tool == "nsys":
+        path, _ = write_hand_laid(tmp_path / "made")
+    else:
+        path = write_kineto(hand_laid_timeline()[0], tmp_path / "x.json", 41000)
     in_parts(monkeypatch, 2)
     monkeypatch.setattr(on_disk, "_file", partial(open, "/dev/full", "r+b", buffering=0))
     with pytest.raises(TraceError, match="TMPDIR") as refused:

@@ -47,6 +47,7 @@ from perfdoc.traces.model import (
     Syncs,
     Trace,
 )
+from perfdoc.traces.on_disk import NoRoomError
 from perfdoc.traces.table import I64, Rows
 from perfdoc.traces.validate import check_activity, check_devices, host_rows_that_fit, left_out_note
 
@@ -157,6 +158,13 @@ def read_kineto(path: Path) -> Trace:
     what to do) for a file that is missing, truncated, malformed, too large or no profiler trace, and
     for times that cannot be true.
     """
+    try:
+        return _read(path)
+    except NoRoomError as error:
+        raise TraceError(path, *error.args) from error
+
+
+def _read(path: Path) -> Trace:
     facts, rows = read_events(path, lambda: EventRows(path))
     first = first_ns(rows)
     try:

@@ -26,7 +26,7 @@ from perfdoc.traces.nsys.parquet_folder import ParquetSource
 from perfdoc.traces.nsys.payload import PAYLOAD_COLUMNS, read_payloads
 from perfdoc.traces.nsys.scheduling import read_scheduling
 from perfdoc.traces.nsys.source import NsysSource, SqliteSource
-from perfdoc.traces.on_disk import folder, is_large, moved, on_disk
+from perfdoc.traces.on_disk import NoRoomError, is_large, moved, on_disk
 from perfdoc.traces.validate import check_activity, host_rows_that_fit, left_out_note
 
 _NO_STACKS = "Python stacks of Nsight captures are not read; the range stands in for the call site"
@@ -69,12 +69,8 @@ def read_nsys_parquet(path: Path) -> Trace:
 def _read_and_close(source: NsysSource) -> Trace:
     try:
         return read_nsys(source)
-    except OSError as error:
-        raise TraceError(
-            source.path,
-            f"has more rows than fit in memory, and they cannot be kept on disk: {error.strerror}.",
-            f"Make room in {folder() or tempfile.gettempdir()}, or name another folder with TMPDIR.",
-        ) from error
+    except NoRoomError as error:
+        raise TraceError(source.path, *error.args) from error
     finally:
         source.close()
 
