@@ -12,7 +12,7 @@ from perfdoc.analyzers.base.names import said_by_names
 from perfdoc.traces import Trace
 from perfdoc.traces.arrow import distinct
 from perfdoc.traces.on_disk import aside
-from perfdoc.traces.table import Bool
+from perfdoc.traces.table import I32, Bool
 
 if TYPE_CHECKING:  # activity asks for enclosing ranges itself
     from perfdoc.analyzers.device.activity import Communication
@@ -104,31 +104,48 @@ def find_launches(trace: Trace) -> Launches:
     of_process: dict[int, list[int]] = {}
     for at, thread in enumerate(trace.threads):
         of_process.setdefault(thread.process, []).append(at)
-    device_process = np.array([d.process for d in trace.devices], np.int64)
+    of_device = np.array([d.process for d in trace.devices], np.int64)
     syncs, records = trace.syncs, trace.event_records
-    wanted: dict[str, tuple[I64, I64]] = {
-        **{
-            name: (device_process[table.device], table.correlation)
-            for name, table in (
-                ("kernels", trace.kernels),
-                ("copies", trace.copies),
-                ("graph_launches", trace.graph_launches),
-            )
-        },
-        "syncs": (syncs.process, syncs.correlation),
-        "sync_sources": (syncs.process, syncs.source_correlation),
-        "event_records": (records.process, records.correlation),
+    wanted: dict[str, _Wanted] = {
+        "kernels": _Wanted(of=trace.kernels.device, process_of=of_device, ids=trace.kernels.correlation),
+        "copies": _Wanted(of=trace.copies.device, process_of=of_device, ids=trace.copies.correlation),
+        "graph_launches": _Wanted(
+            of=trace.graph_launches.device, process_of=of_device, ids=trace.graph_launches.correlation
+        ),
+        "syncs": _Wanted(of=syncs.process, ids=syncs.correlation),
+        "sync_sources": _Wanted(of=syncs.process, ids=syncs.source_correlation),
+        "event_records": _Wanted(of=records.process, ids=records.correlation),
     }
-    found = {name: np.full(len(ids), NONE, np.int64) for name, (_, ids) in wanted.items()}
-    used = {pid for process, _ in wanted.values() for pid in distinct(process)[0].tolist()}
-    for pid in used & of_process.keys():
+    found = {name: np.full(len(rows.ids), NONE, np.int64) for name, rows in wanted.items()}
+    processes = {pid for rows in wanted.values() for pid in rows.processes()}
+    for pid in processes & of_process.keys():
         calls = _Calls.of(trace, np.array(of_process[pid], np.int64))
         if calls is None:
             continue
-        for name, (process, ids) in wanted.items():
-            asked = np.flatnonzero((process == pid) & (ids >= 0))
-            found[name][asked] = calls.behind(ids[asked])
+        for name, rows in wanted.items():
+            asked = rows.of_process(pid)
+            found[name][asked] = calls.behind(rows.ids[asked])
     return Launches(**{name: aside(rows) for name, rows in found.items()})
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Wanted:
+    """Rows of one table, and the correlation ids by which their calls are looked for."""
+
+    of: I64 | I32
+    """The process of each, or its device."""
+    ids: I64
+    process_of: I64 | None = None
+    """By device; None where `of` has processes."""
+
+    def processes(self) -> list[int]:
+        found: list[int] = (distinct(self.of)[0] if self.process_of is None else self.process_of).tolist()
+        return found
+
+    def of_process(self, pid: int) -> I64:
+        """The rows of one process that have an id, ascending."""
+        own = self.of == pid if self.process_of is None else (self.process_of == pid)[self.of]
+        return np.flatnonzero(own & (self.ids >= 0))
 
 
 @dataclass(frozen=True, kw_only=True)
