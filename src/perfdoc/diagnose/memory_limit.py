@@ -104,6 +104,9 @@ def _within(part: int, work: Callable[[], object]) -> bytes | None:
     hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
     soft = part if hard == resource.RLIM_INFINITY else min(part, hard)
     resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+    import pyarrow as pa
+
+    pa.set_memory_pool(pa.system_memory_pool())  # its own takes 1 GiB at once, used or not
     try:
         result = work()
         # A capture that is left out is a result too.
