@@ -78,6 +78,8 @@ def check_devices(path: Path, count: int) -> None:
 
 def known_correlations(ids: I64) -> I64:
     """Correlation ids, with -1 (unknown) for those that CUPTI cannot have given."""
+    if ids.min(initial=0) >= 0 and ids.max(initial=0) < MAX_CORRELATION:
+        return ids
     return np.where((ids >= 0) & (ids < MAX_CORRELATION), ids, UNKNOWN)
 
 

@@ -129,13 +129,16 @@ def union(start_ns: I64, end_ns: I64) -> Intervals:
         # Stable, because joined sorted runs (the usual case) then merge in linear time.
         order = np.argsort(start, kind="stable")
         start, end = start[order], end[order]
-    reach = np.maximum.accumulate(end)
-    fresh = np.empty(len(start), bool)
-    fresh[0] = True
-    np.greater(start[1:], reach[:-1], out=fresh[1:])
-    first = np.flatnonzero(fresh)
-    starts = start[first]
-    ends = reach[np.concatenate((first[1:] - 1, [len(start) - 1]))]
+    if (start[1:] > end[:-1]).all():  # on one stream they never meet
+        starts, ends = start, end
+    else:
+        reach = np.maximum.accumulate(end)
+        fresh = np.empty(len(start), bool)
+        fresh[0] = True
+        np.greater(start[1:], reach[:-1], out=fresh[1:])
+        first = np.flatnonzero(fresh)
+        starts = start.take(first)
+        ends = reach.take(np.append(first[1:] - 1, len(start) - 1))
     keep = ends > starts
     return Intervals(starts, ends) if keep.all() else Intervals(starts[keep], ends[keep])
 

@@ -1,13 +1,10 @@
-"""Memory that is free but still held for whichever thread used it last."""
+"""Memory that is free but still held by whatever used it last."""
 
 from __future__ import annotations
 
-import ctypes
-from functools import cache
-from typing import Any
-
 import pyarrow as pa
 
+from perfdoc.profiling.malloc import trim
 from perfdoc.traces.on_disk import let_go
 
 LARGE = 500_000
@@ -20,19 +17,7 @@ def give_back(rows: int) -> None:
     glibc keeps what a thread freed for that thread: of one device with 2 M kernels some 300 MB each. Arrow
     keeps what columns were read into: of 20 M kernels 150 MB.
     """
-    if rows < LARGE:
-        return
-    let_go()
-    pa.default_memory_pool().release_unused()
-    if (trim := _malloc_trim()) is not None:
-        trim(0)
-
-
-@cache
-def _malloc_trim() -> Any:
-    try:
-        trim = ctypes.CDLL(None).malloc_trim
-    except (AttributeError, OSError, TypeError):  # another C library, or Windows
-        return None
-    trim.argtypes = [ctypes.c_size_t]
-    return trim
+    if rows >= LARGE:
+        let_go()
+        pa.default_memory_pool().release_unused()
+        trim()

@@ -10,10 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from perfdoc.analyzers.base.intervals import I64, Intervals, union
+from perfdoc.analyzers.base.rows import kept
 from perfdoc.analyzers.communication.bandwidth import group_sizes
 from perfdoc.analyzers.device.launches import Launches, innermost
 from perfdoc.analyzers.kernel_class.classify import KernelKind, KernelKinds
@@ -151,14 +154,14 @@ def device_activity(trace: Trace, device: int, kinds: KernelKinds, launches: Lau
     c_rows = np.flatnonzero(trace.copies.device == device)
     if not len(k_rows) and not len(g_rows):
         return None
-    k_start, k_end = trace.kernels.start_ns.take(k_rows), trace.kernels.end_ns.take(k_rows)
+    k_start, k_end = _rows(trace.kernels.start_ns, k_rows), _rows(trace.kernels.end_ns, k_rows)
     g_start, g_end = trace.graph_launches.start_ns[g_rows], trace.graph_launches.end_ns[g_rows]
     c_start, c_end = trace.copies.start_ns[c_rows], trace.copies.end_ns[c_rows]
-    is_comm = kinds.is_communication[k_rows]
+    is_comm = _rows(kinds.is_communication, k_rows)
     is_peer = communicating_copies(trace, c_rows, launches)
 
-    kernel_compute = union(k_start[~is_comm], k_end[~is_comm])
-    kernel_comm = union(k_start[is_comm], k_end[is_comm])
+    kernel_compute = union(*kept(~is_comm, k_start, k_end))
+    kernel_comm = union(*kept(is_comm, k_start, k_end))
     compute = kernel_compute | union(g_start, g_end)
     communication, comm_order = _communication(trace, kinds, launches, k_rows[is_comm], c_rows[is_peer])
     comm = kernel_comm | union(c_start[is_peer], c_end[is_peer])
@@ -173,8 +176,9 @@ def device_activity(trace: Trace, device: int, kinds: KernelKinds, launches: Lau
     )
     is_compute = np.concatenate((~is_comm, np.ones(len(g_rows), bool), np.zeros(len(c_rows), bool)))
     api_row = np.concatenate(
-        (launches.kernels[k_rows], launches.graph_launches[g_rows], launches.copies[c_rows])
+        (_rows(launches.kernels, k_rows), launches.graph_launches[g_rows], launches.copies[c_rows])
     ).take(order)
+    stream = _rows(trace.kernels.stream, k_rows)
     launch_start, launch_end, launch_thread = (
         _pick(column, api_row)
         for column in (trace.api_calls.start_ns, trace.api_calls.end_ns, trace.api_calls.thread)
@@ -197,10 +201,15 @@ def device_activity(trace: Trace, device: int, kinds: KernelKinds, launches: Lau
         launch_end_ns=launch_end,
         launch_thread=launch_thread,
         stream=np.concatenate(
-            (trace.kernels.stream[k_rows], trace.graph_launches.stream[g_rows], trace.copies.stream[c_rows])
+            (stream, trace.graph_launches.stream[g_rows], trace.copies.stream[c_rows])
         ).take(order),
         is_compute=is_compute.take(order),
     )
+
+
+def _rows(column: NDArray[Any], rows: I64) -> NDArray[Any]:
+    """Values at distinct rows in order; the column itself where those are all of them."""
+    return column if len(rows) == len(column) else column.take(rows)
 
 
 def _pick(column: I64 | I32, row: I64) -> I64:

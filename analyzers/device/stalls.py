@@ -136,9 +136,9 @@ def _named_otherwise(
     ranges = trace.ranges
     rows = trace.ranges_of(threads)
     rows = rows[(ranges.kind[rows] != RangeKind.MARK) & ~ranges.never_closed[rows]]
-    rows = np.setdiff1d(
-        rows, np.append(known.lock_waits, known.lock_held)
-    )  # they say nothing of what is done
+    silent = np.append(known.lock_waits, known.lock_held)  # they say nothing of what is done
+    if len(silent):
+        rows = np.setdiff1d(rows, silent)
     start, end = ranges.start_ns[rows], ranges.end_ns[rows]
     inside = places.covered_within(start, end)
     at = np.searchsorted(places.start_ns, end, "left") - 1

@@ -13,6 +13,7 @@ from functools import cache
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import EMPTY, I64, Intervals, union
+from perfdoc.analyzers.base.rows import row_keys
 from perfdoc.analyzers.device.threads import ThreadTimes, WaitKind, thread_times
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.host.calls import CallKind, HostCalls, plain_name
@@ -91,12 +92,13 @@ def _outside_calls(
         inside[thread.thread] = union(start, end)
         blocking = np.isin(kind, BLOCKING)
         blocked = blocked | _inside(thread.handed, union(start[blocking], end[blocking]))
-    pairs = np.stack((idle.thread[idle.piece_gap], idle.before_thread[idle.piece_gap]))
-    distinct, of = np.unique(pairs, axis=1, return_inverse=True)
-    if distinct.shape[1] > _MAX_PAIRS:
+    thread_of, before_of = idle.thread[idle.piece_gap], idle.before_thread[idle.piece_gap]
+    first, pair = row_keys(thread_of, before_of)
+    if len(first) > _MAX_PAIRS:
         return
-    for i, (thread_at, before_at) in enumerate(distinct.T.tolist()):
-        rows = np.flatnonzero(of.ravel() == i)
+    pairs = zip(thread_of[first].tolist(), before_of[first].tolist(), range(len(first)), strict=True)
+    for thread_at, before_at, i in sorted(pairs):
+        rows = np.flatnonzero(pair == i)
         pieces = union(idle.piece_start_ns[rows], idle.piece_end_ns[rows])
         yield thread_at, before_at, pieces - blocked - inside.get(thread_at, EMPTY)
 

@@ -112,6 +112,16 @@ def _previous(start: I64, end: I64, thread: I64) -> I64:
 
 def _by_thread(thread: I64) -> dict[int, I64]:
     """Rows of each thread, in their order. One sort for all: a capture may have thousands of threads."""
+    if not len(thread):
+        return {}
+    lowest, highest = int(thread.min()), int(thread.max())
+    if lowest == highest:
+        return {lowest: np.arange(len(thread))}
+    if highest - lowest < 1 << 16:
+        thread = (thread - lowest).astype(np.uint16)  # numpy sorts two bytes in linear time
+    else:
+        lowest = 0
     order = np.argsort(thread, kind="stable")
-    parts = np.split(order, np.flatnonzero(np.diff(thread[order])) + 1)
-    return {int(thread[rows[0]]): rows for rows in parts if len(rows)}
+    of = thread[order]
+    parts = np.split(order, np.flatnonzero(of[1:] != of[:-1]) + 1)
+    return {int(thread[rows[0]]) + lowest: rows for rows in parts}

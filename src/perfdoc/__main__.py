@@ -12,6 +12,7 @@ import signal
 import sys
 
 from perfdoc.cli.streams import StdoutError, guard_streams
+from perfdoc.profiling.malloc import reuse_memory
 from perfdoc.run.stop import STOPS, Stopped, raise_stopped
 
 EXIT_ERROR = 2
@@ -24,6 +25,7 @@ few cycles and keeps most of what it makes."""
 def main() -> None:
     """Run the command line and leave with its exit code; a traceback is shown under --debug only."""
     gc.set_threshold(_GARBAGE_THRESHOLD, 50, 50)
+    reuse_memory()
     raise_stopped()
     try:
         code = _run()

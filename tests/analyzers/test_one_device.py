@@ -18,6 +18,7 @@ from perfdoc.analyzers.measure_device import Also, RankMeasurement, measure_devi
 from perfdoc.diagnose.asked import asked_work
 from perfdoc.diagnose.measuring import measure_all
 from perfdoc.diagnose.place import Here, T, Task
+from perfdoc.profiling import malloc
 from perfdoc.simulator.replay.unedited import replay_and_keep
 from perfdoc.traces.codec import same
 from tests.summaries.made import two_ranks
@@ -61,10 +62,29 @@ def test_free_memory_is_given_back_where_the_c_library_can(monkeypatch: pytest.M
     asked: list[int] = []
 
     memory.give_back(memory.LARGE)  # whatever this system has
-    for library in (SimpleNamespace(malloc_trim=lambda pad: asked.append(pad)), SimpleNamespace()):
-        memory._malloc_trim.cache_clear()
+
+    def asks(pad: int) -> None:
+        asked.append(pad)
+
+    for library in (SimpleNamespace(malloc_trim=asks), SimpleNamespace()):
+        malloc._c_function.cache_clear()
         monkeypatch.setattr(ctypes, "CDLL", lambda _, made=library: made)
         memory.give_back(memory.LARGE - 1)
         memory.give_back(memory.LARGE)
         assert asked == [0]
-    memory._malloc_trim.cache_clear()
+    malloc._c_function.cache_clear()
+
+
+def test_free_memory_is_used_again_where_the_c_library_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the numbers of glibc's malloc.h: one arena, arrays of 64 MiB from it, 256 MiB of it kept."""
+    asked: list[tuple[int, int]] = []
+
+    def option(number: int, value: int) -> None:
+        asked.append((number, value))
+
+    for library in (SimpleNamespace(mallopt=option), SimpleNamespace()):
+        malloc._c_function.cache_clear()
+        monkeypatch.setattr(ctypes, "CDLL", lambda _, made=library: made)
+        malloc.reuse_memory()
+        assert asked == [(-8, 1), (-3, 1 << 26), (-1, 1 << 28)]
+    malloc._c_function.cache_clear()
