@@ -16,6 +16,7 @@ from itertools import pairwise
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64, Intervals, union
+from perfdoc.analyzers.base.rows import kept
 from perfdoc.analyzers.device.launches import Launches
 from perfdoc.results.figures import per_cent
 from perfdoc.results.quality import NO_EVENTS, EventCounts
@@ -63,12 +64,14 @@ def _counts(
         (trace.graph_launches, launches.graph_launches),
     )
     mine = [np.isin(table.device, devices) & (table.correlation >= 0) for table, _ in work]
-    of_work = [(t.start_ns[m], t.correlation[m], row[m]) for (t, row), m in zip(work, mine, strict=True)]
+    of_work = [kept(m, t.start_ns, t.correlation, row) for (t, row), m in zip(work, mine, strict=True)]
     start, ids, call = (np.concatenate(parts) for parts in zip(*of_work, strict=True))
     if not len(start):
         return NO_EVENTS
     # Queued at most; of work whose call is known.
-    queued_ns = int((start[call >= 0] - api.start_ns[call[call >= 0]]).max(initial=0))
+    started, called = kept(call >= 0, start, call)
+    queued_ns = int((started - api.start_ns[called]).max(initial=0))
+    del started, called
     last_ns, first_ns = int(start.max()), int(api.start_ns[launching].min())
     recording = _recording(trace, own, record_calls)
 
@@ -114,10 +117,12 @@ def _outermost(trace: Trace, rows: I64, matched: Bool) -> tuple[I64, Bool]:
     """Calls that lie in no other one of their thread, such as a driver call inside a runtime call; and
     whether work is known of the call or of one inside it."""
     api = trace.api_calls
-    order = np.lexsort((-api.end_ns[rows], api.start_ns[rows], api.thread[rows]))
-    rows, matched = rows[order], matched[order]
     if not len(rows):
         return rows, matched
+    start_ns, of = api.start_ns[rows], api.thread[rows]
+    if not ((of[1:] > of[:-1]) | ((of[1:] == of[:-1]) & (start_ns[1:] > start_ns[:-1]))).all():
+        order = np.lexsort((-api.end_ns[rows], start_ns, of))
+        rows, matched = rows[order], matched[order]
     end_ns, thread = api.end_ns[rows], api.thread[rows]
     outer = np.ones(len(rows), bool)
     firsts = np.flatnonzero(np.diff(thread, prepend=thread[0] - 1)).tolist()
