@@ -1,4 +1,4 @@
-"""What glibc does with memory that is free: kept for the next large array, or given back. Nothing elsewhere."""
+"""What glibc does with memory that is free: kept for the next large array, or given back."""
 
 from __future__ import annotations
 

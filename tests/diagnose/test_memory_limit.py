@@ -53,7 +53,7 @@ def test_one_that_needs_more_gets_all_that_there_is() -> None:
 
 
 def test_arrow_leaves_memory_to_others() -> None:
-    """Of 4 GiB a worker has 3: 2.5 fit beside what Arrow has allocated, of which its own allocator makes 1."""
+    """Of 4 GiB a worker has 3: 2.5 fit beside what Arrow has allocated; its own allocator would take 1."""
     both = f"__import__('pyarrow').allocate_buffer(64) and ({FILLS})"
     assert ast.literal_eval(ran(2_560, limit=4_096, work=both)) == [(0, 2_560)]
 
