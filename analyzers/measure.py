@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -152,7 +152,7 @@ def measure_trace(
     kinds = classify_kernels(trace, comm_kernel)
     launches = find_launches(trace)
     events = event_counts(trace, launches)
-    trace = replace(trace, capabilities=limited(trace.capabilities, list(events.values())))
+    trace = trace.showing(limited(trace.capabilities, list(events.values())))
     known = find_known_ranges(trace, request.data_pattern)
     devices = trace.devices
     order = sorted(range(len(devices)), key=lambda i: (devices[i].ordinal, devices[i].process))

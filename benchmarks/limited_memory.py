@@ -1,6 +1,6 @@
 """Runs a command where it has so much memory and no more, page cache included, as in a container. Needs root.
 
-    python benchmarks/limited_memory.py 2000MB perfdoc analyze trace.sqlite
+    python benchmarks/limited_memory.py --mb 2000 perfdoc analyze trace.sqlite
 
 Prints time, CPU and the largest resident size; the kernel ends what needs more. What stands in files is read
 again where it does not fit.
@@ -8,6 +8,7 @@ again where it does not fit.
 
 from __future__ import annotations
 
+import argparse
 import os
 import subprocess
 import sys
@@ -20,6 +21,8 @@ from process import timed
 _GROUPS = Path("/sys/fs/cgroup")
 _LIMITS = {"memory/{}/memory.limit_in_bytes": "memory/{}", "{}/memory.max": "{}"}
 """By the file of the limit, the folder of a group: versions 1 and 2 of control groups."""
+_SWAP = {"memory.memsw.limit_in_bytes": True, "memory.swap.max": False}
+"""By the file, whether it counts memory too."""
 
 
 @contextmanager
@@ -34,16 +37,22 @@ def limited(limit_bytes: int) -> Iterator[list[str]]:
     folder.mkdir()
     try:
         limit.write_text(str(limit_bytes))
+        for file, swapped in _SWAP.items():  # where swap counts at all
+            if (folder / file).exists():
+                (folder / file).write_text(str(limit_bytes if swapped else 0))
         yield ["/bin/sh", "-c", f'echo $$ > {folder}/cgroup.procs && exec "$@"', "sh"]
     finally:
         folder.rmdir()
 
 
 def main() -> None:
-    size, *command = sys.argv[1:]
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--mb", type=int, required=True, help="10^6 bytes")
+    parser.add_argument("command", nargs=argparse.REMAINDER)
+    options = parser.parse_args()
     try:
-        with limited(int(size.removesuffix("MB")) * 10**6) as inside:
-            print(timed([*inside, *command]))
+        with limited(options.mb * 10**6) as inside:
+            print(timed([*inside, *options.command]))
     except OSError as error:
         sys.exit(f"no control group of so much memory: {error}")
     except subprocess.CalledProcessError as error:

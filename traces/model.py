@@ -8,10 +8,10 @@ column) and the capability that covers it says so; a reader never invents a valu
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Literal, Self, TypeAlias
 
 import numpy as np
 
@@ -307,6 +307,13 @@ class Trace(Lookups):
 
     def __post_init__(self) -> None:
         assert set(self.capabilities) == set(CAPABILITIES), set(CAPABILITIES) ^ set(self.capabilities)
+
+    def showing(self, capabilities: Mapping[str, Capability]) -> Self:
+        """The same trace with other capabilities; what was looked up in it stays."""
+        found = replace(self, capabilities=capabilities)
+        looked_up = vars(self).keys() - {f.name for f in fields(self)}
+        vars(found).update({name: vars(self)[name] for name in looked_up})
+        return found
 
     def threads_of(self, process: int) -> I64:
         """Indices into `threads` of a process's threads."""

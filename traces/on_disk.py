@@ -7,11 +7,12 @@ Nobody else has the files, so none can be cut short while it is read.
 from __future__ import annotations
 
 import contextlib
+import errno
 import mmap
 import os
 import tempfile
 from collections.abc import Iterable
-from pathlib import Path
+from threading import Lock
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
 
@@ -24,9 +25,14 @@ if TYPE_CHECKING:  # which keeps its rows here
 _LARGE_ROWS = 8_000_000
 """Of a capture, together: its columns would take 600 MB."""
 _MANY_VALUES = 4_000_000
-_VAR_TMP = Path("/var/tmp")
+"""Of one column that is worked out."""
+_LEFT_FREE_BYTES = 1 << 30
+"""Of the disk, for others."""
+_VAR_TMP = "/var/tmp"
 """Where large temporary files go by convention: /tmp may be memory."""
 _mapped: WeakSet[mmap.mmap] = WeakSet()
+_mapping = Lock()
+"""Of that set: a thread may add to it while another goes over it."""
 _T = TypeVar("_T", bound="Table")
 
 
@@ -57,6 +63,7 @@ class Growing:
     def add(self, values: NDArray[Any]) -> None:
         """More of them, at the end."""
         try:
+            _leave_room(self._file)
             self._file.write(np.ascontiguousarray(values).data.cast("B") if len(values) else b"")
         except OSError as error:
             raise _no_room(error) from error
@@ -71,7 +78,8 @@ class Growing:
                 mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except OSError as error:
             raise _no_room(error) from error
-        _mapped.add(mapped)
+        with _mapping:
+            _mapped.add(mapped)
         return np.frombuffer(mapped, self._dtype)
 
 
@@ -107,22 +115,34 @@ def aside(values: NDArray[Any]) -> NDArray[Any]:
 def let_go() -> None:
     """Hold no page of what is mapped any more: the system keeps those that it has room for."""
     if hasattr(mmap, "MADV_DONTNEED"):
-        for mapped in list(_mapped):
+        with _mapping:
+            held = list(_mapped)
+        for mapped in held:
             mapped.madvise(mmap.MADV_DONTNEED)
 
 
+def folder() -> str | None:
+    """Where large temporary files go; None: where all of them go."""
+    named = os.environ.get("TMPDIR", "")
+    return next((f for f in (named, _VAR_TMP) if os.path.isdir(f) and os.access(f, os.W_OK)), None)  # noqa: PTH112
+
+
 def _no_room(error: OSError) -> NoRoomError:
+    room = f"Make room in {folder() or 'the folder of temporary files'}, or name another one with TMPDIR."
+    files = "Allow more open files (ulimit -n)."
     return NoRoomError(
         f"has more rows than fit in memory, and they cannot be kept on disk: {error.strerror}.",
-        f"Make room in {_folder() or tempfile.gettempdir()}, or name another folder with TMPDIR.",
+        files if error.errno in (errno.EMFILE, errno.ENFILE) else room,
     )
 
 
-def _folder() -> str | None:
-    """Where such files go; None: where temporary files go."""
-    usable = _VAR_TMP.is_dir() and os.access(_VAR_TMP, os.W_OK)
-    return str(_VAR_TMP) if usable and "TMPDIR" not in os.environ else None
-
-
 def _file() -> IO[bytes]:
-    return tempfile.TemporaryFile(prefix="perfdoc-", dir=_folder())
+    return tempfile.TemporaryFile(prefix="perfdoc-", dir=folder())
+
+
+def _leave_room(file: IO[bytes]) -> None:
+    """Raises OSError where others would have none."""
+    if hasattr(os, "fstatvfs"):
+        disk = os.fstatvfs(file.fileno())
+        if disk.f_bavail * disk.f_frsize < _LEFT_FREE_BYTES:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

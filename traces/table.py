@@ -104,6 +104,7 @@ class Rows:
             self._append()
 
     def _append(self) -> None:
+        assert not self._mapped, "its columns were asked for"
         for column, values in zip(self._columns.values(), zip(*self._added, strict=True), strict=True):
             column.extend(values)
         self._added.clear()

@@ -117,14 +117,14 @@ def find_launches(trace: Trace) -> Launches:
         "event_records": _Wanted(of=records.process, ids=records.correlation),
     }
     found = {name: np.full(len(rows.ids), NONE, np.int64) for name, rows in wanted.items()}
-    processes = {pid for rows in wanted.values() for pid in rows.processes()}
-    for pid in processes & of_process.keys():
+    asked = {name: rows.by_process() for name, rows in wanted.items()}
+    for pid in of_process.keys() & {pid for rows in asked.values() for pid in rows}:
         calls = _Calls.of(trace, np.array(of_process[pid], np.int64))
         if calls is None:
             continue
-        for name, rows in wanted.items():
-            asked = rows.of_process(pid)
-            found[name][asked] = calls.behind(rows.ids[asked])
+        for name, of in asked.items():
+            if (rows := of.get(pid)) is not None:
+                found[name][rows] = calls.behind(wanted[name].ids[rows])
     return Launches(**{name: aside(rows) for name, rows in found.items()})
 
 
@@ -138,14 +138,20 @@ class _Wanted:
     process_of: I64 | None = None
     """By device; None where `of` has processes."""
 
-    def processes(self) -> list[int]:
-        found: list[int] = (distinct(self.of)[0] if self.process_of is None else self.process_of).tolist()
-        return found
-
-    def of_process(self, pid: int) -> I64:
-        """The rows of one process that have an id, ascending."""
-        own = self.of == pid if self.process_of is None else (self.process_of == pid)[self.of]
-        return np.flatnonzero(own & (self.ids >= 0))
+    def by_process(self) -> dict[int, I64]:
+        """The rows of each process that have an id, ascending."""
+        rows = np.flatnonzero(self.ids >= 0)
+        if self.process_of is None:
+            pids, code = distinct(self.of[rows].astype(np.int64))
+        else:
+            pids, of = distinct(self.process_of)
+            code = of[self.of[rows]]
+        if len(pids) == 1:
+            return {int(pids[0]): rows}
+        few = code if len(pids) >= 1 << 15 else code.astype(np.int16)  # sorted by digits
+        ordered = rows[np.argsort(few, kind="stable")]
+        ends = np.cumsum(np.bincount(code, minlength=len(pids))).tolist()
+        return {pid: ordered[a:b] for pid, a, b in zip(pids.tolist(), [0, *ends], ends, strict=False)}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,7 +26,7 @@ from perfdoc.traces.nsys.parquet_folder import ParquetSource
 from perfdoc.traces.nsys.payload import PAYLOAD_COLUMNS, read_payloads
 from perfdoc.traces.nsys.scheduling import read_scheduling
 from perfdoc.traces.nsys.source import NsysSource, SqliteSource
-from perfdoc.traces.on_disk import NoRoomError, is_large, moved, on_disk
+from perfdoc.traces.on_disk import NoRoomError, folder, is_large, moved, on_disk
 from perfdoc.traces.validate import check_activity, host_rows_that_fit, left_out_note
 
 _NO_STACKS = "Python stacks of Nsight captures are not read; the range stands in for the call site"
@@ -266,8 +266,8 @@ def read_nsys_rep(path: Path) -> Trace:
             "is a Nsight Systems report, and no `nsys` is installed here to export it.",
             f"Where nsys is, run: {export} — then analyse the .sqlite file.",
         )
-    with tempfile.TemporaryDirectory(prefix="perfdoc-") as folder:
-        target = Path(folder) / "export.sqlite"
+    with tempfile.TemporaryDirectory(prefix="perfdoc-", dir=folder()) as made:
+        target = Path(made) / "export.sqlite"
         try:
             done = subprocess.run(
                 [command, "export", "--type", "sqlite", "--lazy=false", "--force-overwrite", "true",

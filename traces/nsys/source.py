@@ -80,9 +80,8 @@ class SqliteSource:
         return self.file.read(table, columns)
 
     def read_parts(self, table: str, columns: Sequence[str]) -> Iterator[pa.Table]:
-        """See NsysSource. A file whose row ids are far apart is read at once."""
-        sparse = self.file.count(table) > self.file.most_rows
-        return iter([self.read(table, columns)]) if sparse else self.file.read_parts(table, columns)
+        """See NsysSource."""
+        return self.file.read_parts(table, columns)
 
     def plan(self, reads: Sequence[tuple[str, Sequence[str]]]) -> None:
         """See NsysSource."""
@@ -142,7 +141,7 @@ def read_int_parts(source: NsysSource, table: str, defaults: Mapping[str, int]) 
         for data in source.read_parts(table, present):
             done += data.num_rows
             rate = telling.rate(done) / 1e6
-            telling.say(f"{table}: {done:,} of {count:,} rows read, {rate:.1f} M a second")
+            telling.say(f"{table}: {done:,} of about {count:,} rows read, {rate:.1f} M a second")
             yield _ints(source, table, defaults, data)
 
 
