@@ -99,8 +99,8 @@ def test_clocks_that_were_not_compared_are_not_drawn_under_one_another(tmp_path:
     assert late_rank(case, case.job.skew.stragglers[0]) is None
 
 
-def test_the_bubble_is_shown_in_all_stages_of_its_pipeline(tmp_path: Path) -> None:
-    case = planted_case(tmp_path, JobSpec(pp=2, micro_batches=2))
+def test_the_bubble_is_shown_in_all_stages_of_its_pipeline() -> None:
+    case = planted_case(JobSpec(pp=2, micro_batches=2))
     found = bubble(case)
     assert found is not None
     # By brute force: of the passes of every rank in the step of the timeline.
