@@ -28,6 +28,9 @@ os.fsync = lambda descriptor: None
 # A worker takes a second to start. Where a test is about workers it says how many, or starts a process.
 os.cpu_count = lambda: 1
 
+# Until all tests are collected: what is made meanwhile is kept.
+gc.disable()
+
 ROOT = Path(__file__).resolve().parents[1]
 SHARED_TRACES = ROOT.parent / "shared" / "traces"
 
@@ -43,6 +46,7 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(100_000, 50, 50)
+    gc.enable()
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -13,13 +13,17 @@ from typing import Any
 import anyio
 import pytest
 
-mcp = pytest.importorskip("mcp", reason="the extra mcp is not installed")
-
-from perfdoc.reports.llm import LIMIT  # noqa: E402
-from tests.agent.captures import INJECTION, write_capture  # noqa: E402
-from tests.command import perfdoc  # noqa: E402
+from perfdoc.reports.llm import LIMIT
+from tests.agent.captures import INJECTION, write_capture
+from tests.command import perfdoc
 
 TOOLS = {"analyse", "findings", "table", "explain", "lint", "tune", "diff"}
+
+
+@pytest.fixture(autouse=True)
+def sdk() -> None:
+    """Imported here: it takes most of a second, also where tests are only collected."""
+    pytest.importorskip("mcp", reason="the extra mcp is not installed")
 
 
 def test_a_client_asks_every_tool(tmp_path: Path) -> None:
@@ -37,6 +41,8 @@ def test_a_client_asks_every_tool(tmp_path: Path) -> None:
 
 
 async def _talk(root: Path) -> None:
+    import mcp
+
     server = mcp.StdioServerParameters(
         command=sys.executable,
         args=["-m", "perfdoc", "mcp", "--root", str(root)],

@@ -1,10 +1,11 @@
-"""The cache of traces on the command line: the same bytes with and without it, in real processes."""
+"""The cache of traces on the command line: the same bytes with and without it, in several processes."""
 
 from __future__ import annotations
 
 import os
 import shlex
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -47,7 +48,14 @@ def answer(done: subprocess.CompletedProcess[str]) -> str:
     return done.stdout
 
 
-def _written(command: str, path: Path, folder: Path, *more: str, env: dict[str, str]) -> bytes:
+def _written(
+    run: Callable[..., subprocess.CompletedProcess[str]],
+    command: str,
+    path: Path,
+    folder: Path,
+    *more: str,
+    env: dict[str, str],
+) -> bytes:
     """All that a command writes; in `folder`, so that names are the same."""
     folder.mkdir()
     words = {
@@ -56,7 +64,7 @@ def _written(command: str, path: Path, folder: Path, *more: str, env: dict[str, 
         "export": ["export", path, "-o", "out.pftrace"],
         "ranges": ["ranges", path],
     }[command]
-    done = in_a_process(*words, *more, cwd=folder, env=env)
+    done = run(*words, *more, cwd=folder, env=env)
     assert done.returncode == 0, done.stderr
     files = sorted(p for p in folder.rglob("*") if p.is_file())
     return done.stdout.encode() + b"".join(p.read_bytes() for p in files)
@@ -68,12 +76,12 @@ def _written(command: str, path: Path, folder: Path, *more: str, env: dict[str, 
 def test_the_same_bytes_with_and_without(
     command: str, torch_trace: Path, tmp_path: Path, environment: dict[str, str]
 ) -> None:
-    without = _written(command, torch_trace, tmp_path / "0", "--no-cache", env=environment)
+    without = _written(perfdoc, command, torch_trace, tmp_path / "0", "--no-cache", env=environment)
     assert entries(tmp_path) == []
-    first = _written(command, torch_trace, tmp_path / "1", env=environment)
+    first = _written(in_a_process, command, torch_trace, tmp_path / "1", env=environment)
     (entry,) = entries(tmp_path)
     os.utime(entry, (1, 1))
-    second = _written(command, torch_trace, tmp_path / "2", env=environment)
+    second = _written(in_a_process, command, torch_trace, tmp_path / "2", env=environment)
     assert entry.stat().st_mtime > 1, "it was used"
     assert without == first == second
 

@@ -18,57 +18,69 @@ MIB = 2**20
 
 
 FILLS = "__import__('os').getpid(), len(bytearray(%d << 20)) >> 20"
+ARROW = f"__import__('pyarrow').allocate_buffer(64) and ({FILLS})"
+DIES = "__import__('os').getpid(), %d or __import__('os')._exit(1)"
+ASKED: dict[str, tuple[tuple[int, ...], int, int, str]] = {
+    "one needs more": ((1, 500, 2), 1024, 0, FILLS),
+    "beside Arrow": ((2_560,), 4_096, 0, ARROW),
+    "too much": ((1, 300), 512, 0, FILLS),
+    "one dies": ((1, 0, 2), 1024, 0, DIES),
+    "much is held": ((1,), 1024, 260, FILLS),
+}
+"""MiB that workers fill, the limit, what the process that waits for them holds, and what a worker does."""
 
 
-def ran(*mebibytes: int, limit: int, held: int = 0, work: str = FILLS) -> str:
-    """What a process of its own prints that holds so much and has workers fill so much: who did and how much
-    it was, or the error. (That of the tests has a browser's memory, and more.)"""
+@pytest.fixture(scope="module")
+def said() -> dict[str, str]:
+    """What a process of its own says of each: who did and how much it was, or the error. (That of the tests
+    has a browser's memory, and more.)"""
     program = f"""
 from functools import partial
 from pathlib import Path
 from perfdoc.diagnose.memory_limit import Limited, bounded
 from perfdoc.diagnose.place import Task
-held = bytearray({held} << 20)
-work = {work!r}
-tasks = [Task(files=[Path(f"{{n}}.sqlite")], work=partial(eval, work % n)) for n in {mebibytes!r}]
-try:
-    with bounded({limit} << 20):
-        found = dict(Limited({limit} << 20, 2).run(tasks))
-    workers = dict.fromkeys(worker for _, (worker, _) in sorted(found.items()))
-    print([(sorted(workers).index(worker), filled) for _, (worker, filled) in sorted(found.items())])
-except (ValueError, MemoryError) as error:
-    print(type(error).__name__, error)
+for mebibytes, limit, hold, work in {[*ASKED.values()]!r}:
+    held = bytearray(hold << 20)
+    tasks = [Task(files=[Path(f"{{n}}.sqlite")], work=partial(eval, work % n)) for n in mebibytes]
+    try:
+        with bounded(limit << 20):
+            found = dict(Limited(limit << 20, 2).run(tasks))
+        workers = dict.fromkeys(worker for _, (worker, _) in sorted(found.items()))
+        print([(sorted(workers).index(worker), filled) for _, (worker, filled) in sorted(found.items())])
+    except (ValueError, MemoryError) as error:
+        print(type(error).__name__, error)
+    del held
 """
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
     )
-    return done.stdout.strip()
+    return dict(zip(ASKED, done.stdout.splitlines(), strict=True))
 
 
-def test_one_that_needs_more_gets_all_that_there_is() -> None:
+def test_one_that_needs_more_gets_all_that_there_is(said: dict[str, str]) -> None:
     """Of 1 GiB this process keeps a quarter; two workers have 384 MiB each, and one alone 768 MiB."""
-    found = ast.literal_eval(ran(1, 500, 2, limit=1024))
+    found = ast.literal_eval(said["one needs more"])
     assert [filled for _, filled in found] == [1, 500, 2]
     assert found[1][0] not in (found[0][0], found[2][0])
 
 
-def test_arrow_leaves_memory_to_others() -> None:
+def test_arrow_leaves_memory_to_others(said: dict[str, str]) -> None:
     """Of 4 GiB a worker has 3: 2.5 fit beside what Arrow has allocated; its own allocator would take 1."""
-    both = f"__import__('pyarrow').allocate_buffer(64) and ({FILLS})"
-    assert ast.literal_eval(ran(2_560, limit=4_096, work=both)) == [(0, 2_560)]
+    assert ast.literal_eval(said["beside Arrow"]) == [(0, 2_560)]
 
 
-def test_what_does_not_fit_is_named() -> None:
-    said = ran(1, 300, limit=512)
-    assert said.startswith(
-        "NeedsMemoryError 300.sqlite: needs more than 256.0 MiB"
-    )  # the half that is not ours
+def test_what_does_not_fit_is_named(said: dict[str, str]) -> None:
+    needs = "NeedsMemoryError 300.sqlite: needs more than 256.0 MiB"  # the half that is not ours
+    assert said["too much"].startswith(needs)
 
 
-def test_a_worker_that_dies_of_it_is_one_that_needs_more() -> None:
+def test_a_worker_that_dies_of_it_is_one_that_needs_more(said: dict[str, str]) -> None:
     """As of libraries that do not look at what they are given."""
-    dies = "__import__('os').getpid(), %d or __import__('os')._exit(1)"
-    assert ran(1, 0, 2, limit=1024, work=dies).startswith("NeedsMemoryError 0.sqlite")
+    assert said["one dies"].startswith("NeedsMemoryError 0.sqlite")
+
+
+def test_the_process_that_waits_for_workers_has_its_part_too(said: dict[str, str]) -> None:
+    assert said["much is held"].startswith("MemoryError")
 
 
 SHORT = """
@@ -93,10 +105,6 @@ def test_a_good_trace_is_never_left_out_for_want_of_memory(shared_traces: Path, 
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     said = done.stdout.strip()
     assert done.returncode < 0 or said in ("more", "CaptureMeasurement"), (said, done.stderr)
-
-
-def test_the_process_that_waits_for_workers_has_its_part_too() -> None:
-    assert ran(1, limit=1024, held=260).startswith("MemoryError")
 
 
 def test_this_process_is_bounded_only_meanwhile() -> None:

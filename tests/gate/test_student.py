@@ -7,7 +7,6 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import t
 
 from perfdoc.compare.student import student_t
 
@@ -31,6 +30,8 @@ def test_its_ends() -> None:
 
 @given(st.floats(0.5, 1e8), st.one_of(st.floats(0.01, 0.99), st.floats(1e-9, 0.1).map(lambda q: 1 - q)))
 def test_as_scipy(freedom: float, confidence: float) -> None:
+    from scipy.stats import t  # takes half a second, also where only collected
+
     tolerance = 1e-12 if freedom < 1e4 else 1e-9
     assert student_t(freedom, confidence) == pytest.approx(
         float(t.ppf(confidence, freedom)), rel=tolerance, abs=1e-9

@@ -94,6 +94,15 @@ def test_the_heat_map_zooms_and_a_click_looks_a_rank_up(browser: Browser, tmp_pa
             wide,
         )
         assert colours[0] != colours[1]
+        # A drag from the middle into the names zooms to the first ranks, not to more for the way beyond them.
+        seen.page.mouse.move(box["x"] + left + wide * 31.5 / 64, box["y"] + 10)
+        seen.page.mouse.down()
+        seen.page.mouse.move(box["x"] + 5, box["y"] + 10, steps=3)
+        seen.page.mouse.up()
+        assert view(seen) == (0, 32)
+        seen.page.focus("#heat-plot")
+        seen.page.keyboard.press("0")
+        assert view(seen) == (0, 64)
         seen.page.mouse.click(at, box["y"] + 10)
         assert ranks(seen) == ["rank 21"]
         seen.page.locator("#heat-still").scroll_into_view_if_needed()
@@ -124,21 +133,6 @@ def test_a_click_shows_one_rank_whatever_its_name_and_the_filters(browser: Brows
             seen.page.fill("#ranks-find", "")
             assert len(ranks(seen)) == 64
             seen.assert_quiet()
-
-
-def test_a_drag_into_the_names_zooms_to_the_first_ranks(browser: Browser, tmp_path: Path) -> None:
-    """From the middle of 64 ranks to the left edge: the first 32, not more ranks for the way beyond them."""
-    with visit(browser, tmp_path, render_html(staged(64))) as seen:
-        ready(seen)
-        box = seen.page.locator("#heat-plot canvas").bounding_box()
-        assert box is not None
-        at, top = box["x"] + 190 + (box["width"] - 190) * 31.5 / 64, box["y"] + 10
-        seen.page.mouse.move(at, top)
-        seen.page.mouse.down()
-        seen.page.mouse.move(box["x"] + 5, top, steps=3)
-        seen.page.mouse.up()
-        assert view(seen) == (0, 32)
-        seen.assert_quiet()
 
 
 @pytest.mark.slow

@@ -15,47 +15,47 @@ from tests.rules.test_moe_rules import EP, ETP, NOW, PP, SHARED, WIDE
 from tests.rules.test_scale_rules import BASICS, MANY, at_mfu
 
 
-def experts(folder: Path, **changes: Value) -> Case:
+def experts(**changes: Value) -> Case:
     """EP=4, 8 experts: 8 % of the time is exposed EP communication."""
-    case = planted_case(folder, JobSpec(dp=4, ep=4, micro_batches=2, steps=2))
+    case = planted_case(JobSpec(dp=4, ep=4, micro_batches=2, steps=2))
     return under(case, {**NOW, **changes})
 
 
 @example("PD340")
 def experts_over_two_ranks(folder: Path) -> Case:
     """job with 8 experts, EP=4, each expert split over 2 tensor ranks."""
-    return experts(folder, **{ETP: 2, "data_parallel_size": 8})
+    return experts(**{ETP: 2, "data_parallel_size": 8})
 
 
 @example("PD341")
 def experts_one_by_one(folder: Path) -> Case:
     """job with 8 experts, EP=4, without grouped GEMMs and without fused permutation."""
-    return experts(folder, moe_grouped_gemm=False, moe_permute_fusion=False)
+    return experts(moe_grouped_gemm=False, moe_permute_fusion=False)
 
 
 @example("PD342")
 def tokens_travel_in_line(folder: Path) -> Case:
     """job with 8 experts, EP=4; 8 % of the window is exposed EP communication, overlap is off."""
-    return experts(folder)
+    return experts()
 
 
 @example("PD343")
 def expert_groups_across_servers(folder: Path) -> Case:
     """job with 64 experts and EP=16 on servers of 8 H100."""
-    return experts(folder, **WIDE)
+    return experts(**WIDE)
 
 
 @example("PD344")
 def a_shared_expert_in_line(folder: Path) -> Case:
     """job with 8 experts, a shared expert and EP=4 in a pipeline of 2 stages; the shared expert runs
     apart from the token exchange."""
-    return experts(folder, **{PP: 2, "moe_shared_expert_intermediate_size": 512, SHARED: False})
+    return experts(**{PP: 2, "moe_shared_expert_intermediate_size": 512, SHARED: False})
 
 
 @example("PD346")
 def stages_where_experts_could_spread(folder: Path) -> Case:
     """job of 4 stages with 8 micro-batches and 8 experts on EP=2."""
-    case = planted_case(folder, JobSpec(pp=4, micro_batches=8, steps=2))
+    case = planted_case(JobSpec(pp=4, micro_batches=8, steps=2))
     return under(case, {**NOW, PP: 4, EP: 2, "data_parallel_size": 4, "global_batch_size": 32})
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -26,11 +28,13 @@ LLAMA = known_models()["llama3-8b"]
 MIXTRAL = known_models()["mixtral-8x7b"]
 
 
-def planted_case(folder: Path, spec: JobSpec) -> Case:
+@cache
+def planted_case(spec: JobSpec) -> Case:
     """What perfdoc measures of a planted job, all ranks in one capture and so on one clock."""
     timelines = planted_job(replace(spec, one_file=True)).timelines
-    paths = [write_nsys_sqlite(t, folder / f"{i}.sqlite", force=True) for i, t in enumerate(timelines)]
-    return Case.of([measure_capture(path, WindowRequest()) for path in paths])
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [write_nsys_sqlite(t, Path(folder) / f"{i}.sqlite") for i, t in enumerate(timelines)]
+        return Case.of([measure_capture(path, WindowRequest()) for path in paths])
 
 
 def under(

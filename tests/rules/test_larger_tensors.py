@@ -16,10 +16,10 @@ from tests.rules.test_mapping_rules import CP, NOW, SMALL, SP, TP, idle
 
 
 @pytest.fixture(scope="module")
-def job(tmp_path_factory: pytest.TempPathFactory) -> Case:
+def job() -> Case:
     """Four ranks of two stages, launch-bound for 6 % of the time; no TP communication is exposed."""
     spec = JobSpec(pp=2, dp=2, micro_batches=4, steps=2)
-    return planted_case(tmp_path_factory.mktemp("larger"), spec)
+    return planted_case(spec)
 
 
 @pytest.mark.parametrize(

@@ -32,9 +32,9 @@ EP = "expert_model_parallel_size"
 
 
 @pytest.fixture(scope="module")
-def job(tmp_path_factory: pytest.TempPathFactory) -> Case:
+def job() -> Case:
     """Two stages, two replicas."""
-    return planted_case(tmp_path_factory.mktemp("job"), JobSpec(pp=2, dp=2, micro_batches=4, steps=2))
+    return planted_case(JobSpec(pp=2, dp=2, micro_batches=4, steps=2))
 
 
 @pytest.fixture(scope="module")

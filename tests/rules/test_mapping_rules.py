@@ -40,15 +40,15 @@ NOW: Mapping[str, Value] = {
 
 
 @pytest.fixture(scope="module")
-def tp2(tmp_path_factory: pytest.TempPathFactory) -> Case:
+def tp2() -> Case:
     """Of the time 7 % are exposed TP communication, 4 % DP."""
-    return planted_case(tmp_path_factory.mktemp("tp"), JobSpec(tp=2, dp=2, micro_batches=2, steps=2))
+    return planted_case(JobSpec(tp=2, dp=2, micro_batches=2, steps=2))
 
 
 @pytest.fixture(scope="module")
-def cp2(tmp_path_factory: pytest.TempPathFactory) -> Case:
+def cp2() -> Case:
     spec = JobSpec(cp=2, dp=2, micro_batches=2, steps=2)
-    return planted_case(tmp_path_factory.mktemp("cp"), spec)
+    return planted_case(spec)
 
 
 @pytest.mark.parametrize("code", ["PD310", "PD312", "PD313", "PD314", "PD315", "PD316"])

@@ -48,15 +48,15 @@ NOW: Mapping[str, Value] = {
 
 
 @pytest.fixture(scope="module")
-def ep4(tmp_path_factory: pytest.TempPathFactory) -> Case:
+def ep4() -> Case:
     """Of the time 8 % are exposed EP communication."""
     spec = JobSpec(dp=4, ep=4, micro_batches=2, steps=2)
-    return planted_case(tmp_path_factory.mktemp("ep"), spec)
+    return planted_case(spec)
 
 
 @pytest.fixture(scope="module")
-def pp4(tmp_path_factory: pytest.TempPathFactory) -> Case:
-    return planted_case(tmp_path_factory.mktemp("pp"), JobSpec(pp=4, micro_batches=8, steps=2))
+def pp4() -> Case:
+    return planted_case(JobSpec(pp=4, micro_batches=8, steps=2))
 
 
 @pytest.mark.parametrize("code", ["PD340", "PD341", "PD343", "PD344", "PD346"])

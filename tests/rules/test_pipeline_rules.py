@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -36,25 +35,20 @@ EVEN: Mapping[str, Value] = {
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("pipelines")
-
-
-@pytest.fixture(scope="module")
-def even(folder: Path) -> Case:
+def even() -> Case:
     """Four stages, eight micro-batches."""
-    return planted_case(folder, JobSpec(pp=4, micro_batches=8, steps=2))
+    return planted_case(JobSpec(pp=4, micro_batches=8, steps=2))
 
 
 @pytest.fixture(scope="module")
-def heavy(folder: Path) -> Case:
+def heavy() -> Case:
     """The same, the last stage with 0.6 ms more in each of 8 forward passes: 23.5 ms a step, not 18.7."""
-    return planted_case(folder, JobSpec(pp=4, micro_batches=8, steps=2, stage_extra_ns=(0, 0, 0, 600_000)))
+    return planted_case(JobSpec(pp=4, micro_batches=8, steps=2, stage_extra_ns=(0, 0, 0, 600_000)))
 
 
 @pytest.fixture(scope="module")
-def single(folder: Path) -> Case:
-    return planted_case(folder, JobSpec(dp=2, micro_batches=2, steps=2))
+def single() -> Case:
+    return planted_case(JobSpec(dp=2, micro_batches=2, steps=2))
 
 
 def with_pipeline(case: Case, **changes: object) -> Case:
@@ -350,9 +344,9 @@ def test_pd307_modes(
     assert result("PD307", less).state == "passes"
 
 
-def test_pd307_planted_messages(folder: Path) -> None:
+def test_pd307_planted_messages() -> None:
     """16 micro-batches with blocking messages of 0.5 ms each way beside 2.4 ms of passes."""
-    slow = planted_case(folder, JobSpec(pp=2, micro_batches=16, steps=2, pp_transfer_ns=500_000))
+    slow = planted_case(JobSpec(pp=2, micro_batches=16, steps=2, pp_transfer_ns=500_000))
     assert result("PD307", slow).state == "fires"
     assert "with any overlap_p2p_comm" in result("PD307", slow).remedy
 

@@ -99,8 +99,8 @@ def test_clocks_that_were_not_compared_are_not_drawn_under_one_another(tmp_path:
     assert late_rank(case, case.job.skew.stragglers[0]) is None
 
 
-def test_the_bubble_is_shown_in_all_stages_of_its_pipeline(tmp_path: Path) -> None:
-    case = planted_case(tmp_path, JobSpec(pp=2, micro_batches=2))
+def test_the_bubble_is_shown_in_all_stages_of_its_pipeline() -> None:
+    case = planted_case(JobSpec(pp=2, micro_batches=2))
     found = bubble(case)
     assert found is not None
     # By brute force: of the passes of every rank in the step of the timeline.
@@ -133,6 +133,13 @@ def test_no_instance_of_what_no_rank_has(tmp_path: Path) -> None:
     assert worst_instance(case, "exposed.dp", label="nobody") is None
 
 
+@pytest.fixture(scope="module")
+def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Case:
+    case = written(one_late_rank(), tmp_path_factory.mktemp("two"))
+    assert case.together is not None
+    return case
+
+
 @pytest.mark.parametrize(
     ("ns", "said"),
     [
@@ -146,11 +153,9 @@ def test_no_instance_of_what_no_rank_has(tmp_path: Path) -> None:
         (3_600_000_000_000, "3,600 s"),
     ],
 )
-def test_lengths_have_a_unit_that_fits(tmp_path: Path, ns: int, said: str) -> None:
+def test_lengths_have_a_unit_that_fits(two_ranks: Case, ns: int, said: str) -> None:
     # One gap of the host in a job of two ranks, made so long.
-    case = written(one_late_rank(), tmp_path)
-    everyone = case.together
-    assert everyone is not None
+    case = two_ranks
     spot = Spot(key="idle.gc", start_ns=0, end_ns=ns, cost_ns=ns, name="")
     instance = Instance(spot=spot, step="", first_ns=0, last_ns=ns, tracks={})
     rank = replace(case.ranks[0], instances=(instance,))

@@ -14,8 +14,10 @@ laid (hand_laid_ranks), not from an analyzer.
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 
 from perfdoc.profiling.whole_file import refuse_overwrite, whole_file
@@ -233,11 +235,19 @@ def _backward(layer: int, lanes: Sequence[RankLane], *, last: bool) -> None:
 
 def write_hand_laid(directory: Path, *, force: bool = False) -> tuple[Path, Path]:
     """Write demo.sqlite and answer.json into a folder; CaptureError where it is there, unless `force`."""
-    timeline, answer = hand_laid_timeline()
     trace, truth = Path(directory) / "demo.sqlite", Path(directory) / "answer.json"
     for path in (trace, truth):
         refuse_overwrite(path, replace=force)
-    write_nsys_sqlite(timeline, trace, force=force)
-    with whole_file(truth, replace=force) as part:
-        part.write_text(json.dumps(asdict(answer), indent=2) + "\n", encoding="utf-8")
+    for path, content in zip((trace, truth), _contents(), strict=True):
+        with whole_file(path, replace=force) as part:
+            part.write_bytes(content)
     return trace, truth
+
+
+@cache
+def _contents() -> tuple[bytes, bytes]:
+    """Of both files, made once: dozens of tests write them."""
+    timeline, answer = hand_laid_timeline()
+    with tempfile.TemporaryDirectory() as folder:
+        trace = write_nsys_sqlite(timeline, Path(folder) / "demo.sqlite").read_bytes()
+    return trace, (json.dumps(asdict(answer), indent=2) + "\n").encode()

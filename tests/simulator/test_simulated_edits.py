@@ -67,6 +67,7 @@ is a gain: where few gradients are exposed, gathering weights beside the forward
 
 
 AGAIN = {
+    ("late_rank=3:1.4", MIXED),
     ("gc=40", MIXED),
     ("exposed_cp", "cp=4"),
     ("norm_spin=8", MIXED),
@@ -84,7 +85,7 @@ AGAIN = {
     ("no_overlap=dp", "dp=8,ep=4"),
     ("small_buckets=4", "dp=8,ep=4"),
 }
-"""The same edit on another layout, or of a fault that it takes away alike."""
+"""The same edit on another layout, of a fault that it takes away alike, or beside others (below)."""
 
 
 def recovered(job: SimulatedJob, edits: Sequence[Edit], folder: Path) -> tuple[int, int]:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
+import threading
+import traceback
 import tracemalloc
 from dataclasses import fields
 from pathlib import Path
@@ -100,16 +103,51 @@ def test_any_cuts_give_the_same_trace(seed: int, size: int, broken: bool, tmp_pa
     assert cut == whole
 
 
-@pytest.mark.parametrize("case", [*REFUSED, *ODD_BUT_READ])
-def test_odd_files_in_batches(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+PIECE_BYTES = 1 << 10
+
+
+def after_good_ones(case: str) -> bytes:
     """The odd event comes after hundreds of good ones."""
     content, *_ = REFUSED.get(case) or ODD_BUT_READ[case]
     assert isinstance(content, bytes)
+    good = (GOOD + ",").encode() * 200
+    return re.sub(rb'"traceEvents": ?\[', lambda found: found[0] + good, content)
+
+
+CUT = [case for case in (*REFUSED, *ODD_BUT_READ) if len(after_good_ones(case)) > PIECE_BYTES]
+"""The others are one piece anyway."""
+
+
+@pytest.mark.parametrize("case", CUT)
+def test_odd_files_in_batches(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "trace.json"
-    path.write_bytes(content.replace(b'"traceEvents":[', b'"traceEvents":[' + (GOOD + ",").encode() * 200))
+    path.write_bytes(after_good_ones(case))
     whole = answer(path)
-    pieces_of(monkeypatch, 1 << 10)
+    pieces_of(monkeypatch, PIECE_BYTES)
     assert answer(path) == whole
+
+
+@pytest.mark.parametrize(
+    ("end", "said"), [(b"", "gzip file is truncated"), (bytes(8), "gzip file is damaged")]
+)
+def test_what_fails_in_the_thread_that_unpacks_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: bytes, said: str
+) -> None:
+    """Pieces were read by then; the last eight bytes are a checksum and a length."""
+    path = tmp_path / "trace.json.gz"
+    path.write_bytes(gzip.compress(b'{"traceEvents":[' + b",".join([GOOD.encode()] * 300) + b"]}")[:-8] + end)
+    pieces_of(monkeypatch, PIECE_BYTES)
+    threads = threading.active_count()
+    pieces = unpack.unpacked(path, 1 << 30)
+    assert len(next(pieces)) == len(next(pieces)) == PIECE_BYTES
+    with pytest.raises(TraceError, match=said) as found:
+        list(pieces)
+    cause = found.value.__context__
+    assert cause is not None
+    assert "concurrent/futures/thread.py" in "".join(traceback.format_tb(cause.__traceback__))
+    assert threading.active_count() == threads
+    with pytest.raises(TraceError, match=said):
+        read_kineto(path)
 
 
 def test_events_are_cut_out_of_a_long_list() -> None:
