@@ -30,7 +30,7 @@ class Lookups:
 
     @property
     def is_large(self) -> bool:
-        """Whether its columns may be on disk, and memory is short beside them."""
+        """Whether memory is short beside its columns. Those that a reader took for large are on disk."""
         tables = (self.kernels, self.api_calls, self.ranges, self.operators, self.python_calls)
         return is_large(sum(map(len, tables)))
 
