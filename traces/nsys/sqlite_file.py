@@ -171,10 +171,8 @@ class SqliteFile:
         return found
 
     def read_parts(self, table: str, columns: Sequence[str]) -> Iterator[pa.Table]:
-        """As `read`, a part at a time; the readers are at work on the next ones meanwhile.
-
-        Where row ids are far apart, the rest is one part.
-        """
+        """As `read`, a part at a time while the readers are at work on the next ones; where row ids are far
+        apart, the rest is one part."""
         try:
             row_id, select = self.row_id(table), _select(table, columns)
             low, end = self._ends(table, row_id)
@@ -182,16 +180,15 @@ class SqliteFile:
             begin, span = low, _PART_ROWS
             while begin is not None or coming:
                 if begin is not None:
-                    last = min(end, begin + span - 1)
-                    query = f"{select} WHERE {row_id} BETWEEN {begin} AND {last}"
-                    rows = min(last - begin + 1, self.most_rows)
-                    coming.append((self._readers.submit(self._arrow.read, query, rows), last - begin + 1))
-                    begin = self._next(table, row_id, last)
+                    wide = min(span, end - begin + 1)
+                    query = f"{select} WHERE {row_id} BETWEEN {begin} AND {begin + wide - 1}"
+                    part = self._readers.submit(self._arrow.read, query, min(wide, self.most_rows))
+                    coming.append((part, wide))
+                    begin = self._next(table, row_id, begin + wide - 1)
                 if len(coming) > _READERS or begin is None:
-                    found, wide = (part := coming.popleft())[0].result(), part[1]
-                    if found.num_rows * _SPARSE < wide:
-                        span = max(1, end - low + 1) if low is not None else 1
-                    yield found
+                    part, wide = coming.popleft()
+                    yield (found := part.result())
+                    span = end - (low or 0) + 1 if found.num_rows * _SPARSE < wide else span
         except (UnreadableError, *_FAULTS, pa.ArrowException) as error:
             raise self._unreadable(table, error) from error
 
