@@ -35,7 +35,7 @@ class Replay:
     scope: Literal["rank", "job"]
     tasks: int
     steps: int
-    """Steps of the window; 0 where it is not made of steps."""
+    """Steps that were replayed; 0 where the window is not made of steps."""
     measured_ns: int | None
     """From the first start of a window to the last end of work, over all ranks."""
     replayed_ns: int | None
@@ -51,6 +51,8 @@ class Replay:
     critical_path: dict[str, int]
     """Nanoseconds of the critical path by part; they sum to replayed_ns."""
     ranks: list[RankReplay]
+    window_steps: int | None = None
+    """Steps of the window, where only the first of them were replayed."""
 
 
 @dataclass(frozen=True, kw_only=True)

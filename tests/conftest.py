@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +29,10 @@ os.fsync = lambda descriptor: None
 # A worker takes a second to start. Where a test is about workers it says how many, or starts a process.
 os.cpu_count = lambda: 1
 
+# A shell has what it runs in the background ignore interrupts, and the programs that tests start inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 # Until all tests are collected: what is made meanwhile is kept.
 gc.disable()
 
@@ -39,6 +44,14 @@ SHARED_TRACES = ROOT.parent / "shared" / "traces"
 _STATE = tempfile.TemporaryDirectory(prefix="perfdoc-tests-")
 os.environ.setdefault("PERFDOC_STATE", _STATE.name)
 os.environ["PERFDOC_CACHE_DIR"] = ""
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Programs under nohup do not notice a hang-up, nor do those that tests start there."""
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN or not isinstance(item, pytest.Function):
+        return
+    if hasattr(item, "callspec") and signal.SIGHUP in item.callspec.params.values():
+        pytest.skip("hang-ups are ignored here: the tests run under nohup")
 
 
 def pytest_collection_finish() -> None:

@@ -65,6 +65,7 @@ def _how_well(diagnosis: Diagnosis, found: ReplayAnalysis, replays: Sequence[Rep
     of = "step" if all(rank.window.steps for rank in diagnosis.ranks) else "window"
     said = f"Replay of the unedited {of} is within {off} of the measured {of}"
     job = found.job
+    yield from _first_steps(replays if job is None or job.state != "measured" else [job])
     if job is not None and job.state == "measured":
         yield f"{said} ({figures.plural(len(job.ranks), 'rank')} together)."
         if not job.predicts:
@@ -78,6 +79,11 @@ def _how_well(diagnosis: Diagnosis, found: ReplayAnalysis, replays: Sequence[Rep
     if withheld := [r.withheld for r in replays if not r.predicts]:
         such_as = "" if len(set(withheld)) == 1 else "for example, "
         yield f"No changes are predicted for {figures.plural(len(withheld), 'rank')}: {such_as}{withheld[0]}."
+
+
+def _first_steps(replays: Sequence[Replay]) -> Iterator[str]:
+    if part := next((r for r in replays if r.window_steps is not None), None):
+        yield f"The first {part.steps:,} of {figures.plural(part.window_steps or 0, 'step')} were replayed."
 
 
 def _by_construction(diagnosis: Diagnosis) -> Iterator[str]:

@@ -22,7 +22,7 @@ from perfdoc.analyzers.device.host_ranges import (
 )
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.simulator.engine.graph import NONE, EdgeKind, GraphBuilder, TaskGraph, TaskKind
-from perfdoc.simulator.replay.rank_tasks import NO_RELEASE, RETURN_LATENCY_MAX_NS, RankTasks
+from perfdoc.simulator.replay.rank_tasks import NO_RELEASE, RETURN_LATENCY_MAX_NS, RankTasks, by_step
 from perfdoc.traces.table import Bool
 
 _KNOWN_ENDS = ("all_reduce", "all_gather", "all_to_all", "broadcast")
@@ -99,7 +99,7 @@ def cpu_tasks(view: DeviceView) -> RankTasks:
         call=none.astype(np.int8),
         launch_ns=launch,
         activity_task=activity_task,
-        unexplained_ns=int(late_ns.sum()),
+        unexplained_by_step_ns=by_step(view, waits.start_ns, late_ns),
         impossible_edges=impossible,
     )
 

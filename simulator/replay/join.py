@@ -120,6 +120,7 @@ def _on_one_time(rank: Rebuilt, index: int, clocks: ClockAlignment, from_ns: int
                 window_start_ns=one(frame.window_start_ns),
                 window_end_ns=one(frame.window_end_ns),
                 step_starts_ns=tuple(at(np.array(frame.step_starts_ns, np.int64)).tolist()),
+                step_ends_ns=tuple(at(np.array(frame.step_ends_ns, np.int64)).tolist()),
                 optimizer_starts_ns=at(frame.optimizer_starts_ns),
                 host={n: moved(i) for n, i in frame.host.items()},
                 passes=replace(

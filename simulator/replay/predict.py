@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 
+from perfdoc.results.figures import plural
 from perfdoc.results.ranks import Ledger
 from perfdoc.results.replay import Gain, Replay
 from perfdoc.simulator.engine import schedule
@@ -29,13 +30,36 @@ class SplitLedger(Ledger):
 
     host_elsewhere_ns: int
     """Of idle.host, what the host waited or worked between steps."""
+    replayed: ReplayedSteps | None = None
+    """None where all of its window was replayed."""
+
+    @property
+    def unsplit(self) -> dict[str, int]:
+        """Nanoseconds by leaf, of the whole window."""
+        return super().by_leaf
 
     @property
     def by_leaf(self) -> dict[str, int]:
-        """Nanoseconds by leaf: `idle.host` in two parts."""
-        whole = super().by_leaf
+        """Nanoseconds by leaf: `idle.host` in two parts. Of as many mean steps as were replayed."""
+        whole = self.unsplit
         launching = whole.pop("idle.host") - self.host_elsewhere_ns
-        return {**whole, "idle.host.launching": launching, "idle.host.elsewhere": self.host_elsewhere_ns}
+        split = {**whole, "idle.host.launching": launching, "idle.host.elsewhere": self.host_elsewhere_ns}
+        return split if self.replayed is None else self.replayed.mean_of(split)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayedSteps:
+    """The steps of a window that were replayed."""
+
+    steps: int
+    of: int
+    """Steps of the window."""
+    by_leaf: Mapping[str, int]
+    """What the replay of them shows, in ns; the last one's idle time is not in it."""
+
+    def mean_of(self, whole: Mapping[str, int]) -> dict[str, int]:
+        """What as many steps of the window hold in the mean."""
+        return {leaf: ns * self.steps // self.of for leaf, ns in whole.items()}
 
 
 def predict(
@@ -68,6 +92,8 @@ def predict(
         return Gain(low_ms=None, mid_ms=None, high_ms=None, method="none", assumptions=[str(error)])
     if not replay.predicts or replay.error_frac is None or replay.measured_ns is None:
         return _upper_bound(cap_ns, f"predictions are withheld: {replay.withheld}")
+    if short := _hold_less(edits, ledgers, _NOISE_MIN_NS * steps):
+        return _upper_bound(cap_ns, short)
     before = before_ns if before_ns is not None else replay.replayed_ns or 0
     worst = max(abs(replay.error_frac), abs(replay.worst_error_frac or 0.0))
     late_ns = max((r.unexplained_ns for r in rebuilt.ranks if r.on_host), default=0)
@@ -92,6 +118,20 @@ def predict(
         method="replay",
         assumptions=list(dict.fromkeys(a for e in edits for a in e.assumptions)),
     )
+
+
+def _hold_less(edits: Sequence[Edit], ledgers: Sequence[Ledger], noise_ns: int) -> str:
+    """Why what the replayed steps hold does not stand for the window: less than half of a leaf that changes
+    act on; empty where it does."""
+    leaves = {leaf for edit in edits for leaf in edit.leaves}
+    for ledger in ledgers:
+        if not isinstance(ledger, SplitLedger) or (part := ledger.replayed) is None:
+            continue
+        for leaf, ns in part.mean_of(ledger.unsplit).items():
+            if _named(leaf, leaves) and ns > max(2 * part.by_leaf[leaf], noise_ns):
+                steps = plural(part.steps, "replayed step")
+                return f"{steps} of {part.of:,} show less than half of the window's {leaf} per step"
+    return ""
 
 
 def _unsure(

@@ -17,6 +17,7 @@ from perfdoc.analyzers.device.activity import Activity
 from perfdoc.analyzers.device.idle import LAUNCH_LATENCY_MAX_NS
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.host.calls import host_calls
+from perfdoc.analyzers.kernels.totals import sum_by
 from perfdoc.simulator.engine.graph import I8, I64, NONE, EdgeKind, GraphBuilder, TaskGraph, TaskKind
 from perfdoc.simulator.replay.host_tasks import HostTasks, host_tasks
 from perfdoc.traces.arrow import distinct
@@ -41,9 +42,10 @@ class RankTasks:
     """When the host launched it, -1 unknown; of host tasks their start."""
     activity_task: I64
     """Task of each row of Activity; -1 outside of the window (and, on a CPU rank, for compute)."""
-    unexplained_ns: int
+    unexplained_by_step_ns: I64
     """Delays of the device's work that nothing in the capture explains; the replay has none of them. Of a CPU
-    rank late returns from waits, which it has: the thread did not run, as may happen in any piece."""
+    rank late returns from waits, which it has: the thread did not run, as may happen in any piece. By step;
+    one figure where the window is not made of steps."""
     impossible_edges: int
     """Dependencies that the measured times contradict; left out."""
 
@@ -108,7 +110,7 @@ def rank_tasks(view: DeviceView, most: int = EVERY) -> RankTasks:
     ended_by[returns] = return_task
     _order_host(builder, host, call_task, ended_by)
     links = _links(view, inside, host, call_task, work_task)
-    unexplained = _lag_device(builder, links, activity, inside, work_task, start, end)
+    late_at, late_ns = _lag_device(builder, links, activity, inside, work_task, start, end)
     _block_host(builder, activity, inside, host, returns, call_task, return_task, work_task)
     activity_task = np.full(len(activity.start_ns), NONE, np.int64)
     activity_task[inside] = work_task
@@ -131,7 +133,7 @@ def rank_tasks(view: DeviceView, most: int = EVERY) -> RankTasks:
         call=call,
         launch_ns=launch_ns,
         activity_task=activity_task,
-        unexplained_ns=unexplained,
+        unexplained_by_step_ns=by_step(view, late_at, late_ns),
         impossible_edges=impossible,
     )
 
@@ -211,8 +213,8 @@ def _lag_device(
     work_task: I64,
     start: I64,
     end: I64,
-) -> int:
-    """Give every link its lag; returns the delays that no link explains."""
+) -> tuple[I64, I64]:
+    """Give every link its lag; returns the delays that no link explains: when, and how long."""
     tasks = len(start)
     ready = np.full(tasks, NO_RELEASE, np.int64)
     for link in links:
@@ -239,7 +241,14 @@ def _lag_device(
         lag = np.where(explained, own, np.minimum(own, typical))
         # Edges count from the end of their source; a launch counts from the start of the call.
         builder.add(source, target, lag - (end[source] - at), link.kind)
-    return int(slack[late[work_task]].sum())
+    unexplained = np.flatnonzero(late[work_task])
+    return start[work_task[unexplained]], slack[unexplained]
+
+
+def by_step(view: DeviceView, time_ns: I64, length_ns: I64) -> I64:
+    """Their lengths by the step in which they lie; one sum where the window is not made of steps."""
+    ends = np.array([s.end_ns for s in view.window.step_list[:-1]], np.int64)
+    return sum_by(np.searchsorted(ends, time_ns, "right"), length_ns, len(ends) + 1)
 
 
 def _inferred(activity: Activity, inside: I64, work_task: I64, late: np.ndarray, start: I64) -> _Link:

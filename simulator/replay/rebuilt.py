@@ -43,13 +43,15 @@ class RankFrame:
     window_end_ns: int
     step_starts_ns: tuple[int, ...]
     """When each step's range began on the host; empty where the window is not made of steps."""
+    step_ends_ns: tuple[int, ...]
+    """When each step ended where the window counts: on the device, or of a CPU rank on its host."""
     optimizer_starts_ns: I64
     host: Mapping[str, Intervals]
     """What its host did besides launching: `gc`, `data`."""
     passes: HostPasses
     facts: JobFacts
     """What is known of the job beside the capture."""
-    unexplained_ns: int
+    unexplained_by_step_ns: tuple[int, ...]
     """See RankTasks."""
     impossible_edges: int
     communication_task: I64
@@ -62,6 +64,11 @@ class RankFrame:
     """What its kernels would take at their bounds; None where none is known."""
     host_left_frac: Mapping[str, float] = field(default_factory=dict)
     """Of `host`, what an edit left of its length; what is not named here is whole."""
+
+    @property
+    def unexplained_ns(self) -> int:
+        """Over all steps."""
+        return sum(self.unexplained_by_step_ns)
 
     def held_ns(self, what: str, begin_ns: I64, end_ns: I64) -> I64:
         """How long the host did something within each of these stretches, as measured; what an edit took away
@@ -166,11 +173,12 @@ def rebuild_rank(view: DeviceView, kernels: AttributedKernels | None = None, mos
                 window_start_ns=window.start_ns,
                 window_end_ns=window.end_ns,
                 step_starts_ns=tuple(view.step_ranges.start_ns.tolist()),
+                step_ends_ns=tuple(s.end_ns for s in window.step_list),
                 optimizer_starts_ns=optimizer_starts(view),
                 host=host_intervals(view),
                 passes=host_passes(view),
                 facts=view.facts,
-                unexplained_ns=tasks.unexplained_ns,
+                unexplained_by_step_ns=tuple(tasks.unexplained_by_step_ns.tolist()),
                 impossible_edges=tasks.impossible_edges,
                 communication_task=at,
                 gpu_name=device.gpu_name,

@@ -8,7 +8,7 @@ was read, and the job as a whole is not.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -24,6 +24,7 @@ from perfdoc.results.replay import RankReplay, Replay
 from perfdoc.simulator.engine import schedule
 from perfdoc.simulator.engine.graph import I64
 from perfdoc.simulator.job.rank import RankWork, rank_work
+from perfdoc.simulator.replay.first_steps import first_steps, until
 from perfdoc.simulator.replay.join import join_ranks
 from perfdoc.simulator.replay.path import PathPart, path_parts
 from perfdoc.simulator.replay.rebuilt import Rebuilt, rebuild_rank
@@ -203,10 +204,15 @@ def replay_and_keep(
     if view.events.partial:
         return None
     work = rank_work(view)
+    part = first_steps(view, KEPT_TASKS_MAX // len(view.trace.devices))
     each = _most_tasks_each(len(view.trace.devices), work, keep_tasks)
-    rebuilt = rebuild_rank(view, kernels, each)
+    rebuilt = rebuild_rank(part, kernels if part is view else None, each)
+    if part is not view:
+        rebuilt = until(rebuilt, int(view.step_ranges.start_ns[part.window.steps]))
     give_back(len(rebuilt.start_ns))
     found = replay(rebuilt)
+    if part is not view:
+        found = replace(found, window_steps=view.window.steps)
     keep = may_keep(found, len(view.trace.devices), work, keep_tasks)
     return KeptRank(replay=found, rebuilt=rebuilt if keep else None, work=work)
 

@@ -142,6 +142,10 @@ def basis_of(
     """What changes are tried on: the window without the profiler, and without waits for ranks that are not
     here, as far as either is known, with collections as often as the run makes them."""
     said: list[str] = []
+    if replay.window_steps is not None:
+        said.append(
+            f"the first {replay.steps:,} of {replay.window_steps:,} steps of the window were replayed"
+        )
     length_ns = None
     unprofiled = as_unprofiled(rebuilt, free)
     if unprofiled is not None:
@@ -174,7 +178,9 @@ def _job(
     if len(kept) < len(ranks) or _tasks(kept) > tasks_max:
         reason, remedy = _why_none(ranks, tasks_max)
         return not_replayed(reason, remedy, scope="job"), None
-    return replay_job(kept, calls, matches, clocks)
+    job, joined = replay_job(kept, calls, matches, clocks)
+    of = max((r.replay.window_steps for r in ranks if r.replay.window_steps is not None), default=None)
+    return replace(job, window_steps=of), joined
 
 
 def _tasks(kept: Sequence[Rebuilt]) -> int:

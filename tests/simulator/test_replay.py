@@ -45,7 +45,7 @@ def test_a_launch_bound_chain_is_the_hosts(tmp_path: Path) -> None:
     view = view_of(builder, tmp_path)
     tasks = rank_tasks(view)
     assert schedule(tasks.graph).start_ns.tolist() == tasks.start_ns.tolist()
-    assert tasks.unexplained_ns == 0
+    assert tasks.unexplained_by_step_ns.sum() == 0
     assert parts_of(view) == {"host": 100 * US, "host_call": 28 * US, "compute": 5 * US, "before": -8 * US}
 
 

@@ -23,9 +23,10 @@ from perfdoc.rules.engine.change_words import in_words_of
 from perfdoc.rules.facts.graphs import launching_ns
 from perfdoc.rules.facts.hardware import gpu_of, job_nvlink_domain
 from perfdoc.simulator.job.analysis import ModelledJob, model_job
+from perfdoc.simulator.replay.first_steps import cut
 from perfdoc.simulator.replay.gains import Gains, WhyNot, no_gains
-from perfdoc.simulator.replay.predict import SplitLedger
-from perfdoc.simulator.replay.unedited import KeptRank
+from perfdoc.simulator.replay.predict import ReplayedSteps, SplitLedger
+from perfdoc.simulator.replay.unedited import KeptRank, replay
 from perfdoc.simulator.replay.unprofiled import free_lengths
 from perfdoc.simulator.replay.whole import WholeReplay, replay_whole
 
@@ -79,6 +80,7 @@ def replays_of(
             gains=no_gains(_NOT_RUN, _LEAVE_OUT),
             combined=None,
         )
+    kept = _of_the_same_steps(kept)
     mine = _standing_for_all(kept)
     matches, clocks = job.matches, job.clocks
     if len(mine) < len(kept):
@@ -89,7 +91,7 @@ def replays_of(
         [measured[i].calls for i in mine],
         matches,
         clocks,
-        [_split(measured[i]) for i in mine],
+        [_split(measured[i], kept[i].replay.steps) for i in mine],
         free=free_lengths(read_logged_steps(job.facts.run_directory)),
         stragglers=late_by_compute(job),
         why_not=why_not,
@@ -119,6 +121,23 @@ def _standing_for_all(kept: Sequence[KeptRank]) -> list[int]:
     return whole if whole and not failed else list(range(len(kept)))
 
 
+def _of_the_same_steps(kept: Sequence[KeptRank]) -> list[KeptRank]:
+    """All with as many steps as the one of which fewest were replayed, where some are not whole windows."""
+    if all(k.replay.window_steps is None for k in kept):
+        return list(kept)
+    fewest = min(k.replay.steps for k in kept)
+    return [k if k.rebuilt is None or k.replay.steps == fewest else _cut(k, fewest) for k in kept]
+
+
+def _cut(kept: KeptRank, steps: int) -> KeptRank:
+    assert kept.rebuilt is not None
+    rebuilt = cut(kept.rebuilt, steps)
+    if rebuilt is None:
+        return replace(kept, rebuilt=None)
+    of = kept.replay.window_steps or kept.replay.steps
+    return replace(kept, rebuilt=rebuilt, replay=replace(replay(rebuilt), window_steps=of))
+
+
 def _with_model(gains: Gains, model: ModelledJob) -> Gains:
     """The predictions of the replay, and of the job's model where the replay has none of just this change."""
     new = {p.key: p for p in model.predictions}
@@ -138,10 +157,18 @@ def _with_model(gains: Gains, model: ModelledJob) -> Gains:
     return replace(gains, analysis=analysis)
 
 
-def _split(rank: RankMeasurement) -> SplitLedger:
-    """The ledger, with what of idle.host launching is not to blame for."""
+def _split(rank: RankMeasurement, steps: int) -> SplitLedger:
+    """The ledger, with what of idle.host launching is not to blame for, and so many steps of it replayed."""
+    part = None
+    if 0 < steps < rank.window.steps:
+        # A replay ends with the last work, so that what idles behind it, before the next step, is not in it.
+        held = {
+            leaf: int(ns[: steps - leaf.startswith("idle")].sum())
+            for leaf, ns in rank.step_ledgers.leaf_ns.items()
+        }
+        part = ReplayedSteps(steps=steps, of=rank.window.steps, by_leaf=held)
     elsewhere_ns = rank.ledger.idle.host - launching_ns(rank)
-    return SplitLedger(**vars(rank.ledger), host_elsewhere_ns=elsewhere_ns)
+    return SplitLedger(**vars(rank.ledger), host_elsewhere_ns=elsewhere_ns, replayed=part)
 
 
 def late_by_compute(job: JobMeasurement) -> list[tuple[str, str]]:

@@ -1,0 +1,116 @@
+"""A long window's first whole steps: what they do, later ones repeat, and the replay of a few costs a few.
+
+All ranks take the first ones, so that those of a job are of the same steps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import numpy as np
+
+from perfdoc.analyzers.device.view import DeviceView
+from perfdoc.analyzers.device.window import StepRanges
+from perfdoc.analyzers.kernels.optimizer import LoopSpans
+from perfdoc.simulator.engine.graph import NONE, Edges, TaskGraph
+from perfdoc.simulator.replay.passes import HostPasses, LayerSpans
+from perfdoc.simulator.replay.rebuilt import OF_GRAPH, OF_TASK, Rebuilt
+
+_Of = TypeVar("_Of", HostPasses, LayerSpans, LoopSpans)
+
+REPLAYED_TASKS = 250_000
+"""Of a window that holds too many, over all devices of a capture: every change is tried on them, which takes
+a second for all together."""
+FEWEST_STEPS = 4
+"""Where they fit: what lies between steps is in all of them but one."""
+
+
+def first_steps(view: DeviceView, most: int) -> DeviceView:
+    """The same device in the first steps of its window, where the window would hold more than `most` tasks;
+    the view itself where it holds fewer, has no steps to leave out, or one step alone holds more."""
+    steps = view.window.steps
+    if steps < 2:
+        return view
+    ends = np.array([s.end_ns for s in view.window.step_list], np.int64)
+    starts = view.activity.start_ns
+    first, *rest = np.searchsorted(starts, [view.window.start_ns, *ends]).tolist()
+    tasks = (np.array(rest) - first) * _tasks_per_activity(view)
+    if tasks[-1] <= most:
+        return view
+    wanted = min(most, REPLAYED_TASKS // len(view.trace.devices))
+    fitting = int(np.searchsorted(tasks, most, "right"))
+    count = max(int(np.searchsorted(tasks, wanted, "right")), min(FEWEST_STEPS, fitting))
+    if not count:
+        return view
+    window, ranges, end_ns = view.window, view.step_ranges, int(ends[count - 1])
+    return replace(
+        view,
+        window=replace(
+            window,
+            end_ns=end_ns,
+            duration_ns=end_ns - window.start_ns,
+            steps=count,
+            step_list=window.step_list[:count],
+        ),
+        step_ranges=StepRanges(start_ns=ranges.start_ns[:count], end_ns=ranges.end_ns[:count]),
+    )
+
+
+def _tasks_per_activity(view: DeviceView) -> float:
+    """About, over the whole capture."""
+    threads = view.activity.launching_threads
+    calls = len(view.trace.calls_of(threads[threads >= 0]))
+    return 1 + calls / max(len(view.activity.start_ns), 1)
+
+
+def cut(rebuilt: Rebuilt, steps: int) -> Rebuilt | None:
+    """A rank's first steps; None where its tasks are not in the order of their starts, as a CPU rank's."""
+    (frame,) = rebuilt.ranks
+    if steps >= len(frame.step_ends_ns):
+        return rebuilt
+    if (rebuilt.start_ns[1:] < rebuilt.start_ns[:-1]).any():
+        return None
+    end_ns = frame.step_ends_ns[steps - 1]
+    count = int(np.searchsorted(rebuilt.start_ns, end_ns))
+    graph, edges, task = rebuilt.graph, rebuilt.graph.edges, frame.communication_task
+    last = int(edges.first[count])
+    frame = replace(
+        frame,
+        window_end_ns=end_ns,
+        step_starts_ns=frame.step_starts_ns[:steps],
+        step_ends_ns=frame.step_ends_ns[:steps],
+        unexplained_by_step_ns=frame.unexplained_by_step_ns[:steps],
+        communication_task=np.where(task < count, task, NONE),
+    )
+    edges = Edges(
+        first=edges.first[: count + 1],
+        source=edges.source[:last],
+        lag_ns=edges.lag_ns[:last],
+        kind=edges.kind[:last],
+    )
+    columns: dict[str, Any] = {name: getattr(graph, name)[:count] for name in OF_GRAPH}
+    made = replace(rebuilt, graph=TaskGraph(**columns, edges=edges), ranks=(frame,))
+    columns = {name: getattr(rebuilt, name)[:count] for name in OF_TASK}
+    return until(replace(made, **columns), rebuilt.ranks[0].step_starts_ns[steps])
+
+
+def until(rebuilt: Rebuilt, host_ns: int) -> Rebuilt:
+    """Without what its host began from then on: edits take what a frame lists for work of its steps."""
+    (frame,) = rebuilt.ranks
+
+    def begun(of: _Of, *names: str) -> _Of:
+        early = of.start_ns < host_ns
+        return replace(of, **{n: getattr(of, n)[early] for n in ("start_ns", "end_ns", *names)})
+
+    frame = replace(
+        frame,
+        optimizer_starts_ns=frame.optimizer_starts_ns[frame.optimizer_starts_ns < host_ns],
+        host={name: held.clip(-(2**62), host_ns) for name, held in frame.host.items()},
+        passes=replace(
+            begun(frame.passes, "is_forward"), recompute=frame.passes.recompute.clip(-(2**62), host_ns)
+        ),
+        layers=begun(frame.layers, "layer", "is_forward"),
+        optimizer=begun(frame.optimizer),
+    )
+    return replace(rebuilt, ranks=(frame,))

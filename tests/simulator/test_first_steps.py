@@ -1,0 +1,160 @@
+"""A long window is replayed in its first steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from perfdoc.analyzers.device.view import DeviceView
+from perfdoc.reports.sections import sections_of
+from perfdoc.results import Diagnosis
+from perfdoc.results.ranks import LEAVES, ExposedComm, Idle
+from perfdoc.simulator.replay import first_steps as module
+from perfdoc.simulator.replay import unedited
+from perfdoc.simulator.replay.edits import without_host_time
+from perfdoc.simulator.replay.first_steps import cut, first_steps, until
+from perfdoc.simulator.replay.predict import ReplayedSteps, SplitLedger, predict
+from perfdoc.simulator.replay.rebuilt import OF_TASK, rebuild_rank
+from perfdoc.simulator.replay.unedited import replay, replay_and_keep
+from perfdoc.traces.load import read_trace
+from tests.planted.job import KINDS, planted_job
+from tests.simulator.rebuilt_of import views_of
+from tests.simulator.test_gains import analysed, prediction
+
+STEPS = 12
+SLOW = replace(KINDS["dp4"], data_ns=2_150_000, steps=STEPS)
+MS = 1_000_000
+
+
+@pytest.fixture(scope="module")
+def paths(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """A capture of each of four ranks: twelve steps, a wait of 2.15 ms for data before each but the first."""
+    return planted_job(SLOW).write(tmp_path_factory.mktemp("long"), force=True)
+
+
+@pytest.fixture(scope="module")
+def views(paths: Sequence[Path]) -> list[DeviceView]:
+    return [v for path in paths for v in views_of(read_trace(path), planted_job(SLOW).facts())]
+
+
+def limited(monkeypatch: pytest.MonkeyPatch, most: int, replayed: int) -> None:
+    monkeypatch.setattr(unedited, "KEPT_TASKS_MAX", most)
+    monkeypatch.setattr(module, "REPLAYED_TASKS", replayed)
+
+
+def long_job(paths: Sequence[Path], monkeypatch: pytest.MonkeyPatch, steps: float) -> Diagnosis:
+    """Where a rank may hold three quarters of its tasks, and as many are replayed as so many steps hold."""
+    whole = replay_and_keep(views_of(read_trace(paths[0]), planted_job(SLOW).facts())[0])
+    assert whole is not None
+    limited(monkeypatch, whole.replay.tasks * 3 // 4, int(steps * whole.replay.tasks / STEPS))
+    return analysed(paths, planted_job(SLOW).facts())
+
+
+def test_predictions_of_a_long_window(paths: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Six of twelve steps hold five of eleven waits: 5 x 2.15 / 6 = 1.792 ms a step."""
+    found = long_job(paths, monkeypatch, 6.5)
+    job = found.analyses.replay.job
+    assert job is not None
+    assert (job.state, job.steps, job.window_steps) == ("measured", 6, STEPS)
+    assert [(r.replay.steps, r.replay.window_steps) for r in found.ranks if r.replay] == [(6, STEPS)] * 4
+    data = prediction(found, "without_data")
+    assert data.gain.method == "replay"
+    assert data.mid_ns == pytest.approx(5 * 2.15 * MS / 6, rel=2e-3)
+    assert "the first 6 of 12 steps of the window were replayed" in data.gain.assumptions
+    (section,) = [s for s in sections_of(found) if s.key == "path"]
+    assert "The first 6 of 12 steps were replayed." in section.sentences
+    assert [r.window.steps for r in found.ranks] == [STEPS] * 4
+
+
+def test_a_first_step_that_is_unlike_the_others_promises_nothing(
+    paths: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No wait is replayed of one step alone, the window's mean step waits for 11 x 2.15 / 12 = 1.971 ms: an
+    upper bound, with what else ranks wait for meanwhile."""
+    monkeypatch.setattr(module, "FEWEST_STEPS", 1)
+    data = prediction(long_job(paths, monkeypatch, 1.5), "without_data")
+    assert (data.gain.method, data.mid_ns) == ("ceiling", None)
+    assert "1 replayed step of 12" in data.reason
+    assert data.high_ns is not None
+    assert 11 * 2.15 * MS / 12 <= data.high_ns <= 1.25 * 11 * 2.15 * MS / 12
+
+
+def test_a_few_steps_are_replayed_where_they_fit(paths: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    job = long_job(paths, monkeypatch, 1.5).analyses.replay.job
+    assert job is not None
+    assert job.steps == 4
+
+
+def test_short_windows_and_large_steps_stay_whole(views: list[DeviceView]) -> None:
+    view = views[0]
+    count = len(rebuild_rank(view).start_ns)
+    assert first_steps(view, 2 * count) is view
+    assert first_steps(view, count // STEPS // 2) is view
+    bare = replace(view, window=replace(view.window, kind="capture", steps=0, step_list=[]))
+    assert first_steps(bare, 10) is bare
+
+
+@pytest.mark.parametrize("steps", [1, 5, 11, 12])
+def test_cut_is_what_those_steps_are_rebuilt_to(views: list[DeviceView], steps: int) -> None:
+    """Nothing in the planted job depends on a median over all steps."""
+    for view in views:
+        window = view.window
+        short = replace(
+            view,
+            window=replace(
+                window,
+                end_ns=window.step_list[steps - 1].end_ns,
+                duration_ns=window.step_list[steps - 1].end_ns - window.start_ns,
+                steps=steps,
+                step_list=window.step_list[:steps],
+            ),
+            step_ranges=replace(
+                view.step_ranges,
+                start_ns=view.step_ranges.start_ns[:steps],
+                end_ns=view.step_ranges.end_ns[:steps],
+            ),
+        )
+        wanted = rebuild_rank(short)
+        if steps < STEPS:
+            wanted = until(wanted, int(view.step_ranges.start_ns[steps]))
+        found = cut(rebuild_rank(view), steps)
+        assert found is not None
+        assert replay(found) == replay(wanted)
+        for name in OF_TASK:
+            if name not in ("call", "bytes"):
+                assert np.array_equal(getattr(found, name), getattr(wanted, name)), name
+        a, b = found.ranks[0], wanted.ranks[0]
+        assert (a.step_starts_ns, a.step_ends_ns, a.window_end_ns) == (
+            b.step_starts_ns,
+            b.step_ends_ns,
+            b.window_end_ns,
+        )
+        assert np.array_equal(a.passes.start_ns, b.passes.start_ns)
+        assert a.host["data"].total_ns == b.host["data"].total_ns
+
+
+def test_leaves_that_the_replayed_steps_do_not_show(views: list[DeviceView]) -> None:
+    """Ten steps wait 20 ms for data, 2 ms each in the mean. Of the two that were replayed, 4 ms: with 2 ms or
+    more in them a gain is predicted, with less 4 / 2 ms a step are the bound."""
+    none = dict.fromkeys(("dp", "tp", "cp", "ep", "pp", "other", "unknown"), 0)
+    idle = Idle(host=0, gc=0, data=20 * MS, dependency=0, launch_latency=0, unexplained=0)
+    rebuilt = rebuild_rank(views[0])
+    for shown, method in ((2 * MS, "replay"), (2 * MS - 1, "ceiling")):
+        by_leaf = {**dict.fromkeys(LEAVES, 0), "idle.data": shown, "compute": 80 * MS}
+        ledger = SplitLedger(
+            compute=400 * MS,
+            exposed_comm=ExposedComm(**none),
+            exposed_memcpy=0,
+            idle=idle,
+            host_elsewhere_ns=0,
+            replayed=ReplayedSteps(steps=2, of=10, by_leaf=by_leaf),
+        )
+        unedited_two = replace(replay(rebuilt), steps=2)
+        gain = predict(rebuilt, unedited_two, [without_host_time("data")], [ledger])
+        assert gain.method == method
+        if method == "ceiling":
+            assert gain.high_ms == pytest.approx(2.0)
