@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
 
 from perfdoc.profiling.malloc import trim
+from perfdoc.profiling.usable_memory import usable_memory_bytes
+from perfdoc.traces import Trace
 from perfdoc.traces.on_disk import let_go
 
 LARGE = 500_000
@@ -21,3 +24,18 @@ def give_back(rows: int) -> None:
         let_go()
         pa.default_memory_pool().release_unused()
         trim()
+
+
+_BYTES_A_KERNEL = 600
+"""What the analysis of one device takes at once beside the trace's columns, with its launches
+(docs/performance.md)."""
+_LEAVE_FRAC = 0.2
+"""Of memory, for what is read meanwhile."""
+
+
+def is_short_for(trace: Trace) -> bool:
+    """Whether a large trace has a device of more kernels than there is memory for."""
+    if not trace.is_large or not len(trace.kernels):
+        return False
+    most = int(np.bincount(trace.kernels.device).max())
+    return most * _BYTES_A_KERNEL > (1 - _LEAVE_FRAC) * usable_memory_bytes()
