@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from perfdoc.profiling.usable_memory import usable_memory_bytes
 from perfdoc.traces.on_disk import LEFT_FREE_BYTES, folder
 
 _LARGE_BYTES = 1 << 20
@@ -38,6 +39,15 @@ _KEEP_SIZE_AND_PUNCH_HOLE = 3
 """As Linux has them."""
 _SET_HANDLER = 304
 """Place of PyDataMem_SetHandler in numpy's table of C functions, since 1.22."""
+
+
+_LEAVE_FRAC = 0.2
+"""Of memory, for what is not counted."""
+
+
+def is_short_of(need_bytes: int) -> bool:
+    """Whether there is not as much memory, and some to spare."""
+    return need_bytes > (1 - _LEAVE_FRAC) * usable_memory_bytes()
 
 
 @contextmanager

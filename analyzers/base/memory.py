@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow as pa
 
 from perfdoc.profiling.malloc import trim
-from perfdoc.profiling.usable_memory import usable_memory_bytes
 from perfdoc.traces import Trace
+from perfdoc.traces.file_memory import is_short_of
 from perfdoc.traces.on_disk import let_go
 
 LARGE = 500_000
@@ -29,8 +29,6 @@ def give_back(rows: int) -> None:
 _BYTES_A_KERNEL = 600
 """What the analysis of one device takes at once beside the trace's columns, with its launches
 (docs/performance.md)."""
-_LEAVE_FRAC = 0.2
-"""Of memory, for what is read meanwhile."""
 
 
 def is_short_for(trace: Trace) -> bool:
@@ -38,4 +36,4 @@ def is_short_for(trace: Trace) -> bool:
     if not trace.is_large or not len(trace.kernels):
         return False
     most = int(np.bincount(trace.kernels.device).max())
-    return most * _BYTES_A_KERNEL > (1 - _LEAVE_FRAC) * usable_memory_bytes()
+    return is_short_of(most * _BYTES_A_KERNEL)

@@ -180,5 +180,5 @@ def test_who_is_short(monkeypatch: pytest.MonkeyPatch, shared_traces: Path) -> N
     assert not memory.is_short_for(trace)
     monkeypatch.setattr("perfdoc.traces.lookups.is_large", lambda _: True)
     for usable, short in ((most * 750 - 1, True), (most * 750, False)):
-        monkeypatch.setattr(memory, "usable_memory_bytes", lambda usable=usable: usable)
+        monkeypatch.setattr(file_memory, "usable_memory_bytes", lambda usable=usable: usable)
         assert memory.is_short_for(trace) is short
