@@ -24,19 +24,163 @@ from typing import Any
 import numpy as np
 
 from perfdoc.profiling.usable_memory import usable_memory_bytes
+from perfdoc.traces.machine_code import machine_code
 from perfdoc.traces.on_disk import LEFT_FREE_BYTES, folder
 
 _LARGE_BYTES = 1 << 20
 """Of an array: smaller ones are not worth a mapping."""
-_HEAD = 64
-"""Bytes in front of every array: its size, its place in the file, its length there (0: it is in memory)."""
-_SIZE, _AT, _WHOLE = _HEAD - 24, _HEAD - 16, _HEAD - 8
-_FILE, _END, _USED, _MOST, _LEAST = 0, 8, 16, 24, 32
-"""Where the state has the file's descriptor, its end, how much of it is and may be in use, what is large."""
-_PAGE = 4096
-_READ_AND_WRITE, _SHARED = 3, 1
-_KEEP_SIZE_AND_PUNCH_HOLE = 3
-"""As Linux has them."""
+_ALLOCATOR = """
+; In front of every array are 64 bytes, the last three words of them its size, its place in the file, and its
+; length there with these, rounded up to pages; 0 of an array that is in memory.
+;
+; The state: the file's descriptor, its end, how much of it is in use, the most that may be, what is large.
+
+declare i64 @malloc(i64)
+declare void @free(i64)
+declare i64 @memcpy(i64, i64, i64)
+declare i64 @memset(i64, i32, i64)
+declare i64 @mmap(i64, i64, i32, i32, i32, i64)
+declare i32 @munmap(i64, i64)
+declare i32 @posix_fallocate(i32, i64, i64)
+declare i32 @fallocate(i32, i32, i64, i64)
+
+define i64 @get(i64 %begin, i64 %at) {
+  %address = add i64 %begin, %at
+  %place = inttoptr i64 %address to ptr
+  %value = load i64, ptr %place
+  ret i64 %value
+}
+
+define void @put(i64 %begin, i64 %at, i64 %value) {
+  %address = add i64 %begin, %at
+  %place = inttoptr i64 %address to ptr
+  store i64 %value, ptr %place
+  ret void
+}
+
+define i64 @headed(i64 %begin, i64 %size, i64 %place, i64 %whole) {
+  call void @put(i64 %begin, i64 40, i64 %size)
+  call void @put(i64 %begin, i64 48, i64 %place)
+  call void @put(i64 %begin, i64 56, i64 %whole)
+  %array = add i64 %begin, 64
+  ret i64 %array
+}
+
+define void @give_back(i64 %state, i64 %place, i64 %whole) {
+  %descriptor = call i64 @get(i64 %state, i64 0)
+  %file = trunc i64 %descriptor to i32
+  %keep.size.and.punch.hole = call i32 @fallocate(i32 %file, i32 3, i64 %place, i64 %whole)
+  %used = call i64 @get(i64 %state, i64 16)
+  %left = sub i64 %used, %whole
+  call void @put(i64 %state, i64 16, i64 %left)
+  ret void
+}
+
+define i64 @in_memory(i64 %size, i1 %cleared) {
+  %all = add i64 %size, 64
+  %begin = call i64 @malloc(i64 %all)
+  %refused = icmp eq i64 %begin, 0
+  br i1 %refused, label %none, label %got
+none:
+  ret i64 0
+got:
+  %array = call i64 @headed(i64 %begin, i64 %size, i64 0, i64 0)
+  br i1 %cleared, label %clear, label %leave
+clear:
+  call i64 @memset(i64 %array, i32 0, i64 %size)
+  br label %leave
+leave:
+  ret i64 %array
+}
+
+define i64 @given(i64 %state, i64 %size, i1 %cleared) {
+  %least = call i64 @get(i64 %state, i64 32)
+  %is.large = icmp uge i64 %size, %least
+  br i1 %is.large, label %large, label %memory
+large:
+  %up = add i64 %size, 4159
+  %whole = and i64 %up, -4096
+  %used = call i64 @get(i64 %state, i64 16)
+  %most = call i64 @get(i64 %state, i64 24)
+  %used.then = add i64 %used, %whole
+  %fits = icmp ule i64 %used.then, %most
+  br i1 %fits, label %reserve, label %memory
+reserve:
+  %descriptor = call i64 @get(i64 %state, i64 0)
+  %file = trunc i64 %descriptor to i32
+  %place = call i64 @get(i64 %state, i64 8)
+  %wrong = call i32 @posix_fallocate(i32 %file, i64 %place, i64 %whole)
+  %reserved = icmp eq i32 %wrong, 0
+  br i1 %reserved, label %map, label %memory
+map:
+  call void @put(i64 %state, i64 16, i64 %used.then)
+  ; for reading and writing, shared with the file
+  %begin = call i64 @mmap(i64 0, i64 %whole, i32 3, i32 1, i32 %file, i64 %place)
+  %failed = icmp eq i64 %begin, -1
+  br i1 %failed, label %undo, label %mapped
+undo:
+  call void @give_back(i64 %state, i64 %place, i64 %whole)
+  br label %memory
+mapped:
+  ; New pages are zeros.
+  %end = add i64 %place, %whole
+  call void @put(i64 %state, i64 8, i64 %end)
+  %array = call i64 @headed(i64 %begin, i64 %size, i64 %place, i64 %whole)
+  ret i64 %array
+memory:
+  %there = call i64 @in_memory(i64 %size, i1 %cleared)
+  ret i64 %there
+}
+
+define i64 @of_malloc(i64 %state, i64 %size) {
+  %array = call i64 @given(i64 %state, i64 %size, i1 false)
+  ret i64 %array
+}
+
+define i64 @of_calloc(i64 %state, i64 %count, i64 %each) {
+  %size = mul i64 %count, %each
+  %array = call i64 @given(i64 %state, i64 %size, i1 true)
+  ret i64 %array
+}
+
+define void @of_free(i64 %state, i64 %array, i64 %unused) {
+  %is.none = icmp eq i64 %array, 0
+  br i1 %is.none, label %leave, label %some
+some:
+  %begin = sub i64 %array, 64
+  %place = call i64 @get(i64 %begin, i64 48)
+  %whole = call i64 @get(i64 %begin, i64 56)
+  %is.in.memory = icmp eq i64 %whole, 0
+  br i1 %is.in.memory, label %memory, label %file
+memory:
+  call void @free(i64 %begin)
+  ret void
+file:
+  %unmapped = call i32 @munmap(i64 %begin, i64 %whole)
+  call void @give_back(i64 %state, i64 %place, i64 %whole)
+  ret void
+leave:
+  ret void
+}
+
+define i64 @of_realloc(i64 %state, i64 %before, i64 %size) {
+  %array = call i64 @given(i64 %state, i64 %size, i1 false)
+  %refused = icmp eq i64 %array, 0
+  %is.new = icmp eq i64 %before, 0
+  %as.it.is = or i1 %refused, %is.new
+  br i1 %as.it.is, label %leave, label %move
+move:
+  %begin = sub i64 %before, 64
+  %held = call i64 @get(i64 %begin, i64 40)
+  %is.shorter = icmp ult i64 %held, %size
+  %common = select i1 %is.shorter, i64 %held, i64 %size
+  call i64 @memcpy(i64 %array, i64 %before, i64 %common)
+  call void @of_free(i64 %state, i64 %before, i64 0)
+  br label %leave
+leave:
+  ret i64 %array
+}
+"""
 _SET_HANDLER = 304
 """Place of PyDataMem_SetHandler in numpy's table of C functions, since 1.22."""
 
@@ -103,135 +247,12 @@ def _handler() -> Any:
         disk = os.fstatvfs(file.fileno())
         free_bytes = max(disk.f_bavail * disk.f_frsize - LEFT_FREE_BYTES, 0)
         state = np.array([file.fileno(), 0, 0, free_bytes, _LARGE_BYTES], np.uint64)
-        functions = _functions()
-        handler = _Handler(
-            name=b"perfdoc in a file",
-            version=1,
-            state=state.ctypes.data,
-            **{name: function.address for name, function in functions.items()},
-        )
+        functions = machine_code(_ALLOCATOR, "of_malloc", "of_calloc", "of_realloc", "of_free")
+        handler = _Handler(b"perfdoc in a file", 1, state.ctypes.data, *functions)
         name = ctypes.create_string_buffer(b"mem_handler")
         capsule_of = ctypes.PYFUNCTYPE(ctypes.py_object, *[ctypes.c_void_p] * 3)
         new = capsule_of(("PyCapsule_New", ctypes.pythonapi))
         capsule = new(ctypes.addressof(handler), ctypes.addressof(name), None)
-        _alive.extend((file, state, functions, handler, name, capsule))
+        _alive.extend((file, state, handler, name, capsule))
         return capsule
     return None
-
-
-def _functions() -> dict[str, Any]:
-    """The four functions of an allocator, compiled: numpy calls them for every array."""
-    from numba import cfunc, njit, types
-    from numba.extending import intrinsic
-
-    libc = ctypes.CDLL(None)
-    size_t, number, long = ctypes.c_size_t, ctypes.c_int, ctypes.c_longlong
-
-    def of_c(name: str, result: Any, *arguments: Any) -> Any:
-        function = getattr(libc, name)
-        function.restype, function.argtypes = result, arguments
-        return function
-
-    c_malloc, c_free = of_c("malloc", size_t, size_t), of_c("free", None, size_t)
-    c_mmap = of_c("mmap", size_t, size_t, size_t, number, number, number, long)
-    c_munmap = of_c("munmap", number, size_t, size_t)
-    c_reserve = of_c("posix_fallocate", number, number, long, long)
-    c_punch = of_c("fallocate", number, number, number, long, long)
-    c_copy = of_c("memcpy", size_t, size_t, size_t, size_t)
-    c_clear = of_c("memset", size_t, size_t, number, size_t)
-
-    pointer = types.uintp
-
-    def place(context: Any, builder: Any, address: Any) -> Any:
-        return builder.inttoptr(address, context.get_value_type(pointer).as_pointer())
-
-    def loaded(_context: Any, _address: Any) -> Any:
-        def made(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-            return builder.load(place(context, builder, arguments[0]))
-
-        return pointer(pointer), made
-
-    def stored(_context: Any, _address: Any, _value: Any) -> Any:
-        def made(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-            builder.store(arguments[1], place(context, builder, arguments[0]))
-            return context.get_dummy_value()
-
-        return types.void(pointer, pointer), made
-
-    get: Any = intrinsic(loaded)
-    put: Any = intrinsic(stored)
-    none, one, page, failed = (np.uint64(n) for n in (0, 1, _PAGE, 2**64 - 1))
-    head, size_at, place_at, whole_at = (np.uint64(n) for n in (_HEAD, _SIZE, _AT, _WHOLE))
-    file_of, end_of, used_of, most_of, least_of = (np.uint64(n) for n in (_FILE, _END, _USED, _MOST, _LEAST))
-    access, shared, hole = np.int32(_READ_AND_WRITE), np.int32(_SHARED), np.int32(_KEEP_SIZE_AND_PUNCH_HOLE)
-    zero = np.int32(0)
-
-    def _in_memory(size: Any, cleared: Any) -> Any:
-        begin = c_malloc(size + head)
-        if begin == none:
-            return none
-        if cleared:
-            c_clear(begin + head, zero, size)
-        put(begin + size_at, size)
-        put(begin + whole_at, none)
-        return begin + head
-
-    in_memory: Any = njit(_in_memory)
-
-    def _given(state: Any, size: Any, cleared: Any) -> Any:
-        whole = (size + head + page - one) // page * page
-        file, at, used = np.int32(get(state + file_of)), get(state + end_of), get(state + used_of)
-        if size < get(state + least_of) or used + whole > get(state + most_of):
-            return in_memory(size, cleared)
-        if c_reserve(file, np.int64(at), np.int64(whole)) != 0:
-            return in_memory(size, cleared)
-        begin = c_mmap(none, whole, access, shared, file, np.int64(at))
-        if begin == failed:
-            c_punch(file, hole, np.int64(at), np.int64(whole))
-            return in_memory(size, cleared)
-        put(state + end_of, at + whole)
-        put(state + used_of, used + whole)
-        put(begin + size_at, size)
-        put(begin + place_at, at)
-        put(begin + whole_at, whole)
-        return begin + head  # new pages of a file are zeros
-
-    given: Any = njit(_given)
-
-    def _freed(state: Any, array: Any) -> None:
-        begin = array - head
-        whole: Any = get(begin + whole_at)
-        if whole == none:
-            c_free(begin)
-            return
-        at: Any = get(begin + place_at)
-        c_munmap(begin, whole)
-        c_punch(np.int32(get(state + file_of)), hole, np.int64(at), np.int64(whole))
-        put(state + used_of, get(state + used_of) - whole)
-
-    freed: Any = njit(_freed)
-
-    def malloc(state: Any, size: Any) -> Any:
-        return given(state, size, False)
-
-    def calloc(state: Any, count: Any, each: Any) -> Any:
-        return given(state, count * each, True)
-
-    def realloc(state: Any, array: Any, size: Any) -> Any:
-        found = given(state, size, False)
-        if array != none and found != none:
-            c_copy(found, array, min(get(array - head + size_at), size))
-            freed(state, array)
-        return found
-
-    def free(state: Any, array: Any, _size: Any) -> None:
-        if array != none:
-            freed(state, array)
-
-    signatures = {
-        malloc: pointer(pointer, pointer),
-        calloc: pointer(pointer, pointer, pointer),
-        realloc: pointer(pointer, pointer, pointer),
-        free: types.void(pointer, pointer, pointer),
-    }
-    return {function.__name__: cfunc(signature)(function) for function, signature in signatures.items()}
