@@ -26,7 +26,7 @@ def give_back(rows: int) -> None:
         trim()
 
 
-_BYTES_A_KERNEL = 600
+_BYTES_A_KERNEL = 450
 """What the analysis of one device takes at once beside the trace's columns, with its launches
 (docs/performance.md)."""
 

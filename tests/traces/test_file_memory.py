@@ -174,11 +174,11 @@ def test_measurements_are_the_same(shared_traces: Path, monkeypatch: pytest.Monk
 
 
 def test_who_is_short(monkeypatch: pytest.MonkeyPatch, shared_traces: Path) -> None:
-    """Two devices of some thousand kernels: 600 bytes for each of the one with most, and a quarter more."""
+    """Two devices of some thousand kernels: 450 bytes for each of the one with most are four fifths of it."""
     trace = read_trace(shared_traces / "nsys/ddp_2gpu_rtx3090.sqlite")
     most = max(int((trace.kernels.device == d).sum()) for d in range(len(trace.devices)))
     assert not memory.is_short_for(trace)
     monkeypatch.setattr("perfdoc.traces.lookups.is_large", lambda _: True)
-    for usable, short in ((most * 750 - 1, True), (most * 750, False)):
+    for usable, short in ((most * 562, True), (most * 563, False)):
         monkeypatch.setattr(file_memory, "usable_memory_bytes", lambda usable=usable: usable)
         assert memory.is_short_for(trace) is short
