@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from process import timed
@@ -42,7 +44,11 @@ def limited(limit_bytes: int) -> Iterator[list[str]]:
                 (folder / file).write_text(str(limit_bytes if swapped else 0))
         yield ["/bin/sh", "-c", f'echo $$ > {folder}/cgroup.procs && exec "$@"', "sh"]
     finally:
-        folder.rmdir()
+        for _ in range(50):  # until the last process in it is gone
+            with suppress(OSError):
+                folder.rmdir()
+                break
+            time.sleep(0.1)
 
 
 def main() -> None:
@@ -50,13 +56,17 @@ def main() -> None:
     parser.add_argument("--mb", type=int, required=True, help="10^6 bytes")
     parser.add_argument("command", nargs=argparse.REMAINDER)
     options = parser.parse_args()
-    try:
-        with limited(options.mb * 10**6) as inside:
+    with ExitStack() as entered:
+        try:
+            inside = entered.enter_context(limited(options.mb * 10**6))
+        except OSError as error:
+            sys.exit(f"no control group of so much memory: {error}")
+        try:
             print(timed([*inside, *options.command]))
-    except OSError as error:
-        sys.exit(f"no control group of so much memory: {error}")
-    except subprocess.CalledProcessError as error:
-        sys.exit(f"ended with {error.returncode}: {str(error.stderr).strip()[-200:]}")
+        except subprocess.CalledProcessError as error:
+            if error.returncode == -signal.SIGKILL:
+                sys.exit(f"needed more than {options.mb} MB")
+            sys.exit(f"ended with {error.returncode}: {str(error.stderr).strip()[-200:]}")
 
 
 if __name__ == "__main__":

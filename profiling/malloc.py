@@ -8,7 +8,9 @@ from typing import Any
 
 _TRIM, _MAP, _ARENAS = -1, -3, -8
 """Numbers of mallopt's options in glibc's malloc.h."""
-_KEPT_BYTES, _MAPPED_BYTES = 256 << 20, 64 << 20
+_KEPT_BYTES = 256 << 20
+_MAPPED_BYTES = (64 << 20, 32 << 20)
+"""The first that this glibc takes: up to about 2.35 it refuses more than half a heap."""
 
 
 def reuse_memory() -> None:
@@ -20,8 +22,10 @@ def reuse_memory() -> None:
     """
     if (option := _c_function("mallopt")) is not None:
         option.argtypes = [ctypes.c_int, ctypes.c_int]
-        for number, value in ((_ARENAS, 1), (_MAP, _MAPPED_BYTES), (_TRIM, _KEPT_BYTES)):
-            option(number, value)
+        option(_ARENAS, 1)
+        # Either option ends glibc's own choice of both, so that the second alone would map every array.
+        if any(option(_MAP, value) for value in _MAPPED_BYTES):
+            option(_TRIM, _KEPT_BYTES)
 
 
 def trim() -> None:

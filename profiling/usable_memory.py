@@ -26,17 +26,22 @@ def usable_memory_bytes(proc: Path = _PROC, groups: Path = _GROUPS) -> int:
     with contextlib.suppress(OSError, ValueError):
         lines = (proc / "meminfo").read_text(encoding="ascii").splitlines()
         free = next((int(e.split()[1]) * 1024 for e in lines if e.startswith("MemAvailable:")), free)
-    with contextlib.suppress(NameError, OSError):
+    with contextlib.suppress(NameError, OSError, ValueError):
         limit = resource.getrlimit(resource.RLIMIT_DATA)[0]
-        free = free if limit == resource.RLIM_INFINITY else min(free, limit)
+        free = free if limit == resource.RLIM_INFINITY else min(free, limit - data_bytes())
     return max(min((free, *_of_groups(proc, groups))), 0)
+
+
+def data_bytes() -> int:
+    """Private memory of this process that may be written, as Linux counts it against RLIMIT_DATA."""
+    return int((_PROC / "self" / "statm").read_text(encoding="ascii").split()[5]) * resource.getpagesize()
 
 
 def _of_groups(proc: Path, groups: Path) -> Iterator[int]:
     """What each control group that the process is in leaves, and each above it."""
     mine = []
     with contextlib.suppress(OSError):
-        mine = (proc / "self" / "cgroup").read_text(encoding="utf-8").splitlines()
+        mine = (proc / "self" / "cgroup").read_text(errors="surrogateescape").splitlines()
     for line in mine:
         _, controllers, path = line.split(":", 2)
         controller = "memory" if "memory" in controllers.split(",") else controllers
@@ -53,5 +58,8 @@ def _left(folder: Path, limit: str, used: str, *files: str) -> int:
     """Raises ValueError where there is no limit: `max` is no number."""
     most = int((folder / limit).read_text(encoding="ascii"))
     taken = int((folder / used).read_text(encoding="ascii"))
-    stat = dict(e.split() for e in (folder / "memory.stat").read_text(encoding="ascii").splitlines())
+    stat: dict[str, str] = {}
+    with contextlib.suppress(OSError):
+        lines = (folder / "memory.stat").read_text(encoding="ascii").splitlines()
+        stat = dict(line.split(maxsplit=1) for line in lines)
     return most - taken + sum(int(stat.get(name, 0)) for name in files)

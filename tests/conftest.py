@@ -50,7 +50,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """Programs under nohup do not notice a hang-up, nor do those that tests start there."""
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN or not isinstance(item, pytest.Function):
         return
-    if hasattr(item, "callspec") and signal.SIGHUP in item.callspec.params.values():
+    if hasattr(item, "callspec") and any(v is signal.SIGHUP for v in item.callspec.params.values()):
         pytest.skip("hang-ups are ignored here: the tests run under nohup")
 
 

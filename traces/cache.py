@@ -235,10 +235,10 @@ def _made_room(folder: Path, wanted: int) -> bool:
 
 def _forget_abandoned(folder: Path) -> None:
     """What a kill left of a file, where the system has no files without a name."""
-    with contextlib.suppress(OSError):
-        for part in folder.glob(f"{whole_file.PART}*"):
+    for part in folder.glob(f"{whole_file.PART}*"):
+        with contextlib.suppress(OSError):
             if part.lstat().st_mtime < time.time() - _ABANDONED_S:
-                shutil.rmtree(part)
+                shutil.rmtree(part) if part.is_dir() else part.unlink()
 
 
 @contextmanager

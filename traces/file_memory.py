@@ -6,22 +6,27 @@ malloc as always, large ones are pages of a file that is mapped, so that the sys
 no analysis has to know. Blocks are reserved before they are written (a full disk would end the process) and
 given back with the array. Where the disk has no room, memory it is. It takes twice the time of memory.
 
-numpy calls an allocator with the interpreter's lock held, so that one at a time is at work. A process that
-forks shares these pages with its child; perfdoc's workers are started anew.
+numpy calls an allocator with the interpreter's lock held, so that one at a time is at work. A child that is
+forked shares these pages: what it writes its parent sees. It gives none back, and makes its own arrays in
+memory. perfdoc's workers are started anew.
 """
 
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
 import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from perfdoc.profiling.usable_memory import usable_memory_bytes
 from perfdoc.traces.machine_code import machine_code
@@ -33,7 +38,8 @@ _ALLOCATOR = """
 ; In front of every array are 64 bytes, the last three words of them its size, its place in the file, and its
 ; length there with these, rounded up to pages; 0 of an array that is in memory.
 ;
-; The state: the file's descriptor, its end, how much of it is in use, the most that may be, what is large.
+; The state: the file's descriptor, its end, how much of it is in use, the most that may be, what is large,
+; the bytes of a page.
 
 declare i64 @malloc(i64)
 declare void @free(i64)
@@ -98,8 +104,11 @@ define i64 @given(i64 %state, i64 %size, i1 %cleared) {
   %is.large = icmp uge i64 %size, %least
   br i1 %is.large, label %large, label %memory
 large:
-  %up = add i64 %size, 4159
-  %whole = and i64 %up, -4096
+  %page = call i64 @get(i64 %state, i64 40)
+  %with.head = add i64 %size, 63
+  %up = add i64 %with.head, %page
+  %mask = sub i64 0, %page
+  %whole = and i64 %up, %mask
   %used = call i64 @get(i64 %state, i64 16)
   %most = call i64 @get(i64 %state, i64 24)
   %used.then = add i64 %used, %whole
@@ -181,6 +190,9 @@ leave:
   ret i64 %array
 }
 """
+_KEEP_SIZE_AND_PUNCH_HOLE = 3
+_ARE_MEMORY = (0x01021994, 0x858458F6)
+"""tmpfs and ramfs, as Linux numbers them."""
 _SET_HANDLER = 304
 """Place of PyDataMem_SetHandler in numpy's table of C functions, since 1.22."""
 
@@ -197,30 +209,44 @@ def is_short_of(need_bytes: int) -> bool:
 @contextmanager
 def large_arrays_in_a_file() -> Iterator[None]:
     """Meanwhile this thread's large arrays are; they may live longer."""
-    if (handler := _handler()) is None:
+    if (before := _begin()) is None:
         yield
         return
-    before = _set_handler()(handler)
     try:
         yield
     finally:
-        _set_handler()(before)
+        _set_handler(before)
 
 
 def begin_thread() -> None:
     """For a thread that lives no longer than its work: its large arrays are in a file."""
-    if (handler := _handler()) is not None:
-        _set_handler()(handler)
+    _begin()
 
 
-@cache
-def _set_handler() -> Any:
+def _begin() -> Any:
+    """The allocator before; None where there is none of ours."""
+    if (made := _made()) is None:
+        return None
+    disk = os.fstatvfs(made.file)
+    free_bytes = max(disk.f_bavail * disk.f_frsize - LEFT_FREE_BYTES, 0)
+    made.state[_MOST] = int(made.state[_USED]) + free_bytes
+    return _set_handler(made.capsule)
+
+
+def _set_handler(handler: Any) -> Any:
     """numpy's function that takes an allocator for the thread that calls it, and returns the one before."""
-    core: Any = getattr(np, "_core", None) or np.core
     pointer_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
     pointer = pointer_of(("PyCapsule_GetPointer", ctypes.pythonapi))
-    table = ctypes.cast(pointer(core._multiarray_umath._ARRAY_API, None), ctypes.POINTER(ctypes.c_void_p))
-    return ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object)(table[_SET_HANDLER])
+    table = ctypes.cast(pointer(_numpy()._ARRAY_API, None), ctypes.POINTER(ctypes.c_void_p))
+    return ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object)(table[_SET_HANDLER])(handler)
+
+
+def _numpy() -> Any:
+    """Raises ImportError."""
+    try:
+        return import_module("numpy._core._multiarray_umath")
+    except ImportError:  # before 2.0
+        return import_module("numpy.core._multiarray_umath")
 
 
 class _Handler(ctypes.Structure):
@@ -233,26 +259,54 @@ class _Handler(ctypes.Structure):
     ]
 
 
-_alive: list[Any] = []
-"""What the allocator uses, for as long as an array may be freed: until the end."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Made:
+    """What the allocator uses, for as long as an array may be freed: until the end."""
+
+    file: int
+    state: NDArray[np.uint64]
+    handler: _Handler
+    name: Any
+    capsule: Any
+
+
+_USED, _MOST = 2, 3
+"""Places in the state."""
 
 
 @cache
-def _handler() -> Any:
-    """The allocator, made once; None where the system cannot map files so, or no file can be made."""
+def _made() -> _Made | None:
+    """The allocator, made once; None where files cannot be mapped so, or none can be made."""
     if sys.platform != "linux":
         return None
-    with suppress(OSError, AttributeError):
-        file = tempfile.TemporaryFile(prefix="perfdoc-", dir=folder())  # noqa: SIM115 -- for good
-        disk = os.fstatvfs(file.fileno())
-        free_bytes = max(disk.f_bavail * disk.f_frsize - LEFT_FREE_BYTES, 0)
-        state = np.array([file.fileno(), 0, 0, free_bytes, _LARGE_BYTES], np.uint64)
+    with suppress(OSError, AttributeError, ImportError):
+        _numpy()
+        with tempfile.TemporaryFile(prefix="perfdoc-", dir=folder()) as made:
+            if not _gives_back(made.fileno()):
+                return None
+            file = os.dup(made.fileno())
+        state = np.array([file, 0, 0, 0, _LARGE_BYTES, mmap.PAGESIZE], np.uint64)
         functions = machine_code(_ALLOCATOR, "of_malloc", "of_calloc", "of_realloc", "of_free")
         handler = _Handler(b"perfdoc in a file", 1, state.ctypes.data, *functions)
         name = ctypes.create_string_buffer(b"mem_handler")
         capsule_of = ctypes.PYFUNCTYPE(ctypes.py_object, *[ctypes.c_void_p] * 3)
         new = capsule_of(("PyCapsule_New", ctypes.pythonapi))
         capsule = new(ctypes.addressof(handler), ctypes.addressof(name), None)
-        _alive.extend((file, state, handler, name, capsule))
-        return capsule
+
+        def in_child() -> None:
+            state[:4] = 2**32 - 1, 0, 0, 0  # no file: nothing is given back, nothing new is in it
+
+        os.register_at_fork(after_in_child=in_child)
+        return _Made(file=file, state=state, handler=handler, name=name, capsule=capsule)
     return None
+
+
+def _gives_back(file: int) -> bool:
+    """Whether parts of a file can be given back to a disk: not to one that is memory."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    kind = ctypes.create_string_buffer(256)  # struct statfs, which begins with the type of the file system
+    if libc.fstatfs(file, kind) or ctypes.c_ulong.from_buffer(kind).value in _ARE_MEMORY:
+        return False
+    libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_longlong, ctypes.c_longlong]
+    asked = [libc.fallocate(file, mode, 0, mmap.PAGESIZE) for mode in (0, _KEEP_SIZE_AND_PUNCH_HOLE)]
+    return asked == [0, 0]

@@ -10,6 +10,7 @@ import contextlib
 import errno
 import mmap
 import os
+import sys
 import tempfile
 from collections.abc import Iterable
 from threading import Lock
@@ -18,6 +19,8 @@ from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
+
+from perfdoc.profiling.usable_memory import usable_memory_bytes
 
 if TYPE_CHECKING:  # which keeps its rows here
     from perfdoc.traces.table import Table
@@ -28,8 +31,12 @@ _MANY_VALUES = 4_000_000
 """Of one column that is worked out."""
 LEFT_FREE_BYTES = 1 << 30
 """Of the disk, for others."""
+_ENOUGH_BYTES = 4 << 30
+"""Of memory, where the disk has no room: what large captures take, and some to spare."""
 _VAR_TMP = "/var/tmp"
 """Where large temporary files go by convention: /tmp may be memory."""
+_UNTRACKED: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
+"""Before, a mapping holds a descriptor."""
 _mapped: WeakSet[mmap.mmap] = WeakSet()
 _mapping = Lock()
 """Of that set: a thread may add to it while another goes over it."""
@@ -46,36 +53,51 @@ class NoRoomError(Exception):
 
 
 class Growing:
-    """A column that is written while it grows. Raises NoRoomError."""
+    """A column that is written while it grows; where the disk has no room and memory has, it is kept there.
+    Raises NoRoomError where neither has."""
 
     def __init__(self, dtype: np.dtype[Any]) -> None:
         self._dtype = dtype
+        self._file: IO[bytes] | None = None
+        self._here: list[NDArray[Any]] = []
+        """What did not fit on the disk, at the end."""
         try:
             self._file = _file()
         except OSError as error:
-            raise _no_room(error) from error
+            _require_memory(error)
 
     def __del__(self) -> None:
         """Where it was given up: a full disk is told once."""
         with contextlib.suppress(AttributeError, OSError):
-            self._file.close()
+            if self._file is not None:
+                self._file.close()
 
     def add(self, values: NDArray[Any]) -> None:
         """More of them, at the end."""
+        assert values.dtype == self._dtype, (values.dtype, self._dtype)
+        if self._file is None or self._here or not _has_room(self._file):
+            _require_memory(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+            self._here.append(np.array(values))
+            return
         try:
-            _leave_room(self._file)
             self._file.write(np.ascontiguousarray(values).data.cast("B") if len(values) else b"")
         except OSError as error:
             raise _no_room(error) from error
 
     def mapped(self) -> NDArray[Any]:
         """All of them; none can be added any more."""
+        written = self._of_file()
+        return np.concatenate((written, *self._here)) if self._here else written
+
+    def _of_file(self) -> NDArray[Any]:
+        if self._file is None:
+            return np.empty(0, self._dtype)
         try:
             with self._file as file:
                 file.flush()
                 if not file.tell():
                     return np.empty(0, self._dtype)
-                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ, **_UNTRACKED)
         except OSError as error:
             raise _no_room(error) from error
         with _mapping:
@@ -128,11 +150,12 @@ def folder() -> str | None:
 
 
 def _no_room(error: OSError) -> NoRoomError:
+    remedies = dict.fromkeys((errno.EMFILE, errno.ENFILE), "Allow more open files (ulimit -n).")
+    remedies[errno.ENOMEM] = "Give the process more memory."
     room = f"Make room in {folder() or 'the folder of temporary files'}, or name another one with TMPDIR."
-    files = "Allow more open files (ulimit -n)."
     return NoRoomError(
-        f"has more rows than fit in memory, and they cannot be kept on disk: {error.strerror}.",
-        files if error.errno in (errno.EMFILE, errno.ENFILE) else room,
+        f"is too large to be held in memory, and cannot be kept on disk: {error.strerror}.",
+        remedies.get(error.errno or 0, room),
     )
 
 
@@ -140,9 +163,15 @@ def _file() -> IO[bytes]:
     return tempfile.TemporaryFile(prefix="perfdoc-", dir=folder())
 
 
-def _leave_room(file: IO[bytes]) -> None:
-    """Raises OSError where others would have none."""
-    if hasattr(os, "fstatvfs"):
-        disk = os.fstatvfs(file.fileno())
-        if disk.f_bavail * disk.f_frsize < LEFT_FREE_BYTES:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+def _has_room(file: IO[bytes]) -> bool:
+    """Whether others have some left as well."""
+    if not hasattr(os, "fstatvfs"):
+        return True
+    disk = os.fstatvfs(file.fileno())
+    return disk.f_bavail * disk.f_frsize >= LEFT_FREE_BYTES
+
+
+def _require_memory(error: OSError) -> None:
+    """Raises NoRoomError where there is not enough of it either."""
+    if usable_memory_bytes() < _ENOUGH_BYTES:
+        raise _no_room(error) from error

@@ -82,8 +82,12 @@ def _how_well(diagnosis: Diagnosis, found: ReplayAnalysis, replays: Sequence[Rep
 
 
 def _first_steps(replays: Sequence[Replay]) -> Iterator[str]:
-    if part := next((r for r in replays if r.window_steps is not None), None):
-        yield f"The first {part.steps:,} of {figures.plural(part.window_steps or 0, 'step')} were replayed."
+    if not (parts := [r for r in replays if r.window_steps is not None]):
+        return
+    least, most = min(r.steps for r in parts), max(r.steps for r in parts)
+    of = max(r.window_steps or 0 for r in parts)
+    steps = f"{least:,}" if least == most else f"{least:,} to {most:,}"
+    yield f"The first {steps} of {figures.plural(of, 'step')} were replayed."
 
 
 def _by_construction(diagnosis: Diagnosis) -> Iterator[str]:

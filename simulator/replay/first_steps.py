@@ -1,6 +1,7 @@
 """A long window's first whole steps: what they do, later ones repeat, and the replay of a few costs a few.
 
-All ranks take the first ones, so that those of a job are of the same steps.
+All ranks take the first ones, so that those of a job are of the same steps. On a device they end with the
+first work of the next step: what lies between steps is as often in them as there are steps.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import numpy as np
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.device.window import StepRanges
 from perfdoc.analyzers.kernels.optimizer import LoopSpans
-from perfdoc.simulator.engine.graph import NONE, Edges, TaskGraph
+from perfdoc.simulator.engine.graph import NONE, Edges, TaskGraph, TaskKind
 from perfdoc.simulator.replay.passes import HostPasses, LayerSpans
 from perfdoc.simulator.replay.rebuilt import OF_GRAPH, OF_TASK, Rebuilt
 
@@ -23,14 +24,16 @@ REPLAYED_TASKS = 250_000
 """Of a window that holds too many, over all devices of a capture: every change is tried on them, which takes
 a second for all together."""
 FEWEST_STEPS = 4
-"""Where they fit: what lies between steps is in all of them but one."""
+"""Where they fit."""
 
 
 def first_steps(view: DeviceView, most: int) -> DeviceView:
     """The same device in the first steps of its window, where the window would hold more than `most` tasks;
     the view itself where it holds fewer, has no steps to leave out, or one step alone holds more."""
     steps = view.window.steps
-    if steps < 2:
+    if (
+        steps < 2 or view.activity.on_host
+    ):  # a CPU's tasks are pieces of time, not counted before they are made
         return view
     ends = np.array([s.end_ns for s in view.window.step_list], np.int64)
     starts = view.activity.start_ns
@@ -43,7 +46,9 @@ def first_steps(view: DeviceView, most: int) -> DeviceView:
     count = max(int(np.searchsorted(tasks, wanted, "right")), min(FEWEST_STEPS, fitting))
     if not count:
         return view
-    window, ranges, end_ns = view.window, view.step_ranges, int(ends[count - 1])
+    if count == steps:
+        return view
+    window, ranges, end_ns = view.window, view.step_ranges, int(ends[count - 1]) + 1
     return replace(
         view,
         window=replace(
@@ -66,12 +71,13 @@ def _tasks_per_activity(view: DeviceView) -> float:
 
 def cut(rebuilt: Rebuilt, steps: int) -> Rebuilt | None:
     """A rank's first steps; None where its tasks are not in the order of their starts, as a CPU rank's."""
+    assert steps > 0
     (frame,) = rebuilt.ranks
     if steps >= len(frame.step_ends_ns):
         return rebuilt
-    if (rebuilt.start_ns[1:] < rebuilt.start_ns[:-1]).any():
+    if frame.on_host or (rebuilt.start_ns[1:] < rebuilt.start_ns[:-1]).any():
         return None
-    end_ns = frame.step_ends_ns[steps - 1]
+    end_ns = frame.step_ends_ns[steps - 1] + 1
     count = int(np.searchsorted(rebuilt.start_ns, end_ns))
     graph, edges, task = rebuilt.graph, rebuilt.graph.edges, frame.communication_task
     last = int(edges.first[count])
@@ -96,8 +102,11 @@ def cut(rebuilt: Rebuilt, steps: int) -> Rebuilt | None:
 
 
 def until(rebuilt: Rebuilt, host_ns: int) -> Rebuilt:
-    """Without what its host began from then on: edits take what a frame lists for work of its steps."""
+    """Without what its host began from then on: edits take what a frame lists for work of its steps. What
+    held the host up counts until it launched the last work that is here."""
     (frame,) = rebuilt.ranks
+    of_device = rebuilt.graph.kind != TaskKind.HOST
+    held_until = max(host_ns, int(rebuilt.launch_ns[of_device].max(initial=host_ns)))
 
     def begun(of: _Of, *names: str) -> _Of:
         early = of.start_ns < host_ns
@@ -106,7 +115,7 @@ def until(rebuilt: Rebuilt, host_ns: int) -> Rebuilt:
     frame = replace(
         frame,
         optimizer_starts_ns=frame.optimizer_starts_ns[frame.optimizer_starts_ns < host_ns],
-        host={name: held.clip(-(2**62), host_ns) for name, held in frame.host.items()},
+        host={name: held.clip(-(2**62), held_until) for name, held in frame.host.items()},
         passes=replace(
             begun(frame.passes, "is_forward"), recompute=frame.passes.recompute.clip(-(2**62), host_ns)
         ),

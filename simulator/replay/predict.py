@@ -55,7 +55,7 @@ class ReplayedSteps:
     of: int
     """Steps of the window."""
     by_leaf: Mapping[str, int]
-    """What the replay of them shows, in ns; the last one's idle time is not in it."""
+    """What they hold, in ns."""
 
     def mean_of(self, whole: Mapping[str, int]) -> dict[str, int]:
         """What as many steps of the window hold in the mean."""
@@ -92,12 +92,12 @@ def predict(
         return Gain(low_ms=None, mid_ms=None, high_ms=None, method="none", assumptions=[str(error)])
     if not replay.predicts or replay.error_frac is None or replay.measured_ns is None:
         return _upper_bound(cap_ns, f"predictions are withheld: {replay.withheld}")
-    if short := _hold_less(edits, ledgers, _NOISE_MIN_NS * steps):
-        return _upper_bound(cap_ns, short)
     before = before_ns if before_ns is not None else replay.replayed_ns or 0
     worst = max(abs(replay.error_frac), abs(replay.worst_error_frac or 0.0))
     late_ns = max((r.unexplained_ns for r in rebuilt.ranks if r.on_host), default=0)
     noise_ns = max(worst * replay.measured_ns / steps, late_ns / steps, _NOISE_MIN_NS)
+    if short := _hold_less(edits, ledgers, noise_ns * steps):
+        return _upper_bound(cap_ns, short)
     least_ns = -math.inf if any(edit.may_cost for edit in edits) else 0.0
     gains = [(before - ns) / steps for ns in (lengths[-1], *_varied(rebuilt, edits))]
     parts = [(a - b) / steps for a, b in pairwise((before, *lengths))]
@@ -120,17 +120,20 @@ def predict(
     )
 
 
-def _hold_less(edits: Sequence[Edit], ledgers: Sequence[Ledger], noise_ns: int) -> str:
-    """Why what the replayed steps hold does not stand for the window: less than half of a leaf that changes
-    act on; empty where it does."""
+def _hold_less(edits: Sequence[Edit], ledgers: Sequence[Ledger], noise_ns: float) -> str:
+    """Why what the replayed steps hold does not stand for the window: on a rank less than half of what the
+    leaves that changes act on hold in it; empty where it does."""
     leaves = {leaf for edit in edits for leaf in edit.leaves}
     for ledger in ledgers:
         if not isinstance(ledger, SplitLedger) or (part := ledger.replayed) is None:
             continue
-        for leaf, ns in part.mean_of(ledger.unsplit).items():
-            if _named(leaf, leaves) and ns > max(2 * part.by_leaf[leaf], noise_ns):
-                steps = plural(part.steps, "replayed step")
-                return f"{steps} of {part.of:,} show less than half of the window's {leaf} per step"
+        mean, shown = (
+            sum(ns for leaf, ns in by_leaf.items() if _named(leaf, leaves))
+            for by_leaf in (part.mean_of(ledger.unsplit), part.by_leaf)
+        )
+        if mean > max(2 * shown, noise_ns):
+            steps, verb = plural(part.steps, "replayed step"), "shows" if part.steps == 1 else "show"
+            return f"{steps} of {part.of:,} {verb} less than half of what the change acts on in a mean step"
     return ""
 
 

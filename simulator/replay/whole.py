@@ -89,6 +89,7 @@ def _waits_ns(rebuilt: Rebuilt) -> I64:
 
 
 _FEWER_STEPS = "Analyse fewer steps, with --window START,END."
+_SAME_STEPS = "Analyse the same steps of all ranks, with --step-range or --window START,END."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,5 +193,10 @@ def _why_none(ranks: Sequence[KeptRank], tasks_max: int) -> tuple[str, str]:
     if failed:
         return failed[0].reason, failed[0].remedy
     tasks = sum(r.replay.tasks for r in ranks)
+    if tasks <= tasks_max:
+        return "the ranks were not replayed over the same steps", _SAME_STEPS
     many = f"{tasks:,} tasks" if len(ranks) == 1 else f"{tasks:,} tasks on {len(ranks)} ranks"
-    return f"the windows hold {many}; a joint replay is limited to {tasks_max:,}", _FEWER_STEPS
+    of = "the windows"
+    if any(r.replay.window_steps is not None for r in ranks):
+        of = f"the first {max(r.replay.steps for r in ranks):,} steps of the windows"
+    return f"{of} hold {many}; a joint replay is limited to {tasks_max:,}", _FEWER_STEPS

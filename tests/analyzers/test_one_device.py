@@ -75,16 +75,28 @@ def test_free_memory_is_given_back_where_the_c_library_can(monkeypatch: pytest.M
     malloc._c_function.cache_clear()
 
 
-def test_free_memory_is_used_again_where_the_c_library_can(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the numbers of glibc's malloc.h: one arena, arrays of 64 MiB from it, 256 MiB of it kept."""
+@pytest.mark.parametrize(
+    ("most", "asked_for"),
+    [
+        (1 << 26, [(-8, 1), (-3, 1 << 26), (-1, 1 << 28)]),
+        (1 << 25, [(-8, 1), (-3, 1 << 26), (-3, 1 << 25), (-1, 1 << 28)]),
+        (1 << 20, [(-8, 1), (-3, 1 << 26), (-3, 1 << 25)]),
+    ],
+)
+def test_free_memory_is_used_again_where_the_c_library_can(
+    monkeypatch: pytest.MonkeyPatch, most: int, asked_for: list[tuple[int, int]]
+) -> None:
+    """By the numbers of glibc's malloc.h: one arena, arrays of 64 MiB from it (32 MiB of an older glibc), 256
+    MiB of it kept, but not where it takes neither: then every array would be mapped."""
     asked: list[tuple[int, int]] = []
 
-    def option(number: int, value: int) -> None:
+    def option(number: int, value: int) -> int:
         asked.append((number, value))
+        return int(number != -3 or value <= most)
 
     for library in (SimpleNamespace(mallopt=option), SimpleNamespace()):
         malloc._c_function.cache_clear()
         monkeypatch.setattr(ctypes, "CDLL", lambda _, made=library: made)
         malloc.reuse_memory()
-        assert asked == [(-8, 1), (-3, 1 << 26), (-1, 1 << 28)]
+        assert asked == asked_for
     malloc._c_function.cache_clear()

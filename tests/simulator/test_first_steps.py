@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from perfdoc.analyzers.device.view import DeviceView
+from perfdoc.diagnose.replays import _of_the_same_steps
 from perfdoc.reports.sections import sections_of
 from perfdoc.results import Diagnosis
 from perfdoc.results.ranks import LEAVES, ExposedComm, Idle
@@ -47,7 +48,7 @@ def limited(monkeypatch: pytest.MonkeyPatch, most: int, replayed: int) -> None:
 
 
 def long_job(paths: Sequence[Path], monkeypatch: pytest.MonkeyPatch, steps: float) -> Diagnosis:
-    """Where a rank may hold three quarters of its tasks, and as many are replayed as so many steps hold."""
+    """Where a rank may hold three quarters of its tasks, and as many are replayed as these steps hold."""
     whole = replay_and_keep(views_of(read_trace(paths[0]), planted_job(SLOW).facts())[0])
     assert whole is not None
     limited(monkeypatch, whole.replay.tasks * 3 // 4, int(steps * whole.replay.tasks / STEPS))
@@ -55,7 +56,9 @@ def long_job(paths: Sequence[Path], monkeypatch: pytest.MonkeyPatch, steps: floa
 
 
 def test_predictions_of_a_long_window(paths: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Six of twelve steps hold five of eleven waits: 5 x 2.15 / 6 = 1.792 ms a step."""
+    """Behind each of the six first steps is a wait, 2.15 ms a step. The window of twelve has eleven, 1.971 ms
+    a step, which is less than the waits that its ledger shows."""
+    whole = prediction(analysed(paths, planted_job(SLOW).facts()), "without_data")
     found = long_job(paths, monkeypatch, 6.5)
     job = found.analyses.replay.job
     assert job is not None
@@ -63,24 +66,35 @@ def test_predictions_of_a_long_window(paths: list[Path], monkeypatch: pytest.Mon
     assert [(r.replay.steps, r.replay.window_steps) for r in found.ranks if r.replay] == [(6, STEPS)] * 4
     data = prediction(found, "without_data")
     assert data.gain.method == "replay"
-    assert data.mid_ns == pytest.approx(5 * 2.15 * MS / 6, rel=2e-3)
+    assert data.mid_ns == pytest.approx(2.15 * MS, rel=2e-3)
+    assert whole.mid_ns == pytest.approx(11 * 2.15 * MS / 12, rel=2e-3)
+    assert data.low_ns is not None
+    assert data.high_ns is not None
+    assert data.low_ns <= whole.mid_ns <= data.high_ns
+    assert data.step_ns == pytest.approx(whole.step_ns, rel=0.03)
     assert "the first 6 of 12 steps of the window were replayed" in data.gain.assumptions
     (section,) = [s for s in sections_of(found) if s.key == "path"]
     assert "The first 6 of 12 steps were replayed." in section.sentences
     assert [r.window.steps for r in found.ranks] == [STEPS] * 4
 
 
-def test_a_first_step_that_is_unlike_the_others_promises_nothing(
-    paths: list[Path], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("steps", [2, 4, 8])
+def test_bands_of_parts_hold_what_the_window_gains(
+    paths: list[Path], monkeypatch: pytest.MonkeyPatch, steps: int
 ) -> None:
-    """No wait is replayed of one step alone, the window's mean step waits for 11 x 2.15 / 12 = 1.971 ms: an
-    upper bound, with what else ranks wait for meanwhile."""
+    whole = {p.key: p for p in analysed(paths, planted_job(SLOW).facts()).analyses.gains.predictions}
     monkeypatch.setattr(module, "FEWEST_STEPS", 1)
-    data = prediction(long_job(paths, monkeypatch, 1.5), "without_data")
-    assert (data.gain.method, data.mid_ns) == ("ceiling", None)
-    assert "1 replayed step of 12" in data.reason
-    assert data.high_ns is not None
-    assert 11 * 2.15 * MS / 12 <= data.high_ns <= 1.25 * 11 * 2.15 * MS / 12
+    found = long_job(paths, monkeypatch, steps + 0.5)
+    assert found.analyses.replay.job is not None
+    assert found.analyses.replay.job.steps == steps
+    predicted = 0
+    for p in found.analyses.gains.predictions:
+        if p.gain.method == "replay" and (mid := whole[p.key].mid_ns):
+            assert p.low_ns is not None
+            assert p.high_ns is not None
+            assert p.low_ns <= mid <= p.high_ns, (p.key, p.low_ns, mid, p.high_ns)
+            predicted += 1
+    assert predicted >= 3
 
 
 def test_a_few_steps_are_replayed_where_they_fit(paths: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,12 +117,13 @@ def test_cut_is_what_those_steps_are_rebuilt_to(views: list[DeviceView], steps: 
     """Nothing in the planted job depends on a median over all steps."""
     for view in views:
         window = view.window
+        end_ns = window.step_list[steps - 1].end_ns + (steps < STEPS)  # with the first work of the next
         short = replace(
             view,
             window=replace(
                 window,
-                end_ns=window.step_list[steps - 1].end_ns,
-                duration_ns=window.step_list[steps - 1].end_ns - window.start_ns,
+                end_ns=end_ns,
+                duration_ns=end_ns - window.start_ns,
                 steps=steps,
                 step_list=window.step_list[:steps],
             ),
@@ -137,24 +152,59 @@ def test_cut_is_what_those_steps_are_rebuilt_to(views: list[DeviceView], steps: 
         assert a.host["data"].total_ns == b.host["data"].total_ns
 
 
+def split(idle: Idle, compute: int, shown: dict[str, int]) -> SplitLedger:
+    """Ten steps, of which two were replayed."""
+    none = dict.fromkeys(("dp", "tp", "cp", "ep", "pp", "other", "unknown"), 0)
+    by_leaf = {**dict.fromkeys(LEAVES, 0), **shown}
+    return SplitLedger(
+        compute=compute,
+        exposed_comm=ExposedComm(**none),
+        exposed_memcpy=0,
+        idle=idle,
+        host_elsewhere_ns=0,
+        replayed=ReplayedSteps(steps=2, of=10, by_leaf=by_leaf),
+    )
+
+
 def test_leaves_that_the_replayed_steps_do_not_show(views: list[DeviceView]) -> None:
     """Ten steps wait 20 ms for data, 2 ms each in the mean. Of the two that were replayed, 4 ms: with 2 ms or
     more in them a gain is predicted, with less 4 / 2 ms a step are the bound."""
-    none = dict.fromkeys(("dp", "tp", "cp", "ep", "pp", "other", "unknown"), 0)
     idle = Idle(host=0, gc=0, data=20 * MS, dependency=0, launch_latency=0, unexplained=0)
     rebuilt = rebuild_rank(views[0])
+    unedited_two = replace(replay(rebuilt), steps=2)
     for shown, method in ((2 * MS, "replay"), (2 * MS - 1, "ceiling")):
-        by_leaf = {**dict.fromkeys(LEAVES, 0), "idle.data": shown, "compute": 80 * MS}
-        ledger = SplitLedger(
-            compute=400 * MS,
-            exposed_comm=ExposedComm(**none),
-            exposed_memcpy=0,
-            idle=idle,
-            host_elsewhere_ns=0,
-            replayed=ReplayedSteps(steps=2, of=10, by_leaf=by_leaf),
-        )
-        unedited_two = replace(replay(rebuilt), steps=2)
+        ledger = split(idle, 400 * MS, {"idle.data": shown, "compute": 80 * MS})
         gain = predict(rebuilt, unedited_two, [without_host_time("data")], [ledger])
         assert gain.method == method
         if method == "ceiling":
             assert gain.high_ms == pytest.approx(2.0)
+            assert "2 replayed steps of 10 show" in gain.assumptions[0]
+
+
+def test_a_leaf_that_hardly_counts_withholds_nothing(views: list[DeviceView]) -> None:
+    """It acts on the host's idle time too, 50 us in ten steps, none of it in those that were replayed."""
+    idle = Idle(host=50_000, gc=0, data=20 * MS, dependency=0, launch_latency=0, unexplained=0)
+    rebuilt = rebuild_rank(views[0])
+    ledger = split(idle, 400 * MS, {"idle.data": 4 * MS, "compute": 80 * MS})
+    edit = without_host_time("data")
+    assert {"idle.host", "idle.data"} <= set(edit.leaves)
+    assert predict(rebuilt, replace(replay(rebuilt), steps=2), [edit], [ledger]).method == "replay"
+
+
+def test_ranks_whose_windows_begin_at_other_steps(paths: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their first steps are not the same ones: nothing is predicted of them together."""
+    job = planted_job(SLOW)
+    views = [v for path in paths for v in views_of(read_trace(path), job.facts())]
+    whole = replay_and_keep(views[0])
+    assert whole is not None
+    limited(monkeypatch, whole.replay.tasks * 3 // 4, whole.replay.tasks // 3)
+    kept = [k for v in views if (k := replay_and_keep(v)) is not None]
+    assert {k.replay.window_steps for k in kept} == {STEPS}
+    same = _of_the_same_steps(kept, ["step 3"] * 4)
+    assert all(k.rebuilt is not None for k in same)
+    apart = _of_the_same_steps(kept, ["step 3", "step 4", "step 3", "step 3"])
+    assert all(k.rebuilt is None for k in apart)
+    no_steps = [replace(kept[0], replay=replace(kept[0].replay, steps=0, window_steps=None)), *kept[1:]]
+    assert _of_the_same_steps(no_steps, ["", "", "", ""]) == no_steps
+    fewer = replace(kept[0], replay=replace(kept[0].replay, steps=2))
+    assert {k.replay.steps for k in _of_the_same_steps([fewer, *kept[1:]], [""] * 4)} == {2}

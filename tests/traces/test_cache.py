@@ -265,9 +265,9 @@ def test_where_files_need_a_name(folder: Path, trace: Trace, monkeypatch: pytest
     monkeypatch.setattr(cache, "write_columns", no_room)
     place(folder).keep("1", trace)
     assert [e.name for e in entries(folder)] == ["1-a-0.columns"]
-    for name, age_s in (("old", 2 * cache._ABANDONED_S), ("new", 0)):
+    for name, age_s in (("a file", 2 * cache._ABANDONED_S), ("old", 2 * cache._ABANDONED_S), ("new", 0)):
         part = folder / f"{PART}{name}"
-        part.mkdir()
+        part.touch() if name == "a file" else part.mkdir()
         os.utime(part, (time.time() - age_s,) * 2)
     place(folder).keep("1", trace)
     assert [e.name for e in entries(folder)] == [f"{PART}new", "1-a-0.columns"]

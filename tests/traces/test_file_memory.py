@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -33,8 +34,9 @@ LARGE = 1 << 20
 
 def state() -> Any:
     """Descriptor, end, bytes in use, most of them, what is large."""
-    with large_arrays_in_a_file():
-        return file_memory._alive[1]
+    made = file_memory._made()
+    assert made is not None
+    return made.state
 
 
 @pytest.fixture
@@ -80,17 +82,12 @@ def test_another_thread(of_file: Any) -> None:
     assert seen == [(False, 0.0), (True, 0.0)]
 
 
-def test_a_disk_without_room_leaves_memory(of_file: Any) -> None:
-    found = state()
-    most, found[3] = int(found[3]), 0
-    try:
-        with large_arrays_in_a_file():
-            made = np.ones(LARGE)
-            assert of_file() == 0
-            assert made.sum() == LARGE
-    finally:
-        found[3] = most
-    del made
+def test_a_disk_without_room_leaves_memory(of_file: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_memory, "LEFT_FREE_BYTES", 1 << 62)
+    with large_arrays_in_a_file():
+        made = np.ones(LARGE)
+        assert of_file() == 0
+        assert made.sum() == LARGE
 
 
 def test_space_that_was_used_before_is_cleared(of_file: Any) -> None:
@@ -128,6 +125,37 @@ def test_arrays_that_are_made_resized_and_dropped_in_any_order(steps: list[tuple
             assert len(array) == length
             assert (array[:filled] == value).all()
             assert not array[filled:].any()
+
+
+def test_a_forked_child_takes_nothing_from_its_parent() -> None:
+    """It frees what it got, and makes an array where the parent would make its next one."""
+    program = """if True:
+        import os
+        import numpy as np
+        from perfdoc.traces.file_memory import large_arrays_in_a_file
+        with large_arrays_in_a_file():
+            held = np.ones(1 << 18)
+            if (child := os.fork()) == 0:
+                print(np.full(1 << 18, 7.0).sum(), held.sum(), flush=True)
+                del held
+                print(np.full(1 << 18, 7.0).sum(), flush=True)
+                os._exit(0)
+            assert os.waitpid(child, 0)[1] == 0
+            print(np.empty(1 << 18).sum(), held.sum())
+    """
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    ones = float(1 << 18)
+    assert ran.stdout.split() == [str(7 * ones), str(ones), str(7 * ones), "0.0", str(ones)]
+
+
+def test_memory_that_is_called_a_disk_is_none(tmp_path: Path) -> None:
+    with (tmp_path / "x").open("wb") as file:
+        assert file_memory._gives_back(file.fileno())
+    shm = Path("/dev/shm")
+    if not shm.is_dir():
+        pytest.skip("no /dev/shm here")
+    with tempfile.TemporaryFile(dir=shm) as file:
+        assert not file_memory._gives_back(file.fileno())
 
 
 def test_a_process_that_may_not_have_as_much() -> None:
@@ -171,6 +199,24 @@ def test_measurements_are_the_same(shared_traces: Path, monkeypatch: pytest.Monk
         large[4] = least
     assert int(large[1]) - before > 1000 * 4096
     assert same(usual, found)
+
+
+def test_ranges_are_read_so_too(shared_traces: Path, monkeypatch: pytest.MonkeyPatch, of_file: Any) -> None:
+    """A capture with 778 rows of NVTX."""
+    path = shared_traces / "nsys/ddp_2gpu_rtx3090.sqlite"
+    usual = read_trace(path)
+    monkeypatch.setattr("perfdoc.traces.nsys.read.is_large", lambda _: True)
+    monkeypatch.setattr("perfdoc.traces.nsys.read.is_short_of", lambda need: need == 280 * 778)
+    large, before = state(), int(state()[1])
+    least, large[4] = int(large[4]), 64
+    try:
+        found = read_trace(path)
+    finally:
+        large[4] = least
+    assert int(large[1]) > before
+    for table in ("kernels", "api_calls", "ranges", "copies"):
+        assert same(getattr(usual, table), getattr(found, table))
+    del found
 
 
 def test_who_is_short(monkeypatch: pytest.MonkeyPatch, shared_traces: Path) -> None:

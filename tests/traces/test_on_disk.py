@@ -7,13 +7,14 @@ import os
 import re
 import sqlite3
 import sys
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import fields
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
-from threading import Event, Thread
 from typing import Any
+from weakref import WeakSet
 
 import msgspec
 import numpy as np
@@ -147,26 +148,43 @@ def test_no_such_folder_is_not_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 
 
 def test_room_is_left_for_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the disk fills up a column goes on in memory; where there is none either that is told."""
+    column = on_disk.Growing(np.dtype(np.int64))
+    column.add(np.arange(3))
     monkeypatch.setattr(on_disk, "LEFT_FREE_BYTES", 1 << 62)
+    column.add(np.arange(3, 5))
+    monkeypatch.setattr(on_disk, "LEFT_FREE_BYTES", 0)
+    column.add(np.arange(5, 7))
+    found = column.mapped()
+    assert found.tolist() == list(range(7))
+    assert not is_mapped(found)
+    monkeypatch.setattr(on_disk, "LEFT_FREE_BYTES", 1 << 62)
+    monkeypatch.setattr(on_disk, "usable_memory_bytes", lambda: (4 << 30) - 1)
     with pytest.raises(on_disk.NoRoomError):
         on_disk.moved(np.arange(3))
 
 
-def test_threads_let_go_and_add_at_once() -> None:
-    ended = Event()
+def test_threads_may_let_go_and_add_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is mapped is looked at and added to by one at a time."""
 
-    def add() -> None:
-        while not ended.is_set():
-            on_disk.moved(np.arange(3))
+    class Watched(WeakSet[mmap.mmap]):
+        looks = 0
 
-    adding = Thread(target=add)
-    adding.start()
-    try:
-        for _ in range(200):
-            on_disk.let_go()
-    finally:
-        ended.set()
-        adding.join()
+        def __iter__(self) -> Iterator[mmap.mmap]:
+            assert on_disk._mapping.locked()
+            self.looks += 1
+            return super().__iter__()
+
+        def add(self, item: mmap.mmap) -> None:
+            assert on_disk._mapping.locked()
+            super().add(item)
+
+    watched = Watched()
+    monkeypatch.setattr(on_disk, "_mapped", watched)
+    held = on_disk.moved(np.arange(3))
+    on_disk.let_go()
+    assert watched.looks == 1
+    assert held.tolist() == [0, 1, 2]
 
 
 def test_rows_far_apart_are_few_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,6 +201,54 @@ def test_rows_far_apart_are_few_parts(tmp_path: Path, monkeypatch: pytest.Monkey
         file.close()
     assert list(chain.from_iterable(parts)) == list(range(1, 11))
     assert len(parts) == 4
+
+
+def test_dense_rows_behind_sparse_ones_are_read_in_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three rows far apart, then 2,000 in a row, then one far away: no part holds more than 100."""
+    path = tmp_path / "x.sqlite"
+    ids = [1, 10_000, 20_000, *range(10**6, 10**6 + 2_000), 10**12]
+    with closing(sqlite3.connect(path)) as made, made:
+        made.execute("CREATE TABLE t (a INTEGER)")
+        made.executemany("INSERT INTO t (rowid, a) VALUES (?, ?)", [(i, i) for i in ids])
+    monkeypatch.setattr(sqlite_file, "_PART_ROWS", 100)
+    file = sqlite_file.SqliteFile(path)
+    try:
+        parts = [part["a"].to_pylist() for part in file.read_parts("t", ["a"])]
+    finally:
+        file.close()
+    assert list(chain.from_iterable(parts)) == ids
+    assert max(map(len, parts)) <= 100
+
+
+def test_a_last_row_that_is_not_the_last_ends_the_reading(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last cell's id was 200 and says 99: the largest id is less than what follows another one."""
+    path = tmp_path / "x.sqlite"
+    with closing(sqlite3.connect(path)) as made, made:
+        made.execute("CREATE TABLE t (a TEXT)")
+        made.executemany(
+            "INSERT INTO t (rowid, a) VALUES (?, ?)", [(i, f"row{i:03}") for i in (1, 2, 100, 200)]
+        )
+    content = path.read_bytes()
+    last = content.index(b"row200")
+    # In front of the text: the payload's length, the row id in two bytes, the header's length, the type.
+    assert content[last - 4 : last - 2] == bytes((0x81, 200 & 0x7F))
+    path.write_bytes(content[: last - 4] + bytes((0x80, 99)) + content[last - 2 :])
+    monkeypatch.setattr(sqlite_file, "_PART_ROWS", 2)
+    file = sqlite_file.SqliteFile(path)
+    try:
+        with pytest.raises(TraceError):
+            list(islice(file.read_parts("t", ["a"]), 50))
+    finally:
+        file.close()
+
+
+def test_parts_of_another_type_are_a_mistake() -> None:
+    with pytest.raises(AssertionError):
+        on_disk.Growing(np.dtype(np.int32)).add(np.arange(3, dtype=np.int64))
 
 
 def test_a_large_one_is_not_packed_for_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

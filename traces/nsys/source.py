@@ -39,7 +39,7 @@ class NsysSource(Protocol):
         """
 
     def read_parts(self, table: str, columns: Sequence[str]) -> Iterator[pa.Table]:
-        """As `read`, in parts that take less memory than all of it."""
+        """As `read`, in parts where the source can: Parquet's one is all of it."""
 
     def plan(self, reads: Sequence[tuple[str, Sequence[str]]]) -> None:
         """Say which columns of large tables will be read first, in order, where they are there: a source may

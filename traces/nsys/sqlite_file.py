@@ -22,6 +22,7 @@ from perfdoc.traces.arrow import is_text
 from perfdoc.traces.errors import TraceError
 from perfdoc.traces.nsys.arrow_reader import MORE_ROWS, ArrowReader, NotUtf8Error, UnreadableError
 from perfdoc.traces.nsys.at_rest import copied_at_rest, copy_in
+from perfdoc.traces.nsys.row_ids import next_row_id, width_of_rows
 
 _HEADER = b"SQLite format 3\x00"
 _PARALLEL_ROWS = 100_000
@@ -171,34 +172,30 @@ class SqliteFile:
         return found
 
     def read_parts(self, table: str, columns: Sequence[str]) -> Iterator[pa.Table]:
-        """As `read`, a part at a time while the readers are at work on the next ones; where row ids are far
-        apart, the rest is one part."""
+        """As `read`, a part at a time while the readers are at work on the next ones; while row ids are far
+        apart, by rows that are counted first."""
         try:
             row_id, select = self.row_id(table), _select(table, columns)
             low, end = self._ends(table, row_id)
             coming: deque[tuple[Future[pa.Table], int]] = deque()
-            begin, span = low, _PART_ROWS
+            begin, are_sparse = low, False
             while begin is not None or coming:
                 if begin is not None:
-                    wide = min(span, end - begin + 1)
+                    if begin > end:  # a damaged page says so of the last row
+                        raise UnreadableError(MORE_ROWS)
+                    wide = min(_PART_ROWS, end - begin + 1)
+                    if are_sparse:
+                        wide = width_of_rows(self.connection, table, row_id, begin, end, _PART_ROWS)
                     query = f"{select} WHERE {row_id} BETWEEN {begin} AND {begin + wide - 1}"
                     part = self._readers.submit(self._arrow.read, query, min(wide, self.most_rows))
                     coming.append((part, wide))
-                    begin = self._next(table, row_id, begin + wide - 1)
+                    begin = next_row_id(self.connection, table, row_id, begin + wide - 1)
                 if len(coming) > _READERS or begin is None:
                     part, wide = coming.popleft()
                     yield (found := part.result())
-                    span = end - (low or 0) + 1 if found.num_rows * _SPARSE < wide else span
+                    are_sparse = found.num_rows * _SPARSE < wide
         except (UnreadableError, *_FAULTS, pa.ArrowException) as error:
             raise self._unreadable(table, error) from error
-
-    def _next(self, table: str, row_id: str, after: int) -> int | None:
-        """The first row id after one; None where there is none. Raises UnreadableError."""
-        query = f'SELECT {row_id} FROM "{table}" WHERE {row_id} > ? ORDER BY {row_id} LIMIT 1'
-        found = self.connection.execute(query, (after,)).fetchone()
-        if found is not None and found[0] <= after:  # pages that name one another again
-            raise UnreadableError(MORE_ROWS)
-        return None if found is None else found[0]
 
     def _look_ahead(self) -> None:
         """Begin with what is planned next, where that takes long enough. Its faults show when it is read."""

@@ -16,11 +16,11 @@ import sys
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
-from pathlib import Path
 
 from perfdoc.diagnose.asked import UserError
 from perfdoc.diagnose.place import T, Task, WorkerLostError
 from perfdoc.diagnose.processes import Processes
+from perfdoc.profiling.usable_memory import data_bytes
 from perfdoc.results.figures import size
 from perfdoc.traces import TraceError
 from perfdoc.traces.load import content_size
@@ -127,11 +127,6 @@ def wants_memory(error: object) -> bool:
             return True
         error = error.__cause__ or error.__context__
     return False
-
-
-def data_bytes() -> int:
-    """Private memory of this process that may be written, as the system counts it against the bound."""
-    return int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
 
 
 @contextmanager

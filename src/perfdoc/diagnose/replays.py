@@ -80,7 +80,7 @@ def replays_of(
             gains=no_gains(_NOT_RUN, _LEAVE_OUT),
             combined=None,
         )
-    kept = _of_the_same_steps(kept)
+    kept = _of_the_same_steps(kept, [next((s.name for s in r.window.step_list), "") for r in measured])
     mine = _standing_for_all(kept)
     matches, clocks = job.matches, job.clocks
     if len(mine) < len(kept):
@@ -121,11 +121,16 @@ def _standing_for_all(kept: Sequence[KeptRank]) -> list[int]:
     return whole if whole and not failed else list(range(len(kept)))
 
 
-def _of_the_same_steps(kept: Sequence[KeptRank]) -> list[KeptRank]:
-    """All with as many steps as the one of which fewest were replayed, where some are not whole windows."""
+def _of_the_same_steps(kept: Sequence[KeptRank], first: Sequence[str]) -> list[KeptRank]:
+    """All with as many steps as the one of which fewest were replayed, where some are not whole windows.
+    first: the name of each one's first step; where these differ nothing is predicted of parts."""
     if all(k.replay.window_steps is None for k in kept):
         return list(kept)
-    fewest = min(k.replay.steps for k in kept)
+    if len(set(first)) > 1:
+        return [replace(k, rebuilt=None) for k in kept]
+    fewest = min((k.replay.steps for k in kept if k.rebuilt is not None), default=0)
+    if not fewest:  # of one that is not made of steps
+        return list(kept)
     return [k if k.rebuilt is None or k.replay.steps == fewest else _cut(k, fewest) for k in kept]
 
 
@@ -161,11 +166,7 @@ def _split(rank: RankMeasurement, steps: int) -> SplitLedger:
     """The ledger, with what of idle.host launching is not to blame for, and so many steps of it replayed."""
     part = None
     if 0 < steps < rank.window.steps:
-        # A replay ends with the last work, so that what idles behind it, before the next step, is not in it.
-        held = {
-            leaf: int(ns[: steps - leaf.startswith("idle")].sum())
-            for leaf, ns in rank.step_ledgers.leaf_ns.items()
-        }
+        held = {leaf: int(ns[:steps].sum()) for leaf, ns in rank.step_ledgers.leaf_ns.items()}
         part = ReplayedSteps(steps=steps, of=rank.window.steps, by_leaf=held)
     elsewhere_ns = rank.ledger.idle.host - launching_ns(rank)
     return SplitLedger(**vars(rank.ledger), host_elsewhere_ns=elsewhere_ns, replayed=part)

@@ -24,6 +24,7 @@ from perfdoc.analyzers.pipeline.passes import Passes
 from perfdoc.analyzers.pipeline.rank import PipelineRank
 from perfdoc.analyzers.tables.sizes import SizedCalls
 from perfdoc.analyzers.timeline.rank import CODES, StepTimeline, Track
+from perfdoc.results.ranks import LEAVES
 from perfdoc.simulator.engine.graph import EdgeKind, Edges, TaskGraph, TaskKind
 from perfdoc.simulator.replay.rank_tasks import NO_RELEASE
 from perfdoc.simulator.replay.rebuilt import RankFrame, Rebuilt
@@ -172,6 +173,8 @@ def _sized(sized: SizedCalls) -> None:
 
 
 def _steps(steps: StepLedgers) -> None:
+    if steps.state == "measured" and set(steps.leaf_ns) != set(LEAVES):
+        raise ValueError("a step's ledger has other leaves")
     _one_length(steps, len(steps.names), steps.leaf_ns)
 
 
@@ -205,7 +208,13 @@ def _rebuilt(rebuilt: Rebuilt) -> None:
     _inside(rebuilt.dimension, 0, len(DIMENSIONS), "a dimension")
     _inside(rebuilt.kernel_class, -1, max(KernelClass) + 1, "the class of a kernel")
     _inside(rebuilt.reduces, -1, 2, "what a task reduces")
-    _inside(rebuilt.ranks[0].communication_task, -1, tasks, "the task of a collective")
+    frame = rebuilt.ranks[0]
+    _inside(frame.communication_task, -1, tasks, "the task of a collective")
+    ends = frame.step_ends_ns
+    if len(frame.step_starts_ns) != len(ends) or list(ends) != sorted(ends):
+        raise ValueError("steps of a replay end before they begin")
+    if len(frame.unexplained_by_step_ns) != max(len(ends), 1):
+        raise ValueError("delays of a replay are of other steps")
 
 
 _RULES: Mapping[type, Callable[[Any], None]] = {
