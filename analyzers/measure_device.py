@@ -38,8 +38,8 @@ from perfdoc.traces import Device
 
 Also: TypeAlias = Callable[[DeviceView, AttributedKernels | None], Any]
 """An analysis that lives above this room, such as the replay, of a device and its kernels as
-attributed_kernels has them; its result must pickle. Where that has a true `takes_bounds`, kernels are
-measured at their bounds too."""
+attributed_kernels has them; its result must pickle. Where that has a `bounds_until_ns`, kernels that start
+before it are measured at their bounds too."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,8 +118,8 @@ def measure_device(
     instances = device_instances(view, ledger, contended)
     above = above_found()
     give_back(len(activity.start_ns))
-    used = getattr(above, "takes_bounds", False)
-    efficiency, bounds = device_efficiency(view, kernels, excess, ledger.compute, bounds=used)
+    until_ns = getattr(above, "bounds_until_ns", None)
+    efficiency, bounds = device_efficiency(view, kernels, excess, ledger.compute, bounds_until_ns=until_ns)
     return RankMeasurement(
         device=view.device,
         events=view.events,

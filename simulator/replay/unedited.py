@@ -186,9 +186,9 @@ class KeptRank:
     """For the model of the job; None where no range shows passes of whole steps."""
 
     @property
-    def takes_bounds(self) -> bool:
-        """Whether kernels at their bounds are of use: changes are predicted of what is kept alone."""
-        return self.rebuilt is not None
+    def bounds_until_ns(self) -> int | None:
+        """Of which kernels bounds are of use, by their start: changes are predicted of what is kept alone."""
+        return None if self.rebuilt is None else self.rebuilt.ranks[0].window_end_ns
 
 
 def replay_and_keep(
