@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from functools import partial
+from typing import TypeAlias
 
 import numpy as np
 
@@ -38,6 +40,8 @@ GRAPH = "cuda_graph"
 """Class of whole CUDA graphs, whose kernels are unseen."""
 _AT_ONCE = 1 << 18
 """Kernels taken together, so that two million need no gigabyte."""
+BoundsUntil: TypeAlias = Callable[[int], KernelBounds | None]
+"""What kernels that start before a time would take at their bounds."""
 
 
 def device_efficiency(
@@ -45,23 +49,20 @@ def device_efficiency(
     kernels: AttributedKernels | None,
     excess: Excess,
     compute_ns: int,
-    *,
-    bounds_until_ns: int | None = None,
-) -> tuple[KernelEfficiency, KernelBounds | None]:
-    """The partition of a device's compute; and what kernels that start before `bounds_until_ns` would take at
-    their bounds.
+) -> tuple[KernelEfficiency, BoundsUntil]:
+    """The partition of a device's compute; and what gives the bounds of its kernels.
 
     kernels: as attributed_kernels has them. excess: as norm_contention has it. compute_ns: the ledger's leaf,
-    which the parts sum to. bounds_until_ns: None where bounds are of no use.
+    which the parts sum to.
     """
     if view.activity.on_host:
-        return KernelEfficiency.missing("the rank trains on the CPU, which runs no kernels"), None
+        return KernelEfficiency.missing("the rank trains on the CPU, which runs no kernels"), _no_bounds
     if not compute_ns:
-        return KernelEfficiency.missing("nothing computed inside the window"), None
+        return KernelEfficiency.missing("nothing computed inside the window"), _no_bounds
     ceilings = ceilings_of(view.facts, view.device.gpu_name)
     rows: list[ClassEfficiency] = []
     operators: list[OperatorEfficiency] = []
-    at_bounds = None
+    at_bounds: BoundsUntil = _no_bounds
     notes: list[str] = []
     fusible, known_ns = 0, 0
     if kernels is not None:
@@ -74,8 +75,7 @@ def device_efficiency(
         known_ns = int(computing.owned_ns[~np.isnan(roofline.flops_ns)].sum())
         found = operators_of(work, roofline, computing.inside_ns, computing.whole_ns)
         operators = found.rows
-        if bounds_until_ns is not None:
-            at_bounds = computing.bounds(found, idle_sms_ns, bounds_until_ns)
+        at_bounds = partial(computing.bounds, found, idle_sms_ns)
         fusible = min(computing.fusible_ns, compute_ns)
         if fast := int(roofline.too_fast.sum()):
             notes.append(
@@ -106,6 +106,10 @@ def device_efficiency(
         notes=notes,
     )
     return efficiency, at_bounds
+
+
+def _no_bounds(_until_ns: int) -> None:
+    return None
 
 
 class _Computing:
