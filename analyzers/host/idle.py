@@ -111,6 +111,8 @@ class ThreadIdle:
         covered, before = EMPTY, np.zeros(2, np.int64)
         for wanted in CallKind:
             of_kind = kind == wanted
+            if not of_kind.any():
+                continue
             covered = covered | union(start[of_kind], end[of_kind])
             handed = covered.overlap_ns(self.handed) if wanted in BLOCKING else before[1]
             now = np.array([covered.overlap_ns(self.own), handed], np.int64)
