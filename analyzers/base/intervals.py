@@ -37,7 +37,7 @@ class Intervals:
     @property
     def total_ns(self) -> int:
         """Nanoseconds in the set."""
-        return int(self._before[-1])
+        return int((self.end_ns - self.start_ns).sum())
 
     def covered_before(self, time_ns: Any) -> I64:
         """Nanoseconds of the set that lie before each given time."""
@@ -64,9 +64,14 @@ class Intervals:
         """The part of the set inside [start, end)."""
         first = int(np.searchsorted(self.end_ns, start_ns, "right"))
         last = int(np.searchsorted(self.start_ns, end_ns, "left"))
-        return Intervals(
-            np.maximum(self.start_ns[first:last], start_ns), np.minimum(self.end_ns[first:last], end_ns)
-        )
+        if first >= last:
+            return EMPTY
+        starts, ends = self.start_ns[first:last], self.end_ns[first:last]
+        if starts[0] >= start_ns and ends[-1] <= end_ns:  # nothing is cut, and nothing copied
+            return self if len(starts) == len(self) else Intervals(starts, ends)
+        starts, ends = starts.copy(), ends.copy()
+        starts[0], ends[-1] = max(int(starts[0]), start_ns), min(int(ends[-1]), end_ns)
+        return Intervals(starts, ends)
 
     def __or__(self, other: Intervals) -> Intervals:
         if not len(self) or not len(other):

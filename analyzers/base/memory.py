@@ -8,7 +8,7 @@ from perfdoc.profiling.malloc import trim
 from perfdoc.traces.on_disk import let_go
 
 LARGE = 5_000_000
-"""Rows. Of fewer the next arrays take what is free: memory peaks no higher, and the kernel clears a third less."""
+"""Rows. Of fewer the next arrays take what is free: memory peaks no higher, and the kernel clears less."""
 
 
 def give_back(rows: int) -> None:

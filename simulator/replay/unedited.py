@@ -206,7 +206,8 @@ def replay_and_keep(
     work = rank_work(view)
     part = first_steps(view, KEPT_TASKS_MAX // len(view.trace.devices))
     each = _most_tasks_each(len(view.trace.devices), work, keep_tasks)
-    rebuilt = rebuild_rank(part, kernels if part is view else None, each)
+    lanes = None if kernels is None else kernels.lanes
+    rebuilt = rebuild_rank(part, kernels if part is view else None, each, lanes)
     if part is not view:
         rebuilt = until(rebuilt, int(view.step_ranges.start_ns[part.window.steps]))
     give_back(len(rebuilt.start_ns))
