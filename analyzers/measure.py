@@ -152,7 +152,6 @@ def measure_trace(
     on_cpu = {process for process, mark in marks.items() if mark.device == "cpu"}
     kinds = classify_kernels(trace, comm_kernel)
     launches = find_launches(trace)
-    known = find_known_ranges(trace, request.data_pattern)
     devices = trace.devices
     order = sorted(range(len(devices)), key=lambda i: (devices[i].ordinal, devices[i].process))
 
@@ -219,6 +218,7 @@ def measure_trace(
     in_turn = trace.is_large or len(order) < _AT_ONCE
     with ThreadPoolExecutor(max_workers=_AT_ONCE) as pool:
         counted = begun(pool if alone and in_turn else None, event_counts, trace, launches)
+        known = find_known_ranges(trace, request.data_pattern)
         if not in_turn:
             known_events()  # before threads ask: they share one trace and what was looked up in it
         results = list((map if in_turn else pool.map)(measured, order))
