@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from perfdoc.analyzers.base.memory import give_back
+from perfdoc.analyzers.base.memory import give_back, is_short_for
 from perfdoc.analyzers.communication.dimensions import attribute_dimensions
 from perfdoc.analyzers.device.activity import device_activity, without_launches
 from perfdoc.analyzers.device.capture_parts import in_parts
@@ -35,6 +36,7 @@ from perfdoc.results.quality import NO_EVENTS, EventCounts
 from perfdoc.traces import Capability, Format, NoGpuActivityError, Note, Trace, TraceError
 from perfdoc.traces.ahead import Ahead
 from perfdoc.traces.errors import MissingToolError, UnreadableError
+from perfdoc.traces.file_memory import begin_thread, large_arrays_in_a_file
 from perfdoc.traces.job_facts import JobFacts, facts_beside
 from perfdoc.traces.on_disk import let_go
 from perfdoc.traces.run_facts import with_run_facts
@@ -147,6 +149,20 @@ def measure_trace(
     Devices by ordinal, then process. Raises NoGpuActivityError where there is neither.
     """
     give_back(len(trace.kernels))
+    short = is_short_for(trace)
+    with large_arrays_in_a_file() if short else nullcontext():
+        return _measured(trace, request, facts, also, comm_kernel, begin_thread if short else None, alone)
+
+
+def _measured(
+    trace: Trace,
+    request: WindowRequest,
+    facts: JobFacts | None,
+    also: Also | None,
+    comm_kernel: re.Pattern[str] | None,
+    begin_thread: Callable[[], None] | None,
+    alone: bool,
+) -> tuple[list[RankMeasurement], list[Note]]:
     marks = marked_ranks(trace)
     trace = with_marked_ranks(trace, marks)
     on_cpu = {process for process, mark in marks.items() if mark.device == "cpu"}
@@ -216,7 +232,7 @@ def measure_trace(
 
     # numpy releases the interpreter lock in most of what takes time here.
     in_turn = trace.is_large or len(order) < _AT_ONCE
-    with ThreadPoolExecutor(max_workers=_AT_ONCE) as pool:
+    with ThreadPoolExecutor(max_workers=_AT_ONCE, initializer=begin_thread) as pool:
         counted = begun(pool if alone and in_turn else None, event_counts, trace, launches)
         known = find_known_ranges(trace, request.data_pattern)
         if not in_turn:

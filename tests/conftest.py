@@ -29,7 +29,7 @@ os.fsync = lambda descriptor: None
 # A worker takes a second to start. Where a test is about workers it says how many, or starts a process.
 os.cpu_count = lambda: 1
 
-# A shell has what it runs in the background ignore interrupts, and the programs that tests start inherit that.
+# What a shell runs in the background ignores interrupts, and so do the programs that tests start there.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -26,7 +26,7 @@ _LARGE_ROWS = 8_000_000
 """Of a capture, together: its columns would take 600 MB."""
 _MANY_VALUES = 4_000_000
 """Of one column that is worked out."""
-_LEFT_FREE_BYTES = 1 << 30
+LEFT_FREE_BYTES = 1 << 30
 """Of the disk, for others."""
 _VAR_TMP = "/var/tmp"
 """Where large temporary files go by convention: /tmp may be memory."""
@@ -144,5 +144,5 @@ def _leave_room(file: IO[bytes]) -> None:
     """Raises OSError where others would have none."""
     if hasattr(os, "fstatvfs"):
         disk = os.fstatvfs(file.fileno())
-        if disk.f_bavail * disk.f_frsize < _LEFT_FREE_BYTES:
+        if disk.f_bavail * disk.f_frsize < LEFT_FREE_BYTES:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -1,4 +1,4 @@
-"""The loops over tasks and edges as machine code, made from LLVM's text by llvmlite in some milliseconds.
+"""The loops over tasks and edges as machine code, made from LLVM's text in some milliseconds.
 
 Each has a twin in plain Python in schedule.py, which says what it does. numba would compile the twins, but
 takes half a second of CPU to start: a tenth of a whole analysis of 2 M kernels.
@@ -7,18 +7,12 @@ takes half a second of CPU to start: a tenth of a whole analysis of 2 M kernels.
 from __future__ import annotations
 
 import ctypes
-from functools import cache
-from threading import Lock
-from typing import Any
 
 import numpy as np
 
 from perfdoc.simulator.engine.graph import I64
+from perfdoc.traces.machine_code import is_made, machine_code
 
-_ONE_AT_A_TIME = Lock()
-"""Of two engines made at once one would be freed with the code that another thread runs."""
-_UNTYPED = 16
-"""From this version of LLVM on a pointer has no type."""
 _LOOPS = """
 define i64 @forward(i64 %n, ptr noalias %duration, ptr noalias %release, ptr noalias %first,
                     ptr noalias %source, ptr noalias %lag,
@@ -165,27 +159,11 @@ def run_loop(name: str, count: int, *columns: I64) -> int:
     """Run one of the loops over columns whose lengths and indices the caller answers for; others may run
     Python meanwhile."""
     assert all(c.dtype == np.int64 and c.flags.c_contiguous for c in columns)
-    with _ONE_AT_A_TIME:
-        address = _engine().get_function_address(name)
+    (address,) = machine_code(_LOOPS, name)
     function = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, *[ctypes.c_void_p] * len(columns))(address)
     return int(function(count, *(c.ctypes.data for c in columns)))
 
 
 def are_there() -> bool:
     """Whether the loops were made already."""
-    return bool(_engine.cache_info().currsize)
-
-
-@cache
-def _engine() -> Any:
-    import llvmlite.binding as llvm
-
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    typed = llvm.llvm_version_info[0] < _UNTYPED  # its pointers
-    module = llvm.parse_assembly(_LOOPS.replace(" ptr ", " i64* ") if typed else _LOOPS)
-    module.verify()
-    machine = llvm.Target.from_default_triple().create_target_machine(opt=2)
-    engine = llvm.create_mcjit_compiler(module, machine)
-    engine.finalize_object()
-    return engine
+    return is_made(_LOOPS)

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from perfdoc.peak import measure as measuring
-from perfdoc.peak.cpus import last_cache_bytes, usable_cpus, usable_memory_bytes
+from perfdoc.peak.cpus import last_cache_bytes, usable_cpus
 from perfdoc.peak.measure import PeakError, Setting, measure
 from perfdoc.peak.words import table
 from perfdoc.profiling.measured import MeasuredCeilings, Rate
@@ -31,9 +31,6 @@ def test_a_quota_bounds_the_cpus(tmp_path: Path) -> None:
     for text, cpus in (("10000 100000", 0.1), ("max 100000", everything), ("nonsense", everything)):
         quota.write_text(text)
         assert usable_cpus(quota) == cpus
-    limit = tmp_path / "memory.max"
-    limit.write_text("1048576")
-    assert usable_memory_bytes(limit) == 1 << 20
 
 
 def test_the_largest_cache_counts(tmp_path: Path) -> None:

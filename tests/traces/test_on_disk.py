@@ -147,7 +147,7 @@ def test_no_such_folder_is_not_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 
 
 def test_room_is_left_for_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(on_disk, "_LEFT_FREE_BYTES", 1 << 62)
+    monkeypatch.setattr(on_disk, "LEFT_FREE_BYTES", 1 << 62)
     with pytest.raises(on_disk.NoRoomError):
         on_disk.moved(np.arange(3))
 

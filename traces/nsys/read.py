@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,11 +17,12 @@ from perfdoc.profiling.marks import parse_rank_mark
 from perfdoc.profiling.nsys.command import OVERRIDE
 from perfdoc.profiling.vocabulary import RANK_MARK
 from perfdoc.traces.errors import MissingToolError, NoGpuActivityError, TraceError
+from perfdoc.traces.file_memory import is_short_of, large_arrays_in_a_file
 from perfdoc.traces.model import ApiCalls, Capability, Copies, GraphLaunches, Kernels, Note, Ranges, Trace
 from perfdoc.traces.nsys import gpu as nsys_gpu
 from perfdoc.traces.nsys import host as nsys_host
 from perfdoc.traces.nsys.ids import Ids
-from perfdoc.traces.nsys.meta import find_secrets, identify_gpus, read_meta, read_warnings
+from perfdoc.traces.nsys.meta import Meta, find_secrets, identify_gpus, read_meta, read_warnings
 from perfdoc.traces.nsys.metrics import read_metrics
 from perfdoc.traces.nsys.parquet_folder import ParquetSource
 from perfdoc.traces.nsys.payload import PAYLOAD_COLUMNS, read_payloads
@@ -89,6 +91,16 @@ def read_nsys(source: NsysSource) -> Trace:
             "Export the report: nsys export --type sqlite REPORT.nsys-rep",
         )
     large = is_large(sum(map(source.count, (nsys_gpu.KERNEL, nsys_host.API, nsys_host.NVTX))))
+    short = large and is_short_of(_BYTES_A_RANGE * source.count(nsys_host.NVTX))
+    with large_arrays_in_a_file() if short else nullcontext():
+        return _read(source, meta, has_kernels=has_kernels, large=large)
+
+
+_BYTES_A_RANGE = 280
+"""What reading ranges takes at once, which are read in one go (docs/performance.md)."""
+
+
+def _read(source: NsysSource, meta: Meta, *, has_kernels: bool, large: bool) -> Trace:
     in_parts = [
         (nsys_gpu.KERNEL, tuple(nsys_gpu.KERNEL_COLUMNS)),
         (nsys_host.API, tuple(nsys_host.API_COLUMNS)),

@@ -154,6 +154,7 @@ class Options:
             yield
             return
         from perfdoc.diagnose.memory_limit import bounded, wants_memory
+        from perfdoc.results.figures import plural
 
         try:
             with bounded(self.memory_limit_bytes):
@@ -161,8 +162,8 @@ class Options:
         except (MemoryError, RuntimeError) as error:
             if not wants_memory(error):
                 raise
-            what = f"{len(self.work.captures):,} captures together need more than that."
-            raise UserError(f"--memory-limit: {what} Give more, or analyse fewer ranks.") from error
+            what = f"the report of {plural(len(self.work.captures), 'capture')} needs more than that."
+            raise UserError(f"--memory-limit: {what} Give more, or analyse less.") from error
 
 
 def run(options: Options, format_: str, hashing: EarlyHash | None = None) -> list[str]:

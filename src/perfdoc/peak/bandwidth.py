@@ -8,8 +8,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from perfdoc.peak.cpus import last_cache_bytes, usable_memory_bytes
+from perfdoc.peak.cpus import last_cache_bytes
 from perfdoc.peak.team import Team, Timed, Work
+from perfdoc.profiling.usable_memory import usable_memory_bytes
 from perfdoc.results.figures import size
 
 _MIB = 1 << 20

@@ -1,4 +1,4 @@
-"""What this process may use of the machine's CPUs, their caches and their memory."""
+"""What this process may use of the machine's CPUs, and of their caches."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import os
 from pathlib import Path
 
 _QUOTA = Path("/sys/fs/cgroup/cpu.max")
-_LIMIT = Path("/sys/fs/cgroup/memory.max")
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _USUAL_CACHE_BYTES = 32 << 20
@@ -30,14 +29,3 @@ def last_cache_bytes(caches: Path = _CACHES) -> int:
             text = path.read_text(encoding="ascii").strip()
             found.append(int(text[:-1]) * _UNITS[text[-1]])
     return max(found, default=_USUAL_CACHE_BYTES)
-
-
-def usable_memory_bytes(limit: Path = _LIMIT) -> int:
-    """Memory that is free, or the share of it that a container may have."""
-    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    with contextlib.suppress(OSError, ValueError):
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        free = next((int(e.split()[1]) * 1024 for e in lines if e.startswith("MemAvailable:")), free)
-    with contextlib.suppress(OSError, ValueError):
-        free = min(free, int(limit.read_text(encoding="ascii")))  # `max` is no number: no limit
-    return free
