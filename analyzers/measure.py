@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
@@ -27,11 +28,11 @@ from perfdoc.analyzers.device.window import WindowRequest, find_window
 from perfdoc.analyzers.host.capture_cost import slowed_by
 from perfdoc.analyzers.host.without_gpu import host_contents
 from perfdoc.analyzers.kernel_class.classify import GIVEN, KernelKinds, classify_kernels
-from perfdoc.analyzers.measure_device import Also, RankMeasurement, measure_device
+from perfdoc.analyzers.measure_device import Also, RankMeasurement, begun, measure_device
 from perfdoc.profiling.telling import Telling
 from perfdoc.results.headline import Framework
 from perfdoc.results.names import shorten
-from perfdoc.results.quality import NO_EVENTS
+from perfdoc.results.quality import NO_EVENTS, EventCounts
 from perfdoc.traces import Capability, Format, NoGpuActivityError, Note, Trace, TraceError
 from perfdoc.traces.ahead import Ahead
 from perfdoc.traces.errors import MissingToolError, UnreadableError
@@ -167,15 +168,18 @@ def _measured(
     on_cpu = {process for process, mark in marks.items() if mark.device == "cpu"}
     kinds = classify_kernels(trace, comm_kernel)
     launches = find_launches(trace)
-    events = event_counts(trace, launches)
-    trace = trace.showing(limited(trace.capabilities, list(events.values())))
-    known = find_known_ranges(trace, request.data_pattern)
     devices = trace.devices
     order = sorted(range(len(devices)), key=lambda i: (devices[i].ordinal, devices[i].process))
 
     telling = Telling()
     estimated: dict[int, int] = {}
     """Collectives without a known completion, by device."""
+
+    @cache
+    def known_events() -> tuple[dict[int, EventCounts], Trace]:
+        """What of the events is missing by process, and the trace with what can be said of it."""
+        events = counted()
+        return events, trace.showing(limited(trace.capabilities, list(events.values())))
 
     def measured(index: int) -> RankMeasurement | Note:
         device = devices[index]
@@ -193,19 +197,20 @@ def _measured(
                 "it is not counted as a rank.",
                 remedy="Set CUDA_VISIBLE_DEVICES or torch.cuda.set_device before the first CUDA call.",
             )
+        events, shown = known_events()
         found = NO_EVENTS if activity.on_host else events[device.process]
         try:
             window, step_ranges = find_window(
-                trace, activity, request, known, host_time=bool(found.work_missing)
+                shown, activity, request, known, host_time=bool(found.work_missing)
             )
         except ValueError as error:
             raise TraceError(trace.path, f"{error}.", "See the names with: perfdoc ranges TRACE") from error
         if not found.partial:
             window, step_ranges = in_parts(
-                trace, activity, kinds, launches, window, step_ranges, chosen=request.chosen
+                shown, activity, kinds, launches, window, step_ranges, chosen=request.chosen
             )
         view = DeviceView(
-            trace=trace,
+            trace=shown,
             activity=without_launches(activity) if found.partial else activity,
             window=window,
             step_ranges=step_ranges,
@@ -228,6 +233,10 @@ def _measured(
     # numpy releases the interpreter lock in most of what takes time here.
     in_turn = trace.is_large or len(order) < _AT_ONCE
     with ThreadPoolExecutor(max_workers=_AT_ONCE, initializer=begin_thread) as pool:
+        counted = begun(pool if alone and in_turn else None, event_counts, trace, launches)
+        known = find_known_ranges(trace, request.data_pattern)
+        if not in_turn:
+            known_events()  # before threads ask: they share one trace and what was looked up in it
         results = list((map if in_turn else pool.map)(measured, order))
     ranks = [r for r in results if isinstance(r, RankMeasurement)]
     if not ranks:

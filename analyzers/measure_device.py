@@ -38,8 +38,8 @@ from perfdoc.traces import Device
 
 Also: TypeAlias = Callable[[DeviceView, AttributedKernels | None], Any]
 """An analysis that lives above this room, such as the replay, of a device and its kernels as
-attributed_kernels has them; its result must pickle. Where that has a true `takes_bounds`, kernels are
-measured at their bounds too."""
+attributed_kernels has them; its result must pickle. Where that has a `bounds_until_ns`, kernels that start
+before it are measured at their bounds too."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,30 +96,29 @@ def measure_device(
 ) -> RankMeasurement:
     """Every analysis of one device, and one more of a room above.
 
-    beside: a thread for half of it. Of what takes much memory (host, replay, efficiency) one runs at a time.
+    beside: a thread for half of it: the host, which takes much memory, and then the replay, which does too.
     """
     trace, activity, window = view.trace, view.activity, view.window
     a, b = window.start_ns, window.end_ns
-    ledger = build_ledger(activity, a, b, view.idle_inputs, view.gaps)
-    host_found = _begun(beside, host_activity, view)
+    ledger_and_host_found = begun(beside, _ledger_and_host, view)
     contention, contended, excess = norm_contention(view)
     kernels = attributed_kernels(view)
-    host, steps = host_found()
-    give_back(len(activity.start_ns))
-    above_found = _begun(beside, also or _nothing, view, kernels)
+    parts = kernel_parts(view, kernels)
     calls = collective_calls(view)
-    tables = device_tables(view, ledger, calls)
     communication = communication_table(trace, activity, a, b)
     times = kernel_times(trace, activity, view.kinds, a, b)
+    only, only_of_capture = kernels_only(trace, activity, (a, b)), kernels_only(trace, activity)
+    ledger, (host, steps) = ledger_and_host_found()
+    give_back(len(activity.start_ns))
+    above_found = begun(beside, also or _nothing, view, kernels)
+    tables = device_tables(view, ledger, calls)
     suspected, packed = suspected_communication(view), packing(view)
     ledgers, pipeline = step_ledgers(view), pipeline_rank(view)
-    only, only_of_capture = kernels_only(trace, activity, (a, b)), kernels_only(trace, activity)
     timeline, outlined = rank_timeline(view), outline(view)
     instances = device_instances(view, ledger, contended)
+    efficiency, at_bounds = device_efficiency(view, kernels, excess, ledger.compute)
     above = above_found()
-    give_back(len(activity.start_ns))
-    used = getattr(above, "takes_bounds", False)
-    efficiency, bounds = device_efficiency(view, kernels, excess, ledger.compute, bounds=used)
+    until_ns = getattr(above, "bounds_until_ns", None)
     return RankMeasurement(
         device=view.device,
         events=view.events,
@@ -131,9 +130,9 @@ def measure_device(
         communication=communication,
         copies=copy_times(tables.copies),
         kernel_times=times,
-        kernel_parts=kernel_parts(view, kernels),
+        kernel_parts=parts,
         efficiency=efficiency,
-        bounds=bounds,
+        bounds=None if until_ns is None else at_bounds(until_ns),
         suspected=suspected,
         contention=contention,
         host=host,
@@ -152,11 +151,17 @@ def measure_device(
     )
 
 
+def _ledger_and_host(view: DeviceView) -> tuple[Ledger, tuple[HostActivity, HostSteps]]:
+    window = view.window
+    ledger = build_ledger(view.activity, window.start_ns, window.end_ns, view.idle_inputs, view.gaps)
+    return ledger, host_activity(view)
+
+
 _Asked = ParamSpec("_Asked")
 _Found = TypeVar("_Found")
 
 
-def _begun(
+def begun(
     beside: Executor | None,
     analyse: Callable[_Asked, _Found],
     *arguments: _Asked.args,

@@ -3,8 +3,8 @@
     python benchmarks/phases.py FILE.sqlite
 
 Functions are timed where they are called from; phases may contain others (indented labels), the hash runs
-beside the rest on a thread of its own, and so do `host` and `replay` of a capture of one device: the figures
-do not add up to the total.
+beside the rest on a thread of its own, and so do the ledger, `host` and `replay` of a capture of one device:
+the figures do not add up to the total.
 """
 
 from __future__ import annotations

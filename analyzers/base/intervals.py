@@ -37,7 +37,7 @@ class Intervals:
     @property
     def total_ns(self) -> int:
         """Nanoseconds in the set."""
-        return int(self._before[-1])
+        return int((self.end_ns - self.start_ns).sum())
 
     def covered_before(self, time_ns: Any) -> I64:
         """Nanoseconds of the set that lie before each given time."""
@@ -51,6 +51,8 @@ class Intervals:
 
     def covered_within(self, start_ns: Any, end_ns: Any) -> I64:
         """Nanoseconds of the set inside each [start, end)."""
+        if not len(self):
+            return np.zeros(np.shape(start_ns), np.int64)
         return self.covered_before(end_ns) - self.covered_before(start_ns)
 
     def overlap_ns(self, other: Intervals) -> int:
@@ -62,9 +64,14 @@ class Intervals:
         """The part of the set inside [start, end)."""
         first = int(np.searchsorted(self.end_ns, start_ns, "right"))
         last = int(np.searchsorted(self.start_ns, end_ns, "left"))
-        return Intervals(
-            np.maximum(self.start_ns[first:last], start_ns), np.minimum(self.end_ns[first:last], end_ns)
-        )
+        if first >= last:
+            return EMPTY
+        starts, ends = self.start_ns[first:last], self.end_ns[first:last]
+        if starts[0] >= start_ns and ends[-1] <= end_ns:  # nothing is cut, and nothing copied
+            return self if len(starts) == len(self) else Intervals(starts, ends)
+        starts, ends = starts.copy(), ends.copy()
+        starts[0], ends[-1] = max(int(starts[0]), start_ns), min(int(ends[-1]), end_ns)
+        return Intervals(starts, ends)
 
     def __or__(self, other: Intervals) -> Intervals:
         if not len(self) or not len(other):
@@ -74,10 +81,20 @@ class Intervals:
         )
 
     def __sub__(self, other: Intervals) -> Intervals:
-        if not len(self) or not len(other):
+        # Of the other set only what reaches into an interval counts: it cuts that into pieces.
+        first = count_up_to(other.end_ns, self.start_ns)
+        cuts = count_up_to(other.start_ns, self.end_ns - 1) - first
+        if not cuts.any():
             return self
-        low, high = int(self.start_ns[0]), int(self.end_ns[-1])
-        return (self.gaps(low, high) | other.clip(low, high)).gaps(low, high)
+        last = np.cumsum(cuts + 1) - 1  # piece of each interval
+        cut = np.repeat(first - (last - cuts - np.arange(len(self))), cuts) + np.arange(int(cuts.sum()))
+        starts, ends = np.empty((2, int(last[-1]) + 1), np.int64)
+        begins, finishes = np.zeros((2, len(starts)), bool)
+        begins[last - cuts] = finishes[last] = True
+        starts[begins], starts[~begins] = self.start_ns, other.end_ns[cut]
+        ends[finishes], ends[~finishes] = self.end_ns, other.start_ns[cut]
+        left = np.flatnonzero(ends > starts)
+        return Intervals(starts.take(left), ends.take(left))
 
     def gaps(self, start_ns: int, end_ns: int) -> Intervals:
         """The complement inside [start, end)."""

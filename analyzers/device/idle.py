@@ -109,23 +109,29 @@ def idle_by_cause(gaps: Gaps, start_ns: int, end_ns: int, inputs: IdleInputs) ->
 
     gaps: as find_gaps has them for the same bounds.
     """
-
-    def inside(a: I64, b: I64) -> tuple[I64, I64]:
-        return np.clip(a, start_ns, end_ns), np.clip(b, start_ns, end_ns)
-
-    host_a, host_b = inside(gaps.start_ns, gaps.host_end_ns)
-    rest_a, rest_b = inside(gaps.host_end_ns, gaps.end_ns)
-    rest = rest_b - rest_a
-    gc = inputs.gc.covered_within(host_a, host_b)
-    gc_or_data = inputs.gc_or_data.covered_within(host_a, host_b)
+    begin, host_end, end = (
+        clipped(column, start_ns, end_ns) for column in (gaps.start_ns, gaps.host_end_ns, gaps.end_ns)
+    )
+    rest = end - host_end
+    gc = int(inputs.gc.covered_within(begin, host_end).sum())
+    gc_or_data = int(inputs.gc_or_data.covered_within(begin, host_end).sum())
+    dependency, short = int(rest[gaps.waited].sum()), int(rest[gaps.short].sum())  # who waited is short too
     return {
-        "host": int((host_b - host_a - gc_or_data).sum()),
-        "gc": int(gc.sum()),
-        "data": int((gc_or_data - gc).sum()),
-        "dependency": int(rest[gaps.waited].sum()),
-        "launch_latency": int(rest[gaps.short & ~gaps.waited].sum()),
-        "unexplained": int(rest[~gaps.short].sum()),
+        "host": int((host_end - begin).sum()) - gc_or_data,
+        "gc": gc,
+        "data": gc_or_data - gc,
+        "dependency": dependency,
+        "launch_latency": short - dependency,
+        "unexplained": int(rest.sum()) - short,
     }
+
+
+def clipped(times_ns: I64, start_ns: int, end_ns: int) -> I64:
+    """Ascending times, none outside of [start, end]; most are inside, and not looked at."""
+    first, last = np.searchsorted(times_ns, (start_ns, end_ns))
+    inside: I64 = times_ns.copy()
+    inside[:first], inside[last:] = start_ns, end_ns
+    return inside
 
 
 def _gaps(activity: Activity, start_ns: int, end_ns: int) -> tuple[I64, I64]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from bisect import bisect_left
+from collections.abc import Callable, Collection
+from functools import partial
+from typing import TypeAlias
 
 import numpy as np
 
@@ -29,7 +32,7 @@ from perfdoc.analyzers.work.result import NONE, KernelWork
 from perfdoc.results.ceilings import Ceilings
 from perfdoc.results.efficiency import ClassEfficiency, KernelEfficiency, OperatorEfficiency
 from perfdoc.results.kernels import PHASES
-from perfdoc.traces.table import Bool
+from perfdoc.traces.table import F64, Bool
 
 MATRIX = ("gemm", "grouped_gemm", "attention", "convolution")
 """Kinds of operators, and classes of kernels, whose FLOPs are held against a peak; memory bounds others."""
@@ -37,6 +40,8 @@ GRAPH = "cuda_graph"
 """Class of whole CUDA graphs, whose kernels are unseen."""
 _AT_ONCE = 1 << 18
 """Kernels taken together, so that two million need no gigabyte."""
+BoundsUntil: TypeAlias = Callable[[int], KernelBounds | None]
+"""What kernels that start before a time would take at their bounds."""
 
 
 def device_efficiency(
@@ -44,36 +49,33 @@ def device_efficiency(
     kernels: AttributedKernels | None,
     excess: Excess,
     compute_ns: int,
-    *,
-    bounds: bool = False,
-) -> tuple[KernelEfficiency, KernelBounds | None]:
-    """The partition of a device's compute; with `bounds` also what kernels would take at their bounds.
+) -> tuple[KernelEfficiency, BoundsUntil]:
+    """The partition of a device's compute; and what gives the bounds of its kernels.
 
     kernels: as attributed_kernels has them. excess: as norm_contention has it. compute_ns: the ledger's leaf,
     which the parts sum to.
     """
     if view.activity.on_host:
-        return KernelEfficiency.missing("the rank trains on the CPU, which runs no kernels"), None
+        return KernelEfficiency.missing("the rank trains on the CPU, which runs no kernels"), _no_bounds
     if not compute_ns:
-        return KernelEfficiency.missing("nothing computed inside the window"), None
+        return KernelEfficiency.missing("nothing computed inside the window"), _no_bounds
     ceilings = ceilings_of(view.facts, view.device.gpu_name)
     rows: list[ClassEfficiency] = []
     operators: list[OperatorEfficiency] = []
-    at_bounds = None
+    at_bounds: BoundsUntil = _no_bounds
     notes: list[str] = []
     fusible, known_ns = 0, 0
     if kernels is not None:
         computing = _Computing(view, kernels, excess)
         work = kernel_work(view, computing.rows, kernels)
         roofline = computing.roofline(work, ceilings, view.facts.dtype)
-        work = believed(work, roofline.too_fast, computing.whole_ns)
-        roofline = computing.roofline(work, ceilings, view.facts.dtype)
+        if (right := believed(work, roofline.too_fast, computing.whole_ns)) is not work:
+            work, roofline = right, computing.roofline(right, ceilings, view.facts.dtype)
         rows, idle_sms_ns = computing.table(work, roofline, ceilings)
         known_ns = int(computing.owned_ns[~np.isnan(roofline.flops_ns)].sum())
         found = operators_of(work, roofline, computing.inside_ns, computing.whole_ns)
         operators = found.rows
-        if bounds:
-            at_bounds = computing.bounds(found, idle_sms_ns)
+        at_bounds = partial(computing.bounds, found, idle_sms_ns)
         fusible = min(computing.fusible_ns, compute_ns)
         if fast := int(roofline.too_fast.sum()):
             notes.append(
@@ -106,6 +108,10 @@ def device_efficiency(
     return efficiency, at_bounds
 
 
+def _no_bounds(_until_ns: int) -> None:
+    return None
+
+
 class _Computing:
     """The kernels of the window that are not communication, by start; one entry each."""
 
@@ -133,7 +139,8 @@ class _Computing:
 
     def roofline(self, work: KernelWork, ceilings: Ceilings, job_dtype: str | None) -> Roofline:
         """Of each kernel."""
-        return rooflines(work, _is_matrix(work, self.classes), self.whole_ns, ceilings, job_dtype)
+        matrix = np.empty(0, bool) if work.of_none else _is_matrix(work, self.classes)
+        return rooflines(work, matrix, self.whole_ns, ceilings, job_dtype)
 
     def table(
         self, work: KernelWork, roofline: Roofline, ceilings: Ceilings
@@ -164,12 +171,13 @@ class _Computing:
             idle_sms_ns[chunk] = np.where(gemm, found[:, PARTS.index("shape")], 0)
             for column in range(len(PARTS)):
                 parts[:, column] += sum_by(code[chunk], found[:, column], size)
-        share = self.inside_ns / np.maximum(self.whole_ns, 1)
         kernels = np.bincount(code, minlength=size)
-        known_ns = sum_by(code[known], self.inside_ns[known], size)
-        needs_ns = _sums(code, roofline.needs_ns * share, known, size)
-        flops = _sums(code, work.flops * share, known & ~np.isnan(work.flops), size)
-        moved = _sums(code, work.bytes * share, known & ~np.isnan(work.bytes), size)
+        at = np.flatnonzero(known)
+        code, inside_ns = code[at], self.inside_ns[at]
+        share = inside_ns / np.maximum(self.whole_ns[at], 1)
+        known_ns = sum_by(code, inside_ns, size)
+        needs_ns = np.bincount(code, weights=roofline.at(at).needs_ns * share, minlength=size)
+        flops, moved = (_sums(code, column[at] * share, size) for column in (work.flops, work.bytes))
         rows = []
         for c in np.flatnonzero(kernels).tolist():
             kernel_class, rest = divmod(c, len(MODEL_PARTS) * len(PHASES))
@@ -199,16 +207,20 @@ class _Computing:
         mine: Bool = is_fusible(self.classes) & (self.phase != Phase.OPTIMIZER)
         return mine
 
-    def bounds(self, operators: Operators, idle_sms_ns: I64) -> KernelBounds | None:
-        """What stays of each kernel's time at its bounds. idle_sms_ns: as of `table`."""
-        row = np.full(len(self._view.trace.kernels), NONE, np.int64)
-        of_activity = self._view.kernel_of_activity
+    def bounds(self, operators: Operators, idle_sms_ns: I64, until_ns: int) -> KernelBounds | None:
+        """What stays of the time of each kernel that starts by then at its bounds. idle_sms_ns: as of
+        `table`."""
+        view = self._view
+        count = bisect_left(self.rows, until_ns, key=view.trace.kernels.start_ns.__getitem__)
+        row = np.full(len(view.trace.kernels), NONE, np.int64)
+        of_activity = view.kernel_of_activity[: np.searchsorted(view.activity.start_ns, until_ns)]
         row[of_activity[of_activity >= 0]] = np.flatnonzero(of_activity >= 0)
-        operator = np.full(len(self.rows), NONE, np.int64)
-        operator[operators.kernel] = operators.row
-        stays, in_run = fused(self._fusible, self.stream, self.inside_ns)
-        idle_sms = idle_sms_ns / np.maximum(self.owned_ns, 1)
-        return bounds_of(row[self.rows], operators.rows, operator, idle_sms, stays, in_run)
+        operator = np.full(count, NONE, np.int64)
+        mine = operators.kernel < count
+        operator[operators.kernel[mine]] = operators.row[mine]
+        stays, in_run = fused(self._fusible[:count], self.stream[:count], self.inside_ns[:count])
+        idle_sms = idle_sms_ns[:count] / np.maximum(self.owned_ns[:count], 1)
+        return bounds_of(row[self.rows[:count]], operators.rows, operator, idle_sms, stays, in_run)
 
     def _busy_sms(self, chunk: I64, ceilings: Ceilings) -> np.ndarray:
         """Blocks of attention do unequal work: causal masks leave some with little."""
@@ -231,5 +243,8 @@ def _is_matrix(work: KernelWork, classes: I64) -> Bool:
     return np.where(work.operator >= 0, by_operator, by_class)
 
 
-def _sums(code: I64, values: np.ndarray, which: Bool, size: int) -> np.ndarray:
-    return np.bincount(code[which], weights=values[which], minlength=size)
+def _sums(code: I64, values: F64, size: int) -> F64:
+    """Of those that are known."""
+    which = ~np.isnan(values)
+    sums: F64 = np.bincount(code[which], weights=values[which], minlength=size).astype(np.float64)
+    return sums

@@ -53,6 +53,9 @@ def rooflines(
     The dtype to reach is the job's, where it is faster; for FP32 and TF32 a 16-bit one, where the device has
     it. FLOPs of other kernels are not held against a peak: memory bounds them.
     """
+    if work.of_none:
+        none, no = np.broadcast_to(np.nan, len(duration_ns)), np.broadcast_to(False, len(duration_ns))
+        return Roofline(best_ns=none, flops_ns=none, bytes_ns=none, too_fast=no)
     own = _rates(ceilings)[work.dtype]
     best = np.fmax(own, _best_rates(ceilings, job_dtype)[work.dtype])
     flops_ns = np.where(matrix, work.flops / own * 1e9, 0.0)

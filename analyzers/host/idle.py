@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import EMPTY, I64, Intervals, union
+from perfdoc.analyzers.device.idle import clipped
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.host.calls import CallKind, HostCalls
 from perfdoc.analyzers.kernels.totals import sum_by
@@ -64,8 +65,7 @@ def host_idle(view: DeviceView) -> HostIdle:
     """Find the host's part of every gap in the window."""
     activity, window = view.activity, view.window
     gaps = view.gaps
-    start = np.clip(gaps.start_ns, window.start_ns, window.end_ns)
-    end = np.clip(gaps.host_end_ns, window.start_ns, window.end_ns)
+    start, end = (clipped(t, window.start_ns, window.end_ns) for t in (gaps.start_ns, gaps.host_end_ns))
     rows = np.flatnonzero(end > start)
     start, end, following = start[rows], end[rows], gaps.following[rows]
     inputs = view.idle_inputs
@@ -111,6 +111,8 @@ class ThreadIdle:
         covered, before = EMPTY, np.zeros(2, np.int64)
         for wanted in CallKind:
             of_kind = kind == wanted
+            if not of_kind.any():
+                continue
             covered = covered | union(start[of_kind], end[of_kind])
             handed = covered.overlap_ns(self.handed) if wanted in BLOCKING else before[1]
             now = np.array([covered.overlap_ns(self.own), handed], np.int64)

@@ -38,14 +38,17 @@ class AttributedKernels:
         return found
 
 
-def attributed_kernels(view: DeviceView) -> AttributedKernels | None:
-    """None where no kernel runs inside the window, or the rank trains on the CPU."""
+def attributed_kernels(view: DeviceView, lanes: Mapping[int, Lane] | None = None) -> AttributedKernels | None:
+    """None where no kernel runs inside the window, or the rank trains on the CPU.
+
+    lanes: as find_lanes has them, where another window of the device has found them.
+    """
     if view.activity.on_host:
         return None
     rows, duration = _inside(view)
     if not len(rows):
         return None
-    lanes = find_lanes(view)
+    lanes = find_lanes(view) if lanes is None else lanes
     context = said_of_launches(view, lanes, rows)
     classes = np.array([k.kernel_class for k in view.kinds.kinds], np.int64)[view.kinds.kind[rows]]
     return AttributedKernels(

@@ -71,14 +71,16 @@ def _positions(spans: Sequence[tuple[int, int]]) -> I64:
 
 def _with_classes(view: DeviceView, rows: I64, order: I64, letters: str, classes: I64) -> str:
     """The text with products, softmax, and what is neither they nor small."""
-    text = np.frombuffer(letters.encode("ascii"), np.uint8).copy()
-    there = order >= 0
-    of = np.where(there, classes[order], -1)
-    small = np.isin(of, _SMALL)
-    text[there & ~small] = ord(_ELSE)
-    text[small & (text == ord(OTHER))] = ord(_PLAIN)
-    text[of == KernelClass.GEMM] = ord(_PRODUCT)
-    at = np.flatnonzero(np.isin(of, (KernelClass.SOFTMAX, KernelClass.ATTENTION)))
+    text = np.frombuffer(letters.encode("ascii"), np.uint8)
+    of = np.append(classes.astype(np.int8), np.int8(-1))[order]  # the last one between streams
+    letter_of = np.full(len(KernelClass) + 1, ord(_ELSE), np.uint8)
+    letter_of[[*_SMALL, -1]] = 0
+    letter_of[KernelClass.GEMM] = ord(_PRODUCT)
+    by_class = letter_of[of]
+    plain = (by_class == 0) & (text == ord(OTHER))
+    text = np.where(by_class > 0, by_class, text)
+    text[plain] = ord(_PLAIN)
+    at = np.flatnonzero((of == KernelClass.SOFTMAX) | (of == KernelClass.ATTENTION))
     names, first, which = np.unique(
         view.trace.kernels.full_name[rows[order[at]]], return_index=True, return_inverse=True
     )

@@ -179,7 +179,7 @@ def _work(view: DeviceView, kernels: AttributedKernels, assignment: Assignment, 
     mine = at[rows]
     there = np.flatnonzero(mine >= 0)
     mine = mine[there]
-    work = KernelWork.unknown(len(rows), "")
+    work = KernelWork.to_fill(len(rows))
     flops = np.array([np.nan if o.flops is None else float(o.flops) for o in operators])
     moved = np.array([np.nan if o.bytes is None else float(o.bytes) for o in operators])
     work.flops[there] = flops[operator[mine]] * share[mine]

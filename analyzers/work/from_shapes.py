@@ -97,7 +97,7 @@ def work_from_shapes(view: DeviceView, rows: I64) -> KernelWork:
     mine = at[rows]
     known = np.flatnonzero(mine >= 0)
     mine = mine[known]
-    work = KernelWork.unknown(len(rows), "")
+    work = KernelWork.to_fill(len(rows))
     work.flops[known] = flops[group[mine]] * share[mine]
     work.bytes[known] = moved[group[mine]] * share[mine]
     work.dtype[known] = _dtypes(view, operators, group[mine], kernels[mine])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
@@ -15,6 +17,17 @@ SOURCES = ("shapes", "model", "none")
 SHAPES, MODEL, NOTHING = range(3)
 """Indices into SOURCES."""
 NONE = -1
+_UNKNOWN: Mapping[str, Any] = MappingProxyType(
+    {
+        "flops": np.float64(np.nan),
+        "bytes": np.float64(np.nan),
+        "dtype": np.int64(DTYPES.index("unknown")),
+        "source": np.int64(NOTHING),
+        "operator": np.int64(NONE),
+        "call": np.int64(NONE),
+    }
+)
+"""By column of KernelWork."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +70,7 @@ class KernelWork:
 
     def without_model(self, reason: str) -> KernelWork:
         """What the capture's shapes say alone."""
-        none = KernelWork.unknown(len(self.flops), "")
+        none = KernelWork.unknown(len(self.flops))
         mine = self.source == MODEL
         columns = {
             name: np.where(mine, getattr(none, name), getattr(self, name))
@@ -71,16 +84,19 @@ class KernelWork:
             notes=() if alone else (reason,),
         )
 
+    @property
+    def of_none(self) -> bool:
+        """Whether it is known of no kernel."""
+        return bool((self.source == NOTHING).all())
+
     @staticmethod
-    def unknown(count: int, reason: str) -> KernelWork:
-        """Of so many kernels nothing is known."""
-        return KernelWork(
-            flops=np.full(count, np.nan),
-            bytes=np.full(count, np.nan),
-            dtype=np.full(count, DTYPES.index("unknown"), np.int64),
-            source=np.full(count, NOTHING, np.int64),
-            operator=np.full(count, NONE, np.int64),
-            operators=(),
-            call=np.full(count, NONE, np.int64),
-            reason=reason,
-        )
+    def unknown(count: int, reason: str = "") -> KernelWork:
+        """Of so many kernels nothing is known: columns that take no memory and cannot be written to."""
+        columns: dict[str, Any] = {name: np.broadcast_to(v, count) for name, v in _UNKNOWN.items()}
+        return KernelWork(**columns, operators=(), reason=reason)
+
+    @staticmethod
+    def to_fill(count: int) -> KernelWork:
+        """The same, to be filled with what is known."""
+        columns: dict[str, Any] = {name: np.full(count, v) for name, v in _UNKNOWN.items()}
+        return KernelWork(**columns, operators=())

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import numpy as np
 
 from perfdoc.simulator.engine.graph import I64, NONE, TaskGraph
+from perfdoc.simulator.engine.loops import are_there, run_loop
 
 _FEW_TASKS = 50_000
-"""Tasks and edges that plain Python goes through fifty times while the compiler is loaded and compiles."""
-_FEW_STEPS = 300_000
-"""Steps of a path that plain Python walks while one more loop is compiled."""
+"""Tasks and edges that plain Python goes through in the time that the compiler takes to load."""
 
 
 def topological_order(tasks: int, source: I64, target: I64) -> I64 | None:
@@ -23,18 +21,11 @@ def topological_order(tasks: int, source: I64, target: I64) -> I64 | None:
     np.cumsum(np.bincount(source, minlength=tasks), out=first[1:])
     waits_for = np.bincount(target, minlength=tasks).astype(np.int64)
     columns = (first, np.ascontiguousarray(target[by_source]), waits_for)
-    if tasks + len(source) <= _FEW_TASKS and not _run.cache_info().currsize:
+    if tasks + len(source) <= _FEW_TASKS and not are_there():
         plain: list[Any] = [*(c.tolist() for c in columns), [0] * tasks]
         return np.array(plain[-1], np.int64) if _ready_first(*plain) == tasks else None
     order = np.empty(tasks, np.int64)
-    return order if _run()(*columns, order) == tasks else None
-
-
-@cache
-def _run() -> Any:
-    import numba
-
-    return numba.njit(f"int64({', '.join(['int64[::1]'] * 4)})", nogil=True)(_ready_first)
+    return order if run_loop("ready_first", tasks, *columns, order) == tasks else None
 
 
 def _ready_first(first: Any, target: Any, waits_for: Any, order: Any) -> int:
@@ -73,8 +64,8 @@ def schedule(graph: TaskGraph) -> Schedule:
     columns = (graph.duration_ns, graph.release_ns, edges.first, edges.source, edges.lag_ns)
     count = len(graph.duration_ns)
     start, end, binding = (np.empty(count, np.int64) for _ in range(3))
-    if count + len(edges.source) > _FEW_TASKS or _compiled.cache_info().currsize:
-        _compiled()(*columns, start, end, binding)
+    if count + len(edges.source) > _FEW_TASKS or are_there():
+        run_loop("forward", count, *columns, start, end, binding)
         return Schedule(start_ns=start, end_ns=end, binding=binding)
     found = ([0] * count, [0] * count, [0] * count)
     arguments: list[Any] = [*(c.tolist() for c in columns), *found]
@@ -91,10 +82,10 @@ def critical_path(graph: TaskGraph, times: Schedule, last: int | None = None) ->
     if not len(times.end_ns):
         return np.empty(0, np.int64)
     task = int(np.argmax(times.end_ns)) if last is None else last
-    if len(times.end_ns) > _FEW_STEPS:
+    if are_there():
         path = np.empty(len(times.end_ns), np.int64)
-        first = _compiled_back()(times.binding, graph.edges.source, task, path)
-        return path[first:].copy()
+        columns = (times.binding, graph.edges.source, np.array([task], np.int64), path)
+        return path[run_loop("back", len(path), *columns) :].copy()
     found = [0] * len(times.end_ns)
     return np.array(found[_back(times.binding, graph.edges.source, task, found) :], np.int64)
 
@@ -108,22 +99,6 @@ def _back(binding: Any, source: Any, task: int, path: Any) -> int:
         at -= 1
         path[at] = task
     return at
-
-
-@cache
-def _compiled_back() -> Any:
-    import numba
-
-    return numba.njit("int64(int64[::1], int64[::1], int64, int64[::1])", nogil=True)(_back)
-
-
-@cache
-def _compiled() -> Any:
-    """Compiled on first use, in about half a second; four million tasks then take about 0.1 s."""
-    import numba
-
-    signature = f"void({', '.join(['int64[::1]'] * 8)})"
-    return numba.njit(signature, nogil=True)(_forward)
 
 
 def _forward(

@@ -49,7 +49,7 @@ def first_steps(view: DeviceView, most: int) -> DeviceView:
     if count == steps:
         return view
     window, ranges, end_ns = view.window, view.step_ranges, int(ends[count - 1]) + 1
-    return replace(
+    part = replace(
         view,
         window=replace(
             window,
@@ -60,6 +60,8 @@ def first_steps(view: DeviceView, most: int) -> DeviceView:
         ),
         step_ranges=StepRanges(start_ns=ranges.start_ns[:count], end_ns=ranges.end_ns[:count]),
     )
+    vars(part)["idle_inputs"] = view.idle_inputs  # the same host, and told by more steps
+    return part
 
 
 def _tasks_per_activity(view: DeviceView) -> float:

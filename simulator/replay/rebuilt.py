@@ -21,6 +21,7 @@ from perfdoc.analyzers.kernel_class.collectives import REDUCING
 from perfdoc.analyzers.kernel_class.number_format import NAME_FORMATS, likely_16_bits_speedup
 from perfdoc.analyzers.kernels.attributed import AttributedKernels, attributed_kernels
 from perfdoc.analyzers.kernels.optimizer import NO_LOOP, LoopSpans, loop_spans
+from perfdoc.analyzers.kernels.spans import Lane
 from perfdoc.simulator.engine import EdgeKind, GraphBuilder, TaskGraph, TaskKind
 from perfdoc.simulator.engine.graph import I8, I64, NONE
 from perfdoc.simulator.engine.schedule import topological_order
@@ -132,8 +133,14 @@ class Rebuilt:
         return int(end_ns[mine][counts].max()) - min(self.ranks[r].window_start_ns for r in which)
 
 
-def rebuild_rank(view: DeviceView, kernels: AttributedKernels | None = None, most: int = EVERY) -> Rebuilt:
-    """Rebuild the window of one rank. kernels: as attributed_kernels has them; None not asked for yet.
+def rebuild_rank(
+    view: DeviceView,
+    kernels: AttributedKernels | None = None,
+    most: int = EVERY,
+    lanes: Mapping[int, Lane] | None = None,
+) -> Rebuilt:
+    """Rebuild the window of one rank. kernels: as attributed_kernels has them; None not asked for yet. lanes:
+    as find_lanes has them, likewise.
 
     most: of more tasks only what a replay asks for is filled, in half the memory; no edit may follow.
     """
@@ -183,7 +190,7 @@ def rebuild_rank(view: DeviceView, kernels: AttributedKernels | None = None, mos
                 communication_task=at,
                 gpu_name=device.gpu_name,
                 layers=layer_spans(view),
-                optimizer=loop_spans(view, kernels or attributed_kernels(view)) if whole else NO_LOOP,
+                optimizer=loop_spans(view, kernels or attributed_kernels(view, lanes)) if whole else NO_LOOP,
             ),
         ),
     )

@@ -186,9 +186,9 @@ class KeptRank:
     """For the model of the job; None where no range shows passes of whole steps."""
 
     @property
-    def takes_bounds(self) -> bool:
-        """Whether kernels at their bounds are of use: changes are predicted of what is kept alone."""
-        return self.rebuilt is not None
+    def bounds_until_ns(self) -> int | None:
+        """Of which kernels bounds are of use, by their start: changes are predicted of what is kept alone."""
+        return None if self.rebuilt is None else self.rebuilt.ranks[0].window_end_ns
 
 
 def replay_and_keep(
@@ -206,7 +206,8 @@ def replay_and_keep(
     work = rank_work(view)
     part = first_steps(view, KEPT_TASKS_MAX // len(view.trace.devices))
     each = _most_tasks_each(len(view.trace.devices), work, keep_tasks)
-    rebuilt = rebuild_rank(part, kernels if part is view else None, each)
+    lanes = None if kernels is None else kernels.lanes
+    rebuilt = rebuild_rank(part, kernels if part is view else None, each, lanes)
     if part is not view:
         rebuilt = until(rebuilt, int(view.step_ranges.start_ns[part.window.steps]))
     give_back(len(rebuilt.start_ns))

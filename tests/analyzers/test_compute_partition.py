@@ -11,7 +11,7 @@ from perfdoc.analyzers.efficiency.partition import PARTS, Losses, partition
 from perfdoc.analyzers.efficiency.roofline import Roofline, rooflines
 from perfdoc.analyzers.efficiency.shape import busy_sm_frac
 from perfdoc.analyzers.work.operator_work import DTYPES
-from perfdoc.analyzers.work.result import KernelWork
+from perfdoc.analyzers.work.result import SHAPES, KernelWork
 from perfdoc.results.ceilings import Ceiling, Ceilings
 
 
@@ -212,3 +212,17 @@ def test_the_roofline_takes_flops_or_bytes_whichever_is_longer() -> None:
     )
     assert isinstance(line, Roofline)
     assert line.needs_ns.tolist() == [5_000, 6_000]
+
+
+@pytest.mark.parametrize("matrix", [True, False])
+def test_of_kernels_without_work_nothing_is_known(matrix: bool) -> None:
+    """Whether the columns take memory or not; the third kernel is known."""
+    duration, kinds = np.array([10_000, 0, 7]), np.array([matrix] * 3)
+    none = rooflines(KernelWork.unknown(3), kinds, duration, CEILINGS, "bf16")
+    filled = KernelWork.to_fill(3)
+    filled.source[2] = SHAPES
+    one = rooflines(filled, kinds, duration, CEILINGS, "bf16")
+    assert KernelWork.unknown(3).of_none
+    assert not filled.of_none
+    for name, column in vars(one).items():
+        np.testing.assert_array_equal(column, getattr(none, name))

@@ -50,10 +50,26 @@ def test_or_is_the_union_of_both(one: list[tuple[int, int]], other: list[tuple[i
 
 
 @given(intervals, intervals)
+@example([(0, 9)], [(0, 2), (4, 5), (7, 9)])
+@example([(0, 4), (5, 9)], [(2, 7)])
+@example([(2, 4), (5, 7)], [(0, 9)])
+@example([(2, 4), (5, 7)], [(0, 2), (4, 5), (7, 9)])
 def test_difference_leaves_out_the_other(one: list[tuple[int, int]], other: list[tuple[int, int]]) -> None:
+    """Cut in the middle and at both ends; one that cuts two; none left; only touched."""
     left = make(one) - make(other)
     pieces = list(zip(left.start_ns.tolist(), left.end_ns.tolist(), strict=True))
     assert covered(pieces, 0, END) == covered(one, 0, END) - covered(other, 0, END)
+    assert all(a < b for a, b in pieces)
+    assert all(b < a for (_, b), (a, _) in pairwise(pieces)), "pieces touch"
+
+
+@given(intervals, st.lists(interval, max_size=80))
+def test_difference_of_few_and_many(few: list[tuple[int, int]], many: list[tuple[int, int]]) -> None:
+    """Counting goes the other way round where one set has many times what the other has."""
+    for one, other in ((few[:2], many), (many, few[:2])):
+        left = make(one) - make(other)
+        pieces = list(zip(left.start_ns.tolist(), left.end_ns.tolist(), strict=True))
+        assert covered(pieces, 0, END) == covered(one, 0, END) - covered(other, 0, END)
 
 
 @given(intervals)

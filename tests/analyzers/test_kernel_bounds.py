@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from perfdoc.analyzers.contention.excess import NO_EXCESS
 from perfdoc.analyzers.efficiency.bounds import BOUNDS, bounds_of
+from perfdoc.analyzers.efficiency.device import device_efficiency
 from perfdoc.analyzers.efficiency.gemms import padded
 from perfdoc.analyzers.efficiency.runs import fused
+from perfdoc.analyzers.kernels.attributed import attributed_kernels
 from perfdoc.results.efficiency import OperatorEfficiency
 from perfdoc.simulator.replay.edits.at_bounds import padded_by_peers
+from tests.analyzers.device_views import views_of
+from tests.analyzers.tiny import one_device
+
+MUL = "void at::native::vectorized_elementwise_kernel<4, at::native::BinaryFunctor<float>>(int)"
 
 
 def gemm(m: int, k: int, n: int, frac: float | None, **other: Any) -> OperatorEfficiency:
@@ -90,6 +98,25 @@ def test_bounds_are_of_rows_of_the_activity() -> None:
     assert [b for b in BOUNDS if found.has(b)] == ["gemms_at_best"]
     assert not found.of_runs(np.array([6])).any()
     assert bounds_of(np.array([1]), [], np.array([-1]), none[:1], np.ones(1), no[:1]) is None
+
+
+def test_bounds_are_of_kernels_that_start_in_time(tmp_path: Path) -> None:
+    """A run of 10, 30 and 20 us, the longest of which stays. What starts later is of no run."""
+    times = ((0, 10_000), (20_000, 50_000), (60_000, 80_000))
+    (view,) = views_of(one_device(tmp_path, [(MUL, begin, end, 7) for begin, end in times]))
+    kernels = attributed_kernels(view)
+
+    _, bounds = device_efficiency(view, kernels, NO_EXCESS, 60_000)
+
+    def stays(until_ns: int) -> dict[int, float] | None:
+        if (found := bounds(until_ns)) is None:
+            return None
+        fused_runs = found.stays_frac[:, BOUNDS.index("fused_runs")]
+        return dict(zip(found.row.tolist(), fused_runs.tolist(), strict=True))
+
+    assert stays(80_000) == stays(60_001) == {0: 0, 1: 1, 2: 0}
+    assert stays(60_000) == {0: 0, 1: 1}
+    assert stays(20_000) is None
 
 
 def test_ranks_with_and_without_peers_have_no_bound_together() -> None:

@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 import importlib
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfdoc.simulator.engine import EdgeKind, GraphBuilder, TaskGraph, TaskKind, critical_path, schedule
+from perfdoc.simulator.engine import (
+    EdgeKind,
+    GraphBuilder,
+    TaskGraph,
+    TaskKind,
+    critical_path,
+    loops,
+    schedule,
+)
+from perfdoc.simulator.engine.loops import run_loop
 from perfdoc.simulator.engine.schedule import topological_order
+from perfdoc.traces import machine_code
 
+engine = importlib.import_module("perfdoc.simulator.engine.schedule")
+"""The package has a function of that name."""
 NO_RELEASE = np.iinfo(np.int64).min
 
 
@@ -110,18 +124,50 @@ def test_edges_lie_by_waiting_task_in_the_order_in_which_they_were_added() -> No
     assert made.kind.tolist() == [launch, launch, order, launch, order]
 
 
-def test_a_long_path_is_walked_compiled_and_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A chain of 40 tasks beside one that nothing waits for."""
-    made = graph([2] * 40 + [1], [(i, i + 1, 0) for i in range(39)], {0: 0, 40: 0})
-    times = schedule(made)
-    engine = importlib.import_module(
-        "perfdoc.simulator.engine.schedule"
-    )  # the package has a function of that name
-    for few in (engine._FEW_STEPS, 0):
-        monkeypatch.setattr(engine, "_FEW_STEPS", few)
-        assert critical_path(made, times).tolist() == list(range(40))
-        assert critical_path(made, times, last=40).tolist() == [40]
-    assert engine._compiled_back.cache_info().currsize == 1
+@given(st.data())
+def test_machine_code_does_what_its_twins_in_python_do(data: st.DataObject) -> None:
+    """Times and decisive edges, the way back from each task, and an order of the tasks numbered at random."""
+    count = data.draw(st.integers(1, 12))
+    pairs = [(s, t) for t in range(count) for s in range(t)]
+    chosen = data.draw(st.lists(st.sampled_from(pairs), max_size=20)) if pairs else []
+    edges = [(s, t, data.draw(st.integers(-5, 5))) for s, t in chosen]
+    releases = {i: data.draw(st.integers(0, 20)) for i in range(count)}
+    made = graph(data.draw(st.lists(st.integers(0, 9), min_size=count, max_size=count)), edges, releases)
+    columns = (made.duration_ns, made.release_ns, made.edges.first, made.edges.source, made.edges.lag_ns)
+    times, plain = ([np.full(count, -7, np.int64) for _ in range(3)] for _ in range(2))
+    run_loop("forward", count, *columns, *times)
+    engine._forward(*columns, *plain)
+    np.testing.assert_array_equal(times, plain)
+    for task in range(count):
+        path, walked = np.zeros(count, np.int64), [0] * count
+        begin = run_loop("back", count, times[2], made.edges.source, np.array([task]), path)
+        assert begin == engine._back(times[2], made.edges.source, task, walked)
+        assert path[begin:].tolist() == walked[begin:]
+    number = np.array(data.draw(st.permutations(range(count))), np.int64)
+    source, target = (number[np.array([e[i] for e in edges], np.int64)] for i in (0, 1))
+    by_source = np.argsort(source, kind="stable")
+    first = np.append(0, np.cumsum(np.bincount(source, minlength=count)))
+    waits = np.bincount(target, minlength=count)
+    order, ordered = np.zeros(count, np.int64), [0] * count
+    found = run_loop("ready_first", count, first, target[by_source], waits.copy(), order)
+    assert found == engine._ready_first(first, target[by_source], waits, ordered) == count
+    assert order.tolist() == ordered
+
+
+def test_threads_that_begin_at_once_share_one_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+    make = machine_code._made
+    monkeypatch.setattr(machine_code, "_engines", {})
+    monkeypatch.setattr(machine_code, "_made", lambda text: (made.append(text), make(text))[1])
+    ready = Barrier(4)
+
+    def address(_: int) -> list[int]:
+        ready.wait()
+        return machine_code.machine_code(loops._LOOPS, "forward")
+
+    with ThreadPoolExecutor(4) as pool:
+        assert len({a for (a,) in pool.map(address, range(4))}) == 1
+    assert len(made) == 1
 
 
 def test_many_tasks_run_compiled_and_give_the_same() -> None:

@@ -75,9 +75,9 @@ class ForSummary:
     ranks: int
 
     @property
-    def takes_bounds(self) -> bool:
+    def bounds_until_ns(self) -> int | None:
         """As that of the replay."""
-        return self.kept is not None and self.kept.takes_bounds
+        return None if self.kept is None else self.kept.bounds_until_ns
 
 
 def for_summary(
