@@ -17,8 +17,8 @@ from perfdoc.traces.nsys.at_rest import COMPANIONS
 from perfdoc.traces.summary_file import is_summary
 
 LEAST_BYTES = {NSYS: 24 << 20, KINETO: 1 << 19}
-"""Of a file that the cache pays for, as measured (docs/performance.md). A compressed PyTorch trace is a
-twentieth of what is read of it."""
+"""Of a file that the cache pays for, by tool, as measured (docs/performance.md); what is not named is not
+kept. A compressed PyTorch trace is a twentieth of what is read of it."""
 
 
 class Hashing(Protocol):
@@ -77,7 +77,8 @@ def _cached_at(path: Path) -> Place | None:
         if path.suffix == ".nsys-rep":
             version = nsys_version()
             return place_of(f"{path.suffix} {version}", size) if version else None
-        return place_of("", size) if size >= LEAST_BYTES[tool_of(path)] else None
+        least = LEAST_BYTES.get(tool_of(path))
+        return place_of("", size) if least is not None and size >= least else None
     except (OSError, ValueError):  # reading says why
         return None
 
