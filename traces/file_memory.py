@@ -1,6 +1,6 @@
 """Large arrays of numpy in a file without a name: the system keeps in memory what it has room for.
 
-An analysis of one device makes arrays of all its kernels, some 500 bytes a kernel at once. Of 20 M that is
+An analysis of one device makes arrays of all its kernels, some 450 bytes a kernel at once. Of 20 M that is
 more than many machines have. There numpy asks an allocator of ours for them (NEP 49): small ones come from
 malloc as always, large ones are pages of a file that is mapped, so that the system can put them aside and
 no analysis has to know. Blocks are reserved before they are written (a full disk would end the process) and
@@ -225,7 +225,7 @@ def begin_thread() -> None:
 
 def _begin() -> Any:
     """The allocator before; None where there is none of ours."""
-    if (made := _made()) is None:
+    if (made := _made()) is None or int(made.state[0]) == _NO_FILE:
         return None
     disk = os.fstatvfs(made.file)
     free_bytes = max(disk.f_bavail * disk.f_frsize - LEFT_FREE_BYTES, 0)
@@ -270,6 +270,8 @@ class _Made:
     capsule: Any
 
 
+_NO_FILE = 2**32 - 1
+"""As a descriptor: -1."""
 _USED, _MOST = 2, 3
 """Places in the state."""
 
@@ -294,7 +296,7 @@ def _made() -> _Made | None:
         capsule = new(ctypes.addressof(handler), ctypes.addressof(name), None)
 
         def in_child() -> None:
-            state[:4] = 2**32 - 1, 0, 0, 0  # no file: nothing is given back, nothing new is in it
+            state[:4] = _NO_FILE, 0, 0, 0  # nothing is given back, nothing new is in it
 
         os.register_at_fork(after_in_child=in_child)
         return _Made(file=file, state=state, handler=handler, name=name, capsule=capsule)

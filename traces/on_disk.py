@@ -56,15 +56,17 @@ class Growing:
     """A column that is written while it grows; where the disk has no room and memory has, it is kept there.
     Raises NoRoomError where neither has."""
 
-    def __init__(self, dtype: np.dtype[Any]) -> None:
+    def __init__(self, dtype: np.dtype[Any], *, or_here: bool = True) -> None:
+        """or_here: whether memory will do."""
         self._dtype = dtype
+        self._or_here = or_here
         self._file: IO[bytes] | None = None
         self._here: list[NDArray[Any]] = []
         """What did not fit on the disk, at the end."""
         try:
             self._file = _file()
         except OSError as error:
-            _require_memory(error)
+            self._require_memory(0, error)
 
     def __del__(self) -> None:
         """Where it was given up: a full disk is told once."""
@@ -76,7 +78,7 @@ class Growing:
         """More of them, at the end."""
         assert values.dtype == self._dtype, (values.dtype, self._dtype)
         if self._file is None or self._here or not _has_room(self._file):
-            _require_memory(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+            self._require_memory(values.nbytes)
             self._here.append(np.array(values))
             return
         try:
@@ -87,7 +89,18 @@ class Growing:
     def mapped(self) -> NDArray[Any]:
         """All of them; none can be added any more."""
         written = self._of_file()
-        return np.concatenate((written, *self._here)) if self._here else written
+        if not self._here:
+            return written
+        if not len(written) and len(self._here) == 1:
+            return self._here[0]
+        self._require_memory(written.nbytes + sum(part.nbytes for part in self._here))
+        return np.concatenate((written, *self._here))
+
+    def _require_memory(self, more_bytes: int, error: OSError | None = None) -> None:
+        """Raises NoRoomError where there is not enough of it either."""
+        if not self._or_here or usable_memory_bytes() < _ENOUGH_BYTES + more_bytes:
+            error = error or OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            raise _no_room(error) from error
 
     def _of_file(self) -> NDArray[Any]:
         if self._file is None:
@@ -129,7 +142,9 @@ def aside(values: NDArray[Any]) -> NDArray[Any]:
     if len(values) < _MANY_VALUES:
         return values
     try:
-        return moved(values)
+        column = Growing(values.dtype, or_here=False)
+        column.add(values)
+        return column.mapped()
     except NoRoomError:
         return values
 
@@ -169,9 +184,3 @@ def _has_room(file: IO[bytes]) -> bool:
         return True
     disk = os.fstatvfs(file.fileno())
     return disk.f_bavail * disk.f_frsize >= LEFT_FREE_BYTES
-
-
-def _require_memory(error: OSError) -> None:
-    """Raises NoRoomError where there is not enough of it either."""
-    if usable_memory_bytes() < _ENOUGH_BYTES:
-        raise _no_room(error) from error

@@ -158,7 +158,8 @@ leave:
 def run_loop(name: str, count: int, *columns: I64) -> int:
     """Run one of the loops over columns whose lengths and indices the caller answers for; others may run
     Python meanwhile."""
-    assert all(c.dtype == np.int64 and c.flags.c_contiguous for c in columns)
+    if not all(c.dtype == np.int64 and c.flags.c_contiguous for c in columns):
+        raise TypeError(f"{name}: columns of 64-bit integers, each in one piece")
     (address,) = machine_code(_LOOPS, name)
     function = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, *[ctypes.c_void_p] * len(columns))(address)
     return int(function(count, *(c.ctypes.data for c in columns)))

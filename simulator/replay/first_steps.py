@@ -1,7 +1,8 @@
 """A long window's first whole steps: what they do, later ones repeat, and the replay of a few costs a few.
 
-All ranks take the first ones, so that those of a job are of the same steps. On a device they end with the
-first work of the next step: what lies between steps is as often in them as there are steps.
+All ranks take the first ones, so that those of a job are of the same steps. On a device they end where the
+first work of the next step begins, which stands there as a task that takes no time: what lies between steps
+is as often in them as there are steps.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from perfdoc.analyzers.device.activity import UNKNOWN_DIMENSION
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.device.window import StepRanges
 from perfdoc.analyzers.kernels.optimizer import LoopSpans
@@ -105,10 +107,34 @@ def cut(rebuilt: Rebuilt, steps: int) -> Rebuilt | None:
 
 def until(rebuilt: Rebuilt, host_ns: int) -> Rebuilt:
     """Without what its host began from then on: edits take what a frame lists for work of its steps. What
-    held the host up counts until it launched the last work that is here."""
+    held the host up counts until it launched the last work that is here. What begins where the steps end is
+    their end, and nothing else."""
     (frame,) = rebuilt.ranks
-    of_device = rebuilt.graph.kind != TaskKind.HOST
+    graph, task = rebuilt.graph, frame.communication_task
+    of_device = graph.kind != TaskKind.HOST
     held_until = max(host_ns, int(rebuilt.launch_ns[of_device].max(initial=host_ns)))
+    behind = of_device & (rebuilt.start_ns >= frame.step_ends_ns[-1])
+
+    def none(column: Any, value: int = NONE) -> Any:
+        return np.where(behind, np.array(value, column.dtype), column)
+
+    graph = replace(
+        graph,
+        duration_ns=none(graph.duration_ns, 0),
+        kind=none(graph.kind, int(TaskKind.COPY)),
+        row=none(graph.row),
+    )
+    rebuilt = replace(
+        rebuilt,
+        graph=graph,
+        end_ns=np.where(behind, rebuilt.start_ns, rebuilt.end_ns),
+        dimension=none(rebuilt.dimension, UNKNOWN_DIMENSION),
+        kernel_class=none(rebuilt.kernel_class),
+        bytes=none(rebuilt.bytes),
+        reduces=none(rebuilt.reduces, 0),
+        alone_ns=none(rebuilt.alone_ns),
+        narrow_ns=none(rebuilt.narrow_ns),
+    )
 
     def begun(of: _Of, *names: str) -> _Of:
         early = of.start_ns < host_ns
@@ -116,6 +142,7 @@ def until(rebuilt: Rebuilt, host_ns: int) -> Rebuilt:
 
     frame = replace(
         frame,
+        communication_task=np.where((task >= 0) & behind[task], NONE, task),
         optimizer_starts_ns=frame.optimizer_starts_ns[frame.optimizer_starts_ns < host_ns],
         host={name: held.clip(-(2**62), held_until) for name, held in frame.host.items()},
         passes=replace(

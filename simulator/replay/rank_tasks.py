@@ -246,9 +246,12 @@ def _lag_device(
 
 
 def by_step(view: DeviceView, time_ns: I64, length_ns: I64) -> I64:
-    """Their lengths by the step in which they lie; one sum where the window is not made of steps."""
-    ends = np.array([s.end_ns for s in view.window.step_list[:-1]], np.int64)
-    return sum_by(np.searchsorted(ends, time_ns, "right"), length_ns, len(ends) + 1)
+    """Their lengths by the step in which they lie, without what lies behind the last; one sum where the
+    window is not made of steps."""
+    ends = np.array([s.end_ns for s in view.window.step_list], np.int64)
+    if not len(ends):
+        return np.array([length_ns.sum()], np.int64)
+    return sum_by(np.searchsorted(ends, time_ns, "right"), length_ns, len(ends) + 1)[:-1]
 
 
 def _inferred(activity: Activity, inside: I64, work_task: I64, late: np.ndarray, start: I64) -> _Link:

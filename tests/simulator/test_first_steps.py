@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,13 +12,14 @@ import numpy as np
 import pytest
 
 from perfdoc.analyzers.device.view import DeviceView
+from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.diagnose.replays import _of_the_same_steps
 from perfdoc.reports.sections import sections_of
 from perfdoc.results import Diagnosis
 from perfdoc.results.ranks import LEAVES, ExposedComm, Idle
 from perfdoc.simulator.replay import first_steps as module
 from perfdoc.simulator.replay import unedited
-from perfdoc.simulator.replay.edits import without_host_time
+from perfdoc.simulator.replay.edits import scaled_kernels, without_host_time
 from perfdoc.simulator.replay.first_steps import cut, first_steps, until
 from perfdoc.simulator.replay.predict import ReplayedSteps, SplitLedger, predict
 from perfdoc.simulator.replay.rebuilt import OF_TASK, rebuild_rank
@@ -95,6 +98,35 @@ def test_bands_of_parts_hold_what_the_window_gains(
             assert p.low_ns <= mid <= p.high_ns, (p.key, p.low_ns, mid, p.high_ns)
             predicted += 1
     assert predicted >= 3
+
+
+@pytest.mark.parametrize("steps", [1, 4])
+def test_the_first_work_of_the_next_step_is_the_end_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int
+) -> None:
+    """Every step begins with a GEMM of 20 ms, which takes nothing of the steps before it: they take as long
+    as they are, and GEMMs twice as fast gain what they gain in the whole window."""
+    spec = replace(KINDS["dp4"], forward_ns=20 * MS, micro_batches=1, buckets=1, steps=10)
+    job = planted_job(spec)
+    path = job.write(tmp_path, force=True)[0]
+    with closing(sqlite3.connect(path)) as made, made:
+        made.execute("DELETE FROM CUPTI_ACTIVITY_KIND_MEMCPY")
+    (view,) = views_of(read_trace(path), job.facts())
+    whole = replay_and_keep(view)
+    assert whole is not None
+    monkeypatch.setattr(module, "FEWEST_STEPS", 1)
+    limited(monkeypatch, whole.replay.tasks * 3 // 4, int((steps + 0.5) * whole.replay.tasks / 10))
+    part = replay_and_keep(view)
+    assert part is not None
+    assert part.replay.steps == steps
+    assert part.replay.measured_ns == view.window.step_list[steps - 1].end_ns - view.window.start_ns
+    assert whole.rebuilt is not None
+    assert part.rebuilt is not None
+    faster = scaled_kernels(KernelClass.GEMM, 0.5)
+    found, wanted = (predict(k.rebuilt, k.replay, [faster]) for k in (part, whole) if k.rebuilt is not None)
+    assert found.mid_ms == pytest.approx(wanted.mid_ms, rel=0.01)
+    assert wanted.mid_ms is not None
+    assert wanted.mid_ms > 10
 
 
 def test_a_few_steps_are_replayed_where_they_fit(paths: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -131,7 +131,9 @@ def _of_the_same_steps(kept: Sequence[KeptRank], first: Sequence[str]) -> list[K
     fewest = min((k.replay.steps for k in kept if k.rebuilt is not None), default=0)
     if not fewest:  # of one that is not made of steps
         return list(kept)
-    return [k if k.rebuilt is None or k.replay.steps == fewest else _cut(k, fewest) for k in kept]
+    found = [k if k.rebuilt is None or k.replay.steps == fewest else _cut(k, fewest) for k in kept]
+    cannot = any(k.rebuilt is not None and f.rebuilt is None for k, f in zip(kept, found, strict=True))
+    return [replace(k, rebuilt=None) for k in kept] if cannot else found
 
 
 def _cut(kept: KeptRank, steps: int) -> KeptRank:

@@ -194,8 +194,12 @@ def _bounds(bounds: KernelBounds) -> None:
 
 def _graph(graph: TaskGraph) -> None:
     first, edges = graph.edges.first, len(graph.edges.source)
-    if first[0] != 0 or first[-1] != edges or (np.diff(first) < 0).any():
+    if len(first) != len(graph.duration_ns) + 1 or first[0] != 0 or first[-1] != edges:
         raise ValueError("edges belong to no task")
+    if (np.diff(first) < 0).any():
+        raise ValueError("edges belong to no task")
+    if edges and (int(graph.edges.source.min()) < 0 or (graph.edges.source >= graph.edges.target).any()):
+        raise ValueError("a task waits for one that comes later")
     _inside(graph.kind, 0, len(TaskKind), "the kind of a task")
     _inside(graph.edges.kind, 0, len(EdgeKind), "the kind of an edge")
 
