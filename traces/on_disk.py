@@ -130,9 +130,9 @@ def on_disk(kind: type[_T], parts: Iterable[_T]) -> _T:
     return kind(**{name: column.mapped() for name, column in columns.items()})
 
 
-def moved(values: NDArray[Any]) -> NDArray[Any]:
-    """The same values, on disk. Raises NoRoomError."""
-    column = Growing(values.dtype)
+def moved(values: NDArray[Any], *, or_here: bool = True) -> NDArray[Any]:
+    """The same values, on disk. or_here: as of Growing. Raises NoRoomError."""
+    column = Growing(values.dtype, or_here=or_here)
     column.add(values)
     return column.mapped()
 
@@ -142,9 +142,7 @@ def aside(values: NDArray[Any]) -> NDArray[Any]:
     if len(values) < _MANY_VALUES:
         return values
     try:
-        column = Growing(values.dtype, or_here=False)
-        column.add(values)
-        return column.mapped()
+        return moved(values, or_here=False)
     except NoRoomError:
         return values
 

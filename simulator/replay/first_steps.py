@@ -33,9 +33,8 @@ def first_steps(view: DeviceView, most: int) -> DeviceView:
     """The same device in the first steps of its window, where the window would hold more than `most` tasks;
     the view itself where it holds fewer, has no steps to leave out, or one step alone holds more."""
     steps = view.window.steps
-    if (
-        steps < 2 or view.activity.on_host
-    ):  # a CPU's tasks are pieces of time, not counted before they are made
+    # A CPU's tasks are pieces of time, not counted before they are made.
+    if steps < 2 or view.activity.on_host:
         return view
     ends = np.array([s.end_ns for s in view.window.step_list], np.int64)
     starts = view.activity.start_ns
@@ -46,9 +45,7 @@ def first_steps(view: DeviceView, most: int) -> DeviceView:
     wanted = min(most, REPLAYED_TASKS // len(view.trace.devices))
     fitting = int(np.searchsorted(tasks, most, "right"))
     count = max(int(np.searchsorted(tasks, wanted, "right")), min(FEWEST_STEPS, fitting))
-    if not count:
-        return view
-    if count == steps:
+    if count in (0, steps):
         return view
     window, ranges, end_ns = view.window, view.step_ranges, int(ends[count - 1]) + 1
     part = replace(
