@@ -112,7 +112,6 @@ def test_a_stop_reaches_the_ranks_and_leaves_none_behind(tmp_path: Path, number:
     assert len(logged.splitlines()) < 200
 
 
-@pytest.mark.slow
 def test_a_real_run_is_trained_profiled_and_analysed(tmp_path: Path) -> None:
     needs_training()
     os.environ.setdefault("OMP_NUM_THREADS", "1")

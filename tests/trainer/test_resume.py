@@ -18,8 +18,6 @@ from perfdoc.profiling.run_directory import RunDirectory
 from tests.trainer.launch import Ranks, need_megatron, run_cases, said, start
 from tests.trainer.test_parity import OVERLAPS, RELATIVE, SMALL, TP2
 
-pytestmark = pytest.mark.slow
-
 MAIN = ["-m", "perfdoc.trainer.main", "--config", "tiny"]
 ITERS = 12
 KILLED_AFTER = 7
@@ -85,6 +83,7 @@ def test_a_resumed_run_repeats_the_uninterrupted_one_exactly(killed: Path) -> No
     assert resumed == {step: whole[step] for step in resumed}
 
 
+@pytest.mark.slow
 def test_another_layout_resumes_the_same_run(tmp_path_factory: pytest.TempPathFactory) -> None:
     """DP2 for six steps, then one rank and TP2 with sequence parallelism: the losses of DP2 for twelve."""
     need_megatron()
@@ -127,6 +126,7 @@ def kinds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return run_cases(cases, 2, folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", KINDS)
 def test_every_kind_resumes_exactly(kinds: dict[str, Any], name: str) -> None:
     whole, again = kinds[name], kinds[f"{name}-again"]
@@ -136,6 +136,7 @@ def test_every_kind_resumes_exactly(kinds: dict[str, Any], name: str) -> None:
     assert whole["loss"][-1] < whole["loss"][0]
 
 
+@pytest.mark.slow
 def test_sigterm_ends_the_step_saves_and_leaves(tmp_path: Path) -> None:
     need_megatron()
     settings = _settings(tmp_path, "train_iters=100000", f"save={tmp_path / 'saved'}")
@@ -165,6 +166,7 @@ def test_a_checkpoint_that_changed_is_refused(killed: Path) -> None:
     assert f"{file.name} is not as it was written" in said(killed / "refused-said")
 
 
+@pytest.mark.slow
 def test_two_runs_do_not_save_into_one_folder(tmp_path: Path) -> None:
     need_megatron()
     settings = _settings(tmp_path, "train_iters=100000", f"save={tmp_path / 'saved'}", "save_interval=2")
@@ -177,6 +179,7 @@ def test_two_runs_do_not_save_into_one_folder(tmp_path: Path) -> None:
     assert f"the run {tmp_path / 'first'} (process " in said(tmp_path / "second-said")
 
 
+@pytest.mark.slow
 def test_a_killed_rank_ends_the_others(tmp_path: Path) -> None:
     need_megatron()
     settings = _settings(tmp_path, "train_iters=100000", f"save={tmp_path / 'saved'}", "save_interval=2")
@@ -193,6 +196,7 @@ def test_a_killed_rank_ends_the_others(tmp_path: Path) -> None:
     assert any((tmp_path / "saved").glob("step_????????/metadata.json"))
 
 
+@pytest.mark.slow
 def test_a_crash_under_torchrun_is_told_first(tmp_path: Path) -> None:
     """Rank 1 may write 1024 bytes per file, as if its disk were full; rank 0 only loses its peer."""
     need_megatron()
@@ -225,6 +229,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_full_disk_leaves_the_last_checkpoint(saved: Path) -> None:
     """No file may grow beyond 60 kB, as if the disk were full: the weights alone are more."""
     folders = [f"save={saved / 'saved'}", f"load={saved / 'saved'}"]
@@ -241,6 +246,7 @@ def test_a_full_disk_leaves_the_last_checkpoint(saved: Path) -> None:
     assert run_cases({"again": again}, 1, saved / "again")["again"]["steps"] == [5, 6]
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_another_model_is_one_line(saved: Path) -> None:
     settings = [*SMALL, "hidden_size=64", f"data_cache={saved / 'data'}", f"load={saved / 'saved'}"]
     assert start([*MAIN, *settings], 1, saved / "other-said").wait(60) == [2]

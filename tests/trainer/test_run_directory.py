@@ -15,8 +15,6 @@ from perfdoc.profiling.run_directory import RunDirectory
 from tests.trainer.launch import need_megatron, said, start
 from tests.trainer.test_parity import OVERLAPS, PP2, SMALL, VPP2
 
-pytestmark = pytest.mark.slow
-
 MAIN = ["-m", "perfdoc.trainer.main", "--config", "tiny"]
 PROFILED = ["--profiler", "torch", "--profile-start", "3", "--profile-steps", "2"]
 
