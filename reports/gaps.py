@@ -143,11 +143,19 @@ def _analysis_gaps(diagnosis: Diagnosis) -> list[Gap]:
             gaps.append(_analysis_gap(words, result.reason, remedy))
         elif result.state == "measured" and result.reason and remedy:
             gaps.append(_analysis_gap(f"{words}, in part", result.reason, remedy))
-    return gaps + _step_gaps(diagnosis) + _rank_gaps(diagnosis)
+    return gaps + _roofline_gaps(diagnosis) + _step_gaps(diagnosis) + _rank_gaps(diagnosis)
 
 
 def _analysis_gap(what: str, reason: str, remedy: str, where: str = "") -> Gap:
     return Gap(kind="analysis", what=what, why=prose(reason), remedy=prose(remedy), where=where)
+
+
+def _roofline_gaps(diagnosis: Diagnosis) -> list[Gap]:
+    """Compute that is measured, and held against no ceiling."""
+    found = diagnosis.analyses.kernel_efficiency
+    if found.state != "measured" or found.known_ns or not found.notes:
+        return []
+    return [_analysis_gap("rooflines of kernels", "; ".join(found.notes), "")]
 
 
 def _step_gaps(diagnosis: Diagnosis) -> list[Gap]:

@@ -84,6 +84,8 @@ def device_efficiency(
             )
         if known_ns and computing.clock_frac is None:
             notes.append("the SM clock was not sampled: what it takes is part of what is below the roofline")
+        if ceilings.reason:
+            notes.append(f"no rates of this device: {ceilings.reason}")
         notes += [f"the work of kernels is not known: {work.reason}"] if work.reason else work.notes
     seen_ns = sum(r.time_ns for r in rows)
     if graphs_ns := compute_ns - seen_ns:

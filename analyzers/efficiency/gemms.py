@@ -14,6 +14,9 @@ from perfdoc.results.efficiency import OperatorEfficiency
 
 _MULTIPLES = {"fp8": 16, "int8": 16, "bf16": 8, "fp16": 8, "tf32": 4, "fp32": 4}
 """Elements of 16 bytes."""
+_GEMMS = ("gemm", "grouped_gemm")
+_ALONG_INNER = ("fp8", "int8")
+"""Of these tensor cores take both matrices along the inner size."""
 _ADDS = ("addmm", "addbmm")
 """In the names of operators whose first input is what is added."""
 _MIN_TIME_FRAC = 0.02
@@ -25,7 +28,7 @@ _MOSTLY_FRAC = 0.9
 
 def gemms_of(operators: Iterable[OperatorEfficiency]) -> list[OperatorEfficiency]:
     """Operators that are GEMMs and whose roofline is known."""
-    mine = [o for o in operators if o.kernel_class in ("gemm", "grouped_gemm")]
+    mine = [o for o in operators if o.kernel_class in _GEMMS]
     return [o for o in mine if o.roofline_frac is not None]
 
 
@@ -35,23 +38,58 @@ def sizes_of(operator: OperatorEfficiency) -> list[int]:
     `aten::addmm` of [[64], [8, 64], [64, 50257]] has 8, 64, 64 and 50257; of a linear layer's input
     [2, 5, 64] the leading axes are rows: 10 and 64.
     """
+    sizes = []
+    for shape in _matrices(operator):
+        rows = math.prod(shape[:-1]) if operator.name.endswith("linear") else shape[-2]
+        sizes += [rows, shape[-1]]
+    return sizes
+
+
+def _matrices(operator: OperatorEfficiency) -> list[list[int]]:
+    """Shapes of the two, of two axes or more."""
     try:
         shapes = msgspec.json.decode(operator.shapes.encode(), type=list[object])
     except msgspec.DecodeError:
         return []
     first = 1 if any(word in operator.name for word in _ADDS) else 0
-    sizes = []
-    for shape in shapes[first : first + 2]:
-        if isinstance(shape, list) and len(shape) >= 2 and all(isinstance(n, int) for n in shape):
-            rows = math.prod(shape[:-1]) if operator.name.endswith("linear") else shape[-2]
-            sizes += [rows, shape[-1]]
-    return sizes
+    return [
+        shape
+        for shape in shapes[first : first + 2]
+        if isinstance(shape, list) and len(shape) >= 2 and all(isinstance(n, int) for n in shape)
+    ]
 
 
-def odd_sizes(operator: OperatorEfficiency) -> list[int]:
-    """Sizes that 16 bytes do not divide, the largest first."""
-    by = _MULTIPLES.get(operator.dtype)
-    return sorted({s for s in sizes_of(operator) if by and s % by}, reverse=True)
+def odd_sizes(operators: Sequence[OperatorEfficiency]) -> list[list[int]]:
+    """Of each GEMM the sizes along which its matrices lie in memory that 16 bytes do not divide, the largest
+    first. Operators are a device's, all of them, so that layers' widths are told from numbers of tokens.
+
+    Tensor cores load 16 bytes along a row in memory. A result lies along its columns, and what is multiplied
+    along the inner size, but not in the gradient of a weight, where that is tokens: they are rows of other
+    GEMMs and columns of none. FP8 always lies along the inner size. Batched GEMMs, attention's, are told
+    apart from those of layers: a sequence of one sample has as many tokens.
+
+    141 tokens: [141, 512] x [512, 2048] and [2048, 141] x [141, 512] have none; scores of 141 tokens,
+    [141, 64] x [64, 141], have 141.
+    """
+    each = [_rows_inner_columns(sizes_of(o)) if o.kernel_class in _GEMMS else () for o in operators]
+    batched = [any(len(m) > 2 for m in _matrices(o)) and not o.name.endswith("linear") for o in operators]
+    rows = {(b, of[0]) for b, of in zip(batched, each, strict=True) if of}
+    columns = {(b, of[2]) for b, of in zip(batched, each, strict=True) if of}
+    found = []
+    for operator, b, of in zip(operators, batched, each, strict=True):
+        by = _MULTIPLES.get(operator.dtype)
+        tokens = set() if operator.dtype in _ALONG_INNER else rows
+        along = {s for s in of if (b, s) in columns or (s == of[1] and (b, s) not in tokens)}
+        found.append(sorted((s for s in along if by and s % by), reverse=True))
+    return found
+
+
+def _rows_inner_columns(sizes: Sequence[int]) -> tuple[int, ...]:
+    """Of a GEMM, from its two matrices; the second may be a layer's weight, which is [columns, inner]."""
+    if len(sizes) < 2:
+        return ()
+    rows, inner, *others = sizes
+    return rows, inner, next((s for s in others if s != inner), inner)
 
 
 def bound_by_flops(operators: Iterable[OperatorEfficiency]) -> list[OperatorEfficiency]:
@@ -85,8 +123,8 @@ def padded(operators: Sequence[OperatorEfficiency]) -> Padded:
 
     50,257 columns at 27 % of the roofline beside GEMMs at 80 %: 27 / 80 x 50,264 / 50,257, 0.338, stay.
     """
-    odd = {i: o for i, o in enumerate(operators) if o.roofline_frac is not None and odd_sizes(o)}
-    odd = {i: o for i, o in odd.items() if gemms_of([o])}
+    sizes = odd_sizes(operators)
+    odd = {i: o for i, o in enumerate(operators) if sizes[i] and gemms_of([o])}
     peers = _Peers(o for i, o in enumerate(operators) if i not in odd)
     reached = {i: frac for i, o in odd.items() if (frac := peers.frac_for(o))}
     beyond = {i: o.time_ns * (1 - (o.roofline_frac or 0.0)) for i, o in odd.items()}
@@ -97,7 +135,7 @@ def padded(operators: Sequence[OperatorEfficiency]) -> Padded:
         if not by_peers:
             stays[i] = min(mine, 1.0)
         elif i in reached:
-            stays[i] = min(mine / reached[i] * _with_padding(o), 1.0)
+            stays[i] = min(mine / reached[i] * _with_padding(o, sizes[i]), 1.0)
     return Padded(stays_frac=stays, by_peers=by_peers)
 
 
@@ -122,9 +160,8 @@ class _Peers:
         return needs[count - 1] / upto[count - 1] if upto[count - 1] else 0.0
 
 
-def _with_padding(operator: OperatorEfficiency) -> float:
-    """FLOPs with padding over those without."""
+def _with_padding(operator: OperatorEfficiency, odd: Sequence[int]) -> float:
+    """FLOPs with padding of these sizes over those without."""
     by = _MULTIPLES[operator.dtype]
-    rows, inner, *others = sizes_of(operator)
-    outer = next((s for s in others if s != inner), inner)
-    return math.prod(-(-size // by) * by / size for size in (rows, inner, outer) if size)
+    sizes = _rows_inner_columns(sizes_of(operator))
+    return math.prod(-(-size // by) * by / size for size in sizes if size in odd)

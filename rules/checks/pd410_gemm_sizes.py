@@ -11,7 +11,7 @@ from perfdoc.rules.engine.gain import time_evidence, worth_frac
 from perfdoc.rules.engine.needs import GPUS, WINDOW, given
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.capture import KERNELS
-from perfdoc.rules.facts.roofline import WORK, gemms, holds, most_by_replay, of_roofline
+from perfdoc.rules.facts.roofline import WORK, holds, most_by_replay, of_roofline
 
 META = Meta(
     code="PD410",
@@ -29,6 +29,7 @@ MIN_FRAC = 0.02
 beyond their roofline, mean over ranks."""
 _KEY = "padded_gemms"
 _NAMED = 3
+_GOOD = 64
 
 
 def evaluate(case: Case) -> Verdict:
@@ -39,23 +40,24 @@ def evaluate(case: Case) -> Verdict:
     by_peers = gain is not None and gain.is_predicted
     if (min(worth_frac(case, _KEY), share) if by_peers else share) < MIN_FRAC:
         return Verdict(state="passes", evidence=evidence)
-    found: dict[tuple[str, str], tuple[OperatorEfficiency, int]] = {}
+    found: dict[tuple[str, str], tuple[OperatorEfficiency, int, int]] = {}
     for rank in case.ranks:
-        for operator in gemms(rank):
-            if odd_sizes(operator):
-                key = operator.name, operator.shapes
-                found[key] = operator, found.get(key, (operator, 0))[1] + _beyond_ns(operator)
-    worst = sorted(found.values(), key=lambda row: -row[1])[:_NAMED]
-    by = "make_vocab_size_divisible_by, " if case.framework == "megatron" else ""
+        for operator, sizes in _odd(rank):
+            key = operator.name, operator.shapes
+            before = found[key][2] if key in found else 0
+            found[key] = operator, sizes[0], before + _beyond_ns(operator)
+    worst = sorted(found.values(), key=lambda row: -row[2])[:_NAMED]
+    size = worst[0][1]
+    by = " (make_vocab_size_divisible_by)" if case.framework == "megatron" else ""
     return Verdict(
         state="fires",
-        reason=f"GEMMs have sizes that are no multiples, such as {odd_sizes(worst[0][0])[0]:,}",
+        reason=f"GEMMs have sizes that are no multiples, such as {size:,}",
         evidence=[
             *evidence,
-            *(of_roofline(o) for o, _ in worst),
+            *(of_roofline(o) for o, *_ in worst),
         ],
-        remedy=f"Pad the vocabulary ({by}50,257 to 50,304), hidden sizes, heads and the tokens of a rank to "
-        "multiples of 64. The least is 8 in 16 bits, and 16 in FP8.",
+        remedy=f"Pad {size:,} to {-(-size // _GOOD) * _GOOD:,}: vocabulary{by}, hidden sizes, heads and "
+        "sequences to multiples of 64. The least is 8 in 16 bits, and 16 in FP8, the tokens of a rank too.",
         gain=gain,
         verify="Run again: these GEMMs reach the TFLOP/s of their neighbours.",
         false_alarm="A size that is a layer's nature and small, such as a head of few classes.",
@@ -81,4 +83,11 @@ def _saved_ns(rank: RankMeasurement) -> int:
 
 
 def _lost_ns(rank: RankMeasurement) -> int:
-    return min(sum(_beyond_ns(o) for o in gemms(rank) if odd_sizes(o)), rank.ledger.compute)
+    return min(sum(_beyond_ns(o) for o, _ in _odd(rank)), rank.ledger.compute)
+
+
+def _odd(rank: RankMeasurement) -> list[tuple[OperatorEfficiency, list[int]]]:
+    """GEMMs of such sizes."""
+    operators = rank.efficiency.operators
+    each = zip(operators, odd_sizes(operators), strict=True)
+    return [(o, sizes) for o, sizes in each if sizes and o.roofline_frac is not None]

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol, TypeVar
 
 from perfdoc.analyzers.measure_device import RankMeasurement
+from perfdoc.profiling.gpus import gpu_family
 from perfdoc.results.quality import in_words
 from perfdoc.rules.engine.case import Case
 
@@ -199,7 +200,15 @@ def _empty(case: Case) -> Missing | None:
 
 
 def _gpu_unknown(case: Case) -> Missing | None:
-    return skipped(no_trace(case) or "the GPU model is not known") if case.gpu is None else None
+    if case.gpu is not None:
+        return None
+    families = {gpu_family(r.device.gpu_name) for r in case.ranks}
+    if len(families) > 1:
+        return skipped("the ranks have GPUs of several models, or some are not known")
+    family = next(iter(families), None)
+    if family is not None:
+        return not_applicable(f"written for Ampere GPUs and later; these are {family.architecture}")
+    return skipped(no_trace(case) or "the GPU model is not known")
 
 
 WINDOW = Need(words="a window that is not empty", missing=_empty)

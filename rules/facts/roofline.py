@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
+from perfdoc.analyzers.base.ceilings import ceilings_of
 from perfdoc.analyzers.efficiency.gemms import gemms_of
 from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.results.efficiency import OperatorEfficiency
@@ -36,11 +37,20 @@ PARTED = Need(words="classified kernels", missing=_unmeasured)
 def _unknown(case: Case) -> Missing | None:
     if (missing := _unmeasured(case)) is not None:
         return missing
+    if (rates := _no_rates(case)) is not None:
+        return rates
     each = [r.efficiency for r in case.ranks]
     known = sum(e.known_ns for e in each)
     if known < KNOWN_MIN_FRAC * sum(e.compute_ns for e in each):
         return skipped(f"the work of kernels is not known: {_SHOW}")
     return None
+
+
+def _no_rates(case: Case) -> Missing | None:
+    """Work that is known is held against nothing where the device has no rates at all."""
+    each = [ceilings_of(case.job.facts, r.device.gpu_name) for r in case.ranks]
+    why = next((c.reason for c in each if not c.flops and c.memory is None), "")
+    return skipped(f"no rates of this device: {why} (--set dtype=bf16 peak_tflops=312)") if why else None
 
 
 WORK = Need(words="the work of kernels: the model's shape, or those of operators", missing=_unknown)

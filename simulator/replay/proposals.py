@@ -11,7 +11,7 @@ import numpy as np
 
 from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.analyzers.kernel_class.classify import KernelClass
-from perfdoc.profiling.gpus import peak_flops
+from perfdoc.profiling.gpus import gpu_family, peak_flops
 from perfdoc.simulator.engine import TaskKind
 from perfdoc.simulator.replay.edits import (
     Edit,
@@ -192,8 +192,9 @@ def _no_fp8(rebuilt: Rebuilt) -> str:
     """Why FP8 cannot be predicted here; empty where it can."""
     without = [rank.gpu_name for rank in rebuilt.ranks if peak_flops(rank.gpu_name, "fp8") is None]
     if without:
-        known = next((name for name in without if peak_flops(name, "bf16") is not None), None)
-        return "FP8 support of these GPUs is unknown" if known is None else f"{known} has no FP8 GEMMs"
+        families = [family for name in without if (family := gpu_family(name)) is not None]
+        former = next((family.architecture for family in families if not family.fp8), "")
+        return f"{former} GPUs have no FP8 GEMMs" if former else "the FP8 rate of these GPUs is unknown"
     if any(rank.facts.dtype not in ("bf16", "fp16") for rank in rebuilt.ranks):
         return "the current GEMM dtype is unknown: give it, such as --set dtype=bf16"
     return ""

@@ -12,7 +12,7 @@ import pytest
 from perfdoc.analyzers.contention.excess import NO_EXCESS
 from perfdoc.analyzers.efficiency.bounds import BOUNDS, bounds_of
 from perfdoc.analyzers.efficiency.device import device_efficiency
-from perfdoc.analyzers.efficiency.gemms import padded
+from perfdoc.analyzers.efficiency.gemms import odd_sizes, padded
 from perfdoc.analyzers.efficiency.runs import fused
 from perfdoc.analyzers.kernels.attributed import attributed_kernels
 from perfdoc.results.efficiency import OperatorEfficiency
@@ -71,6 +71,30 @@ def test_without_an_equal_kind_of_even_sizes_the_roofline_is_the_bound(peer: Ope
     found = padded([peer, gemm(1024, 1024, 1001, 0.35)])
     assert not found.by_peers
     assert found.stays_frac[1] == 0.35
+
+
+def test_tokens_are_no_size_that_alignment_asks_for() -> None:
+    """A layer of 512 to 2,048 on 141 tokens: forward, the input's gradient and the weight's. All matrices lie
+    along 512 or 2,048. Scores of 141 tokens lie along them, and so does what is multiplied with scores."""
+    layer = [gemm(141, 512, 2048, 0.5), gemm(141, 2048, 512, 0.5), gemm(2048, 141, 512, 0.5)]
+    assert odd_sizes(layer) == [[], [], []]
+    scores = gemm(0, 0, 0, 0.5, name="aten::bmm", shapes="[[8, 141, 64], [8, 64, 141]]")
+    context = gemm(0, 0, 0, 0.5, name="aten::bmm", shapes="[[8, 141, 141], [8, 141, 64]]")
+    assert odd_sizes([*layer, scores, context]) == [[], [], [], [141], [141]]
+    assert odd_sizes([*layer, gemm(1024, 512, 141, 0.5, kernel_class="norm")])[2] == []
+
+
+def test_an_odd_width_counts_where_matrices_lie_along_it() -> None:
+    """9,375 features to 512 on 1,024 rows: inner in the forward pass, a column of the weight's gradient. A
+    result of 30 columns lies along them, by 4 in TF32; in FP8 tokens count as inner size."""
+    forward, of_weight = gemm(1024, 9375, 512, 0.3), gemm(512, 1024, 9375, 0.3)
+    assert odd_sizes([forward]) == [[9375]]
+    assert odd_sizes([forward, of_weight]) == [[9375], [9375]]
+    assert odd_sizes([gemm(648, 96, 30, 0.3, dtype="tf32")]) == [[30]]
+    linear = gemm(141, 512, 50257, 0.3, name="aten::linear", shapes="[[3, 47, 512], [50257, 512]]")
+    assert odd_sizes([linear]) == [[50257]]
+    tokens = [gemm(140, 512, 2048, 0.3, dtype="fp8"), gemm(2048, 140, 512, 0.3, dtype="fp8")]
+    assert odd_sizes(tokens) == [[], [140]]
 
 
 def test_one_that_is_faster_than_its_peers_stays() -> None:

@@ -25,7 +25,9 @@ from tests.reports import build_rank
 from tests.reports.build import one_rank
 from tests.rules.cases import US, case_of, evidence_of, result
 from tests.rules.communicating import communicating, having
+from tests.rules.planted_cases import on
 from tests.rules.test_exposed_copies import copying
+from tests.rules.test_roofline_rules import multiplying
 
 PAGEABLE, PINNED, DEVICE = 0, 1, 2
 
@@ -106,14 +108,45 @@ def test_marked_steps_are_not_to_be_marked(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("NVIDIA A100-SXM4-80GB", "NVIDIA A100-SXM4-80GB has no FP8 GEMMs"),
-        ("Some New GPU", "FP8 support of these GPUs is unknown"),
+        ("NVIDIA A100-SXM4-80GB", "ampere GPUs have no FP8 GEMMs"),
+        ("Tesla V100-SXM2-32GB", "volta GPUs have no FP8 GEMMs"),
+        ("GeForce RTX 3070 Laptop GPU", "ampere GPUs have no FP8 GEMMs"),
+        ("NVIDIA H100 80GB HBM3 MIG 3g.40gb", "the FP8 rate of these GPUs is unknown"),
+        ("Some New GPU", "the FP8 rate of these GPUs is unknown"),
         ("NVIDIA H100 80GB HBM3", "dtype"),
     ],
 )
 def test_gpus_without_fp8_are_known(name: str, words: str) -> None:
     rank = SimpleNamespace(gpu_name=name, facts=SimpleNamespace(dtype=None))
     assert words in _no_fp8(SimpleNamespace(ranks=[rank]))  # type: ignore[arg-type]
+
+
+def test_a_gpu_that_rules_do_not_know_is_not_called_unknown(tmp_path: Path) -> None:
+    """Volta has a name and rates; two GPUs are no one model; the last name is of none."""
+    case = multiplying(tmp_path, (1_024, 1_024, 50_257, 400))
+
+    def said(*names: str) -> tuple[str, str]:
+        captures = [capture for name in names for capture in on(case, name).captures]
+        found = result("PD401", replace(case, captures=captures))
+        return found.state, found.reason
+
+    assert said("Tesla V100-SXM2-32GB")[0] == "not_applicable"
+    assert "volta" in said("Tesla V100-SXM2-32GB")[1]
+    for names in (("NVIDIA A100-SXM4-80GB", "NVIDIA H100 PCIe"), ("NVIDIA H100 PCIe", "X")):
+        assert said(*names) == ("skipped", "the ranks have GPUs of several models, or some are not known")
+    assert said("X") == ("skipped", "the GPU model is not known")
+
+
+def test_shapes_are_not_asked_for_where_the_rates_are_missing(tmp_path: Path) -> None:
+    """Every GEMM has its shapes; the GPU has a name that no data sheet is known for."""
+    case = multiplying(tmp_path, (1_024, 1_024, 50_257, 400), gpu="GPU of tomorrow")
+    for code in ("PD410", "PD412"):
+        found = result(code, case)
+        assert found.state == "skipped"
+        assert "GPU of tomorrow is not in the table of GPUs" in found.reason
+        assert "record" not in found.reason
+    (note, *_) = case.ranks[0].efficiency.notes
+    assert "no rates of this device" in note
 
 
 def test_experts_gemms_count_for_a_faster_precision() -> None:

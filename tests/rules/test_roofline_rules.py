@@ -24,8 +24,10 @@ from tests.rules.laid import H100, MUL, SILU, given, laid
 STEP_US = 1_000
 
 
-def multiplying(folder: Path, *gemms: tuple[int, int, int, int], blocks: int = 264, steps: int = 2) -> Case:
-    """Steps of 1 ms on an H100 of GEMMs (m, k, n, duration in us) and a copy that fills the rest."""
+def multiplying(
+    folder: Path, *gemms: tuple[int, int, int, int], blocks: int = 264, steps: int = 2, gpu: str = H100
+) -> Case:
+    """Steps of 1 ms on a GPU of GEMMs (m, k, n, duration in us) and a copy that fills the rest."""
     plan = ShapePlan()
     for step in range(steps):
         host, end = step * STEP_US, (step + 1) * STEP_US
@@ -37,7 +39,7 @@ def multiplying(folder: Path, *gemms: tuple[int, int, int, int], blocks: int = 2
             plan.events[-1]["args"] |= {"grid": [blocks, 1, 1], "block": [128, 1, 1]}
             host += 5
         plan.kernel("void at::native::unrolled_elementwise_kernel<direct_copy_kernel_cuda>(x)", 50, host + 1)
-    device: dict[str, Any] = {"id": 0, "name": H100, "totalGlobalMem": 85 << 30, "numSms": 132}
+    device: dict[str, Any] = {"id": 0, "name": gpu, "totalGlobalMem": 85 << 30, "numSms": 132}
     path = folder / "planted.json"
     whole = {"traceEvents": plan.events, "baseTimeNanoseconds": 1, "deviceProperties": [device]}
     path.write_text(json.dumps(whole))
