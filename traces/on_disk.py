@@ -77,7 +77,7 @@ class Growing:
     def add(self, values: NDArray[Any]) -> None:
         """More of them, at the end."""
         assert values.dtype == self._dtype, (values.dtype, self._dtype)
-        if self._file is None or self._here or not _has_room(self._file):
+        if self._file is None or self._here or not _has_room(self._file, values.nbytes):
             self._require_memory(values.nbytes)
             self._here.append(np.array(values))
             return
@@ -176,9 +176,9 @@ def _file() -> IO[bytes]:
     return tempfile.TemporaryFile(prefix="perfdoc-", dir=folder())
 
 
-def _has_room(file: IO[bytes]) -> bool:
-    """Whether others have some left as well."""
+def _has_room(file: IO[bytes], more_bytes: int) -> bool:
+    """Whether others have some left as well, when so much is written."""
     if not hasattr(os, "fstatvfs"):
         return True
     disk = os.fstatvfs(file.fileno())
-    return disk.f_bavail * disk.f_frsize >= LEFT_FREE_BYTES
+    return disk.f_bavail * disk.f_frsize >= LEFT_FREE_BYTES + more_bytes

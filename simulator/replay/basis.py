@@ -20,7 +20,7 @@ from perfdoc.results.ranks import Ledger
 from perfdoc.results.replay import Gain, Replay
 from perfdoc.simulator.engine import schedule
 from perfdoc.simulator.replay.edits import without_host_time
-from perfdoc.simulator.replay.predict import predict
+from perfdoc.simulator.replay.predict import mean_over_replayed, predict
 from perfdoc.simulator.replay.proposals import Proposal
 from perfdoc.simulator.replay.rebuilt import Rebuilt
 
@@ -200,8 +200,9 @@ class Basis:
     @property
     def window_ns(self) -> int:
         """What gains are a part of: the window as it was measured, or would be without the profiler, with
-        collections as often as the run makes them."""
+        collections as often as the run makes them. Of a part, as many mean steps."""
         length = self.replay.measured_ns or 0 if self.unprofiled_ns is None else self.unprofiled_ns
+        length = round(length * mean_over_replayed(self.ledgers))
         if self.occasional is None:
             return length
         before = (self.replay.replayed_ns or 0) if self.length_ns is None else self.length_ns

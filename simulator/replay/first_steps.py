@@ -29,9 +29,12 @@ FEWEST_STEPS = 4
 """Where they fit."""
 
 
-def first_steps(view: DeviceView, most: int) -> DeviceView:
+def first_steps(view: DeviceView, most: int, share: int | None = None) -> DeviceView:
     """The same device in the first steps of its window, where the window would hold more than `most` tasks;
-    the view itself where it holds fewer, has no steps to leave out, or one step alone holds more."""
+    the view itself where it holds fewer, has no steps to leave out, or one step alone holds more.
+
+    share: tasks that may be kept of it, where others are kept as well; None as many as `most`.
+    """
     steps = view.window.steps
     # A CPU's tasks are pieces of time, not counted before they are made.
     if steps < 2 or view.activity.on_host:
@@ -42,8 +45,9 @@ def first_steps(view: DeviceView, most: int) -> DeviceView:
     tasks = (np.array(rest) - first) * _tasks_per_activity(view)
     if tasks[-1] <= most:
         return view
-    wanted = min(most, REPLAYED_TASKS // len(view.trace.devices))
-    fitting = int(np.searchsorted(tasks, most, "right"))
+    kept = most if share is None or share < tasks[0] else min(most, share)
+    wanted = min(kept, REPLAYED_TASKS // len(view.trace.devices))
+    fitting = int(np.searchsorted(tasks, kept, "right"))
     count = max(int(np.searchsorted(tasks, wanted, "right")), min(FEWEST_STEPS, fitting))
     if count in (0, steps):
         return view
@@ -105,26 +109,28 @@ def cut(rebuilt: Rebuilt, steps: int) -> Rebuilt | None:
 def until(rebuilt: Rebuilt, host_ns: int) -> Rebuilt:
     """Without what its host began from then on: edits take what a frame lists for work of its steps. What
     held the host up counts until it launched the last work that is here. What begins where the steps end is
-    their end, and nothing else."""
+    their end, and nothing else; what still runs there counts until then."""
     (frame,) = rebuilt.ranks
     graph, task = rebuilt.graph, frame.communication_task
     of_device = graph.kind != TaskKind.HOST
     held_until = max(host_ns, int(rebuilt.launch_ns[of_device].max(initial=host_ns)))
-    behind = of_device & (rebuilt.start_ns >= frame.step_ends_ns[-1])
+    step_end_ns = frame.step_ends_ns[-1]
+    behind = of_device & (rebuilt.start_ns >= step_end_ns)
+    beyond_ns = np.where(of_device & ~behind, np.maximum(rebuilt.end_ns - step_end_ns, 0), 0)
 
     def none(column: Any, value: int = NONE) -> Any:
         return np.where(behind, np.array(value, column.dtype), column)
 
     graph = replace(
         graph,
-        duration_ns=none(graph.duration_ns, 0),
+        duration_ns=none(np.maximum(graph.duration_ns - beyond_ns, 0), 0),
         kind=none(graph.kind, int(TaskKind.COPY)),
         row=none(graph.row),
     )
     rebuilt = replace(
         rebuilt,
         graph=graph,
-        end_ns=np.where(behind, rebuilt.start_ns, rebuilt.end_ns),
+        end_ns=np.where(behind, rebuilt.start_ns, rebuilt.end_ns - beyond_ns),
         dimension=none(rebuilt.dimension, UNKNOWN_DIMENSION),
         kernel_class=none(rebuilt.kernel_class),
         bytes=none(rebuilt.bytes),
@@ -139,6 +145,7 @@ def until(rebuilt: Rebuilt, host_ns: int) -> Rebuilt:
 
     frame = replace(
         frame,
+        host_end_ns=host_ns,
         communication_task=np.where((task >= 0) & behind[task], NONE, task),
         optimizer_starts_ns=frame.optimizer_starts_ns[frame.optimizer_starts_ns < host_ns],
         host={name: held.clip(-(2**62), held_until) for name, held in frame.host.items()},

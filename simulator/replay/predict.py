@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 
-from perfdoc.results.figures import plural
+from perfdoc.results.figures import per_cent, plural
 from perfdoc.results.ranks import Ledger
 from perfdoc.results.replay import Gain, Replay
 from perfdoc.simulator.engine import schedule
@@ -21,6 +21,13 @@ _NOISE_MIN_NS = 1_000
 _FLOOR_FRAC = 0.05
 """Of the waiting that a change acts on: that none of it goes is not believed to the last nanosecond."""
 _WORK = frozenset({"compute"})
+_UNLIKE_FRAC = 0.25
+"""Of what a change acts on: replayed steps that hold so much more or less than mean ones do not stand for
+them."""
+_UNLIKE_STEP_FRAC = 0.05
+"""Of a mean step, likewise: longer or shorter."""
+_LUMPY = frozenset({"idle.gc", "idle.data"})
+"""Some steps have much of them and others nothing."""
 _OF_HOSTS = ("idle.host.launching", "idle.host.elsewhere", "idle.gc", "idle.data")
 
 
@@ -56,6 +63,11 @@ class ReplayedSteps:
     """Steps of the window."""
     by_leaf: Mapping[str, int]
     """What they hold, in ns."""
+
+    @property
+    def duration_ns(self) -> int:
+        """Of all of them."""
+        return sum(self.by_leaf.values())
 
     def mean_of(self, whole: Mapping[str, int]) -> dict[str, int]:
         """What as many steps of the window hold in the mean."""
@@ -96,8 +108,8 @@ def predict(
     worst = max(abs(replay.error_frac), abs(replay.worst_error_frac or 0.0))
     late_ns = max((r.unexplained_ns for r in rebuilt.ranks if r.on_host), default=0)
     noise_ns = max(worst * replay.measured_ns / steps, late_ns / steps, _NOISE_MIN_NS)
-    if short := _hold_less(edits, ledgers, noise_ns * steps):
-        return _upper_bound(cap_ns, short)
+    if unlike := _unlike(edits, ledgers, noise_ns * steps):
+        return _upper_bound(cap_ns, unlike)
     least_ns = -math.inf if any(edit.may_cost for edit in edits) else 0.0
     gains = [(before - ns) / steps for ns in (lengths[-1], *_varied(rebuilt, edits))]
     parts = [(a - b) / steps for a, b in pairwise((before, *lengths))]
@@ -120,21 +132,34 @@ def predict(
     )
 
 
-def _hold_less(edits: Sequence[Edit], ledgers: Sequence[Ledger], noise_ns: float) -> str:
-    """Why what the replayed steps hold does not stand for the window: on a rank less than half of what the
-    leaves that changes act on hold in it; empty where it does."""
+def _unlike(edits: Sequence[Edit], ledgers: Sequence[Ledger], noise_ns: float) -> str:
+    """Why the replayed steps do not stand for their window: on a rank they are longer or shorter than mean
+    ones, or hold more or less of what the changes act on; empty where they do."""
     leaves = {leaf for edit in edits for leaf in edit.leaves}
     for ledger in ledgers:
         if not isinstance(ledger, SplitLedger) or (part := ledger.replayed) is None:
             continue
-        mean, shown = (
-            sum(ns for leaf, ns in by_leaf.items() if _named(leaf, leaves))
-            for by_leaf in (part.mean_of(ledger.unsplit), part.by_leaf)
-        )
-        if mean > max(2 * shown, noise_ns):
-            steps, verb = plural(part.steps, "replayed step"), "shows" if part.steps == 1 else "show"
-            return f"{steps} of {part.of:,} {verb} less than half of what the change acts on in a mean step"
+        mean, shown = part.mean_of(ledger.unsplit), part.by_leaf
+        long_ns, mean_ns = part.duration_ns, sum(mean.values())
+        of = f"{plural(part.steps, 'replayed step')} of {part.of:,}"
+        if abs(long_ns - mean_ns) > max(_UNLIKE_STEP_FRAC * mean_ns, noise_ns):
+            how = "longer" if long_ns > mean_ns else "shorter"
+            return f"{of}: {per_cent(abs(long_ns / max(mean_ns, 1) - 1))} {how} than mean steps"
+        acted = {leaf for leaf in shown if _named(leaf, leaves)}
+        for some in (acted, *({leaf} for leaf in sorted(_LUMPY & leaves))):
+            apart_ns = sum(abs(mean[leaf] - shown[leaf]) for leaf in some)
+            most_ns = max(sum(by_leaf[leaf] for leaf in some) for by_leaf in (mean, shown))
+            if apart_ns > max(_UNLIKE_FRAC * most_ns, noise_ns):
+                return f"{of} hold other amounts of what the change acts on than mean steps"
     return ""
+
+
+def mean_over_replayed(ledgers: Sequence[Ledger]) -> float:
+    """How many times as long a mean step of the window is as one of those that were replayed."""
+    parts = [(part, x) for x in ledgers if isinstance(x, SplitLedger) and (part := x.replayed) is not None]
+    replayed_ns = sum(part.duration_ns for part, _ in parts)
+    mean_ns = sum(sum(part.mean_of(x.unsplit).values()) for part, x in parts)
+    return mean_ns / replayed_ns if replayed_ns else 1.0
 
 
 def _unsure(

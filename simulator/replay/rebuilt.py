@@ -63,6 +63,8 @@ class RankFrame:
     """Launches of an optimizer that loops over the parameters."""
     bounds: KernelBounds | None = None
     """What its kernels would take at their bounds; None where none is known."""
+    host_end_ns: int | None = None
+    """When the next step begins on the host, of a part of a window; None where the window ends first."""
     host_left_frac: Mapping[str, float] = field(default_factory=dict)
     """Of `host`, what an edit left of its length; what is not named here is whole."""
 

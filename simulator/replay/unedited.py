@@ -204,8 +204,8 @@ def replay_and_keep(
     if view.events.partial:
         return None
     work = rank_work(view)
-    part = first_steps(view, KEPT_TASKS_MAX // len(view.trace.devices))
     each = _most_tasks_each(len(view.trace.devices), work, keep_tasks)
+    part = first_steps(view, KEPT_TASKS_MAX // len(view.trace.devices), each)
     lanes = None if kernels is None else kernels.lanes
     rebuilt = rebuild_rank(part, kernels if part is view else None, each, lanes)
     if part is not view:
@@ -226,6 +226,11 @@ def may_keep(found: Replay, devices: int, work: RankWork | None, keep_tasks: int
 def _most_tasks_each(devices: int, work: RankWork | None, keep_tasks: int) -> int:
     """Of one of the devices of a capture. A rank of more is rebuilt without what changes ask for."""
     return (keep_tasks if work is None else max(keep_tasks, _of_first_pipeline(work))) // devices
+
+
+def is_of_first_pipeline(kept: KeptRank) -> bool:
+    """Whether it is one of the ranks that stand for a job of too many."""
+    return kept.work is not None and _of_first_pipeline(kept.work) > 0
 
 
 def _of_first_pipeline(work: RankWork) -> int:

@@ -164,7 +164,10 @@ def basis_of(
         length_ns=length_ns,
         assumptions=said,
         unprofiled_ns=None if unprofiled is None else unprofiled.length_ns,
-        occasional=occasional(rebuilt, free.gc_rank if alone_here else free.gc_job),
+        # A window of which a part is replayed is long: its own ledger says how often it collects.
+        occasional=None
+        if replay.window_steps is not None
+        else occasional(rebuilt, free.gc_rank if alone_here else free.gc_job),
     )
 
 

@@ -199,18 +199,33 @@ def split(idle: Idle, compute: int, shown: dict[str, int]) -> SplitLedger:
 
 
 def test_leaves_that_the_replayed_steps_do_not_show(views: list[DeviceView]) -> None:
-    """Ten steps wait 20 ms for data, 2 ms each in the mean. Of the two that were replayed, 4 ms: with 2 ms or
-    more in them a gain is predicted, with less 4 / 2 ms a step are the bound."""
+    """Ten steps wait 20 ms for data, 2 ms each in the mean. Two that were replayed: with 3 ms to 4 / 0.75
+    in them a gain is predicted, else 4 / 2 ms a step are the bound."""
     idle = Idle(host=0, gc=0, data=20 * MS, dependency=0, launch_latency=0, unexplained=0)
     rebuilt = rebuild_rank(views[0])
     unedited_two = replace(replay(rebuilt), steps=2)
-    for shown, method in ((2 * MS, "replay"), (2 * MS - 1, "ceiling")):
+    for shown, method in (
+        (3 * MS, "replay"),
+        (3 * MS - 1, "ceiling"),
+        (5_333_333, "replay"),
+        (5_333_334, "ceiling"),
+    ):
         ledger = split(idle, 400 * MS, {"idle.data": shown, "compute": 80 * MS})
         gain = predict(rebuilt, unedited_two, [without_host_time("data")], [ledger])
         assert gain.method == method
         if method == "ceiling":
             assert gain.high_ms == pytest.approx(2.0)
-            assert "2 replayed steps of 10 show" in gain.assumptions[0]
+            assert "2 replayed steps of 10 hold other amounts" in gain.assumptions[0]
+
+
+def test_a_step_that_is_longer_than_the_others_predicts_nothing(views: list[DeviceView]) -> None:
+    """Steps of 42 ms in the mean, 84 for two: 88.2 are 5 % more."""
+    idle = Idle(host=0, gc=0, data=20 * MS, dependency=0, launch_latency=0, unexplained=0)
+    rebuilt = rebuild_rank(views[0])
+    unedited_two = replace(replay(rebuilt), steps=2)
+    for compute, method in ((84_200_000, "replay"), (84_200_001, "ceiling")):
+        ledger = split(idle, 400 * MS, {"idle.data": 4 * MS, "compute": compute})
+        assert predict(rebuilt, unedited_two, [without_host_time("data")], [ledger]).method == method
 
 
 def test_a_leaf_that_hardly_counts_withholds_nothing(views: list[DeviceView]) -> None:
@@ -238,5 +253,7 @@ def test_ranks_whose_windows_begin_at_other_steps(paths: list[Path], monkeypatch
     assert all(k.rebuilt is None for k in apart)
     no_steps = [replace(kept[0], replay=replace(kept[0].replay, steps=0, window_steps=None)), *kept[1:]]
     assert _of_the_same_steps(no_steps, ["", "", "", ""]) == no_steps
+    one_too_large = [*kept[:3], replace(kept[3], rebuilt=None)]
+    assert all(k.rebuilt is None for k in _of_the_same_steps(one_too_large, ["step 3"] * 4))
     fewer = replace(kept[0], replay=replace(kept[0].replay, steps=2))
     assert {k.replay.steps for k in _of_the_same_steps([fewer, *kept[1:]], [""] * 4)} == {2}

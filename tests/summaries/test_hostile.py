@@ -81,6 +81,13 @@ def test_numbers_without_bound(summary: Path, tmp_path: Path, way: list[str | in
         diagnosed([path])
 
 
+@pytest.mark.parametrize(("steps", "words"), [(-1, "fewer steps"), (1, "other tasks")])
+def test_a_replay_is_of_the_steps_of_its_tasks(summary: Path, tmp_path: Path, steps: int, words: str) -> None:
+    path = forged(summary, tmp_path / "rank0.perfdoc", ["above", 0, "replay", "steps"], steps)
+    with pytest.raises(TraceError, match=words):
+        diagnosed([path])
+
+
 @pytest.mark.parametrize("at", [0, slice(None)], ids=["one", "all"])
 def test_numbers_in_columns_have_bounds_too(summary: Path, tmp_path: Path, at: int | slice) -> None:
     _, (first,) = read_sections(summary, [0])

@@ -125,7 +125,7 @@ def launched_together(rebuilt: Rebuilt, taken: Bool, *, pause_ns: int | None = N
     for i, frame in enumerate(rebuilt.ranks):
         mine = np.flatnonzero(between & (graph.rank[target] == i))
         begin, end = rebuilt.start_ns[source[mine]], rebuilt.start_ns[target[mine]]
-        steps = np.array(frame.step_starts_ns, np.int64)
+        steps = np.array([*frame.step_starts_ns, *_next_step(frame)], np.int64)
         crossed = np.searchsorted(steps, end, "right") > np.searchsorted(steps, begin, "right")
         crossed |= frame.host["data"].covered_within(begin, end) > 0
         between[mine[crossed]] = False
@@ -173,6 +173,11 @@ def without_launches(from_ns: int | None = None, to_ns: int | None = None) -> Ed
     )
 
 
+def _next_step(frame: RankFrame) -> tuple[int, ...]:
+    """When the step behind a part of a window begins on the host; nothing of a whole one."""
+    return () if frame.host_end_ns is None else (frame.host_end_ns,)
+
+
 _WAITS_UNCERTAINTY_FRAC = 0.3
 """Which of the waits the program can do without is not known; the host may not run ahead as far as it
 could."""
@@ -195,9 +200,11 @@ def without_waits() -> Edit:
         for i, frame in enumerate(rebuilt.ranks):
             mine = waits & (rebuilt.graph.rank[edges.target] == i)
             calls = (rebuilt.call == CallKind.SYNCHRONISING) & (rebuilt.graph.rank == i)
-            begins = np.array(frame.step_starts_ns, np.int64)
+            after = _next_step(frame)
+            for host_end in after:  # what the next step waits for is not of these
+                kept |= mine & (returned >= host_end)
             before = 0
-            for begin, end in pairwise((*begins.tolist(), _NO_END_NS)):
+            for begin, end in pairwise((*frame.step_starts_ns, *(after or (_NO_END_NS,)))):
                 inside = rebuilt.start_ns[calls & (rebuilt.start_ns >= begin) & (rebuilt.start_ns < end)]
                 # The last step has fewer where its last one lies behind the device's work, out of the window.
                 if len(inside) and (end < _NO_END_NS or len(inside) >= before):

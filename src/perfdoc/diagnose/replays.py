@@ -26,7 +26,7 @@ from perfdoc.simulator.job.analysis import ModelledJob, model_job
 from perfdoc.simulator.replay.first_steps import cut
 from perfdoc.simulator.replay.gains import Gains, WhyNot, no_gains
 from perfdoc.simulator.replay.predict import ReplayedSteps, SplitLedger
-from perfdoc.simulator.replay.unedited import KeptRank, replay
+from perfdoc.simulator.replay.unedited import KeptRank, is_of_first_pipeline, replay
 from perfdoc.simulator.replay.unprofiled import free_lengths
 from perfdoc.simulator.replay.whole import WholeReplay, replay_whole
 
@@ -126,7 +126,7 @@ def _of_the_same_steps(kept: Sequence[KeptRank], first: Sequence[str]) -> list[K
     first: the name of each one's first step; where these differ nothing is predicted of parts."""
     if all(k.replay.window_steps is None for k in kept):
         return list(kept)
-    if len(set(first)) > 1:
+    if len(set(first)) > 1 or not _all_that_stand_for_it(kept):
         return [replace(k, rebuilt=None) for k in kept]
     fewest = min((k.replay.steps for k in kept if k.rebuilt is not None), default=0)
     if not fewest:  # of one that is not made of steps
@@ -134,6 +134,13 @@ def _of_the_same_steps(kept: Sequence[KeptRank], first: Sequence[str]) -> list[K
     found = [k if k.rebuilt is None or k.replay.steps == fewest else _cut(k, fewest) for k in kept]
     cannot = any(k.rebuilt is not None and f.rebuilt is None for k, f in zip(kept, found, strict=True))
     return [replace(k, rebuilt=None) for k in kept] if cannot else found
+
+
+def _all_that_stand_for_it(kept: Sequence[KeptRank]) -> bool:
+    """Whether all ranks are kept, or all of the first pipeline: some windows may be too large where parts of
+    longer ones are not."""
+    first = [k for k in kept if is_of_first_pipeline(k)]
+    return all(k.rebuilt is not None for k in first or kept)
 
 
 def _cut(kept: KeptRank, steps: int) -> KeptRank:

@@ -25,6 +25,7 @@ from perfdoc.analyzers.pipeline.rank import PipelineRank
 from perfdoc.analyzers.tables.sizes import SizedCalls
 from perfdoc.analyzers.timeline.rank import CODES, StepTimeline, Track
 from perfdoc.results.ranks import LEAVES
+from perfdoc.results.replay import Replay
 from perfdoc.simulator.engine.graph import EdgeKind, Edges, TaskGraph, TaskKind
 from perfdoc.simulator.replay.rank_tasks import NO_RELEASE
 from perfdoc.simulator.replay.rebuilt import RankFrame, Rebuilt
@@ -219,6 +220,24 @@ def _rebuilt(rebuilt: Rebuilt) -> None:
         raise ValueError("steps of a replay end before they begin")
     if len(frame.unexplained_by_step_ns) != max(len(ends), 1):
         raise ValueError("delays of a replay are of other steps")
+    if set(frame.host) != {"gc", "data"}:
+        raise ValueError("a replay knows other things that hosts do")
+    if ends and not ((rebuilt.start_ns >= frame.window_start_ns) & (rebuilt.start_ns < ends[0])).any():
+        raise ValueError("a replay has steps without tasks")
+    graph = rebuilt.graph
+    ends_at = rebuilt.end_ns.astype(np.float64)
+    if (rebuilt.end_ns < rebuilt.start_ns).any() or (graph.duration_ns < 0).any():
+        raise ValueError("a task of a replay ends before it begins")
+    least = float(rebuilt.start_ns.min(initial=0))
+    most = ends_at.max(initial=0.0) + graph.duration_ns.sum(dtype=np.float64)
+    most += np.maximum(graph.edges.lag_ns, 0).sum(dtype=np.float64)
+    if most - least > _COUNT_MAX:
+        raise ValueError("the tasks of a replay take longer than can be told")
+
+
+def _replay(replay: Replay) -> None:
+    if replay.steps < 0 or replay.tasks < 0:
+        raise ValueError("a replay is of fewer steps or tasks than none")
 
 
 _RULES: Mapping[type, Callable[[Any], None]] = {
@@ -234,4 +253,5 @@ _RULES: Mapping[type, Callable[[Any], None]] = {
     KernelBounds: _bounds,
     TaskGraph: _graph,
     Rebuilt: _rebuilt,
+    Replay: _replay,
 }

@@ -17,6 +17,7 @@ from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.analyzers.measure import CaptureMeasurement, measure_capture
 from perfdoc.analyzers.measure_device import Also
 from perfdoc.results.names import shorten
+from perfdoc.results.replay import Replay
 from perfdoc.simulator.engine.graph import EdgeKind, TaskKind
 from perfdoc.simulator.job.rank import rank_work
 from perfdoc.summaries.codec import decode
@@ -133,6 +134,13 @@ def _require_whole(measured: Measured) -> None:
         raise ValueError("its ranks are not what was measured of them")
 
 
+def _is_of(kept: KeptTasks, replay: Replay | None) -> bool:
+    """Whether tasks are those of a replay, by how many they are, over how many steps."""
+    rebuilt = kept.rebuilt
+    held = len(rebuilt.start_ns), len(rebuilt.ranks[0].step_ends_ns)
+    return replay is not None and held == (replay.tasks, replay.steps)
+
+
 def _facts(path: Path, head: Head, measured: Measured, given: JobFacts) -> tuple[JobFacts, Note | None]:
     """The facts, with the run directory where its run.json is the same as when the trace was read; and a note
     where that is not beside the summary."""
@@ -187,6 +195,6 @@ def _kept(path: Path, head: Head, measured: Measured, also: Also) -> list[KeptTa
                 "Summarize again with --ranks N, as many captures as are analysed together; or analyse with "
                 "--no-replay.",
             )
-        if kept is not None and (above.replay is None or above.replay.tasks != len(kept.rebuilt.start_ns)):
+        if kept is not None and not _is_of(kept, above.replay):
             raise UnreadableError(path, "holds something else than a measurement: other tasks.", _AGAIN)
     return [kept if needed else None for kept, needed in zip(tasks, wanted, strict=True)]
