@@ -10,6 +10,7 @@ buffers over the same group as its forward begins.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -22,7 +23,11 @@ from perfdoc.traces.table import Bool
 _FORWARD = "DistributedDataParallel.forward"
 _REDUCER = "reducer::"
 """Operators that copy gradients into buckets and out of them: `torch::distributed::reducer::mul_out`."""
+_SEARCH = "reducer::search_unused_parameters"
+"""What find_unused_parameters=True does after each forward."""
 _NODE = "AccumulateGrad"
+_LONGEST = 512
+"""Characters of a name that are looked at."""
 _ENDS = r"(?=$|[,#<\s])"
 """emit_nvtx adds `, seq = 3, op_id = 41` to a name."""
 _IN_FORWARD = re.compile(rf"{re.escape(_FORWARD)}{_ENDS}")
@@ -47,6 +52,21 @@ def sent_by_ddp(trace: Trace, comm: Communication, group: I64, group_size: I64) 
         reduces &= said
     same_group = asked & np.isin(group, group[reduces])
     return reduces | _inside(trace, comm, same_group & _is(comm, "broadcast"), _IN_FORWARD)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ddp:
+    """What a capture shows of DistributedDataParallel."""
+
+    searches: bool
+    """Whether it looks for parameters that a step does not use."""
+
+
+def find_ddp(trace: Trace) -> Ddp | None:
+    """None where no range and no operator is DDP's own."""
+    if not shows_ddp(trace):
+        return None
+    return Ddp(searches=any(_SEARCH in text[:_LONGEST] for text in trace.strings))
 
 
 def shows_ddp(trace: Trace) -> bool:
