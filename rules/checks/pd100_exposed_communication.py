@@ -130,9 +130,8 @@ def _remedies(case: Case, found: Sequence[Messages]) -> list[str]:
         if m.are_many_small
     ]
     kinds = {m.collective for m in found}
-    names = {**names, "experts": "" if case.job.facts.ep == 1 else ", a shared expert's"}
     parts += [text.format_map(names) for of, text in _OVERLAPS if kinds & of]
-    return parts
+    return [part.replace(_EXPERTS, "") for part in parts] if case.job.facts.ep == 1 else parts
 
 
 def _whose(case: Case) -> list[str]:
@@ -163,6 +162,8 @@ _MEGATRONS = {
 }
 """What the settings are called; in other frameworks' jobs these names say nothing."""
 _NO_NAMES = dict.fromkeys(_MEGATRONS, "")
+_EXPERTS = ", a shared expert's"
+"""Of jobs that may have experts."""
 _OVERLAPS = (
     (
         frozenset(("all_reduce", "reduce_scatter", "all_gather", "reduce", "")),
@@ -174,7 +175,7 @@ _OVERLAPS = (
     (
         frozenset(("all_to_all", "dispatch", "combine")),
         "Let compute that needs nothing of it run beside the exchange: another micro-batch's, a dense "
-        "layer's{experts}.",
+        f"layer's{_EXPERTS}.",
     ),
     (
         frozenset(("send_recv",)),
