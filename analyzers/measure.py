@@ -14,6 +14,7 @@ from typing import TypeVar
 import numpy as np
 
 from perfdoc.analyzers.base.memory import give_back, is_short_for
+from perfdoc.analyzers.communication.ddp import Ddp, find_ddp
 from perfdoc.analyzers.communication.dimensions import attribute_dimensions
 from perfdoc.analyzers.device.activity import device_activity, without_launches
 from perfdoc.analyzers.device.capture_parts import in_parts
@@ -64,6 +65,8 @@ class CaptureMeasurement:
     facts: JobFacts
     """What is known of the job beside the capture."""
     framework: Framework = ""
+    ddp: Ddp | None = None
+    """None where the capture shows nothing of PyTorch's DistributedDataParallel."""
     slowed_by: Sequence[str] = ()
     """What of the capture itself slows the host, in words."""
 
@@ -108,6 +111,7 @@ def measure_capture(
         or max((m.world_size for m in marked_ranks(trace).values()), default=None),
         facts=facts,
         framework=framework_of(trace),
+        ddp=find_ddp(trace),
         slowed_by=slowed_by(trace),
     )
 

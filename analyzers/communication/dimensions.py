@@ -8,7 +8,8 @@ parallelism).
 
 Strongest evidence first: `communicator` (NCCL's communicator id, which a group mark of the trainer ties to a
 process group), `group_description` (PyTorch's process-group description on the kernel), `range` (the
-innermost range at launch whose name tells a dimension, where all such on the stream agree), `structure`
+innermost range at launch whose name tells a dimension, where all such on the stream agree; or PyTorch's DDP,
+launched from where it alone launches, ddp.py), `structure`
 (what the communication is and how large its group, against the job's layout), else none. A kernel's name
 alone tells no dimension: send/receive is pipeline, context and expert parallelism alike.
 """
@@ -25,6 +26,7 @@ from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.base.rows import kept
 from perfdoc.analyzers.communication.bandwidth import group_sizes
 from perfdoc.analyzers.communication.blocking import blocked_since
+from perfdoc.analyzers.communication.ddp import sent_by_ddp
 from perfdoc.analyzers.communication.exchanges import with_exchanges
 from perfdoc.analyzers.communication.payloads import CommPayloads, find_payloads
 from perfdoc.analyzers.device.activity import DIMENSIONS, EVIDENCE, UNKNOWN_DIMENSION, Activity, Communication
@@ -35,10 +37,10 @@ from perfdoc.analyzers.kernel_class.experts import DEDICATED_TRANSPORTS
 from perfdoc.traces import Trace
 from perfdoc.traces.arrow import distinct
 from perfdoc.traces.job_facts import JobFacts
-from perfdoc.traces.table import U64
+from perfdoc.traces.table import U64, Bool
 
 _ANY = ("dp", "tp", "cp", "ep", "pp", "other")
-_USES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+USES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "all_reduce": _ANY,
         "reduce": _ANY,
@@ -68,8 +70,10 @@ def by_structure(comm: Communication, communicator: I64, group_size: I64, facts:
 
     communicator: one number for each group, whatever it is, -1 unknown. group_size: ranks, -1 unknown.
     """
-    candidates = _by_kind(comm, facts) & _by_size(group_size, facts)
-    known = np.flatnonzero(communicator >= 0)
+    by_kind = _by_kind(comm, facts)
+    candidates = by_kind & _by_size(group_size, facts)
+    foreign = (by_kind == 0) & _all_ranks(group_size, facts)
+    known = np.flatnonzero((communicator >= 0) & ~foreign)
     if len(known):
         groups, group = np.unique(communicator[known], return_inverse=True)
         common = np.full(len(groups), _ALL, np.int64)
@@ -79,12 +83,26 @@ def by_structure(comm: Communication, communicator: I64, group_size: I64, facts:
     return np.where(single, np.log2(np.maximum(candidates, 1)).astype(np.int64), -1)
 
 
+def _all_ranks(group_size: I64, facts: JobFacts) -> Bool:
+    """Whether a layout of one dimension alone leaves a group no other ranks than all of them: what serves no
+    dimension there (an all-to-all of sharded embeddings) then says nothing of what else the group does.
+
+    Elsewhere it tells of a dimension that the layout lacks, which the rest may be of.
+    """
+    alive = _several_ranks(facts)
+    if not alive or alive & (alive - 1):
+        return np.zeros(len(group_size), bool)
+    world = (facts.tp or 1) * (facts.cp or 1) * (facts.pp or 1) * (facts.dp or 1)
+    whole: Bool = (group_size <= 0) | (group_size == world)
+    return whole
+
+
 def _by_kind(comm: Communication, facts: JobFacts) -> I64:
     alive = _several_ranks(facts)
     table = []
     for kind in comm.kinds:
         served = _served(kind)
-        uses = (served,) if served else _USES.get(kind.collective, ()) if kind is not None else ()
+        uses = (served,) if served else USES.get(kind.collective, ()) if kind is not None else ()
         table.append(_mask(uses) & (_ALL if served else alive))
     return np.array(table, np.int64)[comm.kind] if table else np.zeros(len(comm.kind), np.int64)
 
@@ -163,19 +181,14 @@ def attribute_dimensions(
     activity = replace(activity, communication=comm)
     dimension = np.full(len(comm.kernel), UNKNOWN_DIMENSION, np.int64)
     evidence = np.full(len(comm.kernel), _NONE, np.int64)
+    group = _group_of(trace, activity, payloads)
+    group_size = group_sizes(trace, payloads.payload, payloads.communicator)
+    ddp = sent_by_ddp(trace, comm, group, group_size)
     levels = (
         ("communicator", _by_communicator(payloads, known.communicators)),
         ("group_description", _by_description(trace, payloads)),
-        ("range", _by_range(trace, activity, known, payloads.communicator)),
-        (
-            "structure",
-            by_structure(
-                comm,
-                _group_of(trace, activity, payloads),
-                group_sizes(trace, payloads.payload, payloads.communicator),
-                facts or JobFacts(),
-            ),
-        ),
+        ("range", _by_range(trace, activity, known, payloads.communicator, ddp)),
+        ("structure", by_structure(comm, group, group_size, facts or JobFacts())),
     )
     for name, found in levels:
         new = (evidence == _NONE) & (found >= 0)
@@ -243,21 +256,25 @@ def _by_description(trace: Trace, payloads: CommPayloads) -> I64:
     return dimension_of[description]
 
 
-def _by_range(trace: Trace, activity: Activity, known: KnownRanges, communicator: U64) -> I64:
+def _by_range(trace: Trace, activity: Activity, known: KnownRanges, communicator: U64, ddp: Bool) -> I64:
     """By names at launch. A stream on which nothing computes belongs to one process group, so there all names
-    must agree and then speak for the whole stream; on a compute stream each speaks for itself."""
+    must agree and then speak for the whole stream; on a compute stream each speaks for itself.
+
+    ddp: what DDP sent. That speaks for itself too: its group is mostly all ranks, and serves others as well.
+    """
     comm, rows = activity.communication, known.comm
-    if not len(rows):
-        return np.full(len(comm.kernel), -1, np.int64)
-    at = innermost_at_launch(trace, rows, comm)
-    found = np.where(at >= 0, known.comm_dimension[at], -1)
+    found = np.full(len(comm.kernel), -1, np.int64)
+    if len(rows):
+        at = innermost_at_launch(trace, rows, comm)
+        found = np.where(at >= 0, known.comm_dimension[at], -1)
+    ddp = ddp & (found < 0)
     alone = ~np.isin(comm.stream, _computing_streams(trace, activity))
     found[alone] = _agreed(comm.stream[alone], found[alone])
     # One communicator is one group: where its names agree, they hold for what it did without a name too.
     known_group = communicator > 0
     agreed = _agreed(communicator[known_group], found[known_group])
     found[known_group] = np.where(agreed >= 0, agreed, found[known_group])
-    return found
+    return np.where(ddp, DIMENSIONS.index("dp"), found)
 
 
 def _agreed(group: np.ndarray, found: I64) -> I64:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64, Intervals, union
+from perfdoc.analyzers.device.range_names import named_as
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.profiling import vocabulary
 from perfdoc.traces import RangeKind
+
+_OPTIMIZER = named_as("optimizer")
 
 
 def host_intervals(view: DeviceView) -> dict[str, Intervals]:
@@ -17,12 +20,12 @@ def host_intervals(view: DeviceView) -> dict[str, Intervals]:
 
 
 def optimizer_starts(view: DeviceView) -> I64:
-    """When each optimizer range of the rank began on the host, ascending."""
+    """When each optimizer range of the rank began on the host, ascending. A name that people gave it counts
+    where neither our trainer nor PyTorch named it."""
     trace = view.trace
-    names = [
-        i
-        for i in trace.range_names.tolist()
-        if trace.strings[i].startswith((vocabulary.OPTIMIZER, "Optimizer.step#"))
+    used = trace.range_names.tolist()
+    names = [i for i in used if trace.strings[i].startswith((vocabulary.OPTIMIZER, "Optimizer.step#"))] or [
+        i for i in used if _OPTIMIZER.fullmatch(trace.strings[i]) is not None
     ]
     rows = np.flatnonzero(np.isin(trace.ranges.name, names))
     rows = rows[np.isin(trace.ranges.thread[rows], _threads(view))]

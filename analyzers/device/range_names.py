@@ -98,6 +98,17 @@ STEP_PATTERNS: tuple[tuple[str, str], ...] = (
 )
 """(where the form comes from, pattern on the whole name); the first that occurs wins."""
 
+
+def named_as(word: str) -> re.Pattern[str]:
+    """For the whole name of a range: a phase of the step by its word alone, whatever stands around it.
+
+    >>> names = ("## forward ##", "Forward_Pass", "forward:mlp")
+    >>> [bool(named_as("forward").fullmatch(name)) for name in names]
+    [True, True, False]
+    """
+    return re.compile(rf"(?i:[\W_]{{0,16}}{word}(?:[ _-](?:pass|step))?[\W_]{{0,16}})")
+
+
 _BATCH = r"(mini|micro|global)?[ _-]?(data|batch(es)?|samples?)"
 _WHOSE = r"(next|new|train(ing)?|val|valid|validation|eval|test)[ _-]"
 _ENDS = r"(?![a-z0-9])(?![ _-]?(size|parallel|norm|ptr|type|index|dim|shape|sampler|placement))"

@@ -10,6 +10,7 @@ import numpy as np
 from perfdoc.analyzers.base.intervals import I64, index_within
 from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.analyzers.device.launches import innermost
+from perfdoc.analyzers.device.range_names import named_as
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.profiling import vocabulary
 from perfdoc.traces import RangeKind
@@ -21,8 +22,12 @@ _FORMS = (
         re.compile(r"(?:[\w.]{1,200}\.)?forward[_-](?:step|compute)"),
         re.compile(r"(?:[\w.]{1,200}\.)?backward[_-](?:step|compute)"),
     ),
+    (named_as("forward"), named_as("backward")),
 )
-"""(forward, backward) on the whole name: ours, else megatron-core's functions and timers."""
+"""(forward, backward) on the whole name: ours, else megatron-core's functions and timers, else the words
+alone, as people and TorchRec write them (`## forward ##`, `backward pass`)."""
+_LONGEST = 512
+"""Characters of a name that are looked at."""
 _MICRO_BATCH = re.compile(rf"{re.escape(vocabulary.MICRO_BATCH)} (\d{{1,9}})")
 INSIDE_A_PASS = [DIMENSIONS.index(d) for d in ("tp", "cp", "ep")]
 """Communication that belongs to the pass that launched it; gradients and messages run on beside others."""
@@ -92,7 +97,7 @@ def pass_ranges(view: DeviceView) -> tuple[I64, Bool]:
     forward."""
     trace = view.trace
     used = [(i, trace.strings[i]) for i in trace.range_names.tolist()]
-    used = [(i, text) for i, text in used if "forward" in text or "backward" in text]
+    used = [(i, text) for i, text in used if re.search("forward|backward", text[:_LONGEST], re.IGNORECASE)]
     threads = trace.threads_of(view.device.process)
     for forms in _FORMS:
         code = np.zeros(len(trace.strings), np.int8)
@@ -103,8 +108,18 @@ def pass_ranges(view: DeviceView) -> tuple[I64, Bool]:
         rows = rows[np.isin(trace.ranges.thread[rows], threads)]
         if len(rows):
             rows = _outermost(trace.ranges.start_ns, trace.ranges.end_ns, rows)
-            return rows, code[trace.ranges.name[rows]] == 1
+            is_forward: Bool = code[trace.ranges.name[rows]] == 1
+            if forms is _FORMS[-1] and not _in_pairs(is_forward):
+                break
+            return rows, is_forward
     return np.empty(0, np.int64), np.empty(0, bool)
+
+
+def _in_pairs(is_forward: Bool) -> bool:
+    """Whether there are as many forwards as backwards, one at an end of the capture aside: the words alone
+    may also name each layer's forward, or that of an evaluation."""
+    forwards = int(is_forward.sum())
+    return 0 < forwards < len(is_forward) and abs(len(is_forward) - 2 * forwards) <= 1
 
 
 def layer_forwards(view: DeviceView) -> I64:

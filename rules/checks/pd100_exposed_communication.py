@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
+from perfdoc.analyzers.communication.dimensions import USES
 from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.results.figures import per_cent
 from perfdoc.results.rules import Evidence
@@ -12,7 +13,7 @@ from perfdoc.rules.engine.gain import ceiling, time_evidence
 from perfdoc.rules.engine.needs import WINDOW, applies, given
 from perfdoc.rules.engine.rule import Level, Meta, Verdict
 from perfdoc.rules.engine.worst import worst_exposed
-from perfdoc.rules.facts.exposed import MIN_FRAC, exposed_ns, transfer_ns
+from perfdoc.rules.facts.exposed import MIN_FRAC, exposed_ns, serves_none, transfer_ns
 from perfdoc.rules.facts.messages import Messages, message_evidence, messages
 
 META = Meta(
@@ -80,7 +81,7 @@ def evaluate(case: Case) -> Verdict:
         evidence=[*evidence, *message_evidence(case, shown)],
         remedy=_LATE
         if transfer < MIN_FRAC
-        else " ".join([*_remedies(case, shown), *([_REFINE] if unknown >= MIN_FRAC else [])]),
+        else " ".join([*_remedies(case, shown), *(_whose(case) if unknown >= MIN_FRAC else [])]),
         gain=ceiling(case, _transfers(case, about), _UP_TO) if transfer >= MIN_FRAC else None,
         time=tuple(f"exposed_comm.{d}" for d in about),
         worst=worst_exposed(case, *left),
@@ -130,7 +131,27 @@ def _remedies(case: Case, found: Sequence[Messages]) -> list[str]:
     ]
     kinds = {m.collective for m in found}
     parts += [text.format_map(names) for of, text in _OVERLAPS if kinds & of]
-    return parts
+    return [part.replace(_EXPERTS, "") for part in parts] if case.job.facts.ep == 1 else parts
+
+
+def _whose(case: Case) -> list[str]:
+    """Why the dimension is unknown, or how to learn it."""
+    found = [m for m in messages(case, ("unknown",)) if m.exposed_ns]
+    foreign = [m for m in found if serves_none(case, m.collective)]
+    said = [
+        f"The {m.words} serves no dimension of the given layout ({_ones(case, m.collective)}): sharded "
+        "embeddings exchange so."
+        for m in foreign
+    ]
+    if len(foreign) == len(found):
+        return said
+    layout = case.job.facts
+    known = None not in (layout.tp, layout.cp, layout.pp, layout.dp, layout.ep)
+    return [*said, f"To learn whose it is, {_DESCRIBED if known else _GIVEN}{_REFINE}"]
+
+
+def _ones(case: Case, collective: str) -> str:
+    return " ".join(f"{d}={getattr(case.job.facts, d)}" for d in USES[collective])
 
 
 _MEGATRONS = {
@@ -141,6 +162,8 @@ _MEGATRONS = {
 }
 """What the settings are called; in other frameworks' jobs these names say nothing."""
 _NO_NAMES = dict.fromkeys(_MEGATRONS, "")
+_EXPERTS = ", a shared expert's"
+"""Of jobs that may have experts."""
 _OVERLAPS = (
     (
         frozenset(("all_reduce", "reduce_scatter", "all_gather", "reduce", "")),
@@ -152,7 +175,7 @@ _OVERLAPS = (
     (
         frozenset(("all_to_all", "dispatch", "combine")),
         "Let compute that needs nothing of it run beside the exchange: another micro-batch's, a dense "
-        "layer's, a shared expert's.",
+        f"layer's{_EXPERTS}.",
     ),
     (
         frozenset(("send_recv",)),
@@ -170,7 +193,6 @@ _LATE = (
     "the hosts' jitter, else the skew section; what late ranks wait for themselves (PD201) delays all."
 )
 _UP_TO = "all of this exposed communication except waiting for late ranks"
-_REFINE = (
-    "To learn whose it is, give the job's layout (--set tp=… pp=… cp=… ep=… dp=…, or --config), or capture "
-    "with PyTorch's group descriptions: the rule about its dimension then names the setting."
-)
+_DESCRIBED = "capture with PyTorch's group descriptions"
+_GIVEN = f"give the job's layout (--set tp=… pp=… cp=… ep=… dp=…, or --config), or {_DESCRIBED}"
+_REFINE = ": the rule about its dimension then names the setting."

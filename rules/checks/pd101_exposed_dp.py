@@ -11,6 +11,14 @@ from perfdoc.rules.engine.gain import at_most, predicted
 from perfdoc.rules.engine.needs import WINDOW
 from perfdoc.rules.engine.rule import Level, Meta, Verdict
 from perfdoc.rules.engine.worst import worst_exposed
+from perfdoc.rules.facts.ddp import (
+    ACTION,
+    NOTHING_GAINED,
+    gain_with_ddp,
+    gains_nothing,
+    reduces_with_ddp,
+    settings_of_ddp,
+)
 from perfdoc.rules.facts.exposed import ceiling_of_transfer, communication, hidden_frac, judged
 from perfdoc.rules.facts.framework import may_have_megatrons_buckets
 from perfdoc.rules.facts.gradient_sums import (
@@ -66,7 +74,10 @@ def evaluate(case: Case) -> Verdict:
         return nothing
     overlaps = _overlaps(case)
     advice = [*overlaps, *_buckets(case), *_narrower_sums(case), *_narrower_weights(case)]
-    unadvised = _UNADVISED if all(case.setting(k)[0] for k in _RELEVANT) else _unknown(case)
+    ddp = reduces_with_ddp(case)
+    if ddp and not advice and gains_nothing(case):
+        return Verdict(state="passes", reason=NOTHING_GAINED, evidence=evidence)
+    unadvised = _unadvised(case, ddp=ddp)
     return Verdict(
         state="fires",
         worst=worst_exposed(case, "dp"),
@@ -74,9 +85,10 @@ def evaluate(case: Case) -> Verdict:
         reason=_reason(case, advice),
         evidence=evidence,
         advice=advice,
-        remedy=" ".join(w for w in ("" if advice else unadvised, *_held_back(case, overlaps)) if w),
+        action=ACTION if ddp and not overlaps else "",
+        remedy=" ".join(w for w in ("" if advice else unadvised, *_held_back(case, overlaps, ddp=ddp)) if w),
         otherwise=_UNADVISED,
-        gain=ceiling_of_transfer(case, "dp"),
+        gain=(gain_with_ddp(case) if ddp and not advice else None) or ceiling_of_transfer(case, "dp"),
         verify=_VERIFY,
         false_alarm=_FALSE_ALARM,
     )
@@ -98,6 +110,8 @@ def _reason(case: Case, advice: Sequence[Advice]) -> str:
     exposed = ceiling_of_transfer(case, "dp")
     best = max((a.gain.mid_ms or 0.0 for a in advice if a.gain is not None), default=0.0)
     mended = exposed is None or best >= (exposed.high_ms or 0.0) / 2
+    if reduces_with_ddp(case) and not advice:
+        return "overlapped by DDP, not hidden by compute"
     if mended or not case.is_set_to(_GRADIENTS, True) or case.is_set_to(_WEIGHTS, False):
         return "not hidden by compute"
     count = case.micro_batches
@@ -136,6 +150,12 @@ def _overlaps(case: Case) -> list[Advice]:
         together = (_GRADIENTS,) if both else ()
         found.append(advise(knob=_WEIGHTS, to=True, why=why, gain=gain, together=together))
     return found
+
+
+def _unadvised(case: Case, *, ddp: bool) -> str:
+    if ddp:
+        return f"{settings_of_ddp(case, _better_buckets(case))} {_OTHERWISE}"
+    return _UNADVISED if all(case.setting(k)[0] for k in _RELEVANT) else _unknown(case)
 
 
 def _unknown(case: Case) -> str:
@@ -263,7 +283,7 @@ def _narrower_weights(case: Case) -> list[Advice]:
     return [advise(knob="fp8_param_gather", to=True, why=why, costs=costs), *found]
 
 
-def _held_back(case: Case, overlaps: Sequence[Advice]) -> list[str]:
+def _held_back(case: Case, overlaps: Sequence[Advice], *, ddp: bool) -> list[str]:
     """Why expected advice is missing."""
     found = []
     if not overlaps and case.is_set_to(_GRADIENTS, False) and _overlap_costs(case):
@@ -274,7 +294,7 @@ def _held_back(case: Case, overlaps: Sequence[Advice]) -> list[str]:
             "bucket_size stays: with a pipeline only the first chunk of the first stage uses it; elsewhere "
             "each chunk of layers is one bucket."
         )
-    if not known and (way := _better_buckets(case)):
+    if not known and not ddp and (way := _better_buckets(case)):
         found.append(f"The replay predicts a gain of {way} messages; bucket_size is not known.")
     if _sums_in_fp32(case) and _many(case) and not can_accumulate_in_fp32(case):
         found.append(

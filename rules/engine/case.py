@@ -173,7 +173,8 @@ class Case:
     def if_unset(self) -> Case:
         """The case if nobody set the switches that are unknown: what holds in it is advice for the case that
         a switch is not set already. Itself where none is unknown."""
-        found = unset_switches(self.configuration, self.ranks)
+        by_ddp = any(capture.ddp is not None for capture in self.captures)
+        found = unset_switches(self.configuration, self.ranks, by_ddp=by_ddp)
         if not found:
             return self
         configuration = self.configuration.with_changes(found)

@@ -18,6 +18,7 @@ _OVERLAPS: Mapping[str, tuple[str, ...]] = {
     "dp": ("overlap_grad_reduce", "overlap_param_gather"),
     "ep": ("overlap_moe_expert_parallel_comm", "moe_shared_expert_overlap"),
 }
+_BY_DDP = {"overlap_grad_reduce"}
 _BY_COLLECTIVE: Mapping[tuple[str, str], str] = {
     ("tp", "all_gather"): "sequence_parallel",
     ("tp", "reduce_scatter"): "sequence_parallel",
@@ -28,12 +29,15 @@ _BY_COLLECTIVE: Mapping[tuple[str, str], str] = {
 }
 
 
-def unset_switches(configuration: Configuration, ranks: Sequence[RankMeasurement]) -> dict[str, Value]:
+def unset_switches(
+    configuration: Configuration, ranks: Sequence[RankMeasurement], *, by_ddp: bool = False
+) -> dict[str, Value]:
     """Unknown switches and choices at their defaults, of the dialect or else of megatron-core. Sizes and
     degrees stay unknown, so do facts, environment variables, what is set to something that cannot be told,
-    and what the captures show to be in use."""
+    and what the captures show to be in use. by_ddp: whether PyTorch's DDP reduces gradients, beside the
+    backward by itself."""
     dialects = [d for d in (configuration.dialect, "megatron_core", "megatron_lm") if d is not None]
-    view, shown = View(configuration), set(_shown(ranks))
+    view, shown = View(configuration), set(_shown(ranks)) | (_BY_DDP if by_ddp else set())
     found: dict[str, Value] = {}
     for knob in catalogue().values():
         switch = knob.kind == "knob" and (knob.type == "bool" or (knob.type == "str" and knob.choices))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from perfdoc.analyzers.communication.dimensions import USES
 from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.results.figures import per_cent
 from perfdoc.results.replay import Gain
@@ -60,13 +61,37 @@ def exposed_evidence(case: Case, dimension: str, share: float) -> Evidence:
     )
 
 
+def cannot_be(case: Case, collective: str, dimension: str) -> bool:
+    """Whether a dimension makes no such collective, or is known to have one rank."""
+    degree = getattr(case.job.facts, dimension, None)
+    return degree == 1 or (collective in USES and dimension not in USES[collective])
+
+
+def serves_none(case: Case, collective: str) -> bool:
+    """Whether the layout that is known has no dimension that makes such a collective: an all-to-all of
+    sharded embeddings, with ep=1 cp=1."""
+    return collective in USES and all(cannot_be(case, collective, d) for d in USES[collective])
+
+
+def _may_be(case: Case, dimension: str) -> Callable[[RankMeasurement], int]:
+    """A rank's exposed communication of unknown dimension, without what cannot be of this one."""
+
+    def of(rank: RankMeasurement) -> int:
+        unknown = rank.ledger.exposed_comm.by_name["unknown"]
+        rows = [row for row in rank.communication if row.dimension == "unknown"]
+        may = [row.exposed_ns for row in rows if not cannot_be(case, row.collective, dimension)]
+        return unknown if len(may) == len(rows) else min(sum(may), unknown)
+
+    return of
+
+
 def communication(dimension: str) -> Need:
     """Communication of a dimension, without so much of unknown dimension that it could decide the verdict."""
     name = dimension.upper()
 
     def missing(case: Case) -> Missing | None:
         share, there = case.share(exposed_ns(dimension)) or 0.0, seen(case, dimension)
-        unknown = case.share(exposed_ns("unknown")) or 0.0
+        unknown = case.share(_may_be(case, dimension)) or 0.0
         if share < MIN_FRAC <= share + unknown:
             known = f"{per_cent(share)} is known to be" if there else "none is known to be"
             reason = (

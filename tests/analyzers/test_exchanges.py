@@ -94,4 +94,4 @@ def test_the_operation_on_the_kernel(tmp_path: Path, operation: str, expected: t
 def test_a_recommender_has_no_pipeline(shared_traces: Path) -> None:
     """Its exchanges of embeddings are 5 a step on each rank, in ranges of their own names."""
     trace = read_trace(shared_traces / "kineto" / "dlrm_8gpu_v100_rank0.pt.trace.json.gz")
-    assert said(trace) == {("unknown", "all_to_all"), ("unknown", "all_reduce")}
+    assert said(trace) == {("unknown", "all_to_all"), ("dp", "all_reduce")}

@@ -42,11 +42,18 @@ def test_the_first_all_to_all_of_eight_ranks(shared_traces: Path) -> None:
     assert (first.start_spread_ns, first.end_spread_ns) == (7_624_000, 2_000)
     # Rank 1 came first, rank 7 last, and took 10 µs: what the others stayed longer, they waited.
     assert (first.first_rank, first.last_rank, first.transfer_ns) == (1, 7, 10_000)
-    assert {w.rank: w.own_ns // 1000 for w in skew.waits} == COMM_US
-    assert {w.transfer_ns for w in skew.waits} == {217_000}
-    assert {w.rank: w.wait_ns // 1000 for w in skew.waits} == {r: c - 217 for r, c in COMM_US.items()}
-    # Eight collectives of one step make nobody a straggler.
-    assert skew.stragglers_state == "none"
+    both = {d: {w.rank: w for w in skew.waits if w.dimension == d} for d in ("unknown", "dp")}
+    assert {r: (both["unknown"][r].own_ns + w.own_ns) // 1000 for r, w in both["dp"].items()} == COMM_US
+    # The shortest of each: 10 + 8 + 7 + 7 + 10 µs of all-to-alls, 86 + 20 + 69 of DDP's all-reduces.
+    assert {(d, w.collectives, w.transfer_ns) for d, of in both.items() for w in of.values()} == {
+        ("unknown", 5, 42_000),
+        ("dp", 3, 175_000),
+    }
+    assert all(w.wait_ns == w.own_ns - w.transfer_ns for w in skew.waits)
+    # Rank 7 is last in 4 of the 5 all-to-alls; 8 x 5 x (1/8)^4 x 7/8 + 8 x (1/8)^5 is 0.9 % by chance.
+    (late,) = skew.stragglers
+    assert (late.rank, late.dimension, late.recurrence_frac) == (7, "unknown", 0.8)
+    assert late.chance_probability == pytest.approx(8 * (5 * 7 + 1) / 8**5)
 
 
 def test_two_ranks_of_data_parallelism_in_one_file(shared_traces: Path) -> None:

@@ -116,6 +116,25 @@ def test_the_size_of_a_group_tells_it_apart(tmp_path: Path) -> None:
     assert {d for d, _ in found(trace, JobFacts())} == {"unknown"}
 
 
+def test_an_exchange_that_no_dimension_makes_hides_no_reduction(tmp_path: Path) -> None:
+    """Embeddings sharded over the 8 data-parallel ranks: the group of all of them reduces gradients and
+    exchanges embeddings. Where dp alone has several ranks the reduction can be nothing else."""
+    kernels = [
+        (ALL_REDUCE, "allreduce", "a", 8),
+        (SEND_RECV, "all_to_all", "a", 8),
+        (ALL_GATHER, "_allgather_base", "a", 8),
+        # Of a part of the ranks: an exchange tells of a dimension that the layout lacks.
+        (ALL_REDUCE, "allreduce", "b", 4),
+        (SEND_RECV, "all_to_all", "b", 4),
+    ]
+    trace = sized(tmp_path, kernels)
+    dimensions = [d for d, _ in found(trace, given_facts(DATA_ONLY))]
+    assert dimensions == ["dp", "unknown", "dp", "unknown", "unknown"]
+    # Of two dimensions the exchange may be one's that the layout lacks: on its group nothing is decided.
+    two = given_facts(["dp=8", "tp=2", "cp=1", "pp=1", "ep=1"])
+    assert {d for d, _ in found(trace, two)} == {"unknown"}
+
+
 def test_first_and_last_stage_share_an_embedding(tmp_path: Path) -> None:
     """dp=3, pp=3: an all-reduce over 2 ranks is the embedding's or a pair of stages'; over 9 it is no
     dimension's."""

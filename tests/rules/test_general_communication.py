@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from perfdoc.rules.engine.case import Case
 from perfdoc.simulator.captures.events import Collective
 from perfdoc.simulator.captures.kineto import write_kineto
 from perfdoc.simulator.captures.timeline import TimelineBuilder
+from perfdoc.traces.given_facts import given_facts
 from tests.analyzers.tiny import ALL_REDUCE, GEMM
 from tests.rules.cases import US, case_of, result, step_with_communication, two_steps
 from tests.rules.communicating import communicating, with_exposed, with_rows
@@ -65,6 +67,59 @@ def test_it_fires_without_a_dimension(tmp_path: Path, exposed_us: int, state: st
         # Advice that holds for any dimension, and how to learn the dimension.
         assert "If it is not done already" in found.remedy
         assert "--set" in found.remedy
+
+
+ONLY_DP = ("tp=1", "pp=1", "cp=1", "ep=1", "dp=8")
+
+
+def exchanging(folder: Path, layout: Sequence[str]) -> Case:
+    """Of steps of 1 ms 200 µs an exposed all-to-all and nothing else."""
+    builder = TimelineBuilder()
+    process, *_ = [builder.process(pid=1000 + i, rank=i) for i in range(8)]
+    thread, device = process.thread(), process.device()
+    for n in range(2):
+        at = 1000 * US * n
+        thread.range(f"ProfilerStep#{n}", at, at + 1000 * US, kind="push_pop")
+        device.kernel(GEMM, at, at + 800 * US, launch=(thread, at + 1, at + 2))
+        both = Collective(operation="all_to_all", group_name="0", ranks=tuple(range(8)))
+        device.kernel(
+            SEND_RECV,
+            at + 800 * US,
+            at + 1000 * US,
+            stream=20,
+            launch=(thread, at + 4, at + 5),
+            collective=both,
+        )
+    path = write_kineto(builder.build(), folder / "x.json", process.pid)
+    return Case.of([measure_capture(path, WindowRequest(), given_facts(list(layout)))])
+
+
+def test_an_exchange_of_no_dimension_is_said_to_be_none(tmp_path: Path) -> None:
+    """Data parallelism alone has no all-to-all: no layout is asked for that was given, no expert named."""
+    found = result("PD100", exchanging(tmp_path, ONLY_DP))
+    assert "The all-to-all serves no dimension of the given layout (ep=1 cp=1)" in found.remedy
+    assert "expert" not in found.remedy
+    assert "--set" not in found.remedy
+
+
+def test_an_exchange_may_be_the_experts_while_nobody_says_there_are_none(tmp_path: Path) -> None:
+    found = result("PD100", exchanging(tmp_path, ()))
+    assert "a shared expert's" in found.remedy
+    assert "serves no dimension" not in found.remedy
+    assert "give the job's layout" in found.remedy
+
+
+@pytest.mark.parametrize(
+    ("collective", "state"),
+    # An all-to-all is no gradient reduction, whosever it is; an all-reduce may be.
+    [("all_to_all", "not_applicable"), ("all_reduce", "skipped"), ("", "skipped")],
+)
+def test_what_cannot_be_of_a_dimension_keeps_its_rule_from_nothing(
+    tmp_path: Path, collective: str, state: str
+) -> None:
+    case = with_rows(unknown(tmp_path, 200), collective=collective)
+    assert result("PD101", case).state == state
+    assert result("PD111", case).state == state
 
 
 def test_what_is_mostly_hidden_is_information(tmp_path: Path) -> None:

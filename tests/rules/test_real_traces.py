@@ -77,6 +77,12 @@ def test_ddps_broadcast_of_buffers_is_named(shared_traces: Path) -> None:
     assert gradients.startswith("8.8 ms of host time, 161 ")
 
 
+def test_ddp_is_told_nothing_that_the_replay_denies(shared_traces: Path) -> None:
+    """Launch-bound: 76 % of the step is idle beside the reductions, and no other bucket saves anything."""
+    path = shared_traces / "kineto" / "ddp_nccl_metadata_a100_rank0of2.json.gz"
+    assert not {"PD100", "PD101"} & {r.code for r in fired(path)}
+
+
 def test_attention_by_hand_is_seen_forward_and_backward(shared_traces: Path) -> None:
     """12 layers, a forward and a backward each."""
     evidence = finding(shared_traces / "nsys" / "gpt_small_full_step_a100.sqlite", "PD405")

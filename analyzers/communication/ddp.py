@@ -1,0 +1,111 @@
+"""What PyTorch's DistributedDataParallel sends, by where it is launched.
+
+Its reducer is a hook of autograd's AccumulateGrad nodes: the node whose gradient completes a bucket launches
+the bucket's all-reduce. Other parallelism reduces in the node of its own function (FSDP2, tensor parallelism,
+SyncBatchNorm), but hooks of other programs run in AccumulateGrad too: so only captures with DDP's own names
+count, and there a group that is all ranks, or the only one that reduces so. DDP broadcasts the module's
+buffers over the same group as its forward begins.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from perfdoc.analyzers.base.intervals import I64, Intervals, union
+from perfdoc.analyzers.base.names import said_by_names
+from perfdoc.analyzers.device.activity import Communication
+from perfdoc.traces import RangeKind, Trace
+from perfdoc.traces.table import Bool
+
+_FORWARD = "DistributedDataParallel.forward"
+_REDUCER = "reducer::"
+"""Operators that copy gradients into buckets and out of them: `torch::distributed::reducer::mul_out`."""
+_SEARCH = "reducer::search_unused_parameters"
+"""What find_unused_parameters=True does after each forward."""
+_NODE = "AccumulateGrad"
+_LONGEST = 512
+"""Characters of a name that are looked at."""
+_ENDS = r"(?=$|[,#<\s])"
+"""emit_nvtx adds `, seq = 3, op_id = 41` to a name."""
+_IN_FORWARD = re.compile(rf"{re.escape(_FORWARD)}{_ENDS}")
+_IN_NODE = re.compile(rf"(?:autograd::engine::evaluate_function: )?(?:torch::autograd::)?{_NODE}{_ENDS}")
+_OF_REDUCER = re.compile(rf"torch(?:::|\.)distributed(?:::|\.ddp\.){_REDUCER}")
+
+
+def sent_by_ddp(trace: Trace, comm: Communication, group: I64, group_size: I64) -> Bool:
+    """Which communication is DDP's: all-reduces of gradients, broadcasts of buffers.
+
+    group: one number for each group, whatever it is, -1 unknown. group_size: ranks, -1 unknown.
+    """
+    nothing = np.zeros(len(comm.kernel), bool)
+    if not shows_ddp(trace):
+        return nothing
+    asked = (comm.launch_start_ns >= 0) & (group >= 0)
+    reduces = _inside(trace, comm, asked & _is(comm, "all_reduce"), _IN_NODE)
+    if trace.world_size is not None:
+        reduces &= (group_size <= 0) | (group_size == trace.world_size)
+    said = (group_size > 0) & (group_size == (trace.world_size or 0))
+    if len(np.unique(group[reduces])) > 1:
+        reduces &= said
+    same_group = asked & np.isin(group, group[reduces])
+    return reduces | _inside(trace, comm, same_group & _is(comm, "broadcast"), _IN_FORWARD)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ddp:
+    """What a capture shows of DistributedDataParallel."""
+
+    searches: bool
+    """Whether it looks for parameters that a step does not use."""
+
+
+def find_ddp(trace: Trace) -> Ddp | None:
+    """None where no range and no operator is DDP's own."""
+    if not shows_ddp(trace):
+        return None
+    return Ddp(searches=any(_SEARCH in text[:_LONGEST] for text in trace.strings))
+
+
+def shows_ddp(trace: Trace) -> bool:
+    """Whether ranges or operators of a capture are DDP's own."""
+    return any(
+        (_FORWARD in text and _IN_FORWARD.match(text) is not None)
+        or (_REDUCER in text and _OF_REDUCER.match(text) is not None)
+        for text in trace.strings
+    )
+
+
+def _is(comm: Communication, collective: str) -> Bool:
+    table = [kind is not None and kind.collective == collective for kind in comm.kinds]
+    return np.array(table, bool)[comm.kind] if table else np.zeros(len(comm.kind), bool)
+
+
+def _inside(trace: Trace, comm: Communication, asked: Bool, name: re.Pattern[str]) -> Bool:
+    """Those of the asked that were launched inside an operator or a range of such a name."""
+    found = np.zeros(len(asked), bool)
+    rows = np.flatnonzero(asked)
+    for thread in np.unique(comm.launch_thread[rows]).tolist():
+        mine = rows[comm.launch_thread[rows] == thread]
+        spans = _spans(trace, thread, name)
+        at = comm.launch_start_ns[mine]
+        found[mine] = spans.covered_within(at, at + 1) > 0
+    return found
+
+
+def _spans(trace: Trace, thread: int, name: re.Pattern[str]) -> Intervals:
+    ranges, operators = trace.ranges, trace.operators
+    usable = (ranges.thread == thread) & (ranges.kind != RangeKind.MARK) & ~ranges.never_closed
+    starts, ends = [], []
+    for table, rows in (
+        (ranges, np.flatnonzero(usable)),
+        (operators, np.flatnonzero(operators.thread == thread)),
+    ):
+        named = said_by_names(
+            trace.strings, table.name[rows], lambda text: name.match(text) is not None, False
+        )
+        starts.append(table.start_ns[rows[named]])
+        ends.append(table.end_ns[rows[named]])
+    return union(np.concatenate(starts), np.concatenate(ends))

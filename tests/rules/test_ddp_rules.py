@@ -1,0 +1,98 @@
+"""PD101 in jobs whose gradients PyTorch's DistributedDataParallel reduces."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from perfdoc.analyzers.communication.ddp import Ddp, find_ddp
+from perfdoc.rules.engine.case import Case
+from perfdoc.simulator.captures.kineto import write_kineto
+from perfdoc.simulator.captures.timeline import TimelineBuilder
+from perfdoc.traces.kineto.read import read_kineto
+from tests.analyzers.tiny import GEMM
+from tests.rules.cases import predicting, result, settings_of
+from tests.rules.communicating import communicating, having, with_rows
+
+ONE = "torch.nn.parallel.DistributedDataParallel(model)"
+
+
+@pytest.fixture(scope="module")
+def exposed(tmp_path_factory: pytest.TempPathFactory) -> Case:
+    """DP communication of f32 that is exposed for a tenth of each step, of 0.1 ms, and hidden for 0.02."""
+    case = communicating(tmp_path_factory.mktemp("ddp"), "dp", 100, hidden_us=20)
+    return with_rows(replace(case, configuration=having(case).configuration), element_type="f32")
+
+
+def shown(case: Case, ddp: Ddp | None) -> Case:
+    """The same of plain PyTorch whose captures show so much of DDP."""
+    captures = [replace(c, framework="pytorch", ddp=ddp) for c in case.captures]
+    configuration = replace(case.configuration, dialect=None)
+    return replace(case, captures=captures, configuration=configuration)
+
+
+def test_ddp_is_not_advised_where_it_runs(exposed: Case) -> None:
+    """What acts there is: buckets, a hook that halves bytes; the search for unused parameters, where seen."""
+    found = result("PD101", shown(exposed, Ddp(searches=False)))
+    assert (found.state, settings_of(found)) == ("fires", {})
+    assert "bucket_cap_mb" in found.remedy
+    assert "bf16_compress_hook" in found.remedy
+    assert "find_unused_parameters" not in found.remedy
+    assert "overlap_grad_reduce" not in found.remedy
+    assert found.gain is not None
+    assert (found.gain.method, found.gain.high_ms) == ("ceiling", 0.1)  # nothing was replayed
+    searching = result("PD101", shown(exposed, Ddp(searches=True)))
+    assert "find_unused_parameters=False" in searching.remedy
+
+
+def test_ddp_is_advised_where_nothing_shows_it(exposed: Case) -> None:
+    found = result("PD101", shown(exposed, None))
+    assert [a.dialects["pytorch"] for a in found.advice if "pytorch" in a.dialects] == [ONE]
+
+
+def test_no_bound_is_promised_where_the_replay_gains_nothing(exposed: Case) -> None:
+    """0 ± 0.04 ms of other buckets, 0 to 0.01 of half the bytes: the step does not wait for it."""
+    nothing = {"buckets_x4": (-0.04, 0.0, 0.04), "dp_half_bytes": (0.0, 0.0, 0.01)}
+    case = predicting(shown(exposed, Ddp(searches=False)), **nothing)
+    found = result("PD101", case)
+    assert (found.state, found.gain) == ("passes", None)
+    assert "DDP overlaps it already" in found.reason
+    # Something waits for it, says the replay of an overlap: then the bound stays.
+    waits = predicting(shown(exposed, Ddp(searches=False)), **nothing, overlapped_dp=(0.01, 0.02, 0.03))
+    assert result("PD101", waits).state == "fires"
+    # Of Megatron, whose reductions may all come after the backward, it proves no overlap.
+    assert result("PD101", predicting(exposed, **nothing)).state == "fires"
+
+
+def test_the_gain_is_the_best_replayed_change(exposed: Case) -> None:
+    gains = {"buckets_x4": (0.01, 0.03, 0.05), "dp_half_bytes": (0.0, 0.01, 0.02)}
+    found = result("PD101", predicting(shown(exposed, Ddp(searches=False)), **gains))
+    assert found.state == "fires"
+    assert (found.gain and found.gain.method, found.gain and found.gain.mid_ms) == ("replay", 0.03)
+    assert found.remedy.startswith("bucket_cap_mb for fewer, larger messages")
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (("aten::add",), None),
+        # A program's own class of that name, and what only speaks of it.
+        (("nn.Module: DistributedDataParallel_0", "my reducer::copy"), None),
+        (("DistributedDataParallel.forward",), Ddp(searches=False)),
+        (("torch::distributed::reducer::mul_out",), Ddp(searches=False)),
+        (
+            ("DistributedDataParallel.forward", "torch.distributed.ddp.reducer::search_unused_parameters"),
+            Ddp(searches=True),
+        ),
+    ],
+)
+def test_what_a_capture_shows_of_it(tmp_path: Path, names: tuple[str, ...], expected: Ddp | None) -> None:
+    builder = TimelineBuilder()
+    process = builder.process(rank=0)
+    thread = process.thread()
+    process.device().kernel(GEMM, 0, 100)
+    for i, name in enumerate(names):
+        process.operator(thread, name, 10 * i, 10 * i + 5)
+    assert find_ddp(read_kineto(write_kineto(builder.build(), tmp_path / "x.json", process.pid))) == expected
