@@ -14,7 +14,7 @@ from typing import TypeVar
 import numpy as np
 
 from perfdoc.analyzers.base.memory import give_back, is_short_for
-from perfdoc.analyzers.communication.ddp import Ddp, find_ddp
+from perfdoc.analyzers.communication.ddp import Ddp, find_ddp, shows_ddp
 from perfdoc.analyzers.communication.dimensions import attribute_dimensions
 from perfdoc.analyzers.device.activity import device_activity, without_launches
 from perfdoc.analyzers.device.capture_parts import in_parts
@@ -189,7 +189,7 @@ def _measured(
         device = devices[index]
         activity = device_activity(trace, index, kinds, launches)
         if activity is not None:
-            activity = attribute_dimensions(trace, activity, known, launches, facts)
+            activity = attribute_dimensions(trace, activity, known, launches, facts, by_ddp=by_ddp)
         elif device.process in on_cpu:
             on_cpu_found = cpu_activity(trace, index)
             if on_cpu_found is not None:
@@ -239,6 +239,7 @@ def _measured(
     with ThreadPoolExecutor(max_workers=_AT_ONCE, initializer=begin_thread) as pool:
         counted = begun(pool if alone and in_turn else None, event_counts, trace, launches)
         known = find_known_ranges(trace, request.data_pattern)
+        by_ddp = shows_ddp(trace)
         if not in_turn:
             known_events()  # before threads ask: they share one trace and what was looked up in it
         results = list((map if in_turn else pool.map)(measured, order))

@@ -36,13 +36,11 @@ _OF_REDUCER = re.compile(rf"torch(?:::|\.)distributed(?:::|\.ddp\.){_REDUCER}")
 
 
 def sent_by_ddp(trace: Trace, comm: Communication, group: I64, group_size: I64) -> Bool:
-    """Which communication is DDP's: all-reduces of gradients, broadcasts of buffers.
+    """Of a capture that shows DDP, which communication is DDP's: all-reduces of gradients, broadcasts of
+    buffers.
 
     group: one number for each group, whatever it is, -1 unknown. group_size: ranks, -1 unknown.
     """
-    nothing = np.zeros(len(comm.kernel), bool)
-    if not shows_ddp(trace):
-        return nothing
     asked = (comm.launch_start_ns >= 0) & (group >= 0)
     reduces = _inside(trace, comm, asked & _is(comm, "all_reduce"), _IN_NODE)
     if trace.world_size is not None:

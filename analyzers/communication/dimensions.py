@@ -26,7 +26,7 @@ from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.base.rows import kept
 from perfdoc.analyzers.communication.bandwidth import group_sizes
 from perfdoc.analyzers.communication.blocking import blocked_since
-from perfdoc.analyzers.communication.ddp import sent_by_ddp
+from perfdoc.analyzers.communication.ddp import sent_by_ddp, shows_ddp
 from perfdoc.analyzers.communication.exchanges import with_exchanges
 from perfdoc.analyzers.communication.payloads import CommPayloads, find_payloads
 from perfdoc.analyzers.device.activity import DIMENSIONS, EVIDENCE, UNKNOWN_DIMENSION, Activity, Communication
@@ -174,8 +174,13 @@ def attribute_dimensions(
     known: KnownRanges,
     launches: Launches,
     facts: JobFacts | None = None,
+    *,
+    by_ddp: bool | None = None,
 ) -> Activity:
-    """The same activity with everything about its communication filled in that the capture shows."""
+    """The same activity with everything about its communication filled in that the capture shows.
+
+    by_ddp: whether the capture shows DDP, looked up once for all devices; None not yet.
+    """
     payloads = find_payloads(trace, activity)
     comm = with_exchanges(trace, activity.communication, payloads.payload)
     activity = replace(activity, communication=comm)
@@ -183,7 +188,9 @@ def attribute_dimensions(
     evidence = np.full(len(comm.kernel), _NONE, np.int64)
     group = _group_of(trace, activity, payloads)
     group_size = group_sizes(trace, payloads.payload, payloads.communicator)
-    ddp = sent_by_ddp(trace, comm, group, group_size)
+    ddp = np.zeros(len(comm.kernel), bool)
+    if shows_ddp(trace) if by_ddp is None else by_ddp:
+        ddp = sent_by_ddp(trace, comm, group, group_size)
     levels = (
         ("communicator", _by_communicator(payloads, known.communicators)),
         ("group_description", _by_description(trace, payloads)),
