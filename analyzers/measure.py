@@ -21,6 +21,7 @@ from perfdoc.analyzers.device.capture_parts import in_parts
 from perfdoc.analyzers.device.cpu_rank import cpu_activity
 from perfdoc.analyzers.device.event_counts import event_counts, limited, partial_notes
 from perfdoc.analyzers.device.frameworks import framework_of
+from perfdoc.analyzers.device.last_step import lacking_ns, last_step_notes
 from perfdoc.analyzers.device.launches import find_launches
 from perfdoc.analyzers.device.range_names import find_known_ranges, ranges_matching
 from perfdoc.analyzers.device.ranks import marked_ranks, with_marked_ranks
@@ -34,6 +35,7 @@ from perfdoc.profiling.telling import Telling
 from perfdoc.results.headline import Framework
 from perfdoc.results.names import shorten
 from perfdoc.results.quality import NO_EVENTS, EventCounts
+from perfdoc.results.ranks import Window
 from perfdoc.traces import Capability, Format, NoGpuActivityError, Note, Trace, TraceError
 from perfdoc.traces.ahead import Ahead
 from perfdoc.traces.errors import MissingToolError, UnreadableError
@@ -178,6 +180,8 @@ def _measured(
     telling = Telling()
     estimated: dict[int, int] = {}
     """Collectives without a known completion, by device."""
+    last_steps: list[tuple[Window, int]] = []
+    """What the last step of each device's window lacks."""
 
     @cache
     def known_events() -> tuple[dict[int, EventCounts], Trace]:
@@ -213,6 +217,8 @@ def _measured(
             window, step_ranges = in_parts(
                 shown, activity, kinds, launches, window, step_ranges, chosen=request.chosen
             )
+        if not activity.on_host and not found.partial:
+            last_steps.append((window, lacking_ns(window, activity.busy)))
         view = DeviceView(
             trace=shown,
             activity=without_launches(activity) if found.partial else activity,
@@ -259,6 +265,7 @@ def _measured(
             "Look at --window capture first.",
         )
     notes = [r for r in results if isinstance(r, Note)] + partial_notes([r.events for r in ranks])
+    notes += last_step_notes(last_steps)
     if comm_kernel is not None:
         notes.append(_given_communication(kinds, comm_kernel))
     if request.data_pattern is not None and not len(ranges_matching(trace, request.data_pattern.search)):
