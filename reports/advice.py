@@ -48,6 +48,13 @@ def gain_words(gain: Gain | None, per: Literal["step", "window"] = "step") -> st
     return f"Saves {middle} {of} ({least} to {most}), predicted."
 
 
+def provided_words(conditions: Sequence[str]) -> str:
+    """What a change takes, with the comma before it; empty where nothing is open."""
+    *others, last = [shorten(c, 96) for c in conditions] or [""]
+    said = f"{', '.join(others)} and {last}" if others else last
+    return f", if {said}" if said else ""
+
+
 def own_words(advice: Advice) -> str | None:
     """What to write in a framework that is not Megatron's; None for a setting under its own name."""
     alone = (

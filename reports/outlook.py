@@ -63,7 +63,8 @@ def _first(first: Ranked, diagnosis: Diagnosis) -> str:
         most = rough(gain.high_ms or 0.0)
         of = _share_of(gain.high_ms, first.row.gain_frac, first.row.gain_per, diagnosis)
         why = f": {prose(first.rules[0].reason, 200)}" if first.rules and first.rules[0].reason else ""
-        return f"{opening(first.title)}{code}{why}; saves at most {most}{of}: an upper bound, not predicted."
+        saves = f"saves at most {most}{of}{first.provided}"
+        return f"{opening(first.title)}{code}{why}; {saves}: an upper bound, not predicted."
     note = "" if first.row.exact else f"; {INEXACT}"
     of = _share_of(gain.mid_ms, first.row.gain_frac, first.row.gain_per, diagnosis)
     saves = f"{MINUS}{_band(gain, first.row.gain_per)}{of}"

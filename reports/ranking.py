@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from perfdoc.reports.advice import rough
+from perfdoc.reports.advice import provided_words, rough
 from perfdoc.reports.sections.section import opening
 from perfdoc.results import Diagnosis, Gain, Opportunity, Prediction, RuleResult
 from perfdoc.results.figures import UNKNOWN, share
@@ -53,13 +53,7 @@ class Ranked:
     @property
     def provided(self) -> str:
         """What the change takes, with the comma before it; empty where nothing is open."""
-        conditions = [shorten(c, 96) for c in self.row.conditions]
-        said = (
-            " and ".join((", ".join(conditions[:-1]), conditions[-1]))
-            if conditions[1:]
-            else "".join(conditions)
-        )
-        return f", if {said}" if conditions else ""
+        return provided_words(self.row.conditions)
 
     @property
     def sized(self) -> bool:

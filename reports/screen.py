@@ -179,7 +179,9 @@ def _gain(ranked: Ranked) -> str:
     per = "a step" if row.gain_per == "step" else "in this window"
     part = "" if row.gain_frac is None else f", {figures.share(row.gain_frac)}"
     if not gain.is_predicted or gain.mid_ms is None or gain.low_ms is None:
-        return f"saves at most {rough(gain.high_ms)} {per}{part}: an upper bound, not predicted"
+        return (
+            f"saves at most {rough(gain.high_ms)} {per}{part}{ranked.provided}: an upper bound, not predicted"
+        )
     if gain.mid_ms < 0:
         return f"costs {rough(-gain.mid_ms)} {per} ({rough(-gain.high_ms)} to {rough(-gain.low_ms)})"
     note = "" if row.exact else f"; {INEXACT}"

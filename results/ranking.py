@@ -14,7 +14,7 @@ SURE, BOUND, UNSURE = 1.0, 0.5, 0.25
 """How surely a gain is had. SURE: predicted, all of its band above zero, nothing open. BOUND: a problem's
 upper bound, of which half is taken for granted. UNSURE: predicted, but the job may not meet its conditions,
 it changes what training computes, or its band reaches zero; and the upper bound of what is only worth a
-try, or changes what training computes."""
+try, or changes what training computes. A bound with conditions: half of that."""
 SETTING, WORK = 1.0, 0.75
 """How cheaply: by a setting, or by work on the program or the machine."""
 
@@ -43,7 +43,7 @@ class Opportunity:
     exact: bool = True
     """False if it changes what training computes (a narrower type)."""
     conditions: list[str] = field(default_factory=list)
-    """What a predicted gain takes and this job is not known to meet."""
+    """What a gain takes and this job is not known to meet."""
     worth_frac: float | None = None
     """`gain_frac` x how surely x how cheaply it is had: the place in the list. None without a figure."""
 
@@ -59,6 +59,8 @@ def worth_frac(row: Opportunity, *, by_setting: bool, informs: bool = False) -> 
         return None
     sure = SURE if row.exact and not row.conditions and (gain.low_ms or 0.0) > 0 else UNSURE
     surely = sure if gain.is_predicted else BOUND if row.exact and not informs else UNSURE
+    if row.conditions and not gain.is_predicted:
+        surely *= BOUND
     return row.gain_frac * surely * (SETTING if by_setting else WORK)
 
 

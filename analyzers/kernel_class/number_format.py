@@ -6,7 +6,7 @@ import re
 
 from perfdoc.analyzers.kernel_class.names import MAX_TEXT
 from perfdoc.analyzers.kernel_class.rules import KernelClass
-from perfdoc.profiling.gpus import gpu_family
+from perfdoc.profiling.gpus import gpu_family, peak_flops
 
 _FORMATS = (
     ("fp8", re.compile(r"(?i)e4m3|e5m2|(?<![a-z])fp8(?![a-z])|float8|^nvjet_(sm\d+_)?qq")),
@@ -36,6 +36,8 @@ _FP32_ATTENTION = re.compile(r"(?i)(?:fmha|attention|sdpa)\w{0,64}_f32(?![a-z0-9
 """PyTorch's memory-efficient attention in FP32: fmha_cutlassF_f32_aligned_64x64_rf_sm80."""
 _TF32 = re.compile(r"(?i)tf32|tfloat32|tfloat_?t|(?<![a-z0-9])s168[48](?!\d)")
 _TF32_SPEEDUP = 2.0
+"""Of 16 bits over TF32, on every GPU that has both."""
+_WITHOUT_TF32 = ("volta", "turing")
 PEAK_SHARE_RATIO = 0.65
 """Share of their peak that 16-bit GEMMs reach, over what FP32 ones reach of theirs on CUDA cores: large GEMMs
 run at 55 to 70 % of the one and at 85 to 95 % of the other."""
@@ -86,6 +88,22 @@ def in_16_bits_speedup(name: str, kernel_class: KernelClass, gpu_name: str | Non
     if family is None:
         return None
     return _TF32_SPEEDUP if uses_tf32(name) else family.over_fp32
+
+
+def tf32_speedup(gpu_name: str | None) -> float | None:
+    """How many times as fast TF32 is as FP32 on CUDA cores; 1 where a GPU has none, or gains nothing by it,
+    None where the GPU is not known.
+
+    >>> tf32_speedup("NVIDIA A100-SXM4-40GB"), tf32_speedup("NVIDIA GeForce RTX 3090")
+    (8.0, 1.0)
+    """
+    family = gpu_family(gpu_name)
+    if family is None:
+        return None
+    if family.architecture in _WITHOUT_TF32:
+        return 1.0
+    tf32, fp32 = peak_flops(gpu_name, "tf32"), peak_flops(gpu_name, "fp32")
+    return tf32 / fp32 if tf32 and fp32 else max(family.over_fp32 / _TF32_SPEEDUP, 1.0)
 
 
 def likely_16_bits_speedup(name: str, kernel_class: KernelClass, gpu_name: str | None) -> float | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from perfdoc.reports.advice import MINUS, rough
+from perfdoc.reports.advice import MINUS, provided_words, rough
 from perfdoc.reports.devices import on_host
 from perfdoc.reports.sections.section import Cell, Grid, Section, name, share, time, word
 from perfdoc.results import Diagnosis, Replay, ReplayAnalysis, figures
@@ -148,9 +148,15 @@ def _predictions(diagnosis: Diagnosis) -> Iterator[Grid]:
     ranked = {row.key for row in diagnosis.opportunities}
     none = {p.key for p in gains.predictions if p.gain.method == "none"}
     out = none | {p.key for p in gains.predictions if p.left_out and p.key not in ranked}
-    known = [p for p in gains.predictions if p.key not in out]
+    known = [p for p in gains.predictions if p.key not in out and (p.gain.is_predicted or p.high_ns)]
     known.sort(key=lambda p: -(p.mid_ns if p.mid_ns is not None else -1))
     if known:
+        provided = {
+            row.key or row.gain.key: provided_words(row.conditions)
+            for row in diagnosis.opportunities
+            if row.gain is not None
+        }
+        figures_of = "Predicted gain" if any(p.gain.is_predicted for p in known) else "Upper bound"
         rows = [
             [
                 word(p.change),
@@ -158,12 +164,12 @@ def _predictions(diagnosis: Diagnosis) -> Iterator[Grid]:
                 time(p.low_ns),
                 time(p.high_ns),
                 share(p.mid_frac),
-                word(_METHODS.get(p.gain.method, p.gain.method)),
+                word(_METHODS.get(p.gain.method, p.gain.method) + provided.get(p.key, "")),
             ]
             for p in known
         ]
         yield Grid(
-            caption=f"Predicted gain {_per(diagnosis)} of each change alone (do not add them)",
+            caption=f"{figures_of} {_per(diagnosis)} of each change alone (do not add them)",
             head=["change", "saves", "at least", "at most", "share", "by"],
             align="lrrrrl",
             rows=rows,

@@ -9,7 +9,7 @@ from perfdoc.results.figures import brief, per_cent
 from perfdoc.results.replay import Gain
 from perfdoc.results.rules import Advice, Evidence
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.gain import at_most, ceiling, predicted, time_evidence, worth_frac
+from perfdoc.rules.engine.gain import at_most, bounded, ceiling, predicted, time_evidence, worth_frac
 from perfdoc.rules.engine.needs import GPUS, WINDOW, given
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import worst_instance
@@ -99,6 +99,7 @@ def evaluate(case: Case) -> Verdict:
         return _not_launching(case, share, evidence)
     limit = ceiling(case, launching_ns, "all idle time that launching causes")
     gain = predicted(case, "without_launches")
+    gain = gain and bounded(gain, limit)
     if launching < share:  # the replay takes these waits away too
         gain = _within(gain, limit)
     part = at_most(gain, "predicted for whole layers in graphs; here experts stay outside the graphs")
@@ -109,7 +110,7 @@ def evaluate(case: Case) -> Verdict:
         evidence=evidence,
         remedy=" ".join([_remedy(case), *_beside_launching(case)]),
         advice=[*graph_advice(case, gain, part), *larger(case, _LARGER)] or _larger_tensors(case),
-        gain=limit,
+        gain=limit if gain is None or gain.is_predicted else gain,
         verify="Run again: idle.host in the ledger falls, and launch-queue depth stays above 0.",
         false_alarm="Tracing slows the host, most of all for many short calls; compare profiled with "
         "unprofiled steps.",

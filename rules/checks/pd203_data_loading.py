@@ -11,7 +11,7 @@ from perfdoc.results.replay import Gain
 from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.gain import at_most, ceiling, predicted, time_evidence, worth_frac
+from perfdoc.rules.engine.gain import at_most, bounded, ceiling, predicted, time_evidence, worth_frac
 from perfdoc.rules.engine.needs import WINDOW, given, on_some_rank
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import worst_instance
@@ -90,8 +90,10 @@ def evaluate(case: Case) -> Verdict:
         remedy=_remedy(case, "" if advice else _MANY if known and now else _NONE),
         advice=advice,
         otherwise=_NONE,
-        gain=(None if known else predicted(case, "without_data"))
-        or ceiling(case, lambda r: r.ledger.idle.data, "all data-loader stalls"),
+        gain=bounded(
+            None if known else predicted(case, "without_data"),
+            ceiling(case, lambda r: r.ledger.idle.data, "all data-loader stalls"),
+        ),
         verify="Run again: idle.data in the ledger falls.",
         false_alarm=_FALSE_ALARMS[_strength(case)],
     )

@@ -9,7 +9,7 @@ from perfdoc.results.figures import brief, per_cent, significant
 from perfdoc.results.host import CallGroup
 from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.gain import ceiling, predicted, time_evidence, worth_frac
+from perfdoc.rules.engine.gain import bounded, ceiling, predicted, time_evidence, worth_frac
 from perfdoc.rules.engine.needs import GPUS, WINDOW, given, on_some_rank
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import worst_instance
@@ -72,10 +72,11 @@ def evaluate(case: Case) -> Verdict:
         reason="the host waits for the device inside the step, and the queue runs dry behind each wait",
         evidence=[*evidence, *_calls(case, groups)],
         remedy=" ".join(_remedies(groups)),
-        gain=gain
-        if gain is not None and gain.is_predicted
-        else ceiling(
-            case, _most_ns, "the host gets ahead by what it waits, and no idle time but its own goes"
+        gain=bounded(
+            gain,
+            ceiling(
+                case, _most_ns, "the host gets ahead by what it waits, and no idle time but its own goes"
+            ),
         ),
         verify="Run again: the host section lists fewer such calls, and idle.host in the ledger falls.",
         false_alarm="A value that the program needs there: a stopping condition, a data-dependent shape.",

@@ -12,7 +12,7 @@ from perfdoc.results.figures import per_cent
 from perfdoc.results.rules import Advice, Evidence
 from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.gain import at_most, ceiling, predicted
+from perfdoc.rules.engine.gain import at_most, bounded, ceiling, predicted
 from perfdoc.rules.engine.needs import Missing, Need, given, known, not_applicable
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.context_parallel import sequence_allows
@@ -88,7 +88,7 @@ def _recompute_ns(rank: RankMeasurement) -> int:
 
 def _recomputes(case: Case, granularity: object, evidence: list[Evidence]) -> Verdict:
     gain = at_most(predicted(case, "without_recompute"), "what context parallelism costs is not in it")
-    gain = gain or ceiling(case, _recompute_ns, "what is computed again")
+    gain = bounded(gain, ceiling(case, _recompute_ns, "what is computed again"))
     return Verdict(
         state="fires",
         level="information",

@@ -11,7 +11,7 @@ from perfdoc.results.replay import Gain
 from perfdoc.results.rules import Advice, Evidence
 from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.gain import ceiling, predicted
+from perfdoc.rules.engine.gain import bounded, ceiling, predicted
 from perfdoc.rules.engine.needs import GPU_MODEL, GPUS, Missing, Need, given, known, not_applicable
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.capture import why_start_up_counts
@@ -125,9 +125,9 @@ def evaluate(case: Case) -> Verdict:
 
 def _gain(case: Case, most: Gain | None, halved: float) -> Gain | None:
     """By replay, which makes every GEMM faster; the bound where that is more than their shapes allow."""
-    found = predicted(case, _KEY)
-    if found is None or most is None or halved >= _BOUND_BY_FLOPS:
-        return found or most
+    found = bounded(predicted(case, _KEY), most)
+    if found is None or most is None or not found.is_predicted or halved >= _BOUND_BY_FLOPS:
+        return found
     return replace(most, key=_KEY) if (found.mid_ms or 0.0) > (most.high_ms or 0.0) else found
 
 

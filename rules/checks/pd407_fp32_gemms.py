@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
 
-from perfdoc.results.figures import per_cent
+from perfdoc.analyzers.measure_device import RankMeasurement
+from perfdoc.results.figures import brief, per_cent
 from perfdoc.results.replay import Gain
 from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.gain import ceiling, predicted, time_evidence
+from perfdoc.rules.engine.gain import bound_of, ceiling, predicted, time_evidence
 from perfdoc.rules.engine.needs import GPUS, WINDOW, Missing, Need, not_applicable, skipped
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.capture import KERNELS
 from perfdoc.rules.facts.capture_cost import slowed_by
-from perfdoc.rules.facts.gemm_format import captured_format, fp32_ns, in_fp32, saved_by_16_bits_ns
+from perfdoc.rules.facts.gemm_format import (
+    captured_format,
+    could_be_tf32_ns,
+    fp32_ns,
+    in_fp32,
+    saved_by_16_bits_ns,
+    tf32_ns,
+)
 
 
 def _not_fp32(case: Case) -> Missing | None:
@@ -39,29 +47,58 @@ META = Meta(
 _KEY = "bf16_gemm"
 MIN_FRAC = 0.05
 """Of the window, mean over ranks; of start-up, of the time in which something ran."""
+TF32_MIN_FRAC = 0.01
+"""Likewise, of FP32 GEMMs that TF32 would make faster: for less it is not named."""
 
 
 def evaluate(case: Case) -> Verdict:
     """Fires where GEMMs and attention in FP32 (or TF32) take `MIN_FRAC` of the window."""
     share = case.share_at_work(fp32_ns) or 0.0
-    evidence = time_evidence(case, f"GEMMs and attention in FP32{case.of_work}", share, fp32_ns)
+    tf32 = case.share_at_work(tf32_ns) or 0.0
+    formats = "FP32" if not tf32 else "TF32" if tf32 >= share else "FP32 or TF32"
+    evidence = time_evidence(case, f"GEMMs and attention in {formats}{case.of_work}", share, fp32_ns)
     if share < MIN_FRAC:
         return Verdict(state="passes", evidence=evidence)
+    if formats == "FP32 or TF32":
+        evidence += [_part(case, "of it in TF32, on tensor cores", tf32_ns)]
+        evidence += [_part(case, "of it in FP32, on CUDA cores", lambda r: fp32_ns(r) - tf32_ns(r))]
     host = case.share(lambda r: r.ledger.idle.host) or 0.0
     if host >= MIN_FRAC:
         evidence.append(Evidence(label="idle, launch-bound", value=per_cent(host)))
-    late = " The host is late too, see PD201: faster GEMMs alone gain little." if host >= share else ""
     return Verdict(
         state="fires",
-        reason="GEMMs or attention run in FP32, outside 16-bit tensor cores",
+        reason=f"GEMMs or attention run in {formats}, which tensor cores multiply at half the rate of 16 bits"
+        if formats == "TF32"
+        else f"GEMMs or attention run in {formats}, not in 16 bits on tensor cores",
         evidence=evidence,
-        remedy="Train in bf16: torch.autocast(device_type='cuda', dtype=torch.bfloat16), or the framework's "
-        "own setting. Before Ampere take fp16 with loss scaling. If numbers must stay FP32, allow "
-        f"TF32: torch.set_float32_matmul_precision('high').{late}",
+        remedy=_remedy(case, late=host >= share),
         gain=_gain(case),
-        verify="Run again: GEMMs have bf16 (or tf32) in their names; compare the loss curves.",
+        verify="Run again: GEMMs have bf16 in their names; compare the loss curves.",
         false_alarm="Numerics that need FP32, such as a solver's.",
     )
+
+
+def _part(case: Case, label: str, of: Callable[[RankMeasurement], int]) -> Evidence:
+    ms = case.per_unit_ms(of)
+    per = "per step" if case.unit == "step" else "in the window"
+    return Evidence(label=f"{label}, {per}", value=brief((ms or 0.0) * 1e6))
+
+
+def _remedy(case: Case, *, late: bool) -> str:
+    """TF32 is named where it makes GEMMs faster that do not have it yet."""
+    words = [
+        "Train in bf16: torch.autocast(device_type='cuda', dtype=torch.bfloat16), or the framework's own "
+        "setting. Before Ampere take fp16 with loss scaling."
+    ]
+    if (case.share_at_work(could_be_tf32_ns) or 0.0) >= TF32_MIN_FRAC:
+        ms = case.per_unit_ms(could_be_tf32_ns) or 0.0
+        words.append(
+            f"If numbers must stay FP32, allow TF32 for the GEMMs that run without it ({brief(ms * 1e6)}): "
+            "torch.set_float32_matmul_precision('high')."
+        )
+    if late:
+        words.append("The host is late too, see PD201: faster GEMMs alone gain little.")
+    return " ".join(words)
 
 
 def _gain(case: Case) -> Gain | None:
@@ -69,10 +106,9 @@ def _gain(case: Case) -> Gain | None:
     it, and there is a bound, what the faster units save at their peak. None where the GPU is not known: all
     the time of these GEMMs is no bound that anybody reaches."""
     replayed = predicted(case, _KEY)
-    if replayed is not None and not slowed_by(case):
+    if replayed is not None and replayed.is_predicted and not slowed_by(case):
         return replayed
     if any(saved_by_16_bits_ns(rank) is None for rank in case.ranks):
         return None
     what = "these GEMMs on 16-bit tensor cores, at the same share of the peak"
-    most = ceiling(case, lambda rank: saved_by_16_bits_ns(rank) or 0, what)
-    return most if most is None or replayed is None else replace(most, key=_KEY)
+    return bound_of(case, _KEY, ceiling(case, lambda rank: saved_by_16_bits_ns(rank) or 0, what))

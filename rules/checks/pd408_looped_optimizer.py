@@ -9,7 +9,7 @@ from perfdoc.results.figures import brief, per_cent
 from perfdoc.results.kernels import OptimizerLoop
 from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.gain import ceiling, predicted, time_evidence, worth_frac
+from perfdoc.rules.engine.gain import bounded, ceiling, predicted, time_evidence, worth_frac
 from perfdoc.rules.engine.needs import GPUS, WINDOW, given, on_some_rank
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.capture import KERNELS
@@ -58,13 +58,14 @@ def evaluate(case: Case) -> Verdict:
         reason=f"the optimizer updates one parameter after the other ({how})",
         evidence=[*evidence, *_figures(case, found)],
         remedy=_MEGATRON if case.framework == "megatron" else _PYTORCH,
-        gain=gain
-        if replayed
-        else ceiling(
-            case,
-            _most_ns,
-            "all idle time between these kernels, or that the host is ahead by without its loop, and their "
-            "time but for one each parameter",
+        gain=bounded(
+            gain,
+            ceiling(
+                case,
+                _most_ns,
+                "all idle time between these kernels, or that the host is ahead by without its loop, and "
+                "their time but for one each parameter",
+            ),
         ),
         verify="Run again: the optimizer is a few multi_tensor_apply or fused kernels.",
         false_alarm="A window that holds one optimizer step and few of the micro-batches before it.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from perfdoc.analyzers.base.ceilings import ceilings_of
 from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.gain import time_evidence
+from perfdoc.rules.engine.gain import bound_of, time_evidence
 from perfdoc.rules.engine.needs import GPUS, WINDOW, given, known
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.capture import KERNELS
@@ -32,6 +32,9 @@ META = Meta(
 MIN_FRAC = 0.03
 """Of the window, mean over ranks."""
 
+_KEY = "full_waves"
+_FULL = "the time of SMs without blocks at the GEMMs' peak"
+
 
 def evaluate(case: Case) -> Verdict:
     """Fires where small grids and last waves of GEMMs lose `MIN_FRAC` of the window."""
@@ -46,9 +49,7 @@ def evaluate(case: Case) -> Verdict:
         remedy="Make the GEMMs larger: a larger micro-batch where memory allows, less tensor parallelism, "
         "GEMMs of one input put together (queries, keys and values; gate and up), grouped GEMMs for experts; "
         "or take a stream-K or split-K kernel.",
-        gain=most_by_replay(
-            case, "full_waves", _shape_ns, "the time of SMs without blocks at the GEMMs' peak"
-        ),
+        gain=bound_of(case, _KEY, most_by_replay(case, _KEY, _shape_ns, _FULL)),
         verify="Run again: GEMMs reach more TFLOP/s; compare tokens a second.",
         false_alarm="GEMMs that run beside others which fill the SMs.",
     )

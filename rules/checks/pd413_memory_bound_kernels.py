@@ -6,7 +6,7 @@ from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.results.figures import per_cent
 from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.gain import time_evidence
+from perfdoc.rules.engine.gain import bound_of, time_evidence
 from perfdoc.rules.engine.needs import GPUS, WINDOW, given
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.capture import KERNELS
@@ -26,6 +26,8 @@ MIN_FRAC = 0.1
 """Of the window, mean over ranks. PD404 names sequences that it recognises from 1 % on."""
 _CLASSES = ("elementwise", "copy", "norm", "softmax", "reduction", "quantisation", "random", "loss")
 _NAMED = 4
+_KEY = "fused_runs"
+_ALL_FUSED = "each run of them in the time of its longest kernel, all of it fused"
 
 
 def evaluate(case: Case) -> Verdict:
@@ -48,13 +50,7 @@ def evaluate(case: Case) -> Verdict:
         remedy="Compile the layers (torch.compile), or take fused ones. Transformer Engine has LayerNormMLP, "
         "Liger norms and losses, flash-attn attention. Keep tensors contiguous and in one dtype, so that no "
         "copies are needed.",
-        gain=most_by_replay(
-            case,
-            "fused_runs",
-            _fusible_ns,
-            "each run of them in the time of its longest kernel, all of it fused",
-            launches_go=True,
-        ),
+        gain=bound_of(case, _KEY, most_by_replay(case, _KEY, _fusible_ns, _ALL_FUSED, launches_go=True)),
         verify="Run again: fewer kernels between GEMMs, and less of the window in them.",
         false_alarm="Kernels of one run that work on different tensors gain launches only.",
     )

@@ -28,6 +28,29 @@ def best_of(gains: Iterable[Gain]) -> Gain | None:
     return max(ceilings, key=lambda g: g.high_ms or 0.0) if ceilings else None
 
 
+def bounded(found: Gain | None, most: Gain | None) -> Gain | None:
+    """A prediction; without one the smaller of two upper bounds of the same change: `most`, the rule's own,
+    and what a withheld prediction leaves. It has the prediction's key: a report has one bound of a change."""
+    if found is None or most is None or found.is_predicted:
+        return found or most
+    return replace(most, key=found.key) if (most.high_ms or 0.0) < (found.high_ms or 0.0) else found
+
+
+def bound_of(case: Case, key: str, most: Gain | None) -> Gain | None:
+    """An upper bound of a change that is not taken from its prediction, though there may be one: where that
+    gains less, the bound is of a host that keeps up, which the capture may not show since it slows it."""
+    replayed = predicted(case, key)
+    if most is None or replayed is None:
+        return most
+    if not replayed.is_predicted:
+        return bounded(replayed, most)
+    less = (replayed.high_ms or 0.0) < (most.high_ms or 0.0)
+    return replace(most, key=key, assumptions=[*most.assumptions, *([KEEPS_UP] if less else [])])
+
+
+KEEPS_UP = "the host keeps up untraced"
+
+
 def worth_frac(case: Case, *keys: str) -> float:
     """The largest predicted gain of these changes as a share of the step; 0 without a prediction."""
     shares = [
@@ -58,9 +81,9 @@ def kept_gain(verdict: Verdict, allowed: Collection[str]) -> Gain | None:
             why = f"predicted together with {', '.join(missing)}, which this configuration forbids"
             gains.append(at_most(piece.gain, why) if missing else piece.gain)
     best = best_of(g for g in gains if g is not None)
-    if best is not None:
-        return best
     own = verdict.gain
+    if best is not None:
+        return best if own is None or own.is_predicted else bounded(best, own)
     return own if own is None or not verdict.advice or own.method == "ceiling" else None
 
 

@@ -15,6 +15,7 @@ from perfdoc.results.ranking import Opportunity, OpportunityKind, is_trifle, wor
 from perfdoc.results.replay import Gain, Prediction
 from perfdoc.results.rules import RuleResult
 from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.gain import KEEPS_UP
 from perfdoc.rules.facts.graphs import open_conditions
 
 TIME_OF: Mapping[str, str] = MappingProxyType(
@@ -184,8 +185,12 @@ def _row(
         gain_per=case.unit,
         gain_frac=share,
         exact=change is None or change.exact,
-        conditions=[] if prediction is None else open_conditions(case, prediction.key),
+        conditions=_of_bound(gain) if prediction is None else open_conditions(case, prediction.key),
     )
+
+
+def _of_bound(gain: Gain | None) -> list[str]:
+    return [KEEPS_UP] if gain is not None and KEEPS_UP in gain.assumptions else []
 
 
 def _kind(

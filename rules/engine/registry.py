@@ -13,9 +13,10 @@ from typing import get_args
 
 import perfdoc.rules.checks
 from perfdoc.results.ranking import Opportunity
-from perfdoc.results.replay import Gain
+from perfdoc.results.replay import Gain, Prediction
 from perfdoc.results.rules import RuleResult
 from perfdoc.rules.engine.advise import proposed
+from perfdoc.rules.engine.agreement import as_rules_say
 from perfdoc.rules.engine.bounds import not_below_predictions
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.gain import kept_gain
@@ -93,6 +94,8 @@ class Judged:
 
     results: list[RuleResult]
     opportunities: list[Opportunity]
+    predictions: list[Prediction]
+    """Those of the case, with the bounds of the rules that fire on them."""
 
 
 def judge(case: Case, rules: Sequence[Rule] | None = None) -> Judged:
@@ -105,7 +108,11 @@ def judge(case: Case, rules: Sequence[Rule] | None = None) -> Judged:
     ]
     results = related(case, found)
     times = {one.result.code: one.time for one in found}
-    return Judged(results=results, opportunities=ranked(case, results, times))
+    return Judged(
+        results=results,
+        opportunities=ranked(case, results, times),
+        predictions=as_rules_say(case.gains.predictions, results),
+    )
 
 
 def run_rules(case: Case, rules: Sequence[Rule] | None = None) -> list[RuleResult]:

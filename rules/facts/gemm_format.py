@@ -6,7 +6,13 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from perfdoc.analyzers.kernel_class.classify import KernelClass
-from perfdoc.analyzers.kernel_class.number_format import format_of, in_16_bits_speedup, is_fp32
+from perfdoc.analyzers.kernel_class.number_format import (
+    format_of,
+    in_16_bits_speedup,
+    is_fp32,
+    tf32_speedup,
+    uses_tf32,
+)
 from perfdoc.analyzers.kernels.totals import NamedTime
 from perfdoc.analyzers.measure_device import RankMeasurement
 
@@ -52,6 +58,20 @@ def saved_by_16_bits_ns(rank: RankMeasurement) -> int | None:
             return None
         saved += k.total_ns * (1 - 1 / speedup)
     return min(round(saved), rank.ledger.compute)
+
+
+def tf32_ns(rank: RankMeasurement) -> int:
+    """Of a rank's time in them, what tensor cores multiply in TF32."""
+    return min(sum(k.total_ns for k in in_fp32(rank) if uses_tf32(k.name)), rank.ledger.compute)
+
+
+def could_be_tf32_ns(rank: RankMeasurement) -> int:
+    """Its time in FP32 GEMMs that TF32 would make faster: not attention, which no setting of GEMMs changes,
+    and not where the GPU multiplies TF32 no faster, or has none."""
+    if (tf32_speedup(rank.device.gpu_name) or 1.0) <= 1:
+        return 0
+    gemms = (k for k in in_fp32(rank) if k.kernel_class is KernelClass.GEMM and not uses_tf32(k.name))
+    return min(sum(k.total_ns for k in gemms), rank.ledger.compute)
 
 
 def fp32_ns(rank: RankMeasurement) -> int:

@@ -6,13 +6,15 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import pairwise
+from functools import reduce
+from itertools import accumulate, pairwise
 
 from perfdoc.results.figures import per_cent, plural
 from perfdoc.results.ranks import Ledger
 from perfdoc.results.replay import Gain, Replay
 from perfdoc.simulator.engine import schedule
 from perfdoc.simulator.replay.edits.edit import Edit
+from perfdoc.simulator.replay.limits import most_ns, of_device, without_touched
 from perfdoc.simulator.replay.rebuilt import Rebuilt
 
 _MS = 1e6
@@ -93,16 +95,20 @@ def predict(
     to: the replay's error, or on a CPU rank the delays without a cause that it keeps, where they are more.
     Where the leaves hold less than the middle, the lower end is less by the same share; of a change that jobs
     get a part of, the middle is not above that of such a band. Below zero it goes only where a change may
-    cost.
+    cost. The upper end is not above what the work that the changes touch costs in all, by replay; an upper
+    bound neither.
     """
     edits = list({edit.name: edit for edit in edits}.values())  # the same change twice is one change
     steps = max(replay.steps, 1)
     cap_ns = _cap(edits, ledgers) / steps if ledgers else None
     try:
-        lengths = _lengths(rebuilt, edits)
+        edited = _edited(rebuilt, edits)
     except ValueError as error:
         return Gain(low_ms=None, mid_ms=None, high_ms=None, method="none", assumptions=[str(error)])
+    varied = _varied(rebuilt, edits)
     if not replay.predicts or replay.error_frac is None or replay.measured_ns is None:
+        most = None if cap_ns is None else most_ns(rebuilt, [*edited[-1:], *varied])
+        cap_ns = cap_ns if cap_ns is None or most is None else min(cap_ns, most / steps)
         return _upper_bound(cap_ns, f"predictions are withheld: {replay.withheld}")
     before = before_ns if before_ns is not None else replay.replayed_ns or 0
     worst = max(abs(replay.error_frac), abs(replay.worst_error_frac or 0.0))
@@ -111,12 +117,19 @@ def predict(
     if unlike := _unlike(edits, ledgers, noise_ns * steps):
         return _upper_bound(cap_ns, unlike)
     least_ns = -math.inf if any(edit.may_cost for edit in edits) else 0.0
-    gains = [(before - ns) / steps for ns in (lengths[-1], *_varied(rebuilt, edits))]
+    lengths = [_length(made) for made in edited] or [_length(rebuilt)]
+    gains = [(before - ns) / steps for ns in (lengths[-1], *map(_length, varied))]
     parts = [(a - b) / steps for a, b in pairwise((before, *lengths))]
     floors = [_FLOOR_FRAC * _cap([e], ledgers, _WORK) / steps if ledgers else 0.0 for e in edits]
     half = [ns + noise_ns for ns in _unsure(edits, parts, floors, gains)]
     low = min(g - h for g, h in zip(gains, half, strict=True))
     high = max(g + h for g, h in zip(gains, half, strict=True))
+    if high > max(gains) + noise_ns:
+        made = [*edited[-1:], *varied]
+        gone = without_touched(rebuilt, made) if of_device(rebuilt, made) else None
+        if gone is not None:
+            limit_ns = max((before - _length(gone)) / steps, *gains) + noise_ns
+            cap_ns = limit_ns if cap_ns is None else min(cap_ns, limit_ns)
     if cap_ns is not None and low > 0 and gains[0] > cap_ns:
         low *= cap_ns / gains[0]  # the replay and the ledger differ: neither is sure to the last
     mid = gains[0]
@@ -180,29 +193,23 @@ def _unsure(
     return [middle, *(share * abs(g) for g in gains[1:])]
 
 
-def _lengths(rebuilt: Rebuilt, edits: Sequence[Edit]) -> list[int]:
-    """After each of these changes, on top of those before it; of none, as it is."""
-    found = []
-    for edit in edits:
-        rebuilt = edit.apply(rebuilt)
-        found.append(_length(rebuilt, ()))
-    return found or [_length(rebuilt, ())]
+def _edited(rebuilt: Rebuilt, edits: Sequence[Edit]) -> list[Rebuilt]:
+    """After each of these changes, on top of those before it."""
+    return list(accumulate(edits, lambda made, edit: edit.apply(made), initial=rebuilt))[1:]
 
 
-def _length(rebuilt: Rebuilt, changes: Sequence[Callable[[Rebuilt], Rebuilt]]) -> int:
-    for change in changes:
-        rebuilt = change(rebuilt)
+def _length(rebuilt: Rebuilt) -> int:
     return rebuilt.span(schedule(rebuilt.graph).end_ns)
 
 
-def _varied(rebuilt: Rebuilt, edits: Sequence[Edit]) -> list[int]:
-    """Lengths with each variant of each edit in its place; where one does not apply there is none."""
+def _varied(rebuilt: Rebuilt, edits: Sequence[Edit]) -> list[Rebuilt]:
+    """With each variant of each edit in its place; where one does not apply there is none."""
     found = []
     for i, edit in enumerate(edits):
         for variant in edit.variants:
             changes = [variant if k == i else other.apply for k, other in enumerate(edits)]
             with suppress(ValueError):
-                found.append(_length(rebuilt, changes))
+                found.append(reduce(lambda made, change: change(made), changes, rebuilt))
     return found
 
 

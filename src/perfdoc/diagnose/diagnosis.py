@@ -66,6 +66,7 @@ def diagnose(
     names = [natural(str(c.path)) for c in captures]  # a shell expands rank*.sqlite to rank0, rank10, rank1
     ranks = sorted(whole.ranks, key=lambda r: (r.rank is None, r.rank or 0, names[r.input]))
     analyses = _analyses(captures, ranks, job, whole.memory, whole.replayed)
+    analyses = replace(analyses, gains=replace(analyses.gains, predictions=judged.predictions))
     if ranks:
         slow = slowed_by(case)
         verdict = verdict_of(

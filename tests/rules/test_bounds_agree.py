@@ -1,0 +1,125 @@
+"""One upper bound of a change: the smallest that is known, the same in the rule and in the predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from perfdoc.knobs.knob import Value
+from perfdoc.results.replay import Gain
+from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.gain import KEEPS_UP, bounded
+from perfdoc.rules.engine.registry import judge
+from tests.analyzers.tiny import GEMM
+from tests.rules.cases import case_of, evidence_of, predicting, result, with_predictions
+from tests.rules.laid import H100, given, laid
+
+A100, RTX_3090 = "NVIDIA A100-SXM4-40GB", "NVIDIA GeForce RTX 3090"
+SGEMM = "ampere_sgemm_128x64_tn"
+TF32 = "cutlass_80_tensorop_s1688gemm_128x128_16x5_tn_align4"
+BF16: dict[str, Value] = {"bf16": True, "fp8": None}
+Measured = Callable[..., Case]
+
+
+@pytest.fixture
+def measured(tmp_path: Path) -> Measured:
+    return lambda *kernels, gpu=H100: case_of(tmp_path, laid(*kernels, gpu=gpu))
+
+
+def withheld(case: Case, key: str, most_ms: float) -> Case:
+    """With a prediction that is withheld: this upper bound is left of it."""
+    known = predicting(case, **{key: (0.0, 0.0, most_ms)}).gains.predictions[0]
+    gain = Gain(
+        low_ms=0.0, mid_ms=None, high_ms=most_ms, method="ceiling", assumptions=["it is off"], key=key
+    )
+    return with_predictions(case, [replace(known, gain=gain, mid_ns=None, reason="it is off")])
+
+
+def most_of(case: Case, code: str, key: str) -> tuple[float | None, float | None]:
+    """(bound of the rule, bound of the prediction), in ms."""
+    judged = judge(case)
+    (rule,) = [r for r in judged.results if r.code == code]
+    (prediction,) = [p for p in judged.predictions if p.key == key]
+    assert rule.gain is not None
+    assert (rule.gain.method, prediction.gain.method) == ("ceiling", "ceiling")
+    assert prediction.high_ns == round((prediction.gain.high_ms or 0.0) * 1e6)
+    return rule.gain.high_ms, prediction.gain.high_ms
+
+
+def test_a_withheld_prediction_never_widens_a_bound(measured: Measured) -> None:
+    """400 of 1,000 us in FP32 on an H100, whose 16-bit tensor cores are 14.8 times as fast: at most 400 x
+    13.8 / 14.8 = 373 us, whether 0.94 or 0.38 ms are left of the prediction; and 0.3 ms where it says so."""
+    own = 0.4 * 13.8 / 14.8
+    case = measured((SGEMM, 400))
+    for left, most in ((0.94, own), (0.38, own), (0.3, 0.3)):
+        assert most_of(withheld(case, "bf16_gemm", left), "PD407", "bf16_gemm") == (
+            pytest.approx(most, rel=1e-4),
+            pytest.approx(most, rel=1e-4),
+        )
+
+
+def test_nor_one_of_advice(measured: Measured) -> None:
+    """FP8 halves the 334 us of GEMMs: 167, not the 0.9 ms that are left of the prediction."""
+    case = given(withheld(measured((GEMM, 334)), "fp8_gemm", 0.9), **BF16)
+    assert most_of(case, "PD401", "fp8_gemm") == (pytest.approx(0.167), pytest.approx(0.167))
+
+
+def test_the_smaller_bound_or_the_prediction() -> None:
+    small, large = (
+        Gain(low_ms=0.0, mid_ms=None, high_ms=ms, method="ceiling", assumptions=[], key=key)
+        for ms, key in ((1.0, ""), (2.0, "some"))
+    )
+    predicted = Gain(low_ms=2.0, mid_ms=3.0, high_ms=4.0, method="replay", assumptions=[], key="some")
+    assert bounded(large, small) == replace(small, key="some")
+    assert bounded(replace(small, key="some"), large) == replace(small, key="some")
+    assert bounded(predicted, small) == predicted
+    assert (bounded(None, small), bounded(large, None), bounded(None, None)) == (small, large, None)
+
+
+def test_a_bound_that_the_replay_of_a_slowed_host_contradicts_says_its_condition(measured: Measured) -> None:
+    """The replay gains 1 us at most, since GEMMs wait for launches that the capture itself makes late: the
+    bound of 373 us takes a host that keeps up without the profiler, and says so in rule, ranking and
+    predictions. It counts for a quarter of a bound that changes nothing that training computes: 37.3 % x
+    1/4 (what it takes is not known) x 3/4 (work on the program)."""
+    case = predicting(measured((SGEMM, 400)), bf16_gemm=(0.0, 0.0, 0.001))
+    slowed = replace(case, captures=[replace(case.captures[0], slowed_by=("an NVTX range an operator",))])
+    assert most_of(slowed, "PD407", "bf16_gemm")[0] == pytest.approx(0.4 * 13.8 / 14.8, rel=1e-4)
+    judged = judge(slowed)
+    (row,) = [o for o in judged.opportunities if "PD407" in o.codes]
+    assert row.conditions == [KEEPS_UP]
+    assert row.gain is not None
+    assert KEEPS_UP in row.gain.assumptions
+    assert row.worth_frac == pytest.approx(0.4 * 13.8 / 14.8 / 4 * 3 / 4, rel=1e-3)
+    # Where nothing slows the host, the replay holds.
+    (prediction,) = judge(case).predictions
+    assert prediction.gain.is_predicted
+
+
+def test_tf32_is_told_from_fp32(measured: Measured) -> None:
+    """An A100 multiplies 16 bits twice as fast as TF32, and 16 times as fast as FP32: of 400 us in TF32 200
+    go, of 160 in FP32 150. Only the latter would be faster in TF32."""
+    both = result("PD407", measured((TF32, 400), (SGEMM, 160), gpu=A100))
+    assert both.gain is not None
+    assert both.gain.high_ms == pytest.approx(0.350)
+    assert evidence_of(both) == ["56.0 %", "560 µs", "400 µs", "160 µs"]
+    assert "FP32 or TF32" in both.reason
+    assert "allow TF32 for the GEMMs that run without it (160 µs)" in both.remedy
+    narrow = result("PD407", measured((TF32, 400), gpu=A100))
+    assert "run in TF32" in narrow.reason
+    assert evidence_of(narrow) == ["40.0 %", "400 µs"]
+    assert "allow TF32" not in narrow.remedy
+
+
+@pytest.mark.parametrize(
+    ("gpu", "named"),
+    [(A100, True), (H100, True), (RTX_3090, False), ("NVIDIA GeForce RTX 3070 Ti", False)]
+    + [("Tesla V100-SXM2-16GB", False), ("NVIDIA A10", True), ("NVIDIA L40", False)],
+)
+def test_tf32_is_named_where_it_is_faster(measured: Measured, gpu: str, named: bool) -> None:
+    """GeForce chips and the L40 multiply TF32 as fast as FP32; before Ampere there is none."""
+    remedy = result("PD407", measured((SGEMM, 400), gpu=gpu)).remedy
+    assert ("allow TF32" in remedy) is named
+    assert "bf16" in remedy
