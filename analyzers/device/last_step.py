@@ -15,8 +15,8 @@ from perfdoc.results.ranks import Window
 from perfdoc.traces import Note
 
 _FEWEST_STEPS = 3
-_SHORT_FRAC = 0.02
-"""Of a step, idle between steps: with less the last one is as good as any."""
+_SHORT_FRAC = 0.01
+"""Of the mean step: what the last one lacks, shared out over all of them. Less is no matter."""
 
 
 def lacking_ns(window: Window, busy: Intervals) -> int:
@@ -28,7 +28,7 @@ def lacking_ns(window: Window, busy: Intervals) -> int:
     last = np.maximum(np.searchsorted(busy.start_ns, ends, "left") - 1, 0)
     idle = float(np.median(np.maximum(ends - np.minimum(busy.end_ns[last], ends), 0)))
     usual = float(np.median([step.duration_ns for step in others]))
-    return round(idle) if idle > _SHORT_FRAC * usual else 0
+    return round(idle) if idle > _SHORT_FRAC * usual * window.steps else 0
 
 
 def last_step_notes(found: Sequence[tuple[Window, int]]) -> list[Note]:

@@ -7,7 +7,7 @@ from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.results.efficiency import OperatorEfficiency
 from perfdoc.results.replay import Gain
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.gain import time_evidence, worth_frac
+from perfdoc.rules.engine.gain import bound_of, time_evidence, worth_frac
 from perfdoc.rules.engine.needs import GPUS, WINDOW, given
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.capture import KERNELS
@@ -69,7 +69,8 @@ def _gain(case: Case) -> Gain | None:
     found = case.prediction(_KEY)
     if found is not None and not found.left_out and holds(case, found.gain, _saved_ns):
         return found.gain
-    return most_by_replay(case, _KEY, _lost_ns, "what these GEMMs take beyond their roofline")
+    most = most_by_replay(case, _KEY, _lost_ns, "what these GEMMs take beyond their roofline")
+    return bound_of(case, _KEY, most)
 
 
 def _beyond_ns(operator: OperatorEfficiency) -> int:

@@ -30,9 +30,10 @@ def _bounded(prediction: Prediction, bound: Gain | None) -> Prediction:
     if least <= bound.high_ms <= own.high_ms:
         return prediction
     high_ns = round(bound.high_ms * 1e6)
+    withheld = [] if own.is_predicted else [a for a in own.assumptions if a not in bound.assumptions]
     return replace(
         prediction,
-        gain=bound,
+        gain=replace(bound, assumptions=[*bound.assumptions, *withheld]),
         low_ns=0,
         mid_ns=None,
         high_ns=high_ns,

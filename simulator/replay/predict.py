@@ -161,8 +161,8 @@ def _unlike(edits: Sequence[Edit], ledgers: Sequence[Ledger], noise_ns: float) -
         acted = {leaf for leaf in shown if _named(leaf, leaves)}
         for some in (acted, *({leaf} for leaf in sorted(_LUMPY & leaves))):
             apart_ns = sum(abs(mean[leaf] - shown[leaf]) for leaf in some)
-            most_ns = max(sum(by_leaf[leaf] for leaf in some) for by_leaf in (mean, shown))
-            if apart_ns > max(_UNLIKE_FRAC * most_ns, noise_ns):
+            held_ns = max(sum(by_leaf[leaf] for leaf in some) for by_leaf in (mean, shown))
+            if apart_ns > max(_UNLIKE_FRAC * held_ns, noise_ns):
                 return f"{of} hold other amounts of what the change acts on than mean steps"
     return ""
 

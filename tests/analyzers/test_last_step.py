@@ -39,5 +39,5 @@ def test_waits_between_steps_are_missing_behind_the_last_one(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(("steps", "between_ns"), [(4, 200_000), (4, 0), (2, 5 * MS)])
 def test_what_hardly_counts_is_not_said(tmp_path: Path, steps: int, between_ns: int) -> None:
-    """0.2 ms of 10.2 are under 2 %; of two steps one has it."""
+    """0.2 ms of 10.2 are half a per cent of four steps; of two steps one has it."""
     assert notes_of(tmp_path, steps, between_ns) == []

@@ -208,7 +208,7 @@ def test_steps_that_are_not_like_the_window_s_predict_nothing(
     whole, found, _ = of_whole_and_part(path, monkeypatch, 40, 4, key)
     assert whole.gain.method == "replay"
     assert found.gain.method == "ceiling"
-    assert words in found.gain.assumptions[0]
+    assert any(words in said for said in found.gain.assumptions)
     assert found.high_ns is not None
     assert whole.mid_ns is not None
     assert found.high_ns >= whole.mid_ns
