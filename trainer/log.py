@@ -31,12 +31,16 @@ class RunLog:
         if run is not None and rank == 0:
             self._evals = (run.path / "steps" / "eval.jsonl").open("a", encoding="utf-8")
 
-    def step(self, record: StepRecord, last: int, *, mfu: float | None, print_line: bool) -> None:
-        """Append one line at once, so that a killed run keeps what it did. `mfu` is for the terminal."""
+    def step(
+        self, record: StepRecord, last: int, *, mfu: float | None, of_measured: bool, print_line: bool
+    ) -> None:
+        """Append one line at once, so that a killed run keeps what it did. `mfu` is for the terminal, and
+        whether the peak was measured."""
         if self._steps is not None:
             self._steps.write(record)
         if self._terminal is not None:
-            self._terminal.step(record, last, mfu=mfu, print_line=print_line)
+            share = "" if mfu is None else f"  {_in_words(mfu, of_measured=of_measured)}"
+            self._terminal.step(record, last, share=share, print_line=print_line)
 
     def evaluation(self, record: EvalRecord) -> None:
         """Append one evaluation."""
@@ -67,13 +71,12 @@ class Terminal:
         self._bar: Any = None
         self._task: Any = None
 
-    def step(self, record: StepRecord, last: int, *, mfu: float | None, print_line: bool) -> None:
-        """Move the bar, and print the step's line if it is due."""
+    def step(self, record: StepRecord, last: int, *, share: str, print_line: bool) -> None:
+        """Move the bar, and print the step's line if it is due. share: its MFU, in words."""
         if sys.stderr.isatty():
             self._advance(record.step, last)
         if print_line:
             norm = "-" if record.gradient_norm is None else f"{record.gradient_norm:.3f}"
-            share = "" if mfu is None else f"  {_in_words(mfu)}"
             rate = record.tokens / (record.duration_ns * 1e-9)
             loss = "-" if record.loss is None else f"{record.loss:.4f}"
             self.line(
@@ -106,6 +109,10 @@ class Terminal:
         self._bar.update(self._task, completed=step)
 
 
-def _in_words(mfu: float) -> str:
+def _in_words(mfu: float, *, of_measured: bool) -> str:
     """Of a share above 1 no figure: the peak that was measured is too low, or the FLOPs are wrong."""
-    return f"MFU {100 * mfu:.1f} %" if mfu <= 1 else "MFU above 100 %: the peak or the FLOPs are wrong"
+    if mfu <= 1:
+        return f"MFU {100 * mfu:.1f} %"
+    if of_measured:
+        return "MFU above 100 % of the measured peak: measure it again (perfdoc peak --again)"
+    return "MFU above 100 %: the peak or the FLOPs are wrong"

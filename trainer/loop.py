@@ -120,7 +120,8 @@ def train(run: Run, log: RunLog, stop: StopRequest | None = None, session: Sessi
             record = _step(run, data, stop, session)
             due = run.finished % training.log_interval == 0 or run.finished in (1, training.train_iters)
             share = mfu(run.flops, record.duration_ns, run.layout.world_size, run.peak.value)
-            log.step(record, training.train_iters, mfu=share, print_line=due)
+            measured = run.peak.kind == "measured"
+            log.step(record, training.train_iters, mfu=share, of_measured=measured, print_line=due)
             if training.eval_interval and run.finished % training.eval_interval == 0:
                 log.evaluation(_evaluate(run))
             if config.checkpoint.save_interval and run.finished % config.checkpoint.save_interval == 0:

@@ -15,6 +15,7 @@ from perfdoc.rules.engine.needs import GPUS, WINDOW, given
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import worst_instance
 from perfdoc.rules.facts.capture import why_start_up_counts
+from perfdoc.rules.facts.gemm_format import captured_format
 
 META = Meta(
     code="PD204",
@@ -53,6 +54,7 @@ _UNKNOWN_MEMORY = (
     f"{_KEEP}Copy the rest with non_blocking=True, on a separate stream, one batch or layer ahead of its "
     "use, from pinned memory (pin_memory=True) if it is not pinned already."
 )
+_HALF = " The GEMMs run in FP32: if these are weights or activations, 16 bits halve their bytes."
 _LESS = "Copy less, and overlap the rest"
 _FEW = " take longer than compute can hide: beyond the overlap only fewer bytes save time"
 _ON_DEVICE = "Remove copies on the device"
@@ -75,7 +77,7 @@ def evaluate(case: Case) -> Verdict:
     kinds = _over_ranks(case)
     evidence += [Evidence(label=f"{c.kind}, all ranks", value=_words(c)) for c in kinds[:_KINDS]]
     with_host = 2 * sum(c.exposed_ns for c in kinds if "host" in c.kind) >= sum(c.exposed_ns for c in kinds)
-    hand = _from_host(kinds) if with_host else _DEVICE
+    hand = f"{_from_host(kinds)}{_in_16_bits(case, kinds)}" if with_host else _DEVICE
     advice = _fewer_layers(case) if with_host else []
     whole = bool(why_start_up_counts(case))
     hidden = case.share(_hideable_ns) or 0.0
@@ -111,6 +113,13 @@ def _from_host(kinds: Sequence[CopyTime]) -> str:
         return _UNKNOWN_MEMORY
     pinned, count = sum(c.pinned or 0 for c in ours), sum(c.count for c in ours)
     return _PINNED if pinned >= MOSTLY_FRAC * count else _HOST
+
+
+def _in_16_bits(case: Case, kinds: Sequence[CopyTime]) -> str:
+    """Of a job whose GEMMs are FP32 by the kernels' names, where most copies bring something to the device:
+    what is multiplied so is likely kept so."""
+    shown = captured_format(case.ranks)
+    return _HALF if shown is not None and shown[0] == "fp32" and kinds[0].kind == _BETWEEN[0] else ""
 
 
 def _fewer_layers(case: Case) -> list[Advice]:

@@ -13,9 +13,10 @@ from perfdoc.rules.engine.case import Case
 from perfdoc.simulator.captures.timeline import TimelineBuilder
 from tests.analyzers.tiny import ALL_REDUCE, GEMM
 from tests.rules.cases import STEP_US, US, case_of, evidence_of, result, settings_of
+from tests.rules.test_precision_rules import SGEMM
 
 
-def copying(exposed_us: int, kind: str = "host_to_device") -> TimelineBuilder:
+def copying(exposed_us: int, kind: str = "host_to_device", gemm: str = GEMM) -> TimelineBuilder:
     """Steps of 1 ms: a copy of 1 MiB of which so much runs beside no kernel, then compute. In the first
     step a copy of 2 MiB lies beside compute."""
     builder = TimelineBuilder()
@@ -25,7 +26,7 @@ def copying(exposed_us: int, kind: str = "host_to_device") -> TimelineBuilder:
         at = i * STEP_US * US
         thread.range(f"perfdoc.step {i}", at, at + STEP_US * US)
         device.copy(kind, 1 << 20, at, at + (exposed_us + 100) * US, stream=9, launch=(thread, at, at + 1))
-        device.kernel(GEMM, at + exposed_us * US, at + STEP_US * US, launch=(thread, at + 2, at + 3))
+        device.kernel(gemm, at + exposed_us * US, at + STEP_US * US, launch=(thread, at + 2, at + 3))
     device.copy("device_to_device", 2 << 20, 500 * US, 600 * US, stream=8, launch=(thread, 10, 11))
     return builder
 
@@ -40,6 +41,14 @@ def test_threshold_and_figures(tmp_path: Path) -> None:
     assert (found.gain.method, found.gain.high_ms) == ("ceiling", pytest.approx(0.05))
     assert "pin_memory" in found.remedy
     assert result("PD204", case_of(tmp_path, copying(49))).state == "passes"
+
+
+def test_fp32_is_twice_the_bytes(tmp_path: Path) -> None:
+    """By the names of the GEMMs; copies to the host and BF16 GEMMs say nothing of that."""
+    words = "16 bits halve their bytes"
+    assert words in result("PD204", case_of(tmp_path, copying(50, gemm=SGEMM))).remedy
+    assert words not in result("PD204", case_of(tmp_path, copying(50))).remedy
+    assert words not in result("PD204", case_of(tmp_path, copying(50, "device_to_host", SGEMM))).remedy
 
 
 def test_fewer_layers_wait_on_the_host(tmp_path: Path) -> None:
@@ -93,6 +102,7 @@ def test_the_copies_of_a_real_capture(shared_traces: Path, tmp_path: Path) -> No
     found = result("PD204", Case.of([measure_capture(path, WindowRequest())]))
     assert (found.state, found.evidence[0].value, found.gain_per) == ("fires", "97.0 %", "window")
     assert found.evidence[1].value.startswith("1.84 s in 450")
+    assert "16 bits halve their bytes" in found.remedy
 
 
 @pytest.mark.parametrize(("kernel_us", "level"), [(49, "problem"), (51, "information")])

@@ -11,6 +11,7 @@ from perfdoc.profiling.manifest import ModelShape
 from perfdoc.trainer.config import resolve
 from perfdoc.trainer.config.schema import Config
 from perfdoc.trainer.flops import flops_per_step, mfu, model_shape
+from perfdoc.trainer.log import _in_words
 
 
 def flops_per_token(config: Config, vocabulary: int) -> int:
@@ -94,3 +95,9 @@ def test_mfu_is_unknown_without_a_peak() -> None:
     assert peak_flops("NVIDIA H100 80GB HBM3") == 989e12
     assert peak_flops("NVIDIA H100 PCIe") == 756e12
     assert peak_flops("NVIDIA GB200") == 2500e12
+
+
+def test_mfu_above_one_says_whose_fault_it_may_be() -> None:
+    assert _in_words(0.5, of_measured=True) == "MFU 50.0 %"
+    assert "perfdoc peak --again" in _in_words(1.01, of_measured=True)
+    assert "the FLOPs are wrong" in _in_words(1.01, of_measured=False)
