@@ -8,6 +8,7 @@ import pytest
 
 from perfdoc.reports.gaps import Gap, gaps_of
 from perfdoc.results import Diagnosis, Gpu, HostActivity, KernelPartsAnalysis
+from perfdoc.results.efficiency import KernelEfficiency
 from perfdoc.results.headline import Job
 from perfdoc.results.host import DataPauses, HostPauses, LaunchQueue
 from perfdoc.results.step_times import LogAgreement, ProfilerOverhead, WarmUp
@@ -183,3 +184,21 @@ def test_the_step_log_is_missed_only_where_a_run_has_one() -> None:
     foreign = replace(times, profiled=None, unprofiled=None)
     made = replace(TWO, analyses=replace(TWO.analyses, step_times=foreign))
     assert not [gap for gap in _gaps(made) if "step" in gap.what]
+
+
+def test_compute_that_no_ceiling_is_known_for_says_so() -> None:
+    """One row with the reasons, in their order, where nothing is held against a roofline; none where some is."""
+    notes = [
+        "no rates of this device: X is not in the table of GPUs",
+        "the work of kernels is not known: why",
+    ]
+    measured = replace(
+        KernelEfficiency.missing(""), state="measured", compute_ns=10, unknown_ns=10, notes=notes
+    )
+
+    def rows(efficiency: KernelEfficiency) -> list[str]:
+        made = replace(TWO, analyses=replace(TWO.analyses, kernel_efficiency=efficiency))
+        return [gap.why for gap in _gaps(made) if gap.what == "rooflines of kernels"]
+
+    assert rows(measured) == ["; ".join(notes)]
+    assert rows(replace(measured, known_ns=1, unknown_ns=9)) == rows(KernelEfficiency.missing("x")) == []
