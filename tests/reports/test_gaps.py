@@ -187,7 +187,7 @@ def test_the_step_log_is_missed_only_where_a_run_has_one() -> None:
 
 
 def test_compute_that_no_ceiling_is_known_for_says_so() -> None:
-    """One row with the reasons, in their order, where nothing is held against a roofline; none where some is."""
+    """One row with the reasons, in their order, where nothing is held against a roofline; else none."""
     notes = [
         "no rates of this device: X is not in the table of GPUs",
         "the work of kernels is not known: why",
