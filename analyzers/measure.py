@@ -14,7 +14,7 @@ from typing import TypeVar
 import numpy as np
 
 from perfdoc.analyzers.base.memory import give_back, is_short_for
-from perfdoc.analyzers.communication.ddp import Ddp, find_ddp, shows_ddp
+from perfdoc.analyzers.communication.ddp import Ddp, find_ddp
 from perfdoc.analyzers.communication.dimensions import attribute_dimensions
 from perfdoc.analyzers.device.activity import device_activity, without_launches
 from perfdoc.analyzers.device.capture_parts import in_parts
@@ -97,7 +97,10 @@ def measure_capture(
     trace = with_run_facts(_read(ahead.trace))
     try:
         facts = _facts(trace, given or JobFacts())
-        ranks, notes = measure_trace(trace, request, facts, also, comm_kernel, alone=alone)
+        ddp = find_ddp(trace)
+        ranks, notes = measure_trace(
+            trace, request, facts, also, comm_kernel, alone=alone, by_ddp=ddp is not None
+        )
     finally:
         ahead.end()
     return CaptureMeasurement(
@@ -113,7 +116,7 @@ def measure_capture(
         or max((m.world_size for m in marked_ranks(trace).values()), default=None),
         facts=facts,
         framework=framework_of(trace),
-        ddp=find_ddp(trace),
+        ddp=ddp,
         slowed_by=slowed_by(trace),
     )
 
@@ -149,15 +152,20 @@ def measure_trace(
     comm_kernel: re.Pattern[str] | None = None,
     *,
     alone: bool = True,
+    by_ddp: bool | None = None,
 ) -> tuple[list[RankMeasurement], list[Note]]:
     """Measure every device of a trace that ran kernels or CUDA graphs, and every rank marked as a CPU rank.
+
+    by_ddp: whether the capture shows PyTorch's DDP; None not looked for yet.
 
     Devices by ordinal, then process. Raises NoGpuActivityError where there is neither.
     """
     give_back(len(trace.kernels))
     short = is_short_for(trace)
     with large_arrays_in_a_file() if short else nullcontext():
-        return _measured(trace, request, facts, also, comm_kernel, begin_thread if short else None, alone)
+        return _measured(
+            trace, request, facts, also, comm_kernel, begin_thread if short else None, alone, by_ddp
+        )
 
 
 def _measured(
@@ -168,6 +176,7 @@ def _measured(
     comm_kernel: re.Pattern[str] | None,
     begin_thread: Callable[[], None] | None,
     alone: bool,
+    by_ddp: bool | None,
 ) -> tuple[list[RankMeasurement], list[Note]]:
     marks = marked_ranks(trace)
     trace = with_marked_ranks(trace, marks)
@@ -245,7 +254,7 @@ def _measured(
     with ThreadPoolExecutor(max_workers=_AT_ONCE, initializer=begin_thread) as pool:
         counted = begun(pool if alone and in_turn else None, event_counts, trace, launches)
         known = find_known_ranges(trace, request.data_pattern)
-        by_ddp = shows_ddp(trace)
+        by_ddp = find_ddp(trace) is not None if by_ddp is None else by_ddp
         if not in_turn:
             known_events()  # before threads ask: they share one trace and what was looked up in it
         results = list((map if in_turn else pool.map)(measured, order))

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from perfdoc.analyzers.base.intervals import I64, Intervals, union
+from perfdoc.analyzers.base.intervals import I64, union
 from perfdoc.analyzers.base.names import said_by_names
 from perfdoc.analyzers.device.activity import Communication
 from perfdoc.traces import RangeKind, Trace
@@ -62,18 +62,14 @@ class Ddp:
 
 def find_ddp(trace: Trace) -> Ddp | None:
     """None where no range and no operator is DDP's own."""
-    if not shows_ddp(trace):
-        return None
-    return Ddp(searches=any(_SEARCH in text[:_LONGEST] for text in trace.strings))
-
-
-def shows_ddp(trace: Trace) -> bool:
-    """Whether ranges or operators of a capture are DDP's own."""
-    return any(
-        (_FORWARD in text and _IN_FORWARD.match(text) is not None)
-        or (_REDUCER in text and _OF_REDUCER.match(text) is not None)
-        for text in trace.strings
-    )
+    found = searches = False
+    for text in trace.strings:
+        if (_FORWARD in text and _IN_FORWARD.match(text) is not None) or (
+            _REDUCER in text and _OF_REDUCER.match(text) is not None
+        ):
+            found = True
+            searches = searches or _SEARCH in text[:_LONGEST]
+    return Ddp(searches=searches) if found else None
 
 
 def _is(comm: Communication, collective: str) -> Bool:
@@ -85,25 +81,39 @@ def _inside(trace: Trace, comm: Communication, asked: Bool, name: re.Pattern[str
     """Those of the asked that were launched inside an operator or a range of such a name."""
     found = np.zeros(len(asked), bool)
     rows = np.flatnonzero(asked)
-    for thread in np.unique(comm.launch_thread[rows]).tolist():
-        mine = rows[comm.launch_thread[rows] == thread]
-        spans = _spans(trace, thread, name)
-        at = comm.launch_start_ns[mine]
-        found[mine] = spans.covered_within(at, at + 1) > 0
+    if not len(rows):
+        return found
+    thread, start, end = _spans(trace, name)
+    of_thread = {t: slice(a, b) for t, a, b in _runs(thread)}
+    order = rows[np.argsort(comm.launch_thread[rows], kind="stable")]
+    for t, a, b in _runs(comm.launch_thread[order]):
+        if (mine := of_thread.get(t)) is not None:
+            at = comm.launch_start_ns[order[a:b]]
+            found[order[a:b]] = union(start[mine], end[mine]).covered_within(at, at + 1) > 0
     return found
 
 
-def _spans(trace: Trace, thread: int, name: re.Pattern[str]) -> Intervals:
+def _runs(sorted_values: I64) -> list[tuple[int, int, int]]:
+    """(value, first, end) of each run of equal ones."""
+    values, first = np.unique(sorted_values, return_index=True)
+    ends = [*first.tolist()[1:], len(sorted_values)] if len(first) else []
+    return list(zip(values.tolist(), first.tolist(), ends, strict=True))
+
+
+def _spans(trace: Trace, name: re.Pattern[str]) -> tuple[I64, I64, I64]:
+    """(thread, start, end) of operators and ranges of such a name, by thread."""
     ranges, operators = trace.ranges, trace.operators
-    usable = (ranges.thread == thread) & (ranges.kind != RangeKind.MARK) & ~ranges.never_closed
-    starts, ends = [], []
+    usable = (ranges.kind != RangeKind.MARK) & ~ranges.never_closed
+    parts = []
     for table, rows in (
         (ranges, np.flatnonzero(usable)),
-        (operators, np.flatnonzero(operators.thread == thread)),
+        (operators, np.arange(len(operators))),
     ):
         named = said_by_names(
             trace.strings, table.name[rows], lambda text: name.match(text) is not None, False
         )
-        starts.append(table.start_ns[rows[named]])
-        ends.append(table.end_ns[rows[named]])
-    return union(np.concatenate(starts), np.concatenate(ends))
+        mine = rows[named]
+        parts.append((table.thread[mine], table.start_ns[mine], table.end_ns[mine]))
+    thread, start, end = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    order = np.argsort(thread, kind="stable")
+    return thread[order], start[order], end[order]

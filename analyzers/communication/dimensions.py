@@ -26,7 +26,7 @@ from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.base.rows import kept
 from perfdoc.analyzers.communication.bandwidth import group_sizes
 from perfdoc.analyzers.communication.blocking import blocked_since
-from perfdoc.analyzers.communication.ddp import sent_by_ddp, shows_ddp
+from perfdoc.analyzers.communication.ddp import find_ddp, sent_by_ddp
 from perfdoc.analyzers.communication.exchanges import with_exchanges
 from perfdoc.analyzers.communication.payloads import CommPayloads, find_payloads
 from perfdoc.analyzers.device.activity import DIMENSIONS, EVIDENCE, UNKNOWN_DIMENSION, Activity, Communication
@@ -189,7 +189,7 @@ def attribute_dimensions(
     group = _group_of(trace, activity, payloads)
     group_size = group_sizes(trace, payloads.payload, payloads.communicator)
     ddp = np.zeros(len(comm.kernel), bool)
-    if shows_ddp(trace) if by_ddp is None else by_ddp:
+    if find_ddp(trace) is not None if by_ddp is None else by_ddp:
         ddp = sent_by_ddp(trace, comm, group, group_size)
     levels = (
         ("communicator", _by_communicator(payloads, known.communicators)),

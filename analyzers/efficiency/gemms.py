@@ -12,7 +12,7 @@ import msgspec
 
 from perfdoc.results.efficiency import OperatorEfficiency
 
-_MULTIPLES = {"fp8": 16, "int8": 16, "bf16": 8, "fp16": 8, "tf32": 4, "fp32": 4}
+MULTIPLES = {"fp8": 16, "int8": 16, "bf16": 8, "fp16": 8, "tf32": 4, "fp32": 4}
 """Elements of 16 bytes."""
 _GEMMS = ("gemm", "grouped_gemm")
 _ALONG_INNER = ("fp8", "int8")
@@ -72,14 +72,15 @@ def odd_sizes(operators: Sequence[OperatorEfficiency]) -> list[list[int]]:
     [141, 64] x [64, 141], have 141.
     """
     each = [_rows_inner_columns(sizes_of(o)) if o.kernel_class in _GEMMS else () for o in operators]
-    batched = [any(len(m) > 2 for m in _matrices(o)) and not o.name.endswith("linear") for o in operators]
+    batched = [all(len(m) > 2 for m in _matrices(o)) for o in operators]
     rows = {(b, of[0]) for b, of in zip(batched, each, strict=True) if of}
-    columns = {(b, of[2]) for b, of in zip(batched, each, strict=True) if of}
+    # Scores of one head are tokens by tokens, and say nothing of the layers' GEMMs.
+    columns = {(b, of[2]) for b, of in zip(batched, each, strict=True) if of and (b or of[0] != of[2])}
     found = []
     for operator, b, of in zip(operators, batched, each, strict=True):
-        by = _MULTIPLES.get(operator.dtype)
+        by = MULTIPLES.get(operator.dtype)
         tokens = set() if operator.dtype in _ALONG_INNER else rows
-        along = {s for s in of if (b, s) in columns or (s == of[1] and (b, s) not in tokens)}
+        along = {s for s in of if (b, s) in columns or (s == of[1] and (b, s) not in tokens)} | set(of[2:])
         found.append(sorted((s for s in along if by and s % by), reverse=True))
     return found
 
@@ -162,6 +163,6 @@ class _Peers:
 
 def _with_padding(operator: OperatorEfficiency, odd: Sequence[int]) -> float:
     """FLOPs with padding of these sizes over those without."""
-    by = _MULTIPLES[operator.dtype]
+    by = MULTIPLES[operator.dtype]
     sizes = _rows_inner_columns(sizes_of(operator))
     return math.prod(-(-size // by) * by / size for size in sizes if size in odd)

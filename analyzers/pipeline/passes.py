@@ -97,7 +97,7 @@ def pass_ranges(view: DeviceView) -> tuple[I64, Bool]:
     forward."""
     trace = view.trace
     used = [(i, trace.strings[i]) for i in trace.range_names.tolist()]
-    used = [(i, text) for i, text in used if re.search("forward|backward", text[:_LONGEST], re.IGNORECASE)]
+    used = [(i, text) for i, text in used if _speaks_of_a_pass(text)]
     threads = trace.threads_of(view.device.process)
     for forms in _FORMS:
         code = np.zeros(len(trace.strings), np.int8)
@@ -109,17 +109,21 @@ def pass_ranges(view: DeviceView) -> tuple[I64, Bool]:
         if len(rows):
             rows = _outermost(trace.ranges.start_ns, trace.ranges.end_ns, rows)
             is_forward: Bool = code[trace.ranges.name[rows]] == 1
-            if forms is _FORMS[-1] and not _in_pairs(is_forward):
+            if forms is _FORMS[-1] and not _in_turn(is_forward):
                 break
             return rows, is_forward
     return np.empty(0, np.int64), np.empty(0, bool)
 
 
-def _in_pairs(is_forward: Bool) -> bool:
-    """Whether there are as many forwards as backwards, one at an end of the capture aside: the words alone
-    may also name each layer's forward, or that of an evaluation."""
-    forwards = int(is_forward.sum())
-    return 0 < forwards < len(is_forward) and abs(len(is_forward) - 2 * forwards) <= 1
+def _speaks_of_a_pass(text: str) -> bool:
+    lower = text[:_LONGEST].lower()
+    return "forward" in lower or "backward" in lower
+
+
+def _in_turn(is_forward: Bool) -> bool:
+    """Whether forwards and backwards alternate: the words alone may also name each layer's, one after the
+    other, or an evaluation's. Passes of a pipeline that words alone name are not told from those."""
+    return len(is_forward) > 1 and bool((is_forward[1:] != is_forward[:-1]).all())
 
 
 def layer_forwards(view: DeviceView) -> I64:

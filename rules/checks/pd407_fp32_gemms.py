@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from perfdoc.analyzers.kernel_class.number_format import tf32_speedup
 from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.results.figures import brief, per_cent
 from perfdoc.results.replay import Gain
@@ -92,8 +93,10 @@ def _remedy(case: Case, *, late: bool) -> str:
     ]
     if (case.share_at_work(could_be_tf32_ns) or 0.0) >= TF32_MIN_FRAC:
         ms = case.per_unit_ms(could_be_tf32_ns) or 0.0
+        where = "" if all(tf32_speedup(r.device.gpu_name) for r in case.ranks) else " (Ampere and later)"
         words.append(
-            f"If numbers must stay FP32, allow TF32 for the GEMMs that run without it ({brief(ms * 1e6)}): "
+            f"If numbers must stay FP32, allow TF32{where} for the GEMMs that run without it "
+            f"({brief(ms * 1e6)}): "
             "torch.set_float32_matmul_precision('high')."
         )
     if late:

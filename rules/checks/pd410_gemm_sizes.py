@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perfdoc.analyzers.efficiency.gemms import odd_sizes, padded
+from perfdoc.analyzers.efficiency.gemms import MULTIPLES, odd_sizes, padded
 from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.results.efficiency import OperatorEfficiency
 from perfdoc.results.replay import Gain
@@ -16,7 +16,7 @@ from perfdoc.rules.facts.roofline import WORK, holds, most_by_replay, of_rooflin
 META = Meta(
     code="PD410",
     title="GEMM sizes off the tensor cores' multiples",
-    action="Pad GEMM sizes to multiples of 64",
+    action="Pad GEMM sizes to multiples of 16 bytes",
     why="Tensor cores load rows of 16 bytes; a size that these do not divide takes slower kernels, without "
     "tensor cores or with copies, and the tiles at the edge compute on nothing.",
     sources=("NVIDIA, Matrix Multiplication Background User's Guide",),
@@ -29,7 +29,6 @@ MIN_FRAC = 0.02
 beyond their roofline, mean over ranks."""
 _KEY = "padded_gemms"
 _NAMED = 3
-_GOOD = 64
 
 
 def evaluate(case: Case) -> Verdict:
@@ -47,7 +46,8 @@ def evaluate(case: Case) -> Verdict:
             before = found[key][2] if key in found else 0
             found[key] = operator, sizes[0], before + _beyond_ns(operator)
     worst = sorted(found.values(), key=lambda row: -row[2])[:_NAMED]
-    size = worst[0][1]
+    operator, size, _ = worst[0]
+    least = MULTIPLES[operator.dtype]
     by = " (make_vocab_size_divisible_by)" if case.framework == "megatron" else ""
     return Verdict(
         state="fires",
@@ -56,8 +56,8 @@ def evaluate(case: Case) -> Verdict:
             *evidence,
             *(of_roofline(o) for o, *_ in worst),
         ],
-        remedy=f"Pad {size:,} to {-(-size // _GOOD) * _GOOD:,}: vocabulary{by}, hidden sizes, heads and "
-        "sequences to multiples of 64. The least is 8 in 16 bits, and 16 in FP8, the tokens of a rank too.",
+        remedy=f"Pad {size:,} to {-(-size // least) * least:,}, a multiple of {least}: 16 bytes in "
+        f"{operator.dtype}. A vocabulary{by} or a hidden size better to one of 64.",
         gain=gain,
         verify="Run again: these GEMMs reach the TFLOP/s of their neighbours.",
         false_alarm="A size that is a layer's nature and small, such as a head of few classes.",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from perfdoc.results.replay import Gain
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.gain import predicted
+from perfdoc.simulator.replay.edits.rewiring import WAITS_FOR_NONE
 
 ACTION = "Send DDP's gradients in other buckets, or in half the bytes"
 NOTHING_GAINED = (
@@ -27,10 +28,17 @@ def gain_with_ddp(case: Case) -> Gain | None:
 
 
 def gains_nothing(case: Case) -> bool:
-    """Whether the replay says that neither these changes nor an overlap would save anything."""
-    gain, overlap = gain_with_ddp(case), predicted(case, "overlapped_dp")
-    waits = overlap is not None and (not overlap.is_predicted or (overlap.mid_ms or 0.0) > 0)
-    return gain is not None and (gain.mid_ms or 0.0) <= 0 and not waits
+    """Whether the replay says that none of these changes would save anything, nor an overlap: each by a
+    prediction of its own, or, of the overlap, because there it is."""
+    overlap = case.prediction("overlapped_dp")
+    if overlap is None or not (_is_nothing(overlap.gain) or overlap.reason == WAITS_FOR_NONE.format("dp")):
+        return False
+    found = [case.prediction(key) for key in _CHANGES]
+    return all(p is not None and _is_nothing(p.gain) for p in found)
+
+
+def _is_nothing(gain: Gain) -> bool:
+    return gain.is_predicted and (gain.mid_ms or 0.0) <= 0
 
 
 def settings_of_ddp(case: Case, better: str) -> str:
@@ -47,5 +55,7 @@ def settings_of_ddp(case: Case, better: str) -> str:
     if any(packing.kind == "gradients" for rank in case.ranks for packing in rank.packing):
         words.append("gradient_as_bucket_view=True: no copies out of buckets.")
     if any(capture.ddp is not None and capture.ddp.searches for capture in case.captures):
-        words.append("find_unused_parameters=False, if each step uses all; else static_graph=True.")
+        words.append(
+            "find_unused_parameters=False, if each step uses all; static_graph=True, if all skip the same."
+        )
     return " ".join([*words, _ACCUMULATE])

@@ -62,9 +62,14 @@ def exposed_evidence(case: Case, dimension: str, share: float) -> Evidence:
 
 
 def cannot_be(case: Case, collective: str, dimension: str) -> bool:
-    """Whether a dimension makes no such collective, or is known to have one rank."""
-    degree = getattr(case.job.facts, dimension, None)
-    return degree == 1 or (collective in USES and dimension not in USES[collective])
+    """Whether a dimension makes no such collective, or its groups are known to be of one rank: gradients are
+    reduced over the context-parallel ranks too, and experts may be cut in more parts than other layers."""
+    facts = case.job.facts
+    alone = {
+        "dp": facts.dp == 1 and facts.cp == 1,
+        "tp": facts.tp == 1 and facts.etp in (None, 1),
+    }.get(dimension, getattr(facts, dimension, None) == 1)
+    return alone or (collective in USES and dimension not in USES[collective])
 
 
 def serves_none(case: Case, collective: str) -> bool:

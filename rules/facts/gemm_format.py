@@ -67,8 +67,8 @@ def tf32_ns(rank: RankMeasurement) -> int:
 
 def could_be_tf32_ns(rank: RankMeasurement) -> int:
     """Its time in FP32 GEMMs that TF32 would make faster: not attention, which no setting of GEMMs changes,
-    and not where the GPU multiplies TF32 no faster, or has none."""
-    if (tf32_speedup(rank.device.gpu_name) or 1.0) <= 1:
+    and not where the GPU multiplies TF32 no faster, or has none. A GPU that is not known may."""
+    if (speedup := tf32_speedup(rank.device.gpu_name)) is not None and speedup <= 1:
         return 0
     gemms = (k for k in in_fp32(rank) if k.kernel_class is KernelClass.GEMM and not uses_tf32(k.name))
     return min(sum(k.total_ns for k in gemms), rank.ledger.compute)

@@ -71,9 +71,13 @@ def most_ns(before: Rebuilt, after: Sequence[Rebuilt]) -> int | None:
 
 
 def _longest(before: Rebuilt, taken: TaskGraph) -> int | None:
-    """The longest chain. What starts for no known cause may wait for anything that has ended by then."""
+    """The longest chain. What starts for no known cause, or later than what is known explains, may wait for
+    anything that has ended by then."""
     release = np.zeros_like(taken.duration_ns)
-    alone = np.flatnonzero(np.diff(taken.edges.first) == 0)
+    edges = before.graph.edges
+    ready = np.full(len(release), np.iinfo(np.int64).min)
+    np.maximum.at(ready, edges.target, before.end_ns[edges.source] + edges.lag_ns)
+    alone = np.flatnonzero(before.start_ns > ready)
     by_end = np.argsort(before.end_ns, kind="stable")
     place = np.searchsorted(before.end_ns[by_end], before.start_ns[alone], "right")
     for _ in range(_UNKNOWN_MOST):

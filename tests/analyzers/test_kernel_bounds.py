@@ -82,6 +82,10 @@ def test_tokens_are_no_size_that_alignment_asks_for() -> None:
     context = gemm(0, 0, 0, 0.5, name="aten::bmm", shapes="[[8, 141, 141], [8, 141, 64]]")
     assert odd_sizes([*layer, scores, context]) == [[], [], [], [141], [141]]
     assert odd_sizes([*layer, gemm(1024, 512, 141, 0.5, kernel_class="norm")])[2] == []
+    # Scores of one head; a layer's input of three axes.
+    assert odd_sizes([*layer, gemm(141, 64, 141, 0.5)]) == [[], [], [], [141]]
+    whole = gemm(0, 0, 0, 0.5, name="aten::matmul", shapes="[[1, 141, 512], [512, 2048]]")
+    assert odd_sizes([whole, layer[2]]) == [[], []]
 
 
 def test_an_odd_width_counts_where_matrices_lie_along_it() -> None:

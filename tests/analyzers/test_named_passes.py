@@ -47,6 +47,7 @@ def test_words_alone_name_passes(tmp_path: Path, forward: str, backward: str) ->
     [
         # A layer's each, or an evaluation's: no passes of micro-batches.
         ("forward", "forward", "forward", "backward"),
+        ("forward", "forward", "forward", "backward", "backward", "backward"),
         ("## forward ##",),
         ("## backward ##",),
         # Parts of one, not the whole.

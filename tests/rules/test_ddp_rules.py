@@ -54,13 +54,22 @@ def test_ddp_is_advised_where_nothing_shows_it(exposed: Case) -> None:
 
 def test_no_bound_is_promised_where_the_replay_gains_nothing(exposed: Case) -> None:
     """0 ± 0.04 ms of other buckets, 0 to 0.01 of half the bytes: the step does not wait for it."""
-    nothing = {"buckets_x4": (-0.04, 0.0, 0.04), "dp_half_bytes": (0.0, 0.0, 0.01)}
-    case = predicting(shown(exposed, Ddp(searches=False)), **nothing)
+    nothing = {
+        "buckets_x4": (-0.04, 0.0, 0.04),
+        "buckets_x0.25": (-0.04, 0.0, 0.04),
+        "dp_half_bytes": (0.0, 0.0, 0.01),
+        "overlapped_dp": (0.0, 0.0, 0.01),
+    }
+    ours = shown(exposed, Ddp(searches=False))
+    for left_out in nothing:  # of what was not replayed nothing is known
+        some = {key: band for key, band in nothing.items() if key != left_out}
+        assert result("PD101", predicting(ours, **some)).state == "fires", left_out
+    case = predicting(ours, **nothing)
     found = result("PD101", case)
     assert (found.state, found.gain) == ("passes", None)
     assert "DDP overlaps it already" in found.reason
     # Something waits for it, says the replay of an overlap: then the bound stays.
-    waits = predicting(shown(exposed, Ddp(searches=False)), **nothing, overlapped_dp=(0.01, 0.02, 0.03))
+    waits = predicting(ours, **{**nothing, "overlapped_dp": (0.01, 0.02, 0.03)})
     assert result("PD101", waits).state == "fires"
     # Of Megatron, whose reductions may all come after the backward, it proves no overlap.
     assert result("PD101", predicting(exposed, **nothing)).state == "fires"

@@ -24,7 +24,13 @@ from perfdoc.simulator.engine.graph import I64, NONE
 from perfdoc.simulator.replay.edits.edit import Edit
 from perfdoc.simulator.replay.edits.overlap_experts import experts_overlapped
 from perfdoc.simulator.replay.edits.overlap_weights import in_buckets, weights_overlapped
-from perfdoc.simulator.replay.edits.rewiring import Rewiring, arrivals, is_transfer, usual_lag_ns
+from perfdoc.simulator.replay.edits.rewiring import (
+    WAITS_FOR_NONE,
+    Rewiring,
+    arrivals,
+    is_transfer,
+    usual_lag_ns,
+)
 from perfdoc.simulator.replay.rebuilt import RankFrame, Rebuilt, with_edges
 from perfdoc.traces.table import Bool
 
@@ -262,7 +268,7 @@ def _until_optimizer(rebuilt: Rebuilt, *, dimension: str) -> Rebuilt:
     kept_edges = np.bincount(target[~cut], minlength=len(graph.duration_ns))
     cut &= kept_edges[target] > 0
     if not cut.any():
-        raise ValueError(f"nothing waits for {dimension} communication before the optimizer step already")
+        raise ValueError(WAITS_FOR_NONE.format(dimension))
     builder = GraphBuilder()
     for kind in EdgeKind:
         kept = (edges.kind == kind) & ~cut

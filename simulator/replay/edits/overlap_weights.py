@@ -13,6 +13,7 @@ from perfdoc.simulator.engine import EdgeKind, TaskKind
 from perfdoc.simulator.engine.graph import I64, NONE
 from perfdoc.simulator.replay.edits.latency import latency_of_any
 from perfdoc.simulator.replay.edits.rewiring import (
+    WAITS_FOR_NONE,
     Rewiring,
     arrivals,
     in_parts,
@@ -174,7 +175,7 @@ class _Move:
     def made(self) -> Rebuilt:
         """The step with everything in its new place."""
         if not (self.begins_ns >= 0).any():
-            raise ValueError("nothing waits for dp communication before the optimizer step already")
+            raise ValueError(WAITS_FOR_NONE.format("dp"))
         anew = np.zeros(len(self.order), bool)
         anew[self.arrival[self.begins_ns >= 0]] = True
         self.wires.kept &= ~(anew[self.wires.target] & (self.wires.kind != EdgeKind.COLLECTIVE))
