@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,10 +14,12 @@ from perfdoc.analyzers.measure import measure_capture
 from perfdoc.results.ranks import MessageSizes
 from perfdoc.results.waits import RankWait
 from perfdoc.rules.engine.case import Case
+from perfdoc.rules.facts.exposed import cannot_be
 from perfdoc.simulator.captures.events import Collective
 from perfdoc.simulator.captures.kineto import write_kineto
 from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces.given_facts import given_facts
+from perfdoc.traces.job_facts import JobFacts
 from tests.analyzers.tiny import ALL_REDUCE, GEMM
 from tests.rules.cases import US, case_of, result, step_with_communication, two_steps
 from tests.rules.communicating import communicating, with_exposed, with_rows
@@ -221,3 +224,21 @@ def test_sizes_are_measured_by_class(tmp_path: Path) -> None:
         (1 << 20, 2, 1200),
         (None, 1, 600),
     ]
+
+
+@pytest.mark.parametrize(
+    ("layout", "dimension", "cannot"),
+    [
+        ({"dp": 1, "cp": 4}, "dp", False),
+        ({"dp": 1}, "dp", False),
+        ({"dp": 1, "cp": 1}, "dp", True),
+        ({"tp": 1, "etp": 2}, "tp", False),
+        ({"tp": 1}, "tp", True),
+        ({"pp": 1}, "pp", True),
+        ({}, "ep", False),
+    ],
+)
+def test_groups_of_one_rank(layout: dict[str, int], dimension: str, cannot: bool) -> None:
+    """Gradients are reduced over the ranks of context parallelism as well; experts have a TP of their own."""
+    case = SimpleNamespace(job=SimpleNamespace(facts=JobFacts(**layout)))
+    assert cannot_be(case, "a name of no collective", dimension) is cannot  # type: ignore[arg-type]
