@@ -89,6 +89,11 @@ class JobMeasurement:
     """For what a room above makes of all ranks together; like `clocks` in the order of `devices`."""
     clocks: ClockAlignment
 
+    @property
+    def stages(self) -> int | None:
+        """Of the pipeline, as facts or else its messages tell; None unknown."""
+        return self.facts.pp or self.pipeline.pp
+
 
 def measure_job(captures: Sequence[CaptureMeasurement], *, whole: bool = True) -> JobMeasurement:
     """Measure across captures; at least one, each with at least one rank.
@@ -121,11 +126,13 @@ def measure_job(captures: Sequence[CaptureMeasurement], *, whole: bool = True) -
     )
     pipelines = [replace(r.pipeline, label=label) for r, label in zip(ranks, labels, strict=True)]
     clocks = align_clocks(matches, calls, message_moments(pipelines, facts))
+    pipeline = measure_pipeline(pipelines, facts, clocks)
     skew, latest = measure_skew(
         calls,
         matches,
         clocks,
         [Doing(window_start_ns=r.window.start_ns, outline=r.outline) for r in ranks],
+        facts.pp or pipeline.pp,
     )
     efficiency = job_efficiency([r.efficiency for r in ranks])
     mfu = measure_mfu(
@@ -157,7 +164,7 @@ def measure_job(captures: Sequence[CaptureMeasurement], *, whole: bool = True) -
         contention=job_contention([r.contention for r in ranks]),
         skew=skew,
         latest=latest,
-        pipeline=measure_pipeline(pipelines, facts, clocks),
+        pipeline=pipeline,
         timeline=job_timeline(
             [
                 RankInput(

@@ -7,6 +7,20 @@ from typing import Literal
 
 from perfdoc.results.quality import State
 
+_ACROSS_STAGES = ("pp", "other", "unknown")
+"""Groups of these may span stages of a pipeline."""
+
+
+def waits_by_schedule(dimension: str, pp: int | None) -> bool:
+    """Whether ranks of such groups wait as stages of a pipeline end, one after another, and for no late rank.
+
+    pp: stages. Where it is not known, groups of embeddings and norms may span some; those of unknown
+    dimension are assumed not to.
+    """
+    if dimension not in _ACROSS_STAGES or dimension == "pp":
+        return dimension == "pp"
+    return dimension != "unknown" if pp is None else pp > 1
+
 
 @dataclass(frozen=True, kw_only=True)
 class Residual:
@@ -86,7 +100,7 @@ class LateRank:
     rank: int | None
     name: str
     wait_frac: float
-    """Of the time that ranks had waited when the last one joined, messages of a pipeline left out."""
+    """Of the time that ranks had waited when the last one joined; a pipeline's schedule is left out."""
     operation: str
     """The collective to which it came latest."""
     behind_ns: int

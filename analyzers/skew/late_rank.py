@@ -13,7 +13,7 @@ from perfdoc.analyzers.matching.calls import CollectiveCalls
 from perfdoc.analyzers.matching.matches import Matches
 from perfdoc.analyzers.skew.arrivals import Arrivals, Lateness
 from perfdoc.results.ranks import LEAVES
-from perfdoc.results.waits import LateRank
+from perfdoc.results.waits import LateRank, waits_by_schedule
 
 _MIN_FRAC = 0.5
 """Of all waiting, for one rank: with less none is named."""
@@ -35,14 +35,16 @@ def late_rank(
     times: Arrivals,
     late: Lateness,
     doing: Sequence[Doing],
+    pp: int | None = None,
 ) -> LateRank | None:
     """Who that is; None where no rank stands out. Stages of a pipeline wait for each other by its schedule:
-    their messages are left out.
+    their messages, and groups that may span them, are left out.
 
-    Arguments in the order of the ranks; see `arrivals` and `lateness`.
+    pp: stages; None unknown. Other arguments in the order of the ranks; see `arrivals` and `lateness`.
     """
     of_collective = late.collective[late.of]
-    kept = DIMENSIONS.index("pp") != matches.dimension[of_collective]
+    is_kept = np.array([not waits_by_schedule(dimension, pp) for dimension in DIMENSIONS])
+    kept = is_kept[matches.dimension[of_collective]]
     caused = np.where(kept, late.caused_ns, 0.0)
     total = float(caused.sum())
     if not total or len(ranks) < 2:

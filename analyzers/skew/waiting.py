@@ -38,9 +38,11 @@ def measure_skew(
     matches: Matches,
     clocks: ClockAlignment,
     doing: Sequence[Doing] = (),
+    pp: int | None = None,
 ) -> tuple[SkewAnalysis, Latest]:
     """Transfer and wait by rank and dimension, spreads, stragglers; and to which collective each straggler
-    came latest. doing: of each rank, to tell what a late one does. Other arguments: see align_clocks."""
+    came latest. doing: of each rank, to tell what a late one does. pp: stages
+    of the pipeline; None unknown. Other arguments: see align_clocks."""
     times = arrivals(matches, ranks, clocks)
     late = lateness(matches, times, clocks.group_resolution_ns)
     stragglers = find_stragglers(ranks, matches, times, late)
@@ -64,7 +66,7 @@ def measure_skew(
         compared=len(late.collective),
         distinguishable=int(late.is_resolved.sum()),
         limits=limits_of(ranks, matches, clocks, times) if measured else [],
-        latest=late_rank(ranks, matches, times, late, doing) if measured else None,
+        latest=late_rank(ranks, matches, times, late, doing, pp) if measured else None,
     )
     return found, stragglers.latest
 

@@ -8,6 +8,7 @@ from perfdoc.reports.sections.over_ranks import frac
 from perfdoc.reports.sections.section import Grid, Section, count, name, opening, share, time, word
 from perfdoc.results import Diagnosis, Rank, SkewAnalysis, figures
 from perfdoc.results.names import prose, shorten
+from perfdoc.results.waits import waits_by_schedule
 
 _STRAGGLERS = 5
 _WAITS = 8
@@ -39,12 +40,16 @@ def build(diagnosis: Diagnosis) -> Section | None:
     return Section(
         key="skew",
         title="Skew and stragglers",
-        sentences=[*_cost(found, diagnosis.ranks), *_last(found), *_clocks(found)],
+        sentences=[
+            *_cost(found, diagnosis.ranks, diagnosis.analyses.pipeline.pp),
+            *_last(found),
+            *_clocks(found),
+        ],
         grids=[grid for grid in grids if grid.rows],
     )
 
 
-def _cost(found: SkewAnalysis, ranks: Iterable[Rank]) -> Iterator[str]:
+def _cost(found: SkewAnalysis, ranks: Iterable[Rank], stages: int | None) -> Iterator[str]:
     own = sum(row.own_ns for row in found.waits)
     wait = sum(row.wait_ns for row in found.waits)
     if not wait:
@@ -53,8 +58,10 @@ def _cost(found: SkewAnalysis, ranks: Iterable[Rank]) -> Iterator[str]:
     # Of some collectives only the arrival is known, and some have no partner here.
     whole = sum(row.total_ns for rank in ranks for row in rank.communication)
     partly = " whose transfer is known" if own < _ALL * whole else ""
+    scheduled = any(row.wait_ns and waits_by_schedule(row.dimension, stages) for row in found.waits)
+    schedule = " and, between stages of a pipeline, for its schedule" if scheduled else ""
     yield (
-        f"{figures.share(frac(wait, own))} of communication{partly} is waiting for late ranks: "
+        f"{figures.share(frac(wait, own))} of communication{partly} is waiting for late ranks{schedule}: "
         f"{figures.duration(wait)} of {figures.duration(own)}, summed over ranks and collectives."
     )
 

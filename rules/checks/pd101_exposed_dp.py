@@ -160,7 +160,8 @@ def _unadvised(case: Case, *, ddp: bool) -> str:
 
 def _unknown(case: Case) -> str:
     """What else may help depends on settings that are not known."""
-    names = ", ".join(k for k in _RELEVANT if not case.setting(k)[0])
+    unread = ("bucket_size",) if _piped(case) else ()
+    names = ", ".join(k for k in _RELEVANT if not case.setting(k)[0] and k not in unread)
     how = "" if case.configuration.values else f" {_GIVE}."
     return f"Not known, and worth a look: {names}.{how} {_OTHERWISE}"
 
@@ -179,7 +180,9 @@ def _overlap_costs(case: Case) -> bool:
 
 
 def _piped(case: Case) -> bool:
-    return (case.degree("pipeline_model_parallel_size") or 1) > 1
+    """By the settings, or where buckets are Megatron's by what the capture shows."""
+    shown = case.job.stages if may_have_megatrons_buckets(case.framework) else None
+    return (case.degree("pipeline_model_parallel_size") or shown or 1) > 1
 
 
 def _usual_elements(case: Case) -> int:

@@ -7,7 +7,7 @@ from perfdoc.results.figures import brief, per_cent
 from perfdoc.results.ranking import TRIFLE_FRAC
 from perfdoc.results.replay import Gain, Prediction
 from perfdoc.results.rules import Evidence
-from perfdoc.results.waits import Straggler
+from perfdoc.results.waits import Straggler, waits_by_schedule
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.gain import ceiling
 from perfdoc.rules.engine.needs import Missing, Need, over_ranks, skipped
@@ -48,8 +48,6 @@ SURE = 0.001
 """Probability of its lateness by chance, by the exact test; a tenth of what fires."""
 LARGE_FRAC = 2 * PROBLEM_FRAC
 """From here on it is a problem whenever it fires."""
-_ACROSS_STAGES = ("pp", "other", "unknown")
-"""Groups of these may span pipeline stages: by the schedule the first stage ends last in every step."""
 _NAMELESS = {
     "unknown": "collectives of unknown dimension",
     "other": "collectives of a group over several dimensions",
@@ -119,12 +117,8 @@ def _collectives(dimension: str) -> str:
 
 
 def _by_schedule(case: Case, straggler: Straggler) -> bool:
-    """Whether the group may span pipeline stages. If it is unknown whether there is a pipeline, groups of
-    embeddings and norms may, and groups of unknown dimension are assumed not to."""
-    if straggler.dimension not in _ACROSS_STAGES:
-        return False
-    pp = case.degree(PP) or case.job.facts.pp or case.job.pipeline.pp
-    return straggler.dimension != "unknown" if pp is None else pp > 1
+    """Whether the group may span pipeline stages: by the schedule the first one ends last in every step."""
+    return waits_by_schedule(straggler.dimension, case.degree(PP) or case.job.stages)
 
 
 def _excused(case: Case, straggler: Straggler) -> str:

@@ -85,7 +85,7 @@ def _why_no_buckets(case: Case) -> str:
         return ""
     if case.is_set_to("overlap_grad_reduce", False):
         return "bucket_size has no effect without overlap_grad_reduce"
-    if (case.degree("pipeline_model_parallel_size") or 1) > 1:
+    if (case.degree("pipeline_model_parallel_size") or case.job.stages or 1) > 1:
         return "with pipeline stages bucket_size has no effect on most of them"
     return ""
 

@@ -62,8 +62,8 @@ CHANGE_TITLES: Mapping[str, str] = MappingProxyType(
         "overlapped_cp": "overlap of CP communication",
         "overlapped_ep": "overlap of EP communication (overlap_moe_expert_parallel_comm)",
         "without_queueing_tp": "TP communication not queued behind compute (cuda_device_max_connections)",
-        "buckets_x4": "larger DP buckets{} (bucket_size)",
-        "buckets_x0.25": "smaller DP buckets{} (bucket_size)",
+        "buckets_x4": "DP buckets 4 times as large (bucket_size)",
+        "buckets_x0.25": "DP buckets a quarter as large (bucket_size)",
         "dp_half_bytes": "gradient reduction in half the bytes (grad_reduce_in_fp32)",
         "without_recompute": "remove activation recompute (recompute_granularity)",
         "more_virtual_stages": f"more virtual stages{{}} ({VPP})",
@@ -85,8 +85,8 @@ CHANGE_TITLES: Mapping[str, str] = MappingProxyType(
 def change_title(key: str, tried_with: str = "") -> str:
     """The title of a change; a key that is not in the table is its own title.
 
-    >>> change_title("buckets_x4", " of 1,000 bytes")
-    'larger DP buckets of 1,000 bytes (bucket_size)'
+    >>> change_title("without_straggler_dp", "rank 3")
+    'rank 3 as fast as the rest of its DP group'
     """
     # Not str.format on anything but the table's own text: names of ranks come from traces.
     before, hole, after = CHANGE_TITLES.get(key, key).partition("{}")
@@ -106,7 +106,8 @@ _OVERLAPS: Mapping[str, tuple[Mapping[str, bool], ...]] = MappingProxyType(
     }
 )
 _LARGER, _SMALLER = 4.0, 0.25
-"""Buckets, as a multiple of the usual size."""
+"""Buckets, as a multiple of the usual size, which their titles say. They say no bytes: a message is one
+rank's piece of a bucket, and the setting counts the elements of the whole."""
 _FP8_FACTOR = 0.65
 """Of a linear layer's time: its peak doubles, but casts and memory do not; 1.3 to 2 times as fast is what is
 published, so that the share by which it may be off is large."""
@@ -215,22 +216,20 @@ def _of_communication(rebuilt: Rebuilt) -> Iterator[Proposal]:
                 yield Proposal(key="without_queueing_tp", family="overlap_tp", edit=without_queueing("tp"))
     size = rebuilt.bytes[ours & (rebuilt.bytes > 0)]
     usual = int(np.median(size[size * 2 > size.max()])) if len(size) else 0
-    edits: list[tuple[str, str, Edit, str]] = []
+    edits: list[tuple[str, str, Edit]] = []
     if usual:
         least = max(usual // 2, 1)
         large, small = round(_LARGER * usual), max(round(_SMALLER * usual), 1)
         half = other_bytes("dp", 0.5, at_least_bytes=least, reducing=True)
         edits = [
-            ("buckets_x4", "buckets", rebucketed(large), f" of {large:,} bytes"),
-            ("buckets_x0.25", "buckets", split_buckets(small), f" of at most {small:,} bytes"),
-            ("dp_half_bytes", "dp_bytes", half, ""),
+            ("buckets_x4", "buckets", rebucketed(large)),
+            ("buckets_x0.25", "buckets", split_buckets(small)),
+            ("dp_half_bytes", "dp_bytes", half),
         ]
-    for key, family, edit, tried_with in edits:
+    for key, family, edit in edits:
         bytes_of = family == "dp_bytes"
         ways = ({"grad_reduce_in_fp32": False},) if bytes_of else ()
-        yield Proposal(
-            key=key, family=family, edit=edit, exact=not bytes_of, tried_with=tried_with, ways=ways
-        )
+        yield Proposal(key=key, family=family, edit=edit, exact=not bytes_of, ways=ways)
     if not edits:
         reason = "the capture shows no dp communication of known size"
         for key in ("buckets_x4", "buckets_x0.25", "dp_half_bytes"):

@@ -18,10 +18,10 @@ from tests.analyzers.planted_ranks import Job
 MS = 1_000_000
 
 
-def late_of(job: Job, doing: list[Doing] | None = None) -> LateRank | None:
+def late_of(job: Job, doing: list[Doing] | None = None, pp: int | None = None) -> LateRank | None:
     ranks = job.columns(sequences=True)
     matches = match_collectives(ranks, JobFacts())
-    return measure_skew(ranks, matches, align_clocks(matches, ranks), doing or [])[0].latest
+    return measure_skew(ranks, matches, align_clocks(matches, ranks), doing or [], pp)[0].latest
 
 
 def all_wait_once(late: int, ranks: int = 4, rounds: int = 6) -> Job:
@@ -81,3 +81,17 @@ def test_messages_of_a_pipeline_are_no_lateness() -> None:
     for i in range(8):
         job.collective("pp", {r: 20 * MS * i + 8 * MS * (r == 2) for r in range(4)}, 500_000)
     assert late_of(job) is None
+
+
+@pytest.mark.parametrize(
+    ("dimension", "pp", "named"),
+    [("unknown", 2, None), ("unknown", 1, 2), ("unknown", None, 2), ("other", 2, None), ("dp", 2, 2)],
+)
+def test_groups_that_may_join_stages_are_no_lateness(
+    dimension: str, pp: int | None, named: int | None
+) -> None:
+    job = Job(ranks=4)
+    for i in range(8):
+        job.collective(dimension, {r: 20 * MS * i + 8 * MS * (r == 2) for r in range(4)}, 500_000)
+    found = late_of(job, pp=pp)
+    assert (found and found.rank) == named

@@ -8,11 +8,13 @@ from perfdoc.diagnose.verdict import memory_verdict, verdict_of
 from perfdoc.results import SuspectedCommunication
 from perfdoc.results.capture_parts import Pause, StartUp
 from perfdoc.results.memory import MemorySite
-from perfdoc.results.waits import LateRank
-from tests.reports.build import ledger, rank
+from perfdoc.results.waits import LateCause, LateRank
+from tests.reports.build import communication, ledger, rank
 from tests.reports.build_job import skew
 from tests.reports.build_memory import GIB, device, memory
 from tests.reports.build_rank import kernels
+
+MS = 1_000_000
 
 
 @pytest.mark.parametrize(
@@ -215,6 +217,71 @@ def test_one_step_cannot_tell_a_straggler_from_a_late_start(steps: int, told: bo
     assert ("one step cannot tell" in sentence, "75 % of it" in sentence) == (told, not told)
     assert "rank 1" in sentence
     assert "5.84 ms" in sentence
+
+
+@pytest.mark.parametrize(
+    ("dimension", "stages", "said"),
+    [
+        ("unknown", 2, False),  # may join stages, which end one after another
+        ("unknown", 1, True),
+        ("unknown", None, True),
+        ("other", 2, False),
+        ("other", 1, True),
+        ("dp", 2, True),  # never joins stages
+    ],
+)
+def test_stages_that_end_one_after_another_are_not_late(
+    dimension: str, stages: int | None, said: bool
+) -> None:
+    """9 of 10 ms are waiting."""
+    ranks = [rank(i, ledger(compute=40, **{dimension: 60})) for i in range(2)]
+    (wait, *_) = (made := skew(1)).waits
+    waits = [replace(wait, dimension=dimension, own_ns=10_000_000, wait_ns=9_000_000)]
+    found = replace(made, waits=waits, latest=late("compute", 5))
+    sentence = verdict_of(ranks, skew=found, stages=stages)
+    assert ("75 % of it for rank 1" in sentence) == said
+    assert ("90.0 % of communication time" in sentence) == said
+
+
+@pytest.mark.parametrize(
+    ("dp_wait", "pp_own", "unmatched", "share"),
+    [(9, 5, 0, "60.0 %"), (9, 0, 5, "60.0 %"), (9, 20, 0, ""), (9, 0, 20, ""), (9, 0, 0, "90.0 %")],
+)
+def test_the_share_that_waits_is_of_all_communication(
+    dp_wait: int, pp_own: int, unmatched: int, share: str
+) -> None:
+    """10 ms of reductions, 9 of them waiting; messages between stages, and what no rank shares, count as
+    well: 9 of 15 ms, and 9 of 30, which is not most."""
+    (wait, *_) = (made := skew(1)).waits
+    dp = replace(wait, own_ns=10 * MS, wait_ns=dp_wait * MS)
+    pp = replace(wait, dimension="pp", own_ns=pp_own * MS, wait_ns=pp_own * MS)
+    row = communication("dp", (10 + pp_own + unmatched) * MS, hidden_ns=0)
+    ranks = [replace(rank(0, ledger(compute=40, dp=60)), communication=[row])]
+    sentence = verdict_of(ranks, skew=replace(made, waits=[dp, pp], latest=None), stages=2)
+    assert ("of communication time is waiting" in sentence) == bool(share)
+    assert share in sentence
+
+
+@pytest.mark.parametrize(
+    ("distinguishable", "cause", "named"),
+    [(5, "compute", True), (4, "compute", False), (5, "waiting", False), (5, "other", True)],
+)
+def test_no_rank_is_named_that_the_comparison_of_ranks_clears(
+    distinguishable: int, cause: LateCause, named: bool
+) -> None:
+    """Of four arrivals nothing recurrent is said; a straggler that waits elsewhere only passes that on."""
+    ranks = [rank(i, ledger(compute=40, dp=60)) for i in range(2)]
+    (wait, *_) = (made := skew(1)).waits
+    found = replace(
+        made,
+        waits=[replace(wait, own_ns=10 * MS, wait_ns=9 * MS)],
+        latest=late("compute", 5),
+        distinguishable=distinguishable,
+        stragglers=[replace(made.stragglers[0], rank=1, name="rank 1", cause=cause)],
+    )
+    sentence = verdict_of(ranks, skew=found)
+    assert "90.0 % of communication time is waiting for late ranks" in sentence
+    assert ("rank 1" in sentence) == named
 
 
 @pytest.mark.parametrize(("host", "told"), [(5, True), (4, False)])

@@ -48,6 +48,17 @@ def test_pd101_leaves_buckets_alone_where_they_are_not_read(exposed: Case) -> No
     assert settings_of(fsdp) == {"bucket_size": None}
 
 
+def test_pd101_leaves_buckets_alone_in_a_pipeline_that_only_the_capture_shows(exposed: Case) -> None:
+    case = predicting(exposed, **{"buckets_x4": (0.01, 0.02, 0.03)})
+    piped = replace(case, job=replace(case.job, pipeline=replace(case.job.pipeline, pp=2)))
+    settings: dict[str, Value] = {"bucket_size": 1000, "overlap_grad_reduce": True}
+    assert settings_of(result("PD101", having(case, settings))) == {"bucket_size": 4000}
+    assert settings_of(result("PD101", having(piped, settings))) == {}
+    unset: dict[str, Value] = {"overlap_grad_reduce": True}
+    assert "bucket_size is not known" in result("PD101", having(case, unset)).remedy
+    assert "bucket_size" not in result("PD101", having(piped, unset)).remedy
+
+
 def test_pd101_sizes_no_buckets_that_the_overlap_will_change(exposed: Case) -> None:
     """Without overlap all gradients are one bucket; with it another one than was replayed is best."""
     off: dict[str, Value] = {"bucket_size": 1000, "overlap_grad_reduce": False}

@@ -173,3 +173,15 @@ def test_a_prediction_of_launches_stops_at_what_launching_causes() -> None:
     )
     assert _cap([without_launches()], [found]) == 450_000
     assert _cap([without_host_time("data")], [found]) == 1_000_000
+
+
+@pytest.mark.parametrize(("stages", "words"), [(2, "no effect"), (1, ""), (None, "")])
+def test_a_pipeline_that_only_the_capture_shows_speaks_against_buckets(
+    plain: Case, stages: int | None, words: str
+) -> None:
+    shown = replace(plain, job=replace(plain.job, pipeline=replace(plain.job.pipeline, pp=stages)))
+    unset = replace(shown, configuration=Configuration(values={}, dialect="megatron_lm"))
+    for key in ("buckets_x4", "buckets_x0.25"):
+        reason = why_not(unset, key, ())
+        assert words in reason
+        assert bool(reason) == bool(words)

@@ -70,7 +70,13 @@ def diagnose(
     if ranks:
         slow = slowed_by(case)
         verdict = verdict_of(
-            ranks, analyses.kernels, failed, slowed_by=slow, skew=job.skew, pipeline=analyses.pipeline
+            ranks,
+            analyses.kernels,
+            failed,
+            slowed_by=slow,
+            skew=job.skew,
+            pipeline=analyses.pipeline,
+            stages=job.stages,
         )
     else:
         verdict = memory_verdict(whole.memory, failed)

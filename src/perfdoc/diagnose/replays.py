@@ -185,7 +185,7 @@ def late_by_compute(job: JobMeasurement) -> list[tuple[str, str]]:
     """Ranks that are late because they compute longer, which is what the replay takes away: not because of
     their host, nor because they waited for others, nor by the order in which stages of a pipeline end, which
     groups of unknown dimension may join."""
-    pipeline = (job.facts.pp or job.pipeline.pp or 1) > 1
+    pipeline = (job.stages or 1) > 1
     return [
         (s.name, s.dimension)
         for s in job.skew.stragglers

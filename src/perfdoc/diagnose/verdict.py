@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from perfdoc.analyzers.skew.stragglers import FEWEST
 from perfdoc.results import IDLE_CAUSES, KernelsAnalysis, MemoryAnalysis, Rank, Window
 from perfdoc.results.bubble import exposed_bubble_ns
 from perfdoc.results.capture_parts import Pause, StartUp
@@ -11,7 +12,7 @@ from perfdoc.results.figures import brief, partition, per_cent, plural, share, s
 from perfdoc.results.memory import DeviceMemory
 from perfdoc.results.names import base_name, shorten
 from perfdoc.results.quality import Contradiction, in_words
-from perfdoc.results.waits import PipelineAnalysis, SkewAnalysis
+from perfdoc.results.waits import LateRank, PipelineAnalysis, SkewAnalysis, waits_by_schedule
 
 _WORDS = {
     "host": "launch-bound",
@@ -52,6 +53,7 @@ def verdict_of(
     slowed_by: Sequence[str] = (),
     skew: SkewAnalysis | None = None,
     pipeline: PipelineAnalysis | None = None,
+    stages: int | None = None,
 ) -> str:
     """Summed over all ranks' windows; the largest loss is named first.
 
@@ -59,10 +61,10 @@ def verdict_of(
     CUDA graphs were traced as a whole, or much kernel time is of unknown class, another sentence says what
     may be hidden. A job that runs out of memory is told so, whatever its time goes into.
     slowed_by: what of the captures slows their hosts. skew: who waits for whom. pipeline: its bubble is no
-    communication, however exposed.
+    communication, however exposed. stages: of it; None unknown.
     """
     where = f"{_once(ranks)}{_where_it_went(ranks, pipeline)}{_left_out(ranks)}"
-    where += f"{_waiting(ranks, skew)}{_slowed(ranks, slowed_by)}{_hidden_in_graphs(ranks)}"
+    where += f"{_waiting(ranks, skew, stages)}{_slowed(ranks, slowed_by)}{_hidden_in_graphs(ranks)}"
     return f"{where}{_of_unknown_class(ranks, kernels)}{_out_of_memory(failed_allocations)}"
 
 
@@ -219,22 +221,31 @@ def _slowed(ranks: Sequence[Rank], by: Sequence[str]) -> str:
     return f" The capture itself slows the host: it records {', '.join(by)}."
 
 
-def _waiting(ranks: Sequence[Rank], skew: SkewAnalysis | None) -> str:
+def _waiting(ranks: Sequence[Rank], skew: SkewAnalysis | None, stages: int | None) -> str:
     """With the space before it; where communication is exposed and mostly waits for a late rank. Messages
-    between the stages of a pipeline wait by its schedule: they are left out."""
+    between the stages of a pipeline, and groups that may span them, wait by its schedule: for no late rank.
+    They are communication all the same, as is what was not matched: the share is of all."""
     window = sum(r.window.duration_ns for r in ranks)
-    exposed = sum(r.ledger_ns.exposed_comm.total - r.ledger_ns.exposed_comm.pp for r in ranks)
-    waits = [] if skew is None else [w for w in skew.waits if w.dimension != "pp"]
+    exposed = sum(
+        ns
+        for r in ranks
+        for dimension, ns in r.ledger_ns.exposed_comm.by_name.items()
+        if not waits_by_schedule(dimension, stages)
+    )
+    waits = [] if skew is None else [w for w in skew.waits if not waits_by_schedule(w.dimension, stages)]
     if skew is None or not waits or exposed < _WORTH_SAYING * window:
         return ""
     if any(r.window.runs_once for r in ranks):
         return ""  # ranks start one after another
-    waited = sum(w.wait_ns for w in waits) / max(sum(w.own_ns for w in waits), 1)
+    # The table's rows are unions, the waits are not: where collectives overlap these may be longer.
+    matched = sum(w.own_ns for w in skew.waits)
+    whole = max(sum(row.total_ns for r in ranks for row in r.communication), matched, 1)
+    waited = sum(w.wait_ns for w in waits) / whole
     if waited < _MOSTLY:
         return ""
     said = f" {share(waited)} of communication time is waiting for late ranks"
     late = skew.latest
-    if late is None:
+    if late is None or _passes_it_on(skew, late):
         return f"{said}."
     doing = _MEANWHILE.get(late.doing, "")
     if late.doing == "before" and all(r.window.steps == 1 for r in ranks):
@@ -242,8 +253,16 @@ def _waiting(ranks: Sequence[Rank], skew: SkewAnalysis | None) -> str:
             f"{said}, most of it for {shorten(late.name, 48)}, whose step begins {brief(late.doing_ns or 0)} "
             "after the first: one step cannot tell a straggler from a late start. Capture several steps."
         )
+    if skew.distinguishable < FEWEST:
+        return f"{said}."
     behind = brief(late.doing_ns or 0) if late.doing == "before" else ""
     return f"{said}, {per_cent(late.wait_frac, 0)} of it for {shorten(late.name, 48)}{doing}{behind}."
+
+
+def _passes_it_on(skew: SkewAnalysis, late: LateRank) -> bool:
+    """Whether the late rank is one that habitually waits for others itself."""
+    causes = {s.cause for s in skew.stragglers if (s.rank, s.name) == (late.rank, late.name)}
+    return causes == {"waiting"}
 
 
 _MEANWHILE = {
