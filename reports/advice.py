@@ -130,11 +130,27 @@ def worst_words(found: WorstInstance) -> str:
     return f"{found.says} ({shorten(found.label, 48)}{step}, at {found.start_ns:,} ns)"
 
 
+def first_change(rule: RuleResult) -> set[str]:
+    """Knobs of the first change that is allowed, with what belongs to it: the others are changes of their
+    own, each with its own gain."""
+    allowed = [advice for advice in rule.advice if not advice.forbidden]
+    beside = {
+        knob
+        for advice in allowed
+        for knob in advice.together
+        if any(other.knob == knob and advice.knob not in other.together for other in allowed)
+    }
+    main = next((advice for advice in allowed if advice.knob not in beside), None)
+    return set() if main is None else {main.knob, *main.together}
+
+
 def lines_of(rule: RuleResult) -> Iterator[tuple[str, str]]:
     """(label, words) of everything that a rule says beside its reason and evidence."""
+    first = first_change(rule)
     for advice in rule.advice:
         change, why = setting_words(advice)
-        yield ("not set" if advice.forbidden else "set"), f"{change} ({why})"
+        label = "not set" if advice.forbidden else "set" if advice.knob in first else "or set"
+        yield label, f"{change} ({why})"
     if rule.worst is not None:
         yield "worst", worst_words(rule.worst)
     if rule.remedy:

@@ -37,7 +37,7 @@ _GAPS = 30
 _TO_DO = 10
 _NAMED = 3
 _SENTENCE = 400
-_SAID = frozenset({"set", "not set", "do", "gain"})
+_SAID = frozenset({"set", "or set", "not set", "do", "gain"})
 _LONGEST = 60_000
 """GitHub takes 65,536 characters in a comment."""
 

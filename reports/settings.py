@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from perfdoc.reports.advice import OWN_WORDS
 from perfdoc.reports.ranking import Ranked
-from perfdoc.results import Advice, Diagnosis, RuleResult
+from perfdoc.results import Advice, Diagnosis, Prediction, RuleResult
 from perfdoc.results.names import columns, prose, shorten
 
 DIALECT_TITLES = {
@@ -30,6 +31,7 @@ _EXAMPLE = "megatron_lm"
 Spelling = tuple[str, str, str]
 """Dialect, its title, what to paste."""
 _SETTINGS = 3
+_AS_NAMED = "as perfdoc names it"
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 
 
@@ -56,18 +58,66 @@ def knows_settings(diagnosis: Diagnosis) -> bool:
     return job is None or job.dialect not in (None, "env") or bool(job.framework)
 
 
+def pieces_of(ranked: Ranked, diagnosis: Diagnosis) -> list[Advice]:
+    """What is set for a thing to do: the main setting, then what belongs to it. Of a simulated change, only
+    what makes that change; a rule's further advice may be another way, or change the job."""
+    found = ranked.prediction
+    own = allowed_in(ranked.rules[0]) if ranked.rules and ranked.own else []
+    if found is None:
+        return _with_it(own, own)
+    fires = [rule for rule in diagnosis.rules if rule.state == "fires"]
+    for rule in (*ranked.rules, *(rule for rule in fires if rule not in ranked.rules)):
+        pool = allowed_in(rule)
+        named = [a for a in pool if a.gain is not None and a.gain.key and a.gain.key == found.key]
+        other = rule.gain is not None and rule.gain.key not in ("", found.key)
+        if pieces := _with_it(named or [a for a in pool if not other and _is_of(a, found)], pool):
+            return pieces
+    return _with_it([a for a in own if a.gain is None or not a.gain.key], own)
+
+
+def _is_of(advice: Advice, change: Prediction) -> bool:
+    value = change.settings.get(advice.knob)
+    return value is not None and str(value).lower() == advice.to_value.lower()
+
+
+def _with_it(chosen: Sequence[Advice], pool: Sequence[Advice]) -> list[Advice]:
+    """The first of the chosen that is not there for another piece, then what belongs to it."""
+    beside = {
+        knob
+        for piece in pool
+        for knob in piece.together
+        if any(other.knob == knob and piece.knob not in other.together for other in pool)
+    }
+    order = sorted((a for a in chosen if snippets(a)), key=lambda a: a.knob in beside)
+    if not order:
+        return []
+    main, *rest = order
+    same = [a.knob for a in rest if a.gain is not None and a.gain.key and a.gain == main.gain]
+    return [main, *(a for a in pool if a is not main and a.knob in (*main.together, *same) and snippets(a))]
+
+
 def spellings(ranked: Ranked, diagnosis: Diagnosis) -> list[Spelling]:
-    """The first setting of a thing to do: in the job's own spelling, then PyTorch's words, then the others.
+    """The main setting of a thing to do: in the job's own spelling, then PyTorch's words, then the others.
     Of a change that no rule proposes, what was simulated. Empty where no setting makes it."""
-    rule = ranked.rules[0] if ranked.rules else None
-    job = diagnosis.job
-    if rule is None or not ranked.own:
-        named = job is not None and job.framework == "megatron"  # others have no such settings
-        known = ranked.prediction.settings if ranked.prediction is not None and named else {}
-        changes = ", ".join(f"{knob}={value}" for knob, value in known.items())
-        return [("other", "as perfdoc names it", shorten(changes, 400))] if changes else []
-    found = next((s for advice in allowed_in(rule) if (s := snippets(advice))), [])
-    own = job.dialect if job is not None else None
+    if pieces := pieces_of(ranked, diagnosis):
+        return _in_order(snippets(pieces[0]), diagnosis)
+    changes = ", ".join(_simulated(ranked, diagnosis))
+    return [("other", _AS_NAMED, shorten(changes, 400))] if changes else []
+
+
+def _simulated(ranked: Ranked, diagnosis: Diagnosis) -> list[str]:
+    """The settings of a change that no rule proposes; none where a rule knows that they are forbidden."""
+    job, change = diagnosis.job, ranked.prediction
+    if change is None or (ranked.rules and ranked.own) or job is None or job.framework != "megatron":
+        return []  # others have no such settings
+    refused = {
+        a.knob for rule in diagnosis.rules if rule.state == "fires" for a in rule.advice if a.forbidden
+    }
+    return [] if refused & change.settings.keys() else [f"{k}={v}" for k, v in change.settings.items()]
+
+
+def _in_order(found: Sequence[Spelling], diagnosis: Diagnosis) -> list[Spelling]:
+    own = diagnosis.job.dialect if diagnosis.job is not None else None
     example = not knows_settings(diagnosis)
     return sorted(
         found,
@@ -80,28 +130,39 @@ def spellings(ranked: Ranked, diagnosis: Diagnosis) -> list[Spelling]:
     )
 
 
-def _with_it(rule: RuleResult) -> list[Advice]:
-    """The first setting and what it needs beside it. A rule's further advice may be another way to the same
-    end, or change the job: a larger batch beside more virtual stages."""
-    found = [advice for advice in allowed_in(rule) if snippets(advice)]
-    return [advice for advice in found if advice is found[0] or advice.knob in found[0].together]
-
-
 def setting_lines(ranked: Ranked, diagnosis: Diagnosis, room: int) -> list[str]:
-    """`set (Megatron-LM): --overlap-grad-reduce`, a line a setting; where no setting does it, what does.
+    """`set (Megatron-LM): --overlap-grad-reduce`, a line a setting, the main one first; where no setting does
+    it, what does.
 
     A setting stands at the end of its line, to be copied: one that is wider than room is left to the report.
     """
     rule = ranked.rules[0] if ranked.rules and ranked.own else None
-    if not (found := spellings(ranked, diagnosis)):
+    pieces = pieces_of(ranked, diagnosis)
+    if pieces:
+        dialect, title, _ = _in_order(snippets(pieces[0]), diagnosis)[0]
+        word = "set" if knows_settings(diagnosis) or dialect == "env" else "for example"
+        before = f"{word} ({title}): "
+        lines = [
+            _line(piece, dialect, before if piece is pieces[0] else " " * columns(before)) for piece in pieces
+        ]
+    elif changes := [shorten(change, 400) for change in _simulated(ranked, diagnosis)]:
+        before = f"set ({_AS_NAMED}): "
+        lines = [before + changes[0], *(" " * columns(before) + change for change in changes[1:])]
+    else:
         remedy = rule.remedy if rule is not None else ""
         return [f"do: {_SENTENCE_END.split(prose(remedy, 400))[0]}"] if remedy else []
-    dialect, title, first = found[0]
-    spelled = [{s[0]: s[2] for s in snippets(a)} for a in (_with_it(rule) if rule is not None else [])]
-    texts = list(dict.fromkeys([first, *(s[dialect] for s in spelled if dialect in s)]))
-    word = "set" if knows_settings(diagnosis) or dialect == "env" else "for example"
-    before = f"{word} ({title}): "
-    lines = [before + texts[0], *(" " * columns(before) + text for text in texts[1:_SETTINGS])]
-    if any(columns(line) > room for line in lines):
+    if columns(lines[0]) > room:
         return [f"{before}too long for this line; the report has it"]
-    return [*lines, "and more: the report has them"] if texts[_SETTINGS:] else lines
+    lines = list(dict.fromkeys(lines))
+    shown = [line for line in lines[:_SETTINGS] if columns(line) <= room]
+    more = len(lines) - len(shown)
+    return [*shown, f"and {more} more: --full"] if more else shown
+
+
+def _line(piece: Advice, dialect: str, before: str) -> str:
+    """In the main setting's dialect, under it; in another, such as a variable beside options, named."""
+    spelled = {s[0]: s for s in snippets(piece)}
+    if dialect in spelled:
+        return before + spelled[dialect][2]
+    _, title, text = spelled.get("env") or next(iter(spelled.values()))
+    return f"set ({title}): {text}"

@@ -40,7 +40,8 @@ class Advice:
     gain: Gain | None = None
     """Of this piece, for the rule's `gain_per`; None where nothing was predicted for it."""
     together: list[str] = field(default_factory=list)
-    """Other knobs of this rule's advice that the gain was predicted with."""
+    """Other knobs of this rule's advice that belong to it: what it cannot be set without, or the gain was
+    predicted with. One that does not name it in turn is there for it alone."""
     if_unset: list[str] = field(default_factory=list)
     """Knobs of unknown present setting: this is advice only if they are not set already. Empty for advice
     that rests on what is known."""

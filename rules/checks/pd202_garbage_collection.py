@@ -7,7 +7,7 @@ from dataclasses import replace
 from perfdoc.results.figures import per_cent
 from perfdoc.results.replay import Gain
 from perfdoc.results.rules import Advice, Evidence
-from perfdoc.rules.engine.advise import advise
+from perfdoc.rules.engine.advise import advise, needing
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.gain import ceiling, predicted, worth_frac
 from perfdoc.rules.engine.needs import WINDOW, given, on_some_rank
@@ -143,7 +143,7 @@ def _advice(case: Case, gain: Gain | None, *, logged: bool) -> list[Advice]:
         return [manual]
     if known and now == 0 and not case.setting("manual_gc")[0]:
         return []
-    return [manual, rarer]
+    return needing(manual, then=[rarer])
 
 
 def _of_the_callback(case: Case, rarer: Advice) -> list[Advice]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from perfdoc.results.rules import Evidence
-from perfdoc.rules.engine.advise import advise
+from perfdoc.rules.engine.advise import advise, needing
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.needs import applies, given, known, setting
 from perfdoc.rules.engine.rule import Meta, Verdict
@@ -61,10 +61,10 @@ def evaluate(case: Case) -> Verdict:
         level="information",
         reason="whole layers are captured, including experts with dynamic shapes",
         evidence=evidence,
-        advice=[
+        advice=needing(
             advise(knob=_IMPL, to="transformer_engine", why="captures parts of a layer"),
-            advise(knob=_SCOPE, to=scope, why=why),
-        ],
+            then=[advise(knob=_SCOPE, to=scope, why=why)],
+        ),
         otherwise="Set an expert capacity and pad inputs to it, or switch CUDA graphs off.",
         verify="Run again: the host section shows the share of kernels launched by graphs.",
         false_alarm="Every expert gets the same number of tokens, by construction of the data.",

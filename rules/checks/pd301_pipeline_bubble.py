@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from perfdoc.results.figures import per_cent, significant
 from perfdoc.results.rules import Advice, Evidence
-from perfdoc.rules.engine.advise import advise
+from perfdoc.rules.engine.advise import advise, needing
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.gain import at_most, predicted, worth_frac
 from perfdoc.rules.engine.needs import Missing, Need, given
@@ -133,7 +133,7 @@ def _chunks(case: Case, vpp: int | None) -> list[Advice]:
     why = f"{to} chunks per stage instead of {now}: the pipeline fills {significant(to / now)} times as fast"
     costs = f"{significant(to / now)} times the send/recv between stages, and some memory"
     first = overlapped_messages(case) if pp == 2 else []
-    return [*first, advise(knob=VPP, to=to, why=why, costs=costs, gain=prediction.gain)]
+    return needing(advise(knob=VPP, to=to, why=why, costs=costs, gain=prediction.gain), first)
 
 
 def _first_chunks(case: Case, vpp: int | None) -> list[Advice]:
@@ -148,7 +148,7 @@ def _first_chunks(case: Case, vpp: int | None) -> list[Advice]:
     why = "2 chunks per stage instead of 1: the pipeline fills 2 times as fast"
     costs = "twice the send/recv between stages, and some memory"
     first = overlapped_messages(case) if pp == 2 else []
-    return [*first, advise(knob=VPP, to=2, why=why, costs=costs, gain=gain)]
+    return needing(advise(knob=VPP, to=2, why=why, costs=costs, gain=gain), first)
 
 
 def _reduce_meanwhile(case: Case) -> list[Advice]:

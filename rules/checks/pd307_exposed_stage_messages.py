@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from perfdoc.results.figures import per_cent
 from perfdoc.results.rules import Advice, Evidence
-from perfdoc.rules.engine.advise import advise
+from perfdoc.rules.engine.advise import advise, needing
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.needs import Missing, Need, given, skipped
 from perfdoc.rules.engine.rule import Meta, Verdict
@@ -87,10 +87,9 @@ def _modes(case: Case) -> list[Advice]:
     found = []
     if case.is_set_to(_OVERLAP, False):
         if case.is_set_to(_BATCH, True):
-            why = "batched send/recv cannot overlap"
-            found.append(advise(knob=_BATCH, to=False, why=why))
+            found.append(advise(knob=_BATCH, to=False, why="batched send/recv cannot overlap"))
         why = "overlaps send/recv with the passes of other micro-batches; guides claim 5-15 %"
-        found.append(advise(knob=_OVERLAP, to=True, why=why))
+        found = needing(advise(knob=_OVERLAP, to=True, why=why), found)
     if case.is_set_to(_ENDS, False) and (found or case.is_set_to(_OVERLAP, True)):
         why = "overlaps send/recv in warm-up and flush too, where it is exposed by default"
         found.append(advise(knob=_ENDS, to=True, why=why))

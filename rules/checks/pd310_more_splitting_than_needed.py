@@ -5,7 +5,7 @@ from __future__ import annotations
 from perfdoc.analyzers.memory.formula import Degrees
 from perfdoc.results.figures import gib, per_cent
 from perfdoc.results.rules import Advice, Evidence
-from perfdoc.rules.engine.advise import advise, all_or_none
+from perfdoc.rules.engine.advise import advise, all_or_none, needing
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.gain import ceiling
 from perfdoc.rules.engine.needs import given
@@ -88,12 +88,13 @@ _OTHERWISE = "Use the smallest tensor- and pipeline-parallel degrees at which th
 def _advice(case: Case, now: Degrees, then: Degrees) -> list[Advice]:
     found = []
     if then.pp < now.pp:
-        if then.vpp < now.vpp:
-            found += without_chunks(case)
+        first = without_chunks(case) if then.vpp < now.vpp else []
         why = f"fewer stages, a smaller bubble; data parallelism becomes {then.dp}"
-        found.append(advise(knob=PP, to=then.pp, why=why, costs="more layers and weights per GPU"))
+        stages = advise(knob=PP, to=then.pp, why=why, costs="more layers and weights per GPU")
+        found += needing(stages, first)
     if then.tp < now.tp:
-        found += without_tensor_ranks(case) if then.tp == 1 else []
+        first = without_tensor_ranks(case) if then.tp == 1 else []
         why = f"larger GEMMs, less communication in every layer; data parallelism becomes {then.dp}"
-        found.append(advise(knob=TP, to=then.tp, why=why, costs="more weights and activations per GPU"))
+        ranks = advise(knob=TP, to=then.tp, why=why, costs="more weights and activations per GPU")
+        found += needing(ranks, first)
     return found

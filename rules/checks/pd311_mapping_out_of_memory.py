@@ -5,7 +5,7 @@ from __future__ import annotations
 from perfdoc.results.figures import gib, per_cent
 from perfdoc.results.memory import DeviceMemory
 from perfdoc.results.rules import Advice, Evidence
-from perfdoc.rules.engine.advise import advise, all_or_none, proposed
+from perfdoc.rules.engine.advise import advise, all_or_none, needing, proposed
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.bubble import overlapped_messages
@@ -138,8 +138,10 @@ def _next(case: Case, full: DeviceMemory) -> list[Advice]:
         found = [advise(knob=PP, to=2 * pp, why=why, costs=f"{costs}; a pipeline bubble")]
         if pp == 1 and layers % 4 == 0 and _whole_groups(case, dp // 2, 2):
             why = "halves the bubble of the new pipeline"
-            found += overlapped_messages(case)
-            found.append(advise(knob=VPP, to=2, why=why, costs="twice the send/recv between stages"))
+            found += needing(
+                advise(knob=VPP, to=2, why=why, costs="twice the send/recv between stages"),
+                overlapped_messages(case),
+            )
         return found
     return []
 

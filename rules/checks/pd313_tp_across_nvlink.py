@@ -5,7 +5,7 @@ from __future__ import annotations
 from perfdoc.analyzers.pipeline.layout import ideal_bubble_frac
 from perfdoc.results.figures import per_cent, significant
 from perfdoc.results.rules import Advice, Evidence
-from perfdoc.rules.engine.advise import advise, all_or_none
+from perfdoc.rules.engine.advise import advise, all_or_none, needing
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.needs import WINDOW, given, several
 from perfdoc.rules.engine.rule import Meta, Verdict
@@ -109,8 +109,8 @@ def _advice(case: Case, tp: int, domain: int, share: float) -> list[Advice]:
     if bubbles[1] - bubbles[0] >= share:
         return []
     why = f"keeps each group inside an NVLink domain of {domain}"
-    found = [advise(knob=TP, to=to, why=why)]
-    found += without_tensor_ranks(case) if to == 1 else []
+    narrow = advise(knob=TP, to=to, why=why)
+    found = needing(narrow, then=without_tensor_ranks(case) if to == 1 else [])
     why = "splits the weights as far as before, by layers"
     costs = f"a bubble of {per_cent(bubbles[1])} of the step instead of {per_cent(bubbles[0])}"
     found.append(advise(knob=PP, to=stages, why=why, costs=costs))

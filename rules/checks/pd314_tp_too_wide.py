@@ -6,7 +6,7 @@ from perfdoc.analyzers.memory.formula import Degrees
 from perfdoc.analyzers.pipeline.layout import ideal_bubble_frac
 from perfdoc.results.figures import per_cent
 from perfdoc.results.rules import Advice, Evidence
-from perfdoc.rules.engine.advise import advise, all_or_none
+from perfdoc.rules.engine.advise import advise, all_or_none, needing
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.needs import GPUS, WINDOW, several
 from perfdoc.rules.engine.rule import Meta, Verdict
@@ -148,6 +148,8 @@ def _with_stages(case: Case, now: Degrees) -> list[Advice]:
         advise(knob=PP, to=2, why="keeps the weights per GPU unchanged", costs="a bubble, send/recv"),
     ]
     if chunks == 2:
-        found += overlapped_messages(case)
-        found.append(advise(knob=VPP, to=2, why="halves the bubble", costs="twice the send/recv"))
+        found += needing(
+            advise(knob=VPP, to=2, why="halves the bubble", costs="twice the send/recv"),
+            overlapped_messages(case),
+        )
     return found

@@ -49,9 +49,9 @@ def evaluate(case: Case) -> Verdict:
     if case.is_set_to(TORCH, True):
         copies = case.share(lambda r: r.ledger.exposed_memcpy) or 0.0
         evidence.append(Evidence(label="exposed copies, mean over ranks", value=per_cent(copies)))
-        if not case.is_set_to(NEMO, "pytorch"):
-            advice.append(advise(knob=TORCH, to=False, why="the two exclude each other"))
-        advice += megatron_fsdp(case, "communicates from persistent buffers, with fewer copies")
+        excluded = advise(knob=TORCH, to=False, why="the two exclude each other")
+        first = [] if case.is_set_to(NEMO, "pytorch") else [excluded]
+        advice += megatron_fsdp(case, "communicates from persistent buffers, with fewer copies", first)
         reasons.append("PyTorch's FSDP2 is used; a guide finds megatron-core's faster")
     if not reasons:
         return Verdict(state="passes", evidence=evidence)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from perfdoc.analyzers.kernel_class.experts import DEDICATED_TRANSPORTS
 from perfdoc.analyzers.memory.formula import Degrees
 from perfdoc.results.rules import Advice, Evidence
-from perfdoc.rules.engine.advise import advise, all_or_none
+from perfdoc.rules.engine.advise import advise, all_or_none, needing
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.needs import WINDOW, given
 from perfdoc.rules.engine.rule import Meta, Verdict
@@ -111,13 +111,11 @@ def _advice(case: Case, library: str) -> list[Advice]:
     name = {"deepep": "DeepEP", "hybridep": "HybridEP"}[library]
     why = f"the dispatcher that {name} serves, which sends a token once to each node"
     costs = "the library has to be installed, and takes SMs of its own; the shared expert's overlap goes"
-    found = [
-        advise(knob=_DISPATCHER, to="flex", why=why, costs=costs),
-        advise(knob=_BACKEND, to=library, why=f"{name} is the one for these GPUs"),
-    ]
+    first = []
     if case.is_set_to(_SHARED, True):
-        found.insert(0, advise(knob=_SHARED, to=False, why="works with the alltoall dispatcher only"))
-    return found
+        first.append(advise(knob=_SHARED, to=False, why="works with the alltoall dispatcher only"))
+    library_ = advise(knob=_BACKEND, to=library, why=f"{name} is the one for these GPUs")
+    return needing(advise(knob=_DISPATCHER, to="flex", why=why, costs=costs), first, [library_])
 
 
 def _first_possible(case: Case, now: Degrees, domain: int, library: str) -> list[Advice]:
@@ -159,7 +157,8 @@ def _smaller(now: Degrees, domain: int) -> str:
 def _wrong_library(case: Case, evidence: list[Evidence]) -> Verdict:
     advice = [advise(knob=_BACKEND, to="hybridep", why="HybridEP is the one for NVL72 racks")]
     if case.is_set_to(_OLD, True):
-        advice.insert(0, advise(knob=_OLD, to=False, why="the old switch excludes HybridEP"))
+        old = advise(knob=_OLD, to=False, why="the old switch excludes HybridEP")
+        advice = needing(advice[0], [old])
     return Verdict(
         state="fires",
         reason="DeepEP does not run on these GPUs: Megatron-Bridge falls back to alltoall with no more than "

@@ -7,7 +7,7 @@ from dataclasses import replace
 from perfdoc.analyzers.memory.formula import Degrees
 from perfdoc.results.figures import per_cent
 from perfdoc.results.rules import Evidence
-from perfdoc.rules.engine.advise import advise, all_or_none
+from perfdoc.rules.engine.advise import advise, all_or_none, needing
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.needs import given, several
 from perfdoc.rules.engine.rule import Meta, Verdict
@@ -80,11 +80,10 @@ def evaluate(case: Case) -> Verdict:
         Evidence(label="expert ranks and stages", value=f"{now.ep} and {now.pp}"),
         Evidence(label=f"bubble of equal stages with EP {then.ep}, PP {then.pp}", value=per_cent(after)),
     ]
-    advice = []
-    if then.vpp < now.vpp:
-        advice += without_chunks(case)
+    first = without_chunks(case) if then.vpp < now.vpp else []
     why = f"a bubble of {per_cent(after)} instead of {per_cent(bubble_at(case, now))} with equal stages"
-    advice.append(advise(knob=PP, to=then.pp, why=why, costs="a GPU holds more of the attention's weights"))
+    stages = advise(knob=PP, to=then.pp, why=why, costs="a GPU holds more of the attention's weights")
+    advice = needing(stages, first)
     why = "as many expert weights on a GPU as before, inside the NVLink domain"
     advice.append(advise(knob=EP, to=then.ep, why=why, costs="tokens travel among more ranks"))
     return Verdict(

@@ -10,7 +10,7 @@ from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.analyzers.memory.formula import need_bytes
 from perfdoc.results.figures import per_cent
 from perfdoc.results.rules import Advice, Evidence
-from perfdoc.rules.engine.advise import advise
+from perfdoc.rules.engine.advise import advise, needing
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.gain import at_most, bounded, ceiling, predicted
 from perfdoc.rules.engine.needs import Missing, Need, given, known, not_applicable
@@ -131,20 +131,24 @@ def _advice(case: Case, granularity: object) -> Iterator[Advice]:
     cp, dp, to = case.degree(_CP), case.dp, _wider(case)
     if cp is None or dp is None or to is None:
         return
-    yield advise(
+    ranks = advise(
         knob=_CP,
         to=to,
         why=f"divides the activations of each GPU by {to // cp} without computing anything twice",
         costs=f"data parallelism becomes {dp * cp // to}, and keys and values are exchanged",
     )
+    then = []
     if granularity == "full":
-        yield advise(
+        less = advise(
             knob=_GRANULARITY,
             to="selective",
             why="computes only parts of a layer again, which is cheap next to GEMMs",
             costs="more memory for activations, for which context parallelism makes up",
         )
-        for knob in ("recompute_method", "recompute_num_layers"):
-            known, now = case.setting(knob)
-            if known and now is not None:
-                yield advise(knob=knob, to=None, why="belongs to full recomputation")
+        belong = [
+            advise(knob=knob, to=None, why="belongs to full recomputation")
+            for knob in ("recompute_method", "recompute_num_layers")
+            if case.setting(knob) not in ((False, None), (True, None))
+        ]
+        then = needing(less, then=belong)
+    yield from needing(ranks, then=then)

@@ -9,7 +9,7 @@ from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.results.figures import per_cent
 from perfdoc.results.replay import Gain
 from perfdoc.results.rules import Advice, Evidence
-from perfdoc.rules.engine.advise import advise
+from perfdoc.rules.engine.advise import advise, needing
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.gain import bounded, ceiling, predicted
 from perfdoc.rules.engine.needs import GPU_MODEL, GPUS, Missing, Need, given, known, not_applicable
@@ -168,6 +168,6 @@ def _advice(gpu: Gpu, most: float, gain: Gain | None) -> list[Advice]:
     if _fine(gpu):
         why = "a scale for every 32 values keeps more accuracy than one for a tensor"
         costs = "casts and GEMMs are slower than with one scale for a tensor (PD403 measures the casts)"
-        return [format_, advise(knob="fp8_recipe", to="mxfp8", why=why, costs=costs)]
+        return needing(format_, then=[advise(knob="fp8_recipe", to="mxfp8", why=why, costs=costs)])
     why = "one scale for a tensor, from its present values, has the cheapest casts but for delayed scaling"
-    return [format_, advise(knob="fp8_recipe", to="tensorwise", why=why, costs="coarse scales")]
+    return needing(format_, then=[advise(knob="fp8_recipe", to="tensorwise", why=why, costs="coarse scales")])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.results.rules import Advice, Evidence
-from perfdoc.rules.engine.advise import advise
+from perfdoc.rules.engine.advise import advise, needing
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.gain import ceiling, time_evidence
 from perfdoc.rules.engine.needs import GPUS, WINDOW, applies, given
@@ -74,10 +74,10 @@ def _casts_ns(rank: RankMeasurement) -> int:
 def _advice(case: Case, recipe: str) -> list[Advice]:
     why = f"one scale for a tensor instead of {_FINE[recipe]}: fewer maxima, and faster GEMMs"
     costs = "accuracy: the guides disagree, one recommends finer scales; compare loss curves"
-    advice = [advise(knob="fp8_recipe", to="tensorwise", why=why, costs=costs)]
+    recipe_ = advise(knob="fp8_recipe", to="tensorwise", why=why, costs=costs)
     if case.is_set_to(_REUSE, True):
-        advice.append(advise(knob=_REUSE, to=False, why="it serves the mxfp8 recipe only"))
-    return advice
+        return needing(recipe_, then=[advise(knob=_REUSE, to=False, why="it serves the mxfp8 recipe only")])
+    return [recipe_]
 
 
 def _remedy(case: Case, recipe: object) -> str:

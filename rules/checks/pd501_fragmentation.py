@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from perfdoc.results.figures import gib, per_cent
 from perfdoc.results.rules import Advice, Evidence
-from perfdoc.rules.engine.advise import advise
+from perfdoc.rules.engine.advise import advise, needing
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.needs import GPUS, Missing, Need, skipped
 from perfdoc.rules.engine.rule import Meta, Verdict
@@ -107,4 +107,8 @@ def _advice(case: Case) -> list[Advice]:
         return [grow]
     why = "CUDA graphs that register buffers with NCCL refuse such segments"
     register = advise(knob="nccl_graph_register", to=0, why=why)
-    return [grow, register] if known else [replace(grow, costs=f"{grow.costs}; with CUDA graphs {_GRAPHS}")]
+    return (
+        needing(grow, then=[register])
+        if known
+        else [replace(grow, costs=f"{grow.costs}; with CUDA graphs {_GRAPHS}")]
+    )

@@ -8,7 +8,7 @@ from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.analyzers.ledger.steps import distinct_names
 from perfdoc.results.figures import per_cent
 from perfdoc.results.rules import Advice, Evidence
-from perfdoc.rules.engine.advise import advise
+from perfdoc.rules.engine.advise import advise, needing
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.needs import Missing, Need, not_applicable, skipped
 from perfdoc.rules.engine.rule import Meta, Verdict
@@ -162,7 +162,7 @@ def _advice(case: Case, size: int | None) -> list[Advice]:
         return []
     costs = "several samples to a sequence: divide the global batch by how many fit in one"
     why = f"samples share sequences of {length:,} tokens instead of being padded"
-    advice = [advise(knob=_SIZE, to=length, why=why, costs=costs)]
+    pack = advise(knob=_SIZE, to=length, why=why, costs=costs)
     if (case.number(_BATCH) or 1) > 1:
-        advice.append(advise(knob=_BATCH, to=1, why="one pack is a micro-batch"))
-    return advice
+        return needing(pack, then=[advise(knob=_BATCH, to=1, why="one pack is a micro-batch")])
+    return [pack]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from perfdoc.knobs.check import check
@@ -45,6 +45,13 @@ def advise(
     )
 
 
+def needing(main: Advice, first: Sequence[Advice] = (), then: Sequence[Advice] = ()) -> list[Advice]:
+    """A setting between those that it is set with, what must be so before it and what belongs to it: none of
+    them stays where the configuration forbids the main one, see `proposed`."""
+    beside = [piece.knob for piece in (*first, *then)]
+    return [*first, replace(main, together=list(dict.fromkeys([*main.together, *beside]))), *then]
+
+
 def value_of(piece: Advice) -> Value:
     """What a piece sets, typed: the catalogue reads the text as it would in a file.
 
@@ -62,8 +69,61 @@ def proposed(case: Case, advice: Sequence[Advice]) -> list[Advice]:
     that already have the advised value are left out.
 
     Pieces are checked in order, each together with the allowed ones before it and, if that is forbidden,
-    with all that follow: a switch and what needs it may be advised together.
+    with all that follow: a switch and what needs it may be advised together. What is only there for another
+    piece, one of its `together` that does not name it in turn, goes where that one is forbidden.
     """
+    found = _checked(case, advice)
+    why = {piece.knob: piece.forbidden for piece in found if piece.forbidden}
+    mains = _mains(advice)
+    lost = {knob for knob, of in mains.items() if of <= why.keys()}
+    if not lost:
+        return _complete(case, advice, found)
+    kept = [piece for piece in advice if piece.knob not in lost]
+    # Without its prerequisites a piece would be forbidden for want of them: the first reason is the one.
+    of_lost = {main for knob in lost for main in mains[knob]}
+    return proposed(case, [replace(p, forbidden=why[p.knob]) if p.knob in of_lost else p for p in kept])
+
+
+def _mains(advice: Sequence[Advice]) -> dict[str, set[str]]:
+    """Of each knob that is there for others, which these are."""
+    pieces = {piece.knob: piece for piece in advice}
+    found: dict[str, set[str]] = {}
+    for piece in advice:
+        for knob in piece.together:
+            if knob in pieces and piece.knob not in pieces[knob].together:
+                found.setdefault(knob, set()).add(piece.knob)
+    return found
+
+
+def _complete(case: Case, advice: Sequence[Advice], found: Sequence[Advice]) -> list[Advice]:
+    """Each allowed piece names those without which the configuration forbids it, and none that is so
+    already."""
+    values = _values(found)
+    so_already = {piece.knob for piece in advice} - {piece.knob for piece in found}
+    named = []
+    for piece in found:
+        beside = [knob for knob in piece.together if knob not in so_already]
+        if not piece.forbidden:
+            beside += _needed(case, values, [piece.knob, *beside])
+        named.append(replace(piece, together=beside))
+    return named
+
+
+def _needed(case: Case, values: Mapping[str, Value], knobs: Sequence[str]) -> list[str]:
+    """Which of the other values these knobs' cannot be set without."""
+    if not check(case.configuration, {k: values[k] for k in knobs if k in values}):
+        return []
+    left = dict(values)
+    if check(case.configuration, left):
+        return []
+    for knob in [k for k in values if k not in knobs]:
+        fewer = {k: value for k, value in left.items() if k != knob}
+        if not check(case.configuration, fewer):
+            left = fewer
+    return [knob for knob in left if knob not in knobs]
+
+
+def _checked(case: Case, advice: Sequence[Advice]) -> list[Advice]:
     found = []
     configuration = case.configuration
     for at, piece in enumerate(advice):
@@ -86,9 +146,16 @@ def proposed(case: Case, advice: Sequence[Advice]) -> list[Advice]:
 
 def all_or_none(case: Case, advice: Sequence[Advice]) -> list[Advice]:
     """All pieces, or none if the rest of the configuration forbids one of them: half the tensor parallelism
-    without the additional stages does not fit."""
-    wrong = any(piece.forbidden for piece in advice)
-    return [] if wrong or check(case.configuration, _values(advice)) else list(advice)
+    without the additional stages does not fit. Each names the others, but for what is only there for one."""
+    if any(piece.forbidden for piece in advice) or check(case.configuration, _values(advice)):
+        return []
+    beside = _mains(advice)
+    return [
+        piece
+        if piece.knob in beside
+        else replace(piece, together=[other.knob for other in advice if other.knob != piece.knob])
+        for piece in advice
+    ]
 
 
 def _values(advice: Sequence[Advice]) -> dict[str, Value]:

@@ -69,15 +69,16 @@ def at_most(gain: Gain | None, why: str) -> Gain | None:
     return replace(gain, low_ms=0.0, mid_ms=None, method="ceiling", assumptions=[why, *gain.assumptions])
 
 
-def kept_gain(verdict: Verdict, allowed: Collection[str]) -> Gain | None:
+def kept_gain(verdict: Verdict, allowed: Collection[str], so_already: Collection[str] = ()) -> Gain | None:
     """The gain of the advice in `allowed`: that of the best piece, never their sum.
 
+    so_already: what it needs beside it and has.
     If none of them has a gain, the verdict's own; next to advice that is an upper bound, or nothing.
     """
     gains = []
     for piece in verdict.advice:
         if piece.knob in allowed and piece.gain is not None:
-            missing = [knob for knob in piece.together if knob not in allowed]
+            missing = [knob for knob in piece.together if knob not in (*allowed, *so_already)]
             why = f"predicted together with {', '.join(missing)}, which this configuration forbids"
             gains.append(at_most(piece.gain, why) if missing else piece.gain)
     best = best_of(g for g in gains if g is not None)

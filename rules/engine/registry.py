@@ -129,10 +129,12 @@ def applied(rule: Rule, case: Case) -> Applied:
         framework = case.framework
         verdict = in_job_words(framework, verdict)
         evidence = list(verdict.evidence)
-        advice = in_its_words(case, proposed(case, verdict.advice)) if verdict.state == "fires" else []
+        found = proposed(case, verdict.advice) if verdict.state == "fires" else []
+        so_already = {piece.knob for piece in verdict.advice} - {piece.knob for piece in found}
+        advice = in_its_words(case, found)
         allowed = {piece.knob for piece in advice if not piece.forbidden}
         gain = (
-            kept_gain(verdict, allowed)
+            kept_gain(verdict, allowed, so_already)
             if verdict.state == "fires" and not any(r.withheld for r in case.ranks)
             else None
         )

@@ -6,7 +6,7 @@ from perfdoc.analyzers.memory.formula import Degrees
 from perfdoc.analyzers.pipeline.layout import ideal_bubble_frac
 from perfdoc.results.replay import Gain
 from perfdoc.results.rules import Advice
-from perfdoc.rules.engine.advise import advise
+from perfdoc.rules.engine.advise import advise, needing
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.needs import Missing, Need, applies, skipped
 from perfdoc.rules.facts.degrees import PP, VPP
@@ -64,7 +64,7 @@ def without_chunks(case: Case) -> list[Advice]:
     why = "there are no stages left to interleave"
     need = ("overlap_p2p_comm_warmup_flush", "overlap_p2p_comm")
     off = [advise(knob=knob, to=False, why=why) for knob in need if case.is_set_to(knob, True)]
-    return [*off, advise(knob=VPP, to=None, why=why)]
+    return needing(advise(knob=VPP, to=None, why=why), off)
 
 
 def bubble_ceiling(case: Case) -> Gain | None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from perfdoc.knobs.knob import Value
 from perfdoc.results.rules import Advice
-from perfdoc.rules.engine.advise import advise
+from perfdoc.rules.engine.advise import advise, needing
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.facts.work_queues import MANY
 
@@ -30,13 +30,16 @@ _TORCH_EXCLUDES = {
 }
 
 
-def megatron_fsdp(case: Case, why: str) -> list[Advice]:
-    """megatron-core's FSDP of weights, gradients and optimizer states. why: for the switch."""
+def megatron_fsdp(case: Case, why: str, first: Sequence[Advice] = ()) -> list[Advice]:
+    """megatron-core's FSDP of weights, gradients and optimizer states. why: for the switch.
+    first: what must be so before it."""
     sharding = "shards weights, gradients and optimizer states"
     sharded = advise(knob="data_parallel_sharding_strategy", to="optim_grads_params", why=sharding)
     if case.configuration.dialect == "nemo":
-        return [advise(knob=NEMO, to="megatron", why=why, costs="another checkpoint layout"), sharded]
-    found = [
+        switch = advise(knob=NEMO, to="megatron", why=why, costs="another checkpoint layout")
+        return needing(switch, first, [sharded])
+    found = [*first]
+    found += [
         advise(knob=knob, to=False, why="megatron-core's FSDP has gradient buffers of its own")
         for knob in _MEGATRON_EXCLUDES
         if case.is_set_to(knob, True)
@@ -46,8 +49,8 @@ def megatron_fsdp(case: Case, why: str) -> list[Advice]:
         for knob, (to, because) in _MEGATRON_WANTS.items()
         if not case.is_set_to(knob, to)
     ]
-    found.append(advise(knob=MEGATRON, to=True, why=why, costs="another checkpoint layout"))
-    return [*found, sharded]
+    switch = advise(knob=MEGATRON, to=True, why=why, costs="another checkpoint layout")
+    return needing(switch, found, [sharded])
 
 
 def torch_fsdp2(case: Case, why: str) -> list[Advice]:
@@ -59,8 +62,8 @@ def torch_fsdp2(case: Case, why: str) -> list[Advice]:
         for knob, because in _TORCH_EXCLUDES.items()
         if case.is_set_to(knob, True)
     ]
-    found.append(advise(knob=TORCH, to=True, why=why, costs="another checkpoint layout, and more copies"))
-    return found
+    switch = advise(knob=TORCH, to=True, why=why, costs="another checkpoint layout, and more copies")
+    return needing(switch, found)
 
 
 def several_queues(case: Case) -> list[Advice]:

@@ -9,7 +9,7 @@ from perfdoc.knobs.knob import Value
 from perfdoc.results.figures import gib
 from perfdoc.results.replay import Gain
 from perfdoc.results.rules import Advice
-from perfdoc.rules.engine.advise import advise
+from perfdoc.rules.engine.advise import advise, needing
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.facts.capture_cost import slowed_by
 from perfdoc.rules.facts.memory_need import pp_of
@@ -36,23 +36,21 @@ def graph_advice(case: Case, gain: Gain | None, part_gain: Gain | None) -> list[
     size = "a few GB" if pp == 1 else "more than 10 GB" if pp else "a few GB, more than 10 GB with a pipeline"
     costs = f"{size} of memory for static buffers; shapes must be static"
     whole = scope == _WHOLE_LAYER
-    advice = [
-        advise(
-            knob="cuda_graph_impl",
-            to="local" if whole else "transformer_engine",
-            gain=gain if whole else part_gain,
-            why="launches a layer's kernels with one call"
-            if whole
-            else "launches the static-shape parts of a layer with one call; expert GEMMs are not static",
-            costs=costs,
-            together=() if whole else ("cuda_graph_scope",),
-        )
-    ]
+    graphs = advise(
+        knob="cuda_graph_impl",
+        to="local" if whole else "transformer_engine",
+        gain=gain if whole else part_gain,
+        why="launches a layer's kernels with one call"
+        if whole
+        else "launches the static-shape parts of a layer with one call; expert GEMMs are not static",
+        costs=costs,
+    )
+    then = []
     if not whole:
         why = "dropless experts have dynamic input shapes and stay outside the graph"
-        advice.append(advise(knob="cuda_graph_scope", to=scope, why=why))
+        then.append(advise(knob="cuda_graph_scope", to=scope, why=why))
     why = "graphs replay random numbers from their own state"
-    return [*advice, advise(knob="use_te_rng_tracker", to=True, why=why)]
+    return needing(graphs, then=[*then, advise(knob="use_te_rng_tracker", to=True, why=why)])
 
 
 def why_no_room(case: Case) -> str:

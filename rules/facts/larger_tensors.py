@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from perfdoc.analyzers.memory.formula import Degrees, parameters_of, sharded_bytes
 from perfdoc.results.figures import brief, gib
 from perfdoc.results.rules import Advice, Evidence
-from perfdoc.rules.engine.advise import advise, all_or_none
+from perfdoc.rules.engine.advise import advise, all_or_none, needing
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.facts.bubble import bubble_grows, without_chunks
 from perfdoc.rules.facts.degrees import CP, PP, TP, degrees_of, uses_fsdp, without_tensor_ranks
@@ -31,8 +31,8 @@ def halved(case: Case) -> list[Advice]:
     if bubble_grows(case, now, then) > 0:
         return []
     why = f"twice the work in each kernel; estimated {gib(estimates[1], 3)} on the fullest GPU"
-    found = [advise(knob=knob, to=degree // 2, why=why, costs="twice the weights or activations per GPU")]
-    return all_or_none(case, [*(without_tensor_ranks(case) if then.tp == 1 else []), *found])
+    half = advise(knob=knob, to=degree // 2, why=why, costs="twice the weights or activations per GPU")
+    return all_or_none(case, needing(half, without_tensor_ranks(case) if then.tp == 1 else []))
 
 
 def fsdp_instead(case: Case) -> list[Advice]:

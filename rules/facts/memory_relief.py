@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from perfdoc.knobs.knob import Value
 from perfdoc.results.figures import gib
 from perfdoc.results.rules import Advice
-from perfdoc.rules.engine.advise import advise
+from perfdoc.rules.engine.advise import advise, needing
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.facts.memory_need import (
     cp_of,
@@ -76,17 +76,20 @@ def _offload(case: Case, room: Room | None) -> Iterator[Advice]:
     wanted = layers - 1 if not each or not short else min(layers - 1, math.ceil(short / each))
     why = f"offloads activations of {wanted} of {layers} layers to host memory, over the CPU's fast link"
     costs = "copies may become exposed (PD204): tune the number of layers; the node's GPUs share host memory"
-    yield advise(knob=OFFLOAD, to=True, why=why, costs=costs)
-    yield advise(knob="cpu_offloading_weights", to=False, why="weights are needed in every pass")
-    yield advise(knob="cpu_offloading_num_layers", to=wanted, why=why)
+    then = [
+        advise(knob="cpu_offloading_weights", to=False, why="weights are needed in every pass"),
+        advise(knob="cpu_offloading_num_layers", to=wanted, why=why),
+    ]
+    yield from needing(advise(knob=OFFLOAD, to=True, why=why, costs=costs), then=then)
 
 
 def _selective(case: Case) -> Iterator[Advice]:
     modules = cheap_modules(case)
     if modules:
         why = f"recomputes {', '.join(modules)} instead of storing them, at little cost"
-        yield advise(knob=GRANULARITY, to="selective", why=why, costs="a few percent of compute")
-        yield advise(knob=MODULES, to=modules, why="their outputs are large and cheap to recompute")
+        part = advise(knob=GRANULARITY, to="selective", why=why, costs="a few percent of compute")
+        which = advise(knob=MODULES, to=modules, why="their outputs are large and cheap to recompute")
+        yield from needing(part, then=[which])
 
 
 def cheap_modules(case: Case) -> tuple[str, ...]:
@@ -126,10 +129,11 @@ def _full(case: Case, room: Room | None) -> Iterator[Advice]:
             f"recomputing {wanted} of a stage's {stage} layers frees what the failed request lacked; later "
             "requests may need more"
         )
-    yield advise(knob=GRANULARITY, to="full", why=why, costs=costs, together=(METHOD, LAYERS))
-    yield advise(knob=MODULES, to=None, why="belongs to selective recomputation")
-    for knob, to in block:
-        yield advise(knob=knob, to=to, why=why)
+    then = [
+        advise(knob=MODULES, to=None, why="belongs to selective recomputation"),
+        *(advise(knob=knob, to=to, why=why) for knob, to in block),
+    ]
+    yield from needing(advise(knob=GRANULARITY, to="full", why=why, costs=costs), then=then)
 
 
 def stage_layers(case: Case) -> int | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from perfdoc.results.rules import Advice
-from perfdoc.rules.engine.advise import advise, proposed
+from perfdoc.rules.engine.advise import advise, needing, proposed
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.needs import GPUS, WINDOW, first_missing, several
 from perfdoc.rules.facts.degrees import EP
@@ -56,24 +56,20 @@ def tp_overlap(case: Case) -> Iterator[Advice]:
     ):
         return
     gain = ceiling_of_transfer(case, "tp")
-    together: tuple[str, ...] = ()
+    first = []
     if case.is_set_to(_SEQUENCE, False):
-        together = (_SEQUENCE,)
-        yield advise(
-            knob=_SEQUENCE,
-            to=True,
-            why="shards norms and dropouts over the group: all-reduces become all-gathers and "
-            "reduce-scatters, which can be overlapped",
-        )
-    yield advise(
+        why = "shards norms and dropouts over the group: all-reduces become all-gathers and "
+        why += "reduce-scatters, which can be overlapped"
+        first.append(advise(knob=_SEQUENCE, to=True, why=why))
+    overlap = advise(
         knob=TP_OVERLAP,
         to=True,
         why="moves pieces through user buffers during the GEMM before or after; a guide claims that it hides "
         "80 to 95 %",
         costs="needs static shapes, Transformer Engine layers, buffer memory and some SMs",
         gain=gain,
-        together=together,
     )
+    yield from needing(overlap, first)
 
 
 def exchange(case: Case) -> list[Advice]:
@@ -85,7 +81,7 @@ def exchange(case: Case) -> list[Advice]:
 
 
 def ep_overlap(case: Case) -> list[Advice]:
-    """The EP overlap, after what it needs; available since megatron-core 0.16."""
+    """The EP overlap, between what it needs and what goes with it; available since megatron-core 0.16."""
     if not case.is_set_to(EP_OVERLAP, False):
         return []
     found = []
@@ -98,8 +94,9 @@ def ep_overlap(case: Case) -> list[Advice]:
         found.append(advise(knob=_QUEUES, to=32, why=why, costs=costs))
     why = f"overlaps the forward pass of one micro-batch with the backward pass of another; {_CLAIM}"
     costs = "activations of one more micro-batch; torch 2.6 and megatron-core 0.16 or newer"
-    found.append(advise(knob=EP_OVERLAP, to=True, why=why, costs=costs))
+    overlap = advise(knob=EP_OVERLAP, to=True, why=why, costs=costs)
+    then = []
     if case.is_set_to(_DELAY, False):
         why = "keeps the weight gradients as compute that hides the all-to-all"
-        found.append(advise(knob=_DELAY, to=True, why=why, costs="Transformer Engine 2.7 or newer"))
-    return found
+        then.append(advise(knob=_DELAY, to=True, why=why, costs="Transformer Engine 2.7 or newer"))
+    return needing(overlap, found, then)

@@ -9,6 +9,7 @@ import pytest
 from perfdoc.reports.advice import gain_words, lines_of, rough
 from perfdoc.results import Gain
 from tests.reports.build import rule
+from tests.reports.build_choices import advice, rules
 
 REPLAYED = Gain(
     low_ms=240.0, mid_ms=261.4, high_ms=280.0, method="replay", assumptions=["a graph", "a stream"]
@@ -49,3 +50,11 @@ def test_assumptions_are_said() -> None:
     assert found["assuming"] == "a graph; a stream"
     assert "in this window" in found["gain"]
     assert "assuming" not in dict(lines_of(rule("fires")))
+
+
+def test_two_ways_do_not_read_as_one_setting() -> None:
+    """Virtual stages with what they need are one change; a larger batch is another, without their gain."""
+    main = replace(advice("chunks", "2"), together=["messages"])
+    rule = replace(rules()[0], advice=[advice("messages", "on"), main, advice("batch", "32")])
+    said = [(label, words.split(":")[0]) for label, words in lines_of(rule) if "set" in label]
+    assert said == [("set", "messages"), ("set", "chunks"), ("or set", "batch")]

@@ -22,7 +22,7 @@ from perfdoc.results.bubble import exposed_bubble_ns
 from perfdoc.results.names import columns, prose, shorten
 from tests.amount import tries
 from tests.reports import build, build_job, hostile
-from tests.reports.build_choices import advice, with_choices
+from tests.reports.build_choices import advice, gain, with_choices
 from tests.reports.build_memory import with_memory_and_replay
 from tests.reports.build_worst import compared
 from tests.reports.test_ranking import MADE, row
@@ -184,7 +184,50 @@ def test_every_setting_of_a_thing_to_do_has_a_line() -> None:
     shown = render_screen(made, report=REPORT).splitlines()
     at = next(i for i, line in enumerate(shown) if "set (Megatron-LM)" in line)
     assert [line.split()[-2:] for line in shown[at : at + 3]] == [[f"--knob-{i}", str(i)] for i in (0, 2, 3)]
-    assert "the report has them" in shown[at + 3]
+    assert shown[at + 3].strip() == "and 1 more: --full"
+
+
+def test_the_main_setting_comes_before_what_it_needs() -> None:
+    """Rules give prerequisites first, each refused or idle alone; a variable is named where it stands."""
+    queues = replace(advice("queues", "32"), dialects={"env": "QUEUES=32"})
+    main = replace(advice("chunks", "2"), together=["messages", "queues"])
+    made = replace(
+        MADE,
+        rules=[
+            replace(r, advice=[advice("messages", "on"), queues, main, advice("batch", "64")])
+            if r.code == "PD202"
+            else r
+            for r in MADE.rules
+        ],
+        opportunities=[row("predicted", ["PD202"], "without_gc", ms=2.0)],
+    )
+    shown = render_screen(made, report=REPORT)
+    assert (
+        "\n    set (Megatron-LM): --chunks 2\n"
+        "                       --messages on\n"
+        "    set (environment): QUEUES=32\n"
+    ) in shown
+    assert "--batch" not in shown
+
+
+def test_a_prediction_s_row_has_the_settings_of_that_prediction() -> None:
+    """Those before it make another change, which has a row of its own, though no rule's best."""
+    overlap = [replace(advice(f"overlap_{i}", "on"), gain=gain(9.0, key="norms_alone")) for i in (1, 2)]
+    overlap = [replace(a, together=[f"overlap_{3 - i}"]) for i, a in enumerate(overlap, 1)]
+    narrow = replace(advice("narrow", "on"), gain=gain(2.0, key="without_gc"))
+    made = replace(
+        MADE,
+        rules=[replace(r, advice=[*overlap, narrow]) if r.code == "PD202" else r for r in MADE.rules],
+        opportunities=[
+            row("predicted", ["PD202"], "without_gc", ms=2.0),
+            row("predicted", [], "norms_alone", ms=1.0),
+        ],
+    )
+    shown = render_screen(made, report=REPORT)
+    first, second = shown[shown.index(" 1. ") : shown.index("Before")].split(" 2. ")
+    assert [line.split("): ")[-1].strip() for line in first.splitlines() if "--" in line] == ["--narrow on"]
+    lines = [line.split("): ")[-1].strip() for line in second.splitlines() if "--overlap" in line]
+    assert lines == ["--overlap-1 on", "--overlap-2 on"]
 
 
 @pytest.mark.parametrize(("framework", "told"), [("megatron", True), ("pytorch", False)])

@@ -12,10 +12,11 @@ from perfdoc.knobs.knob import Value
 from perfdoc.knobs.load import catalogue
 from perfdoc.results.replay import Gain
 from perfdoc.results.rules import Advice, RuleResult
-from perfdoc.rules.engine.advise import advise, proposed, value_of
+from perfdoc.rules.engine.advise import advise, needing, proposed, value_of
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.registry import run_rules
 from perfdoc.rules.engine.rule import Meta, Rule, Verdict
+from perfdoc.rules.facts.overlaps import ep_overlap
 from tests.knobs.random_configurations import value
 from tests.rules.cases import case_of, step_with_gap
 
@@ -111,3 +112,45 @@ def test_advice_is_judged_with_what_comes_before_it(tmp_path: Path) -> None:
     assert [p.forbidden for p in together] == ["", ""]
     alone = proposed(case, [gather])
     assert alone[0].forbidden  # the gather needs the reduction's overlap
+
+
+def test_a_prerequisite_goes_with_the_knob_that_it_is_for(tmp_path: Path) -> None:
+    """Full recomputation forbids the EP overlap: nothing is then switched off for it."""
+    now: dict[str, Value] = {
+        "overlap_moe_expert_parallel_comm": False,
+        "moe_shared_expert_overlap": True,
+        "cuda_device_max_connections": 1,
+        "delay_wgrad_compute": False,
+        "expert_model_parallel_size": 8,
+        "moe_token_dispatcher_type": "alltoall",
+        "pipeline_model_parallel_size": 1,
+        "recompute_granularity": "full",
+    }
+    case = case_of(tmp_path, step_with_gap(1), settings=now)
+    (left,) = proposed(case, ep_overlap(case))
+    assert left.knob == "overlap_moe_expert_parallel_comm"
+    assert "full recomputation" in left.forbidden  # not the shared overlap, which is no longer advised away
+    free = case_of(tmp_path, step_with_gap(1), settings={**now, "recompute_granularity": None})
+    whole = proposed(free, ep_overlap(free))
+    assert [(p.knob, p.to_value) for p in whole if not p.forbidden] == [
+        ("moe_shared_expert_overlap", "false"),
+        ("cuda_device_max_connections", "32"),
+        ("overlap_moe_expert_parallel_comm", "true"),
+        ("delay_wgrad_compute", "true"),
+    ]
+    assert sorted(whole[2].together) == sorted(p.knob for p in whole if p is not whole[2])
+
+
+def test_what_an_allowed_piece_needs_is_named_by_it(tmp_path: Path) -> None:
+    """Nobody said that the overlap belongs to it: the configuration refuses the overlap without it."""
+    values: dict[str, Value] = {"tensor_model_parallel_size": 2, "sequence_parallel": False}
+    case = case_of(tmp_path, step_with_gap(1), settings={**values, "tp_comm_overlap": False})
+    found = proposed(case, [advice("sequence_parallel", True), advice("tp_comm_overlap", True)])
+    assert [(p.knob, p.forbidden, p.together) for p in found] == [
+        ("sequence_parallel", "", []),
+        ("tp_comm_overlap", "", ["sequence_parallel"]),
+    ]
+    # One that is so already is neither advised nor named.
+    pair = needing(advice("tp_comm_overlap", True), [advice("sequence_parallel", True)])
+    on = case_of(tmp_path, step_with_gap(1), settings={**values, "sequence_parallel": True})
+    assert [(p.knob, p.together) for p in proposed(on, pair)] == [("tp_comm_overlap", [])]
