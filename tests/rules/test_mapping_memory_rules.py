@@ -302,7 +302,7 @@ def test_nemo_selects_its_fsdp_by_one_setting(job: Case) -> None:
         found = result("PD318", under(job, {"fsdp_strategy_nemo": now}, dialect="nemo"))
         assert (found.state, settings_of(found)) == (state, to)
     # The same setting is read by whoever asks for either switch.
-    bucketed = {"fsdp_strategy_nemo": "megatron", "bucket_size": 10_000_000}
+    bucketed = {"fsdp_strategy_nemo": "megatron", "bucket_size": 10_000_000, PP: 1}
     exposed = with_exposed(job, "dp", MIN_FRAC)
     assert settings_of(result("PD101", under(exposed, bucketed, dialect="nemo"))) == {"bucket_size": None}
     assert result("PD312", under(job, {**NOW, "fsdp_strategy_nemo": "pytorch"}, dialect="nemo")).state == (
