@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean, median
+from statistics import fmean, median_low
 
 from perfdoc.reports.against import against_words, changes_beside, notes_on
 from perfdoc.reports.devices import device_word
@@ -42,7 +42,7 @@ def _time_figure(ranks: Sequence[Rank]) -> Figure:
     kinds = sorted({rank.window.kind for rank in ranks})
     steps = [step.duration_ns for rank in ranks for step in rank.window.step_list]
     if steps and kinds == ["steps"]:
-        middle, mean = round(median(steps)), round(fmean(steps))
+        middle, mean = median_low(steps), round(fmean(steps))
         if len(ranks) > 1 and all(rank.window.steps == 1 for rank in ranks):
             return _one_step(ranks, mean)
         notes = [f"median of {plural(len(steps), 'step')}" + ("" if len(ranks) == 1 else " over all ranks")]

@@ -15,7 +15,7 @@ from perfdoc.results.ranks import Window
 from perfdoc.traces import Note
 
 _FEWEST_STEPS = 3
-_SHORT_FRAC = 0.01
+_SHORT_FRAC = 0.02
 """Of the mean step: what the last one lacks, shared out over all of them. Less is no matter."""
 
 

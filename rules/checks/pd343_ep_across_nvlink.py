@@ -165,6 +165,7 @@ def _wrong_library(case: Case, evidence: list[Evidence]) -> Verdict:
         "a warning, or refuses",
         evidence=evidence,
         advice=advice,
+        otherwise="Take the alltoall dispatcher by name: it is what runs.",
         verify="Run again: the start-up log names the dispatcher, and HybridEP's kernels are in the trace.",
         false_alarm="A build of DeepEP that supports these GPUs.",
     )
