@@ -8,6 +8,7 @@ from typing import Literal
 
 from perfdoc.results import Advice, Gain, RuleResult, WorstInstance, figures
 from perfdoc.results.names import prose, shorten
+from perfdoc.results.rules import there_for_others
 
 _MS_NS = 1e6
 OWN_WORDS = ("pytorch", "vllm")
@@ -134,12 +135,7 @@ def first_change(rule: RuleResult) -> set[str]:
     """Knobs of the first change that is allowed, with what belongs to it: the others are changes of their
     own, each with its own gain."""
     allowed = [advice for advice in rule.advice if not advice.forbidden]
-    beside = {
-        knob
-        for advice in allowed
-        for knob in advice.together
-        if any(other.knob == knob and advice.knob not in other.together for other in allowed)
-    }
+    beside = there_for_others(allowed)
     main = next((advice for advice in allowed if advice.knob not in beside), None)
     return set() if main is None else {main.knob, *main.together}
 

@@ -9,6 +9,7 @@ from perfdoc.reports.advice import OWN_WORDS
 from perfdoc.reports.ranking import Ranked
 from perfdoc.results import Advice, Diagnosis, Prediction, RuleResult
 from perfdoc.results.names import columns, prose, shorten
+from perfdoc.results.rules import there_for_others
 
 DIALECT_TITLES = {
     "megatron_bridge": "Megatron-Bridge",
@@ -82,12 +83,7 @@ def _is_of(advice: Advice, change: Prediction) -> bool:
 
 def _with_it(chosen: Sequence[Advice], pool: Sequence[Advice]) -> list[Advice]:
     """The first of the chosen that is not there for another piece, then what belongs to it."""
-    beside = {
-        knob
-        for piece in pool
-        for knob in piece.together
-        if any(other.knob == knob and piece.knob not in other.together for other in pool)
-    }
+    beside = there_for_others(pool)
     order = sorted((a for a in chosen if snippets(a)), key=lambda a: a.knob in beside)
     if not order:
         return []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -45,6 +46,17 @@ class Advice:
     if_unset: list[str] = field(default_factory=list)
     """Knobs of unknown present setting: this is advice only if they are not set already. Empty for advice
     that rests on what is known."""
+
+
+def there_for_others(advice: Sequence[Advice]) -> dict[str, set[str]]:
+    """Of each knob that is only there for others, which these are: those that name it and that it does not
+    name."""
+    found: dict[str, set[str]] = {}
+    for piece in advice:
+        for knob in piece.together:
+            if any(other.knob == knob and piece.knob not in other.together for other in advice):
+                found.setdefault(knob, set()).add(piece.knob)
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)

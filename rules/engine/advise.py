@@ -11,7 +11,7 @@ from perfdoc.knobs.load import catalogue
 from perfdoc.knobs.values import Opaque, as_text, check_value, read_value
 from perfdoc.knobs.writing import as_written
 from perfdoc.results.replay import Gain
-from perfdoc.results.rules import Advice
+from perfdoc.results.rules import Advice, there_for_others
 from perfdoc.rules.engine.case import Case
 
 
@@ -74,7 +74,7 @@ def proposed(case: Case, advice: Sequence[Advice]) -> list[Advice]:
     """
     found = _checked(case, advice)
     why = {piece.knob: piece.forbidden for piece in found if piece.forbidden}
-    mains = _mains(advice)
+    mains = there_for_others(advice)
     lost = {knob for knob, of in mains.items() if of <= why.keys()}
     if not lost:
         return _complete(case, advice, found)
@@ -82,17 +82,6 @@ def proposed(case: Case, advice: Sequence[Advice]) -> list[Advice]:
     # Without its prerequisites a piece would be forbidden for want of them: the first reason is the one.
     of_lost = {main for knob in lost for main in mains[knob]}
     return proposed(case, [replace(p, forbidden=why[p.knob]) if p.knob in of_lost else p for p in kept])
-
-
-def _mains(advice: Sequence[Advice]) -> dict[str, set[str]]:
-    """Of each knob that is there for others, which these are."""
-    pieces = {piece.knob: piece for piece in advice}
-    found: dict[str, set[str]] = {}
-    for piece in advice:
-        for knob in piece.together:
-            if knob in pieces and piece.knob not in pieces[knob].together:
-                found.setdefault(knob, set()).add(piece.knob)
-    return found
 
 
 def _complete(case: Case, advice: Sequence[Advice], found: Sequence[Advice]) -> list[Advice]:
@@ -149,7 +138,7 @@ def all_or_none(case: Case, advice: Sequence[Advice]) -> list[Advice]:
     without the additional stages does not fit. Each names the others, but for what is only there for one."""
     if any(piece.forbidden for piece in advice) or check(case.configuration, _values(advice)):
         return []
-    beside = _mains(advice)
+    beside = there_for_others(advice)
     return [
         piece
         if piece.knob in beside

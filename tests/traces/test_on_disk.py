@@ -187,18 +187,22 @@ def test_threads_may_let_go_and_add_at_once(monkeypatch: pytest.MonkeyPatch) -> 
     assert held.tolist() == [0, 1, 2]
 
 
-def test_rows_far_apart_are_few_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ten rows, 2^40 apart; the first parts look for one row each, the rest is one."""
-    path = tmp_path / "x.sqlite"
+def read_in_parts(path: Path, rows: list[tuple[int, int]]) -> list[list[int]]:
+    """A table of one column is made of (row id, value), and read part by part."""
     with closing(sqlite3.connect(path)) as made, made:
         made.execute("CREATE TABLE t (a INTEGER)")
-        made.executemany("INSERT INTO t (rowid, a) VALUES (?, ?)", [(i << 40, i) for i in range(1, 11)])
-    monkeypatch.setattr(sqlite_file, "_PART_ROWS", 16)
+        made.executemany("INSERT INTO t (rowid, a) VALUES (?, ?)", rows)
     file = sqlite_file.SqliteFile(path)
     try:
-        parts = [part["a"].to_pylist() for part in file.read_parts("t", ["a"])]
+        return [part["a"].to_pylist() for part in file.read_parts("t", ["a"])]
     finally:
         file.close()
+
+
+def test_rows_far_apart_are_few_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten rows, 2^40 apart; the first parts look for one row each, the rest is one."""
+    monkeypatch.setattr(sqlite_file, "_PART_ROWS", 16)
+    parts = read_in_parts(tmp_path / "x.sqlite", [(i << 40, i) for i in range(1, 11)])
     assert list(chain.from_iterable(parts)) == list(range(1, 11))
     assert len(parts) == 4
 
@@ -207,17 +211,9 @@ def test_dense_rows_behind_sparse_ones_are_read_in_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Three rows far apart, then 2,000 in a row, then one far away: no part holds more than 100."""
-    path = tmp_path / "x.sqlite"
     ids = [1, 10_000, 20_000, *range(10**6, 10**6 + 2_000), 10**12]
-    with closing(sqlite3.connect(path)) as made, made:
-        made.execute("CREATE TABLE t (a INTEGER)")
-        made.executemany("INSERT INTO t (rowid, a) VALUES (?, ?)", [(i, i) for i in ids])
     monkeypatch.setattr(sqlite_file, "_PART_ROWS", 100)
-    file = sqlite_file.SqliteFile(path)
-    try:
-        parts = [part["a"].to_pylist() for part in file.read_parts("t", ["a"])]
-    finally:
-        file.close()
+    parts = read_in_parts(tmp_path / "x.sqlite", [(i, i) for i in ids])
     assert list(chain.from_iterable(parts)) == ids
     assert max(map(len, parts)) <= 100
 
