@@ -1,4 +1,4 @@
-"""What the tests of the cross-check and of the recipe capture: `nsight_program.py RANK WORLD`."""
+"""What the tests of the recipe capture: `nsight_program.py RANK WORLD`."""
 
 from __future__ import annotations
 

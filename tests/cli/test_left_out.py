@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -122,28 +120,6 @@ def ranks_of_nsys(folder: Path, count: int) -> Path:
         builder.process(rank=rank).device().kernel("gemm", 0, 100)
         write_nsys_sqlite(builder.build(), folder / f"rank{rank}.sqlite")
     return folder
-
-
-def test_a_cross_check_beside_one_that_is_left_out(tmp_path: Path) -> None:
-    pipe, empty = (ranks_of_nsys(tmp_path / name, 2) for name in ("pipe", "empty"))
-    for folder in (pipe, empty):
-        (folder / "rank0.sqlite").unlink()
-    os.mkfifo(pipe / "rank0.sqlite")
-    (empty / "rank0.sqlite").touch()
-    assert nsys_to_check_in(pipe, empty) == ["found", "found"]
-
-
-def nsys_to_check_in(*folders: Path) -> list[str]:
-    """What is said before the work; in a process of its own, for opening a pipe waits for ever."""
-    program = (
-        "import sys; from perfdoc.cli import cross_check; from perfdoc.traces.load import find_captures\n"
-        "cross_check.find_nsys = lambda: 'found'\n"
-        "for folder in sys.argv[1:]:\n"
-        "    print(cross_check.nsys_to_check(find_captures([folder], leave_out=True)))"
-    )
-    line = [sys.executable, "-c", program, *map(str, folders)]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=True)
-    return done.stdout.split()
 
 
 def test_a_link_to_nothing_does_not_stand_in_the_way_of_an_output_that_is_replaced(tmp_path: Path) -> None:

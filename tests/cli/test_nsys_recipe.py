@@ -19,10 +19,10 @@ from unittest import mock
 import pytest
 
 from perfdoc.nsight import recipe_install, recipe_job
+from perfdoc.nsight.installation import recipes_folder
 from perfdoc.nsight.recipe_install import install_recipe
 from perfdoc.profiling.errors import CaptureError
 from perfdoc.profiling.nsys.command import find_nsys, nsys_command, nvtx_trouble
-from perfdoc.profiling.nsys.figures import recipes_folder
 from tests.amount import some
 from tests.cli.test_analyze import answer_of, leaves
 from tests.command import perfdoc

@@ -256,7 +256,6 @@ def test_commands_that_need_the_timeline(summary: Path, tmp_path: Path) -> None:
         ("export", summary, "-o", "x.pftrace.gz"),
         ("redact", summary, "-o", "copy.sqlite"),
         ("summarize", summary),
-        ("analyze", summary, "--cross-check"),
     ):
         done = perfdoc(*words, cwd=tmp_path)
         assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr

@@ -13,13 +13,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from perfdoc.cli.cross_check import cross_check_and_write, nsys_to_check
 from perfdoc.cli.dask_place import dask_place
 from perfdoc.cli.messages import say
 from perfdoc.cli.report_files import BUNDLE, check_targets, free_folder, spare_inputs
 from perfdoc.cli.streams import columns, write_json
 from perfdoc.diagnose.asked import UserError, Work, asked_work
-from perfdoc.profiling.nsys.command import Nsys
 from perfdoc.profiling.whole_file import write_all
 from perfdoc.results.names import base_name, shorten
 from perfdoc.traces import NoGpuActivityError, TraceError
@@ -55,8 +53,6 @@ class Options:
     memory_limit_bytes: int | None
     """Of all processes together."""
     force: bool
-    nsys: Nsys | None
-    """What to hold the figures against; None: nothing."""
     asked: Asked | None = None
     """What to show beside the headline figures."""
     amount: Amount = "screen"
@@ -81,7 +77,6 @@ class Options:
         force: bool,
         memory_limit: str | None = None,
         dask: bool = False,
-        cross_check: bool = False,
         replay: bool = True,
         baseline: Path | None = None,
         targets: Sequence[str] = (),
@@ -114,12 +109,11 @@ class Options:
             replay=replay,
             leave_out=True,
         )
-        if limit is not None and (cross_check or any(path.suffix == ".nsys-rep" for path in work.captures)):
+        if limit is not None and any(path.suffix == ".nsys-rep" for path in work.captures):
             raise UserError(
                 "--memory-limit: does not bound nsys. Export reports first (nsys export --type sqlite)."
             )
         try:
-            nsys = nsys_to_check(work.captures) if cross_check else None
             asked = _asked(baseline, targets)
         except ValueError as error:  # CaptureError is one
             raise UserError(str(error)) from error
@@ -142,7 +136,6 @@ class Options:
             place=place,
             memory_limit_bytes=limit,
             force=force,
-            nsys=nsys,
             asked=asked,
             amount=amount,
         )
@@ -210,13 +203,6 @@ def run(options: Options, format_: str, hashing: EarlyHash | None = None) -> lis
     if page is not None and not _told(options, format_):
         took = time.monotonic() - begin
         sys.stderr.write(f"perfdoc: wrote {shorten(page, 1000)} ({took:.1f} s)\n")
-    if options.nsys is not None:
-        try:
-            text = cross_check_and_write(options.nsys, options.work.captures, options.output)
-        except OSError as error:
-            raise UserError(f"{error.filename}: cannot be written: {error.strerror}.") from error
-        shown = sys.stdout if format_ == "text" and options.json_file != "-" else sys.stderr
-        shown.write(text)
     return sorted(
         r.code
         for r in diagnosis.rules

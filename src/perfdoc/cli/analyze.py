@@ -104,9 +104,6 @@ def analyze(
             help="Measure with Dask: local workers, or those of a scheduler (--dask tcp://HOST:8786).",
         ),
     ] = False,
-    cross_check: Annotated[
-        bool, typer.Option("--cross-check", help="List figures that differ from an installed nsys.")
-    ] = False,
     replay: Annotated[
         bool, typer.Option("--replay/--no-replay", help="Replay each window, for its critical path.")
     ] = True,
@@ -143,7 +140,6 @@ def analyze(
             memory_limit=memory_limit,
             dask=dask,
             force=force,
-            cross_check=cross_check,
             replay=replay,
             baseline=baseline,
             targets=target or [],

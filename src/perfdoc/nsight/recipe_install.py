@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from perfdoc import __version__
+from perfdoc.nsight.installation import last_words
 from perfdoc.nsight.recipe_job import INSTALLATION, METADATA
 from perfdoc.profiling.errors import CaptureError
-from perfdoc.profiling.nsys.figures import last_words
 from perfdoc.profiling.whole_file import take_away, whole_file
 
 NAME = "perfdoc"
