@@ -26,7 +26,7 @@ CODE = (".py", ".pyc")
 def test_the_version_is_in_one_place() -> None:
     assert PROJECT["project"]["dynamic"] == ["version"]
     assert "version" not in PROJECT["project"]
-    assert PROJECT["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "perfdoc.__version__"}
+    assert PROJECT["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "perfdoc.version.__version__"}
     if importlib.metadata.version("perfdoc") != perfdoc.__version__:
         pytest.fail("installed under another version: pip install -e . again")
 

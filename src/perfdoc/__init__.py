@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import perfdoc.profiling as _profiling
+from perfdoc.version import __version__
 
 TYPE_CHECKING = False  # as in typing, whose import would take ten times as long as this module
 if TYPE_CHECKING:
@@ -14,8 +15,6 @@ if TYPE_CHECKING:
     from perfdoc.notebook.comparison import Comparison
     from perfdoc.notebook.errors import PerfdocError
     from perfdoc.notebook.report import Report
-
-__version__ = "0.1.0"
 
 __all__ = ["Comparison", "PerfdocError", "Report", "__version__", "analyze", "diff", "load"]
 

@@ -11,11 +11,11 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import ToolAnnotations
 from pydantic import Field
 
-from perfdoc import __version__
 from perfdoc.agent.tools import Tools
 from perfdoc.notebook.errors import PerfdocError
 from perfdoc.reports.inert import quoted
 from perfdoc.reports.llm import QUOTED
+from perfdoc.version import __version__
 
 _INSTRUCTIONS = (
     "perfdoc says where the time of an LLM training step went, from captures of Nsight Systems or PyTorch's "

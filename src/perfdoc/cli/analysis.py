@@ -174,14 +174,10 @@ def run(options: Options, format_: str, hashing: EarlyHash | None = None) -> lis
 
     threading.Thread(target=_import_the_rest, args=(options.output is not None,), daemon=True).start()
     try:
-        diagnosis = analysed(
-            options.work,
-            options.jobs,
-            config=options.config,
-            ahead=ahead,
-            asked=options.asked,
-            place=options.place,
-        ).diagnosis
+        done = analysed(options.work, options.jobs, config=options.config, ahead=ahead, place=options.place)
+        diagnosis = done.diagnosis
+        if options.asked is not None:
+            diagnosis = options.asked.answered(diagnosis, done.captures, done.settings)
     except (TraceError, WorkerLostError) as error:
         if isinstance(error, NoGpuActivityError):
             _say_what_it_holds(error)

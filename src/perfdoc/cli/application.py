@@ -10,7 +10,6 @@ from typing import Annotated
 
 import typer
 
-from perfdoc import __version__
 from perfdoc.cli.analyze import analyze
 from perfdoc.cli.capture import capture
 from perfdoc.cli.config import config_app
@@ -35,6 +34,7 @@ from perfdoc.cli.simulate import simulate
 from perfdoc.cli.summarize import summarize
 from perfdoc.cli.tune import tune
 from perfdoc.cli.verify import verify
+from perfdoc.version import __version__
 
 app = typer.Typer(
     name="perfdoc",

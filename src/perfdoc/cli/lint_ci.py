@@ -9,10 +9,10 @@ from urllib.parse import quote
 
 import msgspec
 
-from perfdoc import __version__
 from perfdoc.knobs.lint.finding import CODES, Finding, Report, Severity
 from perfdoc.reports.ci import command
 from perfdoc.results.names import PROSE_LIMIT, shorten
+from perfdoc.version import __version__
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 _KINDS: dict[Severity, Literal["error", "warning", "notice"]] = {

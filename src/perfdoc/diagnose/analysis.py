@@ -14,7 +14,6 @@ from perfdoc.diagnose.place import Place
 from perfdoc.traces.ahead import Ahead
 
 if TYPE_CHECKING:
-    from perfdoc.compare.baseline.against import Asked
     from perfdoc.knobs.configuration import Configuration
     from perfdoc.results import Diagnosis
 
@@ -36,13 +35,12 @@ def analysed(
     *,
     config: Path | None,
     ahead: Ahead | None = None,
-    asked: Asked | None = None,
     place: Place | None = None,
 ) -> Analysed:
     """Measure and diagnose.
 
     config: the file of --config, which goes before run.json. ahead: the only capture, if it is being read
-    already. asked: what to hold the figures against. place: see measure_all. Raises TraceError
+    already. place: see measure_all. Raises TraceError
     (NoGpuActivityError where no capture shows any activity) and WorkerLostError.
     """
     found = measure_all(work, jobs, ahead, place=place)
@@ -51,6 +49,4 @@ def analysed(
     from perfdoc.diagnose.diagnosis import diagnosis_of  # the command imports it beside the reading
 
     diagnosis, settings = diagnosis_of(found, config)
-    if asked is not None:
-        diagnosis = asked.answered(diagnosis, found.captures, settings)
     return Analysed(diagnosis=diagnosis, captures=found.captures, settings=settings)

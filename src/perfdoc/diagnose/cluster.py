@@ -23,12 +23,12 @@ from concurrent.futures import Future as ThreadFuture
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from perfdoc import __version__
 from perfdoc.diagnose import dask_clients
 from perfdoc.diagnose.dask_clients import ClusterError
 from perfdoc.diagnose.place import T, Task, WorkerLostError
 from perfdoc.profiling.background import begun
 from perfdoc.results.names import shorten
+from perfdoc.version import __version__
 
 if TYPE_CHECKING:
     from distributed import Client, Future

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from perfdoc import __version__
 from perfdoc import results as d
 from perfdoc.analyzers.job import JobMeasurement
 from perfdoc.analyzers.measure import CaptureMeasurement
@@ -27,6 +26,7 @@ from perfdoc.rules.facts.capture_cost import slowed_by
 from perfdoc.rules.facts.memory_room import out_of_memory
 from perfdoc.traces import NoGpuActivityError, TraceError
 from perfdoc.traces.job_facts import common_facts
+from perfdoc.version import __version__
 
 _OF_GPUS = frozenset(
     {

@@ -7,12 +7,12 @@ import platform
 import re
 from typing import Any
 
-from perfdoc import __version__
 from perfdoc.doctor.checks import nvidia_driver
 from perfdoc.doctor.requirements import installed, requirements
 from perfdoc.profiling.environment import cpu_count, cpu_name, knob_variables, memory_bytes, versions
 from perfdoc.profiling.errors import CaptureError
 from perfdoc.profiling.nsys.command import find_nsys
+from perfdoc.version import __version__
 
 _UUID = re.compile(r"(?i)[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 """CUDA_VISIBLE_DEVICES may name a GPU by its own."""

@@ -62,12 +62,14 @@ def analyze(
         targets = _words(target)
         asked = Asked.of(_path(baseline), targets) if baseline is not None or targets else None
         count = jobs or os.cpu_count() or 1
-        done = analysed(work, count, config=job, asked=asked)
-        name = ", ".join(given)
+        done = analysed(work, count, config=job)
+        diagnosis = done.diagnosis
+        if asked is not None:
+            diagnosis = asked.answered(diagnosis, done.captures, done.settings)
         side = None
-        if done.diagnosis.ranks:
-            side = measured_side(name, done.captures, done.diagnosis, done.settings)
-        return Report(done.diagnosis, origin=Origin(work=work, config=job, jobs=count, side=side))
+        if diagnosis.ranks:
+            side = measured_side(", ".join(given), done.captures, diagnosis, done.settings)
+        return Report(diagnosis, origin=Origin(work=work, config=job, jobs=count, side=side))
 
 
 def load(path: PathLike) -> Report:

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from perfdoc import __version__
 from perfdoc.nsight.installation import last_words
 from perfdoc.nsight.recipe_job import INSTALLATION, METADATA
 from perfdoc.profiling.errors import CaptureError
 from perfdoc.profiling.whole_file import take_away, whole_file
+from perfdoc.version import __version__
 
 NAME = "perfdoc"
 """Of the recipe, which is that of its folder."""

@@ -13,7 +13,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from perfdoc import __version__
 from perfdoc.analyzers.job import check_distinct
 from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.diagnose.asked import UserError, Work, asked_work
@@ -25,6 +24,7 @@ from perfdoc.reports.markdown import render_markdown
 from perfdoc.results import to_json
 from perfdoc.summaries.reading import measure_or_explain
 from perfdoc.traces import NoGpuActivityError, TraceError
+from perfdoc.version import __version__
 
 _REPORTS = 16
 """Ranks of more reports are not joined if their windows are large."""

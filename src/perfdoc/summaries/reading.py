@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from perfdoc import __version__
 from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.efficiency.bounds import BOUNDS
@@ -30,6 +29,7 @@ from perfdoc.traces.errors import UnreadableError
 from perfdoc.traces.job_facts import JobFacts
 from perfdoc.traces.load import content_sha256
 from perfdoc.traces.summary_file import Head, is_summary, read_sections
+from perfdoc.version import __version__
 
 _T = TypeVar("_T")
 _SHOWN = 300

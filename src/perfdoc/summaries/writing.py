@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from perfdoc import __version__
 from perfdoc.diagnose.asked import Work
 from perfdoc.profiling.environment import encodable
 from perfdoc.summaries.codec import decode, encode
@@ -17,6 +16,7 @@ from perfdoc.traces import NoGpuActivityError, TraceError
 from perfdoc.traces.codec import same
 from perfdoc.traces.load import content_sha256, format_of
 from perfdoc.traces.summary_file import Head, is_summary, summary_path, write_summary
+from perfdoc.version import __version__
 
 
 @dataclass(frozen=True, kw_only=True)

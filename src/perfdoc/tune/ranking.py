@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from perfdoc import __version__
 from perfdoc.knobs.knob import Value
 from perfdoc.knobs.writing import as_written
 from perfdoc.results.figures import signed_share, significant
@@ -25,6 +24,7 @@ from perfdoc.tune.result import (
 )
 from perfdoc.tune.search import Searched, Tried
 from perfdoc.tune.space import FIELD_OF, Axes, Point, point_of, settings_of
+from perfdoc.version import __version__
 
 _MS = 1e6
 _SAME_FRAC = 0.0025

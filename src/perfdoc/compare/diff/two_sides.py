@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from perfdoc import __version__
 from perfdoc.compare.diff.differences import flags_of, settings_rows, tokens_of
 from perfdoc.compare.diff.noise import leaf_noise, logged, step_noise
 from perfdoc.compare.diff.pairing import gpu_names, pair_ranks, require_comparable
@@ -18,6 +17,7 @@ from perfdoc.compare.diff.tables import (
 from perfdoc.compare.diff.words import verdict
 from perfdoc.compare.side import Loaded
 from perfdoc.results.names import base_name
+from perfdoc.version import __version__
 
 
 def compare(before: Loaded, after: Loaded) -> Diff:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from perfdoc import __version__
 from perfdoc.compare.facts import Facts, differences, facts_of, fingerprint, in_words, of_the_machine
 from perfdoc.compare.runs import run_manifest
 from perfdoc.compare.verify.advised import NOT_IN_EVERY_STEP, Advised, advised, of_another_step
@@ -29,6 +28,7 @@ from perfdoc.profiling.run_directory import utc_now
 from perfdoc.profiling.whole_file import write_all
 from perfdoc.results.figures import per_cent, significant
 from perfdoc.run.stop import Stopped
+from perfdoc.version import __version__
 
 MIN_REPEATS, MAX_REPEATS = 3, 50
 MIN_STEPS, MAX_STEPS = 16, 100_000

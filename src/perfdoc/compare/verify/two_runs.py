@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from perfdoc import __version__
 from perfdoc import results as d
 from perfdoc.compare.facts import (
     OF_NO_STEADY_STEP,
@@ -38,6 +37,7 @@ from perfdoc.knobs.reading.entry import NotAConfigurationError
 from perfdoc.knobs.settings import read_configuration
 from perfdoc.knobs.values import as_text
 from perfdoc.profiling.run_directory import utc_now
+from perfdoc.version import __version__
 
 _Kind = Literal["unprofiled", "analysed"]
 _ASIDE = frozenset(
