@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Literal
 
 from perfdoc.results.quality import State
@@ -93,6 +95,25 @@ class Spread:
     step: int | None
 
 
+LateCause = Literal[
+    "compute", "waiting", "before", "host", "gc", "data", "dependency", "launch_latency", "other"
+]
+LATE_WORDS: Mapping[LateCause, str] = MappingProxyType(
+    {
+        "compute": "computes longer",
+        "waiting": "waits in another dimension and only passes the delay on",
+        "before": "begins later",
+        "host": "is launch-bound for longer",
+        "gc": "collects garbage for longer",
+        "data": "waits for data for longer",
+        "dependency": "waits for its own streams for longer",
+        "launch_latency": "waits for launches for longer",
+        "other": "is late for no single cause: compare host, data loading and garbage collection",
+    }
+)
+"""What a late rank does, beyond the others; behind its name."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class LateRank:
     """The rank that most of the waiting in the window is for, recurrent or not."""
@@ -101,17 +122,14 @@ class LateRank:
     name: str
     wait_frac: float
     """Of the time that ranks had waited when the last one joined; a pipeline's schedule is left out."""
-    operation: str
-    """The collective to which it came latest."""
-    behind_ns: int
-    """How much later than the first rank."""
-    doing: str
-    """What took most of that time on it: a leaf of the ledger, `before` its window, `communication`; empty:
-    not known."""
-    doing_ns: int | None
+    lateness_ns: int | None = None
+    """As a straggler's; of a rank that is none the sum of its delays."""
+    cause: LateCause = "other"
+    """As a straggler's, in the dimension in which most is waited for it."""
+    cause_ns: int | None = None
+    """How much longer that takes than on the others; None where no one cause is known."""
 
 
-LateCause = Literal["compute", "waiting", "other"]
 StragglersState = Literal["found", "none", "not_distinguishable", "not_compared"]
 
 
@@ -152,11 +170,14 @@ class Straggler:
     extra_wait_ns: int | None
     """How much longer it waited in other dimensions than the others of its groups (median)."""
     cause: LateCause
-    """At least half of the lateness: longer compute; waiting for another rank in another dimension, so that
-    it only passes the delay on; neither (idle: host, data, garbage collection)."""
+    """What it spends longer on than the others, where that is at least half of the lateness: compute, a cause
+    of idle time, a later begin of its window (before); waiting for another rank in another dimension, so that
+    it only passes the delay on; else other."""
     borne_out: bool | None = None
     """In each quarter of its collectives it is last with at least twice the odds of chance. Else it is of one
     stretch of the capture. None: not looked at."""
+    cause_ns: int | None = None
+    """How much longer the cause takes than on the others; None of other."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Ranks that the others wait for again and again, and whether their own computing explains it."""
+"""Ranks that the others wait for, again and again or most of all, and why."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from perfdoc.analyzers.base.binomial import at_least
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.base.rows import row_keys
 from perfdoc.analyzers.device.activity import DIMENSIONS
-from perfdoc.analyzers.matching.calls import CollectiveCalls
 from perfdoc.analyzers.matching.matches import Matches
 from perfdoc.analyzers.skew.arrivals import Arrivals, Lateness
-from perfdoc.results.waits import LateCause, Straggler, StragglersState
-from perfdoc.traces.table import F64
+from perfdoc.analyzers.skew.causes import Comparison, find_cause, measure_extras
+from perfdoc.results.waits import LateRank, Straggler, StragglersState, waits_by_schedule
 
 FEWEST = 5
 """Collectives in which arrivals can be resolved apart; of fewer nothing recurrent is said."""
@@ -29,8 +28,12 @@ bias is significant, and matters to nobody."""
 _BLOCKS = 4
 """Parts of the capture, each with as many of the collectives. Of two equal ranks one and the same is later in
 all four in one capture of eight."""
-_EXPLAINS_FRAC = 0.5
-"""Of its lateness; what makes up this share is named as the cause."""
+_COUNTED_AGAIN = 0.5
+"""Of its delays, which count one lateness again where collectives overlap: its lateness is that at least."""
+_MIN_FRAC = 0.5
+"""Of all waiting, for one rank: with less none is named."""
+_LEAST_ODDS = 2.0
+"""The same, over the odds of each rank of the job: of two ranks one is waited for half of the time anyway."""
 
 Latest: TypeAlias = Mapping[tuple[str, str], int]
 """By a straggler's name and dimension the collective (index into Matches) to which it alone came latest after
@@ -44,43 +47,43 @@ class Stragglers:
     found: list[Straggler]
     state: StragglersState
     reason: str
+    late_rank: LateRank | None
+    """The rank that most of the waiting is for, recurrent or not; None where none stands out."""
     latest: Latest
 
 
-def find_stragglers(
-    ranks: Sequence[CollectiveCalls], matches: Matches, times: Arrivals, late: Lateness
-) -> Stragglers:
-    """Look for them in every dimension. Arguments: see `arrivals` and `lateness`."""
+def find_stragglers(compared: Comparison, late: Lateness, pp: int | None) -> Stragglers:
+    """Look for them in every dimension. pp: stages of the pipeline; None unknown."""
+    matches = compared.matches
     looked, resolved = len(late.collective), int(late.is_resolved.sum())
     if not looked:
         reason = "no collective shows the order of arrival: see `limits`"
-        return Stragglers(found=[], state="not_compared", reason=reason, latest={})
+        return Stragglers(found=[], state="not_compared", reason=reason, late_rank=None, latest={})
     if not resolved:
         reason = f"{looked:,} collectives were compared; the skew of all of them is within clock error"
-        return Stragglers(found=[], state="not_distinguishable", reason=reason, latest={})
-    compared = f"arrivals at {resolved:,} of {looked:,} collectives differ by more than clock error"
+        return Stragglers(found=[], state="not_distinguishable", reason=reason, late_rank=None, latest={})
+    differ = f"arrivals at {resolved:,} of {looked:,} collectives differ by more than clock error"
+    every = _habits(matches, late)
     habits = [
         habit
-        for habit in _habits(matches, late)
+        for habit in every
         if habit.count >= FEWEST
         and habit.probability(len(matches.members)) < _LARGEST_CHANCE
         and habit.odds_ratio >= _ODDS_RATIO
         and habit.share_of_wait > habit.fair_share
     ]
-    if habits:
-        elsewhere = {d: _waited_elsewhere(matches, times, d) for d in {habit.dimension for habit in habits}}
-        found = [
-            _straggler(ranks, matches, times, late, habit, elsewhere[habit.dimension]) for habit in habits
-        ]
+    found = [_straggler(compared, late, habit) for habit in habits]
+    late_rank = _late_rank(compared, late, every, found, pp)
+    if found:
         latest = {
             (straggler.name, straggler.dimension): at
             for straggler, habit in zip(found, habits, strict=True)
             if (at := _latest(late, habit.rows)) is not None
         }
         found.sort(key=lambda s: (-s.wait_caused_ns, s.rank is None, s.rank or 0, s.name, s.dimension))
-        return Stragglers(found=found, state="found", reason=compared, latest=latest)
+        return Stragglers(found=found, state="found", reason=differ, late_rank=late_rank, latest=latest)
     few = "too few to call anything recurrent" if resolved < FEWEST else "no rank is last repeatedly"
-    return Stragglers(found=[], state="none", reason=f"{compared}; {few}", latest={})
+    return Stragglers(found=[], state="none", reason=f"{differ}; {few}", late_rank=late_rank, latest={})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,26 +145,13 @@ def _habits(matches: Matches, late: Lateness) -> list[_Habit]:
     return found
 
 
-def _straggler(
-    ranks: Sequence[CollectiveCalls],
-    matches: Matches,
-    times: Arrivals,
-    late: Lateness,
-    habit: _Habit,
-    waited_elsewhere: F64 | None,
-) -> Straggler:
-    who, mine = matches.members[habit.member], habit.rows
+def _straggler(compared: Comparison, late: Lateness, habit: _Habit) -> Straggler:
+    matches, mine = compared.matches, habit.rows
+    who = matches.members[habit.member]
     alone = late.delay_ns[mine][late.delay_ns[mine] > 0]
     lateness_ns = round(float(np.median(late.behind_ns[mine])) * len(mine))
-    others = _others(matches, late, habit)
-    extra_compute = _extra_compute_ns(ranks, matches, times, late, habit)
-    extra_wait = _extra_wait_ns(waited_elsewhere, habit, others)
-    cause: LateCause = "other"
-    needed = max(1.0, _EXPLAINS_FRAC * lateness_ns)
-    if extra_compute is not None and extra_compute >= needed:
-        cause = "compute"
-    elif extra_wait is not None and extra_wait >= needed:
-        cause = "waiting"
+    extras = _extras(compared, late, habit)
+    cause = find_cause(extras, max(lateness_ns, _COUNTED_AGAIN * alone.sum()))
     return Straggler(
         rank=who.rank,
         name=who.name,
@@ -172,14 +162,63 @@ def _straggler(
         recurrence_frac=habit.recurrence_frac,
         chance_frac=habit.chance_frac,
         chance_probability=habit.probability(len(matches.members)),
-        steps_frac=_steps_frac(matches, times, late, habit),
+        steps_frac=_steps_frac(matches, compared.times, late, habit),
         collectives=habit.count,
         resolution_ns=int(late.resolution_ns[late.of[mine]].max()),
         lateness_ns=lateness_ns,
-        extra_compute_ns=extra_compute,
-        extra_wait_ns=extra_wait,
+        extra_compute_ns=extras["compute"],
+        extra_wait_ns=extras.get("waiting"),
         cause=cause,
-        borne_out=_is_borne_out(times, late, mine),
+        cause_ns=extras.get(cause),
+        borne_out=_is_borne_out(compared.times, late, mine),
+    )
+
+
+def _extras(compared: Comparison, late: Lateness, habit: _Habit) -> dict[str, int]:
+    return measure_extras(compared, habit.member, habit.dimension, late.collective[late.of[habit.rows]])
+
+
+def _late_rank(
+    compared: Comparison,
+    late: Lateness,
+    habits: Sequence[_Habit],
+    stragglers: Sequence[Straggler],
+    pp: int | None,
+) -> LateRank | None:
+    """Stages of a pipeline wait for each other by its schedule: their messages, and groups that may span
+    them, are left out. Its cause is that of the dimension in which most is waited for it."""
+    habits = [habit for habit in habits if not waits_by_schedule(DIMENSIONS[habit.dimension], pp)]
+    caused = np.zeros(len(compared.ranks))
+    for habit in habits:
+        caused[habit.member] += late.caused_ns[habit.rows].sum()
+    total = float(caused.sum())
+    if not total or len(compared.ranks) < 2:
+        return None
+    member = int(np.argmax(caused))
+    frac = float(caused[member]) / total
+    if frac < _MIN_FRAC or frac * (len(compared.ranks) - 1) < _LEAST_ODDS * (1 - frac):
+        return None
+    who = compared.matches.members[member]
+    known = [s for s in stragglers if s.name == who.name and not waits_by_schedule(s.dimension, pp)]
+    if known:
+        worst = max(known, key=lambda s: (s.cause != "waiting", s.wait_caused_ns))
+        lateness_ns, cause, cause_ns = worst.lateness_ns, worst.cause, worst.cause_ns
+    else:
+        habit = max(
+            (habit for habit in habits if habit.member == member),
+            key=lambda habit: late.caused_ns[habit.rows].sum(),
+        )
+        extras = _extras(compared, late, habit)
+        lateness_ns = round(float(late.delay_ns[habit.rows].sum()))
+        cause = find_cause(extras, lateness_ns)
+        cause_ns = extras.get(cause)
+    return LateRank(
+        rank=who.rank,
+        name=who.name,
+        wait_frac=frac,
+        lateness_ns=lateness_ns,
+        cause=cause,
+        cause_ns=cause_ns,
     )
 
 
@@ -202,61 +241,6 @@ def _odds_ratio(often: float, chance: float) -> float:
 def _latest(late: Lateness, rows: I64) -> int | None:
     at = int(np.argmax(late.delay_ns[rows]))
     return int(late.collective[late.of[rows[at]]]) if late.delay_ns[rows[at]] > 0 else None
-
-
-def _collectives(late: Lateness, habit: _Habit) -> I64:
-    """Index into Matches of the collectives of a habit."""
-    return late.collective[late.of[habit.rows]]
-
-
-def _others(matches: Matches, late: Lateness, habit: _Habit) -> I64:
-    """Members that it shares these collectives with."""
-    groups = np.unique(matches.group[_collectives(late, habit)])
-    everyone = {m for g in groups.tolist() for m in matches.groups[g].members}
-    return np.array(sorted(everyone - {habit.member}), np.int64)
-
-
-def _extra_compute_ns(
-    ranks: Sequence[CollectiveCalls], matches: Matches, times: Arrivals, late: Lateness, habit: _Habit
-) -> int | None:
-    """Computing between the arrivals at the first and the last of the collectives, beyond the others' median;
-    summed over groups."""
-    collectives = _collectives(late, habit)
-    extra = 0.0
-    for group in np.unique(matches.group[collectives]).tolist():
-        mine = collectives[matches.group[collectives] == group]
-        begin = _computed_before(ranks, matches, int(mine[times.first_ns[mine].argmin()]))
-        end = _computed_before(ranks, matches, int(mine[times.first_ns[mine].argmax()]))
-        computed = {m: end[m] - begin[m] for m in begin.keys() & end.keys()}
-        own = computed.pop(habit.member, None)
-        if own is None or not computed:
-            return None
-        extra += own - float(np.median(list(computed.values())))
-    return round(extra)
-
-
-def _computed_before(ranks: Sequence[CollectiveCalls], matches: Matches, collective: int) -> dict[int, int]:
-    """For each member of a collective the time that it had computed before it came."""
-    rows = slice(int(matches.first[collective]), int(matches.first[collective + 1]))
-    pairs = zip(matches.member[rows].tolist(), matches.row[rows].tolist(), strict=True)
-    return {member: int(ranks[member].compute_before_ns[row]) for member, row in pairs}
-
-
-def _waited_elsewhere(matches: Matches, times: Arrivals, dimension: int) -> F64 | None:
-    """By member, the waiting in other dimensions than this; None where there are no collectives of any."""
-    elsewhere = times.in_window & times.has_durations & (matches.dimension != dimension)
-    rows = elsewhere[matches.collective]
-    if not rows.any():
-        return None
-    waited = np.bincount(matches.member[rows], times.wait_ns[rows], len(matches.members))
-    return waited.astype(np.float64, copy=False)
-
-
-def _extra_wait_ns(waited: F64 | None, habit: _Habit, others: I64) -> int | None:
-    """Waiting in other dimensions, beyond the others' median."""
-    if waited is None or not len(others):
-        return None
-    return round(float(waited[habit.member] - np.median(waited[others])))
 
 
 def _steps_frac(matches: Matches, times: Arrivals, late: Lateness, habit: _Habit) -> float | None:

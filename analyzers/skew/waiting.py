@@ -18,7 +18,7 @@ from perfdoc.analyzers.matching.calls import CollectiveCalls
 from perfdoc.analyzers.matching.collectives import REMEDY, match_collectives
 from perfdoc.analyzers.matching.matches import Matches
 from perfdoc.analyzers.skew.arrivals import Arrivals, Lateness, arrivals, lateness
-from perfdoc.analyzers.skew.late_rank import Doing, late_rank
+from perfdoc.analyzers.skew.causes import RankTime, compare_ranks
 from perfdoc.analyzers.skew.limits import limits_of
 from perfdoc.analyzers.skew.stragglers import Latest, find_stragglers
 from perfdoc.results.waits import RankClock, RankWait, Residual, SkewAnalysis, Spread
@@ -37,15 +37,15 @@ def measure_skew(
     ranks: Sequence[CollectiveCalls],
     matches: Matches,
     clocks: ClockAlignment,
-    doing: Sequence[Doing] = (),
+    spent: Sequence[RankTime] = (),
     pp: int | None = None,
 ) -> tuple[SkewAnalysis, Latest]:
     """Transfer and wait by rank and dimension, spreads, stragglers; and to which collective each straggler
-    came latest. doing: of each rank, to tell what a late one does. pp: stages
-    of the pipeline; None unknown. Other arguments: see align_clocks."""
+    came latest. spent: of each rank, to tell why one is late. pp: stages of
+    the pipeline; None unknown. Other arguments: see align_clocks."""
     times = arrivals(matches, ranks, clocks)
     late = lateness(matches, times, clocks.group_resolution_ns)
-    stragglers = find_stragglers(ranks, matches, times, late)
+    stragglers = find_stragglers(compare_ranks(ranks, matches, times, clocks, spent), late, pp)
     measured = matches.state == "measured" and bool(times.in_window.any())
     reason, remedy = ("", "") if measured else _why_not(matches, clocks)
     found = SkewAnalysis(
@@ -66,7 +66,7 @@ def measure_skew(
         compared=len(late.collective),
         distinguishable=int(late.is_resolved.sum()),
         limits=limits_of(ranks, matches, clocks, times) if measured else [],
-        latest=late_rank(ranks, matches, times, late, doing, pp) if measured else None,
+        latest=stragglers.late_rank if measured else None,
     )
     return found, stragglers.latest
 

@@ -8,7 +8,7 @@ from perfdoc.reports.sections.over_ranks import frac
 from perfdoc.reports.sections.section import Grid, Section, count, name, opening, share, time, word
 from perfdoc.results import Diagnosis, Rank, SkewAnalysis, figures
 from perfdoc.results.names import prose, shorten
-from perfdoc.results.waits import waits_by_schedule
+from perfdoc.results.waits import LATE_WORDS, waits_by_schedule
 
 _STRAGGLERS = 5
 _WAITS = 8
@@ -17,12 +17,14 @@ _LIMITS = 2
 _ALL = 0.95
 """Share of communication: with less of it looked at, the sentence says so."""
 
-_CAUSES = {
-    "compute": "its compute takes longer",
-    "waiting": "it waits in another dimension and only passes the delay on",
-    "other": "neither compute nor waiting: look at its host, data loading and garbage collection",
+_SHORT_CAUSES = {
+    "waiting": "waiting elsewhere",
+    "before": "late begin",
+    "gc": "garbage collection",
+    "dependency": "stream dependency",
+    "launch_latency": "launch latency",
+    "other": "no single cause",
 }
-_SHORT_CAUSES = {"compute": "compute", "waiting": "waiting elsewhere", "other": "host or idle"}
 _SOURCES = {
     "one_clock": "shared by several ranks",
     "ends": "aligned on ends of collectives",
@@ -82,7 +84,7 @@ def _last(found: SkewAnalysis) -> Iterator[str]:
             waits += f" in sum, {figures.duration(worst.delay_ns)} of wall time"
         yield (
             f"{who} is last in {where} (by chance {figures.share(worst.chance_frac)}); others wait {waits} "
-            f"(each arrival within {known}); {_CAUSES[worst.cause]}."
+            f"(each arrival within {known}); it {LATE_WORDS[worst.cause]}."
         )
     elif found.stragglers_reason:
         yield f"No straggler: {prose(found.stragglers_reason, 240)}."
@@ -130,7 +132,7 @@ def _stragglers(found: SkewAnalysis) -> Grid:
                 share(row.recurrence_frac),
                 share(row.chance_frac),
                 count(row.collectives),
-                word(_SHORT_CAUSES[row.cause]),
+                word(_SHORT_CAUSES.get(row.cause, row.cause)),
             ]
             for row in rows[:_STRAGGLERS]
         ],

@@ -7,7 +7,7 @@ from perfdoc.results.figures import brief, per_cent
 from perfdoc.results.ranking import TRIFLE_FRAC
 from perfdoc.results.replay import Gain, Prediction
 from perfdoc.results.rules import Evidence
-from perfdoc.results.waits import Straggler, waits_by_schedule
+from perfdoc.results.waits import LATE_WORDS, Straggler, waits_by_schedule
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.gain import ceiling
 from perfdoc.rules.engine.needs import Missing, Need, over_ranks, skipped
@@ -89,7 +89,7 @@ def evaluate(case: Case) -> Verdict:
                 value=brief(worst.delay_ns),
             ),
         ],
-        remedy=f"Look at {worst.name}: {_WHERE[worst.cause]}.",
+        remedy=f"Look at {worst.name}: {_where_to_look(worst)}.",
         gain=_most(case, worst) if prediction is None else prediction.gain,
         verify="Run again with the rank on another machine: if the machine is the cause, another rank "
         "becomes the straggler.",
@@ -97,11 +97,20 @@ def evaluate(case: Case) -> Verdict:
     )
 
 
-_WHERE = {
-    "compute": "it computes longer than the others. Compare its clock, temperature and share of the work",
-    "other": "it computes no longer than the others and does not wait for them. Check its host and the other "
-    "processes on its machine",
+_CHECK = {
+    "compute": "Compare its clock, temperature and share of the work",
+    "before": "Capture all ranks from one step on",
+    "data": "Compare its storage, its loader's workers and its share of the data",
+    "gc": "Collect garbage on all ranks in the same step",
 }
+_CHECK_HOST = "Check its host and the other processes on its machine"
+
+
+def _where_to_look(straggler: Straggler) -> str:
+    """What it does, and what to compare."""
+    if straggler.cause == "other":
+        return f"it computes no longer than the others and does not wait for them. {_CHECK_HOST}"
+    return f"it {LATE_WORDS[straggler.cause]} than the others. {_CHECK.get(straggler.cause, _CHECK_HOST)}"
 
 
 def _would_repeat(case: Case, straggler: Straggler) -> bool:

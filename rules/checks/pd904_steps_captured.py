@@ -38,7 +38,7 @@ _START, _END = "profile_step_start", "profile_step_end"
 def _staggered(case: Case) -> bool:
     """Whether ranks mostly wait for one whose window begins late: a straggler, or captured later."""
     late = case.job.skew.latest
-    return len(case.ranks) > 1 and late is not None and late.doing == "before"
+    return len(case.ranks) > 1 and late is not None and late.cause == "before"
 
 
 def evaluate(case: Case) -> Verdict:

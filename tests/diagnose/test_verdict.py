@@ -171,24 +171,21 @@ def test_much_time_of_unknown_class_is_said(
     assert all(word in more[0] for word in words)
 
 
-def late(doing: str, doing_ns: int | None) -> LateRank:
-    return LateRank(
-        rank=1,
-        name="rank 1",
-        wait_frac=0.75,
-        operation="all_reduce",
-        behind_ns=9_000_000,
-        doing=doing,
-        doing_ns=doing_ns,
-    )
+def late(cause: LateCause, cause_ns: int | None) -> LateRank:
+    return LateRank(rank=1, name="rank 1", wait_frac=0.75, lateness_ns=9, cause=cause, cause_ns=cause_ns)
 
 
 @pytest.mark.parametrize(
     ("exposed", "wait_ms", "latest", "said"),
     [
-        (60, 9, late("idle.host", 5), "90.0 %|75 % of it for rank 1|launch-bound meanwhile"),
-        (60, 9, late("before", 5_840_000), "90.0 %|75 % of it for rank 1|window begins late by 5.84 ms"),
-        (60, 9, late("communication", 5), "90.0 %|rank 1|communicates"),
+        (60, 9, late("host", 5), "90.0 %|75 % of it for rank 1, which is launch-bound for longer"),
+        (
+            60,
+            9,
+            late("before", 5_840_000),
+            "90.0 %|75 % of it for rank 1, which begins 5.84 ms after",
+        ),
+        (60, 9, late("other", None), "90.0 %|75 % of it for rank 1."),
         (60, 9, None, "90.0 % of communication time is waiting for late ranks."),
         (60, 4, late("compute", 5), ""),  # mostly transfer
         (4, 9, late("compute", 5), ""),  # hardly exposed
@@ -269,16 +266,11 @@ def test_the_share_that_waits_is_of_all_communication(
 def test_no_rank_is_named_that_the_comparison_of_ranks_clears(
     distinguishable: int, cause: LateCause, named: bool
 ) -> None:
-    """Of four arrivals nothing recurrent is said; a straggler that waits elsewhere only passes that on."""
+    """Of four arrivals nothing recurrent is said; a rank that waits elsewhere only passes that on."""
     ranks = [rank(i, ledger(compute=40, dp=60)) for i in range(2)]
     (wait, *_) = (made := skew(1)).waits
-    found = replace(
-        made,
-        waits=[replace(wait, own_ns=10 * MS, wait_ns=9 * MS)],
-        latest=late("compute", 5),
-        distinguishable=distinguishable,
-        stragglers=[replace(made.stragglers[0], rank=1, name="rank 1", cause=cause)],
-    )
+    waits = [replace(wait, own_ns=10 * MS, wait_ns=9 * MS)]
+    found = replace(made, waits=waits, latest=late(cause, 5), distinguishable=distinguishable)
     sentence = verdict_of(ranks, skew=found)
     assert "90.0 % of communication time is waiting for late ranks" in sentence
     assert ("rank 1" in sentence) == named

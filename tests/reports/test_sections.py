@@ -170,7 +170,7 @@ def test_skew() -> None:
     found = TWO.analyses.skew
     nameless = replace(found, stragglers=[replace(s, dimension="unknown") for s in found.stragglers])
     assert "of the collectives of unknown dimension (by" in says(with_analyses(skew=nameless), "skew")
-    assert "4.500 ms of wall time (each arrival within 4.000 µs); its compute takes longer." in said
+    assert "4.500 ms of wall time (each arrival within 4.000 µs); it computes longer." in said
     assert "Ends of one collective differ by -3.000 µs to 4.000 µs" in said
     assert "Skew below 4.000 µs is within clock error." in said
     assert "2 collectives have no partner." in said

@@ -36,6 +36,7 @@ DIGESTS = {
     ("diagnosis", "1.9"): "e23c006c25d42b0b",
     ("diagnosis", "1.10"): "9c3702d12665d4f3",
     ("diagnosis", "1.11"): "2a720a21d794c32d",
+    ("diagnosis", "1.12"): "46c1faf3c3b7a373",
     ("diff", "1.0"): "8a534ab843c86f01",
     ("tune", "1.0"): "a330cf92edbcc909",
 }

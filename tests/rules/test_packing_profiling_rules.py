@@ -10,7 +10,7 @@ import pytest
 from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import measure_capture
 from perfdoc.knobs.knob import Value
-from perfdoc.results.waits import LateRank
+from perfdoc.results.waits import LateCause, LateRank
 from perfdoc.rules.checks import pd602_uneven_batches, pd904_steps_captured
 from perfdoc.rules.engine.case import Case
 from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
@@ -148,12 +148,12 @@ def test_steps_captured(tmp_path: Path, count: int, state: str) -> None:
     assert state == "passes" or found.level == "information"
 
 
-@pytest.mark.parametrize(("doing", "level"), [("before", "problem"), ("compute", "information")])
+@pytest.mark.parametrize(("cause", "level"), [("before", "problem"), ("compute", "information")])
 def test_one_step_of_ranks_that_begin_apart_cannot_name_a_straggler(
-    tmp_path: Path, doing: str, level: str
+    tmp_path: Path, cause: LateCause, level: str
 ) -> None:
     case = case_of(tmp_path, laid((GEMM, 900), steps=1), laid((GEMM, 900), steps=1))
-    late = LateRank(rank=1, name="rank 1", wait_frac=0.9, operation="", behind_ns=9, doing=doing, doing_ns=9)
+    late = LateRank(rank=1, name="rank 1", wait_frac=0.9, lateness_ns=9, cause=cause, cause_ns=9)
     made = replace(case, job=replace(case.job, skew=replace(case.job.skew, latest=late)))
     assert result("PD904", made).level == level
 

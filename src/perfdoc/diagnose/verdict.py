@@ -12,7 +12,7 @@ from perfdoc.results.figures import brief, partition, per_cent, plural, share, s
 from perfdoc.results.memory import DeviceMemory
 from perfdoc.results.names import base_name, shorten
 from perfdoc.results.quality import Contradiction, in_words
-from perfdoc.results.waits import LateRank, PipelineAnalysis, SkewAnalysis, waits_by_schedule
+from perfdoc.results.waits import LATE_WORDS, PipelineAnalysis, SkewAnalysis, waits_by_schedule
 
 _WORDS = {
     "host": "launch-bound",
@@ -245,36 +245,22 @@ def _waiting(ranks: Sequence[Rank], skew: SkewAnalysis | None, stages: int | Non
         return ""
     said = f" {share(waited)} of communication time is waiting for late ranks"
     late = skew.latest
-    if late is None or _passes_it_on(skew, late):
+    if late is None or late.cause == "waiting":  # that one only passes the delay on
         return f"{said}."
-    doing = _MEANWHILE.get(late.doing, "")
-    if late.doing == "before" and all(r.window.steps == 1 for r in ranks):
+    begins = late.cause == "before"
+    behind = f" {brief(late.cause_ns or 0)} after the others" if begins else ""
+    if begins and all(r.window.steps == 1 for r in ranks):
         return (
-            f"{said}, most of it for {shorten(late.name, 48)}, whose step begins {brief(late.doing_ns or 0)} "
-            "after the first: one step cannot tell a straggler from a late start. Capture several steps."
+            f"{said}, most of it for {shorten(late.name, 48)}, whose step begins{behind}: one step cannot "
+            "tell a straggler from a late start. Capture several steps."
         )
     if skew.distinguishable < FEWEST:
         return f"{said}."
-    behind = brief(late.doing_ns or 0) if late.doing == "before" else ""
-    return f"{said}, {per_cent(late.wait_frac, 0)} of it for {shorten(late.name, 48)}{doing}{behind}."
+    does = f", which {'begins' + behind if begins else LATE_WORDS[late.cause]}"
+    does = "" if late.cause == "other" else does
+    return f"{said}, {per_cent(late.wait_frac, 0)} of it for {shorten(late.name, 48)}{does}."
 
 
-def _passes_it_on(skew: SkewAnalysis, late: LateRank) -> bool:
-    """Whether the late rank is one that habitually waits for others itself."""
-    causes = {s.cause for s in skew.stragglers if (s.rank, s.name) == (late.rank, late.name)}
-    return causes == {"waiting"}
-
-
-_MEANWHILE = {
-    "before": ", whose window begins late by ",
-    "compute": ", which computes meanwhile",
-    "communication": ", which communicates meanwhile",
-    "exposed_memcpy": ", which copies meanwhile",
-    "idle.host": ", which is launch-bound meanwhile",
-    "idle.gc": ", which collects garbage meanwhile",
-    "idle.data": ", which waits for data meanwhile",
-}
-"""What the late rank does while the others wait; of other leaves nothing is said."""
 _MOSTLY = 0.5
 """Of the time in communication."""
 
