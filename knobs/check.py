@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from perfdoc.knobs.configuration import DERIVED_FROM, Configuration, Undecided, View
-from perfdoc.knobs.constraints import CONSTRAINTS, Constraint
-from perfdoc.knobs.constraints.definition import knobs_of
+from perfdoc.knobs.constraints import Constraint, constraints
 from perfdoc.knobs.knob import Value
 from perfdoc.knobs.load import catalogue
 from perfdoc.knobs.values import check_value
@@ -33,7 +32,7 @@ def violations(configuration: Configuration) -> tuple[Violation, ...]:
 
     A rule whose settings are not all known is not broken.
     """
-    return tuple(found for c in CONSTRAINTS if (found := evaluate(c, configuration)) is not None)
+    return tuple(found for c in constraints() if (found := evaluate(c, configuration)) is not None)
 
 
 def check(configuration: Configuration, changes: Mapping[str, Value]) -> tuple[Violation, ...]:
@@ -53,7 +52,7 @@ def check(configuration: Configuration, changes: Mapping[str, Value]) -> tuple[V
     ]
     if wrong:
         return tuple(wrong)
-    found = (evaluate(c, changed) for c in CONSTRAINTS if may_read(c) & changes.keys())
+    found = (evaluate(c, changed) for c in constraints() if may_read(c) & changes.keys())
     return tuple(v for v in found if v is not None and v.read & changes.keys())
 
 
@@ -99,10 +98,10 @@ def _means_nothing(subject: str, view: View, configuration: Configuration) -> bo
 @cache
 def may_read(constraint: Constraint) -> frozenset[str]:
     """Every setting that may decide a rule: those in its code, and what they may follow from."""
-    named = knobs_of(constraint)
+    named = constraint.knobs
     return named.union(*(DERIVED_FROM.get(name, frozenset()) for name in named))
 
 
 def constraints_of(name: str) -> Iterable[Constraint]:
     """The rules that a knob takes part in; those that blame it come first."""
-    return sorted((c for c in CONSTRAINTS if name in knobs_of(c)), key=lambda c: c.subject != name)
+    return sorted((c for c in constraints() if name in c.knobs), key=lambda c: c.subject != name)

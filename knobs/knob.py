@@ -12,7 +12,6 @@ Dialect = Literal[
     "megatron_lm",
     "nemo",
     "verl",
-    "nemo1",
     "torchtitan",
     "deepspeed",
     "accelerate",
@@ -25,14 +24,13 @@ MEGATRONS: tuple[Dialect, ...] = ("megatron_core", "megatron_bridge", "megatron_
 """Those in which nearly every knob has a name."""
 PYTORCHS: tuple[Dialect, ...] = ("torchtitan", "deepspeed", "accelerate")
 """Those of frameworks around PyTorch's own parallelism; DeepSpeed and Accelerate can run Megatron too."""
-DIALECTS: tuple[Dialect, ...] = (*MEGATRONS, "nemo1", *PYTORCHS, "env", "perfdoc")
+DIALECTS: tuple[Dialect, ...] = (*MEGATRONS, *PYTORCHS, "env", "perfdoc")
 DIALECT_TITLES: Mapping[str, str] = {
     "megatron_core": "megatron-core",
     "megatron_bridge": "Megatron-Bridge",
     "megatron_lm": "Megatron-LM",
     "nemo": "NeMo",
     "verl": "verl",
-    "nemo1": "NeMo 1",
     "torchtitan": "torchtitan",
     "deepspeed": "DeepSpeed",
     "accelerate": "Accelerate",

@@ -29,7 +29,6 @@ TOPICS: Mapping[str, str] = MappingProxyType(
         "data_profiling": "Packing, data loading, profilers",
         "reinforcement": "Reinforcement learning (verl): batches, workers, rollout",
         "plain_pytorch": "torchtitan, DeepSpeed and Accelerate: sharding, offloading, compilation",
-        "nemo1": "NeMo 1: settings that have no other name since",
         "environment": "Environment variables",
         "commands": "Outside a configuration",
         "model": "Facts of the model and the job that constraints read",
@@ -37,7 +36,7 @@ TOPICS: Mapping[str, str] = MappingProxyType(
 )
 """File of the catalogue → what it holds, in the order in which people are shown it."""
 
-ELSEWHERE = frozenset({"reinforcement", "plain_pytorch", "nemo1"})
+ELSEWHERE = frozenset({"reinforcement", "plain_pytorch"})
 """Topics of settings that megatron-core and its trainers do not have."""
 
 
@@ -63,7 +62,7 @@ def _knob(topic: str, entry: dict[str, Any]) -> Knob:
         if "default" in rest:
             of_all = dict.fromkeys((s.dialect for s in spellings), rest.pop("default"))
             rest["defaults"] = {**of_all, **rest.get("defaults", {})}
-        rest["defaults"] = {_dialect(d): _frozen(v) for d, v in rest.get("defaults", {}).items()}
+        rest["defaults"] = {_dialect(d): frozen(v) for d, v in rest.get("defaults", {}).items()}
         rest["former"] = tuple(
             Former(**{**f, "current": tuple(f.get("current", ()))}) for f in rest.get("former", ())
         )
@@ -91,5 +90,6 @@ def _dialect(name: str) -> Dialect:
     raise ValueError(f"there is no dialect {name}")
 
 
-def _frozen(value: Any) -> Value:
+def frozen(value: Any) -> Value:
+    """A value of YAML as a setting says it."""
     return tuple(value) if isinstance(value, list) else value

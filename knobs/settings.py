@@ -150,8 +150,6 @@ def _is_off(raw: Raw) -> bool:
 
 def _is_worked_out(dialect: Dialect, knob: Knob, raw: Raw) -> bool:
     """Whether a value stands for one that the program finds from others, or is given when it starts."""
-    if dialect == "nemo1" and knob.id == "nproc_per_node":  # Lightning's devices: a list names GPUs
-        return isinstance(raw, tuple) or (isinstance(raw, str) and not raw.strip().isdecimal())
     one = _ONE_WORKED_OUT.get((dialect, knob.id))
     if one is not None and raw == one:
         return True
@@ -164,7 +162,7 @@ _ONE_WORKED_OUT: Mapping[tuple[Dialect, str], str] = MappingProxyType(
 )
 """verl's asynchronous trainers take 0; `accelerate launch` asks for what is -1."""
 _WORKED_OUT: Mapping[Dialect, str] = MappingProxyType(
-    {"deepspeed": "auto", "accelerate": "auto", "torchtitan": "-1", "nemo1": "-1"}
+    {"deepspeed": "auto", "accelerate": "auto", "torchtitan": "-1"}
 )
 """What stands for a value that the program finds from others, as the ranks that are left."""
 
@@ -194,11 +192,7 @@ class Scoped:
     """Whether it is a run.json or Megatron-LM's list of arguments, which hold every setting."""
     complete: bool
     """Whether what is not set has its default: in those, and in a script of Megatron-LM's flags that
-    takes none from elsewhere, and in a whole file of NeMo 1."""
-
-
-_WHOLE_NEMO_1 = frozenset({"num_layers", "nproc_per_node", "nemo1_optimizer"})
-"""What a file of NeMo 1 has from its trainer to its optimizer; overrides of one have little of it."""
+    takes none from elsewhere."""
 
 
 def read_scoped(text: str, name: str = "", dialect: Dialect | None = None) -> Scoped:
@@ -206,12 +200,11 @@ def read_scoped(text: str, name: str = "", dialect: Dialect | None = None) -> Sc
     entries = read_entries(text, name)
     detected, reason = (dialect, "--dialect") if dialect is not None else dialect_of(entries)
     manifest = is_manifest(entries)
-    listed = any(entry.form == "argument" for entry in entries)
+    whole = manifest or any(entry.form == "argument" for entry in entries)
     if manifest:
         entries = tuple(of_manifest(entries))
     settings = tuple(settings_of([*with_engine(entries)] if detected == "verl" else entries, detected))
     flags = any(s.entry.form == "flag" for s in settings)
-    whole = manifest or listed or (detected == "nemo1" and {s.knob.id for s in settings} >= _WHOLE_NEMO_1)
     defaults_of: Dialect | None = "megatron_lm" if flags and detected in (None, "env") else detected
     if any(e.form == "flag" and e.name == "--deepspeed" for e in entries):
         defaults_of = (
@@ -224,7 +217,7 @@ def read_scoped(text: str, name: str = "", dialect: Dialect | None = None) -> Sc
         dialect=detected,
         reason=reason,
         defaults_of=defaults_of,
-        manifest=manifest or listed,
+        manifest=whole,
         complete=whole or (defaults_of == "megatron_lm" and flags and not takes_more(text, name)),
     )
 

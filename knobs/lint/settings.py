@@ -8,7 +8,7 @@ from functools import cache
 
 from perfdoc.knobs.check import Violation, evaluate, may_read, violations
 from perfdoc.knobs.configuration import DERIVED_FROM, Configuration
-from perfdoc.knobs.constraints import CONSTRAINTS
+from perfdoc.knobs.constraints import constraints
 from perfdoc.knobs.knob import DIALECT_TITLES, Dialect, Knob
 from perfdoc.knobs.lint.finding import Finding, Severity, finding_of
 from perfdoc.knobs.load import catalogue
@@ -252,7 +252,7 @@ def rule_findings(
     if resolved:
         return
     certain = {v.constraint.name for v in broken if v.constraint}
-    for constraint in CONSTRAINTS:
+    for constraint in constraints():
         if configuration.complete and not _variables() & may_read(constraint):
             continue  # the environment alone may have come from elsewhere
         if constraint.needs_companion and constraint.name not in certain:

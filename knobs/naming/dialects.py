@@ -31,7 +31,7 @@ def of_manifest(entries: Sequence[Entry]) -> Iterator[Entry]:
 
 _OF_PATHS: tuple[Dialect, ...] = (
     *("megatron_bridge", "nemo", "verl", "megatron_core"),
-    *("nemo1", "torchtitan", "deepspeed", "accelerate"),
+    *("torchtitan", "deepspeed", "accelerate"),
 )
 _ANYBODYS: Mapping[str, frozenset[str]] = MappingProxyType(
     {
@@ -49,7 +49,6 @@ _ANYBODYS: Mapping[str, frozenset[str]] = MappingProxyType(
         ),
         "deepspeed": frozenset({"train_batch_size", "gradient_accumulation_steps"}),
         "accelerate": frozenset({"mixed_precision", "num_processes", "num_machines"}),
-        "nemo1": frozenset({"model.bias", "model.data.num_workers", "model.optim.name"}),
     }
 )
 """Names that programs of any kind have, however many: they show no framework."""
@@ -91,8 +90,6 @@ def dialect_of(entries: Sequence[Entry]) -> tuple[Dialect | None, str]:
     if scores:
         best = max(scores.values())
         first = [d for d, s in scores.items() if s == best]
-        if len(first) > 1 and "nemo1" in first:
-            first.remove("nemo1")  # it would show by names that the others do not have, as of its trainer
         first = [d for d in first if _shown_by(paths, d)]
         if len(first) == 1:
             return first[0], f"{round(best)} of its names"
@@ -126,13 +123,12 @@ def _score(paths: Sequence[Entry], dialect: Dialect) -> float:
 
 def _shown_by(paths: Sequence[Entry], dialect: Dialect) -> bool:
     """Whether a name is that dialect's alone; of those that share no name with ordinary programs any is."""
+    if dialect == "nemo":  # Lightning's sections are anybody's
+        return any(meaning(entry, dialect).how != "unknown" for entry in paths)
     if dialect not in _ANYBODYS:
         return True
     exact = {found.path for e in paths if (found := meaning(e, dialect)).how == "exact"}
     own = exact - _ANYBODYS[dialect]
-    if dialect == "nemo1":
-        others = {path for other in _OF_PATHS if other != dialect for path in names_of(other).by_path}
-        return any(path.startswith("model.") for path in own - others)
     return bool(own - _NOT_ALONE[dialect]) or (bool(own) and len(exact) > 1)
 
 

@@ -133,7 +133,7 @@ _OVERRIDES: Mapping[str, str] = MappingProxyType(
         "override_optimizer_config": "OptimizerConfig",
     }
 )
-_PARTLY_KNOWN: tuple[Dialect, ...] = ("verl", "nemo1", "torchtitan", "deepspeed", "accelerate")
+_PARTLY_KNOWN: tuple[Dialect, ...] = ("verl", "torchtitan", "deepspeed", "accelerate")
 """Frameworks with many settings that are not in the catalogue: a name that another section or framework has
 may be right in any of theirs."""
 _UNKNOWN = Meaning(how="unknown")

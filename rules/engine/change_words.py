@@ -7,8 +7,8 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from perfdoc.knobs.configuration import Configuration
-from perfdoc.knobs.constraints.plain_pytorch import OLD_FLOAT8
 from perfdoc.knobs.knob import PYTORCHS
+from perfdoc.knobs.terms import OLD_FLOAT8
 from perfdoc.results.headline import Framework
 from perfdoc.rules.facts.framework import accelerates_way, is_verls_fsdp
 from perfdoc.rules.facts.zero import has_own_file, uses_deepspeed, zero_stage

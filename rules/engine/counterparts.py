@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from perfdoc.knobs.constraints.plain_pytorch import FLOAT8_CONVERTERS, OLD_FLOAT8
 from perfdoc.knobs.knob import DIALECT_TITLES, Dialect, Value
+from perfdoc.knobs.terms import FLOAT8_CONVERTERS, OLD_FLOAT8
 from perfdoc.knobs.writing import as_written
 from perfdoc.results.rules import Advice
 from perfdoc.rules.engine.case import Case

@@ -10,7 +10,7 @@ from perfdoc.knobs.knob import MEGATRONS, PYTORCHS
 from perfdoc.knobs.load import catalogue
 from perfdoc.results.headline import Framework
 
-_CORES = (*MEGATRONS, "nemo1", "perfdoc")
+_CORES = (*MEGATRONS, "perfdoc")
 _MEGATRON_PATHS = (".megatron.", ".override_optimizer_config.", "megatron_lm_config.")
 _FSDP_PATH = ".fsdp_config."
 

@@ -11,8 +11,7 @@ import pytest
 
 from perfdoc.knobs.check import check, evaluate, violations
 from perfdoc.knobs.configuration import DERIVED_FROM, Configuration, Undecided, View
-from perfdoc.knobs.constraints import CONSTRAINTS
-from perfdoc.knobs.constraints.definition import knobs_of
+from perfdoc.knobs.constraints import constraints
 from perfdoc.knobs.knob import DIALECTS, Dialect, Value
 from perfdoc.knobs.load import catalogue
 from tests.amount import tries
@@ -129,7 +128,7 @@ def test_what_the_constraints_admit_megatron_core_takes_and_what_it_refuses_they
 def breaks(configuration: Configuration) -> set[str]:
     """Brute force: every predicate by itself."""
     found = set()
-    for constraint in CONSTRAINTS:
+    for constraint in constraints():
         if constraint.dialects and configuration.dialect not in constraint.dialects:
             continue
         try:
@@ -204,7 +203,9 @@ def test_no_admitted_change_breaks_a_rule_whatever_the_configuration() -> None:
             new = breaks(configuration.with_changes(change)) - breaks(configuration)
             after = {**values, **change}
             silent = {
-                c.name for c in CONSTRAINTS if c.name in new and _at_default(c.subject, after, configuration)
+                c.name
+                for c in constraints()
+                if c.name in new and _at_default(c.subject, after, configuration)
             }
             assert new <= silent, f"{change} breaks {new} in {values}"
     assert 0.3 * count < admitted < 0.99 * count
@@ -215,16 +216,16 @@ def test_what_a_rule_reads_is_known_beforehand() -> None:
     names = sorted(n for n, k in catalogue().items() if k.type != "command")
     for _ in range(tries(50, 200)):
         view_of = Configuration(values={n: any_value(rng, n) for n in names}, dialect="megatron_core")
-        for constraint in CONSTRAINTS:
+        for constraint in constraints():
             view = View(view_of)
             try:
                 constraint.broken(view)
             except (Undecided, ValueError, TypeError, ArithmeticError):
                 continue
             derived = {name for sources in DERIVED_FROM.values() for name in sources}
-            assert view.read - derived <= knobs_of(constraint), constraint.name
-    (rule,) = [c for c in CONSTRAINTS if c.name == "sequence-parallel-needs-tp"]
-    assert knobs_of(rule) == {"sequence_parallel", "tensor_model_parallel_size"}
+            assert view.read - derived <= constraint.knobs, constraint.name
+    (rule,) = [c for c in constraints() if c.name == "sequence-parallel-needs-tp"]
+    assert rule.knobs == {"sequence_parallel", "tensor_model_parallel_size"}
 
 
 def test_a_wrong_value_is_refused_before_any_rule() -> None:
@@ -267,8 +268,8 @@ def test_ranks_and_micro_batches_are_derived() -> None:
 
 
 def test_names_and_mendings_are_of_the_catalogue() -> None:
-    assert len({c.name for c in CONSTRAINTS}) == len(CONSTRAINTS)
-    for constraint in CONSTRAINTS:
+    assert len({c.name for c in constraints()}) == len(constraints())
+    for constraint in constraints():
         assert constraint.subject in catalogue()
         assert constraint.rule
         for name, value in constraint.fix:
@@ -279,7 +280,7 @@ def test_names_and_mendings_are_of_the_catalogue() -> None:
     ("constraint", "dialect"),
     [
         pytest.param(constraint, dialect, id=f"{constraint.name}-{dialect}")
-        for constraint in CONSTRAINTS
+        for constraint in constraints()
         for dialect in constraint.dialects or ("megatron_core",)
     ],
 )

@@ -147,13 +147,6 @@ def test_nemo_runs_config_makes_the_class_that_it_names() -> None:
     assert (report.dialect, [f.knob for f in report.findings]) == ("nemo", ["sequence_parallel"])
 
 
-def test_places_of_megatron_bridge_are_not_taken_for_nemo_1() -> None:
-    assert lint("model.tensor_model_parallel_size=2\n", "x.args").dialect == "megatron_bridge"
-    both = "model.tensor_model_parallel_size=2\ntrainer.devices=8\n"
-    assert lint(both, "x.args").dialect is None, "Lightning's trainer with any model"
-    assert lint(both + "model.micro_batch_size=2\n", "x.args").dialect == "nemo1"
-
-
 def test_values_that_the_program_fills_in_are_unknown() -> None:
     text = (
         '{"train_batch_size": "auto", "zero_optimization": {"stage": "auto", "reduce_bucket_size": "auto"}}'

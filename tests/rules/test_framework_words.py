@@ -107,7 +107,7 @@ def test_settings_that_were_given_have_their_own_words(tmp_path: Path) -> None:
         ("env", {"nccl_debug": "WARN"}, "vllm", "vllm"),
         ("env", {"nccl_debug": "WARN"}, "pytorch", "pytorch"),
         ("env", {}, "", ""),
-        *((d, {}, "vllm", "megatron") for d in ("megatron_core", "megatron_lm", "nemo1", "perfdoc")),
+        *((d, {}, "vllm", "megatron") for d in ("megatron_core", "megatron_lm", "perfdoc")),
         # Megatron-DeepSpeed, and Accelerate that runs Megatron.
         *((d, {}, "megatron", "megatron") for d in ("deepspeed", "accelerate", "torchtitan")),
         *((d, {}, "", "pytorch") for d in ("deepspeed", "accelerate", "torchtitan")),

@@ -11,7 +11,7 @@ import pytest
 
 from perfdoc.knobs.check import may_read, violations
 from perfdoc.knobs.configuration import Configuration, Undecided, View
-from perfdoc.knobs.constraints import CONSTRAINTS
+from perfdoc.knobs.constraints import constraints
 from perfdoc.knobs.load import catalogue
 from perfdoc.knobs.values import check_value
 from perfdoc.results.rules import RuleResult
@@ -114,7 +114,7 @@ def test_the_settings_that_a_rule_of_the_catalogue_may_read_are_known() -> None:
     # `check` looks only at rules that may read what is changed: none may read anything else.
     for seed in range(tries(20, 200)):
         configuration = drawn(random.Random(seed))
-        for constraint in CONSTRAINTS:
+        for constraint in constraints():
             view = View(configuration)
             with contextlib.suppress(Undecided, ValueError, TypeError, ArithmeticError):
                 constraint.broken(view)

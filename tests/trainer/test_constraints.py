@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from perfdoc.knobs.constraints import CONSTRAINTS
+from perfdoc.knobs.constraints import constraints
 from perfdoc.trainer.config import resolve
 from perfdoc.trainer.constraints import RULES
 from perfdoc.trainer.constraints.catalogue import WITHOUT_EFFECT, catalogue_problems
@@ -677,7 +677,7 @@ def test_no_constraint_of_its_own_repeats_the_catalogue_s() -> None:
 
 
 def test_what_stops_a_run_without_effect_is_in_the_catalogue() -> None:
-    kinds = {c.name: c.kind for c in CONSTRAINTS}
+    kinds = {c.name: c.kind for c in constraints()}
     assert {kinds[name] for name in WITHOUT_EFFECT} == {"ineffective"}
 
 

@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 
 from perfdoc.knobs.check import constraints_of
-from perfdoc.knobs.constraints.definition import knobs_of
 from perfdoc.knobs.knob import DIALECT_TITLES, DIALECTS, MEGATRONS, Knob
 from perfdoc.knobs.load import TOPICS, catalogue
 from perfdoc.knobs.values import allowed
@@ -106,7 +105,7 @@ def _data(knob: Knob) -> dict[str, Any]:
         "constraints": [
             {
                 **{f: getattr(c, f) for f in ("name", "kind", "subject", "rule", "dialects")},
-                "knobs": sorted(knobs_of(c)),
+                "knobs": sorted(c.knobs),
             }
             for c in constraints_of(knob.id)
         ],

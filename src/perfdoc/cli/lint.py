@@ -20,7 +20,6 @@ class DialectName(StrEnum):
     MEGATRON_LM = "megatron_lm"
     NEMO = "nemo"
     VERL = "verl"
-    NEMO1 = "nemo1"
     TORCHTITAN = "torchtitan"
     DEEPSPEED = "deepspeed"
     ACCELERATE = "accelerate"

@@ -1,0 +1,102 @@
+"""The rules that tie settings together: rows of catalogue/constraints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import yaml
+
+from perfdoc.knobs.condition import Term, Test, parse_condition
+from perfdoc.knobs.knob import Dialect, Value
+from perfdoc.knobs.load import LOADER, frozen
+from perfdoc.knobs.terms import TERMS
+
+Kind = Literal["forbidden", "ineffective", "inadvisable"]
+"""`forbidden`: refused at start-up, or silently wrong. `ineffective`: changes nothing. `inadvisable`: works,
+and costs something."""
+_FOLDER = Path(__file__).resolve().parent / "catalogue" / "constraints"
+_FILES = (
+    *("parallel", "stage_layout", "data_parallel", "experts", "memory", "kernels", "environment"),
+    *("reinforcement", "plain_pytorch"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Constraint:
+    """A condition on a configuration, with its words."""
+
+    name: str
+    """Stable, for people who look it up or leave it out."""
+    subject: str
+    """The knob that is to blame."""
+    kind: Kind
+    broken: Test
+    """True where the rule is broken. Raises Undecided where a setting that it needs is unknown."""
+    rule: str
+    """The rule in words."""
+    fix: tuple[tuple[str, Value], ...] = ()
+    """Settings that mend it; empty where that is the user's to decide."""
+    needs_companion: bool = False
+    """The subject is useless without another setting that is off by default, so that it is worth a note even
+    where a recipe may have set it."""
+    gpu_decides: bool = False
+    """Whether it holds follows from the GPU, of which no file tells: a note, not an error."""
+    dialects: tuple[Dialect, ...] = ()
+    """Where it holds; everywhere if empty."""
+    knobs: frozenset[str]
+    """Ids of every knob and fact that it may read, and of those that mend it."""
+
+
+@cache
+def constraints() -> tuple[Constraint, ...]:
+    """Every rule, in the order in which they are shown. Raises ValueError for a row that is wrong."""
+    rows = [
+        row
+        for name in _FILES
+        for row in yaml.load((_FOLDER / f"{name}.yaml").read_text(encoding="utf-8"), Loader=LOADER)
+    ]
+    terms = {**TERMS, **{row["term"]: Term(is_=row["is"]) for row in rows if "term" in row}}
+    return tuple(_constraint(one, terms) for row in rows if "term" not in row for one in _filled(row))
+
+
+def _filled(row: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """The row for each setting of its `each`, in place of `{it}`; `{its}` is what that one is mapped to."""
+    each = row.get("each")
+    if each is None:
+        yield row
+        return
+    for it in each:
+        its = str(each[it]) if isinstance(each, Mapping) else ""
+
+        def fill(part: Any, it: str = it, its: str = its) -> Any:
+            if isinstance(part, Mapping):
+                return {key: fill(value) for key, value in part.items()}
+            return part.replace("{it}", it).replace("{its}", its) if isinstance(part, str) else part
+
+        name = row["name"].replace("{it}", it.replace("_", "-"))
+        yield {**fill({k: v for k, v in row.items() if k != "each"}), "name": name}
+
+
+def _constraint(row: Mapping[str, Any], terms: Mapping[str, Term]) -> Constraint:
+    try:
+        kind = next(kind for kind in get_args(Kind) if kind in row)
+        broken, reads = parse_condition(row["if"], terms)
+        fix = tuple((name, frozen(value)) for name, value in row.get("fix", {}).items())
+        return Constraint(
+            name=row["name"],
+            subject=row[kind],
+            kind=kind,
+            broken=broken,
+            rule=row["rule"],
+            fix=fix,
+            needs_companion=row.get("needs_companion", False),
+            gpu_decides=row.get("gpu_decides", False),
+            dialects=tuple(row.get("dialects", ())),
+            knobs=reads | {row[kind], *(name for name, _ in fix)},
+        )
+    except (KeyError, StopIteration, ValueError) as error:
+        raise ValueError(f"constraint {row.get('name')}: {error}") from error
