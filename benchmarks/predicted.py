@@ -38,7 +38,8 @@ from perfdoc.analyzers.steps.log import LoggedSteps, read_logged_steps  # noqa: 
 from perfdoc.diagnose.asked import Work  # noqa: E402
 from perfdoc.diagnose.measuring import measure_all  # noqa: E402
 from perfdoc.results.replay import Gain  # noqa: E402
-from perfdoc.simulator.replay.proposals import Proposal  # noqa: E402
+from perfdoc.simulator.replay.edits.edit import Change as ReplayedChange  # noqa: E402
+from perfdoc.simulator.replay.edits.edit import Proposal  # noqa: E402
 from perfdoc.simulator.replay.unedited import KeptRank, replay_job  # noqa: E402
 from perfdoc.simulator.replay.unprofiled import free_lengths  # noqa: E402
 from perfdoc.simulator.replay.whole import basis_of  # noqa: E402
@@ -175,7 +176,10 @@ def predict_from(run: Path, change: Change) -> Predicted:
     if joined is None or found.error_frac is None or found.measured_ns is None:
         raise RuntimeError(f"{change.name}: not replayed: {found.reason}")
     basis = basis_of(joined, found, [r.ledger for r in ranks], free_lengths(read_logged_steps(run)))
-    proposed = [Proposal(key=e.name, family=e.name, edit=e) for e in change.edits(joined)]
+    proposed = [
+        Proposal(of=ReplayedChange(key=e.name, title=e.name, rule="", make=lambda _: None), edit=e)
+        for e in change.edits(joined)
+    ]
     gain = basis.of(proposed)
     if gain.method == "none":
         raise RuntimeError(f"{change.name}: not predicted: {gain.assumptions[0]}")

@@ -7,10 +7,8 @@ from dataclasses import dataclass
 
 from perfdoc.simulator.replay.edits import (
     Edit,
-    micro_batches,
     overlapped,
     rebucketed,
-    tensor_instead_of_data,
     virtual_stages,
     without_host_time,
 )
@@ -81,23 +79,6 @@ CHANGES = (
         before=[*ALL_REDUCE, "bucket_size=10000"],
         after=[*ALL_REDUCE, "bucket_size=400000"],
         edits=lambda _: [rebucketed(400_000 * _FP32)],
-    ),
-    Change(
-        key="micro",
-        name="8 micro-batches of 2 sequences on each rank, then 2 of 8",
-        before=["micro_batch_size=2"],
-        after=["micro_batch_size=8"],
-        edits=lambda _: [micro_batches(0.25)],
-    ),
-    Change(
-        key="tp",
-        name="DP 2, then TP 2",
-        before=[*NO_OVERLAP, "use_distributed_optimizer=false"],
-        after=[
-            *(*NO_OVERLAP, "use_distributed_optimizer=false"),
-            *("data_parallel_size=1", "tensor_model_parallel_size=2"),
-        ],
-        edits=lambda _: [tensor_instead_of_data()],
     ),
     Change(
         key="vpp",

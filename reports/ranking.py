@@ -13,10 +13,6 @@ from perfdoc.results.names import shorten
 from perfdoc.results.ranking import TRIFLE_FRAC, OpportunityKind, is_trifle, worth_frac
 
 INEXACT = "changes what training computes"
-_SAY_WHAT_TO_DO = frozenset(
-    {"fused_optimizer", "without_gc", "without_data", "without_waits", "without_recompute"}
-)
-"""Changes, by key, whose own title is what to do: the rule's words before it would say it twice."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,8 +33,8 @@ class Ranked:
 
     @property
     def title(self) -> str:
-        """What to do: the simulated change, else what the rule advises; both where the change has open
-        conditions."""
+        """What to do: the simulated change, else what the rule advises; both where a setting makes the change
+        under open conditions."""
         if self.prediction is None:
             return (
                 shorten(self.rules[0].action or self.rules[0].title)
@@ -46,7 +42,7 @@ class Ranked:
                 else shorten(self.row.key, 96)
             )
         change = shorten(self.prediction.change, 96)
-        if not self.rules or not self.row.conditions or self.row.key in _SAY_WHAT_TO_DO:
+        if not self.rules or not self.row.conditions or not self.prediction.settings:
             return change
         return f"{shorten(self.rules[0].action or self.rules[0].title)}: {change}"
 

@@ -3,48 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 
 from perfdoc.knobs.check import check
 from perfdoc.knobs.knob import Value
-from perfdoc.results import DIMENSIONS
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.registry import own_rules, verdict_of
 from perfdoc.rules.facts.framework import may_have_megatrons_buckets
 from perfdoc.rules.facts.graphs import why_no_graphs
-
-DECIDED_BY: Mapping[str, str] = MappingProxyType(
-    {
-        "without_gc": "PD202",
-        "without_data": "PD203",
-        "without_launches": "PD201",
-        "without_waits": "PD208",
-        "fused_optimizer": "PD408",
-        "norms_alone": "PD110",
-        "bf16_gemm": "PD407",
-        "fp8_gemm": "PD401",
-        "padded_gemms": "PD410",
-        "full_waves": "PD411",
-        "gemms_at_best": "PD412",
-        "fused_runs": "PD413",
-        "overlapped_dp": "PD101",
-        "overlapped_tp": "PD111",
-        "overlapped_cp": "PD120",
-        "overlapped_ep": "PD342",
-        "without_queueing_tp": "PD112",
-        "buckets_x4": "PD101",
-        "buckets_x0.25": "PD101",
-        "dp_half_bytes": "PD101",
-        "without_recompute": "PD504",
-        "more_virtual_stages": "PD301",
-        "fewer_virtual_stages": "PD304",
-        "even_stages": "PD305",
-        "even_layers": "PD305",
-        "balanced_layers": "PD305",
-        **{f"without_straggler_{d}": "PD303" for d in DIMENSIONS},
-    }
-)
-"""By key of a prediction, the rule that judges what the change takes away."""
+from perfdoc.simulator.replay.proposals import CHANGES
 
 
 def why_not(case: Case, key: str, ways: Sequence[Mapping[str, Value]]) -> str:
@@ -73,7 +39,7 @@ def why_left_out(case: Case, key: str, ways: Sequence[Mapping[str, Value]]) -> s
 def _not_judged(case: Case, key: str) -> str:
     """Why no gain of it is advised: its rule is skipped."""
     for rule in own_rules():
-        if rule.meta.code == DECIDED_BY.get(key):
+        if key in CHANGES and rule.meta.code == CHANGES[key].rule:
             verdict = verdict_of(rule, case)
             return f"{rule.meta.code} is skipped: {verdict.reason}" if verdict.state == "skipped" else ""
     return ""

@@ -10,47 +10,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
-from perfdoc.results import DIMENSIONS
 from perfdoc.results.ranking import Opportunity, OpportunityKind, is_trifle, worth_frac
 from perfdoc.results.replay import Gain, Prediction
 from perfdoc.results.rules import RuleResult
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.gain import KEEPS_UP
 from perfdoc.rules.facts.graphs import open_conditions
+from perfdoc.simulator.replay.proposals import CHANGES
 
-TIME_OF: Mapping[str, str] = MappingProxyType(
-    {
-        "without_launches": "idle.host",
-        "without_waits": "idle.host",
-        "without_gc": "idle.gc",
-        "without_data": "idle.data",
-        "overlapped_dp": "exposed_comm.dp",
-        "buckets_x4": "exposed_comm.dp",
-        "buckets_x0.25": "exposed_comm.dp",
-        "dp_half_bytes": "exposed_comm.dp",
-        "overlapped_tp": "exposed_comm.tp",
-        "without_queueing_tp": "exposed_comm.tp",
-        "overlapped_cp": "exposed_comm.cp",
-        "overlapped_ep": "exposed_comm.ep",
-        "more_virtual_stages": "pipeline.bubble",
-        "fewer_virtual_stages": "pipeline.transfer",
-        "even_stages": "pipeline.late_peer",
-        "even_layers": "pipeline.late_peer",
-        "balanced_layers": "pipeline.late_peer",
-        **{f"without_straggler_{d}": "waits" for d in DIMENSIONS},
-    }
-)
-"""The time that a simulated change takes away, as `Meta.time` names it; a change of kernels has none."""
-
-_NO_SETTING = frozenset(
-    {
-        "norms_alone",
-        "even_stages",
-        "without_waits",
-        *(f"without_straggler_{d}" for d in DIMENSIONS),
-    }
-)
-"""Changes that work on the program or the machine makes."""
+TIME_OF: Mapping[str, str] = MappingProxyType({key: c.time for key, c in CHANGES.items() if c.time})
+"""The time that a simulated change takes away."""
 _COVERS_FRAC = 0.5
 """Of a finding's upper bound: a prediction of as much speaks for the finding; of less, most of what was found
 has another cure, and keeps its place by its bound."""
@@ -114,7 +83,8 @@ def above_their_bounds(rows: Sequence[Opportunity], results: Sequence[RuleResult
 def _by_setting(rules: Sequence[RuleResult], row: Opportunity) -> bool:
     """Whether a setting makes the change: one that a rule advises and nothing forbids, or a simulated one."""
     advised = any(not piece.forbidden for rule in rules for piece in rule.advice)
-    return advised or (bool(row.key) and row.key not in _NO_SETTING)
+    change = CHANGES.get(row.key)
+    return advised or (bool(row.key) and (change is None or change.by_setting))
 
 
 def _of_rules(firing: Sequence[RuleResult], case: Case) -> list[Opportunity]:

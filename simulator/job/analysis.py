@@ -12,8 +12,10 @@ from perfdoc.simulator.job.model import JobModel
 from perfdoc.simulator.job.predict import Models, build_models
 from perfdoc.simulator.job.rank import RankWork
 from perfdoc.simulator.job.settings import JobSettings, captured_settings, spread_layers
+from perfdoc.simulator.replay.edits.edit import Value
+from perfdoc.simulator.replay.edits.pipeline import VPP
 from perfdoc.simulator.replay.gains import WhyNot
-from perfdoc.simulator.replay.proposals import VPP, Value, change_title
+from perfdoc.simulator.replay.proposals import change_title
 from perfdoc.traces.job_facts import JobFacts
 
 _VPP_MAX = 8

@@ -20,8 +20,8 @@ from perfdoc.results.ranks import Ledger
 from perfdoc.results.replay import Gain, Replay
 from perfdoc.simulator.engine import schedule
 from perfdoc.simulator.replay.edits import without_host_time
+from perfdoc.simulator.replay.edits.edit import Proposal
 from perfdoc.simulator.replay.predict import mean_over_replayed, predict
-from perfdoc.simulator.replay.proposals import Proposal
 from perfdoc.simulator.replay.rebuilt import Rebuilt
 
 FREE_STEPS_MIN = 3

@@ -10,7 +10,8 @@ from itertools import combinations
 from perfdoc.results.ranking import is_trifle
 from perfdoc.results.replay import Combined, Gain, GainOfSet, GainsAnalysis, Prediction, Replay
 from perfdoc.simulator.replay.basis import AsOften, Basis
-from perfdoc.simulator.replay.proposals import Proposal, Value, proposals
+from perfdoc.simulator.replay.edits.edit import Proposal, Value
+from perfdoc.simulator.replay.proposals import proposals
 
 _MS = 1e6
 _EACH_ALONE = "each rank was replayed alone: waits for other ranks stay as measured; the band spans the ranks"
@@ -71,10 +72,12 @@ def predict_all(
     }
     said = {key: next(some[key] for some in tried if key in some) for key in keys}
     predictions = [_prediction(said[key], found[key], bases) for key in keys]
-    by_chance = {key for key in keys if said[key].late and said[key].late not in stragglers}
+    edits = {key: proposal.edit for key, proposal in said.items() if proposal.edit is not None}
+    by_chance = {key for key, edit in edits.items() if edit.late and edit.late not in stragglers}
+    bounds = {key for key, edit in edits.items() if edit.bound}
     predictions = [_by_chance(p) if p.key in by_chance else p for p in predictions]
     reasons = {
-        key: _NO_SETTING if p.bound else _BY_CHANCE if key in by_chance else why_not(key, p.ways)
+        key: _NO_SETTING if key in bounds else _BY_CHANCE if key in by_chance else why_not(key, p.ways)
         for key, p in said.items()
     }
     predictions = [replace(p, left_out=reasons[p.key]) for p in predictions]
@@ -114,7 +117,7 @@ def _prediction(proposal: Proposal, gains: Sequence[Gain], bases: Sequence[Basis
         mid_frac=_share(figures["mid"], step_ns),
         high_frac=_share(figures["high"], step_ns),
         replay_error_frac=_worst(bases),
-        exact=proposal.exact,
+        exact=proposal.of.exact,
         reason="" if gain.method == "replay" else gain.assumptions[0],
         settings=dict(proposal.ways[0]) if proposal.ways else {},
     )

@@ -16,7 +16,7 @@ from perfdoc.analyzers.efficiency.gemms import odd_sizes, padded
 from perfdoc.analyzers.efficiency.runs import fused
 from perfdoc.analyzers.kernels.attributed import attributed_kernels
 from perfdoc.results.efficiency import OperatorEfficiency
-from perfdoc.simulator.replay.edits.at_bounds import padded_by_peers
+from perfdoc.simulator.replay.edits.at_bounds import padded_gemms
 from tests.analyzers.device_views import views_of
 from tests.analyzers.tiny import one_device
 
@@ -156,11 +156,8 @@ def test_ranks_with_and_without_peers_have_no_bound_together() -> None:
 
     odd = gemm(1_024, 1_024, 50_257, 0.3)
     alone, beside, even = bounds(odd), bounds(odd, gemm(1_024, 1_024, 51_200, 0.8)), None
-    for found, expected in (
-        ((alone, even), False),
-        ((beside, beside), True),
-        ((alone, beside), None),
-        ((even,), False),
-    ):
+    for found, bound in (((alone, even), True), ((beside, beside), False), ((even,), True)):
         rebuilt: Any = SimpleNamespace(ranks=[SimpleNamespace(bounds=one) for one in found])
-        assert padded_by_peers(rebuilt) is expected
+        assert padded_gemms(rebuilt).bound is bound
+    with pytest.raises(ValueError, match="on some ranks only"):
+        padded_gemms(SimpleNamespace(ranks=[SimpleNamespace(bounds=b) for b in (alone, beside)]))  # type: ignore[arg-type]

@@ -82,9 +82,9 @@ def test_the_first_of_the_ranking_is_in_the_headline_as_what_it_is() -> None:
     assert said.endswith("predicted, if shapes are static, it is off and the host keeps up.")
     assert said.startswith("Without data (PD203)")  # the change is what to do
     gains = MADE.analyses.gains
-    named = [replace(p, key="without_launches") if p.key == open_.key else p for p in gains.predictions]
+    settings: dict[str, bool | int | str | None] = {"cuda_graph_impl": "local"}
+    named = [replace(p, settings=settings) if p.key == open_.key else p for p in gains.predictions]
     other = replace(MADE.analyses, gains=replace(gains, predictions=named))
-    open_ = replace(open_, key="without_launches")
     said = outlook(replace(MADE, combined=None, opportunities=[open_], analyses=other))
     assert said.startswith(f"{ranking(MADE)[1].rules[0].title}: without data (PD203)")
     for lead in ("trifle", "capture", "unmeasured"):

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 
 from perfdoc.knobs.load import catalogue
-from perfdoc.simulator.replay.proposals import CHANGE_TITLES, Proposal, change_title, proposals
+from perfdoc.simulator.replay.edits.edit import Proposal
+from perfdoc.simulator.replay.proposals import CHANGES, change_title, proposals
 from tests.simulator.simulated import MOE, replayed, simulated
 
 _EDITS_OWN = ("without ", "launched together", "norms alone", "peers", " x ", "overlapped")
@@ -31,8 +30,7 @@ def tried(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Proposal]:
 
 @pytest.mark.slow
 def test_every_change_has_its_words(tried: dict[str, Proposal]) -> None:
-    assert set(tried) <= set(CHANGE_TITLES)
-    missing = {key for key in CHANGE_TITLES if not key.startswith("without_straggler_")} - set(tried)
+    missing = {key for key in CHANGES if not key.startswith("without_straggler_")} - set(tried)
     assert not missing
     for key, proposal in tried.items():
         assert "{" not in proposal.change, key
@@ -42,14 +40,9 @@ def test_every_change_has_its_words(tried: dict[str, Proposal]) -> None:
 
 
 def test_settings_in_brackets_are_in_the_catalogue() -> None:
-    named = [knob for words in CHANGE_TITLES.values() for knob in _bracketed(words)]
+    named = [knob for change in CHANGES.values() for knob in change.settings.split(", ") if knob]
     assert len(named) > 10
     assert set(named) <= set(catalogue())
-
-
-def _bracketed(words: str) -> list[str]:
-    found = re.search(r"\(([^)]*)\)\Z", words)
-    return found[1].split(", ") if found else []
 
 
 def test_parameters_stand_in_the_words(tried: dict[str, Proposal]) -> None:
@@ -58,12 +51,13 @@ def test_parameters_stand_in_the_words(tried: dict[str, Proposal]) -> None:
     assert tried["fewer_virtual_stages"].change.startswith("fewer virtual stages, none (")
     assert tried["buckets_x4"].change == "DP buckets 4 times as large (bucket_size)"
     late = tried["without_straggler_dp"]
-    assert late.late is not None
-    assert late.change == f"{late.late[0]} as fast as the rest of its DP group"
+    assert late.edit is not None
+    assert late.edit.late is not None
+    assert late.change == f"{late.edit.late[0]} as fast as the rest of its DP group"
 
 
 def test_a_rank_may_have_any_name() -> None:
     """Names come from captures: nothing in them is filled in."""
     name = "{0.__class__} {} (manual_gc)"
     assert change_title("without_straggler_dp", name).startswith(name + " as fast as")
-    assert change_title("none of them {}", "x") == "none of them x"
+    assert change_title("none of them {}", "x") == "none of them {}"

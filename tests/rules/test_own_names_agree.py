@@ -18,7 +18,7 @@ from perfdoc.rules.engine.counterpart import Own
 from perfdoc.rules.engine.counterparts import counterpart
 from perfdoc.rules.engine.under_megatrons_names import under_megatrons_names
 from perfdoc.simulator.replay.gains import no_gains
-from perfdoc.simulator.replay.proposals import CHANGE_TITLES, change_title
+from perfdoc.simulator.replay.proposals import CHANGES, change_title
 from tests.rules.cases import predicting, with_predictions
 
 _TYPE, _PP = "accelerate_distributed_type", "pipeline_model_parallel_size"
@@ -79,8 +79,8 @@ TO: dict[str, Value] = {
 
 
 def switches() -> Iterator[tuple[str, str]]:
-    for key, title in CHANGE_TITLES.items():
-        knob = title.rpartition(" (")[2].removesuffix(")").partition(", ")[0]
+    for key, change in CHANGES.items():
+        knob = change.settings.partition(", ")[0]
         if knob in TO:
             yield key, knob
 

@@ -18,14 +18,13 @@ from perfdoc.knobs.knob import Value
 from perfdoc.results import DIMENSIONS, IDLE_CAUSES
 from perfdoc.results.ranks import ExposedComm, Idle
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.possible import DECIDED_BY, why_left_out, why_not
+from perfdoc.rules.engine.possible import why_left_out, why_not
 from perfdoc.rules.engine.registry import own_rules
 from perfdoc.rules.facts.graphs import open_conditions
 from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
-from perfdoc.simulator.replay import proposals
 from perfdoc.simulator.replay.edits import without_host_time, without_launches
 from perfdoc.simulator.replay.predict import SplitLedger, _cap
-from perfdoc.simulator.replay.proposals import CHANGE_TITLES
+from perfdoc.simulator.replay.proposals import CHANGES
 from perfdoc.traces import Capability
 from tests.analyzers.memory_planted import GIB, a_step, one
 from tests.planted.job import planted_job
@@ -33,7 +32,8 @@ from tests.planted.spec import JobSpec, Late
 from tests.rules.cases import case_of, result, step_with_gap
 from tests.rules.planted_cases import planted_case
 
-GRAPHS, OVERLAPS = proposals._GRAPHS, proposals._OVERLAPS
+GRAPHS = CHANGES["without_launches"].ways
+OVERLAPS = {d: CHANGES[f"overlapped_{d}"].ways for d in ("dp", "tp")}
 PP, VPP = "pipeline_model_parallel_size", "virtual_pipeline_model_parallel_size"
 TWO_CHUNKS = ({VPP: 2}, {VPP: 2, "overlap_p2p_comm": True})
 DP, WEIGHTS = "overlap_grad_reduce", "overlap_param_gather"
@@ -143,8 +143,7 @@ def test_graphs_that_launch_most_of_the_work_are_no_advice(plain: Case, graph_ns
 
 
 def test_every_change_has_the_rule_that_judges_it() -> None:
-    assert DECIDED_BY.keys() == CHANGE_TITLES.keys()
-    assert {*DECIDED_BY.values()} <= {rule.meta.code for rule in own_rules()}
+    assert {change.rule for change in CHANGES.values()} <= {rule.meta.code for rule in own_rules()}
 
 
 def test_what_graphs_take_and_is_not_known(tmp_path: Path, plain: Case) -> None:

@@ -20,7 +20,7 @@ from perfdoc.rules.engine.gain import at_most
 from perfdoc.rules.engine.ranking import TIME_OF, above_their_bounds
 from perfdoc.rules.engine.registry import Judged, judge
 from perfdoc.rules.engine.rule import Meta, Rule, Verdict
-from perfdoc.simulator.replay.proposals import CHANGE_TITLES
+from perfdoc.simulator.replay.proposals import CHANGES
 from tests.amount import tries
 from tests.rules.cases import case_of, predicting, step_with_gap, with_predictions
 
@@ -250,7 +250,7 @@ def test_a_bound_is_not_below_the_prediction_of_the_same(
 
 
 def test_every_change_takes_its_time_from_a_named_place() -> None:
-    assert TIME_OF.keys() | OF_KERNELS == CHANGE_TITLES.keys()
+    assert TIME_OF.keys() | OF_KERNELS == CHANGES.keys()
     assert not TIME_OF.keys() & OF_KERNELS
 
 

@@ -19,7 +19,7 @@ from perfdoc.rules.engine.case import Case
 from perfdoc.simulator.captures.kineto import write_kineto
 from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
 from perfdoc.simulator.captures.timeline import TimelineBuilder
-from perfdoc.simulator.replay.proposals import _no_fp8
+from perfdoc.simulator.replay.edits.kernels import in_fp8
 from tests.analyzers.tiny import GEMM
 from tests.reports import build_rank
 from tests.reports.build import one_rank
@@ -118,7 +118,8 @@ def test_marked_steps_are_not_to_be_marked(tmp_path: Path) -> None:
 )
 def test_gpus_without_fp8_are_known(name: str, words: str) -> None:
     rank = SimpleNamespace(gpu_name=name, facts=SimpleNamespace(dtype=None))
-    assert words in _no_fp8(SimpleNamespace(ranks=[rank]))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=words):
+        in_fp8(SimpleNamespace(ranks=[rank]))  # type: ignore[arg-type]
 
 
 def test_a_gpu_that_rules_do_not_know_is_not_called_unknown(tmp_path: Path) -> None:

@@ -13,17 +13,16 @@ from perfdoc.simulator.engine import EdgeKind, TaskKind, schedule
 from perfdoc.simulator.engine.graph import I64
 from perfdoc.simulator.replay.basis import Basis
 from perfdoc.simulator.replay.edits import (
-    micro_batches,
     other_bytes,
     scaled_communication,
-    scaled_host,
     scaled_kernels,
     virtual_stages,
     without_host_time,
 )
+from perfdoc.simulator.replay.edits.edit import Proposal
 from perfdoc.simulator.replay.gains import predict_all
 from perfdoc.simulator.replay.predict import predict
-from perfdoc.simulator.replay.proposals import Proposal, proposals
+from perfdoc.simulator.replay.proposals import proposals
 from perfdoc.simulator.replay.rebuilt import Rebuilt
 from perfdoc.traces.load import read_trace
 from tests.amount import some
@@ -124,8 +123,8 @@ def test_changes_to_what_is_there_change_nothing(job: tuple[Replay, Rebuilt]) ->
     _, rebuilt = job
     end = rebuilt.span(schedule(rebuilt.graph).end_ns)
     facts = rebuilt.ranks[0].facts
-    edits = [scaled_kernels(None, 1), scaled_host(1), scaled_communication("dp", 1), other_bytes("dp", 1)]
-    edits += [without_host_time("data", keep_frac=1), micro_batches(1)]
+    edits = [scaled_kernels(None, 1), scaled_communication("dp", 1), other_bytes("dp", 1)]
+    edits += [without_host_time("data", keep_frac=1)]
     if (facts.pp or 1) > 1:
         edits.append(virtual_stages(facts.vpp or 1))
     for edit in edits:

@@ -15,13 +15,11 @@ from perfdoc.simulator.captures.timeline import NcclPayload, TimelineBuilder
 from perfdoc.simulator.engine import TaskKind, schedule
 from perfdoc.simulator.replay.edits import (
     Edit,
-    micro_batches,
     norms_alone,
     other_bytes,
     overlapped,
     rebucketed,
     scaled_communication,
-    scaled_host,
     scaled_kernels,
     without_host_time,
     without_launches,
@@ -108,25 +106,6 @@ def test_launches_of_a_stretch_go(tmp_path: Path) -> None:
     rebuilt = rebuild_rank(view_of(builder, tmp_path))
     assert length(rebuilt) == 125 * US
     assert after(rebuilt, without_launches()) == 15 * US
-    # Only what is called from 60 us on: the second call is the first of its stretch and stays [60, 70),
-    # its kernel [68, 73); the third kernel is launched at 70 and follows it [73, 78).
-    assert after(rebuilt, without_launches(from_ns=60 * US)) == 78 * US - 8 * US
-
-
-def test_a_faster_host(tmp_path: Path) -> None:
-    """The same three launches. Twice as fast: calls of 5 us, 25 us between them, at 0, 30 and 60; kernels
-    start 8 - 5 = 3 us after a call began and run for 5. The last ends at 68; the window began at 8. Half as
-    fast: at 240, and a kernel starts 2 us before its call of 20 us is over: 240 + 18 + 5 - 8."""
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
-    for i in range(3):
-        at = i * 60 * US
-        device.kernel(GEMM, at + 8 * US, at + 13 * US, stream=7, launch=(thread, at, at + 10 * US))
-    rebuilt = rebuild_rank(view_of(builder, tmp_path))
-    assert after(rebuilt, scaled_host(1)) == length(rebuilt)
-    assert after(rebuilt, scaled_host(0.5)) == 60 * US
-    assert after(rebuilt, scaled_host(2)) == 255 * US
 
 
 def test_nothing_starts_before_it_is_launched(tmp_path: Path) -> None:
@@ -224,10 +203,8 @@ EDITS = {
     "dp": overlapped("dp"),
     "unknown": scaled_communication("unknown", 0.3),
     "straggler": without_straggler(1, "dp"),
-    "host": scaled_host(0.5),
     "bytes": other_bytes("dp", 0.5),
     "no recompute": without_recompute(),
-    "fewer micro-batches": micro_batches(0.5),
 }
 
 

@@ -1,4 +1,4 @@
-"""Edits of buckets, messages, recomputation, micro-batches and pipelines: by hand, and laid down apart."""
+"""Edits of buckets, messages, recomputation and pipelines: by hand, and laid down apart."""
 
 from __future__ import annotations
 
@@ -11,21 +11,19 @@ import numpy as np
 import pytest
 
 from perfdoc.simulator.captures.timeline import NcclPayload, TimelineBuilder
-from perfdoc.simulator.engine import schedule
+from perfdoc.simulator.engine import EdgeKind, TaskKind, schedule
 from perfdoc.simulator.replay.edits import (
     Edit,
     even_stages,
-    micro_batches,
     other_bytes,
     overlapped,
-    scaled_host,
     scaled_kernels,
     split_buckets,
-    tensor_instead_of_data,
     virtual_stages,
     without_host_time,
     without_recompute,
 )
+from perfdoc.simulator.replay.edits.edit import with_durations, with_lags
 from perfdoc.simulator.replay.rebuilt import Rebuilt, rebuild_rank
 from perfdoc.traces.job_facts import JobFacts
 from perfdoc.traces.load import read_trace
@@ -182,24 +180,11 @@ def passes(folder: Path, **facts: int) -> Rebuilt:
     return rank_of(builder, folder, **facts)
 
 
-def test_half_as_many_micro_batches(tmp_path: Path) -> None:
-    """The shortest kernels take 10 us, so that is what any takes whatever its size; half as often that is 5
-    less for each of 40 kernels: 2200 - 200. Twice as many: 400 more. (The first call is as much shorter or
-    longer, within 1 us.)"""
-    rebuilt = passes(tmp_path, pp=1)
-    assert length(rebuilt) == 2200 * US
-    assert after(rebuilt, micro_batches(0.5)) == pytest.approx(2000 * US, abs=US)
-    assert after(rebuilt, micro_batches(2)) == pytest.approx(2600 * US, abs=US)
-    assert after(rebuilt, micro_batches(1)) == 2200 * US
-
-
 def test_what_is_not_known_is_not_guessed(tmp_path: Path, one_bucket: Rebuilt) -> None:
     rebuilt = passes(tmp_path)
     for edit, said in (
-        (micro_batches(0.5), "--set pp=N"),
         (virtual_stages(2), "--set pp=N"),
         (even_stages(), "--set pp=N"),
-        (tensor_instead_of_data(), "--config or --set"),
         (without_recompute(), "no range"),
         (split_buckets(10), "no dp communication"),
         (other_bytes("dp", 0.5), "no dp communication"),
@@ -208,7 +193,7 @@ def test_what_is_not_known_is_not_guessed(tmp_path: Path, one_bucket: Rebuilt) -
             edit.apply(rebuilt)
     with pytest.raises(ValueError, match="one pipeline stage"):
         virtual_stages(2).apply(passes(tmp_path, pp=1, micro_batches=1))
-    for wrong in (lambda: micro_batches(0), lambda: virtual_stages(0), lambda: other_bytes("dp", 0)):
+    for wrong in (lambda: virtual_stages(0), lambda: other_bytes("dp", 0)):
         with pytest.raises(ValueError, match=r"above 0|0 chunks"):
             wrong()
 
@@ -247,6 +232,15 @@ def test_another_schedule_takes_what_it_takes_laid_down_apart(name: str, tmp_pat
     assert length(rebuilt) - after(rebuilt, *edits) == pytest.approx(cost, rel=0.02)
 
 
+def without_host(rebuilt: Rebuilt) -> Rebuilt:
+    """Neither calls nor what lies between them take any time."""
+    host = rebuilt.graph.kind == TaskKind.HOST
+    edges = rebuilt.graph.edges
+    between = np.isin(edges.kind, (EdgeKind.HOST_ORDER, EdgeKind.HOST_HANDOVER)) & host[edges.target]
+    lag = np.where(between, np.minimum(edges.lag_ns, 0), edges.lag_ns)
+    return with_durations(with_lags(rebuilt, lag), np.where(host, 0, rebuilt.graph.duration_ns))
+
+
 @pytest.mark.slow
 def test_the_pair_of_captures_differs_by_its_hosts(shared_traces: Path) -> None:
     """docs/figures.md: 34 and 30 attention kernels in 300 ms, and without the host's time equally fast."""
@@ -255,7 +249,7 @@ def test_the_pair_of_captures_differs_by_its_hosts(shared_traces: Path) -> None:
         views = views_of(read_trace(shared_traces / f"nsys/sp_2gpu_{name}.sqlite"))
         _, joined = job_of(views, views[0].facts)
         assert joined is not None
-        each[name] = [after(joined, *edits) / attentions for edits in ([], [scaled_host(0)])]
+        each[name] = [length(made) / attentions for made in (joined, without_host(joined))]
     assert each["after"][0] / each["before"][0] == pytest.approx(1.13, abs=0.01)
     assert each["after"][1] / each["before"][1] == pytest.approx(1.01, abs=0.01)
 

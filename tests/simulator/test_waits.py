@@ -15,8 +15,8 @@ from perfdoc.simulator.forward.faults import parse_faults, planted_in
 from perfdoc.simulator.forward.job import simulate_job
 from perfdoc.simulator.forward.layout import parse_layout
 from perfdoc.simulator.replay.edits import Edit, overlapped, rebucketed, without_queueing
+from perfdoc.simulator.replay.edits.edit import Change, Proposal
 from perfdoc.simulator.replay.edits.rewiring import arrivals
-from perfdoc.simulator.replay.proposals import Proposal
 from perfdoc.simulator.replay.rebuilt import Rebuilt, rebuild_rank
 from perfdoc.simulator.replay.unedited import replay
 from perfdoc.simulator.replay.whole import ASSUMED, basis_of, without_waits
@@ -32,9 +32,12 @@ def of_rank_0(folder: Path, layout: str, *faults: str) -> Rebuilt:
     return rebuild_rank(view)
 
 
+IT = Change(key="it", title="it", rule="", make=lambda _: None)
+
+
 def gain_of(rebuilt: Rebuilt, edit: Edit) -> Gain:
     basis = basis_of(rebuilt, replay(rebuilt), [])
-    return basis.of([Proposal(key="it", family="it", edit=edit)])
+    return basis.of([Proposal(of=IT, edit=edit)])
 
 
 def cost_ms(layout: str, fault: str, others: Sequence[str]) -> float:
@@ -129,6 +132,6 @@ def test_members_that_are_here_may_all_have_waited(tmp_path: Path) -> None:
     found, joined = job_of(views, facts)
     assert joined is not None
     basis = basis_of(joined, found, [])
-    gain = basis.of([Proposal(key="it", family="it", edit=rebucketed(80_000_000))])
+    gain = basis.of([Proposal(of=IT, edit=rebucketed(80_000_000))])
     assert gain.mid_ms is not None
     assert 0 < gain.mid_ms < 10

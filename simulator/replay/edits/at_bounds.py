@@ -9,7 +9,7 @@ import numpy as np
 
 from perfdoc.simulator.engine import EdgeKind, TaskKind
 from perfdoc.simulator.engine.graph import I64
-from perfdoc.simulator.replay.edits.edit import Edit, with_durations
+from perfdoc.simulator.replay.edits.edit import Change, Edit, with_durations
 from perfdoc.simulator.replay.edits.host import launched_together
 from perfdoc.simulator.replay.rebuilt import Rebuilt
 from perfdoc.traces.table import Bool
@@ -25,14 +25,6 @@ _ASSUMED: Mapping[str, str] = MappingProxyType(
     }
 )
 _AT_ROOFLINE = "padded GEMMs reach their roofline: no GEMM of even sizes shows what they reach"
-
-
-def padded_by_peers(rebuilt: Rebuilt) -> bool | None:
-    """Whether GEMMs of odd sizes are held to others of their capture on the ranks that have any; None where
-    they are on some ranks and on others to the roofline, which is neither a prediction nor a bound."""
-    known = [r.bounds for r in rebuilt.ranks if r.bounds is not None]
-    found = {b.padded_by_peers for b in known if b.has("padded_gemms")}
-    return None if len(found) > 1 else found == {True}
 
 
 def at_bound(which: str, *, by_peers: bool = False) -> Edit:
@@ -66,6 +58,7 @@ def at_bound(which: str, *, by_peers: bool = False) -> Edit:
         uncertainty_frac=_PADDED_UNCERTAINTY_FRAC if which == "padded_gemms" and by_peers else 0.0,
         leaves=("compute", *fused),
         assumptions=(_AT_ROOFLINE if roofline else _ASSUMED[which],),
+        bound=not by_peers,
     )
 
 
@@ -76,3 +69,30 @@ def _launches(rebuilt: Rebuilt, kernels: Bool) -> Bool:
     found = np.zeros(len(kernels), bool)
     found[edges.source[mine]] = True
     return found & (rebuilt.call >= 0)
+
+
+def padded_gemms(rebuilt: Rebuilt) -> Edit:
+    """GEMMs of odd sizes at the rate of others of their capture, or at the roofline. ValueError where ranks
+    differ in which: that is neither a prediction nor a bound."""
+    known = [r.bounds for r in rebuilt.ranks if r.bounds is not None]
+    by_peers = {b.padded_by_peers for b in known if b.has("padded_gemms")}
+    if len(by_peers) > 1:
+        raise ValueError("GEMMs of even sizes show what padded ones reach on some ranks only")
+    return at_bound("padded_gemms", by_peers=by_peers == {True})
+
+
+def _bound(key: str, title: str, rule: str) -> Change:
+    return Change(key=key, title=title, rule=rule, make=lambda _: at_bound(key))
+
+
+CHANGES = (
+    Change(
+        key="padded_gemms",
+        title="GEMM sizes padded to multiples of 16 bytes",
+        rule="PD410",
+        make=padded_gemms,
+    ),
+    _bound("full_waves", "GEMMs with all SMs busy", "PD411"),
+    _bound("gemms_at_best", "GEMMs at the rate of the best one", "PD412"),
+    _bound("fused_runs", "memory-bound kernels between GEMMs fused", "PD413"),
+)

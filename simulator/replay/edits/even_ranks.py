@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.simulator.engine import TaskKind
 from perfdoc.simulator.engine.graph import I64
-from perfdoc.simulator.replay.edits.edit import Edit, with_durations
+from perfdoc.simulator.replay.edits.edit import Change, Edit, with_durations
 from perfdoc.simulator.replay.rebuilt import Rebuilt
 
 F64 = NDArray[np.float64]
@@ -20,11 +20,11 @@ _UNCERTAINTY_FRAC = 0.15
 """The others may have less to do (uneven data, uneven stages), so that not all of it is a delay."""
 
 
-def without_straggler(rank: int, dimension: str) -> Edit:
+def without_straggler(rank: int, dimension: str, name: str = "") -> Edit:
     """Between its matched collectives of a dimension, a rank (its index in the job) computes for as long as
     the median of the other members did what it did there: less, or more.
 
-    ValueError for a name that is no dimension.
+    name: what the rank is called, if not by its index. ValueError for a name that is no dimension.
     """
     if dimension not in DIMENSIONS:
         raise ValueError(f"without_straggler: {dimension!r} is none of {', '.join(DIMENSIONS)}")
@@ -42,14 +42,18 @@ def without_straggler(rank: int, dimension: str) -> Edit:
         duration[rows] = np.round(duration[rows] * factor[which]).astype(np.int64)
         return with_durations(rebuilt, duration)
 
+    name = name or f"rank {rank}"
+    peers = "peers" if dimension == "unknown" else f"{dimension} peers"
     return Edit(
-        name=f"rank {rank} as fast as its {dimension} peers",
+        name=f"{name} as fast as its {peers}",
         apply=apply,
         uncertainty_frac=_UNCERTAINTY_FRAC,
         leaves=("exposed_comm", "compute"),
         assumptions=("the ranks of the group do the same work",),
         # Where ranks differ by chance, so that each waits for the other in turn, that stays.
         variants=(partial(apply, alike=True),),
+        tried_with=name,
+        late=(name, dimension),
     )
 
 
@@ -148,3 +152,24 @@ def _compute_of(rebuilt: Rebuilt, rank: int) -> I64:
 def _stretch_of(rebuilt: Rebuilt, meetings: Sequence[I64], rows_of: Callable[[int], I64], rank: int) -> I64:
     """How many of its arrivals came before each computation of a rank began."""
     return np.searchsorted(meetings[rank][:, 1], rebuilt.start_ns[rows_of(rank)], "right")
+
+
+def _slowest_as_fast(rebuilt: Rebuilt, dimension: str) -> Edit | None:
+    if len(rebuilt.ranks) < 2 or (late := straggler_of(rebuilt, dimension)) is None:
+        return None
+    return without_straggler(late, dimension, rebuilt.ranks[late].name)
+
+
+_GROUPS = {**{d: f"{d.upper()} group" for d in ("dp", "tp", "cp", "ep")}, "unknown": "group"}
+CHANGES = tuple(
+    Change(
+        key=f"without_straggler_{dimension}",
+        title=f"{{}} as fast as the rest of its {group}",
+        family="straggler",
+        rule="PD303",
+        time="waits",
+        by_setting=False,
+        make=partial(_slowest_as_fast, dimension=dimension),
+    )
+    for dimension, group in _GROUPS.items()
+)

@@ -1,4 +1,4 @@
-"""Another host: faster or slower, without collections or loading, or with kernels launched together."""
+"""A host without collections, loading or waits, or that launches kernels together."""
 
 from __future__ import annotations
 
@@ -10,44 +10,13 @@ from typing import Literal
 import numpy as np
 
 from perfdoc.analyzers.host.calls import CallKind
+from perfdoc.analyzers.kernels.optimizer import SMALL
 from perfdoc.results.figures import per_cent
 from perfdoc.simulator.engine import EdgeKind, TaskKind
-from perfdoc.simulator.engine.graph import I64
-from perfdoc.simulator.replay.edits.edit import Edit, with_durations, with_lags
+from perfdoc.simulator.engine.graph import I64, NONE
+from perfdoc.simulator.replay.edits.edit import Change, Edit, with_durations, with_lags
 from perfdoc.simulator.replay.rebuilt import RankFrame, Rebuilt
 from perfdoc.traces.table import Bool
-
-_SPEED_UNCERTAINTY_FRAC = 0.2
-"""That calls and Python speed up alike."""
-
-
-def scaled_host(factor: float) -> Edit:
-    """The host of a GPU rank takes `factor` times as long: for its calls, without what they wait for, and
-    between them; data loading and garbage collection too. ValueError for a factor below 0.
-    """
-    if not factor >= 0:
-        raise ValueError(f"scaled_host: factor {factor} is below 0")
-
-    def apply(rebuilt: Rebuilt) -> Rebuilt:
-        graph, edges = rebuilt.graph, rebuilt.graph.edges
-        host = (graph.kind == TaskKind.HOST) & ~rebuilt.on_host
-        if not host.any():
-            raise ValueError("the capture shows no CUDA calls that launch GPU work")
-        order = np.isin(edges.kind, (EdgeKind.HOST_ORDER, EdgeKind.HOST_HANDOVER)) & (edges.lag_ns > 0)
-        order &= host[edges.target]
-        lag = np.where(order, np.round(edges.lag_ns * factor), edges.lag_ns).astype(np.int64)
-        duration = np.where(host, np.round(graph.duration_ns * factor), graph.duration_ns).astype(np.int64)
-        return with_durations(with_lags(rebuilt, lag), duration)
-
-    return Edit(
-        name=f"host x {factor:g}",
-        apply=apply,
-        uncertainty_frac=_SPEED_UNCERTAINTY_FRAC,
-        leaves=("idle",),
-        assumptions=("CUDA calls and the work between them scale alike",),
-        may_cost=factor > 1,
-    )
-
 
 _REMOVED_UNCERTAINTY_FRAC = 0.15
 """The removed time is measured; that nothing of it comes back elsewhere (a worker still hands its batch
@@ -138,24 +107,18 @@ def launched_together(rebuilt: Rebuilt, taken: Bool, *, pause_ns: int | None = N
     return with_durations(with_lags(rebuilt, lag), duration)
 
 
-def without_launches(from_ns: int | None = None, to_ns: int | None = None) -> Edit:
+def without_launches() -> Edit:
     """Between the first and the last launch of every unbroken stretch of launches the host takes no time.
 
     A stretch is broken by a call that waits for the device, allocates or loads code, by data loading, and by
     a step's start. Its first launch stays as it is: it stands for the launch of the graph. Collections of
     garbage stay.
-    from_ns, to_ns: host time in which calls are taken; None is no bound.
     """
 
     def apply(rebuilt: Rebuilt, *, pause_ns: int | None = None) -> Rebuilt:
         if not (rebuilt.call == CallKind.LAUNCH).any():
             raise ValueError("the capture shows no kernel launch")
-        taken = rebuilt.call >= 0
-        if from_ns is not None:
-            taken &= rebuilt.start_ns >= from_ns
-        if to_ns is not None:
-            taken &= rebuilt.start_ns < to_ns
-        return launched_together(rebuilt, taken, pause_ns=pause_ns)
+        return launched_together(rebuilt, rebuilt.call >= 0, pause_ns=pause_ns)
 
     return Edit(
         name="launched together",
@@ -225,3 +188,99 @@ def without_waits() -> Edit:
         ),
         in_part=True,
     )
+
+
+_FUSED_UNCERTAINTY_FRAC = 0.2
+"""A fused update takes a few launches, and moves more tensors than the least of the small kernels did."""
+
+
+def fused_optimizer() -> Edit:
+    """The loop's launches take the host one call, and of its kernels as much time stays as one for each
+    parameter takes: it is still read and written. How many there are for each is not always known: then all
+    of their time stays."""
+
+    def apply(rebuilt: Rebuilt, *, same_kernels: bool = False) -> Rebuilt:
+        graph = rebuilt.graph
+        inside, factor = np.zeros(len(rebuilt.start_ns), bool), np.ones(len(rebuilt.start_ns))
+        for i, frame in enumerate(rebuilt.ranks):
+            loop = frame.optimizer
+            order = np.argsort(loop.start_ns, kind="stable")
+            # Of the stretches that began, the last end.
+            latest = np.concatenate(([NONE], np.maximum.accumulate(loop.end_ns[order])))
+            at = rebuilt.launch_ns
+            begun = np.searchsorted(loop.start_ns[order], at, "right")
+            mine = (graph.rank == i) & (begun > 0) & (at <= latest[begun])
+            inside |= mine
+            factor[mine] = 1 / (loop.kernels_per_tensor or 1)
+        if not inside.any():
+            raise ValueError("no optimizer step of the capture loops over the parameters")
+        edited = launched_together(rebuilt, inside & (rebuilt.call >= 0))
+        if same_kernels:
+            return edited
+        small = inside & np.isin(rebuilt.kernel_class, SMALL)
+        duration = edited.graph.duration_ns
+        scaled = np.round(duration * factor).astype(np.int64)
+        return with_durations(edited, np.where(small, scaled, duration))
+
+    return Edit(
+        name="fused optimizer",
+        apply=apply,
+        uncertainty_frac=_FUSED_UNCERTAINTY_FRAC,
+        leaves=("compute", "idle.host.launching", "idle.launch_latency"),
+        assumptions=(
+            "a fused update is launched as fast as the first kernel that it replaces",
+            "it takes as long as one of the small kernels for each parameter, or as long as all of them",
+        ),
+        variants=(partial(apply, same_kernels=True),),
+    )
+
+
+CHANGES = (
+    Change(
+        key="without_gc",
+        title="remove garbage collection from steps",
+        settings="manual_gc",
+        words={"pytorch": "gc.disable, gc.collect every so many steps", "torchtitan": "training.gc_freq"},
+        family="gc",
+        rule="PD202",
+        time="idle.gc",
+        make=lambda _: without_host_time("gc"),
+    ),
+    Change(
+        key="without_data",
+        title="remove data-loader stalls",
+        settings="dataloader_num_workers",
+        words={"pytorch": "num_workers of the DataLoader"},
+        rule="PD203",
+        time="idle.data",
+        make=lambda _: without_host_time("data"),
+    ),
+    Change(
+        key="without_launches",
+        title="CUDA graphs",
+        settings="cuda_graph_impl",
+        words={
+            "pytorch": "torch.cuda.CUDAGraph, torch.compile mode reduce-overhead",
+            "vllm": "vLLM without enforce_eager",
+            "torchtitan": "",  # compile.enable compiles blocks and captures no graph
+        },
+        rule="PD201",
+        time="idle.host",
+        ways=({"cuda_graph_impl": "local"}, {"cuda_graph_impl": "local", "use_te_rng_tracker": True}),
+        make=lambda _: without_launches(),
+    ),
+    Change(
+        key="without_waits",
+        title="remove waits for the device: .item, blocking .to, synchronize",
+        rule="PD208",
+        time="idle.host",
+        by_setting=False,
+        make=lambda _: without_waits(),
+    ),
+    Change(
+        key="fused_optimizer",
+        title="fuse the optimizer step",
+        rule="PD408",
+        make=lambda _: fused_optimizer(),
+    ),
+)

@@ -7,7 +7,7 @@ the optimizer's work grow with the parameters.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 
 import numpy as np
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from perfdoc.simulator.engine import EdgeKind, TaskKind
 from perfdoc.simulator.engine.graph import I64
-from perfdoc.simulator.replay.edits.edit import Edit, with_durations, with_lags
+from perfdoc.simulator.replay.edits.edit import Change, Edit, with_durations, with_lags
 from perfdoc.simulator.replay.edits.latency import latency_of_any
 from perfdoc.simulator.replay.edits.rewiring import is_transfer
 from perfdoc.simulator.replay.edits.weight_places import layer_weights
@@ -42,8 +42,7 @@ def balanced_layers() -> Edit:
     return _edit("layers balanced by stage time", _balanced)
 
 
-def _edit(name: str, chosen: object) -> Edit:
-    assert callable(chosen)
+def _edit(name: str, chosen: Callable[[Rebuilt, Mapping[Place, int]], Mapping[Place, int]]) -> Edit:
     return Edit(
         name=name,
         apply=lambda rebuilt: _spread(rebuilt, chosen(rebuilt, _counts(rebuilt))),
@@ -195,3 +194,20 @@ def _updates(rebuilt: Rebuilt) -> Bool:
         at = np.searchsorted(bounds[order], rebuilt.launch_ns[mine], "right") - 1
         found[mine] = (at >= 0) & np.append(updates[order], False)[at]
     return found
+
+
+def _of_stages(key: str, title: str, make: Callable[[], Edit]) -> Change:
+    return Change(
+        key=key,
+        title=title,
+        family="schedule",
+        rule="PD305",
+        time="pipeline.late_peer",
+        make=lambda _: make(),
+    )
+
+
+CHANGES = (
+    _of_stages("even_layers", "equal number of layers per stage", even_layers),
+    _of_stages("balanced_layers", "layers balanced by stage time", balanced_layers),
+)

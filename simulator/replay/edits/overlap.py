@@ -12,26 +12,27 @@ overlap of GEMMs and collectives.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import numpy as np
 
 from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.analyzers.kernel_class.classify import KernelClass
-from perfdoc.simulator.engine import EdgeKind, GraphBuilder, TaskKind
+from perfdoc.simulator.engine import EdgeKind, TaskKind
 from perfdoc.simulator.engine.graph import I64, NONE
-from perfdoc.simulator.replay.edits.edit import Edit
+from perfdoc.simulator.replay.edits.edit import Change, Edit, Ways
 from perfdoc.simulator.replay.edits.overlap_experts import experts_overlapped
-from perfdoc.simulator.replay.edits.overlap_weights import in_buckets, weights_overlapped
+from perfdoc.simulator.replay.edits.overlap_weights import in_buckets, until_optimizer, weights_overlapped
 from perfdoc.simulator.replay.edits.rewiring import (
-    WAITS_FOR_NONE,
+    NOT_BY_DDP,
+    NOT_BY_ZERO,
     Rewiring,
     arrivals,
     is_transfer,
     usual_lag_ns,
 )
-from perfdoc.simulator.replay.rebuilt import RankFrame, Rebuilt, with_edges
+from perfdoc.simulator.replay.rebuilt import Rebuilt
 from perfdoc.traces.table import Bool
 
 _WAITS = (EdgeKind.EVENT, EdgeKind.INFERRED)
@@ -169,8 +170,6 @@ always more, so what lies in between is tried as well."""
 _EXPERTS = ((1.0, 0.0), (0.6, 0.1))
 """(share of the memory bandwidth that GEMMs with few tokens reach, how much longer two halves take than
 one whole where model or GPU are not known), the best and the worst."""
-_HOLDS_UP = (EdgeKind.EVENT, EdgeKind.INFERRED, EdgeKind.HOST_SYNC)
-"""Not the order of a stream: what runs in the compute stream cannot be overlapped without moving it."""
 
 
 def overlapped(dimension: str, *, bucket_bytes: int | None = None) -> Edit:
@@ -209,7 +208,7 @@ def overlapped(dimension: str, *, bucket_bytes: int | None = None) -> Edit:
         apply = gemms_overlapped if dimension == "tp" else parts_overlapped
         said = ("a kernel waits only for what it needs; the next one waits for the rest",)
     else:
-        apply, share = partial(_until_optimizer, dimension=dimension), _ALL_NEEDED_UNCERTAINTY_FRAC
+        apply, share = partial(until_optimizer, dimension=dimension), _ALL_NEEDED_UNCERTAINTY_FRAC
         said = (
             f"no compute before the optimizer step needs the data of {dimension} communication",
             "it starts when it does now, not earlier",
@@ -232,7 +231,7 @@ def _weights(rebuilt: Rebuilt, *, bucket_bytes: int | None, ends_layers: float =
     if not any(is_transfer(rebuilt, "dp")):
         raise ValueError("the capture shows no dp communication")
     if not all(len(r.passes) for r in rebuilt.ranks):
-        return _until_optimizer(rebuilt, dimension="dp")
+        return until_optimizer(rebuilt, dimension="dp")
     if ends_layers and all(r.facts.model is not None for r in rebuilt.ranks):
         raise ValueError("embedding and output layer have the model's sizes")
     return weights_overlapped(in_buckets(rebuilt, bucket_bytes), ends_layers=ends_layers)
@@ -246,54 +245,60 @@ def _as_it_is(rebuilt: Rebuilt) -> Rebuilt:
     return rebuilt
 
 
-def _until_optimizer(rebuilt: Rebuilt, *, dimension: str) -> Rebuilt:
-    """What waited for it waits no longer; the step's optimizer does (the next step, where no range shows an
-    optimizer; the end, where none shows a step)."""
-    graph, edges = rebuilt.graph, rebuilt.graph.edges
-    source, target = edges.source, edges.target
-    ours = (graph.kind == TaskKind.COMMUNICATION) & (rebuilt.dimension == DIMENSIONS.index(dimension))
-    if not ours.any():
-        raise ValueError(f"the capture shows no {dimension} communication")
-    other = ~np.isin(graph.kind, (TaskKind.COMMUNICATION, TaskKind.ARRIVAL, TaskKind.MEETING))
-    cut = ours[source] & other[target] & np.isin(edges.kind, _HOLDS_UP)
-    if dimension == "dp":  # the forward needs the weights that a gather brings
-        cut &= rebuilt.reduces[source] == 1
-    barrier = np.full(len(graph.duration_ns), -1, np.int64)
-    for i, frame in enumerate(rebuilt.ranks):
-        mine = np.flatnonzero(ours & (graph.rank == i))
-        barrier[mine] = _barriers(rebuilt, other & (graph.rank == i), frame, rebuilt.launch_ns[mine])
-    # What runs after the barrier still waits: by then the communication has to be over.
-    until = rebuilt.launch_ns[np.maximum(barrier, 0)][source]
-    cut &= (barrier[source] < 0) | (rebuilt.launch_ns[target] < until)
-    kept_edges = np.bincount(target[~cut], minlength=len(graph.duration_ns))
-    cut &= kept_edges[target] > 0
-    if not cut.any():
-        raise ValueError(WAITS_FOR_NONE.format(dimension))
-    builder = GraphBuilder()
-    for kind in EdgeKind:
-        kept = (edges.kind == kind) & ~cut
-        builder.add(source[kept], target[kept], edges.lag_ns[kept], kind)
-    held = np.unique(source[cut])
-    held = held[barrier[held] >= 0]
-    builder.add(held, barrier[held], 0, EdgeKind.INFERRED)
-    made = with_edges(rebuilt, builder)
-    if made is None:
-        raise ValueError(f"the optimizer step cannot wait for {dimension} communication: it runs before it")
-    return made
+_GRADIENTS = "overlap_grad_reduce"
 
 
-def _barriers(rebuilt: Rebuilt, others: Bool, frame: RankFrame, launch_ns: I64) -> I64:
-    """For communication launched at these times the first other work on the device of the optimizer, or of
-    the step, that follows; -1 none."""
-    steps = np.array(frame.step_starts_ns, np.int64)
-    starts = np.sort(np.concatenate((steps, frame.optimizer_starts_ns)))
-    if not len(starts):
-        return np.full(len(launch_ns), -1, np.int64)
-    at = np.searchsorted(starts, launch_ns, "right")
-    # In the optimizer, communication is over when the next step begins.
-    since = np.append(starts, np.iinfo(np.int64).max)[at]
-    work = np.flatnonzero(others & ((rebuilt.graph.kind != TaskKind.HOST) | rebuilt.on_host))
-    work = work[rebuilt.launch_ns[work] >= 0]
-    work = work[np.argsort(rebuilt.launch_ns[work], kind="stable")]
-    first = np.searchsorted(rebuilt.launch_ns[work], since, "left")
-    return np.append(work, -1)[np.minimum(first, len(work))]
+def _if_present(rebuilt: Rebuilt, dimension: str, make: Callable[[str], Edit]) -> Edit | None:
+    return make(dimension) if is_transfer(rebuilt, dimension).any() else None
+
+
+def _beside_compute(dimension: str, settings: str, rule: str, ways: Ways, words: Mapping[str, str]) -> Change:
+    return Change(
+        key=f"overlapped_{dimension}",
+        title=f"overlap of {dimension.upper()} communication",
+        settings=settings,
+        words=words,
+        family="overlap" if dimension == "dp" else f"overlap_{dimension}",
+        rule=rule,
+        time=f"exposed_comm.{dimension}",
+        ways=ways,
+        make=(lambda _: overlapped("dp"))
+        if dimension == "dp"
+        else partial(_if_present, dimension=dimension, make=overlapped),
+    )
+
+
+CHANGES = (
+    _beside_compute(
+        "dp",
+        f"{_GRADIENTS}, overlap_param_gather",
+        "PD101",
+        ({"overlap_param_gather": True, _GRADIENTS: True}, {_GRADIENTS: True}),
+        {"pytorch": "DDP's or FSDP's own", "DeepSpeed's file": "overlap_comm", **NOT_BY_DDP, **NOT_BY_ZERO},
+    ),
+    _beside_compute(
+        "tp",
+        "tp_comm_overlap",
+        "PD111",
+        ({"tp_comm_overlap": True}, {"tp_comm_overlap": True, "sequence_parallel": True}),
+        {"torchtitan": "enable_async_tensor_parallel"},
+    ),
+    Change(
+        key="without_queueing_tp",
+        title="TP communication not queued behind compute",
+        settings="cuda_device_max_connections",
+        words={"pytorch": "CUDA_DEVICE_MAX_CONNECTIONS"},
+        family="overlap_tp",
+        rule="PD112",
+        time="exposed_comm.tp",
+        make=partial(_if_present, dimension="tp", make=without_queueing),
+    ),
+    _beside_compute("cp", "", "PD120", (), {}),
+    _beside_compute(
+        "ep",
+        "overlap_moe_expert_parallel_comm",
+        "PD342",
+        ({"overlap_moe_expert_parallel_comm": True},),
+        {},
+    ),
+)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from perfdoc.simulator.engine import EdgeKind, TaskKind
+from perfdoc.analyzers.device.activity import DIMENSIONS
+from perfdoc.simulator.engine import EdgeKind, GraphBuilder, TaskKind
 from perfdoc.simulator.engine.graph import I64, NONE
 from perfdoc.simulator.replay.edits.latency import latency_of_any
 from perfdoc.simulator.replay.edits.rewiring import (
@@ -27,7 +28,8 @@ from perfdoc.simulator.replay.edits.weight_places import (
     shares_of_streams,
     weight_places,
 )
-from perfdoc.simulator.replay.rebuilt import Rebuilt
+from perfdoc.simulator.replay.rebuilt import RankFrame, Rebuilt, with_edges
+from perfdoc.traces.table import Bool
 
 _LEAST_BYTES = 1024
 """Less is a scalar that is agreed on."""
@@ -238,3 +240,60 @@ def _before(rebuilt: Rebuilt) -> I64:
     mine = np.flatnonzero(edges.kind == order)
     before[edges.target[mine]] = edges.source[mine]
     return before
+
+
+_HOLDS_UP = (EdgeKind.EVENT, EdgeKind.INFERRED, EdgeKind.HOST_SYNC)
+"""Not the order of a stream: what runs in the compute stream cannot be overlapped without moving it."""
+
+
+def until_optimizer(rebuilt: Rebuilt, *, dimension: str) -> Rebuilt:
+    """What waited for it waits no longer; the step's optimizer does (the next step, where no range shows an
+    optimizer; the end, where none shows a step)."""
+    graph, edges = rebuilt.graph, rebuilt.graph.edges
+    source, target = edges.source, edges.target
+    ours = (graph.kind == TaskKind.COMMUNICATION) & (rebuilt.dimension == DIMENSIONS.index(dimension))
+    if not ours.any():
+        raise ValueError(f"the capture shows no {dimension} communication")
+    other = ~np.isin(graph.kind, (TaskKind.COMMUNICATION, TaskKind.ARRIVAL, TaskKind.MEETING))
+    cut = ours[source] & other[target] & np.isin(edges.kind, _HOLDS_UP)
+    if dimension == "dp":  # the forward needs the weights that a gather brings
+        cut &= rebuilt.reduces[source] == 1
+    barrier = np.full(len(graph.duration_ns), -1, np.int64)
+    for i, frame in enumerate(rebuilt.ranks):
+        mine = np.flatnonzero(ours & (graph.rank == i))
+        barrier[mine] = _barriers(rebuilt, other & (graph.rank == i), frame, rebuilt.launch_ns[mine])
+    # What runs after the barrier still waits: by then the communication has to be over.
+    until = rebuilt.launch_ns[np.maximum(barrier, 0)][source]
+    cut &= (barrier[source] < 0) | (rebuilt.launch_ns[target] < until)
+    kept_edges = np.bincount(target[~cut], minlength=len(graph.duration_ns))
+    cut &= kept_edges[target] > 0
+    if not cut.any():
+        raise ValueError(WAITS_FOR_NONE.format(dimension))
+    builder = GraphBuilder()
+    for kind in EdgeKind:
+        kept = (edges.kind == kind) & ~cut
+        builder.add(source[kept], target[kept], edges.lag_ns[kept], kind)
+    held = np.unique(source[cut])
+    held = held[barrier[held] >= 0]
+    builder.add(held, barrier[held], 0, EdgeKind.INFERRED)
+    made = with_edges(rebuilt, builder)
+    if made is None:
+        raise ValueError(f"the optimizer step cannot wait for {dimension} communication: it runs before it")
+    return made
+
+
+def _barriers(rebuilt: Rebuilt, others: Bool, frame: RankFrame, launch_ns: I64) -> I64:
+    """For communication launched at these times the first other work on the device of the optimizer, or of
+    the step, that follows; -1 none."""
+    steps = np.array(frame.step_starts_ns, np.int64)
+    starts = np.sort(np.concatenate((steps, frame.optimizer_starts_ns)))
+    if not len(starts):
+        return np.full(len(launch_ns), -1, np.int64)
+    at = np.searchsorted(starts, launch_ns, "right")
+    # In the optimizer, communication is over when the next step begins.
+    since = np.append(starts, np.iinfo(np.int64).max)[at]
+    work = np.flatnonzero(others & ((rebuilt.graph.kind != TaskKind.HOST) | rebuilt.on_host))
+    work = work[rebuilt.launch_ns[work] >= 0]
+    work = work[np.argsort(rebuilt.launch_ns[work], kind="stable")]
+    first = np.searchsorted(rebuilt.launch_ns[work], since, "left")
+    return np.append(work, -1)[np.minimum(first, len(work))]

@@ -18,7 +18,9 @@ LAG_MAX_NS = 20_000
 """What follows something at once follows it within this; see rank_tasks."""
 WAITS_FOR_NONE = "nothing waits for {} communication before the optimizer step already"
 """Why an overlap cannot be tried: it is there."""
-_TOGETHER = (TaskKind.COMMUNICATION, TaskKind.ARRIVAL, TaskKind.MEETING)
+NOT_BY_DDP = {"not by DDP": ""}
+NOT_BY_ZERO = {"ZeRO stage 0": ""}
+"""Words of changes that these have nothing for (see Change.words)."""
 
 
 class Rewiring:
@@ -57,12 +59,6 @@ def is_transfer(rebuilt: Rebuilt, dimension: str) -> Bool:
     ours: Bool = rebuilt.graph.kind == TaskKind.COMMUNICATION
     ours &= rebuilt.dimension == DIMENSIONS.index(dimension)
     return ours
-
-
-def communicates(rebuilt: Rebuilt) -> Bool:
-    """By task: communication, or a part of it."""
-    found: Bool = np.isin(rebuilt.graph.kind, _TOGETHER)
-    return found
 
 
 def arrivals(rebuilt: Rebuilt) -> I64:

@@ -1,4 +1,4 @@
-"""Chosen work shorter or longer: kernels, messages, other bytes, norms alone, 16 bits, no recomputation."""
+"""Kernels or messages shorter or longer: by a factor, norms alone, narrower number formats."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import numpy as np
 from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.analyzers.kernel_class.number_format import PEAK_SHARE_RATIO
-from perfdoc.simulator.engine import EdgeKind, TaskKind
+from perfdoc.profiling.gpus import gpu_family, peak_flops
+from perfdoc.simulator.engine import TaskKind
 from perfdoc.simulator.engine.graph import I64
-from perfdoc.simulator.replay.edits.edit import Edit, with_durations, with_lags
-from perfdoc.simulator.replay.edits.latency import latency_of
+from perfdoc.simulator.replay.edits.edit import Change, Edit, with_durations
 from perfdoc.simulator.replay.rebuilt import Rebuilt
 from perfdoc.traces.table import Bool
 
@@ -83,49 +83,6 @@ def _scaled(
     )
 
 
-_BYTES_UNCERTAINTY_FRAC = 0.2
-"""A smaller message may be sent by another algorithm, and casting takes time on both sides."""
-
-
-def other_bytes(dimension: str, factor: float, *, at_least_bytes: int = 1, reducing: bool = False) -> Edit:
-    """Messages of a dimension hold `factor` times the bytes; their latency stays.
-
-    at_least_bytes: smaller messages stay as they are (a scalar that is agreed on is no gradient).
-    reducing: only collectives that are known to reduce: gradients change their type, gathered weights do not.
-    ValueError for a name that is no dimension, or a factor that is not above 0.
-    """
-    if dimension not in DIMENSIONS:
-        raise ValueError(f"other_bytes: {dimension!r} is none of {', '.join(DIMENSIONS)}")
-    if not factor > 0:
-        raise ValueError(f"other_bytes: factor {factor} is not above 0")
-
-    def apply(rebuilt: Rebuilt) -> Rebuilt:
-        graph = rebuilt.graph
-        latency_ns = latency_of(rebuilt, dimension)
-        ours = (graph.kind == TaskKind.COMMUNICATION) & (rebuilt.bytes >= at_least_bytes)
-        ours &= rebuilt.dimension == DIMENSIONS.index(dimension)
-        if reducing:
-            ours &= rebuilt.reduces == 1
-        if not ours.any():
-            what = f"{dimension} reduction" if reducing else f"{dimension} message"
-            raise ValueError(f"no {what} of at least {at_least_bytes:,} bytes")
-        fixed = np.minimum(latency_ns, graph.duration_ns)
-        takes = np.round(fixed + factor * (graph.duration_ns - fixed)).astype(np.int64)
-        return with_durations(rebuilt, np.where(ours, takes, graph.duration_ns))
-
-    return Edit(
-        name=f"{dimension} {'reductions, ' if reducing else ''}bytes x {factor:g}",
-        apply=apply,
-        uncertainty_frac=_BYTES_UNCERTAINTY_FRAC,
-        leaves=(f"exposed_comm.{dimension}",),
-        assumptions=(
-            "message time beyond latency is proportional to bytes",
-            "the cast takes no time",
-        ),
-        may_cost=factor > 1,
-    )
-
-
 _NORMS_UNCERTAINTY_FRAC = 0.3
 """A margin leaves communication its blocks, so a norm has fewer than alone; and the runs alone vary."""
 
@@ -183,38 +140,59 @@ def in_16_bits() -> Edit:
     )
 
 
-_RECOMPUTE_UNCERTAINTY_FRAC = 0.15
-"""The time is measured; kept activations have to be written and read instead."""
+_FP8_FACTOR = 0.65
+"""Of a linear layer's time: its peak doubles, but casts and memory do not; 1.3 to 2 times as fast is what is
+published, so that the share by which it may be off is large."""
+_FP8_UNCERTAINTY_FRAC = 0.4
 
 
-def without_recompute() -> Edit:
-    """Forwards of layers inside a backward pass take no time: their kernels, their communication, and on the
-    host their calls and what lies between them."""
+def in_fp8(rebuilt: Rebuilt) -> Edit:
+    """GEMMs in FP8. ValueError, one line, where these GPUs or their GEMMs are not known to gain by it."""
+    without = [rank.gpu_name for rank in rebuilt.ranks if peak_flops(rank.gpu_name, "fp8") is None]
+    if without:
+        families = [family for name in without if (family := gpu_family(name)) is not None]
+        former = next((family.architecture for family in families if not family.fp8), "")
+        raise ValueError(
+            f"{former} GPUs have no FP8 GEMMs" if former else "the FP8 rate of these GPUs is unknown"
+        )
+    if any(rank.facts.dtype not in ("bf16", "fp16") for rank in rebuilt.ranks):
+        raise ValueError("the current GEMM dtype is unknown: give it, such as --set dtype=bf16")
+    return scaled_kernels(KernelClass.GEMM, _FP8_FACTOR, uncertainty_frac=_FP8_UNCERTAINTY_FRAC)
 
-    def apply(rebuilt: Rebuilt) -> Rebuilt:
-        if not any(len(r.passes.recompute) for r in rebuilt.ranks):
-            raise ValueError("no range of the capture shows a forward pass of a layer inside a backward pass")
-        graph, edges = rebuilt.graph, rebuilt.graph.edges
-        duration, lag = graph.duration_ns.copy(), edges.lag_ns.copy()
-        order = np.isin(edges.kind, (EdgeKind.HOST_ORDER, EdgeKind.HOST_HANDOVER))
-        for i, frame in enumerate(rebuilt.ranks):
-            known, mine = frame.passes.recompute, graph.rank == i
-            if not len(known):
-                continue
-            at = rebuilt.launch_ns
-            again = mine & (at >= 0) & (known.covered_within(at, at + 1) > 0)
-            duration[again & (graph.kind != TaskKind.ARRIVAL)] = 0
-            gaps = np.flatnonzero(order & mine[edges.target] & (lag > 0))
-            inside = known.covered_within(
-                rebuilt.end_ns[edges.source[gaps]], rebuilt.start_ns[edges.target[gaps]]
-            )
-            lag[gaps] = np.maximum(lag[gaps] - inside, 0)
-        return with_durations(with_lags(rebuilt, lag), duration)
 
-    return Edit(
-        name="without recompute",
-        apply=apply,
-        uncertainty_frac=_RECOMPUTE_UNCERTAINTY_FRAC,
-        leaves=("compute", "exposed_comm", "idle"),
-        assumptions=("the activations fit into memory", "writing and reading them takes no longer"),
-    )
+CHANGES = (
+    Change(
+        key="norms_alone",
+        title="keep communication from slowing norms",
+        rule="PD110",
+        by_setting=False,
+        make=lambda _: norms_alone(),
+    ),
+    Change(
+        key="bf16_gemm",
+        title="GEMMs and attention in 16 bits",
+        settings="bf16",
+        words={"pytorch": "torch.autocast, model.to(torch.bfloat16)", "vllm": "dtype"},
+        family="precision",
+        rule="PD407",
+        exact=False,
+        make=lambda _: in_16_bits(),
+    ),
+    Change(
+        key="fp8_gemm",
+        title="GEMMs in FP8",
+        settings="fp8",
+        words={
+            "pytorch": "torchao, Transformer Engine",
+            "torchtitan": "model.converters",
+            "torchtitan, old float8": "float8.enable_float8_linear",
+            "accelerate": "mixed_precision",
+            "accelerate, DeepSpeed's file": "",
+        },
+        family="precision",
+        rule="PD401",
+        exact=False,
+        ways=({"fp8": "hybrid"},),
+        make=in_fp8,
+    ),
+)
