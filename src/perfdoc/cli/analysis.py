@@ -21,11 +21,9 @@ from perfdoc.diagnose.asked import UserError, Work, asked_work
 from perfdoc.profiling.whole_file import write_all
 from perfdoc.results.names import base_name, shorten
 from perfdoc.traces import NoGpuActivityError, TraceError
-from perfdoc.traces.ahead import read_ahead
 
 if TYPE_CHECKING:
     from perfdoc.compare.baseline.against import Asked
-    from perfdoc.diagnose.early_hash import EarlyHash
     from perfdoc.diagnose.place import Place
     from perfdoc.results import Diagnosis
 
@@ -159,22 +157,19 @@ class Options:
             raise UserError(f"--memory-limit: {what} Give more, or analyse less.") from error
 
 
-def run(options: Options, format_: str, hashing: EarlyHash | None = None) -> list[str]:
-    """Analyse and write. hashing: of a capture, where it was begun with.
+def run(options: Options, format_: str) -> list[str]:
+    """Analyse and write.
 
     Returns the codes of --fail-on that fired. Raises UserError.
     """
     begin = time.monotonic()
-    # Whatever reading does not need is imported beside it: it leaves the interpreter free.
-    files = len(options.work.captures) + len(options.work.memory)
-    alone = files == 1 and options.work.captures and options.place is None
-    ahead = read_ahead(options.work.captures[0], hashing) if alone else None
     from perfdoc.diagnose.analysis import analysed
     from perfdoc.diagnose.place import WorkerLostError
 
+    # Whatever reading does not need is imported beside it: it leaves the interpreter free.
     threading.Thread(target=_import_the_rest, args=(options.output is not None,), daemon=True).start()
     try:
-        done = analysed(options.work, options.jobs, config=options.config, ahead=ahead, place=options.place)
+        done = analysed(options.work, options.jobs, config=options.config, place=options.place)
         diagnosis = done.diagnosis
         if options.asked is not None:
             diagnosis = options.asked.answered(diagnosis, done.captures, done.settings)

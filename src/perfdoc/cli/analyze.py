@@ -13,7 +13,6 @@ from perfdoc.cli.capture_options import (
     CommKernel,
     DataRange,
     ModelConfig,
-    NoCache,
     RangeTable,
     StepRange,
     Window,
@@ -110,13 +109,9 @@ def analyze(
     baseline: BaselineOption = None,
     target: TargetOption = None,
     force: Annotated[bool, typer.Option(help="Overwrite files that are there.")] = False,
-    no_cache: NoCache = False,
     debug: Debug = False,
 ) -> None:
     """Say where the time of a capture went, and write a report."""
-    from perfdoc.diagnose.early_hash import begin_hash
-
-    hashing = begin_hash(paths)
     # Before numpy is imported: its library for matrices, which nothing here needs, has threads that spin.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from perfdoc.cli.analysis import Options, run
@@ -146,7 +141,7 @@ def analyze(
             amount=_amount(format_, full=full, brief=brief),
         )
         with options.bounded():
-            fired = run(options, format_.value, hashing)
+            fired = run(options, format_.value)
     except UserError as error:
         if debug:
             raise

@@ -11,7 +11,6 @@ from typing import Annotated
 import typer
 
 from perfdoc.cli.analyze import analyze
-from perfdoc.cli.capture_options import NoCache
 from perfdoc.cli.messages import EXIT_BAD_INPUT, Debug, fail, say
 
 
@@ -58,7 +57,6 @@ def capture(
     ] = True,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the command and stop.")] = False,
     report: Annotated[bool, typer.Option("--analyze/--no-analyze", help="Analyse it at the end.")] = True,
-    no_cache: NoCache = False,
     debug: Debug = False,
 ) -> None:
     """Run your own training job under a profiler, and analyse what it left.

@@ -51,19 +51,3 @@ CommKernel = Annotated[
         help="Names of kernels that are communication, beside those known (regular expression).",
     ),
 ]
-
-
-def _no_cache(asked: bool) -> bool:
-    if asked:
-        from perfdoc.profiling.cache_folder import without_cache
-
-        without_cache()
-    return asked
-
-
-NoCache = Annotated[
-    bool,
-    typer.Option(
-        "--no-cache", callback=_no_cache, help="Read traces anew, and keep nothing for the next time."
-    ),
-]

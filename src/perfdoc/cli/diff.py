@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from perfdoc.cli.capture_options import CommKernel, DataRange, NoCache, StepRange, Window
+from perfdoc.cli.capture_options import CommKernel, DataRange, StepRange, Window
 from perfdoc.cli.messages import Debug, in_one_line, require_free
 from perfdoc.cli.streams import columns, write_json
 
@@ -57,7 +57,6 @@ def diff(
         bool, typer.Option("--replay/--no-replay", help="Replay each window; rules judge by it.")
     ] = True,
     force: Annotated[bool, typer.Option(help="Overwrite files that are there.")] = False,
-    no_cache: NoCache = False,
     debug: Debug = False,
 ) -> None:
     """Explain what changed between two measurements of one job, and what of it is noise."""

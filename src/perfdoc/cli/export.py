@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from perfdoc.cli.capture_options import CommKernel, DataRange, ModelConfig, NoCache, StepRange, Window
+from perfdoc.cli.capture_options import CommKernel, DataRange, ModelConfig, StepRange, Window
 from perfdoc.cli.messages import Debug, fail, say
 
 
@@ -50,7 +50,6 @@ def export(
         int | None, typer.Option(min=1, help="Files read at once to compare clocks; default: one per core.")
     ] = None,
     force: Annotated[bool, typer.Option(help="Overwrite the file where it is there.")] = False,
-    no_cache: NoCache = False,
     debug: Debug = False,
 ) -> None:
     """Write the whole timeline with the ledger, dimensions and idle causes as tracks, for a trace viewer."""

@@ -10,7 +10,6 @@ from typing import Annotated
 import typer
 
 from perfdoc.cli.messages import Debug, fail
-from perfdoc.profiling.cache_folder import without_cache
 
 
 def mcp(
@@ -21,7 +20,6 @@ def mcp(
 ) -> None:
     """Serve an agent over the Model Context Protocol, on standard input and output."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    without_cache()  # it writes nothing
     if importlib.util.find_spec("mcp") is None:
         fail("the SDK of the Model Context Protocol is not installed. pip install 'perfdoc[mcp]'")
     if root is not None and not root.is_dir():

@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from perfdoc.cli.capture_options import NoCache
 from perfdoc.cli.messages import Debug, fail
 
 
@@ -16,7 +15,6 @@ def list_ranges(
     path: Annotated[Path, typer.Argument(help="A capture; a folder or run directory shows its first.")],
     most: Annotated[int, typer.Option(min=1, help="Names to show.")] = 40,
     each: Annotated[bool, typer.Option("--each", help="Numbered names one by one.")] = False,
-    no_cache: NoCache = False,
     debug: Debug = False,
 ) -> None:
     """List the names of the ranges in a capture, the longest in total first (numbers as #)."""
@@ -35,15 +33,13 @@ def _print_ranges(path: Path, most: int, each: bool) -> None:
     from perfdoc.analyzers.device.range_groups import each_name, range_groups
     from perfdoc.results.figures import duration
     from perfdoc.results.names import shorten
-    from perfdoc.traces.ahead import Ahead
-    from perfdoc.traces.load import find_captures
+    from perfdoc.traces.load import find_captures, read_trace
 
     captures = find_captures([str(path)])
     if len(captures) > 1:
         first = f"{shorten(captures[0].name, 200)}, the first of {len(captures):,} captures"
         sys.stderr.write(f"perfdoc: these are the ranges of {first}\n")
-    ahead = Ahead(captures[0])
-    trace = ahead.trace.result()
+    trace = read_trace(captures[0])
     found = each_name(trace) if each else range_groups(trace)
     if not found:
         sys.stderr.write(
@@ -56,4 +52,3 @@ def _print_ranges(path: Path, most: int, each: bool) -> None:
     if len(found) > most:
         sys.stdout.write(f"… and {len(found) - most:,} more names (--most)\n")
     sys.stdout.flush()
-    ahead.end()

@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 from perfdoc.cli.analyze import analyze
-from perfdoc.cli.capture_options import NoCache
 from perfdoc.cli.completion import configuration_or_setting
 from perfdoc.cli.messages import Debug, fail, say
 
@@ -46,7 +45,6 @@ def run(
         ),
     ] = True,
     dry_run: Annotated[bool, typer.Option(help="Print the command and stop.")] = False,
-    no_cache: NoCache = False,
     debug: Debug = False,
 ) -> None:
     """Train the reference model with profiling on, and analyse what it left."""

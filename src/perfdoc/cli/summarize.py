@@ -12,7 +12,6 @@ from perfdoc.cli.capture_options import (
     CommKernel,
     DataRange,
     ModelConfig,
-    NoCache,
     RangeTable,
     StepRange,
     Window,
@@ -50,7 +49,6 @@ def summarize(
     replay: Annotated[
         bool, typer.Option("--replay/--no-replay", help="Replay each window, and keep it for the job's.")
     ] = True,
-    no_cache: NoCache = False,
     debug: Debug = False,
 ) -> None:
     """Measure captures where they are, and write small files (.perfdoc) that analyze takes in their place."""

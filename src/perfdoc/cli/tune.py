@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from perfdoc.cli.capture_options import CommKernel, DataRange, ModelConfig, NoCache, StepRange, Window
+from perfdoc.cli.capture_options import CommKernel, DataRange, ModelConfig, StepRange, Window
 from perfdoc.cli.messages import (
     EXIT_INCONCLUSIVE,
     EXIT_STOPPED,
@@ -91,7 +91,6 @@ def tune(
         int | None, typer.Option(min=1, help="Files read at once; default: one per core.")
     ] = None,
     force: Annotated[bool, typer.Option(help="Overwrite files that are there.")] = False,
-    no_cache: NoCache = False,
     debug: Debug = False,
 ) -> None:
     """Search the configuration to run instead, and rank what it would take.

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from perfdoc.cli.capture_options import NoCache
 from perfdoc.cli.completion import rule_codes
 from perfdoc.cli.messages import EXIT_INCONCLUSIVE, EXIT_STOPPED, DataFormat, Debug, Format, fail, say
 
@@ -72,7 +71,6 @@ def verify(
     note: Annotated[str, typer.Option(help="A line to keep in the record, such as what else ran.")] = "",
     format_: Format = DataFormat.TEXT,
     force: Annotated[bool, typer.Option(help="Overwrite an earlier verification in DIR.")] = False,
-    no_cache: NoCache = False,
     debug: Debug = False,
 ) -> None:
     """Follow a rule's advice and measure what it gains; or compare two runs of a job changed by hand.

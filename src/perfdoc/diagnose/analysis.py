@@ -11,7 +11,6 @@ from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.diagnose.asked import Work
 from perfdoc.diagnose.measuring import measure_all
 from perfdoc.diagnose.place import Place
-from perfdoc.traces.ahead import Ahead
 
 if TYPE_CHECKING:
     from perfdoc.knobs.configuration import Configuration
@@ -34,16 +33,14 @@ def analysed(
     jobs: int,
     *,
     config: Path | None,
-    ahead: Ahead | None = None,
     place: Place | None = None,
 ) -> Analysed:
     """Measure and diagnose.
 
-    config: the file of --config, which goes before run.json. ahead: the only capture, if it is being read
-    already. place: see measure_all. Raises TraceError
+    config: the file of --config, which goes before run.json. place: see measure_all. Raises TraceError
     (NoGpuActivityError where no capture shows any activity) and WorkerLostError.
     """
-    found = measure_all(work, jobs, ahead, place=place)
+    found = measure_all(work, jobs, place=place)
     if not found.captures and found.silent:
         raise found.silent[0]
     from perfdoc.diagnose.diagnosis import diagnosis_of  # the command imports it beside the reading

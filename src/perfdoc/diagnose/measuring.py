@@ -22,7 +22,6 @@ from perfdoc.simulator.replay.unedited import KEPT_TASKS_MAX, replay_and_keep
 from perfdoc.summaries.alike import check_alike
 from perfdoc.summaries.reading import measure_or_explain
 from perfdoc.traces import NoGpuActivityError, TraceError
-from perfdoc.traces.ahead import Ahead
 from perfdoc.traces.errors import UnreadableError
 
 _Result: TypeAlias = CaptureMeasurement | NoGpuActivityError | UnreadableError | RankMemory
@@ -40,10 +39,8 @@ class Found:
     """Captures that were left out."""
 
 
-def measure_all(
-    work: Work, jobs: int, ahead: Ahead | None = None, also: Also | None = None, place: Place | None = None
-) -> Found:
-    """Measure everything, on up to `jobs` processes. ahead: the only capture, if it is being read already.
+def measure_all(work: Work, jobs: int, also: Also | None = None, place: Place | None = None) -> Found:
+    """Measure everything, on up to `jobs` processes.
 
     also: one more analysis of each device, in place of the replay; it must pickle. place: where else than in
     processes of this machine. Of several captures those that cannot be read are left out where the work says
@@ -54,14 +51,12 @@ def measure_all(
     if also is None and work.replay:
         also = replaying(len(work.captures))
     if place is None:
-        workers = 1 if ahead is not None else min(jobs, len(work.captures) + len(work.memory))
+        workers = min(jobs, len(work.captures) + len(work.memory))
         place = Processes(workers) if workers > 1 else Here()
     measure = _measure_or_leave_out if work.leave_out and len(work.captures) > 1 else measure_or_explain
     measure = partial(measure, alone=isinstance(place, Here))
     tasks: list[Task[_Result]] = [
-        Task(
-            files=[path], work=partial(measure, path, work.request, work.given, also, ahead, work.comm_kernel)
-        )
+        Task(files=[path], work=partial(measure, path, work.request, work.given, also, work.comm_kernel))
         for path in work.captures
     ]
     tasks += [Task(files=files.paths, work=partial(measure_rank_memory, files)) for files in work.memory]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import shlex
 import shutil
 import socket
 import sys
@@ -15,10 +14,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from perfdoc.doctor.requirements import Requirement, fits, installed, requirements
-from perfdoc.profiling.cache_folder import VARIABLE
 from perfdoc.profiling.errors import CaptureError
 from perfdoc.profiling.nsys.command import OVERRIDE, find_nsys, nvtx_trouble
-from perfdoc.results.figures import plural, size
+from perfdoc.results.figures import size
 
 State = Literal["ok", "warn", "fail"]
 MIN_PYTHON = (3, 11)
@@ -217,23 +215,6 @@ def _folder() -> list[Check]:
     return [free_space(shutil.disk_usage(Path.cwd()).free)]
 
 
-def _trace_cache() -> list[Check]:
-    """What is kept of traces, where, and how to be rid of it."""
-    from perfdoc.traces.cache import kept
-
-    found = kept()
-    if found is None:
-        return [Check(name="cache", state="ok", found=f"off: {VARIABLE} is empty, or there is no home")]
-    if found.trouble:
-        remedy = f"Set {VARIABLE} to a folder of your own, or to nothing for no cache."
-        what = f"{found.folder} {found.trouble}: nothing is kept"
-        return [Check(name="cache", state="warn", found=what, remedy=remedy)]
-    held = f"{plural(found.entries, 'trace')}, {size(found.bytes)} of {size(found.most_bytes)} at most"
-    return [
-        Check(name="cache", state="ok", found=f"{held}; to delete: rm -r {shlex.quote(str(found.folder))}")
-    ]
-
-
 def free_space(free_bytes: int) -> Check:
     """What the room on the disk is good for."""
     short = free_bytes < DISK_BYTES
@@ -293,7 +274,6 @@ LOOKS: tuple[Callable[[], list[Check]], ...] = (
         _nsys,
         _perf_events,
         _folder,
-        _trace_cache,
         _shared_memory,
         _loopback,
         _processors,

@@ -75,7 +75,7 @@ def measure(work: Work) -> bytes:
     # Pickled like what a worker process of `perfdoc analyze` returns: it goes to a process of ours only.
     return _HEAD + pickle.dumps(
         # How many reports there are is not known here.
-        measure_or_explain(report, work.request, work.given, replaying(_REPORTS), None, work.comm_kernel)
+        measure_or_explain(report, work.request, work.given, replaying(_REPORTS), work.comm_kernel)
     )
 
 

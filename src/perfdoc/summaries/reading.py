@@ -23,7 +23,6 @@ from perfdoc.summaries.codec import decode
 from perfdoc.summaries.content import Kept, KeptTasks, Measured, joined, keep_tasks_of, needs_kept
 from perfdoc.summaries.request import other_facts, said, words_of
 from perfdoc.traces import NoGpuActivityError, Note, TraceError
-from perfdoc.traces.ahead import Ahead
 from perfdoc.traces.codec import digest
 from perfdoc.traces.errors import UnreadableError
 from perfdoc.traces.job_facts import JobFacts
@@ -41,7 +40,6 @@ def measure_or_explain(
     request: WindowRequest,
     given: JobFacts | None = None,
     also: Also | None = None,
-    ahead: Ahead | None = None,
     comm_kernel: re.Pattern[str] | None = None,
     *,
     alone: bool = True,
@@ -54,7 +52,7 @@ def measure_or_explain(
     """
     if not is_summary(path):
         try:
-            return measure_capture(path, request, given, also, ahead, comm_kernel, alone=alone)
+            return measure_capture(path, request, given, also, comm_kernel, alone=alone)
         except NoGpuActivityError as error:
             return error
     head, sections = read_sections(path, [0])

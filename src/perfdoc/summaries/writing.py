@@ -43,7 +43,7 @@ def summarize(trace: Path, work: Work, *, ranks: int | None = None, folder: Path
         raise TraceError(trace, "is a summary already.", "Give the trace.")
     beside = run_json_beside(trace)
     also = partial(for_summary, replay=work.replay, ranks=ranks)
-    found = measure_or_explain(trace, work.request, work.given, also, None, work.comm_kernel)
+    found = measure_or_explain(trace, work.request, work.given, also, work.comm_kernel)
     kept = Kept(tasks=())
     shared = 0
     if isinstance(found, NoGpuActivityError):
