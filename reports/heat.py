@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from markupsafe import Markup
+
+from perfdoc.reports.inlined import island
 from perfdoc.reports.leaves import LEAVES, Leaf, leaf_values
 from perfdoc.reports.summary import rank_labels
 from perfdoc.results import Diagnosis
-from perfdoc.results.figures import share
+from perfdoc.results.figures import share, signed_share
+from perfdoc.results.names import base_name, shorten
+from perfdoc.results.roles import RolesAnalysis, length_ns
 
 LEVELS = 5
 COLUMNS = 512
@@ -17,6 +22,8 @@ FEWEST = 5
 """Of fewer ranks, the bars say it all."""
 _LEAST_FRAC = 0.0005
 """Leaves that no rank spends so much on are left out."""
+MOST_RANKS = 16_384
+"""On the page: more ranks than that are in diagnosis.json alone."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,3 +98,33 @@ def _paths(cells: Sequence[float], highest: float) -> list[tuple[int, str]]:
             drawn[levels[at]] = drawn.get(levels[at], "") + f"M{at} 0h{end - at}v1H{at}z"
         at = end
     return sorted(drawn.items())
+
+
+def ranks_island(diagnosis: Diagnosis, roles: RolesAnalysis) -> Markup:
+    """JSON for a script element of a data type: a column for each figure, in the order of the ranks."""
+    ranks = diagnosis.ranks[:MOST_RANKS]
+    values = [leaf_values(rank.ledger_ns) for rank in ranks]
+    present = [leaf for leaf in range(len(LEAVES)) if any(row[leaf] for row in values)]
+    files = [base_name(item.path) for item in diagnosis.inputs]
+    data = {
+        "labels": [shorten(rank.label, 64) for rank in ranks],
+        "files": [files[rank.input] if 0 <= rank.input < len(files) else "" for rank in ranks],
+        "roles": [role.label for role in roles.roles],
+        "role": roles.role_of[: len(ranks)],
+        "places": {key: of[: len(ranks)] for key, of in roles.places.of.items()},
+        "steps": roles.steps,
+        "step": [length_ns(rank, steps=roles.steps) for rank in ranks],
+        "window": [rank.window.duration_ns for rank in ranks],
+        "leaves": [
+            {
+                "label": LEAVES[leaf].label,
+                "ns": [row[leaf] for row in values],
+                "usual": [round(role.shares[LEAVES[leaf].path].median_frac, 6) for role in roles.roles],
+            }
+            for leaf in present
+        ],
+        "far": {
+            each.rank: signed_share(each.lead.by_frac) for each in roles.outliers if each.rank < len(ranks)
+        },
+    }
+    return island(data)

@@ -17,19 +17,19 @@ from perfdoc.reports.analysed import analysed_line
 from perfdoc.reports.charts.excerpt import excerpt_looks, excerpt_picture
 from perfdoc.reports.charts.looks import Look
 from perfdoc.reports.charts.timeline_parts import CHART_STYLE, TimelineParts, timeline_parts
+from perfdoc.reports.heat import MOST_RANKS, ranks_island
 from perfdoc.reports.inlined import CompiledTemplates, asset, library, policy
 from perfdoc.reports.leaves import LEAVES
 from perfdoc.reports.next_capture import next_capture
 from perfdoc.reports.opportunities import choices, dialects_of, informing, opportunities, trifles
-from perfdoc.reports.roles import Roles, roles_of
-from perfdoc.reports.roles.island import MOST_RANKS, ranks_island
-from perfdoc.reports.roles.words import roles_section
 from perfdoc.reports.sections import Section, sections_by_place
+from perfdoc.reports.sections.roles import roles_section
 from perfdoc.reports.sections.section import opening, stopped
 from perfdoc.reports.settings import snippets
 from perfdoc.reports.summary import facts_of
 from perfdoc.results import Diagnosis, figures
 from perfdoc.results.names import base_name, pieces, prose, shorten
+from perfdoc.results.roles import RolesAnalysis
 
 _HERE = Path(__file__).parent
 _LONGEST_STRING = 4000
@@ -100,7 +100,7 @@ def prepare() -> None:
         environment().get_template(name)
 
 
-def _communication(diagnosis: Diagnosis, roles: Roles | None) -> dict[str, Any]:
+def _communication(diagnosis: Diagnosis, roles: RolesAnalysis | None) -> dict[str, Any]:
     ranks = diagnosis.ranks
     rows, left_out = comm.overall_rows(ranks)
     drawn = summary.choose_drawn(ranks, roles).indices if len(ranks) > 1 else []
@@ -142,7 +142,7 @@ class _RolesPart:
     left_out: int
 
 
-def _roles_part(diagnosis: Diagnosis, roles: Roles) -> _RolesPart:
+def _roles_part(diagnosis: Diagnosis, roles: RolesAnalysis) -> _RolesPart:
     return _RolesPart(
         section=roles_section(diagnosis, roles),
         data=ranks_island(diagnosis, roles),
@@ -163,7 +163,7 @@ def render_html(diagnosis: Diagnosis) -> str:
     """The diagnosis as a page: open it from disk, print it, read it with JavaScript off. Every string of
     the diagnosis is shortened and escaped; figures carry the exact nanoseconds in data-ns."""
     timeline = timeline_parts(diagnosis)
-    by_role = roles_of(diagnosis)
+    by_role = diagnosis.analyses.roles
     roles = _roles_part(diagnosis, by_role) if by_role else None
     styles, first = [asset(_STYLE), asset(CHART_STYLE)], asset(_FIRST)
     names = [*_SCRIPTS, *(_MANY_SCRIPTS if roles else ())]

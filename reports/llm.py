@@ -15,12 +15,12 @@ from perfdoc.reports.analysed import analysed_line
 from perfdoc.reports.findings import findings_of
 from perfdoc.reports.inert import quoted, sentence
 from perfdoc.reports.next_capture import next_capture
-from perfdoc.reports.roles import Roles, roles_of
-from perfdoc.reports.roles.words import family_medians, outlier_grid, outlier_sentence, unjudged_grid
+from perfdoc.reports.sections.roles import family_medians, outlier_grid, outlier_sentence, unjudged_grid
 from perfdoc.reports.shares import parts_of
 from perfdoc.reports.summary import facts_of
 from perfdoc.results import Diagnosis
 from perfdoc.results.figures import duration, plural, share, size
+from perfdoc.results.roles import RolesAnalysis
 
 LIMIT = 14_000
 QUOTED = (
@@ -136,7 +136,7 @@ def _unknown(diagnosis: Diagnosis) -> Iterator[str]:
 
 
 def _ranks(diagnosis: Diagnosis) -> Iterator[str]:
-    if (roles := roles_of(diagnosis)) is not None:
+    if (roles := diagnosis.analyses.roles) is not None:
         yield from _roles(diagnosis, roles)
         return
     for rank in diagnosis.ranks[:_RANKS]:
@@ -149,7 +149,7 @@ def _ranks(diagnosis: Diagnosis) -> Iterator[str]:
     yield from _more(diagnosis.ranks, "rank")
 
 
-def _roles(diagnosis: Diagnosis, roles: Roles) -> Iterator[str]:
+def _roles(diagnosis: Diagnosis, roles: RolesAnalysis) -> Iterator[str]:
     """Many ranks: the first ones that differ, then the median of each role."""
     yield f"- {sentence(outlier_sentence(diagnosis, roles), 400)}"
     grid = outlier_grid(diagnosis, roles, _RANKS)
@@ -162,7 +162,7 @@ def _roles(diagnosis: Diagnosis, roles: Roles) -> Iterator[str]:
             f"exposed communication {exposed}, idle {idle} of {length}"
         )
     for each in roles.heaviest(_ROWS):
-        families = family_medians(roles, each)
+        families = family_medians(diagnosis, each)
         yield (
             f"- {quoted(each.label, 60)}, {plural(len(each.members), 'rank')}: "
             f"compute {share(families['compute'])}, exposed communication {share(families['exposed_comm'])}, "

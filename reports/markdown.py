@@ -19,11 +19,11 @@ from perfdoc.reports.ranking import (
     trifles_in,
     without_figure,
 )
-from perfdoc.reports.roles import Roles, roles_of
-from perfdoc.reports.roles.words import outlier_grid, outlier_sentence, role_grid, unjudged_grid
 from perfdoc.reports.sections import sections_of
+from perfdoc.reports.sections.roles import outlier_grid, outlier_sentence, role_grid, unjudged_grid
 from perfdoc.results import Diagnosis, figures
 from perfdoc.results.names import base_name, pieces, prose, shorten
+from perfdoc.results.roles import RolesAnalysis
 
 _RANKS = 8
 _ROLES = 16
@@ -84,7 +84,7 @@ def table(head: Sequence[str], align: str, rows: Sequence[Sequence[str]]) -> lis
 
 def _ledgers(diagnosis: Diagnosis) -> list[str]:
     labels = summary.rank_labels(diagnosis.ranks)
-    if (roles := roles_of(diagnosis)) is not None:
+    if (roles := diagnosis.analyses.roles) is not None:
         return _roles(diagnosis, roles)
     total = summary.total_values(diagnosis)
     shown = [i for i, value in enumerate(total) if value]
@@ -111,7 +111,7 @@ def _ledgers(diagnosis: Diagnosis) -> list[str]:
     return lines
 
 
-def _roles(diagnosis: Diagnosis, roles: Roles) -> list[str]:
+def _roles(diagnosis: Diagnosis, roles: RolesAnalysis) -> list[str]:
     """Many ranks: by role, and who differs."""
     lines = ["### Where the time goes, by role", "", sentence(outlier_sentence(diagnosis, roles))]
     by_role = role_grid(roles, _ROLES)

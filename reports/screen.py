@@ -15,8 +15,7 @@ from perfdoc.reports.analysed import analysed_line
 from perfdoc.reports.grid import clipped, paragraph
 from perfdoc.reports.next_capture import next_capture
 from perfdoc.reports.ranking import INEXACT, Ranked, ranking
-from perfdoc.reports.roles import roles_of
-from perfdoc.reports.roles.words import outlier_sentence
+from perfdoc.reports.sections.roles import outlier_sentence
 from perfdoc.reports.sections.section import opening
 from perfdoc.reports.settings import setting_lines
 from perfdoc.reports.shares import Part, parts_of
@@ -138,7 +137,7 @@ def _where(page: Lines, diagnosis: Diagnosis, room: _Room) -> None:
             drawn = page.bar([(part.letter, part.family, part.ns) for part in parts], page.width - 4)
             page.lines.append(f"  {drawn}")
             page.lines += _legend(parts, page.width)
-            if (roles := roles_of(diagnosis)) is not None:
+            if (roles := diagnosis.analyses.roles) is not None:
                 _say(page, outlier_sentence(diagnosis, roles), 3)
     lines = [
         f"{fig.label} {fig.value}" + "".join(f"; {note}" for note in [fig.beside, *fig.against] if note)

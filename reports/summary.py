@@ -9,10 +9,13 @@ from types import MappingProxyType
 
 from perfdoc.reports.devices import device_word
 from perfdoc.reports.leaves import add_up, leaf_values
-from perfdoc.reports.roles import Roles
 from perfdoc.results import Diagnosis, Job, Rank
 from perfdoc.results.figures import count, flops, plural, size
 from perfdoc.results.names import base_name, shorten
+from perfdoc.results.roles import RolesAnalysis, length_ns
+
+_DRAWN, _LONGEST = 8, 4
+"""Ranks under one heading."""
 
 PEAK_NAMES: Mapping[str | None, str] = MappingProxyType(
     {"datasheet": "the data sheet's dense peak", "measured": "a measured peak", "given": "a given peak"}
@@ -40,12 +43,24 @@ def rank_labels(ranks: Sequence[Rank]) -> list[str]:
     return [shorten(rank.label, 64) for rank in ranks]
 
 
-def choose_drawn(ranks: Sequence[Rank], roles: Roles | None) -> Drawn:
+def choose_drawn(ranks: Sequence[Rank], roles: RolesAnalysis | None) -> Drawn:
     """All ranks, of which there are few; of many those that differ most from their role, and a typical one of
-    each. roles: as `roles_of` has them."""
+    each."""
     if roles is None:
         return Drawn(groups=[("", list(range(len(ranks))))], left_out=0)
-    groups = roles.drawn
+    far = [each.rank for each in roles.outliers[:_DRAWN]]
+    few = roles.unjudged[:_DRAWN]
+    typical = [role.typical for role in roles.heaviest(_DRAWN) if role.typical not in {*far, *few}]
+    lengths = [length_ns(rank, steps=roles.steps) for rank in ranks]
+    order = sorted(range(len(ranks)), key=lambda i: (-lengths[i], i))
+    longest = [i for i in order if i not in {*far, *few, *typical}][:_LONGEST]
+    groups = [
+        ("differ most from their role", far),
+        ("of roles too small to judge", few),
+        ("typical of each role", typical),
+        ("longest steps" if roles.steps else "longest windows", longest),
+    ]
+    groups = [(heading, members) for heading, members in groups if members]
     return Drawn(groups=groups, left_out=len(ranks) - sum(len(members) for _, members in groups))
 
 

@@ -18,13 +18,13 @@ from perfdoc.reports.ranking import (
     trifles_in,
     without_figure,
 )
-from perfdoc.reports.roles import Roles, roles_of
-from perfdoc.reports.roles.words import outlier_grid, role_grid_by_letter, roles_sentences, unjudged_grid
 from perfdoc.reports.sections import sections_of
+from perfdoc.reports.sections.roles import outlier_grid, role_grid_by_letter, roles_sentences, unjudged_grid
 from perfdoc.reports.sections.section import Grid
 from perfdoc.reports.terminal import Lines
 from perfdoc.results import Diagnosis, Rank, figures
 from perfdoc.results.names import base_name, prose, shorten
+from perfdoc.results.roles import RolesAnalysis
 
 _COMM_ROWS = 20
 _TOP_KERNELS = 15
@@ -79,7 +79,7 @@ def _ledgers(page: Lines, diagnosis: Diagnosis, labels: Sequence[str]) -> None:
     shown = [i for i, value in enumerate(values) if value]
     codes = [leaves.LEAVES[i].letter for i in shown]
     page.say("; ".join(f"{leaves.LEAVES[i].letter} {leaves.LEAVES[i].label}" for i in shown))
-    if (roles := roles_of(diagnosis)) is not None:
+    if (roles := diagnosis.analyses.roles) is not None:
         _roles(page, diagnosis, roles, shown)
         return
     rows = []
@@ -92,7 +92,7 @@ def _ledgers(page: Lines, diagnosis: Diagnosis, labels: Sequence[str]) -> None:
     page.table(["% of window", "window", *codes], rows, "lr" + "r" * len(codes))
 
 
-def _roles(page: Lines, diagnosis: Diagnosis, roles: Roles, shown: Sequence[int]) -> None:
+def _roles(page: Lines, diagnosis: Diagnosis, roles: RolesAnalysis, shown: Sequence[int]) -> None:
     """Many ranks: the middle rank of each role, and who differs."""
     page.lines.append("")
     by_role = role_grid_by_letter(roles, shown, _ROLES)

@@ -17,12 +17,12 @@ from perfdoc.reports.leaves import (
     stack,
 )
 from perfdoc.reports.middle import beside
-from perfdoc.reports.roles import Roles
 from perfdoc.reports.shares import PP, bubble_of
 from perfdoc.reports.summary import Drawn, choose_drawn, rank_labels, total_values
 from perfdoc.results import Diagnosis, KernelsOnly, Rank, Step
 from perfdoc.results.figures import Scale, apportion, duration, plural, scale_for, share
 from perfdoc.results.names import shorten
+from perfdoc.results.roles import RolesAnalysis
 
 _CSS = {leaf.path: leaf.css for leaf in LEAVES}
 
@@ -183,7 +183,7 @@ def _detail(rank: Rank) -> str:
     return f"GPU {rank.device}, pid {rank.pid}, {gpu}; window {rank.window.kind}"
 
 
-def time_view(diagnosis: Diagnosis, roles: Roles | None) -> TimeView:
+def time_view(diagnosis: Diagnosis, roles: RolesAnalysis | None) -> TimeView:
     """Where the time goes. The diagnosis must have a rank; roles are those of `roles_of`."""
     ranks = diagnosis.ranks
     labels = rank_labels(ranks)
@@ -274,7 +274,7 @@ def _strip(label: str, steps: Sequence[Step], tallest_ns: int, most: int) -> Ste
     return StepStrip(label=label, bars=bars, summary=summary, merged=merged)
 
 
-def step_strips(diagnosis: Diagnosis, roles: Roles | None) -> list[StepStrip]:
+def step_strips(diagnosis: Diagnosis, roles: RolesAnalysis | None) -> list[StepStrip]:
     """A strip per drawn rank that has steps; all to one height."""
     labels = rank_labels(diagnosis.ranks)
     chosen = [i for i in choose_drawn(diagnosis.ranks, roles).indices if diagnosis.ranks[i].window.step_list]
@@ -285,7 +285,9 @@ def step_strips(diagnosis: Diagnosis, roles: Roles | None) -> list[StepStrip]:
     return [_strip(labels[i], diagnosis.ranks[i].window.step_list, tallest, most) for i in chosen]
 
 
-def kernels_only_rows(diagnosis: Diagnosis, roles: Roles | None) -> list[tuple[str, str, KernelsOnly]]:
+def kernels_only_rows(
+    diagnosis: Diagnosis, roles: RolesAnalysis | None
+) -> list[tuple[str, str, KernelsOnly]]:
     """(rank, extent, figures) for the drawn ranks, two rows each."""
     labels = rank_labels(diagnosis.ranks)
     rows = []

@@ -51,6 +51,7 @@ from perfdoc.results.replay import (
     Replay,
     ReplayAnalysis,
 )
+from perfdoc.results.roles import RolesAnalysis
 from perfdoc.results.rules import Advice, Evidence, Related, RuleResult, WorstInstance
 from perfdoc.results.step_times import StepTimes
 from perfdoc.results.tables import Tables
@@ -146,6 +147,8 @@ class Analyses:
     job_model: JobModelAnalysis = NO_JOB_MODEL
     """Not measured in a diagnosis of a version that had none."""
     kernel_efficiency: KernelEfficiency = NO_EFFICIENCY
+    roles: RolesAnalysis | None = None
+    """None of up to 16 ranks."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -121,7 +121,6 @@ AGAINST_THE_FLOW = {
     "perfdoc.analyzers.device -> perfdoc.analyzers.kernels",
     "perfdoc.analyzers.matching -> perfdoc.analyzers.clocks",
     "perfdoc.profiling.nsys -> perfdoc.profiling.own",
-    "perfdoc.reports.charts -> perfdoc.reports.roles",
     "perfdoc.rules.engine -> perfdoc.rules.checks",
     "perfdoc.rules.engine -> perfdoc.rules.facts",
     "perfdoc.simulator.replay -> perfdoc.simulator.job",

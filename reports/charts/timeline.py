@@ -15,10 +15,11 @@ from markupsafe import Markup
 
 from perfdoc.reports.charts.drawn import short
 from perfdoc.reports.charts.looks import KINDS, Look, look_of
-from perfdoc.reports.roles import MANY, roles_of
+from perfdoc.reports.summary import choose_drawn
 from perfdoc.results import Diagnosis, Timeline, TimelineRank, TimelineTrack
 from perfdoc.results.figures import duration, plural, share
 from perfdoc.results.names import shorten
+from perfdoc.results.roles import MANY
 from perfdoc.results.timeline import TYPICAL_FRAC
 
 
@@ -170,8 +171,8 @@ def _chosen(diagnosis: Diagnosis, ranks: Sequence[TimelineRank]) -> Sequence[Tim
     """Of many ranks those worth a picture of their own, then others from all over, in their order."""
     if len(ranks) <= MANY:
         return ranks
-    roles = roles_of(diagnosis)
-    worth = [diagnosis.ranks[i].label for _, of in roles.drawn for i in of] if roles is not None else []
+    roles = diagnosis.analyses.roles
+    worth = [diagnosis.ranks[i].label for i in choose_drawn(diagnosis.ranks, roles).indices] if roles else []
     place = {rank.label: i for i, rank in enumerate(ranks)}
     spread = [i * len(ranks) // MANY for i in range(MANY)]
     chosen = list(dict.fromkeys([*(place[label] for label in worth if label in place), *spread]))[:MANY]

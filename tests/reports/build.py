@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import cache
 from statistics import median_low
 
+from perfdoc.analyzers.roles.measure import measure_roles
 from perfdoc.results import (
     Analyses,
     CapabilityRow,
@@ -214,7 +215,9 @@ def diagnosis(ranks: list[Rank], **changes: object) -> Diagnosis:
         ),
         rules=[],
     )
-    return replace(made, **changes)  # type: ignore[arg-type]
+    made = replace(made, **changes)  # type: ignore[arg-type]
+    roles = measure_roles(made.ranks, made.job, made.analyses.pipeline)
+    return replace(made, analyses=replace(made.analyses, roles=roles))
 
 
 ONE_LEDGER = {

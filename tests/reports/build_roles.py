@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 
+from perfdoc.analyzers.roles.measure import measure_roles
 from perfdoc.results import Diagnosis, Job, Timeline
+from perfdoc.results.roles import RolesAnalysis
 from tests.reports import build, build_job, build_timeline
 from tests.reports.fill import filled, missing
 
@@ -40,12 +42,27 @@ def staged(count: int, *, straggles: bool = True) -> Diagnosis:
     inputs = [replace(base.inputs[0], path=f"/data/rank{i}.sqlite") for i in range(count)]
     sizes = {"tp": TP, "cp": 1, "pp": PP, "dp": per // TP, "world_size": count}
     pipeline = build_job.pipeline(stages=PP, replicas=per)
-    return replace(
-        base,
-        inputs=inputs,
-        job=filled(Job, **sizes),
-        analyses=replace(base.analyses, pipeline=pipeline),
+    return with_roles(
+        replace(
+            base,
+            inputs=inputs,
+            job=filled(Job, **sizes),
+            analyses=replace(base.analyses, pipeline=pipeline),
+        )
     )
+
+
+def with_roles(made: Diagnosis) -> Diagnosis:
+    """With the roles of its ranks."""
+    roles = measure_roles(made.ranks, made.job, made.analyses.pipeline)
+    return replace(made, analyses=replace(made.analyses, roles=roles))
+
+
+def roles_of(made: Diagnosis) -> RolesAnalysis:
+    """Of more than MANY ranks, whatever `made` says of them."""
+    roles = with_roles(made).analyses.roles
+    assert roles is not None
+    return roles
 
 
 def with_timeline(count: int, drawn: int = 64, segments: int = 600) -> Diagnosis:
@@ -65,4 +82,6 @@ def layout_unknown(count: int) -> Diagnosis:
         for i, rank in enumerate(made.ranks)
     ]
     pipeline = missing(type(made.analyses.pipeline), "no stages")
-    return replace(made, ranks=ranks, job=None, analyses=replace(made.analyses, pipeline=pipeline))
+    return with_roles(
+        replace(made, ranks=ranks, job=None, analyses=replace(made.analyses, pipeline=pipeline))
+    )

@@ -7,24 +7,30 @@ import re
 from dataclasses import replace
 from functools import cache
 
+import numpy as np
 import pytest
 
+from perfdoc.analyzers.roles.outliers import find_deviations, make_outlier
 from perfdoc.reports.html import render_html
 from perfdoc.reports.leaves import LEAVES, leaf_values
 from perfdoc.reports.llm import render_llm
 from perfdoc.reports.markdown import render_markdown
-from perfdoc.reports.roles import MANY, roles_of
-from perfdoc.reports.roles.outliers import STEP, deviations, outlier
-from perfdoc.reports.roles.words import outlier_sentence, roles_section, shown_outliers
 from perfdoc.reports.screen import render_screen
+from perfdoc.reports.sections.roles import outlier_sentence, roles_section, shown_outliers
 from perfdoc.reports.text import render_text
 from perfdoc.results import Diagnosis
+from perfdoc.results.roles import MANY, STEP, RoleDeviation
 from tests.reports import build
-from tests.reports.build_roles import late, layout_unknown, staged, with_timeline
+from tests.reports.build_roles import late, layout_unknown, roles_of, staged, with_timeline
 from tests.reports.page import Page
 
-LEAF = {leaf.path: i for i, leaf in enumerate(LEAVES)}
-COMPUTE, TP = LEAF["compute"], LEAF["exposed_comm.tp"]
+COMPUTE, TP = "compute", "exposed_comm.tp"
+
+
+def deviations(values: list[float], figure: str = COMPUTE) -> dict[int, RoleDeviation]:
+    """Of ranks of which one figure is known."""
+    far = find_deviations([figure], np.array(values)[:, None])
+    return {place: each for place, (each,) in far.items()}
 
 
 @cache
@@ -36,35 +42,32 @@ def test_a_rank_is_far_by_its_distance_in_median_deviations() -> None:
     """Of 200 values 140 are 0.500 give or take 0.002, so that is the median deviation. Of so many values
     6 * (1 + 160 / 40,000) = 6.024 of it are far, 0.01205: 0.513 and 0.487 are farther, 0.512 is not."""
     found = deviations([0.5] * 57 + [0.502] * 70 + [0.498] * 70 + [0.512, 0.513, 0.487], COMPUTE)
-    assert {place: round(far.by, 6) for place, far in found.items()} == {198: 0.013, 199: -0.013}
-    assert all(round(far.mad, 6) == 0.002 for far in found.values())
+    assert {place: round(far.by_frac, 6) for place, far in found.items()} == {198: 0.013, 199: -0.013}
+    assert all(round(far.mad_frac, 6) == 0.002 for far in found.values())
 
 
-def test_less_than_a_hundredth_of_the_window_is_not_far_and_of_few_ranks_none_is() -> None:
+def test_less_than_a_hundredth_of_the_window_is_not_far() -> None:
     """Of equal ranks the median deviation is 0: then the hundredth alone decides."""
     assert list(deviations([0.5] * 9 + [0.5099, 0.5101], COMPUTE)) == [10]
-    assert deviations([0.5, 0.5, 0.5, 0.9], COMPUTE) == {}
 
 
 def test_what_a_rank_spends_itself_leads_before_what_it_waits_less() -> None:
     """8 % more compute and 10 % less waiting: the first is why it is looked at."""
     more = deviations([0.4] * 6 + [0.48], COMPUTE)[6]
     less = deviations([0.6] * 6 + [0.5], TP)[6]
-    waiting = [leaf.family == "exposed_comm" for leaf in LEAVES]
-    one = outlier(6, 0, [less, more], waiting, among_stages=False)
+    one = make_outlier(6, 0, [less, more], among_stages=False)
     assert (one.lead, one.others, one.comm_alone) == (more, [less], False)
-    assert outlier(6, 0, [less], waiting, among_stages=False).comm_alone
+    assert make_outlier(6, 0, [less], among_stages=False).comm_alone
 
 
 def test_up_to_sixteen_ranks_there_are_no_roles() -> None:
-    assert roles_of(staged(MANY)) is None
+    assert staged(MANY).analyses.roles is None
     assert "roles" not in [e.attributes.get("id") for e in Page(render_html(staged(MANY))).elements]
 
 
 def test_roles_are_stages_and_the_late_rank_is_named_with_its_partner() -> None:
     made = staged(64)
     roles = roles_of(made)
-    assert roles is not None
     assert [role.label for role in roles.roles] == [
         "stage 0, embedding",
         "stage 1",
@@ -75,10 +78,10 @@ def test_roles_are_stages_and_the_late_rank_is_named_with_its_partner() -> None:
         list(range(16 * s, 16 * s + 16)) for s in range(4)
     ]
     # 390,000 ns and 0 to 400 ns more: the middle of sixteen ranks is 200 ns more.
-    assert roles.roles[1].shares[COMPUTE].median == pytest.approx(0.3902)
+    assert roles.roles[1].shares[COMPUTE].median_frac == pytest.approx(0.3902)
     first, second = roles.outliers
     assert (first.rank, first.lead.figure, first.comm_alone) == (late(64), COMPUTE, False)
-    assert first.lead.by == pytest.approx(0.08, abs=1e-3)
+    assert first.lead.by_frac == pytest.approx(0.08, abs=1e-3)
     assert (second.rank, second.lead.figure, second.comm_alone) == (late(64) - 1, TP, True)
     said = outlier_sentence(made, roles)
     assert said.startswith(
@@ -90,7 +93,6 @@ def test_roles_are_stages_and_the_late_rank_is_named_with_its_partner() -> None:
 def test_without_a_late_rank_none_differs() -> None:
     made = staged(64, straggles=False)
     roles = roles_of(made)
-    assert roles is not None
     assert roles.outliers == []
     assert "none differs" in outlier_sentence(made, roles)
 
@@ -100,10 +102,9 @@ def test_a_longer_step_is_told_as_such() -> None:
     ranks = [build.rank(i, build.ledger(compute=60_000, dp=40_000), steps=1) for i in range(19)]
     ranks.append(build.rank(19, build.ledger(compute=62_400, dp=41_600), steps=1))
     roles = roles_of(build.diagnosis(ranks))
-    assert roles is not None
     (only,) = roles.outliers
     assert (only.rank, only.lead.figure) == (19, STEP)
-    assert only.lead.by == pytest.approx(0.04)
+    assert only.lead.by_frac == pytest.approx(0.04)
     cells = [cell.text for cell in roles_section(build.diagnosis(ranks), roles).grids[1].rows[0]]
     assert cells[2:6] == ["step time", "104.000 µs", "100.000 µs", "+4.0 %"]
 
@@ -111,9 +112,8 @@ def test_a_longer_step_is_told_as_such() -> None:
 def test_places_follow_rank_numbers_where_groups_agree() -> None:
     """Rank 45 of TP 2, DP 8 and four stages: 45 = 2 * 16 + 6 * 2 + 1."""
     roles = roles_of(staged(64))
-    assert roles is not None
     places = roles.places
-    assert (places.sizes, places.stage[45]) == ({"tp": 2, "dp": 8}, 2)
+    assert (places.sizes, roles.role_of[45]) == ({"tp": 2, "dp": 8}, 2)
     assert (places.of["tp"][45], places.of["dp"][45]) == (1, 6)
     # 32 groups of TP, 8 of DP and 16 of PP.
     assert places.agreeing == 32 + 8 + 16
@@ -132,7 +132,6 @@ def test_a_group_that_contradicts_rank_numbers_leaves_places_unknown() -> None:
         ]
         ranks[number] = replace(ranks[number], communication=rows)
     roles = roles_of(replace(made, ranks=ranks))
-    assert roles is not None
     assert roles.places.sizes == {}
     assert len(roles.roles) == 4  # the pipeline's analysis knows stages all the same
 
@@ -148,7 +147,6 @@ def test_places_of_experts_follow_the_groups_that_were_seen(etp: int, place: int
         experts = replace(build.communication("ep", 1_000), group=f"ep {i // (4 * etp)} {i % etp}")
         ranks.append(replace(rank, communication=[*rank.communication, experts]))
     roles = roles_of(replace(made, ranks=ranks, job=replace(made.job, ep=4)))
-    assert roles is not None
     assert (roles.places.sizes["ep"], roles.places.of["ep"][19]) == (4, place)
     # Groups that fit neither order leave them unknown, and so does the lack of any.
     apart = [
@@ -162,19 +160,16 @@ def test_places_of_experts_follow_the_groups_that_were_seen(etp: int, place: int
     ]
     for changed in (apart, made.ranks):
         found = roles_of(replace(made, ranks=list(changed), job=replace(made.job, ep=4)))
-        assert found is not None
         assert set(found.places.sizes) == {"tp", "dp"}
 
 
 def test_without_a_layout_ranks_that_communicate_alike_are_a_role() -> None:
     roles = roles_of(layout_unknown(64))
-    assert roles is not None
-    assert roles.how == "calls"
+    assert roles.based_on == "calls"
     assert [(role.label, len(role.members)) for role in roles.roles] == [("group 1", 48), ("group 2", 16)]
     assert roles.role_of[:17] == [1] * 16 + [0]
     one = roles_of(build.many_ranks(40))
-    assert one is not None
-    assert (one.how, [role.label for role in one.roles]) == ("one", ["all ranks"])
+    assert (one.based_on, [role.label for role in one.roles]) == ("one", ["all ranks"])
 
 
 def test_of_those_that_only_wait_a_few_are_listed() -> None:
@@ -188,7 +183,6 @@ def test_of_those_that_only_wait_a_few_are_listed() -> None:
             )
         )
     roles = roles_of(build.diagnosis(ranks))
-    assert roles is not None
     assert len(roles.outliers) == 21
     assert [each.rank for each in shown_outliers(roles)] == [50, *range(7)]
 
@@ -279,6 +273,5 @@ def test_ranks_without_time_and_roles_of_few_do_no_harm() -> None:
     stages = [replace(row, stage=row.rank) for row in made.analyses.pipeline.stages]
     apart = replace(made.analyses, pipeline=replace(made.analyses.pipeline, stages=stages))
     roles = roles_of(replace(made, analyses=apart, job=None))
-    assert roles is not None
     assert len(roles.roles) == 64
     assert "none differs" not in outlier_sentence(made, roles)

@@ -7,34 +7,29 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from perfdoc.analyzers.roles.outliers import find_deviations, mads
 from perfdoc.reports.html import render_html
-from perfdoc.reports.leaves import LEAVES
 from perfdoc.reports.llm import render_llm
 from perfdoc.reports.markdown import render_markdown
-from perfdoc.reports.roles import Roles, roles_of
-from perfdoc.reports.roles.outliers import STEP, deviations, mads
-from perfdoc.reports.roles.words import outlier_sentence, role_grid, roles_section, roles_sentences
 from perfdoc.reports.screen import render_screen
+from perfdoc.reports.sections.roles import outlier_sentence, role_grid, roles_section, roles_sentences
+from perfdoc.reports.summary import choose_drawn
 from perfdoc.reports.text import render_text
 from perfdoc.results import Diagnosis, Job, Rank
+from perfdoc.results.roles import STEP, length_ns
 from tests.reports import build
-from tests.reports.build_roles import staged
+from tests.reports.build_roles import roles_of as known
+from tests.reports.build_roles import staged, with_roles
 from tests.reports.fill import filled, missing
 from tests.reports.page import Page
 
-COMPUTE = next(i for i, leaf in enumerate(LEAVES) if leaf.path == "compute")
-
-
-def known(made: Diagnosis) -> Roles:
-    roles = roles_of(made)
-    assert roles is not None
-    return roles
+COMPUTE = "compute"
 
 
 def without_stages(ranks: list[Rank]) -> Diagnosis:
     made = build.diagnosis(ranks)
     pipeline = missing(type(made.analyses.pipeline), "no stages")
-    return replace(made, job=None, analyses=replace(made.analyses, pipeline=pipeline))
+    return with_roles(replace(made, job=None, analyses=replace(made.analyses, pipeline=pipeline)))
 
 
 def by_number(count: int, pp: int, late: int, by: int = 80_000) -> Diagnosis:
@@ -48,7 +43,7 @@ def by_number(count: int, pp: int, late: int, by: int = 80_000) -> Diagnosis:
     made = without_stages(ranks)
     tp = 1 if count // pp % 2 else 2
     job = filled(Job, tp=tp, cp=1, pp=pp, dp=count // pp // tp, world_size=count)
-    return replace(made, job=job)
+    return with_roles(replace(made, job=job))
 
 
 def rendered(made: Diagnosis) -> list[str]:
@@ -67,8 +62,8 @@ def test_the_late_rank_of_a_small_role_is_named_everywhere(count: int, pp: int, 
     roles = known(made)
     assert [each.rank for each in roles.outliers] == [late]
     assert roles.outliers[0].lead.figure == COMPUTE
-    assert roles.outliers[0].lead.by == pytest.approx(0.08, abs=1e-3)
-    assert roles.drawn[0][1] == [late]
+    assert roles.outliers[0].lead.by_frac == pytest.approx(0.08, abs=1e-3)
+    assert choose_drawn(made.ranks, roles).groups[0][1] == [late]
     for text in (*rendered(made), render_html(made)):
         assert f"rank {late}" in text
 
@@ -92,7 +87,7 @@ def test_ends_of_a_pipeline_with_too_few_ranks_are_named_as_not_judged() -> None
     assert [row[0].text for row in grid.rows] == ["rank 31", "rank 0"]
     late = by_number(32, 32, 7)
     assert "rank 7 (stage 7, against all inner stages), compute" in outlier_sentence(late, known(late))
-    assert ("of roles too small to judge", [31, 0]) in roles.drawn
+    assert ("of roles too small to judge", [31, 0]) in choose_drawn(made.ranks, roles).groups
 
 
 def test_of_more_roles_than_rows_the_heaviest_are_shown() -> None:
@@ -102,7 +97,7 @@ def test_of_more_roles_than_rows_the_heaviest_are_shown() -> None:
         build.rank(i, build.ledger(compute=450_000, pp=550_000), steps=1) if 25 <= i < 39 else rank
         for i, rank in enumerate(made.ranks)
     ]
-    made = replace(made, ranks=ranks)
+    made = with_roles(replace(made, ranks=ranks))
     shown = [row[0].text for row in role_grid(known(made), 16).rows]
     assert shown == ["stage 0", *(f"stage {i}" for i in range(25, 40))]
     text, markdown = rendered(made)[:2]
@@ -149,7 +144,7 @@ def test_calls_are_of_one_step() -> None:
         steps = 3 if i < 16 else 2
         ranks.append(replace(rank, window=replace(rank.window, steps=steps)))
     roles = known(replace(made, ranks=ranks))
-    assert (roles.how, len(roles.roles)) == ("one", 1)
+    assert (roles.based_on, len(roles.roles)) == ("one", 1)
     assert [each.rank for each in roles.outliers] == [7]
 
 
@@ -164,7 +159,7 @@ def test_a_rank_that_calls_twice_as_often_is_named_as_not_judged() -> None:
 
 def test_counts_that_all_differ_leave_it_to_kinds() -> None:
     roles = known(calling([10 * 2**i for i in range(20)], 7))
-    assert (roles.how, [each.rank for each in roles.outliers]) == ("one", [7])
+    assert (roles.based_on, [each.rank for each in roles.outliers]) == ("one", [7])
 
 
 def swapped(order: bool, *, with_job: bool = True) -> Diagnosis:
@@ -184,7 +179,7 @@ def swapped(order: bool, *, with_job: bool = True) -> Diagnosis:
 def test_stages_by_rank_number_that_groups_refute_are_dropped(with_job: bool) -> None:
     made = swapped(True, with_job=with_job)
     roles = known(made)
-    assert roles.how not in ("stages", "numbers")
+    assert roles.based_on not in ("stages", "numbers")
     assert roles.places.refuted
     assert "contradict" in roles_sentences(made, roles)[1]
 
@@ -202,7 +197,7 @@ def test_groups_of_pp_give_the_stages_that_groups_of_dp_refuted(with_job: bool) 
         ledger = build.ledger(compute=own, pp=1_000_000 - own)
         ranks.append(replace(build.rank(i, ledger, steps=1, rows=rows), input=rank.input))
     roles = known(replace(made, ranks=ranks))
-    assert (roles.how, roles.places.refuted) == ("stages", True)
+    assert (roles.based_on, roles.places.refuted) == ("stages", True)
     assert [list(role.members[:4]) for role in roles.roles] == [
         [2 * s, 2 * s + 1, 2 * s + 8, 2 * s + 9] for s in range(4)
     ]
@@ -212,11 +207,11 @@ def test_groups_of_pp_give_the_stages_that_groups_of_dp_refuted(with_job: bool) 
 @pytest.mark.parametrize("with_job", [True, False])
 def test_stages_by_rank_number_are_called_so(with_job: bool) -> None:
     roles = known(swapped(False, with_job=with_job))
-    assert (roles.how, len(roles.roles), roles.places.refuted) == ("numbers", 4, False)
+    assert (roles.based_on, len(roles.roles), roles.places.refuted) == ("numbers", 4, False)
 
 
 def test_stages_of_groups_are_called_measured() -> None:
-    assert known(staged(64)).how == "stages"
+    assert known(staged(64)).based_on == "stages"
 
 
 def test_a_capture_without_steps_has_no_longer_step() -> None:
@@ -226,7 +221,7 @@ def test_a_capture_without_steps_has_no_longer_step() -> None:
     made = build.diagnosis(ranks)
     roles = known(made)
     assert (roles.outliers, roles.steps) == ([], False)
-    assert roles.steps_ns[3] == 5_000_000
+    assert length_ns(ranks[3], steps=roles.steps) == 5_000_000
     assert "step time" not in " ".join(roles_sentences(made, roles))
 
 
@@ -261,7 +256,7 @@ def test_chance_names_fewer_than_one_rank_in_a_hundred(of: int) -> None:
     # The rule itself says the same of the first roles.
     for row, far, most in zip(values[:20], off, limit, strict=False):
         beyond = {i for i in range(of) if far[i] > max(0.01, most[0])}
-        assert set(deviations(row.tolist(), COMPUTE)) == beyond
+        assert set(find_deviations([COMPUTE], row[:, None])) == beyond
 
 
 def test_chance_names_few_of_roles_of_four() -> None:

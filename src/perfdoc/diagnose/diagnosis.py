@@ -10,6 +10,7 @@ from perfdoc import results as d
 from perfdoc.analyzers.job import JobMeasurement
 from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.analyzers.memory.job import RankMemory
+from perfdoc.analyzers.roles.measure import measure_roles
 from perfdoc.diagnose.job import job_configuration, job_of
 from perfdoc.diagnose.links import with_links
 from perfdoc.diagnose.measuring import Found
@@ -65,8 +66,13 @@ def diagnose(
     judged, (failed, _) = judge(case), out_of_memory(case)
     names = [natural(str(c.path)) for c in captures]  # a shell expands rank*.sqlite to rank0, rank10, rank1
     ranks = sorted(whole.ranks, key=lambda r: (r.rank is None, r.rank or 0, names[r.input]))
+    facts = job_of(job, case.configuration, case.contradicted, case.framework)
     analyses = _analyses(captures, ranks, job, whole.memory, whole.replayed)
-    analyses = replace(analyses, gains=replace(analyses.gains, predictions=judged.predictions))
+    analyses = replace(
+        analyses,
+        gains=replace(analyses.gains, predictions=judged.predictions),
+        roles=measure_roles(ranks, facts, analyses.pipeline),
+    )
     if ranks:
         slow = slowed_by(case)
         verdict = verdict_of(
@@ -119,7 +125,7 @@ def diagnose(
         combined=whole.replayed.combined,
         timeline=_timeline(job, ranks),
         tables=with_links(case),
-        job=job_of(job, case.configuration, case.contradicted, case.framework),
+        job=facts,
     )
 
 

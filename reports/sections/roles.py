@@ -5,20 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from statistics import median
 
-from perfdoc.reports.leaves import FAMILIES, LEAVES
-from perfdoc.reports.roles.groups import Role, Roles
-from perfdoc.reports.roles.outliers import (
+from perfdoc.reports.leaves import FAMILIES, LABELS, LEAVES
+from perfdoc.reports.sections.section import Cell, Grid, Section, count, name, time, word
+from perfdoc.results import Diagnosis, Rank, figures
+from perfdoc.results.names import shorten
+from perfdoc.results.roles import (
     FEWEST,
     FEWEST_CENTRED,
     LEAST_FRAC,
     LEAST_MAD,
     STEP,
-    Deviation,
-    Outlier,
+    Role,
+    RoleDeviation,
+    RoleOutlier,
+    RolesAnalysis,
+    length_ns,
+    shares_of,
 )
-from perfdoc.reports.sections.section import Cell, Grid, Section, count, name, time, word
-from perfdoc.results import Diagnosis, figures
-from perfdoc.results.names import shorten
 
 _LEAST_SHOWN = 0.01
 """Leaves that no role spends so much on, and no outlier is about, have no column."""
@@ -37,13 +40,13 @@ _HOW = {
 }
 
 
-def roles_section(diagnosis: Diagnosis, roles: Roles) -> Section:
+def roles_section(diagnosis: Diagnosis, roles: RolesAnalysis) -> Section:
     """What each role does, who differs from it, and which place of the layout does."""
     grids = (
         role_grid(roles),
         outlier_grid(diagnosis, roles),
         unjudged_grid(diagnosis, roles),
-        _place_grid(roles),
+        _place_grid(diagnosis, roles),
     )
     return Section(
         key="roles",
@@ -53,12 +56,12 @@ def roles_section(diagnosis: Diagnosis, roles: Roles) -> Section:
     )
 
 
-def roles_sentences(diagnosis: Diagnosis, roles: Roles) -> list[str]:
+def roles_sentences(diagnosis: Diagnosis, roles: RolesAnalysis) -> list[str]:
     """Who differs, how roles were made, and what differing means."""
     return [outlier_sentence(diagnosis, roles), *_how(roles)]
 
 
-def outlier_sentence(diagnosis: Diagnosis, roles: Roles) -> str:
+def outlier_sentence(diagnosis: Diagnosis, roles: RolesAnalysis) -> str:
     """Who differs, the first of them by name; and who could not be judged."""
     ranks = figures.plural(len(diagnosis.ranks), "rank")
     of = f"{ranks} in {figures.plural(len(roles.roles), 'role')}"
@@ -78,7 +81,7 @@ def outlier_sentence(diagnosis: Diagnosis, roles: Roles) -> str:
     return f"{said}; {apart}." if apart else f"{said}."
 
 
-def _unjudged(diagnosis: Diagnosis, roles: Roles) -> str:
+def _unjudged(diagnosis: Diagnosis, roles: RolesAnalysis) -> str:
     """Members of roles that are too small, the first of them by name."""
     found = roles.unjudged
     if not found:
@@ -91,34 +94,34 @@ def _unjudged(diagnosis: Diagnosis, roles: Roles) -> str:
     return f"not judged, for their roles have fewer than {FEWEST_CENTRED} ranks: {named}{rest}"
 
 
-def _said(diagnosis: Diagnosis, roles: Roles, each: Outlier) -> str:
+def _said(diagnosis: Diagnosis, roles: RolesAnalysis, each: RoleOutlier) -> str:
     role = _against(roles, each)
     of = "" if each.lead.figure == STEP else " of the window"
-    by = figures.signed_share(each.lead.by)
+    by = figures.signed_share(each.lead.by_frac)
     return f"{_label(diagnosis, each)} ({role}), {_what(roles, each.lead)} {by}{of}"
 
 
-def _against(roles: Roles, each: Outlier) -> str:
+def _against(roles: RolesAnalysis, each: RoleOutlier) -> str:
     """Its role, and whom it is held against where that is not its role."""
     role = roles.roles[each.role].label
     return f"{role}, against all inner stages" if each.among_stages else role
 
 
-def _label(diagnosis: Diagnosis, each: Outlier) -> str:
+def _label(diagnosis: Diagnosis, each: RoleOutlier) -> str:
     return shorten(diagnosis.ranks[each.rank].label, 64)
 
 
-def _what(roles: Roles, each: Deviation) -> str:
-    return _length(roles) if each.figure == STEP else LEAVES[each.figure].label
+def _what(roles: RolesAnalysis, each: RoleDeviation) -> str:
+    return _length(roles) if each.figure == STEP else LABELS[each.figure]
 
 
-def _length(roles: Roles) -> str:
+def _length(roles: RolesAnalysis) -> str:
     return "step time" if roles.steps else "window"
 
 
-def _how(roles: Roles) -> Iterator[str]:
+def _how(roles: RolesAnalysis) -> Iterator[str]:
     places = roles.places
-    said = _HOW[roles.how]
+    said = _HOW[roles.based_on]
     if places.refuted:
         said += "; groups of the captures contradict places by rank number"
     if places.sizes:
@@ -142,22 +145,24 @@ def _how(roles: Roles) -> Iterator[str]:
         )
 
 
-def shown_leaves(roles: Roles) -> list[int]:
+def shown_leaves(roles: RolesAnalysis) -> list[int]:
     """Indices of the leaves that are worth a column, in the ledger's order."""
     told = {part.figure for each in roles.outliers for part in (each.lead, *each.others)}
     return [
         leaf
-        for leaf in range(len(LEAVES))
-        if leaf in told or any(role.shares[leaf].median >= _LEAST_SHOWN for role in roles.roles)
+        for leaf, drawn in enumerate(LEAVES)
+        if drawn.path in told
+        or any(role.shares[drawn.path].median_frac >= _LEAST_SHOWN for role in roles.roles)
     ]
 
 
-def family_medians(roles: Roles, role: Role) -> dict[str, float]:
+def family_medians(diagnosis: Diagnosis, role: Role) -> dict[str, float]:
     """Median share of each family of leaves over the ranks of a role."""
-    return {family: median(_of_family(roles, i, family) for i in role.members) for family in FAMILIES}
+    shares = [_family_shares(diagnosis.ranks[i]) for i in role.members]
+    return {family: median(of[family] for of in shares) for family in FAMILIES}
 
 
-def role_grid(roles: Roles, most: int = _ROLES) -> Grid:
+def role_grid(roles: RolesAnalysis, most: int = _ROLES) -> Grid:
     """A row a role, of many those that compute longest: its ranks, step time, and the median share of each
     leaf, with its spread."""
     shown = shown_leaves(roles)
@@ -175,21 +180,22 @@ def role_grid(roles: Roles, most: int = _ROLES) -> Grid:
     )
 
 
-def role_grid_by_letter(roles: Roles, shown: Sequence[int], most: int) -> Grid:
+def role_grid_by_letter(roles: RolesAnalysis, shown: Sequence[int], most: int) -> Grid:
     """As role_grid, for a narrow page: the medians of these leaves alone, under their letters."""
+    paths = [LEAVES[leaf].path for leaf in shown]
     return _grid_of_roles(
         roles,
         most,
         head=["median % of window", "ranks", _length(roles)],
         leaves=[LEAVES[leaf].letter for leaf in shown],
         rest=lambda role: [
-            Cell(text=figures.share(role.shares[leaf].median).removesuffix(" %")) for leaf in shown
+            Cell(text=figures.share(role.shares[path].median_frac).removesuffix(" %")) for path in paths
         ],
     )
 
 
 def _grid_of_roles(
-    roles: Roles,
+    roles: RolesAnalysis,
     most: int,
     *,
     head: Sequence[str],
@@ -211,14 +217,14 @@ def _grid_of_roles(
 
 
 def _spread(role: Role, leaf: int) -> str:
-    of = role.shares[leaf]
-    middle, low, high = (figures.share(part) for part in (of.median, of.low, of.high))
+    of = role.shares[LEAVES[leaf].path]
+    middle, low, high = (figures.share(part) for part in (of.median_frac, of.low_frac, of.high_frac))
     if low == high:
         return middle
     return f"{middle} ({low.removesuffix(' %')} to {high.removesuffix(' %')})"
 
 
-def shown_outliers(roles: Roles, most: int = _OUTLIERS) -> list[Outlier]:
+def shown_outliers(roles: RolesAnalysis, most: int = _OUTLIERS) -> list[RoleOutlier]:
     """The first ones that spend more themselves, and a few of those that only wait: they may be many, for one
     rank that is late."""
     own = [each for each in roles.outliers if not each.comm_alone][:most]
@@ -226,7 +232,7 @@ def shown_outliers(roles: Roles, most: int = _OUTLIERS) -> list[Outlier]:
     return own + waiting[: max(min(_WAITING, most - len(own)), most // 2 - len(own), 0)]
 
 
-def outlier_grid(diagnosis: Diagnosis, roles: Roles, most: int = _OUTLIERS) -> Grid:
+def outlier_grid(diagnosis: Diagnosis, roles: RolesAnalysis, most: int = _OUTLIERS) -> Grid:
     """A row a rank that differs, those first that spend more themselves."""
     shown = shown_outliers(roles, most)
     part = "" if len(shown) == len(roles.outliers) else f" ({len(shown):,} of {len(roles.outliers):,})"
@@ -239,8 +245,8 @@ def outlier_grid(diagnosis: Diagnosis, roles: Roles, most: int = _OUTLIERS) -> G
                 name(diagnosis.ranks[each.rank].label, 64),
                 word(_against(roles, each)),
                 word(_what(roles, each.lead)),
-                *_both(roles, each),
-                Cell(text=figures.signed_share(each.lead.by)),
+                *_both(diagnosis, roles, each),
+                Cell(text=figures.signed_share(each.lead.by_frac)),
                 Cell(text=_others(roles, each.others)),
             ]
             for each in shown
@@ -248,7 +254,7 @@ def outlier_grid(diagnosis: Diagnosis, roles: Roles, most: int = _OUTLIERS) -> G
     )
 
 
-def unjudged_grid(diagnosis: Diagnosis, roles: Roles, most: int = _OUTLIERS) -> Grid:
+def unjudged_grid(diagnosis: Diagnosis, roles: RolesAnalysis, most: int = _OUTLIERS) -> Grid:
     """A row a rank whose role is too small, those first that compute most."""
     shown = roles.unjudged[:most]
     part = "" if len(shown) == len(roles.unjudged) else f" ({len(shown):,} of {len(roles.unjudged):,})"
@@ -260,39 +266,49 @@ def unjudged_grid(diagnosis: Diagnosis, roles: Roles, most: int = _OUTLIERS) -> 
             [
                 name(diagnosis.ranks[i].label, 64),
                 word(roles.roles[roles.role_of[i]].label),
-                time(roles.steps_ns[i]),
-                *(Cell(text=figures.share(_of_family(roles, i, family))) for family in _SAID_OF_FEW.values()),
+                time(length_ns(diagnosis.ranks[i], steps=roles.steps)),
+                *_few_cells(diagnosis.ranks[i]),
             ]
             for i in shown
         ],
     )
 
 
+def _few_cells(rank: Rank) -> list[Cell]:
+    shares = _family_shares(rank)
+    return [Cell(text=figures.share(shares[family])) for family in _SAID_OF_FEW.values()]
+
+
 _SAID_OF_FEW = {"compute": "compute", "exposed communication": "exposed_comm", "idle": "idle"}
 
 
-def _of_family(roles: Roles, i: int, family: str) -> float:
-    return sum(own for own, leaf in zip(roles.shares[i], LEAVES, strict=True) if leaf.family == family)
+def _family_shares(rank: Rank) -> dict[str, float]:
+    sums = dict.fromkeys(FAMILIES, 0.0)
+    for leaf, share in zip(LEAVES, shares_of(rank), strict=True):
+        sums[leaf.family] += share
+    return sums
 
 
-def _both(roles: Roles, each: Outlier) -> tuple[Cell, Cell]:
+def _both(diagnosis: Diagnosis, roles: RolesAnalysis, each: RoleOutlier) -> tuple[Cell, Cell]:
     if each.lead.figure == STEP:
         # Its role's, or that of the roles which are judged together.
-        own = roles.steps_ns[each.rank]
-        return time(own), time(round(own / each.lead.value * each.lead.usual) if each.lead.value else 0)
-    return Cell(text=figures.share(each.lead.value)), Cell(text=figures.share(each.lead.usual))
+        own = length_ns(diagnosis.ranks[each.rank], steps=roles.steps)
+        value, usual = each.lead.value_frac, each.lead.usual_frac
+        return time(own), time(round(own / value * usual) if value else 0)
+    return Cell(text=figures.share(each.lead.value_frac)), Cell(text=figures.share(each.lead.usual_frac))
 
 
-def _others(roles: Roles, found: Sequence[Deviation]) -> str:
-    said = [f"{_what(roles, each)} {figures.signed_share(each.by)}" for each in found[:_NAMED]]
+def _others(roles: RolesAnalysis, found: Sequence[RoleDeviation]) -> str:
+    said = [f"{_what(roles, each)} {figures.signed_share(each.by_frac)}" for each in found[:_NAMED]]
     return ", ".join(said) + (f", {len(found) - _NAMED} more" if len(found) > _NAMED else "")
 
 
-def _place_grid(roles: Roles) -> Grid:
+def _place_grid(diagnosis: Diagnosis, roles: RolesAnalysis) -> Grid:
     """A row a dimension: which of its places differs most from the roles, over all ranks there."""
+    shares = [shares_of(rank) for rank in diagnosis.ranks]
     rows = []
     for key, size in roles.places.sizes.items():
-        by, place, leaf = max(_off(roles, key), key=lambda each: abs(each[0]))
+        by, place, leaf = max(_off(roles, shares, key), key=lambda each: abs(each[0]))
         alike = abs(by) < _ALIKE_FRAC
         rows.append(
             [
@@ -311,13 +327,16 @@ def _place_grid(roles: Roles) -> Grid:
     )
 
 
-def _off(roles: Roles, key: str) -> Iterator[tuple[float, int, int]]:
+def _off(
+    roles: RolesAnalysis, shares: Sequence[Sequence[float]], key: str
+) -> Iterator[tuple[float, int, int]]:
     """(median over the ranks of a place, each against its role; place; leaf)."""
     members: dict[int, list[int]] = {}
     for i, place in enumerate(roles.places.of[key]):
         members.setdefault(place, []).append(i)
-    for leaf in range(len(LEAVES)):
-        usual = [role.shares[leaf].median for role in roles.roles]
-        off = [own[leaf] - usual[at] for own, at in zip(roles.shares, roles.role_of, strict=True)]
+    role_of = roles.role_of
+    for leaf, drawn in enumerate(LEAVES):
+        usual = [role.shares[drawn.path].median_frac for role in roles.roles]
+        off = [own[leaf] - usual[at] for own, at in zip(shares, role_of, strict=True)]
         for place, of in members.items():
             yield median(off[i] for i in of), place, leaf

@@ -1,0 +1,1 @@
+"""Which ranks do the same work, and which differ from those."""

@@ -1,0 +1,154 @@
+"""Ranks by role: the pipeline's stage, or where stages are not known, equal communication."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from statistics import median, median_low
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from perfdoc.analyzers.roles.outliers import judge_ranks
+from perfdoc.analyzers.roles.places import Places, place_ranks
+from perfdoc.results.headline import Job
+from perfdoc.results.ranks import LEAVES, Rank
+from perfdoc.results.roles import (
+    FEWEST_CENTRED,
+    MANY,
+    Role,
+    RolePlaces,
+    RolesAnalysis,
+    RoleShare,
+    length_ns,
+    shares_of,
+)
+from perfdoc.results.waits import PipelineAnalysis
+
+_MOST_GROUPS = 16
+"""Of equal communication: more would be no summary."""
+_NEAR = 0.25
+"""Of the calls of one collective: a role of its own calls something twice as often, or not at all."""
+_OUTER_FRAC = 0.05
+"""Below the 5th percentile, and above the 95th."""
+_Counts: TypeAlias = frozenset[tuple[Hashable, int]]
+"""What a rank communicates, and how often."""
+_Basis: TypeAlias = Literal["stages", "numbers", "calls", "kinds", "one", "unlike"]
+
+
+def measure_roles(ranks: Sequence[Rank], job: Job | None, pipeline: PipelineAnalysis) -> RolesAnalysis | None:
+    """None of up to MANY ranks. ranks: in the order of Diagnosis.ranks."""
+    if len(ranks) <= MANY:
+        return None
+    places = place_ranks(ranks, job, pipeline)
+    with_steps = sum(bool(rank.window.step_list) for rank in ranks)
+    steps = with_steps == len(ranks)
+    # Steps beside whole captures say nothing of each other.
+    comparable = steps or not with_steps
+    based_on, keys = _find_keys(ranks, places, comparable=comparable)
+    members: dict[tuple[int, str], list[int]] = {key: [] for key in sorted(set(keys))}
+    for i, key in enumerate(keys):
+        members[key].append(i)
+    shares = [shares_of(rank) for rank in ranks]
+    lengths = [length_ns(rank, steps=steps) for rank in ranks]
+    staged = based_on in ("stages", "numbers")
+    alike = [staged and places.is_inner(places.stage[of[0]]) for of in members.values()]
+    outliers, unjudged = judge_ranks(list(members.values()), alike, shares, lengths if comparable else None)
+    return RolesAnalysis(
+        based_on=based_on,
+        steps=steps,
+        roles=[_summarize(label, of, shares, lengths) for (_, label), of in members.items()],
+        outliers=outliers,
+        unjudged=unjudged,
+        places=RolePlaces(
+            sizes=dict(places.sizes),
+            of={name: list(of) for name, of in places.of.items()},
+            agreeing=places.agreeing,
+            refuted=places.refuted,
+        ),
+    )
+
+
+def _find_keys(
+    ranks: Sequence[Rank], places: Places, *, comparable: bool
+) -> tuple[_Basis, list[tuple[int, str]]]:
+    """How roles are made; and by rank what orders its role, and what it is called. comparable: whether counts
+    are of like stretches of time."""
+    stages = {stage for stage in places.stage if stage is not None}
+    if len(stages) > 1:
+        unknown = (len(stages), "stage unknown")
+        keys = [unknown if stage is None else (stage, places.stage_label(stage)) for stage in places.stage]
+        return ("stages" if places.counted else "numbers"), keys
+    signatures: dict[_Basis, list[_Counts]] = {"kinds": [_find_kinds(rank) for rank in ranks]}
+    if comparable:
+        signatures = {"calls": _join_near([_count_calls(rank) for rank in ranks]), **signatures}
+    for basis, signature in signatures.items():
+        sizes = Counter(signature)
+        if len(sizes) == 1:
+            return "one", [(0, "all ranks")] * len(ranks)
+        few = sum(size for size in sizes.values() if size < FEWEST_CENTRED)
+        if len(sizes) <= _MOST_GROUPS and 2 * few < len(ranks):
+            number = {each: i for i, (each, _) in enumerate(sizes.most_common())}
+            return basis, [(number[each], f"group {number[each] + 1}") for each in signature]
+    return "unlike", [(0, "all ranks")] * len(ranks)
+
+
+def _join_near(counts: Sequence[_Counts]) -> list[_Counts]:
+    """Ranks that are too few to be judged among those whose calls are nearest: a window that is cut elsewhere
+    holds a call more. Where none are near they stay apart."""
+    sizes = Counter(counts)
+    large = [each for each, size in sizes.items() if size >= FEWEST_CENTRED]
+    near = {}
+    for each in (each for each, size in sizes.items() if size < FEWEST_CENTRED):
+        like = [
+            (off, -sizes[other], at)
+            for at, other in enumerate(large)
+            if (off := _measure_difference(each, other)) <= _NEAR
+        ]
+        near[each] = large[min(like)[2]] if like else each
+    return [near.get(each, each) for each in counts]
+
+
+def _measure_difference(one: _Counts, other: _Counts) -> float:
+    """The largest difference in calls of one collective, as a share of them."""
+    a, b = dict(one), dict(other)
+    if a.keys() != b.keys():
+        return 1.0
+    return max((abs(a[key] - b[key]) / max(1, a[key], b[key]) for key in a), default=0.0)
+
+
+def _count_calls(rank: Rank) -> _Counts:
+    """Of each collective in one step; of the window where it has no steps."""
+    counted: Counter[Hashable] = Counter()
+    for row in rank.communication:
+        counted[row.dimension, row.transport, row.collective] += row.count
+    steps = max(1, rank.window.steps)
+    often = ((key, round(count / steps)) for key, count in counted.items())
+    return frozenset((key, count) for key, count in often if count)  # one in three steps is of no step
+
+
+def _find_kinds(rank: Rank) -> _Counts:
+    return frozenset(((row.dimension, row.collective), 1) for row in rank.communication)
+
+
+def _summarize(
+    label: str, members: list[int], shares: Sequence[Sequence[float]], lengths_ns: Sequence[int]
+) -> Role:
+    columns = [sorted(shares[i][leaf] for i in members) for leaf in range(len(LEAVES))]
+    middle = [median(column) for column in columns]
+    lengths = sorted(lengths_ns[i] for i in members)
+    last = len(members) - 1
+    low, high = int(_OUTER_FRAC * last), last - int(_OUTER_FRAC * last)
+    off = np.abs(np.array([shares[i] for i in members]) - middle).sum(axis=1)
+    return Role(
+        label=label,
+        members=members,
+        shares={
+            leaf: RoleShare(median_frac=usual, low_frac=column[low], high_frac=column[high])
+            for leaf, usual, column in zip(LEAVES, middle, columns, strict=True)
+        },
+        step_ns=median_low(lengths),
+        step_low_ns=lengths[low],
+        step_high_ns=lengths[high],
+        typical=members[int(np.argmin(off))],
+    )
