@@ -1,6 +1,6 @@
-from perfdoc.profiling.own.bridge import BridgeCallback as BridgeCallback
 from perfdoc.profiling.own.hugging_face import HuggingFaceCallback as HuggingFaceCallback
 from perfdoc.profiling.own.lightning import LightningCallback as LightningCallback
+from perfdoc.profiling.own.megatron import BridgeCallback as BridgeCallback
 from perfdoc.profiling.own.megatron import follow_megatron as follow_megatron
 from perfdoc.profiling.own.steps import loading as loading
 from perfdoc.profiling.own.steps import marked as marked

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 PLACES = {
-    "BridgeCallback": "bridge",
+    "BridgeCallback": "megatron",
     "HuggingFaceCallback": "hugging_face",
     "LightningCallback": "lightning",
     "follow_megatron": "megatron",

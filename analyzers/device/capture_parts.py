@@ -2,23 +2,200 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
+from perfdoc.analyzers.base.intervals import EMPTY, I64
+from perfdoc.analyzers.base.rows import row_keys
 from perfdoc.analyzers.device.activity import Activity
 from perfdoc.analyzers.device.cold_steps import cold_steps, may_be_cold
 from perfdoc.analyzers.device.launches import Launches
-from perfdoc.analyzers.device.period import find_period
 from perfdoc.analyzers.device.proposed_ranges import proposed_ranges
-from perfdoc.analyzers.device.start_up import find_start_up, start_up_of
-from perfdoc.analyzers.device.start_up_calls import StartUpCalls, find_calls
+from perfdoc.analyzers.device.start_up_calls import Calls, StartUpCalls, find_calls
 from perfdoc.analyzers.device.window import StepRanges, runs_once
-from perfdoc.analyzers.kernel_class.classify import KernelKinds
-from perfdoc.results.capture_parts import Pause
+from perfdoc.analyzers.kernel_class.classify import KernelClass, KernelKinds
+from perfdoc.results.capture_parts import Pause, Period, StartUp
 from perfdoc.results.figures import plural
 from perfdoc.results.ranks import Window
 from perfdoc.traces import Trace
+
+MIN_KERNELS = 20
+"""Of a period: a shorter one is part of a layer."""
+MIN_REPEATS = 3
+MAX_OTHER_FRAC = 0.02
+"""Of a period's kernels: so many may differ from one repetition to the next (tokens routed elsewhere, another
+algorithm)."""
+MIN_COVERED_FRAC = 0.8
+"""Of the kernels after start-up."""
+_MIN_AGREEMENT = 0.5
+"""Correlation at a distance that is worth a look."""
+_CANDIDATES = 16
+_MAX_KERNELS = 1_000_000
+"""Looked at, from the start: a few tenths of a second."""
+
+
+def find_period(trace: Trace, activity: Activity, kinds: KernelKinds, from_ns: int) -> Period | None:
+    """The period of what a device computes from a time on; None where nothing repeats.
+
+    from_ns: the end of start-up, or the start of the capture.
+    """
+    rows = activity.kernel_rows[~activity.kernel_is_comm]
+    rows = rows[trace.kernels.start_ns[rows] >= from_ns]
+    if len(rows) < MIN_REPEATS * MIN_KERNELS:
+        return None
+    stream, count = np.unique(trace.kernels.stream[rows], return_counts=True)
+    rows = rows[trace.kernels.stream[rows] == stream[count.argmax()]]
+    rows = rows[np.argsort(trace.kernels.start_ns[rows], kind="stable")][:_MAX_KERNELS]
+    columns = (trace.kernels.full_name, trace.kernels.grid_blocks, trace.kernels.block_threads)
+    _, code = row_keys(*(column[rows].astype(np.int64) for column in columns))
+    found = repetition(code)
+    if found is None:
+        return None
+    first, length, repeats = found
+    start, end = trace.kernels.start_ns[rows], trace.kernels.end_ns[rows]
+    last = first + length * repeats
+    of_class = kinds.class_code[rows[first : first + length]]
+    return Period(
+        kernels=length,
+        repeats=repeats,
+        start_ns=int(start[first]),
+        end_ns=int(start[last]) if last < len(start) else int(end[first:].max()),
+        optimizer=bool((of_class == KernelClass.OPTIMIZER).any()),
+    )
+
+
+def repetition(code: I64) -> tuple[int, int, int] | None:
+    """First element, length and whole repetitions of what repeats over at least `MIN_COVERED_FRAC` of a
+    sequence; the shortest length where several do.
+
+    >>> repetition(np.tile(np.arange(30), 4))
+    (0, 30, 4)
+    """
+    for length in _lengths(code):
+        first, end = _stretch(code, length)
+        repeats = (end - first) // length
+        if repeats >= MIN_REPEATS and end - first >= MIN_COVERED_FRAC * len(code):
+            return first, length, repeats
+    return None
+
+
+def _lengths(code: I64) -> list[int]:
+    """Distances at which most of a sequence agrees with itself, the best of them: its autocorrelation, each
+    kind of element as 1 or -1 by chance."""
+    most = len(code) // MIN_REPEATS
+    if most < MIN_KERNELS:
+        return []
+    sign = np.random.default_rng(0).choice((-1.0, 1.0), int(code.max()) + 1)[code]
+    sign -= sign.mean()
+    spectrum = np.fft.rfft(sign, 2 * len(sign))
+    agree = np.fft.irfft(spectrum * spectrum.conj())[: most + 1]
+    agree = agree / (np.arange(len(code), len(code) - most - 1, -1) * max(sign.var(), 1e-9))
+    agree[:MIN_KERNELS] = 0.0
+    if agree.max() < _MIN_AGREEMENT:
+        return []
+    return [int(n) for n in np.flatnonzero(agree >= agree.max() - MAX_OTHER_FRAC)[:_CANDIDATES]]
+
+
+def _stretch(code: I64, length: int) -> tuple[int, int]:
+    """The longest stretch in which every `length` elements are followed by nearly the same ones."""
+    differs = np.concatenate(([0], np.cumsum(code[:-length] != code[length:])))
+    good = differs[length:] - differs[:-length] <= MAX_OTHER_FRAC * length
+    edges = np.flatnonzero(np.diff(np.concatenate(([0], good.astype(np.int8), [0]))))
+    if not len(edges):
+        return 0, 0
+    begin, end = edges[::2], edges[1::2]
+    longest = int((end - begin).argmax())
+    return int(begin[longest]), int(end[longest]) - 1 + 2 * length
+
+
+_ENDS_AT_FRAC = 0.95
+"""Of the time in such calls."""
+_MIN_FRAC = 0.05
+"""Of the window: a shorter start-up changes no figure."""
+_MIN_CALLS_FRAC = 0.01
+"""Of the start-up of a capture, spent in such calls: less does not tell what the time was."""
+_MIN_GIVEN_FRAC = 0.05
+"""The same of a window that somebody chose, who may have left start-up out."""
+_MIN_FIRST_FRAC = 0.2
+"""The same where long first launches alone tell: any call may be held up once."""
+_MIN_CALLS = 10
+"""Allocations alone are a start-up from here on."""
+
+
+def find_start_up(
+    calls: StartUpCalls, activity: Activity, window_ns: tuple[int, int], *, given: bool = False
+) -> StartUp | None:
+    """The start-up at the beginning of a window of one device; None where the capture shows none.
+
+    calls: of the whole capture. given: whether somebody chose the window.
+    """
+    begin, end = window_ns
+    # What comes before the first activity of the capture led to it.
+    since = int(np.iinfo(np.int64).min) if begin <= activity.span[0] else begin
+    calls = calls.within(since, end)
+    told = len(calls.loads) or len(calls.communicators) or len(calls.allocations) >= _MIN_CALLS
+    if not told and not len(calls.first_launches):
+        return None
+    last = max(_end(list(vars(calls).values())), _end([calls.loads, calls.allocations, calls.communicators]))
+    if last - begin < _MIN_FRAC * (end - begin):
+        return None
+    spent = [of.covered.clip(begin, last) for of in vars(calls).values()]
+    all_of_it = spent[0] | spent[1] | spent[2] | spent[3]
+    least = (_MIN_GIVEN_FRAC if given else _MIN_CALLS_FRAC) if told else _MIN_FIRST_FRAC
+    if all_of_it.total_ns < least * (last - begin):
+        return None
+    return start_up_of(calls, activity, (begin, last), window_ns)
+
+
+def _end(calls: Sequence[Calls]) -> int:
+    """When most of the time in these calls has passed; 0 without any."""
+    start, end = (np.concatenate([getattr(of, side) for of in calls]) for side in ("start_ns", "end_ns"))
+    if not len(start):
+        return 0
+    order = np.argsort(start, kind="stable")
+    # Fractions: calls and ranges together may last longer than an integer holds.
+    passed = np.cumsum((end - start)[order], dtype=np.float64)
+    return int(end[order][np.searchsorted(passed, _ENDS_AT_FRAC * passed[-1], "left")])
+
+
+def start_up_of(
+    calls: StartUpCalls,
+    activity: Activity,
+    stretch_ns: tuple[int, int],
+    window_ns: tuple[int, int],
+    *,
+    steps: int = 0,
+) -> StartUp:
+    """What is published of a start-up. calls: those of its time. steps: cold ones that it is made of."""
+    begin, last = stretch_ns
+    inside = _inside(activity, window_ns)
+
+    def spent_ns(*of: Calls) -> int:
+        covered = EMPTY
+        for one in of:
+            covered = covered | one.covered
+        return covered.clip(begin, last).total_ns
+
+    return StartUp(
+        start_ns=begin,
+        end_ns=last,
+        compute_ns=activity.compute.clip(begin, last).total_ns,
+        loading_ns=spent_ns(calls.loads, calls.first_launches),
+        allocation_ns=spent_ns(calls.allocations),
+        communicator_ns=spent_ns(calls.communicators),
+        work_frac=float(np.searchsorted(inside, last, "left") / max(1, len(inside))),
+        left_out=False,
+        steps=steps,
+    )
+
+
+def _inside(activity: Activity, window_ns: tuple[int, int]) -> I64:
+    start = activity.start_ns
+    inside: I64 = start[(start >= window_ns[0]) & (start < window_ns[1])]
+    return inside
+
 
 MIN_WINDOW_FRAC = 0.2
 MIN_IDLE_FRAC = 0.5

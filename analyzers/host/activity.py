@@ -5,18 +5,256 @@ Each part has a state of its own. The parts share one look at the CUDA calls and
 
 from __future__ import annotations
 
+import numpy as np
+
+from perfdoc.analyzers.base.intervals import I64
+from perfdoc.analyzers.base.rows import kept
+from perfdoc.analyzers.device.activity import Activity
 from perfdoc.analyzers.device.event_counts import REMEDY
-from perfdoc.analyzers.device.host_ranges import launches_missing
+from perfdoc.analyzers.device.host_ranges import ON_HOST, launches_missing
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.host.blocking_calls import alloc_calls, sync_calls
-from perfdoc.analyzers.host.calls import host_calls
-from perfdoc.analyzers.host.idle import by_thread, host_idle
-from perfdoc.analyzers.host.launching import graph_coverage, launch_queue
-from perfdoc.analyzers.host.small_kernels import small_kernels
+from perfdoc.analyzers.host.calls import host_calls, is_graph_launch
+from perfdoc.analyzers.host.idle import HostIdle, by_thread, host_idle
 from perfdoc.analyzers.host.split import split_host_idle
 from perfdoc.analyzers.host.steps import HostSteps, data_pauses, gc_pauses, host_steps
-from perfdoc.results.host import AllocCalls, DataPauses, HostActivity, HostPauses, HostSplit, SyncCalls
+from perfdoc.analyzers.kernels.totals import sum_by
+from perfdoc.results.host import (
+    AllocCalls,
+    DataPauses,
+    GraphCoverage,
+    HostActivity,
+    HostPauses,
+    HostSplit,
+    LaunchQueue,
+    SmallKernelName,
+    SmallKernels,
+    SyncCalls,
+)
 from perfdoc.results.quality import MEASURED
+from perfdoc.traces.arrow import distinct
+from perfdoc.traces.table import Bool
+
+MAX_BINS = 200
+SHALLOW = 1
+"""Largest depth that counts as shallow."""
+
+
+def launch_queue(view: DeviceView, idle: HostIdle) -> LaunchQueue:
+    """Follow the queue through the window of one device."""
+    missing = launches_missing(view)
+    if missing is not None:
+        return LaunchQueue.missing(*missing)
+    start, end = view.window.start_ns, view.window.end_ns
+    if end <= start:
+        return LaunchQueue.missing("The window is empty.")
+    queued, started, unknown, count = _queued(view.activity, start, end)
+    bins = min(MAX_BINS, end - start)
+    edges = np.array([start + i * (end - start) // bins for i in range(bins + 1)], np.int64)
+    time, depth = _depth_steps(queued, started, edges[:-1])
+    length = np.diff(np.append(time, end))
+    by_depth = sum_by(depth, length, int(depth.max()) + 1)
+    covered = np.cumsum(by_depth)
+    first = np.searchsorted(time, edges[:-1], "left")
+    integral = np.add.reduceat(depth.astype(np.float64) * length, first)
+    mean = integral / np.diff(edges)
+    low, high = np.minimum.reduceat(depth, first), np.maximum.reduceat(depth, first)
+    return LaunchQueue(
+        state="measured",
+        reason=f"{unknown:,} of {count:,} activities have no known launch; they are not counted."
+        if unknown
+        else "",
+        remedy="",
+        median_depth=int(np.searchsorted(2 * covered, end - start, "left")),
+        mean_depth=float(integral.sum() / (end - start)),
+        max_depth=int(np.flatnonzero(by_depth).max()),
+        shallow_frac=int(by_depth[: SHALLOW + 1].sum()) / (end - start),
+        starved_ns=idle.starved_ns,
+        starved_frac=idle.starved_ns / (end - start),
+        unknown_launches=unknown,
+        bin_min=low.tolist(),
+        bin_mean=mean.round(3).tolist(),
+        bin_max=high.tolist(),
+    )
+
+
+def _queued(activity: Activity, start: int, end: int) -> tuple[I64, I64, int, int]:
+    """When activities on compute streams joined and left the queue, inside the window; each ascending.
+
+    Then: how many that started inside the window have no known launch, of how many.
+    """
+    reach = (activity.start_ns < end) & (activity.end_ns > start)
+    streams, stream = distinct(activity.stream)
+    computes = np.bincount(stream[activity.is_compute & reach], minlength=len(streams)) > 0
+    rows = np.flatnonzero((activity.start_ns >= start) & computes[stream])
+    launched, started = activity.launch_start_ns[rows], activity.start_ns[rows]
+    returned = np.maximum(launched, activity.launch_end_ns[rows])
+    known = launched >= 0
+    inside = started < end
+    # One that started before its call returned was never seen waiting.
+    joined, left = kept(known & (returned < started) & (returned < end), returned, started)
+    joined = np.maximum(joined, start)
+    unknown, count = (int(np.count_nonzero(rows)) for rows in (inside & ~known, inside))
+    return np.sort(joined, kind="stable"), left[left < end], unknown, count
+
+
+def _depth_steps(joined: I64, left: I64, edges: I64) -> tuple[I64, I64]:
+    """The depth as a step function: times, ascending and distinct, and the depth from each on."""
+    time = np.concatenate((edges, joined, left))
+    change = np.repeat(np.array([0, 1, -1]), (len(edges), len(joined), len(left)))
+    order = np.argsort(time, kind="stable")  # three sorted runs: merged in linear time
+    time, depth = time[order], np.cumsum(change[order])
+    last = np.append(time[1:] > time[:-1], True)
+    return time[last], depth[last]
+
+
+_WHOLE = "Graphs were traced as a whole: how many kernels they hold is not known."
+
+
+def is_from_graph(view: DeviceView, rows: I64) -> Bool:
+    """Whether these rows of Trace.kernels came from a CUDA graph."""
+    found: Bool = view.trace.kernels.graph_node[rows] >= 0
+    of_graph = _launches_graph(view)
+    if of_graph.any():
+        call = view.launches.kernels[rows]
+        launched = np.flatnonzero(call >= 0)
+        found[launched] |= of_graph[view.trace.api_calls.name[call[launched]]]
+    return found
+
+
+def graph_coverage(view: DeviceView) -> GraphCoverage:
+    """Measure the share of one device's kernels that graphs launched."""
+    if view.activity.on_host:
+        return GraphCoverage.missing(ON_HOST)
+    table, graphs, window = view.trace.kernels, view.trace.graph_launches, view.window
+    rows = view.activity.kernel_rows
+    kernel_ns = _inside(table.start_ns[rows], table.end_ns[rows], window.start_ns, window.end_ns)
+    rows, kernel_ns = rows[kernel_ns > 0], kernel_ns[kernel_ns > 0]
+    whole = np.flatnonzero(graphs.device == view.activity.device)
+    whole_ns = _inside(graphs.start_ns[whole], graphs.end_ns[whole], window.start_ns, window.end_ns)
+    whole_ns = whole_ns[whole_ns > 0]
+    from_graph = is_from_graph(view, rows)
+    total = int(kernel_ns.sum()) + int(whole_ns.sum())
+    if total == 0:
+        return GraphCoverage.missing("No kernel ran in the window.")
+    capability = view.trace.capabilities["graph_nodes"]
+    unseen = not from_graph.any() and not len(whole_ns) and not capability.available
+    if unseen and (
+        not view.trace.capabilities["launch_correlation"].available or _launches_graph(view).any()
+    ):
+        return GraphCoverage.missing(capability.reason, capability.remedy)
+    graph_ns = int(kernel_ns[from_graph].sum()) + int(whole_ns.sum())
+    count = int(np.count_nonzero(from_graph))
+    return GraphCoverage(
+        state="measured",
+        reason=_WHOLE if len(whole_ns) else "",
+        remedy="Capture with nsys profile --cuda-graph-trace=node." if len(whole_ns) else "",
+        time_frac=graph_ns / total,
+        kernel_frac=None if len(whole_ns) else count / len(rows),
+        kernels=len(rows),
+        graph_kernels=count,
+        whole_graphs=len(whole_ns),
+        kernel_ns=total,
+        graph_ns=graph_ns,
+    )
+
+
+def _launches_graph(view: DeviceView) -> Bool:
+    """By index into Trace.strings: whether it names a call of the capture that launches a graph."""
+    strings = view.trace.strings
+    found = np.zeros(len(strings), bool)
+    found[[i for i in view.trace.call_names.tolist() if is_graph_launch(strings[i])]] = True
+    return found
+
+
+def _inside(start: I64, end: I64, low: int, high: int) -> I64:
+    inside: I64 = np.maximum(np.minimum(end, high) - np.maximum(start, low), 0)
+    return inside
+
+
+MAX_NAMES = 15
+
+
+def small_kernels(view: DeviceView, idle: HostIdle) -> SmallKernels:
+    """Compare kernels of one device with their launches."""
+    missing = launches_missing(view)
+    if missing is not None:
+        return SmallKernels.missing(*missing)
+    table, api = view.trace.kernels, view.trace.api_calls
+    (rows,) = kept(~view.activity.kernel_is_comm, view.activity.kernel_rows)
+    start = table.start_ns[rows]
+    (rows,) = kept((start >= view.window.start_ns) & (start < view.window.end_ns), rows)
+    call = view.launches.kernels[rows]
+    rows, call = kept((call >= 0) & ~is_from_graph(view, rows), rows, call)
+    if not len(rows):
+        return SmallKernels.missing("No compute kernel of the window was launched on its own.")
+    start = table.start_ns[rows]
+    duration = table.end_ns[rows] - start
+    launch = api.end_ns[call] - api.start_ns[call]
+    before = _idle_before(idle, start)
+    bound = before > 0
+    chosen = np.flatnonzero(bound & (duration < launch))
+    thread = api.thread[call].astype(np.int64)
+    typical = int(np.median(launch[bound] if bound.any() else launch))
+    bound_count, small_count = int(np.count_nonzero(bound)), len(chosen)
+    return SmallKernels(
+        **MEASURED,
+        kernels=len(rows),
+        launch_bound=bound_count,
+        small=small_count,
+        small_frac=small_count / bound_count if bound_count else None,
+        small_ns=int(duration[chosen].sum()),
+        small_launch_ns=int(launch[chosen].sum()),
+        idle_before_ns=int(before[chosen].sum()),
+        median_kernel_ns=int(np.median(duration)),
+        median_launch_ns=typical,
+        median_launch_interval_ns=_median_interval(api.start_ns[call], thread, bound),
+        below_median_launch_frac=int(np.count_nonzero(duration < typical)) / len(rows),
+        names=_names(view, rows[chosen], duration[chosen], launch[chosen], before[chosen]),
+    )
+
+
+def _idle_before(idle: HostIdle, start: I64) -> I64:
+    """Host idle of the gap that each of these starts ended; of several at once the first has it."""
+    found = np.zeros(len(start), np.int64)
+    if not len(idle.gap_end_ns) or not len(start):
+        return found
+    order = None if (start[1:] >= start[:-1]).all() else np.argsort(start, kind="stable")
+    ordered = start if order is None else start[order]
+    first = np.minimum(np.searchsorted(ordered, idle.gap_end_ns), len(ordered) - 1)
+    ended = np.flatnonzero(ordered[first] == idle.gap_end_ns)
+    rows = first[ended] if order is None else order[first[ended]]
+    found[rows] = idle.host_ns[ended]
+    return found
+
+
+def _median_interval(launch_start: I64, thread: I64, bound: Bool) -> int | None:
+    later = (thread[1:] > thread[:-1]) | (
+        (thread[1:] == thread[:-1]) & (launch_start[1:] >= launch_start[:-1])
+    )
+    if not later.all():  # exports mostly are in that order
+        order = np.lexsort((launch_start, thread))
+        launch_start, thread, bound = launch_start[order], thread[order], bound[order]
+    interval = np.diff(launch_start)
+    wanted = bound[1:] & (thread[1:] == thread[:-1])
+    return int(np.median(interval[wanted])) if wanted.any() else None
+
+
+def _names(view: DeviceView, rows: I64, duration: I64, launch: I64, before: I64) -> list[SmallKernelName]:
+    names, code = np.unique(view.trace.kernels.name[rows], return_inverse=True)
+    count = np.bincount(code, minlength=len(names))
+    total, launched, idled = (sum_by(code, v, len(names)) for v in (duration, launch, before))
+    order = np.lexsort((names, -idled))[:MAX_NAMES]
+    return [
+        SmallKernelName(
+            name=view.trace.strings[names[i]],
+            count=int(count[i]),
+            total_ns=int(total[i]),
+            launch_ns=int(launched[i]),
+            idle_before_ns=int(idled[i]),
+        )
+        for i in order.tolist()
+    ]
 
 
 def host_activity(view: DeviceView) -> tuple[HostActivity, HostSteps]:

@@ -8,17 +8,56 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import os
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from perfdoc.profiling import ranges
 from perfdoc.profiling.errors import CaptureError, one_line
 from perfdoc.profiling.nsys.command import is_attached
 from perfdoc.profiling.own.process import own_device, own_rank
-from perfdoc.profiling.vocabulary import STEP, numbered
+from perfdoc.profiling.vocabulary import DATA, STEP, numbered
+
+_wrapped: tuple[Any, Any] | None = None
+"""The iterators' class, and its own `__next__`."""
+
+
+def mark_data_loading() -> None:
+    """Put a range around every wait for a torch DataLoader. Idempotent; nothing where torch
+    has not imported them."""
+    global _wrapped
+    module = sys.modules.get("torch.utils.data.dataloader")
+    iterators = getattr(module, "_BaseDataLoaderIter", None)
+    if _wrapped is not None or iterators is None:
+        return
+    original = iterators.__next__
+
+    @functools.wraps(original)
+    def waited_for(self: Any) -> Any:
+        close = ranges.begin(DATA)
+        if close is None:
+            return original(self)
+        try:
+            return original(self)
+        finally:
+            close()
+
+    _wrapped = iterators, original
+    iterators.__next__ = waited_for
+
+
+def unmark_data_loading() -> None:
+    """Put torch's own method back."""
+    global _wrapped
+    if _wrapped is not None:
+        iterators, original = _wrapped
+        iterators.__next__ = original
+        _wrapped = None
+
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -116,7 +155,7 @@ class Windowed:
     def _begin(self) -> None:
         try:
             self._session.__enter__()
-            _install_data_loading()
+            mark_data_loading()
             self._entered = True
         except Exception as error:  # noqa: BLE001 - whatever a torch refuses to have wrapped, training goes on
             warn(f"no capture: {one_line(error)}")
@@ -150,21 +189,14 @@ def _install() -> None:
     if "torch" in sys.modules:
         with contextlib.suppress(RuntimeError):  # a torch without its distributed package
             collectives.install()
-    _install_data_loading()
-
-
-def _install_data_loading() -> None:
-    from perfdoc.profiling.own import data_loading
-
-    data_loading.install()
+    mark_data_loading()
 
 
 def _uninstall() -> None:
     from perfdoc.profiling import garbage
     from perfdoc.profiling.distributed import collectives
-    from perfdoc.profiling.own import data_loading
 
-    data_loading.uninstall()
+    unmark_data_loading()
     garbage.uninstall()
     collectives.uninstall()
     collectives.drain(everything=True)

@@ -12,10 +12,12 @@ import inspect
 import itertools
 from collections.abc import Callable
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 from perfdoc.profiling import ranges
 from perfdoc.profiling.own import following
+from perfdoc.profiling.own.loop import Loop
 from perfdoc.profiling.vocabulary import (
     BACKWARD,
     CHECKPOINT,
@@ -103,6 +105,40 @@ def ranged(function: Callable[..., Any], name: str) -> Callable[..., Any]:
 
     setattr(in_range, _FOLLOWED, True)
     return in_range
+
+
+class BridgeCallback:
+    """Marks steps, forward, backward, optimizer, evaluation; profiles `steps` (first, end) into `folder`."""
+
+    def __init__(self, steps: tuple[int, int] | None = None, folder: str | Path | None = None) -> None:
+        """Without both: marks for whatever profiler is there. Raises ValueError for one without the other."""
+        self._loop = Loop(steps, folder)
+
+    def on_train_start(self, context: Any) -> None:
+        """Training begins."""
+        self._loop.begins()
+        name_passes()
+        name_optimizer(context.optimizer)
+
+    def on_train_step_start(self, context: Any) -> None:
+        """A step begins, numbered as Bridge's `train_state.step`."""
+        self._loop.step_begins(int(context.state.train_state.step))
+
+    def on_train_step_end(self, context: Any) -> None:
+        """The step is over."""
+        self._loop.step_ends()
+
+    def on_train_end(self, context: Any) -> None:
+        """Training has ended."""
+        self._loop.ends()
+
+    def on_eval_start(self, context: Any) -> None:
+        """An evaluation begins."""
+        self._loop.enters(EVALUATION)
+
+    def on_eval_end(self, context: Any) -> None:
+        """The evaluation is over."""
+        self._loop.leaves()
 
 
 def _number(given: Any, training: Any) -> int | None:

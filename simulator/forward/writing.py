@@ -2,22 +2,219 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import msgspec
+import numpy as np
 
 from perfdoc.profiling.whole_file import made, refuse_overwrite, scratch
 from perfdoc.simulator.captures.groups import groups_of, place_of
 from perfdoc.simulator.captures.timeline import Clock
-from perfdoc.simulator.forward.answer_file import answer_of, answer_text, facts_text
+from perfdoc.simulator.forward.answer import rank_ledger
 from perfdoc.simulator.forward.faults import parse_faults
-from perfdoc.simulator.forward.job import SimulatedJob, simulate
+from perfdoc.simulator.forward.job import SimulatedJob, Simulation, simulate
 from perfdoc.simulator.forward.layout import Layout, parse_layout
 from perfdoc.simulator.forward.rows import write_rank
+from perfdoc.simulator.forward.simulation import Matched, SimulatedRank
 from perfdoc.simulator.forward.snapshot import write_fragmented
 from perfdoc.traces.known_models import known_models
+
+NOTE = (
+    "Durations follow from rooflines with stated efficiencies (simulator/forward/hardware.py); no absolute "
+    "time in here is claimed to be real. Times are true time in ns: a file's own clock is given by rank."
+)
+
+
+def answer_of(job: SimulatedJob, files: Mapping[int, str], clocks: Sequence[Clock]) -> dict[str, Any]:
+    """The sidecar's content. `files`: name of the capture of each rank that has one."""
+    simulation = job.simulation
+    return {
+        "note": NOTE,
+        "model": job.shape.name,
+        "gpu": job.gpu.name,
+        "steps": job.steps,
+        "layout": asdict(simulation.setting.layout),
+        "makespan_ns": simulation.makespan_ns,
+        "without_faults_ns": job.sound_ns,
+        "faults": [asdict(c) for c in job.costs],
+        "communicators": _communicators(simulation),
+        "waits": _waits(simulation),
+        "pipelines": _pipelines(job),
+        "ranks": [
+            _rank(simulated, files.get(simulated.work.rank), clocks[simulated.work.rank])
+            for simulated in simulation.ranks
+        ],
+    }
+
+
+def answer_text(answer: Mapping[str, Any]) -> str:
+    """As JSON, a rank a line."""
+    head = {k: v for k, v in answer.items() if k != "ranks"}
+    ranks = ",\n  ".join(json.dumps(r) for r in answer["ranks"])
+    return json.dumps(head, indent=1)[:-2] + f',\n "ranks": [\n  {ranks}\n ]\n}}\n'
+
+
+def facts_text(job: SimulatedJob) -> str:
+    """The job's facts and settings for `perfdoc analyze --config`, the settings as the trainer spells
+    them."""
+    setting = job.simulation.setting
+    layout, shared = setting.layout, setting.layout.dp * setting.layout.cp
+    sections: dict[str, dict[str, object]] = {
+        "": {
+            "model": job.shape.name,
+            "num_layers": job.shape.layers,
+            "world_size": layout.world_size,
+            "vpp": layout.vpp,
+            "micro_batches": layout.passes,
+            "seq_length": layout.seq,
+            "dtype": "bf16",
+        },
+        "parallel": {
+            "tensor_model_parallel_size": layout.tp,
+            "sequence_parallel": layout.sp and layout.tp > 1,
+            "pipeline_model_parallel_size": layout.pp,
+            "virtual_pipeline_model_parallel_size": layout.vpp if layout.vpp > 1 else None,
+            "context_parallel_size": layout.cp,
+            "cp_comm_type": "p2p",
+            "expert_model_parallel_size": layout.ep,
+            "data_parallel_size": layout.dp,
+        },
+        "overlap": {
+            "overlap_grad_reduce": layout.overlap_grad_reduce and shared > 1,
+            "overlap_param_gather": layout.overlap_param_gather
+            and layout.distributed_optimizer
+            and shared > 1,
+            "bucket_size": layout.bucket_parameters,
+            "overlap_p2p_comm": layout.vpp > 1,
+        },
+        "optimizer": {"use_distributed_optimizer": layout.distributed_optimizer},
+        "precision": {"grad_reduce_in_fp32": setting.faults.fp32_reduce},
+        "training": {
+            "micro_batch_size": layout.mbs,
+            "global_batch_size": layout.passes * layout.mbs * layout.dp,
+        },
+    }
+    lines = []
+    for section, values in sections.items():
+        lines += [f"{section}:\n"] if section else []
+        lines += [f"{'  ' if section else ''}{key}: {_yaml(value)}\n" for key, value in values.items()]
+    return "".join(lines)
+
+
+def _yaml(value: object) -> str:
+    if value is None:
+        return "null"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _rank(simulated: SimulatedRank, file: str | None, clock: Clock) -> dict[str, Any]:
+    ledger = rank_ledger(simulated)
+    return {
+        "rank": simulated.work.rank,
+        "stage": simulated.work.stage,
+        "file": file,
+        "clock": asdict(clock),
+        "window_start_ns": ledger.window_start_ns,
+        "window_end_ns": ledger.window_end_ns,
+        "step_start_ns": list(ledger.step_start_ns),
+        "ledger_ns": {
+            "compute": ledger.compute_ns,
+            "exposed_comm": dict(ledger.exposed_comm_ns),
+            "exposed_memcpy": ledger.exposed_memcpy_ns,
+            "idle": dict(ledger.idle_ns),
+        },
+        "comm_ns": dict(ledger.comm_ns),
+    }
+
+
+def _communicators(simulation: Simulation) -> list[dict[str, Any]]:
+    found: dict[int, dict[str, Any]] = {}
+    for simulated in simulation.ranks:
+        for group in simulated.work.groups.values():
+            found[group.communicator] = {
+                "communicator": f"0x{group.communicator:016x}",
+                "dimension": group.dimension,
+                "description": group.description,
+                "ranks": list(group.ranks),
+            }
+    return list(found.values())
+
+
+def _waits(simulation: Simulation) -> dict[str, dict[str, dict[str, int]]]:
+    """By dimension: what each rank waited for others in matched collectives, and what it alone caused."""
+    found: dict[str, dict[str, dict[str, int]]] = {}
+    for key, matched in simulation.matched.items():
+        dimension = "dp" if key == "edp" else key
+        of = found.setdefault(dimension, {"waited_ns": {}, "caused_ns": {}})
+        for m in matched:
+            _add_waits(of, m)
+    return found
+
+
+def _add_waits(of: dict[str, dict[str, int]], m: Matched) -> None:
+    last = max(m.start_ns)
+    for rank, start in zip(m.ranks, m.start_ns, strict=True):
+        of["waited_ns"][str(rank)] = of["waited_ns"].get(str(rank), 0) + last - start
+    late = [r for r, s in zip(m.ranks, m.start_ns, strict=True) if s == last]
+    if len(late) == 1 and len(m.ranks) > 1:
+        caused = sum(last - s for s in m.start_ns)
+        of["caused_ns"][str(late[0])] = of["caused_ns"].get(str(late[0]), 0) + caused
+
+
+def _pipelines(job: SimulatedJob) -> list[dict[str, Any]]:
+    """Bubble + transfer + late peer = the idle time of each stage.
+
+    transfer is counterfactual: how much shorter the window is where messages take no time.
+    """
+    if job.instant_ns is None:
+        return []
+    layout = job.simulation.setting.layout
+    found = []
+    for step in range(job.steps):
+        for ranks in sorted({simulated.work.groups["pp"].ranks for simulated in job.simulation.ranks}):
+            start, end, own = _window(job.simulation, ranks, step)
+            instant_start, instant_end, _ = _window(job.instant_ns, ranks, step)
+            transfer = (end - start) - (instant_end - instant_start)
+            ideal = (layout.pp - 1) * sum(own.values()) // (layout.pp * layout.vpp * layout.passes)
+            stages = []
+            for rank in ranks:
+                idle = end - start - own[rank]
+                bubble = min(ideal, idle - transfer)
+                stages.append(
+                    {
+                        "rank": rank,
+                        "own_ns": own[rank],
+                        "idle_ns": idle,
+                        "bubble_ns": bubble,
+                        "transfer_ns": transfer,
+                        "late_peer_ns": idle - transfer - bubble,
+                    }
+                )
+            found.append(
+                {"step": step, "start_ns": start, "end_ns": end, "ideal_bubble_ns": ideal, "stages": stages}
+            )
+    return found
+
+
+def _window(simulation: Simulation, ranks: Sequence[int], step: int) -> tuple[int, int, dict[int, int]]:
+    """(start of the first pass, end of the last, time in passes by rank)."""
+    spans: dict[int, list[tuple[int, int]]] = {}
+    for rank in ranks:
+        simulated = simulation.ranks[rank]
+        # Parameters and gradients travel beside passes.
+        mine = np.array([op.group not in ("dp", "edp") for op in simulated.work.tape.ops])
+        start = np.where(mine, simulated.start_ns[step], np.iinfo(np.int64).max)
+        end = np.where(mine, simulated.end_ns[step], 0)
+        spans[rank] = [
+            (int(start[a:b].min()), int(end[a:b].max())) for _, _, _, a, b in simulated.work.tape.passes
+        ]
+    every = [s for of in spans.values() for s in of]
+    own = {rank: sum(b - a for a, b in of) for rank, of in spans.items()}
+    return min(a for a, _ in every), max(b for _, b in every), own
 
 
 def clocks_of(world_size: int, error_ns: int) -> list[Clock]:

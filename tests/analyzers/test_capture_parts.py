@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perfdoc.analyzers.device.period import MIN_KERNELS, repetition
+from perfdoc.analyzers.device.capture_parts import MIN_KERNELS, repetition
 from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import measure_capture, measure_trace
 from perfdoc.analyzers.measure_device import RankMeasurement

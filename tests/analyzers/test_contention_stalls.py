@@ -10,7 +10,6 @@ import pytest
 
 from perfdoc.analyzers.contention.cost import norm_contention
 from perfdoc.results import DeviceContention
-from perfdoc.simulator.captures.kineto import write_kineto
 from perfdoc.simulator.captures.nsys.export import ExportOptions
 from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
 from perfdoc.simulator.captures.timeline import TimelineBuilder
@@ -18,6 +17,7 @@ from perfdoc.traces.kineto.read import read_kineto
 from perfdoc.traces.nsys.read import read_nsys_sqlite
 from tests.analyzers.device_views import view_of, views_of
 from tests.analyzers.tiny import ALL_REDUCE, GEMM
+from tests.captures.kineto import write_kineto
 
 NORM = "rmsnorm_fwd_tuned_kernel"
 

@@ -8,12 +8,12 @@ import pytest
 
 from perfdoc.analyzers.device.activity import DIMENSIONS, EVIDENCE
 from perfdoc.simulator.captures.events import Collective
-from perfdoc.simulator.captures.kineto import write_kineto
 from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces import Trace
 from perfdoc.traces.kineto.read import read_kineto
 from perfdoc.traces.load import read_trace
 from tests.analyzers.tiny import ALL_REDUCE, GEMM, activity_of, trace_of
+from tests.captures.kineto import write_kineto
 
 BROADCAST = "ncclDevKernel_Broadcast_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 SEND_RECV = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"

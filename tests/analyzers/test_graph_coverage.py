@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from perfdoc.analyzers.device.view import DeviceView
-from perfdoc.analyzers.host.launching import graph_coverage
+from perfdoc.analyzers.host.activity import graph_coverage
 from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces.model import Capability
 from perfdoc.traces.nsys.read import read_nsys_sqlite

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from perfdoc.results import KernelPartsAnalysis
-from perfdoc.simulator.captures.kineto import write_kineto
 from perfdoc.traces.job_facts import JobFacts
 from perfdoc.traces.kineto.read import read_kineto
 from tests.analyzers.device_views import views_of
 from tests.analyzers.step_plan import ADD, FLASH, NORM, Plan, parts_of, times
 from tests.analyzers.tiny import GEMM
+from tests.captures.kineto import write_kineto
 
 
 def kineto(plan: Plan, folder: Path) -> KernelPartsAnalysis:

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from perfdoc.analyzers.device.view import DeviceView
+from perfdoc.analyzers.host.activity import MAX_BINS, launch_queue
 from perfdoc.analyzers.host.idle import host_idle
-from perfdoc.analyzers.host.launching import MAX_BINS, launch_queue
 from perfdoc.results.host import LaunchQueue
 from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces.nsys.read import read_nsys_sqlite

@@ -17,11 +17,11 @@ from perfdoc.analyzers.matching.collectives import match_collectives
 from perfdoc.analyzers.matching.matches import Matches
 from perfdoc.analyzers.matching.shifts import possible_shifts
 from perfdoc.simulator.captures.events import Collective
-from perfdoc.simulator.captures.kineto import write_kineto
 from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces.job_facts import JobFacts
 from tests.analyzers.calls_of import calls_of_file
 from tests.analyzers.planted_ranks import KERNELS, Clock, Job
+from tests.captures.kineto import write_kineto
 
 NO_FACTS = JobFacts()
 

@@ -9,13 +9,13 @@ from perfdoc.analyzers.matching.calls import CollectiveCalls
 from perfdoc.analyzers.matching.collectives import match_collectives
 from perfdoc.profiling.marks import format_group_mark, format_rank_mark
 from perfdoc.simulator.captures.events import Collective, NcclPayload
-from perfdoc.simulator.captures.kineto import write_kineto
 from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
 from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces.job_facts import JobFacts
 from tests.analyzers.calls_of import calls_of_file
 from tests.analyzers.planted_ranks import KERNELS
 from tests.analyzers.test_matching import pairs
+from tests.captures.kineto import write_kineto
 
 NO_FACTS = JobFacts()
 

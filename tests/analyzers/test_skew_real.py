@@ -12,10 +12,10 @@ from perfdoc.profiling.distributed.collective_name import CollectiveName, format
 from perfdoc.profiling.marks import format_group_mark, format_rank_mark
 from perfdoc.profiling.vocabulary import COLLECTIVE_RUN
 from perfdoc.results.waits import SkewAnalysis
-from perfdoc.simulator.captures.kineto import write_kineto
 from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces.job_facts import JobFacts
 from tests.analyzers.calls_of import calls_of_file
+from tests.captures.kineto import write_kineto
 
 COMM_US = {0: 5798, 1: 11336, 2: 3492, 3: 9774, 4: 6587, 5: 6251, 6: 3558, 7: 1746}
 """Communication of the eight DLRM ranks (../shared/traces/README.md)."""

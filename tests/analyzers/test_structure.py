@@ -11,13 +11,13 @@ from perfdoc.analyzers.communication.bandwidth import bus_bandwidth_gbps
 from perfdoc.analyzers.communication.table import communication_table
 from perfdoc.analyzers.device.activity import DIMENSIONS, EVIDENCE
 from perfdoc.simulator.captures.events import Collective, NcclPayload
-from perfdoc.simulator.captures.kineto import write_kineto
 from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces import Trace
 from perfdoc.traces.given_facts import given_facts
 from perfdoc.traces.job_facts import JobFacts
 from perfdoc.traces.kineto.read import read_kineto
 from tests.analyzers.tiny import ALL_GATHER, ALL_REDUCE, GEMM, activity_of, one_device, trace_of
+from tests.captures.kineto import write_kineto
 
 SEND_RECV = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
 REDUCE_SCATTER = "ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"

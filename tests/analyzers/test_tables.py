@@ -12,15 +12,15 @@ import pytest
 from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.job import measure_job
 from perfdoc.analyzers.measure import measure_capture
-from perfdoc.analyzers.tables.copies import copy_rows
+from perfdoc.analyzers.tables.device import copy_rows
 from perfdoc.results.tables import CollectiveSize, RangeTable, Tables
 from perfdoc.simulator.captures.events import Collective
-from perfdoc.simulator.captures.kineto import write_kineto
 from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
 from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces.job_facts import JobFacts
 from tests.analyzers.device_views import view_of
 from tests.analyzers.tiny import ALL_REDUCE, GEMM
+from tests.captures.kineto import write_kineto
 
 SEND_RECV = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
 US = 1_000

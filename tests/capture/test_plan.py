@@ -12,8 +12,7 @@ import pytest
 
 from perfdoc.capture import command_line, prepare
 from perfdoc.capture.command_line import read_job
-from perfdoc.capture.estimate import room
-from perfdoc.capture.prepare import Asked, CaptureRequestError, plan
+from perfdoc.capture.prepare import Asked, CaptureRequestError, plan, room
 from perfdoc.profiling.nsys.command import Nsys
 from perfdoc.profiling.own.asked_window import VARIABLE, ask, asked
 from perfdoc.run.torchrun import TorchrunError

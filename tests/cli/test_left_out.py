@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from perfdoc.simulator.captures.events import NcclPayload
-from perfdoc.simulator.captures.kineto import write_kineto
 from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
 from perfdoc.simulator.captures.timeline import TimelineBuilder
 from tests.amount import some
 from tests.analyzers.tiny import ALL_REDUCE
+from tests.captures.kineto import write_kineto
 from tests.command import perfdoc
 from tests.simulator.hand_laid import hand_laid_timeline
 

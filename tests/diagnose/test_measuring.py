@@ -11,9 +11,9 @@ import pytest
 from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.diagnose.asked import Work, asked_work
 from perfdoc.diagnose.measuring import measure_all, of_them
-from perfdoc.simulator.captures.kineto import write_kineto
 from perfdoc.traces import TraceError
 from perfdoc.traces.job_facts import JobFacts
+from tests.captures.kineto import write_kineto
 from tests.simulator.hand_laid import hand_laid_timeline, write_hand_laid
 
 

@@ -86,8 +86,8 @@ def timeline(rank: int) -> Timeline:
 @cache
 def content(folder: Path, kind: str, rank: int, generation: str) -> bytes:
     """A capture of the rank as a file, made once in the folder."""
-    from perfdoc.simulator.captures.kineto import write_kineto
     from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
+    from tests.captures.kineto import write_kineto
 
     path = folder / f"{rank}-{generation}.{kind}"
     if kind == "sqlite":

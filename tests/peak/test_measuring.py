@@ -43,7 +43,7 @@ def test_the_largest_cache_counts(tmp_path: Path) -> None:
 
 def test_arrays_outgrow_the_cache_where_memory_allows() -> None:
     needs_torch()
-    from perfdoc.peak.bandwidth import array_bytes
+    from perfdoc.peak.rank import array_bytes
 
     mib, gib = 1 << 20, 1 << 30
     assert array_bytes(cache_bytes=32 * mib, memory_bytes=64 * gib, ranks=1) == 128 * mib

@@ -16,7 +16,7 @@ from perfdoc.redact.copying import redact
 from perfdoc.redact.nsys import CALL_NAMES, KERNEL_NAMES, RANGE_NAMES, TEXTS
 from perfdoc.redact.texts import gpu_name
 from perfdoc.redact.words import Names, known_words
-from perfdoc.simulator.captures.kineto import write_kineto
+from tests.captures.kineto import write_kineto
 from tests.simulator.hand_laid import hand_laid_timeline, write_hand_laid
 
 PLACES = {

@@ -7,11 +7,10 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from perfdoc.simulator.job.building import build_model
 from perfdoc.simulator.job.data_parallel import Link, behind_ns
 from perfdoc.simulator.job.model import JobModel
 from perfdoc.simulator.job.network import network_of
-from perfdoc.simulator.job.predict import build_models
+from perfdoc.simulator.job.predict import build_model, build_models
 from perfdoc.simulator.job.rank import RankWork
 from perfdoc.simulator.job.scaling import moved_over_dp, work_factors
 from perfdoc.simulator.job.settings import JobSettings

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.simulator.job.building import build_model
+from perfdoc.simulator.job.predict import build_model
 from perfdoc.simulator.job.rank import RankWork
 from perfdoc.simulator.job.settings import captured_settings
 from tests.planted import changed

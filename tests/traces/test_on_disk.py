@@ -26,13 +26,13 @@ from perfdoc.analyzers.measure import measure_capture
 from perfdoc.diagnose.diagnosis import diagnose
 from perfdoc.profiling import telling
 from perfdoc.results import to_json
-from perfdoc.simulator.captures.kineto import write_kineto
 from perfdoc.simulator.replay.unedited import replay_and_keep
 from perfdoc.traces import Trace, TraceError, on_disk, table
 from perfdoc.traces.load import read_trace
 from perfdoc.traces.model import ApiCalls
 from perfdoc.traces.nsys import sqlite_file
 from perfdoc.traces.table import Table
+from tests.captures.kineto import write_kineto
 from tests.simulator.hand_laid import hand_laid_timeline, write_hand_laid
 from tests.summaries.made import two_ranks
 

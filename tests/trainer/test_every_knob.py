@@ -11,8 +11,7 @@ import pytest
 from perfdoc.knobs.knob import Knob
 from perfdoc.knobs.load import catalogue
 from perfdoc.trainer.config import Config, resolve
-from perfdoc.trainer.config.refused import REFUSED, name_here, why_refused
-from perfdoc.trainer.config.resolve import KEYS
+from perfdoc.trainer.config.resolve import KEYS, REFUSED, name_here, why_refused
 from perfdoc.trainer.layout import plan
 from tests.megatron_core import import_core
 from tests.trainer.launch import need_megatron

@@ -12,8 +12,7 @@ from perfdoc.diagnose.asked import UserError
 from perfdoc.tune.html import render_html
 from perfdoc.tune.ranking import parts_of, tuning_of
 from perfdoc.tune.result import Tuning, json_schema, to_json
-from perfdoc.tune.run import axes_for
-from perfdoc.tune.scaling import scaling_of
+from perfdoc.tune.run import axes_for, scaling_of
 from perfdoc.tune.search import search
 from perfdoc.tune.text import render_text
 from tests.tune.hand_job import job

@@ -17,8 +17,7 @@ from perfdoc.knobs.load import catalogue
 from perfdoc.knobs.values import read_value
 from perfdoc.rules.engine.advisable import advisable
 from perfdoc.rules.engine.registry import own_rules
-from perfdoc.trainer.config.refused import why_refused
-from perfdoc.trainer.config.resolve import KEYS, resolve
+from perfdoc.trainer.config.resolve import KEYS, resolve, why_refused
 from perfdoc.trainer.layout import plan
 
 EXAMPLES = json.loads((Path(__file__).parents[2] / "docs/rules/examples.json").read_text(encoding="utf-8"))

@@ -13,8 +13,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from perfdoc.profiling.own.bridge import BridgeCallback
 from perfdoc.profiling.own.loop import Loop
+from perfdoc.profiling.own.megatron import BridgeCallback
 from tests.profiling.own.traces import counted, names_in
 
 HUGGING_FACE = """
@@ -96,7 +96,7 @@ def test_bridge_takes_the_callback_by_its_methods(
     needs_torch: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Bridge's manager takes the methods of any object that have its events' names; its loop's order."""
-    monkeypatch.setattr("perfdoc.profiling.own.bridge.name_passes", lambda: None)
+    monkeypatch.setattr("perfdoc.profiling.own.megatron.name_passes", lambda: None)
     callback = BridgeCallback(steps=(11, 12), folder=tmp_path)
     optimizer = SimpleNamespace(step=lambda: "updated")
     context = SimpleNamespace(
