@@ -126,8 +126,8 @@ def predict(
     high = max(g + h for g, h in zip(gains, half, strict=True))
     if high > max(gains) + noise_ns:
         made = [*edited[-1:], *varied]
-        gone = without_touched(rebuilt, made) if of_device(rebuilt, made) else None
-        if gone is not None:
+        gone = without_touched(rebuilt, made)
+        if gone is not None and of_device(rebuilt, made):
             limit_ns = max((before - _length(gone)) / steps, *gains) + noise_ns
             cap_ns = limit_ns if cap_ns is None else min(cap_ns, limit_ns)
     if cap_ns is not None and low > 0 and gains[0] > cap_ns:

@@ -20,7 +20,7 @@ from perfdoc.simulator.engine import EdgeKind, TaskKind
 from perfdoc.simulator.engine.graph import I64
 from perfdoc.simulator.replay.edits.edit import Edit, with_durations, with_lags
 from perfdoc.simulator.replay.edits.latency import bucket_lines
-from perfdoc.simulator.replay.edits.rewiring import Rewiring, arrivals, is_transfer, launching
+from perfdoc.simulator.replay.edits.rewiring import Rewiring, arrivals, awaiting, is_transfer, launching
 from perfdoc.simulator.replay.edits.smaller_buckets import sequences, usual_bytes
 from perfdoc.simulator.replay.edits.weight_places import F64
 from perfdoc.simulator.replay.rebuilt import Rebuilt
@@ -168,7 +168,8 @@ def rebucketed(bucket_bytes: int, *, dimension: str = "dp") -> Edit:
             raise ValueError(f"buckets of {bucket_bytes:,} bytes are smaller than those of the capture")
         gathers = rebuilt.reduces[rows] == 0
         ratio = bucket_bytes / usual_bytes(rebuilt.bytes[rows[~gathers] if not gathers.all() else rows])
-        awaited_ns = _awaited_ns(rebuilt, rows)
+        waits = awaiting(rebuilt, rows)
+        awaited_ns = np.where(waits >= 0, rebuilt.launch_ns[waits], -1)
         whole = np.full(len(rebuilt.start_ns), -1, np.int64)
         """By part: that which carries its bucket."""
         first = np.zeros(len(whole), bool)
@@ -213,18 +214,6 @@ def rebucketed(bucket_bytes: int, *, dimension: str = "dp") -> Edit:
         ),
         may_cost=True,
     )
-
-
-def _awaited_ns(rebuilt: Rebuilt, rows: I64) -> I64:
-    """By task: when the first computation that waits for it was launched; -1 none."""
-    edges = rebuilt.graph.edges
-    found = np.full(len(rebuilt.start_ns), np.iinfo(np.int64).max, np.int64)
-    ours = np.zeros(len(found), bool)
-    ours[rows] = True
-    computes = (rebuilt.graph.kind == TaskKind.COMPUTE) & (rebuilt.launch_ns >= 0)
-    mine = ours[edges.source] & computes[edges.target]
-    np.minimum.at(found, edges.source[mine], rebuilt.launch_ns[edges.target[mine]])
-    return np.where(found == np.iinfo(np.int64).max, -1, found)
 
 
 def _parts(rebuilt: Rebuilt, mine: I64, awaited_ns: I64 | None) -> I64:

@@ -21,7 +21,14 @@ from perfdoc.simulator.forward.hardware import GPUS, MEMORY_EFFICIENCY
 from perfdoc.simulator.forward.layout import layer_parameters
 from perfdoc.simulator.replay.edits.edit import with_durations
 from perfdoc.simulator.replay.edits.latency import latency_of_any
-from perfdoc.simulator.replay.edits.rewiring import Rewiring, arrivals, is_transfer, usual_lag_ns
+from perfdoc.simulator.replay.edits.rewiring import (
+    Rewiring,
+    arrivals,
+    awaiting,
+    computations,
+    is_transfer,
+    usual_lag_ns,
+)
 from perfdoc.simulator.replay.rebuilt import Rebuilt
 from perfdoc.traces.table import Bool
 
@@ -107,19 +114,14 @@ def _read_ns(rebuilt: Rebuilt, pairs: _Pairs, memory_frac: float) -> F64 | None:
 
 def _exchanges(rebuilt: Rebuilt) -> _Pairs:
     """Every pair that is exposed."""
-    graph, edges = rebuilt.graph, rebuilt.graph.edges
+    graph = rebuilt.graph
     ours = np.flatnonzero(is_transfer(rebuilt, "ep") & (graph.duration_ns > 0))
-    computes = (graph.kind == TaskKind.COMPUTE) & (rebuilt.launch_ns >= 0)
-    waiting = np.full(len(rebuilt.start_ns), -1, np.int64)
-    mine = np.flatnonzero((edges.kind == EdgeKind.EVENT) & computes[edges.target])
-    mine = mine[np.argsort(-rebuilt.launch_ns[edges.target[mine]], kind="stable")]
-    waiting[edges.source[mine]] = edges.target[mine]  # the earliest is written last
+    waiting, every = awaiting(rebuilt, ours, (EdgeKind.EVENT,)), computations(rebuilt)
     parts = []
     for i in range(len(rebuilt.ranks)):
         own = ours[graph.rank[ours] == i]
         own = own[np.argsort(rebuilt.launch_ns[own], kind="stable")]
-        work = np.flatnonzero(computes & (graph.rank == i))
-        work = work[np.argsort(rebuilt.launch_ns[work], kind="stable")]
+        work = every[graph.rank[every] == i]
         if len(own) < 2 or not len(work):
             continue
         launch = rebuilt.launch_ns[work]

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from perfdoc.analyzers.device.activity import DIMENSIONS
-from perfdoc.simulator.engine import EdgeKind, GraphBuilder, TaskKind
+from perfdoc.simulator.engine import EdgeKind, TaskKind
 from perfdoc.simulator.engine.graph import I64, NONE
 from perfdoc.simulator.replay.edits.latency import latency_of_any
 from perfdoc.simulator.replay.edits.rewiring import (
@@ -28,7 +27,7 @@ from perfdoc.simulator.replay.edits.weight_places import (
     shares_of_streams,
     weight_places,
 )
-from perfdoc.simulator.replay.rebuilt import RankFrame, Rebuilt, with_edges
+from perfdoc.simulator.replay.rebuilt import RankFrame, Rebuilt
 from perfdoc.traces.table import Bool
 
 _LEAST_BYTES = 1024
@@ -249,37 +248,30 @@ _HOLDS_UP = (EdgeKind.EVENT, EdgeKind.INFERRED, EdgeKind.HOST_SYNC)
 def until_optimizer(rebuilt: Rebuilt, *, dimension: str) -> Rebuilt:
     """What waited for it waits no longer; the step's optimizer does (the next step, where no range shows an
     optimizer; the end, where none shows a step)."""
-    graph, edges = rebuilt.graph, rebuilt.graph.edges
-    source, target = edges.source, edges.target
-    ours = (graph.kind == TaskKind.COMMUNICATION) & (rebuilt.dimension == DIMENSIONS.index(dimension))
+    graph, wires = rebuilt.graph, Rewiring(rebuilt)
+    source, target = wires.source, wires.target
+    ours = is_transfer(rebuilt, dimension)
     if not ours.any():
         raise ValueError(f"the capture shows no {dimension} communication")
     other = ~np.isin(graph.kind, (TaskKind.COMMUNICATION, TaskKind.ARRIVAL, TaskKind.MEETING))
-    cut = ours[source] & other[target] & np.isin(edges.kind, _HOLDS_UP)
+    cut = ours[source] & other[target] & np.isin(wires.kind, _HOLDS_UP)
     if dimension == "dp":  # the forward needs the weights that a gather brings
         cut &= rebuilt.reduces[source] == 1
-    barrier = np.full(len(graph.duration_ns), -1, np.int64)
+    barrier = np.full(len(graph.duration_ns), NONE, np.int64)
     for i, frame in enumerate(rebuilt.ranks):
         mine = np.flatnonzero(ours & (graph.rank == i))
         barrier[mine] = _barriers(rebuilt, other & (graph.rank == i), frame, rebuilt.launch_ns[mine])
     # What runs after the barrier still waits: by then the communication has to be over.
     until = rebuilt.launch_ns[np.maximum(barrier, 0)][source]
     cut &= (barrier[source] < 0) | (rebuilt.launch_ns[target] < until)
-    kept_edges = np.bincount(target[~cut], minlength=len(graph.duration_ns))
-    cut &= kept_edges[target] > 0
+    left = np.bincount(target[~cut], minlength=len(graph.duration_ns))
+    cut &= left[target] > 0
     if not cut.any():
         raise ValueError(WAITS_FOR_NONE.format(dimension))
-    builder = GraphBuilder()
-    for kind in EdgeKind:
-        kept = (edges.kind == kind) & ~cut
-        builder.add(source[kept], target[kept], edges.lag_ns[kept], kind)
+    wires.kept = ~cut
     held = np.unique(source[cut])
-    held = held[barrier[held] >= 0]
-    builder.add(held, barrier[held], 0, EdgeKind.INFERRED)
-    made = with_edges(rebuilt, builder)
-    if made is None:
-        raise ValueError(f"the optimizer step cannot wait for {dimension} communication: it runs before it")
-    return made
+    wires.add(held, barrier[held], 0, EdgeKind.INFERRED)
+    return wires.made(f"the optimizer step cannot wait for {dimension} communication: it runs before it")
 
 
 def _barriers(rebuilt: Rebuilt, others: Bool, frame: RankFrame, launch_ns: I64) -> I64:

@@ -1,15 +1,15 @@
-"""Edges taken away, moved and added; which tasks of a collective wait; and collectives cut into parts."""
+"""Edges taken away, moved and added; what waits for what; and collectives cut into parts."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.simulator.engine import EdgeKind, GraphBuilder, TaskKind
-from perfdoc.simulator.engine.graph import I64, NONE
+from perfdoc.simulator.engine.graph import I8, I64, NONE
 from perfdoc.simulator.replay.rank_tasks import NO_RELEASE
 from perfdoc.simulator.replay.rebuilt import OF_GRAPH, OF_TASK, Rebuilt, with_edges
 from perfdoc.traces.table import Bool
@@ -32,22 +32,23 @@ class Rewiring:
         self.source, self.target = edges.source.copy(), edges.target
         self.lag_ns, self.kind = edges.lag_ns.copy(), edges.kind
         self.kept = np.ones(len(self.source), bool)
-        self._added: list[tuple[I64, I64, I64 | int, EdgeKind]] = []
+        self._added: list[tuple[I64, I64, I64, I8]] = []
 
-    def add(self, source: I64, target: I64, lag_ns: I64 | int, kind: EdgeKind) -> None:
-        """As in GraphBuilder; a side of -1 is no edge."""
+    def add(self, source: I64, target: I64, lag_ns: I64 | int, kind: I8 | EdgeKind) -> None:
+        """More edges; a side of -1 is none."""
         real = (source >= 0) & (target >= 0)
         lag = np.broadcast_to(np.asarray(lag_ns, np.int64), source.shape)
-        self._added.append((source[real], target[real], lag[real], kind))
+        kinds = np.broadcast_to(np.asarray(kind, np.int8), source.shape)
+        self._added.append((source[real], target[real], lag[real], kinds[real]))
 
     def made(self, circle: str) -> Rebuilt:
         """The same tasks with these edges. ValueError, `circle`, where they form a dependency cycle."""
-        builder = GraphBuilder()
+        builder, kept = GraphBuilder(), self.kept
+        ours = (self.source[kept], self.target[kept], self.lag_ns[kept], self.kind[kept])
+        source, target, lag, kinds = (np.concatenate(c) for c in zip(ours, *self._added, strict=True))
         for kind in EdgeKind:
-            mine = self.kept & (self.kind == kind)
-            builder.add(self.source[mine], self.target[mine], self.lag_ns[mine], kind)
-        for source, target, lag, kind in self._added:
-            builder.add(source, target, lag, kind)
+            mine = kinds == kind
+            builder.add(source[mine], target[mine], lag[mine], kind)
         found = with_edges(self.rebuilt, builder)
         if found is None:
             raise ValueError(circle)
@@ -102,12 +103,59 @@ def usual_lag_ns(rebuilt: Rebuilt, kind: EdgeKind, into: Bool) -> int:
     return int(np.median(mine)) if len(mine) else 0
 
 
-def in_parts(rebuilt: Rebuilt, parts: I64, latency_ns: float) -> Rebuilt:
+def computations(rebuilt: Rebuilt) -> I64:
+    """Tasks that compute, by rank and launch."""
+    work = np.flatnonzero((rebuilt.graph.kind == TaskKind.COMPUTE) & (rebuilt.launch_ns >= 0))
+    return work[np.lexsort((rebuilt.launch_ns[work], rebuilt.graph.rank[work]))]
+
+
+def neighbours(rebuilt: Rebuilt) -> tuple[I64, I64]:
+    """By task, of computations: the one launched before and the one launched behind it on its rank; -1 none.
+    The last entry of each is that of task -1."""
+    work, rank = computations(rebuilt), rebuilt.graph.rank
+    before, behind = (np.full(len(rebuilt.start_ns) + 1, NONE, np.int64) for _ in range(2))
+    same = rank[work[1:]] == rank[work[:-1]]
+    before[work[1:][same]], behind[work[:-1][same]] = work[:-1][same], work[1:][same]
+    return before, behind
+
+
+def awaiting(rebuilt: Rebuilt, tasks: I64, kinds: tuple[EdgeKind, ...] = tuple(EdgeKind)) -> I64:
+    """By task, of these: the computation launched first of those that wait for it; -1 none."""
+    edges, work = rebuilt.graph.edges, computations(rebuilt)
+    place = np.full(len(rebuilt.start_ns), NONE, np.int64)
+    place[work] = np.arange(len(work))
+    chosen = np.zeros(len(place), bool)
+    chosen[tasks] = True
+    mine = chosen[edges.source] & (place[edges.target] >= 0) & np.isin(edges.kind, kinds)
+    first = np.full(len(place), len(work), np.int64)
+    np.minimum.at(first, edges.source[mine], place[edges.target[mine]])
+    found: I64 = np.append(work, NONE)[first]
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Begins:
+    """When parts of messages begin: no earlier than a computation has ended; columns."""
+
+    task: I64
+    after: I64
+    """-1 unknown."""
+    lag_ns: I64 | int
+
+
+_NOTHING = np.empty(0, np.int64)
+_AS_NOW = Begins(task=_NOTHING, after=_NOTHING, lag_ns=_NOTHING)
+
+
+def in_parts(
+    rebuilt: Rebuilt, parts: I64, latency_ns: float, *, first: Begins = _AS_NOW, second: Begins = _AS_NOW
+) -> Rebuilt:
     """parts: by task (of a matched collective its transfer) into how many equal ones it is cut; 1 leaves it.
     The members of a collective are cut alike, into the most that any is.
 
-    A part takes the latency, and its share of the rest. The first is ready when the whole was; what waited
-    for the whole waits for the last, which the task itself stands for from here on.
+    A part takes the latency, and its share of the rest. The first is ready when the whole was, or as `first`
+    says; the others follow it, the second as `second` says. What waited for the whole waits for the last,
+    which the task itself stands for from here on, and which is not ready before the whole was.
     """
     graph, count = rebuilt.graph, len(rebuilt.start_ns)
     arrival, meeting = arrivals(rebuilt), _meetings(rebuilt)
@@ -130,22 +178,26 @@ def in_parts(rebuilt: Rebuilt, parts: I64, latency_ns: float) -> Rebuilt:
     new_arrival[met] = count + len(transfer) + np.arange(len(met))
     new_meeting = count + len(transfer) + len(met) + which
 
-    builder, edges = GraphBuilder(), graph.edges
-    for kind in EdgeKind:
-        mine = edges.kind == kind
-        builder.add(edges.source[mine], edges.target[mine], edges.lag_ns[mine], kind)
-    builder.add(new_arrival[met], new_meeting, 0, EdgeKind.COLLECTIVE)
-    builder.add(new_meeting, new_transfer[met], 0, EdgeKind.COLLECTIVE)
-    first = number == 0
+    wires = Rewiring(rebuilt)
+    wires.add(new_arrival[met], new_meeting, 0, EdgeKind.COLLECTIVE)
+    wires.add(new_meeting, new_transfer[met], 0, EdgeKind.COLLECTIVE)
+    begins, ends = number == 0, number == parts[transfer] - 2
+    part = np.full((2, count), NONE, np.int64)
+    """By task, what its first and its second part arrive as."""
+    part[0, transfer[begins]] = new_arrival[begins]
+    part[1, transfer[begins & ends]] = arrival[transfer[begins & ends]]
+    part[1, transfer[number == 1]] = new_arrival[number == 1]
     copied = np.full(count, NONE, np.int64)
-    copied[arrival[transfer[first]]] = new_arrival[first]
-    into = (copied[edges.target] >= 0) & (edges.kind != EdgeKind.COLLECTIVE)
-    for kind in EdgeKind:
-        mine = into & (edges.kind == kind)
-        builder.add(edges.source[mine], copied[edges.target[mine]], edges.lag_ns[mine], kind)
-    last = number == parts[transfer] - 2
-    behind = np.where(last, arrival[transfer], np.append(new_arrival[1:], NONE))
-    builder.add(new_transfer, behind, 0, EdgeKind.STREAM_ORDER)
+    copied[arrival[chosen]] = part[0, chosen]
+    early = np.zeros(count, bool)
+    early[arrival[first.task[first.after >= 0]]] = True
+    queued = (wires.kind == EdgeKind.STREAM_ORDER) & (graph.kind[wires.source] == TaskKind.COMMUNICATION)
+    into = (wires.kind != EdgeKind.COLLECTIVE) & (queued | ~early[wires.target])
+    wires.add(wires.source[into], copied[wires.target[into]], wires.lag_ns[into], wires.kind[into])
+    behind = np.where(ends, arrival[transfer], np.append(new_arrival[1:], NONE))
+    wires.add(new_transfer, behind, 0, EdgeKind.STREAM_ORDER)
+    for arrives, when in zip(part, (first, second), strict=True):
+        wires.add(when.after, arrives[when.task], when.lag_ns, EdgeKind.INFERRED)
 
     def column(values: Any) -> Any:
         return values[origin]
@@ -161,9 +213,8 @@ def in_parts(rebuilt: Rebuilt, parts: I64, latency_ns: float) -> Rebuilt:
     )
     _share(made, chosen, parts, np.concatenate((new_transfer, chosen)), transfer, number, latency_ns)
     made.graph.release_ns[new_transfer[met]] = NO_RELEASE
-    found = with_edges(made, builder)
-    assert found is not None, "parts run in order"
-    return found
+    wires.rebuilt = made
+    return wires.made("this would create a dependency cycle (a part of a message)")
 
 
 def _share(

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from perfdoc.simulator.engine import TaskKind
 from perfdoc.simulator.engine.graph import I64
 from perfdoc.simulator.forward.layout import layer_parameters, table_parameters
+from perfdoc.simulator.replay.edits.rewiring import computations
 from perfdoc.simulator.replay.rebuilt import RankFrame, Rebuilt
 from perfdoc.traces.job_facts import JobFacts
 
@@ -56,12 +56,12 @@ def weight_places(rebuilt: Rebuilt, rank: int, ends_layers: float = 0.0) -> list
 
     ValueError, one line, where passes are not shown, or not which chunk of the model each is of.
     """
-    frame, graph = rebuilt.ranks[rank], rebuilt.graph
+    frame = rebuilt.ranks[rank]
     passes = frame.passes
     if not len(passes):
         raise ValueError("no range of the capture shows forward and backward passes")
-    work = np.flatnonzero((graph.kind == TaskKind.COMPUTE) & (graph.rank == rank) & (rebuilt.launch_ns >= 0))
-    work = work[np.argsort(rebuilt.launch_ns[work], kind="stable")]
+    work = computations(rebuilt)
+    work = work[rebuilt.graph.rank[work] == rank]
     chunk = _chunks(frame)
     step = np.searchsorted(np.sort(frame.step_starts_ns), passes.start_ns, "right")
     found = []
