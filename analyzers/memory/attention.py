@@ -18,8 +18,7 @@ import numpy as np
 from perfdoc.analyzers.memory.lifetimes import Lifetimes
 from perfdoc.analyzers.memory.places import is_python, passes_on, printable, short_path
 from perfdoc.results.memory import AttentionScores
-from perfdoc.traces.memory.model import MemorySnapshot
-from perfdoc.traces.memory.stacks import MemoryFrame
+from perfdoc.traces.memory.model import MemoryFrame, MemorySnapshot
 from perfdoc.traces.table import I64
 
 MIN_BYTES = 1 << 20

@@ -14,8 +14,7 @@ from functools import cache
 
 import numpy as np
 
-from perfdoc.traces.memory.model import MemorySnapshot
-from perfdoc.traces.memory.stacks import MemoryFrame
+from perfdoc.traces.memory.model import MemoryFrame, MemorySnapshot
 from perfdoc.traces.table import I64, Bool
 
 CATEGORIES = (

@@ -9,7 +9,7 @@ from perfdoc.analyzers.memory.categories import CATEGORIES, StackUses, Use, use_
 from perfdoc.analyzers.memory.lifetimes import BEFORE, DeviceHistory, Lifetimes
 from perfdoc.analyzers.memory.places import BEFORE_RECORDING, NO_RANGE, OTHERS, EventRanges, printable
 from perfdoc.results.memory import MemoryComposition, MemorySeries
-from perfdoc.traces.memory.stacks import NO_STACK
+from perfdoc.traces.memory.model import NO_STACK
 from perfdoc.traces.table import I64, Bool
 
 EVIDENCE = ("none", "stack", "release", "range")

@@ -15,8 +15,7 @@ import numpy as np
 from perfdoc.analyzers.kernels.totals import sum_by
 from perfdoc.analyzers.memory.lifetimes import BEFORE, DeviceHistory, Lifetimes
 from perfdoc.results.memory import MemoryGrowth, MemorySite
-from perfdoc.traces.memory.model import MemoryAnnotations, MemorySnapshot
-from perfdoc.traces.memory.stacks import NO_STACK, MemoryFrame
+from perfdoc.traces.memory.model import NO_STACK, MemoryAnnotations, MemoryFrame, MemorySnapshot
 from perfdoc.traces.table import I64
 
 NO_RANGE = -1

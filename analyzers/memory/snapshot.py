@@ -14,9 +14,8 @@ from perfdoc.analyzers.memory.layout import layout_at, reserved_bytes
 from perfdoc.analyzers.memory.lifetimes import BEFORE, DeviceHistory, Lifetimes, find_lifetimes, histories
 from perfdoc.analyzers.memory.places import measure_growth, ranges_of_events, site_of, sites_at
 from perfdoc.results.memory import AllocatorCalls, DeviceMemory, OutOfMemory
-from perfdoc.traces.memory.model import BlockState, MemoryAction, MemorySnapshot
+from perfdoc.traces.memory.model import NO_STACK, BlockState, MemoryAction, MemorySnapshot
 from perfdoc.traces.memory.read import is_snapshot_name, read_memory_snapshot
-from perfdoc.traces.memory.stacks import NO_STACK
 from perfdoc.traces.table import I64
 
 __all__ = ["is_snapshot_name", "measure_memory", "measure_snapshot"]

@@ -6,7 +6,7 @@ import pytest
 
 from perfdoc.analyzers.memory.categories import Use, use_of_frame, use_of_range
 from perfdoc.analyzers.memory.places import printable, short_path, site_of
-from perfdoc.traces.memory.stacks import MemoryFrame
+from perfdoc.traces.memory.model import MemoryFrame
 
 PACKAGES = "/home/ann/.venv/lib/python3.12/site-packages/"
 MCORE = PACKAGES + "megatron/core/"

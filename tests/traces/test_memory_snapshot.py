@@ -12,9 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from perfdoc.traces.memory.events import ACTIONS
 from perfdoc.traces.memory.model import MemorySnapshot
 from perfdoc.traces.memory.read import is_snapshot_name, read_memory_snapshot
+from perfdoc.traces.memory.unpickle import ACTIONS
 from tests.amount import some, tries
 
 STATES = {"inactive": 0, "active_allocated": 1, "active_pending_free": 2, "active_awaiting_free": 2}

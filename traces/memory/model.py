@@ -6,14 +6,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
+from typing import NamedTuple
 
-from perfdoc.traces.memory.events import ACTIONS
-from perfdoc.traces.memory.stacks import MemoryFrame
 from perfdoc.traces.table import I8, I32, I64, Bool, Table
+
+NO_STACK = 0
+"""Index of the stack without frames."""
+
+
+class MemoryFrame(NamedTuple):
+    """One call: hostile text, and a path that tells about its owner."""
+
+    filename: str
+    function: str
+    line: int
 
 
 class MemoryAction(IntEnum):
-    """What the allocator did."""
+    """What the allocator did; from ALLOC, `unpickle.ACTIONS`."""
 
     OTHER = 0
     ALLOC = 1
@@ -31,9 +41,6 @@ class MemoryAction(IntEnum):
     OUT_OF_MEMORY = 8
     USER_DEFINED = 9
     """One end of an annotation, in PyTorch 2.4 and 2.5."""
-
-
-assert len(ACTIONS) == len(MemoryAction) - 1
 
 
 class BlockState(IntEnum):
