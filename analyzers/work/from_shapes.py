@@ -26,17 +26,25 @@ from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.kernel_class.classify import KernelClass as K
 from perfdoc.analyzers.kernel_class.number_format import uses_tf32
 from perfdoc.analyzers.kernels.nesting import nest
+from perfdoc.analyzers.work import attention, convolution, gemm, memory_bound, optimizers
 from perfdoc.analyzers.work.emitted import TYPES, types_of, with_emitted
-from perfdoc.analyzers.work.formulas import FORMULAS, LISTS, operator_work
-from perfdoc.analyzers.work.inputs import parse_inputs
+from perfdoc.analyzers.work.inputs import Inputs, parse_inputs
 from perfdoc.analyzers.work.kernel_names import ELEMENTS, list_element
-from perfdoc.analyzers.work.operator_work import DTYPES
+from perfdoc.analyzers.work.operator_work import DTYPES, Formula, OperatorWork
 from perfdoc.analyzers.work.result import NONE, SHAPES, KernelWork, OperatorCall
 from perfdoc.traces.table import Bool
 
+FORMULAS: Mapping[str, Formula] = MappingProxyType(
+    {
+        **memory_bound.FORMULAS,
+        **optimizers.FORMULAS,
+        **convolution.FORMULAS,
+        **gemm.FORMULAS,
+        **attention.FORMULAS,
+    }
+)
+"""By name of the operator. Composite ones (`aten::matmul`, `aten::layer_norm`) call others that are here."""
 _TENSOR_CORES = frozenset({"gemm", "grouped_gemm", "attention", "convolution"})
-
-
 _COMPUTES = frozenset(K) - {K.COMMUNICATION}
 _SMALL = _COMPUTES - {K.GEMM, K.ATTENTION, K.CONVOLUTION}
 _DOES: Mapping[str, tuple[frozenset[K], frozenset[K]]] = MappingProxyType(
@@ -65,6 +73,12 @@ class _Calls:
     """Rows of Trace.operators."""
     around: I64
     """By row of Trace.operators the operator with a formula right around it; -1 none."""
+
+
+def operator_work(x: Inputs) -> OperatorWork | None:
+    """The work of one call; None where the operator has no formula or its inputs do not determine it."""
+    formula = FORMULAS.get(x.name)
+    return formula(x) if formula is not None else None
 
 
 def work_from_shapes(view: DeviceView, rows: I64) -> KernelWork:
@@ -171,7 +185,7 @@ def _elements(view: DeviceView, found: _Calls) -> I64:
     index into ELEMENTS."""
     strings = view.trace.strings
     operators = view.trace.operators.name[found.call]
-    asked = np.flatnonzero(said_by_names(strings, operators, LISTS.__contains__, False))
+    asked = np.flatnonzero(said_by_names(strings, operators, optimizers.FORMULAS.__contains__, False))
     names = view.trace.kernels.full_name[found.kernels[asked]]
     element = said_by_names(strings, names, lambda name: ELEMENTS.index(list_element(name)), 0)
     of_call = np.zeros(len(view.trace.operators), np.int64)

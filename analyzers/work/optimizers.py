@@ -10,93 +10,82 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from perfdoc.analyzers.work.elementwise import OPERATIONS
 from perfdoc.analyzers.work.inputs import Inputs, Tensor
-from perfdoc.analyzers.work.operator_work import (
-    Formula,
-    Kind,
-    OperatorWork,
-    bytes_of,
-    total_bytes,
-    vector_dtype,
+from perfdoc.analyzers.work.memory_bound import OPERATIONS, moves
+from perfdoc.analyzers.work.operator_work import Formula, Kind, OperatorWork
+
+_ON_LISTS = (
+    *("add", "sub", "mul", "div", "neg", "abs", "exp", "log", "sqrt", "reciprocal"),
+    *("addcmul", "addcdiv", "lerp", "pow", "maximum", "minimum", "sigmoid", "rsqrt"),
 )
 
 
-def _over(
-    lists: Sequence[Sequence[Tensor]], each: int, written: Sequence[Sequence[Tensor]], kind: Kind
+def _on_lists(
+    kind: Kind, each: int, read: Sequence[Sequence[Tensor]], written: Sequence[Sequence[Tensor]]
 ) -> OperatorWork | None:
-    """Every list is read, some are written."""
-    if not lists or not lists[0]:
+    """None where the lists that are read are not equally long."""
+    if not read or not read[0] or any(len(tensors) != len(read[0]) for tensors in read):
         return None
-    return OperatorWork(
-        flops=each * sum(t.elements for t in lists[0]),
-        bytes=total_bytes(bytes_of(*tensors) for tensors in (*lists, *written)),
-        dtype=vector_dtype(lists[0][0].dtype),
-        kind=kind,
-    )
+    flops = each * sum(t.elements for t in read[0])
+    inputs, outputs = ([t for tensors in lists for t in tensors] for lists in (read, written))
+    return moves(kind, flops, read[0][0], inputs, outputs)
 
 
 def _adam(x: Inputs) -> OperatorWork | None:
     """_fused_adam_(parameters, gradients, moments, second moments, largest second moments, steps, …)."""
     lists = [x.listed(i) for i in range(4)]
-    if any(len(each) != len(lists[0]) for each in lists):
-        return None
-    largest = [each] if len(each := x.listed(4)) == len(lists[0]) and each else []
-    return _over((*lists, *largest), 14 + len(largest), (lists[0], lists[2], lists[3], *largest), "optimizer")
+    largest = [each] if len(each := x.listed(4)) == len(lists[0]) else []
+    written = (lists[0], lists[2], lists[3], *largest)
+    return _on_lists("optimizer", 14 + len(largest), (*lists, *largest), written)
 
 
 def _sgd(x: Inputs) -> OperatorWork | None:
     """_fused_sgd_(parameters, gradients, momenta, …): 2 operations, with momentum 4."""
     parameters, gradients, momenta = (x.listed(i) for i in range(3))
-    if len(parameters) != len(gradients):
-        return None
-    kept = [momenta] if len(momenta) == len(parameters) else []
-    return _over((parameters, gradients, *kept), 4 if kept else 2, (parameters, *kept), "optimizer")
+    moments = [momenta] if len(momenta) == len(parameters) else []
+    read, written = (parameters, gradients, *moments), (parameters, *moments)
+    return _on_lists("optimizer", 4 if moments else 2, read, written)
 
 
-def _foreach(each: int, in_place: bool) -> Formula:
-    """Element-wise on lists: the first is the result's size, and in place the result."""
+def _foreach(each: int) -> Formula:
+    """Element-wise on lists: the result is as large as the first."""
 
     def work(x: Inputs) -> OperatorWork | None:
-        lists = [found for i in range(x.count) if (found := x.listed(i))]
-        if not lists or any(len(found) != len(lists[0]) for found in lists):
-            return None
-        return _over(lists, each, (lists[0],), "optimizer")
+        lists = [tensors for i in range(x.count) if (tensors := x.listed(i))]
+        return _on_lists("optimizer", each, lists, lists[:1])
 
     return work
 
 
 def _foreach_norm(x: Inputs) -> OperatorWork | None:
-    return _over([x.listed(0)], 2, (), "optimizer")
+    return _on_lists("optimizer", 2, [x.listed(0)], [])
 
 
 def _foreach_copy(x: Inputs) -> OperatorWork | None:
     """_foreach_copy_(to, from)."""
     to, source = x.listed(0), x.listed(1)
-    return _over([source], 0, (to,), "copy") if len(to) == len(source) else None
+    return _on_lists("copy", 0, [source], [to]) if len(to) == len(source) else None
 
 
 def _foreach_zero(x: Inputs) -> OperatorWork | None:
     tensors = x.listed(0)
-    if not tensors:
-        return None
-    return OperatorWork(flops=0, bytes=bytes_of(*tensors), dtype="unknown", kind="copy")
+    return moves("copy", 0, None, [], tensors) if tensors else None
 
 
-_FOREACH: Mapping[str, int] = MappingProxyType(
-    {n: OPERATIONS[n] for n in ("add", "sub", "mul", "div", "neg", "abs", "exp", "log", "sqrt", "reciprocal")}
-    | {
-        n: OPERATIONS[n]
-        for n in ("addcmul", "addcdiv", "lerp", "pow", "maximum", "minimum", "sigmoid", "rsqrt")
+def _concatenated(x: Inputs) -> OperatorWork | None:
+    parts = x.listed(0)
+    return moves("copy", 0, None, parts, parts) if parts else None
+
+
+FORMULAS: Mapping[str, Formula] = MappingProxyType(
+    {
+        **dict.fromkeys(("aten::_fused_adam_", "aten::_fused_adamw_"), _adam),
+        "aten::_fused_sgd_": _sgd,
+        **{f"aten::_foreach_{n}{place}": _foreach(OPERATIONS[n]) for n in _ON_LISTS for place in ("", "_")},
+        "aten::_foreach_norm": _foreach_norm,
+        "aten::_foreach_copy_": _foreach_copy,
+        "aten::_foreach_zero_": _foreach_zero,
+        "aten::cat": _concatenated,
     }
 )
-
-FORMULAS: dict[str, Formula] = {
-    **dict.fromkeys(("aten::_fused_adam_", "aten::_fused_adamw_"), _adam),
-    "aten::_fused_sgd_": _sgd,
-    **{f"aten::_foreach_{n}": _foreach(each, False) for n, each in _FOREACH.items()},
-    **{f"aten::_foreach_{n}_": _foreach(each, True) for n, each in _FOREACH.items()},
-    "aten::_foreach_norm": _foreach_norm,
-    "aten::_foreach_copy_": _foreach_copy,
-    "aten::_foreach_zero_": _foreach_zero,
-}
+"""By name of the operator."""

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfdoc.analyzers.work.attention import twice_the_scores
-from perfdoc.analyzers.work.formulas import FORMULAS, operator_work
+from perfdoc.analyzers.work.from_shapes import FORMULAS, operator_work
 from perfdoc.analyzers.work.inputs import parse_inputs
 from perfdoc.analyzers.work.operator_work import OperatorWork
 
