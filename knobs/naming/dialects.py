@@ -123,10 +123,8 @@ def _score(paths: Sequence[Entry], dialect: Dialect) -> float:
 
 def _shown_by(paths: Sequence[Entry], dialect: Dialect) -> bool:
     """Whether a name is that dialect's alone; of those that share no name with ordinary programs any is."""
-    if dialect == "nemo":  # Lightning's sections are anybody's
+    if dialect not in _ANYBODYS:  # sections such as `trainer` are anybody's
         return any(meaning(entry, dialect).how != "unknown" for entry in paths)
-    if dialect not in _ANYBODYS:
-        return True
     exact = {found.path for e in paths if (found := meaning(e, dialect)).how == "exact"}
     own = exact - _ANYBODYS[dialect]
     return bool(own - _NOT_ALONE[dialect]) or (bool(own) and len(exact) > 1)

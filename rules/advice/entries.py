@@ -60,17 +60,17 @@ class Entry:
 
 
 GUIDES = {
-    "seed 000": "Megatron-Bridge, performance tuning guide",
-    "seed 001": "NeMo Framework, performance tuning guide",
-    "seed 002": "Megatron-Bridge, performance tuning guide for LLM training (an abridged form)",
-    "seed 003": "Megatron-LM, system optimizations",
-    "seed 004": "notes on megatron-core's performance options",
-    "DESIGN section 3": "perfdoc's own definitions (docs/ledger.md)",
+    "Megatron-Bridge guide": "Megatron-Bridge, performance tuning guide",
+    "NeMo guide": "NeMo Framework, performance tuning guide",
+    "LLM training guide": "Megatron-Bridge, performance tuning guide for LLM training (an abridged form)",
+    "Megatron-LM guide": "Megatron-LM, system optimizations",
+    "megatron-core notes": "notes on megatron-core's performance options",
+    "definitions": "perfdoc's own definitions (docs/ledger.md)",
 }
 
 
 def title_of(source: str) -> str:
-    """The title behind one of `Meta.sources`; a source of another rule's, which has no number, as it is."""
+    """The title behind one of `Meta.sources`; any other source as it is."""
     return GUIDES.get(source, source)
 
 

@@ -22,7 +22,7 @@ META = Meta(
     action="Overlap communication, or send it in larger messages",
     why="Communication beside no compute lengthens the step, whichever parallelism it serves. The collective "
     "and the size of its messages tell what hides it; the dimension, where it is known, tells the setting.",
-    sources=("DESIGN section 3",),
+    sources=("definitions",),
     topic="comm_overlap",
     time=("exposed_comm.unknown", "exposed_comm.other"),
     needs=(

@@ -35,7 +35,7 @@ META = Meta(
     action="Overlap data-parallel communication with compute",
     why="Gradient reduction can overlap with the backward pass, the weights all-gather with the forward "
     "pass. What stays exposed lengthens every step, on every rank.",
-    sources=("seed 000", "seed 001", "seed 003"),
+    sources=("Megatron-Bridge guide", "NeMo guide", "Megatron-LM guide"),
     topic="comm_overlap",
     time=("exposed_comm.dp",),
     needs=(WINDOW, communication("dp")),

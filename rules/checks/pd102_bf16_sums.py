@@ -22,7 +22,7 @@ META = Meta(
     action="Reduce gradients in FP32",
     why="Each addition along a ring rounds to 8 bits of mantissa: over a hundred ranks or more small "
     "gradients are lost. This shows as a drifting loss curve, not as time.",
-    sources=("seed 000", "seed 001", "seed 003"),
+    sources=("Megatron-Bridge guide", "NeMo guide", "Megatron-LM guide"),
     topic="comm_dtype",
     needs=(SEVERAL_REPLICAS,),
     advice=("cd_bf16_reduce_large_dp", "cd_fp32_accum"),

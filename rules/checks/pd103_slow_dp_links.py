@@ -25,7 +25,7 @@ META = Meta(
     action="Raise the bus bandwidth of data-parallel collectives",
     why="Exposed collectives far below the links' bandwidth lose time to latency, to one flat ring over all "
     "nodes or to unaligned message sizes, not to the number of bytes.",
-    sources=("seed 000", "seed 001", "seed 003"),
+    sources=("Megatron-Bridge guide", "NeMo guide", "Megatron-LM guide"),
     topic="comm_overlap",
     time=("exposed_comm.dp",),
     needs=(GPUS, WINDOW, communication("dp")),

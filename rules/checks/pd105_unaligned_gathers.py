@@ -30,7 +30,7 @@ META = Meta(
     action="Align the weights all-gather across pipeline stages",
     why="A weights all-gather slows the compute that it overlaps with. If each stage gathers at a different "
     "time, each slows the pipeline in turn; if all do so at once, the pipeline slows once.",
-    sources=("seed 000", "seed 001", "seed 004"),
+    sources=("Megatron-Bridge guide", "NeMo guide", "megatron-core notes"),
     topic="comm_overlap",
     needs=(
         Need(words="interleaved pipeline stages", missing=_not_interleaved),

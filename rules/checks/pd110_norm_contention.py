@@ -27,7 +27,7 @@ META = Meta(
     action="Keep communication off the SMs of norm kernels",
     why="Norm kernels that launch one block per SM cannot finish before communication frees its SMs: short "
     "kernels take as long as a collective.",
-    sources=("seed 000", "seed 001"),
+    sources=("Megatron-Bridge guide", "NeMo guide"),
     topic="comm_overlap",
     needs=(
         Need(words="norm kernels with and without concurrent communication", missing=_no_cost),

@@ -30,7 +30,7 @@ META = Meta(
     action="Overlap tensor-parallel communication with GEMMs",
     why="Every layer all-gathers and reduce-scatters activations between its GEMMs. What does not overlap "
     "with a GEMM is exposed in each layer, forward and backward.",
-    sources=("seed 000", "seed 001", "seed 003", "seed 004"),
+    sources=("Megatron-Bridge guide", "NeMo guide", "Megatron-LM guide", "megatron-core notes"),
     topic="comm_overlap",
     time=("exposed_comm.tp",),
     needs=TP_NEEDS,

@@ -40,7 +40,7 @@ META = Meta(
     why="With one hardware queue kernels start in launch order, so a collective is not delayed behind the "
     "GEMM that it should overlap with. With several, streams are independent, as FSDP's weights all-gathers "
     "and overlapped expert parallelism need. The wrong number silently prevents an overlap.",
-    sources=("seed 000", "seed 001", "seed 003"),
+    sources=("Megatron-Bridge guide", "NeMo guide", "Megatron-LM guide"),
     topic="comm_overlap",
     time=("exposed_comm.tp",),
     needs=(

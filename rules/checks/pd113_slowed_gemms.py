@@ -39,7 +39,7 @@ META = Meta(
     action="Give communication fewer SMs beside GEMMs",
     why="Communication kernels take SMs from the GEMM that hides them: beyond some number the GEMM loses "
     "more than the transfer gains.",
-    sources=("seed 000", "seed 001"),
+    sources=("Megatron-Bridge guide", "NeMo guide"),
     topic="comm_overlap",
     needs=(
         GPUS,

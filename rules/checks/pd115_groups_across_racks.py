@@ -45,7 +45,7 @@ META = Meta(
     action="Keep communication groups within an NVL72 rack",
     why="A group with one rank in the next rack runs at network speed instead of NVLink speed, and delays "
     "all that wait for it.",
-    sources=("seed 000", "seed 001", "seed 002"),
+    sources=("Megatron-Bridge guide", "NeMo guide", "LLM training guide"),
     topic="network",
     needs=(
         GPUS,

@@ -38,7 +38,7 @@ META = Meta(
     action="Keep offload copies off the network's path",
     why="If NCCL reaches the network cards through host-memory buffers, its traffic and the offloaded "
     "activations share one link.",
-    sources=("seed 000", "seed 001"),
+    sources=("Megatron-Bridge guide", "NeMo guide"),
     topic="network",
     time=("exposed_memcpy",),
     needs=(

@@ -28,7 +28,7 @@ META = Meta(
     why="Ranks that share a sequence exchange keys and values. A ring (p2p) overlaps with attention if each "
     "piece of attention takes longer than the transfer of the next; all-gather and all-to-all (a2a) run "
     "before attention, exposed.",
-    sources=("seed 000", "seed 001", "seed 004"),
+    sources=("Megatron-Bridge guide", "NeMo guide", "megatron-core notes"),
     topic="long_sequence",
     time=("exposed_comm.cp",),
     needs=(GPUS, WINDOW, communication("cp")),

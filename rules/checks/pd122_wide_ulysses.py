@@ -18,7 +18,7 @@ META = Meta(
     action="Lower the Ulysses degree",
     why="Ulysses runs four all-to-alls of heads per layer, without overlap: above the number of key/value "
     "heads these are replicated first, above the node's GPUs the all-to-all crosses the network.",
-    sources=("seed 004",),
+    sources=("megatron-core notes",),
     topic="long_sequence",
     needs=(
         applies(

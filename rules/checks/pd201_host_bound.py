@@ -36,7 +36,7 @@ META = Meta(
     action="Cut launch overhead",
     why="The device idles because the next kernel is launched too late, while the host launches slowly, "
     "waits, or works on something else.",
-    sources=("seed 000", "seed 001", "seed 003"),
+    sources=("Megatron-Bridge guide", "NeMo guide", "Megatron-LM guide"),
     topic="host_overhead",
     time=("idle.host",),
     needs=(GPUS, LAUNCHES, AFTER_START_UP, WINDOW),

@@ -21,7 +21,7 @@ META = Meta(
     action="Collect garbage between steps, on all ranks at once",
     why="A collection stops the launching thread. Ranks that collect at different times wait for each other, "
     "so each rank's pause delays all ranks.",
-    sources=("seed 000", "seed 001"),
+    sources=("Megatron-Bridge guide", "NeMo guide"),
     topic="host_overhead",
     time=("idle.gc",),
     needs=(on_some_rank("traced garbage collection", lambda r: r.host.gc), WINDOW),

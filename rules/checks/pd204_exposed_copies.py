@@ -23,7 +23,7 @@ META = Meta(
     action="Overlap copies with compute",
     why="The device copies memory while no kernel runs: copies queue behind each other, or the next kernel "
     "waits for them.",
-    sources=("DESIGN section 3", "seed 000", "seed 001"),
+    sources=("definitions", "Megatron-Bridge guide", "NeMo guide"),
     topic="memory",
     time=("exposed_memcpy",),
     needs=(GPUS, WINDOW),

@@ -29,7 +29,7 @@ META = Meta(
     why="Each step waits for the slowest host. Unpinned processes migrate between cores, or have their "
     "memory on another socket than their GPU: they launch late at random, and collectives take longer on all "
     "other ranks.",
-    sources=("seed 000", "seed 001"),
+    sources=("Megatron-Bridge guide", "NeMo guide"),
     topic="host_overhead",
     time=("waits",),
     needs=(

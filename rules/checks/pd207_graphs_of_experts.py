@@ -17,7 +17,7 @@ META = Meta(
     action="Leave dropless experts out of CUDA graphs",
     why="A CUDA graph replays static shapes. Without a capacity, experts get a different number of tokens in "
     "each step, so only the rest of the layer can be captured.",
-    sources=("seed 000", "seed 001"),
+    sources=("Megatron-Bridge guide", "NeMo guide"),
     topic="host_overhead",
     needs=(
         applies(

@@ -22,7 +22,7 @@ META = Meta(
     action="Remove calls that wait for the device",
     why="A call that waits drains the launch queue. The device then idles until the host is back in Python, "
     "and goes on idling before kernel after kernel until the host is ahead again.",
-    sources=("DESIGN section 3",),
+    sources=("definitions",),
     topic="host_overhead",
     time=("idle.host",),
     needs=(

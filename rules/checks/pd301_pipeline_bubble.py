@@ -31,7 +31,13 @@ META = Meta(
     action="Shrink the pipeline bubble",
     why="Stages idle while the pipeline fills and drains: (pp - 1) / (vpp x micro-batches) of the compute, "
     "at any kernel speed.",
-    sources=("seed 000", "seed 001", "seed 002", "seed 003", "seed 004"),
+    sources=(
+        "Megatron-Bridge guide",
+        "NeMo guide",
+        "LLM training guide",
+        "Megatron-LM guide",
+        "megatron-core notes",
+    ),
     topic="pipeline",
     time=("pipeline.bubble",),
     needs=(Need(words="a measured bubble", missing=_no_bubble),),

@@ -31,7 +31,7 @@ META = Meta(
     action="Use more micro-batches",
     why="The fewer micro-batches per stage, the larger the share of the step in which the pipeline fills and "
     "drains.",
-    sources=("seed 003", "seed 004"),
+    sources=("Megatron-LM guide", "megatron-core notes"),
     topic="pipeline",
     needs=(
         PIPELINE,

@@ -18,7 +18,7 @@ META = Meta(
     action="Use fewer virtual stages",
     why="Every chunk of a stage sends and receives: interleaving divides the bubble and multiplies "
     "send/recv.",
-    sources=("seed 000", "seed 001", "seed 002", "seed 004"),
+    sources=("Megatron-Bridge guide", "NeMo guide", "LLM training guide", "megatron-core notes"),
     topic="pipeline",
     time=("pipeline.transfer",),
     needs=NEEDS,

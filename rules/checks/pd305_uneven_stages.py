@@ -37,7 +37,7 @@ META = Meta(
     action="Balance the pipeline stages",
     why="All other stages wait for the slowest one in every micro-batch. With a large vocabulary the "
     "embedding loads the first stage, the output layer and the loss the last one.",
-    sources=("seed 000", "seed 001", "seed 002", "seed 004"),
+    sources=("Megatron-Bridge guide", "NeMo guide", "LLM training guide", "megatron-core notes"),
     topic="pipeline",
     time=("pipeline.late_peer",),
     needs=(PIPELINE, Need(words="the passes of all stages", missing=_no_passes)),

@@ -23,7 +23,7 @@ META = Meta(
     action="Balance memory over the pipeline stages",
     why="The fullest stage limits micro-batch size, recomputation and the parallel degrees, although other "
     "stages have headroom.",
-    sources=("seed 004",),
+    sources=("megatron-core notes",),
     topic="pipeline",
     needs=(
         PIPELINE,

@@ -27,7 +27,7 @@ META = Meta(
     action="Overlap send/recv between pipeline stages",
     why="A stage idles while it waits for an activation in transfer. Only with virtual stages can send/recv "
     "overlap with the passes of other micro-batches.",
-    sources=("seed 000", "seed 001", "seed 003"),
+    sources=("Megatron-Bridge guide", "NeMo guide", "Megatron-LM guide"),
     topic="pipeline",
     time=("pipeline.transfer",),
     needs=(PIPELINE, Need(words="measured send/recv between stages", missing=_no_messages)),

@@ -28,7 +28,7 @@ META = Meta(
     why="A schedule with all forward passes first (GPipe) stores the activations of every micro-batch; 1F1B "
     "stores those of as many as there are stages. Memory then limits micro-batches, which enlarges the "
     "bubble.",
-    sources=("seed 003",),
+    sources=("Megatron-LM guide",),
     topic="pipeline",
     needs=(PIPELINE, Need(words="the passes of micro-batches, on all ranks", missing=_no_passes)),
     advice=("pp_1f1b",),

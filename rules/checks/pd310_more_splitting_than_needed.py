@@ -26,7 +26,13 @@ META = Meta(
     action="Use less model parallelism",
     why="Tensor parallelism communicates in every layer and a pipeline has a bubble; data parallelism "
     "communicates once per step. The least model parallelism that fits is the fastest start.",
-    sources=("seed 000", "seed 001", "seed 002", "seed 003", "seed 004"),
+    sources=(
+        "Megatron-Bridge guide",
+        "NeMo guide",
+        "LLM training guide",
+        "Megatron-LM guide",
+        "megatron-core notes",
+    ),
     topic="parallel_mapping",
     time=("exposed_comm.tp", "pipeline.bubble", "pipeline.transfer"),
     needs=NEEDS,

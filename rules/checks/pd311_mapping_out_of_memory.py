@@ -5,7 +5,7 @@ from __future__ import annotations
 from perfdoc.results.figures import gib, per_cent
 from perfdoc.results.memory import DeviceMemory
 from perfdoc.results.rules import Advice, Evidence
-from perfdoc.rules.engine.advise import advise, all_or_none, needing, proposed
+from perfdoc.rules.engine.advise import advise, all_or_none, needing, settle
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.bubble import overlapped_messages
@@ -34,7 +34,13 @@ META = Meta(
     action="Save memory, or split the model further",
     why="A failed allocation ends the run. If no cheaper memory saving is left, weights and activations must "
     "be split over more ranks.",
-    sources=("seed 000", "seed 001", "seed 002", "seed 003", "seed 004"),
+    sources=(
+        "Megatron-Bridge guide",
+        "NeMo guide",
+        "LLM training guide",
+        "Megatron-LM guide",
+        "megatron-core notes",
+    ),
     topic="parallel_mapping",
     needs=NEEDS,
     advice=(
@@ -69,7 +75,7 @@ def evaluate(case: Case) -> Verdict:
     if not measured:
         return Verdict(state="skipped", reason="no memory snapshot has the reserved memory")
     for job, may in ((case, "are"), (case.if_unset, "may be")):
-        if any(not p.forbidden for p in proposed(job, pieces(job, short.worst))):
+        if any(not p.forbidden for p in settle(job, pieces(job, short.worst))):
             reason = f"settings that cost no ranks {may} left: see PD502"
             return Verdict(state="passes", reason=reason, evidence=short.evidence)
     worst = max(measured, key=lambda d: (d.oom_events or 0, d.peak_reserved_bytes or 0))

@@ -36,7 +36,7 @@ META = Meta(
     why="Master weights and moments take 12 of 18 bytes per parameter; the distributed optimizer shards them "
     "over data- and context-parallel ranks, with no more communication. The memory allows less model "
     "parallelism, less recomputation or larger micro-batches.",
-    sources=("seed 000", "seed 001", "seed 002", "seed 003"),
+    sources=("Megatron-Bridge guide", "NeMo guide", "LLM training guide", "Megatron-LM guide"),
     topic="parallel_mapping",
     needs=(
         known(

@@ -29,7 +29,7 @@ META = Meta(
     action="Keep tensor parallelism within an NVLink domain",
     why="Tensor parallelism communicates several times in every layer. Over the network each collective "
     "takes ten times as long as over NVLink, mostly exposed.",
-    sources=("seed 000", "seed 001", "seed 002", "seed 004"),
+    sources=("Megatron-Bridge guide", "NeMo guide", "LLM training guide", "megatron-core notes"),
     topic="parallel_mapping",
     time=("exposed_comm.tp",),
     needs=(

@@ -36,7 +36,7 @@ META = Meta(
     action="Lower the tensor-parallel degree",
     why="Doubling the tensor-parallel degree halves the GEMMs and leaves each layer's communication "
     "unchanged. Beyond some degree GEMMs no longer hide it.",
-    sources=("seed 000", "seed 001", "seed 002", "seed 004"),
+    sources=("Megatron-Bridge guide", "NeMo guide", "LLM training guide", "megatron-core notes"),
     topic="parallel_mapping",
     time=("exposed_comm.tp",),
     needs=(

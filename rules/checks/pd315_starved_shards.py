@@ -30,7 +30,7 @@ META = Meta(
     action="Lower TP x CP",
     why="Tensor and context parallelism split each kernel's work but not the number of launches: beyond some "
     "degree the GPU finishes kernels faster than the host launches them.",
-    sources=("seed 000", "seed 001", "seed 002"),
+    sources=("Megatron-Bridge guide", "NeMo guide", "LLM training guide"),
     topic="parallel_mapping",
     time=("idle.host",),
     needs=(

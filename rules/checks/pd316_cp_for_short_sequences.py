@@ -19,7 +19,7 @@ META = Meta(
     action="Drop context parallelism for short sequences",
     why="Context parallelism splits the rows of every GEMM. A sequence shorter than the hidden size leaves "
     "thin GEMMs: weights are read for less work, and keys and values still have to be communicated.",
-    sources=("seed 000", "seed 001", "seed 002"),
+    sources=("Megatron-Bridge guide", "NeMo guide", "LLM training guide"),
     topic="parallel_mapping",
     time=("exposed_comm.cp",),
     needs=(

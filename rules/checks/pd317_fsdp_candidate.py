@@ -31,7 +31,7 @@ META = Meta(
     why="FSDP gathers a layer's weights while the previous layer computes. Its bytes depend on the weights, "
     "not on the tokens: with long sequences and few weights compute hides it, and no layer waits for "
     "activations.",
-    sources=("seed 000", "seed 001", "seed 002"),
+    sources=("Megatron-Bridge guide", "NeMo guide", "LLM training guide"),
     topic="parallel_mapping",
     time=("exposed_comm.tp", "pipeline.bubble", "pipeline.transfer"),
     needs=(

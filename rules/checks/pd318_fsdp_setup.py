@@ -28,7 +28,7 @@ META = Meta(
     action="Correct the FSDP setup",
     why="With a single hardware queue FSDP's all-gathers wait behind the compute that should hide them; "
     "PyTorch's FSDP2 copies parameters to and from its communication buffers, megatron-core's FSDP does not.",
-    sources=("seed 000", "seed 001"),
+    sources=("Megatron-Bridge guide", "NeMo guide"),
     topic="parallel_mapping",
     needs=(GPUS, Need(words="FSDP", missing=_no_fsdp), WINDOW),
     advice=("fsdp_megatron_better",),

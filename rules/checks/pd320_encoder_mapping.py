@@ -31,7 +31,7 @@ META = Meta(
     action="Map the encoder by itself",
     why="An encoder is small beside its decoder: with the decoder's tensor-parallel degree its GEMMs are "
     "slices, and on the decoder's first stage it makes that stage the slowest.",
-    sources=("seed 000", "seed 001"),
+    sources=("Megatron-Bridge guide", "NeMo guide"),
     topic="parallel_mapping",
     needs=(Need(words="a separate encoder mapping", missing=_no_encoder),),
     advice=("enc_pp", "enc_tp", "enc_gpu_count", "enc_experimental"),

@@ -24,7 +24,7 @@ META = Meta(
     action="Split experts by expert parallelism, not tensor parallelism",
     why="An expert sees a fraction of the tokens, so its GEMMs are small already. Splitting them makes "
     "them smaller and adds communication to each.",
-    sources=("seed 000", "seed 001", "seed 004"),
+    sources=("Megatron-Bridge guide", "NeMo guide", "megatron-core notes"),
     topic="moe",
     needs=(
         NOT_DENSE,

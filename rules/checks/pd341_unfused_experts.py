@@ -34,7 +34,7 @@ META = Meta(
     action="Use grouped GEMMs and fused permutation for experts",
     why="One GEMM per expert leaves most of the GPU empty and takes a launch each; so does permuting tokens "
     "by several kernels around the exchange.",
-    sources=("seed 000", "seed 001", "seed 003", "seed 004"),
+    sources=("Megatron-Bridge guide", "NeMo guide", "Megatron-LM guide", "megatron-core notes"),
     topic="moe",
     needs=(
         GPUS,

@@ -16,7 +16,7 @@ META = Meta(
     action="Overlap expert-parallel communication",
     why="Dispatch and combine stand between the router, the experts and the next layer. Only another "
     "micro-batch's compute, or a shared expert's, can hide them.",
-    sources=("seed 000", "seed 001", "seed 003", "seed 004"),
+    sources=("Megatron-Bridge guide", "NeMo guide", "Megatron-LM guide", "megatron-core notes"),
     topic="moe",
     time=("exposed_comm.ep",),
     needs=EP_NEEDS,

@@ -19,7 +19,7 @@ META = Meta(
     action="Keep expert parallelism within an NVLink domain",
     why="Every token goes to several experts and back in each layer. Between nodes a plain all-to-all sends "
     "it once for each expert, over a link with a ninth of NVLink's bandwidth.",
-    sources=("seed 000", "seed 001", "seed 002", "seed 004"),
+    sources=("Megatron-Bridge guide", "NeMo guide", "LLM training guide", "megatron-core notes"),
     topic="moe",
     time=("exposed_comm.ep",),
     needs=(

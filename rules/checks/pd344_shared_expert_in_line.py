@@ -50,7 +50,7 @@ META = Meta(
     title="Shared expert not overlapped with token dispatch",
     action="Overlap the shared expert with token dispatch",
     why="The shared expert sees every token where it is: it can compute while the others' tokens travel.",
-    sources=("seed 004",),
+    sources=("megatron-core notes",),
     topic="moe",
     needs=(
         GPUS,

@@ -32,7 +32,7 @@ META = Meta(
     action="Use expert parallelism instead of pipeline stages",
     why="Most weights of a mixture of experts are the experts'. Expert parallelism splits those without a "
     "bubble; a pipeline pays with one.",
-    sources=("seed 004",),
+    sources=("megatron-core notes",),
     topic="moe",
     time=("pipeline.bubble",),
     needs=(

@@ -19,7 +19,7 @@ META = Meta(
     why="Gradients are reduced in the last micro-batch of a step and weights gathered in the first. Spread "
     "over more replicas a batch leaves few of them, in the end one: then what that communication costs, what "
     "it takes from the kernels beside it, and every late rank set the time of the step.",
-    sources=("seed 000", "seed 001", "seed 004"),
+    sources=("Megatron-Bridge guide", "NeMo guide", "megatron-core notes"),
     topic="scale",
     needs=(
         GPUS,

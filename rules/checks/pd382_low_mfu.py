@@ -35,7 +35,7 @@ META = Meta(
     action="Raise the MFU",
     why="MFU, the model's FLOPs by what the GPUs could do in the time, is what all other findings add up to. "
     "Where it is low, the basics come first: overlaps, sharded optimizer states, enough micro-batches.",
-    sources=("seed 002", "seed 003", "seed 004"),
+    sources=("LLM training guide", "Megatron-LM guide", "megatron-core notes"),
     topic="scale",
     needs=(
         applies("a GPU capture", lambda case: bool(case.ranks) and not case.on_host, "no GPU was captured"),

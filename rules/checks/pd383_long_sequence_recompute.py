@@ -32,7 +32,7 @@ META = Meta(
     action="Split long sequences instead of recomputing all",
     why="Activations grow with the sequence. Full recomputation makes room by computing each layer's forward "
     "pass again, up to a third more work; context parallelism divides activations and repeats nothing.",
-    sources=("seed 000", "seed 001", "seed 003"),
+    sources=("Megatron-Bridge guide", "NeMo guide", "Megatron-LM guide"),
     topic="long_sequence",
     needs=(
         known("the length of sequences", sequence_of),

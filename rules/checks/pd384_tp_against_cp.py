@@ -20,7 +20,7 @@ META = Meta(
     why="Both divide the same tensors: tensor parallelism overlaps with GEMMs and moves every activation, "
     "context parallelism overlaps with attention and moves keys and values. Where one is exposed and the "
     "other hidden, ranks are on the wrong side.",
-    sources=("seed 000", "seed 001", "seed 002", "seed 004"),
+    sources=("Megatron-Bridge guide", "NeMo guide", "LLM training guide", "megatron-core notes"),
     topic="long_sequence",
     time=("exposed_comm.tp",),
     needs=NEEDS,

@@ -47,7 +47,7 @@ META = Meta(
     action="Run GEMMs in FP8",
     why="FP8 doubles the peak of the GEMMs of linear layers and touches nothing else, so that it gains what "
     "their share of the step allows.",
-    sources=("seed 000", "seed 001", "seed 002", "seed 003"),
+    sources=("Megatron-Bridge guide", "NeMo guide", "LLM training guide", "Megatron-LM guide"),
     topic="low_precision",
     needs=(
         GPUS,

@@ -21,7 +21,7 @@ META = Meta(
     action="Go back from FP8 to 16 bits",
     why="FP8 shortens GEMMs of linear layers only. Where the device waits for its host, or the GEMMs are "
     "a small part, it costs accuracy and casts for nothing.",
-    sources=("seed 000", "seed 001", "seed 002"),
+    sources=("Megatron-Bridge guide", "NeMo guide", "LLM training guide"),
     topic="low_precision",
     needs=(GPUS, FP8, STEADY, LINEAR_SHARE),
     advice=("host_symptom_fp8", "lp_low_gain_host_bound", "lp_low_gain_share"),

@@ -19,7 +19,7 @@ META = Meta(
     action="Make casts to FP8 cheaper",
     why="Every tensor is cast before an FP8 GEMM. Finer scaling blocks cost more in the casts and in the "
     "GEMMs, and buy accuracy with it.",
-    sources=("seed 000", "seed 001", "seed 002", "seed 003"),
+    sources=("Megatron-Bridge guide", "NeMo guide", "LLM training guide", "Megatron-LM guide"),
     topic="low_precision",
     needs=(
         GPUS,

@@ -30,7 +30,7 @@ META = Meta(
     action="Fuse element-wise operators",
     why="Each of a chain of element-wise kernels reads and writes the whole tensor; one fused kernel does so "
     "once, and is one launch.",
-    sources=("seed 000", "seed 001", "seed 003", "seed 004"),
+    sources=("Megatron-Bridge guide", "NeMo guide", "Megatron-LM guide", "megatron-core notes"),
     topic="fusion",
     needs=(GPUS, KERNELS, Need(words="classified kernels", missing=_unmeasured), WINDOW),
     advice=(

@@ -29,7 +29,7 @@ META = Meta(
     action="Use fused attention",
     why="Attention of separate kernels writes and reads a sequence x sequence matrix several times, and "
     "keeps it for the backward; fused attention never makes it.",
-    sources=("seed 000", "seed 001", "seed 003"),
+    sources=("Megatron-Bridge guide", "NeMo guide", "Megatron-LM guide"),
     topic="fusion",
     needs=(GPUS, KERNELS, WINDOW, Need(words="kernels in the window", missing=_no_rows)),
     advice=("fus_attention_backend", "mlm_31", "fus_all_on", "fus_verl_defaults"),

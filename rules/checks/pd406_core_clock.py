@@ -21,7 +21,7 @@ META = Meta(
     title="Compute-bound steps at the default clocks",
     action="Raise the core clock",
     why="GEMMs wait for the SMs, not for memory. Some GPUs can trade memory clock for core clock.",
-    sources=("seed 000", "seed 001"),
+    sources=("Megatron-Bridge guide", "NeMo guide"),
     topic="clock",
     needs=(
         GPUS,

@@ -35,7 +35,7 @@ META = Meta(
     why="Blocks of the wrong size cannot be given out again: the job runs out of memory, or is sharded "
     "further, "
     "with gigabytes unused.",
-    sources=("seed 000", "seed 001"),
+    sources=("Megatron-Bridge guide", "NeMo guide"),
     topic="memory",
     needs=(GPUS, SNAPSHOT, Need(words="segments at the peak", missing=_no_segments)),
     advice=("mem_expandable",),

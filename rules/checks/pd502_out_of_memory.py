@@ -13,7 +13,7 @@ META = Meta(
     action="Save GPU memory",
     why="An allocation that fails ends the run; one that succeeds only after cached memory was given back "
     "stops the device and the host each time.",
-    sources=("seed 000", "seed 001", "seed 003", "seed 004"),
+    sources=("Megatron-Bridge guide", "NeMo guide", "Megatron-LM guide", "megatron-core notes"),
     topic="memory",
     needs=NEEDS,
     advice=(

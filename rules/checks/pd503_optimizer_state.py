@@ -28,7 +28,7 @@ META = Meta(
     action="Drop masters that repeat the weights",
     why="A master in fp32 repeats the 16 bits of its bf16 weight. Kept without them it is exact all the "
     "same, and 2 bytes of each sharded parameter are free.",
-    sources=("seed 000", "seed 001"),
+    sources=("Megatron-Bridge guide", "NeMo guide"),
     topic="memory",
     needs=(
         applies("no FSDP", lambda case: not uses_fsdp(case), "FSDP shards the optimizer's state itself"),

@@ -23,7 +23,7 @@ META = Meta(
     action="Recompute less",
     why="A layer that is computed again in the backward costs its forward a second time, up to 30 % of a "
     "step where all layers are. Kept activations cost memory only.",
-    sources=("seed 000", "seed 001", "seed 003", "seed 004"),
+    sources=("Megatron-Bridge guide", "NeMo guide", "Megatron-LM guide", "megatron-core notes"),
     topic="memory",
     needs=NEEDS,
     advice=("mem_drop_recompute", "mem_attn_recompute_default", "mem_full_recompute", "mem_uniform_1"),

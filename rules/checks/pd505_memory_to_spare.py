@@ -25,7 +25,7 @@ META = Meta(
     action="Spend the free GPU memory",
     why="Memory buys larger kernels (a larger micro-batch), less recomputation, or less model parallelism; "
     "left over, it buys nothing.",
-    sources=("seed 004", "seed 000", "seed 001"),
+    sources=("megatron-core notes", "Megatron-Bridge guide", "NeMo guide"),
     topic="memory",
     needs=(GPUS, Need(words="a memory snapshot and the size of the GPUs' memory", missing=_unknown)),
     advice=(

@@ -18,7 +18,7 @@ META = Meta(
     action="Free pipeline outputs after sending",
     why="A stage's output lies in memory until its backward, though only its graph is still wanted: one "
     "tensor for every micro-batch in flight.",
-    sources=("seed 003",),
+    sources=("Megatron-LM guide",),
     topic="memory",
     needs=(
         several("a pipeline degree above 1, or unknown", pp_of, one="there is no pipeline"),

@@ -20,7 +20,7 @@ META = Meta(
     action="Keep weights in FP8",
     why="GEMMs read FP8, so that weights in bf16 are copies: twice the memory, twice the bytes to gather, "
     "and a cast in each step.",
-    sources=("seed 000", "seed 001", "seed 003"),
+    sources=("Megatron-Bridge guide", "NeMo guide", "Megatron-LM guide"),
     topic="memory",
     needs=(
         FP8,

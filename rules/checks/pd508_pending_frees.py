@@ -36,7 +36,7 @@ META = Meta(
     action="Free memory of communication streams sooner",
     why="A tensor that a collective used on its own stream is given back only when an event says that the "
     "stream is past it; until then its memory is lost to everybody.",
-    sources=("seed 000", "seed 001"),
+    sources=("Megatron-Bridge guide", "NeMo guide"),
     topic="memory",
     needs=(GPUS, Need(words="a memory snapshot with segments at the peak", missing=_no_segments)),
     advice=("mem_avoid_record_streams",),

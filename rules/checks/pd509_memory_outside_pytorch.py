@@ -30,7 +30,7 @@ META = Meta(
     action="Shrink what is taken outside of PyTorch",
     why="NCCL's buffers (NVLS multicast above all), CUDA contexts and libraries lie beside what PyTorch "
     "counts; when an allocation fails, they are why less is free than expected.",
-    sources=("seed 000", "seed 001", "seed 003"),
+    sources=("Megatron-Bridge guide", "NeMo guide", "Megatron-LM guide"),
     topic="memory",
     needs=(
         GPUS,

@@ -28,7 +28,7 @@ META = Meta(
     why="Without sequence parallelism every tensor-parallel rank runs norms and dropout on the whole "
     "sequence, and keeps their inputs. Dividing them moves the same bytes: an all-reduce becomes a "
     "reduce-scatter and an all-gather.",
-    sources=("seed 003", "seed 004"),
+    sources=("Megatron-LM guide", "megatron-core notes"),
     topic="memory",
     needs=(
         several(

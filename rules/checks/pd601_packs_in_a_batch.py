@@ -16,7 +16,7 @@ META = Meta(
     action="Use micro-batches of one pack",
     why="A pack is a batch already: its samples lie behind one another in one sequence. Megatron-Bridge "
     "stops where a micro-batch holds several of them.",
-    sources=("seed 000", "seed 001"),
+    sources=("Megatron-Bridge guide", "NeMo guide"),
     topic="packing",
     needs=(
         known(f"`{_SIZE}`", lambda case: case.number(_SIZE), reason=f"{_SIZE} is not known"),

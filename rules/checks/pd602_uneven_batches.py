@@ -31,7 +31,7 @@ META = Meta(
     why="Samples of unequal length are padded to the longest of their micro-batch, and all ranks wait for "
     "the rank with the longest batch. Packed into sequences of one length, nearly every token counts and all "
     "batches take the same time.",
-    sources=("seed 000", "seed 001"),
+    sources=("Megatron-Bridge guide", "NeMo guide"),
     topic="packing",
     needs=(
         Need(words="compute of several ranks, step by step, or whether samples are packed", missing=_unknown),

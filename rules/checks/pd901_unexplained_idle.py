@@ -15,7 +15,7 @@ META = Meta(
     action="Capture what explains the idle time",
     why="Time that no cause accounts for cannot be advised on, and large shares mean that the capture or "
     "perfdoc itself misses something.",
-    sources=("DESIGN section 3",),
+    sources=("definitions",),
     topic="capture",
     needs=(WINDOW, ALL_WORK),
 )

@@ -20,7 +20,7 @@ META = Meta(
     action="Name the steps",
     why="Without steps the whole capture is analysed, start-up and shutdown included, and neither a step "
     "time nor MFU can be given.",
-    sources=("DESIGN section 3",),
+    sources=("definitions",),
     topic="capture",
     needs=(OWN_WINDOW, ALL_WORK),
 )

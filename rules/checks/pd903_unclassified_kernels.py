@@ -19,7 +19,7 @@ META = Meta(
     action="Name the unclassified kernels",
     why="A kernel of unknown class counts as compute; if it moved data between ranks, exposed "
     "communication would be reported too small.",
-    sources=("DESIGN section 3",),
+    sources=("definitions",),
     topic="capture",
     needs=(
         applies(

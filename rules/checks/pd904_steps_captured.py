@@ -21,7 +21,7 @@ META = Meta(
     action="Capture three to ten steps",
     why="One step shows no variation, and may be the one that logs or saves; hundreds make files of "
     "gigabytes and a profiler that slows the run.",
-    sources=("seed 000", "seed 001"),
+    sources=("Megatron-Bridge guide", "NeMo guide"),
     topic="profiling",
     needs=(OWN_WINDOW, Need(words="whole steps of every rank", missing=_no_steps)),
 )

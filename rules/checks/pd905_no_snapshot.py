@@ -39,7 +39,7 @@ META = Meta(
     action="Take a memory snapshot",
     why="Recomputation, offloading and sharding cost time in every step. A memory snapshot shows whether "
     "they are needed, and which tensors fill the GPU.",
-    sources=("seed 000", "seed 001"),
+    sources=("Megatron-Bridge guide", "NeMo guide"),
     topic="profiling",
     needs=(
         GPUS,

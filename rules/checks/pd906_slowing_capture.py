@@ -15,7 +15,7 @@ META = Meta(
     action="Capture again with less",
     why="Stacks, shapes, allocations and a range for every operator cost host time at every launch. Where "
     "the device waits for the host, a part of the idle time is the profiler's, and nobody can say which.",
-    sources=("DESIGN section 3",),
+    sources=("definitions",),
     topic="capture",
     needs=(GPUS, WINDOW),
 )

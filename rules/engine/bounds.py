@@ -1,4 +1,4 @@
-"""Upper bounds of rules that predictions of the same change do not contradict.
+"""Upper bounds of rules and predictions of the same change, which do not contradict each other.
 
 A rule's bound is what the ranks' ledgers hold, mean over ranks. A change may gain more, since what a late
 rank makes others wait goes too: where its prediction is higher, the bound was none.
@@ -6,11 +6,12 @@ rank makes others wait goes too: where its prediction is higher, the bound was n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
-from perfdoc.results.replay import Gain
+from perfdoc.results.replay import Gain, Prediction
+from perfdoc.results.rules import RuleResult
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.gain import ceiling
 from perfdoc.rules.engine.ranking import TIME_OF
@@ -64,3 +65,38 @@ def not_below_predictions(case: Case, applied: Applied) -> Applied:
 
 def _whole(case: Case, time: str) -> Gain | None:
     return _WHOLE[time](case) if time in _WHOLE else None
+
+
+def as_rules_say(predictions: Sequence[Prediction], results: Iterable[RuleResult]) -> list[Prediction]:
+    """Each with the upper bound of the rule that fires on it, where the two differ: a smaller one than a
+    withheld prediction leaves, one below the middle that a replay has, or, where the capture slows the host,
+    one above all that the replay of it lets through."""
+    bounds: dict[str, Gain] = {}
+    for gain in (r.gain for r in results if r.state == "fires"):
+        if gain is None or gain.method != "ceiling" or not gain.key or gain.high_ms is None:
+            continue
+        if gain.key not in bounds or gain.high_ms < (bounds[gain.key].high_ms or 0.0):
+            bounds[gain.key] = gain
+    return [_bounded(p, bounds.get(p.key)) for p in predictions]
+
+
+def _bounded(prediction: Prediction, bound: Gain | None) -> Prediction:
+    own = prediction.gain
+    if bound is None or bound.high_ms is None or own.high_ms is None:
+        return prediction
+    least = (own.mid_ms or 0.0) if own.is_predicted else own.high_ms
+    if least <= bound.high_ms <= own.high_ms:
+        return prediction
+    high_ns = round(bound.high_ms * 1e6)
+    withheld = [] if own.is_predicted else [a for a in own.assumptions if a not in bound.assumptions]
+    return replace(
+        prediction,
+        gain=replace(bound, assumptions=[*bound.assumptions, *withheld]),
+        low_ns=0,
+        mid_ns=None,
+        high_ns=high_ns,
+        low_frac=0.0,
+        mid_frac=None,
+        high_frac=high_ns / prediction.step_ns if prediction.step_ns else None,
+        reason=bound.assumptions[0],
+    )

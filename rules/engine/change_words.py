@@ -10,8 +10,13 @@ from perfdoc.knobs.knob import PYTORCHS
 from perfdoc.knobs.terms import OLD_FLOAT8
 from perfdoc.results.headline import Framework
 from perfdoc.results.replay import Prediction
-from perfdoc.rules.facts.framework import accelerates_way, is_verls_fsdp
-from perfdoc.rules.facts.zero import has_own_file, uses_deepspeed, zero_stage
+from perfdoc.rules.facts.framework import (
+    accelerates_way,
+    has_own_file,
+    is_verls_fsdp,
+    uses_deepspeed,
+    zero_stage,
+)
 from perfdoc.simulator.replay.gains import Gains
 from perfdoc.simulator.replay.proposals import CHANGES
 

@@ -7,48 +7,15 @@ nothing: what it does stands there instead; where the framework is not known, wi
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
-from types import MappingProxyType
 
 from perfdoc.knobs.load import ELSEWHERE, catalogue
+from perfdoc.knobs.words import words
 from perfdoc.results.headline import Framework
 from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.rule import Verdict
 
-PLAIN: Mapping[str, str] = MappingProxyType(
-    {
-        "attention_backend": "the choice of attention kernels",
-        "bucket_size": "the size of gradient buckets",
-        "cp_comm_type": "the scheme of context parallelism",
-        "cpu_offloading": "offloading of layers' activations",
-        "cuda_device_max_connections": "CUDA_DEVICE_MAX_CONNECTIONS",
-        "cuda_graph_impl": "CUDA graphs",
-        "fine_grained_activation_offloading": "offloading of single modules' activations",
-        "fp8_param_gather": "weights kept in FP8",
-        "grad_reduce_in_fp32": "gradients reduced in FP32",
-        "nccl_communicator_config_path": "the communicator's own configuration",
-        "nccl_ub": "registered user buffers",
-        "overlap_grad_reduce": "reduction of gradients during the backward pass",
-        "overlap_p2p_comm": "overlap of messages between stages",
-        "overlap_param_gather": "weights gathered ahead of their layers",
-        "pipeline_model_parallel_layout": "a layout of layers over stages",
-        "recompute_granularity": "activation recomputation",
-        "recompute_modules": "recomputation of single modules",
-        "recompute_num_layers": "the number of recomputed layers",
-        "reduce_scatter_with_fp32_accumulation": "sums accumulated in FP32",
-        "sequence_packing_size": "packs of a fixed length",
-        "sequence_parallel": "sequence parallelism",
-        "tp_comm_overlap": "overlap of TP communication with its GEMMs",
-        "tp_comm_overlap_cfg": "its configuration by GEMM",
-        "transformer_impl": "the implementation of layers",
-        "ulysses_sequence_parallel_size": "the Ulysses degree",
-        "use_sharp": "reduction in the switches (SHARP)",
-        "use_tp_pp_dp_mapping": "PP inside DP",
-    }
-)
-"""By setting that rules speak of, what it does, as a noun."""
 _NOT_MEGATRONS = frozenset({"record_shapes", "record_memory_history", "profile_memory", "with_stack"})
 """PyTorch's names."""
 
@@ -59,19 +26,21 @@ def in_job_words(framework: Framework, verdict: Verdict) -> Verdict:
     if framework == "megatron" or verdict.state != "fires":
         return verdict
 
-    def said(text: str) -> str:
-        return plain_words(text, example=not framework)
-
     return replace(
         verdict,
-        reason=said(verdict.reason),
-        remedy=said(verdict.remedy),
-        otherwise=said(verdict.otherwise),
-        action=said(verdict.action),
-        verify=said(verdict.verify),
-        false_alarm=said(verdict.false_alarm),
-        evidence=[Evidence(label=said(e.label), value=e.value) for e in verdict.evidence],
+        reason=said_in(framework, verdict.reason),
+        remedy=said_in(framework, verdict.remedy),
+        otherwise=said_in(framework, verdict.otherwise),
+        action=said_in(framework, verdict.action),
+        verify=said_in(framework, verdict.verify),
+        false_alarm=said_in(framework, verdict.false_alarm),
+        evidence=[Evidence(label=said_in(framework, e.label), value=e.value) for e in verdict.evidence],
     )
+
+
+def said_in(framework: Framework, text: str) -> str:
+    """A text of a rule for a job of that framework."""
+    return text if framework == "megatron" else plain_words(text, example=not framework)
 
 
 def plain_words(text: str, *, example: bool = False) -> str:
@@ -88,7 +57,7 @@ def plain_words(text: str, *, example: bool = False) -> str:
 
     def word(match: re.Match[str]) -> str:
         knob = match[0]
-        plain = PLAIN.get(knob, knob.replace("_", " "))
+        plain = words().nouns.get(knob, knob.replace("_", " "))
         if match.start() == 0 or text[: match.start()].endswith((". ", "? ")):
             plain = plain[:1].upper() + plain[1:]
         inside = text[: match.start()].count("(") > text[: match.start()].count(")")

@@ -15,18 +15,15 @@ import perfdoc.rules.checks
 from perfdoc.results.ranking import Opportunity
 from perfdoc.results.replay import Gain, Prediction
 from perfdoc.results.rules import RuleResult
-from perfdoc.rules.engine.advise import proposed
-from perfdoc.rules.engine.agreement import as_rules_say
-from perfdoc.rules.engine.bounds import not_below_predictions
+from perfdoc.rules.engine.advise import if_unset, settle
+from perfdoc.rules.engine.bounds import as_rules_say, not_below_predictions
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.gain import kept_gain
-from perfdoc.rules.engine.job_words import in_job_words
+from perfdoc.rules.engine.job_words import in_job_words, said_in
 from perfdoc.rules.engine.needs import ALL_WORK, Need, first_missing
-from perfdoc.rules.engine.plain_pytorch import in_its_words
 from perfdoc.rules.engine.ranking import ranked
 from perfdoc.rules.engine.related import Applied, related
 from perfdoc.rules.engine.rule import Meta, Rule, State, Verdict
-from perfdoc.rules.engine.unknown import if_unset
 
 ENTRY_POINT_GROUP = "perfdoc.rules"
 """Other packages add rules by naming modules of theirs in this entry-point group."""
@@ -126,24 +123,18 @@ def applied(rule: Rule, case: Case) -> Applied:
         verdict = verdict_of(rule, case)
         if not isinstance(verdict, Verdict) or verdict.state not in get_args(State):
             raise TypeError("evaluate returned no verdict")
-        framework = case.framework
-        verdict = in_job_words(framework, verdict)
+        verdict, fires = in_job_words(case.framework, verdict), verdict.state == "fires"
         evidence = list(verdict.evidence)
-        found = proposed(case, verdict.advice) if verdict.state == "fires" else []
-        so_already = {piece.knob for piece in verdict.advice} - {piece.knob for piece in found}
-        advice = in_its_words(case, found)
+        advice = settle(case, verdict.advice) if fires else []
+        more, more_words = if_unset(rule, case, advice) if fires else ([], "")
         allowed = {piece.knob for piece in advice if not piece.forbidden}
-        gain = (
-            kept_gain(verdict, allowed, so_already)
-            if verdict.state == "fires" and not any(r.withheld for r in case.ranks)
-            else None
-        )
+        so_already = {piece.knob for piece in verdict.advice} - {piece.knob for piece in advice}
+        withheld = any(rank.withheld for rank in case.ranks)
+        gain = kept_gain(verdict, allowed, so_already) if fires and not withheld else None
         remedy = verdict.remedy if allowed or not verdict.advice else _in_words(verdict)
-        if verdict.state == "fires" and (more := if_unset(rule, case, advice)) is not None:
-            added = in_its_words(case, more.advice)
-            advice = [*advice, *added]
-            more = in_job_words(framework, more)
-            remedy = remedy if allowed or all(piece.forbidden for piece in added) else more.remedy
+        if not allowed and any(not piece.forbidden for piece in more):
+            remedy = said_in(case.framework, more_words)
+        advice = [*advice, *more]
         unit, share = case.unit, _share(gain, case)
     except Exception as error:  # noqa: BLE001 - a rule may be anybody's; the others must still run
         verdict = Verdict(state="error", reason=f"{type(error).__name__}: {error}")

@@ -1,8 +1,9 @@
-"""Whose job it is: in whose words settings and changes are named."""
+"""Whose job it is, in whose words settings and changes are named, and how its framework runs it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.knobs.configuration import Configuration
@@ -13,6 +14,9 @@ from perfdoc.results.headline import Framework
 _CORES = (*MEGATRONS, "perfdoc")
 _MEGATRON_PATHS = (".megatron.", ".override_optimizer_config.", "megatron_lm_config.")
 _FSDP_PATH = ".fsdp_config."
+_PP = "pipeline_model_parallel_size"
+_STAGE_BY_DEFAULT = {"deepspeed": 0, "accelerate": 2}
+"""DeepSpeed's file holds every setting; `accelerate launch` takes stage 2 where none is named."""
 
 
 def framework_of_job(captures: Sequence[CaptureMeasurement], configuration: Configuration) -> Framework:
@@ -76,3 +80,45 @@ def is_verls_fsdp(configuration: Configuration) -> bool:
     engine = configuration.values.get("verl_strategy", "fsdp")
     known = configuration.dialect == "verl" and _verls_trainer(configuration) == "pytorch"
     return known and engine in ("fsdp", "fsdp2")
+
+
+def zero_stage(configuration: Configuration) -> int | None:
+    """0 to 3; None without DeepSpeed, and where it is not known, as in the file that Accelerate names."""
+    dialect, stage = configuration.dialect, configuration.values.get("zero_stage")
+    if isinstance(stage, int):
+        return stage
+    if dialect == "accelerate" and (not uses_deepspeed(configuration) or has_own_file(configuration)):
+        return None
+    return None if "zero_stage" in configuration.unknown else _STAGE_BY_DEFAULT.get(dialect or "")
+
+
+def uses_deepspeed(configuration: Configuration) -> bool:
+    """Whether DeepSpeed is known to run the job."""
+    return configuration.dialect == "deepspeed" or accelerates_way(configuration) == "DEEPSPEED"
+
+
+def has_own_file(configuration: Configuration) -> bool:
+    """Whether settings of DeepSpeed can stand in a file of its own: always, but for Accelerate's few."""
+    name = "accelerate_deepspeed_file"
+    if configuration.dialect != "accelerate":
+        return configuration.dialect == "deepspeed"
+    return name in configuration.unknown or configuration.values.get(name) is not None
+
+
+def overlaps_comm(configuration: Configuration) -> bool | None:
+    """Whether ZeRO overlaps its communication: as set, else in stage 3 alone. None where it is not known."""
+    knob, stage = "zero_overlap_comm", zero_stage(configuration)
+    if isinstance(said := configuration.values.get(knob), bool):
+        return said
+    return None if stage is None or knob in configuration.unknown else stage == 3
+
+
+def titans_micro_batch(
+    configuration: Configuration,
+) -> Literal["local_batch_size", "pipeline_microbatch_size"] | None:
+    """With a pipeline the samples of a rank are cut once more. None where whether there is one is not known;
+    a file that does not name it has none."""
+    if _PP in configuration.unknown:
+        return None
+    pp = configuration.values.get(_PP)
+    return "pipeline_microbatch_size" if isinstance(pp, int) and pp > 1 else "local_batch_size"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from perfdoc.results.rules import Advice
-from perfdoc.rules.engine.advise import advise, needing, proposed
+from perfdoc.rules.engine.advise import advise, needing, settle
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.needs import GPUS, WINDOW, first_missing, several
 from perfdoc.rules.facts.degrees import EP
@@ -44,7 +44,7 @@ def ep_overlap_allowed(case: Case) -> bool:
 
 
 def _allowed(case: Case, advice: Sequence[Advice], knob: str) -> bool:
-    return any(p.knob == knob and not p.forbidden for p in proposed(case, advice))
+    return any(p.knob == knob and not p.forbidden for p in settle(case, advice))
 
 
 def tp_overlap(case: Case) -> Iterator[Advice]:

@@ -1,4 +1,4 @@
-"""No value that a constraint forbids is ever proposed as one to set."""
+"""No value that a constraint forbids is ever settle as one to set."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from perfdoc.knobs.knob import Value
 from perfdoc.knobs.load import catalogue
 from perfdoc.results.replay import Gain
 from perfdoc.results.rules import Advice, RuleResult
-from perfdoc.rules.engine.advise import advise, needing, proposed, value_of
+from perfdoc.rules.engine.advise import advise, needing, settle, value_of
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.registry import run_rules
 from perfdoc.rules.engine.rule import Meta, Rule, Verdict
@@ -27,12 +27,12 @@ def advice(knob: str, to: Value) -> Advice:
 
 def test_what_is_set_already_is_left_out(tmp_path: Path) -> None:
     case = case_of(tmp_path, step_with_gap(1), settings={"manual_gc": True})
-    assert proposed(case, [advice("manual_gc", True)]) == []
+    assert settle(case, [advice("manual_gc", True)]) == []
 
 
 def test_forbidden_values_say_why(tmp_path: Path) -> None:
     case = case_of(tmp_path, step_with_gap(1), settings={"tensor_model_parallel_size": 1})
-    (found,) = proposed(case, [advice("sequence_parallel", True)])
+    (found,) = settle(case, [advice("sequence_parallel", True)])
     assert found.forbidden == check(case.configuration, {"sequence_parallel": True})[0].words != ""
 
 
@@ -41,8 +41,8 @@ def test_two_that_need_each_other_are_advised_together(tmp_path: Path) -> None:
     values = {"manual_gc": False, "manual_gc_interval": 0}
     case = case_of(tmp_path, step_with_gap(1), settings=values)
     both = [advice("manual_gc", True), advice("manual_gc_interval", 100)]
-    assert [p.forbidden for p in proposed(case, both)] == ["", ""]
-    assert proposed(case, both[:1])[0].forbidden
+    assert [p.forbidden for p in settle(case, both)] == ["", ""]
+    assert settle(case, both[:1])[0].forbidden
 
 
 def gained(case: Case, *pieces: Advice, otherwise: str = "", gain: Gain | None = None) -> RuleResult:
@@ -97,7 +97,7 @@ def test_the_catalogue_reads_back_what_is_advised() -> None:
 
 def test_a_value_that_its_knob_does_not_take_is_never_allowed(tmp_path: Path) -> None:
     case = case_of(tmp_path, step_with_gap(1))
-    (found,) = proposed(case, [advice("manual_gc", 3)])
+    (found,) = settle(case, [advice("manual_gc", 3)])
     assert found.forbidden.startswith("manual_gc takes")
 
 
@@ -108,9 +108,9 @@ def test_advice_is_judged_with_what_comes_before_it(tmp_path: Path) -> None:
         configuration=Configuration(values=values, dialect="megatron_lm", complete=True),
     )
     gather, reduce = advice("overlap_param_gather", True), advice("overlap_grad_reduce", True)
-    together = proposed(case, [reduce, gather])
+    together = settle(case, [reduce, gather])
     assert [p.forbidden for p in together] == ["", ""]
-    alone = proposed(case, [gather])
+    alone = settle(case, [gather])
     assert alone[0].forbidden  # the gather needs the reduction's overlap
 
 
@@ -127,11 +127,11 @@ def test_a_prerequisite_goes_with_the_knob_that_it_is_for(tmp_path: Path) -> Non
         "recompute_granularity": "full",
     }
     case = case_of(tmp_path, step_with_gap(1), settings=now)
-    (left,) = proposed(case, ep_overlap(case))
+    (left,) = settle(case, ep_overlap(case))
     assert left.knob == "overlap_moe_expert_parallel_comm"
     assert "full recomputation" in left.forbidden  # not the shared overlap, which is no longer advised away
     free = case_of(tmp_path, step_with_gap(1), settings={**now, "recompute_granularity": None})
-    whole = proposed(free, ep_overlap(free))
+    whole = settle(free, ep_overlap(free))
     assert [(p.knob, p.to_value) for p in whole if not p.forbidden] == [
         ("moe_shared_expert_overlap", "false"),
         ("cuda_device_max_connections", "32"),
@@ -145,7 +145,7 @@ def test_what_an_allowed_piece_needs_is_named_by_it(tmp_path: Path) -> None:
     """Nobody said that the overlap belongs to it: the configuration refuses the overlap without it."""
     values: dict[str, Value] = {"tensor_model_parallel_size": 2, "sequence_parallel": False}
     case = case_of(tmp_path, step_with_gap(1), settings={**values, "tp_comm_overlap": False})
-    found = proposed(case, [advice("sequence_parallel", True), advice("tp_comm_overlap", True)])
+    found = settle(case, [advice("sequence_parallel", True), advice("tp_comm_overlap", True)])
     assert [(p.knob, p.forbidden, p.together) for p in found] == [
         ("sequence_parallel", "", []),
         ("tp_comm_overlap", "", ["sequence_parallel"]),
@@ -153,4 +153,4 @@ def test_what_an_allowed_piece_needs_is_named_by_it(tmp_path: Path) -> None:
     # One that is so already is neither advised nor named.
     pair = needing(advice("tp_comm_overlap", True), [advice("sequence_parallel", True)])
     on = case_of(tmp_path, step_with_gap(1), settings={**values, "sequence_parallel": True})
-    assert [(p.knob, p.together) for p in proposed(on, pair)] == [("tp_comm_overlap", [])]
+    assert [(p.knob, p.together) for p in settle(on, pair)] == [("tp_comm_overlap", [])]

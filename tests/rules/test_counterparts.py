@@ -10,14 +10,13 @@ from perfdoc.analyzers.job import measure_job
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import PYTORCHS, Dialect, Value
 from perfdoc.knobs.lint.text import lint
+from perfdoc.knobs.words import words as words_file
 from perfdoc.reports.advice import change_title
 from perfdoc.results.replay import Gain
 from perfdoc.results.rules import Advice
-from perfdoc.rules.engine.advise import advise
+from perfdoc.rules.engine.advise import advise, value_of
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.counterparts import OF_ITS_SHARDING
-from perfdoc.rules.engine.plain_pytorch import in_its_words
-from perfdoc.rules.engine.under_megatrons_names import under_megatrons_names
+from perfdoc.rules.engine.own_words import in_own_words, under_megatrons_names
 from perfdoc.rules.facts.memory_relief import cheap_modules, pieces
 from perfdoc.simulator.replay.gains import no_gains
 
@@ -44,7 +43,7 @@ def job(dialect: Dialect, **values: Value) -> Case:
 
 
 def words(case: Case, knob: str, to: Value = True) -> list[Advice]:
-    return in_its_words(case, [advise(knob=knob, to=to, why="x")])
+    return in_own_words(case, advise(knob=knob, to=to, why="x"), to)
 
 
 @pytest.mark.parametrize(
@@ -363,7 +362,7 @@ def test_what_recomputes_whole_layers_has_neither_words_nor_gain_of_a_few_module
     gain = Gain(method="replay", low_ms=1.0, mid_ms=1.0, high_ms=1.0, assumptions=[])
     costs = "a few percent of compute"
     piece = advise(knob="recompute_granularity", to=to, why="recomputes layernorm", costs=costs, gain=gain)
-    (found,) = in_its_words(job(dialect, **values), [piece])
+    (found,) = in_own_words(job(dialect, **values), piece, value_of(piece))
     assert (found.forbidden, found.gain, "layernorm" in found.why, costs in found.costs) == (
         "",
         None,
@@ -379,7 +378,7 @@ def test_what_recomputes_whole_layers_has_neither_words_nor_gain_of_a_few_module
 def test_less_recomputation_keeps_its_gain(dialect: Dialect, values: dict[str, Value]) -> None:
     gain = Gain(method="replay", low_ms=1.0, mid_ms=1.0, high_ms=1.0, assumptions=[])
     piece = advise(knob="recompute_granularity", to=None, why="x", costs="y", gain=gain)
-    (found,) = in_its_words(job(dialect, **values), [piece])
+    (found,) = in_own_words(job(dialect, **values), piece, value_of(piece))
     assert (found.why, found.costs, found.gain) == ("x", "y", gain)
 
 
@@ -449,7 +448,7 @@ def test_the_switch_of_older_torchtitan_is_its_fp8() -> None:
 def test_no_words_of_ddp_or_megatron(dialect: Dialect, values: dict[str, Value]) -> None:
     """Every setting of data parallelism and of the mapping: the framework's own, or none."""
     case = job(dialect, **values)
-    for knob in sorted(OF_ITS_SHARDING | {"tensor_model_parallel_size", "overlap_p2p_comm"}):
+    for knob in sorted(words_file().sharding | {"tensor_model_parallel_size", "overlap_p2p_comm"}):
         to: Value = {"bucket_size": BUCKET, "tensor_model_parallel_size": 2}.get(knob, True)
         to = "optim_grads" if knob == "data_parallel_sharding_strategy" else to
         for piece in words(case, knob, to):
@@ -521,15 +520,16 @@ def test_accelerate_refuses_mixed_precision_beside_a_file_of_deepspeeds() -> Non
 def test_what_is_known_to_be_off_is_not_conditional() -> None:
     piece = replace(advise(knob="overlap_grad_reduce", to=True, why="x"), if_unset=["overlap_grad_reduce"])
     for values, said in ((ZERO, False), ({**ZERO, "zero_overlap_comm": False}, False)):
-        (found,) = in_its_words(job("deepspeed", **values), [piece])
+        (found,) = in_own_words(job("deepspeed", **values), piece, True)
         assert ("if not set already" in change_title(found)) == said, values
-    (unknown,) = in_its_words(
+    (unknown,) = in_own_words(
         replace(
             job("deepspeed", **ZERO),
             configuration=Configuration(
                 values=ZERO, dialect="deepspeed", unknown=frozenset({"zero_overlap_comm"})
             ),
         ),
-        [piece],
+        piece,
+        True,
     )
     assert "if not set already" in change_title(unknown)

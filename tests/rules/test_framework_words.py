@@ -24,7 +24,7 @@ from perfdoc.results.headline import Framework
 from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.change_words import in_words_of
-from perfdoc.rules.engine.plain_pytorch import in_its_words
+from perfdoc.rules.engine.own_words import in_own_words
 from perfdoc.rules.facts.framework import framework_of_job, is_verls_fsdp
 from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
 from perfdoc.simulator.captures.timeline import TimelineBuilder
@@ -215,14 +215,14 @@ def test_a_job_of_megatron_in_verl_is_not_told_to_prefetch_as_fsdp_does() -> Non
     for values in ({"verl_strategy": "megatron"}, {"rollout_n": 8}):
         assert not is_verls_fsdp(Configuration(values=values, dialect="verl"))
         told = replace(case, configuration=Configuration(values=values, dialect="verl"))
-        (piece,) = in_its_words(told, [advise(knob="overlap_param_gather", to=True, why="x")])
+        (piece,) = in_own_words(told, advise(knob="overlap_param_gather", to=True, why="x"), True)
         assert not [words for words in piece.dialects.values() if "forward_prefetch" in words]
 
 
 def test_where_verls_engine_is_not_known_its_settings_of_megatron_say_whose_they_are() -> None:
     case = Case(captures=[], job=measure_job([]), gains=no_gains("", ""))
     case = replace(case, configuration=Configuration(values={"rollout_n": 8}, dialect="verl"))
-    (piece,) = in_its_words(case, [advise(knob="overlap_grad_reduce", to=True, why="x")])
+    (piece,) = in_own_words(case, advise(knob="overlap_grad_reduce", to=True, why="x"), True)
     assert "strategy megatron" in piece.costs
 
 

@@ -14,7 +14,7 @@ from perfdoc.knobs.knob import Value
 from perfdoc.rules.checks.pd202_garbage_collection import INTERVAL_STEPS
 from perfdoc.rules.engine.advise import value_of
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.under_megatrons_names import under_megatrons_names
+from perfdoc.rules.engine.own_words import under_megatrons_names
 from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
 from perfdoc.simulator.replay.basis import RARE_STEPS, AsOften
 from tests.rules.cases import case_of, evidence_of, predicting, result, settings_of, step_with_gap

@@ -12,11 +12,12 @@ import pytest
 
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.load import catalogue
+from perfdoc.knobs.words import words
 from perfdoc.results.headline import Framework
 from perfdoc.results.rules import Evidence, RuleResult
 from perfdoc.rules import checks
 from perfdoc.rules.checks import pd100_exposed_communication
-from perfdoc.rules.engine.job_words import PLAIN, in_job_words, plain_words
+from perfdoc.rules.engine.job_words import in_job_words, plain_words
 from perfdoc.rules.engine.registry import run_rules
 from perfdoc.rules.engine.rule import Verdict
 from tests.rules.examples import examples
@@ -67,8 +68,8 @@ def test_every_setting_that_rules_speak_of_has_plain_words() -> None:
             text = node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
             if " " in text and "\n" not in text:
                 spoken |= set(KNOBS.findall(text))
-    assert spoken - PYTORCHS - PLAIN.keys() == set()
-    assert PLAIN.keys() <= catalogue().keys()
+    assert spoken - PYTORCHS - words().nouns.keys() == set()
+    assert words().nouns.keys() <= catalogue().keys()
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from perfdoc.knobs.check import violations
 from perfdoc.knobs.knob import Value
-from perfdoc.rules.engine.advise import proposed, value_of
+from perfdoc.rules.engine.advise import settle, value_of
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.registry import own_rules, verdict_of
 from perfdoc.rules.facts.degrees import degrees_of
@@ -111,7 +111,7 @@ def test_advice_breaks_nothing(cases: list[Case]) -> None:
             assert verdict.reason, (seed, rule.meta.code)
             assert verdict.verify, (seed, rule.meta.code)
             assert verdict.false_alarm, (seed, rule.meta.code)
-            allowed = {p.knob: value_of(p) for p in proposed(case, verdict.advice) if not p.forbidden}
+            allowed = {p.knob: value_of(p) for p in settle(case, verdict.advice) if not p.forbidden}
             assert allowed or verdict.remedy or verdict.otherwise, (seed, rule.meta.code)
             after = case.configuration.with_changes(allowed)
             broken = {v.constraint for v in violations(after)} - before

@@ -14,9 +14,8 @@ from perfdoc.knobs.load import catalogue
 from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.change_words import in_words_of
-from perfdoc.rules.engine.counterpart import Own
-from perfdoc.rules.engine.counterparts import counterpart
-from perfdoc.rules.engine.under_megatrons_names import under_megatrons_names
+from perfdoc.rules.engine.own_values import Own
+from perfdoc.rules.engine.own_words import find_own, under_megatrons_names
 from perfdoc.simulator.replay.gains import no_gains
 from perfdoc.simulator.replay.proposals import CHANGES, change_title
 from tests.rules.cases import predicting, with_predictions
@@ -51,7 +50,7 @@ def job(dialect: Dialect, values: dict[str, Value]) -> Case:
 
 
 def own_of(case: Case, knob: str, value: Value) -> Own | None:
-    found = counterpart(case, advise(knob=knob, to=value, why="x"), value)
+    found = find_own(case, advise(knob=knob, to=value, why="x"), value)
     return found if isinstance(found, Own) else None
 
 

@@ -9,12 +9,12 @@ import pytest
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import Value
 from perfdoc.knobs.load import catalogue
+from perfdoc.knobs.words import words
 from perfdoc.reports.advice import change_title, setting_words
 from perfdoc.reports.opportunities import action_of
 from perfdoc.results.headline import Framework
-from perfdoc.rules.engine.advise import advise, proposed
+from perfdoc.rules.engine.advise import advise, settle
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.plain_pytorch import VLLM, WORDS, in_its_words, no_setting
 from tests.analyzers.loader_jobs import job, off
 from tests.rules.cases import case_of, result
 
@@ -50,22 +50,22 @@ def test_what_pytorch_lacks_is_refused_and_environment_variables_stay(stalled: C
         advise(knob="cuda_device_max_connections", to=1, why="x"),
         advise(knob="bucket_size", to=40 << 20, why="x"),
     ]
-    lacking, variable, bucket = in_its_words(case, pieces)
+    lacking, variable, bucket = settle(case, pieces)
     assert lacking.dialects == {}
     # What it does, in words; Megatron's setting is an example.
     assert setting_words(lacking) == (
         "x",
-        f"{no_setting('pytorch')}; in Megatron-LM: --tp-comm-overlap",
+        "PyTorch has no such setting; in Megatron-LM: --tp-comm-overlap",
     )
     assert (variable.forbidden, set(variable.dialects)) == ("", {"env"})
     # 40 Mi elements of 4 bytes.
     assert bucket.dialects == {"pytorch": "DistributedDataParallel(model, bucket_cap_mb=160)"}
-    assert in_its_words(shown_by(stalled, "", {}), pieces) == pieces
+    assert settle(shown_by(stalled, "", {}), pieces) == pieces
 
 
 def test_a_job_of_torchtitan_is_told_its_own_setting_else_pytorchs(stalled: Case) -> None:
     case = replace(stalled, configuration=Configuration(values={}, dialect="torchtitan"))
-    own, plain = in_its_words(
+    own, plain = settle(
         case,
         [
             advise(knob="tensor_model_parallel_size", to=4, why="x"),
@@ -87,27 +87,24 @@ def test_a_switch_is_not_advised_without_what_the_other_settings_demand_beside_i
     for values, refused in ((settings, True), (settings | {"first_last_layers_bf16": False}, False)):
         told = Configuration(values=values | {"verl_strategy": "fsdp"}, dialect="verl", complete=True)
         case = replace(stalled, configuration=told)
-        both = proposed(case, pieces)
-        assert [p.forbidden for p in both] == ["", ""]  # together they may
-        fp8, recipe = in_its_words(case, both)
+        fp8, recipe = settle(case, pieces)
         assert recipe.forbidden
         assert bool(fp8.forbidden) == refused
         assert set(fp8.dialects) == {"pytorch"}
 
 
-@pytest.mark.parametrize("knob", WORDS)
-def test_every_word_is_of_a_knob_and_names_none(knob: str) -> None:
-    assert knob in catalogue()
-    said = WORDS[knob](True) + WORDS[knob](2)
-    assert not [k for k in catalogue() if "_" in k and f"{k}=" in said]
+def test_every_word_is_of_a_knob_and_names_none() -> None:
+    for framework, texts in words().programs.items():
+        assert texts.keys() <= catalogue().keys()
+        said = "".join(words().in_program(framework, knob, to) or "" for knob in texts for to in (True, 2))
+        assert not [k for k in catalogue() if "_" in k and f"{k}=" in said]
 
 
 def test_a_server_has_its_own_words_or_none(stalled: Case) -> None:
     case = shown_by(stalled, "vllm", {})
-    graphs, training = in_its_words(
+    graphs, training = settle(
         case,
         [advise(knob="cuda_graph_impl", to="local", why="x"), advise(knob="manual_gc", to=True, why="y")],
     )
     assert graphs.dialects == {"vllm": "LLM(..., enforce_eager=False)"}
-    assert (training.dialects, training.forbidden.partition(";")[0]) == ({}, no_setting("vllm"))
-    assert VLLM.keys() <= catalogue().keys()
+    assert (training.dialects, training.forbidden.partition(";")[0]) == ({}, "vLLM has no such setting")

@@ -11,8 +11,8 @@ from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import Dialect, Value
 from perfdoc.results.rules import RuleResult
 from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.own_words import under_megatrons_names
 from perfdoc.rules.engine.possible import why_not
-from perfdoc.rules.engine.under_megatrons_names import under_megatrons_names
 from tests.rules.cases import predicting, result
 from tests.rules.communicating import communicating
 

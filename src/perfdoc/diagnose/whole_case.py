@@ -15,8 +15,8 @@ from perfdoc.diagnose.ranks import rank_of, with_headroom
 from perfdoc.diagnose.replays import ReplayTopic, replays_of
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.own_words import under_megatrons_names
 from perfdoc.rules.engine.possible import why_left_out
-from perfdoc.rules.engine.under_megatrons_names import under_megatrons_names
 from perfdoc.rules.facts.framework import framework_of_job
 from perfdoc.simulator.replay.gains import no_gains
 
