@@ -106,7 +106,7 @@ def drawn(
 
     new: None for equal ones too, other than the baseline's. factor: of the new runs' steps.
     """
-    from perfdoc.compare.gate.judge import against_baseline
+    from perfdoc.compare.gate.judge import judge
 
     n, k = sizes
     chance = random.Random(1)
@@ -115,7 +115,7 @@ def drawn(
         sample = chance.sample(equal, n + (k if new is None else 0))
         old, now = sample[:n], sample[n:] if new is None else chance.sample(new, k)
         now = [longer(run, factor) for run in now] if factor != 1 else now
-        found[outcome(against_baseline(old, now, statistic=statistic))] += 1
+        found[outcome(judge(old, now, statistic=statistic))] += 1
     return found
 
 
@@ -123,20 +123,22 @@ def in_pairs(
     pairs: list[tuple[RunFigures, RunFigures]], statistic: Statistic, *, either: bool
 ) -> Counter[str]:
     """Outcomes of random draws of PAIRS neighbours in time; either: which of a pair is new is drawn too."""
-    from perfdoc.compare.gate import judge
+    from perfdoc.compare.gate.judge import judge
 
     chance = random.Random(2)
     found: Counter[str] = Counter()
     for _ in range(DRAWS):
         sample = chance.sample(pairs, PAIRS)
         sides = [(b, a) if either and chance.random() < 0.5 else (a, b) for a, b in sample]
-        found[outcome(judge.in_pairs(sides, statistic=statistic))] += 1
+        found[
+            outcome(judge([a for a, _ in sides], [b for _, b in sides], statistic=statistic, in_pairs=True))
+        ] += 1
     return found
 
 
 def simulated(scatter: float, loss: float, sizes: tuple[int, int]) -> Counter[str]:
     """The same where runs scatter normally by so much."""
-    from perfdoc.compare.decision import decide
+    from perfdoc.compare.slower import compare
 
     n, k = sizes
     chance = random.Random(3)
@@ -144,7 +146,7 @@ def simulated(scatter: float, loss: float, sizes: tuple[int, int]) -> Counter[st
     def runs(count: int, level: float) -> list[int]:
         return [round(1e9 * level * max(0.1, 1 + scatter * chance.gauss(0, 1))) for _ in range(count)]
 
-    return Counter(decide(runs(n, 1.0), runs(k, 1 + loss)).verdict.value for _ in range(DRAWS))
+    return Counter(compare(runs(n, 1.0), runs(k, 1 + loss)).verdict.value for _ in range(DRAWS))
 
 
 def scatter_of_lengths(folder: Path, names: Sequence[str], figure: Callable[[list[int]], int]) -> str:

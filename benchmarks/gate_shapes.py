@@ -129,16 +129,17 @@ def judged(
     design: str, levels: F64, random: np.random.Generator, shape: Shape | None, ranks: int
 ) -> Judgement:
     """What the gate says of one draw."""
-    from perfdoc.compare.gate.judge import against_baseline, in_pairs
+    from perfdoc.compare.gate.judge import judge
 
     if design.endswith("pairs"):
         rows = [  # old, new, new, old, and so on
             (levels[i], levels[i + 1]) if i % 4 == 0 else (levels[i + 1], levels[i])
             for i in range(0, len(levels), 2)
         ]
-        return in_pairs([(run(a, random, None, ranks), run(b, random, shape, ranks)) for a, b in rows])
+        pairs = [(run(a, random, None, ranks), run(b, random, shape, ranks)) for a, b in rows]
+        return judge([a for a, _ in pairs], [b for _, b in pairs], in_pairs=True)
     old, new = map(int, design.split(" and "))
-    return against_baseline(
+    return judge(
         [run(level, random, None, ranks) for level in levels[:old]],
         [run(level, random, shape, ranks) for level in levels[old : old + new]],
     )

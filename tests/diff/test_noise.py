@@ -1,33 +1,14 @@
-"""The interval against scipy's own, its rate of error, and what is not known."""
+"""The mean step and its leaves: what scatter explains, and what is not known."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 import numpy as np
-import pytest
 
 from perfdoc.compare.diff.two_sides import compare
-from perfdoc.compare.significance import welch
 from tests.diff.sides import rank_of_leaves, rank_of_steps, side
 from tests.reports.build import ledger, rank
-
-
-def test_the_interval_is_welchs() -> None:
-    from scipy.stats import ttest_ind  # a second to import: not where every worker collects
-
-    chance = np.random.default_rng(3)
-    for n, k in ((2, 2), (3, 9), (20, 5)):
-        one, two = chance.normal(100, 1, n), chance.normal(101, 5, k)
-        found = welch(one, two)
-        known = ttest_ind(two, one, equal_var=False).confidence_interval(0.99)
-        assert (found.low_ns, found.high_ns) == pytest.approx((known.low, known.high), rel=1e-9)
-
-
-def test_equal_jobs_are_called_different_once_in_a_hundred() -> None:
-    chance = np.random.default_rng(5)
-    wrong = sum(not welch(chance.normal(100, 2, 8), chance.normal(100, 2, 8)).holds_zero for _ in range(1500))
-    assert 2 <= wrong <= 32  # 15 expected; beyond these bounds one in ten thousand
 
 
 def test_steps_that_scatter_less_than_they_changed() -> None:

@@ -39,7 +39,7 @@ def only(found: Against | None, name: str) -> AgainstFigure:
 
 
 def test_steps_of_an_earlier_diagnosis_are_compared_by_their_scatter() -> None:
-    # Means 100 and 110 ms; both spread by the same 1.63 ms, so Welch has 6 degrees of freedom and the
+    # Means 100 and 110 ms; both spread by the same 1.63 ms, so there are 6 degrees of freedom and the
     # interval reaches t(0.995, 6) x 1.63 x sqrt(2/4) on either side.
     before = side([rank_of_steps(0, BEFORE)])
     after = side([rank_of_steps(0, [ns + 10 * MS for ns in BEFORE])])

@@ -7,11 +7,9 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from perfdoc.compare.decision import PRACTICAL_FRAC
 from perfdoc.compare.figures import RunFigures
 from perfdoc.compare.floors import check_floors, parse_floor
-from perfdoc.compare.gate.judge import step_checks
-from perfdoc.compare.gate.measures import Family, compare_runs
+from perfdoc.compare.gate.judge import judge
 from perfdoc.compare.gate.render import as_github
 from perfdoc.compare.gate.result import Result, change, compared, floor_check, incomparable
 from tests.gate.test_changed_baselines import run
@@ -22,13 +20,13 @@ def result(before_ms: Sequence[float], after_ms: float, *floors: str) -> Result:
         return [msgspec.structs.replace(run(i), median_step_ns=round(t * 1e6)) for i, t in enumerate(times)]
 
     old, new = runs(before_ms), runs([after_ms])
-    (found,) = compare_runs(Family.of(old, new, "median", with_drift=False), old, new, PRACTICAL_FRAC)
-    step, mean = step_checks([found], old, new, [], whose="the baseline's", statistic="median")
+    judged = judge(old, new)
+    step, mean = judged.checks
     assert (mean.name, mean.state) == ("mean_step", "inconclusive")  # these runs do not say it
     return compared(
         [step, *map(floor_check, check_floors([parse_floor(f) for f in floors], new))],
         [],
-        improved=found.improved,
+        improved=judged.improved,
         baseline="b.json",
         baseline_runs=old,
         runs=new,

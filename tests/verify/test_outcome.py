@@ -116,34 +116,35 @@ def run(pair: int, arm: str, ms: float) -> RunTimes:
 
 
 def test_the_interval_of_pairs() -> None:
-    # Differences of 10, 11 and 9 ms: mean 10, s = 1; t(0.975, 2) / sqrt(3) = 4.3027 / 1.732 = 2.484.
-    runs = [run(0, "before", 100), run(0, "after", 90), run(1, "after", 90), run(1, "before", 101)]
-    runs += [run(2, "before", 99), run(2, "after", 90), run(3, "before", 500)]  # whose pair is missing
+    # Ratios of 0.9, 0.9 e^0.01 and 0.9 e^-0.01: t(0.975, 2) / sqrt(3) = 4.3027 / 1.732 = 2.484 %.
+    after = (90, 90 * math.exp(0.01), 90 * math.exp(-0.01))
+    runs = [run(i, arm, ms) for i, new in enumerate(after) for arm, ms in (("after", new), ("before", 100))]
+    runs.append(run(3, "before", 500))  # whose pair is missing
     found = of_pairs(runs, "median")
     assert found is not None
-    assert (found.samples, found.before_ms, found.gain_ms) == (3, 100.0, 10.0)
-    assert found.low_ms == pytest.approx(10 - 2.484, abs=1e-3)
-    assert found.high_ms == pytest.approx(10 + 2.484, abs=1e-3)
+    assert (found.samples, found.before_ms, found.gain_ms) == (3, 100.0, pytest.approx(10))
+    assert found.low_ms == pytest.approx(100 - 90 * math.exp(0.02484), abs=1e-3)
+    assert found.high_ms == pytest.approx(100 - 90 * math.exp(-0.02484), abs=1e-3)
     by_mean = of_pairs(runs, "mean")
     assert by_mean is not None
-    assert by_mean.gain_ms == 20.0
+    assert by_mean.gain_ms == pytest.approx(20)
 
 
 def test_pairs_that_agree_by_chance_are_not_believed_further_than_the_gate_would() -> None:
-    # No scatter at all: 0.2 % of 100 ms stands in, so half the width is 12.706 * 0.2 / sqrt(2) = 1.797 ms.
+    # No scatter at all: sqrt(2) * 0.2 % stands in, so half the width is 12.706 * 0.2 % = 2.541 % of 95 ms.
     runs = [run(i, arm, ms) for i in range(2) for arm, ms in (("before", 100.0), ("after", 95.0))]
     found = of_pairs(runs, "median")
     assert found is not None
-    assert found.high_ms - found.gain_ms == pytest.approx(1.797, abs=1e-3)
+    assert found.high_ms - found.gain_ms == pytest.approx(95 * (1 - math.exp(-0.02541)), abs=1e-3)
     assert of_pairs(runs[:3], "median") is None
 
 
 def test_one_run_on_either_side_is_never_surer_than_five_percent() -> None:
     narrow = of_two_runs(100.0, 90.0, deviation_ms=(0.1, 0.1), steps=(100, 100))
     assert (narrow.low_ms, narrow.high_ms) == (5.0, 15.0)
-    # s = 30 over 25 steps and nothing on the other side: t(0.975, 24) = 2.0639 times 30 / 5.
+    # s = 30 over 25 steps and nothing on the other side: t(0.975, 423) = 1.9656 times 30 / 5.
     wide = of_two_runs(100.0, 90.0, deviation_ms=(30.0, 0.0), steps=(25, 400))
-    assert wide.high_ms - 10 == pytest.approx(2.0639 * 6, abs=1e-3)
+    assert wide.high_ms - 10 == pytest.approx(1.9656 * 6, abs=1e-3)
     single = of_two_runs(100.0, 90.0, deviation_ms=(0.0, 0.0), steps=(1, 400))
     assert math.isfinite(single.low_ms)
     assert single.low_ms < 0 < single.high_ms

@@ -11,7 +11,6 @@ from typing import Literal
 from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.compare.baseline.given import Given, parse_target, peak_memory_bytes, read_given, targets_of
 from perfdoc.compare.baseline_files import find, nearest
-from perfdoc.compare.decision import MIN_HISTORY
 from perfdoc.compare.diff.pairing import NotComparableError
 from perfdoc.compare.diff.result import Diff
 from perfdoc.compare.diff.two_sides import compare
@@ -20,7 +19,7 @@ from perfdoc.compare.figures import RunFigures
 from perfdoc.compare.floors import Floor
 from perfdoc.compare.runs import read_run
 from perfdoc.compare.side import Loaded, measured_side
-from perfdoc.compare.significance import noise_frac, spread_of
+from perfdoc.compare.slower import MIN_HISTORY, Sample, change_between
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.values import as_text
 from perfdoc.results import Diagnosis
@@ -201,16 +200,15 @@ def _of_runs(accepted: Sequence[RunFigures], now: RunFigures) -> list[AgainstFig
         before = [getattr(run, column) for run in accepted]
         here = getattr(now, column)
         if here is not None and None not in before:
-            found.append(figure_of(name, statistics.fmean(before), here, _noise(before)))
+            found.append(figure_of(name, statistics.fmean(before), here, _noise(before, here)))
     return found
 
 
-def _noise(before: Sequence[float]) -> float | None:
+def _noise(before: Sequence[float], now: float) -> float | None:
     """What noise alone makes of one new run, as the gate has it; None with too few runs."""
-    mean = statistics.fmean(before)
-    if len(before) < MIN_HISTORY or not mean:
+    if len(before) < MIN_HISTORY or not any(before):
         return None
-    return noise_frac(spread_of(before, mean), len(before) - 1, len(before), 1)
+    return change_between(Sample.of(before), Sample.of([now]), also_alone=True).noise_frac()
 
 
 def _said(value: object, is_set: bool) -> str:

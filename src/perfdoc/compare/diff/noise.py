@@ -1,22 +1,38 @@
 """Whether a change of the mean step, or of the median logged step, may come from scatter alone.
 
-The mean step is compared by Welch's interval over steps, the median logged step by a bootstrap, since logged
-steps have tails (both in `compare/significance.py`). Steps of one run share its clocks and its place, so the
-next run differs by more than this: what lies inside is noise, what lies outside may be the run's own luck.
-Several runs on either side are for `perfdoc gate`.
+Both by `compare/slower.py`: of the mean step the steps are the samples; of logged steps, which have tails
+and resemble their neighbours, medians of blocks of steps that follow one another. Steps of one run share its
+clocks and its place, so the next run differs by more than this: what lies inside is noise, what lies outside
+may be the run's own luck. Several runs on either side are for `perfdoc gate`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.compare.diff.pairing import Pair
 from perfdoc.compare.diff.result import Basis, Logged, Noise, duration
 from perfdoc.compare.side import Loaded
-from perfdoc.compare.significance import CONFIDENCE, F64, of_medians, welch
+from perfdoc.compare.slower import CHANCE, Sample, change_between
+
+F64: TypeAlias = npt.NDArray[np.float64]
+CONFIDENCE = 1 - CHANCE
+
+
+def change_bounds_ns(before_ns: F64, after_ns: F64) -> tuple[float, float]:
+    """Where the change of the mean lies; both sides have a value, one of them two or more.
+
+    >>> change_bounds_ns(np.array([10.0, 10.0]), np.array([12.0, 12.0]))
+    (2.0, 2.0)
+    """
+    one, two = (Sample.of(side.tolist()) for side in (before_ns, after_ns))
+    return change_between(one, two, of=1.0).bounds_frac(CONFIDENCE)
 
 
 def step_noise(before: Loaded, after: Loaded, pairs: Sequence[Pair], basis: Basis) -> Noise:
@@ -30,7 +46,7 @@ def step_noise(before: Loaded, after: Loaded, pairs: Sequence[Pair], basis: Basi
     few = min(len(one), len(two))
     if few < 2:
         return _unknown("one step on a side has no scatter", len(one), len(two))
-    found = welch(one, two)
+    low, high = change_bounds_ns(one, two)
     return Noise(
         state="measured",
         reason="",
@@ -39,9 +55,9 @@ def step_noise(before: Loaded, after: Loaded, pairs: Sequence[Pair], basis: Basi
         after_steps=len(two),
         before_spread_ns=round(float(one.std(ddof=1))),
         after_spread_ns=round(float(two.std(ddof=1))),
-        low_ns=round(found.low_ns),
-        high_ns=round(found.high_ns),
-        within_noise=found.holds_zero,
+        low_ns=round(low),
+        high_ns=round(high),
+        within_noise=low <= 0 <= high,
     )
 
 
@@ -51,7 +67,11 @@ def leaf_noise(before: Loaded, after: Loaded, pairs: Sequence[Pair]) -> Mapping[
         return {}
     one = _leaves(before.step_leaves, [p.before for p in pairs])
     two = _leaves(after.step_leaves, [p.after for p in pairs])
-    return {leaf: welch(one[leaf], two[leaf]).holds_zero for leaf in one.keys() & two.keys()}
+    return {
+        leaf: low <= 0 <= high
+        for leaf in one.keys() & two.keys()
+        for low, high in [change_bounds_ns(one[leaf], two[leaf])]
+    }
 
 
 def _durations(side: Loaded, ranks: Sequence[int]) -> F64 | None:
@@ -86,19 +106,24 @@ def _unknown(reason: str, before: int = 0, after: int = 0) -> Noise:
     )
 
 
-MIN_STEPS = 10
-"""A median of fewer steps has no interval worth its name."""
+BLOCKS = 10
+"""Of the steps of one side, each of one step or more."""
 
 
-def logged(before_ns: I64, after_ns: I64) -> Logged | None:
+def compare_logged(before_ns: I64, after_ns: I64) -> Logged | None:
     """The change of the median logged step; None where a side has none."""
     if not len(before_ns) or not len(after_ns):
         return None
-    medians = [round(float(np.median(x))) for x in (before_ns, after_ns)]
+    sides = before_ns, after_ns
+    medians = [round(float(np.median(x))) for x in sides]
     low = high = None
-    if min(len(before_ns), len(after_ns)) >= MIN_STEPS:
-        found = of_medians(before_ns, after_ns)
-        low, high = round(found.low_ns), round(found.high_ns)
+    if min(map(len, sides)) >= BLOCKS:
+        blocks = [[float(np.median(b)) for b in np.array_split(x, BLOCKS)] for x in sides]
+        samples = [
+            replace(Sample.of(of_one), mean=median) for of_one, median in zip(blocks, medians, strict=True)
+        ]
+        bounds = change_between(samples[0], samples[1], of=1.0).bounds_frac(CONFIDENCE)
+        low, high = round(bounds[0]), round(bounds[1])
     return Logged(
         median=duration(medians[0], medians[1]),
         before_steps=len(before_ns),

@@ -62,7 +62,7 @@ def duration(before_ns: int, after_ns: int) -> Duration:
 
 @dataclass(frozen=True, kw_only=True)
 class Noise:
-    """Whether steps scatter so much that the change may be nothing. Welch's t interval over steps."""
+    """Whether steps scatter so much that the change may be nothing. Student's t interval over steps."""
 
     state: Literal["measured", "not_measured"]
     reason: str
@@ -87,7 +87,7 @@ class Logged:
     before_steps: int
     after_steps: int
     low_ns: int | None
-    """The interval of the medians' change, by drawing each side's steps again; None with too few steps."""
+    """The interval of the medians' change, by the medians of ten blocks of steps; None with too few steps."""
     high_ns: int | None
     within_noise: bool | None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from perfdoc.compare.diff.differences import flags_of, settings_rows, tokens_of
-from perfdoc.compare.diff.noise import leaf_noise, logged, step_noise
+from perfdoc.compare.diff.noise import compare_logged, leaf_noise, step_noise
 from perfdoc.compare.diff.pairing import gpu_names, pair_ranks, require_comparable
 from perfdoc.compare.diff.result import Diff, Duration, Noise, Outcome, PerToken, Rule, Side, duration
 from perfdoc.compare.diff.tables import (
@@ -42,7 +42,7 @@ def compare(before: Loaded, after: Loaded) -> Diff:
         mean=mean,
         total=total,
         noise=noise,
-        logged=logged(before.logged_ns, after.logged_ns),
+        logged=compare_logged(before.logged_ns, after.logged_ns),
         per_token=_per_token(before, after, mean) if basis == "step" else None,
         leaves=leaves,
         dimensions=dimension_rows(before, after, pairs, found, basis),

@@ -14,14 +14,13 @@ from perfdoc.compare.baseline_files import (
     refuse_known,
     with_runs,
 )
-from perfdoc.compare.decision import LOW_HISTORY_FRAC, MIN_HISTORY, PRACTICAL_FRAC
 from perfdoc.compare.facts import differences
 from perfdoc.compare.figures import Statistic
 from perfdoc.compare.gate.check import step_times
-from perfdoc.compare.gate.judge import drifted_mean
-from perfdoc.compare.gate.measures import Family, compare_runs
+from perfdoc.compare.gate.measures import Family
 from perfdoc.compare.gate.result import change
 from perfdoc.compare.runs import Run
+from perfdoc.compare.slower import LOW_HISTORY_FRAC, MIN_HISTORY, PRACTICAL_FRAC
 from perfdoc.results.figures import per_cent
 from perfdoc.traces import TraceError
 
@@ -44,23 +43,22 @@ def recorded(
     path, old = found
     refuse_known(path, old, figures, "it is recorded already; one run counts once")
     step_times(path, old.runs, statistic)
-    family = Family.of(old.runs, figures, statistic, with_drift=True)
-    for judged in compare_runs(family, old.runs, figures, practical_frac):
-        if judged.fails or judged.improved:
-            decision = judged.decision
+    family = Family.of(old.runs, figures, practical_frac, statistic, with_drift=True)
+    for one in family.compare():
+        if one.fails or one.improved:
             what = (
-                f"does not take these runs: {judged.measure.name} is {change(decision.slower_frac)} its own, "
-                f"beyond the limit of {per_cent(decision.limit_frac)}."
+                f"does not take these runs: {one.measure.name} is {change(one.result.slower_frac)} its own, "
+                f"beyond the limit of {per_cent(one.result.limit_frac)}."
             )
             remedy = "A new level is for perfdoc gate promote --reason WHY RUN…"
             if len(old.runs) < MIN_HISTORY:
                 remedy = "A larger --practical takes runs of a noisy machine; a new level is for promote."
             raise TraceError(path, what, remedy)
-    drifted = drifted_mean(family, old.runs, figures, practical_frac)
-    if drifted is not None and drifted.beyond:
+    drift = family.compare_with_first()
+    if drift is not None and drift.fails:
         what = (
-            f"does not take these runs: they are {change(drifted.slower_frac)} its first "
-            f"{drifted.first_runs} runs, beyond the limit of {per_cent(drifted.limit_frac)}, from small "
+            f"does not take these runs: they are {change(drift.result.slower_frac)} its first "
+            f"{len(family.first)} runs, beyond the limit of {per_cent(drift.result.limit_frac)}, from small "
             "losses that passed one by one."
         )
         raise TraceError(path, what, "A new level is for perfdoc gate promote --reason WHY RUN…")

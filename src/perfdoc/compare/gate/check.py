@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from types import MappingProxyType
 
-from perfdoc.compare.baseline_files import Baseline, find, nearest, read_baselines, refuse_known
+from perfdoc.compare.baseline_files import Baseline, Promotion, find, nearest, read_baselines, refuse_known
 from perfdoc.compare.facts import Fact, Facts, differences, unsaid
 from perfdoc.compare.figures import RunFigures, Statistic, twice
 from perfdoc.compare.floors import Floor, Level, check_floors
-from perfdoc.compare.gate.drift import promoted_since
-from perfdoc.compare.gate.judge import against_baseline, in_pairs
+from perfdoc.compare.gate.judge import judge
 from perfdoc.compare.gate.result import (
     Difference,
     Result,
@@ -19,9 +19,10 @@ from perfdoc.compare.gate.result import (
     floor_check,
     incomparable,
 )
-from perfdoc.compare.gate.sessions import in_turn, same_place, together
+from perfdoc.compare.gate.sessions import note_one_session, note_same_place, pair_runs
 from perfdoc.compare.runs import Run
 from perfdoc.profiling.environment import encodable
+from perfdoc.results.figures import per_cent, plural
 from perfdoc.results.names import shorten
 from perfdoc.traces import TraceError
 
@@ -61,12 +62,10 @@ def check_runs(
     notes += _let(baseline.facts, facts, "the baseline")
     refuse_known(path, baseline, figures, "a run is not compared with itself")
     old = baseline.runs
-    notes += together(old)
+    notes += note_one_session(old)
     step_times(path, old, statistic)
     notes += promoted_since(baseline.promotions, [r.median_step_ns for r in figures], practical_frac)
-    judged = against_baseline(
-        old, figures, practical_frac, statistic, None if drift_level == "off" else drift_level
-    )
+    judged = judge(old, figures, practical_frac, statistic, drift_level)
     return compared(
         [*judged.checks, *map(floor_check, limits)],
         judged.grown,
@@ -98,9 +97,9 @@ def check_beside(
         why = f"The runs beside differ in {_named(differ)}. Let facts differ with --ignore."
         return incomparable(why, limits, baseline=None, differences=differ, runs=new, notes=notes)
     notes += _let(beside[0].facts, runs[0].facts, "the runs beside")
-    pairs = in_turn(old, new)
-    notes += same_place(pairs)
-    found = in_pairs(pairs, practical_frac, statistic)
+    pairs = pair_runs(old, new)
+    notes += note_same_place(pairs)
+    found = judge([a for a, _ in pairs], [b for _, b in pairs], practical_frac, statistic, in_pairs=True)
     return compared(
         [*found.checks, *limits],
         found.grown,
@@ -111,6 +110,19 @@ def check_beside(
         notes=[*notes, *found.notes],
         statistic=statistic,
     )
+
+
+def promoted_since(
+    promotions: Sequence[Promotion], new_ns: Sequence[int], practical_frac: float
+) -> list[str]:
+    """A note where the accepted changes of level have together made a step slower than it first was."""
+    if not promotions:
+        return []
+    slower = statistics.fmean(new_ns) / promotions[0].before_step_ns - 1
+    if slower <= practical_frac:
+        return []
+    changes = plural(len(promotions), "promotion")
+    return [f"a step became {per_cent(slower)} slower in all with {changes} since {promotions[0].utc}"]
 
 
 def step_times(path: Path, runs: Sequence[RunFigures], statistic: Statistic) -> list[int]:

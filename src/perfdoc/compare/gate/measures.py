@@ -8,17 +8,17 @@ from what the logs hold, never from the times, so the shares of the others are d
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from perfdoc.compare.decision import MIN_HISTORY, Decision, Verdict, decide
+from perfdoc.compare.baseline_files import ANCHOR_RUNS
 from perfdoc.compare.figures import RunFigures, Statistic
-from perfdoc.compare.gate.drift import MIN_RUNS
-from perfdoc.compare.gate.sessions import decide_pairs, shared_noise_frac
-from perfdoc.compare.significance import MOST_BY_CHANCE, slower_by_order
+from perfdoc.compare.gate.sessions import scatter_of_sessions
+from perfdoc.compare.slower import CHANCE, MIN_HISTORY, Comparison, Verdict, compare, slower_by_order
 
 PARTS, DRIFT = "parts", "drift"
+DRIFT_RUNS = ANCHOR_RUNS + MIN_HISTORY
+"""Fewer are the level's first runs, against which the check itself is made."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +89,7 @@ _BESIDES = (
 )
 
 
-def measures(statistic: Statistic) -> tuple[Measure, ...]:
+def list_measures(statistic: Statistic) -> tuple[Measure, ...]:
     """All measures, the step itself first.
 
     Who asks for the quickest steps has a machine on which the mean scatters too much to demand an answer.
@@ -107,32 +107,101 @@ def measures(statistic: Statistic) -> tuple[Measure, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """The tests that are made of two sides, and the chance of each to fail equal runs."""
+    """The tests that are made of two sides."""
 
+    old: Sequence[RunFigures]
+    new: Sequence[RunFigures]
+    practical_frac: float
+    in_pairs: bool
+    """Whether runs at the same places of both sides are pairs, made in turn."""
     measures: Sequence[Measure]
-    chance: Mapping[str, float]
-    """By name, of PARTS and DRIFT as well where they are made."""
+    chance: dict[str, float]
+    """Of each test to fail equal runs, by name; of PARTS and DRIFT as well where they are made."""
 
     @classmethod
     def of(
-        cls, old: Sequence[RunFigures], new: Sequence[RunFigures], statistic: Statistic, *, with_drift: bool
+        cls,
+        old: Sequence[RunFigures],
+        new: Sequence[RunFigures],
+        practical_frac: float,
+        statistic: Statistic,
+        *,
+        in_pairs: bool = False,
+        with_drift: bool = False,
     ) -> Family:
         """with_drift: whether drift is asked for at all."""
-        made = [
+        runs = [*old, *new]
+        measures = [
             m
-            for m in measures(statistic)
-            if len(old) >= m.least_old and all(m.of(run) is not None for run in (*old, *new))
+            for m in list_measures(statistic)
+            if len(old) >= m.least_old and all(m.of(run) is not None for run in runs)
         ]
-        shares = {m.name: m.share for m in made}
-        if len(old) >= MIN_HISTORY and (
-            all(r.logged_ns or r.logged_mean_ns for r in (*old, *new))
-            or all(r.parts_ns for r in (*old, *new))
-        ):
+        shares = {m.name: m.share for m in measures}
+        has_parts = all(r.logged_ns or r.logged_mean_ns for r in runs) or all(r.parts_ns for r in runs)
+        if len(old) >= MIN_HISTORY and has_parts:
             shares[PARTS] = 1
-        if with_drift and len(old) >= MIN_RUNS:
+        if with_drift and len(old) >= DRIFT_RUNS:
             shares[DRIFT] = 2
-        whole = sum(shares.values())
-        return cls(measures=made, chance={name: MOST_BY_CHANCE * s / whole for name, s in shares.items()})
+        chance = {name: CHANCE * share / sum(shares.values()) for name, share in shares.items()}
+        return cls(
+            old=old,
+            new=new,
+            practical_frac=practical_frac,
+            in_pairs=in_pairs,
+            measures=measures,
+            chance=chance,
+        )
+
+    @property
+    def first(self) -> Sequence[RunFigures]:
+        """The first runs of the level."""
+        return self.old[:ANCHOR_RUNS]
+
+    def compare(self) -> list[Compared]:
+        """Each measure."""
+        return [self._compare(m, self.chance[m.name]) for m in self.measures]
+
+    def compare_with_first(self) -> Compared | None:
+        """Many small losses: the new runs against the first ones of their level, which stay in the baseline.
+
+        Runs that passed join the baseline and move its mean, so the next small loss passes too; against the
+        first runs the losses add up. The scatter is that of all runs of the level: one that drifts scatters
+        more. Of the mean step, or of the step itself where the mean does not decide. None where the level is
+        young.
+        """
+        if DRIFT not in self.chance:
+            return None
+        measure = next(m for m in reversed(self.measures) if m.decides)
+        return self._compare(measure, self.chance[DRIFT], with_first=True)
+
+    def _compare(self, measure: Measure, chance: float, *, with_first: bool = False) -> Compared:
+        old = self.first if with_first else self.old
+        whole, before, after = (
+            [v for run in side if (v := measure.of(run)) is not None] for side in (self.old, old, self.new)
+        )
+        practical = self.practical_frac * measure.practical_times
+        if self.in_pairs:
+            result = compare(before, after, practical, chance=chance, in_pairs=True)
+        else:
+            sessions = scatter_of_sessions(old, before, self.new, after)
+            scatter_of = whole if with_first else None
+            result = compare(
+                before, after, practical, chance=chance, scatter_of=scatter_of, sessions=sessions
+            )
+        by_order = slower_by_order(before, after, chance) if measure.open_by_order else False
+        return Compared(
+            measure=measure,
+            result=result,
+            new_runs=len(self.new),
+            is_slower_in_order=result.slower_frac > practical and by_order,
+        )
+
+    def compare_part(
+        self, before: Sequence[float], after: Sequence[float], step: float, chance: float
+    ) -> Comparison:
+        """A part of every run's step, of which fractions are; it may take no time, so pairs have no ratio."""
+        sessions = scatter_of_sessions(self.old, before, self.new, after)
+        return compare(before, after, 0.0, chance=chance, of=step, sessions=sessions)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,87 +209,26 @@ class Compared:
     """One measure, and what came out."""
 
     measure: Measure
-    decision: Decision
-    before: float
-    """Means over runs."""
-    after: float
-    within_noise_in_order: bool
-    """Beyond the practical limit, all new runs slower, and no more than scatter explains."""
+    result: Comparison
+    new_runs: int
+    is_slower_in_order: bool
+    """Beyond the practical limit, and all new runs slower."""
 
     @property
     def fails(self) -> bool:
         """Whether it is a loss that so many new runs can show."""
-        return self.decision.verdict is Verdict.FAIL and self.decision.new_runs >= self.measure.least_new
+        return self.result.verdict is Verdict.FAIL and self.new_runs >= self.measure.least_new
 
     @property
     def is_open(self) -> bool:
         """Whether the gate has no answer because of it."""
-        if self.decision.verdict is Verdict.FAIL:
+        if self.result.verdict is Verdict.FAIL:
             return not self.fails
-        if self.measure.open_by_order and self.within_noise_in_order:
+        if self.measure.open_by_order and self.is_slower_in_order:
             return True
-        return self.measure.decides and self.decision.verdict is Verdict.INCONCLUSIVE
+        return self.measure.decides and self.result.verdict is Verdict.INCONCLUSIVE
 
     @property
     def improved(self) -> bool:
         """Whether it is a gain that is worth keeping."""
-        return self.decision.verdict is Verdict.IMPROVED and self.measure.decides
-
-
-def compare_runs(
-    family: Family, old: Sequence[RunFigures], new: Sequence[RunFigures], practical_frac: float
-) -> list[Compared]:
-    """Each measure of new runs against a baseline's."""
-
-    def judge(measure: Measure, before: list[float], after: list[float]) -> Decision:
-        chance = family.chance[measure.name]
-        shared = shared_noise_frac(old, before, new, after, confidence=1 - chance)
-        practical = practical_frac * measure.practical_times
-        return decide(
-            before,
-            after,
-            practical,
-            shared_noise_frac=shared,
-            chance=chance,
-            one_test_shared_frac=shared_noise_frac(old, before, new, after),
-        )
-
-    return _each(family, old, new, judge, practical_frac)
-
-
-def compare_pairs(
-    family: Family, pairs: Sequence[tuple[RunFigures, RunFigures]], practical_frac: float
-) -> list[Compared]:
-    """Each measure of pairs (old, new)."""
-
-    def judge(measure: Measure, before: list[float], after: list[float]) -> Decision:
-        practical = practical_frac * measure.practical_times
-        pairs = list(zip(before, after, strict=True))
-        return decide_pairs(pairs, practical, chance=family.chance[measure.name])
-
-    return _each(family, [a for a, _ in pairs], [b for _, b in pairs], judge, practical_frac)
-
-
-def _each(
-    family: Family,
-    old: Sequence[RunFigures],
-    new: Sequence[RunFigures],
-    judge: Callable[[Measure, list[float], list[float]], Decision],
-    practical_frac: float,
-) -> list[Compared]:
-    found = []
-    for measure in family.measures:
-        before, after = ([v for run in side if (v := measure.of(run)) is not None] for side in (old, new))
-        decision = judge(measure, before, after)
-        found.append(
-            Compared(
-                measure=measure,
-                decision=decision,
-                within_noise_in_order=decision.verdict is not Verdict.FAIL
-                and decision.slower_frac > practical_frac * measure.practical_times
-                and slower_by_order(before, after, family.chance[measure.name]),
-                before=statistics.fmean(before),
-                after=statistics.fmean(after),
-            )
-        )
-    return found
+        return self.result.verdict is Verdict.IMPROVED and self.measure.decides

@@ -9,10 +9,9 @@ import msgspec
 
 from perfdoc.compare.facts import Fact
 from perfdoc.compare.figures import RunFigures, Statistic
-from perfdoc.compare.floors import KINDS, FloorResult, Level
-from perfdoc.compare.gate.drift import Drift
-from perfdoc.compare.gate.parts import Grown, PartsCompared
-from perfdoc.results.figures import duration, per_cent, plural, significant
+from perfdoc.compare.floors import KINDS, FloorResult
+from perfdoc.compare.gate.parts import Grown
+from perfdoc.results.figures import per_cent, significant
 
 State = Literal["pass", "warn", "fail", "inconclusive"]
 
@@ -134,48 +133,6 @@ def change(slower_frac: float) -> str:
     if shown in ("0.0 %", "<0.1 %"):
         return "no slower than"
     return f"{shown} {'slower' if slower_frac > 0 else 'faster'} than"
-
-
-def _count(runs: int) -> str:
-    return plural(runs, "run")
-
-
-def parts_check(parts: PartsCompared, practical_frac: float) -> Check:
-    """The check of the parts of a step, where the step as a whole is inconclusive."""
-    if not parts.grew:
-        limits = f"its own noise and {per_cent(practical_frac)} of a step"
-        message = f"{parts.looked_at} parts of a step: none grew beyond {limits}."
-        return Check(name="parts", state="pass", message=message)
-    worst = parts.grew[0]
-    limit = max(practical_frac, worst.noise_frac)
-    message = (
-        f"{worst.name} grew from {duration(worst.before_ns)} to {duration(worst.after_ns)}, by "
-        f"{per_cent(worst.grew_frac)} of a step; the limit is {per_cent(limit)}. The step as a whole "
-        "scatters too much to judge, this part does not; the rest may have become faster by as much."
-    )
-    return Check(name="parts", state="fail", message=message, value=worst.grew_frac, limit=limit)
-
-
-def drift_check(found: Drift, level: Level, baseline: Sequence[RunFigures]) -> Check:
-    """The check against the first runs of the level."""
-    since = next((f" (from {when})" for r in baseline[:1] if (when := r.utc or r.commit)), "")
-    message = (
-        f"{found.says} is {change(found.slower_frac)} in the first {_count(found.first_runs)} of this "
-        f"level{since}; the limit is {per_cent(found.limit_frac)}"
-    )
-    bad: State = "warn" if level == "warn" else "fail"
-    if found.beyond:
-        message += (
-            f"; losses below the limit of any one check added up over {_count(found.later_runs)}. Find them, "
-            "or accept the level: perfdoc gate promote --reason WHY RUN…"
-        )
-    return Check(
-        name="drift",
-        state=bad if found.beyond else "pass",
-        message=message if found.beyond else f"{message}.",
-        value=found.slower_frac,
-        limit=found.limit_frac,
-    )
 
 
 def floor_check(found: FloorResult) -> Check:

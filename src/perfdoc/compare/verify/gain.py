@@ -2,23 +2,23 @@
 
 Runs, not steps, are the samples: steps of one run share its place, its clocks and its neighbours. A run with
 the change is paired with the one without it beside it in time, so that what drifts slowly falls out of their
-difference. The mean of n differences with standard deviation s lies with 95 % probability within
-
-    t(0.975, n - 1) * s / sqrt(n)
-
-of the true one (Student's interval of paired samples).
+ratio. How sure it is follows from `compare/slower.py`, with 95 % confidence.
 """
 
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from perfdoc.compare.decision import LOW_HISTORY_FRAC
-from perfdoc.compare.significance import MIN_SPREAD_FRAC, two_sided_t
+from perfdoc.compare.slower import (
+    LOW_HISTORY_FRAC,
+    MIN_SPREAD_FRAC,
+    Sample,
+    change_between,
+    change_in_pairs,
+)
 from perfdoc.compare.verify.record import Measured, Predicted, Record, RunTimes, Statistic, Verdict
 
 CONFIDENCE = 0.95
@@ -30,8 +30,8 @@ def of_pairs(runs: Sequence[RunTimes], statistic: Statistic) -> Measured | None:
 
     No less scatter than the gate believes (0.2 % of a step) is believed here: few pairs may agree by chance.
 
-    Worked: pairs (100, 90), (101, 90), (99, 90) differ by 10, 11 and 9 ms, so s = 1 and the half width is
-    4.303 * 1 / sqrt(3) = 2.48 ms: 7.52 to 12.48 ms.
+    Worked: pairs (100, 90), (101, 90.9), (99, 89.1): all ratios are 0.9, so sqrt(2) * 0.2 % of scatter is
+    believed of them, which makes 4.303 * 0.283 % / sqrt(3) = 0.70 %: 9.37 to 10.63 ms.
     """
     by_pair: dict[int, dict[str, float]] = {}
     for run in runs:
@@ -39,12 +39,10 @@ def of_pairs(runs: Sequence[RunTimes], statistic: Statistic) -> Measured | None:
     pairs = [(p["before"], p["after"]) for p in by_pair.values() if len(p) == 2]
     if len(pairs) < MIN_PAIRS:
         return None
-    before = statistics.fmean(b for b, _ in pairs)
-    gains = [b - a for b, a in pairs]
-    gain = statistics.fmean(gains)
-    spread = max(statistics.stdev(gains), MIN_SPREAD_FRAC * before)
-    half = two_sided_t(len(pairs) - 1, CONFIDENCE) * spread / math.sqrt(len(pairs))
-    return _measured("pairs of runs", statistic, before, gain, half, len(pairs))
+    change = change_in_pairs([b for b, _ in pairs], [a for _, a in pairs])
+    bounds = change.bounds_frac(CONFIDENCE, MIN_SPREAD_FRAC)
+    gain, high, low = (-frac * change.before for frac in (change.slower_frac, *bounds))
+    return _measured("pairs of runs", statistic, change.before, gain, (low, high), len(pairs))
 
 
 def of_two_runs(
@@ -58,14 +56,18 @@ def of_two_runs(
     """The gain by one run on either side: medians or means of their steps, with the deviation and number of
     the steps.
 
-    The interval is Welch's, over steps, and never narrower than 5 % of a step on either side: how runs
-    scatter among themselves is not known from one of each, and the gate allows as much.
+    The interval is that of steps, and never narrower than 5 % of a step on either side: how runs scatter
+    among themselves is not known from one of each, and the gate allows as much.
     """
-    variances = [d * d / n for d, n in zip(deviation_ms, steps, strict=True)]
-    freedom = min(steps) - 1  # of the shorter run: no fewer than Welch and Satterthwaite would take
-    half = two_sided_t(freedom, CONFIDENCE) * math.sqrt(sum(variances)) if freedom > 0 else math.inf
+    samples = [
+        Sample(mean=mean, deviation=deviation, count=count)
+        for mean, deviation, count in zip((before_ms, after_ms), deviation_ms, steps, strict=True)
+    ]
+    change = change_between(samples[0], samples[1], of=1.0)
+    half = change.noise_frac((1 - CONFIDENCE) / 2, 0.0) if min(steps) > 1 else math.inf
     half = min(max(half, LOW_HISTORY_FRAC * before_ms), 1e7)
-    return _measured("two runs", statistic, before_ms, before_ms - after_ms, half, min(steps))
+    gain = before_ms - after_ms
+    return _measured("two runs", statistic, before_ms, gain, (gain + half, gain - half), min(steps))
 
 
 def _measured(
@@ -73,17 +75,16 @@ def _measured(
     statistic: Statistic,
     before_ms: float,
     gain_ms: float,
-    half_ms: float,
+    bounds_ms: tuple[float, float],
     samples: int,
 ) -> Measured:
-    """half_ms: half of the interval's width."""
     return Measured(
         method=method,
         statistic=statistic,
         before_ms=before_ms,
         gain_ms=gain_ms,
-        low_ms=gain_ms - half_ms,
-        high_ms=gain_ms + half_ms,
+        low_ms=min(bounds_ms),
+        high_ms=max(bounds_ms),
         confidence=CONFIDENCE,
         samples=samples,
     )
