@@ -82,17 +82,9 @@ def main() -> None:
         redirect_stdout(io.StringIO()),
         redirect_stderr(io.StringIO()),
     ):
-        options = command.Options.parse(
-            paths=[str(path)],
-            output=Path(folder) / "report",
-            json_file=None,
-            window=None,
-            step_range=None,
-            fail_on=None,
-            jobs=None,
-            force=False,
-        )
-        command.run(options, "text")
+        request = importlib.import_module("perfdoc.diagnose.asked").parse_request([str(path)])
+        output = Path(folder) / "report"
+        command.run(request, command.checked_output(request, folder=output, json_file=None, format_="text"))
     found["total"] = [(time.perf_counter() - BEGIN) * 1e3, peak_mb()]
     for table, columns in COLUMNS.items():
         if reads.get(table) != set(columns):

@@ -32,10 +32,9 @@ sys.path.insert(0, str(HERE))
 from limited_network import Link, limited_link, missing  # noqa: E402
 from predicted_changes import CHANGES, COMMON, Change  # noqa: E402
 
-from perfdoc.analyzers.device.window import WindowRequest  # noqa: E402
 from perfdoc.analyzers.job import measure_job  # noqa: E402
+from perfdoc.analyzers.request import AnalysisRequest  # noqa: E402
 from perfdoc.analyzers.steps.log import LoggedSteps, read_logged_steps  # noqa: E402
-from perfdoc.diagnose.asked import Work  # noqa: E402
 from perfdoc.diagnose.measuring import measure_all  # noqa: E402
 from perfdoc.results.replay import Gain  # noqa: E402
 from perfdoc.simulator.replay.edits.edit import Change as ReplayedChange  # noqa: E402
@@ -43,7 +42,6 @@ from perfdoc.simulator.replay.edits.edit import Proposal  # noqa: E402
 from perfdoc.simulator.replay.unedited import KeptRank, replay_job  # noqa: E402
 from perfdoc.simulator.replay.unprofiled import free_lengths  # noqa: E402
 from perfdoc.simulator.replay.whole import basis_of  # noqa: E402
-from perfdoc.traces.job_facts import JobFacts  # noqa: E402
 
 RATE = "200mbit"
 WARM_UP = 4
@@ -167,8 +165,8 @@ def step_ms(run: Path) -> float:
 def predict_from(run: Path, change: Change) -> Predicted:
     """What a change saves, from a profiled run without it."""
     captures = sorted((run / "traces").glob("rank*.json.gz"))
-    work = Work(captures=captures, memory=[], request=WindowRequest(), given=JobFacts(), replay=True)
-    measured = measure_all(work, 1).captures
+    request = AnalysisRequest(captures=captures)
+    measured = measure_all(request).captures
     job = measure_job(measured)
     ranks = [r for c in measured for r in c.ranks]
     kept = [r.also.rebuilt for r in ranks if isinstance(r.also, KeptRank) and r.also.rebuilt is not None]

@@ -27,11 +27,9 @@ from predicted import RATE, Runner  # noqa: E402
 from predicted_changes import ALL_REDUCE, NO_OVERLAP, PIPELINE, Change  # noqa: E402
 from replay_table import JOB_HEAD, job_row  # noqa: E402
 
-from perfdoc.analyzers.device.window import WindowRequest  # noqa: E402
-from perfdoc.diagnose.asked import Work  # noqa: E402
+from perfdoc.analyzers.request import AnalysisRequest  # noqa: E402
 from perfdoc.diagnose.measuring import measure_all  # noqa: E402
 from perfdoc.simulator.replay.unedited import ERROR_MAX_FRAC  # noqa: E402
-from perfdoc.traces.job_facts import JobFacts  # noqa: E402
 
 _BESIDE = 2
 """Processes beside a disturbed run; each computes for half a second and sleeps for another."""
@@ -104,8 +102,8 @@ def row_of(runner: Runner, kind: Kind, name: str) -> tuple[float | None, str]:
         stack.enter_context(beside(_BESIDE if kind.disturbed else 0))
         run = runner.run(change, kind.settings, link, profile=True)
     captures = sorted((run / "traces").glob("rank*.json.gz"))
-    work = Work(captures=captures, memory=[], request=WindowRequest(), given=JobFacts(), replay=True)
-    return job_row(name, measure_all(work, 1).captures)
+    request = AnalysisRequest(captures=captures)
+    return job_row(name, measure_all(request).captures)
 
 
 def main() -> int:

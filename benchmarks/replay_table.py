@@ -13,14 +13,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.job import measure_job
 from perfdoc.analyzers.measure import CaptureMeasurement
-from perfdoc.diagnose.asked import Work
+from perfdoc.analyzers.request import AnalysisRequest
 from perfdoc.diagnose.measuring import measure_all
 from perfdoc.results.replay import Replay
 from perfdoc.simulator.replay.unedited import KeptRank, replay_job
-from perfdoc.traces.job_facts import JobFacts
 
 _ENDINGS = re.compile(r"(?:\.pt)?(?:\.trace)?\.(?:json(?:\.gz)?|sqlite)$")
 JOB_HEAD = "| job | ranks | matched | error | worst rank | unexplained (ms) | predicts |\n" + "|---" * 7 + "|"
@@ -37,8 +35,8 @@ def main(arguments: Sequence[str]) -> int:
         jobs.setdefault(_RANK.sub("", _ENDINGS.sub("", path.name)), []).append(path)
     ranks, together, without = [], [], []
     for name, paths in jobs.items():
-        work = Work(captures=paths, memory=[], request=WindowRequest(), given=JobFacts(), replay=True)
-        measured = measure_all(work, 1)
+        request = AnalysisRequest(captures=paths)
+        measured = measure_all(request)
         without += [Path(e.path).name for e in measured.silent]
         ranks += [
             _rank_row(c, r.device.rank, r.device.ordinal, r.also.replay, r.window.kind)

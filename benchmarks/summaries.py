@@ -18,7 +18,7 @@ from typing import Any
 
 from generate import generated
 
-from perfdoc.diagnose.asked import asked_work
+from perfdoc.diagnose.asked import parse_request
 from perfdoc.summaries.codec import decode, encode
 from perfdoc.summaries.content import Kept, Measured
 from perfdoc.summaries.reading import measure_or_explain
@@ -75,15 +75,15 @@ def main() -> int:
 
 def row(path: Path, kernels: int, steps: int, *, with_parts: bool) -> None:
     """Print what one trace gives."""
-    work = asked_work([str(path)])
+    request = parse_request([str(path)], jobs=1)
     begin = time.process_time()
-    whole = summarize(path, work, ranks=1)
+    whole = summarize(path, request, ranks=1)
     took = time.process_time() - begin
     found = parts(whole.path) if with_parts else []
     shown = found[:_SHOWN] + [f for f in found if not f[1].startswith("kept")][:_SHOWN]
-    many = summarize(path, work, ranks=MANY)
+    many = summarize(path, request, ranks=MANY)
     begin = time.process_time()
-    measured = measure_or_explain(many.path, work.request)
+    measured = measure_or_explain(many.path, request)
     read_ms = (time.process_time() - begin) * 1e3
     sizes = (whole.bytes, many.bytes, len(pickle.dumps(measured)))
     cells = (

@@ -124,7 +124,6 @@ AGAINST_THE_FLOW = {
     "perfdoc.rules.engine -> perfdoc.rules.checks",
     "perfdoc.rules.engine -> perfdoc.rules.facts",
     "perfdoc.simulator.replay -> perfdoc.simulator.job",
-    "perfdoc.summaries -> perfdoc.diagnose",
 }
 """Imports that close a circle of folders. This list may only become shorter."""
 

@@ -15,9 +15,9 @@ from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import measure_capture
 from perfdoc.analyzers.measure_device import Also, RankMeasurement, measure_device
-from perfdoc.diagnose.asked import asked_work
+from perfdoc.diagnose.asked import parse_request
 from perfdoc.diagnose.measuring import measure_all
-from perfdoc.diagnose.place import Here, T, Task
+from perfdoc.diagnose.workers import Here, T, Task
 from perfdoc.profiling import malloc
 from perfdoc.simulator.replay.unedited import replay_and_keep
 from perfdoc.traces.codec import same
@@ -27,7 +27,7 @@ from tests.summaries.made import two_ranks
 class Elsewhere:
     """A place that may have others beside it."""
 
-    def run(self, tasks: Sequence[Task[T]]) -> Generator[tuple[int, T]]:
+    def run(self, tasks: Sequence[Task[T]]) -> Generator[T]:
         yield from Here().run(tasks)
 
 
@@ -53,8 +53,8 @@ def test_one_device_takes_a_second_core_only_here(
         return measure_device(view, also, beside)
 
     monkeypatch.setattr("perfdoc.analyzers.measure.measure_device", measured)
-    work = asked_work([str(two_ranks(tmp_path / "job")[0])], replay=False)
-    assert len(measure_all(work, 1, place=place).captures) == 1
+    request = parse_request([str(two_ranks(tmp_path / "job")[0])], replay=False, jobs=1)
+    assert len(measure_all(request, place=place).captures) == 1
     assert given == [place is None]
 
 

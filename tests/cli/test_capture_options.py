@@ -2,35 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from perfdoc.cli import capture_options
-from perfdoc.cli.analyze import analyze
-from perfdoc.cli.diff import diff
-from perfdoc.cli.export import export
 from perfdoc.results import Diagnosis, from_json
 from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
 from perfdoc.simulator.captures.timeline import TimelineBuilder
 from tests.command import perfdoc
-
-READING = {
-    "window": "Window",
-    "step_range": "StepRange",
-    "data_range": "DataRange",
-    "comm_kernel": "CommKernel",
-}
-
-
-@pytest.mark.parametrize("command", [analyze, diff, export])
-def test_every_command_that_measures_has_them_all(command: Callable[..., None]) -> None:
-    taken = inspect.signature(command).parameters
-    # Annotations are text (from __future__): the shared type's own name says that it is the one.
-    assert {name: taken[name].annotation for name in READING} == READING
-    assert all(hasattr(capture_options, shared) for shared in READING.values())
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ PROGRAM = """
 import os, signal, sys, threading, time
 from functools import partial
 from pathlib import Path
-from perfdoc.diagnose.place import Task, WorkerLostError
-from perfdoc.diagnose.processes import Processes
+from perfdoc.diagnose.workers import Task, WorkerLostError
+from perfdoc.diagnose.workers import Processes
 
 class Large:
     '''Takes long to send, and says when it is about to be sent.'''

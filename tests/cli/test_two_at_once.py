@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from perfdoc.cli import analysis
+from perfdoc.diagnose.asked import parse_request
 from tests.amount import some
 from tests.command import perfdoc
 from tests.simulator.hand_laid import write_hand_laid
@@ -24,15 +25,9 @@ def test_the_later_one_replaces_nothing(
     shutil.copy(demo, tmp_path / "slow.sqlite")
     shutil.copy(demo, tmp_path / "quick.sqlite")
     monkeypatch.chdir(tmp_path)
-    slow = analysis.Options.parse(
-        paths=["slow.sqlite"],
-        output=Path(named) if named else None,
-        json_file=None,
-        window=None,
-        step_range=None,
-        fail_on=None,
-        jobs=1,
-        force=False,
+    slow = parse_request(["slow.sqlite"], jobs=1)
+    output = analysis.checked_output(
+        slow, folder=Path(named) if named else None, json_file=None, format_="markdown"
     )
     folder = Path(named or "perfdoc-report")
     assert (
@@ -41,8 +36,8 @@ def test_the_later_one_replaces_nothing(
     before = (folder / "diagnosis.json").read_bytes()
     if named:
         with pytest.raises(analysis.UserError, match=r"report: is there already\."):
-            analysis.run(slow, "markdown")
+            analysis.run(slow, output)
     else:
-        analysis.run(slow, "markdown")
+        analysis.run(slow, output)
         assert "slow.sqlite" in Path("perfdoc-report-2", "diagnosis.json").read_text()
     assert (folder / "diagnosis.json").read_bytes() == before

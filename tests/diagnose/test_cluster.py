@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
 import json
 import os
+import pickle
 import signal
 import socket
 import subprocess
@@ -17,18 +17,9 @@ from pathlib import Path
 import pytest
 
 from perfdoc import __version__
-from perfdoc.diagnose import dask_clients
-from perfdoc.diagnose.cluster import (
-    ClusterError,
-    Dask,
-    _as_they_come,
-    _check_workers,
-    _is_lost,
-    first_unseen,
-    is_address,
-    measure_there,
-)
-from perfdoc.diagnose.place import Task
+from perfdoc.diagnose import cluster
+from perfdoc.diagnose.cluster import ClusterError, Dask, measure_there
+from perfdoc.diagnose.workers import Task
 from tests.command import perfdoc
 from tests.simulator.hand_laid import write_hand_laid
 
@@ -40,7 +31,7 @@ import os, signal, sys, time
 from functools import partial
 from pathlib import Path
 from perfdoc.diagnose.cluster import Dask
-from perfdoc.diagnose.place import Task, WorkerLostError
+from perfdoc.diagnose.workers import Task, WorkerLostError
 from perfdoc.traces import TraceError
 
 def fine():
@@ -76,8 +67,7 @@ def main(case, address):
         Path(f"file{i}").write_text("x")
         tasks.append(Task(files=[Path(f"file{i}")], work=work))
     try:
-        found = dict(Dask(address or None, 2).run(tasks))
-        print(*(found[i] for i in range(len(tasks))), sep=", ")
+        print(*Dask(address or None, 2).run(tasks), sep=", ")
     except (WorkerLostError, TraceError) as error:
         print(f"{type(error).__name__}: {error}")
 """
@@ -134,26 +124,22 @@ def worker(
     return started("dask_worker", address, "--nthreads", "1", cwd=cwd, env=env)
 
 
-def test_what_is_an_address_and_what_is_a_path() -> None:
-    assert [is_address(w) for w in ("tls://[::1]:8786", "tcp://h:1", "tcp:/h", "traces/x.json")] == [
-        *(True, True),
-        *(False, False),
-    ]
-
-
-def test_a_file_that_is_missing_or_of_another_size_is_named(tmp_path: Path) -> None:
+def test_a_file_that_is_missing_or_of_another_size_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir("/")
     (tmp_path / "a").write_text("1234")
     (tmp_path / "exported").mkdir()
-    there = [("a", 4), ("exported", None)]
-    assert first_unseen(str(tmp_path), there) == ""
-    assert first_unseen(str(tmp_path), [*there, ("b", 4)]) == "b"
-    assert first_unseen(str(tmp_path), [("a", 5), *there]) == "a"
-    assert first_unseen(None, [(str(tmp_path / "a"), 4)]) == ""
+    there: list[tuple[str, int | None]] = [("a", 4), ("exported", None), (str(tmp_path / "a"), 4)]
+    assert pickle.loads(measure_there(__version__, str(tmp_path), there, pickle.dumps(Path.cwd))) == tmp_path
+    for unseen in (("b", 4), ("a", 5), ("a", None)):
+        with pytest.raises(ClusterError, match=f"^{unseen[0]}: worker .* does not see this file"):
+            measure_there(__version__, str(tmp_path), [*there, unseen], b"no pickle")
 
 
 def test_a_worker_of_another_version_answers_before_it_unpacks() -> None:
     with pytest.raises(ClusterError, match=f"perfdoc {__version__}, and this is 0.0.0"):
-        measure_there("0.0.0", None, [], b"no pickle")
+        measure_there("0.0.0", "/", [], b"no pickle")
 
 
 def test_without_the_extra_the_line_says_how_to_get_it(
@@ -170,8 +156,8 @@ def test_without_the_extra_the_line_says_how_to_get_it(
 @pytest.mark.filterwarnings("default")
 def test_a_scheduler_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing at the port, and what takes the connection and says nothing."""
-    monkeypatch.setattr(dask_clients, "_CONNECT_S", 0.3)
-    monkeypatch.setattr(dask_clients, "_END_S", 0.3)
+    monkeypatch.setattr(cluster, "_CONNECT_S", 0.3)
+    monkeypatch.setattr(cluster, "_END_S", 0.3)
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
@@ -247,28 +233,6 @@ def test_a_cluster_gives_what_one_process_gives(tmp_path: Path) -> None:
 
 @needs_dask
 @pytest.mark.slow
-def test_workers_that_cannot_do_it_are_refused(tmp_path: Path) -> None:
-    capture, _ = write_hand_laid(tmp_path / "one")
-    old = tmp_path / "old" / "perfdoc-0.0.9.dist-info"
-    old.mkdir(parents=True)
-    (old / "METADATA").write_text("Metadata-Version: 2.1\nName: perfdoc\nVersion: 0.0.9\n")
-    mine = f"/proc/self/cwd/{capture.relative_to(tmp_path)}"  # which the worker looks for in its own folder
-    (tmp_path / "elsewhere").mkdir()
-    for path, words, said in (
-        (str(capture), str(old.parent), f"has perfdoc 0.0.9, and this is {__version__}"),
-        (mine, "", f"{mine}: worker"),
-    ):
-        with (
-            scheduler(tmp_path) as address,
-            worker(address, tmp_path / "elsewhere", {**os.environ, "PYTHONPATH": words}),
-        ):
-            command = [sys.executable, "-m", "perfdoc", "analyze", path, "--dask", address, "--json", "-"]
-            done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=180)
-            assert (done.returncode, said in done.stderr) == (2, True), done.stderr
-
-
-@needs_dask
-@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="asks /proc which processes there are")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_workers_end_with_the_command(tmp_path: Path, number: signal.Signals) -> None:
@@ -330,38 +294,13 @@ def of_session(session: int) -> list[int]:
     return found
 
 
-class Answers:
-    """A client whose workers answer so."""
-
-    def __init__(self, *answers: object) -> None:
-        self.answers = list(answers)
-
-    def run(self, *_: object, **__: object) -> object:
-        return self.answers.pop(0)
-
-    def run_on_scheduler(self, *_: object) -> str:
-        return __version__
-
-
-@needs_dask
-def test_only_a_worker_without_perfdoc_is_told_so() -> None:
-    none = importlib.metadata.PackageNotFoundError("perfdoc")
-    for answer, said in ((none, "b has no perfdoc"), (ValueError("x"), "b failed: ValueError: x")):
-        with pytest.raises(ClusterError, match=said):
-            _check_workers(Answers({"a": __version__, "b": answer}), None, [])  # type: ignore[arg-type]
-    gone = {"a": __version__, "b": OSError("Timed out trying to connect")}
-    _check_workers(Answers(gone, {"a": "", "b": OSError("gone")}), None, [])  # type: ignore[arg-type]
-
-
 @needs_dask
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (["tcp://localhost:1"], "no capture is given"),
-        (["tcp://localhost:1/"], "no capture is given"),
-        (["TCP://localhost:1", "."], "Give tcp://HOST:PORT"),
-        (["tcp://localhost", "."], "Give tcp://HOST:PORT"),
-        (["localhost:8786", "."], "Give tcp://HOST:PORT"),
+        (["tcp://localhost:1", "tls://localhost:1"], "two schedulers"),
+        (["localhost:8786", "."], "localhost:8786: does not exist"),
     ],
     ids=str,
 )
@@ -377,7 +316,7 @@ def test_local_workers_that_do_not_start(monkeypatch: pytest.MonkeyPatch) -> Non
         raise RuntimeError("no port is free")
 
     monkeypatch.setattr("distributed.LocalCluster", refuse)
-    with pytest.raises(ClusterError, match="no port is free"), dask_clients.local(1):
+    with pytest.raises(ClusterError, match="no port is free"), cluster._local(1):
         pass
 
 
@@ -385,49 +324,14 @@ def test_local_workers_that_do_not_start(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("perfdoc", "has no perfdoc"),
         ("pyarrow", "cannot import pyarrow"),
         (None, "cannot import No module named None"),  # as packages raise it that lack one of theirs
     ],
 )
-def test_a_worker_that_lacks_a_package_is_no_error_of_ours(
-    monkeypatch: pytest.MonkeyPatch, name: str | None, said: str
-) -> None:
-    class One:
-        key, loop, asked = "k", None, False
-
-        def result(self) -> bytes:
+def test_a_worker_that_lacks_a_package_is_no_error_of_ours(name: str | None, said: str) -> None:
+    class Failed:
+        def result(self, timeout: float) -> bytes:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
-        def cancel(self, *_: object, **__: object) -> None: ...
-
-        def has_ready(self) -> bool:
-            ready, self.asked = not self.asked, True
-            return ready
-
-        def __next__(self) -> One:
-            return self
-
-    one = One()
-    monkeypatch.setattr("distributed.as_completed", lambda *_, **__: one)
     with pytest.raises(ClusterError, match=said):
-        list(_as_they_come(one, [one], []))  # type: ignore[arg-type, list-item]
-
-
-@needs_dask
-def test_whose_answer_is_missing_for_a_lost_connection_alone() -> None:
-    from distributed.comm import CommClosedError
-
-    lost = [
-        CommClosedError("closed"),
-        TimeoutError(),
-        ConnectionResetError(104, "reset"),
-        OSError("Timed out"),
-    ]
-    here = [
-        PermissionError(13, "denied"),
-        FileNotFoundError("libcudart.so"),
-        OSError(116, "stale"),
-        ValueError(),
-    ]
-    assert [_is_lost(error) for error in (*lost, *here)] == [True] * 4 + [False] * 4
+        cluster._wait_for(Failed(), None, Task(files=[], work=str))  # type: ignore[arg-type]

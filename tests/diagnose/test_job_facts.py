@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from perfdoc.analyzers.device.window import WindowRequest
+from perfdoc.analyzers.request import AnalysisRequest
 from perfdoc.diagnose.diagnosis import diagnose
-from perfdoc.diagnose.measuring import Work, measure_all
+from perfdoc.diagnose.measuring import measure_all
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.results import Diagnosis, Job, from_json, to_json
 from perfdoc.traces.given_facts import given_facts
@@ -18,15 +19,14 @@ from tests.simulator.hand_laid import write_hand_laid
 
 def _diagnosis(folder: Path, *words: str, request: WindowRequest | None = None) -> tuple[Diagnosis, Job]:
     trace, _ = write_hand_laid(folder / "demo")
-    work = Work(
+    asked = AnalysisRequest(
         captures=find_captures([str(trace)]),
-        memory=[],
-        request=request or WindowRequest(),
+        window=request or WindowRequest(),
         given=given_facts(words),
         replay=False,
     )
     settings = Configuration(dialect="megatron_lm")
-    found = from_json(to_json(diagnose(measure_all(work, 1).captures, configuration=settings)))
+    found = from_json(to_json(diagnose(measure_all(asked).captures, configuration=settings)))
     assert found.job is not None
     return found, found.job
 

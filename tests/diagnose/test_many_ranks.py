@@ -10,7 +10,7 @@ import pytest
 from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import CaptureMeasurement, measure_capture
 from perfdoc.diagnose.diagnosis import diagnose
-from perfdoc.diagnose.rank_order import in_rank_order
+from perfdoc.diagnose.measuring import in_rank_order
 from perfdoc.results import to_json
 from perfdoc.simulator.forward.layout import Layout
 from perfdoc.simulator.forward.writing import write_job

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.analyzers.device.window import WindowRequest
-from perfdoc.diagnose.asked import Work, asked_work
-from perfdoc.diagnose.measuring import measure_all, of_them
+from perfdoc.analyzers.request import AnalysisRequest
+from perfdoc.diagnose.asked import parse_request
+from perfdoc.diagnose.measuring import measure_all
 from perfdoc.traces import TraceError
-from perfdoc.traces.job_facts import JobFacts
 from tests.captures.kineto import write_kineto
 from tests.simulator.hand_laid import hand_laid_timeline, write_hand_laid
 
@@ -24,11 +23,9 @@ def test_a_failure_ends_the_workers_and_no_other_child(tmp_path: Path) -> None:
     other = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(60,))
     other.start()
     try:
-        work = Work(
-            captures=[bad, good, good], memory=[], request=WindowRequest(), given=JobFacts(), replay=False
-        )
+        request = AnalysisRequest(captures=[bad, good, good], replay=False, jobs=2)
         with pytest.raises(TraceError):
-            measure_all(work, 2)
+            measure_all(request)
         until = time.monotonic() + 20
         while len(multiprocessing.active_children()) > 1 and time.monotonic() < until:
             time.sleep(0.02)
@@ -38,14 +35,6 @@ def test_a_failure_ends_the_workers_and_no_other_child(tmp_path: Path) -> None:
         other.join()
 
 
-def test_what_is_counted_beside_captures_is_said() -> None:
-    assert [of_them(2, 0), of_them(1, 1), of_them(2, 2)] == [
-        "",
-        " (1 capture, memory of 1 rank)",
-        " (2 captures, memory of 2 ranks)",
-    ]
-
-
 def test_captures_come_in_the_order_of_their_ranks(tmp_path: Path) -> None:
     """Whoever measures: which of two equals is named must not depend on files' order."""
     timeline, _ = hand_laid_timeline()
@@ -53,6 +42,6 @@ def test_captures_come_in_the_order_of_their_ranks(tmp_path: Path) -> None:
     for process in timeline.processes:
         paths.append(tmp_path / f"rank{process.rank}.json")
         write_kineto(timeline, paths[-1], process.pid)
-    found = measure_all(asked_work([str(p) for p in reversed(paths)], replay=False), 1)
+    found = measure_all(parse_request([str(p) for p in reversed(paths)], replay=False, jobs=1))
     assert [c.path for c in found.captures] == paths
     assert len(paths) > 1

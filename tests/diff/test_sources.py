@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from perfdoc.compare.side import captures_or_diagnosis, load
 from perfdoc.compare.stored import read_diagnosis
-from perfdoc.diagnose.asked import asked_work
+from perfdoc.diagnose.asked import parse_request
 from perfdoc.diagnose.diagnosis import diagnosis_of
 from perfdoc.diagnose.measuring import measure_all
 from perfdoc.profiling.run_directory import RunDirectory
@@ -59,7 +60,7 @@ def test_a_diagnosis_alone_in_a_folder(diagnosis: Path, demo: Path) -> None:
 
 
 def test_a_diagnosis_knows_less_and_says_so(diagnosis: Path) -> None:
-    found = load(str(diagnosis), config=None, jobs=1)
+    found = load(str(diagnosis))
     assert (found.kind, found.step_leaves, found.configuration) == ("diagnosis", None, None)
     assert len(found.diagnosis.ranks) == 1
 
@@ -71,7 +72,7 @@ def test_a_diagnosis_in_its_run_directory_has_the_runs_settings(diagnosis: Path)
     (run.path / "report").mkdir()
     inside = run.path / "report" / "diagnosis.json"
     inside.write_bytes(diagnosis.read_bytes())
-    found = load(str(inside), config=None, jobs=1)
+    found = load(str(inside))
     assert found.configuration is not None
     assert found.configuration.values["tensor_model_parallel_size"] == whole.layout.tensor
     assert (found.world_size, found.facts.model) == (whole.layout.world_size, whole.model)
@@ -80,7 +81,7 @@ def test_a_diagnosis_in_its_run_directory_has_the_runs_settings(diagnosis: Path)
     (run.path / "run.json").unlink()
     run.write_manifest(tiny_manifest(bucket_size=1000, created_utc="2026-11-21T00:00:00Z"))
     with pytest.raises(TraceError, match="does not fit the settings that go with it"):
-        load(str(inside), config=None, jobs=1)
+        load(str(inside))
 
 
 def set_at(tree: Any, path: str, value: object) -> None:
@@ -117,7 +118,7 @@ def test_a_diagnosis_that_lies_is_refused(diagnosis: Path, path: str, value: obj
     set_at(tree, path, value)
     diagnosis.write_text(json.dumps(tree))
     with pytest.raises(TraceError, match=said) as error:
-        load(str(diagnosis), config=None, jobs=1)
+        load(str(diagnosis))
     assert "\n" not in str(error.value)
 
 
@@ -130,11 +131,11 @@ def test_damaged_bytes_are_refused(diagnosis: Path) -> None:
 
 
 def test_a_side_is_judged_as_analyze_judges_it(demo: Path) -> None:
-    work = asked_work([str(demo)])
-    analysed, _ = diagnosis_of(measure_all(work, 1), None)
-    side = load(str(demo), config=None, jobs=1).diagnosis
+    request = parse_request([str(demo)], jobs=1)
+    analysed, _ = diagnosis_of(measure_all(request), None)
+    side = load(str(demo)).diagnosis
     assert (side.rules, side.analyses.replay) == (analysed.rules, analysed.analyses.replay)
-    quick = load(str(demo), config=None, jobs=1, replay=False).diagnosis
+    quick = load(str(demo), replace(request, replay=False)).diagnosis
     assert quick.analyses.replay != analysed.analyses.replay
 
 

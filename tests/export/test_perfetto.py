@@ -10,8 +10,10 @@ import pytest
 from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.job import measure_job
 from perfdoc.analyzers.measure import measure_capture
+from perfdoc.analyzers.request import AnalysisRequest
+from perfdoc.diagnose.asked import parse_request
 from perfdoc.export import protobuf
-from perfdoc.export.captures import ExportError, Request, run
+from perfdoc.export.captures import ExportError, run
 from perfdoc.export.tracks import MAX_TRACKS_OF_A_KIND
 from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
 from perfdoc.simulator.captures.timeline import TimelineBuilder
@@ -23,7 +25,7 @@ from tests.reports.hostile import TEXTS
 
 def exported(folder: Path, *paths: Path, name: str = "out.pftrace") -> tuple[PerfettoTrace, list[str]]:
     said: list[str] = []
-    run(Request(paths=[str(p) for p in paths], output=folder / name), said.append)
+    run(parse_request([str(p) for p in paths]), folder / name, said.append)
     return read(folder / name), said
 
 
@@ -219,19 +221,17 @@ def test_nothing_is_overwritten_and_a_failure_leaves_nothing(tmp_path: Path) -> 
     target = tmp_path / "out.pftrace"
     target.write_text("mine")
     with pytest.raises(ExportError, match="is there already"):
-        run(Request(paths=[str(path)], output=target), print)
+        run(AnalysisRequest(captures=[path]), target, print)
     assert target.read_text() == "mine"
-    run(Request(paths=[str(path)], output=target, force=True), lambda _: None)
+    run(AnalysisRequest(captures=[path]), target, print, force=True)
     assert read(target).processes
     (tmp_path / "bad.sqlite").write_bytes(b"SQLite format 3\x00" + bytes(200))
     before = sorted(tmp_path.iterdir())
     for bad in ("bad.sqlite", "none.sqlite"):
         with pytest.raises(ExportError):
-            run(Request(paths=[str(tmp_path / bad)], output=tmp_path / "new.pftrace"), print)
-    with pytest.raises(ExportError, match="regular expression"):
-        run(Request(paths=[str(path)], output=tmp_path / "new.pftrace", step_range="("), print)
+            run(AnalysisRequest(captures=[tmp_path / bad]), tmp_path / "new.pftrace", print)
     with pytest.raises(ExportError, match="cannot be written"):
-        run(Request(paths=[str(path)], output=tmp_path / "no" / "new.pftrace"), print)
+        run(AnalysisRequest(captures=[path]), tmp_path / "no" / "new.pftrace", print)
     assert sorted(tmp_path.iterdir()) == before
 
 

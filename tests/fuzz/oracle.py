@@ -14,7 +14,7 @@ import numpy as np
 
 from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.analyzers.measure_device import RankMeasurement
-from perfdoc.diagnose.asked import UserError, asked_work
+from perfdoc.diagnose.asked import UserError, parse_request
 from perfdoc.diagnose.diagnosis import diagnosis_of
 from perfdoc.diagnose.measuring import measure_all
 from perfdoc.reports.ci import render_github, render_junit
@@ -73,8 +73,8 @@ def in_time(limit_s: int) -> Iterator[None]:
 def analysed(words: Sequence[str | Path], rng: random.Random, *, config: Path | None = None) -> str:
     """Take captures through everything; how it ended. Raises Found, or what should not have been raised."""
     try:
-        work = asked_work([str(w) for w in words], config=config)
-        found = measure_all(work, 1)
+        request = parse_request([str(w) for w in words], config=config, jobs=1)
+        found = measure_all(request)
         if not found.captures and found.silent:
             raise found.silent[0]
         diagnosis, _ = diagnosis_of(found, config)

@@ -8,7 +8,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from perfdoc.diagnose.asked import asked_work
+from perfdoc.diagnose.asked import parse_request
 from perfdoc.summaries.writing import summarize
 from perfdoc.traces.summary_file import Head, read_sections, write_summary
 from tests.fuzz import base
@@ -74,7 +74,7 @@ def _other_numbers(rng: Random, columns: bytes) -> bytes:
 def _made(folder: Path, rank: int) -> Path:
     trace = folder / f"summarized{rank}.sqlite"
     trace.write_bytes(base.content(folder, "sqlite", rank, "2026.3"))
-    return summarize(trace, asked_work([str(trace)])).path
+    return summarize(trace, parse_request([str(trace)])).path
 
 
 def _whole(folder: Path, rank: int) -> bytes:

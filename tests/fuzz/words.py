@@ -137,7 +137,7 @@ def log(rng: Random, folder: Path, name: str) -> Path:
 
 @cache
 def _diagnosis(bases: Path) -> bytes:
-    from perfdoc.diagnose.asked import asked_work
+    from perfdoc.diagnose.asked import parse_request
     from perfdoc.diagnose.diagnosis import diagnosis_of
     from perfdoc.diagnose.measuring import measure_all
     from perfdoc.results import to_json
@@ -146,7 +146,7 @@ def _diagnosis(bases: Path) -> bytes:
     folder.mkdir(exist_ok=True)
     for rank in range(base.RANKS):
         (folder / f"rank{rank}.json").write_bytes(base.content(bases, "json", rank, "new"))
-    return to_json(diagnosis_of(measure_all(asked_work([str(folder)]), 1), None)[0])
+    return to_json(diagnosis_of(measure_all(parse_request([str(folder)], jobs=1)), None)[0])
 
 
 def diagnosis(rng: Random, folder: Path, bases: Path) -> Path:

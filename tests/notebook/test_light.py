@@ -35,13 +35,13 @@ def test_the_import_is_light(tmp_path: Path) -> None:
 def test_a_script_without_a_guard_runs_once(tmp_path: Path) -> None:
     # What `jobs` starts, without the captures.
     script = (
-        "print('once')\nfrom functools import partial\nfrom perfdoc.diagnose.place import Task\n"
-        "from perfdoc.diagnose.processes import Processes\n"
+        "print('once')\nfrom functools import partial\nfrom perfdoc.diagnose.workers import Task\n"
+        "from perfdoc.diagnose.workers import Processes\n"
         "tasks = [Task(files=[], work=partial(int, n)) for n in '12']\n"
         "print(list(Processes(2).run(tasks)))\n"
     )
     done = python(script, tmp_path)
-    assert (done.stdout, done.returncode) == ("once\n[(0, 1), (1, 2)]\n", 0), done.stderr
+    assert (done.stdout, done.returncode) == ("once\n[1, 2]\n", 0), done.stderr
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

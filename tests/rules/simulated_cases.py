@@ -9,8 +9,8 @@ from pathlib import Path
 
 import msgspec
 
-from perfdoc.analyzers.device.window import WindowRequest
-from perfdoc.diagnose.asked import Work, memory_files
+from perfdoc.analyzers.request import AnalysisRequest
+from perfdoc.diagnose.asked import memory_files
 from perfdoc.diagnose.job import job_configuration
 from perfdoc.diagnose.measuring import measure_all
 from perfdoc.diagnose.whole_case import whole_case
@@ -47,14 +47,12 @@ def _case(folder: Path, shape: ModelShape, layout: str, faults: tuple[str, ...],
 def measured_case(paths: list[str], given: JobFacts | None = None, config: Path | None = None) -> Case:
     """The case of captures. given: facts of the job, whose file then is `config`; None: nothing is known."""
     captures = find_captures(paths)
-    work = Work(
+    request = AnalysisRequest(
         captures=captures,
         memory=memory_files([], captures),
-        request=WindowRequest(),
         given=given or JobFacts(),
-        replay=True,
     )
-    measurements = measure_all(work, 1)
+    measurements = measure_all(request)
     found = measurements.captures
     configuration = job_configuration(
         common_facts([c.facts for c in found]), config if given is not None else None

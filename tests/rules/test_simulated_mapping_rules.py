@@ -8,9 +8,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from perfdoc.analyzers.device.window import WindowRequest
+from perfdoc.analyzers.request import AnalysisRequest
 from perfdoc.diagnose.diagnosis import diagnose
-from perfdoc.diagnose.measuring import Work, measure_all
+from perfdoc.diagnose.measuring import measure_all
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import Value
 from perfdoc.profiling.manifest import ModelShape
@@ -36,15 +36,12 @@ OURS = [f"PD3{n:02}" for n in range(1, 80) if n != 3]
 
 def rules_of(job: SimulatedJob, folder: Path, settings: Mapping[str, Value]) -> dict[str, RuleResult]:
     """Every rule's row, by code."""
-    work = Work(
+    request = AnalysisRequest(
         captures=written(job, folder),
-        memory=[],
-        request=WindowRequest(),
         given=facts_of(job),
-        replay=True,
     )
     configuration = Configuration(values=settings, dialect="megatron_core")
-    found = diagnose(measure_all(work, 1).captures, configuration=configuration)
+    found = diagnose(measure_all(request).captures, configuration=configuration)
     return {rule.code: rule for rule in found.rules}
 
 

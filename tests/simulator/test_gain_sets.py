@@ -10,16 +10,15 @@ from typing import Literal
 
 import pytest
 
-from perfdoc.analyzers.device.window import WindowRequest
+from perfdoc.analyzers.request import AnalysisRequest
 from perfdoc.diagnose.diagnosis import diagnose
-from perfdoc.diagnose.measuring import Work, measure_all
+from perfdoc.diagnose.measuring import measure_all
 from perfdoc.results import Combined, Diagnosis
 from perfdoc.results.replay import Gain, Prediction
 from perfdoc.simulator.replay import gains
 from perfdoc.simulator.replay.basis import Basis
 from perfdoc.simulator.replay.proposals import proposals
 from perfdoc.simulator.replay.unedited import replay
-from perfdoc.traces.job_facts import JobFacts
 from perfdoc.traces.load import find_captures
 from tests.reports.fill import filled
 from tests.simulator.hand_laid import write_hand_laid
@@ -28,14 +27,10 @@ from tests.simulator.simulated import replayed, simulated
 
 def _of_demo(folder: Path) -> Diagnosis:
     trace, _ = write_hand_laid(folder / "demo")
-    work = Work(
+    request = AnalysisRequest(
         captures=find_captures([str(trace)]),
-        memory=[],
-        request=WindowRequest(),
-        given=JobFacts(),
-        replay=True,
     )
-    return diagnose(measure_all(work, 1).captures)
+    return diagnose(measure_all(request).captures)
 
 
 def _combined(found: Diagnosis) -> Combined:

@@ -9,9 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perfdoc.analyzers.device.window import WindowRequest
+from perfdoc.analyzers.request import AnalysisRequest
 from perfdoc.analyzers.steps.log import LoggedSteps
-from perfdoc.diagnose.asked import Work
 from perfdoc.diagnose.diagnosis import diagnose
 from perfdoc.diagnose.measuring import measure_all
 from perfdoc.reports.sections import sections_of
@@ -34,8 +33,8 @@ SLOW = replace(KINDS["dp4"], data_ns=2_150_000)
 
 def analysed(paths: Sequence[Path], facts: JobFacts | None = None, *, again: bool = True) -> Diagnosis:
     """The diagnosis, in its serial form and back."""
-    work = Work(captures=paths, memory=[], request=WindowRequest(), given=facts or JobFacts(), replay=again)
-    return from_json(to_json(diagnose(measure_all(work, 1).captures)))
+    request = AnalysisRequest(captures=paths, given=facts or JobFacts(), replay=again)
+    return from_json(to_json(diagnose(measure_all(request).captures)))
 
 
 def of_job(spec: JobSpec, folder: Path) -> Diagnosis:

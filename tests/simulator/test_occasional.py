@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perfdoc.analyzers.device.window import WindowRequest
+from perfdoc.analyzers.request import AnalysisRequest
 from perfdoc.analyzers.steps.log import LoggedSteps
-from perfdoc.diagnose.asked import Work
 from perfdoc.diagnose.diagnosis import diagnose
 from perfdoc.diagnose.measuring import measure_all
 from perfdoc.profiling.logs import StepLog, StepRecord
@@ -77,8 +76,8 @@ def found(folder: Path, *, every: int | None) -> Diagnosis:
         log(folder / "run", every)
     path = write_nsys_sqlite(window((12,)).build(), folder / "rank0.sqlite", force=True)
     given = JobFacts() if every is None else JobFacts(run_directory=folder / "run")
-    work = Work(captures=[path], memory=[], request=WindowRequest(), given=given, replay=True)
-    return diagnose(measure_all(work, 1).captures)
+    request = AnalysisRequest(captures=[path], given=given)
+    return diagnose(measure_all(request).captures)
 
 
 def of(diagnosis: Diagnosis, key: str) -> Prediction:

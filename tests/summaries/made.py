@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from perfdoc.diagnose.asked import asked_work
+from perfdoc.diagnose.asked import parse_request
 from perfdoc.diagnose.diagnosis import diagnosis_of
 from perfdoc.diagnose.measuring import measure_all
 from perfdoc.results import to_json
@@ -39,13 +39,13 @@ def two_ranks(folder: Path) -> list[Path]:
 def summarized(traces: Path, folder: Path, *, ranks: int | None = None, **options: Any) -> list[Written]:
     """Summaries of all captures behind a path, in a folder."""
     folder.mkdir(exist_ok=True)
-    work = asked_work([str(traces)], **options)
-    return [summarize(c, work, ranks=ranks, folder=folder) for c in find_captures([str(traces)])]
+    request = parse_request([str(traces)], **options, jobs=1)
+    return [summarize(c, request, ranks=ranks, folder=folder) for c in find_captures([str(traces)])]
 
 
 def diagnosed(paths: Sequence[Path], config: Path | None = None, **options: Any) -> bytes:
     """The diagnosis as it is written. Raises what an analysis raises."""
-    found = measure_all(asked_work([str(p) for p in paths], config=config, **options), 1)
+    found = measure_all(parse_request([str(p) for p in paths], config=config, **options, jobs=1))
     if not found.captures:
         raise found.silent[0]
     return to_json(diagnosis_of(found, config)[0])

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from perfdoc.diagnose.asked import asked_work
+from perfdoc.diagnose.asked import parse_request
 from perfdoc.summaries.alike import check_alike
 from perfdoc.summaries.checks import check
 from perfdoc.summaries.codec import decode, encode
@@ -58,8 +58,8 @@ def test_a_path_in_a_summary_is_never_opened(
     with pytest.raises(TraceError, match="names a file"):
         diagnosed([path])
     monkeypatch.setattr("perfdoc.summaries.codec.check", lambda _: None)  # nor if it were believed
-    work = asked_work([str(path)])
-    found = measure_or_explain(path, work.request)
+    request = parse_request([str(path)], jobs=1)
+    found = measure_or_explain(path, request)
     assert not isinstance(found, TraceError)
     assert (found.facts.run_directory, found.path) == (None, path)
 

@@ -14,7 +14,7 @@ import pytest
 
 from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import measure_trace
-from perfdoc.diagnose.asked import UserError, asked_work
+from perfdoc.diagnose.asked import UserError, parse_request
 from perfdoc.profiling import manifest
 from perfdoc.profiling.manifest import Layout
 from perfdoc.simulator.replay.unedited import replay_and_keep
@@ -191,9 +191,9 @@ def test_only_a_summary_of_the_same_trace_is_replaced(tmp_path: Path) -> None:
         shutil.copy(two, other)
         with pytest.raises(TraceError, match="summary of another trace"):
             summarized(other, tmp_path / "made")
-    beside = summarize(tmp_path / "rank0.sqlite", asked_work([str(other)])).path
+    beside = summarize(tmp_path / "rank0.sqlite", parse_request([str(other)])).path
     shutil.copy(one, tmp_path / "rank0.sqlite")  # captured again
-    assert summarize(tmp_path / "rank0.sqlite", asked_work([str(other)])).path == beside
+    assert summarize(tmp_path / "rank0.sqlite", parse_request([str(other)])).path == beside
     assert read_head(beside).sha256 == read_head(made).sha256
     made.write_bytes(b"mine")
     with pytest.raises(TraceError, match="is no summary"):

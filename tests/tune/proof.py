@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from perfdoc.diagnose.asked import asked_work
+from perfdoc.diagnose.asked import parse_request
 from perfdoc.knobs.knob import Value
 from perfdoc.profiling.manifest import ModelShape
 from perfdoc.simulator.job.settings import JobSettings
@@ -154,16 +154,14 @@ class Outcome:
 def outcome(proof: Proof, ranks: Collection[int], folder: Path) -> Outcome:
     """Tune from the captures of these ranks, and look up the true times."""
     paths = planted_steps(proof.spec, ranks).write(folder)
-    work = replace(asked_work([str(p) for p in paths], replay=False), given=facts_of(proof))
+    request = replace(parse_request([str(p) for p in paths], replay=False), given=facts_of(proof))
     wanted = Wanted(
-        work=work,
-        config=None,
+        request=request,
         only=proof.only,
         fixed=proof.fixed,
         gpus=None,
         gpu_memory_bytes=_ROOMY_BYTES,
         top=1,
-        jobs=1,
     )
     job, found = tune(wanted)
     row = found.rows[-1] if found.rows[-1].gain_ms.mid > 0 else found.rows[0]

@@ -8,23 +8,23 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from perfdoc.cli.dask_place import dask_place
+from perfdoc.analyzers.request import AnalysisRequest
 from perfdoc.cli.messages import say
 from perfdoc.cli.report_files import BUNDLE, check_targets, free_folder, spare_inputs
 from perfdoc.cli.streams import columns, write_json
-from perfdoc.diagnose.asked import UserError, Work, asked_work
+from perfdoc.diagnose.asked import UserError
 from perfdoc.profiling.whole_file import write_all
 from perfdoc.results.names import base_name, shorten
 from perfdoc.traces import NoGpuActivityError, TraceError
 
 if TYPE_CHECKING:
     from perfdoc.compare.baseline.against import Asked
-    from perfdoc.diagnose.place import Place
+    from perfdoc.diagnose.workers import Place
     from perfdoc.results import Diagnosis
 
 Amount = Literal["screen", "full", "brief"]
@@ -34,183 +34,106 @@ _LEFT_OUT_SAID = 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
-    """What was asked for, checked."""
+class Output:
+    """What is written where, and what fails the command; checked."""
 
-    work: Work
-    output: Path | None
-    output_is_named: bool
+    folder: Path | None
+    is_named: bool
     """False: the next free name is as good."""
     json_file: str | None
-    config: Path | None
-    """The file of --config: settings beside facts."""
+    format_: str
+    amount: Amount
     fail_on: frozenset[str]
-    jobs: int
-    place: Place | None
-    """Where else than in processes of this machine."""
-    memory_limit_bytes: int | None
-    """Of all processes together."""
     force: bool
-    asked: Asked | None = None
-    """What to show beside the headline figures."""
-    amount: Amount = "screen"
-
-    @classmethod
-    def parse(
-        cls,
-        *,
-        paths: Sequence[str],
-        output: Path | None,
-        json_file: str | None,
-        window: str | None,
-        step_range: str | None,
-        data_range: str | None = None,
-        comm_kernel: str | None = None,
-        range_table: Sequence[str] = (),
-        settings: Sequence[str] = (),
-        config: Path | None = None,
-        model_config: Path | None = None,
-        fail_on: str | None,
-        jobs: int | None,
-        force: bool,
-        memory_limit: str | None = None,
-        dask: bool = False,
-        replay: bool = True,
-        baseline: Path | None = None,
-        targets: Sequence[str] = (),
-        amount: Amount = "screen",
-    ) -> Options:
-        """Check everything before any work is done. Raises UserError."""
-        place: Place | None = None
-        if dask:
-            paths, place = dask_place(paths, jobs)
-        limit = None
-        if memory_limit is not None:
-            from perfdoc.diagnose.memory_limit import Limited, limit_bytes
-
-            if dask:
-                raise UserError(
-                    "--memory-limit: workers of Dask have a limit of their own (dask worker --memory-limit)."
-                )
-            limit = limit_bytes(memory_limit)
-            place = Limited(limit, jobs or os.cpu_count() or 1)
-        work = asked_work(
-            paths,
-            window=window,
-            step_range=step_range,
-            data_range=data_range,
-            comm_kernel=comm_kernel,
-            range_table=range_table,
-            settings=settings,
-            config=config,
-            model_config=model_config,
-            replay=replay,
-            leave_out=True,
-        )
-        if limit is not None and any(path.suffix == ".nsys-rep" for path in work.captures):
-            raise UserError(
-                "--memory-limit: does not bound nsys. Export reports first (nsys export --type sqlite)."
-            )
-        try:
-            asked = _asked(baseline, targets)
-        except ValueError as error:  # CaptureError is one
-            raise UserError(str(error)) from error
-        output_is_named = output is not None
-        if output is None and json_file is None:
-            output = free_folder(Path(DEFAULT_OUTPUT))
-        try:
-            check_targets(output, json_file, force=force)
-            spare_inputs(output, json_file, work)
-        except OSError as error:
-            raise UserError(f"{error.filename}: cannot be written: {error.strerror}.") from error
-        return cls(
-            work=work,
-            output=output,
-            output_is_named=output_is_named,
-            json_file=json_file,
-            config=config,
-            fail_on=_rule_codes(fail_on),
-            jobs=jobs or os.cpu_count() or 1,
-            place=place,
-            memory_limit_bytes=limit,
-            force=force,
-            asked=asked,
-            amount=amount,
-        )
-
-    @contextlib.contextmanager
-    def bounded(self) -> Iterator[None]:
-        """What is done inside takes no more memory than was given. Raises UserError where it needs more."""
-        if self.memory_limit_bytes is None:
-            yield
-            return
-        from perfdoc.diagnose.memory_limit import bounded, wants_memory
-        from perfdoc.results.figures import plural
-
-        try:
-            with bounded(self.memory_limit_bytes):
-                yield
-        except (MemoryError, RuntimeError) as error:
-            if not wants_memory(error):
-                raise
-            what = f"the report of {plural(len(self.work.captures), 'capture')} needs more than that."
-            raise UserError(f"--memory-limit: {what} Give more, or analyse less.") from error
 
 
-def run(options: Options, format_: str) -> list[str]:
-    """Analyse and write.
+def checked_output(
+    request: AnalysisRequest,
+    *,
+    folder: Path | None,
+    json_file: str | None,
+    format_: str,
+    amount: Amount = "screen",
+    fail_on: str | None = None,
+    force: bool = False,
+) -> Output:
+    """Before any work is done. Raises UserError."""
+    is_named = folder is not None
+    if folder is None and json_file is None:
+        folder = free_folder(Path(DEFAULT_OUTPUT))
+    try:
+        check_targets(folder, json_file, force=force)
+        spare_inputs(folder, json_file, request)
+    except OSError as error:
+        raise UserError(f"{error.filename}: cannot be written: {error.strerror}.") from error
+    return Output(
+        folder=folder,
+        is_named=is_named,
+        json_file=json_file,
+        format_=format_,
+        amount=amount,
+        fail_on=_rule_codes(fail_on),
+        force=force,
+    )
+
+
+def run(
+    request: AnalysisRequest,
+    output: Output,
+    *,
+    baseline: Path | None = None,
+    targets: Sequence[str] = (),
+    place: Place | None = None,
+) -> list[str]:
+    """Analyse and write. place: see measure_all.
 
     Returns the codes of --fail-on that fired. Raises UserError.
     """
     begin = time.monotonic()
+    try:
+        asked = _asked(baseline, targets)
+    except ValueError as error:  # TraceError is one
+        raise UserError(str(error)) from error
     from perfdoc.diagnose.analysis import analysed
-    from perfdoc.diagnose.place import WorkerLostError
+    from perfdoc.diagnose.workers import WorkerLostError
 
     # Whatever reading does not need is imported beside it: it leaves the interpreter free.
-    threading.Thread(target=_import_the_rest, args=(options.output is not None,), daemon=True).start()
+    threading.Thread(target=_import_the_rest, args=(output.folder is not None,), daemon=True).start()
     try:
-        done = analysed(options.work, options.jobs, config=options.config, place=options.place)
+        done = analysed(request, place=place)
         diagnosis = done.diagnosis
-        if options.asked is not None:
-            diagnosis = options.asked.answered(diagnosis, done.captures, done.settings)
+        if asked is not None:
+            diagnosis = asked.answered(diagnosis, done.captures, done.settings)
     except (TraceError, WorkerLostError) as error:
         if isinstance(error, NoGpuActivityError):
-            _say_what_it_holds(error)
+            for words in error.holds:  # what there is to see without a GPU
+                say(f"{base_name(error.path)} {words}")
         raise UserError(str(error)) from error
     _say_what_is_left_out(diagnosis)
     from perfdoc.results import to_json
 
     serial = to_json(diagnosis)
     try:
-        options = _write(options, diagnosis, serial)
+        folder = _write(output, diagnosis, serial)
     except OSError as error:
         raise UserError(f"{error.filename}: cannot be written: {error.strerror}.") from error
-    page = None if options.output is None else str(options.output / "report.html")
-    if options.json_file == "-" or format_ == "json":
+    page = None if folder is None else str(folder / "report.html")
+    as_json = output.json_file == "-" or output.format_ == "json"
+    if as_json:
         write_json(serial)
     else:
-        sys.stdout.write(_rendered(diagnosis, format_, options, page))
+        sys.stdout.write(_rendered(diagnosis, output, page))
     sys.stdout.flush()
-    if page is not None and not _told(options, format_):
+    # The first screen has just said it, to the reader of both streams.
+    on_screen = output.format_ == "text" and not as_json and output.amount != "full"
+    if page is not None and not (on_screen and sys.stdout.isatty() and sys.stderr.isatty()):
         took = time.monotonic() - begin
         sys.stderr.write(f"perfdoc: wrote {shorten(page, 1000)} ({took:.1f} s)\n")
     return sorted(
         r.code
         for r in diagnosis.rules
-        if r.state == "fires" and (r.code in options.fail_on or "ANY" in options.fail_on)
+        if r.state == "fires" and (r.code in output.fail_on or "ANY" in output.fail_on)
     )
-
-
-def _told(options: Options, format_: str) -> bool:
-    """Whether the reader of standard error has just read where the report is."""
-    shown = format_ == "text" and options.json_file != "-" and options.amount != "full"
-    return shown and sys.stdout.isatty() and sys.stderr.isatty()
-
-
-def _say_what_it_holds(silent: NoGpuActivityError) -> None:
-    """Before the error: what there is to see without a GPU."""
-    for words in silent.holds:
-        say(f"{base_name(silent.path)} {words}")
 
 
 def _say_what_is_left_out(diagnosis: Diagnosis) -> None:
@@ -244,12 +167,13 @@ def _asked(baseline: Path | None, targets: Sequence[str]) -> Asked | None:
     return Asked.of(baseline, targets)
 
 
-def _rendered(diagnosis: Diagnosis, format_: str, options: Options, page: str | None) -> str:
+def _rendered(diagnosis: Diagnosis, output: Output, page: str | None) -> str:
+    format_ = output.format_
     if format_ in ("junit", "github"):
         from perfdoc.reports.ci import render_github, render_junit
 
         render = render_junit if format_ == "junit" else render_github
-        return render(diagnosis, options.fail_on)
+        return render(diagnosis, output.fail_on)
     if format_ == "markdown":
         from perfdoc.reports.markdown import render_markdown
 
@@ -261,31 +185,36 @@ def _rendered(diagnosis: Diagnosis, format_: str, options: Options, page: str | 
     from perfdoc.reports.screen import render_brief, render_screen
 
     colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-    if options.amount == "full":
+    if output.amount == "full":
         from perfdoc.reports.text import render_text
 
         return render_text(diagnosis, width=columns(), colour=colour)
-    if options.amount == "brief":
+    if output.amount == "brief":
         return render_brief(diagnosis, report=page)
     return render_screen(diagnosis, report=page, width=columns(), colour=colour)
 
 
-def _write(options: Options, diagnosis: Diagnosis, serial: bytes) -> Options:
-    """Write everything; where it went. Raises UserError and OSError."""
+def _write(output: Output, diagnosis: Diagnosis, serial: bytes) -> Path | None:
+    """Write everything; the folder where it went. Raises UserError and OSError."""
     rendered: tuple[bytes, ...] = ()
-    if options.output is not None:
+    if output.folder is not None:
         from perfdoc.reports.html import render_html
         from perfdoc.reports.markdown import render_markdown
 
         rendered = (render_html(diagnosis).encode(), render_markdown(diagnosis).encode(), serial)
-    options = _still_free(options)  # only now: making the page takes a while
+    # Only now, since making the page takes a while, and another analysis may have ended meanwhile.
+    folder = output.folder
+    if folder is not None and not output.is_named:
+        folder = free_folder(Path(DEFAULT_OUTPUT))
+    else:
+        check_targets(folder, output.json_file, force=output.force)
     contents: dict[Path, bytes] = {}
-    if options.output is not None:
-        contents = {options.output / name: text for name, text in zip(BUNDLE, rendered, strict=True)}
-    if options.json_file not in (None, "-"):
-        contents[Path(str(options.json_file))] = serial
-    write_all(contents, options.output)
-    return options
+    if folder is not None:
+        contents = {folder / name: text for name, text in zip(BUNDLE, rendered, strict=True)}
+    if output.json_file not in (None, "-"):
+        contents[Path(str(output.json_file))] = serial
+    write_all(contents, folder)
+    return folder
 
 
 def _rule_codes(text: str | None) -> frozenset[str]:
@@ -300,15 +229,3 @@ def _rule_codes(text: str | None) -> frozenset[str]:
     if unknown := sorted(codes - known):
         raise UserError(f"--fail-on: there is no rule {', '.join(unknown)}. See: perfdoc rules")
     return codes
-
-
-def _still_free(options: Options) -> Options:
-    """The options, looked at again before writing, since another analysis may have ended meanwhile.
-
-    Where no folder was named the next free one is taken. Raises UserError where what was named is there by
-    now, and OSError.
-    """
-    if options.output is not None and not options.output_is_named:
-        return replace(options, output=free_folder(Path(DEFAULT_OUTPUT)))
-    check_targets(options.output, options.json_file, force=options.force)
-    return options

@@ -9,14 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from perfdoc.cli.capture_options import (
-    CommKernel,
-    DataRange,
-    ModelConfig,
-    RangeTable,
-    StepRange,
-    Window,
-)
+from perfdoc.cli.capture_options import CaptureOptions, Force, Jobs, with_options
 from perfdoc.cli.completion import rule_codes
 from perfdoc.cli.messages import EXIT_FOUND, Debug, fail, say
 
@@ -45,6 +38,7 @@ TargetOption = Annotated[
 ]
 
 
+@with_options
 def analyze(
     paths: Annotated[
         list[str],
@@ -66,36 +60,15 @@ def analyze(
         bool, typer.Option("--full", help="Print all of the report, not only its first screen.")
     ] = False,
     brief: Annotated[bool, typer.Option("--brief", help="Print one line.")] = False,
-    window: Window = None,
-    step_range: StepRange = None,
-    data_range: DataRange = None,
-    comm_kernel: CommKernel = None,
-    range_table: RangeTable = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            help="Facts of the job that the captures do not hold: --set tp=8 pp=4 model=llama3-8b gbs=128 "
-            "seq=8192 dtype=bf16.",
-        ),
-    ] = None,
-    config: Annotated[
-        Path | None, typer.Option(help="A YAML or JSON file with such facts, such as the job's own.")
-    ] = None,
-    model_config: ModelConfig = None,
     fail_on: Annotated[
         str | None,
         typer.Option(
             help="Exit with 1 if these rules fire: codes with commas, or any.", autocompletion=rule_codes
         ),
     ] = None,
-    jobs: Annotated[
-        int | None, typer.Option(min=1, help="Files read at once; default: one per core.")
-    ] = None,
-    memory_limit: Annotated[
-        str | None,
-        typer.Option(help="Take no more memory than this in all processes, or end and say why: 4GB, 8G."),
-    ] = None,
+    *,
+    options: CaptureOptions,
+    jobs: Jobs = None,
     dask: Annotated[
         bool,
         typer.Option(
@@ -103,45 +76,34 @@ def analyze(
             help="Measure with Dask: local workers, or those of a scheduler (--dask tcp://HOST:8786).",
         ),
     ] = False,
-    replay: Annotated[
-        bool, typer.Option("--replay/--no-replay", help="Replay each window, for its critical path.")
-    ] = True,
     baseline: BaselineOption = None,
     target: TargetOption = None,
-    force: Annotated[bool, typer.Option(help="Overwrite files that are there.")] = False,
+    force: Force = False,
     debug: Debug = False,
 ) -> None:
     """Say where the time of a capture went, and write a report."""
     # Before numpy is imported: its library for matrices, which nothing here needs, has threads that spin.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    from perfdoc.cli.analysis import Options, run
+    from perfdoc.cli.analysis import checked_output, run
     from perfdoc.diagnose.asked import UserError
 
     try:
-        options = Options.parse(
-            paths=paths,
-            output=output,
+        place = None
+        if dask:
+            from perfdoc.diagnose.cluster import dask_place
+
+            paths, place = dask_place(paths, jobs)
+        request = options.request(paths, leave_out=True, jobs=jobs)
+        to = checked_output(
+            request,
+            folder=output,
             json_file=json_file,
-            window=window,
-            step_range=step_range,
-            data_range=data_range,
-            comm_kernel=comm_kernel,
-            range_table=range_table or [],
-            settings=settings or [],
-            config=config,
-            model_config=model_config,
-            fail_on=fail_on,
-            jobs=jobs,
-            memory_limit=memory_limit,
-            dask=dask,
-            force=force,
-            replay=replay,
-            baseline=baseline,
-            targets=target or [],
+            format_=format_.value,
             amount=_amount(format_, full=full, brief=brief),
+            fail_on=fail_on,
+            force=force,
         )
-        with options.bounded():
-            fired = run(options, format_.value)
+        fired = run(request, to, baseline=baseline, targets=target or [], place=place)
     except UserError as error:
         if debug:
             raise

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from perfdoc.cli.analyze import analyze
+from perfdoc.cli.capture_options import CaptureOptions
 from perfdoc.cli.messages import EXIT_BAD_INPUT, Debug, fail, say
 
 
@@ -100,4 +101,4 @@ def capture(
     if planned.one_of_several:
         say(f"this was one rank of several; once all are done: perfdoc analyze {folder}")
     elif report:
-        analyze([str(folder)], output=folder / "report", debug=debug)
+        analyze([str(folder)], output=folder / "report", options=CaptureOptions(), debug=debug)

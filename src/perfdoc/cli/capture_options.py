@@ -1,34 +1,22 @@
-"""How a capture is read: the options that every command that measures captures has, with one meaning."""
+"""Which captures are read and how: options that several commands have, each written once."""
 
 from __future__ import annotations
 
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar, get_type_hints
 
 import typer
 
-Window = Annotated[
-    str | None,
-    typer.Option(
-        "--window",
-        help="Only this stretch: START,END on the capture's clock (ns, or with a unit: 4.2s,4300ms); "
-        "range:REGEX, from the first to the last matching range of each rank; or capture, all of it.",
-    ),
-]
-StepRange = Annotated[
-    str | None,
-    typer.Option(
-        "--step-range",
-        help="Names of the ranges that are training steps (regular expression); with --window those that "
-        "begin inside.",
-    ),
-]
-DataRange = Annotated[
-    str | None,
-    typer.Option(
-        "--data-range", help="Names of the ranges in which training waits for data (regular expression)."
-    ),
-]
+if TYPE_CHECKING:
+    from perfdoc.analyzers.request import AnalysisRequest
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
 ModelConfig = Annotated[
     Path | None,
     typer.Option(
@@ -36,18 +24,104 @@ ModelConfig = Annotated[
         help="The model's shape: a Hugging Face config.json, or a log or file of Megatron-LM's arguments.",
     ),
 ]
-RangeTable = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--range-table",
-        help="Names of ranges to list with their GPU time, exposed communication and idle time (regular "
-        "expression; may be given again). Of a pattern with groups their text is the row's name.",
-    ),
+Jobs = Annotated[int | None, typer.Option(min=1, help="Files read at once; default: one per core.")]
+Force = Annotated[bool, typer.Option(help="Overwrite files that are there.")]
+Replay = Annotated[
+    bool, typer.Option("--replay/--no-replay", help="Replay each window, for its critical path.")
 ]
-CommKernel = Annotated[
-    str | None,
-    typer.Option(
-        "--comm-kernel",
-        help="Names of kernels that are communication, beside those known (regular expression).",
-    ),
-]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadingOptions:
+    """Windows, steps and names."""
+
+    window: Annotated[
+        str | None,
+        typer.Option(
+            help="Only this stretch: START,END on the capture's clock (ns, or with a unit: 4.2s,4300ms); "
+            "range:REGEX, from the first to the last matching range of each rank; or capture, all of it.",
+        ),
+    ] = None
+    step_range: Annotated[
+        str | None,
+        typer.Option(
+            help="Names of the ranges that are training steps (regular expression); with --window those that "
+            "begin inside.",
+        ),
+    ] = None
+    data_range: Annotated[
+        str | None,
+        typer.Option(help="Names of the ranges in which training waits for data (regular expression)."),
+    ] = None
+    comm_kernel: Annotated[
+        str | None,
+        typer.Option(
+            help="Names of kernels that are communication, beside those known (regular expression)."
+        ),
+    ] = None
+
+    def request(self, paths: Sequence[str] = (), **others: Any) -> AnalysisRequest:
+        """What these words and others of parse_request say. Raises UserError."""
+        from perfdoc.diagnose.asked import parse_request
+
+        return parse_request(paths, **vars(self), **others)
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobOptions(ReadingOptions):
+    """What the captures do not say of their job too."""
+
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            help="Facts of the job that the captures do not hold: --set tp=8 pp=4 model=llama3-8b gbs=128 "
+            "seq=8192 dtype=bf16.",
+        ),
+    ] = None
+    config: Annotated[
+        Path | None, typer.Option(help="A YAML or JSON file with such facts, such as the job's own.")
+    ] = None
+    model_config: ModelConfig = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CaptureOptions(JobOptions):
+    """What is measured too."""
+
+    range_table: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Names of ranges to list with their GPU time, exposed communication and idle time (regular "
+            "expression; may be given again). Of a pattern with groups their text is the row's name.",
+        ),
+    ] = None
+    replay: Replay = True
+
+
+def with_options(command: Callable[_P, _R]) -> Callable[_P, _R]:
+    """A command of which a parameter that is a dataclass is, for the parser, an option for each field."""
+    hints = get_type_hints(command, include_extras=True)
+    groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
+    parameters: list[inspect.Parameter] = []
+    for name, parameter in inspect.signature(command).parameters.items():
+        if name not in groups:
+            kept = parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY)
+            parameters.append(kept)
+            continue
+        types = get_type_hints(groups[name], include_extras=True)
+        parameters += [
+            inspect.Parameter(f.name, parameter.kind, default=f.default, annotation=types[f.name])
+            for f in fields(groups[name])
+        ]
+
+    @functools.wraps(command)
+    def run(*args: _P.args, **given: _P.kwargs) -> _R:
+        for name, kind in groups.items():
+            if name not in given:
+                given[name] = kind(**{f.name: given.pop(f.name) for f in fields(kind) if f.name in given})
+        return command(*args, **given)
+
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {p.name: p.annotation for p in parameters}
+    return run

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from perfdoc.cli.capture_options import CommKernel, DataRange, StepRange, Window
+from perfdoc.cli.capture_options import Force, Jobs, ReadingOptions, Replay, with_options
 from perfdoc.cli.messages import Debug, in_one_line, require_free
 from perfdoc.cli.streams import columns, write_json
 
@@ -35,6 +34,7 @@ _SIDE = (
 )
 
 
+@with_options
 def diff(
     before: Annotated[str, typer.Argument(help=f"Before: {_SIDE}")],
     after: Annotated[str, typer.Argument(help="After: of the same kinds.")],
@@ -46,17 +46,11 @@ def diff(
         Path | None, typer.Option(help="The first job's settings, where no run directory holds them.")
     ] = None,
     config_after: Annotated[Path | None, typer.Option(help="The second job's settings.")] = None,
-    window: Window = None,
-    step_range: StepRange = None,
-    data_range: DataRange = None,
-    comm_kernel: CommKernel = None,
-    jobs: Annotated[
-        int | None, typer.Option(min=1, help="Files read at once; default: one per core.")
-    ] = None,
-    replay: Annotated[
-        bool, typer.Option("--replay/--no-replay", help="Replay each window; rules judge by it.")
-    ] = True,
-    force: Annotated[bool, typer.Option(help="Overwrite files that are there.")] = False,
+    *,
+    options: ReadingOptions,
+    jobs: Jobs = None,
+    replay: Replay = True,
+    force: Force = False,
     debug: Debug = False,
 ) -> None:
     """Explain what changed between two measurements of one job, and what of it is noise."""
@@ -65,15 +59,10 @@ def diff(
             require_free(output, _FILES, force=force)
         from perfdoc.compare.diff.two_sides import compare
         from perfdoc.compare.side import load
-        from perfdoc.diagnose.asked import asked_reading
 
-        at_once = jobs or os.cpu_count() or 1
-        asked = asked_reading(
-            window=window, step_range=step_range, data_range=data_range, comm_kernel=comm_kernel
-        )
+        request = options.request(replay=replay, jobs=jobs)
         found = compare(
-            load(before, config=config_before, jobs=at_once, replay=replay, reading=asked),
-            load(after, config=config_after, jobs=at_once, replay=replay, reading=asked),
+            load(before, request, config=config_before), load(after, request, config=config_after)
         )
         _print_and_write(found, format_, output)
 

@@ -7,10 +7,11 @@ from typing import Annotated
 
 import typer
 
-from perfdoc.cli.capture_options import CommKernel, DataRange, ModelConfig, StepRange, Window
+from perfdoc.cli.capture_options import Force, JobOptions, Jobs, with_options
 from perfdoc.cli.messages import Debug, fail, say
 
 
+@with_options
 def export(
     paths: Annotated[
         list[str],
@@ -35,25 +36,15 @@ def export(
         ),
     ] = None,
     perfetto: Annotated[bool, typer.Option("--perfetto", hidden=True)] = True,
-    window: Window = None,
-    step_range: StepRange = None,
-    data_range: DataRange = None,
-    comm_kernel: CommKernel = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", help="Facts of the job: --set tp=8 pp=4.")
-    ] = None,
-    config: Annotated[
-        Path | None, typer.Option(help="A YAML or JSON file with such facts, such as the job's own.")
-    ] = None,
-    model_config: ModelConfig = None,
-    jobs: Annotated[
-        int | None, typer.Option(min=1, help="Files read at once to compare clocks; default: one per core.")
-    ] = None,
-    force: Annotated[bool, typer.Option(help="Overwrite the file where it is there.")] = False,
+    *,
+    options: JobOptions,
+    jobs: Jobs = None,
+    force: Force = False,
     debug: Debug = False,
 ) -> None:
     """Write the whole timeline with the ledger, dimensions and idle causes as tracks, for a trace viewer."""
-    from perfdoc.export.captures import ExportError, Request, run
+    from perfdoc.diagnose.asked import UserError
+    from perfdoc.export.captures import ExportError, run
 
     try:
         if output is not None and tables is not None:
@@ -65,23 +56,9 @@ def export(
 
             files.run(paths, tables, say, force=force)
             return
-        run(
-            Request(
-                paths=paths,
-                output=output or _named_after(paths),
-                window=window,
-                step_range=step_range,
-                data_range=data_range,
-                comm_kernel=comm_kernel,
-                settings=settings or [],
-                config=config,
-                model_config=model_config,
-                jobs=jobs,
-                force=force,
-            ),
-            say,
-        )
-    except ExportError as error:
+        request = options.request(paths, replay=False, jobs=jobs)
+        run(request, output or _named_after(paths), say, force=force)
+    except (ExportError, UserError) as error:
         if debug:
             raise
         hint = " The tables of a report: --tables DIR." if output is None and _is_report(paths) else ""

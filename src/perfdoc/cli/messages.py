@@ -54,7 +54,7 @@ def fail(message: str, code: int = EXIT_BAD_INPUT) -> NoReturn:
 @contextmanager
 def in_one_line(debug: bool) -> Iterator[None]:
     """What a command says of bad input, of a worker that was lost and of a disk that takes nothing."""
-    from perfdoc.diagnose.place import WorkerLostError
+    from perfdoc.diagnose.workers import WorkerLostError
 
     try:
         yield

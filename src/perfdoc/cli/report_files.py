@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from perfdoc.diagnose.asked import UserError, Work
+from perfdoc.analyzers.request import AnalysisRequest
+from perfdoc.diagnose.asked import UserError
 from perfdoc.profiling.whole_file import is_stream, may_write
 
 BUNDLE = ("report.html", "report.md", "diagnosis.json")
@@ -29,9 +30,9 @@ def check_targets(output: Path | None, json_file: str | None, *, force: bool) ->
             may_write(path)
 
 
-def spare_inputs(output: Path | None, json_file: str | None, work: Work) -> None:
+def spare_inputs(output: Path | None, json_file: str | None, request: AnalysisRequest) -> None:
     """Refuse to replace what is to be read, by any name of it. Raises UserError and OSError."""
-    inputs = [*work.captures, *(path for files in work.memory for path in files.snapshots)]
+    inputs = [*request.captures, *(path for files in request.memory for path in files.snapshots)]
     inputs = [path for path in inputs if path.exists()]  # a link to nothing is left out later
     targets = [output / name for name in BUNDLE] if output is not None else []
     targets += [Path(json_file)] if json_file not in (None, "-") and json_file else []

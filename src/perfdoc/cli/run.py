@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from perfdoc.cli.analyze import analyze
+from perfdoc.cli.capture_options import CaptureOptions
 from perfdoc.cli.completion import configuration_or_setting
 from perfdoc.cli.messages import Debug, fail, say
 
@@ -86,4 +87,5 @@ def run(
         raise typer.Exit(ended.code)
     assert planned.run is not None
     if ended.analyse:
-        analyze([str(planned.run.path)], output=planned.run.path / "report", debug=debug)
+        folder = planned.run.path
+        analyze([str(folder)], output=folder / "report", options=CaptureOptions(), debug=debug)

@@ -8,17 +8,11 @@ from typing import Annotated
 
 import typer
 
-from perfdoc.cli.capture_options import (
-    CommKernel,
-    DataRange,
-    ModelConfig,
-    RangeTable,
-    StepRange,
-    Window,
-)
+from perfdoc.cli.capture_options import CaptureOptions, with_options
 from perfdoc.cli.messages import Debug, in_one_line, say
 
 
+@with_options
 def summarize(
     paths: Annotated[
         list[str], typer.Argument(help="Captures, where they are: files, folders or glob patterns.")
@@ -33,27 +27,12 @@ def summarize(
             min=1, help="Captures that will be analysed together; default: as many as the job has ranks."
         ),
     ] = None,
-    window: Window = None,
-    step_range: StepRange = None,
-    data_range: DataRange = None,
-    comm_kernel: CommKernel = None,
-    range_table: RangeTable = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="Facts of the job that the captures do not hold, as for analyze."),
-    ] = None,
-    config: Annotated[
-        Path | None, typer.Option(help="A YAML or JSON file with such facts, such as the job's own.")
-    ] = None,
-    model_config: ModelConfig = None,
-    replay: Annotated[
-        bool, typer.Option("--replay/--no-replay", help="Replay each window, and keep it for the job's.")
-    ] = True,
+    *,
+    options: CaptureOptions,
     debug: Debug = False,
 ) -> None:
     """Measure captures where they are, and write small files (.perfdoc) that analyze takes in their place."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    from perfdoc.diagnose.asked import asked_work
     from perfdoc.results.figures import plural
     from perfdoc.summaries.writing import summarize as write
     from perfdoc.traces import TraceError
@@ -61,20 +40,8 @@ def summarize(
     from perfdoc.traces.summary_file import is_summary
 
     with in_one_line(debug):
-        work = asked_work(
-            paths,
-            window=window,
-            step_range=step_range,
-            data_range=data_range,
-            comm_kernel=comm_kernel,
-            range_table=range_table or [],
-            settings=settings or [],
-            config=config,
-            model_config=model_config,
-            replay=replay,
-            leave_out=True,
-        )
-        traces = [c for c in work.captures if not is_summary(c)]
+        request = options.request(paths, leave_out=True)
+        traces = [c for c in request.captures if not is_summary(c)]
         if not traces:
             raise ValueError(f"{paths[0]}: is a summary already, or holds no trace. Give traces.")
         if output is not None:
@@ -82,7 +49,7 @@ def summarize(
         memory, failed = False, 0
         for trace in traces:
             try:
-                written = write(trace, work, ranks=ranks, folder=output)
+                written = write(trace, request, ranks=ranks, folder=output)
             except TraceError as error:
                 if len(traces) == 1:
                     raise
@@ -95,5 +62,5 @@ def summarize(
             say(f"wrote {written.path}: {size}, {what}")
         if failed:
             raise ValueError(f"{failed:,} of {plural(len(traces), 'capture')} not summarized.")
-    if memory or work.memory:
+    if memory or request.memory:
         say("memory snapshots are in no summary: analyze reads them from the run directory, or by path.")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from perfdoc.cli.capture_options import CommKernel, DataRange, ModelConfig, StepRange, Window
+from perfdoc.cli.capture_options import Force, JobOptions, Jobs, with_options
 from perfdoc.cli.messages import (
     EXIT_INCONCLUSIVE,
     EXIT_STOPPED,
@@ -32,19 +32,12 @@ DEFAULT_OUTPUT = "perfdoc-tune"
 """Where runs are kept where no folder is named."""
 
 
+@with_options
 def tune(
     paths: Annotated[
         list[str],
         typer.Argument(help="Captures of some or all ranks of a job, or a run directory of perfdoc run."),
     ],
-    config: Annotated[
-        Path | None, typer.Option(help="The job's own settings: a script, YAML or JSON file.")
-    ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="Facts that the captures do not hold: --set tp=8 pp=4 model=llama3-8b."),
-    ] = None,
-    model_config: ModelConfig = None,
     fix: Annotated[
         list[str] | None, typer.Option(help="Keep a setting at a value: --fix tp=8; may be repeated.")
     ] = None,
@@ -58,10 +51,6 @@ def tune(
         float | None, typer.Option(metavar="GIB", help="Memory of a GPU, where the captures do not say it.")
     ] = None,
     top: Annotated[int, typer.Option(min=1, max=200, help="Configurations to list.")] = 10,
-    window: Window = None,
-    step_range: StepRange = None,
-    data_range: DataRange = None,
-    comm_kernel: CommKernel = None,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Folder for tune.html and tune.json.")
     ] = None,
@@ -87,10 +76,10 @@ def tune(
         int, typer.Option(min=1, max=50, help="With --verify: runs of each configuration.")
     ] = 3,
     steps: Annotated[int, typer.Option(help="With --verify of perfdoc run: steps of each run.")] = 40,
-    jobs: Annotated[
-        int | None, typer.Option(min=1, help="Files read at once; default: one per core.")
-    ] = None,
-    force: Annotated[bool, typer.Option(help="Overwrite files that are there.")] = False,
+    *,
+    options: JobOptions,
+    jobs: Jobs = None,
+    force: Force = False,
     debug: Debug = False,
 ) -> None:
     """Search the configuration to run instead, and rank what it would take.
@@ -99,7 +88,7 @@ def tune(
     command goes on.
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    from perfdoc.diagnose.asked import UserError, asked_work
+    from perfdoc.diagnose.asked import UserError
     from perfdoc.tune.asked import fixed_of, only_of
     from perfdoc.tune.job import NotPredictedError
 
@@ -120,24 +109,12 @@ def tune(
         from perfdoc.tune.run import tune as tuned
 
         wanted = Wanted(
-            work=asked_work(
-                paths,
-                window=window,
-                step_range=step_range,
-                data_range=data_range,
-                comm_kernel=comm_kernel,
-                settings=settings or [],
-                config=config,
-                model_config=model_config,
-                replay=False,
-            ),
-            config=config,
+            request=options.request(paths, replay=False, jobs=jobs),
             only=only_of(only or []),
             fixed=fixed_of(fix or []),
             gpus=gpus,
             gpu_memory_bytes=None if gpu_memory is None else round(gpu_memory * 2**30),
             top=top,
-            jobs=jobs or os.cpu_count() or 1,
         )
         try:
             _, found = tuned(wanted, say)

@@ -6,7 +6,7 @@ import contextlib
 import shlex
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -14,11 +14,12 @@ import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.measure import CaptureMeasurement
+from perfdoc.analyzers.request import AnalysisRequest
 from perfdoc.analyzers.steps.figures import warmup_steps
 from perfdoc.compare.runs import run_manifest, unprofiled_ns
 from perfdoc.compare.stored import DIAGNOSIS, REPORT, is_diagnosis, read_diagnosis
 from perfdoc.diagnose.analysis import analysed
-from perfdoc.diagnose.asked import Reading, Work, facts_given, memory_files
+from perfdoc.diagnose.asked import facts_given, memory_files
 from perfdoc.diagnose.job import job_configuration
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.profiling.environment import encodable
@@ -113,35 +114,18 @@ def _diagnosis_alone_in(folder: Path) -> Path | None:
     return None
 
 
-def load(
-    argument: str,
-    *,
-    config: Path | None,
-    jobs: int,
-    reading: Reading | None = None,
-    replay: bool = True,
-) -> Loaded:
+def load(argument: str, request: AnalysisRequest | None = None, *, config: Path | None = None) -> Loaded:
     """Measure or read one side.
 
-    argument: see captures_or_diagnosis. config: the job's settings, where no run directory has them.
-    reading: windows, steps and names, as for `analyze`. jobs: files read at once.
-    replay: as `analyze` replays; rules ask it for what a change would gain, and judge otherwise without.
-    Raises TraceError, ValueError, WorkerLostError.
+    argument: see captures_or_diagnosis. request: how captures are measured. config: the job's settings, where
+    no run directory has them. Raises TraceError, ValueError, WorkerLostError.
     """
     found = captures_or_diagnosis(argument)
     given = facts_given((), config)
     if isinstance(found, Path):
         return _from_diagnosis(argument, found, given, config)
-    reading = reading or Reading()
-    work = Work(
-        captures=found,
-        memory=memory_files([], found),
-        request=reading.request,
-        given=given,
-        comm_kernel=reading.comm_kernel,
-        replay=replay,
-    )
-    done = analysed(work, jobs, config=config)
+    request = replace(request or AnalysisRequest(captures=()), captures=found, given=given, config=config)
+    done = analysed(replace(request, memory=memory_files([], found)))
     return measured_side(argument, done.captures, done.diagnosis, done.settings)
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perfdoc.analyzers.device.window import WindowRequest
+from perfdoc.analyzers.request import AnalysisRequest
 from perfdoc.diagnose.patterns import too_slow
 from perfdoc.profiling.run_directory import RunDirectory
 from perfdoc.traces.given_facts import given_facts
@@ -20,23 +22,6 @@ if TYPE_CHECKING:
     from perfdoc.analyzers.memory.job import MemoryFiles
 
 
-@dataclass(frozen=True, kw_only=True)
-class Work:
-    """What to measure, and how."""
-
-    captures: Sequence[Path]
-    memory: Sequence[MemoryFiles]
-    request: WindowRequest
-    given: JobFacts
-    """What the user says of the job."""
-    comm_kernel: re.Pattern[str] | None = None
-    """Names of kernels that are communication because the user says so."""
-    replay: bool
-    """Whether each rank's window is replayed."""
-    leave_out: bool = False
-    """Whether one capture of several that cannot be read is left out, which the diagnosis tells."""
-
-
 _UNITS_NS = {"": 1, "ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 
 
@@ -44,75 +29,52 @@ class UserError(ValueError):
     """An error that the user can correct; shown as one line."""
 
 
-def asked_work(
+def parse_request(
     paths: Sequence[str],
     *,
     window: str | None = None,
     step_range: str | None = None,
     data_range: str | None = None,
     comm_kernel: str | None = None,
-    range_table: Sequence[str] = (),
-    settings: Sequence[str] = (),
+    range_table: Sequence[str] | None = None,
+    settings: Sequence[str] | None = None,
     config: Path | None = None,
     model_config: Path | None = None,
     replay: bool = True,
     leave_out: bool = False,
-) -> Work:
-    """What a command line names, found and checked before any of it is read. leave_out: see Work.
+    jobs: int | None = None,
+) -> AnalysisRequest:
+    """A request from the words of a command line, checked before anything is read.
 
-    Raises UserError.
+    paths: captures, memory snapshots and `key=value` of the job; without any the request has no captures.
+    jobs: default: one per core. Raises UserError.
     """
-    reading = asked_reading(
-        window=window,
-        step_range=step_range,
-        data_range=data_range,
-        comm_kernel=comm_kernel,
-        range_table=range_table,
-    )
-    paths, words = split_settings(paths)
-    try:
-        given = facts_given([*settings, *words], config, model_config)
-        snapshots = snapshot_paths(paths)
-        rest = [p for p in paths if Path(p) not in snapshots]
-        captures = find_captures(rest, leave_out=leave_out) if rest or not snapshots else []
-    except ValueError as error:  # TraceError is one
-        raise UserError(str(error)) from error
-    memory = memory_files(snapshots, captures)
-    return Work(
-        captures=captures,
-        memory=memory,
-        request=reading.request,
-        given=given,
-        comm_kernel=reading.comm_kernel,
-        replay=replay,
-        leave_out=leave_out,
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Reading:
-    """How captures are read, whatever is made of them."""
-
-    request: WindowRequest = field(default_factory=WindowRequest)
-    comm_kernel: re.Pattern[str] | None = None
-
-
-def asked_reading(
-    *,
-    window: str | None = None,
-    step_range: str | None = None,
-    data_range: str | None = None,
-    comm_kernel: str | None = None,
-    range_table: Sequence[str] = (),
-) -> Reading:
-    """What the options of that name say, for every command alike. Raises UserError."""
     request = replace(
         window_request(window) if window else WindowRequest(),
-        step_pattern=pattern_of("--step-range", step_range),
-        data_pattern=pattern_of("--data-range", data_range),
-        table_patterns=table_patterns(range_table),
+        step_pattern=parse_pattern("--step-range", step_range),
+        data_pattern=parse_pattern("--data-range", data_range),
+        table_patterns=table_patterns(range_table or ()),
     )
-    return Reading(request=request, comm_kernel=pattern_of("--comm-kernel", comm_kernel))
+    communicates = parse_pattern("--comm-kernel", comm_kernel)
+    paths, words = split_settings(paths)
+    try:
+        given = facts_given([*(settings or ()), *words], config, model_config)
+        snapshots = [Path(p) for p in paths if is_snapshot_name(p) and Path(p).is_file()]
+        traces = [p for p in paths if Path(p) not in snapshots]
+        captures = find_captures(traces, leave_out=leave_out) if traces else []
+    except ValueError as error:  # TraceError is one
+        raise UserError(str(error)) from error
+    return AnalysisRequest(
+        captures=captures,
+        memory=memory_files(snapshots, captures),
+        window=request,
+        comm_kernel=communicates,
+        given=given,
+        config=config,
+        replay=replay,
+        leave_out=leave_out,
+        jobs=jobs or os.cpu_count() or 1,
+    )
 
 
 def facts_given(settings: Sequence[str], config: Path | None, model_config: Path | None = None) -> JobFacts:
@@ -136,7 +98,7 @@ def window_request(text: str) -> WindowRequest:
     if text == "capture":
         return WindowRequest(whole_capture=True)
     if text.startswith("range:"):
-        return WindowRequest(range_pattern=pattern_of("--window range:", text.removeprefix("range:")))
+        return WindowRequest(range_pattern=parse_pattern("--window range:", text.removeprefix("range:")))
     parts = text.split(",")
     if len(parts) != 2:
         raise UserError(f"--window {text!r}: give START,END (such as 4.2s,4300ms), range:REGEX or capture.")
@@ -161,7 +123,7 @@ def _time_ns(text: str) -> int:
     return value
 
 
-def pattern_of(option: str, text: str | None) -> re.Pattern[str] | None:
+def parse_pattern(option: str, text: str | None) -> re.Pattern[str] | None:
     """A regular expression; None where none was given. Raises UserError."""
     if text is None:
         return None
@@ -183,7 +145,7 @@ def table_patterns(texts: Sequence[str]) -> tuple[re.Pattern[str], ...]:
     for text in texts:
         if len(text) > _MAX_PATTERN:
             raise UserError(f"--range-table: a pattern is longer than {_MAX_PATTERN:,} characters.")
-        pattern = pattern_of("--range-table", text)
+        pattern = parse_pattern("--range-table", text)
         assert pattern is not None
         if why := too_slow(text):
             raise UserError(f"--range-table {text!r} may take for ever: {why}. Write it simpler.")
@@ -209,11 +171,6 @@ def split_settings(paths: Sequence[str]) -> tuple[list[str], list[str]]:
 
 _MOMENTS = (".start.pickle", ".peak.pickle")
 """Without a history: what they hold is in the snapshot at the end of the window."""
-
-
-def snapshot_paths(words: Sequence[str]) -> list[Path]:
-    """Those of the user's paths that are memory snapshots."""
-    return [Path(w) for w in words if is_snapshot_name(w) and Path(w).is_file()]
 
 
 def memory_files(snapshots: Sequence[Path], captures: Sequence[Path]) -> list[MemoryFiles]:

@@ -1,21 +1,20 @@
-"""Measuring many files at once: a map over files, wherever it runs, whose results are sorted here."""
+"""Measuring many files at once, wherever that runs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TypeAlias
+from pathlib import Path
+from typing import Any, TypeAlias
 
 from perfdoc.analyzers.job import check_distinct
 from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.analyzers.measure_device import Also
 from perfdoc.analyzers.memory.job import RankMemory, measure_rank_memory
-from perfdoc.diagnose.asked import Work
-from perfdoc.diagnose.place import Here, Place, T, Task
-from perfdoc.diagnose.processes import Processes
-from perfdoc.diagnose.rank_order import in_rank_order
+from perfdoc.analyzers.request import AnalysisRequest
+from perfdoc.diagnose.workers import Here, Place, Processes, Task
 from perfdoc.profiling.telling import Telling
 from perfdoc.results.figures import plural
 from perfdoc.simulator.replay.unedited import KEPT_TASKS_MAX, replay_and_keep
@@ -39,61 +38,72 @@ class Found:
     """Captures that were left out."""
 
 
-def measure_all(work: Work, jobs: int, also: Also | None = None, place: Place | None = None) -> Found:
-    """Measure everything, on up to `jobs` processes.
+def measure_all(
+    request: AnalysisRequest,
+    also: Also | None = None,
+    place: Place | None = None,
+) -> Found:
+    """Measure everything, on as many processes as the request says.
 
     also: one more analysis of each device, in place of the replay; it must pickle. place: where else than in
-    processes of this machine. Of several captures those that cannot be read are left out where the work says
-    so, but not all of them.
+    processes of this machine. Of several captures those that cannot be read are left out where the request
+    says so, but not all of them.
     Raises TraceError where a file cannot be measured or two are of one rank, WorkerLostError where a
     process is gone.
     """
-    if also is None and work.replay:
-        also = replaying(len(work.captures))
+    captures, memory = request.captures, request.memory
+    if also is None and request.replay:
+        also = replaying(len(captures))
     if place is None:
-        workers = min(jobs, len(work.captures) + len(work.memory))
+        workers = min(request.jobs, len(captures) + len(memory))
         place = Processes(workers) if workers > 1 else Here()
-    measure = _measure_or_leave_out if work.leave_out and len(work.captures) > 1 else measure_or_explain
-    measure = partial(measure, alone=isinstance(place, Here))
-    tasks: list[Task[_Result]] = [
-        Task(files=[path], work=partial(measure, path, work.request, work.given, also, work.comm_kernel))
-        for path in work.captures
-    ]
-    tasks += [Task(files=files.paths, work=partial(measure_rank_memory, files)) for files in work.memory]
-    results = _run(place, tasks, of_them(len(work.captures), len(work.memory)))
-    captures = in_rank_order([r for r in results if isinstance(r, CaptureMeasurement)])
+    measure = partial(
+        _measure_or_leave_out if request.leave_out and len(captures) > 1 else measure_or_explain,
+        request=replace(request, captures=(), memory=()),  # of which every worker gets a copy
+        also=also,
+        alone=isinstance(place, Here),
+    )
+    tasks: list[Task[_Result]] = [Task(files=[path], work=partial(measure, path)) for path in captures]
+    tasks += [Task(files=files.paths, work=partial(measure_rank_memory, files)) for files in memory]
+    of = f" ({plural(len(captures), 'capture')}, memory of {plural(len(memory), 'rank')})" if memory else ""
+    results: list[_Result] = []
+    telling = Telling()
+    with closing(place.run(tasks)) as coming:
+        for result in coming:
+            results.append(result)
+            if len(results) < len(tasks):
+                telling.say(f"{len(results)} of {len(tasks)} files analysed{of}")
+    measured = in_rank_order([r for r in results if isinstance(r, CaptureMeasurement)])
     unread = [r for r in results if isinstance(r, UnreadableError)]
-    if unread and not captures:
+    if unread and not measured:
         raise next(r for r in results if isinstance(r, TraceError))
-    check_distinct(captures)
-    check_alike(captures)
+    check_distinct(measured)
+    check_alike(measured)
     return Found(
-        captures=captures,
+        captures=measured,
         silent=[r for r in results if isinstance(r, NoGpuActivityError)],
         memory=[r for r in results if isinstance(r, RankMemory)],
         unread=unread,
     )
 
 
+def in_rank_order(captures: Sequence[CaptureMeasurement]) -> list[CaptureMeasurement]:
+    """By the ranks that captures say they are, as given where one does not say: which of two equals is named,
+    and the clock that others are held against, must not depend on the order of files."""
+    ranks = [min((r.device.rank for r in c.ranks if r.device.rank is not None), default=-1) for c in captures]
+    if -1 in ranks:
+        return list(captures)
+    return [captures[i] for i in sorted(range(len(captures)), key=ranks.__getitem__)]
+
+
 def _measure_or_leave_out(
-    *asked: object, alone: bool
+    path: Path, **options: Any
 ) -> CaptureMeasurement | NoGpuActivityError | UnreadableError:
     """As measure_or_explain, but a capture that cannot be read is an answer too."""
     try:
-        return measure_or_explain(*asked, alone=alone)  # type: ignore[arg-type]
+        return measure_or_explain(path, **options)
     except UnreadableError as error:
         return error
-
-
-def of_them(captures: int, memory: int) -> str:
-    """What the files are, where they are not all captures: a rank's record of memory is counted as one.
-
-    >>> of_them(2, 2)
-    ' (2 captures, memory of 2 ranks)'
-    """
-    if not memory:
-        return ""
-    return f" ({plural(captures, 'capture')}, memory of {plural(memory, 'rank')})"
 
 
 def replaying(captures: int) -> Also:
@@ -102,21 +112,3 @@ def replaying(captures: int) -> Also:
     The bound on work kept for the replay of the job is shared evenly between ranks.
     """
     return partial(replay_and_keep, keep_tasks=KEPT_TASKS_MAX // max(captures, 1))
-
-
-def _run(place: Place, tasks: Sequence[Task[T]], of: str = "") -> list[T]:
-    """Results in the order of the tasks, whatever the order in which they came."""
-    found: dict[int, T] = {}
-    with closing(place.run(tasks)) as coming:
-        for i, result in _progress(coming, len(tasks), of):
-            found[i] = result
-    return [found[i] for i in range(len(tasks))]
-
-
-def _progress(results: Iterable[tuple[int, T]], count: int, of: str) -> Iterator[tuple[int, T]]:
-    """Pass results on; say what is done once the work has lasted."""
-    telling = Telling()
-    for done, result in enumerate(results, 1):
-        yield result
-        if done < count:
-            telling.say(f"{done} of {count} files analysed{of}")

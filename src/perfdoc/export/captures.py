@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import gzip
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
@@ -15,15 +14,12 @@ import numpy as np
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.job import JobMeasurement, measure_job
 from perfdoc.analyzers.measure import CaptureMeasurement, measure_capture
-from perfdoc.diagnose.asked import Reading, Work, asked_reading, split_settings
+from perfdoc.analyzers.request import AnalysisRequest
 from perfdoc.diagnose.measuring import measure_all
-from perfdoc.diagnose.place import WorkerLostError
+from perfdoc.diagnose.workers import WorkerLostError
 from perfdoc.export.writer import Clock, PerfettoFile, Written
 from perfdoc.profiling.whole_file import may_write, whole_file
 from perfdoc.traces import TraceError
-from perfdoc.traces.given_facts import given_facts
-from perfdoc.traces.job_facts import JobFacts
-from perfdoc.traces.load import find_captures
 
 _DEVICES = 1 << 13
 """Devices of one capture are numbered below this; captures follow one another."""
@@ -35,23 +31,6 @@ class ExportError(ValueError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
-    """What was asked for."""
-
-    paths: Sequence[str]
-    output: Path
-    window: str | None = None
-    step_range: str | None = None
-    data_range: str | None = None
-    comm_kernel: str | None = None
-    settings: Sequence[str] = ()
-    config: Path | None = None
-    model_config: Path | None = None
-    jobs: int | None = None
-    force: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
 class _Place:
     """Where a device goes on the common time."""
 
@@ -59,41 +38,27 @@ class _Place:
     clock: Clock
 
 
-def run(request: Request, say: Callable[[str], None]) -> None:
+def run(request: AnalysisRequest, output: Path, say: Callable[[str], None], *, force: bool = False) -> None:
     """Write the file, whole or not at all. Raises ExportError."""
     try:
-        named, words = split_settings(request.paths)
-        reading, given = _asked(request, words)
-        paths = find_captures(named)
-        _check(request.output, paths, force=request.force)
-        if len(paths) > _MAX_CAPTURES:
-            raise ExportError(f"{len(paths):,} captures are too many for one file.")
+        _check(output, request.captures, force=force)
+        if not request.captures:
+            raise ExportError("no trace is given, of which there would be a timeline.")
+        if len(request.captures) > _MAX_CAPTURES:
+            raise ExportError(f"{len(request.captures):,} captures are too many for one file.")
         places: dict[tuple[Path, int], _Place] = {}
-        if len(paths) > 1:
-            paths, places = _compared(paths, reading, given, request.jobs, say)
-        with _opened(request.output) as file:
-            found = _write(paths, reading, given, places, PerfettoFile(file))
+        if len(request.captures) > 1:
+            request, places = _compared(request, say)
+        with _opened(output) as file:
+            found = _write(request, places, PerfettoFile(file))
     except OSError as error:
         raise ExportError(f"{error.filename}: cannot be written: {error.strerror}.") from error
     except (TraceError, WorkerLostError) as error:
         raise ExportError(str(error)) from error
     slices, tracks = sum(w.slices for w in found), sum(w.tracks for w in found)
-    say(f"wrote {request.output}: {slices:,} slices on {tracks:,} tracks. Open it at ui.perfetto.dev.")
+    say(f"wrote {output}: {slices:,} slices on {tracks:,} tracks. Open it at ui.perfetto.dev.")
     if left_out := sum(w.left_out for w in found):
         say(f"{left_out:,} slices are not in it: too many overlap, or are on too many streams or threads.")
-
-
-def _asked(request: Request, words: Sequence[str]) -> tuple[Reading, JobFacts]:
-    try:
-        reading = asked_reading(
-            window=request.window,
-            step_range=request.step_range,
-            data_range=request.data_range,
-            comm_kernel=request.comm_kernel,
-        )
-        return reading, given_facts([*request.settings, *words], request.config, request.model_config)
-    except ValueError as error:  # UserError is one
-        raise ExportError(str(error)) from error
 
 
 def _check(output: Path, captures: Sequence[Path], *, force: bool) -> None:
@@ -107,32 +72,20 @@ def _check(output: Path, captures: Sequence[Path], *, force: bool) -> None:
 
 
 def _compared(
-    paths: Sequence[Path],
-    reading: Reading,
-    given: JobFacts,
-    jobs: int | None,
-    say: Callable[[str], None],
-) -> tuple[list[Path], dict[tuple[Path, int], _Place]]:
-    """Captures with GPU activity, and by capture and device of it its place on the common time.
+    request: AnalysisRequest, say: Callable[[str], None]
+) -> tuple[AnalysisRequest, dict[tuple[Path, int], _Place]]:
+    """With the captures that have GPU activity, and by capture and device of it its place on the common time.
 
     A device whose clock was not compared with most others' begins at 0.
     """
-    work = Work(
-        captures=paths,
-        memory=(),
-        request=reading.request,
-        given=given,
-        comm_kernel=reading.comm_kernel,
-        replay=False,
-    )
-    found = measure_all(work, jobs or os.cpu_count() or 1, also=_beginning)
+    found = measure_all(replace(request, memory=()), also=_beginning)
     if not found.captures:
         raise found.silent[0]
     for error in found.silent:
         say(f"{error} It is left out.")
     job = measure_job(found.captures)
     ranks = [(c, r) for c in found.captures for r in c.ranks]
-    kept = [c.path for c in found.captures]
+    kept = replace(request, captures=[c.path for c in found.captures])
     return kept, _places(found.captures, job, [r.also for _, r in ranks])
 
 
@@ -185,15 +138,11 @@ def _beginning(view: DeviceView, _: object = None) -> tuple[int, int]:
 
 
 def _write(
-    paths: Sequence[Path],
-    reading: Reading,
-    given: JobFacts,
-    places: dict[tuple[Path, int], _Place],
-    file: PerfettoFile,
+    request: AnalysisRequest, places: dict[tuple[Path, int], _Place], file: PerfettoFile
 ) -> list[Written]:
     """One capture after the other, so that one is in memory at a time."""
     found = []
-    for number, path in enumerate(paths):
+    for number, path in enumerate(request.captures):
 
         def also(view: DeviceView, _: object, number: int = number, path: Path = path) -> Written:
             device, first = _beginning(view)
@@ -201,12 +150,8 @@ def _write(
             about = f"{place.title}, {view.device.gpu_name or 'unknown device'}"[:400]
             return file.add(view, 1 + number * _DEVICES + min(device, _DEVICES - 1), about, place.clock)
 
-        found += [
-            r.also
-            for r in measure_capture(
-                path, reading.request, given, also, comm_kernel=reading.comm_kernel
-            ).ranks
-        ]
+        measured = measure_capture(path, request.window, request.given, also, comm_kernel=request.comm_kernel)
+        found += [r.also for r in measured.ranks]
     return found
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -39,14 +38,13 @@ def analyze(
         from perfdoc.compare.baseline.against import Asked
         from perfdoc.compare.side import measured_side
         from perfdoc.diagnose.analysis import analysed
-        from perfdoc.diagnose.asked import asked_work
+        from perfdoc.diagnose.asked import parse_request
 
         given = _words(paths)
         if not given:
             raise PerfdocError("no capture is named.")
         facts = [f"{k}={v}" for k, v in settings.items()] if isinstance(settings, Mapping) else settings
-        job = _path(config)
-        work = asked_work(
+        request = parse_request(
             given,
             window=window,
             step_range=step_range,
@@ -54,22 +52,19 @@ def analyze(
             comm_kernel=comm_kernel,
             range_table=_words(range_table),
             settings=_words(facts),
-            config=job,
+            config=_path(config),
             model_config=_path(model_config),
             replay=replay,
             leave_out=True,
+            jobs=jobs,
         )
-        targets = _words(target)
-        asked = Asked.of(_path(baseline), targets) if baseline is not None or targets else None
-        count = jobs or os.cpu_count() or 1
-        done = analysed(work, count, config=job)
-        diagnosis = done.diagnosis
-        if asked is not None:
-            diagnosis = asked.answered(diagnosis, done.captures, done.settings)
+        asked = Asked.of(_path(baseline), _words(target))
+        done = analysed(request)
+        diagnosis = asked.answered(done.diagnosis, done.captures, done.settings)
         side = None
         if diagnosis.ranks:
             side = measured_side(", ".join(given), done.captures, diagnosis, done.settings)
-        return Report(diagnosis, origin=Origin(work=work, config=job, jobs=count, side=side))
+        return Report(diagnosis, origin=Origin(request=request, side=side))
 
 
 def load(path: PathLike) -> Report:
@@ -101,16 +96,21 @@ def diff(
     with one_line():
         from perfdoc.compare.diff.two_sides import compare
         from perfdoc.compare.side import Loaded, load
-        from perfdoc.diagnose.asked import asked_reading
+        from perfdoc.diagnose.asked import parse_request
 
-        reading = asked_reading(
-            window=window, step_range=step_range, data_range=data_range, comm_kernel=comm_kernel
+        request = parse_request(
+            (),
+            window=window,
+            step_range=step_range,
+            data_range=data_range,
+            comm_kernel=comm_kernel,
+            replay=replay,
+            jobs=jobs,
         )
 
         def side(given: PathLike | Report, config: PathLike | None) -> Loaded:
             if not isinstance(given, Report):
-                count = jobs or os.cpu_count() or 1
-                return load(str(given), config=_path(config), jobs=count, replay=replay, reading=reading)
+                return load(str(given), request, config=_path(config))
             if given.origin is None or given.origin.side is None:
                 raise PerfdocError("a report without captures of ranks: give its path in place of it.")
             return given.origin.side

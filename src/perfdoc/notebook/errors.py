@@ -16,7 +16,7 @@ class PerfdocError(ValueError):
 @contextmanager
 def one_line() -> Iterator[None]:
     """What is wrong with an input, a lost worker and a disk that takes nothing: as PerfdocError."""
-    from perfdoc.diagnose.place import WorkerLostError
+    from perfdoc.diagnose.workers import WorkerLostError
     from perfdoc.results.names import PROSE_LIMIT, prose
 
     try:

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     import pandas as pd
     import plotly.graph_objects as go
 
+    from perfdoc.analyzers.request import AnalysisRequest
     from perfdoc.compare.side import Loaded
-    from perfdoc.diagnose.asked import Work
     from perfdoc.results import Diagnosis
     from perfdoc.tune.result import Tuning
 
@@ -24,9 +24,7 @@ if TYPE_CHECKING:
 class Origin:
     """What a report was made from: to search configurations and to compare."""
 
-    work: Work
-    config: Path | None
-    jobs: int
+    request: AnalysisRequest
     side: Loaded | None
     """None where only memory was looked at."""
 
@@ -160,14 +158,12 @@ class Report:
 
         with one_line():
             wanted = Wanted(
-                work=replace(self.origin.work, replay=False),
-                config=self.origin.config,
+                request=replace(self.origin.request, replay=False),
                 only=only_of([*only]),
                 fixed=fixed_of([*fix]),
                 gpus=None,
                 gpu_memory_bytes=None if gpu_memory_gib is None else round(gpu_memory_gib * 2**30),
                 top=top,
-                jobs=self.origin.jobs,
             )
             return tune(wanted)[1]
 

@@ -15,7 +15,8 @@ from pathlib import Path
 
 from perfdoc.analyzers.job import check_distinct
 from perfdoc.analyzers.measure import CaptureMeasurement
-from perfdoc.diagnose.asked import UserError, Work, asked_work
+from perfdoc.analyzers.request import AnalysisRequest
+from perfdoc.diagnose.asked import UserError, parse_request
 from perfdoc.diagnose.diagnosis import diagnose
 from perfdoc.diagnose.measuring import replaying
 from perfdoc.profiling.whole_file import write_all
@@ -50,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     try:
         if given.step == "measure":
-            work = asked_work(
+            request = parse_request(
                 [given.report],
                 window=given.window,
                 step_range=given.step_range,
@@ -60,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 config=given.config,
                 model_config=given.model_config,
             )
-            sys.stdout.buffer.write(measure(work))
+            sys.stdout.buffer.write(measure(request))
         elif given.step == "reduce":
             reduce(given.files, given.output)
     except (UserError, TraceError) as error:
@@ -69,13 +70,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def measure(work: Work) -> bytes:
+def measure(request: AnalysisRequest) -> bytes:
     """One report's measurement, for `reduce` of the same version. Raises TraceError."""
-    (report,) = work.captures
+    (report,) = request.captures
     # Pickled like what a worker process of `perfdoc analyze` returns: it goes to a process of ours only.
     return _HEAD + pickle.dumps(
         # How many reports there are is not known here.
-        measure_or_explain(report, work.request, work.given, replaying(_REPORTS), work.comm_kernel)
+        measure_or_explain(report, request, replaying(_REPORTS))
     )
 
 

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
 from perfdoc.analyzers.device.activity import DIMENSIONS
-from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.efficiency.bounds import BOUNDS
 from perfdoc.analyzers.host.calls import CallKind
 from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.analyzers.measure import CaptureMeasurement, measure_capture
 from perfdoc.analyzers.measure_device import Also
+from perfdoc.analyzers.request import AnalysisRequest
 from perfdoc.results.names import shorten
 from perfdoc.results.replay import Replay
 from perfdoc.simulator.engine.graph import EdgeKind, TaskKind
@@ -37,10 +36,8 @@ _AGAIN = "Write it again from the trace: perfdoc summarize TRACE."
 
 def measure_or_explain(
     path: Path,
-    request: WindowRequest,
-    given: JobFacts | None = None,
+    request: AnalysisRequest,
     also: Also | None = None,
-    comm_kernel: re.Pattern[str] | None = None,
     *,
     alone: bool = True,
 ) -> CaptureMeasurement | NoGpuActivityError:
@@ -52,17 +49,19 @@ def measure_or_explain(
     """
     if not is_summary(path):
         try:
-            return measure_capture(path, request, given, also, comm_kernel, alone=alone)
+            return measure_capture(
+                path, request.window, request.given, also, request.comm_kernel, alone=alone
+            )
         except NoGpuActivityError as error:
             return error
     head, sections = read_sections(path, [0])
     _require_own(path, head)
-    _require_asked(path, head, request, comm_kernel)
+    _require_asked(path, head, request)
     measured = _decoded(path, sections[0], Measured)
     if measured.silent is not None:
         silent = measured.silent
         return NoGpuActivityError(path, silent.what, silent.remedy, silent.holds)
-    facts, note = _facts(path, head, measured, given or JobFacts())
+    facts, note = _facts(path, head, measured, request.given)
     if also is None or also is rank_work:
         found = joined(measured, None, path, facts, work_alone=also is rank_work)
     else:
@@ -99,10 +98,8 @@ def _require_own(path: Path, head: Head) -> None:
         raise TraceError(path, what, _AGAIN)
 
 
-def _require_asked(
-    path: Path, head: Head, request: WindowRequest, comm_kernel: re.Pattern[str] | None
-) -> None:
-    asked = words_of(request, comm_kernel)
+def _require_asked(path: Path, head: Head, request: AnalysisRequest) -> None:
+    asked = words_of(request)
     if asked != head.request:
         raise TraceError(
             path,

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import TypeAlias
 
-from perfdoc.analyzers.device.window import WindowRequest
+from perfdoc.analyzers.request import AnalysisRequest
 from perfdoc.traces.job_facts import JobFacts
 
 Words: TypeAlias = Mapping[str, str | tuple[str, ...]]
@@ -24,24 +23,25 @@ _SAID_OF = ("recompute",)
 """Facts of which a rank's measurement repeats who said them."""
 
 
-def words_of(request: WindowRequest, comm_kernel: re.Pattern[str] | None) -> dict[str, str | tuple[str, ...]]:
+def words_of(request: AnalysisRequest) -> dict[str, str | tuple[str, ...]]:
     """The options that make this request, by name."""
     found: dict[str, str | tuple[str, ...]] = {}
-    if request.bounds_ns is not None:
-        found["--window"] = ",".join(f"{t}ns" for t in request.bounds_ns)
-    elif request.range_pattern is not None:
-        found["--window"] = f"range:{request.range_pattern.pattern}"
-    elif request.whole_capture:
+    window = request.window
+    if window.bounds_ns is not None:
+        found["--window"] = ",".join(f"{t}ns" for t in window.bounds_ns)
+    elif window.range_pattern is not None:
+        found["--window"] = f"range:{window.range_pattern.pattern}"
+    elif window.whole_capture:
         found["--window"] = "capture"
     for option, pattern in (
-        ("--step-range", request.step_pattern),
-        ("--data-range", request.data_pattern),
-        ("--comm-kernel", comm_kernel),
+        ("--step-range", window.step_pattern),
+        ("--data-range", window.data_pattern),
+        ("--comm-kernel", request.comm_kernel),
     ):
         if pattern is not None:
             found[option] = pattern.pattern
-    if request.table_patterns:
-        found["--range-table"] = tuple(p.pattern for p in request.table_patterns)
+    if window.table_patterns:
+        found["--range-table"] = tuple(p.pattern for p in window.table_patterns)
     return found
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from perfdoc.diagnose.asked import Work
+from perfdoc.analyzers.request import AnalysisRequest
 from perfdoc.profiling.environment import encodable
 from perfdoc.summaries.codec import decode, encode
 from perfdoc.summaries.content import Kept, Measured, Silent, for_summary, split
@@ -33,8 +33,10 @@ class Written:
     """Whether memory snapshots lie beside the trace, which are in no summary."""
 
 
-def summarize(trace: Path, work: Work, *, ranks: int | None = None, folder: Path | None = None) -> Written:
-    """Measure as `work` says and write the summary beside the trace, or into a folder.
+def summarize(
+    trace: Path, request: AnalysisRequest, *, ranks: int | None = None, folder: Path | None = None
+) -> Written:
+    """Measure as the request says and write the summary beside the trace, or into a folder.
 
     ranks: captures that will be analysed together; None: as many as the job has ranks.
     Raises TraceError where the trace cannot be measured or a name is taken, OSError where writing fails.
@@ -42,8 +44,8 @@ def summarize(trace: Path, work: Work, *, ranks: int | None = None, folder: Path
     if is_summary(trace):
         raise TraceError(trace, "is a summary already.", "Give the trace.")
     beside = run_json_beside(trace)
-    also = partial(for_summary, replay=work.replay, ranks=ranks)
-    found = measure_or_explain(trace, work.request, work.given, also, work.comm_kernel)
+    also = partial(for_summary, replay=request.replay, ranks=ranks)
+    found = measure_or_explain(trace, request, also)
     kept = Kept(tasks=())
     shared = 0
     if isinstance(found, NoGpuActivityError):
@@ -54,7 +56,7 @@ def summarize(trace: Path, work: Work, *, ranks: int | None = None, folder: Path
         )
         sha256, form = content_sha256(trace), format_of(trace)
     else:
-        shared = max(r.also.ranks for r in found.ranks) if work.replay else 0
+        shared = max(r.also.ranks for r in found.ranks) if request.replay else 0
         measured, kept = split(found)
         sha256, form = found.sha256, found.format
     sections = [_checked(trace, measured), _checked(trace, kept)]
@@ -66,8 +68,8 @@ def summarize(trace: Path, work: Work, *, ranks: int | None = None, folder: Path
         format=form,
         name=encodable(trace.name),
         sha256=sha256,
-        request=words_of(work.request, work.comm_kernel),
-        replayed=work.replay,
+        request=words_of(request),
+        replayed=request.replay,
         ranks=shared,
         run_sha256="" if beside is None else beside[1],
         sections=(),

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from perfdoc.analyzers.job import JobMeasurement, measure_job
 from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.analyzers.memory.job import job_memory
-from perfdoc.diagnose.asked import UserError, Work
+from perfdoc.analyzers.request import AnalysisRequest
+from perfdoc.diagnose.asked import UserError
 from perfdoc.diagnose.contradictions import without_contradictions
 from perfdoc.diagnose.job import job_configuration
 from perfdoc.diagnose.measuring import Found, measure_all
@@ -69,16 +70,16 @@ class Job:
         return self.configuration.setting(knob)
 
 
-def read_job(work: Work, jobs: int, *, config: object = None, gpu_memory_bytes: int | None = None) -> Job:
+def read_job(request: AnalysisRequest, *, gpu_memory_bytes: int | None = None) -> Job:
     """Measure the captures and model their job.
 
     Raises UserError where nothing can be read of it or settings are missing, NotPredictedError where the
     model is off, TraceError and WorkerLostError of reading.
     """
-    found = measure_all(work, jobs, also=rank_work)
+    found = measure_all(request, also=rank_work)
     if not found.captures:
         raise UserError(str(found.silent[0]) if found.silent else "no capture was given.")
-    return job_of(found, config=config, gpu_memory_bytes=gpu_memory_bytes)
+    return job_of(found, config=request.config, gpu_memory_bytes=gpu_memory_bytes)
 
 
 def job_of(found: Found, *, config: object = None, gpu_memory_bytes: int | None = None) -> Job:

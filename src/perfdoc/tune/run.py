@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Literal
 
-from perfdoc.diagnose.asked import UserError, Work
+from perfdoc.analyzers.request import AnalysisRequest
+from perfdoc.diagnose.asked import UserError
 from perfdoc.knobs.knob import Value
 from perfdoc.simulator.job.settings import JobSettings
 from perfdoc.tune.job import Job, read_job
@@ -105,8 +105,7 @@ def _nothing(gpus: int, kind: Literal["weak", "strong"], dp: int, reason: str) -
 class Wanted:
     """What was asked for, checked."""
 
-    work: Work
-    config: Path | None
+    request: AnalysisRequest
     only: Sequence[str]
     """Canonical ids; all where none is named."""
     fixed: Mapping[str, Value]
@@ -114,7 +113,6 @@ class Wanted:
     """Where the scaling curve is to end; None: none is made."""
     gpu_memory_bytes: int | None
     top: int
-    jobs: int
 
 
 def axes_for(job: Job, only: Sequence[str], fixed: Mapping[str, Value]) -> Axes:
@@ -140,7 +138,7 @@ def axes_for(job: Job, only: Sequence[str], fixed: Mapping[str, Value]) -> Axes:
 
 def tune(wanted: Wanted, say: Callable[[str], None] = lambda _: None) -> tuple[Job, Tuning]:
     """Read the captures and search. Raises as read_job, search and scaling_of."""
-    job = read_job(wanted.work, wanted.jobs, config=wanted.config, gpu_memory_bytes=wanted.gpu_memory_bytes)
+    job = read_job(wanted.request, gpu_memory_bytes=wanted.gpu_memory_bytes)
     scaling = scaling_of(job, wanted.gpus) if wanted.gpus is not None else []
     axes = axes_for(job, wanted.only, wanted.fixed)
     found = search(job, axes)
@@ -150,6 +148,6 @@ def tune(wanted: Wanted, say: Callable[[str], None] = lambda _: None) -> tuple[J
         axes,
         found,
         top=wanted.top,
-        inputs=[path.name for path in wanted.work.captures],
+        inputs=[path.name for path in wanted.request.captures],
         scaling=scaling,
     )

@@ -262,7 +262,9 @@ class Asked:
     def answered(
         self, diagnosis: Diagnosis, captures: Sequence[CaptureMeasurement], settings: Configuration
     ) -> Diagnosis:
-        """The diagnosis with its figures held against them. Raises TraceError."""
+        """The diagnosis with its figures held against them, if any. Raises TraceError."""
+        if self.given is None and not self.targets:
+            return diagnosis
         here = measured_side("", captures, diagnosis, settings)
         found = against(here, self.given, self.targets, here.facts.run_directory)
         return replace(diagnosis, against=found)

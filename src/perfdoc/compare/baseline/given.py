@@ -42,7 +42,7 @@ def read_given(path: Path) -> Given:
         if not inner.exists():
             raise TraceError(path, "is not there.", _REMEDY)
         if is_diagnosis(inner):
-            return Given(name=name, diagnosis=load(str(inner), config=None, jobs=1))
+            return Given(name=name, diagnosis=load(str(inner)))
         return Given(name=name, accepted={inner: _accepted(inner)})
     except (OSError, RuntimeError) as error:  # A loop of links is a RuntimeError of resolve.
         raise TraceError(path, f"cannot be read: {error}.", _REMEDY) from error

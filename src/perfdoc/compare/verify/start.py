@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,30 +50,15 @@ def _read(path: Path) -> Diagnosed:
 
 
 def _analysed(path: Path) -> Diagnosed:
-    """Measure and judge now. Raises TraceError."""
-    from perfdoc.analyzers.device.window import WindowRequest
-    from perfdoc.diagnose.asked import Work, memory_files
-    from perfdoc.diagnose.diagnosis import diagnosis_of
-    from perfdoc.diagnose.measuring import measure_all
-    from perfdoc.diagnose.place import WorkerLostError
-    from perfdoc.traces.job_facts import JobFacts
-    from perfdoc.traces.load import find_captures
+    """Measure and judge now. Raises TraceError and UserError."""
+    from perfdoc.diagnose.analysis import analysed
+    from perfdoc.diagnose.asked import parse_request
+    from perfdoc.diagnose.workers import WorkerLostError
 
-    captures = find_captures([str(path)])
-    work = Work(
-        captures=captures,
-        memory=memory_files([], captures),
-        request=WindowRequest(),
-        given=JobFacts(),
-        replay=True,
-    )
     try:
-        found = measure_all(work, os.cpu_count() or 1)
+        result = analysed(parse_request([str(path)])).diagnosis
     except WorkerLostError as error:
         raise TraceError(path, f"was not analysed: {error}", "Try again.") from error
-    if not found.captures and found.silent:
-        raise found.silent[0]
-    result, _ = diagnosis_of(found, None)
     serial = d.to_json(result)
     return Diagnosed(diagnosis=result, sha256=hashlib.sha256(serial).hexdigest(), analysed_now=serial)
 

@@ -1,0 +1,129 @@
+"""Where the work on files runs: in this process, or in others of this machine. Others: see cluster."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Generic, Protocol, TypeVar
+
+T = TypeVar("T")
+_T_co = TypeVar("_T_co", covariant=True)
+_LOST = "a worker process died, perhaps out of memory. Try fewer: --jobs 1."
+_LOOK_S = 0.5
+
+
+class WorkerLostError(RuntimeError):
+    """A worker process died."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task(Generic[_T_co]):
+    """The work on one file, or on the few of one rank. It and its result must pickle."""
+
+    files: Sequence[Path]
+    """What it reads."""
+    work: Callable[[], _T_co]
+
+
+class Place(Protocol):
+    """Where tasks run."""
+
+    def run(self, tasks: Sequence[Task[T]]) -> Generator[T]:
+        """The results, in the order of the tasks.
+
+        Raises what the first task that failed raised, WorkerLostError where what ran a task is gone. Ends
+        what it started, however it ends: who stops early closes the iterator.
+        """
+        ...
+
+
+class Here:
+    """This process, one after the other."""
+
+    def run(self, tasks: Sequence[Task[T]]) -> Generator[T]:
+        """As Place says."""
+        for task in tasks:
+            yield task.work()
+
+
+@dataclass(frozen=True)
+class Processes:
+    """So many processes of this machine, each with one file at a time."""
+
+    workers: int
+
+    def run(self, tasks: Sequence[Task[T]]) -> Generator[T]:
+        """As Place says."""
+        # Spawned, because a forked copy of a process with Arrow's threads may hang.
+        context = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(self.workers, context, initializer=_begin_worker) as pool:
+            try:
+                with _starting_workers():
+                    futures = [pool.submit(task.work) for task in tasks]
+                for future in futures:
+                    yield _wait_for(future, pool)
+            except BrokenProcessPool as error:
+                raise WorkerLostError(_LOST) from error
+            except BaseException:
+                _end_workers(pool)
+                raise
+
+
+@contextmanager
+def _starting_workers() -> Iterator[None]:
+    """Workers are born with interrupts blocked, which are the parent's to answer, and do not run the caller's
+    script again: one that calls `perfdoc.analyze` outside of `if __name__ == "__main__"` would begin again in
+    each of them."""
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    script, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = script
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+
+def _begin_worker() -> None:
+    """Leave an interrupt to the parent, and end with it, however it ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def end_with_parent() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=end_with_parent, daemon=True).start()
+
+
+def _wait_for(future: Future[T], pool: ProcessPoolExecutor) -> T:
+    """The result. The pool does not see the end of a worker that was killed while it sent one: it waits for
+    the rest for ever."""
+    while True:
+        try:
+            return future.result(timeout=_LOOK_S)
+        except TimeoutError:
+            if future.done():
+                return future.result()
+            if any(worker.exitcode is not None for worker in list(pool._processes.values())):
+                raise WorkerLostError(_LOST) from None
+
+
+def _end_workers(pool: ProcessPoolExecutor) -> None:
+    """At once. One may be in the middle of sending a result: without the end of the pipe here, the pool's
+    thread would wait for the rest."""
+    workers, results = list(pool._processes.values()), pool._result_queue
+    pool.shutdown(wait=False, cancel_futures=True)
+    for worker in workers:
+        worker.terminate()
+    results._writer.close()  # type: ignore[attr-defined]
