@@ -10,7 +10,7 @@ from perfdoc.analyzers.clocks.alignment import ClockAlignment, align_clocks
 from perfdoc.analyzers.contention.job import job_contention
 from perfdoc.analyzers.device.event_counts import REMEDY
 from perfdoc.analyzers.device.ranks import rank_labels
-from perfdoc.analyzers.efficiency.job import job_efficiency
+from perfdoc.analyzers.efficiency.tables import job_efficiency
 from perfdoc.analyzers.host.jitter import RankHostSteps, host_jitter
 from perfdoc.analyzers.ledger.mfu import MfuRank, measure_mfu
 from perfdoc.analyzers.matching.collectives import match_collectives

@@ -20,9 +20,8 @@ from perfdoc.analyzers.host.steps import HostSteps
 from perfdoc.analyzers.instances.device import Instance, device_instances
 from perfdoc.analyzers.instances.rough import NO_OUTLINE, Outline, outline
 from perfdoc.analyzers.kernels.attributed import AttributedKernels, attributed_kernels
-from perfdoc.analyzers.kernels.parts import kernel_parts
+from perfdoc.analyzers.kernels.parts import NamedTime, kernel_parts, kernel_times, kernels_only
 from perfdoc.analyzers.kernels.suspects import suspected_communication
-from perfdoc.analyzers.kernels.totals import NamedTime, kernel_times, kernels_only
 from perfdoc.analyzers.ledger.steps import StepLedgers, step_ledgers
 from perfdoc.analyzers.ledger.window import build_ledger
 from perfdoc.analyzers.matching.calls import CollectiveCalls, collective_calls

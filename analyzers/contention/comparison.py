@@ -20,6 +20,7 @@ import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.base.rows import kept
+from perfdoc.results.contention import Verdict
 from perfdoc.traces.table import F64, Bool
 
 _DURATION_BITS = 40
@@ -176,3 +177,84 @@ def _ways(first: int, second: int) -> float:
     """Ways to deal so many samples out to the two sets, or a bound where they are too many to count."""
     log = math.lgamma(first + second + 1) - math.lgamma(first + 1) - math.lgamma(second + 1)
     return math.exp(log) if log < _MOST_LOG_WAYS else math.exp(_MOST_LOG_WAYS)
+
+
+MIN_SAMPLES = 8
+"""Of each set: with fewer no difference is called one."""
+SIGNIFICANCE = 0.05
+"""Chance of calling any kernel of one kind slower that is not; and each one as slow as alone that is not."""
+SLOWER_MIN_FRAC = 0.05
+"""A smaller difference of the medians is called none: clocks and memory traffic make as much."""
+MIXED_MAX_RATIO = 1.5
+"""Runs alone that spread further (longest tenth over shortest tenth) hardly do the same work each."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """A verdict, and what it lacks where it is none."""
+
+    verdict: Verdict
+    reason: str
+
+
+def judge(found: Compared, mine: Bool) -> dict[int, Judged]:
+    """Verdicts on the kernels of one kind, by index; `mine` says which these are.
+
+    found: compared with tolerance_frac=SLOWER_MIN_FRAC. The kernels' tests share SIGNIFICANCE by Holm's
+    procedure, over those whose samples suffice to pass: 70 kernels of eight and eight runs give no p below
+    0.00094, and 0.05 / 70 is less than that. Of such the 53 that come first are tested, the rest are not.
+    """
+    enough = (found.count[0] >= MIN_SAMPLES) & (found.count[1] >= MIN_SAMPLES) & mine
+    tested = _testable(found.least_p_value, enough)
+    differs = _holm(found.p_value, tested)
+    low, median, high = found.low_ns, found.median_ns, found.high_ns
+    slower = differs & (median[1] >= (1 + SLOWER_MIN_FRAC) * median[0])
+    within = found.within_p_value < SIGNIFICANCE
+    reasons = (
+        ("too_few_samples", ~enough, ""),
+        ("mixed_work", found.gapped, "runs alone fall into groups of different length: different work"),
+        ("mixed_work", high[0] > MIXED_MAX_RATIO * low[0], "runs alone spread too far to be the same work"),
+        ("mixed_work", high[1] < low[0], "runs beside communication are faster: they do other work"),
+        ("slower", slower, ""),
+        ("no_difference", within, ""),
+        (
+            "undecided",
+            enough & ~tested,
+            f"too few runs to prove anything of one of {int(enough.sum()):,} kernels tested together",
+        ),
+        ("undecided", enough, "inconclusive: too few runs, or too scattered"),
+    )
+    verdicts: dict[int, Judged] = {}
+    for i in np.flatnonzero(mine).tolist():
+        verdict, _, reason = next(r for r in reasons if r[1][i])
+        if verdict == "too_few_samples":
+            alone, beside = int(found.count[0][i]), int(found.count[1][i])
+            reason = (
+                f"{alone:,} runs alone and {beside:,} beside communication; {MIN_SAMPLES} of each are needed"
+            )
+        verdicts[i] = Judged(verdict=verdict, reason=reason)  # type: ignore[arg-type]
+    return verdicts
+
+
+def _testable(least_p: F64, enough: Bool) -> Bool:
+    """As many kernels as can be tested together such that each of them could pass the strictest level.
+
+    The smallest p that a kernel can reach depends on how many samples it has and not on which of them ran
+    beside communication, so to choose by it leaves the tests' level as it is (Tarone, 1990).
+    """
+    rows: I64 = np.flatnonzero(enough)
+    rows = rows[np.argsort(least_p[rows], kind="stable")]
+    could = least_p[rows] <= SIGNIFICANCE / np.arange(1, len(rows) + 1)
+    found = np.zeros(len(enough), bool)
+    found[rows[: len(rows) if could.all() else int(np.argmin(could))]] = True
+    return found
+
+
+def _holm(p: F64, tested: Bool) -> Bool:
+    """Those of the tested whose difference is more than chance, all tests together."""
+    rows = np.flatnonzero(tested)
+    rows = rows[np.argsort(p[rows], kind="stable")]
+    passes = p[rows] <= SIGNIFICANCE / np.arange(len(rows), 0, -1)
+    found = np.zeros(len(tested), bool)
+    found[rows[: len(rows) if passes.all() else int(np.argmin(passes))]] = True
+    return found

@@ -7,21 +7,22 @@ and the thread blocks that it occupies, which is the SM margin to leave free for
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
+from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.base.spot import Spot
-from perfdoc.analyzers.contention.comparison import Compared, compare
-from perfdoc.analyzers.contention.excess import NO_EXCESS, Excess, excess_of
+from perfdoc.analyzers.contention.comparison import SLOWER_MIN_FRAC, Compared, Judged, compare, judge
 from perfdoc.analyzers.contention.margin import suggest_margin
 from perfdoc.analyzers.contention.samples import Samples, find_samples
 from perfdoc.analyzers.contention.stalls import find_stalls
-from perfdoc.analyzers.contention.verdicts import SLOWER_MIN_FRAC, Judged, contention_spots, judge
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.analyzers.kernel_class.names import element_type_of, family_of
 from perfdoc.results.contention import ContentionCost, DeviceContendedKernel, DeviceContention
+from perfdoc.traces.table import Bool
 
 MAX_SIGNATURES = 64
 """Norms, and other kernels, that are listed; totals count all."""
@@ -33,6 +34,32 @@ _CAVEATS = {
     KernelClass.ATTENTION: "an association: sequence lengths and masks are not in the launch shape, so the "
     "runs beside communication may do other work than those alone",
 }
+
+
+DECIDED = ("slower", "no_difference")
+
+
+def sum_costs(costs: Iterable[ContentionCost]) -> ContentionCost:
+    """Of several kernels or devices together."""
+    known = list(costs)
+    return ContentionCost(
+        low_ns=sum(c.low_ns for c in known),
+        mid_ns=sum(c.mid_ns for c in known),
+        high_ns=sum(c.high_ns for c in known),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Excess:
+    """By run of a kernel that is slower beside communication for certain, what it took beyond its kernel's
+    runs alone."""
+
+    row: I64
+    """Of Trace.kernels."""
+    ns: I64
+
+
+NO_EXCESS = Excess(row=np.empty(0, np.int64), ns=np.empty(0, np.int64))
 
 
 def norm_contention(view: DeviceView) -> tuple[DeviceContention, Sequence[Spot], Excess]:
@@ -85,8 +112,9 @@ def norm_contention(view: DeviceView) -> tuple[DeviceContention, Sequence[Spot],
         suggested_sm_margin=margin.suggested,
         margin_reason=margin.reason,
     )
-    spots = contention_spots(view, samples, found, verdicts)
-    return result, spots, excess_of(samples, found, verdicts)
+    slower = [_slower(samples, judged) for judged in verdicts]
+    spots = _worst_runs(view, samples, found, slower)
+    return result, spots, _excess(samples, found, slower[0] | slower[1])
 
 
 def _not_measured(reason: str, remedy: str) -> tuple[DeviceContention, Sequence[Spot], Excess]:
@@ -107,13 +135,7 @@ def _kernels(
     """The list of one kind of kernels, cut to MAX_SIGNATURES, and the cost of all of them."""
     costs = _costs(samples, found)
     slower = {i for i, judged in verdicts.items() if judged.verdict == "slower"}
-    slow = [costs[i] for i in slower]
-    decided = slow or any(judged.verdict == "no_difference" for judged in verdicts.values())
-    total = ContentionCost(
-        low_ns=sum(c.low_ns for c in slow),
-        mid_ns=sum(c.mid_ns for c in slow),
-        high_ns=sum(c.high_ns for c in slow),
-    )
+    decided = any(judged.verdict in DECIDED for judged in verdicts.values())
     count = len(samples.signatures)
     beside_ns = np.bincount(samples.signature, weights=samples.comm_ns, minlength=count)
     counts = {
@@ -130,7 +152,7 @@ def _kernels(
     return [
         _kernel(view, samples, found, i, verdicts[i], costs[i], {n: int(c[i]) for n, c in counts.items()})
         for i in listed
-    ], (total if decided else None)
+    ], (sum_costs(costs[i] for i in slower) if decided else None)
 
 
 def _kernel(
@@ -188,3 +210,45 @@ def _costs(samples: Samples, found: Compared) -> list[ContentionCost]:
         ContentionCost(low_ns=a, mid_ns=b, high_ns=c)
         for a, b, c in zip(low.tolist(), mid.tolist(), high.tolist(), strict=True)
     ]
+
+
+def _slower(samples: Samples, verdicts: dict[int, Judged]) -> Bool:
+    """Which signatures are slower beside communication for certain."""
+    slower = np.zeros(len(samples.signatures), bool)
+    slower[[i for i, judged in verdicts.items() if judged.verdict == "slower"]] = True
+    return slower
+
+
+def _beyond_ns(samples: Samples, found: Compared, slower: Bool) -> tuple[I64, I64]:
+    """Runs beside communication of these signatures, and what each took beyond the median alone."""
+    runs = np.flatnonzero(samples.beside)
+    runs = runs[slower[samples.signature[runs]]]
+    return runs, samples.duration_ns[runs] - found.median_ns[0][samples.signature[runs]]
+
+
+def _worst_runs(view: DeviceView, samples: Samples, found: Compared, slower: Sequence[Bool]) -> list[Spot]:
+    """The run that took longest beyond its kernel alone, of norms and of other kernels."""
+    spots = []
+    for key, of_kind in zip(("contention.norm", "contention.other"), slower, strict=True):
+        runs, beyond = _beyond_ns(samples, found, of_kind)
+        cost = int(beyond.max(initial=0))
+        if cost > 0:
+            run = int(runs[int(np.argmax(beyond))])
+            name = view.trace.strings[samples.signatures[int(samples.signature[run])].name]
+            start, end = int(samples.start_ns[run]), int(samples.end_ns[run])
+            spots.append(Spot(key=key, start_ns=start, end_ns=end, cost_ns=cost, name=name))
+    return spots
+
+
+def _excess(samples: Samples, found: Compared, slower: Bool) -> Excess:
+    """The runs' excesses over the median alone; those of a signature sum to its cost.
+
+    Some runs beside communication are shorter than the median alone, which the cost counts: what is longer is
+    scaled down by it.
+    """
+    runs, beyond = _beyond_ns(samples, found, slower)
+    of = samples.signature[runs]
+    longer = np.maximum(beyond, 0).astype(np.float64)
+    total, positive = (np.bincount(of, weights=w, minlength=len(slower)) for w in (beyond, longer))
+    scale = np.maximum(total, 0.0) / np.maximum(positive, 1.0)
+    return Excess(row=samples.row[runs], ns=(longer * scale[of]).astype(np.int64))

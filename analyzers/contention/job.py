@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from perfdoc.analyzers.base.known import known_total
-from perfdoc.analyzers.contention.cost import MAX_SIGNATURES
+from perfdoc.analyzers.contention.cost import DECIDED, MAX_SIGNATURES, sum_costs
 from perfdoc.results.contention import (
     ContendedKernel,
     ContentionCost,
@@ -14,8 +14,6 @@ from perfdoc.results.contention import (
     DeviceContention,
     NormContentionAnalysis,
 )
-
-DECIDED = ("slower", "no_difference")
 
 
 def job_contention(devices: Sequence[DeviceContention]) -> NormContentionAnalysis:
@@ -32,8 +30,8 @@ def job_contention(devices: Sequence[DeviceContention]) -> NormContentionAnalysi
         devices=len(measured),
         signatures=_kernels([d.signatures for d in measured]),
         other_signatures=_kernels([d.other_signatures for d in measured]),
-        norm_cost=_sum_cost(d.norm_cost for d in measured),
-        other_cost=_sum_cost(d.other_cost for d in measured),
+        norm_cost=_known_costs(d.norm_cost for d in measured),
+        other_cost=_known_costs(d.other_cost for d in measured),
         stalled_starts=known_total(d.stalled_starts for d in measured),
         stalled_ns=known_total(d.stalled_ns for d in measured),
         undecided_starts=known_total(d.undecided_starts for d in measured),
@@ -77,7 +75,7 @@ def _together(group: Sequence[DeviceContendedKernel]) -> ContendedKernel:
         undecided_devices=sum(k.verdict not in DECIDED for k in group),
         undecided_reason=next((k.verdict_reason for k in group if k.verdict not in DECIDED), ""),
         caveat=first.caveat,
-        cost=_sum_cost(k.cost for k in group),
+        cost=_known_costs(k.cost for k in group),
     )
 
 
@@ -93,16 +91,10 @@ def _weighted_median(values: Sequence[tuple[int | None, int]]) -> int | None:
     return None
 
 
-def _sum_cost(costs: Iterable[ContentionCost | None]) -> ContentionCost | None:
-    known = [c for c in costs if c is not None]
-    if not known:
-        return None
-    return ContentionCost(
-        low_ns=sum(c.low_ns for c in known),
-        mid_ns=sum(c.mid_ns for c in known),
-        high_ns=sum(c.high_ns for c in known),
-    )
-
-
 def _most(values: Iterable[int | None]) -> int | None:
     return max((v for v in values if v is not None), default=None)
+
+
+def _known_costs(costs: Iterable[ContentionCost | None]) -> ContentionCost | None:
+    known = [c for c in costs if c is not None]
+    return sum_costs(known) if known else None

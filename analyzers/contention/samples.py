@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64, Intervals, union
-from perfdoc.analyzers.base.rows import kept
+from perfdoc.analyzers.base.rows import kept, row_keys
 from perfdoc.analyzers.contention.comparison import LONGEST_NS
 from perfdoc.analyzers.device.activity import Activity
 from perfdoc.analyzers.device.view import DeviceView
@@ -109,7 +109,7 @@ def find_samples(view: DeviceView) -> Samples:
     met = np.zeros(len(view.trace.strings), bool)
     met[name[comm > 0]] = True
     rows, start, end, comm, name = kept(met[name], rows, start, end, comm, name)
-    signature, first = _grouped(name, kernels.grid_blocks[rows], kernels.block_threads[rows])
+    first, signature = row_keys(name, kernels.grid_blocks[rows], kernels.block_threads[rows])
     example, names = rows[first], name[first]
     met = np.bincount(signature, weights=comm > 0, minlength=len(first)) > 0
     rows, start, end, comm, signature = kept(met[signature], rows, start, end, comm, signature)
@@ -153,27 +153,3 @@ def crowded_intervals(activity: Activity) -> Intervals:
     until = np.minimum(end[1:], np.maximum.accumulate(end)[:-1])
     shared = until > start[1:]
     return union(*kept(shared, start[1:], until))
-
-
-def _grouped(name: I64, grid: I64, block: I64) -> tuple[I64, I64]:
-    """Index of each row's (name, grid, block), and for each index the first row that has it."""
-    if not len(name):
-        return name, name
-    # Most names have one launch shape: those need no sort.
-    example = np.full(int(name.max()) + 1, -1, np.int64)
-    example[name[::-1]] = np.arange(len(name))[::-1]
-    of_name = example[name]
-    varies = np.zeros(len(example), bool)
-    varies[name[(grid[of_name] != grid) | (block[of_name] != block)]] = True
-    names = np.flatnonzero((example >= 0) & ~varies)
-    number = np.cumsum((example >= 0) & ~varies) - 1
-    group = number[name]
-    rest = np.flatnonzero(varies[name])
-    if not len(rest):
-        return group, example[names]
-    keys = np.stack((name[rest], grid[rest], block[rest]), axis=1)
-    order = np.lexsort(keys.T)
-    fresh = np.ones(len(rest), bool)
-    fresh[1:] = (keys[order[1:]] != keys[order[:-1]]).any(axis=1)
-    group[rest[order]] = len(names) + np.cumsum(fresh) - 1
-    return group, np.concatenate((example[names], rest[order[fresh]]))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
-from perfdoc.analyzers.kernels.totals import sum_by
+from perfdoc.analyzers.kernels.parts import sum_by
 from perfdoc.traces import Trace
 
 _ARGUMENTS = re.compile(r",? (seq|op_id|sizes|input_op_ids) = .*", re.DOTALL)

@@ -11,24 +11,27 @@ import numpy as np
 
 from perfdoc.analyzers.base.ceilings import ceilings_of
 from perfdoc.analyzers.base.intervals import I64
-from perfdoc.analyzers.contention.excess import Excess
+from perfdoc.analyzers.contention.cost import Excess
 from perfdoc.analyzers.device.view import DeviceView
-from perfdoc.analyzers.efficiency.bounds import KernelBounds, bounds_of
-from perfdoc.analyzers.efficiency.clock import clock_frac
-from perfdoc.analyzers.efficiency.operators import Operators, operators_of
-from perfdoc.analyzers.efficiency.owners import owned_ns
-from perfdoc.analyzers.efficiency.partition import PARTS, UNKNOWN, Losses, partition
+from perfdoc.analyzers.efficiency.bounds import KernelBounds, bounds_of, fused, fusible_ns, is_fusible
+from perfdoc.analyzers.efficiency.partition import (
+    PARTS,
+    UNKNOWN,
+    Losses,
+    busy_sm_frac,
+    clock_frac,
+    owned_ns,
+    partition,
+)
 from perfdoc.analyzers.efficiency.roofline import Roofline, believed, rooflines
-from perfdoc.analyzers.efficiency.runs import fused, fusible_ns, is_fusible
-from perfdoc.analyzers.efficiency.shape import busy_sm_frac
-from perfdoc.analyzers.efficiency.tables import class_efficiency, efficiency_of
+from perfdoc.analyzers.efficiency.tables import Operators, class_efficiency, efficiency_of, operators_of
 from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.analyzers.kernels.attributed import AttributedKernels
 from perfdoc.analyzers.kernels.part_names import PARTS as MODEL_PARTS
 from perfdoc.analyzers.kernels.part_names import Phase
-from perfdoc.analyzers.kernels.totals import sum_by
+from perfdoc.analyzers.kernels.parts import sum_by
 from perfdoc.analyzers.work.kernels import kernel_work
-from perfdoc.analyzers.work.result import NONE, KernelWork
+from perfdoc.analyzers.work.operator_work import NONE, KernelWork
 from perfdoc.results.ceilings import Ceilings
 from perfdoc.results.efficiency import ClassEfficiency, KernelEfficiency, OperatorEfficiency
 from perfdoc.results.kernels import PHASES

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
-from perfdoc.analyzers.work.operator_work import DTYPES
-from perfdoc.analyzers.work.result import MODEL, KernelWork
+from perfdoc.analyzers.work.operator_work import DTYPES, MODEL, KernelWork
 from perfdoc.results.ceilings import Ceilings
 from perfdoc.traces.table import F64, Bool
 

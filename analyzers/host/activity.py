@@ -18,7 +18,7 @@ from perfdoc.analyzers.host.calls import host_calls, is_graph_launch
 from perfdoc.analyzers.host.idle import HostIdle, by_thread, host_idle
 from perfdoc.analyzers.host.split import split_host_idle
 from perfdoc.analyzers.host.steps import HostSteps, data_pauses, gc_pauses, host_steps
-from perfdoc.analyzers.kernels.totals import sum_by
+from perfdoc.analyzers.kernels.parts import sum_by
 from perfdoc.results.host import (
     AllocCalls,
     DataPauses,

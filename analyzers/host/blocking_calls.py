@@ -23,7 +23,7 @@ from perfdoc.analyzers.device.launches import innermost
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.host.calls import CallKind, HostCalls, plain_name, step_at
 from perfdoc.analyzers.host.idle import HostIdle, ThreadIdle, by_thread
-from perfdoc.analyzers.kernels.totals import sum_by
+from perfdoc.analyzers.kernels.parts import sum_by
 from perfdoc.results.host import AllocCalls, CallGroup, SyncCalls
 from perfdoc.results.quality import MEASURED
 from perfdoc.traces import Operators, RangeKind, Ranges, Trace

@@ -15,7 +15,7 @@ from perfdoc.analyzers.base.intervals import EMPTY, I64, Intervals, union
 from perfdoc.analyzers.device.idle import clipped
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.host.calls import CallKind, HostCalls
-from perfdoc.analyzers.kernels.totals import sum_by
+from perfdoc.analyzers.kernels.parts import sum_by
 from perfdoc.traces.table import I8
 
 BLOCKING = (CallKind.ALLOCATION, CallKind.SYNCHRONISING, CallKind.MODULE_LOAD)

@@ -18,7 +18,7 @@ from perfdoc.analyzers.device.threads import ThreadTimes, WaitKind, thread_times
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.host.calls import CallKind, HostCalls, plain_name
 from perfdoc.analyzers.host.idle import BLOCKING, HostIdle, ThreadIdle
-from perfdoc.analyzers.kernels.totals import sum_by
+from perfdoc.analyzers.kernels.parts import sum_by
 from perfdoc.results.host import CallIdle, HostSplit, ThreadWait
 from perfdoc.results.quality import MEASURED
 

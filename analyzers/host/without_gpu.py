@@ -11,7 +11,7 @@ from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.device.range_groups import group_of
 from perfdoc.analyzers.device.range_names import find_known_ranges
 from perfdoc.analyzers.kernels.nesting import nest
-from perfdoc.analyzers.kernels.totals import sum_by
+from perfdoc.analyzers.kernels.parts import sum_by
 from perfdoc.results.figures import brief, plural
 from perfdoc.results.names import shorten
 from perfdoc.traces import RangeKind, Trace

@@ -1,8 +1,7 @@
 """What each kernel of a trace is: its class, and for communication the transport and the collective.
 
-The tables are in `patterns`, `collectives` and `experts`. A name is looked at once however many kernels
-carry it, and only the rows whose words it holds are tried (rules). NCCL's algorithm and
-protocol are not here on purpose: its kernel names do not prove them.
+The table is kernels.yaml. A name is looked at once however many kernels
+carry it. NCCL's algorithm and protocol are not here on purpose: its kernel names do not prove them.
 """
 
 from __future__ import annotations
@@ -17,8 +16,7 @@ from numpy.typing import NDArray
 
 from perfdoc.analyzers.kernel_class.collectives import COLLECTIVES, ELEMENT_TYPES, REDUCING, collective_in
 from perfdoc.analyzers.kernel_class.names import MAX_TEXT, qualified_name
-from perfdoc.analyzers.kernel_class.patterns import RULES
-from perfdoc.analyzers.kernel_class.rules import KernelClass, KernelRule, WordIndex, required_words
+from perfdoc.analyzers.kernel_class.rules import RULES, KernelClass, KernelRule
 from perfdoc.traces.model import Trace
 
 __all__ = ["KernelClass", "KernelKind", "KernelKinds", "classify", "classify_kernels"]
@@ -26,8 +24,6 @@ __all__ = ["KernelClass", "KernelKind", "KernelKinds", "classify", "classify_ker
 
 GIVEN = "given"
 """Transport of kernels that --comm-kernel names."""
-
-_INDEX = WordIndex(required_words(rule.name.pattern) for rule in RULES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,8 +135,7 @@ def _candidates(qualified: str) -> tuple[tuple[KernelRule | None, KernelKind], .
     for all of them.
     """
     found: list[tuple[KernelRule | None, KernelKind]] = []
-    for row in _INDEX.rows(qualified):
-        rule = RULES[row]
+    for rule in RULES:
         match = rule.name.search(qualified)
         if match is None:
             continue

@@ -137,3 +137,18 @@ def element_type_of(full_name: str) -> str:
     text = full_name[:MAX_TEXT]
     found = {name for name, pattern in _TYPE if pattern.search(text)}
     return next((name for name in ("f8", "bf16", "f16", "f32", "f64") if name in found), "")
+
+
+MASKED_SOFTMAX = "masked_softmax"
+"""Label of such kernels, whose class is ATTENTION."""
+_MASKED_SOFTMAX = re.compile(r"scaled_(?:\w+_)?softmax")
+"""As in kernels.yaml."""
+
+
+def is_masked_softmax(name: str) -> bool:
+    """Whether a kernel of class ATTENTION is one, by its name.
+
+    >>> is_masked_softmax("scaled_upper_triang_masked_softmax_warp_forward<__half>(x)")
+    True
+    """
+    return _MASKED_SOFTMAX.search(name[:MAX_TEXT]) is not None

@@ -2,19 +2,186 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from perfdoc.analyzers.base.intervals import I64
+from perfdoc.analyzers.base.intervals import I64, exact_sum
+from perfdoc.analyzers.base.names import said_by_names
 from perfdoc.analyzers.base.rows import kept
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.kernel_class.classify import KernelClass
-from perfdoc.analyzers.kernels.attribution import Attribution, attribute, said_of_launches
+from perfdoc.analyzers.kernel_class.names import MAX_TEXT
+from perfdoc.analyzers.kernels.part_names import PARTS, Phase
 from perfdoc.analyzers.kernels.spans import Lane, SpanContext, find_lanes
-from perfdoc.traces.table import Bool
+from perfdoc.results.kernels import PHASES
+from perfdoc.traces.table import I8, Bool
+
+EVIDENCE = ("range", "sequence", "kernel_name", "none")
+"""How a part is known, strongest first."""
+
+UNKNOWN_PHASE = PHASES.index("unknown")
+
+_PART_OF_CLASS = {
+    KernelClass.COMMUNICATION: "communication",
+    KernelClass.ATTENTION: "attention",
+    KernelClass.NORM: "norm",
+    KernelClass.EMBEDDING: "embedding",
+    KernelClass.LOSS: "loss",
+    KernelClass.OPTIMIZER: "optimizer",
+    KernelClass.MOE_ROUTING: "moe",
+}
+_SHOWS_DIRECTION = (KernelClass.ATTENTION, KernelClass.NORM)
+"""Classes whose forward kernels, by name, no gradient is made of."""
+
+_BACKWARD_NAME = re.compile(r"(?i)bwd|backward|bprop|dgrad|wgrad|grad_input|gammabeta")
+_FORWARD_NAME = re.compile(r"(?i)fwd|forward|fprop")
+
+_IN_BACKWARD = np.array(
+    [
+        *(Phase.RECOMPUTE, Phase.RECOMPUTE, Phase.BACKWARD, Phase.OPTIMIZER),
+        Phase.BACKWARD,  # at index -1: nothing is said
+    ],
+    np.int8,
+)
+"""What a phase becomes on a thread that works for another one's backward pass."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attribution:
+    """One entry a kernel."""
+
+    part: I8
+    """Index into PARTS."""
+    evidence: I8
+    """Index into EVIDENCE: of the part."""
+    phase: I8
+    """Index into PHASES."""
+    forward_by_name: Bool
+    """An attention or norm kernel whose name says forward."""
+    again_by_name: Bool
+    """Of these those inside a backward: recomputed, which no range said."""
+
+
+def said_of_launches(view: DeviceView, lanes: Mapping[int, Lane], rows: I64) -> SpanContext:
+    """What the ranges around the launch of each kernel say."""
+    api = view.trace.api_calls
+    launch = view.launches.kernels[rows]
+    known = launch >= 0
+    if not len(api) or not known.any():
+        return SpanContext.nothing(len(rows))
+    time = np.where(known, api.start_ns[np.maximum(launch, 0)], -1)
+    thread = np.where(known, api.thread[np.maximum(launch, 0)], -1)
+    columns = {name: column.copy() for name, column in vars(SpanContext.nothing(len(rows))).items()}
+    for t, lane in lanes.items():
+        mine = np.flatnonzero(thread == t)
+        for name, column in vars(lane.at(time[mine])).items():
+            columns[name][mine] = column
+    for t, lane in lanes.items():
+        if lane.in_backward.any():
+            others = np.flatnonzero(known & (thread != t))
+            during = others[lane.waits_at(time[others])]
+            columns["phase"][during] = _IN_BACKWARD[columns["phase"][during]]
+    return SpanContext(**columns)
+
+
+def attribute(view: DeviceView, context: SpanContext, rows: I64, classes: I64) -> Attribution:
+    """Decide for every kernel; classes: its KernelClass."""
+    part, evidence = _parts(view, context, classes)
+    phase = np.where(context.phase == Phase.NONE, np.int8(UNKNOWN_PHASE), context.phase)
+    named = _named_phase(view, rows)
+    forward = (named == Phase.FORWARD) & _of(classes, _SHOWS_DIRECTION)
+    again = forward & (phase == Phase.BACKWARD)
+    phase = np.where(again, np.int8(Phase.RECOMPUTE), phase)
+    unknown = (phase == UNKNOWN_PHASE) & (classes != KernelClass.COMMUNICATION)
+    phase = np.where(unknown, named, phase)
+    phase = np.where(unknown & (part == PARTS.index("optimizer")), np.int8(Phase.OPTIMIZER), phase)
+    return Attribution(
+        part=part, evidence=evidence, phase=phase, forward_by_name=forward, again_by_name=again
+    )
+
+
+def _of(classes: I64, wanted: Sequence[KernelClass]) -> Bool:
+    table = np.zeros(len(KernelClass), bool)
+    table[list(wanted)] = True
+    return table[classes]
+
+
+def _parts(view: DeviceView, context: SpanContext, classes: I64) -> tuple[I8, I8]:
+    of_class = np.full(len(KernelClass), PARTS.index("unknown"), np.int8)
+    for kernel_class, name in _PART_OF_CLASS.items():
+        of_class[kernel_class] = PARTS.index(name)
+    by_name = of_class[classes]
+    # Communication is no part of the layer that it is launched in.
+    own = (classes == KernelClass.COMMUNICATION) | (context.part < 0)
+    part = np.where(own, by_name, context.part)
+    mlp, moe = np.int8(PARTS.index("mlp")), np.int8(PARTS.index("moe"))
+    model = view.facts.model
+    if model is not None and model.experts and model.expert_layers in (None, model.layers):
+        part = np.where(part == mlp, moe, part)
+    part = np.where((part == mlp) & (classes == KernelClass.MOE_ROUTING), moe, part)
+    none, by_kernel, by_sequence, by_range = (
+        np.int8(EVIDENCE.index(known)) for known in ("none", "kernel_name", "sequence", "range")
+    )
+    weak = np.where(part == PARTS.index("unknown"), none, by_kernel)
+    strong = np.where(context.by_sequence, by_sequence, by_range)
+    return part, np.where(own, weak, strong)
+
+
+def _named_phase(view: DeviceView, rows: I64) -> I8:
+    """Index into PHASES by kernel, as its function's name says; unknown where it says nothing."""
+    names = view.trace.kernels.name[rows]
+    return said_by_names(view.trace.strings, names, _phase_in, UNKNOWN_PHASE).astype(np.int8)
+
+
+def _phase_in(name: str) -> int | None:
+    # Template arguments may hold any word.
+    function = name[:MAX_TEXT].replace("<unnamed>", "").partition("<")[0]
+    if _BACKWARD_NAME.search(function) is not None:
+        return Phase.BACKWARD
+    return Phase.FORWARD if _FORWARD_NAME.search(function) is not None else None
+
+
+AT_LEAST = "lower bound: only kernels and operators that are recognised as forward are counted"
+
+
+def recomputed(
+    view: DeviceView,
+    lanes: Mapping[int, Lane],
+    context: SpanContext,
+    found: Attribution,
+    duration_ns: I64,
+    is_comm: Bool,
+) -> tuple[int | None, str]:
+    """Time of recomputed kernels, and why it is not known, or what it rests on.
+
+    A range of a layer's forward inside a backward, a checkpoint's autograd node or a range called
+    recomputation shows all of it; forward operators and forward kernels by name inside a backward show a
+    part. A zero needs forward code that would have shown.
+    """
+    again = (found.phase == Phase.RECOMPUTE) & ~is_comm
+    if again.any():
+        partly = (again & (context.by_operator | found.again_by_name)).any()
+        return exact_sum(duration_ns[again]), AT_LEAST if partly else ""
+    if view.facts.recompute == "none":
+        return 0, f"off: {view.facts.sources.get('recompute', 'as given')}"
+    if view.facts.recompute is not None:
+        return None, "the job recomputes, but neither ranges nor names show which kernels do"
+    if not (found.phase == Phase.BACKWARD).any():
+        return None, "no range and no name shows a backward pass"
+    forms = frozenset[str]().union(*(lane.layer_forward for lane in lanes.values()))
+    if "operator" in forms:
+        return 0, "no forward operator runs inside a backward pass"
+    # A recomputation of attention alone runs no range of its layer.
+    if "range" in forms and (found.forward_by_name & (context.phase == Phase.FORWARD)).any():
+        return (
+            0,
+            "no forward of a layer and no forward kernel of attention or a norm runs inside a backward pass",
+        )
+    return None, "no range lies inside a layer's forward pass, so one in a backward pass would not show"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

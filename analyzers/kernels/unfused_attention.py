@@ -16,8 +16,7 @@ import numpy as np
 from perfdoc.analyzers.base.intervals import I64, exact_sum
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.kernel_class.classify import KernelClass
-from perfdoc.analyzers.kernel_class.masked_softmax import is_masked_softmax
-from perfdoc.analyzers.kernel_class.names import MAX_TEXT
+from perfdoc.analyzers.kernel_class.names import MAX_TEXT, is_masked_softmax
 from perfdoc.analyzers.kernels.fusion import OTHER
 from perfdoc.results.kernels import NO_UNFUSED_ATTENTION, UnfusedAttention
 

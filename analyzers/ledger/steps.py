@@ -17,7 +17,7 @@ from perfdoc.analyzers.base.intervals import I64, Intervals
 from perfdoc.analyzers.base.rows import kept
 from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.analyzers.device.view import DeviceView
-from perfdoc.analyzers.kernels.totals import sum_by
+from perfdoc.analyzers.kernels.parts import sum_by
 from perfdoc.analyzers.ledger.window import exposed_pieces
 from perfdoc.results.quality import MEASURED, Measured
 

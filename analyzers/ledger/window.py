@@ -9,7 +9,7 @@ import numpy as np
 from perfdoc.analyzers.base.intervals import I64, Intervals, owners_by_last_end, union
 from perfdoc.analyzers.device.activity import DIMENSIONS, Activity, Communication
 from perfdoc.analyzers.device.idle import Gaps, IdleInputs, find_gaps, idle_by_cause
-from perfdoc.analyzers.kernels.totals import sum_by
+from perfdoc.analyzers.kernels.parts import sum_by
 from perfdoc.results.ranks import ExposedComm, Idle, Ledger
 
 

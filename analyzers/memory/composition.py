@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from perfdoc.analyzers.kernels.totals import sum_by
+from perfdoc.analyzers.kernels.parts import sum_by
 from perfdoc.analyzers.memory.categories import CATEGORIES, StackUses, Use, use_of_range
 from perfdoc.analyzers.memory.lifetimes import BEFORE, DeviceHistory, Lifetimes
 from perfdoc.analyzers.memory.places import BEFORE_RECORDING, NO_RANGE, OTHERS, EventRanges, printable

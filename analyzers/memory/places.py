@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from perfdoc.analyzers.kernels.totals import sum_by
+from perfdoc.analyzers.kernels.parts import sum_by
 from perfdoc.analyzers.memory.lifetimes import BEFORE, DeviceHistory, Lifetimes
 from perfdoc.results.memory import MemoryGrowth, MemorySite
 from perfdoc.traces.memory.model import NO_STACK, MemoryAnnotations, MemoryFrame, MemorySnapshot

@@ -12,7 +12,7 @@ from perfdoc.analyzers.base.intervals import I64, owners_by_last_end
 from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.kernel_class.classify import KernelClass
-from perfdoc.analyzers.kernels.totals import sum_by
+from perfdoc.analyzers.kernels.parts import sum_by
 from perfdoc.analyzers.ledger.steps import cut_at
 from perfdoc.analyzers.ledger.window import exposed_owners
 from perfdoc.analyzers.tables.range_tree import NONE, RangeTree, TooSlowError, range_tree

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64, Intervals
-from perfdoc.analyzers.kernels.totals import sum_by
+from perfdoc.analyzers.kernels.parts import sum_by
 from perfdoc.traces.table import I8, I32, Table
 
 NOTHING = -1

@@ -30,8 +30,15 @@ from perfdoc.analyzers.work import attention, convolution, gemm, memory_bound, o
 from perfdoc.analyzers.work.emitted import TYPES, types_of, with_emitted
 from perfdoc.analyzers.work.inputs import Inputs, parse_inputs
 from perfdoc.analyzers.work.kernel_names import ELEMENTS, list_element
-from perfdoc.analyzers.work.operator_work import DTYPES, Formula, OperatorWork
-from perfdoc.analyzers.work.result import NONE, SHAPES, KernelWork, OperatorCall
+from perfdoc.analyzers.work.operator_work import (
+    DTYPES,
+    NONE,
+    SHAPES,
+    Formula,
+    KernelWork,
+    OperatorCall,
+    OperatorWork,
+)
 from perfdoc.traces.table import Bool
 
 FORMULAS: Mapping[str, Formula] = MappingProxyType(

@@ -12,7 +12,7 @@ from perfdoc.analyzers.kernel_class.classify import KernelClass as K
 from perfdoc.analyzers.kernels.attributed import AttributedKernels
 from perfdoc.analyzers.work.from_model import work_from_model
 from perfdoc.analyzers.work.from_shapes import work_from_shapes
-from perfdoc.analyzers.work.result import MODEL, NOTHING, SHAPES, KernelWork
+from perfdoc.analyzers.work.operator_work import MODEL, NOTHING, SHAPES, KernelWork
 
 _AGREE = 0.01
 """Of the FLOPs that both know: more than this apart, the model is not the one that ran."""

@@ -24,10 +24,8 @@ from perfdoc.analyzers.kernels.attributed import AttributedKernels
 from perfdoc.analyzers.kernels.part_names import PARTS, Phase
 from perfdoc.analyzers.kernels.spans import Lane
 from perfdoc.analyzers.work.assignment import Assignment
-from perfdoc.analyzers.work.attention_kernels import fused, phases, softmax
-from perfdoc.analyzers.work.kernel_names import finishes_gemm
-from perfdoc.analyzers.work.model_products import CORE, Products
-from perfdoc.analyzers.work.sequences import Anchor, Form, Found, Sequences
+from perfdoc.analyzers.work.kernel_names import finishes_gemm, fused, phases, softmax
+from perfdoc.analyzers.work.model_products import CORE, Anchor, Form, Found, Products, Sequences
 from perfdoc.traces.table import F64, Bool
 
 NONE = -1

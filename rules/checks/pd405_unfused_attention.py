@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from perfdoc.analyzers.kernel_class.classify import KernelClass
-from perfdoc.analyzers.kernel_class.masked_softmax import is_masked_softmax
+from perfdoc.analyzers.kernel_class.names import is_masked_softmax
 from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.results.figures import brief, per_cent
 from perfdoc.results.replay import Gain

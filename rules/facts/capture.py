@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from perfdoc.analyzers.kernel_class.classify import KernelClass
-from perfdoc.analyzers.kernel_class.masked_softmax import is_masked_softmax
-from perfdoc.analyzers.kernels.totals import NamedTime
+from perfdoc.analyzers.kernel_class.names import is_masked_softmax
+from perfdoc.analyzers.kernels.parts import NamedTime
 from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.needs import Missing, Need, applies, capability, skipped

@@ -13,7 +13,7 @@ from perfdoc.analyzers.kernel_class.number_format import (
     tf32_speedup,
     uses_tf32,
 )
-from perfdoc.analyzers.kernels.totals import NamedTime
+from perfdoc.analyzers.kernels.parts import NamedTime
 from perfdoc.analyzers.measure_device import RankMeasurement
 
 FP8_FRAC = 0.1

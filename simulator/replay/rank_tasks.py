@@ -17,7 +17,7 @@ from perfdoc.analyzers.device.activity import Activity
 from perfdoc.analyzers.device.idle import LAUNCH_LATENCY_MAX_NS
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.host.calls import host_calls
-from perfdoc.analyzers.kernels.totals import sum_by
+from perfdoc.analyzers.kernels.parts import sum_by
 from perfdoc.simulator.engine.graph import I8, I64, NONE, EdgeKind, GraphBuilder, TaskGraph, TaskKind
 from perfdoc.simulator.replay.host_tasks import HostTasks, host_tasks
 from perfdoc.traces.arrow import distinct

@@ -12,7 +12,7 @@ import numpy as np
 
 from perfdoc.analyzers.kernels.attributed import attributed_kernels
 from perfdoc.analyzers.work.kernels import kernel_work
-from perfdoc.analyzers.work.result import KernelWork
+from perfdoc.analyzers.work.operator_work import KernelWork
 from perfdoc.profiling.manifest import ModelShape
 from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces.job_facts import JobFacts

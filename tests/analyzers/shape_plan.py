@@ -10,7 +10,7 @@ import numpy as np
 
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.work.kernels import kernel_work
-from perfdoc.analyzers.work.result import KernelWork
+from perfdoc.analyzers.work.operator_work import KernelWork
 from perfdoc.traces.job_facts import JobFacts
 from perfdoc.traces.kineto.read import read_kineto
 from tests.analyzers.device_views import views_of

@@ -12,7 +12,7 @@ from perfdoc.analyzers.communication.bandwidth import group_sizes
 from perfdoc.analyzers.communication.dimensions import _agreed
 from perfdoc.analyzers.communication.table import MAX_GROUPS, communication_table
 from perfdoc.analyzers.kernel_class.classify import KernelClass, classify_kernels
-from perfdoc.analyzers.kernels.totals import kernel_times, kernels_only, sum_by
+from perfdoc.analyzers.kernels.parts import kernel_times, kernels_only, sum_by
 from perfdoc.results.ranks import Communication
 from perfdoc.simulator.captures.events import Collective, NcclPayload
 from perfdoc.simulator.captures.timeline import TimelineBuilder

@@ -7,11 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfdoc.analyzers.efficiency.partition import PARTS, Losses, partition
+from perfdoc.analyzers.efficiency.partition import PARTS, Losses, busy_sm_frac, partition
 from perfdoc.analyzers.efficiency.roofline import Roofline, rooflines
-from perfdoc.analyzers.efficiency.shape import busy_sm_frac
-from perfdoc.analyzers.work.operator_work import DTYPES
-from perfdoc.analyzers.work.result import SHAPES, KernelWork
+from perfdoc.analyzers.work.operator_work import DTYPES, SHAPES, KernelWork
 from perfdoc.results.ceilings import Ceiling, Ceilings
 
 

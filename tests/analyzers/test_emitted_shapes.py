@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perfdoc.analyzers.work.operator_work import DTYPES
-from perfdoc.analyzers.work.result import SOURCES, KernelWork
+from perfdoc.analyzers.work.operator_work import DTYPES, SOURCES, KernelWork
 from perfdoc.simulator.captures.timeline import TimelineBuilder
 from tests.analyzers.device_views import view_of
 from tests.analyzers.shape_plan import work_of

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfdoc.analyzers.efficiency.runs import fusible_ns
+from perfdoc.analyzers.efficiency.bounds import fusible_ns
 
 
 def found(*kernels: tuple[bool, int, int]) -> int:

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from perfdoc.analyzers.device.window import WindowRequest
-from perfdoc.analyzers.efficiency import clock
-from perfdoc.analyzers.efficiency.clock import clock_frac
+from perfdoc.analyzers.efficiency import partition
+from perfdoc.analyzers.efficiency.partition import clock_frac
 from perfdoc.analyzers.job import measure_job
 from perfdoc.analyzers.measure import measure_capture
 from perfdoc.results.tables import Tables
@@ -132,7 +132,7 @@ def test_one_sample_is_not_the_highest_clock(
     us is below 1 %. 20 ns of a stretch of 40 at half the clock."""
     us = np.array([0, 200, 202, 203, 300, 400]) * 1_000 + origin
     samples = us[:-1], us[1:], np.array([1000, 500, 2000, 1000, 3000])
-    monkeypatch.setattr(clock, "samples_of", lambda *_: samples)
+    monkeypatch.setattr(partition, "samples_of", lambda *_: samples)
     start, end = np.array([0, 199_980, 200_000]) + origin, np.array([199_980, 200_020, 203_000]) + origin
     found = clock_frac(None, start, end)  # type: ignore[arg-type]
     assert found is not None

@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from perfdoc.analyzers.contention.excess import NO_EXCESS
-from perfdoc.analyzers.efficiency.bounds import BOUNDS, bounds_of
+from perfdoc.analyzers.contention.cost import NO_EXCESS
+from perfdoc.analyzers.efficiency.bounds import BOUNDS, bounds_of, fused
 from perfdoc.analyzers.efficiency.device import device_efficiency
 from perfdoc.analyzers.efficiency.gemms import odd_sizes, padded
-from perfdoc.analyzers.efficiency.runs import fused
 from perfdoc.analyzers.kernels.attributed import attributed_kernels
 from perfdoc.results.efficiency import OperatorEfficiency
 from perfdoc.simulator.replay.edits.at_bounds import padded_gemms

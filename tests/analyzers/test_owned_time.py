@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfdoc.analyzers.efficiency.owners import owned_ns
+from perfdoc.analyzers.efficiency.partition import owned_ns
 
 SPANS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 12)), max_size=12)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.analyzers.work.result import KernelWork
+from perfdoc.analyzers.work.operator_work import KernelWork
 from tests.analyzers.model_plan import (
     ADD,
     FLASH,

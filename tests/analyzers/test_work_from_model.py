@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from perfdoc.analyzers.work.from_model import unlike
-from perfdoc.analyzers.work.operator_work import DTYPES
-from perfdoc.analyzers.work.result import SOURCES
+from perfdoc.analyzers.work.operator_work import DTYPES, SOURCES
 from perfdoc.traces.job_facts import JobFacts
 from tests.analyzers.model_plan import (
     ADD,

@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perfdoc.analyzers.work.operator_work import DTYPES
-from perfdoc.analyzers.work.result import SOURCES, KernelWork
+from perfdoc.analyzers.work.operator_work import DTYPES, SOURCES, KernelWork
 from tests.analyzers.shape_plan import (
     ADD,
     BF16,

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from perfdoc.analyzers.device.view import DeviceView
-from perfdoc.analyzers.work.result import KernelWork
+from perfdoc.analyzers.work.operator_work import KernelWork
 from perfdoc.traces.kineto.read import read_kineto
 from tests.analyzers.device_views import views_of
 from tests.analyzers.shape_plan import work_of

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from perfdoc.analyzers.device.window import WindowRequest
-from perfdoc.analyzers.efficiency.operators import operators_of
 from perfdoc.analyzers.efficiency.roofline import believed, rooflines
+from perfdoc.analyzers.efficiency.tables import operators_of
 from perfdoc.analyzers.kernels.attributed import attributed_kernels
 from perfdoc.analyzers.measure import measure_capture
 from perfdoc.analyzers.work.kernels import kernel_work
-from perfdoc.analyzers.work.result import SOURCES, KernelWork
+from perfdoc.analyzers.work.operator_work import SOURCES, KernelWork
 from perfdoc.profiling.manifest import ModelShape
 from perfdoc.results.ceilings import Ceiling, Ceilings
 from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite

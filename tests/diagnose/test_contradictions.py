@@ -15,7 +15,7 @@ import pytest
 from perfdoc.analyzers.communication.known_groups import CallGroup
 from perfdoc.analyzers.kernel_class.number_format import format_of
 from perfdoc.analyzers.kernel_class.rules import KernelClass
-from perfdoc.analyzers.kernels.totals import NamedTime
+from perfdoc.analyzers.kernels.parts import NamedTime
 from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.diagnose.contradictions import contradictions, without
 from perfdoc.diagnose.diagnosis import diagnose
