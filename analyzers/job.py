@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from perfdoc.analyzers.clocks.alignment import ClockAlignment, align_clocks
+from perfdoc.analyzers.communication.matches import Matches, no_matches
 from perfdoc.analyzers.contention.job import job_contention
 from perfdoc.analyzers.device.event_counts import REMEDY
 from perfdoc.analyzers.device.ranks import rank_labels
@@ -14,7 +15,6 @@ from perfdoc.analyzers.efficiency.tables import job_efficiency
 from perfdoc.analyzers.host.jitter import RankHostSteps, host_jitter
 from perfdoc.analyzers.ledger.mfu import MfuRank, measure_mfu
 from perfdoc.analyzers.matching.collectives import match_collectives
-from perfdoc.analyzers.matching.matches import Matches, no_matches
 from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.analyzers.pipeline.job import measure_pipeline
 from perfdoc.analyzers.pipeline.transfers import message_moments

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 from perfdoc.analyzers.base.memory import give_back
+from perfdoc.analyzers.communication.calls import CollectiveCalls, collective_calls
 from perfdoc.analyzers.communication.table import communication_table
 from perfdoc.analyzers.contention.cost import norm_contention
 from perfdoc.analyzers.device.copy_times import CopyTime, copy_times
@@ -24,7 +25,6 @@ from perfdoc.analyzers.kernels.parts import NamedTime, kernel_parts, kernel_time
 from perfdoc.analyzers.kernels.suspects import suspected_communication
 from perfdoc.analyzers.ledger.steps import StepLedgers, step_ledgers
 from perfdoc.analyzers.ledger.window import build_ledger
-from perfdoc.analyzers.matching.calls import CollectiveCalls, collective_calls
 from perfdoc.analyzers.pipeline.rank import PipelineRank, pipeline_rank
 from perfdoc.analyzers.tables.device import DeviceTables, device_tables
 from perfdoc.analyzers.timeline.rank import StepTimeline, rank_timeline

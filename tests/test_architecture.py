@@ -117,9 +117,7 @@ def test_no_module_imports_itself_around_others() -> None:
 
 
 AGAINST_THE_FLOW = {
-    "perfdoc.analyzers.device -> perfdoc.analyzers.communication",
     "perfdoc.analyzers.device -> perfdoc.analyzers.kernels",
-    "perfdoc.analyzers.matching -> perfdoc.analyzers.clocks",
     "perfdoc.profiling.nsys -> perfdoc.profiling.own",
     "perfdoc.rules.engine -> perfdoc.rules.checks",
     "perfdoc.rules.engine -> perfdoc.rules.facts",

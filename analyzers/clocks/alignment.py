@@ -21,6 +21,7 @@ import numpy as np
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.clocks.bounds import Moments
 from perfdoc.analyzers.clocks.closeness import Closeness, group_resolutions
+from perfdoc.analyzers.clocks.differences import UTC_ERROR_NS
 from perfdoc.analyzers.clocks.ends import Ends, matched_ends
 from perfdoc.analyzers.clocks.solve import (
     TICK_NS,
@@ -33,9 +34,8 @@ from perfdoc.analyzers.clocks.solve import (
     within_clusters,
 )
 from perfdoc.analyzers.clocks.whole import Source, Whole, join
-from perfdoc.analyzers.matching.calls import CollectiveCalls
-from perfdoc.analyzers.matching.matches import Matches, Member
-from perfdoc.analyzers.matching.shifts import UTC_ERROR_NS
+from perfdoc.analyzers.communication.calls import CollectiveCalls
+from perfdoc.analyzers.communication.matches import Matches, Member
 from perfdoc.traces.table import Bool
 
 _ENDS_OF_A_GROUP = 2_000

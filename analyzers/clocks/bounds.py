@@ -16,7 +16,7 @@ import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.base.rows import row_keys
-from perfdoc.analyzers.matching.shifts import STEEPEST
+from perfdoc.analyzers.clocks.differences import STEEPEST
 from perfdoc.traces.table import F64, Bool
 
 _ALL_PAIRS = 16

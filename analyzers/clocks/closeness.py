@@ -14,11 +14,10 @@ from math import ceil, inf
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
-from perfdoc.analyzers.clocks.differences import FEWEST_FOR_OFFSET
+from perfdoc.analyzers.clocks.differences import FEWEST_FOR_OFFSET, STEEPEST
 from perfdoc.analyzers.clocks.ends import Ends, PairOfClocks
 from perfdoc.analyzers.clocks.solve import FEW_ENDS, PERCENT, TICK_NS, reach_ns
-from perfdoc.analyzers.matching.matches import Matches
-from perfdoc.analyzers.matching.shifts import STEEPEST
+from perfdoc.analyzers.communication.matches import Matches
 from perfdoc.traces.table import F64
 
 

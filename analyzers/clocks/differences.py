@@ -13,9 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfdoc.analyzers.base.intervals import I64
-from perfdoc.analyzers.matching.shifts import STEEPEST
 from perfdoc.traces.table import F64
 
+STEEPEST = 5e-4
+"""No two clocks run apart faster than this; ns per ns."""
+UTC_ERROR_NS = 50_000_000
+"""How far two hosts' UTC clocks may be apart; time servers keep them within a tenth of that."""
 _ROUNDS = 4
 _OUTLIER_ERRORS = 4.0
 """An edge that is off by so many of its errors counts half."""

@@ -11,8 +11,8 @@ import numpy as np
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.base.rows import occurrence, row_keys
 from perfdoc.analyzers.clocks.differences import FEWEST_FOR_OFFSET, Edges, Line, fit_line
-from perfdoc.analyzers.matching.calls import CollectiveCalls
-from perfdoc.analyzers.matching.matches import Matches
+from perfdoc.analyzers.communication.calls import CollectiveCalls
+from perfdoc.analyzers.communication.matches import Matches
 from perfdoc.traces.table import F64, Bool
 
 

@@ -14,8 +14,8 @@ from perfdoc.analyzers.clocks.closeness import Closeness, ties_of
 from perfdoc.analyzers.clocks.clusters import Clusters, apart, join_clusters
 from perfdoc.analyzers.clocks.ends import Ends, pairs_of_clocks
 from perfdoc.analyzers.clocks.solve import Solution, ahead
-from perfdoc.analyzers.matching.calls import CollectiveCalls
-from perfdoc.analyzers.matching.matches import Matches
+from perfdoc.analyzers.communication.calls import CollectiveCalls
+from perfdoc.analyzers.communication.matches import Matches
 from perfdoc.traces.table import F64, Bool
 
 Source = Literal["one_clock", "ends", "bounds", "utc", "none"]

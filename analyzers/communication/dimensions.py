@@ -24,20 +24,18 @@ import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.base.rows import kept
-from perfdoc.analyzers.communication.bandwidth import group_sizes
 from perfdoc.analyzers.communication.blocking import blocked_since
 from perfdoc.analyzers.communication.ddp import find_ddp, sent_by_ddp
-from perfdoc.analyzers.communication.exchanges import with_exchanges
-from perfdoc.analyzers.communication.payloads import CommPayloads, find_payloads
+from perfdoc.analyzers.communication.payloads import with_payloads
 from perfdoc.analyzers.device.activity import DIMENSIONS, EVIDENCE, UNKNOWN_DIMENSION, Activity, Communication
-from perfdoc.analyzers.device.launches import Launches, innermost_at_launch
+from perfdoc.analyzers.device.launches import Launches, group_sizes, innermost_at_launch
 from perfdoc.analyzers.device.range_names import KnownRanges, dimension_of_group
 from perfdoc.analyzers.kernel_class.classify import KernelKind
 from perfdoc.analyzers.kernel_class.collectives import DEDICATED_TRANSPORTS
 from perfdoc.traces import Trace
 from perfdoc.traces.arrow import distinct
 from perfdoc.traces.job_facts import JobFacts
-from perfdoc.traces.table import U64, Bool
+from perfdoc.traces.table import Bool
 
 _ANY = ("dp", "tp", "cp", "ep", "pp", "other")
 USES: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -181,20 +179,19 @@ def attribute_dimensions(
 
     by_ddp: whether the capture shows DDP, looked up once for all devices; None not yet.
     """
-    payloads = find_payloads(trace, activity)
-    comm = with_exchanges(trace, activity.communication, payloads.payload)
+    comm = with_payloads(trace, activity)
     activity = replace(activity, communication=comm)
     dimension = np.full(len(comm.kernel), UNKNOWN_DIMENSION, np.int64)
     evidence = np.full(len(comm.kernel), _NONE, np.int64)
-    group = _group_of(trace, activity, payloads)
-    group_size = group_sizes(trace, payloads.payload, payloads.communicator)
+    group = _group_of(trace, activity)
+    group_size = group_sizes(trace, comm.payload, comm.communicator)
     ddp = np.zeros(len(comm.kernel), bool)
     if find_ddp(trace) is not None if by_ddp is None else by_ddp:
         ddp = sent_by_ddp(trace, comm, group, group_size)
     levels = (
-        ("communicator", _by_communicator(payloads, known.communicators)),
-        ("group_description", _by_description(trace, payloads)),
-        ("range", _by_range(trace, activity, known, payloads.communicator, ddp)),
+        ("communicator", _by_communicator(comm, known.communicators)),
+        ("group_description", _by_description(trace, comm)),
+        ("range", _by_range(trace, activity, known, ddp)),
         ("structure", by_structure(comm, group, group_size, facts or JobFacts())),
     )
     for name, found in levels:
@@ -207,16 +204,12 @@ def attribute_dimensions(
             comm,
             dimension=dimension,
             evidence=evidence,
-            payload=payloads.payload,
-            communicator=payloads.communicator,
-            bytes=payloads.bytes,
-            bytes_of_one_operation=payloads.of_one_operation,
             blocked_since_ns=blocked_since(trace, activity, launches),
         ),
     )
 
 
-def _group_of(trace: Trace, activity: Activity, payloads: CommPayloads) -> I64:
+def _group_of(trace: Trace, activity: Activity) -> I64:
     """One number for each group that a communication is known to belong to; -1 unknown.
 
     NCCL's communicator, else PyTorch's name of the group, else the stream, if nothing computes on it.
@@ -225,14 +218,14 @@ def _group_of(trace: Trace, activity: Activity, payloads: CommPayloads) -> I64:
     on_stream = ~np.isin(comm.stream, _computing_streams(trace, activity)) & (comm.kernel >= 0)
     name = np.zeros(len(comm.stream), np.int64)
     if len(trace.payloads):
-        row = np.maximum(payloads.payload, 0)
-        name = np.where(payloads.payload >= 0, trace.payloads.group_name[row].astype(np.int64), 0)
+        row = np.maximum(comm.payload, 0)
+        name = np.where(comm.payload >= 0, trace.payloads.group_name[row].astype(np.int64), 0)
     group = np.full(len(comm.stream), -1, np.int64)
     # The later and stronger overwrites; each kind of identity has its own numbers.
     for known, identity in (
         (on_stream, comm.stream),
         (name > 0, name),
-        (payloads.communicator > 0, payloads.communicator),
+        (comm.communicator > 0, comm.communicator),
     ):
         first = group.max(initial=-1) + 1
         group[known] = np.unique(identity[known], return_inverse=True)[1] + first
@@ -244,17 +237,17 @@ def _computing_streams(trace: Trace, activity: Activity) -> I64:
     return np.sort(distinct(trace.kernels.stream[rows])[0])
 
 
-def _by_communicator(payloads: CommPayloads, dimensions: Mapping[int, str]) -> I64:
-    value, at = np.unique(payloads.communicator, return_inverse=True)
+def _by_communicator(comm: Communication, dimensions: Mapping[int, str]) -> I64:
+    value, at = np.unique(comm.communicator, return_inverse=True)
     known = [dimensions.get(communicator) for communicator in value.tolist()]
     return np.array([-1 if d is None else DIMENSIONS.index(d) for d in known], np.int64)[at]
 
 
-def _by_description(trace: Trace, payloads: CommPayloads) -> I64:
+def _by_description(trace: Trace, comm: Communication) -> I64:
     if not len(trace.payloads):
-        return np.full(len(payloads.payload), -1, np.int64)
-    description = trace.payloads.group_description[np.maximum(payloads.payload, 0)].astype(np.int64)
-    description = np.where(payloads.payload >= 0, description, 0)
+        return np.full(len(comm.payload), -1, np.int64)
+    description = trace.payloads.group_description[np.maximum(comm.payload, 0)].astype(np.int64)
+    description = np.where(comm.payload >= 0, description, 0)
     dimension_of = np.full(len(trace.strings), -1, np.int64)
     for i in np.unique(description).tolist():
         dimension = dimension_of_group(trace.strings[i])
@@ -263,7 +256,7 @@ def _by_description(trace: Trace, payloads: CommPayloads) -> I64:
     return dimension_of[description]
 
 
-def _by_range(trace: Trace, activity: Activity, known: KnownRanges, communicator: U64, ddp: Bool) -> I64:
+def _by_range(trace: Trace, activity: Activity, known: KnownRanges, ddp: Bool) -> I64:
     """By names at launch. A stream on which nothing computes belongs to one process group, so there all names
     must agree and then speak for the whole stream; on a compute stream each speaks for itself.
 
@@ -278,8 +271,8 @@ def _by_range(trace: Trace, activity: Activity, known: KnownRanges, communicator
     alone = ~np.isin(comm.stream, _computing_streams(trace, activity))
     found[alone] = _agreed(comm.stream[alone], found[alone])
     # One communicator is one group: where its names agree, they hold for what it did without a name too.
-    known_group = communicator > 0
-    agreed = _agreed(communicator[known_group], found[known_group])
+    known_group = comm.communicator > 0
+    agreed = _agreed(comm.communicator[known_group], found[known_group])
     found[known_group] = np.where(agreed >= 0, agreed, found[known_group])
     return np.where(ddp, DIMENSIONS.index("dp"), found)
 

@@ -8,38 +8,28 @@ thread. PyTorch's send/receive batches, all-to-all and coalesced collectives are
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import replace
 
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64, exact_sum
 from perfdoc.analyzers.device.activity import Activity, Communication
 from perfdoc.analyzers.device.launches import innermost_at_launch
-from perfdoc.traces import Trace
+from perfdoc.traces import RangeKind, Trace
 from perfdoc.traces.table import U64, Bool
 
 NONE = -1
 GROUP_START, GROUP_END = "ncclGroupStart", "ncclGroupEnd"
 
 
-@dataclass(frozen=True, kw_only=True)
-class CommPayloads:
-    """For each row of Activity.communication."""
+def with_payloads(trace: Trace, activity: Activity) -> Communication:
+    """The device's communication with what payloads say of it: payload, communicator and bytes; and with
+    all-to-alls named so.
 
-    payload: I64
-    """Row of Trace.payloads; -1 none, or none that is certain."""
-    communicator: U64
-    """NCCL's communicator id; 0 unknown. Known for a group's kernel whenever its members agree."""
-    bytes: I64
-    """Message bytes; for the one kernel of a group the sum of its members; of a copy what it moves, since one
-    call may make a copy for each of the other ranks; -1 unknown."""
-    of_one_operation: Bool
-    """Whether `bytes` adds up operations of one kind only: those of a coalesced collective, not a group that
-    mixes kinds, whose sizes mean different things."""
-
-
-def find_payloads(trace: Trace, activity: Activity) -> CommPayloads:
-    """Match payloads to the communication of a device."""
+    A group's kernel has a communicator whenever the group's members agree, and as bytes the sum of its
+    members; a copy what it moves, since one call may make a copy for each of the other ranks.
+    """
     comm = activity.communication
     payload = np.full(len(comm.kernel), NONE, np.int64)
     communicator = np.zeros(len(comm.kernel), np.uint64)
@@ -58,7 +48,8 @@ def find_payloads(trace: Trace, activity: Activity) -> CommPayloads:
         size[with_kernel] = trace.payloads.bytes[payload[with_kernel]]
         alike[with_kernel] = True
         _add_groups(trace, activity, payload, communicator, size, alike)
-    return CommPayloads(payload=payload, communicator=communicator, bytes=size, of_one_operation=alike)
+    comm = replace(comm, payload=payload, communicator=communicator, bytes=size, bytes_of_one_operation=alike)
+    return _name_exchanges(trace, comm)
 
 
 def _enclosing_call(trace: Trace, activity: Activity) -> I64:
@@ -172,3 +163,60 @@ def _peers(trace: Trace, comm: Communication, rows: I64) -> tuple[I64, I64, I64]
         least[mine[known]], most[mine[known]] = lowest[of_row[known]], highest[of_row[known]]
         count[mine[known]] = different[of_row[known]]
     return least, most, count
+
+
+NEIGHBOURS = 2
+"""Of a rank in a pipeline or a ring: a group that speaks with more ranks is an exchange among all."""
+_SAID = re.compile(
+    r"(?i)(?<![a-z])all[ _-]?(?:to|2)[ _-]?all(?:[ _-]?v)?(?![a-z])|(?<![a-z])a2a(?![a-z])|alltoall"
+)
+
+
+def _name_exchanges(trace: Trace, comm: Communication) -> Communication:
+    """The same, with send/receive kernels of an all-to-all named so: their names are those of a pipeline's
+    messages.
+
+    NCCL has no kernel for an all-to-all: PyTorch sends to every rank and receives from every rank in one
+    group. What tells is the operation on the kernel, a range around its launch, or a group of calls with more
+    than two peers: a stage of a pipeline has two neighbours, and so has a rank of a ring.
+    """
+    kinds = list(comm.kinds)
+    ambiguous = [i for i, k in enumerate(kinds) if k is not None and k.collective == "send_recv"]
+    rows = np.flatnonzero(np.isin(comm.kind, ambiguous))
+    if not len(rows):
+        return comm
+    is_exchange = _by_operation(trace, comm.payload) | _by_range(trace, comm)
+    is_exchange[rows] |= most_peers(trace, comm, rows) > NEIGHBOURS
+    rows = rows[is_exchange[rows]]
+    kind = comm.kind.copy()
+    for i in np.unique(kind[rows]).tolist():
+        known = kinds[i]
+        assert known is not None  # a copy is no send/receive kernel
+        kind[rows[comm.kind[rows] == i]] = len(kinds)
+        kinds.append(replace(known, collective="all_to_all"))
+    return replace(comm, kind=kind, kinds=kinds)
+
+
+def _by_operation(trace: Trace, payload: I64) -> Bool:
+    """PyTorch writes the operation on the kernel."""
+    known = payload >= 0
+    if not known.any():
+        return known
+    operation = trace.payloads.operation[np.maximum(payload, 0)]
+    names = [i for i in np.unique(operation[known]).tolist() if _SAID.search(trace.strings[i])]
+    return known & np.isin(operation, names)
+
+
+def _by_range(trace: Trace, comm: Communication) -> Bool:
+    """Inside a range that says so: PyTorch's `nccl:all_to_all`, `c10d::alltoall_base_`, or a user's."""
+    used = trace.range_names.tolist()
+    names = [i for i in used if _may_say(trace.strings[i]) and _SAID.search(trace.strings[i][:512])]
+    ranges = np.flatnonzero(np.isin(trace.ranges.name, names) & (trace.ranges.kind != RangeKind.MARK))
+    if not len(ranges):
+        return np.zeros(len(comm.kind), bool)
+    return innermost_at_launch(trace, ranges, comm) >= 0
+
+
+def _may_say(name: str) -> bool:
+    lower = name[:512].lower()
+    return "a2a" in lower or "all" in lower

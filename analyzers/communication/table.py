@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64, Intervals, exact_sum, union
 from perfdoc.analyzers.base.rows import row_keys
-from perfdoc.analyzers.communication.bandwidth import bus_bandwidth_gbps, group_sizes
 from perfdoc.analyzers.device.activity import DIMENSIONS, EVIDENCE, PEER_COPY, Activity, Communication
+from perfdoc.analyzers.device.launches import group_sizes
 from perfdoc.results.ranks import Communication as CommunicationRow
 from perfdoc.results.ranks import MessageSizes
 from perfdoc.traces import Trace
@@ -147,3 +148,36 @@ def _blocking_ns(
 def _total_bytes(sizes: I64) -> int | None:
     """Message sizes summed; None where one is unknown."""
     return None if (sizes < 0).any() else exact_sum(sizes)
+
+
+_FACTORS: Mapping[str, Callable[[float], float]] = MappingProxyType(
+    {
+        "all_reduce": lambda ranks: 2 * (ranks - 1) / ranks,
+        "all_gather": lambda ranks: ranks - 1,
+        "reduce_scatter": lambda ranks: ranks - 1,
+        "all_to_all": lambda ranks: ranks - 1,
+        "broadcast": lambda ranks: 1.0,
+        "reduce": lambda ranks: 1.0,
+    }
+)
+
+
+def bus_bandwidth_gbps(collective: str, size_bytes: I64, group_size: I64, duration_ns: I64) -> float | None:
+    """10^9 bytes a second over the operations' own durations, waiting for late ranks included.
+
+    Factors as nccl-tests defines them (doc/PERFORMANCE.md), for sizes as docs/units.md counts them: the whole
+    buffer for all-reduce and broadcast, one rank's part for all-gather and reduce-scatter, one peer's for
+    all-to-all.
+
+    None unless size and group of every one are known, the group has others in it, and the collective has a
+    factor. 8 ranks all-reduce 1 GB in 10 ms: 1 GB x 2 x 7/8 / 10 ms = 175 GB/s.
+    """
+    factor = _FACTORS.get(collective)
+    total_ns = exact_sum(duration_ns)
+    if factor is None or total_ns <= 0 or (size_bytes < 0).any() or (group_size < 2).any():
+        return None
+    moved = sum(
+        factor(float(ranks)) * exact_sum(size_bytes[group_size == ranks])
+        for ranks in np.unique(group_size).tolist()
+    )
+    return moved / total_ns

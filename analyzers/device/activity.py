@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from perfdoc.analyzers.base.intervals import I64, Intervals, union
 from perfdoc.analyzers.base.rows import kept
-from perfdoc.analyzers.communication.bandwidth import group_sizes
-from perfdoc.analyzers.device.launches import Launches, innermost
+from perfdoc.analyzers.device.launches import Launches, group_sizes, innermost
 from perfdoc.analyzers.kernel_class.classify import KernelKind, KernelKinds
 from perfdoc.results import ranks
 from perfdoc.traces import CopyKind, Trace

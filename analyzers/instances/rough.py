@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64, owners_by_last_end
+from perfdoc.analyzers.communication.calls import CollectiveCalls
 from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.analyzers.device.idle import Gaps
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.instances.device import LIMITS
-from perfdoc.analyzers.matching.calls import CollectiveCalls
 from perfdoc.analyzers.pipeline.rank import PipelineRank
 from perfdoc.analyzers.timeline.rank import CODES
 from perfdoc.analyzers.timeline.segments import NOTHING, Layer, Segments, drawn, paint, pool, segments_of

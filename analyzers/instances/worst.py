@@ -9,10 +9,10 @@ import numpy as np
 
 from perfdoc.analyzers.base.spot import Spot
 from perfdoc.analyzers.clocks.alignment import ClockAlignment
+from perfdoc.analyzers.communication.matches import Matches
 from perfdoc.analyzers.instances.device import Instance
 from perfdoc.analyzers.instances.rough import RankParts, rough_tracks, track_of
 from perfdoc.analyzers.ledger.steps import distinct_names
-from perfdoc.analyzers.matching.matches import Matches
 from perfdoc.analyzers.pipeline.rank import PipelineRank
 from perfdoc.results.figures import brief
 from perfdoc.results.rules import WorstInstance

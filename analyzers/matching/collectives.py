@@ -16,10 +16,10 @@ import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.clocks.alignment import ClockGuess, align_clocks
+from perfdoc.analyzers.communication.calls import CollectiveCalls
+from perfdoc.analyzers.communication.matches import Matches, MatchGroup, Member, no_matches
 from perfdoc.analyzers.device.activity import DIMENSIONS
-from perfdoc.analyzers.matching.calls import CollectiveCalls
 from perfdoc.analyzers.matching.groups import JobGroups, job_groups
-from perfdoc.analyzers.matching.matches import Matches, MatchGroup, Member, no_matches
 from perfdoc.analyzers.matching.numbered import Found, assemble, by_sequence, in_order, joined
 from perfdoc.traces.job_facts import JobFacts
 

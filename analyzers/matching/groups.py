@@ -15,10 +15,10 @@ import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.base.rows import row_keys
+from perfdoc.analyzers.communication.calls import CollectiveCalls
 from perfdoc.analyzers.communication.known_groups import CallGroup
+from perfdoc.analyzers.communication.matches import MatchGroup, Member
 from perfdoc.analyzers.device.activity import DIMENSIONS
-from perfdoc.analyzers.matching.calls import CollectiveCalls
-from perfdoc.analyzers.matching.matches import MatchGroup, Member
 
 _WAYS = {"send": 1, "recv": 2, "send_recv": 3}
 _OF_ALL = tuple(DIMENSIONS.index(d) for d in ("ep", "cp"))

@@ -10,9 +10,9 @@ import numpy as np
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.base.rows import occurrence, row_keys
 from perfdoc.analyzers.clocks.alignment import ClockGuess
+from perfdoc.analyzers.communication.calls import CollectiveCalls
+from perfdoc.analyzers.communication.matches import MatchedBy, Matches, MatchGroup, Member
 from perfdoc.analyzers.device.activity import UNKNOWN_DIMENSION
-from perfdoc.analyzers.matching.calls import CollectiveCalls
-from perfdoc.analyzers.matching.matches import MatchedBy, Matches, MatchGroup, Member
 from perfdoc.analyzers.matching.shifts import CallList, find_shift, same_step_calls
 from perfdoc.traces.table import Bool
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
+from perfdoc.analyzers.clocks.differences import STEEPEST, UTC_ERROR_NS
 from perfdoc.traces.table import F64, U64, Bool
 
 _CANDIDATES = 512
@@ -26,10 +27,6 @@ _DECISIVE_RATIO = 4.0
 _DECISIVE_NS = 500
 """The second best shift must scatter more than so many times, and so much more than, the best one."""
 _SCATTER_PERCENT = 80
-STEEPEST = 5e-4
-"""No two clocks run apart faster than this; ns per ns."""
-UTC_ERROR_NS = 50_000_000
-"""How far two hosts' UTC clocks may be apart; time servers keep them within a tenth of that."""
 _FARTHEST_CLOCKS_NS = 1_000_000_000
 """UTC clocks that are farther apart than this are taken for not set at all."""
 _OVERLAP_BY_CLOCKS_FRAC = 0.5

@@ -20,8 +20,7 @@ from itertools import pairwise
 
 from perfdoc.analyzers.pipeline.layout import Members, find_layout, find_pipelines, stage_by_warm_up
 from perfdoc.analyzers.pipeline.rank import PipelineRank, pipeline_rank
-from perfdoc.analyzers.pipeline.result import Certainty, Sizes, measured, not_measured
-from perfdoc.analyzers.pipeline.rows import RowSums, split_idle
+from perfdoc.analyzers.pipeline.result import Certainty, RowSums, Sizes, measured, not_measured, split_idle
 from perfdoc.analyzers.pipeline.windows import (
     CommonTime,
     RankOffsets,

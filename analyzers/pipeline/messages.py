@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64, Intervals, union
-from perfdoc.analyzers.communication.payloads import GROUP_END, GROUP_START
+from perfdoc.analyzers.communication.payloads import GROUP_END, GROUP_START, outermost_groups
+from perfdoc.analyzers.communication.rows import host_rows, operation_of
 from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.analyzers.device.idle import LAUNCH_LATENCY_MAX_NS
 from perfdoc.analyzers.device.view import DeviceView
-from perfdoc.analyzers.matching.rows import host_rows, operation_of
 from perfdoc.traces.model import UNKNOWN
 from perfdoc.traces.table import Bool
 
@@ -209,38 +209,28 @@ def _parts(view: DeviceView, rows: I64) -> tuple[I64, Bool, I64, I64]:
 def _of_groups(view: DeviceView, rows: I64, thread: int) -> tuple[I64, I64]:
     """Pairs (position in rows, payload) of the kernels that a group call launched on a thread."""
     trace, comm = view.trace, view.activity.communication
-    ranges, strings = trace.ranges, trace.strings
-    names = {strings[i]: i for i in trace.range_names.tolist() if strings[i] in (GROUP_START, GROUP_END)}
-    if len(names) < 2 or thread < 0:
+    ranges = trace.ranges
+    names = [i for i in trace.range_names.tolist() if trace.strings[i] in (GROUP_START, GROUP_END)]
+    edges = np.flatnonzero(np.isin(ranges.name, names) & (ranges.thread == thread))
+    groups = outermost_groups(trace, edges) if thread >= 0 else []
+    if not groups:
         return _NONE, _NONE
-    edges = np.flatnonzero(
-        ((ranges.name == names[GROUP_START]) | (ranges.name == names[GROUP_END])) & (ranges.thread == thread)
-    )
-    edges = edges[np.argsort(ranges.start_ns[edges], kind="stable")]
-    opens = ranges.name[edges] == names[GROUP_START]
-    depth = np.cumsum(np.where(opens, 1, -1))
-    # A capture may begin inside a group: ends that nothing opened do not count.
-    depth -= np.minimum(0, np.minimum.accumulate(depth)) if len(depth) else 0
-    before = np.concatenate((np.zeros(1, np.int64), depth[:-1]))
-    last = edges[~opens & (before == 1)]
-    first = edges[opens & (before == 0)][: len(last)]
-    if not len(first):
-        return _NONE, _NONE
+    start, end_start, end_end = np.array(groups, np.int64).T
     queue = np.flatnonzero(trace.payloads.range >= 0)
     queue = queue[ranges.thread[trace.payloads.range[queue]] == thread]
     called = ranges.start_ns[trace.payloads.range[queue]]
-    group = np.searchsorted(ranges.start_ns[first], called, "right") - 1
-    inside = (group >= 0) & (called < ranges.start_ns[last][np.maximum(group, 0)])
+    group = np.searchsorted(start, called, "right") - 1
+    inside = (group >= 0) & (called < end_start[np.maximum(group, 0)])
     queue, group = queue[inside], group[inside]
 
     mine = np.flatnonzero((comm.payload[rows] < 0) & (comm.launch_thread[rows] == thread))
     launched = comm.launch_start_ns[rows[mine]]
-    ended = np.searchsorted(ranges.start_ns[last], launched, "right") - 1
-    inside = (ended >= 0) & (launched < ranges.end_ns[last][np.maximum(ended, 0)])
+    ended = np.searchsorted(end_start, launched, "right") - 1
+    inside = (ended >= 0) & (launched < end_end[np.maximum(ended, 0)])
     mine, ended = mine[inside], ended[inside]
     # A group that launched several kernels does not tell which of its messages is in which.
-    single = np.bincount(ended, minlength=len(first)) == 1
-    kernel_of = np.full(len(first), UNKNOWN, np.int64)
+    single = np.bincount(ended, minlength=len(start)) == 1
+    kernel_of = np.full(len(start), UNKNOWN, np.int64)
     kernel_of[ended] = mine
     useful = single[group] & (kernel_of[group] >= 0)
     return kernel_of[group[useful]], queue[useful]

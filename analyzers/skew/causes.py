@@ -9,10 +9,10 @@ import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.clocks.alignment import ClockAlignment
+from perfdoc.analyzers.communication.calls import CollectiveCalls
+from perfdoc.analyzers.communication.matches import Matches
 from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.analyzers.instances.rough import Outline
-from perfdoc.analyzers.matching.calls import CollectiveCalls
-from perfdoc.analyzers.matching.matches import Matches
 from perfdoc.analyzers.skew.arrivals import Arrivals
 from perfdoc.results.ranks import IDLE_CAUSES, LEAVES
 from perfdoc.results.waits import LateCause

@@ -9,9 +9,9 @@ from typing import Literal
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64, Intervals, exact_sum, union
+from perfdoc.analyzers.communication.calls import CollectiveCalls
 from perfdoc.analyzers.device.activity import communicating_copies
 from perfdoc.analyzers.device.view import DeviceView
-from perfdoc.analyzers.matching.calls import CollectiveCalls
 from perfdoc.analyzers.tables.metrics import gpu_metrics
 from perfdoc.analyzers.tables.range_table import range_table
 from perfdoc.analyzers.tables.sizes import SizedCalls, sized_calls

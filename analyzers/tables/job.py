@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import exact_sum
+from perfdoc.analyzers.communication.calls import CollectiveCalls
+from perfdoc.analyzers.communication.matches import Matches
 from perfdoc.analyzers.device.activity import DIMENSIONS
-from perfdoc.analyzers.matching.calls import CollectiveCalls
-from perfdoc.analyzers.matching.matches import Matches
 from perfdoc.analyzers.tables.device import DeviceTables
 from perfdoc.analyzers.tables.sizes import UNKNOWN, SentBytes, SizedCalls, collective_sizes
 from perfdoc.results.headline import Mfu

@@ -9,12 +9,13 @@ import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64, exact_sum
 from perfdoc.analyzers.base.rows import row_keys
-from perfdoc.analyzers.communication.bandwidth import bus_bandwidth_gbps, group_sizes
+from perfdoc.analyzers.communication.calls import CollectiveCalls
+from perfdoc.analyzers.communication.matches import Matches
+from perfdoc.analyzers.communication.table import bus_bandwidth_gbps
 from perfdoc.analyzers.device.activity import DIMENSIONS, PEER_COPY
 from perfdoc.analyzers.device.cpu_rank import TRANSPORT
+from perfdoc.analyzers.device.launches import group_sizes
 from perfdoc.analyzers.device.view import DeviceView
-from perfdoc.analyzers.matching.calls import CollectiveCalls
-from perfdoc.analyzers.matching.matches import Matches
 from perfdoc.results.tables import CollectiveSize
 from perfdoc.traces import Payloads
 from perfdoc.traces.table import I32, Bool

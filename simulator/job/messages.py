@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
+from perfdoc.analyzers.communication.rows import device_rows
 from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.analyzers.device.view import DeviceView
-from perfdoc.analyzers.matching.rows import device_rows
 
 _PP = DIMENSIONS.index("pp")
 _MIN_FRAC = 0.25

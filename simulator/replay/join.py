@@ -16,8 +16,8 @@ import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64, Intervals
 from perfdoc.analyzers.clocks.alignment import ClockAlignment
-from perfdoc.analyzers.matching.calls import CollectiveCalls
-from perfdoc.analyzers.matching.matches import Matches
+from perfdoc.analyzers.communication.calls import CollectiveCalls
+from perfdoc.analyzers.communication.matches import Matches
 from perfdoc.simulator.engine import EdgeKind, Edges, GraphBuilder, TaskGraph, TaskKind
 from perfdoc.simulator.engine.graph import NONE
 from perfdoc.simulator.replay.rank_tasks import NO_RELEASE

@@ -15,10 +15,10 @@ import numpy as np
 
 from perfdoc.analyzers.base.memory import give_back
 from perfdoc.analyzers.clocks.alignment import ClockAlignment
+from perfdoc.analyzers.communication.calls import CollectiveCalls
+from perfdoc.analyzers.communication.matches import Matches
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.kernels.attributed import AttributedKernels
-from perfdoc.analyzers.matching.calls import CollectiveCalls
-from perfdoc.analyzers.matching.matches import Matches
 from perfdoc.results.figures import brief, per_cent, signed_share
 from perfdoc.results.replay import RankReplay, Replay
 from perfdoc.simulator.engine import schedule

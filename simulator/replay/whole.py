@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from perfdoc.analyzers.clocks.alignment import ClockAlignment
-from perfdoc.analyzers.matching.calls import CollectiveCalls
-from perfdoc.analyzers.matching.matches import Matches
+from perfdoc.analyzers.communication.calls import CollectiveCalls
+from perfdoc.analyzers.communication.matches import Matches
 from perfdoc.results.ranks import Ledger
 from perfdoc.results.replay import Replay
 from perfdoc.simulator.engine import TaskKind, schedule

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from perfdoc.analyzers.communication.calls import CollectiveCalls, collective_calls
 from perfdoc.analyzers.communication.dimensions import attribute_dimensions
 from perfdoc.analyzers.device.activity import device_activity
 from perfdoc.analyzers.device.cpu_rank import cpu_activity
@@ -13,7 +14,6 @@ from perfdoc.analyzers.device.ranks import marked_ranks, with_marked_ranks
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.device.window import WindowRequest, find_window
 from perfdoc.analyzers.kernel_class.classify import classify_kernels
-from perfdoc.analyzers.matching.calls import CollectiveCalls, collective_calls
 from perfdoc.traces import Trace
 from perfdoc.traces.job_facts import JobFacts, facts_beside
 from perfdoc.traces.load import read_trace

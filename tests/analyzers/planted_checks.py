@@ -17,10 +17,10 @@ import numpy as np
 import pytest
 
 from perfdoc.analyzers.clocks.alignment import ClockAlignment, align_clocks
+from perfdoc.analyzers.communication.matches import Matches
 from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.matching.collectives import match_collectives
-from perfdoc.analyzers.matching.matches import Matches
 from perfdoc.analyzers.measure import CaptureMeasurement, measure_capture
 from perfdoc.analyzers.pipeline.transfers import message_moments
 from perfdoc.analyzers.skew.arrivals import arrivals

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
+from perfdoc.analyzers.communication.calls import CollectiveCalls
 from perfdoc.analyzers.communication.known_groups import CallGroup
 from perfdoc.analyzers.device.activity import DIMENSIONS
-from perfdoc.analyzers.matching.calls import CollectiveCalls
 from perfdoc.profiling.marks import format_group_mark, format_rank_mark
 from perfdoc.simulator.captures.events import NcclPayload
 from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from perfdoc.analyzers.clocks.alignment import align_clocks
 from perfdoc.analyzers.clocks.bounds import Moments, bounds_of
+from perfdoc.analyzers.clocks.differences import STEEPEST
 from perfdoc.analyzers.matching.collectives import match_collectives
-from perfdoc.analyzers.matching.shifts import STEEPEST
 from perfdoc.traces.job_facts import JobFacts
 from tests.amount import tries
 from tests.analyzers.planted_ranks import Clock, Job

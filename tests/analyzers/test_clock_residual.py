@@ -9,8 +9,8 @@ import pytest
 
 from perfdoc.analyzers.clocks.alignment import ClockAlignment, align_clocks
 from perfdoc.analyzers.clocks.solve import reach_ns
+from perfdoc.analyzers.communication.matches import Matches
 from perfdoc.analyzers.matching.collectives import match_collectives
-from perfdoc.analyzers.matching.matches import Matches
 from perfdoc.traces.job_facts import JobFacts
 from tests.amount import some
 from tests.analyzers.planted_ranks import Clock, Job

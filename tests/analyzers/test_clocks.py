@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from perfdoc.analyzers.clocks.alignment import ClockAlignment, align_clocks
 from perfdoc.analyzers.clocks.differences import Edges, components, fit_line, solve
-from perfdoc.analyzers.matching.calls import CollectiveCalls
+from perfdoc.analyzers.communication.calls import CollectiveCalls
 from perfdoc.analyzers.matching.collectives import match_collectives
 from perfdoc.traces.job_facts import JobFacts
 from tests.amount import tries

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfdoc.analyzers.communication.bandwidth import group_sizes
 from perfdoc.analyzers.communication.dimensions import _agreed
 from perfdoc.analyzers.communication.table import MAX_GROUPS, communication_table
+from perfdoc.analyzers.device.launches import group_sizes
 from perfdoc.analyzers.kernel_class.classify import KernelClass, classify_kernels
 from perfdoc.analyzers.kernels.parts import kernel_times, kernels_only, sum_by
 from perfdoc.results.ranks import Communication

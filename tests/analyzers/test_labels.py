@@ -9,10 +9,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from perfdoc.analyzers.communication.rows import CallGroup
 from perfdoc.analyzers.device.ranks import rank_labels
 from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.matching.collectives import members_of
-from perfdoc.analyzers.matching.rows import CallGroup
 from perfdoc.analyzers.measure import measure_capture
 from perfdoc.diagnose.diagnosis import diagnose
 from perfdoc.simulator.captures.events import NcclPayload

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from perfdoc.analyzers.base.rows import occurrence, row_keys
 from perfdoc.analyzers.clocks.alignment import align_clocks
+from perfdoc.analyzers.communication.calls import CollectiveCalls
+from perfdoc.analyzers.communication.matches import Matches
 from perfdoc.analyzers.device.activity import DIMENSIONS
-from perfdoc.analyzers.matching.calls import CollectiveCalls
 from perfdoc.analyzers.matching.collectives import match_collectives
-from perfdoc.analyzers.matching.matches import Matches
 from perfdoc.analyzers.matching.shifts import possible_shifts
 from perfdoc.simulator.captures.events import Collective
 from perfdoc.simulator.captures.timeline import TimelineBuilder

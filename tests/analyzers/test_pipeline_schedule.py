@@ -14,7 +14,7 @@ from perfdoc.analyzers.pipeline.layout import (
     perfect_schedule,
     warm_up_forwards,
 )
-from perfdoc.analyzers.pipeline.rows import ideal_bubble_ns, split_idle
+from perfdoc.analyzers.pipeline.result import ideal_bubble_ns, split_idle
 
 
 def ticked(pp: int, vpp: int, m: int, forward: list[int], backward: list[int]) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from perfdoc.analyzers.matching.calls import CollectiveCalls
+from perfdoc.analyzers.communication.calls import CollectiveCalls
 from perfdoc.analyzers.matching.collectives import match_collectives
 from perfdoc.profiling.marks import format_group_mark, format_rank_mark
 from perfdoc.simulator.captures.events import Collective, NcclPayload

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfdoc.analyzers.matching.calls import CollectiveCalls
+from perfdoc.analyzers.communication.calls import CollectiveCalls
 from perfdoc.analyzers.skew.waiting import analyse_skew
 from perfdoc.results.waits import SkewAnalysis
 from perfdoc.traces.job_facts import JobFacts

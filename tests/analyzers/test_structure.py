@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perfdoc.analyzers.communication.bandwidth import bus_bandwidth_gbps
-from perfdoc.analyzers.communication.table import communication_table
+from perfdoc.analyzers.communication.table import bus_bandwidth_gbps, communication_table
 from perfdoc.analyzers.device.activity import DIMENSIONS, EVIDENCE
 from perfdoc.simulator.captures.events import Collective, NcclPayload
 from perfdoc.simulator.captures.timeline import TimelineBuilder

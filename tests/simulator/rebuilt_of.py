@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from perfdoc.analyzers.clocks.alignment import align_clocks
+from perfdoc.analyzers.communication.calls import collective_calls
 from perfdoc.analyzers.communication.dimensions import attribute_dimensions
 from perfdoc.analyzers.device.activity import device_activity
 from perfdoc.analyzers.device.cpu_rank import cpu_activity
@@ -15,7 +16,6 @@ from perfdoc.analyzers.device.ranks import marked_ranks, with_marked_ranks
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.device.window import WindowRequest, find_window
 from perfdoc.analyzers.kernel_class.classify import classify_kernels
-from perfdoc.analyzers.matching.calls import collective_calls
 from perfdoc.analyzers.matching.collectives import match_collectives
 from perfdoc.analyzers.pipeline.rank import pipeline_rank
 from perfdoc.analyzers.pipeline.transfers import message_moments

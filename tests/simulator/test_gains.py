@@ -174,7 +174,7 @@ def test_windows_that_are_too_large_are_not_taken_together(tmp_path: Path) -> No
 
 def _whole(kept: Sequence[KeptRank], tasks_max: int) -> whole.WholeReplay:
     from perfdoc.analyzers.clocks.alignment import align_clocks
-    from perfdoc.analyzers.matching.matches import no_matches
+    from perfdoc.analyzers.communication.matches import no_matches
 
     nothing = no_matches("not looked at", "")
     return whole.replay_whole(kept, [], nothing, align_clocks(nothing, []), [], tasks_max=tasks_max)
@@ -211,7 +211,7 @@ def test_no_gains_say_why() -> None:
 def test_clocks_that_are_not_tied_closely_are_not_joined(tmp_path: Path) -> None:
     """Two clusters, placed to within 6 % of the window of one another: too far; to within 4 % is not."""
     from perfdoc.analyzers.clocks.alignment import align_clocks
-    from perfdoc.analyzers.matching.calls import collective_calls
+    from perfdoc.analyzers.communication.calls import collective_calls
     from perfdoc.analyzers.matching.collectives import match_collectives
     from perfdoc.simulator.replay.rebuilt import rebuild_rank
     from perfdoc.simulator.replay.unedited import replay_job

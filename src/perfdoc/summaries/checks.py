@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from perfdoc.analyzers.communication.calls import CollectiveCalls
 from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.analyzers.efficiency.bounds import BOUNDS, KernelBounds
 from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.analyzers.ledger.steps import StepLedgers
-from perfdoc.analyzers.matching.calls import CollectiveCalls
 from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.analyzers.pipeline.messages import Messages
 from perfdoc.analyzers.pipeline.passes import Passes

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
+from perfdoc.analyzers.communication.rows import CallGroup, CallRows, device_rows, host_rows
 from perfdoc.analyzers.device.view import DeviceView
-from perfdoc.analyzers.matching.rows import CallGroup, CallRows, device_rows, host_rows
 from perfdoc.traces.table import I8, I32, Bool
 from perfdoc.traces.validate import MAX_TIME_NS
 
