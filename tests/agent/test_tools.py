@@ -8,10 +8,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from perfdoc.agent.bounded import answer
-from perfdoc.agent.reach import Reach
-from perfdoc.agent.rows import MOST_ROWS, chosen
-from perfdoc.agent.tools import Tools
+from perfdoc.agent.answers import MOST_ROWS, answer, chosen
+from perfdoc.agent.tools import Reach, Tools
 from perfdoc.export.tables import TABLES
 from perfdoc.notebook.errors import PerfdocError
 from perfdoc.notebook.report import Report

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from perfdoc.cli.lint_ci import github, sarif
+from perfdoc.cli.lint_text import github, sarif
 from perfdoc.knobs.lint.finding import CODES, Finding, Report
 from tests.command import perfdoc
 from tests.reports.hostile import TEXTS

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from perfdoc.diagnose.asked import parse_request
-from perfdoc.summaries.alike import check_alike
 from perfdoc.summaries.checks import check
 from perfdoc.summaries.codec import decode, encode
 from perfdoc.summaries.content import Measured
 from perfdoc.summaries.reading import measure_or_explain
+from perfdoc.summaries.request import check_alike
 from perfdoc.traces import Note, TraceError
 from perfdoc.traces.load import find_captures
 from perfdoc.traces.summary_file import read_sections, write_summary

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import itertools
+import os
 import threading
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from perfdoc.agent.bounded import answer
-from perfdoc.agent.reach import Reach
-from perfdoc.agent.rows import chosen
+from perfdoc.agent.answers import answer, chosen
 from perfdoc.notebook.calls import analyze, diff
 from perfdoc.notebook.errors import PerfdocError, one_line
 from perfdoc.notebook.report import Report
 from perfdoc.reports.findings import findings_of
 from perfdoc.reports.llm import LIMIT, render_llm
+from perfdoc.results.names import shorten
 
 _KEPT = 8
 """Analyses; the oldest gives way."""
@@ -208,3 +208,50 @@ class Tools:
         found = captures_or_diagnosis(path)
         self._reach.found([found] if isinstance(found, Path) else found)
         return path
+
+
+_GLOB = frozenset("*?[")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reach:
+    """root: the folder that holds every file that may be read; None: any file that the caller names."""
+
+    root: Path | None
+
+    def path(self, text: str) -> str:
+        """A path or a pattern as it is, one that is relative beside the root. Raises PerfdocError outside."""
+        if "\0" in text:
+            raise PerfdocError("a path holds a zero byte.")
+        if self.root is None:
+            return text
+        path = self.root / text
+        parts = path.parts
+        plain = next((at for at, part in enumerate(parts) if _GLOB & {*part}), len(parts))
+        if ".." in parts[plain:]:
+            raise self._outside(text)
+        self._check(Path(*parts[:plain]), text)
+        return str(path)
+
+    def found(self, paths: Iterable[Path]) -> None:
+        """What a pattern or a folder led to, and what of a run directory is read beside its captures. Raises
+        PerfdocError for what lies outside, by a link or as the directory around the root."""
+        if self.root is None:
+            return
+        runs = set()
+        for path in paths:
+            self._check(path, str(path))
+            folder = path.resolve().parent
+            runs |= {folder.parent} if folder.name == "traces" else set()
+        for run in runs:
+            for path in (run / "run.json", *run.glob("*/*")):
+                if path.exists():
+                    self._check(path, str(path))
+
+    def _check(self, path: Path, text: str) -> None:
+        assert self.root is not None
+        if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(self.root)):
+            raise self._outside(text)
+
+    def _outside(self, text: str) -> PerfdocError:
+        return PerfdocError(f"{shorten(text, 300)}: lies outside of --root; nothing of it was read.")

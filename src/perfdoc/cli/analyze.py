@@ -11,7 +11,7 @@ import typer
 
 from perfdoc.cli.capture_options import CaptureOptions, Force, Jobs, with_options
 from perfdoc.cli.completion import rule_codes
-from perfdoc.cli.messages import EXIT_FOUND, Debug, fail, say
+from perfdoc.cli.messages import EXIT_FOUND, Debug, in_one_line, say
 
 if TYPE_CHECKING:
     from perfdoc.cli.analysis import Amount
@@ -87,7 +87,7 @@ def analyze(
     from perfdoc.cli.analysis import checked_output, run
     from perfdoc.diagnose.asked import UserError
 
-    try:
+    with in_one_line(debug, UserError):
         place = None
         if dask:
             from perfdoc.diagnose.cluster import dask_place
@@ -104,10 +104,6 @@ def analyze(
             force=force,
         )
         fired = run(request, to, baseline=baseline, targets=target or [], place=place)
-    except UserError as error:
-        if debug:
-            raise
-        fail(str(error))
     if fired:
         say(f"--fail-on: {', '.join(fired)} fired")
         raise typer.Exit(EXIT_FOUND)

@@ -12,11 +12,8 @@ import typer
 
 from perfdoc.cli.analyze import analyze
 from perfdoc.cli.capture import capture
-from perfdoc.cli.config import config_app
-from perfdoc.cli.demo import demo
 from perfdoc.cli.diff import diff
-from perfdoc.cli.doctor import doctor
-from perfdoc.cli.env import env
+from perfdoc.cli.doctor import doctor, env
 from perfdoc.cli.export import export
 from perfdoc.cli.gate import gate_app
 from perfdoc.cli.knobs import knobs
@@ -28,9 +25,9 @@ from perfdoc.cli.peak import peak
 from perfdoc.cli.ranges import list_ranges
 from perfdoc.cli.redact import redact
 from perfdoc.cli.rules import explain, rules
-from perfdoc.cli.run import run
+from perfdoc.cli.run import config_app, run
 from perfdoc.cli.schema import schema
-from perfdoc.cli.simulate import simulate
+from perfdoc.cli.simulate import demo, simulate
 from perfdoc.cli.summarize import summarize
 from perfdoc.cli.tune import tune
 from perfdoc.cli.verify import verify

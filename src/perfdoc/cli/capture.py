@@ -12,7 +12,7 @@ import typer
 
 from perfdoc.cli.analyze import analyze
 from perfdoc.cli.capture_options import CaptureOptions
-from perfdoc.cli.messages import EXIT_BAD_INPUT, Debug, fail, say
+from perfdoc.cli.messages import EXIT_BAD_INPUT, Debug, fail, in_one_line, say
 
 
 class CaptureProfiler(StrEnum):
@@ -67,7 +67,7 @@ def capture(
     from perfdoc.capture.execution import run
     from perfdoc.capture.prepare import Asked, CaptureRequestError, plan
 
-    try:
+    with in_one_line(debug, CaptureRequestError):
         planned = plan(
             Asked(
                 words=words,
@@ -88,10 +88,6 @@ def capture(
             sys.stdout.write(shlex.join(planned.command) + "\n")
             return
         ended = run(planned, say)
-    except CaptureRequestError as error:
-        if debug:
-            raise
-        fail(str(error))
     folder = planned.run.path
     if ended.code:
         more = f"; what was captured: perfdoc analyze {folder}" if ended.traces else ""

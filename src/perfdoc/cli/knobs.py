@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from perfdoc.cli.completion import knob_names
-from perfdoc.cli.messages import DataFormat, Debug, Format, fail
+from perfdoc.cli.messages import DataFormat, Debug, Format, in_one_line
 
 
 def knobs(
@@ -25,9 +25,5 @@ def knobs(
     from perfdoc.cli.knobs_text import list_knobs, show_knob
 
     as_json = format_ is DataFormat.JSON
-    try:
+    with in_one_line(debug, ValueError):
         sys.stdout.write(list_knobs(as_json=as_json) if knob is None else show_knob(knob, as_json=as_json))
-    except ValueError as error:
-        if debug:
-            raise
-        fail(str(error))

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from perfdoc.cli.messages import EXIT_FOUND, EXIT_INCONCLUSIVE, Debug, fail, say
+from perfdoc.cli.messages import EXIT_FOUND, EXIT_INCONCLUSIVE, Debug, in_one_line, say
 
 
 class DialectName(StrEnum):
@@ -68,7 +68,7 @@ def lint(
     """Find misspelt, ineffective and contradictory settings in a configuration."""
     from perfdoc.cli.lint_text import RENDERINGS, LintError, lint_file
 
-    try:
+    with in_one_line(debug, LintError):
         done = [
             lint_file(
                 config if config == "-" else Path(config),
@@ -77,10 +77,6 @@ def lint(
             )
             for config in dict.fromkeys(configs)
         ]
-    except LintError as error:
-        if debug:
-            raise
-        fail(str(error))
     sys.stdout.write(RENDERINGS[format_](done))
     for one in done:
         say(one.summary)

@@ -52,20 +52,19 @@ def fail(message: str, code: int = EXIT_BAD_INPUT) -> NoReturn:
 
 
 @contextmanager
-def in_one_line(debug: bool) -> Iterator[None]:
-    """What a command says of bad input, of a worker that was lost and of a disk that takes nothing."""
-    from perfdoc.diagnose.workers import WorkerLostError
-
+def in_one_line(debug: bool, *mistakes: type[Exception]) -> Iterator[None]:
+    """What a command says of these mistakes; without any named, of bad input, of a worker that was lost and
+    of a disk that takes nothing."""
     try:
         yield
-    except (ValueError, WorkerLostError) as error:  # UserError and TraceError are ValueErrors
-        if debug:
+    except Exception as error:
+        from perfdoc.diagnose.workers import WorkerLostError
+
+        if debug or not isinstance(error, mistakes or (ValueError, WorkerLostError, OSError)):
             raise
+        if not mistakes and isinstance(error, OSError):
+            fail(f"{error.filename}: cannot be written: {error.strerror}.")
         fail(str(error))
-    except OSError as error:
-        if debug:
-            raise
-        fail(f"{error.filename}: cannot be written: {error.strerror}.")
 
 
 def require_free(folder: Path, names: Sequence[str], *, force: bool) -> None:

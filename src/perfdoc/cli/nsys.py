@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from perfdoc.cli.messages import Debug, fail, say
+from perfdoc.cli.messages import Debug, in_one_line, say
 
 nsys_app = typer.Typer(help="perfdoc inside Nsight Systems.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -33,7 +33,7 @@ def install_recipe(
     from perfdoc.profiling.errors import CaptureError
 
     program = None
-    try:
+    with in_one_line(debug, CaptureError):
         if to is not None:
             if not to.is_dir():
                 raise CaptureError(to, "is no folder.", "Make it first, or leave --to out.")
@@ -45,10 +45,6 @@ def install_recipe(
             say(f"removed {uninstall_recipe(recipes)}")
             return
         say(f"installed {install_recipe(recipes, force=force)}")
-    except CaptureError as error:
-        if debug:
-            raise
-        fail(str(error))
     if program is not None and program.is_file() and (why := trouble(program)):
         say(f"nsys recipe does not start yet: {why}. docs/nsight.md says what it needs.")
     else:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from perfdoc.cli.messages import Debug, fail, say
+from perfdoc.cli.messages import Debug, in_one_line, say
 
 
 def peak(
@@ -27,14 +27,10 @@ def peak(
     from perfdoc.peak.store import ceilings, stored_path
     from perfdoc.peak.words import table
 
-    try:
+    with in_one_line(debug, PeakError):
         setting = setting_here(ranks)
         path = stored_path(setting)
         found, now = ceilings(setting, again=again)
-    except PeakError as error:
-        if debug:
-            raise
-        fail(str(error))
     if json_:
         import msgspec
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from perfdoc.cli.messages import Debug, fail
+from perfdoc.cli.messages import Debug, in_one_line
 
 
 def list_ranges(
@@ -20,12 +20,8 @@ def list_ranges(
     """List the names of the ranges in a capture, the longest in total first (numbers as #)."""
     from perfdoc.traces import TraceError
 
-    try:
+    with in_one_line(debug, TraceError):
         _print_ranges(path, most, each)
-    except TraceError as error:
-        if debug:
-            raise
-        fail(str(error))
 
 
 def _print_ranges(path: Path, most: int, each: bool) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from perfdoc.cli.completion import rule_codes
-from perfdoc.cli.messages import DataFormat, Debug, Format, fail
+from perfdoc.cli.messages import DataFormat, Debug, Format, in_one_line
 
 
 def rules(
@@ -33,9 +33,5 @@ def explain(
     """Say what a rule looks for, why, where it comes from, and how its advice fared when it was measured."""
     from perfdoc.cli.rules_text import explain_rule
 
-    try:
+    with in_one_line(debug, ValueError):
         sys.stdout.write(explain_rule(code, as_json=format_ is DataFormat.JSON, records=records))
-    except ValueError as error:
-        if debug:
-            raise
-        fail(str(error))

@@ -1,4 +1,4 @@
-"""`perfdoc run`: its options. The work is in run/, whose imports wait until it is needed."""
+"""`perfdoc run` and `perfdoc config`. The work is in run/, whose imports wait until it is needed."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import typer
 
 from perfdoc.cli.analyze import analyze
 from perfdoc.cli.capture_options import CaptureOptions
-from perfdoc.cli.completion import configuration_or_setting
-from perfdoc.cli.messages import Debug, fail, say
+from perfdoc.cli.completion import configuration_or_setting, configurations, settings
+from perfdoc.cli.messages import Debug, fail, in_one_line, say
 
 
 def run(
@@ -53,7 +53,7 @@ def run(
     from perfdoc.run.execution import execute
     from perfdoc.run.prepare import RunError, as_typed, prepare, split_words
 
-    try:
+    with in_one_line(debug, RunError):
         config, overrides, torchrun = split_words(words or [])
         planned = prepare(
             config=config,
@@ -79,13 +79,39 @@ def run(
             leave_ceilings(planned, say)
         say(as_typed(planned.command))
         ended = execute(planned, say, debug=debug)
-    except RunError as error:
-        if debug:
-            raise
-        fail(str(error))
     if ended.code:
         raise typer.Exit(ended.code)
     assert planned.run is not None
     if ended.analyse:
         folder = planned.run.path
         analyze([str(folder)], output=folder / "report", options=CaptureOptions(), debug=debug)
+
+
+config_app = typer.Typer(help="The trainer's configurations.", no_args_is_help=True, rich_markup_mode=None)
+
+
+@config_app.command("list", short_help="Print the configurations that ship, and what each is.")
+def config_list() -> None:
+    """Print each configuration's name and what it is."""
+    from perfdoc.trainer.config.resolve import described_configs
+
+    known = described_configs()
+    wide = max(map(len, known))
+    sys.stdout.write("".join(f"{name:<{wide}}  {about}\n" for name, about in known.items()))
+
+
+@config_app.command("show", short_help="Print every setting with its value and origin.")
+def config_show(
+    config: Annotated[
+        str, typer.Argument(help="A configuration's name or .yaml file.", autocompletion=configurations)
+    ] = "tiny",
+    overrides: Annotated[list[str] | None, typer.Argument(help="key=value", autocompletion=settings)] = None,
+    resolved: Annotated[bool, typer.Option(help="Every setting with its origin (the default).")] = True,
+) -> None:
+    """Print every setting of a configuration with its value and where the value comes from."""
+    from perfdoc.run.prepare import RunError, show_config
+
+    try:
+        sys.stdout.write(show_config(config, overrides or []))
+    except RunError as error:
+        fail(str(error))

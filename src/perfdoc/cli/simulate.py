@@ -1,4 +1,4 @@
-"""`perfdoc simulate`: its options. The work is in simulation, whose imports wait until it is needed."""
+"""`perfdoc simulate` and `demo`. The work is in simulation, whose imports wait until it is needed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 
 from perfdoc.cli.capture_options import ModelConfig
 from perfdoc.cli.completion import published_models
-from perfdoc.cli.messages import Debug, fail
+from perfdoc.cli.messages import Debug, fail, in_one_line
 
 
 def simulate(
@@ -49,7 +49,7 @@ def simulate(
     if list_faults:
         sys.stdout.write(fault_table())
         return
-    try:
+    with in_one_line(debug, SimulateError):
         if (model is None) is (model_config is None):
             raise SimulateError("give a MODEL, such as llama3-8b, or --model-config FILE.")
         run(
@@ -66,7 +66,36 @@ def simulate(
                 force=force,
             )
         )
-    except SimulateError as error:
+
+
+def demo(
+    output: Annotated[
+        Path, typer.Option("-o", "--output", help="Folder for traces/, answer.json and job.yaml.")
+    ] = Path("demo"),
+    force: Annotated[bool, typer.Option(help="Overwrite files that are there.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Write the captures of a small simulated job whose answer is known, to try perfdoc on."""
+    import sqlite3
+
+    from perfdoc.cli.simulation import said_of
+    from perfdoc.profiling.errors import CaptureError
+    from perfdoc.profiling.whole_file import made
+    from perfdoc.simulator.forward.writing import write_demo
+
+    try:
+        with made(output):
+            job = write_demo(output, force=force)
+    except CaptureError:
         if debug:
             raise
-        fail(str(error))
+        fail(f"{output}: holds a demonstration already. Choose another -o, or overwrite with --force.")
+    except sqlite3.Error as error:  # a full disk, above all
+        if debug:
+            raise
+        fail(f"{output}: cannot be written: {error}.")
+    except OSError as error:
+        if debug:
+            raise
+        fail(f"{output}: cannot be written: {error.strerror or error}.")
+    sys.stdout.write("\n".join([*said_of(job, output), ""]))

@@ -18,9 +18,9 @@ from perfdoc.analyzers.request import AnalysisRequest
 from perfdoc.analyzers.steps.figures import warmup_steps
 from perfdoc.compare.runs import run_manifest, unprofiled_ns
 from perfdoc.compare.stored import DIAGNOSIS, REPORT, is_diagnosis, read_diagnosis
-from perfdoc.diagnose.analysis import analysed
 from perfdoc.diagnose.asked import facts_given, memory_files
 from perfdoc.diagnose.job import job_configuration
+from perfdoc.diagnose.measuring import analysed
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.profiling.environment import encodable
 from perfdoc.profiling.manifest import Manifest

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from perfdoc import results as d
 from perfdoc.analyzers.job import JobMeasurement
@@ -12,8 +13,6 @@ from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.analyzers.memory.job import RankMemory
 from perfdoc.analyzers.roles.measure import measure_roles
 from perfdoc.diagnose.job import job_configuration, job_of
-from perfdoc.diagnose.links import with_links
-from perfdoc.diagnose.measuring import Found
 from perfdoc.diagnose.quality import contradiction_notes, quality_of
 from perfdoc.diagnose.ranks import host_gaps_of, kernels_of
 from perfdoc.diagnose.replays import ReplayTopic
@@ -22,12 +21,19 @@ from perfdoc.diagnose.whole_case import whole_case
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.profiling.environment import encodable
 from perfdoc.results.names import natural
+from perfdoc.results.tables import CollectiveSize, Tables
+from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.registry import judge
 from perfdoc.rules.facts.capture_cost import slowed_by
+from perfdoc.rules.facts.degrees import CP, TP, expert_tp
+from perfdoc.rules.facts.links import usual_link
 from perfdoc.rules.facts.memory_room import out_of_memory
 from perfdoc.traces import NoGpuActivityError, TraceError
 from perfdoc.traces.job_facts import common_facts
 from perfdoc.version import __version__
+
+if TYPE_CHECKING:
+    from perfdoc.diagnose.measuring import Found
 
 _OF_GPUS = frozenset(
     {
@@ -156,3 +162,36 @@ def _analyses(
         memory=memory,
         kernel_efficiency=job.efficiency,
     )
+
+
+_NO_LINK = frozenset({"gloo", ""})
+"""Transports that do not use the GPUs' links, or are not known."""
+
+
+def with_links(case: Case) -> Tables:
+    """The tables of all ranks, with the link of each collective where GPU and layout tell it."""
+    tables = case.job.tables
+    return replace(tables, collectives=[_with_link(case, row) for row in tables.collectives])
+
+
+def _with_link(case: Case, row: CollectiveSize) -> CollectiveSize:
+    if row.bus_bandwidth_gbps is None or row.ranks is None or row.transport in _NO_LINK:
+        return row
+    stride = _stride(case, row.dimension, row.ranks)
+    link = None if stride is None else usual_link(case, row.ranks, stride)
+    return row if link is None else replace(row, link_gbps=link.gbps, link=link.words)
+
+
+def _stride(case: Case, dimension: str, ranks: int) -> int | None:
+    """How far apart the ranks of a group are, with tensor parallelism innermost, then context and data
+    parallelism; None where the layout does not tell, or the group is another one."""
+    tp, cp, dp = case.degree(TP), case.degree(CP), case.dp
+    if tp is None or cp is None or dp is None:
+        return None
+    known: dict[str, dict[int | None, int | None]] = {
+        "tp": {tp: 1},
+        "cp": {cp: tp},
+        "dp": {dp * cp: tp, dp: tp * cp},
+        "ep": {case.job.facts.ep: expert_tp(case)},
+    }
+    return known.get(dimension, {}).get(ranks)

@@ -1,4 +1,4 @@
-"""Measuring many files at once, wherever that runs."""
+"""From captures to their diagnosis: one way for the command, a comparison, a notebook and an agent."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from perfdoc.analyzers.job import check_distinct
 from perfdoc.analyzers.measure import CaptureMeasurement
@@ -18,10 +18,14 @@ from perfdoc.diagnose.workers import Here, Place, Processes, Task
 from perfdoc.profiling.telling import Telling
 from perfdoc.results.figures import plural
 from perfdoc.simulator.replay.unedited import KEPT_TASKS_MAX, replay_and_keep
-from perfdoc.summaries.alike import check_alike
 from perfdoc.summaries.reading import measure_or_explain
+from perfdoc.summaries.request import check_alike
 from perfdoc.traces import NoGpuActivityError, TraceError
 from perfdoc.traces.errors import UnreadableError
+
+if TYPE_CHECKING:
+    from perfdoc.knobs.configuration import Configuration
+    from perfdoc.results import Diagnosis
 
 _Result: TypeAlias = CaptureMeasurement | NoGpuActivityError | UnreadableError | RankMemory
 
@@ -112,3 +116,29 @@ def replaying(captures: int) -> Also:
     The bound on work kept for the replay of the job is shared evenly between ranks.
     """
     return partial(replay_and_keep, keep_tasks=KEPT_TASKS_MAX // max(captures, 1))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Analysed:
+    """A diagnosis, and what it was made from."""
+
+    diagnosis: Diagnosis
+    captures: Sequence[CaptureMeasurement]
+    """None where memory alone was looked at."""
+    settings: Configuration
+    """By which the diagnosis goes."""
+
+
+def analysed(request: AnalysisRequest, *, place: Place | None = None) -> Analysed:
+    """Measure and diagnose.
+
+    place: see measure_all. Raises TraceError (NoGpuActivityError where no capture shows any activity) and
+    WorkerLostError.
+    """
+    found = measure_all(request, place=place)
+    if not found.captures and found.silent:
+        raise found.silent[0]
+    from perfdoc.diagnose.diagnosis import diagnosis_of  # the command imports it beside the reading
+
+    diagnosis, settings = diagnosis_of(found, request.config)
+    return Analysed(diagnosis=diagnosis, captures=found.captures, settings=settings)

@@ -37,8 +37,8 @@ def analyze(
     with one_line():
         from perfdoc.compare.baseline.against import Asked
         from perfdoc.compare.side import measured_side
-        from perfdoc.diagnose.analysis import analysed
         from perfdoc.diagnose.asked import parse_request
+        from perfdoc.diagnose.measuring import analysed
 
         given = _words(paths)
         if not given:

@@ -51,8 +51,8 @@ def _read(path: Path) -> Diagnosed:
 
 def _analysed(path: Path) -> Diagnosed:
     """Measure and judge now. Raises TraceError and UserError."""
-    from perfdoc.diagnose.analysis import analysed
     from perfdoc.diagnose.asked import parse_request
+    from perfdoc.diagnose.measuring import analysed
     from perfdoc.diagnose.workers import WorkerLostError
 
     try:
