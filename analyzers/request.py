@@ -12,7 +12,7 @@ from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.traces.job_facts import JobFacts
 
 if TYPE_CHECKING:
-    from perfdoc.analyzers.memory.job import MemoryFiles
+    from perfdoc.analyzers.memory.snapshot import MemoryFiles
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -44,94 +44,66 @@ class Use(IntEnum):
     """megatron-core's contiguous buffers: of parameters and of gradients, allocated by one function."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Rule:
-    use: Use
-    path: str = ""
-    """Regular expression, found anywhere in the path with forward slashes."""
-    function: str = ""
-    """Regular expression that the function's name matches from its beginning."""
-
-
-_RULES = (
+_RULES: tuple[tuple[Use, str, str], ...] = (
     # C++: these frames have no line numbers, and paths without folders.
-    _Rule(
-        use=Use.GRADIENTS, function=r"(?:\w+ )?torch::autograd::(?:\(anonymous namespace\)::)?AccumulateGrad"
-    ),
-    _Rule(use=Use.COMMUNICATION, function=r"(?:\w+ )?c10d::"),
-    _Rule(use=Use.BACKWARD, function=r"torch::autograd::(?:python::Python)?Engine::"),
+    (Use.GRADIENTS, "", r"(?:\w+ )?torch::autograd::(?:\(anonymous namespace\)::)?AccumulateGrad"),
+    (Use.COMMUNICATION, "", r"(?:\w+ )?c10d::"),
+    (Use.BACKWARD, "", r"torch::autograd::(?:python::Python)?Engine::"),
     # Communication: memory that exists to be sent or received.
-    _Rule(use=Use.COMMUNICATION, path=r"megatron/core/pipeline_parallel/(?:p2p|bridge)_communicat"),
-    _Rule(
-        use=Use.COMMUNICATION,
-        path=r"megatron/core/utils\.py$",
-        function=r"(?:GlobalMemoryBuffer\.)?get_tensor$",
+    (Use.COMMUNICATION, r"megatron/core/pipeline_parallel/(?:p2p|bridge)_communicat", ""),
+    (Use.COMMUNICATION, r"megatron/core/utils\.py$", r"(?:GlobalMemoryBuffer\.)?get_tensor$"),
+    (Use.COMMUNICATION, r"megatron/core/nccl_allocator\.py$", ""),
+    (Use.COMMUNICATION, r"megatron_fsdp/param_and_grad_buffer\.py$", r"(?:\w+\.)*allocate"),
+    (
+        Use.COMMUNICATION,
+        r"torch/distributed/fsdp/_fully_shard/_fsdp_(?:collectives|param|param_group)\.py$",
+        "",
     ),
-    _Rule(use=Use.COMMUNICATION, path=r"megatron/core/nccl_allocator\.py$"),
-    _Rule(
-        use=Use.COMMUNICATION,
-        path=r"megatron_fsdp/param_and_grad_buffer\.py$",
-        function=r"(?:\w+\.)*allocate",
+    (Use.COMMUNICATION, r"torch/distributed/fsdp/_flat_param\.py$", r".*(?:unshard|alloc)"),
+    (
+        Use.COMMUNICATION,
+        r"torch/distributed/(?:distributed_c10d|_symmetric_memory|_functional_collectives)",
+        "",
     ),
-    _Rule(
-        use=Use.COMMUNICATION,
-        path=r"torch/distributed/fsdp/_fully_shard/_fsdp_(?:collectives|param|param_group)\.py$",
-    ),
-    _Rule(
-        use=Use.COMMUNICATION,
-        path=r"torch/distributed/fsdp/_flat_param\.py$",
-        function=r".*(?:unshard|alloc)",
-    ),
-    _Rule(
-        use=Use.COMMUNICATION,
-        path=r"torch/distributed/(?:distributed_c10d|_symmetric_memory|_functional_collectives)",
-    ),
-    _Rule(
-        use=Use.COMMUNICATION,
-        path=r"torch/nn/parallel/distributed\.py$",
-        function=r".*(?:__init__|_ddp_init|_sync_module)",
-    ),
-    _Rule(use=Use.COMMUNICATION, path=r"(?:^|/)deep_ep/"),
-    _Rule(use=Use.COMMUNICATION, path=r"transformer_engine/", function=r".*initialize_ub"),
+    (Use.COMMUNICATION, r"torch/nn/parallel/distributed\.py$", r".*(?:__init__|_ddp_init|_sync_module)"),
+    (Use.COMMUNICATION, r"(?:^|/)deep_ep/", ""),
+    (Use.COMMUNICATION, r"transformer_engine/", r".*initialize_ub"),
     # Optimizers: their state and what a step needs for itself.
-    _Rule(use=Use.GRADIENTS, function=r".*zero_grad(?:_buffer)?$"),
-    _Rule(use=Use.OPTIMIZER, path=r"torch/optim/(?!lr_scheduler)"),
-    _Rule(use=Use.OPTIMIZER, path=r"megatron/core/optimizer/"),
-    _Rule(use=Use.OPTIMIZER, path=r"(?:apex|transformer_engine/pytorch)/optimizers/|bitsandbytes/optim/"),
-    _Rule(use=Use.OPTIMIZER, path=r"torch/amp/grad_scaler\.py$|torch/nn/utils/clip_grad\.py$"),
+    (Use.GRADIENTS, "", r".*zero_grad(?:_buffer)?$"),
+    (Use.OPTIMIZER, r"torch/optim/(?!lr_scheduler)", ""),
+    (Use.OPTIMIZER, r"megatron/core/optimizer/", ""),
+    (Use.OPTIMIZER, r"(?:apex|transformer_engine/pytorch)/optimizers/|bitsandbytes/optim/", ""),
+    (Use.OPTIMIZER, r"torch/amp/grad_scaler\.py$|torch/nn/utils/clip_grad\.py$", ""),
     # Parameters and buffers: making, moving and converting modules.
-    _Rule(
-        use=Use.GRADIENT_BUFFER,
-        path=r"megatron/core/distributed/param_and_grad_buffer\.py$",
-        function=r".*__init__$",
+    (Use.GRADIENT_BUFFER, r"megatron/core/distributed/param_and_grad_buffer\.py$", r".*__init__$"),
+    (
+        Use.PARAMETERS,
+        r"torch/nn/modules/module\.py$",
+        r"(?:Module\.)?(?:_apply|to|cuda|to_empty|half|float|bfloat16)\b",
     ),
-    _Rule(
-        use=Use.PARAMETERS,
-        path=r"torch/nn/modules/module\.py$",
-        function=r"(?:Module\.)?(?:_apply|to|cuda|to_empty|half|float|bfloat16)\b",
-    ),
-    _Rule(use=Use.PARAMETERS, path=r"torch/nn/(?:parameter|init)\.py$"),
-    _Rule(
-        use=Use.PARAMETERS,
-        path=r"torch/nn/modules/|megatron/core/(?:tensor_parallel|transformer|models)/|transformer_engine/pytorch/",
-        function=r".*(?:__init__|reset_parameters|_initialize_affine_weight\w*)$",
+    (Use.PARAMETERS, r"torch/nn/(?:parameter|init)\.py$", ""),
+    (
+        Use.PARAMETERS,
+        r"torch/nn/modules/|megatron/core/(?:tensor_parallel|transformer|models)/|transformer_engine/pytorch/",
+        r".*(?:__init__|reset_parameters|_initialize_affine_weight\w*)$",
     ),
     # Backward before forward: both may be in one stack, and functions called `backward` are of autograd.
-    _Rule(use=Use.GRADIENTS, path=r"megatron/core/distributed/finalize_model_grads\.py$"),
-    _Rule(use=Use.BACKWARD, path=r"torch/autograd/(?:graph|__init__)\.py$"),
-    _Rule(use=Use.BACKWARD, function=r"(?:\w+\.)?backward$"),
-    _Rule(use=Use.FORWARD, function=r"(?:\w+\.)?forward$"),
-    _Rule(use=Use.FORWARD, path=r"torch/nn/(?:functional\.py$|modules/)|torch/autograd/function\.py$"),
-    _Rule(use=Use.FORWARD, path=r"megatron/core/(?:tensor_parallel|transformer|models|fusions|ssm)/"),
-    _Rule(use=Use.FORWARD, path=r"transformer_engine/pytorch/|flash_attn/|/torchinductor_"),
+    (Use.GRADIENTS, r"megatron/core/distributed/finalize_model_grads\.py$", ""),
+    (Use.BACKWARD, r"torch/autograd/(?:graph|__init__)\.py$", ""),
+    (Use.BACKWARD, "", r"(?:\w+\.)?backward$"),
+    (Use.FORWARD, "", r"(?:\w+\.)?forward$"),
+    (Use.FORWARD, r"torch/nn/(?:functional\.py$|modules/)|torch/autograd/function\.py$", ""),
+    (Use.FORWARD, r"megatron/core/(?:tensor_parallel|transformer|models|fusions|ssm)/", ""),
+    (Use.FORWARD, r"transformer_engine/pytorch/|flash_attn/|/torchinductor_", ""),
 )
-"""The first that fits a frame counts."""
+"""Use; a pattern that is found in the path with forward slashes; one that the function begins with. The
+first that fits a frame counts."""
 
 
 @cache
 def _compiled() -> list[tuple[Use, re.Pattern[str], re.Pattern[str]]]:
     """On first use: compiling takes longer than all that a capture without a snapshot imports of memory."""
-    return [(rule.use, re.compile(rule.path), re.compile(rule.function)) for rule in _RULES]
+    return [(use, re.compile(path), re.compile(function)) for use, path, function in _RULES]
 
 
 def use_of_frame(frame: MemoryFrame) -> Use:

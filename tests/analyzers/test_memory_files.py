@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from perfdoc.analyzers.memory.job import MemoryFiles, job_memory, measure_rank_memory
+from perfdoc.analyzers.memory.snapshot import MemoryFiles, job_memory, measure_rank_memory
 from tests.analyzers.memory_planted import GIB, MIB, Planted, a_step
 
 

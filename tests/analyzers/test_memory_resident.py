@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from perfdoc.analyzers.memory.job import measure_resident
+from perfdoc.analyzers.memory.snapshot import measure_resident
 from perfdoc.profiling.logs import LineWriter
 from perfdoc.profiling.memory import MemorySample, sample_memory
 from perfdoc.traces import TraceError

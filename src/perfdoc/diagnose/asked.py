@@ -19,7 +19,7 @@ from perfdoc.traces.load import find_captures
 from perfdoc.traces.memory.read import is_snapshot_name
 
 if TYPE_CHECKING:
-    from perfdoc.analyzers.memory.job import MemoryFiles
+    from perfdoc.analyzers.memory.snapshot import MemoryFiles
 
 _UNITS_NS = {"": 1, "ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 
@@ -178,7 +178,7 @@ def memory_files(snapshots: Sequence[Path], captures: Sequence[Path]) -> list[Me
     runs = sorted(f.parent for f in folders if f.name == "traces" and (f.parent / "memory").is_dir())
     if not runs and not snapshots:
         return []
-    from perfdoc.analyzers.memory.job import MemoryFiles
+    from perfdoc.analyzers.memory.snapshot import MemoryFiles
 
     found: list[MemoryFiles] = []
     for run in runs:

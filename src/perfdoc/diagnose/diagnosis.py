@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from perfdoc import results as d
 from perfdoc.analyzers.job import JobMeasurement
 from perfdoc.analyzers.measure import CaptureMeasurement
-from perfdoc.analyzers.memory.job import RankMemory
+from perfdoc.analyzers.memory.snapshot import RankMemory
 from perfdoc.analyzers.roles.measure import measure_roles
 from perfdoc.diagnose.job import job_configuration, job_of
 from perfdoc.diagnose.quality import contradiction_notes, quality_of

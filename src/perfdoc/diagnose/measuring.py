@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from perfdoc.analyzers.job import check_distinct
 from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.analyzers.measure_device import Also
-from perfdoc.analyzers.memory.job import RankMemory, measure_rank_memory
+from perfdoc.analyzers.memory.snapshot import RankMemory, measure_rank_memory
 from perfdoc.analyzers.request import AnalysisRequest
 from perfdoc.diagnose.workers import Here, Place, Processes, Task
 from perfdoc.profiling.telling import Telling

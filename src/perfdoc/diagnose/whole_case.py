@@ -9,7 +9,7 @@ from functools import partial
 from perfdoc import results as d
 from perfdoc.analyzers.job import JobMeasurement, measure_job
 from perfdoc.analyzers.measure import CaptureMeasurement
-from perfdoc.analyzers.memory.job import RankMemory, job_memory
+from perfdoc.analyzers.memory.snapshot import RankMemory, job_memory
 from perfdoc.diagnose.contradictions import without_contradictions
 from perfdoc.diagnose.ranks import rank_of, with_headroom
 from perfdoc.diagnose.replays import ReplayTopic, replays_of
