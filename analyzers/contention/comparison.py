@@ -1,4 +1,4 @@
-"""Two sets of durations for each of many kernels, compared all at once: quantiles and a rank test.
+"""Two sets of durations for each of many kernels, compared: quantiles and a rank test.
 
 The test is Mann and Whitney's: it asks whether a duration of one set tends to be longer than one of the
 other, whatever their distribution. Its U is compared with its normal approximation, with the correction for
@@ -14,17 +14,18 @@ p is above its level cannot find anything, so a kernel that it passes is not one
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
-from perfdoc.analyzers.base.rows import kept
 from perfdoc.results.contention import Verdict
 from perfdoc.traces.table import F64, Bool
 
-_DURATION_BITS = 40
-LONGEST_NS = (1 << _DURATION_BITS) - 1
+LONGEST_NS = (1 << 40) - 1
 """18 minutes: no kernel is longer."""
 _MOST_LOG_WAYS = 600.0
 GAP_MIN_RATIO = 1.2
@@ -62,121 +63,80 @@ def compare(
 
     kernel: index of each sample's kernel, below `kernels`; second: whether it belongs to the second set.
     """
-    kernel, duration, second = _sorted(kernel, duration_ns, second, kernels)
-    (kernel_0, duration_0), (kernel_1, duration_1) = (kept(s, kernel, duration) for s in (~second, second))
-    sets = [kernel_0, kernel_1]
-    counts = [np.bincount(k, minlength=kernels) for k in sets]
-    firsts = [np.cumsum(c) - c for c in counts]
-    values = [duration_0, duration_1]
+    duration = np.clip(duration_ns, 0, LONGEST_NS)
+    order = np.lexsort((duration, second, kernel))
+    # Two sets a kernel, each sorted.
+    sets = np.split(duration[order], np.searchsorted((2 * kernel + second)[order], np.arange(1, 2 * kernels)))
+    pairs = list(zip(sets[::2], sets[1::2], strict=False))[:kernels]
+    tests = [_rank_test(first, later) for first, later in pairs]
+    longer = [np.ceil(first * (1 + tolerance_frac)).astype(np.int64) for first, _ in pairs]
+    within = [_rank_test(first, later) for first, (_, later) in zip(longer, pairs, strict=True)]
 
-    def quantile(which: int, share: float) -> I64:
-        return _quantile(values[which], firsts[which], counts[which], share)
+    def of_both(measure: Callable[[I64], int]) -> tuple[I64, I64]:
+        return (
+            np.array([measure(first) for first, _ in pairs], np.int64),
+            np.array([measure(later) for _, later in pairs], np.int64),
+        )
 
-    ranked = _rank_test(kernel, duration, second, counts[0], counts[1])
-    longer = np.where(second, duration, np.ceil(duration * (1 + tolerance_frac)).astype(np.int64))
-    shifted = _rank_test(*_sorted(kernel, longer, second, kernels), counts[0], counts[1])
     return Compared(
-        count=(counts[0], counts[1]),
-        low_ns=(quantile(0, 0.1), quantile(1, 0.1)),
-        median_ns=(quantile(0, 0.5), quantile(1, 0.5)),
-        high_ns=(quantile(0, 0.9), quantile(1, 0.9)),
-        p_value=ranked.p_value,
-        least_p_value=ranked.least_p_value,
-        within_p_value=shifted.shorter_p_value,
-        gapped=_gapped(sets[0], values[0], firsts[0], counts[0]),
+        count=of_both(len),
+        low_ns=of_both(partial(_quantile, share=0.1)),
+        median_ns=of_both(partial(_quantile, share=0.5)),
+        high_ns=of_both(partial(_quantile, share=0.9)),
+        p_value=np.array([test.p_value for test in tests], np.float64),
+        least_p_value=np.array([test.least_p_value for test in tests], np.float64),
+        within_p_value=np.array([test.shorter_p_value for test in within], np.float64),
+        gapped=np.array([_gapped(first) for first, _ in pairs], bool),
     )
 
 
-def _sorted(kernel: I64, duration_ns: I64, second: Bool, kernels: int) -> tuple[I64, I64, Bool]:
-    """By kernel, then duration."""
-    duration = np.clip(duration_ns, 0, LONGEST_NS)
-    if kernels < 1 << (63 - _DURATION_BITS):
-        order = np.argsort((kernel << _DURATION_BITS) | duration)
-    else:
-        order = np.lexsort((duration, kernel))
-    return kernel[order], duration[order], second[order]
-
-
-def _gapped(kernel: I64, values: I64, first: I64, count: I64) -> Bool:
+def _gapped(values: I64) -> bool:
     """Whether sorted runs have a wide gap with two samples and a tenth of all, or more, on either side."""
-    found = np.zeros(len(count), bool)
-    if len(values) < 2 * GROUP_MIN_SAMPLES:
-        return found
-    below = np.arange(1, len(values)) - first[kernel[1:]]  # of its kernel's samples, before this gap
-    least = np.maximum(GROUP_MIN_SAMPLES, np.ceil(GROUP_MIN_FRAC * count).astype(np.int64))[kernel[1:]]
-    wide = (values[1:] >= GAP_MIN_RATIO * values[:-1]) & (values[1:] - values[:-1] > GAP_MIN_NS)
-    apart = wide & (kernel[1:] == kernel[:-1]) & (below >= least) & (count[kernel[1:]] - below >= least)
-    found[kernel[1:][apart]] = True
-    return found
+    least = max(GROUP_MIN_SAMPLES, math.ceil(GROUP_MIN_FRAC * len(values)))
+    wide = (values[1:] >= GAP_MIN_RATIO * values[:-1]) & (np.diff(values) > GAP_MIN_NS)
+    return bool(wide[least - 1 : len(values) - least].any())
 
 
-def _quantile(values: I64, first: I64, count: I64, share: float) -> I64:
-    """Quantiles of sorted runs: between the two nearest samples by linear interpolation, rounded."""
-    at = np.maximum(count - 1, 0) * share
-    below = np.floor(at).astype(np.int64)
-    above = np.minimum(below + 1, np.maximum(count - 1, 0))
+def _quantile(values: I64, share: float) -> int:
+    """Of sorted runs: between the two nearest samples by linear interpolation, rounded; -1 of none."""
     if not len(values):
-        return np.full(len(count), -1, np.int64)
-    last = len(values) - 1
-    low = values[np.minimum(first + below, last)]
-    high = values[np.minimum(first + above, last)]
-    found = low + np.rint((high - low) * (at - below)).astype(np.int64)
-    return np.where(count > 0, found, -1)
+        return -1
+    at = (len(values) - 1) * share
+    low, high = int(values[int(at)]), int(values[min(int(at) + 1, len(values) - 1)])
+    return low + round((high - low) * (at - int(at)))
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Ranked:
-    p_value: F64
-    least_p_value: F64
-    shorter_p_value: F64
+class _Ranked(NamedTuple):
+    p_value: float
+    least_p_value: float
+    shorter_p_value: float
     """One-sided: small where the second set is shorter."""
 
 
-def _rank_test(kernel: I64, duration: I64, second: Bool, n0: I64, n1: I64) -> _Ranked:
-    """p of every kernel; samples sorted by kernel, then duration."""
-    kernels = len(n0)
-    if not len(kernel):
-        nothing = np.full(kernels, np.nan)
-        return _Ranked(p_value=nothing, least_p_value=nothing, shorter_p_value=nothing)
-    fresh = np.ones(len(kernel), bool)
-    fresh[1:] = (kernel[1:] != kernel[:-1]) | (duration[1:] != duration[:-1])
-    run_first = np.flatnonzero(fresh)
-    run_length = np.diff(np.append(run_first, len(kernel)))
-    run_kernel = kernel[run_first]
-    group_first = np.cumsum(n0 + n1) - (n0 + n1)
-    # Equal durations share the mean of their ranks, which count from 1 within the kernel.
-    rank = run_first - group_first[run_kernel] + (run_length + 1) / 2
-    of_second = np.add.reduceat(second.astype(np.int64), run_first)
-    rank_sum = np.bincount(run_kernel, weights=rank * of_second, minlength=kernels)
-    length = run_length.astype(np.float64)
-    ties = np.bincount(run_kernel, weights=length**3 - length, minlength=kernels)
+def _rank_test(first: I64, second: I64) -> _Ranked:
+    a, b = len(first), len(second)
+    if not a or not b:
+        return _Ranked(math.nan, math.nan, math.nan)
+    _, of, length = np.unique(np.concatenate((first, second)), return_inverse=True, return_counts=True)
+    # Equal durations share the mean of their ranks, which count from 1.
+    rank = np.cumsum(length) - (length - 1) / 2
+    longer = float(rank[of[a:]].sum()) - b * (b + 1) / 2 - a * b / 2
+    ties = float((length.astype(np.float64) ** 3 - length).sum())
+    deviation = math.sqrt(max(a * b / 12 * (a + b + 1 - ties / ((a + b) * (a + b - 1))), 0.0))
+    least = 1 / _ways(a, b)
 
-    a, b = n0.astype(np.float64), n1.astype(np.float64)
-    total = a + b
-    longer = rank_sum - b * (b + 1) / 2 - a * b / 2
-    with np.errstate(divide="ignore", invalid="ignore"):
-        deviation = np.sqrt(a * b / 12 * (total + 1 - ties / (total * (total - 1))))
-    known = (n0 > 0) & (n1 > 0)
-    floor = np.array([_ways(x, y) for x, y in zip(n0.tolist(), n1.tolist(), strict=True)])
-
-    def beyond(away: F64) -> F64:
+    def beyond(away: float) -> float:
         """The chance to be so far up or further, with the correction for continuity."""
-        with np.errstate(divide="ignore", invalid="ignore"):
-            z = np.where(deviation > 0, (away - 0.5) / deviation, 0.0)
-        p = np.array([math.erfc(x / math.sqrt(2)) / 2 for x in z.tolist()])
-        return np.where(known, np.clip(p, 1 / floor, 1.0), np.nan)
+        z = (away - 0.5) / deviation if deviation > 0 else 0.0
+        return min(max(math.erfc(z / math.sqrt(2)) / 2, least), 1.0)
 
-    return _Ranked(
-        p_value=np.minimum(2 * beyond(np.abs(longer)), 1.0),
-        least_p_value=np.minimum(2 * beyond(a * b / 2), 1.0),
-        shorter_p_value=beyond(-longer),
-    )
+    return _Ranked(min(2 * beyond(abs(longer)), 1.0), min(2 * beyond(a * b / 2), 1.0), beyond(-longer))
 
 
 def _ways(first: int, second: int) -> float:
     """Ways to deal so many samples out to the two sets, or a bound where they are too many to count."""
     log = math.lgamma(first + second + 1) - math.lgamma(first + 1) - math.lgamma(second + 1)
-    return math.exp(log) if log < _MOST_LOG_WAYS else math.exp(_MOST_LOG_WAYS)
+    return math.exp(min(log, _MOST_LOG_WAYS))
 
 
 MIN_SAMPLES = 8

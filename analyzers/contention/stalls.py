@@ -41,6 +41,8 @@ class Waits:
     def __init__(self, view: DeviceView) -> None:
         self._view = view
         self._event_calls, self._other_calls = self._calls(_EVENT_WAIT, _OTHER_WAIT)
+        self._lanes: dict[int, tuple[I64, I64]] = {}
+        self._known_waits: dict[int, I64] = {}
 
     def until_ns(self, stream: I64, after_ns: I64, before_ns: I64) -> I64:
         """End of everything that a stream had to wait for, by calls in (after, before) of the host's time.
@@ -95,14 +97,6 @@ class Waits:
         return self._known_waits[stream]
 
     @cached_property
-    def _lanes(self) -> dict[int, tuple[I64, I64]]:
-        return {}
-
-    @cached_property
-    def _known_waits(self) -> dict[int, I64]:
-        return {}
-
-    @cached_property
     def _edges(self) -> Edges:
         return find_edges(self._view.trace, self._view.activity.device, self._view.launches)
 
@@ -152,7 +146,6 @@ RESIDENT_MIN_FRAC = 0.9
 OTHER_COMPUTE_MAX_FRAC = 0.1
 """Share of the wait in which other compute ran: that may have been the cause instead."""
 
-_FIRST_LOOK = 10_000
 _MOST_STREAMS = 64
 """Streams that are looked at, those with the most candidates; more than any program uses for compute."""
 
@@ -297,11 +290,8 @@ def _runs_beside(view: DeviceView, stream: I64) -> Bool:
             foreign = comm_rows[comm_stream != s]
             others = union(kernels.start_ns[foreign], kernels.end_ns[foreign])
         mine = rows[(kernels.stream[rows] == s) & ~activity.kernel_is_comm]
-        # A part of them is nearly always enough.
-        parts = (mine[:_FIRST_LOOK], mine[_FIRST_LOOK:])
-        found[stream == s] = any(
-            (others.covered_within(kernels.start_ns[part], kernels.end_ns[part]) > 0).any() for part in parts
-        )
+        beside = others.covered_within(kernels.start_ns[mine], kernels.end_ns[mine])
+        found[stream == s] = (beside > 0).any()
     return found
 
 
