@@ -18,7 +18,7 @@ from perfdoc.analyzers.kernels.attributed import AttributedKernels
 from perfdoc.analyzers.work.assignment import Assignment
 from perfdoc.analyzers.work.between_attention import match_between_attention
 from perfdoc.analyzers.work.model_products import Product, products_of, sequences_of
-from perfdoc.analyzers.work.operator_work import DTYPES, MODEL, KernelWork, OperatorCall
+from perfdoc.analyzers.work.operator_work import DTYPES, MODEL, KernelWork, OperatorCall, share_calls
 from perfdoc.analyzers.work.passes import Passes, finishing, launched
 from perfdoc.profiling.flops import flops_per_token
 
@@ -161,7 +161,6 @@ def _too_many(view: DeviceView, assignment: Assignment, communicates: bool) -> s
 
 
 def _work(view: DeviceView, kernels: AttributedKernels, assignment: Assignment, rows: I64) -> KernelWork:
-    table = view.trace.kernels
     known = np.flatnonzero(assignment.product >= 0)
     product, call = assignment.product[known], assignment.call[known]
     dtype = _dtypes(view, kernels.rows[known], product, assignment.products)
@@ -171,23 +170,16 @@ def _work(view: DeviceView, kernels: AttributedKernels, assignment: Assignment, 
         _operator(every[p][0], every[p][1], DTYPES[d])
         for p, d in zip(product[first].tolist(), dtype[first].tolist(), strict=True)
     )
-    duration = np.maximum(table.end_ns[kernels.rows[known]] - table.start_ns[kernels.rows[known]], 1)
-    share = duration / np.bincount(call, weights=duration, minlength=assignment.calls)[call]
-    at = np.full(len(table), -1, np.int64)
-    at[kernels.rows[known]] = np.arange(len(known))
-    mine = at[rows]
-    there = np.flatnonzero(mine >= 0)
-    mine = mine[there]
-    work = KernelWork.to_fill(len(rows))
-    flops = np.array([np.nan if o.flops is None else float(o.flops) for o in operators])
-    moved = np.array([np.nan if o.bytes is None else float(o.bytes) for o in operators])
-    work.flops[there] = flops[operator[mine]] * share[mine]
-    work.bytes[there] = moved[operator[mine]] * share[mine]
-    work.dtype[there] = dtype[mine]
-    work.source[there] = MODEL
-    work.operator[there] = operator[mine]
-    work.call[there] = len(view.trace.operators) + call[mine]
-    return replace(work, operators=operators)
+    return share_calls(
+        rows,
+        view.trace.kernels,
+        kernels=kernels.rows[known],
+        call=len(view.trace.operators) + call,
+        operator=operator,
+        operators=operators,
+        dtype=dtype,
+        source=MODEL,
+    )
 
 
 def _operator(product: Product, phase: str, dtype: str) -> OperatorCall:

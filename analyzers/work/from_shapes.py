@@ -38,6 +38,7 @@ from perfdoc.analyzers.work.operator_work import (
     KernelWork,
     OperatorCall,
     OperatorWork,
+    share_calls,
 )
 from perfdoc.traces.table import Bool
 
@@ -105,28 +106,16 @@ def work_from_shapes(view: DeviceView, rows: I64) -> KernelWork:
     does = (rank < _NO_RANK) & (rank == best[found.call])
     does &= ~_composite(found, operators, group, does)
     kernels, call, group = found.kernels[does], found.call[does], group[does]
-
-    duration = (trace.kernels.end_ns[kernels] - trace.kernels.start_ns[kernels]).astype(np.float64)
-    # An instant kernel still counts: its call has to have its work somewhere.
-    duration = np.maximum(duration, 1.0)
-    share = duration / np.bincount(call, weights=duration, minlength=len(trace.operators))[call]
-    flops = np.array([np.nan if o.flops is None else float(o.flops) for o in operators])
-    moved = np.array([np.nan if o.bytes is None else float(o.bytes) for o in operators])
-
-    at = np.full(len(trace.kernels), NONE, np.int64)
-    at[kernels] = np.arange(len(kernels))
-    mine = at[rows]
-    known = np.flatnonzero(mine >= 0)
-    mine = mine[known]
-    work = KernelWork.to_fill(len(rows))
-    work.flops[known] = flops[group[mine]] * share[mine]
-    work.bytes[known] = moved[group[mine]] * share[mine]
-    work.dtype[known] = _dtypes(view, operators, group[mine], kernels[mine])
-    work.source[known] = SHAPES
-    work.call[known] = call[mine]
-    used, position = np.unique(group[mine], return_inverse=True)
-    work.operator[known] = position
-    return KernelWork(**{**vars(work), "operators": tuple(operators[i] for i in used.tolist())})
+    return share_calls(
+        rows,
+        trace.kernels,
+        kernels=kernels,
+        call=call,
+        operator=group,
+        operators=operators,
+        dtype=_dtypes(view, operators, group, kernels),
+        source=SHAPES,
+    )
 
 
 def _calls(view: DeviceView) -> _Calls:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.work.inputs import Inputs, Tensor
+from perfdoc.traces.model import Kernels
 from perfdoc.traces.table import F64
 
 DTYPES = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "int8", "unknown")
@@ -161,3 +162,39 @@ class KernelWork:
         """The same, to be filled with what is known."""
         columns: dict[str, Any] = {name: np.full(count, v) for name, v in _UNKNOWN.items()}
         return KernelWork(**columns, operators=())
+
+
+def share_calls(
+    rows: I64,
+    table: Kernels,
+    *,
+    kernels: I64,
+    call: I64,
+    operator: I64,
+    operators: Sequence[OperatorCall],
+    dtype: I64,
+    source: int,
+) -> KernelWork:
+    """The work of `rows` (of Trace.kernels), of which `kernels` ran in calls.
+
+    The kernels of a call share its work by their durations, so that the sum over a call is exact.
+    operator: of each of `kernels`, index into `operators`.
+    """
+    # An instant kernel still counts: its call has to have its work somewhere.
+    duration = np.maximum(table.end_ns[kernels] - table.start_ns[kernels], 1).astype(np.float64)
+    share = duration / np.bincount(call, weights=duration)[call]
+    at = np.full(len(table), NONE, np.int64)
+    at[kernels] = np.arange(len(kernels))
+    known = np.flatnonzero(at[rows] >= 0)
+    mine = at[rows[known]]
+    flops = np.array([np.nan if o.flops is None else float(o.flops) for o in operators])
+    moved = np.array([np.nan if o.bytes is None else float(o.bytes) for o in operators])
+    used, position = np.unique(operator[mine], return_inverse=True)
+    work = KernelWork.to_fill(len(rows))
+    work.flops[known] = flops[operator[mine]] * share[mine]
+    work.bytes[known] = moved[operator[mine]] * share[mine]
+    work.dtype[known] = dtype[mine]
+    work.source[known] = source
+    work.operator[known] = position
+    work.call[known] = call[mine]
+    return replace(work, operators=tuple(operators[i] for i in used.tolist()))
