@@ -31,7 +31,7 @@ from perfdoc.analyzers.device.activity import DIMENSIONS, EVIDENCE, UNKNOWN_DIME
 from perfdoc.analyzers.device.launches import Launches, group_sizes, innermost_at_launch
 from perfdoc.analyzers.device.range_names import KnownRanges, dimension_of_group
 from perfdoc.analyzers.kernel_class.classify import KernelKind
-from perfdoc.analyzers.kernel_class.collectives import DEDICATED_TRANSPORTS
+from perfdoc.analyzers.kernel_class.rules import DEDICATED_TRANSPORTS
 from perfdoc.traces import Trace
 from perfdoc.traces.arrow import distinct
 from perfdoc.traces.job_facts import JobFacts

@@ -14,9 +14,16 @@ from functools import cached_property, lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from perfdoc.analyzers.kernel_class.collectives import COLLECTIVES, ELEMENT_TYPES, REDUCING, collective_in
 from perfdoc.analyzers.kernel_class.names import MAX_TEXT, qualified_name
-from perfdoc.analyzers.kernel_class.rules import RULES, KernelClass, KernelRule
+from perfdoc.analyzers.kernel_class.rules import (
+    COLLECTIVES,
+    ELEMENT_TYPES,
+    REDUCING,
+    RULES,
+    KernelClass,
+    KernelRule,
+    collective_in,
+)
 from perfdoc.traces.model import Trace
 
 __all__ = ["KernelClass", "KernelKind", "KernelKinds", "classify", "classify_kernels"]

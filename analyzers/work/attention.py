@@ -13,18 +13,17 @@ work is unknown.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from perfdoc.analyzers.work.inputs import Inputs, Tensor
 from perfdoc.analyzers.work.operator_work import Formula, OperatorWork, bytes_of, sized, total_bytes
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Signature:
-    """Where an operator's inputs stand."""
+    """Where an operator's inputs stand: query, key and value first, in a backward behind the gradient."""
 
-    query: int
-    """Keys and values follow."""
     layout: Literal["bhsd", "bshd"]
     """Order of heads and positions."""
     causal: int
@@ -61,7 +60,7 @@ def twice_the_scores(queries: int, keys: int, mask: str) -> int:
 
 def attention_work(x: Inputs, s: Signature) -> OperatorWork | None:
     """The work of one call; None where it is not determined."""
-    q, k, v = (x.tensor(s.query + i) for i in range(3))
+    q, k, v = (x.tensor(s.backward + i) for i in range(3))
     if q is None or k is None or v is None or (mask := _mask(x, s)) is None:
         return None
     if any(_windowed(x, i) for i in s.windows) or any(x.given(i) for i in s.unknown):
@@ -146,42 +145,19 @@ def _packed_sizes(x: Inputs, s: Signature, q: Tensor, k: Tensor) -> tuple[int, i
     return sequences, heads, longest[0], longest[1]
 
 
-_CUDNN_BACKWARD = Signature(
-    query=1,
-    layout="bhsd",
-    causal=14,
-    aligned="top",
-    bias=8,
-    lengths=(9, 10),
-    longest=(11, 12),
-    backward=True,
-)
+_CUDNN_BACKWARD = Signature("bhsd", 14, "top", bias=8, lengths=(9, 10), longest=(11, 12), backward=True)
 _SIGNATURES: dict[str, Signature] = {
-    "aten::scaled_dot_product_attention": Signature(query=0, layout="bhsd", causal=5, aligned="top", bias=3),
-    "aten::_scaled_dot_product_flash_attention": Signature(
-        query=0, layout="bhsd", causal=4, aligned="bottom"
-    ),
-    "aten::_scaled_dot_product_efficient_attention": Signature(
-        query=0, layout="bhsd", causal=6, aligned="top", bias=3
-    ),
-    "aten::_scaled_dot_product_cudnn_attention": Signature(
-        query=0, layout="bhsd", causal=6, aligned="top", bias=3
-    ),
+    "aten::scaled_dot_product_attention": Signature("bhsd", 5, "top", bias=3),
+    "aten::_scaled_dot_product_flash_attention": Signature("bhsd", 4, "bottom"),
+    "aten::_scaled_dot_product_efficient_attention": Signature("bhsd", 6, "top", bias=3),
+    "aten::_scaled_dot_product_cudnn_attention": Signature("bhsd", 6, "top", bias=3),
     "aten::_flash_attention_forward": Signature(
-        query=0,
-        layout="bshd",
-        causal=8,
-        aligned="bottom",
-        lengths=(3, 4),
-        longest=(5, 6),
-        windows=(11, 12),
-        unknown=(13,),
+        "bshd", 8, "bottom", lengths=(3, 4), longest=(5, 6), windows=(11, 12), unknown=(13,)
     ),
     "aten::_efficient_attention_forward": Signature(
-        query=0,
-        layout="bshd",
-        causal=9,
-        aligned="top",
+        "bshd",
+        9,
+        "top",
         mask_types=True,
         bias=3,
         lengths=(4, 5),
@@ -189,36 +165,20 @@ _SIGNATURES: dict[str, Signature] = {
         windows=(13,),
         unknown=(12,),
     ),
-    "aten::_cudnn_attention_forward": Signature(
-        query=0, layout="bhsd", causal=10, aligned="top", bias=3, lengths=(4, 5), longest=(6, 7)
-    ),
+    "aten::_cudnn_attention_forward": Signature("bhsd", 10, "top", bias=3, lengths=(4, 5), longest=(6, 7)),
     "aten::_scaled_dot_product_flash_attention_backward": Signature(
-        query=1,
-        layout="bhsd",
-        causal=11,
-        aligned="bottom",
-        lengths=(6, 7),
-        longest=(8, 9),
-        backward=True,
+        "bhsd", 11, "bottom", lengths=(6, 7), longest=(8, 9), backward=True
     ),
     "aten::_flash_attention_backward": Signature(
-        query=1,
-        layout="bshd",
-        causal=11,
-        aligned="bottom",
-        lengths=(6, 7),
-        longest=(8, 9),
-        windows=(15, 16),
-        backward=True,
+        "bshd", 11, "bottom", lengths=(6, 7), longest=(8, 9), windows=(15, 16), backward=True
     ),
     "aten::_scaled_dot_product_efficient_attention_backward": Signature(
-        query=1, layout="bhsd", causal=11, aligned="top", bias=4, backward=True
+        "bhsd", 11, "top", bias=4, backward=True
     ),
     "aten::_efficient_attention_backward": Signature(
-        query=1,
-        layout="bshd",
-        causal=14,
-        aligned="top",
+        "bshd",
+        14,
+        "top",
         mask_types=True,
         bias=4,
         lengths=(6, 7),
@@ -229,49 +189,18 @@ _SIGNATURES: dict[str, Signature] = {
     "aten::_scaled_dot_product_cudnn_attention_backward": _CUDNN_BACKWARD,
     "aten::_cudnn_attention_backward": _CUDNN_BACKWARD,
     "xformers_flash::flash_fwd": Signature(
-        query=0,
-        layout="bshd",
-        causal=10,
-        aligned="bottom",
-        lengths=(3, 4),
-        longest=(6, 7),
-        windows=(11, 12),
-        unknown=(5,),
+        "bshd", 10, "bottom", lengths=(3, 4), longest=(6, 7), windows=(11, 12), unknown=(5,)
     ),
-    "flash_attn::_flash_attn_forward": Signature(
-        query=0, layout="bshd", causal=5, aligned="bottom", windows=(6, 7)
-    ),
-    "flash_attn::_flash_attn_backward": Signature(
-        query=1, layout="bshd", causal=11, aligned="bottom", windows=(12, 13), backward=True
-    ),
+    "flash_attn::_flash_attn_forward": Signature("bshd", 5, "bottom", windows=(6, 7)),
+    "flash_attn::_flash_attn_backward": Signature("bshd", 11, "bottom", windows=(12, 13), backward=True),
     "flash_attn::_flash_attn_varlen_forward": Signature(
-        query=0,
-        layout="bshd",
-        causal=9,
-        aligned="bottom",
-        lengths=(3, 4),
-        longest=(5, 6),
-        windows=(10, 11),
+        "bshd", 9, "bottom", lengths=(3, 4), longest=(5, 6), windows=(10, 11)
     ),
     "flash_attn::_flash_attn_varlen_backward": Signature(
-        query=1,
-        layout="bshd",
-        causal=15,
-        aligned="bottom",
-        lengths=(9, 10),
-        longest=(11, 12),
-        windows=(16, 17),
-        backward=True,
+        "bshd", 15, "bottom", lengths=(9, 10), longest=(11, 12), windows=(16, 17), backward=True
     ),
 }
 """Positions as in the schemas of PyTorch 2.1 to 2.9 (native_functions.yaml) and flash-attn 2.7 and 2.8."""
 
 
-def _formula(signature: Signature) -> Formula:
-    def work(x: Inputs) -> OperatorWork | None:
-        return attention_work(x, signature)
-
-    return work
-
-
-FORMULAS: dict[str, Formula] = {name: _formula(signature) for name, signature in _SIGNATURES.items()}
+FORMULAS: dict[str, Formula] = {name: partial(attention_work, s=s) for name, s in _SIGNATURES.items()}

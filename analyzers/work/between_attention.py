@@ -20,10 +20,9 @@ from perfdoc.analyzers.base.rows import row_keys
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.kernel_class.classify import KernelClass as K
 from perfdoc.analyzers.kernels.attributed import AttributedKernels
-from perfdoc.analyzers.work.assignment import Assignment
 from perfdoc.analyzers.work.kernel_names import UNKNOWN, fused, like_neighbours, phases
 from perfdoc.analyzers.work.model_products import Product, Products, twice
-from perfdoc.analyzers.work.passes import finishing, plausible
+from perfdoc.analyzers.work.passes import Assignment, finishing, plausible
 from perfdoc.traces.table import F64, Bool
 
 _MAX_STREAMS = 16

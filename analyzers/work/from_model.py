@@ -15,11 +15,10 @@ from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.kernel_class.classify import KernelClass as K
 from perfdoc.analyzers.kernel_class.number_format import arithmetic_of
 from perfdoc.analyzers.kernels.attributed import AttributedKernels
-from perfdoc.analyzers.work.assignment import Assignment
 from perfdoc.analyzers.work.between_attention import match_between_attention
 from perfdoc.analyzers.work.model_products import Product, products_of, sequences_of
 from perfdoc.analyzers.work.operator_work import DTYPES, MODEL, KernelWork, OperatorCall, share_calls
-from perfdoc.analyzers.work.passes import Passes, finishing, launched
+from perfdoc.analyzers.work.passes import Assignment, Passes, finishing, launched
 from perfdoc.profiling.flops import flops_per_token
 
 _WIDTHS = {"fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1}

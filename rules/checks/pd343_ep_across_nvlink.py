@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perfdoc.analyzers.kernel_class.collectives import DEDICATED_TRANSPORTS
+from perfdoc.analyzers.kernel_class.rules import DEDICATED_TRANSPORTS
 from perfdoc.analyzers.memory.formula import Degrees
 from perfdoc.results.rules import Advice, Evidence
 from perfdoc.rules.engine.advise import advise, all_or_none, needing

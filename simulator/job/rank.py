@@ -16,7 +16,7 @@ from perfdoc.analyzers.base.intervals import I64, Intervals, union
 from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.kernel_class.classify import KernelClass
-from perfdoc.analyzers.kernel_class.collectives import REDUCING
+from perfdoc.analyzers.kernel_class.rules import REDUCING
 from perfdoc.analyzers.ledger.window import exposed_pieces
 from perfdoc.analyzers.pipeline.layout import stage_of
 from perfdoc.analyzers.pipeline.passes import (

@@ -17,8 +17,8 @@ from perfdoc.analyzers.device.host_ranges import host_intervals, optimizer_start
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.efficiency.bounds import KernelBounds
 from perfdoc.analyzers.kernel_class.classify import KernelClass
-from perfdoc.analyzers.kernel_class.collectives import REDUCING
 from perfdoc.analyzers.kernel_class.number_format import NAME_FORMATS, likely_16_bits_speedup
+from perfdoc.analyzers.kernel_class.rules import REDUCING
 from perfdoc.analyzers.kernels.attributed import AttributedKernels, attributed_kernels
 from perfdoc.analyzers.kernels.optimizer import NO_LOOP, LoopSpans, loop_spans
 from perfdoc.analyzers.kernels.spans import Lane
