@@ -18,12 +18,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from perfdoc.analyzers.pipeline.layout import Members, find_layout, find_pipelines, stage_by_warm_up
-from perfdoc.analyzers.pipeline.rank import PipelineRank, pipeline_rank
+from perfdoc.analyzers.pipeline.layout import Positions, find_layout, find_pipelines, stage_by_warm_up
+from perfdoc.analyzers.pipeline.rank import PipelineRank
 from perfdoc.analyzers.pipeline.result import Certainty, RowSums, Sizes, measured, not_measured, split_idle
 from perfdoc.analyzers.pipeline.windows import (
     CommonTime,
-    RankOffsets,
     Window,
     fastest_by_bytes,
     find_windows,
@@ -31,14 +30,6 @@ from perfdoc.analyzers.pipeline.windows import (
 )
 from perfdoc.results.waits import PipelineAnalysis
 from perfdoc.traces.job_facts import JobFacts
-
-__all__ = [
-    "CommonTime",
-    "PipelineRank",
-    "RankOffsets",
-    "measure_pipeline",
-    "pipeline_rank",
-]
 
 
 def measure_pipeline(
@@ -76,7 +67,7 @@ def measure_pipeline(
     for members in pipelines:
         found = _apart(ranks, members, common, sizes.vpp)
         if found is not None:
-            own_clock = len({ranks[i].clock for i in members.positions}) == 1
+            own_clock = len({ranks[i].clock for i in members}) == 1
             windows += find_windows(ranks, members, None if own_clock else common, found.stages_ns, fastest)
             apart = apart.or_more(found)
     # Messages check the alignment.
@@ -114,11 +105,8 @@ class Apart:
         )
 
 
-def _apart(
-    ranks: Sequence[PipelineRank], members: Members, common: CommonTime | None, vpp: int
-) -> Apart | None:
+def _apart(ranks: Sequence[PipelineRank], at: Positions, common: CommonTime | None, vpp: int) -> Apart | None:
     """How far the stages of a pipeline are apart; None where their clocks were not compared."""
-    at = members.positions
     if len({ranks[i].clock for i in at}) == 1:
         return Apart(stages_ns=0, neighbours_ns=0)
     stages = None if common is None else common.resolution_between(at)
@@ -143,7 +131,7 @@ def _of_windows(
         beyond = max(0, sum(window.idle_ns) // sizes.pp - ideal)
         transfer = min(window.path.transfer_ns, beyond)
         handover = min(window.path.handover_ns, beyond - transfer)
-        for stage, position in enumerate(window.members.positions):
+        for stage, position in enumerate(window.positions):
             sums.setdefault(position, RowSums(stage=stage)).add(
                 split_idle(
                     idle_ns=window.idle_ns[stage],
@@ -163,7 +151,7 @@ def _of_windows(
         sums,
         sizes,
         scope="job",
-        pipelines=len({w.members.positions for w in windows}),
+        pipelines=len({w.positions for w in windows}),
         certainty=Certainty(
             idle_ns=2 * apart.stages_ns,
             # Who came last to a message, and when, is known no better than the clocks are.

@@ -19,6 +19,8 @@ from perfdoc.analyzers.pipeline.rank import PipelineRank
 from perfdoc.traces.job_facts import JobFacts
 
 Takes = float | Sequence[float]
+Positions = tuple[int, ...]
+"""Of the ranks of a pipeline of which every stage was captured, first stage first."""
 MOST_PASSES = 400_000
 """A schedule of more passes is not laid out."""
 
@@ -146,13 +148,6 @@ class Layout:
         return tuple(name for name, value in values.items() if value is None)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Members:
-    """A pipeline of which every stage was captured: positions of its ranks, first stage first."""
-
-    positions: tuple[int, ...]
-
-
 def find_layout(ranks: Sequence[PipelineRank], facts: JobFacts) -> Layout:
     """What was given; else the size of the pipelines' groups, counts of passes in ranges, and their order."""
     sources = {n: facts.sources.get(n, "given") for n in ("pp", "vpp", "micro_batches") if getattr(facts, n)}
@@ -257,7 +252,7 @@ def counted_passes(ranks: Sequence[PipelineRank]) -> tuple[int | None, int | Non
 
 def find_pipelines(
     ranks: Sequence[PipelineRank], facts: JobFacts, pp: int
-) -> tuple[list[Members], str, dict[int, int]]:
+) -> tuple[list[Positions], str, dict[int, int]]:
     """Complete pipelines, how their ranks were found, and the stage of every rank of which it is known."""
     grouped = [r.group if len(r.group) == pp else () for r in ranks]
     source = next((r.group_source for r, g in zip(ranks, grouped, strict=True) if g), "")
@@ -276,7 +271,7 @@ def find_pipelines(
     for i, key in keys.items():
         found[key].setdefault(stages[i], i)
     complete = [
-        Members(positions=tuple(at[s] for s in range(pp)))
+        tuple(at[s] for s in range(pp))
         for at in found.values()
         if len(at) == pp and all(ranks[i].state == "measured" for i in at.values())
     ]

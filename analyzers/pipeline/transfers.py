@@ -178,9 +178,9 @@ def message_moments(ranks: Sequence[PipelineRank], facts: JobFacts) -> Moments:
     pp = find_layout([r for r in ranks if r.state == "measured"], facts).pp
     parts = []
     for members in find_pipelines(ranks, facts, pp)[0] if pp is not None and pp > 1 else ():
-        mine = [ranks[i] for i in members.positions]
+        mine = [ranks[i] for i in members]
         pairs = pair_messages(mine, [steps for _, steps in common_steps(mine)])
-        position = np.array(members.positions, np.int64)
+        position = np.array(members, np.int64)
         parts.append(
             Moments(
                 before=position[pairs.sender],

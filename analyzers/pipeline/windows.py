@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
-from perfdoc.analyzers.pipeline.layout import Members
+from perfdoc.analyzers.pipeline.layout import Positions
 from perfdoc.analyzers.pipeline.rank import PipelineRank
 from perfdoc.analyzers.pipeline.transfers import StageMessages, common_steps, match_messages, pair_messages
 
@@ -110,26 +110,10 @@ class CommonTime(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RankOffsets:
-    """The plainest common time: how far each rank's clock is ahead."""
-
-    offset_ns: Sequence[int]
-    resolution_ns: int | None = 0
-
-    def resolution_between(self, members: Sequence[int]) -> int | None:
-        """The same for all."""
-        return self.resolution_ns
-
-    def aligned(self, member: int, time_ns: I64) -> I64:
-        """Times less the offset."""
-        return time_ns - self.offset_ns[member]
-
-
-@dataclass(frozen=True, kw_only=True)
 class Window:
     """One pipeline in one step, from the start of its first pass to the end of its last one."""
 
-    members: Members
+    positions: Positions
     step: str
     duration_ns: int
     idle_ns: tuple[int, ...]
@@ -151,7 +135,7 @@ class Window:
 
 def find_windows(
     ranks: Sequence[PipelineRank],
-    members: Members,
+    members: Positions,
     common: CommonTime | None,
     resolution_ns: int,
     fastest_ns: Mapping[int, int],
@@ -160,10 +144,10 @@ def find_windows(
 
     common: None where all of them share a clock. resolution_ns: how far they may be apart on it.
     """
-    mine = [ranks[i] for i in members.positions]
+    mine = [ranks[i] for i in members]
 
     def at(stage: int, time_ns: I64) -> I64:
-        return time_ns if common is None else common.aligned(members.positions[stage], time_ns)
+        return time_ns if common is None else common.aligned(members[stage], time_ns)
 
     times = [
         (at(s, r.messages.start_ns), at(s, r.messages.end_ns), at(s, r.messages.wait_ns))
@@ -191,7 +175,7 @@ def find_windows(
         messages, impossible = match_messages(mine, steps, times, pairs.of_window(number), 2 * resolution_ns)
         windows.append(
             Window(
-                members=members,
+                positions=members,
                 step=name,
                 duration_ns=last - first,
                 idle_ns=tuple(idle),

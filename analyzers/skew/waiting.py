@@ -12,25 +12,18 @@ from collections.abc import Sequence
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import exact_sum
-from perfdoc.analyzers.clocks.alignment import ClockAlignment, align_clocks
+from perfdoc.analyzers.clocks.alignment import ClockAlignment
 from perfdoc.analyzers.communication.calls import CollectiveCalls
 from perfdoc.analyzers.communication.matches import Matches
 from perfdoc.analyzers.device.activity import DIMENSIONS
-from perfdoc.analyzers.matching.collectives import REMEDY, match_collectives
+from perfdoc.analyzers.matching.collectives import REMEDY
 from perfdoc.analyzers.skew.arrivals import Arrivals, Lateness, arrivals, lateness
 from perfdoc.analyzers.skew.causes import RankTime, compare_ranks
 from perfdoc.analyzers.skew.stragglers import Latest, find_stragglers
 from perfdoc.results.figures import duration
 from perfdoc.results.waits import RankClock, RankWait, Residual, SkewAnalysis, Spread
-from perfdoc.traces.job_facts import JobFacts
 
 LARGEST_SPREADS = 20
-
-
-def analyse_skew(ranks: Sequence[CollectiveCalls], facts: JobFacts) -> SkewAnalysis:
-    """Match, align and measure. `ranks`: of all captures of one job, in any order."""
-    matches = match_collectives(ranks, facts)
-    return measure_skew(ranks, matches, align_clocks(matches, ranks))[0]
 
 
 def measure_skew(

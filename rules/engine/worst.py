@@ -49,6 +49,6 @@ def bubble(case: Case) -> WorstInstance | None:
     pipelines = []
     if pp is not None and pp > 1:
         ranks = [part.pipeline for part in everyone.parts]
-        pipelines = [m.positions for m in find_pipelines(ranks, case.job.facts, pp)[0]]
+        pipelines = find_pipelines(ranks, case.job.facts, pp)[0]
     alone = [(i,) for i, part in enumerate(everyone.parts) if part.pipeline.state == "measured"]
     return everyone.pass_gap(pipelines or alone, case.job.timeline.step) or worst_exposed(case, "pp")

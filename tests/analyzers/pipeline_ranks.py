@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.communication.dimensions import attribute_dimensions
 from perfdoc.analyzers.device.activity import device_activity
 from perfdoc.analyzers.device.cpu_rank import cpu_activity
@@ -14,7 +16,7 @@ from perfdoc.analyzers.device.ranks import marked_ranks, with_marked_ranks
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.device.window import WindowRequest, find_window
 from perfdoc.analyzers.kernel_class.classify import classify_kernels
-from perfdoc.analyzers.pipeline.job import PipelineRank, pipeline_rank
+from perfdoc.analyzers.pipeline.rank import PipelineRank, pipeline_rank
 from perfdoc.traces.job_facts import facts_beside
 from perfdoc.traces.load import read_trace
 from perfdoc.traces.run_facts import with_run_facts
@@ -53,3 +55,19 @@ def views_of_file(path: Path) -> list[DeviceView]:
 def pipeline_ranks(paths: Iterable[Path]) -> list[PipelineRank]:
     """The result of every device of some captures."""
     return [pipeline_rank(view) for path in paths for view in views_of_file(path)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankOffsets:
+    """The plainest common time: how far each rank's clock is ahead."""
+
+    offset_ns: Sequence[int]
+    resolution_ns: int | None = 0
+
+    def resolution_between(self, members: Sequence[int]) -> int | None:
+        """The same for all."""
+        return self.resolution_ns
+
+    def aligned(self, member: int, time_ns: I64) -> I64:
+        """Times less the offset."""
+        return time_ns - self.offset_ns[member]

@@ -8,13 +8,18 @@ from pathlib import Path
 
 import numpy as np
 
+from perfdoc.analyzers.clocks.alignment import align_clocks
 from perfdoc.analyzers.communication.calls import CollectiveCalls
 from perfdoc.analyzers.communication.known_groups import CallGroup
 from perfdoc.analyzers.device.activity import DIMENSIONS
+from perfdoc.analyzers.matching.collectives import match_collectives
+from perfdoc.analyzers.skew.waiting import measure_skew
 from perfdoc.profiling.marks import format_group_mark, format_rank_mark
+from perfdoc.results.waits import SkewAnalysis
 from perfdoc.simulator.captures.events import NcclPayload
 from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
 from perfdoc.simulator.captures.timeline import TimelineBuilder
+from perfdoc.traces.job_facts import JobFacts
 
 UTC = 1_790_000_000_000_000_000
 KERNELS = {
@@ -216,3 +221,9 @@ class Job:
                 device.kernel("gemm", clock.local(a), clock.local(b))
             paths.append(write_nsys_sqlite(builder.build(), folder / f"rank{rank}.sqlite"))
         return paths
+
+
+def analyse_skew(ranks: Sequence[CollectiveCalls], facts: JobFacts) -> SkewAnalysis:
+    """Match, align and measure all captures of one job."""
+    matches = match_collectives(ranks, facts)
+    return measure_skew(ranks, matches, align_clocks(matches, ranks))[0]

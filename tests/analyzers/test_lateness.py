@@ -8,10 +8,9 @@ from statistics import NormalDist
 import pytest
 
 from perfdoc.analyzers.base.binomial import at_least
-from perfdoc.analyzers.skew.waiting import analyse_skew
 from perfdoc.results.waits import Straggler
 from perfdoc.traces.job_facts import JobFacts
-from tests.analyzers.planted_ranks import Job
+from tests.analyzers.planted_ranks import Job, analyse_skew
 
 MS = 1_000_000
 

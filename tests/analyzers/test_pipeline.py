@@ -11,12 +11,13 @@ import msgspec
 import numpy as np
 import pytest
 
-from perfdoc.analyzers.pipeline.job import PipelineRank, RankOffsets, measure_pipeline
+from perfdoc.analyzers.pipeline.job import measure_pipeline
+from perfdoc.analyzers.pipeline.rank import PipelineRank
 from perfdoc.results.waits import PipelineAnalysis
 from perfdoc.simulator.captures.timeline import Clock
 from perfdoc.traces.job_facts import JobFacts
 from tests.amount import some
-from tests.analyzers.pipeline_ranks import pipeline_ranks
+from tests.analyzers.pipeline_ranks import RankOffsets, pipeline_ranks
 from tests.planted.job import KINDS, JobSpec, PlantedJob, planted_job
 from tests.planted.spec import Late
 

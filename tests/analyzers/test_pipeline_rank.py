@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perfdoc.analyzers.pipeline.job import PipelineRank, measure_pipeline, pipeline_rank
+from perfdoc.analyzers.pipeline.job import measure_pipeline
+from perfdoc.analyzers.pipeline.rank import PipelineRank, pipeline_rank
 from perfdoc.simulator.captures.events import Collective
 from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
 from perfdoc.simulator.captures.process import ThreadBuilder

@@ -10,12 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfdoc.analyzers.communication.calls import CollectiveCalls
-from perfdoc.analyzers.skew.waiting import analyse_skew
 from perfdoc.results.waits import SkewAnalysis
 from perfdoc.traces.job_facts import JobFacts
 from tests.amount import tries
 from tests.analyzers.calls_of import calls_of_file
-from tests.analyzers.planted_ranks import Clock, Job
+from tests.analyzers.planted_ranks import Clock, Job, analyse_skew
 
 MS = 1_000_000
 

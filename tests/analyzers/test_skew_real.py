@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from perfdoc.analyzers.matching.collectives import match_collectives
-from perfdoc.analyzers.skew.waiting import analyse_skew
 from perfdoc.profiling.distributed.collective_name import CollectiveName, format_collective
 from perfdoc.profiling.marks import format_group_mark, format_rank_mark
 from perfdoc.profiling.vocabulary import COLLECTIVE_RUN
@@ -15,6 +14,7 @@ from perfdoc.results.waits import SkewAnalysis
 from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces.job_facts import JobFacts
 from tests.analyzers.calls_of import calls_of_file
+from tests.analyzers.planted_ranks import analyse_skew
 from tests.captures.kineto import write_kineto
 
 COMM_US = {0: 5798, 1: 11336, 2: 3492, 3: 9774, 4: 6587, 5: 6251, 6: 3558, 7: 1746}
