@@ -8,7 +8,7 @@ from typing import Literal
 
 from perfdoc.results import Advice, Gain, RuleResult, WorstInstance, figures
 from perfdoc.results.names import prose, shorten
-from perfdoc.results.rules import there_for_others
+from perfdoc.results.ranking import settings_of
 
 _MS_NS = 1e6
 OWN_WORDS = ("pytorch", "vllm")
@@ -131,18 +131,9 @@ def worst_words(found: WorstInstance) -> str:
     return f"{found.says} ({shorten(found.label, 48)}{step}, at {found.start_ns:,} ns)"
 
 
-def first_change(rule: RuleResult) -> set[str]:
-    """Knobs of the first change that is allowed, with what belongs to it: the others are changes of their
-    own, each with its own gain."""
-    allowed = [advice for advice in rule.advice if not advice.forbidden]
-    beside = there_for_others(allowed)
-    main = next((advice for advice in allowed if advice.knob not in beside), None)
-    return set() if main is None else {main.knob, *main.together}
-
-
 def lines_of(rule: RuleResult) -> Iterator[tuple[str, str]]:
     """(label, words) of everything that a rule says beside its reason and evidence."""
-    first = first_change(rule)
+    first = {setting.knob for setting in settings_of([rule])}
     for advice in rule.advice:
         change, why = setting_words(advice)
         label = "not set" if advice.forbidden else "set" if advice.knob in first else "or set"

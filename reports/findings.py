@@ -34,7 +34,10 @@ def findings_of(diagnosis: Diagnosis) -> Iterator[dict[str, Any]]:
             "gain_per": row.gain_per,
             "gain_frac": row.gain_frac,
             "but": [*([] if row.exact else [INEXACT]), *(_text(c, _NAME) for c in row.conditions)],
-            "set": {title: _text(text, 400) for _, title, text in spellings(ranked, diagnosis)[:_SPELLINGS]},
+            "set": {
+                spelled.title: [_text(text, 400) for _, text in spelled.lines]
+                for spelled in spellings(row.settings, diagnosis)[:_SPELLINGS]
+            },
             "rules": [_rule(rule) for rule in ranked.rules],
         }
 

@@ -112,8 +112,8 @@ def _one(found: dict[str, Any]) -> Iterator[str]:
     yield f"{found['place']}. {codes}{quoted(found['what'])}. {found['gain']}{of}".strip()
     if found["but"]:
         yield f"   but: {', '.join(quoted(text, 120) for text in found['but'][:3])}"
-    for title, text in list(found["set"].items())[:1]:
-        yield f"   set ({quoted(title, 48)}): {quoted(text, 200)}"
+    for title, lines in list(found["set"].items())[:1]:
+        yield f"   set ({quoted(title, 48)}): {', '.join(quoted(line, 200) for line in lines)}"
     for rule in found["rules"][:1]:
         if not found["set"] and rule["do"]:
             yield f"   do: {quoted(rule['do'], 240)}"

@@ -46,7 +46,7 @@ class Shown:
     related: list[str]
     """What other rules that fire have to do with it."""
     settings: list[Spelling]
-    """The first setting in every spelling, the job's own first."""
+    """All that is set for it in every spelling, the job's own first."""
     choice: int | None
     """Its change among those of which every set was simulated."""
 
@@ -84,7 +84,7 @@ def opportunities(diagnosis: Diagnosis) -> list[Shown]:
             row,
             code if _CODE.match(code) and codes.count(code) == 1 else f"opportunity-{i + 1}",
             taken.index(row.row.key) if row.row.key in taken else None,
-            spellings(row, diagnosis),
+            spellings(row.row.settings, diagnosis),
             named=knows_settings(diagnosis),
         )
         for i, (row, code) in enumerate(zip(rows, codes, strict=True))
@@ -172,7 +172,7 @@ def action_of(rule: RuleResult, *, named: bool = True) -> str:
 
 def dialects_of(found: Sequence[Shown]) -> list[tuple[str, str]]:
     """(dialect, title) of every dialect that has something to paste."""
-    there = {dialect for o in found if o.rule for a in o.rule.advice for dialect, _, _ in snippets(a)}
+    there = {s.dialect for o in found if o.rule for a in o.rule.advice for s in snippets(a)}
     titles = {**DIALECT_TITLES, "other": "other"}
     return [(dialect, titles[dialect]) for dialect in titles if dialect in there]
 

@@ -10,7 +10,7 @@ from perfdoc.reports.sections.section import opening
 from perfdoc.results import Diagnosis, Gain, Opportunity, Prediction, RuleResult
 from perfdoc.results.figures import UNKNOWN, share
 from perfdoc.results.names import shorten
-from perfdoc.results.ranking import TRIFLE_FRAC, OpportunityKind, is_trifle, worth_frac
+from perfdoc.results.ranking import TRIFLE_FRAC, OpportunityKind, is_trifle, settings_of, worth_frac
 
 INEXACT = "changes what training computes"
 
@@ -96,6 +96,7 @@ def _of_rules(rules: Sequence[RuleResult], predictions: dict[str, Prediction]) -
         set_ = any(not a.forbidden for a in rule.advice)
         informs = rule.level != "problem"
         row = replace(row, worth_frac=worth_frac(row, by_setting=set_, informs=informs))
+        row = replace(row, settings=settings_of([rule], predictions.get(key), rules))
         yield Ranked(row=row, rules=[rule], prediction=predictions.get(key))
 
 

@@ -1,11 +1,14 @@
-"""What there is to do, in one order: findings of rules and simulated changes together."""
+"""What there is to do, in one order: findings of rules and simulated changes together, each with all that is
+set for it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from perfdoc.results.replay import Gain
+from perfdoc.results.replay import Gain, Prediction
+from perfdoc.results.rules import Advice, RuleResult, there_for_others
 
 TRIFLE_FRAC = 0.005
 """Of the step (or window): less is no reason to change anything."""
@@ -19,6 +22,17 @@ SETTING, WORK = 1.0, 0.75
 """How cheaply: by a setting, or by work on the program or the machine."""
 
 OpportunityKind = Literal["predicted", "bound", "unmeasured", "trifle", "capture"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """One of the settings of a thing to do."""
+
+    knob: str
+    """Canonical id."""
+    value: str
+    dialects: dict[str, str]
+    """Ready to paste, by dialect; empty where perfdoc's name is the only one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +60,74 @@ class Opportunity:
     """What a gain takes and this job is not known to meet."""
     worth_frac: float | None = None
     """`gain_frac` x how surely x how cheaply it is had: the place in the list. None without a figure."""
+    settings: list[Setting] = field(default_factory=list)
+    """All that is set for it: the main setting, then what it requires; nothing that is refused. Empty where
+    no setting makes it."""
+
+
+def settings_of(
+    rules: Sequence[RuleResult],
+    change: Prediction | None = None,
+    firing: Sequence[RuleResult] = (),
+    *,
+    by_name: bool = False,
+) -> list[Setting]:
+    """What is set for a thing to do, see `Opportunity.settings`.
+
+    rules: those of its row. change: the simulated one, None without. Of a change, only what makes that one: a
+    rule's further advice may be another way, or change the job. firing: every rule that fires, which may
+    advise it. by_name: whether a change that no rule proposes can be named by the settings simulated.
+    """
+    pieces = _advised(rules, change, firing)
+    if pieces:
+        return [Setting(knob=a.knob, value=a.to_value, dialects=dict(a.dialects)) for a in pieces]
+    if change is None or not by_name or (rules and _is_proposed_by(rules[0], change)):
+        return []
+    refused = {a.knob for rule in firing for a in rule.advice if a.forbidden}
+    if refused & change.settings.keys():
+        return []
+    return [Setting(knob=k, value=str(v), dialects={}) for k, v in change.settings.items()]
+
+
+def _advised(
+    rules: Sequence[RuleResult], change: Prediction | None, firing: Sequence[RuleResult]
+) -> list[Advice]:
+    first = _allowed(rules[0]) if rules else []
+    if change is None:
+        return _with_required(first, first)
+    for rule in (*rules, *(rule for rule in firing if rule not in rules)):
+        pool = _allowed(rule)
+        named = [a for a in pool if a.gain is not None and a.gain.key and a.gain.key == change.key]
+        other = rule.gain is not None and rule.gain.key not in ("", change.key)
+        makes = named or [a for a in pool if not other and _is_of(a, change)]
+        if pieces := _with_required(makes, pool):
+            return pieces
+    own = first if rules and _is_proposed_by(rules[0], change) else []
+    return _with_required([a for a in own if a.gain is None or not a.gain.key], own)
+
+
+def _allowed(rule: RuleResult) -> list[Advice]:
+    return [advice for advice in rule.advice if not advice.forbidden]
+
+
+def _is_proposed_by(rule: RuleResult, change: Prediction) -> bool:
+    return rule.gain is not None and rule.gain.key == change.key
+
+
+def _is_of(advice: Advice, change: Prediction) -> bool:
+    value = change.settings.get(advice.knob)
+    return value is not None and str(value).lower() == advice.to_value.lower()
+
+
+def _with_required(chosen: Sequence[Advice], pool: Sequence[Advice]) -> list[Advice]:
+    """The first of the chosen that is not there for another piece, then what belongs to it."""
+    beside = there_for_others(pool)
+    order = sorted((a for a in chosen if a.dialects), key=lambda a: a.knob in beside)
+    if not order:
+        return []
+    main, *rest = order
+    same = [a.knob for a in rest if a.gain is not None and a.gain.key and a.gain == main.gain]
+    return [main, *(a for a in pool if a is not main and a.knob in (*main.together, *same) and a.dialects)]
 
 
 def worth_frac(row: Opportunity, *, by_setting: bool, informs: bool = False) -> float | None:

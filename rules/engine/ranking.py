@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
-from perfdoc.results.ranking import Opportunity, OpportunityKind, is_trifle, worth_frac
+from perfdoc.results.ranking import Opportunity, OpportunityKind, is_trifle, settings_of, worth_frac
 from perfdoc.results.replay import Gain, Prediction
 from perfdoc.results.rules import RuleResult
 from perfdoc.rules.engine.case import Case
@@ -47,7 +47,8 @@ def ranked(
         else:
             rows[at] = _row(rows[at].codes, prediction.gain, case, prediction, _share(prediction))
     found = {r.code: r for r in firing}
-    rows = [_weighed(row, [found[code] for code in row.codes]) for row in rows]
+    fire = [r for r in results if r.state == "fires"]
+    rows = [_finished(case, row, [found[code] for code in row.codes], fire) for row in rows]
     assert not (wrong := above_their_bounds(rows, firing)), wrong
 
     def place(row: Opportunity) -> tuple[int, float, float, list[str]]:
@@ -58,10 +59,15 @@ def ranked(
     return sorted(rows, key=place)
 
 
-def _weighed(row: Opportunity, rules: Sequence[RuleResult]) -> Opportunity:
+def _finished(
+    case: Case, row: Opportunity, rules: Sequence[RuleResult], firing: Sequence[RuleResult]
+) -> Opportunity:
+    """With what it is ranked by and all that is set for it."""
     informs = bool(rules) and rules[0].level != "problem"
     worth = worth_frac(row, by_setting=_by_setting(rules, row), informs=informs)
-    return replace(row, worth_frac=worth)
+    change = case.prediction(row.key) if row.key else None
+    settings = settings_of(rules, change, firing, by_name=case.framework == "megatron")
+    return replace(row, worth_frac=worth, settings=settings)
 
 
 def above_their_bounds(rows: Sequence[Opportunity], results: Sequence[RuleResult]) -> list[str]:

@@ -17,6 +17,7 @@ from perfdoc.results import (
     Prediction,
     RuleResult,
 )
+from perfdoc.results.ranking import settings_of
 from tests.reports.fill import filled
 
 KEYS = ("without_gc", "without_data", "norms_alone")
@@ -186,3 +187,23 @@ def job() -> Job:
         tokens_per_s_per_gpu=9150.114,
         tokens_reason="",
     )
+
+
+def with_settings(made: Diagnosis) -> Diagnosis:
+    """The same with what the engine says is set for each of the rows made by hand."""
+    firing = {r.code: r for r in made.rules if r.state == "fires"}
+    changes = {p.key: p for p in made.analyses.gains.predictions}
+    of_megatron = made.job is not None and made.job.framework == "megatron"
+    rows = [
+        replace(
+            row,
+            settings=settings_of(
+                [firing[code] for code in row.codes],
+                changes.get(row.key),
+                list(firing.values()),
+                by_name=of_megatron,
+            ),
+        )
+        for row in made.opportunities
+    ]
+    return replace(made, opportunities=rows)

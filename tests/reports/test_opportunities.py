@@ -57,7 +57,7 @@ def test_a_forbidden_setting_is_named_and_never_offered_to_paste() -> None:
     (gc,) = [o for o in opportunities(MADE) if o.code == "PD202"]
     assert gc.rule is not None
     allowed, forbidden = gc.rule.advice
-    assert [text for _, _, text in snippets(allowed)] == [
+    assert [text for spelled in snippets(allowed) for _, text in spelled.lines] == [
         *("--manual-gc true", "export X_MANUAL_GC=true", "manual_gc=true")
     ]
     assert (forbidden.forbidden, snippets(forbidden)) == ("tp is 1", [])

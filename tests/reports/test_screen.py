@@ -22,7 +22,7 @@ from perfdoc.results.bubble import exposed_bubble_ns
 from perfdoc.results.names import columns, prose, shorten
 from tests.amount import tries
 from tests.reports import build, build_job, hostile
-from tests.reports.build_choices import advice, gain, with_choices
+from tests.reports.build_choices import advice, gain, with_choices, with_settings
 from tests.reports.build_memory import with_memory_and_replay
 from tests.reports.build_worst import compared
 from tests.reports.test_ranking import MADE, row
@@ -161,7 +161,7 @@ def test_exposed_pp_that_is_bubble_is_called_bubble() -> None:
 
 def test_a_thing_to_do_has_its_gain_and_the_setting_in_the_job_s_own_words() -> None:
     rows = [row("bound", ["PD501"], ms=100.0), row("predicted", ["PD202"], "without_gc", ms=2.0)]
-    shown = render_screen(replace(MADE, opportunities=rows), report=REPORT)
+    shown = render_screen(with_settings(replace(MADE, opportunities=rows)), report=REPORT)
     first, second = shown[shown.index(" 1. ") : shown.index(" 3. ")].split(" 2. ")
     assert first.startswith(" 1. PD501 ")
     assert "\n    saves at most 100 ms a step, 64.7 %: an upper bound, not predicted\n" in first
@@ -181,7 +181,7 @@ def test_every_setting_of_a_thing_to_do_has_a_line() -> None:
         rules=[replace(r, advice=pieces) if r.code == "PD202" else r for r in MADE.rules],
         opportunities=[row("predicted", ["PD202"], "without_gc", ms=2.0)],
     )
-    shown = render_screen(made, report=REPORT).splitlines()
+    shown = render_screen(with_settings(made), report=REPORT).splitlines()
     at = next(i for i, line in enumerate(shown) if "set (Megatron-LM)" in line)
     assert [line.split()[-2:] for line in shown[at : at + 3]] == [[f"--knob-{i}", str(i)] for i in (0, 2, 3)]
     assert shown[at + 3].strip() == "and 1 more: --full"
@@ -201,7 +201,7 @@ def test_the_main_setting_comes_before_what_it_needs() -> None:
         ],
         opportunities=[row("predicted", ["PD202"], "without_gc", ms=2.0)],
     )
-    shown = render_screen(made, report=REPORT)
+    shown = render_screen(with_settings(made), report=REPORT)
     assert (
         "\n    set (Megatron-LM): --chunks 2\n"
         "                       --messages on\n"
@@ -223,7 +223,7 @@ def test_a_prediction_s_row_has_the_settings_of_that_prediction() -> None:
             row("predicted", [], "norms_alone", ms=1.0),
         ],
     )
-    shown = render_screen(made, report=REPORT)
+    shown = render_screen(with_settings(made), report=REPORT)
     first, second = shown[shown.index(" 1. ") : shown.index("Before")].split(" 2. ")
     assert [line.split("): ")[-1].strip() for line in first.splitlines() if "--" in line] == ["--narrow on"]
     lines = [line.split("): ")[-1].strip() for line in second.splitlines() if "--overlap" in line]
@@ -241,7 +241,7 @@ def test_what_was_simulated_is_a_setting_only_where_the_job_has_it(framework: st
     )
     assert made.job is not None
     made = replace(made, job=replace(made.job, dialect=None, framework=framework))  # type: ignore[arg-type]
-    assert ("manual_gc=True" in render_screen(made, report=REPORT)) == told
+    assert ("manual_gc=True" in render_screen(with_settings(made), report=REPORT)) == told
 
 
 def test_a_setting_that_no_line_holds_is_not_broken() -> None:
@@ -251,7 +251,7 @@ def test_a_setting_that_no_line_holds_is_not_broken() -> None:
         rules=[replace(r, advice=[long]) if r.code == "PD203" else r for r in MADE.rules],
         opportunities=[row("predicted", ["PD203"], "without_data", ms=10.0)],
     )
-    shown = render_screen(made, report=REPORT)
+    shown = render_screen(with_settings(made), report=REPORT)
     assert "xxxx" not in shown
     assert "the report has it" in shown
 
