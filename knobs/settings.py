@@ -9,9 +9,14 @@ from types import MappingProxyType
 
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import Dialect, Former, Knob, Value
-from perfdoc.knobs.naming.dialects import dialect_of, is_manifest, is_megatron_command, of_manifest
+from perfdoc.knobs.naming.dialects import (
+    dialect_of,
+    is_manifest,
+    is_megatron_command,
+    of_manifest,
+    with_engine,
+)
 from perfdoc.knobs.naming.meaning import Meaning, meaning
-from perfdoc.knobs.naming.verls_engine import with_engine
 from perfdoc.knobs.reading.entry import Entry, NotAConfigurationError
 from perfdoc.knobs.reading.file import read_entries, read_text, takes_more
 from perfdoc.knobs.values import OFF, OPAQUE, Opaque, Raw, read_value

@@ -1,4 +1,4 @@
-"""A configuration file to entries: how it is written (Python is parsed, never run), and bounds."""
+"""A configuration file to entries: how it is written, and bounds. Python is parsed, never run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from types import MappingProxyType
 from typing import Literal, get_args
 
 from perfdoc.knobs.reading import shell
-from perfdoc.knobs.reading.argument_dump import dump_entries, is_dump
 from perfdoc.knobs.reading.entry import (
     MAX_BITS,
     MAX_BYTES,
@@ -121,6 +120,40 @@ def _raw(node: ast.expr) -> Raw:
         known = dotted.startswith("torch.") or dotted.split(".")[-2:-1] == ["AttnBackend"]
         return dotted if known else OPAQUE
     return OPAQUE
+
+
+_ARGUMENT = re.compile(r"(?:^|[\s:])([a-z]\w*) (\.+) (\S.*)$")
+"""Of a line without the space at its end: nothing is tried at two lengths, so that it takes linear time."""
+_DUMP_TITLE = re.compile(r"-{3,} arguments -{3,}")
+_LEADERS = 2
+"""Dots by which such a line is told from a sentence; after a long name there are fewer."""
+_ENOUGH_ARGUMENTS = 3
+"""Lines that make a dump without its title."""
+
+
+def is_dump(text: str) -> bool:
+    """Whether a text holds a list of arguments."""
+    found = _DUMP_TITLE.search(text) is not None
+    lines = 0
+    for line in text.split("\n"):
+        match = _ARGUMENT.search(line.rstrip())
+        lines += match is not None and len(match[2]) > _LEADERS
+        if lines >= (1 if found else _ENOUGH_ARGUMENTS):
+            return True
+    return False
+
+
+def dump_entries(text: str) -> Iterator[Entry]:
+    """Every argument, under the name that the program has for it. A second dump, of a job that was started
+    again, replaces the first."""
+    found: dict[str, Entry] = {}
+    for number, line in enumerate(text.split("\n"), start=1):
+        match = _ARGUMENT.search(line.rstrip())
+        if match is not None:
+            name, value = match[1], match[3]
+            raw = None if value == "None" else value
+            found[name] = Entry(form="argument", name=name, raw=raw, line=number)
+    yield from found.values()
 
 
 Syntax = Literal["yaml", "python", "shell", "toml", "dump"]

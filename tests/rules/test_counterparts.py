@@ -17,7 +17,6 @@ from perfdoc.results.rules import Advice
 from perfdoc.rules.engine.advise import advise, value_of
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.own_words import in_own_words, under_megatrons_names
-from perfdoc.rules.facts.memory_relief import cheap_modules, pieces
 from perfdoc.simulator.replay.gains import no_gains
 
 BUCKET = 40 << 20
@@ -51,7 +50,6 @@ def words(case: Case, knob: str, to: Value = True) -> list[Advice]:
     [
         # Both count elements: no factor.
         ("deepspeed", ZERO, "bucket_size", BUCKET, "zero_optimization.reduce_bucket_size=41943040"),
-        ("deepspeed", ZERO, "overlap_grad_reduce", True, "zero_optimization.overlap_comm=true"),
         (
             "deepspeed",
             {"zero_stage": 3, "zero_overlap_comm": False},
@@ -60,7 +58,6 @@ def words(case: Case, knob: str, to: Value = True) -> list[Advice]:
             "zero_optimization.overlap_comm=true",
         ),
         ("deepspeed", {}, "micro_batch_size", 4, "train_micro_batch_size_per_gpu=4"),
-        ("deepspeed", {}, "grad_reduce_in_fp32", False, "communication_data_type=bf16"),
         ("deepspeed", {}, "use_distributed_optimizer", True, "zero_optimization.stage=1"),
         ("deepspeed", {"zero_stage": 2}, "use_torch_fsdp2", True, "zero_optimization.stage=3"),
         ("torchtitan", {}, "micro_batch_size", 4, "training.local_batch_size=4"),
@@ -71,46 +68,15 @@ def words(case: Case, knob: str, to: Value = True) -> list[Advice]:
             4,
             "parallelism.pipeline_parallel_microbatch_size=4",
         ),
-        ("torchtitan", {}, "grad_reduce_in_fp32", True, "training.mixed_precision_reduce=float32"),
         ("torchtitan", {}, "recompute_granularity", "full", "activation_checkpoint.mode=full"),
         ("torchtitan", {}, "recompute_granularity", None, "activation_checkpoint.mode=none"),
-        ("torchtitan", {}, "apply_rope_fusion", True, "compile.enable=true"),
         ("torchtitan", {"torch_compile": True}, "fp8", "hybrid", "model.converters=[quantize.linear.float8]"),
-        ("accelerate", FSDP, "fp8", "hybrid", "mixed_precision=fp8"),
-        (
-            "accelerate",
-            FSDP,
-            "recompute_granularity",
-            None,
-            "fsdp_config.fsdp_activation_checkpointing=false",
-        ),
-        (
-            "accelerate",
-            FSDP,
-            "recompute_granularity",
-            "full",
-            "fsdp_config.fsdp_activation_checkpointing=true",
-        ),
-        (
-            "accelerate",
-            {"accelerate_distributed_type": "FSDP"},
-            "overlap_param_gather",
-            True,
-            "fsdp_config.fsdp_forward_prefetch=true",
-        ),
         (
             "accelerate",
             {"accelerate_distributed_type": "DEEPSPEED"},
             "use_torch_fsdp2",
             True,
             "deepspeed_config.zero_stage=3",
-        ),
-        (
-            "verl",
-            {"verl_strategy": "fsdp"},
-            "overlap_param_gather",
-            True,
-            "actor_rollout_ref.actor.fsdp_config.forward_prefetch=true",
         ),
         (
             "verl",
@@ -382,23 +348,6 @@ def test_less_recomputation_keeps_its_gain(dialect: Dialect, values: dict[str, V
     assert (found.why, found.costs, found.gain) == ("x", "y", gain)
 
 
-@pytest.mark.parametrize(("dialect", "values"), [*WHOLE, ("torchtitan", {})])
-def test_no_modules_are_chosen_outside_megatron(dialect: Dialect, values: dict[str, Value]) -> None:
-    case = job(dialect, recompute_granularity=None, fp8=None, **values)
-    assert cheap_modules(case) == ()
-    (first,) = [p for p in pieces(case, None) if p.knob == "recompute_granularity"]
-    assert first.to_value == "full"
-    megatron = job("megatron_lm", recompute_granularity=None, fp8=None)
-    assert cheap_modules(megatron) == ("layernorm",)
-
-
-def test_chunks_of_torchtitan_are_named_by_its_settings() -> None:
-    (piece,) = words(job("torchtitan"), "virtual_pipeline_model_parallel_size", 2)
-    assert "pipeline_parallel_layers_per_stage" in piece.forbidden
-    assert "pipeline_parallel_schedule" in piece.forbidden
-    assert "no such setting" not in piece.forbidden
-
-
 def test_a_larger_global_batch_comes_with_its_accumulation() -> None:
     given: dict[str, Value] = {MICRO: 1, STEPS: 8, GLOBAL: 64}
     first, other = words(job("deepspeed", **given), GLOBAL, 128)
@@ -458,23 +407,6 @@ def test_no_words_of_ddp_or_megatron(dialect: Dialect, values: dict[str, Value])
             assert not (piece.dialects and piece.forbidden), knob
 
 
-@pytest.mark.parametrize(
-    ("dialect", "values", "knob"),
-    [
-        ("deepspeed", {"zero_stage": 1}, "overlap_param_gather"),  # gathered once, behind the optimizer
-        ("torchtitan", {}, "bucket_size"),
-        ("torchtitan", {}, "overlap_grad_reduce"),
-        ("accelerate", {"accelerate_distributed_type": "FSDP"}, "bucket_size"),
-        ("verl", {"verl_strategy": "fsdp"}, "bucket_size"),
-    ],
-)
-def test_none_of_the_kind(dialect: Dialect, values: dict[str, Value], knob: str) -> None:
-    (piece,) = words(job(dialect, **values), knob, BUCKET if knob == "bucket_size" else True)
-    assert piece.dialects == {}
-    assert "has no such setting; in Megatron-LM: --" in piece.forbidden
-    assert not piece.forbidden.startswith("PyTorch")
-
-
 def test_what_is_so_already_is_left_out() -> None:
     assert words(job("deepspeed", zero_stage=1, zero_overlap_comm=True), "overlap_grad_reduce") == []
     assert words(job("deepspeed", zero_stage=2), "use_distributed_optimizer") == []  # not down to 1
@@ -495,20 +427,6 @@ def test_a_setting_is_not_published_with_anothers_value(
 ) -> None:
     (first, *_) = words(job(dialect, **values), knob, to)
     assert (first.knob, first.from_value, bool(first.dialects)) == (knob, None, True)
-
-
-@pytest.mark.parametrize(
-    ("values", "expected"),
-    [
-        # The converter is there: FP8 is on, whatever the older switch says.
-        ({"model_converters": ("float8",), "float8_linear": False}, []),
-        ({"float8_linear": False}, ["fp8", "torch_compile"]),
-        ({"float8_linear": False, "torch_compile": True}, ["fp8"]),
-        ({"float8_linear": True}, []),
-    ],
-)
-def test_older_torchtitans_fp8(values: dict[str, Value], expected: list[str]) -> None:
-    assert [piece.knob for piece in words(job("torchtitan", **values), "fp8", "hybrid")] == expected
 
 
 def test_accelerate_refuses_mixed_precision_beside_a_file_of_deepspeeds() -> None:
