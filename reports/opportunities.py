@@ -12,6 +12,7 @@ from perfdoc.reports.settings import DIALECT_TITLES, Spelling, allowed_in, knows
 from perfdoc.results import Combined, Diagnosis, Gain, Prediction, RuleResult
 from perfdoc.results.figures import UNKNOWN, plural, share
 from perfdoc.results.names import prose, shorten
+from perfdoc.results.ranking import settings_of
 
 _METHODS = {"replay": "by replay", "model": "by the job model", "ceiling": "upper bound"}
 _SURE_FRAC, _LIKELY_FRAC = 0.25, 0.6
@@ -129,7 +130,7 @@ def _shown(
         else "",
         share=share(ranked.row.gain_frac) if ranked.row.gain_frac is not None and figure != UNKNOWN else "",
         confidence="low" if ranked.row.conditions else confidence(gain),
-        effort="" if rule is None else _effort(rule),
+        effort="" if rule is None else _effort(settings),
         gain_words=gain_words(gain, ranked.row.gain_per),
         related=[] if rule is None else related_words(rule),
         settings=settings,
@@ -148,17 +149,18 @@ def confidence(gain: Gain | None) -> str:
     return "high" if half <= _SURE_FRAC else "medium" if half <= _LIKELY_FRAC else "low"
 
 
-def _effort(rule: RuleResult) -> str:
-    allowed = len(allowed_in(rule))
-    return plural(allowed, "setting") if allowed else "no setting"
+def _effort(settings: Sequence[Spelling]) -> str:
+    return plural(len(settings[0].lines), "setting") if settings else "no setting"
 
 
 def action_of(rule: RuleResult, *, named: bool = True) -> str:
-    """What to do first, in the imperative: the first setting that is allowed, else what the rule advises.
+    """What to do first, in the imperative: the main setting that is allowed, else what the rule advises.
 
     named: whether the job is known to have settings of these names.
     """
+    main = [setting.knob for setting in settings_of([rule])[:1]]
     allowed = allowed_in(rule) if named or not rule.action else []
+    allowed = [advice for advice in allowed if not main or advice.knob in main]
     if allowed and (own := own_words(allowed[0])) is not None:
         return f"Use `{shorten(own, 120)}`."
     if allowed:
