@@ -50,12 +50,6 @@ BROKEN: list[tuple[str, list[str], int, Device]] = [
         )
     ),
     ("checkpoint.save = x: checkpoints of Megatron FSDP", [*FSDP, "save=x"], 2, "cuda"),
-    (
-        "parallel.use_torch_fsdp2 = true: use_torch_fsdp2 and use_megatron_fsdp exclude",
-        [*FSDP, "use_torch_fsdp2=true", "use_distributed_optimizer=false"],
-        2,
-        "cuda",
-    ),
     *(
         (f"fsdp.{name} = {shown}: {name} is read with use_megatron_fsdp only", [f"{name}={shown}"], 2, "cuda")
         for name, shown in (
@@ -64,13 +58,6 @@ BROKEN: list[tuple[str, list[str], int, Device]] = [
             ("gradient_reduce_div_fusion", "false"),
         )
     ),
-    (
-        "fsdp.outer_dp_sharding_strategy = optim: outer_dp_sharding_strategy shards over",
-        [*FSDP, "outer_dp_sharding_strategy=optim"],
-        2,
-        "cuda",
-    ),
-    ("fsdp.fsdp_manual_registration = true: ", [*FSDP, "fsdp_manual_registration=true"], 2, "cuda"),
     *(
         (f"overlap.{name} = {value}: is read with tp_comm_overlap only", [f"{name}={value}"], 2, "cuda")
         for name, value in (
@@ -81,12 +68,6 @@ BROKEN: list[tuple[str, list[str], int, Device]] = [
     (
         "overlap.tp_comm_overlap_cfg = a.yaml: a file by GEMM excludes",
         [*TP2, "tp_comm_overlap=true", "tp_comm_overlap_cfg=a.yaml", "tp_overlap_num_sm=4"],
-        2,
-        "cuda",
-    ),
-    (
-        "overlap.tp_comm_overlap_cfg = a.yaml: tp_comm_overlap_cfg is read with",
-        ["tp_comm_overlap_cfg=a.yaml"],
         2,
         "cuda",
     ),
@@ -109,68 +90,8 @@ BROKEN: list[tuple[str, list[str], int, Device]] = [
         "cuda",
     ),
     (
-        "overlap.overlap_param_gather_with_optimizer_step = true: overlap_param_gather_with",
-        [*OVERLAPS, STEP[-1]],
-        2,
-        "cpu",
-    ),
-    (
-        "overlap.reduce_scatter_with_fp32_accumulation = true: reduce_scatter_with_fp32_accumulation sums",
-        ["reduce_scatter_with_fp32_accumulation=true", "average_in_collective=true"],
-        2,
-        "cpu",
-    ),
-    (
-        "overlap.reduce_scatter_with_fp32_accumulation = true: reduce_scatter_with_fp32_accumulation works",
-        ["reduce_scatter_with_fp32_accumulation=true", "num_distributed_optimizer_instances=2"],
-        4,
-        "cpu",
-    ),
-    (
-        "overlap.reduce_scatter_with_fp32_accumulation = true: reduce_scatter_with_fp32_accumulation rep",
-        ["reduce_scatter_with_fp32_accumulation=true", "use_distributed_optimizer=false"],
-        2,
-        "cpu",
-    ),
-    (
         "parallel.use_tp_pp_dp_mapping = true: needs the same groups",
         [*PP2, *EXPERTS, "use_tp_pp_dp_mapping=true"],
-        4,
-        "cuda",
-    ),
-    (
-        "parallel.pipeline_model_parallel_layout = Ett|tL: pipeline_model_parallel_layout must",
-        [*PP2, "pipeline_model_parallel_layout=Ett|tL"],
-        2,
-        "cpu",
-    ),
-    (
-        "parallel.pipeline_model_parallel_layout = Ett|ttL: pipeline_model_parallel_layout excludes",
-        [*PP2, "pipeline_model_parallel_layout=Ett|ttL", "num_layers_in_last_pipeline_stage=2"],
-        2,
-        "cpu",
-    ),
-    (
-        "parallel.virtual_pipeline_model_parallel_size = null: two interleaved stages need overlap_p2p_comm",
-        [*PP2, "pipeline_model_parallel_layout=Et|t|t|tL"],
-        2,
-        "cpu",
-    ),
-    (
-        "parallel.cp_comm_type = a2a+p2p: cp_comm_type a2a+p2p needs",
-        ["context_parallel_size=4", "cp_comm_type=a2a+p2p"],
-        4,
-        "cuda",
-    ),
-    (
-        "parallel.cp_comm_type = a2a+p2p: cp_comm_type a2a+p2p needs",
-        *[["context_parallel_size=4", "cp_comm_type=a2a+p2p", "hierarchical_context_parallel_sizes=[2]"]],
-        4,
-        "cuda",
-    ),
-    (
-        "parallel.hierarchical_context_parallel_sizes = [2, 2]: hierarchical_context_parallel_sizes is read",
-        ["context_parallel_size=4", "cp_comm_type=p2p", "hierarchical_context_parallel_sizes=[2,2]"],
         4,
         "cuda",
     ),
@@ -193,7 +114,6 @@ BROKEN: list[tuple[str, list[str], int, Device]] = [
         1,
         "cpu",
     ),
-    ("recompute.offload_modules = ", ["offload_modules=[core_attn]"], 1, "cuda"),
     (
         "training.empty_unused_memory_level = 1: needs CUDA",
         ["empty_unused_memory_level=1"],
@@ -214,18 +134,5 @@ BROKEN: list[tuple[str, list[str], int, Device]] = [
         ["manual_gc=false", "manual_gc_interval=0", "manual_gc_interval_val=1"],
         1,
         "cpu",
-    ),
-    ("overlap.sharp_enabled_group = dp: sharp_enabled_group is read", ["sharp_enabled_group=dp"], 2, "cuda"),
-    (
-        "overlap.disable_symmetric_registration = true: disable_symmetric_registration is read",
-        ["disable_symmetric_registration=true"],
-        2,
-        "cuda",
-    ),
-    (
-        "optimizer.overlap_cpu_optimizer_d2h_h2d = true: overlap_cpu_optimizer_d2h_h2d is read",
-        ["overlap_cpu_optimizer_d2h_h2d=true"],
-        1,
-        "cuda",
     ),
 ]
