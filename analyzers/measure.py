@@ -30,7 +30,7 @@ from perfdoc.analyzers.device.window import WindowRequest, find_window
 from perfdoc.analyzers.host.capture_cost import slowed_by
 from perfdoc.analyzers.host.without_gpu import host_contents
 from perfdoc.analyzers.kernel_class.classify import GIVEN, KernelKinds, classify_kernels
-from perfdoc.analyzers.measure_device import Also, RankMeasurement, begun, measure_device
+from perfdoc.analyzers.measure_device import DeviceAnalysis, RankMeasurement, begun, measure_device
 from perfdoc.profiling.background import begun as begun_thread
 from perfdoc.profiling.telling import Telling
 from perfdoc.results.headline import Framework
@@ -78,7 +78,7 @@ def measure_capture(
     path: Path,
     request: WindowRequest,
     given: JobFacts | None = None,
-    also: Also | None = None,
+    also: DeviceAnalysis | None = None,
     comm_kernel: re.Pattern[str] | None = None,
     *,
     alone: bool = True,
@@ -144,7 +144,7 @@ def measure_trace(
     trace: Trace,
     request: WindowRequest,
     facts: JobFacts | None = None,
-    also: Also | None = None,
+    also: DeviceAnalysis | None = None,
     comm_kernel: re.Pattern[str] | None = None,
     *,
     alone: bool = True,
@@ -168,7 +168,7 @@ def _measured(
     trace: Trace,
     request: WindowRequest,
     facts: JobFacts | None,
-    also: Also | None,
+    also: DeviceAnalysis | None,
     comm_kernel: re.Pattern[str] | None,
     begin_thread: Callable[[], None] | None,
     alone: bool,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import Any, ParamSpec, TypeAlias, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from perfdoc.analyzers.base.memory import give_back
 from perfdoc.analyzers.communication.calls import CollectiveCalls, collective_calls
@@ -35,10 +35,18 @@ from perfdoc.results.quality import EventCounts
 from perfdoc.results.ranks import Communication, KernelsOnly, Ledger, Window
 from perfdoc.traces import Device
 
-Also: TypeAlias = Callable[[DeviceView, AttributedKernels | None], Any]
+DeviceAnalysis: TypeAlias = Callable[[DeviceView, AttributedKernels | None], Any]
 """An analysis that lives above this room, such as the replay, of a device and its kernels as
-attributed_kernels has them; its result must pickle. Where that has a `bounds_until_ns`, kernels that start
-before it are measured at their bounds too."""
+attributed_kernels has them; its result must pickle."""
+
+
+@runtime_checkable
+class AsksForBounds(Protocol):
+    """A result of such an analysis for which kernels are measured at their bounds too."""
+
+    @property
+    def bounds_until_ns(self) -> int | None:
+        """Those that start before it; None: of none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +99,7 @@ class RankMeasurement:
 
 
 def measure_device(
-    view: DeviceView, also: Also | None = None, beside: Executor | None = None
+    view: DeviceView, also: DeviceAnalysis | None = None, beside: Executor | None = None
 ) -> RankMeasurement:
     """Every analysis of one device, and one more of a room above.
 
@@ -117,7 +125,7 @@ def measure_device(
     instances = device_instances(view, ledger, contended)
     efficiency, at_bounds = device_efficiency(view, kernels, excess, ledger.compute)
     above = above_found()
-    until_ns = getattr(above, "bounds_until_ns", None)
+    until_ns = above.bounds_until_ns if isinstance(above, AsksForBounds) else None
     return RankMeasurement(
         device=view.device,
         events=view.events,

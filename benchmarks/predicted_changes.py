@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from perfdoc.simulator.replay.edits import (
-    Edit,
-    overlapped,
-    rebucketed,
-    virtual_stages,
-    without_host_time,
-)
+from perfdoc.simulator.replay.edits.edit import Edit
+from perfdoc.simulator.replay.edits.host import without_host_time
+from perfdoc.simulator.replay.edits.larger_buckets import rebucketed
+from perfdoc.simulator.replay.edits.overlap import overlapped
+from perfdoc.simulator.replay.edits.pipeline import virtual_stages
 from perfdoc.simulator.replay.rebuilt import Rebuilt
 
 COMMON = ("lr_warmup_iters=2", "eval_interval=1000", "log_interval=1000", "manual_gc_interval=0")

@@ -18,6 +18,7 @@ from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.analyzers.kernel_class.rules import REDUCING
 from perfdoc.analyzers.ledger.window import exposed_pieces
+from perfdoc.analyzers.pipeline.host_passes import layer_spans
 from perfdoc.analyzers.pipeline.layout import stage_of
 from perfdoc.analyzers.pipeline.passes import (
     Passes,
@@ -28,7 +29,6 @@ from perfdoc.analyzers.pipeline.passes import (
 )
 from perfdoc.analyzers.pipeline.rank import pipeline_group
 from perfdoc.simulator.job.messages import Messages, messages_of
-from perfdoc.simulator.replay.passes import layer_spans
 from perfdoc.traces.job_facts import JobFacts
 from perfdoc.traces.table import F64
 

@@ -19,8 +19,8 @@ from perfdoc.analyzers.steps.log import LoggedSteps, of_the_job
 from perfdoc.results.ranks import Ledger
 from perfdoc.results.replay import Gain, Replay
 from perfdoc.simulator.engine import schedule
-from perfdoc.simulator.replay.edits import without_host_time
 from perfdoc.simulator.replay.edits.edit import Proposal
+from perfdoc.simulator.replay.edits.host import without_host_time
 from perfdoc.simulator.replay.predict import mean_over_replayed, predict
 from perfdoc.simulator.replay.rebuilt import Rebuilt
 

@@ -58,8 +58,6 @@ def predict_all(
     another rank computes as fast as its peers is predicted as well, and is in no set: the next run may have
     another one late. why_not: asked of every change; one that the job cannot have is predicted and in no set.
     """
-    if not bases:
-        raise ValueError("predict_all: nothing to predict from")
     tried = [{p.key: p for p in proposals(b.rebuilt)} for b in bases]
     keys = list(dict.fromkeys(key for some in tried for key in some))
     found = {

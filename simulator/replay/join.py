@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -18,11 +18,15 @@ from perfdoc.analyzers.base.intervals import I64, Intervals
 from perfdoc.analyzers.clocks.alignment import ClockAlignment
 from perfdoc.analyzers.communication.calls import CollectiveCalls
 from perfdoc.analyzers.communication.matches import Matches
+from perfdoc.analyzers.kernels.optimizer import LoopSpans
+from perfdoc.analyzers.pipeline.host_passes import HostPasses, LayerSpans
 from perfdoc.simulator.engine import EdgeKind, Edges, GraphBuilder, TaskGraph, TaskKind
 from perfdoc.simulator.engine.graph import NONE
 from perfdoc.simulator.replay.rank_tasks import NO_RELEASE
-from perfdoc.simulator.replay.rebuilt import Rebuilt, with_edges
+from perfdoc.simulator.replay.rebuilt import OF_GRAPH, OF_TASK, Rebuilt, with_edges
 from perfdoc.traces.table import Bool
+
+_Spans = TypeVar("_Spans", Intervals, HostPasses, LayerSpans, LoopSpans)
 
 
 def join_ranks(
@@ -101,8 +105,8 @@ def _on_one_time(rank: Rebuilt, index: int, clocks: ClockAlignment, from_ns: int
     def one(time_ns: int) -> int:
         return int(at(np.array([time_ns], np.int64))[0])
 
-    def moved(intervals: Intervals) -> Intervals:
-        return Intervals(start_ns=at(intervals.start_ns), end_ns=at(intervals.end_ns))
+    def moved(of: _Spans) -> _Spans:
+        return replace(of, start_ns=at(of.start_ns), end_ns=at(of.end_ns))
 
     frame = rank.ranks[0]
     graph = rank.graph
@@ -123,22 +127,9 @@ def _on_one_time(rank: Rebuilt, index: int, clocks: ClockAlignment, from_ns: int
                 step_ends_ns=tuple(at(np.array(frame.step_ends_ns, np.int64)).tolist()),
                 optimizer_starts_ns=at(frame.optimizer_starts_ns),
                 host={n: moved(i) for n, i in frame.host.items()},
-                passes=replace(
-                    frame.passes,
-                    start_ns=at(frame.passes.start_ns),
-                    end_ns=at(frame.passes.end_ns),
-                    recompute=moved(frame.passes.recompute),
-                ),
-                layers=replace(
-                    frame.layers,
-                    start_ns=at(frame.layers.start_ns),
-                    end_ns=at(frame.layers.end_ns),
-                ),
-                optimizer=replace(
-                    frame.optimizer,
-                    start_ns=at(frame.optimizer.start_ns),
-                    end_ns=at(frame.optimizer.end_ns),
-                ),
+                passes=replace(moved(frame.passes), recompute=moved(frame.passes.recompute)),
+                layers=moved(frame.layers),
+                optimizer=moved(frame.optimizer),
             ),
         ),
     )
@@ -147,41 +138,20 @@ def _on_one_time(rank: Rebuilt, index: int, clocks: ClockAlignment, from_ns: int
 def _together(ranks: Sequence[Rebuilt], first: I64) -> Rebuilt:
     """All ranks' tasks, one rank after the other."""
 
-    def column(name: str) -> I64:
-        joined: I64 = np.concatenate([getattr(r, name) for r in ranks])
-        return joined
-
-    def of_graph(name: str) -> I64:
-        joined: I64 = np.concatenate([getattr(r.graph, name) for r in ranks])
-        return joined
+    def columns(of: Sequence[Rebuilt | TaskGraph], names: Sequence[str]) -> dict[str, Any]:
+        return {name: np.concatenate([getattr(one, name) for one in of]) for name in names}
 
     edges = [r.graph.edges for r in ranks]
     counts = np.concatenate([np.diff(e.first) for e in edges])
+    together = Edges(
+        first=np.concatenate(([0], np.cumsum(counts))),
+        source=np.concatenate([e.source + offset for e, offset in zip(edges, first, strict=False)]),
+        lag_ns=np.concatenate([e.lag_ns for e in edges]),
+        kind=np.concatenate([e.kind for e in edges]),
+    )
     return Rebuilt(
-        graph=TaskGraph(
-            duration_ns=of_graph("duration_ns"),
-            release_ns=of_graph("release_ns"),
-            kind=of_graph("kind").astype(np.int8),
-            rank=of_graph("rank"),
-            resource=of_graph("resource"),
-            row=of_graph("row"),
-            edges=Edges(
-                first=np.concatenate(([0], np.cumsum(counts))),
-                source=np.concatenate([e.source + offset for e, offset in zip(edges, first, strict=False)]),
-                lag_ns=np.concatenate([e.lag_ns for e in edges]),
-                kind=np.concatenate([e.kind for e in edges]),
-            ),
-        ),
-        start_ns=column("start_ns"),
-        end_ns=column("end_ns"),
-        launch_ns=column("launch_ns"),
-        call=column("call").astype(np.int8),
-        dimension=column("dimension").astype(np.int8),
-        kernel_class=column("kernel_class").astype(np.int8),
-        bytes=column("bytes"),
-        reduces=column("reduces").astype(np.int8),
-        alone_ns=column("alone_ns"),
-        narrow_ns=column("narrow_ns"),
+        graph=TaskGraph(**columns([r.graph for r in ranks], OF_GRAPH), edges=together),
+        **columns(ranks, OF_TASK),
         ranks=tuple(r.ranks[0] for r in ranks),
     )
 
@@ -220,26 +190,22 @@ def _with_meetings(whole: Rebuilt, task: I64, collective: I64, may_leave: Bool) 
         parts = (np.broadcast_to(of_arrival, len(task)), np.broadcast_to(of_meeting, meetings))
         return np.concatenate((column, *parts)).astype(column.dtype)
 
-    arrived, none = whole.start_ns[task], NONE
-    own: dict[str, Any] = {
+    arrived = whole.start_ns[task]
+    own: dict[str, Any] = {name: more(getattr(whole, name), NONE, NONE) for name in OF_TASK}
+    own |= {
         "start_ns": more(start, arrived, last_ns),
         "end_ns": more(whole.end_ns, arrived, last_ns),
-        "launch_ns": more(whole.launch_ns, whole.launch_ns[task], none),
-        "call": more(whole.call, none, none),
+        "launch_ns": more(whole.launch_ns, whole.launch_ns[task], NONE),
         "dimension": more(whole.dimension, whole.dimension[task], whole.dimension[some]),
-        "kernel_class": more(whole.kernel_class, none, none),
-        "bytes": more(whole.bytes, none, none),
         "reduces": more(whole.reduces, 0, 0),
-        "alone_ns": more(whole.alone_ns, none, none),
-        "narrow_ns": more(whole.narrow_ns, none, none),
     }
     of_graph: dict[str, Any] = {
         "duration_ns": more(duration, 0, 0),
         "release_ns": more(release, graph.release_ns[task], NO_RELEASE),
         "kind": more(graph.kind, int(TaskKind.ARRIVAL), int(TaskKind.MEETING)),
         "rank": more(graph.rank, graph.rank[task], graph.rank[some]),
-        "resource": more(graph.resource, graph.resource[task], none),
-        "row": more(graph.row, graph.row[task], none),
+        "resource": more(graph.resource, graph.resource[task], NONE),
+        "row": more(graph.row, graph.row[task], NONE),
     }
     nothing = GraphBuilder().edges(count + len(task) + meetings)
     made = Rebuilt(graph=TaskGraph(**of_graph, edges=nothing), **own, ranks=whole.ranks)

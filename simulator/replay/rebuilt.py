@@ -22,11 +22,11 @@ from perfdoc.analyzers.kernel_class.rules import REDUCING
 from perfdoc.analyzers.kernels.attributed import AttributedKernels, attributed_kernels
 from perfdoc.analyzers.kernels.optimizer import NO_LOOP, LoopSpans, loop_spans
 from perfdoc.analyzers.kernels.spans import Lane
+from perfdoc.analyzers.pipeline.host_passes import NO_LAYERS, HostPasses, LayerSpans, host_passes, layer_spans
 from perfdoc.simulator.engine import EdgeKind, GraphBuilder, TaskGraph, TaskKind
 from perfdoc.simulator.engine.graph import I8, I64, NONE
 from perfdoc.simulator.engine.schedule import topological_order
 from perfdoc.simulator.replay.cpu_tasks import cpu_tasks
-from perfdoc.simulator.replay.passes import NO_LAYERS, HostPasses, LayerSpans, host_passes, layer_spans
 from perfdoc.simulator.replay.rank_tasks import EVERY, RankTasks, rank_tasks, unknown
 from perfdoc.traces.job_facts import JobFacts
 from perfdoc.traces.table import F64, Bool

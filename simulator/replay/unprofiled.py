@@ -22,8 +22,8 @@ from perfdoc.simulator.engine import TaskKind, schedule
 from perfdoc.simulator.replay.basis import FREE_STEPS_MIN, Counted, collections_of
 from perfdoc.simulator.replay.edits.edit import with_durations
 from perfdoc.simulator.replay.edits.host import without_host_time
-from perfdoc.simulator.replay.path import path_parts
 from perfdoc.simulator.replay.rebuilt import Rebuilt
+from perfdoc.simulator.replay.unedited import path_parts
 
 _KEEP_MIN_FRAC = 0.5
 """Less is not believed of computation: other work on the machine made the difference."""
@@ -53,17 +53,6 @@ class FreeLengths:
 NOT_LOGGED = FreeLengths()
 
 
-@dataclass(frozen=True, kw_only=True)
-class Unprofiled:
-    """A window to predict from."""
-
-    rebuilt: Rebuilt
-    length_ns: int
-    """Of its replay."""
-    assumptions: tuple[str, ...]
-    """What was changed."""
-
-
 def free_lengths(logs: Mapping[int, LoggedSteps]) -> FreeLengths:
     """What the ranks' logs tell."""
     gc = _of_job(logs, lambda x: x.garbage_ns[x.garbage_ns > 0])
@@ -80,9 +69,8 @@ def free_lengths(logs: Mapping[int, LoggedSteps]) -> FreeLengths:
     )
 
 
-def as_unprofiled(rebuilt: Rebuilt, free: FreeLengths) -> Unprofiled | None:
-    """The window with collections, and computation on a CPU, of that length; None where there is nothing to
-    change."""
+def as_unprofiled(rebuilt: Rebuilt, free: FreeLengths) -> tuple[Rebuilt, list[str]]:
+    """The window with collections, and computation on a CPU, of that length; and what was changed."""
     made, said = rebuilt, []
     if free.gc_frac is not None and any(len(r.host["gc"]) for r in rebuilt.ranks):
         made = without_host_time("gc", keep_frac=free.gc_frac).apply(made)
@@ -107,10 +95,7 @@ def as_unprofiled(rebuilt: Rebuilt, free: FreeLengths) -> Unprofiled | None:
             f"CPU compute takes {per_cent(keep, 0)} of its time under the profiler: steps of the step log "
             f"take {per_cent(free.step_frac, 0)}"
         )
-    if not said:
-        return None
-    length_ns = made.span(schedule(made.graph).end_ns)
-    return Unprofiled(rebuilt=made, length_ns=length_ns, assumptions=tuple(said))
+    return made, said
 
 
 _WHICH = ("unprofiled", "profiled")

@@ -34,23 +34,12 @@ _FEWEST = 4
 ASSUMED = "waits for ranks without captures stay as measured, apart from the gain itself"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Unwaited:
-    """A window to predict from."""
-
-    rebuilt: Rebuilt
-    length_ns: int
-    """Of its replay."""
-
-
-def without_waits(rebuilt: Rebuilt) -> Unwaited | None:
+def without_waits(rebuilt: Rebuilt) -> Rebuilt | None:
     """The window so; None where there is no such wait."""
     waits_ns = _waits_ns(rebuilt)
     if not waits_ns.any():
         return None
-    graph = replace(rebuilt.graph, duration_ns=rebuilt.graph.duration_ns - waits_ns)
-    made = replace(rebuilt, graph=graph)
-    return Unwaited(rebuilt=made, length_ns=made.span(schedule(graph).end_ns))
+    return replace(rebuilt, graph=replace(rebuilt.graph, duration_ns=rebuilt.graph.duration_ns - waits_ns))
 
 
 def _waits_ns(rebuilt: Rebuilt) -> I64:
@@ -147,14 +136,15 @@ def basis_of(
         said.append(
             f"the first {replay.steps:,} of {replay.window_steps:,} steps of the window were replayed"
         )
-    length_ns = None
-    unprofiled = as_unprofiled(rebuilt, free)
-    if unprofiled is not None:
-        rebuilt, length_ns = unprofiled.rebuilt, unprofiled.length_ns
-        said += unprofiled.assumptions
+    length_ns = unprofiled_ns = None
+    unprofiled, changed = as_unprofiled(rebuilt, free)
+    if changed:
+        rebuilt = unprofiled
+        length_ns = unprofiled_ns = rebuilt.span(schedule(rebuilt.graph).end_ns)
+        said += changed
     alone = without_waits(rebuilt)
     if alone is not None:
-        rebuilt, length_ns = alone.rebuilt, alone.length_ns
+        rebuilt, length_ns = alone, alone.span(schedule(alone.graph).end_ns)
         said.append(ASSUMED)
     alone_here = len(rebuilt.ranks) == 1
     return Basis(
@@ -163,7 +153,7 @@ def basis_of(
         ledgers=ledgers,
         length_ns=length_ns,
         assumptions=said,
-        unprofiled_ns=None if unprofiled is None else unprofiled.length_ns,
+        unprofiled_ns=unprofiled_ns,
         # A window of which a part is replayed is long: its own ledger says how often it collects.
         occasional=None
         if replay.window_steps is not None

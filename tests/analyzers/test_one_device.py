@@ -14,7 +14,7 @@ from perfdoc.analyzers.base import memory
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import measure_capture
-from perfdoc.analyzers.measure_device import Also, RankMeasurement, measure_device
+from perfdoc.analyzers.measure_device import DeviceAnalysis, RankMeasurement, measure_device
 from perfdoc.diagnose.asked import parse_request
 from perfdoc.diagnose.measuring import measure_all
 from perfdoc.diagnose.workers import Here, T, Task
@@ -48,7 +48,7 @@ def test_one_device_takes_a_second_core_only_here(
     """Elsewhere other processes measure beside it."""
     given: list[bool] = []
 
-    def measured(view: DeviceView, also: Also | None, beside: Executor | None) -> RankMeasurement:
+    def measured(view: DeviceView, also: DeviceAnalysis | None, beside: Executor | None) -> RankMeasurement:
         given.append(beside is not None)
         return measure_device(view, also, beside)
 

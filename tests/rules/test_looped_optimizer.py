@@ -12,7 +12,7 @@ from perfdoc.results.kernels import OptimizerLoop
 from perfdoc.rules.engine.case import Case
 from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.simulator.engine import schedule
-from perfdoc.simulator.replay.edits import fused_optimizer
+from perfdoc.simulator.replay.edits.host import fused_optimizer
 from perfdoc.simulator.replay.rebuilt import rebuild_rank
 from tests.analyzers.device_views import view_of
 from tests.analyzers.tiny import GEMM

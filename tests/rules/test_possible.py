@@ -22,7 +22,7 @@ from perfdoc.rules.engine.possible import why_left_out, why_not
 from perfdoc.rules.engine.registry import own_rules
 from perfdoc.rules.facts.graphs import open_conditions
 from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
-from perfdoc.simulator.replay.edits import without_host_time, without_launches
+from perfdoc.simulator.replay.edits.host import without_host_time, without_launches
 from perfdoc.simulator.replay.predict import SplitLedger, _cap
 from perfdoc.simulator.replay.proposals import CHANGES
 from perfdoc.traces import Capability

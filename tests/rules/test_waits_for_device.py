@@ -12,7 +12,7 @@ from perfdoc.rules.engine.case import Case
 from perfdoc.rules.facts.graphs import open_conditions
 from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.simulator.engine import TaskKind, schedule
-from perfdoc.simulator.replay.edits import without_waits
+from perfdoc.simulator.replay.edits.host import without_waits
 from perfdoc.simulator.replay.rebuilt import rebuild_rank
 from tests.analyzers.device_views import view_of
 from tests.analyzers.tiny import GEMM

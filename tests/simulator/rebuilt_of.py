@@ -20,6 +20,8 @@ from perfdoc.analyzers.matching.collectives import match_collectives
 from perfdoc.analyzers.pipeline.rank import pipeline_rank
 from perfdoc.analyzers.pipeline.transfers import message_moments
 from perfdoc.results.replay import Replay
+from perfdoc.simulator.engine import schedule
+from perfdoc.simulator.replay.edits.edit import Edit
 from perfdoc.simulator.replay.rebuilt import Rebuilt, rebuild_rank
 from perfdoc.simulator.replay.unedited import replay_job
 from perfdoc.traces import Trace
@@ -75,3 +77,15 @@ def planted(spec: JobSpec, folder: Path) -> tuple[Replay, Rebuilt]:
     replay, rebuilt = job_of(views, job.facts())
     assert rebuilt is not None
     return replay, rebuilt
+
+
+def length(rebuilt: Rebuilt) -> int:
+    """Of its replay, in ns."""
+    return rebuilt.span(schedule(rebuilt.graph).end_ns)
+
+
+def after(rebuilt: Rebuilt, *edits: Edit) -> int:
+    """The length with these changes."""
+    for edit in edits:
+        rebuilt = edit.apply(rebuilt)
+    return length(rebuilt)

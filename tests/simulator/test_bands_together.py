@@ -6,14 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.simulator.replay.edits import (
-    Edit,
-    overlapped,
-    rebucketed,
-    without_host_time,
-    without_queueing,
-    without_straggler,
-)
+from perfdoc.simulator.replay.edits.edit import Edit
+from perfdoc.simulator.replay.edits.even_ranks import without_straggler
+from perfdoc.simulator.replay.edits.host import without_host_time
+from perfdoc.simulator.replay.edits.larger_buckets import rebucketed
+from perfdoc.simulator.replay.edits.overlap import overlapped, without_queueing
 from perfdoc.simulator.replay.predict import predict
 from tests.amount import some
 from tests.simulator.simulated import replayed, simulated

@@ -10,30 +10,22 @@ import numpy as np
 import pytest
 
 from perfdoc.analyzers.kernel_class.classify import KernelClass
+from perfdoc.analyzers.pipeline.host_passes import NO_PASSES
 from perfdoc.simulator.captures.timeline import TimelineBuilder
-from perfdoc.simulator.engine import TaskKind, schedule
-from perfdoc.simulator.replay.edits import (
-    in_16_bits,
-    norms_alone,
-    overlapped,
-    scaled_kernels,
-    without_launches,
-    without_recompute,
-)
-from perfdoc.simulator.replay.passes import NO_PASSES
+from perfdoc.simulator.engine import TaskKind
+from perfdoc.simulator.replay.edits.host import without_launches
+from perfdoc.simulator.replay.edits.kernels import in_16_bits, norms_alone, scaled_kernels
+from perfdoc.simulator.replay.edits.overlap import overlapped
+from perfdoc.simulator.replay.edits.pipeline import without_recompute
 from perfdoc.simulator.replay.predict import predict
 from perfdoc.simulator.replay.rebuilt import Rebuilt, rebuild_rank
 from perfdoc.simulator.replay.unedited import replay
 from tests.analyzers.device_views import view_of
 from tests.analyzers.tiny import GEMM, trace_of
-from tests.simulator.rebuilt_of import views_of
+from tests.simulator.rebuilt_of import length, views_of
 from tests.simulator.simulated import replayed, simulated
 
 US = 1_000
-
-
-def length(rebuilt: Rebuilt) -> int:
-    return rebuilt.span(schedule(rebuilt.graph).end_ns)
 
 
 @pytest.mark.parametrize("between", ["nothing", "data", "step", "allocation", "collection"])

@@ -12,21 +12,18 @@ from perfdoc.results.replay import Replay
 from perfdoc.simulator.engine import EdgeKind, TaskKind, schedule
 from perfdoc.simulator.engine.graph import I64
 from perfdoc.simulator.replay.basis import Basis
-from perfdoc.simulator.replay.edits import (
-    other_bytes,
-    scaled_communication,
-    scaled_kernels,
-    virtual_stages,
-    without_host_time,
-)
+from perfdoc.simulator.replay.edits.buckets import other_bytes
 from perfdoc.simulator.replay.edits.edit import Proposal
+from perfdoc.simulator.replay.edits.host import without_host_time
+from perfdoc.simulator.replay.edits.kernels import scaled_communication, scaled_kernels
+from perfdoc.simulator.replay.edits.pipeline import virtual_stages
 from perfdoc.simulator.replay.gains import predict_all
 from perfdoc.simulator.replay.predict import predict
 from perfdoc.simulator.replay.proposals import proposals
 from perfdoc.simulator.replay.rebuilt import Rebuilt
 from perfdoc.traces.load import read_trace
 from tests.amount import some
-from tests.simulator.rebuilt_of import job_of, views_of
+from tests.simulator.rebuilt_of import job_of, length, views_of
 from tests.simulator.simulated import DENSE, MOE, facts_of, replayed, simulated, written
 
 JOBS = {
@@ -121,7 +118,7 @@ def test_the_same_change_twice_is_one(job: tuple[Replay, Rebuilt]) -> None:
 
 def test_changes_to_what_is_there_change_nothing(job: tuple[Replay, Rebuilt]) -> None:
     _, rebuilt = job
-    end = rebuilt.span(schedule(rebuilt.graph).end_ns)
+    end = length(rebuilt)
     facts = rebuilt.ranks[0].facts
     edits = [scaled_kernels(None, 1), scaled_communication("dp", 1), other_bytes("dp", 1)]
     edits += [without_host_time("data", keep_frac=1)]
@@ -129,7 +126,7 @@ def test_changes_to_what_is_there_change_nothing(job: tuple[Replay, Rebuilt]) ->
         edits.append(virtual_stages(facts.vpp or 1))
     for edit in edits:
         edited = edit.apply(rebuilt)
-        assert edited.span(schedule(edited.graph).end_ns) == pytest.approx(end, abs=2), edit.name
+        assert length(edited) == pytest.approx(end, abs=2), edit.name
 
 
 @pytest.mark.slow

@@ -13,21 +13,15 @@ import pytest
 from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.simulator.captures.timeline import NcclPayload, TimelineBuilder
 from perfdoc.simulator.engine import TaskKind, schedule
-from perfdoc.simulator.replay.edits import (
-    Edit,
-    norms_alone,
-    other_bytes,
-    overlapped,
-    rebucketed,
-    scaled_communication,
-    scaled_kernels,
-    without_host_time,
-    without_launches,
-    without_recompute,
-    without_straggler,
-)
-from perfdoc.simulator.replay.edits.edit import with_durations
-from perfdoc.simulator.replay.edits.latency import fitted_line
+from perfdoc.simulator.replay.edits.buckets import other_bytes
+from perfdoc.simulator.replay.edits.edit import Edit, with_durations
+from perfdoc.simulator.replay.edits.even_ranks import without_straggler
+from perfdoc.simulator.replay.edits.host import without_host_time, without_launches
+from perfdoc.simulator.replay.edits.kernels import norms_alone, scaled_communication, scaled_kernels
+from perfdoc.simulator.replay.edits.larger_buckets import rebucketed
+from perfdoc.simulator.replay.edits.messages import fitted_line
+from perfdoc.simulator.replay.edits.overlap import overlapped
+from perfdoc.simulator.replay.edits.pipeline import without_recompute
 from perfdoc.simulator.replay.rebuilt import Rebuilt, rebuild_rank
 from perfdoc.traces.load import read_trace
 from tests.amount import some
@@ -35,7 +29,7 @@ from tests.analyzers.device_views import view_of
 from tests.analyzers.tiny import ALL_REDUCE, GEMM
 from tests.planted.job import KINDS, JobSpec
 from tests.planted.spec import Late
-from tests.simulator.rebuilt_of import planted, views_of
+from tests.simulator.rebuilt_of import after, length, planted, views_of
 
 US = 1_000
 LATE = Late(rank=2, extra_ns=400_003)
@@ -65,16 +59,6 @@ FAULTS: dict[str, tuple[JobSpec, JobSpec, Sequence[Edit]]] = {
     ),
 }
 """(with the fault, without it, what takes it away)."""
-
-
-def length(rebuilt: Rebuilt) -> int:
-    return rebuilt.span(schedule(rebuilt.graph).end_ns)
-
-
-def after(rebuilt: Rebuilt, *edits: Edit) -> int:
-    for edit in edits:
-        rebuilt = edit.apply(rebuilt)
-    return length(rebuilt)
 
 
 @pytest.mark.parametrize(
@@ -253,11 +237,3 @@ def test_any_shorter_durations_end_no_later(tmp_path: Path) -> None:
         factor = np.where(chance.random(len(before)) < 0.3, chance.random(len(before)), 1.0)
         duration = (rebuilt.graph.duration_ns * factor).astype(np.int64)
         assert (schedule(with_durations(rebuilt, duration).graph).end_ns <= before).all()
-
-
-@pytest.mark.parametrize("make", [scaled_communication, overlapped])
-def test_an_unknown_dimension_is_refused(make: object) -> None:
-    assert callable(make)
-    arguments = ("xp", 0.5) if make is scaled_communication else ("xp",)
-    with pytest.raises(ValueError, match="'xp' is none of dp, tp"):
-        make(*arguments)

@@ -19,7 +19,8 @@ from perfdoc.results import Diagnosis
 from perfdoc.results.ranks import LEAVES, ExposedComm, Idle
 from perfdoc.simulator.replay import first_steps as module
 from perfdoc.simulator.replay import unedited
-from perfdoc.simulator.replay.edits import scaled_kernels, without_host_time
+from perfdoc.simulator.replay.edits.host import without_host_time
+from perfdoc.simulator.replay.edits.kernels import scaled_kernels
 from perfdoc.simulator.replay.first_steps import cut, first_steps, until
 from perfdoc.simulator.replay.predict import ReplayedSteps, SplitLedger, predict
 from perfdoc.simulator.replay.rebuilt import OF_TASK, rebuild_rank

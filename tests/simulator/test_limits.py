@@ -10,9 +10,10 @@ import pytest
 from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.results.ranks import ExposedComm, Idle, Ledger
 from perfdoc.simulator.captures.timeline import TimelineBuilder
-from perfdoc.simulator.replay.edits import fused_optimizer, overlapped, scaled_kernels, without_host_time
-from perfdoc.simulator.replay.limits import most_ns, without_touched
-from perfdoc.simulator.replay.predict import predict
+from perfdoc.simulator.replay.edits.host import fused_optimizer, without_host_time
+from perfdoc.simulator.replay.edits.kernels import scaled_kernels
+from perfdoc.simulator.replay.edits.overlap import overlapped
+from perfdoc.simulator.replay.predict import most_ns, predict, without_touched
 from perfdoc.simulator.replay.rebuilt import Rebuilt, rebuild_rank
 from perfdoc.simulator.replay.unedited import replay
 from tests.analyzers.device_views import view_of

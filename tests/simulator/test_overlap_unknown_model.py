@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perfdoc.simulator.replay.edits import overlapped
+from perfdoc.simulator.replay.edits.overlap import overlapped
 from perfdoc.simulator.replay.edits.weight_places import layer_weights
 from perfdoc.simulator.replay.predict import predict
 from perfdoc.traces.job_facts import JobFacts

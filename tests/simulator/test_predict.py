@@ -6,15 +6,15 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-import msgspec
 import pytest
 
 from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.analyzers.device.idle import IDLE_CAUSES
-from perfdoc.results import replay as published_types
 from perfdoc.results.ranks import ExposedComm, Idle, Ledger
 from perfdoc.results.replay import Replay
-from perfdoc.simulator.replay.edits import Edit, scaled_kernels, without_host_time, without_launches
+from perfdoc.simulator.replay.edits.edit import Edit
+from perfdoc.simulator.replay.edits.host import without_host_time, without_launches
+from perfdoc.simulator.replay.edits.kernels import scaled_kernels
 from perfdoc.simulator.replay.predict import predict
 from perfdoc.simulator.replay.rebuilt import Rebuilt
 from tests.planted.job import KINDS
@@ -175,16 +175,6 @@ def test_an_edit_that_finds_nothing_says_so(slow: tuple[Replay, Rebuilt]) -> Non
     gain = predict(rebuilt, replay, [without_host_time("gc")])
     assert (gain.method, gain.mid_ms) == ("none", None)
     assert gain.assumptions == ["no range of the capture shows gc"]
-
-
-def test_the_published_type_takes_it(slow: tuple[Replay, Rebuilt]) -> None:
-    replay, rebuilt = slow
-    for gain in (
-        predict(rebuilt, replay, [without_host_time("data")]),
-        predict(rebuilt, replay, [without_host_time("gc")]),
-    ):
-        published = msgspec.convert(gain, type=published_types.Gain, from_attributes=True)
-        assert msgspec.json.decode(msgspec.json.encode(published))["mid_ms"] == gain.mid_ms
 
 
 def test_hosts_that_others_wait_for_are_gained_one_after_the_other(slow: tuple[Replay, Rebuilt]) -> None:

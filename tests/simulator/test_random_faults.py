@@ -11,14 +11,11 @@ import pytest
 
 from perfdoc.simulator.engine import TaskKind
 from perfdoc.simulator.forward.layout import Layout, parse_layout
-from perfdoc.simulator.replay.edits import (
-    Edit,
-    even_layers,
-    overlapped,
-    rebucketed,
-    virtual_stages,
-    without_queueing,
-)
+from perfdoc.simulator.replay.edits.edit import Edit
+from perfdoc.simulator.replay.edits.larger_buckets import rebucketed
+from perfdoc.simulator.replay.edits.layer_spread import even_layers
+from perfdoc.simulator.replay.edits.overlap import overlapped, without_queueing
+from perfdoc.simulator.replay.edits.pipeline import virtual_stages
 from perfdoc.simulator.replay.predict import predict
 from perfdoc.simulator.replay.rebuilt import Rebuilt
 from tests.amount import some

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import pickle
 from dataclasses import replace
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pytest
 
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.device.window import WindowRequest, find_window
-from perfdoc.results import replay as published_types
 from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.simulator.engine import schedule
 from perfdoc.simulator.replay.rank_tasks import rank_tasks
 from perfdoc.simulator.replay.rebuilt import rebuild_rank
-from perfdoc.simulator.replay.unedited import not_replayed, replay, replay_and_keep, replay_rank
+from perfdoc.simulator.replay.unedited import replay, replay_and_keep
 from perfdoc.traces.load import read_trace
 from tests.amount import some
 from tests.analyzers.device_views import view_of
@@ -28,7 +25,7 @@ US = 1_000
 
 
 def parts_of(view: DeviceView) -> dict[str, int]:
-    return replay_rank(view).critical_path
+    return replay(rebuild_rank(view)).critical_path
 
 
 def test_a_launch_bound_chain_is_the_hosts(tmp_path: Path) -> None:
@@ -139,7 +136,7 @@ def test_the_unedited_replay_of_a_real_window_is_within_the_bar(shared_traces: P
     views = views_of(read_trace(shared_traces / name))
     assert views
     for view in views:
-        found = replay_rank(view)
+        found = replay(rebuild_rank(view))
         assert found.error_frac == pytest.approx(0, abs=0.05)
         assert sum(found.critical_path.values()) == found.replayed_ns
 
@@ -151,7 +148,7 @@ def test_an_end_that_nothing_in_the_capture_moves_withholds_predictions(tmp_path
     device = builder.process().device()
     device.kernel(GEMM, 0, 10 * US, stream=7)
     device.kernel(GEMM, 900 * US, 1000 * US, stream=8)
-    found = replay_rank(view_of(builder, tmp_path))
+    found = replay(rebuild_rank(view_of(builder, tmp_path)))
     assert found.error_frac == 0
     assert found.critical_path == {"before": 900 * US, "compute": 100 * US}
     assert not found.predicts
@@ -209,20 +206,6 @@ def test_any_window_is_replayed_or_said_not_to_be(
     start, end = (at * US for at in window)
     request = WindowRequest(bounds_ns=(start, end))
     asked, _ = find_window(view.trace, view.activity, request, view.known)
-    found = replay_rank(replace(view, window=asked))
+    found = replay(rebuild_rank(replace(view, window=asked)))
     assert (found.state == "measured") == measured
     assert found.reason if not measured else sum(found.critical_path.values()) == found.replayed_ns
-
-
-def test_what_is_published_takes_any_replay(tmp_path: Path) -> None:
-    """The diagnosis's types take a measured and a not-measured result, and both go to JSON."""
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread = process.thread()
-    process.device().kernel(GEMM, 8 * US, 13 * US, stream=7, launch=(thread, 0, 10 * US))
-    measured = replay_rank(view_of(builder, tmp_path))
-    assert measured.error_frac == 0
-    assert len(pickle.dumps(measured)) < 2_000
-    for result in (measured, not_replayed("why", "what to do", scope="job")):
-        published = msgspec.convert(result, type=published_types.Replay, from_attributes=True)
-        assert msgspec.json.decode(msgspec.json.encode(published))["state"] == result.state

@@ -9,14 +9,15 @@ from pathlib import Path
 import pytest
 
 from perfdoc.simulator.captures.timeline import TimelineBuilder
-from perfdoc.simulator.engine import TaskKind, schedule
-from perfdoc.simulator.replay.edits import scaled_communication, scaled_kernels, without_host_time
+from perfdoc.simulator.engine import TaskKind
+from perfdoc.simulator.replay.edits.host import without_host_time
+from perfdoc.simulator.replay.edits.kernels import scaled_communication, scaled_kernels
 from perfdoc.simulator.replay.rebuilt import Rebuilt, rebuild_rank
 from perfdoc.simulator.replay.unedited import replay
 from perfdoc.traces.load import read_trace
 from perfdoc.traces.run_facts import with_run_facts
 from tests.analyzers.tiny import trace_of
-from tests.simulator.rebuilt_of import job_of, views_of
+from tests.simulator.rebuilt_of import job_of, length, views_of
 
 US = 1_000
 DP = "group=DATA_PARALLEL_GROUP pg=1 bytes=4096 seq=0"
@@ -46,7 +47,7 @@ def step(folder: Path) -> Rebuilt:
 
 
 def length_us(rebuilt: Rebuilt) -> int:
-    ns = rebuilt.span(schedule(rebuilt.graph).end_ns)
+    ns = length(rebuilt)
     assert ns % US == 0
     return ns // US
 
@@ -76,7 +77,7 @@ def test_edits_of_the_step(tmp_path: Path) -> None:
     assert length_us(without_host_time("data", keep_frac=0.25).apply(rebuilt)) == 925
     assert length_us(scaled_communication("dp", 0.1).apply(rebuilt)) == 895
     half = scaled_kernels(None, 0.5).apply(rebuilt)
-    assert half.span(schedule(half.graph).end_ns) == 702_500
+    assert length(half) == 702_500
     both = without_host_time("gc").apply(without_host_time("data").apply(rebuilt))
     assert length_us(both) == 870
 

@@ -10,25 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.simulator.engine import schedule
 from perfdoc.simulator.forward.faults import Faults, Job
 from perfdoc.simulator.forward.job import SimulatedJob, simulate_job
 from perfdoc.simulator.forward.program import DATA_NS
-from perfdoc.simulator.replay.edits import (
-    Edit,
-    balanced_layers,
-    even_layers,
-    norms_alone,
-    overlapped,
-    rebucketed,
-    scaled_communication,
-    virtual_stages,
-    without_host_time,
-    without_launches,
-    without_queueing,
-    without_straggler,
-)
+from perfdoc.simulator.replay.edits.edit import Edit
+from perfdoc.simulator.replay.edits.even_ranks import without_straggler
+from perfdoc.simulator.replay.edits.host import without_host_time, without_launches
+from perfdoc.simulator.replay.edits.kernels import norms_alone, scaled_communication
+from perfdoc.simulator.replay.edits.larger_buckets import rebucketed
+from perfdoc.simulator.replay.edits.layer_spread import balanced_layers, even_layers
+from perfdoc.simulator.replay.edits.overlap import overlapped, without_queueing
+from perfdoc.simulator.replay.edits.pipeline import virtual_stages
 from tests.amount import some
+from tests.simulator.rebuilt_of import length
 from tests.simulator.simulated import DENSE, MOE, replayed, simulated
 
 LAYOUTS = ("tp=2,pp=2,dp=2", "pp=4,vpp=2", "cp=2,tp=2", "tp=2,pp=2,vpp=2,dp=2,cp=2")
@@ -92,10 +86,10 @@ def recovered(job: SimulatedJob, edits: Sequence[Edit], folder: Path) -> tuple[i
     """(what the fault costs, what the edits save)."""
     replay, rebuilt = replayed(job, folder)
     assert replay.error_frac == pytest.approx(0, abs=1e-3)
-    before = rebuilt.span(schedule(rebuilt.graph).end_ns)
+    before = length(rebuilt)
     for edit in edits:
         rebuilt = edit.apply(rebuilt)
-    return job.costs[0].cost_ns, before - rebuilt.span(schedule(rebuilt.graph).end_ns)
+    return job.costs[0].cost_ns, before - length(rebuilt)
 
 
 @pytest.mark.parametrize("layout", some(LAYOUTS, [LAYOUTS[1]]))
@@ -145,11 +139,11 @@ def test_one_bucket_of_everything_is_cut_before_it_is_overlapped(tmp_path: Path)
     whole = "tp=2,dp=4,bucket=9000000000,overlap_grad_reduce=off,overlap_param_gather=off"
     _, rebuilt = replayed(simulated(whole), tmp_path / "now")
     wanted = simulated("tp=2,dp=4").simulation.makespan_ns
-    before = rebuilt.span(schedule(rebuilt.graph).end_ns)
+    before = length(rebuilt)
     edited = overlapped("dp").apply(rebuilt)
     cost = simulated(whole).simulation.makespan_ns - wanted
     assert cost > 5_000_000
-    assert before - edited.span(schedule(edited.graph).end_ns) == pytest.approx(cost, rel=0.02)
+    assert before - length(edited) == pytest.approx(cost, rel=0.02)
 
 
 def test_layers_are_spread_by_what_stages_take(tmp_path: Path) -> None:
@@ -158,7 +152,7 @@ def test_layers_are_spread_by_what_stages_take(tmp_path: Path) -> None:
     job = simulated("pp=2,micro_batches=8")
     _, rebuilt = replayed(job, tmp_path)
     edited = balanced_layers().apply(rebuilt)
-    saved = rebuilt.span(schedule(rebuilt.graph).end_ns) - edited.span(schedule(edited.graph).end_ns)
+    saved = length(rebuilt) - length(edited)
 
     def cost_ns(moved: int) -> int:
         faults = Faults(moved_layers=moved)

@@ -9,18 +9,13 @@ import numpy as np
 import pytest
 
 from perfdoc.analyzers.device.activity import DIMENSIONS, UNKNOWN_DIMENSION
-from perfdoc.simulator.engine import TaskKind, schedule
+from perfdoc.simulator.engine import TaskKind
 from perfdoc.simulator.replay.basis import Basis
-from perfdoc.simulator.replay.edits import without_straggler
-from perfdoc.simulator.replay.edits.even_ranks import last_to_arrive, straggler_of
+from perfdoc.simulator.replay.edits.even_ranks import last_to_arrive, straggler_of, without_straggler
 from perfdoc.simulator.replay.gains import predict_all
 from perfdoc.simulator.replay.proposals import proposals
-from perfdoc.simulator.replay.rebuilt import Rebuilt
+from tests.simulator.rebuilt_of import length
 from tests.simulator.simulated import replayed, simulated
-
-
-def length(rebuilt: Rebuilt) -> int:
-    return rebuilt.span(schedule(rebuilt.graph).end_ns)
 
 
 def test_a_victim_is_not_taken_for_the_culprit(tmp_path: Path) -> None:

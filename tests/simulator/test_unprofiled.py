@@ -6,16 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.simulator.engine import schedule
-from perfdoc.simulator.replay.edits import without_host_time
+from perfdoc.simulator.replay.edits.host import without_host_time
 from perfdoc.simulator.replay.rebuilt import Rebuilt
 from perfdoc.simulator.replay.unprofiled import FreeLengths, as_unprofiled
+from tests.simulator.rebuilt_of import length
 from tests.simulator.simulated import replayed, simulated
 from tests.simulator.test_replay_cpu import step as cpu_step
-
-
-def length(rebuilt: Rebuilt) -> int:
-    return rebuilt.span(schedule(rebuilt.graph).end_ns)
 
 
 @pytest.fixture(scope="module")
@@ -29,13 +25,12 @@ def collecting(tmp_path_factory: pytest.TempPathFactory) -> Rebuilt:
 def test_what_is_left_is_taken_once(collecting: Rebuilt, keep_frac: float) -> None:
     """Whatever share of them lasts without the profiler: without collections the step is as long."""
     gc = without_host_time("gc")
-    free = as_unprofiled(collecting, FreeLengths(gc_frac=keep_frac))
-    assert free is not None
+    free, _ = as_unprofiled(collecting, FreeLengths(gc_frac=keep_frac))
     without = length(gc.apply(collecting))
     assert length(collecting) - without > 2_000_000
-    assert free.length_ns - without == pytest.approx(keep_frac * (length(collecting) - without), abs=10_000)
+    assert length(free) - without == pytest.approx(keep_frac * (length(collecting) - without), abs=10_000)
     if keep_frac:
-        assert length(gc.apply(free.rebuilt)) == pytest.approx(without, abs=10)
+        assert length(gc.apply(free)) == pytest.approx(without, abs=10)
 
 
 def test_taking_a_share_twice_is_taking_both(collecting: Rebuilt) -> None:
@@ -54,11 +49,10 @@ def test_computation_on_a_cpu_is_as_long_as_without_the_profiler(
     """Of the 1000 us of test_replay_cpu data and collection are 130. A tenth of the other 870 is 87 less, all
     of it of the 615 that the host computes and launches; the transfer's 255 stay. Less than half of those 615
     is not believed."""
-    free = as_unprofiled(cpu_step(tmp_path), FreeLengths(step_frac=step_frac))
-    assert free is not None
-    assert free.length_ns == pytest.approx(length_ns, abs=10)
-    assert f"takes {said} of its time under the profiler" in free.assumptions[0]
+    free, changed = as_unprofiled(cpu_step(tmp_path), FreeLengths(step_frac=step_frac))
+    assert length(free) == pytest.approx(length_ns, abs=10)
+    assert f"takes {said} of its time under the profiler" in changed[0]
 
 
 def test_computation_on_a_gpu_is_as_long_under_the_profiler(collecting: Rebuilt) -> None:
-    assert as_unprofiled(collecting, FreeLengths(step_frac=0.5)) is None
+    assert as_unprofiled(collecting, FreeLengths(step_frac=0.5)) == (collecting, [])

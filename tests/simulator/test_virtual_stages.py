@@ -7,16 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.simulator.engine import schedule
 from perfdoc.simulator.forward.job import SimulatedJob
-from perfdoc.simulator.replay.edits import balanced_layers, even_layers, virtual_stages
-from perfdoc.simulator.replay.rebuilt import Rebuilt
+from perfdoc.simulator.replay.edits.layer_spread import balanced_layers, even_layers
+from perfdoc.simulator.replay.edits.pipeline import virtual_stages
 from tests.amount import some
+from tests.simulator.rebuilt_of import length
 from tests.simulator.simulated import replayed, simulated
-
-
-def length(rebuilt: Rebuilt) -> int:
-    return rebuilt.span(schedule(rebuilt.graph).end_ns)
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,9 @@ from perfdoc.simulator.engine import EdgeKind, TaskKind
 from perfdoc.simulator.forward.faults import parse_faults, planted_in
 from perfdoc.simulator.forward.job import simulate_job
 from perfdoc.simulator.forward.layout import parse_layout
-from perfdoc.simulator.replay.edits import Edit, overlapped, rebucketed, without_queueing
-from perfdoc.simulator.replay.edits.edit import Change, Proposal
+from perfdoc.simulator.replay.edits.edit import Change, Edit, Proposal
+from perfdoc.simulator.replay.edits.larger_buckets import rebucketed
+from perfdoc.simulator.replay.edits.overlap import overlapped, without_queueing
 from perfdoc.simulator.replay.edits.rewiring import arrivals
 from perfdoc.simulator.replay.rebuilt import Rebuilt, rebuild_rank
 from perfdoc.simulator.replay.unedited import replay
@@ -81,7 +82,7 @@ def test_a_late_rank_that_is_not_here_is_not_gained(
 def test_where_nobody_is_late_nothing_changes(tmp_path: Path) -> None:
     rebuilt = of_rank_0(tmp_path, "dp=4", "no_overlap=dp")
     found = without_waits(rebuilt)
-    waits = 0 if found is None else int((rebuilt.graph.duration_ns - found.rebuilt.graph.duration_ns).sum())
+    waits = 0 if found is None else int((rebuilt.graph.duration_ns - found.graph.duration_ns).sum())
     assert waits < 1e-4 * rebuilt.span(rebuilt.end_ns)
     assert np.all(rebuilt.graph.duration_ns >= 0)
 
@@ -105,9 +106,9 @@ def test_one_that_the_window_cuts_is_measured_by_those_that_were_matched(tmp_pat
     duration[cut] *= 2
     found = without_waits(replace(rebuilt, graph=replace(graph, kind=kind, duration_ns=duration)))
     assert found is not None
-    changed = np.flatnonzero(found.rebuilt.graph.duration_ns != duration)
+    changed = np.flatnonzero(found.graph.duration_ns != duration)
     assert changed.tolist() == [cut]
-    assert found.rebuilt.graph.duration_ns[cut] == pytest.approx(usual, abs=2)
+    assert found.graph.duration_ns[cut] == pytest.approx(usual, abs=2)
 
 
 def test_who_left_before_the_others_came_waited_for_nobody(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 from perfdoc.simulator.engine import EdgeKind
 from perfdoc.simulator.engine.graph import I64
 from perfdoc.simulator.replay.rebuilt import Rebuilt
+from perfdoc.traces.table import Bool
 
 Value: TypeAlias = bool | int | str | None
 """Of a setting."""
@@ -134,3 +135,9 @@ def with_lags(rebuilt: Rebuilt, lag_ns: I64) -> Rebuilt:
     """Other lags."""
     edges = replace(rebuilt.graph.edges, lag_ns=lag_ns)
     return replace(rebuilt, graph=replace(rebuilt.graph, edges=edges))
+
+
+def between_calls(rebuilt: Rebuilt) -> Bool:
+    """By edge: whether its lag is what the host did between two calls."""
+    found: Bool = np.isin(rebuilt.graph.edges.kind, (EdgeKind.HOST_ORDER, EdgeKind.HOST_HANDOVER))
+    return found

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import cache, partial
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,10 +23,8 @@ def without_straggler(rank: int, dimension: str, name: str = "") -> Edit:
     """Between its matched collectives of a dimension, a rank (its index in the job) computes for as long as
     the median of the other members did what it did there: less, or more.
 
-    name: what the rank is called, if not by its index. ValueError for a name that is no dimension.
+    name: what the rank is called, if not by its index.
     """
-    if dimension not in DIMENSIONS:
-        raise ValueError(f"without_straggler: {dimension!r} is none of {', '.join(DIMENSIONS)}")
 
     def apply(rebuilt: Rebuilt, *, alike: bool = False) -> Rebuilt:
         ours = _Computed(rebuilt, DIMENSIONS.index(dimension))
@@ -71,14 +68,18 @@ def straggler_of(rebuilt: Rebuilt, dimension: str) -> int | None:
 
 
 class _Computed:
-    """What ranks compute between their matched collectives of a dimension; of each rank it is looked up once,
-    since with n ranks it is compared n times."""
+    """What ranks compute between their matched collectives of a dimension."""
 
     def __init__(self, rebuilt: Rebuilt, dimension: int) -> None:
         self._rebuilt = rebuilt
         self._meetings = _meetings(rebuilt, dimension)
-        self._rows = cache(partial(_compute_of, rebuilt))
-        self._stretch = cache(partial(_stretch_of, rebuilt, self._meetings, self._rows))
+        self._rows = [_compute_of(rebuilt, rank) for rank in range(len(rebuilt.ranks))]
+        """Of each rank, in the order of their launch."""
+        self._stretch = [
+            np.searchsorted(arrivals[:, 1], rebuilt.start_ns[rows], "right")
+            for arrivals, rows in zip(self._meetings, self._rows, strict=True)
+        ]
+        """How many of a rank's arrivals came before each computation began."""
 
     def compared(self, rank: int) -> tuple[I64, I64, F64, F64]:
         """(computations of a rank, in which stretch between its collectives each is, how long it computed in
@@ -96,14 +97,14 @@ class _Computed:
         peers = [i for i, o in enumerate(meetings) if i != rank and np.array_equal(o[:, 0], mine[:, 0])]
         if not peers:
             raise ValueError(f"no rank shares all collectives with {rebuilt.ranks[rank].name}")
-        rows = self._rows(rank)
-        which = {i: self._stretch(i) for i in (rank, *peers)} if rebuilt.ranks[rank].on_host else {}
+        rows = self._rows[rank]
+        which = {i: self._stretch[i] for i in (rank, *peers)} if rebuilt.ranks[rank].on_host else {}
         if not which:
-            alike = all(len(self._rows(i)) == len(rows) for i in peers)
-            own = self._stretch(rank)
-            which = {i: own if alike else np.zeros(len(self._rows(i)), np.int64) for i in (rank, *peers)}
+            alike = all(len(self._rows[i]) == len(rows) for i in peers)
+            own = self._stretch[rank]
+            which = {i: own if alike else np.zeros(len(self._rows[i]), np.int64) for i in (rank, *peers)}
         took = rebuilt.graph.duration_ns
-        sums = [np.bincount(w, took[self._rows(i)], len(mine) + 1) for i, w in which.items()]
+        sums = [np.bincount(w, took[self._rows[i]], len(mine) + 1) for i, w in which.items()]
         totals = np.stack(sums).astype(np.float64)
         return rows, which[rank], totals[0], totals[1:]
 
@@ -144,14 +145,8 @@ def _meetings(rebuilt: Rebuilt, dimension: int) -> list[I64]:
 
 
 def _compute_of(rebuilt: Rebuilt, rank: int) -> I64:
-    """In the order of their launch."""
     rows = np.flatnonzero((rebuilt.graph.kind == TaskKind.COMPUTE) & (rebuilt.graph.rank == rank))
     return rows[np.lexsort((rebuilt.start_ns[rows], rebuilt.launch_ns[rows]))]
-
-
-def _stretch_of(rebuilt: Rebuilt, meetings: Sequence[I64], rows_of: Callable[[int], I64], rank: int) -> I64:
-    """How many of its arrivals came before each computation of a rank began."""
-    return np.searchsorted(meetings[rank][:, 1], rebuilt.start_ns[rows_of(rank)], "right")
 
 
 def _slowest_as_fast(rebuilt: Rebuilt, dimension: str) -> Edit | None:

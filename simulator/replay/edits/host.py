@@ -14,7 +14,7 @@ from perfdoc.analyzers.kernels.optimizer import SMALL
 from perfdoc.results.figures import per_cent
 from perfdoc.simulator.engine import EdgeKind, TaskKind
 from perfdoc.simulator.engine.graph import I64, NONE
-from perfdoc.simulator.replay.edits.edit import Change, Edit, with_durations, with_lags
+from perfdoc.simulator.replay.edits.edit import Change, Edit, between_calls, with_durations, with_lags
 from perfdoc.simulator.replay.rebuilt import RankFrame, Rebuilt
 from perfdoc.traces.table import Bool
 
@@ -26,17 +26,15 @@ over, collections are done later) is not."""
 def without_host_time(what: Literal["gc", "data"], *, keep_frac: float = 0.0) -> Edit:
     """Remove it from the host's time between CUDA calls (of a CPU rank: from its pieces); the calls stay.
 
-    keep_frac: share of it that stays. ValueError unless 0 <= keep_frac <= 1.
+    keep_frac: share of it that stays.
     """
-    if not 0 <= keep_frac <= 1:
-        raise ValueError(f"without_host_time: keep_frac {keep_frac} is not within 0 and 1")
 
     def apply(rebuilt: Rebuilt) -> Rebuilt:
         if not any(len(r.host[what]) and r.host_left_frac.get(what, 1.0) for r in rebuilt.ranks):
             raise ValueError(f"no range of the capture shows {what}")
         graph, edges = rebuilt.graph, rebuilt.graph.edges
         source, target = edges.source, edges.target
-        order = np.isin(edges.kind, (EdgeKind.HOST_ORDER, EdgeKind.HOST_HANDOVER))
+        order = between_calls(rebuilt)
         piece = rebuilt.on_host & (graph.kind == TaskKind.HOST)
         duration, lag = graph.duration_ns.copy(), edges.lag_ns.copy()
         for i, frame in enumerate(rebuilt.ranks):
@@ -86,7 +84,7 @@ def launched_together(rebuilt: Rebuilt, taken: Bool, *, pause_ns: int | None = N
     graph, edges = rebuilt.graph, rebuilt.graph.edges
     taken = taken & ~np.isin(rebuilt.call, _STAYS)
     source, target = edges.source, edges.target
-    order = np.isin(edges.kind, (EdgeKind.HOST_ORDER, EdgeKind.HOST_HANDOVER))
+    order = between_calls(rebuilt)
     between = order & taken[source] & taken[target]
     if pause_ns is not None:
         between &= edges.lag_ns <= pause_ns

@@ -41,11 +41,7 @@ def scaled_kernels(
 def scaled_communication(dimension: str, factor: float) -> Edit:
     """Communication of a dimension takes `factor` times as long, as where its bytes change and its latency is
     small. Of a matched collective that is the transfer, not the waiting for others.
-
-    ValueError for a name that is no dimension.
     """
-    if dimension not in DIMENSIONS:
-        raise ValueError(f"scaled_communication: {dimension!r} is none of {', '.join(DIMENSIONS)}")
 
     def chosen(rebuilt: Rebuilt) -> Bool:
         of_dimension = rebuilt.dimension == DIMENSIONS.index(dimension)
@@ -62,8 +58,6 @@ def _scaled(
     leaves: tuple[str, ...],
     uncertainty_frac: float = _FACTOR_UNCERTAINTY_FRAC,
 ) -> Edit:
-    if not factor >= 0:
-        raise ValueError(f"scaling {what}: factor {factor} is below 0")
 
     def apply(rebuilt: Rebuilt) -> Rebuilt:
         mine = chosen(rebuilt)

@@ -18,10 +18,9 @@ import numpy as np
 from perfdoc.analyzers.base.intervals import Intervals
 from perfdoc.simulator.engine import EdgeKind, TaskKind
 from perfdoc.simulator.engine.graph import I64
-from perfdoc.simulator.replay.edits.edit import Edit, with_durations, with_lags
-from perfdoc.simulator.replay.edits.latency import bucket_lines
+from perfdoc.simulator.replay.edits.edit import Edit, between_calls, with_durations, with_lags
+from perfdoc.simulator.replay.edits.messages import FULL_FRAC, bucket_lines, sequences, usual_bytes
 from perfdoc.simulator.replay.edits.rewiring import Rewiring, arrivals, awaiting, is_transfer, launching
-from perfdoc.simulator.replay.edits.smaller_buckets import sequences, usual_bytes
 from perfdoc.simulator.replay.edits.weight_places import F64
 from perfdoc.simulator.replay.rebuilt import Rebuilt
 from perfdoc.traces.table import Bool
@@ -101,7 +100,7 @@ def without_merged_calls(rebuilt: Rebuilt, whole: I64) -> Rebuilt:
     parts, of_part = parts[of_part >= 0], of_part[of_part >= 0]
     calls = np.unique(edges.source[edges.kind == EdgeKind.LAUNCH])
     duration, lag = graph.duration_ns.copy(), edges.lag_ns.copy()
-    held = np.isin(edges.kind, (EdgeKind.HOST_ORDER, EdgeKind.HOST_HANDOVER)) & (lag > 0)
+    held = between_calls(rebuilt) & (lag > 0)
     for i, frame in enumerate(rebuilt.ranks):
         mine = np.flatnonzero(graph.rank[of_part] == i)
         mine = mine[np.argsort(rebuilt.start_ns[of_part[mine]], kind="stable")]
@@ -145,8 +144,6 @@ def _other_work_ns(rebuilt: Rebuilt, rank: int, between: I64) -> I64:
 _UNCERTAINTY_FRAC = 0.5
 """The line is fitted to few sizes, and bytes beyond the largest seen are extrapolated; by which algorithm so
 many are sent is not known."""
-_FULL_FRAC = 1.001
-"""Parts of a bucket are cut to whole elements on every rank."""
 
 
 def rebucketed(bucket_bytes: int, *, dimension: str = "dp") -> Edit:
@@ -154,11 +151,8 @@ def rebucketed(bucket_bytes: int, *, dimension: str = "dp") -> Edit:
     bandwidth by the capture's own of their kind.
 
     bucket_bytes: the message of a usual reduction; gathers and the reductions of other groups (experts) grow
-    by the same ratio. ValueError for a size below 1. Smaller buckets than the capture's are refused when
-    applied: when parts of a bucket would be ready another edit works out (split.py).
+    by the same ratio. Smaller buckets than the capture's are refused when applied: see split_buckets.
     """
-    if bucket_bytes < 1:
-        raise ValueError(f"rebucketed: {bucket_bytes} bytes")
 
     def apply(rebuilt: Rebuilt) -> Rebuilt:
         ours = is_transfer(rebuilt, dimension) & (rebuilt.bytes > 0)
@@ -177,7 +171,7 @@ def rebucketed(bucket_bytes: int, *, dimension: str = "dp") -> Edit:
         for mine in sequences(rebuilt, rows):
             is_gather = bool(rebuilt.reduces[mine[0]] == 0)
             part = _parts(rebuilt, mine, awaited_ns if is_gather else None)
-            full = ratio * usual_bytes(rebuilt.bytes[mine]) * _FULL_FRAC
+            full = ratio * usual_bytes(rebuilt.bytes[mine]) * FULL_FRAC
             bucket = _buckets(rebuilt.bytes[mine], part, full, ahead=is_gather)
             begins = np.append(True, bucket[1:] != bucket[:-1])
             starts = np.flatnonzero(begins)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from perfdoc.simulator.engine import EdgeKind, TaskKind
 from perfdoc.simulator.engine.graph import I64
 from perfdoc.simulator.replay.edits.edit import Change, Edit, with_durations, with_lags
-from perfdoc.simulator.replay.edits.latency import latency_of_any
+from perfdoc.simulator.replay.edits.messages import beyond_latency, latency_of_any
 from perfdoc.simulator.replay.edits.rewiring import is_transfer
 from perfdoc.simulator.replay.edits.weight_places import layer_weights
 from perfdoc.simulator.replay.rebuilt import RankFrame, Rebuilt
@@ -166,8 +166,7 @@ def _spread(rebuilt: Rebuilt, wanted: Mapping[Place, int]) -> Rebuilt:
     weights_of = is_transfer(rebuilt, "dp") & (rebuilt.bytes >= _LEAST_BYTES)
     factor[np.isin(graph.kind, (TaskKind.ARRIVAL, TaskKind.MEETING)) | weights_of] = 1
     duration = np.round(graph.duration_ns * factor)
-    fixed = np.minimum(latency_of_any(rebuilt, "dp"), graph.duration_ns)
-    grown = fixed + (graph.duration_ns - fixed) * weights[graph.rank]
+    grown = beyond_latency(graph.duration_ns, latency_of_any(rebuilt, "dp"), weights[graph.rank])
     duration = np.where(weights_of, grown, duration)
     updates = _updates(rebuilt)
     duration = np.where(updates, graph.duration_ns * weights[graph.rank], duration)

@@ -17,7 +17,6 @@ from functools import partial
 
 import numpy as np
 
-from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.simulator.engine import EdgeKind, TaskKind
 from perfdoc.simulator.engine.graph import I64, NONE
@@ -150,13 +149,8 @@ def overlapped(dimension: str, *, bucket_bytes: int | None = None) -> Edit:
     before the optimizer waits for them.
 
     bucket_bytes: dp: larger messages are cut to this first. Not given: where one holds more than two
-    buckets of Megatron's usual size, 40 million parameters, it is cut to those. ValueError for a name that
-    is no dimension.
+    buckets of Megatron's usual size, 40 million parameters, it is cut to those.
     """
-    if dimension not in DIMENSIONS:
-        raise ValueError(f"overlapped: {dimension!r} is none of {', '.join(DIMENSIONS)}")
-    if bucket_bytes is not None and bucket_bytes < 1:
-        raise ValueError(f"overlapped: buckets of {bucket_bytes} bytes")
     apply: Callable[[Rebuilt], Rebuilt]
     variants: tuple[Callable[[Rebuilt], Rebuilt], ...] = ()
     share = _PARTS_FRAC

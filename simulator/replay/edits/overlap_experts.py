@@ -20,7 +20,7 @@ from perfdoc.simulator.engine.graph import I64
 from perfdoc.simulator.forward.hardware import GPUS, MEMORY_EFFICIENCY
 from perfdoc.simulator.forward.layout import layer_parameters
 from perfdoc.simulator.replay.edits.edit import with_durations
-from perfdoc.simulator.replay.edits.latency import latency_of_any
+from perfdoc.simulator.replay.edits.messages import beyond_latency, latency_of_any
 from perfdoc.simulator.replay.edits.rewiring import (
     Rewiring,
     arrivals,
@@ -55,7 +55,10 @@ def experts_overlapped(
     into[arrivals(rebuilt)[pairs.back]] = True
     awaited = usual_lag_ns(rebuilt, EdgeKind.EVENT, into)
     behind = usual_lag_ns(rebuilt, EdgeKind.STREAM_ORDER, graph.kind == TaskKind.COMPUTE)
-    sent, back = (_halves(graph.duration_ns[tasks], latency_ns) for tasks in (pairs.sent, pairs.back))
+    sent, back = (
+        np.round(beyond_latency(graph.duration_ns[tasks], latency_ns, 0.5)).astype(np.int64)
+        for tasks in (pairs.sent, pairs.back)
+    )
     whole = rebuilt.end_ns[pairs.last] - rebuilt.start_ns[pairs.begin]
     beside = whole - pairs.gemms_ns + (pairs.kernels - 1) * behind
     read_ns = _read_ns(rebuilt, pairs, memory_frac)
@@ -76,12 +79,6 @@ def experts_overlapped(
     wires = Rewiring(made)
     wires.add(pairs.sent, arrivals(made)[pairs.back], np.maximum(computed, returned), EdgeKind.INFERRED)
     return wires.made("this would create a dependency cycle (an all-to-all)")
-
-
-def _halves(took_ns: I64, latency_ns: float) -> I64:
-    """A message of half the bytes."""
-    fixed = np.minimum(latency_ns, took_ns)
-    return np.round(fixed + (took_ns - fixed) / 2).astype(np.int64)
 
 
 @dataclass(frozen=True, kw_only=True)

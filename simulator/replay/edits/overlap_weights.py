@@ -11,7 +11,7 @@ import numpy as np
 
 from perfdoc.simulator.engine import EdgeKind, TaskKind
 from perfdoc.simulator.engine.graph import I64, NONE
-from perfdoc.simulator.replay.edits.latency import latency_of_any
+from perfdoc.simulator.replay.edits.messages import latency_of_any
 from perfdoc.simulator.replay.edits.rewiring import (
     WAITS_FOR_NONE,
     Rewiring,

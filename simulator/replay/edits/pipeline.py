@@ -14,9 +14,9 @@ from functools import partial
 
 import numpy as np
 
-from perfdoc.simulator.engine import EdgeKind, TaskKind
+from perfdoc.simulator.engine import TaskKind
 from perfdoc.simulator.engine.graph import I64
-from perfdoc.simulator.replay.edits.edit import Change, Edit, with_durations, with_lags
+from perfdoc.simulator.replay.edits.edit import Change, Edit, between_calls, with_durations, with_lags
 from perfdoc.simulator.replay.edits.pipeline_times import message_ns, overhead_ns, pipeline_of, stages_of
 from perfdoc.simulator.replay.rank_tasks import NO_RELEASE
 from perfdoc.simulator.replay.rebuilt import Rebuilt
@@ -27,9 +27,7 @@ _UNCERTAINTY_FRAC = 0.3
 
 
 def virtual_stages(chunks: int) -> Edit:
-    """As many model chunks on every stage (1: plain 1F1B). ValueError below 1."""
-    if chunks < 1:
-        raise ValueError(f"virtual_stages: {chunks} chunks")
+    """As many model chunks on every stage (1: plain 1F1B)."""
     given = chunks if chunks > 1 else None
     return Edit(
         name=f"{chunks} virtual stages on each",
@@ -124,7 +122,7 @@ def without_recompute() -> Edit:
             raise ValueError("no range of the capture shows a forward pass of a layer inside a backward pass")
         graph, edges = rebuilt.graph, rebuilt.graph.edges
         duration, lag = graph.duration_ns.copy(), edges.lag_ns.copy()
-        order = np.isin(edges.kind, (EdgeKind.HOST_ORDER, EdgeKind.HOST_HANDOVER))
+        order = between_calls(rebuilt)
         for i, frame in enumerate(rebuilt.ranks):
             known, mine = frame.passes.recompute, graph.rank == i
             if not len(known):

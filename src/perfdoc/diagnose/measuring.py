@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from perfdoc.analyzers.job import check_distinct
 from perfdoc.analyzers.measure import CaptureMeasurement
-from perfdoc.analyzers.measure_device import Also
+from perfdoc.analyzers.measure_device import DeviceAnalysis
 from perfdoc.analyzers.memory.snapshot import RankMemory, measure_rank_memory
 from perfdoc.analyzers.request import AnalysisRequest
 from perfdoc.diagnose.workers import Here, Place, Processes, Task
@@ -44,7 +44,7 @@ class Found:
 
 def measure_all(
     request: AnalysisRequest,
-    also: Also | None = None,
+    also: DeviceAnalysis | None = None,
     place: Place | None = None,
 ) -> Found:
     """Measure everything, on as many processes as the request says.
@@ -110,7 +110,7 @@ def _measure_or_leave_out(
         return error
 
 
-def replaying(captures: int) -> Also:
+def replaying(captures: int) -> DeviceAnalysis:
     """The replay of each rank of this many captures.
 
     The bound on work kept for the replay of the job is shared evenly between ranks.

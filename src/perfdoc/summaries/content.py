@@ -12,7 +12,7 @@ from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.efficiency.bounds import KernelBounds
 from perfdoc.analyzers.kernels.attributed import AttributedKernels
 from perfdoc.analyzers.measure import CaptureMeasurement
-from perfdoc.analyzers.measure_device import Also, RankMeasurement
+from perfdoc.analyzers.measure_device import DeviceAnalysis, RankMeasurement
 from perfdoc.results.replay import Replay
 from perfdoc.simulator.job.rank import RankWork, rank_work
 from perfdoc.simulator.replay.rebuilt import Rebuilt
@@ -131,7 +131,7 @@ def _without_clock(rank: RankMeasurement, clock: str) -> RankMeasurement:
     return replace(rank, calls=replace(rank.calls, clock=clock), pipeline=replace(rank.pipeline, clock=clock))
 
 
-def keep_tasks_of(also: Also | None) -> int | None:
+def keep_tasks_of(also: DeviceAnalysis | None) -> int | None:
     """The bound of a replay that was asked for; None where something else was."""
     if isinstance(also, partial) and also.func is replay_and_keep:
         return int(also.keywords["keep_tasks"])

@@ -12,7 +12,7 @@ from perfdoc.analyzers.efficiency.bounds import BOUNDS
 from perfdoc.analyzers.host.calls import CallKind
 from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.analyzers.measure import CaptureMeasurement, measure_capture
-from perfdoc.analyzers.measure_device import Also
+from perfdoc.analyzers.measure_device import DeviceAnalysis
 from perfdoc.analyzers.request import AnalysisRequest
 from perfdoc.results.names import shorten
 from perfdoc.results.replay import Replay
@@ -37,7 +37,7 @@ _AGAIN = "Write it again from the trace: perfdoc summarize TRACE."
 def measure_or_explain(
     path: Path,
     request: AnalysisRequest,
-    also: Also | None = None,
+    also: DeviceAnalysis | None = None,
     *,
     alone: bool = True,
 ) -> CaptureMeasurement | NoGpuActivityError:
@@ -166,7 +166,7 @@ def _facts(path: Path, head: Head, measured: Measured, given: JobFacts) -> tuple
     return facts, note
 
 
-def _kept(path: Path, head: Head, measured: Measured, also: Also) -> list[KeptTasks | None]:
+def _kept(path: Path, head: Head, measured: Measured, also: DeviceAnalysis) -> list[KeptTasks | None]:
     """By rank what the replay of so many captures keeps."""
     keep_tasks = keep_tasks_of(also)
     if keep_tasks is None:

@@ -1,8 +1,8 @@
-"""What a message costs however short it is, from the capture's own messages."""
+"""Messages of a capture: which follow one another, and what they cost however short they are."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 import numpy as np
@@ -11,10 +11,13 @@ from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.simulator.engine import TaskKind
 from perfdoc.simulator.engine.graph import I64
 from perfdoc.simulator.replay.rebuilt import Rebuilt
+from perfdoc.traces.table import F64
 
 _SIZES_MIN = 2
 _APART = 1.1
 """Sizes closer than this give no line."""
+FULL_FRAC = 1.001
+"""Parts of a bucket are cut to whole elements on every rank."""
 _MUCH_SHORTER = 16
 """A message of so much less is all latency."""
 
@@ -91,6 +94,13 @@ def latency_of_any(rebuilt: Rebuilt, dimension: str) -> float:
     return 0.0
 
 
+def beyond_latency(took_ns: I64, latency_ns: float, factor: float | I64 | F64) -> F64:
+    """What messages take whose time beyond the latency is so many times as long."""
+    fixed = np.minimum(latency_ns, took_ns)
+    longer: F64 = fixed + (took_ns - fixed) * factor
+    return longer
+
+
 def fitted_line(size_bytes: I64, duration_ns: I64) -> tuple[float, float]:
     """(latency in ns, ns per byte) by least squares over the median of each size; neither below 0.
 
@@ -106,3 +116,22 @@ def fitted_line(size_bytes: I64, duration_ns: I64) -> tuple[float, float]:
     if latency < 0:  # a line through the origin
         return 0.0, float((typical * sizes).sum() / (sizes.astype(np.float64) ** 2).sum())
     return latency, slope
+
+
+def usual_bytes(size_bytes: I64) -> float:
+    """Of the full buckets: what is left over of a chunk is smaller."""
+    return float(np.median(size_bytes[size_bytes * 2 > size_bytes.max()]))
+
+
+def sequences(rebuilt: Rebuilt, rows: I64) -> Iterator[I64]:
+    """Consecutive collectives: of one rank, stream and kind, by start."""
+    graph = rebuilt.graph
+    kind = rebuilt.reduces[rows] == 0
+    order = np.lexsort((rebuilt.start_ns[rows], kind, graph.resource[rows], graph.rank[rows]))
+    rows, kind = rows[order], kind[order]
+    if not len(rows):
+        return
+    same = np.ones(len(rows) - 1, bool)
+    for column in (graph.rank[rows], graph.resource[rows], kind):
+        same &= column[1:] == column[:-1]
+    yield from np.split(rows, np.flatnonzero(~same) + 1)
