@@ -6,9 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from perfdoc.compare.diff.markdown import render_markdown
 from perfdoc.compare.diff.noise import compare_logged
-from perfdoc.compare.diff.text import render_text
+from perfdoc.compare.diff.sections import render_markdown, render_text
 from perfdoc.compare.diff.two_sides import compare
 from perfdoc.compare.side import steady_steps_ns
 from perfdoc.profiling.logs import StepLog, StepRecord

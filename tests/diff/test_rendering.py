@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.compare.diff.markdown import render_markdown
 from perfdoc.compare.diff.result import Diff, Flag, KernelClass, duration, json_schema, to_json
-from perfdoc.compare.diff.text import render_text
+from perfdoc.compare.diff.sections import render_markdown, render_text
 from perfdoc.compare.diff.two_sides import compare
 from perfdoc.compare.diff.words import calls
 from perfdoc.compare.side import KernelTotal, Loaded
@@ -50,7 +49,7 @@ def test_names_stay_names(text: str) -> None:
     assert not re.search(r"<(?!/?code>)", shown["markdown"])
     lines = shown["markdown"].splitlines()
     tables = [line.count("|") for line in lines if line.startswith("|")]
-    assert set(tables) <= {4, 5, 6}  # no cell ends early: of settings, kernels and leaves
+    assert set(tables) <= {4, 6, 7}  # no cell ends early: of settings, ranks, and kernels and leaves
 
 
 def one_change() -> Diff:
@@ -72,11 +71,13 @@ def test_text_and_markdown_say_what_the_result_holds() -> None:
     assert flat.startswith("A step takes 130 ns, +30 ns (+30.0 %) against 100 ns before (one rank).")
     assert "compute 100 ns 130 ns +30 ns +30.0 %" in flat
     assert "total 100 ns 130 ns +30 ns +30.0 %" in flat
-    assert "gemm_a slower 1 -> 1 +15 ns 0 ns +15 ns" in flat
-    assert "micro_batch_size: 100 -> 130" in flat
-    assert "| compute | 100 ns | 130 ns | +30 ns | noise unknown |" in markdown
-    assert "| **total** | 100 ns | 130 ns | +30 ns | +30.0 % |" in markdown
-    assert re.search(r"\| <code>micro\S*batch\S*size</code> \| 100 \| 130 \|", markdown)
+    assert "gemm_a slower 1 → 1 +15 ns 0 ns +15 ns" in flat
+    assert "micro_batch_size 100 130" in flat
+    assert re.search(
+        r"\| compute \| 100 ns \| 130 ns \| .{0,8}\+30 ns \| .{0,8}\+30.0 % \| noise unknown \|", markdown
+    )
+    assert "| total | 100 ns | 130 ns | " in markdown
+    assert re.search(r"\| micro\S*batch\S*size \| 100 \| 130 \|", markdown)
     assert to_json(one_change()).endswith(b"}\n")
 
 
@@ -122,7 +123,7 @@ def test_other_work_and_other_kernels_come_before_any_figure() -> None:
     assert "80 kernels, -20.0 % against 100 before" in lines[4]
     assert lines[5] == "> - Other kernels: 1 kernel only after (28.6 % of kernel time: fused)."
     assert markdown.index("> - Not") < markdown.index("| compute")
-    assert "<code>x.sqlite</code>" in markdown
+    assert "- before: x.sqlite: 1 rank" in markdown
     assert "/me" not in markdown
     same = render_markdown(compare(one({"gemm": (100, 200)}), one({"gemm": (100, 260)})))
     assert "Not the same work" not in same
@@ -146,8 +147,8 @@ def test_markdown_is_short_and_sums_to_the_total() -> None:
     markdown = render_markdown(found)
     assert len(markdown.splitlines()) <= 60
     assert "> - 3 more: see diff.json." in markdown
-    assert re.search(r"<code>kernel\d+</code>, 3 variants \| slower \| \d+ → \d+ \|", markdown)
+    assert re.search(r"kernel\d+, 3 variants \| slower \| \d+ → \d+ \|", markdown)
     (rest,) = re.findall(r"\| (\d+) other leaves \|", markdown)
     assert int(rest) == len(NAMES) - 9
-    assert "rank (12 more changed less)" in markdown
-    assert "setting (4 more differ)" in markdown
+    assert "Ranks (12 more)" in markdown
+    assert "(4 more) | before | after |" in markdown

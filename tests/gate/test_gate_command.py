@@ -45,7 +45,7 @@ def test_another_configuration_is_incomparable(tmp_path: Path, make_run: MakeRun
     code, out, _ = gate(tmp_path, "check", other, "--junit", "gate.xml")
     assert code == 3
     assert out.startswith("INCOMPARABLE: No baseline of these facts; the nearest, ")
-    assert "config.bucket_size: 1000 -> 2000" in out
+    assert "config.bucket_size 1000 2000" in " ".join(out.split())
     assert_junit(tmp_path / "gate.xml", skipped=1)
     assert gate(tmp_path, "check", other, "--inconclusive", "pass")[0] == 0
     assert gate(tmp_path, "check", other, "--inconclusive", "fail")[0] == 1
@@ -206,7 +206,7 @@ def test_logs_of_other_trainers(tmp_path: Path) -> None:
     assert (code, out.split(":")[0]) == (1, "FAIL")
     assert "only --label, trainer and batch size are compared" in out
     code, out, _ = gate(tmp_path, "check", megatron_log(tmp_path / "o.log", 1001.5), "--label", "a100x64")
-    assert (code, "label: h100x64 -> a100x64" in out) == (3, True)
+    assert (code, out.splitlines()[-2].split()) == (3, ["label", "h100x64", "a100x64"])
 
 
 HOSTILE = "\x1b[31m</td><script>alert(1)</script>\n::error::x|`@all"
@@ -228,7 +228,7 @@ def test_hostile_words_are_only_words(tmp_path: Path, make_run: MakeRun, kind: s
         assert "`" not in out
         assert "@all" not in out
         (row,) = [line for line in out.splitlines() if line.startswith("| label")]
-        (head,) = [line for line in out.splitlines() if "differs from the nearest" in line]
+        (head,) = [line for line in out.splitlines() if "Differs from the nearest" in line]
         assert row.count("|") == head.count("|") == 4
     if kind == "junit":
         assert "<script" not in out

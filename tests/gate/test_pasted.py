@@ -7,12 +7,11 @@ import re
 import msgspec
 import pytest
 
+from perfdoc.compare.diff.words import shown_paths
 from perfdoc.compare.figures import RunFigures
-from perfdoc.compare.gate.markdown import as_markdown
 from perfdoc.compare.gate.parts import Grown
-from perfdoc.compare.gate.render import as_github
+from perfdoc.compare.gate.render import as_github, as_markdown
 from perfdoc.compare.gate.result import Check, Difference, Result
-from perfdoc.compare.shown_paths import shown_paths
 from tests.reports.hostile import TEXTS
 
 RUN = RunFigures(source="a.log", digest="0" * 16, median_step_ns=100, mad_step_ns=1, steps=20, warmup_steps=1)
@@ -45,10 +44,10 @@ def test_verdict_caveats_facts_checks_in_this_order() -> None:
             "### perfdoc gate: fail\n\nslower x",
             "> - note 0 x",
             "| x0 | x | not said |",
-            "| step\\_time | FAIL | +13.2 % | 2.0 % |",
+            "| step\\_time | FAIL | &#8203;+13.2 % | 2.0 % |",
             "| mfu\\_min | PASS | 0.5 | 0.4 |",
             "- INCONCLUSIVE warm\\_up: longer x",
-            "| x0 | 10 ns | 30 ns | +20 ns |",
+            "| x0 | 10 ns | 30 ns | &#8203;+20 ns |",
             "Runs: x, against 1 of x.json.",
         )
     ]

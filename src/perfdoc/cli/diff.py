@@ -68,9 +68,8 @@ def diff(
 
 
 def _print_and_write(found: Diff, format_: DiffFormat, output: Path | None) -> None:
-    from perfdoc.compare.diff.markdown import render_markdown
     from perfdoc.compare.diff.result import to_json
-    from perfdoc.compare.diff.text import render_text
+    from perfdoc.compare.diff.sections import render_markdown, render_text
     from perfdoc.profiling.whole_file import write_all
 
     serial = to_json(found)

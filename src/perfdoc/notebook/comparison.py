@@ -73,7 +73,7 @@ class Comparison:
         return _frame(self.result.rules, "code", "title", "before", "after")
 
     def _repr_html_(self) -> str:
-        from perfdoc.compare.diff.text import render_text
+        from perfdoc.compare.diff.sections import render_text
         from perfdoc.notebook.cell import cell_of
 
         return cell_of(render_text(self.result, width=100))

@@ -1,12 +1,15 @@
-"""The sentences of a comparison."""
+"""The sentences of a comparison, and what a reader must know before them: other work, other kernels."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from pathlib import PurePath
 
-from perfdoc.compare.diff.result import Basis, Duration, Leaf, Logged, Noise, Outcome
+from perfdoc.compare.diff.result import Basis, Diff, Duration, Kernel, Leaf, Logged, Noise, Outcome
 from perfdoc.reports.leaves import LABELS
 from perfdoc.results.figures import UNKNOWN, duration, per_cent, plural, signed, signed_share, significant
+from perfdoc.traces.kineto.names import short_name
 
 _NAMED = 3
 """Leaves that the verdict names at most."""
@@ -75,3 +78,84 @@ def _where(leaves: Sequence[Leaf], ranks: int) -> str:
     each = f", summed over {plural(ranks, 'rank')}" if ranks > 1 else ""
     parts = ", ".join(f"{LABELS[x.leaf]} {signed(x.change_ns)}" for x in named)
     return f" Most of it{each}: {parts}."
+
+
+MIN_CALLS_FRAC = 0.005
+"""Steps of one job launch kernels in numbers that differ by less than this."""
+MIN_TIME_FRAC = 0.01
+"""Kernels of one side alone that take less of all kernels' time are no other program."""
+_NAMED_KERNELS = 3
+
+
+def caveats(diff: Diff) -> list[str]:
+    """Sentences, the weightiest first: other work, other kernels, then every flag of the comparison."""
+    return [*_other_work(diff), *_other_kernels(diff), *(flag.message for flag in diff.flags)]
+
+
+def _other_work(diff: Diff) -> list[str]:
+    before = sum(c.calls_before for c in diff.kernels.classes)
+    after = sum(c.calls_after for c in diff.kernels.classes)
+    if not before or not after or abs(after / before - 1) < MIN_CALLS_FRAC:
+        return []
+    of = "a step" if diff.basis == "step" else "the window"
+    return [
+        f"Not the same work: {of} launches {calls(after)} kernels, {signed_share(after / before - 1)} "
+        f"against {calls(before)} before. The change in time is of both."
+    ]
+
+
+def _other_kernels(diff: Diff) -> list[str]:
+    total = diff.kernels.total
+    if total is None:
+        return []
+    new = [k for k in diff.kernels.kernels if k.status == "appeared"]
+    gone = [k for k in diff.kernels.kernels if k.status == "gone"]
+    parts = [
+        f"{plural(len(kernels), 'kernel')} only {when} ({per_cent(frac)} of kernel time: {_named(kernels)})"
+        for kernels, when, frac in (
+            (gone, "before", _share(sum(k.before_ns or 0 for k in gone), total.before_ns)),
+            (new, "after", _share(sum(k.after_ns or 0 for k in new), total.after_ns)),
+        )
+        if frac >= MIN_TIME_FRAC
+    ]
+    return [f"Other kernels: {', '.join(parts)}."] if parts else []
+
+
+def _share(part_ns: int, of_ns: int) -> float:
+    return part_ns / of_ns if of_ns else 0.0
+
+
+def _named(kernels: list[Kernel]) -> str:
+    names = list(dict.fromkeys(short_name(k.name)[:64] for k in kernels))
+    more = f" and {len(names) - _NAMED_KERNELS} more" if len(names) > _NAMED_KERNELS else ""
+    return ", ".join(names[:_NAMED_KERNELS]) + more
+
+
+def shown_paths(names: Sequence[str]) -> list[str]:
+    """Each path from the folder that all of them share; relative ones and other words as they are.
+
+    A name may hold several paths, with blanks between. One path alone keeps its last part.
+
+    >>> shown_paths(["/home/me/runs/a/report", "/home/me/runs/b/report"])
+    ['a/report', 'b/report']
+    >>> shown_paths(["/home/me/a.sqlite", "b.sqlite"])
+    ['a.sqlite', 'b.sqlite']
+    """
+    absolute = sorted({word for name in names for word in name.split() if _is_absolute(word)})
+    if not absolute:
+        return list(names)
+    shared = os.path.commonpath(absolute)
+    if shared in absolute:
+        shared = str(PurePath(shared).parent)
+    return [_below(shared, name) for name in names]
+
+
+def _below(shared: str, name: str) -> str:
+    words = name.split()
+    if not any(map(_is_absolute, words)):
+        return name
+    return " ".join(os.path.relpath(word, shared) if _is_absolute(word) else word for word in words)
+
+
+def _is_absolute(word: str) -> bool:
+    return PurePath(word).is_absolute()

@@ -10,19 +10,30 @@ from xml.etree import ElementTree
 
 import msgspec
 
-from perfdoc.compare.gate.markdown import (
-    MARKS,
-    MOST_DIFFERENCES,
-    MOST_PARTS,
-    as_markdown,
-    other_side,
-    shown_fact,
-)
-from perfdoc.compare.gate.result import Check, Result
+from perfdoc.compare.facts import Fact
+from perfdoc.compare.floors import KINDS
+from perfdoc.compare.gate.result import Check, Result, figure
 from perfdoc.profiling.whole_file import is_stream
 from perfdoc.reports.ci import command
-from perfdoc.results.figures import MS, in_scale, signed
+from perfdoc.reports.markdown import escape
+from perfdoc.reports.sections.rendering import add_sections, markdown_lines
+from perfdoc.reports.sections.section import Cell, Grid, Section, name, word
+from perfdoc.reports.terminal import Lines
+from perfdoc.results.figures import duration, per_cent, signed
 from perfdoc.results.names import shorten
+
+MOST_PARTS = 6
+MOST_DIFFERENCES = 12
+_MOST_NOTES = 8
+_MOST_RUNS = 6
+_LIMIT = 400
+_NAME = 96
+_WIDTH = 1000
+"""A sentence is one line: what a CI job prints is searched by line."""
+_WORDS = MappingProxyType({"incomparable": "not comparable"})
+_KINDS: Mapping[str, Literal["error", "warning", "notice"]] = MappingProxyType(
+    {"fail": "error", "inconclusive": "warning", "warn": "warning", "pass": "notice"}
+)
 
 
 def check_targets(targets: Sequence[Path], *, inputs: Sequence[Path], force: bool) -> None:
@@ -51,38 +62,87 @@ def _one(a: Path, b: Path) -> bool:
     return a.resolve() == b.resolve() or (a.exists() and b.exists() and a.samefile(b))
 
 
-_KINDS: Mapping[str, Literal["error", "warning", "notice"]] = MappingProxyType(
-    {"fail": "error", "inconclusive": "warning", "warn": "warning", "pass": "notice"}
-)
-_LIMIT = 400
-
-
 def as_json(result: Result) -> str:
     """gate.json."""
     return (msgspec.json.format(msgspec.json.encode(result), indent=2) + b"\n").decode()
 
 
+def _parts(result: Result) -> Section:
+    rows = [
+        [name(g.part), *(word(t) for t in (duration(g.before_ns), duration(g.after_ns), signed(g.grew_ns)))]
+        for g in result.grown[:MOST_PARTS]
+    ]
+    grid = Grid(head=("part of a step", "before", "after", "change"), align="lrrr", rows=rows)
+    return Section(key="parts", title="Where steps changed, mean over runs", grids=[grid])
+
+
+def _differences(result: Result) -> Section:
+    other = f"the nearest baseline ({result.baseline})" if result.baseline else "the runs beside"
+    rows = [
+        [name(d.fact), Cell(text=_fact(d.baseline)), Cell(text=_fact(d.here))]
+        for d in result.differences[:MOST_DIFFERENCES]
+    ]
+    left_out = len(result.differences) - len(rows)
+    grid = Grid(head=("fact", "there", "here"), align="lll", rows=rows, left_out=left_out)
+    return Section(key="differences", title=f"Differs from {shorten(other)}", grids=[grid])
+
+
+def _fact(value: Fact) -> str:
+    return "not said" if value is None else shorten(str(value), _NAME)
+
+
 def as_text(result: Result) -> str:
-    """For a terminal and a CI log."""
-    lines = [f"{result.verdict.upper()}: {_line(result.summary)}", ""]
-    lines += [f"{MARKS[c.state]:<13}{c.name:<26}{_line(c.message)}" for c in result.checks]
-    if result.grown:
-        lines += ["", "where steps changed (ms, mean over runs):"]
+    """For a terminal and a CI log: the verdict, every check in a sentence, what changed, notes."""
+    page = Lines(_WIDTH, False)
+    page.say(f"{result.verdict.upper()}: {_line(result.summary)}", "")
+    said = [f"{c.state.upper():<13}{c.name:<26}{_line(c.message)}" for c in result.checks]
+    checks = Section(key="checks", title="Checks", sentences=said)
+    add_sections(page, [checks, _parts(result), _differences(result)])
+    page.lines += [f"note: {_line(note)}" for note in result.notes]
+    return "\n".join(page.lines) + "\n"
+
+
+def as_markdown(result: Result) -> str:
+    """For a pull request, or the page of a CI job: verdict, notes, facts that differ, checks, parts, runs."""
+    lines = [f"### perfdoc gate: {_WORDS.get(result.verdict, result.verdict)}", "", _cell(result.summary)]
+    notes = [f"> - {_cell(note)}" for note in result.notes[:_MOST_NOTES]]
+    if (more := len(result.notes) - _MOST_NOTES) > 0:
+        notes.append(f"> - {more} more")
+    lines += ["", *notes] if notes else []
+    rows = [
+        [word(c.name), word(c.state.upper()), *map(word, _figures(c))]
+        for c in result.checks
+        if c.value is not None
+    ]
+    said = [
+        f"{c.state.upper()} {c.name}: {c.message}"
+        for c in result.checks
+        if c.message != result.summary and (c.state == "fail" or (c.state != "pass" and c.value is None))
+    ]
+    grid = Grid(head=("check", "state", "change or figure", "limit"), align="llrr", rows=rows)
+    checks = Section(key="checks", title="Check", sentences=said, grids=[grid])
+    lines += markdown_lines([_differences(result), checks, _parts(result)])
+    if result.runs:
+        more = len(result.runs) - _MOST_RUNS
+        runs = ", ".join(_cell(run.source, _NAME) for run in result.runs[:_MOST_RUNS])
+        runs += f" and {more} more" if more > 0 else ""
+        where = f" of {_cell(result.baseline, _NAME)}" if result.baseline else " beside them"
         lines += [
-            f"  {_line(g.part):<32}{in_scale(g.before_ns, MS):>12} -> {in_scale(g.after_ns, MS):<12}"
-            f"{signed(g.after_ns - g.before_ns, MS):>10}"
-            for g in result.grown[:MOST_PARTS]
+            "",
+            f"Runs: {runs}, against {len(result.baseline_runs)}{where}."
+            if result.baseline_runs
+            else f"Runs: {runs}.",
         ]
-    if result.differences:
-        lines += ["", f"differs from {_line(other_side(result))} in:"]
-        lines += [
-            f"  {_line(d.fact)}: {shown_fact(d.baseline)} -> {shown_fact(d.here)}"
-            for d in result.differences[:MOST_DIFFERENCES]
-        ]
-        if (more := len(result.differences) - MOST_DIFFERENCES) > 0:
-            lines.append(f"  and {more} more")
-    lines += [f"note: {_line(note)}" for note in result.notes]
     return "\n".join(lines) + "\n"
+
+
+def _figures(check: Check) -> list[str]:
+    """Its figure and its limit: of a floor as they are, of a comparison as shares."""
+    if check.name in KINDS:
+        unit = f" {check.unit}" if check.unit else ""
+        return [f"{figure(value)}{unit}" for value in (check.value, check.limit)]
+    change = "" if check.value is None else f"{100 * check.value:+.1f} %"
+    return [change, "" if check.limit is None else per_cent(check.limit)]
 
 
 def as_junit(result: Result) -> str:
@@ -130,3 +190,8 @@ RENDERINGS: dict[str, Callable[[Result], str]] = {
 def _line(text: str) -> str:
     """One printable line, whatever a name in it holds."""
     return shorten(text, _LIMIT)
+
+
+def _cell(text: str, limit: int = _LIMIT) -> str:
+    """Text in Markdown: nothing in it is markup."""
+    return escape(shorten(text, limit))

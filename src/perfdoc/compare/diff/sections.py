@@ -1,0 +1,248 @@
+"""A comparison for people: its sections, made once, in full for a terminal and in short as Markdown."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from perfdoc.compare.diff.result import Diff, Duration, Kernel, Leaf
+from perfdoc.compare.diff.words import calls, caveats, logged_sentence, shown_paths
+from perfdoc.reports.leaves import LABELS
+from perfdoc.reports.markdown import escape
+from perfdoc.reports.sections.rendering import add_sections, markdown_lines
+from perfdoc.reports.sections.section import Cell, Grid, Section, name, word
+from perfdoc.reports.terminal import Lines
+from perfdoc.results.figures import count, duration, plural, share, signed, signed_share
+from perfdoc.results.names import prose, shorten
+from perfdoc.traces.kineto.names import short_name
+
+_MOST_CAVEATS = 6
+_CAVEAT = 400
+_NAME = 64
+_MOST = {"leaves": 15, "kernels": 12, "ranks": 16, "settings": 1000}
+_MOST_IN_SHORT = {"leaves": 9, "kernels": 8, "ranks": 4, "settings": 8}
+_NOISE = {True: "within noise", False: "", None: "noise unknown"}
+
+
+def render_text(diff: Diff, *, width: int = 100) -> str:
+    """All sections that hold something; durations keep three decimals, the exact figures are in diff.json."""
+    page = Lines(max(40, width), False)
+    page.say(prose(diff.verdict), "")
+    add_sections(page, sections_of(diff))
+    page.lines += [""] if diff.flags else []
+    for flag in diff.flags:
+        page.say(f"note: {prose(flag.message)}", "")
+    return "\n".join(page.lines) + "\n"
+
+
+def render_markdown(diff: Diff) -> str:
+    """For a pull request, about 60 lines: the verdict, what speaks against it, and the sections in short."""
+    lines = ["### perfdoc diff", "", escape(prose(diff.verdict)), ""]
+    found = caveats(diff)
+    lines += [f"> - {escape(prose(said, _CAVEAT))}" for said in found[:_MOST_CAVEATS]]
+    if len(found) > _MOST_CAVEATS:
+        lines.append(f"> - {len(found) - _MOST_CAVEATS} more: see diff.json.")
+    return "\n".join([*lines, *markdown_lines(sections_of(diff, short=True))]) + "\n"
+
+
+def sections_of(diff: Diff, *, short: bool = False) -> list[Section]:
+    """What changed, the sides first. short: the largest changes alone, and paths without their folders."""
+    most = _MOST_IN_SHORT if short else _MOST
+    ranks = plural(diff.ranks_compared, "rank")
+    over = f"{'a step' if diff.basis == 'step' else 'the window'}, summed over {ranks}"
+    sections = [
+        _sides(diff, short=short),
+        Section(key="leaves", title=f"Where the time went ({over})", grids=[_leaves(diff, most["leaves"])]),
+        _kernels(diff, most["kernels"]),
+        Section(key="ranks", title="Ranks", grids=[_ranks(diff, most["ranks"])]),
+        _settings(diff, most["settings"]),
+    ]
+    if not short:
+        sections[2:2] = [
+            Section(key="communication", title=f"Communication ({over})", grids=[_dimensions(diff)]),
+            Section(
+                key="classes",
+                title="Kernels by class (sums of durations: overlapping kernels count twice)",
+                grids=[_classes(diff)],
+            ),
+        ]
+        sections += [_kernels_only(diff), Section(key="rules", title="Rules", sentences=_rules(diff))]
+    return sections
+
+
+def _sides(diff: Diff, *, short: bool) -> Section:
+    sides = ("before", diff.before), ("after", diff.after)
+    paths = [side.path for _, side in sides]
+    said = []
+    for (which, side), path in zip(sides, shown_paths(paths) if short else paths, strict=True):
+        facts = [plural(side.ranks, "rank"), plural(side.steps, "step") if side.steps else "no steps"]
+        facts += [" and ".join(map(shorten, side.gpus))] if side.gpus else []
+        facts += [f"MFU {share(side.mfu_frac)}"] if side.mfu_frac is not None else []
+        said.append(f"{which}: {shorten(path)}: {', '.join(facts)}")
+    if diff.logged is not None:
+        said.append(logged_sentence(diff.logged))
+    if (token := diff.per_token) is not None:
+        change = signed_share(token.change_frac)
+        said.append(f"a token {token.before_ns:,.3f} ns before, {token.after_ns:,.3f} ns after ({change})")
+    return Section(key="sides", title="Compared", sentences=said)
+
+
+def _words(*texts: str) -> list[Cell]:
+    return [word(text) for text in texts]
+
+
+def _duration_cells(d: Duration) -> list[Cell]:
+    return _words(duration(d.before_ns), duration(d.after_ns), signed(d.change_ns))
+
+
+def _leaves(diff: Diff, most: int) -> Grid:
+    """The leaves that changed most, in the ledger's order, and the rest in one row: they sum to the total."""
+    largest = sorted(diff.leaves, key=lambda x: -abs(x.change_ns))[:most]
+    rows = [_leaf_row(x) for x in diff.leaves if x in largest]
+    if rest := [x for x in diff.leaves if x not in largest]:
+        before, after = sum(x.before_ns for x in rest), sum(x.after_ns for x in rest)
+        words = plural(len(rest), "other leaf", "other leaves")
+        rows.append(_words(words, duration(before), duration(after), signed(after - before), "", ""))
+    noise = _NOISE[diff.noise.within_noise] if diff.total.change_ns else ""
+    of_total = signed_share(diff.total.change_frac)
+    rows.append([word("total"), *_duration_cells(diff.total), *_words(of_total, noise)])
+    return Grid(head=("leaf", "before", "after", "change", "of total", ""), align="lrrrrl", rows=rows)
+
+
+def _leaf_row(x: Leaf) -> list[Cell]:
+    noise = _NOISE[x.within_noise] if x.change_ns else ""
+    times = duration(x.before_ns), duration(x.after_ns), signed(x.change_ns)
+    return _words(LABELS[x.leaf], *times, signed_share(x.change_of_total_frac), noise)
+
+
+def _dimensions(diff: Diff) -> Grid:
+    rows = [
+        [
+            word(d.dimension),
+            *_duration_cells(d.exposed),
+            *_words(
+                f"{duration(d.hidden.before_ns)} → {duration(d.hidden.after_ns)}",
+                f"{calls(d.calls_before)} → {calls(d.calls_after)}",
+            ),
+        ]
+        for d in diff.dimensions
+    ]
+    head = ("dimension", "exposed before", "after", "change", "hidden", "calls")
+    return Grid(head=head, align="lrrrrr", rows=rows)
+
+
+def _classes(diff: Diff) -> Grid:
+    rows = [
+        [
+            name(k.name),
+            *_words(
+                f"{calls(k.calls_before)} → {calls(k.calls_after)}",
+                *(duration(k.before_ns), duration(k.after_ns), signed(k.change_ns)),
+            ),
+        ]
+        for k in diff.kernels.classes
+        if k.change_ns or k.calls_before != k.calls_after
+    ]
+    return Grid(head=("class", "calls", "before", "after", "change"), align="lrrrr", rows=rows)
+
+
+def _kernels(diff: Diff, most: int) -> Section:
+    """Kernels by their functions' names; those that differ in template arguments alone are one row."""
+    kernels = diff.kernels
+    if kernels.state == "not_measured":
+        return Section(key="kernels", title="Kernels", sentences=[f"Not compared: {kernels.reason}."])
+    by_name: dict[str, list[Kernel]] = {}
+    for kernel in kernels.kernels:
+        by_name.setdefault(short_name(kernel.name), []).append(kernel)
+    ordered = sorted(by_name.items(), key=lambda row: -abs(_sum(row[1], "change_ns") or 0))
+    rows = [_kernel_row(of, variants) for of, variants in ordered[:most]]
+    head = ("kernel", "what", "calls", "change", "by calls", "by time each")
+    left_out = kernels.left_out + len(ordered) - len(rows)
+    grid = Grid(head=head, align="llrrrr", rows=rows, left_out=left_out)
+    return Section(key="kernels", title="Kernels that changed most", grids=[grid])
+
+
+def _kernel_row(of: str, kernels: Sequence[Kernel]) -> list[Cell]:
+    what = Counter(k.status.replace("_", " ") for k in kernels)
+    variants = f", {len(kernels)} variants" if len(kernels) > 1 else ""
+    before, after = (calls(_sum(kernels, f"calls_{side}")) for side in ("before", "after"))
+    effects = ("change_ns", "count_effect_ns", "time_effect_ns")
+    times = [None if (ns := _sum(kernels, effect)) is None else round(ns) for effect in effects]
+    return [
+        Cell(text=shorten(of, _NAME) + variants),
+        *_words(next(iter(what)) if len(what) == 1 else "mixed", f"{before} → {after}", *map(signed, times)),
+    ]
+
+
+def _sum(kernels: Sequence[Kernel], field: str) -> float | None:
+    """None where one of them is not known."""
+    values = [getattr(k, field) for k in kernels]
+    return None if None in values else sum(values)
+
+
+def _kernels_only(diff: Diff) -> Section:
+    k = diff.kernels_only
+    if k is None:
+        return Section(key="kernels_only", title="")
+    steps = diff.before.steps, diff.after.steps
+    other = f"{steps[0]:,} → {plural(steps[1], 'step')}, " if steps[0] != steps[1] else ""
+    title = (
+        f"Whole captures through kernels alone, as other tools count ({count(k.kernels_before)} → "
+        f"{count(k.kernels_after)} kernels, {other}summed over {plural(diff.ranks_compared, 'rank')})"
+    )
+    rows = [
+        [word(of), *_duration_cells(d), word(signed_share(d.change_frac))]
+        for of, d in (
+            ("busy", k.busy),
+            ("compute", k.compute),
+            ("communication", k.communication),
+            ("exposed communication", k.exposed),
+            ("idle", k.idle),
+        )
+    ]
+    grid = Grid(head=("", "before", "after", "change", ""), align="lrrrr", rows=rows)
+    return Section(key="kernels_only", title=title, grids=[grid])
+
+
+def _ranks(diff: Diff, most: int) -> Grid:
+    ordered = sorted(diff.ranks, key=lambda r: -abs(r.change_ns))[:most] if len(diff.ranks) > 1 else []
+    rows = []
+    for r in ordered:
+        largest = max(r.leaves_change_ns.items(), key=lambda x: (abs(x[1]), x[0]), default=None)
+        where = f"{LABELS[largest[0]]} {signed(largest[1])}" if largest else ""
+        times = duration(r.before_ns), duration(r.after_ns), signed(r.change_ns)
+        rows.append([name(r.label), *_words(*times, where)])
+    left_out = len(diff.ranks) - len(rows) if rows else 0
+    return Grid(
+        head=("rank", "before", "after", "change", "most of it"), align="lrrrl", rows=rows, left_out=left_out
+    )
+
+
+def _settings(diff: Diff, most: int) -> Section:
+    c = diff.configuration
+    if c.state == "not_measured":
+        return Section(key="settings", title="Settings", sentences=[f"Not compared: {c.reason}."])
+    rows = [
+        [
+            name(s.knob),
+            word(_setting(s.before, s.before_set)),
+            word(_setting(s.after, s.after_set)),
+        ]
+        for s in c.settings[:most]
+    ]
+    grid = Grid(
+        head=("setting", "before", "after"), align="lll", rows=rows, left_out=len(c.settings) - len(rows)
+    )
+    said = [c.reason] if c.reason else []
+    said += [] if rows else [f"No differences; {c.same:,} are alike."]
+    title = f"Settings that differ ({c.same:,} are alike)" if rows else "Settings"
+    return Section(key="settings", title=title, sentences=said, grids=[grid])
+
+
+def _setting(value: object, is_set: bool) -> str:
+    said = shorten(str(value), _NAME)
+    return said if is_set else "not set" if value is None else f"{said} (default)"
+
+
+def _rules(diff: Diff) -> list[str]:
+    return [f"{r.code} {r.title}: {r.before} → {r.after}" for r in diff.rules]
