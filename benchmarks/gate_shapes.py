@@ -100,8 +100,7 @@ SHAPES: dict[str, Shape] = {
 
 def run(level: float, random: np.random.Generator, shape: Shape | None, count: int) -> RunFigures:
     """One run of so many ranks, with its figures as `gate check` takes them of a run directory."""
-    from perfdoc.compare.cost import cost_of
-    from perfdoc.compare.figures import RunFigures, steady
+    from perfdoc.compare.figures import RunFigures, cost_of, steady
 
     job = level * (1 + 0.01 * np.abs(random.standard_normal(STEPS)))
     job *= np.where(random.random(STEPS) < 0.02, 1.3, 1)

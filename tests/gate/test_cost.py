@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from perfdoc.compare.cost import cost_of
+from perfdoc.compare.figures import cost_of
 
 
 def test_the_tail_and_the_last_part_by_hand() -> None:

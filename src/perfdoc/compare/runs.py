@@ -15,10 +15,9 @@ import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.steps.log import LoggedSteps, of_the_job, read_logged_steps
-from perfdoc.compare.cost import cost_of, kept
 from perfdoc.compare.damage import DamagedRunError, of_a_directory, of_a_log, require_whole
 from perfdoc.compare.facts import OF_A_LOG, Facts, facts_of, fingerprint
-from perfdoc.compare.figures import Count, RunFigures, TooFewStepsError, digest_of, steady
+from perfdoc.compare.figures import Count, RunFigures, TooFewStepsError, cost_of, digest_of, kept, steady
 from perfdoc.compare.stored import MAX_DIAGNOSIS_BYTES, REPORT, content_of, decoded
 from perfdoc.profiling.environment import encodable
 from perfdoc.profiling.errors import CaptureError
