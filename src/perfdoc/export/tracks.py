@@ -16,7 +16,16 @@ from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.analyzers.timeline.tracks import ledger_pieces
 from perfdoc.results.ranks import LEAVES
 from perfdoc.traces import RangeKind
-from perfdoc.traces.model import ApiCalls, CopyKind, Operators, Ranges, Thread
+from perfdoc.traces.model import (
+    ApiCalls,
+    Copies,
+    CopyKind,
+    GraphLaunches,
+    Kernels,
+    Operators,
+    Ranges,
+    Thread,
+)
 
 MAX_COUNTER_VALUES = 200_000
 MAX_TRACKS_OF_A_KIND = 1_000
@@ -104,7 +113,8 @@ def _collectives(view: DeviceView) -> list[str]:
 
 def tracks_of(view: DeviceView) -> Iterator[Track | Counter | LeftOut]:
     """Every track of a device that has something, one at a time."""
-    base = len(view.trace.strings)
+    trace = view.trace
+    base = len(trace.strings)
     copies = base + len(LEAVES)
     graph = copies + len(CopyKind)
     comm = graph + 1
@@ -114,9 +124,28 @@ def tracks_of(view: DeviceView) -> Iterator[Track | Counter | LeftOut]:
         _ledger(view, base),
         _dimensions(view, comm),
         _queue(view),
-        _kernels(view),
-        _graphs(view, graph),
-        _copies(view, copies),
+        _of_streams(
+            view,
+            "kernels",
+            trace.kernels,
+            np.maximum(trace.kernels.name.astype(np.int64), 0),
+            CATEGORIES.index(f"kernel:{KernelClass(0).name.lower()}")
+            + view.kinds.class_code.astype(np.int64),
+        ),
+        _of_streams(
+            view,
+            "CUDA graphs",
+            trace.graph_launches,
+            np.full(len(trace.graph_launches), graph),
+            _same("cuda graph", len(trace.graph_launches)),
+        ),
+        _of_streams(
+            view,
+            "copies",
+            trace.copies,
+            copies + trace.copies.kind.astype(np.int64),
+            _same("copy", len(trace.copies)),
+        ),
         _threads(view),
     ]
     for part in found:
@@ -207,50 +236,20 @@ def _by(column: I64, rows: I64) -> tuple[list[tuple[int, I64]], list[LeftOut]]:
     return found, [LeftOut(rows=beyond)] if beyond else []
 
 
-def _kernels(view: DeviceView) -> Iterator[Track | LeftOut]:
-    kernels = view.trace.kernels
-    mine = np.flatnonzero(kernels.device == view.activity.device)
-    first = CATEGORIES.index(f"kernel:{KernelClass(0).name.lower()}")
-    by_stream, beyond = _by(kernels.stream, mine)
+def _of_streams(
+    view: DeviceView, what: str, table: Kernels | Copies | GraphLaunches, text: I64, category: I64
+) -> Iterator[Track | LeftOut]:
+    """The rows of this device, stream by stream. text, category: of every row of the table."""
+    by_stream, beyond = _by(table.stream, np.flatnonzero(table.device == view.activity.device))
     yield from beyond
     for stream, rows in by_stream:
         yield Track(
-            name=f"stream {stream}: kernels",
+            name=f"stream {stream}: {what}",
             kind="apart",
-            start_ns=kernels.start_ns[rows],
-            end_ns=kernels.end_ns[rows],
-            text=np.maximum(kernels.name[rows].astype(np.int64), 0),
-            category=first + view.kinds.class_code[rows].astype(np.int64),
-        )
-
-
-def _graphs(view: DeviceView, name: int) -> Iterator[Track | LeftOut]:
-    graphs = view.trace.graph_launches
-    by_stream, beyond = _by(graphs.stream, np.flatnonzero(graphs.device == view.activity.device))
-    yield from beyond
-    for stream, rows in by_stream:
-        yield Track(
-            name=f"stream {stream}: CUDA graphs",
-            kind="apart",
-            start_ns=graphs.start_ns[rows],
-            end_ns=graphs.end_ns[rows],
-            text=np.full(len(rows), name),
-            category=_same("cuda graph", len(rows)),
-        )
-
-
-def _copies(view: DeviceView, first: int) -> Iterator[Track | LeftOut]:
-    copies = view.trace.copies
-    by_stream, beyond = _by(copies.stream, np.flatnonzero(copies.device == view.activity.device))
-    yield from beyond
-    for stream, rows in by_stream:
-        yield Track(
-            name=f"stream {stream}: copies",
-            kind="apart",
-            start_ns=copies.start_ns[rows],
-            end_ns=copies.end_ns[rows],
-            text=first + copies.kind[rows].astype(np.int64),
-            category=_same("copy", len(rows)),
+            start_ns=table.start_ns[rows],
+            end_ns=table.end_ns[rows],
+            text=text[rows],
+            category=category[rows],
         )
 
 
@@ -277,13 +276,14 @@ def _threads(view: DeviceView) -> Iterator[Track | LeftOut]:
     for thread in sorted(parts, key=lambda t: (t not in launching, trace.threads[t].tid)):
         for title, category, table, rows in parts[thread]:
             start, end = table.start_ns[rows], table.end_ns[rows]
+            empty = "mark" if category == "range" else category
             yield Track(
                 name=f"{_thread(trace.threads[thread])}: {title}",
                 kind="nested",
                 start_ns=start,
                 end_ns=end,
                 text=np.maximum(table.name[rows].astype(np.int64), 0),
-                category=np.where(end > start, *_both(category)),
+                category=np.where(end > start, CATEGORIES.index(category), CATEGORIES.index(empty)),
             )
 
 
@@ -291,7 +291,3 @@ def _thread(thread: Thread) -> str:
     """Some captures put the number into the name."""
     number = str(thread.tid)
     return thread.name[:80] if number in thread.name else f"thread {number} {thread.name[:80]}".rstrip()
-
-
-def _both(category: str) -> tuple[int, int]:
-    return CATEGORIES.index(category), CATEGORIES.index("mark" if category == "range" else category)

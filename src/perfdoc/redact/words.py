@@ -95,12 +95,12 @@ class Names:
 
     def of_range(self, text: str) -> str:
         """A name that people wrote."""
-        found = self._done.get(text)
-        if found is None:
-            found = self._done[text] = (
-                self._kept(text) or self._call(text) or self._own(text) or self._cleaned(text, _MAX_DIGITS)
-            )
-        return found
+        if text not in self._done:
+            kept = self._keep is not None and self._keep.search(text[:MAX_NAME])
+            # CUDA's libraries name their ranges after their calls.
+            stays = kept or _CALL.fullmatch(text)
+            self._done[text] = text if stays else self._own(text) or self._cleaned(text, _MAX_DIGITS)
+        return self._done[text]
 
     def of_call(self, text: str) -> str:
         """The name of a call of CUDA's or of the C library."""
@@ -113,20 +113,7 @@ class Names:
             return self._cleaned(text, _MAX_DIGITS)
         slash = _SLASH.search(text)
         code = text if slash is None else text[: slash.start()].rstrip(_OF_PATHS)
-        return _IN_CODE.sub(lambda m: self._number(m[0]), code) + self._cleaned(
-            text[len(code) :], _MAX_DIGITS
-        )
-
-    def number(self, text: str) -> str:
-        """A word that stands for the whole text."""
-        return self._number(text)
-
-    def _kept(self, text: str) -> str | None:
-        return text if self._keep is not None and self._keep.search(text[:MAX_NAME]) else None
-
-    def _call(self, text: str) -> str | None:
-        """CUDA's libraries name their ranges after their calls."""
-        return text if _CALL.fullmatch(text) else None
+        return _IN_CODE.sub(lambda m: self.number(m[0]), code) + self._cleaned(text[len(code) :], _MAX_DIGITS)
 
     def _own(self, text: str) -> str | None:
         """One of perfdoc's own names, read and written anew; None for any other."""
@@ -145,35 +132,35 @@ class Names:
     def _group(self, text: str) -> str:
         """A description or a name of a process group, as short as a name carries it."""
         cleaned = self.of_range(text)
-        return cleaned if len(cleaned) <= MAX_TEXT else self._number(text)
+        return cleaned if len(cleaned) <= MAX_TEXT else self.number(text)
 
     def _cleaned(self, text: str, digits: int) -> str:
         if len(text) > MAX_NAME:
-            return self._number(text)
+            return self.number(text)
         cleaned, at = [], 0
         for address in _IN_RANGE.finditer(text):
-            cleaned += [self._words(text[at : address.start()], digits), self._number(address[0])]
+            cleaned += [self._words(text[at : address.start()], digits), self.number(address[0])]
             at = address.end()
         return "".join(cleaned) + self._words(text[at:], digits)
 
     def _words(self, text: str, digits: int) -> str:
-        return _PIECE.sub(lambda m: self._number(m[0]) if m["odd"] else self._run(m[0], digits), text)
+        return _PIECE.sub(lambda m: self.number(m[0]) if m["odd"] else self._run(m[0], digits), text)
 
     def _run(self, run: str, digits: int) -> str:
         """Letters and digits between other characters."""
         if run.isascii() and run.isdecimal():
-            return run if len(run) <= digits else self._number(run)
+            return run if len(run) <= digits else self.number(run)
         low = run.lower()
         if low in known_words() or low in _LETTERS or _FORM.fullmatch(low):
             return run
         if not run.isascii() or not _WORD.fullmatch(run):
-            return self._number(run)
+            return self.number(run)
         return self._pieces(run)
 
     def _pieces(self, run: str) -> str:
         """Words that were written together, as CamelCase has it. Digits stay behind a word that stays."""
         if not any(_is_known(word) for part in _PARTS.finditer(run) for word in CAMEL.split(part[0])):
-            return self._number(run)
+            return self.number(run)
         cleaned: list[str] = []
         unknown = ""
         for part in _PARTS.finditer(run):
@@ -185,15 +172,18 @@ class Names:
                 continue
             for word in CAMEL.split(part[0]):
                 if unknown:
-                    cleaned.append(self._number(unknown))
+                    cleaned.append(self.number(unknown))
                 unknown = "" if _is_known(word) else word
                 if not unknown:
                     cleaned.append(word)
-        return "".join([*cleaned, self._number(unknown)] if unknown else cleaned)
+        return "".join([*cleaned, self.number(unknown)] if unknown else cleaned)
 
-    def _number(self, word: str) -> str:
-        """Begins as the word does, so that words of a CamelCase name stay apart; the number is in letters, so
-        that digits after it are not taken for more of it."""
+    def number(self, word: str) -> str:
+        """What stands for a word or a whole text.
+
+        It begins as the word does, so that words of a CamelCase name stay apart; the number is in letters, so
+        that digits after it are not taken for more of it.
+        """
         number = self._numbers.setdefault(word, len(self._numbers) + 1)
         letters = ""
         while number:

@@ -22,7 +22,7 @@ from perfdoc.compare.diff.result import (
     Rank,
     duration,
 )
-from perfdoc.compare.side import KernelTotal, Loaded
+from perfdoc.compare.side import Loaded
 from perfdoc.reports.leaves import LEAVES, add_up, leaf_values
 from perfdoc.results import DIMENSIONS, Communication
 from perfdoc.results import Rank as DiagnosedRank
@@ -42,18 +42,18 @@ def kernel_rows(before: Loaded, after: Loaded, pairs: Sequence[Pair], basis: Bas
             return _none("kernel times sum over all ranks, and not all ranks are on both sides")
     sides = [_Scaled(before, basis), _Scaled(after, basis)]
     one, two = (s.classes() for s in sides)
-    names = {*one, *two}
-    one, two = ({name: f.get(name, _Figure()) for name in names} for f in (one, two))
+    nothing = 0.0, 0
+    rows = [(name, one.get(name, nothing), two.get(name, nothing)) for name in sorted({*one, *two})]
     classes = [
         KernelClass(
             name=name,
-            calls_before=one[name].calls,
-            calls_after=two[name].calls,
-            before_ns=one[name].ns,
-            after_ns=two[name].ns,
-            change_ns=two[name].ns - one[name].ns,
+            calls_before=a[0],
+            calls_after=b[0],
+            before_ns=a[1],
+            after_ns=b[1],
+            change_ns=b[1] - a[1],
         )
-        for name in sorted(names)
+        for name, a, b in rows
     ]
     kernels = [
         row
@@ -64,18 +64,11 @@ def kernel_rows(before: Loaded, after: Loaded, pairs: Sequence[Pair], basis: Bas
     return Kernels(
         state="measured",
         reason="",
-        total=duration(sum(f.ns for f in one.values()), sum(f.ns for f in two.values())),
+        total=duration(sum(ns for _, ns in one.values()), sum(ns for _, ns in two.values())),
         classes=sorted(classes, key=lambda c: (-abs(c.change_ns), c.name)),
         kernels=kernels[:MOST_KERNELS],
         left_out=max(0, len(kernels) - MOST_KERNELS),
     )
-
-
-class _Figure:
-    """Calls and time of a class."""
-
-    def __init__(self, calls: float = 0.0, ns: int = 0) -> None:
-        self.calls, self.ns = calls, ns
 
 
 class _Scaled:
@@ -90,30 +83,46 @@ class _Scaled:
     def ns(self, total_ns: int) -> int:
         return round(total_ns * self.scale)
 
-    def classes(self) -> dict[str, _Figure]:
+    def classes(self) -> dict[str, tuple[float, int]]:
+        """Calls and time by class; the times sum to that of all kernels."""
         rows = self.side.diagnosis.analyses.kernels.classes
         whole = self.ns(sum(c.total_ns for c in rows))
         parts = apportion([c.total_ns for c in rows], whole)
-        return {c.name: _Figure(float(c.count * self.scale), ns) for c, ns in zip(rows, parts, strict=True)}
+        return {c.name: (float(c.count * self.scale), ns) for c, ns in zip(rows, parts, strict=True)}
+
+    def kernel(self, name: str) -> tuple[Fraction, int] | None:
+        """Calls and time of one kernel; None where it is not listed, and may be there all the same."""
+        if (total := self.side.kernels.get(name)) is not None:
+            return total.count * self.scale, self.ns(total.total_ns)
+        return (Fraction(0), 0) if self.side.kernels_complete else None
 
 
 def _kernel(name: str, one: _Scaled, two: _Scaled) -> Kernel:
-    a, b = one.side.kernels.get(name), two.side.kernels.get(name)
-    known = a or b
-    assert known is not None
-    if (a is None and not one.side.kernels_complete) or (b is None and not two.side.kernels_complete):
-        status: KernelStatus = "not_listed"
-        return _row(name, known.kernel_class, status, (a, one) if a else None, (b, two) if b else None)
-    before, after = one.ns(a.total_ns if a else 0), two.ns(b.total_ns if b else 0)
-    if a is None or b is None:
-        empty = KernelTotal(kernel_class=known.kernel_class, count=0, total_ns=0)
-        status = "gone" if b is None else "appeared"
-        return _row(name, known.kernel_class, status, (a or empty, one), (b or empty, two), after - before)
-    calls = a.count * one.scale, b.count * two.scale
-    by_count = round((calls[1] - calls[0]) * (before / calls[0] + after / calls[1]) / 2)
-    by_time = after - before - by_count
-    status = _status(after - before, by_count, by_time)
-    return _row(name, known.kernel_class, status, (a, one), (b, two), by_count, by_time)
+    known = one.side.kernels.get(name) or two.side.kernels[name]
+    before, after = one.kernel(name), two.kernel(name)
+    status: KernelStatus = "not_listed"
+    change = by_count = by_time = None
+    if before is not None and after is not None:
+        change = after[1] - before[1]
+        if before[0] and after[0]:
+            each = before[1] / before[0] + after[1] / after[0]
+            by_count = round((after[0] - before[0]) * each / 2)
+            status = _status(change, by_count, change - by_count)
+        else:
+            by_count, status = change, "appeared" if after[0] else "gone"
+        by_time = change - by_count
+    return Kernel(
+        name=name,
+        kernel_class=known.kernel_class,
+        status=status,
+        calls_before=float(before[0]) if before else None,
+        calls_after=float(after[0]) if after else None,
+        before_ns=before[1] if before else None,
+        after_ns=after[1] if after else None,
+        change_ns=change,
+        count_effect_ns=by_count,
+        time_effect_ns=by_time,
+    )
 
 
 def _status(change: int, by_count: int, by_time: int) -> KernelStatus:
@@ -122,32 +131,6 @@ def _status(change: int, by_count: int, by_time: int) -> KernelStatus:
     if abs(by_time) >= abs(by_count):
         return "slower" if by_time > 0 else "faster"
     return "more_calls" if by_count > 0 else "fewer_calls"
-
-
-def _row(
-    name: str,
-    kernel_class: str,
-    status: KernelStatus,
-    one: tuple[KernelTotal, _Scaled] | None,
-    two: tuple[KernelTotal, _Scaled] | None,
-    by_count: int | None = None,
-    by_time: int | None = None,
-) -> Kernel:
-    before = one[1].ns(one[0].total_ns) if one else None
-    after = two[1].ns(two[0].total_ns) if two else None
-    both = before is not None and after is not None
-    return Kernel(
-        name=name,
-        kernel_class=kernel_class,
-        status=status,
-        calls_before=float(one[0].count * one[1].scale) if one else None,
-        calls_after=float(two[0].count * two[1].scale) if two else None,
-        before_ns=before,
-        after_ns=after,
-        change_ns=(after or 0) - (before or 0) if both else None,
-        count_effect_ns=by_count,
-        time_effect_ns=0 if by_count is not None and by_time is None else by_time,
-    )
 
 
 def _size(kernel: Kernel) -> int:
