@@ -112,7 +112,7 @@ def measured(ready: Prepared, say: Callable[[str], None]) -> Record:
         notes.append(f"left out, since it changes the work of a step: {', '.join(ready.advised.left_out)}")
     stopped = False
     try:
-        for made in rounds(
+        for times, manifest in rounds(
             configurations,
             repeats=wanted.repeats,
             folder=folder / "runs",
@@ -120,11 +120,11 @@ def measured(ready: Prepared, say: Callable[[str], None]) -> Record:
             debug=wanted.debug,
         ):
             if not facts:
-                facts = of_the_machine(facts_of(made.manifest))
+                facts = of_the_machine(facts_of(manifest))
                 notes += _drift(facts, of_the_machine(facts_of(ready.manifest)))
-            runs.append(made.times)
-            step = significant(made.times.by(ready.statistic), 4)
-            say(f"{made.times.directory}: {step} ms a step ({ready.statistic})")
+            runs.append(times)
+            step = significant(times.by(ready.statistic), 4)
+            say(f"{times.directory}: {step} ms a step ({ready.statistic})")
             write_all({folder / RECORD_NAME: encode(_record(ready, runs, facts, notes, complete=False))})
     except (StoppedError, KeyboardInterrupt, Stopped):  # within a run, or between two
         stopped = True

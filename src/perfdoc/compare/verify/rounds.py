@@ -29,17 +29,9 @@ class StoppedError(Exception):
     """A stop was asked for."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Made:
-    """One run that came to its end."""
-
-    times: RunTimes
-    manifest: Manifest
-
-
 def rounds(
     configurations: Mapping[Arm, Path], *, repeats: int, folder: Path, world_size: int, debug: bool = False
-) -> Iterator[Made]:
+) -> Iterator[tuple[RunTimes, Manifest]]:
     """Before, after, after, before, before, …: pairs whose order changes, so that drift falls out.
 
     Raises StoppedError at a stop, VerifyError where a run fails.
@@ -143,7 +135,9 @@ def run_once(config: Path, folder: Path, world_size: int, *, debug: bool = False
     return Ended(steps=steady_times(folder), manifest=run_manifest(folder), others_cpu_frac=others)
 
 
-def _run(config: Path, folder: Path, arm: Arm, pair: int, world_size: int, *, debug: bool) -> Made:
+def _run(
+    config: Path, folder: Path, arm: Arm, pair: int, world_size: int, *, debug: bool
+) -> tuple[RunTimes, Manifest]:
     ended = run_once(config, folder, world_size, debug=debug)
     steps = ended.steps
     times = RunTimes(
@@ -158,7 +152,7 @@ def _run(config: Path, folder: Path, arm: Arm, pair: int, world_size: int, *, de
         quickest_ms=steps.quickest_ms,
         others_cpu_frac=ended.others_cpu_frac,
     )
-    return Made(times=times, manifest=ended.manifest)
+    return times, ended.manifest
 
 
 def _planned(config: Path, folder: Path, world_size: int, *, dry_run: bool = False) -> Plan:

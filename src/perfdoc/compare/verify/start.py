@@ -35,22 +35,12 @@ class Diagnosed:
 def diagnosed(path: Path) -> Diagnosed:
     """A diagnosis.json, or that of a run directory's report; of a run or trace without one it is made now.
 
-    Raises TraceError.
+    Raises TraceError and UserError.
     """
-    if is_diagnosis(path):
-        return _read(path)
-    if path.is_dir() and (path / REPORT).is_file():
-        return _read(path / REPORT)
-    return _analysed(path)
-
-
-def _read(path: Path) -> Diagnosed:
-    found, content = read_diagnosis(path)
-    return Diagnosed(diagnosis=found, sha256=hashlib.sha256(content).hexdigest(), analysed_now=None)
-
-
-def _analysed(path: Path) -> Diagnosed:
-    """Measure and judge now. Raises TraceError and UserError."""
+    report = path / REPORT
+    if is_diagnosis(path) or (path.is_dir() and report.is_file()):
+        result, content = read_diagnosis(path if is_diagnosis(path) else report)
+        return Diagnosed(diagnosis=result, sha256=hashlib.sha256(content).hexdigest(), analysed_now=None)
     from perfdoc.diagnose.asked import parse_request
     from perfdoc.diagnose.measuring import analysed
     from perfdoc.diagnose.workers import WorkerLostError
