@@ -34,11 +34,11 @@ def test_diff_and_export_know_what_communicates_and_the_window(capture: Path, tm
     (rank,) = diagnosed(capture, tmp_path / "a", *named).ranks
     assert rank.ledger_ns.exposed_comm.total == 100_000
     out = tmp_path / "out.pftrace"
-    plain = perfdoc("export", str(capture), "--perfetto", "-o", str(out))
+    plain = perfdoc("export", str(capture), "-o", str(out))
     assert (plain.returncode, b"mystery_exchange" in out.read_bytes()) == (0, True)
     whole = out.read_bytes()
     for options in (named, ("--window", "0,100us")):
-        done = perfdoc("export", str(capture), "--perfetto", "--force", "-o", str(out), *options)
+        done = perfdoc("export", str(capture), "--force", "-o", str(out), *options)
         assert (done.returncode, out.read_bytes() == whole) == (0, False), done.stderr
     halves = perfdoc("diff", str(capture), str(capture), "--format", "json", "--window", "0,100us")
     assert halves.returncode == 0, halves.stderr

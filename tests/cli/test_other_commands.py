@@ -105,7 +105,7 @@ def test_rules_and_explain() -> None:
 
 
 def test_settings_without_a_capture_are_no_measurement_of_nothing(tmp_path: Path) -> None:
-    for command in (["analyze"], ["export", "--perfetto", "-o", tmp_path / "x.pftrace"]):
+    for command in (["analyze"], ["export", "-o", tmp_path / "x.pftrace"]):
         done = perfdoc(*command, "tp=8", "pp=2", cwd=tmp_path)
         assert (done.returncode, done.stderr) == (2, "perfdoc: tp=8: does not exist. Check the path.\n")
     assert list(tmp_path.iterdir()) == []

@@ -25,16 +25,16 @@ def test_settings_are_given_as_to_analyze(tmp_path: Path) -> None:
     """All words but the first of `--set` arrive among the captures."""
     trace, _ = write_hand_laid(tmp_path / "demo")
     target = str(tmp_path / "demo.pftrace")
-    done = command("--perfetto", str(trace), "--set", "tp=1", "pp=1", "-o", target)
+    done = command(str(trace), "--set", "tp=1", "pp=1", "-o", target)
     assert done.returncode == 0, done.stderr
-    done = command("--perfetto", str(trace), "--set", "tp=1", "dqp=1", "-o", target)
+    done = command(str(trace), "--set", "tp=1", "dqp=1", "-o", target)
     assert (done.returncode, "did you mean dp?" in done.stderr) == (2, True), done.stderr
 
 
 def test_a_capture_becomes_a_file(tmp_path: Path) -> None:
     trace, _ = write_hand_laid(tmp_path / "demo")
     target = tmp_path / "demo.pftrace"
-    done = command("--perfetto", str(trace), "-o", str(target))
+    done = command(str(trace), "-o", str(target))
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
     assert done.stderr.count("\n") == 1
     assert "ui.perfetto.dev" in done.stderr
@@ -61,9 +61,8 @@ def test_without_a_flag_the_timeline_is_written_here(tmp_path: Path) -> None:
     ("words", "said"),
     [
         (("none.sqlite", "-o", "x"), "does not exist"),
-        (("--perfetto", "none.sqlite", "-o", "x"), "does not exist"),
-        (("--perfetto", "none.sqlite", "-o", "x", "--set", "tp=many"), "tp"),
-        (("--perfetto", "none.sqlite", "-o", "x", "--step-range", "("), "regular expression"),
+        (("none.sqlite", "-o", "x", "--set", "tp=many"), "tp"),
+        (("none.sqlite", "-o", "x", "--step-range", "("), "regular expression"),
     ],
 )
 def test_a_mistake_is_one_line(words: tuple[str, ...], said: str) -> None:
@@ -79,7 +78,7 @@ def test_a_capture_is_never_overwritten(tmp_path: Path) -> None:
     whole = trace.read_bytes()
     (tmp_path / "link").symlink_to(trace)
     for target in (trace, tmp_path / "link"):
-        done = command("--perfetto", str(trace), "-o", str(target), "--force")
+        done = command(str(trace), "-o", str(target), "--force")
         assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
         assert "is a capture; captures are never changed" in done.stderr
         assert trace.read_bytes() == whole
@@ -93,7 +92,7 @@ def test_a_full_disk_is_one_line_that_names_the_file(tmp_path: Path, name: str) 
     def little() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, 2_000))
 
-    line = [sys.executable, "-m", "perfdoc", "export", "--perfetto", str(trace), "-o", str(tmp_path / name)]
+    line = [sys.executable, "-m", "perfdoc", "export", str(trace), "-o", str(tmp_path / name)]
     done = subprocess.run(line, capture_output=True, text=True, timeout=120, preexec_fn=little)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
     assert f"{tmp_path / name}: cannot be written" in done.stderr
@@ -106,12 +105,12 @@ def test_captures_without_a_gpu_are_left_out_as_by_analyze(tmp_path: Path) -> No
     builder.process(pid=9).thread().range("alone", 0, 10)
     silent = write_nsys_sqlite(builder.build(), tmp_path / "silent.sqlite")
     target = tmp_path / "out.pftrace"
-    done = command("--perfetto", str(silent), str(trace), "-o", str(target))
+    done = command(str(silent), str(trace), "-o", str(target))
     assert done.returncode == 0, done.stderr
     assert "silent.sqlite: holds no GPU kernels" in done.stderr
     assert len(read(target).processes) == 2
     again = Path(shutil.copy(silent, tmp_path / "again.sqlite"))
-    done = command("--perfetto", str(silent), str(again), "-o", str(tmp_path / "none"))
+    done = command(str(silent), str(again), "-o", str(tmp_path / "none"))
     assert done.returncode == 2
     assert "silent.sqlite: holds no GPU kernels" in done.stderr.splitlines()[-1]
     assert not (tmp_path / "none").exists()

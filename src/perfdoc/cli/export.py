@@ -35,7 +35,6 @@ def export(
             "into this folder, as Parquet and CSV.",
         ),
     ] = None,
-    perfetto: Annotated[bool, typer.Option("--perfetto", hidden=True)] = True,
     *,
     options: JobOptions,
     jobs: Jobs = None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -22,7 +22,6 @@ REPORT = Path("report") / DIAGNOSIS
 MAX_DIAGNOSIS_BYTES = 512 << 20
 _SNIFF_BYTES = 4096
 _MAX_NS = 2**61
-_NESTED = ("1.8", "1.9")
 _T = TypeVar("_T")
 
 
@@ -68,34 +67,12 @@ def read_diagnosis(path: Path) -> tuple[Diagnosis, bytes]:
     again = "Give the trace, or analyse it again with this version of perfdoc."
     content = content_of(path, "diagnosis", remedy=again, most_bytes=MAX_DIAGNOSIS_BYTES)
     noun = "diagnosis that this perfdoc reads"
-    try:
-        found = decoded(path, content, Diagnosis, noun, remedy=again)
-    except TraceError as error:
-        if (flat := _with_flat_classes(content)) is None:
-            raise
-        try:
-            found = decoded(path, flat, Diagnosis, noun, remedy=again)
-        except TraceError:
-            raise error from None
+    found = decoded(path, content, Diagnosis, noun, remedy=again)
     if found.schema_version.partition(".")[0] != SCHEMA_VERSION.partition(".")[0]:
         what = f"has schema version {shorten(found.schema_version, 48)}; this perfdoc reads {SCHEMA_VERSION}."
         raise TraceError(path, what, again)
     _require_sound(path, found, again)
     return found, content
-
-
-def _with_flat_classes(content: bytes) -> bytes | None:
-    """Schemas 1.8 and 1.9 had the figures of a class in an object of their own; None for any other."""
-    with contextlib.suppress(msgspec.MsgspecError, KeyError, TypeError, ValueError, RecursionError):
-        raw = msgspec.json.decode(content, type=dict[str, Any])
-        if raw["schema_version"] not in _NESTED:
-            return None
-        found = raw["analyses"]["kernel_efficiency"]
-        for row in (*found["by_class"], *found["by_part"]):
-            if type(row) is dict and type(row.get("work")) is dict:
-                row.update(row.pop("work"))
-        return msgspec.json.encode(raw)
-    return None
 
 
 def _require_sound(path: Path, found: Diagnosis, again: str) -> None:
