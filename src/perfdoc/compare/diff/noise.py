@@ -37,22 +37,31 @@ def change_bounds_ns(before_ns: F64, after_ns: F64) -> tuple[float, float]:
 
 def step_noise(before: Loaded, after: Loaded, pairs: Sequence[Pair], basis: Basis) -> Noise:
     """The scatter of steps on both sides, each step the mean over the compared ranks."""
+    unknown = Noise(
+        state="not_measured",
+        reason="",
+        confidence_frac=CONFIDENCE,
+        before_steps=0,
+        after_steps=0,
+        before_spread_ns=None,
+        after_spread_ns=None,
+        low_ns=None,
+        high_ns=None,
+        within_noise=None,
+    )
     if basis != "step":
-        return _unknown("the windows have no steps, and one window has no scatter")
+        return replace(unknown, reason="the windows have no steps, and one window has no scatter")
     one = _durations(before, [p.before for p in pairs])
     two = _durations(after, [p.after for p in pairs])
     if one is None or two is None:
-        return _unknown("the ranks of one side have different numbers of steps")
-    few = min(len(one), len(two))
-    if few < 2:
-        return _unknown("one step on a side has no scatter", len(one), len(two))
+        return replace(unknown, reason="the ranks of one side have different numbers of steps")
+    counted = replace(unknown, before_steps=len(one), after_steps=len(two))
+    if min(len(one), len(two)) < 2:
+        return replace(counted, reason="one step on a side has no scatter")
     low, high = change_bounds_ns(one, two)
-    return Noise(
+    return replace(
+        counted,
         state="measured",
-        reason="",
-        confidence_frac=CONFIDENCE,
-        before_steps=len(one),
-        after_steps=len(two),
         before_spread_ns=round(float(one.std(ddof=1))),
         after_spread_ns=round(float(two.std(ddof=1))),
         low_ns=round(low),
@@ -89,21 +98,6 @@ def _leaves(by_rank: Sequence[Mapping[str, I64]], ranks: Sequence[int]) -> dict[
     if len(lengths) != 1 or lengths.pop() < 2:
         return {}
     return {leaf: np.mean([leaves[leaf].astype(np.float64) for leaves in kept], axis=0) for leaf in kept[0]}
-
-
-def _unknown(reason: str, before: int = 0, after: int = 0) -> Noise:
-    return Noise(
-        state="not_measured",
-        reason=reason,
-        confidence_frac=CONFIDENCE,
-        before_steps=before,
-        after_steps=after,
-        before_spread_ns=None,
-        after_spread_ns=None,
-        low_ns=None,
-        high_ns=None,
-        within_noise=None,
-    )
 
 
 BLOCKS = 10
