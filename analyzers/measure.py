@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from perfdoc.analyzers.base.memory import give_back, is_short_for
+from perfdoc.analyzers.base.memory import give_back
 from perfdoc.analyzers.communication.ddp import Ddp, find_ddp
 from perfdoc.analyzers.communication.dimensions import attribute_dimensions
 from perfdoc.analyzers.device.activity import device_activity, without_launches
@@ -39,10 +38,8 @@ from perfdoc.results.quality import NO_EVENTS, EventCounts
 from perfdoc.results.ranks import Window
 from perfdoc.traces import Capability, Format, NoGpuActivityError, Note, Trace, TraceError
 from perfdoc.traces.errors import MissingToolError, UnreadableError
-from perfdoc.traces.file_memory import begin_thread, large_arrays_in_a_file
 from perfdoc.traces.job_facts import JobFacts, facts_beside
 from perfdoc.traces.load import content_sha256, read_trace
-from perfdoc.traces.on_disk import let_go
 from perfdoc.traces.run_facts import with_run_facts
 
 _T = TypeVar("_T")
@@ -157,23 +154,6 @@ def measure_trace(
     Devices by ordinal, then process. Raises NoGpuActivityError where there is neither.
     """
     give_back(len(trace.kernels))
-    short = is_short_for(trace)
-    with large_arrays_in_a_file() if short else nullcontext():
-        return _measured(
-            trace, request, facts, also, comm_kernel, begin_thread if short else None, alone, by_ddp
-        )
-
-
-def _measured(
-    trace: Trace,
-    request: WindowRequest,
-    facts: JobFacts | None,
-    also: DeviceAnalysis | None,
-    comm_kernel: re.Pattern[str] | None,
-    begin_thread: Callable[[], None] | None,
-    alone: bool,
-    by_ddp: bool | None,
-) -> tuple[list[RankMeasurement], list[Note]]:
     marks = marked_ranks(trace)
     trace = with_marked_ranks(trace, marks)
     on_cpu = {process for process, mark in marks.items() if mark.device == "cpu"}
@@ -237,17 +217,15 @@ def _measured(
             table_patterns=request.table_patterns,
             events=found,
         )
-        try:
-            return measure_device(view, also, pool if alone and in_turn else None)
-        finally:
-            let_go()
-            if trace.is_large:
-                done = order.index(index) + 1
-                telling.say(f"{done} of {len(order)} devices analysed, {telling.rate(done):.2f} a second")
+        result = measure_device(view, also, pool if alone and in_turn else None)
+        if trace.is_large:
+            done = order.index(index) + 1
+            telling.say(f"{done} of {len(order)} devices analysed, {telling.rate(done):.2f} a second")
+        return result
 
     # numpy releases the interpreter lock in most of what takes time here.
     in_turn = trace.is_large or len(order) < _AT_ONCE
-    with ThreadPoolExecutor(max_workers=_AT_ONCE, initializer=begin_thread) as pool:
+    with ThreadPoolExecutor(max_workers=_AT_ONCE) as pool:
         counted = begun(pool if alone and in_turn else None, event_counts, trace, launches)
         known = find_known_ranges(trace, request.data_pattern)
         by_ddp = find_ddp(trace) is not None if by_ddp is None else by_ddp

@@ -20,7 +20,7 @@ from perfdoc.traces.model import (
     Thread,
     Trace,
 )
-from perfdoc.traces.payload_table import Payloads
+from perfdoc.traces.more_tables import Payloads
 
 __all__ = [
     "ApiCalls",

@@ -46,7 +46,7 @@ def pack_columns(arrays: Sequence[Array]) -> tuple[list[Column], bytes]:
     codec = pa.Codec("zstd", compression_level=1)
     before: Array | None = None
     for array in arrays:
-        column, values = stored(array, before, lambda v: codec.compress(_planes(v[:_TRIED])).size)
+        column, values = _stored(array, before, lambda v: codec.compress(_planes(v[:_TRIED])).size)
         columns.append(column)
         parts.append(_planes(values))
         before = array.reshape(-1)
@@ -62,12 +62,12 @@ def unpack_columns(columns: Sequence[Column], content: bytes, most: int) -> list
     at, total = 0, 0
     before: Array | None = None
     for column in columns:
-        length = rows(column)
+        length = _length(column)
         total += length * _DTYPES[column.dtype].itemsize
         end = at + length * column.width
         if total > most or end > len(content):
             raise ValueError("columns are longer than what is there")
-        array = restored(column, _unplaned(content[at:end], column.width, length), before)
+        array = _restored(column, _unplaned(content[at:end], column.width, length), before)
         arrays.append(array)
         at, before = end, array.reshape(-1)
     if at != len(content):
@@ -75,11 +75,8 @@ def unpack_columns(columns: Sequence[Column], content: bytes, most: int) -> list
     return arrays
 
 
-def stored(array: Array, before: Array | None, cost: Callable[[Array], int]) -> tuple[Column, Array]:
-    """How one array is stored, and the values that are. cost: of values; the cheapest coding is chosen.
-
-    Raises ValueError for an array of another type or of too many axes.
-    """
+def _stored(array: Array, before: Array | None, cost: Callable[[Array], int]) -> tuple[Column, Array]:
+    """How one array is stored, and the values that are, in the coding that costs least."""
     if array.dtype not in _NAMES or array.ndim > _AXES:
         raise ValueError(f"an array of {array.dtype} with {array.ndim} axes")
     flat = np.ascontiguousarray(array).reshape(-1)
@@ -94,17 +91,10 @@ def stored(array: Array, before: Array | None, cost: Callable[[Array], int]) -> 
     return column, values
 
 
-def rows(column: Column) -> int:
-    """Values of a column. Raises ValueError where its shape is none."""
+def _length(column: Column) -> int:
     if len(column.shape) > _AXES or min(column.shape, default=0) < 0:
         raise ValueError("a column has no such shape")
     return math.prod(column.shape)
-
-
-def restored(column: Column, raw: NDArray[np.uint8], before: Array | None) -> Array:
-    """The array, of the bytes of its stored values. Raises ValueError where they do not fit."""
-    dtype = _DTYPES[column.dtype]
-    return _flat(column, dtype, raw, before).reshape(column.shape)
 
 
 def _chosen(flat: Array, before: Array | None, cost: Callable[[Array], int]) -> tuple[Coding, int, Array]:
@@ -131,14 +121,16 @@ def _above_least(values: Array) -> tuple[int, Array]:
     return (int(least), above) if above.dtype.itemsize < whole.dtype.itemsize else (0, whole)
 
 
-def _flat(column: Column, dtype: np.dtype[Any], raw: NDArray[np.uint8], before: Array | None) -> Array:
+def _restored(column: Column, raw: NDArray[np.uint8], before: Array | None) -> Array:
+    """The array, of the bytes of its stored values. Raises ValueError where they do not fit."""
+    dtype = _DTYPES[column.dtype]
     length = raw.size // column.width
     if dtype.kind not in "iu" or dtype.itemsize < 4:
         if column.width != dtype.itemsize or column.coding != "plain":
             raise ValueError("a column of another coding")
         if dtype.kind == "b" and length and raw.max() > 1:
             raise ValueError("a truth value that is neither")
-        return raw.reshape(-1).view(dtype)
+        return raw.reshape(-1).view(dtype).reshape(column.shape)
     if column.width > dtype.itemsize:
         raise ValueError("a column wider than its type")
     kept = raw.reshape(-1).view(f"<i{column.width}")
@@ -151,7 +143,7 @@ def _flat(column: Column, dtype: np.dtype[Any], raw: NDArray[np.uint8], before: 
         if before is None or not _alike(before, dtype, length):
             raise ValueError("a column without the one before it")
         values += _signed(before)
-    return values.view(dtype)
+    return values.view(dtype).reshape(column.shape)
 
 
 def _alike(before: Array, dtype: np.dtype[Any], length: int) -> bool:

@@ -7,25 +7,13 @@ import glob
 import hashlib
 import os
 import re
-import shutil
-import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from perfdoc.traces.errors import TraceError, require_regular
-from perfdoc.traces.kineto.read import is_kineto_name, read_kineto
-from perfdoc.traces.model import Format, Trace
-from perfdoc.traces.nsys.read import nsys_command, read_nsys_parquet, read_nsys_rep, read_nsys_sqlite
-from perfdoc.traces.summary_file import MAGIC, SUFFIX, is_summary, read_head
-
-NSYS, KINETO = "Nsight Systems", "PyTorch profiler"
-
-_SNIFF_BYTES = 1 << 20
-_OWN_FILES = frozenset({"diagnosis.json", "run.json", "answer.json"})
-_ACCEPTED = (
-    "perfdoc reads Nsight Systems exports (.sqlite, .nsys-rep, a parquetdir folder), PyTorch profiler "
-    "traces (.json, .json.gz), and summaries of them (.perfdoc)."
-)
+from perfdoc.traces.formats import accepted, format_of, is_parquet_folder, named_as, tool_of
+from perfdoc.traces.model import Trace
+from perfdoc.traces.summary_file import SUFFIX, is_summary
 
 
 def find_captures(paths: Sequence[str], *, leave_out: bool = False) -> list[Path]:
@@ -92,7 +80,7 @@ def _behind(text: str) -> list[Path]:
     folders = {match: _captures_in(match) for match in matches if match.is_dir()}
     captures = [c for match in matches for c in folders.get(match, [match])]
     if not captures:
-        raise TraceError(path, "matches only folders without traces.", _ACCEPTED)
+        raise TraceError(path, "matches only folders without traces.", accepted())
     return captures
 
 
@@ -100,7 +88,7 @@ def _in_folder(folder: Path) -> list[Path]:
     captures = _captures_in(folder)
     if not captures:
         _require_profiled(folder)
-        raise TraceError(folder, "is a folder without traces.", _ACCEPTED)
+        raise TraceError(folder, "is a folder without traces.", accepted())
     return captures
 
 
@@ -141,16 +129,11 @@ def _one_of_each(captures: Sequence[Path]) -> list[Path]:
 
 def _identity(capture: Path) -> tuple[Path, str, str]:
     """Folder, family and name without what tells one form of a capture from another."""
-    folder, name = _real(capture).parent, capture.name
+    folder = _real(capture).parent
     if capture.suffix == SUFFIX and (tool := _summarized(capture)):
         return folder, tool, capture.stem
-    if capture.is_dir():
-        return folder, NSYS, name.removesuffix("_pqtdir").removesuffix(".parquetdir")
-    if capture.suffix in (".sqlite", ".nsys-rep"):
-        return folder, NSYS, capture.stem
-    if is_kineto_name(capture):
-        return folder, KINETO, re.sub(r"\.json(\.gz)?$", "", name, flags=re.IGNORECASE)
-    return folder, "", name
+    of = named_as(capture)
+    return (folder, "", capture.name) if of is None else (folder, of.tool, of.stem(capture) or "")
 
 
 def _summarized(path: Path) -> str:
@@ -165,17 +148,8 @@ def _preference(capture: Path) -> tuple[int, int, int]:
     """The larger, the better."""
     if capture.suffix == SUFFIX:
         return (1, 0, 0)
-    if capture.is_dir():
-        return (3, 0, 0)
-    if capture.suffix == ".sqlite":
-        return (4, 0, 0)
-    if capture.suffix == ".nsys-rep":
-        return (2 if shutil.which(nsys_command() or "") else 0, 0, 0)
-    try:
-        age = capture.stat().st_mtime_ns
-    except OSError:
-        age = 0
-    return (2, age, capture.suffix.lower() != ".gz")
+    of = named_as(capture)
+    return (2, 0, 0) if of is None else of.preference(capture)
 
 
 def _require_readable(capture: Path) -> None:
@@ -187,64 +161,10 @@ def _require_readable(capture: Path) -> None:
         require_regular(capture)
 
 
-def tool_of(path: Path) -> str:
-    """Which profiler wrote a capture, or the trace of a summary, told by its content. Raises TraceError where
-    neither did."""
-    if path.is_dir() or path.suffix == ".nsys-rep":
-        return NSYS
-    require_regular(path)  # opening a pipe would wait
-    try:
-        with path.open("rb") as file:
-            head = file.read(64)
-    except OSError as error:
-        raise TraceError(path, f"cannot be opened: {error.strerror}.") from error
-    if not head:
-        raise TraceError(path, "is empty.", "Copy or capture it again.")
-    if head.startswith(b"SQLite format 3\x00"):
-        return NSYS
-    if head.startswith(MAGIC):
-        return KINETO if read_head(path).format == "kineto" else NSYS
-    if head.startswith(b"\x1f\x8b") or head.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in (b"{", b"["):
-        return KINETO
-    if path.suffix in (".sqlite", ".db"):
-        raise TraceError(
-            path, "is not a SQLite file.", "Export the report: nsys export --type sqlite REPORT.nsys-rep"
-        )
-    if head.startswith(b"PAR1"):
-        raise TraceError(
-            path, "is one table of an export.", "Give the folder that `nsys export --type parquetdir` wrote."
-        )
-    if path.suffix == ".qdstrm":
-        raise TraceError(
-            path, "is a raw stream.", "Import it with the nsys that wrote it, which makes a .nsys-rep."
-        )
-    raise TraceError(path, "is not a trace.", _ACCEPTED)
-
-
-def format_of(path: Path) -> Format:
-    """Of a capture, told by its name where that decides, else by its content. Raises TraceError where it is
-    none, or a summary."""
-    if path.is_dir():
-        return "nsys-parquet"
-    if path.suffix == ".nsys-rep":
-        return "nsys-rep"
-    if is_summary(path):
-        raise TraceError(path, "is a summary, which holds no timeline.", "Give the trace itself.")
-    return "nsys-sqlite" if tool_of(path) == NSYS else "kineto"
-
-
-_READERS: dict[Format, Callable[[Path], Trace]] = {
-    "nsys-parquet": read_nsys_parquet,
-    "nsys-rep": read_nsys_rep,
-    "nsys-sqlite": read_nsys_sqlite,
-    "kineto": read_kineto,
-}
-
-
 def read_trace(path: Path) -> Trace:
     """Read one capture, whatever its format. Raises TraceError."""
     _require_readable(path)
-    return _READERS[format_of(path)](path)
+    return format_of(path).read(path)
 
 
 def content_sha256(path: Path) -> str:
@@ -270,7 +190,7 @@ def _captures_in(folder: Path) -> list[Path]:
 
     Pipes and devices of a capture's name are listed, for whoever checks them to refuse.
     """
-    if _is_parquet_folder(folder):
+    if is_parquet_folder(folder):
         return [folder]
     try:
         children = sorted(folder.iterdir(), key=_natural)
@@ -284,34 +204,10 @@ def _captures_in(folder: Path) -> list[Path]:
 
 def _is_capture(path: Path) -> bool:
     """Whether a child of a folder is a capture by its name, and a JSON file by its beginning too."""
-    if path.is_dir():
-        return _is_parquet_folder(path)
-    if path.suffix in (".sqlite", ".nsys-rep", SUFFIX):
+    if path.suffix == SUFFIX and not path.is_dir():
         return True
-    return path.is_file() and path.name not in _OWN_FILES and is_kineto_name(path) and _has_events(path)
-
-
-def _is_parquet_folder(path: Path) -> bool:
-    return (path / "StringIds.parquet").exists() or any(path.glob("CUPTI_ACTIVITY_KIND_*.parquet"))
-
-
-def _has_events(path: Path) -> bool:
-    """Whether a JSON file of a folder looks like a trace: any other JSON there is none of our business."""
-    try:
-        with path.open("rb") as file:
-            head = file.read(_SNIFF_BYTES)
-    except OSError:
-        return False
-    if not head:
-        return bool(
-            re.match(r"rank[_-]?\d+\b", path.name)
-        )  # a rank's trace that was lost: reading it says so
-    if head.startswith(b"\x1f\x8b"):
-        try:
-            head = zlib.decompressobj(16 + zlib.MAX_WBITS).decompress(head, _SNIFF_BYTES)
-        except zlib.error:
-            return True  # damaged: reading it says so
-    return b'"traceEvents"' in head or (head.lstrip()[:1] == b"[" and b'"ph"' in head)
+    of = named_as(path)
+    return of is not None and of.is_capture(path)
 
 
 def _natural(path: Path) -> list[tuple[int, int, str]]:

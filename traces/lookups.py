@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from perfdoc.traces.on_disk import aside, is_large
 from perfdoc.traces.table import I32, I64, Bool
 
 if TYPE_CHECKING:
     from perfdoc.traces.model import ApiCalls, Kernels, Operators, Ranges, Thread
+
+_LARGE_ROWS = 8_000_000
+"""Whose columns take 600 MB."""
 
 
 class Lookups:
@@ -30,9 +32,9 @@ class Lookups:
 
     @property
     def is_large(self) -> bool:
-        """Whether memory is short beside its columns. Those that a reader took for large are on disk."""
+        """Whether memory may be short: its devices are measured one after the other then."""
         tables = (self.kernels, self.api_calls, self.ranges, self.operators, self.python_calls)
-        return is_large(sum(map(len, tables)))
+        return sum(map(len, tables)) >= _LARGE_ROWS
 
     @cached_property
     def range_names(self) -> I64:
@@ -73,7 +75,7 @@ class Lookups:
         """Rows by thread, then as in the file; where each thread begins, and the end."""
         few = thread if len(self.threads) >= 1 << 15 else thread.astype(np.int16)  # sorted by digits
         count = np.bincount(thread + 1, minlength=len(self.threads) + 1)
-        return aside(np.argsort(few, kind="stable")), np.cumsum(count)
+        return np.argsort(few, kind="stable"), np.cumsum(count)
 
 
 def _of_threads(rows: I64, begin: I64, threads: I64) -> I64:

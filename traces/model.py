@@ -11,20 +11,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
 from pathlib import Path
-from typing import Literal, Self, TypeAlias
+from typing import Self, TypeAlias
 
 import numpy as np
 
 from perfdoc.profiling.distributed.groups import ProcessGroup
 from perfdoc.traces.lookups import Lookups
-from perfdoc.traces.metric_tables import MetricSamples
-from perfdoc.traces.os_tables import OsCalls, ThreadStates
-from perfdoc.traces.payload_table import Payloads
+from perfdoc.traces.more_tables import MetricSamples, OsCalls, Payloads, ThreadStates
 from perfdoc.traces.table import I8, I32, I64, Bool, Table
 
 UNKNOWN = -1
 
-Format: TypeAlias = Literal["nsys-sqlite", "nsys-rep", "nsys-parquet", "kineto"]
+Format: TypeAlias = str
+"""The name of one of traces/formats.py."""
 
 
 class CopyKind(IntEnum):

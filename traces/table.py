@@ -9,8 +9,6 @@ from typing import Any, Self, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from perfdoc.traces.on_disk import Growing
-
 I64: TypeAlias = NDArray[np.int64]
 I32: TypeAlias = NDArray[np.int32]
 U64: TypeAlias = NDArray[np.uint64]
@@ -70,32 +68,15 @@ _SMALL = frozenset(
 """Columns of `Rows` that hold indices of threads and texts, and kinds."""
 
 
-_IN_MEMORY = 2_000_000
-"""Rows; what comes beyond them goes to the disk."""
-
-
 class Rows:
-    """Columns of 64-bit integers, 8 bytes a value while a long trace is read; 4 of an index or a kind.
-
-    Adding to many rows raises NoRoomError where the disk is full.
-    """
+    """Columns of 64-bit integers, 8 bytes a value while a long trace is read; 4 of an index or a kind."""
 
     def __init__(self, *names: str) -> None:
-        self._names = names
-        self._columns = self._begun()
+        self._columns = {name: array("i" if name in _SMALL else "q") for name in names}
         self._added: list[tuple[int, ...]] = []
-        self._grown: dict[str, Growing] = {}
-        self._rows_on_disk = 0
-        self._mapped: dict[str, NDArray[Any]] = {}
-
-    def _begun(self) -> dict[str, array[int]]:
-        return {name: array("i" if name in _SMALL else "q") for name in self._names}
 
     def __len__(self) -> int:
-        return self._rows_on_disk + self._rows_here() + len(self._added)
-
-    def _rows_here(self) -> int:
-        return len(next(iter(self._columns.values())))
+        return len(next(iter(self._columns.values()))) + len(self._added)
 
     def add(self, *values: int) -> None:
         """One row, in the order of the names, all known to fit. Many at once take a third of the time."""
@@ -104,32 +85,14 @@ class Rows:
             self._append()
 
     def _append(self) -> None:
-        assert not self._mapped, "its columns were asked for"
         for column, values in zip(self._columns.values(), zip(*self._added, strict=True), strict=True):
             column.extend(values)
         self._added.clear()
-        if self._rows_here() >= _IN_MEMORY:
-            self._move()
-
-    def _move(self) -> None:
-        """What is here to the disk."""
-        if not self._grown:
-            self._grown = {n: Growing(np.dtype(c.typecode)) for n, c in self._columns.items()}
-        for name, column in self._columns.items():
-            self._grown[name].add(np.asarray(column))
-        self._rows_on_disk += self._rows_here()
-        self._columns = self._begun()
 
     def columns(self) -> dict[str, NDArray[Any]]:
-        """The columns as numpy arrays of the same memory: no row can be added while one is there, none at all
-        where they are on disk."""
+        """The columns as numpy arrays of the same memory: no row can be added while one is there."""
         if self._added:
             self._append()
-        if self._grown and not self._mapped:
-            self._move()
-            self._mapped = {name: column.mapped() for name, column in self._grown.items()}
-        if self._mapped:
-            return self._mapped
         return {name: np.asarray(column) for name, column in self._columns.items()}
 
 

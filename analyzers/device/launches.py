@@ -12,7 +12,6 @@ from perfdoc.analyzers.base.names import said_by_names
 from perfdoc.traces import Trace
 from perfdoc.traces.arrow import distinct
 from perfdoc.traces.model import UNKNOWN
-from perfdoc.traces.on_disk import aside
 from perfdoc.traces.table import I32, U64, Bool
 
 if TYPE_CHECKING:  # activity asks for enclosing ranges itself
@@ -126,7 +125,7 @@ def find_launches(trace: Trace) -> Launches:
         for name, of in asked.items():
             if (rows := of.get(pid)) is not None:
                 found[name][rows] = calls.behind(wanted[name].ids[rows])
-    return Launches(**{name: aside(rows) for name, rows in found.items()})
+    return Launches(**found)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,17 +1,24 @@
-"""When every task runs, and what it waited for last; and an order in which tasks can be run."""
+"""When every task runs, and what it waited for last; and an order in which tasks can be run.
+
+The loops over tasks are plain Python. Of many tasks numba compiles the same functions, where it is installed.
+"""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
+from multiprocessing import parent_process
 from typing import Any
 
 import numpy as np
 
 from perfdoc.simulator.engine.graph import I64, NONE, TaskGraph
-from perfdoc.simulator.engine.loops import are_there, run_loop
 
-_FEW_TASKS = 50_000
-"""Tasks and edges that plain Python goes through in the time that the compiler takes to load."""
+_MANY = 50_000
+"""Tasks and edges. numba takes 0.7 s to start, plain Python 17 ms for so many; but a report runs its tasks
+once for every change."""
 
 
 def topological_order(tasks: int, source: I64, target: I64) -> I64 | None:
@@ -20,32 +27,9 @@ def topological_order(tasks: int, source: I64, target: I64) -> I64 | None:
     first = np.zeros(tasks + 1, np.int64)
     np.cumsum(np.bincount(source, minlength=tasks), out=first[1:])
     waits_for = np.bincount(target, minlength=tasks).astype(np.int64)
-    columns = (first, np.ascontiguousarray(target[by_source]), waits_for)
-    if tasks + len(source) <= _FEW_TASKS and not are_there():
-        plain: list[Any] = [*(c.tolist() for c in columns), [0] * tasks]
-        return np.array(plain[-1], np.int64) if _ready_first(*plain) == tasks else None
     order = np.empty(tasks, np.int64)
-    return order if run_loop("ready_first", tasks, *columns, order) == tasks else None
-
-
-def _ready_first(first: Any, target: Any, waits_for: Any, order: Any) -> int:
-    """Fills `order` and returns how many tasks it holds; all are arrays, or all are lists."""
-    n = len(waits_for)
-    found = 0
-    for i in range(n):
-        if waits_for[i] == 0:
-            order[found] = i
-            found += 1
-    at = 0
-    while at < found:
-        for e in range(first[order[at]], first[order[at] + 1]):
-            t = target[e]
-            waits_for[t] -= 1
-            if waits_for[t] == 0:
-                order[found] = t
-                found += 1
-        at += 1
-    return found
+    ordered = _run(_order_tasks, (first, np.ascontiguousarray(target[by_source])), (waits_for, order))
+    return order if ordered == tasks else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,18 +46,9 @@ def schedule(graph: TaskGraph) -> Schedule:
     """Run the tasks: each starts at the latest of its release and, over its edges, source's end plus lag."""
     edges = graph.edges
     columns = (graph.duration_ns, graph.release_ns, edges.first, edges.source, edges.lag_ns)
-    count = len(graph.duration_ns)
-    start, end, binding = (np.empty(count, np.int64) for _ in range(3))
-    if count + len(edges.source) > _FEW_TASKS or are_there():
-        run_loop("forward", count, *columns, start, end, binding)
-        return Schedule(start_ns=start, end_ns=end, binding=binding)
-    found = ([0] * count, [0] * count, [0] * count)
-    arguments: list[Any] = [*(c.tolist() for c in columns), *found]
-    _forward(*arguments)
-    return Schedule(**{n: np.array(c, np.int64) for n, c in zip(_COLUMNS, found, strict=True)})
-
-
-_COLUMNS = ("start_ns", "end_ns", "binding")
+    start, end, binding = (np.empty(len(graph.duration_ns), np.int64) for _ in range(3))
+    _run(_schedule_tasks, columns, (start, end, binding))
+    return Schedule(start_ns=start, end_ns=end, binding=binding)
 
 
 def critical_path(graph: TaskGraph, times: Schedule, last: int | None = None) -> I64:
@@ -82,29 +57,35 @@ def critical_path(graph: TaskGraph, times: Schedule, last: int | None = None) ->
     if not len(times.end_ns):
         return np.empty(0, np.int64)
     task = int(np.argmax(times.end_ns)) if last is None else last
-    if are_there():
-        path = np.empty(len(times.end_ns), np.int64)
-        columns = (times.binding, graph.edges.source, np.array([task], np.int64), path)
-        return path[run_loop("back", len(path), *columns) :].copy()
-    found = [0] * len(times.end_ns)
-    return np.array(found[_back(times.binding, graph.edges.source, task, found) :], np.int64)
+    path = np.empty(len(times.end_ns), np.int64)
+    path[-1] = task
+    begin = _run(_walk_back, (times.binding, graph.edges.source), (path,))
+    return path[begin:].copy()
 
 
-def _back(binding: Any, source: Any, task: int, path: Any) -> int:
-    """Fills the path from its end, and returns where it begins."""
-    at = len(path) - 1
-    path[at] = task
-    while binding[task] != NONE:
-        task = source[binding[task]]
-        at -= 1
-        path[at] = task
-    return at
+def _order_tasks(first: Any, target: Any, waits_for: Any, order: Any) -> int:
+    """Fills `order` and returns how many tasks it holds."""
+    count = 0
+    for i in range(len(waits_for)):
+        if waits_for[i] == 0:
+            order[count] = i
+            count += 1
+    at = 0
+    while at < count:
+        for e in range(first[order[at]], first[order[at] + 1]):
+            t = target[e]
+            waits_for[t] -= 1
+            if waits_for[t] == 0:
+                order[count] = t
+                count += 1
+        at += 1
+    return count
 
 
-def _forward(
+def _schedule_tasks(
     duration: Any, release: Any, first: Any, source: Any, lag: Any, start: Any, end: Any, binding: Any
-) -> None:
-    """Fills the last three columns; all are arrays, or all are lists."""
+) -> int:
+    """Fills the last three columns."""
     for i in range(len(duration)):
         at = release[i]
         by = -1
@@ -116,3 +97,47 @@ def _forward(
         start[i] = at
         end[i] = at + duration[i]
         binding[i] = by
+    return len(duration)
+
+
+def _walk_back(binding: Any, source: Any, path: Any) -> int:
+    """Fills the path, whose last task is there, from its end, and returns where it begins."""
+    at = len(path) - 1
+    task = path[at]
+    while binding[task] != NONE:
+        task = source[binding[task]]
+        at -= 1
+        path[at] = task
+    return at
+
+
+def _run(loop: Callable[..., int], columns: Sequence[I64], results: Sequence[I64]) -> int:
+    """Run a loop over columns; it fills the results."""
+    if sum(map(len, columns)) > _MANY and (compiled := _compiled(loop)) is not None:
+        return int(compiled(*columns, *results))
+    lists = [values.tolist() for values in (*columns, *results)]
+    returned = loop(*lists)
+    for result, values in zip(results, lists[len(columns) :], strict=True):
+        result[:] = values
+    return returned
+
+
+@cache
+def _compiled(loop: Callable[..., int]) -> Callable[..., int] | None:
+    """The loop as numba compiles it, which is kept between runs; None without numba."""
+    try:
+        from numba import njit
+    except ImportError:
+        _say_that_it_is_slow()
+        return None
+    try:
+        fast: Callable[..., int] = njit(cache=True, nogil=True)(loop)
+    except RuntimeError:  # no folder can be written
+        fast = njit(nogil=True)(loop)
+    return fast
+
+
+@cache
+def _say_that_it_is_slow() -> None:
+    if parent_process() is None and sys.stderr is not None:
+        sys.stderr.write("perfdoc: many tasks are replayed in plain Python; pip install 'perfdoc[large]'\n")

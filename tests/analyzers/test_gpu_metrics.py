@@ -99,7 +99,7 @@ def test_what_says_nothing_of_this_gpu_is_not_measured(
 
 
 def test_more_samples_than_are_read_are_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from perfdoc.traces.nsys import metrics
+    from perfdoc.traces.nsys import sampled as metrics
 
     monkeypatch.setattr(metrics, "MAX_SAMPLES", 3)
     rows = [(t, KIND, 1, 10) for t in (0, 500, 1000, 1500)]

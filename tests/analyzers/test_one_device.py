@@ -18,8 +18,9 @@ from perfdoc.analyzers.measure_device import DeviceAnalysis, RankMeasurement, me
 from perfdoc.diagnose.asked import parse_request
 from perfdoc.diagnose.measuring import measure_all
 from perfdoc.diagnose.workers import Here, T, Task
-from perfdoc.profiling import malloc
+from perfdoc.profiling import malloc, telling
 from perfdoc.simulator.replay.unedited import replay_and_keep
+from perfdoc.traces import lookups
 from perfdoc.traces.codec import same
 from tests.summaries.made import two_ranks
 
@@ -39,6 +40,18 @@ def test_on_two_cores_and_on_one(tmp_path: Path) -> None:
     )
     assert one[0].also.replay.tasks == 64
     assert same(one, two)
+
+
+def test_devices_of_a_large_trace_are_measured_in_turn_and_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = two_ranks(tmp_path / "job")[0]
+    whole = measure_capture(path, WindowRequest()).ranks
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(lookups, "_LARGE_ROWS", 0)
+    monkeypatch.setattr(telling, "QUIET_S", -1.0)
+    assert same(measure_capture(path, WindowRequest()).ranks, whole)
+    assert "1 of 1 devices analysed" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("place", [None, Elsewhere()])

@@ -26,7 +26,7 @@ FOREIGN = {"transformers", "lightning"}
 ALLOWED = {
     frozenset({"traces.kineto.devices.Gpu", "results.ranks.Gpu"}): "traces may not import results",
     frozenset({"traces.model.Note", "results.quality.Quality"}): "traces may not import results",
-    frozenset({"traces.model.ApiCalls", "traces.os_tables.OsCalls"}): "columns of two tables",
+    frozenset({"traces.model.ApiCalls", "traces.more_tables.OsCalls"}): "columns of two tables",
     frozenset({"traces.kineto.document._File", "traces.kineto.document.Facts"}): "its raw form",
     frozenset({"results.contention.DeviceContention", "results.contention.NormContentionAnalysis"}): (
         "published, of one device and of all: a common base would change the order of the file's keys"

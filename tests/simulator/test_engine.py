@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import importlib
-from concurrent.futures import ThreadPoolExecutor
-from threading import Barrier
+import sys
+from functools import cache
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from perfdoc.simulator.engine import (
@@ -17,12 +17,9 @@ from perfdoc.simulator.engine import (
     TaskGraph,
     TaskKind,
     critical_path,
-    loops,
     schedule,
 )
-from perfdoc.simulator.engine.loops import run_loop
 from perfdoc.simulator.engine.schedule import topological_order
-from perfdoc.traces import machine_code
 
 engine = importlib.import_module("perfdoc.simulator.engine.schedule")
 """The package has a function of that name."""
@@ -124,8 +121,16 @@ def test_edges_lie_by_waiting_task_in_the_order_in_which_they_were_added() -> No
     assert made.kind.tolist() == [launch, launch, order, launch, order]
 
 
-@given(st.data())
-def test_machine_code_does_what_its_twins_in_python_do(data: st.DataObject) -> None:
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However few tasks there are."""
+    pytest.importorskip("numba")
+    monkeypatch.setattr(engine, "_MANY", -1)
+
+
+@given(data=st.data())
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+def test_compiled_loops_do_what_plain_python_does(compiled: None, data: st.DataObject) -> None:
     """Times and decisive edges, the way back from each task, and an order of the tasks numbered at random."""
     count = data.draw(st.integers(1, 12))
     pairs = [(s, t) for t in range(count) for s in range(t)]
@@ -133,50 +138,37 @@ def test_machine_code_does_what_its_twins_in_python_do(data: st.DataObject) -> N
     edges = [(s, t, data.draw(st.integers(-5, 5))) for s, t in chosen]
     releases = {i: data.draw(st.integers(0, 20)) for i in range(count)}
     made = graph(data.draw(st.lists(st.integers(0, 9), min_size=count, max_size=count)), edges, releases)
-    columns = (made.duration_ns, made.release_ns, made.edges.first, made.edges.source, made.edges.lag_ns)
-    times, plain = ([np.full(count, -7, np.int64) for _ in range(3)] for _ in range(2))
-    run_loop("forward", count, *columns, *times)
-    engine._forward(*columns, *plain)
-    np.testing.assert_array_equal(times, plain)
-    for task in range(count):
-        path, walked = np.zeros(count, np.int64), [0] * count
-        begin = run_loop("back", count, times[2], made.edges.source, np.array([task]), path)
-        assert begin == engine._back(times[2], made.edges.source, task, walked)
-        assert path[begin:].tolist() == walked[begin:]
     number = np.array(data.draw(st.permutations(range(count))), np.int64)
     source, target = (number[np.array([e[i] for e in edges], np.int64)] for i in (0, 1))
-    by_source = np.argsort(source, kind="stable")
-    first = np.append(0, np.cumsum(np.bincount(source, minlength=count)))
-    waits = np.bincount(target, minlength=count)
-    order, ordered = np.zeros(count, np.int64), [0] * count
-    found = run_loop("ready_first", count, first, target[by_source], waits.copy(), order)
-    assert found == engine._ready_first(first, target[by_source], waits, ordered) == count
-    assert order.tolist() == ordered
+
+    def results() -> list[list[int]]:
+        times = schedule(made)
+        paths = [critical_path(made, times, last) for last in range(count)]
+        order = topological_order(count, source, target)
+        assert order is not None
+        return [c.tolist() for c in (times.start_ns, times.end_ns, times.binding, *paths, order)]
+
+    fast = results()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine, "_MANY", 10**9)
+        assert results() == fast
 
 
-def test_threads_that_begin_at_once_share_one_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[str] = []
-    make = machine_code._made
-    monkeypatch.setattr(machine_code, "_engines", {})
-    monkeypatch.setattr(machine_code, "_made", lambda text: (made.append(text), make(text))[1])
-    ready = Barrier(4)
-
-    def address(_: int) -> list[int]:
-        ready.wait()
-        return machine_code.machine_code(loops._LOOPS, "forward")
-
-    with ThreadPoolExecutor(4) as pool:
-        assert len({a for (a,) in pool.map(address, range(4))}) == 1
-    assert len(made) == 1
-
-
-def test_many_tasks_run_compiled_and_give_the_same() -> None:
+def test_without_numba_many_tasks_run_all_the_same_and_one_line_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A chain of 30,001 tasks of 2, each waiting for the one before: the last ends at 60,002."""
+    monkeypatch.setitem(sys.modules, "numba", None)
+    for cached in (engine._compiled, engine._say_that_it_is_slow):
+        monkeypatch.setattr(engine, cached.__name__, cache(cached.__wrapped__))
     count = 30_001
     made = graph([2] * count, [(i, i + 1, 0) for i in range(count - 1)], {0: 0})
     times = schedule(made)
-    assert int(times.end_ns[-1]) == 60_002
     assert times.start_ns.tolist() == list(range(0, 60_002, 2))
+    assert critical_path(made, times).tolist() == list(range(count))
+    assert capsys.readouterr().err == (
+        "perfdoc: many tasks are replayed in plain Python; pip install 'perfdoc[large]'\n"
+    )
 
 
 def test_an_order_of_few_tasks_and_of_many_and_none_of_a_circle() -> None:

@@ -22,8 +22,9 @@ from perfdoc.summaries.codec import encode
 from perfdoc.summaries.request import OF_THE_JOB
 from perfdoc.summaries.writing import summarize
 from perfdoc.traces import TraceError
+from perfdoc.traces.formats import KINETO, NSYS, tool_of
 from perfdoc.traces.job_facts import JobFacts
-from perfdoc.traces.load import KINETO, NSYS, find_captures, read_trace, tool_of
+from perfdoc.traces.load import find_captures, read_trace
 from perfdoc.traces.summary_file import (
     MAGIC,
     RATIO_MAX,
@@ -96,7 +97,7 @@ def _rewritten(path: Path, **change: Any) -> None:
         ({"perfdoc": "9.9.9"}, "perfdoc 9.9.9"),
         ({"types": "0" * 64}, "measures other things"),
         ({"padding": -1}, "not whole"),
-        ({"format": "parquet"}, "damaged"),
+        ({"format": "parquet"}, "cannot read"),
         ({"more": 1}, "damaged"),
         ({"request": {"--window": "capture"}}, "--window capture"),
         ({"replayed": False}, "--no-replay"),

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.traces.kineto.read import is_kineto_name, read_kineto
+from perfdoc.traces.formats import named_as
+from perfdoc.traces.kineto.read import read_kineto
 from perfdoc.traces.model import CAPABILITIES, CopyKind, RangeKind, SyncKind, Trace
 
 PLANTED = """
@@ -280,7 +281,8 @@ def test_groups_in_their_older_text_form(tmp_path: Path) -> None:
     ],
 )
 def test_names(name: str, expected: bool) -> None:
-    assert is_kineto_name(Path(name)) is expected
+    found = named_as(Path(name))
+    assert (found is not None and found.name == "kineto") is expected
 
 
 def test_what_is_recorded_besides_the_activity(tmp_path: Path) -> None:

@@ -176,24 +176,6 @@ def test_steps_that_a_quick_bar_leaps_over_are_not_missing(tmp_path: Path) -> No
     assert (len(log.steps), log.missing_lines) == (56, 0)
 
 
-def test_nemo_1_has_its_figures_in_the_bar(tmp_path: Path) -> None:
-    """Each state is drawn twice, and from step 1,000 on the global step is rounded."""
-    bars = []
-    for i, t in enumerate(TIMES, 990):
-        step = f"{i - 1}.0" if i <= 1000 else "1e+3"
-        bar = (
-            f"Epoch 0:   1%|▏    | {i}/77225 [9:07:58<878:01:48, {t:5.2f}s/it, v_num=, "
-            f"reduced_train_loss=3.090, global_step={step}, consumed_samples=1.63e+6, "
-            f"train_step_timing in s={t:.2f}]"
-        )
-        bars += [bar, bar]
-    head = nemo([]).rstrip() + "\n"
-    log = read(tmp_path, head + "\r".join(bars))
-    assert (log.dialect, log.mixed, log.announced_steps, log.missing_lines) == ("nemo", "", None, 0)
-    assert seconds(log) == TIMES
-    assert log.said["config.seq_length"] == 4096
-
-
 def test_none_is_said_and_other_words_give_way(tmp_path: Path) -> None:
     text = megatron(TIMES).replace(
         "  num_layers ", "  num_experts ........... None\n  encoder_seq_length .... 512\n  num_layers "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -20,15 +20,6 @@ _EPOCH_NS = 10**18
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gpu:
-    """One entry of deviceProperties."""
-
-    name: str | None
-    sm_count: int | None
-    memory_bytes: int | None
-
-
-@dataclass(frozen=True, kw_only=True)
 class Distributed:
     """distributedInfo; None and empty where it does not say."""
 
@@ -37,14 +28,16 @@ class Distributed:
     groups: tuple[ProcessGroup, ...]
 
 
-def gpus(device_properties: Any) -> dict[int, Gpu]:
-    """The GPUs of deviceProperties by ordinal; malformed entries are left out."""
-    found: dict[int, Gpu] = {}
+def gpus(device_properties: Any) -> dict[int, Device]:
+    """The GPUs of deviceProperties by ordinal, of no process; malformed entries are left out."""
+    found: dict[int, Device] = {}
     for entry in device_properties if isinstance(device_properties, list) else ():
         if not isinstance(entry, dict) or (ordinal := non_negative(entry.get("id"))) == UNKNOWN:
             continue
-        found[ordinal] = Gpu(
-            name=text(entry.get("name")) or None,
+        found[ordinal] = Device(
+            process=UNKNOWN,
+            ordinal=ordinal,
+            gpu_name=text(entry.get("name")) or None,
             sm_count=_known(entry.get("numSms")),
             memory_bytes=_known(entry.get("totalGlobalMem")),
         )
@@ -158,21 +151,18 @@ def processes(calls: Launches, ordinal: I64, correlation: I64) -> I64:
 
 
 def devices(
-    pairs: Sequence[tuple[int, int]], gpus: Mapping[int, Gpu], distributed: Distributed
+    pairs: Sequence[tuple[int, int]], gpus: Mapping[int, Device], distributed: Distributed
 ) -> list[Device]:
     """The Device of each (process, ordinal). A rank is one process: with several, nobody gets it."""
     one_process = len({process for process, _ in pairs}) == 1
     rank = distributed.rank if one_process else None
-    unknown = Gpu(name=None, sm_count=None, memory_bytes=None)
+    evidence = "none" if rank is None else "distributedInfo"
     return [
-        Device(
+        replace(
+            gpus.get(ordinal, Device(process=process, ordinal=ordinal)),
             process=process,
-            ordinal=ordinal,
-            gpu_name=(gpu := gpus.get(ordinal, unknown)).name,
-            sm_count=gpu.sm_count,
-            memory_bytes=gpu.memory_bytes,
             rank=rank,
-            rank_evidence="none" if rank is None else "distributedInfo",
+            rank_evidence=evidence,
         )
         for process, ordinal in pairs
     ]

@@ -9,7 +9,7 @@ import numpy as np
 from perfdoc.profiling.distributed.groups import ProcessGroup
 from perfdoc.traces.kineto.values import KernelArgs, integer, non_negative, text
 from perfdoc.traces.model import UNKNOWN
-from perfdoc.traces.payload_table import Payloads
+from perfdoc.traces.more_tables import Payloads
 from perfdoc.traces.table import Rows, Strings
 
 # Which count of the kernel NCCL calls the message (kernel_names.md, section 2): what a rank sends, what it

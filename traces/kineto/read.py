@@ -47,7 +47,6 @@ from perfdoc.traces.model import (
     Syncs,
     Trace,
 )
-from perfdoc.traces.on_disk import NoRoomError
 from perfdoc.traces.table import I64, Rows
 from perfdoc.traces.validate import check_activity, check_devices, host_rows_that_fit, left_out_note
 
@@ -141,14 +140,8 @@ def _unknown(like: I64) -> I64:
     return np.full(len(like), UNKNOWN, dtype=np.int64)
 
 
-_SUFFIXES = (".json", ".json.gz")
 _NO_STACKS = "the capture has no Python stacks: record with torch.profiler.profile(with_stack=True)"
 _NO_SHAPES = "the capture has no operator shapes: record with torch.profiler.profile(record_shapes=True)"
-
-
-def is_kineto_name(path: Path) -> bool:
-    """Whether a file is named like a profiler trace (`.json`, `.pt.trace.json`, either with `.gz`)."""
-    return path.name.lower().endswith(_SUFFIXES)
 
 
 def read_kineto(path: Path) -> Trace:
@@ -158,13 +151,6 @@ def read_kineto(path: Path) -> Trace:
     what to do) for a file that is missing, truncated, malformed, too large or no profiler trace, and
     for times that cannot be true.
     """
-    try:
-        return _read(path)
-    except NoRoomError as error:
-        raise TraceError(path, *error.args) from error
-
-
-def _read(path: Path) -> Trace:
     facts, rows = read_events(path, lambda: EventRows(path))
     first = first_ns(rows)
     try:

@@ -10,23 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 GATED = frozenset(
-    (
-        *("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "phi3", "olmo", "olmo2"),
-        *(
-            "olmo3",
-            "granite",
-            "cohere",
-            "cohere2",
-            "stablelm",
-            "smollm3",
-            "glm",
-            "glm4",
-            "exaone4",
-            "seed_oss",
-        ),
-        *("internlm2", "internlm3", "helium", "ernie4_5"),
-        *("qwen2_vl", "qwen2_vl_text", "qwen2_5_vl", "qwen2_5_vl_text", "qwen3_vl_text"),
-    )
+    ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "phi3", "olmo", "olmo2", "olmo3")
+    + ("granite", "cohere", "cohere2", "stablelm", "smollm3", "glm", "glm4", "exaone4", "seed_oss")
+    + ("internlm2", "internlm3", "helium", "ernie4_5")
+    + ("qwen2_vl", "qwen2_vl_text", "qwen2_5_vl", "qwen2_5_vl_text", "qwen3_vl_text")
 )
 """Architectures of dense layers with three matrices: SwiGLU, GeGLU and their kin."""
 PLAIN = frozenset(
@@ -34,26 +21,13 @@ PLAIN = frozenset(
 )
 """With two."""
 EXPERTS = frozenset(
-    (
-        *(
-            "mixtral",
-            "qwen2_moe",
-            "qwen3_moe",
-            "qwen3_vl_moe_text",
-            "olmoe",
-            "granitemoe",
-            "phimoe",
-            "gpt_oss",
-        ),
-        *("deepseek_v2", "deepseek_v3", "kimi_k2", "glm4_moe", "dots1"),
-    )
+    ("mixtral", "qwen2_moe", "qwen3_moe", "qwen3_vl_moe_text", "olmoe", "granitemoe", "phimoe", "gpt_oss")
+    + ("deepseek_v2", "deepseek_v3", "kimi_k2", "glm4_moe", "dots1")
 )
 """Gated, with experts in all layers or some."""
 _WINDOW_OFF = frozenset(
-    (
-        *("qwen2", "qwen2_moe", "qwen2_vl", "qwen2_vl_text", "qwen2_5_vl", "qwen2_5_vl_text"),
-        *("qwen3", "qwen3_moe", "smollm3"),
-    )
+    ("qwen2", "qwen2_moe", "qwen2_vl", "qwen2_vl_text", "qwen2_5_vl", "qwen2_5_vl_text")
+    + ("qwen3", "qwen3_moe", "smollm3")
 )
 """Whose windows are off unless `use_sliding_window` says otherwise; others' classes have no such key."""
 _INSIDE = ("text_config", "llm_config", "language_config")
@@ -89,20 +63,20 @@ def shape_fields(document: Mapping[Any, Any]) -> tuple[str, dict[str, Any], list
         raise MissingError(f"{named}; give the shape with --set layers=32 hidden=4096 …")
     window = windowed = None
     if found.get("sliding_window") and found.get("use_sliding_window", kind not in _WINDOW_OFF):
-        window = _whole_or_none(found, "sliding_window")
-    hidden = _whole(found, "hidden_size", "n_embd", "n_embed", "d_model")
-    heads = _whole(found, "num_attention_heads", "n_head")
+        window = whole_or_none(found, "sliding_window")
+    hidden = whole(found, "hidden_size", "n_embd", "n_embed", "d_model")
+    heads = whole(found, "num_attention_heads", "n_head")
     fields: dict[str, Any] = {
-        "layers": _whole(found, "num_hidden_layers", "n_layer", "num_layers"),
+        "layers": whole(found, "num_hidden_layers", "n_layer", "num_layers"),
         "hidden_size": hidden,
         "attention_heads": heads,
         "query_groups": _groups(found, kind, heads),
-        "kv_channels": _whole_or_none(found, "head_dim") or width_of_head(hidden, heads),
-        "vocabulary": _whole(found, "vocab_size"),
+        "kv_channels": whole_or_none(found, "head_dim") or width_of_head(hidden, heads),
+        "vocabulary": whole(found, "vocab_size"),
         "gated_mlp": kind not in PLAIN,
         "ffn_hidden_size": _mlp(found, kind, hidden),
     }
-    if _whole_or_none(found, "kv_lora_rank"):
+    if whole_or_none(found, "kv_lora_rank"):
         fields |= _latent(found)
     if kind in EXPERTS:
         fields |= _experts(found, fields)
@@ -114,7 +88,7 @@ def shape_fields(document: Mapping[Any, Any]) -> tuple[str, dict[str, Any], list
         notes.append(said_of_window(window, windowed))
     fields["attention_window"] = window
     fields["windowed_layers"] = windowed
-    fields["mtp_layers"] = _whole_or_none(found, "num_nextn_predict_layers")
+    fields["mtp_layers"] = whole_or_none(found, "num_nextn_predict_layers")
     name = str(document.get("_name_or_path") or "").rstrip("/").rpartition("/")[2] or kind
     return name[:64], {key: value for key, value in fields.items() if value is not None}, notes
 
@@ -136,9 +110,9 @@ def _windowed_layers(found: Mapping[Any, Any], kind: str, layers: int) -> int | 
     if kind == "gemma2":  # the first, the third, …
         return (layers + 1) // 2
     if kind in ("gemma3", "gemma3_text"):  # all but every sixth
-        return layers - layers // (_whole_or_none(found, "sliding_window_pattern") or 6)
+        return layers - layers // (whole_or_none(found, "sliding_window_pattern") or 6)
     if kind in ("qwen2", "qwen3", "qwen2_moe", "qwen3_moe") and "max_window_layers" in found:
-        return max(layers - (_whole_or_none(found, "max_window_layers") or 0), 0)
+        return max(layers - (whole_or_none(found, "max_window_layers") or 0), 0)
     return None
 
 
@@ -152,11 +126,11 @@ def width_of_head(hidden: int, heads: int) -> int:
 def _groups(found: Mapping[Any, Any], kind: str, heads: int) -> int:
     if kind == "gpt_bigcode":
         return 1 if found.get("multi_query", True) else heads
-    return _whole_or_none(found, "num_key_value_heads") or heads
+    return whole_or_none(found, "num_key_value_heads") or heads
 
 
 def _mlp(found: Mapping[Any, Any], kind: str, hidden: int) -> int:
-    width = _whole_or_none(found, "intermediate_size", "ffn_dim", "n_inner")
+    width = whole_or_none(found, "intermediate_size", "ffn_dim", "n_inner")
     if width is None and kind not in _FOUR_TIMES:
         raise MissingError("does not say intermediate_size")
     return width or 4 * hidden
@@ -164,29 +138,29 @@ def _mlp(found: Mapping[Any, Any], kind: str, hidden: int) -> int:
 
 def _latent(found: Mapping[Any, Any]) -> dict[str, Any]:
     """Multi-latent attention, as DeepSeek's."""
-    plain = _whole(found, "qk_nope_head_dim")
+    plain = whole(found, "qk_nope_head_dim")
     return {
-        "q_lora_rank": _whole_or_none(found, "q_lora_rank"),
-        "kv_lora_rank": _whole(found, "kv_lora_rank"),
+        "q_lora_rank": whole_or_none(found, "q_lora_rank"),
+        "kv_lora_rank": whole(found, "kv_lora_rank"),
         "qk_head_dim": plain,
-        "qk_rope_head_dim": _whole(found, "qk_rope_head_dim"),
-        "v_head_dim": _whole(found, "v_head_dim"),
+        "qk_rope_head_dim": whole(found, "qk_rope_head_dim"),
+        "v_head_dim": whole(found, "v_head_dim"),
         "kv_channels": plain,
     }
 
 
 def _experts(found: Mapping[Any, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
-    count = _whole_or_none(found, "num_local_experts", "num_experts", "n_routed_experts")
+    count = whole_or_none(found, "num_local_experts", "num_experts", "n_routed_experts")
     if count is None:
         raise MissingError("does not say num_experts (or num_local_experts, n_routed_experts)")
-    width = _whole_or_none(found, "moe_intermediate_size") or fields["ffn_hidden_size"]
-    shared = _whole_or_none(found, "shared_expert_intermediate_size")
-    if shared is None and (number := _whole_or_none(found, "n_shared_experts")):
+    width = whole_or_none(found, "moe_intermediate_size") or fields["ffn_hidden_size"]
+    shared = whole_or_none(found, "shared_expert_intermediate_size")
+    if shared is None and (number := whole_or_none(found, "n_shared_experts")):
         shared = number * width
     routed = _routed_layers(found, fields["layers"])
     return {
         "experts": count,
-        "experts_per_token": _whole(found, "num_experts_per_tok", "experts_per_token"),
+        "experts_per_token": whole(found, "num_experts_per_tok", "experts_per_token"),
         "expert_ffn_hidden_size": width,
         "shared_expert_ffn_hidden_size": shared,
         "expert_layers": None if routed == fields["layers"] else routed,
@@ -195,9 +169,9 @@ def _experts(found: Mapping[Any, Any], fields: Mapping[str, Any]) -> dict[str, A
 
 def _routed_layers(found: Mapping[Any, Any], layers: int) -> int:
     """Layers with experts: after the first dense ones every so many, and not those that are listed."""
-    first = _whole_or_none(found, "first_k_dense_replace") or 0
-    every = _whole_or_none(found, "moe_layer_freq") or 1
-    step = _whole_or_none(found, "decoder_sparse_step") or 1
+    first = whole_or_none(found, "first_k_dense_replace") or 0
+    every = whole_or_none(found, "moe_layer_freq") or 1
+    step = whole_or_none(found, "decoder_sparse_step") or 1
     listed = found.get("mlp_only_layers") or ()
     dense = {i for i in listed if isinstance(i, int)} if isinstance(listed, Sequence) else set()
     if layers > 10_000:
@@ -210,14 +184,15 @@ def _routed_layers(found: Mapping[Any, Any], layers: int) -> int:
     return routed
 
 
-def _whole(found: Mapping[Any, Any], *names: str) -> int:
-    value = _whole_or_none(found, *names)
+def whole(found: Mapping[Any, Any], *names: str) -> int:
+    """As whole_or_none. Raises MissingError where none is there."""
+    value = whole_or_none(found, *names)
     if value is None:
         raise MissingError(f"does not say {names[0]}")
     return value
 
 
-def _whole_or_none(found: Mapping[Any, Any], *names: str) -> int | None:
+def whole_or_none(found: Mapping[Any, Any], *names: str) -> int | None:
     """The first of these keys that is there, a whole number; None where it is null, 0 or not there."""
     for name in names:
         value = found.get(name)

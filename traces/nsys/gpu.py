@@ -6,8 +6,7 @@ import numpy as np
 
 from perfdoc.traces.model import UNKNOWN, Copies, CopyKind, GraphLaunches, Kernels
 from perfdoc.traces.nsys.ids import Ids
-from perfdoc.traces.nsys.source import NULL, NsysSource, read_int_parts, read_ints
-from perfdoc.traces.on_disk import on_disk
+from perfdoc.traces.nsys.source import NULL, NsysSource, read_ints
 from perfdoc.traces.table import I8, I64
 from perfdoc.traces.validate import known_correlations
 
@@ -53,14 +52,9 @@ _COPY_KINDS = {
 _LAST_KIND = 13
 
 
-def read_kernels(source: NsysSource, ids: Ids, *, large: bool = False) -> Kernels:
-    """Rows of the kernel table; empty where the export has none. large: in parts, and kept on disk."""
-    if large:
-        return on_disk(Kernels, (_kernels(ids, c) for c in read_int_parts(source, KERNEL, KERNEL_COLUMNS)))
-    return _kernels(ids, read_ints(source, KERNEL, KERNEL_COLUMNS))
-
-
-def _kernels(ids: Ids, c: dict[str, I64]) -> Kernels:
+def read_kernels(source: NsysSource, ids: Ids) -> Kernels:
+    """Rows of the kernel table; empty where the export has none."""
+    c = read_ints(source, KERNEL, KERNEL_COLUMNS)
     name, full_name = ids.either_of(c["shortName"], c["demangledName"])
     return Kernels(
         start_ns=c["start"],

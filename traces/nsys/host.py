@@ -10,8 +10,7 @@ import pyarrow as pa
 from perfdoc.traces.arrow import distinct, distinct_texts, valid
 from perfdoc.traces.model import UNKNOWN, ApiCalls, EventRecords, RangeKind, Ranges, SyncKind, Syncs
 from perfdoc.traces.nsys.ids import Ids, process_of
-from perfdoc.traces.nsys.source import NULL, NsysSource, read_int_parts, read_ints, to_ints
-from perfdoc.traces.on_disk import on_disk
+from perfdoc.traces.nsys.source import NULL, NsysSource, read_ints, to_ints
 from perfdoc.traces.table import I32, I64
 from perfdoc.traces.validate import known_correlations, times_fit
 
@@ -39,17 +38,12 @@ API_COLUMNS = {"start": 0, "end": _NO_END, "globalTid": NULL, "correlationId": N
 """What is read of the table of calls, and what stands for NULL in it."""
 
 
-def read_api_calls(source: NsysSource, ids: Ids, *, large: bool = False) -> ApiCalls:
+def read_api_calls(source: NsysSource, ids: Ids) -> ApiCalls:
     """Runtime and driver calls (both are in the runtime table, told apart by their event class).
 
-    A call whose end is unknown is taken for an instant. large: in parts, and kept on disk.
+    A call whose end is unknown is taken for an instant.
     """
-    if large:
-        return on_disk(ApiCalls, (_api_calls(ids, c) for c in read_int_parts(source, API, API_COLUMNS)))
-    return _api_calls(ids, read_ints(source, API, API_COLUMNS))
-
-
-def _api_calls(ids: Ids, c: dict[str, I64]) -> ApiCalls:
+    c = read_ints(source, API, API_COLUMNS)
     return ApiCalls(
         start_ns=c["start"],
         end_ns=np.maximum(c["start"], c["end"]),
@@ -59,31 +53,23 @@ def _api_calls(ids: Ids, c: dict[str, I64]) -> ApiCalls:
     )
 
 
-def read_syncs(source: NsysSource, *, large: bool = False) -> Syncs:
-    """Synchronisation rows. large: in parts, and kept on disk.
+def read_syncs(source: NsysSource) -> Syncs:
+    """Synchronisation rows.
 
     Their deviceId is not used: real exports give 0 for every device. Nor is syncType, whose codes changed
     (2024.6 and 2025.1 count from 0 for a device, later ones from 1 for an event) while the file's own
     ENUM table did not: which of stream and event are set tells the kind in every generation seen.
     """
-    if large:
-        return on_disk(Syncs, map(_syncs, read_int_parts(source, _SYNC, _SYNC_COLUMNS)))
-    return _syncs(read_ints(source, _SYNC, _SYNC_COLUMNS))
-
-
-_SYNC = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
-_SYNC_COLUMNS = {
-    "start": 0,
-    "end": _NO_END,
-    "globalPid": NULL,
-    "streamId": NULL,
-    "correlationId": NULL,
-    "eventId": NULL,
-    "eventSyncId": NULL,
-}
-
-
-def _syncs(c: dict[str, I64]) -> Syncs:
+    columns = {
+        "start": 0,
+        "end": _NO_END,
+        "globalPid": NULL,
+        "streamId": NULL,
+        "correlationId": NULL,
+        "eventId": NULL,
+        "eventSyncId": NULL,
+    }
+    c = read_ints(source, "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", columns)
     stream, event = _no_event(c["streamId"]), _no_event(c["eventId"])
     on_stream, on_event = stream != UNKNOWN, event != UNKNOWN
     kind = np.select(
@@ -106,29 +92,18 @@ def _syncs(c: dict[str, I64]) -> Syncs:
     )
 
 
-def read_event_records(source: NsysSource, ids: Ids, *, large: bool = False) -> EventRecords:
-    """Event records, where the capture traced them (`--cuda-event-trace`). large: in parts, and kept on
-    disk."""
-    if large:
-        return on_disk(
-            EventRecords, (_records(ids, c) for c in read_int_parts(source, _EVENT, _EVENT_COLUMNS))
-        )
-    return _records(ids, read_ints(source, _EVENT, _EVENT_COLUMNS))
-
-
-_EVENT = "CUPTI_ACTIVITY_KIND_CUDA_EVENT"
-_EVENT_COLUMNS = {
-    "deviceId": 0,
-    "globalPid": NULL,
-    "streamId": NULL,
-    "correlationId": NULL,
-    "eventId": NULL,
-    "eventSyncId": NULL,
-    "timestamp": 0,
-}
-
-
-def _records(ids: Ids, c: dict[str, I64]) -> EventRecords:
+def read_event_records(source: NsysSource, ids: Ids) -> EventRecords:
+    """Event records, where the capture traced them (`--cuda-event-trace`)."""
+    columns = {
+        "deviceId": 0,
+        "globalPid": NULL,
+        "streamId": NULL,
+        "correlationId": NULL,
+        "eventId": NULL,
+        "eventSyncId": NULL,
+        "timestamp": 0,
+    }
+    c = read_ints(source, "CUPTI_ACTIVITY_KIND_CUDA_EVENT", columns)
     return EventRecords(
         process=_processes(c["globalPid"]),
         device=ids.devices_of(c["globalPid"], c["deviceId"]),

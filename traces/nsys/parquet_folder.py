@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,10 +65,6 @@ class ParquetSource:
         """See NsysSource."""
         data = self._read(table, columns)
         return pa.table({name: self._plain(table, name, data) for name in columns})
-
-    def read_parts(self, table: str, columns: Sequence[str]) -> Iterator[pa.Table]:
-        """See NsysSource. At once."""
-        yield self.read(table, columns)
 
     def plan(self, reads: Sequence[tuple[str, Sequence[str]]]) -> None:
         """See NsysSource. Parquet is read with all cores as it is."""

@@ -15,9 +15,9 @@ import numpy as np
 
 from perfdoc.traces.arrow import distinct_texts
 from perfdoc.traces.model import UNKNOWN, Ranges
+from perfdoc.traces.more_tables import Payloads
 from perfdoc.traces.nsys.host import NVTX
 from perfdoc.traces.nsys.source import NULL, NsysSource, read_ints
-from perfdoc.traces.payload_table import Payloads
 from perfdoc.traces.table import I64, Strings
 
 PAYLOAD_COLUMNS = ("jsonText",)

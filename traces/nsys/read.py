@@ -4,31 +4,27 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
+from perfdoc.profiling.errors import CaptureError
 from perfdoc.profiling.marks import parse_rank_mark
-from perfdoc.profiling.nsys.command import OVERRIDE
+from perfdoc.profiling.nsys.command import OVERRIDE, export_sqlite
 from perfdoc.profiling.vocabulary import RANK_MARK
 from perfdoc.traces.errors import MissingToolError, NoGpuActivityError, TraceError
-from perfdoc.traces.file_memory import is_short_of, large_arrays_in_a_file
-from perfdoc.traces.model import ApiCalls, Capability, Copies, GraphLaunches, Kernels, Note, Ranges, Trace
+from perfdoc.traces.model import ApiCalls, Capability, Copies, GraphLaunches, Kernels, Note, Trace
 from perfdoc.traces.nsys import gpu as nsys_gpu
 from perfdoc.traces.nsys import host as nsys_host
 from perfdoc.traces.nsys.ids import Ids
-from perfdoc.traces.nsys.meta import Meta, find_secrets, identify_gpus, read_meta, read_warnings
-from perfdoc.traces.nsys.metrics import read_metrics
+from perfdoc.traces.nsys.meta import find_secrets, identify_gpus, read_meta, read_warnings
 from perfdoc.traces.nsys.parquet_folder import ParquetSource
 from perfdoc.traces.nsys.payload import PAYLOAD_COLUMNS, read_payloads
-from perfdoc.traces.nsys.scheduling import read_scheduling
+from perfdoc.traces.nsys.sampled import read_metrics, read_scheduling
 from perfdoc.traces.nsys.source import NsysSource, SqliteSource
-from perfdoc.traces.on_disk import NoRoomError, folder, is_large, moved, on_disk
 from perfdoc.traces.validate import check_activity, host_rows_that_fit, left_out_note
 
 _NO_STACKS = "Python stacks of Nsight captures are not read; the range stands in for the call site"
@@ -71,8 +67,6 @@ def read_nsys_parquet(path: Path) -> Trace:
 def _read_and_close(source: NsysSource) -> Trace:
     try:
         return read_nsys(source)
-    except NoRoomError as error:
-        raise TraceError(source.path, *error.args) from error
     finally:
         source.close()
 
@@ -90,35 +84,22 @@ def read_nsys(source: NsysSource) -> Trace:
             "is not a Nsight Systems export (none of its tables is there).",
             "Export the report: nsys export --type sqlite REPORT.nsys-rep",
         )
-    large = is_large(sum(map(source.count, (nsys_gpu.KERNEL, nsys_host.API, nsys_host.NVTX))))
-    short = large and is_short_of(_BYTES_A_RANGE * source.count(nsys_host.NVTX))
-    with large_arrays_in_a_file() if short else nullcontext():
-        return _read(source, meta, has_kernels=has_kernels, large=large)
-
-
-_BYTES_A_RANGE = 280
-"""What reading ranges takes at once, which are read in one go (docs/performance.md)."""
-
-
-def _read(source: NsysSource, meta: Meta, *, has_kernels: bool, large: bool) -> Trace:
-    in_parts = [
-        (nsys_gpu.KERNEL, tuple(nsys_gpu.KERNEL_COLUMNS)),
-        (nsys_host.API, tuple(nsys_host.API_COLUMNS)),
-    ]
-    at_once = [(nsys_host.NVTX, nsys_host.NVTX_COLUMNS), (nsys_host.NVTX, PAYLOAD_COLUMNS)]
-    source.plan(at_once if large else in_parts + at_once)
+    source.plan(
+        [
+            (nsys_gpu.KERNEL, tuple(nsys_gpu.KERNEL_COLUMNS)),
+            (nsys_host.API, tuple(nsys_host.API_COLUMNS)),
+            (nsys_host.NVTX, nsys_host.NVTX_COLUMNS),
+            (nsys_host.NVTX, PAYLOAD_COLUMNS),
+        ]
+    )
     ids = Ids(source)
-    kernels = nsys_gpu.read_kernels(source, ids, large=large)
+    kernels = nsys_gpu.read_kernels(source, ids)
     copies = nsys_gpu.read_copies(source, ids)
     graphs = nsys_gpu.read_graph_launches(source, ids)
-    if large:
-        copies = on_disk(Copies, [copies])
     check_activity(source.path, kernels, copies, graphs)
-    api, bad_calls = host_rows_that_fit(nsys_host.read_api_calls(source, ids, large=large))
+    api, bad_calls = host_rows_that_fit(nsys_host.read_api_calls(source, ids))
     capture_end = max(int(t.end_ns.max(initial=0)) for t in (kernels, copies, graphs, api))
     nvtx = nsys_host.read_ranges(source, ids, capture_end)
-    if large:
-        nvtx = replace(nvtx, ranges=on_disk(Ranges, [nvtx.ranges]), source_row=moved(nvtx.source_row))
     if not len(kernels) and not len(graphs) and not _is_cpu_run(ids.strings.values):
         raise NoGpuActivityError(
             source.path,
@@ -127,8 +108,8 @@ def _read(source: NsysSource, meta: Meta, *, has_kernels: bool, large: bool) -> 
             else "holds no GPU kernels (no CUPTI_ACTIVITY_KIND_KERNEL table): CUDA was not traced.",
             f"Capture a part of the run with GPU work, with {_CAPTURE}",
         )
-    records = nsys_host.read_event_records(source, ids, large=large)
-    syncs, bad_syncs = host_rows_that_fit(nsys_host.read_syncs(source, large=large))
+    records = nsys_host.read_event_records(source, ids)
+    syncs, bad_syncs = host_rows_that_fit(nsys_host.read_syncs(source))
     payloads = read_payloads(source, nvtx.ranges, nvtx.source_row, ids.strings)
     states, os_calls, unreadable = read_scheduling(source, ids)
     ids.name_threads()
@@ -254,12 +235,18 @@ def _have(available: bool, reason: str, remedy: str) -> Capability:
     )
 
 
-EXPORT_TIMEOUT_S = 3600
+_EXPORT_TIMEOUT_S = 3600
 
 
 def nsys_command() -> str | None:
     """The nsys that reads reports: the one that PERFDOC_NSYS names, else the one on PATH."""
     return os.environ.get(OVERRIDE) or shutil.which("nsys")
+
+
+def _roomy_folder() -> str | None:
+    """Where large temporary files go: /tmp may be memory. None: where all of them go."""
+    folders = (os.environ.get("TMPDIR", ""), "/var/tmp")
+    return next((f for f in folders if os.path.isdir(f) and os.access(f, os.W_OK)), None)  # noqa: PTH112
 
 
 def read_nsys_rep(path: Path) -> Trace:
@@ -278,34 +265,17 @@ def read_nsys_rep(path: Path) -> Trace:
             "is a Nsight Systems report, and no `nsys` is installed here to export it.",
             f"Where nsys is, run: {export} — then analyse the .sqlite file.",
         )
-    with tempfile.TemporaryDirectory(prefix="perfdoc-", dir=folder()) as made:
-        target = Path(made) / "export.sqlite"
+    with tempfile.TemporaryDirectory(prefix="perfdoc-", dir=_roomy_folder()) as made:
         try:
-            done = subprocess.run(
-                [command, "export", "--type", "sqlite", "--lazy=false", "--force-overwrite", "true",
-                 "--output", str(target), str(path.resolve())],
-                capture_output=True,
-                text=True,
-                errors="replace",
-                stdin=subprocess.DEVNULL,
-                timeout=EXPORT_TIMEOUT_S,
-                check=False,
-            )  # fmt: skip
-        except (OSError, subprocess.TimeoutExpired) as error:
-            missing = isinstance(error, OSError)
-            raise (MissingToolError if missing else TraceError)(
-                path, f"`nsys export` could not be run: {error}.", f"Try by hand: {export}"
-            ) from error
-        if done.returncode != 0 or not target.exists():
-            lines = [line.strip() for line in (done.stderr + "\n" + done.stdout).splitlines() if line.strip()]
-            said = next((line for line in lines if "rror" in line), lines[-1] if lines else "no message")
-            raise TraceError(
-                path,
-                f"`nsys export` failed: {said[:200]}",
-                "A report needs the same or a newer nsys than the one that wrote it.",
+            target = export_sqlite(
+                command, path.resolve(), Path(made) / "export.sqlite", timeout_s=_EXPORT_TIMEOUT_S
             )
-        try:
             trace = read_nsys_sqlite(target)
+        except CaptureError as error:
+            raise TraceError(path, error.what, error.remedy) from error
+        except OSError as error:
+            what = f"`nsys export` could not be run: {error.strerror}."
+            raise MissingToolError(path, what, f"Try by hand: {export}") from error
         except TraceError as error:
             raise type(error)(path, error.what, error.remedy) from error
     return replace(trace, path=path, format="nsys-rep")

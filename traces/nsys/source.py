@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 
-from perfdoc.profiling.telling import Telling
 from perfdoc.traces.arrow import to_int64
 from perfdoc.traces.errors import TraceError
 from perfdoc.traces.model import Format
@@ -38,9 +37,6 @@ class NsysSource(Protocol):
         Raises TraceError where they cannot be read.
         """
 
-    def read_parts(self, table: str, columns: Sequence[str]) -> Iterator[pa.Table]:
-        """As `read`, in parts where the source can: Parquet's one is all of it."""
-
     def plan(self, reads: Sequence[tuple[str, Sequence[str]]]) -> None:
         """Say which columns of large tables will be read first, in order, where they are there: a source may
         read ahead."""
@@ -58,35 +54,23 @@ class NsysSource(Protocol):
         """Release files."""
 
 
-class SqliteSource:
+class SqliteSource(SqliteFile):
     """An export of `nsys export --type sqlite`."""
 
     format: Format = "nsys-sqlite"
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.file = SqliteFile(path)
-
     def columns(self, table: str) -> frozenset[str]:
         """See NsysSource."""
-        return self.file.tables.get(table, frozenset())
+        return self.tables.get(table, frozenset())
 
     def count(self, table: str) -> int:
         """See NsysSource. By the row ids: rows that were deleted may count."""
-        return self.file.count(table) if table in self.file.tables else 0
+        return super().count(table) if table in self.tables else 0
 
-    def read(self, table: str, columns: Sequence[str]) -> pa.Table:
-        """See NsysSource."""
-        return self.file.read(table, columns)
-
-    def read_parts(self, table: str, columns: Sequence[str]) -> Iterator[pa.Table]:
-        """See NsysSource."""
-        return self.file.read_parts(table, columns)
-
-    def plan(self, reads: Sequence[tuple[str, Sequence[str]]]) -> None:
+    def plan(self, reads: Iterable[tuple[str, Sequence[str]]]) -> None:
         """See NsysSource."""
         present = [(table, [c for c in wanted if c in self.columns(table)]) for table, wanted in reads]
-        self.file.plan((table, columns) for table, columns in present if columns)
+        super().plan((table, columns) for table, columns in present if columns)
 
     def strings(self, ids: Iterable[int]) -> dict[int, str]:
         """See NsysSource. Only the ids asked for are read: the table also holds the user's environment."""
@@ -95,7 +79,7 @@ class SqliteSource:
         for i in range(0, len(wanted), 500):
             chunk = wanted[i : i + 500]
             marks = ",".join("?" * len(chunk))
-            for key, value in self.file.rows(f"SELECT id, value FROM StringIds WHERE id IN ({marks})", chunk):
+            for key, value in self.rows(f"SELECT id, value FROM StringIds WHERE id IN ({marks})", chunk):
                 number = _whole(key)
                 if number is not None and value is not None:
                     found[number] = text_of(value)
@@ -103,20 +87,16 @@ class SqliteSource:
 
     def blobs(self, table: str, column: str) -> list[tuple[int, bytes]]:
         """See NsysSource."""
-        if not self.file.rows(f'SELECT 1 FROM "{table}" WHERE "{column}" IS NOT NULL LIMIT 1'):
+        if not self.rows(f'SELECT 1 FROM "{table}" WHERE "{column}" IS NOT NULL LIMIT 1'):
             return []
         # CAST, because the connection decodes text and one column may hold both kinds.
-        rows = self.file.scan(table, f'CAST("{column}" AS BLOB)')
+        rows = self.scan(table, f'CAST("{column}" AS BLOB)')
         return [(i, value) for i, (value,) in enumerate(rows) if isinstance(value, bytes)]
 
     def holds_text_like(self, table: str, column: str, patterns: Sequence[str]) -> bool:
         """See NsysSource."""
         condition = " OR ".join([f'"{column}" LIKE ?'] * len(patterns))
-        return bool(self.file.rows(f'SELECT 1 FROM "{table}" WHERE {condition} LIMIT 1', patterns))
-
-    def close(self) -> None:
-        """See NsysSource."""
-        self.file.close()
+        return bool(self.rows(f'SELECT 1 FROM "{table}" WHERE {condition} LIMIT 1', patterns))
 
 
 def read_ints(source: NsysSource, table: str, defaults: Mapping[str, int]) -> dict[str, I64]:
@@ -129,24 +109,7 @@ def read_ints(source: NsysSource, table: str, defaults: Mapping[str, int]) -> di
     present = [c for c in defaults if c in source.columns(table)]
     if not present:
         return {c: np.empty(0, np.int64) for c in defaults}
-    return _ints(source, table, defaults, source.read(table, present))
-
-
-def read_int_parts(source: NsysSource, table: str, defaults: Mapping[str, int]) -> Iterator[dict[str, I64]]:
-    """As read_ints, in parts, the first of which may be empty."""
-    present = [c for c in defaults if c in source.columns(table)]
-    yield {c: np.empty(0, np.int64) for c in defaults}
-    if present:
-        telling, count, done = Telling(), source.count(table), 0
-        for data in source.read_parts(table, present):
-            done += data.num_rows
-            rate = telling.rate(done) / 1e6
-            telling.say(f"{table}: {done:,} of about {count:,} rows read, {rate:.1f} M a second")
-            yield _ints(source, table, defaults, data)
-
-
-def _ints(source: NsysSource, table: str, defaults: Mapping[str, int], data: pa.Table) -> dict[str, I64]:
-    present = data.column_names
+    data = source.read(table, present)
     columns: dict[str, I64] = {}
     for name, default in defaults.items():
         if name not in present:

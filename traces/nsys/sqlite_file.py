@@ -12,7 +12,6 @@ import tempfile
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
@@ -22,15 +21,10 @@ from perfdoc.traces.arrow import is_text
 from perfdoc.traces.errors import TraceError
 from perfdoc.traces.nsys.arrow_reader import MORE_ROWS, ArrowReader, NotUtf8Error, UnreadableError
 from perfdoc.traces.nsys.at_rest import copied_at_rest, copy_in
-from perfdoc.traces.nsys.row_ids import next_row_id, width_of_rows
 
 _HEADER = b"SQLite format 3\x00"
 _PARALLEL_ROWS = 100_000
 """Below this many rows a second reader costs more than it saves."""
-_PART_ROWS = 500_000
-"""Row ids of a part, where a table is read a part at a time."""
-_SPARSE = 8
-"""Row ids for one row."""
 _READERS = 2
 """Row-id parts read at once. On two free cores 2 took 1.4 s where 1 took 2.4 s (2 M kernels, 15 columns)."""
 _MAX_CELL_BYTES = 256 << 20
@@ -49,16 +43,6 @@ _ROW_IDS = ("rowid", "_rowid_", "oid")
 _REMEDY_EXPORT = "Export the report again: nsys export --type sqlite REPORT.nsys-rep"
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Begun:
-    """A large table that readers are at work on."""
-
-    table: str
-    columns: tuple[str, ...]
-    row_id: str
-    parts: Sequence[Future[pa.Table]]
-
-
 class SqliteFile:
     """A SQLite database opened read-only, its bytes and its folder left as they are.
 
@@ -72,7 +56,8 @@ class SqliteFile:
         self._copy: tempfile.TemporaryDirectory[str] | None = None
         self._readers = ThreadPoolExecutor(max_workers=_READERS)
         self._planned: deque[tuple[str, tuple[str, ...]]] = deque()
-        self._ahead: _Begun | None = None
+        self._ahead: dict[tuple[str, tuple[str, ...]], list[Future[pa.Table]]] = {}
+        """Parts of the large table that readers are at work on."""
         self._bytes = _check_header(path)
         self._looks = 0
         try:
@@ -159,11 +144,7 @@ class SqliteFile:
         """
         wanted = (table, tuple(columns))
         try:
-            if self._ahead is not None and (self._ahead.table, self._ahead.columns) == wanted:
-                begun, self._ahead = self._ahead, None
-            else:
-                begun = self._begin(*wanted)
-            found = self._finish(begun)
+            found = self._join(*wanted, self._ahead.pop(wanted, []) or self._begin(*wanted))
         except (UnreadableError, *_FAULTS, pa.ArrowException) as error:
             raise self._unreadable(table, error) from error
         if self._planned and self._planned[0] == wanted:
@@ -171,48 +152,22 @@ class SqliteFile:
             self._look_ahead()
         return found
 
-    def read_parts(self, table: str, columns: Sequence[str]) -> Iterator[pa.Table]:
-        """As `read`, a part at a time while the readers are at work on the next ones; while row ids are far
-        apart, by rows that are counted first."""
-        try:
-            row_id, select = self.row_id(table), _select(table, columns)
-            low, end = self._ends(table, row_id)
-            coming: deque[tuple[Future[pa.Table], int]] = deque()
-            begin, are_sparse = low, False
-            while begin is not None or coming:
-                if begin is not None:
-                    if begin > end:  # a damaged page says so of the last row
-                        raise UnreadableError(MORE_ROWS)
-                    wide = min(_PART_ROWS, end - begin + 1)
-                    if are_sparse:
-                        wide = width_of_rows(self.connection, table, row_id, begin, end, _PART_ROWS)
-                    query = f"{select} WHERE {row_id} BETWEEN {begin} AND {begin + wide - 1}"
-                    part = self._readers.submit(self._arrow.read, query, min(wide, self.most_rows))
-                    coming.append((part, wide))
-                    begin = next_row_id(self.connection, table, row_id, begin + wide - 1)
-                if len(coming) > _READERS or begin is None:
-                    part, wide = coming.popleft()
-                    yield (found := part.result())
-                    are_sparse = found.num_rows * _SPARSE < wide
-        except (UnreadableError, *_FAULTS, pa.ArrowException) as error:
-            raise self._unreadable(table, error) from error
-
     def _look_ahead(self) -> None:
         """Begin with what is planned next, where that takes long enough. Its faults show when it is read."""
-        if self._planned and self._ahead is None:
+        if self._planned and not self._ahead:
             table, columns = self._planned[0]
             with contextlib.suppress(*_FAULTS, TraceError):
                 low, high = self._ends(table, self.row_id(table))
                 if low is not None and high - low >= _PARALLEL_ROWS:
-                    self._ahead = self._begin(table, columns)
+                    self._ahead[table, columns] = self._begin(table, columns)
 
-    def _begin(self, table: str, columns: tuple[str, ...]) -> _Begun:
-        """Have a table read, a large one by the readers."""
+    def _begin(self, table: str, columns: tuple[str, ...]) -> list[Future[pa.Table]]:
+        """Have a table read, a large one by the readers; its parts."""
         row_id = self.row_id(table)
         low, high = self._ends(table, row_id)
         select = _select(table, columns)
         if low is None:
-            return _Begun(table=table, columns=columns, row_id=row_id, parts=[])
+            return []
         parts = _READERS if high - low >= _PARALLEL_ROWS else 1
         bounds = [low + (high - low + 1) * i // parts for i in range(parts + 1)]
         queries = [
@@ -225,24 +180,23 @@ class SqliteFile:
                 done.set_result(self._arrow.read(*queries[0]))
             except UnreadableError as error:
                 done.set_exception(error)
-            return _Begun(table=table, columns=columns, row_id=row_id, parts=[done])
-        futures = [self._readers.submit(self._arrow.read, *query) for query in queries]
-        return _Begun(table=table, columns=columns, row_id=row_id, parts=futures)
+            return [done]
+        return [self._readers.submit(self._arrow.read, *query) for query in queries]
 
-    def _finish(self, begun: _Begun) -> pa.Table:
-        if not begun.parts:
-            return pa.table({c: pa.nulls(0) for c in begun.columns})
+    def _join(self, table: str, columns: tuple[str, ...], parts: list[Future[pa.Table]]) -> pa.Table:
+        if not parts:
+            return pa.table({c: pa.nulls(0) for c in columns})
         try:
-            found = pa.concat_tables([part.result() for part in begun.parts], promote_options="permissive")
+            found = pa.concat_tables([part.result() for part in parts], promote_options="permissive")
         except NotUtf8Error:
             # NVTX names may be in any encoding. The slow way decodes what can be decoded.
-            query = f"{_select(begun.table, begun.columns)} ORDER BY {begun.row_id}"
+            query = f"{_select(table, columns)} ORDER BY {self.row_id(table)}"
             rows = self.connection.execute(query).fetchall()
             cells = map(pa.array, zip(*rows, strict=True))
-            found = pa.table(dict(zip(begun.columns, cells, strict=True)))
-        for name in begun.columns:
+            found = pa.table(dict(zip(columns, cells, strict=True)))
+        for name in columns:
             if is_text(kind := found.schema.field(name).type) or pa.types.is_binary(kind):
-                self._require_one_kind(begun.table, name)
+                self._require_one_kind(table, name)
         return found
 
     def _require_one_kind(self, table: str, column: str) -> None:

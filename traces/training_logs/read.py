@@ -11,18 +11,18 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
-from perfdoc.traces.training_logs.hugging_face import Bars
 from perfdoc.traces.training_logs.lines import Lines, TrainingLog
-from perfdoc.traces.training_logs.megatron import (
+from perfdoc.traces.training_logs.said import Said
+from perfdoc.traces.training_logs.text import CLOCK, clock_of, lines_of, tflops_of
+from perfdoc.traces.training_logs.trainers import (
+    Bars,
+    Titan,
     bridge_rate,
     ends_as_planned,
     megatron,
     nemo,
     peak_memory,
 )
-from perfdoc.traces.training_logs.said import Said
-from perfdoc.traces.training_logs.text import CLOCK, clock_of, lines_of, tflops_of
-from perfdoc.traces.training_logs.torchtitan import Titan
 
 _LOGGER_CLOCK = re.compile(rf"(?:\[NeMo I |\[INFO\|[^\]]{{1,80}}\] ?|\[titan\] |^\s?\[){CLOCK}")
 """Of a logger's own line: a date elsewhere may be that of a package."""

@@ -17,21 +17,12 @@ from perfdoc.traces.training_logs.text import whole_of
 
 WORLD, PRECISION = "layout.world_size", "config.precision"
 _NUMBERS = frozenset(
-    {
-        *(
-            "seq_length",
-            "micro_batch_size",
-            "global_batch_size",
-            "num_layers",
-            "hidden_size",
-            "ffn_hidden_size",
-        ),
-        *("num_attention_heads", "num_query_groups", "kv_channels", "num_experts", "moe_router_topk"),
-        *("moe_ffn_hidden_size", "mtp_num_layers", "padded_vocab_size", "decoder_seq_length"),
-        *("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size"),
-        *("expert_model_parallel_size", "expert_tensor_parallel_size"),
-        *("virtual_pipeline_model_parallel_size", "data_parallel_size"),
-    }
+    ("seq_length", "micro_batch_size", "global_batch_size", "num_layers", "hidden_size", "ffn_hidden_size")
+    + ("num_attention_heads", "num_query_groups", "kv_channels", "num_experts", "moe_router_topk")
+    + ("moe_ffn_hidden_size", "mtp_num_layers", "padded_vocab_size", "decoder_seq_length")
+    + ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
+    + ("expert_model_parallel_size", "expert_tensor_parallel_size")
+    + ("virtual_pipeline_model_parallel_size", "data_parallel_size")
 )
 _FLAGS = ("bf16", "fp16", "fp8", "fp8_recipe", "fp4")
 _SAME = MappingProxyType(

@@ -99,7 +99,7 @@ def diagnose(
             d.Input(
                 path=encodable(str(c.path)),
                 sha256=c.sha256,
-                format=c.format,
+                format=c.format,  # type: ignore[arg-type]  # one of traces/formats.py
                 tool_version=c.tool_version,
                 schema=c.schema,
             )

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import re
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import measure_trace
@@ -18,11 +19,30 @@ from perfdoc.redact.nsys import Copied, copy_nsys
 from perfdoc.redact.words import Names
 from perfdoc.results.ranks import Ledger
 from perfdoc.traces import NoGpuActivityError, TraceError
-from perfdoc.traces.load import KINETO, NSYS, read_trace, tool_of
+from perfdoc.traces.formats import format_of
+from perfdoc.traces.load import read_trace
 from perfdoc.traces.summary_file import is_summary
 
-_OTHERS = {NSYS: (".json", ".gz"), KINETO: (".sqlite",)}
-"""Ends of names that say another format."""
+
+@dataclass(frozen=True, kw_only=True)
+class _Copier:
+    """How a format is copied."""
+
+    write: Callable[[Path, Path, Names], Copied]
+    """From the one to the other, which is not there yet."""
+    suffix: str
+    """Of the copies of several captures."""
+    others: tuple[str, ...]
+    """Ends of names that say another format."""
+
+
+_COPIERS: Mapping[str, _Copier] = MappingProxyType(
+    {
+        "nsys-sqlite": _Copier(write=copy_nsys, suffix=".sqlite", others=(".json", ".gz")),
+        "kineto": _Copier(write=copy_kineto, suffix=".json.gz", others=(".sqlite",)),
+    }
+)
+"""By names of traces/formats.py; of other formats no copy is made."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +84,7 @@ def redact(
         for number, (source, target) in enumerate(zip(captures, targets, strict=True)):
             temporary = folder / f"{number}{target.suffix}"
             try:
-                copied = _copy(source, temporary, names, zipped=target.suffix == ".gz")
+                copied = _copier(source).write(source, temporary, names)
             except sqlite3.Error as error:
                 what = f"cannot be written: {error}."
                 raise TraceError(target, what, "Is there room on the disk?") from error
@@ -78,38 +98,37 @@ def redact(
 def _targets(captures: Sequence[Path], output: Path) -> list[Path]:
     if len(captures) == 1:
         return [output]
-    return [
-        output / f"capture{i}{'.sqlite' if tool_of(c) == NSYS else '.json.gz'}"
-        for i, c in enumerate(captures)
-    ]
+    return [output / f"capture{i}{_copier(c).suffix}" for i, c in enumerate(captures)]
 
 
 def _require_free(source: Path, target: Path, captures: Sequence[Path], *, force: bool) -> None:
-    if is_summary(source):
-        raise TraceError(
-            source, "is a summary, of which no copy is made.", "Redact the trace, and summarize that."
-        )
-    if source.is_dir() or source.suffix == ".nsys-rep":
-        raise TraceError(
-            source, "is no SQLite export.", "Export it first: nsys export --type sqlite REPORT.nsys-rep"
-        )
     if any(target.resolve() == c.resolve() or (target.exists() and target.samefile(c)) for c in captures):
         raise TraceError(target, "is the capture itself; captures are never changed.", "Choose another -o.")
     if target.is_dir():
         raise TraceError(target, "is a folder.", "Give -o the name of a file.")
     if target.exists() and not target.is_file():
         raise TraceError(target, "is a pipe or a device.", "Give -o the name of a file.")
-    if target.suffix in _OTHERS[tool_of(source)]:
+    if target.suffix in _copier(source).others:
         what = f"is not a name for a copy of {source.name}, whose format it keeps."
         raise TraceError(target, what, "Give -o a name that ends as the capture's does.")
     if target.exists() and not force:
         raise TraceError(target, "is there already.", "Choose another -o, or overwrite with --force.")
 
 
-def _copy(source: Path, target: Path, names: Names, *, zipped: bool) -> Copied:
-    if tool_of(source) != NSYS:
-        return copy_kineto(source, target, names, zipped=zipped)
-    return copy_nsys(source, target, names)
+def _copier(source: Path) -> _Copier:
+    """Raises TraceError where no copy is made of such files."""
+    if is_summary(source):
+        raise TraceError(
+            source, "is a summary, of which no copy is made.", "Redact the trace, and summarize that."
+        )
+    of = format_of(source)
+    if of.name in ("nsys-rep", "nsys-parquet"):
+        raise TraceError(
+            source, "is no SQLite export.", "Export it first: nsys export --type sqlite REPORT.nsys-rep"
+        )
+    if of.name not in _COPIERS:
+        raise TraceError(source, f"is a trace of {of.tool}, of which no copy is made.", "Share it as it is.")
+    return _COPIERS[of.name]
 
 
 def _require_same(source: Path, copy: Path) -> int:

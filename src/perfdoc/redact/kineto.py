@@ -58,11 +58,14 @@ _DEVICE = MappingProxyType({"id": int, "numSms": int, "totalGlobalMem": int, "na
 _ARGS = msgspec.json.Decoder(dict[str, Any])
 
 
-def copy_kineto(source: Path, target: Path, names: Names, *, zipped: bool) -> Copied:
-    """Write the copy of a trace to a file that is not there yet. Raises TraceError, OSError."""
+def copy_kineto(source: Path, target: Path, names: Names) -> Copied:
+    """Write the copy of a trace to a file that is not there yet, packed where it is named so.
+
+    Raises TraceError, OSError.
+    """
     document = read_document(source)
     written = 0
-    with gzip.open(target, "wb", compresslevel=6) if zipped else target.open("wb") as file:
+    with gzip.open(target, "wb", compresslevel=6) if target.suffix == ".gz" else target.open("wb") as file:
         file.write(b"{" + _facts(document.facts, names) + b'"traceEvents": [\n')
         for event in _events(document, names):
             file.write((b",\n" if written else b"") + event)

@@ -133,7 +133,6 @@ class Copied:
 def copy_nsys(source: Path, target: Path, names: Names) -> Copied:
     """Write the copy of an export to a file that is not there yet. Raises TraceError, sqlite3.Error."""
     export = SqliteSource(source)
-    file = export.file
     try:
         connection = sqlite3.connect(target)
         try:
@@ -141,7 +140,7 @@ def copy_nsys(source: Path, target: Path, names: Names) -> Copied:
             connection.execute("PRAGMA synchronous = OFF")
             with connection:
                 rows = sum(_copy_table(export, connection, table, names) for table in TABLES)
-                rows += _copy_strings(file, connection, names)
+                rows += _copy_strings(export, connection, names)
         finally:
             connection.close()
     except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
@@ -150,7 +149,7 @@ def copy_nsys(source: Path, target: Path, names: Names) -> Copied:
         raise TraceError(source, f"cannot be copied: {error}.", "Export the report again.") from error
     finally:
         export.close()
-    left_out = len(file.tables.keys() - {*TABLES, "StringIds"})
+    left_out = len(export.tables.keys() - {*TABLES, "StringIds"})
     return Copied(rows=rows, left_out=plural(left_out, "table") if left_out else "", words=names.replaced)
 
 
@@ -162,9 +161,8 @@ def _present(file: SqliteFile, table: str, columns: Sequence[str]) -> list[str]:
 
 def _copy_table(export: SqliteSource, connection: sqlite3.Connection, table: str, names: Names) -> int:
     """One table, in its order. Names of tables and columns are constants of ours."""
-    file = export.file
-    numbers = _present(file, table, NUMBERS.get(table, ()))
-    texts = _present(file, table, TEXTS.get(table, ()))
+    numbers = _present(export, table, NUMBERS.get(table, ()))
+    texts = _present(export, table, TEXTS.get(table, ()))
     if not numbers and not texts:
         return 0
     columns = [*numbers, *texts]
@@ -172,10 +170,10 @@ def _copy_table(export: SqliteSource, connection: sqlite3.Connection, table: str
     connection.execute(f'CREATE TABLE "{table}" ({declared})')
     listed = ", ".join(f'"{c}"' for c in columns)
     fields = known_fields(export) if _BLOB[1] in texts else {}
-    rows = file.scan(table, _decoded(columns))
+    rows = export.scan(table, _decoded(columns))
     clean: Iterable[list[object]] = _clean_rows(rows, table, len(numbers), texts, names, fields)
     if table in OF_THREADS and _THREAD in columns:
-        active, at = _referred(file, {t: (c,) for t, c in ACTIVE.items()}), columns.index(_THREAD)
+        active, at = _referred(export, {t: (c,) for t, c in ACTIVE.items()}), columns.index(_THREAD)
         clean = (row for row in clean if row[at] in active)
     cursor = connection.executemany(
         f'INSERT INTO "{table}" ({listed}) VALUES ({", ".join("?" * len(columns))})', clean

@@ -61,6 +61,9 @@ def measure_or_explain(
     if measured.silent is not None:
         silent = measured.silent
         return NoGpuActivityError(path, silent.what, silent.remedy, silent.holds)
+    assert measured.capture is not None
+    if measured.capture.format != head.format:
+        raise UnreadableError(path, "holds something else than a measurement: of another format.", _AGAIN)
     facts, note = _facts(path, head, measured, request.given)
     if also is None or also is rank_work:
         found = joined(measured, None, path, facts, work_alone=also is rank_work)

@@ -14,7 +14,8 @@ from perfdoc.summaries.reading import measure_or_explain, run_json_beside, types
 from perfdoc.summaries.request import words_of
 from perfdoc.traces import NoGpuActivityError, TraceError
 from perfdoc.traces.codec import same
-from perfdoc.traces.load import content_sha256, format_of
+from perfdoc.traces.formats import format_of
+from perfdoc.traces.load import content_sha256
 from perfdoc.traces.summary_file import Head, is_summary, summary_path, write_summary
 from perfdoc.version import __version__
 
@@ -54,7 +55,7 @@ def summarize(
             silent=Silent(what=found.what, remedy=found.remedy, holds=tuple(found.holds)),
             above=(),
         )
-        sha256, form = content_sha256(trace), format_of(trace)
+        sha256, form = content_sha256(trace), format_of(trace).name
     else:
         shared = max(r.also.ranks for r in found.ranks) if request.replay else 0
         measured, kept = split(found)

@@ -1,10 +1,10 @@
-"""What captures say about communication, in columns; see traces/model.py for units and unknown values."""
+"""Tables beside the main ones of traces/model.py: communication, threads to the system, counters of GPUs."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from perfdoc.traces.table import I32, I64, U64, Table
+from perfdoc.traces.table import I32, I64, U64, Bool, Table
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -44,3 +44,43 @@ class Payloads(Table):
     received_bytes: I64
     most_sent_bytes: I64
     """The largest part, to one rank."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ThreadStates(Table):
+    """Stretches in which a thread is known to have been on or off a CPU, by thread, then time.
+
+    Those of one thread are disjoint; where none lies, its state is unknown.
+    """
+
+    start_ns: I64
+    end_ns: I64
+    thread: I32
+    """Index into Trace.threads."""
+    on_cpu: Bool
+    """Off it, the thread waited: for a lock, input or output, a sleep's end, or a free core."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class OsCalls(Table):
+    """Calls into the C library that may wait, by thread, then time (Nsight leaves out short ones)."""
+
+    start_ns: I64
+    end_ns: I64
+    thread: I32
+    """Index into Trace.threads."""
+    name: I32
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class MetricSamples(Table):
+    """Samples of GPU metrics by GPU, metric, then time."""
+
+    time_ns: I64
+    """End of the time that the sample is of: it begins at the sample before it."""
+    gpu: I32
+    """The profiler's own number of the GPU; `Trace.metric_gpus` tells whose it is."""
+    metric: I32
+    """Index into Trace.strings: name and unit, `SMs Active [Throughput %]`."""
+    value: I64
+    """In the metric's unit."""
