@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from perfdoc.cli.capture_options import with_options
 from perfdoc.cli.messages import Debug, ReportFormat, fail, say
 
 if TYPE_CHECKING:
-    from perfdoc.compare.baseline_files import Baseline
     from perfdoc.compare.gate.result import Result
     from perfdoc.compare.runs import Run
 
@@ -62,11 +62,6 @@ Runs = Annotated[
     ),
 ]
 Baselines = Annotated[Path, typer.Option("--baselines", help="Folder of baselines, kept in git.")]
-Label = Annotated[
-    str,
-    typer.Option(help="Name of the machine and the job, if a log does not say it: h100x64."),
-]
-Commit = Annotated[str | None, typer.Option(help="Commit of the runs; default: GITHUB_SHA or CI_COMMIT_SHA.")]
 Practical = Annotated[
     float, typer.Option(min=0.001, max=0.5, help="A loss up to this fraction of a step passes.")
 ]
@@ -77,57 +72,105 @@ Statistic = Annotated[
         "what only some steps do."
     ),
 ]
-Peak = Annotated[
-    float | None, typer.Option(min=0.001, help="Dense peak of one device in TFLOP/s, for MFU, where unknown.")
-]
-Incomplete = Annotated[
-    float,
-    typer.Option(
-        min=0,
-        max=1,
-        help="Share of a run's steps that may be unreadable, missing or cut off at its end; they are noted.",
-    ),
-]
 Ignore = Annotated[
     list[str] | None,
     typer.Option(help="A fact that may differ from the baseline's, such as 'versions.*'; may be repeated."),
 ]
 
 
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """How runs are read."""
+
+    label: Annotated[
+        str, typer.Option(help="Name of the machine and the job, if a log does not say it: h100x64.")
+    ] = ""
+    commit: Annotated[
+        str | None, typer.Option(help="Commit of the runs; default: GITHUB_SHA or CI_COMMIT_SHA.")
+    ] = None
+    peak_tflops: Annotated[
+        float | None,
+        typer.Option(min=0.001, help="Dense peak of one device in TFLOP/s, for MFU, where unknown."),
+    ] = None
+    incomplete: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            max=1,
+            help="Share of a run's steps that may be unreadable, missing or cut off at its end; "
+            "they are noted.",
+        ),
+    ] = 0.0
+
+    def read(self, runs: Sequence[Path], *, old: bool = False) -> list[Run]:
+        """All runs, which must be of one thing. old: the job's commit is not theirs. Raises TraceError."""
+        from perfdoc.compare.facts import differences
+        from perfdoc.compare.figures import twice
+        from perfdoc.compare.runs import read_run
+        from perfdoc.traces import TraceError
+
+        if self.peak_tflops is not None and not math.isfinite(self.peak_tflops):
+            raise ValueError(f"--peak-tflops {self.peak_tflops}: give a finite number.")
+        if len({p.resolve() for p in runs}) < len(runs):
+            raise ValueError("a run is given twice: it counts once.")
+        commit = self.commit or os.environ.get("GITHUB_SHA") or os.environ.get("CI_COMMIT_SHA")
+        read = [
+            read_run(
+                path,
+                label=self.label,
+                commit=None if old else commit,
+                peak_tflops=self.peak_tflops,
+                incomplete_frac=self.incomplete,
+            )
+            for path in runs
+        ]
+        said = dict(read[0].facts)
+        for path, run in zip(runs[1:], read[1:], strict=True):
+            if differ := differences(said, run.facts):
+                names = ", ".join(list(differ)[:5])
+                what = f"is not of the same configuration as {runs[0]}: {names} differ."
+                raise TraceError(path, what, "Give runs of one configuration.")
+            said |= {name: value for name, value in run.facts.items() if name not in said}
+        read = [replace(run, facts=dict(sorted(said.items()))) for run in read]
+        if (same := twice([r.figures for r in read])) is not None:
+            raise ValueError(f"{same[0].source} and {same[1].source} are one run: it counts once.")
+        return read
+
+
 @gate_app.command()
+@with_options
 def record(
     runs: Runs,
     baselines: Baselines = DEFAULT_BASELINES,
-    label: Label = "",
-    commit: Commit = None,
-    peak_tflops: Peak = None,
-    incomplete: Incomplete = 0.0,
+    *,
+    options: RunOptions,
     practical: Practical = 0.02,
     statistic: Statistic = StatisticName.MEDIAN,
     debug: Debug = False,
 ) -> None:
     """Add accepted runs to their baseline, or begin one."""
+    from perfdoc.compare.baseline_files import encode
     from perfdoc.compare.gate.accept import recorded
     from perfdoc.profiling.folder_lock import alone_in
+    from perfdoc.profiling.whole_file import write_all
     from perfdoc.results.figures import plural
 
     with _one_line(debug):
-        read = _read(runs, label, _commit(commit), peak_tflops, incomplete)
+        read = options.read(runs)
         with alone_in(baselines, say):
             path, new = recorded(baselines, read, practical, statistic.value)
-            _write(path, new)
+            write_all({path: encode(new)}, path.parent)
         say(f"{path}: {plural(len(new.runs), 'run')}, {len(read)} of them new")
 
 
 @gate_app.command(short_help="Begin a new level: an improvement, or an accepted loss.")
+@with_options
 def promote(
     runs: Runs,
     reason: Annotated[str, typer.Option(help="Why the new level is right; kept in the baseline.")],
     baselines: Baselines = DEFAULT_BASELINES,
-    label: Label = "",
-    commit: Commit = None,
-    peak_tflops: Peak = None,
-    incomplete: Incomplete = 0.0,
+    *,
+    options: RunOptions,
     ignore: Ignore = None,
     few: Annotated[
         bool,
@@ -136,20 +179,22 @@ def promote(
     debug: Debug = False,
 ) -> None:
     """Replace a baseline's runs by new ones: an improvement, or a loss that was accepted."""
+    from perfdoc.compare.baseline_files import encode
     from perfdoc.compare.gate.accept import replaced
     from perfdoc.profiling.environment import encodable
     from perfdoc.profiling.folder_lock import alone_in
+    from perfdoc.profiling.whole_file import write_all
     from perfdoc.results.figures import plural
 
     with _one_line(debug):
         if not reason.strip():
             fail("--reason is empty: say why the new level is right.")
-        read = _read(runs, label, _commit(commit), peak_tflops, incomplete)
+        read = options.read(runs)
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         said = encodable(reason.strip())
         with alone_in(baselines, say):
             old_path, path, new = replaced(baselines, read, ignore or (), said, now, few=few)
-            _write(path, new)
+            write_all({path: encode(new)}, path.parent)
         old = f"in place of {new.promotions[-1].replaced_runs}"
         if path != old_path:
             old = f"of the new facts; {old_path.name} stays for the old ones"
@@ -157,13 +202,12 @@ def promote(
 
 
 @gate_app.command()
+@with_options
 def check(
     runs: Runs,
     baselines: Baselines = DEFAULT_BASELINES,
-    label: Label = "",
-    commit: Commit = None,
-    peak_tflops: Peak = None,
-    incomplete: Incomplete = 0.0,
+    *,
+    options: RunOptions,
     ignore: Ignore = None,
     floor: Annotated[
         list[str] | None,
@@ -200,6 +244,7 @@ def check(
     from perfdoc.compare.gate.check import check_beside, check_runs
     from perfdoc.compare.gate.render import RENDERINGS, check_targets
     from perfdoc.compare.gate.result import unreadable
+    from perfdoc.profiling.whole_file import write_all
 
     with _one_line(debug):
         files = [(json_file, "json"), (junit_file, "junit")]
@@ -210,9 +255,8 @@ def check(
         floors = [parse_floor(text) for text in floor or ()]
         read, old = [], []
         try:
-            read = _read(runs, label, _commit(commit), peak_tflops, incomplete)
-            # The job's commit is not that of old code.
-            old = _read(beside, label, None, peak_tflops, incomplete) if beside else []
+            read = options.read(runs)
+            old = options.read(beside, old=True) if beside else []
             broken = None
         except DamagedRunError as error:
             broken = error
@@ -237,7 +281,7 @@ def check(
                 drift_level=drift.value,
                 statistic=statistic.value,
             )
-        _write_files({path: RENDERINGS[kind](result).encode() for path, kind in targets.items()})
+        write_all({path: RENDERINGS[kind](result).encode() for path, kind in targets.items()})
         sys.stdout.write(RENDERINGS[format_](result))
         sys.stdout.flush()
         if format_ is ReportFormat.GITHUB:
@@ -251,56 +295,6 @@ def _exit_code(result: Result, inconclusive: Inconclusive) -> int:
     if result.verdict == "unreadable":  # Nobody measured anything that could be let pass.
         return 1 if inconclusive is Inconclusive.FAIL else 3
     return 1 if inconclusive is Inconclusive.FAIL else 0
-
-
-def _commit(given: str | None) -> str | None:
-    return given or os.environ.get("GITHUB_SHA") or os.environ.get("CI_COMMIT_SHA")
-
-
-def _read(
-    runs: Sequence[Path], label: str, commit: str | None, peak_tflops: float | None, incomplete: float
-) -> list[Run]:
-    """All runs; they must be runs of one thing. Raises TraceError."""
-    from perfdoc.compare.facts import differences
-    from perfdoc.compare.figures import twice
-    from perfdoc.compare.runs import read_run
-    from perfdoc.traces import TraceError
-
-    if peak_tflops is not None and not math.isfinite(peak_tflops):
-        raise ValueError(f"--peak-tflops {peak_tflops}: give a finite number.")
-
-    if len({p.resolve() for p in runs}) < len(runs):
-        raise ValueError("a run is given twice: it counts once.")
-    read = [
-        read_run(p, label=label, commit=commit, peak_tflops=peak_tflops, incomplete_frac=incomplete)
-        for p in runs
-    ]
-    said = dict(read[0].facts)
-    for path, run in zip(runs[1:], read[1:], strict=True):
-        if differ := differences(said, run.facts):
-            names = ", ".join(list(differ)[:5])
-            what = f"is not of the same configuration as {runs[0]}: {names} differ."
-            raise TraceError(path, what, "Give runs of one configuration.")
-        said |= {name: value for name, value in run.facts.items() if name not in said}
-    read = [replace(run, facts=dict(sorted(said.items()))) for run in read]
-    if (same := twice([r.figures for r in read])) is not None:
-        raise ValueError(f"{same[0].source} and {same[1].source} are one run: it counts once.")
-    return read
-
-
-def _write(path: Path, baseline: Baseline) -> None:
-    from perfdoc.compare.baseline_files import encode
-
-    _write_files({path: encode(baseline)}, path.parent)
-
-
-def _write_files(contents: dict[Path, bytes], folder: Path | None = None) -> None:
-    from perfdoc.profiling.whole_file import write_all
-
-    try:
-        write_all(contents, folder)
-    except OSError as error:
-        raise ValueError(f"{error.filename}: cannot be written: {error.strerror}.") from error
 
 
 def _step_summary(markdown: str) -> None:
@@ -327,3 +321,7 @@ def _one_line(debug: bool) -> Iterator[None]:
         if debug:
             raise
         fail(str(error), code=3 if isinstance(error, DamagedRunError) else 2)
+    except OSError as error:
+        if debug:
+            raise
+        fail(f"{error.filename}: cannot be written: {error.strerror}.")

@@ -77,6 +77,9 @@ def verify(
 
     Exit code 0: measured; 3: inconclusive; 130: stopped, what was measured is kept.
     """
+    from perfdoc.compare.verify.record import RECORD_NAME, encode
+    from perfdoc.compare.verify.words import record_text
+    from perfdoc.profiling.whole_file import write_all
 
     try:
         if after is None:
@@ -84,13 +87,49 @@ def verify(
                 raise ValueError("name the rule whose advice to apply: --apply PD203 (or give AFTER).")
             if rule or before_config or after_config:
                 raise ValueError("--rule, --before-config and --after-config go with AFTER.")
-            record = _rerun(run, apply, knob or [], repeats, steps, statistic, output, note, force, debug)
+            from perfdoc.compare.verify.advised import rule_codes as codes_of
+            from perfdoc.compare.verify.rerun import Wanted, measured, prepared
+
+            codes = codes_of(apply)
+            ready = prepared(
+                Wanted(
+                    run=run,
+                    codes=codes,
+                    knobs=frozenset(knob or ()),
+                    repeats=repeats,
+                    steps=steps,
+                    statistic=None if statistic is None else statistic.value,
+                    output=output or Path("verify") / f"{'-'.join(codes[:4])}-{datetime.now():%Y%m%d-%H%M%S}",
+                    note=note,
+                    force=force,
+                    debug=debug,
+                )
+            )
+            changed = "; ".join(f"{s.knob}: {s.before} → {s.after}" for s in ready.arms.settings)
+            say(f"{changed}; {repeats} pairs of runs of {steps} steps, in {ready.wanted.output}")
+            record = measured(ready, say)
         else:
             if apply is not None or knob:
                 raise ValueError(
                     "--apply and --knob re-run RUN: leave AFTER out, or name the rule with --rule."
                 )
-            record = _two_runs(run, after, rule or [], before_config, after_config, output, note, force)
+            from perfdoc.compare.verify.two_runs import Pair, compared
+
+            target = None if output is None else output / RECORD_NAME
+            if target is not None and target.exists() and not force:
+                raise ValueError(f"{target}: is there already. Choose another -o, or overwrite with --force.")
+            record = compared(
+                Pair(
+                    before=run,
+                    after=after,
+                    rules=[code.upper() for code in rule or ()],
+                    before_config=before_config,
+                    after_config=after_config,
+                    note=note,
+                )
+            )
+            if target is not None:
+                write_all({target: encode(record)}, output)
     except ValueError as error:  # TraceError and VerifyError are some
         if debug:
             raise
@@ -99,87 +138,13 @@ def verify(
         if debug:
             raise
         fail(f"{error.filename or output}: cannot be written: {error.strerror}.")
-    _print(record, as_json=format_ is DataFormat.JSON)
+    sys.stdout.write(encode(record).decode() if format_ is DataFormat.JSON else record_text(record))
+    sys.stdout.flush()
     if not record.complete:
         raise typer.Exit(EXIT_STOPPED)
     _keep(record)
     if record.verdict == "inconclusive":
         raise typer.Exit(EXIT_INCONCLUSIVE)
-
-
-def _rerun(
-    run: Path,
-    apply: str,
-    knobs: list[str],
-    repeats: int,
-    steps: int,
-    statistic: StatisticName | None,
-    output: Path | None,
-    note: str,
-    force: bool,
-    debug: bool,
-) -> Record:
-    from perfdoc.compare.verify.advised import rule_codes
-    from perfdoc.compare.verify.rerun import Wanted, measured, prepared
-
-    codes = rule_codes(apply)
-    ready = prepared(
-        Wanted(
-            run=run,
-            codes=codes,
-            knobs=frozenset(knobs),
-            repeats=repeats,
-            steps=steps,
-            statistic=None if statistic is None else statistic.value,
-            output=output or Path("verify") / f"{'-'.join(codes[:4])}-{datetime.now():%Y%m%d-%H%M%S}",
-            note=note,
-            force=force,
-            debug=debug,
-        )
-    )
-    said = "; ".join(f"{s.knob}: {s.before} → {s.after}" for s in ready.arms.settings)
-    say(f"{said}; {repeats} pairs of runs of {steps} steps, in {ready.wanted.output}")
-    return measured(ready, say)
-
-
-def _two_runs(
-    before: Path,
-    after: Path,
-    rules: list[str],
-    before_config: Path | None,
-    after_config: Path | None,
-    output: Path | None,
-    note: str,
-    force: bool,
-) -> Record:
-    from perfdoc.compare.verify.record import RECORD_NAME, encode
-    from perfdoc.compare.verify.two_runs import Pair, compared
-    from perfdoc.profiling.whole_file import write_all
-
-    target = None if output is None else output / RECORD_NAME
-    if target is not None and target.exists() and not force:
-        raise ValueError(f"{target}: is there already. Choose another -o, or overwrite with --force.")
-    record = compared(
-        Pair(
-            before=before,
-            after=after,
-            rules=[code.upper() for code in rules],
-            before_config=before_config,
-            after_config=after_config,
-            note=note,
-        )
-    )
-    if target is not None:
-        write_all({target: encode(record)}, output)
-    return record
-
-
-def _print(record: Record, *, as_json: bool) -> None:
-    from perfdoc.compare.verify.record import encode
-    from perfdoc.compare.verify.words import record_text
-
-    sys.stdout.write(encode(record).decode() if as_json else record_text(record))
-    sys.stdout.flush()
 
 
 def _keep(record: Record) -> None:
