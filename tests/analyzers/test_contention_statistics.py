@@ -112,16 +112,11 @@ samples = st.lists(st.integers(0, 50), max_size=12)
 
 
 @given(st.lists(st.tuples(samples, samples), max_size=5))
-def test_many_kernels_together_are_as_each_alone(sets: Sets) -> None:
-    together = compared(sets)
+def test_tenths_are_those_of_numpy(sets: Sets) -> None:
+    found = compared(sets)
     for i, pair in enumerate(sets):
-        alone = compared([pair])
-        for quantile in ("low_ns", "median_ns", "high_ns", "count"):
-            for which in (0, 1):
-                assert getattr(together, quantile)[which][i] == getattr(alone, quantile)[which][0]
-        np.testing.assert_allclose(together.p_value[i], alone.p_value[0])
         for which in (0, 1):
             if pair[which]:
                 tenths = np.percentile(pair[which], [10, 50, 90])
-                found = [q[which][i] for q in (together.low_ns, together.median_ns, together.high_ns)]
-                assert found == pytest.approx(tenths, abs=0.51)
+                own = [q[which][i] for q in (found.low_ns, found.median_ns, found.high_ns)]
+                assert own == pytest.approx(tenths, abs=0.51)

@@ -53,7 +53,7 @@ class Calls:
         return self._call
 
 
-@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+@pytest.mark.parametrize("protocol", [2, 5])
 def test_nothing_is_called(tmp_path: Path, protocol: int) -> None:
     mark = tmp_path / "called"
     content = pickle.dumps(a_snapshot(extra=Calls(os.mkdir, str(mark))), protocol)
@@ -83,17 +83,8 @@ def test_no_way_to_an_object(tmp_path: Path, content: bytes) -> None:
     "content",
     [
         b"",
-        b"\x80",
-        b"\x80\x04",
         b"\x80\x04.",
-        b"\x80\x04}",
-        b"\x80\x04}}.",
-        b"\x80\x04u.",
-        b"\x80\x04}(u.",
         b"\x80\x04a.",
-        b"\x80\x04e.",
-        b"\x80\x04t.",
-        b"\x80\x04\x94.",
         b"\x80\x04h\x00.",
         b"\x80\x04}j\xff\xff\xff\xff.",
         b"\x80\x04}r\xff\xff\xff\x7f.",  # a memo of 2^31 entries
@@ -105,17 +96,10 @@ def test_no_way_to_an_object(tmp_path: Path, content: bytes) -> None:
         b"\x80\x04X\xff\xff\xff\xff.",  # a string of 4 GiB
         b"\x80\x04\x8d\xff\xff\xff\xff\xff\xff\xff\x7f.",
         b"\x80\x04\x8a\xff" + b"\x01" * 255 + b".",  # an integer of 2040 bits
-        b"\x80\x04\x8b\xff\xff\xff\x7f.",
-        b"\x80\x04}K\x01K\x02s.",
-        b"\x80\x04}NNs.",
         b"\x80\x04](h\x00e.",
         b"\x80\x04\x96\xff\xff\xff\xff\xff\xff\xff\x7f.",  # a bytearray
-        b"\x80\x05\x97.",
-        b"\x80\x09}.",
         b'{"traceEvents": []}',
         b"SQLite format 3\x00",
-        b"\x1f\x8b\x08\x00",
-        b"PK\x03\x04",
         b"\x00" * 100,
         b"\xff" * 100,
     ],
@@ -164,8 +148,7 @@ def test_damaged_pickles(tmp_path: Path, content: bytes) -> None:
     ],
 )
 def test_plain_data_that_is_no_snapshot(tmp_path: Path, what: str, top: object) -> None:
-    for protocol in (3, 4):
-        assert what in refused(tmp_path / "m.pickle", pickle.dumps(top, protocol))
+    assert what in refused(tmp_path / "m.pickle", pickle.dumps(top, 4))
 
 
 def test_every_truncation_is_refused(tmp_path: Path) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import pickle
-import pickletools
 from pathlib import Path
 from typing import Any
 
@@ -122,16 +120,11 @@ def events(draw: st.DrawFn) -> list[dict[str, Any]]:
 
 
 @settings(
-    max_examples=tries(25, 200), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=tries(15, 200), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-@given(
-    traces=st.lists(events(), max_size=3),
-    protocol=st.integers(2, 5),
-    in_python=st.booleans(),
-    slim=st.booleans(),
-)
+@given(traces=st.lists(events(), max_size=3), protocol=st.integers(2, 5))
 def test_any_snapshot_reads_as_by_the_unpickler(
-    tmp_path: Path, traces: list[list[dict[str, Any]]], protocol: int, in_python: bool, slim: bool
+    tmp_path: Path, traces: list[list[dict[str, Any]]], protocol: int
 ) -> None:
     block = {
         "address": 4096,
@@ -149,37 +142,8 @@ def test_any_snapshot_reads_as_by_the_unpickler(
         "device_traces": traces,
         "something_new": [{"a": [1, 2.5, None, True]}, ("x",)],
     }
-    file = io.BytesIO()
-    # Python's own pickler in Python emits the same opcodes with other framing.
-    (pickle._Pickler if in_python else pickle.Pickler)(file, protocol).dump(top)
-    content = pickletools.optimize(file.getvalue()) if slim else file.getvalue()
     path = tmp_path / "m.pickle"
-    path.write_bytes(content)
-    check_like_the_unpickler(path)
-
-
-def cpp_pickle(value: Any, memo: dict[int, int]) -> bytes:
-    """As PyTorch's C++ pickler writes: all items at once, and a place in the memo behind what is shared."""
-    if id(value) in memo:
-        return b"h%c" % memo[id(value)]
-    if isinstance(value, int):
-        return b"\x8a\x08" + value.to_bytes(8, "little", signed=True)
-    if isinstance(value, str):
-        content = b"X" + len(value).to_bytes(4, "little") + value.encode()
-    elif isinstance(value, dict):
-        pairs = b"".join(cpp_pickle(k, memo) + cpp_pickle(v, memo) for k, v in value.items())
-        content = b"}(" + pairs + b"u"
-    else:
-        content = b"](" + b"".join(cpp_pickle(item, memo) for item in value) + b"e"
-    memo[id(value)] = len(memo)
-    return content + b"q%c" % memo[id(value)]
-
-
-def test_the_cpp_writer(tmp_path: Path) -> None:
-    frames = [FRAMES[0], FRAMES[1]]
-    trace = [{"action": "alloc", "addr": 9, "size": 5, "time_us": i, "frames": frames} for i in range(4)]
-    path = tmp_path / "m.pickle"
-    path.write_bytes(b"\x80\x02" + cpp_pickle({"segments": [], "device_traces": [trace]}, {}) + b".")
+    path.write_bytes(pickle.dumps(top, protocol))
     check_like_the_unpickler(path)
 
 
