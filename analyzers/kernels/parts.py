@@ -19,10 +19,9 @@ from perfdoc.analyzers.device.activity import Activity
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.kernel_class.classify import KernelClass, KernelKinds
 from perfdoc.analyzers.kernels.attributed import EVIDENCE, AttributedKernels, Attribution, recomputed
-from perfdoc.analyzers.kernels.fusion import find_unfused, text_of
+from perfdoc.analyzers.kernels.fusion import find_unfused, find_unfused_attention, text_of
 from perfdoc.analyzers.kernels.optimizer import optimizer_loop
 from perfdoc.analyzers.kernels.part_names import PARTS
-from perfdoc.analyzers.kernels.unfused_attention import find_unfused_attention
 from perfdoc.results.kernels import PHASES, KernelPartsAnalysis, PartTime
 from perfdoc.results.ranks import KernelsOnly
 from perfdoc.traces import Trace

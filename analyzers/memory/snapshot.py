@@ -8,9 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from perfdoc.analyzers.memory.attention import attention_scores
 from perfdoc.analyzers.memory.categories import StackUses, uses_of_stacks
-from perfdoc.analyzers.memory.composition import compose, memory_series
+from perfdoc.analyzers.memory.composition import attention_scores, compose, memory_series
 from perfdoc.analyzers.memory.layout import layout_at, reserved_bytes
 from perfdoc.analyzers.memory.lifetimes import BEFORE, DeviceHistory, Lifetimes, find_lifetimes, histories
 from perfdoc.analyzers.memory.places import MIN_STEP_ENDS, measure_growth, ranges_of_events, site_of, sites_at

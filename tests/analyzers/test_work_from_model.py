@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perfdoc.analyzers.work.from_model import unlike
+from perfdoc.analyzers.work.kernels import unlike
 from perfdoc.analyzers.work.operator_work import DTYPES, SOURCES
 from perfdoc.traces.job_facts import JobFacts
 from tests.analyzers.model_plan import (
