@@ -34,10 +34,6 @@ def _each(value: Sequence[int], axes: int) -> Sequence[int]:
     return tuple(value) * axes if len(value) == 1 else value
 
 
-def _operations(outputs: Shape, w: Tensor) -> int:
-    return 2 * math.prod(outputs) * math.prod(w.shape[1:])
-
-
 def _forward(
     bias: int | None, padding: int, stride: int, dilation: int, transposed: int | None = None
 ) -> Formula:
@@ -56,30 +52,13 @@ def _forward(
         added = x.tensor(bias) if bias is not None else None
         elements = math.prod(out)
         return OperatorWork(
-            flops=_operations(out, w) + (elements if added is not None else 0),
+            flops=2 * elements * math.prod(w.shape[1:]) + (elements if added is not None else 0),
             bytes=total_bytes((bytes_of(given, w, added), sized(elements, given.width))),
             dtype=given.dtype,
             kind="convolution",
         )
 
     return work
-
-
-def _gradients(
-    dy: Tensor, given: Tensor, w: Tensor, transposed: bool, of_input: bool, of_weight: bool
-) -> OperatorWork:
-    one = 2 * (given if transposed else dy).elements * math.prod(w.shape[1:])
-    read = bytes_of(dy, w if of_input else None, given if of_weight else None)
-    written = (
-        sized(given.elements, dy.width) if of_input else 0,
-        sized(w.elements, dy.width) if of_weight else 0,
-    )
-    return OperatorWork(
-        flops=one * (of_input + of_weight),
-        bytes=total_bytes((read, *written)),
-        dtype=dy.dtype,
-        kind="convolution",
-    )
 
 
 def _backward(x: Inputs) -> OperatorWork | None:
@@ -91,7 +70,15 @@ def _backward(x: Inputs) -> OperatorWork | None:
     if dy is None or given is None or w is None or len(mask) != 3 or transposed is None:
         return None
     of_input, of_weight, _ = (m.lower() in ("true", "1") for m in mask)
-    return _gradients(dy, given, w, transposed, of_input, of_weight)
+    one = 2 * (given if transposed else dy).elements * math.prod(w.shape[1:])
+    read = bytes_of(dy, w if of_input else None, given if of_weight else None)
+    written = of_input * given.elements + of_weight * w.elements
+    return OperatorWork(
+        flops=one * (of_input + of_weight),
+        bytes=total_bytes((read, sized(written, dy.width) if of_input or of_weight else 0)),
+        dtype=dy.dtype,
+        kind="convolution",
+    )
 
 
 FORMULAS: dict[str, Formula] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from types import MappingProxyType
 
 from perfdoc.analyzers.work.inputs import Inputs, Tensor
@@ -56,14 +57,6 @@ def _batched(
     )
 
 
-def _product(x: Inputs) -> OperatorWork | None:
-    return _batched(x, 0)
-
-
-def _added_product(x: Inputs) -> OperatorWork | None:
-    return _batched(x, 1, added=0, beta=3)
-
-
 def _summed_batch(x: Inputs) -> OperatorWork | None:
     """addbmm: the products of a batch are summed into one matrix."""
     c, a, b = x.tensor(0), x.tensor(1), x.tensor(2)
@@ -81,22 +74,14 @@ def _summed_batch(x: Inputs) -> OperatorWork | None:
     )
 
 
-def _vector(x: Inputs, matrix: int, vector: int, added: int | None) -> OperatorWork | None:
-    a, v = x.tensor(matrix), x.tensor(vector)
+def _vector(x: Inputs, matrix: int, added: int | None = None) -> OperatorWork | None:
+    a, v = x.tensor(matrix), x.tensor(matrix + 1)
     if a is None or v is None or len(a.shape) != 2 or v.shape != a.shape[1:]:
         return None
     other = x.tensor(added) if added is not None else None
     read = bytes_of(a, v, other)
     added_there = other is not None
     return product_work(a.shape[0], 1, a.shape[1], a, read=read, out_width=a.width, added=added_there)
-
-
-def _mv(x: Inputs) -> OperatorWork | None:
-    return _vector(x, 0, 1, None)
-
-
-def _addmv(x: Inputs) -> OperatorWork | None:
-    return _vector(x, 1, 2, 0)
 
 
 def _dot(x: Inputs) -> OperatorWork | None:
@@ -144,19 +129,13 @@ def _out_width(x: Inputs, position: int, default: int | None) -> int | None:
     return None if code is None else _SCALAR_TYPES.get(code)
 
 
-def _grouped(x: Inputs) -> OperatorWork | None:
-    """_grouped_mm(a, b, offs, bias, out_dtype)."""
-    return _groups(x, offsets=2, out_dtype=4, default=True)
-
-
-def _scaled_grouped(x: Inputs) -> OperatorWork | None:
-    """_scaled_grouped_mm(a, b, scale_a, scale_b, offs, bias, scale_result, out_dtype)."""
-    return _groups(x, offsets=4, out_dtype=7, default=False)
-
-
 def _groups(x: Inputs, *, offsets: int, out_dtype: int, default: bool) -> OperatorWork | None:
-    """Products of many experts in one kernel. Every row belongs to some expert: rows beyond the last offset,
-    which only a padded dispatch has, are counted as if they were multiplied."""
+    """_grouped_mm(a, b, offs, bias, out_dtype) and _scaled_grouped_mm(a, b, scale_a, scale_b, offs, bias,
+    scale_result, out_dtype): products of many experts in one kernel.
+
+    default: whether the output is as wide as the input where no type is given. Every row belongs to some
+    expert: rows beyond the last offset, which only a padded dispatch has, are counted as if multiplied.
+    """
     a, b, ends = x.tensor(0), x.tensor(1), x.tensor(offsets)
     if a is None or b is None or len(a.shape) not in (2, 3) or len(b.shape) not in (2, 3):
         return None
@@ -184,23 +163,18 @@ def _groups(x: Inputs, *, offsets: int, out_dtype: int, default: bool) -> Operat
     )
 
 
+_ADDED = partial(_batched, first=1, added=0, beta=3)
+
 FORMULAS: dict[str, Formula] = {
-    "aten::mm": _product,
-    "aten::_int_mm": _product,
-    "aten::bmm": _product,
-    "aten::addmm": _added_product,
-    "aten::addmm_": _added_product,
-    "aten::_addmm_activation": _added_product,
-    "aten::baddbmm": _added_product,
-    "aten::baddbmm_": _added_product,
+    **dict.fromkeys(("aten::mm", "aten::_int_mm", "aten::bmm"), partial(_batched, first=0)),
+    **dict.fromkeys(("aten::addmm", "aten::addmm_", "aten::_addmm_activation"), _ADDED),
+    **dict.fromkeys(("aten::baddbmm", "aten::baddbmm_"), _ADDED),
     "aten::addbmm": _summed_batch,
-    "aten::mv": _mv,
-    "aten::addmv": _addmv,
-    "aten::addmv_": _addmv,
-    "aten::dot": _dot,
-    "aten::vdot": _dot,
+    "aten::mv": partial(_vector, matrix=0),
+    **dict.fromkeys(("aten::addmv", "aten::addmv_"), partial(_vector, matrix=1, added=0)),
+    **dict.fromkeys(("aten::dot", "aten::vdot"), _dot),
     "aten::linear": _linear,
     "aten::_scaled_mm": _scaled,
-    "aten::_grouped_mm": _grouped,
-    "aten::_scaled_grouped_mm": _scaled_grouped,
+    "aten::_grouped_mm": partial(_groups, offsets=2, out_dtype=4, default=True),
+    "aten::_scaled_grouped_mm": partial(_groups, offsets=4, out_dtype=7, default=False),
 }
