@@ -60,102 +60,46 @@ class Meaning:
 
 NOTHING = Meaning()
 
-_WORDS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    (
-        "core",
-        (
-            *(
-                "core attention",
-                r"(?:scaled )?dot product (?:\w+ )?attention",
-                "(?:attention|attn) scores?",
-                "sdpa",
-            ),
-            *("flash (?:attention|attn)(?: func)?", "(?:fused )?attn func\\w*", "nvte fused attn"),
-        ),
+_WORDS = {
+    "core": (
+        r"core attention|(?:scaled )?dot product (?:\w+ )?attention|(?:attention|attn) scores?|sdpa"
+        r"|flash (?:attention|attn)(?: func)?|(?:fused )?attn func\w*|nvte fused attn"
     ),
-    (
-        "attention",
-        (
-            "(?:self |cross |multi ?head |linear )?(?:attention|attn)",
-            *(
-                "mha",
-                "gqa",
-                "mla",
-                "qkv",
-                "[qkvo] proj",
-                "linear (?:qkv|proj)",
-                "out proj",
-                "adjust key value",
-            ),
-            *("linear (?:for|back)ward proj", r"rotary(?: pos)?(?: emb\w*)?", "rope", r"gated delta \w+"),
-        ),
+    "attention": (
+        "(?:self |cross |multi ?head |linear )?(?:attention|attn)|mha|gqa|mla|qkv|[qkvo] proj"
+        "|linear (?:qkv|proj)|out proj|adjust key value|linear (?:for|back)ward proj"
+        r"|rotary(?: pos)?(?: emb\w*)?|rope|gated delta \w+"
     ),
-    ("moe_router", ("(?:moe |top ?k )?router", "routing", "moe gate")),
-    (
-        "moe_dispatch",
-        (
-            r"(?:moe|tokens?|expert) (?:dispatch\w*|combine|(?:un)?permut\w+)",
-            *("dispatch preprocess", "combine postprocess"),
-        ),
+    "moe_router": "(?:moe |top ?k )?router|routing|moe gate",
+    "moe_dispatch": (
+        r"(?:moe|tokens?|expert) (?:dispatch\w*|combine|(?:un)?permut\w+)|dispatch preprocess"
+        "|combine postprocess"
     ),
-    ("moe_experts", ("(?:shared |routed |grouped )?experts?", "grouped (?:mlp|linear|gemm)")),
-    ("moe", ("moe(?: layer| block| mlp)?", "sparse moe block", "mixture of experts")),
-    (
-        "mlp",
-        ("mlp", "ffn", "feed forward", "(?:gate|up|down) proj", "(?:linear )?fc[12]", "swi ?glu", "geglu"),
+    "moe_experts": "(?:shared |routed |grouped )?experts?|grouped (?:mlp|linear|gemm)",
+    "moe": "moe(?: layer| block| mlp)?|sparse moe block|mixture of experts",
+    "mlp": "mlp|ffn|feed forward|(?:gate|up|down) proj|(?:linear )?fc[12]|swi ?glu|geglu",
+    "norm": (
+        "(?:layer|rms|batch|group|weight) ?norm"
+        r"|(?<!\bgrad )(?<!\baten )(?<!\bvector )(?<!\bclip )(?<!\blp )norm|ln(?: ?[f12])?"
     ),
-    (
-        "norm",
-        (
-            "(?:layer|rms|batch|group|weight) ?norm",
-            *(r"(?<!\bgrad )(?<!\baten )(?<!\bvector )(?<!\bclip )(?<!\blp )norm", "ln(?: ?[f12])?"),
-        ),
+    "embedding": "(?:position |pos )?embeddings?(?: bag)?|embed(?: tokens)?|w[tp]e",
+    "output_layer": r"lm head|output layer|logits?|unembed\w*|output projection|vocab proj",
+    "loss": (
+        r"cross entropy(?: loss)?|binary cross entropy\w*|nll loss\w*|log softmax"
+        "|(?:compute |calc |lm )?loss(?: (?:func|fn|function))?(?! (?:backward|scal))"
     ),
-    ("embedding", ("(?:position |pos )?embeddings?(?: bag)?", "embed(?: tokens)?", "w[tp]e")),
-    (
-        "output_layer",
-        ("lm head", "output layer", "logits?", r"unembed\w*", "output projection", "vocab proj"),
+    "optimizer": r"optimi[sz]er|optim|adam\w*|clip grad\w*|grad(?:ient)? (?:norm|clip\w*)|zero grad|unscale",
+    "data": r"data ?load(?:er|ing)?\w*|(?:get|load|next|copy|wait for) batch\w*|batch generator|perfdoc data",
+    "communication": (
+        r"all reduce\w*|reduce scatter\w*|all gather\w*|all to all\w*|p2p communication"
+        r"|(?:send|recv) (?:for|back)ward\w*|perfdoc comm|(?:column|row) parallel comm|nccl"
     ),
-    (
-        "loss",
-        (
-            *("cross entropy(?: loss)?", r"binary cross entropy\w*", r"nll loss\w*", "log softmax"),
-            "(?:compute |calc |lm )?loss(?: (?:func|fn|function))?(?! (?:backward|scal))",
-        ),
-    ),
-    (
-        "optimizer",
-        (
-            *("optimi[sz]er", "optim", r"adam\w*", r"clip grad\w*", r"grad(?:ient)? (?:norm|clip\w*)"),
-            *("zero grad", "unscale"),
-        ),
-    ),
-    (
-        "data",
-        (
-            *(r"data ?load(?:er|ing)?\w*", r"(?:get|load|next|copy|wait for) batch\w*", "batch generator"),
-            "perfdoc data",
-        ),
-    ),
-    (
-        "communication",
-        (
-            *(
-                r"all reduce\w*",
-                r"reduce scatter\w*",
-                r"all gather\w*",
-                r"all to all\w*",
-                "p2p communication",
-            ),
-            *(r"(?:send|recv) (?:for|back)ward\w*", "perfdoc comm", "(?:column|row) parallel comm", "nccl"),
-        ),
-    ),
-    ("other", ("checkpoint (?:save|load)", r"garbage collect\w*", "perfdoc (?:gc|checkpoint)")),
-)
+    "other": r"checkpoint (?:save|load)|garbage collect\w*|perfdoc (?:gc|checkpoint)",
+}
 """Part and the words that mean it, as patterns on words with one space between. Of two that begin at the
 same word the first listed wins; of all that are found the last, since names go from outer to inner."""
 
-_ANY = re.compile(r"\b(?:" + "|".join(f"(?P<{part}>{'|'.join(words)})" for part, words in _WORDS) + r")\b")
+_ANY = re.compile(r"\b(?:" + "|".join(f"(?P<{part}>{words})" for part, words in _WORDS.items()) + r")\b")
 
 _FORWARD = re.compile(r"(?<!feed )(?<!straight )\b(?:forward|fwd|fprop)\b(?! hook)")
 _BACKWARD = re.compile(r"\b(?:backward\d*|bwd|bprop|dgrad|wgrad|evaluate function)\b")
@@ -225,11 +169,3 @@ def _phase(words: str, part: str | None) -> Phase:
     if (forward is None) == (backward is None):
         return Phase.NONE  # neither, or a schedule that does both
     return Phase.FORWARD if forward is not None else Phase.BACKWARD
-
-
-HINTS = re.compile(
-    r"(?i)att|mha|gqa|mla|qkv|proj|rotary|rope|sdpa|rout|moe|expert|dispatch|combine|permut|mlp|ffn|forw|fwd|fc[12]"
-    r"|glu|norm|ln|embed|w[tp]e|head|output|logit|entropy|nll|loss|softmax|optim|adam|clip|grad|unscale|data|batch"
-    r"|reduce|gather|all_?to|alltoall|send|recv|comm|nccl|checkpoint|gc|garbage|backw|bwd|prop|evaluate|recomp|delta|aten::(?:lin|conv|drop|silu)"
-)
-"""Some of this is in every name that means something: a quick look before the words are split."""

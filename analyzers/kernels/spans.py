@@ -10,7 +10,7 @@ import numpy as np
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.kernels.nesting import Nesting, nest
-from perfdoc.analyzers.kernels.part_names import HINTS, MAX_TEXT, NOTHING, PARTS, Meaning, Phase, meaning_of
+from perfdoc.analyzers.kernels.part_names import MAX_TEXT, NOTHING, PARTS, Meaning, Phase, meaning_of
 from perfdoc.traces import RangeKind
 from perfdoc.traces.table import I8, Bool
 
@@ -151,7 +151,7 @@ def _meanings(strings: Sequence[str], names: I64) -> tuple[list[Meaning], I64]:
         found = by_key.get(key)
         if found is None:
             found = 0
-            if len(by_key) < MAX_NAMES and HINTS.search(key) is not None:
+            if len(by_key) < MAX_NAMES:
                 meaning = meaning_of(key)
                 found = meanings.setdefault(meaning, len(meanings)) if meaning.says_something else 0
             by_key[key] = found

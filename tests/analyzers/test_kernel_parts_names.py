@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from perfdoc.analyzers.kernels.part_names import HINTS, PARTS, Phase, meaning_of
+from perfdoc.analyzers.kernels.part_names import PARTS, Phase, meaning_of
 
 F, B, R, O, N = Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE, Phase.OPTIMIZER, Phase.NONE  # noqa: E741
 
@@ -113,8 +111,6 @@ def test_meaning(name: str, part: str | None, phase: Phase) -> None:
     meaning = meaning_of(name)
     assert (meaning.part, meaning.phase) == (part, phase)
     assert meaning.part is None or meaning.part in PARTS
-    # The quick look that comes first must not lose what means something.
-    assert HINTS.search(name) is not None or not meaning.says_something
 
 
 @pytest.mark.parametrize(
@@ -156,18 +152,6 @@ def test_code_that_a_recomputation_runs_again() -> None:
     assert meaning_of("forward pass").in_layer == ""
     assert meaning_of("perfdoc.forward").forward_code
     assert not meaning_of("forward pass").forward_code
-
-
-WORDS = st.sampled_from(
-    [w for name, _, _ in NAMES for w in name.replace(".", " ").split()] + ["_", "::", "x", "norm"]
-)
-
-
-@given(st.lists(WORDS, max_size=8), st.sampled_from(["", " ", ".", "_"]))
-def test_any_name_has_a_meaning_and_the_quick_look_sees_it(words: list[str], glue: str) -> None:
-    name = glue.join(words)
-    meaning = meaning_of(name)
-    assert HINTS.search(name.partition(",")[0]) is not None or not meaning.says_something
 
 
 @pytest.mark.parametrize("unit", ["checkpoint ", "norm", "layer norm ", "a", "A", "_", "attn_"])
