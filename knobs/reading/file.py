@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ast
 import re
+import tomllib
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from perfdoc.knobs.reading import shell
 from perfdoc.knobs.reading.entry import (
@@ -22,7 +23,6 @@ from perfdoc.knobs.reading.entry import (
     listed,
 )
 from perfdoc.knobs.reading.shell import shell_entries
-from perfdoc.knobs.reading.toml_text import toml_entries
 from perfdoc.knobs.reading.yaml_text import yaml_entries
 from perfdoc.knobs.values import OPAQUE, Raw
 
@@ -120,6 +120,57 @@ def _raw(node: ast.expr) -> Raw:
         known = dotted.startswith("torch.") or dotted.split(".")[-2:-1] == ["AttnBackend"]
         return dotted if known else OPAQUE
     return OPAQUE
+
+
+_TOML_NAME = re.compile(r"[\w.\"' -]+")
+
+
+def toml_entries(text: str) -> Iterator[Entry]:
+    """Every setting of a TOML text. Raises NotAConfigurationError where it does not parse."""
+    try:
+        data = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # its own error is a ValueError, an endless number another
+        where = re.search(r"at line (\d+)", str(error))
+        said = f"line {where[1]}: " if where else ""
+        raise NotAConfigurationError(f"{said}no TOML. Give TOML, YAML, flags or variables.") from error
+    lines = _toml_lines(text)
+    todo: list[tuple[str, Any, int]] = [("", data, 0)]
+    while todo:
+        path, value, depth = todo.pop()
+        if depth > MAX_DEPTH:
+            raise NotAConfigurationError("is nested too deeply. Give a configuration.")
+        if isinstance(value, Mapping):
+            inner = [(f"{path}.{key}" if path else key, one, depth + 1) for key, one in value.items()]
+            todo += reversed(inner)
+        elif path:
+            yield Entry(form="path", name=path, raw=_toml_raw(value), line=lines.get(path, 1))
+
+
+def _toml_lines(text: str) -> dict[str, int]:
+    """Path → the line on which its key stands."""
+    found: dict[str, int] = {}
+    table = ""
+    for number, line in enumerate(text.split("\n"), start=1):
+        key, equals, _ = (part.strip() for part in line.partition("="))
+        opened = line.partition("#")[0].strip()
+        if opened.startswith("[") and opened.endswith("]"):
+            name = opened.strip("[]").strip()
+            table = _plain_name(name) if _TOML_NAME.fullmatch(name) else table
+        elif equals and _TOML_NAME.fullmatch(key):
+            found.setdefault(f"{table}.{_plain_name(key)}" if table else _plain_name(key), number)
+    return found
+
+
+def _plain_name(name: str) -> str:
+    return ".".join(part.strip().strip("\"'") for part in name.split("."))
+
+
+def _toml_raw(value: object) -> Raw:
+    if isinstance(value, list):
+        return listed([_toml_raw(one) for one in value])
+    if isinstance(value, int) and value.bit_length() > MAX_BITS:
+        return OPAQUE
+    return str(value)
 
 
 _ARGUMENT = re.compile(r"(?:^|[\s:])([a-z]\w*) (\.+) (\S.*)$")

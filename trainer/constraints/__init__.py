@@ -7,9 +7,8 @@ is only what concerns a CPU or this trainer alone, found in megatron-core 0.16.1
 from __future__ import annotations
 
 from perfdoc.trainer.constraints.catalogue import Rule, as_written, catalogue_problems
-from perfdoc.trainer.constraints.cpu import CPU
 from perfdoc.trainer.constraints.parallel import FSDP, OVERLAP, PARALLEL
-from perfdoc.trainer.constraints.training import MODEL, TRAINING
+from perfdoc.trainer.constraints.training import CPU, MODEL, TRAINING
 
 RULES: tuple[Rule, ...] = MODEL + PARALLEL + CPU + FSDP + OVERLAP + TRAINING
 """In the order in which they are checked."""
