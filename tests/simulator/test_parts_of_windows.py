@@ -16,7 +16,7 @@ from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.simulator.replay import first_steps as module
 from perfdoc.simulator.replay import unedited
 from perfdoc.simulator.replay.unedited import KeptRank, replay_and_keep
-from perfdoc.summaries.checks import check
+from perfdoc.summaries.codec import check
 from perfdoc.traces.job_facts import JobFacts
 from perfdoc.traces.load import read_trace
 from tests.analyzers.tiny import GEMM

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from perfdoc.diagnose.asked import parse_request
-from perfdoc.summaries.checks import check
-from perfdoc.summaries.codec import decode, encode
+from perfdoc.summaries.codec import check, decode, encode
 from perfdoc.summaries.content import Measured
 from perfdoc.summaries.reading import measure_or_explain
 from perfdoc.summaries.request import check_alike

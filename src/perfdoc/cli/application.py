@@ -16,7 +16,6 @@ from perfdoc.cli.diff import diff
 from perfdoc.cli.doctor import doctor, env
 from perfdoc.cli.export import export
 from perfdoc.cli.gate import gate_app
-from perfdoc.cli.knobs import knobs
 from perfdoc.cli.lint import lint
 from perfdoc.cli.mcp import mcp
 from perfdoc.cli.messages import fail
@@ -24,9 +23,8 @@ from perfdoc.cli.nsys import nsys_app
 from perfdoc.cli.peak import peak
 from perfdoc.cli.ranges import list_ranges
 from perfdoc.cli.redact import redact
-from perfdoc.cli.rules import explain, rules
+from perfdoc.cli.reference import explain, knobs, rules, schema
 from perfdoc.cli.run import config_app, run
-from perfdoc.cli.schema import schema
 from perfdoc.cli.simulate import demo, simulate
 from perfdoc.cli.summarize import summarize
 from perfdoc.cli.tune import tune

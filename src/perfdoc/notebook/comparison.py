@@ -74,7 +74,7 @@ class Comparison:
 
     def _repr_html_(self) -> str:
         from perfdoc.compare.diff.sections import render_text
-        from perfdoc.notebook.cell import cell_of
+        from perfdoc.notebook.shown import cell_of
 
         return cell_of(render_text(self.result, width=100))
 
@@ -105,6 +105,6 @@ def _flat(row: dict[str, Any], before: str = "") -> Iterable[tuple[str, Any]]:
 
 
 def _of_rows(rows: list[dict[str, Any]], *columns: str) -> pd.DataFrame:
-    from perfdoc.notebook.frames import frame_of_rows
+    from perfdoc.notebook.shown import frame_of_rows
 
     return frame_of_rows(rows, columns)

@@ -59,7 +59,7 @@ class Report:
         rows, `.attrs["reason"]` says why, as far as that is known. Raises PerfdocError.
         """
         from perfdoc.export.tables import TABLES, reason_of, table_of
-        from perfdoc.notebook.frames import frame_of
+        from perfdoc.notebook.shown import frame_of
 
         if name not in TABLES:
             raise PerfdocError(f"there is no table {name!r}; tables are {', '.join(TABLES)}.")
@@ -192,7 +192,7 @@ class Report:
         return render_html(self.diagnosis).encode()
 
     def _repr_html_(self) -> str:
-        from perfdoc.notebook.cell import cell_of
+        from perfdoc.notebook.shown import cell_of
         from perfdoc.reports.screen import render_screen
 
         return cell_of(render_screen(self.diagnosis, report=None, colour=True, notebook=True))
