@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from perfdoc.reports.devices import on_host
+from perfdoc.reports.over_ranks import on_host
 from perfdoc.reports.ranking import in_order
 from perfdoc.results import Diagnosis, Rank, RuleResult, figures
 from perfdoc.results.names import prose, shorten
@@ -22,6 +22,7 @@ CAPABILITY_WORDS = {
     "group_descriptions": "process groups",
     "gpu_identity": "the GPU's name and size",
     "utc_clock": "wall-clock time",
+    "thread_states": "whether threads ran or waited",
 }
 ANALYSIS_WORDS = {
     "kernels": "kernel time by class",

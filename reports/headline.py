@@ -7,11 +7,9 @@ from dataclasses import dataclass, replace
 from statistics import fmean, median_low
 
 from perfdoc.reports.against import against_words, changes_beside, notes_on
-from perfdoc.reports.devices import device_word
-from perfdoc.reports.leaves import family_shares, family_values, leaf_values
-from perfdoc.reports.middle import apart
-from perfdoc.reports.shares import parts_of
-from perfdoc.reports.summary import PEAK_NAMES, total_values
+from perfdoc.reports.leaves import family_shares, family_values, leaf_values, parts_of, total_values
+from perfdoc.reports.over_ranks import apart, device_word
+from perfdoc.reports.summary import PEAK_NAMES
 from perfdoc.results import Diagnosis, Mfu, Rank
 from perfdoc.results.figures import duration, flops, plural, share, significant, size
 from perfdoc.results.names import prose

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,30 +11,25 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from perfdoc.reports import comm, gaps, headline, outlook, summary, view
-from perfdoc.reports.advice import change_title, lines_of
-from perfdoc.reports.analysed import analysed_line
+from perfdoc.reports import gaps, headline, outlook, summary, view
+from perfdoc.reports.advice import change_title, gain_words, lines_of, related_words
 from perfdoc.reports.charts.excerpt import excerpt_looks, excerpt_picture
 from perfdoc.reports.charts.looks import Look
+from perfdoc.reports.charts.steps import OPEN_STEP_STRIPS, step_strips
 from perfdoc.reports.charts.timeline_parts import CHART_STYLE, TimelineParts, timeline_parts
-from perfdoc.reports.heat import MOST_RANKS, ranks_island
-from perfdoc.reports.inlined import CompiledTemplates, asset, library, policy
+from perfdoc.reports.inlined import asset, library, policy
 from perfdoc.reports.leaves import LEAVES
-from perfdoc.reports.next_capture import next_capture
 from perfdoc.reports.opportunities import choices, dialects_of, informing, opportunities, trifles
-from perfdoc.reports.sections import Section, sections_by_place
+from perfdoc.reports.outline import inputs_grid, sections_of
 from perfdoc.reports.sections.roles import roles_section
 from perfdoc.reports.sections.section import opening, stopped
 from perfdoc.reports.settings import snippets
-from perfdoc.reports.summary import facts_of
 from perfdoc.results import Diagnosis, figures
-from perfdoc.results.names import base_name, pieces, prose, shorten
-from perfdoc.results.roles import RolesAnalysis
+from perfdoc.results.names import pieces, prose, shorten
 
 _HERE = Path(__file__).parent
 _LONGEST_STRING = 4000
 _UNIT_SPACE = re.compile(r"(?<=\d) (?=(?:%|ns|µs|ms|s)(?:\W|\Z))")
-_INPUTS = 16
 _NOTES = 12
 _GAPS = 300
 _STYLE = "report.css"
@@ -43,7 +38,6 @@ _FIRST = "theme.js"
 _SCRIPTS = ("tables.js", "copy.js", "choose.js")
 _MANY_SCRIPTS = ("heat.js", "ranks.js")
 """Of the section on roles."""
-_TOP_KERNELS = 100
 
 
 def _only_printable(value: Any) -> Any:
@@ -59,12 +53,15 @@ def _glued(text: str) -> Markup:
     return Markup(_UNIT_SPACE.sub("&nbsp;", str(escape(shorten(text, _LONGEST_STRING)))))
 
 
+def _percent(value: float) -> str:
+    return f"{value:.3f}".rstrip("0").rstrip(".") + "%"
+
+
 @cache
 def environment() -> Environment:
     """Templates, with the filters that they use. It is kept."""
     environment = Environment(
         loader=FileSystemLoader(_HERE / "templates"),
-        bytecode_cache=CompiledTemplates(_HERE / "templates"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -74,21 +71,21 @@ def environment() -> Environment:
     environment.filters.update(
         name=shorten,
         advice=lines_of,
+        gain_words=gain_words,
+        related=related_words,
         change=change_title,
         snippets=snippets,
         opening=opening,
         stopped=stopped,
         glued=_glued,
         pieces=lambda text: pieces(prose(text)),
-        base_name=base_name,
         duration=figures.duration,
         in_scale=figures.in_scale,
         share=figures.share,
-        size=figures.size,
-        bandwidth=figures.bandwidth,
         count=figures.count,
         plural=figures.plural,
         excerpt=excerpt_picture,
+        percent=_percent,
     )
     return environment
 
@@ -98,56 +95,6 @@ def prepare() -> None:
     library()
     for name in environment().list_templates(extensions=["html"]):
         environment().get_template(name)
-
-
-def _communication(diagnosis: Diagnosis, roles: RolesAnalysis | None) -> dict[str, Any]:
-    ranks = diagnosis.ranks
-    rows, left_out = comm.overall_rows(ranks)
-    drawn = summary.choose_drawn(ranks, roles).indices if len(ranks) > 1 else []
-    labels = summary.rank_labels(ranks)
-    own, own_left_out = comm.per_rank_rows([ranks[i] for i in drawn], [labels[i] for i in drawn])
-    return {
-        "rows": rows,
-        "left_out": left_out,
-        "own": own,
-        "own_left_out": own_left_out,
-        "undrawn": len(ranks) - len(drawn) if drawn else 0,
-        "scale": figures.scale_for(max((row.total_ns for row in rows), default=0)),
-        "no_blocking": gaps.missing_reason(diagnosis, "event_edges") or gaps.NOT_MEASURED_HERE,
-        "no_bytes": gaps.missing_reason(diagnosis, "collective_payloads") or gaps.NOT_MEASURED_HERE,
-    }
-
-
-def _kernels(diagnosis: Diagnosis) -> dict[str, Any]:
-    kernels = diagnosis.analyses.kernels
-    most = max((row.total_ns for row in kernels.classes), default=0)
-    return {
-        "shares": figures.partition([row.total_ns for row in kernels.classes]),
-        "widths": [
-            f"{100 * max(row.total_ns, 0) / most:.2f}%" if most > 0 else "0%" for row in kernels.classes
-        ],
-        "scale": figures.scale_for(most),
-        "total_ns": sum(row.total_ns for row in kernels.classes),
-        "rest_ns": sum(row.total_ns for row in kernels.classes)
-        - sum(row.total_ns for row in kernels.top[:_TOP_KERNELS]),
-    }
-
-
-@dataclass(frozen=True, kw_only=True)
-class _RolesPart:
-    """The section on roles, of many ranks."""
-
-    section: Section
-    data: Markup
-    left_out: int
-
-
-def _roles_part(diagnosis: Diagnosis, roles: RolesAnalysis) -> _RolesPart:
-    return _RolesPart(
-        section=roles_section(diagnosis, roles),
-        data=ranks_island(diagnosis, roles),
-        left_out=max(0, len(diagnosis.ranks) - MOST_RANKS),
-    )
 
 
 def _fills(diagnosis: Diagnosis, timeline: TimelineParts | None) -> list[tuple[str, Look]]:
@@ -163,61 +110,68 @@ def render_html(diagnosis: Diagnosis) -> str:
     """The diagnosis as a page: open it from disk, print it, read it with JavaScript off. Every string of
     the diagnosis is shortened and escaped; figures carry the exact nanoseconds in data-ns."""
     timeline = timeline_parts(diagnosis)
-    by_role = diagnosis.analyses.roles
-    roles = _roles_part(diagnosis, by_role) if by_role else None
+    roles = diagnosis.analyses.roles
+    to_do = opportunities(diagnosis)
+    return render_page(
+        "report.html",
+        scripts=(*_SCRIPTS, *(_MANY_SCRIPTS if roles else ())),
+        timeline=timeline,
+        d=diagnosis,
+        leaves=LEAVES,
+        hatches=view.HATCHES,
+        labels=summary.rank_labels(diagnosis.ranks),
+        source=summary.source_line(diagnosis),
+        figures=headline.verdict_figures(diagnosis),
+        shares=headline.share_figures(diagnosis),
+        first_words=outlook.opening_words(diagnosis),
+        analysed=summary.analysed_line(diagnosis),
+        next_capture=outlook.next_capture(diagnosis),
+        against=headline.against_lines(diagnosis),
+        opportunities=to_do,
+        dialects=dialects_of(to_do),
+        dialect=diagnosis.job.dialect if diagnosis.job is not None else None,
+        choices=choices(diagnosis),
+        informing=informing(diagnosis),
+        trifles=trifles(diagnosis),
+        facts=list(summary.facts_of(diagnosis)),
+        inputs=inputs_grid(diagnosis),
+        time=view.time_view(diagnosis, roles) if diagnosis.ranks else None,
+        roles=roles_section(diagnosis, roles) if roles else None,
+        roles_data=view.ranks_island(diagnosis, roles) if roles else None,
+        roles_left_out=max(0, len(diagnosis.ranks) - view.MOST_RANKS),
+        strips=step_strips(diagnosis, roles),
+        open_strips=OPEN_STEP_STRIPS,
+        fills=_fills(diagnosis, timeline),
+        sections=sections_of(diagnosis),
+        gaps=gaps.gaps_of(diagnosis),
+        skipped=gaps.skipped_rules(diagnosis),
+        rule_states=[(state, words, gaps.rules_in(diagnosis, state)) for state, words in gaps.RULE_STATES],
+        notes=_NOTES,
+        shown_gaps=_GAPS,
+    )
+
+
+def render_page(
+    template: str, *, scripts: Sequence[str], timeline: TimelineParts | None = None, **values: Any
+) -> str:
+    """One of our pages, with its styles and scripts inside and the policy that allows nothing else.
+
+    scripts: files of reports/assets. values: what the template names.
+    """
     styles, first = [asset(_STYLE), asset(CHART_STYLE)], asset(_FIRST)
-    names = [*_SCRIPTS, *(_MANY_SCRIPTS if roles else ())]
-    scripts = [*map(asset, names), *(timeline.scripts if timeline else ())]
-    found = opportunities(diagnosis)
-    dialects = dialects_of(found)
-    labels = summary.rank_labels(diagnosis.ranks)
+    ours = [*map(asset, scripts), *(timeline.scripts if timeline else ())]
     return (
         environment()
-        .get_template("report.html")
+        .get_template(template)
         .render(
-            d=diagnosis,
+            **values,
+            timeline=timeline,
             styles=[style.text for style in styles],
             first=first.text,
-            scripts=[script.text for script in scripts],
+            scripts=[script.text for script in ours],
             policy=policy(
                 [*(style.source for style in styles), *(timeline.style_sources if timeline else ())],
-                [first.source, *(s.source for s in scripts), *(timeline.script_sources if timeline else ())],
+                [first.source, *(s.source for s in ours), *(timeline.script_sources if timeline else ())],
             ),
-            leaves=LEAVES,
-            hatches=view.HATCHES,
-            labels=labels,
-            source=summary.source_line(diagnosis),
-            figures=headline.verdict_figures(diagnosis),
-            shares=headline.share_figures(diagnosis),
-            first_words=outlook.opening_words(diagnosis),
-            analysed=analysed_line(diagnosis),
-            next_capture=next_capture(diagnosis),
-            against=headline.against_lines(diagnosis),
-            opportunities=found,
-            dialects=dialects,
-            dialect=diagnosis.job.dialect if diagnosis.job is not None else None,
-            choices=choices(diagnosis),
-            informing=informing(diagnosis),
-            trifles=trifles(diagnosis),
-            facts=list(facts_of(diagnosis)),
-            time=view.time_view(diagnosis, by_role) if diagnosis.ranks else None,
-            roles=roles,
-            strips=view.step_strips(diagnosis, by_role),
-            open_strips=view.OPEN_STEP_STRIPS,
-            fills=_fills(diagnosis, timeline),
-            timeline=timeline,
-            comm=_communication(diagnosis, by_role),
-            places=sections_by_place(diagnosis),
-            kernels=_kernels(diagnosis),
-            kernels_only=view.kernels_only_rows(diagnosis, by_role),
-            gaps=gaps.gaps_of(diagnosis),
-            skipped=gaps.skipped_rules(diagnosis),
-            rule_states=[
-                (state, words, gaps.rules_in(diagnosis, state)) for state, words in gaps.RULE_STATES
-            ],
-            notes=_NOTES,
-            shown_gaps=_GAPS,
-            shown_kernels=_TOP_KERNELS,
-            shown_inputs=diagnosis.inputs[:_INPUTS],
         )
     )

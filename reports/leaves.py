@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from perfdoc.results import DIMENSIONS, IDLE_CAUSES, Ledger
+from perfdoc.results import DIMENSIONS, IDLE_CAUSES, Diagnosis, Ledger
+from perfdoc.results.bubble import exposed_bubble_ns
 from perfdoc.results.figures import apportion, fit, tenths
 
 FINE = 100_000
@@ -196,3 +197,48 @@ def stack(rows: Sequence[tuple[str, str, str, str, int]], narrowest: int = FINE 
             )
         at += width
     return segments
+
+
+def total_values(diagnosis: Diagnosis) -> list[int]:
+    """Leaf values in ns over all ranks, in the order of LEAVES."""
+    return add_up(leaf_values(rank.ledger_ns) for rank in diagnosis.ranks)
+
+
+PP = "exposed_comm.pp"
+"""Of the leaves, that which may be bubble."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """A stretch of the bar of all ranks; of exposed PP the pipeline's bubble is a part of its own."""
+
+    letter: str
+    label: str
+    family: str
+    ns: int
+    tenths: int
+    """Of a per cent of the windows; all of them add up to 1000, those of a family to its share."""
+
+    @property
+    def share(self) -> str:
+        """As a per cent."""
+        return tenths(self.tenths, self.ns)
+
+
+def bubble_of(diagnosis: Diagnosis) -> int:
+    """Nanoseconds of exposed PP, all ranks together, that are the pipeline's bubble."""
+    return exposed_bubble_ns(diagnosis.analyses.pipeline, diagnosis.ranks)
+
+
+def parts_of(diagnosis: Diagnosis) -> list[Part]:
+    """Those that are not zero, in the order of the ledger."""
+    values = total_values(diagnosis)
+    parts = []
+    for leaf, ns, share in zip(LEAVES, values, leaf_tenths(values), strict=True):
+        bubble_ns = min(ns, bubble_of(diagnosis)) if leaf.path == PP else 0
+        bubble, rest = apportion([bubble_ns, ns - bubble_ns], share) if bubble_ns else (0, share)
+        parts += [
+            Part(letter="B", label="pipeline bubble", family=leaf.family, ns=bubble_ns, tenths=bubble),
+            Part(letter=leaf.letter, label=leaf.label, family=leaf.family, ns=ns - bubble_ns, tenths=rest),
+        ]
+    return [part for part in parts if part.ns]

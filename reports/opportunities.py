@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from perfdoc.reports.advice import excluding, gain_words, own_words, related_words
+from perfdoc.reports.advice import excluding, own_words
 from perfdoc.reports.ranking import INEXACT, Ranked, gain_figures, ranking, trifles_in
+from perfdoc.reports.sections.section import opening, stopped
 from perfdoc.reports.settings import DIALECT_TITLES, Spelling, allowed_in, knows_settings, snippets, spellings
 from perfdoc.results import Combined, Diagnosis, Gain, Prediction, RuleResult
 from perfdoc.results.figures import UNKNOWN, plural, share
@@ -24,32 +25,42 @@ _SENTENCE_END = re.compile(r"(?<=[.!?])\s")
 
 @dataclass(frozen=True, kw_only=True)
 class Shown:
-    """One row of the ranking, in words."""
+    """One row of the ranking, as the page words it."""
 
+    ranked: Ranked
     anchor: str
     """Id on the page: the code where it is fit for that."""
-    code: str
-    """Of its rule; empty where no rule proposes the change."""
-    title: str
-    rule: RuleResult | None
-    """The rule whose finding it is."""
-    gain_of: Gain | None
     action: str
     """What to do, in the imperative."""
-    gain: str
-    band: str
-    """Empty where there is no figure."""
-    method: str
-    share: str
-    confidence: str
-    effort: str
-    gain_words: str
-    related: list[str]
-    """What other rules that fire have to do with it."""
+    title: str
+    """What was found, and what the gain takes."""
     settings: list[Spelling]
     """All that is set for it in every spelling, the job's own first."""
     choice: int | None
     """Its change among those of which every set was simulated."""
+
+    @property
+    def code(self) -> str:
+        """Of its rules; empty where no rule proposes the change."""
+        return ", ".join(rule.code for rule in self.ranked.rules)
+
+    @property
+    def method(self) -> str:
+        """Where the figure comes from."""
+        gain = self.ranked.row.gain
+        return _METHODS.get(gain.method, "") if gain is not None else ""
+
+    @property
+    def confidence(self) -> str:
+        """Open conditions leave a prediction little worth."""
+        return "low" if self.ranked.row.conditions else confidence_in(self.ranked.row.gain)
+
+    @property
+    def effort(self) -> str:
+        """How many settings, of a rule's finding."""
+        if self.ranked.rule is None:
+            return ""
+        return plural(len(self.settings[0].lines), "setting") if self.settings else "no setting"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,15 +92,35 @@ def opportunities(diagnosis: Diagnosis) -> list[Shown]:
     taken = _members(diagnosis.combined)
     codes = [row.rules[0].code if row.rules else "" for row in rows]
     return [
-        _shown(
-            row,
-            code if _CODE.match(code) and codes.count(code) == 1 else f"opportunity-{i + 1}",
-            taken.index(row.row.key) if row.row.key in taken else None,
-            spellings(row.row.settings, diagnosis),
-            named=knows_settings(diagnosis),
+        Shown(
+            ranked=row,
+            anchor=code if _CODE.match(code) and codes.count(code) == 1 else f"opportunity-{i + 1}",
+            action=opening(_action(row, named=knows_settings(diagnosis))),
+            title="; ".join(_notes(row)),
+            settings=spellings(row.row.settings, diagnosis),
+            choice=taken.index(row.row.key) if row.row.key in taken else None,
         )
         for i, (row, code) in enumerate(zip(rows, codes, strict=True))
     ]
+
+
+def _action(ranked: Ranked, *, named: bool) -> str:
+    rule = ranked.rule
+    return stopped(shorten(ranked.title)) if rule is None or not ranked.own else action_of(rule, named=named)
+
+
+def _notes(ranked: Ranked) -> Iterator[str]:
+    rule = ranked.rule
+    if rule is None:
+        yield "No rule proposes it; simulated on this capture"
+    elif ranked.row.kind == "unmeasured" and rule.reason:
+        yield f"{rule.title}: {prose(rule.reason, 200)}"  # no figure says what it costs
+    else:
+        yield rule.title
+    if not ranked.row.exact:
+        yield INEXACT
+    if ranked.provided:
+        yield ranked.provided.removeprefix(", ")
 
 
 def trifles(diagnosis: Diagnosis) -> str:
@@ -103,42 +134,7 @@ def informing(diagnosis: Diagnosis) -> list[RuleResult]:
     return [rule for row in rows for rule in (row.rules[1:] if row.leads else row.rules)]
 
 
-def _shown(
-    ranked: Ranked, anchor: str, choice: int | None, settings: list[Spelling], *, named: bool
-) -> Shown:
-    gain, rule = ranked.row.gain, ranked.rules[0] if ranked.rules else None
-    figure, band = gain_figures(gain)
-    changes = f"{shorten(ranked.title)}." if rule is None or not ranked.own else action_of(rule, named=named)
-    found = "No rule proposes it; simulated on this capture" if rule is None else rule.title
-    if rule is not None and ranked.row.kind == "unmeasured" and rule.reason:
-        found += f": {prose(rule.reason, 200)}"  # no figure says what it costs
-    notes = [found, *([] if ranked.row.exact else [INEXACT])]
-    notes += [ranked.provided.removeprefix(", ")] if ranked.provided else []
-    return Shown(
-        anchor=anchor,
-        code=", ".join(r.code for r in ranked.rules),
-        title="; ".join(notes),
-        rule=rule,
-        gain_of=gain,
-        action=changes[:1].upper() + changes[1:],
-        gain=figure,
-        band=band,
-        method={"replay": "by replay", "model": "by the job model", "ceiling": "upper bound"}.get(
-            gain.method, ""
-        )
-        if gain
-        else "",
-        share=share(ranked.row.gain_frac) if ranked.row.gain_frac is not None and figure != UNKNOWN else "",
-        confidence="low" if ranked.row.conditions else confidence(gain),
-        effort="" if rule is None else _effort(settings),
-        gain_words=gain_words(gain, ranked.row.gain_per),
-        related=[] if rule is None else related_words(rule),
-        settings=settings,
-        choice=choice,
-    )
-
-
-def confidence(gain: Gain | None) -> str:
+def confidence_in(gain: Gain | None) -> str:
     """From the method and the width of the band: 10 ms of 8 to 12 is `high`, of 5 to 15 `medium`,
     and an upper bound is always `low`."""
     if gain is None or gain.high_ms is None or gain.method == "none":
@@ -147,10 +143,6 @@ def confidence(gain: Gain | None) -> str:
         return "low"
     half = (gain.high_ms - gain.low_ms) / 2 / gain.mid_ms
     return "high" if half <= _SURE_FRAC else "medium" if half <= _LIKELY_FRAC else "low"
-
-
-def _effort(settings: Sequence[Spelling]) -> str:
-    return plural(len(settings[0].lines), "setting") if settings else "no setting"
 
 
 def action_of(rule: RuleResult, *, named: bool = True) -> str:
@@ -174,7 +166,8 @@ def action_of(rule: RuleResult, *, named: bool = True) -> str:
 
 def dialects_of(found: Sequence[Shown]) -> list[tuple[str, str]]:
     """(dialect, title) of every dialect that has something to paste."""
-    there = {s.dialect for o in found if o.rule for a in o.rule.advice for s in snippets(a)}
+    advice = [a for o in found if o.ranked.rule is not None for a in o.ranked.rule.advice]
+    there = {spelled.dialect for a in advice for spelled in snippets(a)}
     titles = {**DIALECT_TITLES, "other": "other"}
     return [(dialect, titles[dialect]) for dialect in titles if dialect in there]
 

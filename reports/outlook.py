@@ -1,4 +1,4 @@
-"""The sentences on what there is to gain."""
+"""The sentences on what there is to gain, and what to capture where nothing can be advised."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from statistics import fmean, median_low
 
 from perfdoc.reports.advice import MINUS, excluding, rough
-from perfdoc.reports.leaves import family_values
-from perfdoc.reports.middle import apart
+from perfdoc.reports.leaves import family_values, total_values
+from perfdoc.reports.over_ranks import apart
 from perfdoc.reports.ranking import INEXACT, Ranked, ranking
 from perfdoc.reports.sections.section import opening
-from perfdoc.reports.summary import total_values
 from perfdoc.results import Diagnosis, Gain
 from perfdoc.results.figures import share
 from perfdoc.results.names import prose, shorten
@@ -126,8 +125,8 @@ def _nothing_gained(diagnosis: Diagnosis) -> str:
     if not tried:
         return ""
     if len(tried) == 1:
-        return "No predicted gain: the one simulated change does not surely save more than a trifle."
-    return f"No predicted gain: of {len(tried)} simulated changes, none surely saves more than a trifle."
+        return "No predicted gain: the one simulated change does not save enough to matter."
+    return f"No predicted gain: of {len(tried)} simulated changes, none saves enough to matter."
 
 
 def _of_step(gain: Gain, steps_ns: Sequence[int], diagnosis: Diagnosis) -> str:
@@ -147,3 +146,34 @@ def _base(step_ns: float, of: str, diagnosis: Diagnosis) -> str:
     if which == "replayed" and not apart(max(each), step_ns):
         which = "longest rank's"
     return f"the {which} step ({rough(step_ns / 1e6)})"
+
+
+_LATER = {
+    True: "nsys profile --capture-range=cudaProfilerApi …, with torch.cuda.profiler.start() before step 10",
+    False: "torch.profiler.schedule(wait=10, warmup=2, active=4), and profiler.step() after each step",
+}
+"""By whether the capture is Nsight's."""
+
+
+def next_capture(diagnosis: Diagnosis) -> str:
+    """Empty where something is advised, or where no trace was given."""
+    if not diagnosis.ranks or any(row.leads and row.row.kind != "capture" for row in ranking(diagnosis)):
+        return ""
+    windows = [rank.window for rank in diagnosis.ranks]
+    if any(w.runs_once and w.start_up is not None and not w.start_up.left_out for w in windows):
+        return f"Nothing to tune in start-up. Capture steps that come later: {_later(diagnosis)}."
+    if any(w.runs_once for w in windows):
+        return f"One pause does not stand for the job. Capture several steps: {_later(diagnosis)}."
+    if any(rank.host.graphs.whole_graphs for rank in diagnosis.ranks):
+        return (
+            "Nothing can be advised on what CUDA graphs hide. Capture again with "
+            "nsys profile --cuda-graph-trace=node …: it shows their kernels."
+        )
+    if missing := next((r.events for r in diagnosis.ranks if r.events.work_missing), None):
+        return f"Nothing can be advised: {missing.work_missing}. Capture all events, unfiltered."
+    wanted = diagnosis.mfu.remedy if diagnosis.mfu.value is None else ""
+    return f"No loss that a known change removes was found. {wanted}".strip()
+
+
+def _later(diagnosis: Diagnosis) -> str:
+    return _LATER[all(source.format.startswith("nsys") for source in diagnosis.inputs)]

@@ -1,16 +1,16 @@
-"""The one order of findings and simulated changes, as every report shows it."""
+"""What there is to do, in the order of the diagnosis, with the rules and the simulated change of each row."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from perfdoc.reports.advice import provided_words, rough
-from perfdoc.reports.sections.section import opening
+from perfdoc.reports.sections.section import Cell, Grid, grid_of, opening
 from perfdoc.results import Diagnosis, Gain, Opportunity, Prediction, RuleResult
 from perfdoc.results.figures import UNKNOWN, share
 from perfdoc.results.names import shorten
-from perfdoc.results.ranking import TRIFLE_FRAC, OpportunityKind, is_trifle, settings_of, worth_frac
+from perfdoc.results.ranking import TRIFLE_FRAC
 
 INEXACT = "changes what training computes"
 
@@ -32,19 +32,37 @@ class Ranked:
         return self.prediction is None or (gain is not None and gain.key == self.prediction.key)
 
     @property
+    def rule(self) -> RuleResult | None:
+        """The rule whose finding it is; None where no rule proposes the change."""
+        return self.rules[0] if self.rules else None
+
+    @property
     def title(self) -> str:
         """What to do: the simulated change, else what the rule advises; both where a setting makes the change
         under open conditions."""
+        advised = shorten(self.rule.action or self.rule.title) if self.rule is not None else ""
         if self.prediction is None:
-            return (
-                shorten(self.rules[0].action or self.rules[0].title)
-                if self.rules
-                else shorten(self.row.key, 96)
-            )
+            return advised or shorten(self.row.key, 96)
         change = shorten(self.prediction.change, 96)
-        if not self.rules or not self.row.conditions or not self.prediction.settings:
+        if not advised or not self.row.conditions or not self.prediction.settings:
             return change
-        return f"{shorten(self.rules[0].action or self.rules[0].title)}: {change}"
+        return f"{advised}: {change}"
+
+    @property
+    def figure(self) -> str:
+        """What it saves or costs."""
+        return gain_figures(self.row.gain)[0]
+
+    @property
+    def band(self) -> str:
+        """Of a prediction; empty for others."""
+        return gain_figures(self.row.gain)[1]
+
+    @property
+    def share(self) -> str:
+        """Of the step; empty where there is no figure."""
+        frac = self.row.gain_frac
+        return "" if frac is None or self.figure == UNKNOWN else share(frac)
 
     @property
     def provided(self) -> str:
@@ -65,11 +83,10 @@ class Ranked:
 
 
 def ranking(diagnosis: Diagnosis) -> list[Ranked]:
-    """Every row; of a diagnosis of a version that ranked nothing, its rules by gain."""
+    """Every row, in the order that the diagnosis has them."""
     rules = {rule.code: rule for rule in diagnosis.rules if rule.state == "fires"}
     predictions = {p.key: p for p in diagnosis.analyses.gains.predictions}
-    known = {code for row in diagnosis.opportunities for code in row.codes}
-    found = [
+    return [
         Ranked(
             row=row,
             rules=[rules[code] for code in row.codes if code in rules],
@@ -77,51 +94,13 @@ def ranking(diagnosis: Diagnosis) -> list[Ranked]:
         )
         for row in diagnosis.opportunities
     ]
-    rest = [r for r in diagnosis.rules if r.state == "fires" and r.code not in known]
-    return [*found, *sorted(_of_rules(rest, predictions), key=_place)]
-
-
-def _of_rules(rules: Sequence[RuleResult], predictions: dict[str, Prediction]) -> Iterator[Ranked]:
-    for rule in sorted(rules, key=lambda r: r.code):
-        key = rule.gain.key if rule.gain is not None else ""
-        row = Opportunity(
-            kind=_kind(rule),
-            codes=[rule.code],
-            key=key,
-            gain=rule.gain,
-            gain_per=rule.gain_per,
-            gain_frac=rule.gain_frac,
-            exact=key not in predictions or predictions[key].exact,
-        )
-        set_ = any(not a.forbidden for a in rule.advice)
-        informs = rule.level != "problem"
-        row = replace(row, worth_frac=worth_frac(row, by_setting=set_, informs=informs))
-        row = replace(row, settings=settings_of([rule], predictions.get(key), rules))
-        yield Ranked(row=row, rules=[rule], prediction=predictions.get(key))
-
-
-def _kind(rule: RuleResult) -> OpportunityKind:
-    gain = rule.gain
-    if rule.code.startswith("PD9"):
-        return "capture"
-    if gain is None or gain.high_ms is None:
-        return "unmeasured"
-    if rule.gain_frac is not None and is_trifle(rule.gain_frac, 1.0):
-        return "trifle"
-    return "predicted" if gain.is_predicted else "bound"
-
-
-def _place(ranked: Ranked) -> tuple[int, float, float]:
-    kind, gain = ranked.row.kind, ranked.row.gain
-    order = {"unmeasured": 1 if ranked.leads else 2, "trifle": 3, "capture": 4}.get(kind, 0)
-    most = 0.0 if gain is None else (gain.mid_ms if gain.is_predicted else gain.high_ms) or 0.0
-    return order, -(ranked.row.worth_frac or 0.0), -most
 
 
 def in_order(diagnosis: Diagnosis, rules: Sequence[RuleResult]) -> list[RuleResult]:
     """Rules in the order of the ranking, those that do not fire behind, by code."""
-    place = {id(rule): at for at, rule in enumerate(r for row in ranking(diagnosis) for r in row.rules)}
-    return sorted(rules, key=lambda rule: (place.get(id(rule), len(place)), rule.code))
+    codes = dict.fromkeys(code for row in diagnosis.opportunities for code in row.codes)
+    place = {code: at for at, code in enumerate(codes)}
+    return sorted(rules, key=lambda rule: (place.get(rule.code, len(place)), rule.code))
 
 
 def gain_figures(gain: Gain | None) -> tuple[str, str]:
@@ -135,27 +114,23 @@ def gain_figures(gain: Gain | None) -> tuple[str, str]:
     return rough(gain.mid_ms), f"{rough(gain.low_ms)} to {rough(gain.high_ms)}"
 
 
-def notes_on(ranked: Ranked) -> list[str]:
+def ranking_grid(ranked: Sequence[Ranked], most: int) -> Grid:
+    """A row for each thing to do."""
+    return grid_of(
+        ranked,
+        ("saves", "r", lambda r: Cell(text=r.figure)),
+        ("share", "r", lambda r: Cell(text=r.share)),
+        ("band", "l", lambda r: Cell(text=r.band or ("" if r.figure == UNKNOWN else "upper bound"))),
+        ("rule", "l", lambda r: Cell(text=", ".join(shorten(c.code, 48) for c in r.rules) or UNKNOWN)),
+        ("what to do", "l", lambda r: Cell(text="; ".join([opening(r.title), *_doubts(r)]))),
+        most=most,
+    )
+
+
+def _doubts(ranked: Ranked) -> list[str]:
     """What makes the row less sure than its figure."""
-    found = [] if ranked.row.exact else [INEXACT]
-    return [*found, "under conditions"] if ranked.row.conditions else found
-
-
-TABLE_HEAD = ("saves", "share", "band", "rule", "what to do")
-TABLE_ALIGN = "rrlll"
-
-
-def row_cells(ranked: Ranked) -> list[str]:
-    """A row of a table under TABLE_HEAD."""
-    figure, band = gain_figures(ranked.row.gain)
-    frac = ranked.row.gain_frac
-    return [
-        figure,
-        "" if frac is None or figure == UNKNOWN else share(frac),
-        band or ("" if figure == UNKNOWN else "upper bound"),
-        ", ".join(shorten(rule.code, 48) for rule in ranked.rules) or UNKNOWN,
-        opening(ranked.title) + "".join(f"; {note}" for note in notes_on(ranked)),
-    ]
+    inexact = [] if ranked.row.exact else [INEXACT]
+    return [*inexact, "under conditions"] if ranked.row.conditions else inexact
 
 
 def without_figure(ranked: Sequence[Ranked]) -> str:
@@ -177,7 +152,7 @@ def conditions_in(ranked: Sequence[Ranked]) -> str:
 
 def trifles_in(ranked: Sequence[Ranked], most: int) -> str:
     """What is too small to speak of, in one sentence; empty without any."""
-    small = [f"{r.title} ({gain_figures(r.row.gain)[0]})" for r in ranked if r.row.kind == "trifle"]
+    small = [f"{r.title} ({r.figure})" for r in ranked if r.row.kind == "trifle"]
     more = f" and {len(small) - most} more" if len(small) > most else ""
-    head = f"Trifles, under {share(TRIFLE_FRAC)} or within the replay's error"
+    head = f"Too small to matter (under {share(TRIFLE_FRAC)}, or within error)"
     return f"{head}: {', '.join(small[:most])}{more}." if small else ""

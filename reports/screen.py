@@ -11,15 +11,14 @@ from dataclasses import dataclass
 
 from perfdoc.reports import gaps, headline, outlook, summary
 from perfdoc.reports.advice import rough
-from perfdoc.reports.analysed import analysed_line
-from perfdoc.reports.grid import clipped, paragraph
-from perfdoc.reports.next_capture import next_capture
+from perfdoc.reports.leaves import Part, parts_of
+from perfdoc.reports.outlook import next_capture
 from perfdoc.reports.ranking import INEXACT, Ranked, ranking
 from perfdoc.reports.sections.roles import outlier_sentence
 from perfdoc.reports.sections.section import opening
 from perfdoc.reports.settings import setting_lines
-from perfdoc.reports.shares import Part, parts_of
-from perfdoc.reports.terminal import Lines
+from perfdoc.reports.summary import analysed_line
+from perfdoc.reports.terminal import Lines, clipped, paragraph
 from perfdoc.results import Diagnosis, Quality, figures
 from perfdoc.results.names import columns, prose, shorten
 
@@ -200,7 +199,7 @@ def _to_do(page: Lines, diagnosis: Diagnosis, room: _Room, rest: str) -> None:
     wanted = next_capture(diagnosis)
     if not rows and not wanted:
         return
-    page.section("What to do, best first" + (" (each alone; do not add them)" if rows[1:] else ""))
+    page.section("What to do, best first" + (". Savings overlap; do not add them." if rows[1:] else ""))
     if wanted:
         _say(page, wanted, 3)
     for place, row in enumerate(rows[: room.to_do], 1):

@@ -1,21 +1,17 @@
-"""What every report says of the run: its ranks and inputs, which ranks it draws, hardware, model, layout."""
+"""What every report says of the run: ranks and inputs, the stretch that is analysed, which ranks are drawn,
+hardware, model, layout."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 
-from perfdoc.reports.devices import device_word
-from perfdoc.reports.leaves import add_up, leaf_values
+from perfdoc.reports.over_ranks import device_word
 from perfdoc.results import Diagnosis, Job, Rank
-from perfdoc.results.figures import count, flops, plural, size
+from perfdoc.results.figures import brief, count, flops, plural, size
 from perfdoc.results.names import base_name, shorten
 from perfdoc.results.roles import RolesAnalysis, length_ns
-
-_DRAWN, _LONGEST = 8, 4
-"""Ranks under one heading."""
 
 PEAK_NAMES: Mapping[str | None, str] = MappingProxyType(
     {"datasheet": "the data sheet's dense peak", "measured": "a measured peak", "given": "a given peak"}
@@ -24,30 +20,16 @@ PEAK_NAMES: Mapping[str | None, str] = MappingProxyType(
 """What MFU is a share of, by Mfu.peak_kind."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Drawn:
-    """Which ranks get a bar of their own, as indices into Diagnosis.ranks, in the order of drawing."""
-
-    groups: list[tuple[str, list[int]]]
-    """(heading, indices); the heading is empty where all are drawn."""
-    left_out: int
-
-    @property
-    def indices(self) -> list[int]:
-        """All of them."""
-        return [i for _, group in self.groups for i in group]
-
-
 def rank_labels(ranks: Sequence[Rank]) -> list[str]:
     """What reports call the ranks, fit to be shown."""
     return [shorten(rank.label, 64) for rank in ranks]
 
 
-def choose_drawn(ranks: Sequence[Rank], roles: RolesAnalysis | None) -> Drawn:
-    """All ranks, of which there are few; of many those that differ most from their role, and a typical one of
-    each."""
+def drawn_groups(ranks: Sequence[Rank], roles: RolesAnalysis | None) -> list[tuple[str, list[int]]]:
+    """(heading, indices of ranks) that get a bar of their own, in the order of drawing: all of few ranks; of
+    many those that differ most from their role, and a typical one of each."""
     if roles is None:
-        return Drawn(groups=[("", list(range(len(ranks))))], left_out=0)
+        return [("", list(range(len(ranks))))]
     far = [each.rank for each in roles.outliers[:_DRAWN]]
     few = roles.unjudged[:_DRAWN]
     typical = [role.typical for role in roles.heaviest(_DRAWN) if role.typical not in {*far, *few}]
@@ -60,13 +42,16 @@ def choose_drawn(ranks: Sequence[Rank], roles: RolesAnalysis | None) -> Drawn:
         ("typical of each role", typical),
         ("longest steps" if roles.steps else "longest windows", longest),
     ]
-    groups = [(heading, members) for heading, members in groups if members]
-    return Drawn(groups=groups, left_out=len(ranks) - sum(len(members) for _, members in groups))
+    return [(heading, members) for heading, members in groups if members]
 
 
-def total_values(diagnosis: Diagnosis) -> list[int]:
-    """Leaf values in ns over all ranks, in the order of LEAVES."""
-    return add_up(leaf_values(rank.ledger_ns) for rank in diagnosis.ranks)
+_DRAWN, _LONGEST = 8, 4
+"""Ranks under one heading."""
+
+
+def drawn_ranks(ranks: Sequence[Rank], roles: RolesAnalysis | None) -> list[int]:
+    """The same without headings."""
+    return [i for _, members in drawn_groups(ranks, roles) for i in members]
 
 
 def source_line(diagnosis: Diagnosis) -> str:
@@ -144,3 +129,68 @@ def _job(job: Job) -> Iterator[tuple[str, str, str]]:
         yield "recompute", shorten(job.recompute, 48), said("recompute")
     if job.tokens_per_step is not None:
         yield "tokens per step", count(job.tokens_per_step), ""
+
+
+_MUCH_FRAC = 0.95
+"""Of what was captured: a window of less is a part of it."""
+_NO_STEPS = "no range names a step"
+
+
+def analysed_line(diagnosis: Diagnosis) -> str:
+    """Steps by name, the whole capture, or what the user gave; its length, and how many ranks. Empty without
+    ranks."""
+    ranks = diagnosis.ranks
+    if not ranks:
+        return ""
+    kinds = {rank.window.kind for rank in ranks}
+    what = _WHAT[kinds.pop()](ranks) if len(kinds) == 1 else "windows of several kinds"
+    of = f" on each of {len(ranks):,} ranks" if len(ranks) > 1 else ""
+    return f"Analysed: {what}, {_lengths(ranks)}{of}."
+
+
+def _lengths(ranks: Sequence[Rank]) -> str:
+    shown = [brief(length) for length in sorted(rank.window.duration_ns for rank in ranks)]
+    length = shown[0] if shown[0] == shown[-1] else f"{shown[0]} to {shown[-1]}"
+    captured = max(max(rank.kernels_only_capture.span_ns, _with_start_up_ns(rank)) for rank in ranks)
+    longest = max(rank.window.duration_ns for rank in ranks)
+    return f"{length} of {brief(captured)} captured" if longest < _MUCH_FRAC * captured else length
+
+
+def _with_start_up_ns(rank: Rank) -> int:
+    start_up = rank.window.start_up
+    begin = rank.window.start_ns if start_up is None else min(start_up.start_ns, rank.window.start_ns)
+    return rank.window.end_ns - begin
+
+
+def _steps(ranks: Sequence[Rank]) -> str:
+    names = [tuple(step.name for step in rank.window.step_list) for rank in ranks]
+    counts = sorted(rank.window.steps for rank in ranks)
+    if counts[0] != counts[-1]:
+        return f"{counts[0]:,} to {plural(counts[-1], 'step')}"
+    count = plural(counts[0], "step")
+    if len(set(names)) > 1 or not names[0]:
+        return count
+    first, last = (f"`{shorten(name, 48)}`" for name in (names[0][0], names[0][-1]))
+    if counts[0] == 1 or first == last:
+        return f"{count}, {first}"
+    return f"{count}, {first} to {last}"
+
+
+def _capture(ranks: Sequence[Rank]) -> str:
+    start_ups = [rank.window.start_up for rank in ranks]
+    after = any(start_up is not None and start_up.left_out for start_up in start_ups)
+    what = "what follows start-up" if after else "the whole capture"
+    if all(r.window.reason.startswith("given") for r in ranks):
+        return what
+    proposed = next((r.window.proposals[0] for r in ranks if r.window.proposals), None)
+    if proposed is None:
+        return f"{what} ({_NO_STEPS})"
+    names = " + ".join(f"`{shorten(name, 48)}`" for name in proposed.names[:3])
+    return f"{what} ({_NO_STEPS}; {names} could: {shorten(proposed.option, 96)})"
+
+
+def _user(ranks: Sequence[Rank]) -> str:
+    return shorten(ranks[0].window.reason, 120)
+
+
+_WHAT = {"steps": _steps, "capture": _capture, "user": _user}

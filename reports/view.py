@@ -1,66 +1,30 @@
-"""What the HTML template draws, worked out from the diagnosis: bars, step strips, tables, the waterfall."""
+"""What the HTML template draws, worked out from the diagnosis: bars, ranks at a glance, tables."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from statistics import fmean, median_low
+from dataclasses import dataclass, replace
 
-from perfdoc.reports.heat import Heat, heat_of
+from markupsafe import Markup
+
+from perfdoc.reports.inlined import island
 from perfdoc.reports.leaves import (
-    FINE,
     LEAVES,
+    PP,
     Leaf,
     Segment,
+    bubble_of,
     leaf_shares,
     leaf_values,
     stack,
+    total_values,
 )
-from perfdoc.reports.middle import beside
-from perfdoc.reports.shares import PP, bubble_of
-from perfdoc.reports.summary import Drawn, choose_drawn, rank_labels, total_values
-from perfdoc.results import Diagnosis, KernelsOnly, Rank, Step
-from perfdoc.results.figures import Scale, apportion, duration, plural, scale_for, share
-from perfdoc.results.names import shorten
-from perfdoc.results.roles import RolesAnalysis
-
-_CSS = {leaf.path: leaf.css for leaf in LEAVES}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Fall:
-    """One bar, as per cents of the whole; it begins where the one above it ends, from the right."""
-
-    x: str
-    width: str
-    css: str
-
-
-def falls_of(diagnosis: Diagnosis) -> list[Fall]:
-    """A bar for each row of the MFU section, the sum's left out. Losses are taken from 100 % one after the
-    other, the last in the ledger first, until the ideal is left at the left edge."""
-    shown = [bar for bar in diagnosis.mfu.waterfall if bar.total_ns]
-    widths = apportion([bar.total_ns for bar in shown], FINE)
-    falls = []
-    at = 0
-    for bar, width in zip(shown, widths, strict=True):
-        css = _CSS.get(bar.name, "compute")
-        falls.append(
-            Fall(x=_of_whole(at), width=_of_whole(width), css="ideal" if bar.name == "ideal" else css)
-        )
-        at += width
-    return falls
-
-
-def _of_whole(parts: int) -> str:
-    return f"{100 * parts / FINE:.3f}".rstrip("0").rstrip(".") + "%"
-
-
-STEP_BARS = 200
-"""Of one strip at most."""
-ALL_STEP_BARS = 4_000
-"""Of all strips together."""
-OPEN_STEP_STRIPS = 4
+from perfdoc.reports.sections.section import Grid, count, grid_of, word
+from perfdoc.reports.summary import drawn_groups, drawn_ranks, rank_labels
+from perfdoc.results import Diagnosis, Rank
+from perfdoc.results.figures import Scale, duration, scale_for, share, signed_share
+from perfdoc.results.names import base_name, shorten
+from perfdoc.results.roles import RolesAnalysis, length_ns
 
 HATCHES = {
     "exposed_comm.dp": "M-2 2 2-2M0 8 8 0M6 10 10 6",
@@ -106,40 +70,6 @@ class LeafRow:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepBar:
-    """One upright bar of a step strip, in per cent of the strip."""
-
-    x: str
-    width: str
-    y: str
-    height: str
-    title: str
-    ns: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class StepStrip:
-    """The steps of one rank."""
-
-    label: str
-    bars: list[StepBar]
-    summary: str
-    merged: int
-    """How many steps share a bar, which shows the longest of them; 1 where each has its own."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RankRow:
-    """One rank of the exact table."""
-
-    label: str
-    values: list[int]
-    """Leaves, only those that some rank has."""
-    total_ns: int
-    window_ns: int
-
-
-@dataclass(frozen=True, kw_only=True)
 class TimeView:
     """Everything in the section on where the time goes."""
 
@@ -152,14 +82,10 @@ class TimeView:
     """Bars per rank, empty for a single rank."""
     drawn: int
     """How many bars that are."""
-    leaves: list[Leaf]
-    """Columns of the exact table."""
-    table: list[RankRow]
-    """Empty where roles come first."""
+    tables: list[Grid]
+    """Folded: every rank in nanoseconds, but where roles come first; and figures of kernels alone."""
     scale: Scale
     heat: Heat
-    falls: list[Fall]
-    """Empty where MFU is not known."""
 
 
 def _bar(label: str, values: Sequence[int], length_ns: int, detail: str = "") -> Bar:
@@ -194,13 +120,12 @@ def time_view(diagnosis: Diagnosis, roles: RolesAnalysis | None) -> TimeView:
     windows_ns = sum(rank.window.duration_ns for rank in ranks)
     bubble_ns = bubble_of(diagnosis)
     bubble = f" ({share(bubble_ns / windows_ns)} pipeline bubble)" if bubble_ns and windows_ns else ""
-    drawn: Drawn = choose_drawn(ranks, roles)
     groups = [
         (
             heading,
             [_bar(labels[i], per_rank[i], ranks[i].window.duration_ns, _detail(ranks[i])) for i in members],
         )
-        for heading, members in drawn.groups
+        for heading, members in drawn_groups(ranks, roles)
     ]
     return TimeView(
         overall=_bar("all ranks" if len(ranks) > 1 else labels[0], total, windows_ns),
@@ -219,79 +144,178 @@ def time_view(diagnosis: Diagnosis, roles: RolesAnalysis | None) -> TimeView:
         total_ns=sum(total),
         windows_ns=windows_ns,
         groups=groups if len(ranks) > 1 else [],
-        drawn=len(drawn.indices),
-        leaves=[LEAVES[i] for i in shown],
-        table=[
-            RankRow(
-                label=labels[i],
-                values=[per_rank[i][j] for j in shown],
-                total_ns=sum(per_rank[i]),
-                window_ns=ranks[i].window.duration_ns,
-            )
-            for i in (range(len(ranks)) if roles is None else ())
+        drawn=len(drawn_ranks(ranks, roles)),
+        tables=[
+            *([_every_rank(labels, ranks, shown)] if roles is None and len(ranks) > 1 else []),
+            _kernels_only(labels, ranks, drawn_ranks(ranks, roles)),
         ],
         scale=scale_for(max(total, default=0)),
         heat=heat_of(diagnosis),
-        falls=falls_of(diagnosis),
     )
 
 
-def _percent(part: int, whole: int) -> str:
-    return f"{100 * part / whole:.2f}%" if whole > 0 else "0%"
+def _every_rank(labels: Sequence[str], ranks: Sequence[Rank], shown: Sequence[int]) -> Grid:
+    """A column for each leaf that some rank has, their sum, and the window where it is another."""
+    rows = []
+    for label, rank in zip(labels, ranks, strict=True):
+        values = leaf_values(rank.ledger_ns)
+        total, window = sum(values), rank.window.duration_ns
+        numbers = [*(values[i] for i in shown), total, "=" if total == window else window]
+        rows.append([word(label), *map(word, numbers)])
+    heads = ["rank", *(LEAVES[i].label for i in shown), "sum", "window"]
+    return Grid(
+        caption="Every rank in exact nanoseconds",
+        head=heads,
+        align="l" + "r" * (len(heads) - 1),
+        rows=rows,
+        key="ranks",
+        folded=True,
+        dense=True,
+    )
 
 
-def _strip(label: str, steps: Sequence[Step], tallest_ns: int, most: int) -> StepStrip:
-    merged = -(-len(steps) // most)
-    longest = [
-        max(steps[at : at + merged], key=lambda step: step.duration_ns) for at in range(0, len(steps), merged)
+def _kernels_only(labels: Sequence[str], ranks: Sequence[Rank], drawn: Sequence[int]) -> Grid:
+    """Of the drawn ranks, two rows each."""
+    rows = [
+        (labels[i], extent, alone)
+        for i in drawn
+        for extent, alone in (
+            ("window", ranks[i].kernels_only_window),
+            ("capture", ranks[i].kernels_only_capture),
+        )
     ]
-    widths = apportion([1] * len(longest), 10_000)
-    bars = []
-    at = 0
-    for step, width in zip(longest, widths, strict=True):
-        height = max(step.duration_ns, 0)
-        bars.append(
-            StepBar(
-                x=_percent(at, 10_000),
-                width=_percent(width, 10_000),
-                y=_percent(tallest_ns - height, tallest_ns),
-                height=_percent(height, tallest_ns),
-                title=f"{shorten(step.name, 64)}: {duration(step.duration_ns)}",
-                ns=step.duration_ns,
+    grid = grid_of(
+        rows,
+        ("rank", "l", lambda row: word(row[0])),
+        ("extent", "l", lambda row: word(row[1])),
+        ("kernels", "r", lambda row: count(row[2].kernels)),
+        ("comm kernels", "r", lambda row: count(row[2].comm_kernels)),
+        ("span ns", "r", lambda row: count(row[2].span_ns)),
+        ("busy ns", "r", lambda row: count(row[2].busy_ns)),
+        ("compute ns", "r", lambda row: count(row[2].compute_ns)),
+        ("comm ns", "r", lambda row: count(row[2].comm_ns)),
+        ("hidden ns", "r", lambda row: count(row[2].hidden_ns)),
+        ("exposed ns", "r", lambda row: count(row[2].exposed_ns)),
+        ("idle ns", "r", lambda row: count(row[2].idle_ns)),
+        caption="Kernels only: no copies, no graph launches, as other tools count",
+        key="kernels-only",
+        folded=True,
+    )
+    return replace(grid, dense=True)
+
+
+LEVELS = 5
+COLUMNS = 512
+"""Of more ranks, neighbours share a column, which shows the one that spends most."""
+FEWEST = 5
+"""Of fewer ranks, the bars say it all."""
+_LEAST_FRAC = 0.0005
+"""Leaves that no rank spends so much on are left out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeatRow:
+    """One leaf over all ranks."""
+
+    leaf: Leaf
+    low: str
+    high: str
+    """Share of the rank that spends most on it."""
+    who: str
+    """That rank."""
+    paths: list[tuple[int, str]]
+    """(level from 1 to LEVELS, what to draw); a rank is one unit wide, the strip one unit high."""
+    spoken: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Heat:
+    """The strips; empty for a few ranks."""
+
+    rows: list[HeatRow]
+    columns: int
+    merged: int
+    """Ranks in one column."""
+
+
+def heat_of(diagnosis: Diagnosis) -> Heat:
+    """Shares of each rank's own window. A level is the share by the row's largest, so that rows cannot be
+    compared by their darkness: their figures stand beside them."""
+    ranks = diagnosis.ranks
+    labels = rank_labels(ranks)
+    merged = max(1, -(-len(ranks) // COLUMNS))
+    if len(ranks) < FEWEST:
+        return Heat(rows=[], columns=0, merged=merged)
+    fracs = []
+    for rank in ranks:
+        total = rank.ledger_ns.total
+        fracs.append([value / total if total > 0 else 0.0 for value in leaf_values(rank.ledger_ns)])
+    rows = []
+    for leaf, column in zip(LEAVES, zip(*fracs, strict=True), strict=True):
+        highest = max(column)
+        if highest < _LEAST_FRAC:
+            continue
+        who = labels[column.index(highest)]
+        cells = [max(column[at : at + merged]) for at in range(0, len(column), merged)]
+        low, high = share(min(column)), share(highest)
+        even = "the same on every rank" if low == high else f"{low} to {high}, most on {who}"
+        rows.append(
+            HeatRow(
+                leaf=leaf,
+                low=low,
+                high=high,
+                who="" if low == high else who,
+                paths=_paths(cells, highest),
+                spoken=f"{leaf.label}: {even}",
             )
         )
-        at += width
-    lengths = [step.duration_ns for step in steps]
-    slowest = max(steps, key=lambda step: step.duration_ns)
-    low, middle, high = (duration(ns) for ns in (min(lengths), median_low(lengths), max(lengths)))
-    if low == high:
-        summary = f"{plural(len(steps), 'step')} of {high}"
-    else:
-        summary = (
-            f"{len(steps):,} steps, median {middle}{beside(median_low(lengths), fmean(lengths))}, "
-            f"{low} to {high}, longest {shorten(slowest.name, 64)}"
-        )
-    return StepStrip(label=label, bars=bars, summary=summary, merged=merged)
+    return Heat(rows=rows, columns=-(-len(ranks) // merged), merged=merged)
 
 
-def step_strips(diagnosis: Diagnosis, roles: RolesAnalysis | None) -> list[StepStrip]:
-    """A strip per drawn rank that has steps; all to one height."""
-    labels = rank_labels(diagnosis.ranks)
-    chosen = [i for i in choose_drawn(diagnosis.ranks, roles).indices if diagnosis.ranks[i].window.step_list]
-    tallest = max(
-        (step.duration_ns for i in chosen for step in diagnosis.ranks[i].window.step_list), default=0
-    )
-    most = min(STEP_BARS, ALL_STEP_BARS // max(1, len(chosen)))
-    return [_strip(labels[i], diagnosis.ranks[i].window.step_list, tallest, most) for i in chosen]
+def _paths(cells: Sequence[float], highest: float) -> list[tuple[int, str]]:
+    """One path of runs for each level."""
+    levels = [0 if cell <= 0 else max(1, -int(-LEVELS * cell // highest)) for cell in cells]
+    drawn: dict[int, str] = {}
+    at = 0
+    while at < len(levels):
+        end = at
+        while end < len(levels) and levels[end] == levels[at]:
+            end += 1
+        if levels[at]:
+            drawn[levels[at]] = drawn.get(levels[at], "") + f"M{at} 0h{end - at}v1H{at}z"
+        at = end
+    return sorted(drawn.items())
 
 
-def kernels_only_rows(
-    diagnosis: Diagnosis, roles: RolesAnalysis | None
-) -> list[tuple[str, str, KernelsOnly]]:
-    """(rank, extent, figures) for the drawn ranks, two rows each."""
-    labels = rank_labels(diagnosis.ranks)
-    rows = []
-    for i in choose_drawn(diagnosis.ranks, roles).indices:
-        rows.append((labels[i], "window", diagnosis.ranks[i].kernels_only_window))
-        rows.append((labels[i], "capture", diagnosis.ranks[i].kernels_only_capture))
-    return rows
+MOST_RANKS = 16_384
+"""On the page: more ranks than that are in diagnosis.json alone."""
+
+
+def ranks_island(diagnosis: Diagnosis, roles: RolesAnalysis) -> Markup:
+    """JSON for a script element of a data type: a column for each figure, in the order of the ranks."""
+    ranks = diagnosis.ranks[:MOST_RANKS]
+    values = [leaf_values(rank.ledger_ns) for rank in ranks]
+    present = [leaf for leaf in range(len(LEAVES)) if any(row[leaf] for row in values)]
+    files = [base_name(item.path) for item in diagnosis.inputs]
+    data = {
+        "labels": [shorten(rank.label, 64) for rank in ranks],
+        "files": [files[rank.input] if 0 <= rank.input < len(files) else "" for rank in ranks],
+        "roles": [role.label for role in roles.roles],
+        "role": roles.role_of[: len(ranks)],
+        "places": {key: of[: len(ranks)] for key, of in roles.places.of.items()},
+        "steps": roles.steps,
+        "step": [length_ns(rank, steps=roles.steps) for rank in ranks],
+        "window": [rank.window.duration_ns for rank in ranks],
+        "leaves": [
+            {
+                "label": LEAVES[leaf].label,
+                "ns": [row[leaf] for row in values],
+                "usual": [round(role.shares[LEAVES[leaf].path].median_frac, 6) for role in roles.roles],
+            }
+            for leaf in present
+        ],
+        "far": {
+            each.rank: signed_share(each.lead.by_frac) for each in roles.outliers if each.rank < len(ranks)
+        },
+    }
+    return island(data)

@@ -1,16 +1,20 @@
-"""The length of every analysed step: from the fastest rank to the slowest, and the median of ranks."""
+"""The length of every analysed step: rank by rank as strips, and over ranks as the range between them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median_low
+from statistics import fmean, median_low
 
 from markupsafe import Markup
 
 from perfdoc.reports.charts.drawn import figure, short
-from perfdoc.results import Diagnosis
-from perfdoc.results.figures import duration, plural
+from perfdoc.reports.over_ranks import mean_beside
+from perfdoc.reports.summary import drawn_ranks, rank_labels
+from perfdoc.results import Diagnosis, Step
+from perfdoc.results.figures import apportion, duration, plural
 from perfdoc.results.names import shorten
+from perfdoc.results.roles import RolesAnalysis
 
 _FEWEST, _MOST = 3, 300
 _WIDE, _HIGH = 1000, 120
@@ -109,3 +113,82 @@ def _bars(diagnosis: Diagnosis) -> list[_Bar]:
             )
         )
     return found
+
+
+STEP_BARS = 200
+"""Of one strip at most."""
+ALL_STEP_BARS = 4_000
+"""Of all strips together."""
+OPEN_STEP_STRIPS = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepBar:
+    """One upright bar of a step strip, in per cent of the strip."""
+
+    x: str
+    width: str
+    y: str
+    height: str
+    title: str
+    ns: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepStrip:
+    """The steps of one rank."""
+
+    label: str
+    bars: list[StepBar]
+    summary: str
+    merged: int
+    """How many steps share a bar, which shows the longest of them; 1 where each has its own."""
+
+
+def _percent(part: int, whole: int) -> str:
+    return f"{100 * part / whole:.2f}%" if whole > 0 else "0%"
+
+
+def _strip(label: str, steps: Sequence[Step], tallest_ns: int, most: int) -> StepStrip:
+    merged = -(-len(steps) // most)
+    longest = [
+        max(steps[at : at + merged], key=lambda step: step.duration_ns) for at in range(0, len(steps), merged)
+    ]
+    widths = apportion([1] * len(longest), 10_000)
+    bars = []
+    at = 0
+    for step, width in zip(longest, widths, strict=True):
+        height = max(step.duration_ns, 0)
+        bars.append(
+            StepBar(
+                x=_percent(at, 10_000),
+                width=_percent(width, 10_000),
+                y=_percent(tallest_ns - height, tallest_ns),
+                height=_percent(height, tallest_ns),
+                title=f"{shorten(step.name, 64)}: {duration(step.duration_ns)}",
+                ns=step.duration_ns,
+            )
+        )
+        at += width
+    lengths = [step.duration_ns for step in steps]
+    slowest = max(steps, key=lambda step: step.duration_ns)
+    low, middle, high = (duration(ns) for ns in (min(lengths), median_low(lengths), max(lengths)))
+    if low == high:
+        summary = f"{plural(len(steps), 'step')} of {high}"
+    else:
+        summary = (
+            f"{len(steps):,} steps, median {middle}{mean_beside(median_low(lengths), fmean(lengths))}, "
+            f"{low} to {high}, longest {shorten(slowest.name, 64)}"
+        )
+    return StepStrip(label=label, bars=bars, summary=summary, merged=merged)
+
+
+def step_strips(diagnosis: Diagnosis, roles: RolesAnalysis | None) -> list[StepStrip]:
+    """A strip per drawn rank that has steps; all to one height."""
+    labels = rank_labels(diagnosis.ranks)
+    chosen = [i for i in drawn_ranks(diagnosis.ranks, roles) if diagnosis.ranks[i].window.step_list]
+    tallest = max(
+        (step.duration_ns for i in chosen for step in diagnosis.ranks[i].window.step_list), default=0
+    )
+    most = min(STEP_BARS, ALL_STEP_BARS // max(1, len(chosen)))
+    return [_strip(labels[i], diagnosis.ranks[i].window.step_list, tallest, most) for i in chosen]

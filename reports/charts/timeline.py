@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from perfdoc.reports.charts.drawn import short
 from perfdoc.reports.charts.looks import KINDS, Look, look_of
-from perfdoc.reports.summary import choose_drawn
+from perfdoc.reports.summary import drawn_ranks
 from perfdoc.results import Diagnosis, Timeline, TimelineRank, TimelineTrack
 from perfdoc.results.figures import duration, plural, share
 from perfdoc.results.names import shorten
@@ -172,7 +172,7 @@ def _chosen(diagnosis: Diagnosis, ranks: Sequence[TimelineRank]) -> Sequence[Tim
     if len(ranks) <= MANY:
         return ranks
     roles = diagnosis.analyses.roles
-    worth = [diagnosis.ranks[i].label for i in choose_drawn(diagnosis.ranks, roles).indices] if roles else []
+    worth = [diagnosis.ranks[i].label for i in drawn_ranks(diagnosis.ranks, roles)] if roles else []
     place = {rank.label: i for i, rank in enumerate(ranks)}
     spread = [i * len(ranks) // MANY for i in range(MANY)]
     chosen = list(dict.fromkeys([*(place[label] for label in worth if label in place), *spread]))[:MANY]

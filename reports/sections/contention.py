@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from perfdoc.reports.sections.over_ranks import frac, windows_ns
+from perfdoc.reports.over_ranks import frac, windows_ns
 from perfdoc.reports.sections.section import Cell, Grid, Section, time, word
 from perfdoc.results import Diagnosis, NormContentionAnalysis, figures
 from perfdoc.results.contention import ContendedKernel, ContentionCost

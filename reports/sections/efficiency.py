@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from perfdoc.reports.sections.section import Cell, Grid, Section, count, name, share, stopped, time, word
 from perfdoc.results import Diagnosis, figures
 from perfdoc.results.efficiency import ClassEfficiency, KernelEfficiency, OperatorEfficiency
-from perfdoc.results.names import prose
+from perfdoc.results.names import prose, shorten
 
 CAUSE_WORDS = {
     "recomputation": "recomputation",
@@ -57,7 +57,7 @@ def _said(found: KernelEfficiency) -> Iterator[str]:
 
 def _losses(found: KernelEfficiency) -> Grid:
     rows = [(AT_PEAK, found.at_peak_ns, "the model's FLOPs and others that GEMMs and attention do")]
-    rows += [(CAUSE_WORDS[row.cause], row.total_ns, _MEANINGS[row.cause]) for row in found.losses]
+    rows += [(_cause(row.cause), row.total_ns, _MEANINGS.get(row.cause, "")) for row in found.losses]
     rows.append((UNKNOWN, found.unknown_ns, "no shapes, no formula, or no place in a layer"))
     whole = found.compute_ns
     return Grid(
@@ -69,6 +69,10 @@ def _losses(found: KernelEfficiency) -> Grid:
             [word("sum: compute"), share(1.0), time(whole), word("")],
         ],
     )
+
+
+def _cause(cause: str) -> str:
+    return CAUSE_WORDS.get(cause) or shorten(cause, 48)
 
 
 def _classes(rows: Sequence[ClassEfficiency], compute_ns: int) -> Grid:
@@ -97,7 +101,7 @@ def _most_lost(row: ClassEfficiency) -> Cell:
     if not row.losses_ns:
         return _DASH
     cause, ns = max(row.losses_ns.items(), key=lambda item: item[1])
-    return word(f"{CAUSE_WORDS[cause]} {figures.duration(ns)}")
+    return word(f"{_cause(cause)} {figures.duration(ns)}")
 
 
 def _operators(found: KernelEfficiency) -> Grid:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from statistics import median_low
 
-from perfdoc.reports.sections.host_calls import costly_calls
-from perfdoc.reports.sections.over_ranks import Total, devices_of, frac, total_of, windows_ns, worst_of
-from perfdoc.reports.sections.section import Cell, Grid, Section, share, time, word
+from perfdoc.reports.over_ranks import Total, devices_of, frac, total_of, windows_ns, worst_of
+from perfdoc.reports.sections.section import Cell, Grid, Section, count, name, share, time, word
 from perfdoc.results import Diagnosis, Rank, figures
-from perfdoc.results.host import HostPauses, HostSplit
+from perfdoc.results.host import CallGroup, HostPauses, HostSplit
 from perfdoc.results.names import shorten
 
 _WORTH_A_TABLE = 0.005
@@ -44,7 +44,7 @@ def build(diagnosis: Diagnosis) -> Section | None:
     idle_ns = sum(total.sum_ns for _, total in causes)
     worth = window > 0 and idle_ns >= _WORTH_A_TABLE * window
     grids = (
-        (_did(causes if len(causes) > 1 else (), window), _held_up(ranks), costly_calls(ranks))
+        (_did(causes if len(causes) > 1 else (), window), _held_up(ranks), _costly_calls(ranks))
         if worth
         else ()
     )
@@ -268,3 +268,62 @@ def _pauses(what: str, of: Sequence[tuple[str, HostPauses]]) -> Iterator[list[Ce
         time(idle_ns),
         Cell(text=said),
     ]
+
+
+_CALLS = 6
+
+
+@dataclass
+class _Calls:
+    """Groups of calls of one kind, function, range and operator, over ranks."""
+
+    kind: str
+    call: str
+    where: str
+    count: int = 0
+    idle_ns: int = 0
+    host_ns: int = 0
+    ranks: int = 0
+
+
+def _costly_calls(ranks: Sequence[Rank]) -> Grid:
+    """The calls after or in which devices idled longest. Empty where none did."""
+    found: dict[tuple[str, str, str], _Calls] = {}
+    left_out = 0
+    for rank in ranks:
+        waits, allocations = rank.host.sync_calls, rank.host.alloc_calls
+        for kind, groups in (("waits", waits.groups), ("allocates", allocations.groups)):
+            for group in groups:
+                where = _where(group)
+                row = found.setdefault(
+                    (kind, group.call, where), _Calls(kind=kind, call=group.call, where=where)
+                )
+                row.count += group.count
+                row.idle_ns += group.idle_caused_ns
+                row.host_ns += group.host_ns
+                row.ranks += 1
+        left_out += waits.groups_left_out + allocations.groups_left_out
+    rows = sorted((row for row in found.values() if row.idle_ns), key=lambda row: (-row.idle_ns, row.call))
+    many = len(ranks) > 1
+    return Grid(
+        caption="The costliest calls that wait for the device or allocate memory",
+        head=["idle time", "count", *(["ranks"] if many else []), "time inside", "kind", "call", "in"],
+        align="rr" + ("r" if many else "") + "rlln",
+        rows=[
+            [
+                time(row.idle_ns),
+                count(row.count),
+                *([count(row.ranks)] if many else []),
+                time(row.host_ns),
+                word(row.kind),
+                name(row.call, 64),
+                name(row.where),
+            ]
+            for row in rows[:_CALLS]
+        ],
+        left_out=left_out + max(0, len(rows) - _CALLS),
+    )
+
+
+def _where(group: CallGroup) -> str:
+    return ", ".join(part for part in (group.range_name, group.operator, group.call_site) if part)

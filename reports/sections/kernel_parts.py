@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from perfdoc.reports.sections.over_ranks import frac, windows_ns
+from perfdoc.reports.over_ranks import frac, windows_ns
 from perfdoc.reports.sections.section import Cell, Grid, Section, count, share, time, word
 from perfdoc.results import Diagnosis, KernelPartsAnalysis, Rank, figures
 from perfdoc.results.kernels import PHASES

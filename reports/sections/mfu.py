@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from perfdoc.reports.devices import device_word
-from perfdoc.reports.leaves import LABELS, leaf_tenths
+from collections.abc import Sequence
+
+from perfdoc.reports.leaves import FINE, LABELS, LEAVES, leaf_tenths
+from perfdoc.reports.over_ranks import device_word
 from perfdoc.reports.sections.efficiency import CAUSE_WORDS
-from perfdoc.reports.sections.section import Grid, Section, time, word
-from perfdoc.results import Diagnosis, figures
+from perfdoc.reports.sections.section import Grid, Section, Stretch, time, word
+from perfdoc.results import Diagnosis, WaterfallBar, figures
 from perfdoc.results.names import prose
 
+_CSS = {leaf.path: leaf.css for leaf in LEAVES}
 _SPLIT = "compute."
 _WORDS = {"ideal": "model FLOPs at peak (MFU)", "compute_beyond_ideal": "compute beyond model FLOPs"} | {
     _SPLIT + cause: f"compute: {words}" for cause, words in CAUSE_WORDS.items()
@@ -32,6 +35,12 @@ def build(diagnosis: Diagnosis) -> Section | None:
         for bar in shown
     ]
     rows.append([word("sum"), word("100.0 %"), time(total_ns)])
+    grid = Grid(
+        head=["where it goes", "share", "all ranks and steps"],
+        align="lrr",
+        rows=rows,
+        drawn=_waterfall(shown),
+    )
     return Section(
         key="mfu",
         title="MFU waterfall",
@@ -41,8 +50,19 @@ def build(diagnosis: Diagnosis) -> Section | None:
             f"{figures.flops(mfu.peak_flops)}FLOP/s ({prose(mfu.peak_source, 200)}) in "
             f"{figures.duration(mfu.step_time_ns)}, the mean over steps and ranks."
         ],
-        grids=[Grid(head=["where it goes", "share", "all ranks and steps"], align="lrr", rows=rows)],
+        grids=[grid],
     )
+
+
+def _waterfall(shown: Sequence[WaterfallBar]) -> list[list[Stretch]]:
+    """Each bar begins where the one above it ends, from the ideal at the left edge."""
+    stretches = []
+    at = 0
+    for bar, width in zip(shown, figures.apportion([bar.total_ns for bar in shown], FINE), strict=True):
+        css = "ideal" if bar.name == "ideal" else _CSS.get(bar.name, "compute")
+        stretches.append([Stretch(start=100 * at / FINE, width=100 * width / FINE, css=f"s-{css}")])
+        at += width
+    return stretches
 
 
 def _shares(diagnosis: Diagnosis) -> dict[str, str]:

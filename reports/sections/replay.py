@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from perfdoc.reports.advice import MINUS, provided_words, rough
-from perfdoc.reports.devices import on_host
+from perfdoc.reports.over_ranks import on_host
 from perfdoc.reports.sections.section import Cell, Grid, Section, name, share, time, word
 from perfdoc.results import Diagnosis, Replay, ReplayAnalysis, figures
 from perfdoc.results.names import shorten
@@ -169,7 +169,7 @@ def _predictions(diagnosis: Diagnosis) -> Iterator[Grid]:
             for p in known
         ]
         yield Grid(
-            caption=f"{figures_of} {_per(diagnosis)} of each change alone (do not add them)",
+            caption=f"{figures_of} {_per(diagnosis)} of each change; savings overlap, do not add them",
             head=["change", "saves", "at least", "at most", "share", "by"],
             align="lrrrrl",
             rows=rows,

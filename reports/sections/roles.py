@@ -180,20 +180,6 @@ def role_grid(roles: RolesAnalysis, most: int = _ROLES) -> Grid:
     )
 
 
-def role_grid_by_letter(roles: RolesAnalysis, shown: Sequence[int], most: int) -> Grid:
-    """As role_grid, for a narrow page: the medians of these leaves alone, under their letters."""
-    paths = [LEAVES[leaf].path for leaf in shown]
-    return _grid_of_roles(
-        roles,
-        most,
-        head=["median % of window", "ranks", _length(roles)],
-        leaves=[LEAVES[leaf].letter for leaf in shown],
-        rest=lambda role: [
-            Cell(text=figures.share(role.shares[path].median_frac).removesuffix(" %")) for path in paths
-        ],
-    )
-
-
 def _grid_of_roles(
     roles: RolesAnalysis,
     most: int,

@@ -1,14 +1,17 @@
-"""What every renderer can show: a title, sentences, tables of cells."""
+"""What every renderer can show: a title, sentences, notes, tables of cells."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from markupsafe import Markup
 
 from perfdoc.results import figures
 from perfdoc.results.names import shorten
+
+Row = TypeVar("Row")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +24,17 @@ class Cell:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Stretch:
+    """A part of a bar beside a row, in per cent of the bar's place."""
+
+    start: float
+    width: float
+    css: str
+    """Of its colour and pattern."""
+    title: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Grid:
     """A table. align has a letter per column: l left, r right, n a name that may be shortened."""
 
@@ -30,6 +44,26 @@ class Grid:
     rows: Sequence[Sequence[Cell]]
     left_out: int = 0
     """Rows that the diagnosis has and the table has not."""
+    key: str = ""
+    """Its id on the page; empty: it needs none."""
+    folded: bool = False
+    """The page shows its caption until somebody opens it; a terminal shows none of it."""
+    dense: bool = False
+    """In small print."""
+    drawn: Sequence[Sequence[Stretch]] = ()
+    """A bar for each row, for the page alone; rows beyond have none."""
+    bar: Sequence[tuple[str, str, int]] = ()
+    """(letter, family, ns): a bar above the table, for a terminal alone."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Note:
+    """A finding, a doubt or a gap: a heading, what it is, and labelled sentences such as what to do."""
+
+    title: str
+    text: str
+    lines: Sequence[tuple[str, str]] = ()
+    """(label, words)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,10 +75,9 @@ class Section:
     title: str
     sentences: Sequence[str] = field(default_factory=list)
     """Prose of ours; quoted names stand in `code` quotes."""
+    notes: Sequence[Note] = ()
+    notes_left_out: int = 0
     grids: Sequence[Grid] = field(default_factory=list)
-    folded: str = ""
-    """What the page says of the tables in place of them, until somebody opens them; empty: they are open. A
-    terminal shows none of them."""
     draw: Callable[[], Markup | None] | None = None
     """A picture for the page alone, drawn when it is asked for; what it shows is said in words or tables as
     well."""
@@ -54,6 +87,30 @@ class Section:
         """What there is to be seen."""
         picture = self.draw() if self.draw is not None else None
         return [] if picture is None else [picture]
+
+
+def grid_of(
+    rows: Sequence[Row],
+    *columns: tuple[str, str, Callable[[Row], Cell]],
+    caption: str = "",
+    most: int | None = None,
+    left_out: int = 0,
+    key: str = "",
+    folded: bool = False,
+) -> Grid:
+    """A table of these rows, at most so many. columns: (heading, letter of align, cell of a row).
+
+    left_out: rows that were left out before.
+    """
+    return Grid(
+        caption=caption,
+        head=[head for head, _, _ in columns],
+        align="".join(how for _, how, _ in columns),
+        rows=[[cell(row) for _, _, cell in columns] for row in rows[:most]],
+        left_out=left_out + (max(0, len(rows) - most) if most is not None else 0),
+        key=key,
+        folded=folded,
+    )
 
 
 def opening(text: str) -> str:
@@ -94,3 +151,8 @@ def count(number: int | None) -> Cell:
 def size(number: int | None) -> Cell:
     """Bytes."""
     return Cell(text=figures.size(number))
+
+
+def rate(gbps: float | None) -> Cell:
+    """A bandwidth in GB/s."""
+    return Cell(text=figures.bandwidth(gbps))

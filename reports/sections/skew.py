@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from perfdoc.reports.sections.over_ranks import frac
+from perfdoc.reports.over_ranks import frac
 from perfdoc.reports.sections.section import Grid, Section, count, name, opening, share, time, word
 from perfdoc.results import Diagnosis, Rank, SkewAnalysis, figures
 from perfdoc.results.names import prose, shorten

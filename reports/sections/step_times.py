@@ -7,7 +7,7 @@ from functools import partial
 
 from perfdoc.reports.charts.steps import steps_picture
 from perfdoc.reports.leaves import LABELS
-from perfdoc.reports.middle import beside
+from perfdoc.reports.over_ranks import mean_beside
 from perfdoc.reports.sections.section import Cell, Grid, Section, count, name, share, time, word
 from perfdoc.results import Diagnosis, StepTimes, figures
 from perfdoc.results.names import prose, shorten
@@ -50,7 +50,7 @@ def _length(times: StepTimes) -> Iterator[str]:
     if spread is None:
         return
     said = (
-        f"Step time {figures.duration(spread.median_ns)}{beside(spread.median_ns, spread.mean_ns)}: "
+        f"Step time {figures.duration(spread.median_ns)}{mean_beside(spread.median_ns, spread.mean_ns)}: "
         f"median of {figures.plural(spread.count, f'{what} step')}"
     )
     if spread.count > 2:

@@ -4,6 +4,7 @@ all-to-all by rank, GPU metrics by kernel class. Folded on the page."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from perfdoc.reports.sections.section import Cell, Grid, Section, count, name, share, size, time, word
 from perfdoc.results import Diagnosis, figures
@@ -44,8 +45,7 @@ def build(diagnosis: Diagnosis) -> Section | None:
             *_uneven(tables.all_to_all),
             *_tensor(tables.gpu_metrics),
         ],
-        grids=shown,
-        folded="By message size, direction, rank and metric",
+        grids=[replace(grid, folded=True) for grid in shown],
     )
 
 

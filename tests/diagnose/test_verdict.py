@@ -9,10 +9,9 @@ from perfdoc.results import SuspectedCommunication
 from perfdoc.results.capture_parts import Pause, StartUp
 from perfdoc.results.memory import MemorySite
 from perfdoc.results.waits import LateCause, LateRank
-from tests.reports.build import communication, ledger, rank
+from tests.reports.build import communication, kernels, ledger, rank
 from tests.reports.build_job import skew
 from tests.reports.build_memory import GIB, device, memory
-from tests.reports.build_rank import kernels
 
 MS = 1_000_000
 
@@ -196,7 +195,7 @@ def test_communication_that_is_waiting_is_told_in_the_headline(
 ) -> None:
     """One rank in communication for 10 ms; 100 in all."""
     ranks = [rank(i, ledger(compute=100 - exposed, unknown=exposed)) for i in range(2)]
-    (wait, *_) = (made := skew(1)).waits
+    (wait, *_) = (made := skew()).waits
     waits = [replace(wait, own_ns=10_000_000, wait_ns=wait_ms * 1_000_000)]
     sentence = verdict_of(ranks, skew=replace(made, waits=waits, latest=latest))
     assert ("waiting for late ranks" in sentence) == bool(said)
@@ -208,7 +207,7 @@ def test_one_step_cannot_tell_a_straggler_from_a_late_start(steps: int, told: bo
     """Both ranks wait for 9 of 10 ms; rank 1 begins 5.84 ms late."""
     made = [rank(i, ledger(compute=40, unknown=60)) for i in range(2)]
     ranks = [replace(r, window=replace(r.window, kind="steps", steps=steps)) for r in made]
-    (wait, *_) = (found := skew(1)).waits
+    (wait, *_) = (found := skew()).waits
     waits = [replace(wait, own_ns=10_000_000, wait_ns=9_000_000)]
     sentence = verdict_of(ranks, skew=replace(found, waits=waits, latest=late("before", 5_840_000)))
     assert ("one step cannot tell" in sentence, "75 % of it" in sentence) == (told, not told)
@@ -232,7 +231,7 @@ def test_stages_that_end_one_after_another_are_not_late(
 ) -> None:
     """9 of 10 ms are waiting."""
     ranks = [rank(i, ledger(compute=40, **{dimension: 60})) for i in range(2)]
-    (wait, *_) = (made := skew(1)).waits
+    (wait, *_) = (made := skew()).waits
     waits = [replace(wait, dimension=dimension, own_ns=10_000_000, wait_ns=9_000_000)]
     found = replace(made, waits=waits, latest=late("compute", 5))
     sentence = verdict_of(ranks, skew=found, stages=stages)
@@ -249,7 +248,7 @@ def test_the_share_that_waits_is_of_all_communication(
 ) -> None:
     """10 ms of reductions, 9 of them waiting; messages between stages, and what no rank shares, count as
     well: 9 of 15 ms, and 9 of 30, which is not most."""
-    (wait, *_) = (made := skew(1)).waits
+    (wait, *_) = (made := skew()).waits
     dp = replace(wait, own_ns=10 * MS, wait_ns=dp_wait * MS)
     pp = replace(wait, dimension="pp", own_ns=pp_own * MS, wait_ns=pp_own * MS)
     row = communication("dp", (10 + pp_own + unmatched) * MS, hidden_ns=0)
@@ -268,7 +267,7 @@ def test_no_rank_is_named_that_the_comparison_of_ranks_clears(
 ) -> None:
     """Of four arrivals nothing recurrent is said; a rank that waits elsewhere only passes that on."""
     ranks = [rank(i, ledger(compute=40, dp=60)) for i in range(2)]
-    (wait, *_) = (made := skew(1)).waits
+    (wait, *_) = (made := skew()).waits
     waits = [replace(wait, own_ns=10 * MS, wait_ns=9 * MS)]
     found = replace(made, waits=waits, latest=late(cause, 5), distinguishable=distinguishable)
     sentence = verdict_of(ranks, skew=found)

@@ -21,7 +21,9 @@ from perfdoc.results import (
     HostJitter,
     Idle,
     Input,
+    KernelClass,
     KernelPartsAnalysis,
+    KernelsAnalysis,
     KernelsOnly,
     Ledger,
     Mfu,
@@ -33,9 +35,9 @@ from perfdoc.results import (
     SkewAnalysis,
     Step,
     StepTimes,
+    TopKernel,
     Window,
 )
-from tests.reports import build_job, build_rank
 from tests.reports.fill import filled, missing
 
 
@@ -197,7 +199,7 @@ def diagnosis(ranks: list[Rank], **changes: object) -> Diagnosis:
         analyses=filled(
             Analyses,
             reason="not measured by this test",
-            kernels=build_rank.kernels(),
+            kernels=kernels(),
             host_gaps=HostGapsAnalysis(
                 state="measured",
                 reason="",
@@ -312,23 +314,45 @@ def many_ranks(count: int) -> Diagnosis:
     return diagnosis(ranks, inputs=inputs, capabilities=caps, rules=[rule("fires"), rule("passes", "PD102")])
 
 
-def analysed(made: Diagnosis) -> Diagnosis:
-    """The diagnosis with every analysis measured; times of the second rank are twice those of the first."""
-    ranks = [
-        replace(
-            r,
-            host=build_rank.host(i + 1),
-            kernel_parts=build_rank.kernel_parts(i + 1),
-            contention=build_rank.device_contention(),
-        )
-        for i, r in enumerate(made.ranks)
-    ]
-    analyses = replace(
-        made.analyses,
-        step_times=build_job.step_times(),
-        host_jitter=build_job.jitter(),
-        norm_contention=build_job.contention(),
-        pipeline=build_job.pipeline(replicas=max(1, len(ranks) // 2)),
-        skew=build_job.skew(len(ranks)),
+def kernels() -> KernelsAnalysis:
+    """Kernels by class and name, 1 s together, of all ranks."""
+    # 600 + 250 + 100 + 49.9 + 0.1 ms = 1 s of kernel time.
+    table = (
+        ("gemm", 400, 600_000_000),
+        ("attention", 96, 250_000_000),
+        ("communication", 12, 100_000_000),
+        ("elementwise", 700, 49_900_000),
+        ("other", 3, 100_000),
     )
-    return replace(made, ranks=ranks, analyses=analyses)
+    return KernelsAnalysis(
+        state="measured",
+        reason="",
+        classes=[
+            KernelClass(name=name, count=count, total_ns=ns, share_frac=ns / 10**9)
+            for name, count, ns in table
+        ],
+        top=[
+            TopKernel(
+                name="sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_warpgroupsize1x1x1_execute_segment_k_off",
+                short_name="sm90_xmma_gemm_bf16bf16_bf16f32_f32",
+                kernel_class="gemm",
+                count=200,
+                total_ns=410_000_000,
+                mean_ns=2_050_000,
+                share_frac=0.41,
+            ),
+            TopKernel(
+                name="void flash::flash_fwd_kernel<Flash_fwd_kernel_traits<128, 64, 4>, true, false>(Params)",
+                short_name="flash_fwd_kernel",
+                kernel_class="attention",
+                count=48,
+                total_ns=150_000_000,
+                mean_ns=3_125_000,
+                share_frac=0.15,
+            ),
+        ],
+        other_frac=0.0001,
+        gemm_frac=0.6,
+        linear_frac=0.5,
+        linear_reason="",
+    )

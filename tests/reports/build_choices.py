@@ -17,7 +17,7 @@ from perfdoc.results import (
     Prediction,
     RuleResult,
 )
-from perfdoc.results.ranking import settings_of
+from perfdoc.results.ranking import Opportunity, OpportunityKind, settings_of
 from tests.reports.fill import filled
 
 KEYS = ("without_gc", "without_data", "norms_alone")
@@ -165,7 +165,29 @@ def with_choices(made: Diagnosis) -> Diagnosis:
         sets_reason="sets were simulated for the 3 changes that gain most, out of 5",
     )
     others = [rule for rule in made.rules if rule.state != "fires"]
-    return replace(made, analyses=analyses, combined=combined, rules=[*rules(), *others], job=job())
+    return replace(
+        made, analyses=analyses, combined=combined, rules=[*rules(), *others], job=job(), opportunities=rows()
+    )
+
+
+def rows() -> list[Opportunity]:
+    """The rules in the order of what they gain."""
+    kinds: dict[str, OpportunityKind] = {"PD203": "predicted", "PD202": "predicted", "PD501": "bound"}
+    kinds |= {"PD301": "unmeasured", "PD902": "capture"}
+    by_code = {rule.code: rule for rule in rules()}
+    return [
+        Opportunity(
+            kind=kind,
+            codes=[code],
+            key=rule.gain.key if rule.gain is not None else "",
+            gain=rule.gain,
+            gain_per="step",
+            gain_frac=rule.gain_frac,
+            settings=settings_of([rule]),
+        )
+        for code, kind in kinds.items()
+        for rule in [by_code[code]]
+    ]
 
 
 def job() -> Job:

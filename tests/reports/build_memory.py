@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from perfdoc.results import Diagnosis, MemoryAnalysis, Replay, ReplayAnalysis
+from perfdoc.results import MemoryAnalysis
 from perfdoc.results.memory import DeviceMemory, MemoryComposition, MemoryLayout, MemorySite, ProcessMemory
 from tests.reports.fill import filled
 
 GIB = 1024**3
-
-
-def with_memory_and_replay(made: Diagnosis) -> Diagnosis:
-    """The diagnosis with two devices' snapshots, a process's samples, and a replay of each rank."""
-    analyses = replace(made.analyses, memory=memory(), replay=replay_of_job())
-    return replace(made, analyses=analyses, ranks=[replace(r, replay=replay()) for r in made.ranks])
 
 
 def memory() -> MemoryAnalysis:
@@ -67,30 +59,4 @@ def device(rank: int | None, peak_bytes: int) -> DeviceMemory:
             MemorySite(function="step", file="optimizer.py", line=None, bytes=GIB, count=1),
         ],
         oom_events=1,
-    )
-
-
-def replay() -> Replay:
-    """A replay that is 1 % too long."""
-    return filled(
-        Replay,
-        state="measured",
-        scope="rank",
-        measured_ns=100,
-        replayed_ns=101,
-        error_frac=0.01,
-        predicts=True,
-        critical_path={"compute": 80, "communication.dp": 20, "host": 1},
-    )
-
-
-def replay_of_job() -> ReplayAnalysis:
-    """The same for the job."""
-    return ReplayAnalysis(
-        state="measured",
-        reason="",
-        remedy="",
-        error_frac=0.01,
-        critical_path={"compute": 80, "communication.dp": 20, "host": 1},
-        job=None,
     )

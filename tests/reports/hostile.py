@@ -1,4 +1,5 @@
-"""Diagnoses whose strings try to be markup, code or terminal commands."""
+"""Diagnoses of planted jobs in which every string that may come from outside is one that tries to be markup,
+code or a terminal command."""
 
 from __future__ import annotations
 
@@ -7,10 +8,8 @@ from functools import cache
 
 from perfdoc.results import CapabilityRow, Diagnosis, Evidence, Quality, Related, RuleResult
 from tests.amount import some
-from tests.reports.build import analysed, one_rank
-from tests.reports.build_choices import with_choices
-from tests.reports.build_memory import with_memory_and_replay
-from tests.reports.build_worst import compared, worst_instance
+from tests.reports import jobs
+from tests.reports.build_worst import compared
 from tests.reports.fill import with_text
 
 HOSTILE = [
@@ -42,25 +41,10 @@ TEXTS = some(HOSTILE, lambda text: text not in AGAIN)
 
 
 @cache
-def hostile(text: str) -> Diagnosis:
-    """One rank in which every string that may come from outside is the same text. What closed sets of words
-    name (causes, dimensions of the ledger) is no string from outside."""
-    return _hostile(analysed(one_rank()), text)
-
-
-@cache
-def hostile_memory(text: str) -> Diagnosis:
-    """The same with memory snapshots and a replay."""
-    return _hostile(with_memory_and_replay(one_rank()), text)
-
-
-@cache
-def hostile_choices(text: str) -> Diagnosis:
-    """The same with advice in every dialect and sets of changes that can be chosen."""
-    return _hostile(with_choices(one_rank()), text)
-
-
-def _hostile(base: Diagnosis, text: str) -> Diagnosis:
+def hostile(text: str, name: str = "exposed") -> Diagnosis:
+    """A planted job of which every string that may come from outside is the same text. What closed sets of
+    words name (causes, dimensions of the ledger) is no string from outside."""
+    base = jobs.job(name)
     finding = RuleResult(
         code=text,
         title=text,
@@ -68,16 +52,23 @@ def _hostile(base: Diagnosis, text: str) -> Diagnosis:
         reason=text,
         evidence=[Evidence(label=text, value=text)],
         remedy=text,
-        worst=worst_instance(),
         related=[Related(code=text, how=how, why=text) for how in ("not_together", "same_time")],  # type: ignore[arg-type]
     )
-    own = [rule for rule in base.rules if rule.advice]
     states = ("passes", "skipped", "not_applicable", "error")
     made = replace(
         base,
         quality=[Quality(code=text, message=text, remedy=text)],
         capabilities=[CapabilityRow(input=0, name=text, available=False, reason=text, remedy=text)],
         against=compared(),
-        rules=[*own, finding, *(replace(finding, state=state) for state in states)],
+        rules=[
+            *(rule for rule in base.rules if rule.state == "fires"),
+            finding,
+            *(replace(finding, state=state) for state in states),
+        ],
     )
     return replace(with_text(made, text), schema_version=made.schema_version)
+
+
+def hostile_choices(text: str) -> Diagnosis:
+    """One with advice in every dialect and sets of changes that can be chosen."""
+    return hostile(text, "data")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from perfdoc.reports.sections import Section, sections_of
+from perfdoc.reports.outline import sections_of
+from perfdoc.reports.sections.section import Section
 from perfdoc.results import Diagnosis
 
 

@@ -6,14 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from perfdoc.reports.analysed import analysed_line
 from perfdoc.reports.html import render_html
 from perfdoc.reports.markdown import render_markdown
-from perfdoc.reports.next_capture import next_capture
+from perfdoc.reports.outlook import next_capture
+from perfdoc.reports.summary import analysed_line
 from perfdoc.reports.text import render_text
 from perfdoc.results import Diagnosis, Rank, Window
 from perfdoc.results.capture_parts import StartUp
 from tests.reports import build
+from tests.reports.build_choices import with_choices
 
 MS = 1_000_000
 
@@ -87,7 +88,7 @@ def test_without_advice_it_says_what_to_capture(window: Window, words: list[str]
     found = of(window)
     said = next_capture(found)
     assert [w for w in words if w not in said] == []
-    assert "What to do\n" in render_text(found)
+    assert "What to do, best first\n" in render_text(found)
     assert said.split()[0] in render_markdown(found)
 
 
@@ -100,4 +101,4 @@ def test_the_capture_is_asked_for_in_its_own_tool() -> None:
 
 
 def test_advice_needs_no_other_capture() -> None:
-    assert next_capture(build.one_rank()) == ""
+    assert next_capture(with_choices(build.one_rank())) == ""

@@ -10,7 +10,7 @@ import pytest
 
 from perfdoc.reports.html import render_html
 from tests.amount import some, tries
-from tests.reports import build, hostile
+from tests.reports import build, hostile, jobs
 from tests.reports.browser import NARROW, WIDE, visit
 
 if TYPE_CHECKING:
@@ -35,11 +35,11 @@ def test_the_check_for_planted_scripts_messages_and_requests_works(browser: Brow
         assert seen.requests == ["http://evil.example/x"]
 
 
-@pytest.mark.parametrize("kind", some(["rank", "memory", "choices"], ["choices"]))
+@pytest.mark.parametrize("kind", some(["rank", "choices"], ["choices"]))
 def test_hostile_names_run_nothing_even_without_the_policy(
     browser: Browser, tmp_path: Path, kind: str
 ) -> None:
-    make = {"rank": hostile.hostile, "memory": hostile.hostile_memory, "choices": hostile.hostile_choices}
+    make = {"rank": hostile.hostile, "choices": hostile.hostile_choices}
     short = [text for text in hostile.HOSTILE if len(text) < 1000]
     alone = [text for text in short if any(c in text for c in "<\"{'") or text.startswith("javascript")]
     for text in ["".join(short), *(alone[: tries(3, len(alone))] if kind == "rank" else [])]:
@@ -80,14 +80,14 @@ def test_the_policy_stops_a_script_that_got_in(browser: Browser, tmp_path: Path)
 
 @pytest.mark.parametrize("size", [NARROW, pytest.param(WIDE, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
-    ("name", "drawn"), some([("eight", 9), ("analysed", 3), ("hostile", 1)], [("hostile", 1)])
+    ("name", "drawn"), some([("eight", 9), ("stages", 5), ("hostile", 3)], [("hostile", 3)])
 )
 def test_bars_are_full_and_the_page_does_not_scroll_sideways(
     browser: Browser, tmp_path: Path, name: str, drawn: int, size: tuple[int, int]
 ) -> None:
     made = {
         "eight": lambda: build.many_ranks(8),
-        "analysed": lambda: build.analysed(build.two_ranks()),
+        "stages": lambda: jobs.job("stages"),
         "hostile": lambda: hostile.hostile_choices("W" * 3000),
     }[name]()
     with visit(browser, tmp_path, render_html(made), size=size) as seen:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,11 +12,9 @@ import pytest
 from perfdoc.reports.html import render_html
 from perfdoc.results import Diagnosis
 from tests.amount import some
-from tests.reports import build
+from tests.reports import build, jobs
 from tests.reports.browser import NARROW, WIDE, visit
-from tests.reports.build_choices import with_choices
-from tests.reports.build_memory import with_memory_and_replay
-from tests.reports.build_worst import with_worst
+from tests.reports.build_worst import compared
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -25,7 +24,7 @@ POLICY = re.compile(r'<meta http-equiv="Content-Security-Policy"[^>]*>')
 
 
 def _everything() -> Diagnosis:
-    return with_worst(with_choices(with_memory_and_replay(build.analysed(build.many_ranks(6)))))
+    return replace(jobs.job("exposed"), against=compared())
 
 
 def violations(page: Any) -> list[str]:

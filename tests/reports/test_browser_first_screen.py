@@ -10,10 +10,9 @@ import pytest
 from perfdoc.reports.html import render_html
 from perfdoc.results import Diagnosis, Quality
 from tests.amount import some
-from tests.reports import build
+from tests.reports import build, jobs
 from tests.reports.browser import visit
 from tests.reports.build_choices import with_choices
-from tests.reports.build_memory import with_memory_and_replay
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -34,8 +33,8 @@ def doubtful() -> Diagnosis:
 PAGES = {
     "choices": lambda: with_choices(build.many_ranks(8)),
     "doubtful": doubtful,
-    "memory": lambda: with_memory_and_replay(build.one_rank()),
-    "analysed": lambda: build.analysed(build.two_ranks()),
+    "memory": lambda: jobs.job("nothing"),
+    "analysed": lambda: jobs.job("stages"),
 }
 
 

@@ -105,7 +105,7 @@ def test_names_break_neither_form(text: str) -> None:
     for added in (text, "]]>" + text, "\n::set-output name=x::" + text):
         made = hostile.hostile_choices(added)
         suite = _suite(made, {"ANY"})
-        assert len(suite.findall(".//failure")) == 2
+        assert len(suite.findall(".//failure")) == sum(rule.state == "fires" for rule in made.rules)
         lines = render_github(made, {"ANY"}).splitlines()
         assert all(ANNOTATION.match(line) for line in lines)
         assert len(lines) == len(render_github(hostile.hostile_choices("harmless"), {"ANY"}).splitlines())

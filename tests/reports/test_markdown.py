@@ -30,31 +30,6 @@ def test_back_quotes_in_our_sentences_are_code() -> None:
     assert sentence("use `a|b` now") == "use <code>a&#124;b</code> now"
 
 
-def test_the_comment_is_short_and_has_the_figures() -> None:
-    text = render_markdown(build.one_rank())
-    assert len(text) < 6000
-    assert text.startswith("## 60.2 % of the step is compute")
-    assert "| unknown | 154.480 ms | 60.2 % | 19.8 % | 19.7 % |" in text
-    assert (
-        "| rank 0 | 463.440 ms | 60.2 % | 19.0 % | 0.8 % | 0.3 % | 15.1 % | 0.2 % | 3.2 % | 1.2 % |" in text
-    )
-    assert "| dp | nccl | all\\_reduce bf16 | 12 | 88.921 ms | 1.000 ms | 87.921 ms | 43.961 ms |" in text
-    assert "**PD101 Exposed data-parallel communication**" in text
-    assert "<summary>Could not be measured: 10</summary>" in text
-    assert "/data/runs" not in text
-
-
-def test_a_thousand_ranks_stay_short() -> None:
-    text = render_markdown(build.many_ranks(1000))
-    assert len(text) < 8000
-    assert "1,000 ranks in 1 role" in text
-    assert "| all ranks | 1,000 |" in text
-
-
-def test_no_rank_at_all() -> None:
-    assert "Where the time goes" not in render_markdown(build.diagnosis([]))
-
-
 def test_a_comment_stays_within_what_github_takes() -> None:
     base = build.one_rank()
     rules = [replace(build.rule("fires"), reason="<" * 5000, remedy="<" * 5000)] * 100

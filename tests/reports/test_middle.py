@@ -9,13 +9,12 @@ import numpy as np
 from perfdoc.analyzers.steps.figures import distribution
 from perfdoc.reports.headline import headline
 from perfdoc.reports.markdown import render_markdown
+from perfdoc.reports.outline import sections_of
 from perfdoc.reports.outlook import outlook
-from perfdoc.reports.sections import sections_of
 from perfdoc.reports.text import render_text
 from perfdoc.results import Diagnosis, Step
 from tests.reports import build
 from tests.reports.build_choices import gain, with_choices
-from tests.reports.build_job import spread
 
 MS = 1_000_000
 
@@ -68,7 +67,7 @@ def test_gains_of_another_step_than_those_shown_say_of_which() -> None:
     free = [replace(p, step_ns=8 * MS) for p in gains.predictions]
     made = replace(made, analyses=replace(made.analyses, gains=replace(gains, predictions=free)))
     assert "25.0 % of the replayed step (8 ms)" in outlook(made)
-    times = replace(made.analyses.step_times, unprofiled=spread(40, 8 * MS))
+    times = replace(made.analyses.step_times, unprofiled=distribution(np.array([8 * MS] * 3, np.int64)))
     logged = replace(made, analyses=replace(made.analyses, step_times=times))
     assert "25.0 % of the unprofiled step (8 ms)" in outlook(logged)
 

@@ -1,4 +1,4 @@
-"""The one ranking in every rendering: order, rows without a rule, bounds, trifles, information."""
+"""What there is to do: its order, actions, gains, confidence, effort, and sets that can be chosen."""
 
 from __future__ import annotations
 
@@ -6,19 +6,20 @@ from dataclasses import replace
 
 import pytest
 
+from perfdoc.reports.headline import headline
 from perfdoc.reports.html import render_html
 from perfdoc.reports.markdown import render_markdown
-from perfdoc.reports.opportunities import opportunities, trifles
+from perfdoc.reports.opportunities import choices, confidence_in, dialects_of, opportunities, trifles
+from perfdoc.reports.outline import sections_of
 from perfdoc.reports.outlook import opening_words, outlook
-from perfdoc.reports.ranking import in_order, ranking
-from perfdoc.reports.sections import sections_of
-from perfdoc.reports.sections.section import Grid, opening
+from perfdoc.reports.ranking import ranking
+from perfdoc.reports.sections.section import Grid
+from perfdoc.reports.settings import snippets
 from perfdoc.reports.text import render_text
-from perfdoc.results import Diagnosis, Opportunity, from_json, to_json
+from perfdoc.results import Diagnosis, Gain, Opportunity
 from perfdoc.results.ranking import OpportunityKind
-from tests.reports import build
+from tests.reports import build, jobs
 from tests.reports.build_choices import ceiling, gain, with_choices
-from tests.reports.build_memory import with_memory_and_replay
 from tests.reports.page import Page
 
 
@@ -54,58 +55,48 @@ def ranked() -> Diagnosis:
     return replace(made, rules=rules, opportunities=order)
 
 
-MADE = ranked()
-
-
-def test_every_report_has_the_order_of_the_ranking() -> None:
-    assert from_json(to_json(MADE)).opportunities == MADE.opportunities
-    firing = [r for r in MADE.rules if r.state == "fires"]
-    assert [r.code for r in in_order(MADE, firing)] == ["PD501", "PD203", "PD301", "PD202", "PD902"]
-    assert [(o.code, o.gain) for o in opportunities(MADE)] == [
-        *(("PD501", "≤ 100 ms"), ("PD203", "10 ms"), ("", "5 ms"), ("PD301", "—"))
-    ]
-    for page in (render_text(MADE), render_markdown(MADE)):
-        table = page[page.index("What to do") :]
-        places = [table.index(said) for said in ("PD501", "PD203", "Norms alone", "PD301")]
-        assert places == sorted(places)
-        assert table.index("Trifles") > table.index("PD301")
+RANKED = ranked()
+MADE = with_choices(build.one_rank())
+PAGE = Page(render_html(MADE))
 
 
 def test_the_first_of_the_ranking_is_in_the_headline_as_what_it_is() -> None:
     first = "Fragmented memory (PD501): blocks do not fit; saves at most 100 ms, 64.7 % of the step"
-    assert outlook(MADE).startswith(first)
-    alone = replace(MADE, combined=None, opportunities=MADE.opportunities[2:])
+    assert outlook(RANKED).startswith(first)
+    alone = replace(RANKED, combined=None, opportunities=RANKED.opportunities[2:])
     saves = "\N{MINUS SIGN}5 ms per step (4.5 ms to 5.5 ms), 3.2 % of the step, predicted"
     assert outlook(alone) == f"Norms alone: {saves}; changes what training computes."
-    open_ = replace(MADE.opportunities[1], conditions=["shapes are static", "it is off", "the host keeps up"])
-    said = outlook(replace(MADE, combined=None, opportunities=[open_]))
+    open_ = replace(
+        RANKED.opportunities[1], conditions=["shapes are static", "it is off", "the host keeps up"]
+    )
+    said = outlook(replace(RANKED, combined=None, opportunities=[open_]))
     assert said.endswith("predicted, if shapes are static, it is off and the host keeps up.")
     assert said.startswith("Without data (PD203)")  # the change is what to do
-    gains = MADE.analyses.gains
+    gains = RANKED.analyses.gains
     settings: dict[str, bool | int | str | None] = {"cuda_graph_impl": "local"}
     named = [replace(p, settings=settings) if p.key == open_.key else p for p in gains.predictions]
-    other = replace(MADE.analyses, gains=replace(gains, predictions=named))
-    said = outlook(replace(MADE, combined=None, opportunities=[open_], analyses=other))
-    assert said.startswith(f"{ranking(MADE)[1].rules[0].title}: without data (PD203)")
+    other = replace(RANKED.analyses, gains=replace(gains, predictions=named))
+    said = outlook(replace(RANKED, combined=None, opportunities=[open_], analyses=other))
+    assert said.startswith(f"{ranking(RANKED)[1].rules[0].title}: without data (PD203)")
     for lead in ("trifle", "capture", "unmeasured"):
-        rest = [o for o in MADE.opportunities if o.kind == lead]
-        named = [r for r in MADE.rules if r.code in rest[0].codes]
-        assert outlook(replace(MADE, combined=None, opportunities=rest, rules=named)) == ""
+        rest = [o for o in RANKED.opportunities if o.kind == lead]
+        named = [r for r in RANKED.rules if r.code in rest[0].codes]
+        assert outlook(replace(RANKED, combined=None, opportunities=rest, rules=named)) == ""
     # What was simulated gains, though it is not promised together with anything: not "no predicted gain".
-    assert MADE.combined is not None
-    none = replace(MADE.combined, accepted=[], gain=None)
-    said = outlook(replace(MADE, combined=none, opportunities=MADE.opportunities[2:]))
+    assert RANKED.combined is not None
+    none = replace(RANKED.combined, accepted=[], gain=None)
+    said = outlook(replace(RANKED, combined=none, opportunities=RANKED.opportunities[2:]))
     assert said.startswith("Norms alone")
     assert "No predicted gain" not in said
-    named = [r for r in MADE.rules if r.code == "PD501"]
-    bounds = replace(MADE, combined=none, opportunities=MADE.opportunities[:1], rules=named)
+    named = [r for r in RANKED.rules if r.code == "PD501"]
+    bounds = replace(RANKED, combined=none, opportunities=RANKED.opportunities[:1], rules=named)
     assert "PD501" in (said := outlook(bounds))
     assert "No predicted gain" not in said  # beside what may gain 65 % it says the wrong thing
 
 
 @pytest.mark.parametrize(("frac", "leads"), [(0.99, True), (0.01, False)])
 def test_the_largest_finding_stands_before_smaller_losses(frac: float, leads: bool) -> None:
-    made = replace(MADE, opportunities=[replace(MADE.opportunities[0], gain_frac=frac)])
+    made = replace(RANKED, opportunities=[replace(RANKED.opportunities[0], gain_frac=frac)])
     first, below = opening_words(made)
     assert ("(PD501)" in first, first == made.verdict) == (leads, not leads)
     assert ("(PD501)" in below, made.verdict in below) == (not leads, leads)
@@ -115,80 +106,170 @@ def test_the_largest_finding_stands_before_smaller_losses(frac: float, leads: bo
 
 
 def test_a_problem_without_a_figure_says_what_it_is_on_the_page() -> None:
-    rules = [replace(rule, reason="4 stages wait for one") for rule in MADE.rules]
-    made = replace(MADE, rules=rules, opportunities=[row("unmeasured", ["PD301"])])
+    rules = [replace(rule, reason="4 stages wait for one") for rule in RANKED.rules]
+    made = replace(RANKED, rules=rules, opportunities=[row("unmeasured", ["PD301"])])
     shown = opportunities(made)[0]
     assert shown.title.endswith(": 4 stages wait for one")
     sized = replace(made, opportunities=[row("bound", ["PD301"], ms=1.0)])
     assert "4 stages" not in opportunities(sized)[0].title
 
 
-def test_the_headline_s_first_change_is_the_first_row_of_every_table() -> None:
-    for at in range(3):
-        made = replace(MADE, opportunities=MADE.opportunities[at:])
-        first = ranking(made)[0]
-        assert outlook(made).lower().find(first.title.lower()) in range(20)
-        for page in (render_text(made), render_markdown(made)):
-            table = page[page.index("What to do") :]
-            rest = [table.index(opening(r.title)) for r in ranking(made)[1:] if r.sized]
-            assert all(table.index(opening(first.title)) < place for place in rest)
-
-
 def test_the_page_shows_changes_that_no_rule_proposes_and_names_trifles() -> None:
-    page = Page(render_html(MADE))
+    page = Page(render_html(RANKED))
     shown = page.by_id("opportunity-3").text
     assert "Norms alone." in shown
     assert "changes what training computes" in shown
-    assert "without gc (200 µs)" in trifles(MADE)
-    assert trifles(MADE) in page.text.replace("\xa0", " ")
+    assert "without gc (200 µs)" in trifles(RANKED)
+    assert trifles(RANKED) in page.text.replace("\xa0", " ")
     # Every rule that fires is on the page once: what is too small, or found by two rules, is folded.
     folded = page.by_id("information").text
     assert [code for code in ("PD501", "PD203", "PD202", "PD902") if code in folded] == ["PD202", "PD902"]
     both = row("predicted", ["PD203", "PD501"], "without_data", ms=10.0)
-    assert "PD501" in Page(render_html(replace(MADE, opportunities=[both]))).by_id("information").text
+    assert "PD501" in Page(render_html(replace(RANKED, opportunities=[both]))).by_id("information").text
 
 
 def test_what_takes_open_conditions_says_so_and_is_not_sure() -> None:
     sure = row("predicted", ["PD203"], "without_data", ms=10.0)
     unsure = replace(sure, conditions=["shapes are static"])
     for made, confidence, told in ((sure, "high", False), (unsure, "low", True)):
-        (first, *_) = opportunities(replace(MADE, opportunities=[made]))
+        (first, *_) = opportunities(replace(RANKED, opportunities=[made]))
         assert (first.confidence, "if shapes are static" in first.title) == (confidence, told)
         for page in (render_text, render_markdown):
-            said = " ".join(page(replace(MADE, opportunities=[made])).split())
+            said = " ".join(page(replace(RANKED, opportunities=[made])).split())
             assert ("Under conditions: without data, if shapes are static." in said) == told
 
 
 def test_a_finding_that_a_simulated_change_speaks_for_shows_the_change() -> None:
     """No setting of PD301's is what was simulated: its row says what was, not its own first remedy."""
     rows = [row("predicted", ["PD301"], "norms_alone", ms=5.0)]
-    (first, *_) = opportunities(replace(MADE, opportunities=rows))
-    assert (first.code, first.action, first.gain) == ("PD301", "Norms alone.", "5 ms")
-
-
-def test_a_diagnosis_that_ranked_nothing_is_ranked_by_its_rules() -> None:
-    found = ranking(replace(MADE, opportunities=[]))
-    assert [(r.row.kind, r.rules[0].code) for r in found] == [
-        *(("predicted", "PD203"), ("predicted", "PD202"), ("bound", "PD501")),
-        *(("unmeasured", "PD301"), ("capture", "PD902")),
-    ]
-    assert [r.leads for r in found] == [True, True, True, True, False]
+    (first, *_) = opportunities(replace(RANKED, opportunities=rows))
+    assert (first.code, first.action, first.ranked.figure) == ("PD301", "Norms alone.", "5 ms")
 
 
 def test_what_is_left_out_is_told_with_its_reason() -> None:
-    gains = MADE.analyses.gains
-    out = [
-        replace(p, left_out="set already: norms") if p.key == "norms_alone" else p for p in gains.predictions
-    ]
-    made = with_memory_and_replay(MADE)
-    made = replace(made, analyses=replace(made.analyses, gains=replace(gains, predictions=out)))
+    data = jobs.job("data")
+    gains = data.analyses.gains
+    out = [replace(p, left_out="set already") if p.key == "without_gc" else p for p in gains.predictions]
+    made = replace(data, analyses=replace(data.analyses, gains=replace(gains, predictions=out)))
+    (change,) = [p.change for p in out if p.key == "without_gc"]
     # What a rule proposes all the same has a row, and is not apart.
-    assert "norms alone" in [r[0].text for r in _grids(made)[-1].rows]
-    predicted, apart = _grids(replace(made, opportunities=[]))[-2:]
-    assert ["norms alone", "1.000 ms", "set already: norms"] in [[c.text for c in r] for r in apart.rows]
-    assert "norms alone" not in [r[0].text for r in predicted.rows]
+    *_, predicted, apart = _grids(made)
+    assert change in [r[0].text for r in predicted.rows]
+    *_, predicted, apart = _grids(replace(made, opportunities=[]))
+    assert [change, "set already"] in [[r[0].text, r[2].text] for r in apart.rows]
+    assert change not in [r[0].text for r in predicted.rows]
 
 
 def _grids(made: Diagnosis) -> list[Grid]:
     (section,) = [s for s in sections_of(made) if s.key == "path"]
-    return section.grids
+    return list(section.grids)
+
+
+def test_opportunities_come_by_gain_each_with_an_action() -> None:
+    found = [(o.code, o.action, o.ranked.figure, o.ranked.band, o.ranked.share) for o in opportunities(MADE)]
+    assert found == [
+        ("PD203", "Prepare batches in processes of their own.", "10 ms", "5 ms to 15 ms", "6.5 %"),
+        ("PD202", "Set `manual_gc` to `true`.", "2 ms", "1.8 ms to 2.2 ms", "1.3 %"),
+        ("PD501", "Set `expandable_segments`.", "≤ 5 ms", "", "3.2 %"),
+        ("PD301", "Investigate: A long bubble", "—", "", ""),
+    ]
+    assert [o.effort for o in opportunities(MADE)] == [
+        *("no setting", "1 setting", "no setting", "no setting")
+    ]
+    assert [o.anchor for o in opportunities(MADE)] == ["PD203", "PD202", "PD501", "PD301"]
+
+
+@pytest.mark.parametrize(
+    ("found", "word"),
+    [
+        (gain(10.0, spread=0.25), "high"),
+        (gain(10.0, spread=0.26), "medium"),
+        (gain(10.0, spread=0.6), "medium"),
+        (gain(10.0, spread=0.61), "low"),
+        (gain(0.0), "low"),
+        (ceiling(5.0), "low"),
+        (Gain(low_ms=None, mid_ms=None, high_ms=None, method="none", assumptions=["no"]), "not predicted"),
+        (None, "not predicted"),
+    ],
+)
+def test_confidence_is_the_width_of_the_band_and_the_method(found: Gain | None, word: str) -> None:
+    assert confidence_in(found) == word
+
+
+def test_a_forbidden_setting_is_named_and_never_offered_to_paste() -> None:
+    (gc,) = [o for o in opportunities(MADE) if o.code == "PD202"]
+    assert gc.ranked.rule is not None
+    allowed, forbidden = gc.ranked.rule.advice
+    assert [text for spelled in snippets(allowed) for _, text in spelled.lines] == [
+        *("--manual-gc true", "export X_MANUAL_GC=true", "manual_gc=true")
+    ]
+    assert (forbidden.forbidden, snippets(forbidden)) == ("tp is 1", [])
+    assert dialects_of(opportunities(MADE)) == [
+        *(("megatron_lm", "Megatron-LM"), ("env", "environment"), ("perfdoc", "perfdoc run"))
+    ]
+    assert "other-knob" not in PAGE.text
+    assert "Do not set: other_knob: false → 4" in PAGE.text
+
+
+def test_without_sets_there_is_nothing_to_choose() -> None:
+    assert choices(build.one_rank()) is None
+    assert not [e for e in Page(render_html(build.one_rank())).elements if e.tag == "input"]
+
+
+def test_the_manager_s_sentence_is_in_every_rendering() -> None:
+    # 12 of 154.480 ms
+    said = (
+        "3 changes together (without data, without gc, norms alone): "
+        "\N{MINUS SIGN}12 ms per step (10.8 ms to 13.2 ms)"
+    )
+    assert outlook(MADE).endswith(". " + said + ", 7.8 % of the step, predicted.")
+    assert said in PAGE.text.replace("\xa0", " ")
+    assert said in " ".join(render_text(MADE).split())
+    assert said in render_markdown(MADE)
+    assert outlook(build.one_rank()) == ""
+
+
+def test_where_nothing_gains_the_sentence_says_so() -> None:
+    assert MADE.combined is not None
+    none = replace(MADE.combined, accepted=[], gain=None, sets=[])
+    made = replace(
+        MADE, combined=none, rules=[], opportunities=[]
+    )  # findings with a figure speak for themselves
+    assert "No predicted gain: of 3 simulated changes, none" in outlook(made)
+    gains = MADE.analyses.gains
+    replayed = [p for p in gains.predictions if p.gain.method == "replay"]
+    analyses = replace(MADE.analyses, gains=replace(gains, predictions=replayed[:1]))
+    assert "No predicted gain: the one simulated change" in outlook(replace(made, analyses=analyses))
+
+
+def test_a_change_that_costs_time_says_so() -> None:
+    assert MADE.combined is not None
+    assert MADE.combined.gain is not None
+    slower = replace(MADE.combined.gain, low_ms=-3.0, mid_ms=-2.0, high_ms=-1.0)
+    costly = replace(MADE.opportunities[0], gain=slower)
+    (found,) = opportunities(replace(MADE, opportunities=[costly]))
+    assert (found.ranked.figure, found.ranked.band, found.confidence) == ("costs 2 ms", "1 ms to 3 ms", "low")
+    said = outlook(replace(MADE, combined=replace(MADE.combined, gain=slower)))
+    assert "3 changes" in said
+    assert said.endswith("they gain nothing.")
+
+
+def test_codes_that_are_no_ids_get_numbers() -> None:
+    rules = [replace(MADE.rules[0], code=code) for code in ("PD1", 'x" y')]
+    rows = [replace(MADE.opportunities[0], codes=[code]) for code in ("PD1", "PD1", 'x" y')]
+    anchors = [o.anchor for o in opportunities(replace(MADE, rules=rules, opportunities=rows))]
+    assert anchors == ["opportunity-1", "opportunity-2", "opportunity-3"]
+
+
+def test_known_facts_of_the_job_are_listed_with_their_source() -> None:
+    text = PAGE.by_id("facts").text
+    assert "llama3-8b" in text
+    assert "tp 8, pp 2, dp 4, sequence parallel" in text
+    assert "128 sequences per step, 8,192 tokens per sequence" in text
+    assert "--config job.yaml" in text
+    assert "recompute" not in text  # not known: no row
+    assert "9,150" in PAGE.text
+    assert "Tokens/s per GPU" in PAGE.text
+    cpu = replace(MADE.ranks[0], gpu=replace(MADE.ranks[0].gpu, name="CPU"))
+    figures = {f.label: f.value for f in headline(replace(MADE, ranks=[cpu]))}
+    assert figures["Tokens/s per rank"] == "9,150"

@@ -13,7 +13,7 @@ from perfdoc.reports.llm import render_llm
 from perfdoc.reports.markdown import render_markdown
 from perfdoc.reports.screen import render_screen
 from perfdoc.reports.sections.roles import outlier_sentence, role_grid, roles_section, roles_sentences
-from perfdoc.reports.summary import choose_drawn
+from perfdoc.reports.summary import drawn_groups
 from perfdoc.reports.text import render_text
 from perfdoc.results import Diagnosis, Job, Rank
 from perfdoc.results.roles import STEP, length_ns
@@ -63,7 +63,7 @@ def test_the_late_rank_of_a_small_role_is_named_everywhere(count: int, pp: int, 
     assert [each.rank for each in roles.outliers] == [late]
     assert roles.outliers[0].lead.figure == COMPUTE
     assert roles.outliers[0].lead.by_frac == pytest.approx(0.08, abs=1e-3)
-    assert choose_drawn(made.ranks, roles).groups[0][1] == [late]
+    assert drawn_groups(made.ranks, roles)[0][1] == [late]
     for text in (*rendered(made), render_html(made)):
         assert f"rank {late}" in text
 
@@ -87,7 +87,7 @@ def test_ends_of_a_pipeline_with_too_few_ranks_are_named_as_not_judged() -> None
     assert [row[0].text for row in grid.rows] == ["rank 31", "rank 0"]
     late = by_number(32, 32, 7)
     assert "rank 7 (stage 7, against all inner stages), compute" in outlier_sentence(late, known(late))
-    assert ("of roles too small to judge", [31, 0]) in choose_drawn(made.ranks, roles).groups
+    assert ("of roles too small to judge", [31, 0]) in drawn_groups(made.ranks, roles)
 
 
 def test_of_more_roles_than_rows_the_heaviest_are_shown() -> None:

@@ -12,9 +12,8 @@ from perfdoc.diagnose.diagnosis import diagnose
 from perfdoc.knobs.load import catalogue
 from perfdoc.knobs.values import Opaque, read_value
 from perfdoc.knobs.writing import as_written
-from perfdoc.reports.findings import findings_of
 from perfdoc.reports.html import render_html
-from perfdoc.reports.llm import render_llm
+from perfdoc.reports.llm import findings_of, render_llm
 from perfdoc.reports.ranking import ranking
 from perfdoc.reports.screen import render_screen
 from perfdoc.reports.settings import setting_lines, spellings

@@ -163,7 +163,7 @@ def test_the_page_folds_them_and_a_terminal_names_them() -> None:
     ranges = page[page.index('<section id="ranges">') :].partition("</section>")[0]
     assert "<details" not in ranges
     text = render_text(made())
-    assert "4 tables in the report" in text
+    assert "4 more tables in the report" in text
     assert "tensor pipes active" not in text
     assert "outside of all ranges" in text
 

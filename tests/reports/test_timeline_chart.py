@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 import re
 import zlib
 from collections import Counter
@@ -20,15 +19,12 @@ from perfdoc import reports
 from perfdoc.reports import inlined as plotly_source
 from perfdoc.reports.charts.looks import SHAPES, look_of
 from perfdoc.reports.charts.timeline import patches
-from perfdoc.reports.charts.timeline_parts import timeline_data
 from perfdoc.reports.html import render_html
 from perfdoc.reports.view import HATCHES
 from perfdoc.results import Step, TimelineTrack
 from perfdoc.results.figures import duration
 from tests.reports import build
 from tests.reports.build_timeline import LEAVES, ledger, rank, timeline, track, with_timeline
-from tests.reports.fill import with_text
-from tests.reports.hostile import TEXTS
 from tests.reports.page import Page
 
 ASSETS = Path(reports.__file__).parent / "assets"
@@ -89,34 +85,6 @@ def test_every_row_says_its_sums() -> None:
     assert spoken[0] == f"rank 0, ledger: {words}"
 
 
-def test_the_script_s_data_is_the_diagnosis() -> None:
-    found = timeline(3, 40)
-    data = json.loads(timeline_data(found))
-    assert data["span"] == 10_000 + 40 * 20_000
-    for told, exact in zip(data["ranks"], found.ranks, strict=True):
-        assert (told["label"], told["offset"], told["length"]) == (
-            exact.label,
-            exact.offset_ns,
-            exact.duration_ns,
-        )
-        assert list(told["tracks"]) == [t.kind for t in exact.tracks]
-        for t in exact.tracks:
-            columns = told["tracks"][t.kind]
-            at, starts = 0, []
-            for gap, length in zip(columns["gap"], columns["length"], strict=True):
-                starts.append(at + gap)
-                at += gap + length
-            assert (starts, columns["length"]) == (t.start_ns, t.duration_ns)
-            looks = data["looks"][t.kind]
-            assert [looks[c][0] for c in columns["code"]] == [
-                look_of(t.kind, t.codes[c]).label for c in t.code
-            ]
-            assert [data["names"][i] if i >= 0 else "" for i in columns["name"]] == [
-                t.names[i] if i >= 0 else "" for i in t.name
-            ]
-            assert (columns["held"], columns["count"]) == (t.stretches, t.count)
-
-
 def test_a_page_with_a_timeline_allows_its_scripts_and_no_others() -> None:
     html = render_html(with_timeline())
     (policy,) = re.findall(r'Content-Security-Policy" content="([^"]*)"', html)
@@ -151,20 +119,6 @@ def test_without_the_library_the_picture_stands_alone(monkeypatch: pytest.Monkey
         plotly_source.library.cache_clear()
     assert "plotly" not in html
     assert 'id="timeline-still"' in html
-
-
-@pytest.mark.parametrize("text", TEXTS, ids=range(len(TEXTS)))
-def test_hostile_names_stay_text(text: str) -> None:
-    made = replace(with_timeline(), timeline=with_text(timeline(), text))
-    html = render_html(made)
-    (data,) = re.findall(r'id="timeline-data">(.*?)</script>', html, re.DOTALL)
-    assert not set("<>&") & set(data)
-    names = json.loads(data)["names"]
-    assert names
-    assert all(len(name) <= 96 for name in names)
-    for bad in ("<img src", "<svg onload", "<script>document", "<b><b>", "<style>*"):
-        assert bad not in html
-    Page(html)
 
 
 def test_sixty_four_ranks_fit_the_page() -> None:

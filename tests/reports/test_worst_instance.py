@@ -20,7 +20,7 @@ from tests.reports.page import Page
 
 
 def shown() -> Diagnosis:
-    return with_worst(with_choices(build.analysed(build.many_ranks(2))))
+    return with_worst(with_choices(build.many_ranks(2)))
 
 
 def with_instance(worst: WorstInstance | None) -> Diagnosis:

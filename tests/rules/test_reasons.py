@@ -14,6 +14,7 @@ from perfdoc.analyzers.measure import measure_capture
 from perfdoc.diagnose.diagnosis import diagnose
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.reports.sections.kernel_parts import _linear
+from perfdoc.results import KernelPartsAnalysis
 from perfdoc.rules.checks import pd204_exposed_copies as pd204
 from perfdoc.rules.engine.case import Case
 from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
@@ -21,8 +22,8 @@ from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.simulator.replay.edits.kernels import in_fp8
 from tests.analyzers.tiny import GEMM
 from tests.captures.kineto import write_kineto
-from tests.reports import build_rank
 from tests.reports.build import one_rank
+from tests.reports.fill import filled
 from tests.rules.cases import US, case_of, evidence_of, result
 from tests.rules.communicating import communicating, having
 from tests.rules.planted_cases import on
@@ -153,8 +154,13 @@ def test_shapes_are_not_asked_for_where_the_rates_are_missing(tmp_path: Path) ->
 def test_experts_gemms_count_for_a_faster_precision() -> None:
     """An eighth of the window in linear layers and a quarter in experts' GEMMs are 37.5 % at most."""
     (rank,) = one_rank().ranks
-    measured = build_rank.kernel_parts()
-    assert measured.linear_window_frac == 0.125
+    measured = filled(
+        KernelPartsAnalysis,
+        state="measured",
+        compute_kernel_ns=100_000_000,
+        linear_ns=55_000_000,
+        linear_window_frac=0.125,
+    )
     for grouped_ns, said in ((0, False), (rank.window.duration_ns // 4, True)):
         parts = replace(measured, grouped_linear_ns=grouped_ns)
         (words,) = _linear([replace(rank, kernel_parts=parts)])

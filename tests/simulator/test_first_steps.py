@@ -14,7 +14,7 @@ import pytest
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.diagnose.replays import _of_the_same_steps
-from perfdoc.reports.sections import sections_of
+from perfdoc.reports.outline import sections_of
 from perfdoc.results import Diagnosis
 from perfdoc.results.ranks import LEAVES, ExposedComm, Idle
 from perfdoc.simulator.replay import first_steps as module

@@ -13,7 +13,7 @@ from perfdoc.analyzers.request import AnalysisRequest
 from perfdoc.analyzers.steps.log import LoggedSteps
 from perfdoc.diagnose.diagnosis import diagnose
 from perfdoc.diagnose.measuring import measure_all
-from perfdoc.reports.sections import sections_of
+from perfdoc.reports.outline import sections_of
 from perfdoc.results import Diagnosis, Prediction, from_json, to_json
 from perfdoc.simulator.replay import whole
 from perfdoc.simulator.replay.basis import Basis

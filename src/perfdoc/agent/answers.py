@@ -9,8 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from perfdoc.notebook.errors import PerfdocError
-from perfdoc.reports.inert import inert
-from perfdoc.reports.llm import LIMIT, QUOTED
+from perfdoc.reports.llm import LIMIT, QUOTED, inert
 from perfdoc.results.names import prose
 
 if TYPE_CHECKING:

@@ -13,8 +13,7 @@ from pydantic import Field
 
 from perfdoc.agent.tools import Tools
 from perfdoc.notebook.errors import PerfdocError
-from perfdoc.reports.inert import quoted
-from perfdoc.reports.llm import QUOTED
+from perfdoc.reports.llm import QUOTED, quoted
 from perfdoc.version import __version__
 
 _INSTRUCTIONS = (

@@ -14,8 +14,7 @@ from perfdoc.agent.answers import answer, chosen
 from perfdoc.notebook.calls import analyze, diff
 from perfdoc.notebook.errors import PerfdocError, one_line
 from perfdoc.notebook.report import Report
-from perfdoc.reports.findings import findings_of
-from perfdoc.reports.llm import LIMIT, render_llm
+from perfdoc.reports.llm import LIMIT, findings_of, render_llm
 from perfdoc.results.names import shorten
 
 _KEPT = 8

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 
-from perfdoc.reports.grid import grid, paragraph
+from perfdoc.reports.terminal import grid, paragraph
 from perfdoc.results.names import prose
 from perfdoc.tune.result import Tuning
 from perfdoc.tune.words import sections_of, written_of

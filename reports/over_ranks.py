@@ -1,13 +1,44 @@
-"""What sections say of many ranks at once: sums, the worst of them, and one name for each."""
+"""What is said of many ranks and steps at once: sums, the worst, what they compute on, median and mean."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from perfdoc.reports.devices import on_host
 from perfdoc.results import Rank, figures
 from perfdoc.results.names import shorten
+
+_APART_FRAC = 0.03
+"""Of the median: a mean that differs by more is another figure. Shares and gains are of the mean."""
+
+
+def apart(median_ns: float, mean_ns: float | None) -> bool:
+    """Whether they are too far apart for one to stand for both.
+
+    >>> apart(200.7, 754.2), apart(100.0, 102.9)
+    (True, False)
+    """
+    return mean_ns is not None and abs(mean_ns - median_ns) > _APART_FRAC * median_ns
+
+
+def mean_beside(median_ns: float, mean_ns: float | None) -> str:
+    """The mean, to be said behind the median; empty where it is the same to a reader.
+
+    >>> mean_beside(200_700_000, 754_200_000)
+    ' (mean 754.200 ms)'
+    """
+    said = "" if mean_ns is None else f" (mean {figures.duration(round(mean_ns))})"
+    return said if apart(median_ns, mean_ns) else ""
+
+
+def on_host(rank: Rank) -> bool:
+    """Whether it trains on the CPU."""
+    return rank.gpu.name == "CPU"
+
+
+def device_word(ranks: Iterable[Rank]) -> str:
+    """What one of them computes on: a rank of a run on CPUs is what a GPU is elsewhere."""
+    return "rank" if (each := list(ranks)) and all(map(on_host, each)) else "GPU"
 
 
 def windows_ns(ranks: Iterable[Rank]) -> int:
@@ -23,7 +54,7 @@ def frac(part: int, whole: int) -> float | None:
 def devices_of(ranks: Iterable[Rank]) -> str:
     """What the ranks compute on: `the GPU`, `the GPUs`, `the CPU ranks`."""
     ranks = list(ranks)
-    what = "CPU rank" if ranks and all(on_host(rank) for rank in ranks) else "GPU"
+    what = "CPU rank" if device_word(ranks) == "rank" else "GPU"
     return f"the {what}" + ("" if len(ranks) == 1 else "s")
 
 
