@@ -3,7 +3,7 @@
 Three states take turns step by step in one run of a plain PyTorch loop (four layers, eight micro-batches):
 `bare` calls nothing of perfdoc, `off` has `step` and `marked` with nothing that profiles, `on` emits them as
 NVTX, with garbage collection, DataLoader and collectives marked too (no tool: nsys adds what
-docs/run_directory.md says). Each round gives one ratio to `bare`. Printed are the medians, for wall time
+docs/formats.md says). Each round gives one ratio to `bare`. Printed are the medians, for wall time
 and for the CPU time of the training thread. Beside other work both vary by more than the marks take: so the
 marks of a step are also run alone, and the least CPU time that they took is given in microseconds and as a
 share of the median `bare` step's CPU time.

@@ -4,7 +4,7 @@
 
 Every case is `perfdoc run`, then `perfdoc verify` with what the run's own report advises; nothing is chosen
 after the figures are known. The cases that need a slow network run in a namespace with a limited loopback
-(root), and are left out with the reason where that cannot be made. Prints the table of docs/verify.md.
+(root), and are left out with the reason where that cannot be made. Prints the table of docs/tune.md.
 """
 
 from __future__ import annotations

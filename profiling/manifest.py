@@ -1,4 +1,4 @@
-"""run.json: the facts of a run that no trace holds. docs/run_directory.md describes every key.
+"""run.json: the facts of a run that no trace holds. docs/formats.md describes every key.
 
 Numbers carry their unit in their name. What is not known is null; where that needs a reason, a key beside
 it says so. Readers accept keys that they do not know, so that a newer writer can add some.

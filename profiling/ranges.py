@@ -3,7 +3,7 @@
 Off (the state after import) a range costs its object and one test. On, NVTX comes from the PyPI package
 `nvtx`, else from torch.cuda.nvtx where there is a CUDA device, and record_function is entered only while a
 PyTorch profiler collects. Cost of one `with range(name)` on a 2-core x86 machine with Python 3.11, torch
-2.13 and nvtx 0.2.11 (`python -m perfdoc.profiling.range_cost`; docs/run_directory.md has the table):
+2.13 and nvtx 0.2.11 (`python -m perfdoc.profiling.range_cost`; docs/formats.md has the table):
 
     off 0.2 us · NVTX without a tool 0.6 us · NVTX under nsys 2024.2 1.4 us · PyTorch profiler 5 us
 """

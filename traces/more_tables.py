@@ -30,7 +30,7 @@ class Payloads(Table):
     group_size: I64
     """Ranks in the group; -1 unknown."""
     bytes: I64
-    """Message size as NCCL's payload counts it (see docs/units.md); -1 unknown."""
+    """Message size as NCCL's payload counts it (see docs/formats.md); -1 unknown."""
     dtype: I32
     """Element type as the capture spells it; index of the empty string when unknown."""
     sequence: I64

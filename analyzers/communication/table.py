@@ -165,9 +165,9 @@ _FACTORS: Mapping[str, Callable[[float], float]] = MappingProxyType(
 def bus_bandwidth_gbps(collective: str, size_bytes: I64, group_size: I64, duration_ns: I64) -> float | None:
     """10^9 bytes a second over the operations' own durations, waiting for late ranks included.
 
-    Factors as nccl-tests defines them (doc/PERFORMANCE.md), for sizes as docs/units.md counts them: the whole
-    buffer for all-reduce and broadcast, one rank's part for all-gather and reduce-scatter, one peer's for
-    all-to-all.
+    Factors as nccl-tests defines them (doc/PERFORMANCE.md), for sizes as docs/formats.md counts them: the
+    whole buffer for all-reduce and broadcast, one rank's part for all-gather and reduce-scatter, one peer's
+    for all-to-all.
 
     None unless size and group of every one are known, the group has others in it, and the collective has a
     factor. 8 ranks all-reduce 1 GB in 10 ms: 1 GB x 2 x 7/8 / 10 ms = 175 GB/s.

@@ -1,4 +1,4 @@
-"""Slowdown of kernels during resident communication (SM contention); docs/contention.md.
+"""Slowdown of kernels during resident communication (SM contention); docs/kernels.md.
 
 For each kernel in one launch shape: how long it runs alone and how long beside communication, whether the
 difference is more than chance, and what it adds up to; norms that communication kept from starting at all;

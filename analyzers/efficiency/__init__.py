@@ -1,1 +1,1 @@
-"""Every nanosecond of compute: at the roofline, or lost and why; docs/efficiency.md."""
+"""Every nanosecond of compute: at the roofline, or lost and why; docs/kernels.md."""

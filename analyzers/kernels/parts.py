@@ -1,4 +1,4 @@
-"""Where kernel time goes in the model: its parts, forward and backward; docs/contention.md has the rules.
+"""Where kernel time goes in the model: its parts, forward and backward; docs/kernels.md has the rules.
 
 A kernel belongs to the innermost range around its launch that names a part of the model. Where there is none,
 autograd's sequence numbers may lead to the forward operator whose gradient it computes; else its own name may

@@ -9,7 +9,7 @@ Whatever of a pipeline's window is not a stage's own time is its idle time:
 - handover: the short gaps between compute and messages on that path, likewise;
 - late peer: the rest. Stages that take longer than the mean, or a rank that came late, cause it.
 
-They sum to the idle time exactly. docs/pipeline.md has the definitions and their limits.
+They sum to the idle time exactly. docs/ranks.md has the definitions and their limits.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""FLOPs and bytes of every kernel, and where each figure comes from; docs/kernel_work.md has the formulas."""
+"""FLOPs and bytes of every kernel, and where each figure comes from; docs/kernels.md has the formulas."""

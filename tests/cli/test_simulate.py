@@ -198,7 +198,7 @@ def test_the_settings_are_those_of_the_layout(tmp_path: Path) -> None:
 
 def test_every_fault_is_listed_and_documented(tmp_path: Path) -> None:
     listed = perfdoc(tmp_path, "simulate", "--list-faults").stdout
-    page = (Path(__file__).parents[2] / "docs" / "simulate.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "trainer.md").read_text(encoding="utf-8")
     for name in FAULTS:
         assert f"\n{name}" in f"\n{listed}"
         assert f"`{name}" in page

@@ -1,4 +1,4 @@
-"""docs/notebook.md: its blocks run, and give what they say; the planted answer of the demonstration."""
+"""docs/python.md: its blocks run, and give what they say; the planted answer of the demonstration."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from perfdoc.export.tables import TABLES
 from perfdoc.simulator.forward.writing import write_demo
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs" / "notebook.md"
+PAGE = ROOT / "docs" / "python.md"
 
 
 @pytest.fixture(scope="module")

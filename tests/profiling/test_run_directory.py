@@ -118,7 +118,7 @@ def test_a_manifest_out_of_all_size_is_refused(tmp_path: Path) -> None:
 
 
 def test_documentation_names_every_key() -> None:
-    page = (Path(__file__).resolve().parents[2] / "docs" / "run_directory.md").read_text()
+    page = (Path(__file__).resolve().parents[2] / "docs" / "formats.md").read_text()
 
     def keys(kind: object) -> set[str]:
         fields = set(getattr(kind, "__struct_fields__", ()))

@@ -1,1 +1,1 @@
-"""What an agent may ask of perfdoc over the Model Context Protocol. docs/mcp.md describes it."""
+"""What an agent may ask of perfdoc over the Model Context Protocol. docs/python.md describes it."""

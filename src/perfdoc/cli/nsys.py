@@ -46,7 +46,7 @@ def install_recipe(
             return
         say(f"installed {install_recipe(recipes, force=force)}")
     if program is not None and program.is_file() and (why := trouble(program)):
-        say(f"nsys recipe does not start yet: {why}. docs/nsight.md says what it needs.")
+        say(f"nsys recipe does not start yet: {why}. docs/own_trainer.md says what it needs.")
     else:
         where = "" if to is None else f"NSYS_RECIPE_PATH={to.absolute()} "
         say(f"run: {where}nsys recipe perfdoc --input REPORTS")

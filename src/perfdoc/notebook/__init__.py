@@ -1,1 +1,1 @@
-"""perfdoc in Python: `perfdoc.analyze`, `perfdoc.diff` and what they return; see docs/notebook.md."""
+"""perfdoc in Python: `perfdoc.analyze`, `perfdoc.diff` and what they return; see docs/python.md."""

@@ -53,7 +53,7 @@ class Report:
         return TABLES
 
     def table(self, name: str) -> pd.DataFrame:
-        """A table as `perfdoc export --tables` writes it; docs/tables.md lists them.
+        """A table as `perfdoc export --tables` writes it; docs/formats.md lists them.
 
         The unit is the end of a column's name: _ns, bytes, _gbps (10^9 bytes/s), _frac. Where there are no
         rows, `.attrs["reason"]` says why, as far as that is known. Raises PerfdocError.

@@ -2,7 +2,7 @@
 
 This file and recipe.py are copied into an installation of Nsight Systems and run by the Python that
 `nsys recipe` finds. That one may be old and need not have perfdoc, so only the standard library is used here,
-of Python 3.8 and later. docs/nsight.md says how perfdoc's Python is found.
+of Python 3.8 and later. docs/own_trainer.md says how perfdoc's Python is found.
 """
 
 from __future__ import annotations

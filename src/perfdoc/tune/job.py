@@ -27,7 +27,7 @@ from perfdoc.tune.space import P2P
 
 _NO_PASSES = (
     "no range of the captures shows the forward and backward passes of whole steps. Name them with ranges "
-    "(perfdoc run does; see docs/pipeline.md)."
+    "(perfdoc run does; see docs/ranks.md)."
 )
 
 
