@@ -170,7 +170,7 @@ def evaluate(case: Case) -> Verdict:
         worst=worst_exposed(case, of.dimension),
         verify="Run again: few reductions a step, most of their time hidden by the backward pass.",
         false_alarm="A model of one bucket that accumulates gradients and reduces them for each micro-batch: "
-        "then no_sync() on all but the last is the cure.",
+        "use no_sync() for all micro-batches but the last.",
     )
 
 

@@ -27,7 +27,7 @@ def _no_encoder(case: Case) -> Missing | None:
 
 META = Meta(
     code="PD320",
-    title="Encoder mapped like the decoder, or impossibly",
+    title="Invalid or inherited parallel mapping of the encoder",
     action="Map the encoder by itself",
     why="An encoder is small beside its decoder: with the decoder's tensor-parallel degree its GEMMs are "
     "slices, and on the decoder's first stage it makes that stage the slowest.",

@@ -63,8 +63,8 @@ def evaluate(case: Case) -> Verdict:
             ceiling(
                 case,
                 _most_ns,
-                "all idle time between these kernels, or that the host is ahead by without its loop, and "
-                "their time but for one each parameter",
+                "idle time between the optimizer's kernels plus their run time, less one kernel per "
+                "parameter",
             ),
         ),
         verify="Run again: the optimizer is a few multi_tensor_apply or fused kernels.",

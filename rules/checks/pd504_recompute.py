@@ -81,7 +81,7 @@ def _of_attention(case: Case, evidence: list[Evidence]) -> Verdict:
 
 def _unknown_room(case: Case, evidence: list[Evidence], why: str) -> Verdict:
     modules = cheap_modules(case) if case.is_set_to(GRANULARITY, "full") else ()
-    words = f"To see what memory would hold: {why}."
+    words = f"To see what memory would hold: {why.rstrip('.')}."
     if modules:
         words += (
             f" Between full recomputation and none lies selective, of {', '.join(modules)}, for little time."

@@ -17,7 +17,7 @@ def _no_steps(case: Case) -> Missing | None:
 
 META = Meta(
     code="PD904",
-    title="Unfit number of steps in the capture",
+    title="Too few or too many captured steps",
     action="Capture three to ten steps",
     why="One step shows no variation, and may be the one that logs or saves; hundreds make files of "
     "gigabytes and a profiler that slows the run.",

@@ -35,7 +35,7 @@ def _nothing_known(case: Case) -> Missing | None:
 
 META = Meta(
     code="PD905",
-    title="Time spent to save memory that was not measured",
+    title="Memory-saving settings without a memory snapshot",
     action="Take a memory snapshot",
     why="Recomputation, offloading and sharding cost time in every step. A memory snapshot shows whether "
     "they are needed, and which tensors fill the GPU.",
