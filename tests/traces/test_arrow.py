@@ -25,17 +25,6 @@ def test_large_integers_keep_every_bit_beside_nulls() -> None:
     assert unsigned.view(np.uint64).tolist() == [2**64 - 1, 0]
 
 
-def test_columns_of_nulls_and_of_nothing() -> None:
-    assert to_int64(pa.chunked_array([pa.nulls(2)]), 4).tolist() == [4, 4]
-    assert to_int64(pa.chunked_array([], pa.int64()), 4).tolist() == []
-    assert valid(pa.chunked_array([pa.nulls(2)])).tolist() == [False, False]
-
-
-def test_what_is_not_an_integer_is_refused() -> None:
-    with pytest.raises(ValueError, match="holds string"):
-        to_int64(pa.chunked_array([["1"]]), 0)
-
-
 @pytest.mark.parametrize("values", [[], [5], [5, 5, 5], [3, -1, 3, 2**62, -1]])
 def test_distinct_gives_every_row_back(values: list[int]) -> None:
     keys, code = distinct(np.array(values, np.int64))

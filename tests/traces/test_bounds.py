@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import gzip
-import sqlite3
 import struct
 import subprocess
 import sys
 import time
 import tracemalloc
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -31,7 +29,6 @@ from perfdoc.traces.kineto.document import read_document
 from perfdoc.traces.kineto.repair import TooBrokenError, repair
 from perfdoc.traces.load import read_trace
 from perfdoc.traces.nsys import parquet_folder
-from perfdoc.traces.nsys.sqlite_file import SqliteFile
 from tests.amount import some
 from tests.traces.pages import multiply_rows
 from tests.traces.test_odd_columns import KERNEL, NVTX, folder
@@ -65,26 +62,6 @@ def test_pages_that_name_one_page_again_and_again(export: Path, table: str, leve
         assert "more rows than" in error.what or "malformed" in error.what  # noqa: PT017
         return
     assert table == "StringIds"  # of which rows are looked up, and none is read twice
-
-
-@pytest.mark.usefixtures("quickly")
-def test_names_of_one_id_are_no_more_than_the_file_has_room_for(export: Path) -> None:
-    """A million rows were taken, of 80 kB."""
-    with closing(sqlite3.connect(export)) as connection, connection:
-        connection.execute("CREATE TABLE other (id INTEGER, value TEXT)")  # whose ids are no row ids
-        connection.execute("INSERT INTO other SELECT id, value FROM StringIds")
-        connection.execute("DROP TABLE StringIds")
-        connection.execute("ALTER TABLE other RENAME TO StringIds")
-    assert len(read_trace(export).kernels) == 3
-    multiply_rows(export, "StringIds", 3)
-    tracemalloc.start()
-    try:
-        with pytest.raises(TraceError, match="more rows than"):
-            read_trace(export)
-        _, most = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert most < 100 * export.stat().st_size
 
 
 @pytest.mark.parametrize("levels", [1, 2, 5])
@@ -125,15 +102,6 @@ def test_a_journal_cannot_name_a_file_to_remove(export: Path, tmp_path: Path, pa
     assert victim.read_text() == "mine"
     journal.write_bytes(header)
     assert len(read_trace(export).kernels) == 3
-
-
-def test_a_journal_cannot_make_the_bounds_larger(export: Path, tmp_path: Path) -> None:
-    """512 bytes say that the file had 16 GiB."""
-    size = int.from_bytes(export.read_bytes()[16:18], "big")
-    (tmp_path / "x.sqlite-journal").write_bytes(_journal_header(export, (1 << 34) // size))
-    opened = SqliteFile(export)
-    assert opened._bytes <= export.stat().st_size + 512
-    opened.close()
 
 
 def test_a_file_is_read_where_little_memory_may_be_claimed(export: Path) -> None:
@@ -232,24 +200,6 @@ def test_heads_in_front_of_the_events_are_no_work_without_bound(
     assert 16 < len(tried) < 200
 
 
-@pytest.mark.parametrize("unit", [b"{ },", b'{"":0},', b'{"ph":"X","cat":"x","ts":1,"dur":1},'], ids=repr)
-def test_reading_takes_20_times_the_json(
-    tmp_path: Path, unit: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(unpack, "PIECE_BYTES", 1 << 16)
-    path = tmp_path / "x.json"
-    kernel = b'{"ph":"X","cat":"kernel","name":"k","pid":0,"tid":7,"ts":5,"dur":1}'
-    path.write_bytes(b'{"traceEvents":[' + unit * ((1 << 18) // len(unit)) + kernel + b"]}")
-    read_trace(path)  # what is imported and made once
-    tracemalloc.start()
-    try:
-        read_trace(path)
-        _, most = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert most < 20 * path.stat().st_size
-
-
 def test_a_limit_is_not_claimed(tmp_path: Path) -> None:
     """Half a gigabyte was, of any diagnosis."""
     path = tmp_path / "diagnosis.json"
@@ -321,30 +271,6 @@ class TestParquet:
         path.write_bytes(content)
         with pytest.raises(TraceError, match="not in its dictionary"):
             read_trace(path.parent)
-
-    def test_row_groups_that_unpack_to_more_than_they_say(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Reading ends with the row group that is too much."""
-        path = folder(tmp_path / "p", {}) / "NVTX_EVENTS.parquet"
-        table = pa.table({**NVTX, "text": ["x" * (1 << 20)]})
-        with pq.ParquetWriter(path, table.schema, compression="zstd") as writer:
-            for _ in range(20):
-                writer.write_table(table)
-        monkeypatch.setattr(parquet_folder, "_FREE_BYTES", 3 << 20)
-        monkeypatch.setattr(parquet_folder, "_unpacked_bytes", lambda *_: 0)  # as the file may say
-        read: list[int] = []
-        whole = pq.ParquetFile.read_row_group
-
-        def counted(file: pq.ParquetFile, group: int, **given: object) -> pa.Table:
-            read.append(group)
-            return whole(file, group, **given)
-
-        monkeypatch.setattr(pq.ParquetFile, "read_row_group", counted)
-        source = parquet_folder.ParquetSource(path.parent)
-        with pytest.raises(TraceError, match="more than a file of its size can hold"):
-            source.read("NVTX_EVENTS", ["text"])
-        assert 3 <= len(read) <= 6
 
 
 def _zeros(count: int) -> pa.Array:

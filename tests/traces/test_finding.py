@@ -68,13 +68,6 @@ def test_an_empty_word_is_not_the_current_folder(tmp_path: Path, monkeypatch: py
         find_captures([""])
 
 
-def test_digits_that_are_no_numbers_are_sorted_too(tmp_path: Path) -> None:
-    for name in ("1²2.json", "10.json", "9.json"):
-        (tmp_path / name).write_bytes(KINETO)
-    # 9 before 10; "1²2" begins with the number 1.
-    assert found(tmp_path) == ["1²2.json", "9.json", "10.json"]
-
-
 def test_links_in_a_circle(tmp_path: Path) -> None:
     (tmp_path / "a.sqlite").symlink_to("b.sqlite")
     (tmp_path / "b.sqlite").symlink_to("a.sqlite")
@@ -118,12 +111,6 @@ def test_a_folder_that_a_pattern_matches_stands_for_its_captures(tmp_path: Path)
     assert found(tmp_path / "*") == ["rank1.sqlite", "rank0.sqlite", "rank2"]
     with pytest.raises(TraceError, match="only folders without traces"):
         find_captures([str(tmp_path / "emp*")])
-
-
-def test_a_folder_named_like_a_file_is_none(tmp_path: Path) -> None:
-    write_nsys_sqlite(tiny(), tmp_path / "rank0.sqlite")
-    (tmp_path / "old.sqlite").mkdir()
-    assert found(tmp_path) == ["rank0.sqlite"]
 
 
 @pytest.mark.parametrize("folder", ["t", "t_pqtdir"])

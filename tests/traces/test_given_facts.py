@@ -30,12 +30,6 @@ def test_short_names_and_megatrons_own_mean_the_same() -> None:
     assert short.sources["dp"] == "derived"
 
 
-def test_what_is_not_given_stays_unknown() -> None:
-    facts = given_facts(["tp=8"])
-    assert facts.tp == 8
-    assert (facts.pp, facts.dp, facts.world_size, facts.micro_batches, facts.model) == (None,) * 5
-
-
 def test_a_file_is_read_by_the_last_name_of_each_key(tmp_path: Path) -> None:
     config = tmp_path / "job.yaml"
     config.write_text(
@@ -75,18 +69,6 @@ def test_a_file_that_leaves_experts_open_describes_no_dense_model(
     assert ((facts.model is not None), facts.ep) == (known, 1 if experts == "0" else None)
     assert (facts.left_out == ()) == (experts == "8")
     assert given_facts(["experts=8"], config).model is not None
-
-
-def test_what_is_said_twice_is_said_alike() -> None:
-    assert given_facts(["tp=2", "tensor_model_parallel_size=2"]).tp == 2
-    with pytest.raises(ValueError, match="--set tp=4: tp is given before as 2; give it once"):
-        given_facts(["tp=2", "tp=4"])
-
-
-def test_a_known_model_may_be_changed() -> None:
-    facts = given_facts(["model=llama3-8b", "layers=16", "seq=4096"])
-    assert facts.model is not None
-    assert (facts.model.layers, facts.model.hidden_size) == (16, 4096)
 
 
 @pytest.mark.parametrize(
@@ -161,15 +143,6 @@ def test_recorded_flops_do_not_outlive_another_batch() -> None:
     assert beside.updated(given_facts(["gbs=8"])).flops_per_step is None
     assert beside.updated(given_facts(["gbs=8", "flops_per_step=20"])).flops_per_step == 20
     assert beside.updated(given_facts(["tp=8"])).flops_per_step == 10
-
-
-def test_flops_and_peaks_are_no_counts_of_ranks() -> None:
-    facts = given_facts(["flops_per_step=5e16", "peak_flops_per_second=989e12"])
-    assert (facts.flops_per_step, facts.peak_flops_per_second) == (5 * 10**16, 989e12)
-    assert given_facts(["peak_tflops=989"]).peak_flops_per_second == 989e12
-    without = given_facts(["model=deepseek-v3", "mtp_layers=0"]).model
-    assert without is not None
-    assert without.mtp_layers == 0
 
 
 def test_what_followed_from_the_recorded_is_worked_out_again() -> None:

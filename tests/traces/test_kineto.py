@@ -5,9 +5,6 @@ from __future__ import annotations
 import gzip
 from pathlib import Path
 
-import pytest
-
-from perfdoc.traces.formats import named_as
 from perfdoc.traces.kineto.read import read_kineto
 from perfdoc.traces.model import CAPABILITIES, CopyKind, RangeKind, SyncKind, Trace
 
@@ -230,13 +227,6 @@ def test_relative_times_without_a_base_have_no_utc(tmp_path: Path) -> None:
     assert "clock-origin-unclear" in {note.code for note in both.notes}
 
 
-def test_undefined_is_no_description(tmp_path: Path) -> None:
-    config = '[{"pg_name":"0","pg_desc":"undefined","ranks":[0]}]'
-    trace = planted(tmp_path, f'{{"distributedInfo":{{"pg_config":{config}}},"traceEvents":[]}}')
-    assert [group.description for group in trace.groups] == ["undefined"]
-    assert not trace.capabilities["group_descriptions"].available
-
-
 def launch(pid: int, correlation: int) -> str:
     return (
         f'{{"ph":"X","cat":"cuda_runtime","name":"l","pid":{pid},"tid":1,"ts":1,"dur":1,'
@@ -267,22 +257,6 @@ def test_groups_in_their_older_text_form(tmp_path: Path) -> None:
     config = r'"[{\"pg_name\": \"3\", \"pg_desc\": \"TP\", \"ranks\": [0, 8]}]"'
     trace = planted(tmp_path, f'{{"distributedInfo":{{"rank":"2","pg_config":{config}}},"traceEvents":[]}}')
     assert [(g.name, g.description, g.ranks) for g in trace.groups] == [("3", "TP", (0, 8))]
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("a.json", True),
-        ("A.PT.TRACE.JSON.GZ", True),
-        ("worker0.pt.trace.json", True),
-        ("a.json.zst", False),
-        ("a.sqlite", False),
-        ("json", False),
-    ],
-)
-def test_names(name: str, expected: bool) -> None:
-    found = named_as(Path(name))
-    assert (found is not None and found.name == "kineto") is expected
 
 
 def test_what_is_recorded_besides_the_activity(tmp_path: Path) -> None:

@@ -34,24 +34,16 @@ FULL = trace_of(*[GOOD] * 50)
 
 REFUSED = {
     "empty file": (b"", "empty"),
-    "blank file": (b" \n\t ", "empty"),
     "truncated JSON": (FULL[:-10], "truncated"),
-    "JSON cut inside a name": (FULL[: FULL.rindex(b"kernel") + 3], "truncated"),
     "truncated gzip": (gzip.compress(FULL)[:-12], "truncated"),
-    "gzip header only": (gzip.compress(FULL)[:6], "truncated"),
     "damaged gzip": (gzip.compress(FULL)[:30] + b"\xff" * 20 + gzip.compress(FULL)[50:], "damaged|truncated"),
     "gzip with a wrong checksum": (gzip.compress(FULL)[:-8] + b"\0" * 8, "damaged"),
     "gzip with rubbish behind": (gzip.compress(FULL) + b"rubbish", "damaged"),
-    "truncated gzip content": (gzip.compress(FULL[:-10]), "truncated"),
     "binary": (bytes(range(256)), "begins with zeros"),
     "SQLite": (b"SQLite format 3\0" + bytes(100), "cannot be read"),
     "a number": (b"5", "no profiler trace"),
-    "a string": (b'"traceEvents"', "no profiler trace"),
     "another object": (b'{"a": 1}', "no profiler trace"),
-    "another list": (b"[1, 2, 3]", "no profiler trace"),
-    "empty list": (b"[]", "no profiler trace"),
     "traceEvents is null": (b'{"traceEvents": null}', "no profiler trace"),
-    "traceEvents is an object": (b'{"traceEvents": {"0": {}}}', "no profiler trace"),
     "trailing comma": (b'{"traceEvents": [' + GOOD.encode() + b",]}", "byte 113"),
     "trailing rubbish": (FULL + b"}", "trailing characters"),
     "unescaped quote in a name": (trace_of(GOOD.replace('"k"', '"{"a": "b"}"')), "cannot be read"),
@@ -69,7 +61,6 @@ REFUSED = {
     "negative time on a device": (trace_of(kernel(ts=-1)), "negative time"),
     "time past int64": (trace_of(kernel(ts=2**62)), "64-bit nanoseconds"),
     "end past int64": (trace_of(kernel(ts=2**63 // 1000, dur=2**53)), "64-bit nanoseconds"),
-    "time past the bound of all readers": (trace_of(kernel(ts=2**62 // 1000)), "2\\^61"),
     "time with a huge exponent": (trace_of(GOOD.replace("5.000", "1e400")), "64-bit nanoseconds"),
     "number of 5000 digits": (trace_of(GOOD.replace("5.000", "1" * 5000)), "out of range|64-bit"),
     "time is text": (trace_of(kernel(ts="5")), "ts that is not a number"),
@@ -77,16 +68,12 @@ REFUSED = {
     "time is missing": (trace_of(kernel(ts=None)), "no ts"),
     "duration is missing": (trace_of(kernel(dur=None)), "no dur"),
     "name is missing": (trace_of(kernel(name=None)), "no name"),
-    "name is a number": (trace_of(kernel(name=7)), "no name"),
     "name is a fraction": (trace_of(kernel(name=5.5)), "no name"),
-    "name is a number with an exponent": (trace_of(kernel(name=1e30)), "no name"),
     "args is a list": (trace_of(kernel(args=[1])), "args that are not an object"),
     "correlation past int64": (trace_of(kernel(args={"correlation": 2**63})), "64 bits"),
     "copy of too many bytes": (trace_of(kernel(cat="gpu_memcpy", args={"bytes": 2**70})), "64 bits"),
-    "bad operator": (trace_of(kernel(cat="cpu_op", dur=-3)), "negative duration"),
     "bad API call": (trace_of(kernel(cat="cuda_runtime", ts={})), "ts that is not a number"),
     "bad annotation": (trace_of(kernel(cat="user_annotation", ts=[])), "ts that is not a number"),
-    "bad mark": (trace_of(kernel(cat="user_annotation", ph="i", ts=[])), "ts that is not a number"),
     "process id past int64": (trace_of(kernel(cat="cpu_op", pid=2**64)), "64 bits"),
     "rank past int64": (b'{"traceEvents":[],"distributedInfo":{"rank":%d}}' % 2**70, "64 bits"),
 }
@@ -104,13 +91,6 @@ def test_refused_with_one_line(case: str, tmp_path: Path) -> None:
     assert "\n" not in message
     assert len(message) < 500
     assert caught.value.remedy
-
-
-def test_files_that_cannot_be_opened(tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match="No such file"):
-        read_kineto(tmp_path / "missing.json")
-    with pytest.raises(TraceError, match="directory"):
-        read_kineto(tmp_path)
 
 
 def test_a_gzip_bomb_stops_at_the_bound(tmp_path: Path) -> None:
@@ -184,10 +164,6 @@ def test_odd_files_are_read(case: str, tmp_path: Path) -> None:
 )
 def test_repair_touches_only_what_is_broken(broken: bytes, repaired: object) -> None:
     assert json.loads(repair(broken)) == repaired
-
-
-def test_repair_leaves_valid_json_alone() -> None:
-    assert repair(FULL) == FULL
 
 
 SEED = trace_of(

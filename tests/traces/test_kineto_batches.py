@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 
 from perfdoc.traces import TraceError
 from perfdoc.traces.kineto import cutting, unpack
-from perfdoc.traces.kineto.cutting import entries
 from perfdoc.traces.kineto.read import read_kineto
 from perfdoc.traces.table import Table
 from tests.amount import some, tries
@@ -148,23 +147,6 @@ def test_what_fails_in_the_thread_that_unpacks_is_one_line(
     assert threading.active_count() == threads
     with pytest.raises(TraceError, match=said):
         read_kineto(path)
-
-
-def test_events_are_cut_out_of_a_long_list() -> None:
-    text = bytearray(b'{"a":"[","traceEvents": [{"ph":"X","n":"},{"}, {"ph":1,"args":[{"ph":2},{"ph":3')
-    start = text.index(b"[{") + 1
-    found = entries(text, start, 0)
-    assert found is not None
-    assert [bytes(event) for event in found[0]] == [b'{"ph":"X","n":"},{"}']
-    assert bytes(text[found[1] :]).startswith(b' {"ph":1')
-
-
-def test_the_last_list_of_events_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pieces_of(monkeypatch, 1 << 10)
-    path = tmp_path / "trace.json"
-    many = ",".join([GOOD] * 100)
-    path.write_bytes(f'{{"traceEvents":[{many}],"x":1,"traceEvents":[{GOOD}]}}'.encode())
-    assert len(read_kineto(path).kernels) == 1
 
 
 def test_a_file_that_is_cut_off_is_told_before_an_event_of_it(

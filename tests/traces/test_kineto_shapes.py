@@ -50,11 +50,6 @@ def test_equal_inputs_are_one_text_however_they_are_written(tmp_path: Path) -> N
     assert "operator shapes (record_shapes)" in found.recorded
 
 
-def test_old_categories(tmp_path: Path) -> None:
-    found = read(tmp_path, ("aten::mm", '{"Input Dims": [[8], []]}'), category="Operator")
-    assert texts(found)[0][0] == "[[8],[]]"
-
-
 def test_scalars_are_kept_where_the_work_follows_from_them(tmp_path: Path) -> None:
     args = '{"Input Dims": [[8, 4], []], "Concrete Inputs": ["", "[1, 2]"]}'
     found = read(tmp_path, ("aten::view", args), ("aten::cudnn_convolution", args), ("aten::sum", args))
@@ -98,10 +93,3 @@ def test_texts_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         ("aten::mm", '{"Input Dims": [[1000,1000]]}'),
     )
     assert [t[0] for t in texts(found)] == ["", "[[1000,1000]]", "[[1000,1001]]", "", "[[1000,1000]]"]
-
-
-def test_python_functions_have_none(tmp_path: Path) -> None:
-    found = read(tmp_path, ("train.py(1): step", '{"Input Dims": [[8]]}'), category="python_function")
-    assert len(found.python_calls) == 1
-    assert not found.python_calls.dims.any()
-    assert "record_shapes=True" in found.operator_shapes_reason

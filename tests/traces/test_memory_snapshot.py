@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from perfdoc.traces.memory.model import MemorySnapshot
-from perfdoc.traces.memory.read import is_snapshot_name, read_memory_snapshot
+from perfdoc.traces.memory.read import read_memory_snapshot
 from perfdoc.traces.memory.unpickle import ACTIONS
 from tests.amount import some, tries
 
@@ -190,12 +190,3 @@ def test_annotations_that_are_events(tmp_path: Path) -> None:
     a = snapshot.annotations
     assert [snapshot.labels[i] for i in a.name.tolist()] == ["ProfilerStep#3"] * 2
     assert (a.time_ns.tolist(), a.is_start.tolist()) == ([5000, 9000], [True, False])
-
-
-def test_names() -> None:
-    assert [is_snapshot_name(n) for n in ("a.pickle", "A.PKL", "a.pickle.gz", "pickle")] == [
-        True,
-        True,
-        False,
-        False,
-    ]

@@ -208,19 +208,6 @@ def test_a_multimodal_model_is_its_language_part(tmp_path: Path) -> None:
     assert "language part alone" in facts.sources["model"]
 
 
-def test_sliding_windows_are_noted(tmp_path: Path) -> None:
-    path = tmp_path / "config.json"
-    for config, window in (
-        (LLAMA_8B | {"model_type": "mistral", "sliding_window": 4096}, 4096),
-        (QWEN_MOE_A2_7B, None),
-    ):
-        path.write_text(json.dumps(config))
-        facts = given_facts(model_config=path)
-        assert facts.model is not None
-        assert facts.model.attention_window == window
-        assert ("sliding" in facts.sources["model"]) is (window is not None)
-
-
 @pytest.mark.parametrize(
     ("given", "layers"),
     [
@@ -330,11 +317,6 @@ def test_what_is_not_known_is_one_clear_line(
         shape_of(tmp_path, content)
     assert len(str(raised.value).splitlines()) == 1
     assert len(str(raised.value)) < 400
-
-
-def test_a_large_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="larger than"):
-        shape_of(tmp_path, json.dumps(LLAMA_8B) + " " * (5 << 20))
 
 
 def test_a_missing_file_is_a_line(tmp_path: Path) -> None:

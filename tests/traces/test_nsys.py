@@ -17,7 +17,6 @@ from perfdoc.simulator.captures.timeline import Timeline, TimelineBuilder
 from perfdoc.traces import CopyKind, RangeKind, SyncKind, Trace
 from perfdoc.traces.model import CAPABILITIES
 from perfdoc.traces.nsys.read import read_nsys_parquet, read_nsys_sqlite
-from perfdoc.traces.nsys.source import SqliteSource
 from tests.captures.nsys_parquet import write_nsys_parquet
 
 COMMUNICATOR = 13429301450432826988  # above 2^63; the one of ddp_2gpu_rtx3090
@@ -180,13 +179,6 @@ def test_nccl_payloads_in_either_spelling(tmp_path: Path, payloads: str) -> None
     assert trace.capabilities["collective_payloads"].available
 
 
-def test_lost_payloads_are_said_to_be_lost(tmp_path: Path) -> None:
-    path = write_nsys_sqlite(planted(), tmp_path / "x.sqlite", options=ExportOptions(payloads="none"))
-    capability = read_nsys_sqlite(path).capabilities["collective_payloads"]
-    assert not capability.available
-    assert "2026" in capability.remedy
-
-
 @pytest.mark.parametrize("parquet", [False, True])
 def test_credentials_are_warned_of_and_not_repeated(tmp_path: Path, parquet: bool) -> None:
     t = TimelineBuilder()
@@ -205,11 +197,6 @@ def test_credentials_are_warned_of_and_not_repeated(tmp_path: Path, parquet: boo
         for n in read_nsys_sqlite(write_nsys_sqlite(planted(), tmp_path / "y.sqlite")).notes
         if n.code == "secrets"
     ]
-
-
-def test_without_event_rows_edges_are_said_to_be_missing(tmp_path: Path) -> None:
-    path = write_nsys_sqlite(planted(), tmp_path / "x.sqlite", options=ExportOptions(event_records=False))
-    assert not read_nsys_sqlite(path).capabilities["event_edges"].available
 
 
 def test_hostile_payload_texts_are_ignored(tmp_path: Path) -> None:
@@ -271,23 +258,3 @@ def test_the_real_payloads_are_read(shared_traces: Path) -> None:
     operations = dict(zip(names.tolist(), counts.tolist(), strict=True))
     assert (operations["ncclAllReduce"], operations["ncclBroadcast"]) == (238, 222)
     assert set(p.communicator.tolist()) == {COMMUNICATOR}
-
-
-def test_parts_of_a_large_table_come_back_in_row_order(tmp_path: Path) -> None:
-    """A table of this size is read in parts at once; another column of it is read apart (payloads)."""
-    t = TimelineBuilder()
-    p = t.process()
-    p.device().kernel("gemm", 0, 10)
-    path = write_nsys_sqlite(t.build(), tmp_path / "x.sqlite")
-    count = 250_000
-    with sqlite3.connect(path) as db:
-        db.execute("CREATE TABLE CUPTI_ACTIVITY_KIND_CUDA_EVENT (deviceId INTEGER, eventId INTEGER)")
-        db.executemany(
-            "INSERT INTO CUPTI_ACTIVITY_KIND_CUDA_EVENT VALUES (0, ?)", ((i,) for i in range(count))
-        )
-    db.close()
-    source = SqliteSource(path)
-    for _ in range(5):
-        table = source.read("CUPTI_ACTIVITY_KIND_CUDA_EVENT", ["eventId"])
-        assert (table["eventId"].to_numpy() == np.arange(count)).all()
-    source.close()

@@ -59,11 +59,6 @@ def test_names_of_any_type_of_text(tmp_path: Path, values: pa.Array, name: str) 
     assert trace.names(trace.kernels.name) == [name]
 
 
-def test_range_names_that_are_not_utf8(tmp_path: Path) -> None:
-    trace = read(tmp_path, NVTX_EVENTS={**NVTX, "text": BAD})
-    assert trace.names(trace.ranges.name) == ["\ufffdk"]
-
-
 def test_column_names_that_are_not_utf8(tmp_path: Path) -> None:
     """Of the fuzzer: told in Python's words."""
     path = folder(tmp_path / "p", {}) / f"{KERNEL}.parquet"
@@ -83,12 +78,6 @@ def test_facts_that_are_not_utf8_or_no_text(tmp_path: Path) -> None:
         TARGET_INFO_GPU={"id": [0], "name": [b"\xffG"], "totalMemory": [8], "smCount": [1.5]},
     )
     assert (trace.devices[0].gpu_name, trace.devices[0].sm_count) == ("\ufffdG", None)
-
-
-def test_a_credential_in_a_dictionary_is_seen(tmp_path: Path) -> None:
-    value = pa.array(["HF_TOKEN=hf_0123456789"]).dictionary_encode()
-    trace = read(tmp_path, META_DATA_CAPTURE={"name": ["a"], "value": value})
-    assert "secrets" in {n.code for n in trace.notes}
 
 
 def test_payloads_in_lists_of_bytes_are_read_and_others_ignored(tmp_path: Path) -> None:
@@ -153,12 +142,6 @@ def sqlite(path: Path, *, strings: str = "id INTEGER", kernel: str = "", more: t
             db.execute(statement)
     db.close()
     return path
-
-
-@pytest.mark.parametrize("declared", ["id REAL", "id TEXT", "id"])
-def test_string_ids_of_any_type_in_sqlite(tmp_path: Path, declared: str) -> None:
-    trace = read_trace(sqlite(tmp_path / "x.sqlite", strings=declared))
-    assert trace.names(trace.kernels.name) == ["k", "k"]
 
 
 def test_thread_names_that_are_no_ids(tmp_path: Path) -> None:

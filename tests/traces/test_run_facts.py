@@ -60,11 +60,6 @@ def test_completions_of_the_run_directory_become_communication(tmp_path: Path) -
     )
 
 
-def test_without_the_side_file_there_is_no_communication(tmp_path: Path) -> None:
-    (rank,) = measure_capture(run_directory(tmp_path, None), WindowRequest()).ranks
-    assert not rank.communication
-
-
 def test_a_damaged_side_file_is_one_line(tmp_path: Path) -> None:
     path = run_directory(tmp_path, [record(300, 600)])
     side_file = tmp_path / "collectives" / "rank0.jsonl"

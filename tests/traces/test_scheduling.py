@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import time
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,6 @@ from perfdoc.simulator.captures.nsys.schemas import GENERATIONS
 from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces import Trace
 from perfdoc.traces.load import read_trace
-from tests.captures.nsys_parquet import write_nsys_parquet
 
 PID = 5
 MAIN, OTHER = (1 << 48 | PID << 24 | tid for tid in (PID, 99))
@@ -65,13 +63,6 @@ def test_both_tables_of_every_generation(tmp_path: Path, generation: str) -> Non
     assert trace.capabilities["thread_states"].available
 
 
-def test_parquet_has_the_same(tmp_path: Path) -> None:
-    timeline = planted().build()
-    files = write_nsys_parquet(timeline, tmp_path / "x")
-    lite = write_nsys_sqlite(timeline, tmp_path / "x.sqlite")
-    assert states(read_trace(files)) == states(read_trace(lite))
-
-
 def test_a_lost_event_leaves_the_state_unknown(tmp_path: Path) -> None:
     trace = changed(tmp_path, f"DELETE FROM SCHED_EVENTS WHERE start = 200 AND globalTid = {MAIN}")
     # Out at 100, out again at 300: when it came in between is not known.
@@ -116,21 +107,6 @@ def test_impossible_calls_are_left_out(tmp_path: Path) -> None:
     for change in ("start = 200", "start = -9223372036854775808", "globalTid = NULL", "nameId = 12345678"):
         trace = changed(tmp_path, f"UPDATE OSRT_API SET {change} WHERE start = 110")
         assert len(trace.os_calls) == (1 if "nameId" in change else 0), change
-
-
-def test_many_threads_cost_little(tmp_path: Path) -> None:
-    path = write_nsys_sqlite(planted().build(), tmp_path / "x.sqlite")
-    with sqlite3.connect(path) as db:
-        db.executemany(
-            "INSERT INTO SCHED_EVENTS (start, cpu, isSchedIn, globalTid) VALUES (?, 0, ?, ?)",
-            ((i % 400 + 10, i % 2, MAIN + 7 + i) for i in range(100_000)),
-        )
-    db.close()
-    before = time.perf_counter()
-    trace = read_trace(path)
-    assert time.perf_counter() - before < 5
-    assert len(trace.threads) == 1
-    assert len(trace.thread_states) == 5
 
 
 def test_real_scheduling(shared_traces: Path) -> None:

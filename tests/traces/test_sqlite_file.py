@@ -49,12 +49,6 @@ def test_what_is_planned_is_read_in_row_order(file: SqliteFile) -> None:
     assert file.read("A", ["t"])["t"].to_pylist()[:3] == [None, "é", None]
 
 
-def test_a_plan_that_is_not_kept_costs_nothing_but_time(file: SqliteFile) -> None:
-    file.plan([("A", ["n"]), ("B", ["n"])])
-    assert file.read("A", ["n"]).num_rows == ROWS
-    assert file.read("B", ["t"]).num_rows == ROWS  # other columns than planned
-
-
 @pytest.mark.parametrize("size", [4 * (2**31 - 1), 12 << 30])
 def test_a_file_that_could_hold_more_rows_than_a_c_int(large: Path, tmp_path: Path, size: int) -> None:
     """Sparse behind its last page. Its size bounds the rows of every table, by four bytes each."""
@@ -87,15 +81,6 @@ def test_a_damaged_table_is_told_when_it_is_asked_for(large: Path, tmp_path: Pat
     with pytest.raises(TraceError, match="table B cannot be read"):
         damaged.read("B", ["n"])
     damaged.close()
-
-
-def test_a_name_as_long_as_a_file_may_have(large: Path, tmp_path: Path) -> None:
-    # Its write-ahead log's name would be longer than that, so there is none.
-    path = tmp_path / f"{'x' * 248}.sqlite"
-    path.symlink_to(large)
-    opened = SqliteFile(path)
-    assert opened.read("Small", ["n"])["n"].to_pylist() == [5]
-    opened.close()
 
 
 @pytest.mark.parametrize("when", ["before it is copied", "while it is copied", "after it was copied"])
@@ -196,25 +181,6 @@ def test_several_kinds_in_one_column(
     else:
         assert file.read("T", ["c"])["c"].to_pylist() == [first, second]
     file.close()
-
-
-def test_a_large_table_in_a_write_ahead_log(tmp_path: Path) -> None:
-    """Two readers at once, of what only the log holds."""
-    path, copy = tmp_path / "x.sqlite", tmp_path / "y.sqlite"
-    writer = sqlite3.connect(path)
-    writer.execute("PRAGMA journal_mode = WAL")
-    writer.execute("CREATE TABLE T (n INTEGER)")
-    writer.executemany("INSERT INTO T VALUES (?)", ((i,) for i in range(150_000)))
-    writer.commit()
-    for suffix in ("", "-wal"):
-        copy.with_name(copy.name + suffix).write_bytes(path.with_name(path.name + suffix).read_bytes())
-    writer.close()
-    before = {p.name: p.read_bytes() for p in tmp_path.glob("y*")}
-    for _ in range(5):
-        file = SqliteFile(copy)
-        assert file.read("T", ["n"])["n"].to_pylist() == list(range(150_000))
-        file.close()
-    assert {p.name: p.read_bytes() for p in tmp_path.glob("y*")} == before
 
 
 def test_a_computed_column_is_refused(tmp_path: Path) -> None:
