@@ -6,14 +6,12 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from perfdoc.compare.gate import accept
-from perfdoc.profiling import folder_lock, whole_file
+from perfdoc.profiling import folder_lock
 from perfdoc.profiling.folder_lock import alone_in
-from tests.gate.commands import MakeRun, gate
+from tests.gate.commands import MakeRun
 
 
 def is_free(folder: Path, monkeypatch: pytest.MonkeyPatch) -> bool:
@@ -50,31 +48,6 @@ def test_who_waits_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     ):
         pass
     assert said == [f"{tmp_path}: waiting for another process"]
-
-
-@pytest.mark.parametrize(
-    ("name", "arguments"), [("recorded", ["record"]), ("replaced", ["promote", "--reason", "a"])]
-)
-def test_what_is_read_is_written_back_before_another_reads(
-    tmp_path: Path, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch, name: str, arguments: list[str]
-) -> None:
-    assert gate(tmp_path, "record", *(make_run(f"old{i}", 100 + i) for i in range(3)))[0] == 0
-    baselines, free = tmp_path / "perfdoc-baselines", []
-
-    def watch(module: Any, function: str) -> None:
-        really = getattr(module, function)
-
-        def watched(*given: Any, **named: Any) -> Any:
-            free.append(is_free(baselines, monkeypatch))
-            return really(*given, **named)
-
-        monkeypatch.setattr(module, function, watched)
-
-    watch(accept, name)
-    watch(whole_file, "write_all")
-    runs = [make_run(f"new{i}", 101 + i) for i in range(3)]
-    assert gate(tmp_path, arguments[0], *runs, *arguments[1:])[0] == 0
-    assert free == [False, False]
 
 
 @pytest.mark.slow

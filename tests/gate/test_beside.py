@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from perfdoc.compare.figures import RunFigures
-from perfdoc.compare.gate.sessions import note_same_place, pair_runs
+from perfdoc.compare.gate.sessions import pair_runs
 from tests.gate.commands import MakeRun, gate, megatron_log
 from tests.gate.test_changed_baselines import run
 
@@ -39,16 +38,6 @@ def test_pairs_are_neighbours_in_time() -> None:
         pair_runs(old[:2], new)
     unknown = pair_runs([began(i, None) for i in range(3)], [began(i, 9) for i in range(3, 6)])
     assert [(a.source, b.source) for a, b in unknown] == [("r0", "r3"), ("r1", "r4"), ("r2", "r5")]
-
-
-def test_who_is_always_first_is_said() -> None:
-    runs = [began(i, i) for i in range(6)]
-    turns = [(runs[0], runs[1]), (runs[3], runs[2]), (runs[4], runs[5])]
-    firsts = list(zip(runs[::2], runs[1::2], strict=True))
-    assert note_same_place(turns) == []
-    assert "the old run comes first in every pair" in note_same_place(firsts)[0]
-    assert "the new run comes first in every pair" in note_same_place([(b, a) for a, b in firsts])[0]
-    assert note_same_place([*firsts[:2], (began(4, None), runs[5])]) == []
 
 
 def beside(runs: list[Path]) -> list[str | Path]:
@@ -93,18 +82,6 @@ def test_the_command(tmp_path: Path, make_run: MakeRun) -> None:
         code, out, err = gate(tmp_path, "check", *words)
         assert (code, out, err.count("\n")) == (2, "", 1), err
         assert said in err
-
-
-def test_old_code_is_not_of_the_commit_of_the_job(
-    tmp_path: Path, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("GITHUB_SHA", "c0ffee")
-    new = [make_run(f"new{i}", 100 + i / 7, utc=f"2026-11-21T10:0{i}:00Z") for i in (1, 2, 5)]
-    old = [make_run(f"old{i}", 100 + i / 9, utc=f"2026-11-21T10:0{i}:00Z") for i in (0, 3, 4)]
-    _, out, _ = gate(tmp_path, "check", *new, *beside(old), "--format", "json")
-    found = json.loads(out)
-    assert [r["commit"] for r in found["runs"]] == ["c0ffee"] * 3
-    assert [r["commit"] for r in found["baseline_runs"]] == [None] * 3
 
 
 def test_logs_are_paired_as_given(tmp_path: Path) -> None:

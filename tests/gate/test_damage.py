@@ -42,20 +42,14 @@ def torn(line: str) -> str:
 MOST: Callable[[int], bool] = lambda i: i % 10 >= 3  # noqa: E731
 DAMAGED: dict[str, tuple[Lines, str]] = {
     "nan": (replaced("nan", MOST), "70 of 100 steps"),
-    "negative": (replaced("-100.0", MOST), "70 of 100 steps"),
     "zero": (replaced("0.0", lambda i: i % 3 == 0), "33 of 100 steps"),
-    "over a day": (replaced("86400000.1", lambda i: i % 3 == 0), "33 of 100 steps"),
     "infinite": (replaced("inf", lambda i: i == 50), "1 of 100 steps"),
     "decimal comma": (replaced("100,5", MOST), "70 of 100 steps"),
-    "stars": (replaced("******", MOST), "70 of 100 steps"),
-    "no word": (replaced("", MOST), "70 of 100 steps"),
     "all": (replaced("nan", lambda _: True), "100 of 100 steps"),
     "torn lines": ([torn(x) if i % 4 == 0 else x for i, x in enumerate(lines(1))], "25 of 100 steps"),
     "missing": ([x for i, x in enumerate(lines(1)) if not 40 <= i < 60], "20 of 100 steps"),
     "cut": (lines(1, 30, total=5000), "4,970 of 5,000 steps"),
-    "cut after few": (lines(1, 3, total=5000), "4,997 of 5,000 steps"),
     "two jobs": ([*lines(1, 50), *lines(2, 50)], "2 jobs"),
-    "two jobs of other lengths": ([*lines(1, 50), *lines(2, 60, first=51)], "2 jobs"),
     "two jobs in turn": (
         [x for pair in zip(lines(1), lines(2), strict=True) for x in pair],
         " go back",
@@ -132,13 +126,6 @@ def test_what_is_whole_is_not_damaged(tmp_path: Path, content: Lines) -> None:
     assert (damage.gone_frac, damage.mixed) == (0.0, ""), damage
 
 
-def test_a_later_line_that_cannot_be_read_is_not_forgotten(tmp_path: Path) -> None:
-    again = [log_line(i, 100, "nan") for i in range(51, 101)]
-    (log := tmp_path / "a.log").write_text("\n".join([*lines(1, 60, total=100), *again]))
-    damage = of_a_log(read_training_log(log))
-    assert (damage.steps, damage.unreadable, damage.missing, damage.cut) == (100, 50, 0, 0)
-
-
 def test_counts_are_of_steps_where_a_line_stands_for_ten(tmp_path: Path) -> None:
     content = [
         log_line(10 * i, 1000, "nan" if i > 80 else "100.0") for i in range(1, 91) if i not in (20, 21)
@@ -197,8 +184,3 @@ def test_a_run_that_ends_early_or_lacks_a_rank_is_no_verdict(tmp_path: Path) -> 
     (silent / "steps" / "rank1.jsonl").unlink()
     code, out, _ = gate(tmp_path, "check", silent)
     assert (code, "120 of 120 steps" in out) == (3, True), out
-
-
-def test_a_run_that_resumed_is_whole(tmp_path: Path) -> None:
-    run = damaged(tmp_path / "run", lambda records: records.extend(records[60:]))
-    assert gate(tmp_path, "record", run)[0] == 0

@@ -36,12 +36,6 @@ def test_a_copy_is_the_same_run(tmp_path: Path) -> None:
     assert files(tmp_path / "perfdoc-baselines") == before
 
 
-def test_a_copied_directory_is_the_same_run(tmp_path: Path, make_run: MakeRun) -> None:
-    record(tmp_path, make_run)
-    copy = Path(shutil.copytree(tmp_path / "base0", tmp_path / "else"))
-    assert "holds else already, as base0" in gate(tmp_path, "check", copy)[2]
-
-
 def test_another_level_does_not_join_a_baseline(tmp_path: Path, make_run: MakeRun) -> None:
     baseline = record(tmp_path, make_run)
     before = baseline.read_bytes()
@@ -72,19 +66,6 @@ def test_promotion_over_ignored_facts_is_filed_under_the_new_ones(tmp_path: Path
     # Either configuration now has a level of its own.
     assert gate(tmp_path, "check", make_run("new", 90.1, bucket_size=2000))[1].startswith("PASS")
     assert gate(tmp_path, "check", make_run("back", 100.1))[1].startswith("PASS")
-
-
-def test_promotion_writes_over_no_file_of_other_facts(tmp_path: Path, make_run: MakeRun) -> None:
-    old = record(tmp_path, make_run)
-    fast = [make_run(f"fast{i}", 90, bucket_size=2000) for i in range(3)]
-    assert gate(tmp_path, "record", *fast, "--baselines", "elsewhere")[0] == 0
-    (name,) = (tmp_path / "elsewhere").iterdir()
-    taken = old.rename(old.with_name(name.name))
-    before = taken.read_bytes()
-    words = ("--reason", "larger buckets", "--ignore", "config.bucket_size")
-    code, _, err = gate(tmp_path, "promote", *fast, *words)
-    assert (code, err.count("\n"), "with other facts" in err) == (2, 1, True)
-    assert taken.read_bytes() == before
 
 
 def test_few_runs_are_promoted_only_when_asked(tmp_path: Path, make_run: MakeRun) -> None:

@@ -214,34 +214,6 @@ def test_drift_by_hand() -> None:
     assert [one is not None and one.fails for one in edge] == [False, True]
 
 
-@pytest.mark.parametrize("runs", [8, 20])
-@pytest.mark.parametrize("spread", [0.002, 0.01, 0.03])
-def test_step_and_drift_together_keep_the_claimed_rate(runs: int, spread: float) -> None:
-    random = np.random.default_rng(11)
-    trials = tries(300, 2000)
-    wrong = 0
-    for row in (1e9 * (1 + spread * random.standard_normal((trials, runs + 3)))).tolist():
-        found = drift(row[:runs], row[runs:])
-        assert found is not None
-        wrong += found.fails or compare(row[:runs], row[runs:]).verdict == "fail"
-    both = 0.013 if spread == 0.03 else 0.003
-    assert wrong / trials <= both + 3 * math.sqrt(both * (1 - both) / trials)
-
-
-def test_small_losses_are_refused_before_they_are_five_per_cent() -> None:
-    random = np.random.default_rng(13)
-    for _ in range(tries(20, 100)):
-        level = (1e9 * (1 + 0.002 * random.standard_normal(5))).tolist()
-        for step in range(1, 16):
-            new = [1e9 * (1 + 0.003 * step) * (1 + 0.002 * random.standard_normal())]
-            found = drift(level, new)
-            if compare(level, new).verdict == "fail" or (found is not None and found.fails):
-                break
-            level += new
-        else:
-            pytest.fail("a step may grow by 4.5 % unseen")
-
-
 def test_the_first_runs_of_a_level_stay() -> None:
     baseline = with_runs(None, {"x": 1}, [run(0)])
     for i in range(1, 40):

@@ -36,8 +36,3 @@ def test_a_ledger_of_impossible_figures_is_refused(make_run: MakeRun, ns: int) -
     with pytest.raises(TraceError, match="is no diagnosis: ") as caught:
         read(run)
     assert "\n" not in str(caught.value)
-
-
-def test_a_name_that_is_no_utf8_is_shown_escaped(tmp_path: Path) -> None:
-    found = read_run(megatron_log(tmp_path / "a.log", 9), label="\udcff", commit=None, peak_tflops=None)
-    assert found.facts["label"] == "\\udcff"

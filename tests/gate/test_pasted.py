@@ -36,30 +36,6 @@ def result(text: str = "x", many: int = 1) -> Result:
     )
 
 
-def test_verdict_caveats_facts_checks_in_this_order() -> None:
-    shown = as_markdown(result())
-    places = [
-        shown.index(words)
-        for words in (
-            "### perfdoc gate: fail\n\nslower x",
-            "> - note 0 x",
-            "| x0 | x | not said |",
-            "| step\\_time | FAIL | &#8203;+13.2 % | 2.0 % |",
-            "| mfu\\_min | PASS | 0.5 | 0.4 |",
-            "- INCONCLUSIVE warm\\_up: longer x",
-            "| x0 | 10 ns | 30 ns | &#8203;+20 ns |",
-            "Runs: x, against 1 of x.json.",
-        )
-    ]
-    assert places == sorted(places)
-    assert shown.count("slower x") == 1  # said once, not again in a table
-
-
-def test_incomparable_is_said_in_words() -> None:
-    shown = as_markdown(msgspec.structs.replace(result(), verdict="incomparable"))
-    assert shown.startswith("### perfdoc gate: not comparable\n")
-
-
 def test_it_stays_short() -> None:
     lines = as_markdown(result("x" * 5000, 200)).splitlines()
     assert len(lines) <= 60

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from perfdoc.compare.gate.render import check_targets
-from tests.gate.commands import MakeRun, gate, megatron_log, record
+from tests.gate.commands import MakeRun, gate, record
 
 
 def test_paths_that_are_read_or_taken(tmp_path: Path) -> None:
@@ -54,17 +54,3 @@ def test_the_command_overwrites_nothing(tmp_path: Path, make_run: MakeRun) -> No
     assert gate(tmp_path, "check", new, "--json", "out")[0] == 0
     assert gate(tmp_path, "check", new, "--json", "out")[0] == 2
     assert gate(tmp_path, "check", new, "--json", "out", "--force")[0] == 0
-
-
-def test_a_log_is_not_overwritten(tmp_path: Path) -> None:
-    log = megatron_log(tmp_path / "a.log", 1000)
-    before = log.read_bytes()
-    assert gate(tmp_path, "check", log, "--json", log, "--force")[0] == 2
-    assert log.read_bytes() == before
-
-
-def test_standard_output_is_no_file(tmp_path: Path) -> None:
-    log = megatron_log(tmp_path / "a.log", 1000)
-    code, out, err = gate(tmp_path, "check", log, "--json", "-")
-    assert (code, out, err.count("\n")) == (2, "", 1)
-    assert not (tmp_path / "-").exists()
