@@ -100,11 +100,3 @@ def test_two_ranks_by_hand() -> None:
     assert found.outcome == "longer"
     assert "A step takes 115 ns, +15 ns (+15.0 %) against 100 ns before (mean over 2 ranks)." in found.verdict
     assert found.verdict.endswith("Most of it, summed over 2 ranks: exposed comm DP +20 ns, compute +10 ns.")
-
-
-def test_parts_that_cancel_out_are_said() -> None:
-    one = [50, 50, *[0] * (len(LEAVES) - 2)]
-    two = [40, 60, *[0] * (len(LEAVES) - 2)]
-    found = compare(side([rank_of_leaves(0, one)]), side([rank_of_leaves(0, two)]))
-    assert found.outcome == "no_change"
-    assert "Changes of its parts cancel out." in found.verdict

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from perfdoc.compare.diff.result import Diff, Flag, KernelClass, duration, json_schema, to_json
+from perfdoc.compare.diff.result import Flag, KernelClass, duration
 from perfdoc.compare.diff.sections import render_markdown, render_text
 from perfdoc.compare.diff.two_sides import compare
-from perfdoc.compare.diff.words import calls
 from perfdoc.compare.side import KernelTotal, Loaded
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.load import catalogue
@@ -50,55 +48,6 @@ def test_names_stay_names(text: str) -> None:
     lines = shown["markdown"].splitlines()
     tables = [line.count("|") for line in lines if line.startswith("|")]
     assert set(tables) <= {4, 6, 7}  # no cell ends early: of settings, ranks, and kernels and leaves
-
-
-def one_change() -> Diff:
-    """100 ns of compute to 130 in each of two steps, one kernel that takes longer."""
-
-    def one(time_ns: int, kernel_ns: int) -> Loaded:
-        return side(
-            [rank_of_steps(0, [time_ns, time_ns])],
-            kernels={"gemm_a": KernelTotal(kernel_class="gemm", count=2, total_ns=kernel_ns)},
-            configuration=Configuration(values={"micro_batch_size": time_ns}),
-        )
-
-    return compare(one(100, 20), one(130, 50))
-
-
-def test_text_and_markdown_say_what_the_result_holds() -> None:
-    text, markdown = render_text(one_change()), render_markdown(one_change())
-    flat = " ".join(text.split())
-    assert flat.startswith("A step takes 130 ns, +30 ns (+30.0 %) against 100 ns before (one rank).")
-    assert "compute 100 ns 130 ns +30 ns +30.0 %" in flat
-    assert "total 100 ns 130 ns +30 ns +30.0 %" in flat
-    assert "gemm_a slower 1 → 1 +15 ns 0 ns +15 ns" in flat
-    assert "micro_batch_size 100 130" in flat
-    assert re.search(
-        r"\| compute \| 100 ns \| 130 ns \| .{0,8}\+30 ns \| .{0,8}\+30.0 % \| noise unknown \|", markdown
-    )
-    assert "| total | 100 ns | 130 ns | " in markdown
-    assert re.search(r"\| micro\S*batch\S*size \| 100 \| 130 \|", markdown)
-    assert to_json(one_change()).endswith(b"}\n")
-
-
-@pytest.mark.parametrize(
-    ("number", "said"),
-    [(None, "—"), (0, "0"), (1 / 6, "0.17"), (2.5, "2.5"), (12.0, "12"), (1345.6, "1,346")],
-)
-def test_calls_of_a_step_need_not_be_whole(number: float | None, said: str) -> None:
-    assert calls(number) == said
-
-
-def test_the_page_names_every_key() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "diff.md").read_text()
-    definitions = json_schema()["$defs"]
-    missing = {
-        f"{name}.{key}"
-        for name, definition in definitions.items()
-        for key in definition.get("properties", {})
-        if f"`{key}`" not in page and key not in page
-    }
-    assert not missing
 
 
 def test_other_work_and_other_kernels_come_before_any_figure() -> None:

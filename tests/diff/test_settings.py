@@ -32,15 +32,3 @@ def test_values_defaults_and_unknowns() -> None:
     assert found.reason == "unknown: seq_length"
     assert "seq_length" not in rows
     assert all(not (before_set and after_set) for _, _, before_set, after_set in rows.values())
-
-
-def test_without_settings_nothing_is_compared() -> None:
-    known = Settings(values={"micro_batch_size": 1})
-    for one, two, who in (
-        (None, None, "neither side"),
-        (None, known, "the first"),
-        (known, None, "the second"),
-    ):
-        found = settings_of(one, two)
-        assert (found.state, found.settings) == ("not_measured", [])
-        assert found.reason.startswith(who)

@@ -59,12 +59,6 @@ def test_a_diagnosis_alone_in_a_folder(diagnosis: Path, demo: Path) -> None:
     assert captures_or_diagnosis(str(run)) == [capture]  # a damaged capture is told, not gone round
 
 
-def test_a_diagnosis_knows_less_and_says_so(diagnosis: Path) -> None:
-    found = load(str(diagnosis))
-    assert (found.kind, found.step_leaves, found.configuration) == ("diagnosis", None, None)
-    assert len(found.diagnosis.ranks) == 1
-
-
 def test_a_diagnosis_in_its_run_directory_has_the_runs_settings(diagnosis: Path) -> None:
     run = RunDirectory.create(diagnosis.parent.parent / "run")
     whole = a_manifest()
@@ -137,11 +131,3 @@ def test_a_side_is_judged_as_analyze_judges_it(demo: Path) -> None:
     assert (side.rules, side.analyses.replay) == (analysed.rules, analysed.analyses.replay)
     quick = load(str(demo), replace(request, replay=False)).diagnosis
     assert quick.analyses.replay != analysed.analyses.replay
-
-
-def test_classes_as_earlier_versions_wrote_them_are_refused_in_a_line(diagnosis: Path) -> None:
-    now = json.loads(diagnosis.read_bytes()) | {"schema_version": "1.9"}
-    now["analyses"]["kernel_efficiency"]["by_class"] = [{"work": {"kernel_class": "gemm"}}]
-    diagnosis.write_text(json.dumps(now))
-    with pytest.raises(TraceError, match="kernel_class"):
-        read_diagnosis(diagnosis)

@@ -21,16 +21,6 @@ from tests.simulator.hand_laid import write_hand_laid
 command = partial(perfdoc, "export")
 
 
-def test_settings_are_given_as_to_analyze(tmp_path: Path) -> None:
-    """All words but the first of `--set` arrive among the captures."""
-    trace, _ = write_hand_laid(tmp_path / "demo")
-    target = str(tmp_path / "demo.pftrace")
-    done = command(str(trace), "--set", "tp=1", "pp=1", "-o", target)
-    assert done.returncode == 0, done.stderr
-    done = command(str(trace), "--set", "tp=1", "dqp=1", "-o", target)
-    assert (done.returncode, "did you mean dp?" in done.stderr) == (2, True), done.stderr
-
-
 def test_a_capture_becomes_a_file(tmp_path: Path) -> None:
     trace, _ = write_hand_laid(tmp_path / "demo")
     target = tmp_path / "demo.pftrace"

@@ -52,34 +52,11 @@ def test_lanes_hold_slices_that_do_not_meet(rows: list[tuple[int, int]]) -> None
         assert (start[order][1:] >= end[order][:-1]).all()
 
 
-def inside(depth: int, start: int, length: int) -> list[tuple[int, int]]:
-    rows = [(start, length)]
-    if depth and length >= 2:
-        rows += inside(depth - 1, start, length // 2) + inside(
-            depth - 1, start + length // 2, length - length // 2
-        )
-    return rows
-
-
-def test_what_nests_needs_one_lane() -> None:
-    rows = [*inside(4, 0, 64), *inside(3, 64, 10), (64, 10)]
-    placed = nested(*columns(rows))
-    assert (len(placed.lanes), placed.left_out) == (1, 0)
-    check(placed, rows)
-
-
 def test_only_what_crosses_leaves_the_first_lane() -> None:
     # [0, 10) and [5, 15) cross; [20, 30) holds [22, 25).
     rows = [(0, 10), (5, 10), (20, 10), (22, 3)]
     placed = nested(*columns(rows))
     assert [sorted(set(lane.row.tolist())) for lane in placed.lanes] == [[2, 3], [0], [1]]
-
-
-def test_a_long_chain_of_crossings_ends() -> None:
-    rows = [(i, 2) for i in range(1_000)]
-    placed = nested(*columns(rows))
-    assert (len(placed.lanes), placed.left_out) == (2, 0)
-    check(placed, rows)
 
 
 def test_too_many_at_once_are_counted() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from perfdoc.analyzers.device.window import WindowRequest
@@ -12,7 +11,6 @@ from perfdoc.analyzers.job import measure_job
 from perfdoc.analyzers.measure import measure_capture
 from perfdoc.analyzers.request import AnalysisRequest
 from perfdoc.diagnose.asked import parse_request
-from perfdoc.export import protobuf
 from perfdoc.export.captures import ExportError, run
 from perfdoc.export.tracks import MAX_TRACKS_OF_A_KIND
 from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
@@ -177,18 +175,6 @@ def test_captures_are_put_on_one_clock(shared_traces: Path, tmp_path: Path) -> N
     assert [b - min(begins) for b in begins] == pytest.approx([r.offset_ns for r in timeline.ranks], abs=2)
 
 
-def test_captures_that_cannot_be_compared_begin_at_0_and_say_so(tmp_path: Path) -> None:
-    paths = []
-    for i in range(2):
-        builder = TimelineBuilder()
-        builder.process(pid=10 + i).device().kernel(GEMM, 5_000 * i, 5_000 * i + 10)
-        paths.append(planted(tmp_path, builder, f"{i}.sqlite"))
-    found, _ = exported(tmp_path, *paths)
-    assert sum("not compared" in name for name in found.processes.values()) == 1
-    for i in range(2):
-        assert brief(found.track("stream 7: kernels", f"pid {10 + i}")) == [(0, 10, GEMM)]
-
-
 def test_slices_of_too_many_streams_are_counted(tmp_path: Path) -> None:
     builder = TimelineBuilder()
     device = builder.process().device()
@@ -233,13 +219,3 @@ def test_nothing_is_overwritten_and_a_failure_leaves_nothing(tmp_path: Path) -> 
     with pytest.raises(ExportError, match="cannot be written"):
         run(AnalysisRequest(captures=[path]), tmp_path / "no" / "new.pftrace", print)
     assert sorted(tmp_path.iterdir()) == before
-
-
-def test_varints_of_any_width_are_read_alike() -> None:
-    values = np.array([0, 1, 127, 128, 2**40, 2**62], np.int64)
-    for value, row in zip(values.tolist(), protobuf.wide_varints(values, 9), strict=True):
-        number = sum((int(b) & 0x7F) << (7 * i) for i, b in enumerate(row))
-        assert number == value
-        assert [bool(b & 0x80) for b in row] == [True] * 8 + [False]
-    assert protobuf.width_of(127) == 1
-    assert protobuf.width_of(128) == 2

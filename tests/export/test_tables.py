@@ -82,14 +82,6 @@ def test_nothing_is_overwritten_unasked(report: Path, tmp_path: Path) -> None:
     assert perfdoc("export", str(report), "--tables", str(target), "--force").returncode == 0
 
 
-@pytest.mark.parametrize("options", [(), ("--tables", "t", "-o", "x.pft")])
-def test_one_of_both_is_written(options: tuple[str, ...], report: Path, tmp_path: Path) -> None:
-    given = [str(tmp_path / o) if not o.startswith("-") else o for o in options]
-    done = perfdoc("export", str(report), *given)
-    assert (done.returncode, "--tables DIR" in done.stderr) == (2, True)
-    assert not list(tmp_path.iterdir())
-
-
 def test_a_spreadsheet_runs_no_name(tmp_path: Path) -> None:
     builder = TimelineBuilder()
     process = builder.process()

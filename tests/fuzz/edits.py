@@ -12,82 +12,16 @@ NUMBERS = (
 WIDE_NUMBERS = (*NUMBERS, 2**63, 2**64 - 1, 2**64, -(2**63) - 1, 10**30)
 FRACTIONS = (0.5, -0.0, 1e-300, 1e300, 5.5, float("nan"), float("inf"), -float("inf"))
 TEXTS = (
-    *(
-        "",
-        " ",
-        "0",
-        "-1",
-        "7",
-        "1e400",
-        "nan",
-        "null",
-        "x" * 3_000,
-        "ä€😀",
-        "\u202e\u0085\x9b31m\x1b[2J",
-        "\x00",
-        "\n",
-    ),
-    *(
-        "<script>alert(1)</script>",
-        "</code><b>",
-        "{{7*7}}",
-        "%s%n",
-        "a|b|`c`",
-        "' OR 1=1 --",
-        "../../etc/passwd",
-    ),
-    *(
-        "nccl",
-        "ncclAllReduce",
-        "ncclDevKernel_AllReduce_Sum_f32_TREE_LL128",
-        "ncclDevKernel_Broadcast",
-        "nvshmem",
-    ),
-    *(
-        "gemm",
-        "cutlass_80_tensorop_bf16_s16816gemm",
-        "flash_fwd_kernel",
-        "triton_red_fused_add_0",
-        "Memcpy PtoP",
-    ),
-    *(
-        "perfdoc.step 0",
-        "perfdoc.step 99",
-        "ProfilerStep#3",
-        "forward",
-        "backward",
-        "optimizer",
-        "DataLoader.next",
-    ),
-    *("cudaLaunchKernel", "cudaGraphLaunch_v10000", "cudaMalloc", "cudaStreamSynchronize", "_v1" * 300),
-    *(
-        "perfdoc.rank 0/2",
-        "garbage collection",
-        "[0, 1]",
-        '{"a": 1}',
-        "stream 7",
-        "0x1f",
-        "float32",
-        "allreduce",
-    ),
+    *("", " ", "0", "-1", "7", "1e400", "nan", "null", "x" * 3_000, "ä€😀", "\u202e\u0085\x9b31m\x1b[2J"),
+    *("\x00", "\n", "<script>alert(1)</script>", "</code><b>", "{{7*7}}", "%s%n", "a|b|`c`", "' OR 1=1 --"),
+    *("../../etc/passwd", "nccl", "ncclAllReduce", "ncclDevKernel_AllReduce_Sum_f32_TREE_LL128"),
+    *("ncclDevKernel_Broadcast", "nvshmem", "gemm", "cutlass_80_tensorop_bf16_s16816gemm"),
+    *("flash_fwd_kernel", "triton_red_fused_add_0", "Memcpy PtoP", "perfdoc.step 0", "perfdoc.step 99"),
+    *("perfdoc.rank 0/2", "garbage collection", "stream 7", "ProfilerStep#3", "forward", "backward"),
+    *("optimizer", "DataLoader.next", "cudaLaunchKernel", "cudaGraphLaunch_v10000", "cudaMalloc"),
+    *("cudaStreamSynchronize", "_v1" * 300, "[0, 1]", '{"a": 1}', "0x1f", "float32", "allreduce"),
 )
-
-JSON_SPLICES = (
-    b'"',
-    b"{",
-    b"}",
-    b"[",
-    b"]",
-    b",",
-    b":",
-    b"\\",
-    b"\x00",
-    b"\xff",
-    b"-",
-    b"9" * 20,
-    b"null",
-    b"NaN",
-)
+JSON_SPLICES = (*(bytes([mark]) for mark in b'"{}[],:\\\x00\xff-'), b"9" * 20, b"null", b"NaN")
 """What an edit of bytes puts into JSON: its marks, and what may not stand there."""
 
 

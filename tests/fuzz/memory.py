@@ -12,12 +12,9 @@ from typing import Any
 from tests.analyzers.memory_planted import a_step
 from tests.fuzz.edits import edit_bytes, edit_tree
 
-_OPCODES = tuple(bytes([code]) for code in range(0x20, 0x99)) + (
-    b"\x80\x04",
-    b"\x8c\x02os",
-    b"cos\nsystem\n",
-    b"h\x00",
-    b"}\x94",
+_OPCODES = (
+    *(bytes([code]) for code in range(0x20, 0x99)),
+    *(b"\x80\x04", b"\x8c\x02os", b"cos\nsystem\n", b"h\x00", b"}\x94"),
 )
 
 

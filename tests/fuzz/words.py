@@ -12,35 +12,12 @@ from tests.fuzz import base
 from tests.fuzz.edits import TEXTS, WIDE_NUMBERS, edit_bytes, edit_tree, other
 
 _KEYS = (
-    *(
-        "pp",
-        "tp",
-        "dp",
-        "cp",
-        "ep",
-        "world_size",
-        "global_batch_size",
-        "micro_batch_size",
-        "num_layers",
-        "seq_length",
-    ),
-    *("tensor_model_parallel_size", "pipeline_model_parallel_size", "hidden_size", "num_attention_heads"),
-    *(
-        "overlap_grad_reduce",
-        "bucket_size",
-        "recompute_granularity",
-        "model_type",
-        "architectures",
-        "vocab_size",
-    ),
-    *(
-        "num_experts",
-        "virtual_pipeline_model_parallel_size",
-        "NCCL_ALGO",
-        "CUDA_DEVICE_MAX_CONNECTIONS",
-        "fp8",
-    ),
-    *("intermediate_size", "num_key_value_heads", "peak_tflops", "flops_per_step", "parameters", "gpu"),
+    *("pp", "tp", "dp", "cp", "ep", "world_size", "global_batch_size", "micro_batch_size", "num_layers"),
+    *("seq_length", "hidden_size", "tensor_model_parallel_size", "pipeline_model_parallel_size"),
+    *("num_attention_heads", "overlap_grad_reduce", "bucket_size", "recompute_granularity", "model_type"),
+    *("architectures", "vocab_size", "num_experts", "virtual_pipeline_model_parallel_size", "NCCL_ALGO"),
+    *("CUDA_DEVICE_MAX_CONNECTIONS", "fp8", "intermediate_size", "num_key_value_heads", "peak_tflops"),
+    *("flops_per_step", "parameters", "gpu"),
 )
 _LINES = (
     "tp: 2\npp: 4\nglobal_batch_size: 64\n",
@@ -52,40 +29,11 @@ _LINES = (
     "import x\ncfg.model.tensor_model_parallel_size = 4\ncfg['a'] = (1, 2)\n",
 )
 _SPLICES = (
-    *(
-        b"&a ",
-        b"*a",
-        b"<<: *a\n",
-        b"!!python/object/apply:os.system [true]",
-        b"- ",
-        b"? ",
-        b": ",
-        b"\t",
-        b"%YAML 9\n",
-    ),
-    *(
-        b"a: &a [x,x]\nb: &b [*a,*a]\nc: [*b,*b]\n",
-        b"{" * 500,
-        b"[" * 500,
-        b"---\n",
-        b"'",
-        b'"',
-        b"|\n",
-        b">\n",
-        b"\xff",
-    ),
-    *(
-        b"1e999",
-        b"0x" + b"f" * 400,
-        b".nan",
-        b"1_000",
-        b"9" * 5_000,
-        b"2001-13-45",
-        b"12:30:45",
-        b"!!binary x",
-        b"$(true)",
-    ),
-    *(b"\\\n", b"\x00", b"--", b"${A}", b"`true`", b"EOF\n", b"#", b"=", b"iteration 5/ 30 |", b"nan", b"|"),
+    *(b"&a ", b"*a", b"<<: *a\n", b"!!python/object/apply:os.system [true]", b"- ", b"? ", b": ", b"\t"),
+    *(b"%YAML 9\n", b"a: &a [x,x]\nb: &b [*a,*a]\nc: [*b,*b]\n", b"{" * 500, b"[" * 500, b"---\n", b"'"),
+    *(b'"', b"|\n", b">\n", b"\xff", b"1e999", b"0x" + b"f" * 400, b".nan", b"1_000", b"9" * 5_000),
+    *(b"2001-13-45", b"12:30:45", b"!!binary x", b"$(true)", b"\\\n", b"\x00", b"--", b"${A}", b"`true`"),
+    *(b"EOF\n", b"#", b"=", b"iteration 5/ 30 |", b"nan", b"|"),
 )
 
 

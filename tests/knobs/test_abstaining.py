@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from perfdoc.knobs.check import check, evaluate
+from perfdoc.knobs.check import check
 from perfdoc.knobs.configuration import Configuration
-from perfdoc.knobs.constraints import constraints
 from perfdoc.knobs.knob import Dialect, Value
 from perfdoc.knobs.lint.text import lint
 
@@ -102,24 +101,12 @@ def test_a_degree_of_verl_that_two_places_say_differently_is_not_known() -> None
 
 
 TITAN = "[parallelism]\nenable_async_tensor_parallel = true\ntensor_parallel_degree = %d\n"
-GATHER = "[parallelism]\ntensor_parallel_degree = 2\n[float8]\nenable_fsdp_float8_all_gather = true\n"
 
 
 def test_torchtitans_asynchronous_tp_is_looked_at_where_there_is_tp() -> None:
     compiled = "[training]\ncompile = false\n"
     assert codes(TITAN % 2 + compiled, "x.toml") == ["PL301 error async_tensor_parallel"]
     assert codes(TITAN % 1 + compiled, "x.toml") == ["PL302 warning async_tensor_parallel"]
-
-
-def test_torchtitans_older_switch_of_float8_takes_the_gather() -> None:
-    assert codes(GATHER, "x.toml") == ["PL302 warning float8_all_gather"]
-    assert codes(GATHER + "enable_float8_linear = true\n", "x.toml") == []
-
-
-def test_what_accelerate_has_elsewhere_or_asks_for_is_no_setting() -> None:
-    text = "distributed_type: FSDP\nfsdp_config:\n  fsdp_transformer_layer_cls_to_wrap: [A, B]\n"
-    report = lint(text + "num_processes: -1\ngradient_accumulation_steps: 0\n", "x.yaml")
-    assert (report.findings, report.values) == ((), {"accelerate_distributed_type": "FSDP"})
 
 
 @pytest.mark.parametrize("value", ["False", "None", "0"])
@@ -131,21 +118,6 @@ def test_a_flag_that_stands_for_a_value_stands_for_none_where_it_is_off(value: s
     assert "recompute_granularity" not in lint(script, "x.sh").values
     on = lint(script.replace(f"={value}", ""), "x.sh").values
     assert on["recompute_granularity"] == "selective"
-
-
-@pytest.mark.parametrize("lines", [(0, 1), (1, 0)])
-def test_a_flag_for_one_value_that_is_off_leaves_the_others(lines: tuple[int, ...]) -> None:
-    both = [" recompute_granularity ..... full\n", " recompute_activations ..... False\n"]
-    dump = "---- arguments ---\n bf16 ..... True\n" + "".join(both[i] for i in lines)
-    report = lint(dump, "x.log", unknown=True)
-    assert (report.values["recompute_granularity"], report.known) == ("full", 3)
-    assert "recompute_activations" not in [f.key for f in report.findings]
-
-
-def test_a_flag_for_one_value_whose_value_is_a_variable_says_nothing() -> None:
-    script = "torchrun x.py --num-layers 4 --bf16 --recompute-activations=$X\n"
-    report = lint(script, "x.sh")
-    assert (report.values.get("recompute_granularity"), report.values["num_layers"]) == (None, 4)
 
 
 FSDP2 = "distributed_type: FSDP\nfsdp_config: {fsdp_version: 2, fsdp_forward_prefetch: true}\n"
@@ -160,18 +132,6 @@ HELD = "A=(--num-layers 4 --bf16)\nB='--hidden-size 8'\n%s\ntorchrun x.py ${A[@]
 def test_flags_that_may_be_handed_on_are_not_said_to_be_lost(taken: str) -> None:
     assert codes(HELD % "", "x.sh") == ["PL306 warning hidden_size"]
     assert codes(HELD % taken, "x.sh") == []
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        *("ls | tee -a log", "pip install -e .", "cp a .", "find . -name x", "grep -a b c", "head source"),
-        *("source ~/.bashrc", "source venv/bin/activate", ". /etc/profile", "set -e", "set -o pipefail"),
-        "if true; then source $CONDA/etc/profile.d/conda.sh; fi",
-    ],
-)
-def test_words_that_hand_on_nothing_hide_no_lost_flags(line: str) -> None:
-    assert codes(HELD % line, "x.sh") == ["PL306 warning hidden_size"]
 
 
 @pytest.mark.parametrize(
@@ -196,32 +156,6 @@ def test_a_file_that_may_take_variables_may_take_flags(line: str) -> None:
 )
 def test_fsdp2_takes_no_forward_prefetch(dialect: Dialect, text: str, found: list[str]) -> None:
     assert codes(text, "x.yaml", dialect) == found
-
-
-def test_names_of_other_frameworks_are_no_slips() -> None:
-    """torchtitan's classes are called as Megatron-Bridge's are."""
-    text = "c = TrainingConfig(local_batch_size=1, global_batch_size=8)\n"
-    report = lint(text, "x.py")
-    assert (report.dialect, report.findings) == ("megatron_bridge", ())
-    assert codes(text.replace("global", "globl"), "x.py") == ["PL101 error global_batch_size"]
-    assert codes("a._mixed_precision = 1\n", "x.py", dialect="accelerate") == []
-    assert codes("_mixed_precision = 1\n", "x.py", dialect="accelerate") == []
-
-
-def test_a_rule_that_the_gpu_decides_is_no_error() -> None:
-    for constraint in constraints():
-        assert constraint.gpu_decides == ("Hopper and before" in constraint.rule), constraint.name
-
-
-@pytest.mark.parametrize(
-    ("name", "values"),
-    [
-        ("rollout-tp-over-ranks", {"world_size": 6, "rollout_tensor_parallel_size": 4, "rollout_nodes": 1}),
-    ],
-)
-def test_rules_without_what_they_rest_on_are_not_broken(name: str, values: dict[str, Value]) -> None:
-    (rule,) = [c for c in constraints() if c.name == name]
-    assert evaluate(rule, Configuration(values=values, dialect=rule.dialects[0])) is None
 
 
 def test_torchtitans_global_batch_is_whole_local_ones() -> None:

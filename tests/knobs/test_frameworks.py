@@ -105,19 +105,6 @@ def test_flags_count_where_a_command_takes_them(text: str, codes: list[str]) -> 
     assert {f.line for f in findings} == {4}, "where the flag stands"
 
 
-def test_a_flag_that_nobody_set_is_said_to_be_missing_at_what_asks_for_it() -> None:
-    text = (
-        ONE
-        + "torchrun pretrain_gpt.py --num-layers 4 \\\n --num-experts 8 \\\n --disable-bias-linear \\\n"
-        + " --tensor-model-parallel-size 2 --expert-tensor-parallel-size 1 \\\n"
-        + " --expert-model-parallel-size 2\n"
-    )
-    (finding,) = lint(text, "x.sh").findings
-    assert (finding.code, finding.knob, finding.line) == ("PL301", "sequence_parallel", 6)
-    assert finding.instead == "--sequence-parallel"
-    assert "sequence_parallel is not set here" in finding.message
-
-
 def test_one_queue_is_a_note_since_no_file_names_the_gpu() -> None:
     run = "torchrun pretrain_gpt.py --num-layers 4 --bf16 "
     for degree in ("--tensor-model-parallel-size 8", "--context-parallel-size 2"):
@@ -139,12 +126,6 @@ def test_recipes_of_one_program_do_not_mix() -> None:
     assert [f.code for f in lint(together, "x.py", dialect="megatron_bridge").findings] == ["PL301"]
     shared = f"cfg.model.tensor_model_parallel_size = 1\ndef b():\n{other}"
     assert [f.line for f in lint(shared, "x.py", dialect="megatron_bridge").findings] == [3]
-
-
-def test_nemo_runs_config_makes_the_class_that_it_names() -> None:
-    text = "s = run.Config(nl.MegatronStrategy, sequence_parallel=True, tensor_model_parallel_size=1)\n"
-    report = lint(text, "x.py")
-    assert (report.dialect, [f.knob for f in report.findings]) == ("nemo", ["sequence_parallel"])
 
 
 def test_values_that_the_program_fills_in_are_unknown() -> None:

@@ -93,11 +93,6 @@ def test_flags_of_megatron_lm(flags: str, code: str | None, instead: str) -> Non
         assert findings[0].instead == instead
 
 
-def test_flags_of_other_programs_are_left_alone() -> None:
-    report = lint("python serve.py --tensor-model-parallel-size 0 --nnodes many --fp8 maybe", "x.sh")
-    assert (report.findings, report.known) == ((), 0)
-
-
 def test_places_that_overwrite_one_another() -> None:
     yaml = "mixed_precision: bf16_mixed\nddp:\n  grad_reduce_in_fp32: false\n"
     finding = only(yaml, "x.yaml", BRIDGE)
@@ -143,12 +138,6 @@ def test_variables_against_settings() -> None:
     assert lint(backend + "--attention-backend fused", "x.sh").findings == ()
 
 
-def test_a_recipe_may_have_set_the_rest() -> None:
-    # Overrides of a recipe: degrees that are not there are unknown. A flag that is not there is off.
-    assert lint("model.sequence_parallel=true", dialect=BRIDGE).findings == ()
-    assert [f.code for f in lint(MEGATRON + "--sequence-parallel", "x.sh").findings] == ["PL302"]
-
-
 def test_dialects_are_detected_and_a_tie_abstains() -> None:
     for text, dialect in (
         ("comm_overlap.tp_comm_overlap=true", "megatron_bridge"),
@@ -163,13 +152,6 @@ def test_dialects_are_detected_and_a_tie_abstains() -> None:
     assert (bare.dialect, [f.code for f in bare.findings]) == (None, ["PL101"])
     tie = lint("PipelineOverlapCfg.num_sm=4", "x.args")
     assert (tie.dialect, tie.dialect_reason) == (None, "Megatron-Bridge or NeMo")
-
-
-def test_unknown_names_are_listed_when_asked_for() -> None:
-    text = "model.tensor_model_parallel_size=2\nlogger.log_interval=10\n"
-    assert lint(text, "x.args").findings == ()
-    (finding,) = lint(text, "x.args", unknown=True).findings
-    assert (finding.code, finding.severity, finding.key) == ("PL100", "note", "logger.log_interval")
 
 
 @pytest.mark.parametrize(

@@ -113,12 +113,6 @@ def test_the_profiler_of_that_guide() -> None:
     }
 
 
-def test_an_interval_without_its_switch_is_worth_a_note() -> None:
-    shown = next(s for s in settings(guide("000")) if "manual_gc_interval" in s)
-    (note,) = lint(shown, "x.args", dialect="megatron_bridge").findings
-    assert (note.code, note.severity, note.instead) == ("PL302", "note", "train.manual_gc=true")
-
-
 def test_the_template_of_the_guide_for_megatron_lm() -> None:
     (template,) = blocks(guide("003"), "python")
     report = lint(template, "template.py")
@@ -132,12 +126,6 @@ def test_the_template_of_the_guide_for_megatron_lm() -> None:
         ("PL101", "error", "cuda_graph"),  # no such field
     }
     assert report.values["pipeline_model_parallel_size"] == 8
-
-
-def test_the_environment_of_that_guide_is_fine() -> None:
-    (script,) = [b for b in blocks(guide("003"), "bash") if "export" in b]
-    report = lint(script, "env.sh")
-    assert (report.findings, report.dialect, report.known) == ((), "env", 3)
 
 
 def test_the_guide_for_verl_misspells_one_name() -> None:

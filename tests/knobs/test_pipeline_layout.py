@@ -10,9 +10,7 @@ import pytest
 from perfdoc.knobs.check import check
 from perfdoc.knobs.configuration import Configuration, View
 from perfdoc.knobs.lint.text import lint
-from perfdoc.knobs.load import catalogue
 from perfdoc.knobs.pipeline_layout import LAYOUT, stages_of
-from perfdoc.knobs.values import check_value, read_value
 from perfdoc.trainer.config import resolve
 from perfdoc.trainer.constraints.catalogue import as_knobs
 from perfdoc.trainer.layout import plan
@@ -53,14 +51,6 @@ def test_it_is_read_as_megatron_core_reads_it() -> None:
         theirs = ["".join(short[x.name] for x in row) for row in layout.parse_str_to_list(text)]
         assert found is None or list(found.stages) == theirs, text
         assert found is not None or not text.strip(","), text
-
-
-def test_the_knob_takes_null_and_a_layout_with_commas_and_parentheses() -> None:
-    knob = catalogue()[LAYOUT]
-    assert check_value(knob, None) == ""
-    for text in ("Et|tL", "Et*3,|(tt|)*2m|L"):
-        assert read_value(knob, text) == text
-        assert check_value(knob, text) == ""
 
 
 def test_virtual_stages_follow_from_it() -> None:

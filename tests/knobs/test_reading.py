@@ -9,7 +9,7 @@ import pytest
 
 from perfdoc.knobs.lint.text import lint
 from perfdoc.knobs.reading.entry import MAX_BYTES, NotAConfigurationError
-from perfdoc.knobs.reading.file import read_entries, read_text, syntax_of
+from perfdoc.knobs.reading.file import read_entries, read_text
 from perfdoc.knobs.settings import read_configuration
 
 SCRIPT = """#!/bin/bash
@@ -119,12 +119,6 @@ def test_a_run_of_ours_reads_from_its_manifest(tmp_path: Path) -> None:
     assert lint(sections, "tiny.yaml").dialect == "perfdoc"
 
 
-def test_aliases_and_merges_are_followed() -> None:
-    text = "base: &b {tensor_model_parallel_size: 2}\nmodel:\n  <<: *b\n  context_parallel_size: 4\n"
-    values = lint(text, "x.yaml", dialect="megatron_bridge").values
-    assert values == {"tensor_model_parallel_size": 2, "context_parallel_size": 4}
-
-
 LAUGHS = "a0: &a0 [x, y]\n" + "".join(
     f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12)
 )
@@ -168,11 +162,3 @@ def test_files_that_are_no_text(tmp_path: Path) -> None:
             read_text(missing)
     with pytest.raises(NotAConfigurationError, match=r"^holds no run\.json"):
         read_text(tmp_path)
-
-
-def test_syntax_is_told_from_the_lines_where_the_name_does_not_say() -> None:
-    assert syntax_of("model:\n  tensor_model_parallel_size: 2\n") == "yaml"
-    assert syntax_of("export NCCL_DEBUG=INFO\n") == "shell"
-    assert syntax_of("model.tensor_model_parallel_size=2\nddp.bucket_size=4\n") == "shell"
-    assert syntax_of("from x import y\nc = TransformerConfig(num_layers=2)\n") == "python"
-    assert syntax_of('{"a": 1}') == "yaml"

@@ -171,8 +171,3 @@ def test_random_secrets(pieces: list[tuple[str, str]], before: str) -> None:
     for _, segment in pieces:
         if any(letters.lower() not in known_words() for letters in re.findall("[A-Z]+", segment)):
             assert all(text is not None and segment not in text for text in found)
-
-
-@given(st.integers(2**64, 2**400))
-def test_a_number_that_is_too_long_is_a_text(number: int) -> None:
-    assert str(number) not in Names().of_range(f"step {number}")

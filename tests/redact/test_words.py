@@ -11,12 +11,10 @@ from hypothesis import strategies as st
 
 from perfdoc.analyzers.device import range_names as known_ranges
 from perfdoc.analyzers.device.range_names import dimension_of_range
-from perfdoc.analyzers.device.threads import _KINDS
 from perfdoc.profiling import vocabulary
 from perfdoc.profiling.distributed.collective_name import DIMENSIONS, OPERATIONS
 from perfdoc.profiling.marks import format_group_mark, parse_group_mark
 from perfdoc.redact.words import Names
-from perfdoc.traces.kineto.rows import _SYNC_KINDS
 
 STAY = [
     *("cublasCreate_v2", "cudnnCreate"),
@@ -185,29 +183,3 @@ def test_long_kernels_take_time_in_proportion() -> None:
         Names().of_kernel(text)
         Names().of_range(text[:4096])
     assert time.perf_counter() - begin < 5
-
-
-def test_calls_keep_their_names() -> None:
-    names = Names()
-    for call in (
-        *("cudaLaunchKernel_v7000", "cuMemGetAllocationGranularity", "cudaGetDeviceProperties_v2_v12000"),
-        *(
-            "cuLaunchKernel_ptsz",
-            "hipLaunchKernel",
-            "epoll_wait",
-            "pthread_cond_timedwait",
-            "clock_nanosleep",
-        ),
-        *("writev", "pread64", "sem_timedwait", "Memcpy HtoD (Pageable -> Device)", "Stream Wait Event"),
-    ):
-        assert names.of_call(call) == call
-    assert names.of_call("hunter2secret") == "anona"
-    assert names.of_call("cudaLaunchKernel acme") == "cudaLaunchKernel anonb"
-
-
-def test_what_decides_about_calls_and_copies_is_known() -> None:
-    for name in ("HtoD", "DtoH", "DtoD", "PtoP", "HtoH", "Pageable", "Pinned", *_SYNC_KINDS):
-        assert Names().of_range(name) == name
-    for _, pattern in _KINDS:
-        for word in re.findall(r"[a-z]{4,}", re.sub(r"\\[a-z]|\(.*?\)\??", " ", pattern)):
-            assert Names().of_range(word) == word, pattern

@@ -126,23 +126,6 @@ def test_significant_digits_are_near_the_value_and_never_zero(value: float, digi
     assert float(text.replace(",", "")) == pytest.approx(value, rel=0.51 * 10.0 ** (1 - digits))
 
 
-@pytest.mark.parametrize(
-    ("seconds", "shown"),
-    [
-        (1, "1 second"),
-        (90, "90 seconds"),
-        (120, "2 minutes"),
-        (7_200, "2 hours"),
-        (172_800, "2 days"),
-        (476_755 * 60, "331 days"),
-        (2 * 31_557_600, "2 years"),
-        (78_894_000, "2.5 years"),
-    ],
-)
-def test_moments_far_apart_are_in_a_unit_that_fits(seconds: int, shown: str) -> None:
-    assert figures.long_time(seconds * 1e9) == shown
-
-
 def test_numbers_for_people_have_one_home() -> None:
     """A format with `g` prints 1.84e+03: `figures.significant` does not."""
     root = Path(__file__).resolve().parents[2]

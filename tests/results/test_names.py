@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfdoc.results.names import base_name, columns, natural, pieces, prose, shorten
+from perfdoc.results.names import base_name, natural, pieces, prose, shorten
 from tests.reports.hostile import HOSTILE
 
 
@@ -36,11 +36,6 @@ def test_a_long_name_loses_its_middle_and_says_how_much() -> None:
     # A mark with four digits takes 17 of the 100 places: 83 are left, 49 (three fifths) for the front, 34
     # for the end, and 1000 - 49 - 34 = 917.
     assert shown == "a" * 49 + "…[917 left out]…" + "c" * 34
-
-
-def test_a_limit_that_leaves_no_room_is_refused() -> None:
-    with pytest.raises(ValueError, match="limit"):
-        shorten("abc", 10)
 
 
 @given(st.text(alphabet=st.characters(), max_size=400), st.integers(min_value=48, max_value=200))
@@ -77,10 +72,6 @@ def test_prose_joins_lines_and_a_path_gives_its_last_part() -> None:
 def test_back_quotes_mark_code_and_an_unpaired_one_stays() -> None:
     assert pieces("use `a b` now") == [(False, "use "), (True, "a b"), (False, " now")]
     assert pieces("it`s") == [(False, "it`s")]
-
-
-def test_wide_characters_take_two_cells() -> None:
-    assert columns("ab核") == 4
 
 
 def test_names_are_ordered_as_people_count() -> None:

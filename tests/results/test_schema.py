@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -72,22 +71,6 @@ def test_another_schema_has_another_version(name: str) -> None:
     found, version = digest(json.loads(FILES[name].read_bytes())), (name, VERSIONS[name])
     assert version in DIGESTS, f"a new version: add the line {version!r}: {found!r} to DIGESTS"
     assert found == DIGESTS[version], "the schema is another: raise its SCHEMA_VERSION"
-
-
-def test_words_may_change_and_keys_may_not() -> None:
-    schema = results.json_schema()
-    other = deepcopy(schema)
-    other["$defs"]["Advice"]["description"] = "Something to do."
-    assert digest(other) == digest(schema)
-    for change in (
-        lambda s: s["$defs"]["Advice"]["properties"].pop("costs"),
-        lambda s: s["$defs"]["RuleResult"]["properties"].pop("title"),
-        lambda s: s["$defs"]["Advice"]["required"].remove("why"),
-        lambda s: s["$defs"]["Gain"]["properties"]["method"]["enum"].append("guess"),
-    ):
-        other = deepcopy(schema)
-        change(other)
-        assert digest(other) != digest(schema)
 
 
 ADDED_TYPES = {

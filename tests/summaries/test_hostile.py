@@ -8,14 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from perfdoc.diagnose.asked import parse_request
 from perfdoc.summaries.codec import check, decode, encode
 from perfdoc.summaries.content import Measured
 from perfdoc.summaries.reading import measure_or_explain
-from perfdoc.summaries.request import check_alike
 from perfdoc.traces import Note, TraceError
 from perfdoc.traces.load import find_captures
 from perfdoc.traces.summary_file import read_sections, write_summary
@@ -99,24 +97,6 @@ def test_numbers_in_columns_have_bounds_too(summary: Path, tmp_path: Path, at: i
         diagnosed([forged(summary, tmp_path / "rank0.perfdoc", way, ends)])
 
 
-def test_segments_are_of_something(summary: Path, tmp_path: Path) -> None:
-    _, (first,) = read_sections(summary, [0])
-    capture = decode(first, Measured).capture
-    assert capture is not None
-    codes = capture.ranks[0].timeline[0].tracks["ledger"].segments.code.copy()
-    codes[0] = 127
-    way: list[str | int] = ["capture", "ranks", 0, "timeline", 0, "tracks", "ledger", "segments", "code"]
-    with pytest.raises(TraceError, match="the code of a segment"):
-        diagnosed([forged(summary, tmp_path / "rank0.perfdoc", way, codes)])
-
-
-def test_columns_by_their_kind() -> None:
-    for bad in (np.array([0.0, np.inf]), np.array([-1e30]), np.array([1 << 63], np.uint64)):
-        with pytest.raises(ValueError, match="bounds"):
-            check(bad)
-    check([np.array([np.nan, 1e18]), np.array([]), np.array([True]), np.array([1 << 62])])
-
-
 def test_numbers_in_lists_and_maps_have_bounds_too() -> None:
     for bad in ([10**30], {"x": 10**30}, {10**30: "x"}, [[1e300]], float("inf"), float("nan")):
         with pytest.raises(ValueError, match="bounds"):
@@ -147,21 +127,6 @@ def test_captures_of_other_facts(tmp_path: Path, other: str) -> None:
         two = summarized(two, tmp_path / "others", settings=["tp=1", "dp=2", "pp=1", "cp=1"])[0].path
     with pytest.raises(TraceError, match=r"other facts of the job than .*: .*tp"):
         diagnosed([made, two])
-
-
-def test_traces_without_a_summary_are_compared_with_none() -> None:
-    """Of n captures n (n - 1) / 2 pairs would be: minutes of a thousand ranks."""
-    asked: list[str] = []
-
-    class Capture:
-        path = Path("rank0.sqlite")
-
-        @property
-        def facts(self) -> None:
-            asked.append("facts")
-
-    check_alike([Capture(), Capture()])  # type: ignore[list-item]
-    assert not asked
 
 
 def test_a_report_that_nothing_here_reads_counts_after_its_summary(

@@ -28,11 +28,9 @@ from perfdoc.traces.load import find_captures, read_trace
 from perfdoc.traces.summary_file import (
     MAGIC,
     RATIO_MAX,
-    Head,
     _packed,
     read_head,
     read_sections,
-    summary_path,
     write_summary,
 )
 from tests.command import perfdoc
@@ -293,27 +291,3 @@ def test_the_command(tmp_path: Path) -> None:
     assert perfdoc("diff", "traces", "report", cwd=tmp_path).stdout.startswith("No change")
     assert perfdoc("summarize", "traces", cwd=tmp_path).returncode == 2
     assert perfdoc("analyze", "traces/rank0.perfdoc", "--jobs", "2", cwd=tmp_path).returncode == 0
-
-
-def test_heads_are_small(summary: Path) -> None:
-    assert isinstance(head := read_head(summary), Head)
-    assert len(msgspec.json.encode(head)) < 1_000
-    assert (head.format, head.name) == ("nsys-sqlite", "rank0.sqlite")
-
-
-@pytest.mark.parametrize(
-    ("trace", "name"),
-    [
-        ("rank0.sqlite", "rank0"),
-        ("node.1/rank0.nsys-rep", "rank0"),
-        ("a.pt.trace.json.gz", "a.pt.trace"),
-        ("a.json", "a"),
-        ("report_pqtdir", "report"),
-        ("a.b.parquetdir", "a.b"),
-    ],
-)
-def test_where_a_summary_goes(trace: str, name: str, tmp_path: Path) -> None:
-    path = tmp_path / trace
-    if trace.endswith("dir"):
-        path.mkdir()
-    assert summary_path(path) == path.with_name(f"{name}.perfdoc")

@@ -112,11 +112,6 @@ def test_refusals_are_one_line(diagnosis: Diagnosis, codes: str, words: str) -> 
     assert "\n" not in str(error.value)
 
 
-def test_a_knob_that_is_not_advised_is_refused(diagnosis: Diagnosis) -> None:
-    with pytest.raises(VerifyError, match="--knob bucket_size"):
-        taken(diagnosis, "PD203", "bucket_size")
-
-
 def test_both_configurations_are_the_runs_own_but_for_the_change(tmp_path: Path) -> None:
     run = run_directory(tmp_path / "run", 100, "save=somewhere", "hidden_size=64", "lr=1e-4")
     arms = arms_of(run_manifest(run), {WORKERS: 2}, steps=30)

@@ -9,7 +9,6 @@ from msgspec.structs import replace
 
 from perfdoc.compare.verify.gain import follows, judge, of_pairs, of_two_runs
 from perfdoc.compare.verify.record import Measured, Predicted, RunTimes
-from perfdoc.compare.verify.words import track_record_text
 from perfdoc.profiling.cpu_times import CpuTimes, cpu_times, others_frac
 from tests.verify.planted import record
 
@@ -59,11 +58,6 @@ def test_verdicts(predicted: Predicted, low: float, high: float, verdict: str) -
     assert found.reason
 
 
-def test_an_interval_that_says_little_of_how_much_says_so() -> None:
-    assert "stays open" in judge(REPLAY, measured(1, 40)).reason
-    assert "stays open" not in judge(REPLAY, measured(5, 16)).reason
-
-
 def test_a_verdict_has_to_follow_from_its_figures() -> None:
     """8.5 to 9.5 ms of 8 to 12 predicted. Runs of 100 and 90 ms do not give 9 ms."""
     found = record()
@@ -80,24 +74,6 @@ def test_a_verdict_has_to_follow_from_its_figures() -> None:
     assert follows(replace(found, measured=again, runs=runs))
     assert not follows(replace(found, runs=runs))
     assert not follows(replace(found, measured=again, runs=runs[:2]))
-
-
-def test_what_a_track_record_rests_on() -> None:
-    bold = replace(record(), verdict="larger")
-    text = track_record_text([record(), record("inconclusive"), bold])
-    assert text.startswith("Track record: 1 confirmed, 1 inconclusive\n  2 verifications of 1 prediction.\n")
-    assert "1 record not counted: the verdict does not follow" in text
-    measured_ = replace(record().measured, method="two runs")
-    open_ = replace(record(), predicted=NOTHING, measured=measured_, diagnosis_sha256="1" * 64)
-    text = track_record_text([open_, record()])
-    assert "1 of those confirmed in direction only" in text
-    assert "1 by one run on either side" in text
-    assert "verifications of" not in text
-    assert track_record_text([bold]).startswith("Track record: none yet")
-
-
-def test_without_runs_nothing_is_said() -> None:
-    assert judge(REPLAY, None).verdict == "inconclusive"
 
 
 def run(pair: int, arm: str, ms: float) -> RunTimes:
