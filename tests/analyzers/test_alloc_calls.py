@@ -49,15 +49,6 @@ def test_without_steps_the_window_is_looked_at(tmp_path: Path) -> None:
     assert (found.steps, found.steps_with_calls, found.last_step_count) == (None, None, None)
 
 
-def test_none_is_a_measurement(tmp_path: Path) -> None:
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
-    device.kernel(GEMM, 0, 100, launch=(thread, 0, 0))
-    found = host_activity(view_of(builder, tmp_path))[0].alloc_calls
-    assert (found.state, found.count, found.host_ns, list(found.groups)) == ("measured", 0, 0, [])
-
-
 def test_allocations_in_a_streams_order_are_counted_apart(tmp_path: Path) -> None:
     # [110, 120) and [130, 135) of the gap [100, 150) by a stream's order, [140, 142) by the device's.
     builder = TimelineBuilder()

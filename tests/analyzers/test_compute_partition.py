@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfdoc.analyzers.efficiency.partition import PARTS, Losses, busy_sm_frac, partition
-from perfdoc.analyzers.efficiency.roofline import Roofline, rooflines
-from perfdoc.analyzers.work.operator_work import DTYPES, SHAPES, KernelWork
+from perfdoc.analyzers.efficiency.roofline import rooflines
+from perfdoc.analyzers.work.operator_work import DTYPES, KernelWork
 from perfdoc.results.ceilings import Ceiling, Ceilings
 
 
@@ -153,10 +153,6 @@ def test_what_is_not_known_is_not_guessed(kernel: tuple[float, float, str], matr
     assert parted(kernel, 10_000, matrix=matrix, contention_ns=300) == {"contention": 300, "unknown": 9_700}
 
 
-def test_caches_may_serve_bytes_faster_than_memory() -> None:
-    assert parted((0, 50e6, "bf16"), 10_000, matrix=False) == {"memory_bound": 10_000}
-
-
 @given(
     flops=st.floats(0, 1e12),
     moved=st.floats(0, 1e9),
@@ -198,29 +194,3 @@ def test_blocks_fill_the_sms_in_whole_waves() -> None:
     found = busy_sm_frac(np.array([264, 140, 66, 132, -1]), 132)
     assert found.tolist() == [1.0, 140 / 264, 0.5, 1.0, 1.0]
     assert busy_sm_frac(np.array([66]), None).tolist() == [1.0]
-
-
-def test_the_roofline_takes_flops_or_bytes_whichever_is_longer() -> None:
-    line = rooflines(
-        work((100e6, 5e6, "bf16"), (600e6, 2e6, "bf16")),
-        np.array([True, True]),
-        np.array([10_000, 10_000]),
-        CEILINGS,
-        "bf16",
-    )
-    assert isinstance(line, Roofline)
-    assert line.needs_ns.tolist() == [5_000, 6_000]
-
-
-@pytest.mark.parametrize("matrix", [True, False])
-def test_of_kernels_without_work_nothing_is_known(matrix: bool) -> None:
-    """Whether the columns take memory or not; the third kernel is known."""
-    duration, kinds = np.array([10_000, 0, 7]), np.array([matrix] * 3)
-    none = rooflines(KernelWork.unknown(3), kinds, duration, CEILINGS, "bf16")
-    filled = KernelWork.to_fill(3)
-    filled.source[2] = SHAPES
-    one = rooflines(filled, kinds, duration, CEILINGS, "bf16")
-    assert KernelWork.unknown(3).of_none
-    assert not filled.of_none
-    for name, column in vars(one).items():
-        np.testing.assert_array_equal(column, getattr(none, name))

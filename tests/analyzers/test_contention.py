@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -20,8 +18,6 @@ from perfdoc.analyzers.kernel_class.names import element_type_of, family_of
 from perfdoc.results.contention import (
     ContentionCost,
     DeviceContendedKernel,
-    DeviceContention,
-    NormContentionAnalysis,
 )
 from tests.analyzers.contention_plan import NORM, SLOT_NS, Plan, planted
 from tests.analyzers.device_views import view_of
@@ -74,20 +70,6 @@ def test_shapes_are_apart_and_only_those_beside_communication_are_listed(tmp_pat
     assert (gemm.kernel_class, gemm.alone_ns, gemm.contended_ns) == ("gemm", 20_000, 26_000)
     assert found.other_cost == ContentionCost(low_ns=54_000, mid_ns=54_000, high_ns=54_000)
     assert found.norms == 27
-
-
-def test_one_name_in_several_shapes(tmp_path: Path) -> None:
-    plan = Plan()
-    for grid in (8, 16, 32):
-        for _ in range(3):
-            plan.slot(10_000 * grid // 8, grid=grid)
-            plan.slot(11_000 * grid // 8, grid=grid, comm=40_000)
-    found = plan.measure(tmp_path)
-    assert {(n.grid_blocks, n.alone_ns, n.contended_ns, n.samples_alone) for n in found.signatures} == {
-        (8, 10_000, 11_000, 3),
-        (16, 20_000, 22_000, 3),
-        (32, 40_000, 44_000, 3),
-    }
 
 
 def test_copies_between_gpus_take_no_sm(tmp_path: Path) -> None:
@@ -175,23 +157,6 @@ def test_a_job_is_its_devices_together(tmp_path: Path) -> None:
     )
     assert nothing.reason == nothing.margin_reason == "no communication kernel ran on this device"
     assert job_contention([]).reason == "there is no device"
-
-
-@pytest.mark.parametrize("measured", [True, False])
-def test_the_results_are_what_the_diagnosis_publishes(tmp_path: Path, measured: bool) -> None:
-    plan = planted() if measured else Plan()
-    plan.slot(10_000)
-    found = plan.measure(tmp_path)
-    for result, target in ((found, DeviceContention), (job_contention([found]), NormContentionAnalysis)):
-        written = msgspec.json.encode(result)
-        assert msgspec.json.decode(written, type=target) == result
-        document = json.loads(written)
-        assert document["state"] == ("measured" if measured else "not_measured")
-        keys = {"signatures", "stalled_starts", "occupied_blocks", "suggested_sm_margin"}
-        assert keys <= set(document)
-        for signature in document["signatures"]:
-            wanted = {"kernel", "alone_ns", "contended_ns", "samples_alone", "samples_contended"}
-            assert wanted <= set(signature)
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from perfdoc.analyzers.kernels.fusion import _PATTERNS, _between, _needed
 from perfdoc.results.kernels import UnfusedPattern
 from perfdoc.simulator.captures.timeline import TimelineBuilder
 from tests.analyzers.device_views import view_of
@@ -148,15 +144,6 @@ def test_a_sequence_on_a_second_stream(tmp_path: Path) -> None:
     assert found.evidence == [K["silu"], K["mul"]]
 
 
-def test_kernels_of_others_are_not_read_as_arithmetic(tmp_path: Path) -> None:
-    builder = TimelineBuilder()
-    device = builder.process().device()
-    for i in range(4):
-        name = "my::silu_kernel_fused<MulFunctor>" if i % 2 else "my::MulFunctor_kernel"
-        device.kernel(name, 1_000 + 100 * i, 1_050 + 100 * i)
-    assert list(parts_of(view_of(builder, tmp_path)).unfused) == []
-
-
 def test_the_accumulation_of_gradients_is_known_by_its_node(tmp_path: Path) -> None:
     builder = TimelineBuilder()
     process = builder.process()
@@ -175,19 +162,3 @@ def test_the_accumulation_of_gradients_is_known_by_its_node(tmp_path: Path) -> N
     assert (found.pattern, found.knob) == ("gradient_accumulation", "gradient_accumulation_fusion")
     assert (found.count, found.kernels, found.total_ns) == (3, 3, 20 + 21 + 22)
     assert found.evidence == [K["add"]]
-
-
-@given(st.text(alphabet="pmuarksxeSdimIgtncoqLNlC|", max_size=40))
-def test_letters_that_a_pattern_needs_are_in_all_that_it_matches(text: str) -> None:
-    for pattern in _PATTERNS:
-        for sequence in pattern.sequences:
-            match = re.search(_between(sequence), text)
-            assert match is None or set(_needed(sequence)) <= set(text)
-
-
-def test_every_knob_is_one_of_the_catalogue() -> None:
-    known = {
-        *("masked_softmax_fusion", "cross_entropy_loss_fusion", "gradient_accumulation_fusion"),
-        *("bias_activation_fusion", "bias_dropout_fusion", "apply_rope_fusion"),
-    }
-    assert {p.knob for p in _PATTERNS} <= known | {None}

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from perfdoc.analyzers.contention.cost import NO_EXCESS
-from perfdoc.analyzers.efficiency.bounds import BOUNDS, bounds_of, fused
+from perfdoc.analyzers.efficiency.bounds import BOUNDS, bounds_of
 from perfdoc.analyzers.efficiency.device import device_efficiency
 from perfdoc.analyzers.efficiency.gemms import odd_sizes, padded
 from perfdoc.analyzers.kernels.attributed import attributed_kernels
@@ -98,33 +98,6 @@ def test_an_odd_width_counts_where_matrices_lie_along_it() -> None:
     assert odd_sizes([linear]) == [[50257]]
     tokens = [gemm(140, 512, 2048, 0.3, dtype="fp8"), gemm(2048, 140, 512, 0.3, dtype="fp8")]
     assert odd_sizes(tokens) == [[], [140]]
-
-
-def test_one_that_is_faster_than_its_peers_stays() -> None:
-    assert padded([gemm(1024, 1024, 1024, 0.5), gemm(1024, 1024, 1001, 0.6)]).stays_frac == [1, 1]
-
-
-def test_of_a_run_the_longest_stays() -> None:
-    """Of 10, 30, 30 and 20 the first 30; one alone is no run; another stream's is not in between."""
-    fusible = np.array([True, True, True, True, True, False, True])
-    stream = np.array([7, 7, 9, 7, 7, 7, 7])
-    stays, in_run = fused(fusible, stream, np.array([10, 30, 99, 30, 20, 5, 5]))
-    assert stays.tolist() == [0, 1, 1, 0, 0, 1, 1]
-    assert in_run.tolist() == [True, True, False, True, True, False, False]
-
-
-def test_bounds_are_of_rows_of_the_activity() -> None:
-    """Two kernels of one operator at a third of the roofline beside one at 2 / 3: half of each stays. Rows
-    of which nothing is said stay whole."""
-    operators = [gemm(1024, 1024, 1024, 2 / 3), gemm(1024, 1024, 2048, 1 / 3)]
-    none, no = np.zeros(4), np.zeros(4, bool)
-    found = bounds_of(np.array([9, 4, 6, 5]), operators, np.array([1, 0, 1, -1]), none, np.ones(4), no)
-    assert found is not None
-    assert found.row.tolist() == [6, 9]
-    assert found.stays(np.array([3, 4, 6, 9, 10]), "gemms_at_best").tolist() == [1, 1, 0.5, 0.5, 1]
-    assert [b for b in BOUNDS if found.has(b)] == ["gemms_at_best"]
-    assert not found.of_runs(np.array([6])).any()
-    assert bounds_of(np.array([1]), [], np.array([-1]), none[:1], np.ones(1), no[:1]) is None
 
 
 def test_bounds_are_of_kernels_that_start_in_time(tmp_path: Path) -> None:

@@ -22,34 +22,6 @@ from perfdoc.traces.model import CAPABILITIES, Capability, Device, Kernels, Trac
 from tests.amount import some
 
 
-@pytest.mark.parametrize(
-    ("full", "qualified"),
-    [
-        ("f", "f"),
-        ("f(int)", "f"),
-        ("void ns::(anonymous namespace)::f<int, 4>(int*)", "ns::f"),
-        ("void ns::<unnamed>::f<(int)4, std::array<char *, (unsigned long)2>>(T1 *)", "ns::f"),
-        ("std::enable_if<(((8)>(0)))&&a::b<c>::d, void>::type vllm::f<x, 8>(x*)", "vllm::f"),
-        ("void f<ns::g(at::T &)::[lambda(int) (instance 1)]::operator ()() const>(int)", "f"),
-        ("void f<(a < b), c->d>(int)", "f"),
-        ("void ns::C<int>::kernel(int)", "ns::C::kernel"),
-        ("decltype(auto) f<int>(int)", "f"),
-        ("void f<int, cut", "f"),
-        ("kernel_name.kd", "kernel_name"),
-        ("_ZN19cutlass_cudnn_train6KernelINS_4convEEEvT_", "cutlass_cudnn_train::Kernel"),
-        ("_ZN12_GLOBAL__N_15helloEv", "hello"),
-        ("_Z6kernelPf", "kernel"),
-        ("_Z", "_Z"),
-        ("_Z99short", "short"),
-        ("", ""),
-        ("((((", ""),
-        (">>)) f(x)", "f"),
-    ],
-)
-def test_qualified_name(full: str, qualified: str) -> None:
-    assert qualified_name(full, full) == qualified
-
-
 def test_the_short_name_decides_where_the_full_one_is_missing_or_cut() -> None:
     assert qualified_name("f", "") == "f"
     assert qualified_name("f", "std::enable_if<(((8)>(0)))&&a::b<c>::d, vo") == "f"
@@ -89,18 +61,7 @@ def test_what_lies_beyond_the_bound_is_not_read() -> None:
 
 FRAGMENTS = st.sampled_from(
     [
-        "nccl",
-        "DevKernel_",
-        "deep_ep::",
-        "dispatch",
-        "<",
-        ">",
-        "(",
-        ")",
-        "::",
-        "void ",
-        "_Z3",
-        "gemm",
+        *("nccl", "DevKernel_", "deep_ep::", "dispatch", "<", ">", "(", ")", "::", "void ", "_Z3", "gemm"),
         "triton_",
     ]
 )
@@ -146,13 +107,8 @@ def planted(strings: list[str], name: list[int], full_name: list[int]) -> Trace:
 
 def test_classify_kernels_on_a_planted_trace() -> None:
     strings = [
-        "",
-        "dispatch",
-        "void deep_ep::intranode::dispatch<8>(int4 *)",
-        "void mine::dispatch<8>(int4 *)",
-        "ncclDevKernel_SendRecv",
-        "ampere_sgemm_128x64_tn",
-        "ncclDevKernel_AllGather_RING_LL",
+        *("", "dispatch", "void deep_ep::intranode::dispatch<8>(int4 *)", "void mine::dispatch<8>(int4 *)"),
+        *("ncclDevKernel_SendRecv", "ampere_sgemm_128x64_tn", "ncclDevKernel_AllGather_RING_LL"),
         "a name of no kernel",
     ]
     # Rows 4 and 5 have no full name (0), row 6 neither name (-1).
@@ -173,29 +129,6 @@ def test_classify_kernels_on_a_planted_trace() -> None:
     assert [k.collective for k in of_row] == ["dispatch", "", "send_recv", "", "all_gather", "", ""]
     # Distinct kinds: dispatch, other, send_recv, gemm, all_gather.
     assert len(kinds.kinds) == len(set(kinds.kinds)) == 5
-
-
-def test_a_trace_without_kernels_has_no_kinds() -> None:
-    kinds = classify_kernels(planted([""], [], []))
-    assert (len(kinds.kinds), len(kinds.kind), len(kinds.class_code), len(kinds.is_communication)) == (
-        0,
-        0,
-        0,
-        0,
-    )
-
-
-def test_a_kernel_column_is_mapped_without_a_look_at_every_row() -> None:
-    # Linear and vectorised: a million rows of 200 names in well under a second (some 5 ms when idle).
-    strings = ["", *(f"void ns::k<{i}>(int)" for i in range(200))]
-    trace = planted(strings, [0], [1])
-    big = np.arange(1_000_000) % 200 + 1
-    rows = trace.kernels.take(np.zeros(1_000_000, dtype=np.int64))
-    many = Trace(**{**vars(trace), "kernels": Kernels(**{**vars(rows), "name": big, "full_name": big})})
-    begun = time.process_time()
-    kinds = classify_kernels(many)
-    assert time.process_time() - begun < 0.5
-    assert len(kinds.kind) == 1_000_000
 
 
 NSYS_QUERY = """
@@ -234,15 +167,8 @@ def of_class(times: Counter[KernelKind], kernel_class: KernelClass) -> int:
 
 
 NSYS = (
-    "cuda_graph_a100",
-    "ddp_2gpu_rtx3090",
-    "gpt_fwd_bwd_rtx3070ti_sched",
-    "gpt_small_full_step_a100",
-    "gpt_small_fwd_bwd_a100",
-    "host_bound_2gpu_h100",
-    "sp_2gpu_after",
-    "sp_2gpu_before",
-    "windows_rtx5000",
+    *("cuda_graph_a100", "ddp_2gpu_rtx3090", "gpt_fwd_bwd_rtx3070ti_sched", "gpt_small_full_step_a100"),
+    *("gpt_small_fwd_bwd_a100", "host_bound_2gpu_h100", "sp_2gpu_after", "sp_2gpu_before", "windows_rtx5000"),
 )
 KINETO = (
     "cuda_event_sync_multi_stream.json.gz",

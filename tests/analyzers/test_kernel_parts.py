@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
 import msgspec
-import pytest
 
 from perfdoc.profiling.manifest import ModelShape
-from perfdoc.results.kernels import KernelPartsAnalysis
 from perfdoc.traces.job_facts import JobFacts
 from tests.analyzers.device_views import view_of
 from tests.analyzers.step_plan import ADAM, ADD, FLASH, FLASH_BACKWARD, NORM, Plan, parts_of, times
@@ -232,28 +229,3 @@ def test_ranges_of_another_process_do_not_count(tmp_path: Path) -> None:
     assert times(found) == {("unknown", "unknown", "none"): 10}
     assert "no range" in found.reason
     assert found.remedy
-
-
-def test_a_cpu_rank_has_no_kernels(tmp_path: Path) -> None:
-    view = view_of(planted().builder, tmp_path)
-    found = parts_of(replace(view, activity=replace(view.activity, on_host=True)))
-    assert (found.state, found.kernel_ns, found.linear_frac, found.recompute_ns) == (
-        "not_measured",
-        0,
-        None,
-        None,
-    )
-
-
-@pytest.mark.parametrize("measured", [True, False])
-def test_the_result_is_what_the_diagnosis_publishes(tmp_path: Path, measured: bool) -> None:
-    view = view_of(planted().builder, tmp_path)
-    if not measured:
-        view = replace(view, activity=replace(view.activity, on_host=True))
-    found = parts_of(view)
-    written = msgspec.json.encode(found)
-    assert msgspec.json.decode(written, type=KernelPartsAnalysis) == found
-    document = json.loads(written)
-    assert set(document) == set(vars(found))
-    assert document["state"] == ("measured" if measured else "not_measured")
-    assert sum(p["total_ns"] for p in document["parts"]) == document["kernel_ns"]

@@ -129,31 +129,6 @@ def test_the_core_of_attention(name: str) -> None:
     assert meaning_of(name).core
 
 
-@pytest.mark.parametrize("name", ["self_attention", "attention.qkv", "LlamaAttention", "o_proj"])
-def test_the_rest_of_attention_holds_linear_layers(name: str) -> None:
-    meaning = meaning_of(name)
-    assert (meaning.part, meaning.core) == ("attention", False)
-
-
-def test_autograd_nodes() -> None:
-    accumulate = meaning_of("autograd::engine::evaluate_function: torch::autograd::AccumulateGrad")
-    assert (accumulate.autograd, accumulate.accumulates) == (True, True)
-    node = meaning_of("MmBackward0, seq = 4")
-    assert (node.autograd, node.accumulates) == (True, False)
-    assert not meaning_of("backward pass").autograd
-
-
-def test_code_that_a_recomputation_runs_again() -> None:
-    assert meaning_of("perfdoc.forward layer=1").in_layer == "range"
-    assert meaning_of("megatron.core.transformer.mlp.forward.linear_fc1").in_layer == "range"
-    assert meaning_of("aten::linear").in_layer == "operator"
-    # A pass is run once, and a loss may be computed in a block that somebody calls backward.
-    assert meaning_of("perfdoc.forward").in_layer == ""
-    assert meaning_of("forward pass").in_layer == ""
-    assert meaning_of("perfdoc.forward").forward_code
-    assert not meaning_of("forward pass").forward_code
-
-
 @pytest.mark.parametrize("unit", ["checkpoint ", "norm", "layer norm ", "a", "A", "_", "attn_"])
 def test_a_hostile_name_is_cut(unit: str) -> None:
     long = unit * (1_000_000 // len(unit))

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from perfdoc.analyzers.memory.snapshot import measure_snapshot
-from perfdoc.results.memory import DeviceMemory
 from tests.analyzers.memory_planted import (
     ADAM,
     CALL,
@@ -196,17 +194,6 @@ def test_odd_block_sizes_withhold_the_layout(tmp_path: Path) -> None:
     assert layout.reserved_bytes == 40 * MIB
 
 
-@pytest.mark.parametrize(
-    ("most", "state"), [(2**64 - 1, "measured"), (-1, "measured"), (MIB, "not_measured")]
-)
-def test_blocks_of_any_size_may_be_split_unless_it_is_limited(tmp_path: Path, most: int, state: str) -> None:
-    p = a_step()
-    p.settings["max_split_size"] = most
-    layout = one(p, tmp_path).layout
-    assert layout is not None
-    assert (layout.state, "max_split_size_mb" in layout.reason) == (state, state == "not_measured")
-
-
 def test_expandable_segments(tmp_path: Path) -> None:
     """One segment grows by 20, 20 and 20 MiB, and the last 20 are given back before the end.
 
@@ -245,12 +232,6 @@ def test_recording_without_requests_to_free(tmp_path: Path) -> None:
     assert (m.start_allocated_bytes, m.peak_allocated_bytes) == (2 * MIB, 7 * MIB)
     assert m.layout is not None
     assert m.layout.pending_free_bytes == 0
-
-
-def test_results_are_plain_data(tmp_path: Path) -> None:
-    measured = measure_snapshot(a_step().write(tmp_path / "m.pickle"))
-    again = msgspec.json.decode(msgspec.json.encode(measured), type=list[DeviceMemory])
-    assert again == measured
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from perfdoc.analyzers.memory.categories import Use, use_of_frame, use_of_range
+from perfdoc.analyzers.memory.categories import Use, use_of_frame
 from perfdoc.analyzers.memory.places import printable, short_path, site_of
 from perfdoc.traces.memory.model import MemoryFrame
 
@@ -68,23 +68,6 @@ MCORE = PACKAGES + "megatron/core/"
 )
 def test_one_frame(path: str, function: str, use: Use) -> None:
     assert use_of_frame(MemoryFrame(path, function, 7)) == use
-
-
-@pytest.mark.parametrize(
-    ("name", "use"),
-    [
-        ("perfdoc.forward layer=3", Use.FORWARD),
-        ("perfdoc.forwards", Use.NONE),
-        ("perfdoc.backward", Use.BACKWARD),
-        ("perfdoc.optimizer", Use.OPTIMIZER),
-        ("Optimizer.step#AdamW.step", Use.OPTIMIZER),
-        ("Optimizer.zero_grad#AdamW.zero_grad", Use.GRADIENTS),
-        ("perfdoc.comm.issue all_reduce", Use.COMMUNICATION),
-        ("perfdoc.step 3", Use.NONE),
-    ],
-)
-def test_one_range(name: str, use: Use) -> None:
-    assert use_of_range(name) == use
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from perfdoc.analyzers.memory.composition import MAX_MOMENTS
 from perfdoc.analyzers.memory.snapshot import measure_snapshot
 from tests.analyzers.memory_planted import CALL, ENGINE, FORWARD, MIB, SCRIPT, Planted
@@ -58,16 +56,3 @@ def test_many_events_are_few_moments_with_the_peak_among_them(tmp_path: Path) ->
     totals = [sum(parts) for parts in zip(*series.category_bytes.values(), strict=True)]
     assert max(totals) == totals[series.peak] == found.peak_allocated_bytes
     assert (totals[0], totals[-1]) == (found.start_allocated_bytes, found.end_allocated_bytes)
-
-
-@pytest.mark.parametrize("at", range(2))
-def test_real_snapshots(shared_traces: Path, at: int) -> None:
-    path = sorted(p for p in (shared_traces / "memory").iterdir() if p.suffix in (".pickle", ".pkl"))[at]
-    for found in measure_snapshot(path):
-        if found.series is None:
-            continue
-        peak = found.series.peak
-        totals = [sum(parts) for parts in zip(*found.series.category_bytes.values(), strict=True)]
-        assert totals[peak] == max(totals) == found.peak_allocated_bytes
-        if found.series.reserved_bytes:
-            assert all(r >= t for r, t in zip(found.series.reserved_bytes, totals, strict=True))

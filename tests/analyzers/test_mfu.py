@@ -141,13 +141,6 @@ def test_ranks_on_a_cpu_are_held_against_what_was_measured() -> None:
     assert measured([rank("CPU")], replace(facts, dtype="bf16")).value is None
 
 
-def test_the_kind_of_peak_is_said() -> None:
-    assert measured([rank()], FACTS).peak_kind == "given"
-    by_name = replace(FACTS, peak_flops_per_second=None)
-    assert measured([rank()], by_name).peak_kind == "datasheet"
-    assert measured([rank("NVIDIA RTX A1000")], by_name).peak_kind is None
-
-
 def test_fp32_on_a_gpu_with_tf32_is_not_guessed() -> None:
     mfu = measured([rank()], replace(FACTS, peak_flops_per_second=None, dtype="fp32"))
     assert mfu.value is None
@@ -164,14 +157,6 @@ def test_a_measured_peak_that_is_too_low_is_measured_again() -> None:
     assert mfu.value is None
     assert "measured peak is too low" in mfu.reason
     assert "perfdoc peak --again" in mfu.remedy
-
-
-def test_windows_without_steps_have_no_step_time() -> None:
-    whole = rank()
-    capture = replace(whole, window=replace(whole.window, kind="capture", steps=0, step_list=[]))
-    mfu = measured([capture], FACTS)
-    assert mfu.value is None
-    assert mfu.step_time_ns is None
 
 
 def test_a_silent_job_is_its_captures_and_the_peak_comes_from_the_name() -> None:

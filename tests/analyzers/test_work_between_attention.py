@@ -53,14 +53,6 @@ def test_a_step_without_ranges(tmp_path: Path) -> None:
     assert named(found).count("output_layer backward") == 4
 
 
-def test_a_stage_without_the_output_layer(tmp_path: Path) -> None:
-    plan = ModelPlan()
-    forward(plan, 2)
-    backward(plan, 2)
-    found = plan.work(tmp_path)
-    assert known(found) == FORWARD_LAYER * 2 + BACKWARD_LAYER * 2
-
-
 def test_forward_alone_with_three_projections(tmp_path: Path) -> None:
     """With split-K's sum, which is no GEMM of its own."""
     q, k = PROJ, PROJ // 2
@@ -161,13 +153,6 @@ def test_attention_whose_function_does_not_say_its_direction(
     for _ in range(2):
         plan.run(*[GEMM] * 6, *back, *[GEMM] * 2)
     assert known(plan.work(tmp_path)) == FORWARD_LAYER * 2 + BACKWARD_LAYER * 2
-
-
-def test_attention_of_unknown_direction(tmp_path: Path) -> None:
-    plan = ModelPlan()
-    for _ in range(4):
-        plan.run(GEMM, "fused_attention_kernel", GEMM, GEMM, GEMM)
-    assert known(plan.work(tmp_path)) == []
 
 
 def test_masked_softmax_is_no_fused_attention(tmp_path: Path) -> None:

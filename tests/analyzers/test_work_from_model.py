@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perfdoc.analyzers.work.kernels import unlike
 from perfdoc.analyzers.work.operator_work import DTYPES, SOURCES
 from perfdoc.traces.job_facts import JobFacts
 from tests.analyzers.model_plan import (
@@ -18,7 +17,6 @@ from tests.analyzers.model_plan import (
     GEMM,
     SMALL_GEMM,
     SOFTMAX,
-    SPLIT_K,
     TOKENS,
     ModelPlan,
     facts,
@@ -218,15 +216,6 @@ def test_gemms_in_chunks(tmp_path: Path) -> None:
     assert flops(plan.work(tmp_path)) == [-1] * 12
 
 
-def test_split_k_and_its_sum_share_a_gemm(tmp_path: Path) -> None:
-    plan = ModelPlan()
-    with plan.range(MLP):
-        plan.run(GEMM, SPLIT_K, GEMM, ns=[3000, 1000, 1000])
-    found = plan.work(tmp_path)
-    assert flops(found) == [FC1 * 3 // 4, FC1 // 4, FC2]
-    assert found.call[0] == found.call[1] != found.call[2]
-
-
 def test_experts_are_unknown_and_their_attention_is_not(tmp_path: Path) -> None:
     plan = ModelPlan()
     with plan.range(ATTENTION):
@@ -290,15 +279,6 @@ def test_without_the_models_shape(tmp_path: Path, known: JobFacts, missing: str)
     assert "--model-config" in found.reason
 
 
-def test_a_rank_that_does_not_communicate_is_divided_from_none(tmp_path: Path) -> None:
-    plan = ModelPlan()
-    with plan.range(MLP):
-        plan.run(GEMM, GEMM)
-    assert flops(plan.work(tmp_path, facts(tp=None, cp=None))) == [FC1, FC2]
-    plan.run("ncclDevKernel_AllReduce_Sum_bf16_RING_LL")
-    assert "tp, cp not given" in plan.work(tmp_path, facts(tp=None, cp=None)).reason
-
-
 def test_more_flops_than_the_model_has(tmp_path: Path) -> None:
     """A step of one micro-batch that shows two layers' MLPs three times over."""
     plan = ModelPlan()
@@ -343,22 +323,6 @@ def test_the_dtype_is_the_kernels_else_the_jobs(
     assert np.isnan(found.bytes).all() == (expected == "unknown")
 
 
-def test_gemms_of_attentions_core_are_no_projections(tmp_path: Path) -> None:
-    """A range around attention's own two GEMMs alone; in the next layer around these and the projections."""
-    plan = ModelPlan()
-    with plan.range("scaled dot product attention"):
-        plan.run(GEMM, GEMM)
-    with plan.range(MLP):
-        plan.run(GEMM, GEMM)
-    with plan.range("perfdoc.forward layer=1 module=self_attention"):
-        plan.run(GEMM)
-        with plan.range("core_attention"):
-            plan.run(GEMM, SOFTMAX, GEMM)
-        plan.run(GEMM)
-    core = 2 * 12 * 10 * 10 * 4
-    assert flops(plan.work(tmp_path)) == [-1, -1, FC1, FC2, QKV, core, -1, core, PROJ]
-
-
 def test_a_forward_that_is_computed_again_without_a_range(tmp_path: Path) -> None:
     """Fused, gate and up are 2 GEMMs and backward 4; with the forward again 6, as if they were apart."""
     plan = ModelPlan()
@@ -372,26 +336,6 @@ def test_a_forward_that_is_computed_again_without_a_range(tmp_path: Path) -> Non
     found = plan.work(tmp_path, facts(gated_mlp=True))
     assert [f for f in flops(found) if f >= 0] == [2 * FC1, FC2]
     assert "4 of 5 passes" in found.notes[0]
-
-
-def test_a_part_of_which_few_passes_fit(tmp_path: Path) -> None:
-    """One of three MLPs has two GEMMs by chance; attention fits."""
-    plan = ModelPlan()
-    for gemms in (2, 5, 7):
-        with plan.range(ATTENTION):
-            plan.run(GEMM, FLASH, GEMM)
-        with plan.range(MLP):
-            plan.run(*[GEMM] * gemms)
-    found = flops(plan.work(tmp_path))
-    assert [f for f in found if f >= 0] == [QKV, CORE, PROJ] * 3
-
-
-def test_f16_in_the_name_of_cudnns_attention_is_either_of_two(tmp_path: Path) -> None:
-    plan = ModelPlan()
-    with plan.range(ATTENTION):
-        plan.run(GEMM, "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_64x128x128", GEMM)
-    for job in ("bf16", "fp16"):
-        assert DTYPES[plan.work(tmp_path, facts(dtype=job)).dtype[1]] == job
 
 
 @pytest.mark.parametrize("groups", [4, 2])
@@ -426,26 +370,6 @@ def test_a_fused_projection_and_its_adapter_are_no_keys_and_values(
     q, k = 2 * TOKENS * 8 * 16, 2 * TOKENS * 8 * 8
     three = [q, k, k] if known else [-1] * 3
     assert flops(plan.work(tmp_path))[:5] == [*three, CORE, PROJ]
-
-
-def test_gemms_of_one_shape_are_alike() -> None:
-    """By their thread blocks; where there are none (-1) by medians: 700 and 800 are, 400 and 800 not."""
-    four, eight, none = (np.full(3, n) for n in (4, 8, -1))
-    assert unlike((700, 700), [four, eight])
-    assert not unlike((400, 800), [four, four])
-    assert not unlike((700, 800), [none, four])
-    assert unlike((400, 800), [none, none])
-
-
-def test_three_frozen_projections(tmp_path: Path) -> None:
-    """Backward each has the gradient of its input alone, after the forward again but for its last GEMM."""
-    plan = ModelPlan()
-    with plan.range(ATTENTION):
-        plan.run(GEMM, GEMM, GEMM, FLASH, GEMM, ns=[2000, *[1000] * 4])
-    with plan.range(ATTENTION_BACKWARD):
-        plan.run(GEMM, GEMM, GEMM, FLASH, GEMM, FLASH_BACKWARD, GEMM, GEMM, GEMM)
-    q, k = 2 * TOKENS * 8 * 16, 2 * TOKENS * 8 * 8
-    assert flops(plan.work(tmp_path))[:5] == [q, k, k, CORE, PROJ]
 
 
 def test_a_frozen_layer_that_is_computed_again_is_no_backward(tmp_path: Path) -> None:

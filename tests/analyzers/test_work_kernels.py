@@ -10,7 +10,6 @@ import pytest
 
 from perfdoc.analyzers.work.operator_work import DTYPES, SOURCES, KernelWork
 from tests.analyzers.shape_plan import (
-    ADD,
     BF16,
     FILL,
     FLASH,
@@ -105,13 +104,6 @@ def test_kernels_of_another_class_have_none_of_a_product(tmp_path: Path) -> None
     assert [SOURCES[i] for i in found.source.tolist()] == ["none", "shapes", "none"]
 
 
-def test_an_unrecognised_kernel_does_the_product_where_no_other_does(tmp_path: Path) -> None:
-    plan = ShapePlan()
-    plan.operator("aten::mm", 10, 20, **MM)
-    plan.kernel("kernel_of_a_vendor", 30, 13)
-    assert plan.work(tmp_path).flops.tolist() == [MM_FLOPS]
-
-
 def test_an_operator_around_one_of_its_kind_claims_nothing(tmp_path: Path) -> None:
     """A backend launches one kernel in linear and one in the mm inside it: the product is there once."""
     plan = ShapePlan()
@@ -157,13 +149,6 @@ def test_compiled_kernels_are_unknown(tmp_path: Path) -> None:
     plan.operator("aten::mm", 40, 50, **MM)
     plan.kernel(GEMM, 5, 41)
     assert names(plan.work(tmp_path)) == ["", "aten::mm"]
-
-
-def test_old_categories(tmp_path: Path) -> None:
-    plan = ShapePlan()
-    plan.operator("aten::mm", 10, 20, **MM, category="Operator")
-    plan.kernel(GEMM, 5, 11)
-    assert plan.work(tmp_path).flops.tolist() == [MM_FLOPS]
 
 
 @pytest.mark.parametrize(
@@ -269,22 +254,3 @@ def test_types_that_are_missing_or_unknown(tmp_path: Path) -> None:
     assert found.flops.tolist() == [MM_FLOPS] * 2
     assert np.isnan(found.bytes).all()
     assert {DTYPES[i] for i in found.dtype.tolist()} == {"unknown"}
-
-
-def test_sizes_of_zero(tmp_path: Path) -> None:
-    plan = ShapePlan()
-    plan.operator("aten::mm", 10, 20, dims=[[0, 16], [16, 32]], dtypes=[BF16, BF16])
-    plan.kernel(GEMM, 5, 11)
-    found = plan.work(tmp_path)
-    assert found.flops.tolist() == [0.0]
-    assert found.bytes.tolist() == [2 * 16 * 32]
-
-
-def test_element_wise_kernels(tmp_path: Path) -> None:
-    plan = ShapePlan()
-    plan.operator("aten::add", 10, 20, dims=[[4, 8], [8], []], dtypes=[BF16, BF16, "Scalar"])
-    plan.kernel(ADD, 5, 11)
-    found = plan.work(tmp_path)
-    assert found.flops.tolist() == [32.0]
-    assert found.bytes.tolist() == [2 * (32 + 8 + 32)]
-    assert [DTYPES[i] for i in found.dtype.tolist()] == ["fp32"]

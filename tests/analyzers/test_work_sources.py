@@ -59,13 +59,6 @@ def test_a_model_that_the_shapes_contradict_is_left_out(tmp_path: Path) -> None:
     assert "7%" in found.notes[0]
 
 
-def test_operators_without_work_contradict_the_model_too(tmp_path: Path) -> None:
-    found = mixed(tmp_path, rows=0)
-    assert flops(found) == [0, 0, -1, -1]
-    assert "apart" in found.notes[0]
-    assert "%" not in found.notes[0]
-
-
 def test_why_the_model_does_not_fill_in(tmp_path: Path) -> None:
     """Half of the GEMMs have shapes, and the model is not given."""
     found = mixed(tmp_path, facts=JobFacts(dtype="bf16"))

@@ -51,15 +51,8 @@ def test_every_slice_by_hand(tmp_path: Path) -> None:
     found, said = exported(tmp_path, planted(tmp_path, builder))
     assert list(found.processes.values()) == ["GPU 0, pid 77, Tiny GPU"]
     assert list(found.names.values()) == [
-        "steps",
-        "ledger",
-        "idle causes",
-        "communication unknown",
-        "launch queue",
-        "stream 7: kernels",
-        "stream 20: kernels",
-        "stream 7: copies",
-        "thread 77 python: ranges",
+        *("steps", "ledger", "idle causes", "communication unknown", "launch queue", "stream 7: kernels"),
+        *("stream 20: kernels", "stream 7: copies", "thread 77 python: ranges"),
         "thread 77 python: CUDA calls",
     ]
     # The device's step is from its first activity to the last end.

@@ -167,13 +167,7 @@ def test_targets_are_met_missed_or_not_known() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "mfu",
-        "mfu=",
-        "mfu=45",
-        "mfu=x",
-        "mfu=0.45:off",
-        "mfu=0.45:warn",
-        "exposed_comm_frac_max=0.1",
+        *("mfu", "mfu=", "mfu=45", "mfu=x", "mfu=0.45:off", "mfu=0.45:warn", "exposed_comm_frac_max=0.1"),
         "speed=1",
     ],
 )

@@ -32,13 +32,7 @@ def test_unknown_is_not_a_pass() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        "mfu=1",
-        "mfu_min",
-        "mfu_min=x",
-        "mfu_min=1:loud",
-        "mfu_min=-1",
-        "mfu_min=40",
+        *("", "mfu=1", "mfu_min", "mfu_min=x", "mfu_min=1:loud", "mfu_min=-1", "mfu_min=40"),
         "exposed_comm_frac_max=1.01",
     ],
 )

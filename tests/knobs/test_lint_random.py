@@ -38,17 +38,7 @@ ODD = [
     "<int>",
 ]
 ODD += [
-    "$X",
-    "${X:-2}",
-    "expandable_segments:True",
-    "fp32",
-    "torch.bfloat16",
-    "'",
-    '"',
-    "\\",
-    "{",
-    "a=b",
-    "#",
+    *("$X", "${X:-2}", "expandable_segments:True", "fp32", "torch.bfloat16", "'", '"', "\\", "{", "a=b", "#"),
     "",
 ]
 VALUES = st.one_of(st.sampled_from(ODD), st.text(max_size=8))
