@@ -51,30 +51,21 @@ def test_no_field_carries_nccl_algorithm_or_protocol() -> None:
     [
         "dispatch",
         "void dispatch<int>(int*)",
-        "void my_ns::combine<float>(float*)",
         "void request::dispatch_impl(deep_epoch::Queue*)",
-        "void scheduler::dispatch<int>(int*)",
         "void my_step::combine<float>(float*)",  # ends in "step", not in "_ep"
         "void attention::decode::combine<bf16>(x)",
-        "void (anonymous namespace)::dispatchKernel<16>(int*)",  # no argument of pplx-kernels
         "void cdpsk::ep::DeviceScanKernel(x)",  # the namespace of a wrapped CUB
         "void combine(deep_ep::Config)",  # the namespace is in an argument, not the function's own
         "ncclify_my_tensor(float*)",
-        "my_ncclKernel_copy(float*)",
-        "reduce_kernel",
         "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float>>(x)",
-        "small_gather_kernel(int*)",
         "ballReduce(int*)",
         "void block_all_reduce_sum_f32_f32_kernel<256>(float*)",
-        "void warpAllReduce<float>(float*)",
         "void flash::flash_fwd_splitkv_combine_kernel<Flash_fwd_kernel_traits<128>>(Params)",
         "void cutlass::device_kernel<flash::FlashAttnFwdCombine<x>>(y)",
         # torch.compile lists the operators around a kernel, collectives among them.
         "triton_poi_fused_all_gather_into_tensor_wait_tensor_3",
         "triton_red_fused_all_reduce_native_layer_norm_1",
         "void at::native::vectorized_elementwise_kernel<4, ncclDevKernel_AllReduce>(x)",
-        "broadcast_kernel(float*)",
-        "barrier_kernel(float*)",
         "void scatter_reduce(float*)",
     ],
 )
@@ -89,20 +80,16 @@ def test_false_friends_of_communication(name: str) -> None:
     [
         ("void flash::flash_fwd_splitkv_combine_kernel<x>(y)", KernelClass.ATTENTION),
         ("void cudnn::fusion::compute_dot_do_o<true>(x)", KernelClass.ATTENTION),
-        ("void flash_bwd_dot_do_o_kernel<true>(x)", KernelClass.ATTENTION),
         # A product fused with a collective computes for most of its time.
         ("my_gemm_allreduce(float*)", KernelClass.GEMM),
         ("void flux::gemm_rs<x>(y)", KernelClass.GEMM),
         # ... but a norm fused with one is communication: the norm is the smaller part.
         ("void tensorrt_llm::kernels::one_shot_all_reduce_norm_kernel<x>(y)", KernelClass.COMMUNICATION),
         ("void vllm::reshape_and_cache_flash_kernel<x>(y)", KernelClass.COPY),
-        ("void vllm::rotary_embedding_kernel<x>(y)", KernelClass.ELEMENTWISE),
         ("vllm_fused_moe_kernel_gptq_awq", KernelClass.GEMM),
         ("triton_poi_fused_native_layer_norm_4", KernelClass.ELEMENTWISE),
         ("void at::native::vectorized_elementwise_kernel<4, layer_norm_of_mine>(x)", KernelClass.ELEMENTWISE),
         ("lambda_kernel", KernelClass.OTHER),
-        ("quantile_kernel", KernelClass.OTHER),
-        ("convert_dtype", KernelClass.OTHER),
         ("oneRankReduce", KernelClass.COPY),
         ("void cutlass::Kernel2<cutlass_tensorop_s1688fprop_optimized_tf32>(x)", KernelClass.CONVOLUTION),
         ("", KernelClass.OTHER),
@@ -116,10 +103,8 @@ def test_false_friends_among_compute(name: str, expected: KernelClass) -> None:
     ("functor", "label"),
     [
         ("L2NormFunctor<float>", "optimizer_clip_grad"),
-        ("UnscaleL2NormFunctor<float>", "optimizer_clip_grad"),
         ("at::native::LpNormFunctor<float>", "optimizer_clip_grad"),
         ("AdamFunctorMaster<float>", "optimizer_update"),
-        ("AdamCapturableFunctor<float>", "optimizer_update"),
         ("at::native::FusedSgdMathFunctor<float>", "optimizer_update"),
         ("ScaleFunctor<float, float>", "optimizer_scale"),
         ("at::native::PointwiseOpScalarListFunctor<float, 3, 3, 0>", "optimizer_foreach"),
