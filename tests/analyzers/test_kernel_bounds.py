@@ -133,3 +133,17 @@ def test_ranks_with_and_without_peers_have_no_bound_together() -> None:
         assert padded_gemms(rebuilt).bound is bound
     with pytest.raises(ValueError, match="on some ranks only"):
         padded_gemms(SimpleNamespace(ranks=[SimpleNamespace(bounds=b) for b in (alone, beside)]))  # type: ignore[arg-type]
+
+
+def test_bounds_are_of_rows_of_the_activity() -> None:
+    """Two kernels of one operator at a third of the roofline beside one at 2 / 3: half of each stays. Rows
+    of which nothing is said stay whole."""
+    operators = [gemm(1024, 1024, 1024, 2 / 3), gemm(1024, 1024, 2048, 1 / 3)]
+    none, no = np.zeros(4), np.zeros(4, bool)
+    found = bounds_of(np.array([9, 4, 6, 5]), operators, np.array([1, 0, 1, -1]), none, np.ones(4), no)
+    assert found is not None
+    assert found.row.tolist() == [6, 9]
+    assert found.stays(np.array([3, 4, 6, 9, 10]), "gemms_at_best").tolist() == [1, 1, 0.5, 0.5, 1]
+    assert [b for b in BOUNDS if found.has(b)] == ["gemms_at_best"]
+    assert not found.of_runs(np.array([6])).any()
+    assert bounds_of(np.array([1]), [], np.array([-1]), none[:1], np.ones(1), no[:1]) is None

@@ -185,3 +185,11 @@ def test_it_survives_the_serial_form() -> None:
     for facts in (FACTS, JobFacts()):
         mfu = measured([rank()], facts)
         assert msgspec.json.decode(msgspec.json.encode(mfu), type=Mfu) == mfu
+
+
+def test_windows_without_steps_have_no_step_time() -> None:
+    whole = rank()
+    capture = replace(whole, window=replace(whole.window, kind="capture", steps=0, step_list=[]))
+    mfu = measured([capture], FACTS)
+    assert mfu.value is None
+    assert mfu.step_time_ns is None
