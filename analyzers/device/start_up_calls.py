@@ -8,6 +8,7 @@ the device idles meanwhile.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -45,8 +46,8 @@ class Calls:
 
     def within(self, start_ns: int, end_ns: int) -> Calls:
         """Those that begin in [start, end), cut at its end."""
-        mine = (self.start_ns >= start_ns) & (self.start_ns < end_ns)
-        return Calls(start_ns=self.start_ns[mine], end_ns=np.minimum(self.end_ns[mine], end_ns))
+        inside = (self.start_ns >= start_ns) & (self.start_ns < end_ns)
+        return Calls(start_ns=self.start_ns[inside], end_ns=np.minimum(self.end_ns[inside], end_ns))
 
     @property
     def covered(self) -> Intervals:
@@ -66,60 +67,58 @@ class StartUpCalls:
     """None where memory comes and goes."""
     communicators: Calls
 
+    @property
+    def kinds(self) -> tuple[Calls, ...]:
+        """All of them."""
+        return self.loads, self.first_launches, self.allocations, self.communicators
+
     def within(self, start_ns: int, end_ns: int) -> StartUpCalls:
         """Those of a stretch of the host's time."""
         return StartUpCalls(**{name: of.within(start_ns, end_ns) for name, of in vars(self).items()})
 
 
 def find_calls(trace: Trace, activity: Activity, launches: Launches) -> StartUpCalls:
-    """Look for them in one process."""
+    """Look for them in the process of one device."""
     threads = trace.threads_of(trace.devices[activity.device].process)
-    api = trace.api_calls
-    mine = np.isin(api.thread, threads)
+    api, ranges = trace.api_calls, trace.ranges
+    of_process = np.isin(api.thread, threads)
 
-    def calls(pattern: re.Pattern[str]) -> I64:
-        return np.flatnonzero(mine & trace.calls_named(pattern))
+    def calls_named(pattern: re.Pattern[str]) -> I64:
+        return np.flatnonzero(of_process & trace.calls_named(pattern))
 
-    def ranges(pattern: re.Pattern[str]) -> Calls:
+    def ranges_named(pattern: re.Pattern[str]) -> I64:
         names = [i for i in trace.range_names.tolist() if pattern.search(trace.strings[i])]
-        own = np.isin(trace.ranges.thread, threads) & (trace.ranges.kind != RangeKind.MARK)
-        rows = np.flatnonzero(own & ~trace.ranges.never_closed & np.isin(trace.ranges.name, names))
-        return Calls(start_ns=trace.ranges.start_ns[rows], end_ns=trace.ranges.end_ns[rows])
+        own = np.isin(ranges.thread, threads) & (ranges.kind != RangeKind.MARK) & ~ranges.never_closed
+        return np.flatnonzero(own & np.isin(ranges.name, names))
 
-    def of_api(rows: I64) -> Calls:
-        return Calls(start_ns=api.start_ns[rows], end_ns=api.end_ns[rows])
+    def calls_of(api_rows: Sequence[int] | I64 = (), range_rows: Sequence[int] | I64 = ()) -> Calls:
+        a, r = np.asarray(api_rows, np.int64), np.asarray(range_rows, np.int64)
+        return Calls(
+            start_ns=np.append(api.start_ns[a], ranges.start_ns[r]),
+            end_ns=np.append(api.end_ns[a], ranges.end_ns[r]),
+        )
 
-    allocations = calls(_ALLOCATES)
-    if len(calls(_FREES)) >= _CHURN_FRAC * len(allocations):
+    allocations = calls_named(_ALLOCATES)
+    if len(calls_named(_FREES)) >= _CHURN_FRAC * len(allocations):
         allocations = allocations[:0]
-    loads, libraries = of_api(calls(_LOADS)), ranges(_LIBRARIES)
     return StartUpCalls(
-        loads=Calls(
-            start_ns=np.concatenate((loads.start_ns, libraries.start_ns)),
-            end_ns=np.concatenate((loads.end_ns, libraries.end_ns)),
-        ),
-        first_launches=of_api(_first_launches(trace, activity, launches)),
-        allocations=of_api(allocations),
-        communicators=ranges(_COMMUNICATORS),
+        loads=calls_of(calls_named(_LOADS), ranges_named(_LIBRARIES)),
+        first_launches=calls_of(_first_launches(trace, activity, launches)),
+        allocations=calls_of(allocations),
+        communicators=calls_of(range_rows=ranges_named(_COMMUNICATORS)),
     )
 
 
 def _first_launches(trace: Trace, activity: Activity, launches: Launches) -> I64:
-    """Rows of Trace.api_calls."""
+    """Rows of Trace.api_calls: long first launches of a kernel in which the device idles."""
     row = launches.kernels[activity.kernel_rows]
     kernel = activity.kernel_rows[row >= 0]
     row = row[row >= 0]
-    if not len(row):
-        return row
     start, name = trace.api_calls.start_ns[row], trace.kernels.full_name[kernel]
     length = trace.api_calls.end_ns[row] - start
-    long = np.flatnonzero(length >= _LONG_LAUNCH_NS)
-    wanted = np.zeros(len(trace.strings), bool)
-    wanted[name[long]] = True
     first = np.full(len(trace.strings), np.iinfo(np.int64).max, np.int64)
-    some = np.flatnonzero(wanted[name])
-    np.minimum.at(first, name[some], start[some])
-    long = long[start[long] == first[name[long]]]
+    np.minimum.at(first, name, start)
+    long = np.flatnonzero((length >= _LONG_LAUNCH_NS) & (start == first[name]))
     idle = length[long] - activity.busy.covered_within(start[long], start[long] + length[long])
     found: I64 = row[long[idle >= _MOST * length[long]]]
     return found

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from perfdoc.analyzers.device.window import NO_LAUNCHES
 from perfdoc.results.capture_parts import Period
-from perfdoc.results.figures import brief, per_cent
+from perfdoc.results.figures import brief
 from perfdoc.results.ranks import Window
 from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.case import Case
@@ -34,13 +34,6 @@ def evaluate(case: Case) -> Verdict:
     if not without:
         return Verdict(state="passes", evidence=evidence)
     window = without[0].window
-    evidence += [
-        Evidence(
-            label=f"ranges that could be steps ({per_cent(p.launches_frac)} of launches)",
-            value=f"{' + '.join(p.names)}, {p.count:,} times" if p.count > 1 else " + ".join(p.names),
-        )
-        for p in window.proposals
-    ]
     if window.period is not None:
         evidence.append(
             Evidence(label="period, inferred from the kernel sequence", value=_words(window.period))
@@ -60,18 +53,16 @@ def evaluate(case: Case) -> Verdict:
 
 _WRAP = (
     'Wrap each step: torch.cuda.nvtx.range_push(f"step {n}") … range_pop(), or call profiler.step(); or name '
-    "your own ranges with --step-range REGEX."
+    "your own ranges with --step-range REGEX; perfdoc ranges TRACE lists them."
 )
 
 
 def _action(window: Window) -> str:
-    """What is there goes first: ranges of the capture, then its period; empty where neither helps."""
+    """Empty where nothing but ranges around steps helps."""
     if window.runs_once:
         return "Capture steps that come later"
     if window.reason == NO_LAUNCHES:
         return "Capture the launches of kernels too"
-    if window.proposals:
-        return f"Name the steps: {window.proposals[0].option}"
     if window.period is not None:
         return f"Analyse whole periods: --window {window.period.start_ns}ns,{window.period.end_ns}ns"
     return ""
@@ -95,9 +86,7 @@ def _what_is_missing(window: Window) -> Iterator[str]:
 
 
 def _what_is_there(window: Window) -> Iterator[str]:
-    """Before new ranges: those of the capture, and what repeats in it."""
-    for p in window.proposals:
-        yield f"Use the ranges that are there: {p.option}."
-    if window.period is not None and not window.proposals:
+    """Before new ranges: what repeats in the capture."""
+    if window.period is not None:
         start, end = window.period.start_ns, window.period.end_ns
         yield f"Analyse whole periods: --window {start}ns,{end}ns."

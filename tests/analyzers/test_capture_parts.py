@@ -1,4 +1,4 @@
-"""Captures without step ranges: start-up, the period of what follows, and ranges that could be steps."""
+"""What runs once and is left out (start-up, cold steps), and the period of what follows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perfdoc.analyzers.device.capture_parts import MIN_KERNELS, repetition
+from perfdoc.analyzers.device.period import MIN_KERNELS, repetition
 from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import measure_capture, measure_trace
 from perfdoc.analyzers.measure_device import RankMeasurement
@@ -148,7 +148,7 @@ def test_the_bounds_that_the_user_gives_stay_as_they_are(tmp_path: Path) -> None
         assert window.start_up is not None
         assert (window.start_up.end_ns, window.start_up.left_out) == (187 * MS, False)
         assert window.start_ns <= 5 * US
-        assert (window.period, list(window.proposals)) == (None, [])
+        assert window.period is None
         assert "start-up" in found.withheld
     after = job.measured(tmp_path, WindowRequest(bounds_ns=(200 * MS, end)))
     assert (after.window.start_up, after.withheld) == (None, "")

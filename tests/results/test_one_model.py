@@ -24,7 +24,6 @@ FOREIGN = {"transformers", "lightning"}
 """Trainers that a module of callbacks is for; they need not be installed."""
 
 ALLOWED = {
-    frozenset({"traces.kineto.devices.Gpu", "results.ranks.Gpu"}): "traces may not import results",
     frozenset({"traces.model.Note", "results.quality.Quality"}): "traces may not import results",
     frozenset({"traces.model.ApiCalls", "traces.more_tables.OsCalls"}): "columns of two tables",
     frozenset({"traces.kineto.document._File", "traces.kineto.document.Facts"}): "its raw form",

@@ -37,6 +37,7 @@ DIGESTS = {
     ("diagnosis", "1.11"): "2a720a21d794c32d",
     ("diagnosis", "1.12"): "b8b56d2ed578f7c3",
     ("diagnosis", "1.13"): "5702d1c7efdf1537",
+    ("diagnosis", "1.14"): "7e0a116f2bd6e282",
     ("diff", "1.0"): "8a534ab843c86f01",
     ("tune", "1.0"): "a330cf92edbcc909",
 }
@@ -81,7 +82,7 @@ ADDED_TYPES = {
     *("AllToAll", "AllToAllBalance", "AllToAllRow", "CollectiveSize", "CopyRow", "GpuMetrics"),
     *("MetricMean", "RangeRow", "RangeTable", "Tables"),
     *("Setting", "Role", "RoleDeviation", "RoleOutlier", "RolePlaces", "RoleShare", "RolesAnalysis"),
-    *("RangeProposal", "StartUp", "SuspectedCommunication", "SuspectedKernel", "ThreadWait"),
+    *("StartUp", "SuspectedCommunication", "SuspectedKernel", "ThreadWait"),
 }
 """Since 1.3. What holds them has a default for them."""
 

@@ -36,7 +36,6 @@ class Silent:
 
     what: str
     remedy: str
-    holds: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
