@@ -1,31 +1,24 @@
-"""Arrays as bytes: each column in the coding and width in which it packs best, all checked when read.
+"""Arrays as bytes: whole numbers in the fewest bytes that hold them, all checked when read.
 
-A column is its values, their differences from one to the next, or their differences from the column before
-it, above one base; then in the fewest bytes that hold every value, byte planes one after the other, which is
-what a general compressor packs well. Arithmetic is that of 64 bits, which wraps around and back.
+A column is its values, or their steps from one to the next where those take fewer bytes; byte planes one
+after the other, which is what a general compressor packs well. Arithmetic is that of 64 bits, which wraps
+around and back.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 Array: TypeAlias = NDArray[Any]
 _DTYPES = {name: np.dtype(name) for name in ("b1", "i1", "i4", "i8", "u8", "f4", "f8")}
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 _AXES = 2
-_FEW = 64
-"""Rows that are not worth a choice."""
-_TRIED = 1 << 16
-"""Rows by which a coding is chosen."""
-
-Coding: TypeAlias = Literal["plain", "steps", "before"]
 
 
 class Column(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -33,24 +26,17 @@ class Column(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
 
     dtype: Literal["b1", "i1", "i4", "i8", "u8", "f4", "f8"]
     shape: tuple[int, ...]
-    coding: Coding
+    coding: Literal["plain", "steps"]
     width: Literal[1, 2, 4, 8]
     """Bytes of a value."""
-    base: Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)] = 0
-    """What was taken from every value, or from the first one of steps."""
+    first: Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)] = 0
+    """The value that steps begin at."""
 
 
 def pack_columns(arrays: Sequence[Array]) -> tuple[list[Column], bytes]:
     """Raises ValueError for an array of another type or of too many axes."""
-    columns, parts = [], []
-    codec = pa.Codec("zstd", compression_level=1)
-    before: Array | None = None
-    for array in arrays:
-        column, values = _stored(array, before, lambda v: codec.compress(_planes(v[:_TRIED])).size)
-        columns.append(column)
-        parts.append(_planes(values))
-        before = array.reshape(-1)
-    return columns, b"".join(parts)
+    stored = [_stored(array) for array in arrays]
+    return [column for column, _ in stored], b"".join(_planes(values) for _, values in stored)
 
 
 def unpack_columns(columns: Sequence[Column], content: bytes, most: int) -> list[Array]:
@@ -60,35 +46,45 @@ def unpack_columns(columns: Sequence[Column], content: bytes, most: int) -> list
     """
     arrays: list[Array] = []
     at, total = 0, 0
-    before: Array | None = None
     for column in columns:
         length = _length(column)
         total += length * _DTYPES[column.dtype].itemsize
         end = at + length * column.width
         if total > most or end > len(content):
             raise ValueError("columns are longer than what is there")
-        array = _restored(column, _unplaned(content[at:end], column.width, length), before)
-        arrays.append(array)
-        at, before = end, array.reshape(-1)
+        arrays.append(_restored(column, _unplaned(content[at:end], column.width, length)))
+        at = end
     if at != len(content):
         raise ValueError("columns are shorter than what is there")
     return arrays
 
 
-def _stored(array: Array, before: Array | None, cost: Callable[[Array], int]) -> tuple[Column, Array]:
-    """How one array is stored, and the values that are, in the coding that costs least."""
+def _stored(array: Array) -> tuple[Column, Array]:
+    """How one array is stored, and the values that are."""
     if array.dtype not in _NAMES or array.ndim > _AXES:
         raise ValueError(f"an array of {array.dtype} with {array.ndim} axes")
-    flat = np.ascontiguousarray(array).reshape(-1)
-    coding, base, values = _chosen(flat, before, cost)
+    values = np.ascontiguousarray(array).reshape(-1)
+    coding: Literal["plain", "steps"] = "plain"
+    first = 0
+    if _is_packed(array.dtype) and len(values):
+        signed = values.view(f"i{values.dtype.itemsize}")
+        differences = np.zeros_like(signed)
+        np.subtract(signed[1:], signed[:-1], out=differences[1:])
+        values, steps = _narrow(signed), _narrow(differences)
+        if steps.dtype.itemsize < values.dtype.itemsize:
+            coding, first, values = "steps", int(signed[0]), steps
     column = Column(
         dtype=_NAMES[array.dtype],  # type: ignore[arg-type]
         shape=array.shape,
         coding=coding,
         width=values.dtype.itemsize,  # type: ignore[arg-type]
-        base=base,
+        first=first,
     )
     return column, values
+
+
+def _is_packed(dtype: np.dtype[Any]) -> bool:
+    return dtype.kind in "iu" and dtype.itemsize >= 4
 
 
 def _length(column: Column) -> int:
@@ -97,62 +93,23 @@ def _length(column: Column) -> int:
     return math.prod(column.shape)
 
 
-def _chosen(flat: Array, before: Array | None, cost: Callable[[Array], int]) -> tuple[Coding, int, Array]:
-    if flat.dtype.kind not in "iu" or flat.dtype.itemsize < 4:
-        return "plain", 0, flat
-    values = _signed(flat)
-    if len(flat) < _FEW:
-        return "plain", 0, _narrow(values)
-    steps = np.zeros_like(values)
-    np.subtract(values[1:], values[:-1], out=steps[1:])
-    tried: list[tuple[Coding, int, Array]] = [
-        ("plain", *_above_least(values)),
-        ("steps", int(values[0]), _narrow(steps)),
-    ]
-    if before is not None and _alike(before, flat.dtype, len(flat)):
-        tried.append(("before", *_above_least(values - _signed(before))))
-    return min(tried, key=lambda found: cost(found[2]))
-
-
-def _above_least(values: Array) -> tuple[int, Array]:
-    """Above the least of them, where they take fewer bytes so."""
-    least, whole = values.min(), _narrow(values)
-    above = _narrow(values - least)
-    return (int(least), above) if above.dtype.itemsize < whole.dtype.itemsize else (0, whole)
-
-
-def _restored(column: Column, raw: NDArray[np.uint8], before: Array | None) -> Array:
+def _restored(column: Column, raw: NDArray[np.uint8]) -> Array:
     """The array, of the bytes of its stored values. Raises ValueError where they do not fit."""
     dtype = _DTYPES[column.dtype]
-    length = raw.size // column.width
-    if dtype.kind not in "iu" or dtype.itemsize < 4:
+    if not _is_packed(dtype):
         if column.width != dtype.itemsize or column.coding != "plain":
             raise ValueError("a column of another coding")
-        if dtype.kind == "b" and length and raw.max() > 1:
+        if dtype.kind == "b" and raw.size and raw.max() > 1:
             raise ValueError("a truth value that is neither")
         return raw.reshape(-1).view(dtype).reshape(column.shape)
     if column.width > dtype.itemsize:
         raise ValueError("a column wider than its type")
-    kept = raw.reshape(-1).view(f"<i{column.width}")
-    values: Array = kept.astype(np.int64, copy=False)
+    stored = raw.reshape(-1).view(f"<i{column.width}")
+    values: Array = stored.astype(np.int64, copy=False)
     if column.coding == "steps":
         np.cumsum(values, out=values)
-    values += column.base
-    values = values.astype(f"i{dtype.itemsize}", copy=False)
-    if column.coding == "before":
-        if before is None or not _alike(before, dtype, length):
-            raise ValueError("a column without the one before it")
-        values += _signed(before)
-    return values.view(dtype).reshape(column.shape)
-
-
-def _alike(before: Array, dtype: np.dtype[Any], length: int) -> bool:
-    return before.dtype == dtype and len(before) == length
-
-
-def _signed(values: Array) -> Array:
-    """The same bits as signed integers: what wraps around in differences comes back in sums."""
-    return values.view(f"i{values.dtype.itemsize}")
+        values += column.first
+    return values.astype(f"i{dtype.itemsize}", copy=False).view(dtype).reshape(column.shape)
 
 
 def _narrow(values: Array) -> Array:

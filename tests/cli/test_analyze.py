@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -101,11 +99,6 @@ def test_only_data_on_stdout(demo: Path, tmp_path: Path) -> None:
     done = perfdoc("analyze", "--no-replay", demo, "--format", "json", "-o", tmp_path / "out")
     json.loads(done.stdout)
     assert "report.html" in done.stderr
-
-
-def test_formats(demo: Path, tmp_path: Path) -> None:
-    done = perfdoc("analyze", "--no-replay", demo, "--format", "markdown", "-o", tmp_path / "out")
-    assert done.stdout == (tmp_path / "out" / "report.md").read_text()
 
 
 def test_a_second_analysis_takes_the_next_name(demo: Path, tmp_path: Path) -> None:
@@ -214,17 +207,6 @@ def test_fail_on_a_rule_that_fires(tmp_path: Path) -> None:
     assert perfdoc("analyze", "--no-replay", path, "--json", "-", "--fail-on", "any").returncode == 1
 
 
-def test_several_files_in_worker_processes_agree_with_one_process(tmp_path: Path) -> None:
-    timeline, _ = hand_laid_timeline()
-    for process in timeline.processes:
-        write_kineto(timeline, tmp_path / f"rank{process.rank}.json", process.pid)
-    one, two = (
-        json.loads(perfdoc("analyze", tmp_path, "--json", "-", "--jobs", j, "--no-replay").stdout)
-        for j in ("1", "2")
-    )
-    assert one == two
-
-
 def test_a_rank_without_gpu_rows_is_a_gap_and_not_a_zero(tmp_path: Path) -> None:
     timeline, _ = hand_laid_timeline()
     for process in timeline.processes:
@@ -239,14 +221,6 @@ def test_a_rank_without_gpu_rows_is_a_gap_and_not_a_zero(tmp_path: Path) -> None
     assert gap["message"].startswith("rank2.json holds no GPU kernels")
     alone = perfdoc("analyze", "--no-replay", tmp_path / "rank2.json")
     assert (alone.returncode, "no GPU kernels" in alone.stderr) == (2, True)
-
-
-def test_ranks_that_were_not_given_are_missed(demo: Path, tmp_path: Path) -> None:
-    timeline, _ = hand_laid_timeline()
-    write_kineto(timeline, tmp_path / "rank0.json", timeline.processes[0].pid)
-    alone = json.loads(perfdoc("analyze", "--no-replay", tmp_path, "--json", "-").stdout)
-    (note,) = [q for q in alone["quality"] if q["code"] == "missing-ranks"]
-    assert note["message"] == "The job had 2 ranks; 1 of them is analysed here."
 
 
 def test_a_process_without_kernels_is_a_gap_too(tmp_path: Path) -> None:
@@ -280,28 +254,6 @@ def test_hostile_names_reach_the_page_escaped(tmp_path: Path) -> None:
         assert "k" * 1000 not in output
     # Without the library that draws the timeline, which is two megabytes whatever the capture is.
     assert len(re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)) < 200_000
-
-
-@pytest.mark.slow
-def test_an_interrupt_ends_with_130_and_leaves_nothing(demo: Path, tmp_path: Path) -> None:
-    (tmp_path / "traces").mkdir()
-    for i in range(400):
-        os.link(demo, tmp_path / "traces" / f"{i}.sqlite")
-    process = subprocess.Popen(
-        [sys.executable, "-m", "perfdoc", "analyze", str(tmp_path / "traces"), "--jobs", "1"],
-        cwd=tmp_path,
-        stderr=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    assert process.stderr is not None
-    assert "of 400 files analysed" in process.stderr.readline()
-    os.killpg(process.pid, signal.SIGINT)
-    _, stderr = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert "Traceback" not in stderr
-    assert [p.name for p in tmp_path.iterdir()] == ["traces"]
 
 
 def imported(arguments: list[str], modules: tuple[str, ...]) -> str:

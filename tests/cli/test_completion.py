@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,7 +11,6 @@ from perfdoc.knobs.load import catalogue
 from perfdoc.rules.engine.registry import all_rules
 from perfdoc.traces.known_models import known_models
 from perfdoc.trainer.config.resolve import KEYS, named_configs
-from tests.amount import some
 
 
 def names(offered: completion.Offered) -> list[str]:
@@ -46,32 +42,3 @@ def test_files_of_yaml_are_offered_beside_names(tmp_path: Path, monkeypatch: pyt
     assert names(completion.configurations("")) == [*named_configs(), "jobs/", "mine.yaml"]
     assert names(completion.configurations("jobs/")) == ["jobs/a.yml"]
     assert names(completion.configurations("no/such/")) == []
-
-
-@pytest.mark.parametrize(
-    ("typed", "offered"),
-    some(
-        [
-            ("explain PD9", "PD901"),
-            ("knobs bucket_s", "bucket_size"),
-            ("run t", "tiny"),
-            ("config show gpt", "gpt_125m"),
-            ("config l", "list"),
-            ("analyze x --fail-on PD20", "PD203"),
-        ],
-        lambda case: case[1] in ("bucket_size", "list", "PD203"),
-    ),
-)
-def test_the_shell_gets_them(typed: str, offered: str) -> None:
-    """As bash asks: the words so far, and which of them is being typed."""
-    words = f"perfdoc {typed}"
-    asked = {"_PERFDOC_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
-    done = subprocess.run(
-        [sys.executable, "-c", "from perfdoc.cli.application import app; app(prog_name='perfdoc')"],
-        env={**os.environ, **asked},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert offered in done.stdout.split(), done.stderr

@@ -9,11 +9,9 @@ from typing import Any
 
 import pytest
 
-from perfdoc.simulator.captures.events import NcclPayload
 from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
 from perfdoc.simulator.captures.timeline import TimelineBuilder
 from tests.amount import some
-from tests.analyzers.tiny import ALL_REDUCE
 from tests.captures.kineto import write_kineto
 from tests.command import perfdoc
 from tests.simulator.hand_laid import hand_laid_timeline
@@ -79,14 +77,6 @@ def test_the_first_error_where_all_fail_and_where_one_is_given(tmp_path: Path) -
         assert (done.returncode, "a.json: " in done.stderr, "b.json" in done.stderr) == (2, True, False)
 
 
-@pytest.mark.parametrize("command", ["tune", "diff", "export"])
-def test_what_would_not_show_the_note_refuses(tmp_path: Path, command: str) -> None:
-    folder = ranks(tmp_path / "job")
-    (folder / "rank2.json").write_bytes(BAD["cut"])
-    done = perfdoc(command, folder, *([folder] if command == "diff" else []), cwd=tmp_path)
-    assert (done.returncode, "rank2.json" in done.stderr) == (2, True), done.stderr
-
-
 def test_ranks_at_hand_are_not_the_job_where_one_was_left_out(tmp_path: Path) -> None:
     """Two captures without communication are a job of two GPUs; with a third that is lost nobody knows."""
     for rank in range(2):
@@ -120,47 +110,6 @@ def ranks_of_nsys(folder: Path, count: int) -> Path:
         builder.process(rank=rank).device().kernel("gemm", 0, 100)
         write_nsys_sqlite(builder.build(), folder / f"rank{rank}.sqlite")
     return folder
-
-
-def test_a_link_to_nothing_does_not_stand_in_the_way_of_an_output_that_is_replaced(tmp_path: Path) -> None:
-    folder = ranks_of_nsys(tmp_path / "job", 1)
-    (folder / "rank1.sqlite").symlink_to("gone.sqlite")
-    target = tmp_path / "found.json"
-    target.write_text("{}")
-    done = perfdoc("analyze", "--no-replay", folder, "--json", target, "--force")
-    assert done.returncode == 0, done.stderr
-    assert len(json.loads(target.read_text())["inputs"]) == 1
-
-
-def test_the_one_rank_that_is_left_does_not_say_that_it_is_the_job(tmp_path: Path) -> None:
-    folder = ranks_of_nsys(tmp_path / "job", 1)
-    states = {r["code"]: r["state"] for r in analysed(folder)["rules"]}
-    assert states["PD303"] == "not_applicable"
-    (folder / "rank1.sqlite").touch()
-    rule = next(r for r in analysed(folder)["rules"] if r["code"] == "PD303")
-    assert (rule["state"], "left out" in rule["reason"]) == ("skipped", True)
-
-
-def test_places_in_a_group_are_no_ranks_where_captures_were_left_out(tmp_path: Path) -> None:
-    """Four ranks, two pairs: of those of the first pair nothing is left, and the others are 2 and 3."""
-    for rank in range(4):
-        builder = TimelineBuilder()
-        process = builder.process(pid=rank + 1)
-        thread, device = process.thread(), process.device()
-        own = NcclPayload(communicator=5 + rank // 2, bytes=1024, rank=rank % 2, ranks=2)
-        thread.range("ncclCommInitRank", 0, 10, domain="NCCL", payload=own)
-        for n in range(3):
-            at = 1_000 * (n + 1)
-            payload = NcclPayload(communicator=5 + rank // 2, bytes=1024)
-            thread.range("ncclAllReduce", at, at + 10, domain="NCCL", payload=payload)
-            device.kernel(ALL_REDUCE, at + 20, at + 400, launch=(thread, at + 2, at + 5))
-        write_nsys_sqlite(builder.build(), tmp_path / f"{'abcd'[rank]}.sqlite")
-    for name in "ab":
-        (tmp_path / f"{name}.sqlite").write_bytes(b"SQLite format 3\x00" + bytes(200))
-    assert [r["rank"] for r in analysed(tmp_path)["ranks"]] == [None, None]
-    for name in "ab":
-        (tmp_path / f"{name}.sqlite").unlink()
-    assert [r["rank"] for r in analysed(tmp_path)["ranks"]] == [0, 1]  # which they could be
 
 
 def test_summarize_goes_on_with_the_others(tmp_path: Path) -> None:

@@ -158,13 +158,6 @@ def test_a_wrapper_script_is_asked_for_its_recipes(installation: Path, tmp_path:
     assert recipes_folder(wrapper) == recipes_of(installation)
 
 
-def test_a_folder_of_recipes_elsewhere(tmp_path: Path) -> None:
-    done = perfdoc("nsys", "install-recipe", "--to", tmp_path)
-    assert done.returncode == 0
-    assert f"NSYS_RECIPE_PATH={tmp_path} nsys recipe perfdoc" in done.stderr
-    assert sorted(everything(tmp_path / "perfdoc")) == FILES
-
-
 def test_the_steps_give_what_analyze_gives(tmp_path: Path) -> None:
     demo = write_hand_laid(tmp_path)[0]
     result = recipe_job.measure(str(demo), OTHERS_PYTHON)
@@ -179,15 +172,6 @@ def test_the_steps_give_what_analyze_gives(tmp_path: Path) -> None:
     for rank, expected in zip(diagnosis["ranks"], answer_of(demo), strict=True):
         assert leaves(rank) == {k: expected[k] for k in leaves(rank)}
     assert diagnosis == json.loads(perfdoc("analyze", demo, "--json", "-").stdout)
-
-
-@pytest.mark.slow
-def test_the_steps_take_the_options_of_the_recipe(tmp_path: Path) -> None:
-    demo = write_hand_laid(tmp_path)[0]
-    window = {**OTHERS_PYTHON, "options": ["--window=capture"]}
-    recipe_job.reduce([recipe_job.measure(str(demo), window)], str(tmp_path / "whole"), window)
-    whole = json.loads((tmp_path / "whole" / "diagnosis.json").read_text())
-    assert {rank["window"]["kind"] for rank in whole["ranks"]} == {"capture"}
 
 
 @pytest.mark.slow

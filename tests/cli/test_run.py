@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -17,15 +12,9 @@ from perfdoc.profiling.nsys.command import find_nsys, nvtx_trouble
 from perfdoc.profiling.run_directory import RunDirectory
 from perfdoc.run.prepare import split_words
 from perfdoc.trainer.config.resolve import named_configs
-from tests.cli.running import SMALL, Running
+from tests.cli.running import SMALL, Running, needs_training
 from tests.cli.test_analyze import leaves
 from tests.command import perfdoc
-
-
-def needs_training() -> None:
-    for module in ("torch", "megatron"):
-        if importlib.util.find_spec(module) is None:
-            pytest.skip(f"{module} is not installed (pip install 'perfdoc[train]')")
 
 
 @pytest.mark.parametrize(
@@ -90,26 +79,6 @@ def test_mistakes_are_refused_before_any_process_starts(tmp_path: Path, argument
     assert done.stderr.startswith("perfdoc: ")
     assert done.stderr.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda n: n.name)
-def test_a_stop_reaches_the_ranks_and_leaves_none_behind(tmp_path: Path, number: signal.Signals) -> None:
-    needs_training()
-    command = [sys.executable, "-m", "perfdoc", "run", "tiny", "-o", "out", "--profiler", "none"]
-    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    steps = tmp_path / "out" / "steps" / "rank0.jsonl"
-    give_up = time.monotonic() + 90
-    while not steps.exists() or len(steps.read_text().splitlines()) < 3:
-        assert process.poll() is None
-        assert time.monotonic() < give_up
-        time.sleep(0.2)
-    process.send_signal(number)  # to perfdoc alone, not to its group
-    assert process.wait(timeout=60) == 130
-    logged = steps.read_text()
-    time.sleep(2)
-    assert steps.read_text() == logged, "a rank trains on"
-    assert len(logged.splitlines()) < 200
 
 
 def test_a_real_run_is_trained_profiled_and_analysed(tmp_path: Path) -> None:

@@ -47,50 +47,6 @@ def test_a_full_disk_is_one_line_and_leaves_the_last_checkpoint(tmp_path: Path) 
     assert resumed(tmp_path) == last + 1
 
 
-DATA_KB = 340
-"""What the text that ships takes, indexed: 288 kB, and the sample indices of a short run."""
-
-
-@pytest.mark.parametrize(
-    ("kilobytes", "where"),
-    [(100, "data"), (DATA_KB - 20, "data/indices")],
-    ids=["indexed data set", "sample indices"],
-)
-def test_a_disk_that_is_full_of_data(tmp_path: Path, kilobytes: int, where: str) -> None:
-    needs_training()
-    settings = [word for word in SMALL if not word.startswith("data_cache")]
-    settings += ["train_iters=30", "data_cache=disk/data"]
-    ended = on_small_disk(tmp_path, kilobytes, *settings, "--profiler", "none", out="out")
-    assert ended.code == 2
-    assert len(ended.lines) == 2, ended.lines
-    assert ended.lines[1].startswith(f"perfdoc: data.data_cache: disk/{where}")
-    assert ": cannot be written" in ended.lines[1]
-    assert "full" in ended.lines[1] or "No space left" in ended.lines[1]
-    assert not (tmp_path / "out").exists()
-    # Nothing torn is left to be taken for whole: with more room the same folder does.
-    for file in (tmp_path / "kept").rglob("*.partial"):
-        raise AssertionError(file)
-    (tmp_path / "kept" / "data").rename(tmp_path / "again-data")
-    again = [*SMALL[:-1], "train_iters=30", "data_cache=again-data", "--profiler", "none"]
-    assert Running.start(tmp_path, *again, out="again", name="again").end().code == 0
-
-
-def test_a_disk_that_is_full_in_the_midst_of_training(tmp_path: Path) -> None:
-    """Both ranks fail at once, each at a file of its own: it is said once, and nothing torn is left."""
-    needs_training()
-    ended = on_small_disk(tmp_path, 48, *ENDLESS, "--profiler", "none")
-    assert ended.code == 1
-    assert len(ended.lines) == 3, ended.lines
-    assert ended.lines[1] in [
-        f"perfdoc: rank {rank}: disk/run/steps/rank{rank}.jsonl: No space left on device" for rank in (0, 1)
-    ]
-    assert ended.lines[2].startswith("perfdoc: training failed: ")
-    kept = tmp_path / "kept" / "run"
-    assert [file for file in kept.rglob("*.json") if file.stat().st_size == 0] == []
-    assert list(kept.rglob(".part-*")) == []
-    RunDirectory.open(kept).manifest()
-
-
 def test_a_trace_that_does_not_fit(tmp_path: Path) -> None:
     """The training goes on, and the end says that there is nothing to analyse."""
     needs_training()

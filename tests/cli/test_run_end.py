@@ -99,21 +99,6 @@ def test_a_killed_rank_is_one_line(tmp_path: Path) -> None:
     assert resumed(tmp_path) == last + 1
 
 
-def test_a_rank_that_is_killed_while_it_saves(tmp_path: Path) -> None:
-    """The checkpoint of step 9 is complete, that of step 12 is being written: the former counts."""
-    needs_training()
-    run = Running.start(tmp_path, *ENDLESS, "save=saved", "save_interval=3", "--profiler", "none")
-    run.wait_for(lambda: (tmp_path / "saved" / "step_00000009").exists())
-    run.wait_for(lambda: any((tmp_path / "saved").glob("*.partial")))
-    os.kill(run.rank_pid(0), signal.SIGKILL)
-    assert run.survivors() == []
-    ended = run.end()
-    assert ended.code == 1
-    last = saved(tmp_path)[-1]
-    assert ended.lines[-1] == f"perfdoc: training failed: last checkpoint saved/step_{last:08d}"
-    assert resumed(tmp_path) == last + 1
-
-
 def test_a_rank_that_raises_is_told_first(tmp_path: Path) -> None:
     needs_training()
     (tmp_path / "site").mkdir()

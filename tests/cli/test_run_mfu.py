@@ -96,20 +96,3 @@ def test_a_peak_that_is_too_low_is_no_mfu_above_100_per_cent(tmp_path: Path) -> 
     assert mfu["value"] is None
     assert "measured peak is too low" in mfu["reason"]
     assert "perfdoc peak --again" in mfu["remedy"]
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("quiet")
-def test_without_a_measurement_or_with_other_threads_mfu_is_unknown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    short = (*SMALL, "train_iters=4", "--profiler", "none")
-    remember(PEAK)
-    assert perfdoc("run", *short, "--no-peak", "-o", "a", cwd=tmp_path).returncode == 0
-    manifest = RunDirectory.open(tmp_path / "a").manifest()
-    assert (manifest.hardware.peak_kind, manifest.hardware.measured) == (None, None)
-    # The ranks have two threads where one was measured: a file under the name of two says so.
-    monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    remember(PEAK)
-    assert perfdoc("run", *short, "-o", "b", cwd=tmp_path).returncode == 0
-    assert RunDirectory.open(tmp_path / "b").manifest().hardware.measured is None

@@ -103,14 +103,3 @@ def test_a_killed_rank_ends_both_machines(tmp_path: Path) -> None:
     assert [each.code for each in ended] == [1, 1]
     assert ended[1].lines[1].startswith("perfdoc: rank 1 was killed (SIGKILL)")
     assert "check the messages of other machines" in ended[0].lines[1]
-
-
-def test_a_folder_that_holds_a_run_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "out" / "steps").mkdir(parents=True)
-    (tmp_path / "out" / "steps" / "rank0.jsonl").write_text("{}\n")
-    nodes = start(tmp_path, ("out", "out"), *SMALL)
-    for each in [node.end() for node in nodes]:
-        assert each.code == 2
-        assert each.lines == [
-            "perfdoc: out: holds a run already. Give another directory: a run overwrites nothing."
-        ]

@@ -103,34 +103,3 @@ def test_a_killed_rank_leaves_both_reports(tmp_path: Path) -> None:
         logged = (tmp_path / "out" / "steps" / f"rank{rank['rank']}.jsonl").read_text().splitlines()
         timed = sum(json.loads(line)["duration_ns"] for line in logged[2:4])
         assert rank["window"]["duration_ns"] == pytest.approx(timed, rel=0.2)
-
-
-def test_a_stop_leaves_both_reports(tmp_path: Path) -> None:
-    run = Running.start(tmp_path, *ENDLESS, *WINDOW, "save=saved")
-    run.wait_for_steps(10)
-    run.process.send_signal(signal.SIGTERM)
-    assert run.survivors() == []
-    ended = run.end()
-    assert ended.code == 130
-    (checkpoint,) = (p for p in (tmp_path / "saved").iterdir() if p.is_dir())
-    assert ended.lines[-1] == (
-        f"perfdoc: stopped: last checkpoint saved/{checkpoint.name}; what was captured: perfdoc analyze out"
-    )
-    assert traces(tmp_path) == BOTH
-
-
-def test_a_report_that_is_not_there_is_missed(tmp_path: Path) -> None:
-    """A folder lies where rank 1's nsys wants to write its report: rank 0's is taken and analysed."""
-    run = Running.start(tmp_path, *SMALL, "train_iters=40", *WINDOW)
-    run.wait_for_steps(1)
-    (tmp_path / "out" / "traces" / ".part-nsys" / "rank1.nsys-rep").mkdir()
-    ended = run.end()
-    assert ended.code == 0, ended.lines
-    missed = [line for line in ended.lines if line.startswith("perfdoc: rank 1: ")]
-    assert len(missed) == 1
-    assert "no trace of rank 1 is in out" in "\n".join(ended.lines)
-    shown = traces(tmp_path)
-    assert [name for name in shown if "/." in name] == []  # nothing hidden stays
-    assert [name for name in shown if "unfinished" not in name] == BOTH[:2]
-    diagnosis = json.loads((tmp_path / "out" / "report" / "diagnosis.json").read_text())
-    assert [rank["rank"] for rank in diagnosis["ranks"]] == [0]

@@ -46,14 +46,3 @@ def test_captures_of_different_hours_are_hardly_one_run(tmp_path: Path) -> None:
     capture("c.sqlite", 1_030 + 7_200)
     (note,) = notes()
     assert "of a.sqlite ended 2 hours before that of c.sqlite began" in note
-
-
-def test_processes_of_one_capture_are_of_one_run_however_far_apart_they_work(tmp_path: Path) -> None:
-    builder = TimelineBuilder(utc_origin_ns=1_000_000_000_000)
-    for pid, second in ((1, 0), (2, 600)):
-        start = second * 1_000_000_000
-        builder.process(pid=pid).device().kernel("gemm", start, start + 30_000_000_000)
-    write_nsys_sqlite(builder.build(), tmp_path / "one.sqlite")
-    document = json.loads(perfdoc("analyze", "--no-replay", tmp_path, "--json", "-").stdout)
-    assert len(document["ranks"]) == 2
-    assert "captures-apart" not in {q["code"] for q in document["quality"]}

@@ -4,27 +4,20 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
-import sys
-import time
-from functools import partial
 from pathlib import Path
 
 import pytest
 
 from perfdoc.knobs.settings import read_configuration
 from perfdoc.profiling.errors import CaptureError
-from perfdoc.profiling.gpus import gpu_model
 from perfdoc.simulator.forward.faults import FAULTS, parse_faults
-from perfdoc.simulator.forward.hardware import GPUS
 from perfdoc.simulator.forward.job import simulate
 from perfdoc.simulator.forward.layout import parse_layout
 from perfdoc.simulator.forward.writing import write_job
 from perfdoc.traces.given_facts import given_facts
 from perfdoc.traces.known_models import known_models
 from tests import command
-from tests.amount import some
 
 MANY = tuple(w for f in ("gc", "slow_data", "uneven_stages", "launch_starved") for w in ("--fault", f))
 SMALL = ("llama3-8b", "--layout", "pp=2,micro_batches=2,seq=1024", "--steps", "1")
@@ -59,20 +52,6 @@ def test_a_fault_is_simulated_and_found(tmp_path: Path) -> None:
     assert layout["inactive_split_bytes"] == piece["free_in_pieces_bytes"]
     assert lost["largest_free_block_bytes"] == piece["largest_free_bytes"]
     assert lost["requested_bytes"] == piece["failed_request_bytes"]
-
-
-@pytest.mark.slow
-def test_a_straggler_is_named_with_what_it_costs_others(tmp_path: Path) -> None:
-    layout = "tp=2,dp=2,micro_batches=2,seq=4096"
-    words = ("--layout", layout, "--fault", "late_rank=3:1.5", "--clock-error", "400", "-o", "job")
-    assert perfdoc(tmp_path, "simulate", "llama3-8b", *words).returncode == 0
-    done = perfdoc(tmp_path, "analyze", "job", "--config", "job/job.yaml", "--json", "-", "--no-replay")
-    skew = json.loads(done.stdout)["analyses"]["skew"]
-    found = {(s["rank"], s["dimension"]): s for s in skew["stragglers"]}
-    caused = json.loads((tmp_path / "job" / "answer.json").read_text())["waits"]["tp"]["caused_ns"]
-    assert found[3, "tp"]["recurrence_frac"] == 1
-    assert found[3, "tp"]["wait_caused_ns"] == pytest.approx(caused["3"], rel=0.01)
-    assert max(found.values(), key=lambda s: s["wait_caused_ns"])["rank"] == 3
 
 
 def test_only_the_ranks_asked_for_are_written(tmp_path: Path) -> None:
@@ -154,31 +133,6 @@ def test_a_job_is_replaced_as_a_whole(tmp_path: Path) -> None:
     assert not (tmp_path / "new").exists()
 
 
-STOPS = [signal.SIGTERM, signal.SIGHUP, signal.SIGINT]
-
-
-@pytest.mark.parametrize("stop", some(STOPS, []))
-def test_a_stop_leaves_nothing_half_written(stop: signal.Signals, tmp_path: Path) -> None:
-    """Stopped once the first capture is there, of sixteen."""
-    many = ("llama3-8b", "--layout", "tp=2,pp=2,dp=4,seq=512", "-o", "job")
-    with subprocess.Popen(
-        [sys.executable, "-m", "perfdoc", "simulate", *many],
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        preexec_fn=partial(signal.signal, stop, signal.SIG_DFL),
-    ) as process:
-        until = time.monotonic() + 200
-        while process.poll() is None and time.monotonic() < until:
-            if list(tmp_path.glob("job/.part-*/traces/rank*.sqlite")):
-                process.send_signal(stop)
-                break
-            time.sleep(0.01)
-        process.communicate(timeout=200)
-    assert process.returncode == 128 + stop
-    assert not list(tmp_path.iterdir())
-
-
 def test_the_settings_are_those_of_the_layout(tmp_path: Path) -> None:
     layout = parse_layout("tp=2,dp=2,seq=1024,micro_batches=1,bucket=70000000")
     faults = parse_faults(["no_overlap=dp", "fp32_reduce"])
@@ -202,14 +156,6 @@ def test_every_fault_is_listed_and_documented(tmp_path: Path) -> None:
     for name in FAULTS:
         assert f"\n{name}" in f"\n{listed}"
         assert f"`{name}" in page
-
-
-def test_rates_are_those_of_the_table() -> None:
-    for gpu in GPUS.values():
-        model = gpu_model(gpu.name)
-        assert model is not None
-        assert (model.tflops["bf16"], model.memory_gbps) == (gpu.dense_tflops, gpu.memory_gbps)
-        assert model.sm_count == gpu.sm_count
 
 
 def test_a_models_own_configuration_gives_its_shape(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shlex
 import signal
 import subprocess
@@ -65,14 +64,6 @@ def test_standard_output_that_takes_nothing(demo: Path, command: str, where: str
     done = shell(f"PERFDOC {command.format(demo=demo)} {where}")
     assert done.returncode == 2
     assert done.stderr == b"perfdoc: standard output: cannot be written: " + reason + b".\n"
-
-
-@pytest.mark.slow
-def test_a_report_is_no_standard_output(demo: Path, tmp_path: Path) -> None:
-    """A file that is opened while standard output is closed must not become standard output."""
-    done = shell(f"PERFDOC analyze {demo} -o {tmp_path}/out >&- 2>&- <&-")
-    assert done.returncode == 2
-    assert json.loads((tmp_path / "out" / "diagnosis.json").read_text())["ranks"]
 
 
 @pytest.mark.parametrize("where", some(["2>/dev/full", "2>&-"], []))
@@ -215,37 +206,6 @@ def test_an_interrupt_ends_it_at_once(demo: Path, tmp_path: Path, jobs: int, to_
         time.sleep(0.05)
 
 
-def wait_until_it_listens(process: subprocess.Popen[str]) -> None:
-    """Until perfdoc catches signals: before that Python alone answers, how long it takes says the machine."""
-    status = Path(f"/proc/{process.pid}/status")
-    while process.poll() is None:
-        caught = re.search(r"^SigCgt:\s*(\w+)", status.read_text(), re.M)
-        if caught and int(caught[1], 16) >> (signal.SIGTERM - 1) & 1:
-            return
-        time.sleep(0.005)
-
-
-@pytest.mark.parametrize("delay_s", some([0.0, 0.15, 0.35, 0.7, 1.1], [0.15]))
-def test_an_interrupt_while_workers_start(demo: Path, tmp_path: Path, delay_s: float) -> None:
-    (tmp_path / "traces").mkdir()
-    for i in range(400):
-        os.link(demo, tmp_path / "traces" / f"{i}.sqlite")
-    process = subprocess.Popen(
-        [sys.executable, "-m", "perfdoc", "analyze", str(tmp_path / "traces"), "--jobs", "2"],
-        cwd=tmp_path,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    wait_until_it_listens(process)
-    time.sleep(delay_s)
-    os.killpg(process.pid, signal.SIGINT)
-    _, stderr = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert stderr.splitlines()[-1] == "perfdoc: interrupted"
-    assert "Traceback" not in stderr
-
-
 @pytest.mark.parametrize(
     ("number", "code", "last"),
     some(
@@ -272,16 +232,3 @@ def test_no_worker_outlives_what_started_it(
     while left := running_in(process.pid):
         assert time.monotonic() - begin < 20, f"workers are left: {left}"
         time.sleep(0.05)
-
-
-@pytest.mark.slow
-def test_a_worker_that_is_killed_ends_it_with_a_line(demo: Path, tmp_path: Path) -> None:
-    process = analysing(demo, tmp_path)
-    workers = [
-        pid for pid in running_in(process.pid) if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    ]
-    os.kill(workers[0], signal.SIGKILL)
-    _, stderr = process.communicate(timeout=60)
-    assert process.returncode == 2
-    assert "--jobs 1" in stderr.splitlines()[-1]
-    assert "Traceback" not in stderr

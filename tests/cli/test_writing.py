@@ -135,19 +135,6 @@ def test_what_fails_late_leaves_nothing_either(tmp_path: Path) -> None:
     assert (tmp_path / "old").read_bytes() == b"old"
 
 
-def test_the_json_may_go_into_the_new_folder(demo: Path, tmp_path: Path) -> None:
-    done = perfdoc("analyze", "--no-replay", demo, "-o", "out", "--json", "out/again.json", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert listed(tmp_path / "out") == sorted([*BUNDLE, "again.json"])
-
-
-def test_a_folder_that_cannot_be_written_is_named_as_it_was_given(demo: Path, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    done = perfdoc("analyze", "--no-replay", demo, "-o", "file/out", cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "perfdoc: file/out: cannot be written: Not a directory.\n"
-
-
 def test_demo_speaks_of_force(tmp_path: Path) -> None:
     (tmp_path / "answer.json").write_text("mine")
     done = perfdoc("demo", "-o", tmp_path)
@@ -163,10 +150,3 @@ def test_demo_speaks_of_force(tmp_path: Path) -> None:
 def test_fail_on_without_a_code_is_a_mistake(demo: Path, codes: str) -> None:
     done = perfdoc("analyze", "--no-replay", demo, "--json", "-", "--fail-on", codes)
     assert (done.returncode, done.stdout, "names no rule" in done.stderr) == (2, "", True)
-
-
-@pytest.mark.parametrize("command", [["rules"], ["explain", "PD901"]])
-def test_rules_have_no_markdown(command: list[str]) -> None:
-    done = perfdoc(*command, "--format", "markdown")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert perfdoc(*command, "--format", "json").returncode == 0

@@ -257,32 +257,6 @@ def test_workers_end_with_the_command(tmp_path: Path, number: signal.Signals) ->
     assert of_session(process.pid) == []
 
 
-@needs_dask
-@pytest.mark.slow
-def test_an_interrupt_takes_work_back_from_a_scheduler(tmp_path: Path) -> None:
-    from distributed import Client
-
-    env = surroundings(tmp_path)
-    with scheduler(tmp_path) as address, worker(address, tmp_path, env):
-        process = subprocess.Popen(line("waits", address), cwd=tmp_path, env=env, stderr=subprocess.PIPE)
-        until = time.monotonic() + 120
-        while not (tmp_path / "begun").exists():
-            assert time.monotonic() < until
-            time.sleep(0.05)
-        process.send_signal(signal.SIGINT)
-        process.communicate(timeout=60)
-        with Client(address, set_as_default=False) as client:
-            until = time.monotonic() + 20
-            while tasks_of(client) and time.monotonic() < until:
-                time.sleep(0.1)
-            assert tasks_of(client) == 0
-
-
-def tasks_of(client: object) -> int:
-    found: int = client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.tasks))  # type: ignore[attr-defined]
-    return found
-
-
 def of_session(session: int) -> list[int]:
     """Its processes that live."""
     found = []
@@ -308,30 +282,3 @@ def test_words_that_are_no_address_and_no_capture(tmp_path: Path, words: list[st
     done = perfdoc("analyze", "--dask", *words, cwd=tmp_path)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
     assert said in done.stderr
-
-
-@needs_dask
-def test_local_workers_that_do_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(**_: object) -> None:
-        raise RuntimeError("no port is free")
-
-    monkeypatch.setattr("distributed.LocalCluster", refuse)
-    with pytest.raises(ClusterError, match="no port is free"), cluster._local(1):
-        pass
-
-
-@needs_dask
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("pyarrow", "cannot import pyarrow"),
-        (None, "cannot import No module named None"),  # as packages raise it that lack one of theirs
-    ],
-)
-def test_a_worker_that_lacks_a_package_is_no_error_of_ours(name: str | None, said: str) -> None:
-    class Failed:
-        def result(self, timeout: float) -> bytes:
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-
-    with pytest.raises(ClusterError, match=said):
-        cluster._wait_for(Failed(), None, Task(files=[], work=str))  # type: ignore[arg-type]

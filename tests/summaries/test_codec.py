@@ -42,7 +42,6 @@ def test_any_arrays_come_back_bit_by_bit(given: list[Any]) -> None:
         ({"shape": (1, 1, 3)}, "shape"),
         ({"shape": (-1, -3)}, "shape"),
         ({"shape": (1 << 62, 1 << 62)}, "longer"),
-        ({"coding": "before"}, "before"),
         ({"dtype": "i1", "width": 4, "shape": (0,)}, "coding"),
         ({"dtype": "i4", "width": 8, "shape": (0,)}, "wider"),
         ({"dtype": "b1"}, "truth"),

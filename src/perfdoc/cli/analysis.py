@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import itertools
 import os
 import sys
 import threading
@@ -34,46 +35,32 @@ _LEFT_OUT_SAID = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Output:
-    """What is written where, and what fails the command; checked."""
+    """What is written where, and what fails the command."""
 
     folder: Path | None
-    is_named: bool
-    """False: the next free name is as good."""
+    """None: without a JSON file the next free name."""
     json_file: str | None
     format_: str
     amount: Amount
     fail_on: frozenset[str]
     force: bool
 
+    def free_folder(self) -> Path | None:
+        """Where the report goes: a second analysis needs no option."""
+        if self.folder is not None or self.json_file is not None:
+            return self.folder
+        names = (f"{DEFAULT_OUTPUT}-{n}" if n > 1 else DEFAULT_OUTPUT for n in itertools.count(1))
+        return next(folder for folder in map(Path, names) if not folder.exists())
 
-def checked_output(
-    request: AnalysisRequest,
-    *,
-    folder: Path | None,
-    json_file: str | None,
-    format_: str,
-    amount: Amount = "screen",
-    fail_on: str | None = None,
-    force: bool = False,
-) -> Output:
+
+def check_output(output: Output, request: AnalysisRequest) -> None:
     """Before any work is done. Raises UserError."""
-    is_named = folder is not None
-    if folder is None and json_file is None:
-        folder = free_folder(Path(DEFAULT_OUTPUT))
+    folder = output.free_folder()
     try:
-        check_targets(folder, json_file, force=force)
-        spare_inputs(folder, json_file, request)
+        check_targets(folder, output.json_file, force=output.force)
+        spare_inputs(folder, output.json_file, request)
     except OSError as error:
         raise UserError(f"{error.filename}: cannot be written: {error.strerror}.") from error
-    return Output(
-        folder=folder,
-        is_named=is_named,
-        json_file=json_file,
-        format_=format_,
-        amount=amount,
-        fail_on=_rule_codes(fail_on),
-        force=force,
-    )
 
 
 def run(
@@ -97,7 +84,7 @@ def run(
     from perfdoc.diagnose.workers import WorkerLostError
 
     # Whatever reading does not need is imported beside it: it leaves the interpreter free.
-    threading.Thread(target=_import_the_rest, args=(output.folder is not None,), daemon=True).start()
+    threading.Thread(target=_import_the_rest, args=(output.free_folder() is not None,), daemon=True).start()
     try:
         done = analysed(request, place=place)
         diagnosis = done.diagnosis
@@ -193,17 +180,14 @@ def _rendered(diagnosis: Diagnosis, output: Output, page: str | None) -> str:
 def _write(output: Output, diagnosis: Diagnosis, serial: bytes) -> Path | None:
     """Write everything; the folder where it went. Raises UserError and OSError."""
     rendered: tuple[bytes, ...] = ()
-    if output.folder is not None:
+    if output.free_folder() is not None:
         from perfdoc.reports.html import render_html
         from perfdoc.reports.markdown import render_markdown
 
         rendered = (render_html(diagnosis).encode(), render_markdown(diagnosis).encode(), serial)
     # Only now, since making the page takes a while, and another analysis may have ended meanwhile.
-    folder = output.folder
-    if folder is not None and not output.is_named:
-        folder = free_folder(Path(DEFAULT_OUTPUT))
-    else:
-        check_targets(folder, output.json_file, force=output.force)
+    folder = output.free_folder()
+    check_targets(folder, output.json_file, force=output.force)
     contents: dict[Path, bytes] = {}
     if folder is not None:
         contents = {folder / name: text for name, text in zip(BUNDLE, rendered, strict=True)}
@@ -213,7 +197,8 @@ def _write(output: Output, diagnosis: Diagnosis, serial: bytes) -> Path | None:
     return folder
 
 
-def _rule_codes(text: str | None) -> frozenset[str]:
+def rule_codes_of(text: str | None) -> frozenset[str]:
+    """Those of --fail-on. Raises UserError."""
     if text is None:
         return frozenset()
     from perfdoc.rules.engine.registry import all_rules
@@ -258,12 +243,3 @@ def spare_inputs(output: Path | None, json_file: str | None, request: AnalysisRe
     for target in targets:
         if target.exists() and any(target.samefile(path) for path in inputs):
             raise UserError(f"{target}: is an input of the analysis. Choose another -o or --json.")
-
-
-def free_folder(folder: Path) -> Path:
-    """The folder, or the next free name, so that a second analysis needs no option."""
-    candidate, n = folder, 1
-    while candidate.exists():
-        n += 1
-        candidate = folder.with_name(f"{folder.name}-{n}")
-    return candidate

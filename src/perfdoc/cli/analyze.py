@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -17,15 +16,8 @@ if TYPE_CHECKING:
     from perfdoc.cli.analysis import Amount
 
 
-class AnalysisFormat(StrEnum):
-    """What goes to standard output: the forms of a report, and llm, bounded text for a language model."""
-
-    TEXT = "text"
-    MARKDOWN = "markdown"
-    JSON = "json"
-    JUNIT = "junit"
-    GITHUB = "github"
-    LLM = "llm"
+Format = Literal["text", "markdown", "json", "junit", "github", "llm"]
+"""What goes to standard output: the forms of a report, and llm, bounded text for a language model."""
 
 
 BaselineOption = Annotated[
@@ -55,7 +47,7 @@ def analyze(
     json_file: Annotated[
         str | None, typer.Option("--json", help="Write the diagnosis here as well; - for standard output.")
     ] = None,
-    format_: Annotated[AnalysisFormat, typer.Option("--format", help="What to print.")] = AnalysisFormat.TEXT,
+    format_: Annotated[Format, typer.Option("--format", help="What to print.")] = "text",
     full: Annotated[
         bool, typer.Option("--full", help="Print all of the report, not only its first screen.")
     ] = False,
@@ -84,7 +76,7 @@ def analyze(
     """Say where the time of a capture went, and write a report."""
     # Before numpy is imported: its library for matrices, which nothing here needs, has threads that spin.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    from perfdoc.cli.analysis import checked_output, run
+    from perfdoc.cli.analysis import Output, check_output, rule_codes_of, run
     from perfdoc.diagnose.asked import UserError
 
     with in_one_line(debug, UserError):
@@ -94,27 +86,27 @@ def analyze(
 
             paths, place = dask_place(paths, jobs)
         request = options.request(paths, leave_out=True, jobs=jobs)
-        to = checked_output(
-            request,
+        to = Output(
             folder=output,
             json_file=json_file,
-            format_=format_.value,
+            format_=format_,
             amount=_amount(format_, full=full, brief=brief),
-            fail_on=fail_on,
+            fail_on=rule_codes_of(fail_on),
             force=force,
         )
+        check_output(to, request)
         fired = run(request, to, baseline=baseline, targets=target or [], place=place)
     if fired:
         say(f"--fail-on: {', '.join(fired)} fired")
         raise typer.Exit(EXIT_FOUND)
 
 
-def _amount(format_: AnalysisFormat, *, full: bool, brief: bool) -> Amount:
+def _amount(format_: Format, *, full: bool, brief: bool) -> Amount:
     """Raises UserError."""
     from perfdoc.diagnose.asked import UserError
 
     if full and brief:
         raise UserError("--full and --brief: choose one.")
-    if (full or brief) and format_ is not AnalysisFormat.TEXT:
+    if (full or brief) and format_ != "text":
         raise UserError(f"--{'full' if full else 'brief'}: is for --format text.")
     return "full" if full else "brief" if brief else "screen"

@@ -4,22 +4,14 @@ from __future__ import annotations
 
 import shlex
 import sys
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from perfdoc.cli.analyze import analyze
 from perfdoc.cli.capture_options import CaptureOptions
 from perfdoc.cli.messages import EXIT_BAD_INPUT, Debug, fail, in_one_line, say
-
-
-class CaptureProfiler(StrEnum):
-    """What captures a job."""
-
-    NSYS = "nsys"
-    TORCH = "torch"
 
 
 def capture(
@@ -49,7 +41,7 @@ def capture(
     own_range: Annotated[
         bool, typer.Option("--own-range", help="The job calls cudaProfilerStart and cudaProfilerStop itself.")
     ] = False,
-    profiler: Annotated[CaptureProfiler, typer.Option(help="What captures.")] = CaptureProfiler.NSYS,
+    profiler: Annotated[Literal["nsys", "torch"], typer.Option(help="What captures.")] = "nsys",
     gpu_metrics: Annotated[
         bool, typer.Option("--gpu-metrics", help="Counters of the GPUs too; needs the right to read them.")
     ] = False,
@@ -72,7 +64,7 @@ def capture(
             Asked(
                 words=words,
                 output=output,
-                profiler=profiler.value,
+                profiler=profiler,
                 steps=steps,
                 ranks=ranks,
                 delay_s=delay,

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import sys
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -20,14 +19,6 @@ _FILES = ("diff.json", "diff.md")
 """What is written into the folder of -o."""
 
 
-class DiffFormat(StrEnum):
-    """What goes to standard output."""
-
-    TEXT = "text"
-    MARKDOWN = "markdown"
-    JSON = "json"
-
-
 _SIDE = (
     "a capture, a folder of captures, a run directory, a diagnosis.json, or several captures in one quoted "
     "string or pattern."
@@ -38,7 +29,9 @@ _SIDE = (
 def diff(
     before: Annotated[str, typer.Argument(help=f"Before: {_SIDE}")],
     after: Annotated[str, typer.Argument(help="After: of the same kinds.")],
-    format_: Annotated[DiffFormat, typer.Option("--format", help="What to print.")] = DiffFormat.TEXT,
+    format_: Annotated[
+        Literal["text", "markdown", "json"], typer.Option("--format", help="What to print.")
+    ] = "text",
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Folder for diff.json and diff.md.")
     ] = None,
@@ -67,7 +60,7 @@ def diff(
         _print_and_write(found, format_, output)
 
 
-def _print_and_write(found: Diff, format_: DiffFormat, output: Path | None) -> None:
+def _print_and_write(found: Diff, format_: str, output: Path | None) -> None:
     from perfdoc.compare.diff.result import to_json
     from perfdoc.compare.diff.sections import render_markdown, render_text
     from perfdoc.profiling.whole_file import write_all
@@ -76,10 +69,10 @@ def _print_and_write(found: Diff, format_: DiffFormat, output: Path | None) -> N
     if output is not None:
         contents = (serial, render_markdown(found).encode())
         write_all({output / n: c for n, c in zip(_FILES, contents, strict=True)}, output)
-    if format_ is DiffFormat.JSON:
+    if format_ == "json":
         write_json(serial)
     else:
         sys.stdout.write(
-            render_markdown(found) if format_ is DiffFormat.MARKDOWN else render_text(found, width=columns())
+            render_markdown(found) if format_ == "markdown" else render_text(found, width=columns())
         )
     sys.stdout.flush()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from perfdoc.cli.messages import DataFormat, Debug, Format
+from perfdoc.cli.messages import Debug, Format
 
 if TYPE_CHECKING:
     from perfdoc.doctor.checks import Check
@@ -20,7 +20,7 @@ _RUN_ALONE = "RUN"
 
 
 def doctor(
-    format_: Format = DataFormat.TEXT,
+    format_: Format = "text",
     debug: Debug = False,
 ) -> None:
     """Say what this machine can do and what is missing. Exit code 1 where analyze cannot work."""
@@ -28,7 +28,7 @@ def doctor(
 
     checks = all_checks()
     able = {command: works(checks, command) for command in ("analyze", "run")}
-    sys.stdout.write(_json(checks, able) if format_ is DataFormat.JSON else _text(checks, able))
+    sys.stdout.write(_json(checks, able) if format_ == "json" else _text(checks, able))
     sys.stdout.flush()
     if not able["analyze"]:
         raise typer.Exit(1)
@@ -64,7 +64,7 @@ def _mark(check: Check) -> str:
 
 
 def env(
-    format_: Format = DataFormat.TEXT,
+    format_: Format = "text",
     debug: Debug = False,
 ) -> None:
     """Print versions and hardware for a bug report: no secret, host, user or path."""
@@ -73,7 +73,7 @@ def env(
     from perfdoc.doctor.machine import machine
 
     found = machine()
-    if format_ is DataFormat.JSON:
+    if format_ == "json":
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n")
         return
     sys.stdout.write("".join(f"{line}\n" for line in _listed(found)))

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from perfdoc.cli.capture_options import Force, JobOptions, Jobs, with_options
-from perfdoc.cli.messages import Debug, fail, say
+from perfdoc.cli.messages import Debug, in_one_line, say
 
 
 @with_options
@@ -42,12 +42,12 @@ def export(
     debug: Debug = False,
 ) -> None:
     """Write the whole timeline with the ledger, dimensions and idle causes as tracks, for a trace viewer."""
-    from perfdoc.diagnose.asked import UserError
-    from perfdoc.export.captures import ExportError, run
+    from perfdoc.export.captures import run
 
-    try:
+    hint = " The tables of a report: --tables DIR." if output is None and _is_report(paths) else ""
+    with in_one_line(debug, hint=hint):
         if output is not None and tables is not None:
-            raise ExportError(
+            raise ValueError(
                 "give -o FILE for the timeline of captures, or --tables DIR for the tables of a diagnosis."
             )
         if tables is not None:
@@ -57,11 +57,6 @@ def export(
             return
         request = options.request(paths, replay=False, jobs=jobs)
         run(request, output or _named_after(paths), say, force=force)
-    except (ExportError, UserError) as error:
-        if debug:
-            raise
-        hint = " The tables of a report: --tables DIR." if output is None and _is_report(paths) else ""
-        fail(f"{error}{hint}")
 
 
 def _named_after(paths: list[str]) -> Path:

@@ -5,18 +5,16 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from perfdoc.cli.capture_options import with_options
-from perfdoc.cli.messages import Debug, ReportFormat, fail, say
+from perfdoc.cli.messages import EXIT_FOUND, EXIT_INCONCLUSIVE, Debug, fail, in_one_line, say
 
 if TYPE_CHECKING:
     from perfdoc.compare.gate.result import Result
@@ -31,29 +29,6 @@ gate_app = typer.Typer(
 DEFAULT_BASELINES = Path("perfdoc-baselines")
 
 
-class Inconclusive(StrEnum):
-    """What an answer that cannot be given means for the job."""
-
-    EXIT_3 = "exit-3"
-    PASS = "pass"
-    FAIL = "fail"
-
-
-class StatisticName(StrEnum):
-    """Which figure of a run's steady steps counts."""
-
-    MEDIAN = "median"
-    QUICKEST = "quickest"
-
-
-class DriftLevel(StrEnum):
-    """How much drift matters."""
-
-    ERROR = "error"
-    WARN = "warn"
-    OFF = "off"
-
-
 Runs = Annotated[
     list[Path],
     typer.Argument(
@@ -66,7 +41,7 @@ Practical = Annotated[
     float, typer.Option(min=0.001, max=0.5, help="A loss up to this fraction of a step passes.")
 ]
 Statistic = Annotated[
-    StatisticName,
+    Literal["median", "quickest"],
     typer.Option(
         help="Of a run's steady steps. quickest: mean of the fastest quarter, for a shared machine; ignores "
         "what only some steps do."
@@ -145,7 +120,7 @@ def record(
     *,
     options: RunOptions,
     practical: Practical = 0.02,
-    statistic: Statistic = StatisticName.MEDIAN,
+    statistic: Statistic = "median",
     debug: Debug = False,
 ) -> None:
     """Add accepted runs to their baseline, or begin one."""
@@ -155,10 +130,10 @@ def record(
     from perfdoc.profiling.whole_file import write_all
     from perfdoc.results.figures import plural
 
-    with _one_line(debug):
+    with in_one_line(debug):
         read = options.read(runs)
         with alone_in(baselines, say):
-            path, new = recorded(baselines, read, practical, statistic.value)
+            path, new = recorded(baselines, read, practical, statistic)
             write_all({path: encode(new)}, path.parent)
         say(f"{path}: {plural(len(new.runs), 'run')}, {len(read)} of them new")
 
@@ -186,7 +161,7 @@ def promote(
     from perfdoc.profiling.whole_file import write_all
     from perfdoc.results.figures import plural
 
-    with _one_line(debug):
+    with in_one_line(debug):
         if not reason.strip():
             fail("--reason is empty: say why the new level is right.")
         read = options.read(runs)
@@ -224,15 +199,19 @@ def check(
         ),
     ] = None,
     practical: Practical = 0.02,
-    statistic: Statistic = StatisticName.MEDIAN,
+    statistic: Statistic = "median",
     drift: Annotated[
-        DriftLevel,
+        Literal["error", "warn", "off"],
         typer.Option(help="What to do if small losses added up since the level's first runs."),
-    ] = DriftLevel.ERROR,
+    ] = "error",
     inconclusive: Annotated[
-        Inconclusive, typer.Option(help="What to do if noise hides the answer or no baseline fits.")
-    ] = Inconclusive.EXIT_3,
-    format_: Annotated[ReportFormat, typer.Option("--format", help="What to print.")] = ReportFormat.TEXT,
+        Literal["exit-3", "pass", "fail"],
+        typer.Option(help="What to do if noise hides the answer or no baseline fits."),
+    ] = "exit-3",
+    format_: Annotated[
+        Literal["text", "markdown", "json", "junit", "github"],
+        typer.Option("--format", help="What to print."),
+    ] = "text",
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the result here as well.")] = None,
     junit_file: Annotated[Path | None, typer.Option("--junit", help="Write JUnit XML here as well.")] = None,
     force: Annotated[bool, typer.Option(help="Overwrite what --json and --junit name.")] = False,
@@ -246,55 +225,42 @@ def check(
     from perfdoc.compare.gate.result import unreadable
     from perfdoc.profiling.whole_file import write_all
 
-    with _one_line(debug):
+    with in_one_line(debug):
         files = [(json_file, "json"), (junit_file, "junit")]
         targets = {path: kind for path, kind in files if path is not None}
         if len(targets) < sum(path is not None for path, _ in files):
             raise ValueError(f"{json_file}: is named by --json and by --junit. Give each a file of its own.")
         check_targets(list(targets), inputs=[*runs, *(beside or ()), baselines], force=force)
         floors = [parse_floor(text) for text in floor or ()]
-        read, old = [], []
+        same: dict[str, Any] = {
+            "ignored": ignore or (),
+            "floors": floors,
+            "practical_frac": practical,
+            "statistic": statistic,
+        }
         try:
             read = options.read(runs)
-            old = options.read(beside, old=True) if beside else []
-            broken = None
+            if beside:
+                result = check_beside(read, options.read(beside, old=True), **same)
+            else:
+                result = check_runs(read, baselines, drift_level=drift, **same)
         except DamagedRunError as error:
-            broken = error
-        if broken is not None:
-            result = unreadable(str(broken))
-        elif old:
-            result = check_beside(
-                read,
-                old,
-                ignored=ignore or (),
-                floors=floors,
-                practical_frac=practical,
-                statistic=statistic.value,
-            )
-        else:
-            result = check_runs(
-                read,
-                baselines,
-                ignored=ignore or (),
-                floors=floors,
-                practical_frac=practical,
-                drift_level=drift.value,
-                statistic=statistic.value,
-            )
+            result = unreadable(str(error))
         write_all({path: RENDERINGS[kind](result).encode() for path, kind in targets.items()})
         sys.stdout.write(RENDERINGS[format_](result))
         sys.stdout.flush()
-        if format_ is ReportFormat.GITHUB:
+        if format_ == "github":
             _step_summary(RENDERINGS["markdown"](result))
     raise typer.Exit(_exit_code(result, inconclusive))
 
 
-def _exit_code(result: Result, inconclusive: Inconclusive) -> int:
-    if result.exit_code != 3 or inconclusive is Inconclusive.EXIT_3:
+def _exit_code(result: Result, inconclusive: str) -> int:
+    if result.exit_code != EXIT_INCONCLUSIVE or inconclusive == "exit-3":
         return result.exit_code
-    if result.verdict == "unreadable":  # Nobody measured anything that could be let pass.
-        return 1 if inconclusive is Inconclusive.FAIL else 3
-    return 1 if inconclusive is Inconclusive.FAIL else 0
+    if inconclusive == "fail":
+        return EXIT_FOUND
+    # Of what cannot be read nobody measured anything that could be let pass.
+    return EXIT_INCONCLUSIVE if result.verdict == "unreadable" else 0
 
 
 def _step_summary(markdown: str) -> None:
@@ -308,20 +274,3 @@ def _step_summary(markdown: str) -> None:
             file.write(markdown)
     except OSError as error:  # The verdict stands all the same.
         say(f"{summary}: cannot be written: {error.strerror}. The step summary is left out.")
-
-
-@contextmanager
-def _one_line(debug: bool) -> Iterator[None]:
-    """A user's mistake is one line and exit code 2, a damaged run one and 3; with --debug its traceback."""
-    from perfdoc.compare.damage import DamagedRunError
-
-    try:
-        yield
-    except ValueError as error:  # TraceError is one
-        if debug:
-            raise
-        fail(str(error), code=3 if isinstance(error, DamagedRunError) else 2)
-    except OSError as error:
-        if debug:
-            raise
-        fail(f"{error.filename}: cannot be written: {error.strerror}.")

@@ -1,46 +1,27 @@
-"""`perfdoc lint`, as the parser sees it; the work is in lint_text and lint_ci."""
+"""`perfdoc lint`, as the parser sees it; the work is in lint_text."""
 
 from __future__ import annotations
 
 import sys
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from perfdoc.cli.messages import EXIT_FOUND, EXIT_INCONCLUSIVE, Debug, in_one_line, say
 
-
-class DialectName(StrEnum):
-    """Whose way of writing settings."""
-
-    MEGATRON_BRIDGE = "megatron_bridge"
-    MEGATRON_CORE = "megatron_core"
-    MEGATRON_LM = "megatron_lm"
-    NEMO = "nemo"
-    VERL = "verl"
-    TORCHTITAN = "torchtitan"
-    DEEPSPEED = "deepspeed"
-    ACCELERATE = "accelerate"
-    ENV = "env"
-    PERFDOC = "perfdoc"
-
-
-class LintFormat(StrEnum):
-    """What goes to standard output."""
-
-    TEXT = "text"
-    JSON = "json"
-    GITHUB = "github"
-    SARIF = "sarif"
-
-
-class Unknown(StrEnum):
-    """What a file in which nothing is known means for the job."""
-
-    EXIT_3 = "exit-3"
-    PASS = "pass"
+DialectName = Literal[
+    "megatron_bridge",
+    "megatron_core",
+    "megatron_lm",
+    "nemo",
+    "verl",
+    "torchtitan",
+    "deepspeed",
+    "accelerate",
+    "env",
+    "perfdoc",
+]
 
 
 def lint(
@@ -57,22 +38,22 @@ def lint(
     ] = None,
     all_: Annotated[bool, typer.Option("--all", help="List unknown names too.")] = False,
     inconclusive: Annotated[
-        Unknown, typer.Option(help="What to do if nothing in a file is known.")
-    ] = Unknown.EXIT_3,
+        Literal["exit-3", "pass"], typer.Option(help="What to do if nothing in a file is known.")
+    ] = "exit-3",
     format_: Annotated[
-        LintFormat,
+        Literal["text", "json", "github", "sarif"],
         typer.Option("--format", help="What to print; github: annotations, sarif: SARIF 2.1.0."),
-    ] = LintFormat.TEXT,
+    ] = "text",
     debug: Debug = False,
 ) -> None:
     """Find misspelt, ineffective and contradictory settings in a configuration."""
-    from perfdoc.cli.lint_text import RENDERINGS, LintError, lint_file
+    from perfdoc.cli.lint_text import RENDERINGS, lint_file
 
-    with in_one_line(debug, LintError):
+    with in_one_line(debug):
         done = [
             lint_file(
                 config if config == "-" else Path(config),
-                dialect=dialect.value if dialect is not None else None,
+                dialect=dialect,
                 unknown=all_,
             )
             for config in dict.fromkeys(configs)
@@ -82,5 +63,5 @@ def lint(
         say(one.summary)
     if any(one.report.bad for one in done):
         raise typer.Exit(EXIT_FOUND)
-    if inconclusive is Unknown.EXIT_3 and any(one.inconclusive for one in done):
+    if inconclusive == "exit-3" and any(one.inconclusive for one in done):
         raise typer.Exit(EXIT_INCONCLUSIVE)

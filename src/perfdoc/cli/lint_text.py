@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, cast
+from typing import Any, Literal
 from urllib.parse import quote
 
 import msgspec
@@ -25,10 +25,6 @@ from perfdoc.version import __version__
 _PATH_LIMIT = 300
 
 
-class LintError(Exception):
-    """A file that cannot be read as a configuration; one line."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Linted:
     """One file, and what was found in it."""
@@ -38,14 +34,9 @@ class Linted:
     report: Report
 
     @property
-    def shown(self) -> str:
-        """The name in one printable line."""
-        return shorten(self.name, _PATH_LIMIT)
-
-    @property
     def summary(self) -> str:
         """What was read and found, in a line."""
-        return _summary(self.shown, self.report)
+        return _summary(shorten(self.name, _PATH_LIMIT), self.report)
 
     @property
     def inconclusive(self) -> bool:
@@ -54,8 +45,8 @@ class Linted:
         return not self.report.bad and (self.report.known == 0 or self.report.dialect is None)
 
 
-def lint_file(config: Path | str, *, dialect: str | None, unknown: bool) -> Linted:
-    """Lint a file, or standard input for `-`. Raises LintError."""
+def lint_file(config: Path | str, *, dialect: Dialect | None, unknown: bool) -> Linted:
+    """Lint a file, or standard input for `-`. Raises ValueError, one line."""
     name = "-" if isinstance(config, str) else str(config)
     try:
         if isinstance(config, str):
@@ -63,15 +54,17 @@ def lint_file(config: Path | str, *, dialect: str | None, unknown: bool) -> Lint
         else:
             text, config = read_text(config)
             name = str(config)
-        report = lint(text, name, dialect=cast("Dialect | None", dialect), unknown=unknown)
+        report = lint(text, name, dialect=dialect, unknown=unknown)
     except NotAConfigurationError as error:
-        raise LintError(f"{name}: {error}") from error
+        raise ValueError(f"{name}: {error}") from error
     return Linted(name=name, report=report)
 
 
 def as_lines(done: Sequence[Linted]) -> str:
     """For a terminal: file, line, what is wrong, what to write, why."""
-    return "".join(_text(one.shown, finding) for one in done for finding in one.report.findings)
+    return "".join(
+        _text(shorten(one.name, _PATH_LIMIT), finding) for one in done for finding in one.report.findings
+    )
 
 
 def as_json(done: Sequence[Linted]) -> str:
@@ -120,7 +113,6 @@ _KINDS: dict[Severity, Literal["error", "warning", "notice"]] = {
     "warning": "warning",
     "note": "notice",
 }
-_PATH_LIMIT = 300
 _MOST = 5_000
 """Results that GitHub's code scanning shows of a run."""
 

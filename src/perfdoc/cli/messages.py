@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Literal, NoReturn
 
 import typer
 
@@ -17,24 +17,7 @@ EXIT_INCONCLUSIVE = 3
 EXIT_STOPPED = 130
 
 
-class DataFormat(StrEnum):
-    """What goes to standard output of a command that writes no report."""
-
-    TEXT = "text"
-    JSON = "json"
-
-
-class ReportFormat(StrEnum):
-    """What goes to standard output of a command that writes a report."""
-
-    TEXT = "text"
-    MARKDOWN = "markdown"
-    JSON = "json"
-    JUNIT = "junit"
-    GITHUB = "github"
-
-
-Format = Annotated[DataFormat, typer.Option("--format", help="What to print.")]
+Format = Annotated[Literal["text", "json"], typer.Option("--format", help="What to print.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
 
@@ -52,19 +35,26 @@ def fail(message: str, code: int = EXIT_BAD_INPUT) -> NoReturn:
 
 
 @contextmanager
-def in_one_line(debug: bool, *mistakes: type[Exception]) -> Iterator[None]:
+def in_one_line(
+    debug: bool, *mistakes: type[Exception], output: Path | None = None, hint: str = ""
+) -> Iterator[None]:
     """What a command says of these mistakes; without any named, of bad input, of a worker that was lost and
-    of a disk that takes nothing."""
+    of a disk that takes nothing. The error's class may give the exit code.
+
+    output: what is being written, where the error does not say. hint: for behind what bad input is told.
+    """
     try:
         yield
     except Exception as error:
         from perfdoc.diagnose.workers import WorkerLostError
 
-        if debug or not isinstance(error, mistakes or (ValueError, WorkerLostError, OSError)):
+        unwritten = (OSError, sqlite3.Error)  # a full disk, above all
+        if debug or not isinstance(error, mistakes or (ValueError, WorkerLostError, *unwritten)):
             raise
-        if not mistakes and isinstance(error, OSError):
-            fail(f"{error.filename}: cannot be written: {error.strerror}.")
-        fail(str(error))
+        if not mistakes and isinstance(error, unwritten):
+            file, why = getattr(error, "filename", None), getattr(error, "strerror", None)
+            fail(f"{file or output}: cannot be written: {why or error}.")
+        fail(f"{error}{hint}", getattr(error, "exit_code", EXIT_BAD_INPUT))
 
 
 def require_free(folder: Path, names: Sequence[str], *, force: bool) -> None:

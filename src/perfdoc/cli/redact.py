@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from perfdoc.cli.messages import Debug, fail, say
+from perfdoc.cli.messages import Debug, in_one_line, say
 
 
 def redact(
@@ -31,23 +31,14 @@ def redact(
     """Write a copy of a capture that may be shared: without environment, hosts, paths and your own names."""
     from perfdoc.redact.copying import redact as write_copies
     from perfdoc.results.figures import plural
-    from perfdoc.traces import TraceError
     from perfdoc.traces.load import find_captures
 
-    try:
+    with in_one_line(debug, output=output):
         try:
             pattern = re.compile(keep) if keep is not None else None
         except re.error as error:
             raise ValueError(f"--keep {keep!r}: is not a regular expression: {error}.") from error
         copies = write_copies(find_captures(paths), output, keep=pattern, force=force, verify=verify)
-    except (TraceError, ValueError) as error:
-        if debug:
-            raise
-        fail(str(error))
-    except OSError as error:
-        if debug:
-            raise
-        fail(f"{error.filename or output}: cannot be written: {error.strerror}.")
     for copy in copies:
         same = "" if copy.ranks is None else f"; {plural(copy.ranks, 'ledger')} as in the original"
         same = "; no GPU activity, so no ledger to compare" if copy.ranks == 0 else same

@@ -11,7 +11,7 @@ import typer
 from perfdoc.cli.analyze import analyze
 from perfdoc.cli.capture_options import CaptureOptions
 from perfdoc.cli.completion import configuration_or_setting, configurations, settings
-from perfdoc.cli.messages import Debug, fail, in_one_line, say
+from perfdoc.cli.messages import Debug, in_one_line, say
 
 
 def run(
@@ -109,9 +109,7 @@ def config_show(
     resolved: Annotated[bool, typer.Option(help="Every setting with its origin (the default).")] = True,
 ) -> None:
     """Print every setting of a configuration with its value and where the value comes from."""
-    from perfdoc.run.prepare import RunError, show_config
+    from perfdoc.run.prepare import show_config
 
-    try:
+    with in_one_line(debug=False):
         sys.stdout.write(show_config(config, overrides or []))
-    except RunError as error:
-        fail(str(error))

@@ -10,7 +10,7 @@ import typer
 
 from perfdoc.cli.capture_options import ModelConfig
 from perfdoc.cli.completion import published_models
-from perfdoc.cli.messages import Debug, fail, in_one_line
+from perfdoc.cli.messages import Debug, in_one_line
 
 
 def simulate(
@@ -44,27 +44,23 @@ def simulate(
     debug: Debug = False,
 ) -> None:
     """Simulate a training step on every rank, with faults, and write captures with a known answer."""
-    from perfdoc.cli.simulation import Request, SimulateError, fault_table, run
+    from perfdoc.cli.simulation import fault_table, run
 
     if list_faults:
         sys.stdout.write(fault_table())
         return
-    with in_one_line(debug, SimulateError):
-        if (model is None) is (model_config is None):
-            raise SimulateError("give a MODEL, such as llama3-8b, or --model-config FILE.")
+    with in_one_line(debug, output=output):
         run(
-            Request(
-                model=model,
-                model_config=model_config,
-                layout=layout,
-                faults=fault or [],
-                gpu=gpu,
-                steps=steps,
-                ranks=ranks,
-                clock_error_us=clock_error,
-                output=output,
-                force=force,
-            )
+            model=model,
+            model_config=model_config,
+            layout=layout,
+            faults=fault or [],
+            gpu=gpu,
+            steps=steps,
+            ranks=ranks,
+            clock_error_us=clock_error,
+            output=output,
+            force=force,
         )
 
 
@@ -76,26 +72,11 @@ def demo(
     debug: Debug = False,
 ) -> None:
     """Write the captures of a small simulated job whose answer is known, to try perfdoc on."""
-    import sqlite3
-
-    from perfdoc.cli.simulation import said_of
-    from perfdoc.profiling.errors import CaptureError
+    from perfdoc.cli.simulation import say_job
     from perfdoc.profiling.whole_file import made
     from perfdoc.simulator.forward.writing import write_demo
 
-    try:
-        with made(output):
-            job = write_demo(output, force=force)
-    except CaptureError:
-        if debug:
-            raise
-        fail(f"{output}: holds a demonstration already. Choose another -o, or overwrite with --force.")
-    except sqlite3.Error as error:  # a full disk, above all
-        if debug:
-            raise
-        fail(f"{output}: cannot be written: {error}.")
-    except OSError as error:
-        if debug:
-            raise
-        fail(f"{output}: cannot be written: {error.strerror or error}.")
-    sys.stdout.write("\n".join([*said_of(job, output), ""]))
+    hint = " Or overwrite it: --force."
+    with in_one_line(debug, output=output, hint=hint), made(output):
+        job = write_demo(output, force=force)
+    say_job(job, output)

@@ -11,12 +11,9 @@ import typer
 
 from perfdoc.cli.capture_options import Force, JobOptions, Jobs, with_options
 from perfdoc.cli.messages import (
-    EXIT_INCONCLUSIVE,
     EXIT_STOPPED,
-    DataFormat,
     Debug,
     Format,
-    fail,
     in_one_line,
     require_free,
     say,
@@ -57,7 +54,7 @@ def tune(
     json_file: Annotated[
         str | None, typer.Option("--json", help="Write tune.json here as well; - for standard output.")
     ] = None,
-    format_: Format = DataFormat.TEXT,
+    format_: Format = "text",
     verify: Annotated[
         int | None, typer.Option(min=1, max=50, help="Run the best so many and the unchanged one in turn.")
     ] = None,
@@ -90,7 +87,6 @@ def tune(
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from perfdoc.diagnose.asked import UserError
     from perfdoc.tune.asked import fixed_of, only_of
-    from perfdoc.tune.job import NotPredictedError
 
     complete, measuring = True, None
     with in_one_line(debug):
@@ -116,17 +112,12 @@ def tune(
             gpu_memory_bytes=None if gpu_memory is None else round(gpu_memory * 2**30),
             top=top,
         )
-        try:
-            _, found = tuned(wanted, say)
-        except NotPredictedError as error:
-            if debug:
-                raise
-            fail(str(error), EXIT_INCONCLUSIVE)
+        _, found = tuned(wanted, say)
         _write(found, output, json_file)
         if measuring is not None:
             found, complete = measuring.measured(found, say)
             _write(found, output, json_file)
-    _print(found, as_json=json_file == "-" or format_ is DataFormat.JSON)
+    _print(found, as_json=json_file == "-" or format_ == "json")
     if output is not None:
         say(f"wrote {output / _FILES[0]}")
     if not complete:

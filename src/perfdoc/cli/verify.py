@@ -4,25 +4,16 @@ from __future__ import annotations
 
 import sys
 from datetime import datetime
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from perfdoc.cli.completion import rule_codes
-from perfdoc.cli.messages import EXIT_INCONCLUSIVE, EXIT_STOPPED, DataFormat, Debug, Format, fail, say
+from perfdoc.cli.messages import EXIT_INCONCLUSIVE, EXIT_STOPPED, Debug, Format, in_one_line, say
 
 if TYPE_CHECKING:
     from perfdoc.compare.verify.record import Record
-
-
-class StatisticName(StrEnum):
-    """Which figure of a run's steady steps counts."""
-
-    MEDIAN = "median"
-    MEAN = "mean"
-    QUICKEST = "quickest"
 
 
 def verify(
@@ -46,7 +37,7 @@ def verify(
     repeats: Annotated[int, typer.Option(help="Pairs of runs, 3 or more.")] = 3,
     steps: Annotated[int, typer.Option(help="Steps of each run.")] = 40,
     statistic: Annotated[
-        StatisticName | None,
+        Literal["median", "mean", "quickest"] | None,
         typer.Option(
             help="Of a run's steady steps. Default: median, or mean if the change is not in every step. "
             "quickest: mean of the fastest quarter, for a shared machine."
@@ -69,7 +60,7 @@ def verify(
         typer.Option("-o", "--output", help="Folder for verify.json, both configurations and runs."),
     ] = None,
     note: Annotated[str, typer.Option(help="A line to keep in the record, such as what else ran.")] = "",
-    format_: Format = DataFormat.TEXT,
+    format_: Format = "text",
     force: Annotated[bool, typer.Option(help="Overwrite an earlier verification in DIR.")] = False,
     debug: Debug = False,
 ) -> None:
@@ -81,7 +72,7 @@ def verify(
     from perfdoc.compare.verify.words import record_text
     from perfdoc.profiling.whole_file import write_all
 
-    try:
+    with in_one_line(debug, output=output):
         if after is None:
             if apply is None:
                 raise ValueError("name the rule whose advice to apply: --apply PD203 (or give AFTER).")
@@ -98,7 +89,7 @@ def verify(
                     knobs=frozenset(knob or ()),
                     repeats=repeats,
                     steps=steps,
-                    statistic=None if statistic is None else statistic.value,
+                    statistic=statistic,
                     output=output or Path("verify") / f"{'-'.join(codes[:4])}-{datetime.now():%Y%m%d-%H%M%S}",
                     note=note,
                     force=force,
@@ -130,15 +121,7 @@ def verify(
             )
             if target is not None:
                 write_all({target: encode(record)}, output)
-    except ValueError as error:  # TraceError and VerifyError are some
-        if debug:
-            raise
-        fail(str(error))
-    except OSError as error:
-        if debug:
-            raise
-        fail(f"{error.filename or output}: cannot be written: {error.strerror}.")
-    sys.stdout.write(encode(record).decode() if format_ is DataFormat.JSON else record_text(record))
+    sys.stdout.write(encode(record).decode() if format_ == "json" else record_text(record))
     sys.stdout.flush()
     if not record.complete:
         raise typer.Exit(EXIT_STOPPED)

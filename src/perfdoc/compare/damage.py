@@ -21,6 +21,8 @@ from perfdoc.traces.training_logs.lines import TrainingLog
 class DamagedRunError(TraceError):
     """A run of which too much is gone to be judged: not a mistake of the command, and no verdict."""
 
+    exit_code = 3
+
 
 @dataclass(frozen=True, kw_only=True)
 class Damage:

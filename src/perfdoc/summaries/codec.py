@@ -113,6 +113,10 @@ def check(value: Any, depth: int = 0, name: str = "") -> None:
         for array in arrays.values():
             if array.ndim > 1 and not isinstance(value, KernelBounds):
                 raise ValueError(f"{type(value).__name__} has a table")
+        for column, array in arrays.items():
+            if (points_at := _INDICES.get((type(value), column))) is not None:
+                low, end_of, what = points_at
+                _inside(array, low, end_of(value), what)
         if rule := _RULES.get(type(value)):
             rule(value)
 
@@ -185,19 +189,25 @@ def _rank(rank: RankMeasurement) -> None:
         raise ValueError("a ledger does not add up to its window")
 
 
-def _calls(calls: CollectiveCalls) -> None:
-    _inside(calls.group, -1, len(calls.groups), "a group")
-    _inside(calls.operation, -1, len(calls.operations), "an operation")
-    _inside(calls.dimension, 0, len(DIMENSIONS), "a dimension")
-
-
-def _messages(found: Messages) -> None:
-    _inside(found.part_row, 0, len(found), "a part of a message")
-    _inside(found.part_channel, 0, len(found.channels), "a channel")
+_INDICES: Mapping[tuple[type, str], tuple[int, Callable[[Any], int], str]] = {
+    (CollectiveCalls, "group"): (-1, lambda c: len(c.groups), "a group"),
+    (CollectiveCalls, "operation"): (-1, lambda c: len(c.operations), "an operation"),
+    (CollectiveCalls, "dimension"): (0, lambda _: len(DIMENSIONS), "a dimension"),
+    (Messages, "part_row"): (0, len, "a part of a message"),
+    (Messages, "part_channel"): (0, lambda m: len(m.channels), "a channel"),
+    (PipelineRank, "message_step"): (-1, lambda r: max(len(r.step_names), 1), "the step of a message"),
+    (SizedCalls, "transport"): (-1, lambda s: len(s.transports), "a transport"),
+    (TaskGraph, "kind"): (0, lambda _: len(TaskKind), "the kind of a task"),
+    (Edges, "kind"): (0, lambda _: len(EdgeKind), "the kind of an edge"),
+    (Rebuilt, "dimension"): (0, lambda _: len(DIMENSIONS), "a dimension"),
+    (Rebuilt, "kernel_class"): (-1, lambda _: max(KernelClass) + 1, "the class of a kernel"),
+    (Rebuilt, "reduces"): (-1, lambda _: 2, "what a task reduces"),
+}
+"""By class and column: the least and one more than the largest of the things that it points at, and what they
+are."""
 
 
 def _pipeline(rank: PipelineRank) -> None:
-    _inside(rank.message_step, -1, max(len(rank.step_names), 1), "the step of a message")
     _inside(rank.passes.step, -1, max(len(rank.step_names), 1), "the step of a pass")
 
 
@@ -207,7 +217,6 @@ def _passes(passes: Passes) -> None:
 
 
 def _sized(sized: SizedCalls) -> None:
-    _inside(sized.transport, -1, len(sized.transports), "a transport")
     if sized.exchanged is not None and len(sized.exchanged.sent_bytes) != len(sized.transport):
         raise ValueError("all-to-alls are of other calls")
 
@@ -240,8 +249,6 @@ def _graph(graph: TaskGraph) -> None:
         raise ValueError("edges belong to no task")
     if edges and (int(graph.edges.source.min()) < 0 or (graph.edges.source >= graph.edges.target).any()):
         raise ValueError("a task waits for one that comes later")
-    _inside(graph.kind, 0, len(TaskKind), "the kind of a task")
-    _inside(graph.edges.kind, 0, len(EdgeKind), "the kind of an edge")
 
 
 def _rebuilt(rebuilt: Rebuilt) -> None:
@@ -249,9 +256,6 @@ def _rebuilt(rebuilt: Rebuilt) -> None:
         raise ValueError("a replay is not of one rank")
     tasks = len(rebuilt.start_ns)
     _inside(rebuilt.graph.rank, 0, 1, "the rank of a task")
-    _inside(rebuilt.dimension, 0, len(DIMENSIONS), "a dimension")
-    _inside(rebuilt.kernel_class, -1, max(KernelClass) + 1, "the class of a kernel")
-    _inside(rebuilt.reduces, -1, 2, "what a task reduces")
     frame = rebuilt.ranks[0]
     _inside(frame.communication_task, -1, tasks, "the task of a collective")
     ends = frame.step_ends_ns
@@ -281,8 +285,6 @@ def _replay(replay: Replay) -> None:
 
 _RULES: Mapping[type, Callable[[Any], None]] = {
     RankMeasurement: _rank,
-    CollectiveCalls: _calls,
-    Messages: _messages,
     PipelineRank: _pipeline,
     Passes: _passes,
     SizedCalls: _sized,

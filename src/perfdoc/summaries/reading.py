@@ -23,6 +23,7 @@ from perfdoc.summaries.content import Kept, KeptTasks, Measured, joined, keep_ta
 from perfdoc.summaries.request import other_facts, said, words_of
 from perfdoc.traces import NoGpuActivityError, Note, TraceError
 from perfdoc.traces.codec import digest
+from perfdoc.traces.columns import Column
 from perfdoc.traces.errors import UnreadableError
 from perfdoc.traces.job_facts import JobFacts
 from perfdoc.traces.load import content_sha256
@@ -74,7 +75,7 @@ def measure_or_explain(
 
 def types_digest() -> str:
     """Of what this perfdoc's summaries hold: types, and what the numbers in columns of codes stand for."""
-    found = [digest(kind) for kind in (Measured, Kept, KernelClass, TaskKind, EdgeKind, CallKind)]
+    found = [digest(kind) for kind in (Measured, Kept, Column, KernelClass, TaskKind, EdgeKind, CallKind)]
     return hashlib.sha256(repr((found, DIMENSIONS, BOUNDS)).encode()).hexdigest()
 
 

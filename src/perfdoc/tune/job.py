@@ -34,6 +34,8 @@ _NO_PASSES = (
 class NotPredictedError(UserError):
     """The captures were read, and nothing can be predicted from them."""
 
+    exit_code = 3
+
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
