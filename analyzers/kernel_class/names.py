@@ -9,8 +9,8 @@ from perfdoc.results.names import ANONYMOUS
 
 MAX_TEXT = 4096
 """Characters of a full name that are looked at; what lies beyond is ignored."""
-MAX_QUALIFIED = 512
-"""Characters of a qualified name that are kept, from its end, where the function stands."""
+MAX_QUALIFIED = 2048
+"""Characters of a qualified name that are kept, half from either end: a library's prefix and the function."""
 
 _BRACKET = re.compile(r"->|[<>()\[\]{}]")
 _LENGTH = re.compile(r"\d{1,4}")
@@ -28,13 +28,18 @@ def qualified_name(name: str, full_name: str) -> str:
     """
     text = full_name[:MAX_TEXT].strip() or name[:MAX_TEXT].strip()
     if text.startswith("_Z"):
-        return _mangled(text)[-MAX_QUALIFIED:]
+        return _both_ends(_mangled(text))
     found, closed = _demangled(text)
     short = name[:MAX_TEXT].strip()
     if not closed and short and name != full_name and not _BRACKET.search(short):
         # Cut inside the brackets of a return type, the text holds no function name.
         found = found if found.rpartition("::")[2] == short else short
-    return found.removesuffix(".kd")[-MAX_QUALIFIED:]
+    return _both_ends(found.removesuffix(".kd"))
+
+
+def _both_ends(text: str) -> str:
+    half = MAX_QUALIFIED // 2
+    return text if len(text) <= MAX_QUALIFIED else text[:half] + text[-half:]
 
 
 def _demangled(text: str) -> tuple[str, bool]:
@@ -79,7 +84,7 @@ def _demangled(text: str) -> tuple[str, bool]:
 def _mangled(text: str) -> str:
     """The leading identifiers of an Itanium-mangled name; the text itself where there are none."""
     at = 2
-    while at < len(text) and text[at] in "NKVrSt":
+    while at < len(text) and text[at] in "NKVrStT":
         at += 1
     parts: list[str] = []
     while (length := _LENGTH.match(text, at)) is not None:
@@ -97,7 +102,7 @@ _FAMILIES = (
     ),
     ("apex", r"(?:^|[\s:])cu(?:Apply|Compute)\w+|(?:^|[\s:])(?:ln_(?:fwd|bwd)|layer_norm::)"),
     ("cudnn", r"(?i)cudnn|(?:^|::)bn_(?:fw|bw)_"),
-    ("inductor", r"^triton_(?:red|per|poi|tem|mm|bmm|addmm)_"),
+    ("inductor", r"^triton_(?:red|per|poi|tem|mm|bmm|addmm|_\d)"),
     ("triton", r"^_\w*(?:norm|rms)\w*$|liger"),
     ("torch", r"\bat::native::"),
     (

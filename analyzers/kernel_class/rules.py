@@ -106,6 +106,8 @@ COLLECTIVES = {
     "broadcast": "broadcast",
     "reduce": "reduce",
     "sendrecv": "send_recv",
+    "send": "send_recv",
+    "recv": "send_recv",
     "put": "send_recv",
     "get": "send_recv",
     "alltoall": "all_to_all",

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfdoc.analyzers.kernel_class.classify import KernelClass, KernelKind, classify, classify_kernels
-from perfdoc.analyzers.kernel_class.names import qualified_name
+from perfdoc.analyzers.kernel_class.names import MAX_QUALIFIED, qualified_name
 from perfdoc.traces.model import CAPABILITIES, Capability, Device, Kernels, Trace
 from tests.amount import some
 
@@ -47,7 +47,17 @@ def test_a_hostile_name_takes_no_time(prefix: str, unit: str) -> None:
     classify(name, name)
     # A few milliseconds; a pattern that backtracks takes hours.
     assert time.process_time() - begun < 0.5
-    assert len(qualified_name(name, name)) <= 512
+    assert len(qualified_name(name, name)) <= MAX_QUALIFIED
+
+
+def test_a_long_name_keeps_both_ends() -> None:
+    # ROCm 7.1 writes every parameter of a GEMM into its name: 818 characters, the library's prefix first.
+    rocm = "Cijk_Alik_Bljk_BBS_BH_Bias_HA_S_SAV_UserArgs_MT256x224x64_MI16x16x1_" + "SN_LDSB0_AFC1_" * 53
+    assert len(rocm) > 800
+    assert classify(rocm, rocm).kernel_class is KernelClass.GEMM
+    longer = "Cijk_" + "x" * 3000 + "_layer_norm"
+    assert qualified_name(longer, longer).startswith("Cijk_x")
+    assert qualified_name(longer, longer).endswith("x_layer_norm")
 
 
 def test_what_lies_beyond_the_bound_is_not_read() -> None:
@@ -170,6 +180,18 @@ NSYS = (
     *("cuda_graph_a100", "ddp_2gpu_rtx3090", "gpt_fwd_bwd_rtx3070ti_sched", "gpt_small_full_step_a100"),
     *("gpt_small_fwd_bwd_a100", "host_bound_2gpu_h100", "sp_2gpu_after", "sp_2gpu_before", "windows_rtx5000"),
 )
+STRANGERS = (
+    "ddp_resnet_4gpu_rocm_one_file.json.gz",
+    "ddp_resnet_mi300x_rank0of8.json.gz",
+    "megatron_gpt_forward_tp8_a100/rank0.json.gz",
+    "resnet50_fp32_v100.json.gz",
+    "resnet_rtx2080ti_loader_workers.json.gz",
+)
+SHAPES = (
+    "bert_small_forward_h100.json.gz",
+    "normalization_layers.json.gz",
+    "qwen15_05b_forward_h100.json.gz",
+)
 KINETO = (
     "cuda_event_sync_multi_stream.json.gz",
     "ddp_nccl_metadata_a100_rank0of2.json.gz",
@@ -180,16 +202,18 @@ KINETO = (
 )
 
 
-@pytest.mark.parametrize("name", some([*NSYS, *KINETO], lambda name: "resnet" not in name))
+@pytest.mark.parametrize("name", some([*NSYS, *KINETO, *STRANGERS, *SHAPES], lambda n: "resnet5" not in n))
 def test_real_trace_is_recognised_and_its_communication_is_nccl(shared_traces: Path, name: str) -> None:
     if name in NSYS:
         rows = nsys_kernels(shared_traces / "nsys" / f"{name}.sqlite")
     else:
-        rows = kineto_kernels(shared_traces / "kineto" / name)
+        folder = "strangers" if name in STRANGERS else "shapes" if name in SHAPES else "kineto"
+        rows = kineto_kernels(shared_traces / folder / name)
     times, nccl_ns = time_by_kind(rows)
     total_ns = times.total()
     assert total_ns > 0
-    assert of_class(times, KernelClass.OTHER) <= 0.02 * total_ns
+    # Every name is known; Megatron's old kernels of torch.compile (triton__0d1d…) were 2.9 % once.
+    assert of_class(times, KernelClass.OTHER) == 0
     assert of_class(times, KernelClass.COMMUNICATION) == nccl_ns
 
 
