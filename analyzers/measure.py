@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -32,7 +32,7 @@ from perfdoc.profiling.background import begun as begun_thread
 from perfdoc.profiling.telling import Telling
 from perfdoc.results.headline import Framework
 from perfdoc.results.names import shorten
-from perfdoc.results.quality import NO_EVENTS, EventCounts
+from perfdoc.results.quality import NO_EVENTS
 from perfdoc.traces import Capability, Format, NoGpuActivityError, Note, Trace, TraceError
 from perfdoc.traces.errors import MissingToolError, UnreadableError
 from perfdoc.traces.job_facts import JobFacts, facts_beside
@@ -163,12 +163,6 @@ def measure_trace(
     estimated: dict[int, int] = {}
     """Collectives without a known completion, by device."""
 
-    @cache
-    def known_events() -> tuple[dict[int, EventCounts], Trace]:
-        """What of the events is missing by process, and the trace with what can be said of it."""
-        events = counted()
-        return events, trace.showing(limited(trace.capabilities, list(events.values())))
-
     def measured(index: int) -> RankMeasurement | Note:
         device = devices[index]
         activity = device_activity(trace, index, kinds, launches)
@@ -185,7 +179,6 @@ def measure_trace(
                 "it is not counted as a rank.",
                 remedy="Set CUDA_VISIBLE_DEVICES or torch.cuda.set_device before the first CUDA call.",
             )
-        events, shown = known_events()
         found = NO_EVENTS if activity.on_host else events[device.process]
         try:
             window, step_ranges = find_window(
@@ -222,8 +215,8 @@ def measure_trace(
         counted = begun(pool if alone and in_turn else None, event_counts, trace, launches)
         known = find_known_ranges(trace, request.data_pattern)
         by_ddp = find_ddp(trace) is not None if by_ddp is None else by_ddp
-        if not in_turn:
-            known_events()  # before threads ask: they share one trace and what was looked up in it
+        events = counted()
+        shown = trace.showing(limited(trace.capabilities, list(events.values())))
         results = list((map if in_turn else pool.map)(measured, order))
     ranks = [r for r in results if isinstance(r, RankMeasurement)]
     if not ranks:

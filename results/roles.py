@@ -95,7 +95,7 @@ class RolePlaces:
     """Places of ranks in the parallel dimensions, by rank number."""
 
     sizes: dict[str, int]
-    """Of tp, cp, dp and ep, those above 1; empty where places are not known."""
+    """Of tp, cp and dp, those above 1; empty where places are not known."""
     of: dict[str, list[int]]
     """Place of every rank, by dimension of `sizes`."""
     agreeing: int

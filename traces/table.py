@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Any, Self, TypeAlias
 
@@ -54,6 +55,13 @@ class Table:
     def column_names(cls) -> tuple[str, ...]:
         """The columns in declared order."""
         return tuple(f.name for f in fields(cls))
+
+    @classmethod
+    def joined(cls, parts: Iterable[Self]) -> Self:
+        """The rows of all parts, one part after another."""
+        tables = (cls.empty(), *parts)
+        names = cls.column_names()
+        return cls(**{name: np.concatenate([getattr(t, name) for t in tables]) for name in names})
 
     def take(self, rows: NDArray[Any] | slice) -> Self:
         """The rows that a boolean mask, an index array or a slice selects."""

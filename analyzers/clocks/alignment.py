@@ -167,7 +167,7 @@ def align_clocks(
     whole, closeness = join(
         matches,
         ranks,
-        messages or Moments.joined([]),
+        messages if messages is not None else Moments.empty(),
         found=found,
         ends=some,
         clock_of=clock_of,

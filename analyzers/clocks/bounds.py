@@ -9,7 +9,7 @@ stay between are possible, and so at any time is what lies between the lowest an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,31 +17,20 @@ import numpy as np
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.base.rows import row_keys
 from perfdoc.analyzers.clocks.differences import STEEPEST
-from perfdoc.traces.table import F64, Bool
+from perfdoc.traces.table import F64, Bool, Table
 
 _ALL_PAIRS = 16
 """Clusters of one collective that are compared with each other; of more each with the first one only."""
-_NONE = np.empty(0, np.int64)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Moments:
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Moments(Table):
     """`before` is not later than `after`. The two are members or clusters of clocks, as it says."""
 
     before: I64
     before_ns: I64
     after: I64
     after_ns: I64
-
-    @staticmethod
-    def joined(parts: Sequence[Moments]) -> Moments:
-        """All of them."""
-        return Moments(
-            before=np.concatenate([_NONE, *(p.before for p in parts)]),
-            before_ns=np.concatenate([_NONE, *(p.before_ns for p in parts)]),
-            after=np.concatenate([_NONE, *(p.after for p in parts)]),
-            after_ns=np.concatenate([_NONE, *(p.after_ns for p in parts)]),
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,9 +47,9 @@ class Meetings:
 
 
 NO_MEETINGS = Meetings(
-    moments=Moments(before=_NONE, before_ns=_NONE, after=_NONE, after_ns=_NONE),
-    one=_NONE,
-    other=_NONE,
+    moments=Moments.empty(),
+    one=np.empty(0, np.int64),
+    other=np.empty(0, np.int64),
     behind_ns=np.empty(0),
 )
 

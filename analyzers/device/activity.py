@@ -123,6 +123,8 @@ class Activity:
     launch_end_ns: I64
     launch_thread: I64
     stream: I64
+    kernel: I64
+    """Row of Trace.kernels; -1 for what is no kernel."""
     is_compute: Bool
     """Kernels that are not communication, and whole CUDA graphs."""
     on_host: bool = False
@@ -202,6 +204,7 @@ def device_activity(trace: Trace, device: int, kinds: KernelKinds, launches: Lau
         stream=np.concatenate(
             (stream, trace.graph_launches.stream[g_rows], trace.copies.stream[c_rows])
         ).take(order),
+        kernel=np.append(k_rows, np.full(len(g_rows) + len(c_rows), -1)).take(order),
         is_compute=is_compute.take(order),
     )
 

@@ -103,6 +103,7 @@ def cpu_activity(trace: Trace, device: int) -> tuple[Activity, int] | None:
         launch_end_ns=start,
         launch_thread=np.full(len(order), main, np.int64),
         stream=np.zeros(len(order), np.int64),
+        kernel=np.full(len(order), -1, np.int64),
         is_compute=is_compute[order],
         on_host=True,
     )

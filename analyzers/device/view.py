@@ -6,9 +6,6 @@ import re
 from dataclasses import dataclass
 from functools import cached_property
 
-import numpy as np
-
-from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.device.activity import Activity
 from perfdoc.analyzers.device.idle import Gaps, IdleInputs, find_gaps, idle_inputs, with_stalls
 from perfdoc.analyzers.device.launches import Launches
@@ -53,19 +50,6 @@ class DeviceView:
     def device(self) -> Device:
         """The device and the process that used it."""
         return self.trace.devices[self.activity.device]
-
-    @property
-    def kernel_of_activity(self) -> I64:
-        """Row of Trace.kernels of each row of `activity`; -1 for what is no kernel (see device_activity)."""
-        trace, activity = self.trace, self.activity
-        if activity.on_host:
-            return np.full(len(activity.start_ns), -1, np.int64)
-        tables = (trace.graph_launches, trace.copies)
-        others = [t.start_ns[t.device == activity.device] for t in tables]
-        start = np.concatenate((trace.kernels.start_ns[activity.kernel_rows], *others))
-        none = np.full(len(start) - len(activity.kernel_rows), -1, np.int64)
-        rows: I64 = np.concatenate((activity.kernel_rows, none))[np.argsort(start, kind="stable")]
-        return rows
 
     @cached_property
     def gaps(self) -> Gaps:

@@ -218,7 +218,7 @@ class _Computing:
         view = self._view
         count = bisect_left(self.rows, until_ns, key=view.trace.kernels.start_ns.__getitem__)
         row = np.full(len(view.trace.kernels), NONE, np.int64)
-        of_activity = view.kernel_of_activity[: np.searchsorted(view.activity.start_ns, until_ns)]
+        of_activity = view.activity.kernel[: np.searchsorted(view.activity.start_ns, until_ns)]
         row[of_activity[of_activity >= 0]] = np.flatnonzero(of_activity >= 0)
         operator = np.full(count, NONE, np.int64)
         mine = operators.kernel < count

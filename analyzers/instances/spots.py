@@ -16,8 +16,9 @@ from perfdoc.analyzers.base.intervals import EMPTY, I64, Intervals, union
 from perfdoc.analyzers.base.spot import Spot
 from perfdoc.analyzers.device.activity import DIMENSIONS, Activity
 from perfdoc.analyzers.device.view import DeviceView
+from perfdoc.analyzers.host.steps import pause_rows
 from perfdoc.results.ranks import Ledger
-from perfdoc.traces import ApiCalls, Kernels, RangeKind, Ranges
+from perfdoc.traces import ApiCalls, Kernels, Ranges
 
 _BEFORE = 4_096
 """Rows that began before the excerpt and are looked at: who began earlier and still runs is known as compute,
@@ -172,7 +173,7 @@ def _pause(view: DeviceView, cause: str, rows: I64, inferred: Intervals) -> Spot
     """The collection, or the wait for data, in which the device idled longest; inferred ones have no name."""
     ranges, activity, window = view.trace.ranges, view.activity, view.window
     threads = view.trace.threads_of(view.device.process) if cause == "gc" else activity.launching_threads
-    rows = rows[np.isin(ranges.thread[rows], threads) & (ranges.kind[rows] != RangeKind.MARK)]
+    rows = pause_rows(view, rows, threads)
     start = np.clip(np.append(ranges.start_ns[rows], inferred.start_ns), window.start_ns, window.end_ns)
     end = np.clip(np.append(ranges.end_ns[rows], inferred.end_ns), window.start_ns, window.end_ns)
 

@@ -11,9 +11,10 @@ from perfdoc.analyzers.base.spot import Spot
 from perfdoc.analyzers.clocks.alignment import ClockAlignment
 from perfdoc.analyzers.communication.matches import Matches
 from perfdoc.analyzers.instances.device import Instance
-from perfdoc.analyzers.instances.rough import RankParts, rough_tracks, track_of
+from perfdoc.analyzers.instances.rough import RankParts, rough_tracks
 from perfdoc.analyzers.ledger.steps import distinct_names
 from perfdoc.analyzers.pipeline.rank import PipelineRank
+from perfdoc.analyzers.timeline.rank import track_of
 from perfdoc.results.figures import brief
 from perfdoc.results.rules import WorstInstance
 from perfdoc.results.timeline import TimelineRank
@@ -103,7 +104,7 @@ class Ranks:
             offset_ns=0,
             aligned=True,
             tracks=[
-                track_of(key.partition(" ")[0], track.segments, list(track.names), instance.first_ns)
+                track_of(key.partition(" ")[0], track.segments, track.names, instance.first_ns)
                 for key, track in instance.tracks.items()
             ],
         )

@@ -20,7 +20,7 @@ from perfdoc.analyzers.communication.calls import CollectiveCalls
 from perfdoc.analyzers.communication.matches import Matches, MatchGroup, Member, no_matches
 from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.analyzers.matching.groups import JobGroups, job_groups
-from perfdoc.analyzers.matching.numbered import Found, assemble, by_sequence, in_order, joined
+from perfdoc.analyzers.matching.numbered import CalledRows, assemble, by_sequence, in_order
 from perfdoc.traces.job_facts import JobFacts
 
 
@@ -175,8 +175,8 @@ def _match(
 ) -> Matches:
     callers = _rows_by_group(found)
     groups: list[MatchGroup] = []
-    numbered: list[Found] = []
-    ordered: list[Found] = []
+    numbered: list[CalledRows] = []
+    ordered: list[CalledRows] = []
     for at, group in enumerate(found.groups):
         rows = callers[at]
         result = replace(group, members=tuple(rows))
@@ -185,26 +185,26 @@ def _match(
         elif at >= MAX_GROUPS:
             result = replace(result, reason=f"it is one of more than {MAX_GROUPS:,} groups")
         elif all((ranks[m].sequence[r] >= 0).all() for m, r in rows.items()):
-            numbered += [_found(at, ranks[m].sequence[r], m, r) for m, r in rows.items()]
+            numbered += [_called(at, ranks[m].sequence[r], m, r) for m, r in rows.items()]
             result = replace(result, matched_by="sequence")
         else:
             matched = in_order(ranks, rows, words.token, guess, all_or_none=whole_job)
-            ordered += [_found(at, n, m, r) for m, n, r in matched.calls]
+            ordered += [_called(at, n, m, r) for m, n, r in matched.calls]
             by = "world_order" if whole_job and matched.matched_by else matched.matched_by
             result = replace(result, matched_by=by, reason=matched.reason(members))
         groups.append(result)
-    rows_found = joined([by_sequence(joined(numbered)), *ordered])
+    called = CalledRows.joined([by_sequence(CalledRows.joined(numbered)), *ordered])
     # A group of one rank has nobody to be matched with.
     alone = sum(len(r) for g, rows in zip(groups, callers, strict=True) if g.size == 1 for r in rows.values())
     total = sum(len(r.sequence) for r in ranks) - alone
     matches = assemble(
-        rows_found,
+        called,
         members=members,
         groups=tuple(groups),
         operations=words.operations,
-        operation=_of_rows(rows_found, words.operation),
-        kind=_of_rows(rows_found, words.kind),
-        dimension=_of_rows(rows_found, tuple(r.dimension.astype(np.int64) for r in ranks)),
+        operation=_of_rows(called, words.operation),
+        kind=_of_rows(called, words.kind),
+        dimension=_of_rows(called, tuple(r.dimension.astype(np.int64) for r in ranks)),
         rows_total=total,
     )
     if len(matches):
@@ -214,14 +214,15 @@ def _match(
     return replace(matches, reason=reason, remedy=REMEDY)
 
 
-def _found(group: int, number: I64, member: int, rows: I64) -> Found:
-    return Found(group=np.full(len(rows), group), number=number, member=np.full(len(rows), member), row=rows)
+def _called(group: int, number: I64, member: int, rows: I64) -> CalledRows:
+    groups, members = np.full(len(rows), group), np.full(len(rows), member)
+    return CalledRows(group=groups, number=number, member=members, row=rows)
 
 
-def _of_rows(found: Found, columns: tuple[I64, ...]) -> I64:
-    """A column of the ranks for each row found."""
+def _of_rows(called: CalledRows, columns: tuple[I64, ...]) -> I64:
+    """A column of the ranks at these rows."""
     first = np.concatenate(([0], np.cumsum([len(c) for c in columns])))
-    return np.concatenate(columns)[first[found.member] + found.row]
+    return np.concatenate(columns)[first[called.member] + called.row]
 
 
 def _rows_by_group(found: JobGroups) -> list[dict[int, I64]]:

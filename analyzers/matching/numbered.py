@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -14,11 +14,11 @@ from perfdoc.analyzers.communication.calls import CollectiveCalls
 from perfdoc.analyzers.communication.matches import MatchedBy, Matches, MatchGroup, Member
 from perfdoc.analyzers.device.activity import UNKNOWN_DIMENSION
 from perfdoc.analyzers.matching.shifts import CallList, find_shift, same_step_calls
-from perfdoc.traces.table import Bool
+from perfdoc.traces.table import Table
 
 
-@dataclass(frozen=True, kw_only=True)
-class Found:
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CalledRows(Table):
     """Rows of members; those of one group with one number are one collective."""
 
     group: I64
@@ -26,44 +26,27 @@ class Found:
     member: I64
     row: I64
 
-    def take(self, keep: Bool | I64) -> Found:
-        """Some of the rows."""
-        return Found(
-            group=self.group[keep], number=self.number[keep], member=self.member[keep], row=self.row[keep]
-        )
 
-
-def joined(parts: Sequence[Found]) -> Found:
-    """All rows."""
-    none = np.empty(0, np.int64)
-    return Found(
-        group=np.concatenate([none, *(p.group for p in parts)]),
-        number=np.concatenate([none, *(p.number for p in parts)]),
-        member=np.concatenate([none, *(p.member for p in parts)]),
-        row=np.concatenate([none, *(p.row for p in parts)]),
-    )
-
-
-def by_sequence(found: Found) -> Found:
+def by_sequence(rows: CalledRows) -> CalledRows:
     """From sequence numbers (in `number`) to collectives.
 
     One call may run several kernels (a coalesced one): the n-th of them on every member is one collective,
     unless members differ in how many they ran.
     """
-    nth = occurrence(found.group, found.number, found.member)
-    _, call = row_keys(found.group, found.number, found.member)
+    nth = occurrence(rows.group, rows.number, rows.member)
+    _, call = row_keys(rows.group, rows.number, rows.member)
     kernels = np.bincount(call, minlength=int(call.max(initial=-1)) + 1)[call]
-    _, number = row_keys(found.group, found.number, nth)
+    _, number = row_keys(rows.group, rows.number, nth)
     order = np.argsort(number, kind="stable")
     first = np.flatnonzero(np.diff(number[order], prepend=-1))
     if not len(first):
-        return found
+        return rows
     same = np.minimum.reduceat(kernels[order], first) == np.maximum.reduceat(kernels[order], first)
-    return Found(group=found.group, number=number, member=found.member, row=found.row).take(same[number])
+    return replace(rows, number=number).take(same[number])
 
 
 def assemble(
-    found: Found,
+    called: CalledRows,
     *,
     members: tuple[Member, ...],
     groups: tuple[MatchGroup, ...],
@@ -75,11 +58,11 @@ def assemble(
 ) -> Matches:
     """Sort rows into collectives; those with one member, or whose members did different things, are left out.
 
-    operation, kind, dimension: of each row of `found`; members of a collective must agree in the kind, and
+    operation, kind, dimension: of each row of `called`; members of a collective must agree in the kind, and
     the collective is the first operation that any of them says.
     """
-    order = np.lexsort((found.member, found.number, found.group))
-    group, number = found.group[order], found.number[order]
+    order = np.lexsort((called.member, called.number, called.group))
+    group, number = called.group[order], called.number[order]
     fresh = np.ones(len(order), bool)
     fresh[1:] = (group[1:] != group[:-1]) | (number[1:] != number[:-1])
     first = np.flatnonzero(fresh)
@@ -97,7 +80,7 @@ def assemble(
     top, bottom = extreme(known, largest=True), extreme(dimension, largest=False)
     agreed = np.where((top >= 0) & (top == bottom), top, UNKNOWN_DIMENSION)
     callers = np.array([len(g.members) for g in groups], np.int64)
-    rows = np.repeat(keep, count)
+    kept = np.repeat(keep, count)
     return Matches(
         state="measured" if keep.any() else "not_measured",
         reason="",
@@ -106,8 +89,8 @@ def assemble(
         groups=groups,
         operations=operations,
         first=np.concatenate(([0], np.cumsum(count[keep]))),
-        member=found.member[order][rows].astype(np.int32),
-        row=found.row[order][rows],
+        member=called.member[order][kept].astype(np.int32),
+        row=called.row[order][kept],
         group=group[first][keep].astype(np.int32),
         operation=extreme(operation, largest=False)[keep].astype(np.int32),
         dimension=agreed[keep].astype(np.int8),

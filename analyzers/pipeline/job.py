@@ -18,15 +18,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+import numpy as np
+
 from perfdoc.analyzers.pipeline.layout import Positions, find_layout, find_pipelines, stage_by_warm_up
 from perfdoc.analyzers.pipeline.rank import PipelineRank
 from perfdoc.analyzers.pipeline.result import Certainty, RowSums, Sizes, measured, not_measured, split_idle
 from perfdoc.analyzers.pipeline.windows import (
     CommonTime,
     Window,
+    empty_ns,
     fastest_by_bytes,
     find_windows,
-    windows_of_rank,
 )
 from perfdoc.results.waits import PipelineAnalysis
 from perfdoc.traces.job_facts import JobFacts
@@ -164,20 +166,29 @@ def _of_windows(
 def _of_ranks(
     ranks: Sequence[PipelineRank], stages: Mapping[int, int], fastest: Mapping[int, int], sizes: Sizes
 ) -> PipelineAnalysis:
+    """Each rank without the others: the wait for the first message is in it, what follows its last is not."""
     sums: dict[int, RowSums] = {}
     for position, rank in enumerate(ranks):
         if rank.state != "measured":
             continue
-        for window in windows_of_rank(rank, fastest):
-            sums.setdefault(position, RowSums(stage=stages.get(position))).add(
+        m = rank.messages
+        sums[position] = RowSums(stage=stages.get(position))
+        for i in np.flatnonzero(rank.phase_start_ns >= 0).tolist():
+            rows = np.flatnonzero(rank.message_step == i)
+            start, end = int(rank.phase_start_ns[i]), int(rank.phase_end_ns[i])
+            first = min(start, int(m.start_ns[rows].min(initial=start)))
+            last = max(end, int(m.end_ns[rows].max(initial=end)))
+            idle = int(rank.idle_ns[i]) + empty_ns(rank, first, start) + empty_ns(rank, end, last)
+            waits = zip((m.end_ns - m.wait_ns)[rows].tolist(), m.bytes[rows].tolist(), strict=True)
+            sums[position].add(
                 split_idle(
-                    idle_ns=window.idle_ns,
-                    ideal_ns=sizes.ideal_ns(window.duration_ns - window.idle_ns, 1),
-                    transfer_ns=window.transfer_ns,
-                    handover_ns=window.handover_ns,
+                    idle_ns=idle,
+                    ideal_ns=sizes.ideal_ns(last - first - idle, 1),
+                    transfer_ns=sum(min(waited, fastest.get(size, waited)) for waited, size in waits),
+                    handover_ns=int((m.gap_before_ns + m.gap_after_ns)[rows].sum()),
                 ),
-                window_ns=window.duration_ns,
-                step_ns=window.step_ns,
-                compute_ns=window.compute_ns,
+                window_ns=last - first,
+                step_ns=int(rank.step_end_ns[i] - rank.step_start_ns[i]),
+                compute_ns=int(rank.compute_ns[i]),
             )
     return measured(ranks, sums, sizes, scope="rank", certainty=Certainty())

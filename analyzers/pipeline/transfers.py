@@ -18,12 +18,12 @@ from perfdoc.analyzers.clocks.bounds import Moments
 from perfdoc.analyzers.pipeline.layout import find_layout, find_pipelines
 from perfdoc.analyzers.pipeline.rank import PipelineRank
 from perfdoc.traces.job_facts import JobFacts
-from perfdoc.traces.table import Bool
+from perfdoc.traces.table import Bool, Table
 
 
-@dataclass(frozen=True, kw_only=True)
-class Pairs:
-    """Columns by transfer, by window; rows are of the stages' Messages."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Pairs(Table):
+    """Both sides of transfers, by window; rows are of the stages' Messages."""
 
     window: I64
     sender: I64
@@ -32,24 +32,9 @@ class Pairs:
     receiver: I64
     received: I64
 
-    def of_window(self, window: int) -> Pairs:
-        """Those of one window."""
-        low, high = np.searchsorted(self.window, (window, window + 1))
-        return self.take(slice(int(low), int(high)))
 
-    def take(self, which: slice | I64) -> Pairs:
-        """Some of them."""
-        return Pairs(
-            window=self.window[which],
-            sender=self.sender[which],
-            sent=self.sent[which],
-            receiver=self.receiver[which],
-            received=self.received[which],
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Sides:
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Sides(Table):
     """One side of a message each."""
 
     window: I64
@@ -137,10 +122,7 @@ def _sides(ranks: Sequence[PipelineRank], windows: Sequence[Sequence[int]]) -> _
                 row=m.part_row[kept],
             )
         )
-    return _Sides(**{name: np.concatenate([getattr(p, name) for p in parts]) for name in _COLUMNS})
-
-
-_COLUMNS = tuple(_Sides.__dataclass_fields__)
+    return _Sides.joined(parts)
 
 
 def _channel(rank: PipelineRank, code: int) -> int | str:

@@ -167,12 +167,14 @@ def find_windows(
             min(
                 last - first,
                 int(r.idle_ns[i])
-                + _empty(r, int(local[s][0][0]) - (begin[s] - first), int(local[s][0][0]))
-                + _empty(r, int(local[s][1][0]), int(local[s][1][0]) + (last - end[s])),
+                + empty_ns(r, int(local[s][0][0]) - (begin[s] - first), int(local[s][0][0]))
+                + empty_ns(r, int(local[s][1][0]), int(local[s][1][0]) + (last - end[s])),
             )
             for s, (r, i) in enumerate(zip(mine, steps, strict=True))
         ]
-        messages, impossible = match_messages(mine, steps, times, pairs.of_window(number), 2 * resolution_ns)
+        messages, impossible = match_messages(
+            mine, steps, times, pairs.take(pairs.window == number), 2 * resolution_ns
+        )
         windows.append(
             Window(
                 positions=members,
@@ -192,7 +194,7 @@ def find_windows(
     return windows
 
 
-def _empty(rank: PipelineRank, start_ns: int, end_ns: int) -> int:
+def empty_ns(rank: PipelineRank, start_ns: int, end_ns: int) -> int:
     """Time of [start, end), which lies outside of the rank's phase, without compute."""
     return end_ns - start_ns - int(rank.outside.covered_within(start_ns, end_ns))
 
@@ -206,45 +208,3 @@ def fastest_by_bytes(ranks: Sequence[PipelineRank]) -> dict[int, int]:
     least = np.full(len(sizes), np.iinfo(np.int64).max, np.int64)
     np.minimum.at(least, code.ravel(), duration[duration > 0])
     return dict(zip(sizes.tolist(), least.tolist(), strict=True))
-
-
-@dataclass(frozen=True, kw_only=True)
-class RankWindow:
-    """One rank in one step, seen alone: its phase and the messages around it."""
-
-    step: str
-    duration_ns: int
-    idle_ns: int
-    transfer_ns: int
-    handover_ns: int
-    compute_ns: int
-    step_ns: int
-
-
-def windows_of_rank(rank: PipelineRank, fastest_ns: Mapping[int, int]) -> list[RankWindow]:
-    """What one rank shows without the others: the wait for the first message is in it, what comes after its
-    last message is not."""
-    windows = []
-    m = rank.messages
-    for i in np.flatnonzero(rank.phase_start_ns >= 0).tolist():
-        rows = np.flatnonzero(rank.message_step == i)
-        start, end = int(rank.phase_start_ns[i]), int(rank.phase_end_ns[i])
-        first = min(start, int(m.start_ns[rows].min(initial=start)))
-        last = max(end, int(m.end_ns[rows].max(initial=end)))
-        idle = int(rank.idle_ns[i]) + _empty(rank, first, start) + _empty(rank, end, last)
-        waited = (m.end_ns - m.wait_ns)[rows].tolist()
-        pure = [min(w, fastest_ns.get(b, w)) for w, b in zip(waited, m.bytes[rows].tolist(), strict=True)]
-        gaps = int((m.gap_before_ns + m.gap_after_ns)[rows].sum())
-        transfer = min(sum(pure), idle)
-        windows.append(
-            RankWindow(
-                step=rank.step_names[i],
-                duration_ns=last - first,
-                idle_ns=idle,
-                transfer_ns=transfer,
-                handover_ns=min(gaps, idle - transfer),
-                compute_ns=int(rank.compute_ns[i]),
-                step_ns=int(rank.step_end_ns[i] - rank.step_start_ns[i]),
-            )
-        )
-    return windows

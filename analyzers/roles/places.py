@@ -78,8 +78,6 @@ def place_ranks(ranks: Sequence[Rank], job: Job | None, pipeline: PipelineAnalys
     if counted and any(a not in (None, b) for a, b in zip(measured, of["pp"], strict=True)):
         return unplaced
     shown = {name: size for name, size in sizes.items() if size > 1 and name != "pp"}
-    if (experts := _place_experts(job, groups, numbers, sizes)) is not None:
-        shown["ep"], of["ep"] = experts
     return Places(
         stage=of["pp"] if sizes["pp"] > 1 else measured,
         stage_role=roles,
@@ -175,23 +173,3 @@ def _count_agreeing(groups: _Groups, sizes: Mapping[str, int], of: Mapping[str, 
             return None
         agreeing += 1
     return agreeing
-
-
-def _place_experts(
-    job: Job | None, groups: _Groups, numbers: Sequence[int], sizes: Mapping[str, int]
-) -> tuple[int, list[int]] | None:
-    """(EP, places in it), as megatron-core lays experts out in a stage: expert TP fastest, then EP. None
-    where no such group was seen, or one contradicts it: of experts more than one order is usual."""
-    ep = job.ep if job is not None else None
-    if job is None or ep is None or ep < 2:
-        return None
-    of_experts = [members for (dimension, _), members in groups.items() if dimension == "ep"]
-    seen = [{numbers[i] for i in members} for members in of_experts if 2 <= len(members) <= ep]
-    stage = prod(sizes[name] for name in ("tp", "cp", "dp"))
-    for etp in dict.fromkeys([job.etp] if job.etp else [sizes["tp"], 1]):
-        fits = stage % (etp * ep) == 0 and all(
-            len({(n % etp, n // (etp * ep)) for n in members}) == 1 for members in seen
-        )
-        if seen and fits:
-            return ep, [n // etp % ep for n in numbers]
-    return None

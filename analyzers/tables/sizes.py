@@ -18,7 +18,7 @@ from perfdoc.analyzers.device.launches import group_sizes
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.results.tables import CollectiveSize
 from perfdoc.traces import Payloads
-from perfdoc.traces.table import I32, Bool
+from perfdoc.traces.table import I32, Bool, Table
 
 UNKNOWN = -1
 DISTINCT_SIZES = 8
@@ -93,9 +93,9 @@ def _exchanged(payloads: Payloads, of_call: I64) -> SentBytes | None:
     return SentBytes(sent_bytes=sent, received_bytes=received, most_sent_bytes=most)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Operations:
-    """Operations of known size inside the windows, of all ranks; a column each."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Operations(Table):
+    """Operations of known size inside the windows, of all ranks."""
 
     dimension: I64
     collective: I64
@@ -119,16 +119,7 @@ def collective_sizes(
     words: dict[str, int] = {}
     transfers = _transfers(calls, matches, contradicted)
     parts = [_operations(c, s, t, words) for c, s, t in zip(calls, sized, transfers, strict=True)]
-    if not parts:
-        return []
-    ops = _Operations(
-        **{
-            name: np.concatenate([getattr(part, name) for part in parts])
-            for name in _Operations.__dataclass_fields__
-        }
-    )
-    if not len(ops.bytes):
-        return []
+    ops = _Operations.joined(parts)
     texts = list(words)
     first, kind = row_keys(ops.dimension, ops.collective, ops.transport)
     found = []

@@ -11,9 +11,9 @@ import numpy as np
 from perfdoc.analyzers.clocks.alignment import ClockAlignment
 from perfdoc.analyzers.ledger.steps import distinct_names
 from perfdoc.analyzers.pipeline.passes import Passes
-from perfdoc.analyzers.timeline.rank import CODES, LIMITS, StepTimeline, Track
-from perfdoc.analyzers.timeline.segments import drawn, pool
-from perfdoc.results.timeline import Timeline, TimelineRank, TimelineTrack, TrackKind
+from perfdoc.analyzers.timeline.rank import CODES, LIMITS, StepTimeline, track_of
+from perfdoc.analyzers.timeline.segments import pool
+from perfdoc.results.timeline import Timeline, TimelineRank, TimelineTrack
 
 MAX_RANKS = 64
 """Ranks that are drawn; of more, these many spread over all of them."""
@@ -142,24 +142,13 @@ def _notes(steps: int, aligned: dict[int, bool], beyond: int) -> list[str]:
 
 
 def _tracks(step: StepTimeline, share: float) -> list[TimelineTrack]:
-    return [_track(kind, track, share, step.start_ns) for kind, track in step.tracks.items()]
-
-
-def _track(kind: TrackKind, track: Track, share: float, begin: int) -> TimelineTrack:
-    found = drawn(pool(track.segments, max(20, int(LIMITS[kind] * share))))
-    # The commonest names come first.
-    names = list(track.names)[: max(20, int(len(track.names) * share))]
-    return TimelineTrack(
-        kind=kind,
-        codes=list(CODES[kind]),
-        names=names,
-        start_ns=(found.start_ns - begin).tolist(),
-        duration_ns=found.duration_ns.tolist(),
-        code=found.code.tolist(),
-        name=np.where(found.item < len(names), found.item, -1).tolist(),
-        stretches=found.stretches.tolist(),
-        count=found.count.tolist(),
-    )
+    tracks = []
+    for kind, track in step.tracks.items():
+        segments = pool(track.segments, max(20, int(LIMITS[kind] * share)))
+        # The commonest names come first.
+        names = track.names[: max(20, int(len(track.names) * share))]
+        tracks.append(track_of(kind, segments, names, step.start_ns))
+    return tracks
 
 
 def _passes(rank: RankInput, step: StepTimeline) -> list[TimelineTrack]:
@@ -177,7 +166,7 @@ def _passes(rank: RankInput, step: StepTimeline) -> list[TimelineTrack]:
     return [
         TimelineTrack(
             kind="passes",
-            codes=["forward", "backward"],
+            codes=list(CODES["passes"]),
             names=[str(b) for b in batches.tolist()],
             start_ns=(passes.start_ns[rows] - step.start_ns).tolist(),
             duration_ns=(passes.end_ns[rows] - passes.start_ns[rows]).tolist(),

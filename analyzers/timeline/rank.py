@@ -12,9 +12,9 @@ from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.ledger.steps import distinct_names
 from perfdoc.analyzers.timeline import tracks
-from perfdoc.analyzers.timeline.segments import Segments, pool
+from perfdoc.analyzers.timeline.segments import Segments, drawn, pool
 from perfdoc.results.ranks import LEAVES
-from perfdoc.results.timeline import TYPICAL_FRAC, TrackKind
+from perfdoc.results.timeline import TYPICAL_FRAC, TimelineTrack, TrackKind
 
 LIMITS = {"ledger": 800, "compute": 500, "communication": 300, "host": 400}
 """Segments of each track at most; together 2,000 a device."""
@@ -23,6 +23,8 @@ CODES: dict[str, Sequence[str]] = {
     "compute": tracks.COMPUTE_CODES,
     "communication": DIMENSIONS,
     "host": tracks.HOST_CODES,
+    "passes": ("forward", "backward"),
+    "ranges": ("range",),
 }
 """What the codes of each track's segments stand for."""
 _TRACKS: dict[TrackKind, Callable[[DeviceView, int, int], Segments]] = {
@@ -137,3 +139,19 @@ def _name(view: DeviceView, key: str, item: int) -> str:
         return view.trace.strings[item]
     kind = view.activity.communication.kinds[item]
     return "copy between GPUs" if kind is None else kind.collective or kind.label
+
+
+def track_of(kind: str, segments: Segments, names: Sequence[str], begin_ns: int) -> TimelineTrack:
+    """Segments as they are published, of a stretch that begins then. Items beyond the names have none."""
+    shown = drawn(segments)
+    return TimelineTrack(
+        kind=kind,  # type: ignore[arg-type]  # one of its words
+        codes=list(CODES[kind]),
+        names=list(names),
+        start_ns=(shown.start_ns - begin_ns).tolist(),
+        duration_ns=shown.duration_ns.tolist(),
+        code=shown.code.tolist(),
+        name=np.where(shown.item < len(names), shown.item, -1).tolist(),
+        stretches=shown.stretches.tolist(),
+        count=shown.count.tolist(),
+    )

@@ -29,7 +29,7 @@ _NAMED = 3
 _OUTLIERS, _WAITING = 16, 4
 _ROLES = 64
 _ALIKE_FRAC = 0.001
-_PLACE_WORDS = {"tp": "TP", "cp": "CP", "dp": "DP", "ep": "EP"}
+_PLACE_WORDS = {"tp": "TP", "cp": "CP", "dp": "DP"}
 _HOW = {
     "stages": "Roles are the stages of the pipeline",
     "numbers": "Roles are pipeline stages by rank number, stages outermost",

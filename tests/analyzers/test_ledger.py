@@ -77,6 +77,7 @@ def made(rows: list[tuple[int, int, int, int, int]]) -> tuple[Activity, IdleInpu
         launch_end_ns=np.where(launch >= 0, launch + 3, -1),
         launch_thread=np.zeros(len(rows), np.int64),
         stream=np.array([r[3] for r in rows], np.int64),
+        kernel=np.full(len(rows), -1),
         is_compute=kind == COMPUTE,
     )
     idle = IdleInputs(gc=EMPTY, gc_or_data=EMPTY)

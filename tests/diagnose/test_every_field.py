@@ -11,12 +11,15 @@ from typing import Any
 import pytest
 
 from perfdoc.diagnose import diagnosis
-from perfdoc.diagnose.ranks import rank_of
+from perfdoc.diagnose.ranks import AS_MEASURED, rank_of
 from perfdoc.results import Analyses, Rank
 
 
-@pytest.mark.parametrize(("made_in", "kind"), [(rank_of, Rank), (diagnosis._analyses, Analyses)])
-def test_every_field_is_given(made_in: Callable[..., Any], kind: type) -> None:
+@pytest.mark.parametrize(
+    ("made_in", "kind", "elsewhere"),
+    [(rank_of, Rank, AS_MEASURED), (diagnosis._analyses, Analyses, {"roles"})],
+)
+def test_every_field_is_given(made_in: Callable[..., Any], kind: type, elsewhere: set[str]) -> None:
     calls = [
         node
         for node in ast.walk(ast.parse(inspect.getsource(made_in)))
@@ -25,5 +28,5 @@ def test_every_field_is_given(made_in: Callable[..., Any], kind: type) -> None:
         and node.func.attr == kind.__name__
     ]
     assert len(calls) == 1
-    given = {keyword.arg for keyword in calls[0].keywords}
-    assert given == {f.name for f in fields(kind)}
+    given = {keyword.arg for keyword in calls[0].keywords if keyword.arg is not None}
+    assert given | elsewhere == {f.name for f in fields(kind)}

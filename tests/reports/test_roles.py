@@ -136,33 +136,6 @@ def test_a_group_that_contradicts_rank_numbers_leaves_places_unknown() -> None:
     assert len(roles.roles) == 4  # the pipeline's analysis knows stages all the same
 
 
-@pytest.mark.parametrize(("etp", "place"), [(1, 3), (2, 1)])
-def test_places_of_experts_follow_the_groups_that_were_seen(etp: int, place: int) -> None:
-    """EP 4 in stages of 16 ranks. Rank 19 is the fourth of its stage: with expert TP 1 its group is ranks 16
-    to 19, with expert TP 2 ranks 17, 19, 21 and 23."""
-    made = staged(64)
-    assert made.job is not None
-    ranks = []
-    for i, rank in enumerate(made.ranks):
-        experts = replace(build.communication("ep", 1_000), group=f"ep {i // (4 * etp)} {i % etp}")
-        ranks.append(replace(rank, communication=[*rank.communication, experts]))
-    roles = roles_of(replace(made, ranks=ranks, job=replace(made.job, ep=4)))
-    assert (roles.places.sizes["ep"], roles.places.of["ep"][19]) == (4, place)
-    # Groups that fit neither order leave them unknown, and so does the lack of any.
-    apart = [
-        replace(
-            r,
-            communication=[
-                replace(row, group=f"x {i % 16}") if row.dimension == "ep" else row for row in r.communication
-            ],
-        )
-        for i, r in enumerate(ranks)
-    ]
-    for changed in (apart, made.ranks):
-        found = roles_of(replace(made, ranks=list(changed), job=replace(made.job, ep=4)))
-        assert set(found.places.sizes) == {"tp", "dp"}
-
-
 def test_without_a_layout_ranks_that_communicate_alike_are_a_role() -> None:
     roles = roles_of(layout_unknown(64))
     assert roles.based_on == "calls"

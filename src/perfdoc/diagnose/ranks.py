@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 
 from perfdoc import results as d
 from perfdoc.analyzers.kernel_class.classify import KernelClass
@@ -13,6 +13,9 @@ from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.results.memory import DeviceMemory
 from perfdoc.simulator.replay.unedited import KeptRank
 from perfdoc.traces import Device
+
+AS_MEASURED = {f.name for f in fields(d.Rank)} & {f.name for f in fields(RankMeasurement)} - {"device"}
+"""Published under the name under which it was measured."""
 
 
 def rank_of(m: RankMeasurement, device: Device, input_index: int, label: str) -> d.Rank:
@@ -29,17 +32,9 @@ def rank_of(m: RankMeasurement, device: Device, input_index: int, label: str) ->
         pid=m.device.process,
         input=input_index,
         gpu=d.Gpu(name=m.device.gpu_name, sm_count=m.device.sm_count, memory_bytes=m.device.memory_bytes),
-        events=m.events,
-        window=m.window,
         ledger_ns=m.ledger,
-        kernel_parts=m.kernel_parts,
-        suspected=m.suspected,
-        contention=m.contention,
-        host=m.host,
-        communication=m.communication,
-        kernels_only_window=m.kernels_only_window,
-        kernels_only_capture=m.kernels_only_capture,
         replay=m.also.replay if isinstance(m.also, KeptRank) else None,
+        **{name: getattr(m, name) for name in AS_MEASURED},
     )
 
 
