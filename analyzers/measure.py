@@ -18,14 +18,13 @@ from perfdoc.analyzers.communication.dimensions import attribute_dimensions
 from perfdoc.analyzers.device.activity import device_activity, without_launches
 from perfdoc.analyzers.device.cpu_rank import cpu_activity
 from perfdoc.analyzers.device.event_counts import event_counts, limited, partial_notes
-from perfdoc.analyzers.device.frameworks import framework_of
+from perfdoc.analyzers.device.frameworks import framework_of, slowed_by
 from perfdoc.analyzers.device.launches import find_launches
 from perfdoc.analyzers.device.range_names import find_known_ranges, ranges_matching
 from perfdoc.analyzers.device.ranks import marked_ranks, with_marked_ranks
 from perfdoc.analyzers.device.start_up import leave_out_start_up
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.device.window import WindowRequest, find_window
-from perfdoc.analyzers.host.capture_cost import slowed_by
 from perfdoc.analyzers.kernel_class.classify import GIVEN, KernelKinds, classify_kernels
 from perfdoc.analyzers.measure_device import DeviceAnalysis, RankMeasurement, begun, measure_device
 from perfdoc.profiling.background import begun as begun_thread

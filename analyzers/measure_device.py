@@ -11,7 +11,6 @@ from perfdoc.analyzers.base.memory import give_back
 from perfdoc.analyzers.communication.calls import CollectiveCalls, collective_calls
 from perfdoc.analyzers.communication.table import communication_table
 from perfdoc.analyzers.contention.cost import norm_contention
-from perfdoc.analyzers.device.copy_times import CopyTime, copy_times
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.efficiency.bounds import KernelBounds
 from perfdoc.analyzers.efficiency.device import device_efficiency
@@ -23,10 +22,9 @@ from perfdoc.analyzers.instances.rough import NO_OUTLINE, Outline, outline
 from perfdoc.analyzers.kernels.attributed import AttributedKernels, attributed_kernels
 from perfdoc.analyzers.kernels.parts import NamedTime, kernel_parts, kernel_times, kernels_only
 from perfdoc.analyzers.kernels.suspects import suspected_communication
-from perfdoc.analyzers.ledger.steps import StepLedgers, step_ledgers
-from perfdoc.analyzers.ledger.window import build_ledger
+from perfdoc.analyzers.ledger.steps import StepLedgers, build_ledger, step_ledgers
 from perfdoc.analyzers.pipeline.rank import PipelineRank, pipeline_rank
-from perfdoc.analyzers.tables.device import DeviceTables, device_tables
+from perfdoc.analyzers.tables.device import CopyTime, DeviceTables, copy_times, device_tables
 from perfdoc.analyzers.timeline.rank import StepTimeline, rank_timeline
 from perfdoc.results import DeviceContention, HostActivity, KernelPartsAnalysis
 from perfdoc.results.efficiency import KernelEfficiency

@@ -1,8 +1,9 @@
-"""Rows of several columns: those that are equal, those that a mask keeps."""
+"""Rows of several columns: those that are equal, those that a mask keeps, what their names say, sums."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +11,45 @@ from numpy.typing import NDArray
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.traces.arrow import distinct
 from perfdoc.traces.table import Bool
+
+_Said = TypeVar("_Said", bool, int, float)
+
+
+def said_by_names(
+    strings: Sequence[str],
+    names: NDArray[np.integer[Any]],
+    look: Callable[[str], _Said | None],
+    unknown: _Said,
+) -> NDArray[Any]:
+    """For every row what `look` makes of its name; `unknown`, whose type is the column's, where that is None
+    or the row has no name.
+
+    names: indices into strings, -1 none.
+
+    >>> said_by_names(["", "gemm", "copy"], np.array([2, 1, -1, 2]), len, 0).tolist()
+    [4, 4, 0, 4]
+    """
+    # The slot past the last string is where -1 looks.
+    said: NDArray[Any] = np.full(len(strings) + 1, unknown)
+    (named,) = kept(names >= 0, names)
+    for i in np.flatnonzero(np.bincount(named, minlength=len(strings))).tolist():
+        if (found := look(strings[i])) is not None:
+            said[i] = found
+    of_rows: NDArray[Any] = said[names]
+    return of_rows
+
+
+Number = TypeVar("Number", int, float)
+
+
+def known_total(values: Iterable[Number | None]) -> Number | None:
+    """The sum of those that are known; None where none is.
+
+    >>> known_total([1, None, 2]), known_total([None])
+    (3, None)
+    """
+    known = [v for v in values if v is not None]
+    return sum(known[1:], known[0]) if known else None
 
 
 def row_keys(*columns: I64) -> tuple[I64, I64]:

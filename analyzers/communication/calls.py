@@ -7,14 +7,231 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
-from perfdoc.analyzers.communication.rows import CallGroup, CallRows, device_rows, host_rows
+from perfdoc.analyzers.base.rows import row_keys
+from perfdoc.analyzers.communication.known_groups import CallGroup, known_groups
+from perfdoc.analyzers.communication.payloads import peers_of_groups
+from perfdoc.analyzers.device.activity import DIMENSIONS, UNKNOWN_DIMENSION, Communication
+from perfdoc.analyzers.device.cpu_rank import group_of, groups_of_one_rank
+from perfdoc.analyzers.device.launches import innermost_at_launch
+from perfdoc.analyzers.device.range_names import dimension_of_group
 from perfdoc.analyzers.device.view import DeviceView
+from perfdoc.profiling.distributed.collective_name import parse_collective
+from perfdoc.profiling.vocabulary import COLLECTIVE_RUN
+from perfdoc.traces import RangeKind, Trace
 from perfdoc.traces.table import I8, I32, Bool
 from perfdoc.traces.validate import MAX_TIME_NS
+
+__all__ = ["CallGroup", "CallRows", "device_rows", "host_rows", "operation_of"]
+
+_SPELLINGS = MappingProxyType(
+    {
+        **dict.fromkeys(("allreduce", "allreducecoalesced", "allreducesparse"), "all_reduce"),
+        **dict.fromkeys(("allgather", "allgatherbase", "allgathercoalesced", "allgatherv"), "all_gather"),
+        **dict.fromkeys(("allgatherintotensor", "allgatherintotensorcoalesced"), "all_gather"),
+        **dict.fromkeys(("reducescatter", "reducescatterbase", "reducescattercoalesced"), "reduce_scatter"),
+        **dict.fromkeys(("reducescattertensor", "reducescattertensorcoalesced"), "reduce_scatter"),
+        **dict.fromkeys(("alltoall", "alltoallbase", "alltoallv", "alltoallsingle"), "all_to_all"),
+        **dict.fromkeys(("broadcast", "bcast", "broadcastoop"), "broadcast"),
+        **dict.fromkeys(("reduce", "reduceoop"), "reduce"),
+        **dict.fromkeys(("send", "isend"), "send"),
+        **dict.fromkeys(("recv", "irecv", "recvanysource"), "recv"),
+        "gather": "gather",
+        "scatter": "scatter",
+        "barrier": "barrier",
+    }
+)
+"""Spelling of NCCL's and PyTorch's calls (lower case, no underscores, no `nccl`) -> our word."""
+
+_TORCH_RANGE = re.compile(r"nccl:([A-Za-z_]{1,40})(?:\b|,)")
+"""The range that PyTorch opens around a collective's launch, `nccl:all_to_all` with whatever follows."""
+
+_ENDS_BY_WAIT = frozenset({"send", "recv", "reduce_scatter", "coalesced", "gather", "scatter"})
+"""Operations of which gloo's threads report no completion: measured with torch 2.13 (docs/ranks.md)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallRows:
+    """Communication of one device by start time; -1 is unknown."""
+
+    start_ns: I64
+    end_ns: I64
+    launch_ns: I64
+    stream: I64
+    operation: I64
+    operations: tuple[str, ...]
+    group: I64
+    groups: tuple[CallGroup, ...]
+    dimension: I64
+    bytes: I64
+    sequence: I64
+    peer: I64
+    end_is_exact: Bool
+
+
+def operation_of(spelling: str) -> str | None:
+    """Our word for a collective as NCCL or PyTorch spells it; None for one that is not known."""
+    return _SPELLINGS.get(spelling.removeprefix("nccl").replace("_", "").replace(" ", "").lower())
+
+
+def device_rows(view: DeviceView) -> CallRows:
+    """Communication of a GPU: kernels and copies between GPUs."""
+    trace, comm = view.trace, view.activity.communication
+    operation, operations = _operations(trace, comm)
+    group, groups = _groups(view, comm)
+    sequence = np.full(len(operation), -1, np.int64)
+    peer = sequence.copy()
+    if len(trace.payloads):
+        one_way = _are(operation, operations, "send", "recv")
+        row, known = np.maximum(comm.payload, 0), comm.payload >= 0
+        # PyTorch numbers sends and receives apart, each side for itself: no number that both share. It says
+        # the other side's global rank, and NCCL's own calls its rank within the communicator.
+        sequence = np.where(known & ~one_way, trace.payloads.sequence[row], -1)
+        peer = np.where(known & one_way, trace.payloads.peer[row], -1)
+        grouped = np.flatnonzero(~known & (group >= 0) & _are(operation, operations, "send_recv"))
+        if len(grouped):
+            peer[grouped] = peers_of_groups(trace, comm, grouped)
+        by_call = ~known | (trace.payloads.range[row] >= 0)
+        for i, entry in enumerate(groups):
+            if entry.ranks:
+                mine = (group == i) & (peer >= 0) & by_call
+                table = np.array((*entry.ranks, -1), np.int64)
+                peer[mine] = table[np.minimum(peer[mine], len(entry.ranks))]
+    return CallRows(
+        start_ns=comm.start_ns,
+        end_ns=comm.end_ns,
+        launch_ns=comm.launch_start_ns,
+        stream=comm.stream,
+        operation=operation,
+        operations=operations,
+        group=group,
+        groups=groups,
+        dimension=comm.dimension,
+        bytes=comm.bytes,
+        sequence=sequence,
+        peer=peer,
+        end_is_exact=np.ones(len(operation), bool),
+    )
+
+
+def _are(operation: I64, operations: tuple[str, ...], *words: str) -> Bool:
+    """Whether each operation is one of the words."""
+    return np.isin(operation, [i for i, o in enumerate(operations) if o in words])
+
+
+def _operations(trace: Trace, comm: Communication) -> tuple[I64, tuple[str, ...]]:
+    """What each is: by its payload, else the kernel; a send/receive kernel by PyTorch's range at launch."""
+    words: dict[str, int] = {}
+
+    def code(word: str) -> int:
+        return words.setdefault(word, len(words))
+
+    of_kind = [code(k.collective or "unknown" if k is not None else "peer_copy") for k in comm.kinds]
+    operation = np.array(of_kind, np.int64)[comm.kind] if of_kind else np.zeros(len(comm.kind), np.int64)
+    if len(trace.payloads):
+        spelled = trace.payloads.operation[np.maximum(comm.payload, 0)].astype(np.int64)
+        for i in np.unique(spelled[comm.payload >= 0]).tolist():
+            word = operation_of(trace.strings[i])
+            if word is not None:
+                operation[(comm.payload >= 0) & (spelled == i)] = code(word)
+    ambiguous = operation == words.get("send_recv", -1)
+    if ambiguous.any():
+        named = {
+            i: code(word)
+            for i in trace.range_names.tolist()
+            if trace.strings[i].startswith("nccl:")
+            and (found := _TORCH_RANGE.match(trace.strings[i])) is not None
+            and (word := operation_of(found[1])) is not None
+        }
+        table = np.full(len(trace.strings), -1, np.int64)
+        table[list(named)] = list(named.values())
+        ranges = np.flatnonzero((table[trace.ranges.name] >= 0) & (trace.ranges.kind != RangeKind.MARK))
+        at = innermost_at_launch(trace, ranges, comm)
+        known = ambiguous & (at >= 0)
+        operation[known] = table[trace.ranges.name[ranges[at[known]]]]
+    return operation, tuple(words)
+
+
+def _groups(view: DeviceView, comm: Communication) -> tuple[I64, tuple[CallGroup, ...]]:
+    """The group of each by NCCL's communicator id and PyTorch's name and description of it."""
+    payloads, strings = view.trace.payloads, view.trace.strings
+    name = np.zeros(len(comm.payload), np.int64)
+    if len(payloads):
+        row = np.maximum(comm.payload, 0)
+        pair = payloads.group_name[row].astype(np.int64) * len(strings) + payloads.group_description[row]
+        name = np.where(comm.payload >= 0, pair, 0)
+    first, code = row_keys(comm.communicator.view(np.int64), name)
+    listed = known_groups(view)
+    groups: list[CallGroup] = []
+    index = np.full(len(first), -1, np.int64)
+    for i, row_of_key in enumerate(first.tolist()):
+        communicator, text = int(comm.communicator[row_of_key]), int(name[row_of_key])
+        group_name, description = strings[text // len(strings)], strings[text % len(strings)]
+        if communicator or group_name:
+            index[i] = len(groups)
+            groups.append(listed.find(communicator, group_name, description))
+    return index[code], tuple(groups)
+
+
+def host_rows(view: DeviceView) -> CallRows:
+    """Collectives of a CPU rank whose completion is known, from the ranges that the trainer names; as in its
+    ledger without those of groups that have one member."""
+    trace = view.trace
+    alone = groups_of_one_rank(trace, view.activity.device)
+    wanted = {
+        i: fact
+        for i in trace.range_names.tolist()
+        if trace.strings[i].startswith(COLLECTIVE_RUN)
+        and (fact := parse_collective(trace.strings[i])) is not None
+        and group_of(trace.strings[i]) not in alone
+    }
+    table = np.full(len(trace.strings), -1, np.int64)
+    table[list(wanted)] = np.arange(len(wanted))
+    threads = trace.threads_of(view.device.process)
+    rows = np.flatnonzero(
+        (table[trace.ranges.name] >= 0)
+        & (trace.ranges.kind != RangeKind.MARK)
+        & ~trace.ranges.never_closed
+        & np.isin(trace.ranges.thread, threads)
+    )
+    rows = rows[np.argsort(trace.ranges.start_ns[rows], kind="stable")]
+    fact_of = table[trace.ranges.name[rows]]
+    words: dict[str, int] = {}
+    groups: dict[tuple[str, str], int] = {}
+    columns = np.empty((len(wanted), 6), np.int64)
+    for i, fact in enumerate(wanted.values()):
+        dimension = fact.dimension or dimension_of_group(fact.group)
+        columns[i] = (
+            words.setdefault(fact.operation, len(words)),
+            groups.setdefault((fact.group_name, fact.group), len(groups)),
+            UNKNOWN_DIMENSION if dimension is None else DIMENSIONS.index(dimension),
+            -1 if fact.bytes is None else fact.bytes,
+            fact.sequence,
+            -1 if fact.peer is None else fact.peer,
+        )
+    operation, group, dimension, size, sequence, peer = columns[fact_of].T
+    listed = known_groups(view)
+    by_wait = [i for w, i in words.items() if w in _ENDS_BY_WAIT]
+    return CallRows(
+        start_ns=trace.ranges.start_ns[rows],
+        end_ns=trace.ranges.end_ns[rows],
+        launch_ns=trace.ranges.start_ns[rows],
+        stream=np.zeros(len(rows), np.int64),
+        operation=operation,
+        operations=tuple(words),
+        group=group,
+        groups=tuple(listed.find(0, name, description) for name, description in groups),
+        dimension=dimension,
+        bytes=size,
+        sequence=sequence,
+        peer=peer,
+        end_is_exact=~np.isin(operation, by_wait),
+    )
+
 
 _NUMBER = re.compile(r"(\d{1,18})$")
 """The number of a step at the end of its range's name."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64, union
-from perfdoc.analyzers.base.names import said_by_names
+from perfdoc.analyzers.base.rows import said_by_names
 from perfdoc.analyzers.device.activity import Communication
 from perfdoc.traces import RangeKind, Trace
 from perfdoc.traces.table import Bool

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from perfdoc.analyzers.base.known import known_total
+from perfdoc.analyzers.base.rows import known_total
 from perfdoc.analyzers.contention.cost import DECIDED, MAX_SIGNATURES, sum_costs
 from perfdoc.results.contention import (
     ContendedKernel,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
-from perfdoc.analyzers.base.names import said_by_names
+from perfdoc.analyzers.base.rows import said_by_names
 from perfdoc.traces import Trace
 from perfdoc.traces.arrow import distinct
 from perfdoc.traces.model import UNKNOWN

@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
-from perfdoc.analyzers.base.known import known_total
-from perfdoc.analyzers.base.rows import row_keys
+from perfdoc.analyzers.base.rows import known_total, row_keys
 from perfdoc.analyzers.efficiency.roofline import Roofline
 from perfdoc.analyzers.kernels.parts import sum_by
 from perfdoc.analyzers.work.operator_work import DTYPES, MODEL, SOURCES, KernelWork

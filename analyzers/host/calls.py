@@ -11,8 +11,7 @@ from functools import lru_cache
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64, index_within
-from perfdoc.analyzers.base.names import said_by_names
-from perfdoc.analyzers.base.rows import kept
+from perfdoc.analyzers.base.rows import kept, said_by_names
 from perfdoc.analyzers.device.idle import LAUNCH_LATENCY_MAX_NS
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.traces import CopyKind, Trace

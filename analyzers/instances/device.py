@@ -12,8 +12,14 @@ from perfdoc.analyzers.base.spot import Spot
 from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.instances.spots import Nearby, find_spots
-from perfdoc.analyzers.timeline import tracks
-from perfdoc.analyzers.timeline.rank import Track, named
+from perfdoc.analyzers.timeline.rank import (
+    Track,
+    communication_track,
+    compute_track,
+    host_track,
+    ledger_track,
+    named,
+)
 from perfdoc.analyzers.timeline.segments import Layer, Segments, paint, pool, segments_of
 from perfdoc.results.ranks import Ledger, Step
 from perfdoc.traces import RangeKind
@@ -72,7 +78,7 @@ class Excerpts:
         """The tracks of [start, end) that hold anything, by kind; of communication by dimension."""
         view = self._view
         found: dict[str, Segments] = {
-            "ledger": tracks.ledger_track(view, start_ns, end_ns),
+            "ledger": ledger_track(view, start_ns, end_ns),
             **self._compute(start_ns, end_ns),
         }
         comm = view.activity.communication
@@ -80,8 +86,8 @@ class Excerpts:
         present = np.unique(comm.dimension[running]).tolist()
         for dimension in present:
             key = f"communication {DIMENSIONS[dimension]}"
-            found[key] = tracks.communication_track(view, start_ns, end_ns, dimension)
-        found["host"] = tracks.host_track(view, start_ns, end_ns, self._calls.rows(start_ns, end_ns))
+            found[key] = communication_track(view, start_ns, end_ns, dimension)
+        found["host"] = host_track(view, start_ns, end_ns, self._calls.rows(start_ns, end_ns))
         found["ranges"] = self._range_track(start_ns, end_ns)
         limits = {**LIMITS, "communication": LIMITS["communication"] // max(1, len(present))}
         kept = {}
@@ -95,7 +101,7 @@ class Excerpts:
         rows = self._kernels.rows(start_ns, end_ns)
         if len(rows) > _MOST_ROWS:
             return {}
-        return {"compute": tracks.compute_track(self._view, start_ns, end_ns, rows)}
+        return {"compute": compute_track(self._view, start_ns, end_ns, rows)}
 
     def _range_track(self, start_ns: int, end_ns: int) -> Segments:
         """The innermost range of the thread that launches, where several do the one with most time in

@@ -16,9 +16,8 @@ from perfdoc.analyzers.communication.calls import CollectiveCalls
 from perfdoc.analyzers.device.idle import Gaps
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.pipeline.rank import PipelineRank
-from perfdoc.analyzers.timeline.rank import track_of
+from perfdoc.analyzers.timeline.rank import idle_layers, track_of
 from perfdoc.analyzers.timeline.segments import NOTHING, Layer, paint, pool, segments_of
-from perfdoc.analyzers.timeline.tracks import idle_layers
 from perfdoc.results.ranks import LEAVES
 from perfdoc.results.timeline import TimelineTrack
 from perfdoc.traces.table import I8

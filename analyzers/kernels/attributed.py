@@ -10,8 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64, exact_sum
-from perfdoc.analyzers.base.names import said_by_names
-from perfdoc.analyzers.base.rows import kept
+from perfdoc.analyzers.base.rows import kept, said_by_names
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.analyzers.kernel_class.names import MAX_TEXT

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64, exact_sum, union
-from perfdoc.analyzers.base.names import said_by_names
-from perfdoc.analyzers.base.rows import kept
+from perfdoc.analyzers.base.rows import kept, said_by_names
 from perfdoc.analyzers.device.activity import Activity
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.kernel_class.classify import KernelClass, KernelKinds

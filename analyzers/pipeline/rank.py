@@ -13,7 +13,7 @@ import numpy as np
 from perfdoc.analyzers.base.intervals import EMPTY, I64, Intervals, index_within, union
 from perfdoc.analyzers.device.activity import Activity
 from perfdoc.analyzers.device.view import DeviceView
-from perfdoc.analyzers.ledger.window import exposed_pieces
+from perfdoc.analyzers.ledger.steps import exposed_pieces
 from perfdoc.analyzers.pipeline.messages import PP, Messages, find_messages
 from perfdoc.analyzers.pipeline.passes import INSIDE_A_PASS, Passes, find_passes
 from perfdoc.profiling.marks import parse_group_marks

@@ -14,8 +14,7 @@ from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.base.rows import row_keys
 from perfdoc.analyzers.communication.matches import Matches
 from perfdoc.analyzers.device.activity import DIMENSIONS
-from perfdoc.analyzers.skew.arrivals import Arrivals, Lateness
-from perfdoc.analyzers.skew.causes import Comparison, find_cause, measure_extras
+from perfdoc.analyzers.skew.causes import Arrivals, Comparison, Lateness, find_cause, measure_extras
 from perfdoc.results.waits import LateRank, Straggler, StragglersState, waits_by_schedule
 
 FEWEST = 5

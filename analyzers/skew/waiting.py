@@ -17,8 +17,7 @@ from perfdoc.analyzers.communication.calls import CollectiveCalls
 from perfdoc.analyzers.communication.matches import Matches
 from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.analyzers.matching.collectives import REMEDY
-from perfdoc.analyzers.skew.arrivals import Arrivals, Lateness, arrivals, lateness
-from perfdoc.analyzers.skew.causes import RankTime, compare_ranks
+from perfdoc.analyzers.skew.causes import Arrivals, Lateness, RankTime, arrivals, compare_ranks, lateness
 from perfdoc.analyzers.skew.stragglers import Latest, find_stragglers
 from perfdoc.results.figures import duration
 from perfdoc.results.waits import RankClock, RankWait, Residual, SkewAnalysis, Spread

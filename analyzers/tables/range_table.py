@@ -13,8 +13,7 @@ from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.analyzers.kernels.parts import sum_by
-from perfdoc.analyzers.ledger.steps import cut_at
-from perfdoc.analyzers.ledger.window import exposed_owners
+from perfdoc.analyzers.ledger.steps import cut_at, exposed_owners
 from perfdoc.analyzers.tables.range_tree import NONE, RangeTree, TooSlowError, range_tree
 from perfdoc.results.names import shorten
 from perfdoc.results.quality import MEASURED

@@ -20,8 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfdoc.analyzers.base.intervals import I64
-from perfdoc.analyzers.base.names import said_by_names
-from perfdoc.analyzers.base.rows import row_keys
+from perfdoc.analyzers.base.rows import row_keys, said_by_names
 from perfdoc.analyzers.device.launches import launches_graphs
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.kernel_class.classify import KernelClass as K

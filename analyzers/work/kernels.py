@@ -9,8 +9,7 @@ import msgspec
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
-from perfdoc.analyzers.base.names import said_by_names
-from perfdoc.analyzers.base.rows import row_keys
+from perfdoc.analyzers.base.rows import row_keys, said_by_names
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.kernel_class.classify import KernelClass as K
 from perfdoc.analyzers.kernel_class.number_format import arithmetic_of

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from perfdoc.analyzers.device.copy_times import CopyTime
 from perfdoc.analyzers.measure_device import RankMeasurement
+from perfdoc.analyzers.tables.device import CopyTime
 from perfdoc.results.figures import brief, significant
 from perfdoc.results.rules import Advice, Evidence
 from perfdoc.rules.engine.advise import advise

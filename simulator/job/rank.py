@@ -17,12 +17,12 @@ from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.analyzers.kernel_class.rules import REDUCING
-from perfdoc.analyzers.ledger.window import exposed_pieces
-from perfdoc.analyzers.pipeline.host_passes import layer_spans
+from perfdoc.analyzers.ledger.steps import exposed_pieces
 from perfdoc.analyzers.pipeline.layout import stage_of
 from perfdoc.analyzers.pipeline.passes import (
     Passes,
     find_passes,
+    layer_spans,
     leading_forwards,
     numbered_micro_batches,
     pass_ranges,

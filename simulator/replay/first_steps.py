@@ -16,7 +16,7 @@ from perfdoc.analyzers.device.activity import UNKNOWN_DIMENSION
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.device.window import StepRanges
 from perfdoc.analyzers.kernels.optimizer import LoopSpans
-from perfdoc.analyzers.pipeline.host_passes import HostPasses, LayerSpans
+from perfdoc.analyzers.pipeline.passes import HostPasses, LayerSpans
 from perfdoc.simulator.engine.graph import NONE, Edges, TaskGraph, TaskKind
 from perfdoc.simulator.replay.rebuilt import OF_GRAPH, OF_TASK, Rebuilt
 

@@ -19,7 +19,7 @@ from perfdoc.analyzers.clocks.alignment import ClockAlignment
 from perfdoc.analyzers.communication.calls import CollectiveCalls
 from perfdoc.analyzers.communication.matches import Matches
 from perfdoc.analyzers.kernels.optimizer import LoopSpans
-from perfdoc.analyzers.pipeline.host_passes import HostPasses, LayerSpans
+from perfdoc.analyzers.pipeline.passes import HostPasses, LayerSpans
 from perfdoc.simulator.engine import EdgeKind, Edges, GraphBuilder, TaskGraph, TaskKind
 from perfdoc.simulator.engine.graph import NONE
 from perfdoc.simulator.replay.rank_tasks import NO_RELEASE

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import Intervals
-from perfdoc.analyzers.base.names import said_by_names
-from perfdoc.analyzers.base.rows import row_keys
+from perfdoc.analyzers.base.rows import row_keys, said_by_names
 from perfdoc.analyzers.device.activity import UNKNOWN_DIMENSION
 from perfdoc.analyzers.device.host_ranges import host_intervals, optimizer_starts
 from perfdoc.analyzers.device.view import DeviceView
@@ -22,7 +21,7 @@ from perfdoc.analyzers.kernel_class.rules import REDUCING
 from perfdoc.analyzers.kernels.attributed import AttributedKernels, attributed_kernels
 from perfdoc.analyzers.kernels.optimizer import NO_LOOP, LoopSpans, loop_spans
 from perfdoc.analyzers.kernels.spans import Lane
-from perfdoc.analyzers.pipeline.host_passes import NO_LAYERS, HostPasses, LayerSpans, host_passes, layer_spans
+from perfdoc.analyzers.pipeline.passes import NO_LAYERS, HostPasses, LayerSpans, host_passes, layer_spans
 from perfdoc.simulator.engine import EdgeKind, GraphBuilder, TaskGraph, TaskKind
 from perfdoc.simulator.engine.graph import I8, I64, NONE
 from perfdoc.simulator.engine.schedule import topological_order

@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perfdoc.analyzers.device.copy_times import copy_times
-from perfdoc.analyzers.tables.device import copy_rows
+from perfdoc.analyzers.tables.device import copy_rows, copy_times
 from perfdoc.simulator.captures.timeline import TimelineBuilder
 from tests.analyzers.device_views import view_of
 from tests.analyzers.tiny import ALL_REDUCE, GEMM

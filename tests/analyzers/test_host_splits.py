@@ -8,7 +8,7 @@ from perfdoc.analyzers.device.idle import idle_inputs
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.host.activity import host_activity
 from perfdoc.analyzers.host.calls import CallKind, call_kind, host_calls
-from perfdoc.analyzers.ledger.window import build_ledger
+from perfdoc.analyzers.ledger.steps import build_ledger
 from perfdoc.results.host import HostSplit
 from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces.nsys.read import read_nsys_sqlite

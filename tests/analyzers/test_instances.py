@@ -13,9 +13,9 @@ from perfdoc.analyzers.contention.cost import norm_contention
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.instances.device import Instance, _by_depth, device_instances, padded
 from perfdoc.analyzers.instances.spots import worst_of
-from perfdoc.analyzers.ledger.window import build_ledger
+from perfdoc.analyzers.ledger.steps import build_ledger
+from perfdoc.analyzers.timeline.rank import COMPUTE_CODES, HOST_CODES
 from perfdoc.analyzers.timeline.segments import paint
-from perfdoc.analyzers.timeline.tracks import COMPUTE_CODES, HOST_CODES
 from perfdoc.results.ranks import LEAVES
 from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces.nsys.read import read_nsys_sqlite

@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfdoc.analyzers.communication.rows import CallGroup
+from perfdoc.analyzers.communication.calls import CallGroup
 from perfdoc.analyzers.device.ranks import rank_labels
 from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.matching.collectives import members_of

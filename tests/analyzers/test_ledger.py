@@ -13,7 +13,7 @@ from perfdoc.analyzers.base.intervals import EMPTY, union
 from perfdoc.analyzers.device.activity import DIMENSIONS, Activity, Communication
 from perfdoc.analyzers.device.idle import IdleInputs, idle_inputs
 from perfdoc.analyzers.device.range_names import find_known_ranges
-from perfdoc.analyzers.ledger.window import build_ledger
+from perfdoc.analyzers.ledger.steps import build_ledger
 from perfdoc.simulator.captures.timeline import TimelineBuilder
 from tests.analyzers.brute import covered, exposed_by_dimension
 from tests.analyzers.tiny import ALL_GATHER, ALL_REDUCE, GEMM, activity_of, one_device, trace_of

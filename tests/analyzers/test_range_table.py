@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from perfdoc.analyzers.device.view import DeviceView
-from perfdoc.analyzers.ledger.window import build_ledger
+from perfdoc.analyzers.ledger.steps import build_ledger
 from perfdoc.analyzers.tables import range_tree
 from perfdoc.analyzers.tables.range_table import MAX_ROWS, range_table
 from perfdoc.results.ranks import LEAVES

@@ -10,7 +10,7 @@ import pytest
 
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.host.activity import host_activity
-from perfdoc.analyzers.ledger.window import build_ledger
+from perfdoc.analyzers.ledger.steps import build_ledger
 from perfdoc.results.host import HostActivity
 from perfdoc.simulator.captures.process import ProcessBuilder, ThreadBuilder
 from perfdoc.simulator.captures.timeline import TimelineBuilder

@@ -7,8 +7,7 @@ import pytest
 
 from perfdoc.analyzers.device.idle import idle_inputs
 from perfdoc.analyzers.device.view import DeviceView
-from perfdoc.analyzers.ledger.steps import StepLedgers, distinct_names, step_ledgers
-from perfdoc.analyzers.ledger.window import build_ledger
+from perfdoc.analyzers.ledger.steps import StepLedgers, build_ledger, distinct_names, step_ledgers
 from perfdoc.results.ranks import LEAVES
 from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces.kineto.read import read_kineto

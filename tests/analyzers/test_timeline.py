@@ -11,8 +11,7 @@ import pytest
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.job import measure_job
-from perfdoc.analyzers.ledger.steps import step_ledgers
-from perfdoc.analyzers.ledger.window import build_ledger
+from perfdoc.analyzers.ledger.steps import build_ledger, step_ledgers
 from perfdoc.analyzers.measure import measure_capture
 from perfdoc.analyzers.pipeline.passes import Passes
 from perfdoc.analyzers.timeline import rank as module
@@ -24,15 +23,17 @@ from perfdoc.analyzers.timeline.job import (
     common_step,
     job_timeline,
 )
-from perfdoc.analyzers.timeline.rank import LIMITS, StepTimeline, rank_timeline
-from perfdoc.analyzers.timeline.segments import drawn, segments_of
-from perfdoc.analyzers.timeline.tracks import (
+from perfdoc.analyzers.timeline.rank import (
+    LIMITS,
+    StepTimeline,
     communication_track,
     compute_track,
     host_track,
     ledger_pieces,
     ledger_track,
+    rank_timeline,
 )
+from perfdoc.analyzers.timeline.segments import drawn, segments_of
 from perfdoc.results.ranks import LEAVES
 from perfdoc.results.timeline import Timeline, TimelineTrack
 from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite

@@ -10,7 +10,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from perfdoc.analyzers.roles.outliers import find_deviations, make_outlier
+from perfdoc.analyzers.roles.measure import find_deviations, make_outlier
 from perfdoc.reports.html import render_html
 from perfdoc.reports.leaves import LEAVES, leaf_values
 from perfdoc.reports.llm import render_llm

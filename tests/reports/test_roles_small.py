@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from perfdoc.analyzers.roles.outliers import find_deviations, mads
+from perfdoc.analyzers.roles.measure import find_deviations, mads
 from perfdoc.reports.html import render_html
 from perfdoc.reports.llm import render_llm
 from perfdoc.reports.markdown import render_markdown

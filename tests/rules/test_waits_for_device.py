@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.analyzers.device.copy_times import CopyTime
+from perfdoc.analyzers.tables.device import CopyTime
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.facts.graphs import open_conditions
 from perfdoc.simulator.captures.timeline import TimelineBuilder

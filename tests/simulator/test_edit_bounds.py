@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from perfdoc.analyzers.kernel_class.classify import KernelClass
-from perfdoc.analyzers.pipeline.host_passes import NO_PASSES
+from perfdoc.analyzers.pipeline.passes import NO_PASSES
 from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.simulator.engine import TaskKind
 from perfdoc.simulator.replay.edits.host import without_launches

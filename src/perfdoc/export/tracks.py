@@ -13,7 +13,7 @@ from perfdoc.analyzers.device.activity import DIMENSIONS, EVIDENCE
 from perfdoc.analyzers.device.host_ranges import launches_missing
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.kernel_class.classify import KernelClass
-from perfdoc.analyzers.timeline.tracks import ledger_pieces
+from perfdoc.analyzers.timeline.rank import ledger_pieces
 from perfdoc.results.ranks import LEAVES
 from perfdoc.traces import RangeKind
 from perfdoc.traces.model import (
