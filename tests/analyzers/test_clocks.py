@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +16,6 @@ from perfdoc.traces.job_facts import JobFacts
 from tests.amount import tries
 from tests.analyzers.calls_of import calls_of_file
 from tests.analyzers.planted_ranks import Clock, Job
-from tests.command import perfdoc
 
 SECOND = 1_000_000_000
 
@@ -281,26 +279,3 @@ def test_ends_of_one_instant_tell_no_drift(count: int) -> None:
     line = fit_line(np.full(count, 5e9), np.linspace(-100.0, 100.0, count))
     assert (line.drift or 0.0) == 0.0
     assert np.isfinite(line.offset_ns)
-
-
-def test_ranks_that_did_everything_at_one_instant(tmp_path: Path) -> None:
-    """One of two, whose collectives match those of a rank with a life of its own."""
-    for rank in range(2):
-        events = [
-            {
-                "ph": "X", "cat": "kernel", "name": "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(x)",
-                "pid": 0, "tid": 7, "ts": 1000 if rank else 1000 * i, "dur": 0 if rank else 10,
-                "args": {
-                    "stream": 7, "device": 0, "correlation": i, "Collective name": "allreduce", "Seq": i,
-                    "In msg nelems": 64 << i % 3, "dtype": "Float", "Group size": 2,
-                    "Process Group Name": "0", "Process Group Ranks": "[0, 1]",
-                },
-            }
-            for i in range(1, 40)
-        ]  # fmt: skip
-        (tmp_path / f"rank{rank}.json").write_text(
-            json.dumps({"traceEvents": events, "distributedInfo": {"rank": rank, "world_size": 2}})
-        )
-    done = perfdoc("analyze", tmp_path, "-o", tmp_path / "out", "--format", "json")
-    assert (done.returncode, done.stderr.count("arning")) == (0, 0), done.stderr
-    assert {rank["rank"] for rank in json.loads(done.stdout)["ranks"]} == {0, 1}

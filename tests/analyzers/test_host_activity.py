@@ -3,8 +3,6 @@ from __future__ import annotations
 from dataclasses import fields
 from pathlib import Path
 
-import msgspec
-
 from perfdoc.analyzers.device.cpu_rank import cpu_activity
 from perfdoc.analyzers.device.launches import find_launches
 from perfdoc.analyzers.device.range_names import find_known_ranges
@@ -14,7 +12,6 @@ from perfdoc.analyzers.device.window import WindowRequest, find_window
 from perfdoc.analyzers.host.activity import host_activity
 from perfdoc.analyzers.kernel_class.classify import classify_kernels
 from perfdoc.analyzers.ledger.steps import step_ledgers
-from perfdoc.results import HostActivity
 from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces.job_facts import JobFacts
 from tests.analyzers.device_views import view_of
@@ -95,11 +92,6 @@ def test_without_api_calls_only_pauses_and_graphs_are_measured(tmp_path: Path) -
         assert getattr(found, name).reason
 
 
-def published(found: HostActivity) -> HostActivity:
-    assert msgspec.json.decode(msgspec.json.encode(found), type=HostActivity) == found
-    return found
-
-
 def test_results_go_into_the_diagnosis(tmp_path: Path) -> None:
     builder = TimelineBuilder()
     process = builder.process()
@@ -108,12 +100,12 @@ def test_results_go_into_the_diagnosis(tmp_path: Path) -> None:
     thread.api("cudaMalloc", 105, 106)
     thread.synchronize("device", 90, 101)
     device.kernel(GEMM, 200, 201, launch=(thread, 190, 195))
-    measured = published(host_activity(view_of(builder, tmp_path))[0])
+    measured = host_activity(view_of(builder, tmp_path))[0]
     assert measured.idle_split.host_ns == measured.sync_calls.idle_caused_ns == 95
     assert (measured.alloc_calls.groups[0].call, measured.small_kernels.names[0].count) == ("cudaMalloc", 1)
     assert len(measured.launch_queue.bin_mean) == 200
     assert (measured.graphs.time_frac, measured.gc.state) == (0.0, "not_measured")
-    missing = published(host_activity(a_cpu_rank(tmp_path / "cpu"))[0])
+    missing = host_activity(a_cpu_rank(tmp_path / "cpu"))[0]
     assert (missing.launch_queue.state, missing.launch_queue.median_depth) == ("not_measured", None)
 
 

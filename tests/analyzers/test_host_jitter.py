@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import msgspec
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +11,6 @@ from hypothesis import strategies as st
 from perfdoc.analyzers.host.activity import host_activity
 from perfdoc.analyzers.host.jitter import RankHostSteps, host_jitter
 from perfdoc.analyzers.host.steps import HostStep, HostSteps
-from perfdoc.results import HostJitter
 from perfdoc.results.quality import MEASURED
 from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces.kineto.read import read_kineto
@@ -146,17 +144,6 @@ def test_waits_are_no_host_time(tmp_path: Path) -> None:
     (step,) = host_activity(view_of(builder, tmp_path))[1].steps
     assert (step.name, step.host_ns, step.waiting_ns) == ("perfdoc.step 0", 500, 500)
     assert (step.gc_ns, step.gc_count) == (30, 1)
-
-
-def published(found: HostJitter) -> HostJitter:
-    assert msgspec.json.decode(msgspec.json.encode(found), type=HostJitter) == found
-    return found
-
-
-def test_results_go_into_the_diagnosis() -> None:
-    measured = published(host_jitter([rank(0, [1, 2], [0, 1]), rank(1, [3, 2], [0, 0])]))
-    assert (measured.state, measured.gc.split_steps, measured.slowest[0].label) == ("measured", 1, "rank 1")
-    assert published(host_jitter([])).state == "not_measured"
 
 
 def test_eight_ranks_of_one_real_step(shared_traces: Path) -> None:

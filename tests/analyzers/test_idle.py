@@ -88,26 +88,6 @@ def test_what_the_capture_does_not_show_stays_unexplained(tmp_path: Path) -> Non
     assert causes(builder, tmp_path, 0, 130 + late) == {"unexplained": 100 + late}
 
 
-def test_a_window_cuts_gaps_without_changing_their_causes(tmp_path: Path) -> None:
-    # The gap [100us, 200us) is host to 190us. The window [150us, 195us) sees 40 us of it and 5 us of latency.
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
-    device.kernel(GEMM, 0, 100 * US, launch=(thread, 0, 0))
-    device.kernel(GEMM, 200 * US, 300 * US, launch=(thread, 180 * US, 190 * US))
-    assert causes(builder, tmp_path, 150 * US, 195 * US) == {"host": 40 * US, "launch_latency": 5 * US}
-
-
-def test_a_late_launch_is_no_dependency_whatever_ran_before(tmp_path: Path) -> None:
-    # Stream 20 ran last; the gemm on stream 7 was launched late and took 5 us to start: latency.
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
-    device.kernel(ALL_GATHER, 0, 10 * US, stream=20, launch=(thread, 0, 1))
-    device.kernel(GEMM, 65 * US, 70 * US, launch=(thread, 50 * US, 60 * US))
-    assert causes(builder, tmp_path, 0, 70 * US) == {"host": 50 * US, "launch_latency": 5 * US}
-
-
 def test_another_process_collects_its_own_garbage(tmp_path: Path) -> None:
     builder = TimelineBuilder()
     process = builder.process()

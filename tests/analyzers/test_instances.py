@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 
 from perfdoc.analyzers.contention.cost import norm_contention
 from perfdoc.analyzers.device.view import DeviceView
-from perfdoc.analyzers.instances.device import Instance, _by_depth, device_instances, padded
+from perfdoc.analyzers.instances.device import Instance, device_instances
 from perfdoc.analyzers.instances.spots import worst_of
 from perfdoc.analyzers.ledger.steps import build_ledger
 from perfdoc.analyzers.timeline.rank import COMPUTE_CODES, HOST_CODES
-from perfdoc.analyzers.timeline.segments import paint
 from perfdoc.results.ranks import LEAVES
 from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces.nsys.read import read_nsys_sqlite
@@ -150,21 +149,6 @@ def test_an_excerpt_is_the_same_whatever_the_order_of_the_rows(tmp_path: Path) -
         ]
 
 
-def test_an_instance_has_as_much_on_either_side_within_bounds() -> None:
-    ms = 1_000 * US
-    assert padded(0, 10) == (-50 * US, 50 * US + 10)
-    assert padded(0, 2 * ms) == (-2 * ms, 4 * ms)
-    assert padded(0, 20 * ms) == (-5 * ms, 25 * ms)
-    assert padded(0, 200 * ms) == (-20 * ms, 220 * ms)
-
-
-def test_a_shorter_candidate_than_the_first_looked_at_may_be_the_worst() -> None:
-    # 300 of 100 ns that lose 1 each, and one of 50 ns that is lost as a whole.
-    length = np.array([100] * 300 + [50], np.int64)
-    lost = np.array([1] * 300 + [50], np.int64)
-    assert worst_of(length, lost.__getitem__) == (300, 50)
-
-
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), max_size=700))
 def test_the_worst_is_found_without_looking_at_all(rows: list[tuple[int, int]]) -> None:
     length = np.array([a for a, _ in rows], np.int64)
@@ -176,25 +160,6 @@ def test_the_worst_is_found_without_looking_at_all(rows: list[tuple[int, int]]) 
     else:
         assert found is not None
         assert (int(lost[found[0]]), found[1]) == (most, most)
-
-
-@given(st.lists(st.tuples(st.integers(0, 40), st.integers(1, 20)), max_size=12))
-def test_the_innermost_of_nested_ranges_is_on_top(spans: list[tuple[int, int]]) -> None:
-    # A range is cut where the one that it began in ends, so that they nest as on a thread.
-    nested: list[tuple[int, int]] = []
-    for start, length in sorted(spans):
-        end = min([start + length, *(e for s, e in nested if s <= start < e)])
-        nested.append((start, end))
-    start, end = (np.array([r[i] for r in nested] or [0], np.int64) for i in (0, 1))
-    kept = end > start
-    start, end = start[kept], end[kept]
-    order = np.lexsort((-end, start))
-    start, end = start[order], end[order]
-    pieces = paint(_by_depth(start, end, np.arange(len(start))), 0, 80)
-    for at in range(80):
-        inside = [i for i in range(len(start)) if start[i] <= at < end[i]]
-        shown = int(pieces.item[np.searchsorted(pieces.start_ns, at, "right") - 1])
-        assert shown == (inside[-1] if inside else -1)
 
 
 def test_the_worst_norm_is_the_one_slowed_most_beside_communication(tmp_path: Path) -> None:

@@ -41,17 +41,6 @@ def test_depth_is_what_was_launched_and_has_not_started(tmp_path: Path) -> None:
     assert (queue.bin_max[74], queue.bin_max[75], queue.bin_min[99], queue.bin_min[100]) == (1, 2, 2, 1)
 
 
-def test_streams_with_a_single_kernel_queue_too(tmp_path: Path) -> None:
-    # Two kernels on stream 7, one on each of 8 and 9, all launched by 30; at 100 the first of them starts.
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
-    for i, stream in enumerate((7, 7, 8, 9)):
-        device.kernel(GEMM, 100 * (i + 1), 100 * (i + 2), stream=stream, launch=(thread, 5 * i, 5 * i + 2))
-    queue = queue_of(view_of(builder, tmp_path))
-    assert (queue.max_depth, queue.mean_depth) == (3, (3 + 2 + 1 + 0) / 4)
-
-
 def test_queued_communication_is_no_depth(tmp_path: Path) -> None:
     # Ten collectives queued on a stream of their own say nothing of how far compute is ahead.
     builder = TimelineBuilder()
@@ -97,14 +86,6 @@ def test_depth_is_what_a_count_by_nanosecond_gives(tmp_path: Path, seed: int) ->
     )
     if queue.unknown_launches == 0:
         assert idle_and_empty <= queue.starved_ns
-
-
-def test_a_window_of_few_nanoseconds_has_as_few_bins(tmp_path: Path) -> None:
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
-    device.kernel(GEMM, 1000, 1050, launch=(thread, 990, 995))
-    assert list(queue_of(view_of(builder, tmp_path)).bin_mean) == [0.0] * 50
 
 
 def test_without_launches_there_is_no_queue(tmp_path: Path) -> None:

@@ -181,12 +181,6 @@ def test_flops_follow_from_model_batch_and_length() -> None:
     assert mfu.flops_source == "computed from model, gbs and seq"
 
 
-def test_it_survives_the_serial_form() -> None:
-    for facts in (FACTS, JobFacts()):
-        mfu = measured([rank()], facts)
-        assert msgspec.json.decode(msgspec.json.encode(mfu), type=Mfu) == mfu
-
-
 def test_windows_without_steps_have_no_step_time() -> None:
     whole = rank()
     capture = replace(whole, window=replace(whole.window, kind="capture", steps=0, step_list=[]))

@@ -7,13 +7,11 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pytest
 
 from perfdoc.analyzers.pipeline.job import measure_pipeline
 from perfdoc.analyzers.pipeline.rank import PipelineRank
-from perfdoc.results.waits import PipelineAnalysis
 from perfdoc.simulator.captures.timeline import Clock
 from perfdoc.traces.job_facts import JobFacts
 from tests.amount import some
@@ -127,16 +125,6 @@ def test_who_was_late(name: str, stage: int, rank: int) -> None:
     if name == "a slow rank of one replica":
         # The mean over both replicas shows half of it; what is left came late by itself.
         assert found.imbalance_ns == pytest.approx(late / 2, rel=0.001)
-
-
-def test_imbalance_needs_passes_of_both_directions() -> None:
-    job, ranks = laid(JOBS["last stage has more to do"])
-    forward = [
-        replace(r, passes=replace(r.passes, **{k: v[r.passes.is_forward] for k, v in vars(r.passes).items()}))
-        for r in ranks
-    ]
-    found = measure_pipeline(forward, job.facts(), ON_ONE_CLOCK)
-    assert (found.state, found.imbalance_ns) == ("measured", None)
 
 
 def test_all_ranks_in_one_file_need_no_alignment() -> None:
@@ -329,13 +317,3 @@ def test_jobs_without_a_pipeline() -> None:
     assert unknown.reason == "no communication of the capture is known to be pipeline parallelism"
     assert unknown.remedy
     assert measure_pipeline([], JobFacts()).reason == "no rank was given"
-
-
-@pytest.mark.parametrize("measured", [True, False])
-def test_the_result_survives_the_serial_form(measured: bool) -> None:
-    job, ranks = laid(PP4)
-    found = measure_pipeline(ranks, job.facts() if measured else JobFacts(pp=1), ON_ONE_CLOCK)
-    assert found.state == ("measured" if measured else "not_measured")
-    again = msgspec.json.decode(msgspec.json.encode(found), type=PipelineAnalysis)
-    assert again == found
-    assert len(again.stages) == (4 if measured else 0)

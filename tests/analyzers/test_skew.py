@@ -3,7 +3,6 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -295,16 +294,6 @@ def test_what_cannot_be_measured_says_why() -> None:
     assert (skew.state, skew.reason) == ("not_measured", "only one rank was given")
     assert skew.remedy
     assert (skew.residual_ns.p5, skew.waits, skew.stragglers_state) == (None, [], "not_compared")
-
-
-@pytest.mark.parametrize("ranks", [1, 4])
-def test_the_result_survives_the_serial_form(ranks: int) -> None:
-    job, _ = one_late_rank()
-    skew = skew_of(job.columns()[:ranks])
-    assert skew.state == ("measured" if ranks > 1 else "not_measured")
-    again = msgspec.json.decode(msgspec.json.encode(skew), type=SkewAnalysis)
-    assert again == skew
-    assert len(again.stragglers) == (ranks > 1)
 
 
 @settings(max_examples=tries(12, 60), deadline=None)

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pytest
 
@@ -23,7 +22,6 @@ from perfdoc.analyzers.steps.log import LoggedSteps, logged_steps, read_logged_s
 from perfdoc.analyzers.steps.times import measure_step_times
 from perfdoc.profiling.logs import StepLog, StepRecord
 from perfdoc.profiling.run_directory import RunDirectory
-from perfdoc.results import StepTimes
 from perfdoc.results.quality import MEASURED
 from perfdoc.results.ranks import LEAVES
 from perfdoc.traces import TraceError
@@ -267,24 +265,6 @@ def test_nothing_to_measure_by() -> None:
     found = measure_step_times([empty], {})
     assert (found.state, found.reason, found.remedy) == ("not_measured", "no steps here", "mark them")
     assert measure_step_times([], {}).state == "not_measured"
-
-
-def published(found: StepTimes) -> StepTimes:
-    assert msgspec.json.decode(msgspec.json.encode(found), type=StepTimes) == found
-    return found
-
-
-def test_results_go_into_the_diagnosis() -> None:
-    slow = [{"compute": 100}] * 5 + [{"compute": 100, "idle.data": 50}]
-    logs = {0: log([200.0, *[100.0] * 20], profiled=(3, 4, 5))}
-    measured = published(measure_step_times([device(0, slow, first=3)], logs))
-    assert (measured.state, measured.overhead.frac, measured.outliers[0].leaf) == (
-        "measured",
-        0.0,
-        "idle.data",
-    )
-    missing = published(measure_step_times([], {}))
-    assert (missing.state, missing.analysed, missing.warmup.state) == ("not_measured", None, "not_measured")
 
 
 def test_order_of_lines_does_not_matter() -> None:

@@ -229,15 +229,6 @@ def test_python_functions_are_call_sites_where_stacks_were_recorded(tmp_path: Pa
     assert (found.call_site, found.call_site_reason) == ("train/loss.py(7): mean_loss", "")
 
 
-def test_call_sites_of_a_real_trace(shared_traces: Path) -> None:
-    (view,) = views_of(read_kineto(shared_traces / "kineto" / "vllm_moe_tp8_b200_rank0.json.gz"))
-    names = {view.trace.strings[i] for i in view.trace.python_calls.name.tolist()}
-    assert any(name.startswith("vllm/") for name in names)
-    assert not any(name.startswith(("torch/", "<", "nn.Module")) for name in names)
-    found = syncs_of(view)
-    assert found.call_site is None or ".py(" in found.call_site
-
-
 @pytest.mark.parametrize(
     ("name", "plain"),
     [

@@ -33,9 +33,9 @@ from perfdoc.analyzers.timeline.rank import (
     ledger_track,
     rank_timeline,
 )
-from perfdoc.analyzers.timeline.segments import drawn, segments_of
+from perfdoc.analyzers.timeline.segments import drawn
 from perfdoc.results.ranks import LEAVES
-from perfdoc.results.timeline import Timeline, TimelineTrack
+from perfdoc.results.timeline import Timeline
 from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
 from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces.load import read_trace
@@ -240,29 +240,6 @@ def test_two_ranks_of_one_capture_keep_their_distance(tmp_path: Path) -> None:
     found = job(of(builder, tmp_path, "a.sqlite"))
     assert [(r.offset_ns, r.duration_ns, r.aligned) for r in found.ranks] == [(0, 790, True), (70, 720, True)]
     assert not found.notes
-
-
-def test_eight_real_ranks_keep_the_bound(shared_traces: Path) -> None:
-    names = [f"dlrm_8gpu_v100_rank{i}.pt.trace.json.gz" for i in range(8)]
-    captures = [measure_capture(shared_traces / "kineto" / n, WindowRequest()) for n in names]
-    found = measure_job(captures).timeline
-    assert len(found.ranks) == 8
-    assert sum(len(t.start_ns) for r in found.ranks for t in r.tracks) <= MAX_SEGMENTS
-    ledgers = {r.device.rank: r.ledger for c in captures for r in c.ranks}
-    for rank in found.ranks:
-        assert sums(rank.tracks[0]) == {k: v for k, v in ledgers[rank.rank].by_leaf.items() if v}
-
-
-def sums(track: TimelineTrack) -> dict[str, int]:
-    total: dict[str, int] = {}
-    for code, length in zip(track.code, track.duration_ns, strict=True):
-        total[track.codes[code]] = total.get(track.codes[code], 0) + length
-    return {leaf: total[leaf] for leaf in track.codes if leaf in total}
-
-
-def test_segments_of_pieces_tile(tmp_path: Path) -> None:
-    found = segments_of(ledger_pieces(view_of(planted(), tmp_path), 150, 500))
-    assert (found.start_ns[0], int(found.duration_ns.sum())) == (150, 350)
 
 
 def test_of_a_very_full_window_without_steps_the_middle_is_drawn(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -58,12 +57,6 @@ def test_paint_against_every_nanosecond(painted: list[Layer]) -> None:
     assert changes.all()
 
 
-def test_layers_must_be_disjoint() -> None:
-    wrong = Layer(start_ns=np.array([0, 5]), end_ns=np.array([6, 9]), code=np.array([0, 0]))
-    with pytest.raises(AssertionError, match="disjoint"):
-        paint([wrong], 0, 10)
-
-
 def by_hand() -> Segments:
     # 100 ns: a long stretch of code 0, ten short ones of 1 and 2 in turn, nothing, and a long one of 1.
     length = np.array([40, *[2, 3] * 5, 10, 25])
@@ -102,12 +95,6 @@ def test_pool_by_hand() -> None:
         (1_075, 25, 1, 1, 12),
     ]
     assert len(drawn(found)) == 6
-
-
-def test_few_enough_segments_stay_as_they_are() -> None:
-    made = by_hand()
-    assert pool(made, 12) is made
-    assert len(drawn(made)) == 12
 
 
 @given(
