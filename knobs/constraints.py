@@ -20,7 +20,7 @@ Kind = Literal["forbidden", "ineffective", "inadvisable"]
 and costs something."""
 _FOLDER = Path(__file__).resolve().parent / "catalogue" / "constraints"
 _FILES = (
-    *("parallel", "stage_layout", "data_parallel", "experts", "memory", "kernels", "environment"),
+    *("parallel", "stage_layout", "data_parallel", "experts", "memory", "kernels", "environment", "trainer"),
     *("reinforcement", "plain_pytorch"),
 )
 
@@ -74,7 +74,7 @@ def _filled(row: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
         def fill(part: Any, it: str = it, its: str = its) -> Any:
             if isinstance(part, Mapping):
-                return {key: fill(value) for key, value in part.items()}
+                return {fill(key): fill(value) for key, value in part.items()}
             return part.replace("{it}", it).replace("{its}", its) if isinstance(part, str) else part
 
         name = row["name"].replace("{it}", it.replace("_", "-"))

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 from perfdoc.knobs.pipeline_layout import stages_of
 from perfdoc.trainer.config.schema import Config
-from perfdoc.trainer.constraints import RULES, as_written, catalogue_problems
+from perfdoc.trainer.constraints import problems
 
 Device = Literal["cpu", "cuda"]
 
@@ -101,7 +100,7 @@ def plan(config: Config, world_size: int, device: Device) -> Layout:
         ValueError: the first rule broken, as `section.key = value: rule`.
     """
     layout = _arrange(config, world_size)
-    for problem in _problems(config, layout, device):
+    for problem in problems(config, layout, device):
         raise ValueError(problem)
     return layout
 
@@ -152,16 +151,3 @@ def _arrange(config: Config, world_size: int) -> Layout:
         num_microbatches=batch // share,
         stages_inside=parallel.use_tp_pp_dp_mapping,
     )
-
-
-def _problems(config: Config, layout: Layout, device: Device) -> Iterator[str]:
-    for key, rule in catalogue_problems(config, layout.world_size):
-        yield _said(config, key, rule)
-    for key, broken, rule in RULES:
-        if broken(config, layout, device):
-            yield _said(config, key, rule)
-
-
-def _said(config: Config, key: str, rule: str) -> str:
-    section, name = key.split(".")
-    return f"{key} = {as_written(getattr(getattr(config, section), name))}: {rule}"

@@ -143,6 +143,8 @@ MORE: Mapping[str, tuple[Value, ...]] = {
     "hierarchical_context_parallel_sizes": (None, (2, 2), (4, 2)),
     "pytorch_cuda_alloc_conf": (None, "expandable_segments:True", "max_split_size_mb:512"),
     "optimizer_name": ("adam", "muon"),
+    "hidden_size": (48, 50),
+    "moe_router_topk": (1, 2, 16),
     "position_embedding_type": ("rope", "learned_absolute"),
     "expert_model_parallel_size": (1, 2, 3, 4),
     "context_parallel_size": (1, 2, 4),

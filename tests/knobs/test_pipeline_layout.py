@@ -12,7 +12,7 @@ from perfdoc.knobs.configuration import Configuration, View
 from perfdoc.knobs.lint.text import lint
 from perfdoc.knobs.pipeline_layout import LAYOUT, stages_of
 from perfdoc.trainer.config import resolve
-from perfdoc.trainer.constraints.catalogue import as_knobs
+from perfdoc.trainer.constraints import as_knobs
 from perfdoc.trainer.layout import plan
 from tests.megatron_core import import_core
 from tests.rules.cases import result

@@ -32,6 +32,7 @@ REFUSED: Mapping[str, str] = MappingProxyType(
     {
         "encoder_pipeline_model_parallel_size": _DECODER,
         "encoder_tensor_model_parallel_size": _DECODER,
+        "dataset_seq_length": "samples are as long as the model's sequences: model.seq_length",
         "hybrid_context_parallel": "gives samples of unequal length unequal CP sizes; here all have "
         "seq_length tokens",
         "ulysses_sequence_parallel_size": "is of verl's FSDP engine; give context_parallel_size with "

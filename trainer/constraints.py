@@ -1,0 +1,216 @@
+"""What a run's settings must not be, checked before a process starts.
+
+The catalogue of knobs holds the constraints, those of the trainer alone in constraints/trainer.yaml. Here is
+what it cannot say: what concerns the device, the layout, or settings that are no knobs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType, SimpleNamespace
+from typing import Any
+
+from perfdoc.knobs.check import violations
+from perfdoc.knobs.configuration import Configuration
+from perfdoc.knobs.knob import Value
+from perfdoc.knobs.load import catalogue
+from perfdoc.trainer.config.resolve import KEYS
+from perfdoc.trainer.config.schema import Config
+
+_NOT_HERE: Mapping[str, Value] = MappingProxyType(
+    {
+        **{"multi_latent_attention": False, "mtp_num_layers": None, "calculate_per_token_loss": False},
+        **{"optimizer_name": "adam", "position_embedding_type": "rope", "moe_enable_deepep": False},
+        **{"hybrid_context_parallel": False},
+    }
+)
+"""Knobs and facts that are no settings of the trainer, and that constraints of those that it has ask for."""
+
+WITHOUT_EFFECT = frozenset(
+    {
+        "align-needs-param-gather",
+        "bucket-size-needs-overlap",
+        "deferral-limit-needs-deferral",
+        "double-buffer-needs-fsdp",
+        "fp32-sums-need-sharding",
+        "gradient-reduce-div-fusion-needs-fsdp",
+        "hierarchical-sizes-need-a2a-p2p",
+        "offload-modules-need-switch",
+        "optimizer-copies-need-offload",
+        "optimizer-instances-need-sharding",
+        "outer-dp-sharding-strategy-needs-fsdp",
+        "outer-sharding-needs-instances",
+        "overlap-p2p-needs-vpp",
+        "scope-needs-graphs",
+        "selective-recompute-has-no-method",
+        "shared-overlap-needs-shared-experts",
+        "sharding-strategy-needs-fsdp",
+        "sharp-group-needs-sharp",
+        "suggested-communication-unit-size-needs-fsdp",
+        "symmetric-registration-needs-buffers",
+        "tp-overlap-config-needs-overlap",
+        "vp-group-needs-vpp",
+    }
+)
+"""Constraints of settings without effect that stop a run, beside all that are forbidden: who sets these
+expects another schedule or other messages, and would measure the ones without."""
+
+_FUSIONS = (
+    *("gradient_accumulation_fusion", "bias_activation_fusion", "bias_dropout_fusion"),
+    *("masked_softmax_fusion", "apply_rope_fusion", "cross_entropy_loss_fusion"),
+)
+CUDA_ONLY: Mapping[str, str] = MappingProxyType(
+    {
+        **dict.fromkeys(_FUSIONS, ""),
+        **dict.fromkeys(("use_te_rng_tracker", "cpu_offloading", "nccl_ub"), ""),
+        **dict.fromkeys(("moe_grouped_gemm", "moe_permute_fusion", "moe_router_fusion"), ""),
+        "tp_comm_overlap": " and Transformer Engine",
+        "use_sharp": " and an InfiniBand fabric with SHARP",
+        "use_precision_aware_optimizer": " and Transformer Engine",
+        "use_megatron_fsdp": ": it makes CUDA devices by name; use_torch_fsdp2 runs on a CPU",
+        "fine_grained_activation_offloading": ", whose streams do the copies",
+        "empty_unused_memory_level": ": it empties the cache of its allocator",
+        "nsys_gpu_metrics": ": the counters are the GPU's",
+        "memory_snapshot_path": ": snapshots are of its allocator",
+    }
+)
+"""Switches that a CPU cannot turn on, and what stands behind `needs CUDA`."""
+
+Rule = tuple[str, Callable[[Any], Any], str]
+"""(the setting to name, whether a run breaks the rule, the rule in words). A run is asked for every setting,
+for what its layout makes of the sizes (`tp`, `edp`) and for its `device`."""
+
+RULES: tuple[Rule, ...] = (
+    (
+        "make_vocab_size_divisible_by",
+        lambda r: r.make_vocab_size_divisible_by % r.tp,
+        "not divisible by tensor_model_parallel_size",
+    ),
+    (
+        "num_distributed_optimizer_instances",
+        lambda r: r.edp % r.num_distributed_optimizer_instances,
+        "does not divide the experts' DP",
+    ),
+    (
+        "use_tp_pp_dp_mapping",
+        lambda r: r.stages_inside and r.pp > 1 and r.edp != r.dp,
+        "needs the same groups of stages for dense layers and experts: EP x expert-TP must be TP x CP",
+    ),
+    (
+        "use_torch_fsdp2",
+        lambda r: r.use_torch_fsdp2 and not r.untie_embeddings_and_output_weights,
+        "shards the embedding apart from the output layer: needs untie_embeddings_and_output_weights=true",
+    ),
+    (
+        "save",
+        lambda r: r.use_torch_fsdp2 and (r.save or r.load),
+        "checkpoints of FSDP2 runs are not written yet",
+    ),
+    (
+        "save",
+        lambda r: r.use_megatron_fsdp and (r.save or r.load),
+        "checkpoints of Megatron FSDP runs (fsdp_dtensor) are not written yet",
+    ),
+    (
+        "overlap_param_gather_with_optimizer_step",
+        lambda r: (
+            r.overlap_param_gather_with_optimizer_step and (r.save or (r.load and not r.load_weights_only))
+        ),
+        "one optimizer per chunk has no checkpoints: needs checkpoint.save=null, and load_weights_only=true "
+        "with checkpoint.load",
+    ),
+    (
+        "expert_tensor_parallel_size",
+        lambda r: r.etp > 1 and r.ep > 1 and r.device == "cpu",
+        "above 1 with EP fails on gloo, whose all-gather needs equal sizes",
+    ),
+    (
+        "cp_comm_type",
+        lambda r: r.cp > 1 and r.device == "cpu" and r.cp_comm_type != "all_gather",
+        "without Transformer Engine keys and values are gathered: only all_gather",
+    ),
+    (
+        "moe_token_dispatcher_type",
+        lambda r: r.num_moe_experts and r.moe_token_dispatcher_type == "flex" and r.device == "cpu",
+        "flex needs CUDA",
+    ),
+    (
+        "deallocate_pipeline_outputs",
+        lambda r: r.device == "cpu" and r.overlap_p2p_comm and r.deallocate_pipeline_outputs,
+        "on gloo an output's memory would go while it is still being sent: silently wrong gradients",
+    ),
+    (
+        "transformer_impl",
+        lambda r: r.transformer_impl == "transformer_engine" and r.device == "cpu",
+        "Transformer Engine does not run without a GPU",
+    ),
+    ("cuda_graph_impl", lambda r: r.cuda_graph_impl != "none" and r.device == "cpu", "needs CUDA"),
+    *(
+        (name, lambda r, name=name: r.device == "cpu" and getattr(r, name), f"needs CUDA{more}")
+        for name, more in CUDA_ONLY.items()
+    ),
+    ("min_lr", lambda r: r.min_lr > r.lr, "above lr"),
+    (
+        "lr_warmup_iters",
+        lambda r: r.lr_warmup_iters >= (r.lr_decay_iters or r.train_iters),
+        "not below lr_decay_iters (where that is null, train_iters): a short run wants a smaller one",
+    ),
+    (
+        "split",
+        lambda r: r.eval_interval and not any(float(share) for share in r.split.split(",")[1:2]),
+        "gives validation nothing although eval_interval is set; set eval_interval=null",
+    ),
+    ("split", lambda r: float(r.split.split(",")[0]) == 0, "gives training nothing"),
+    ("save_interval", lambda r: r.save_interval and not r.save, "needs checkpoint.save"),
+    ("load_step", lambda r: r.load_step and not r.load, "needs checkpoint.load"),
+    (
+        "profile_ranks",
+        lambda r: max(r.profile_ranks or (0,)) >= r.world_size,
+        "names a rank that the run does not have",
+    ),
+)
+
+
+def problems(config: Config, layout: Any, device: str) -> Iterator[str]:
+    """What is refused of a run, each as `section.key = value: rule`. layout: a `layout.Layout`."""
+    settings = {name: getattr(getattr(config, section), name) for name, section in KEYS.items()}
+    for name, rule in catalogue_problems(config, layout.world_size):
+        yield f"{KEYS[name]}.{name} = {_as_written(settings[name])}: {rule}"
+    run = SimpleNamespace(**settings, **vars(layout), device=device)
+    for name, is_broken, rule in RULES:
+        if is_broken(run):
+            yield f"{KEYS[name]}.{name} = {_as_written(settings[name])}: {rule}"
+
+
+def as_knobs(config: Config, world_size: int) -> Configuration:
+    """The run as the catalogue knows it; a setting that tunes nothing has no knob and is left out."""
+    known = {
+        name: getattr(getattr(config, section), name) for name, section in KEYS.items() if name in catalogue()
+    }
+    dtype = config.precision.params_dtype
+    facts = {"world_size": world_size, "bf16": dtype == "bf16", "fp16": dtype == "fp16"}
+    return Configuration(values={**_NOT_HERE, **known, **facts}, dialect="perfdoc", complete=True)
+
+
+def catalogue_problems(config: Config, world_size: int) -> Iterator[tuple[str, str]]:
+    """(setting, the constraint in words and what decided it) of what the catalogue refuses."""
+    run = as_knobs(config, world_size)
+    for found in violations(run):
+        constraint = found.constraint
+        if constraint is None or not (constraint.kind == "forbidden" or constraint.name in WITHOUT_EFFECT):
+            continue
+        read = {name: run.values[name] for name in sorted(found.read & KEYS.keys() - {found.knob})}
+        # The other settings that decided it, as far as they are on: ` (num_layers = 5)`.
+        shown = [
+            f"{name} = {_as_written(value)}" for name, value in read.items() if value not in (None, False, ())
+        ]
+        words = found.words + (f" ({', '.join(shown)})" if shown else "")
+        if found.knob not in KEYS:  # a fact of this trainer, such as its optimizer
+            raise ValueError(words)
+        yield found.knob, words
+
+
+def _as_written(value: object) -> str:
+    """A value as a person writes it in the file."""
+    return value if isinstance(value, str) else json.dumps(value)
