@@ -1,8 +1,8 @@
 """Memory of the profiled window: figures by step everywhere, allocation snapshots on CUDA.
 
 Snapshots are PyTorch's own (`torch.cuda.memory._snapshot`, pickled with protocol 4 so that its viewer reads
-them): `start` when the window opens, `peak` when more is allocated than at any earlier look, the one without
-a word at the end, whose history of allocations covers the window, and `oom` when an allocation failed.
+them): `start` when the window opens, the one without a word at the end, whose history of allocations covers
+the window, and `oom` when an allocation failed.
 """
 
 from __future__ import annotations
@@ -125,10 +125,6 @@ def _heap_bytes() -> tuple[int | None, int | None]:
 
 MAX_HISTORY = 1_000_000
 """Allocations and frees that a snapshot's history holds; older ones are lost first."""
-MAX_PEAKS = 5
-"""Peak snapshots that are taken in one window; each stops the host for up to a second."""
-PEAK_GROWTH = 1.02
-"""A new peak snapshot needs this much more than the last."""
 
 
 class MemoryRecorder:
@@ -149,8 +145,6 @@ class MemoryRecorder:
         self._copy = None if copy is None else Path(copy)
         self._lines: LineWriter | None = None
         self._step = 0
-        self._peak_bytes = 0.0
-        self._peaks = 0
         self._watching = False
 
     def start(self, step: int) -> None:
@@ -165,16 +159,6 @@ class MemoryRecorder:
             self._watch_out_of_memory()
             self._snapshot("start.pickle")
         self._sample("start")
-
-    def look(self) -> None:
-        """Memory is high here, such as after a forward: take a peak snapshot if it is the highest yet."""
-        if not self._history or self._lines is None or self._peaks >= MAX_PEAKS:
-            return
-        allocated = _cuda_memory().memory_allocated()
-        if allocated > self._peak_bytes * PEAK_GROWTH:
-            self._peak_bytes = allocated
-            self._peaks += 1
-            self._snapshot("peak.pickle")
 
     def step_ended(self, step: int) -> None:
         """A step of the window is over."""
@@ -206,7 +190,7 @@ class MemoryRecorder:
     def _snapshot(self, suffix: str) -> None:
         path = self._run.memory_path(self._rank, suffix)
         with (
-            whole_file(path, replace=suffix in ("peak.pickle", "oom.pickle")) as part,
+            whole_file(path, replace=suffix == "oom.pickle") as part,
             part.open("wb") as file,
         ):
             pickle.dump(_cuda_memory()._snapshot(), file, protocol=4)

@@ -3,7 +3,7 @@
 Off (the state after import) a range costs its object and one test. On, NVTX comes from the PyPI package
 `nvtx`, else from torch.cuda.nvtx where there is a CUDA device, and record_function is entered only while a
 PyTorch profiler collects. Cost of one `with range(name)` on a 2-core x86 machine with Python 3.11, torch
-2.13 and nvtx 0.2.11 (`python -m perfdoc.profiling.range_cost`; docs/formats.md has the table):
+2.13 and nvtx 0.2.11 (docs/formats.md has the table):
 
     off 0.2 us · NVTX without a tool 0.6 us · NVTX under nsys 2024.2 1.4 us · PyTorch profiler 5 us
 """
@@ -13,7 +13,6 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.metadata
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
@@ -235,25 +234,6 @@ class range:  # noqa: N801 - used as `with ranges.range(...)`, as NVTX and torch
                 return function(*args, **kwargs)
 
         return in_range
-
-
-class _Pushed(threading.local):
-    def __init__(self) -> None:
-        self.stack: list[Opened | None] = []
-
-
-_pushed = _Pushed()
-
-
-def push(name: str) -> None:
-    """Open a range on this thread, for callers that have no block; `pop` closes it, whatever is on then."""
-    _pushed.stack.append(begin(name))
-
-
-def pop() -> None:
-    """Close the range that `push` opened last on this thread; nothing where there is none."""
-    if (stack := _pushed.stack) and (opened := stack.pop()) is not None:
-        opened()
 
 
 def mark(name: str) -> None:

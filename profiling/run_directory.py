@@ -89,7 +89,7 @@ class RunDirectory:
         return self.path / "steps" / f"rank{rank}.jsonl"
 
     def memory_path(self, rank: int, suffix: str) -> Path:
-        """`memory/rank<N>.<suffix>`: jsonl, pickle, start.pickle, peak.pickle or oom.pickle."""
+        """`memory/rank<N>.<suffix>`: jsonl, pickle, start.pickle or oom.pickle."""
         return self.path / "memory" / f"rank{rank}.{suffix}"
 
     @property

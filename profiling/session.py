@@ -50,8 +50,7 @@ class Session:
             self._capture = TorchCapture(run, rank, world_size, device, shapes=shapes)
         elif window.has_rank(rank) and profiler == "nsys":
             self._capture = NsysCapture(device)
-        self.memory = MemoryRecorder(run, rank, device, history=memory_history, copy=snapshot)
-        """For `memory.look()` where memory is high."""
+        self._memory = MemoryRecorder(run, rank, device, history=memory_history, copy=snapshot)
         self.ranges_through = ""
         """Through what ranges were emitted, once the window has opened."""
         self.problem: str | None = None
@@ -108,12 +107,12 @@ class Session:
 
     def _begin(self, step: int) -> None:
         assert self._capture is not None
-        self.memory.start(step)
+        self._memory.start(step)
         self.ranges_through = self._capture.begin()
         groups.emit_marks(rank=self._rank, world_size=self._world_size, device=self._device)
 
     def _after(self, step: int) -> None:
-        well = self._try(lambda: self.memory.step_ended(step))
+        well = self._try(lambda: self._memory.step_ended(step))
         if not well or step >= self._window.last:
             self._close()
 
@@ -123,7 +122,7 @@ class Session:
         # Each by itself: a disk that is full for one file may still hold the others.
         self._try(self._capture.end)
         self._try(self._write_collectives)
-        self._try(self.memory.stop)
+        self._try(self._memory.stop)
 
     def _write_collectives(self) -> None:
         records = collectives.drain(everything=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.profiling.published import PLACES
+from perfdoc import PROFILING_PLACES as PLACES
 from tests.profiling.own.test_callbacks import HUGGING_FACE, LIGHTNING
 from tests.profiling.own.traces import names_in
 

@@ -23,12 +23,11 @@ import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
 
 from perfdoc.trainer.adapt.checkpoint import create_state, separate_steps
-from perfdoc.trainer.checkpoint_folder import PARTIAL, changed, files_of, prepare, publish
-from perfdoc.trainer.checksums import sums_of
+from perfdoc.trainer.checkpoint_folder import PARTIAL, prepare, publish
 from perfdoc.trainer.end import LostPeerError, first_line, is_consequence
-from perfdoc.trainer.first_rank import problem_on_first_rank
 from perfdoc.trainer.layout import Layout
 from perfdoc.trainer.model import unwrapped
+from perfdoc.trainer.session import problem_on_first_rank
 
 KIND = "fully_reshardable"
 
@@ -117,36 +116,8 @@ def save(
             shutil.rmtree(partial, ignore_errors=True)  # on a full disk run.json needs some room
         reason = f"could not be written (is the disk full?): {first_line(error)}"
         raise OSError(f"checkpoint.save: {partial} {reason}") from error
-    names: list[Any] = [files_of(partial) if dist.get_rank() == 0 else None]
-    dist.broadcast_object_list(names, src=0)
-    sums = _shared(lambda: sums_of(partial, names[0][dist.get_rank() :: dist.get_world_size()]))
-    merged = {name: each for share in sums for name, each in share.items()}
-    _on_first_rank(lambda: publish(folder, partial, final, keep, merged))
+    _on_first_rank(lambda: publish(folder, partial, final, keep))
     return final
-
-
-def check(path: Path) -> None:
-    """Compare every file with its checksum, each rank some of them. Raises ValueError on every rank."""
-    found = _shared(lambda: changed(path, dist.get_rank(), dist.get_world_size()))
-    if wrong := [each for share in found for each in share]:
-        more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
-        raise ValueError(
-            f"checkpoint.load: {path}: {wrong[0]}{more}. Resume from another one with checkpoint.load_step."
-        )
-
-
-def _shared(share: Callable[[], Any]) -> list[Any]:
-    """What every rank finds, for all of them. Raises OSError on every rank where one does."""
-    mine: tuple[str | None, Any]
-    try:
-        mine = None, share()
-    except (OSError, ValueError) as error:
-        mine = first_line(error), None
-    found: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(found, mine)
-    if failed := [reason for reason, _ in found if reason]:
-        raise OSError(f"checkpoint: {failed[0]}")
-    return [each for _, each in found]
 
 
 @contextlib.contextmanager

@@ -1,20 +1,16 @@
-"""A folder of checkpoints: which are complete, whether their files are what was written, and whose it is.
+"""A folder of checkpoints: which are complete, and whose it is.
 
-step_00000100/                    complete once it has that name: it is written under another and renamed
-step_00000100/checksums.json      CRC-32 and size of every other file in it
-in_use                            locked by the run that saves here, with a line that names it
+step_00000100/    complete once it has that name: it is written under another and renamed
+in_use            locked by the run that saves here, with a line that names it
 """
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
 import socket
 from pathlib import Path
-
-from perfdoc.trainer.checksums import SUMS, Sums, read_sums, sum_of
 
 PARTIAL = ".partial"
 IN_USE = "in_use"
@@ -26,14 +22,8 @@ _held: dict[Path, int] = {}
 
 def complete(folder: Path) -> dict[int, Path]:
     """Step → path of the complete checkpoints under a folder, in the order of their steps."""
-    return {step: path for step, path in _named(folder).items() if (path / "metadata.json").is_file()}
-
-
-def _named(folder: Path) -> dict[int, Path]:
-    if not folder.is_dir():
-        return {}
-    found = {int(m.group(1)): path for path in folder.iterdir() if (m := _COMPLETE.match(path.name))}
-    return dict(sorted(found.items()))
+    named = sorted(folder.glob("step_*/metadata.json"))
+    return {int(m.group(1)): file.parent for file in named if (m := _COMPLETE.match(file.parent.name))}
 
 
 def find(folder: Path, step: int | None) -> Path:
@@ -48,13 +38,6 @@ def find(folder: Path, step: int | None) -> Path:
     return found[step]
 
 
-def passed_over(path: Path) -> list[str]:
-    """Names of later steps beside a checkpoint that have lost what makes them complete."""
-    whole = complete(path.parent)
-    chosen = next((step for step, each in whole.items() if each == path), -1)
-    return [each.name for step, each in _named(path.parent).items() if step > chosen and step not in whole]
-
-
 def prepare(folder: Path, partial: Path) -> None:
     """Make the folder that the next checkpoint is written into. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -63,9 +46,8 @@ def prepare(folder: Path, partial: Path) -> None:
     partial.mkdir()
 
 
-def publish(folder: Path, partial: Path, final: Path, keep: int, sums: Sums) -> None:
+def publish(folder: Path, partial: Path, final: Path, keep: int) -> None:
     """Let a checkpoint that is written whole be seen, and remove the oldest. Raises OSError."""
-    (partial / SUMS).write_text(json.dumps(sums, indent=0), encoding="utf-8")
     if final.exists():
         shutil.rmtree(final)
     partial.rename(final)
@@ -73,31 +55,6 @@ def publish(folder: Path, partial: Path, final: Path, keep: int, sums: Sums) -> 
     others = [path for path in complete(folder).values() if path != final]
     for old in others[: max(0, len(others) - (keep - 1))]:
         shutil.rmtree(old)
-
-
-def files_of(path: Path) -> list[str]:
-    """Every file but the checksums. One rank lists for all: what each sees may differ for a moment."""
-    return sorted(str(f.relative_to(path)) for f in path.rglob("*") if f.is_file() and f.name != SUMS)
-
-
-def changed(path: Path, rank: int, ranks: int) -> list[str]:
-    """What of this rank's share of the files is not as it was written. Raises OSError.
-
-    Nothing of a checkpoint without checksums: it was written before there were any.
-    """
-    if not (path / SUMS).is_file():
-        return []
-    try:
-        written = read_sums(path / SUMS)
-    except ValueError:
-        return [f"{SUMS} is not as it was written"] if rank == 0 else []
-    found = []
-    for name in sorted(written)[rank::ranks]:
-        if not (path / name).is_file():
-            found.append(f"{name} is missing")
-        elif sum_of(path / name) != written[name]:
-            found.append(f"{name} is not as it was written")
-    return found
 
 
 def claim(folder: Path, run: str) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -15,22 +14,12 @@ from typing import Any
 from perfdoc.profiling.errors import one_line
 from perfdoc.profiling.whole_file import whole_file
 from perfdoc.trainer.config.schema import Config
-from perfdoc.trainer.data_files import (
-    ENDINGS,
-    changed_indices,
-    check_structure,
-    check_written,
-    forget_missing,
-    note_indices,
-    note_sums,
-    within_vocabulary,
-)
-from perfdoc.trainer.texts.grammar import TEXT_FILE
+from perfdoc.trainer.data_files import ENDINGS, check_structure, within_vocabulary
 from perfdoc.trainer.tokenizer import Tokenizer
 
+TEXT_FILE = Path(__file__).with_name("workshop.txt")
+"""The text that ships: 420 short stories of a small grammar, enough structure to learn within a minute."""
 MAX_TEXT_BYTES = 8 << 30
-BEING_WRITTEN_S = 600
-"""A file that nobody changed for so long is written by no run any more."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,8 +62,7 @@ def index_text(path: Path, tokenizer: Tokenizer, cache: Path) -> str:
 
     Documents are separated by blank lines and end with the end-of-document token. The prefix carries a
     digest of the text and the vocabulary, so a changed file is indexed anew. Files appear whole or not at
-    all. Raises ValueError for a text that is none, for files that are not as they were written, and where the
-    cache cannot be written.
+    all. Raises ValueError for a text that is none, for damaged files, and where the cache cannot be written.
     """
     import numpy as np
     import torch
@@ -89,7 +77,7 @@ def index_text(path: Path, tokenizer: Tokenizer, cache: Path) -> str:
     prefix = cache / f"{path.stem}-{digest.hexdigest()[:16]}"
     final = [prefix.with_name(prefix.name + ending) for ending in ENDINGS]
     if all(file.is_file() for file in final):
-        check_written(prefix, "data.data_cache")
+        check_structure(prefix, "data.data_cache")
         return str(prefix)
     try:
         text = content.decode()
@@ -109,7 +97,6 @@ def index_text(path: Path, tokenizer: Tokenizer, cache: Path) -> str:
                 builder.add_item(torch.from_numpy(np.asarray(tokens, dtype=np.int64)))
                 builder.end_document()
             builder.finalize(str(index))
-        note_sums(prefix)
     except OSError as error:
         raise ValueError(_unwritten(error.filename or cache, error)) from error
     finally:
@@ -152,28 +139,18 @@ def _with_remedy(error: Exception, indices: Path) -> Exception:
     return ValueError(_unwritten(cause.filename or indices, cause))
 
 
-def drop_torn(indices: Path, *, alone: bool) -> None:
-    """Remove sample indices that a full disk or a killed run left torn; megatron-core takes any file for
-    whole, and builds what is missing.
-
-    alone: whether no other run can be writing here. Else a torn file that changed in the last ten minutes
-    may be one that is being written, and stays. One that is not as it was written down is torn.
-    """
+def drop_torn(indices: Path) -> None:
+    """Remove sample indices that a full disk or a killed run left torn, while no other run writes there:
+    megatron-core takes any file for whole, and builds what is missing."""
     import numpy as np
 
-    changed = changed_indices(indices)
     for file in indices.glob("*.npy"):
         try:
-            if file in changed:
-                raise ValueError
             np.load(file, mmap_mode="r")
         except PermissionError:
             continue
         except (OSError, ValueError, EOFError):
-            with contextlib.suppress(FileNotFoundError):  # another run has removed it
-                if alone or time.time() - file.stat().st_mtime > BEING_WRITTEN_S:
-                    file.unlink()
-    forget_missing(indices)
+            file.unlink(missing_ok=True)
 
 
 def build_corpus(config: Config, tokenizer: Tokenizer) -> Corpus:
@@ -223,19 +200,17 @@ def build_corpus(config: Config, tokenizer: Tokenizer) -> Corpus:
         0,
     ]
     with writing_alone(cache) if first else contextlib.nullcontext(False) as alone:
-        if first:
-            drop_torn(indices, alone=alone)
+        if alone:
+            drop_torn(indices)
         try:
             train, valid, _ = BlendedMegatronDatasetBuilder(GPTDataset, sizes, lambda: True, settings).build()
         except Exception as error:
-            if first:
-                drop_torn(indices, alone=alone)
+            if alone:
+                drop_torn(indices)
             explained = _with_remedy(error, indices)
             if explained is error:
                 raise
             raise explained from error
-        if alone:
-            note_indices(indices)
     return Corpus(train=train, valid=valid)
 
 

@@ -1,21 +1,10 @@
-"""Whether indexed data sets and the indices made of them are what was written: megatron-core takes any file.
-
-NAME.bin, NAME.idx       tokens, and where each document begins: of megatron-core
-NAME.sums.json           CRC-32 and size of both, where perfdoc wrote them
-indices/*.npy            which samples are read in which order: of megatron-core
-indices/checksums.json   CRC-32 and size of each
-"""
+"""Whether an indexed data set (NAME.bin, NAME.idx) can be what it says: megatron-core takes any file."""
 
 from __future__ import annotations
 
-import contextlib
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-
-from perfdoc.profiling.whole_file import whole_file
-from perfdoc.trainer.checksums import SUMS, Sum, Sums, read_sums, sums_of
 
 ENDINGS = (".bin", ".idx")
 _HEADER = b"MMIDIDX\x00\x00"
@@ -27,30 +16,6 @@ _TOKEN_BYTES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 8: 2}
 
 _AT_ONCE = 1_000_000
 """Sequences checked at a time: the index of a large data set takes gigabytes."""
-
-
-def note_sums(prefix: Path) -> None:
-    """Write down what a data set that has just been written is. Raises OSError."""
-    sums = sums_of(prefix.parent, [prefix.name + ending for ending in ENDINGS])
-    with whole_file(_sums_file(prefix), replace=True) as part:
-        part.write_text(json.dumps(sums), encoding="utf-8")
-
-
-def check_written(prefix: Path, setting: str) -> None:
-    """Compare a data set with what was written down; one without is checked for its structure alone.
-
-    Raises ValueError, one line with the file and what to do.
-    """
-    written = _read_sums(_sums_file(prefix))
-    names = [prefix.name + ending for ending in ENDINGS]
-    try:
-        found = sums_of(prefix.parent, names) if written else {}
-    except OSError as error:
-        raise ValueError(f"{setting}: {error.filename}: {error.strerror}") from error
-    for name in names:
-        if written and written.get(name) != found[name]:
-            raise _damaged(prefix.parent / name, setting, "is not as it was written")
-    check_structure(prefix, setting)
 
 
 def check_structure(prefix: Path, setting: str) -> None:
@@ -90,41 +55,6 @@ def check_structure(prefix: Path, setting: str) -> None:
         raise _damaged(index, setting, "has documents that do not follow one another")
 
 
-def changed_indices(indices: Path) -> set[Path]:
-    """Of the sample indices that were written down, those that are not as they were."""
-    changed = set()
-    for name, written in _read_sums(indices / SUMS).items():
-        file = indices / name
-        with contextlib.suppress(OSError):  # not there any more, or not to be read: who needs it says so
-            if file.parent == indices and file.is_file() and sums_of(indices, [name])[name] != written:
-                changed.add(file)
-    return changed
-
-
-def note_indices(indices: Path) -> None:
-    """Write down what the sample indices are, where that can be written.
-
-    For a run that writes there alone: what another one is writing would be noted half.
-    """
-    names = sorted(file.name for file in indices.glob("*.npy"))
-    with contextlib.suppress(OSError):
-        known = _read_sums(indices / SUMS)
-        _note(indices, known | sums_of(indices, [name for name in names if name not in known]))
-
-
-def forget_missing(indices: Path) -> None:
-    """Drop what was written down of files that are gone: others may come by their names."""
-    kept = {name: sums for name, sums in _read_sums(indices / SUMS).items() if (indices / name).is_file()}
-    with contextlib.suppress(OSError):
-        _note(indices, kept)
-
-
-def _note(indices: Path, sums: Sums) -> None:
-    if sums != _read_sums(indices / SUMS):
-        with whole_file(indices / SUMS, replace=True) as part:
-            part.write_text(json.dumps(sums, indent=0), encoding="utf-8")
-
-
 def within_vocabulary(
     batches: Iterator[dict[str, Any]], vocabulary: int, what: str
 ) -> Iterator[dict[str, Any]]:
@@ -142,18 +72,6 @@ def within_vocabulary(
                 "tokenizer, or damaged. Give its tokenizer (data.tokenizer), or make it again"
             )
         yield batch
-
-
-def _sums_file(prefix: Path) -> Path:
-    return prefix.with_name(f"{prefix.name}.sums.json")
-
-
-def _read_sums(path: Path) -> dict[str, Sum]:
-    """Empty where there are none, or none that can be read: then they say nothing."""
-    try:
-        return read_sums(path)
-    except (OSError, ValueError):
-        return {}
 
 
 def _damaged(file: Path, setting: str, what: str) -> ValueError:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
+from perfdoc.profiling import ranges
 from perfdoc.profiling.distributed import collectives
-from perfdoc.trainer import backward_ranges, megatron_ranges, ranges
+from perfdoc.profiling.vocabulary import BACKWARD, FORWARD, MICRO_BATCH, numbered
+from perfdoc.trainer import backward_ranges, megatron_ranges
 from perfdoc.trainer.model import unwrapped
 from perfdoc.trainer.step_ranges import LayerRanges, PipelinePhases, follow_schedules
 
@@ -49,7 +53,7 @@ def _name_passes(phases: PipelinePhases) -> None:
     def forward(*args: Any, **kwargs: Any) -> Any:
         number = kwargs.get("current_microbatch")
         phases.forward_begins()
-        with ranges.micro_batch(number, ranges.FORWARD):
+        with _micro_batch(number, FORWARD):
             result = forward_step(*args, **kwargs)
         phases.forward_ends()
         output = _tensor(result[0])
@@ -61,7 +65,7 @@ def _name_passes(phases: PipelinePhases) -> None:
     @functools.wraps(backward_step)
     def backward(input_tensor: Any, output_tensor: Any, *args: Any, **kwargs: Any) -> Any:
         number = getattr(_tensor(output_tensor), _NUMBER, None)
-        with ranges.micro_batch(number, ranges.BACKWARD):
+        with _micro_batch(number, BACKWARD):
             try:
                 result = backward_step(input_tensor, output_tensor, *args, **kwargs)
             finally:
@@ -70,6 +74,14 @@ def _name_passes(phases: PipelinePhases) -> None:
         return result
 
     schedules.forward_step, schedules.backward_step = forward, backward
+
+
+@contextlib.contextmanager
+def _micro_batch(number: int | None, prefix: str) -> Iterator[None]:
+    """One pass of one micro-batch; without its number (backwards) only the pass is named."""
+    outer = contextlib.nullcontext() if number is None else ranges.range(numbered(MICRO_BATCH, number))
+    with outer, ranges.range(prefix):
+        yield
 
 
 def _tensor(output: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import asdict, dataclass
-from typing import IO, Any
+from typing import IO
 
 from perfdoc.profiling.logs import StepLog, StepRecord
 from perfdoc.profiling.run_directory import RunDirectory
@@ -25,7 +25,7 @@ class RunLog:
     """Writes the step files of one rank; rank 0 also speaks on standard error."""
 
     def __init__(self, run: RunDirectory | None, rank: int) -> None:
-        self._terminal = Terminal() if rank == 0 else None
+        self._speaks = rank == 0
         self._steps = None if run is None else StepLog(run.steps_path(rank))
         self._evals: IO[str] | None = None
         if run is not None and rank == 0:
@@ -38,9 +38,15 @@ class RunLog:
         whether the peak was measured."""
         if self._steps is not None:
             self._steps.write(record)
-        if self._terminal is not None:
+        if self._speaks and print_line:
             share = "" if mfu is None else f"  {_in_words(mfu, of_measured=of_measured)}"
-            self._terminal.step(record, last, share=share, print_line=print_line)
+            norm = "-" if record.gradient_norm is None else f"{record.gradient_norm:.3f}"
+            rate = record.tokens / (record.duration_ns * 1e-9)
+            loss = "-" if record.loss is None else f"{record.loss:.4f}"
+            self.say(
+                f"step {record.step}/{last}  loss {loss}  grad norm {norm}  "
+                f"{record.duration_ns / 1e6:.0f} ms  {rate:,.0f} tokens/s{share}"
+            )
 
     def evaluation(self, record: EvalRecord) -> None:
         """Append one evaluation."""
@@ -51,62 +57,16 @@ class RunLog:
 
     def say(self, message: str) -> None:
         """Rank 0 only."""
-        if self._terminal is not None:
-            self._terminal.line(message)
-
-    def close(self) -> None:
-        """Close the files and the bar."""
-        if self._terminal is not None:
-            self._terminal.close()
-        if self._steps is not None:
-            self._steps.close()
-        if self._evals is not None:
-            self._evals.close()
-
-
-class Terminal:
-    """Lines on standard error; where that is a terminal, a progress bar stays under them."""
-
-    def __init__(self) -> None:
-        self._bar: Any = None
-        self._task: Any = None
-
-    def step(self, record: StepRecord, last: int, *, share: str, print_line: bool) -> None:
-        """Move the bar, and print the step's line if it is due. share: its MFU, in words."""
-        if sys.stderr.isatty():
-            self._advance(record.step, last)
-        if print_line:
-            norm = "-" if record.gradient_norm is None else f"{record.gradient_norm:.3f}"
-            rate = record.tokens / (record.duration_ns * 1e-9)
-            loss = "-" if record.loss is None else f"{record.loss:.4f}"
-            self.line(
-                f"step {record.step}/{last}  loss {loss}  grad norm {norm}  "
-                f"{record.duration_ns / 1e6:.0f} ms  {rate:,.0f} tokens/s{share}"
-            )
-
-    def line(self, message: str) -> None:
-        """One line, above the bar if there is one."""
-        if self._bar is not None:
-            self._bar.console.print(message, markup=False, highlight=False)
-        else:
+        if self._speaks:
             sys.stderr.write(message + "\n")
             sys.stderr.flush()
 
     def close(self) -> None:
-        """Take the bar down."""
-        if self._bar is not None:
-            self._bar.stop()
-            self._bar = None
-
-    def _advance(self, step: int, last: int) -> None:
-        if self._bar is None:
-            from rich.console import Console
-            from rich.progress import Progress
-
-            self._bar = Progress(console=Console(stderr=True), transient=True)
-            self._task = self._bar.add_task("training", total=last)
-            self._bar.start()
-        self._bar.update(self._task, completed=step)
+        """Close the files."""
+        if self._steps is not None:
+            self._steps.close()
+        if self._evals is not None:
+            self._evals.close()
 
 
 def _in_words(mfu: float, *, of_measured: bool) -> str:

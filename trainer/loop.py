@@ -13,17 +13,18 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from perfdoc.profiling import ranges
 from perfdoc.profiling.distributed import collectives
 from perfdoc.profiling.logs import StepRecord
 from perfdoc.profiling.measured import MeasuredCeilings
 from perfdoc.profiling.session import Session
-from perfdoc.trainer import backward_ranges, checkpoint, checkpoint_folder, ranges
+from perfdoc.profiling.vocabulary import CHECKPOINT, EVALUATION, OPTIMIZER, STEP, numbered
+from perfdoc.trainer import backward_ranges, checkpoint, checkpoint_folder
 from perfdoc.trainer.adapt import cuda_available
-from perfdoc.trainer.ceiling import Peak, peak_here
 from perfdoc.trainer.config.schema import Config, TrainingConfig
 from perfdoc.trainer.data import Corpus, batches, build_corpus
 from perfdoc.trainer.end import StopRequest
-from perfdoc.trainer.flops import flops_per_step, mfu
+from perfdoc.trainer.flops import Peak, flops_per_step, mfu, peak_here
 from perfdoc.trainer.instrument import Instrument
 from perfdoc.trainer.layout import Layout
 from perfdoc.trainer.log import EvalRecord, RunLog
@@ -84,7 +85,7 @@ def build(config: Config, layout: Layout, measured: MeasuredCeilings | None = No
         measured=measured,
     )
     connect(config, model, optimizer)
-    with ranges.span(ranges.CHECKPOINT_LOAD):
+    with ranges.range(f"{CHECKPOINT} load"):
         _resume(run)
     return run
 
@@ -94,7 +95,6 @@ def _resume(run: Run) -> None:
     if settings.load is None:
         return
     path = checkpoint_folder.find(Path(settings.load), settings.load_step)
-    checkpoint.check(path)
     with checkpoint.readable(path):
         if settings.load_weights_only:
             checkpoint.load_weights(path, run.model, run.optimizer)
@@ -153,7 +153,7 @@ def _step(
     profiled = session is not None and session.is_profiled(number)
     run.instrument.switch(profiled)
     # Opening and closing the profiler lies outside the time of the step.
-    with ranges.span(ranges.step(number)) if session is None else session.step(number):
+    with ranges.range(numbered(STEP, number)) if session is None else session.step(number):
         record = _timed_step(run, data, stop, number, profiled)
     run.finished = number
     run.records.append(record)
@@ -174,7 +174,7 @@ def _timed_step(
     level = training.empty_unused_memory_level
     if level >= 1:
         torch.cuda.empty_cache()
-    with ranges.span(ranges.OPTIMIZER):
+    with ranges.range(OPTIMIZER):
         updated, grad_norm, _ = run.optimizer.step()
     if level >= 2:
         torch.cuda.empty_cache()
@@ -220,7 +220,7 @@ def _evaluate(run: Run) -> EvalRecord:
     training = run.config.training
     begin = time.perf_counter_ns()
     seen = (0.0, 0.0)
-    with ranges.span(ranges.EVALUATION), torch.no_grad():
+    with ranges.range(EVALUATION), torch.no_grad():
         gather_at_once(run.config, run.model)
         _set_mode(run.model, training=False)
         data = _iterators(run, run.corpus.valid, first=0, steps=training.eval_iters)
@@ -248,7 +248,7 @@ def _collect_around(training: TrainingConfig) -> None:
 def _save(run: Run, log: RunLog) -> None:
     settings = run.config.checkpoint
     assert settings.save is not None
-    with ranges.span(ranges.CHECKPOINT_SAVE):
+    with ranges.range(f"{CHECKPOINT} save"):
         gather_at_once(run.config, run.model)
         path = checkpoint.save(
             Path(settings.save),

@@ -8,6 +8,7 @@ finds its name once, and the names are the same: `megatron.core.transformer.mlp.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from types import CodeType
 from typing import Any
 
@@ -19,6 +20,12 @@ itself would be hashed by its constants, every time."""
 _open: list[ranges.Opened | None] = []
 """Closes what is open. One for all threads: autograd's runs megatron-core's code while the other waits."""
 _on = False
+_told: list[Callable[[str, bool], None]] = []
+
+
+def on_suffix(tell: Callable[[str, bool], None]) -> None:
+    """Call `tell` with the suffix of every range that has one, and whether it begins, while they are on."""
+    _told[:] = [tell]
 
 
 def install() -> None:
@@ -57,6 +64,9 @@ def push(msg: str | None = None, suffix: str | None = None) -> None:
             found = (function if suffix is None else f"{function}.{suffix}"), code
             _names[id(code), suffix] = found
         name = found[0]
+    if suffix is not None:
+        for tell in _told:
+            tell(suffix, True)
     _open.append(ranges.begin(name))
 
 
@@ -64,3 +74,6 @@ def pop(msg: str | None = None, suffix: str | None = None) -> None:
     """As megatron-core's nvtx_range_pop, without its check that the names agree."""
     if _open and (close := _open.pop()) is not None:
         close()
+    if suffix is not None:
+        for tell in _told:
+            tell(suffix, False)

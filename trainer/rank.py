@@ -56,8 +56,8 @@ def run_rank(
 
         layout = plan(resolved.config, session.world_size(), "cuda" if adapt.cuda_available() else "cpu")
         adapt.prepare()
-        from perfdoc.trainer.ceiling import read_measured
         from perfdoc.trainer.end import StopRequest
+        from perfdoc.trainer.flops import read_measured
         from perfdoc.trainer.log import RunLog
         from perfdoc.trainer.loop import build, train
 
@@ -70,8 +70,6 @@ def run_rank(
         log = RunLog(directory, rank)
         session.start_layout(resolved.config, layout)
         run = build(resolved.config, layout, read_measured(ceilings))
-        for name in _passed_over(resolved.config.checkpoint):
-            log.say(f"{name} is not complete, so the run goes on from step {run.finished}")
         _write_manifest(directory, resolved, run, profiling)
         with contextlib.ExitStack() as stack:
             capture = None
@@ -126,20 +124,11 @@ def _claim_checkpoints(settings: CheckpointConfig, out: Path | None) -> None:
 
 def _on_first_rank(action: Callable[[], None]) -> None:
     """Raises ValueError on every rank where rank 0's action fails."""
-    from perfdoc.trainer.first_rank import problem_on_first_rank
+    from perfdoc.trainer.session import problem_on_first_rank
 
     problem = problem_on_first_rank(action)
     if problem:
         raise ValueError(problem)
-
-
-def _passed_over(settings: CheckpointConfig) -> list[str]:
-    """Names of newer checkpoints than the one that is gone on from, which have lost files."""
-    from perfdoc.trainer.checkpoint_folder import find, passed_over
-
-    if settings.load is None or settings.load_step is not None:
-        return []
-    return passed_over(find(Path(settings.load), None))
 
 
 def _session(directory: RunDirectory, profiling: Profiling, rank: int, config: Config) -> Session:

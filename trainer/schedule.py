@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from perfdoc.trainer import ranges
+from perfdoc.profiling import ranges
+from perfdoc.profiling.vocabulary import DATA
 from perfdoc.trainer.adapt import cuda_available
 from perfdoc.trainer.config.schema import Config
 
@@ -105,7 +106,7 @@ def _forward_step(iterator: Iterator[dict[str, Any]], model: Any) -> tuple[Any, 
     if first or last:
         global _data_ns
         begin = time.perf_counter_ns()
-        with ranges.span(ranges.DATA):
+        with ranges.range(DATA):
             batch = {key: _on_device(value) for key, value in next(iterator).items()}
             batch = get_batch_on_this_cp_rank(batch)
         _data_ns += time.perf_counter_ns() - begin

@@ -9,7 +9,7 @@ import gc
 import importlib
 import os
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
 from types import MappingProxyType
@@ -19,10 +19,30 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from perfdoc.profiling.errors import CaptureError
 from perfdoc.trainer.adapt import cuda_available
 from perfdoc.trainer.config.resolve import read_yaml
 from perfdoc.trainer.config.schema import Config
 from perfdoc.trainer.layout import Layout
+
+
+def problem_on_first_rank(action: Callable[[], None]) -> str:
+    """Run on rank 0 while the others wait; a failure there is everybody's, so that nobody hangs.
+
+    Returns on every rank what went wrong, in one line; empty where nothing did. Exceptions other than
+    OSError, CaptureError and ValueError are defects and end rank 0.
+    """
+    problem = [""]
+    if dist.get_rank() == 0:
+        try:
+            action()
+        except OSError as error:
+            problem[0] = f"{error.filename or ''}: {error.strerror or error}".lstrip(": ")
+        except (CaptureError, ValueError) as error:
+            problem[0] = str(error)
+    dist.broadcast_object_list(problem, src=0)
+    return problem[0]
+
 
 GEMMS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -28,6 +27,7 @@ from perfdoc.profiling.vocabulary import (
     PIPELINE_WARMUP,
     format_compute,
 )
+from perfdoc.trainer import megatron_ranges
 from perfdoc.trainer.backward_ranges import Part
 
 LAYER_PARTS = ("input_layernorm", "self_attention", "pre_mlp_layernorm", "mlp")
@@ -148,7 +148,7 @@ class PipelinePhases:
             self._marked = False
             self._switch(None)
 
-    def mark(self, suffix: str | None, *, begins: bool) -> None:
+    def mark(self, suffix: str, begins: bool) -> None:
         """megatron-core pushes or pops a range with this suffix."""
         if self._marked and suffix in MARKS:
             self._switch(MARKS[suffix] if begins else None)
@@ -212,21 +212,4 @@ def follow_schedules(phases: PipelinePhases) -> None:
 
     schedules.forward_backward_pipelining_without_interleaving = counted
     schedules.forward_backward_pipelining_with_interleaving = marked
-    push, pop = schedules.nvtx_range_push, schedules.nvtx_range_pop
-
-    # Both name a range after the function that calls them, so they are told it: the names stay.
-    def phase_push(msg: str | None = None, suffix: str | None = None) -> None:
-        phases.mark(suffix, begins=True)
-        push(msg or _caller(), suffix)
-
-    def phase_pop(msg: str | None = None, suffix: str | None = None) -> None:
-        pop(msg or _caller(), suffix)
-        phases.mark(suffix, begins=False)
-
-    schedules.nvtx_range_push, schedules.nvtx_range_pop = phase_push, phase_pop
-
-
-def _caller() -> str:
-    """`module.function` of whoever called the function that asks."""
-    frame = sys._getframe(2)
-    return f"{frame.f_globals['__name__']}.{frame.f_code.co_name}"
+    megatron_ranges.on_suffix(phases.mark)

@@ -1,1 +1,1 @@
-"""What other trainers call: steps, ranges, windows and callbacks. `published.py` lists the names."""
+"""What other trainers call: steps, ranges, windows and callbacks."""

@@ -42,16 +42,30 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-def _of_profiling(name: str) -> object:
-    """What trainers call; see `perfdoc.profiling.published`."""
-    if name.startswith("_"):
-        raise AttributeError(name)
-    from perfdoc.profiling.published import find
+PROFILING_PLACES = {
+    "BridgeCallback": "megatron",
+    "HuggingFaceCallback": "hugging_face",
+    "LightningCallback": "lightning",
+    "follow_megatron": "megatron",
+    "loading": "steps",
+    "marked": "steps",
+    "step": "steps",
+    "steps": "steps",
+    "torch_profiler": "torch_traces",
+}
+"""What trainers call, as a name of `perfdoc.profiling` → its module of `perfdoc.profiling.own`."""
 
-    found = find(name)
+
+def _of_profiling(name: str) -> object:
+    if name not in PROFILING_PLACES:
+        raise AttributeError(f"module 'perfdoc.profiling' has no attribute {name!r}")
+    from importlib import import_module
+
+    found: object = getattr(import_module(f"perfdoc.profiling.own.{PROFILING_PLACES[name]}"), name)
     setattr(_profiling, name, found)
     return found
 
 
-# The folder is a namespace (see `published.py`), which has no file for a __getattr__ of its own.
+# profiling/ has no __init__.py, which would shadow a standard module of Python 3.15: the namespace gets its
+# __getattr__ here, and `__init__.pyi` tells type checkers.
 _profiling.__getattr__ = _of_profiling  # type: ignore[method-assign]

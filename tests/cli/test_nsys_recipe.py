@@ -19,8 +19,7 @@ from unittest import mock
 import pytest
 
 from perfdoc.nsight import recipe_install, recipe_job
-from perfdoc.nsight.installation import recipes_folder
-from perfdoc.nsight.recipe_install import install_recipe
+from perfdoc.nsight.recipe_install import install_recipe, recipes_folder
 from perfdoc.profiling.errors import CaptureError
 from perfdoc.profiling.nsys.command import find_nsys, nsys_command, nvtx_trouble
 from tests.amount import some
@@ -146,16 +145,6 @@ def test_a_replacement_that_fails_leaves_the_old_one(
         install_recipe(recipes, force=True)
     assert everything(installation) == before
     assert sorted(p.name for p in recipes.iterdir()) == ["nvtx_sum", "perfdoc"]
-
-
-def test_a_wrapper_script_is_asked_for_its_recipes(installation: Path, tmp_path: Path) -> None:
-    # As `nsys recipe` does it: the first python3 on PATH, with the installation's packages.
-    wrapper = tmp_path / "elsewhere" / "nsys"
-    wrapper.parent.mkdir()
-    packages = recipes_of(installation).parents[1]
-    wrapper.write_text(f'#!/bin/sh\nPYTHONPATH="{packages}" exec python3 -m nsys_recipe "$@"\n')
-    wrapper.chmod(0o755)
-    assert recipes_folder(wrapper) == recipes_of(installation)
 
 
 def test_the_steps_give_what_analyze_gives(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from perfdoc.profiling.profiler_choice import ProfilerChoice
-from perfdoc.run.cores import shared_cores
+from perfdoc.run.execution import shared_cores
 from perfdoc.run.prepare import Plan
 from perfdoc.trainer.config.resolve import resolve
 from tests.command import perfdoc
@@ -54,7 +54,7 @@ def test_not_said_of_gpus() -> None:
 def test_the_command_says_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if importlib.util.find_spec("torch") is None or importlib.util.find_spec("megatron") is None:
         pytest.skip("torch or megatron is not installed (pip install 'perfdoc[train]')")
-    monkeypatch.setattr("perfdoc.run.cores.cpu_count", lambda: 2)
+    monkeypatch.setattr("perfdoc.run.execution.cpu_count", lambda: 2)
     words = ("run", "tiny", "tensor_model_parallel_size=2", "--dry-run", "--profiler", "torch")
     done = perfdoc(*words, cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -7,8 +7,15 @@ from dataclasses import replace
 import pytest
 
 from perfdoc.doctor import checks
-from perfdoc.doctor.checks import Check, free_space, package, perf_event_level, shared_memory, works
-from perfdoc.doctor.requirements import Requirement
+from perfdoc.doctor.checks import (
+    Check,
+    Requirement,
+    free_space,
+    package,
+    perf_event_level,
+    shared_memory,
+    works,
+)
 
 MIB = 1 << 20
 

@@ -12,10 +12,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from perfdoc.cli.peak import format_table
 from perfdoc.peak import measure as measuring
-from perfdoc.peak.cpus import last_cache_bytes, usable_cpus
+from perfdoc.peak.cpus import last_cache_bytes, usable_cpus, usable_memory_bytes
 from perfdoc.peak.measure import PeakError, Setting, measure
-from perfdoc.peak.words import table
 from perfdoc.profiling.measured import MeasuredCeilings, Rate
 from tests.command import perfdoc
 
@@ -31,6 +31,14 @@ def test_a_quota_bounds_the_cpus(tmp_path: Path) -> None:
     for text, cpus in (("10000 100000", 0.1), ("max 100000", everything), ("nonsense", everything)):
         quota.write_text(text)
         assert usable_cpus(quota) == cpus
+
+
+def test_a_container_s_limit_bounds_the_memory(tmp_path: Path) -> None:
+    limit = tmp_path / "memory.max"
+    everything = usable_memory_bytes(tmp_path / "none")
+    for text, usable in (("1048576\n", 1 << 20), ("max\n", everything)):
+        limit.write_text(text)
+        assert usable_memory_bytes(limit) == usable
 
 
 def test_the_largest_cache_counts(tmp_path: Path) -> None:
@@ -124,7 +132,7 @@ def test_the_table_says_what_was_reached_beside_the_data_sheet() -> None:
         versions={"torch": "2.13.0"},
         measured_utc="2026-11-23T09:00:00Z",
     )
-    text = table(found, stored=None, now=True)
+    text = format_table(found, stored=None, now=True)
     (line,) = [each for each in text.splitlines() if each.startswith("bf16")]
     assert line.split("  ")[0] == "bf16"
     for word in ("791.2 TFLOP/s", "989.0 TFLOP/s", "80.0 %", "2.0 %", "12: GEMM of 8,192"):

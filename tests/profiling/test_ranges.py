@@ -4,12 +4,13 @@ import gc
 import itertools
 import json
 import threading
+import timeit
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from perfdoc.profiling import garbage, range_cost, ranges
+from perfdoc.profiling import garbage, ranges
 
 
 def profiled(tmp_path: Path) -> tuple[Any, Path]:
@@ -43,9 +44,8 @@ def test_ranges_reach_the_pytorch_profiler(needs_torch: None, tmp_path: Path) ->
             with ranges.range("perfdoc.forward layer=0 module=mlp"):
                 torch.ones(8) @ torch.ones(8)
             assert update() == 7
-            ranges.push("perfdoc.backward")
-            ranges.pop()
-            ranges.pop()  # One too many closes nothing of ours.
+            with ranges.range("perfdoc.backward"):
+                pass
         ranges.mark("perfdoc.rank 0 world=1 device=cpu")
         ranges.disable()
         with ranges.range("perfdoc.data"):
@@ -108,17 +108,11 @@ def test_garbage_collections_are_ranges(needs_torch: None, tmp_path: Path) -> No
             gc.enable()
     profile.export_chrome_trace(str(path))
     names = [name for name, _, _ in annotations(path)]
-    totals = garbage.totals()
-    assert totals is not None
     assert len(kept) == 200
     assert names[0] == "perfdoc.gc generation=2"
     assert names[1] == "perfdoc.gc generation=0"
     assert len(names) > 10
-    assert sum(totals.collections) == len(names)
-    assert totals.collected >= 1
-    assert 0 < totals.duration_ns < 60e9
     garbage.uninstall()
-    assert garbage.totals() is None
 
 
 def test_start_and_end_may_be_on_two_threads(needs_nvtx: None) -> None:
@@ -134,18 +128,12 @@ def test_start_and_end_may_be_on_two_threads(needs_nvtx: None) -> None:
 def test_an_off_range_is_nearly_free() -> None:
     # Measured 0.16 us; ten times that is still under a thousandth of a 20 ms step with ten ranges.
     ranges.disable()
-    assert range_cost.cost_us(5_000) < 2.0
 
+    def open_and_close() -> None:
+        with ranges.range("perfdoc.forward layer=1 module=mlp"):
+            pass
 
-def test_costs_are_measured_in_every_state(needs_torch: None, needs_nvtx: None) -> None:
-    costs = range_cost.measure(2_000)
-    assert set(costs) == {"off", "nvtx", "torch_profiler", "nvtx_and_torch_profiler"}
-    off, nvtx, profiler = costs["off"], costs["nvtx"], costs["torch_profiler"]
-    assert off is not None
-    assert nvtx is not None
-    assert profiler is not None
-    assert 0 < off < nvtx < 100
-    assert off < profiler < 1000
+    assert min(timeit.repeat(open_and_close, number=5_000, repeat=7)) / 5_000 < 2e-6
 
 
 def test_a_name_that_does_not_come_back_is_not_kept(needs_nvtx: None) -> None:

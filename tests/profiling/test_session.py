@@ -168,7 +168,7 @@ def test_a_failure_inside_the_window_closes_it(
     run = RunDirectory.create(tmp_path)
     done = []
     with a_session(run, ProfileWindow(start=0, steps=3)) as session:
-        monkeypatch.setattr(session.memory, "step_ended", full)
+        monkeypatch.setattr(session._memory, "step_ended", full)
         for step in (0, 1, 2):
             with session.step(step):
                 done.append(ranges.on())

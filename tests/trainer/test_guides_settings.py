@@ -175,7 +175,6 @@ def test_memory_history_and_the_copy_of_its_snapshot(
     copy = tmp_path / "elsewhere" / "snapshot.pickle"
     recorder = MemoryRecorder(run, 3, "cuda", history=history, copy=str(copy))
     recorder.start(5)
-    recorder.look()
     recorder.stop()
     assert fake.history == (["all", None] if history else [])
     assert run.memory_path(3, "pickle").exists() is history

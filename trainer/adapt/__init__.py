@@ -1,7 +1,7 @@
 """What megatron-core needs and the machine does not have.
 
 `prepare()` runs once per process, before megatron is imported. Without a CUDA device it installs the CPU
-adaptation (devices, tensors, streams, random numbers, NVTX, jit). On any device it installs the fixes that a
+adaptation (devices, tensors, streams, random numbers, jit). On any device it installs the fixes that a
 missing Transformer Engine needs. With CUDA and Transformer Engine it changes nothing.
 """
 
@@ -39,15 +39,10 @@ def prepare() -> None:
     if on_cpu:
         if "megatron.core" in sys.modules:
             raise RuntimeError("megatron.core was imported before the CPU adaptation was installed")
-        from perfdoc.trainer.adapt.device import install_devices, install_random_streams, install_tensors
+        from perfdoc.trainer.adapt import cpu
         from perfdoc.trainer.adapt.megatron import import_without_compiling
-        from perfdoc.trainer.adapt.streams import install_nvtx, install_streams
 
-        install_devices()
-        install_tensors()
-        install_streams()
-        install_random_streams()
-        install_nvtx()
+        cpu.install()
         import_without_compiling()
     with warnings.catch_warnings():
         # megatron-core says in a dozen places that Transformer Engine and Apex are missing.

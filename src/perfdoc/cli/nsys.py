@@ -28,8 +28,7 @@ def install_recipe(
     debug: Debug = False,
 ) -> None:
     """Make perfdoc a recipe of Nsight Systems: nsys recipe perfdoc --input REPORTS."""
-    from perfdoc.nsight.installation import recipes_folder
-    from perfdoc.nsight.recipe_install import install_recipe, trouble, uninstall_recipe
+    from perfdoc.nsight.recipe_install import install_recipe, recipes_folder, trouble, uninstall_recipe
     from perfdoc.profiling.errors import CaptureError
 
     program = None

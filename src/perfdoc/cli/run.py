@@ -49,8 +49,7 @@ def run(
     debug: Debug = False,
 ) -> None:
     """Train the reference model with profiling on, and analyse what it left."""
-    from perfdoc.run.cores import shared_cores
-    from perfdoc.run.execution import execute
+    from perfdoc.run.execution import execute, shared_cores
     from perfdoc.run.prepare import RunError, as_typed, prepare, split_words
 
     with in_one_line(debug, RunError):
@@ -74,7 +73,7 @@ def run(
             sys.stdout.write(as_typed(planned.command) + "\n")
             return
         if peak:
-            from perfdoc.run.ceilings import leave_ceilings
+            from perfdoc.run.execution import leave_ceilings
 
             leave_ceilings(planned, say)
         say(as_typed(planned.command))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import os
 import shutil
 import socket
@@ -13,10 +14,63 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from perfdoc.doctor.requirements import Requirement, fits, installed, requirements
+from packaging.requirements import Requirement as Parsed
+from packaging.specifiers import SpecifierSet
+from packaging.version import InvalidVersion
+
 from perfdoc.profiling.errors import CaptureError
 from perfdoc.profiling.nsys.command import OVERRIDE, find_nsys, nvtx_trouble
 from perfdoc.results.figures import size
+
+EXTRAS = ("", "train", "te", "dask")
+"""Those that are looked at, the base install first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Requirement:
+    """One package that perfdoc needs."""
+
+    name: str
+    range: str
+    """Such as `>=0.16.1,<0.17`; empty for any version."""
+    extra: str
+    """The extra that needs it; empty for the base install."""
+
+
+def requirements() -> list[Requirement] | None:
+    """Those of the base install and of EXTRAS; None where perfdoc has no metadata (not installed)."""
+    try:
+        lines = importlib.metadata.requires("perfdoc") or ()
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    found = []
+    for parsed in map(Parsed, lines):
+        for extra in EXTRAS:
+            if parsed.marker is None or parsed.marker.evaluate({"extra": extra}):
+                found.append(Requirement(name=parsed.name, range=str(parsed.specifier), extra=extra))
+                break
+    return found
+
+
+def installed(name: str) -> str | None:
+    """The version of a package; None where it is not installed."""
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def fits(version: str, wanted: str) -> bool:
+    """Whether a version lies in a range; one that is none lies in none.
+
+    >>> fits("2.13.0+cpu", ">=2.11"), fits("0.17.0", ">=0.16.1,<0.17")
+    (True, False)
+    """
+    try:
+        return not wanted or SpecifierSet(wanted).contains(version, prereleases=True)
+    except InvalidVersion:
+        return False
+
 
 State = Literal["ok", "warn", "fail"]
 MIN_PYTHON = (3, 11)

@@ -7,8 +7,7 @@ import platform
 import re
 from typing import Any
 
-from perfdoc.doctor.checks import nvidia_driver
-from perfdoc.doctor.requirements import installed, requirements
+from perfdoc.doctor.checks import installed, nvidia_driver, requirements
 from perfdoc.profiling.environment import cpu_count, cpu_name, knob_variables, memory_bytes, versions
 from perfdoc.profiling.errors import CaptureError
 from perfdoc.profiling.nsys.command import find_nsys

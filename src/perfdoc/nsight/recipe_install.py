@@ -10,18 +10,59 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from perfdoc.nsight.installation import last_words
 from perfdoc.nsight.recipe_job import INSTALLATION, METADATA
 from perfdoc.profiling.errors import CaptureError
 from perfdoc.profiling.whole_file import take_away, whole_file
 from perfdoc.version import __version__
 
+_PACKAGE = Path("python", "packages", "nsys_recipe")
+_LEVELS_UP = 4
+"""From the program (`bin/nsys`, `target-linux-x64/nsys`) to the folder of the installation, generously."""
+
+
+def last_words(stdout: str, stderr: str) -> str:
+    """What nsys says went wrong or was left out: one line, empty where it says nothing."""
+    for mark in ("SKIPPED:", "ERROR:"):
+        for line in f"{stderr}\n{stdout}".splitlines():
+            if mark in line:
+                return line.partition(mark)[2].strip().rstrip(".")[:300]
+    return ""
+
+
+def recipes_folder(nsys: Path | str) -> Path:
+    """The folder with a recipe per sub-folder of the installation that `nsys` belongs to.
+
+    `nsys` is the program, or the folder of the installation.
+    Raises CaptureError where that installation has no recipes: 2022.4 did not know them, and some
+    packages leave them out.
+    """
+    path = Path(nsys)
+    package = _beside(path)
+    if package is None or not (package / "recipes").is_dir():
+        raise CaptureError(
+            path,
+            "this nsys has no recipes.",
+            "Nsight Systems has them in python/packages/nsys_recipe (2023.4 does, 2022.4 does not). "
+            "Where this is a script that calls another nsys, name that one's folder with --nsys.",
+        )
+    return package / "recipes"
+
+
+def _beside(path: Path) -> Path | None:
+    """The package in the folders around a program, links followed; None for a script elsewhere."""
+    real = Path(os.path.realpath(path))
+    above = [real, *real.parents[:_LEVELS_UP]] if real.is_dir() else list(real.parents[:_LEVELS_UP])
+    for folder in above:
+        for place in (folder, *sorted(folder.glob("target-linux-*"))):
+            if (place / _PACKAGE).is_dir():
+                return place / _PACKAGE
+    return None
+
+
 NAME = "perfdoc"
 """Of the recipe, which is that of its folder."""
 _SOURCES = ("nsight/recipe.py", "nsight/recipe_job.py")
 """In perfdoc, and in the copy."""
-_EARLIER = "nsight_recipe"
-"""The module's name in installations of perfdoc 0.1.0 and before."""
 _CHECK_TIMEOUT_S = 120.0
 
 
@@ -132,7 +173,7 @@ def _is_ours(target: Path) -> bool:
         metadata = json.loads(_text(target / "metadata.json") or "")
     except ValueError:
         return False
-    named = isinstance(metadata, dict) and metadata.get("module_name") in (METADATA["module_name"], _EARLIER)
+    named = isinstance(metadata, dict) and metadata.get("module_name") == METADATA["module_name"]
     return named and (target / INSTALLATION).is_file()
 
 

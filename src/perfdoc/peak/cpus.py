@@ -1,4 +1,4 @@
-"""What this process may use of the machine's CPUs, and of their caches."""
+"""What this process may use of the machine's CPUs, of their caches and of its memory."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import contextlib
 import os
 from pathlib import Path
 
+from perfdoc.profiling.environment import memory_bytes
+
 _QUOTA = Path("/sys/fs/cgroup/cpu.max")
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+_MEMORY_LIMIT = Path("/sys/fs/cgroup/memory.max")
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _USUAL_CACHE_BYTES = 32 << 20
 
@@ -29,3 +32,11 @@ def last_cache_bytes(caches: Path = _CACHES) -> int:
             text = path.read_text(encoding="ascii").strip()
             found.append(int(text[:-1]) * _UNITS[text[-1]])
     return max(found, default=_USUAL_CACHE_BYTES)
+
+
+def usable_memory_bytes(limit: Path = _MEMORY_LIMIT) -> int:
+    """The machine's memory, or what a container may have of it; 1 GiB where the system says nothing."""
+    whole = memory_bytes() or 1 << 30
+    with contextlib.suppress(OSError, ValueError):
+        return min(whole, int(limit.read_text(encoding="ascii")))  # `max` is no number: no limit
+    return whole

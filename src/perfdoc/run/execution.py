@@ -3,23 +3,95 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import shutil
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from perfdoc.profiling.environment import name_command
+import msgspec
+
+from perfdoc.peak.measure import PeakError, Setting, ranks_here
+from perfdoc.peak.store import ceilings
+from perfdoc.profiling.environment import cpu_count, name_command
 from perfdoc.profiling.errors import CaptureError
 from perfdoc.profiling.launch_folder import Failure, LaunchFolder
 from perfdoc.profiling.manifest import Manifest
+from perfdoc.profiling.measured import MeasuredCeilings
 from perfdoc.profiling.nsys.collect import CollectedReport, collect_reports, last_words, reported_ranks
 from perfdoc.profiling.run_directory import RunDirectory
+from perfdoc.profiling.whole_file import whole_file
+from perfdoc.results.figures import flops
 from perfdoc.results.names import natural
 from perfdoc.run.launching import EXIT_STOPPED, clear_up, wait_for
-from perfdoc.run.prepare import Plan, RunError
+from perfdoc.run.prepare import CEILINGS, Plan, RunError
 from perfdoc.trainer.end import EXIT_FAILED
+from perfdoc.trainer.layout import default_world_size
+
+_PARALLEL = (
+    ("tensor_model_parallel_size", "TP"),
+    ("context_parallel_size", "CP"),
+    ("pipeline_model_parallel_size", "PP"),
+)
+
+
+def shared_cores(planned: Plan, cores: int | None = None) -> str | None:
+    """A sentence where this machine has fewer cores than ranks to train on them; None else."""
+    cores = cores or cpu_count()
+    ranks = planned.ranks_here
+    if planned.device != "cpu" or ranks is None or cores is None or ranks <= cores:
+        return None
+    parallel = planned.config.config.parallel
+    sizes = [(short, getattr(parallel, name)) for name, short in _PARALLEL]
+    model = math.prod(size for _, size in sizes)
+    said, less = "", ""
+    if not planned.several_nodes and ranks == default_world_size(planned.config.config) and not ranks % model:
+        product = [f"{short} {size}" for short, size in [*sizes, ("DP", ranks // model)] if size > 1]
+        said = f" ({' x '.join(product)})"
+        if model < ranks:
+            less = f" data_parallel_size=1 takes {model}."
+    core = "core" if cores == 1 else "cores"
+    return (
+        f"{ranks} ranks{said} share {cores} {core}: steps are slower than with a core each, and "
+        f"communication is mostly waiting for a turn.{less}"
+    )
+
+
+def leave_ceilings(planned: Plan, say: Callable[[str], None]) -> None:
+    """Measure, unless this machine was measured before, and leave the figures where the trainer looks.
+
+    A stop takes the run directory away, in which nothing happened yet. What cannot be measured stays unknown.
+    """
+    run = planned.run
+    assert run is not None
+    setting = Setting(kind=planned.device, ranks=ranks_here(planned.ranks_here))
+    begin = time.monotonic()
+    try:
+        found, now = ceilings(
+            setting, before=lambda: say("measuring what this machine reaches (--no-peak: not)")
+        )
+        with whole_file(run.path / CEILINGS, replace=True) as part:
+            part.write_bytes(msgspec.json.encode(found))
+    except (PeakError, CaptureError, OSError) as error:
+        say(f"{error}; without a data sheet's peak MFU stays unknown")
+        return
+    except BaseException:
+        if not planned.several_nodes and not run.is_used:
+            shutil.rmtree(run.path, ignore_errors=True)
+        raise
+    if now:
+        say(f"{in_words(found)} ({time.monotonic() - begin:.1f} s)")
+    for line in found.busy if now else ():
+        say(f"a busy machine: {line}")
+
+
+def in_words(found: MeasuredCeilings) -> str:
+    """`each of 2 ranks reaches fp32 95.1 GFLOP/s, …`."""
+    rates = ", ".join(f"{dtype} {flops(rate.best)}FLOP/s" for dtype, rate in found.flops.items())
+    return f"each of {found.ranks} ranks reaches {rates}" if found.ranks > 1 else f"it reaches {rates}"
 
 
 @dataclass(frozen=True, kw_only=True)

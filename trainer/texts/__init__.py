@@ -1,1 +1,0 @@
-"""The text that ships, and the grammar that wrote it."""
