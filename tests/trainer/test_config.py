@@ -8,52 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.knobs.load import catalogue
 from perfdoc.trainer.config import ResolvedConfig, named_configs, resolve
-from perfdoc.trainer.config.environment import EnvironmentConfig, apply_environment
 from perfdoc.trainer.config.resolve import KEYS, SECTIONS
 from perfdoc.trainer.layout import default_world_size, plan
-
-OWN_NAMES = {
-    # Settings of a model, a data set or a loop, which tune nothing; and the knobs' counterparts of another
-    # name.
-    "model": None,
-    "data": {"text", "tokenizer", "data_path", "data_cache", "split"},
-    "checkpoint": None,
-    "optimizer": {
-        "lr",
-        "min_lr",
-        "lr_warmup_iters",
-        "lr_decay_iters",
-        "lr_decay_style",
-        "weight_decay",
-        "adam_beta1",
-        "adam_beta2",
-        "adam_eps",
-        "clip_grad",
-    },
-    "training": {"train_iters", "seed", "eval_interval", "eval_iters", "log_interval"},
-    "moe": {"moe_ffn_hidden_size", "moe_aux_loss_coeff"},
-    "parallel": {"distributed_timeout_minutes"},
-    "precision": {"params_dtype", "initial_loss_scale"},
-    "profiling": {"nsys_gpu_metrics"},
-}
 
 
 def test_names_are_unique_over_sections() -> None:
     names = [entry.name for cls in SECTIONS.values() for entry in dataclasses.fields(cls)]
     assert [name for name, count in Counter(names).items() if count > 1] == []
     assert set(KEYS) == set(names)
-
-
-def test_settings_carry_the_catalogue_s_ids() -> None:
-    ids = set(catalogue())
-    for section, cls in SECTIONS.items():
-        own = OWN_NAMES.get(section, set())
-        if own is None:
-            continue
-        names = {entry.name for entry in dataclasses.fields(cls)}
-        assert names - ids == own, section
 
 
 def test_every_named_configuration_is_valid_for_its_own_number_of_ranks() -> None:
@@ -147,14 +110,6 @@ def test_a_missing_name_or_file() -> None:
         resolve("tyni")
     with pytest.raises(ValueError, match=r"/nowhere/x\.yaml: No such file"):
         resolve("/nowhere/x.yaml")
-
-
-def test_environment_knobs_become_variables() -> None:
-    environment = {"NCCL_DEBUG": "WARN", "PATH": "/bin"}
-    config = EnvironmentConfig(cuda_device_max_connections=1, nccl_debug="INFO")
-    written = apply_environment(config, environment)
-    assert written == {"CUDA_DEVICE_MAX_CONNECTIONS": "1", "NCCL_DEBUG": "INFO"}
-    assert environment == {"NCCL_DEBUG": "INFO", "PATH": "/bin", "CUDA_DEVICE_MAX_CONNECTIONS": "1"}
 
 
 def test_resolved_configuration_that_is_none() -> None:
