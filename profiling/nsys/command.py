@@ -28,6 +28,8 @@ nothing of ours reads OS-runtime calls, of which a step of `tiny` makes 2000 (an
 
 EVENT_TRACE = "--cuda-event-trace"
 """Rows of event records. nsys 2024.2.3 has no such option, and an unknown one ends it."""
+BEGUN = "perfdoc.profiling.nsys.begun"
+"""Starts a program that knows nothing of perfdoc."""
 LOCAL_RANK = "{LOCAL_RANK}"
 """Stands in an nsys line for the number of the rank's GPU."""
 
@@ -125,32 +127,25 @@ def nsys_command(
 
 
 def nsys_per_rank(
-    nsys: Path | str,
+    under: Sequence[str],
     *,
-    torchrun: Sequence[str],
+    launcher: Sequence[str],
     program: Sequence[str],
-    folder: Path | str,
+    ranks: Iterable[int] | None,
     logs: Path | str,
-    device: DeviceKind,
-    ranks: Iterable[int] | None = None,
-    gpu_metrics: bool = False,
+    notes_begin: bool = True,
 ) -> list[str]:
-    """The torchrun line that starts each rank under an nsys of its own, writing `folder`/rank<N>.nsys-rep.
+    """The launcher's line that starts each rank under an nsys of its own.
 
-    `torchrun` is torchrun with its arguments, `program` what each rank runs (`python -m ...`). Ranks outside
-    `ranks` (None: all) run without nsys. What nsys and the program write on standard output goes to
-    `logs`/rank<N>.txt, because nsys draws progress bars there.
+    `under` is nsys with its options, `launcher` torchrun with its arguments (empty: the line is one rank),
+    `program` what each rank runs (`python -m ...`). Ranks outside `ranks` (None: all) run without nsys. What
+    nsys and the program write on standard output goes to `logs`/rank<N>.txt, because nsys draws progress bars
+    there. notes_begin: whether the program itself tells the launch that it has begun, as the trainer does.
     """
-    under = nsys_command(
-        nsys,
-        command=(),
-        output=f"{folder}/rank%q{{RANK}}",
-        device=device,
-        gpu_metrics=gpu_metrics,
-    )
+    under = [*under] if notes_begin else [*under, sys.executable, "-m", BEGUN]
     chosen = "all" if ranks is None else ",".join(str(rank) for rank in sorted(set(ranks)))
     starter = [sys.executable, "-m", "perfdoc.profiling.nsys.rank", chosen, str(logs), str(len(under))]
-    return [*torchrun, "--no-python", *starter, *under, *program]
+    return [*launcher, *(["--no-python"] if launcher else []), *starter, *under, *program]
 
 
 def export_sqlite(nsys: Path | str, report: Path, target: Path, *, timeout_s: float = 1800.0) -> Path:

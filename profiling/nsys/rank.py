@@ -22,14 +22,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from perfdoc.profiling.launch_folder import LaunchFolder, kill, words_of
-from perfdoc.profiling.nsys.command import LOCAL_RANK
+from perfdoc.profiling.nsys.command import BEGUN, LOCAL_RANK
 from perfdoc.profiling.own.process import local_rank
 
 POLL_S = 0.5
 RANK_VARIABLE = "PERFDOC_RANK"
 """The rank of a process that torchrun has not started; the job itself is not to see a RANK."""
-BEGUN = "perfdoc.profiling.nsys.begun"
-"""Starts a program that knows nothing of perfdoc."""
 STDOUT_VARIABLE = "PERFDOC_STDOUT"
 """The descriptor of what was standard output before nsys got a file for it (see `begun.py`)."""
 STARTS = 3

@@ -1,4 +1,4 @@
-"""`perfdoc capture` before anything starts: the job's words taken apart, the line, the window, the room."""
+"""`perfdoc capture` before anything starts: the job's words taken apart, the line, the window."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from perfdoc.capture import command_line, prepare
 from perfdoc.capture.command_line import read_job
-from perfdoc.capture.prepare import Asked, CaptureRequestError, plan, room
+from perfdoc.capture.prepare import Asked, CaptureRequestError, plan
 from perfdoc.profiling.nsys.command import Nsys
 from perfdoc.profiling.own.asked_window import VARIABLE, ask, asked
 from perfdoc.run.torchrun import TorchrunError
@@ -214,42 +214,8 @@ def test_a_window_that_nobody_can_read_is_no_window() -> None:
             asked({VARIABLE: text})
 
 
-def test_the_room_by_hand() -> None:
-    # 4 steps of 8 ranks: 32 x 3,000 kernels x 700 bytes, and 8 MB of beginnings.
-    found = room(ranks=8, device="cuda", steps=4)
-    assert found is not None
-    assert found.low_bytes == 32 * 3_000 * 700 + 8_000_000 == 75_200_000
-    assert found.high_bytes == 32 * 40_000 * 1_500 + 8_000_000
-    assert room(ranks=8, device="cuda") is None
-    assert room(ranks=8, device="cpu", steps=4) is None, "nsys then captures the whole job"
-    found = room(ranks=2, device="cpu", duration_s=3.0)
-    assert found is not None
-    assert found.low_bytes == 2 * (3 * 10_000 + 1_000_000)
-
-
-def test_a_real_step_lies_within_the_estimate() -> None:
-    """A whole step of a small GPT, 3,655 kernels; its export without the report."""
-    file = Path(__file__).parents[3] / "shared" / "traces" / "nsys" / "gpt_small_full_step_a100.sqlite"
-    if not file.exists():
-        pytest.skip("no ../shared/traces")
-    bounds = room(ranks=1, device="cuda", steps=1)
-    assert bounds is not None
-    assert bounds.low_bytes < file.stat().st_size < bounds.high_bytes
-
-
-def test_too_little_room_is_said_before(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    on("cuda", monkeypatch, tmp_path)
-    usage = type("Usage", (), {"free": 10_000_000})()
-    monkeypatch.setattr(prepare.shutil, "disk_usage", lambda path: usage)
-    with pytest.raises(CaptureRequestError, match="are free"):
-        plan(Asked(words=["python", "t.py"], steps="1:100", scheduler=False))
-    torch = plan(Asked(words=["python", "t.py"], steps="1:100", profiler="torch"))
-    assert torch.room is None, "the figures are of nsys's files"
-
-
 def test_on_a_cpu_nsys_captures_the_whole_job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     on("cpu", monkeypatch, tmp_path)
     planned = plan(Asked(words=["python", "t.py"], steps="1:3", scheduler=False))
-    assert planned.room is None
     assert "whole job" in planned.notes[-1]
     assert "steps 1 to 2" in planned.notes[-1]

@@ -60,12 +60,10 @@ def test_ranges_reach_nsys(nsys: Nsys, tmp_path: Path) -> None:
     run = RunDirectory.create(tmp_path / "run")
     # As torchrun would start it, on the one rank there is.
     torchrun = nsys_per_rank(
-        nsys.path,
-        torchrun=["torchrun"],
+        nsys_command(nsys.path, command=(), output=f"{reports_folder(run)}/rank%q{{RANK}}", device="cpu"),
+        launcher=["torchrun"],
         program=[sys.executable, str(PROGRAM)],
-        folder=reports_folder(run),
         logs=logs_folder(run),
-        device="cpu",
         ranks=[0],
     )
     assert torchrun[:2] == ["torchrun", "--no-python"]
@@ -217,13 +215,11 @@ def test_a_cuda_capture_has_the_options_that_the_readme_asks_for(tmp_path: Path)
 
 def test_each_rank_samples_the_counters_of_its_own_gpu() -> None:
     line = nsys_per_rank(
-        "/nowhere/nsys",
-        torchrun=["torchrun"],
+        nsys_command("/nowhere/nsys", command=(), output="f", device="cuda", gpu_metrics=True),
+        launcher=["torchrun"],
         program=["python", "{LOCAL_RANK}.py"],
-        folder="f",
         logs="l",
-        device="cuda",
-        gpu_metrics=True,
+        ranks=None,
     )
     arguments = line[line.index("perfdoc.profiling.nsys.rank") + 1 :]
     for known in (
@@ -246,12 +242,10 @@ def test_each_rank_samples_the_counters_of_its_own_gpu() -> None:
 
 def test_only_profiled_ranks_run_under_nsys() -> None:
     line = nsys_per_rank(
-        "nsys",
-        torchrun=["torchrun"],
+        nsys_command("nsys", command=(), output="f/rank%q{RANK}", device="cpu"),
+        launcher=["torchrun"],
         program=["python", "t.py"],
-        folder="f",
         logs="l",
-        device="cpu",
         ranks=[2, 0],
     )
     arguments = line[line.index("perfdoc.profiling.nsys.rank") + 1 :]

@@ -102,12 +102,10 @@ def test_torchrun_puts_the_profiled_rank_under_nsys(
     run = RunDirectory.create(tmp_path / "run")
     worker = str(Path(__file__).with_name("session_worker.py"))
     line = nsys_per_rank(
-        nsys.path,
-        torchrun=[sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"],
+        nsys_command(nsys.path, command=(), output=f"{reports_folder(run)}/rank%q{{RANK}}", device="cpu"),
+        launcher=[sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"],
         program=[sys.executable, worker, str(tmp_path / "meeting"), "env", str(run.path), "nsys"],
-        folder=reports_folder(run),
         logs=logs_folder(run),
-        device="cpu",
         ranks=[0],
     )
     shown = subprocess.run(line, capture_output=True, text=True, timeout=300)

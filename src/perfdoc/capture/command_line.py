@@ -1,16 +1,14 @@
-"""The user's command: where torchrun's own words end, and the line that runs the rest under nsys by rank."""
+"""The user's command: where torchrun's own words end."""
 
 from __future__ import annotations
 
 import os
 import shutil
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from perfdoc.profiling.nsys.rank import BEGUN
 from perfdoc.run.torchrun import TorchrunError
 
 _MODULE = "torch.distributed.run"
@@ -78,14 +76,6 @@ def other_launcher(job: Job) -> tuple[str, ...]:
     if job.launcher:
         return ()
     return _OTHER_LAUNCHERS.get(_module(job.program) or Path(job.program[0]).name, ())
-
-
-def under_nsys(job: Job, *, under: Sequence[str], ranks: str, logs: Path) -> list[str]:
-    """The line that starts each rank under nsys. under: nsys and its options; ranks: `all` or `0,8`."""
-    starter = [sys.executable, "-m", "perfdoc.profiling.nsys.rank", ranks, str(logs), str(len(under) + 3)]
-    begun = [sys.executable, "-m", BEGUN]
-    no_python = ["--no-python"] if job.launcher else []
-    return [*job.launcher, *no_python, *starter, *under, *begun, *job.program]
 
 
 def _launcher_words(words: Sequence[str]) -> int:

@@ -11,55 +11,16 @@ from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
-from perfdoc.capture.command_line import Job, other_launcher, read_job, under_nsys
+from perfdoc.capture.command_line import Job, other_launcher, read_job
 from perfdoc.profiling.errors import CaptureError
 from perfdoc.profiling.marks import DeviceKind
 from perfdoc.profiling.nsys.collect import LOGS, unfinished_folder
-from perfdoc.profiling.nsys.command import Nsys, find_nsys, nsys_command, nvtx_trouble
+from perfdoc.profiling.nsys.command import Nsys, find_nsys, nsys_command, nsys_per_rank, nvtx_trouble
 from perfdoc.profiling.own.asked_window import AskedWindow, window_of_steps
 from perfdoc.profiling.own.process import local_rank, started_rank
 from perfdoc.profiling.run_directory import RunDirectory
 from perfdoc.results.figures import plural, size
 from perfdoc.run.torchrun import TorchrunError
-
-BYTES_PER_KERNEL = (700, 1_500)
-"""Of report and SQLite export together, by kernel, with its calls and ranges."""
-KERNELS_PER_STEP = (3_000, 40_000)
-"""Of one rank: a step of a small GPT has 3,655; one of many layers and micro-batches has ten times that."""
-KERNELS_PER_SECOND = (2_000, 50_000)
-CPU_BYTES_PER_SECOND = (10_000, 5_000_000)
-SMALLEST_BYTES = 1_000_000
-"""A report and an export of nothing but a second of Python, threads' states among them."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Room:
-    """Bytes that a capture will take on disk."""
-
-    low_bytes: int
-    high_bytes: int
-
-
-def room(
-    *, ranks: int, device: DeviceKind, steps: int | None = None, duration_s: float | None = None
-) -> Room | None:
-    """By the captured steps of each rank, or else the seconds; None where neither bounds the capture.
-
-    Steps bound none on a CPU: nothing tells nsys of a window without a GPU.
-    Worked: 4 steps of 8 GPU ranks, 3,000 kernels of 700 bytes each: 32 x 2.1 MB + 8 x 1 MB = 75.2 MB.
-    """
-    steps = None if device == "cpu" else steps
-    if steps is None and duration_s is None:
-        return None
-    amount = steps if steps is not None else duration_s or 0.0
-    if device == "cpu":
-        each = CPU_BYTES_PER_SECOND
-    else:
-        kernels = KERNELS_PER_STEP if steps is not None else KERNELS_PER_SECOND
-        each = (kernels[0] * BYTES_PER_KERNEL[0], kernels[1] * BYTES_PER_KERNEL[1])
-    low, high = (round(ranks * (amount * size + SMALLEST_BYTES)) for size in each)
-    return Room(low_bytes=low, high_bytes=high)
-
 
 NO_NSYS = (
     "nsys is not installed. Get Nsight Systems from https://developer.nvidia.com/nsight-systems (or: apt-get "
@@ -113,7 +74,6 @@ class Plan:
     the folder are."""
     left_out: bool
     """Whether this rank is not one of those to capture."""
-    room: Room | None
     notes: tuple[str, ...]
     """What the user is to know before the job starts, a line each."""
 
@@ -176,14 +136,15 @@ def _plan(asked: Asked) -> Plan:
             whole=window is None and not asked.own_range,
             more=_more(asked, nsys, notes),
         )
-        captured_ranks = "all" if chosen is None or rank is not None else ",".join(map(str, chosen))
-        command = under_nsys(job, under=under, ranks=captured_ranks, logs=(folder / LOGS).absolute())
-    captured = _captured(job, ranks, rank)
-    needed = None
-    if nsys is not None:  # the figures are of its files
-        bounded = None if window is None else window.steps
-        needed = room(ranks=captured, device=device, steps=bounded, duration_s=asked.duration_s)
-    notes.append(_about_room(needed, folder, captured, asked, window))
+        command = nsys_per_rank(
+            under,
+            launcher=job.launcher,
+            program=job.program,
+            ranks=None if rank is not None else ranks,
+            logs=(folder / LOGS).absolute(),
+            notes_begin=False,
+        )
+    notes.append(_scope(folder, _captured(job, ranks, rank), asked, window, device))
     return Plan(
         command=command,
         program=list(asked.words),
@@ -194,7 +155,6 @@ def _plan(asked: Asked) -> Plan:
         rank=rank,
         own=own,
         left_out=left_out,
-        room=needed,
         notes=tuple(notes),
     )
 
@@ -292,11 +252,10 @@ def _captured(job: Job, ranks: frozenset[int] | None, rank: int | None) -> int:
     return max(1, here if ranks is None else min(here, len(ranks)))
 
 
-def _about_room(
-    needed: Room | None, folder: Path, ranks: int, asked: Asked, window: AskedWindow | None
-) -> str:
+def _scope(folder: Path, ranks: int, asked: Asked, window: AskedWindow | None, device: DeviceKind) -> str:
+    """What is captured, where, and how much room there is."""
     parent = next(p for p in (folder.absolute(), *folder.absolute().parents) if p.exists())
-    free = shutil.disk_usage(parent).free
+    free = f"{size(shutil.disk_usage(parent).free)} free"
     if window is not None:
         last = window.start + window.steps - 1
         span = f"step {window.start}" if window.steps == 1 else f"steps {window.start} to {last}"
@@ -304,17 +263,8 @@ def _about_room(
         span = f"{asked.duration_s:g} s"
     else:
         what = "the job's own range" if asked.own_range else "the whole job"
-        return f"captures {what}, of unknown size ({size(free)} free): bound it with --steps or --duration"
-    if needed is None and asked.profiler == "nsys":
-        what = f"the whole job, with ranges in {span}"
-        return f"captures {what}, of unknown size ({size(free)} free): make it short"
-    span = f"{span} of {plural(ranks, 'rank')}"
-    if needed is None:
-        return f"captures {span} in {folder} ({size(free)} free)"
-    if needed.low_bytes > free:
-        raise CaptureRequestError(
-            f"{folder}: {span} take at least {size(needed.low_bytes)}, and {size(free)} are free. "
-            "Capture fewer steps or ranks (--ranks 0)."
-        )
-    line = f"captures {span}, {size(needed.low_bytes)} to {size(needed.high_bytes)} in {folder}"
-    return f"{line} ({size(free)} free)"
+        return f"captures {what}, of unknown size ({free}): bound it with --steps or --duration"
+    if window is not None and asked.profiler == "nsys" and device == "cpu":
+        # Nothing tells nsys of a window without a GPU.
+        return f"captures the whole job, with ranges in {span}, of unknown size ({free}): make it short"
+    return f"captures {span} of {plural(ranks, 'rank')} in {folder} ({free})"

@@ -14,7 +14,7 @@ from pathlib import Path
 from perfdoc.profiling.errors import CaptureError
 from perfdoc.profiling.marks import DeviceKind
 from perfdoc.profiling.nsys.collect import LOGS, UNFINISHED, reports_folder
-from perfdoc.profiling.nsys.command import nsys_per_rank
+from perfdoc.profiling.nsys.command import nsys_command, nsys_per_rank
 from perfdoc.profiling.profiler_choice import ProfilerChoice, choose_profiler
 from perfdoc.profiling.run_directory import RunDirectory
 from perfdoc.profiling.whole_file import whole_file
@@ -127,15 +127,16 @@ def prepare(
         ]  # before the overrides, which may follow options
     command = [*launcher, *program]
     if choice.nsys is not None:
-        command = nsys_per_rank(
+        reports = reports_folder(run) if run is not None else folder / "traces" / UNFINISHED
+        under = nsys_command(
             choice.nsys.path,
-            torchrun=launcher,
-            program=[sys.executable, *program],
-            folder=reports_folder(run) if run is not None else folder / "traces" / UNFINISHED,
-            logs=folder / LOGS,
+            command=(),
+            output=f"{reports}/rank%q{{RANK}}",
             device=device,
-            ranks=ranks,
             gpu_metrics=profiling.nsys_gpu_metrics,
+        )
+        command = nsys_per_rank(
+            under, launcher=launcher, program=[sys.executable, *program], ranks=ranks, logs=folder / LOGS
         )
     return Plan(
         command=command,
