@@ -136,8 +136,6 @@ _kept: dict[str, Callable[[], object]] = {}
 """What opens the NVTX range of a name that came before."""
 _fast: dict[str, Callable[[], object]] = {}
 """_kept while nothing but NVTX is wanted, else empty."""
-_push: Callable[[str], object] | None = None
-"""NVTX's push while nothing but NVTX is wanted, else None."""
 _pop: Opened = _nothing
 
 
@@ -170,9 +168,6 @@ def _begin(name: str) -> Opened:
 
 def begin_once(name: str) -> Opened | None:
     """As `begin`, for a name that does not come back: nothing of it is kept."""
-    if _push is not None:
-        _push(name)
-        return _pop
     if not _on:
         return None
     if _torch_profiler is not None and _torch_profiler._is_profiler_enabled:
@@ -226,11 +221,11 @@ class range:  # noqa: N801 - used as `with ranges.range(...)`, as NVTX and torch
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """Run every call of `function` in a range of this name."""
-        name = self.name
+        kind, name = type(self), self.name
 
         @functools.wraps(function)
         def in_range(*args: P.args, **kwargs: P.kwargs) -> R:
-            with range(name):
+            with kind(name):
                 return function(*args, **kwargs)
 
         return in_range
@@ -273,7 +268,7 @@ def enable(*, nvtx: bool = True, record_function: bool = True) -> str:
     NVTX is left out where neither the package nor a CUDA build of torch is there; record_function where
     torch cannot be imported. Neither is an error: the session that needs ranges checks the answer.
     """
-    global _nvtx, _torch_profiler, _on, _kept, _fast, _push, _pop
+    global _nvtx, _torch_profiler, _on, _kept, _fast, _pop
     means: list[str] = []
     _nvtx = nvtx_calls() if nvtx else None
     _pop = _nothing if _nvtx is None else _nvtx.pop
@@ -288,14 +283,11 @@ def enable(*, nvtx: bool = True, record_function: bool = True) -> str:
         except ImportError:
             pass
     _on = bool(means)
-    only_nvtx = _nvtx is not None and _torch_profiler is None
-    _fast = _kept if only_nvtx else {}
-    _push = _nvtx.push if _nvtx is not None and only_nvtx else None
+    _fast = _kept if _nvtx is not None and _torch_profiler is None else {}
     return ", ".join(means)
 
 
 def disable() -> None:
     """Emit nothing from now on. Ranges that are open close as they were opened."""
-    global _on, _fast, _push
-    _on = False
-    _fast, _push = {}, None
+    global _on, _fast
+    _on, _fast = False, {}

@@ -100,17 +100,6 @@ class Marked(ranges.range):
             self._opened = ranges.begin(self.name)
         return self
 
-    def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
-        """Run every call of `function` in a range of this name."""
-        name = self.name
-
-        @functools.wraps(function)
-        def in_range(*args: P.args, **kwargs: P.kwargs) -> R:
-            with Marked(name):
-                return function(*args, **kwargs)
-
-        return in_range
-
 
 @overload
 def marked(what: str) -> Marked: ...

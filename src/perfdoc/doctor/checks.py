@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
-import os
 import shutil
 import socket
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +17,7 @@ from packaging.requirements import Requirement as Parsed
 from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion
 
+from perfdoc.profiling.environment import cpu_count
 from perfdoc.profiling.errors import CaptureError
 from perfdoc.profiling.nsys.command import OVERRIDE, find_nsys, nvtx_trouble
 from perfdoc.results.figures import size
@@ -81,6 +81,7 @@ PARANOID = 2
 """kernel.perf_event_paranoid above this keeps nsys from sampling CPUs."""
 TRANSFORMER_ENGINE = "transformer-engine"
 DASK = "distributed"
+BOTH = ("analyze", "run")
 INSTALL = {"": "pip install perfdoc", "train": "pip install 'perfdoc[train]'"}
 
 
@@ -96,7 +97,7 @@ class Check:
     """Of `analyze` and `run`, what does not work where it fails."""
 
 
-def all_checks(looks: Sequence[Callable[[], list[Check]]] | None = None) -> list[Check]:
+def all_checks(looks: Sequence[Callable[[], Iterable[Check]]] | None = None) -> list[Check]:
     """Everything, in the order of reading. What cannot be looked at is a warning, and hides nothing else."""
     found: list[Check] = []
     for look in LOOKS if looks is None else looks:
@@ -104,110 +105,100 @@ def all_checks(looks: Sequence[Callable[[], list[Check]]] | None = None) -> list
             found += look()
         except Exception as error:  # noqa: BLE001 - one thing that cannot be looked at hides no other
             name = look.__name__.strip("_").replace("_", " ")
-            said = f"cannot be looked at: {type(error).__name__}: {error}"
-            found.append(Check(name=name, state="warn", found=said))
+            found.append(_warn(name, f"cannot be looked at: {type(error).__name__}: {error}"))
     return found
 
 
-def _python() -> list[Check]:
+def _ok(name: str, found: str) -> Check:
+    return Check(name=name, state="ok", found=found)
+
+
+def _warn(name: str, found: str, remedy: str = "") -> Check:
+    return Check(name=name, state="warn", found=found, remedy=remedy)
+
+
+def _fail(name: str, found: str, remedy: str, *needed_by: str) -> Check:
+    return Check(name=name, state="fail", found=found, remedy=remedy, needed_by=needed_by)
+
+
+def _python() -> Iterator[Check]:
     version = ".".join(map(str, sys.version_info[:3]))
     good = sys.version_info[:2] >= MIN_PYTHON
-    return [
-        Check(
-            name="python",
-            state="ok" if good else "fail",
-            found=version,
-            remedy="" if good else "Use Python 3.11 or later.",
-            needed_by=("analyze", "run"),
-        )
-    ]
+    yield _ok("python", version) if good else _fail("python", version, "Use Python 3.11 or later.", *BOTH)
 
 
-def _packages() -> list[Check]:
+def _packages() -> Iterator[Check]:
     """Every package of the base install and of the trainer."""
     wanted = requirements()
     if wanted is None:
-        return [
-            Check(
-                name="packages",
-                state="warn",
-                found="perfdoc is not installed, so the packages it needs are unknown",
-                remedy="Install it: pip install -e '.[train]'",
-            )
-        ]
-    return [package(r) for r in wanted if r.extra in INSTALL]
+        said = "perfdoc is not installed, so the packages it needs are unknown"
+        yield _warn("packages", said, "Install it: pip install -e '.[train]'")
+    yield from (package(r) for r in wanted or () if r.extra in INSTALL)
 
 
 def package(wanted: Requirement) -> Check:
     """One package. Missing or out of range stops what needs it."""
-    needed_by = ("run",) if wanted.extra else ("analyze", "run")
+    needed_by = ("run",) if wanted.extra else BOTH
     version = installed(wanted.name)
     span = f" (needs {wanted.range})" if wanted.range else ""
     if version is None:
-        state: State = "fail"
-        found, remedy = f"not installed{span}", f"{INSTALL[wanted.extra]}"
-    elif not fits(version, wanted.range):
-        state, found = "fail", f"{version}{span}"
+        return _fail(wanted.name, f"not installed{span}", INSTALL[wanted.extra], *needed_by)
+    if not fits(version, wanted.range):
         remedy = f"pip install '{wanted.name}{wanted.range}'"
-    else:
-        state, found, remedy = "ok", version, ""
-    return Check(name=wanted.name, state=state, found=found, remedy=remedy, needed_by=needed_by)
+        return _fail(wanted.name, f"{version}{span}", remedy, *needed_by)
+    return Check(name=wanted.name, state="ok", found=version, needed_by=needed_by)
 
 
-def _transformer_engine() -> list[Check]:
+def _transformer_engine() -> Iterator[Check]:
     """What the trainer's layers are made of on CUDA (knob transformer_impl); without it, of PyTorch's own."""
     wanted = next((r for r in requirements() or () if r.extra == "te"), None)
     version = installed(TRANSFORMER_ENGINE)
-    if version is None:
-        if nvidia_driver() is None:
-            return [Check(name=TRANSFORMER_ENGINE, state="ok", found="not installed; used on CUDA alone")]
+    if version is None and nvidia_driver() is None:
+        yield _ok(TRANSFORMER_ENGINE, "not installed; used on CUDA alone")
+    elif version is None:
         found = "not installed: on CUDA, layers are megatron-core's own; no FP8, no overlap inside TP"
-        remedy = "pip install --no-build-isolation 'perfdoc[te]'"
-        return [Check(name=TRANSFORMER_ENGINE, state="warn", found=found, remedy=remedy)]
-    if wanted is not None and not fits(version, wanted.range):
-        found, remedy = (
-            f"{version} (megatron-core wants {wanted.range})",
-            f"pip install '{wanted.name}{wanted.range}'",
-        )
-        return [Check(name=TRANSFORMER_ENGINE, state="warn", found=found, remedy=remedy)]
-    return [Check(name=TRANSFORMER_ENGINE, state="ok", found=version)]
+        yield _warn(TRANSFORMER_ENGINE, found, "pip install --no-build-isolation 'perfdoc[te]'")
+    elif wanted is not None and not fits(version, wanted.range):
+        found = f"{version} (megatron-core wants {wanted.range})"
+        yield _warn(TRANSFORMER_ENGINE, found, f"pip install '{wanted.name}{wanted.range}'")
+    else:
+        yield _ok(TRANSFORMER_ENGINE, version)
 
 
-def _dask() -> list[Check]:
+def _dask() -> Iterator[Check]:
     """What `perfdoc analyze --dask` measures with; without it, processes of this machine."""
-    wanted = [r for r in requirements() or () if r.extra == "dask"]
-    missing = [r.name for r in wanted if installed(r.name) is None]
+    wanted = [(r, installed(r.name)) for r in requirements() or () if r.extra == "dask"]
     remedy = "pip install 'perfdoc[dask]'"
-    if missing or installed(DASK) is None:
-        return [Check(name="dask", state="ok", found=f"not installed; for analyze --dask: {remedy}")]
-    for one in wanted:
-        if not fits(version := installed(one.name) or "", one.range):
-            found = f"{one.name} {version} (needs {one.range})"
-            return [Check(name="dask", state="warn", found=found, remedy=remedy)]
-    return [Check(name="dask", state="ok", found=installed(DASK) or "")]
+    if installed(DASK) is None or any(version is None for _, version in wanted):
+        yield _ok("dask", f"not installed; for analyze --dask: {remedy}")
+        return
+    for one, version in wanted:
+        if not fits(version or "", one.range):
+            yield _warn("dask", f"{one.name} {version} (needs {one.range})", remedy)
+            return
+    yield _ok("dask", installed(DASK) or "")
 
 
-def _cuda() -> list[Check]:
+def _cuda() -> Iterator[Check]:
     """GPUs as PyTorch sees them, and a driver that it does not use."""
     driver = nvidia_driver()
     try:
         torch: Any = importlib.import_module("torch")
     except ImportError:
-        return [
-            Check(name="cuda", state="warn", found="unknown: torch is not installed", remedy=INSTALL["train"])
-        ]
+        yield _warn("cuda", "unknown: torch is not installed", INSTALL["train"])
+        return
     if torch.cuda.is_available():
         names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
         kinds = ", ".join(f"{names.count(n)} x {n}" for n in dict.fromkeys(names))
-        return [Check(name="cuda", state="ok", found=f"{kinds}; CUDA {torch.version.cuda}")]
-    if driver is None:
-        found = "no NVIDIA driver: `perfdoc run` trains on the CPU"
-        return [Check(name="cuda", state="warn", found=found, remedy="Fine without a GPU.")]
-    built = "is built without CUDA" if torch.version.cuda is None else "cannot use the GPU"
-    remedy = "Install PyTorch for CUDA: https://pytorch.org/get-started"
-    if torch.version.cuda is not None:
+        yield _ok("cuda", f"{kinds}; CUDA {torch.version.cuda}")
+    elif driver is None:
+        yield _warn("cuda", "no NVIDIA driver: `perfdoc run` trains on the CPU", "Fine without a GPU.")
+    elif torch.version.cuda is None:
+        remedy = "Install PyTorch for CUDA: https://pytorch.org/get-started"
+        yield _warn("cuda", f"driver {driver}, but torch is built without CUDA", remedy)
+    else:
         remedy = "Check nvidia-smi and CUDA_VISIBLE_DEVICES; in a container pass the GPUs (--gpus all)."
-    return [Check(name="cuda", state="warn", found=f"driver {driver}, but torch {built}", remedy=remedy)]
+        yield _warn("cuda", f"driver {driver}, but torch cannot use the GPU", remedy)
 
 
 def nvidia_driver() -> str | None:
@@ -219,88 +210,75 @@ def nvidia_driver() -> str | None:
     return next((w for w in words if w[0].isdigit() and "." in w), "of unknown version")
 
 
-def _nsys() -> list[Check]:
-    instead = f"Install Nsight Systems, or name it in {OVERRIDE}; without it the PyTorch profiler is used."
+def _nsys() -> Iterator[Check]:
     try:
         nsys = find_nsys()
     except CaptureError as error:
-        return [Check(name="nsys", state="fail", found=error.what, remedy=error.remedy, needed_by=("run",))]
+        yield _fail("nsys", error.what, error.remedy, "run")
+        return
     if nsys is None:
-        return [Check(name="nsys", state="warn", found="not found", remedy=instead)]
-    if nsys.version is None:
-        remedy = "Start it by hand (nsys --version) to see why."
-        return [Check(name="nsys", state="warn", found="does not report its version", remedy=remedy)]
-    if installed("nvtx") is not None and (trouble := nvtx_trouble(nsys)) is not None:
-        return [Check(name="nsys", state="warn", found=trouble, remedy="pip install nvtx==0.2.11")]
-    return [Check(name="nsys", state="ok", found=nsys.label)]
+        remedy = f"Install Nsight Systems, or name it in {OVERRIDE}; without it the PyTorch profiler is used."
+        yield _warn("nsys", "not found", remedy)
+    elif nsys.version is None:
+        yield _warn("nsys", "does not report its version", "Start it by hand (nsys --version) to see why.")
+    elif installed("nvtx") is not None and (trouble := nvtx_trouble(nsys)) is not None:
+        yield _warn("nsys", trouble, "pip install nvtx==0.2.11")
+    else:
+        yield _ok("nsys", nsys.label)
 
 
-def _perf_events() -> list[Check]:
+def _perf_events() -> Iterator[Check]:
     path = Path("/proc/sys/kernel/perf_event_paranoid")
     try:
-        level = int(path.read_text())
+        yield perf_event_level(int(path.read_text()))
     except (OSError, ValueError):
-        return [Check(name="perf events", state="warn", found="the kernel does not report its level")]
-    return [perf_event_level(level)]
+        yield _warn("perf events", "the kernel does not report its level")
 
 
 def perf_event_level(level: int) -> Check:
     """What nsys may sample at a level of kernel.perf_event_paranoid."""
     if level <= PARANOID:
-        return Check(name="perf events", state="ok", found=f"level {level}: nsys may sample CPUs")
-    return Check(
-        name="perf events",
-        state="warn",
-        found=f"level {level}: nsys cannot sample CPUs; GPU, API and range traces do not need it",
-        remedy="sudo sysctl kernel.perf_event_paranoid=2",
-    )
+        return _ok("perf events", f"level {level}: nsys may sample CPUs")
+    found = f"level {level}: nsys cannot sample CPUs; GPU, API and range traces do not need it"
+    return _warn("perf events", found, "sudo sysctl kernel.perf_event_paranoid=2")
 
 
-def _folder() -> list[Check]:
+def _folder() -> Iterator[Check]:
     """Whether reports and runs can be written where the user stands, and how much room there is."""
-    needed_by = ("analyze", "run")
     try:
         with tempfile.TemporaryDirectory(dir=Path.cwd(), prefix=".perfdoc-"):
             pass
     except OSError as error:
-        found = f"cannot be written: {error.strerror}"
         remedy = "Go to a folder of your own, or give -o."
-        return [Check(name="this folder", state="fail", found=found, remedy=remedy, needed_by=needed_by)]
-    return [free_space(shutil.disk_usage(Path.cwd()).free)]
+        yield _fail("this folder", f"cannot be written: {error.strerror}", remedy, *BOTH)
+    else:
+        yield free_space(shutil.disk_usage(Path.cwd()).free)
 
 
 def free_space(free_bytes: int) -> Check:
     """What the room on the disk is good for."""
-    short = free_bytes < DISK_BYTES
-    return Check(
-        name="this folder",
-        state="warn" if short else "ok",
-        found=f"can be written, {size(free_bytes)} free",
-        remedy="Make room: captures of long runs take gigabytes." if short else "",
-        needed_by=("analyze", "run"),
-    )
+    found = f"can be written, {size(free_bytes)} free"
+    if free_bytes < DISK_BYTES:
+        return _warn("this folder", found, "Make room: captures of long runs take gigabytes.")
+    return _ok("this folder", found)
 
 
-def _shared_memory() -> list[Check]:
+def _shared_memory() -> Iterator[Check]:
     try:
-        return [shared_memory(shutil.disk_usage("/dev/shm").total)]
+        yield shared_memory(shutil.disk_usage("/dev/shm").total)
     except OSError:
-        found = "there is no /dev/shm: data-loader workers may fail"
-        return [Check(name="shared memory", state="warn", found=found)]
+        yield _warn("shared memory", "there is no /dev/shm: data-loader workers may fail")
 
 
 def shared_memory(total_bytes: int) -> Check:
     """Whether worker processes and NCCL have enough of it."""
-    short = total_bytes < SHM_BYTES
-    return Check(
-        name="shared memory",
-        state="warn" if short else "ok",
-        found=size(total_bytes),
-        remedy="In a container: docker run --ipc=host, or --shm-size=8g." if short else "",
-    )
+    if total_bytes < SHM_BYTES:
+        remedy = "In a container: docker run --ipc=host, or --shm-size=8g."
+        return _warn("shared memory", size(total_bytes), remedy)
+    return _ok("shared memory", size(total_bytes))
 
 
-def _loopback() -> list[Check]:
+def _loopback() -> Iterator[Check]:
     """Ranks of one machine meet at a port of it."""
     try:
         with socket.socket() as server:
@@ -308,30 +286,18 @@ def _loopback() -> list[Check]:
             server.listen(1)
     except OSError as error:
         found = f"no port of 127.0.0.1 can be opened: {error.strerror}"
-        remedy = "torchrun needs one: look at the container's network."
-        return [Check(name="loopback", state="fail", found=found, remedy=remedy, needed_by=("run",))]
-    return [Check(name="loopback", state="ok", found="ports can be opened", needed_by=("run",))]
+        yield _fail("loopback", found, "torchrun needs one: look at the container's network.", "run")
+    else:
+        yield _ok("loopback", "ports can be opened")
 
 
-def _processors() -> list[Check]:
-    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 0
-    return [Check(name="processors", state="ok", found=f"{count}")]
+def _processors() -> Iterator[Check]:
+    yield _ok("processors", f"{cpu_count() or 0}")
 
 
-LOOKS: tuple[Callable[[], list[Check]], ...] = (
-    *(
-        _python,
-        _packages,
-        _transformer_engine,
-        _dask,
-        _cuda,
-        _nsys,
-        _perf_events,
-        _folder,
-        _shared_memory,
-        _loopback,
-        _processors,
-    ),
+LOOKS: tuple[Callable[[], Iterable[Check]], ...] = (
+    *(_python, _packages, _transformer_engine, _dask, _cuda, _nsys),
+    *(_perf_events, _folder, _shared_memory, _loopback, _processors),
 )
 
 
