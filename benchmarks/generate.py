@@ -21,15 +21,22 @@ import numpy as np
 from names import LAYERS, NCCL, Names
 
 from perfdoc.profiling.whole_file import whole_file
-from perfdoc.simulator.captures.nsys.enums import ENUM_ROWS, NVTX_DOMAIN, NVTX_PUSH_POP
-from perfdoc.simulator.captures.nsys.export import global_pid, global_tid
-from perfdoc.simulator.captures.nsys.files import create_tables, write_rows
-from perfdoc.simulator.captures.nsys.schemas import GENERATIONS
+from perfdoc.simulator.captures.nsys import (
+    ENUM_COLUMNS,
+    NVTX_DOMAIN,
+    NVTX_PUSH_POP,
+    PRODUCT_VERSION,
+    SCHEMA_VERSION,
+    TABLES,
+    create_tables,
+    global_pid,
+    global_tid,
+    write_rows,
+)
 
 VERSION = 1
 """Part of the file's name: raise it where the content changes."""
 DATA = Path(__file__).resolve().parent / "data"
-GENERATION = "2026.3"
 
 DEVICES = 8
 STEP_KERNELS = 2_500
@@ -81,7 +88,7 @@ def _write(path: Path, kernels: int, seed: int, devices: int, step_kernels: int)
         constant = _constant_tables(names, kernels, devices, step_kernels)
         bulk = ("KERNEL", "RUNTIME", "MEMCPY")
         tables = [*constant, *(f"CUPTI_ACTIVITY_KIND_{t}" for t in bulk), "NVTX_EVENTS"]
-        create_tables(connection, GENERATION, tables)
+        create_tables(connection, {table: TABLES[table] for table in tables})
         for table, columns in constant.items():
             write_rows(connection, table, columns)
         write_rows(connection, "NVTX_EVENTS", _domain_rows(devices))
@@ -244,7 +251,6 @@ def _domain_rows(devices: int) -> dict[str, Any]:
 def _constant_tables(
     names: Names, kernels: int, devices: int, step_kernels: int
 ) -> dict[str, dict[str, Any]]:
-    product = GENERATIONS[GENERATION]
     ordinals = np.arange(devices)
     pids = _PIDS[:devices]
     uuids = [f"GPU-00000000-0000-0000-0000-{d:012d}" for d in range(devices)]
@@ -253,7 +259,7 @@ def _constant_tables(
         "StringIds": {"id": np.arange(len(names.texts)), "value": names.texts},
         "META_DATA_EXPORT": {
             "name": ["EXPORT_PRODUCT_NAME", "EXPORT_PRODUCT_VERSION", "EXPORT_SCHEMA_VERSION"],
-            "value": ["NVIDIA Nsight Systems", product.product, product.schema],
+            "value": ["NVIDIA Nsight Systems", PRODUCT_VERSION, SCHEMA_VERSION],
         },
         "TARGET_INFO_GPU": {
             **{"vmId": 1, "id": ordinals, "name": "NVIDIA H100 80GB HBM3", "isDiscrete": 1},
@@ -269,9 +275,7 @@ def _constant_tables(
             "stopTime": [duration],
         },
     }
-    for table, rows in ENUM_ROWS.items():
-        tables[table] = dict(zip(("id", "name", "label"), map(list, zip(*rows, strict=True)), strict=True))
-    return tables
+    return tables | {table: dict(columns) for table, columns in ENUM_COLUMNS.items()}
 
 
 def main() -> None:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import measure_capture
-from perfdoc.simulator.captures.timeline import Clock
+from perfdoc.simulator.captures.nsys import Clock
 from perfdoc.simulator.forward.faults import Faults
 from perfdoc.simulator.forward.hardware import GPUS
 from perfdoc.simulator.forward.job import Job, Simulation, simulate_job

@@ -20,9 +20,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from process import Run, timed
 
-from perfdoc.simulator.captures.nsys.files import _TYPES
-from perfdoc.simulator.captures.nsys.schemas import tables
 from perfdoc.traces.nsys.arrow_reader import ArrowReader
+from tests.captures.nsys_schemas import tables
+from tests.captures.nsys_sqlite import _TYPES
 
 GENERATION = "2026.3"
 GROUP_ROWS = 1_000_000

@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
-from perfdoc.simulator.captures.timeline import Timeline, TimelineBuilder
 from perfdoc.traces.load import read_trace
+from tests.captures.nsys_sqlite import write_nsys_sqlite
+from tests.captures.timeline import Timeline, TimelineBuilder
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
 

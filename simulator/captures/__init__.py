@@ -1,1 +1,1 @@
-"""Timelines laid by hand, and the writers that turn them into captures."""
+"""What a simulated capture is written with: the tables of an export, the groups and clocks of its ranks."""

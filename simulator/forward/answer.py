@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from perfdoc.simulator.captures.device import DEFAULT_STREAM
+from perfdoc.simulator.captures.nsys import DEFAULT_STREAM
 from perfdoc.simulator.engine.graph import I64
 from perfdoc.simulator.forward.simulation import SimulatedRank
 from perfdoc.simulator.forward.tape import OpKind

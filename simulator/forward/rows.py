@@ -1,164 +1,197 @@
-"""Writes one rank of a simulated job as a Nsight SQLite: bulk tables straight from columns."""
+"""Writes one rank of a simulated job as a Nsight SQLite: whole columns, straight from the simulated times."""
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from perfdoc.profiling.whole_file import whole_file
-from perfdoc.simulator.captures.device import DEFAULT_STREAM
-from perfdoc.simulator.captures.events import NcclPayload, SyncKind
+from perfdoc.simulator.captures import nsys
 from perfdoc.simulator.captures.groups import Group
-from perfdoc.simulator.captures.nsys.enums import API_VERSIONS, CLASS_RUNTIME
-from perfdoc.simulator.captures.nsys.export import DEFAULT_OPTIONS, NO_ID, global_pid, global_tid
-from perfdoc.simulator.captures.nsys.files import create_tables, write_rows
-from perfdoc.simulator.captures.nsys.rows import export_rows
-from perfdoc.simulator.captures.nsys.schemas import tables
-from perfdoc.simulator.captures.process import ThreadBuilder
-from perfdoc.simulator.captures.timeline import Clock, Timeline, TimelineBuilder
+from perfdoc.simulator.captures.nsys import DEFAULT_STREAM, NO_ID, Clock, global_pid, global_tid
 from perfdoc.simulator.engine.graph import I64
 from perfdoc.simulator.forward.answer import pause_span
 from perfdoc.simulator.forward.hardware import Gpu
 from perfdoc.simulator.forward.simulation import SimulatedRank
 from perfdoc.simulator.forward.tape import CallKind, HostRange
 
-GENERATION = "2026.3"
 FIRST_PID = 41000
 UTC_ZERO_NS = 1_750_000_000_000_000_000
 """UTC time of true time 0."""
-_DOMAIN = "NCCL"
 _CALL_NAMES = {
-    CallKind.LAUNCH: "cudaLaunchKernel",
-    CallKind.RECORD: "cudaEventRecord",
-    CallKind.WAIT: "cudaStreamWaitEvent",
-    CallKind.COPY: "cudaMemcpyAsync",
-    CallKind.SYNCHRONIZE: "cudaDeviceSynchronize",
+    CallKind.LAUNCH: "cudaLaunchKernel_v7000",
+    CallKind.RECORD: "cudaEventRecord_v3020",
+    CallKind.WAIT: "cudaStreamWaitEvent_v3020",
+    CallKind.COPY: "cudaMemcpyAsync_v3020",
+    CallKind.SYNCHRONIZE: "cudaDeviceSynchronize_v3020",
 }
+"""Nsight appends the CUDA version of the entry point to a call's name."""
 Columns = dict[str, Any]
-
-
-def local_times(clock: Clock, true_ns: I64) -> I64:
-    """The same as Clock.local, for a column."""
-    elapsed = true_ns - clock.session_start_ns
-    found: I64 = elapsed + elapsed * clock.drift_ppb // 10**9
-    return found
+String = Callable[[str], int]
+"""Gives a string's id in StringIds."""
 
 
 def write_rank(
     simulated: SimulatedRank, gpu: Gpu, world_size: int, path: Path, *, clock: Clock, force: bool = False
 ) -> Path:
     """Write one rank. CaptureError where it is there, unless `force`."""
-    timeline = _frame(simulated, gpu, world_size, clock)
-    rows: dict[str, Mapping[str, Any]] = dict(export_rows(timeline, GENERATION, DEFAULT_OPTIONS))
-    strings = rows["StringIds"]
-    known = dict(zip(strings["value"], strings["id"], strict=True))
-
-    def string(text: str) -> int:
-        return int(known.setdefault(text, len(known)))
-
-    rows.update(_bulk(simulated, clock, gpu, string))
-    rows["StringIds"] = {"id": list(known.values()), "value": list(known)}
-    schema = tables(GENERATION)
-    with whole_file(Path(path), replace=force) as part:
-        connection = sqlite3.connect(part)
-        connection.execute("PRAGMA synchronous = OFF")
-        connection.execute("PRAGMA journal_mode = OFF")
-        try:
-            create_tables(connection, GENERATION, [t for t in schema if t in rows])
-            for table, columns in rows.items():
-                allowed = {c.name for c in schema[table]}
-                write_rows(connection, table, {n: v for n, v in columns.items() if n in allowed})
-            connection.commit()
-        finally:
-            connection.close()
-    return Path(path)
+    string = nsys.Strings()
+    rows: dict[str, Mapping[str, Any]] = {
+        "NVTX_EVENTS": _ranges(simulated, gpu, world_size, clock, string),
+        **_bulk(simulated, clock, gpu, string),
+        **nsys.ENUM_COLUMNS,
+    }
+    end_ns = max(end for end in rows["NVTX_EVENTS"]["end"] if end is not None)
+    rows |= {table: _column_lists(some) for table, some in _machine(simulated, gpu, clock, end_ns, string)}
+    rows["META_DATA_EXPORT"] = nsys.export_meta(nsys.PRODUCT_VERSION, nsys.SCHEMA_VERSION)
+    rows["StringIds"] = string.columns()
+    return nsys.write_export(path, {table: nsys.TABLES[table] for table in rows}, rows, force=force)
 
 
-# What is small: the process, its marks, its ranges.
+def _column_lists(rows: list[Columns]) -> Columns:
+    return {name: [row[name] for row in rows] for name in rows[0]}
 
 
-def _frame(simulated: SimulatedRank, gpu: Gpu, world_size: int, clock: Clock) -> Timeline:
-    """A timeline of everything but the bulk, with one kernel on each stream so that streams are known."""
-    work = simulated.work
+def _machine(
+    simulated: SimulatedRank, gpu: Gpu, clock: Clock, end_ns: int, string: String
+) -> list[tuple[str, list[Columns]]]:
+    """Table and rows: GPU, context, streams, process, thread and the capture itself."""
+    rank = simulated.work.rank
+    device, pid = rank % gpu.per_node, FIRST_PID + rank
     origin = UTC_ZERO_NS + clock.session_start_ns + clock.utc_error_ns
-    builder = TimelineBuilder(utc_origin_ns=origin)
-    process = builder.process(pid=FIRST_PID + work.rank, rank=work.rank)
-    thread = process.thread()
-    device = process.device(
-        work.rank % gpu.per_node,
-        gpu_name=gpu.name,
-        sm_count=gpu.sm_count,
-        memory_bytes=gpu.memory_bytes,
-        compute_capability=gpu.compute_capability,
-    )
-    _introduce(thread, simulated, world_size, clock, work.rank % gpu.per_node)
-    for step in range(len(simulated.start_ns)):
-        _ranges(thread, simulated, step, clock)
-    for stream in sorted({op.stream for op in work.tape.ops}):
-        device.kernel("x", 0, 1, stream=stream)
-    return builder.build()
+    utc = datetime.fromtimestamp(origin // 10**9, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    uuid = f"00000000-0000-4000-8000-{pid:06x}{device:06x}"
+    (major, minor), context = gpu.compute_capability, {"hwId": 0, "vmId": 1, "processId": pid, "contextId": 1}
+    info = {
+        "vmId": nsys.MACHINE,
+        "id": 0,
+        "name": gpu.name,
+        "busLocation": "0000:00:00.0",
+        "isDiscrete": True,
+        "totalMemory": gpu.memory_bytes,
+        "smCount": gpu.sm_count,
+        "pwGpuId": 0,
+        "uuid": uuid,
+        "cuDevice": device,
+        "maxThreadsPerBlock": 1024,
+        "threadsPerWarp": 32,
+        "computeMajor": major,
+        "computeMinor": minor,
+        "smMajor": major,
+        "smMinor": minor,
+    }
+    cuda = {"gpuId": 0, "cudaId": device, "pid": pid, "uuid": uuid, "numMultiprocessors": gpu.sm_count}
+    null_stream = {"nullStreamId": DEFAULT_STREAM, "deviceId": device, "isGreenContext": False}
+    streams = sorted({op.stream for op in simulated.work.tape.ops} - {DEFAULT_STREAM})
+    capture = [("CAPTURE_EVENT_TYPE", "NvtxEvents"), ("CAPTURE_EVENT_TYPE", "Cuda"), ("DEVICE_TYPE", "Unix")]
+    tables: list[tuple[str, list[Columns]]] = [
+        ("TARGET_INFO_GPU", [info]),
+        ("TARGET_INFO_CUDA_DEVICE", [cuda]),
+        ("TARGET_INFO_CUDA_CONTEXT_INFO", [context | null_stream]),
+        ("TARGET_INFO_CUDA_STREAM", [context | {"streamId": s, "priority": 0, "flag": 2} for s in streams]),
+        (
+            "TARGET_INFO_SESSION_START_TIME",
+            [{"utcEpochNs": origin, "utcTime": utc, "localTime": utc, "systemClockNs": 0}],
+        ),
+        ("PROCESSES", [{"globalPid": global_pid(pid), "pid": pid, "name": "python"}]),
+        ("ThreadNames", [{"nameId": string("python"), "priority": 20, "globalTid": global_tid(pid, pid)}]),
+        (
+            "ANALYSIS_DETAILS",
+            [{"globalVid": nsys.MACHINE, "duration": end_ns, "startTime": 0, "stopTime": end_ns}],
+        ),
+        ("META_DATA_CAPTURE", [{"name": name, "value": value} for name, value in capture]),
+    ]
+    return [(table, rows) for table, rows in tables if rows]
 
 
-def _introduce(
-    thread: ThreadBuilder, simulated: SimulatedRank, world_size: int, clock: Clock, device: int
-) -> None:
-    """Communicators made, and the trainer's marks of rank and groups."""
+class _Ranges:
+    """NVTX_EVENTS of the one thread: names in NCCL's domain go to StringIds, others stand in the row."""
+
+    def __init__(self, string: String) -> None:
+        self.string = string
+        self.rows: list[tuple[int, int | None, int, str | None, int | None, int, str | None]] = []
+
+    def add(self, name: str, start_ns: int, end_ns: int | None) -> None:
+        """A range of the trainer, or without an end a mark."""
+        kind = nsys.NVTX_MARK if end_ns is None else nsys.NVTX_PUSH_POP
+        self.rows.append((start_ns, end_ns, kind, name, None, 0, None))
+
+    def add_nccl(self, name: str, start_ns: int, end_ns: int, payload: Mapping[str, object]) -> None:
+        """A range of NCCL; payload: by NCCL's names of the fields."""
+        if not any(row[2] == nsys.NVTX_DOMAIN for row in self.rows[:1]):
+            self.rows.insert(0, (start_ns, None, nsys.NVTX_DOMAIN, "NCCL", None, 1, None))
+        text = json.dumps(payload, separators=(",", ":")) if payload else None
+        self.rows.append((start_ns, end_ns, nsys.NVTX_PUSH_POP, None, self.string(name), 1, text))
+
+    def columns(self, pid: int) -> Columns:
+        """The table's."""
+        names = ("start", "end", "eventType", "text", "textId", "domainId", "jsonText")
+        return {
+            **{name: list(values) for name, values in zip(names, zip(*self.rows, strict=True), strict=True)},
+            "globalTid": global_tid(pid, pid),
+        }
+
+
+def _ranges(
+    simulated: SimulatedRank, gpu: Gpu, world_size: int, clock: Clock, string: nsys.Strings
+) -> Columns:
+    """Communicators made, the trainer's marks of rank and groups, and the ranges of every step."""
+    work, ranges = simulated.work, _Ranges(string)
     first = clock.local(int(simulated.segment_ns[0, 0]))
-    for number, group in enumerate(simulated.work.groups.values()):
+    for number, group in enumerate(work.groups.values()):
         begin = first - 900_000 + number * 80_000
-        payload = NcclPayload(
-            communicator=group.communicator,
-            ranks=len(group.ranks),
-            rank=group.ranks.index(simulated.work.rank),
-            device=device,
-        )
-        thread.range("ncclCommInitRankConfig", begin, begin + 70_000, domain=_DOMAIN, payload=payload)
-    thread.mark(f"perfdoc.rank {simulated.work.rank} world={world_size} device=cuda", first - 100_000)
-    for group in simulated.work.groups.values():
-        thread.mark(group.mark(), first - 100_000)
+        payload = {
+            _COMMUNICATOR: group.communicator,
+            "No. of ranks": len(group.ranks),
+            "Rank": group.ranks.index(work.rank),
+            "CUDA device": work.rank % gpu.per_node,
+        }
+        ranges.add_nccl("ncclCommInitRankConfig", begin, begin + 70_000, payload)
+    ranges.add(f"perfdoc.rank {work.rank} world={world_size} device=cuda", first - 100_000, None)
+    for group in work.groups.values():
+        ranges.add(group.mark(), first - 100_000, None)
+    for step in range(len(simulated.start_ns)):
+        _ranges_of_step(ranges, simulated, step, clock)
+    return ranges.columns(FIRST_PID + work.rank)
 
 
-def _ranges(thread: ThreadBuilder, simulated: SimulatedRank, step: int, clock: Clock) -> None:
+def _ranges_of_step(ranges: _Ranges, simulated: SimulatedRank, step: int, clock: Clock) -> None:
     work = simulated.work
-    ranges = work.tape.ranges
-    places = np.array([(*r.begin, *r.end) for r in ranges], np.int64).reshape(-1, 4)
-    begins = local_times(clock, simulated.host_ns(step, places[:, 0], places[:, 1]))
-    ends = local_times(clock, simulated.host_ns(step, places[:, 2], places[:, 3]))
-    for r, begin, end in zip(ranges, begins.tolist(), ends.tolist(), strict=True):
+    places = np.array([(*r.begin, *r.end) for r in work.tape.ranges], np.int64).reshape(-1, 4)
+    begins = clock.local(simulated.host_ns(step, places[:, 0], places[:, 1]))
+    ends = clock.local(simulated.host_ns(step, places[:, 2], places[:, 3]))
+    for r, begin, end in zip(work.tape.ranges, begins.tolist(), ends.tolist(), strict=True):
         if r.group:
-            thread.range(
-                r.name, begin, end, domain=_DOMAIN, payload=_payload(r, work.groups[r.group], work.rank)
-            )
+            ranges.add_nccl(r.name, begin, end, _payload(r, work.groups[r.group], work.rank))
         else:
-            thread.range(r.name, begin, end)
+            ranges.add(r.name, begin, end)
     for number, pause in enumerate(work.pauses[step]):
-        begin, end = (clock.local(t) for t in pause_span(simulated, step, number))
-        thread.range(pause.name, begin, end)
-    begin, end = (
-        clock.local(int(simulated.segment_ns[step, 0])),
-        clock.local(int(simulated.segment_ns[step, -1])),
-    )
-    thread.range(f"perfdoc.step {step}", begin, end)
+        begin, end = pause_span(simulated, step, number)
+        ranges.add(pause.name, clock.local(begin), clock.local(end))
+    begin, end = int(simulated.segment_ns[step, 0]), int(simulated.segment_ns[step, -1])
+    ranges.add(f"perfdoc.step {step}", clock.local(begin), clock.local(end))
 
 
-def _payload(r: HostRange, group: Group, rank: int) -> NcclPayload | None:
+_COMMUNICATOR = "NCCL communicator ID"
+
+
+def _payload(r: HostRange, group: Group, rank: int) -> dict[str, object]:
     if r.name in ("ncclGroupStart", "ncclGroupEnd"):
-        return None
+        return {}
+    payload: dict[str, object] = {_COMMUNICATOR: group.communicator, "Message size [bytes]": r.bytes}
     if r.name in ("ncclSend", "ncclRecv"):
-        place = (group.ranks.index(rank) + r.peer) % len(group.ranks)
-        return NcclPayload(communicator=group.communicator, bytes=r.bytes, peer=place)
-    return NcclPayload(communicator=group.communicator, bytes=r.bytes, reduction=r.reduction or None)
+        payload["Peer rank"] = (group.ranks.index(rank) + r.peer) % len(group.ranks)
+    elif r.reduction:
+        payload["Reduction operation"] = r.reduction
+    return payload
 
 
-# What is large.
-
-
-def _bulk(simulated: SimulatedRank, clock: Clock, gpu: Gpu, string: Any) -> dict[str, Columns]:
+def _bulk(simulated: SimulatedRank, clock: Clock, gpu: Gpu, string: String) -> dict[str, Columns]:
     tape, steps = simulated.work.tape, len(simulated.start_ns)
     ops, calls = tape.ops, tape.calls
     n, m = len(ops), len(calls)
@@ -170,23 +203,21 @@ def _bulk(simulated: SimulatedRank, clock: Clock, gpu: Gpu, string: Any) -> dict
     ends = starts + np.tile(call[:, 3] - call[:, 2], steps)
     synchronizes = np.tile(call[:, 0] == CallKind.SYNCHRONIZE, steps)
     ends[synchronizes] = simulated.segment_ns[:, 1:].ravel()
-    starts, ends = local_times(clock, starts), local_times(clock, ends)
+    starts, ends = clock.local(starts), clock.local(ends)
     correlation = 1 + np.arange(steps * m)
     pid = FIRST_PID + simulated.work.rank
-    names = np.array(
-        [string(f"{x}_v{API_VERSIONS[x]}" if x in API_VERSIONS else x) for x in _CALL_NAMES.values()]
-    )
+    names = np.array([string(name) for name in _CALL_NAMES.values()])
     place = {"deviceId": simulated.work.rank % gpu.per_node, "contextId": 1, "globalPid": global_pid(pid)}
     runtime = {
         "start": starts,
         "end": ends,
-        "eventClass": CLASS_RUNTIME,
+        "eventClass": nsys.CLASS_RUNTIME,
         "globalTid": global_tid(pid, pid),
         "correlationId": correlation,
         "nameId": np.tile(names[call[:, 0]], steps),
         "returnValue": 0,
     }
-    start, end = local_times(clock, simulated.start_ns), local_times(clock, simulated.end_ns)
+    start, end = clock.local(simulated.start_ns), clock.local(simulated.end_ns)
     op_correlation = correlation.reshape(steps, m)[:, of_op]
     return {
         "CUPTI_ACTIVITY_KIND_RUNTIME": runtime,
@@ -196,7 +227,7 @@ def _bulk(simulated: SimulatedRank, clock: Clock, gpu: Gpu, string: Any) -> dict
 
 
 def _kernels(
-    simulated: SimulatedRank, start: I64, end: I64, correlation: I64, place: Columns, string: Any
+    simulated: SimulatedRank, start: I64, end: I64, correlation: I64, place: Columns, string: String
 ) -> dict[str, Columns]:
     ops, steps = simulated.work.tape.ops, len(start)
     kinds = list(simulated.work.tape.kernels)
@@ -216,7 +247,7 @@ def _kernels(
             "greenContextId": 0,
         }
 
-    constants: Sequence[tuple[str, int | str]] = (
+    constants: tuple[tuple[str, int | str], ...] = (
         *((name, 1) for name in ("gridY", "gridZ", "blockY", "blockZ", "launchType")),
         *((name, 0) for name in ("cacheConfig", "staticSharedMemory", "dynamicSharedMemory")),
         *((name, 0) for name in ("localMemoryPerThread", "localMemoryTotal", "sharedMemoryExecuted")),
@@ -273,12 +304,9 @@ def _events(
         "streamId": both(call[local, 5], nothing),
         "correlationId": both(correlation[every], correlation[every_host]),
         "syncType": both(
-            np.full(len(every), int(SyncKind.STREAM_WAIT_EVENT)), np.full(len(host), int(SyncKind.DEVICE))
+            np.full(len(every), nsys.STREAM_WAITS_FOR_EVENT), np.full(len(host), nsys.DEVICE_WAIT)
         ),
         "eventId": both(event, nothing),
         "eventSyncId": both(event, np.zeros(len(host), np.int64)),
     }
     return {"CUPTI_ACTIVITY_KIND_CUDA_EVENT": record_rows, "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": syncs}
-
-
-__all__ = ["DEFAULT_STREAM", "local_times", "write_rank"]

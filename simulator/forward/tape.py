@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
 
-from perfdoc.simulator.captures.device import DEFAULT_STREAM
+from perfdoc.simulator.captures.nsys import DEFAULT_STREAM
 from perfdoc.simulator.forward.kernels import CALLS, Kernel, nccl_kernel
 
 LAUNCH_NS = 4_003

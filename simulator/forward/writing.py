@@ -13,7 +13,7 @@ import numpy as np
 
 from perfdoc.profiling.whole_file import made, refuse_overwrite, scratch
 from perfdoc.simulator.captures.groups import groups_of, place_of
-from perfdoc.simulator.captures.timeline import Clock
+from perfdoc.simulator.captures.nsys import Clock
 from perfdoc.simulator.forward.answer import rank_ledger
 from perfdoc.simulator.forward.faults import parse_faults
 from perfdoc.simulator.forward.job import SimulatedJob, Simulation, simulate

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from perfdoc.analyzers.contention.cost import norm_contention
 from perfdoc.results import DeviceContention
-from perfdoc.simulator.captures.timeline import TimelineBuilder
 from tests.analyzers.device_views import view_of
 from tests.analyzers.tiny import ALL_REDUCE
+from tests.captures.timeline import TimelineBuilder
 
 NORM = (
     "void transformer_engine::normalization::rmsnorm_fwd_tuned_kernel<"

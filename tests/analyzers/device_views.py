@@ -11,10 +11,10 @@ from perfdoc.analyzers.device.range_names import find_known_ranges
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.device.window import WindowRequest, find_window
 from perfdoc.analyzers.kernel_class.classify import classify_kernels
-from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces import Trace
 from perfdoc.traces.job_facts import JobFacts
 from tests.analyzers.tiny import trace_of
+from tests.captures.timeline import TimelineBuilder
 
 
 def views_of(trace: Trace, facts: JobFacts | None = None, *, whole: bool = False) -> list[DeviceView]:

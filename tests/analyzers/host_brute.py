@@ -9,9 +9,9 @@ import numpy as np
 
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.host.calls import CallKind, call_kind
-from perfdoc.simulator.captures.timeline import TimelineBuilder
 from tests.analyzers.device_views import views_of
 from tests.analyzers.tiny import GEMM, trace_of
+from tests.captures.timeline import TimelineBuilder
 
 NAMES = (
     "cudaMalloc",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from perfdoc.simulator.captures.process import ProcessBuilder, ThreadBuilder
-from perfdoc.simulator.captures.timeline import TimelineBuilder
 from tests.analyzers.tiny import GEMM
+from tests.captures.process import ProcessBuilder, ThreadBuilder
+from tests.captures.timeline import TimelineBuilder
 
 MS = 1_000_000
 STEPS = 6

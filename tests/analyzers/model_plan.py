@@ -14,9 +14,9 @@ from perfdoc.analyzers.kernels.attributed import attributed_kernels
 from perfdoc.analyzers.work.kernels import kernel_work
 from perfdoc.analyzers.work.operator_work import KernelWork
 from perfdoc.profiling.manifest import ModelShape
-from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces.job_facts import JobFacts
 from tests.analyzers.device_views import view_of
+from tests.captures.timeline import TimelineBuilder
 
 GEMM = "nvjet_tst_256x128_64x4_1x2_h_bz_coopA_NNT"
 SMALL_GEMM = "nvjet_tst_64x64_64x4_1x2_h_bz_coopA_NNT"

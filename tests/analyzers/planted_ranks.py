@@ -16,10 +16,10 @@ from perfdoc.analyzers.matching.collectives import match_collectives
 from perfdoc.analyzers.skew.waiting import measure_skew
 from perfdoc.profiling.marks import format_group_mark, format_rank_mark
 from perfdoc.results.waits import SkewAnalysis
-from perfdoc.simulator.captures.events import NcclPayload
-from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
-from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces.job_facts import JobFacts
+from tests.captures.events import NcclPayload
+from tests.captures.nsys_sqlite import write_nsys_sqlite
+from tests.captures.timeline import TimelineBuilder
 
 UTC = 1_790_000_000_000_000_000
 KERNELS = {

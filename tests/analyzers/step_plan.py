@@ -8,10 +8,10 @@ from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.kernels.attributed import attributed_kernels
 from perfdoc.analyzers.kernels.parts import kernel_parts
 from perfdoc.results import KernelPartsAnalysis
-from perfdoc.simulator.captures.process import ThreadBuilder
-from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces.job_facts import JobFacts
 from tests.analyzers.device_views import view_of
+from tests.captures.process import ThreadBuilder
+from tests.captures.timeline import TimelineBuilder
 
 FLASH = "void flash::flash_fwd_kernel<Flash_fwd_kernel_traits<128>>(Params)"
 FLASH_BACKWARD = "void flash::flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel<traits>(Params)"

@@ -3,9 +3,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from perfdoc.analyzers.host.activity import host_activity
-from perfdoc.simulator.captures.timeline import TimelineBuilder
 from tests.analyzers.device_views import view_of
 from tests.analyzers.tiny import GEMM
+from tests.captures.timeline import TimelineBuilder
 
 US = 1000
 

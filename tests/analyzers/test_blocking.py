@@ -6,15 +6,15 @@ import pytest
 
 from perfdoc.analyzers.communication.blocking import NEVER
 from perfdoc.analyzers.communication.table import communication_table
-from perfdoc.simulator.captures.events import Collective
-from perfdoc.simulator.captures.nsys.export import ExportOptions
-from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
-from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces import Trace
 from perfdoc.traces.kineto.read import read_kineto
 from perfdoc.traces.nsys.read import read_nsys_sqlite
 from tests.analyzers.tiny import ALL_REDUCE, GEMM, activity_of, trace_of
+from tests.captures.events import Collective
 from tests.captures.kineto import write_kineto
+from tests.captures.nsys_schemas import ExportOptions
+from tests.captures.nsys_sqlite import write_nsys_sqlite
+from tests.captures.timeline import TimelineBuilder
 
 
 def since(trace: Trace) -> list[int] | None:

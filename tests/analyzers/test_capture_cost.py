@@ -11,7 +11,7 @@ from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import measure_capture
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.facts.capture_cost import slowed_by
-from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
+from tests.captures.nsys_sqlite import write_nsys_sqlite
 from tests.rules.cases import case_of, result, step_with_gap
 
 

@@ -16,12 +16,12 @@ from perfdoc.analyzers.measure import measure_capture, measure_trace
 from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.diagnose.diagnosis import diagnose
 from perfdoc.results import Diagnosis
-from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
-from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.simulator.replay.unedited import replay_and_keep
 from perfdoc.traces.load import read_trace
 from tests.amount import some
 from tests.analyzers.tiny import GEMM, trace_of
+from tests.captures.nsys_sqlite import write_nsys_sqlite
+from tests.captures.timeline import TimelineBuilder
 
 MS = 1_000_000
 US = 1_000

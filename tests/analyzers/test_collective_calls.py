@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from perfdoc.profiling.marks import format_group_mark, format_rank_mark
-from perfdoc.simulator.captures.events import NcclPayload
-from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces.job_facts import JobFacts
 from tests.analyzers.calls_of import calls_of
 from tests.analyzers.planted_ranks import KERNELS
 from tests.analyzers.tiny import ALL_REDUCE, GEMM, trace_of
+from tests.captures.events import NcclPayload
+from tests.captures.timeline import TimelineBuilder
 
 
 @pytest.mark.parametrize(

@@ -14,11 +14,11 @@ from perfdoc.analyzers.device.launches import group_sizes
 from perfdoc.analyzers.kernel_class.classify import KernelClass, classify_kernels
 from perfdoc.analyzers.kernels.parts import kernel_times, kernels_only, sum_by
 from perfdoc.results.ranks import Communication
-from perfdoc.simulator.captures.events import Collective, NcclPayload
-from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces.kineto.read import read_kineto
 from tests.analyzers.tiny import ALL_GATHER, ALL_REDUCE, GEMM, activity_of, one_device, trace_of
+from tests.captures.events import Collective, NcclPayload
 from tests.captures.kineto import write_kineto
+from tests.captures.timeline import TimelineBuilder
 
 
 def test_rows_are_unions_split_by_collective(tmp_path: Path) -> None:

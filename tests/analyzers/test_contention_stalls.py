@@ -10,12 +10,12 @@ import pytest
 
 from perfdoc.analyzers.contention.cost import norm_contention
 from perfdoc.results import DeviceContention
-from perfdoc.simulator.captures.nsys.export import ExportOptions
-from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
-from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces.nsys.read import read_nsys_sqlite
 from tests.analyzers.device_views import view_of, views_of
 from tests.analyzers.tiny import ALL_REDUCE, GEMM
+from tests.captures.nsys_schemas import ExportOptions
+from tests.captures.nsys_sqlite import write_nsys_sqlite
+from tests.captures.timeline import TimelineBuilder
 
 NORM = "rmsnorm_fwd_tuned_kernel"
 

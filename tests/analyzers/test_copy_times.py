@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from perfdoc.analyzers.tables.device import copy_rows, copy_times
-from perfdoc.simulator.captures.timeline import TimelineBuilder
 from tests.analyzers.device_views import view_of
 from tests.analyzers.tiny import ALL_REDUCE, GEMM
+from tests.captures.timeline import TimelineBuilder
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -7,10 +7,10 @@ from perfdoc.analyzers.device.cpu_rank import cpu_activity
 from perfdoc.analyzers.device.ranks import marked_ranks, with_marked_ranks
 from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import measure_trace
-from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces.kineto.read import read_kineto
 from tests.analyzers.tiny import trace_of
 from tests.captures.kineto import write_kineto
+from tests.captures.timeline import TimelineBuilder
 
 DP = "group=DATA_PARALLEL_GROUP pg=1 bytes=4096 seq=0"
 SPANS = [(100, 250, True), (260, 400, True), (450, 700, False), (460, 600, True), (750, 800, False)]

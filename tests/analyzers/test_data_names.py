@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from perfdoc.analyzers.device.range_names import find_known_ranges
-from perfdoc.simulator.captures.timeline import TimelineBuilder
 from tests.analyzers.tiny import trace_of
+from tests.captures.timeline import TimelineBuilder
 
 LOADERS = """
 perfdoc.data

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from perfdoc.analyzers.device.activity import DIMENSIONS, EVIDENCE
-from perfdoc.simulator.captures.events import Collective
-from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces import Trace
 from perfdoc.traces.kineto.read import read_kineto
 from perfdoc.traces.load import read_trace
 from tests.analyzers.tiny import ALL_REDUCE, GEMM, activity_of, trace_of
+from tests.captures.events import Collective
 from tests.captures.kineto import write_kineto
+from tests.captures.timeline import TimelineBuilder
 
 BROADCAST = "ncclDevKernel_Broadcast_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 SEND_RECV = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"

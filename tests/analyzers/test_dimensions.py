@@ -11,12 +11,12 @@ from perfdoc.analyzers.communication.table import communication_table
 from perfdoc.analyzers.device.activity import DIMENSIONS, EVIDENCE
 from perfdoc.analyzers.device.launches import innermost
 from perfdoc.analyzers.device.range_names import RANGE_HINTS, dimension_of_group, dimension_of_range
-from perfdoc.simulator.captures.events import Collective, NcclPayload
-from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces import Trace
 from perfdoc.traces.kineto.read import read_kineto
 from tests.analyzers.tiny import ALL_GATHER, ALL_REDUCE, GEMM, activity_of, trace_of
+from tests.captures.events import Collective, NcclPayload
 from tests.captures.kineto import write_kineto
+from tests.captures.timeline import TimelineBuilder
 
 SEND_RECV = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from perfdoc.analyzers.work.operator_work import DTYPES, SOURCES, KernelWork
-from perfdoc.simulator.captures.timeline import TimelineBuilder
 from tests.analyzers.device_views import view_of
 from tests.analyzers.shape_plan import work_of
+from tests.captures.timeline import TimelineBuilder
 
 US = 1_000
 BF16_GEMM = "ampere_bf16_s16816gemm_bf16_128x64_ldg8_f2f_stages_64x4_tn"

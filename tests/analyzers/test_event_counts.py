@@ -16,10 +16,10 @@ from perfdoc.reports.headline import share_figures
 from perfdoc.reports.outlook import outlook
 from perfdoc.results import Diagnosis
 from perfdoc.results.quality import EventCounts
-from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
-from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.simulator.replay.unedited import replay_and_keep
 from tests.analyzers.tiny import GEMM, trace_of
+from tests.captures.nsys_sqlite import write_nsys_sqlite
+from tests.captures.timeline import TimelineBuilder
 
 US = 1_000
 COUNT = 200

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from perfdoc.analyzers.communication.table import communication_table
-from perfdoc.simulator.captures.events import Collective, NcclPayload
-from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces import Trace
 from perfdoc.traces.job_facts import JobFacts
 from perfdoc.traces.kineto.read import read_kineto
 from perfdoc.traces.load import read_trace
 from tests.analyzers.test_dimensions import SEND_RECV
 from tests.analyzers.tiny import GEMM, activity_of, trace_of
+from tests.captures.events import Collective, NcclPayload
 from tests.captures.kineto import write_kineto
+from tests.captures.timeline import TimelineBuilder
 
 PIPELINE = JobFacts(tp=1, cp=1, pp=2, dp=4, ep=1)
 """In which send/receive can only be between stages."""

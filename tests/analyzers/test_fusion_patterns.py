@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from perfdoc.results.kernels import UnfusedPattern
-from perfdoc.simulator.captures.timeline import TimelineBuilder
 from tests.analyzers.device_views import view_of
 from tests.analyzers.step_plan import parts_of
 from tests.analyzers.tiny import GEMM
+from tests.captures.timeline import TimelineBuilder
 
 VECTORIZED = (
     "void at::native::vectorized_elementwise_kernel<(int)4, {}, std::array<char *, (unsigned long)3>>(int)"

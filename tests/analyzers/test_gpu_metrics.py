@@ -14,11 +14,11 @@ from perfdoc.analyzers.efficiency.partition import clock_frac
 from perfdoc.analyzers.job import measure_job
 from perfdoc.analyzers.measure import measure_capture
 from perfdoc.results.tables import Tables
-from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
-from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces.load import read_trace
 from tests.analyzers.device_views import views_of
 from tests.analyzers.tiny import ALL_REDUCE, GEMM
+from tests.captures.nsys_sqlite import write_nsys_sqlite
+from tests.captures.timeline import TimelineBuilder
 
 
 def tables_of(paths: list[Path]) -> Tables:

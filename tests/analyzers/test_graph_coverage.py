@@ -5,11 +5,11 @@ from pathlib import Path
 
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.host.activity import graph_coverage
-from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces.model import Capability
 from perfdoc.traces.nsys.read import read_nsys_sqlite
 from tests.analyzers.device_views import view_of, views_of
 from tests.analyzers.tiny import GEMM
+from tests.captures.timeline import TimelineBuilder
 
 
 def test_nodes_and_kernels_of_a_graph_launch_count(tmp_path: Path) -> None:

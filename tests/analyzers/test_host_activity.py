@@ -12,10 +12,10 @@ from perfdoc.analyzers.device.window import WindowRequest, find_window
 from perfdoc.analyzers.host.activity import host_activity
 from perfdoc.analyzers.kernel_class.classify import classify_kernels
 from perfdoc.analyzers.ledger.steps import step_ledgers
-from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces.job_facts import JobFacts
 from tests.analyzers.device_views import view_of
 from tests.analyzers.tiny import GEMM, trace_of
+from tests.captures.timeline import TimelineBuilder
 
 
 def cpu_view(builder: TimelineBuilder, folder: Path) -> DeviceView:

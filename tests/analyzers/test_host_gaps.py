@@ -7,9 +7,9 @@ from pathlib import Path
 from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import CaptureMeasurement, measure_capture
 from perfdoc.diagnose.diagnosis import diagnose
-from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
-from perfdoc.simulator.captures.timeline import TimelineBuilder
 from tests.analyzers.tiny import GEMM
+from tests.captures.nsys_sqlite import write_nsys_sqlite
+from tests.captures.timeline import TimelineBuilder
 
 
 def capture(folder: Path, name: str, *, pause: str = "", step: str = "step 0") -> CaptureMeasurement:

@@ -12,10 +12,10 @@ from perfdoc.analyzers.host.activity import host_activity
 from perfdoc.analyzers.host.jitter import RankHostSteps, host_jitter
 from perfdoc.analyzers.host.steps import HostStep, HostSteps
 from perfdoc.results.quality import MEASURED
-from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces.kineto.read import read_kineto
 from tests.analyzers.device_views import view_of, views_of
 from tests.analyzers.tiny import GEMM
+from tests.captures.timeline import TimelineBuilder
 
 MS = 1_000_000
 

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from perfdoc.analyzers.host.activity import host_activity
-from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces.kineto.read import read_kineto
 from tests.analyzers.device_views import view_of, views_of
 from tests.analyzers.tiny import GEMM
+from tests.captures.timeline import TimelineBuilder
 
 US = 1000
 

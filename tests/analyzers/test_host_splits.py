@@ -10,12 +10,12 @@ from perfdoc.analyzers.host.activity import host_activity
 from perfdoc.analyzers.host.calls import CallKind, call_kind, host_calls
 from perfdoc.analyzers.ledger.steps import build_ledger
 from perfdoc.results.host import HostSplit
-from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces.nsys.read import read_nsys_sqlite
 from tests.amount import some
 from tests.analyzers.device_views import view_of, views_of
 from tests.analyzers.host_brute import host_idle_by_kind, random_view
 from tests.analyzers.tiny import GEMM
+from tests.captures.timeline import TimelineBuilder
 
 US = 1000
 PARTS = ("python", "synchronising", "allocation", "module_load", "launch", "other_call")

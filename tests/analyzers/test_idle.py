@@ -10,8 +10,8 @@ from perfdoc.analyzers.device.idle import (
     idle_inputs,
 )
 from perfdoc.analyzers.device.range_names import find_known_ranges
-from perfdoc.simulator.captures.timeline import TimelineBuilder
 from tests.analyzers.tiny import ALL_GATHER, GEMM, activity_of, trace_of
+from tests.captures.timeline import TimelineBuilder
 
 US = 1000
 

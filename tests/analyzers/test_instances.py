@@ -16,7 +16,6 @@ from perfdoc.analyzers.instances.spots import worst_of
 from perfdoc.analyzers.ledger.steps import build_ledger
 from perfdoc.analyzers.timeline.rank import COMPUTE_CODES, HOST_CODES
 from perfdoc.results.ranks import LEAVES
-from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces.nsys.read import read_nsys_sqlite
 from tests.amount import tries
 from tests.analyzers.contention_plan import NORM, Plan
@@ -24,6 +23,7 @@ from tests.analyzers.device_views import view_of, views_of
 from tests.analyzers.planted_ranks import Clock, Job
 from tests.analyzers.tiny import GEMM
 from tests.analyzers.tiny import trace_of as read
+from tests.captures.timeline import TimelineBuilder
 
 US = 1000
 

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfdoc.analyzers.communication.known_groups import CallGroup, GroupList
-from perfdoc.simulator.captures.events import Collective
-from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces.kineto.read import read_kineto
 from tests.analyzers.calls_of import calls_of
 from tests.analyzers.tiny import ALL_REDUCE
+from tests.captures.events import Collective
 from tests.captures.kineto import write_kineto
+from tests.captures.timeline import TimelineBuilder
 
 
 def test_kernels_tell_the_size_of_their_groups(tmp_path: Path) -> None:

@@ -15,12 +15,12 @@ from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.matching.collectives import members_of
 from perfdoc.analyzers.measure import measure_capture
 from perfdoc.diagnose.diagnosis import diagnose
-from perfdoc.simulator.captures.events import NcclPayload
-from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
-from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces import Device
 from tests.analyzers.planted_ranks import Job
 from tests.analyzers.tiny import ALL_REDUCE, GEMM
+from tests.captures.events import NcclPayload
+from tests.captures.nsys_sqlite import write_nsys_sqlite
+from tests.captures.timeline import TimelineBuilder
 
 
 def device(ordinal: int, process: int, rank: int | None = None) -> Device:

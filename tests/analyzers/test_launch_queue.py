@@ -10,11 +10,11 @@ from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.host.activity import MAX_BINS, launch_queue
 from perfdoc.analyzers.host.idle import host_idle
 from perfdoc.results.host import LaunchQueue
-from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces.nsys.read import read_nsys_sqlite
 from tests.analyzers.device_views import view_of, views_of
 from tests.analyzers.host_brute import depth_at, random_view
 from tests.analyzers.tiny import ALL_REDUCE, GEMM
+from tests.captures.timeline import TimelineBuilder
 
 
 def queue_of(view: DeviceView) -> LaunchQueue:

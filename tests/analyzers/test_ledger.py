@@ -14,9 +14,9 @@ from perfdoc.analyzers.device.activity import DIMENSIONS, Activity, Communicatio
 from perfdoc.analyzers.device.idle import IdleInputs, idle_inputs
 from perfdoc.analyzers.device.range_names import find_known_ranges
 from perfdoc.analyzers.ledger.steps import build_ledger
-from perfdoc.simulator.captures.timeline import TimelineBuilder
 from tests.analyzers.brute import covered, exposed_by_dimension
 from tests.analyzers.tiny import ALL_GATHER, ALL_REDUCE, GEMM, activity_of, one_device, trace_of
+from tests.captures.timeline import TimelineBuilder
 
 END = 60
 COMPUTE, COMM, COPY = range(3)

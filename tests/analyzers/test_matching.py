@@ -16,12 +16,12 @@ from perfdoc.analyzers.communication.matches import Matches
 from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.analyzers.matching.collectives import match_collectives
 from perfdoc.analyzers.matching.shifts import possible_shifts
-from perfdoc.simulator.captures.events import Collective
-from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces.job_facts import JobFacts
 from tests.analyzers.calls_of import calls_of_file
 from tests.analyzers.planted_ranks import KERNELS, Clock, Job
+from tests.captures.events import Collective
 from tests.captures.kineto import write_kineto
+from tests.captures.timeline import TimelineBuilder
 
 NO_FACTS = JobFacts()
 

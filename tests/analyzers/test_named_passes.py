@@ -9,9 +9,9 @@ import pytest
 from perfdoc.analyzers.device.host_ranges import optimizer_starts
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.pipeline.passes import pass_ranges
-from perfdoc.simulator.captures.timeline import TimelineBuilder
 from tests.analyzers.device_views import view_of
 from tests.analyzers.tiny import GEMM
+from tests.captures.timeline import TimelineBuilder
 
 
 def steps(folder: Path, *names: str) -> DeviceView:

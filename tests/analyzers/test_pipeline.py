@@ -12,7 +12,7 @@ import pytest
 
 from perfdoc.analyzers.pipeline.job import measure_pipeline
 from perfdoc.analyzers.pipeline.rank import PipelineRank
-from perfdoc.simulator.captures.timeline import Clock
+from perfdoc.simulator.captures.nsys import Clock
 from perfdoc.traces.job_facts import JobFacts
 from tests.amount import some
 from tests.analyzers.pipeline_ranks import RankOffsets, pipeline_ranks

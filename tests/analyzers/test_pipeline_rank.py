@@ -9,14 +9,14 @@ import pytest
 
 from perfdoc.analyzers.pipeline.job import measure_pipeline
 from perfdoc.analyzers.pipeline.rank import PipelineRank, pipeline_rank
-from perfdoc.simulator.captures.events import Collective
-from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
-from perfdoc.simulator.captures.process import ThreadBuilder
-from perfdoc.simulator.captures.timeline import NcclPayload, TimelineBuilder
 from perfdoc.traces.job_facts import JobFacts
 from tests.analyzers.pipeline_ranks import pipeline_ranks, views_of_file
 from tests.analyzers.tiny import GEMM
+from tests.captures.events import Collective, NcclPayload
 from tests.captures.kineto import write_kineto
+from tests.captures.nsys_sqlite import write_nsys_sqlite
+from tests.captures.process import ThreadBuilder
+from tests.captures.timeline import TimelineBuilder
 
 SEND_RECV = "ncclDevKernel_SendRecv"
 MARK = "perfdoc.group group=PIPELINE_MODEL_PARALLEL_GROUP pg=9 ranks=0-1 communicator=0x00000000000000aa"

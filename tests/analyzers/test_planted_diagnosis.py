@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.simulator.captures.timeline import Clock
+from perfdoc.simulator.captures.nsys import Clock
 from tests.amount import some
 from tests.analyzers.planted_checks import (
     Diagnosed,

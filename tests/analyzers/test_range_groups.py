@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from perfdoc.analyzers.device.range_groups import each_name, group_of, range_groups
-from perfdoc.simulator.captures.timeline import TimelineBuilder
 from tests.analyzers.tiny import trace_of
+from tests.captures.timeline import TimelineBuilder
 
 
 @pytest.mark.parametrize(

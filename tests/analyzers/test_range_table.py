@@ -15,9 +15,9 @@ from perfdoc.analyzers.tables import range_tree
 from perfdoc.analyzers.tables.range_table import MAX_ROWS, range_table
 from perfdoc.results.ranks import LEAVES
 from perfdoc.results.tables import RangeRow, RangeTable
-from perfdoc.simulator.captures.timeline import TimelineBuilder
 from tests.analyzers.device_views import view_of
 from tests.analyzers.tiny import ALL_REDUCE, GEMM
+from tests.captures.timeline import TimelineBuilder
 
 
 def table(view: DeviceView, *patterns: str) -> RangeTable:

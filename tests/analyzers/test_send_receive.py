@@ -8,14 +8,14 @@ from pathlib import Path
 from perfdoc.analyzers.communication.calls import CollectiveCalls
 from perfdoc.analyzers.matching.collectives import match_collectives
 from perfdoc.profiling.marks import format_group_mark, format_rank_mark
-from perfdoc.simulator.captures.events import Collective, NcclPayload
-from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
-from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces.job_facts import JobFacts
 from tests.analyzers.calls_of import calls_of_file
 from tests.analyzers.planted_ranks import KERNELS
 from tests.analyzers.test_matching import pairs
+from tests.captures.events import Collective, NcclPayload
 from tests.captures.kineto import write_kineto
+from tests.captures.nsys_sqlite import write_nsys_sqlite
+from tests.captures.timeline import TimelineBuilder
 
 NO_FACTS = JobFacts()
 

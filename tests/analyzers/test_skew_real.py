@@ -11,11 +11,11 @@ from perfdoc.profiling.distributed.collective_name import CollectiveName, format
 from perfdoc.profiling.marks import format_group_mark, format_rank_mark
 from perfdoc.profiling.vocabulary import COLLECTIVE_RUN
 from perfdoc.results.waits import SkewAnalysis
-from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces.job_facts import JobFacts
 from tests.analyzers.calls_of import calls_of_file
 from tests.analyzers.planted_ranks import analyse_skew
 from tests.captures.kineto import write_kineto
+from tests.captures.timeline import TimelineBuilder
 
 COMM_US = {0: 5798, 1: 11336, 2: 3492, 3: 9774, 4: 6587, 5: 6251, 6: 3558, 7: 1746}
 """Communication of the eight DLRM ranks (../shared/traces/README.md)."""

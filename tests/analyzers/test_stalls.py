@@ -12,13 +12,13 @@ from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.host.activity import host_activity
 from perfdoc.analyzers.ledger.steps import build_ledger
 from perfdoc.results.host import HostActivity
-from perfdoc.simulator.captures.process import ProcessBuilder, ThreadBuilder
-from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces.kineto.read import read_kineto
 from tests.analyzers.device_views import view_of, views_of
 from tests.analyzers.loader_jobs import MS, STEPS, Between, both, calling, job, off, on, silent
 from tests.analyzers.tiny import GEMM
 from tests.captures.kineto import write_kineto
+from tests.captures.process import ProcessBuilder, ThreadBuilder
+from tests.captures.timeline import TimelineBuilder
 
 PAUSES = STEPS - 1
 WHOLE = PAUSES * (80 * MS - 10_000)

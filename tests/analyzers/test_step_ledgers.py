@@ -9,10 +9,10 @@ from perfdoc.analyzers.device.idle import idle_inputs
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.ledger.steps import StepLedgers, build_ledger, distinct_names, step_ledgers
 from perfdoc.results.ranks import LEAVES
-from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces.kineto.read import read_kineto
 from tests.analyzers.device_views import view_of, views_of
 from tests.analyzers.tiny import ALL_GATHER, ALL_REDUCE, GEMM
+from tests.captures.timeline import TimelineBuilder
 
 
 def ledger_of(view: DeviceView, start: int, end: int) -> dict[str, int]:

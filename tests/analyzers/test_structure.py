@@ -9,14 +9,14 @@ import pytest
 
 from perfdoc.analyzers.communication.table import bus_bandwidth_gbps, communication_table
 from perfdoc.analyzers.device.activity import DIMENSIONS, EVIDENCE
-from perfdoc.simulator.captures.events import Collective, NcclPayload
-from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces import Trace
 from perfdoc.traces.given_facts import given_facts
 from perfdoc.traces.job_facts import JobFacts
 from perfdoc.traces.kineto.read import read_kineto
 from tests.analyzers.tiny import ALL_GATHER, ALL_REDUCE, GEMM, activity_of, one_device, trace_of
+from tests.captures.events import Collective, NcclPayload
 from tests.captures.kineto import write_kineto
+from tests.captures.timeline import TimelineBuilder
 
 SEND_RECV = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
 REDUCE_SCATTER = "ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"

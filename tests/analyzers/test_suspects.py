@@ -12,11 +12,11 @@ from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.kernels.suspects import suspected_communication
 from perfdoc.analyzers.measure import measure_capture
 from perfdoc.results.kernels import SuspectedCommunication
-from perfdoc.simulator.captures.device import DeviceBuilder
-from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
-from perfdoc.simulator.captures.timeline import TimelineBuilder
 from tests.analyzers.device_views import view_of
 from tests.analyzers.tiny import GEMM
+from tests.captures.device import DeviceBuilder
+from tests.captures.nsys_sqlite import write_nsys_sqlite
+from tests.captures.timeline import TimelineBuilder
 
 US = 1_000
 XFER = "void zq::xfer<8>(int4*)"

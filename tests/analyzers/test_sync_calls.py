@@ -10,12 +10,12 @@ from perfdoc.analyzers.host.activity import host_activity
 from perfdoc.analyzers.host.blocking_calls import MAX_GROUPS
 from perfdoc.analyzers.host.calls import plain_name
 from perfdoc.results.host import SyncCalls
-from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces.kineto.read import read_kineto
 from tests.analyzers.device_views import view_of, views_of
 from tests.analyzers.host_brute import random_view
 from tests.analyzers.tiny import GEMM
 from tests.captures.kineto import write_kineto
+from tests.captures.timeline import TimelineBuilder
 
 US = 1000
 

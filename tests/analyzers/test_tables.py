@@ -14,13 +14,13 @@ from perfdoc.analyzers.job import measure_job
 from perfdoc.analyzers.measure import measure_capture
 from perfdoc.analyzers.tables.device import copy_rows
 from perfdoc.results.tables import CollectiveSize, RangeTable, Tables
-from perfdoc.simulator.captures.events import Collective
-from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
-from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces.job_facts import JobFacts
 from tests.analyzers.device_views import view_of
 from tests.analyzers.tiny import ALL_REDUCE, GEMM
+from tests.captures.events import Collective
 from tests.captures.kineto import write_kineto
+from tests.captures.nsys_sqlite import write_nsys_sqlite
+from tests.captures.timeline import TimelineBuilder
 
 SEND_RECV = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
 US = 1_000

@@ -36,12 +36,12 @@ from perfdoc.analyzers.timeline.rank import (
 from perfdoc.analyzers.timeline.segments import drawn
 from perfdoc.results.ranks import LEAVES
 from perfdoc.results.timeline import Timeline
-from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
-from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces.load import read_trace
 from tests.amount import some
 from tests.analyzers.device_views import view_of, views_of
 from tests.analyzers.tiny import ALL_REDUCE, GEMM
+from tests.captures.nsys_sqlite import write_nsys_sqlite
+from tests.captures.timeline import TimelineBuilder
 
 
 def planted(shift: int = 0, steps: tuple[int, ...] = (1_000,)) -> TimelineBuilder:

@@ -9,9 +9,9 @@ import pytest
 from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import measure_capture
 from perfdoc.results.kernels import NO_UNFUSED_ATTENTION, UnfusedAttention
-from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
-from perfdoc.simulator.captures.timeline import TimelineBuilder
 from tests.analyzers.tiny import GEMM
+from tests.captures.nsys_sqlite import write_nsys_sqlite
+from tests.captures.timeline import TimelineBuilder
 from tests.rules.laid import FLASH, MUL, SOFTMAX
 
 US = 1_000

@@ -9,9 +9,9 @@ from perfdoc.analyzers.device.activity import Activity
 from perfdoc.analyzers.device.range_names import find_known_ranges
 from perfdoc.analyzers.device.window import WindowRequest, find_window
 from perfdoc.results.ranks import Window
-from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces import Trace
 from tests.analyzers.tiny import GEMM, activity_of, trace_of
+from tests.captures.timeline import TimelineBuilder
 
 AUTO = WindowRequest()
 

@@ -17,13 +17,13 @@ from perfdoc.analyzers.work.kernels import kernel_work
 from perfdoc.analyzers.work.operator_work import SOURCES, KernelWork
 from perfdoc.profiling.manifest import ModelShape
 from perfdoc.results.ceilings import Ceiling, Ceilings
-from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
 from perfdoc.traces.job_facts import JobFacts
 from perfdoc.traces.kineto.read import read_kineto
 from tests.analyzers.device_views import views_of
 from tests.analyzers.model_plan import FLASH, GEMM, ModelPlan, flops
 from tests.analyzers.model_plan import facts as given
 from tests.analyzers.shape_plan import BF16, ShapePlan
+from tests.captures.nsys_sqlite import write_nsys_sqlite
 
 MLP = "perfdoc.forward layer=0 module=mlp"
 FC = 2 * 30 * 8 * 24

@@ -10,11 +10,11 @@ from perfdoc.analyzers.device.activity import Activity, device_activity
 from perfdoc.analyzers.device.launches import find_launches
 from perfdoc.analyzers.device.range_names import find_known_ranges
 from perfdoc.analyzers.kernel_class.classify import classify_kernels
-from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
-from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces import Trace
 from perfdoc.traces.job_facts import JobFacts
 from perfdoc.traces.nsys.read import read_nsys_sqlite
+from tests.captures.nsys_sqlite import write_nsys_sqlite
+from tests.captures.timeline import TimelineBuilder
 
 GEMM = "nvjet_hsh_256x128_64x4_1x2_h_bz_coopA_NNT"
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from perfdoc.profiling.whole_file import whole_file
-from perfdoc.simulator.captures import events as ev
-from perfdoc.simulator.captures.events import CopyKind, RangeKind, SyncKind
-from perfdoc.simulator.captures.timeline import Timeline
+from tests.captures import events as ev
+from tests.captures.events import CopyKind, RangeKind, SyncKind
+from tests.captures.timeline import Timeline
 
 _OLD_CATEGORIES = {
     "cpu_op": "Operator",

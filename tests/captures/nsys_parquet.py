@@ -13,10 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from perfdoc.profiling.whole_file import whole_file
-from perfdoc.simulator.captures.nsys.export import DEFAULT_OPTIONS, ExportOptions
-from perfdoc.simulator.captures.nsys.rows import export_rows
-from perfdoc.simulator.captures.nsys.schemas import tables
-from perfdoc.simulator.captures.timeline import Timeline
+from tests.captures.nsys_rows import export_rows
+from tests.captures.nsys_schemas import DEFAULT_OPTIONS, ExportOptions, tables
+from tests.captures.timeline import Timeline
 
 _TYPES = {
     "": pa.int64(),

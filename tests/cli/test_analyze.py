@@ -13,9 +13,9 @@ import msgspec
 import pytest
 
 from perfdoc.results import Diagnosis, json_schema
-from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
-from perfdoc.simulator.captures.timeline import TimelineBuilder
 from tests.captures.kineto import write_kineto
+from tests.captures.nsys_sqlite import write_nsys_sqlite
+from tests.captures.timeline import TimelineBuilder
 from tests.command import perfdoc
 from tests.simulator.hand_laid import hand_laid_timeline, write_hand_laid
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from perfdoc.results import Diagnosis, from_json
-from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
-from perfdoc.simulator.captures.timeline import TimelineBuilder
+from tests.captures.nsys_sqlite import write_nsys_sqlite
+from tests.captures.timeline import TimelineBuilder
 from tests.command import perfdoc
 
 

@@ -9,9 +9,9 @@ from perfdoc import __version__
 from perfdoc.cli.reference_text import rule_text
 from perfdoc.rules.engine.pages import pages
 from perfdoc.rules.engine.registry import all_rules
-from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
-from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.trainer.config.resolve import named_configs
+from tests.captures.nsys_sqlite import write_nsys_sqlite
+from tests.captures.timeline import TimelineBuilder
 from tests.command import perfdoc
 from tests.simulator.hand_laid import write_hand_laid
 

@@ -10,9 +10,9 @@ from perfdoc.reports.llm import render_llm
 from perfdoc.reports.screen import COLUMNS, LINES
 from perfdoc.results import from_json
 from perfdoc.results.names import columns
-from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
-from perfdoc.simulator.captures.timeline import TimelineBuilder
 from tests.amount import some
+from tests.captures.nsys_sqlite import write_nsys_sqlite
+from tests.captures.timeline import TimelineBuilder
 from tests.cli.test_terminal_width import shown
 from tests.command import perfdoc
 from tests.reports.test_screen import assert_fits

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
-from perfdoc.simulator.captures.timeline import TimelineBuilder
 from tests.amount import some
+from tests.captures.nsys_sqlite import write_nsys_sqlite
+from tests.captures.timeline import TimelineBuilder
 from tests.command import perfdoc
 from tests.simulator.hand_laid import write_hand_laid
 

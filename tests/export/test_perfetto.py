@@ -13,10 +13,10 @@ from perfdoc.analyzers.request import AnalysisRequest
 from perfdoc.diagnose.asked import parse_request
 from perfdoc.export.captures import ExportError, run
 from perfdoc.export.tracks import MAX_TRACKS_OF_A_KIND
-from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
-from perfdoc.simulator.captures.timeline import TimelineBuilder
 from tests.amount import some
 from tests.analyzers.tiny import ALL_REDUCE, GEMM
+from tests.captures.nsys_sqlite import write_nsys_sqlite
+from tests.captures.timeline import TimelineBuilder
 from tests.export.perfetto_file import PerfettoTrace, Slice, read
 from tests.reports.hostile import TEXTS
 

@@ -9,8 +9,8 @@ import pytest
 
 from perfdoc.export.tables import TABLES
 from perfdoc.results import from_json
-from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
-from perfdoc.simulator.captures.timeline import TimelineBuilder
+from tests.captures.nsys_sqlite import write_nsys_sqlite
+from tests.captures.timeline import TimelineBuilder
 from tests.command import perfdoc
 
 

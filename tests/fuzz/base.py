@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from perfdoc.simulator.captures.events import Collective, NcclPayload
-from perfdoc.simulator.captures.timeline import Timeline, TimelineBuilder
+from tests.captures.events import Collective, NcclPayload
+from tests.captures.timeline import Timeline, TimelineBuilder
 
 SHARED_TRACES = Path(__file__).resolve().parents[3] / "shared" / "traces"
 """Real ones, which lie beside the repository; not part of it."""
@@ -86,8 +86,8 @@ def timeline(rank: int) -> Timeline:
 @cache
 def content(folder: Path, kind: str, rank: int, generation: str) -> bytes:
     """A capture of the rank as a file, made once in the folder."""
-    from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
     from tests.captures.kineto import write_kineto
+    from tests.captures.nsys_sqlite import write_nsys_sqlite
 
     path = folder / f"{rank}-{generation}.{kind}"
     if kind == "sqlite":

@@ -11,8 +11,8 @@ from random import Random
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from perfdoc.simulator.captures.nsys.schemas import GENERATIONS
 from tests.captures.nsys_parquet import write_nsys_parquet
+from tests.captures.nsys_schemas import GENERATIONS
 from tests.fuzz import base
 from tests.fuzz.edits import FRACTIONS, NUMBERS, TEXTS, edit_bytes, other
 from tests.traces.pages import multiply_rows

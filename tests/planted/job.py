@@ -10,7 +10,7 @@ no analyzer was asked.
 
 This engine shares no code with the replay (simulator.engine, simulator.replay) and none with the forward
 simulator, which runs on the replay's engine and so cannot prove it. From simulator/ it takes the writers of
-captures alone (simulator.captures). What a fault costs here, laid with it and laid without, is therefore
+captures alone (tests.captures). What a fault costs here, laid with it and laid without, is therefore
 what the replay's predictions are held against: tests/simulator/test_planted_bands.py.
 """
 
@@ -23,9 +23,10 @@ from functools import lru_cache, partial
 from pathlib import Path
 
 from perfdoc.simulator.captures.groups import BACKWARD
-from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
-from perfdoc.simulator.captures.timeline import Clock, Timeline, TimelineBuilder
+from perfdoc.simulator.captures.nsys import Clock
 from perfdoc.traces.job_facts import JobFacts
+from tests.captures.nsys_sqlite import write_nsys_sqlite
+from tests.captures.timeline import Timeline, TimelineBuilder
 from tests.planted.answer import CollectiveAnswer, JobAnswer, PipelineAnswer, RankAnswer, StageAnswer
 from tests.planted.engine import Engine
 from tests.planted.rank import LaidPass, RankLane, Stretch

@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from perfdoc.simulator.captures.device import DEFAULT_STREAM, DeviceBuilder
-from perfdoc.simulator.captures.events import NcclPayload
 from perfdoc.simulator.captures.groups import Group, Place, groups_of, place_of
-from perfdoc.simulator.captures.process import Launch, ProcessBuilder, ThreadBuilder
-from perfdoc.simulator.captures.timeline import Clock
+from perfdoc.simulator.captures.nsys import Clock
+from tests.captures.device import DEFAULT_STREAM, DeviceBuilder
+from tests.captures.events import NcclPayload
+from tests.captures.process import Launch, ProcessBuilder, ThreadBuilder
 from tests.planted.schedule import Pass
 from tests.planted.spec import JobSpec
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from perfdoc.simulator.captures.timeline import Clock
+from perfdoc.simulator.captures.nsys import Clock
 from tests.planted.layered import LayeredModel
 
 

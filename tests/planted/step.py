@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from perfdoc.simulator.captures.device import DEFAULT_STREAM
 from perfdoc.simulator.captures.groups import BACKWARD
-from perfdoc.simulator.captures.process import Launch
+from tests.captures.device import DEFAULT_STREAM
+from tests.captures.process import Launch
 from tests.planted.engine import Arrival, Channel, Exchange, Post, Program
 from tests.planted.rank import GEMM, LATENCY_NS, RankLane
 from tests.planted.schedule import Pass, order_of, source_of, target_of

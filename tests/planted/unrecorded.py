@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from perfdoc.simulator.captures.process import ProcessBuilder
+from tests.captures.process import ProcessBuilder
 
 
 class Unrecorded(ProcessBuilder):

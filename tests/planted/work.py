@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 
-from perfdoc.simulator.captures.device import DEFAULT_STREAM
+from tests.captures.device import DEFAULT_STREAM
 from tests.planted.engine import Join, Request
 from tests.planted.layered import LayeredModel
 from tests.planted.rank import GEMM, LATENCY_NS, NORM, LaidPass, RankLane

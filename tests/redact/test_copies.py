@@ -18,12 +18,12 @@ from perfdoc.redact.copying import redact
 from perfdoc.redact.nsys import copy_nsys
 from perfdoc.redact.texts import clean_blob
 from perfdoc.redact.words import Names
-from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
 from perfdoc.traces import TraceError
 from perfdoc.traces.load import read_trace
 from tests.amount import some
 from tests.analyzers.loader_jobs import both, calling, job, off
 from tests.captures.kineto import write_kineto
+from tests.captures.nsys_sqlite import write_nsys_sqlite
 from tests.simulator.hand_laid import hand_laid_timeline, write_hand_laid
 
 SECRET = "hunter2secret"

@@ -11,8 +11,8 @@ from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import Dialect, Value
 from perfdoc.profiling.manifest import ModelShape
 from perfdoc.rules.engine.case import Case
-from perfdoc.simulator.captures.timeline import TimelineBuilder
 from tests.analyzers.tiny import ALL_REDUCE, GEMM
+from tests.captures.timeline import TimelineBuilder
 from tests.rules.cases import STEP_US, US, case_of
 
 H100, A100, B200, GB200 = (

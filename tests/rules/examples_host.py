@@ -6,8 +6,8 @@ from pathlib import Path
 
 from perfdoc.knobs.knob import Value
 from perfdoc.rules.engine.case import Case
-from perfdoc.simulator.captures.timeline import TimelineBuilder
 from tests.analyzers.tiny import GEMM
+from tests.captures.timeline import TimelineBuilder
 from tests.rules.cases import case_of, step_with_gap
 from tests.rules.examples import example
 from tests.rules.laid import given, laid

@@ -13,8 +13,8 @@ from perfdoc.profiling.manifest import ModelShape
 from perfdoc.results.capture_parts import StartUp
 from perfdoc.results.memory import AllocatorCalls, DeviceMemory, MemoryAnalysis, OutOfMemory
 from perfdoc.rules.engine.case import Case
-from perfdoc.simulator.captures.timeline import TimelineBuilder
 from tests.analyzers.memory_planted import a_step, one
+from tests.captures.timeline import TimelineBuilder
 from tests.rules.cases import STEP_US, US
 
 FILL = "void at::native::vectorized_gather_kernel<16, long>(x)"

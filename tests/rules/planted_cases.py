@@ -18,8 +18,8 @@ from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import Value
 from perfdoc.profiling.manifest import ModelShape
 from perfdoc.rules.engine.case import Case
-from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
 from perfdoc.traces.known_models import known_models
+from tests.captures.nsys_sqlite import write_nsys_sqlite
 from tests.planted.job import planted_job
 from tests.planted.spec import JobSpec
 

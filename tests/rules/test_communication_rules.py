@@ -15,8 +15,8 @@ from perfdoc.results.contention import ContentionCost
 from perfdoc.results.waits import RankWait
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.facts.exposed import exposed_ns
-from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
 from tests.analyzers.test_contention import Plan
+from tests.captures.nsys_sqlite import write_nsys_sqlite
 from tests.planted.job import planted_job
 from tests.planted.spec import JobSpec, Late
 from tests.rules.cases import case_of, predicting, result, settings_of, step_with_communication

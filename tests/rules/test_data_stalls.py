@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from perfdoc.knobs.knob import Value
-from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
-from perfdoc.simulator.captures.process import ThreadBuilder
 from tests.analyzers.loader_jobs import Between, both, calling, job, off, on, silent
+from tests.captures.nsys_sqlite import write_nsys_sqlite
+from tests.captures.process import ThreadBuilder
 from tests.command import perfdoc
 from tests.rules.cases import case_of, evidence_of, result, settings_of
 

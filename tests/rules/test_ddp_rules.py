@@ -9,10 +9,10 @@ import pytest
 
 from perfdoc.analyzers.communication.ddp import Ddp, find_ddp
 from perfdoc.rules.engine.case import Case
-from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces.kineto.read import read_kineto
 from tests.analyzers.tiny import GEMM
 from tests.captures.kineto import write_kineto
+from tests.captures.timeline import TimelineBuilder
 from tests.rules.cases import predicting, result, settings_of
 from tests.rules.communicating import communicating, having, with_rows
 

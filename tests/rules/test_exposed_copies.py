@@ -10,8 +10,8 @@ from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import measure_capture
 from perfdoc.knobs.knob import Value
 from perfdoc.rules.engine.case import Case
-from perfdoc.simulator.captures.timeline import TimelineBuilder
 from tests.analyzers.tiny import ALL_REDUCE, GEMM
+from tests.captures.timeline import TimelineBuilder
 from tests.rules.cases import STEP_US, US, case_of, evidence_of, result, settings_of
 from tests.rules.test_precision_rules import SGEMM
 

@@ -26,14 +26,14 @@ from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.change_words import in_words_of
 from perfdoc.rules.engine.own_words import in_own_words
 from perfdoc.rules.facts.framework import framework_of_job, is_verls_fsdp
-from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
-from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.simulator.replay.gains import no_gains
 from perfdoc.simulator.replay.proposals import change_title
 from perfdoc.simulator.replay.unedited import replay_and_keep
 from perfdoc.traces.job_facts import JobFacts
 from perfdoc.traces.load import read_trace
 from tests.analyzers.tiny import GEMM, trace_of
+from tests.captures.nsys_sqlite import write_nsys_sqlite
+from tests.captures.timeline import TimelineBuilder
 from tests.rules.cases import predicting, with_predictions
 
 US = 1_000

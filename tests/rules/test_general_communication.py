@@ -15,12 +15,12 @@ from perfdoc.results.ranks import MessageSizes
 from perfdoc.results.waits import RankWait
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.facts.exposed import cannot_be
-from perfdoc.simulator.captures.events import Collective
-from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces.given_facts import given_facts
 from perfdoc.traces.job_facts import JobFacts
 from tests.analyzers.tiny import ALL_REDUCE, GEMM
+from tests.captures.events import Collective
 from tests.captures.kineto import write_kineto
+from tests.captures.timeline import TimelineBuilder
 from tests.rules.cases import US, case_of, result, step_with_communication, two_steps
 from tests.rules.communicating import communicating, with_exposed, with_rows
 from tests.rules.examples import example

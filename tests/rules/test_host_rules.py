@@ -15,8 +15,8 @@ from perfdoc.rules.checks.pd202_garbage_collection import INTERVAL_STEPS
 from perfdoc.rules.engine.advise import value_of
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.own_words import under_megatrons_names
-from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
 from perfdoc.simulator.replay.basis import RARE_STEPS, AsOften
+from tests.captures.nsys_sqlite import write_nsys_sqlite
 from tests.rules.cases import case_of, evidence_of, predicting, result, settings_of, step_with_gap
 
 DENSE: dict[str, Value] = {

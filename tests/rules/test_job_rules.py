@@ -15,9 +15,9 @@ from perfdoc.results.memory import MemoryAnalysis
 from perfdoc.results.rules import RuleResult
 from perfdoc.rules.engine.advise import value_of
 from perfdoc.rules.engine.case import Case
-from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
 from perfdoc.simulator.replay.proposals import change_title
 from tests.analyzers.memory_planted import MIB, a_step, one
+from tests.captures.nsys_sqlite import write_nsys_sqlite
 from tests.planted.job import planted_job
 from tests.planted.spec import JobSpec, Late
 from tests.rules.cases import case_of, predicting, result, settings_of, step_with_gap, with_predictions

@@ -13,8 +13,8 @@ from perfdoc.results.waits import RankWait
 from perfdoc.rules.checks import pd206_host_jitter
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.facts import graphs
-from perfdoc.simulator.captures.timeline import TimelineBuilder
 from tests.analyzers.tiny import GEMM
+from tests.captures.timeline import TimelineBuilder
 from tests.rules.cases import (
     US,
     case_of,

@@ -10,12 +10,12 @@ import pytest
 
 from perfdoc.results.kernels import OptimizerLoop
 from perfdoc.rules.engine.case import Case
-from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.simulator.engine import schedule
 from perfdoc.simulator.replay.edits.host import fused_optimizer
 from perfdoc.simulator.replay.rebuilt import rebuild_rank
 from tests.analyzers.device_views import view_of
 from tests.analyzers.tiny import GEMM
+from tests.captures.timeline import TimelineBuilder
 from tests.rules.cases import STEP_US, US, case_of, evidence_of, predicting, result
 from tests.rules.laid import MUL, given
 

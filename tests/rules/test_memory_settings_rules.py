@@ -11,8 +11,8 @@ from perfdoc.knobs.knob import Value
 from perfdoc.rules.checks import pd503_optimizer_state
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.facts import memory_room, recomputation
-from perfdoc.simulator.captures.timeline import TimelineBuilder
 from tests.analyzers.tiny import GEMM
+from tests.captures.timeline import TimelineBuilder
 from tests.rules.cases import STEP_US, US, case_of, evidence_of, predicting, result, settings_of
 from tests.rules.laid import FLASH, GIB, dense, device_memory, given, knowing, laid, remembering
 

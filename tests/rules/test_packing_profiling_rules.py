@@ -13,9 +13,9 @@ from perfdoc.knobs.knob import Value
 from perfdoc.results.waits import LateCause, LateRank
 from perfdoc.rules.checks import pd602_uneven_batches, pd904_steps_captured
 from perfdoc.rules.engine.case import Case
-from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
-from perfdoc.simulator.captures.timeline import TimelineBuilder
 from tests.analyzers.tiny import ALL_REDUCE, GEMM
+from tests.captures.nsys_sqlite import write_nsys_sqlite
+from tests.captures.timeline import TimelineBuilder
 from tests.rules.cases import STEP_US, US, case_of, evidence_of, result, settings_of
 from tests.rules.laid import device_memory, given, knowing, laid, remembering
 

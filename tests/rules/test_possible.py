@@ -21,12 +21,12 @@ from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.possible import why_left_out, why_not
 from perfdoc.rules.engine.registry import own_rules
 from perfdoc.rules.facts.graphs import open_conditions
-from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
 from perfdoc.simulator.replay.edits.host import without_host_time, without_launches
 from perfdoc.simulator.replay.predict import SplitLedger, _cap
 from perfdoc.simulator.replay.proposals import CHANGES
 from perfdoc.traces import Capability
 from tests.analyzers.memory_planted import GIB, a_step, one
+from tests.captures.nsys_sqlite import write_nsys_sqlite
 from tests.planted.job import planted_job
 from tests.planted.spec import JobSpec, Late
 from tests.rules.cases import case_of, result, step_with_gap

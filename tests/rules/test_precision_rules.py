@@ -13,8 +13,8 @@ from perfdoc.rules.checks import pd401_bf16_gemms as pd401_bf16_products
 from perfdoc.rules.checks import pd402_fp8_gains_little, pd403_fp8_casts, pd406_core_clock, pd407_fp32_gemms
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.facts.gemm_format import saved_by_16_bits_ns
-from perfdoc.simulator.captures.timeline import TimelineBuilder
 from tests.analyzers.tiny import GEMM
+from tests.captures.timeline import TimelineBuilder
 from tests.rules.cases import case_of, evidence_of, predicting, result, settings_of
 from tests.rules.laid import CAST, FLASH, H100, dense, given, knowing, laid, starting_up
 

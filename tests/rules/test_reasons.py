@@ -17,11 +17,11 @@ from perfdoc.reports.sections.kernel_parts import _linear
 from perfdoc.results import KernelPartsAnalysis
 from perfdoc.rules.checks import pd204_exposed_copies as pd204
 from perfdoc.rules.engine.case import Case
-from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
-from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.simulator.replay.edits.kernels import in_fp8
 from tests.analyzers.tiny import GEMM
 from tests.captures.kineto import write_kineto
+from tests.captures.nsys_sqlite import write_nsys_sqlite
+from tests.captures.timeline import TimelineBuilder
 from tests.reports.build import one_rank
 from tests.reports.fill import filled
 from tests.rules.cases import US, case_of, evidence_of, result

@@ -11,9 +11,9 @@ from perfdoc.results.rules import RuleResult
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.registry import all_rules, own_rules, run_rules
 from perfdoc.rules.engine.rule import Meta, Rule, Verdict
-from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
-from perfdoc.simulator.captures.timeline import TimelineBuilder
 from tests.analyzers.tiny import GEMM
+from tests.captures.nsys_sqlite import write_nsys_sqlite
+from tests.captures.timeline import TimelineBuilder
 
 
 def measured(

@@ -10,12 +10,12 @@ import pytest
 from perfdoc.analyzers.tables.device import CopyTime
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.facts.graphs import open_conditions
-from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.simulator.engine import TaskKind, schedule
 from perfdoc.simulator.replay.edits.host import without_waits
 from perfdoc.simulator.replay.rebuilt import rebuild_rank
 from tests.analyzers.device_views import view_of
 from tests.analyzers.tiny import GEMM
+from tests.captures.timeline import TimelineBuilder
 from tests.rules.cases import US, case_of, predicting, result
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from perfdoc.simulator.captures.events import Collective
-from perfdoc.simulator.captures.timeline import NcclPayload, Timeline, TimelineBuilder
+from tests.captures.events import Collective, NcclPayload
+from tests.captures.timeline import Timeline, TimelineBuilder
 
 COMMUNICATOR = 13429301450432826988
 """Above 2**63: does not fit a signed column."""

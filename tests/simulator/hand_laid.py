@@ -21,9 +21,9 @@ from functools import cache
 from pathlib import Path
 
 from perfdoc.profiling.whole_file import refuse_overwrite, whole_file
-from perfdoc.simulator.captures.events import NcclPayload
-from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
-from perfdoc.simulator.captures.timeline import Timeline, TimelineBuilder
+from tests.captures.events import NcclPayload
+from tests.captures.nsys_sqlite import write_nsys_sqlite
+from tests.captures.timeline import Timeline, TimelineBuilder
 from tests.simulator.hand_laid_ranks import DOMAIN, Channel, Ledger, RankLane, Work, communicate
 
 STEPS = 4

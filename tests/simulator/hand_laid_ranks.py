@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from perfdoc.simulator.captures.device import DEFAULT_STREAM, DeviceBuilder
-from perfdoc.simulator.captures.events import Collective, NcclPayload
-from perfdoc.simulator.captures.process import ThreadBuilder
+from tests.captures.device import DEFAULT_STREAM, DeviceBuilder
+from tests.captures.events import Collective, NcclPayload
+from tests.captures.process import ThreadBuilder
 
 API_NS = 4_003
 """Length of a launch on the host."""

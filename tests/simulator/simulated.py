@@ -12,7 +12,7 @@ from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import RankMeasurement, measure_capture
 from perfdoc.profiling.manifest import ModelShape
 from perfdoc.results.replay import Replay
-from perfdoc.simulator.captures.timeline import Clock
+from perfdoc.simulator.captures.nsys import Clock
 from perfdoc.simulator.forward.faults import parse_faults
 from perfdoc.simulator.forward.job import SimulatedJob, simulate
 from perfdoc.simulator.forward.layout import parse_layout

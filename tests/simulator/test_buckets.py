@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.simulator.engine import TaskKind
 from perfdoc.simulator.forward.faults import Job
 from perfdoc.simulator.forward.job import simulate_job
@@ -18,6 +17,7 @@ from perfdoc.simulator.replay.edits.rewiring import in_parts, is_transfer
 from perfdoc.simulator.replay.rebuilt import Rebuilt, rebuild_rank
 from tests.amount import some
 from tests.analyzers.tiny import trace_of
+from tests.captures.timeline import TimelineBuilder
 from tests.simulator.rebuilt_of import length, views_of
 from tests.simulator.simulated import DENSE, MOE, replayed, simulated
 

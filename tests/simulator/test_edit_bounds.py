@@ -11,7 +11,6 @@ import pytest
 
 from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.analyzers.pipeline.passes import NO_PASSES
-from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.simulator.engine import TaskKind
 from perfdoc.simulator.replay.edits.host import without_launches
 from perfdoc.simulator.replay.edits.kernels import in_16_bits, norms_alone, scaled_kernels
@@ -22,6 +21,7 @@ from perfdoc.simulator.replay.rebuilt import Rebuilt, rebuild_rank
 from perfdoc.simulator.replay.unedited import replay
 from tests.analyzers.device_views import view_of
 from tests.analyzers.tiny import GEMM, trace_of
+from tests.captures.timeline import TimelineBuilder
 from tests.simulator.rebuilt_of import length, views_of
 from tests.simulator.simulated import replayed, simulated
 

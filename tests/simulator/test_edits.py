@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from perfdoc.analyzers.kernel_class.classify import KernelClass
-from perfdoc.simulator.captures.timeline import NcclPayload, TimelineBuilder
 from perfdoc.simulator.engine import TaskKind, schedule
 from perfdoc.simulator.replay.edits.buckets import other_bytes
 from perfdoc.simulator.replay.edits.edit import Edit, with_durations
@@ -27,6 +26,8 @@ from perfdoc.traces.load import read_trace
 from tests.amount import some
 from tests.analyzers.device_views import view_of
 from tests.analyzers.tiny import ALL_REDUCE, GEMM
+from tests.captures.events import NcclPayload
+from tests.captures.timeline import TimelineBuilder
 from tests.planted.job import KINDS, JobSpec
 from tests.planted.spec import Late
 from tests.simulator.rebuilt_of import after, length, planted, views_of

@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perfdoc.simulator.captures.timeline import NcclPayload, TimelineBuilder
 from perfdoc.simulator.engine import EdgeKind, TaskKind
 from perfdoc.simulator.replay.edits.buckets import other_bytes, split_buckets
 from perfdoc.simulator.replay.edits.edit import Edit, with_durations, with_lags
@@ -23,6 +22,8 @@ from perfdoc.traces.job_facts import JobFacts
 from perfdoc.traces.load import read_trace
 from tests.amount import some
 from tests.analyzers.tiny import ALL_GATHER, ALL_REDUCE, GEMM, trace_of
+from tests.captures.events import NcclPayload
+from tests.captures.timeline import TimelineBuilder
 from tests.planted.job import KINDS, JobSpec
 from tests.simulator.rebuilt_of import after, job_of, length, planted, views_of
 

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from perfdoc.profiling.errors import CaptureError
-from perfdoc.simulator.captures.events import Kernel
-from perfdoc.simulator.captures.timeline import Timeline
 from tests.analyzers.brute import counts
+from tests.captures.events import Kernel
+from tests.captures.timeline import Timeline
 from tests.simulator.hand_laid import STEPS, Answer, hand_laid_timeline, write_hand_laid
 
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.simulator.job.rank import GROUPS, RankWork, rank_work
 from perfdoc.simulator.job.work import Work
 from perfdoc.traces.load import read_trace
 from tests.analyzers.device_views import view_of, views_of
 from tests.analyzers.tiny import GEMM
+from tests.captures.timeline import TimelineBuilder
 from tests.planted.job import planted_steps
 from tests.planted.spec import JobSpec
 from tests.simulator.jobs_by_hand import rank_by_hand

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from perfdoc.profiling.errors import CaptureError
-from perfdoc.simulator.captures.timeline import Timeline, TimelineBuilder
 from tests.captures.kineto import write_kineto
+from tests.captures.timeline import Timeline, TimelineBuilder
 
 
 def read(path: Path) -> dict[str, Any]:

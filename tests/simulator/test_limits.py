@@ -9,7 +9,6 @@ import pytest
 
 from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.results.ranks import ExposedComm, Idle, Ledger
-from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.simulator.replay.edits.host import fused_optimizer, without_host_time
 from perfdoc.simulator.replay.edits.kernels import scaled_kernels
 from perfdoc.simulator.replay.edits.overlap import overlapped
@@ -18,6 +17,7 @@ from perfdoc.simulator.replay.rebuilt import Rebuilt, rebuild_rank
 from perfdoc.simulator.replay.unedited import replay
 from tests.analyzers.device_views import view_of
 from tests.analyzers.tiny import GEMM
+from tests.captures.timeline import TimelineBuilder
 from tests.rules.laid import MUL
 from tests.rules.test_looped_optimizer import ADAM, stepping
 

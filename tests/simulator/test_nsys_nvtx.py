@@ -10,9 +10,10 @@ from typing import Any, Literal
 
 import pytest
 
-from perfdoc.simulator.captures.nsys.export import ExportOptions
-from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
-from perfdoc.simulator.captures.timeline import NcclPayload, Timeline, TimelineBuilder
+from tests.captures.events import NcclPayload
+from tests.captures.nsys_schemas import ExportOptions
+from tests.captures.nsys_sqlite import write_nsys_sqlite
+from tests.captures.timeline import Timeline, TimelineBuilder
 
 COMMUNICATOR = 13429301450432826988
 

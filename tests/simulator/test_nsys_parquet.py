@@ -8,10 +8,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from perfdoc.profiling.errors import CaptureError
-from perfdoc.simulator.captures.nsys.export import ExportOptions
-from perfdoc.simulator.captures.nsys.schemas import tables
-from perfdoc.simulator.captures.timeline import Timeline
 from tests.captures.nsys_parquet import write_nsys_parquet
+from tests.captures.nsys_schemas import ExportOptions, tables
+from tests.captures.timeline import Timeline
 
 
 @pytest.mark.parametrize("generation", ["2024.2", "2026.3"])

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.simulator.captures.nsys.enums import ENUM_ROWS
-from perfdoc.simulator.captures.nsys.schemas import GENERATIONS, tables
+from perfdoc.simulator.captures.nsys import ENUM_COLUMNS, TABLES
+from tests.captures.nsys_schemas import GENERATIONS, tables
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"
 DUMPS = {"2022.4": "schema_2022.4.2.sql", "2023.4": "schema_2023.4.4.sql", "2024.2": "schema_2024.2.3.sql"}
@@ -64,14 +64,20 @@ def test_columns_equal_real_captures(shared_traces: Path) -> None:
             for table in real & set(mine):
                 assert mine[table] == declared(connection, table), (path.name, table)
             seen.setdefault(generation, set()).update(real & set(mine))
-            for table, values in ENUM_ROWS.items():
+            for table, values in ENUM_COLUMNS.items():
                 if table in real:
                     written = set(connection.execute(f'SELECT id, name, label FROM "{table}"'))
-                    assert set(values) <= written, (path.name, table)
+                    assert set(zip(*values.values(), strict=True)) <= written, (path.name, table)
         connection.close()
     for generation in ("2024.6", "2025.1", "2026.2", "2026.3"):
         assert "CUPTI_ACTIVITY_KIND_KERNEL" in seen[generation]
     assert "CUPTI_ACTIVITY_KIND_CUDA_EVENT" in seen["2026.3"]
+
+
+def test_simulated_captures_have_the_columns_of_2026_3() -> None:
+    schema = tables("2026.3")
+    for table, columns in TABLES.items():
+        assert list(columns) == [c.sql for c in schema[table]], table
 
 
 def test_an_unknown_generation_is_refused_with_the_known_ones() -> None:

@@ -18,13 +18,13 @@ from perfdoc.reports.opportunities import opportunities
 from perfdoc.reports.outlook import outlook
 from perfdoc.results import Diagnosis, Prediction
 from perfdoc.results.replay import Gain
-from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
-from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.simulator.replay.basis import Counted, collections_of, in_window, occasional
 from perfdoc.simulator.replay.rebuilt import rebuild_rank
 from perfdoc.simulator.replay.unprofiled import free_lengths
 from perfdoc.traces.job_facts import JobFacts
 from tests.analyzers.tiny import trace_of
+from tests.captures.nsys_sqlite import write_nsys_sqlite
+from tests.captures.timeline import TimelineBuilder
 from tests.simulator.rebuilt_of import views_of
 
 US = 1_000

@@ -11,8 +11,6 @@ import pytest
 
 from perfdoc.diagnose import measuring
 from perfdoc.results import Diagnosis, Prediction
-from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
-from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.simulator.replay import first_steps as module
 from perfdoc.simulator.replay import unedited
 from perfdoc.simulator.replay.unedited import KeptRank, replay_and_keep
@@ -20,6 +18,8 @@ from perfdoc.summaries.codec import check
 from perfdoc.traces.job_facts import JobFacts
 from perfdoc.traces.load import read_trace
 from tests.analyzers.tiny import GEMM
+from tests.captures.nsys_sqlite import write_nsys_sqlite
+from tests.captures.timeline import TimelineBuilder
 from tests.simulator.rebuilt_of import views_of
 from tests.simulator.test_gains import analysed, prediction
 

@@ -12,10 +12,10 @@ import pytest
 from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import RankMeasurement, measure_capture
 from perfdoc.profiling.marks import parse_group_mark, parse_rank_mark
-from perfdoc.simulator.captures.events import Kernel
-from perfdoc.simulator.captures.timeline import Clock
+from perfdoc.simulator.captures.nsys import Clock
 from tests.amount import some
 from tests.analyzers.brute import counts
+from tests.captures.events import Kernel
 from tests.planted.answer import RankAnswer
 from tests.planted.job import KINDS, JobSpec, planted_job, planted_steps
 from tests.planted.spec import Late

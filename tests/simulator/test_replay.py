@@ -10,7 +10,6 @@ import pytest
 
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.device.window import WindowRequest, find_window
-from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.simulator.engine import schedule
 from perfdoc.simulator.replay.rank_tasks import rank_tasks
 from perfdoc.simulator.replay.rebuilt import rebuild_rank
@@ -19,6 +18,7 @@ from perfdoc.traces.load import read_trace
 from tests.amount import some
 from tests.analyzers.device_views import view_of
 from tests.analyzers.tiny import ALL_REDUCE, GEMM
+from tests.captures.timeline import TimelineBuilder
 from tests.simulator.rebuilt_of import views_of
 
 US = 1_000

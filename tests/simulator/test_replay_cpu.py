@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.simulator.engine import TaskKind
 from perfdoc.simulator.replay.edits.host import without_host_time
 from perfdoc.simulator.replay.edits.kernels import scaled_communication, scaled_kernels
@@ -17,6 +16,7 @@ from perfdoc.simulator.replay.unedited import replay
 from perfdoc.traces.load import read_trace
 from perfdoc.traces.run_facts import with_run_facts
 from tests.analyzers.tiny import trace_of
+from tests.captures.timeline import TimelineBuilder
 from tests.simulator.rebuilt_of import job_of, length, views_of
 
 US = 1_000

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perfdoc.simulator.captures.timeline import Clock
+from perfdoc.simulator.captures.nsys import Clock
 from perfdoc.simulator.engine import TaskKind, schedule
 from perfdoc.simulator.engine.schedule import topological_order
 from perfdoc.simulator.replay.edits.edit import with_durations

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perfdoc.simulator.captures.timeline import Clock
+from perfdoc.simulator.captures.nsys import Clock
 from perfdoc.simulator.forward.answer import rank_ledger
 from perfdoc.simulator.forward.tape import OpKind
 from tests.amount import some

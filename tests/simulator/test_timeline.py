@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from perfdoc.simulator.captures.events import SyncKind
-from perfdoc.simulator.captures.timeline import CopyKind, TimelineBuilder
+from tests.captures.events import CopyKind, SyncKind
+from tests.captures.timeline import TimelineBuilder
 
 HOSTILE = (
     "</script><script>alert(1)</script>",

@@ -10,12 +10,12 @@ from perfdoc.diagnose.asked import parse_request
 from perfdoc.diagnose.diagnosis import diagnosis_of
 from perfdoc.diagnose.measuring import measure_all
 from perfdoc.results import to_json
-from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
 from perfdoc.simulator.forward.job import simulate
 from perfdoc.simulator.forward.layout import parse_layout
 from perfdoc.simulator.forward.writing import write_job
 from perfdoc.summaries.writing import Written, summarize
 from perfdoc.traces.load import find_captures
+from tests.captures.nsys_sqlite import write_nsys_sqlite
 from tests.fuzz import base
 from tests.simulator.simulated import DENSE
 

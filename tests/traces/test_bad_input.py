@@ -14,10 +14,10 @@ import pytest
 
 from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import measure_capture
-from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
-from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces import TraceError
 from perfdoc.traces.load import content_sha256, find_captures, read_trace
+from tests.captures.nsys_sqlite import write_nsys_sqlite
+from tests.captures.timeline import TimelineBuilder
 from tests.simulator.hand_laid import write_hand_laid
 
 KINETO = (

@@ -19,8 +19,6 @@ import pytest
 from perfdoc.compare.stored import read_diagnosis
 from perfdoc.redact.nsys import copy_nsys
 from perfdoc.redact.words import Names
-from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
-from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces import TraceError
 from perfdoc.traces.document import read_document as read_config
 from perfdoc.traces.kineto import document, unpack
@@ -30,6 +28,8 @@ from perfdoc.traces.kineto.repair import TooBrokenError, repair
 from perfdoc.traces.load import read_trace
 from perfdoc.traces.nsys import parquet_folder
 from tests.amount import some
+from tests.captures.nsys_sqlite import write_nsys_sqlite
+from tests.captures.timeline import TimelineBuilder
 from tests.traces.pages import multiply_rows
 from tests.traces.test_odd_columns import KERNEL, NVTX, folder
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from perfdoc.simulator.captures.timeline import TimelineBuilder
 from tests.analyzers.tiny import trace_of
+from tests.captures.timeline import TimelineBuilder
 
 
 def test_calls_of_threads_are_the_rows_on_them_in_the_order_of_the_file(tmp_path: Path) -> None:

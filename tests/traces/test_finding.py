@@ -12,11 +12,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
-from perfdoc.simulator.captures.timeline import Timeline, TimelineBuilder
 from perfdoc.traces import TraceError
 from perfdoc.traces.load import content_sha256, find_captures, read_trace
 from tests.captures.nsys_parquet import write_nsys_parquet
+from tests.captures.nsys_sqlite import write_nsys_sqlite
+from tests.captures.timeline import Timeline, TimelineBuilder
 from tests.profiling.build import a_manifest
 
 KINETO = (

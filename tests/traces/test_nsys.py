@@ -9,15 +9,14 @@ import numpy as np
 import pytest
 
 from perfdoc.analyzers.kernel_class.classify import classify_kernels
-from perfdoc.simulator.captures.events import NcclPayload
-from perfdoc.simulator.captures.nsys.export import ExportOptions
-from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
-from perfdoc.simulator.captures.nsys.schemas import GENERATIONS
-from perfdoc.simulator.captures.timeline import Timeline, TimelineBuilder
 from perfdoc.traces import CopyKind, RangeKind, SyncKind, Trace
 from perfdoc.traces.model import CAPABILITIES
 from perfdoc.traces.nsys.read import read_nsys_parquet, read_nsys_sqlite
+from tests.captures.events import NcclPayload
 from tests.captures.nsys_parquet import write_nsys_parquet
+from tests.captures.nsys_schemas import GENERATIONS, ExportOptions
+from tests.captures.nsys_sqlite import write_nsys_sqlite
+from tests.captures.timeline import Timeline, TimelineBuilder
 
 COMMUNICATOR = 13429301450432826988  # above 2^63; the one of ddp_2gpu_rtx3090
 
@@ -56,7 +55,7 @@ def planted(*, graph: bool = True) -> Timeline:
 
 
 def has(generation: str, table: str) -> bool:
-    from perfdoc.simulator.captures.nsys.schemas import tables
+    from tests.captures.nsys_schemas import tables
 
     return table in tables(generation)
 

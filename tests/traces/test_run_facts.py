@@ -8,9 +8,9 @@ import pytest
 from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import measure_capture
 from perfdoc.profiling.logs import CollectiveRecord, write_collectives
-from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces import TraceError
 from tests.captures.kineto import write_kineto
+from tests.captures.timeline import TimelineBuilder
 
 UTC = 1_750_000_000_000_000_000
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
-from perfdoc.simulator.captures.nsys.schemas import GENERATIONS
-from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces import Trace
 from perfdoc.traces.load import read_trace
+from tests.captures.nsys_schemas import GENERATIONS
+from tests.captures.nsys_sqlite import write_nsys_sqlite
+from tests.captures.timeline import TimelineBuilder
 
 PID = 5
 MAIN, OTHER = (1 << 48 | PID << 24 | tid for tid in (PID, 99))

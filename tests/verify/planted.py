@@ -17,8 +17,8 @@ from perfdoc.profiling.logs import StepLog, StepRecord
 from perfdoc.profiling.manifest import ConfigValue
 from perfdoc.profiling.run_directory import RunDirectory
 from perfdoc.results import Advice, Diagnosis, Gain, RuleResult, to_json
-from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
 from perfdoc.trainer.config.resolve import resolve
+from tests.captures.nsys_sqlite import write_nsys_sqlite
 from tests.gate.manifests import tiny_manifest
 from tests.rules.cases import step_with_gap
 

@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
-from perfdoc.simulator.captures.events import NcclPayload, RangeKind
-from perfdoc.simulator.captures.nsys.enums import NVTX_DOMAIN, NVTX_MARK, NVTX_PUSH_POP, NVTX_START_END
-from perfdoc.simulator.captures.nsys.export import ExportOptions, Row, Rows, Strings, global_tid
-from perfdoc.simulator.captures.nsys.schemas import tables
-from perfdoc.simulator.captures.timeline import Timeline
+from perfdoc.simulator.captures.nsys import (
+    NVTX_DOMAIN,
+    NVTX_MARK,
+    NVTX_PUSH_POP,
+    NVTX_START_END,
+    Strings,
+    global_tid,
+)
+from tests.captures.events import NcclPayload, RangeKind
+from tests.captures.nsys_schemas import ExportOptions, tables
+from tests.captures.timeline import Timeline
 
+Row: TypeAlias = dict[str, Any]
+"""One row of an export, by column; a column that is missing is NULL."""
+Rows: TypeAlias = Sequence[Row]
 INT32, UINT64, SIZE = 5, 18, 22
 """NVTX payload entry types."""
 _STATIC_SCHEMAS = 1 << 24

@@ -19,6 +19,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
+from typing import Literal
+
+from perfdoc.simulator.captures.nsys import column_sql
 
 Version = tuple[int, ...]
 
@@ -71,12 +74,8 @@ class Column:
     @property
     def sql(self) -> str:
         """The column's definition in SQLite."""
-        kind = {"t": "TEXT", "d": "REAL", "f": "REAL"}.get(self.type, "INTEGER")
-        return (
-            f'"{self.name}" {kind}'
-            + (" NOT NULL" if self.not_null else "")
-            + (" PRIMARY KEY" if self.primary_key else "")
-        )
+        mark = "*" if self.primary_key else "!" if self.not_null else ""
+        return column_sql(self.name, {"f": "d"}.get(self.type, self.type), mark)
 
 
 _ON_DEVICE = (
@@ -289,3 +288,22 @@ def tables(generation: str) -> Mapping[str, tuple[Column, ...]]:
                 columns.append(column)
         found[table] = tuple(columns)
     return MappingProxyType(found)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportOptions:
+    """Ways in which exports of one generation differ from each other."""
+
+    text: Literal["inline", "interned", "mixed"] = "mixed"
+    """Where NVTX names go: NVTX_EVENTS.text, StringIds, or StringIds only where a domain is named."""
+    payloads: Literal["auto", "json", "binary", "none"] = "auto"
+    """NCCL payloads as jsonText, as binaryData with schema tables, or lost; auto: what that version does."""
+    domain_rows: bool = True
+    """Whether NVTX_EVENTS names the domains (captures that start late do not)."""
+    event_records: bool = True
+    """Whether CUPTI_ACTIVITY_KIND_CUDA_EVENT is there (it is not unless asked for)."""
+    api_calls: bool = True
+    """Whether CUPTI_ACTIVITY_KIND_RUNTIME is there."""
+
+
+DEFAULT_OPTIONS = ExportOptions()

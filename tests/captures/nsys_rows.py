@@ -2,31 +2,68 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any, TypeAlias
+from typing import Any
 
-from perfdoc.simulator.captures.device import DEFAULT_STREAM
-from perfdoc.simulator.captures.nsys import enums
-from perfdoc.simulator.captures.nsys.enums import ENUM_ROWS
-from perfdoc.simulator.captures.nsys.export import (
+from perfdoc.simulator.captures.nsys import (
+    CLASS_DRIVER,
+    CLASS_GRAPH_NODE,
+    CLASS_RUNTIME,
+    DEFAULT_STREAM,
+    ENUM_COLUMNS,
     MACHINE,
     NO_ID,
-    ExportOptions,
-    Row,
-    Rows,
+    Columns,
     Strings,
-    contexts,
+    export_meta,
     global_pid,
     global_tid,
 )
-from perfdoc.simulator.captures.nsys.nvtx import nvtx_rows
-from perfdoc.simulator.captures.nsys.schemas import GENERATIONS, tables
-from perfdoc.simulator.captures.timeline import Timeline
+from tests.captures.nsys_nvtx import Row, Rows, nvtx_rows
+from tests.captures.nsys_schemas import GENERATIONS, ExportOptions, tables
+from tests.captures.timeline import Timeline
+
+EARLY_SYNC_CODES = {4: 0, 1: 1, 3: 2, 2: 3}
+"""CUPTI's synchronisation type -> the code that exports before 2026 wrote.
+
+Seen in real files: a device wait is 0 in 2024.6.2's syncType, and 0, 1, 2 are device, event and stream
+waits in 2025.1.3's deprecatedSyncType (whose syncType is 0 throughout), whatever ENUM_CUPTI_SYNC_TYPE
+of the same file says. 3 for a stream's wait on an event is inferred: the one value left.
+"""
+
+API_VERSIONS = {
+    "cudaLaunchKernel": "7000",
+    "cudaLaunchKernelExC": "11060",
+    "cudaMemcpyAsync": "3020",
+    "cudaMemsetAsync": "3020",
+    "cudaMalloc": "3020",
+    "cudaFree": "3020",
+    "cudaHostAlloc": "3020",
+    "cudaEventRecord": "3020",
+    "cudaEventRecordWithFlags": "11010",
+    "cudaEventQuery": "3020",
+    "cudaEventSynchronize": "3020",
+    "cudaStreamWaitEvent": "3020",
+    "cudaStreamSynchronize": "3020",
+    "cudaDeviceSynchronize": "3020",
+    "cudaGraphLaunch": "10000",
+    "cudaStreamIsCapturing": "10000",
+}
+"""Nsight appends `_v` and the CUDA version of the entry point to a runtime call's name."""
 
 
 def _entry_point(call: str) -> str:
-    version = enums.API_VERSIONS.get(call)
+    version = API_VERSIONS.get(call)
     return call if version is None else f"{call}_v{version}"
+
+
+def contexts(timeline: Timeline) -> dict[tuple[int, int], int]:
+    """Context id of each (pid, device): 1 for a process's first device, then 2, ..."""
+    numbers: dict[tuple[int, int], int] = {}
+    for device in timeline.devices:
+        numbers[device.pid, device.ordinal] = sum(pid == device.pid for pid, _ in numbers) + 1
+    return numbers
 
 
 def device_rows(
@@ -84,7 +121,7 @@ def device_rows(
         {
             "start": n.start_ns,
             "end": n.start_ns,
-            "eventClass": enums.CLASS_GRAPH_NODE,
+            "eventClass": CLASS_GRAPH_NODE,
             "globalTid": global_tid(n.pid, n.tid),
             "nameId": strings("CUDA Graph Node Creation"),
             "graphNodeId": n.node,
@@ -96,7 +133,7 @@ def device_rows(
         {
             "start": a.start_ns,
             "end": a.end_ns,
-            "eventClass": enums.CLASS_RUNTIME if a.name.startswith("cuda") else enums.CLASS_DRIVER,
+            "eventClass": CLASS_RUNTIME if a.name.startswith("cuda") else CLASS_DRIVER,
             "globalTid": global_tid(a.pid, a.tid),
             "correlationId": a.correlation,
             "nameId": strings(_entry_point(a.name)),
@@ -106,7 +143,7 @@ def device_rows(
     ]
     syncs = []
     for s in timeline.synchronizations:
-        early = None if version >= (2026,) else enums.EARLY_SYNC_CODES[s.kind]
+        early = None if version >= (2026,) else EARLY_SYNC_CODES[s.kind]
         row = {
             "start": s.start_ns,
             "end": s.end_ns,
@@ -171,9 +208,8 @@ def scheduling_rows(timeline: Timeline, strings: Strings) -> dict[str, Rows]:
     }
 
 
-def target_rows(timeline: Timeline, generation: str, strings: Strings) -> dict[str, Rows]:
+def target_rows(timeline: Timeline, strings: Strings) -> dict[str, Rows]:
     """Table -> rows for GPUs, contexts, streams, processes, threads and meta data."""
-    version = GENERATIONS[generation]
     context = contexts(timeline)
     gpus: dict[str, int] = {}
     for device in timeline.devices:
@@ -228,18 +264,6 @@ def target_rows(timeline: Timeline, generation: str, strings: Strings) -> dict[s
     ]
     origin = timeline.utc_origin_ns
     utc = "" if origin is None else datetime.fromtimestamp(origin // 10**9, UTC).strftime("%Y-%m-%dT%H:%M:%S")
-    meta = {
-        "EXPORT_PRODUCT_NAME": "NVIDIA Nsight Systems",
-        "EXPORT_PRODUCT_VERSION": version.product,
-        "EXPORT_PRODUCT_DATE": ".".join(version.product.split(".")[:2]),
-    }
-    if version.schema:
-        parts = zip(("MAJOR", "MINOR", "MICRO"), version.schema.split("."), strict=True)
-        meta |= {"EXPORT_SCHEMA_VERSION": version.schema} | {
-            f"EXPORT_SCHEMA_VERSION_{k}": v for k, v in parts
-        }
-    meta |= {"EXPORT_PLATFORM": "linux-desktop", "EXPORT_ARCH": "x64"}
-    meta_rows = [{"name": name, "value": value} for name, value in meta.items()]
     capture = [("CAPTURE_EVENT_TYPE", "NvtxEvents"), ("CAPTURE_EVENT_TYPE", "Cuda"), ("DEVICE_TYPE", "Unix")]
     return {
         "TARGET_INFO_GPU": gpu_rows,
@@ -265,17 +289,7 @@ def target_rows(timeline: Timeline, generation: str, strings: Strings) -> dict[s
             for d in timeline.diagnostics
         ],
         "META_DATA_CAPTURE": [{"name": name, "value": value} for name, value in capture],
-        "META_DATA_EXPORT": meta_rows,
-        "EXPORT_META_DATA": meta_rows,
     }
-
-
-Columns: TypeAlias = dict[str, list[Any]]
-
-
-def _columns(rows: Rows) -> Columns:
-    """Rows with equal keys turned into columns."""
-    return {key: [row[key] for row in rows] for key in rows[0]} if rows else {}
 
 
 def export_rows(timeline: Timeline, generation: str, options: ExportOptions) -> dict[str, Columns]:
@@ -284,23 +298,25 @@ def export_rows(timeline: Timeline, generation: str, options: ExportOptions) -> 
     Columns that a generation lacks are left out; a column that is absent here is NULL in the file.
     ValueError where the timeline holds what the generation cannot.
     """
-    schema = tables(generation)
+    schema, version = tables(generation), GENERATIONS[generation]
     strings = Strings()
     found: dict[str, Rows] = {
         **device_rows(timeline, generation, strings, options),
         **nvtx_rows(timeline, generation, options, strings),
-        **target_rows(timeline, generation, strings),
+        **target_rows(timeline, strings),
         **scheduling_rows(timeline, strings),
     }
-    found["StringIds"] = [{"id": i, "value": text} for text, i in strings.ids.items()]
-    for table, values in ENUM_ROWS.items():
-        found[table] = [{"id": i, "name": name, "label": label} for i, name, label in values]
-    result: dict[str, Columns] = {}
-    for table, rows in found.items():
-        if rows and table in schema:
-            have = _columns(rows)
-            result[table] = {c.name: have[c.name] for c in schema[table] if c.name in have}
-    lost = [t for t in ("CUPTI_ACTIVITY_KIND_GRAPH_TRACE",) if found.get(t) and t not in schema]
+    columns: dict[str, Mapping[str, Any]] = {
+        table: {key: [row[key] for row in rows] for key in rows[0]} for table, rows in found.items() if rows
+    }
+    meta = export_meta(version.product, version.schema)
+    columns |= {"META_DATA_EXPORT": meta, "EXPORT_META_DATA": meta, **ENUM_COLUMNS}
+    columns["StringIds"] = strings.columns()
+    lost = [t for t in ("CUPTI_ACTIVITY_KIND_GRAPH_TRACE",) if t in columns and t not in schema]
     if lost:
         raise ValueError(f"generation {generation} has no table {lost[0]}")
-    return result
+    return {
+        table: {c.name: have[c.name] for c in schema[table] if c.name in have}
+        for table, have in columns.items()
+        if table in schema and any(len(values) for values in have.values())
+    }

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from perfdoc.simulator.captures import events as ev
-from perfdoc.simulator.captures.events import CopyKind, SyncKind, span, text, triple, whole
+from perfdoc.simulator.captures.nsys import DEFAULT_STREAM
+from tests.captures import events as ev
+from tests.captures.events import CopyKind, SyncKind, span, text, triple, whole
 
 if TYPE_CHECKING:
-    from perfdoc.simulator.captures.process import Launch, ProcessBuilder, ThreadBuilder
+    from tests.captures.process import Launch, ProcessBuilder, ThreadBuilder
 
-DEFAULT_STREAM = 7
-"""The id that CUPTI gives to a context's null stream."""
+__all__ = ["DEFAULT_STREAM", "DeviceBuilder"]
 
 
 class DeviceBuilder:

@@ -1,15 +1,15 @@
 """One process of a timeline under construction: its threads, devices and rows.
 
-Users start at perfdoc.simulator.captures.timeline; nothing here is made by hand.
+Users start at tests.captures.timeline; nothing here is made by hand.
 """
 
 from __future__ import annotations
 
 from typing import TypeAlias
 
-from perfdoc.simulator.captures import events as ev
-from perfdoc.simulator.captures.device import DeviceBuilder
-from perfdoc.simulator.captures.events import NcclPayload, RangeKind, SyncKind, span, text, whole
+from tests.captures import events as ev
+from tests.captures.device import DeviceBuilder
+from tests.captures.events import NcclPayload, RangeKind, SyncKind, span, text, whole
 
 GLOBAL_ID_BITS = 24
 """Nsight packs pid and tid into this many bits each."""

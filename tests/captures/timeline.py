@@ -30,29 +30,8 @@ import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from perfdoc.simulator.captures import events as ev
-from perfdoc.simulator.captures.events import CopyKind, NcclPayload, RangeKind, SyncKind
-from perfdoc.simulator.captures.process import ProcessBuilder
-
-__all__ = ["Clock", "CopyKind", "NcclPayload", "RangeKind", "SyncKind", "Timeline", "TimelineBuilder"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Clock:
-    """How the clock of one rank's file runs against true time (ns)."""
-
-    session_start_ns: int = 0
-    """True time at which the file's time 0 lies."""
-    utc_error_ns: int = 0
-    """How far the UTC time that the file gives for its time 0 is ahead of the truth."""
-    drift_ppb: int = 0
-    """Nanoseconds that the clock gains in a true second."""
-
-    def local(self, true_ns: int) -> int:
-        """Time in the file, rounded down; never runs backwards."""
-        elapsed = true_ns - self.session_start_ns
-        assert elapsed >= 0, f"{true_ns} lies before the session"
-        return elapsed + elapsed * self.drift_ppb // 10**9
+from tests.captures import events as ev
+from tests.captures.process import ProcessBuilder
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,1 +1,0 @@
-"""Writes a timeline as Nsight Systems exports it."""
