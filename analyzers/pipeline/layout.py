@@ -109,7 +109,7 @@ def pass_order(pp: int, vpp: int, stage: int, micro_batches: int) -> list[tuple[
         (first + i, chunk)
         for first in range(0, micro_batches, group)
         for chunk in range(vpp)
-        for i in range(group)
+        for i in range(min(group, micro_batches - first))
     ]
     forwards = [(True, micro_batch, chunk) for micro_batch, chunk in visits]
     backwards = [(False, micro_batch, vpp - 1 - chunk) for micro_batch, chunk in visits]

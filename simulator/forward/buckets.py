@@ -60,24 +60,25 @@ class StageBuckets:
                     held -= layout.bucket_parameters
                 if at == 0 and held:
                     found.append((0, group, held))
-        ranks = {"dp": layout.dp * layout.cp, "edp": layout.dp * layout.cp // layout.ep}
-        found = [b for b in found if ranks[b[1]] > 1]
-        return sorted(found, key=lambda b: -b[0])
+        return sorted((b for b in found if self._ranks(b[1]) > 1), key=lambda b: -b[0])
+
+    def _ranks(self, group: str) -> int:
+        return self.layout.dp * self.layout.cp // (self.layout.ep if group == "edp" else 1)
 
     def _reduce_bucket(self, group: str, parameters: int) -> None:
-        layout = self.layout
-        ranks = layout.dp * layout.cp // (layout.ep if group == "edp" else 1)
+        ranks = self._ranks(group)
         size = parameters * (4 if self.setting.faults.fp32_reduce else BF16)
-        operation = "reduce_scatter" if layout.distributed_optimizer else "all_reduce"
+        operation = "reduce_scatter" if self.layout.distributed_optimizer else "all_reduce"
         if operation == "reduce_scatter":
             size = max(1, size // ranks)
         dtype = "f32" if self.setting.faults.fp32_reduce else "bf16"
         ns = self.work.group_ns(group, operation, size)
         self.reductions.append(self.tape.communicate(group, operation, size, ns, dtype=dtype))
 
-    def _reduce(self, chunk: int, at: int) -> None:
+    def _reduce(self, chunk: int, at: int | None = None) -> None:
+        """The buckets of a chunk, or those that one layer's backward pass completes."""
         for place, group, parameters in self.buckets[chunk]:
-            if place == at:
+            if at is None or place == at:
                 self._reduce_bucket(group, parameters)
 
     def _ahead(self, group: str) -> list[tuple[int, int, int, int]]:
@@ -92,8 +93,8 @@ class StageBuckets:
 
     def _gather_first(self) -> None:
         """Send for the first bucket of each group."""
-        for group in ("dp", "edp"):
-            for chunk, number, _, parameters in self._in_order[group][:1]:
+        for group, buckets in self._in_order.items():
+            for chunk, number, _, parameters in buckets[:1]:
                 self._gather_bucket(group, parameters, (chunk, number))
 
     def _gather_all(self) -> None:
@@ -103,9 +104,7 @@ class StageBuckets:
                 self._gather_bucket(group, parameters, (chunk, number))
 
     def _gather_bucket(self, group: str, parameters: int, key: tuple[int, int]) -> None:
-        layout = self.layout
-        ranks = layout.dp * layout.cp // (layout.ep if group == "edp" else 1)
-        size = max(1, parameters * BF16 // ranks)
+        size = max(1, parameters * BF16 // self._ranks(group))
         ns = self.work.group_ns(group, "all_gather", size)
         self.gathers[key] = self.tape.communicate(group, "all_gather", size, ns)
 
@@ -114,8 +113,7 @@ class StageBuckets:
         group."""
         if not self._gathers_ahead:
             return
-        for group in ("dp", "edp"):
-            buckets = self._in_order[group]
+        for group, buckets in self._in_order.items():
             while self._awaited[group] < len(buckets):
                 i = self._awaited[group]
                 of_chunk, number, place, _ = buckets[i]
@@ -132,8 +130,7 @@ class StageBuckets:
         tape, layout, gpu = self.tape, self.layout, self.setting.gpu
         if not layout.overlap_grad_reduce:
             for chunk in sorted(self.buckets, reverse=True):
-                for _, group, parameters in self.buckets[chunk]:
-                    self._reduce_bucket(group, parameters)
+                self._reduce(chunk)
         for op in _last_by_stream(self.reductions, tape):
             tape.wait(op)
         whole = sum(sum(self.work.parameters(layer)) for r in self.layers.values() for layer in r)

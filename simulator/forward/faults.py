@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from types import MappingProxyType
+from typing import Any
 
 from perfdoc.simulator.forward.layout import Layout
 
@@ -87,22 +88,20 @@ def _whole(text: str, low: int, high: int) -> int:
     return int(number)
 
 
-def _faults(key: str, low: float, high: float, scale: float | None) -> Callable[[Job, str], Job]:
-    """A number goes into a field of Faults, times a scale as whole ns; without a scale as it is."""
+def _planted(job: Job, **fields: Any) -> Job:
+    return replace(job, faults=replace(job.faults, **fields))
 
-    def apply(job: Job, text: str) -> Job:
-        number = _number(text, low, high)
-        value: float = number if scale is None else int(number * scale + 0.5)
-        return replace(job, faults=replace(job.faults, **{key: value}))  # type: ignore[arg-type]
 
-    return apply
+def _time(key: str, scale: float) -> Callable[[Job, str], Job]:
+    """A number goes into a field of Faults, times a scale as whole ns."""
+    return lambda job, text: _planted(job, **{key: int(_number(text, 0, 1e6) * scale + 0.5)})
 
 
 def _flag(key: str) -> Callable[[Job, str], Job]:
     def apply(job: Job, text: str) -> Job:
         if text:
             raise ValueError(f"{text!r}: it takes no value")
-        return replace(job, faults=replace(job.faults, **{key: True}))  # type: ignore[arg-type]
+        return _planted(job, **{key: True})
 
     return apply
 
@@ -110,7 +109,7 @@ def _flag(key: str) -> Callable[[Job, str], Job]:
 def _late(job: Job, text: str) -> Job:
     rank, _, factor = text.partition(":")
     where = _whole(rank, 0, job.layout.world_size - 1)
-    return replace(job, faults=replace(job.faults, late=(where, _number(factor or "1.2", 1, 100))))
+    return _planted(job, late=(where, _number(factor or "1.2", 1, 100)))
 
 
 def _shares_weights(job: Job) -> None:
@@ -121,7 +120,7 @@ def _shares_weights(job: Job) -> None:
 def _norms(job: Job, text: str) -> Job:
     if job.layout.world_size == 1:
         raise ValueError("it needs more than one rank: nothing communicates")
-    return _faults("norm_factor", 1, 100, None)(job, text)
+    return _planted(job, norm_factor=_number(text, 1, 100))
 
 
 def _fp32(job: Job, text: str) -> Job:
@@ -168,7 +167,7 @@ def _no_overlap(job: Job, text: str) -> Job:
 def _moved(job: Job, text: str) -> Job:
     if job.layout.pp == 1:
         raise ValueError("it needs pp above 1")
-    return replace(job, faults=replace(job.faults, moved_layers=_whole(text, 1, 1000)))
+    return _planted(job, moved_layers=_whole(text, 1, 1000))
 
 
 def _exposed(dimension: str) -> Callable[[Job, str], Job]:
@@ -195,18 +194,18 @@ FAULTS: Mapping[str, FaultKind] = MappingProxyType(
             what="communication of a dimension is not overlapped with compute",
             shows_in="exposed_comm of that dimension"),
         "launch_starved": FaultKind(
-            default="300", value="microseconds", apply=_faults("launch_ns", 0, 1e6, 1e3),
+            default="300", value="microseconds", apply=_time("launch_ns", 1e3),
             edit="without_launches()",
             what="launch-bound: the host waits for the device, then delays each launch of the first two "
             "micro-batches by this time",
             shows_in="idle.host"),
         "gc": FaultKind(
-            default="120", value="milliseconds", apply=_faults("gc_ns", 0, 1e6, 1e6),
+            default="120", value="milliseconds", apply=_time("gc_ns", 1e6),
             edit='without_host_time("gc")',
             what="garbage collection once per step, on another rank each time",
             shows_in="idle.gc on that rank, exposed communication on those that wait for it"),
         "slow_data": FaultKind(
-            default="80", value="milliseconds", apply=_faults("data_ns", 0, 1e6, 1e6),
+            default="80", value="milliseconds", apply=_time("data_ns", 1e6),
             edit='without_host_time("data")',
             what="data-loader stall of this length in every step", shows_in="idle.data"),
         "late_rank": FaultKind(

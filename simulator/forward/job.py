@@ -1,14 +1,9 @@
-"""A simulated job with its faults, and what each fault costs.
-
-job = simulate(shape, Layout(tp=2, pp=2, dp=2), faults=parse_faults(["gc=200"]))
-job.answer.ranks[3].exposed_comm_ns["tp"]
-job.write(Path("out"))          # rank<N>.sqlite and answer.json
-"""
+"""A simulated job with its faults, and what each fault costs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -17,11 +12,56 @@ from perfdoc.simulator.engine.graph import I64
 from perfdoc.simulator.forward.faults import FAULTS, Faults, Job, Planted, planted_in
 from perfdoc.simulator.forward.hardware import GPUS, Gpu
 from perfdoc.simulator.forward.layer import Setting
-from perfdoc.simulator.forward.layout import Layout
+from perfdoc.simulator.forward.layout import Layout, layer_parameters, table_parameters
 from perfdoc.simulator.forward.program import DATA_NS, StageProgram
 from perfdoc.simulator.forward.simulation import Matched, Pause, RankWork, SimulatedRank, simulate_ranks
 from perfdoc.simulator.forward.tape import BETWEEN_NS, OpKind, Tape
 from perfdoc.traces.known_models import ModelShape
+
+OPERATIONS_MAX = 10_000_000
+"""Operations on all ranks in all steps: about 11 GB of memory."""
+ALL_SIMULATIONS_MAX = 40_000_000
+"""Over all simulations, one after the other: some ten minutes."""
+_OF_A_LAYER = 32
+"""About fourteen forward and eighteen backward."""
+_OF_A_PASS = 8
+"""Messages of both directions, and the ends of the model."""
+
+
+def check_work(shape: ModelShape, layout: Layout, planted: Sequence[Planted], steps: int) -> None:
+    """ValueError, one line, where it would be too much: a job is simulated with its faults, without any, and
+    without each; one with stages once more."""
+    faulty = planted_in(layout, planted).layout
+    # One that cannot be is refused for that, and none is so large that counting it takes long.
+    for some in (layout, faulty):
+        some.check(shape)
+    counts = [operations(shape, some, steps) for some in (faulty, layout)]
+    simulations = 2 + (len(planted) if len(planted) > 1 else 0) + (faulty.pp > 1)
+    for count, most, what in (
+        (max(counts), OPERATIONS_MAX, "operations"),
+        (max(counts) * simulations, ALL_SIMULATIONS_MAX, f"operations in {simulations} simulations"),
+    ):
+        if count > most:
+            raise ValueError(
+                f"--layout: about {count:,} {what} in all are more than {most:,}. "
+                "Take fewer ranks, micro_batches, faults or --steps, or larger buckets."
+            )
+
+
+def operations(shape: ModelShape, layout: Layout, steps: int) -> int:
+    """About how many operations all ranks run."""
+    held = _parameters(shape, layout)
+    buckets = 2 * -(-held // layout.bucket_parameters) if layout.dp * layout.cp > 1 else 0
+    layers = -(-shape.layers // layout.pp)
+    passes = layout.passes * (_OF_A_LAYER * layers + _OF_A_PASS * layout.vpp)
+    return (passes + buckets) * layout.world_size * steps
+
+
+def _parameters(shape: ModelShape, layout: Layout) -> int:
+    """Of one rank, at most."""
+    of_layers = [sum(layer_parameters(shape, n, tp=layout.tp, ep=layout.ep)) for n in (0, shape.layers - 1)]
+    return max(of_layers) * -(-shape.layers // layout.pp) + 2 * table_parameters(shape, tp=layout.tp)
+
 
 _ROUNDS = 8
 """Norms beside communication take longer, which moves them and what is beside them; so often at most."""
@@ -125,14 +165,7 @@ def _with_slow_norms(
             break
         slow = list(found)
         works = [
-            RankWork(
-                rank=w.rank,
-                stage=w.stage,
-                tape=w.tape,
-                groups=w.groups,
-                pauses=w.pauses,
-                duration_ns=np.where(mask, np.round(base * factor).astype(np.int64), base),
-            )
+            replace(w, duration_ns=np.where(mask, np.round(base * factor).astype(np.int64), base))
             for w, base, mask in zip(works, alone, found, strict=True)
         ]
         ranks, matched = simulate_ranks(works)

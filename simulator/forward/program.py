@@ -2,57 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import TypeAlias
 
+from perfdoc.analyzers.pipeline.layout import pass_order, warm_up_forwards
 from perfdoc.simulator.captures.groups import BACKWARD
 from perfdoc.simulator.forward.buckets import StageBuckets
 from perfdoc.simulator.forward.layer import Setting
 from perfdoc.simulator.forward.tape import PYTHON_NS, Message, Tape
 
-
-@dataclass(frozen=True, kw_only=True)
-class Pass:
-    """The forward or backward pass of one micro-batch through one model chunk of a stage."""
-
-    forward: bool
-    micro_batch: int
-    chunk: int
+Pass: TypeAlias = tuple[bool, int, int]
+"""(forward?, micro-batch, model chunk)."""
 
 
-def order_of(*, pp: int, vpp: int, stage: int, micro_batches: int) -> tuple[list[Pass], int]:
-    """The passes of a stage in order, and how many forwards come before the first backward's turn.
-
-    1F1B, interleaved where vpp is above 1 (Narayanan et al. 2021, arXiv 2104.04473): micro-batches go
-    through a chunk in groups of pp, and a stage warms up with 2 (pp - stage - 1) + (vpp - 1) pp forwards
-    (without interleaving with pp - stage - 1).
-    """
-    forwards = [
-        Pass(forward=True, micro_batch=first + i, chunk=chunk)
-        for first in range(0, micro_batches, pp if vpp > 1 else 1)
-        for chunk in range(vpp)
-        for i in range(min(pp if vpp > 1 else 1, micro_batches - first))
-    ]
-    backwards = [Pass(forward=False, micro_batch=f.micro_batch, chunk=vpp - 1 - f.chunk) for f in forwards]
-    warm = pp - stage - 1 if vpp == 1 else 2 * (pp - stage - 1) + (vpp - 1) * pp
-    warm = min(warm, len(forwards))
-    order = forwards[:warm]
-    for i in range(len(forwards) - warm):
-        order += [forwards[warm + i], backwards[i]]
-    return order + backwards[len(forwards) - warm :], warm
-
-
-def source_of(step: Pass, *, pp: int, vpp: int, stage: int) -> int | None:
-    """The stage whose output the pass waits for; None where it needs none, or its own."""
-    if step.forward:
-        return stage - 1 if stage > 0 else pp - 1 if step.chunk > 0 else None
-    return stage + 1 if stage < pp - 1 else 0 if step.chunk < vpp - 1 else None
-
-
-def target_of(step: Pass, *, pp: int, vpp: int, stage: int) -> int | None:
-    """The stage that waits for the pass's output; None where no other does."""
-    if step.forward:
-        return stage + 1 if stage < pp - 1 else 0 if step.chunk < vpp - 1 else None
-    return stage - 1 if stage > 0 else pp - 1 if step.chunk > 0 else None
+def neighbours(what: Pass, *, pp: int, vpp: int, stage: int) -> tuple[int | None, int | None]:
+    """The stage whose output a pass needs, and the one that needs its own; None where it is none."""
+    is_forward, _, chunk = what
+    place = chunk * pp + stage
+    before = (place - 1) % pp if place else None
+    behind = (place + 1) % pp if place < pp * vpp - 1 else None
+    return (before, behind) if is_forward else (behind, before)
 
 
 DATA_NS = 180_000
@@ -69,7 +37,6 @@ class StageProgram(StageBuckets):
         self.edge_bytes = self.work.part_bytes
         self.received: dict[Pass, int] = {}
         """Messages that were posted for a pass."""
-        self.sent: list[int] = []
         self._starved = 2 if setting.faults.launch_ns else 0
 
     def record(self) -> Tape:
@@ -78,7 +45,8 @@ class StageProgram(StageBuckets):
         tape.copy(layout.seq * layout.mbs * 16 // layout.cp * 4, 38_009)
         if self._gathers_ahead:
             self._gather_first()
-        order, warm = order_of(pp=layout.pp, vpp=layout.vpp, stage=self.stage, micro_batches=layout.passes)
+        order = pass_order(layout.pp, layout.vpp, self.stage, layout.passes)
+        warm = warm_up_forwards(pp=layout.pp, vpp=layout.vpp, stage=self.stage, micro_batches=layout.passes)
         if layout.pp == 1:
             for what in order:
                 self._pass(what)
@@ -97,28 +65,29 @@ class StageProgram(StageBuckets):
     def _blocking(self, order: list[Pass], warm: int) -> None:
         steady = order[warm : len(order) - warm]
         for what in order[:warm]:
-            self._exchange(None, what)
-            self._pass(what)
-            self._exchange(what, None)
+            self._alone(what)
         for at, what in enumerate(steady):
             if at == 0:
                 self._exchange(None, what)
             self._pass(what)
             self._exchange(what, steady[at + 1] if at + 1 < len(steady) else None)
         for what in order[len(order) - warm :]:
-            self._exchange(None, what)
-            self._pass(what)
-            self._exchange(what, None)
+            self._alone(what)
+
+    def _alone(self, what: Pass) -> None:
+        self._exchange(None, what)
+        self._pass(what)
+        self._exchange(what, None)
 
     def _sides(self, sent: Pass | None, awaited: Pass | None) -> list[tuple[int, int, bool]]:
         """(sender, receiver, forward) of the messages around a pass."""
-        pp, vpp = self.layout.pp, self.layout.vpp
-        found = []
-        if sent is not None and (to := target_of(sent, pp=pp, vpp=vpp, stage=self.stage)) is not None:
-            found.append((self.stage, to, sent.forward))
-        if awaited is not None and (of := source_of(awaited, pp=pp, vpp=vpp, stage=self.stage)) is not None:
-            found.append((of, self.stage, awaited.forward))
-        return found
+        layout, sides = self.layout, []
+        for what, sends in ((sent, True), (awaited, False)):
+            if what is not None:
+                other = neighbours(what, pp=layout.pp, vpp=layout.vpp, stage=self.stage)[sends]
+                if other is not None:
+                    sides.append((self.stage, other, what[0]) if sends else (other, self.stage, what[0]))
+        return sides
 
     def _message(self, sides: list[tuple[int, int, bool]], group: str, stream: int | None) -> int:
         peers = []
@@ -136,21 +105,21 @@ class StageProgram(StageBuckets):
             self.tape.wait(self._message(sides, "pp", None))
 
     def _overlapped(self, order: list[Pass], warm: int) -> None:
-        last_forward = order[max(warm - 1, 0)]
+        last_sent: int | None = None
         self._receive(order[0])
         for at, what in enumerate(order):
             self.tape.wait(self.received.pop(what, None))
             self._pass(what)
             for side in self._sides(what, None):
-                self.sent.append(self._post(side, sends=True))
+                last_sent = self._post(side, sends=True)
             later = order[at + 1 :]
-            following = [next((p for p in later if p.forward == what.forward), None)]
-            if what == last_forward:
-                following.append(next(p for p in later if not p.forward))
+            following = [next((p for p in later if p[0] == what[0]), None)]
+            if at == max(warm - 1, 0):
+                following.append(next(p for p in later if not p[0]))
             for awaited in following:
                 if awaited is not None and awaited not in self.received:
                     self._receive(awaited)
-        self.tape.wait(self.sent[-1] if self.sent else None)
+        self.tape.wait(last_sent)
 
     def _receive(self, what: Pass) -> None:
         for side in self._sides(None, what):
@@ -163,44 +132,41 @@ class StageProgram(StageBuckets):
     # Passes.
 
     def _pass(self, what: Pass) -> None:
-        tape, layers = self.tape, self.layers[what.chunk]
-        starved = what.forward and self._starved > 0
-        if starved:
+        (is_forward, micro_batch, chunk), tape = what, self.tape
+        if is_forward and self._starved > 0:
             self._starved -= 1
             tape.python_ns = PYTHON_NS + self.setting.faults.launch_ns
         outer = tape.open()
         begin = tape.open()
         first = len(tape.ops)
-        if what.forward:
-            self._forward(what, layers)
+        if is_forward:
+            self._forward(chunk, is_first=micro_batch == 0)
         else:
-            self._backward(what, layers)
-        tape.passes.append((what.forward, what.micro_batch, what.chunk, first, len(tape.ops)))
-        tape.close("perfdoc.forward" if what.forward else "perfdoc.backward", begin)
-        if what.forward:
-            tape.close(f"perfdoc.micro_batch {what.micro_batch}", outer)
+            self._backward(chunk, is_last=micro_batch == self.layout.passes - 1)
+        tape.passes.append((is_forward, micro_batch, chunk, first, len(tape.ops)))
+        tape.close("perfdoc.forward" if is_forward else "perfdoc.backward", begin)
+        if is_forward:
+            tape.close(f"perfdoc.micro_batch {micro_batch}", outer)
         tape.python_ns = PYTHON_NS
 
-    def _forward(self, what: Pass, layers: range) -> None:
-        first = what.micro_batch == 0
-        if self._is_first(what.chunk):
-            if first:
-                self._await_parameters(what.chunk, 0)
+    def _forward(self, chunk: int, *, is_first: bool) -> None:
+        if self._is_first(chunk):
+            if is_first:
+                self._await_parameters(chunk, 0)
             self.work.embedding(backward=False)
-        for at, layer in enumerate(layers):
-            if first:
-                self._await_parameters(what.chunk, at)
+        for at, layer in enumerate(self.layers[chunk]):
+            if is_first:
+                self._await_parameters(chunk, at)
             self.work.forward(layer)
-        if self._is_last(what.chunk):
+        if self._is_last(chunk):
             self.work.output(backward=False)
 
-    def _backward(self, what: Pass, layers: range) -> None:
-        last = what.micro_batch == self.layout.passes - 1
-        if self._is_last(what.chunk):
+    def _backward(self, chunk: int, *, is_last: bool) -> None:
+        if self._is_last(chunk):
             self.work.output(backward=True)
-        for at in reversed(range(len(layers))):
-            self.work.backward(layers[at])
-            if last and self.layout.overlap_grad_reduce:
-                self._reduce(what.chunk, at)
-        if self._is_first(what.chunk):
+        for at, layer in reversed(list(enumerate(self.layers[chunk]))):
+            self.work.backward(layer)
+            if is_last and self.layout.overlap_grad_reduce:
+                self._reduce(chunk, at)
+        if self._is_first(chunk):
             self.work.embedding(backward=True)

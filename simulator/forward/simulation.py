@@ -127,8 +127,8 @@ def simulate_ranks(works: Sequence[RankWork]) -> tuple[list[SimulatedRank], Mapp
         for step in range(steps):
             base[r, step] = at
             at += lines[id(work.tape)].size
-    meetings = _meetings(works, lines, base, at)
-    total = at + meetings.count
+    members, count = _meetings(works, lines, base, at)
+    total = at + count
     parts: list[tuple[I64, I64, I64, I64]] = []
     duration, kind = np.zeros(total, np.int64), np.full(total, int(TaskKind.MEETING), np.int8)
     rank, resource = np.full(total, -1, np.int64), np.full(total, -1, np.int64)
@@ -158,9 +158,9 @@ def simulate_ranks(works: Sequence[RankWork]) -> tuple[list[SimulatedRank], Mapp
             kind[first + 2 * n : first + line.size] = TaskKind.HOST
             rank[first : first + line.size] = r
             resource[first : first + 2 * n] = np.tile(line.stream, 2)
-    ready, work_task, meeting = meetings.columns()
-    zero, together = np.zeros(len(ready), np.int64), np.full(len(ready), EdgeKind.COLLECTIVE)
-    parts += [(ready, meeting, zero, together), (meeting, work_task, zero, together)]
+    for ready, communication, meeting in (part[1:] for of in members.values() for part in of):
+        zero, together = np.zeros(len(ready), np.int64), np.full(len(ready), EdgeKind.COLLECTIVE)
+        parts += [(ready, meeting, zero, together), (meeting, communication, zero, together)]
     start, end = _run(parts, duration, kind, rank, resource)
     simulated = []
     for r, work in enumerate(works):
@@ -176,7 +176,7 @@ def simulate_ranks(works: Sequence[RankWork]) -> tuple[list[SimulatedRank], Mapp
                 segment_ns=start[tasks[:, 2 * n :]],
             )
         )
-    return simulated, meetings.matched(start)
+    return simulated, _matched(members, start)
 
 
 def _run(
@@ -223,81 +223,48 @@ class Matched:
     start_ns: tuple[int, ...]
 
 
-class _Meetings:
-    """Meeting tasks, and the tasks of their members."""
-
-    def __init__(self, first: int) -> None:
-        self.first = first
-        self.count = 0
-        self._known: dict[tuple[object, ...], int] = {}
-        self._parts: list[tuple[I64, I64, I64]] = []
-        self._member_ranks: list[int] = []
-        self._groups: list[str] = []
-
-    def numbers(self, key: tuple[object, ...], count: int) -> int:
-        """First number of `count` meetings that all members know by a key."""
-        if key not in self._known:
-            self._known[key] = self.first + self.count
-            self.count += count
-        return self._known[key]
-
-    def join(self, ready: I64, work: I64, meeting: I64, rank: int, group: str) -> None:
-        """A rank takes part."""
-        self._parts.append((ready, work, meeting))
-        self._member_ranks.append(rank)
-        self._groups.append(group)
-
-    def columns(self) -> tuple[I64, I64, I64]:
-        """(ready, work, meeting) of every part that is taken."""
-        if not self._parts:
-            empty = np.empty(0, np.int64)
-            return empty, empty, empty
-        ready, work, meeting = (np.concatenate([p[i] for p in self._parts]) for i in range(3))
-        return ready, work, meeting
-
-    def matched(self, start: I64) -> dict[str, list[Matched]]:
-        """By group key, in no order."""
-        found: dict[str, dict[int, list[tuple[int, int]]]] = {}
-        for (ready, _, meeting), rank, group in zip(
-            self._parts, self._member_ranks, self._groups, strict=True
-        ):
-            by_meeting = found.setdefault(group, {})
-            for number, at in zip(meeting.tolist(), start[ready].tolist(), strict=True):
-                by_meeting.setdefault(number, []).append((rank, at))
-        return {
-            group: [
-                Matched(ranks=tuple(r for r, _ in m), start_ns=tuple(t for _, t in m)) for m in met.values()
-            ]
-            for group, met in found.items()
-        }
+_Members = dict[str, list[tuple[int, I64, I64, I64]]]
+"""By group key, of each rank and step: (rank, its arrivals, its communications, the meetings)."""
 
 
-def _meetings(works: Sequence[RankWork], lines: Mapping[int, _Lines], base: I64, first: int) -> _Meetings:
-    """Collectives meet by their number on the communicator, messages by theirs between two stages."""
-    meetings = _Meetings(first)
+def _meetings(
+    works: Sequence[RankWork], lines: Mapping[int, _Lines], base: I64, first: int
+) -> tuple[_Members, int]:
+    """Who meets in which task, numbered from `first` on, and how many meetings there are. Collectives meet by
+    their number on the communicator, messages by theirs between two stages."""
+    members: _Members = {}
+    known: dict[tuple[object, ...], int] = {}
+    count = 0
     for r, work in enumerate(works):
-        n = lines[id(work.tape)].count
-        by_group: dict[str, list[int]] = {}
-        messages: dict[tuple[int, int, bool], list[int]] = {}
-        for m in work.tape.messages:
-            messages.setdefault((m.sender, m.receiver, m.forward), []).append(m.op)
+        channels: dict[tuple[object, ...], list[int]] = {}
         for i, op in enumerate(work.tape.ops):
             if op.group and op.group not in ("pp", BACKWARD):
-                by_group.setdefault(op.group, []).append(i)
+                channels.setdefault((op.group, work.groups[op.group].communicator), []).append(i)
+        for m in work.tape.messages:
+            between = ("pp", work.groups["pp"].ranks, m.sender, m.receiver, m.forward)
+            channels.setdefault(between, []).append(m.op)
         for step in range(base.shape[1]):
-            for group, ops in by_group.items():
-                key = (work.groups[group].communicator, step)
-                _join(meetings, key, ops, n, base[r, step], work.rank, group)
-            for channel, ops in messages.items():
-                _join(
-                    meetings, (work.groups["pp"].ranks, channel, step), ops, n, base[r, step], work.rank, "pp"
-                )
-    return meetings
+            for channel, ops in channels.items():
+                if (key := (*channel, step)) not in known:
+                    known[key] = first + count
+                    count += len(ops)
+                ready = base[r, step] + np.array(ops, np.int64)
+                communication = ready + lines[id(work.tape)].count
+                meeting = known[key] + np.arange(len(ops))
+                members.setdefault(str(channel[0]), []).append((work.rank, ready, communication, meeting))
+    return members, count
 
 
-def _join(
-    meetings: _Meetings, key: tuple[object, ...], ops: list[int], n: int, base: int, rank: int, group: str
-) -> None:
-    number = meetings.numbers(key, len(ops))
-    mine = np.array(ops, np.int64)
-    meetings.join(base + mine, base + n + mine, number + np.arange(len(ops)), rank, group)
+def _matched(members: _Members, start: I64) -> dict[str, list[Matched]]:
+    """By group key, in no order."""
+    found = {}
+    for group, parts in members.items():
+        arrivals: dict[int, list[tuple[int, int]]] = {}
+        for rank, ready, _, meeting in parts:
+            for number, at in zip(meeting.tolist(), start[ready].tolist(), strict=True):
+                arrivals.setdefault(number, []).append((rank, at))
+        found[group] = [
+            Matched(ranks=tuple(r for r, _ in some), start_ns=tuple(t for _, t in some))
+            for some in arrivals.values()
+        ]
+    return found

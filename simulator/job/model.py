@@ -14,14 +14,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from perfdoc.simulator.job.data_parallel import Link, link_with, updated_frac
 from perfdoc.simulator.job.network import Network
 from perfdoc.simulator.job.rank import INSIDE_A_PASS
-from perfdoc.simulator.job.scaling import check_possible, recomputing, work_factors
+from perfdoc.simulator.job.scaling import (
+    Link,
+    check_possible,
+    link_with,
+    recomputing,
+    updated_frac,
+    work_factors,
+)
 from perfdoc.simulator.job.schedule import Window, run_schedule
 from perfdoc.simulator.job.settings import JobSettings
-from perfdoc.simulator.job.stages import NOTHING, Stage, mean_of
-from perfdoc.simulator.job.work import Work
+from perfdoc.simulator.job.stages import NOTHING, Stage, Work, mean_of
 from perfdoc.traces.known_models import ModelShape
 
 _KEPT = 10_000

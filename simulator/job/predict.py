@@ -7,13 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from perfdoc.results.replay import Gain
-from perfdoc.simulator.job.data_parallel import behind_ns, link_of
 from perfdoc.simulator.job.model import JobModel
 from perfdoc.simulator.job.network import crosses_domains, crossing_hops_frac, network_of, tiny_ns
 from perfdoc.simulator.job.rank import RankWork
+from perfdoc.simulator.job.scaling import behind_ns, link_of
 from perfdoc.simulator.job.settings import JobSettings
-from perfdoc.simulator.job.stages import Both, Stage, stages_of
-from perfdoc.simulator.job.work import Work
+from perfdoc.simulator.job.stages import Both, Stage, Work, stages_of
 from perfdoc.simulator.replay.unedited import ERROR_MAX_FRAC
 from perfdoc.traces.job_facts import JobFacts
 from perfdoc.traces.known_models import ModelShape

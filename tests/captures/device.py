@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from perfdoc.simulator.captures.nsys import DEFAULT_STREAM
 from tests.captures import events as ev
-from tests.captures.events import CopyKind, SyncKind, span, text, triple, whole
+from tests.captures.events import CopyKind, SyncKind, span
 
 if TYPE_CHECKING:
     from tests.captures.process import Launch, ProcessBuilder, ThreadBuilder
@@ -43,12 +43,12 @@ class DeviceBuilder:
             end_ns=end,
             pid=self.process.pid,
             device=self.info.ordinal,
-            stream=whole("kernel", "stream", stream, high=2**32 - 1),
+            stream=int(stream),
             correlation=self.process.launched("kernel", launch, correlation, "cudaLaunchKernel"),
-            name=text("kernel", name),
-            full_name=text("kernel", name if full_name is None else full_name),
-            grid=triple("kernel", "grid", grid),
-            block=triple("kernel", "block", block),
+            name=name,
+            full_name=name if full_name is None else full_name,
+            grid=grid,
+            block=block,
             graph_node=graph_node,
             collective=collective,
         )
@@ -74,10 +74,10 @@ class DeviceBuilder:
             end_ns=end,
             pid=self.process.pid,
             device=self.info.ordinal,
-            stream=whole("copy", "stream", stream, high=2**32 - 1),
+            stream=int(stream),
             correlation=self.process.launched("copy", launch, correlation, "cudaMemcpyAsync"),
             kind=CopyKind[kind.upper()] if isinstance(kind, str) else kind,
-            bytes=whole("copy", "size_bytes", size_bytes),
+            bytes=int(size_bytes),
             graph_node=graph_node,
         )
         self.process.copies.append(row)
@@ -101,9 +101,9 @@ class DeviceBuilder:
             end_ns=end,
             pid=self.process.pid,
             device=self.info.ordinal,
-            stream=whole("memset", "stream", stream, high=2**32 - 1),
+            stream=int(stream),
             correlation=self.process.launched("memset", launch, correlation, "cudaMemsetAsync"),
-            bytes=whole("memset", "size_bytes", size_bytes),
+            bytes=int(size_bytes),
             graph_node=graph_node,
         )
         self.process.memory_sets.append(row)
@@ -126,9 +126,9 @@ class DeviceBuilder:
             end_ns=end,
             pid=self.process.pid,
             device=self.info.ordinal,
-            stream=whole("graph_launch", "stream", stream, high=2**32 - 1),
+            stream=int(stream),
             correlation=self.process.launched("graph_launch", launch, correlation, "cudaGraphLaunch"),
-            graph=whole("graph_launch", "graph", graph),
+            graph=graph,
         )
         self.process.graph_launches.append(row)
         return row.correlation
@@ -136,10 +136,10 @@ class DeviceBuilder:
     def graph_node(self, thread: ThreadBuilder, node: int, at_ns: int, original: int | None = None) -> None:
         """Add the making of a CUDA-graph node, which kernels name with `graph_node=`."""
         row = ev.GraphNode(
-            start_ns=whole("graph_node", "at_ns", at_ns),
+            start_ns=int(at_ns),
             pid=self.process.pid,
             tid=thread.tid,
-            node=whole("graph_node", "node", node),
+            node=node,
             original=original,
         )
         self.process.graph_nodes.append(row)
@@ -160,11 +160,11 @@ class DeviceBuilder:
         row = ev.EventRecord(
             pid=self.process.pid,
             device=self.info.ordinal,
-            stream=whole("record_event", "stream", stream, high=2**32 - 1),
+            stream=int(stream),
             correlation=self.process.launched("record_event", launch, None, "cudaEventRecord"),
-            event=event_sync if event is None else whole("record_event", "event", event),
+            event=event_sync if event is None else event,
             event_sync=event_sync,
-            done_ns=None if done_ns is None else whole("record_event", "done_ns", done_ns),
+            done_ns=done_ns,
         )
         self.process.event_records.append(row)
         return row
@@ -179,7 +179,7 @@ class DeviceBuilder:
             end_ns=launch[2],
             pid=self.process.pid,
             device=self.info.ordinal,
-            stream=whole("wait_event", "stream", stream, high=2**32 - 1),
+            stream=int(stream),
             correlation=correlation,
             kind=SyncKind.STREAM_WAIT_EVENT,
             record=record,

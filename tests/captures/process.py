@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from tests.captures import events as ev
 from tests.captures.device import DeviceBuilder
-from tests.captures.events import NcclPayload, RangeKind, SyncKind, span, text, whole
+from tests.captures.events import NcclPayload, RangeKind, SyncKind, span
 
 GLOBAL_ID_BITS = 24
 """Nsight packs pid and tid into this many bits each."""
@@ -22,10 +22,7 @@ class ProcessBuilder:
     """A process; ask it for threads and devices."""
 
     def __init__(self, *, pid: int, name: str, rank: int | None) -> None:
-        whole("process", "pid", pid, low=1, high=2**GLOBAL_ID_BITS - 1)
-        if rank is not None:
-            whole("process", "rank", rank)
-        self.info = ev.ProcessInfo(pid=pid, name=text("process", name), rank=rank)
+        self.info = ev.ProcessInfo(pid=pid, name=name, rank=rank)
         self.threads: dict[int, ThreadBuilder] = {}
         self.devices: dict[int, DeviceBuilder] = {}
         self.groups: list[ev.GroupInfo] = []
@@ -53,10 +50,9 @@ class ProcessBuilder:
         """Add a thread; without `tid` the next free one from the pid on."""
         if tid is None:
             tid = next(n for n in range(self.pid, 2**GLOBAL_ID_BITS) if n not in self.threads)
-        whole("thread", "tid", tid, low=1, high=2**GLOBAL_ID_BITS - 1)
         if tid in self.threads:
             raise ValueError(f"thread: tid {tid} of process {self.pid} is there already")
-        info = ev.ThreadInfo(pid=self.pid, tid=tid, name=text("thread", name))
+        info = ev.ThreadInfo(pid=self.pid, tid=tid, name=name)
         self.threads[tid] = ThreadBuilder(self, info)
         return self.threads[tid]
 
@@ -71,15 +67,14 @@ class ProcessBuilder:
         compute_capability: tuple[int, int] = (9, 0),
     ) -> DeviceBuilder:
         """Add a GPU. Without `uuid` it is a physical GPU of its own."""
-        whole("device", "ordinal", ordinal, high=1023)
         if ordinal in self.devices:
             raise ValueError(f"device: ordinal {ordinal} of process {self.pid} is there already")
         info = ev.DeviceInfo(
             pid=self.pid,
             ordinal=ordinal,
-            gpu_name=text("device", gpu_name),
-            sm_count=whole("device", "sm_count", sm_count, low=1),
-            memory_bytes=whole("device", "memory_bytes", memory_bytes),
+            gpu_name=gpu_name,
+            sm_count=sm_count,
+            memory_bytes=memory_bytes,
             uuid=uuid or f"00000000-0000-4000-8000-{self.pid:06x}{ordinal:06x}",
             compute_capability=compute_capability,
         )
@@ -88,18 +83,12 @@ class ProcessBuilder:
 
     def group(self, name: str, description: str, ranks: tuple[int, ...]) -> None:
         """Add a process group (Kineto's pg_config)."""
-        self.groups.append(
-            ev.GroupInfo(
-                pid=self.pid, name=text("group", name), description=text("group", description), ranks=ranks
-            )
-        )
+        self.groups.append(ev.GroupInfo(pid=self.pid, name=name, description=description, ranks=ranks))
 
     def operator(self, thread: ThreadBuilder, name: str, start_ns: int, end_ns: int) -> None:
         """Add a framework operator (Kineto's cpu_op)."""
         start, end = span("operator", start_ns, end_ns)
-        row = ev.Operator(
-            start_ns=start, end_ns=end, pid=self.pid, tid=thread.tid, name=text("operator", name)
-        )
+        row = ev.Operator(start_ns=start, end_ns=end, pid=self.pid, tid=thread.tid, name=name)
         self.operators.append(row)
 
     def next_correlation(self) -> int:
@@ -115,7 +104,7 @@ class ProcessBuilder:
     def launched(self, call: str, launch: Launch | None, correlation: int | None, default_api: str) -> int:
         """The correlation of a piece of work; writes the API call where `launch` gives one."""
         if launch is None:
-            return self.next_correlation() if correlation is None else whole(call, "correlation", correlation)
+            return self.next_correlation() if correlation is None else int(correlation)
         if correlation is not None:
             raise ValueError(f"{call}: give launch or correlation, not both")
         if len(launch) not in (3, 4) or not isinstance(launch[0], ThreadBuilder):
@@ -148,8 +137,8 @@ class ThreadBuilder:
             end_ns=end,
             pid=self.process.pid,
             tid=self.tid,
-            name=text("api", name),
-            correlation=whole("api", "correlation", correlation),
+            name=name,
+            correlation=int(correlation),
         )
         self.process.api_calls.append(row)
         return correlation
@@ -175,7 +164,7 @@ class ThreadBuilder:
 
     def mark(self, name: str, at_ns: int, *, domain: str = "", payload: NcclPayload | None = None) -> None:
         """Add an instant."""
-        self._annotate(name, whole("mark", "at_ns", at_ns), at_ns, domain, RangeKind.MARK, payload, None)
+        self._annotate(name, int(at_ns), int(at_ns), domain, RangeKind.MARK, payload, None)
 
     def off_cpu(self, start_ns: int, end_ns: int) -> None:
         """The thread leaves its CPU at the start and is back at the end."""
@@ -187,9 +176,8 @@ class ThreadBuilder:
     def os_call(self, name: str, start_ns: int, end_ns: int) -> None:
         """Add a call into the C library, such as `poll`."""
         start, end = span("os_call", start_ns, end_ns)
-        named = text("os_call", name)
         self.process.os_calls.append(
-            ev.OsCall(start_ns=start, end_ns=end, pid=self.process.pid, tid=self.tid, name=named)
+            ev.OsCall(start_ns=start, end_ns=end, pid=self.process.pid, tid=self.tid, name=name)
         )
 
     def _annotate(
@@ -208,8 +196,8 @@ class ThreadBuilder:
             pid=self.process.pid,
             tid=self.tid,
             end_tid=None if end_thread is None else end_thread.tid,
-            name=text("range", name),
-            domain=text("range", domain),
+            name=name,
+            domain=domain,
             kind=kind,
             payload=payload,
         )

@@ -20,8 +20,7 @@ A launch is (thread, start_ns, end_ns) or (thread, start_ns, end_ns, api_name); 
 has a correlation that no API call carries, and `correlation=` ties work to a call made with
 `thread.api` (the kernels of a CUDA graph share their cudaGraphLaunch).
 
-A wrong value raises ValueError that names the call and the value. Names may hold anything that
-UTF-8 can hold: markup, quotes, control characters, 100 kB.
+An interval that ends before it begins raises ValueError. Names may hold anything that UTF-8 can hold.
 """
 
 from __future__ import annotations

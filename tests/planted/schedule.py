@@ -1,6 +1,6 @@
 """The planted jobs' own 1F1B: every pass has a slot on its stage, and a place on the way through the model.
 
-The simulator builds the order as lists (`perfdoc.simulator.forward.program`); this reckons it by index, and
+The simulator builds the order as lists (`perfdoc.analyzers.pipeline.layout`); this reckons it by index, and
 `tests/simulator/test_schedule.py` holds both against megatron-core.
 """
 

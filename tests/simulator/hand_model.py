@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from perfdoc.simulator.job.data_parallel import Link
 from perfdoc.simulator.job.model import JobModel
 from perfdoc.simulator.job.network import Network
+from perfdoc.simulator.job.scaling import Link
 from perfdoc.simulator.job.settings import JobSettings
-from perfdoc.simulator.job.stages import Stage
-from perfdoc.simulator.job.work import Work
+from perfdoc.simulator.job.stages import Stage, Work
 
 US = 1e3
 

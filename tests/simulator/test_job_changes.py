@@ -9,7 +9,7 @@ import pytest
 from perfdoc.simulator.job.model import JobModel
 from perfdoc.simulator.job.network import Network
 from perfdoc.simulator.job.scaling import recomputing
-from perfdoc.simulator.job.work import Work
+from perfdoc.simulator.job.stages import Work
 from tests.simulator.hand_model import US, model, settings
 
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from perfdoc.simulator.job.data_parallel import link_of, link_with
 from perfdoc.simulator.job.network import Network, crosses_domains, crossing_hops_frac, network_of
 from perfdoc.simulator.job.predict import build_model
+from perfdoc.simulator.job.scaling import link_of, link_with
 from perfdoc.simulator.job.settings import captured_settings
 from perfdoc.traces.job_facts import JobFacts
 from tests.simulator.hand_model import settings

@@ -7,15 +7,13 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from perfdoc.simulator.job.data_parallel import Link, behind_ns
 from perfdoc.simulator.job.model import JobModel
 from perfdoc.simulator.job.network import network_of
 from perfdoc.simulator.job.predict import build_model, build_models
 from perfdoc.simulator.job.rank import RankWork
-from perfdoc.simulator.job.scaling import moved_over_dp, work_factors
+from perfdoc.simulator.job.scaling import Link, behind_ns, moved_over_dp, work_factors
 from perfdoc.simulator.job.settings import JobSettings
-from perfdoc.simulator.job.stages import fold
-from perfdoc.simulator.job.work import Work
+from perfdoc.simulator.job.stages import Work, fold
 from perfdoc.traces.known_models import known_models
 from tests.simulator.jobs_by_hand import MS, rank_by_hand, traffic_by_hand
 

@@ -7,11 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from perfdoc.profiling.errors import CaptureError
 from tests.captures.kineto import write_kineto
-from tests.captures.timeline import Timeline, TimelineBuilder
+from tests.captures.timeline import Timeline
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -68,39 +65,3 @@ def test_collective_facts_are_on_the_kernel_and_the_wait_names_its_record(
     assert (wait["name"], wait["tid"], wait["args"]["wait_on_stream"]) == ("Stream Wait Event", 7, 20)
     assert wait["args"]["wait_on_cuda_event_record_corr_id"] == record["args"]["correlation"]
     assert (device["name"], device["tid"]) == ("Context Sync", -1)
-
-
-def test_flows_tie_calls_to_work_and_can_be_left_out(timeline: Timeline, tmp_path: Path) -> None:
-    trace = read(write_kineto(timeline, tmp_path / "x.json", 1000))
-    arrows = [e for e in trace["traceEvents"] if e.get("cat") == "ac2g"]
-    # Three kernels, a copy and a memory set; two ends each.
-    assert [e["ph"] for e in arrows] == ["s", "f"] * 5
-    bare = read(write_kineto(timeline, tmp_path / "y.json", 1000, flows=False))
-    assert not [e for e in bare["traceEvents"] if e.get("cat") == "ac2g"]
-
-
-def test_old_form(timeline: Timeline, tmp_path: Path) -> None:
-    path = write_kineto(timeline, tmp_path / "x.json.gz", 1000, old_categories=True, absolute_us=True)
-    assert path.read_bytes()[:2] == b"\x1f\x8b"
-    trace = read(path)
-    assert "deviceProperties" not in trace
-    assert "baseTimeNanoseconds" not in trace
-    assert len(rows(trace, "Kernel")) == 3
-    assert not rows(trace, "kernel")
-    assert {e["tid"] for e in rows(trace, "Kernel")} == {"stream 7", "stream 20"}
-    gemm = rows(trace, "Kernel")[0]
-    # Origin ...123456.789 us: [100, 300) ns is 1700000000123456.889 to ...457.089 us.
-    assert (gemm["ts"], gemm["dur"]) == (1_700_000_000_123_456, 1)
-
-
-def test_refusals(timeline: Timeline, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no process 5"):
-        write_kineto(timeline, tmp_path / "x.json", 5)
-    t = TimelineBuilder()
-    t.process().device().graph_launch(1, 0, 5)
-    with pytest.raises(ValueError, match="graph launch"):
-        write_kineto(t.build(), tmp_path / "x.json", 1000)
-    assert not list(tmp_path.iterdir())
-    write_kineto(timeline, tmp_path / "x.json", 1000)
-    with pytest.raises(CaptureError, match=r"x\.json"):
-        write_kineto(timeline, tmp_path / "x.json", 1001)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 import struct
 from pathlib import Path
-from typing import Any, Literal
-
-import pytest
+from typing import Any
 
 from tests.captures.events import NcclPayload
 from tests.captures.nsys_schemas import ExportOptions
@@ -48,36 +45,6 @@ def test_nvtx_rows(timeline: Timeline, tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(("form", "inline"), [("inline", 10), ("interned", 0), ("mixed", 8)])
-def test_nvtx_names_go_where_asked(
-    timeline: Timeline, tmp_path: Path, form: Literal["inline", "interned", "mixed"], inline: int
-) -> None:
-    path = write_nsys_sqlite(
-        timeline, tmp_path / "x.sqlite", options=ExportOptions(text=form, domain_rows=False)
-    )
-    counts = fetch(path, "SELECT count(*), count(text), count(textId) FROM NVTX_EVENTS")
-    assert counts == [(10, inline, 10 - inline)]
-    names_read = fetch(
-        path, "SELECT coalesce(text, value) FROM NVTX_EVENTS LEFT JOIN StringIds ON id = textId"
-    )
-    assert sorted({n for (n,) in names_read}) == [
-        "background",
-        "here",
-        "ncclAllReduce",
-        "never closed",
-        "perfdoc.step 0",
-    ]
-
-
-def test_one_domain_id_may_mean_two_domains(tmp_path: Path) -> None:
-    t = TimelineBuilder()
-    for pid, domain in ((1, "NCCL"), (2, "CCCL")):
-        t.process(pid=pid).thread().range("r", 0, 1, domain=domain)
-    path = write_nsys_sqlite(t.build(), tmp_path / "x.sqlite")
-    rows = fetch(path, "SELECT text, domainId FROM NVTX_EVENTS WHERE eventType = 75 ORDER BY text")
-    assert rows == [("CCCL", 1), ("NCCL", 1)]
-
-
 def test_binary_payload_can_be_decoded_with_its_schema_tables(timeline: Timeline, tmp_path: Path) -> None:
     options = ExportOptions(payloads="binary")
     path = write_nsys_sqlite(timeline, tmp_path / "x.sqlite", options=options)
@@ -104,25 +71,6 @@ def test_binary_payload_can_be_decoded_with_its_schema_tables(timeline: Timeline
     assert meaning == [("Avg",)]
 
 
-def test_payloads_are_lost_where_that_version_loses_them(timeline: Timeline, tmp_path: Path) -> None:
-    path = write_nsys_sqlite(timeline, tmp_path / "x.sqlite", generation="2024.2")
-    assert fetch(path, "SELECT count(*) FROM NVTX_EVENTS WHERE jsonText NOT NULL") == [(0,)]
-    with pytest.raises(ValueError, match=r"2024\.2 cannot hold payloads as binary"):
-        write_nsys_sqlite(
-            timeline, tmp_path / "y.sqlite", generation="2024.2", options=ExportOptions(payloads="binary")
-        )
-    assert not (tmp_path / "y.sqlite").exists()
-
-
-def test_json_payload_is_json(timeline: Timeline, tmp_path: Path) -> None:
-    path = write_nsys_sqlite(timeline, tmp_path / "x.sqlite")
-    texts = [
-        json.loads(text)
-        for (text,) in fetch(path, "SELECT jsonText FROM NVTX_EVENTS WHERE jsonText NOT NULL")
-    ]
-    assert [text["NCCL communicator ID"] for text in texts] == [COMMUNICATOR] * 2
-
-
 def test_layout_of_a_communicator_payload_is_that_of_real_captures(tmp_path: Path) -> None:
     t = TimelineBuilder()
     payload = NcclPayload(communicator=5, ranks=2, rank=1, device=3)
@@ -141,14 +89,3 @@ def test_layout_of_a_communicator_payload_is_that_of_real_captures(tmp_path: Pat
     ]
     ((blob,),) = fetch(path, "SELECT binaryData FROM NVTX_EVENTS WHERE eventType = 59")
     assert struct.unpack_from("<Qiii", blob, 32) == (5, 2, 1, 3)
-
-
-@pytest.mark.parametrize(
-    "payload", [NcclPayload(communicator=-1), NcclPayload(communicator=1, reduction="Median")]
-)
-def test_a_payload_that_no_bytes_can_hold_is_refused(tmp_path: Path, payload: NcclPayload) -> None:
-    t = TimelineBuilder()
-    t.process().thread().range("ncclAllReduce", 0, 1, domain="NCCL", payload=payload)
-    with pytest.raises(ValueError, match=r"payload: .*(-1|Median)"):
-        write_nsys_sqlite(t.build(), tmp_path / "x.sqlite", options=ExportOptions(payloads="binary"))
-    assert not list(tmp_path.iterdir())

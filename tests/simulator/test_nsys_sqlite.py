@@ -11,9 +11,9 @@ import pytest
 
 from perfdoc.profiling.errors import CaptureError
 from perfdoc.simulator.captures.nsys import TABLES, create_tables, write_rows
-from tests.captures.nsys_schemas import GENERATIONS, tables
+from tests.captures.nsys_schemas import GENERATIONS
 from tests.captures.nsys_sqlite import write_nsys_sqlite
-from tests.captures.timeline import Timeline, TimelineBuilder
+from tests.captures.timeline import Timeline
 
 
 def fetch(path: Path, sql: str) -> list[tuple[Any, ...]]:
@@ -81,32 +81,6 @@ def test_every_generation_holds_the_same_work(timeline: Timeline, tmp_path: Path
     assert product[0][0].startswith(generation)
 
 
-def test_columns_come_and_go_with_the_generation(timeline: Timeline, tmp_path: Path) -> None:
-    columns: dict[str, set[str]] = {}
-    present: dict[str, set[str]] = {}
-    for generation in GENERATIONS:
-        path = write_nsys_sqlite(timeline, tmp_path / f"{generation}.sqlite", generation=generation)
-        present[generation] = table_names(path)
-        columns[generation] = {
-            f"{table}.{name}"
-            for table in present[generation]
-            for (name,) in fetch(path, f"SELECT name FROM pragma_table_info('{table}')")
-        }
-
-    def having(what: str) -> list[str]:
-        return [g for g in GENERATIONS if what in columns[g]]
-
-    everything = list(GENERATIONS)
-    assert having("CUPTI_ACTIVITY_KIND_KERNEL.greenContextId") == everything[2:]
-    assert having("CUPTI_ACTIVITY_KIND_SYNCHRONIZATION.eventSyncId") == everything[5:]
-    assert having("CUPTI_ACTIVITY_KIND_CUDA_EVENT.timestamp") == everything[6:]
-    assert having("NVTX_EVENTS.jsonText") == everything[1:]
-    assert having("CUDA_GRAPH_EVENTS.graphNodeId") == everything[:3]
-    assert having("CUDA_GRAPH_NODE_EVENTS.graphNodeId") == everything[3:]
-    assert [g for g in GENERATIONS if "DIAGNOSTIC_EVENT" in present[g]] == everything[3:]
-    assert [g for g in GENERATIONS if "TARGET_INFO_CUDA_NULL_STREAM" in present[g]] == everything[:2]
-
-
 def test_event_edge_joins_on_event_sync_id(timeline: Timeline, tmp_path: Path) -> None:
     path = write_nsys_sqlite(timeline, tmp_path / "x.sqlite")
     edges = fetch(
@@ -129,63 +103,6 @@ def test_early_versions_number_waits_their_own_way(timeline: Timeline, tmp_path:
     between = write_nsys_sqlite(timeline, tmp_path / "between.sqlite", generation="2025.1")
     codes = fetch(between, "SELECT deprecatedSyncType, syncType FROM CUPTI_ACTIVITY_KIND_SYNCHRONIZATION")
     assert set(codes) == {(0, 0), (3, 0)}
-
-
-def test_tables_without_rows_are_absent_unless_asked_for(tmp_path: Path) -> None:
-    t = TimelineBuilder(utc_origin_ns=None)
-    t.process().thread().range("only a range", 0, 1)
-    lazy = write_nsys_sqlite(t.build(), tmp_path / "lazy.sqlite")
-    assert "NVTX_EVENTS" in table_names(lazy)
-    assert not {
-        "CUPTI_ACTIVITY_KIND_KERNEL",
-        "TARGET_INFO_SESSION_START_TIME",
-        "TARGET_INFO_GPU",
-    } & table_names(lazy)
-    full = write_nsys_sqlite(t.build(), tmp_path / "full.sqlite", empty_tables=True)
-    assert table_names(full) == set(tables("2026.3"))
-    assert fetch(full, "SELECT count(*) FROM CUPTI_ACTIVITY_KIND_KERNEL") == [(0,)]
-
-
-def test_rows_are_shuffled_by_seed_and_whole(tmp_path: Path) -> None:
-    t = TimelineBuilder()
-    d = t.process().device()
-    for i in range(50):
-        d.kernel("k", i, i + 3 * i + 1)
-    timeline = t.build()
-    sql = "SELECT start, end, correlationId FROM CUPTI_ACTIVITY_KIND_KERNEL ORDER BY rowid"
-    in_order = fetch(write_nsys_sqlite(timeline, tmp_path / "a.sqlite", shuffle_seed=None), sql)
-    mixed = fetch(write_nsys_sqlite(timeline, tmp_path / "b.sqlite", shuffle_seed=3), sql)
-    again = fetch(write_nsys_sqlite(timeline, tmp_path / "c.sqlite", shuffle_seed=3), sql)
-    other = fetch(write_nsys_sqlite(timeline, tmp_path / "d.sqlite", shuffle_seed=4), sql)
-    assert in_order == [(i, 4 * i + 1, i + 1) for i in range(50)]
-    assert mixed == again != in_order
-    assert other != mixed
-    assert sorted(mixed) == in_order
-
-
-def test_graph_launches_are_rows_of_their_own(tmp_path: Path) -> None:
-    t = TimelineBuilder()
-    p = t.process()
-    p.device().graph_launch(5, 10, 90, launch=(p.thread(), 0, 4))
-    path = write_nsys_sqlite(t.build(), tmp_path / "x.sqlite", generation="2024.6")
-    assert fetch(path, "SELECT start, end, graphExecId FROM CUPTI_ACTIVITY_KIND_GRAPH_TRACE") == [(10, 90, 5)]
-    with pytest.raises(ValueError, match=r"2022\.4 has no table CUPTI_ACTIVITY_KIND_GRAPH_TRACE"):
-        write_nsys_sqlite(t.build(), tmp_path / "y.sqlite", generation="2022.4")
-
-
-def test_hostile_names_survive(tmp_path: Path) -> None:
-    hostile = ["</script>", "'; DROP TABLE StringIds; --", "a\x00b", "\u202e\x1b[0m", "k" * 100_000]
-    t = TimelineBuilder()
-    d = t.process().device()
-    for i, name in enumerate(hostile):
-        d.kernel(name, i, i + 1)
-    path = write_nsys_sqlite(t.build(), tmp_path / "x.sqlite")
-    rows = fetch(
-        path,
-        """SELECT CAST(value AS BLOB) FROM CUPTI_ACTIVITY_KIND_KERNEL JOIN StringIds ON id = shortName
-           ORDER BY start""",
-    )
-    assert [blob.decode() for (blob,) in rows] == hostile
 
 
 def test_an_existing_file_stays_unless_forced(timeline: Timeline, tmp_path: Path) -> None:
@@ -217,37 +134,3 @@ def test_bulk_rows_take_arrays_and_constants(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"lengths \[1, 2\]"):
         write_rows(connection, "CUPTI_ACTIVITY_KIND_RUNTIME", {"start": [1], "end": [1, 2]})
     connection.close()
-
-
-def test_the_worked_example_of_the_builder(tmp_path: Path) -> None:
-    t = TimelineBuilder(utc_origin_ns=1_700_000_000_000_000_000)
-    p = t.process(pid=1000, rank=0)
-    th = p.thread()
-    d = p.device()
-    th.range("perfdoc.step 0", 0, 900)
-    d.kernel("gemm", 100, 300, launch=(th, 10, 20))
-    d.kernel("ncclDevKernel_AllReduce_Sum_bf16_RING_LL", 200, 500, stream=20)
-    d.copy("host_to_device", 4096, 500, 600, launch=(th, 30, 40))
-    e = d.record_event(20, launch=(th, 50, 55))
-    d.wait_event(7, e, launch=(th, 60, 65))
-    d.kernel("gemm", 600, 700, launch=(th, 70, 80))
-    path = write_nsys_sqlite(t.build(), tmp_path / "x.sqlite")
-    # Per stream: 7 computes [100,300) and [600,700) and copies [500,600), 20 communicates [200,500).
-    rows = fetch(
-        path,
-        """SELECT streamId, sum(end - start) FROM CUPTI_ACTIVITY_KIND_KERNEL GROUP BY 1
-           UNION ALL SELECT streamId, sum(end - start) FROM CUPTI_ACTIVITY_KIND_MEMCPY GROUP BY 1""",
-    )
-    assert rows == [(7, 300), (20, 300), (7, 100)]
-    calls = fetch(
-        path,
-        """SELECT start, value FROM CUPTI_ACTIVITY_KIND_RUNTIME JOIN StringIds ON id = nameId
-           ORDER BY start""",
-    )
-    assert calls == [
-        (10, "cudaLaunchKernel_v7000"),
-        (30, "cudaMemcpyAsync_v3020"),
-        (50, "cudaEventRecord_v3020"),
-        (60, "cudaStreamWaitEvent_v3020"),
-        (70, "cudaLaunchKernel_v7000"),
-    ]

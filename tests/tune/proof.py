@@ -22,7 +22,7 @@ from perfdoc.traces.job_facts import JobFacts
 from perfdoc.traces.known_models import known_models
 from perfdoc.tune.job import Job
 from perfdoc.tune.result import Settings
-from perfdoc.tune.run import Wanted, axes_for, tune
+from perfdoc.tune.run import axes_for, tune
 from perfdoc.tune.space import MBS, PP, TP, VPP, points, settings_of
 from tests.planted.job import planted_steps
 from tests.planted.layered import LayeredModel
@@ -155,15 +155,7 @@ def outcome(proof: Proof, ranks: Collection[int], folder: Path) -> Outcome:
     """Tune from the captures of these ranks, and look up the true times."""
     paths = planted_steps(proof.spec, ranks).write(folder)
     request = replace(parse_request([str(p) for p in paths], replay=False), given=facts_of(proof))
-    wanted = Wanted(
-        request=request,
-        only=proof.only,
-        fixed=proof.fixed,
-        gpus=None,
-        gpu_memory_bytes=_ROOMY_BYTES,
-        top=1,
-    )
-    job, found = tune(wanted)
+    job, found = tune(request, only=proof.only, fixed=proof.fixed, gpu_memory_bytes=_ROOMY_BYTES, top=1)
     row = found.rows[-1] if found.rows[-1].gain_ms.mid > 0 else found.rows[0]
     every = plantable(job, proof)
     truth = {s: true_ns(proof.spec, s) for s in every}

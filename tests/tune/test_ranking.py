@@ -14,7 +14,7 @@ from perfdoc.tune.ranking import parts_of, tuning_of
 from perfdoc.tune.result import Tuning, json_schema, to_json
 from perfdoc.tune.run import axes_for, scaling_of
 from perfdoc.tune.search import search
-from perfdoc.tune.text import render_text
+from perfdoc.tune.words import render_text
 from tests.tune.hand_job import job
 
 GIB = 2**30

@@ -9,8 +9,7 @@ import pytest
 
 from perfdoc.diagnose.asked import UserError
 from perfdoc.knobs.check import check
-from perfdoc.tune.asked import fixed_of, key_of, only_of
-from perfdoc.tune.run import axes_for
+from perfdoc.tune.run import axes_for, fixed_of, key_of, only_of
 from perfdoc.tune.search import search
 from perfdoc.tune.space import (
     MBS,

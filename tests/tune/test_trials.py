@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from perfdoc.tune.ranking import tuning_of
 from perfdoc.tune.result import Change, Row, Tuning
 from perfdoc.tune.run import axes_for
 from perfdoc.tune.search import search
-from perfdoc.tune.trials import STATE, Plan, State, measure, state_of, with_trials
+from perfdoc.tune.verification import STATE, Plan, State, measure, state_of, with_trials
 from perfdoc.tune.words import sections_of
 from tests.tune.hand_job import job
 
@@ -48,6 +49,10 @@ class Planted:
 
 def plan_of(found: Tuning, folder: Path, **changed: Any) -> Plan:
     return replace(Plan(rows=found.rows[:3], rounds=2, folder=folder, how="planted"), **changed)
+
+
+def row_with(changes: list[Change]) -> Any:
+    return SimpleNamespace(changes=changes)
 
 
 def quiet(_: str) -> None:
@@ -147,21 +152,21 @@ def test_a_command_is_given_the_settings_and_its_times_are_read(tmp_path: Path) 
     )
     own = own_command(command, r"took ([0-9.]+) ms")
     # The first third is warm-up: the median of 20, 30, 30 and 40.
-    assert own.run([change("--micro-batch-size 2")], tmp_path / "a.log") == 30
-    assert own.run([], tmp_path / "b.log") == 60
-    assert own_command(command, r"took (?P<s>[0-9.]+) ms").run([], tmp_path / "c.log") == 60_000
+    assert own.run(row_with([change("--micro-batch-size 2")]), tmp_path / "a") == 30
+    assert own.run(row_with([]), tmp_path / "b") == 60
+    assert own_command(command, r"took (?P<s>[0-9.]+) ms").run(row_with([]), tmp_path / "c") == 60_000
 
 
 def test_known_logs_need_no_pattern(tmp_path: Path) -> None:
     line = " iteration {0}/ 6 | consumed samples: {0} | elapsed time per iteration (ms): {1} | "
     body = "\n".join(f"print({line.format(i, 100.0 + i)!r})" for i in range(1, 7))
-    assert own_command(script(tmp_path, body), None).run([], tmp_path / "a.log") == pytest.approx(104.5)
+    assert own_command(script(tmp_path, body), None).run(row_with([]), tmp_path / "a") == pytest.approx(104.5)
 
 
 def test_a_command_without_step_times_is_told(tmp_path: Path) -> None:
     own = own_command(script(tmp_path, "print('done')"), r"took ([0-9.]+) ms")
     with pytest.raises(NoStepTimesError, match=r"Looked for took \(\[0-9\.\]\+\) ms"):
-        own.run([], tmp_path / "a.log")
+        own.run(row_with([]), tmp_path / "a")
 
 
 @pytest.mark.parametrize(
@@ -174,14 +179,14 @@ def test_a_command_without_step_times_is_told(tmp_path: Path) -> None:
 )
 def test_how_a_command_failed(tmp_path: Path, body: str, why: str) -> None:
     with pytest.raises(FailedRunError, match=why):
-        own_command(script(tmp_path, body), "(1)").run([], tmp_path / "a.log")
+        own_command(script(tmp_path, body), "(1)").run(row_with([]), tmp_path / "a")
 
 
 def test_a_command_that_does_not_end_is_ended(tmp_path: Path) -> None:
     own = own_command(script(tmp_path, "import time; time.sleep(60)"), "(1)")
     own.longest_s = 0.2
     with pytest.raises(FailedRunError, match="did not end"):
-        own.run([], tmp_path / "a.log")
+        own.run(row_with([]), tmp_path / "a")
 
 
 def test_settings_that_no_option_says() -> None:

@@ -14,9 +14,8 @@ from perfdoc.results.figures import duration, plural
 from perfdoc.results.names import PROSE_LIMIT, shorten
 from perfdoc.simulator.forward.faults import FAULTS, parse_faults
 from perfdoc.simulator.forward.hardware import GPUS
-from perfdoc.simulator.forward.job import SimulatedJob, simulate
+from perfdoc.simulator.forward.job import SimulatedJob, check_work, simulate
 from perfdoc.simulator.forward.layout import parse_layout
-from perfdoc.simulator.forward.work_bound import check_work
 from perfdoc.simulator.forward.writing import chosen_ranks, write_job
 from perfdoc.traces.given_facts import given_facts
 from perfdoc.traces.known_models import known_models

@@ -86,7 +86,7 @@ def tune(
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from perfdoc.diagnose.asked import UserError
-    from perfdoc.tune.asked import fixed_of, only_of
+    from perfdoc.tune.run import fixed_of, only_of
 
     complete, measuring = True, None
     with in_one_line(debug):
@@ -101,18 +101,17 @@ def tune(
             from perfdoc.tune.verification import asked
 
             measuring = asked(paths, output, verify, command, pattern, rounds, steps, force, debug)
-        from perfdoc.tune.run import Wanted
-        from perfdoc.tune.run import tune as tuned
+        from perfdoc.tune.run import tune as search
 
-        wanted = Wanted(
-            request=options.request(paths, replay=False, jobs=jobs),
+        _, found = search(
+            options.request(paths, replay=False, jobs=jobs),
             only=only_of(only or []),
             fixed=fixed_of(fix or []),
             gpus=gpus,
             gpu_memory_bytes=None if gpu_memory is None else round(gpu_memory * 2**30),
             top=top,
+            say=say,
         )
-        _, found = tuned(wanted, say)
         _write(found, output, json_file)
         if measuring is not None:
             found, complete = measuring.measured(found, say)
@@ -127,7 +126,7 @@ def tune(
 def _require_free(folder: Path | None, json_file: str | None, *, force: bool, measured: bool) -> None:
     """Before any work is done. measured: of runs; what is there is gone on with. Raises ValueError."""
     if folder is not None:
-        from perfdoc.tune.trials import STATE
+        from perfdoc.tune.verification import STATE
 
         require_free(folder, _FILES, force=force or (measured and (folder / STATE).exists()))
     if json_file not in (None, "-") and Path(str(json_file)).exists() and not (force or measured):
@@ -154,7 +153,7 @@ def _write(found: Tuning, folder: Path | None, json_file: str | None) -> None:
 
 def _print(found: Tuning, *, as_json: bool) -> None:
     from perfdoc.tune.result import to_json
-    from perfdoc.tune.text import render_text
+    from perfdoc.tune.words import render_text
 
     if as_json:
         write_json(to_json(found))

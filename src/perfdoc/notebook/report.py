@@ -153,19 +153,17 @@ class Report:
 
         if self.origin is None:
             raise PerfdocError("a diagnosis that was read has no captures to search with: analyze them.")
-        from perfdoc.tune.asked import fixed_of, only_of
-        from perfdoc.tune.run import Wanted, tune
+        from perfdoc.tune.run import fixed_of, only_of, tune
 
         with one_line():
-            wanted = Wanted(
-                request=replace(self.origin.request, replay=False),
+            _, tuning = tune(
+                replace(self.origin.request, replay=False),
                 only=only_of([*only]),
                 fixed=fixed_of([*fix]),
-                gpus=None,
                 gpu_memory_bytes=None if gpu_memory_gib is None else round(gpu_memory_gib * 2**30),
                 top=top,
             )
-            return tune(wanted)[1]
+            return tuning
 
     def save(self, path: str | Path) -> Path:
         """Write the page (`.html`) or the diagnosis (`.json`), which `perfdoc.load` reads; what was there is

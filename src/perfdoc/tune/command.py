@@ -11,14 +11,14 @@ import statistics
 import subprocess
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from perfdoc.diagnose.asked import UserError
 from perfdoc.results.names import shorten
 from perfdoc.traces import TraceError
 from perfdoc.traces.training_logs.read import read_training_log
-from perfdoc.tune.result import Change
+from perfdoc.tune.result import Change, Row
 
 PLACE = "{settings}"
 _KNOWN_LOGS = "the log lines of Megatron-LM, Megatron-Bridge, NeMo, torchtitan and Hugging Face Trainer"
@@ -51,14 +51,19 @@ class OwnCommand:
     """Its first group is a step's time: in seconds if it is called `s`, else in milliseconds."""
     longest_s: float | None = None
     """Set by the first run."""
-    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
-    def run(self, changes: Sequence[Change], log: Path) -> float:
-        """The median step of a run in milliseconds, its first third left out.
+    @property
+    def words(self) -> str:
+        """As it was given."""
+        return self.command
+
+    def run(self, row: Row, path: Path) -> float:
+        """The median step of a run in milliseconds, its first third left out; its output is `path`.log.
 
         Raises FailedRunError where it fails, NoStepTimesError where it prints no step time.
         """
-        text = self.command.replace(PLACE, settings_words(changes))
+        log = path.with_name(f"{path.name}.log")
+        text = self.command.replace(PLACE, settings_words(row.changes))
         began = time.monotonic()
         with log.open("wb") as out:
             # In a group of its own, so that all that it starts can be ended with it.
@@ -79,13 +84,10 @@ class OwnCommand:
             self.longest_s = max(_LEAST_S, _TIMES_LONGER * (time.monotonic() - began))
         times = self._times(log)
         if not times:
-            raise NoStepTimesError(f"{log}: shows no step time. Looked for {self._looked_for()}.")
+            known = f"{_KNOWN_LOGS}; --pattern REGEX names others"
+            wanted = known if self.pattern is None else self.pattern.pattern
+            raise NoStepTimesError(f"{log}: shows no step time. Looked for {wanted}.")
         return statistics.median(times[math.floor(len(times) * _WARMUP_FRAC) :])
-
-    def _looked_for(self) -> str:
-        return (
-            _KNOWN_LOGS + "; --pattern REGEX names others" if self.pattern is None else self.pattern.pattern
-        )
 
     def _times(self, log: Path) -> list[float]:
         if log.stat().st_size > _LONGEST_LOG:

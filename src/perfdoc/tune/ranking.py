@@ -21,6 +21,7 @@ from perfdoc.tune.result import (
     Search,
     Settings,
     Tuning,
+    value_words,
 )
 from perfdoc.tune.search import Searched, Tried
 from perfdoc.tune.space import FIELD_OF, Axes, Point, point_of, settings_of
@@ -128,11 +129,7 @@ def verdict_measured(rows: Sequence[Row]) -> str:
 
 
 def _in_words(row: Row) -> str:
-    return ", ".join(f"{c.knob}={_plain(c.after)}" for c in row.changes)
-
-
-def _plain(value: Value) -> str:
-    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    return ", ".join(f"{c.knob}={value_words(c.after)}" for c in row.changes)
 
 
 def changes_in(job: Job, changes: Mapping[str, Value]) -> list[Change]:

@@ -217,6 +217,11 @@ class Tuning:
     notes: list[str]
 
 
+def value_words(value: object) -> str:
+    """As people write a setting's value: none, true, 8."""
+    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def to_json(tuning: Tuning) -> bytes:
     """tune.json: indented, keys in declared order, ends with a newline."""
     return msgspec.json.format(msgspec.json.encode(tuning), indent=2) + b"\n"

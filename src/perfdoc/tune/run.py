@@ -2,19 +2,65 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from types import MappingProxyType
 from typing import Literal
 
 from perfdoc.analyzers.request import AnalysisRequest
 from perfdoc.diagnose.asked import UserError
 from perfdoc.knobs.knob import Value
+from perfdoc.knobs.load import catalogue
+from perfdoc.knobs.values import Opaque, read_value
 from perfdoc.simulator.job.settings import JobSettings
 from perfdoc.tune.job import Job, read_job
 from perfdoc.tune.ranking import tuning_of
 from perfdoc.tune.result import Band, Scale, Tuning
 from perfdoc.tune.search import search
-from perfdoc.tune.space import CP, EP, FIELD_OF, MBS, PP, TP, Axes, axes_of, point_of, restricted
+from perfdoc.tune.space import CP, EP, FIELD_OF, MBS, PP, SHORT, TP, Axes, axes_of, point_of, restricted
+
+
+def key_of(option: str, word: str) -> str:
+    """The canonical id of a searched setting, by it or a short name. Raises UserError.
+
+    >>> key_of("--only", "vpp")
+    'virtual_pipeline_model_parallel_size'
+    """
+    key = SHORT.get(word.strip(), word.strip())
+    if key in FIELD_OF:
+        return key
+    near = difflib.get_close_matches(key, [*SHORT, *FIELD_OF], n=1)
+    hint = f"did you mean {near[0]}?" if near else f"searched are {', '.join(SHORT)}."
+    raise UserError(f"{option} {word!r}: is no setting that is searched; {hint}")
+
+
+def only_of(words: Sequence[str]) -> list[str]:
+    """`vpp,mbs` → canonical ids. Raises UserError."""
+    keys = [part for word in words for part in word.split(",") if part.strip()]
+    if words and not keys:
+        raise UserError("--only: names no setting. Give keys with commas, such as vpp,mbs.")
+    return [key_of("--only", key) for key in keys]
+
+
+def fixed_of(words: Sequence[str]) -> Mapping[str, Value]:
+    """`tp=8` each → canonical id to value. Raises UserError."""
+    found: dict[str, Value] = {}
+    for part in (p for word in words for p in word.replace(",", " ").split()):
+        name, equals, text = part.partition("=")
+        if not equals or not text:
+            raise UserError(f"--fix {part!r}: write key=value, such as tp=8.")
+        key = key_of("--fix", name)
+        try:
+            value = None if text.lower() in ("none", "null") else read_value(catalogue()[key], text)
+        except ValueError as error:
+            raise UserError(f"--fix {part}: {error}.") from error
+        if isinstance(value, Opaque):
+            raise UserError(f"--fix {part}: is no value that can be read.")
+        if found.setdefault(key, value) != value:
+            raise UserError(f"--fix {part}: {name} is given twice.")
+    return found
+
 
 _MS = 1e6
 GPUS_MAX = 1_000_000
@@ -53,16 +99,26 @@ def _scale(job: Job, gpus: int, kind: Literal["weak", "strong"]) -> Scale:
     base = job.base
     dp = gpus // (base.tp * base.pp * base.cp)
     count = base.micro_batches
+    nothing = Scale(
+        gpus=gpus,
+        kind=kind,
+        dp=dp,
+        micro_batches=None,
+        step_ms=None,
+        speedup=None,
+        efficiency_frac=None,
+        reason="",
+    )
     if kind == "strong":
         whole = base.micro_batches * base.dp
         if whole % dp:
-            return _nothing(gpus, kind, dp, f"{whole} micro-batches do not divide over DP {dp}")
+            return replace(nothing, reason=f"{whole} micro-batches do not divide over DP {dp}")
         count = whole // dp
     new = replace(base, dp=dp, micro_batches=count)
     try:
         gain = job.models.gain(new)
     except ValueError as error:
-        return _nothing(gpus, kind, dp, str(error))
+        return replace(nothing, reason=str(error))
     now = job.models.model.measured_ns / _MS
     step = Band(
         low=max(now - (gain.high_ms or 0.0), 1e-6),
@@ -72,47 +128,17 @@ def _scale(job: Job, gpus: int, kind: Literal["weak", "strong"]) -> Scale:
     work = _samples(new) / _samples(base)
     speedup = Band(low=work * now / step.high, mid=work * now / step.mid, high=work * now / step.low)
     growth = gpus / base.world
-    return Scale(
-        gpus=gpus,
-        kind=kind,
-        dp=dp,
+    return replace(
+        nothing,
         micro_batches=count,
         step_ms=step,
         speedup=speedup,
         efficiency_frac=Band(low=speedup.low / growth, mid=speedup.mid / growth, high=speedup.high / growth),
-        reason="",
     )
 
 
 def _samples(settings: JobSettings) -> int:
     return settings.mbs * settings.micro_batches * settings.dp
-
-
-def _nothing(gpus: int, kind: Literal["weak", "strong"], dp: int, reason: str) -> Scale:
-    return Scale(
-        gpus=gpus,
-        kind=kind,
-        dp=dp,
-        micro_batches=None,
-        step_ms=None,
-        speedup=None,
-        efficiency_frac=None,
-        reason=reason,
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Wanted:
-    """What was asked for, checked."""
-
-    request: AnalysisRequest
-    only: Sequence[str]
-    """Canonical ids; all where none is named."""
-    fixed: Mapping[str, Value]
-    gpus: int | None
-    """Where the scaling curve is to end; None: none is made."""
-    gpu_memory_bytes: int | None
-    top: int
 
 
 def axes_for(job: Job, only: Sequence[str], fixed: Mapping[str, Value]) -> Axes:
@@ -136,18 +162,24 @@ def axes_for(job: Job, only: Sequence[str], fixed: Mapping[str, Value]) -> Axes:
     return restricted(axes, only=only, fixed=fixed, at=at)
 
 
-def tune(wanted: Wanted, say: Callable[[str], None] = lambda _: None) -> tuple[Job, Tuning]:
-    """Read the captures and search. Raises as read_job, search and scaling_of."""
-    job = read_job(wanted.request, gpu_memory_bytes=wanted.gpu_memory_bytes)
-    scaling = scaling_of(job, wanted.gpus) if wanted.gpus is not None else []
-    axes = axes_for(job, wanted.only, wanted.fixed)
+def tune(
+    request: AnalysisRequest,
+    *,
+    only: Sequence[str] = (),
+    fixed: Mapping[str, Value] = MappingProxyType({}),
+    gpus: int | None = None,
+    gpu_memory_bytes: int | None = None,
+    top: int = 10,
+    say: Callable[[str], None] = lambda _: None,
+) -> tuple[Job, Tuning]:
+    """Read the captures and search. Raises as read_job, search and scaling_of.
+
+    only: canonical ids; all where none is named. gpus: where the scaling curve ends; None: none is made.
+    """
+    job = read_job(request, gpu_memory_bytes=gpu_memory_bytes)
+    scaling = scaling_of(job, gpus) if gpus is not None else []
+    axes = axes_for(job, only, fixed)
     found = search(job, axes)
     say(f"{len(found.tried):,} configurations predicted")
-    return job, tuning_of(
-        job,
-        axes,
-        found,
-        top=wanted.top,
-        inputs=[path.name for path in wanted.request.captures],
-        scaling=scaling,
-    )
+    inputs = [path.name for path in request.captures]
+    return job, tuning_of(job, axes, found, top=top, inputs=inputs, scaling=scaling)

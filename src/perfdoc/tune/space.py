@@ -32,17 +32,7 @@ FIELD_OF: Mapping[str, str] = {
 }
 """Settings that are searched, by canonical id, and their field of Point."""
 SHORT: Mapping[str, str] = {
-    "tp": TP,
-    "pp": PP,
-    "cp": CP,
-    "ep": EP,
-    "vpp": VPP,
-    "mbs": MBS,
-    "first": FIRST,
-    "last": LAST,
-    "recompute": RECOMPUTE,
-    REDUCE: REDUCE,
-    GATHER: GATHER,
+    key if name.startswith("overlap") else name: key for key, name in FIELD_OF.items()
 }
 """What users may call them as well."""
 _TP_MAX = 8
@@ -70,6 +60,10 @@ class Point:
     overlap_gather: bool
 
 
+_SHARED = [f.name for f in fields(Point) if f.name not in ("first", "last")]
+"""Fields that JobSettings has as well."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Axes:
     """Values of each field of Point, the current one among them."""
@@ -87,19 +81,7 @@ class Axes:
 
 def point_of(base: JobSettings) -> Point:
     """The current configuration."""
-    return Point(
-        tp=base.tp,
-        pp=base.pp,
-        cp=base.cp,
-        ep=base.ep,
-        vpp=base.vpp,
-        mbs=base.mbs,
-        first=None,
-        last=None,
-        recompute=base.recompute,
-        overlap_reduce=base.overlap_reduce,
-        overlap_gather=base.overlap_gather,
-    )
+    return Point(first=None, last=None, **{name: getattr(base, name) for name in _SHARED})
 
 
 def axes_of(
@@ -166,8 +148,7 @@ def _as_field(key: str, value: Value, at: Point) -> Value:
 
 def points(axes: Axes) -> Iterator[Point]:
     """Every combination that can be: degrees that divide the GPUs, chunks that divide a stage's layers."""
-    names = [f.name for f in fields(Point)]
-    inner = [n for n in names if n not in ("pp", "vpp", "first", "last")]
+    inner = [name for name in _SHARED if name not in ("pp", "vpp")]
     for pp in axes.values["pp"]:
         for first, last, vpp in _splits(axes, pp):
             for some in itertools.product(*(axes.values[n] for n in inner)):
@@ -225,30 +206,22 @@ def settings_of(base: JobSettings, point: Point) -> JobSettings:
         split = (layers // point.pp,) * point.pp
     return replace(
         base,
-        tp=point.tp,
-        cp=point.cp,
-        ep=point.ep,
+        **{name: getattr(point, name) for name in _SHARED},
         dp=dp,
-        pp=point.pp,
-        vpp=point.vpp,
         micro_batches=sequences // (point.mbs * dp),
-        mbs=point.mbs,
         # Without chunks messages cannot overlap; with them they do, unless they did not before.
         messages_overlap=point.vpp > 1 and (base.messages_overlap or base.vpp == 1),
         layers=split,
-        recompute=point.recompute,
-        overlap_reduce=point.overlap_reduce,
-        overlap_gather=point.overlap_gather,
     )
 
 
 def changes_of(at: Point, point: Point, new: JobSettings, base: JobSettings) -> dict[str, Value]:
     """Canonical id to value, of all that differs from the current configuration."""
-    found: dict[str, Value] = {}
-    for key, name in FIELD_OF.items():
-        value = getattr(point, name)
-        if value != getattr(at, name):
-            found[key] = value
+    found: dict[str, Value] = {
+        key: getattr(point, name)
+        for key, name in FIELD_OF.items()
+        if getattr(point, name) != getattr(at, name)
+    }
     if VPP in found and point.vpp == 1:
         found[VPP] = None
     if RECOMPUTE in found:
@@ -258,10 +231,8 @@ def changes_of(at: Point, point: Point, new: JobSettings, base: JobSettings) -> 
         found["recompute_num_layers"] = 1 if full else None
     if new.dp != base.dp:
         found[DP] = new.dp
-    if new.messages_overlap and not base.messages_overlap:
-        found[P2P] = True
-    if base.messages_overlap and not new.messages_overlap:
-        found[P2P] = False
+    if new.messages_overlap is not base.messages_overlap:
+        found[P2P] = new.messages_overlap
     if TP in found and point.tp == 1:
         found["sequence_parallel"] = False
         found["tp_comm_overlap"] = False

@@ -1,15 +1,18 @@
-"""What `perfdoc tune` found, in tables and sentences that every rendering shows."""
+"""What `perfdoc tune` found: the tables and sentences of every rendering, and the one for a terminal."""
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Sequence
 
 from perfdoc.knobs.knob import DIALECT_TITLES
 from perfdoc.reports.sections.section import Cell, Grid, Section, name, size, word
+from perfdoc.reports.terminal import grid, paragraph
 from perfdoc.results.figures import UNKNOWN, count, per_cent, plural, signed_share, significant
 from perfdoc.results.figures import size as bytes_in_words
+from perfdoc.results.names import prose
 from perfdoc.tune.front_chart import front_picture
-from perfdoc.tune.result import Band, Change, Row, Scale, Tuning
+from perfdoc.tune.result import Band, Change, Row, Scale, Tuning, value_words
 from perfdoc.tune.space import SHORT
 
 _SHORT = {key: short for short, key in SHORT.items()} | {"data_parallel_size": "dp"}
@@ -49,9 +52,7 @@ def band(value: Band) -> str:
 
 def short_change(change: Change) -> str:
     """`vpp=10`."""
-    value = change.after
-    text = "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-    return f"{_SHORT.get(change.knob, change.knob)}={text}"
+    return f"{_SHORT.get(change.knob, change.knob)}={value_words(change.after)}"
 
 
 def changes_words(changes: Sequence[Change]) -> str:
@@ -111,8 +112,10 @@ def _to_set(found: Tuning) -> Section:
     written = written_of(best) if best is not None else []
     grids = []
     if best is not None and best.gain_ms.mid > 0:
-        rows = [[word(c.knob), word(_value(c.before)), word(_value(c.after)), name(c.written or "follows")]
-                for c in best.changes]  # fmt: skip
+        rows = [
+            [word(c.knob), *(word(value_words(v)) for v in (c.before, c.after)), name(c.written or "follows")]
+            for c in best.changes
+        ]
         grids.append(Grid(head=["setting", "now", "then", title], align="llln", rows=rows))
     return Section(
         key="to-set",
@@ -125,10 +128,6 @@ def _to_set(found: Tuning) -> Section:
 def written_of(row: Row) -> list[str]:
     """What to paste for a row."""
     return [c.written for c in row.changes if c.written]
-
-
-def _value(value: object) -> str:
-    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _parts(found: Tuning) -> Section:
@@ -289,3 +288,21 @@ def _basis_words(found: Tuning) -> Iterator[str]:
         yield f"Taken for granted: {'; '.join(assumed)}."
     for note in found.notes:
         yield f"{note[:1].upper()}{note[1:]}{'' if note.endswith('.') else '.'}"
+
+
+def render_text(found: Tuning, *, width: int = 100) -> str:
+    """The verdict, then every section; the exact figures are in tune.json."""
+    lines = textwrap.wrap(prose(found.verdict), width)
+    for section in sections_of(found):
+        lines += ["", section.title]
+        for sentence in section.sentences if section.key != "to-set" else ():
+            lines += paragraph(prose(sentence), width=width, indent="  ", hang="  ")
+        for table in section.grids:
+            if table.caption:
+                lines += ["", f"  {table.caption}"]
+            cells = [[cell.text for cell in row] for row in table.rows]
+            lines += ["  " + line for line in grid(table.head, cells, align=table.align, width=width - 2)]
+        if section.key == "to-set":
+            best = next(r for r in found.rows if r.place == 1)
+            lines += ["", *(f"  {line}" for line in written_of(best))]
+    return "\n".join(lines) + "\n"
