@@ -13,21 +13,10 @@ class LaunchQueue(Measured):
 
     median_depth: int | None
     """The smallest depth that holds for at least half of the window, together with the lower ones."""
-    mean_depth: float | None
-    max_depth: int | None
     shallow_frac: float | None
     """Share of the window with a depth of 0 or 1."""
     starved_ns: int | None
     """Idle time before work that was launched too late: idle.host + gc + data of the ledger."""
-    starved_frac: float | None
-    unknown_launches: int | None
-    """Activities of the window on those streams whose launch the capture does not show; not in the depth."""
-    bin_min: list[int]
-    """The depth over time in n equal bins: bin i is [start + i * d // n, start + (i + 1) * d // n) of a
-    window of d nanoseconds."""
-    bin_mean: list[float]
-    """Time-weighted, to three decimals."""
-    bin_max: list[int]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +90,6 @@ class CallGroup:
     count: int
     host_ns: int
     """Time in the calls, all of it, whether the device idled or not."""
-    longest_ns: int
     idle_inside_ns: int
     """idle.host while the thread was inside of them."""
     idle_caused_ns: int
@@ -142,11 +130,6 @@ class AllocCalls(Measured):
     steps_with_calls: int | None
     last_step_count: int | None
     """Calls in the last step: 0 in a job whose allocator has settled."""
-    stream_ordered_count: int | None
-    """cudaMallocAsync, cudaFreeAsync and their kin, in none of the other figures: they wait for nothing."""
-    stream_ordered_host_ns: int | None
-    stream_ordered_idle_ns: int | None
-    """idle.host while the launching thread was inside of them."""
     groups: list[CallGroup]
     """Most idle first."""
     groups_left_out: int
@@ -202,27 +185,17 @@ class SmallKernels(Measured):
 
     kernels: int | None
     """Compute kernels that were launched one by one."""
-    launch_bound: int | None
-    """For whose launch the device stood still."""
     small: int | None
     """Launch-bound, and shorter than the call that launched them."""
-    small_frac: float | None
-    """Of the launch-bound ones; None where there are none."""
     small_ns: int | None
     """Their own time."""
-    small_launch_ns: int | None
-    """Time in the calls that launched them."""
     idle_before_ns: int | None
     """idle.host in the gaps that small ones ended."""
     median_kernel_ns: int | None
     """Of all these kernels."""
-    median_launch_ns: int | None
-    """Of the calls that launched launch-bound kernels; of all, where none is (calls on a full queue wait)."""
     median_launch_interval_ns: int | None
     """From one launch to the next on a thread, for launch-bound kernels: host time of a kernel, framework
     included."""
-    below_median_launch_frac: float | None
-    """Share of all kernels shorter than median_launch_ns."""
     names: list[SmallKernelName]
     """Small ones by name, most idle before them first."""
 

@@ -53,8 +53,6 @@ class RankClock:
     """How much faster it runs, millionths; None where the matches do not cover enough time."""
     resolution_ns: int | None
     """Clock error against the reference; None if nothing was compared."""
-    bound_ns: int | None
-    """Limit of the offset's error: beyond it a rank would leave a collective before another joins."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +83,6 @@ class Spread:
     group: str
     ranks: int
     start_spread_ns: int
-    end_spread_ns: int
     transfer_ns: int | None
     """None where its completion is not known exactly."""
     first_rank: int | None
@@ -156,8 +153,6 @@ class Straggler:
     """That share if all ranks of its groups were equally likely to be last."""
     chance_probability: float
     """That chance makes any of all ranks come last so often (exact binomial, times the ranks)."""
-    steps_frac: float | None
-    """Share of the steps in which it caused the most waiting in its groups; None without numbered steps."""
     collectives: int
     resolution_ns: int
     """Clock error of an arrival: figures in ns may be off by as much for every collective and rank that they

@@ -26,7 +26,6 @@ from perfdoc.analyzers.clocks.ends import Ends, matched_ends
 from perfdoc.analyzers.clocks.solve import (
     TICK_NS,
     ahead,
-    bounds,
     from_the_others,
     percentiles,
     solve_clusters,
@@ -68,9 +67,6 @@ class MemberClock:
     """Matched ends of this member."""
     resolution_ns: int | None
     """Clock error against the reference; None if nothing was compared."""
-    bound_ns: int | None
-    """No offset could be wrong by more: someone would leave a collective before all had come. None where no
-    collective bounds it; negative where that happens as it is."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,15 +173,14 @@ def align_clocks(
         believed=~np.isin(matches.group, list(contradicted)),
     )
     clock = clock_of[ends.member]
-    start, end = whole.read(clock, ends.start_ns), whole.read(clock, ends.end_ns)
+    end = whole.read(clock, ends.end_ns)
     p5, p95 = percentiles(from_the_others(ends, end))
-    bound = bounds(ends, start, end, len(clock_of))
     measured = len(end) > 0 or len(set(whole.component.tolist())) < len(has_utc)
     return ClockAlignment(
         state="measured" if measured else "not_measured",
         reason="" if measured else "no collective was matched that all its ranks leave together",
         remedy="" if measured else matches.remedy,
-        clocks=_member_clocks(matches, whole, closeness, has_utc, ends, bound),
+        clocks=_member_clocks(whole, closeness, has_utc, ends),
         residual_p5_ns=p5,
         residual_p95_ns=p95,
         ends=len(end),
@@ -207,9 +202,7 @@ def _origins(ranks: Sequence[CollectiveCalls]) -> list[int]:
     ]
 
 
-def _member_clocks(
-    matches: Matches, whole: Whole, closeness: Closeness, has_utc: Bool, ends: Ends, bound: I64
-) -> tuple[MemberClock, ...]:
+def _member_clocks(whole: Whole, closeness: Closeness, has_utc: Bool, ends: Ends) -> tuple[MemberClock, ...]:
     clock_of = closeness.clock_of.tolist()
     component = _numbered([int(whole.component[c]) for c in clock_of])
     cluster = _numbered([int(closeness.cluster[c]) for c in clock_of])
@@ -236,7 +229,6 @@ def _member_clocks(
             drift_ppm=float(whole.drift[c]) * 1e6 if whole.has_drift[c] else None,
             ends=int(count[i]),
             resolution_ns=None if members[component[i]] == 1 else closeness.to(int(whole.component[c]), i),
-            bound_ns=int(bound[i]) if bound[i] < np.iinfo(np.int64).max else None,
         )
         for i, c in enumerate(clock_of)
     )

@@ -78,25 +78,6 @@ def violating(ends: Ends, start_ns: I64, end_ns: I64, strict: Bool) -> set[int]:
     return {g for g, c in enough.items() if float(np.mean(early[c] > slack[g])) > _MOST_VIOLATIONS_FRAC}
 
 
-def bounds(ends: Ends, start_ns: I64, end_ns: I64, members: int) -> I64:
-    """Largest possible error of each member's clock; the largest int64 where nothing bounds it.
-
-    It may be set back until the member leaves as the last other one comes, and forward until it comes as the
-    first other one leaves.
-    """
-    never = np.iinfo(np.int64).max
-    back, forward = np.full(members, never), np.full(members, never)
-    if len(end_ns):
-        last_start = np.maximum.reduceat(start_ns, ends.first)[ends.collective]
-        first_end = np.minimum.reduceat(end_ns, ends.first)[ends.collective]
-        # Of the last to come only its own start is known here, which bounds nothing.
-        other_start, other_end = start_ns < last_start, end_ns > first_end
-        np.minimum.at(back, ends.member[other_start], (end_ns - last_start)[other_start])
-        np.minimum.at(forward, ends.member[other_end], (first_end - start_ns)[other_end])
-    widest: I64 = np.maximum(back, forward)
-    return widest
-
-
 _WORTH_FRAC = 0.6
 """A correction must bring some clock's ends this much closer to the others', or all stay on UTC: ends that
 are late by chance would move clocks that are set well."""

@@ -35,7 +35,6 @@ from perfdoc.results.quality import MEASURED
 from perfdoc.traces.arrow import distinct
 from perfdoc.traces.table import Bool
 
-MAX_BINS = 200
 SHALLOW = 1
 """Largest depth that counts as shallow."""
 
@@ -49,32 +48,17 @@ def launch_queue(view: DeviceView, idle: HostIdle) -> LaunchQueue:
     if end <= start:
         return LaunchQueue.missing("The window is empty.")
     queued, started, unknown, count = _queued(view.activity, start, end)
-    bins = min(MAX_BINS, end - start)
-    edges = np.array([start + i * (end - start) // bins for i in range(bins + 1)], np.int64)
-    time, depth = _depth_steps(queued, started, edges[:-1])
-    length = np.diff(np.append(time, end))
-    by_depth = sum_by(depth, length, int(depth.max()) + 1)
-    covered = np.cumsum(by_depth)
-    first = np.searchsorted(time, edges[:-1], "left")
-    integral = np.add.reduceat(depth.astype(np.float64) * length, first)
-    mean = integral / np.diff(edges)
-    low, high = np.minimum.reduceat(depth, first), np.maximum.reduceat(depth, first)
+    time, depth = _depth_steps(queued, started, start)
+    by_depth = sum_by(depth, np.diff(np.append(time, end)), int(depth.max()) + 1)
     return LaunchQueue(
         state="measured",
         reason=f"{unknown:,} of {count:,} activities have no known launch; they are not counted."
         if unknown
         else "",
         remedy="",
-        median_depth=int(np.searchsorted(2 * covered, end - start, "left")),
-        mean_depth=float(integral.sum() / (end - start)),
-        max_depth=int(np.flatnonzero(by_depth).max()),
+        median_depth=int(np.searchsorted(2 * np.cumsum(by_depth), end - start, "left")),
         shallow_frac=int(by_depth[: SHALLOW + 1].sum()) / (end - start),
         starved_ns=idle.starved_ns,
-        starved_frac=idle.starved_ns / (end - start),
-        unknown_launches=unknown,
-        bin_min=low.tolist(),
-        bin_mean=mean.round(3).tolist(),
-        bin_max=high.tolist(),
     )
 
 
@@ -98,11 +82,11 @@ def _queued(activity: Activity, start: int, end: int) -> tuple[I64, I64, int, in
     return np.sort(joined, kind="stable"), left[left < end], unknown, count
 
 
-def _depth_steps(joined: I64, left: I64, edges: I64) -> tuple[I64, I64]:
+def _depth_steps(joined: I64, left: I64, start: int) -> tuple[I64, I64]:
     """The depth as a step function: times, ascending and distinct, and the depth from each on."""
-    time = np.concatenate((edges, joined, left))
-    change = np.repeat(np.array([0, 1, -1]), (len(edges), len(joined), len(left)))
-    order = np.argsort(time, kind="stable")  # three sorted runs: merged in linear time
+    time = np.concatenate(([start], joined, left))
+    change = np.repeat(np.array([0, 1, -1]), (1, len(joined), len(left)))
+    order = np.argsort(time, kind="stable")  # sorted runs: merged in linear time
     time, depth = time[order], np.cumsum(change[order])
     last = np.append(time[1:] > time[:-1], True)
     return time[last], depth[last]
@@ -195,21 +179,14 @@ def small_kernels(view: DeviceView, idle: HostIdle) -> SmallKernels:
     bound = before > 0
     chosen = np.flatnonzero(bound & (duration < launch))
     thread = api.thread[call].astype(np.int64)
-    typical = int(np.median(launch[bound] if bound.any() else launch))
-    bound_count, small_count = int(np.count_nonzero(bound)), len(chosen)
     return SmallKernels(
         **MEASURED,
         kernels=len(rows),
-        launch_bound=bound_count,
-        small=small_count,
-        small_frac=small_count / bound_count if bound_count else None,
+        small=len(chosen),
         small_ns=int(duration[chosen].sum()),
-        small_launch_ns=int(launch[chosen].sum()),
         idle_before_ns=int(before[chosen].sum()),
         median_kernel_ns=int(np.median(duration)),
-        median_launch_ns=typical,
         median_launch_interval_ns=_median_interval(api.start_ns[call], thread, bound),
-        below_median_launch_frac=int(np.count_nonzero(duration < typical)) / len(rows),
         names=_names(view, rows[chosen], duration[chosen], launch[chosen], before[chosen]),
     )
 

@@ -4,9 +4,6 @@ A wait drains the launch queue: the device runs dry while the host is still insi
 microseconds), and stands still until the host, back in Python, has launched something new. So the cost of a
 wait is not the time inside of it, in which the device mostly runs, but the gap that begins in it.
 
-cudaMalloc and cudaFree may wait for the device; cudaMallocAsync and cudaFreeAsync take their turn on a stream
-and are counted apart.
-
 They are grouped by where in the program they were made: the range and the operator that were open.
 """
 
@@ -64,8 +61,6 @@ def group_calls(
         code = np.unique(code * len(number) + pattern, return_inverse=True)[1]
     size = int(code.max()) + 1
     duration = calls.end_ns[rows] - start
-    longest = np.zeros(size, np.int64)
-    np.maximum.at(longest, code, duration)
     count = np.bincount(code, minlength=size)
     host, inside, caused = (sum_by(code, v, size) for v in (duration, inside_ns, caused_ns))
     order = np.lexsort((np.arange(size), -host, -caused))
@@ -84,7 +79,6 @@ def group_calls(
                 call_site=call_site,
                 count=int(count[g]),
                 host_ns=int(host[g]),
-                longest_ns=int(longest[g]),
                 idle_inside_ns=int(inside[g]),
                 idle_caused_ns=int(caused[g]),
             )
@@ -209,7 +203,6 @@ def alloc_calls(view: DeviceView, calls: HostCalls, threads: Sequence[ThreadIdle
     """Find the allocation calls of one device's launching threads."""
     steps = view.window.steps
     rows, step = _in_steps(view, calls, calls.outermost(CallKind.ALLOCATION))
-    ordered, _ = _in_steps(view, calls, calls.outermost(CallKind.STREAM_ALLOCATION))
     inside = inside_ns(calls, rows, threads)
     groups, left_out = group_calls(view.trace, calls, rows, inside, inside)
     by_step = np.bincount(step, minlength=steps) if steps else None
@@ -221,9 +214,6 @@ def alloc_calls(view: DeviceView, calls: HostCalls, threads: Sequence[ThreadIdle
         steps=steps if by_step is not None else None,
         steps_with_calls=None if by_step is None else int(np.count_nonzero(by_step)),
         last_step_count=None if by_step is None else int(by_step[-1]),
-        stream_ordered_count=len(ordered),
-        stream_ordered_host_ns=int((calls.end_ns[ordered] - calls.start_ns[ordered]).sum()),
-        stream_ordered_idle_ns=int(inside_ns(calls, ordered, threads).sum()),
         groups=groups,
         groups_left_out=left_out,
     )

@@ -36,8 +36,6 @@ class Arrivals:
     """By collective: when the first rank came."""
     last_ns: I64
     """By collective: when the last rank came."""
-    end_spread_ns: I64
-    """By collective: from the first end to the last."""
     in_window: Bool
     """By collective: began inside the windows of all its ranks; groups that were matched wrongly aside."""
     has_durations: Bool
@@ -76,7 +74,6 @@ def arrivals(matches: Matches, ranks: Sequence[CollectiveCalls], clocks: ClockAl
         wait_ns=own - np.repeat(transfer, matches.count),
         first_ns=first,
         last_ns=last,
-        end_spread_ns=_most(end, matches) - _least(end, matches),
         in_window=_all(in_window, matches) & believed,
         has_durations=_all(exact, matches) & matches.is_complete,
         has_order=matches.is_synchronising

@@ -11,7 +11,6 @@ import numpy as np
 
 from perfdoc.analyzers.base.binomial import at_least
 from perfdoc.analyzers.base.intervals import I64
-from perfdoc.analyzers.base.rows import row_keys
 from perfdoc.analyzers.communication.matches import Matches
 from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.analyzers.skew.causes import Arrivals, Comparison, Lateness, find_cause, measure_extras
@@ -161,7 +160,6 @@ def _straggler(compared: Comparison, late: Lateness, habit: _Habit) -> Straggler
         recurrence_frac=habit.recurrence_frac,
         chance_frac=habit.chance_frac,
         chance_probability=habit.probability(len(matches.members)),
-        steps_frac=_steps_frac(matches, compared.times, late, habit),
         collectives=habit.count,
         resolution_ns=int(late.resolution_ns[late.of[mine]].max()),
         lateness_ns=lateness_ns,
@@ -240,25 +238,3 @@ def _odds_ratio(often: float, chance: float) -> float:
 def _latest(late: Lateness, rows: I64) -> int | None:
     at = int(np.argmax(late.delay_ns[rows]))
     return int(late.collective[late.of[rows[at]]]) if late.delay_ns[rows[at]] > 0 else None
-
-
-def _steps_frac(matches: Matches, times: Arrivals, late: Lateness, habit: _Habit) -> float | None:
-    """Share of (group, step) in which the member caused the most waiting."""
-    at = np.unique(late.of[habit.rows])
-    at = at[times.step[late.collective[at]] >= 0]
-    if not len(at):
-        return None
-    # Rows of Lateness are in the order of its collectives: a job has as many habits as it has groups, and
-    # each looks at its own rows only.
-    low, high = np.searchsorted(late.of, at), np.searchsorted(late.of, at, "right")
-    count = high - low
-    rows = np.arange(count.sum()) + np.repeat(low - np.cumsum(count) + count, count)
-    of = late.collective[late.of[rows]]
-    first, case = row_keys(matches.group[of].astype(np.int64), times.step[of])
-    members, member = np.unique(matches.member[late.row[rows]], return_inverse=True)
-    caused = np.bincount(
-        case * len(members) + member.ravel(), late.caused_ns[rows], len(first) * len(members)
-    ).reshape(len(first), -1)
-    own = caused[:, np.searchsorted(members, habit.member)]
-    worst = (own >= caused.max(axis=1)) & (own > 0)
-    return float(worst.mean())

@@ -85,7 +85,6 @@ def _clocks(matches: Matches, clocks: ClockAlignment) -> list[RankClock]:
             offset_ns=c.offset_ns if c.has_utc and c.component in with_utc else None,
             drift_ppm=c.drift_ppm,
             resolution_ns=c.resolution_ns,
-            bound_ns=c.bound_ns,
         )
         for m, c in zip(matches.members, clocks.clocks, strict=True)
     ]
@@ -142,7 +141,6 @@ def _largest_spreads(matches: Matches, times: Arrivals, late: Lateness) -> list[
                 group=matches.groups[matches.group[i]].label,
                 ranks=len(start),
                 start_spread_ns=int(times.last_ns[i] - times.first_ns[i]),
-                end_spread_ns=int(times.end_spread_ns[i]),
                 transfer_ns=int(times.transfer_ns[i]) if times.has_durations[i] else None,
                 first_rank=first.rank,
                 first_name=first.name,

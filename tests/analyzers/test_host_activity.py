@@ -103,7 +103,6 @@ def test_results_go_into_the_diagnosis(tmp_path: Path) -> None:
     measured = host_activity(view_of(builder, tmp_path))[0]
     assert measured.idle_split.host_ns == measured.sync_calls.idle_caused_ns == 95
     assert (measured.alloc_calls.groups[0].call, measured.small_kernels.names[0].count) == ("cudaMalloc", 1)
-    assert len(measured.launch_queue.bin_mean) == 200
     assert (measured.graphs.time_frac, measured.gc.state) == (0.0, "not_measured")
     missing = host_activity(a_cpu_rank(tmp_path / "cpu"))[0]
     assert (missing.launch_queue.state, missing.launch_queue.median_depth) == ("not_measured", None)

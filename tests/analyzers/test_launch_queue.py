@@ -1,13 +1,12 @@
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from perfdoc.analyzers.device.view import DeviceView
-from perfdoc.analyzers.host.activity import MAX_BINS, launch_queue
+from perfdoc.analyzers.host.activity import launch_queue
 from perfdoc.analyzers.host.idle import host_idle
 from perfdoc.results.host import LaunchQueue
 from perfdoc.traces.nsys.read import read_nsys_sqlite
@@ -33,12 +32,9 @@ def test_depth_is_what_was_launched_and_has_not_started(tmp_path: Path) -> None:
     for start, returned in ((100, 10), (200, 20), (300, 30), (400, 250)):
         device.kernel(GEMM, start, start + 100, launch=(thread, returned - 5, returned))
     queue = queue_of(view_of(builder, tmp_path))
-    assert (queue.median_depth, queue.mean_depth, queue.max_depth) == (1, 450 / 400, 2)
+    assert queue.median_depth == 1
     assert queue.shallow_frac == 250 / 400
-    assert (queue.starved_ns, queue.unknown_launches, queue.reason) == (0, 0, "")
-    # 200 bins of 2 ns: the 75th, [250, 252), is the first in which the last kernel waits.
-    assert len(queue.bin_mean) == 200
-    assert (queue.bin_max[74], queue.bin_max[75], queue.bin_min[99], queue.bin_min[100]) == (1, 2, 2, 1)
+    assert (queue.starved_ns, queue.reason) == (0, "")
 
 
 def test_queued_communication_is_no_depth(tmp_path: Path) -> None:
@@ -49,7 +45,8 @@ def test_queued_communication_is_no_depth(tmp_path: Path) -> None:
     device.kernel(GEMM, 100, 1000, launch=(thread, 0, 1))
     for i in range(10):
         device.kernel(ALL_REDUCE, 500 + i, 501 + i, stream=20, launch=(thread, 10 + i, 11 + i))
-    assert queue_of(view_of(builder, tmp_path)).max_depth == 0
+    queue = queue_of(view_of(builder, tmp_path))
+    assert (queue.median_depth, queue.shallow_frac) == (0, 1.0)
 
 
 def test_starved_time_is_the_ledgers_host_gc_and_data(tmp_path: Path) -> None:
@@ -61,7 +58,7 @@ def test_starved_time_is_the_ledgers_host_gc_and_data(tmp_path: Path) -> None:
     device.kernel(GEMM, 200, 300, launch=(thread, 170, 180))
     thread.range("perfdoc.gc generation=2", 110, 130)
     queue = queue_of(view_of(builder, tmp_path))
-    assert (queue.starved_ns, queue.starved_frac) == (80, 80 / 300)
+    assert queue.starved_ns == 80
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -71,20 +68,13 @@ def test_depth_is_what_a_count_by_nanosecond_gives(tmp_path: Path, seed: int) ->
     depths = np.array([depth_at(view, t) for t in range(start, end)])
     queue = queue_of(view)
     assert queue.median_depth == sorted(depths)[(len(depths) - 1) // 2]
-    assert queue.mean_depth == pytest.approx(depths.mean(), abs=1e-12)
-    assert queue.max_depth == depths.max()
     assert queue.shallow_frac == np.count_nonzero(depths <= 1) / len(depths)
-    edges = [i * (end - start) // MAX_BINS for i in range(MAX_BINS + 1)]
-    for i, (a, b) in enumerate(itertools.pairwise(edges)):
-        inside = depths[a:b]
-        assert (queue.bin_min[i], queue.bin_max[i]) == (inside.min(), inside.max())
-        assert queue.bin_mean[i] == pytest.approx(inside.mean(), abs=6e-4)
     # Where nothing runs and nothing is queued, the next activity was not launched: starved, or unknown.
     activity = view.activity
     idle_and_empty = sum(
         depths[t - start] == 0 and activity.busy.covered_within(t, t + 1) == 0 for t in range(start, end)
     )
-    if queue.unknown_launches == 0:
+    if not queue.reason:
         assert idle_and_empty <= queue.starved_ns
 
 
@@ -104,7 +94,6 @@ def test_unknown_launches_are_said(tmp_path: Path) -> None:
     device.kernel(GEMM, 0, 100, launch=(thread, 0, 0))
     device.kernel(GEMM, 100, 200)
     queue = queue_of(view_of(builder, tmp_path))
-    assert queue.unknown_launches == 1
     assert "1 of 2 activities have no known launch" in queue.reason
 
 
@@ -117,9 +106,7 @@ def test_what_real_traces_say(shared_traces: Path) -> None:
     # device's window, and hundreds of kernels stand queued behind the copies.
     for queue in queues("host_bound_2gpu_h100"):
         assert queue.median_depth is not None
-        assert queue.starved_frac is not None
         assert queue.median_depth > 250
-        assert queue.starved_frac < 0.005
     # Launch-bound: the queue is empty for more than half of the time.
     (windows,) = queues("windows_rtx5000")
-    assert (windows.median_depth, round(windows.starved_frac or 0, 3)) == (0, 0.859)
+    assert windows.median_depth == 0

@@ -39,7 +39,7 @@ def test_the_first_all_to_all_of_eight_ranks(shared_traces: Path) -> None:
     assert 5_000 < skew.resolution_ns < 50_000
     first = skew.largest_spreads[0]
     assert (first.operation, first.ranks, first.step) == ("all_to_all", 8, 10)
-    assert (first.start_spread_ns, first.end_spread_ns) == (7_624_000, 2_000)
+    assert first.start_spread_ns == 7_624_000
     # Rank 1 came first, rank 7 last, and took 10 µs: what the others stayed longer, they waited.
     assert (first.first_rank, first.last_rank, first.transfer_ns) == (1, 7, 10_000)
     both = {d: {w.rank: w for w in skew.waits if w.dimension == d} for d in ("unknown", "dp")}
@@ -70,7 +70,7 @@ def test_two_ranks_of_data_parallelism_in_one_file(shared_traces: Path) -> None:
     assert by_rank[1] == ("dp", 230, 44_386_253, by_rank[0][3])
     # One all-reduce for which rank 0 waited 27.7 ms; its ends are 1.5 µs apart.
     worst = skew.largest_spreads[0]
-    assert (worst.start_spread_ns, worst.end_spread_ns) == (27_720_126, 1_454)
+    assert worst.start_spread_ns == 27_720_126
     assert (worst.first_rank, worst.last_rank) == (0, 1)
 
 
