@@ -6,17 +6,101 @@ import re
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
+
+from perfdoc.analyzers.base.intervals import I64, Intervals, union
 from perfdoc.analyzers.device.activity import Activity
 from perfdoc.analyzers.device.idle import Gaps, IdleInputs, find_gaps, idle_inputs, with_stalls
 from perfdoc.analyzers.device.launches import Launches
-from perfdoc.analyzers.device.range_names import KnownRanges
+from perfdoc.analyzers.device.range_names import KnownRanges, named_as
 from perfdoc.analyzers.device.stalls import find_stalls
 from perfdoc.analyzers.device.window import StepRanges
 from perfdoc.analyzers.kernel_class.classify import KernelKinds
+from perfdoc.profiling import vocabulary
 from perfdoc.results.quality import NO_EVENTS, EventCounts
 from perfdoc.results.ranks import Window
-from perfdoc.traces import Device, Trace
+from perfdoc.traces import Device, RangeKind, Trace
 from perfdoc.traces.job_facts import JobFacts
+
+_OPTIMIZER = named_as("optimizer")
+
+
+def host_intervals(view: DeviceView) -> dict[str, Intervals]:
+    """`gc` and `data`, inferred stalls included; no nanosecond in both."""
+    inputs = view.idle_inputs
+    return {"gc": inputs.gc, "data": inputs.gc_or_data - inputs.gc}
+
+
+def optimizer_starts(view: DeviceView) -> I64:
+    """When each optimizer range of the rank began on the host, ascending. A name that people gave it counts
+    where neither our trainer nor PyTorch named it."""
+    trace = view.trace
+    used = trace.range_names.tolist()
+    names = [i for i in used if trace.strings[i].startswith((vocabulary.OPTIMIZER, "Optimizer.step#"))] or [
+        i for i in used if _OPTIMIZER.fullmatch(trace.strings[i]) is not None
+    ]
+    rows = np.flatnonzero(np.isin(trace.ranges.name, names))
+    rows = rows[np.isin(trace.ranges.thread[rows], _threads(view))]
+    return np.sort(trace.ranges.start_ns[rows])
+
+
+def _union_of(view: DeviceView, rows: I64, threads: I64) -> Intervals:
+    ranges = view.trace.ranges
+    mine = rows[np.isin(ranges.thread[rows], threads) & (ranges.kind[rows] != RangeKind.MARK)]
+    return union(ranges.start_ns[mine], ranges.end_ns[mine])
+
+
+def collective_issues(view: DeviceView) -> Intervals:
+    """When the host handed collectives over (the trainer's ranges)."""
+    return _union_of(view, _rows_of(view, vocabulary.COLLECTIVE_ISSUE), _threads(view))
+
+
+def collective_waits(view: DeviceView) -> I64:
+    """Rows of Trace.ranges in which the host waited for a collective that it had issued."""
+    return _rows_of(view, vocabulary.COLLECTIVE_WAIT)
+
+
+def collective_runs(view: DeviceView) -> I64:
+    """Rows of Trace.ranges from the issue of a collective to its completion."""
+    return _rows_of(view, vocabulary.COLLECTIVE_RUN)
+
+
+def facts_of_collective(name: str) -> str:
+    """What is the same in the names of a collective's issue, wait and run."""
+    return name.partition(" ")[2]
+
+
+def _threads(view: DeviceView) -> I64:
+    return view.trace.threads_of(view.device.process)
+
+
+def _rows_of(view: DeviceView, prefix: str) -> I64:
+    """Rows of the process's ranges with a prefix of the vocabulary."""
+    trace = view.trace
+    named = [i for i in trace.range_names.tolist() if vocabulary.prefix_of(trace.strings[i]) == prefix]
+    found = np.isin(trace.ranges.name, named) & np.isin(trace.ranges.thread, _threads(view))
+    return np.flatnonzero(found & (trace.ranges.kind != RangeKind.MARK))
+
+
+MAX_LAUNCHING_THREADS = 1_000
+"""A program has a few for each device; a damaged or hostile trace may have one for each kernel."""
+NO_LAUNCHES = "No activity of this device shares a correlation id with a CUDA call."
+ON_HOST = "The rank computes on the CPU: no work is launched to a device."
+
+
+def launches_missing(view: DeviceView) -> tuple[str, str] | None:
+    """Why what rests on CUDA calls cannot be measured on a device, and the remedy; None where it can."""
+    if view.activity.on_host:
+        return ON_HOST, ""
+    for name in ("api_calls", "launch_correlation"):
+        capability = view.trace.capabilities[name]
+        if not capability.available:
+            return capability.reason, capability.remedy
+    if not (view.activity.launch_start_ns >= 0).any():
+        return NO_LAUNCHES, view.trace.capabilities["launch_correlation"].remedy
+    if (count := len(view.activity.launching_threads)) > MAX_LAUNCHING_THREADS:
+        return f"{count:,} threads launch this device's work: such a capture is damaged.", "Capture again."
+    return None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -11,8 +11,7 @@ from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.base.rows import kept
 from perfdoc.analyzers.device.activity import Activity
 from perfdoc.analyzers.device.event_counts import REMEDY
-from perfdoc.analyzers.device.host_ranges import ON_HOST, launches_missing
-from perfdoc.analyzers.device.view import DeviceView
+from perfdoc.analyzers.device.view import ON_HOST, DeviceView, launches_missing
 from perfdoc.analyzers.host.blocking_calls import alloc_calls, sync_calls
 from perfdoc.analyzers.host.calls import host_calls, is_graph_launch
 from perfdoc.analyzers.host.idle import HostIdle, by_thread, host_idle

@@ -15,8 +15,7 @@ from typing import Literal
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64, Intervals, union
-from perfdoc.analyzers.device.host_ranges import launches_missing
-from perfdoc.analyzers.device.view import DeviceView
+from perfdoc.analyzers.device.view import DeviceView, launches_missing
 from perfdoc.analyzers.host.calls import host_bounds, host_calls
 from perfdoc.analyzers.host.idle import by_thread, host_idle
 from perfdoc.traces.table import Bool

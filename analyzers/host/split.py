@@ -14,7 +14,7 @@ import numpy as np
 
 from perfdoc.analyzers.base.intervals import EMPTY, I64, Intervals, union
 from perfdoc.analyzers.base.rows import row_keys
-from perfdoc.analyzers.device.threads import ThreadTimes, WaitKind, thread_times
+from perfdoc.analyzers.device.stalls import ThreadTimes, WaitKind, thread_times
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.host.calls import CallKind, HostCalls, plain_name
 from perfdoc.analyzers.host.idle import BLOCKING, HostIdle, ThreadIdle

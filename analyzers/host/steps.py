@@ -8,8 +8,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import EMPTY, I64, Intervals, union
-from perfdoc.analyzers.device.host_ranges import launches_missing
-from perfdoc.analyzers.device.view import DeviceView
+from perfdoc.analyzers.device.view import DeviceView, launches_missing
 from perfdoc.analyzers.host.calls import CallKind, HostCalls, host_bounds, step_at
 from perfdoc.analyzers.host.idle import HostIdle
 from perfdoc.profiling import vocabulary
@@ -134,8 +133,6 @@ class HostStep:
     waiting_ns: int
     gc_ns: int | None
     """None where the capture would not show a collection."""
-    gc_count: int | None
-    """Collections that began in the step."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +140,6 @@ class HostSteps(Measured):
     """The steps of one rank's window on its host, in order."""
 
     steps: Sequence[HostStep] = ()
-    steps_left_out: int = 0
 
 
 def host_steps(view: DeviceView, calls: HostCalls | None, *, gc_known: bool) -> HostSteps:
@@ -162,20 +158,13 @@ def host_steps(view: DeviceView, calls: HostCalls | None, *, gc_known: bool) -> 
     ranges = view.trace.ranges
     gc = pause_rows(view, view.known.gc, view.trace.threads_of(view.device.process))
     gc_ns = union(ranges.start_ns[gc], ranges.end_ns[gc]).covered_within(start, end)
-    gc_step = step_at(view, ranges.start_ns[gc])
-    gc_count = np.bincount(gc_step[gc_step >= 0], minlength=len(kept))
-    columns: list[list[int | None]] = [
-        c.tolist() for c in (end - start - waiting, waiting, gc_ns, gc_count[: len(kept)])
-    ]
-    if not gc_known:
-        columns[2:] = [[None] * len(kept)] * 2
+    columns = (c.tolist() for c in (end - start - waiting, waiting, gc_ns))
     return HostSteps(
         **MEASURED,
         steps=[
-            HostStep(name=s.name, host_ns=h, waiting_ns=w, gc_ns=g, gc_count=n)
-            for s, h, w, g, n in zip(kept, *columns, strict=True)
+            HostStep(name=s.name, host_ns=h, waiting_ns=w, gc_ns=g if gc_known else None)
+            for s, h, w, g in zip(kept, *columns, strict=True)
         ],
-        steps_left_out=view.window.steps - len(kept),
     )
 
 

@@ -36,11 +36,9 @@ class Outline:
     end_ns: I64
     code: I8
     """Index into LEAVES: compute, or an idle cause; communication and copies are left out."""
-    closed_ns: int
-    """Gaps in compute up to this are drawn as compute."""
 
 
-NO_OUTLINE = Outline(start_ns=_EMPTY, end_ns=_EMPTY, code=_EMPTY.astype(np.int8), closed_ns=0)
+NO_OUTLINE = Outline(start_ns=_EMPTY, end_ns=_EMPTY, code=_EMPTY.astype(np.int8))
 
 
 def outline(view: DeviceView) -> Outline:
@@ -68,7 +66,6 @@ def outline(view: DeviceView) -> Outline:
         start_ns=found.start_ns[known],
         end_ns=found.end_ns[known],
         code=found.code[known].astype(np.int8),
-        closed_ns=closed,
     )
 
 

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64, Intervals
-from perfdoc.analyzers.device.host_ranges import (
+from perfdoc.analyzers.device.view import (
+    DeviceView,
     collective_issues,
     collective_runs,
     collective_waits,
     facts_of_collective,
     host_intervals,
 )
-from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.simulator.engine.graph import NONE, EdgeKind, GraphBuilder, TaskGraph, TaskKind
 from perfdoc.simulator.replay.rank_tasks import NO_RELEASE, RETURN_LATENCY_MAX_NS, RankTasks, by_step
 from perfdoc.traces.table import Bool

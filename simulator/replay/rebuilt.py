@@ -12,8 +12,7 @@ import numpy as np
 from perfdoc.analyzers.base.intervals import Intervals
 from perfdoc.analyzers.base.rows import row_keys, said_by_names
 from perfdoc.analyzers.device.activity import UNKNOWN_DIMENSION
-from perfdoc.analyzers.device.host_ranges import host_intervals, optimizer_starts
-from perfdoc.analyzers.device.view import DeviceView
+from perfdoc.analyzers.device.view import DeviceView, host_intervals, optimizer_starts
 from perfdoc.analyzers.efficiency.bounds import KernelBounds
 from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.analyzers.kernel_class.number_format import NAME_FORMATS, likely_16_bits_speedup

@@ -27,7 +27,6 @@ def rank(number: int, host_ms: Sequence[int], gc_ms: Sequence[int | None]) -> Ra
             host_ns=host * MS,
             waiting_ns=0,
             gc_ns=None if gc is None else gc * MS,
-            gc_count=None if gc is None else int(gc > 0),
         )
         for i, (host, gc) in enumerate(zip(host_ms, gc_ms, strict=True))
     ]
@@ -143,7 +142,7 @@ def test_waits_are_no_host_time(tmp_path: Path) -> None:
     thread.range("perfdoc.gc generation=1", 900, 930)
     (step,) = host_activity(view_of(builder, tmp_path))[1].steps
     assert (step.name, step.host_ns, step.waiting_ns) == ("perfdoc.step 0", 500, 500)
-    assert (step.gc_ns, step.gc_count) == (30, 1)
+    assert step.gc_ns == 30
 
 
 def test_eight_ranks_of_one_real_step(shared_traces: Path) -> None:

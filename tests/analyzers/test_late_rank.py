@@ -39,7 +39,6 @@ def drawn(*stretches: tuple[str, int, int]) -> Outline:
         start_ns=np.array([begin * MS for _, begin, _ in stretches], np.int64),
         end_ns=np.array([end * MS for _, _, end in stretches], np.int64),
         code=np.array([LEAVES.index(leaf) for leaf, _, _ in stretches], np.int8),
-        closed_ns=0,
     )
 
 

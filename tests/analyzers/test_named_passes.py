@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.analyzers.device.host_ranges import optimizer_starts
-from perfdoc.analyzers.device.view import DeviceView
+from perfdoc.analyzers.device.view import DeviceView, optimizer_starts
 from perfdoc.analyzers.pipeline.passes import pass_ranges
 from tests.analyzers.device_views import view_of
 from tests.analyzers.tiny import GEMM

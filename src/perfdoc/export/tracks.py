@@ -10,8 +10,7 @@ import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.device.activity import DIMENSIONS, EVIDENCE
-from perfdoc.analyzers.device.host_ranges import launches_missing
-from perfdoc.analyzers.device.view import DeviceView
+from perfdoc.analyzers.device.view import DeviceView, launches_missing
 from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.analyzers.timeline.rank import ledger_pieces
 from perfdoc.results.ranks import LEAVES
