@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,36 +33,25 @@ class RangeGroup:
 
     name: str
     """As `group_of` has it; of a group of one name that name."""
-    names: Sequence[int]
-    """Indices into Trace.strings."""
     count: int
     total_ns: int
 
 
-def range_groups(trace: Trace) -> list[RangeGroup]:
-    """All groups, the longest in total first."""
-    return _longest_first(trace, group_of)
-
-
-def each_name(trace: Trace) -> list[RangeGroup]:
-    """Every name by itself, the longest in total first."""
-    return _longest_first(trace, lambda name: name)
-
-
-def _longest_first(trace: Trace, key: Callable[[str], str]) -> list[RangeGroup]:
+def range_groups(trace: Trace, *, each: bool = False) -> list[RangeGroup]:
+    """All groups, the longest in total first. each: every name by itself."""
     name = trace.ranges.name.astype(np.int64)
     count = np.bincount(name, minlength=len(trace.strings))
     total: I64 = sum_by(name, trace.ranges.end_ns - trace.ranges.start_ns, len(trace.strings))
     members: dict[str, list[int]] = {}
     for i in np.flatnonzero(count).tolist():
-        members.setdefault(key(trace.strings[i]), []).append(i)
-    found = [
+        text = trace.strings[i]
+        members.setdefault(text if each else group_of(text), []).append(i)
+    groups = [
         RangeGroup(
-            name=said if len(names) > 1 else trace.strings[names[0]],
-            names=names,
+            name=group if len(names) > 1 else trace.strings[names[0]],
             count=int(count[names].sum()),
             total_ns=int(total[names].sum()),
         )
-        for said, names in members.items()
+        for group, names in members.items()
     ]
-    return sorted(found, key=lambda g: -g.total_ns)
+    return sorted(groups, key=lambda g: -g.total_ns)

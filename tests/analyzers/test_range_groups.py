@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.analyzers.device.range_groups import each_name, group_of, range_groups
+from perfdoc.analyzers.device.range_groups import group_of, range_groups
 from tests.analyzers.tiny import trace_of
 from tests.captures.timeline import TimelineBuilder
 
@@ -40,4 +40,4 @@ def test_groups_are_summed_and_one_name_keeps_its_numbers(tmp_path: Path) -> Non
         ("aten::mm", 5, 50),
         ("epoch 3", 1, 40),
     ]
-    assert [g.count for g in each_name(trace)] == [1] * 6
+    assert [g.count for g in range_groups(trace, each=True)] == [1] * 6

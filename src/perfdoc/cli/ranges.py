@@ -26,7 +26,7 @@ def list_ranges(
 
 def _print_ranges(path: Path, most: int, each: bool) -> None:
     """Names with count and total host time; of several captures, those of the first. Raises TraceError."""
-    from perfdoc.analyzers.device.range_groups import each_name, range_groups
+    from perfdoc.analyzers.device.range_groups import range_groups
     from perfdoc.results.figures import duration
     from perfdoc.results.names import shorten
     from perfdoc.traces.load import find_captures, read_trace
@@ -36,7 +36,7 @@ def _print_ranges(path: Path, most: int, each: bool) -> None:
         first = f"{shorten(captures[0].name, 200)}, the first of {len(captures):,} captures"
         sys.stderr.write(f"perfdoc: these are the ranges of {first}\n")
     trace = read_trace(captures[0])
-    found = each_name(trace) if each else range_groups(trace)
+    found = range_groups(trace, each=each)
     if not found:
         sys.stderr.write(
             f"perfdoc: {shorten(captures[0].name, 200)} holds no ranges: open some (torch.cuda.nvtx, "
