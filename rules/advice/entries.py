@@ -1,7 +1,5 @@
 """The guides' advice, entry by entry: one YAML file per topic beside this module."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache

@@ -1,27 +1,121 @@
-"""PD100: exposed communication that no rule about one dimension judges."""
-
-from __future__ import annotations
+"""Communication beside no compute lengthens the step, whichever parallelism it serves. The collective and the
+size of its messages tell what hides it; the dimension, where it is known, tells the setting."""
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 
-from perfdoc.analyzers.communication.dimensions import USES
-from perfdoc.analyzers.measure_device import RankMeasurement
-from perfdoc.results.figures import per_cent
-from perfdoc.results.rules import Evidence
-from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.gain import ceiling, time_evidence
-from perfdoc.rules.engine.needs import WINDOW, applies, given
-from perfdoc.rules.engine.rule import Level, Meta, Verdict
+from perfdoc.analyzers.communication.table import BOUNDS_BYTES, SMALL_BYTES
+from perfdoc.results.figures import brief, per_cent, size
+from perfdoc.results.ranks import Communication
+from perfdoc.rules.engine.gain import RankMeasurement, ceiling, time_share
+from perfdoc.rules.engine.needs import WINDOW, applies
+from perfdoc.rules.engine.rule import Case, Evidence, Level, Meta, Verdict, fires, passes
 from perfdoc.rules.engine.worst import worst_exposed
 from perfdoc.rules.facts.exposed import MIN_FRAC, exposed_ns, serves_none, transfer_ns
-from perfdoc.rules.facts.messages import Messages, message_evidence, messages
+
+MANY = 50
+"""Operations of one collective a step: a model's gradients fit in fewer buckets."""
+SHORT_NS = 100_000
+"""Mean duration up to which operations of unknown size count as small."""
+
+
+SMALL_COST_FRAC = 0.25
+"""Of a collective's exposed time: with less, small messages do not cost it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Messages:
+    """One collective of some dimensions, all ranks together, by step (or by window without steps)."""
+
+    collective: str
+    count: float
+    exposed_ns: float
+    total_ns: float
+    small: float | None
+    """Of at most SMALL_BYTES; None where no size is known."""
+    sizes: dict[int | None, tuple[float, float]]
+    """Upper bound of a class of size: count and exposed time."""
+
+    @property
+    def words(self) -> str:
+        """As it is written: all-reduce."""
+        return _WORDS.get(self.collective, self.collective.replace("_", "-")) or "unnamed communication"
+
+    @property
+    def hidden_frac(self) -> float:
+        """Hidden share."""
+        return 1 - self.exposed_ns / self.total_ns if self.total_ns else 0.0
+
+    @property
+    def are_many_small(self) -> bool:
+        """Whether most are so small that they take their latency, and they are many."""
+        if self.count < MANY:
+            return False
+        if self.small is not None:
+            cost = sum(ns for most, (_, ns) in self.sizes.items() if _is_small(most))
+            return self.small >= self.count / 2 and cost >= SMALL_COST_FRAC * self.exposed_ns
+        return self.total_ns <= SHORT_NS * self.count
+
+
+_WORDS = {"send_recv": "send/recv", "peer_copy": "copies between GPUs", "sync": "barriers"}
+
+
+def _is_small(most_bytes: int | None) -> bool:
+    return most_bytes is not None and most_bytes <= SMALL_BYTES
+
+
+def messages(case: Case, dimensions: Collection[str]) -> list[Messages]:
+    """By falling exposed time, mean over ranks. Rows that overlap in time count twice."""
+    rows: dict[str, list[Communication]] = {}
+    for row in (row for rank in case.ranks for row in rank.communication):
+        if row.dimension in dimensions:
+            rows.setdefault(row.collective, []).append(row)
+    by_step = case.unit == "step"
+    per = sum(r.window.steps for r in case.ranks) if by_step else len(case.ranks)
+    found = [_together(collective, mine, max(1, per)) for collective, mine in rows.items()]
+    return sorted(found, key=lambda m: -m.exposed_ns)
+
+
+def _together(collective: str, rows: list[Communication], per: int) -> Messages:
+    sizes: dict[int | None, tuple[float, float]] = {}
+    for one in (one for row in rows for one in row.sizes):
+        count, exposed = sizes.get(one.most_bytes, (0.0, 0.0))
+        sizes[one.most_bytes] = count + one.count / per, exposed + one.exposed_ns / per
+    small = sum(n for most, (n, _) in sizes.items() if _is_small(most))
+    return Messages(
+        collective=collective,
+        count=sum(r.count for r in rows) / per,
+        exposed_ns=sum(r.exposed_ns for r in rows) / per,
+        total_ns=sum(r.total_ns for r in rows) / per,
+        small=small if sizes else None,
+        sizes=dict(sorted(sizes.items(), key=lambda s: (s[0] is None, s[0] or 0))),
+    )
+
+
+def message_evidence(case: Case, found: Collection[Messages]) -> list[Evidence]:
+    """Two lines a collective: how many, exposed and hidden; and by size where sizes are known."""
+    evidence = []
+    for one in found:
+        each = f"{one.count:,.0f} a {case.unit}"
+        hidden = f"{per_cent(one.hidden_frac, 0)} hidden"
+        value = f"{each}, {brief(one.exposed_ns)} exposed, {hidden}"
+        evidence.append((one.words, value))
+        if one.sizes:
+            evidence.append((f"{one.words}, by message size", _by_size(one)))
+    return evidence
+
+
+def _by_size(one: Messages) -> str:
+    over = f"over {size(BOUNDS_BYTES[-1])}"
+    return "; ".join(
+        f"{count:,.0f} {over if most is None else f'up to {size(most)}'}: {brief(exposed)}"
+        for most, (count, exposed) in one.sizes.items()
+    )
+
 
 META = Meta(
-    code="PD100",
     title="Exposed communication",
     action="Overlap communication, or send it in larger messages",
-    why="Communication beside no compute lengthens the step, whichever parallelism it serves. The collective "
-    "and the size of its messages tell what hides it; the dimension, where it is known, tells the setting.",
     sources=("definitions",),
     topic="comm_overlap",
     time=("exposed_comm.unknown", "exposed_comm.other"),
@@ -58,24 +152,26 @@ def evaluate(case: Case) -> Verdict:
     shares = {d: case.share(exposed_ns(d)) or 0.0 for d in (*_OWN_RULES, *_NAMELESS)}
     judged = [d for d in _OWN_RULES if shares[d] >= MIN_FRAC]
     left = [d for d in shares if d not in judged]
-    share = given(case.share(_of(left)))
-    evidence = time_evidence(case, "exposed communication", share, _of(left))
+
+    def left_ns(rank: RankMeasurement) -> int:
+        return sum(rank.ledger.exposed_comm.by_name[d] for d in left)
+
+    share, evidence = time_share(case, "exposed communication", left_ns)
     elsewhere = f"the rest is judged by {', '.join(_OWN_RULES[d] for d in judged)}" if judged else ""
     if share < MIN_FRAC:
-        return Verdict(state="passes", reason=elsewhere, evidence=evidence)
+        return passes(evidence, elsewhere)
     transfer = case.share(_transfers(case, left)) or 0.0
     if transfer < share:
-        evidence.append(Evidence(label="waiting for late ranks", value=per_cent(share - transfer)))
+        evidence.append(("waiting for late ranks", per_cent(share - transfer)))
     if transfer < MIN_FRAC and share < LARGE_FRAC:
-        return Verdict(state="passes", reason=f"{_WAITING}, see PD303", evidence=evidence)
+        return passes(evidence, f"{_WAITING}, see PD303")
     found = [m for m in messages(case, left) if m.exposed_ns]
     shown = [m for m in found if m.exposed_ns >= MIN_PART_FRAC * found[0].exposed_ns][:MOST_SHOWN]
     unknown = shares["unknown"]
     about = _NAMELESS if unknown >= MIN_FRAC else left
     if 0 < unknown < share:
-        evidence.append(Evidence(label="of unknown dimension", value=per_cent(unknown)))
-    return Verdict(
-        state="fires",
+        evidence.append(("of unknown dimension", per_cent(unknown)))
+    return fires(
         level=_level(case),
         reason=_WAITING if transfer < MIN_FRAC else _reason(found, elsewhere),
         evidence=[*evidence, *message_evidence(case, shown)],
@@ -89,10 +185,6 @@ def evaluate(case: Case) -> Verdict:
         false_alarm="A late rank, if ranks were not compared: then the wait is exposed, not the transfer. "
         "Send/recv of a pipeline waits for its bubble. Broadcasts at start-up are not part of a step.",
     )
-
-
-def _of(dimensions: Collection[str]) -> Callable[[RankMeasurement], int]:
-    return lambda rank: sum(rank.ledger.exposed_comm.by_name[d] for d in dimensions)
 
 
 def _transfers(case: Case, dimensions: Collection[str]) -> Callable[[RankMeasurement], int]:
@@ -121,17 +213,15 @@ def _reason(found: Sequence[Messages], elsewhere: str) -> str:
 
 def _remedies(case: Case, found: Sequence[Messages]) -> list[str]:
     """What hides or shortens each collective, whichever dimension it serves."""
-    names = _MEGATRONS if case.framework == "megatron" else _NO_NAMES
     parts = [
         f"The {m.count:,.0f} {m.words} operations a {case.unit} are mostly small and cost their latency: "
-        f"send them as few large ones (gradients in buckets: DDP's bucket_cap_mb{names['buckets']}; "
-        "several tensors in one call or one flat tensor)."
+        "send them as few large ones (gradients in buckets: DDP's bucket_cap_mb; several tensors in one call "
+        "or one flat tensor)."
         for m in found
         if m.are_many_small
     ]
     kinds = {m.collective for m in found}
-    parts += [text.format_map(names) for of, text in _OVERLAPS if kinds & of]
-    return [part.replace(_EXPERTS, "") for part in parts] if case.job.facts.ep == 1 else parts
+    return [*parts, *(text for of, text in _OVERLAPS if kinds & of)]
 
 
 def _whose(case: Case) -> list[str]:
@@ -139,8 +229,7 @@ def _whose(case: Case) -> list[str]:
     found = [m for m in messages(case, ("unknown",)) if m.exposed_ns]
     foreign = [m for m in found if serves_none(case, m.collective)]
     said = [
-        f"The {m.words} serves no dimension of the given layout ({_ones(case, m.collective)}): sharded "
-        "embeddings exchange so."
+        f"The {m.words} serves no dimension of the given layout: sharded embeddings exchange so."
         for m in foreign
     ]
     if len(foreign) == len(found):
@@ -150,32 +239,17 @@ def _whose(case: Case) -> list[str]:
     return [*said, f"To learn whose it is, {_DESCRIBED if known else _GIVEN}{_REFINE}"]
 
 
-def _ones(case: Case, collective: str) -> str:
-    return " ".join(f"{d}={getattr(case.job.facts, d)}" for d in USES[collective])
-
-
-_MEGATRONS = {
-    "buckets": ", Megatron's bucket_size",
-    "gradients": "; overlap_grad_reduce",
-    "weights": "; overlap_param_gather",
-    "products": " (tp_comm_overlap)",
-}
-"""What the settings are called; in other frameworks' jobs these names say nothing."""
-_NO_NAMES = dict.fromkeys(_MEGATRONS, "")
-_EXPERTS = ", a shared expert's"
-"""Of jobs that may have experts."""
 _OVERLAPS = (
     (
         frozenset(("all_reduce", "reduce_scatter", "all_gather", "reduce", "")),
         "If it is not done already, launch each collective as soon as its input is ready, on a stream of its "
-        "own. Wait for it only where its result is used: gradients during the backward pass "
-        "(DDP's and FSDP's own{gradients}), weights before the layer that needs them (FSDP's "
-        "prefetch{weights}), tensor parallelism inside its GEMMs{products}.",
+        "own. Wait for it only where its result is used: gradients during the backward pass, as DDP and FSDP "
+        "do (overlap_grad_reduce), weights before the layer that needs them (overlap_param_gather), tensor "
+        "parallelism inside its GEMMs (tp_comm_overlap).",
     ),
     (
         frozenset(("all_to_all", "dispatch", "combine")),
-        "Let compute that needs nothing of it run beside the exchange: another micro-batch's, a dense "
-        f"layer's{_EXPERTS}.",
+        "Let compute that needs nothing of it run beside the exchange, such as another micro-batch's.",
     ),
     (
         frozenset(("send_recv",)),

@@ -1,40 +1,31 @@
-"""PD101: exposed gradient reduction and weights all-gather."""
-
-from __future__ import annotations
+"""Gradient reduction can overlap with the backward pass, the weights all-gather with the forward pass. What
+stays exposed lengthens every step, on every rank."""
 
 from collections.abc import Sequence
 
-from perfdoc.results.rules import Advice
-from perfdoc.rules.engine.advise import advise
-from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.gain import at_most, predicted
+from perfdoc.rules.engine.advise import Advice, advise
+from perfdoc.rules.engine.gain import Gain, at_most, predicted
 from perfdoc.rules.engine.needs import WINDOW
-from perfdoc.rules.engine.rule import Level, Meta, Verdict
-from perfdoc.rules.engine.worst import worst_exposed
-from perfdoc.rules.facts.ddp import (
-    ACTION,
-    NOTHING_GAINED,
-    gain_with_ddp,
-    gains_nothing,
-    reduces_with_ddp,
-    settings_of_ddp,
-)
-from perfdoc.rules.facts.exposed import ceiling_of_transfer, communication, hidden_frac, judged
+from perfdoc.rules.engine.rule import Case, Level, Meta, Verdict, fires, passes
+from perfdoc.rules.facts.exposed import ceiling_of_transfer, communication, hidden_frac, judged, surely_saved
 from perfdoc.rules.facts.framework import may_have_megatrons_buckets
 from perfdoc.rules.facts.gradient_sums import (
+    ACTION,
     MANY_RANKS,
+    NOTHING_GAINED,
     can_accumulate_in_fp32,
+    gain_with_ddp,
+    gains_nothing,
     keeps_precision,
+    reduces_with_ddp,
+    settings_of_ddp,
     summing_ranks,
 )
 from perfdoc.rules.facts.precision import fp8_gather
 
 META = Meta(
-    code="PD101",
     title="Exposed data-parallel communication",
     action="Overlap data-parallel communication with compute",
-    why="Gradient reduction can overlap with the backward pass, the weights all-gather with the forward "
-    "pass. What stays exposed lengthens every step, on every rank.",
     sources=("Megatron-Bridge guide", "NeMo guide", "Megatron-LM guide"),
     topic="comm_overlap",
     time=("exposed_comm.dp",),
@@ -76,17 +67,15 @@ def evaluate(case: Case) -> Verdict:
     advice = [*overlaps, *_buckets(case), *_narrower_sums(case), *_narrower_weights(case)]
     ddp = reduces_with_ddp(case)
     if ddp and not advice and gains_nothing(case):
-        return Verdict(state="passes", reason=NOTHING_GAINED, evidence=evidence)
+        return passes(evidence, NOTHING_GAINED)
     unadvised = _unadvised(case, ddp=ddp)
-    return Verdict(
-        state="fires",
-        worst=worst_exposed(case, "dp"),
+    return fires(
         level=_level(case, advice),
         reason=_reason(case, advice),
         evidence=evidence,
         advice=advice,
         action=ACTION if ddp and not overlaps else "",
-        remedy=" ".join(w for w in ("" if advice else unadvised, *_held_back(case, overlaps, ddp=ddp)) if w),
+        remedy=" ".join(w for w in ("" if advice else unadvised, *_held_back(case, ddp=ddp)) if w),
         otherwise=_UNADVISED,
         gain=(gain_with_ddp(case) if ddp and not advice else None) or ceiling_of_transfer(case, "dp"),
         verify=_VERIFY,
@@ -135,7 +124,7 @@ def _overlaps(case: Case) -> list[Advice]:
     gain = predicted(case, "overlapped_dp")
     sharded = case.is_set_to("use_distributed_optimizer", True)
     if _overlap_costs(case):
-        return []  # the replay predicts a loss
+        return []
     both = case.is_set_to(_GRADIENTS, False) and sharded and case.is_set_to(_WEIGHTS, False)
     if case.is_set_to(_GRADIENTS, False):
         why = "reduces each gradient bucket during the backward pass"
@@ -176,7 +165,7 @@ def _gathers(case: Case) -> bool:
 
 def _overlap_costs(case: Case) -> bool:
     gain = predicted(case, "overlapped_dp")
-    return gain is not None and gain.is_predicted and (gain.mid_ms or 0.0) < 0
+    return gain is not None and (gain.mid_ms or 0.0) < 0
 
 
 def _piped(case: Case) -> bool:
@@ -213,36 +202,29 @@ def _buckets(case: Case) -> list[Advice]:
             return []
         why = "Megatron FSDP then overlaps each layer's weights and gradients with that layer's compute"
         return [advise(knob="bucket_size", to=None, why=why)]
-    found = []
-    for key, factor in (("buckets_x4", 4.0), ("buckets_x0.25", 0.25)):
-        prediction = case.prediction(key)
-        if prediction is not None and (prediction.gain.low_ms or 0.0) > 0:
-            words = "fewer, larger messages" if factor > 1 else "earlier messages"
-            to = max(1, round(size * factor))
-            found.append((words, to, prediction.gain))
-    found.sort(key=lambda f: -(f[2].mid_ms or 0.0))
+    if best := _best_buckets(case):
+        words, factor, gain = best
+        why = f"{words} messages; the size counts elements, not bytes"
+        return [advise(knob="bucket_size", to=max(1, round(size * factor)), why=why, gain=gain)]
     larger, usual = case.prediction("buckets_x4"), _usual_elements(case)
-    unsure = not found and larger is not None and (larger.mid_ns or 0) > 0
+    unsure = larger is not None and (larger.mid_ns or 0) > 0
     if unsure and size < usual and may_have_megatrons_buckets(case.framework):
         why = f"megatron-core's default instead of {size:,} elements: fewer messages, less latency"
         return [advise(knob="bucket_size", to=usual, why=why)]
-    return [
-        advise(knob="bucket_size", to=to, why=f"{words}; the size counts elements, not bytes", gain=gain)
-        for words, to, gain in found[:1]
-    ]
+    return []
+
+
+def _best_buckets(case: Case) -> tuple[str, float, Gain] | None:
+    """(words, factor, gain) of the other buckets that surely gain most; None for none."""
+    ways = (("buckets_x4", "fewer, larger", 4.0), ("buckets_x0.25", "earlier, smaller", 0.25))
+    sure = [(words, factor, gain) for key, words, factor in ways if (gain := surely_saved(case, key))]
+    return max(sure, key=lambda way: way[2].mid_ms or 0.0, default=None)
 
 
 def _better_buckets(case: Case) -> str:
-    """Which other buckets surely gain; empty for none."""
-    if _piped(case):
-        return ""
-    ways = (("buckets_x4", "fewer, larger"), ("buckets_x0.25", "earlier, smaller"))
-    found = [
-        (p.gain.mid_ms or 0.0, words)
-        for key, words in ways
-        if (p := case.prediction(key)) is not None and not p.left_out and (p.gain.low_ms or 0.0) > 0
-    ]
-    return max(found)[1] if found else ""
+    """Which other buckets surely gain, in words; empty for none."""
+    best = None if _piped(case) else _best_buckets(case)
+    return best[0] if best else ""
 
 
 def _sums_in_fp32(case: Case) -> bool:
@@ -286,10 +268,10 @@ def _narrower_weights(case: Case) -> list[Advice]:
     return [advise(knob="fp8_param_gather", to=True, why=why, costs=costs), *found]
 
 
-def _held_back(case: Case, overlaps: Sequence[Advice], *, ddp: bool) -> list[str]:
+def _held_back(case: Case, *, ddp: bool) -> list[str]:
     """Why expected advice is missing."""
     found = []
-    if not overlaps and case.is_set_to(_GRADIENTS, False) and _overlap_costs(case):
+    if case.is_set_to(_GRADIENTS, False) and _overlap_costs(case):
         found.append("Overlap is off and not advised: with these buckets the replay predicts a loss.")
     known, size = case.setting("bucket_size")
     if known and size is not None and _piped(case) and may_have_megatrons_buckets(case.framework):

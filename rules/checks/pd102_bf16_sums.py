@@ -1,12 +1,9 @@
-"""PD102: 16-bit gradient reduction over many ranks."""
+"""Each addition along a ring rounds to 8 bits of mantissa: over a hundred ranks or more small gradients are
+lost. This shows as a drifting loss curve, not as time."""
 
-from __future__ import annotations
-
-from perfdoc.results.rules import Advice, Evidence
-from perfdoc.rules.engine.advise import advise
-from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.advise import Advice, advise
 from perfdoc.rules.engine.needs import given
-from perfdoc.rules.engine.rule import Meta, Verdict
+from perfdoc.rules.engine.rule import Case, Meta, Verdict, informs, passes, skips
 from perfdoc.rules.facts.gradient_sums import (
     MANY_RANKS,
     SEVERAL_REPLICAS,
@@ -17,11 +14,8 @@ from perfdoc.rules.facts.gradient_sums import (
 )
 
 META = Meta(
-    code="PD102",
     title="16-bit gradient reduction over many ranks",
     action="Reduce gradients in FP32",
-    why="Each addition along a ring rounds to 8 bits of mantissa: over a hundred ranks or more small "
-    "gradients are lost. This shows as a drifting loss curve, not as time.",
     sources=("Megatron-Bridge guide", "NeMo guide", "Megatron-LM guide"),
     topic="comm_dtype",
     needs=(SEVERAL_REPLICAS,),
@@ -33,20 +27,16 @@ def evaluate(case: Case) -> Verdict:
     """Fires, as information, if gradients are reduced in 16 bits over 128 ranks (DP x CP) or more and the
     reduction is not known to accumulate in more precision."""
     ranks = given(summing_ranks(case))
-    evidence = [Evidence(label="ranks of the gradient reduction, DP x CP", value=f"{ranks:,}")]
+    evidence = [("ranks of the gradient reduction, DP x CP", f"{ranks:,}")]
     if ranks < MANY_RANKS:
-        return Verdict(state="passes", evidence=evidence)
+        return passes(evidence)
     narrow = sums_in_16_bits(case)
     if narrow is None:
-        return Verdict(
-            state="skipped", reason="the format of the gradient reduction is not known", evidence=evidence
-        )
-    evidence.append(Evidence(label="format of the gradient reduction", value="16 bits" if narrow else "fp32"))
+        return skips("the format of the gradient reduction is not known", evidence)
+    evidence.append(("format of the gradient reduction", "16 bits" if narrow else "fp32"))
     if not narrow or keeps_precision(case):
-        return Verdict(state="passes", evidence=evidence)
-    return Verdict(
-        state="fires",
-        level="information",
+        return passes(evidence)
+    return informs(
         reason=f"16-bit reduction over {ranks:,} ranks",
         evidence=evidence,
         advice=[_advice(case)],

@@ -1,30 +1,29 @@
-"""PD103: data-parallel collectives with low bus bandwidth."""
-
-from __future__ import annotations
+"""Exposed collectives far below the links' bandwidth lose time to latency, to one flat ring over all nodes or
+to unaligned message sizes, not to the number of bytes."""
 
 from collections.abc import Iterator
 from dataclasses import replace
 
 from perfdoc.analyzers.memory.formula import states_bytes
 from perfdoc.results.figures import gib, per_cent, significant
-from perfdoc.results.rules import Advice, Evidence
-from perfdoc.rules.engine.advise import advise
-from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.advise import Advice, advise
 from perfdoc.rules.engine.gain import predicted
 from perfdoc.rules.engine.needs import GPUS, WINDOW
-from perfdoc.rules.engine.rule import Meta, Verdict
-from perfdoc.rules.engine.worst import worst_exposed
+from perfdoc.rules.engine.rule import Case, Meta, Verdict, informs, passes, skips
 from perfdoc.rules.facts.degrees import degrees_of, has_experts
-from perfdoc.rules.facts.exposed import ceiling_of_transfer, communication, judged
+from perfdoc.rules.facts.exposed import (
+    Link,
+    ceiling_of_transfer,
+    communication,
+    judged,
+    reached_gbps,
+    usual_link,
+)
 from perfdoc.rules.facts.gradient_sums import summing_ranks
-from perfdoc.rules.facts.links import Link, reached_gbps, usual_link
 
 META = Meta(
-    code="PD103",
     title="Low bus bandwidth of data-parallel collectives",
     action="Raise the bus bandwidth of data-parallel collectives",
-    why="Exposed collectives far below the links' bandwidth lose time to latency, to one flat ring over all "
-    "nodes or to unaligned message sizes, not to the number of bytes.",
     sources=("Megatron-Bridge guide", "NeMo guide", "Megatron-LM guide"),
     topic="comm_overlap",
     time=("exposed_comm.dp",),
@@ -60,26 +59,22 @@ def evaluate(case: Case) -> Verdict:
     dense = has_experts(case) is False or case.degree("expert_model_parallel_size") == 1
     link = None if ranks is None or tp is None or not dense or ranks < 2 else usual_link(case, ranks, tp)
     if link is None or ranks is None:
-        return Verdict(state="skipped", reason=_UNKNOWN_LINK, evidence=evidence)
+        return skips(_UNKNOWN_LINK, evidence)
     gbps = reached_gbps(case, "dp")
     if gbps is None:
-        reason = "bus bandwidth is not known: the capture lacks message or group sizes"
-        return Verdict(state="skipped", reason=reason, evidence=evidence)
+        return skips("bus bandwidth is not known: the capture lacks message or group sizes", evidence)
     share = gbps / link.gbps
-    evidence.append(Evidence(label="bus bandwidth of DP collectives", value=f"{significant(gbps)} GB/s"))
+    evidence.append(("bus bandwidth of DP collectives", f"{significant(gbps)} GB/s"))
     value = f"{significant(link.gbps)} GB/s, {per_cent(share, 0)} reached"
-    evidence.append(Evidence(label=f"{ranks:,} ranks over {link.words}", value=value))
+    evidence.append((f"{ranks:,} ranks over {link.words}", value))
     reason = ""
     if share >= LOW_LINK_FRAC:
         reason = "bus bandwidth is near the links': fewer bytes or more overlap help, see PD101"
     elif _messages_are_small(case):
         reason = "messages are too small for full bandwidth: larger buckets help, see PD101"
     if reason:
-        return Verdict(state="passes", reason=reason, evidence=evidence)
-    return Verdict(
-        state="fires",
-        worst=worst_exposed(case, "dp"),
-        level="information",
+        return passes(evidence, reason)
+    return informs(
         reason="collectives reach little of the links' bandwidth",
         evidence=evidence,
         advice=list(_advice(case, link, ranks)),

@@ -1,19 +1,16 @@
-"""PD104: gradients reduced one parameter at a time."""
-
-from __future__ import annotations
+"""Each reduction pays its launch and its latency, and small ones never reach the links' bandwidth. Buckets of
+many gradients need few reductions, which run beside the rest of the backward pass."""
 
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.results.figures import brief, per_cent, size
 from perfdoc.results.ranks import Communication
-from perfdoc.results.rules import Evidence
-from perfdoc.rules.engine.case import Case, is_start_up
-from perfdoc.rules.engine.gain import ceiling
+from perfdoc.rules.engine.case import is_start_up
+from perfdoc.rules.engine.gain import RankMeasurement, ceiling
 from perfdoc.rules.engine.needs import WINDOW, Missing, Need, not_applicable
-from perfdoc.rules.engine.rule import Meta, Verdict
+from perfdoc.rules.engine.rule import Case, Evidence, Meta, Verdict, fires, passes
 from perfdoc.rules.engine.worst import worst_exposed
 from perfdoc.rules.facts.exposed import MIN_FRAC, waited_ns
 
@@ -42,11 +39,8 @@ def _none(case: Case) -> Missing | None:
 
 
 META = Meta(
-    code="PD104",
     title="Gradients reduced one parameter at a time",
     action="Reduce gradients in buckets",
-    why="Each reduction pays its launch and its latency, and small ones never reach the links' bandwidth. "
-    "Buckets of many gradients need few reductions, which run beside the rest of the backward pass.",
     sources=("PyTorch DistributedDataParallel: bucket_cap_mb", "Li et al., PyTorch Distributed, 2020"),
     topic="comm_overlap",
     time=("exposed_comm.dp", "exposed_comm.unknown"),
@@ -147,21 +141,20 @@ def evaluate(case: Case) -> Verdict:
     `exposed.MIN_FRAC` of the window, of a window of start-up any share: its steps do the same later."""
     by_rank = [(rank, one) for rank in case.ranks for one in _found(rank)]
     if not by_rank:
-        return Verdict(state="passes", reason="reductions are as few as buckets")
+        return passes(reason="reductions are as few as buckets")
     rank, worst = max(by_rank, key=lambda found: found[1].row.exposed_ns)
     evidence = list(_evidence(worst))
     if worst.row.hidden_ns > HIDDEN_FRAC * worst.row.total_ns:
-        return Verdict(state="passes", reason="most of their time is hidden by compute", evidence=evidence)
+        return passes(evidence, "most of their time is hidden by compute")
     share = case.share(lambda r: _exposed_ns(case, r)) or 0.0
-    evidence.append(Evidence(label="exposed, waiting for late ranks left out", value=per_cent(share)))
+    evidence.append(("exposed, waiting for late ranks left out", per_cent(share)))
     if share < MIN_FRAC and not is_start_up(rank):
-        return Verdict(state="passes", reason="they are exposed for little time", evidence=evidence)
+        return passes(evidence, "they are exposed for little time")
     of, each = worst.row, worst.each
     shown = f"{brief(of.exposed_ns)} of {brief(of.total_ns)} exposed"
     many = f"{each} reductions for {worst.parameters} parameters" if worst.parameters else f"{each} a step"
     megatron = case.framework == "megatron"
-    return Verdict(
-        state="fires",
+    return fires(
         reason=f"{many} where {worst.buckets} buckets of {size(BUCKET_BYTES)} would do; {shown}",
         evidence=evidence,
         remedy=_MEGATRON if megatron else _PYTORCH,
@@ -188,14 +181,14 @@ _MEGATRON = (
 def _evidence(found: _Found) -> Iterator[Evidence]:
     row = found.row
     kind = row.collective.replace("_", "-")
-    yield Evidence(label=f"{kind} operations a backward pass", value=f"{found.each:,}")
+    yield (f"{kind} operations a backward pass", f"{found.each:,}")
     if found.parameters is not None:
         value = f"{found.parameters:,} weights were broadcast one by one, of as many elements"
-        yield Evidence(label="what tells that each is one parameter's", value=value)
+        yield ("what tells that each is one parameter's", value)
     each = round((row.bytes or 0) / max(row.count, 1))
-    yield Evidence(label="bytes of one, mean", value=size(each))
+    yield ("bytes of one, mean", size(each))
     if middle := _middle(row):
-        yield Evidence(label="bytes of one, median", value=middle)
-    yield Evidence(label=f"buckets of {size(BUCKET_BYTES)} for as much", value=f"{found.buckets:,}")
-    yield Evidence(label="their time", value=brief(row.total_ns))
-    yield Evidence(label="of it exposed", value=brief(row.exposed_ns))
+        yield ("bytes of one, median", middle)
+    yield (f"buckets of {size(BUCKET_BYTES)} for as much", f"{found.buckets:,}")
+    yield ("their time", brief(row.total_ns))
+    yield ("of it exposed", brief(row.exposed_ns))

@@ -1,13 +1,10 @@
-"""PD105: weights all-gathers that are not aligned across pipeline stages."""
-
-from __future__ import annotations
+"""A weights all-gather slows the compute that it overlaps with. If each stage gathers at a different time,
+each slows the pipeline in turn; if all do so at once, the pipeline slows once."""
 
 from perfdoc.results.figures import per_cent
-from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.advise import advise
-from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.needs import Missing, Need, applies, not_applicable, setting, several, skipped
-from perfdoc.rules.engine.rule import Meta, Verdict
+from perfdoc.rules.engine.rule import Case, Meta, Verdict, informs, passes, skips
 from perfdoc.rules.engine.worst import worst_exposed
 from perfdoc.rules.facts.degrees import PP, VPP
 from perfdoc.rules.facts.exposed import MIN_FRAC, exposed_ns
@@ -25,11 +22,8 @@ def _not_interleaved(case: Case) -> Missing | None:
 
 
 META = Meta(
-    code="PD105",
     title="Weights all-gather not aligned across pipeline stages",
     action="Align the weights all-gather across pipeline stages",
-    why="A weights all-gather slows the compute that it overlaps with. If each stage gathers at a different "
-    "time, each slows the pipeline in turn; if all do so at once, the pipeline slows once.",
     sources=("Megatron-Bridge guide", "NeMo guide", "megatron-core notes"),
     topic="comm_overlap",
     needs=(
@@ -54,10 +48,10 @@ def evaluate(case: Case) -> Verdict:
     """Fires, as information, if the weights all-gather is overlapped in an interleaved pipeline and known
     not to be aligned; or does not start in the optimizer step, if exposed DP communication takes 5 % of the
     window."""
-    evidence = [Evidence(label="stages x chunks", value=f"{case.degree(PP)} x {case.degree(VPP)}")]
+    evidence = [("stages x chunks", f"{case.degree(PP)} x {case.degree(VPP)}")]
     share = case.share(exposed_ns("dp"))
     if share is not None:
-        evidence.append(Evidence(label="exposed DP communication, mean over ranks", value=per_cent(share)))
+        evidence.append(("exposed DP communication, mean over ranks", per_cent(share)))
     aligned = case.setting(_ALIGN)
     advice = []
     if aligned == (True, False):
@@ -68,12 +62,10 @@ def evaluate(case: Case) -> Verdict:
         advice.append(advise(knob=_WITH_STEP, to=True, why=why, costs=costs))
     if not advice:
         if not aligned[0]:
-            return Verdict(state="skipped", reason=f"{_ALIGN} is not known", evidence=evidence)
-        return Verdict(state="passes", evidence=evidence)
-    return Verdict(
-        state="fires",
+            return skips(f"{_ALIGN} is not known", evidence)
+        return passes(evidence)
+    return informs(
         worst=worst_exposed(case, "dp"),
-        level="information",
         reason="stages gather weights at different times"
         if aligned == (True, False)
         else "the first weights are gathered only after the optimizer step",

@@ -1,14 +1,11 @@
-"""PD110: SM contention between norm kernels and communication."""
-
-from __future__ import annotations
+"""Norm kernels that launch one block per SM cannot finish before communication frees its SMs: short kernels
+take as long as a collective."""
 
 from perfdoc.results.figures import brief, per_cent
-from perfdoc.results.rules import Advice, Evidence
-from perfdoc.rules.engine.advise import advise
-from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.advise import Advice, advise
 from perfdoc.rules.engine.gain import predicted
 from perfdoc.rules.engine.needs import WINDOW, Missing, Need, given, not_applicable, skipped
-from perfdoc.rules.engine.rule import Meta, Verdict
+from perfdoc.rules.engine.rule import Case, Meta, Verdict, fires, passes
 from perfdoc.rules.engine.worst import worst_instance
 
 
@@ -22,17 +19,11 @@ def _no_cost(case: Case) -> Missing | None:
 
 
 META = Meta(
-    code="PD110",
     title="SM contention between norm kernels and communication",
     action="Keep communication off the SMs of norm kernels",
-    why="Norm kernels that launch one block per SM cannot finish before communication frees its SMs: short "
-    "kernels take as long as a collective.",
     sources=("Megatron-Bridge guide", "NeMo guide"),
     topic="comm_overlap",
-    needs=(
-        Need(words="norm kernels with and without concurrent communication", missing=_no_cost),
-        WINDOW,
-    ),
+    needs=(Need(words="norm kernels with and without concurrent communication", missing=_no_cost), WINDOW),
     advice=("dp_ln_sm_margin",),
 )
 
@@ -46,24 +37,22 @@ def evaluate(case: Case) -> Verdict:
     found = case.job.contention
     share = given(found.norm_cost).low_ns / sum(r.ledger.total for r in case.ranks)
     worst = next((k for k in found.signatures if k.slower_devices), None)
-    evidence = [
-        Evidence(label="norm time lost to concurrent communication", value=f"{per_cent(share, 2)} or more")
-    ]
+    evidence = [("norm time lost to concurrent communication", f"{per_cent(share, 2)} or more")]
     if worst is not None and worst.alone_ns is not None and worst.contended_ns is not None:
         evidence.append(
-            Evidence(
-                label=f"{worst.family or worst.kernel_class}, {worst.samples_alone} runs alone, "
+            (
+                f"{worst.family or worst.kernel_class}, {worst.samples_alone} runs alone, "
                 f"{worst.samples_contended} overlapping",
-                value=f"{brief(worst.alone_ns)}, {brief(worst.contended_ns)}",
+                f"{brief(worst.alone_ns)}, {brief(worst.contended_ns)}",
             )
         )
     if share < MIN_FRAC:
-        return Verdict(state="passes", evidence=evidence)
+        return passes(evidence)
     margin = found.suggested_sm_margin
     advice: list[Advice] = []
     remedy = "" if margin is not None else f"No margin is suggested: {found.margin_reason}."
     if margin is not None:
-        evidence.append(Evidence(label="thread blocks of communication", value=str(margin)))
+        evidence.append(("thread blocks of communication", str(margin)))
         for way in ("fwd", "bwd"):
             known, now = case.setting(f"nvte_{way}_layernorm_sm_margin")
             if known and isinstance(now, int) and now >= margin:
@@ -75,8 +64,7 @@ def evaluate(case: Case) -> Verdict:
             advice.append(advise(knob=knob, to=margin, why=why, costs=costs, gain=gain))
         if not advice:
             remedy = "The margins are already set: check that these norms use them (Transformer Engine's do)."
-    return Verdict(
-        state="fires",
+    return fires(
         worst=worst_instance(case, "contention.norm"),
         reason="the same norms take longer during communication",
         evidence=evidence,

@@ -1,15 +1,12 @@
-"""PD111: exposed tensor-parallel communication."""
-
-from __future__ import annotations
+"""Every layer all-gathers and reduce-scatters activations between its GEMMs. What does not overlap with a
+GEMM is exposed in each layer, forward and backward."""
 
 from collections.abc import Iterator
 
 from perfdoc.results.figures import per_cent
-from perfdoc.results.rules import Advice, Evidence
-from perfdoc.rules.engine.advise import advise
-from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.rule import Meta, Verdict
-from perfdoc.rules.engine.worst import worst_exposed
+from perfdoc.rules.engine.advise import Advice, advise
+from perfdoc.rules.engine.rule import Case, Evidence, Meta, Verdict, fires, informs, passes
+from perfdoc.rules.facts.degrees import shapes_change
 from perfdoc.rules.facts.exposed import (
     ceiling_of_transfer,
     exposed_evidence,
@@ -22,14 +19,10 @@ from perfdoc.rules.facts.exposed import (
     time_ns,
 )
 from perfdoc.rules.facts.overlaps import TP_NEEDS, TP_OVERLAP, tp_overlap
-from perfdoc.rules.facts.shapes import shapes_change
 
 META = Meta(
-    code="PD111",
     title="Exposed tensor-parallel communication",
     action="Overlap tensor-parallel communication with GEMMs",
-    why="Every layer all-gathers and reduce-scatters activations between its GEMMs. What does not overlap "
-    "with a GEMM is exposed in each layer, forward and backward.",
     sources=("Megatron-Bridge guide", "NeMo guide", "Megatron-LM guide", "megatron-core notes"),
     topic="comm_overlap",
     time=("exposed_comm.tp",),
@@ -88,8 +81,7 @@ def evaluate(case: Case) -> Verdict:
     splits = max(case.number(_SPLITS) or 0, USUAL_SPLITS)
     hidden = hidden_frac(case, "tp") or 0.0
     if on and 1 - hidden <= 1 / splits:
-        reason = f"only the last of {splits} pieces of each output is exposed, by design"
-        return Verdict(state="passes", reason=reason, evidence=evidence)
+        return passes(evidence, f"only the last of {splits} pieces of each output is exposed, by design")
     advice = [*tp_overlap(case), *(_tuned(case) if on else ())]
     evidence += _over_gemms(case)
     queued = queues(case)
@@ -97,9 +89,7 @@ def evaluate(case: Case) -> Verdict:
     level = level_of(case, "tp", switched_off=off and bool(advice))
     sure = advice and TP_OVERLAP not in case.assumed
     unordered = None if sure or queued else surely_saved(case, "overlapped_tp")
-    return Verdict(
-        state="fires",
-        worst=worst_exposed(case, "tp"),
+    return fires(
         level="information" if queued and not off else level,
         reason="not hidden by the GEMMs around it",
         evidence=evidence,
@@ -118,9 +108,7 @@ def _too_static(case: Case) -> Verdict:
     """The overlap is on, and its buffers have one size."""
     share = case.share(exposed_ns("tp")) or 0.0
     why = "user buffers are registered once, for shapes that change neither by step nor by layer"
-    return Verdict(
-        state="fires",
-        level="information",
+    return informs(
         reason="tp_comm_overlap is on, and shapes change from step to step",
         evidence=[exposed_evidence(case, "tp", share)],
         advice=[advise(knob=TP_OVERLAP, to=False, why=why, costs="its communication is exposed")],
@@ -171,4 +159,4 @@ def _over_gemms(case: Case) -> list[Evidence]:
     ratio = _communication_over_gemms(case)
     if ratio is None:
         return []
-    return [Evidence(label="TP communication over linear layers' GEMM time", value=per_cent(ratio, 0))]
+    return [("TP communication over linear layers' GEMM time", per_cent(ratio, 0))]

@@ -1,14 +1,12 @@
-"""PD112: CUDA_DEVICE_MAX_CONNECTIONS against the job's overlaps."""
-
-from __future__ import annotations
+"""With one hardware queue kernels start in launch order, so a collective is not delayed behind the GEMM that
+it should overlap with. With several, streams are independent, as FSDP's weights all-gathers and overlapped
+expert parallelism need. The wrong number silently prevents an overlap."""
 
 from perfdoc.results.figures import per_cent
-from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.advise import advise
-from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.gain import ceiling, predicted
 from perfdoc.rules.engine.needs import GPU_MODEL, GPUS, Missing, Need, skipped
-from perfdoc.rules.engine.rule import Meta, Verdict
+from perfdoc.rules.engine.rule import Case, Meta, Verdict, fires, passes
 from perfdoc.rules.engine.worst import worst_exposed
 from perfdoc.rules.facts.exposed import MIN_FRAC, QUEUES, exposed_ns, queues
 from perfdoc.rules.facts.work_queues import FORMER, MANY, Wanted, wanted
@@ -34,12 +32,8 @@ def _no_queues(case: Case) -> Missing | None:
 
 
 META = Meta(
-    code="PD112",
     title="CUDA_DEVICE_MAX_CONNECTIONS prevents overlap",
     action="Change CUDA_DEVICE_MAX_CONNECTIONS",
-    why="With one hardware queue kernels start in launch order, so a collective is not delayed behind the "
-    "GEMM that it should overlap with. With several, streams are independent, as FSDP's weights all-gathers "
-    "and overlapped expert parallelism need. The wrong number silently prevents an overlap.",
     sources=("Megatron-Bridge guide", "NeMo guide", "Megatron-LM guide"),
     topic="comm_overlap",
     time=("exposed_comm.tp",),
@@ -64,32 +58,27 @@ def evaluate(case: Case) -> Verdict:
     replayed = predicted(case, QUEUES) if wants.one else None
     gain = replayed if replayed is not None and replayed.is_predicted else None
     value = "not known" if not known else "not set" if now is None else str(now)
-    evidence = [Evidence(label="CUDA_DEVICE_MAX_CONNECTIONS", value=value)]
+    evidence = [("CUDA_DEVICE_MAX_CONNECTIONS", value)]
     if known and (now == 1) is wants.one:
-        return Verdict(state="passes", evidence=evidence)
+        return passes(evidence)
     share = case.share(lambda r: sum(exposed_ns(d)(r) for d in wants.dimensions)) or 0.0
     names = " and ".join(d.upper() for d in wants.dimensions)
-    evidence.append(Evidence(label=f"exposed {names} communication, mean over ranks", value=per_cent(share)))
+    evidence.append((f"exposed {names} communication, mean over ranks", per_cent(share)))
     ruled_out = wants.one and _none_queues(case)
     if ruled_out:
-        evidence.append(Evidence(label="TP collectives queued behind a later kernel", value="none"))
+        evidence.append(("TP collectives queued behind a later kernel", "none"))
     exposed = share >= MIN_FRAC and not ruled_out
     if gain is None and exposed:
         most = f"all exposed {names} communication"
         gain = ceiling(case, lambda r: sum(exposed_ns(d)(r) for d in wants.dimensions), most)
-    return Verdict(
-        state="fires",
+    return fires(
         worst=worst_exposed(case, *wants.dimensions),
         level="problem" if exposed or wants.certain else "information",
         reason=wants.why,
         evidence=evidence,
         advice=[
             advise(
-                knob=_KNOB,
-                to=1 if wants.one else MANY,
-                why=wants.why,
-                costs=_costs(case, wants),
-                gain=gain,
+                knob=_KNOB, to=1 if wants.one else MANY, why=wants.why, costs=_costs(case, wants), gain=gain
             )
         ]
         if known

@@ -1,16 +1,13 @@
-"""PD113: GEMMs that share SMs with communication."""
-
-from __future__ import annotations
+"""Communication kernels take SMs from the GEMM that hides them: beyond some number the GEMM loses more than
+the transfer gains."""
 
 from collections.abc import Iterator
 
 from perfdoc.results.figures import brief, per_cent
-from perfdoc.results.rules import Advice, Evidence
-from perfdoc.rules.engine.advise import advise
-from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.advise import Advice, advise
 from perfdoc.rules.engine.gain import ceiling
 from perfdoc.rules.engine.needs import GPUS, Missing, Need, not_applicable, skipped
-from perfdoc.rules.engine.rule import Meta, Verdict
+from perfdoc.rules.engine.rule import Case, Evidence, Meta, Verdict, fires, passes
 from perfdoc.rules.engine.worst import worst_instance
 from perfdoc.rules.facts.exposed import seen
 
@@ -34,17 +31,11 @@ def _not_compared(case: Case) -> Missing | None:
 
 
 META = Meta(
-    code="PD113",
     title="GEMMs slowed by concurrent communication",
     action="Give communication fewer SMs beside GEMMs",
-    why="Communication kernels take SMs from the GEMM that hides them: beyond some number the GEMM loses "
-    "more than the transfer gains.",
     sources=("Megatron-Bridge guide", "NeMo guide"),
     topic="comm_overlap",
-    needs=(
-        GPUS,
-        Need(words="GEMMs with and without concurrent communication", missing=_not_compared),
-    ),
+    needs=(GPUS, Need(words="GEMMs with and without concurrent communication", missing=_not_compared)),
     advice=("tp_overlap_sms", "tp_overlap_cga", "tp_overlap_splits", "mlm_02"),
 )
 
@@ -75,21 +66,19 @@ def evaluate(case: Case) -> Verdict:
     found, share = case.job.contention, _lost_frac(case)
     if share is None:
         return _fires(case, [], [a for a in odd if a.knob in _BY_SETTING], measured=False)
-    evidence = [
-        Evidence(label="GEMM time lost to concurrent communication", value=f"{per_cent(share, 2)} or more")
-    ]
+    evidence = [("GEMM time lost to concurrent communication", f"{per_cent(share, 2)} or more")]
     worst = next((k for k in found.other_signatures if k.slower_devices), None)
     if worst is not None and worst.alone_ns and worst.contended_ns:
         label = (
             f"{worst.kernel_class}, {worst.samples_alone} runs alone, {worst.samples_contended} overlapping"
         )
         value = f"{brief(worst.alone_ns)}, {brief(worst.contended_ns)}"
-        evidence.append(Evidence(label=label, value=value))
+        evidence.append((label, value))
     if found.occupied_blocks is not None:
         label = "most thread blocks of communication"
-        evidence.append(Evidence(label=label, value=str(found.occupied_blocks)))
+        evidence.append((label, str(found.occupied_blocks)))
     if share < MIN_FRAC:
-        return Verdict(state="passes", evidence=evidence)
+        return passes(evidence)
     return _fires(case, evidence, odd, measured=True)
 
 
@@ -105,8 +94,7 @@ def _registered(case: Case) -> list[Advice]:
 def _fires(case: Case, evidence: list[Evidence], advice: list[Advice], *, measured: bool) -> Verdict:
     cost = case.job.contention.other_cost
     ranks = max(len(case.ranks), 1)
-    return Verdict(
-        state="fires",
+    return fires(
         worst=worst_instance(case, "contention.other"),
         level="problem" if measured and advice else "information",
         reason="the same GEMMs take longer during communication"

@@ -1,23 +1,20 @@
-"""PD115: groups that fit into one NVL72 rack but span two."""
-
-from __future__ import annotations
+"""A group with one rank in the next rack runs at network speed instead of NVLink speed, and delays all that
+wait for it."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
 from perfdoc.analyzers.memory.formula import Degrees
 from perfdoc.results.figures import per_cent
-from perfdoc.results.rules import Advice, Evidence
-from perfdoc.rules.engine.advise import advise, all_or_none
-from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.advise import Advice, advise, all_or_none
 from perfdoc.rules.engine.needs import GPU_MODEL, GPUS, Missing, Need, applies, given, known, skipped
-from perfdoc.rules.engine.rule import Meta, Verdict
+from perfdoc.rules.engine.rule import Case, Meta, Verdict, informs, passes
 from perfdoc.rules.facts.bubble import bubble_grows
-from perfdoc.rules.facts.context_parallel import divisors
 from perfdoc.rules.facts.degrees import (
     PP,
     TP,
     batch_divides,
     degrees_of,
+    divisors,
     has_experts,
     heads_of,
     layers_of,
@@ -40,11 +37,8 @@ def _placed_otherwise(case: Case) -> Missing | None:
 
 
 META = Meta(
-    code="PD115",
     title="Communication groups across NVL72 racks",
     action="Keep communication groups within an NVL72 rack",
-    why="A group with one rank in the next rack runs at network speed instead of NVLink speed, and delays "
-    "all that wait for it.",
     sources=("Megatron-Bridge guide", "NeMo guide", "LLM training guide"),
     topic="network",
     needs=(
@@ -76,25 +70,22 @@ def evaluate(case: Case) -> Verdict:
     that fits into one rack over two. A rack of 72 holds one and an eighth blocks of TP 4 x DP 16. Other
     degrees are advised where they are known to fit."""
     blocks, world = given(_blocks(case)), given(_world(case))
-    evidence = [Evidence(label="ranks", value=f"{world:,}")]
+    evidence = [("ranks", f"{world:,}")]
     if world <= RACK_GPUS:
-        return Verdict(state="passes", reason="all ranks fit into one rack", evidence=evidence)
+        return passes(evidence, "all ranks fit into one rack")
     if not any(n > 1 for kind, n in _degrees(case).items() if kind != "dp"):
-        reason = "data parallelism or FSDP alone uses the rack's bandwidth with any placement"
-        return Verdict(state="passes", reason=reason, evidence=evidence)
+        return passes(evidence, "data parallelism or FSDP alone uses the rack's bandwidth with any placement")
     cut = {kind: n for kind, block in blocks.items() if (n := _cut(block, world, RACK_GPUS))}
     if not cut:
-        return Verdict(state="passes", evidence=evidence)
+        return passes(evidence)
     for kind, n in cut.items():
         label = f"{kind.upper()} blocks of {blocks[kind]} ranks split over two racks"
-        evidence.append(Evidence(label=label, value=f"{n:,}"))
+        evidence.append((label, f"{n:,}"))
         if share := case.share(exposed_ns(kind)):
             label = f"exposed {kind.upper()} communication, mean over ranks"
-            evidence.append(Evidence(label=label, value=per_cent(share)))
+            evidence.append((label, per_cent(share)))
     exposed = sum(case.share(exposed_ns(kind)) or 0.0 for kind in cut)
-    return Verdict(
-        state="fires",
-        level="information",
+    return informs(
         reason=f"{' and '.join(kind.upper() for kind in cut)} groups span racks",
         evidence=evidence,
         advice=_confined(case, sorted(cut), exposed),

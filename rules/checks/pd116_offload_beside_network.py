@@ -1,13 +1,10 @@
-"""PD116: offload copies that contend with network traffic on Grace."""
-
-from __future__ import annotations
+"""If NCCL reaches the network cards through host-memory buffers, its traffic and the offloaded activations
+share one link."""
 
 import re
 
 from perfdoc.results.figures import per_cent
-from perfdoc.results.rules import Advice, Evidence
-from perfdoc.rules.engine.advise import advise
-from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.advise import Advice, advise
 from perfdoc.rules.engine.needs import (
     GPU_MODEL,
     GPUS,
@@ -19,7 +16,7 @@ from perfdoc.rules.engine.needs import (
     not_applicable,
     skipped,
 )
-from perfdoc.rules.engine.rule import Meta, Verdict
+from perfdoc.rules.engine.rule import Case, Meta, Verdict, informs, passes
 from perfdoc.rules.facts.exposed import MIN_FRAC
 
 
@@ -33,11 +30,8 @@ def _not_offloaded(case: Case) -> Missing | None:
 
 
 META = Meta(
-    code="PD116",
     title="Offload copies contending with network traffic on Grace",
     action="Keep offload copies off the network's path",
-    why="If NCCL reaches the network cards through host-memory buffers, its traffic and the offloaded "
-    "activations share one link.",
     sources=("Megatron-Bridge guide", "NeMo guide"),
     topic="network",
     time=("exposed_memcpy",),
@@ -45,9 +39,7 @@ META = Meta(
         GPUS,
         GPU_MODEL,
         applies(
-            "a Grace CPU",
-            lambda case: case.gpu is not None and case.gpu.grace,
-            "the GPUs have no Grace CPU",
+            "a Grace CPU", lambda case: case.gpu is not None and case.gpu.grace, "the GPUs have no Grace CPU"
         ),
         Need(words="offloading to the host", missing=_not_offloaded),
         WINDOW,
@@ -72,24 +64,21 @@ def evaluate(case: Case) -> Verdict:
     window, and NCCL is not known to use direct access by the network cards, as 2.27 and later do by
     default. The release of NCCL, where a run directory names it, tells which variable does it."""
     share = given(case.share(lambda r: r.ledger.exposed_comm.total))
-    evidence = [Evidence(label="exposed communication, mean over ranks", value=per_cent(share))]
+    evidence = [("exposed communication, mean over ranks", per_cent(share))]
     copies = case.share(lambda r: r.ledger.exposed_memcpy) or 0.0
-    evidence.append(Evidence(label="exposed copies, mean over ranks", value=per_cent(copies)))
+    evidence.append(("exposed copies, mean over ranks", per_cent(copies)))
     release = _release(case)
     reads_c2c = release is None or release >= _WITH_C2C
     far = case.is_set_to(_LEVEL, "PHB") or case.is_set_to(_LEVEL, "SYS")
     if far or (case.is_set_to(_C2C, 1) and reads_c2c) or share < MIN_FRAC:
-        return Verdict(state="passes", evidence=evidence)
+        return passes(evidence)
     closed = case.is_set_to(_C2C, 0)
     if release is not None:
-        evidence.append(Evidence(label="NCCL", value=str(case.job.facts.nccl_version)))
+        evidence.append(("NCCL", str(case.job.facts.nccl_version)))
         if release >= _BY_DEFAULT and not closed:
-            reason = "NCCL 2.27 and later give network cards direct access by default"
-            return Verdict(state="passes", reason=reason, evidence=evidence)
+            return passes(evidence, "NCCL 2.27 and later give network cards direct access by default")
     advice = _advice(case, release, closed)
-    return Verdict(
-        state="fires",
-        level="information",
+    return informs(
         reason="exposed communication while offloading over the same CPU",
         evidence=evidence,
         advice=advice,

@@ -1,17 +1,14 @@
-"""PD120: exposed context-parallel communication."""
-
-from __future__ import annotations
+"""Ranks that share a sequence exchange keys and values. A ring (p2p) overlaps with attention if each piece of
+attention takes longer than the transfer of the next; all-gather and all-to-all (a2a) run before attention,
+exposed."""
 
 from collections.abc import Iterator
 
 from perfdoc.results.figures import per_cent
-from perfdoc.results.replay import Gain
-from perfdoc.results.rules import Advice, Evidence
-from perfdoc.rules.engine.advise import advise
-from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.advise import Advice, advise
+from perfdoc.rules.engine.gain import Gain
 from perfdoc.rules.engine.needs import GPUS, WINDOW, to_give
-from perfdoc.rules.engine.rule import Meta, Verdict
-from perfdoc.rules.engine.worst import worst_exposed
+from perfdoc.rules.engine.rule import Case, Meta, Verdict, fires
 from perfdoc.rules.facts.context_parallel import (
     covered_cp,
     key_value_heads,
@@ -22,12 +19,8 @@ from perfdoc.rules.facts.degrees import heads_of
 from perfdoc.rules.facts.exposed import ceiling_of_transfer, communication, judged, level_of, surely_saved
 
 META = Meta(
-    code="PD120",
     title="Exposed context-parallel communication",
     action="Hide context-parallel communication behind attention",
-    why="Ranks that share a sequence exchange keys and values. A ring (p2p) overlaps with attention if each "
-    "piece of attention takes longer than the transfer of the next; all-gather and all-to-all (a2a) run "
-    "before attention, exposed.",
     sources=("Megatron-Bridge guide", "NeMo guide", "megatron-core notes"),
     topic="long_sequence",
     time=("exposed_comm.cp",),
@@ -77,17 +70,15 @@ def evaluate(case: Case) -> Verdict:
     scheme, cp, exposed = _scheme(case), case.degree(_CP), ceiling_of_transfer(case, "cp")
     ratio = transfer_over_attention(case)
     if scheme is not None:
-        evidence.append(Evidence(label="scheme (cp_comm_type)", value=scheme))
+        evidence.append(("scheme (cp_comm_type)", scheme))
     if scheme == "all_gather" and (heads := heads_of(case)) and (shared := key_value_heads(case)):
         gathered = f"{shared} of {heads}: {per_cent(shared / heads, 0)} of the bytes of all heads"
-        evidence.append(Evidence(label="key and value heads gathered, of query heads", value=gathered))
+        evidence.append(("key and value heads gathered, of query heads", gathered))
     if ratio is not None:
-        evidence.append(Evidence(label="CP communication over attention time", value=per_cent(ratio, 0)))
+        evidence.append(("CP communication over attention time", per_cent(ratio, 0)))
     blocked = _blocked(case, exposed) if scheme in ("p2p", None) else None
     advice = [] if cp is None or scheme is None or blocked else list(_advice(case, scheme, cp, ratio))
-    return Verdict(
-        state="fires",
-        worst=worst_exposed(case, "cp"),
+    return fires(
         level=level_of(case, "cp", switched_off=scheme in _IN_FRONT),
         reason="not hidden by attention",
         evidence=evidence,

@@ -1,23 +1,18 @@
-"""PD122: a Ulysses degree above the key/value heads or the GPUs of a node."""
-
-from __future__ import annotations
+"""Ulysses runs four all-to-alls of heads per layer, without overlap: above the number of key/value heads
+these are replicated first, above the node's GPUs the all-to-all crosses the network."""
 
 from perfdoc.results.figures import per_cent
-from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.advise import advise
-from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.needs import applies, given, known, several
-from perfdoc.rules.engine.rule import Meta, Verdict
+from perfdoc.rules.engine.rule import Case, Meta, Verdict, informs, passes
 from perfdoc.rules.engine.worst import worst_exposed
-from perfdoc.rules.facts.context_parallel import divisors, key_value_heads
+from perfdoc.rules.facts.context_parallel import key_value_heads
+from perfdoc.rules.facts.degrees import divisors
 from perfdoc.rules.facts.exposed import exposed_ns
 
 META = Meta(
-    code="PD122",
     title="Ulysses degree above key/value heads or the node",
     action="Lower the Ulysses degree",
-    why="Ulysses runs four all-to-alls of heads per layer, without overlap: above the number of key/value "
-    "heads these are replicated first, above the node's GPUs the all-to-all crosses the network.",
     sources=("megatron-core notes",),
     topic="long_sequence",
     needs=(
@@ -47,21 +42,19 @@ def evaluate(case: Case) -> Verdict:
     tp = case.degree("tensor_model_parallel_size") or 1
     most = max(1, min(node // tp, shared))
     evidence = [
-        Evidence(label="Ulysses degree", value=str(degree)),
-        Evidence(label="key and value heads", value=str(shared)),
-        Evidence(label="GPUs of a node / TP", value=str(node // tp)),
+        ("Ulysses degree", str(degree)),
+        ("key and value heads", str(shared)),
+        ("GPUs of a node / TP", str(node // tp)),
     ]
     share = case.share(exposed_ns("cp"))
     if share:
-        evidence.append(Evidence(label="exposed CP communication, mean over ranks", value=per_cent(share)))
+        evidence.append(("exposed CP communication, mean over ranks", per_cent(share)))
     if degree <= most:
-        return Verdict(state="passes", evidence=evidence)
+        return passes(evidence)
     # Each rank gets whole key heads; query heads are a multiple of them.
     to = [d for d in divisors(degree) if d <= most and shared % d == 0][-1]
-    return Verdict(
-        state="fires",
+    return informs(
         worst=worst_exposed(case, "cp"),
-        level="information",
         reason=f"Ulysses degree above {most}",
         evidence=evidence,
         advice=[

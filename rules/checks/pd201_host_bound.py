@@ -1,20 +1,24 @@
-"""PD201: idle time before kernels that the host launched too late."""
-
-from __future__ import annotations
+"""The device idles because the next kernel is launched too late, while the host launches slowly, waits, or
+works on something else."""
 
 from collections.abc import Iterator
 
-from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.results.figures import brief, per_cent
-from perfdoc.results.replay import Gain
-from perfdoc.results.rules import Advice, Evidence
-from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.gain import at_most, bounded, ceiling, predicted, time_evidence, worth_frac
+from perfdoc.rules.engine.advise import Advice
+from perfdoc.rules.engine.gain import (
+    Gain,
+    RankMeasurement,
+    at_most,
+    bounded,
+    ceiling,
+    predicted,
+    time_share,
+    worth_frac,
+)
 from perfdoc.rules.engine.needs import GPUS, WINDOW, given
-from perfdoc.rules.engine.rule import Meta, Verdict
-from perfdoc.rules.engine.worst import worst_instance
-from perfdoc.rules.facts.capture import AFTER_START_UP, LAUNCHES, why_hidden
-from perfdoc.rules.facts.capture_cost import cost_evidence, slowed_by
+from perfdoc.rules.engine.rule import Case, Evidence, Meta, Verdict, fires, passes
+from perfdoc.rules.facts.bubble import fits_doubled, larger
+from perfdoc.rules.facts.capture import AFTER_START_UP, LAUNCHES, cost_evidence, slowed_by, why_hidden
 from perfdoc.rules.facts.degrees import uses_fsdp
 from perfdoc.rules.facts.graphs import (
     MIN_HOST_FRAC,
@@ -25,17 +29,12 @@ from perfdoc.rules.facts.graphs import (
     why_no_graphs,
     why_no_room,
 )
-from perfdoc.rules.facts.larger_tensors import fsdp_instead, halved
 from perfdoc.rules.facts.memory_need import cp_of, tp_of
-from perfdoc.rules.facts.micro_batches import fits_doubled, larger
-from perfdoc.rules.facts.smaller_mapping import splits_too_far
+from perfdoc.rules.facts.smaller_mapping import fsdp_instead, halved, splits_too_far
 
 META = Meta(
-    code="PD201",
     title="Device waits for its host",
     action="Cut launch overhead",
-    why="The device idles because the next kernel is launched too late, while the host launches slowly, "
-    "waits, or works on something else.",
     sources=("Megatron-Bridge guide", "NeMo guide", "Megatron-LM guide"),
     topic="host_overhead",
     time=("idle.host",),
@@ -86,13 +85,12 @@ _FIND_WORK = (
 def evaluate(case: Case) -> Verdict:
     """Fires if late launches leave the device idle for `graphs.MIN_HOST_FRAC` of the window. Where the host
     waits or works between steps instead, it says so and advises nothing about launches."""
-    share = given(case.share(lambda r: r.ledger.idle.host))
-    evidence = time_evidence(case, "idle before late launches", share, lambda r: r.ledger.idle.host)
+    share, evidence = time_share(case, "idle before late launches", lambda r: r.ledger.idle.host)
     evidence += _not_launched(case)
     if max(share, worth_frac(case, "without_launches")) < MIN_HOST_FRAC:
-        return Verdict(state="passes", evidence=evidence)
+        return passes(evidence)
     if case.job.mfu.value is not None:
-        evidence.append(Evidence(label="MFU", value=per_cent(case.job.mfu.value)))
+        evidence.append(("MFU", per_cent(case.job.mfu.value)))
     evidence += [*_small_kernels(case), *cost_evidence(case)]
     launching = given(case.share(launching_ns))
     if launching < MIN_HOST_FRAC and launching < share / 2:
@@ -103,9 +101,7 @@ def evaluate(case: Case) -> Verdict:
     if launching < share:  # the replay takes these waits away too
         gain = _within(gain, limit)
     part = at_most(gain, "predicted for whole layers in graphs; here experts stay outside the graphs")
-    return Verdict(
-        state="fires",
-        worst=worst_instance(case, "idle.host"),
+    return fires(
         reason="kernels are launched too late" + (_SLOWED if slowed_by(case) else ""),
         evidence=evidence,
         remedy=" ".join([_remedy(case), *_beside_launching(case)]),
@@ -136,15 +132,13 @@ def _not_launched(case: Case) -> Iterator[Evidence]:
         ("of it in pauses between steps without a CUDA call", between_steps_ns),
     ):
         if part := case.share(of):
-            yield Evidence(label=label, value=per_cent(part))
+            yield (label, per_cent(part))
 
 
 def _not_launching(case: Case, share: float, evidence: list[Evidence]) -> Verdict:
     """The host is late, and not by launching: no larger micro-batch, no CUDA graphs."""
     waits = (case.share(waiting_ns) or 0.0) >= share / 2
-    return Verdict(
-        state="fires",
-        worst=worst_instance(case, "idle.host"),
+    return fires(
         reason=_WAITS if waits else _BETWEEN,
         evidence=[*evidence, *_waits(case)],
         remedy=_FIND_WAIT if waits else _FIND_WORK,
@@ -169,7 +163,7 @@ def _waits(case: Case) -> Iterator[Evidence]:
     if case.ranks:
         split = max(case.ranks, key=waiting_ns).host.idle_split
         for wait in split.waits[:_SHOWN]:
-            yield Evidence(label=f"waited in {wait.call or 'no known call'}", value=brief(wait.idle_ns))
+            yield (f"waited in {wait.call or 'no known call'}", brief(wait.idle_ns))
 
 
 def _before_small_ns(rank: RankMeasurement) -> int:
@@ -182,19 +176,17 @@ def _small_kernels(case: Case) -> Iterator[Evidence]:
     if not case.ranks or any(r.host.small_kernels.state != "measured" for r in case.ranks):
         return
     share = case.share(_before_small_ns) or 0.0
-    yield Evidence(
-        label="idle before kernels shorter than their launch, of the window", value=per_cent(share)
-    )
+    yield ("idle before kernels shorter than their launch, of the window", per_cent(share))
     worst = max(case.ranks, key=_before_small_ns).host.small_kernels
     for label, ns in (
         ("median kernel", worst.median_kernel_ns),
         ("median launch interval", worst.median_launch_interval_ns),
     ):
         if ns is not None:
-            yield Evidence(label=label, value=brief(ns))
+            yield (label, brief(ns))
     if share and worst.names:
         name = worst.names[0]
-        yield Evidence(label="most idle before", value=f"{name.name}, {name.count:,} times")
+        yield ("most idle before", f"{name.name}, {name.count:,} times")
 
 
 def _remedy(case: Case) -> str:

@@ -1,26 +1,18 @@
-"""PD202: garbage collection stalls the step."""
-
-from __future__ import annotations
+"""A collection stops the launching thread. Ranks that collect at different times wait for each other, so each
+rank's pause delays all ranks."""
 
 from dataclasses import replace
 
 from perfdoc.results.figures import per_cent
-from perfdoc.results.replay import Gain
-from perfdoc.results.rules import Advice, Evidence
-from perfdoc.rules.engine.advise import advise, needing
-from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.gain import ceiling, predicted, worth_frac
+from perfdoc.rules.engine.advise import Advice, advise, needing
+from perfdoc.rules.engine.gain import Gain, ceiling, predicted, worth_frac
 from perfdoc.rules.engine.needs import WINDOW, given, on_some_rank
-from perfdoc.rules.engine.rule import Meta, Verdict
-from perfdoc.rules.engine.worst import worst_instance
+from perfdoc.rules.engine.rule import Case, Meta, Verdict, fires, passes
 from perfdoc.rules.facts.graphs import MIN_GC_FRAC
 
 META = Meta(
-    code="PD202",
     title="Garbage collection inside steps",
     action="Collect garbage between steps, on all ranks at once",
-    why="A collection stops the launching thread. Ranks that collect at different times wait for each other, "
-    "so each rank's pause delays all ranks.",
     sources=("Megatron-Bridge guide", "NeMo guide"),
     topic="host_overhead",
     time=("idle.gc",),
@@ -37,7 +29,7 @@ _OTHERS = (
     "library that calls it)."
 )
 
-_UNKNOWN_INTERVAL = (
+_UNKNOWN = (
     "Garbage is collected by hand already: name its interval in the settings, or find who calls gc.collect()."
 )
 """Where manual collection is on and how often is not known."""
@@ -48,24 +40,23 @@ def evaluate(case: Case) -> Verdict:
     share = given(case.share(lambda r: r.ledger.idle.gc))
     count = sum(r.host.gc.count or 0 for r in case.ranks)
     evidence = [
-        Evidence(label="garbage-collection idle time, mean over ranks", value=per_cent(share)),
-        Evidence(label="collections, all ranks", value=str(count)),
+        ("garbage-collection idle time, mean over ranks", per_cent(share)),
+        ("collections, all ranks", str(count)),
     ]
     factor, said = _as_often(case)
     # With the interval from a step log the prediction is scaled already.
     logged = case.gains.collections is not None
     worth = worth_frac(case, "without_gc") * (1.0 if logged else factor)
     if max(share * factor, worth) < MIN_GC_FRAC:
-        return Verdict(state="passes", reason=said, evidence=evidence)
+        return passes(evidence, said)
     gain = predicted(case, "without_gc")
-    return Verdict(
-        state="fires",
-        worst=worst_instance(case, "idle.gc"),
+    unknown = case.is_set_to("manual_gc", True) and not case.setting("manual_gc_interval")[0]
+    return fires(
         reason="the device idles during collections",
         evidence=evidence,
         remedy="" if case.configuration.values else _BY_HAND,
         advice=_advice(case, gain if logged else _scaled(gain, factor, said), logged=logged),
-        otherwise=_UNKNOWN_INTERVAL if _is_unknown(case) else _OTHERS,
+        otherwise=_UNKNOWN if unknown else _OTHERS,
         gain=_scaled(
             ceiling(case, lambda r: r.ledger.idle.gc, "all garbage-collection idle time"), factor, said
         ),
@@ -74,36 +65,17 @@ def evaluate(case: Case) -> Verdict:
     )
 
 
-def _is_unknown(case: Case) -> bool:
-    return case.is_set_to("manual_gc", True) and not case.setting("manual_gc_interval")[0]
-
-
-def _interval(case: Case) -> int | None:
-    """Steps between collections by the settings, 0 for never; None if unknown. An interval needs
-    manual_gc."""
-    known, interval = case.setting("manual_gc_interval")
-    if not known or not case.is_set_to("manual_gc", True):
-        return None
-    return interval if isinstance(interval, int) and not isinstance(interval, bool) else None
-
-
 def _as_often(case: Case) -> tuple[float, str]:
-    """(factor for the window's collections, reason): by the step log, else by the settings."""
-    logged = case.gains.collections
-    return _as_often_as_set(case) if logged is None else (logged.factor, logged.said)
-
-
-def _as_often_as_set(case: Case) -> tuple[float, str]:
-    """(factor, reason) for a window that is shorter than the collection interval but holds a collection. At
-    an interval of 0 the trainer does not trigger collections: 1."""
-    interval = _interval(case)
+    """(factor for the window's collections, reason): by the step log, else by the settings, where the window
+    is shorter than the interval but holds a collection. At an interval of 0 the trainer triggers none: 1."""
+    if (logged := case.gains.collections) is not None:
+        return logged.factor, logged.said
+    interval = case.number("manual_gc_interval") if case.is_set_to("manual_gc", True) else None
     steps = min((r.window.steps for r in case.ranks), default=0)
     count = max((r.host.gc.count or 0 for r in case.ranks), default=0)
     if not interval or not count or not steps or steps >= interval * count:
         return 1.0, ""
-    said = (
-        f"scaled to the set interval, one collection per {interval} steps; the window of {steps} has {count}"
-    )
+    said = f"scaled to the set interval of {interval} steps; the window of {steps} has {count} collections"
     return steps / (interval * count), said
 
 

@@ -1,28 +1,20 @@
-"""PD204: exposed copies."""
-
-from __future__ import annotations
+"""The device copies memory while no kernel runs: copies queue behind each other, or the next kernel waits for
+them."""
 
 from collections.abc import Sequence
 
-from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.analyzers.tables.device import CopyTime
 from perfdoc.results.figures import brief, significant
-from perfdoc.results.rules import Advice, Evidence
-from perfdoc.rules.engine.advise import advise
-from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.gain import ceiling, time_evidence
+from perfdoc.rules.engine.advise import Advice, advise
+from perfdoc.rules.engine.gain import RankMeasurement, ceiling, time_evidence
 from perfdoc.rules.engine.needs import GPUS, WINDOW, given
-from perfdoc.rules.engine.rule import Meta, Verdict
-from perfdoc.rules.engine.worst import worst_instance
+from perfdoc.rules.engine.rule import Case, Meta, Verdict, fires, passes, skips
 from perfdoc.rules.facts.capture import why_start_up_counts
-from perfdoc.rules.facts.gemm_format import captured_format
+from perfdoc.rules.facts.precision import captured_format
 
 META = Meta(
-    code="PD204",
     title="Exposed copies",
     action="Overlap copies with compute",
-    why="The device copies memory while no kernel runs: copies queue behind each other, or the next kernel "
-    "waits for them.",
     sources=("definitions", "Megatron-Bridge guide", "NeMo guide"),
     topic="memory",
     time=("exposed_memcpy",),
@@ -70,21 +62,19 @@ def evaluate(case: Case) -> Verdict:
     missing = [c.capabilities["copies"] for c in case.captures if not c.capabilities["copies"].available]
     share = given(case.share(lambda r: r.ledger.exposed_memcpy))
     if missing and share < MIN_FRAC:
-        return Verdict(state="skipped", reason=missing[0].reason)
+        return skips(missing[0].reason)
     evidence = time_evidence(case, "exposed copies", share, lambda r: r.ledger.exposed_memcpy)
     if share < MIN_FRAC:
-        return Verdict(state="passes", evidence=evidence)
+        return passes(evidence)
     kinds = _over_ranks(case)
-    evidence += [Evidence(label=f"{c.kind}, all ranks", value=_words(c)) for c in kinds[:_KINDS]]
+    evidence += [(f"{c.kind}, all ranks", _words(c)) for c in kinds[:_KINDS]]
     with_host = 2 * sum(c.exposed_ns for c in kinds if "host" in c.kind) >= sum(c.exposed_ns for c in kinds)
     hand = f"{_from_host(kinds)}{_in_16_bits(case, kinds)}" if with_host else _DEVICE
     advice = _fewer_layers(case) if with_host else []
     whole = bool(why_start_up_counts(case))
     hidden = case.share(_hideable_ns) or 0.0
     few = with_host and hidden < share / 2
-    return Verdict(
-        state="fires",
-        worst=worst_instance(case, "exposed_memcpy"),
+    return fires(
         level="information" if whole and share < NO_STEPS_MIN_FRAC else "problem",
         reason=f"{_fast(kinds[0])}{_FEW}" if few else "the device copies while no kernel runs",
         action=_LESS if few else "" if with_host else _ON_DEVICE,

@@ -1,13 +1,10 @@
-"""PD206: host jitter across ranks."""
-
-from __future__ import annotations
+"""Each step waits for the slowest host. Unpinned processes migrate between cores, or have their memory on
+another socket than their GPU: they launch late at random, and collectives take longer on all other ranks."""
 
 from perfdoc.results.figures import brief, per_cent
-from perfdoc.results.rules import Evidence
-from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.gain import ceiling
 from perfdoc.rules.engine.needs import Missing, Need, given, over_ranks, skipped
-from perfdoc.rules.engine.rule import Meta, Verdict
+from perfdoc.rules.engine.rule import Case, Meta, Verdict, fires, passes
 from perfdoc.rules.engine.worst import worst_instance
 from perfdoc.rules.facts.graphs import MIN_GC_FRAC, graph_advice
 from perfdoc.rules.facts.hardware import binding
@@ -23,12 +20,8 @@ def _too_few_steps(case: Case) -> Missing | None:
 
 
 META = Meta(
-    code="PD206",
     title="Host jitter across ranks",
     action="Pin processes to CPU cores",
-    why="Each step waits for the slowest host. Unpinned processes migrate between cores, or have their "
-    "memory on another socket than their GPU: they launch late at random, and collectives take longer on all "
-    "other ranks.",
     sources=("Megatron-Bridge guide", "NeMo guide"),
     topic="host_overhead",
     time=("waits",),
@@ -60,33 +53,27 @@ def evaluate(case: Case) -> Verdict:
     beyond = max(0, spread_ns - noise_ns)
     share = spread_ns / host_ns
     evidence = [
-        Evidence(label="longest less shortest host time of a step, median", value=per_cent(share)),
-        Evidence(label="spread of the host time", value=brief(spread_ns)),
-        Evidence(label="spread within noise", value=brief(noise_ns)),
+        ("longest less shortest host time of a step, median", per_cent(share)),
+        ("spread of the host time", brief(spread_ns)),
+        ("spread within noise", brief(noise_ns)),
     ]
     if share < MIN_FRAC:
-        return Verdict(state="passes", evidence=evidence)
+        return passes(evidence)
     slow = [s for s in found.slowest if s.beyond_chance]
     if not slow and not case.on_host and _collecting(case):
-        reason = f"{_TURNS}, because ranks collect garbage at different times: see PD202"
-        return Verdict(state="passes", reason=reason, evidence=evidence)
+        return passes(evidence, f"{_TURNS}, because ranks collect garbage at different times: see PD202")
     idle = _idle_frac(case, slow[0].label if slow else None)
     if idle is None or idle < MIN_IDLE_FRAC:
-        reason = "the host times differ, but no device is launch-bound"
-        return Verdict(state="passes", reason=reason, evidence=evidence)
+        return passes(evidence, "the host times differ, but no device is launch-bound")
     if slow:
-        evidence.append(
-            Evidence(label=f"{slow[0].label} is slowest in", value=per_cent(slow[0].recurrence_frac, 0))
-        )
+        evidence.append((f"{slow[0].label} is slowest in", per_cent(slow[0].recurrence_frac, 0)))
     wait = None if slow or case.on_host else _wait_frac(case)
     if wait is not None:
-        evidence.append(Evidence(label="waiting for late ranks, mean over ranks", value=per_cent(wait)))
+        evidence.append(("waiting for late ranks, mean over ranks", per_cent(wait)))
         if wait < MIN_WAIT_FRAC:
-            reason = f"{_TURNS}, but ranks wait little for late ranks"
-            return Verdict(state="passes", reason=reason, evidence=evidence)
+            return passes(evidence, f"{_TURNS}, but ranks wait little for late ranks")
     costly = slow or wait is not None or (case.on_host and beyond / host_ns >= MIN_FRAC)
-    return Verdict(
-        state="fires",
+    return fires(
         worst=worst_instance(case, "idle.host", label=slow[0].label) if slow else None,
         level="problem" if costly else "information",
         reason=f"the host of {slow[0].label} is slow repeatedly" if slow else _TURNS,

@@ -1,22 +1,16 @@
-"""PD207: CUDA graphs of whole layers with dropless experts."""
+"""A CUDA graph replays static shapes. Without a capacity, experts get a different number of tokens in each
+step, so only the rest of the layer can be captured."""
 
-from __future__ import annotations
-
-from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.advise import advise, needing
-from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.needs import applies, given, known, setting
-from perfdoc.rules.engine.rule import Meta, Verdict
+from perfdoc.rules.engine.rule import Case, Meta, Verdict, informs, passes
 from perfdoc.rules.facts.graphs import seen_without, static_scope
 
 _IMPL, _SCOPE = "cuda_graph_impl", "cuda_graph_scope"
 
 META = Meta(
-    code="PD207",
     title="Dropless experts inside CUDA graphs",
     action="Leave dropless experts out of CUDA graphs",
-    why="A CUDA graph replays static shapes. Without a capacity, experts get a different number of tokens in "
-    "each step, so only the rest of the layer can be captured.",
     sources=("Megatron-Bridge guide", "NeMo guide"),
     topic="host_overhead",
     needs=(
@@ -27,9 +21,7 @@ META = Meta(
         ),
         setting(_IMPL),
         applies(
-            "CUDA graphs",
-            lambda case: case.setting(_IMPL)[1] not in (None, "none"),
-            "CUDA graphs are off",
+            "CUDA graphs", lambda case: case.setting(_IMPL)[1] not in (None, "none"), "CUDA graphs are off"
         ),
         known(
             "whether the model has experts, and their capacity",
@@ -52,13 +44,11 @@ _WHOLE = (None, "full", (), ("full",), "full_iteration", ("full_iteration",))
 def evaluate(case: Case) -> Verdict:
     """Fires, as information, if whole layers of a model with dropless experts are known to be captured."""
     scope, now = given(static_scope(case)), case.setting(_SCOPE)[1]
-    evidence = [Evidence(label="captured", value="whole layers" if now in _WHOLE else str(now))]
+    evidence = [("captured", "whole layers" if now in _WHOLE else str(now))]
     if now not in _WHOLE:
-        return Verdict(state="passes", evidence=evidence)
+        return passes(evidence)
     why = "the parts of a layer with static shapes"
-    return Verdict(
-        state="fires",
-        level="information",
+    return informs(
         reason="whole layers are captured, including experts with dynamic shapes",
         evidence=evidence,
         advice=needing(

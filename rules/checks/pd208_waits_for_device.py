@@ -1,27 +1,19 @@
-"""PD208: calls in which the host waits for the device, and the idle time behind them."""
-
-from __future__ import annotations
+"""A call that waits drains the launch queue. The device then idles until the host is back in Python, and goes
+on idling before kernel after kernel until the host is ahead again."""
 
 from collections.abc import Iterator
 
-from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.results.figures import brief, per_cent, significant
 from perfdoc.results.host import CallGroup
-from perfdoc.results.rules import Evidence
-from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.gain import bounded, ceiling, predicted, time_evidence, worth_frac
-from perfdoc.rules.engine.needs import GPUS, WINDOW, given, on_some_rank
-from perfdoc.rules.engine.rule import Meta, Verdict
-from perfdoc.rules.engine.worst import worst_instance
+from perfdoc.rules.engine.gain import RankMeasurement, bounded, ceiling, predicted, time_share, worth_frac
+from perfdoc.rules.engine.needs import GPUS, WINDOW, on_some_rank
+from perfdoc.rules.engine.rule import Case, Evidence, Meta, Verdict, fires, passes
 from perfdoc.rules.facts.capture import AFTER_START_UP, LAUNCHES
 from perfdoc.rules.facts.graphs import launching_ns
 
 META = Meta(
-    code="PD208",
     title="Calls that wait for the device",
     action="Remove calls that wait for the device",
-    why="A call that waits drains the launch queue. The device then idles until the host is back in Python, "
-    "and goes on idling before kernel after kernel until the host is ahead again.",
     sources=("definitions",),
     topic="host_overhead",
     time=("idle.host",),
@@ -58,17 +50,14 @@ _SYNCHRONIZE = (
 def evaluate(case: Case) -> Verdict:
     """Fires if the step would be `MIN_FRAC` shorter without them, by replay: the wait, the gap behind it and
     the gaps in which the host catches up. Without a replay, if gaps that begin in one take as much."""
-    caused = given(case.share(_caused_ns))
-    evidence = time_evidence(case, "idle in gaps that begin in such a call", caused, _caused_ns)
+    caused, evidence = time_share(case, "idle in gaps that begin in such a call", _caused_ns)
     gain = predicted(case, "without_waits")
     several = any((r.host.sync_calls.count or 0) > _A_STEP * max(r.window.steps, 1) for r in case.ranks)
     worth = caused if gain is None or not gain.is_predicted else worth_frac(case, "without_waits")
     if worth < MIN_FRAC or not several:
-        return Verdict(state="passes", evidence=evidence)
+        return passes(evidence)
     groups = [g for r in case.ranks for g in r.host.sync_calls.groups if g.idle_caused_ns]
-    return Verdict(
-        state="fires",
-        worst=worst_instance(case, "idle.host"),
+    return fires(
         reason="the host waits for the device inside the step, and the queue runs dry behind each wait",
         evidence=[*evidence, *_calls(case, groups)],
         remedy=" ".join(_remedies(groups)),
@@ -98,10 +87,10 @@ def _calls(case: Case, groups: list[CallGroup]) -> Iterator[Evidence]:
     found, steps = worst.host.sync_calls, worst.window.steps
     if found.count:
         per = f"{significant(found.count / steps)} a step" if steps else f"{found.count:,} in the window"
-        yield Evidence(label="such calls, worst rank", value=f"{per}, {brief(found.host_ns or 0)} in them")
+        yield ("such calls, worst rank", f"{per}, {brief(found.host_ns or 0)} in them")
     if total := worst.ledger.idle.host:
         part = min(1.0, _most_ns(worst) / total)
-        yield Evidence(label="idle before late launches that they may cause, at most", value=per_cent(part))
+        yield ("idle before late launches that they may cause, at most", per_cent(part))
     places: dict[str, list[CallGroup]] = {}
     for group in groups:
         names = (group.operator, (group.range_name or "").partition(",")[0], group.call_site)
@@ -113,7 +102,7 @@ def _calls(case: Case, groups: list[CallGroup]) -> Iterator[Evidence]:
         )
         times = "once" if count == 1 else f"{count:,} times"
         said = f"{brief(inside)}, idle in gaps that begin in it {brief(caused)}"
-        yield Evidence(label=f"{label}, {times}, all ranks", value=said)
+        yield (f"{label}, {times}, all ranks", said)
 
 
 def _remedies(groups: list[CallGroup]) -> Iterator[str]:

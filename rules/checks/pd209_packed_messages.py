@@ -1,18 +1,14 @@
-"""PD209: host time in packing and unpacking what is sent."""
-
-from __future__ import annotations
+"""Tensors that are sent as one are copied into a buffer and out of it, a few operators for each. The device
+waits for a host that is busy with them."""
 
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 
 from perfdoc.analyzers.host.packing import Packing, PackingKind
-from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.results.figures import brief, significant
-from perfdoc.results.rules import Evidence
-from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.gain import ceiling, time_evidence
+from perfdoc.rules.engine.gain import RankMeasurement, ceiling, time_evidence
 from perfdoc.rules.engine.needs import GPUS, WINDOW, Missing, Need, given, not_applicable
-from perfdoc.rules.engine.rule import Meta, Verdict
+from perfdoc.rules.engine.rule import Case, Evidence, Meta, Verdict, fires, passes
 from perfdoc.rules.facts.capture import AFTER_START_UP, LAUNCHES
 
 
@@ -23,11 +19,8 @@ def _none(case: Case) -> Missing | None:
 
 
 META = Meta(
-    code="PD209",
     title="Host time in packing messages",
     action="Pack less for messages",
-    why="Tensors that are sent as one are copied into a buffer and out of it, a few operators for each. The "
-    "device waits for a host that is busy with them.",
     sources=("PyTorch DistributedDataParallel: broadcast_buffers, gradient_as_bucket_view",),
     topic="host_overhead",
     needs=(
@@ -74,7 +67,7 @@ def evaluate(case: Case) -> Verdict:
     kinds = [kind for kind in _NAMES if (case.share(_host_of(kind)) or 0.0) >= MIN_FRAC]
     evidence = [*time_evidence(case, "idle while the host packs", idle, _idle_ns), *_by_kind(case)]
     if idle < MIN_FRAC or not kinds:
-        return Verdict(state="passes", evidence=evidence)
+        return passes(evidence)
 
     def most_ns(rank: RankMeasurement) -> int:
         of = [p for p in rank.packing if p.kind in kinds]
@@ -82,8 +75,7 @@ def evaluate(case: Case) -> Verdict:
         return min(host + sum(p.device_ns for p in of), rank.ledger.total)
 
     kinds.sort(key=lambda kind: -(case.share(_host_of(kind)) or 0.0))
-    return Verdict(
-        state="fires",
+    return fires(
         reason=f"the device waits while the host is in {' and '.join(_NAMES[kind] for kind in kinds)}",
         evidence=evidence,
         action=_ACTIONS[kinds[0]],
@@ -114,4 +106,4 @@ def _by_kind(case: Case) -> Iterator[Evidence]:
             worst, steps = max(found, key=lambda f: f[0].host_ns / f[1])
             each = f"{significant(worst.count / steps)} operators a {case.unit}"
             said = f"{brief(worst.host_ns / steps)} of host time, {each}"
-            yield Evidence(label=f"{name}, worst rank", value=said)
+            yield (f"{name}, worst rank", said)

@@ -1,22 +1,25 @@
-"""PD301: the pipeline bubble."""
-
-from __future__ import annotations
+"""Stages idle while the pipeline fills and drains: (pp - 1) / (vpp x micro-batches) of the compute, at any
+kernel speed."""
 
 from dataclasses import replace
 
 from perfdoc.results.figures import per_cent, significant
-from perfdoc.results.rules import Advice, Evidence
-from perfdoc.rules.engine.advise import advise, needing
-from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.advise import Advice, advise, needing
 from perfdoc.rules.engine.gain import at_most, predicted, worth_frac
 from perfdoc.rules.engine.needs import Missing, Need, given
-from perfdoc.rules.engine.rule import Meta, Verdict
-from perfdoc.rules.engine.worst import bubble
-from perfdoc.rules.facts.bubble import BUBBLE, MIN_FRAC, PIPELINE, bubble_ceiling, overlapped_messages
+from perfdoc.rules.engine.rule import Case, Meta, Verdict, fires, passes
+from perfdoc.rules.facts.bubble import (
+    BUBBLE,
+    MIN_FRAC,
+    PIPELINE,
+    bubble_ceiling,
+    few,
+    more,
+    overlapped_messages,
+)
 from perfdoc.rules.facts.degrees import PP, VPP, layers_of
 from perfdoc.rules.facts.exposed import MIN_FRAC as EXPOSED_MIN_FRAC
 from perfdoc.rules.facts.exposed import exposed_ns
-from perfdoc.rules.facts.micro_batches import few, more
 
 
 def _no_bubble(case: Case) -> Missing | None:
@@ -26,11 +29,8 @@ def _no_bubble(case: Case) -> Missing | None:
 
 
 META = Meta(
-    code="PD301",
     title="Pipeline bubble",
     action="Shrink the pipeline bubble",
-    why="Stages idle while the pipeline fills and drains: (pp - 1) / (vpp x micro-batches) of the compute, "
-    "at any kernel speed.",
     sources=(
         "Megatron-Bridge guide",
         "NeMo guide",
@@ -63,14 +63,12 @@ def evaluate(case: Case) -> Verdict:
     `bubble.MIN_FRAC`. More chunks are advised only if layers divide over pp x vpp."""
     found = case.job.pipeline
     share = given(found.bubble_frac)
-    evidence = [Evidence(label="pipeline bubble, of the step", value=per_cent(share))]
+    evidence = [("pipeline bubble, of the step", per_cent(share))]
     if found.ideal_bubble_frac is not None:
-        evidence.append(Evidence(label="expected with equal stages", value=per_cent(found.ideal_bubble_frac)))
+        evidence.append(("expected with equal stages", per_cent(found.ideal_bubble_frac)))
     if share < MIN_FRAC:
-        return Verdict(state="passes", evidence=evidence)
-    return Verdict(
-        state="fires",
-        worst=bubble(case),
+        return passes(evidence)
+    return fires(
         level="problem" if _too_large(case) else "information",
         reason=_reason(case),
         evidence=evidence,

@@ -1,17 +1,13 @@
-"""PD303: a straggler, which the other ranks wait for repeatedly."""
-
-from __future__ import annotations
+"""A collective starts to transfer when its last rank joins: one slow rank slows all ranks."""
 
 from perfdoc.analyzers.skew.stragglers import FEWEST
 from perfdoc.results.figures import brief, per_cent
 from perfdoc.results.ranking import TRIFLE_FRAC
-from perfdoc.results.replay import Gain, Prediction
-from perfdoc.results.rules import Evidence
+from perfdoc.results.replay import Prediction
 from perfdoc.results.waits import LATE_WORDS, Straggler, waits_by_schedule
-from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.gain import ceiling
+from perfdoc.rules.engine.gain import Gain, ceiling
 from perfdoc.rules.engine.needs import Missing, Need, over_ranks, skipped
-from perfdoc.rules.engine.rule import Meta, Verdict
+from perfdoc.rules.engine.rule import Case, Meta, Verdict, fires, passes
 from perfdoc.rules.engine.worst import late_rank
 from perfdoc.rules.facts.degrees import PP
 
@@ -25,10 +21,8 @@ def _not_distinguishable(case: Case) -> Missing | None:
 
 
 META = Meta(
-    code="PD303",
     title="Straggler",
     action="Find why the straggler is slow",
-    why="A collective starts to transfer when its last rank joins: one slow rank slows all ranks.",
     sources=("Megatron-Bridge guide", "NeMo guide"),
     topic="scale",
     time=("waits",),
@@ -63,31 +57,26 @@ def evaluate(case: Case) -> Verdict:
     late = [s for s in found.stragglers if _loss_frac(case, s) >= MIN_FRAC]
     culprits = [s for s in late if s.cause != "waiting" and not _by_schedule(case, s)]
     if not culprits:
-        return Verdict(
-            state="passes",
-            reason=_excused(case, late[0]) if late else "",
-            evidence=[
-                Evidence(
-                    label="collectives with skew above the clock error, of those compared",
-                    value=f"{found.distinguishable:,} of {found.compared:,}",
+        return passes(
+            [
+                (
+                    "collectives with skew above the clock error, of those compared",
+                    f"{found.distinguishable:,} of {found.compared:,}",
                 )
             ],
+            _excused(case, late[0]) if late else "",
         )
     worst = max(culprits, key=lambda s: (_would_repeat(case, s), s.cause == "compute", _loss_frac(case, s)))
     prediction = _prediction(case, worst)
-    return Verdict(
-        state="fires",
+    return fires(
         worst=late_rank(case, worst),
         level="problem" if _would_repeat(case, worst) else "information",
         reason=f"{worst.name} joins last in {_collectives(worst.dimension)}"
         + ("" if worst.borne_out else ", in one stretch of the capture"),
         evidence=[
-            Evidence(label="joins last in", value=f"{per_cent(worst.recurrence_frac, 0)} of them"),
-            Evidence(label="expected by chance", value=per_cent(worst.chance_frac, 0)),
-            Evidence(
-                label="other ranks' wait for it, overlapping collectives summed",
-                value=brief(worst.delay_ns),
-            ),
+            ("joins last in", f"{per_cent(worst.recurrence_frac, 0)} of them"),
+            ("expected by chance", per_cent(worst.chance_frac, 0)),
+            ("other ranks' wait for it, overlapping collectives summed", brief(worst.delay_ns)),
         ],
         remedy=f"Look at {worst.name}: {_where_to_look(worst)}.",
         gain=_most(case, worst) if prediction is None else prediction.gain,

@@ -1,18 +1,13 @@
-"""PD305: uneven pipeline stages."""
-
-from __future__ import annotations
+"""All other stages wait for the slowest one in every micro-batch. With a large vocabulary the embedding loads
+the first stage, the output layer and the loss the last one."""
 
 import math
 
 from perfdoc.results.figures import per_cent, significant
-from perfdoc.results.replay import Gain
-from perfdoc.results.rules import Advice, Evidence
-from perfdoc.rules.engine.advise import advise, all_or_none
-from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.gain import at_most, predicted
+from perfdoc.rules.engine.advise import Advice, advise, all_or_none
+from perfdoc.rules.engine.gain import Gain, at_most, predicted
 from perfdoc.rules.engine.needs import Missing, Need, given, skipped
-from perfdoc.rules.engine.rule import Meta, Verdict
-from perfdoc.rules.engine.worst import bubble
+from perfdoc.rules.engine.rule import Case, Meta, Verdict, fires, passes
 from perfdoc.rules.facts.bubble import PIPELINE, late_peer_ceiling
 from perfdoc.rules.facts.stage_split import (
     as_settings,
@@ -32,11 +27,8 @@ def _no_passes(case: Case) -> Missing | None:
 
 
 META = Meta(
-    code="PD305",
     title="Uneven pipeline stages",
     action="Balance the pipeline stages",
-    why="All other stages wait for the slowest one in every micro-batch. With a large vocabulary the "
-    "embedding loads the first stage, the output layer and the loss the last one.",
     sources=("Megatron-Bridge guide", "NeMo guide", "LLM training guide", "megatron-core notes"),
     topic="pipeline",
     time=("pipeline.late_peer",),
@@ -62,28 +54,21 @@ def evaluate(case: Case) -> Verdict:
     stage is slow."""
     found = case.job.pipeline
     share = given(found.imbalance_ns) / given(found.window_ns)
-    evidence = [Evidence(label="waiting for late peers, of the step", value=per_cent(share))]
+    evidence = [("waiting for late peers, of the step", per_cent(share))]
     if found.slowest_over_mean is not None and found.slowest_stage is not None:
-        evidence.append(
-            Evidence(
-                label=f"stage {found.slowest_stage}, over the mean",
-                value=significant(found.slowest_over_mean),
-            )
-        )
+        evidence.append((f"stage {found.slowest_stage}, over the mean", significant(found.slowest_over_mean)))
     if (apart := layers_apart(case)) is not None:
-        evidence.append(
-            Evidence(label="slowest less fastest stage, in layers", value=f"about {significant(apart, 2)}")
-        )
+        evidence.append(("slowest less fastest stage, in layers", f"about {significant(apart, 2)}"))
     if share < MIN_FRAC or found.slowest_stage is None:
-        return Verdict(state="passes", evidence=evidence)
+        return passes(evidence)
     if _some_replicas_only(case, found.slowest_stage):
         reason = f"other replicas of stage {found.slowest_stage} are as fast as the other stages: see PD303"
-        return Verdict(state="passes", reason=reason, evidence=evidence)
+        return passes(evidence, reason)
     if (host := _host_cause(case, found.slowest_stage)) is not None:
         reason = (
             f"stage {found.slowest_stage} takes longer because {host}: moving layers does not change that"
         )
-        return Verdict(state="passes", reason=reason, evidence=evidence)
+        return passes(evidence, reason)
     at_end = found.slowest_stage in (0, (found.pp or 0) - 1)
     where = "first" if found.slowest_stage == 0 else "last" if at_end else "a middle"
     advice = _split(case) if at_end and not mixed_layers(case) else []
@@ -91,9 +76,7 @@ def evaluate(case: Case) -> Verdict:
     vain = at_end and not advice and not whole and _moves_in_vain(case)
     why = "; no split of whole layers is more even" if whole else _VAIN if vain else ""
     reason = f"{'the ' if at_end else ''}{where} stage{_HOLDS.get(where, '')} takes longer than the others"
-    return Verdict(
-        state="fires",
-        worst=bubble(case),
+    return fires(
         level="information" if whole or vain else "problem",
         reason=f"{reason}{why}",
         evidence=evidence,
@@ -147,10 +130,7 @@ def _host_cause(case: Case, stage: int) -> str | None:
     return max(lost, key=lambda words: lost[words])
 
 
-_HOLDS = {
-    "first": ", which holds the embedding,",
-    "last": ", which holds the output layer and the loss,",
-}
+_HOLDS = {"first": ", which holds the embedding,", "last": ", which holds the output layer and the loss,"}
 _HOSTS = {
     "host": "its host launches late (PD201)",
     "gc": "its host collects garbage (PD202)",

@@ -1,14 +1,11 @@
-"""PD306: one pipeline stage short of memory while others have headroom."""
-
-from __future__ import annotations
+"""The fullest stage limits micro-batch size, recomputation and the parallel degrees, although other stages
+have headroom."""
 
 from perfdoc.results.figures import gib, per_cent
 from perfdoc.results.memory import DeviceMemory
-from perfdoc.results.rules import Advice, Evidence
-from perfdoc.rules.engine.advise import advise, all_or_none
-from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.advise import Advice, advise, all_or_none
 from perfdoc.rules.engine.needs import Missing, Need, skipped
-from perfdoc.rules.engine.rule import Meta, Verdict
+from perfdoc.rules.engine.rule import Case, Meta, Verdict, fires, passes, skips
 from perfdoc.rules.facts.bubble import PIPELINE
 from perfdoc.rules.facts.stage_split import as_settings, layers_by_stage
 
@@ -18,17 +15,11 @@ def _one_stage(case: Case) -> Missing | None:
 
 
 META = Meta(
-    code="PD306",
     title="One pipeline stage short of memory",
     action="Balance memory over the pipeline stages",
-    why="The fullest stage limits micro-batch size, recomputation and the parallel degrees, although other "
-    "stages have headroom.",
     sources=("megatron-core notes",),
     topic="pipeline",
-    needs=(
-        PIPELINE,
-        Need(words="memory snapshots of two stages", missing=_one_stage),
-    ),
+    needs=(PIPELINE, Need(words="memory snapshots of two stages", missing=_one_stage)),
     advice=("pp_flexible_layout",),
 )
 
@@ -48,18 +39,17 @@ def evaluate(case: Case) -> Verdict:
     (most, device), (least, _) = peaks[fullest], peaks[emptiest]
     failed = bool(device.oom_events)
     evidence = [
-        Evidence(label=f"peak of reserved memory, stage {fullest}", value=gib(most, 4)),
-        Evidence(label=f"stage {emptiest}", value=gib(least, 4)),
+        (f"peak of reserved memory, stage {fullest}", gib(most, 4)),
+        (f"stage {emptiest}", gib(least, 4)),
     ]
     if device.headroom_bytes is None and not failed:
-        return Verdict(state="skipped", reason="the snapshot lacks the size of the device")
+        return skips("the snapshot lacks the size of the device")
     free = (device.headroom_bytes or 0) / (most + (device.headroom_bytes or 0))
     if not failed and free >= MAX_FREE_FRAC:
-        return Verdict(state="passes", reason="the fullest stage has headroom", evidence=evidence)
+        return passes(evidence, "the fullest stage has headroom")
     if least > MAX_RATIO * most:
-        return Verdict(state="passes", evidence=evidence)
-    return Verdict(
-        state="fires",
+        return passes(evidence)
+    return fires(
         level="problem" if failed else "information",
         reason=f"stage {fullest} is full; stage {emptiest} needs {per_cent(least / most, 0)} of its peak",
         evidence=evidence,

@@ -1,17 +1,12 @@
-"""PD307: exposed send/recv between pipeline stages."""
-
-from __future__ import annotations
+"""A stage idles while it waits for an activation in transfer. Only with virtual stages can send/recv overlap
+with the passes of other micro-batches."""
 
 from perfdoc.results.figures import per_cent
-from perfdoc.results.rules import Advice, Evidence
-from perfdoc.rules.engine.advise import advise, needing
-from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.advise import Advice, advise, needing
 from perfdoc.rules.engine.needs import Missing, Need, given, skipped
-from perfdoc.rules.engine.rule import Meta, Verdict
-from perfdoc.rules.engine.worst import worst_exposed
-from perfdoc.rules.facts.bubble import PIPELINE, transfer_ceiling
+from perfdoc.rules.engine.rule import Case, Meta, Verdict, fires, passes
+from perfdoc.rules.facts.bubble import PIPELINE, costs_more_than_it_saves, transfer_ceiling
 from perfdoc.rules.facts.degrees import VPP
-from perfdoc.rules.facts.interleaving import costs_more_than_it_saves
 
 
 def _no_messages(case: Case) -> Missing | None:
@@ -22,11 +17,8 @@ def _no_messages(case: Case) -> Missing | None:
 
 
 META = Meta(
-    code="PD307",
     title="Exposed send/recv between pipeline stages",
     action="Overlap send/recv between pipeline stages",
-    why="A stage idles while it waits for an activation in transfer. Only with virtual stages can send/recv "
-    "overlap with the passes of other micro-batches.",
     sources=("Megatron-Bridge guide", "NeMo guide", "Megatron-LM guide"),
     topic="pipeline",
     time=("pipeline.transfer",),
@@ -47,19 +39,16 @@ def evaluate(case: Case) -> Verdict:
     transfer, handover = given(found.transfer_frac), given(found.handover_frac)
     share = transfer + handover
     evidence = [
-        Evidence(label="send/recv transfer, of the step", value=per_cent(transfer)),
-        Evidence(label="handover to and from compute, of the step", value=per_cent(handover)),
+        ("send/recv transfer, of the step", per_cent(transfer)),
+        ("handover to and from compute, of the step", per_cent(handover)),
     ]
     if share < MIN_FRAC:
-        return Verdict(state="passes", evidence=evidence)
+        return passes(evidence)
     vpp = case.degree(VPP) or found.vpp or 1
     advice = _modes(case) if vpp > 1 else []
     if not advice and costs_more_than_it_saves(case):
-        reason = "interleaving costs more send/recv than it saves in bubble: see PD304"
-        return Verdict(state="passes", reason=reason, evidence=evidence)
-    return Verdict(
-        state="fires",
-        worst=worst_exposed(case, "pp"),
+        return passes(evidence, "interleaving costs more send/recv than it saves in bubble: see PD304")
+    return fires(
         reason="stages wait for send/recv",
         evidence=evidence,
         advice=advice,

@@ -1,15 +1,12 @@
-"""PD308: a pipeline that runs all forward passes before the first backward pass."""
-
-from __future__ import annotations
+"""A schedule with all forward passes first (GPipe) stores the activations of every micro-batch; 1F1B stores
+those of as many as there are stages. Memory then limits micro-batches, which enlarges the bubble."""
 
 import numpy as np
 from numpy.typing import NDArray
 
 from perfdoc.analyzers.pipeline.passes import Passes
-from perfdoc.results.rules import Evidence
-from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.needs import Missing, Need, given, skipped
-from perfdoc.rules.engine.rule import Meta, Verdict
+from perfdoc.rules.engine.rule import Case, Meta, Verdict, informs, passes, skips
 from perfdoc.rules.facts.bubble import PIPELINE
 
 
@@ -22,12 +19,8 @@ def _no_passes(case: Case) -> Missing | None:
 
 
 META = Meta(
-    code="PD308",
     title="All forward passes before the first backward pass",
     action="Run a 1F1B schedule",
-    why="A schedule with all forward passes first (GPipe) stores the activations of every micro-batch; 1F1B "
-    "stores those of as many as there are stages. Memory then limits micro-batches, which enlarges the "
-    "bubble.",
     sources=("Megatron-LM guide",),
     topic="pipeline",
     needs=(PIPELINE, Need(words="the passes of micro-batches, on all ranks", missing=_no_passes)),
@@ -44,17 +37,13 @@ def evaluate(case: Case) -> Verdict:
     pp, ranks = given(case.job.pipeline.pp), [r.pipeline.passes for r in case.ranks]
     chunks = case.job.pipeline.vpp or 1
     least = min(_forwards_first(p) for p in ranks)
-    evidence = [
-        Evidence(label="forward passes before the first backward pass, least of all ranks", value=str(least))
-    ]
+    evidence = [("forward passes before the first backward pass, least of all ranks", str(least))]
     forwards = min(_forwards(p) for p in ranks)
     if forwards <= IN_FLIGHT_RATIO * pp * chunks and least == forwards:
-        return Verdict(state="skipped", reason="too few micro-batches to distinguish the schedules")
+        return skips("too few micro-batches to distinguish the schedules")
     if least < forwards:
-        return Verdict(state="passes", evidence=evidence)
-    return Verdict(
-        state="fires",
-        level="information",
+        return passes(evidence)
+    return informs(
         reason=f"all {forwards} forward passes of a step run before its backward passes",
         evidence=evidence,
         remedy="Alternate one forward and one backward pass (1F1B, megatron-core's schedule). Its bubble is "

@@ -1,31 +1,20 @@
-"""PD310: a model split over more GPUs than its memory requires."""
-
-from __future__ import annotations
+"""Tensor parallelism communicates in every layer and a pipeline has a bubble; data parallelism communicates
+once per step. The least model parallelism that fits is the fastest start."""
 
 from perfdoc.analyzers.memory.formula import Degrees
 from perfdoc.results.figures import gib, per_cent
-from perfdoc.results.rules import Advice, Evidence
-from perfdoc.rules.engine.advise import advise, all_or_none, needing
-from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.advise import Advice, advise, all_or_none, needing
 from perfdoc.rules.engine.gain import ceiling
 from perfdoc.rules.engine.needs import given
-from perfdoc.rules.engine.rule import Meta, Verdict
+from perfdoc.rules.engine.rule import Case, Meta, Verdict, informs, passes
 from perfdoc.rules.facts.bubble import without_chunks
-from perfdoc.rules.facts.degrees import (
-    PP,
-    TP,
-    degrees_of,
-    without_tensor_ranks,
-)
+from perfdoc.rules.facts.degrees import PP, TP, degrees_of, without_tensor_ranks
 from perfdoc.rules.facts.memory_need import FIT_FRAC, device_bytes
 from perfdoc.rules.facts.smaller_mapping import MIN_FRAC, NEEDS, smallest_that_fits, splitting_ns
 
 META = Meta(
-    code="PD310",
     title="More model parallelism than memory requires",
     action="Use less model parallelism",
-    why="Tensor parallelism communicates in every layer and a pipeline has a bubble; data parallelism "
-    "communicates once per step. The least model parallelism that fits is the fastest start.",
     sources=(
         "Megatron-Bridge guide",
         "NeMo guide",
@@ -56,24 +45,20 @@ def evaluate(case: Case) -> Verdict:
     now, memory, cost_ns = given(degrees_of(case)), given(device_bytes(case)), splitting_ns(case)
     share = given(case.share(cost_ns))
     label = "exposed TP and PP communication without waiting for late peers, mean over ranks"
-    evidence = [Evidence(label=label, value=per_cent(share))]
+    evidence = [(label, per_cent(share))]
     if share < MIN_FRAC:
-        return Verdict(state="passes", reason="model parallelism costs little here", evidence=evidence)
+        return passes(evidence, "model parallelism costs little here")
     found = smallest_that_fits(case, now, share)
     if found is None:
-        return Verdict(
-            state="passes", reason="no smaller mapping is certain to fit and to gain", evidence=evidence
-        )
+        return passes(evidence, "no smaller mapping is certain to fit and to gain")
     then, before, after = found
     advice = all_or_none(case, _advice(case, now, then))
     evidence += [
-        Evidence(label="estimated memory of the fullest GPU, now", value=gib(before, 3)),
-        Evidence(label=f"with TP {then.tp}, PP {then.pp}, DP {then.dp}", value=gib(after, 3)),
-        Evidence(label="memory of a GPU", value=gib(memory, 3)),
+        ("estimated memory of the fullest GPU, now", gib(before, 3)),
+        (f"with TP {then.tp}, PP {then.pp}, DP {then.dp}", gib(after, 3)),
+        ("memory of a GPU", gib(memory, 3)),
     ]
-    return Verdict(
-        state="fires",
-        level="information",
+    return informs(
         reason=f"TP {now.tp} x PP {now.pp}; TP {then.tp} x PP {then.pp} is estimated to fit in "
         f"{per_cent(FIT_FRAC, 0)} of the memory",
         evidence=evidence,

@@ -1,13 +1,10 @@
-"""PD311: a parallel mapping that runs out of memory."""
-
-from __future__ import annotations
+"""A failed allocation ends the run. If no cheaper memory saving is left, weights and activations must be
+split over more ranks."""
 
 from perfdoc.results.figures import gib, per_cent
 from perfdoc.results.memory import DeviceMemory
-from perfdoc.results.rules import Advice, Evidence
-from perfdoc.rules.engine.advise import advise, all_or_none, needing, settle
-from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.rule import Meta, Verdict
+from perfdoc.rules.engine.advise import Advice, advise, all_or_none, needing, settle
+from perfdoc.rules.engine.rule import Case, Meta, Verdict, informs, passes, skips
 from perfdoc.rules.facts.bubble import overlapped_messages
 from perfdoc.rules.facts.degrees import (
     CP,
@@ -29,11 +26,8 @@ from perfdoc.rules.facts.memory_relief import pieces
 from perfdoc.rules.facts.memory_room import NEEDS, shortage
 
 META = Meta(
-    code="PD311",
     title="Parallel mapping runs out of memory",
     action="Save memory, or split the model further",
-    why="A failed allocation ends the run. If no cheaper memory saving is left, weights and activations must "
-    "be split over more ranks.",
     sources=(
         "Megatron-Bridge guide",
         "NeMo guide",
@@ -70,26 +64,20 @@ def evaluate(case: Case) -> Verdict:
     pipeline, with virtual stages."""
     short = shortage(case)
     if not short.is_one:
-        return Verdict(state="passes", evidence=short.evidence)
+        return passes(short.evidence)
     measured = [d for d in ([] if case.memory is None else case.memory.devices) if d.peak_reserved_bytes]
     if not measured:
-        return Verdict(state="skipped", reason="no memory snapshot has the reserved memory")
+        return skips("no memory snapshot has the reserved memory")
     for job, may in ((case, "are"), (case.if_unset, "may be")):
         if any(not p.forbidden for p in settle(job, pieces(job, short.worst))):
-            reason = f"settings that cost no ranks {may} left: see PD502"
-            return Verdict(state="passes", reason=reason, evidence=short.evidence)
+            return passes(short.evidence, f"settings that cost no ranks {may} left: see PD502")
     worst = max(measured, key=lambda d: (d.oom_events or 0, d.peak_reserved_bytes or 0))
-    evidence = [
-        *short.counts,
-        Evidence(label="peak of reserved memory", value=gib(worst.peak_reserved_bytes or 0, 4)),
-    ]
+    evidence = [*short.counts, ("peak of reserved memory", gib(worst.peak_reserved_bytes or 0, 4))]
     free = [f for d in measured if (f := _free_frac(d)) is not None]
     if free:
-        evidence.append(Evidence(label="headroom of the fullest device", value=per_cent(min(free))))
+        evidence.append(("headroom of the fullest device", per_cent(min(free))))
     advice = all_or_none(case, _next(case, worst))
-    return Verdict(
-        state="fires",
-        level="information",
+    return informs(
         reason=f"{short.reason}, and no setting that costs no ranks is known to be left",
         evidence=evidence,
         advice=advice,

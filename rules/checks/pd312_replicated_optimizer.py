@@ -1,14 +1,12 @@
-"""PD312: optimizer states replicated over data-parallel ranks."""
-
-from __future__ import annotations
+"""Master weights and moments take 12 of 18 bytes per parameter; the distributed optimizer shards them over
+data- and context-parallel ranks, with no more communication. The memory allows less model parallelism, less
+recomputation or larger micro-batches."""
 
 from perfdoc.analyzers.memory.formula import Degrees, states_bytes
 from perfdoc.results.figures import gib
-from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.advise import advise
-from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.needs import Missing, Need, given, known, not_applicable
-from perfdoc.rules.engine.rule import Meta, Verdict
+from perfdoc.rules.engine.rule import Case, Meta, Verdict, informs, passes
 from perfdoc.rules.facts.degrees import CP, degrees_of, uses_fsdp
 
 _KNOB = "use_distributed_optimizer"
@@ -30,12 +28,8 @@ def _one_copy(case: Case) -> Missing | None:
 
 
 META = Meta(
-    code="PD312",
     title="Replicated optimizer states",
     action="Shard the optimizer states",
-    why="Master weights and moments take 12 of 18 bytes per parameter; the distributed optimizer shards them "
-    "over data- and context-parallel ranks, with no more communication. The memory allows less model "
-    "parallelism, less recomputation or larger micro-batches.",
     sources=("Megatron-Bridge guide", "NeMo guide", "LLM training guide", "Megatron-LM guide"),
     topic="parallel_mapping",
     needs=(
@@ -64,15 +58,13 @@ def evaluate(case: Case) -> Verdict:
     dp, cp, value = given(case.dp), given(_cp(case)), given(_sharded(case))
     now = degrees_of(case)
     saved = None if now is None or value else _saved_bytes(case, now)
-    evidence = [Evidence(label="replicas, context-parallel ranks included", value=str(dp * cp))]
+    evidence = [("replicas, context-parallel ranks included", str(dp * cp))]
     if value:
-        return Verdict(state="passes", evidence=evidence)
+        return passes(evidence)
     if saved is not None:
-        evidence.append(Evidence(label="memory freed per GPU, by formula", value=gib(saved, 3)))
+        evidence.append(("memory freed per GPU, by formula", gib(saved, 3)))
     why = f"shards the optimizer states over {dp * cp} ranks"
-    return Verdict(
-        state="fires",
-        level="information",
+    return informs(
         reason=f"{dp * cp} copies of the optimizer states",
         evidence=evidence,
         advice=[advise(knob=_KNOB, to=True, why=why, costs="another checkpoint layout")],

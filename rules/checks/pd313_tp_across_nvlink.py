@@ -1,15 +1,11 @@
-"""PD313: tensor-parallel groups across NVLink domains."""
-
-from __future__ import annotations
+"""Tensor parallelism communicates several times in every layer. Over the network each collective takes ten
+times as long as over NVLink, mostly exposed."""
 
 from perfdoc.analyzers.pipeline.layout import ideal_bubble_frac
 from perfdoc.results.figures import per_cent, significant
-from perfdoc.results.rules import Advice, Evidence
-from perfdoc.rules.engine.advise import advise, all_or_none, needing
-from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.advise import Advice, advise, all_or_none, needing
 from perfdoc.rules.engine.needs import WINDOW, given, several
-from perfdoc.rules.engine.rule import Meta, Verdict
-from perfdoc.rules.engine.worst import worst_exposed
+from perfdoc.rules.engine.rule import Case, Meta, Verdict, fires, passes
 from perfdoc.rules.facts.degrees import (
     NVLINK,
     PP,
@@ -24,11 +20,8 @@ from perfdoc.rules.facts.degrees import (
 from perfdoc.rules.facts.exposed import MIN_FRAC, ceiling_of_transfer, exposed_evidence, exposed_ns
 
 META = Meta(
-    code="PD313",
     title="Tensor parallelism across NVLink domains",
     action="Keep tensor parallelism within an NVLink domain",
-    why="Tensor parallelism communicates several times in every layer. Over the network each collective "
-    "takes ten times as long as over NVLink, mostly exposed.",
     sources=("Megatron-Bridge guide", "NeMo guide", "LLM training guide", "megatron-core notes"),
     topic="parallel_mapping",
     time=("exposed_comm.tp",),
@@ -52,21 +45,17 @@ def evaluate(case: Case) -> Verdict:
     tp, domain = given(case.degree(TP)), given(nvlink_domain(case))
     share = given(case.share(exposed_ns("tp")))
     evidence = [
-        Evidence(label="ranks of a tensor-parallel group", value=str(tp)),
-        Evidence(label="GPUs of an NVLink domain", value=str(domain)),
+        ("ranks of a tensor-parallel group", str(tp)),
+        ("GPUs of an NVLink domain", str(domain)),
         exposed_evidence(case, "tp", share),
     ]
     rates = [row.bus_bandwidth_gbps for r in case.ranks for row in r.communication if row.dimension == "tp"]
     if known := [rate for rate in rates if rate is not None]:
-        evidence.append(
-            Evidence(label="lowest bus bandwidth of its collectives", value=f"{significant(min(known))} GB/s")
-        )
+        evidence.append(("lowest bus bandwidth of its collectives", f"{significant(min(known))} GB/s"))
     if not leaves_nvlink(case):
-        return Verdict(state="passes", evidence=evidence)
+        return passes(evidence)
     advice, words = all_or_none(case, _advice(case, tp, domain, share)), _words(domain)
-    return Verdict(
-        state="fires",
-        worst=worst_exposed(case, "tp"),
+    return fires(
         level="problem" if share >= MIN_FRAC else "information",
         reason="the GPUs have no NVLink"
         if domain == 1

@@ -1,17 +1,14 @@
-"""PD314: a tensor-parallel degree whose GEMMs do not hide its communication."""
-
-from __future__ import annotations
+"""Doubling the tensor-parallel degree halves the GEMMs and leaves each layer's communication unchanged.
+Beyond some degree GEMMs no longer hide it."""
 
 from perfdoc.analyzers.memory.formula import Degrees
 from perfdoc.analyzers.pipeline.layout import ideal_bubble_frac
 from perfdoc.results.figures import per_cent
-from perfdoc.results.rules import Advice, Evidence
-from perfdoc.rules.engine.advise import advise, all_or_none, needing
-from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.advise import Advice, advise, all_or_none, needing
 from perfdoc.rules.engine.needs import GPUS, WINDOW, several
-from perfdoc.rules.engine.rule import Meta, Verdict
-from perfdoc.rules.engine.worst import worst_exposed
+from perfdoc.rules.engine.rule import Case, Meta, Verdict, informs, passes, skips
 from perfdoc.rules.facts.bubble import overlapped_messages
+from perfdoc.rules.facts.context_parallel import out_of_balance
 from perfdoc.rules.facts.degrees import (
     CP,
     PP,
@@ -28,14 +25,10 @@ from perfdoc.rules.facts.exposed import ceiling_of_transfer, communication, judg
 from perfdoc.rules.facts.memory_need import too_large
 from perfdoc.rules.facts.overlaps import tp_overlap_allowed
 from perfdoc.rules.facts.smaller_mapping import splits_too_far
-from perfdoc.rules.facts.tp_against_cp import out_of_balance
 
 META = Meta(
-    code="PD314",
     title="Tensor-parallel degree too large for its GEMMs",
     action="Lower the tensor-parallel degree",
-    why="Doubling the tensor-parallel degree halves the GEMMs and leaves each layer's communication "
-    "unchanged. Beyond some degree GEMMs no longer hide it.",
     sources=("Megatron-Bridge guide", "NeMo guide", "LLM training guide", "megatron-core notes"),
     topic="parallel_mapping",
     time=("exposed_comm.tp",),
@@ -49,12 +42,7 @@ META = Meta(
         WINDOW,
         communication("tp"),
     ),
-    advice=(
-        "pm_tp_small_as_possible",
-        "pm_combine_tp_cp",
-        "pm_tp4pp2_over_tp8",
-        "pm_table_long_seq",
-    ),
+    advice=("pm_tp_small_as_possible", "pm_combine_tp_cp", "pm_tp4pp2_over_tp8", "pm_table_long_seq"),
 )
 
 MIN_TP = 4
@@ -73,21 +61,16 @@ def evaluate(case: Case) -> Verdict:
         return nothing
     now = degrees_of(case)
     if now is None:
-        return Verdict(state="skipped", reason=why_unknown(case))
-    evidence.append(Evidence(label="ranks of a tensor-parallel group", value=str(now.tp)))
+        return skips(why_unknown(case))
+    evidence.append(("ranks of a tensor-parallel group", str(now.tp)))
     if now.tp < MIN_TP:
-        reason = f"a group of {now.tp} is small: whether the model fits one GPU, see PD310"
-        return Verdict(state="passes", reason=reason, evidence=evidence)
+        return passes(evidence, f"a group of {now.tp} is small: whether the model fits one GPU, see PD310")
     if tp_overlap_allowed(case):
-        reason = "TP overlap is off, fix that first: see PD111"
-        return Verdict(state="passes", reason=reason, evidence=evidence)
+        return passes(evidence, "TP overlap is off, fix that first: see PD111")
     for code, reason, holds in _BEFORE:
         if holds(case):
-            return Verdict(state="passes", reason=f"{reason}: see {code}", evidence=evidence)
-    return Verdict(
-        state="fires",
-        worst=worst_exposed(case, "tp"),
-        level="information",
+            return passes(evidence, f"{reason}: see {code}")
+    return informs(
         reason=f"GEMMs of a group of {now.tp} do not hide its communication",
         evidence=evidence,
         advice=all_or_none(case, _with_context(case, now)) or all_or_none(case, _with_stages(case, now)),

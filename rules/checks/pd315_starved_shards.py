@@ -1,21 +1,16 @@
-"""PD315: tensor shards so small that the GPU is launch-bound."""
-
-from __future__ import annotations
+"""Tensor and context parallelism split each kernel's work but not the number of launches: beyond some degree
+the GPU finishes kernels faster than the host launches them."""
 
 import statistics
 
 from perfdoc.results.figures import brief
-from perfdoc.results.rules import Evidence
-from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.gain import ceiling, time_evidence
 from perfdoc.rules.engine.needs import GPUS, WINDOW, Missing, Need, given, not_applicable
-from perfdoc.rules.engine.rule import Meta, Verdict
-from perfdoc.rules.engine.worst import worst_instance
+from perfdoc.rules.engine.rule import Case, Meta, Verdict, informs, passes
 from perfdoc.rules.facts.capture import LAUNCHES
 from perfdoc.rules.facts.degrees import DEGREES, degrees_of
 from perfdoc.rules.facts.graphs import MIN_HOST_FRAC, launching_ns
-from perfdoc.rules.facts.larger_tensors import halved
-from perfdoc.rules.facts.smaller_mapping import splits_too_far
+from perfdoc.rules.facts.smaller_mapping import halved, splits_too_far
 
 
 def _few_ranks(case: Case) -> Missing | None:
@@ -25,11 +20,8 @@ def _few_ranks(case: Case) -> Missing | None:
 
 
 META = Meta(
-    code="PD315",
     title="Launch-bound from too much TP x CP",
     action="Lower TP x CP",
-    why="Tensor and context parallelism split each kernel's work but not the number of launches: beyond some "
-    "degree the GPU finishes kernels faster than the host launches them.",
     sources=("Megatron-Bridge guide", "NeMo guide", "LLM training guide"),
     topic="parallel_mapping",
     time=("idle.host",),
@@ -53,24 +45,20 @@ def evaluate(case: Case) -> Verdict:
     known."""
     now, share = given(degrees_of(case)), given(case.share(launching_ns))
     evidence = time_evidence(case, "launch-bound idle time", share, launching_ns)
-    evidence.append(Evidence(label="ranks per layer, TP x CP", value=f"{now.tp} x {now.cp}"))
+    evidence.append(("ranks per layer, TP x CP", f"{now.tp} x {now.cp}"))
     medians = [r.host.small_kernels.median_kernel_ns for r in case.ranks]
     if known := [m for m in medians if m is not None]:
-        evidence.append(Evidence(label="median kernel", value=brief(statistics.median(known))))
+        evidence.append(("median kernel", brief(statistics.median(known))))
     if share < MIN_HOST_FRAC:
-        return Verdict(state="passes", evidence=evidence)
+        return passes(evidence)
     between = [r.host.small_kernels.median_launch_interval_ns for r in case.ranks]
     apart = [ns for ns in between if ns is not None]
     if known and apart and statistics.median(known) >= statistics.median(apart):
         reason = "most kernels take longer than the launch interval: their size is not the cause"
-        return Verdict(state="passes", reason=reason, evidence=evidence)
+        return passes(evidence, reason)
     if splits_too_far(case):
-        reason = "the model fits on fewer ranks: see PD310"
-        return Verdict(state="passes", reason=reason, evidence=evidence)
-    return Verdict(
-        state="fires",
-        worst=worst_instance(case, "idle.host"),
-        level="information",
+        return passes(evidence, "the model fits on fewer ranks: see PD310")
+    return informs(
         reason="launch-bound, with kernels split over many ranks",
         evidence=evidence,
         advice=halved(case),

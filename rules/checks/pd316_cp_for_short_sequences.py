@@ -1,24 +1,17 @@
-"""PD316: context parallelism on sequences shorter than the hidden size."""
+"""Context parallelism splits the rows of every GEMM. A sequence shorter than the hidden size leaves thin
+GEMMs: weights are read for less work, and keys and values still have to be communicated."""
 
-from __future__ import annotations
-
-from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.advise import advise
-from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.needs import GPUS, WINDOW, given, known, several
-from perfdoc.rules.engine.rule import Meta, Verdict
-from perfdoc.rules.engine.worst import worst_exposed
+from perfdoc.rules.engine.rule import Case, Meta, Verdict, fires, passes
 from perfdoc.rules.facts.bubble import bubble_grows
 from perfdoc.rules.facts.degrees import CP, batch_divides, degrees_of, hidden_size_of, sequence_of
 from perfdoc.rules.facts.exposed import MIN_FRAC, ceiling_of_transfer, exposed_evidence, exposed_ns
 from perfdoc.rules.facts.memory_need import too_large
 
 META = Meta(
-    code="PD316",
     title="Context parallelism on short sequences",
     action="Drop context parallelism for short sequences",
-    why="Context parallelism splits the rows of every GEMM. A sequence shorter than the hidden size leaves "
-    "thin GEMMs: weights are read for less work, and keys and values still have to be communicated.",
     sources=("Megatron-Bridge guide", "NeMo guide", "LLM training guide"),
     topic="parallel_mapping",
     time=("exposed_comm.cp",),
@@ -54,13 +47,13 @@ def evaluate(case: Case) -> Verdict:
     cp, share = given(case.degree(CP)), given(case.share(exposed_ns("cp")))
     sequence, hidden = given(sequence_of(case)), given(hidden_size_of(case))
     evidence = [
-        Evidence(label="tokens per sequence", value=f"{sequence:,}"),
-        Evidence(label="tokens per rank", value=f"{sequence // cp:,}"),
-        Evidence(label="hidden size", value=f"{hidden:,}"),
+        ("tokens per sequence", f"{sequence:,}"),
+        ("tokens per rank", f"{sequence // cp:,}"),
+        ("hidden size", f"{hidden:,}"),
         exposed_evidence(case, "cp", share),
     ]
     if sequence >= hidden:
-        return Verdict(state="passes", evidence=evidence)
+        return passes(evidence)
     advice = []
     now = degrees_of(case)
     then = None if now is None else now.with_model_parallel(tp=now.tp, pp=now.pp, cp=1)
@@ -75,9 +68,7 @@ def evaluate(case: Case) -> Verdict:
         why += "optimizer states"
         costs = f"{cp} times the activations of a micro-batch per GPU"
         advice.append(advise(knob=CP, to=1, why=why, costs=costs))
-    return Verdict(
-        state="fires",
-        worst=worst_exposed(case, "cp"),
+    return fires(
         level="problem" if share >= MIN_FRAC else "information",
         reason=f"sequences of {sequence:,} tokens split over {cp} ranks, hidden size {hidden:,}",
         evidence=evidence,

@@ -1,19 +1,20 @@
-"""PD317: a small model on long sequences, split by TP or PP instead of FSDP."""
+"""FSDP gathers a layer's weights while the previous layer computes. Its bytes depend on the weights, not on
+the tokens: with long sequences and few weights compute hides it, and no layer waits for activations."""
 
-from __future__ import annotations
-
-from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.results.figures import gib, per_cent, significant
-from perfdoc.results.rules import Evidence
-from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.gain import ceiling
+from perfdoc.rules.engine.gain import RankMeasurement, ceiling
 from perfdoc.rules.engine.needs import GPUS, WINDOW, Missing, Need, given, known, not_applicable
-from perfdoc.rules.engine.rule import Meta, Verdict
+from perfdoc.rules.engine.rule import Case, Meta, Verdict, informs, passes
 from perfdoc.rules.facts.degrees import DEGREES, degrees_of, hidden_size_of, sequence_of, uses_fsdp
 from perfdoc.rules.facts.exposed import MIN_FRAC, exposed_ns
-from perfdoc.rules.facts.larger_tensors import need_bytes, parameters_in, traffic_of, whole_layers
 from perfdoc.rules.facts.memory_need import FIT_FRAC, device_bytes
-from perfdoc.rules.facts.smaller_mapping import splits_too_far
+from perfdoc.rules.facts.smaller_mapping import (
+    need_bytes,
+    parameters_in,
+    splits_too_far,
+    traffic_of,
+    whole_layers,
+)
 
 
 def _nothing_split(case: Case) -> Missing | None:
@@ -25,12 +26,8 @@ def _nothing_split(case: Case) -> Missing | None:
 
 
 META = Meta(
-    code="PD317",
     title="TP or PP where FSDP communication would be hidden",
     action="Try FSDP instead of TP or PP",
-    why="FSDP gathers a layer's weights while the previous layer computes. Its bytes depend on the weights, "
-    "not on the tokens: with long sequences and few weights compute hides it, and no layer waits for "
-    "activations.",
     sources=("Megatron-Bridge guide", "NeMo guide", "LLM training guide"),
     topic="parallel_mapping",
     time=("exposed_comm.tp", "pipeline.bubble", "pipeline.transfer"),
@@ -69,34 +66,28 @@ def evaluate(case: Case) -> Verdict:
     parameters = given(parameters_in(case))
     tokens = sequence * size // now.cp
     evidence = [
-        Evidence(label="exposed TP and PP communication, mean over ranks", value=per_cent(share)),
-        Evidence(label="parameters", value=f"{significant(parameters / 1e9)} billion"),
-        Evidence(label="tokens of a micro-batch per GPU", value=f"{tokens:,}"),
+        ("exposed TP and PP communication, mean over ranks", per_cent(share)),
+        ("parameters", f"{significant(parameters / 1e9)} billion"),
+        ("tokens of a micro-batch per GPU", f"{tokens:,}"),
     ]
     need = need_bytes(case, now)
     if need is not None:
-        evidence.append(Evidence(label="estimated memory per GPU with FSDP", value=gib(need, 3)))
+        evidence.append(("estimated memory per GPU with FSDP", gib(need, 3)))
         memory = device_bytes(case)
         if memory is not None and need > FIT_FRAC * memory:
-            reason = "the activations of a whole micro-batch may not fit"
-            return Verdict(state="passes", reason=reason, evidence=evidence)
+            return passes(evidence, "the activations of a whole micro-batch may not fit")
     fitting = parameters <= MAX_PARAMETERS and tokens >= MIN_TOKENS and sequence > hidden
     traffic = traffic_of(case, now, parameters)
     if traffic is not None:
         evidence += traffic.evidence
     if share < MIN_FRAC or not fitting:
-        reason = "" if fitting else "the model is not small, or its sequences are not long"
-        return Verdict(state="passes", reason=reason, evidence=evidence)
+        return passes(evidence, "" if fitting else "the model is not small, or its sequences are not long")
     if traffic is not None and not traffic.is_hidden:
-        reason = "FSDP's own traffic takes longer than the compute that would have to hide it"
-        return Verdict(state="passes", reason=reason, evidence=evidence)
+        return passes(evidence, "FSDP's own traffic takes longer than the compute that would have to hide it")
     if splits_too_far(case):
-        reason = "the model fits on fewer ranks: see PD310"
-        return Verdict(state="passes", reason=reason, evidence=evidence)
+        return passes(evidence, "the model fits on fewer ranks: see PD310")
     advice = [] if need is None else whole_layers(case, now)
-    return Verdict(
-        state="fires",
-        level="information",
+    return informs(
         reason="a small model with long sequences has exposed TP or PP communication",
         evidence=evidence,
         advice=advice,

@@ -1,17 +1,13 @@
-"""PD318: an FSDP setup with avoidable copies or waits."""
-
-from __future__ import annotations
+"""With a single hardware queue FSDP's all-gathers wait behind the compute that should hide them; PyTorch's
+FSDP2 copies parameters to and from its communication buffers, megatron-core's FSDP does not."""
 
 from perfdoc.results.figures import per_cent
-from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.advise import advise
-from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.needs import GPUS, WINDOW, Missing, Need, given, not_applicable, skipped
-from perfdoc.rules.engine.rule import Meta, Verdict
+from perfdoc.rules.engine.rule import Case, Meta, Verdict, fires, passes
 from perfdoc.rules.facts.degrees import uses_fsdp
 from perfdoc.rules.facts.exposed import MIN_FRAC, exposed_ns
-from perfdoc.rules.facts.fsdp import MEGATRON, NEMO, QUEUES, TORCH, megatron_fsdp
-from perfdoc.rules.facts.work_queues import MANY, wants_several
+from perfdoc.rules.facts.work_queues import MANY, MEGATRON, NEMO, QUEUES, TORCH, megatron_fsdp, wants_several
 
 
 def _no_fsdp(case: Case) -> Missing | None:
@@ -23,11 +19,8 @@ def _no_fsdp(case: Case) -> Missing | None:
 
 
 META = Meta(
-    code="PD318",
     title="FSDP setup with avoidable copies or waits",
     action="Correct the FSDP setup",
-    why="With a single hardware queue FSDP's all-gathers wait behind the compute that should hide them; "
-    "PyTorch's FSDP2 copies parameters to and from its communication buffers, megatron-core's FSDP does not.",
     sources=("Megatron-Bridge guide", "NeMo guide"),
     topic="parallel_mapping",
     needs=(GPUS, Need(words="FSDP", missing=_no_fsdp), WINDOW),
@@ -40,7 +33,7 @@ def evaluate(case: Case) -> Verdict:
     on GPUs that PD112 cannot judge, then a problem if exposed DP communication takes `exposed.MIN_FRAC` of
     the time."""
     share = given(case.share(exposed_ns("dp")))
-    evidence = [Evidence(label="exposed DP communication, mean over ranks", value=per_cent(share))]
+    evidence = [("exposed DP communication, mean over ranks", per_cent(share))]
     advice, reasons = [], []
     one_queue = case.is_set_to(QUEUES, 1) and not wants_several(case)
     if one_queue:
@@ -48,15 +41,14 @@ def evaluate(case: Case) -> Verdict:
         reasons.append("all-gathers share one hardware queue with compute")
     if case.is_set_to(TORCH, True):
         copies = case.share(lambda r: r.ledger.exposed_memcpy) or 0.0
-        evidence.append(Evidence(label="exposed copies, mean over ranks", value=per_cent(copies)))
+        evidence.append(("exposed copies, mean over ranks", per_cent(copies)))
         excluded = advise(knob=TORCH, to=False, why="the two exclude each other")
         first = [] if case.is_set_to(NEMO, "pytorch") else [excluded]
         advice += megatron_fsdp(case, "communicates from persistent buffers, with fewer copies", first)
         reasons.append("PyTorch's FSDP2 is used; a guide finds megatron-core's faster")
     if not reasons:
-        return Verdict(state="passes", evidence=evidence)
-    return Verdict(
-        state="fires",
+        return passes(evidence)
+    return fires(
         level="problem" if one_queue and share >= MIN_FRAC else "information",
         reason="; ".join(reasons),
         evidence=evidence,

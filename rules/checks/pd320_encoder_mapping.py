@@ -1,12 +1,9 @@
-"""PD320: the parallel mapping of a model's encoder."""
+"""An encoder is small beside its decoder: with the decoder's tensor-parallel degree its GEMMs are slices, and
+on the decoder's first stage it makes that stage the slowest."""
 
-from __future__ import annotations
-
-from perfdoc.results.rules import Advice, Evidence
-from perfdoc.rules.engine.advise import advise
-from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.advise import Advice, advise
 from perfdoc.rules.engine.needs import Missing, Need, not_applicable, skipped
-from perfdoc.rules.engine.rule import Meta, Verdict
+from perfdoc.rules.engine.rule import Case, Meta, Verdict, fires, informs, passes
 from perfdoc.rules.facts.degrees import CP, PP, TP
 
 _STAGES, _TENSOR = "encoder_pipeline_model_parallel_size", "encoder_tensor_model_parallel_size"
@@ -26,11 +23,8 @@ def _no_encoder(case: Case) -> Missing | None:
 
 
 META = Meta(
-    code="PD320",
     title="Invalid or inherited parallel mapping of the encoder",
     action="Map the encoder by itself",
-    why="An encoder is small beside its decoder: with the decoder's tensor-parallel degree its GEMMs are "
-    "slices, and on the decoder's first stage it makes that stage the slowest.",
     sources=("Megatron-Bridge guide", "NeMo guide"),
     topic="parallel_mapping",
     needs=(Need(words="a separate encoder mapping", missing=_no_encoder),),
@@ -48,12 +42,11 @@ def evaluate(case: Case) -> Verdict:
     wide as the decoder's. Whether a model without such settings has an encoder, nothing tells."""
     own, width, tp, pp = _size(case, _STAGES), _size(case, _TENSOR), case.degree(TP), case.degree(PP)
     evidence = [
-        Evidence(label="encoder, stages and tensor ranks", value=f"{_shown(own)} and {_shown(width)}"),
-        Evidence(label="decoder, stages and tensor ranks", value=f"{_shown(pp)} and {_shown(tp)}"),
+        ("encoder, stages and tensor ranks", f"{_shown(own)} and {_shown(width)}"),
+        ("decoder, stages and tensor ranks", f"{_shown(pp)} and {_shown(tp)}"),
     ]
     if wrong := _contradiction(case, own, width, tp, pp):
-        return Verdict(
-            state="fires",
+        return fires(
             reason=wrong,
             evidence=evidence,
             advice=_one_stage(own, width),
@@ -64,16 +57,14 @@ def evaluate(case: Case) -> Verdict:
         )
     if own == 1 and tp is not None and tp > 1 and width in (0, tp):
         why = f"larger GEMMs of a small encoder; {tp} is what the decoder needs"
-        return Verdict(
-            state="fires",
-            level="information",
+        return informs(
             reason=f"the encoder is split over {tp} tensor ranks as the decoder is",
             evidence=evidence,
             advice=[advise(knob=_TENSOR, to=tp // 2 if tp % 2 == 0 else 1, why=why, costs=_EXPERIMENTAL)],
             verify=_VERIFY,
             false_alarm=_FALSE_ALARM,
         )
-    return Verdict(state="passes", evidence=evidence)
+    return passes(evidence)
 
 
 def _one_stage(own: int | None, width: int | None) -> list[Advice]:

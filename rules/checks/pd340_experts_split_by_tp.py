@@ -1,29 +1,14 @@
-"""PD340: experts that tensor parallelism splits."""
+"""An expert sees a fraction of the tokens, so its GEMMs are small already. Splitting them makes them smaller
+and adds communication to each."""
 
-from __future__ import annotations
-
-from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.advise import advise, all_or_none
-from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.needs import given, known
-from perfdoc.rules.engine.rule import Meta, Verdict
-from perfdoc.rules.facts.degrees import (
-    EP,
-    ETP,
-    EXPERTS,
-    NOT_DENSE,
-    TP,
-    degrees_of,
-    expert_tp,
-    experts_of,
-)
+from perfdoc.rules.engine.rule import Case, Meta, Verdict, informs, passes
+from perfdoc.rules.facts.degrees import EP, ETP, EXPERTS, NOT_DENSE, TP, degrees_of, expert_tp, experts_of
 
 META = Meta(
-    code="PD340",
     title="Experts split by tensor parallelism",
     action="Split experts by expert parallelism, not tensor parallelism",
-    why="An expert sees a fraction of the tokens, so its GEMMs are small already. Splitting them makes "
-    "them smaller and adds communication to each.",
     sources=("Megatron-Bridge guide", "NeMo guide", "megatron-core notes"),
     topic="moe",
     needs=(
@@ -46,9 +31,9 @@ def evaluate(case: Case) -> Verdict:
     """Fires, as information, where the tensor-parallel degree of experts is above 1, also where it is known
     to be unset and so follows that of the other layers."""
     etp = given(expert_tp(case))
-    evidence = [Evidence(label="tensor ranks of an expert", value=str(etp))]
+    evidence = [("tensor ranks of an expert", str(etp))]
     if etp == 1:
-        return Verdict(state="passes", evidence=evidence)
+        return passes(evidence)
     unset = case.number(ETP) is None
     now, experts = degrees_of(case), experts_of(case)
     why = "whole experts on each rank: larger GEMMs, no tensor-parallel communication inside"
@@ -61,9 +46,7 @@ def evaluate(case: Case) -> Verdict:
             advise(knob=EP, to=now.ep * etp, why=why, costs=costs),
         ]
     advice = all_or_none(case, advice)
-    return Verdict(
-        state="fires",
-        level="information",
+    return informs(
         reason=f"{ETP} is unset and follows TP {etp}" if unset else f"experts are split over {etp} ranks",
         evidence=evidence,
         advice=advice,

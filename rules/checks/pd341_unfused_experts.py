@@ -1,16 +1,11 @@
-"""PD341: experts that run one by one, and tokens that are sorted by many small kernels."""
+"""One GEMM per expert leaves most of the GPU empty and takes a launch each; so does permuting tokens by
+several kernels around the exchange."""
 
-from __future__ import annotations
-
-from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.results.figures import per_cent
-from perfdoc.results.replay import Gain
-from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.advise import advise
-from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.gain import ceiling
+from perfdoc.rules.engine.gain import Gain, RankMeasurement, ceiling
 from perfdoc.rules.engine.needs import GPUS, Missing, Need, given, known, skipped
-from perfdoc.rules.engine.rule import Meta, Verdict
+from perfdoc.rules.engine.rule import Case, Meta, Verdict, informs, passes
 from perfdoc.rules.facts.degrees import EP, NOT_DENSE, experts_of
 
 _GROUPED, _PERMUTE = "moe_grouped_gemm", "moe_permute_fusion"
@@ -29,11 +24,8 @@ def _neither_known(case: Case) -> Missing | None:
 
 
 META = Meta(
-    code="PD341",
     title="Experts without grouped GEMM or fused permutation",
     action="Use grouped GEMMs and fused permutation for experts",
-    why="One GEMM per expert leaves most of the GPU empty and takes a launch each; so does permuting tokens "
-    "by several kernels around the exchange.",
     sources=("Megatron-Bridge guide", "NeMo guide", "Megatron-LM guide", "megatron-core notes"),
     topic="moe",
     needs=(
@@ -50,7 +42,7 @@ def evaluate(case: Case) -> Verdict:
     """Fires, as information, where grouped GEMMs are known to be off with several experts on a GPU, or the
     fused permutation is known to be off."""
     local = given(_local(case))
-    evidence = [Evidence(label="experts of a layer on each GPU", value=str(local))]
+    evidence = [("experts of a layer on each GPU", str(local))]
     advice = []
     if local > 1 and case.is_set_to(_GROUPED, False):
         gain = _ceiling(case, _gemms_ns, "the time of the experts' GEMMs")
@@ -65,12 +57,10 @@ def evaluate(case: Case) -> Verdict:
     for label, of in (("GEMMs of experts", _gemms_ns), ("permuting tokens", _sorting_ns)):
         share = case.share(lambda r, of=of: of(r) or 0)  # type: ignore[misc]
         if share:
-            evidence.append(Evidence(label=f"{label}, of the window, mean over ranks", value=per_cent(share)))
+            evidence.append((f"{label}, of the window, mean over ranks", per_cent(share)))
     if not advice:
-        return Verdict(state="passes", evidence=evidence)
-    return Verdict(
-        state="fires",
-        level="information",
+        return passes(evidence)
+    return informs(
         reason=" and ".join(f"{a.knob} is off" for a in advice),
         evidence=evidence,
         advice=advice,

@@ -1,21 +1,14 @@
-"""PD342: tokens on their way to experts while nothing computes."""
-
-from __future__ import annotations
+"""Dispatch and combine stand between the router, the experts and the next layer. Only another micro-batch's
+compute, or a shared expert's, can hide them."""
 
 from perfdoc.results.figures import per_cent
-from perfdoc.results.rules import Evidence
-from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.rule import Meta, Verdict
-from perfdoc.rules.engine.worst import worst_exposed
+from perfdoc.rules.engine.rule import Case, Evidence, Meta, Verdict, fires
 from perfdoc.rules.facts.exposed import ceiling_of_transfer, judged, time_ns
 from perfdoc.rules.facts.overlaps import EP_NEEDS, ep_overlap, exchange
 
 META = Meta(
-    code="PD342",
     title="Exposed expert-parallel communication",
     action="Overlap expert-parallel communication",
-    why="Dispatch and combine stand between the router, the experts and the next layer. Only another "
-    "micro-batch's compute, or a shared expert's, can hide them.",
     sources=("Megatron-Bridge guide", "NeMo guide", "Megatron-LM guide", "megatron-core notes"),
     topic="moe",
     time=("exposed_comm.ep",),
@@ -37,9 +30,7 @@ def evaluate(case: Case) -> Verdict:
         return nothing
     advice = [*exchange(case), *ep_overlap(case)]
     evidence += _over_compute(case)
-    return Verdict(
-        state="fires",
-        worst=worst_exposed(case, "ep"),
+    return fires(
         reason="exposed: no compute overlaps with it",
         evidence=evidence,
         advice=advice,
@@ -59,7 +50,7 @@ def _over_compute(case: Case) -> list[Evidence]:
     if not experts or any(p.attention_ns is None or p.grouped_linear_ns is None for p in parts):
         return []
     ratio = time_ns(case, "ep") / (attention + experts)
-    return [Evidence(label="EP communication over attention and experts' GEMMs", value=per_cent(ratio, 0))]
+    return [("EP communication over attention and experts' GEMMs", per_cent(ratio, 0))]
 
 
 _GIVE = "Give the job's configuration (--config FILE): it tells which overlap is not on yet."

@@ -1,33 +1,21 @@
-"""PD343: tokens that cross NVLink domains by a dispatcher that is not made for it."""
-
-from __future__ import annotations
+"""Every token goes to several experts and back in each layer. Between nodes a plain all-to-all sends it once
+for each expert, over a link with a ninth of NVLink's bandwidth."""
 
 from perfdoc.analyzers.kernel_class.rules import DEDICATED_TRANSPORTS
 from perfdoc.analyzers.memory.formula import Degrees
-from perfdoc.results.rules import Advice, Evidence
-from perfdoc.rules.engine.advise import advise, all_or_none, needing
-from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.advise import Advice, advise, all_or_none, needing
 from perfdoc.rules.engine.needs import WINDOW, given
-from perfdoc.rules.engine.rule import Meta, Verdict
-from perfdoc.rules.engine.worst import worst_exposed
+from perfdoc.rules.engine.rule import Case, Evidence, Meta, Verdict, fires, passes, skips
 from perfdoc.rules.facts.degrees import DEGREES, EP, EXPERTS_SPREAD, NVLINK, degrees_of, nvlink_domain
 from perfdoc.rules.facts.exposed import MIN_FRAC, ceiling_of_transfer, exposed_evidence, exposed_ns, seen
 
 META = Meta(
-    code="PD343",
     title="Expert parallelism across NVLink domains",
     action="Keep expert parallelism within an NVLink domain",
-    why="Every token goes to several experts and back in each layer. Between nodes a plain all-to-all sends "
-    "it once for each expert, over a link with a ninth of NVLink's bandwidth.",
     sources=("Megatron-Bridge guide", "NeMo guide", "LLM training guide", "megatron-core notes"),
     topic="moe",
     time=("exposed_comm.ep",),
-    needs=(
-        EXPERTS_SPREAD,
-        DEGREES,
-        NVLINK,
-        WINDOW,
-    ),
+    needs=(EXPERTS_SPREAD, DEGREES, NVLINK, WINDOW),
     advice=("moe_ep_in_nvlink", "moe_deepep", "pm_table_moe", "moe_tldr"),
 )
 
@@ -46,30 +34,27 @@ def evaluate(case: Case) -> Verdict:
     now, domain, gpu = given(degrees_of(case)), given(nvlink_domain(case)), given(case.gpu)
     share = given(case.share(exposed_ns("ep")))
     evidence = [
-        Evidence(label="ranks of an expert-parallel group x tensor ranks", value=f"{now.ep} x {now.etp}"),
-        Evidence(label="GPUs of an NVLink domain", value=str(domain)),
+        ("ranks of an expert-parallel group x tensor ranks", f"{now.ep} x {now.etp}"),
+        ("GPUs of an NVLink domain", str(domain)),
         exposed_evidence(case, "ep", share),
     ]
     library = "hybridep" if gpu.grace and gpu.architecture == "blackwell" else "deepep"
     if _uses_flex(case) and library == "hybridep" and _backend(case) == "deepep":
         return _wrong_library(case, evidence)
     if now.ep * now.etp <= domain:
-        return Verdict(state="passes", evidence=evidence)
+        return passes(evidence)
     used = _in_use(case)
     if used and share < MIN_FRAC:
-        return Verdict(state="passes", reason=f"{used} is on", evidence=evidence)
+        return passes(evidence, f"{used} is on")
     if share < HIDDEN_FRAC and seen(case, "ep"):
-        return Verdict(state="passes", reason="the exchange is hidden", evidence=evidence)
+        return passes(evidence, "the exchange is hidden")
     known = case.setting(_DISPATCHER)[0]
     libraries = _libraries_seen(case)
     if not known and libraries:
-        reason = f"{_DISPATCHER} is not known, and kernels of {libraries} are in the capture"
-        return Verdict(state="passes", reason=reason, evidence=evidence)
+        return passes(evidence, f"{_DISPATCHER} is not known, and kernels of {libraries} are in the capture")
     if not known and not seen(case, "ep"):
-        return Verdict(state="skipped", reason=f"{_DISPATCHER} is not known, and no exchange was seen")
-    return Verdict(
-        state="fires",
-        worst=worst_exposed(case, "ep"),
+        return skips(f"{_DISPATCHER} is not known, and no exchange was seen")
+    return fires(
         level="problem" if share >= MIN_FRAC else "information",
         reason=f"groups of {now.ep * now.etp} ranks span NVLink domains of {domain}"
         + (f", and {used} does not hide the exchange" if used else "")
@@ -159,8 +144,7 @@ def _wrong_library(case: Case, evidence: list[Evidence]) -> Verdict:
     if case.is_set_to(_OLD, True):
         old = advise(knob=_OLD, to=False, why="the old switch excludes HybridEP")
         advice = needing(advice[0], [old])
-    return Verdict(
-        state="fires",
+    return fires(
         reason="DeepEP does not run on these GPUs: Megatron-Bridge falls back to alltoall with no more than "
         "a warning, or refuses",
         evidence=evidence,

@@ -1,13 +1,9 @@
-"""PD344: a shared expert that waits for the exchange of tokens, though it needs none of it."""
-
-from __future__ import annotations
+"""The shared expert sees every token where it is: it can compute while the others' tokens travel."""
 
 from perfdoc.results.figures import per_cent
-from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.advise import advise
-from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.needs import GPUS, Missing, Need, given, not_applicable, skipped
-from perfdoc.rules.engine.rule import Meta, Verdict
+from perfdoc.rules.engine.rule import Case, Meta, Verdict, informs, passes
 from perfdoc.rules.engine.worst import worst_exposed
 from perfdoc.rules.facts.degrees import EXPERTS_SPREAD
 from perfdoc.rules.facts.exposed import ceiling_of_transfer, exposed_ns, seen
@@ -46,10 +42,8 @@ def _no_all_to_all(case: Case) -> Missing | None:
 
 
 META = Meta(
-    code="PD344",
     title="Shared expert not overlapped with token dispatch",
     action="Overlap the shared expert with token dispatch",
-    why="The shared expert sees every token where it is: it can compute while the others' tokens travel.",
     sources=("megatron-core notes",),
     topic="moe",
     needs=(
@@ -70,20 +64,17 @@ def evaluate(case: Case) -> Verdict:
     is exposed, and the overlap is known to be off; it excludes the flex dispatcher (a guide lists them
     together) and the 1F1B overlap, which PD342 advises first where it can be."""
     if _is_overlapped(case):
-        return Verdict(state="passes")
+        return passes()
     share = given(case.share(exposed_ns("ep")))
-    evidence = [Evidence(label="exposed EP communication, mean over ranks", value=per_cent(share))]
+    evidence = [("exposed EP communication, mean over ranks", per_cent(share))]
     if share < MIN_FRAC:
-        return Verdict(state="passes", evidence=evidence)
+        return passes(evidence)
     if ep_overlap_allowed(case):
-        reason = "the 1F1B overlap is advised instead, which excludes this one: see PD342"
-        return Verdict(state="passes", reason=reason, evidence=evidence)
+        return passes(evidence, "the 1F1B overlap is advised instead, which excludes this one: see PD342")
     why = "computes the shared expert during dispatch and combine"
     gain = ceiling_of_transfer(case, "ep")
-    return Verdict(
-        state="fires",
+    return informs(
         worst=worst_exposed(case, "ep"),
-        level="information",
         reason="the shared expert is not overlapped with token dispatch",
         evidence=evidence,
         advice=[advise(knob=_KNOB, to=True, why=why, gain=gain)],

@@ -1,16 +1,13 @@
-"""PD346: a mixture of experts that saves memory by stages where expert ranks would do."""
-
-from __future__ import annotations
+"""Most weights of a mixture of experts are the experts'. Expert parallelism splits those without a bubble; a
+pipeline pays with one."""
 
 from dataclasses import replace
 
 from perfdoc.analyzers.memory.formula import Degrees
 from perfdoc.results.figures import per_cent
-from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.advise import advise, all_or_none, needing
-from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.needs import given, several
-from perfdoc.rules.engine.rule import Meta, Verdict
+from perfdoc.rules.engine.rule import Case, Meta, Verdict, informs, passes, skips
 from perfdoc.rules.facts.bubble import BUBBLE, MIN_FRAC, bubble_at, bubble_ceiling, without_chunks
 from perfdoc.rules.facts.degrees import (
     EP,
@@ -27,29 +24,20 @@ from perfdoc.rules.facts.memory_need import too_large
 from perfdoc.rules.facts.smaller_mapping import splits_too_far
 
 META = Meta(
-    code="PD346",
     title="Pipeline parallelism where expert parallelism would do",
     action="Use expert parallelism instead of pipeline stages",
-    why="Most weights of a mixture of experts are the experts'. Expert parallelism splits those without a "
-    "bubble; a pipeline pays with one.",
     sources=("megatron-core notes",),
     topic="moe",
     time=("pipeline.bubble",),
     needs=(
         several(
-            "a pipeline degree above 1, or unknown",
-            lambda case: case.degree(PP),
-            one="there is no pipeline",
+            "a pipeline degree above 1, or unknown", lambda case: case.degree(PP), one="there is no pipeline"
         ),
         NOT_DENSE,
         EXPERTS,
         BUBBLE,
     ),
-    advice=(
-        "moe_ep_over_pp",
-        "moe_ep_independent_tp",
-        "pm_table_moe",
-    ),
+    advice=("moe_ep_over_pp", "moe_ep_independent_tp", "pm_table_moe"),
 )
 
 MIN_SAVED_FRAC = 0.02
@@ -61,24 +49,22 @@ def evaluate(case: Case) -> Verdict:
     """Fires, as information, where the bubble takes `bubble.MIN_FRAC` of the step, experts can
     be spread over more ranks inside the NVLink domain, and fewer stages save `MIN_SAVED_FRAC`."""
     now, share = degrees_of(case), given(case.job.pipeline.bubble_frac)
-    evidence = [Evidence(label="bubble, of the step", value=per_cent(share))]
+    evidence = [("bubble, of the step", per_cent(share))]
     if share < MIN_FRAC:
-        return Verdict(state="passes", evidence=evidence)
+        return passes(evidence)
     domain = nvlink_domain(case)
     if now is None or domain is None:
         unreached = "it is not known how many GPUs reach one another over NVLink here"
-        reason = why_unknown(case) if now is None else unreached
-        return Verdict(state="skipped", reason=reason)
+        return skips(why_unknown(case) if now is None else unreached)
     then = _best(case, now, domain)
     if splits_too_far(case):
-        reason = "the model fits on fewer stages as it is: see PD310"
-        return Verdict(state="passes", reason=reason, evidence=evidence)
+        return passes(evidence, "the model fits on fewer stages as it is: see PD310")
     if then is None:
-        return Verdict(state="passes", reason="no such mapping has a smaller bubble", evidence=evidence)
+        return passes(evidence, "no such mapping has a smaller bubble")
     after = bubble_at(case, then)
     evidence += [
-        Evidence(label="expert ranks and stages", value=f"{now.ep} and {now.pp}"),
-        Evidence(label=f"bubble of equal stages with EP {then.ep}, PP {then.pp}", value=per_cent(after)),
+        ("expert ranks and stages", f"{now.ep} and {now.pp}"),
+        (f"bubble of equal stages with EP {then.ep}, PP {then.pp}", per_cent(after)),
     ]
     first = without_chunks(case) if then.vpp < now.vpp else []
     why = f"a bubble of {per_cent(after)} instead of {per_cent(bubble_at(case, now))} with equal stages"
@@ -86,9 +72,7 @@ def evaluate(case: Case) -> Verdict:
     advice = needing(stages, first)
     why = "as many expert weights on a GPU as before, inside the NVLink domain"
     advice.append(advise(knob=EP, to=then.ep, why=why, costs="tokens travel among more ranks"))
-    return Verdict(
-        state="fires",
-        level="information",
+    return informs(
         reason=f"{now.pp} stages idle for the bubble, where experts could be spread over {then.ep} ranks",
         evidence=evidence,
         advice=all_or_none(case, advice),

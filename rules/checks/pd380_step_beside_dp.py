@@ -1,24 +1,18 @@
-"""PD380: so few micro-batches that most compute runs beside data-parallel communication."""
-
-from __future__ import annotations
+"""Gradients are reduced in the last micro-batch of a step and weights gathered in the first. Spread over more
+replicas a batch leaves few of them, in the end one: then what that communication costs, what it takes from
+the kernels beside it, and every late rank set the time of the step."""
 
 from collections.abc import Callable
 
-from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.results.figures import per_cent
-from perfdoc.results.rules import Evidence
-from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.gain import RankMeasurement
 from perfdoc.rules.engine.needs import GPUS, given, known, several
-from perfdoc.rules.engine.rule import Meta, Verdict
+from perfdoc.rules.engine.rule import Case, Meta, Verdict, informs, passes, skips
 from perfdoc.rules.facts.exposed import exposed_ns, seen, transfer_ns, waited_ns
 
 META = Meta(
-    code="PD380",
     title="Step dominated by data-parallel communication",
     action="Spread data-parallel communication over a larger step",
-    why="Gradients are reduced in the last micro-batch of a step and weights gathered in the first. Spread "
-    "over more replicas a batch leaves few of them, in the end one: then what that communication costs, what "
-    "it takes from the kernels beside it, and every late rank set the time of the step.",
     sources=("Megatron-Bridge guide", "NeMo guide", "megatron-core notes"),
     topic="scale",
     needs=(
@@ -43,22 +37,19 @@ def evaluate(case: Case) -> Verdict:
     """Fires, as information, where a step has `MAX_MICRO_BATCHES` micro-batches or fewer and DP
     communication, waiting for late ranks left out, runs for `MIN_FRAC` of the window."""
     count = given(case.micro_batches)
-    evidence = [Evidence(label="micro-batches of a step", value=str(count))]
+    evidence = [("micro-batches of a step", str(count))]
     if count > MAX_MICRO_BATCHES:
-        return Verdict(state="passes", evidence=evidence)
+        return passes(evidence)
     share, exposed = case.share(_dp_ns(case)), case.share(exposed_ns("dp"))
     if not seen(case, "dp") or share is None or exposed is None:
-        reason = "no DP communication is known in the capture"
-        return Verdict(state="skipped", reason=reason, evidence=evidence)
-    evidence.append(Evidence(label="DP transfer, at least, mean over ranks", value=per_cent(share)))
-    evidence.append(Evidence(label="exposed DP communication", value=per_cent(exposed)))
+        return skips("no DP communication is known in the capture", evidence)
+    evidence.append(("DP transfer, at least, mean over ranks", per_cent(share)))
+    evidence.append(("exposed DP communication", per_cent(exposed)))
     if case.dp is not None:
-        evidence.append(Evidence(label="replicas (DP)", value=f"{case.dp:,}"))
+        evidence.append(("replicas (DP)", f"{case.dp:,}"))
     if share < MIN_FRAC:
-        return Verdict(state="passes", evidence=evidence)
-    return Verdict(
-        state="fires",
-        level="information",
+        return passes(evidence)
+    return informs(
         reason=f"{count} micro-batch{'es' if count > 1 else ''} a step on each pipeline",
         evidence=evidence,
         remedy="In this order: fewer bytes (PD101), faster collectives (PD103), SMs for the kernels beside "

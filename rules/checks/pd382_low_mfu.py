@@ -1,22 +1,18 @@
-"""PD382: low model FLOPs utilization, and which basics are off."""
-
-from __future__ import annotations
+"""MFU, the model's FLOPs by what the GPUs could do in the time, is what all other findings add up to. Where
+it is low, the basics come first: overlaps, sharded optimizer states, enough micro-batches."""
 
 from collections.abc import Iterator
 
 from perfdoc.results.figures import gib, per_cent
-from perfdoc.results.rules import Evidence
-from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.needs import Missing, Need, applies, given, skipped
-from perfdoc.rules.engine.rule import Meta, Verdict
+from perfdoc.rules.engine.rule import Case, Meta, Verdict, informs, passes
+from perfdoc.rules.facts.bubble import few, wanted
 from perfdoc.rules.facts.exposed import MIN_FRAC, exposed_ns
-from perfdoc.rules.facts.fsdp import QUEUES
 from perfdoc.rules.facts.fusions import FUSIONS
 from perfdoc.rules.facts.graphs import MIN_HOST_FRAC, launching_ns
 from perfdoc.rules.facts.memory_need import vpp_of
 from perfdoc.rules.facts.memory_room import tightest
-from perfdoc.rules.facts.micro_batches import few, wanted
-from perfdoc.rules.facts.work_queues import Wanted
+from perfdoc.rules.facts.work_queues import QUEUES, Wanted
 from perfdoc.rules.facts.work_queues import wanted as wanted_queues
 
 
@@ -30,11 +26,8 @@ def _no_mfu(case: Case) -> Missing | None:
 
 
 META = Meta(
-    code="PD382",
     title="Low model FLOPs utilization",
     action="Raise the MFU",
-    why="MFU, the model's FLOPs by what the GPUs could do in the time, is what all other findings add up to. "
-    "Where it is low, the basics come first: overlaps, sharded optimizer states, enough micro-batches.",
     sources=("LLM training guide", "Megatron-LM guide", "megatron-core notes"),
     topic="scale",
     needs=(
@@ -60,25 +53,23 @@ def evaluate(case: Case) -> Verdict:
     """Fires, as information, below `LOW_MFU`, and names what is known to be off: basics first; where none is,
     what guides add after them. What to set, and for what gain, is for the rules named to say."""
     mfu = given(case.job.mfu.value)
-    evidence = [Evidence(label="MFU", value=per_cent(mfu))]
+    evidence = [("MFU", per_cent(mfu))]
     exposed = case.share(lambda r: r.ledger.exposed_comm.total)
     idle = case.share(lambda r: r.ledger.idle.total)
     if exposed is not None and idle is not None:
         value = f"{per_cent(exposed)}, {per_cent(idle)}"
-        evidence.append(Evidence(label="exposed communication, idle time, mean over ranks", value=value))
+        evidence.append(("exposed communication, idle time, mean over ranks", value))
     room = tightest(case)
     if room is not None and room.free_bytes is not None:
-        evidence.append(Evidence(label="memory never reserved, least of any GPU", value=gib(room.free_bytes)))
+        evidence.append(("memory never reserved, least of any GPU", gib(room.free_bytes)))
     if mfu >= LOW_MFU:
-        return Verdict(state="passes", evidence=evidence)
+        return passes(evidence)
     off = [f"{knob} ({rule})" for knob, rule in _off(case)]
     words = list(_words(case))
     if off:
         names = ", ".join(off)
         words.insert(0, f"Known to be off: {names}. Each rule says what it would change here.")
-    return Verdict(
-        state="fires",
-        level="information",
+    return informs(
         reason=f"MFU is {per_cent(mfu)}; a guide calls 20 to 30 % naive and 50 to 65 % well tuned",
         evidence=evidence,
         remedy=" ".join([*words, "The waterfall of the MFU section shows what takes most; begin there."]),

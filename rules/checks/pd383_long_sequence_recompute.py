@@ -1,24 +1,20 @@
-"""PD383: long sequences that are made to fit by computing layers twice."""
-
-from __future__ import annotations
+"""Activations grow with the sequence. Full recomputation makes room by computing each layer's forward pass
+again, up to a third more work; context parallelism divides activations and repeats nothing."""
 
 import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.analyzers.memory.formula import need_bytes
 from perfdoc.results.figures import per_cent
-from perfdoc.results.rules import Advice, Evidence
-from perfdoc.rules.engine.advise import advise, needing
-from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.gain import at_most, bounded, ceiling, predicted
+from perfdoc.rules.engine.advise import Advice, advise, needing
+from perfdoc.rules.engine.gain import RankMeasurement, at_most, bounded, ceiling, predicted
 from perfdoc.rules.engine.needs import Missing, Need, given, known, not_applicable
-from perfdoc.rules.engine.rule import Meta, Verdict
+from perfdoc.rules.engine.rule import Case, Evidence, Meta, Verdict, informs, passes, skips
 from perfdoc.rules.facts.context_parallel import sequence_allows
 from perfdoc.rules.facts.degrees import degrees_of, sequence_of
 from perfdoc.rules.facts.memory_need import FIT_FRAC, batch_of, device_bytes
-from perfdoc.rules.facts.recomputation import is_needless
+from perfdoc.rules.facts.memory_relief import is_needless
 
 
 def _short(case: Case) -> Missing | None:
@@ -27,23 +23,12 @@ def _short(case: Case) -> Missing | None:
 
 
 META = Meta(
-    code="PD383",
     title="Full recomputation for long sequences",
     action="Split long sequences instead of recomputing all",
-    why="Activations grow with the sequence. Full recomputation makes room by computing each layer's forward "
-    "pass again, up to a third more work; context parallelism divides activations and repeats nothing.",
     sources=("Megatron-Bridge guide", "NeMo guide", "Megatron-LM guide"),
     topic="long_sequence",
-    needs=(
-        known("the length of sequences", sequence_of),
-        Need(words="long sequences", missing=_short),
-    ),
-    advice=(
-        "ls_problem",
-        "cp_ssm",
-        "pm_table_long_seq",
-        "ls_recompute_offload",
-    ),
+    needs=(known("the length of sequences", sequence_of), Need(words="long sequences", missing=_short)),
+    advice=("ls_problem", "cp_ssm", "pm_table_long_seq", "ls_recompute_offload"),
 )
 
 MIN_TOKENS = 8192
@@ -64,22 +49,20 @@ def evaluate(case: Case) -> Verdict:
     known, granularity = case.setting(_GRANULARITY)
     times = [rank.kernel_parts.recompute_ns for rank in case.ranks]
     share = None if not times or None in times else case.share(_recompute_ns)
-    evidence = [Evidence(label="tokens of a sequence", value=f"{length:,}")]
+    evidence = [("tokens of a sequence", f"{length:,}")]
     if any(_STATE_SPACE.search(k.name) for rank in case.ranks for k in rank.kernel_times):
-        evidence.append(
-            Evidence(label="state-space layers", value="yes: context parallelism divides these too")
-        )
+        evidence.append(("state-space layers", "yes: context parallelism divides these too"))
     if share is not None:
-        evidence.append(Evidence(label="computed again, mean over ranks", value=per_cent(share)))
+        evidence.append(("computed again, mean over ranks", per_cent(share)))
     if share is not None and share >= MIN_FRAC:
         if is_needless(case):
-            return Verdict(state="passes", reason="memory does not require it: see PD504", evidence=evidence)
+            return passes(evidence, "memory does not require it: see PD504")
         return _recomputes(case, granularity if known else None, evidence)
     if known and granularity is None:
-        return Verdict(state="passes", reason="nothing is recomputed", evidence=evidence)
+        return passes(evidence, "nothing is recomputed")
     if share is None:
-        return Verdict(state="skipped", reason="what is computed again is not known", evidence=evidence)
-    return Verdict(state="passes", evidence=evidence)
+        return skips("what is computed again is not known", evidence)
+    return passes(evidence)
 
 
 def _recompute_ns(rank: RankMeasurement) -> int:
@@ -89,9 +72,7 @@ def _recompute_ns(rank: RankMeasurement) -> int:
 def _recomputes(case: Case, granularity: object, evidence: list[Evidence]) -> Verdict:
     gain = at_most(predicted(case, "without_recompute"), "what context parallelism costs is not in it")
     gain = bounded(gain, ceiling(case, _recompute_ns, "what is computed again"))
-    return Verdict(
-        state="fires",
-        level="information",
+    return informs(
         reason=f"{'layers' if granularity == 'full' else 'parts of layers'} are computed twice so that their "
         "activations need not be kept",
         evidence=evidence,

@@ -1,25 +1,16 @@
-"""PD384: ranks on tensor parallelism that context parallelism would use better, or the other way round."""
-
-from __future__ import annotations
+"""Both divide the same tensors: tensor parallelism overlaps with GEMMs and moves every activation, context
+parallelism overlaps with attention and moves keys and values. Where one is exposed and the other hidden,
+ranks are on the wrong side."""
 
 from perfdoc.results.figures import per_cent
-from perfdoc.results.rules import Evidence
-from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.rule import Meta, Verdict
-from perfdoc.rules.facts.degrees import (
-    CP,
-    TP,
-)
+from perfdoc.rules.engine.rule import Case, Meta, Verdict, informs, passes
+from perfdoc.rules.facts.context_parallel import NEEDS, balance
+from perfdoc.rules.facts.degrees import CP, TP
 from perfdoc.rules.facts.exposed import ceiling_of_transfer
-from perfdoc.rules.facts.tp_against_cp import NEEDS, balance
 
 META = Meta(
-    code="PD384",
     title="Tensor and context parallelism out of balance",
     action="Balance tensor against context parallelism",
-    why="Both divide the same tensors: tensor parallelism overlaps with GEMMs and moves every activation, "
-    "context parallelism overlaps with attention and moves keys and values. Where one is exposed and the "
-    "other hidden, ranks are on the wrong side.",
     sources=("Megatron-Bridge guide", "NeMo guide", "LLM training guide", "megatron-core notes"),
     topic="long_sequence",
     time=("exposed_comm.tp",),
@@ -30,23 +21,17 @@ META = Meta(
 
 def evaluate(case: Case) -> Verdict:
     """Fires, as information, where the exposed transfer of one takes 5 % of the window and
-    `tp_against_cp.TIMES` that of the other, and half of its degree fits on the other side. What the other
+    `context_parallel.TIMES` that of the other, and half of its degree fits on the other side. What the other
     mapping takes has to be measured."""
     found = balance(case)
     evidence = [
-        Evidence(
-            label=f"exposed transfer of TP {case.degree(TP)}, mean over ranks", value=per_cent(found.of_tp)
-        ),
-        Evidence(
-            label=f"exposed transfer of CP {case.degree(CP)}, mean over ranks", value=per_cent(found.of_cp)
-        ),
+        (f"exposed transfer of TP {case.degree(TP)}, mean over ranks", per_cent(found.of_tp)),
+        (f"exposed transfer of CP {case.degree(CP)}, mean over ranks", per_cent(found.of_cp)),
     ]
     if not found.advice:
-        return Verdict(state="passes", reason=found.why_not, evidence=evidence)
+        return passes(evidence, found.why_not)
     to_cp = found.to_context
-    return Verdict(
-        state="fires",
-        level="information",
+    return informs(
         reason=f"{'TP' if to_cp else 'CP'} is exposed, {'CP' if to_cp else 'TP'} is not",
         evidence=evidence,
         advice=found.advice,

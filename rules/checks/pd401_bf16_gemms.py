@@ -1,19 +1,14 @@
-"""PD401: GEMMs in 16 bits on a GPU that multiplies FP8 twice as fast."""
-
-from __future__ import annotations
+"""FP8 doubles the peak of the GEMMs of linear layers and touches nothing else, so that it gains what their
+share of the step allows."""
 
 import statistics
 from dataclasses import replace
 
-from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.results.figures import per_cent
-from perfdoc.results.replay import Gain
-from perfdoc.results.rules import Advice, Evidence
-from perfdoc.rules.engine.advise import advise, needing
-from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.gain import bounded, ceiling, predicted
+from perfdoc.rules.engine.advise import Advice, advise, needing
+from perfdoc.rules.engine.gain import Gain, RankMeasurement, bounded, ceiling, predicted
 from perfdoc.rules.engine.needs import GPU_MODEL, GPUS, Missing, Need, given, known, not_applicable
-from perfdoc.rules.engine.rule import Meta, Verdict
+from perfdoc.rules.engine.rule import Case, Meta, Verdict, informs, passes, skips
 from perfdoc.rules.facts.capture import why_start_up_counts
 from perfdoc.rules.facts.degrees import sequence_of
 from perfdoc.rules.facts.hardware import Gpu
@@ -42,22 +37,15 @@ def _not_for_fp8(case: Case) -> Missing | None:
 
 
 META = Meta(
-    code="PD401",
     title="16-bit GEMMs on a GPU with FP8",
     action="Run GEMMs in FP8",
-    why="FP8 doubles the peak of the GEMMs of linear layers and touches nothing else, so that it gains what "
-    "their share of the step allows.",
     sources=("Megatron-Bridge guide", "NeMo guide", "LLM training guide", "Megatron-LM guide"),
     topic="low_precision",
     needs=(
         GPUS,
         GPU_MODEL,
         Need(words="GPUs with FP8 GEMMs", missing=_no_fp8),
-        known(
-            "the GEMM dtype",
-            dtype_of,
-            reason="the GEMM dtype is not known (--set dtype=bf16)",
-        ),
+        known("the GEMM dtype", dtype_of, reason="the GEMM dtype is not known (--set dtype=bf16)"),
         Need(words="16-bit GEMMs of sizes that FP8 supports", missing=_not_for_fp8),
         LINEAR_SHARE,
     ),
@@ -86,31 +74,23 @@ def evaluate(case: Case) -> Verdict:
     share = whole * halved
     most = speed_up(share)
     evidence = [
-        Evidence(label="GEMMs of linear layers, of the window", value=per_cent(whole)),
-        Evidence(
-            label=f"a step with them {PEAK_RATIO:g} times as fast", value=f"{most:.2f} times as fast at most"
-        ),
+        ("GEMMs of linear layers, of the window", per_cent(whole)),
+        (f"a step with them {PEAK_RATIO:g} times as fast", f"{most:.2f} times as fast at most"),
     ]
     host = case.share(lambda r: r.ledger.idle.host) or 0.0
     if halved < _BOUND_BY_FLOPS:
-        evidence.insert(
-            1,
-            Evidence(label="share of it that FP8 could halve, by shapes and formats", value=per_cent(halved)),
-        )
+        evidence.insert(1, ("share of it that FP8 could halve, by shapes and formats", per_cent(halved)))
     if (share < MIN_LINEAR_FRAC or host >= MAX_HOST_FRAC) and (reason := why_start_up_counts(case)):
-        return Verdict(state="skipped", reason=reason, evidence=evidence)
+        return skips(reason, evidence)
     if share < MIN_LINEAR_FRAC:
-        reason = "linear layers take too little of the time for FP8 to bring the guides' 1.2"
-        return Verdict(state="passes", reason=reason, evidence=evidence)
+        return passes(evidence, "linear layers take too little of the time for FP8 to bring the guides' 1.2")
     if host >= MAX_HOST_FRAC:
-        evidence.append(Evidence(label="idle, launch-bound", value=per_cent(host)))
+        evidence.append(("idle, launch-bound", per_cent(host)))
         reason = "the step is launch-bound: faster GEMMs would only wait longer, see PD201 first"
-        return Verdict(state="passes", reason=reason, evidence=evidence)
+        return passes(evidence, reason)
     what = "half of the time in which GEMMs of linear layers run, as far as FLOPs bound them"
     most_ms = ceiling(case, lambda rank: _saved_ns(case, rank), what)
-    return Verdict(
-        state="fires",
-        level="information",
+    return informs(
         reason="GEMMs of linear layers could run in FP8",
         evidence=evidence,
         advice=_advice(gpu, most, _gain(case, most_ms, halved)),

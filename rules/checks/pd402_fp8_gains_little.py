@@ -1,26 +1,18 @@
-"""PD402: FP8 in a step in which it can save little."""
+"""FP8 shortens GEMMs of linear layers only. Where the device waits for its host, or the GEMMs are a small
+part, it costs accuracy and casts for nothing."""
 
-from __future__ import annotations
-
-import statistics
-from collections.abc import Iterator
-
-from perfdoc.results.figures import brief, per_cent
-from perfdoc.results.rules import Advice, Evidence
-from perfdoc.rules.engine.case import Case
+from perfdoc.results.figures import per_cent
+from perfdoc.rules.engine.advise import Advice
 from perfdoc.rules.engine.needs import GPUS, given
-from perfdoc.rules.engine.rule import Meta, Verdict
-from perfdoc.rules.facts.capture import STEADY
+from perfdoc.rules.engine.rule import Case, Meta, Verdict, informs, passes
+from perfdoc.rules.facts.bubble import larger
+from perfdoc.rules.facts.capture import STEADY, kernel_medians
 from perfdoc.rules.facts.graphs import graph_advice, launching_ns
-from perfdoc.rules.facts.micro_batches import larger
 from perfdoc.rules.facts.precision import FP8, LINEAR_SHARE, PEAK_RATIO, linear_share
 
 META = Meta(
-    code="PD402",
     title="FP8 that can gain little",
     action="Go back from FP8 to 16 bits",
-    why="FP8 shortens GEMMs of linear layers only. Where the device waits for its host, or the GEMMs are "
-    "a small part, it costs accuracy and casts for nothing.",
     sources=("Megatron-Bridge guide", "NeMo guide", "LLM training guide"),
     topic="low_precision",
     needs=(GPUS, FP8, STEADY, LINEAR_SHARE),
@@ -40,16 +32,16 @@ def evaluate(case: Case) -> Verdict:
     # In 16 bits the same GEMMs would have taken PEAK_RATIO times as long, at most.
     most = 1 + share * (PEAK_RATIO - 1)
     evidence = [
-        Evidence(label="GEMMs of linear layers, of the window", value=per_cent(share)),
-        Evidence(label="FP8 made the step faster by a factor of", value=f"{most:.2f} at most"),
-        Evidence(label="idle, launch-bound", value=per_cent(host)),
+        ("GEMMs of linear layers, of the window", per_cent(share)),
+        ("FP8 made the step faster by a factor of", f"{most:.2f} at most"),
+        ("idle, launch-bound", per_cent(host)),
     ]
     waits, small = host >= MIN_HOST_FRAC, most < MIN_SPEED_UP_RATIO
     if not waits and not small:
-        return Verdict(state="passes", evidence=evidence)
+        return passes(evidence)
     advice: list[Advice] = []
     if waits:
-        evidence += _kernels(case)
+        evidence += kernel_medians(case)
         advice = [*graph_advice(case, None, None), *larger(case, "longer kernels, which show what FP8 gains")]
         reason = "the step is launch-bound: faster GEMMs do not show"
         remedy = "Fix the host first (PD201): a larger micro-batch, CUDA graphs; then measure FP8 again."
@@ -60,9 +52,7 @@ def evaluate(case: Case) -> Verdict:
             "work grows with the square of the hidden size, so that FP8 pays with larger models. Where casts "
             "cost more than the GEMMs save, train in BF16."
         )
-    return Verdict(
-        state="fires",
-        level="information",
+    return informs(
         reason=reason,
         evidence=evidence,
         advice=advice,
@@ -70,14 +60,3 @@ def evaluate(case: Case) -> Verdict:
         verify="Measure the same step in BF16: that is the only figure for what FP8 gains.",
         false_alarm="FP8 that was chosen for memory rather than for speed.",
     )
-
-
-def _kernels(case: Case) -> Iterator[Evidence]:
-    """Whether they are short beside what their launch takes."""
-    small = [rank.host.small_kernels for rank in case.ranks]
-    for label, each in (
-        ("median kernel", [s.median_kernel_ns for s in small]),
-        ("median launch interval", [s.median_launch_interval_ns for s in small]),
-    ):
-        if known := [ns for ns in each if ns is not None]:
-            yield Evidence(label=label, value=brief(statistics.median(known)))

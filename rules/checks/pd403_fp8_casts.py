@@ -1,24 +1,17 @@
-"""PD403: casting to FP8 costs much of what FP8 saves."""
-
-from __future__ import annotations
+"""Every tensor is cast before an FP8 GEMM. Finer scaling blocks cost more in the casts and in the GEMMs, and
+buy accuracy with it."""
 
 from perfdoc.analyzers.kernel_class.classify import KernelClass
-from perfdoc.analyzers.measure_device import RankMeasurement
-from perfdoc.results.rules import Advice, Evidence
-from perfdoc.rules.engine.advise import advise, needing
-from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.gain import ceiling, time_evidence
-from perfdoc.rules.engine.needs import GPUS, WINDOW, applies, given
-from perfdoc.rules.engine.rule import Meta, Verdict
+from perfdoc.rules.engine.advise import Advice, advise, needing
+from perfdoc.rules.engine.gain import RankMeasurement, ceiling, time_share
+from perfdoc.rules.engine.needs import GPUS, WINDOW, applies
+from perfdoc.rules.engine.rule import Case, Meta, Verdict, fires, passes, skips
 from perfdoc.rules.facts.capture import KERNELS
 from perfdoc.rules.facts.precision import fp8_on
 
 META = Meta(
-    code="PD403",
     title="Costly casts to FP8",
     action="Make casts to FP8 cheaper",
-    why="Every tensor is cast before an FP8 GEMM. Finer scaling blocks cost more in the casts and in the "
-    "GEMMs, and buy accuracy with it.",
     sources=("Megatron-Bridge guide", "NeMo guide", "LLM training guide", "Megatron-LM guide"),
     topic="low_precision",
     needs=(
@@ -43,18 +36,16 @@ _REUSE = "reuse_grad_buf_for_mxfp8_param_ag"
 def evaluate(case: Case) -> Verdict:
     """Fires where quantisation takes `MIN_FRAC` of the window; as information where nobody says that the job
     multiplies in FP8."""
-    share = given(case.share(_casts_ns))
-    evidence = time_evidence(case, "casts to 8 bits and below", share, _casts_ns)
+    share, evidence = time_share(case, "casts to 8 bits and below", _casts_ns)
     if share < MIN_FRAC:
-        return Verdict(state="passes", evidence=evidence)
+        return passes(evidence)
     if fp8_on(case) is False:
         reason = "the settings say that nothing multiplies in FP8, so these casts serve something else"
-        return Verdict(state="skipped", reason=reason, evidence=evidence)
+        return skips(reason, evidence)
     known, recipe = case.setting("fp8_recipe")
     if known:
-        evidence.append(Evidence(label="recipe", value=str(recipe)))
-    return Verdict(
-        state="fires",
+        evidence.append(("recipe", str(recipe)))
+    return fires(
         level="problem" if fp8_on(case) else "information",
         reason="casts cost time that faster GEMMs must win back",
         evidence=evidence,

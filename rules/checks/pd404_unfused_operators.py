@@ -1,19 +1,14 @@
-"""PD404: sequences of small kernels where one fused kernel would do."""
-
-from __future__ import annotations
+"""Each of a chain of element-wise kernels reads and writes the whole tensor; one fused kernel does so once,
+and is one launch."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
-from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.results.figures import gib, per_cent
 from perfdoc.results.kernels import UnfusedPattern
-from perfdoc.results.rules import Advice, Evidence
-from perfdoc.rules.engine.advise import advise
-from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.gain import ceiling, time_evidence
-from perfdoc.rules.engine.needs import GPUS, WINDOW, Missing, Need, given, skipped
-from perfdoc.rules.engine.rule import Meta, Verdict
+from perfdoc.rules.engine.advise import Advice, advise
+from perfdoc.rules.engine.gain import RankMeasurement, ceiling, time_share
+from perfdoc.rules.engine.needs import GPUS, WINDOW, Missing, Need, skipped
+from perfdoc.rules.engine.rule import Case, Evidence, Meta, Verdict, fires, informs, passes
 from perfdoc.rules.facts.capture import KERNELS
 from perfdoc.rules.facts.fusions import FUSIONS, IMPL, LOSS, known_off
 from perfdoc.rules.facts.memory_need import cp_of, micro_batch_of, tp_of
@@ -25,24 +20,12 @@ def _unmeasured(case: Case) -> Missing | None:
 
 
 META = Meta(
-    code="PD404",
     title="Operators that are not fused",
     action="Fuse element-wise operators",
-    why="Each of a chain of element-wise kernels reads and writes the whole tensor; one fused kernel does so "
-    "once, and is one launch.",
     sources=("Megatron-Bridge guide", "NeMo guide", "Megatron-LM guide", "megatron-core notes"),
     topic="fusion",
     needs=(GPUS, KERNELS, Need(words="classified kernels", missing=_unmeasured), WINDOW),
-    advice=(
-        "fus_all_on",
-        "fus_verl_defaults",
-        "fus_ce_te",
-        "mlm_30",
-        "mlm_32",
-        "mlm_33",
-        "mlm_34",
-        "mlm_35",
-    ),
+    advice=("fus_all_on", "fus_verl_defaults", "fus_ce_te", "mlm_30", "mlm_32", "mlm_33", "mlm_34", "mlm_35"),
 )
 
 MIN_FRAC = 0.01
@@ -62,30 +45,17 @@ _BY_HAND = {
 """For trainers whose settings are not known."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Found:
-    """One pattern over all ranks."""
-
-    pattern: str
-    knob: str | None
-    count: int
-    share: float
-
-
 def evaluate(case: Case) -> Verdict:
     """Fires where such sequences take `MIN_FRAC` of the window; as information where none is seen and a
     fusion is known to be off."""
-    share = given(case.share(_unfused_ns))
-    evidence = time_evidence(case, "sequences that one kernel would replace", share, _unfused_ns)
+    share, evidence = time_share(case, "sequences that one kernel would replace", _time_of())
     off = [k for k, (_, applies) in FUSIONS.items() if applies(case) and known_off(case, k)]
     if share >= MIN_FRAC:
-        return _measured(case, evidence, _patterns(case), off)
+        return _measured(case, evidence, off)
     if not off:
-        return Verdict(state="passes", evidence=evidence)
+        return passes(evidence)
     said = "; verl's files leave unset fusions off" if case.configuration.dialect == "verl" else ""
-    return Verdict(
-        state="fires",
-        level="information",
+    return informs(
         reason=f"fusions are off, though no kernels were recognised that they would replace{said}",
         evidence=evidence,
         advice=[a for knob in off for a in _switch(case, knob)],
@@ -94,78 +64,55 @@ def evaluate(case: Case) -> Verdict:
     )
 
 
-def _measured(case: Case, evidence: list[Evidence], found: list[_Found], off: list[str]) -> Verdict:
-    evidence = [
-        *evidence,
-        *(
-            Evidence(label=f"{f.pattern.replace('_', ' ')}, {f.count:,} times", value=per_cent(f.share))
-            for f in found
-        ),
-    ]
+def _measured(case: Case, evidence: list[Evidence], off: list[str]) -> Verdict:
+    found = _patterns(case)
+    evidence += ((f"{name.replace('_', ' ')}, {n:,} times", per_cent(share)) for name, _, n, share in found)
     ours = case.framework == "megatron"
-    wanted = [f.knob for f in found if f.knob and ours and not case.is_set_to(f.knob, True)]
-    knobs = list(dict.fromkeys(k for k in [*wanted, *off] if k in FUSIONS and FUSIONS[k][1](case)))
-    on = [f for f in found if f.knob is not None and case.is_set_to(f.knob, True)]
-    words = [_BY_HAND[f.pattern] for f in found if f.pattern in _BY_HAND and (f.knob is None or not ours)]
+    switches = list(dict.fromkeys(knob for _, knob, _, _ in found if knob))
+    on = [knob for knob in switches if case.is_set_to(knob, True)]
+    wanted = [knob for knob in switches if ours and knob not in on]
+    knobs = [k for k in dict.fromkeys([*wanted, *off]) if k in FUSIONS and FUSIONS[k][1](case)]
+    words = [_BY_HAND[name] for name, knob, _, _ in found if name in _BY_HAND and (knob is None or not ours)]
     if on:
-        names = ", ".join(sorted({f.knob for f in on if f.knob}))
         words.append(
-            f"although {names} is on, these kernels are still separate: check that Apex or Transformer "
-            f"Engine is installed, and the log for a fallback"
+            f"although {', '.join(sorted(on))} is on, these kernels are still separate: check that Apex or "
+            "Transformer Engine is installed, and the log for a fallback"
         )
     by_hand = f"{'; '.join(words)}." if words else ""
-    return Verdict(
-        state="fires",
+    return fires(
         reason="chains of small kernels do what one fused kernel does",
         evidence=evidence,
         remedy=by_hand[:1].upper() + by_hand[1:],
         advice=[a for knob in knobs for a in _switch(case, knob, _saved_by(knob), seen=knob in wanted)],
-        gain=ceiling(case, _saved_by(None), _MOST),
+        gain=ceiling(case, _saved_by(), _MOST),
         verify="Run again: the sequences are gone from the list of unfused patterns.",
         false_alarm="A sequence in code that runs once in many steps.",
     )
 
 
-def _patterns(case: Case) -> list[_Found]:
-    """Every pattern but attention's, by falling share."""
-    rows = [(r, u) for r in case.ranks for u in r.kernel_parts.unfused if u.pattern != _ATTENTION]
+def _patterns(case: Case) -> list[tuple[str, str | None, int, float]]:
+    """(pattern, knob, count, share) of every one but attention's, by falling share."""
+    rows = {u.pattern: u.knob for r in case.ranks for u in _chosen(r)}
     found = []
-    for pattern in {u.pattern for _, u in rows}:
-        mine = [u for _, u in rows if u.pattern == pattern]
-        share = case.share(_time_of(None, pattern)) or 0.0
-        count = sum(u.count for u in mine)
-        found.append(_Found(pattern=pattern, knob=mine[0].knob, count=count, share=share))
-    return sorted(found, key=lambda f: (-f.share, f.pattern))
+    for pattern, knob in rows.items():
+        count = sum(u.count for r in case.ranks for u in _chosen(r, pattern=pattern))
+        found.append((pattern, knob, count, case.share(_time_of(pattern)) or 0.0))
+    return sorted(found, key=lambda f: (-f[3], f[0]))
 
 
-def _unfused_ns(rank: RankMeasurement) -> int:
-    return _time_of(None)(rank)
+def _time_of(pattern: str = "") -> Callable[[RankMeasurement], int]:
+    """Time of the sequences of a pattern; of all but attention's without one."""
+    return lambda rank: min(sum(u.total_ns for u in _chosen(rank, pattern=pattern)), rank.ledger.compute)
 
 
-def _time_of(knob: str | None, pattern: str | None = None) -> Callable[[RankMeasurement], int]:
-    """Time of the sequences of a knob or a pattern; of all but attention's without either."""
-
-    def of(rank: RankMeasurement) -> int:
-        total = sum(u.total_ns for u in _chosen(rank, knob, pattern))
-        return min(total, rank.ledger.compute)
-
-    return of
+def _saved_by(knob: str = "") -> Callable[[RankMeasurement], int]:
+    """The most of it that fused kernels save, of one knob or of all."""
+    return lambda rank: min(sum(u.total_ns - u.stays_ns for u in _chosen(rank, knob)), rank.ledger.compute)
 
 
-def _saved_by(knob: str | None) -> Callable[[RankMeasurement], int]:
-    """The most of it that fused kernels save."""
-
-    def of(rank: RankMeasurement) -> int:
-        saved = sum(u.total_ns - u.stays_ns for u in _chosen(rank, knob, None))
-        return min(saved, rank.ledger.compute)
-
-    return of
-
-
-def _chosen(rank: RankMeasurement, knob: str | None, pattern: str | None) -> Iterator[UnfusedPattern]:
+def _chosen(rank: RankMeasurement, knob: str = "", pattern: str = "") -> Iterator[UnfusedPattern]:
     for u in rank.kernel_parts.unfused:
-        mine = (not knob or u.knob == knob) and (not pattern or u.pattern == pattern)
-        if u.pattern != _ATTENTION and mine:
+        if u.pattern != _ATTENTION and knob in ("", u.knob) and pattern in ("", u.pattern):
             yield u
 
 

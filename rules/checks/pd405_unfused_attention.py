@@ -1,22 +1,17 @@
-"""PD405: attention in separate kernels, or by another library than the GPU's fastest."""
-
-from __future__ import annotations
+"""Attention of separate kernels writes and reads a sequence x sequence matrix several times, and keeps it for
+the backward; fused attention never makes it."""
 
 from collections.abc import Iterator
 
 from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.analyzers.kernel_class.names import is_masked_softmax
-from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.results.figures import brief, per_cent
-from perfdoc.results.replay import Gain
-from perfdoc.results.rules import Advice, Evidence
-from perfdoc.rules.engine.advise import advise
-from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.gain import ceiling, time_evidence
+from perfdoc.rules.engine.advise import Advice, advise
+from perfdoc.rules.engine.gain import Gain, RankMeasurement, ceiling, time_evidence
 from perfdoc.rules.engine.needs import GPUS, WINDOW, Missing, Need, skipped
-from perfdoc.rules.engine.rule import Meta, Verdict
+from perfdoc.rules.engine.rule import Case, Evidence, Meta, Verdict, fires, informs, passes
 from perfdoc.rules.facts.capture import KERNELS, fused_attention_runs, is_fused_attention
-from perfdoc.rules.facts.fusions import known_off
+from perfdoc.rules.facts.fusions import fused_attention, known_off
 
 
 def _no_rows(case: Case) -> Missing | None:
@@ -24,11 +19,8 @@ def _no_rows(case: Case) -> Missing | None:
 
 
 META = Meta(
-    code="PD405",
     title="Attention that is not fused",
     action="Use fused attention",
-    why="Attention of separate kernels writes and reads a sequence x sequence matrix several times, and "
-    "keeps it for the backward; fused attention never makes it.",
     sources=("Megatron-Bridge guide", "NeMo guide", "Megatron-LM guide"),
     topic="fusion",
     needs=(GPUS, KERNELS, WINDOW, Need(words="kernels in the window", missing=_no_rows)),
@@ -65,9 +57,8 @@ def evaluate(case: Case) -> Verdict:
         little = share < MIN_FRAC
         if little:
             label = "softmax outside fused attention, of compute"
-            evidence.append(Evidence(label=label, value=per_cent(of_compute)))
-        return Verdict(
-            state="fires",
+            evidence.append((label, per_cent(of_compute)))
+        return fires(
             level="information" if little else "problem",
             reason="mask and softmax run as separate kernels"
             + (" between the products of attention" if seen else ""),
@@ -87,11 +78,9 @@ def evaluate(case: Case) -> Verdict:
         )
     if backend in ("unfused", "local") and fused_attention_runs(case):
         reason = f"attention_backend is {backend}, yet fused attention runs: other settings were in force"
-        return Verdict(state="passes", reason=reason, evidence=evidence)
+        return passes(evidence, reason)
     if backend in ("unfused", "local"):
-        return Verdict(
-            state="fires",
-            level="information",
+        return informs(
             reason=f"attention_backend {backend} selects separate kernels",
             evidence=evidence,
             advice=_fused(case),
@@ -102,20 +91,17 @@ def evaluate(case: Case) -> Verdict:
     gpu = case.gpu
     if attention is not None and gpu is not None and backend in ("flash", "fused"):
         faster = _FASTER[gpu.architecture]
-        evidence.append(Evidence(label="attention, of kernel time", value=per_cent(attention)))
+        evidence.append(("attention, of kernel time", per_cent(attention)))
         if attention >= MIN_ATTENTION_FRAC and backend != faster:
             why = f"Transformer Engine then takes what is usually fastest on {gpu.architecture} ({faster})"
-            return Verdict(
-                state="fires",
-                level="information",
+            return informs(
                 reason=f"attention_backend {backend} is fixed, and attention is a large part of the step",
                 evidence=evidence,
                 advice=[advise(knob=_KNOB, to="auto", why=why, costs="numerics of another kernel")],
                 verify="Run again: attention's share of kernel time falls.",
                 false_alarm="The other library may lack a mask or a head size of this model.",
             )
-    reason = "attention of separate kernels runs, and takes little time" if seen else ""
-    return Verdict(state="passes", reason=reason, evidence=evidence)
+    return passes(evidence, "attention of separate kernels runs, and takes little time" if seen else "")
 
 
 def _seen(case: Case) -> Iterator[Evidence]:
@@ -124,10 +110,8 @@ def _seen(case: Case) -> Iterator[Evidence]:
     if not worst.forwards:
         return
     back = "backward not told apart" if worst.backwards is None else f"{worst.backwards:,} backward"
-    yield Evidence(
-        label="softmax between two products, worst rank", value=f"{worst.forwards:,} forward, {back}"
-    )
-    yield Evidence(label="these products, in the window", value=brief(worst.products_ns))
+    yield ("softmax between two products, worst rank", f"{worst.forwards:,} forward, {back}")
+    yield ("these products, in the window", brief(worst.products_ns))
 
 
 def _bound(case: Case) -> Gain | None:
@@ -167,15 +151,6 @@ def _attention_frac(case: Case) -> float | None:
 
 
 def _fused(case: Case) -> list[Advice]:
-    backend = advise(
-        knob=_KNOB,
-        to="auto",
-        why="the fastest fused attention that this GPU has, without a sequence x sequence matrix",
-        costs="numerics of another kernel",
-    )
-    softmax = advise(
-        knob=_SOFTMAX,
-        to=True,
-        why="one kernel for scale, mask and softmax; of use only where attention itself cannot be fused",
-    )
-    return [backend, softmax] if known_off(case, _SOFTMAX) else [backend]
+    why = "one kernel for scale, mask and softmax; of use only where attention itself cannot be fused"
+    softmax = [advise(knob=_SOFTMAX, to=True, why=why)] if known_off(case, _SOFTMAX) else []
+    return [fused_attention(), *softmax]

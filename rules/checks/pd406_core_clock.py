@@ -1,12 +1,8 @@
-"""PD406: compute-bound steps, whose power may as well go to the SMs."""
-
-from __future__ import annotations
+"""GEMMs wait for the SMs, not for memory. Some GPUs can trade memory clock for core clock."""
 
 from perfdoc.results.figures import per_cent
-from perfdoc.results.rules import Evidence
-from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.needs import GPU_MODEL, GPUS, applies, given
-from perfdoc.rules.engine.rule import Meta, Verdict
+from perfdoc.rules.engine.rule import Case, Meta, Verdict, informs, passes
 from perfdoc.rules.facts.precision import LINEAR_SHARE, linear_share
 from perfdoc.rules.facts.roofline import lost_ns
 
@@ -17,10 +13,8 @@ def _has_slider(case: Case) -> bool:
 
 
 META = Meta(
-    code="PD406",
     title="Compute-bound steps at the default clocks",
     action="Raise the core clock",
-    why="GEMMs wait for the SMs, not for memory. Some GPUs can trade memory clock for core clock.",
     sources=("Megatron-Bridge guide", "NeMo guide"),
     topic="clock",
     needs=(
@@ -43,17 +37,14 @@ def evaluate(case: Case) -> Verdict:
     or Blackwell GPU of a server. Clocks are known where Nsight sampled them (--gpu-metrics-devices): where
     lower ones cost `MAX_CLOCK_FRAC` of compute, power or heat limits them."""
     share = given(linear_share(case))
-    evidence = [Evidence(label="GEMMs of linear layers, of the window", value=per_cent(share))]
+    evidence = [("GEMMs of linear layers, of the window", per_cent(share))]
     if share < MIN_LINEAR_FRAC:
-        reason = "the step is not GEMM-bound: a higher core clock gains little"
-        return Verdict(state="passes", reason=reason, evidence=evidence)
+        return passes(evidence, "the step is not GEMM-bound: a higher core clock gains little")
     each = [rank for rank in case.ranks if rank.efficiency.state == "measured"]
     lost, compute = sum(lost_ns(r, "clock") for r in each), sum(r.efficiency.compute_ns for r in each)
     if lost > MAX_CLOCK_FRAC * compute:
-        low = Evidence(label="SM clocks below the highest, of compute", value=per_cent(lost / compute))
-        return Verdict(
-            state="fires",
-            level="information",
+        low = ("SM clocks below the highest, of compute", per_cent(lost / compute))
+        return informs(
             reason="the step is GEMM-bound, and power or heat limits its clock",
             evidence=[*evidence, low],
             action="Find what limits the core clock",
@@ -63,9 +54,7 @@ def evaluate(case: Case) -> Verdict:
             verify="Run again with --gpu-metrics-devices: what the clock costs falls.",
             false_alarm="A GPU that was idle before takes a while to raise its clock.",
         )
-    return Verdict(
-        state="fires",
-        level="information",
+    return informs(
         reason="the step is GEMM-bound; whether the clock is boosted was not seen",
         evidence=evidence,
         remedy="Unless the launcher does so already: on each node, as root, before training: "

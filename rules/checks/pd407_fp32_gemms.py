@@ -1,21 +1,15 @@
-"""PD407: GEMMs and attention in FP32."""
-
-from __future__ import annotations
+"""Tensor cores multiply 16-bit numbers many times as fast as other cores multiply FP32, and half the bytes go
+through memory."""
 
 from collections.abc import Callable
 
 from perfdoc.analyzers.kernel_class.number_format import tf32_speedup
-from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.results.figures import brief, per_cent
-from perfdoc.results.replay import Gain
-from perfdoc.results.rules import Evidence
-from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.gain import bound_of, ceiling, predicted, time_evidence
+from perfdoc.rules.engine.gain import Gain, RankMeasurement, bound_of, ceiling, predicted, time_evidence
 from perfdoc.rules.engine.needs import GPUS, WINDOW, Missing, Need, not_applicable, skipped
-from perfdoc.rules.engine.rule import Meta, Verdict
-from perfdoc.rules.facts.capture import KERNELS
-from perfdoc.rules.facts.capture_cost import slowed_by
-from perfdoc.rules.facts.gemm_format import (
+from perfdoc.rules.engine.rule import Case, Evidence, Meta, Verdict, fires, passes
+from perfdoc.rules.facts.capture import KERNELS, slowed_by
+from perfdoc.rules.facts.precision import (
     captured_format,
     could_be_tf32_ns,
     fp32_ns,
@@ -35,11 +29,8 @@ def _not_fp32(case: Case) -> Missing | None:
 
 
 META = Meta(
-    code="PD407",
     title="GEMMs or attention in FP32",
     action="Run GEMMs and attention in 16 bits",
-    why="Tensor cores multiply 16-bit numbers many times as fast as other cores multiply FP32, and half the "
-    "bytes go through memory.",
     sources=("kernel names of cuBLAS and CUTLASS",),
     topic="low_precision",
     needs=(GPUS, KERNELS, WINDOW, Need(words="GEMMs or attention whose names tell FP32", missing=_not_fp32)),
@@ -59,15 +50,14 @@ def evaluate(case: Case) -> Verdict:
     formats = "FP32" if not tf32 else "TF32" if tf32 >= share else "FP32 or TF32"
     evidence = time_evidence(case, f"GEMMs and attention in {formats}{case.of_work}", share, fp32_ns)
     if share < MIN_FRAC:
-        return Verdict(state="passes", evidence=evidence)
+        return passes(evidence)
     if formats == "FP32 or TF32":
         evidence += [_part(case, "of it in TF32, on tensor cores", tf32_ns)]
         evidence += [_part(case, "of it in FP32, on CUDA cores", lambda r: fp32_ns(r) - tf32_ns(r))]
     host = case.share(lambda r: r.ledger.idle.host) or 0.0
     if host >= MIN_FRAC:
-        evidence.append(Evidence(label="idle, launch-bound", value=per_cent(host)))
-    return Verdict(
-        state="fires",
+        evidence.append(("idle, launch-bound", per_cent(host)))
+    return fires(
         reason=f"GEMMs or attention run in {formats}, which tensor cores multiply at half the rate of 16 bits"
         if formats == "TF32"
         else f"GEMMs or attention run in {formats}, not in 16 bits on tensor cores",
@@ -82,7 +72,7 @@ def evaluate(case: Case) -> Verdict:
 def _part(case: Case, label: str, of: Callable[[RankMeasurement], int]) -> Evidence:
     ms = case.per_unit_ms(of)
     per = "per step" if case.unit == "step" else "in the window"
-    return Evidence(label=f"{label}, {per}", value=brief((ms or 0.0) * 1e6))
+    return (f"{label}, {per}", brief((ms or 0.0) * 1e6))
 
 
 def _remedy(case: Case, *, late: bool) -> str:

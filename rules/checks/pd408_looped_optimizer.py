@@ -1,25 +1,18 @@
-"""PD408: an optimizer step that loops over the parameters with several small kernels for each."""
-
-from __future__ import annotations
+"""Every parameter takes its own small kernels, each reads and writes the whole tensor again, and the device
+idles between them for their launches. A fused update is a few kernels for all parameters."""
 
 from collections.abc import Iterator
 
-from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.results.figures import brief, per_cent
 from perfdoc.results.kernels import OptimizerLoop
-from perfdoc.results.rules import Evidence
-from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.gain import bounded, ceiling, predicted, time_evidence, worth_frac
+from perfdoc.rules.engine.gain import RankMeasurement, bounded, ceiling, predicted, time_evidence, worth_frac
 from perfdoc.rules.engine.needs import GPUS, WINDOW, given, on_some_rank
-from perfdoc.rules.engine.rule import Meta, Verdict
+from perfdoc.rules.engine.rule import Case, Evidence, Meta, Verdict, fires, passes
 from perfdoc.rules.facts.capture import KERNELS
 
 META = Meta(
-    code="PD408",
     title="Optimizer that loops over the parameters",
     action="Fuse the optimizer step",
-    why="Every parameter takes its own small kernels, each reads and writes the whole tensor again, and the "
-    "device idles between them for their launches. A fused update is a few kernels for all parameters.",
     sources=("PyTorch torch.optim, Performance: for-loop, foreach, fused",),
     topic="fusion",
     needs=(GPUS, KERNELS, on_some_rank("classified kernels", lambda r: r.kernel_parts), WINDOW),
@@ -33,6 +26,7 @@ _PYTORCH = (
     "nothing with set_to_none=True. An optimizer of your own: torch._foreach_* over the list of all "
     "parameters, or torch.compile of its step."
 )
+_MOST = "idle time between the optimizer's kernels plus their run time, less one kernel per parameter"
 _MEGATRON = (
     "Megatron-core takes the FusedAdam of Transformer Engine or Apex where one is installed, else PyTorch's: "
     "install one and look for the fallback's warning in the log."
@@ -46,27 +40,17 @@ def evaluate(case: Case) -> Verdict:
     gain = predicted(case, "fused_optimizer")
     replayed = gain is not None and gain.is_predicted
     share = worth_frac(case, "fused_optimizer") if replayed else given(case.share(_most_ns))
-    evidence = time_evidence(
-        case, "optimizer loop, idle time between its kernels included", _whole(case), _of
-    )
+    label = "optimizer loop, idle time between its kernels included"
+    evidence = time_evidence(case, label, case.share(_of) or 0.0, _of)
     found = max((_loop(r) for r in case.ranks), key=lambda o: o.kernels)
     if share < MIN_FRAC:
-        return Verdict(state="passes", evidence=evidence if found.kernels else [])
+        return passes(evidence if found.kernels else [])
     how = "a range names it" if found.evidence == "range" else "by its sequence: a square root per parameter"
-    return Verdict(
-        state="fires",
+    return fires(
         reason=f"the optimizer updates one parameter after the other ({how})",
         evidence=[*evidence, *_figures(case, found)],
         remedy=_MEGATRON if case.framework == "megatron" else _PYTORCH,
-        gain=bounded(
-            gain,
-            ceiling(
-                case,
-                _most_ns,
-                "idle time between the optimizer's kernels plus their run time, less one kernel per "
-                "parameter",
-            ),
-        ),
+        gain=bounded(gain, ceiling(case, _most_ns, _MOST)),
         verify="Run again: the optimizer is a few multi_tensor_apply or fused kernels.",
         false_alarm="A window that holds one optimizer step and few of the micro-batches before it.",
     )
@@ -81,10 +65,6 @@ def _of(rank: RankMeasurement) -> int:
     return min(found.kernels_ns + found.idle_ns, rank.ledger.total)
 
 
-def _whole(case: Case) -> float:
-    return case.share(_of) or 0.0
-
-
 def _most_ns(rank: RankMeasurement) -> int:
     """A fused kernel moves each tensor once: at least as much as one of the small ones does. How many of them
     there are for each is not always known: then nothing of their time is sure to stay. The host is ahead by
@@ -97,14 +77,10 @@ def _most_ns(rank: RankMeasurement) -> int:
 
 def _figures(case: Case, found: OptimizerLoop) -> Iterator[Evidence]:
     steps = max(r.window.steps for r in case.ranks)
-    yield Evidence(
-        label="small kernels a step" if steps else "small kernels in the window",
-        value=f"{round(found.kernels / max(steps, 1)):,}",
-    )
-    if found.kernels_per_tensor is not None:
-        yield Evidence(label="for each parameter", value=f"{found.kernels_per_tensor} kernels")
     per = max(steps, 1)
-    yield Evidence(label="their time", value=brief(found.kernels_ns / per))
-    idle = found.idle_ns / per
+    yield (f"small kernels {'a step' if steps else 'in the window'}", f"{round(found.kernels / per):,}")
+    if found.kernels_per_tensor is not None:
+        yield ("for each parameter", f"{found.kernels_per_tensor} kernels")
+    yield ("their time", brief(found.kernels_ns / per))
     of = found.idle_ns / max(found.idle_ns + found.kernels_ns, 1)
-    yield Evidence(label="idle between them", value=f"{brief(idle)}, {per_cent(of)} of the optimizer's time")
+    yield ("idle between them", f"{brief(found.idle_ns / per)}, {per_cent(of)} of the optimizer's time")

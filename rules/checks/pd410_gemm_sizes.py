@@ -1,24 +1,17 @@
-"""PD410: GEMMs of sizes that tensor cores do not divide by."""
-
-from __future__ import annotations
+"""Tensor cores load rows of 16 bytes; a size that these do not divide takes slower kernels, without tensor
+cores or with copies, and the tiles at the edge compute on nothing."""
 
 from perfdoc.analyzers.efficiency.gemms import MULTIPLES, odd_sizes, padded
-from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.results.efficiency import OperatorEfficiency
-from perfdoc.results.replay import Gain
-from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.gain import bound_of, time_evidence, worth_frac
+from perfdoc.rules.engine.gain import Gain, RankMeasurement, bound_of, time_evidence, worth_frac
 from perfdoc.rules.engine.needs import GPUS, WINDOW, given
-from perfdoc.rules.engine.rule import Meta, Verdict
+from perfdoc.rules.engine.rule import Case, Meta, Verdict, fires, passes
 from perfdoc.rules.facts.capture import KERNELS
 from perfdoc.rules.facts.roofline import WORK, holds, most_by_replay, of_roofline
 
 META = Meta(
-    code="PD410",
     title="GEMM sizes off the tensor cores' multiples",
     action="Pad GEMM sizes to multiples of 16 bytes",
-    why="Tensor cores load rows of 16 bytes; a size that these do not divide takes slower kernels, without "
-    "tensor cores or with copies, and the tiles at the edge compute on nothing.",
     sources=("NVIDIA, Matrix Multiplication Background User's Guide",),
     topic="fusion",
     needs=(GPUS, KERNELS, WINDOW, WORK),
@@ -38,7 +31,7 @@ def evaluate(case: Case) -> Verdict:
     evidence = time_evidence(case, "beyond the roofline, in GEMMs of such sizes", share, _lost_ns)
     by_peers = gain is not None and gain.is_predicted
     if (min(worth_frac(case, _KEY), share) if by_peers else share) < MIN_FRAC:
-        return Verdict(state="passes", evidence=evidence)
+        return passes(evidence)
     found: dict[tuple[str, str], tuple[OperatorEfficiency, int, int]] = {}
     for rank in case.ranks:
         for operator, sizes in _odd(rank):
@@ -49,13 +42,9 @@ def evaluate(case: Case) -> Verdict:
     operator, size, _ = worst[0]
     least = MULTIPLES[operator.dtype]
     by = " (make_vocab_size_divisible_by)" if case.framework == "megatron" else ""
-    return Verdict(
-        state="fires",
+    return fires(
         reason=f"GEMMs have sizes that are no multiples, such as {size:,}",
-        evidence=[
-            *evidence,
-            *(of_roofline(o) for o, *_ in worst),
-        ],
+        evidence=[*evidence, *(of_roofline(o) for o, *_ in worst)],
         remedy=f"Pad {size:,} to {-(-size // least) * least:,}, a multiple of {least}: 16 bytes in "
         f"{operator.dtype}. A vocabulary{by} or a hidden size better to one of 64.",
         gain=gain,

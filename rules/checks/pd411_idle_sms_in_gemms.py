@@ -1,13 +1,9 @@
-"""PD411: GEMMs whose thread blocks leave SMs idle."""
-
-from __future__ import annotations
+"""A GEMM takes as long as the SM with the most thread blocks: 140 blocks on 132 SMs take as long as 264."""
 
 from perfdoc.analyzers.base.ceilings import ceilings_of
-from perfdoc.analyzers.measure_device import RankMeasurement
-from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.gain import bound_of, time_evidence
-from perfdoc.rules.engine.needs import GPUS, WINDOW, given, known
-from perfdoc.rules.engine.rule import Meta, Verdict
+from perfdoc.rules.engine.gain import RankMeasurement, bound_of, time_share
+from perfdoc.rules.engine.needs import GPUS, WINDOW, known
+from perfdoc.rules.engine.rule import Case, Meta, Verdict, fires, passes
 from perfdoc.rules.facts.capture import KERNELS
 from perfdoc.rules.facts.roofline import WORK, lost_ns, most_by_replay
 
@@ -19,11 +15,8 @@ def _sms(case: Case) -> bool | None:
 
 
 META = Meta(
-    code="PD411",
     title="GEMMs that leave SMs idle",
     action="Give each GEMM more rows",
-    why="A GEMM takes as long as the SM with the most thread blocks: 140 blocks on 132 SMs take as long as "
-    "264.",
     sources=("NVIDIA, Matrix Multiplication Background User's Guide",),
     topic="fusion",
     needs=(GPUS, KERNELS, WINDOW, WORK, known("the number of SMs", _sms)),
@@ -38,12 +31,10 @@ _FULL = "the time of SMs without blocks at the GEMMs' peak"
 
 def evaluate(case: Case) -> Verdict:
     """Fires where small grids and last waves of GEMMs lose `MIN_FRAC` of the window."""
-    share = given(case.share(_shape_ns))
-    evidence = time_evidence(case, "SMs without blocks in GEMMs", share, _shape_ns)
+    share, evidence = time_share(case, "SMs without blocks in GEMMs", _shape_ns)
     if share < MIN_FRAC:
-        return Verdict(state="passes", evidence=evidence)
-    return Verdict(
-        state="fires",
+        return passes(evidence)
+    return fires(
         reason="GEMMs have too few thread blocks for the SMs, or a last wave that is nearly empty",
         evidence=evidence,
         remedy="Make the GEMMs larger: a larger micro-batch where memory allows, less tensor parallelism, "

@@ -1,25 +1,18 @@
-"""PD412: GEMMs that stay below what others of the same capture reach."""
-
-from __future__ import annotations
+"""GEMMs of a large model reach 60 to 80 % of the peak; one that is far below has an unlucky shape or layout,
+an old library's kernel, or a throttled clock."""
 
 from perfdoc.analyzers.efficiency.gemms import best_frac, bound_by_flops
-from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.results.efficiency import OperatorEfficiency
 from perfdoc.results.figures import per_cent
-from perfdoc.results.rules import Evidence
-from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.gain import bound_of, time_evidence
-from perfdoc.rules.engine.needs import GPUS, WINDOW, given
-from perfdoc.rules.engine.rule import Meta, Verdict
+from perfdoc.rules.engine.gain import RankMeasurement, bound_of, time_share
+from perfdoc.rules.engine.needs import GPUS, WINDOW
+from perfdoc.rules.engine.rule import Case, Meta, Verdict, fires, passes
 from perfdoc.rules.facts.capture import KERNELS
 from perfdoc.rules.facts.roofline import WORK, most_by_replay, of_roofline
 
 META = Meta(
-    code="PD412",
     title="GEMMs below the roofline",
     action="Bring slow GEMMs to the rate of the best",
-    why="GEMMs of a large model reach 60 to 80 % of the peak; one that is far below has an unlucky shape or "
-    "layout, an old library's kernel, or a throttled clock.",
     sources=("stas00, Machine Learning Engineering (MAMF)",),
     topic="fusion",
     needs=(GPUS, KERNELS, WINDOW, WORK),
@@ -35,20 +28,18 @@ _AT_BEST = "these GEMMs at the share of the roofline that the best one reaches"
 def evaluate(case: Case) -> Verdict:
     """Fires where GEMMs take `MIN_FRAC` of the window more than at the share of the roofline that the best of
     them reaches."""
-    share = given(case.share(_beyond_best_ns))
-    evidence = time_evidence(case, "beyond the rate of the best GEMM", share, _beyond_best_ns)
+    share, evidence = time_share(case, "beyond the rate of the best GEMM", _beyond_best_ns)
     if share < MIN_FRAC:
-        return Verdict(state="passes", evidence=evidence)
+        return passes(evidence)
     slow = sorted(
         (o for r in case.ranks for o in _bound(r)), key=lambda o: o.time_ns * ((o.roofline_frac or 0.0) - 1)
     )
     named = list({(o.name, o.shapes, o.dtype): o for o in reversed(slow)}.values())[::-1][:_NAMED]
-    return Verdict(
-        state="fires",
+    return fires(
         reason="some GEMMs reach much less of their roofline than others of the same job",
         evidence=[
             *evidence,
-            Evidence(label="best GEMM, of its roofline", value=per_cent(max(_best(r) for r in case.ranks))),
+            ("best GEMM, of its roofline", per_cent(max(_best(r) for r in case.ranks))),
             *(of_roofline(o) for o in named),
         ],
         remedy="Time these shapes alone (perfdoc peak shows what the device reaches). Where they are as "

@@ -1,22 +1,15 @@
-"""PD413: memory-bound kernels between GEMMs that could be one."""
+"""Each of them reads and writes whole tensors through HBM; one kernel in their place does so once."""
 
-from __future__ import annotations
-
-from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.results.figures import per_cent
-from perfdoc.results.rules import Evidence
-from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.gain import bound_of, time_evidence
-from perfdoc.rules.engine.needs import GPUS, WINDOW, given
-from perfdoc.rules.engine.rule import Meta, Verdict
+from perfdoc.rules.engine.gain import RankMeasurement, bound_of, time_share
+from perfdoc.rules.engine.needs import GPUS, WINDOW
+from perfdoc.rules.engine.rule import Case, Meta, Verdict, informs, passes
 from perfdoc.rules.facts.capture import KERNELS
 from perfdoc.rules.facts.roofline import PARTED, most_by_replay
 
 META = Meta(
-    code="PD413",
     title="Memory-bound kernels that are not fused",
     action="Fuse the kernels between GEMMs",
-    why="Each of them reads and writes whole tensors through HBM; one kernel in their place does so once.",
     sources=("PyTorch, torch.compile", "NVIDIA, Transformer Engine"),
     topic="fusion",
     needs=(GPUS, KERNELS, WINDOW, PARTED),
@@ -32,21 +25,14 @@ _ALL_FUSED = "each run of them in the time of its longest kernel, all of it fuse
 
 def evaluate(case: Case) -> Verdict:
     """Fires where runs of such kernels take `MIN_FRAC` of the window beyond the longest of each run."""
-    share = given(case.share(_fusible_ns))
-    what = "runs of memory-bound kernels beyond the longest of each"
-    evidence = time_evidence(case, what, share, _fusible_ns)
+    share, evidence = time_share(case, "runs of memory-bound kernels beyond the longest of each", _fusible_ns)
     if share < MIN_FRAC:
-        return Verdict(state="passes", evidence=evidence)
+        return passes(evidence)
     times = {name: case.share(lambda r, n=name: _class_ns(r, n)) or 0.0 for name in _CLASSES}  # type: ignore[misc]
     most = sorted((t, n) for n, t in times.items() if t)[::-1][:_NAMED]
-    return Verdict(
-        state="fires",
-        level="information",
+    return informs(
         reason="runs of kernels between GEMMs could each be one kernel",
-        evidence=[
-            *evidence,
-            *(Evidence(label=f"{_said(n)}, of the window", value=per_cent(t)) for t, n in most),
-        ],
+        evidence=[*evidence, *((f"{_said(n)}, of the window", per_cent(t)) for t, n in most)],
         remedy="Compile the layers (torch.compile), or take fused ones. Transformer Engine has LayerNormMLP, "
         "Liger norms and losses, flash-attn attention. Keep tensors contiguous and in one dtype, so that no "
         "copies are needed.",

@@ -1,47 +1,30 @@
-"""PD501: memory that the allocator holds and cannot use."""
-
-from __future__ import annotations
+"""Blocks of the wrong size cannot be given out again: the job runs out of memory, or is sharded further, with
+gigabytes unused."""
 
 from dataclasses import replace
 
 from perfdoc.results.figures import gib, per_cent
-from perfdoc.results.rules import Advice, Evidence
-from perfdoc.rules.engine.advise import advise, needing
-from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.needs import GPUS, Missing, Need, skipped
-from perfdoc.rules.engine.rule import Meta, Verdict
-from perfdoc.rules.facts.memory_room import SNAPSHOT, Room, is_short, rooms
-
-
-def _shares(case: Case) -> list[tuple[float, Room]]:
-    """Unused pieces of split segments, of what is reserved at the peak, with their device."""
-    return [
-        (device.layout.inactive_split_bytes / device.layout.reserved_bytes, room)
-        for room in rooms(case)
-        if (device := room.device).layout is not None
-        and device.layout.reserved_bytes
-        and device.layout.inactive_split_bytes is not None
-    ]
+from perfdoc.rules.engine.advise import Advice, advise, needing
+from perfdoc.rules.engine.needs import GPUS, Missing, Need, given, skipped
+from perfdoc.rules.engine.rule import Case, Meta, Verdict, fires, passes, skips
+from perfdoc.rules.facts.memory_room import SNAPSHOT, is_short, shares_of_reserved, worst_share
 
 
 def _no_segments(case: Case) -> Missing | None:
-    return None if _shares(case) else skipped("no snapshot shows its segments at the peak")
+    shown = shares_of_reserved(case, "inactive_split")
+    return None if shown else skipped("no snapshot shows its segments at the peak")
 
 
 META = Meta(
-    code="PD501",
     title="Fragmented GPU memory",
     action="Stop memory fragmentation",
-    why="Blocks of the wrong size cannot be given out again: the job runs out of memory, or is sharded "
-    "further, "
-    "with gigabytes unused.",
     sources=("Megatron-Bridge guide", "NeMo guide"),
     topic="memory",
     needs=(GPUS, SNAPSHOT, Need(words="segments at the peak", missing=_no_segments)),
     advice=("mem_expandable",),
 )
 
-MIN_FRAC = 0.10
+MIN_FRAC = 0.1
 """Of what is reserved at the peak: pieces of split segments that are not in use."""
 _KNOB, _OPTION = "pytorch_cuda_alloc_conf", "expandable_segments"
 _GRAPHS = "it needs NCCL_GRAPH_REGISTER=0"
@@ -50,32 +33,26 @@ _BY_HAND = f"Add {_OPTION}:True to PYTORCH_CUDA_ALLOC_CONF, after a comma if oth
 
 def evaluate(case: Case) -> Verdict:
     """Fires where unused pieces of split segments are `MIN_FRAC` of what is reserved at the peak."""
-    # One device may have many pieces and memory to spare, and another be short.
-    worst, room = max(_shares(case), key=lambda s: (s[0] >= MIN_FRAC and is_short(s[1]), s[0]))
+    worst, room = worst_share(shares_of_reserved(case, "inactive_split"), MIN_FRAC)
     device = room.device
-    assert device.layout is not None
-    assert device.layout.reserved_bytes is not None
     evidence = [
-        Evidence(label="unused pieces of split segments, of reserved at the peak", value=per_cent(worst)),
-        Evidence(label="reserved at the peak", value=gib(device.layout.reserved_bytes)),
+        ("unused pieces of split segments, of reserved at the peak", per_cent(worst)),
+        ("reserved at the peak", gib(given(given(device.layout).reserved_bytes))),
     ]
     if worst < MIN_FRAC:
-        return Verdict(state="passes", evidence=evidence)
+        return passes(evidence)
     if device.expandable_segments:
-        reason = "segments are expandable already; the pieces come from blocks that live long"
-        return Verdict(state="passes", reason=reason, evidence=evidence)
+        return passes(evidence, "segments are expandable already; the pieces come from blocks that live long")
     free = room.free_bytes
     if room.failed:
-        evidence.append(Evidence(label="allocations that failed", value=str(room.failed)))
+        evidence.append(("allocations that failed", str(room.failed)))
     elif not is_short(room) and free is None:
         reason = "the device's memory is not known, nor did an allocation fail: whether it is short, is open"
-        return Verdict(state="skipped", reason=reason)
+        return skips(reason)
     elif not is_short(room) and free is not None:
-        evidence.append(Evidence(label="never reserved", value=gib(free)))
-        reason = "the device has free memory: fragmentation costs nothing"
-        return Verdict(state="passes", reason=reason, evidence=evidence)
-    return Verdict(
-        state="fires",
+        evidence.append(("never reserved", gib(free)))
+        return passes(evidence, "the device has free memory: fragmentation costs nothing")
+    return fires(
         reason="the allocator holds much that it cannot give out, and memory is short",
         evidence=evidence,
         remedy="" if case.setting(_KNOB)[0] else _BY_HAND,

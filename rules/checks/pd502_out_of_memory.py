@@ -1,18 +1,13 @@
-"""PD502: GPUs that run out of memory."""
+"""An allocation that fails ends the run; one that succeeds only after cached memory was given back stops the
+device and the host each time."""
 
-from __future__ import annotations
-
-from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.rule import Meta, Verdict
+from perfdoc.rules.engine.rule import Case, Meta, Verdict, fires, passes
 from perfdoc.rules.facts.memory_relief import pieces, words
 from perfdoc.rules.facts.memory_room import NEEDS, shortage
 
 META = Meta(
-    code="PD502",
     title="Out of GPU memory",
     action="Save GPU memory",
-    why="An allocation that fails ends the run; one that succeeds only after cached memory was given back "
-    "stops the device and the host each time.",
     sources=("Megatron-Bridge guide", "NeMo guide", "Megatron-LM guide", "megatron-core notes"),
     topic="memory",
     needs=NEEDS,
@@ -34,9 +29,8 @@ def evaluate(case: Case) -> Verdict:
     given back."""
     found = shortage(case)
     if not found.is_one:
-        return Verdict(state="passes", evidence=found.evidence)
-    return Verdict(
-        state="fires",
+        return passes(found.evidence)
+    return fires(
         reason=found.reason,
         evidence=found.evidence,
         remedy=words(case, found.worst),

@@ -1,13 +1,10 @@
-"""PD503: fp32 masters that repeat the bits of the bf16 weights."""
-
-from __future__ import annotations
+"""A master in fp32 repeats the 16 bits of its bf16 weight. Kept without them it is exact all the same, and 2
+bytes of each sharded parameter are free."""
 
 from perfdoc.results.figures import gib
-from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.advise import advise
-from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.needs import Missing, Need, applies, not_applicable, setting
-from perfdoc.rules.engine.rule import Meta, Verdict
+from perfdoc.rules.engine.rule import Case, Evidence, Meta, Verdict, informs, passes
 from perfdoc.rules.facts.degrees import uses_fsdp
 from perfdoc.rules.facts.memory_need import cp_of, device_bytes, parameters_per_rank
 from perfdoc.rules.facts.memory_room import MIN_FREE_FRAC, rooms, tightest
@@ -23,11 +20,8 @@ def _no_remainders(case: Case) -> Missing | None:
 
 
 META = Meta(
-    code="PD503",
     title="Masters that repeat the weights",
     action="Drop masters that repeat the weights",
-    why="A master in fp32 repeats the 16 bits of its bf16 weight. Kept without them it is exact all the "
-    "same, and 2 bytes of each sharded parameter are free.",
     sources=("Megatron-Bridge guide", "NeMo guide"),
     topic="memory",
     needs=(
@@ -55,15 +49,13 @@ def evaluate(case: Case) -> Verdict:
     unless that is known to be less than `MIN_SAVED_FRAC` of the memory, or memory is known to be left over
     (PD505)."""
     if case.setting(_AWARE)[1]:
-        return Verdict(state="passes", reason="the state is sharded and repeats no part of the weights")
+        return passes(reason="the state is sharded and repeats no part of the weights")
     saved = _saved_bytes(case)
     if why_not := _not_worth_it(case, saved):
-        return Verdict(state="passes", reason=why_not, evidence=_evidence(case, saved))
+        return passes(_evidence(case, saved), why_not)
     less = "" if saved is None else f", about {gib(saved)} less on each GPU"
     why = f"a master keeps only the 16 bits that the bf16 weight lacks{less}; exact"
-    return Verdict(
-        state="fires",
-        level="information",
+    return informs(
         reason="masters in fp32 repeat the bits of the bf16 weights",
         evidence=_evidence(case, saved),
         advice=[advise(knob=_AWARE, to=True, why=why, costs="needs Transformer Engine 2.1 or later")],
@@ -94,8 +86,8 @@ def _not_worth_it(case: Case, saved: int | None) -> str:
 def _evidence(case: Case, saved: int | None) -> list[Evidence]:
     found = []
     if saved is not None:
-        found.append(Evidence(label="saved on each GPU, by formula", value=gib(saved)))
+        found.append(("saved on each GPU, by formula", gib(saved)))
     held = max((r.category_bytes("optimizer") for r in rooms(case)), default=0)
     if held:
-        found.append(Evidence(label="optimizer state at the peak, at least", value=gib(held)))
+        found.append(("optimizer state at the peak, at least", gib(held)))
     return found

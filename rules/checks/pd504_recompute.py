@@ -1,28 +1,26 @@
-"""PD504: forwards that are done again although memory could keep their results."""
-
-from __future__ import annotations
+"""A layer that is computed again in the backward costs its forward a second time, up to 30 % of a step where
+all layers are. Kept activations cost memory only."""
 
 from perfdoc.results.figures import gib
-from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.advise import advise
-from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.gain import ceiling, predicted, time_evidence
-from perfdoc.rules.engine.needs import given, to_give
-from perfdoc.rules.engine.rule import Meta, Verdict
+from perfdoc.rules.engine.gain import ceiling, predicted, time_share
+from perfdoc.rules.engine.needs import to_give
+from perfdoc.rules.engine.rule import Case, Evidence, Meta, Verdict, fires, informs, passes
 from perfdoc.rules.facts.capture import fused_attention_runs
 from perfdoc.rules.facts.memory_relief import (
     GRANULARITY,
+    MIN_FRAC,
+    NEEDS,
+    again_ns,
+    attention_alone,
     cheap_modules,
+    fewer,
 )
 from perfdoc.rules.facts.memory_room import tightest, why_unknown
-from perfdoc.rules.facts.recomputation import MIN_FRAC, NEEDS, again_ns, attention_alone, fewer
 
 META = Meta(
-    code="PD504",
     title="Recomputation that memory may not need",
     action="Recompute less",
-    why="A layer that is computed again in the backward costs its forward a second time, up to 30 % of a "
-    "step where all layers are. Kept activations cost memory only.",
     sources=("Megatron-Bridge guide", "NeMo guide", "Megatron-LM guide", "megatron-core notes"),
     topic="memory",
     needs=NEEDS,
@@ -31,23 +29,21 @@ META = Meta(
 
 
 def evaluate(case: Case) -> Verdict:
-    """Fires where recomputed kernels take `recomputation.MIN_FRAC` of the window: as a problem where a
+    """Fires where recomputed kernels take `memory_relief.MIN_FRAC` of the window: as a problem where a
     snapshot shows memory for at least one layer more, else, without a snapshot, as information."""
-    share = given(case.share(again_ns))
-    evidence = time_evidence(case, "forward done again for the backward", share, again_ns)
+    share, evidence = time_share(case, "forward done again for the backward", again_ns)
     if share < MIN_FRAC:
-        return Verdict(state="passes", evidence=evidence)
+        return passes(evidence)
     if attention_alone(case):
         return _of_attention(case, evidence)
     room = tightest(case)
     if room is None:
         snapshot = f"record a memory snapshot (PD905): {why_unknown(case)}"
         return _unknown_room(case, evidence, snapshot)
-    evidence.append(Evidence(label="never reserved, on the tightest GPU", value=gib(room.free_bytes or 0)))
+    evidence.append(("never reserved, on the tightest GPU", gib(room.free_bytes or 0)))
     advice, kept = fewer(case, room)
     if kept == 0 or room.failed:
-        reason = "memory does not hold one layer more"
-        return Verdict(state="passes", reason=reason, evidence=evidence)
+        return passes(evidence, "memory does not hold one layer more")
     if kept is None:
         why = to_give(case, "num_layers", "pipeline_model_parallel_size", "micro_batch_size")
         if case.is_set_to(GRANULARITY, "selective"):
@@ -55,8 +51,7 @@ def evaluate(case: Case) -> Verdict:
         elif not fused_attention_runs(case):
             why = "fuse attention first (PD405), which keeps much less"
         return _unknown_room(case, evidence, why)
-    return Verdict(
-        state="fires",
+    return fires(
         reason=f"layers are computed again, and memory holds {kept} of a stage's without",
         evidence=evidence,
         advice=advice,
@@ -68,8 +63,7 @@ def evaluate(case: Case) -> Verdict:
 
 def _of_attention(case: Case, evidence: list[Evidence]) -> Verdict:
     why = "fused attention keeps no sequence x sequence matrix and makes what it needs in its own backward"
-    return Verdict(
-        state="fires",
+    return fires(
         reason="the core of attention is recomputed although it is fused",
         evidence=evidence,
         advice=[advise(knob=GRANULARITY, to=None, why=why, gain=predicted(case, "without_recompute"))],
@@ -86,9 +80,7 @@ def _unknown_room(case: Case, evidence: list[Evidence], why: str) -> Verdict:
         words += (
             f" Between full recomputation and none lies selective, of {', '.join(modules)}, for little time."
         )
-    return Verdict(
-        state="fires",
-        level="information",
+    return informs(
         reason="layers are computed again; whether memory would hold their activations is not known",
         evidence=evidence,
         remedy=words,

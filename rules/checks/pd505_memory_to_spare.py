@@ -1,15 +1,12 @@
-"""PD505: GPU memory that nothing uses."""
-
-from __future__ import annotations
+"""Memory buys larger kernels (a larger micro-batch), less recomputation, or less model parallelism; left
+over, it buys nothing."""
 
 from perfdoc.results.figures import gib, per_cent
-from perfdoc.results.rules import Evidence
-from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.needs import GPUS, Missing, Need, given, skipped
-from perfdoc.rules.engine.rule import Meta, Verdict
+from perfdoc.rules.engine.rule import Case, Meta, Verdict, informs, passes
+from perfdoc.rules.facts.bubble import fits_doubled, larger
 from perfdoc.rules.facts.memory_need import cp_of, pp_of, tp_of
 from perfdoc.rules.facts.memory_room import MIN_FREE_FRAC, tightest, why_unknown
-from perfdoc.rules.facts.micro_batches import fits_doubled, larger
 
 
 def _unknown(case: Case) -> Missing | None:
@@ -20,18 +17,12 @@ def _unknown(case: Case) -> Missing | None:
 
 
 META = Meta(
-    code="PD505",
     title="GPU memory left over",
     action="Spend the free GPU memory",
-    why="Memory buys larger kernels (a larger micro-batch), less recomputation, or less model parallelism; "
-    "left over, it buys nothing.",
     sources=("megatron-core notes", "Megatron-Bridge guide", "NeMo guide"),
     topic="memory",
     needs=(GPUS, Need(words="a memory snapshot and the size of the GPUs' memory", missing=_unknown)),
-    advice=(
-        "mem_balance",
-        "goal_overlap_and_memory",
-    ),
+    advice=("mem_balance", "goal_overlap_and_memory"),
 )
 
 
@@ -41,13 +32,9 @@ def evaluate(case: Case) -> Verdict:
     room = given(tightest(case))
     free_bytes = given(room.free_bytes)
     share = free_bytes / given(room.total_bytes)
-    evidence = [
-        Evidence(
-            label="never reserved, on the fullest GPU", value=f"{per_cent(share, 0)}, {gib(free_bytes)}"
-        ),
-    ]
+    evidence = [("never reserved, on the fullest GPU", f"{per_cent(share, 0)}, {gib(free_bytes)}")]
     if share < MIN_FREE_FRAC:
-        return Verdict(state="passes", evidence=evidence)
+        return passes(evidence)
     less = [
         f"{name} parallelism"
         for name, size in (("tensor", tp_of(case)), ("context", cp_of(case)), ("pipeline", pp_of(case)))
@@ -60,9 +47,7 @@ def evaluate(case: Case) -> Verdict:
     remedy = f"Spend it on {' or '.join(ways)}." if ways else "The same step fits a GPU with less memory."
     if fits_doubled(case) == "no":
         remedy += " Twice the micro-batch does not fit."
-    return Verdict(
-        state="fires",
-        level="information",
+    return informs(
         reason="a good part of the memory was never reserved",
         evidence=evidence,
         remedy=remedy,

@@ -1,23 +1,17 @@
-"""PD506: outputs of pipeline stages that live on after they were sent."""
-
-from __future__ import annotations
+"""A stage's output lies in memory until its backward, though only its graph is still wanted: one tensor for
+every micro-batch in flight."""
 
 from perfdoc.results.figures import gib
-from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.advise import advise
-from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.needs import applies, given, known, setting, several
-from perfdoc.rules.engine.rule import Meta, Verdict
+from perfdoc.rules.engine.rule import Case, Meta, Verdict, informs, passes
 from perfdoc.rules.facts.memory_need import layer_input_bytes, micro_batches_in_flight, pp_of
 
 _KNOB = "deallocate_pipeline_outputs"
 
 META = Meta(
-    code="PD506",
     title="Pipeline outputs kept after sending",
     action="Free pipeline outputs after sending",
-    why="A stage's output lies in memory until its backward, though only its graph is still wanted: one "
-    "tensor for every micro-batch in flight.",
     sources=("Megatron-LM guide",),
     topic="memory",
     needs=(
@@ -38,12 +32,10 @@ def evaluate(case: Case) -> Verdict:
     """Fires, as information, where several pipeline stages are known to keep their outputs."""
     pp = given(pp_of(case))
     if not case.is_set_to(_KNOB, False):
-        return Verdict(state="passes")
+        return passes()
     each, flight = layer_input_bytes(case), micro_batches_in_flight(case)
-    held = [] if not each or not flight else [Evidence(label="held, by formula", value=gib(each * flight))]
-    return Verdict(
-        state="fires",
-        level="information",
+    held = [] if not each or not flight else [("held, by formula", gib(each * flight))]
+    return informs(
         reason=f"{pp} stages keep outputs that have been sent",
         evidence=held,
         advice=[

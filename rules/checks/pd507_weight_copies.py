@@ -1,13 +1,10 @@
-"""PD507: weights kept in bf16 beside, or instead of, the FP8 that is multiplied."""
-
-from __future__ import annotations
+"""GEMMs read FP8, so that weights in bf16 are copies: twice the memory, twice the bytes to gather, and a cast
+in each step."""
 
 from perfdoc.results.figures import gib
-from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.advise import advise
-from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.needs import applies, setting
-from perfdoc.rules.engine.rule import Meta, Verdict
+from perfdoc.rules.engine.rule import Case, Meta, Verdict, informs, passes
 from perfdoc.rules.facts.memory_need import parameters_per_rank
 from perfdoc.rules.facts.memory_room import rooms
 from perfdoc.rules.facts.precision import FP8, fp8_gather
@@ -15,11 +12,8 @@ from perfdoc.rules.facts.precision import FP8, fp8_gather
 _GATHER, _REUSE = "fp8_param_gather", "reuse_grad_buf_for_mxfp8_param_ag"
 
 META = Meta(
-    code="PD507",
     title="16-bit weights under FP8 training",
     action="Keep weights in FP8",
-    why="GEMMs read FP8, so that weights in bf16 are copies: twice the memory, twice the bytes to gather, "
-    "and a cast in each step.",
     sources=("Megatron-Bridge guide", "NeMo guide", "Megatron-LM guide"),
     topic="memory",
     needs=(
@@ -48,15 +42,13 @@ def evaluate(case: Case) -> Verdict:
     if fine and case.is_set_to(_REUSE, False):
         why = "the gathered weights land in the gradient buffer, which is free then: up to half of the "
         why += "parameter buffer"
-        return Verdict(
-            state="fires",
-            level="information",
+        return informs(
             reason="mxfp8 weights are gathered into a buffer of their own",
             advice=[advise(knob=_REUSE, to=True, why=why)],
             verify="Record a snapshot: parameter buffers are smaller.",
             false_alarm="Free memory: then nothing is gained.",
         )
-    return Verdict(state="passes")
+    return passes()
 
 
 _WHICH = (
@@ -69,10 +61,10 @@ def _copies(case: Case, fine: bool) -> Verdict:
     count = parameters_per_rank(case)
     evidence = []
     if count is not None:
-        evidence.append(Evidence(label="saved on each GPU, at most", value=gib(count * SAVED_BYTES)))
+        evidence.append(("saved on each GPU, at most", gib(count * SAVED_BYTES)))
     held = max((r.category_bytes("parameters") for r in rooms(case)), default=0)
     if held:
-        evidence.append(Evidence(label="parameters at the peak, at least", value=gib(held)))
+        evidence.append(("parameters at the peak, at least", gib(held)))
     needs = fp8_gather(case)
     costs = f"needs {needs}" if needs else ""
     why = "weights are cast once, by the optimizer, and gathered in FP8"
@@ -81,9 +73,7 @@ def _copies(case: Case, fine: bool) -> Verdict:
         advice.append(
             advise(knob=_REUSE, to=True, why="mxfp8 needs the gradient buffer for the gathered weights")
         )
-    return Verdict(
-        state="fires",
-        level="information",
+    return informs(
         reason="weights are kept in bf16 and multiplied in FP8",
         evidence=evidence,
         advice=advice,

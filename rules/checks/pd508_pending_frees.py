@@ -1,41 +1,24 @@
-"""PD508: freed memory that waits for another stream."""
-
-from __future__ import annotations
+"""A tensor that a collective used on its own stream is given back only when an event says that the stream is
+past it; until then its memory is lost to everybody."""
 
 import re
 
 from perfdoc.results.figures import gib, per_cent
-from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.advise import advise
-from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.needs import GPUS, Missing, Need, skipped
-from perfdoc.rules.engine.rule import Meta, Verdict
-from perfdoc.rules.facts.memory_room import Room, is_short, rooms, why_unknown
-
-
-def _shares(case: Case) -> list[tuple[float, Room]]:
-    """Freed memory that waits for a stream, of what is reserved at the peak, with its device."""
-    return [
-        (r.device.layout.pending_free_bytes / r.device.layout.reserved_bytes, r)
-        for r in rooms(case)
-        if r.device.layout is not None
-        and r.device.layout.reserved_bytes
-        and r.device.layout.pending_free_bytes is not None
-    ]
+from perfdoc.rules.engine.needs import GPUS, Missing, Need, given, skipped
+from perfdoc.rules.engine.rule import Case, Meta, Verdict, fires, passes
+from perfdoc.rules.facts.memory_room import is_short, rooms, shares_of_reserved, why_unknown, worst_share
 
 
 def _no_segments(case: Case) -> Missing | None:
-    if _shares(case):
+    if shares_of_reserved(case, "pending_free"):
         return None
     return skipped("no snapshot shows its segments at the peak" if rooms(case) else why_unknown(case))
 
 
 META = Meta(
-    code="PD508",
     title="Freed memory held for communication streams",
     action="Free memory of communication streams sooner",
-    why="A tensor that a collective used on its own stream is given back only when an event says that the "
-    "stream is past it; until then its memory is lost to everybody.",
     sources=("Megatron-Bridge guide", "NeMo guide"),
     topic="memory",
     needs=(GPUS, Need(words="a memory snapshot with segments at the peak", missing=_no_segments)),
@@ -57,31 +40,23 @@ _OWN_STREAMS = "Find who calls record_stream (a copy or prefetch stream of the p
 def evaluate(case: Case) -> Verdict:
     """Fires where freed memory that waits for a stream is `MIN_FRAC` of what is reserved at the peak, and
     memory is short."""
-    # One device may have more of it and memory to spare, and another be short.
-    share, room = max(_shares(case), key=lambda f: (f[0] >= MIN_FRAC and is_short(f[1]), f[0]))
-    assert room.device.layout is not None
-    size = room.device.layout.pending_free_bytes or 0
+    share, room = worst_share(shares_of_reserved(case, "pending_free"), MIN_FRAC)
+    size = given(room.device.layout).pending_free_bytes or 0
     evidence = [
-        Evidence(
-            label="freed but waiting for a stream, of reserved at the peak",
-            value=f"{per_cent(share)}, {gib(size)}",
-        )
+        ("freed but waiting for a stream, of reserved at the peak", f"{per_cent(share)}, {gib(size)}")
     ]
     if share < MIN_FRAC:
-        return Verdict(state="passes", evidence=evidence)
+        return passes(evidence)
     if not is_short(room):
-        reason = "the device has memory to spare, or how much it has is not known"
-        return Verdict(state="passes", reason=reason, evidence=evidence)
+        return passes(evidence, "the device has memory to spare, or how much it has is not known")
     if case.is_set_to(_KNOB, 1):
-        reason = "the switch against it is set; recent PyTorch behaves so without it"
-        return Verdict(state="passes", reason=reason, evidence=evidence)
+        return passes(evidence, "the switch against it is set; recent PyTorch behaves so without it")
     obeys = _obeys(case.job.facts.torch_version)
     why = (
         "PyTorch keeps a reference until the collective was waited for, instead of marking the stream, as "
         "later releases do by themselves"
     )
-    return Verdict(
-        state="fires",
+    return fires(
         reason="memory is short, and much of it is freed and not yet given back",
         evidence=evidence,
         advice=[advise(knob=_KNOB, to=1, why=why)] if obeys else [],

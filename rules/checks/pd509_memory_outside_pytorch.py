@@ -1,13 +1,10 @@
-"""PD509: GPU memory that PyTorch does not hold."""
-
-from __future__ import annotations
+"""NCCL's buffers (NVLS multicast above all), CUDA contexts and libraries lie beside what PyTorch counts; when
+an allocation fails, they are why less is free than expected."""
 
 from perfdoc.results.figures import gib
-from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.advise import advise
-from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.needs import GPUS, Missing, Need, not_applicable, skipped
-from perfdoc.rules.engine.rule import Meta, Verdict
+from perfdoc.rules.engine.rule import Case, Meta, Verdict, informs, passes
 from perfdoc.rules.facts.memory_room import Room, rooms, why_unknown
 
 
@@ -25,11 +22,8 @@ def _no_failure(case: Case) -> Missing | None:
 
 
 META = Meta(
-    code="PD509",
     title="GPU memory taken outside of PyTorch",
     action="Shrink what is taken outside of PyTorch",
-    why="NCCL's buffers (NVLS multicast above all), CUDA contexts and libraries lie beside what PyTorch "
-    "counts; when an allocation fails, they are why less is free than expected.",
     sources=("Megatron-Bridge guide", "NeMo guide", "Megatron-LM guide"),
     topic="memory",
     needs=(
@@ -51,16 +45,14 @@ def evaluate(case: Case) -> Verdict:
     """Fires, as information, where an allocation failed while `MIN_BYTES` of the GPU were neither PyTorch's
     nor free."""
     size = max(_sizes(case))
-    evidence = [Evidence(label="neither PyTorch's nor free as an allocation failed", value=gib(size))]
+    evidence = [("neither PyTorch's nor free as an allocation failed", gib(size))]
     if size < MIN_BYTES:
-        return Verdict(state="passes", evidence=evidence)
+        return passes(evidence)
     why = "NCCL makes no multicast buffers; right only where its log shows no communicator that uses NVLS"
     costs = "collectives inside a node that do use NVLS become slower"
     used = case.is_set_to("nccl_ub", True) or case.is_set_to("use_sharp", True)
     nvls = case.gpu is not None and case.gpu.nvls
-    return Verdict(
-        state="fires",
-        level="information",
+    return informs(
         reason="much of the GPU is taken by something else than PyTorch",
         evidence=evidence,
         remedy="See with nvidia-smi whether another process has it. NCCL_DEBUG=INFO logs whether NVLS is "

@@ -1,14 +1,12 @@
-"""PD510: activations that every tensor-parallel rank keeps whole."""
-
-from __future__ import annotations
+"""Without sequence parallelism every tensor-parallel rank runs norms and dropout on the whole sequence, and
+keeps their inputs. Dividing them moves the same bytes: an all-reduce becomes a reduce-scatter and an
+all-gather."""
 
 from perfdoc.knobs.knob import Value
 from perfdoc.results.figures import gib
-from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.advise import advise
-from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.needs import given, known, several
-from perfdoc.rules.engine.rule import Meta, Verdict
+from perfdoc.rules.engine.rule import Case, Meta, Verdict, informs, passes
 from perfdoc.rules.facts.memory_need import layer_activation_bytes, micro_batches_in_flight, tp_of, vpp_of
 from perfdoc.rules.facts.memory_relief import stage_layers
 
@@ -22,12 +20,8 @@ def _divided(case: Case) -> Value:
 
 
 META = Meta(
-    code="PD510",
     title="Activations repeated on tensor-parallel ranks",
     action="Turn on sequence parallelism",
-    why="Without sequence parallelism every tensor-parallel rank runs norms and dropout on the whole "
-    "sequence, and keeps their inputs. Dividing them moves the same bytes: an all-reduce becomes a "
-    "reduce-scatter and an all-gather.",
     sources=("Megatron-LM guide", "megatron-core notes"),
     topic="memory",
     needs=(
@@ -39,12 +33,7 @@ META = Meta(
         ),
         known("`sequence_parallel`", _divided, reason=f"{_KNOB} is not known"),
     ),
-    advice=(
-        "mlm_18",
-        "sp_default",
-        "cp_tldr",
-        "mlm_quick_scale",
-    ),
+    advice=("mlm_18", "sp_default", "cp_tldr", "mlm_quick_scale"),
 )
 
 
@@ -52,15 +41,13 @@ def evaluate(case: Case) -> Verdict:
     """Fires, as information, where tensor parallelism is known to run without sequence parallelism."""
     tp = given(tp_of(case))
     if _divided(case):
-        return Verdict(state="passes")
+        return passes()
     saved = _saved_bytes(case)
     evidence = []
     if saved is not None:
-        evidence.append(Evidence(label="activations saved on each GPU, by formula", value=gib(saved)))
+        evidence.append(("activations saved on each GPU, by formula", gib(saved)))
     why = f"each of {tp} ranks keeps 1/{tp} of these activations, and does 1/{tp} of the norms' work"
-    return Verdict(
-        state="fires",
-        level="information",
+    return informs(
         reason="norms and dropout are done, and kept, by every tensor-parallel rank",
         evidence=evidence,
         advice=[advise(knob=_KNOB, to=True, why=why, costs="none known; sequence length divisible by TP")],

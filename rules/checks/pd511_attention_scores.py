@@ -1,14 +1,11 @@
-"""PD511: attention scores kept in memory, by a snapshot's stacks."""
-
-from __future__ import annotations
+"""Attention of separate kernels keeps its scores, sequence x sequence for each head and layer, for the
+backward: they grow with the square of the sequence length. Fused attention never makes them."""
 
 from perfdoc.results.figures import gib, per_cent, size
 from perfdoc.results.memory import AttentionScores, DeviceMemory
-from perfdoc.results.rules import Evidence
-from perfdoc.rules.engine.advise import advise
-from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.needs import GPUS, Missing, Need, skipped
-from perfdoc.rules.engine.rule import Meta, Verdict
+from perfdoc.rules.engine.rule import Case, Evidence, Meta, Verdict, fires, passes
+from perfdoc.rules.facts.fusions import fused_attention
 from perfdoc.rules.facts.memory_room import rooms, why_unknown
 
 
@@ -25,11 +22,8 @@ def _no_peak(case: Case) -> Missing | None:
 
 
 META = Meta(
-    code="PD511",
     title="Attention scores kept in memory",
     action="Use fused attention",
-    why="Attention of separate kernels keeps its scores, sequence x sequence for each head and layer, for "
-    "the backward: they grow with the square of the sequence length. Fused attention never makes them.",
     sources=("Dao et al., FlashAttention, 2022", "PyTorch: scaled_dot_product_attention"),
     topic="memory",
     needs=(GPUS, Need(words="a memory snapshot with a history", missing=_no_peak)),
@@ -50,29 +44,22 @@ def evaluate(case: Case) -> Verdict:
     on."""
     share, device = max(((_share(d), d) for d in _peaks(case)), key=lambda found: found[0])
     if not device.attention:
-        return Verdict(state="passes", reason="no stack shows a softmax of attention")
+        return passes(reason="no stack shows a softmax of attention")
     total = sum(row.bytes for row in device.attention)
     evidence = [
-        Evidence(label="attention scores allocated at the peak", value=f"{gib(total)}, {per_cent(share)}"),
+        ("attention scores allocated at the peak", f"{gib(total)}, {per_cent(share)}"),
         *(_evidence(row) for row in device.attention),
     ]
     if share < MIN_FRAC:
-        return Verdict(state="passes", evidence=evidence)
+        return passes(evidence)
     most = device.attention[0]
     megatron = case.framework == "megatron"
-    backend = advise(
-        knob="attention_backend",
-        to="auto",
-        why="the fastest fused attention that this GPU has, without a sequence x sequence matrix",
-        costs="numerics of another kernel",
-    )
-    return Verdict(
-        state="fires",
+    return fires(
         level="problem" if share >= LARGE_FRAC else "information",
         reason=f"at most {gib(total)}, {per_cent(share)} of the peak, would go: softmax and its copies in "
         f"{most.function} ({most.file})",
         evidence=evidence,
-        advice=[backend] if megatron else [],
+        advice=[fused_attention()] if megatron else [],
         remedy="" if megatron else _REMEDY,
         otherwise="Check the log for why no fused attention was taken: head size, mask, dropout, data type.",
         verify="Record a snapshot again: no softmax is among its largest allocations. The peak falls by less "
@@ -93,4 +80,4 @@ def _share(device: DeviceMemory) -> float:
 
 def _evidence(row: AttentionScores) -> Evidence:
     each = f"{row.count:,} of up to {size(row.largest_bytes)}, {gib(row.bytes)}; known by {_BY[row.evidence]}"
-    return Evidence(label=f"{row.function} ({row.file})", value=each)
+    return (f"{row.function} ({row.file})", each)

@@ -1,21 +1,15 @@
-"""PD601: several packs to a micro-batch."""
+"""A pack is a batch already: its samples lie behind one another in one sequence. Megatron-Bridge stops where
+a micro-batch holds several of them."""
 
-from __future__ import annotations
-
-from perfdoc.results.rules import Advice, Evidence
-from perfdoc.rules.engine.advise import advise
-from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.advise import Advice, advise
 from perfdoc.rules.engine.needs import applies, given, known
-from perfdoc.rules.engine.rule import Meta, Verdict
+from perfdoc.rules.engine.rule import Case, Meta, Verdict, fires, passes
 
 _SIZE, _BATCH = "sequence_packing_size", "micro_batch_size"
 
 META = Meta(
-    code="PD601",
     title="Packed sequences in micro-batches of several",
     action="Use micro-batches of one pack",
-    why="A pack is a batch already: its samples lie behind one another in one sequence. Megatron-Bridge "
-    "stops where a micro-batch holds several of them.",
     sources=("Megatron-Bridge guide", "NeMo guide"),
     topic="packing",
     needs=(
@@ -30,9 +24,9 @@ META = Meta(
 def evaluate(case: Case) -> Verdict:
     """Fires where samples are packed and a micro-batch holds more than one pack."""
     size, batch = given(case.number(_SIZE)), given(case.number(_BATCH))
-    evidence = [Evidence(label="packs to a micro-batch", value=str(batch))]
+    evidence = [("packs to a micro-batch", str(batch))]
     if batch <= 1:
-        return Verdict(state="passes", evidence=evidence)
+        return passes(evidence)
     pack = (
         advise(knob=_BATCH, to=1, why="one pack is a micro-batch"),
         advise(
@@ -42,8 +36,7 @@ def evaluate(case: Case) -> Verdict:
             costs="the same activations; a longest sample may be longer than the model was trained for",
         ),
     )
-    return Verdict(
-        state="fires",
+    return fires(
         reason=f"a micro-batch of {batch} packs is refused",
         evidence=evidence,
         remedy=_in_words(case, size, batch),

@@ -1,17 +1,17 @@
-"""PD602: samples of unequal length that are padded, or that make ranks wait for one another."""
+"""Samples of unequal length are padded to the longest of their micro-batch, and all ranks wait for the rank
+with the longest batch. Packed into sequences of one length, nearly every token counts and all batches take
+the same time."""
 
-from __future__ import annotations
+from functools import partial
 
 import numpy as np
 
 from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.analyzers.ledger.steps import distinct_names
 from perfdoc.results.figures import per_cent
-from perfdoc.results.rules import Advice, Evidence
-from perfdoc.rules.engine.advise import advise, needing
-from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.advise import Advice, advise, needing
 from perfdoc.rules.engine.needs import Missing, Need, not_applicable, skipped
-from perfdoc.rules.engine.rule import Meta, Verdict
+from perfdoc.rules.engine.rule import Case, Meta, Verdict, fires, passes
 from perfdoc.rules.facts.memory_need import micro_batch_of, pp_of
 
 _SIZE, _BATCH = "sequence_packing_size", "micro_batch_size"
@@ -25,12 +25,8 @@ def _unknown(case: Case) -> Missing | None:
 
 
 META = Meta(
-    code="PD602",
     title="Batches of unequal length",
     action="Pack or balance batches",
-    why="Samples of unequal length are padded to the longest of their micro-batch, and all ranks wait for "
-    "the rank with the longest batch. Packed into sequences of one length, nearly every token counts and all "
-    "batches take the same time.",
     sources=("Megatron-Bridge guide", "NeMo guide"),
     topic="packing",
     needs=(
@@ -52,49 +48,39 @@ def evaluate(case: Case) -> Verdict:
     """Fires where ranks in turn compute for `MIN_FRAC` longer than the mean, or `MIN_PADDING_FRAC` of the
     tokens are measured to be padding; as information where unpacked samples are known to share
     micro-batches."""
-    size = case.number(_SIZE)
-    uneven, _ = _unevenness(case)
-    padded = _padding_frac(case) or 0.0
+    size, batch = case.number(_SIZE), micro_batch_of(case)
+    uneven, padded = _unevenness(case)[0], _padding_frac(case) or 0.0
     evidence = []
     if uneven is not None:
         label = "compute of the busiest rank above the mean, in turn, median over steps"
-        evidence.append(Evidence(label=label, value=per_cent(uneven)))
+        evidence.append((label, per_cent(uneven)))
     if padded:
-        evidence.append(Evidence(label="tokens that are padding", value=per_cent(padded)))
+        evidence.append(("tokens that are padding", per_cent(padded)))
+    told = partial(fires, evidence=evidence, advice=_advice(case, size))
     if (uneven or 0.0) >= MIN_FRAC:
-        return Verdict(
-            state="fires",
+        return told(
             reason="ranks take turns in computing longer than the others, as with batches of unequal length",
-            evidence=evidence,
             remedy=_remedy(size),
-            advice=_advice(case, size),
             verify="Run again: compute per step is alike on all ranks, and waits for late ranks shrink.",
             false_alarm="Steps that differ for another reason on one rank at a time, such as logging or "
             "clocks.",
         )
     if padded >= MIN_PADDING_FRAC:
-        return Verdict(
-            state="fires",
+        return told(
             reason=f"{per_cent(padded)} of the tokens are padding",
-            evidence=evidence,
             remedy=_remedy(size),
-            advice=_advice(case, size),
             verify="Run again: fewer tokens are padding, and tokens per second, padding not counted, rise.",
             false_alarm="A batch of this window alone, such as an evaluation's.",
         )
-    batch = micro_batch_of(case)
     if size is not None and size <= 0 and (batch or 1) > 1:
-        return Verdict(
-            state="fires",
+        return told(
             level="information",
             reason=f"{batch} unpacked samples of a micro-batch are padded to the longest of them",
-            evidence=evidence,
             remedy="How many tokens are padding, no capture says: count them in the data set.",
-            advice=_advice(case, size),
             verify="Compare tokens per second, padding not counted.",
             false_alarm="Samples of one length, which need no padding.",
         )
-    return Verdict(state="passes", evidence=evidence)
+    return passes(evidence)
 
 
 def _padding_frac(case: Case) -> float | None:
@@ -110,10 +96,7 @@ def _unevenness(case: Case) -> tuple[float | None, str]:
     if len(case.ranks) < 2:
         return None, "one rank: whether others have longer batches is not known"
     if pp_of(case) != 1:
-        return (
-            None,
-            "ranks of pipeline stages differ by design, and whether there is one stage only is not known",
-        )
+        return None, "ranks of pipeline stages differ by design, and whether there is only one is not known"
     if _has_experts(case):
         return None, "the load of experts varies as well"
     if any(r.step_ledgers.state != "measured" for r in case.ranks):
@@ -144,16 +127,12 @@ def _has_experts(case: Case) -> bool:
 
 
 def _remedy(size: int | None) -> str:
-    if size is not None and size > 0:
-        return (
-            "The samples are packed: look at whether packs are full, and at what attention costs on long "
-            "ones."
-        )
     if size is None:
         return (
             "Pack samples into sequences of one length, or give all ranks of a step samples of like lengths."
         )
-    return ""
+    packed = "The samples are packed: look at whether packs are full, and what attention costs on long ones."
+    return packed if size > 0 else ""
 
 
 def _advice(case: Case, size: int | None) -> list[Advice]:

@@ -1,20 +1,14 @@
-"""PD901: idle time whose cause the capture does not show."""
-
-from __future__ import annotations
+"""Time that no cause accounts for cannot be advised on, and large shares mean that the capture or perfdoc
+itself misses something."""
 
 from perfdoc.results.figures import per_cent
-from perfdoc.results.rules import Evidence
-from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.needs import ALL_WORK, WINDOW
-from perfdoc.rules.engine.rule import Meta, Verdict
+from perfdoc.rules.engine.rule import Case, Meta, Verdict, fires, passes
 from perfdoc.rules.engine.worst import worst_instance
 
 META = Meta(
-    code="PD901",
     title="Unexplained idle time",
     action="Capture what explains the idle time",
-    why="Time that no cause accounts for cannot be advised on, and large shares mean that the capture or "
-    "perfdoc itself misses something.",
     sources=("definitions",),
     topic="capture",
     needs=(WINDOW, ALL_WORK),
@@ -22,8 +16,11 @@ META = Meta(
 
 MAX_UNEXPLAINED_FRAC = 0.02
 """Of the window: more than this is a defect to look into."""
-_VERIFY = "Capture again: leaf idle.unexplained falls below the threshold."
-_FALSE_ALARM = "A job that does nothing for a while: the window includes a pause outside the training loop."
+_LOOK = (
+    "Look at the gaps on the timeline: either the launch of what ran next is not in the capture, or it was "
+    "queued and started late. On Windows and WSL the driver submits work in batches, which looks like the "
+    "latter: measure on Linux."
+)
 
 
 def evaluate(case: Case) -> Verdict:
@@ -36,32 +33,20 @@ def evaluate(case: Case) -> Verdict:
     ]
     worst, capture, rank = max(shares, key=lambda s: s[0])
     evidence = [
-        Evidence(
-            label=f"largest share (device {rank.device.ordinal}, process {rank.device.process})",
-            value=per_cent(worst),
-        )
+        (f"largest share (device {rank.device.ordinal}, process {rank.device.process})", per_cent(worst))
     ]
     if worst <= MAX_UNEXPLAINED_FRAC:
-        return Verdict(state="passes", evidence=evidence)
-    if not capture.capabilities["launch_correlation"].available:
-        remedy = capture.capabilities["launch_correlation"].remedy
-        return Verdict(
-            state="fires",
-            worst=worst_instance(case, "idle.unexplained"),
-            reason="launches are not in the capture, so idle time has no cause",
-            evidence=evidence,
-            remedy=remedy if rank.events.partial else f"Capture the CUDA API too: {remedy}",
-            verify=_VERIFY,
-            false_alarm=_FALSE_ALARM,
-        )
-    return Verdict(
-        state="fires",
+        return passes(evidence)
+    reason, remedy = "no cause that the capture shows accounts for it", _LOOK
+    if not (launches := capture.capabilities["launch_correlation"]).available:
+        reason = "launches are not in the capture, so idle time has no cause"
+        remedy = f"{'' if rank.events.partial else 'Capture the CUDA API too: '}{launches.remedy}"
+    return fires(
         worst=worst_instance(case, "idle.unexplained"),
-        reason="no cause that the capture shows accounts for it",
+        reason=reason,
         evidence=evidence,
-        remedy="Look at the gaps on the timeline: either the launch of what ran next is not in the capture, "
-        "or it was queued and started late. On Windows and WSL the driver submits work in batches, which "
-        "looks like the latter: measure on Linux.",
-        verify=_VERIFY,
-        false_alarm=_FALSE_ALARM,
+        remedy=remedy,
+        verify="Capture again: leaf idle.unexplained falls below the threshold.",
+        false_alarm="A job that does nothing for a while: the window includes a pause outside the training "
+        "loop.",
     )

@@ -1,6 +1,5 @@
-"""PD902: a capture in which no range names the training steps."""
-
-from __future__ import annotations
+"""Without steps the whole capture is analysed, start-up and shutdown included, and neither a step time nor
+MFU can be given."""
 
 from collections.abc import Iterator
 
@@ -8,18 +7,13 @@ from perfdoc.analyzers.device.window import NO_LAUNCHES
 from perfdoc.results.capture_parts import Period
 from perfdoc.results.figures import brief
 from perfdoc.results.ranks import Window
-from perfdoc.results.rules import Evidence
-from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.needs import ALL_WORK
-from perfdoc.rules.engine.rule import Meta, Verdict
+from perfdoc.rules.engine.rule import Case, Meta, Verdict, fires, passes
 from perfdoc.rules.facts.capture import OWN_WINDOW
 
 META = Meta(
-    code="PD902",
     title="No step ranges",
     action="Name the steps",
-    why="Without steps the whole capture is analysed, start-up and shutdown included, and neither a step "
-    "time nor MFU can be given.",
     sources=("definitions",),
     topic="capture",
     needs=(OWN_WINDOW, ALL_WORK),
@@ -30,16 +24,13 @@ def evaluate(case: Case) -> Verdict:
     """Fires where a rank fell back to the whole capture though the user asked for nothing else."""
     ranks = case.ranks
     without = [r for r in ranks if r.window.kind == "capture"]
-    evidence = [Evidence(label="ranks without steps", value=f"{len(without)} of {len(ranks)}")]
+    evidence = [("ranks without steps", f"{len(without)} of {len(ranks)}")]
     if not without:
-        return Verdict(state="passes", evidence=evidence)
+        return passes(evidence)
     window = without[0].window
     if window.period is not None:
-        evidence.append(
-            Evidence(label="period, inferred from the kernel sequence", value=_words(window.period))
-        )
-    return Verdict(
-        state="fires",
+        evidence.append(("period, inferred from the kernel sequence", _words(window.period)))
+    return fires(
         reason=window.reason,
         action=_action(window),
         evidence=evidence,

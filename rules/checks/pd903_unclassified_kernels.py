@@ -1,6 +1,5 @@
-"""PD903: kernels that the classifier has no name for."""
-
-from __future__ import annotations
+"""A kernel of unknown class counts as compute; if it moved data between ranks, exposed communication would be
+reported too small."""
 
 import re
 import shlex
@@ -8,17 +7,12 @@ import shlex
 from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.results.figures import per_cent, plural
 from perfdoc.results.kernels import SuspectedKernel
-from perfdoc.results.rules import Evidence
-from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.needs import applies
-from perfdoc.rules.engine.rule import Meta, Verdict
+from perfdoc.rules.engine.rule import Case, Meta, Verdict, informs, passes
 
 META = Meta(
-    code="PD903",
     title="Unclassified kernels",
     action="Name the unclassified kernels",
-    why="A kernel of unknown class counts as compute; if it moved data between ranks, exposed "
-    "communication would be reported too small.",
     sources=("definitions",),
     topic="capture",
     needs=(
@@ -45,34 +39,30 @@ def evaluate(case: Case) -> Verdict:
     total = sum(k.total_ns for k in times)
     others = [k for k in times if k.kernel_class is KernelClass.OTHER]
     share = sum(k.total_ns for k in others) / total
-    evidence = [Evidence(label="share of kernel time", value=per_cent(share))]
+    evidence = [("share of kernel time", per_cent(share))]
     if share <= MAX_OTHER_FRAC:
-        return Verdict(state="passes", evidence=evidence)
+        return passes(evidence)
     largest = max(others, key=lambda k: k.total_ns)
     suspects = _suspects(case)
     if suspects:
         covered = case.share(lambda rank: rank.suspected.total_ns) or 0.0
         alone = case.share(lambda rank: rank.suspected.alone_ns) or 0.0
         evidence += [
-            Evidence(label="suspected communication runs for", value=f"{per_cent(covered)} of the time"),
-            Evidence(label="of the time, with no other compute", value=per_cent(alone)),
-            *(Evidence(label=_name(k), value=_marks(k)) for k in suspects),
+            ("suspected communication runs for", f"{per_cent(covered)} of the time"),
+            ("of the time, with no other compute", per_cent(alone)),
+            *((_name(k), _marks(k)) for k in suspects),
         ]
         option = shlex.quote("|".join(re.escape(_name(k)) for k in suspects))
-        return Verdict(
-            state="fires",
-            level="information",
+        return informs(
             reason="kernels of unknown class look like communication and count as compute",
             evidence=evidence,
             remedy=f"If they move data between ranks, analyse again with --comm-kernel {option}: their time "
             "beside no compute then counts as exposed communication.",
             false_alarm="Small kernels of varying input on a stream of their own, such as a shared expert's.",
         )
-    return Verdict(
-        state="fires",
-        level="information",
+    return informs(
         reason="much kernel time has no class",
-        evidence=[*evidence, Evidence(label="largest", value=largest.name)],
+        evidence=[*evidence, ("largest", largest.name)],
         remedy="If one of these kernels communicates, the figures for communication are too low: name it "
         "with --comm-kernel REGEX.",
         verify="Analyze again: the share of class other falls.",

@@ -1,12 +1,9 @@
-"""PD904: captures of too few steps to compare, or of more than anybody looks at."""
+"""One step shows no variation, and may be the one that logs or saves; hundreds make files of gigabytes and a
+profiler that slows the run."""
 
-from __future__ import annotations
-
-from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.advise import advise
-from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.needs import Missing, Need, skipped
-from perfdoc.rules.engine.rule import Meta, Verdict
+from perfdoc.rules.engine.rule import Case, Meta, Verdict, fires, passes
 from perfdoc.rules.facts.capture import OWN_WINDOW
 
 
@@ -16,11 +13,8 @@ def _no_steps(case: Case) -> Missing | None:
 
 
 META = Meta(
-    code="PD904",
     title="Too few or too many captured steps",
     action="Capture three to ten steps",
-    why="One step shows no variation, and may be the one that logs or saves; hundreds make files of "
-    "gigabytes and a profiler that slows the run.",
     sources=("Megatron-Bridge guide", "NeMo guide"),
     topic="profiling",
     needs=(OWN_WINDOW, Need(words="whole steps of every rank", missing=_no_steps)),
@@ -46,24 +40,20 @@ def evaluate(case: Case) -> Verdict:
     ranks begin one after another, which one step cannot tell from a straggler."""
     counts = [r.window.steps for r in case.ranks]
     fewest, most = min(counts), max(counts)
-    evidence = [
-        Evidence(label="steps of a rank", value=str(most) if fewest == most else f"{fewest} to {most}"),
-    ]
+    evidence = [("steps of a rank", str(most) if fewest == most else f"{fewest} to {most}")]
     if fewest >= MIN_STEPS and most <= MAX_STEPS:
-        return Verdict(state="passes", evidence=evidence)
+        return passes(evidence)
     few = fewest < MIN_STEPS
     start = case.number(_START)
     advice = []
     if start is not None:
         why = f"{STEPS} steps show what varies, and stay small"
         advice.append(advise(knob=_END, to=start + STEPS, why=why))
-    return Verdict(
-        state="fires",
+    return fires(
         level="problem" if few and _staggered(case) else "information",
         reason="one step cannot be compared with another" if few else "few steps show as much",
         evidence=evidence,
-        remedy=f"Capture {STEPS} steady steps of a few ranks, of each pipeline stage one, on all of which "
-        f"the same steps are profiled.",
+        remedy=f"Capture the same {STEPS} steady steps on a few ranks, one of each pipeline stage.",
         advice=advice,
         verify="Capture again: step times show a spread.",
         false_alarm="A capture of one slow step, taken on purpose.",

@@ -1,13 +1,10 @@
-"""PD905: settings that pay time for memory, and nobody looked at the memory."""
-
-from __future__ import annotations
+"""Recomputation, offloading and sharding cost time in every step. A memory snapshot shows whether they are
+needed, and which tensors fill the GPU."""
 
 from perfdoc.knobs.knob import Value
-from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.advise import advise
-from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.needs import GPUS, Missing, Need, skipped
-from perfdoc.rules.engine.rule import Meta, Verdict
+from perfdoc.rules.engine.rule import Case, Meta, Verdict, informs, passes
 from perfdoc.rules.facts.memory_room import out_of_memory, rooms
 
 _SAVERS = (
@@ -34,11 +31,8 @@ def _nothing_known(case: Case) -> Missing | None:
 
 
 META = Meta(
-    code="PD905",
     title="Memory-saving settings without a memory snapshot",
     action="Take a memory snapshot",
-    why="Recomputation, offloading and sharding cost time in every step. A memory snapshot shows whether "
-    "they are needed, and which tensors fill the GPU.",
     sources=("Megatron-Bridge guide", "NeMo guide"),
     topic="profiling",
     needs=(
@@ -56,22 +50,20 @@ def evaluate(case: Case) -> Verdict:
     """Fires, as information, where such a setting is on, or an allocation failed, and there is no
     snapshot."""
     if rooms(case):
-        return Verdict(state="passes", reason="a memory snapshot is there")
+        return passes(reason="a memory snapshot is there")
     on, (failed, _) = _on(case), out_of_memory(case)
-    evidence = [Evidence(label=name, value=str(value)) for name, value in on]
+    evidence = [(name, str(value)) for name, value in on]
     if failed:
-        evidence.append(Evidence(label="allocations that failed", value=str(failed)))
+        evidence.append(("allocations that failed", str(failed)))
     if not on and not failed:
-        return Verdict(state="passes")
+        return passes()
     advice = []
     if case.configuration.dialect in ("megatron_bridge", "megatron_lm"):
         why = "the allocator's history shows sizes, lifetimes and stacks at the peak"
         advice.append(
             advise(knob="record_memory_history", to=True, why=why, costs="slower steps while it records")
         )
-    return Verdict(
-        state="fires",
-        level="information",
+    return informs(
         reason="a setting trades time for memory, and no snapshot shows how much memory is free",
         evidence=evidence,
         remedy=""

@@ -1,20 +1,15 @@
-"""PD906: a capture that itself slows the host, in a window that waits for the host."""
-
-from __future__ import annotations
+"""Stacks, shapes, allocations and a range for every operator cost host time at every launch. Where the device
+waits for the host, a part of the idle time is the profiler's, and nobody can say which."""
 
 from perfdoc.results.figures import per_cent
-from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.gain import time_evidence
-from perfdoc.rules.engine.needs import GPUS, WINDOW, given
-from perfdoc.rules.engine.rule import Meta, Verdict
-from perfdoc.rules.facts.capture_cost import cost_evidence, slowed_by
+from perfdoc.rules.engine.gain import time_share
+from perfdoc.rules.engine.needs import GPUS, WINDOW
+from perfdoc.rules.engine.rule import Case, Meta, Verdict, fires, passes
+from perfdoc.rules.facts.capture import cost_evidence, slowed_by
 
 META = Meta(
-    code="PD906",
     title="Capture that slows the host",
     action="Capture again with less",
-    why="Stacks, shapes, allocations and a range for every operator cost host time at every launch. Where "
-    "the device waits for the host, a part of the idle time is the profiler's, and nobody can say which.",
     sources=("definitions",),
     topic="capture",
     needs=(GPUS, WINDOW),
@@ -32,15 +27,13 @@ _LEAVE_OUT = (
 
 def evaluate(case: Case) -> Verdict:
     """Fires if a capture records what slows its host and the device is late by its host for `MIN_FRAC`."""
-    share = given(case.share(lambda r: r.ledger.idle.host))
-    evidence = time_evidence(case, "idle before late launches", share, lambda r: r.ledger.idle.host)
+    share, evidence = time_share(case, "idle before late launches", lambda r: r.ledger.idle.host)
     found = slowed_by(case)
     if not found or share < MIN_FRAC:
-        return Verdict(state="passes", evidence=evidence)
+        return passes(evidence)
     less = [words for what, words in _LEAVE_OUT if any(what in said for said in found)]
     without = ", ".join(less)
-    return Verdict(
-        state="fires",
+    return fires(
         reason=f"it records {', '.join(found)}; {per_cent(share)} of the window is idle before late launches",
         action=f"Capture again with less: {without}" if less else "",
         evidence=[*evidence, *cost_evidence(case)],

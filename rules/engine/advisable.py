@@ -1,7 +1,5 @@
 """The knobs that a rule can advise, read from its code: every `advise(knob=…)` that it reaches."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import re

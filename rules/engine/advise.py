@@ -1,7 +1,5 @@
 """Advice: how a rule makes it, and how it becomes what the job sets."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -12,7 +10,8 @@ from perfdoc.knobs.load import catalogue
 from perfdoc.knobs.values import Opaque, as_text, check_value, read_value
 from perfdoc.knobs.writing import as_written
 from perfdoc.results.replay import Gain
-from perfdoc.results.rules import Advice, there_for_others
+from perfdoc.results.rules import Advice as Advice
+from perfdoc.results.rules import there_for_others
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.gain import at_most
 from perfdoc.rules.engine.own_words import NOT_KNOWN, in_own_words
@@ -20,13 +19,7 @@ from perfdoc.rules.engine.rule import Rule
 
 
 def advise(
-    *,
-    knob: str,
-    to: Value,
-    why: str,
-    costs: str = "",
-    gain: Gain | None = None,
-    together: Sequence[str] = (),
+    *, knob: str, to: Value, why: str, costs: str = "", gain: Gain | None = None, together: Sequence[str] = ()
 ) -> Advice:
     """One setting to change, written in every dialect.
 

@@ -4,8 +4,6 @@ A rule's bound is what the ranks' ledgers hold, mean over ranks. A change may ga
 rank makes others wait goes too: where its prediction is higher, the bound was none.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType

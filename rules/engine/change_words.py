@@ -1,7 +1,5 @@
 """In whose words predicted changes are named: the settings' own, else those of the framework of the job."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -1,16 +1,13 @@
 """Time that a rule's advice is about: evidence of it, and the gain, predicted by replay or an upper bound."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 
-from perfdoc.analyzers.measure_device import RankMeasurement
+from perfdoc.analyzers.measure_device import RankMeasurement as RankMeasurement
 from perfdoc.results.figures import brief, per_cent
-from perfdoc.results.replay import Gain
-from perfdoc.results.rules import Evidence
+from perfdoc.results.replay import Gain as Gain
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.rule import Verdict
+from perfdoc.rules.engine.rule import Evidence, Verdict
 
 
 def predicted(case: Case, *keys: str) -> Gain | None:
@@ -102,6 +99,12 @@ def ceiling(case: Case, of: Callable[[RankMeasurement], int], what: str) -> Gain
     )
 
 
+def time_share(case: Case, label: str, of: Callable[[RankMeasurement], int]) -> tuple[float, list[Evidence]]:
+    """(share of the window, mean over ranks; the evidence of it). 0 where every window is empty."""
+    share = case.share(of) or 0.0
+    return share, time_evidence(case, label, share, of)
+
+
 def time_evidence(
     case: Case, label: str, share: float, of: Callable[[RankMeasurement], int]
 ) -> list[Evidence]:
@@ -109,7 +112,7 @@ def time_evidence(
 
     share: the result of `case.share(of)`.
     """
-    evidence = [Evidence(label=f"{label}, mean over ranks", value=per_cent(share))]
+    evidence = [(f"{label}, mean over ranks", per_cent(share))]
     if (ms := case.per_step_ms(of)) is not None:
-        evidence.append(Evidence(label="per step", value=brief(ms * 1e6)))
+        evidence.append(("per step", brief(ms * 1e6)))
     return evidence

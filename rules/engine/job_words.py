@@ -4,8 +4,6 @@ Rules name settings by their canonical ids, which are Megatron's. In a job of an
 nothing: what it does stands there instead; where the framework is not known, with the id as an example.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from functools import cache
@@ -13,7 +11,6 @@ from functools import cache
 from perfdoc.knobs.load import ELSEWHERE, catalogue
 from perfdoc.knobs.words import words
 from perfdoc.results.headline import Framework
-from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.rule import Verdict
 
 _NOT_MEGATRONS = frozenset({"record_shapes", "record_memory_history", "profile_memory", "with_stack"})
@@ -34,7 +31,7 @@ def in_job_words(framework: Framework, verdict: Verdict) -> Verdict:
         action=said_in(framework, verdict.action),
         verify=said_in(framework, verdict.verify),
         false_alarm=said_in(framework, verdict.false_alarm),
-        evidence=[Evidence(label=said_in(framework, e.label), value=e.value) for e in verdict.evidence],
+        evidence=[(said_in(framework, label), value) for label, value in verdict.evidence],
     )
 
 

@@ -3,8 +3,6 @@
 Needs that several rules share are in `rules/facts`, next to the fact; those of one rule in its file.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeVar

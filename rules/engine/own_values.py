@@ -1,7 +1,5 @@
 """Settings of other frameworks whose value takes more than a table: batches, converters, stages."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType

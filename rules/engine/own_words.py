@@ -1,7 +1,5 @@
 """Settings in the words of the job's own framework, by the table catalogue/words.yaml; and back."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -15,14 +13,7 @@ from perfdoc.results.headline import Framework
 from perfdoc.results.replay import Gain
 from perfdoc.results.rules import Advice
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.own_values import (
-    GLOBAL_BATCH_CHANGES,
-    MICRO,
-    WORKED_OUT,
-    Beside,
-    Own,
-    verls_batch,
-)
+from perfdoc.rules.engine.own_values import GLOBAL_BATCH_CHANGES, MICRO, WORKED_OUT, Beside, Own, verls_batch
 from perfdoc.rules.facts.framework import (
     accelerates_way,
     has_own_file,

@@ -4,8 +4,6 @@ One page a rule, an index, and the coverage of the guides' advice. Only perfdoc'
 Examples are read from examples.json in that folder, which `python -m tests.rules.examples` writes.
 """
 
-from __future__ import annotations
-
 import ast
 import importlib
 import json

@@ -1,7 +1,5 @@
 """Whether a job can have a simulated change, as far as its settings are known."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from perfdoc.knobs.check import check

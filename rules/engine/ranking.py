@@ -4,8 +4,6 @@ A change that a rule proposes is one row with its finding. So is a change that n
 away most of what a rule found: the finding is then known by more than its upper bound.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType

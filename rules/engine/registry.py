@@ -1,12 +1,10 @@
 """Finding the rules and running them: a rule is a file `pdNNN_name.py` with META and evaluate."""
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import get_args
@@ -14,7 +12,7 @@ from typing import get_args
 import perfdoc.rules.checks
 from perfdoc.results.ranking import Opportunity
 from perfdoc.results.replay import Gain, Prediction
-from perfdoc.results.rules import RuleResult
+from perfdoc.results.rules import Evidence, RuleResult
 from perfdoc.rules.engine.advise import if_unset, settle
 from perfdoc.rules.engine.bounds import as_rules_say, not_below_predictions
 from perfdoc.rules.engine.case import Case
@@ -24,6 +22,7 @@ from perfdoc.rules.engine.needs import ALL_WORK, Need, first_missing
 from perfdoc.rules.engine.ranking import ranked
 from perfdoc.rules.engine.related import Applied, related
 from perfdoc.rules.engine.rule import Meta, Rule, State, Verdict
+from perfdoc.rules.engine.worst import worst_of_time
 
 ENTRY_POINT_GROUP = "perfdoc.rules"
 """Other packages add rules by naming modules of theirs in this entry-point group."""
@@ -63,7 +62,10 @@ def _rule(module: object) -> Rule:
         raise ValueError("has no META and evaluate")
     if not all(isinstance(need, Need) for need in meta.needs):
         raise ValueError("META.needs holds something that is not a perfdoc.rules.engine.needs.Need")
-    return Rule(meta=meta, evaluate=evaluate)
+    name = getattr(module, "__name__", "").rpartition(".")[2]
+    code = meta.code or name.partition("_")[0].upper()
+    why = meta.why or " ".join((getattr(module, "__doc__", None) or "").split())
+    return Rule(meta=replace(meta, code=code, why=why), evaluate=evaluate)
 
 
 def _foreign_rule(entry: EntryPoint, taken: frozenset[str]) -> Rule:
@@ -124,7 +126,7 @@ def applied(rule: Rule, case: Case) -> Applied:
         if not isinstance(verdict, Verdict) or verdict.state not in get_args(State):
             raise TypeError("evaluate returned no verdict")
         verdict, fires = in_job_words(case.framework, verdict), verdict.state == "fires"
-        evidence = list(verdict.evidence)
+        evidence = [Evidence(label=label, value=value) for label, value in verdict.evidence]
         advice = settle(case, verdict.advice) if fires else []
         more, more_words = if_unset(rule, case, advice) if fires else ([], "")
         allowed = {piece.knob for piece in advice if not piece.forbidden}
@@ -139,6 +141,7 @@ def applied(rule: Rule, case: Case) -> Applied:
     except Exception as error:  # noqa: BLE001 - a rule may be anybody's; the others must still run
         verdict = Verdict(state="error", reason=f"{type(error).__name__}: {error}")
         evidence, advice, gain, remedy, unit, share = [], [], None, "", "step", None
+    time = rule.meta.time if verdict.time is None else verdict.time
     result = RuleResult(
         code=rule.meta.code,
         title=rule.meta.title,
@@ -154,9 +157,8 @@ def applied(rule: Rule, case: Case) -> Applied:
         gain_frac=share,
         verify=verdict.verify,
         false_alarm=verdict.false_alarm,
-        worst=verdict.worst if verdict.state == "fires" else None,
+        worst=(verdict.worst or worst_of_time(case, time)) if verdict.state == "fires" else None,
     )
-    time = rule.meta.time if verdict.time is None else verdict.time
     return Applied(result=result, time=() if gain is None else time)
 
 

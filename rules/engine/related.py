@@ -5,8 +5,6 @@ the problem of one rule: of several problems with the same time the one with the
 the others become information that refers to it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -46,9 +44,7 @@ def related(case: Case, applied: Sequence[Applied]) -> list[RuleResult]:
     first = _owners(firing)
     return [
         replace(
-            r,
-            related=found[r.code],
-            level="information" if first.get(r.code, r.code) != r.code else r.level,
+            r, related=found[r.code], level="information" if first.get(r.code, r.code) != r.code else r.level
         )
         if r.state == "fires" and r.code in found
         else r

@@ -1,16 +1,17 @@
-"""A rule: its identity (Meta) and its finding (Verdict)."""
-
-from __future__ import annotations
+"""A rule: its identity (Meta) and its finding (Verdict), made by `fires`, `informs`, `passes` or `skips`."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
 from perfdoc.results.replay import Gain
-from perfdoc.results.rules import Advice, Evidence, WorstInstance
-from perfdoc.rules.engine.case import Case
+from perfdoc.results.rules import Advice, WorstInstance
+from perfdoc.rules.engine.case import Case as Case
 from perfdoc.rules.engine.needs import Need
 
+Evidence = tuple[str, str]
+"""What was measured, and its value in words."""
 State = Literal["fires", "passes", "not_applicable", "skipped", "error"]
 Level = Literal["problem", "information"]
 """problem: a cost was measured, or a setting is certainly wrong. information: worth knowing or trying, at an
@@ -19,15 +20,16 @@ unmeasured cost."""
 
 @dataclass(frozen=True, kw_only=True)
 class Meta:
-    """Identity of a rule. A code is never reused."""
+    """Identity of a rule."""
 
-    code: str
+    code: str = ""
+    """Empty: that of the file's name, `pd101_exposed_dp.py`. A code is never reused."""
     title: str
     """Names the problem, not the fix."""
     action: str = ""
     """What to do about it, in the imperative and a few words."""
-    why: str
-    """What the problem costs, in a sentence or two."""
+    why: str = ""
+    """What the problem costs, in a sentence or two. Empty: the docstring of the rule's file."""
     sources: tuple[str, ...]
     """Sources of the advice."""
     topic: str = ""
@@ -69,7 +71,22 @@ class Verdict:
     false_alarm: str = ""
     """What would make this a false alarm."""
     worst: WorstInstance | None = None
-    """Its worst instance in the trace; None if it has no single moment, or none is known."""
+    """Its worst instance in the trace; None: the costliest instance of the time that it is about."""
+
+
+fires = partial(Verdict, state="fires")
+"""A problem, unless `level` says otherwise."""
+informs = partial(Verdict, state="fires", level="information")
+
+
+def passes(evidence: Sequence[Evidence] = (), reason: str = "") -> Verdict:
+    """Nothing to do. reason: where the evidence alone does not say why."""
+    return Verdict(state="passes", reason=reason, evidence=evidence)
+
+
+def skips(reason: str, evidence: Sequence[Evidence] = ()) -> Verdict:
+    """An input is missing that no need in META covers."""
+    return Verdict(state="skipped", reason=reason, evidence=evidence)
 
 
 @dataclass(frozen=True, kw_only=True)

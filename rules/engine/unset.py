@@ -1,7 +1,5 @@
 """Switches that are unknown, at what holds where nobody sets them; none of which a capture shows the use."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from perfdoc.analyzers.measure_device import RankMeasurement

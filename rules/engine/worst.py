@@ -1,6 +1,6 @@
 """The worst instance in the trace that a rule points at."""
 
-from __future__ import annotations
+from collections.abc import Sequence
 
 from perfdoc.analyzers.pipeline.layout import find_pipelines
 from perfdoc.results.rules import WorstInstance
@@ -24,6 +24,14 @@ def worst_instance(case: Case, *keys: str, label: str | None = None) -> WorstIns
         return None
     _, position, instance = max(found, key=lambda f: f[:2])
     return everyone.of_device(-position, instance)
+
+
+def worst_of_time(case: Case, time: Sequence[str]) -> WorstInstance | None:
+    """The costliest instance of a rule's `Meta.time`; None for waits, which have an instance by rank only."""
+    if any(name in ("pipeline.bubble", "pipeline.late_peer") for name in time):
+        return bubble(case)
+    exposed = (name.replace("exposed_comm.", "exposed.") for name in time)
+    return worst_instance(case, *("exposed.pp" if name == "pipeline.transfer" else name for name in exposed))
 
 
 def worst_exposed(case: Case, *dimensions: str) -> WorstInstance | None:

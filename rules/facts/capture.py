@@ -1,13 +1,37 @@
-"""What a capture may not show: kernels inside CUDA graphs, and steady steps apart from start-up."""
+"""What a capture may not show (kernels inside CUDA graphs, steady steps), and what it costs the host."""
 
-from __future__ import annotations
+import statistics
+from collections.abc import Iterator, Sequence
 
 from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.analyzers.kernel_class.names import is_masked_softmax
 from perfdoc.analyzers.kernels.parts import NamedTime
-from perfdoc.analyzers.measure_device import RankMeasurement
-from perfdoc.rules.engine.case import Case
+from perfdoc.results.figures import brief, per_cent
+from perfdoc.rules.engine.gain import RankMeasurement
 from perfdoc.rules.engine.needs import Missing, Need, applies, capability, skipped
+from perfdoc.rules.engine.rule import Case, Evidence
+
+_CLOSE_NS = 20_000
+"""Between two launches: as close, the tracing of each call is a share of it that counts."""
+
+
+def slowed_by(case: Case) -> Sequence[str]:
+    """What any capture records that slows its host."""
+    return list(dict.fromkeys(words for capture in case.captures for words in capture.slowed_by))
+
+
+def cost_evidence(case: Case) -> Iterator[Evidence]:
+    """What was recorded, how close launches are, and how much it costs where a step log tells."""
+    if found := slowed_by(case):
+        yield ("the capture itself slows the host: it records", ", ".join(found))
+    intervals = [r.host.small_kernels.median_launch_interval_ns for r in case.ranks]
+    close = [ns for ns in intervals if ns is not None and ns < _CLOSE_NS]
+    if close:
+        yield ("each CUDA call is traced, one every", brief(min(close)))
+    overhead = case.job.step_times.overhead
+    if overhead.frac is not None:
+        yield ("profiled steps against the others, by the step log", per_cent(overhead.frac))
+
 
 _HIDDEN = (
     "CUDA graphs were traced as a whole, which hides their kernels: nsys --cuda-graph-trace=node shows them"
@@ -33,6 +57,17 @@ def fused_attention_runs(case: Case) -> bool:
 def is_fused_attention(kernel: NamedTime) -> bool:
     """Whether it is attention in one kernel, or a helper of it: a softmax with its mask is not."""
     return kernel.kernel_class is KernelClass.ATTENTION and not is_masked_softmax(kernel.name)
+
+
+def kernel_medians(case: Case) -> Iterator[Evidence]:
+    """Whether kernels are short beside what their launch takes: medians of the ranks' medians."""
+    small = [rank.host.small_kernels for rank in case.ranks]
+    for label, each in (
+        ("median kernel", [s.median_kernel_ns for s in small]),
+        ("median launch interval", [s.median_launch_interval_ns for s in small]),
+    ):
+        if known := [ns for ns in each if ns is not None]:
+            yield label, brief(statistics.median(known))
 
 
 def why_start_up_counts(case: Case) -> str:

@@ -1,13 +1,136 @@
-"""Limits of context parallelism: divisibility, and how much of the transfer attention hides."""
+"""Limits of context parallelism, and whether ranks are better on it or on tensor parallelism."""
 
-from __future__ import annotations
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
-from perfdoc.rules.engine.case import Case
-from perfdoc.rules.facts.degrees import batch_divides, heads_of, sequence_of
-from perfdoc.rules.facts.exposed import time_ns
+from perfdoc.rules.engine.advise import Advice, advise, all_or_none
+from perfdoc.rules.engine.needs import GPUS, WINDOW, first_missing, given, known, several
+from perfdoc.rules.engine.rule import Case
+from perfdoc.rules.facts.degrees import (
+    CP,
+    TP,
+    batch_divides,
+    degrees_of,
+    divisors,
+    has_experts,
+    heads_of,
+    hidden_size_of,
+    sequence_of,
+    without_tensor_ranks,
+)
+from perfdoc.rules.facts.exposed import MIN_FRAC, time_ns, transfer_ns
+from perfdoc.rules.facts.memory_need import too_large
+from perfdoc.rules.facts.overlaps import tp_overlap_allowed
+from perfdoc.rules.facts.smaller_mapping import splits_too_far
 
-_LARGEST = 1 << 16
-"""No group has more ranks; a settings file may hold any number."""
+TIMES = 2.0
+"""Factor by which the exposed share of one must exceed the other."""
+NEEDS = (
+    GPUS,
+    known(
+        "the degrees of tensor and context parallelism",
+        lambda case: case.degree(TP),
+        lambda case: case.degree(CP),
+        reason="the degrees of tensor and context parallelism are not known",
+    ),
+    several(
+        "context parallelism",
+        lambda case: case.degree(CP),
+        one="there is no context parallelism; for TP alone see PD314",
+    ),
+    WINDOW,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Balance:
+    """Exposed TP and CP communication, and a split of the same ranks that may gain."""
+
+    of_tp: float
+    of_cp: float
+    """Exposed transfer, of the window, mean over ranks."""
+    advice: Sequence[Advice] = field(default_factory=tuple)
+    """Empty if the current split is balanced."""
+    why_not: str = ""
+    """Why there is no advice although the two are unbalanced."""
+
+    @property
+    def to_context(self) -> bool:
+        """Whether ranks would go from tensor to context parallelism."""
+        return self.of_tp > self.of_cp
+
+
+def balance(case: Case) -> Balance:
+    """For a case that meets NEEDS."""
+    tp, cp = given(case.degree(TP)), given(case.degree(CP))
+    of_tp, of_cp = (given(case.share(transfer_ns(case, dimension))) for dimension in ("tp", "cp"))
+    more, less = max(of_tp, of_cp), min(of_tp, of_cp)
+    if more < MIN_FRAC or more < TIMES * less:
+        return Balance(of_tp=of_tp, of_cp=of_cp)
+    to_context = of_tp > of_cp
+    if why_not := _something_first(case, to_context=to_context):
+        return Balance(of_tp=of_tp, of_cp=of_cp, why_not=why_not)
+    found = _to_context(case, tp, cp) if to_context else _to_tensor(case, tp, cp)
+    advice = [] if _experts_follow(case) else all_or_none(case, list(found))
+    why_not = "" if advice else "no other split of these ranks is known to fit"
+    return Balance(of_tp=of_tp, of_cp=of_cp, advice=advice, why_not=why_not)
+
+
+def out_of_balance(case: Case) -> bool:
+    """Whether another split of the ranks is advised."""
+    return first_missing(case, NEEDS) is None and bool(balance(case).advice)
+
+
+def _something_first(case: Case, *, to_context: bool) -> str:
+    """What to fix before ranks are moved; empty if nothing."""
+    if to_context and tp_overlap_allowed(case):
+        return "TP overlap is off, fix that first: see PD111"
+    if to_context and splits_too_far(case):
+        return "the model fits on fewer tensor ranks: see PD310"
+    length, hidden = sequence_of(case), hidden_size_of(case)
+    if not to_context and length is not None and hidden is not None and length < hidden:
+        return "sequences are too short to split: see PD316"
+    return ""
+
+
+def _experts_follow(case: Case) -> bool:
+    """Whether the experts' layout would change with TP, or may."""
+    known, etp = case.setting("expert_tensor_parallel_size")
+    return has_experts(case) is not False and not (known and etp is not None)
+
+
+def _to_context(case: Case, tp: int, cp: int) -> Iterator[Advice]:
+    """Half of TP to CP, for sequences longer than the hidden size, if twice the weights fit."""
+    length, hidden, now = sequence_of(case), hidden_size_of(case), degrees_of(case)
+    if tp % 2 or length is None or hidden is None or length <= hidden or now is None:
+        return
+    then = now.with_model_parallel(tp=tp // 2, pp=now.pp, cp=2 * cp)
+    if not sequence_allows(case, 2 * cp) or too_large(case, now, then):
+        return
+    yield advise(
+        knob=TP,
+        to=tp // 2,
+        why=f"sequences ({length:,} tokens) are longer than the hidden size ({hidden:,}): CP over the same "
+        "ranks communicates less",
+        costs="twice the weights and gradients per GPU; optimizer states stay sharded over as many ranks",
+    )
+    yield advise(knob=CP, to=2 * cp, why="uses the ranks freed by TP")
+    if tp == 2:
+        yield from without_tensor_ranks(case)
+
+
+def _to_tensor(case: Case, tp: int, cp: int) -> Iterator[Advice]:
+    """Half of CP to TP, if the group stays inside an NVLink domain."""
+    domain = None if case.gpu is None else case.gpu.nvlink_domain
+    if cp % 2 or domain is None or 2 * tp > domain:
+        return
+    yield advise(
+        knob=TP,
+        to=2 * tp,
+        why="attention is too short to hide the CP communication; GEMMs may hide more",
+        costs="smaller GEMMs, and all-gathers and reduce-scatters in every layer",
+    )
+    yield advise(knob=CP, to=cp // 2, why="frees the ranks for TP")
 
 
 def sequence_allows(case: Case, cp: int) -> bool:
@@ -25,11 +148,6 @@ def key_value_heads(case: Case) -> int | None:
     if known and isinstance(groups, int) and not isinstance(groups, bool):
         return groups
     return heads_of(case) if known else None if model is None else model.query_groups
-
-
-def divisors(number: int) -> list[int]:
-    """All up to 65,536, ascending."""
-    return [n for n in range(1, min(number, _LARGEST) + 1) if number % n == 0]
 
 
 def transfer_over_attention(case: Case) -> float | None:

@@ -1,13 +1,20 @@
-"""Parallel degrees and the model's sizes, for the rules about the mapping."""
-
-from __future__ import annotations
+"""Parallel degrees, the model's sizes, and whether shapes change."""
 
 from perfdoc.analyzers.memory.formula import Degrees
-from perfdoc.results.rules import Advice
-from perfdoc.rules.engine.advise import advise
-from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.advise import Advice, advise
 from perfdoc.rules.engine.needs import applies, known, to_give
+from perfdoc.rules.engine.rule import Case
 from perfdoc.rules.facts.hardware import job_nvlink_domain
+
+
+def shapes_change(case: Case) -> bool:
+    """Whether activations are known to: verl packs each batch anew, hybrid context parallelism splits it
+    anew, and unpacked samples of fine-tuning differ in length."""
+    pack = case.number("sequence_packing_size")
+    unpacked = pack is not None and pack <= 0
+    anew = case.configuration.dialect == "verl" or case.is_set_to("hybrid_context_parallel", True)
+    return anew or unpacked
+
 
 TP, PP, CP = "tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size"
 VPP, EP = "virtual_pipeline_model_parallel_size", "expert_model_parallel_size"
@@ -91,9 +98,7 @@ def nvlink_domain(case: Case) -> int | None:
 
 
 NVLINK = known(
-    "the GPUs of an NVLink domain",
-    nvlink_domain,
-    reason="the size of the NVLink domain is not known",
+    "the GPUs of an NVLink domain", nvlink_domain, reason="the size of the NVLink domain is not known"
 )
 
 
@@ -105,34 +110,29 @@ def leaves_nvlink(case: Case) -> bool:
 
 def layers_of(case: Case) -> int | None:
     """Layers of the decoder."""
-    layers = case.number("num_layers")
-    if layers is None and case.job.facts.model is not None:
-        layers = case.job.facts.model.layers
-    return layers
+    return _size(case, "num_layers", "layers")
 
 
 def hidden_size_of(case: Case) -> int | None:
     """Width of the residual stream."""
-    hidden = case.number("hidden_size")
-    if hidden is None and case.job.facts.model is not None:
-        hidden = case.job.facts.model.hidden_size
-    return hidden
-
-
-def sequence_of(case: Case) -> int | None:
-    """Tokens of a sequence."""
-    known = case.number("seq_length") or case.job.facts.sequence_length
-    if known is None and case.job.facts.model is not None:
-        return case.job.facts.model.sequence_length or None
-    return known
+    return _size(case, "hidden_size", "hidden_size")
 
 
 def heads_of(case: Case) -> int | None:
     """Query heads of a layer."""
-    heads = case.number("num_attention_heads")
-    if heads is None and case.job.facts.model is not None:
-        heads = case.job.facts.model.attention_heads
-    return heads
+    return _size(case, "num_attention_heads", "attention_heads")
+
+
+def sequence_of(case: Case) -> int | None:
+    """Tokens of a sequence."""
+    given = case.number("seq_length") or case.job.facts.sequence_length
+    return given or _size(case, "seq_length", "sequence_length") or None
+
+
+def _size(case: Case, knob: str, of_model: str) -> int | None:
+    """By the settings, else by the model's shape."""
+    found = case.number(knob)
+    return getattr(case.job.facts.model, of_model, None) if found is None else found
 
 
 def uses_fsdp(case: Case) -> bool:
@@ -144,6 +144,11 @@ def batch_divides(case: Case, dp: int) -> bool:
     """Whether the global batch is known to divide into micro-batches over `dp` replicas."""
     batch, each = case.number("global_batch_size"), case.number("micro_batch_size")
     return batch is not None and bool(each) and batch % ((each or 1) * dp) == 0
+
+
+def divisors(number: int) -> list[int]:
+    """Ascending, up to 65,536: no group has more ranks, and a settings file may hold any number."""
+    return [n for n in range(1, min(number, 1 << 16) + 1) if number % n == 0]
 
 
 _NEED_A_GROUP = ("tp_comm_overlap", "sequence_parallel")

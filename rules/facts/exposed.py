@@ -1,18 +1,79 @@
-"""Exposed and hidden communication of one dimension, for the rules about it."""
+"""Exposed and hidden communication of one dimension, and the links that it runs over.
 
-from __future__ import annotations
+Links are told by the GPU's name and the layout alone: usual servers, ranks placed node after node with
+tensor parallelism innermost, and the network cards most common in such servers (200 Gb/s per GPU with
+Ampere, 400 with Hopper and Blackwell). None of this is measured.
+"""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
 
 from perfdoc.analyzers.communication.dimensions import USES
-from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.results.figures import per_cent
-from perfdoc.results.replay import Gain
-from perfdoc.results.rules import Evidence
-from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.gain import ceiling, predicted, time_evidence
-from perfdoc.rules.engine.needs import Missing, Need, given, not_applicable, skipped
-from perfdoc.rules.engine.rule import Level, Verdict
+from perfdoc.rules.engine.gain import Gain, RankMeasurement, ceiling, predicted, time_share
+from perfdoc.rules.engine.needs import Missing, Need, not_applicable, skipped
+from perfdoc.rules.engine.rule import Case, Evidence, Level, Verdict, passes
+
+_NVLINK_GBPS: Mapping[str, float] = MappingProxyType({"ampere": 300.0, "hopper": 450.0, "blackwell": 900.0})
+"""10^9 bytes per second and direction; half of the advertised total."""
+_NETWORK_GBPS: Mapping[str, float] = MappingProxyType({"ampere": 25.0, "hopper": 50.0, "blackwell": 50.0})
+_KNOWN_FRAC = 0.5
+"""Rows of known bandwidth represent all rows if they are this share of the time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Link:
+    """The link that limits a group's collectives."""
+
+    gbps: float
+    """Bus bandwidth that it allows, 10^9 bytes per second."""
+    crosses: bool
+    """Whether the group spans more than one NVLink domain."""
+    inside: int
+    """Ranks of the group in one domain."""
+
+    @property
+    def words(self) -> str:
+        """The link's name."""
+        return "the usual network cards of such servers" if self.crosses else "NVLink"
+
+
+def usual_link(case: Case, ranks: int, stride: int) -> Link | None:
+    """The link of groups of `ranks` ranks with a stride of `stride`; None if the servers are unknown.
+
+    64 ranks with stride 4 on HGX H100: 2 of a group in each node, so min(450, 2 x 50) = 100 GB/s.
+    """
+    gpu = case.gpu
+    if (
+        gpu is None
+        or gpu.nvlink_domain is None
+        or gpu.nvlink_domain < 2
+        or gpu.architecture not in _NVLINK_GBPS
+    ):
+        return None
+    if any("800" in (r.device.gpu_name or "") for r in case.ranks):
+        return None  # A800 and H800 have reduced NVLink bandwidth
+    nvlink = _NVLINK_GBPS[gpu.architecture]
+    inside = max(1, min(ranks, gpu.nvlink_domain // max(stride, 1)))
+    if ranks * stride <= gpu.nvlink_domain:
+        return Link(gbps=nvlink, crosses=False, inside=ranks)
+    return Link(gbps=min(nvlink, inside * _NETWORK_GBPS[gpu.architecture]), crosses=True, inside=inside)
+
+
+def reached_gbps(case: Case, dimension: str) -> float | None:
+    """Time-weighted bus bandwidth of a dimension's collectives, without waiting for late ranks if that was
+    measured; None if it is known for less than half of the time."""
+    rows = [row for rank in case.ranks for row in rank.communication if row.dimension == dimension]
+    known = [(r.bus_bandwidth_gbps, r.total_ns) for r in rows if r.bus_bandwidth_gbps is not None]
+    time = sum(ns for _, ns in known)
+    if not time or time < _KNOWN_FRAC * sum(r.total_ns for r in rows):
+        return None
+    waits = [w for w in case.job.skew.waits if w.dimension == dimension and w.transfer_ns > 0]
+    own, transfer = sum(w.own_ns for w in waits), sum(w.transfer_ns for w in waits)
+    late = own / transfer if transfer else 1.0
+    return sum(gbps * ns for gbps, ns in known) / time * late
+
 
 MIN_FRAC = 0.05
 """Of the window, mean over ranks: less exposed communication is no finding."""
@@ -56,19 +117,16 @@ def seen(case: Case, dimension: str) -> bool:
 def exposed_evidence(case: Case, dimension: str, share: float) -> Evidence:
     """Exposed communication of a dimension; none seen in the capture is no measured zero."""
     label = f"exposed {dimension.upper()} communication, mean over ranks"
-    return Evidence(
-        label=label, value=per_cent(share) if seen(case, dimension) else "none known in the capture"
-    )
+    return (label, per_cent(share) if seen(case, dimension) else "none known in the capture")
 
 
 def cannot_be(case: Case, collective: str, dimension: str) -> bool:
     """Whether a dimension makes no such collective, or its groups are known to be of one rank: gradients are
     reduced over the context-parallel ranks too, and experts may be cut in more parts than other layers."""
     facts = case.job.facts
-    alone = {
-        "dp": facts.dp == 1 and facts.cp == 1,
-        "tp": facts.tp == 1 and facts.etp in (None, 1),
-    }.get(dimension, getattr(facts, dimension, None) == 1)
+    alone = {"dp": facts.dp == 1 and facts.cp == 1, "tp": facts.tp == 1 and facts.etp in (None, 1)}.get(
+        dimension, getattr(facts, dimension, None) == 1
+    )
     return alone or (collective in USES and dimension not in USES[collective])
 
 
@@ -111,21 +169,19 @@ def communication(dimension: str) -> Need:
 def judged(case: Case, dimension: str) -> tuple[Verdict | None, list[Evidence]]:
     """(the verdict if it passes, else None; the evidence). Needs WINDOW and `communication`."""
     rows = [row for rank in case.ranks for row in rank.communication if row.dimension == dimension]
-    share = given(case.share(exposed_ns(dimension)))
-    what = f"exposed {dimension.upper()} communication"
-    evidence = time_evidence(case, what, share, exposed_ns(dimension))
+    share, evidence = time_share(case, f"exposed {dimension.upper()} communication", exposed_ns(dimension))
     total = sum(row.total_ns for row in rows)
     if total:
         hidden = 1 - sum(row.exposed_ns for row in rows) / total
-        evidence.append(Evidence(label="of this communication hidden", value=per_cent(hidden, 0)))
+        evidence.append(("of this communication hidden", per_cent(hidden, 0)))
     if share < MIN_FRAC:
-        return Verdict(state="passes", evidence=evidence), evidence
+        return passes(evidence), evidence
     transfer = case.share(transfer_ns(case, dimension)) or 0.0
     if transfer < share:
-        evidence.append(Evidence(label="waiting for late ranks", value=per_cent(share - transfer)))
+        evidence.append(("waiting for late ranks", per_cent(share - transfer)))
     if transfer < MIN_FRAC:
         reason = "the exposed time is waiting for late ranks, see PD303"
-        return Verdict(state="passes", reason=reason, evidence=evidence), evidence
+        return passes(evidence, reason), evidence
     return None, evidence
 
 

@@ -1,7 +1,5 @@
 """Whose job it is, in whose words settings and changes are named, and how its framework runs it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Literal
 

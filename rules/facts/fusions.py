@@ -1,12 +1,11 @@
 """The operator fusions that a configuration can switch, and where each switch applies."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from perfdoc.knobs.load import catalogue
-from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.advise import Advice, advise
+from perfdoc.rules.engine.rule import Case
 
 IMPL, LOSS = "cross_entropy_fusion_impl", "cross_entropy_loss_fusion"
 
@@ -45,6 +44,16 @@ FUSIONS: Mapping[str, tuple[str, Callable[[Case], bool]]] = MappingProxyType(
 )
 """Knob → what it does, and whether it applies to this job. Fused masks and softmax belong to PD405: fused
 attention includes them."""
+
+
+def fused_attention() -> Advice:
+    """The backend that Transformer Engine chooses."""
+    return advise(
+        knob="attention_backend",
+        to="auto",
+        why="the fastest fused attention that this GPU has, without a sequence x sequence matrix",
+        costs="numerics of another kernel",
+    )
 
 
 def known_off(case: Case, knob: str) -> bool:

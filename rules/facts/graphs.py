@@ -2,20 +2,15 @@
 
 Conditions as megatron-core 0.16.1 checks them (TransformerConfig)."""
 
-from __future__ import annotations
-
-from perfdoc.analyzers.measure_device import RankMeasurement
-from perfdoc.knobs.knob import Value
 from perfdoc.results.figures import gib
-from perfdoc.results.replay import Gain
-from perfdoc.results.rules import Advice
-from perfdoc.rules.engine.advise import advise, needing
-from perfdoc.rules.engine.case import Case
-from perfdoc.rules.facts.capture_cost import slowed_by
+from perfdoc.rules.engine.advise import Advice, advise, needing
+from perfdoc.rules.engine.gain import Gain, RankMeasurement
+from perfdoc.rules.engine.rule import Case
+from perfdoc.rules.facts.capture import slowed_by
+from perfdoc.rules.facts.degrees import experts_of, has_experts, shapes_change
 from perfdoc.rules.facts.memory_need import pp_of
 from perfdoc.rules.facts.memory_room import tightest
 from perfdoc.rules.facts.precision import fp8_on
-from perfdoc.rules.facts.shapes import shapes_change
 
 GRAPH_BYTES = 4 << 30
 """Static buffers of the graphs; a few GB by the guides."""
@@ -152,11 +147,10 @@ def capturable(case: Case) -> tuple[str, ...] | None:
 
 def static_scope(case: Case) -> tuple[str, ...] | None:
     """The scope with static shapes, apart from the data; None if experts or their capacity are unknown."""
-    experts = _experts(case)
-    if experts is None:
-        return None
-    if experts <= 1:
+    if has_experts(case) is False:
         return _WHOLE_LAYER
+    if experts_of(case) is None:
+        return None
     known, capacity = case.setting("moe_expert_capacity_factor")
     if not known:
         return None
@@ -166,19 +160,6 @@ def static_scope(case: Case) -> tuple[str, ...] | None:
     # Token preprocessing synchronises with the device if tokens are dropped, or padded for FP8.
     syncs = capacity is not None or fp8_on(case) is not False
     return router if syncs else (*router, "moe_preprocess")
-
-
-def _experts(case: Case) -> int | None:
-    """Experts of a layer, 1 for a dense model; None if unknown."""
-    known, experts = case.setting("num_moe_experts")
-    if known:
-        return 1 if experts is None else _whole(experts)
-    model = case.job.facts.model
-    return None if model is None else model.experts or 1
-
-
-def _whole(value: Value) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 MIN_HOST_FRAC = 0.05

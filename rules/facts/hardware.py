@@ -1,7 +1,5 @@
 """Capabilities of GPUs by name, and the CPU cores to bind their ranks to."""
 
-from __future__ import annotations
-
 from perfdoc.profiling.gpus import GpuFamily, gpu_family
 
 Gpu = GpuFamily

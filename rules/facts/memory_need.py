@@ -3,37 +3,28 @@
 Sources: megatron-core's theoretical_memory_usage.py (states; activations with sequence parallelism and fused
 attention); Korthikanti et al., arXiv:2205.05198 (without sequence parallelism)."""
 
-from __future__ import annotations
-
 import math
 
 from perfdoc.analyzers.memory import formula as memory_formula
 from perfdoc.analyzers.memory.formula import Batch, Degrees, need_bytes
 from perfdoc.knobs.configuration import Undecided, View
-from perfdoc.rules.engine.case import Case
-from perfdoc.rules.facts.degrees import sequence_of
-
-
-def degree(case: Case, knob: str, fact: str) -> int | None:
-    """A parallel degree from the settings, else from the job's facts."""
-    found = case.degree(knob)
-    other = getattr(case.job.facts, fact)
-    return found if found is not None else other if isinstance(other, int) else None
+from perfdoc.rules.engine.rule import Case
+from perfdoc.rules.facts.degrees import CP, PP, TP, sequence_of
 
 
 def tp_of(case: Case) -> int | None:
-    """Tensor-parallel degree."""
-    return degree(case, "tensor_model_parallel_size", "tp")
+    """Tensor-parallel degree, by the settings, else by the job's facts."""
+    return case.degree(TP) or case.job.facts.tp
 
 
 def pp_of(case: Case) -> int | None:
-    """Pipeline-parallel degree."""
-    return degree(case, "pipeline_model_parallel_size", "pp")
+    """Pipeline-parallel degree, likewise."""
+    return case.degree(PP) or case.job.facts.pp
 
 
 def cp_of(case: Case) -> int | None:
-    """Context-parallel degree."""
-    return degree(case, "context_parallel_size", "cp")
+    """Context-parallel degree, likewise."""
+    return case.degree(CP) or case.job.facts.cp
 
 
 def vpp_of(case: Case) -> int | None:

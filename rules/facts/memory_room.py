@@ -1,16 +1,14 @@
 """Headroom of GPU memory: snapshots by rank against the GPUs' memory sizes in the captures."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from perfdoc.results.figures import gib
 from perfdoc.results.memory import DeviceMemory
-from perfdoc.results.rules import Evidence
-from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.needs import GPUS, Missing, Need, skipped
+from perfdoc.rules.engine.rule import Case, Evidence
 
 KEEP_FREE_FRAC = 0.1
 """Of a GPU's memory, kept free by all advice: the CUDA context, NCCL and libraries need what PyTorch has not
@@ -91,6 +89,23 @@ def is_short(room: Room) -> bool:
     return room.free_bytes <= KEEP_FREE_FRAC * room.total_bytes
 
 
+def shares_of_reserved(case: Case, of: Literal["inactive_split", "pending_free"]) -> list[tuple[float, Room]]:
+    """Bytes of this kind over what is reserved at the peak, with their device."""
+    found = []
+    for room in rooms(case):
+        layout = room.device.layout
+        size = None if layout is None else getattr(layout, f"{of}_bytes")
+        if layout is not None and layout.reserved_bytes and size is not None:
+            found.append((size / layout.reserved_bytes, room))
+    return found
+
+
+def worst_share(shares: Sequence[tuple[float, Room]], least: float) -> tuple[float, Room]:
+    """The largest share, of devices that are short and have `least` if there are such: another device may
+    have more of it and memory to spare."""
+    return max(shares, key=lambda s: (s[0] >= least and is_short(s[1]), s[0]))
+
+
 def tightest(case: Case) -> Room | None:
     """The device with the least headroom; None if one device's is unknown."""
     found = rooms(case)
@@ -155,10 +170,8 @@ class Shortage:
     def counts(self) -> Sequence[Evidence]:
         """The counts."""
         return (
-            Evidence(label="failed allocations, all ranks", value=str(self.failed)),
-            Evidence(
-                label="allocations that released cached memory first, all ranks", value=str(self.retries)
-            ),
+            ("failed allocations, all ranks", str(self.failed)),
+            ("allocations that released cached memory first, all ranks", str(self.retries)),
         )
 
     @property
@@ -175,14 +188,12 @@ class Shortage:
                 if request.function
                 else "an unknown place"
             )
-            found.append(
-                Evidence(label=f"first failed request, in {where}", value=gib(request.requested_bytes))
-            )
-            found.append(Evidence(label="free on the device then", value=gib(request.device_free_bytes)))
+            found.append((f"first failed request, in {where}", gib(request.requested_bytes)))
+            found.append(("free on the device then", gib(request.device_free_bytes)))
         if device.composition is not None:
             made_of = sorted(device.composition.category_bytes.items(), key=lambda c: -c[1])
             found += [
-                Evidence(label=f"{name.replace('_', ' ')}, at the peak", value=gib(size))
+                (f"{name.replace('_', ' ')}, at the peak", gib(size))
                 for name, size in made_of[:LARGEST]
                 if size
             ]

@@ -1,16 +1,12 @@
 """Overlap of tensor- and expert-parallel communication that is off and can be switched on."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
-from perfdoc.results.rules import Advice
-from perfdoc.rules.engine.advise import advise, needing, settle
-from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.advise import Advice, advise, needing, settle
 from perfdoc.rules.engine.needs import GPUS, WINDOW, first_missing, several
-from perfdoc.rules.facts.degrees import EP
+from perfdoc.rules.engine.rule import Case
+from perfdoc.rules.facts.degrees import EP, shapes_change
 from perfdoc.rules.facts.exposed import ceiling_of_transfer, communication, judged
-from perfdoc.rules.facts.shapes import shapes_change
 
 TP_NEEDS = (GPUS, WINDOW, communication("tp"))
 """Needs of every rule about tensor-parallel communication."""

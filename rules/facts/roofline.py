@@ -1,21 +1,16 @@
 """What compute loses against the roofline, and which operators lose it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection
 
 from perfdoc.analyzers.base.ceilings import ceilings_of
 from perfdoc.analyzers.efficiency.gemms import gemms_of
-from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.results.efficiency import OperatorEfficiency
 from perfdoc.results.figures import per_cent
 from perfdoc.results.names import shorten
-from perfdoc.results.replay import Gain
-from perfdoc.results.rules import Evidence
-from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.gain import ceiling, predicted
+from perfdoc.rules.engine.gain import Gain, RankMeasurement, ceiling, predicted
 from perfdoc.rules.engine.needs import Missing, Need, skipped
-from perfdoc.rules.facts.capture_cost import slowed_by
+from perfdoc.rules.engine.rule import Case, Evidence
+from perfdoc.rules.facts.capture import slowed_by
 
 KNOWN_MIN_FRAC = 0.1
 """Of compute: with less of it known, what is lost says little of the job."""
@@ -109,7 +104,4 @@ def holds(case: Case, replayed: Gain, of: Callable[[RankMeasurement], int]) -> b
 def of_roofline(operator: OperatorEfficiency) -> Evidence:
     """An operator, and the share of its roofline that it reaches."""
     name, shapes = shorten(operator.name, 48), shorten(operator.shapes, 72)
-    return Evidence(
-        label=f"{name} {shapes}, {operator.dtype}: of its roofline",
-        value=per_cent(operator.roofline_frac or 0.0),
-    )
+    return (f"{name} {shapes}, {operator.dtype}: of its roofline", per_cent(operator.roofline_frac or 0.0))

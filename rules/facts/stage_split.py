@@ -1,7 +1,5 @@
 """Distribution of layers over pipeline stages for equal stage times."""
 
-from __future__ import annotations
-
 import heapq
 from collections import defaultdict
 from collections.abc import Sequence
@@ -9,7 +7,7 @@ from collections.abc import Sequence
 from perfdoc.knobs.knob import Value
 from perfdoc.knobs.pipeline_layout import LAYOUT
 from perfdoc.results.waits import PipelineAnalysis
-from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.rule import Case
 from perfdoc.rules.facts.degrees import VPP, layers_of
 
 FIRST, LAST = "num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage"

@@ -10,7 +10,7 @@ import pytest
 from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import measure_capture
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.facts.capture_cost import slowed_by
+from perfdoc.rules.facts.capture import slowed_by
 from tests.captures.nsys_sqlite import write_nsys_sqlite
 from tests.rules.cases import case_of, result, step_with_gap
 

@@ -1,7 +1,5 @@
 """Cases for rules, each from a real file that a builder wrote."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -12,8 +10,9 @@ from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import measure_capture
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import Value
+from perfdoc.results.ranking import Opportunity
 from perfdoc.results.replay import Gain, GainsAnalysis, Prediction
-from perfdoc.results.rules import RuleResult
+from perfdoc.results.rules import Advice, RuleResult
 from perfdoc.rules.engine.advisable import advisable
 from perfdoc.rules.engine.advise import value_of
 from perfdoc.rules.engine.case import Case
@@ -121,11 +120,7 @@ def step_with_communication(exposed_us: int, *, name: str = "all-grads-sync") ->
         if name:
             thread.range(name, at + 3, at + 9)
         device.kernel(
-            ALL_REDUCE,
-            end - exposed_us * US - 100 * US,
-            end,
-            stream=20,
-            launch=(thread, at + 4, at + 5),
+            ALL_REDUCE, end - exposed_us * US - 100 * US, end, stream=20, launch=(thread, at + 4, at + 5)
         )
     return builder
 
@@ -142,3 +137,9 @@ def if_unset(found: RuleResult) -> dict[str, Value]:
 
 def evidence_of(found: RuleResult) -> Sequence[str]:
     return [e.value for e in found.evidence]
+
+
+def gain_of(found: RuleResult | Advice | Opportunity) -> Gain:
+    """Its gain, which there must be."""
+    assert found.gain is not None
+    return found.gain

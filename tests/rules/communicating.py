@@ -1,8 +1,6 @@
 """Measured cases of one device whose communication has a known dimension, and the same with other
 settings."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,12 +13,7 @@ from tests.analyzers.tiny import ALL_REDUCE, GEMM
 from tests.captures.timeline import TimelineBuilder
 from tests.rules.cases import STEP_US, US, case_of
 
-H100, A100, B200, GB200 = (
-    "NVIDIA H100 80GB HBM3",
-    "NVIDIA A100-SXM4-80GB",
-    "NVIDIA B200",
-    "NVIDIA GB200",
-)
+H100, A100, B200, GB200 = ("NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB", "NVIDIA B200", "NVIDIA GB200")
 ATTENTION = "flash_fwd_kernel"
 _RANGES = {"dp": "all-grads-sync", "tp": "tp comm", "cp": "cp ring"}
 LLAMA_8B = ModelShape(

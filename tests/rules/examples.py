@@ -8,8 +8,6 @@ may be in any module of tests/rules. `python -m tests.rules.examples docs/rules/
 `make docs`) runs them all and writes what the rules say; test_pages.py holds the file fresh.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import sys

@@ -1,7 +1,5 @@
 """Examples of PD1xx: communication."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from perfdoc.knobs.knob import Value

@@ -1,7 +1,5 @@
 """Examples of PD34x and PD38x: experts, scale, long sequences."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from perfdoc.knobs.knob import Value

@@ -1,7 +1,5 @@
 """Examples of PD2xx, PD6xx and PD9xx: the host, input, the capture itself."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from perfdoc.knobs.knob import Value

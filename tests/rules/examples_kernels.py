@@ -1,7 +1,5 @@
 """Examples of PD4xx and PD5xx: kernels, precision, memory."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Examples of PD30x and PD31x: the pipeline, and how far the model is split."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from perfdoc.knobs.knob import Value

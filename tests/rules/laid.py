@@ -1,8 +1,6 @@
 """Steps of 1 ms laid kernel by kernel, and cases with other settings, facts and memory than they came
 with."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

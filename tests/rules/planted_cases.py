@@ -1,7 +1,5 @@
 """Cases of planted jobs: measured once for a module, then seen under other settings."""
 
-from __future__ import annotations
-
 import math
 import tempfile
 from collections.abc import Mapping
@@ -79,10 +77,7 @@ def with_compute(case: Case, step_ns: int) -> Case:
     def changed(rank: RankMeasurement) -> RankMeasurement:
         more = step_ns * rank.window.steps
         ledger = rank.ledger
-        return replace(
-            rank,
-            ledger=replace(ledger, compute=ledger.compute + more),
-        )
+        return replace(rank, ledger=replace(ledger, compute=ledger.compute + more))
 
     captures = [replace(c, ranks=[changed(r) for r in c.ranks]) for c in case.captures]
     return replace(case, captures=captures)

@@ -1,7 +1,5 @@
 """Cases of simulated jobs, measured, matched and replayed as `perfdoc analyze` does it."""
 
-from __future__ import annotations
-
 import tempfile
 from dataclasses import replace
 from functools import cache
@@ -47,11 +45,7 @@ def _case(folder: Path, shape: ModelShape, layout: str, faults: tuple[str, ...],
 def measured_case(paths: list[str], given: JobFacts | None = None, config: Path | None = None) -> Case:
     """The case of captures. given: facts of the job, whose file then is `config`; None: nothing is known."""
     captures = find_captures(paths)
-    request = AnalysisRequest(
-        captures=captures,
-        memory=memory_files([], captures),
-        given=given or JobFacts(),
-    )
+    request = AnalysisRequest(captures=captures, memory=memory_files([], captures), given=given or JobFacts())
     measurements = measure_all(request)
     found = measurements.captures
     configuration = job_configuration(

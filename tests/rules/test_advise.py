@@ -1,7 +1,5 @@
 """No value that a constraint forbids is ever settle as one to set."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +16,7 @@ from perfdoc.rules.engine.registry import run_rules
 from perfdoc.rules.engine.rule import Meta, Rule, Verdict
 from perfdoc.rules.facts.overlaps import ep_overlap
 from tests.knobs.random_configurations import value
-from tests.rules.cases import case_of, step_with_gap
+from tests.rules.cases import case_of, gain_of, step_with_gap
 
 
 def advice(knob: str, to: Value) -> Advice:
@@ -68,9 +66,8 @@ def test_only_what_may_be_set_gains(tmp_path: Path) -> None:
     # A rule that promises the forbidden piece's gain as its own is not believed, and says something.
     assert (gained(case, forbidden, gain=best).gain, gained(case, followed).remedy != "") == (None, True)
     pair = gained(case, replace(free, gain=best, together=["sequence_parallel"]), forbidden)
-    assert pair.gain is not None
-    assert (pair.gain.method, pair.gain.mid_ms, pair.gain.high_ms) == ("ceiling", None, 0.3)
-    assert "together with sequence_parallel" in pair.gain.assumptions[0]
+    assert (gain_of(pair).method, gain_of(pair).mid_ms, gain_of(pair).high_ms) == ("ceiling", None, 0.3)
+    assert "together with sequence_parallel" in gain_of(pair).assumptions[0]
 
 
 def test_only_variables_are_offered_as_variables() -> None:

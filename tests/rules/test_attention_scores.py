@@ -1,7 +1,5 @@
 """PD511: the share of the peak that attention scores hold."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

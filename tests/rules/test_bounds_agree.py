@@ -1,7 +1,5 @@
 """One upper bound of a change: the smallest that is known, the same in the rule and in the predictions."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +12,7 @@ from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.gain import KEEPS_UP, bounded
 from perfdoc.rules.engine.registry import judge
 from tests.analyzers.tiny import GEMM
-from tests.rules.cases import case_of, evidence_of, predicting, result, with_predictions
+from tests.rules.cases import case_of, evidence_of, gain_of, predicting, result, with_predictions
 from tests.rules.laid import H100, given, laid
 
 A100, RTX_3090 = "NVIDIA A100-SXM4-40GB", "NVIDIA GeForce RTX 3090"
@@ -43,10 +41,9 @@ def most_of(case: Case, code: str, key: str) -> tuple[float | None, float | None
     judged = judge(case)
     (rule,) = [r for r in judged.results if r.code == code]
     (prediction,) = [p for p in judged.predictions if p.key == key]
-    assert rule.gain is not None
-    assert (rule.gain.method, prediction.gain.method) == ("ceiling", "ceiling")
+    assert (gain_of(rule).method, prediction.gain.method) == ("ceiling", "ceiling")
     assert prediction.high_ns == round((prediction.gain.high_ms or 0.0) * 1e6)
-    return rule.gain.high_ms, prediction.gain.high_ms
+    return gain_of(rule).high_ms, prediction.gain.high_ms
 
 
 def test_a_withheld_prediction_never_widens_a_bound(measured: Measured) -> None:
@@ -90,8 +87,7 @@ def test_a_bound_that_the_replay_of_a_slowed_host_contradicts_says_its_condition
     judged = judge(slowed)
     (row,) = [o for o in judged.opportunities if "PD407" in o.codes]
     assert row.conditions == [KEEPS_UP]
-    assert row.gain is not None
-    assert KEEPS_UP in row.gain.assumptions
+    assert KEEPS_UP in gain_of(row).assumptions
     assert row.worth_frac == pytest.approx(0.4 * 13.8 / 14.8 / 4 * 3 / 4, rel=1e-3)
     # Where nothing slows the host, the replay holds.
     (prediction,) = judge(case).predictions
@@ -102,8 +98,7 @@ def test_tf32_is_told_from_fp32(measured: Measured) -> None:
     """An A100 multiplies 16 bits twice as fast as TF32, and 16 times as fast as FP32: of 400 us in TF32 200
     go, of 160 in FP32 150. Only the latter would be faster in TF32."""
     both = result("PD407", measured((TF32, 400), (SGEMM, 160), gpu=A100))
-    assert both.gain is not None
-    assert both.gain.high_ms == pytest.approx(0.350)
+    assert gain_of(both).high_ms == pytest.approx(0.350)
     assert evidence_of(both) == ["56.0 %", "560 µs", "400 µs", "160 µs"]
     assert "FP32 or TF32" in both.reason
     assert "allow TF32 for the GEMMs that run without it (160 µs)" in both.remedy

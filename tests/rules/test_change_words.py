@@ -1,7 +1,5 @@
 """Changes are called what their reader knows: each has words, and their settings are in the catalogue."""
 
-from __future__ import annotations
-
 import pytest
 
 from perfdoc.knobs.load import catalogue

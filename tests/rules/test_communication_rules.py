@@ -1,7 +1,5 @@
 """PD101 and PD110: exposed communication, and norms that fight it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +17,7 @@ from tests.analyzers.test_contention import Plan
 from tests.captures.nsys_sqlite import write_nsys_sqlite
 from tests.planted.job import planted_job
 from tests.planted.spec import JobSpec, Late
-from tests.rules.cases import case_of, predicting, result, settings_of, step_with_communication
+from tests.rules.cases import case_of, gain_of, predicting, result, settings_of, step_with_communication
 
 OFF = {"overlap_grad_reduce": False, "overlap_param_gather": False, "use_distributed_optimizer": True}
 
@@ -82,8 +80,7 @@ def test_pd101_leaves_waiting_for_late_ranks_to_pd303(tmp_path: Path) -> None:
     case = case_of(tmp_path, step_with_communication(100))
     found = result("PD101", waiting(case, 100))
     assert (found.state, found.evidence[-1].value) == ("fires", "5.0 %")
-    assert found.gain is not None
-    assert (found.gain.method, found.gain.high_ms) == ("ceiling", pytest.approx(0.05))
+    assert (gain_of(found).method, gain_of(found).high_ms) == ("ceiling", pytest.approx(0.05))
     found = result("PD101", waiting(case, 101))
     assert (found.state, "PD303" in found.reason, found.gain) == ("passes", True, None)
 
@@ -109,18 +106,16 @@ def test_pd101_gain_is_of_what_may_be_set(tmp_path: Path) -> None:
     assert (result("PD101", both).gain_per, result("PD101", both).gain_frac) == ("step", pytest.approx(0.08))
     gather = {**OFF, "overlap_grad_reduce": True}
     found = result(
-        "PD101",
-        predicting(case_of(tmp_path, builder, settings=gather), overlapped_dp=(0.05, 0.08, 0.1)),
+        "PD101", predicting(case_of(tmp_path, builder, settings=gather), overlapped_dp=(0.05, 0.08, 0.1))
     )
     assert settings_of(found) == {"overlap_param_gather": True}
-    assert found.gain is not None
-    assert (found.gain.method, found.gain.mid_ms) == ("ceiling", None)
+    assert (gain_of(found).method, gain_of(found).mid_ms) == ("ceiling", None)
     width = {"overlap_grad_reduce": True, "grad_reduce_in_fp32": True}
     case = predicting(case_of(tmp_path, builder, settings=width), dp_half_bytes=(0.01, 0.02, 0.03))
     facts = replace(case.job.facts, dtype="bf16")
     found = result("PD101", replace(case, job=replace(case.job, facts=facts)))
     assert settings_of(found) == {"grad_reduce_in_fp32": False}
-    assert (found.gain and found.gain.mid_ms) == 0.02
+    assert (found.gain and gain_of(found).mid_ms) == 0.02
 
 
 def test_pd101_advises_only_what_is_known(tmp_path: Path) -> None:
@@ -130,8 +125,7 @@ def test_pd101_advises_only_what_is_known(tmp_path: Path) -> None:
     off = predicting(case_of(tmp_path, builder, settings=OFF), overlapped_dp=(0.05, 0.08, 0.1))
     found = result("PD101", off)
     assert settings_of(found) == {"overlap_grad_reduce": True, "overlap_param_gather": True}
-    assert found.gain is not None
-    assert (found.gain.method, found.gain.mid_ms) == ("replay", 0.08)
+    assert (gain_of(found).method, gain_of(found).mid_ms) == ("replay", 0.08)
     on = result("PD101", case_of(tmp_path, builder, settings={"overlap_grad_reduce": True}))
     assert (on.advice, "No known setting" in on.remedy) == ([], False)
     assert "bucket_size" in on.remedy
@@ -151,9 +145,10 @@ def test_pd101_bucket_size_follows_the_replay(tmp_path: Path, key: str, low: flo
     case = case_of(tmp_path, step_with_communication(100), settings=settings)
     found = result("PD101", predicting(case, **{key: (low, 0.02, 0.03)}))
     assert settings_of(found) == ({} if to is None else {"bucket_size": to})
-    assert found.gain is not None
     replayed = low > 0
-    assert (found.gain.method, found.gain.mid_ms) == (("replay", 0.02) if replayed else ("ceiling", None))
+    assert (gain_of(found).method, gain_of(found).mid_ms) == (
+        ("replay", 0.02) if replayed else ("ceiling", None)
+    )
 
 
 MARGINS = ("nvte_fwd_layernorm_sm_margin", "nvte_bwd_layernorm_sm_margin")

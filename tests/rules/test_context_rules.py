@@ -1,7 +1,5 @@
 """PD120, PD122, PD383 and PD384: context parallelism, how far it goes, and long sequences without it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,9 +10,8 @@ from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.knobs.knob import Value
 from perfdoc.rules.checks.pd383_long_sequence_recompute import MIN_FRAC, MIN_TOKENS
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.facts.context_parallel import two_levels
-from perfdoc.rules.facts.tp_against_cp import TIMES
-from tests.rules.cases import case_of, predicting, result, settings_of, step_with_gap
+from perfdoc.rules.facts.context_parallel import TIMES, two_levels
+from tests.rules.cases import case_of, gain_of, predicting, result, settings_of, step_with_gap
 from tests.rules.communicating import (
     ATTENTION,
     LLAMA_8B,
@@ -54,8 +51,7 @@ def lasting(case: Case, attention_us: float | None) -> Case:
 def test_pd120_threshold(tmp_path: Path) -> None:
     fires = result("PD120", having(communicating(tmp_path, "cp", 50), {**CP8, "cp_comm_type": "a2a"}))
     assert (fires.state, fires.level, settings_of(fires)) == ("fires", "problem", {"cp_comm_type": "p2p"})
-    assert fires.gain is not None
-    assert (fires.gain.method, fires.gain.high_ms) == ("ceiling", pytest.approx(0.05))
+    assert (gain_of(fires).method, gain_of(fires).high_ms) == ("ceiling", pytest.approx(0.05))
     assert result("PD120", having(communicating(tmp_path, "cp", 49), RING)).state == "passes"
     assert result("PD120", case_of(tmp_path, step_with_gap(1))).state == "not_applicable"
 
@@ -89,8 +85,7 @@ def test_pd120_by_scheme(
     found = result("PD120", having(lasting(exposed, attention_us), {**CP8, "cp_comm_type": scheme}))
     assert (found.state, found.level, settings_of(found)) == ("fires", level, advised)
     assert bool(found.remedy) != bool(advised)
-    assert found.gain is not None
-    assert found.gain.method == "ceiling"
+    assert gain_of(found).method == "ceiling"
 
 
 def test_pd120_changes_only_the_layers_that_cannot_overlap(exposed: Case) -> None:
@@ -107,8 +102,7 @@ def test_pd120_knows_what_it_does_not_know(exposed: Case) -> None:
 
 
 @pytest.mark.parametrize(
-    ("attention_us", "to"),
-    [(150, 4), (100, 4), (86, 4), (85, 2), (29, 2), (28, 1), (1, 1)],
+    ("attention_us", "to"), [(150, 4), (100, 4), (86, 4), (85, 2), (29, 2), (28, 1), (1, 1)]
 )
 def test_pd120_finds_the_largest_degree_that_attention_covers(
     exposed: Case, attention_us: float, to: int
@@ -351,6 +345,5 @@ def test_pd120_tells_a_ring_that_is_held_up(exposed: Case) -> None:
         (having(exposed), (0.001, 0.05, 0.06), "replay", {}),
     ):
         found = result("PD120", predicting(case, overlapped_cp=gain))
-        assert found.gain is not None
-        assert (found.gain.method, settings_of(found)) == (method, to)
+        assert (gain_of(found).method, settings_of(found)) == (method, to)
         assert ("blocks it" in found.remedy) == (method == "replay")

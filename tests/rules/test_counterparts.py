@@ -1,7 +1,5 @@
 """Advice in jobs of torchtitan, DeepSpeed, Accelerate and verl's FSDP: their own settings, or none."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -169,8 +167,7 @@ def test_ddp_under_accelerate_keeps_pytorchs_words() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dialect", "values"),
-    [("accelerate", {**FSDP, "fsdp_version": 2}), ("verl", {"verl_strategy": "fsdp2"})],
+    ("dialect", "values"), [("accelerate", {**FSDP, "fsdp_version": 2}), ("verl", {"verl_strategy": "fsdp2"})]
 )
 def test_fsdp2_has_no_forward_prefetch(dialect: Dialect, values: dict[str, Value]) -> None:
     (piece,) = words(job(dialect, **values), "overlap_param_gather")
@@ -300,8 +297,7 @@ def test_tokens_are_rounded_down(now: int, to: int, tokens: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("dialect", "values"),
-    [("deepspeed", {}), ("accelerate", DDP), ("verl", {"verl_strategy": "veomni"})],
+    ("dialect", "values"), [("deepspeed", {}), ("accelerate", DDP), ("verl", {"verl_strategy": "veomni"})]
 )
 def test_who_recomputes_everything_is_not_told_to(dialect: Dialect, values: dict[str, Value]) -> None:
     """Fewer layers again has no words there, and the words for all of them are what the job does."""

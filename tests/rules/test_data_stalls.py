@@ -1,7 +1,5 @@
 """PD203 and PD201 where a device waits for its host between steps, or in them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

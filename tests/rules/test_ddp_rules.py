@@ -1,7 +1,5 @@
 """PD101 in jobs whose gradients PyTorch's DistributedDataParallel reduces."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +11,7 @@ from perfdoc.traces.kineto.read import read_kineto
 from tests.analyzers.tiny import GEMM
 from tests.captures.kineto import write_kineto
 from tests.captures.timeline import TimelineBuilder
-from tests.rules.cases import predicting, result, settings_of
+from tests.rules.cases import gain_of, predicting, result, settings_of
 from tests.rules.communicating import communicating, having, with_rows
 
 ONE = "torch.nn.parallel.DistributedDataParallel(model)"
@@ -41,8 +39,7 @@ def test_ddp_is_not_advised_where_it_runs(exposed: Case) -> None:
     assert "bf16_compress_hook" in found.remedy
     assert "find_unused_parameters" not in found.remedy
     assert "overlap_grad_reduce" not in found.remedy
-    assert found.gain is not None
-    assert (found.gain.method, found.gain.high_ms) == ("ceiling", 0.1)  # nothing was replayed
+    assert (gain_of(found).method, gain_of(found).high_ms) == ("ceiling", 0.1)  # nothing was replayed
     searching = result("PD101", shown(exposed, Ddp(searches=True)))
     assert "find_unused_parameters=False" in searching.remedy
 

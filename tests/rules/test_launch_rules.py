@@ -1,7 +1,5 @@
 """PD201's settings and small kernels, PD206: what relieves the host, uneven hosts."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +17,7 @@ from tests.rules.cases import (
     US,
     case_of,
     evidence_of,
+    gain_of,
     predicting,
     result,
     settings_of,
@@ -33,12 +32,7 @@ DENSE: dict[str, Value] = {
     "num_moe_experts": None,
     "use_te_rng_tracker": True,
 }
-DROPLESS: dict[str, Value] = {
-    **DENSE,
-    "num_moe_experts": 8,
-    "moe_expert_capacity_factor": None,
-    "fp8": None,
-}
+DROPLESS: dict[str, Value] = {**DENSE, "num_moe_experts": 8, "moe_expert_capacity_factor": None, "fp8": None}
 
 
 @pytest.fixture(scope="module")
@@ -55,8 +49,7 @@ def test_graphs_of_what_experts_leave(starved: Case) -> None:
         "cuda_graph_scope": ("attn", "moe_router", "moe_preprocess"),
     }
     # Predicted for whole layers: no more than that.
-    assert found.gain is not None
-    assert (found.gain.method, found.gain.mid_ms, found.gain.high_ms) == ("ceiling", None, 0.1)
+    assert (gain_of(found).method, gain_of(found).mid_ms, gain_of(found).high_ms) == ("ceiling", None, 0.1)
     for change in ({"moe_expert_capacity_factor": 1.0}, {"fp8": "hybrid"}):
         partly = settings_of(result("PD201", given(starved, **{**DROPLESS, **change})))
         assert partly["cuda_graph_scope"] == ("attn", "moe_router")
@@ -91,10 +84,7 @@ def test_graphs_that_hold_dropless_experts(starved: Case) -> None:
     for change, state in (
         ({"num_moe_experts": None}, "not_applicable"),
         ({"cuda_graph_impl": "none"}, "not_applicable"),
-        (
-            {"moe_expert_capacity_factor": 1.0, "moe_pad_expert_input_to_capacity": True},
-            "not_applicable",
-        ),
+        ({"moe_expert_capacity_factor": 1.0, "moe_pad_expert_input_to_capacity": True}, "not_applicable"),
     ):
         assert result("PD207", given(starved, **{**part, **change})).state == state
     for unknown in ("cuda_graph_impl", "cuda_graph_scope", "num_moe_experts"):
@@ -248,8 +238,7 @@ def test_hosts_that_are_slow_by_turns(hosts: Case) -> None:
     edge = pd206_host_jitter.MIN_WAIT_FRAC
     known = result("PD206", waiting(jittery(hosts, spread_ns=50_000), edge))
     assert (known.state, known.level, evidence_of(known)[-1]) == ("fires", "problem", "2.0 %")
-    assert known.gain is not None
-    assert (known.gain.method, known.gain.high_ms) == ("ceiling", pytest.approx(0.02))
+    assert (gain_of(known).method, gain_of(known).high_ms) == ("ceiling", pytest.approx(0.02))
     less = result("PD206", waiting(jittery(hosts, spread_ns=50_000), edge - 0.001))
     assert (less.state, "wait little" in less.reason) == ("passes", True)
     # Where one host is the slow one, that is enough.

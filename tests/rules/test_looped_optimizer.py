@@ -1,7 +1,5 @@
 """PD408: an optimizer step of small kernels for each parameter, by its range or by its sequence."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +14,7 @@ from perfdoc.simulator.replay.rebuilt import rebuild_rank
 from tests.analyzers.device_views import view_of
 from tests.analyzers.tiny import GEMM
 from tests.captures.timeline import TimelineBuilder
-from tests.rules.cases import STEP_US, US, case_of, evidence_of, predicting, result
+from tests.rules.cases import STEP_US, US, case_of, evidence_of, gain_of, predicting, result
 from tests.rules.laid import MUL, given
 
 ROOT = (
@@ -79,8 +77,7 @@ def test_a_loop_is_found_and_what_it_costs(tmp_path: Path, range_name: str, evid
     assert found.host_ns == 2 * 395 * US
     verdict = result("PD408", case)
     assert (verdict.state, verdict.level) == ("fires", "problem")
-    assert verdict.gain is not None
-    assert (verdict.gain.method, verdict.gain.high_ms) == ("ceiling", pytest.approx(0.429))
+    assert (gain_of(verdict).method, gain_of(verdict).high_ms) == ("ceiling", pytest.approx(0.429))
     assert evidence_of(verdict) == [
         "41.9 %",
         "397 µs",
@@ -124,8 +121,7 @@ def test_the_gain_is_the_replays_where_there_is_one(tmp_path: Path, saved_ms: fl
     found = result("PD408", predicting(case, fused_optimizer=(0.005, saved_ms, 0.02)))
     assert found.state == state
     if state == "fires":
-        assert found.gain is not None
-        assert (found.gain.method, found.gain.mid_ms) == ("replay", saved_ms)
+        assert (gain_of(found).method, gain_of(found).mid_ms) == ("replay", saved_ms)
 
 
 def test_megatron_has_another_remedy(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """PD306 and PD311: what the mapping leaves of memory; PD317, PD318 and PD320: other mappings."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Whatever the settings: what rules on mappings, pipelines and experts advise breaks nothing that held."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping
 

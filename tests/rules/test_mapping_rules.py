@@ -1,7 +1,5 @@
 """PD310, PD312 to PD316: how far the model is split, and over which links."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -14,7 +12,7 @@ from perfdoc.rules.facts.exposed import MIN_FRAC
 from perfdoc.rules.facts.memory_need import FIT_FRAC
 from perfdoc.traces.known_models import known_models
 from tests.planted.spec import JobSpec
-from tests.rules.cases import evidence_of, result, settings_of
+from tests.rules.cases import evidence_of, gain_of, result, settings_of
 from tests.rules.planted_cases import LLAMA, on, planted_case, shaped, under, with_exposed
 
 TP, PP, CP = "tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size"
@@ -63,8 +61,7 @@ def test_pd310_takes_the_least_that_fits(tp2: Case) -> None:
     assert settings_of(found) == {SP: False, TP: 1}
     assert found.evidence[2].label == "with TP 1, PP 1, DP 4"
     assert 40 < float(found.evidence[2].value.split()[0]) < 50
-    assert found.gain is not None
-    assert found.gain.method == "ceiling"
+    assert gain_of(found).method == "ceiling"
 
 
 def test_pd310_thresholds(tp2: Case) -> None:
@@ -262,11 +259,7 @@ def idle(case: Case, frac: float) -> Case:
     for r in case.ranks:
         ns = -(-round(r.ledger.total * frac * 1000) // 1000)
         more = ns - r.ledger.idle.host
-        ledger = replace(
-            r.ledger,
-            idle=replace(r.ledger.idle, host=ns),
-            compute=r.ledger.compute - more,
-        )
+        ledger = replace(r.ledger, idle=replace(r.ledger.idle, host=ns), compute=r.ledger.compute - more)
         ranks.append(replace(r, ledger=ledger))
     return replace(case, captures=[replace(case.captures[0], ranks=ranks)])
 

@@ -1,7 +1,5 @@
 """PD502, PD508 and PD509: out of memory, freed memory that waits, memory outside of PyTorch."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,17 +15,7 @@ from perfdoc.rules.engine.case import Case
 from perfdoc.rules.facts import memory_room
 from tests.analyzers.tiny import GEMM
 from tests.rules.cases import case_of, evidence_of, if_unset, result, settings_of
-from tests.rules.laid import (
-    GIB,
-    dense,
-    device_memory,
-    failure,
-    given,
-    knowing,
-    laid,
-    remembering,
-    retries,
-)
+from tests.rules.laid import GIB, dense, device_memory, failure, given, knowing, laid, remembering, retries
 
 
 @pytest.fixture(scope="module")
@@ -152,11 +140,7 @@ def test_host_memory_on_grace(tmp_path: Path, grace: Case, steps: Case) -> None:
         "fp8": None,
     }
     found = settings_of(result("PD502", failed(tmp_path, given(grace, **settings))))
-    assert found == {
-        "cpu_offloading": True,
-        "cpu_offloading_weights": False,
-        "cpu_offloading_num_layers": 3,
-    }
+    assert found == {"cpu_offloading": True, "cpu_offloading_weights": False, "cpu_offloading_num_layers": 3}
     assert "cpu_offloading" not in settings_of(result("PD502", failed(tmp_path, given(steps, **settings))))
     piped = {**settings, "pipeline_model_parallel_size": 2}
     assert "cpu_offloading" not in settings_of(result("PD502", failed(tmp_path, given(grace, **piped))))

@@ -1,7 +1,5 @@
 """PD503 to PD507 and PD510: masters, recomputation, memory to spare, copies, repeated activations."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +8,10 @@ import pytest
 from perfdoc.knobs.knob import Value
 from perfdoc.rules.checks import pd503_optimizer_state
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.facts import memory_room, recomputation
+from perfdoc.rules.facts import memory_relief, memory_room
 from tests.analyzers.tiny import GEMM
 from tests.captures.timeline import TimelineBuilder
-from tests.rules.cases import STEP_US, US, case_of, evidence_of, predicting, result, settings_of
+from tests.rules.cases import STEP_US, US, case_of, evidence_of, gain_of, predicting, result, settings_of
 from tests.rules.laid import FLASH, GIB, dense, device_memory, given, knowing, laid, remembering
 
 
@@ -44,7 +42,7 @@ def recomputing(us: int, name: str = GEMM, forward: str = FLASH) -> TimelineBuil
 
 @pytest.fixture(scope="module")
 def again(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, str], Case]:
-    edge = round(recomputation.MIN_FRAC * 1000)
+    edge = round(memory_relief.MIN_FRAC * 1000)
     assert edge == 20
     return {
         (us, name): case_of(tmp_path_factory.mktemp("x"), recomputing(us, name))
@@ -91,10 +89,7 @@ def test_recomputation_is_measured_first(again: dict[tuple[int, str], Case], ste
         (69.76, {}),
         (69.74, {"recompute_method": "block", "recompute_num_layers": 3}),
         (65.25, {"recompute_method": "block"}),
-        (
-            63.0,
-            {"recompute_granularity": None, "recompute_method": None, "recompute_num_layers": None},
-        ),
+        (63.0, {"recompute_granularity": None, "recompute_method": None, "recompute_num_layers": None}),
     ],
 )
 def test_as_many_layers_are_kept_as_memory_holds(
@@ -109,10 +104,9 @@ def test_as_many_layers_are_kept_as_memory_holds(
     assert (found.state, settings_of(found)) == ("fires" if advised else "passes", advised)
     if advised:
         assert found.level == "problem"
-        assert found.gain is not None
         # What was replayed is the gain of all four layers, and the most that fewer can have.
         everything = "recompute_granularity" in advised
-        assert (found.gain.method, found.gain.mid_ms) == (
+        assert (gain_of(found).method, gain_of(found).mid_ms) == (
             ("replay", 0.2) if everything else ("ceiling", None)
         )
 

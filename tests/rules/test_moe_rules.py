@@ -1,7 +1,5 @@
 """PD340 to PD346: experts."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -15,7 +13,7 @@ from perfdoc.rules.checks import pd346_stages_instead_of_experts as pd346
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.facts.exposed import MIN_FRAC
 from tests.planted.spec import JobSpec
-from tests.rules.cases import evidence_of, result, settings_of
+from tests.rules.cases import evidence_of, gain_of, result, settings_of
 from tests.rules.planted_cases import MIXTRAL, on, planted_case, shaped, under, with_exposed
 
 TP, PP, EP = "tensor_model_parallel_size", "pipeline_model_parallel_size", "expert_model_parallel_size"
@@ -113,8 +111,7 @@ def test_pd341_ceilings_are_measured(ep4: Case) -> None:
     both = {"moe_grouped_gemm": False, "moe_permute_fusion": False}
     for changes, high in ((both, 2.0), ({**both, "moe_grouped_gemm": True}, 0.5)):
         found = result("PD341", under(case, {**NOW, **changes}))
-        assert found.gain is not None
-        assert (found.gain.method, found.gain.high_ms) == ("ceiling", pytest.approx(high))
+        assert (gain_of(found).method, gain_of(found).high_ms) == ("ceiling", pytest.approx(high))
         assert len(evidence_of(found)) == 3
 
 
@@ -135,8 +132,7 @@ def test_pd341_ceilings_are_measured(ep4: Case) -> None:
 def test_pd342(ep4: Case, changes: dict[str, Value], to: dict[str, Value]) -> None:
     found = result("PD342", under(ep4, {**NOW, **changes}))
     assert (found.state, found.level, settings_of(found)) == ("fires", "problem", to)
-    assert found.gain is not None
-    assert found.gain.method == "ceiling"
+    assert gain_of(found).method == "ceiling"
     assert to or "another micro-batch" in found.remedy
 
 
@@ -237,10 +233,7 @@ def test_pd343_without_the_dispatcher(ep4: Case) -> None:
     )
 
 
-PADDED: Mapping[str, Value] = {
-    "moe_pad_expert_input_to_capacity": True,
-    "moe_expert_capacity_factor": 1.0,
-}
+PADDED: Mapping[str, Value] = {"moe_pad_expert_input_to_capacity": True, "moe_expert_capacity_factor": 1.0}
 FULL: Mapping[str, Value] = {
     "recompute_granularity": "full",
     "recompute_method": "uniform",
@@ -318,8 +311,7 @@ def test_pd346(pp4: Case, changes: dict[str, Value], state: str, to: dict[str, V
     assert pd346.MIN_SAVED_FRAC == 0.02
     if state == "fires":
         assert found.level == "information"
-        assert found.gain is not None
-        assert found.gain.method == "ceiling"
+        assert gain_of(found).method == "ceiling"
 
 
 def test_pd346_must_fit(pp4: Case) -> None:

@@ -1,7 +1,5 @@
 """A rule is asked only where a case has what its META.needs name; else the first that is missing is said."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """PD115 and PD116: groups across racks, and offloading beside network traffic."""
 
-from __future__ import annotations
-
 import pytest
 
 from perfdoc.knobs.knob import Value

@@ -1,7 +1,5 @@
 """PD601, PD602, PD904 and PD905: packs, uneven batches, steps captured, no snapshot."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """docs/rules is made from the rules, and every piece of the guides' advice has its place there."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Mapping

@@ -1,23 +1,20 @@
 """PD301 to PD308: bubble, micro-batches, interleaving, uneven stages, messages, the schedule."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from perfdoc.analyzers.pipeline.layout import ideal_bubble_frac
 from perfdoc.knobs.knob import Value
 from perfdoc.rules.checks import pd305_uneven_stages
 from perfdoc.rules.checks import pd307_exposed_stage_messages as pd307
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.facts import bubble, interleaving
+from perfdoc.rules.facts import bubble
 from perfdoc.rules.facts.bubble import PER_STAGE
-from perfdoc.rules.facts.stage_split import as_settings, balanced, layers_by_stage
+from perfdoc.rules.facts.stage_split import as_settings, layers_by_stage
 from tests.planted.spec import JobSpec
-from tests.rules.cases import evidence_of, predicting, result, settings_of
+from tests.rules.cases import evidence_of, gain_of, predicting, result, settings_of
 from tests.rules.planted_cases import LLAMA, planted_case, shaped, under, with_exposed
 
 EVEN: Mapping[str, Value] = {
@@ -74,8 +71,7 @@ def test_pd301_threshold_and_ceiling(even: Case) -> None:
     found = result("PD301", even)
     assert (found.state, found.level) == ("fires", "problem")
     rows = even.job.pipeline.stages
-    assert found.gain is not None
-    assert found.gain.high_ms == pytest.approx(sum(r.bubble_ns for r in rows) / 8 / 1e6)
+    assert gain_of(found).high_ms == pytest.approx(sum(r.bubble_ns for r in rows) / 8 / 1e6)
     edge = bubble.MIN_FRAC
     assert result("PD301", with_pipeline(even, bubble_frac=edge)).state == "fires"
     assert result("PD301", with_pipeline(even, bubble_frac=edge - 1e-9)).state == "passes"
@@ -170,7 +166,7 @@ def test_pd302_does_not_guess(even: Case) -> None:
 
 
 @pytest.mark.parametrize(
-    ("transfer", "bubble", "vpp", "to"),
+    ("transfer", "idle", "vpp", "to"),
     [
         (0.10, 0.02, 4, 2),  # 10 % / 2 - 2 % = 3 %
         (0.08, 0.02, 4, 2),  # just 2 %
@@ -181,11 +177,11 @@ def test_pd302_does_not_guess(even: Case) -> None:
     ],
 )
 def test_pd304_compares_messages_with_the_bubble(
-    even: Case, transfer: float, bubble: float, vpp: int, to: int | None
+    even: Case, transfer: float, idle: float, vpp: int, to: int | None
 ) -> None:
-    case = with_pipeline(even, transfer_frac=transfer, bubble_frac=bubble, vpp=vpp)
+    case = with_pipeline(even, transfer_frac=transfer, bubble_frac=idle, vpp=vpp)
     found = result("PD304", under(case, {"virtual_pipeline_model_parallel_size": vpp}))
-    assert interleaving.MIN_SAVED_FRAC == 0.02
+    assert bubble.MIN_SAVED_FRAC == 0.02
     assert found.state == ("passes" if to is None else "fires")
     assert settings_of(found) == ({} if to is None else {"virtual_pipeline_model_parallel_size": to})
 
@@ -235,8 +231,7 @@ def test_pd305_names_the_stage_and_spreads_layers(heavy: Case, even: Case) -> No
     # 9 + 9 + 8 + 6: the longest stage takes 21.06 ms, 1.06 of the mean, so the even replay is a ceiling.
     layout = "Ettttttttt|ttttttttt|tttttttt|ttttttL"
     assert settings_of(found) == {"pipeline_model_parallel_layout": layout}
-    assert found.gain is not None
-    assert (found.gain.method, found.gain.high_ms) == ("ceiling", 4.0)
+    assert (gain_of(found).method, gain_of(found).high_ms) == ("ceiling", 4.0)
     whole = predicting(under(heavy, EVEN), even_stages=(3.0, 3.5, 4.0), balanced_layers=(2.0, 2.5, 3.0))
     gain = result("PD305", whole).gain
     assert gain is not None
@@ -268,13 +263,6 @@ def test_pd305_leaves_one_slow_replica_to_pd303(heavy: Case) -> None:
         other = replace(rows[3], rank=7, own_ns=round(factor * rows[0].own_ns))
         found = result("PD305", with_pipeline(heavy, stages=(*rows, other)))
         assert (found.state, "PD303" in found.reason) == (state, state == "passes")
-
-
-def test_balanced_layers() -> None:
-    # Four layers in 4 and in 6: one layer takes 1, and 5 and 3 take 5 each.
-    assert balanced([4, 6], [4, 4]) == ([5, 3], 1.0)
-    # 12 layers of 1, the last stage with 3 more: 15 over three stages.
-    assert balanced([4, 4, 7], [4, 4, 4]) == ([5, 5, 2], 1.0)
 
 
 FIRST, LAST = "num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage"
@@ -370,8 +358,3 @@ def test_pd308_tells_gpipe_from_1f1b(even: Case) -> None:
     assert result("PD308", with_pipeline(gpipe, pp=3)).state == "skipped"  # 9 may fly
     found = result("PD308", with_pipeline(gpipe, pp=2))
     assert (found.state, found.level, evidence_of(found)) == ("fires", "information", ["8"])
-
-
-def test_ideal_bubble() -> None:
-    assert ideal_bubble_frac(pp=4, vpp=1, micro_batches=8) == 3 / 11
-    assert ideal_bubble_frac(pp=1, vpp=1, micro_batches=8) == 0

@@ -1,7 +1,5 @@
 """Advice in a job of plain PyTorch: PyTorch's own words, or that it has no such setting."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -53,10 +51,7 @@ def test_what_pytorch_lacks_is_refused_and_environment_variables_stay(stalled: C
     lacking, variable, bucket = settle(case, pieces)
     assert lacking.dialects == {}
     # What it does, in words; Megatron's setting is an example.
-    assert setting_words(lacking) == (
-        "x",
-        "PyTorch has no such setting; in Megatron-LM: --tp-comm-overlap",
-    )
+    assert setting_words(lacking) == ("x", "PyTorch has no such setting; in Megatron-LM: --tp-comm-overlap")
     assert (variable.forbidden, set(variable.dialects)) == ("", {"env"})
     # 40 Mi elements of 4 bytes.
     assert bucket.dialects == {"pytorch": "DistributedDataParallel(model, bucket_cap_mb=160)"}
@@ -80,10 +75,7 @@ def test_a_switch_is_not_advised_without_what_the_other_settings_demand_beside_i
     # First and last layers in BF16 exclude delayed scaling, the default: FP8 needs another recipe beside it,
     # and verl's FSDP has none to set.
     settings: dict[str, Value] = {"first_last_layers_bf16": True, "fp8": None, "fp8_recipe": "delayed"}
-    pieces = [
-        advise(knob="fp8", to="hybrid", why="x"),
-        advise(knob="fp8_recipe", to="tensorwise", why="y"),
-    ]
+    pieces = [advise(knob="fp8", to="hybrid", why="x"), advise(knob="fp8_recipe", to="tensorwise", why="y")]
     for values, refused in ((settings, True), (settings | {"first_last_layers_bf16": False}, False)):
         told = Configuration(values=values | {"verl_strategy": "fsdp"}, dialect="verl", complete=True)
         case = replace(stalled, configuration=told)

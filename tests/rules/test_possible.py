@@ -1,7 +1,5 @@
 """What speaks against a simulated change in a configuration, and the case that rules are asked about."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path

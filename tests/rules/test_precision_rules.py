@@ -1,7 +1,5 @@
 """PD401 to PD403, PD406 and PD407: 16-bit products, FP8 that gains little, casts, clock, FP32 products."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,10 +10,10 @@ from perfdoc.knobs.knob import Value
 from perfdoc.rules.checks import pd401_bf16_gemms as pd401_bf16_products
 from perfdoc.rules.checks import pd402_fp8_gains_little, pd403_fp8_casts, pd406_core_clock, pd407_fp32_gemms
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.facts.gemm_format import saved_by_16_bits_ns
+from perfdoc.rules.facts.precision import saved_by_16_bits_ns
 from tests.analyzers.tiny import GEMM
 from tests.captures.timeline import TimelineBuilder
-from tests.rules.cases import case_of, evidence_of, predicting, result, settings_of
+from tests.rules.cases import case_of, evidence_of, gain_of, predicting, result, settings_of
 from tests.rules.laid import CAST, FLASH, H100, dense, given, knowing, laid, starting_up
 
 BF16: dict[str, Value] = {"bf16": True, "fp8": None}
@@ -47,16 +45,14 @@ def test_fp8_pays_where_linear_layers_take_a_third(measured: Measured) -> None:
     assert (found.state, found.level) == ("fires", "information")
     assert evidence_of(found) == ["33.4 %", "1.20 times as fast at most"]
     assert settings_of(found) == {"fp8": "hybrid", "fp8_recipe": "tensorwise"}
-    assert found.gain is not None
-    assert (found.gain.method, found.gain.high_ms) == ("ceiling", pytest.approx(0.167))
+    assert (gain_of(found).method, gain_of(found).high_ms) == ("ceiling", pytest.approx(0.167))
     assert result("PD401", given(measured(GEMM, 333), **BF16)).state == "passes"
 
 
 def test_fp8_gain_is_the_replay_s_where_there_is_one(measured: Measured) -> None:
     case = predicting(given(measured(GEMM, 800), **BF16), fp8_gemm=(0.1, 0.2, 0.3))
     found = result("PD401", case)
-    assert found.gain is not None
-    assert (found.gain.method, found.gain.mid_ms) == ("replay", 0.2)
+    assert (gain_of(found).method, gain_of(found).mid_ms) == ("replay", 0.2)
     assert "1.67 times as fast" in found.advice[0].why
 
 
@@ -134,8 +130,10 @@ def test_gemms_in_fp32(measured: Measured) -> None:
     assert edge == 50
     found = result("PD407", given(measured(SGEMM, edge)))
     assert (found.state, found.level, evidence_of(found)) == ("fires", "problem", ["5.0 %", "50 µs"])
-    assert found.gain is not None
-    assert (found.gain.method, found.gain.high_ms) == ("ceiling", pytest.approx(0.05 * 13.8 / 14.8, rel=1e-4))
+    assert (gain_of(found).method, gain_of(found).high_ms) == (
+        "ceiling",
+        pytest.approx(0.05 * 13.8 / 14.8, rel=1e-4),
+    )
     assert "bfloat16" in found.remedy
     (rank,) = measured(SGEMM, edge).ranks
     (product,) = [k for k in rank.kernel_times if k.name == SGEMM]
@@ -148,8 +146,7 @@ def test_gemms_in_fp32(measured: Measured) -> None:
     assert result("PD407", given(measured(NAMELESS, 800))).state == "skipped"
     assert "PD201" not in found.remedy
     replayed = result("PD407", predicting(measured(SGEMM, 800), bf16_gemm=(0.5, 0.6, 0.7)))
-    assert replayed.gain is not None
-    assert (replayed.gain.method, replayed.gain.mid_ms) == ("replay", 0.6)
+    assert (gain_of(replayed).method, gain_of(replayed).mid_ms) == ("replay", 0.6)
     # Where the capture slows the host, the replay of faster GEMMs says too little.
     known = predicting(measured(SGEMM, 800), bf16_gemm=(0.0, 0.0, 0.1))
     slowed = replace(known, captures=[replace(known.captures[0], slowed_by=("NVTX of every operator",))])
@@ -200,8 +197,7 @@ def test_casts(measured: Measured) -> None:
     assert evidence_of(found) == ["5.0 %", "50 µs", "mxfp8"]
     assert settings_of(found) == {"fp8_recipe": "tensorwise"}
     assert "accuracy" in found.advice[0].costs
-    assert found.gain is not None
-    assert (found.gain.method, found.gain.high_ms) == ("ceiling", pytest.approx(0.05))
+    assert (gain_of(found).method, gain_of(found).high_ms) == ("ceiling", pytest.approx(0.05))
     assert result("PD403", given(measured(CAST, edge - 1), **settings)).state == "passes"
     assert result("PD403", given(measured(GEMM, 800), **settings)).state == "not_applicable"
     assert result("PD403", given(measured(CAST, edge), **BF16)).state == "skipped"

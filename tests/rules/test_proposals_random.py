@@ -1,7 +1,5 @@
 """Whatever the settings are, no rule throws, and none proposes what the catalogue's rules forbid."""
 
-from __future__ import annotations
-
 import contextlib
 import random
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """One ranking: by what is gained, how surely and how cheaply, whatever found it; bounds that hold."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -135,10 +133,7 @@ SHARES = st.floats(0.001, 1.0)
     longer=st.sampled_from([0.5, 1.0, 2.0]),
 )
 def test_no_row_predicts_more_than_the_bound_of_its_finding(
-    plain: Case,
-    rules: list[tuple[str, float]],
-    gains: dict[str, tuple[float, float, float]],
-    longer: float,
+    plain: Case, rules: list[tuple[str, float]], gains: dict[str, tuple[float, float, float]], longer: float
 ) -> None:
     """Whatever rules find and replays predict, also of a step of another length, as with a step log."""
     known = predicting(plain, **{key: tuple(sorted(ms)) for key, ms in gains.items()})  # type: ignore[misc]

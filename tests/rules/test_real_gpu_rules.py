@@ -1,7 +1,5 @@
 """What rules of hosts, kernels and memory say of captures of real GPUs, and what an expert sees in them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

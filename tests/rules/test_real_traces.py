@@ -1,7 +1,5 @@
 """What the rules say of traces of real jobs, whose settings nobody knows."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -90,8 +88,7 @@ def test_attention_by_hand_is_seen_forward_and_backward(shared_traces: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("length", "scores"),
-    [(1024, 24 * (256 << 20) + 23 * (128 << 20)), (256, 48 * (16 << 20))],
+    ("length", "scores"), [(1024, 24 * (256 << 20) + 23 * (128 << 20)), (256, 48 * (16 << 20))]
 )
 def test_attention_scores_of_a_snapshot(shared_traces: Path, length: int, scores: int) -> None:
     """24 layers of 16 heads, batch 4: softmax in FP32 and, at 1024, its copies in 16 bits, the last layer's

@@ -1,7 +1,5 @@
 """Reasons and remedies name what is missing, not what usually is."""
 
-from __future__ import annotations
-
 import sqlite3
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """PD104: one reduction for each parameter, told by the weights' broadcasts or by number and size."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +8,7 @@ import pytest
 from perfdoc.analyzers.communication.table import BOUNDS_BYTES
 from perfdoc.results.ranks import MessageSizes
 from perfdoc.rules.engine.case import Case
-from tests.rules.cases import case_of, result, step_with_communication
+from tests.rules.cases import case_of, gain_of, result, step_with_communication
 from tests.rules.communicating import with_rows
 from tests.rules.examples import example
 from tests.rules.laid import starting_up
@@ -74,8 +72,7 @@ def test_number_and_size_tell_in_steps(tmp_path: Path, count: int, mib: float, s
     found = result("PD104", reducing(tmp_path, count=count, mib=mib))
     assert found.state == state
     if state == "fires":
-        assert found.gain is not None
-        assert (found.gain.method, found.gain.high_ms) == ("ceiling", pytest.approx(0.2))
+        assert (gain_of(found).method, gain_of(found).high_ms) == ("ceiling", pytest.approx(0.2))
 
 
 def test_broadcasts_of_weights_tell_without_steps(tmp_path: Path) -> None:

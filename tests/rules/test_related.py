@@ -1,7 +1,5 @@
 """Rules that fire side by side: what excludes one another is named, a nanosecond is one rule's problem."""
 
-from __future__ import annotations
-
 import random
 from itertools import combinations
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Gains of PD410 to PD413 by replay: kernels at their bound, and never more than what they lose."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -3,8 +3,6 @@
 A GEMM of [m, k] x [k, n] is 2 m k n FLOPs; an H100 does 989 TFLOP/s in BF16.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +15,7 @@ from perfdoc.analyzers.measure import measure_capture
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.facts.precision import in_fp8_saved_frac
 from tests.analyzers.shape_plan import BF16, GEMM, ShapePlan
-from tests.rules.cases import case_of, evidence_of, predicting, result
+from tests.rules.cases import case_of, evidence_of, gain_of, predicting, result
 from tests.rules.examples import example
 from tests.rules.laid import H100, MUL, SILU, given, laid
 
@@ -59,8 +57,7 @@ def test_an_odd_vocabulary_loses_what_is_beyond_the_roofline(tmp_path: Path) -> 
     assert found.state == "fires"
     assert "50,257" in found.reason
     assert evidence_of(found)[-1] == "26.6 %"
-    assert found.gain is not None
-    assert (found.gain.method, found.gain.high_ms) == ("ceiling", pytest.approx(0.2934, abs=1e-3))
+    assert (gain_of(found).method, gain_of(found).high_ms) == ("ceiling", pytest.approx(0.2934, abs=1e-3))
 
 
 def test_a_padded_vocabulary_passes(tmp_path: Path) -> None:
@@ -78,8 +75,7 @@ def test_the_last_wave_costs_what_its_idle_sms_could_do(tmp_path: Path) -> None:
     that 76.0 x (264 / 140 - 1) = 67.3 us are lost: 6.7 % of the step."""
     found = result("PD411", a_nearly_empty_wave(tmp_path))
     assert found.state == "fires"
-    assert found.gain is not None
-    assert found.gain.high_ms == pytest.approx(0.0673, abs=1e-3)
+    assert gain_of(found).high_ms == pytest.approx(0.0673, abs=1e-3)
     full = multiplying(tmp_path, (1_024, 4_096, 8_960, 200), blocks=264)
     assert result("PD411", full).state == "passes"
 
@@ -95,8 +91,7 @@ def test_a_gemm_is_held_to_the_best_one_of_the_job(tmp_path: Path) -> None:
     one would take 271 us as well, 329 less."""
     found = result("PD412", one_slow_gemm(tmp_path))
     assert found.state == "fires"
-    assert found.gain is not None
-    assert found.gain.high_ms == pytest.approx(0.329, abs=2e-3)
+    assert gain_of(found).high_ms == pytest.approx(0.329, abs=2e-3)
     even = multiplying(tmp_path, (4_096, 4_096, 6_400, 271), (4_096, 6_400, 4_096, 290))
     assert result("PD412", even).state == "passes"
 
@@ -110,8 +105,7 @@ def three_kernels_between_gemms(folder: Path) -> Case:
 def test_a_run_of_small_kernels_could_take_the_time_of_one(tmp_path: Path) -> None:
     found = result("PD413", three_kernels_between_gemms(tmp_path))
     assert (found.state, found.level) == ("fires", "information")
-    assert found.gain is not None
-    assert found.gain.high_ms == pytest.approx(0.2)
+    assert gain_of(found).high_ms == pytest.approx(0.2)
     apart = laid((GEMM, 200), (MUL, 100), (GEMM, 200), (SILU, 100), (GEMM, 200), (MUL, 100))
     assert result("PD413", case_of(tmp_path, apart)).state == "passes"
 
@@ -151,8 +145,7 @@ def test_fp8_takes_nothing_of_gemms_in_fp32(tmp_path: Path) -> None:
     shown = {e.label: e.value for e in found.evidence}
     assert shown["share of it that FP8 could halve, by shapes and formats"] == "50.0 %"
     assert (found.state, in_fp8_saved_frac(case, rank)) == ("fires", pytest.approx(0.25, abs=1e-3))
-    assert found.gain is not None
-    assert found.gain.high_ms == pytest.approx(0.23, abs=1e-3)
+    assert gain_of(found).high_ms == pytest.approx(0.23, abs=1e-3)
 
 
 @pytest.mark.parametrize("code", ["PD410", "PD411", "PD412"])

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,9 +9,11 @@ from perfdoc.results.rules import RuleResult
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.registry import all_rules, own_rules, run_rules
 from perfdoc.rules.engine.rule import Meta, Rule, Verdict
+from perfdoc.rules.facts.hardware import gpu_of
 from tests.analyzers.tiny import GEMM
 from tests.captures.nsys_sqlite import write_nsys_sqlite
 from tests.captures.timeline import TimelineBuilder
+from tests.rules.cases import case_of
 
 
 def measured(
@@ -129,3 +129,29 @@ def test_every_rule_says_what_to_do_in_a_few_words(rule: Rule) -> None:
     assert action != rule.meta.title
     assert action[0].isupper()
     assert not action.endswith(".")
+
+
+def test_a_share_of_several_windows_is_of_all_their_time(tmp_path: Path) -> None:
+    """Of 120 us on one rank 20 us are idle, of 200 us on the other 100: 120 of 320, not the mean of both."""
+    case = case_of(tmp_path, with_gap(20_000), with_gap(100_000))
+    assert case.share(lambda rank: rank.ledger.total - rank.ledger.compute) == pytest.approx(120 / 320)
+
+
+@pytest.mark.parametrize(
+    ("name", "architecture", "domain", "fp8"),
+    [
+        ("NVIDIA A100-SXM4-80GB", "ampere", 8, False),
+        ("NVIDIA A100 80GB PCIe", "ampere", None, False),
+        ("NVIDIA H100 80GB HBM3", "hopper", 8, True),
+        ("NVIDIA H200 NVL", "hopper", None, True),
+        ("NVIDIA GH200 480GB", "hopper", None, True),
+        ("NVIDIA GB200", "blackwell", 72, True),
+        ("NVIDIA L40S", "ada", 1, True),
+    ],
+)
+def test_gpus_by_name(name: str, architecture: str, domain: int | None, fp8: bool) -> None:
+    gpu = gpu_of(name)
+    assert gpu is not None
+    assert (gpu.architecture, gpu.nvlink_domain, gpu.fp8) == (architecture, domain, fp8)
+    for unknown in (None, "", "Tesla V100-SXM2-32GB", "x" * 101, f"an {name}"):
+        assert gpu_of(unknown) is None

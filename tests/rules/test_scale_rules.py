@@ -1,7 +1,5 @@
 """PD380, PD382, the level of PD101, and whole simulated jobs with and without faults."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +21,7 @@ from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.registry import run_rules
 from perfdoc.rules.facts.graphs import MIN_HOST_FRAC
 from tests.amount import some
-from tests.rules.cases import predicting, result
+from tests.rules.cases import gain_of, predicting, result
 from tests.rules.communicating import communicating, having, of_job, with_exposed
 from tests.rules.test_mapping_rules import idle
 from tests.simulator.simulated import DENSE, facts_of, simulated, written
@@ -189,9 +187,8 @@ def test_pd101_recovers_what_fp32_sums_cost(tmp_path: Path) -> None:
     (rule,) = [r for r in found.rules if r.code == "PD101"]
     assert (rule.state, rule.level) == ("fires", "problem")
     assert [a.knob for a in rule.advice] == ["grad_reduce_in_fp32"]
-    assert rule.gain is not None
-    assert rule.gain.method == "replay"
-    assert rule.gain.mid_ms == pytest.approx(job.costs[0].cost_ns / 2 / 1e6, rel=0.05)
+    assert gain_of(rule).method == "replay"
+    assert gain_of(rule).mid_ms == pytest.approx(job.costs[0].cost_ns / 2 / 1e6, rel=0.05)
 
 
 def test_pd380(tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -218,13 +215,7 @@ def waiting(case: Case, share: float) -> Case:
     ns = round(2_000_000 * share)
     label = case.job.labels[0]
     wait = RankWait(
-        rank=None,
-        name=label,
-        dimension="dp",
-        collectives=2,
-        own_ns=2 * ns,
-        transfer_ns=ns,
-        wait_ns=ns,
+        rank=None, name=label, dimension="dp", collectives=2, own_ns=2 * ns, transfer_ns=ns, wait_ns=ns
     )
     return replace(case, job=replace(case.job, skew=replace(case.job.skew, waits=[wait])))
 

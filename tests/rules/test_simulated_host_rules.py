@@ -1,19 +1,18 @@
 """Host rules on simulated jobs: each names its fault and gains what the fault costs; without one all is
 quiet."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
 
-from perfdoc import results as d
 from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import measure_capture
 from perfdoc.diagnose.diagnosis import diagnose
 from perfdoc.diagnose.measuring import replaying
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import Value
+from perfdoc.results.rules import RuleResult
+from tests.rules.cases import gain_of
 from tests.simulator.simulated import facts_of, simulated, written
 
 OURS = ("PD2", "PD4", "PD5", "PD6", "PD9")
@@ -31,7 +30,7 @@ SETTINGS: dict[str, Value] = {
 LAYOUT = "dp=2,micro_batches=2"
 
 
-def diagnosed(folder: Path, *faults: str, steps: int = 3) -> tuple[dict[str, d.RuleRow], float]:
+def diagnosed(folder: Path, *faults: str, steps: int = 3) -> tuple[dict[str, RuleResult], float]:
     """The verdicts by code, and what the faults cost, in ms of a step."""
     job = simulated(LAYOUT, *faults, steps=steps)
     also = replaying(2)
@@ -54,8 +53,7 @@ def test_a_fault_of_the_host(tmp_path: Path, fault: str, steps: int, code: str, 
     assert code in problems
     found = rules[code]
     assert found.advice[0].knob == knob
-    assert found.gain is not None
-    assert found.gain.mid_ms == pytest.approx(cost_ms, rel=0.05)
+    assert gain_of(found).mid_ms == pytest.approx(cost_ms, rel=0.05)
 
 
 def test_a_sound_job_is_told_nothing_but_what_it_could_try(tmp_path: Path) -> None:

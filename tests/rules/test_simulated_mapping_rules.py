@@ -1,7 +1,5 @@
 """Planted faults of simulated jobs: the rule on each fires, and its gain is what the fault costs."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -17,6 +15,7 @@ from perfdoc.profiling.manifest import ModelShape
 from perfdoc.results import RuleResult
 from perfdoc.simulator.forward.job import SimulatedJob
 from tests.amount import some
+from tests.rules.cases import gain_of
 from tests.simulator.simulated import DENSE, MOE, facts_of, simulated, written
 
 EVEN = msgspec.structs.replace(DENSE, vocabulary=1024)
@@ -36,10 +35,7 @@ OURS = [f"PD3{n:02}" for n in range(1, 80) if n != 3]
 
 def rules_of(job: SimulatedJob, folder: Path, settings: Mapping[str, Value]) -> dict[str, RuleResult]:
     """Every rule's row, by code."""
-    request = AnalysisRequest(
-        captures=written(job, folder),
-        given=facts_of(job),
-    )
+    request = AnalysisRequest(captures=written(job, folder), given=facts_of(job))
     configuration = Configuration(values=settings, dialect="megatron_core")
     found = diagnose(measure_all(request).captures, configuration=configuration)
     return {rule.code: rule for rule in found.rules}
@@ -48,11 +44,7 @@ def rules_of(job: SimulatedJob, folder: Path, settings: Mapping[str, Value]) -> 
 def test_uneven_stages(tmp_path: Path) -> None:
     """Three layers and five: the split is given so, and four of each is advised."""
     job = simulated("pp=2,micro_batches=8", "uneven_stages=1", shape=EVEN, steps=2)
-    known = {
-        **SPLIT,
-        "num_layers_in_first_pipeline_stage": 3,
-        "num_layers_in_last_pipeline_stage": 5,
-    }
+    known = {**SPLIT, "num_layers_in_first_pipeline_stage": 3, "num_layers_in_last_pipeline_stage": 5}
     found = rules_of(job, tmp_path, known)["PD305"]
     assert (found.state, found.level, found.reason) == (
         "fires",
@@ -63,8 +55,7 @@ def test_uneven_stages(tmp_path: Path) -> None:
         ("num_layers_in_first_pipeline_stage", "4"),
         ("num_layers_in_last_pipeline_stage", "4"),
     ]
-    assert found.gain is not None
-    assert found.gain.mid_ms == pytest.approx(job.costs[0].cost_ns / job.steps / 1e6, rel=0.05)
+    assert gain_of(found).mid_ms == pytest.approx(job.costs[0].cost_ns / job.steps / 1e6, rel=0.05)
 
 
 def test_too_few_virtual_stages(tmp_path: Path) -> None:
@@ -72,10 +63,9 @@ def test_too_few_virtual_stages(tmp_path: Path) -> None:
     found = rules_of(job, tmp_path, {**SPLIT, "overlap_p2p_comm": True})["PD301"]
     assert (found.state, found.level) == ("fires", "problem")
     assert [(a.knob, a.to_value) for a in found.advice] == [("virtual_pipeline_model_parallel_size", "4")]
-    assert found.gain is not None
     best = simulated("pp=2,vpp=4,micro_batches=4", shape=EVEN, steps=2).simulation.makespan_ns
     saved_ms = (job.simulation.makespan_ns - best) / job.steps / 1e6
-    assert found.gain.mid_ms == pytest.approx(saved_ms, rel=0.05)
+    assert gain_of(found).mid_ms == pytest.approx(saved_ms, rel=0.05)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """Overlaps that are off in simulated jobs: what the rules say that they cost is what they cost."""
 
-from __future__ import annotations
-
 import pytest
 
 from perfdoc.simulator.forward.faults import parse_faults

@@ -1,7 +1,5 @@
 """PD906: what the capture records slows the host that the device waits for."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Jobs with nothing wrong: no rule, present or to come, calls anything of them a problem."""
 
-from __future__ import annotations
-
 import pytest
 
 from perfdoc.knobs.knob import Value

@@ -1,7 +1,5 @@
 """PD111 to PD113: tensor-parallel communication, its overlap, and what the overlap takes."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +15,7 @@ from perfdoc.rules.facts.exposed import LITTLE_HIDDEN_FRAC
 from perfdoc.rules.facts.work_queues import MANY
 from tests.rules.cases import (
     case_of,
+    gain_of,
     if_unset,
     predicting,
     result,
@@ -45,8 +44,7 @@ def test_pd111_threshold(tmp_path: Path) -> None:
     fires = result("PD111", having(communicating(tmp_path, "tp", 50), OFF))
     assert (fires.state, fires.level) == ("fires", "problem"), fires.reason
     assert settings_of(fires) == {"tp_comm_overlap": True}
-    assert fires.gain is not None
-    assert (fires.gain.method, fires.gain.high_ms) == ("ceiling", pytest.approx(0.05))
+    assert (gain_of(fires).method, gain_of(fires).high_ms) == ("ceiling", pytest.approx(0.05))
     assert result("PD111", having(communicating(tmp_path, "tp", 49), OFF)).state == "passes"
     assert result("PD111", case_of(tmp_path, step_with_gap(1))).state == "not_applicable"
 
@@ -201,8 +199,7 @@ def test_pd113(exposed: Case, settings: dict[str, Value], level: str, advised: d
     edge = round(2_000_000 * MIN_FRAC)
     fires = result("PD113", slowed(having(exposed, settings), edge))
     assert (fires.state, fires.level, settings_of(fires)) == ("fires", level, advised)
-    assert fires.gain is not None
-    assert (fires.gain.method, fires.gain.high_ms) == ("ceiling", pytest.approx(0.01))
+    assert (gain_of(fires).method, gain_of(fires).high_ms) == ("ceiling", pytest.approx(0.01))
     assert result("PD113", slowed(having(exposed, settings), edge - 1)).state == "passes"
 
 
@@ -241,8 +238,7 @@ def test_pd112_gains_what_the_replay_says(exposed: Case) -> None:
     """Only the replay without queues is of this change; where it finds no queue, little is wrong."""
     case = having(exposed, {**TP, ENV: 8})
     found = result("PD112", predicting(case, without_queueing_tp=(0.01, 0.02, 0.03)))
-    assert found.gain is not None
-    assert (found.level, found.gain.method, found.gain.mid_ms) == ("problem", "replay", 0.02)
+    assert (found.level, gain_of(found).method, gain_of(found).mid_ms) == ("problem", "replay", 0.02)
     replayed = predicting(case, without_queueing_tp=(0.0, 0.0, 0.0), without_gc=(0.0, 0.0, 0.0))
     queues, other = replayed.gains.predictions
     nothing = replace(queues.gain, low_ms=None, mid_ms=None, high_ms=None, method="none")
@@ -254,8 +250,7 @@ def test_pd112_gains_what_the_replay_says(exposed: Case) -> None:
     assert result("PD112", having(sound, context)).level == "problem"  # nothing is replayed of CP
     withheld = with_predictions(replayed, [none])
     found = result("PD112", withheld)
-    assert found.gain is not None
-    assert (found.level, found.gain.method) == ("problem", "ceiling")
+    assert (found.level, gain_of(found).method) == ("problem", "ceiling")
 
 
 def test_pd112_sees_queues_where_the_environment_is_not_known(exposed: Case) -> None:
@@ -278,11 +273,6 @@ def test_pd111_leaves_queues_to_pd112(tmp_path: Path) -> None:
 def test_pd111_says_what_the_backward_overlap_gains(tmp_path: Path) -> None:
     """As long as no setting is advised: tp_comm_overlap hides more than what was replayed."""
     bare = communicating(tmp_path, "tp", 100, hidden_us=0)
-    for settings, low, method in (
-        (TP, 0.01, "replay"),
-        (TP, 0.0, "ceiling"),
-        (OFF, 0.01, "ceiling"),
-    ):
+    for settings, low, method in ((TP, 0.01, "replay"), (TP, 0.0, "ceiling"), (OFF, 0.01, "ceiling")):
         found = result("PD111", predicting(having(bare, settings), overlapped_tp=(low, 0.02, 0.03)))
-        assert found.gain is not None
-        assert (found.gain.method, "of this alone" in found.remedy) == (method, method == "replay")
+        assert (gain_of(found).method, "of this alone" in found.remedy) == (method, method == "replay")

@@ -1,7 +1,5 @@
 """What the job's own settings say is known to the rules, which ask by Megatron's names."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,8 +1,6 @@
 """PD305, PD301 and PD101 on simulated jobs: what is the layout's own price is called so, and what a host
 loses is no matter of layers."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,8 +1,6 @@
 """Advice that depends on settings that nobody knows: given, said to be so, and never where captures show the
 setting in use."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +12,7 @@ from perfdoc.reports.advice import change_title
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.registry import judge
 from perfdoc.rules.engine.unset import SHOWN_FRAC
-from tests.rules.cases import if_unset, predicting, result, settings_of
+from tests.rules.cases import gain_of, if_unset, predicting, result, settings_of
 from tests.rules.communicating import communicating, having, with_rows
 
 OVERLAP = "overlap_grad_reduce"
@@ -92,11 +90,9 @@ def test_a_prediction_keeps_its_own_row(exposed: Case) -> None:
     judged = judge(case)
     (found,) = [r for r in judged.results if r.code == "PD101"]
     (piece,) = found.advice
-    assert piece.gain is not None
-    assert (piece.gain.method, piece.gain.high_ms, piece.gain.key) == ("ceiling", 0.09, "")
+    assert (gain_of(piece).method, gain_of(piece).high_ms, gain_of(piece).key) == ("ceiling", 0.09, "")
     (row,) = [o for o in judged.opportunities if o.key == "overlapped_dp"]
-    assert row.gain is not None
-    assert (row.kind, row.codes, row.gain.mid_ms) == ("predicted", ["PD101"], 0.08)
+    assert (row.kind, row.codes, gain_of(row).mid_ms) == ("predicted", ["PD101"], 0.08)
 
 
 def test_a_known_companion_says_which_switch_it_goes_with(tmp_path: Path) -> None:

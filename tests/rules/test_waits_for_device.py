@@ -1,7 +1,5 @@
 """PD208: a wait for the device costs the gap behind it and the gaps in which the host catches up."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +14,7 @@ from perfdoc.simulator.replay.rebuilt import rebuild_rank
 from tests.analyzers.device_views import view_of
 from tests.analyzers.tiny import GEMM
 from tests.captures.timeline import TimelineBuilder
-from tests.rules.cases import US, case_of, predicting, result
+from tests.rules.cases import US, case_of, gain_of, predicting, result
 
 
 def drained(steps: int = 0) -> TimelineBuilder:
@@ -80,11 +78,10 @@ def test_without_a_replay_the_bound_is_what_the_host_can_get_ahead(waiting: Case
     """Each step the host waits for 103 us, and the device for the host for less: that is the bound."""
     found = result("PD208", waiting)
     assert (found.state, found.level) == ("fires", "problem")
-    assert found.gain is not None
     rank = waiting.ranks[0]
-    assert found.gain.method == "ceiling"
+    assert gain_of(found).method == "ceiling"
     most = min(rank.host.sync_calls.host_ns or 0, rank.ledger.idle.host) / rank.window.steps / 1e6
-    assert found.gain.high_ms == pytest.approx(most)
+    assert gain_of(found).high_ms == pytest.approx(most)
     assert 0.05 < most < 0.103
     assert ".item()" in found.remedy
     assert "non_blocking" not in found.remedy
@@ -93,8 +90,7 @@ def test_without_a_replay_the_bound_is_what_the_host_can_get_ahead(waiting: Case
 
 def test_the_replay_decides_where_there_is_one(waiting: Case) -> None:
     gained = result("PD208", predicting(waiting, without_waits=(0.04, 0.061, 0.07)))
-    assert gained.gain is not None
-    assert (gained.state, gained.gain.method, gained.gain.key) == ("fires", "replay", "")
+    assert (gained.state, gain_of(gained).method, gain_of(gained).key) == ("fires", "replay", "")
     # The gap stays without the wait: the host is late anyway.
     assert result("PD208", predicting(waiting, without_waits=(0.0, 0.001, 0.002))).state == "passes"
 

@@ -1,7 +1,5 @@
 """Where rules say that it is worst: planted instances, worked out by hand."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path

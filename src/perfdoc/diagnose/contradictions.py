@@ -22,8 +22,8 @@ from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import Value
 from perfdoc.results.figures import per_cent
 from perfdoc.results.quality import Contradiction
-from perfdoc.rules.facts.gemm_format import FP8_FRAC, captured_format
 from perfdoc.rules.facts.hardware import gpu_of
+from perfdoc.rules.facts.precision import FP8_FRAC, captured_format
 from perfdoc.traces.job_facts import JobFacts
 
 _DESCRIBED: Mapping[str, str] = MappingProxyType(

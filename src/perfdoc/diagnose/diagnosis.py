@@ -24,9 +24,9 @@ from perfdoc.results.names import natural
 from perfdoc.results.tables import CollectiveSize, Tables
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.registry import judge
-from perfdoc.rules.facts.capture_cost import slowed_by
+from perfdoc.rules.facts.capture import slowed_by
 from perfdoc.rules.facts.degrees import CP, TP, expert_tp
-from perfdoc.rules.facts.links import usual_link
+from perfdoc.rules.facts.exposed import usual_link
 from perfdoc.rules.facts.memory_room import out_of_memory
 from perfdoc.traces import NoGpuActivityError, TraceError
 from perfdoc.traces.job_facts import common_facts
