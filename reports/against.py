@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from typing import Literal
 
-from perfdoc.results import Against, AgainstFigure, Diagnosis, Target
-from perfdoc.results.figures import GIB, duration, plural, share, significant, size
+from perfdoc.results import AgainstFigure, Diagnosis, Target
+from perfdoc.results.figures import GIB, duration, share, significant, size
 from perfdoc.results.names import prose, shorten
 
 _FACTS = 6
@@ -24,23 +24,20 @@ def notes_on(diagnosis: Diagnosis, figure: str) -> list[str]:
     found = diagnosis.against
     if found is None:
         return []
-    notes = [_change(found, f) for f in found.figures if f.figure == figure]
+    notes = [_change(f) for f in found.figures if f.figure == figure]
     return [*notes, *(_aim(t) for t in found.targets if t.figure == figure)]
 
 
-def _change(found: Against, figure: AgainstFigure) -> str:
+def _change(figure: AgainstFigure) -> str:
     """`3.2 % worse than the baseline (92.1 ms), within noise (±5.1 %)`."""
     was = value_of(figure.figure, figure.before)
     if figure.better is None:
         return f"the same as in the baseline ({was})"
     sign = "better" if figure.better else "worse"
     by = "" if figure.change_frac is None else f"{share(abs(figure.change_frac))} "
-    of_runs = f", mean of {plural(found.runs, 'run')}" if found.runs > 1 else ""
-    # Other figures than the page's own: of steps without the profiler, or the mean beside its median.
-    mean = "mean step " if figure.figure == "step_time" and found.kind == "diagnosis" else ""
-    after = " unprofiled" if found.kind == "gate" else ""
-    now = f"{mean}{value_of(figure.figure, figure.now)}{after}: " if mean or after else ""
-    return f"{now}{by}{sign} than the baseline ({was}{of_runs}){_noise(figure)}"
+    # The page's own figure is the median.
+    now = f"mean step {value_of(figure.figure, figure.now)}: " if figure.figure == "step_time" else ""
+    return f"{now}{by}{sign} than the baseline ({was}){_noise(figure)}"
 
 
 def _noise(figure: AgainstFigure) -> str:
@@ -82,17 +79,13 @@ def compared_lines(diagnosis: Diagnosis) -> list[str]:
     return [f"{title}: {note}" for name, title in _TITLES.items() for note in notes_on(diagnosis, name)]
 
 
-def changes_beside(diagnosis: Diagnosis, shown: Collection[str]) -> list[str]:
-    """What the baseline says of figures that are not among those shown: the gate knows the memory of runs
-    whose captures do not."""
-    found = diagnosis.against
-    figures = [] if found is None else [f for f in found.figures if f.figure not in shown]
-    return [f"{_TITLES[f.figure]}: {_change(found, f)}." for f in figures if found is not None]
-
-
-def against_words(diagnosis: Diagnosis) -> Iterator[str]:
+def against_words(diagnosis: Diagnosis) -> list[str]:
     """Sentences below the headline figures: what the baseline is, or why it is not comparable and in what it
     differs; and targets whose figure is not shown."""
+    return list(_sentences(diagnosis))
+
+
+def _sentences(diagnosis: Diagnosis) -> Iterator[str]:
     found = diagnosis.against
     if found is None:
         return
@@ -100,7 +93,7 @@ def against_words(diagnosis: Diagnosis) -> Iterator[str]:
     if found.state == "incomparable":
         yield f"Not comparable with the baseline {name}: {prose(found.reason, 400).rstrip('.')}."
     elif found.state == "compared":
-        yield f"The baseline is {name}{_kind(found)}."
+        yield f"The baseline is {name}."
     if found.differences:
         rows = [
             f"{shorten(d.fact, 64)} ({_text(d.before)}, here {_text(d.now)})"
@@ -115,12 +108,6 @@ def against_words(diagnosis: Diagnosis) -> Iterator[str]:
     for target in found.targets:
         if target.state == "unknown":
             yield f"{_TITLES[target.figure]} is unknown: its target cannot be checked."
-
-
-def _kind(found: Against) -> str:
-    if found.kind == "gate":
-        return f", of {plural(found.runs, 'accepted run')}"
-    return ""
 
 
 def _text(value: str | None) -> str:

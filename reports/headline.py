@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median_low
 
-from perfdoc.reports.against import against_words, changes_beside, notes_on
+from perfdoc.reports.against import notes_on
 from perfdoc.reports.leaves import family_shares, family_values, leaf_values, parts_of, total_values
 from perfdoc.reports.over_ranks import apart, device_word
 from perfdoc.reports.summary import PEAK_NAMES
@@ -189,12 +189,6 @@ def _asked(figure: Figure) -> str:
 
 def _compared(diagnosis: Diagnosis, figure: Figure) -> Figure:
     return replace(figure, against=notes_on(diagnosis, _asked(figure)))
-
-
-def against_lines(diagnosis: Diagnosis) -> list[str]:
-    """Sentences below the figures on what they are held against, also of figures that are not shown."""
-    shown = {_asked(figure) for figure in verdict_figures(diagnosis)}
-    return [*changes_beside(diagnosis, shown), *against_words(diagnosis)]
 
 
 _SHARES = (("Compute", "compute"), ("Exposed communication", "exposed_comm"), ("Idle", "idle"))

@@ -13,6 +13,7 @@ from markupsafe import Markup, escape
 
 from perfdoc.reports import gaps, headline, outlook, summary, view
 from perfdoc.reports.advice import change_title, gain_words, lines_of, related_words
+from perfdoc.reports.against import against_words
 from perfdoc.reports.charts.excerpt import excerpt_looks, excerpt_picture
 from perfdoc.reports.charts.looks import Look
 from perfdoc.reports.charts.steps import OPEN_STEP_STRIPS, step_strips
@@ -126,7 +127,7 @@ def render_html(diagnosis: Diagnosis) -> str:
         first_words=outlook.opening_words(diagnosis),
         analysed=summary.analysed_line(diagnosis),
         next_capture=outlook.next_capture(diagnosis),
-        against=headline.against_lines(diagnosis),
+        against=against_words(diagnosis),
         opportunities=to_do,
         dialects=dialects_of(to_do),
         dialect=diagnosis.job.dialect if diagnosis.job is not None else None,

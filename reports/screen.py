@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from perfdoc.reports import gaps, headline, outlook, summary
 from perfdoc.reports.advice import rough
+from perfdoc.reports.against import against_words
 from perfdoc.reports.leaves import Part, parts_of
 from perfdoc.reports.outlook import next_capture
 from perfdoc.reports.ranking import INEXACT, Ranked, ranking
@@ -143,7 +144,7 @@ def _where(page: Lines, diagnosis: Diagnosis, room: _Room) -> None:
         for fig in headline.verdict_figures(diagnosis)
     ]
     said = [*paragraph(" · ".join(lines), width=page.width, indent="  ")]
-    for text in headline.against_lines(diagnosis):
+    for text in against_words(diagnosis):
         said += paragraph(text, width=page.width, indent="  ")
     page.lines += _cut(said, room.figures)
 

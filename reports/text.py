@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from perfdoc.reports import headline, outlook, summary
+from perfdoc.reports.against import against_words
 from perfdoc.reports.outline import outline
 from perfdoc.reports.sections.section import Grid, Note, Section
 from perfdoc.reports.terminal import Lines, grid, paragraph
@@ -61,7 +62,7 @@ def render_text(diagnosis: Diagnosis, *, width: int = 100, colour: bool = False)
         [fig.label, fig.value, "; ".join([*fig.notes, *fig.against])] for fig in headline.headline(diagnosis)
     ]
     page.lines += ["  " + line for line in grid(["", "", ""], facts, align="lrl", width=page.width)[1:]]
-    for text in headline.against_lines(diagnosis):
+    for text in against_words(diagnosis):
         page.say(text)
     for section in outline(diagnosis):
         _section(page, section)

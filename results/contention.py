@@ -38,22 +38,10 @@ class DeviceContendedKernel:
     """-1 unknown."""
     alone_ns: int | None
     """Median with nothing else on the device; None without such a run."""
-    alone_low_ns: int | None
-    alone_high_ns: int | None
     samples_alone: int
     contended_ns: int | None
     """Median of the runs during communication for half of their time or more; None without such a run."""
-    contended_low_ns: int | None
-    contended_high_ns: int | None
     samples_contended: int
-    samples_whole: int
-    """Those of samples_contended during communication all of the time."""
-    samples_slight: int
-    """During communication for less than half of the time: in neither set."""
-    samples_crowded: int
-    """Overlapping other compute: in neither set."""
-    p_value: float | None
-    """Two-sided, Mann and Whitney; None where a set is empty."""
     verdict: Verdict
     """no_difference: 5 % or more is ruled out. undecided: neither it nor `slower` is proven."""
     verdict_reason: str

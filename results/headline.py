@@ -143,11 +143,6 @@ class Against:
     """Why the two are not comparable; empty otherwise."""
     baseline: str
     """Name of the file or folder."""
-    kind: Literal["diagnosis", "gate", ""]
-    """gate: the accepted runs of `perfdoc gate`, medians of unprofiled steps; peak memory is what was
-    reserved."""
-    runs: int
-    """Of the baseline."""
     figures: list[AgainstFigure]
     differences: list[DifferentFact]
     """Facts and settings that differ, also where the two are comparable."""

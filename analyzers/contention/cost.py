@@ -138,21 +138,12 @@ def _kernels(
     decided = any(judged.verdict in DECIDED for judged in verdicts.values())
     count = len(samples.signatures)
     beside_ns = np.bincount(samples.signature, weights=samples.comm_ns, minlength=count)
-    counts = {
-        name: np.bincount(samples.signature[mask], minlength=count)
-        for name, mask in (
-            ("whole", samples.whole),
-            ("slight", samples.slight),
-            ("crowded", samples.crowded),
-        )
-    }
     listed = sorted(verdicts, key=lambda i: (-costs[i].mid_ns if i in slower else 0, -beside_ns[i], i))[
         :MAX_SIGNATURES
     ]
-    return [
-        _kernel(view, samples, found, i, verdicts[i], costs[i], {n: int(c[i]) for n, c in counts.items()})
-        for i in listed
-    ], (sum_costs(costs[i] for i in slower) if decided else None)
+    return [_kernel(view, samples, found, i, verdicts[i], costs[i]) for i in listed], (
+        sum_costs(costs[i] for i in slower) if decided else None
+    )
 
 
 def _kernel(
@@ -162,13 +153,14 @@ def _kernel(
     i: int,
     judged: Judged,
     cost: ContentionCost,
-    counts: dict[str, int],
 ) -> DeviceContendedKernel:
     signature = samples.signatures[i]
     name = view.trace.strings[signature.name]
 
-    def of(quantiles: tuple[np.ndarray, np.ndarray], which: int) -> int | None:
-        return int(quantiles[which][i]) if found.count[which][i] else None
+    medians = [
+        int(median[i]) if count[i] else None
+        for median, count in zip(found.median_ns, found.count, strict=True)
+    ]
 
     return DeviceContendedKernel(
         kernel=name,
@@ -177,18 +169,10 @@ def _kernel(
         element_type=element_type_of(name),
         grid_blocks=signature.grid_blocks,
         block_threads=signature.block_threads,
-        alone_ns=of(found.median_ns, 0),
-        alone_low_ns=of(found.low_ns, 0),
-        alone_high_ns=of(found.high_ns, 0),
+        alone_ns=medians[0],
         samples_alone=int(found.count[0][i]),
-        contended_ns=of(found.median_ns, 1),
-        contended_low_ns=of(found.low_ns, 1),
-        contended_high_ns=of(found.high_ns, 1),
+        contended_ns=medians[1],
         samples_contended=int(found.count[1][i]),
-        samples_whole=counts["whole"],
-        samples_slight=counts["slight"],
-        samples_crowded=counts["crowded"],
-        p_value=None if np.isnan(found.p_value[i]) else float(found.p_value[i]),
         verdict=judged.verdict,
         verdict_reason=judged.reason,
         caveat=_CAVEATS[signature.kernel_class],

@@ -21,8 +21,6 @@ SUBJECTS = (KernelClass.NORM, KernelClass.GEMM, KernelClass.ATTENTION)
 
 BESIDE_MIN_FRAC = 0.5
 """A run counts as beside communication where communication was resident for this share of it."""
-WHOLE_MIN_FRAC = 0.95
-"""... and for all of it from this share on: launches a microsecond apart are no difference."""
 CROWDED_MIN_FRAC = 0.05
 """A run beside other compute for more than this share of it tells nothing of communication. Below lies the
 overlap of a kernel with the next one on its stream (programmatic dependent launch)."""
@@ -74,17 +72,6 @@ class Samples:
         """Communication ran for half of it or more, and no other compute."""
         found: Bool = (self.comm_ns >= BESIDE_MIN_FRAC * self.duration_ns) & ~self.crowded
         return found
-
-    @cached_property
-    def whole(self) -> Bool:
-        """Communication ran all of the time."""
-        found: Bool = (self.comm_ns >= WHOLE_MIN_FRAC * self.duration_ns) & ~self.crowded
-        return found
-
-    @cached_property
-    def slight(self) -> Bool:
-        """Communication ran for less than half of it: such runs are in neither set."""
-        return ~self.alone & ~self.beside & ~self.crowded
 
 
 def find_samples(view: DeviceView) -> Samples:

@@ -2,7 +2,7 @@
 
 A kernel that needs its blocks on the device together (Transformer Engine's norms, any cooperative launch)
 cannot start while communication keeps some of the SMs. It is counted where the trace excludes the other
-causes: it had been launched, its stream was free, no event and no host function was waited for, no other
+causes: it had been launched, its stream was free, nothing that its stream may wait for was queued, no other
 compute ran, and communication was resident for nearly all of the wait.
 
 What a trace cannot exclude: with CUDA_DEVICE_MAX_CONNECTIONS=1 a kernel also waits behind a collective that
@@ -13,126 +13,58 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64, union
-from perfdoc.analyzers.communication.blocking import Edges, find_edges
 from perfdoc.analyzers.contention.samples import full_names
 from perfdoc.analyzers.device.launches import start_of
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.traces import SyncKind
-from perfdoc.traces.model import UNKNOWN
 from perfdoc.traces.table import Bool
 
 _EVENT_WAIT = re.compile(r"StreamWaitEvent")
 _OTHER_WAIT = re.compile(
     r"StreamWaitValue|StreamBatchMemOp|LaunchHostFunc|StreamAddCallback|ExternalSemaphores"
 )
-_MOST_RESOLVED = 20_000
-"""Kernels behind waits that are looked into one by one; the rest stay unknown."""
 
 
-class Waits:
-    """The waits that the host queued on the streams of one device."""
+def _may_wait(view: DeviceView, stream: I64, after_ns: I64, before_ns: I64) -> Bool:
+    """Whether each stream may have had to wait, by calls in (after, before) of the host's time.
 
-    def __init__(self, view: DeviceView) -> None:
-        self._view = view
-        self._event_calls, self._other_calls = self._calls(_EVENT_WAIT, _OTHER_WAIT)
-        self._lanes: dict[int, tuple[I64, I64]] = {}
-        self._known_waits: dict[int, I64] = {}
-
-    def until_ns(self, stream: I64, after_ns: I64, before_ns: I64) -> I64:
-        """End of everything that a stream had to wait for, by calls in (after, before) of the host's time.
-
-        0 if there was no such call, UNKNOWN (-1) if that is not known. A call names no stream, so any
-        call of the process in that time counts, unless the capture has the edges that say whose it was.
-        """
-        found = np.zeros(len(stream), np.int64)
-        found[_between(self._other_calls, after_ns, before_ns)] = UNKNOWN
-        called = _between(self._event_calls, after_ns, before_ns) & (found == 0)
-        for count, i in enumerate(np.flatnonzero(called).tolist()):
-            known = count < _MOST_RESOLVED and self._view.trace.capabilities["event_edges"].available
-            found[i] = (
-                self._resolved(int(stream[i]), int(after_ns[i]), int(before_ns[i])) if known else UNKNOWN
-            )
-        return found
-
-    def _resolved(self, stream: int, after_ns: int, before_ns: int) -> int:
-        known = self._waits_of(stream)
-        rows = np.flatnonzero(self._edges.wait_stream == stream)
-        times = self._edges.wait_ns[rows]
-        rows = rows[(times > after_ns) & (times < before_ns)]
-        if len(rows) < int(((known > after_ns) & (known < before_ns)).sum()):
-            return UNKNOWN  # one that is paired with no record
-        return max((self._awaited_end(row) for row in rows.tolist()), key=_unknown_first, default=0)
-
-    def _awaited_end(self, edge: int) -> int:
-        """End of the last activity before the record; UNKNOWN where the recording stream itself had to
-        wait in between."""
-        source, record_ns = int(self._edges.record_stream[edge]), int(self._edges.record_ns[edge])
-        launches, ends = self._lane(source)
-        at = int(np.searchsorted(launches, record_ns, "left")) - 1
-        since = int(launches[at]) if at >= 0 else -1
-        known = self._waits_of(source)
-        if ((known > since) & (known < record_ns)).any():
-            return UNKNOWN
-        return int(ends[at]) if at >= 0 else 0
-
-    def _lane(self, stream: int) -> tuple[I64, I64]:
-        """Launches of a stream's activities in order, and the latest end up to each."""
-        if stream not in self._lanes:
-            activity = self._view.activity
-            rows = np.flatnonzero((activity.stream == stream) & (activity.launch_start_ns >= 0))
-            rows = rows[np.argsort(activity.launch_start_ns[rows], kind="stable")]
-            self._lanes[stream] = activity.launch_start_ns[rows], np.maximum.accumulate(activity.end_ns[rows])
-        return self._lanes[stream]
-
-    def _waits_of(self, stream: int) -> I64:
-        if stream not in self._known_waits:
-            waits, times = self._wait_rows
-            self._known_waits[stream] = times[waits == stream]
-        return self._known_waits[stream]
-
-    @cached_property
-    def _edges(self) -> Edges:
-        return find_edges(self._view.trace, self._view.activity.device, self._view.launches)
-
-    @cached_property
-    def _wait_rows(self) -> tuple[I64, I64]:
-        """Stream and host time of every wait for an event in the process."""
-        trace = self._view.trace
-        syncs = trace.syncs
-        rows = np.flatnonzero(
-            (syncs.process == self._view.device.process) & (syncs.kind == SyncKind.STREAM_WAIT_EVENT)
-        )
-        called = start_of(trace, self._view.launches.syncs[rows])
-        return syncs.stream[rows], np.where(called >= 0, called, syncs.start_ns[rows])
-
-    def _calls(self, *patterns: re.Pattern[str]) -> list[I64]:
-        """Start of the process's calls, sorted, whose names each pattern finds."""
-        trace = self._view.trace
-        kind = np.full(len(trace.strings), -1, np.int8)
-        for i in trace.call_names.tolist():
-            kind[i] = next((n for n, p in enumerate(patterns) if p.search(trace.strings[i])), -1)
-        if (kind < 0).all():
-            return [np.empty(0, np.int64) for _ in patterns]
-        of_call = kind[trace.api_calls.name]
-        rows = np.flatnonzero(of_call >= 0)
-        rows = rows[np.isin(trace.api_calls.thread[rows], trace.threads_of(self._view.device.process))]
-        return [np.sort(trace.api_calls.start_ns[rows[of_call[rows] == n]]) for n in range(len(patterns))]
+    A call names no stream, so any of the process counts, unless the capture says whose wait it was.
+    """
+    other, event = (_starts_of_calls(view, pattern) for pattern in (_OTHER_WAIT, _EVENT_WAIT))
+    waits = _between(other, after_ns, before_ns)
+    if not view.trace.capabilities["event_edges"].available:
+        return waits | _between(event, after_ns, before_ns)
+    syncs = view.trace.syncs
+    rows = np.flatnonzero((syncs.process == view.device.process) & (syncs.kind == SyncKind.STREAM_WAIT_EVENT))
+    called = start_of(view.trace, view.launches.syncs[rows])
+    called = np.where(called >= 0, called, syncs.start_ns[rows])
+    for s in np.unique(stream).tolist():
+        of_stream = stream == s
+        times = np.sort(called[syncs.stream[rows] == s])
+        waits[of_stream] |= _between(times, after_ns[of_stream], before_ns[of_stream])
+    return waits
 
 
-def _between(times: I64, after_ns: I64, before_ns: I64) -> np.ndarray:
+def _starts_of_calls(view: DeviceView, pattern: re.Pattern[str]) -> I64:
+    """Start of the process's calls whose names the pattern finds, sorted."""
+    trace = view.trace
+    matches = np.zeros(len(trace.strings) + 1, bool)
+    for i in trace.call_names.tolist():
+        matches[i] = pattern.search(trace.strings[i]) is not None
+    rows = np.flatnonzero(matches[trace.api_calls.name])
+    rows = rows[np.isin(trace.api_calls.thread[rows], trace.threads_of(view.device.process))]
+    return np.sort(trace.api_calls.start_ns[rows])
+
+
+def _between(times: I64, after_ns: I64, before_ns: I64) -> Bool:
     """Whether any time lies in each open interval."""
-    inside: np.ndarray = np.searchsorted(times, before_ns, "left") > np.searchsorted(times, after_ns, "right")
+    inside: Bool = np.searchsorted(times, before_ns, "left") > np.searchsorted(times, after_ns, "right")
     return inside
-
-
-def _unknown_first(end_ns: int) -> int:
-    return np.iinfo(np.int64).max if end_ns == UNKNOWN else end_ns
 
 
 START_AFTER_END_MAX_NS = 5_000
@@ -162,8 +94,8 @@ class Stalls:
     """Since when the kernel could have run."""
     start_ns: I64
     undecided: int
-    """Norms that look delayed but queued behind a wait whose end is not known, or on a stream that never ran
-    beside communication, so that it may be ordered after it."""
+    """Norms that look delayed but were launched after a call that may make their stream wait, or on a stream
+    that never ran beside communication, so that it may be ordered after it."""
 
     def lost_ns(self, of_norms: bool) -> int:
         """Time that they waited, in all."""
@@ -210,16 +142,13 @@ def find_stalls(view: DeviceView) -> Stalls | None:
     )
 
     stream = view.trace.kernels.stream[candidates]
-    awaited = Waits(view).until_ns(stream, pred_launch, api.start_ns[launch])
-    clear = (awaited >= 0) & _runs_beside(view, stream)
-    ready = np.maximum(ready, awaited)
-    stalled = clear & _held_up(view, ready, start)
+    clear = ~_may_wait(view, stream, pred_launch, api.start_ns[launch]) & _runs_beside(view, stream)
     is_norm = _is_norm(view, candidates)
     return Stalls(
-        is_norm=is_norm[stalled],
-        name=full_names(view.trace.kernels, candidates[stalled]),
-        ready_ns=ready[stalled],
-        start_ns=start[stalled],
+        is_norm=is_norm[clear],
+        name=full_names(view.trace.kernels, candidates[clear]),
+        ready_ns=ready[clear],
+        start_ns=start[clear],
         undecided=int((is_norm & ~clear).sum()),
     )
 

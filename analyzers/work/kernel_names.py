@@ -65,14 +65,6 @@ def fused(view: DeviceView, rows: I64) -> Bool:
     return found
 
 
-def softmax(view: DeviceView, rows: I64) -> Bool:
-    """Kernels that may be the softmax of attention that is not fused."""
-    kinds = view.kinds.kinds
-    of_kind = np.array([k.kernel_class is K.SOFTMAX or k.label == MASKED_SOFTMAX for k in kinds], bool)
-    found: Bool = of_kind[view.kinds.kind[rows]]
-    return found
-
-
 def phases(view: DeviceView, rows: I64, said: I64) -> I64:
     """Index into PHASES of each kernel of fused attention. said: as ranges and the function's name say.
 

@@ -14,8 +14,8 @@ from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.kernel_class.classify import KernelClass as K
 from perfdoc.analyzers.kernel_class.number_format import arithmetic_of
 from perfdoc.analyzers.kernels.attributed import AttributedKernels
-from perfdoc.analyzers.work.between_attention import match_between_attention
 from perfdoc.analyzers.work.from_shapes import work_from_shapes
+from perfdoc.analyzers.work.layer_gemms import Assignment, finishing, match_layers
 from perfdoc.analyzers.work.model_products import Product, products_of, sequences_of
 from perfdoc.analyzers.work.operator_work import (
     DTYPES,
@@ -26,7 +26,6 @@ from perfdoc.analyzers.work.operator_work import (
     OperatorCall,
     share_calls,
 )
-from perfdoc.analyzers.work.passes import Assignment, Passes, finishing, launched
 from perfdoc.profiling.flops import flops_per_token
 
 _AGREE = 0.01
@@ -95,40 +94,24 @@ def work_from_model(view: DeviceView, kernels: AttributedKernels, rows: I64) -> 
     if isinstance(products, str):
         return KernelWork.unknown(len(rows), f"no work from the model's shape: {products} ({_GIVE})")
     assignment = Assignment(len(kernels.rows))
-    passes = Passes(view, kernels, products, assignment)
-    passes.match(launched(view, kernels))
-    between = match_between_attention(view, kernels, products, assignment, passes.other)
+    fits, seen = match_layers(view, kernels, products, assignment)
     if not (assignment.product >= 0).any():
-        return KernelWork.unknown(len(rows), _nothing(passes, between))
+        reason = "no fused attention marks layers of one kind"
+        if seen:
+            reason = f"none of {seen:,} stretches between attention kernels fits the model's shape"
+        return KernelWork.unknown(len(rows), reason)
     _join_sums(view, kernels, assignment)
     _drop_unlikely_queries(view, kernels, assignment)
     if too_many := _too_many(view, assignment, communicates):
         return KernelWork.unknown(len(rows), too_many)
     work = _work(view, kernels, assignment, rows)
-    counts = (
-        (passes.left, passes.left + passes.matched, "passes through attention, MLP or output layer run"),
-        (between[1] - between[0], between[1], "stretches between attention kernels hold"),
+    if fits == seen:
+        return work
+    note = (
+        f"{seen - fits:,} of {seen:,} stretches between attention kernels hold other GEMMs than the model's "
+        "shape says: their work is not known"
     )
-    notes = [
-        f"{left:,} of {seen:,} {what} other GEMMs than the model's shape says: their work is not known"
-        for left, seen, what in counts
-        if left
-    ]
-    return replace(work, notes=tuple(notes))
-
-
-def _nothing(passes: Passes, between: tuple[int, int]) -> str:
-    if passes.left:
-        return (
-            f"none of {passes.left:,} passes through attention, MLP or output layer runs the GEMMs that the "
-            "model's shape says"
-        )
-    if between[1]:
-        return (
-            f"no range names parts of the model, and none of {between[1]:,} stretches between attention "
-            "kernels holds the GEMMs that the model's shape says"
-        )
-    return "no range names parts of the model, and no fused attention marks layers of one kind"
+    return replace(work, notes=(note,))
 
 
 def _join_sums(view: DeviceView, kernels: AttributedKernels, assignment: Assignment) -> None:
@@ -151,7 +134,7 @@ def _drop_unlikely_queries(view: DeviceView, kernels: AttributedKernels, assignm
     three are something else, such as a fused projection and the two of its LoRA."""
     table = view.trace.kernels
     products = assignment.products
-    for phase in ("forward", "backward", "recompute"):
+    for phase in ("forward", "backward"):
         three = [
             i
             for name in ("q_proj", "k_proj", "v_proj")

@@ -9,16 +9,13 @@ ranks take mirrored chunks of the sequence (or exchange heads for tokens): no ra
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, TypeAlias
 
 from perfdoc.analyzers.work.operator_work import Kind
 from perfdoc.profiling.manifest import ModelShape
 from perfdoc.traces.job_facts import JobFacts
 
-CORE = ("attention scores", "attention values")
-"""The products of attention that is not fused."""
 _MAX_FLOPS = 1 << 60
 """Of one kernel: a thousand times what a GPU does in a second."""
 
@@ -48,20 +45,16 @@ class Products:
     qkv: Sequence[tuple[Product, ...]] = ()
     """The ways to project queries, keys and values: in one GEMM, or in three."""
     proj: tuple[Product, ...] = ()
-    scores: tuple[Product, ...] = ()
-    """Queries by keys, where attention is not fused."""
-    values: tuple[Product, ...] = ()
     core: Product | None = None
     """Fused attention."""
     core_backward: Product | None = None
     mlp: Sequence[tuple[Product, ...]] = ()
     """The ways to run the feed-forward network; none where layers have experts."""
     logits: tuple[Product, ...] = ()
-    tp: int = 1
 
     def every(self) -> Iterator[Product]:
         """Each of them."""
-        for ways in ((self.proj, self.scores, self.values, self.logits), self.qkv, self.mlp):
+        for ways in ((self.proj, self.logits), self.qkv, self.mlp):
             for way in ways:
                 yield from way
         yield from (p for p in (self.core, self.core_backward) if p is not None)
@@ -119,18 +112,11 @@ class _Sizes:
         if model.vocabulary % tp == 0:
             logits = (self._gemm("output_layer", model.hidden_size, model.vocabulary // tp),)
         if model.attention_heads % tp:
-            return Products(mlp=mlp, logits=logits, tp=tp)
+            return Products(mlp=mlp, logits=logits)
         latent = model.kv_lora_rank is not None
         core, core_backward = self._core()
         heads = model.attention_heads // tp
         value = (model.v_head_dim or 0) if latent else model.kv_channels
-        scores, values = (
-            () if latent or self.cp > 1 else (self._batched(name, heads, *sizes),)
-            for name, sizes in (
-                (CORE[0], (self.length, value, self.length)),
-                (CORE[1], (self.length, self.length, value)),
-            )
-        )
         return Products(
             qkv=self._latent() if latent else self._qkv(heads, model.query_groups, model.kv_channels),
             proj=(
@@ -138,13 +124,10 @@ class _Sizes:
                 if value
                 else Product(name="linear_proj"),
             ),
-            scores=scores,
-            values=values,
             core=core,
             core_backward=core_backward,
             mlp=mlp,
             logits=logits,
-            tp=tp,
         )
 
     def _gemm(self, name: str, inner: int, columns: int) -> Product:
@@ -156,18 +139,6 @@ class _Sizes:
             flops=flops,
             counted=flops,
             elements=rows * inner + inner * columns + rows * columns,
-        )
-
-    def _batched(self, name: str, heads: int, rows: int, inner: int, columns: int) -> Product:
-        """All scores are computed, those above the diagonal too; the model's count has half of them."""
-        batch = self.sequences * heads
-        flops = 2 * batch * rows * inner * columns
-        return Product(
-            name=name,
-            shapes=json.dumps([[batch, rows, inner], [batch, inner, columns]]),
-            flops=flops,
-            counted=flops // 2,
-            elements=batch * (rows * inner + inner * columns + rows * columns),
         )
 
     def _mlp(self, hidden: int, width: int) -> Sequence[tuple[Product, ...]]:
@@ -235,98 +206,6 @@ class _Sizes:
         return product(forward, moved, forward), product(back, 2 * moved, 2 * forward)
 
 
-Anchor: TypeAlias = Literal["", "attention", "softmax"]
-"""What lies between the GEMMs before and after it: fused attention, the softmax of attention that is not
-fused, or nothing that is known."""
-
-
-class Form(NamedTuple):
-    """What one pass through a part shows."""
-
-    gemms: int
-    before: int
-    """GEMMs before the anchor; 0 without one."""
-    anchor: Anchor
-
-
-@dataclass(frozen=True, kw_only=True)
-class Found:
-    """A pass that is recognised."""
-
-    products: tuple[Product, ...]
-    """Of its GEMMs, in launch order."""
-    chunks: int = 1
-    """GEMMs that share each product: communication that overlaps with a GEMM cuts it."""
-    backward: bool = False
-
-    @property
-    def way(self) -> frozenset[str]:
-        """How the part is divided into GEMMs."""
-        return frozenset(p.name for p in self.products)
-
-
 def twice(products: Sequence[Product]) -> tuple[Product, ...]:
     """The backward of some products: the gradients of input and weight of each, last first."""
     return tuple(p for product in reversed(products) for p in (product, product))
-
-
-def _attention(p: Products, backward: bool) -> Iterator[tuple[Form, Found]]:
-    for qkv in p.qkv:
-        ways: list[tuple[Anchor, tuple[Product, ...], tuple[Product, ...]]] = [("attention", qkv, p.proj)]
-        if p.scores:
-            ways.append(("softmax", qkv + p.scores, p.values + p.proj))
-        if len(qkv) == 1:  # attention's kernel is not recognised; 4 GEMMs might be its own two
-            ways.append(("", qkv, p.proj))
-        for anchor, before, after in ways:
-            first, second = (twice(after), twice(before)) if backward else (before, after)
-            form = Form(len(first) + len(second), len(first) if anchor else 0, anchor)
-            yield form, Found(products=first + second, backward=backward)
-
-
-def _plain(ways: Sequence[tuple[Product, ...]], backward: bool) -> Iterator[tuple[Form, Found]]:
-    for way in ways:
-        products = twice(way) if backward else way
-        yield Form(len(products), 0, ""), Found(products=products, backward=backward)
-
-
-class Sequences:
-    """Every order that is known of one model."""
-
-    def __init__(self, products: Products) -> None:
-        p = products
-        self._tp = p.tp
-        self._known: Mapping[tuple[str, bool], dict[Form, Found]] = {
-            (part, backward): dict(forms)
-            for backward in (False, True)
-            for part, forms in (
-                ("attention", _attention(p, backward)),
-                ("mlp", _plain(p.mlp, backward)),
-                ("output_layer", _plain((p.logits,) if p.logits else (), backward)),
-            )
-        }
-
-    def expects(self, part: str) -> bool:
-        """Whether anything is known of a part."""
-        return bool(self._known.get((part, False)))
-
-    def find(self, part: str, backward: bool | None, form: Form) -> Found | None:
-        """The one order that fits; None where none does, or several do.
-
-        backward: None where no range says.
-        """
-        if backward is None and part == "attention" and not form.anchor:
-            return None  # 4 GEMMs are a backward, or a forward whose attention is not fused
-        directions = (False, True) if backward is None else (backward,)
-        tables = [self._known[part, direction] for direction in directions]
-        if found := [table[form] for table in tables if form in table]:
-            return found[0] if len(found) == 1 else None
-        if self._tp == 1 or part == "output_layer" or backward is None:
-            return None
-        cut = [
-            Found(products=whole.products, chunks=form.gemms // known.gemms, backward=whole.backward)
-            for known, whole in tables[0].items()
-            if form.gemms % known.gemms == 0
-            and form.anchor == known.anchor
-            and form.before == known.before * (form.gemms // known.gemms)
-        ]
-        return cut[0] if len(cut) == 1 else None

@@ -28,14 +28,10 @@ def test_the_planted_slow_down(tmp_path: Path) -> None:
     found = planted().measure(tmp_path)
     (norm,) = found.signatures
     # 8,000 of 15,000 ns are over half: beside communication, but not all of the time.
-    assert (norm.samples_alone, norm.samples_contended, norm.samples_whole) == (10, 12, 9)
-    # 5,000 of 11,000 ns is under half.
-    assert (norm.samples_slight, norm.samples_crowded) == (1, 2)
-    assert (norm.alone_low_ns, norm.alone_ns, norm.alone_high_ns) == (10_000, 10_000, 10_000)
-    assert (norm.contended_low_ns, norm.contended_ns, norm.contended_high_ns) == (15_000, 15_000, 15_000)
+    # 5,000 of 11,000 ns is under half, and in neither set; so are two runs beside other compute.
+    assert (norm.samples_alone, norm.samples_contended) == (10, 12)
+    assert (norm.alone_ns, norm.contended_ns) == (10_000, 15_000)
     assert norm.verdict == "slower"
-    assert norm.p_value is not None
-    assert norm.p_value < 0.001
     assert norm.cost == ContentionCost(low_ns=60_000, mid_ns=60_000, high_ns=60_000)  # 12 x 5,000
     assert found.norm_cost == norm.cost
     assert (norm.kernel, norm.kernel_class, norm.family) == (NORM, "norm", "transformer_engine")
@@ -112,7 +108,7 @@ def test_kernels_cut_by_the_window_are_left_out(tmp_path: Path) -> None:
     # From within the first norm alone to within the second-last one beside.
     window = replace(view.window, start_ns=5_000, end_ns=21 * SLOT_NS + 1_000)
     (norm,) = norm_contention(replace(view, window=window))[0].signatures
-    assert (norm.samples_alone, norm.samples_contended, norm.samples_slight) == (9, 11, 0)
+    assert (norm.samples_alone, norm.samples_contended) == (9, 11)
 
 
 @given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 20)), max_size=8))

@@ -28,8 +28,7 @@ def test_layer_norms_beside_all_to_all(shared_traces: Path) -> None:
     assert (found.state, found.norms) == ("measured", 486)
     (forward,) = named(found.signatures, "vectorized_layer_norm_kernel")
     # 162 runs: 54 alone, 106 wholly beside NCCL, 2 beside other compute. 6 us alone, 20 us beside.
-    assert (forward.samples_alone, forward.samples_contended, forward.samples_whole) == (54, 106, 106)
-    assert (forward.samples_crowded, forward.samples_slight) == (2, 0)
+    assert (forward.samples_alone, forward.samples_contended) == (54, 106)
     assert (forward.alone_ns, forward.contended_ns, forward.verdict) == (6_000, 20_500, "slower")
     (gamma, other_shape) = named(found.signatures, "GammaBetaBackward")
     assert (gamma.grid_blocks, gamma.samples_alone, gamma.samples_contended) == (32, 13, 77)

@@ -25,55 +25,61 @@ from tests.analyzers.model_plan import facts as given
 from tests.analyzers.shape_plan import BF16, ShapePlan
 from tests.captures.nsys_sqlite import write_nsys_sqlite
 
-MLP = "perfdoc.forward layer=0 module=mlp"
 FC = 2 * 30 * 8 * 24
 
 
 def mixed(folder: Path, *, rows: int = 30, facts: JobFacts | None = None) -> KernelWork:
-    """Two feed-forward networks: the first of operators with shapes, the second of a library without."""
+    """Two layers: the first one's feed-forward network of operators with shapes, all else of a library."""
     plan = ShapePlan()
-    plan.operator(MLP, 10, 50, category="user_annotation")
-    for at, (m, n) in ((20, (8, 24)), (30, (24, 8))):
-        plan.operator("aten::mm", at, at + 8, dims=[[rows, m], [m, n]], dtypes=[BF16, BF16])
-        plan.kernel(GEMM, 5, at + 2)
-    plan.operator(MLP, 60, 99, category="user_annotation")
-    plan.kernel(GEMM, 5, 70)
-    plan.kernel(GEMM, 5, 80)
+    for begin, in_operators in ((0, True), (200, False)):
+        for i, kernel in enumerate((GEMM, FLASH, GEMM)):
+            plan.kernel(kernel, 5, begin + 10 * i + 2)
+        for at, (m, n) in ((begin + 50, (8, 24)), (begin + 60, (24, 8))):
+            if in_operators:
+                plan.operator("aten::mm", at, at + 8, dims=[[rows, m], [m, n]], dtypes=[BF16, BF16])
+            plan.kernel(GEMM, 5, at + 2)
     view = plan.view(folder, facts or given())
     return kernel_work(view, np.sort(view.activity.kernel_rows), attributed_kernels(view))
 
 
 def test_shapes_win_and_the_model_fills_in(tmp_path: Path) -> None:
     found = mixed(tmp_path)
-    assert [SOURCES[i] for i in found.source.tolist()] == ["shapes", "shapes", "model", "model"]
-    assert flops(found) == [FC] * 4
+    beside = ["model"] * 3
+    assert [SOURCES[i] for i in found.source.tolist()] == [
+        *beside,
+        "shapes",
+        "shapes",
+        *beside,
+        "model",
+        "model",
+    ]
+    assert flops(found)[3:5] == flops(found)[8:] == [FC] * 2
     names = [found.operators[i].name for i in found.operator.tolist()]
-    assert names == ["aten::mm", "aten::mm", "linear_fc1 forward", "linear_fc2 forward"]
-    assert len(set(found.call.tolist())) == 4
+    assert names[3:5] == ["aten::mm", "aten::mm"]
+    assert names[8:] == ["linear_fc1 forward", "linear_fc2 forward"]
+    assert len(set(found.call.tolist())) == 10
 
 
 def test_a_model_that_the_shapes_contradict_is_left_out(tmp_path: Path) -> None:
     """The operators have 28 rows and not 30: 7 % less."""
     found = mixed(tmp_path, rows=28)
-    assert [SOURCES[i] for i in found.source.tolist()] == ["shapes", "shapes", "none", "none"]
+    none = ["none"] * 3
+    assert [SOURCES[i] for i in found.source.tolist()] == [*none, "shapes", "shapes", *none, "none", "none"]
     assert "7%" in found.notes[0]
 
 
 def test_why_the_model_does_not_fill_in(tmp_path: Path) -> None:
     """Half of the GEMMs have shapes, and the model is not given."""
     found = mixed(tmp_path, facts=JobFacts(dtype="bf16"))
-    assert flops(found) == [FC, FC, -1, -1]
+    assert flops(found) == [-1, -1, -1, FC, FC, *[-1] * 5]
     assert "model, mbs, seq not given" in found.notes[0]
 
 
 def test_operators_of_the_model_are_counted(tmp_path: Path) -> None:
-    """Three layers: a call each, twice as many of each GEMM's backward; 1 us at 1 FLOP/ns."""
+    """Three layers: a call each; 1 us at 1 FLOP/ns."""
     plan = ModelPlan()
     for _ in range(3):
-        with plan.range("perfdoc.forward layer=0 module=self_attention"):
-            plan.run(GEMM, FLASH, FLASH, GEMM)
-        with plan.range("perfdoc.backward layer=0 module=mlp"):
-            plan.run(*[GEMM] * 4)
+        plan.run(GEMM, FLASH, FLASH, GEMM, GEMM, GEMM)
     work = plan.work(tmp_path)
     count = len(work.flops)
     ceilings = Ceilings(
@@ -90,10 +96,10 @@ def test_operators_of_the_model_are_counted(tmp_path: Path) -> None:
         ("linear_qkv forward", 3, 3_000, "model"),
         ("linear_proj forward", 3, 3_000, "model"),
         ("causal attention forward", 3, 6_000, "model"),
-        ("linear_fc1 backward", 6, 6_000, "model"),
-        ("linear_fc2 backward", 6, 6_000, "model"),
+        ("linear_fc1 forward", 3, 3_000, "model"),
+        ("linear_fc2 forward", 3, 3_000, "model"),
     }
-    fc1 = next(row for row in rows if row.name == "linear_fc1 backward")
+    fc1 = next(row for row in rows if row.name == "linear_fc1 forward")
     assert fc1.achieved_tflops == pytest.approx(FC / 1_000 / 1_000)
 
 
@@ -101,11 +107,11 @@ def test_operators_of_the_model_are_counted(tmp_path: Path) -> None:
 def test_a_model_that_is_too_fast_is_left_out(tmp_path: Path, slow_ns: int, model: bool) -> None:
     """4 kernels of 1,000 ns are too fast: of 94 us in all 4.3 %, of 9 us 44 %. The fifth could be."""
     plan = ModelPlan()
-    with plan.range(MLP):
-        plan.run(GEMM, GEMM)
+    for _ in range(2):
+        plan.run(GEMM, FLASH, GEMM, GEMM, GEMM)
     work = plan.work(tmp_path)
     five = {
-        name: np.repeat(getattr(work, name)[:1], 5)
+        name: np.repeat(getattr(work, name)[3:4], 5)
         for name in ("flops", "bytes", "dtype", "source", "operator", "call")
     }
     work = KernelWork(**five, operators=work.operators)
@@ -120,10 +126,10 @@ def test_a_model_that_is_too_fast_is_left_out(tmp_path: Path, slow_ns: int, mode
 
 
 def test_a_wrong_batch_leaves_all_of_compute_unknown(tmp_path: Path) -> None:
-    """On an H100, 11.5 GFLOP take 11.6 us at its peak, a third more 15.5: fc1 took 12 us, fc2 20."""
+    """On an H100, 11.5 GFLOP take 11.6 us at its peak, a third more 15.5: fc1 took 12 us, the others more."""
     plan = ModelPlan()
-    with plan.range(MLP):
-        plan.run(GEMM, GEMM, ns=[12_000, 20_000])
+    for _ in range(2):
+        plan.run(GEMM, FLASH, GEMM, GEMM, GEMM, ns=[30_000, 60_000, 30_000, 12_000, 20_000])
     path = write_nsys_sqlite(plan.builder.build(), tmp_path / "x.sqlite")
     for batch, known in ((3_000_000, True), (4_000_000, False)):
         facts = given(micro_batch_sequences=batch)

@@ -72,7 +72,7 @@ def test_other_work_and_other_kernels_come_before_any_figure() -> None:
     assert "80 kernels, -20.0 % against 100 before" in lines[4]
     assert lines[5] == "> - Other kernels: 1 kernel only after (28.6 % of kernel time: fused)."
     assert markdown.index("> - Not") < markdown.index("| compute")
-    assert "- before: x.sqlite: 1 rank" in markdown
+    assert "- before: me/x.sqlite: 1 rank" in markdown
     assert "/me" not in markdown
     same = render_markdown(compare(one({"gemm": (100, 200)}), one({"gemm": (100, 260)})))
     assert "Not the same work" not in same

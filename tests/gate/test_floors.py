@@ -6,12 +6,12 @@ import pytest
 
 from perfdoc.compare.figures import RunFigures
 from perfdoc.compare.floors import check_floors, parse_floor
+from tests.gate.test_changed_baselines import run as make_run
+from tests.gate.test_changed_baselines import steady_of
 
 
 def run(**known: float) -> RunFigures:
-    return RunFigures(
-        source="r", digest="0" * 16, median_step_ns=2_000_000, mad_step_ns=0, steps=9, warmup_steps=0, **known
-    )  # type: ignore[arg-type]
+    return make_run(0, **steady_of(2_000_000), **known)
 
 
 def test_edges_and_the_worst_run_counts() -> None:

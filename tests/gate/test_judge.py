@@ -21,7 +21,7 @@ from perfdoc.compare.slower import compare, student_t
 from tests.amount import some, tries
 from tests.gate.commands import MS, MakeRun, gate, record
 from tests.gate.scatter import EXCHANGEABLE
-from tests.gate.test_changed_baselines import run
+from tests.gate.test_changed_baselines import run, steady_of
 
 FIGURES = ("median_step_ns", "mean_step_ns", "p95_step_ns", "p99_step_ns", "late_ratio", "whole_mean_step_ns")
 
@@ -48,7 +48,7 @@ def test_the_chances_of_all_tests_sum_to_1_per_cent() -> None:
         (equal(8), equal(3, 10), False, 6),
         (equal(8, **logged), equal(3, 10, **logged), True, 8),
         (equal(2), equal(3, 10), True, 2),  # low history: step and mean
-        ([run(i) for i in range(5)], [run(10)], True, 1),  # of before the mean was kept
+        ([run(i) for i in range(5)], [run(10)], True, 3),  # too few steps for percentiles and thirds
     ):
         chance = family_of(old, new, drift).chance
         assert len(chance) == names
@@ -191,10 +191,7 @@ def test_days_through_the_command(tmp_path: Path, make_run: MakeRun) -> None:
 
 def drift(old: Sequence[float], new: Sequence[float]) -> Compared | None:
     """With 1 % of the chance: by the step alone."""
-    one, two = (
-        [msgspec.structs.replace(run(i), median_step_ns=round(v)) for i, v in enumerate(side)]
-        for side in (old, new)
-    )
+    one, two = ([run(i, **steady_of(round(v))) for i, v in enumerate(side)] for side in (old, new))
     family = family_of(one, two, True)
     if DRIFT in family.chance:
         family.chance[DRIFT] = 0.01

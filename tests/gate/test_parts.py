@@ -20,7 +20,7 @@ from perfdoc.compare.slower import Comparison
 from tests.amount import tries
 from tests.gate.commands import MS, MakeRun, gate
 from tests.gate.scatter import EXCHANGEABLE
-from tests.gate.test_changed_baselines import run
+from tests.gate.test_changed_baselines import run, steady_of
 
 DATA = "waiting for data (step log)"
 T_995_4 = 4.604095
@@ -29,9 +29,7 @@ T_995_4 = 4.604095
 
 def runs(medians: Sequence[int], **known: Sequence[dict[str, int]]) -> list[RunFigures]:
     return [
-        msgspec.structs.replace(
-            run(i), median_step_ns=ns, quickest_step_ns=ns, **{k: v[i] for k, v in known.items()}
-        )
+        msgspec.structs.replace(run(i), **steady_of(ns), **{k: v[i] for k, v in known.items()})
         for i, ns in enumerate(medians)
     ]
 
@@ -122,9 +120,7 @@ def test_false_alarms_of_step_and_parts(shape: str) -> None:
 
 
 def profiled(**parts: int) -> RunFigures:
-    return RunFigures(
-        source="r", digest="0" * 16, median_step_ns=1, mad_step_ns=0, steps=9, warmup_steps=0, parts_ns=parts
-    )
+    return run(0, parts_ns=parts)
 
 
 def test_the_part_that_grew_is_first_and_noise_is_not_named() -> None:

@@ -7,14 +7,13 @@ import re
 import msgspec
 import pytest
 
-from perfdoc.compare.diff.words import shown_paths
-from perfdoc.compare.figures import RunFigures
 from perfdoc.compare.gate.parts import Grown
 from perfdoc.compare.gate.render import as_github, as_markdown
 from perfdoc.compare.gate.result import Check, Difference, Result
+from tests.gate.test_changed_baselines import run
 from tests.reports.hostile import TEXTS
 
-RUN = RunFigures(source="a.log", digest="0" * 16, median_step_ns=100, mad_step_ns=1, steps=20, warmup_steps=1)
+RUN = msgspec.structs.replace(run(0), source="a.log", steps=20)
 
 
 def result(text: str = "x", many: int = 1) -> Result:
@@ -52,13 +51,3 @@ def test_names_stay_names(text: str) -> None:
     assert all(line.startswith(("#", ">", "|", "-", "Runs", "slower")) for line in shown.splitlines() if line)
     for line in as_github(result(text)).splitlines():
         assert re.match(r"::(error|warning|notice) title=[^:]*::[^\n\r]*$", line), line
-
-
-def test_paths_are_below_what_both_share() -> None:
-    assert shown_paths(["/home/me/runs/a", "/home/me/runs/b"]) == ["a", "b"]
-    assert shown_paths(["/home/me/a/r.sqlite", "/home/me/b/r.sqlite"]) == ["a/r.sqlite", "b/r.sqlite"]
-    assert shown_paths(["/home/me/x.sqlite", "/home/me/x.sqlite"]) == ["x.sqlite", "x.sqlite"]
-    assert shown_paths(["/home/me/a", "/home/me/a/b"]) == ["a", "a/b"]
-    assert shown_paths(["runs/a", "/home/me/b"]) == ["runs/a", "b"]
-    assert shown_paths(["my runs/a", "b"]) == ["my runs/a", "b"]
-    assert shown_paths(["/d/r0.json /d/r1.json", "/e/*.json"]) == ["d/r0.json d/r1.json", "e/*.json"]

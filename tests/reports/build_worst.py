@@ -86,8 +86,6 @@ def compared() -> Against:
         state="compared",
         reason="",
         baseline="last-week",
-        kind="diagnosis",
-        runs=1,
         figures=[
             figure("mfu", 0.4, 0.3, 0.01, better=False),
             figure("step_time", 100e6, 101e6, 0.02, better=False),

@@ -23,7 +23,7 @@ from perfdoc.results.names import shorten
 from perfdoc.traces import TraceError
 
 if TYPE_CHECKING:
-    from perfdoc.compare.baseline.against import Asked
+    from perfdoc.compare.baseline import Asked
     from perfdoc.diagnose.workers import Place
     from perfdoc.results import Diagnosis
 
@@ -145,7 +145,7 @@ def _asked(baseline: Path | None, targets: Sequence[str]) -> Asked | None:
     """Raises ValueError."""
     if baseline is None and not targets:
         return None
-    from perfdoc.compare.baseline.against import Asked
+    from perfdoc.compare.baseline import Asked
 
     return Asked.of(baseline, targets)
 

@@ -22,7 +22,7 @@ Format = Literal["text", "markdown", "json", "junit", "github", "llm"]
 
 BaselineOption = Annotated[
     Path | None,
-    typer.Option(help="Show the change since a diagnosis.json, a report's folder or the gate's baselines."),
+    typer.Option(help="Show the change since a diagnosis.json or a report's folder."),
 ]
 TargetOption = Annotated[
     list[str] | None,

@@ -104,20 +104,18 @@ def verify(
                 raise ValueError(
                     "--apply and --knob re-run RUN: leave AFTER out, or name the rule with --rule."
                 )
-            from perfdoc.compare.verify.two_runs import Pair, compared
+            from perfdoc.compare.verify.two_runs import compared
 
             target = None if output is None else output / RECORD_NAME
             if target is not None and target.exists() and not force:
                 raise ValueError(f"{target}: is there already. Choose another -o, or overwrite with --force.")
             record = compared(
-                Pair(
-                    before=run,
-                    after=after,
-                    rules=[code.upper() for code in rule or ()],
-                    before_config=before_config,
-                    after_config=after_config,
-                    note=note,
-                )
+                run,
+                after,
+                [code.upper() for code in rule or ()],
+                before_config=before_config,
+                after_config=after_config,
+                note=note,
             )
             if target is not None:
                 write_all({target: encode(record)}, output)

@@ -51,22 +51,21 @@ class RunFigures(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     commit: str | None = None
     median_step_ns: StepNs
     """Of the steady, unprofiled steps."""
-    quickest_step_ns: StepNs | None = None
-    """Mean of the fastest quarter of the same: other work on the machine disturbs it least. Null in
-    baselines of before it was kept."""
+    quickest_step_ns: StepNs
+    """Mean of the fastest quarter of the same: other work on the machine disturbs it least."""
     mad_step_ns: Annotated[int, msgspec.Meta(ge=0, le=MAX_STEP_NS)]
     """Median absolute deviation of the same."""
-    mean_step_ns: StepNs | None = None
+    mean_step_ns: StepNs
     """Of the same but for stalls, on the rank where it is longest, as the figures up to late_ratio are (see
-    cost_of). They are null in baselines of before they were kept."""
-    whole_mean_step_ns: StepNs | None = None
+    cost_of)."""
+    whole_mean_step_ns: StepNs
     """With the stalls."""
     left_out_steps: Count = 0
     """Stalls: steps that the mean leaves out."""
     left_out_ns: Count = 0
     """What they took together."""
     p95_step_ns: StepNs | None = None
-    """Null also where the steps are too few."""
+    """Null where the steps are too few."""
     p99_step_ns: StepNs | None = None
     late_ratio: Annotated[float, msgspec.Meta(gt=0, le=1e15)] | None = None
     """Mean of the last third of the steps by that of the first."""
@@ -99,8 +98,8 @@ class RunFigures(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         """`logged_mean_ns` by the words for its names."""
         return {f"{LOGGED.get(name, name)}, mean": ns for name, ns in self.logged_mean_ns.items()}
 
-    def step_ns(self, statistic: Statistic) -> int | None:
-        """The figure that counts; None where this run does not say it."""
+    def step_ns(self, statistic: Statistic) -> int:
+        """The figure that counts."""
         return self.median_step_ns if statistic == "median" else self.quickest_step_ns
 
     def is_same_run(self, other: RunFigures) -> bool:

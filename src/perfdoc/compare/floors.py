@@ -24,7 +24,7 @@ class _Kind:
 
 def _step_ns(run: RunFigures) -> int:
     """The median or the mean, whichever is longer: a limit holds for what training costs too."""
-    return max(run.median_step_ns, run.mean_step_ns or 0)
+    return max(run.median_step_ns, run.mean_step_ns)
 
 
 def _of_the_step(rate: Callable[[RunFigures], float | None]) -> Callable[[RunFigures], float | None]:

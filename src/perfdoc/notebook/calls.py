@@ -35,7 +35,7 @@ def analyze(
     are those of the command, of the same names. Raises PerfdocError.
     """
     with one_line():
-        from perfdoc.compare.baseline.against import Asked
+        from perfdoc.compare.baseline import Asked
         from perfdoc.compare.side import measured_side
         from perfdoc.diagnose.asked import parse_request
         from perfdoc.diagnose.measuring import analysed

@@ -12,7 +12,7 @@ import msgspec
 
 from perfdoc.results.json_schema import schema_of
 
-SCHEMA_VERSION = "1.0"
+SCHEMA_VERSION = "1.1"
 
 Basis = Literal["step", "window"]
 """`step`: of each rank one mean step; `window`: the whole windows, where nothing says what a step is."""
@@ -118,8 +118,6 @@ class Dimension:
     calls_before: float
     """Of a step, or in the window."""
     calls_after: float
-    bytes_before: int | None
-    bytes_after: int | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,20 +176,6 @@ class Rank:
     change_ns: int
     leaves_change_ns: dict[str, int]
     """Every leaf that changed; they sum to change_ns."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class KernelsOnly:
-    """Both captures whole and through kernels alone, summed over ranks, as other tools count. Unions on each
-    device."""
-
-    kernels_before: int
-    kernels_after: int
-    busy: Duration
-    compute: Duration
-    communication: Duration
-    exposed: Duration
-    idle: Duration
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -270,8 +254,6 @@ class Diff:
     """In the ledger's order."""
     dimensions: list[Dimension]
     kernels: Kernels
-    kernels_only: KernelsOnly | None
-    """None where no rank ran kernels."""
     ranks: list[Rank]
     configuration: Configuration
     rules: list[Rule]

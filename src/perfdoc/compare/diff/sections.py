@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import PurePath
 
 from perfdoc.compare.diff.result import Diff, Duration, Kernel, Leaf
-from perfdoc.compare.diff.words import calls, caveats, logged_sentence, shown_paths
+from perfdoc.compare.diff.words import calls, caveats, logged_sentence
 from perfdoc.reports.leaves import LABELS
 from perfdoc.reports.markdown import escape
 from perfdoc.reports.sections.rendering import add_sections, markdown_lines
 from perfdoc.reports.sections.section import Cell, Grid, Section, name, word
 from perfdoc.reports.terminal import Lines
-from perfdoc.results.figures import count, duration, plural, share, signed, signed_share
+from perfdoc.results.figures import duration, plural, share, signed, signed_share
 from perfdoc.results.names import prose, shorten
 from perfdoc.traces.kineto.names import short_name
 
@@ -66,18 +67,18 @@ def sections_of(diff: Diff, *, short: bool = False) -> list[Section]:
                 grids=[_classes(diff)],
             ),
         ]
-        sections += [_kernels_only(diff), Section(key="rules", title="Rules", sentences=_rules(diff))]
+        sections.append(Section(key="rules", title="Rules", sentences=_rules(diff)))
     return sections
 
 
 def _sides(diff: Diff, *, short: bool) -> Section:
     sides = ("before", diff.before), ("after", diff.after)
-    paths = [side.path for _, side in sides]
     said = []
-    for (which, side), path in zip(sides, shown_paths(paths) if short else paths, strict=True):
+    for which, side in sides:
         facts = [plural(side.ranks, "rank"), plural(side.steps, "step") if side.steps else "no steps"]
         facts += [" and ".join(map(shorten, side.gpus))] if side.gpus else []
         facts += [f"MFU {share(side.mfu_frac)}"] if side.mfu_frac is not None else []
+        path = _without_folders(side.path) if short else side.path
         said.append(f"{which}: {shorten(path)}: {', '.join(facts)}")
     if diff.logged is not None:
         said.append(logged_sentence(diff.logged))
@@ -85,6 +86,11 @@ def _sides(diff: Diff, *, short: bool) -> Section:
         change = signed_share(token.change_frac)
         said.append(f"a token {token.before_ns:,.3f} ns before, {token.after_ns:,.3f} ns after ({change})")
     return Section(key="sides", title="Compared", sentences=said)
+
+
+def _without_folders(paths: str) -> str:
+    """Absolute paths by their last two parts: what is pasted elsewhere names nobody's home."""
+    return " ".join("/".join(PurePath(p).parts[-2:]) if p.startswith("/") else p for p in paths.split())
 
 
 def _words(*texts: str) -> list[Cell]:
@@ -178,30 +184,6 @@ def _sum(kernels: Sequence[Kernel], field: str) -> float | None:
     """None where one of them is not known."""
     values = [getattr(k, field) for k in kernels]
     return None if None in values else sum(values)
-
-
-def _kernels_only(diff: Diff) -> Section:
-    k = diff.kernels_only
-    if k is None:
-        return Section(key="kernels_only", title="")
-    steps = diff.before.steps, diff.after.steps
-    other = f"{steps[0]:,} → {plural(steps[1], 'step')}, " if steps[0] != steps[1] else ""
-    title = (
-        f"Whole captures through kernels alone, as other tools count ({count(k.kernels_before)} → "
-        f"{count(k.kernels_after)} kernels, {other}summed over {plural(diff.ranks_compared, 'rank')})"
-    )
-    rows = [
-        [word(of), *_duration_cells(d), word(signed_share(d.change_frac))]
-        for of, d in (
-            ("busy", k.busy),
-            ("compute", k.compute),
-            ("communication", k.communication),
-            ("exposed communication", k.exposed),
-            ("idle", k.idle),
-        )
-    ]
-    grid = Grid(head=("", "before", "after", "change", ""), align="lrrrr", rows=rows)
-    return Section(key="kernels_only", title=title, grids=[grid])
 
 
 def _ranks(diff: Diff, most: int) -> Grid:

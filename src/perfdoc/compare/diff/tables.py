@@ -16,7 +16,6 @@ from perfdoc.compare.diff.result import (
     Kernel,
     KernelClass,
     Kernels,
-    KernelsOnly,
     KernelStatus,
     Leaf,
     Rank,
@@ -228,8 +227,6 @@ def dimension_rows(
                 hidden=duration(_rounded(one.hidden_ns), _rounded(two.hidden_ns)),
                 calls_before=float(one.calls),
                 calls_after=float(two.calls),
-                bytes_before=None if one.bytes is None else _rounded(one.bytes),
-                bytes_after=None if two.bytes is None else _rounded(two.bytes),
             )
         )
     return rows
@@ -239,14 +236,11 @@ def dimension_rows(
 class _Sum:
     calls: Fraction = Fraction(0)
     hidden_ns: Fraction = Fraction(0)
-    bytes: Fraction | None = Fraction(0)
 
     def plus(self, row: Communication, per: int) -> _Sum:
-        known = self.bytes is not None and row.bytes is not None
         return _Sum(
             calls=self.calls + Fraction(row.count, per),
             hidden_ns=self.hidden_ns + Fraction(row.hidden_ns, per),
-            bytes=(self.bytes or 0) + Fraction(row.bytes or 0, per) if known else None,
         )
 
 
@@ -258,24 +252,3 @@ def _communication(side: Loaded, ranks: Sequence[int], basis: Basis) -> dict[str
         for row in rank.communication:
             sums[row.dimension] = sums[row.dimension].plus(row, per)
     return sums
-
-
-def kernels_only(before: Loaded, after: Loaded, pairs: Sequence[Pair]) -> KernelsOnly | None:
-    """Whole captures through kernels alone, summed over ranks; None where no rank ran any."""
-    one = [before.diagnosis.ranks[p.before].kernels_only_capture for p in pairs]
-    two = [after.diagnosis.ranks[p.after].kernels_only_capture for p in pairs]
-    if not sum(k.kernels for k in (*one, *two)):
-        return None
-
-    def both(name: str) -> Duration:
-        return duration(sum(getattr(k, name) for k in one), sum(getattr(k, name) for k in two))
-
-    return KernelsOnly(
-        kernels_before=sum(k.kernels for k in one),
-        kernels_after=sum(k.kernels for k in two),
-        busy=both("busy_ns"),
-        compute=both("compute_ns"),
-        communication=both("comm_ns"),
-        exposed=both("exposed_ns"),
-        idle=both("idle_ns"),
-    )

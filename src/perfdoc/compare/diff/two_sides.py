@@ -9,7 +9,6 @@ from perfdoc.compare.diff.result import Diff, Duration, Noise, Outcome, PerToken
 from perfdoc.compare.diff.tables import (
     dimension_rows,
     kernel_rows,
-    kernels_only,
     leaf_rows,
     ledgers,
     rank_rows,
@@ -47,7 +46,6 @@ def compare(before: Loaded, after: Loaded) -> Diff:
         leaves=leaves,
         dimensions=dimension_rows(before, after, pairs, found, basis),
         kernels=kernel_rows(before, after, pairs, basis),
-        kernels_only=kernels_only(before, after, pairs),
         ranks=rank_rows(found, pairs),
         configuration=settings_rows(before, after),
         rules=_rules(before, after),

@@ -16,7 +16,6 @@ from perfdoc.compare.baseline_files import (
 )
 from perfdoc.compare.facts import differences
 from perfdoc.compare.figures import Statistic
-from perfdoc.compare.gate.check import step_times
 from perfdoc.compare.gate.measures import Family
 from perfdoc.compare.gate.result import change
 from perfdoc.compare.runs import Run
@@ -42,7 +41,6 @@ def recorded(
         return _free(file_for(folder, facts)), with_runs(None, facts, figures)
     path, old = found
     refuse_known(path, old, figures, "it is recorded already; one run counts once")
-    step_times(path, old.runs, statistic)
     family = Family.of(old.runs, figures, practical_frac, statistic, with_drift=True)
     for one in family.compare():
         if one.fails or one.improved:

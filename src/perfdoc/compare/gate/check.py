@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from perfdoc.compare.baseline_files import Baseline, Promotion, find, nearest, read_baselines, refuse_known
 from perfdoc.compare.facts import Fact, Facts, differences, unsaid
-from perfdoc.compare.figures import RunFigures, Statistic, twice
+from perfdoc.compare.figures import Statistic, twice
 from perfdoc.compare.floors import Floor, Level, check_floors
 from perfdoc.compare.gate.judge import judge
 from perfdoc.compare.gate.result import (
@@ -24,7 +24,6 @@ from perfdoc.compare.runs import Run
 from perfdoc.profiling.environment import encodable
 from perfdoc.results.figures import per_cent, plural
 from perfdoc.results.names import shorten
-from perfdoc.traces import TraceError
 
 MAX_UNSAID = 12
 _DO = MappingProxyType({"the baseline": "does", "the runs beside": "do", "the log": "does"})
@@ -63,7 +62,6 @@ def check_runs(
     refuse_known(path, baseline, figures, "a run is not compared with itself")
     old = baseline.runs
     notes += note_one_session(old)
-    step_times(path, old, statistic)
     notes += promoted_since(baseline.promotions, [r.median_step_ns for r in figures], practical_frac)
     judged = judge(old, figures, practical_frac, statistic, drift_level)
     return compared(
@@ -123,16 +121,6 @@ def promoted_since(
         return []
     changes = plural(len(promotions), "promotion")
     return [f"a step became {per_cent(slower)} slower in all with {changes} since {promotions[0].utc}"]
-
-
-def step_times(path: Path, runs: Sequence[RunFigures], statistic: Statistic) -> list[int]:
-    """The figure of each run. Raises TraceError where one does not say it."""
-    found = [run.step_ns(statistic) for run in runs]
-    known = [ns for ns in found if ns is not None]
-    if len(known) < len(found):
-        what = f"holds runs from before --statistic {statistic} existed."
-        raise TraceError(path, what, "Record a new baseline, or compare by --statistic median.")
-    return known
 
 
 def _why_not(

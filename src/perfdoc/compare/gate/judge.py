@@ -45,12 +45,6 @@ def judge(
         for one in compared
         if one.measure.name != "stalls" or any(run.left_out_steps for run in (*old, *new))
     ]
-    if MEAN.name not in {one.measure.name for one in compared}:
-        whose = "the old runs'" if in_pairs else "the baseline's"
-        message = (
-            f"The mean step cannot be compared: {whose} runs are from before it was kept. Record them anew."
-        )
-        checks.insert(1, Check(name=MEAN.name, state="inconclusive", message=message))
     checks += _check_warmup(old, new)
     checks += _check_parts(family, compared)
     if (drift := family.compare_with_first()) is not None:

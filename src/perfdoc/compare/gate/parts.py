@@ -26,7 +26,7 @@ _SPLITS: tuple[
     ...,
 ] = (
     (lambda r: r.logged_parts_ns, lambda r: r.median_step_ns),
-    (lambda r: r.logged_mean_parts_ns, lambda r: r.mean_step_ns or r.median_step_ns),
+    (lambda r: r.logged_mean_parts_ns, lambda r: r.mean_step_ns),
     (lambda r: r.parts_ns, lambda r: sum(r.parts_ns.values())),
 )
 """The parts of a run, and the step that they are parts of: the log of unprofiled steps twice, as a wait in

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from perfdoc import results as d
-from perfdoc.compare.verify.record import Measured, Predicted, RulePrediction, VerifyError
+from perfdoc.compare.verify.record import Predicted, RulePrediction, VerifyError
 from perfdoc.knobs.check import check
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import Value
-from perfdoc.results.figures import significant
 from perfdoc.rules.engine import advise
 from perfdoc.rules.engine.gain import best_of
 
 CODES_MOST = 20
-ANOTHER_FRAC = 0.1
-"""Steps whose times differ by more are not those that were predicted from."""
 WORK_OF_A_STEP = frozenset({"global_batch_size", "seq_length", "sequence_packing_size"})
 """Advised settings after which a step does more work or less: its time is no measure of them."""
 NOT_IN_EVERY_STEP = frozenset({"manual_gc", "manual_gc_interval"})
@@ -33,8 +29,6 @@ class Advised:
     """Canonical id → value."""
     predicted: Predicted
     """Of all changes together."""
-    step_ms: float | None
-    """Of the steps that it was predicted from; None where that is not known."""
     left_out: Sequence[str] = ()
     """Settings that are advised and allowed and that a step's time says nothing of."""
 
@@ -85,32 +79,8 @@ def advised(
         rules=found,
         changes=changes,
         predicted=together([r.predicted for r in found]),
-        step_ms=step_ms([fired(diagnosis, code) for code in codes]),
         left_out=left_out,
     )
-
-
-def step_ms(rules: Sequence[d.RuleResult]) -> float | None:
-    """The step that gains were predicted from, in milliseconds: a gain by its share of it."""
-    for rule in rules:
-        if rule.gain is not None and rule.gain_frac and rule.gain_per == "step":
-            gain = rule.gain.mid_ms if rule.gain.is_predicted else rule.gain.high_ms
-            step = 0.0 if gain is None else gain / rule.gain_frac
-            return step if 0 < step < math.inf else None
-    return None
-
-
-def of_another_step(predicted_from_ms: float | None, measured: Measured | None) -> list[str]:
-    """What to mind where the steps that were predicted from, under a profiler, took another time than those
-    that were measured: milliseconds of the one are not quite those of the other."""
-    if predicted_from_ms is None or measured is None:
-        return []
-    if abs(measured.before_ms / predicted_from_ms - 1) <= ANOTHER_FRAC:
-        return []
-    return [
-        f"predicted from steps of {significant(predicted_from_ms, 4)} ms, as they were profiled; without the "
-        f"change they took {significant(measured.before_ms, 4)} ms here"
-    ]
 
 
 def fired(diagnosis: d.Diagnosis, code: str) -> d.RuleResult:
@@ -127,8 +97,8 @@ def fired(diagnosis: d.Diagnosis, code: str) -> d.RuleResult:
 def prediction_of(rule: d.RuleResult, made: Collection[str]) -> RulePrediction:
     """What a rule said that its advice gains, for a step. made: settings that are made.
 
-    Of several pieces that are made the best one's; they may gain more together. Older diagnoses hold only the
-    gain of a rule's best piece, and not which that is: where a piece is left out, it is a ceiling.
+    Of several pieces that are made the best one's; they may gain more together. Where only the rule has a
+    gain, and not its pieces, it is a ceiling for some of them.
     """
     pieces = _first_of_each([p for p in rule.advice if not p.forbidden])
     own = [p for p in pieces if p.gain is not None]
@@ -148,7 +118,13 @@ def prediction_of(rule: d.RuleResult, made: Collection[str]) -> RulePrediction:
     )
     if not own and {p.knob for p in pieces} - set(made):
         why = "the best piece of the advice may be one that was left out: at most its gain"
-        predicted = _ceiling_of(predicted, why)
+        predicted = Predicted(
+            method="ceiling",
+            low_ms=0.0,
+            mid_ms=None,
+            high_ms=gain.high_ms,
+            assumptions=[why, *gain.assumptions],
+        )
     elif len({p.knob for p in pieces} & set(made)) > 1:
         predicted.assumptions.append("of the best piece of the advice; together they may gain more")
     return RulePrediction(code=rule.code, title=rule.title, predicted=predicted)
@@ -170,16 +146,6 @@ def _of_piece(piece: d.Advice, made: Collection[str]) -> d.Gain:
 def _first_of_each(pieces: Sequence[d.Advice]) -> list[d.Advice]:
     """Of several for one knob, the first: they come best first."""
     return list({p.knob: p for p in reversed(pieces)}.values())[::-1]
-
-
-def _ceiling_of(predicted: Predicted, why: str) -> Predicted:
-    return Predicted(
-        method="ceiling",
-        low_ms=0.0,
-        mid_ms=None,
-        high_ms=predicted.high_ms,
-        assumptions=[why, *predicted.assumptions],
-    )
 
 
 def together(each: Sequence[Predicted]) -> Predicted:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from perfdoc.compare.facts import Facts, differences, facts_of, fingerprint, in_words, of_the_machine
 from perfdoc.compare.runs import run_manifest
-from perfdoc.compare.verify.advised import NOT_IN_EVERY_STEP, Advised, advised, of_another_step
+from perfdoc.compare.verify.advised import NOT_IN_EVERY_STEP, Advised, advised
 from perfdoc.compare.verify.gain import Outcome, judge, of_pairs
 from perfdoc.compare.verify.record import (
     RECORD_NAME,
@@ -159,7 +159,7 @@ def _record(
         facts=facts,
         fingerprint=fingerprint(facts),
         runs=list(runs),
-        notes=[*notes, *of_another_step(ready.advised.step_ms, found), *_busy(runs)],
+        notes=[*notes, *_busy(runs)],
     )
     return checked(record)
 

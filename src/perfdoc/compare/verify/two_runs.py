@@ -22,9 +22,7 @@ from perfdoc.compare.verify.advised import (
     NOT_IN_EVERY_STEP,
     WORK_OF_A_STEP,
     fired,
-    of_another_step,
     prediction_of,
-    step_ms,
     together,
     value_of,
 )
@@ -62,35 +60,33 @@ class Side:
     facts: Facts
 
 
-@dataclass(frozen=True, kw_only=True)
-class Pair:
-    """What to compare, and where the settings of either side are where it does not hold them."""
+def compared(
+    before_path: Path,
+    after_path: Path,
+    codes: Sequence[str] = (),
+    *,
+    before_config: Path | None = None,
+    after_config: Path | None = None,
+    note: str = "",
+) -> Record:
+    """The record of a comparison. Raises VerifyError and TraceError.
 
-    before: Path
-    after: Path
-    rules: Sequence[str]
-    """Empty: those whose advice the settings show to have been followed."""
-    before_config: Path | None = None
-    after_config: Path | None = None
-    note: str = ""
-
-
-def compared(pair: Pair) -> Record:
-    """The record of a comparison. Raises VerifyError and TraceError."""
-    if pair.before.exists() and pair.after.exists() and pair.before.samefile(pair.after):
-        raise VerifyError(f"{pair.after}: is the same as BEFORE.")
-    predicting = diagnosed(pair.before)
-    before = _side(pair.before, predicting.diagnosis, pair.before_config)
-    after = _side(pair.after, None, pair.after_config)
+    codes: of the rules that were followed; where none is given, those whose advice the settings show.
+    before_config, after_config: the settings of either side, where it does not hold them.
+    """
+    if before_path.exists() and after_path.exists() and before_path.samefile(after_path):
+        raise VerifyError(f"{after_path}: is the same as BEFORE.")
+    predicting = diagnosed(before_path)
+    before = _side(before_path, predicting.diagnosis, before_config)
+    after = _side(after_path, None, after_config)
     differ = _differences(before, after)
-    rules = [fired(predicting.diagnosis, code) for code in pair.rules] or _followed(predicting, after, differ)
+    rules = [fired(predicting.diagnosis, code) for code in codes] or _followed(predicting, after, differ)
     asked = {piece.knob for rule in rules for piece in rule.advice}
     if differ:
         asked &= _made(rules, after, {s.knob for s in differ})
-    made = asked
-    found = [prediction_of(rule, made) for rule in rules]
+    found = [prediction_of(rule, asked) for rule in rules]
     predicted = together([r.predicted for r in found])
-    rare = sorted(NOT_IN_EVERY_STEP & made)
+    rare = sorted(NOT_IN_EVERY_STEP & asked)
     measured = _measured(before, after, "mean" if rare else "median")
     others = [s for s in differ if s.knob not in asked]
     machine = _machine(before, after)
@@ -102,7 +98,7 @@ def compared(pair: Pair) -> Record:
         kind="two runs",
         utc=utc_now(),
         perfdoc_version=__version__,
-        source=pair.before.resolve().name,
+        source=before_path.resolve().name,
         diagnosis_sha256=predicting.sha256,
         rules=found,
         settings=[s for s in differ if s.knob in asked],
@@ -114,7 +110,7 @@ def compared(pair: Pair) -> Record:
         complete=True,
         facts=facts,
         fingerprint=fingerprint(facts),
-        notes=[*_notes(pair, machine), *of_another_step(step_ms(rules), measured)],
+        notes=_notes(note, machine),
     )
     return checked(record)
 
@@ -238,8 +234,8 @@ def _measured(before: Side, after: Side, statistic: Literal["median", "mean"]) -
     return of_two_runs(a.median_ms, b.median_ms, deviation_ms=deviations, steps=counts)
 
 
-def _notes(pair: Pair, machine: Sequence[str]) -> list[str]:
-    notes = [pair.note] if pair.note else []
+def _notes(note: str, machine: Sequence[str]) -> list[str]:
+    notes = [note] if note else []
     notes.append("one run on either side: how runs scatter is not known, so 5 % of a step may be noise")
     if machine:
         notes.append(f"not of the same machine or versions: {', '.join(machine[:5])}")

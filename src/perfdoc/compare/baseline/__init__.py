@@ -1,1 +1,0 @@
-"""`perfdoc analyze --baseline --target`: the headline figures held against an earlier measurement."""
