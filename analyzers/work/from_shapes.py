@@ -3,16 +3,13 @@
 A kernel belongs to the innermost operator with a formula that was open on the launching thread when it was
 launched. Several kernels of one call (split-K and its sum, the two halves of a norm's gradient) share the
 call's work by their durations, so that the sum over a call is exact. Kernels of another class than the
-operator's (a memset in a matrix product) have none of it. Where the capture has no operators, ranges that
-emit_nvtx wrote around products stand for them.
+operator's (a memset in a matrix product) have none of it.
 """
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -24,7 +21,7 @@ from perfdoc.analyzers.base.rows import row_keys, said_by_names
 from perfdoc.analyzers.device.launches import launches_graphs
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.kernel_class.classify import KernelClass as K
-from perfdoc.analyzers.kernel_class.number_format import format_of, uses_tf32
+from perfdoc.analyzers.kernel_class.number_format import uses_tf32
 from perfdoc.analyzers.kernels.nesting import nest
 from perfdoc.analyzers.work import attention, convolution, gemm, memory_bound, optimizers
 from perfdoc.analyzers.work.inputs import Inputs, parse_inputs
@@ -39,84 +36,7 @@ from perfdoc.analyzers.work.operator_work import (
     OperatorWork,
     share_calls,
 )
-from perfdoc.traces.model import Operators, RangeKind, Trace
 from perfdoc.traces.table import Bool
-
-PRODUCTS = (
-    *("aten::mm", "aten::bmm", "aten::addmm", "aten::addmm_", "aten::_addmm_activation"),
-    *("aten::baddbmm", "aten::baddbmm_", "aten::addbmm", "aten::linear"),
-)
-_SIZES = ", sizes = ["
-_MAX_NAME = 2_000
-"""Characters; the sizes of a product are some hundred at most."""
-_EMITTED = re.compile(
-    r"(aten::\w{1,40})(?:, seq = \d{1,19})?(?:, op_id = \d{1,19})?, sizes = (\[\[[\d, ]{0,200}\]"
-    r"(?:, \[[\d, ]{0,200}\]){0,16}\])(?:, input_op_ids = \[.*\])?",
-    re.DOTALL,
-)
-_SPELLED = {"bf16": "c10::BFloat16", "fp16": "c10::Half", "fp32": "float"}
-TYPES = ("", *_SPELLED.values())
-"""Element types that kernels' names tell; the first is unknown."""
-
-
-def with_emitted(view: DeviceView) -> DeviceView | None:
-    """The same device with ranges of torch.autograd.profiler.emit_nvtx(record_shapes=True) as operators; None
-    where there is none.
-
-    `aten::addmm, seq = 71, op_id = 2, sizes = [[64], [8, 64], [64, 32], [], []], input_op_ids = [(1,0)]`: seq
-    and op_id are left out below 0 and at 0, a scalar is []. Lists of tensors are written tensor by tensor, so
-    that inputs behind one have no known place: only products, whose tensors come first, are read. Element
-    types are not written; the kernels' names tell them.
-    """
-    trace = view.trace
-    called = _named_products(trace)
-    if not called:
-        return None
-    texts = list(dict.fromkeys(text for pair in called.values() for text in pair))
-    strings = [*trace.strings, *texts]
-    place = {text: len(trace.strings) + i for i, text in enumerate(texts)}
-    name, dims = (np.full(len(trace.strings) + 1, -1, np.int64) for _ in range(2))
-    for i, (operator, sizes) in called.items():
-        name[i], dims[i] = place[operator], place[sizes]
-    ranges = trace.ranges
-    nested = (ranges.kind == RangeKind.PUSH_POP) & (ranges.thread >= 0) & ~ranges.never_closed
-    rows = np.flatnonzero(nested & (name[ranges.name] >= 0))
-    of = ranges.name[rows]
-    nothing = np.zeros(len(rows), np.int32)
-    operators = Operators(
-        start_ns=ranges.start_ns[rows],
-        end_ns=ranges.end_ns[rows],
-        thread=ranges.thread[rows],
-        name=name[of].astype(np.int32),
-        dims=dims[of].astype(np.int32),
-        dtypes=nothing,
-        values=nothing,
-        strides=nothing,
-    )
-    return replace(view, trace=replace(trace, strings=strings, operators=operators))
-
-
-def _named_products(trace: Trace) -> dict[int, tuple[str, str]]:
-    """By string of a range: the product that it names, and its sizes as JSON."""
-    names = [i for i in trace.range_names.tolist() if trace.strings[i].startswith("aten::")]
-    found = {}
-    for i in names:
-        text = trace.strings[i]
-        if text.partition(",")[0] in PRODUCTS and text.find(_SIZES, 0, _MAX_NAME) >= 0:
-            said = _EMITTED.fullmatch(text[:_MAX_NAME])
-            if said is not None:
-                found[i] = said[1], said[2]
-    return found
-
-
-def types_of(names: NDArray[np.integer[Any]], strings: Sequence[str]) -> I64:
-    """By the full names of kernels, index into TYPES of what they multiply."""
-    return said_by_names(strings, names, _type_in, 0)
-
-
-def _type_in(name: str) -> int:
-    return TYPES.index(_SPELLED.get(format_of(name) or "", ""))
-
 
 FORMULAS: Mapping[str, Formula] = MappingProxyType(
     {
@@ -167,15 +87,13 @@ def operator_work(x: Inputs) -> OperatorWork | None:
 
 def work_from_shapes(view: DeviceView, rows: I64) -> KernelWork:
     """Of some kernels of a device (rows of Trace.kernels); unknown where operators have no shapes."""
-    emitted = None if view.trace.operators.dims.any() else with_emitted(view)
-    view = emitted or view
     trace = view.trace
     if not trace.operators.dims.any():
         return KernelWork.unknown(len(rows), trace.operator_shapes_reason)
     found = _calls(view)
     if not len(found.kernels):
         return KernelWork.unknown(len(rows), "no operator with a formula launched a kernel of the device")
-    operators, group = _distinct(view, found, emitted=emitted is not None)
+    operators, group = _distinct(view, found)
     rank = _ranks(operators, group, view.kinds.class_code[found.kernels].astype(np.int64))
     best = np.full(len(trace.operators), _NO_RANK, np.int64)
     np.minimum.at(best, found.call, rank)
@@ -230,21 +148,18 @@ def _slice(ordered: NDArray[np.integer[Any]], value: int) -> slice:
     return slice(int(np.searchsorted(ordered, value)), int(np.searchsorted(ordered, value, "right")))
 
 
-def _distinct(view: DeviceView, found: _Calls, *, emitted: bool) -> tuple[list[OperatorCall], I64]:
+def _distinct(view: DeviceView, found: _Calls) -> tuple[list[OperatorCall], I64]:
     """Equal calls, worked out once; and for every kernel of `found` the index of its call's, -1 where the
     inputs do not determine it."""
     strings, operators = view.trace.strings, view.trace.operators
     elements = _elements(view, found)
     columns = [getattr(operators, c)[found.call] for c in ("name", "dims", "dtypes", "values", "strides")]
-    types = _types(view, found) if emitted else np.zeros(len(elements), np.int64)
-    first, key = row_keys(*columns, elements, types)
+    first, key = row_keys(*columns, elements)
     known: dict[OperatorCall, int] = {}
     index = np.full(len(first), NONE, np.int64)
     for i, row in enumerate(first.tolist()):
         name, dims, dtypes, values, strides = (strings[int(c[row])] for c in columns)
         element = ELEMENTS[int(elements[row])]
-        if emitted:
-            dtypes = json.dumps([TYPES[int(types[row])]] * _MAX_INPUTS)
         done = operator_work(parse_inputs(name, dims, dtypes, values, strides, element))
         if done is not None and (done.flops is not None or done.bytes is not None):
             call = OperatorCall(name=name, shapes=dims, **vars(done))
@@ -262,19 +177,6 @@ def _elements(view: DeviceView, found: _Calls) -> I64:
     element = said_by_names(strings, names, lambda name: ELEMENTS.index(list_element(name)), 0)
     of_call = np.zeros(len(view.trace.operators), np.int64)
     np.maximum.at(of_call, found.call[asked], element)
-    return of_call[found.call]
-
-
-_MAX_INPUTS = 8
-"""Of a product."""
-
-
-def _types(view: DeviceView, found: _Calls) -> I64:
-    """Element type of each call by its kernels' names, for every kernel of `found` an index into TYPES."""
-    types = types_of(view.trace.kernels.full_name[found.kernels], view.trace.strings)
-    gemm = view.kinds.class_code[found.kernels] == K.GEMM
-    of_call = np.zeros(len(view.trace.operators), np.int64)
-    np.maximum.at(of_call, found.call[gemm], types[gemm])
     return of_call[found.call]
 
 

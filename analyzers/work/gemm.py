@@ -57,40 +57,6 @@ def _batched(
     )
 
 
-def _summed_batch(x: Inputs) -> OperatorWork | None:
-    """addbmm: the products of a batch are summed into one matrix."""
-    c, a, b = x.tensor(0), x.tensor(1), x.tensor(2)
-    if c is None or a is None or b is None or len(a.shape) != 3 or len(b.shape) != 3:
-        return None
-    if a.shape[0] != b.shape[0] or a.shape[2] != b.shape[1]:
-        return None
-    batch, m, k = a.shape
-    n = b.shape[2]
-    return OperatorWork(
-        flops=2 * batch * m * n * k,
-        bytes=total_bytes((bytes_of(a, b, c), sized(m * n, a.width))),
-        dtype=a.dtype,
-        kind="gemm",
-    )
-
-
-def _vector(x: Inputs, matrix: int, added: int | None = None) -> OperatorWork | None:
-    a, v = x.tensor(matrix), x.tensor(matrix + 1)
-    if a is None or v is None or len(a.shape) != 2 or v.shape != a.shape[1:]:
-        return None
-    other = x.tensor(added) if added is not None else None
-    read = bytes_of(a, v, other)
-    added_there = other is not None
-    return product_work(a.shape[0], 1, a.shape[1], a, read=read, out_width=a.width, added=added_there)
-
-
-def _dot(x: Inputs) -> OperatorWork | None:
-    a, b = x.tensor(0), x.tensor(1)
-    if a is None or b is None or len(a.shape) != 1 or a.shape != b.shape:
-        return None
-    return product_work(1, 1, a.shape[0], a, read=bytes_of(a, b), out_width=a.width, added=False)
-
-
 def _linear(x: Inputs) -> OperatorWork | None:
     """input [..., k], weight [n, k], bias [n] or none."""
     a, w, bias = x.tensor(0), x.tensor(1), x.tensor(2)
@@ -169,10 +135,6 @@ FORMULAS: dict[str, Formula] = {
     **dict.fromkeys(("aten::mm", "aten::_int_mm", "aten::bmm"), partial(_batched, first=0)),
     **dict.fromkeys(("aten::addmm", "aten::addmm_", "aten::_addmm_activation"), _ADDED),
     **dict.fromkeys(("aten::baddbmm", "aten::baddbmm_"), _ADDED),
-    "aten::addbmm": _summed_batch,
-    "aten::mv": partial(_vector, matrix=0),
-    **dict.fromkeys(("aten::addmv", "aten::addmv_"), partial(_vector, matrix=1, added=0)),
-    **dict.fromkeys(("aten::dot", "aten::vdot"), _dot),
     "aten::linear": _linear,
     "aten::_scaled_mm": _scaled,
     "aten::_grouped_mm": partial(_groups, offsets=2, out_dtype=4, default=True),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -36,8 +35,6 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
         most = 2 if shorter >= _LONG or _abbreviates(plain, target) else 1
         if shorter < _SHORT or abs(len(plain) - len(target)) > most:
             continue
-        if not any(part in plain for part in _parts(target, 2 * most + 1)):
-            continue  # a slip spoils two neighbouring parts at most, so one of them would be whole
         if _letters_apart(plain, target) > 2 * most:
             continue
         slips = _slips(plain, target, most)
@@ -55,13 +52,6 @@ def _abbreviates(short: str, name: str) -> bool:
         and short.count("_") == name.count("_")
         and all(letter in letters for letter in short)
     )
-
-
-@cache
-def _parts(name: str, count: int) -> tuple[str, ...]:
-    """A name cut in pieces of about one length."""
-    cuts = [len(name) * n // count for n in range(count + 1)]
-    return tuple(name[a:b] for a, b in itertools.pairwise(cuts))
 
 
 def _letters_apart(a: str, b: str) -> int:

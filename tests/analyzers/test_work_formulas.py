@@ -43,12 +43,6 @@ def test_products() -> None:
         *(2 * 6 * 7 * 5 + 42, 2 * (30 + 35 + 7 + 42)),
         *("bf16", "gemm"),
     )
-    assert figures("mv", [[3, 5], [5]], same(2, "double")) == (30, 8 * (15 + 5 + 3), "fp64", "gemm")
-    assert figures("dot", [[5], [5]], same(2, FP32)) == (10, 4 * (5 + 5 + 1), "fp32", "gemm")
-    assert figures("addbmm", [[3, 7], [2, 3, 5], [2, 5, 7], [], []], same(3, FP32, 2)) == (
-        *(2 * 2 * 105, 4 * (21 + 30 + 70 + 21)),
-        *("fp32", "gemm"),
-    )
 
 
 def test_a_matrix_that_is_added() -> None:

@@ -49,11 +49,6 @@ _GPU_TOKEN = re.compile(
 Row = Mapping[str, str]
 
 
-def range_text(names: Names, text: str, row: Row) -> str | None:
-    """The name of a range."""
-    return names.of_range(text)
-
-
 def payload_json(names: Names, text: str, row: Row) -> str | None:
     """NCCL's numbers of a payload; nothing of any other."""
     if len(text) > MAX_PAYLOAD_BYTES:
@@ -72,11 +67,6 @@ def payload_json(names: Names, text: str, row: Row) -> str | None:
     return msgspec.json.encode(kept).decode() if kept else None
 
 
-def schema_name(names: Names, text: str, row: Row) -> str | None:
-    """The name of a payload's field."""
-    return text if text in NCCL_FIELDS else None
-
-
 def gpu_name(names: Names, text: str, row: Row) -> str | None:
     """A product's name, word by word: what no vendor writes gets a number."""
     if len(text) > _MAX_GPU_NAME or is_address(text):
@@ -89,21 +79,6 @@ def _is_of_gpus(word: str) -> bool:
     return word.isascii() and all(part in _GPU_WORDS or _GPU_TOKEN.fullmatch(part) for part in parts)
 
 
-def numbered(names: Names, text: str, row: Row) -> str | None:
-    """What tells one thing from another, and must not tell which it is."""
-    return names.number(text)
-
-
-def warning(names: Names, text: str, row: Row) -> str | None:
-    """What perfdoc looks for in nsys's own messages; the rest of them names paths and commands."""
-    return next((known for known, _, _ in WARNINGS if known in text), None)
-
-
-def export_name(names: Names, text: str, row: Row) -> str | None:
-    """The key of a fact about the export."""
-    return text if text in EXPORT_FACTS else None
-
-
 def export_value(names: Names, text: str, row: Row) -> str | None:
     """Its value."""
     if row.get("name") == "EXPORT_PRODUCT_NAME":
@@ -113,14 +88,20 @@ def export_value(names: Names, text: str, row: Row) -> str | None:
 
 CLEANERS: Mapping[tuple[str, str], Callable[[Names, str, Row], str | None]] = MappingProxyType(
     {
-        ("NVTX_EVENTS", "text"): range_text,
+        ("NVTX_EVENTS", "text"): lambda names, text, _: names.of_range(text),
         ("NVTX_EVENTS", "jsonText"): payload_json,
-        ("NVTX_PAYLOAD_SCHEMA_ENTRIES", "name"): schema_name,
+        ("NVTX_PAYLOAD_SCHEMA_ENTRIES", "name"): lambda _, text, row: text if text in NCCL_FIELDS else None,
         ("TARGET_INFO_GPU", "name"): gpu_name,
-        ("TARGET_INFO_GPU", "uuid"): numbered,
-        ("TARGET_INFO_CUDA_DEVICE", "uuid"): numbered,
-        ("DIAGNOSTIC_EVENT", "text"): warning,
-        **{(t, "name"): export_name for t in ("META_DATA_EXPORT", "EXPORT_META_DATA")},
+        ("TARGET_INFO_GPU", "uuid"): lambda names, text, _: names.number(text),
+        ("TARGET_INFO_CUDA_DEVICE", "uuid"): lambda names, text, _: names.number(text),
+        # What perfdoc looks for in nsys's own messages; the rest of them names paths and commands.
+        ("DIAGNOSTIC_EVENT", "text"): lambda _, text, row: next(
+            (known for known, _, _ in WARNINGS if known in text), None
+        ),
+        **{
+            (t, "name"): lambda _, text, row: text if text in EXPORT_FACTS else None
+            for t in ("META_DATA_EXPORT", "EXPORT_META_DATA")
+        },
         **{(t, "value"): export_value for t in ("META_DATA_EXPORT", "EXPORT_META_DATA")},
     }
 )
