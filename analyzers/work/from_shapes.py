@@ -23,7 +23,7 @@ from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.kernel_class.classify import KernelClass as K
 from perfdoc.analyzers.kernel_class.number_format import uses_tf32
 from perfdoc.analyzers.kernels.nesting import nest
-from perfdoc.analyzers.work import attention, convolution, gemm, memory_bound, optimizers
+from perfdoc.analyzers.work import attention, gemm, memory_bound, optimizers
 from perfdoc.analyzers.work.inputs import Inputs, parse_inputs
 from perfdoc.analyzers.work.kernel_names import ELEMENTS, list_element
 from perfdoc.analyzers.work.operator_work import (
@@ -42,7 +42,6 @@ FORMULAS: Mapping[str, Formula] = MappingProxyType(
     {
         **memory_bound.FORMULAS,
         **optimizers.FORMULAS,
-        **convolution.FORMULAS,
         **gemm.FORMULAS,
         **attention.FORMULAS,
     }

@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
-from perfdoc.compare.diff.differences import flags_of, settings_rows, tokens_of
+from collections.abc import Iterable, Sequence
+
 from perfdoc.compare.diff.noise import compare_logged, leaf_noise, step_noise
-from perfdoc.compare.diff.pairing import gpu_names, pair_ranks, require_comparable
-from perfdoc.compare.diff.result import Diff, Duration, Noise, Outcome, PerToken, Rule, Side, duration
+from perfdoc.compare.diff.pairing import Pair, gpu_names, pair_ranks, require_comparable
+from perfdoc.compare.diff.result import (
+    Basis,
+    Configuration,
+    Diff,
+    Duration,
+    Flag,
+    Noise,
+    Outcome,
+    PerToken,
+    Rule,
+    Setting,
+    Side,
+    duration,
+)
 from perfdoc.compare.diff.tables import (
     dimension_rows,
     kernel_rows,
@@ -15,8 +29,178 @@ from perfdoc.compare.diff.tables import (
 )
 from perfdoc.compare.diff.words import verdict
 from perfdoc.compare.side import Loaded
-from perfdoc.results.names import base_name
+from perfdoc.knobs.configuration import Configuration as Settings
+from perfdoc.knobs.configuration import Undecided, View
+from perfdoc.knobs.knob import Value
+from perfdoc.knobs.load import catalogue
+from perfdoc.results.figures import plural
+from perfdoc.results.names import base_name, shorten
 from perfdoc.version import __version__
+
+_NAMED = 5
+"""Settings without a known value, by name."""
+
+
+def settings_rows(before: Loaded, after: Loaded) -> Configuration:
+    """Every setting that one side makes and the other does not make alike.
+
+    One that is not set has its default, where it is known whose defaults hold.
+    """
+    one, two = before.configuration, after.configuration
+    if one is None or two is None:
+        which = "neither side's" if one is two else "the first side's" if one is None else "the second side's"
+        return Configuration(
+            state="not_measured",
+            reason=f"{which} settings are known. Give --config-before and --config-after, or run directories",
+            settings=[],
+            same=0,
+        )
+    rows, same = [], 0
+    for knob in sorted({*one.values, *two.values}):
+        a, b = _value(one, knob), _value(two, knob)
+        if knob in one.unknown or knob in two.unknown:
+            continue
+        if a == b:
+            same += 1
+            continue
+        rows.append(
+            Setting(
+                knob=knob,
+                title=catalogue()[knob].title,
+                before=a[0] if a else None,
+                after=b[0] if b else None,
+                before_set=knob in one.values,
+                after_set=knob in two.values,
+            )
+        )
+    unclear = sorted(one.unknown | two.unknown)
+    more = f" and {len(unclear) - _NAMED:,} more" if len(unclear) > _NAMED else ""
+    return Configuration(
+        state="measured",
+        reason=f"unknown: {', '.join(unclear[:_NAMED])}{more}" if unclear else "",
+        settings=rows,
+        same=same,
+    )
+
+
+def _value(of: Settings, knob: str) -> tuple[Value] | None:
+    """What holds, in a tuple of its own since null is a value; None where that is not known."""
+    try:
+        return (View(of)(knob),)
+    except Undecided:
+        return None
+
+
+_SPOILS = frozenset({"capture-incomplete", "capture-left-out", "no-gpu-activity", "missing-ranks"})
+"""Quality notes that bear on figures even where both sides have them."""
+
+
+def flags_of(before: Loaded, after: Loaded, pairs: Sequence[Pair], basis: Basis) -> list[Flag]:
+    """Everything that a reader should know before believing the difference."""
+    one, two = before.diagnosis, after.diagnosis
+    found: list[Flag] = []
+
+    def flag(code: str, message: str) -> None:
+        found.append(Flag(code=code, message=message))
+
+    if {i.sha256 for i in one.inputs} == {i.sha256 for i in two.inputs}:
+        flag("same-captures", "Both sides are the same captures.")
+    if basis == "window":
+        flag(
+            "no-steps",
+            "No step ranges in the captures, so whole windows are compared: a shorter one may have done "
+            f"less{_launched(before, after, pairs)}. Name the steps with --step-range.",
+        )
+    for code, what, a, b in (
+        ("formats", "The capture formats differ", _of(before, "format"), _of(after, "format")),
+        (
+            "profilers",
+            "The profilers' versions differ",
+            _of(before, "tool_version"),
+            _of(after, "tool_version"),
+        ),
+        ("perfdoc", "The versions of perfdoc differ", {one.perfdoc_version}, {two.perfdoc_version}),
+    ):
+        if a != b:
+            flag(f"{code}-differ", f"{what}: {_names(a)} and {_names(b)}.")
+    shows = _available(before), _available(after)
+    if shows[0] != shows[1]:
+        flag(
+            "profiler-settings-differ",
+            f"Only one side's captures show {_names(shows[0] ^ shows[1])}: other capture settings have other "
+            "overhead.",
+        )
+    notes = {q.code for q in one.quality}, {q.code for q in two.quality}
+    if different := notes[0] ^ notes[1]:
+        flag("quality-differs", f"On one side only: {_names(different)}.")
+    if spoilt := notes[0] & notes[1] & _SPOILS:
+        flag("quality", f"On both sides: {_names(spoilt)}.")
+    if before.versions and after.versions:
+        for name in sorted({*before.versions, *after.versions}):
+            a_version, b_version = before.versions.get(name), after.versions.get(name)
+            if a_version != b_version:
+                flag("versions-differ", f"{shorten(name)}: {_said(a_version)} and {_said(b_version)}.")
+    tokens = tokens_of(before), tokens_of(after)
+    if None not in tokens and tokens[0] != tokens[1]:
+        flag(
+            "batch-differs",
+            f"{tokens[0]:,} tokens per step on one side, {tokens[1]:,} on the other: compare time per token.",
+        )
+    for word, side in (("before", before), ("after", after)):
+        if basis == "step" and len({r.window.steps for r in side.diagnosis.ranks}) > 1:
+            flag(
+                "steps-differ",
+                f"Ranks have different numbers of steps {word}: kernel times are means over all steps, so a "
+                "rank with more steps counts more; all else uses each rank's own mean step.",
+            )
+    if len(pairs) < max(len(one.ranks), len(two.ranks)):
+        flag(
+            "ranks-left-out",
+            f"Compared: {plural(len(pairs), 'rank')} present on both sides, of {len(one.ranks):,} and "
+            f"{len(two.ranks):,}.",
+        )
+    if unknown := _unknown(before, after):
+        flag("taken-on-trust", f"Not known to be equal on both sides: {', '.join(unknown)}.")
+    return found
+
+
+def tokens_of(side: Loaded) -> int | None:
+    """Tokens of one step of the job; None where the batch is not known."""
+    sequences, length = side.facts.global_batch_sequences, side.facts.sequence_length
+    return sequences * length if sequences and length else None
+
+
+def _launched(before: Loaded, after: Loaded, pairs: Sequence[Pair]) -> str:
+    """Kernels in both windows: the nearest there is to a measure of the work."""
+    one = sum(before.diagnosis.ranks[p.before].kernels_only_window.kernels for p in pairs)
+    two = sum(after.diagnosis.ranks[p.after].kernels_only_window.kernels for p in pairs)
+    return f" ({one:,} kernels before, {two:,} after)" if one and two else ""
+
+
+def _unknown(before: Loaded, after: Loaded) -> list[str]:
+    checks = (
+        ("the model", before.facts.model and after.facts.model),
+        ("the number of ranks", before.world_size and after.world_size),
+        ("the kind of GPU", all(r.gpu.name for s in (before, after) for r in s.diagnosis.ranks)),
+        ("the batch", tokens_of(before) and tokens_of(after)),
+    )
+    return [what for what, known in checks if not known]
+
+
+def _of(side: Loaded, field: str) -> set[str]:
+    return {str(v) for i in side.diagnosis.inputs if (v := getattr(i, field)) is not None}
+
+
+def _available(side: Loaded) -> set[str]:
+    return {c.name for c in side.diagnosis.capabilities if c.available}
+
+
+def _said(version: str | None) -> str:
+    return "none" if version is None else shorten(version)
+
+
+def _names(values: Iterable[str]) -> str:
+    return ", ".join(shorten(v) for v in sorted(values)) or "none"
 
 
 def compare(before: Loaded, after: Loaded) -> Diff:
