@@ -35,7 +35,7 @@ COMMAND_VARIABLE = "PERFDOC_COMMAND"
 
 def name_command(environment: MutableMapping[str, str], words: Sequence[str]) -> None:
     """Put the words of a command line, as the user typed them, into variables for its processes."""
-    environment[COMMAND_VARIABLE] = msgspec.json.encode([_encodable(word) for word in words]).decode()
+    environment[COMMAND_VARIABLE] = msgspec.json.encode([encodable(word) for word in words]).decode()
 
 
 def own_command() -> tuple[str, ...]:
@@ -43,12 +43,7 @@ def own_command() -> tuple[str, ...]:
     try:
         return msgspec.json.decode(os.environ.get(COMMAND_VARIABLE, ""), type=tuple[str, ...])
     except msgspec.DecodeError:
-        return tuple(_encodable(word) for word in sys.orig_argv[1:])
-
-
-def _encodable(word: str) -> str:
-    """A file name may hold bytes that are no UTF-8; run.json may not."""
-    return word.encode("utf-8", "replace").decode()
+        return tuple(encodable(word) for word in sys.orig_argv[1:])
 
 
 KNOBS = (

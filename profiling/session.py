@@ -16,7 +16,7 @@ from perfdoc.profiling.memory import MemoryRecorder
 from perfdoc.profiling.profiler_choice import Profiler
 from perfdoc.profiling.run_directory import RunDirectory
 from perfdoc.profiling.vocabulary import STEP, numbered
-from perfdoc.profiling.window import Capture, NsysCapture, ProfileWindow, TorchCapture
+from perfdoc.profiling.window import NsysCapture, ProfileWindow, TorchCapture
 
 
 class Session:
@@ -45,7 +45,7 @@ class Session:
     ) -> None:
         self._run, self._window, self._rank = run, window, rank
         self._world_size, self._device = world_size, device
-        self._capture: Capture | None = None
+        self._capture: TorchCapture | NsysCapture | None = None
         if window.has_rank(rank) and profiler == "torch":
             self._capture = TorchCapture(run, rank, world_size, device, shapes=shapes)
         elif window.has_rank(rank) and profiler == "nsys":

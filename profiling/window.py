@@ -7,7 +7,7 @@ import inspect
 import json
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from perfdoc.profiling import ranges
 from perfdoc.profiling.errors import CaptureError
@@ -57,21 +57,12 @@ _AFTER_THE_LAST = 4
 them the end of the last step, which then seems to last until the process ended, hours later perhaps."""
 
 
-class Capture(Protocol):
-    """A profiler of one rank. `prepare` may be slow; `begin` and `end` bound what is captured."""
-
-    def prepare(self) -> None:
-        """Before the step before the window, so that the profiler's own start is not in it."""
-
-    def begin(self) -> str:
-        """Capture from here on and emit ranges; through what, as `ranges.enable` says it."""
-
-    def end(self) -> None:
-        """Capture no more, and leave the trace in the run directory where that is this process's work."""
-
-
 class TorchCapture:
-    """torch.profiler, to `traces/rank<N>.json.gz`."""
+    """torch.profiler, to `traces/rank<N>.json.gz`.
+
+    Of both captures `prepare` may be slow, and comes before the step before the window; `begin` and `end`
+    bound what is captured.
+    """
 
     def __init__(
         self, run: RunDirectory, rank: int, world_size: int, device: DeviceKind, *, shapes: bool = False

@@ -1,8 +1,7 @@
-"""What is measured once, by device and software, and when it is measured again."""
+"""What is measured once, by device and software."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import msgspec
@@ -15,8 +14,7 @@ from perfdoc.profiling.measured import MeasuredCeilings, Rate
 SETTING = Setting(kind="cpu", ranks=2)
 
 
-def found(best: float, *, busy: bool = False, age: timedelta = timedelta()) -> MeasuredCeilings:
-    when = datetime.now(UTC) - age
+def found(best: float) -> MeasuredCeilings:
     return MeasuredCeilings(
         device="a CPU",
         kind="cpu",
@@ -26,9 +24,8 @@ def found(best: float, *, busy: bool = False, age: timedelta = timedelta()) -> M
         memory={},
         collectives={},
         missing={},
-        busy=("other work",) if busy else (),
         versions={},
-        measured_utc=when.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        measured_utc="2026-11-23T09:00:00Z",
     )
 
 
@@ -79,30 +76,11 @@ def test_other_conditions_are_measured_for_themselves(
     assert best() == (7e9, True)
 
 
-def test_a_busy_measurement_counts_for_an_hour_and_is_only_ever_raised(
-    measured: list[MeasuredCeilings],
-) -> None:
-    measured += [found(5e9, busy=True, age=timedelta(hours=2)), found(4e9, busy=True), found(3e9)]
-    assert best() == (5e9, True)
-    assert best() == (5e9, True), "measured again, and no better"
-    assert best() == (5e9, False), "measured a moment ago"
-    assert measured == [measured[0]]
-
-
-def test_a_quiet_measurement_ends_the_measuring(measured: list[MeasuredCeilings]) -> None:
-    old = timedelta(hours=2)
-    measured += [found(5e9, busy=True, age=old), found(6e9, age=old)]
-    best()
-    assert best() == (6e9, True)
-    assert best() == (6e9, False)
-
-
-def test_what_is_stored_stands_in_for_a_measurement_that_fails(measured: list[MeasuredCeilings]) -> None:
+def test_a_measurement_that_fails_stores_nothing(measured: list[MeasuredCeilings]) -> None:
     with pytest.raises(PeakError):
         best()
-    measured += [found(5e9, busy=True, age=timedelta(hours=2))]
-    best()
-    assert best() == (5e9, False)
+    measured += [found(5e9)]
+    assert best() == (5e9, True)
 
 
 def test_a_file_that_cannot_be_used_is_measured_anew(measured: list[MeasuredCeilings]) -> None:
@@ -119,13 +97,3 @@ def test_a_file_that_cannot_be_used_is_measured_anew(measured: list[MeasuredCeil
         path.write_bytes(content)
         measured += [found(5e9)]
         assert best() == (5e9, True), content[:20]
-
-
-def test_the_higher_figure_of_each_kind_counts() -> None:
-    one = msgspec.structs.replace(found(5e9, busy=True), missing={"bf16": "failed"})
-    other = found(4e9)
-    more = msgspec.structs.replace(other, flops={**other.flops, "bf16": other.flops["fp32"]}, busy=("x",))
-    both = store.better(one, more)
-    assert {d: r.best for d, r in both.flops.items()} == {"fp32": 5e9, "bf16": 4e9}
-    assert (both.missing, both.busy) == ({}, ("x",))
-    assert store.better(one, other).busy == ()

@@ -1,32 +1,25 @@
-"""What was measured before, by device and software: `perfdoc peak` and `perfdoc run` measure once.
-
-A ceiling is the best that was ever seen: a new measurement under the same conditions raises what is stored
-and never lowers it, unless it is asked for to begin again.
-"""
+"""What was measured before, by device and software: `perfdoc peak` and `perfdoc run` measure once."""
 
 from __future__ import annotations
 
 import hashlib
 import subprocess
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import msgspec
 
 from perfdoc.peak.cpus import usable_cpus
-from perfdoc.peak.measure import PeakError, Setting, measure
+from perfdoc.peak.measure import Setting, measure
 from perfdoc.profiling.environment import cpu_name, versions
 from perfdoc.profiling.errors import CaptureError
-from perfdoc.profiling.measured import MeasuredCeilings, Rate
+from perfdoc.profiling.measured import MeasuredCeilings
 from perfdoc.profiling.state_folder import state_folder
 from perfdoc.profiling.whole_file import whole_file
 
 METHOD = 1
 """Raised where figures of an earlier method are not to be used any more."""
 MAX_BYTES = 1 << 20
-BUSY_FOR = timedelta(hours=1)
-"""What was measured on a busy machine counts for so long; then it is measured again."""
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY")
 
 
@@ -39,19 +32,11 @@ def ceilings(
     Raises PeakError where it cannot be measured; a folder that cannot be written costs nothing but time.
     """
     path = stored_path(setting)
-    stored = None if path is None or again else read(path)
-    if stored is not None and (not stored.busy or _age(stored) < BUSY_FOR):
+    if path is not None and not again and (stored := read(path)) is not None:
         return stored, False
     if before is not None:
         before()
-    try:
-        found = measure(setting)
-    except PeakError:
-        if stored is None:
-            raise
-        return stored, False
-    if stored is not None:
-        found = better(stored, found)
+    found = measure(setting)
     if path is not None:
         _write(path, found)
     return found, True
@@ -98,35 +83,6 @@ def read(path: Path) -> MeasuredCeilings | None:
         return msgspec.json.decode(path.read_bytes(), type=MeasuredCeilings)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-
-
-def better(one: MeasuredCeilings, other: MeasuredCeilings) -> MeasuredCeilings:
-    """Of each figure the higher one. Not busy where one of both was not: then its figures hold."""
-
-    def most(a: dict[str, Rate], b: dict[str, Rate]) -> dict[str, Rate]:
-        return {name: max((d[name] for d in (a, b) if name in d), key=_best) for name in {**a, **b}}
-
-    flops, memory = most(one.flops, other.flops), most(one.memory, other.memory)
-    return msgspec.structs.replace(
-        other,
-        flops=flops,
-        memory=memory,
-        collectives=most(one.collectives, other.collectives),
-        missing={name: why for name, why in other.missing.items() if name not in {**flops, **memory}},
-        busy=other.busy if one.busy else (),
-    )
-
-
-def _best(rate: Rate) -> float:
-    return rate.best
-
-
-def _age(found: MeasuredCeilings) -> timedelta:
-    try:
-        then = datetime.fromisoformat(found.measured_utc)
-    except ValueError:
-        return timedelta.max
-    return abs(datetime.now(UTC) - (then if then.tzinfo else then.replace(tzinfo=UTC)))
 
 
 def _write(path: Path, found: MeasuredCeilings) -> None:
