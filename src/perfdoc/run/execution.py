@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import shutil
 import sys
@@ -29,34 +28,16 @@ from perfdoc.results.names import natural
 from perfdoc.run.launching import EXIT_STOPPED, clear_up, wait_for
 from perfdoc.run.prepare import CEILINGS, Plan, RunError
 from perfdoc.trainer.end import EXIT_FAILED
-from perfdoc.trainer.layout import default_world_size
-
-_PARALLEL = (
-    ("tensor_model_parallel_size", "TP"),
-    ("context_parallel_size", "CP"),
-    ("pipeline_model_parallel_size", "PP"),
-)
 
 
-def shared_cores(planned: Plan, cores: int | None = None) -> str | None:
+def shared_cores(planned: Plan) -> str | None:
     """A sentence where this machine has fewer cores than ranks to train on them; None else."""
-    cores = cores or cpu_count()
-    ranks = planned.ranks_here
+    ranks, cores = planned.ranks_here, cpu_count()
     if planned.device != "cpu" or ranks is None or cores is None or ranks <= cores:
         return None
-    parallel = planned.config.config.parallel
-    sizes = [(short, getattr(parallel, name)) for name, short in _PARALLEL]
-    model = math.prod(size for _, size in sizes)
-    said, less = "", ""
-    if not planned.several_nodes and ranks == default_world_size(planned.config.config) and not ranks % model:
-        product = [f"{short} {size}" for short, size in [*sizes, ("DP", ranks // model)] if size > 1]
-        said = f" ({' x '.join(product)})"
-        if model < ranks:
-            less = f" data_parallel_size=1 takes {model}."
-    core = "core" if cores == 1 else "cores"
     return (
-        f"{ranks} ranks{said} share {cores} {core}: steps are slower than with a core each, and "
-        f"communication is mostly waiting for a turn.{less}"
+        f"{ranks} ranks share {cores} core{'s' * (cores > 1)}: steps are slower than with a core each, and "
+        "communication is mostly waiting for a turn."
     )
 
 
