@@ -1,10 +1,17 @@
-"""Everything that is emitted inside a profiled step and that megatron-core does not emit by itself."""
+"""Everything that is emitted inside a profiled step, megatron-core's own ranges included.
+
+megatron-core finds the name of a range with `inspect`, which searches files (114 us for a push and a pop),
+and gives it to torch.cuda.nvtx, so that the PyTorch profiler does not see it. Here each place in the code
+finds its name once, and the names are the same: `megatron.core.transformer.mlp.forward.linear_fc1`.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 from collections.abc import Iterator
+from types import CodeType
 from typing import Any
 
 import torch
@@ -12,7 +19,7 @@ import torch
 from perfdoc.profiling import ranges
 from perfdoc.profiling.distributed import collectives
 from perfdoc.profiling.vocabulary import BACKWARD, FORWARD, MICRO_BATCH, numbered
-from perfdoc.trainer import backward_ranges, megatron_ranges
+from perfdoc.trainer import backward_ranges
 from perfdoc.trainer.model import unwrapped
 from perfdoc.trainer.step_ranges import LayerRanges, PipelinePhases, follow_schedules
 
@@ -29,17 +36,16 @@ class Instrument:
 
     def switch(self, on: bool) -> None:
         """Emit from now on, or not. Off, nothing of the layers' ranges is left in the model."""
-        megatron_ranges.switch(on)
+        _switch_ranges(on)
         self._layers.switch(on)
 
 
 @functools.cache
 def _prepare_megatron() -> None:
     """Wrap what all models of this process share."""
-    megatron_ranges.install()
-    phases = PipelinePhases()
-    follow_schedules(phases)
-    _name_passes(phases)
+    _replace_ranges()
+    follow_schedules(_phases)
+    _name_passes(_phases)
     _name_pipeline_messages()
 
 
@@ -107,3 +113,61 @@ def _serving_pipeline(function: Any) -> Any:
             return function(*args, **kwargs)
 
     return call
+
+
+_names: dict[tuple[int, str | None], tuple[str, CodeType]] = {}
+"""Name by the identity of the calling code, which is kept so that no other gets it, and the suffix. Code
+itself would be hashed by its constants, every time."""
+_open: list[ranges.Opened | None] = []
+"""Closes what is open. One for all threads: autograd's runs megatron-core's code while the other waits."""
+_on = False
+_phases = PipelinePhases()
+
+
+def _replace_ranges() -> None:
+    """Replace megatron-core's two functions, also where modules hold them by name. Idempotent."""
+    from megatron.core import utils
+
+    replaced = {"nvtx_range_push": push, "nvtx_range_pop": pop}
+    originals = {name: getattr(utils, name) for name in replaced}
+    for module in [found for name, found in sys.modules.items() if name.startswith("megatron.core")]:
+        for name, function in replaced.items():
+            if vars(module).get(name) is originals[name]:
+                setattr(module, name, function)
+
+
+def _switch_ranges(on: bool) -> None:
+    """Emit them from now on, or not: they cost even where nobody listens."""
+    from megatron.core.utils import configure_nvtx_profiling
+
+    global _on
+    configure_nvtx_profiling(on)
+    _on = on
+
+
+def push(msg: str | None = None, suffix: str | None = None) -> None:
+    """As megatron-core's nvtx_range_push: `msg`, or else the calling function, and a suffix."""
+    if not _on:
+        return
+    if msg is not None:
+        name = msg if suffix is None else f"{msg}.{suffix}"
+    else:
+        frame: Any = sys._getframe(1)
+        code = frame.f_code
+        found = _names.get((id(code), suffix))
+        if found is None:
+            function = f"{frame.f_globals['__name__']}.{code.co_name}"
+            found = (function if suffix is None else f"{function}.{suffix}"), code
+            _names[id(code), suffix] = found
+        name = found[0]
+    if suffix is not None:
+        _phases.mark(suffix, True)
+    _open.append(ranges.begin(name))
+
+
+def pop(msg: str | None = None, suffix: str | None = None) -> None:
+    """As megatron-core's nvtx_range_pop, without its check that the names agree."""
+    if _open and (close := _open.pop()) is not None:
+        close()
+    if suffix is not None:
+        _phases.mark(suffix, False)

@@ -62,7 +62,7 @@ def build_model(config: Config, layout: Layout, padded_vocab: int) -> list[Any]:
     """This rank's chunks, in the order of their virtual stages, on this rank's device."""
     settings = transformer_config(config, layout)
     chunks = [
-        _build_chunk(config, layout, settings, padded_vocab, stage if layout.vpp > 1 else None)
+        _build_chunk(config, settings, padded_vocab, stage if layout.vpp > 1 else None)
         for stage in range(layout.vpp)
     ]
     if cuda_available():
@@ -81,11 +81,11 @@ def unwrapped(chunk: Any) -> Any:
     return chunk
 
 
-def _build_chunk(config: Config, layout: Layout, settings: Any, padded_vocab: int, stage: int | None) -> Any:
+def _build_chunk(config: Config, settings: Any, padded_vocab: int, stage: int | None) -> Any:
     from megatron.core.models.gpt import GPTModel
     from megatron.core.parallel_state import is_pipeline_first_stage, is_pipeline_last_stage
 
-    model = GPTModel(
+    return GPTModel(
         config=settings,
         transformer_layer_spec=_layer_spec(config, settings, stage),
         vocab_size=padded_vocab,
@@ -97,8 +97,6 @@ def _build_chunk(config: Config, layout: Layout, settings: Any, padded_vocab: in
         rotary_base=config.model.rotary_base,
         vp_stage=stage,
     )
-    del layout
-    return model
 
 
 def _layer_spec(config: Config, settings: Any, stage: int | None) -> Any:

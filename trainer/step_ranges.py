@@ -27,7 +27,6 @@ from perfdoc.profiling.vocabulary import (
     PIPELINE_WARMUP,
     format_compute,
 )
-from perfdoc.trainer import megatron_ranges
 from perfdoc.trainer.backward_ranges import Part
 
 LAYER_PARTS = ("input_layernorm", "self_attention", "pre_mlp_layernorm", "mlp")
@@ -212,4 +211,3 @@ def follow_schedules(phases: PipelinePhases) -> None:
 
     schedules.forward_backward_pipelining_without_interleaving = counted
     schedules.forward_backward_pipelining_with_interleaving = marked
-    megatron_ranges.on_suffix(phases.mark)
