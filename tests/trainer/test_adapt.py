@@ -52,8 +52,6 @@ def test_factories_and_tensors_answer_for_the_missing_device() -> None:
     torch.cuda.synchronize()
     with torch.cuda.stream(torch.cuda.Stream()):
         pass
-    torch.cuda.nvtx.range_push("x")
-    torch.cuda.nvtx.range_pop()
     """
     )
 
