@@ -19,12 +19,14 @@ from perfdoc.analyzers.device.activity import device_activity, without_launches
 from perfdoc.analyzers.device.cpu_rank import cpu_activity
 from perfdoc.analyzers.device.event_counts import event_counts, limited, partial_notes
 from perfdoc.analyzers.device.frameworks import framework_of, slowed_by
+from perfdoc.analyzers.device.last_step import lacking_ns, last_step_notes
 from perfdoc.analyzers.device.launches import find_launches
 from perfdoc.analyzers.device.range_names import find_known_ranges, ranges_matching
 from perfdoc.analyzers.device.ranks import marked_ranks, with_marked_ranks
 from perfdoc.analyzers.device.start_up import leave_out_start_up
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.device.window import WindowRequest, find_window
+from perfdoc.analyzers.host.without_gpu import host_contents
 from perfdoc.analyzers.kernel_class.classify import GIVEN, KernelKinds, classify_kernels
 from perfdoc.analyzers.measure_device import DeviceAnalysis, RankMeasurement, begun, measure_device
 from perfdoc.profiling.background import begun as begun_thread
@@ -32,6 +34,7 @@ from perfdoc.profiling.telling import Telling
 from perfdoc.results.headline import Framework
 from perfdoc.results.names import shorten
 from perfdoc.results.quality import NO_EVENTS
+from perfdoc.results.ranks import Window
 from perfdoc.traces import Capability, Format, NoGpuActivityError, Note, Trace, TraceError
 from perfdoc.traces.errors import MissingToolError, UnreadableError
 from perfdoc.traces.job_facts import JobFacts, facts_beside
@@ -161,6 +164,8 @@ def measure_trace(
     telling = Telling()
     estimated: dict[int, int] = {}
     """Collectives without a known completion, by device."""
+    last_steps: list[tuple[Window, int]] = []
+    """What the last step of each device's window lacks."""
 
     def measured(index: int) -> RankMeasurement | Note:
         device = devices[index]
@@ -189,6 +194,8 @@ def measure_trace(
             window, step_ranges = leave_out_start_up(
                 shown, activity, kinds, launches, window, step_ranges, chosen=request.chosen
             )
+        if not activity.on_host and not found.partial:
+            last_steps.append((window, lacking_ns(window, activity.busy)))
         view = DeviceView(
             trace=shown,
             activity=without_launches(activity) if found.partial else activity,
@@ -224,6 +231,7 @@ def measure_trace(
             "holds no GPU kernels.",
             "Capture with the GPU traced (torch.profiler: activities=[ProfilerActivity.CPU, "
             "ProfilerActivity.CUDA]; nsys: --trace=cuda,nvtx).",
+            tuple(host_contents(trace).words),
         )
     if request.bounds_ns is not None and not any(_meets(r) for r in ranks):
         raise TraceError(
@@ -232,6 +240,7 @@ def measure_trace(
             "Look at --window capture first.",
         )
     notes = [r for r in results if isinstance(r, Note)] + partial_notes([r.events for r in ranks])
+    notes += last_step_notes(last_steps)
     if comm_kernel is not None:
         notes.append(_given_communication(kinds, comm_kernel))
     if request.data_pattern is not None and not len(ranges_matching(trace, request.data_pattern.search)):

@@ -182,7 +182,11 @@ def _capture(ranks: Sequence[Rank]) -> str:
     what = "what follows start-up" if after else "the whole capture"
     if all(r.window.reason.startswith("given") for r in ranks):
         return what
-    return f"{what} ({_NO_STEPS})"
+    proposed = next((r.window.proposals[0] for r in ranks if r.window.proposals), None)
+    if proposed is None:
+        return f"{what} ({_NO_STEPS})"
+    names = " + ".join(f"`{shorten(name, 48)}`" for name in proposed.names[:3])
+    return f"{what} ({_NO_STEPS}; {names} could: {shorten(proposed.option, 96)})"
 
 
 def _user(ranks: Sequence[Rank]) -> str:

@@ -1,4 +1,4 @@
-"""Parts of a capture: its start-up, one long pause, what repeats in it."""
+"""Parts of a capture: its start-up, one long pause, what repeats in it, ranges that could be steps."""
 
 from __future__ import annotations
 
@@ -66,3 +66,17 @@ class Period:
     def mean_ns(self) -> int:
         """Mean length."""
         return (self.end_ns - self.start_ns) // self.repeats
+
+
+@dataclass(frozen=True, kw_only=True)
+class RangeProposal:
+    """Ranges of the capture that could stand for steps."""
+
+    names: list[str]
+    """Kinds of names, numbers as #."""
+    count: int
+    """Steps that they would give; 1: one stretch to analyse."""
+    launches_frac: float
+    """Of what was launched: inside of them."""
+    option: str
+    """For the command line, quoted."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Literal
 
-from perfdoc.results.capture_parts import Pause, Period, StartUp
+from perfdoc.results.capture_parts import Pause, Period, RangeProposal, StartUp
 from perfdoc.results.contention import DeviceContention
 from perfdoc.results.host import HostActivity
 from perfdoc.results.kernels import KernelPartsAnalysis, SuspectedCommunication
@@ -53,6 +53,8 @@ class Window:
     """None where none was seen. Of a window of steps the cold ones, which are left out."""
     period: Period | None = None
     """Of what follows start-up; None where none was seen, or the window was not the whole capture."""
+    proposals: list[RangeProposal] = field(default_factory=list)
+    """Ranges of the capture that could be steps, best first."""
     pause: Pause | None = None
     runs_once: str = ""
     """Why no gain is predicted of it: start-up or a single pause is much of it. Empty where gains may be."""

@@ -32,7 +32,18 @@ class MissingToolError(TraceError):
 
 
 class NoGpuActivityError(TraceError):
-    """A whole and readable capture in which no GPU did anything: of one rank among many, a gap to report."""
+    """A whole and readable capture in which no GPU did anything: of one rank among many, a gap to report.
+
+    holds: what it shows instead, a line each.
+    """
+
+    def __init__(self, path: Path | str, what: str, remedy: str = "", holds: tuple[str, ...] = ()) -> None:
+        super().__init__(path, what, remedy)
+        self.holds = holds
+
+    def __reduce__(self) -> tuple[type[TraceError], tuple[object, ...]]:
+        """With what it holds."""
+        return type(self), (self.path, self.what, self.remedy, self.holds)
 
 
 def require_regular(path: Path) -> None:

@@ -16,6 +16,7 @@ from perfdoc.analyzers.base.intervals import EMPTY, I64
 from perfdoc.analyzers.device.activity import Activity
 from perfdoc.analyzers.device.launches import Launches
 from perfdoc.analyzers.device.period import find_period
+from perfdoc.analyzers.device.proposed_ranges import propose_ranges
 from perfdoc.analyzers.device.start_up_calls import Calls, StartUpCalls, find_calls
 from perfdoc.analyzers.device.window import StepRanges, runs_once
 from perfdoc.analyzers.kernel_class.classify import KernelKinds
@@ -254,7 +255,12 @@ def _of_capture(
     """Of a window that fell back to the whole capture."""
     start_up = _find_start_up(calls, activity, window.start_ns, window.end_ns, given=False)
     steady_ns = window.start_ns if start_up is None else start_up.end_ns
-    whole = replace(window, start_up=start_up, period=find_period(trace, activity, kinds, steady_ns))
+    whole = replace(
+        window,
+        start_up=start_up,
+        period=find_period(trace, activity, kinds, steady_ns),
+        proposals=propose_ranges(trace, activity, None if start_up is None else steady_ns),
+    )
     if start_up is None:
         return _with_pause(activity, whole)
     if start_up.work_frac > _MAX_START_UP_WORK_FRAC:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from perfdoc.analyzers.device.window import NO_LAUNCHES
 from perfdoc.results.capture_parts import Period
-from perfdoc.results.figures import brief
+from perfdoc.results.figures import brief, per_cent
 from perfdoc.results.ranks import Window
 from perfdoc.rules.engine.needs import ALL_WORK
 from perfdoc.rules.engine.rule import Case, Meta, Verdict, fires, passes
@@ -28,6 +28,13 @@ def evaluate(case: Case) -> Verdict:
     if not without:
         return passes(evidence)
     window = without[0].window
+    evidence += [
+        Evidence(
+            label=f"ranges that could be steps ({per_cent(p.launches_frac)} of launches)",
+            value=f"{' + '.join(p.names)}, {p.count:,} times" if p.count > 1 else " + ".join(p.names),
+        )
+        for p in window.proposals
+    ]
     if window.period is not None:
         evidence.append(("period, inferred from the kernel sequence", _words(window.period)))
     return fires(
@@ -44,16 +51,18 @@ def evaluate(case: Case) -> Verdict:
 
 _WRAP = (
     'Wrap each step: torch.cuda.nvtx.range_push(f"step {n}") … range_pop(), or call profiler.step(); or name '
-    "your own ranges with --step-range REGEX; perfdoc ranges TRACE lists them."
+    "your own ranges with --step-range REGEX."
 )
 
 
 def _action(window: Window) -> str:
-    """Empty where nothing but ranges around steps helps."""
+    """What is there goes first: ranges of the capture, then its period; empty where neither helps."""
     if window.runs_once:
         return "Capture steps that come later"
     if window.reason == NO_LAUNCHES:
         return "Capture the launches of kernels too"
+    if window.proposals:
+        return f"Name the steps: {window.proposals[0].option}"
     if window.period is not None:
         return f"Analyse whole periods: --window {window.period.start_ns}ns,{window.period.end_ns}ns"
     return ""
@@ -77,7 +86,9 @@ def _what_is_missing(window: Window) -> Iterator[str]:
 
 
 def _what_is_there(window: Window) -> Iterator[str]:
-    """Before new ranges: what repeats in the capture."""
-    if window.period is not None:
+    """Before new ranges: those of the capture, and what repeats in it."""
+    for p in window.proposals:
+        yield f"Use the ranges that are there: {p.option}."
+    if window.period is not None and not window.proposals:
         start, end = window.period.start_ns, window.period.end_ns
         yield f"Analyse whole periods: --window {start}ns,{end}ns."

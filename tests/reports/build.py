@@ -77,6 +77,7 @@ def window(duration_ns: int, steps: int = 0, start_ns: int = 1_000) -> Window:
         reason="ranges named perfdoc.step" if steps else "no range names a step",
         start_up=None,
         period=None,
+        proposals=[],
     )
 
 

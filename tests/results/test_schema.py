@@ -84,7 +84,16 @@ ADDED_TYPES = {
     *("AttentionScores", "UnfusedAttention"),
     *("AllToAll", "AllToAllBalance", "AllToAllRow", "CollectiveSize", "CopyRow", "GpuMetrics"),
     *("MetricMean", "RangeRow", "RangeTable", "Tables"),
-    *("Setting", "Role", "RoleDeviation", "RoleOutlier", "RolePlaces", "RoleShare", "RolesAnalysis"),
+    *(
+        "RangeProposal",
+        "Setting",
+        "Role",
+        "RoleDeviation",
+        "RoleOutlier",
+        "RolePlaces",
+        "RoleShare",
+        "RolesAnalysis",
+    ),
     *("StartUp", "SuspectedCommunication", "SuspectedKernel", "ThreadWait"),
 }
 """Since 1.3. What holds them has a default for them."""

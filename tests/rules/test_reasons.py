@@ -177,3 +177,21 @@ def test_a_given_configuration_is_not_asked_for(tmp_path: Path) -> None:
             assert "tensor_model_parallel_size" not in given.reason
             return
     raise AssertionError("no rule asked for degrees")
+
+
+def test_steps_are_named_by_the_ranges_that_are_there(tmp_path: Path) -> None:
+    """Nobody who reads `forward pass` and `backward pass` on the timeline is told to make ranges."""
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    for i in range(3):
+        for k, name in enumerate(("forward pass", "backward pass")):
+            at = (200 * i + 100 * k) * US
+            thread.range(name, at, at + 95 * US)
+            for n in range(4):
+                begin = at + (1 + 20 * n) * US
+                device.kernel(GEMM, begin + US, begin + 15 * US, launch=(thread, begin, begin + US))
+    found = result("PD902", case_of(tmp_path, builder))
+    assert found.state == "fires"
+    assert found.action.startswith("Name the steps: ")
+    assert "forward pass" in found.action or "backward pass" in found.action

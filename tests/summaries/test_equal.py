@@ -32,8 +32,8 @@ def test_real_traces(trace: Path, tmp_path: Path) -> None:
         assert written.ranks == 0
         with pytest.raises(NoGpuActivityError) as found:
             diagnosed([written.path])
-        said = found.value.what, found.value.remedy
-        expected_words = error.what, error.remedy
+        said = found.value.what, found.value.remedy, found.value.holds
+        expected_words = error.what, error.remedy, error.holds
     else:
         assert renamed(diagnosed([written.path]), written.path, trace) == expected
         return

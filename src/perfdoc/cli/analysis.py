@@ -19,8 +19,8 @@ from perfdoc.cli.messages import say
 from perfdoc.cli.streams import columns, write_json
 from perfdoc.diagnose.asked import UserError
 from perfdoc.profiling.whole_file import is_stream, may_write, write_all
-from perfdoc.results.names import shorten
-from perfdoc.traces import TraceError
+from perfdoc.results.names import base_name, shorten
+from perfdoc.traces import NoGpuActivityError, TraceError
 
 if TYPE_CHECKING:
     from perfdoc.compare.baseline import Asked
@@ -91,6 +91,9 @@ def run(
         if asked is not None:
             diagnosis = asked.answered(diagnosis, done.captures, done.settings)
     except (TraceError, WorkerLostError) as error:
+        if isinstance(error, NoGpuActivityError):
+            for words in error.holds:  # what there is to see without a GPU
+                say(f"{base_name(error.path)} {words}")
         raise UserError(str(error)) from error
     _say_what_is_left_out(diagnosis)
     from perfdoc.results import to_json

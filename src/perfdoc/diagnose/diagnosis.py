@@ -15,15 +15,14 @@ from perfdoc.analyzers.roles.measure import measure_roles
 from perfdoc.diagnose.job import job_configuration, job_of
 from perfdoc.diagnose.quality import contradiction_notes, quality_of
 from perfdoc.diagnose.ranks import host_gaps_of, kernels_of
-from perfdoc.diagnose.replays import ReplayTopic
 from perfdoc.diagnose.verdict import contradicted_words, memory_verdict, verdict_of
-from perfdoc.diagnose.whole_case import whole_case
+from perfdoc.diagnose.whole_case import WholeCase, whole_case
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.profiling.environment import encodable
 from perfdoc.results.names import natural
 from perfdoc.results.tables import CollectiveSize, Tables
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.registry import judge
+from perfdoc.rules.engine.registry import Judged, judge
 from perfdoc.rules.facts.capture import slowed_by
 from perfdoc.rules.facts.degrees import CP, TP, expert_tp
 from perfdoc.rules.facts.exposed import usual_link
@@ -73,12 +72,7 @@ def diagnose(
     names = [natural(str(c.path)) for c in captures]  # a shell expands rank*.sqlite to rank0, rank10, rank1
     ranks = sorted(whole.ranks, key=lambda r: (r.rank is None, r.rank or 0, names[r.input]))
     facts = job_of(job, case.configuration, case.contradicted, case.framework)
-    analyses = _analyses(captures, ranks, job, whole.memory, whole.replayed)
-    analyses = replace(
-        analyses,
-        gains=replace(analyses.gains, predictions=judged.predictions),
-        roles=measure_roles(ranks, facts, analyses.pipeline),
-    )
+    analyses = _analyses(captures, ranks, job, whole, judged, facts)
     if ranks:
         slow = slowed_by(case)
         verdict = verdict_of(
@@ -145,9 +139,11 @@ def _analyses(
     captures: Sequence[CaptureMeasurement],
     ranks: Sequence[d.Rank],
     job: JobMeasurement,
-    memory: d.MemoryAnalysis,
-    replayed: ReplayTopic,
+    whole: WholeCase,
+    judged: Judged,
+    facts: d.Job,
 ) -> d.Analyses:
+    replayed = whole.replayed
     return d.Analyses(
         kernels=kernels_of(captures),
         host_gaps=host_gaps_of(ranks),
@@ -157,10 +153,11 @@ def _analyses(
         norm_contention=job.contention,
         pipeline=job.pipeline,
         skew=job.skew,
-        gains=replayed.gains.analysis,
+        gains=replace(replayed.gains.analysis, predictions=judged.predictions),
         job_model=replayed.modelled,
-        memory=memory,
+        memory=whole.memory,
         kernel_efficiency=job.efficiency,
+        roles=measure_roles(ranks, facts, job.pipeline),
     )
 
 

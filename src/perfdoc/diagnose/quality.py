@@ -135,6 +135,7 @@ def _unread(error: TraceError) -> d.Quality:
 def _silent(error: NoGpuActivityError) -> d.Quality:
     return d.Quality(
         code="no-gpu-activity",
-        message=f"{encodable(Path(error.path).name)} {error.what} It is not counted as a rank.",
+        message=f"{encodable(Path(error.path).name)} {error.what} It is not counted as a rank."
+        + "".join(f" It {words}." for words in error.holds[:1]),
         remedy=error.remedy,
     )

@@ -36,6 +36,7 @@ class Silent:
 
     what: str
     remedy: str
+    holds: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)

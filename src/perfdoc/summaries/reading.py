@@ -61,7 +61,7 @@ def measure_or_explain(
     measured = _decoded(path, sections[0], Measured)
     if measured.silent is not None:
         silent = measured.silent
-        return NoGpuActivityError(path, silent.what, silent.remedy)
+        return NoGpuActivityError(path, silent.what, silent.remedy, silent.holds)
     assert measured.capture is not None
     if measured.capture.format != head.format:
         raise UnreadableError(path, "holds something else than a measurement: of another format.", _AGAIN)

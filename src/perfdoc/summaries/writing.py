@@ -52,7 +52,7 @@ def summarize(
     if isinstance(found, NoGpuActivityError):
         measured = Measured(
             capture=None,
-            silent=Silent(what=found.what, remedy=found.remedy),
+            silent=Silent(what=found.what, remedy=found.remedy, holds=tuple(found.holds)),
             above=(),
         )
         sha256, form = content_sha256(trace), format_of(trace).name

@@ -1,0 +1,119 @@
+"""What a capture without GPU activity holds: the host's operators and ranges by self time, threads, steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from perfdoc.analyzers.base.intervals import I64
+from perfdoc.analyzers.device.range_groups import group_of
+from perfdoc.analyzers.device.range_names import find_known_ranges
+from perfdoc.analyzers.kernels.nesting import nest
+from perfdoc.analyzers.kernels.parts import sum_by
+from perfdoc.results.figures import brief, plural
+from perfdoc.results.names import shorten
+from perfdoc.traces import RangeKind, Trace
+
+_SHOWN = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostTime:
+    """Operators or ranges of one name."""
+
+    name: str
+    """Without what counts: `#` for numbers in which names differ."""
+    count: int
+    threads: int
+    self_ns: int
+    """Time inside, outside of the operators and ranges nested in it; summed over threads."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostContents:
+    """What the host did, as far as the capture shows it."""
+
+    span_ns: int
+    """From the first start to the last end of an operator or a range."""
+    threads: int
+    steps: list[tuple[str, int]]
+    """(name, duration in ns) of the ranges that name steps."""
+    times: list[HostTime]
+    """The most self time first; steps are no part of it."""
+
+    @property
+    def words(self) -> list[str]:
+        """A line each: how much, and what takes most of it. Empty where there is nothing."""
+        return list(self._said())
+
+    def _said(self) -> Iterator[str]:
+        if not self.threads:
+            return
+        steps = f", {plural(len(self.steps), 'step')}" if self.steps else ", no step ranges"
+        if self.steps:
+            longest = max(self.steps, key=lambda s: s[1])
+            which = "" if len(self.steps) == 1 else ", the longest"
+            steps += f"{which} `{shorten(longest[0], 48)}` of {brief(longest[1])}"
+        yield f"holds {brief(self.span_ns)} of host activity on {plural(self.threads, 'thread')}{steps}"
+        named = [
+            f"{shorten(t.name, 64)} {brief(t.self_ns)} ({t.count:,} on {plural(t.threads, 'thread')})"
+            for t in self.times[:_SHOWN]
+        ]
+        if named:
+            yield f"most self time on the host: {', '.join(named)}"
+
+
+def host_contents(trace: Trace) -> HostContents:
+    """Operators and nested ranges of all threads. Ranges that never closed are left out."""
+    ranges, operators = trace.ranges, trace.operators
+    known = find_known_ranges(trace)
+    steps = next((rows for _, rows in known.steps if len(rows)), np.empty(0, np.int64))
+    nested = (ranges.thread >= 0) & (ranges.kind == RangeKind.PUSH_POP) & ~ranges.never_closed
+    named = np.flatnonzero(operators.thread >= 0)
+    name, thread, start, end = (
+        np.concatenate((getattr(ranges, c)[nested], getattr(operators, c)[named])).astype(np.int64)
+        for c in ("name", "thread", "start_ns", "end_ns")
+    )
+    is_step = np.concatenate((np.isin(np.flatnonzero(nested), steps), np.zeros(len(named), bool)))
+    order = np.argsort(thread, kind="stable")
+    each = np.split(order, np.flatnonzero(np.diff(thread[order])) + 1) if len(order) else []
+    own = np.zeros(len(start), np.int64)
+    for mine in each:
+        nesting = nest(start[mine], end[mine])
+        rows = mine[nesting.row]
+        own[rows] = _self_ns(start[rows], end[rows], nesting.parent)
+    return HostContents(
+        span_ns=int(end.max() - start.min()) if len(start) else 0,
+        threads=len(each),
+        steps=[(trace.strings[ranges.name[r]], int(ranges.end_ns[r] - ranges.start_ns[r])) for r in steps],
+        times=_by_name(trace, *(column[~is_step] for column in (name, thread, own))),
+    )
+
+
+def _by_name(trace: Trace, name: I64, thread: I64, own_ns: I64) -> list[HostTime]:
+    keys: dict[str, int] = {}
+    key_of = np.zeros(len(trace.strings), np.int64)
+    for i in np.unique(name).tolist():
+        key_of[i] = keys.setdefault(group_of(trace.strings[i]), len(keys))
+    key = key_of[name]
+    count = np.bincount(key, minlength=len(keys))
+    total = sum_by(key, own_ns, len(keys))
+    threads = np.bincount(np.unique(np.stack((key, thread)), axis=1)[0], minlength=len(keys))
+    times = [
+        HostTime(name=text, count=int(count[k]), threads=int(threads[k]), self_ns=int(total[k]))
+        for text, k in keys.items()
+    ]
+    return sorted(times, key=lambda t: (-t.self_ns, t.name))
+
+
+def _self_ns(start: I64, end: I64, parent: I64) -> I64:
+    """Of spans of one thread that nest, cut where they cross: what their children leave."""
+    until = end.copy()
+    inner = np.flatnonzero(parent >= 0)
+    np.minimum(until, np.where(parent >= 0, end[np.maximum(parent, 0)], until), out=until)
+    own = until - start
+    np.subtract.at(own, parent[inner], (until - start)[inner])
+    found: I64 = np.maximum(own, 0)
+    return found

@@ -1,0 +1,43 @@
+"""The last step of a window ends with its last work: the idle time between steps is seen one time less."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from perfdoc.analyzers.device.window import WindowRequest
+from perfdoc.analyzers.measure import measure_trace
+from perfdoc.simulator.captures.timeline import TimelineBuilder
+from perfdoc.traces import Note
+from tests.analyzers.tiny import GEMM, trace_of
+
+MS = 1_000_000
+
+
+def notes_of(folder: Path, steps: int, between_ns: int) -> list[Note]:
+    """Steps of 10 ms of GEMMs, and so much between them in which nothing runs."""
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    for number in range(steps):
+        begin = MS + number * (10 * MS + between_ns)
+        thread.range(f"ProfilerStep#{number}", begin, begin + 10 * MS)
+        device.kernel(GEMM, begin + 1_000, begin + 10 * MS, launch=(thread, begin, begin + 500))
+    trace = trace_of(builder, folder)
+    return [n for n in measure_trace(trace, WindowRequest())[1] if n.code == "last-step-short"]
+
+
+def test_waits_between_steps_are_missing_behind_the_last_one(tmp_path: Path) -> None:
+    """5 ms behind each of three steps of 15 ms, a third of each, and none behind the fourth."""
+    (note,) = notes_of(tmp_path, 4, 5 * MS)
+    assert "5.00" in note.message
+    assert "33.3 %" in note.message
+    assert "3 times in 4 steps" in note.message
+    assert "15.0" in note.message
+
+
+@pytest.mark.parametrize(("steps", "between_ns"), [(4, 200_000), (4, 0), (2, 5 * MS)])
+def test_what_hardly_counts_is_not_said(tmp_path: Path, steps: int, between_ns: int) -> None:
+    """0.2 ms of 10.2 are half a per cent of four steps; of two steps one has it."""
+    assert notes_of(tmp_path, steps, between_ns) == []

@@ -1,0 +1,60 @@
+"""What a capture without GPU activity shows instead."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from perfdoc.analyzers.host.without_gpu import host_contents
+from perfdoc.simulator.captures.timeline import TimelineBuilder
+from perfdoc.traces.load import read_trace
+from tests.captures.kineto import write_kineto
+from tests.command import perfdoc
+
+US = 1_000
+
+
+def host_alone(folder: Path) -> Path:
+    """Two steps of 100 us on one thread; in each `aten::linear` of 40 us holds `aten::mm` of 30 us. A second
+    thread waits for 150 us."""
+    builder = TimelineBuilder()
+    process = builder.process(rank=0)
+    main, other = process.thread(), process.thread()
+    for i in range(2):
+        at = 100 * i * US
+        main.range(f"ProfilerStep#{i}", at, at + 100 * US)
+        process.operator(main, "aten::linear", at + 10 * US, at + 50 * US)
+        process.operator(main, "aten::mm", at + 15 * US, at + 45 * US)
+    other.range("gloo:all_reduce", 20 * US, 170 * US)
+    path = folder / "host.json"
+    write_kineto(builder.build(), path, process.pid)
+    return path
+
+
+def test_self_time_threads_and_steps(tmp_path: Path) -> None:
+    found = host_contents(read_trace(host_alone(tmp_path)))
+    assert (found.span_ns, found.threads) == (200 * US, 2)
+    assert found.steps == [("ProfilerStep#0", 100 * US), ("ProfilerStep#1", 100 * US)]
+    assert [(t.name, t.count, t.threads, t.self_ns) for t in found.times] == [
+        ("gloo:all_reduce", 1, 1, 150 * US),
+        ("aten::mm", 2, 1, 60 * US),
+        ("aten::linear", 2, 1, 20 * US),
+    ]
+
+
+def test_the_refusal_says_what_is_there(tmp_path: Path) -> None:
+    done = perfdoc("analyze", host_alone(tmp_path))
+    assert done.returncode == 2
+    first, second, last = done.stderr.splitlines()
+    assert all(w in first for w in ("200 µs", "2 threads", "2 steps", "ProfilerStep#"))
+    assert second.index("gloo:all_reduce") < second.index("aten::mm 60 µs")
+    assert "ProfilerActivity.CUDA" in last
+
+
+def test_a_capture_of_one_operator_has_no_steps(tmp_path: Path) -> None:
+    builder = TimelineBuilder()
+    process = builder.process(rank=0)
+    process.operator(process.thread(), "aten::add", 0, 10)
+    write_kineto(builder.build(), tmp_path / "one.json", process.pid)
+    found = host_contents(read_trace(tmp_path / "one.json"))
+    assert (found.steps, len(found.times)) == ([], 1)
+    assert "no step ranges" in found.words[0]
