@@ -8,9 +8,9 @@ import pytest
 
 from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import measure_trace
-from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces import Note
 from tests.analyzers.tiny import GEMM, trace_of
+from tests.captures.timeline import TimelineBuilder
 
 MS = 1_000_000
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from perfdoc.analyzers.host.without_gpu import host_contents
-from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces.load import read_trace
 from tests.captures.kineto import write_kineto
+from tests.captures.timeline import TimelineBuilder
 from tests.command import perfdoc
 
 US = 1_000
