@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,6 +34,8 @@ class RangeGroup:
 
     name: str
     """As `group_of` has it; of a group of one name that name."""
+    names: Sequence[int]
+    """Indices into Trace.strings."""
     count: int
     total_ns: int
 
@@ -49,6 +52,7 @@ def range_groups(trace: Trace, *, each: bool = False) -> list[RangeGroup]:
     groups = [
         RangeGroup(
             name=group if len(names) > 1 else trace.strings[names[0]],
+            names=names,
             count=int(count[names].sum()),
             total_ns=int(total[names].sum()),
         )

@@ -29,9 +29,9 @@ def evaluate(case: Case) -> Verdict:
         return passes(evidence)
     window = without[0].window
     evidence += [
-        Evidence(
-            label=f"ranges that could be steps ({per_cent(p.launches_frac)} of launches)",
-            value=f"{' + '.join(p.names)}, {p.count:,} times" if p.count > 1 else " + ".join(p.names),
+        (
+            f"ranges that could be steps ({per_cent(p.launches_frac)} of launches)",
+            f"{' + '.join(p.names)}, {p.count:,} times" if p.count > 1 else " + ".join(p.names),
         )
         for p in window.proposals
     ]
