@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from types import MappingProxyType
 
 import numpy as np
 
@@ -20,6 +19,7 @@ from perfdoc.analyzers.device.cpu_rank import group_of, groups_of_one_rank
 from perfdoc.analyzers.device.launches import innermost_at_launch
 from perfdoc.analyzers.device.range_names import dimension_of_group
 from perfdoc.analyzers.device.view import DeviceView
+from perfdoc.analyzers.kernel_class.rules import operation_of
 from perfdoc.profiling.distributed.collective_name import parse_collective
 from perfdoc.profiling.vocabulary import COLLECTIVE_RUN
 from perfdoc.traces import RangeKind, Trace
@@ -27,25 +27,6 @@ from perfdoc.traces.table import I8, I32, Bool
 from perfdoc.traces.validate import MAX_TIME_NS
 
 __all__ = ["CallGroup", "CallRows", "device_rows", "host_rows", "operation_of"]
-
-_SPELLINGS = MappingProxyType(
-    {
-        **dict.fromkeys(("allreduce", "allreducecoalesced", "allreducesparse"), "all_reduce"),
-        **dict.fromkeys(("allgather", "allgatherbase", "allgathercoalesced", "allgatherv"), "all_gather"),
-        **dict.fromkeys(("allgatherintotensor", "allgatherintotensorcoalesced"), "all_gather"),
-        **dict.fromkeys(("reducescatter", "reducescatterbase", "reducescattercoalesced"), "reduce_scatter"),
-        **dict.fromkeys(("reducescattertensor", "reducescattertensorcoalesced"), "reduce_scatter"),
-        **dict.fromkeys(("alltoall", "alltoallbase", "alltoallv", "alltoallsingle"), "all_to_all"),
-        **dict.fromkeys(("broadcast", "bcast", "broadcastoop"), "broadcast"),
-        **dict.fromkeys(("reduce", "reduceoop"), "reduce"),
-        **dict.fromkeys(("send", "isend"), "send"),
-        **dict.fromkeys(("recv", "irecv", "recvanysource"), "recv"),
-        "gather": "gather",
-        "scatter": "scatter",
-        "barrier": "barrier",
-    }
-)
-"""Spelling of NCCL's and PyTorch's calls (lower case, no underscores, no `nccl`) -> our word."""
 
 _TORCH_RANGE = re.compile(r"nccl:([A-Za-z_]{1,40})(?:\b|,)")
 """The range that PyTorch opens around a collective's launch, `nccl:all_to_all` with whatever follows."""
@@ -71,11 +52,6 @@ class CallRows:
     sequence: I64
     peer: I64
     end_is_exact: Bool
-
-
-def operation_of(spelling: str) -> str | None:
-    """Our word for a collective as NCCL or PyTorch spells it; None for one that is not known."""
-    return _SPELLINGS.get(spelling.removeprefix("nccl").replace("_", "").replace(" ", "").lower())
 
 
 def device_rows(view: DeviceView) -> CallRows:

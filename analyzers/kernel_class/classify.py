@@ -20,9 +20,12 @@ from perfdoc.analyzers.kernel_class.rules import (
     ELEMENT_TYPES,
     REDUCING,
     RULES,
+    TORCH_TYPES,
+    WITH_KERNEL,
     KernelClass,
     KernelRule,
     collective_in,
+    operation_of,
 )
 from perfdoc.traces.model import Trace
 
@@ -31,6 +34,8 @@ __all__ = ["KernelClass", "KernelKind", "KernelKinds", "classify", "classify_ker
 
 GIVEN = "given"
 """Transport of kernels that --comm-kernel names."""
+UNNAMED = "unnamed"
+"""Transport of kernels of which only the capture's notes say that they communicate."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +45,7 @@ class KernelKind:
     kernel_class: KernelClass
     transport: str = ""
     """For communication: nccl, nccl_symmetric, rccl, deepep, hybridep, nvshmem, userbuffers, multimem,
-    custom_all_reduce, symmetric_memory, given (by the user), ...; empty otherwise."""
+    custom_all_reduce, symmetric_memory, given (by the user), unnamed, ...; empty otherwise."""
     collective: str = ""
     """For communication: all_reduce, all_gather, reduce_scatter, broadcast, reduce, send_recv,
     all_to_all, dispatch, combine, or sync (barriers and exchanges of counts); empty where the name does
@@ -112,7 +117,40 @@ def classify_kernels(trace: Trace, comm_kernel: re.Pattern[str] | None = None) -
         if comm_kernel is not None and comm_kernel.search((full_name or name)[:MAX_TEXT]) is not None:
             found = as_communication(found, name, full_name)
         kind_of[text] = kinds.setdefault(found, len(kinds))
-    return KernelKinds(kinds=tuple(kinds), kind=kind_of[full])
+    kind = kind_of[full]
+    _name_by_notes(trace, kind, kinds)
+    return KernelKinds(kinds=tuple(kinds), kind=kind)
+
+
+def _name_by_notes(trace: Trace, kind: NDArray[np.int16], kinds: dict[KernelKind, int]) -> None:
+    """What PyTorch notes on a kernel goes before its name: RCCL calls all of its kernels alike.
+
+    A kernel whose name is that of compute stays: the copies and sums beside a collective have its notes too.
+    """
+    notes = trace.payloads
+    rows = np.flatnonzero(notes.kernel >= 0)
+    kernel = notes.kernel[rows]
+    found, at = np.unique(
+        np.stack([notes.operation[rows], notes.dtype[rows], kind[kernel]]), axis=1, return_inverse=True
+    )
+    named, noted = list(kinds), found[2].copy()
+    for i, (operation, dtype, by_name) in enumerate(found.T.tolist()):
+        word, known = operation_of(trace.strings[operation]), named[by_name]
+        communicates = known.kernel_class in (KernelClass.COMMUNICATION, KernelClass.OTHER)
+        if word not in WITH_KERNEL or not communicates:
+            continue
+        element = TORCH_TYPES.get(trace.strings[dtype].lower(), "") if word in REDUCING else ""
+        if word == known.collective and (known.element_type or not element):
+            continue
+        as_noted = KernelKind(
+            kernel_class=KernelClass.COMMUNICATION,
+            transport=known.transport or UNNAMED,
+            collective=word,
+            element_type=element,
+            label="collective_name",
+        )
+        noted[i] = kinds.setdefault(as_noted, len(kinds))
+    kind[kernel] = noted[at.ravel()]
 
 
 def as_communication(kind: KernelKind, name: str, full_name: str) -> KernelKind:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import yaml
@@ -123,6 +124,30 @@ COLLECTIVES = {
 }
 """Spelling in a kernel's name (lower case, no underscores) -> canonical word."""
 
+_SPELLINGS = MappingProxyType(
+    {
+        **dict.fromkeys(("allreduce", "allreducecoalesced", "allreducesparse"), "all_reduce"),
+        **dict.fromkeys(("allgather", "allgatherbase", "allgathercoalesced", "allgatherv"), "all_gather"),
+        **dict.fromkeys(("allgatherintotensor", "allgatherintotensorcoalesced"), "all_gather"),
+        **dict.fromkeys(("reducescatter", "reducescatterbase", "reducescattercoalesced"), "reduce_scatter"),
+        **dict.fromkeys(("reducescattertensor", "reducescattertensorcoalesced"), "reduce_scatter"),
+        **dict.fromkeys(("alltoall", "alltoallbase", "alltoallv", "alltoallsingle"), "all_to_all"),
+        **dict.fromkeys(("broadcast", "bcast", "broadcastoop"), "broadcast"),
+        **dict.fromkeys(("reduce", "reduceoop"), "reduce"),
+        **dict.fromkeys(("send", "isend"), "send"),
+        **dict.fromkeys(("recv", "irecv", "recvanysource"), "recv"),
+        "gather": "gather",
+        "scatter": "scatter",
+        "barrier": "barrier",
+    }
+)
+"""Spelling of NCCL's and PyTorch's calls (lower case, no underscores, no `nccl`) -> our word."""
+
+WITH_KERNEL = frozenset(
+    ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce"),
+)
+"""Calls that have a kernel of their own: what the call is, its kernel is, however that is called."""
+
 REDUCING = frozenset({"all_reduce", "reduce_scatter", "reduce"})
 """Collectives that do arithmetic: only their names carry an element type that means something."""
 
@@ -149,6 +174,13 @@ ELEMENT_TYPES = {
 }
 """Element type as NCCL spells it in a kernel's name -> canonical word."""
 
+TORCH_TYPES = {
+    **{"bfloat16": "bf16", "half": "f16", "float": "f32", "double": "f64"},
+    **{"float8_e4m3fn": "f8e4m3", "float8_e5m2": "f8e5m2"},
+    **{"char": "int8", "byte": "int8", "int": "int32", "long": "int64"},
+}
+"""Element type as PyTorch notes it on a collective's kernel (lower case) -> canonical word."""
+
 DEDICATED_TRANSPORTS = (
     *("deepep", "hybridep", "nccl_ep", "nixl_ep", "uccl", "mooncake", "pplx", "mori", "moe_a2a"),
     "expert_exchange",
@@ -168,3 +200,8 @@ def collective_in(name: str) -> str:
         return ""
     spelling = (found["collective"] or found["word"]).lower().replace("_", "")
     return COLLECTIVES.get(spelling) or _MEANT.get(spelling, "")
+
+
+def operation_of(spelling: str) -> str | None:
+    """Our word for a collective as NCCL or PyTorch spells it; None for one that is not known."""
+    return _SPELLINGS.get(spelling.removeprefix("nccl").replace("_", "").replace(" ", "").lower())

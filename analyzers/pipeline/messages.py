@@ -11,11 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64, Intervals, union
-from perfdoc.analyzers.communication.calls import host_rows, operation_of
+from perfdoc.analyzers.communication.calls import host_rows
 from perfdoc.analyzers.communication.payloads import GROUP_END, GROUP_START, outermost_groups
 from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.analyzers.device.idle import LAUNCH_LATENCY_MAX_NS
 from perfdoc.analyzers.device.view import DeviceView
+from perfdoc.analyzers.kernel_class.rules import operation_of
 from perfdoc.traces.model import UNKNOWN
 from perfdoc.traces.table import Bool
 
