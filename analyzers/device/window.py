@@ -97,13 +97,16 @@ def find_window(
             raise ValueError(
                 f"no range of process {process}{inside} matches {request.step_pattern.pattern!r}"
             )
-        return _capture(activity, "no range in the capture names a step")
-    outer = _outermost(trace, rows)
-    on_host = activity.on_host or host_time
-    steps, ranges = _host_steps(trace, outer) if on_host else _tile(trace, activity, outer)
+        marks = _iterations(trace, activity)
+        if marks is None:
+            return _capture(activity, "no range in the capture names a step")
+        source, count = "each ends with Optimizer.step", len(marks.names)
+    else:
+        marks, count = _marked(trace, rows), len(rows)
+    steps, ranges = _host_steps(marks) if activity.on_host or host_time else _tile(activity, marks)
     if not steps:
         return _capture(activity, NO_LAUNCHES)
-    reason = f"step ranges: {source}{_left_out(len(rows) - len(steps), len(rows))}"
+    reason = f"step ranges: {source}{_left_out(count - len(steps), count)}"
     return _window("steps", steps[0].start_ns, steps[-1].end_ns, reason, steps), ranges
 
 
@@ -167,6 +170,56 @@ def _step_ranges(
     return "", np.empty(0, np.int64)
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Marks:
+    """Steps as the host marks them, in order."""
+
+    names: Sequence[str]
+    start_ns: I64
+    end_ns: I64
+
+
+def _marked(trace: Trace, rows: I64) -> _Marks:
+    rows = _outermost(trace, rows)
+    return _Marks(
+        names=[trace.strings[i] for i in trace.ranges.name[rows].tolist()],
+        start_ns=trace.ranges.start_ns[rows],
+        end_ns=trace.ranges.end_ns[rows],
+    )
+
+
+_MIN_ITERATIONS = 3
+_ALIKE_SHARE = 0.8
+_ALIKE_FRAC = 0.1
+"""Of the median: so far may the launches of that share of iterations lie from it. Two optimizers that take
+turns, as in adversarial training, end half an iteration each."""
+
+
+def _iterations(trace: Trace, activity: Activity) -> _Marks | None:
+    """Steps from one end of PyTorch's Optimizer.step to the next, the first from the first launch on; None
+    where they do not launch about as much each."""
+    process = trace.devices[activity.device].process
+    rows = _of_process(trace, ranges_matching(trace, re.compile(r"Optimizer\.step#").match), process)
+    rows = rows[(trace.ranges.kind[rows] != RangeKind.MARK) & ~trace.ranges.never_closed[rows]]
+    launched = np.sort(activity.launch_start_ns[activity.launch_start_ns >= 0])
+    if len(rows) < _MIN_ITERATIONS or not len(launched):
+        return None
+    rows = _outermost(trace, rows)
+    begin, end = trace.ranges.start_ns[rows], trace.ranges.end_ns[rows]
+    # Between optimizers that follow one another, as of parts of a model, nothing is launched.
+    between = np.searchsorted(launched, begin[1:], "left") - np.searchsorted(launched, end[:-1], "left")
+    end = end[np.append(between > 0, True)]
+    counts = np.diff(np.searchsorted(launched, end, "left"))
+    if len(end) < _MIN_ITERATIONS:
+        return None
+    alike = np.abs(counts - np.median(counts)) <= _ALIKE_FRAC * np.median(counts)
+    if alike.mean() < _ALIKE_SHARE or launched[0] >= end[0]:
+        return None
+    # No number that ends a name: ranks may begin with different iterations.
+    names = [f"iteration {i} of {len(end)}" for i in range(1, len(end) + 1)]
+    return _Marks(names=names, start_ns=np.append(launched[0], end[:-1]), end_ns=end)
+
+
 def _outermost(trace: Trace, rows: I64) -> I64:
     """Sorted by start, without ranges that lie inside another one of them.
 
@@ -183,44 +236,39 @@ def _outermost(trace: Trace, rows: I64) -> I64:
     return rows[outer]
 
 
-def _tile(trace: Trace, activity: Activity, rows: I64) -> tuple[list[Step], StepRanges]:
+def _tile(activity: Activity, marks: _Marks) -> tuple[list[Step], StepRanges]:
     """Steps on the device's own time.
 
     A step starts with the first activity that was launched at or after its range began on the host, and
     ends where the next one starts; the last ends with the last activity launched inside its range.
     """
     launch = activity.launch_start_ns
-    begin = trace.ranges.start_ns[rows]
     # Step of each activity: the last range that began before its launch; -1 before the first.
-    step = np.searchsorted(begin, launch, "right") - 1
+    step = np.searchsorted(marks.start_ns, launch, "right") - 1
     step[launch < 0] = -1
-    inside = (step >= 0) & (launch < trace.ranges.end_ns[rows[np.maximum(step, 0)]])
+    inside = (step >= 0) & (launch < marks.end_ns[np.maximum(step, 0)])
     if not inside.any():
         return [], _NO_RANGES
     # Steps at the end that launched nothing are no steps: what came after them would count as theirs.
     last = int(step[inside].max())
-    rows = rows[: last + 1]
     starts = np.full(last + 1, np.iinfo(np.int64).max, np.int64)
     np.minimum.at(starts, np.minimum(step[step >= 0], last), activity.start_ns[step >= 0])
     # "At or after": an activity of a later step that ran earlier starts this one too.
     starts = np.minimum.accumulate(starts[::-1])[::-1]
     end = int(activity.end_ns[inside & (step == last)].max())
-    return _steps(trace, rows, starts, np.append(starts[1:], end))
+    return _steps(marks, starts, np.append(starts[1:], end))
 
 
-def _host_steps(trace: Trace, rows: I64) -> tuple[list[Step], StepRanges]:
+def _host_steps(marks: _Marks) -> tuple[list[Step], StepRanges]:
     """Steps of a CPU rank, or without the device's time: from range to range, the last to its own end."""
-    starts = trace.ranges.start_ns[rows]
-    return _steps(trace, rows, starts, np.append(starts[1:], trace.ranges.end_ns[rows[-1]]))
+    return _steps(marks, marks.start_ns, np.append(marks.start_ns[1:], marks.end_ns[-1]))
 
 
-def _steps(trace: Trace, rows: I64, starts: I64, ends: I64) -> tuple[list[Step], StepRanges]:
-    """A step for each range, with these bounds on the device; empty ones left out."""
-    ran = ends > starts
-    rows, starts, ends = rows[ran], starts[ran], ends[ran]
-    names = [trace.strings[i] for i in trace.ranges.name[rows].tolist()]
+def _steps(marks: _Marks, starts: I64, ends: I64) -> tuple[list[Step], StepRanges]:
+    """A step for each of the first marks, with these bounds on the device; empty ones left out."""
+    ran = np.flatnonzero(ends > starts)
     steps = [
-        Step(name=n, start_ns=a, duration_ns=b - a)
-        for n, a, b in zip(names, starts.tolist(), ends.tolist(), strict=True)
+        Step(name=marks.names[i], start_ns=a, duration_ns=b - a)
+        for i, a, b in zip(ran.tolist(), starts[ran].tolist(), ends[ran].tolist(), strict=True)
     ]
-    return steps, StepRanges(start_ns=trace.ranges.start_ns[rows], end_ns=trace.ranges.end_ns[rows])
+    return steps, StepRanges(start_ns=marks.start_ns[ran], end_ns=marks.end_ns[ran])

@@ -64,7 +64,7 @@ def _action(window: Window) -> str:
     if window.proposals:
         return f"Name the steps: {window.proposals[0].option}"
     if window.period is not None:
-        return f"Analyse whole periods: --window {window.period.start_ns}ns,{window.period.end_ns}ns"
+        return f"Analyse periods: {_option(window.period)}"
     return ""
 
 
@@ -90,5 +90,11 @@ def _what_is_there(window: Window) -> Iterator[str]:
     for p in window.proposals:
         yield f"Use the ranges that are there: {p.option}."
     if window.period is not None and not window.proposals:
-        start, end = window.period.start_ns, window.period.end_ns
-        yield f"Analyse whole periods: --window {start}ns,{end}ns."
+        yield f"Analyse whole periods: {_option(window.period)}."
+
+
+def _option(period: Period) -> str:
+    """To be pasted: in seconds, so short that no line of a report cuts it."""
+    times = (period.start_ns, period.end_ns)
+    start, end = (f"{t // 10**9}.{t % 10**9 // 1000:06}".rstrip("0").rstrip(".") for t in times)
+    return f"--window {start}s,{end}s"

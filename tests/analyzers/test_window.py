@@ -10,6 +10,7 @@ from perfdoc.analyzers.device.range_names import find_known_ranges
 from perfdoc.analyzers.device.window import WindowRequest, find_window
 from perfdoc.results.ranks import Window
 from perfdoc.traces import Trace
+from perfdoc.traces.load import read_trace
 from tests.analyzers.tiny import GEMM, activity_of, trace_of
 from tests.captures.timeline import TimelineBuilder
 
@@ -238,3 +239,44 @@ def test_steps_that_begin_inside_a_window(tmp_path: Path) -> None:
     assert (window.kind, steps_of(window)) == ("steps", [(1100, 1200), (1200, 1260)])
     with pytest.raises(ValueError, match="inside the window"):
         window_of(trace, activity_of(trace), WindowRequest(bounds_ns=(1, 5), step_pattern=pattern))
+
+
+def trained(folder: Path, launches: tuple[int, ...], optimizers: int = 1) -> Trace:
+    """Iterations of 1000 ns on the host that launch so many kernels, of 10 ns each and 1000 ns later, before
+    the optimizers that follow one another at 800."""
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    for i, count in enumerate(launches):
+        begin = 1000 * i
+        for k in range(count):
+            at = begin + 20 * k
+            device.kernel(GEMM, at + 1000, at + 1010, launch=(thread, at, at + 5))
+        for k in range(optimizers):
+            at = begin + 800 + 50 * k
+            thread.range("Optimizer.step#SGD.step", at, at + 40)
+            device.kernel("adam", at + 1000, at + 1010, launch=(thread, at + 10, at + 15))
+    return trace_of(builder, folder)
+
+
+@pytest.mark.parametrize("optimizers", [1, 2])
+def test_the_optimizer_ends_a_step_where_no_range_names_one(tmp_path: Path, optimizers: int) -> None:
+    trace = trained(tmp_path, (20, 20, 20, 20), optimizers)
+    window = window_of(trace, activity_of(trace), AUTO)
+    last = 4800 + 50 * (optimizers - 1) + 10
+    assert steps_of(window) == [(1000, 2000), (2000, 3000), (3000, 4000), (4000, last)]
+    assert [s.name for s in window.step_list][::3] == ["iteration 1 of 4", "iteration 4 of 4"]
+    assert window.reason == "step ranges: each ends with Optimizer.step"
+
+
+@pytest.mark.parametrize("launches", [(20, 20), (20, 8, 20, 8, 20, 8), (20, 20, 5, 9)])
+def test_an_optimizer_that_bounds_no_equal_iterations_ends_no_step(
+    tmp_path: Path, launches: tuple[int, ...]
+) -> None:
+    trace = trained(tmp_path, launches)
+    assert window_of(trace, activity_of(trace), AUTO).kind == "capture"
+
+
+def test_thirty_iterations_of_a_real_job(shared_traces: Path) -> None:
+    trace = read_trace(shared_traces / "strangers" / "resnet_rtx2080ti_loader_workers.json.gz")
+    assert window_of(trace, activity_of(trace), AUTO).steps == 30

@@ -5,7 +5,11 @@ import pytest
 
 from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import CaptureMeasurement, measure_capture
+from perfdoc.diagnose.asked import window_request
+from perfdoc.results.capture_parts import Period
+from perfdoc.results.ranks import Window
 from perfdoc.results.rules import RuleResult
+from perfdoc.rules.checks.pd902_no_step_ranges import _action
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.registry import all_rules, own_rules, run_rules
 from perfdoc.rules.engine.rule import Meta, Rule, Verdict
@@ -155,3 +159,26 @@ def test_gpus_by_name(name: str, architecture: str, domain: int | None, fp8: boo
     assert (gpu.architecture, gpu.nvlink_domain, gpu.fp8) == (architecture, domain, fp8)
     for unknown in (None, "", "Tesla V100-SXM2-32GB", "x" * 101, f"an {name}"):
         assert gpu_of(unknown) is None
+
+
+@pytest.mark.parametrize("start_ns", [1_689_179_602_179_719_042, 4_200_000_000, 7])
+def test_a_proposed_window_is_short_enough_to_be_pasted_whole(start_ns: int) -> None:
+    period = Period(kernels=9, repeats=4, start_ns=start_ns, end_ns=start_ns + 400_000, optimizer=True)
+    action = _action(
+        Window(
+            kind="capture",
+            start_ns=0,
+            end_ns=0,
+            duration_ns=0,
+            steps=0,
+            step_list=[],
+            reason="",
+            period=period,
+        )
+    )
+    # 78 columns, less the number and code before it.
+    assert len(f" 9. PD902 {action}") <= 78
+    bounds = window_request(action.rpartition(" ")[2]).bounds_ns
+    assert bounds is not None
+    for pasted, exact in zip(bounds, (period.start_ns, period.end_ns), strict=True):
+        assert 0 <= exact - pasted < 1000

@@ -156,11 +156,15 @@ def devices(
     """The Device of each (process, ordinal). A rank is one process: with several, nobody gets it."""
     one_process = len({process for process, _ in pairs}) == 1
     rank = distributed.rank if one_process else None
+    # Other vendors count rows' devices and deviceProperties apart: where all are alike, it is any of them.
+    kinds = {replace(gpu, ordinal=0) for gpu in gpus.values()}
+    other = next(iter(kinds)) if len(kinds) == 1 else None
     evidence = "none" if rank is None else "distributedInfo"
     return [
         replace(
-            gpus.get(ordinal, Device(process=process, ordinal=ordinal)),
+            gpus.get(ordinal, other or Device(process=process, ordinal=ordinal)),
             process=process,
+            ordinal=ordinal,
             rank=rank,
             rank_evidence=evidence,
         )

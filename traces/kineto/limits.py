@@ -36,7 +36,6 @@ _MISSING = {
         "No process group has a description.",
         "Pass group_desc to torch.distributed.new_group (PyTorch 2.4 or later).",
     ),
-    "gpu_identity": ("The file does not describe its GPUs (deviceProperties).", "Use PyTorch 1.9 or later."),
     "utc_clock": (
         "The times are not tied to UTC: no baseTimeNanoseconds, and no epoch times.",
         "Keep the keys of the exported file when post-processing it.",
@@ -48,8 +47,22 @@ _MISSING = {
 }
 
 
-def capabilities(trace: Trace, *, launched_kernels: int) -> dict[str, Capability]:
+def _unknown_gpu(rows: EventRows, device_properties: object) -> tuple[str, str]:
+    if device_properties is not None:
+        return (
+            "PyTorch describes GPUs in the file, but not those that ran its kernels (deviceProperties).",
+            "",
+        )
+    remedy = "Keep the keys of the exported file when post-processing it."
+    why = "The file does not describe its GPUs (deviceProperties)."
+    return why, "Use PyTorch 1.9 or later." if rows.is_old else remedy
+
+
+def capabilities(
+    trace: Trace, *, launched_kernels: int, rows: EventRows, device_properties: object
+) -> dict[str, Capability]:
     """Every key of CAPABILITIES; `launched_kernels` counts the kernels whose API call is in the capture."""
+    missing = {**_MISSING, "gpu_identity": _unknown_gpu(rows, device_properties)}
     graph_launches = any("GraphLaunch" in name for name in set(trace.names(np.unique(trace.api_calls.name))))
     descriptions = {group.description for group in trace.groups}
     descriptions |= set(trace.names(np.unique(trace.payloads.group_description)))
@@ -71,8 +84,8 @@ def capabilities(trace: Trace, *, launched_kernels: int) -> dict[str, Capability
     return {
         name: Capability(
             available=shown,
-            reason="" if shown else _MISSING[name][0],
-            remedy="" if shown else _MISSING[name][1],
+            reason="" if shown else missing[name][0],
+            remedy="" if shown else missing[name][1],
         )
         for name, shown in available.items()
     }

@@ -200,7 +200,12 @@ def read_kineto(path: Path) -> Trace:
     )
     return replace(
         trace,
-        capabilities=capabilities(trace, launched_kernels=launched_kernels),
+        capabilities=capabilities(
+            trace,
+            launched_kernels=launched_kernels,
+            rows=rows,
+            device_properties=facts.device_properties,
+        ),
         notes=(
             *left_out_note(bad_calls + bad_ranges + bad_operators + bad_syncs),
             *notes(
