@@ -26,7 +26,7 @@ from perfdoc.traces import RangeKind, Trace
 from perfdoc.traces.table import I8, I32, Bool
 from perfdoc.traces.validate import MAX_TIME_NS
 
-__all__ = ["CallGroup", "CallRows", "device_rows", "host_rows", "operation_of"]
+__all__ = ["CallGroup", "CallRows", "device_rows", "host_rows"]
 
 _TORCH_RANGE = re.compile(r"nccl:([A-Za-z_]{1,40})(?:\b|,)")
 """The range that PyTorch opens around a collective's launch, `nccl:all_to_all` with whatever follows."""

@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64, exact_sum
-from perfdoc.analyzers.base.names import said_by_names
+from perfdoc.analyzers.base.rows import said_by_names
 from perfdoc.analyzers.device.activity import Activity, Communication
 from perfdoc.analyzers.device.launches import innermost, innermost_at_launch
 from perfdoc.analyzers.kernel_class.rules import WITH_KERNEL, operation_of
