@@ -36,6 +36,10 @@ _MISSING = {
         "No process group has a description.",
         "Pass group_desc to torch.distributed.new_group (PyTorch 2.4 or later).",
     ),
+    "gpu_identity": (
+        "The file does not describe its GPUs (deviceProperties).",
+        "Keep the keys of the exported file when post-processing it; PyTorch writes this one from 1.9 on.",
+    ),
     "utc_clock": (
         "The times are not tied to UTC: no baseTimeNanoseconds, and no epoch times.",
         "Keep the keys of the exported file when post-processing it.",
@@ -47,22 +51,12 @@ _MISSING = {
 }
 
 
-def _unknown_gpu(rows: EventRows, device_properties: object) -> tuple[str, str]:
-    if device_properties is not None:
-        return (
-            "PyTorch describes GPUs in the file, but not those that ran its kernels (deviceProperties).",
-            "",
-        )
-    remedy = "Keep the keys of the exported file when post-processing it."
-    why = "The file does not describe its GPUs (deviceProperties)."
-    return why, "Use PyTorch 1.9 or later." if rows.is_old else remedy
+_OTHER_GPUS = ("The file describes none of the GPUs that ran its kernels (deviceProperties).", "")
 
 
-def capabilities(
-    trace: Trace, *, launched_kernels: int, rows: EventRows, device_properties: object
-) -> dict[str, Capability]:
+def capabilities(trace: Trace, *, launched_kernels: int, lists_gpus: bool) -> dict[str, Capability]:
     """Every key of CAPABILITIES; `launched_kernels` counts the kernels whose API call is in the capture."""
-    missing = {**_MISSING, "gpu_identity": _unknown_gpu(rows, device_properties)}
+    missing = {**_MISSING, **({"gpu_identity": _OTHER_GPUS} if lists_gpus else {})}
     graph_launches = any("GraphLaunch" in name for name in set(trace.names(np.unique(trace.api_calls.name))))
     descriptions = {group.description for group in trace.groups}
     descriptions |= set(trace.names(np.unique(trace.payloads.group_description)))

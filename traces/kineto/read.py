@@ -201,10 +201,7 @@ def read_kineto(path: Path) -> Trace:
     return replace(
         trace,
         capabilities=capabilities(
-            trace,
-            launched_kernels=launched_kernels,
-            rows=rows,
-            device_properties=facts.device_properties,
+            trace, launched_kernels=launched_kernels, lists_gpus=facts.device_properties is not None
         ),
         notes=(
             *left_out_note(bad_calls + bad_ranges + bad_operators + bad_syncs),

@@ -101,8 +101,6 @@ class EventRows:
         self.ignored = 0
         """Events that are no objects, or whose phase or category is no text."""
         self.repaired = 0
-        self.is_old = False
-        """Whether its categories have the names of PyTorch before 1.13."""
         self.unknown: Counter[str] = Counter()
         """Duration events by categories that are neither read nor known to be skipped."""
         self.unknown_on_device: Counter[str] = Counter()
@@ -241,10 +239,8 @@ class EventRows:
         text_name = self._name(event)
         name, thread = self.strings.intern(text_name), self._thread(event)
         self.operators.add(start, end, thread, name, *self._inputs.of(text_name, bytes(event.args)))
-        if event.cat == "Operator":
-            self.is_old = True
-            if text_name.startswith(_ANNOTATION_PREFIXES):
-                self.ranges.add(start, end, thread, name, RangeKind.PUSH_POP)
+        if event.cat == "Operator" and text_name.startswith(_ANNOTATION_PREFIXES):
+            self.ranges.add(start, end, thread, name, RangeKind.PUSH_POP)
 
     def _python_call(self, event: Event) -> None:
         """Frames of the program's own code; one that is damaged is no reason to refuse the file."""
