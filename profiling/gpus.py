@@ -20,7 +20,15 @@ Dtype = Literal["fp64", "fp32", "tf32", "bf16", "fp16", "fp8"]
 """What a GEMM multiplies; tf32 is fp32 on tensor cores."""
 _FILE = Path(__file__).resolve().with_name("gpus.yaml")
 _LONGEST_NAME = 100
-_WITHOUT_FP8 = ("volta", "turing", "ampere")
+_FORMATS: dict[Architecture, tuple[str, ...]] = {
+    "volta": ("fp16",),
+    "turing": ("fp16",),
+    "ampere": ("fp16", "bf16", "tf32"),
+    "ada": ("fp16", "bf16", "tf32", "fp8"),
+    "hopper": ("fp16", "bf16", "tf32", "fp8"),
+    "blackwell": ("fp16", "bf16", "tf32", "fp8", "fp4"),
+}
+"""What the tensor cores of a generation multiply."""
 
 
 class GpuFamily(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -36,10 +44,14 @@ class GpuFamily(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     over_fp32: float
     """How many times as fast 16-bit tensor cores are, accumulating in FP32, as CUDA cores in FP32."""
 
+    def multiplies(self, number_format: str) -> bool:
+        """Whether its tensor cores multiply fp16, bf16, tf32, fp8 or fp4."""
+        return number_format in _FORMATS[self.architecture]
+
     @property
     def fp8(self) -> bool:
         """Whether its tensor cores support FP8."""
-        return self.architecture not in _WITHOUT_FP8
+        return self.multiplies("fp8")
 
     @property
     def nvls(self) -> bool:

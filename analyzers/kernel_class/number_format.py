@@ -37,7 +37,6 @@ _FP32_ATTENTION = re.compile(r"(?i)(?:fmha|attention|sdpa)\w{0,64}_f32(?![a-z0-9
 _TF32 = re.compile(r"(?i)tf32|tfloat32|tfloat_?t|(?<![a-z0-9])s168[48](?!\d)")
 _TF32_SPEEDUP = 2.0
 """Of 16 bits over TF32, on every GPU that has both."""
-_WITHOUT_TF32 = ("volta", "turing")
 PEAK_SHARE_RATIO = 0.65
 """Share of their peak that 16-bit GEMMs reach, over what FP32 ones reach of theirs on CUDA cores: large GEMMs
 run at 55 to 70 % of the one and at 85 to 95 % of the other."""
@@ -100,7 +99,7 @@ def tf32_speedup(gpu_name: str | None) -> float | None:
     family = gpu_family(gpu_name)
     if family is None:
         return None
-    if family.architecture in _WITHOUT_TF32:
+    if not family.multiplies("tf32"):
         return 1.0
     tf32, fp32 = peak_flops(gpu_name, "tf32"), peak_flops(gpu_name, "fp32")
     return tf32 / fp32 if tf32 and fp32 else max(family.over_fp32 / _TF32_SPEEDUP, 1.0)

@@ -14,6 +14,7 @@ from perfdoc.rules.facts.precision import (
     could_be_tf32_ns,
     fp32_ns,
     in_fp32,
+    lack_bf16,
     saved_by_16_bits_ns,
     tf32_ns,
 )
@@ -64,7 +65,7 @@ def evaluate(case: Case) -> Verdict:
         evidence=evidence,
         remedy=_remedy(case, late=host >= share),
         gain=_gain(case),
-        verify="Run again: GEMMs have bf16 in their names; compare the loss curves.",
+        verify="Run again: GEMMs have bf16 or f16 in their names; compare the loss curves.",
         false_alarm="Numerics that need FP32, such as a solver's.",
     )
 
@@ -77,10 +78,7 @@ def _part(case: Case, label: str, of: Callable[[RankMeasurement], int]) -> Evide
 
 def _remedy(case: Case, *, late: bool) -> str:
     """TF32 is named where it makes GEMMs faster that do not have it yet."""
-    words = [
-        "Train in bf16: torch.autocast(device_type='cuda', dtype=torch.bfloat16), or the framework's own "
-        "setting. Before Ampere take fp16 with loss scaling."
-    ]
+    words = [f"Train in {_of_16_bits(case)}, or the framework's own setting."]
     if (case.share_at_work(could_be_tf32_ns) or 0.0) >= TF32_MIN_FRAC:
         ms = case.per_unit_ms(could_be_tf32_ns) or 0.0
         where = "" if all(tf32_speedup(r.device.gpu_name) for r in case.ranks) else " (Ampere and later)"
@@ -92,6 +90,15 @@ def _remedy(case: Case, *, late: bool) -> str:
     if late:
         words.append("The host is late too, see PD201: faster GEMMs alone gain little.")
     return " ".join(words)
+
+
+def _of_16_bits(case: Case) -> str:
+    """How, by what all of the GPUs multiply; both where one of them is not known."""
+    bf16 = "bf16: torch.autocast(device_type='cuda', dtype=torch.bfloat16)"
+    fp16 = "fp16 with loss scaling: torch.autocast(device_type='cuda', dtype=torch.float16) and GradScaler"
+    if (lacking := lack_bf16(case.ranks)) is None:
+        return f"{bf16}; on NVIDIA's GPUs before Ampere, which have none, {fp16}"
+    return f"{fp16} (these GPUs have no bf16)" if lacking else bf16
 
 
 def _gain(case: Case) -> Gain | None:

@@ -5,6 +5,7 @@ from collections import Counter
 from perfdoc.rules.engine.gain import Gain, predicted
 from perfdoc.rules.engine.needs import several
 from perfdoc.rules.engine.rule import Case
+from perfdoc.rules.facts.precision import lack_bf16
 from perfdoc.simulator.replay.edits.rewiring import WAITS_FOR_NONE
 
 ACTION = "Send DDP's gradients in other buckets, or in half the bytes"
@@ -50,7 +51,8 @@ def settings_of_ddp(case: Case, better: str) -> str:
         else "bucket_cap_mb (25 by default): more for fewer messages, less for earlier ones."
     ]
     if any(row.element_type == "f32" and row.collective == "all_reduce" for row in rows):
-        hook = "model.register_comm_hook(None, default_hooks.bf16_compress_hook)"
+        half = "fp16" if lack_bf16(case.ranks) else "bf16"
+        hook = f"model.register_comm_hook(None, default_hooks.{half}_compress_hook)"
         words.append(f"{hook}: half the bytes; compare the loss.")
     if any(packing.kind == "gradients" for rank in case.ranks for packing in rank.packing):
         words.append("gradient_as_bucket_view=True: no copies out of buckets.")

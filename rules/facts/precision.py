@@ -15,6 +15,7 @@ from perfdoc.analyzers.kernel_class.number_format import (
     uses_tf32,
 )
 from perfdoc.analyzers.kernels.parts import NamedTime
+from perfdoc.profiling.gpus import gpu_family
 from perfdoc.rules.engine.gain import RankMeasurement
 from perfdoc.rules.engine.needs import Missing, Need, not_applicable, skipped
 from perfdoc.rules.engine.rule import Case
@@ -216,3 +217,11 @@ def why_no_remainders(case: Case) -> str:
     if fp8_on(case) and not (known and recipe == "delayed"):
         return "under FP8, master weights omit these bits with delayed scaling only"
     return ""
+
+
+def lack_bf16(ranks: Sequence[RankMeasurement]) -> bool | None:
+    """Whether a GPU of the job does not multiply bf16; None where none is known not to and one is unknown."""
+    families = [gpu_family(rank.device.gpu_name) for rank in ranks]
+    if any(family is not None and not family.multiplies("bf16") for family in families):
+        return True
+    return None if None in families else False

@@ -124,3 +124,21 @@ def test_threads_that_ask_at_once_read_the_table_once(monkeypatch: pytest.Monkey
     assert len(asked) == 1
     assert found[0] is not None
     assert all(one is found[0] for one in found)
+
+
+@pytest.mark.parametrize(
+    ("name", "formats"),
+    [
+        ("Tesla V100-SXM2-32GB", "fp16"),
+        ("NVIDIA GeForce RTX 2080 Ti", "fp16"),
+        ("NVIDIA A100-SXM4-80GB", "fp16 bf16 tf32"),
+        ("NVIDIA GeForce RTX 4090", "fp16 bf16 tf32 fp8"),
+        ("NVIDIA H100 80GB HBM3", "fp16 bf16 tf32 fp8"),
+        ("NVIDIA B200", "fp16 bf16 tf32 fp8 fp4"),
+    ],
+)
+def test_what_a_generation_multiplies(name: str, formats: str) -> None:
+    family = gpu_family(name)
+    assert family is not None
+    every = ("fp16", "bf16", "tf32", "fp8", "fp4")
+    assert " ".join(f for f in every if family.multiplies(f)) == formats

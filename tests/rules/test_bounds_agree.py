@@ -1,5 +1,6 @@
 """One upper bound of a change: the smallest that is known, the same in the rule and in the predictions."""
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from perfdoc.results.replay import Gain
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.gain import KEEPS_UP, bounded
 from perfdoc.rules.engine.registry import judge
+from perfdoc.simulator.replay.proposals import CHANGES
 from tests.analyzers.tiny import GEMM
 from tests.rules.cases import case_of, evidence_of, gain_of, predicting, result, with_predictions
 from tests.rules.laid import H100, given, laid
@@ -117,4 +119,21 @@ def test_tf32_is_named_where_it_is_faster(measured: Measured, gpu: str, named: b
     """GeForce chips and the L40 multiply TF32 as fast as FP32; before Ampere there is none."""
     remedy = result("PD407", measured((SGEMM, 400), gpu=gpu)).remedy
     assert ("allow TF32" in remedy) is named
-    assert "bf16" in remedy
+
+
+@pytest.mark.parametrize(
+    ("gpu", "types"),
+    [
+        ("Tesla V100-SXM2-32GB", ["torch.float16"]),
+        ("NVIDIA GeForce RTX 2080 Ti", ["torch.float16"]),
+        ("Quadro RTX 6000", ["torch.float16"]),
+        ("Tesla T4", ["torch.float16"]),
+        (A100, ["torch.bfloat16"]),
+        (RTX_3090, ["torch.bfloat16"]),
+        ("A GPU of next year", ["torch.bfloat16", "torch.float16"]),
+    ],
+)
+def test_bf16_is_advised_where_the_gpu_multiplies_it(measured: Measured, gpu: str, types: list[str]) -> None:
+    found = result("PD407", measured((SGEMM, 400), gpu=gpu))
+    assert re.findall(r"torch\.b?float16", found.remedy) == types
+    assert CHANGES["bf16_gemm"].titled() == "GEMMs and attention in 16 bits"

@@ -165,8 +165,6 @@ CHANGES = (
     Change(
         key="bf16_gemm",
         title="GEMMs and attention in 16 bits",
-        settings="bf16",
-        words={"pytorch": "torch.autocast, model.to(torch.bfloat16)", "vllm": "dtype"},
         family="precision",
         rule="PD407",
         exact=False,
