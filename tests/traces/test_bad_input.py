@@ -202,22 +202,15 @@ def test_reading_leaves_the_file_and_its_folder_as_they_are(sqlite_file: Path) -
     assert [p.name for p in sqlite_file.parent.iterdir()] == [sqlite_file.name]
 
 
-def test_what_stands_in_a_write_ahead_log_is_read_and_left_alone(tmp_path: Path, sqlite_file: Path) -> None:
-    db = sqlite3.connect(sqlite_file)
-    db.execute("PRAGMA journal_mode = WAL")
-    db.execute("PRAGMA wal_autocheckpoint = 0")
-    with db:
-        db.execute("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET end = 777")
-    # As a killed process leaves it: closing the connection would fold the log into the file.
-    left = tmp_path / "left"
-    left.mkdir()
-    for suffix in ("", "-wal"):
-        shutil.copyfile(f"{sqlite_file}{suffix}", f"{left / sqlite_file.name}{suffix}")
-    db.close()
-    before = {p.name: content_sha256(p) for p in left.iterdir()}
-    assert len(before) == 2
-    assert read_trace(left / sqlite_file.name).kernels.end_ns.tolist() == [777]
-    assert {p.name: content_sha256(p) for p in left.iterdir()} == before
+@pytest.mark.parametrize("suffix", ["-wal", "-journal"])
+def test_a_file_with_pending_changes_is_refused_and_left_alone(sqlite_file: Path, suffix: str) -> None:
+    beside = sqlite_file.with_name(sqlite_file.name + suffix)
+    beside.write_bytes(b"")
+    assert len(read_trace(sqlite_file).kernels)
+    beside.write_bytes(b"x")
+    before = content_sha256(sqlite_file)
+    assert f"{beside.name} holds changes" in refused(sqlite_file).what
+    assert (content_sha256(sqlite_file), beside.read_bytes()) == (before, b"x")
 
 
 def test_a_read_only_file_system(tmp_path: Path, sqlite_file: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import struct
 import subprocess
 import sys
 import time
@@ -74,34 +73,6 @@ def test_a_copy_without_names_has_no_more_rows_than_the_file(export: Path, table
     with pytest.raises(TraceError, match=r"more rows than|malformed"):
         copy_nsys(export, target, Names())
     assert target.stat().st_size < 10 * export.stat().st_size
-
-
-_JOURNAL = bytes.fromhex("d9d505f920a163d7")
-"""What a journal begins with, and the name of a super-journal at its end ends with."""
-
-
-def _journal_header(export: Path, pages: int) -> bytes:
-    """A whole journal of no pages: SQLite only makes the file as long as it says it was."""
-    size = int.from_bytes(export.read_bytes()[16:18], "big")
-    return (_JOURNAL + struct.pack(">5I", 0, 0, pages, 512, size)).ljust(512, b"\0")
-
-
-@pytest.mark.parametrize("padding", [0, 4096])
-def test_a_journal_cannot_name_a_file_to_remove(export: Path, tmp_path: Path, padding: int) -> None:
-    """SQLite removes the super-journal that a journal names when it has applied it."""
-    victim = tmp_path / "victim.txt"
-    victim.write_text("mine")
-    name, size = str(victim).encode(), int.from_bytes(export.read_bytes()[16:18], "big")
-    ending = struct.pack(">I", (1 << 30) // size + 1) + name + struct.pack(">II", len(name), sum(name))
-    header = _journal_header(export, export.stat().st_size // size)
-    journal = tmp_path / "x.sqlite-journal"
-    journal.write_bytes(header + ending + _JOURNAL + bytes(padding))
-    with pytest.raises(TraceError, match="names another file") as caught:
-        read_trace(export)
-    assert "\n" not in str(caught.value)
-    assert victim.read_text() == "mine"
-    journal.write_bytes(header)
-    assert len(read_trace(export).kernels) == 3
 
 
 def test_a_file_is_read_where_little_memory_may_be_claimed(export: Path) -> None:

@@ -83,35 +83,6 @@ def test_a_damaged_table_is_told_when_it_is_asked_for(large: Path, tmp_path: Pat
     damaged.close()
 
 
-@pytest.mark.parametrize("when", ["before it is copied", "while it is copied", "after it was copied"])
-def test_a_journal_that_vanishes(
-    large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
-) -> None:
-    """What was copied may be of the moment before the journal was applied, or of two moments."""
-    path = tmp_path / "x.sqlite"
-    path.symlink_to(large)
-    journal = tmp_path / "x.sqlite-journal"
-    journal.write_bytes(b"x" * 1000)
-    copied = shutil.copyfile
-
-    def copyfile(source: Path, target: Path) -> None:
-        begins = source == (path if when == "before it is copied" else journal)
-        if begins and when != "after it was copied":
-            journal.unlink()
-        copied(source, target)
-        if begins and when == "after it was copied":
-            journal.unlink()
-
-    monkeypatch.setattr(shutil, "copyfile", copyfile)
-    with pytest.raises(TraceError, match="is being written"):
-        SqliteFile(path)
-    monkeypatch.undo()
-    assert not journal.exists()
-    opened = SqliteFile(path)
-    assert opened.read("Small", ["n"])["n"].to_pylist() == [5]
-    opened.close()
-
-
 def tasks() -> int:
     return len(list(Path("/proc/self/task").iterdir()))
 

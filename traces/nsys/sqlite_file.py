@@ -8,7 +8,6 @@ import os
 import re
 import sqlite3
 import struct
-import tempfile
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -20,7 +19,6 @@ import pyarrow as pa
 from perfdoc.traces.arrow import is_text
 from perfdoc.traces.errors import TraceError
 from perfdoc.traces.nsys.arrow_reader import MORE_ROWS, ArrowReader, NotUtf8Error, UnreadableError
-from perfdoc.traces.nsys.at_rest import copied_at_rest, copy_in
 
 _HEADER = b"SQLite format 3\x00"
 _PARALLEL_ROWS = 100_000
@@ -40,39 +38,28 @@ _FAULTS = (sqlite3.Error, UnicodeDecodeError)
 """What a damaged file raises: SQLite's message may quote a schema that is not UTF-8."""
 _ROW_IDS = ("rowid", "_rowid_", "oid")
 """SQLite's names of the row id. A column of the same name hides one."""
+_COMPANIONS = ("-wal", "-journal")
+"""What lies beside a file while SQLite changes it, or after that was cut short."""
 _REMEDY_EXPORT = "Export the report again: nsys export --type sqlite REPORT.nsys-rep"
 
 
 class SqliteFile:
     """A SQLite database opened read-only, its bytes and its folder left as they are.
 
-    A non-empty `-wal` or `-journal` beside the file holds transactions that belong to the content, and
-    SQLite would write to apply them; so the file and its companion are copied to a temporary folder, applied
-    and read there. All is opened `immutable`, which needs no lock and works on a read-only file system.
+    It is opened `immutable`, which needs no lock and works on a read-only file system. A non-empty `-wal` or
+    `-journal` beside the file holds changes of it that SQLite would have to write: such a file is refused.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._copy: tempfile.TemporaryDirectory[str] | None = None
         self._readers = ThreadPoolExecutor(max_workers=_READERS)
         self._planned: deque[tuple[str, tuple[str, ...]]] = deque()
         self._ahead: dict[tuple[str, tuple[str, ...]], list[Future[pa.Table]]] = {}
         """Parts of the large table that readers are at work on."""
         self._bytes = _check_header(path)
         self._looks = 0
-        try:
-            at_rest = copied_at_rest(path, self._bound)
-        except _FAULTS as error:
-            self.close()
-            raise self._damaged(error) from error
-        read = path.resolve()
-        if at_rest is not None:
-            self._copy, copied = at_rest
-            read = copy_in(self._copy)
-            # A journal says how long the file was, and SQLite makes it as long as that.
-            self._bytes = min(read.stat().st_size, copied)
         # As bytes, because a name on disk need not be UTF-8.
-        uri = f"file:{quote(os.fsencode(read))}?mode=ro&immutable=1"
+        uri = f"file:{quote(os.fsencode(path.resolve()))}?mode=ro&immutable=1"
         self._arrow = ArrowReader(uri)
         try:
             self.connection = sqlite3.connect(uri, uri=True)
@@ -109,8 +96,6 @@ class SqliteFile:
             self._arrow.close()
         if hasattr(self, "connection"):
             self.connection.close()
-        if self._copy is not None:
-            self._copy.cleanup()
 
     def _read_tables(self) -> dict[str, frozenset[str]]:
         # Without virtual tables, which have no pages and are made by code.
@@ -272,7 +257,7 @@ def _select(table: str, columns: Sequence[str]) -> str:
 
 
 def _check_header(path: Path) -> int:
-    """Refuse what is not a whole SQLite file before SQLite sees it; how many bytes it has."""
+    """Refuse what is not a whole SQLite file at rest before SQLite sees it; how many bytes it has."""
     try:
         with path.open("rb") as file:
             header = file.read(100)
@@ -281,6 +266,11 @@ def _check_header(path: Path) -> int:
         raise TraceError(path, f"cannot be opened: {error.strerror}.") from error
     if len(header) < 100 or not header.startswith(_HEADER):
         raise TraceError(path, "is not a SQLite file.", _REMEDY_EXPORT)
+    for beside in (path.with_name(path.name + suffix) for suffix in _COMPANIONS):
+        with contextlib.suppress(OSError):  # not there, or its name would be too long
+            if beside.stat().st_size:
+                what = f"is not complete: {beside.name} holds changes of it."
+                raise TraceError(path, what, "Close the program that writes it, or export the report again.")
     page_bytes = struct.unpack(">H", header[16:18])[0]
     page_bytes = 65536 if page_bytes == 1 else page_bytes
     pages, change_counter, version_valid_for = (
