@@ -32,7 +32,7 @@ def gains_nothing(case: Case) -> bool:
     """Whether the replay says that none of these changes would save anything, nor an overlap: each by a
     prediction of its own, or, of the overlap, because there it is."""
     overlap = case.prediction("overlapped_dp")
-    if overlap is None or not (_is_nothing(overlap.gain) or overlap.reason == WAITS_FOR_NONE.format("dp")):
+    if overlap is None or not (_is_nothing(overlap.gain) or overlap.reason == WAITS_FOR_NONE):
         return False
     found = [case.prediction(key) for key in _CHANGES]
     return all(p is not None and _is_nothing(p.gain) for p in found)

@@ -229,7 +229,7 @@ FAULTS: Mapping[str, FaultKind] = MappingProxyType(
             what="tokens are dispatched and combined without overlap with the experts",
             shows_in="exposed_comm.ep"),
         "max_connections": FaultKind(
-            default="", value="", apply=_connections, edit='without_queueing("tp")',
+            default="", value="", apply=_connections, edit="without_queueing()",
             what="CUDA_DEVICE_MAX_CONNECTIONS=1 is missing: tensor-parallel collectives of the backward pass "
             "stay queued behind the GEMM that they should overlap with",
             shows_in="exposed_comm.tp"),

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from perfdoc.simulator.replay.edits import (
-    at_bounds,
     buckets,
     even_ranks,
     host,
@@ -18,7 +17,7 @@ from perfdoc.simulator.replay.edits import (
 from perfdoc.simulator.replay.edits.edit import Change, Proposal
 from perfdoc.simulator.replay.rebuilt import Rebuilt
 
-_EDITS = (host, kernels, at_bounds, overlap, buckets, pipeline, layer_spread, even_ranks)
+_EDITS = (host, kernels, overlap, buckets, pipeline, layer_spread, even_ranks)
 CHANGES: Mapping[str, Change] = MappingProxyType({c.key: c for module in _EDITS for c in module.CHANGES})
 """By key of the prediction."""
 

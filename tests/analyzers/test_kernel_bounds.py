@@ -15,7 +15,7 @@ from perfdoc.analyzers.efficiency.device import device_efficiency
 from perfdoc.analyzers.efficiency.gemms import odd_sizes, padded
 from perfdoc.analyzers.kernels.attributed import attributed_kernels
 from perfdoc.results.efficiency import OperatorEfficiency
-from perfdoc.simulator.replay.edits.at_bounds import padded_gemms
+from perfdoc.simulator.replay.edits.kernels import padded_gemms
 from tests.analyzers.device_views import views_of
 from tests.analyzers.tiny import one_device
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+
+import numpy as np
 
 from perfdoc.analyzers.clocks.alignment import align_clocks
 from perfdoc.analyzers.communication.calls import collective_calls
 from perfdoc.analyzers.communication.dimensions import attribute_dimensions
-from perfdoc.analyzers.device.activity import device_activity
+from perfdoc.analyzers.device.activity import DIMENSIONS, device_activity
 from perfdoc.analyzers.device.cpu_rank import cpu_activity
 from perfdoc.analyzers.device.launches import find_launches
 from perfdoc.analyzers.device.range_names import find_known_ranges
@@ -20,7 +23,7 @@ from perfdoc.analyzers.matching.collectives import match_collectives
 from perfdoc.analyzers.pipeline.rank import pipeline_rank
 from perfdoc.analyzers.pipeline.transfers import message_moments
 from perfdoc.results.replay import Replay
-from perfdoc.simulator.engine import schedule
+from perfdoc.simulator.engine import TaskKind, schedule
 from perfdoc.simulator.replay.edits.edit import Edit
 from perfdoc.simulator.replay.rebuilt import Rebuilt, rebuild_rank
 from perfdoc.simulator.replay.unedited import replay_job
@@ -77,6 +80,14 @@ def planted(spec: JobSpec, folder: Path) -> tuple[Replay, Rebuilt]:
     replay, rebuilt = job_of(views, job.facts())
     assert rebuilt is not None
     return replay, rebuilt
+
+
+def as_dp(rebuilt: Rebuilt) -> Rebuilt:
+    """The same with all its communication data-parallel."""
+    dimension = np.where(
+        rebuilt.graph.kind == TaskKind.COMMUNICATION, DIMENSIONS.index("dp"), rebuilt.dimension
+    )
+    return replace(rebuilt, dimension=dimension.astype(np.int8))
 
 
 def length(rebuilt: Rebuilt) -> int:

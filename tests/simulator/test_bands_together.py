@@ -25,7 +25,7 @@ from tests.simulator.simulated import replayed, simulated
             (
                 "tp=2,dp=2",
                 ("max_connections", "slow_data=40"),
-                (without_queueing("tp"), without_host_time("data")),
+                (without_queueing(), without_host_time("data")),
             ),
             ("cp=2,dp=2", ("exposed_cp", "no_overlap=dp"), (overlapped("cp"), overlapped("dp"))),
             (
@@ -36,7 +36,7 @@ from tests.simulator.simulated import replayed, simulated
             (
                 "tp=2,dp=2",
                 ("no_overlap=dp", "gc=30", "max_connections"),
-                (without_queueing("tp"), overlapped("dp"), without_host_time("gc")),
+                (without_queueing(), overlapped("dp"), without_host_time("gc")),
             ),
         ],
         lambda case: len(case[2]) == 3,

@@ -120,7 +120,7 @@ def test_changes_to_what_is_there_change_nothing(job: tuple[Replay, Rebuilt]) ->
     _, rebuilt = job
     end = length(rebuilt)
     facts = rebuilt.ranks[0].facts
-    edits = [scaled_kernels(None, 1), scaled_communication("dp", 1), other_bytes("dp", 1)]
+    edits = [scaled_kernels(None, 1), scaled_communication("dp", 1), other_bytes(1)]
     edits += [without_host_time("data", keep_frac=1)]
     if (facts.pp or 1) > 1:
         edits.append(virtual_stages(facts.vpp or 1))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,8 +13,6 @@ from perfdoc.simulator.engine import EdgeKind, TaskKind
 from perfdoc.simulator.replay.edits.buckets import other_bytes, split_buckets
 from perfdoc.simulator.replay.edits.edit import Edit, with_durations, with_lags
 from perfdoc.simulator.replay.edits.host import without_host_time
-from perfdoc.simulator.replay.edits.kernels import scaled_kernels
-from perfdoc.simulator.replay.edits.overlap import overlapped
 from perfdoc.simulator.replay.edits.pipeline import even_stages, virtual_stages, without_recompute
 from perfdoc.simulator.replay.rebuilt import Rebuilt, rebuild_rank
 from perfdoc.traces.job_facts import JobFacts
@@ -25,14 +22,14 @@ from tests.analyzers.tiny import ALL_GATHER, ALL_REDUCE, GEMM, trace_of
 from tests.captures.events import NcclPayload
 from tests.captures.timeline import TimelineBuilder
 from tests.planted.job import KINDS, JobSpec
-from tests.simulator.rebuilt_of import after, job_of, length, planted, views_of
+from tests.simulator.rebuilt_of import after, as_dp, job_of, length, planted, views_of
 
 US = 1_000
 
 
 def rank_of(builder: TimelineBuilder, folder: Path, **facts: int) -> Rebuilt:
     (view,) = views_of(trace_of(builder, folder), JobFacts(**facts))  # type: ignore[arg-type]
-    return rebuild_rank(view)
+    return as_dp(rebuild_rank(view))
 
 
 @pytest.fixture
@@ -73,20 +70,16 @@ def test_parts_of_a_bucket_go_with_the_backward(one_bucket: Rebuilt) -> None:
     the nine before the last are through at 180 + 684 = 864; 324 us less."""
     before = length(one_bucket)
     for size, saved in ((250_000, 270), (500_000, 180), (100_000, 324)):
-        assert before - after(one_bucket, split_buckets(size, dimension="unknown")) == saved * US
-    with pytest.raises(ValueError, match="no unknown reduction of more than 2,000,000 bytes"):
-        split_buckets(2_000_000, dimension="unknown").apply(one_bucket)
-    with pytest.raises(ValueError, match="no dp communication"):
-        split_buckets(1000).apply(one_bucket)
+        assert before - after(one_bucket, split_buckets(size)) == saved * US
+    with pytest.raises(ValueError, match="no dp reduction of more than 2,000,000 bytes"):
+        split_buckets(2_000_000).apply(one_bucket)
 
 
 def test_slow_parts_hold_one_another_up(one_bucket: Rebuilt) -> None:
     """With messages five times as slow a part of 250 kB takes 650 us. The first begins at 330, and the last
     of four ends at 330 + 2600 = 2930. As one it ends at 1080 + 2000 = 3080: 150 us are saved, not 3 x 450."""
     slow = replace(one_bucket, graph=replace(one_bucket.graph, duration_ns=_times(one_bucket, 5)))
-    assert length(slow) - after(slow, split_buckets(250_000, dimension="unknown")) == pytest.approx(
-        150 * US, abs=2
-    )
+    assert length(slow) - after(slow, split_buckets(250_000)) == pytest.approx(150 * US, abs=2)
 
 
 def _times(rebuilt: Rebuilt, factor: int):  # type: ignore[no-untyped-def]
@@ -98,10 +91,10 @@ def _times(rebuilt: Rebuilt, factor: int):  # type: ignore[no-untyped-def]
 def test_half_the_bytes_keep_the_latency(one_bucket: Rebuilt) -> None:
     """400 us are 40 of latency and 360 in proportion to bytes: 180 less. The small one (36 of 76 us, 18 less)
     changes nothing that is waited for."""
-    saved = length(one_bucket) - after(one_bucket, other_bytes("unknown", 0.5, at_least_bytes=500_000))
+    saved = length(one_bucket) - after(one_bucket, other_bytes(0.5, at_least_bytes=500_000))
     assert saved == 180 * US
     with pytest.raises(ValueError, match="at least 5,000,000"):
-        other_bytes("unknown", 0.5, at_least_bytes=5_000_000).apply(one_bucket)
+        other_bytes(0.5, at_least_bytes=5_000_000).apply(one_bucket)
 
 
 def test_only_gradients_change_their_type(tmp_path: Path) -> None:
@@ -125,11 +118,11 @@ def test_only_gradients_change_their_type(tmp_path: Path) -> None:
         found: list[int] = edit.apply(rebuilt).graph.duration_ns[rebuilt.bytes > 0].tolist()
         return found
 
-    assert takes(other_bytes("unknown", 0.5)) == [200 * US, 120 * US]
-    gradients = other_bytes("unknown", 0.5, reducing=True)
+    assert takes(other_bytes(0.5)) == [200 * US, 120 * US]
+    gradients = other_bytes(0.5, reducing=True)
     assert takes(gradients) == [200 * US, 240 * US]
     gathers = replace(rebuilt, reduces=np.zeros_like(rebuilt.reduces))
-    with pytest.raises(ValueError, match="no unknown reduction"):
+    with pytest.raises(ValueError, match="no dp reduction"):
         gradients.apply(gathers)
 
 
@@ -172,7 +165,7 @@ def test_what_is_not_known_is_not_guessed(tmp_path: Path, one_bucket: Rebuilt) -
         (even_stages(), "--set pp=N"),
         (without_recompute(), "no range"),
         (split_buckets(10), "no dp communication"),
-        (other_bytes("dp", 0.5), "no dp communication"),
+        (other_bytes(0.5), "no dp communication"),
     ):
         with pytest.raises(ValueError, match=said):
             edit.apply(rebuilt)
@@ -234,19 +227,3 @@ def test_the_pair_of_captures_differs_by_its_hosts(shared_traces: Path) -> None:
         each[name] = [length(made) / attentions for made in (joined, without_host(joined))]
     assert each["after"][0] / each["before"][0] == pytest.approx(1.13, abs=0.01)
     assert each["after"][1] / each["before"][1] == pytest.approx(1.01, abs=0.01)
-
-
-def test_edits_compose_in_any_order(tmp_path: Path, one_bucket: Rebuilt) -> None:
-    """No pair, in either order, is longer than the better of the two alone; and pairs that act on different
-    things come out the same in both orders."""
-    edits = [
-        split_buckets(250_000, dimension="unknown"),
-        other_bytes("unknown", 0.5),
-        scaled_kernels(None, 0.5),
-        overlapped("unknown"),
-    ]
-    for first, second in itertools.permutations(edits, 2):
-        both = after(one_bucket, first, second)
-        assert both <= min(after(one_bucket, first), after(one_bucket, second)) + 2, (first.name, second.name)
-    for first, second in ((edits[0], edits[2]), (edits[1], edits[2])):
-        assert after(one_bucket, first, second) == pytest.approx(after(one_bucket, second, first), abs=US)

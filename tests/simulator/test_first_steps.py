@@ -14,21 +14,18 @@ import pytest
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.diagnose.replays import _of_the_same_steps
-from perfdoc.reports.outline import sections_of
 from perfdoc.results import Diagnosis
-from perfdoc.results.ranks import LEAVES, ExposedComm, Idle
 from perfdoc.simulator.replay import first_steps as module
 from perfdoc.simulator.replay import unedited
-from perfdoc.simulator.replay.edits.host import without_host_time
 from perfdoc.simulator.replay.edits.kernels import scaled_kernels
 from perfdoc.simulator.replay.first_steps import cut, first_steps, until
-from perfdoc.simulator.replay.predict import ReplayedSteps, SplitLedger, predict
+from perfdoc.simulator.replay.predict import predict
 from perfdoc.simulator.replay.rebuilt import OF_TASK, rebuild_rank
 from perfdoc.simulator.replay.unedited import replay, replay_and_keep
 from perfdoc.traces.load import read_trace
 from tests.planted.job import KINDS, planted_job
 from tests.simulator.rebuilt_of import views_of
-from tests.simulator.test_gains import analysed, prediction
+from tests.simulator.test_gains import analysed
 
 STEPS = 12
 SLOW = replace(KINDS["dp4"], data_ns=2_150_000, steps=STEPS)
@@ -57,29 +54,6 @@ def long_job(paths: Sequence[Path], monkeypatch: pytest.MonkeyPatch, steps: floa
     assert whole is not None
     limited(monkeypatch, whole.replay.tasks * 3 // 4, int(steps * whole.replay.tasks / STEPS))
     return analysed(paths, planted_job(SLOW).facts())
-
-
-def test_predictions_of_a_long_window(paths: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Behind each of the six first steps is a wait, 2.15 ms a step. The window of twelve has eleven, 1.971 ms
-    a step, which is less than the waits that its ledger shows."""
-    whole = prediction(analysed(paths, planted_job(SLOW).facts()), "without_data")
-    found = long_job(paths, monkeypatch, 6.5)
-    job = found.analyses.replay.job
-    assert job is not None
-    assert (job.state, job.steps, job.window_steps) == ("measured", 6, STEPS)
-    assert [(r.replay.steps, r.replay.window_steps) for r in found.ranks if r.replay] == [(6, STEPS)] * 4
-    data = prediction(found, "without_data")
-    assert data.gain.method == "replay"
-    assert data.mid_ns == pytest.approx(2.15 * MS, rel=2e-3)
-    assert whole.mid_ns == pytest.approx(11 * 2.15 * MS / 12, rel=2e-3)
-    assert data.low_ns is not None
-    assert data.high_ns is not None
-    assert data.low_ns <= whole.mid_ns <= data.high_ns
-    assert data.step_ns == pytest.approx(whole.step_ns, rel=0.03)
-    assert "the first 6 of 12 steps of the window were replayed" in data.gain.assumptions
-    (section,) = [s for s in sections_of(found) if s.key == "path"]
-    assert "The first 6 of 12 steps were replayed." in section.sentences
-    assert [r.window.steps for r in found.ranks] == [STEPS] * 4
 
 
 @pytest.mark.parametrize("steps", [2, 4, 8])
@@ -130,12 +104,6 @@ def test_the_first_work_of_the_next_step_is_the_end_alone(
     assert wanted.mid_ms > 10
 
 
-def test_a_few_steps_are_replayed_where_they_fit(paths: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    job = long_job(paths, monkeypatch, 1.5).analyses.replay.job
-    assert job is not None
-    assert job.steps == 4
-
-
 def test_short_windows_and_large_steps_stay_whole(views: list[DeviceView]) -> None:
     view = views[0]
     count = len(rebuild_rank(view).start_ns)
@@ -183,60 +151,6 @@ def test_cut_is_what_those_steps_are_rebuilt_to(views: list[DeviceView], steps: 
         )
         assert np.array_equal(a.passes.start_ns, b.passes.start_ns)
         assert a.host["data"].total_ns == b.host["data"].total_ns
-
-
-def split(idle: Idle, compute: int, shown: dict[str, int]) -> SplitLedger:
-    """Ten steps, of which two were replayed."""
-    none = dict.fromkeys(("dp", "tp", "cp", "ep", "pp", "other", "unknown"), 0)
-    by_leaf = {**dict.fromkeys(LEAVES, 0), **shown}
-    return SplitLedger(
-        compute=compute,
-        exposed_comm=ExposedComm(**none),
-        exposed_memcpy=0,
-        idle=idle,
-        host_elsewhere_ns=0,
-        replayed=ReplayedSteps(steps=2, of=10, by_leaf=by_leaf),
-    )
-
-
-def test_leaves_that_the_replayed_steps_do_not_show(views: list[DeviceView]) -> None:
-    """Ten steps wait 20 ms for data, 2 ms each in the mean. Two that were replayed: with 3 ms to 4 / 0.75
-    in them a gain is predicted, else 4 / 2 ms a step are the bound."""
-    idle = Idle(host=0, gc=0, data=20 * MS, dependency=0, launch_latency=0, unexplained=0)
-    rebuilt = rebuild_rank(views[0])
-    unedited_two = replace(replay(rebuilt), steps=2)
-    for shown, method in (
-        (3 * MS, "replay"),
-        (3 * MS - 1, "ceiling"),
-        (5_333_333, "replay"),
-        (5_333_334, "ceiling"),
-    ):
-        ledger = split(idle, 400 * MS, {"idle.data": shown, "compute": 80 * MS})
-        gain = predict(rebuilt, unedited_two, [without_host_time("data")], [ledger])
-        assert gain.method == method
-        if method == "ceiling":
-            assert gain.high_ms == pytest.approx(2.0)
-            assert "2 replayed steps of 10 hold other amounts" in gain.assumptions[0]
-
-
-def test_a_step_that_is_longer_than_the_others_predicts_nothing(views: list[DeviceView]) -> None:
-    """Steps of 42 ms in the mean, 84 for two: 88.2 are 5 % more."""
-    idle = Idle(host=0, gc=0, data=20 * MS, dependency=0, launch_latency=0, unexplained=0)
-    rebuilt = rebuild_rank(views[0])
-    unedited_two = replace(replay(rebuilt), steps=2)
-    for compute, method in ((84_200_000, "replay"), (84_200_001, "ceiling")):
-        ledger = split(idle, 400 * MS, {"idle.data": 4 * MS, "compute": compute})
-        assert predict(rebuilt, unedited_two, [without_host_time("data")], [ledger]).method == method
-
-
-def test_a_leaf_that_hardly_counts_withholds_nothing(views: list[DeviceView]) -> None:
-    """It acts on the host's idle time too, 50 us in ten steps, none of it in those that were replayed."""
-    idle = Idle(host=50_000, gc=0, data=20 * MS, dependency=0, launch_latency=0, unexplained=0)
-    rebuilt = rebuild_rank(views[0])
-    ledger = split(idle, 400 * MS, {"idle.data": 4 * MS, "compute": 80 * MS})
-    edit = without_host_time("data")
-    assert {"idle.host", "idle.data"} <= set(edit.leaves)
-    assert predict(rebuilt, replace(replay(rebuilt), steps=2), [edit], [ledger]).method == "replay"
 
 
 def test_ranks_whose_windows_begin_at_other_steps(paths: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:

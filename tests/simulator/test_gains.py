@@ -16,7 +16,6 @@ from perfdoc.diagnose.measuring import measure_all
 from perfdoc.reports.outline import sections_of
 from perfdoc.results import Diagnosis, Prediction, from_json, to_json
 from perfdoc.simulator.replay import whole
-from perfdoc.simulator.replay.basis import Basis
 from perfdoc.simulator.replay.gains import predict_all
 from perfdoc.simulator.replay.unedited import KeptRank, replay, replay_and_keep
 from perfdoc.simulator.replay.unprofiled import FreeLengths, as_unprofiled, free_lengths
@@ -24,7 +23,7 @@ from perfdoc.traces.job_facts import JobFacts
 from perfdoc.traces.load import read_trace
 from tests.planted.job import KINDS, JobSpec, planted_job
 from tests.planted.spec import Late
-from tests.simulator.rebuilt_of import planted, views_of
+from tests.simulator.rebuilt_of import views_of
 from tests.simulator.test_replay_cpu import step as cpu_step
 
 NO_DATA = "remove data-loader stalls (dataloader_num_workers)"
@@ -92,19 +91,6 @@ def test_what_gains_is_simulated_together(slow: Diagnosis) -> None:
     assert both.gain.mid_ms >= max(alone)
 
 
-def test_the_report_says_so(slow: Diagnosis) -> None:
-    (section,) = [s for s in sections_of(slow) if s.key == "path"]
-    said = " ".join(section.sentences)
-    assert "4 ranks together" in said
-    assert f"Largest gain of a combinable change: `{NO_DATA}`" in said
-    assert "\N{MINUS SIGN}1.43 ms per step (1.22 ms to 1.65 ms), predicted." in said
-    rows = [[c.text for c in row] for row in section.grids[2].rows]
-    assert [NO_DATA, "1.433 ms", "1.217 ms", "1.650 ms"] in [row[:4] for row in rows]
-    assert ["remove garbage collection from steps (manual_gc)", "—", "no range of the capture shows gc"] in [
-        [c.text for c in row] for row in section.grids[3].rows
-    ]
-
-
 def test_what_is_slower_costs_and_is_not_accepted(slow: Diagnosis) -> None:
     gains = slow.analyses.gains
     worse = replace(
@@ -116,13 +102,6 @@ def test_what_is_slower_costs_and_is_not_accepted(slow: Diagnosis) -> None:
     rows = [[c.text for c in row] for row in section.grids[2].rows]
     assert rows[-1][:2] == [NO_DATA, "costs 8.000 ms"]
     assert f"Largest gain of a combinable change: `{NO_DATA}`" not in " ".join(section.sentences)
-
-
-def test_windows_without_steps_are_not_called_steps(slow: Diagnosis) -> None:
-    ranks = [replace(r, window=replace(r.window, kind="capture", steps=0, step_list=[])) for r in slow.ranks]
-    (section,) = [s for s in sections_of(replace(slow, ranks=ranks)) if s.key == "path"]
-    said = " ".join([*section.sentences, *(g.caption for g in section.grids)])
-    assert ("in this window" in said, "per step" in said) == (True, False)
 
 
 def test_a_straggler_is_found_and_taken_away(tmp_path: Path) -> None:
@@ -178,23 +157,6 @@ def _whole(kept: Sequence[KeptRank], tasks_max: int) -> whole.WholeReplay:
 
     nothing = no_matches("not looked at", "")
     return whole.replay_whole(kept, [], nothing, align_clocks(nothing, []), [], tasks_max=tasks_max)
-
-
-def test_past_the_bar_there_are_ceilings_only(tmp_path: Path) -> None:
-    found, rebuilt = planted(SLOW, tmp_path)
-    bad = replace(found, predicts=False, withheld="it is off")
-    gains = predict_all([Basis(rebuilt=rebuilt, replay=bad, ledgers=[])])
-    assert gains.combined.gain is None
-    assert gains.combined.reason == "predictions are withheld: it is off"
-    assert all(p.mid_ns is None for p in gains.predictions)
-
-
-@pytest.mark.slow
-def test_a_rank_alone_has_no_job(shared_traces: Path) -> None:
-    found = analysed([shared_traces / "nsys/gpt_small_full_step_a100.sqlite"])
-    assert found.analyses.replay.job is None
-    assert prediction(found, "without_launches").scope == "rank"
-    assert prediction(found, "without_launches").gain.method == "replay"
 
 
 def test_clocks_that_are_not_tied_closely_are_not_joined(tmp_path: Path) -> None:

@@ -216,36 +216,6 @@ def test_steps_that_are_not_like_the_window_s_predict_nothing(
     assert found.step_ns == pytest.approx(whole.step_ns, rel=0.01)
 
 
-def test_collections_count_as_often_as_in_the_window(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The ninth and tenth of every ten steps collect, the first eight do not: a part without any says nothing
-    of them, and the window's ledger, 0.2 x 3 ms a step, is what PD202 goes by."""
-
-    def collects(rank: Planted, number: int) -> None:
-        if number % 10 > 7:
-            rank.hold(3 * MS, "perfdoc.gc")
-        gemms(20)(rank)
-        rank.wait()
-
-    path = Planted().written(tmp_path, 40, collects)
-    monkeypatch.setattr(module, "FEWEST_STEPS", 1)
-    limited(path, monkeypatch, 40, 4)
-    found = analysed([path], BF16)
-    assert prediction(found, "without_gc").gain.method != "replay"
-    (rule,) = [r for r in found.rules if r.code == "PD202"]
-    assert rule.state == "fires"
-    assert rule.gain is not None
-    assert rule.gain.high_ms == pytest.approx(0.6, rel=0.02)
-
-
-def test_a_share_of_fewer_tasks_takes_fewer_steps(tmp_path: Path) -> None:
-    """Twelve steps of 40 tasks and a wait: 12 x 42. A share of three steps is kept in three."""
-    path = Planted().written(tmp_path, 12, lambda rank, _: (gemms(20)(rank), rank.wait())[0])
-    (view,) = views_of(read_trace(path), BF16)
-    assert module.first_steps(view, 400).window.steps == 9
-    assert module.first_steps(view, 400, 130).window.steps == 3
-    assert module.first_steps(view, 400, 10).window.steps == 9, "one step alone is more than the share"
-
-
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory: pytest.TempPathFactory) -> KeptRank:
     path = Planted().written(tmp_path_factory.mktemp("kept"), 4, waits_twice)

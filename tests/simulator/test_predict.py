@@ -153,14 +153,6 @@ def test_a_doubtful_change_makes_no_sure_one_doubtful(slow: tuple[Replay, Rebuil
     assert both.high_ms == pytest.approx((both.mid_ms or 0.0) + half, abs=0.004)
 
 
-def test_nothing_gained_is_not_believed_to_the_last(slow: tuple[Replay, Rebuilt]) -> None:
-    """No gain, of a change that acts on 3 ms of waiting: 5 % of that is 0.15, of which a tenth, over 3 steps,
-    is 0.005 ms, and the noise 0.001."""
-    replay, rebuilt = slow
-    gain = predict(rebuilt, replay, [longer(0.0)], [ledger(host=3_000_000)])
-    assert (gain.low_ms, gain.mid_ms, gain.high_ms) == (-0.006, 0.0, 0.006)
-
-
 def test_past_the_bar_there_is_a_ceiling_only(slow: tuple[Replay, Rebuilt]) -> None:
     replay, rebuilt = slow
     bad = replace(replay, predicts=False, withheld="it is off")

@@ -56,7 +56,7 @@ def planted(random: Random) -> tuple[str, str, Callable[[Rebuilt], Edit], bool]:
         (shared > 1, "no_overlap=dp", lambda _: overlapped("dp")),
         (shared > 1, f"small_buckets={millions}", larger(millions)),
         (sizes["tp"] > 1, "no_overlap=tp", lambda _: overlapped("tp")),
-        (sizes["tp"] > 1, "max_connections", lambda _: without_queueing("tp")),
+        (sizes["tp"] > 1, "max_connections", lambda _: without_queueing()),
         (sizes["cp"] > 1, "exposed_cp", lambda _: overlapped("cp")),
         (sizes["ep"] > 1, "exposed_ep", lambda _: overlapped("ep")),
         (sizes["pp"] > 1 and not experts, "uneven_stages=1", lambda _: even_layers()),

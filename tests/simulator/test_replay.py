@@ -13,7 +13,7 @@ from perfdoc.analyzers.device.window import WindowRequest, find_window
 from perfdoc.simulator.engine import schedule
 from perfdoc.simulator.replay.rank_tasks import rank_tasks
 from perfdoc.simulator.replay.rebuilt import rebuild_rank
-from perfdoc.simulator.replay.unedited import replay, replay_and_keep
+from perfdoc.simulator.replay.unedited import replay
 from perfdoc.traces.load import read_trace
 from tests.amount import some
 from tests.analyzers.device_views import view_of
@@ -169,22 +169,6 @@ def test_a_wait_that_returns_as_the_next_call_begins_still_holds_it_up(tmp_path:
     duration = tasks.graph.duration_ns.copy()
     duration[tasks.activity_task[0]] = 100 * US
     assert int(schedule(replace(tasks.graph, duration_ns=duration)).end_ns.max()) == 208 * US
-
-
-def test_a_window_of_too_many_tasks_to_keep_is_replayed_the_same(tmp_path: Path) -> None:
-    """Of its tasks only what edits ask for is left out."""
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
-    device.kernel(GEMM, 8 * US, 500 * US, stream=7, launch=(thread, 0, 10 * US))
-    device.kernel(ALL_REDUCE, 100 * US, 700 * US, stream=8, launch=(thread, 20 * US, 30 * US))
-    view = view_of(builder, tmp_path)
-    whole, lean = rebuild_rank(view), rebuild_rank(view, most=3)
-    assert replay(lean) == replay(whole)
-    assert (whole.launch_ns >= 0).all()
-    assert (lean.launch_ns == -1).all()
-    kept = [replay_and_keep(view, keep_tasks=tasks) for tasks in (3, 4)]
-    assert [k is not None and k.rebuilt is not None for k in kept] == [False, True]
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ RECOVERED: list[tuple[str, str, Sequence[Edit]]] = [
     ("no_overlap=dp", "tp=2,pp=2,vpp=2,dp=2", [overlapped("dp")]),
     ("no_overlap=tp", "tp=2,pp=2", [overlapped("tp")]),
     ("no_overlap=tp", "tp=4,sp=off", [overlapped("tp")]),
-    ("max_connections", "tp=2", [without_queueing("tp")]),
+    ("max_connections", "tp=2", [without_queueing()]),
     ("exposed_cp", "cp=4", [overlapped("cp")]),
     ("exposed_ep", "dp=4,ep=4", [overlapped("ep")]),
     ("uneven_stages=2", "pp=2,dp=2", [even_layers()]),
@@ -180,7 +180,7 @@ def test_what_is_overlapped_already_is_left(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="that it does not need"):
             edit.apply(rebuilt)
     with pytest.raises(ValueError, match="begins as a later-launched kernel ends"):
-        without_queueing("tp").apply(rebuilt)
+        without_queueing().apply(rebuilt)
 
 
 def test_halves_are_not_halved_again(tmp_path: Path) -> None:

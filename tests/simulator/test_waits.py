@@ -56,7 +56,7 @@ def cost_ms(layout: str, fault: str, others: Sequence[str]) -> float:
     some(
         [
             ("dp=4", "no_overlap=dp", overlapped("dp")),
-            ("tp=2,dp=2", "max_connections", without_queueing("tp")),
+            ("tp=2,dp=2", "max_connections", without_queueing()),
             ("dp=4", "small_buckets=10", rebucketed(20_000_000)),
         ],
         lambda case: case[1] == "max_connections",

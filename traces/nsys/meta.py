@@ -84,12 +84,7 @@ def identify_gpus(source: NsysSource, devices: list[Device]) -> list[Device]:
     gpus = source.read("TARGET_INFO_GPU", wanted).to_pylist()
     gpus = [g for g in gpus if g.get("totalMemory")]  # integrated and software adapters report none
     by_id = {g["id"]: g for g in gpus}
-    cuda = source.columns("TARGET_INFO_CUDA_DEVICE")
-    gpu_of: dict[tuple[int, int], int] = {}
-    if {"gpuId", "cudaId", "pid"} <= cuda:
-        c = read_ints(source, "TARGET_INFO_CUDA_DEVICE", {"gpuId": NULL, "cudaId": NULL, "pid": NULL})
-        keys = zip(c["pid"].tolist(), c["cudaId"].tolist(), strict=True)
-        gpu_of = dict(zip(keys, c["gpuId"].tolist(), strict=True))
+    gpu_of = gpu_ids(source)
     one_kind = len({(g.get("name"), g.get("smCount")) for g in gpus}) == 1
     result = []
     for device in devices:
@@ -110,6 +105,15 @@ def identify_gpus(source: NsysSource, devices: list[Device]) -> list[Device]:
             )
         )
     return result
+
+
+def gpu_ids(source: NsysSource) -> dict[tuple[int, int], int]:
+    """(process, CUDA ordinal) -> Nsight's number of the GPU, as far as the export tells it."""
+    if not {"gpuId", "cudaId", "pid"} <= source.columns("TARGET_INFO_CUDA_DEVICE"):
+        return {}
+    c = read_ints(source, "TARGET_INFO_CUDA_DEVICE", {"gpuId": NULL, "cudaId": NULL, "pid": NULL})
+    keys = zip(c["pid"].tolist(), c["cudaId"].tolist(), strict=True)
+    return dict(zip(keys, c["gpuId"].tolist(), strict=True))
 
 
 def read_warnings(source: NsysSource) -> list[Note]:

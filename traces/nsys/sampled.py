@@ -17,6 +17,7 @@ from perfdoc.traces.errors import TraceError
 from perfdoc.traces.model import UNKNOWN, Device, Note
 from perfdoc.traces.more_tables import MetricSamples, OsCalls, ThreadStates
 from perfdoc.traces.nsys.ids import Ids
+from perfdoc.traces.nsys.meta import gpu_ids
 from perfdoc.traces.nsys.source import NULL, NsysSource, read_ints, text_of
 from perfdoc.traces.table import I64, Strings
 from perfdoc.traces.validate import times_fit
@@ -127,14 +128,10 @@ def _samples(source: NsysSource, strings: Strings) -> MetricSamples:
 def _gpus_of(source: NsysSource, devices: Sequence[Device]) -> list[int]:
     """Nsight's number of the GPU of each device; -1 where the export does not tell: with
     CUDA_VISIBLE_DEVICES the CUDA ordinal is another number."""
-    cuda = source.columns("TARGET_INFO_CUDA_DEVICE")
-    if {"gpuId", "cudaId", "pid"} <= cuda:
-        c = read_ints(source, "TARGET_INFO_CUDA_DEVICE", {"gpuId": NULL, "cudaId": NULL, "pid": NULL})
-        keys = zip(c["pid"].tolist(), c["cudaId"].tolist(), strict=True)
-        known = dict(zip(keys, c["gpuId"].tolist(), strict=True))
-        found = [known.get((d.process, d.ordinal), UNKNOWN) for d in devices]
-        if UNKNOWN not in found:
-            return found
+    known = gpu_ids(source)
+    found = [known.get((d.process, d.ordinal), UNKNOWN) for d in devices]
+    if UNKNOWN not in found:
+        return found
     gpus: I64 = read_ints(source, "TARGET_INFO_GPU", {"id": NULL})["id"]
     only = np.unique(gpus[gpus >= 0]).tolist()
     return [only[0] if len(only) == 1 else UNKNOWN] * len(devices)

@@ -14,7 +14,6 @@ from collections.abc import Callable
 
 import numpy as np
 
-from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.simulator.engine import EdgeKind, TaskKind
 from perfdoc.simulator.engine.graph import I64, NONE
 from perfdoc.simulator.replay.edits.edit import Change, Edit, with_durations
@@ -44,7 +43,7 @@ _SPLIT_UNCERTAINTY_FRAC = 1.0
 backward slows both down."""
 
 
-def split_buckets(bucket_bytes: int, *, dimension: str = "dp") -> Edit:
+def split_buckets(bucket_bytes: int) -> Edit:
     """Reductions of gradients larger than this are cut into equal parts of at most this, each reduced as
     soon as it is ready in the last backward pass before it; gathers by the same ratio.
 
@@ -52,15 +51,14 @@ def split_buckets(bucket_bytes: int, *, dimension: str = "dp") -> Edit:
     """
 
     def apply(rebuilt: Rebuilt) -> Rebuilt:
-        latency_ns = latency_of(rebuilt, dimension)
-        ours = is_transfer(rebuilt, dimension) & (rebuilt.bytes > 0)
+        latency_ns = latency_of(rebuilt, "dp")
+        ours = is_transfer(rebuilt, "dp") & (rebuilt.bytes > 0)
         gathers = np.flatnonzero(ours & (rebuilt.reduces == 0))
         large = ours & (rebuilt.bytes > bucket_bytes)
         chosen = np.concatenate([_reductions(rebuilt, i, large) for i in range(len(rebuilt.ranks))])
         if not len(chosen):
             raise ValueError(
-                f"no {dimension} reduction of more than {bucket_bytes:,} bytes between the backward and the "
-                "optimizer"
+                f"no dp reduction of more than {bucket_bytes:,} bytes between the backward and the optimizer"
             )
         ratio = bucket_bytes / usual_bytes(rebuilt.bytes[chosen])
         parts = np.ones(len(ours), np.int64)
@@ -70,10 +68,10 @@ def split_buckets(bucket_bytes: int, *, dimension: str = "dp") -> Edit:
         return in_parts(rebuilt, parts, latency_ns, first=first, second=_sent_for(rebuilt, gathers))
 
     return Edit(
-        name=f"{dimension} buckets of at most {bucket_bytes:,} bytes",
+        name=f"dp buckets of at most {bucket_bytes:,} bytes",
         apply=apply,
         uncertainty_frac=_SPLIT_UNCERTAINTY_FRAC,
-        leaves=(f"exposed_comm.{dimension}",),
+        leaves=("exposed_comm.dp",),
         assumptions=(
             "gradients become ready evenly over the backward pass between buckets",
             "a smaller bucket takes the latency of the capture's collectives and its share of the rest",
@@ -173,8 +171,8 @@ _BYTES_UNCERTAINTY_FRAC = 0.2
 """A smaller message may be sent by another algorithm, and casting takes time on both sides."""
 
 
-def other_bytes(dimension: str, factor: float, *, at_least_bytes: int = 1, reducing: bool = False) -> Edit:
-    """Messages of a dimension hold `factor` times the bytes; their latency stays.
+def other_bytes(factor: float, *, at_least_bytes: int = 1, reducing: bool = False) -> Edit:
+    """Data-parallel messages hold `factor` times the bytes; their latency stays.
 
     at_least_bytes: smaller messages stay as they are (a scalar that is agreed on is no gradient).
     reducing: only collectives that are known to reduce: gradients change their type, gathered weights do not.
@@ -182,22 +180,21 @@ def other_bytes(dimension: str, factor: float, *, at_least_bytes: int = 1, reduc
 
     def apply(rebuilt: Rebuilt) -> Rebuilt:
         graph = rebuilt.graph
-        latency_ns = latency_of(rebuilt, dimension)
-        ours = (graph.kind == TaskKind.COMMUNICATION) & (rebuilt.bytes >= at_least_bytes)
-        ours &= rebuilt.dimension == DIMENSIONS.index(dimension)
+        latency_ns = latency_of(rebuilt, "dp")
+        ours = is_transfer(rebuilt, "dp") & (rebuilt.bytes >= at_least_bytes)
         if reducing:
             ours &= rebuilt.reduces == 1
         if not ours.any():
-            what = f"{dimension} reduction" if reducing else f"{dimension} message"
-            raise ValueError(f"no {what} of at least {at_least_bytes:,} bytes")
+            what = "reduction" if reducing else "message"
+            raise ValueError(f"no dp {what} of at least {at_least_bytes:,} bytes")
         takes = np.round(beyond_latency(graph.duration_ns, latency_ns, factor)).astype(np.int64)
         return with_durations(rebuilt, np.where(ours, takes, graph.duration_ns))
 
     return Edit(
-        name=f"{dimension} {'reductions, ' if reducing else ''}bytes x {factor:g}",
+        name=f"dp {'reductions, ' if reducing else ''}bytes x {factor:g}",
         apply=apply,
         uncertainty_frac=_BYTES_UNCERTAINTY_FRAC,
-        leaves=(f"exposed_comm.{dimension}",),
+        leaves=("exposed_comm.dp",),
         assumptions=(
             "message time beyond latency is proportional to bytes",
             "the cast takes no time",
@@ -263,7 +260,7 @@ CHANGES = (
         exact=False,
         ways=({"grad_reduce_in_fp32": False},),
         make=lambda rebuilt: other_bytes(
-            "dp", 0.5, at_least_bytes=max(_usual_bytes(rebuilt) // 2, 1), reducing=True
+            0.5, at_least_bytes=max(_usual_bytes(rebuilt) // 2, 1), reducing=True
         ),
     ),
 )

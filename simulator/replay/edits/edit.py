@@ -62,7 +62,7 @@ class Change:
     settings: str = ""
     """In brackets behind the title: ids of the settings that make it."""
     words: Mapping[str, str] = field(default_factory=dict)
-    """What stands in the brackets, by how the job is run (see rules/engine/change_words.py); nothing where it
+    """What stands in the brackets, by how the job is run (see rules/engine/job_words.py); nothing where it
     is empty or not listed."""
     family: str = ""
     """At most one of a family can be chosen; of a change without, itself."""

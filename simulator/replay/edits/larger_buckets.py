@@ -146,7 +146,7 @@ _UNCERTAINTY_FRAC = 0.5
 many are sent is not known."""
 
 
-def rebucketed(bucket_bytes: int, *, dimension: str = "dp") -> Edit:
+def rebucketed(bucket_bytes: int) -> Edit:
     """Consecutive collectives of one rank are merged until a bucket is full, and take latency + bytes /
     bandwidth by the capture's own of their kind.
 
@@ -155,9 +155,9 @@ def rebucketed(bucket_bytes: int, *, dimension: str = "dp") -> Edit:
     """
 
     def apply(rebuilt: Rebuilt) -> Rebuilt:
-        ours = is_transfer(rebuilt, dimension) & (rebuilt.bytes > 0)
+        ours = is_transfer(rebuilt, "dp") & (rebuilt.bytes > 0)
         rows = np.flatnonzero(ours)
-        takes_ns = bucket_lines(rebuilt, rows, dimension)
+        takes_ns = bucket_lines(rebuilt, rows, "dp")
         if len(rows) and bucket_bytes < np.median(rebuilt.bytes[rows]):
             raise ValueError(f"buckets of {bucket_bytes:,} bytes are smaller than those of the capture")
         gathers = rebuilt.reduces[rows] == 0
@@ -196,10 +196,10 @@ def rebucketed(bucket_bytes: int, *, dimension: str = "dp") -> Edit:
         return _awaited_anew(made, whole, first, duration)
 
     return Edit(
-        name=f"{dimension} buckets of {bucket_bytes:,} bytes",
+        name=f"dp buckets of {bucket_bytes:,} bytes",
         apply=apply,
         uncertainty_frac=_UNCERTAINTY_FRAC,
-        leaves=(f"exposed_comm.{dimension}", "idle.host", "idle.launch_latency"),
+        leaves=("exposed_comm.dp", "idle.host", "idle.launch_latency"),
         assumptions=(
             "a collective takes latency + bytes / bandwidth, as fitted to its kind in the capture",
             "a reduction starts when its last gradient is ready; an all-gather runs one bucket ahead",

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Literal
 
 import numpy as np
 
@@ -94,13 +95,13 @@ _QUEUE_UNCERTAINTY_FRAC = 0.2
 """Communication that begins earlier takes memory bandwidth and SMs from the kernel beside it."""
 
 
-def without_queueing(dimension: str = "tp") -> Edit:
-    """Collectives of a dimension begin when what they wait for is done, not behind later kernels."""
+def without_queueing() -> Edit:
+    """Tensor-parallel collectives begin when what they wait for is done, not behind later kernels."""
 
     def apply(rebuilt: Rebuilt) -> Rebuilt:
         graph, wires = rebuilt.graph, Rewiring(rebuilt)
         into = np.zeros(len(rebuilt.start_ns), bool)
-        into[arrivals(rebuilt)[is_transfer(rebuilt, dimension)]] = True
+        into[arrivals(rebuilt)[is_transfer(rebuilt, "tp")]] = True
         computes = graph.kind == TaskKind.COMPUTE
         later = rebuilt.launch_ns[wires.source] > rebuilt.launch_ns[wires.target]
         held = into[wires.target] & computes[wires.source] & later & (wires.kind == EdgeKind.INFERRED)
@@ -110,16 +111,16 @@ def without_queueing(dimension: str = "tp") -> Edit:
         queued = np.zeros(len(rebuilt.start_ns), bool)
         queued[wires.target[held]] = True
         if not held.any():
-            raise ValueError(f"no {dimension} communication begins as a later-launched kernel ends")
+            raise ValueError("no tp communication begins as a later-launched kernel ends")
         wires.kept &= ~held
         wires.lag_ns = np.where(slow & queued[wires.target], usual, wires.lag_ns)
         return wires.made("never: edges are only removed")
 
     return Edit(
-        name=f"{dimension} communication not queued behind later kernels",
+        name="tp communication not queued behind later kernels",
         apply=apply,
         uncertainty_frac=_QUEUE_UNCERTAINTY_FRAC,
-        leaves=(f"exposed_comm.{dimension}", "idle.dependency"),
+        leaves=("exposed_comm.tp", "idle.dependency"),
         assumptions=(
             "communication that begins as a later-launched kernel ends waited in the hardware queue",
             "no contention between communication and compute",
@@ -127,8 +128,6 @@ def without_queueing(dimension: str = "tp") -> Edit:
     )
 
 
-_ALL_NEEDED_UNCERTAINTY_FRAC = 0.4
-"""Where nothing tells what needs it: all of it may."""
 _PARTS_FRAC = 0.2
 """Overlapped, both sides slow each other down, which the replay does not know."""
 _WEIGHTS_FRAC = 0.3
@@ -141,12 +140,11 @@ _EXPERTS = ((1.0, 0.0), (0.6, 0.1))
 one whole where model or GPU are not known), the best and the worst."""
 
 
-def overlapped(dimension: str, *, bucket_bytes: int | None = None) -> Edit:
+def overlapped(dimension: Literal["dp", "tp", "cp", "ep"], *, bucket_bytes: int | None = None) -> Edit:
     """A dimension's communication as a program runs it that overlaps it.
 
     dp: gradients and weights in buckets beside the passes (overlap_weights.py). tp, cp: beside the kernels
-    that do not need them. ep: in two halves (overlap_experts.py). Others: nothing
-    before the optimizer waits for them.
+    that do not need them. ep: in two halves (overlap_experts.py).
 
     bucket_bytes: dp: larger messages are cut to this first. Not given: where one holds more than two
     buckets of Megatron's usual size, 40 million parameters, it is cut to those.
@@ -168,15 +166,9 @@ def overlapped(dimension: str, *, bucket_bytes: int | None = None) -> Edit:
         apply = experts_overlapped
         variants = tuple(partial(experts_overlapped, memory_frac=m, slower_frac=s) for m, s in _EXPERTS)
         said = ("tokens are dispatched in two halves; each overlaps with the experts' GEMMs of the other",)
-    elif dimension in ("tp", "cp"):
+    else:
         apply = gemms_overlapped if dimension == "tp" else parts_overlapped
         said = ("a kernel waits only for what it needs; the next one waits for the rest",)
-    else:
-        apply, share = partial(until_optimizer, dimension=dimension), _ALL_NEEDED_UNCERTAINTY_FRAC
-        said = (
-            f"no compute before the optimizer step needs the data of {dimension} communication",
-            "it starts when it does now, not earlier",
-        )
 
     return Edit(
         name=f"{dimension} communication overlapped",
@@ -195,7 +187,7 @@ def _weights(rebuilt: Rebuilt, *, bucket_bytes: int | None, ends_layers: float =
     if not any(is_transfer(rebuilt, "dp")):
         raise ValueError("the capture shows no dp communication")
     if not all(len(r.passes) for r in rebuilt.ranks):
-        return until_optimizer(rebuilt, dimension="dp")
+        return until_optimizer(rebuilt)
     if ends_layers and all(r.facts.model is not None for r in rebuilt.ranks):
         raise ValueError("embedding and output layer have the model's sizes")
     return weights_overlapped(in_buckets(rebuilt, bucket_bytes), ends_layers=ends_layers)
@@ -212,11 +204,18 @@ def _as_it_is(rebuilt: Rebuilt) -> Rebuilt:
 _GRADIENTS = "overlap_grad_reduce"
 
 
-def _if_present(rebuilt: Rebuilt, dimension: str, make: Callable[[str], Edit]) -> Edit | None:
-    return make(dimension) if is_transfer(rebuilt, dimension).any() else None
+def _if_present(rebuilt: Rebuilt, dimension: str, make: Callable[[], Edit]) -> Edit | None:
+    return make() if is_transfer(rebuilt, dimension).any() else None
 
 
-def _beside_compute(dimension: str, settings: str, rule: str, ways: Ways, words: Mapping[str, str]) -> Change:
+def _beside_compute(
+    dimension: Literal["dp", "tp", "cp", "ep"],
+    settings: str,
+    rule: str,
+    ways: Ways,
+    words: Mapping[str, str],
+) -> Change:
+    make = partial(overlapped, dimension)
     return Change(
         key=f"overlapped_{dimension}",
         title=f"overlap of {dimension.upper()} communication",
@@ -226,9 +225,9 @@ def _beside_compute(dimension: str, settings: str, rule: str, ways: Ways, words:
         rule=rule,
         time=f"exposed_comm.{dimension}",
         ways=ways,
-        make=(lambda _: overlapped("dp"))
+        make=(lambda _: make())
         if dimension == "dp"
-        else partial(_if_present, dimension=dimension, make=overlapped),
+        else partial(_if_present, dimension=dimension, make=make),
     )
 
 

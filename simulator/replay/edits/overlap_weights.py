@@ -176,7 +176,7 @@ class _Move:
     def made(self) -> Rebuilt:
         """The step with everything in its new place."""
         if not (self.begins_ns >= 0).any():
-            raise ValueError(WAITS_FOR_NONE.format("dp"))
+            raise ValueError(WAITS_FOR_NONE)
         anew = np.zeros(len(self.order), bool)
         anew[self.arrival[self.begins_ns >= 0]] = True
         self.wires.kept &= ~(anew[self.wires.target] & (self.wires.kind != EdgeKind.COLLECTIVE))
@@ -245,18 +245,15 @@ _HOLDS_UP = (EdgeKind.EVENT, EdgeKind.INFERRED, EdgeKind.HOST_SYNC)
 """Not the order of a stream: what runs in the compute stream cannot be overlapped without moving it."""
 
 
-def until_optimizer(rebuilt: Rebuilt, *, dimension: str) -> Rebuilt:
-    """What waited for it waits no longer; the step's optimizer does (the next step, where no range shows an
-    optimizer; the end, where none shows a step)."""
+def until_optimizer(rebuilt: Rebuilt) -> Rebuilt:
+    """What waited for reduced gradients waits no longer; the step's optimizer does (the next step, where no
+    range shows an optimizer; the end, where none shows a step)."""
     graph, wires = rebuilt.graph, Rewiring(rebuilt)
     source, target = wires.source, wires.target
-    ours = is_transfer(rebuilt, dimension)
-    if not ours.any():
-        raise ValueError(f"the capture shows no {dimension} communication")
+    ours = is_transfer(rebuilt, "dp")
     other = ~np.isin(graph.kind, (TaskKind.COMMUNICATION, TaskKind.ARRIVAL, TaskKind.MEETING))
     cut = ours[source] & other[target] & np.isin(wires.kind, _HOLDS_UP)
-    if dimension == "dp":  # the forward needs the weights that a gather brings
-        cut &= rebuilt.reduces[source] == 1
+    cut &= rebuilt.reduces[source] == 1  # the forward needs the weights that a gather brings
     barrier = np.full(len(graph.duration_ns), NONE, np.int64)
     for i, frame in enumerate(rebuilt.ranks):
         mine = np.flatnonzero(ours & (graph.rank == i))
@@ -267,11 +264,11 @@ def until_optimizer(rebuilt: Rebuilt, *, dimension: str) -> Rebuilt:
     left = np.bincount(target[~cut], minlength=len(graph.duration_ns))
     cut &= left[target] > 0
     if not cut.any():
-        raise ValueError(WAITS_FOR_NONE.format(dimension))
+        raise ValueError(WAITS_FOR_NONE)
     wires.kept = ~cut
     held = np.unique(source[cut])
     wires.add(held, barrier[held], 0, EdgeKind.INFERRED)
-    return wires.made(f"the optimizer step cannot wait for {dimension} communication: it runs before it")
+    return wires.made("the optimizer step cannot wait for dp communication: it runs before it")
 
 
 def _barriers(rebuilt: Rebuilt, others: Bool, frame: RankFrame, launch_ns: I64) -> I64:

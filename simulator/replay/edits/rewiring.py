@@ -16,7 +16,7 @@ from perfdoc.traces.table import Bool
 
 LAG_MAX_NS = 20_000
 """What follows something at once follows it within this; see rank_tasks."""
-WAITS_FOR_NONE = "nothing waits for {} communication before the optimizer step already"
+WAITS_FOR_NONE = "nothing waits for dp communication before the optimizer step already"
 """Why an overlap cannot be tried: it is there."""
 NOT_BY_DDP = {"not by DDP": ""}
 NOT_BY_ZERO = {"ZeRO stage 0": ""}

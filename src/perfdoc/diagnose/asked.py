@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.request import AnalysisRequest
@@ -50,11 +49,11 @@ def parse_request(
     """
     request = replace(
         window_request(window) if window else WindowRequest(),
-        step_pattern=parse_pattern("--step-range", step_range),
-        data_pattern=parse_pattern("--data-range", data_range),
-        table_patterns=table_patterns(range_table or ()),
+        step_pattern=parse_pattern("--step-range", step_range) if step_range is not None else None,
+        data_pattern=parse_pattern("--data-range", data_range) if data_range is not None else None,
+        table_patterns=tuple(parse_pattern("--range-table", text) for text in range_table or ()),
     )
-    communicates = parse_pattern("--comm-kernel", comm_kernel)
+    communicates = parse_pattern("--comm-kernel", comm_kernel) if comm_kernel is not None else None
     paths, words = split_settings(paths)
     try:
         given = facts_given([*(settings or ()), *words], config, model_config)
@@ -122,34 +121,12 @@ def _time_ns(text: str) -> int:
     return value
 
 
-def parse_pattern(option: str, text: str | None) -> re.Pattern[str] | None:
-    """A regular expression; None where none was given. Raises UserError."""
-    if text is None:
-        return None
+def parse_pattern(option: str, text: str) -> re.Pattern[str]:
+    """A regular expression. Raises UserError."""
     try:
         return re.compile(text)
     except re.error as error:
         raise UserError(f"{option} {text!r}: is not a regular expression: {error}.") from error
-
-
-_MAX_PATTERNS = 32
-_MAX_PATTERN = 1000
-
-
-def table_patterns(texts: Sequence[str]) -> tuple[re.Pattern[str], ...]:
-    """What `--range-table` names. Raises UserError, of a pattern that could take for ever too."""
-    if len(texts) > _MAX_PATTERNS:
-        raise UserError(f"--range-table: {len(texts):,} patterns are more than {_MAX_PATTERNS}.")
-    found = []
-    for text in texts:
-        if len(text) > _MAX_PATTERN:
-            raise UserError(f"--range-table: a pattern is longer than {_MAX_PATTERN:,} characters.")
-        pattern = parse_pattern("--range-table", text)
-        assert pattern is not None
-        if why := too_slow(text):
-            raise UserError(f"--range-table {text!r} may take for ever: {why}. Write it simpler.")
-        found.append(pattern)
-    return tuple(found)
 
 
 _SETTING = re.compile(r"[a-z_]{1,64}=[^/]{1,200}")
@@ -188,58 +165,3 @@ def memory_files(snapshots: Sequence[Path], captures: Sequence[Path]) -> list[Me
             if pickles or samples is not None:
                 found.append(MemoryFiles(rank=rank, snapshots=pickles, samples=samples))
     return found + [MemoryFiles(rank=None, snapshots=[p], samples=None) for p in snapshots]
-
-
-MAX_BITS = 32.0
-"""A pattern may try 2^32 ways on the worst name at the worst, and does so far faster than it sounds: most of
-them are ruled out together. Four open-ended repeats and some alternatives."""
-_OPEN_BITS = 7.0
-"""Of an open-ended repeat: it may end at each of the 128 characters that are matched."""
-_REPEATS = ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT")
-
-
-class _NestedError(ValueError):
-    """A repeat holds something that can match in several ways: the ways multiply with every round."""
-
-
-def too_slow(text: str) -> str:
-    """Why a regular expression may take for ever on a name; empty where it does not.
-
-    >>> too_slow("layer.*(fwd|bwd)"), too_slow("(a+)+$")
-    ('', 'it repeats what can match in several ways')
-    """
-    parser: Any = getattr(re, "_parser", None)
-    if parser is None:  # a Python that hides it elsewhere
-        return ""
-    try:
-        bits = _bits(parser.parse(text), repeated=False)
-    except _NestedError:
-        return "it repeats what can match in several ways"
-    except RecursionError:
-        return "it is nested too deep"
-    return "" if bits <= MAX_BITS else "it has too many open-ended repeats and alternatives"
-
-
-def _bits(part: Any, *, repeated: bool) -> float:
-    """Logarithm of the number of ways that a parsed expression can match one text. repeated: it stands in a
-    repeat, where there may be one way alone. Raises _NestedError."""
-    total = 0.0
-    for operator, argument in part:
-        name = str(operator)
-        own = 0.0
-        inner: list[Any] = []
-        inside = repeated
-        if name in _REPEATS:
-            low, high, body = argument
-            own = min(math.log2(int(high) - int(low) + 1), _OPEN_BITS)
-            inner, inside = [body], repeated or int(high) > 1
-        elif name == "BRANCH":
-            inner = list(argument[1])
-            own = math.log2(len(inner))
-        elif name in ("SUBPATTERN", "ATOMIC_GROUP", "ASSERT", "ASSERT_NOT", "GROUPREF_EXISTS"):
-            parts = argument if isinstance(argument, tuple) else (argument,)
-            inner = [p for p in parts if hasattr(p, "data")]
-        if own and repeated:
-            raise _NestedError
-        total += own + sum(_bits(p, repeated=inside) for p in inner)
-    return total

@@ -112,7 +112,7 @@ class Report:
     def timeline(self, ranks: Sequence[str] | None = None) -> go.Figure:
         """A typical step of every rank. ranks: labels of those to draw with all their tracks; without, all
         tracks of the first four and the ledger of the others. Raises PerfdocError where there is none."""
-        from perfdoc.notebook.timeline import timeline_figure
+        from perfdoc.notebook.charts import timeline_figure
 
         return timeline_figure(self.diagnosis, ranks)
 
