@@ -18,10 +18,9 @@ import msgspec
 
 from perfdoc.profiling.flops import check_shape
 from perfdoc.profiling.manifest import ModelShape
-from perfdoc.traces.document import read_document
 from perfdoc.traces.job_facts import JobFacts, derived_sizes
 from perfdoc.traces.known_models import known_models
-from perfdoc.traces.model_config.read import read_model_config
+from perfdoc.traces.model_config.read import read_document, read_model_config
 
 _MAX_SIZE = 10**15
 _MAX_FLOPS = 10**27

@@ -19,7 +19,7 @@ from perfdoc.profiling import manifest
 from perfdoc.profiling.manifest import Layout
 from perfdoc.simulator.replay.unedited import replay_and_keep
 from perfdoc.summaries.codec import encode
-from perfdoc.summaries.request import OF_THE_JOB
+from perfdoc.summaries.reading import OF_THE_JOB
 from perfdoc.summaries.writing import summarize
 from perfdoc.traces import TraceError
 from perfdoc.traces.formats import KINETO, NSYS, tool_of

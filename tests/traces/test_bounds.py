@@ -19,12 +19,12 @@ from perfdoc.compare.stored import read_diagnosis
 from perfdoc.redact.nsys import copy_nsys
 from perfdoc.redact.words import Names
 from perfdoc.traces import TraceError
-from perfdoc.traces.document import read_document as read_config
 from perfdoc.traces.kineto import document, unpack
 from perfdoc.traces.kineto import repair as repairing
 from perfdoc.traces.kineto.document import read_document
 from perfdoc.traces.kineto.repair import TooBrokenError, repair
 from perfdoc.traces.load import read_trace
+from perfdoc.traces.model_config.read import read_document as read_config
 from perfdoc.traces.nsys import parquet_folder
 from tests.amount import some
 from tests.captures.nsys_sqlite import write_nsys_sqlite

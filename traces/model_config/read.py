@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from perfdoc.traces.document import read_document
+import yaml
+
+from perfdoc.profiling.plain_yaml import PlainLoader, UnfitError
 from perfdoc.traces.model_config import hugging_face
 from perfdoc.traces.model_config.hugging_face import (
     MissingError,
@@ -20,6 +22,30 @@ from perfdoc.traces.model_config.hugging_face import (
     whole_or_none,
     width_of_head,
 )
+
+MAX_CONFIG_BYTES = 1 << 20
+"""YAML takes 400 times its size of memory and 13 s a megabyte at worst: lists of lists of short texts."""
+
+
+def read_document(path: Path) -> Mapping[Any, Any]:
+    """Its keys. Raises ValueError, one line."""
+    try:
+        if path.stat().st_size > MAX_CONFIG_BYTES:
+            raise ValueError(
+                f"{path}: is larger than {MAX_CONFIG_BYTES >> 20} MiB; give a configuration file."
+            )
+        document = yaml.load(path.read_bytes(), Loader=PlainLoader)
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be read: {error.strerror}. Check the path.") from error
+    except UnfitError as error:
+        line = f"line {error.problem_mark.line + 1} " if error.problem_mark is not None else ""
+        raise ValueError(f"{path}: {line}{error.problem}. Give a configuration file.") from error
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(f"{path}: is neither YAML nor JSON. Give a configuration file.") from error
+    if not isinstance(document, Mapping):
+        raise ValueError(f"{path}: holds no keys. Give a configuration file.")
+    return document
+
 
 _MAX_LOG_BYTES = 4 << 20
 """From the start of a log, where Megatron-LM lists its arguments."""

@@ -18,8 +18,7 @@ from perfdoc.diagnose.workers import Here, Place, Processes, Task
 from perfdoc.profiling.telling import Telling
 from perfdoc.results.figures import plural
 from perfdoc.simulator.replay.unedited import KEPT_TASKS_MAX, replay_and_keep
-from perfdoc.summaries.reading import measure_or_explain
-from perfdoc.summaries.request import check_alike
+from perfdoc.summaries.reading import check_alike, measure_or_explain
 from perfdoc.traces import NoGpuActivityError, TraceError
 from perfdoc.traces.errors import UnreadableError
 

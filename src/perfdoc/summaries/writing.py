@@ -10,8 +10,7 @@ from perfdoc.analyzers.request import AnalysisRequest
 from perfdoc.profiling.environment import encodable
 from perfdoc.summaries.codec import decode, encode
 from perfdoc.summaries.content import Kept, Measured, Silent, for_summary, split
-from perfdoc.summaries.reading import measure_or_explain, run_json_beside, types_digest
-from perfdoc.summaries.request import words_of
+from perfdoc.summaries.reading import measure_or_explain, run_json_beside, types_digest, words_of
 from perfdoc.traces import NoGpuActivityError, TraceError
 from perfdoc.traces.codec import same
 from perfdoc.traces.formats import format_of
