@@ -1,7 +1,7 @@
 """What `perfdoc analyze DIR` costs for a job of many ranks, and whether it names the planted straggler.
 
     python benchmarks/many_ranks.py 64 -o /tmp/job64
-    python benchmarks/many_ranks_cost.py /tmp/job64 [--jobs 2] [--dask]
+    python benchmarks/many_ranks_cost.py /tmp/job64 [--jobs 2]
 
 Prints a row of the table in docs/performance.md. `workers` and `parent` are processor time, so a busy machine
 moves them least; the parent's holds imports, what workers send, the reduction and the rendering. `reduction`
@@ -70,14 +70,12 @@ def main() -> int:
     )
     parser.add_argument("job", type=Path)
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--dask", action="store_true", help="the workers are Dask's")
     given = parser.parse_args()
     ranks = len(list((given.job / "traces").iterdir()))
     with tempfile.TemporaryDirectory() as folder:
         out, printed, messages = (Path(folder) / name for name in ("report", "printed", "messages"))
         command = [sys.executable, "-m", "perfdoc", "analyze", str(given.job), "-o", str(out)]
         command += ["--config", str(given.job / "job.yaml"), "--jobs", str(given.jobs)]
-        command += ["--dask"] * given.dask
         begin, seen = time.perf_counter(), Seen()
         with printed.open("wb") as text, messages.open("wb") as said:
             process = subprocess.Popen(command, stdout=text, stderr=said)
@@ -100,7 +98,7 @@ def main() -> int:
     found = named == [f"rank {straggler(layout_of(ranks))}"]
     cells = [
         f"{ranks:,}",
-        f"{given.jobs}{' of Dask' * given.dask}",
+        f"{given.jobs}",
         f"{end - begin:.0f} s",
         f"{total_s - seen.parent_s:.0f} s",
         f"{seen.parent_s:.1f} s",

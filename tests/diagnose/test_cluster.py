@@ -10,7 +10,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -50,15 +49,10 @@ def fail(name, after):
     time.sleep(after)
     raise TraceError(name, "is bad.")
 
-def slow():
-    Path("begun").touch()
-    time.sleep(60)
-
 CASES = {
     "dies once": [fine, partial(die_once, Path("flag").absolute()), fine, fine],
     "dies always": [fine, die, fine, fine],
     "fails": [fine, partial(fail, "second", 1.0), partial(fail, "third", 0.0), fine],
-    "waits": [slow, slow, slow],
 }
 
 def main(case, address):
@@ -67,13 +61,13 @@ def main(case, address):
         Path(f"file{i}").write_text("x")
         tasks.append(Task(files=[Path(f"file{i}")], work=work))
     try:
-        print(*Dask(address or None, 2).run(tasks), sep=", ")
+        print(*Dask(address).run(tasks), sep=", ")
     except (WorkerLostError, TraceError) as error:
         print(f"{type(error).__name__}: {error}")
 """
 
 
-def line(case: str, address: str = "") -> list[str]:
+def line(case: str, address: str) -> list[str]:
     return [sys.executable, "-c", f"import deeds; deeds.main({case!r}, {address!r})"]
 
 
@@ -82,7 +76,7 @@ def surroundings(folder: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(folder)}
 
 
-def do(folder: Path, case: str, address: str = "") -> str:
+def do(folder: Path, case: str, address: str) -> str:
     done = subprocess.run(
         line(case, address), capture_output=True, text=True, timeout=180, cwd=folder, env=surroundings(folder)
     )
@@ -148,7 +142,7 @@ def test_without_the_extra_the_line_says_how_to_get_it(
     capture, _ = write_hand_laid(tmp_path / "one")
     monkeypatch.setitem(sys.modules, "distributed", None)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    done = perfdoc("analyze", capture, "--dask")
+    done = perfdoc("analyze", capture, "--dask", "tcp://localhost:1")
     assert (done.returncode, "pip install 'perfdoc[dask]'" in done.stderr) == (2, True)
 
 
@@ -163,7 +157,7 @@ def test_a_scheduler_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> No
         silent.listen()
         for port in (1, silent.getsockname()[1]):
             with pytest.raises(ClusterError, match=f":{port}: no Dask scheduler answers"):
-                list(Dask(f"tcp://127.0.0.1:{port}", 1).run([Task(files=[], work=str)]))
+                list(Dask(f"tcp://127.0.0.1:{port}").run([Task(files=[], work=str)]))
 
 
 @needs_dask
@@ -177,7 +171,9 @@ def test_a_scheduler_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> No
     ],
 )
 def test_a_worker_that_dies_and_a_task_that_fails(tmp_path: Path, case: str, said: str) -> None:
-    assert do(tmp_path, case).startswith(said)
+    env = surroundings(tmp_path)
+    with scheduler(tmp_path) as address, worker(address, tmp_path, env), worker(address, tmp_path, env):
+        assert do(tmp_path, case, address).startswith(said)
 
 
 @needs_dask
@@ -213,9 +209,6 @@ def test_a_cluster_gives_what_one_process_gives(tmp_path: Path) -> None:
     words = ["analyze", "job/traces", "--config", "job/job.yaml", "--json", "-", "--brief"]
     alone = perfdoc(*words, cwd=tmp_path)
     assert "capture-left-out" in alone.stdout
-    local = subprocess.run(
-        [sys.executable, "-m", "perfdoc", *words, "--dask", "--jobs", "2"], cwd=tmp_path, capture_output=True
-    )
     env = surroundings(tmp_path)
     (tmp_path / "elsewhere").mkdir()
     with scheduler(tmp_path) as address:
@@ -228,57 +221,19 @@ def test_a_cluster_gives_what_one_process_gives(tmp_path: Path) -> None:
             os.killpg(killed.pid, signal.SIGKILL)
             out, err = remote.communicate(timeout=180)
             assert do(tmp_path, "dies once", address) == "fine, tried again, fine, fine"
-    assert (local.stdout.decode(), out.decode()) == (alone.stdout, alone.stdout), err.decode()
-
-
-@needs_dask
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="asks /proc which processes there are")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_workers_end_with_the_command(tmp_path: Path, number: signal.Signals) -> None:
-    program = [
-        sys.executable,
-        "-c",
-        "import deeds; from perfdoc.run.stop import raise_stopped; raise_stopped(); deeds.main('waits', '')",
-    ]
-    process = subprocess.Popen(
-        program, cwd=tmp_path, env=surroundings(tmp_path), stderr=subprocess.PIPE, start_new_session=True
-    )
-    until = time.monotonic() + 120
-    while not (tmp_path / "begun").exists():
-        assert time.monotonic() < until
-        time.sleep(0.05)
-    assert len(of_session(process.pid)) > 2
-    os.killpg(process.pid, number) if number == signal.SIGINT else process.send_signal(number)
-    process.communicate(timeout=60)
-    until = time.monotonic() + 20
-    while of_session(process.pid) and time.monotonic() < until:
-        time.sleep(0.05)
-    assert of_session(process.pid) == []
-
-
-def of_session(session: int) -> list[int]:
-    """Its processes that live."""
-    found = []
-    for folder in Path("/proc").iterdir():
-        with contextlib.suppress(OSError, ValueError):
-            state = (folder / "stat").read_text().rpartition(")")[2].split()
-            if int(state[3]) == session and state[0] != "Z":
-                found.append(int(folder.name))
-    return found
+    assert out.decode() == alone.stdout, err.decode()
 
 
 @needs_dask
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["tcp://localhost:1"], "no capture is given"),
-        (["tcp://localhost:1", "tls://localhost:1"], "two schedulers"),
-        (["localhost:8786", "."], "localhost:8786: does not exist"),
+        (["localhost:8786"], "is no scheduler's address"),
+        (["tcp://localhost:1", "--jobs", "2"], "a scheduler has its own"),
     ],
     ids=str,
 )
-def test_words_that_are_no_address_and_no_capture(tmp_path: Path, words: list[str], said: str) -> None:
-    done = perfdoc("analyze", "--dask", *words, cwd=tmp_path)
+def test_words_that_are_no_address(tmp_path: Path, words: list[str], said: str) -> None:
+    done = perfdoc("analyze", ".", "--dask", *words, cwd=tmp_path)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
     assert said in done.stderr

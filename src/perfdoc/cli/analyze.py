@@ -62,12 +62,11 @@ def analyze(
     options: CaptureOptions,
     jobs: Jobs = None,
     dask: Annotated[
-        bool,
+        str | None,
         typer.Option(
-            "--dask",
-            help="Measure with Dask: local workers, or those of a scheduler (--dask tcp://HOST:8786).",
+            metavar="ADDRESS", help="Measure with the workers of this Dask scheduler: tcp://HOST:8786."
         ),
-    ] = False,
+    ] = None,
     baseline: BaselineOption = None,
     target: TargetOption = None,
     force: Force = False,
@@ -81,10 +80,10 @@ def analyze(
 
     with in_one_line(debug, UserError):
         place = None
-        if dask:
+        if dask is not None:
             from perfdoc.diagnose.cluster import dask_place
 
-            paths, place = dask_place(paths, jobs)
+            place = dask_place(dask, jobs)
         request = options.request(paths, leave_out=True, jobs=jobs)
         to = Output(
             folder=output,

@@ -1,4 +1,4 @@
-"""Dask as the place where files are measured: local workers, or those of a scheduler that runs already.
+"""Dask as the place where files are measured: the workers of a scheduler that runs already.
 
 Dask schedules, tries again and transports. What is added: that workers see the files and are of this version,
 and an end of all that was started.
@@ -9,14 +9,11 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import logging
-import multiprocessing.resource_tracker
 import os
 import pickle
 import re
-import signal
 import socket
 import sys
-import tempfile
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
@@ -33,7 +30,7 @@ from perfdoc.version import __version__
 if TYPE_CHECKING:
     from distributed import Client, Future
 
-_ADDRESS = re.compile(r"[A-Za-z]+://.*", re.DOTALL)
+_ADDRESS = re.compile(r"[A-Za-z]+://.+", re.DOTALL)
 _CONNECT_S = 10.0
 _END_S = 5.0
 """What a farewell may last: whoever does not answer by then is left."""
@@ -47,40 +44,30 @@ class ClusterError(UserError):
     """Workers that cannot do what is asked, or a scheduler that does not answer."""
 
 
-def dask_place(paths: Sequence[str], jobs: int | None) -> tuple[list[str], Dask]:
-    """The words of a command line without a scheduler's address, and the place. Raises UserError."""
-    _require_dask()
-    addresses = [path for path in paths if _ADDRESS.fullmatch(path)]
-    if len(addresses) > 1:
-        raise UserError(f"--dask: {' and '.join(addresses)} are two schedulers. Give one.")
-    if addresses and jobs is not None:
-        raise UserError("--jobs: is for workers of this machine; a scheduler has its own.")
-    rest = [path for path in paths if path not in addresses]
-    if addresses and not rest:
-        raise UserError(f"--dask {addresses[0]}: no capture is given. Is a variable of the shell empty?")
-    return rest, Dask(addresses[0] if addresses else None, jobs or os.cpu_count() or 1)
-
-
-def _require_dask() -> None:
+def dask_place(address: str, jobs: int | None) -> Dask:
+    """The workers of the scheduler at an address. Raises UserError."""
     if importlib.util.find_spec("distributed") is None:
         raise ClusterError("--dask: Dask is not installed. pip install 'perfdoc[dask]'")
+    if not _ADDRESS.fullmatch(address):
+        raise UserError(f"--dask {address}: is no scheduler's address, such as tcp://login1:8786.")
+    if jobs is not None:
+        raise UserError("--jobs: is for workers of this machine; a scheduler has its own.")
+    return Dask(address)
 
 
 @dataclass(frozen=True)
 class Dask:
-    """Workers of Dask."""
+    """Workers of Dask, on any machines."""
 
-    address: str | None
-    """Of a scheduler; None: local workers, which end with this."""
-    workers: int
+    address: str
+    """Of its scheduler."""
 
     def run(self, tasks: Sequence[Task[T]]) -> Generator[T]:
         """As Place says. Raises ClusterError too."""
         log = logging.root.manager.disable
         logging.disable(logging.CRITICAL)  # what a user must know is said in a line
-        connected = _remote(self.address) if self.address else _local(min(self.workers, len(tasks)))
         try:
-            with connected as client:
+            with _connected(self.address) as client:
                 sent = [(str(Path.cwd()), _files(task), pickle.dumps(task.work)) for task in tasks]
                 futures = [client.submit(measure_there, __version__, *one, pure=False) for one in sent]
                 try:
@@ -158,7 +145,7 @@ def _wait_for(future: Future, client: Client, task: Task[Any]) -> bytes:
 
 
 @contextmanager
-def _remote(address: str) -> Iterator[Client]:
+def _connected(address: str) -> Iterator[Client]:
     """Raises ClusterError where no scheduler answers."""
     import dask
     from distributed import Client
@@ -178,51 +165,3 @@ def _remote(address: str) -> Iterator[Client]:
     finally:
         with contextlib.suppress(Exception):
             client.close(timeout=_END_S)
-
-
-@contextmanager
-def _local(workers: int) -> Iterator[Client]:
-    """So many processes of one thread, which end with this process, however it ends."""
-    import dask
-    from distributed import Client, LocalCluster
-    from distributed.security import Security
-
-    with tempfile.TemporaryDirectory(prefix="perfdoc-dask-", ignore_cleanup_errors=True) as scratch:
-        settings = {
-            # One file at a time is with a worker: where it dies, no other is suspected.
-            "distributed.scheduler.worker-saturation": 1.0,
-            # A busy machine takes longer than Dask's 15 s to start a worker again.
-            "distributed.deploy.lost-worker-timeout": "1 day",
-            "temporary-directory": scratch,
-        }
-        # An interrupt is for this thread to answer. Threads and workers inherit what is blocked here.
-        multiprocessing.resource_tracker.ensure_running()  # which unblocks it
-        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        with dask.config.set(settings):
-            try:
-                cluster = LocalCluster(
-                    n_workers=workers,
-                    threads_per_worker=1,
-                    memory_limit=0,
-                    dashboard_address="127.0.0.1:0",  # of a page about tasks, there without a dashboard
-                    scheduler_kwargs={"dashboard": False},
-                    local_directory=scratch,
-                    security=Security.temporary(),  # other users of this machine can reach its ports
-                    silence_logs=logging.CRITICAL,
-                )
-            except Exception as error:  # of many kinds: no port, no memory, no process
-                why = shorten(str(error) or type(error).__name__, 200)
-                raise ClusterError(f"--dask: local workers do not start ({why}).") from error
-            finally:
-                signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-            try:
-                with Client(cluster, set_as_default=False) as client:
-                    yield client
-            finally:
-                for nanny in cluster.workers.values():
-                    nanny.auto_restart = False
-                    if nanny.pid is not None:
-                        with contextlib.suppress(ProcessLookupError):
-                            os.kill(nanny.pid, signal.SIGKILL)
-                with contextlib.suppress(Exception):
-                    cluster.close(timeout=_END_S)
