@@ -47,7 +47,6 @@ def ranked(
     found = {r.code: r for r in firing}
     fire = [r for r in results if r.state == "fires"]
     rows = [_finished(case, row, [found[code] for code in row.codes], fire) for row in rows]
-    assert not (wrong := above_their_bounds(rows, firing)), wrong
 
     def place(row: Opportunity) -> tuple[int, float, float, list[str]]:
         informs = row.kind == "unmeasured" and found[row.codes[0]].level != "problem"
@@ -66,22 +65,6 @@ def _finished(
     change = case.prediction(row.key) if row.key else None
     settings = settings_of(rules, change, firing, by_name=case.framework == "megatron")
     return replace(row, worth_frac=worth, settings=settings)
-
-
-def above_their_bounds(rows: Sequence[Opportunity], results: Sequence[RuleResult]) -> list[str]:
-    """Codes of findings whose upper bound is below the prediction in their own row, as shares of the step."""
-    bounds = {
-        r.code: r.gain_frac
-        for r in results
-        if r.gain is not None and r.gain.method == "ceiling" and r.gain_frac is not None
-    }
-    return [
-        code
-        for row in rows
-        if row.gain is not None and row.gain.is_predicted and row.gain_frac is not None
-        for code in row.codes[:1]
-        if code in bounds and row.gain_frac > bounds[code] + _SAME_FRAC
-    ]
 
 
 def _by_setting(rules: Sequence[RuleResult], row: Opportunity) -> bool:

@@ -179,7 +179,7 @@ class ResolvedConfig:
     """`section.key` → `default`, `file NAME` or `override`."""
 
     def rows(self) -> list[tuple[str, Any, str]]:
-        """(dotted key, value, origin) in the schema's order, for `perfdoc config show --resolved`."""
+        """(dotted key, value, origin) in the schema's order, for `perfdoc config show`."""
         values = msgspec.to_builtins(self.config)
         return [
             (f"{section}.{entry.name}", values[section][entry.name], self.origins[f"{section}.{entry.name}"])

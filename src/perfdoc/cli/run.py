@@ -105,7 +105,6 @@ def config_show(
         str, typer.Argument(help="A configuration's name or .yaml file.", autocompletion=configurations)
     ] = "tiny",
     overrides: Annotated[list[str] | None, typer.Argument(help="key=value", autocompletion=settings)] = None,
-    resolved: Annotated[bool, typer.Option(help="Every setting with its origin (the default).")] = True,
 ) -> None:
     """Print every setting of a configuration with its value and where the value comes from."""
     from perfdoc.run.prepare import show_config
