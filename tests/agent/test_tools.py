@@ -123,7 +123,7 @@ def asked(tmp_path: Path) -> Tools:
     tools = Tools(tmp_path, jobs=1)
     write_capture(tmp_path / "x.sqlite")
     (tmp_path / "d.json").write_bytes(to_json(hostile.hostile_choices(INJECTION)))
-    tools.analyse(["x.sqlite"], {"window": "capture"})
+    tools.analyse(["x.sqlite"], window="capture")
     return tools
 
 
@@ -167,8 +167,8 @@ def test_mistakes_are_one_line(asked: Tools, tmp_path: Path) -> None:
         lambda: asked.analyse([]),
         lambda: asked.analyse(["nowhere.sqlite"]),
         lambda: asked.analyse(["d.json"]),
-        lambda: asked.analyse(["d.json"], {"window": "capture"}),
-        lambda: asked.analyse(["x.sqlite"], {"config": "../job.yaml"}),
+        lambda: asked.analyse(["d.json"], window="capture"),
+        lambda: asked.analyse(["x.sqlite"], config="../job.yaml"),
         lambda: asked.lint("nowhere.yaml"),
         lambda: asked.lint("x.sqlite", "nothing"),
         lambda: asked.tune("a1"),

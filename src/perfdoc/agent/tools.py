@@ -1,14 +1,19 @@
-"""The tools, without the protocol: each answers with bounded text and reads only what its caller names."""
+"""The tools of an agent: each answers with bounded text and reads only what its caller names.
+
+Their signatures and first lines are what the agent is told of them.
+"""
 
 from __future__ import annotations
 
 import itertools
 import os
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from perfdoc.agent.answers import answer, chosen
 from perfdoc.notebook.calls import analyze, diff
@@ -20,8 +25,19 @@ from perfdoc.results.names import shorten
 _KEPT = 8
 """Analyses; the oldest gives way."""
 _TABLE_LIMIT = 2 * LIMIT
-_MOST_TUNED = 20
 _KERNELS = 20
+
+
+Paths = Annotated[
+    list[str],
+    Field(
+        max_length=1024,
+        description="Captures (.sqlite, .nsys-rep, .json, .json.gz, .perfdoc): files, folders or glob "
+        "patterns, one for each rank; or one diagnosis.json.",
+    ),
+]
+Analysis = Annotated[str, Field(description="Name that analyse gave, such as a1.")]
+Words = Annotated[list[str], Field(max_length=32)]
 
 
 class Tools:
@@ -34,17 +50,49 @@ class Tools:
         self._names = (f"a{n}" for n in itertools.count(1))
         self._lock = threading.Lock()
 
-    def analyse(self, paths: Sequence[str], options: Mapping[str, Any] | None = None) -> str:
-        """Name of the analysis, and the text of `--format llm`. options: those of `perfdoc.analyze`."""
+    def analyse(
+        self,
+        paths: Paths,
+        window: Annotated[
+            str | None, Field(description="4.2s,4.4s, range:REGEX or capture; default: the steps.")
+        ] = None,
+        step_range: Annotated[str | None, Field(description="Regex: these ranges are the steps.")] = None,
+        data_range: Annotated[
+            str | None, Field(description="Regex: in these, training waits for data.")
+        ] = None,
+        comm_kernel: Annotated[
+            str | None, Field(description="Regex: these kernels are communication.")
+        ] = None,
+        range_table: Annotated[
+            Words | None, Field(description="Regexes of ranges for the table ranges.")
+        ] = None,
+        settings: Annotated[
+            Words | None,
+            Field(description="Facts of the job: tp=8, pp=4, model=llama3-8b, gbs=128, seq=8192."),
+        ] = None,
+        config: Annotated[str | None, Field(description="The job's configuration file.")] = None,
+        config_of_model: Annotated[str | None, Field(description="The model's config.json.")] = None,
+    ) -> str:
+        """Measure captures and say where the time went: verdict, ledger, what to do, what not to trust."""
+        options = {
+            "window": window,
+            "step_range": step_range,
+            "data_range": data_range,
+            "comm_kernel": comm_kernel,
+            "range_table": range_table,
+            "settings": settings,
+            "config": config,
+            "model_config": config_of_model,
+        }
         with self._lock, one_line():
-            report = self._read(paths, {k: v for k, v in (options or {}).items() if v})
+            report = self._read(paths, {name: value for name, value in options.items() if value})
             name = next(self._names)
             self._kept[name] = report
             while len(self._kept) > _KEPT:
                 del self._kept[next(iter(self._kept))]
             return f"analysis: {name}\n{render_llm(report.diagnosis)}"
 
-    def _read(self, paths: Sequence[str], options: dict[str, Any]) -> Report:
+    def _read(self, paths: list[str], options: dict[str, Any]) -> Report:
         from perfdoc.compare.side import captures_or_diagnosis
         from perfdoc.compare.stored import read_diagnosis
 
@@ -69,8 +117,8 @@ class Tools:
             raise PerfdocError(f"there is no such analysis; known are: {known}. Call analyse first.")
         return self._kept[analysis]
 
-    def findings(self, analysis: str, limit: int = 20) -> str:
-        """What to do and what was found, best first, with evidence, gain, setting."""
+    def findings(self, analysis: Analysis, limit: Annotated[int, Field(ge=1, le=100)] = 20) -> str:
+        """What to do and what was found, best first: evidence, gain and band, setting, how to check."""
         with self._lock:
             diagnosis = self._report(analysis).diagnosis
             rows = [*findings_of(diagnosis)]
@@ -82,22 +130,34 @@ class Tools:
                 "verdict": diagnosis.verdict,
                 "all": len(rows),
                 "rules": states,
-                "findings": rows[: max(1, min(limit, 100))],
+                "findings": rows[:limit],
                 "before_trusting": [{"code": q.code, "message": q.message} for q in diagnosis.quality[:12]],
             }
             return answer(document, "findings", "before_trusting", limit=_TABLE_LIMIT)
 
     def table(
         self,
-        analysis: str,
-        name: str,
-        columns: Sequence[str] = (),
-        where: Sequence[str] = (),
-        sort_by: str | None = None,
+        analysis: Analysis,
+        name: Annotated[
+            str,
+            Field(
+                description="ledger, steps, kernels, kernel_classes, model_parts, operators, communication, "
+                "collectives, copies, all_to_all, gpu_metrics, ranges"
+            ),
+        ],
+        columns: Annotated[Words | None, Field(description="Default: all.")] = None,
+        where: Annotated[
+            Words | None,
+            Field(
+                description="Conditions that all hold: 'total_ns > 1000', 'name contains gemm', "
+                "'rank = rank 0'."
+            ),
+        ] = None,
+        sort_by: Annotated[str | None, Field(description="A column; what is unknown comes last.")] = None,
         descending: bool = True,
-        limit: int = 50,
+        limit: Annotated[int, Field(ge=1, le=200)] = 50,
     ) -> str:
-        """Rows of one of `perfdoc.export.tables.TABLES`."""
+        """Rows of a table. Units end a column's name: _ns, bytes, _gbps (10^9 bytes/s), _frac (of 1)."""
         from perfdoc.export.tables import TABLES, reason_of, table_of
 
         with self._lock, one_line():
@@ -106,15 +166,20 @@ class Tools:
                 raise PerfdocError(f"there is no such table; tables are {', '.join(TABLES)}.")
             table = table_of(diagnosis, name)
             rows, count = chosen(
-                table, columns=columns, where=where, sort_by=sort_by, descending=descending, limit=limit
+                table,
+                columns=columns or (),
+                where=where or (),
+                sort_by=sort_by,
+                descending=descending,
+                limit=limit,
             )
             document: dict[str, Any] = {"table": name, "columns": table.column_names, "matching_rows": count}
             if not table.num_rows:
                 document["why_empty"] = reason_of(diagnosis, name) or "the captures hold none"
             return answer({**document, "rows": rows}, "rows", limit=_TABLE_LIMIT)
 
-    def explain(self, code: str) -> str:
-        """The rule's page: what it looks for, why, what to set, thresholds, sources."""
+    def explain(self, code: Annotated[str, Field(description="Such as PD202.")]) -> str:
+        """The page of a rule: what it looks for, why, what to set, its thresholds and sources."""
         import difflib
 
         from perfdoc.rules.engine.pages import GENERATED, rule_page
@@ -126,8 +191,14 @@ class Tools:
             raise PerfdocError(f"there is no such rule; near it are: {near}.")
         return rule_page(rules[code.upper()], {}).removeprefix(GENERATED)[:LIMIT]
 
-    def lint(self, config: str, dialect: str | None = None) -> str:
-        """What is wrong with a configuration. The file is read, never run."""
+    def lint(
+        self,
+        config: Annotated[str, Field(description="A configuration file or a run directory.")],
+        dialect: Annotated[
+            str | None, Field(description="Whose names it uses; detected if not given.")
+        ] = None,
+    ) -> str:
+        """Misspelt, ineffective and contradictory settings of a configuration; needs no capture."""
         from perfdoc.knobs.knob import DIALECTS
         from perfdoc.knobs.lint.text import lint
         from perfdoc.knobs.reading.file import read_text
@@ -149,16 +220,16 @@ class Tools:
 
     def tune(
         self,
-        analysis: str,
-        only: Sequence[str] = (),
-        fix: Sequence[str] = (),
-        gpu_memory_gib: float | None = None,
-        top: int = 5,
+        analysis: Analysis,
+        only: Annotated[Words | None, Field(description="Search only these: tp, pp, vpp, mbs, …")] = None,
+        fix: Annotated[Words | None, Field(description="Keep these: tp=8.")] = None,
+        gpu_memory_gib: Annotated[float | None, Field(gt=0, lt=1e6)] = None,
+        top: Annotated[int, Field(ge=1, le=20)] = 5,
     ) -> str:
-        """Configurations to run instead, ranked, as predicted from the captures of an analysis."""
+        """Search the configuration to run instead: predicted step time with its band, memory, settings."""
         with self._lock, one_line():
             found = self._report(analysis).tuning(
-                only=only, fix=fix, gpu_memory_gib=gpu_memory_gib, top=max(1, min(top, _MOST_TUNED))
+                only=only or (), fix=fix or (), gpu_memory_gib=gpu_memory_gib, top=top
             )
             rows = [
                 {
@@ -183,8 +254,12 @@ class Tools:
             lists = ("configurations", "left_out_of_the_search", "notes")
             return answer(document, *lists, limit=_TABLE_LIMIT)
 
-    def diff(self, before: str, after: str) -> str:
-        """What changed between two analyses, or captures, or diagnoses by path."""
+    def diff(
+        self,
+        before: Annotated[str, Field(description="A name that analyse gave, or a path.")],
+        after: Annotated[str, Field(description="The same.")],
+    ) -> str:
+        """What changed between two measurements of one job, and whether it is noise. after - before."""
         with self._lock, one_line():
             sides = [self._side(before), self._side(after)]
             found = asdict(diff(*sides, jobs=self._jobs).result)
