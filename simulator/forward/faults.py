@@ -234,7 +234,7 @@ FAULTS: Mapping[str, FaultKind] = MappingProxyType(
             "stay queued behind the GEMM that they should overlap with",
             shows_in="exposed_comm.tp"),
         "fp32_reduce": FaultKind(
-            default="", value="", apply=_fp32, edit='scaled_communication("dp", 0.5)',
+            default="", value="", apply=_fp32, edit="other_bytes(0.5)",
             what="gradient reduction in fp32: twice the bytes",
             shows_in="exposed_comm.dp; the bytes of dp collectives"),
         "fragmentation": FaultKind(

@@ -13,7 +13,7 @@ from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.analyzers.pipeline.passes import NO_PASSES
 from perfdoc.simulator.engine import TaskKind
 from perfdoc.simulator.replay.edits.host import without_launches
-from perfdoc.simulator.replay.edits.kernels import in_16_bits, norms_alone, scaled_kernels
+from perfdoc.simulator.replay.edits.kernels import in_16_bits, norms_alone
 from perfdoc.simulator.replay.edits.overlap import overlapped
 from perfdoc.simulator.replay.edits.pipeline import without_recompute
 from perfdoc.simulator.replay.predict import predict
@@ -23,6 +23,7 @@ from tests.analyzers.device_views import view_of
 from tests.analyzers.tiny import GEMM, trace_of
 from tests.captures.timeline import TimelineBuilder
 from tests.simulator.rebuilt_of import length, views_of
+from tests.simulator.scaled import scaled_kernels
 from tests.simulator.simulated import replayed, simulated
 
 US = 1_000

@@ -15,7 +15,6 @@ from perfdoc.simulator.replay.basis import Basis
 from perfdoc.simulator.replay.edits.buckets import other_bytes
 from perfdoc.simulator.replay.edits.edit import Proposal
 from perfdoc.simulator.replay.edits.host import without_host_time
-from perfdoc.simulator.replay.edits.kernels import scaled_communication, scaled_kernels
 from perfdoc.simulator.replay.edits.pipeline import virtual_stages
 from perfdoc.simulator.replay.gains import predict_all
 from perfdoc.simulator.replay.predict import predict
@@ -24,6 +23,7 @@ from perfdoc.simulator.replay.rebuilt import Rebuilt
 from perfdoc.traces.load import read_trace
 from tests.amount import some
 from tests.simulator.rebuilt_of import job_of, length, views_of
+from tests.simulator.scaled import scaled_communication, scaled_kernels
 from tests.simulator.simulated import DENSE, MOE, facts_of, replayed, simulated, written
 
 JOBS = {

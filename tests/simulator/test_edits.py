@@ -16,7 +16,7 @@ from perfdoc.simulator.replay.edits.buckets import other_bytes
 from perfdoc.simulator.replay.edits.edit import Edit
 from perfdoc.simulator.replay.edits.even_ranks import without_straggler
 from perfdoc.simulator.replay.edits.host import without_host_time, without_launches
-from perfdoc.simulator.replay.edits.kernels import norms_alone, scaled_communication, scaled_kernels
+from perfdoc.simulator.replay.edits.kernels import norms_alone
 from perfdoc.simulator.replay.edits.larger_buckets import rebucketed
 from perfdoc.simulator.replay.edits.messages import fitted_line
 from perfdoc.simulator.replay.edits.overlap import overlapped
@@ -31,6 +31,7 @@ from tests.captures.timeline import TimelineBuilder
 from tests.planted.job import KINDS, JobSpec
 from tests.planted.spec import Late
 from tests.simulator.rebuilt_of import after, as_dp, length, planted, views_of
+from tests.simulator.scaled import scaled_communication, scaled_kernels
 
 US = 1_000
 LATE = Late(rank=2, extra_ns=400_003)

@@ -17,7 +17,6 @@ from perfdoc.diagnose.replays import _of_the_same_steps
 from perfdoc.results import Diagnosis
 from perfdoc.simulator.replay import first_steps as module
 from perfdoc.simulator.replay import unedited
-from perfdoc.simulator.replay.edits.kernels import scaled_kernels
 from perfdoc.simulator.replay.first_steps import cut, first_steps, until
 from perfdoc.simulator.replay.predict import predict
 from perfdoc.simulator.replay.rebuilt import OF_TASK, rebuild_rank
@@ -25,6 +24,7 @@ from perfdoc.simulator.replay.unedited import replay, replay_and_keep
 from perfdoc.traces.load import read_trace
 from tests.planted.job import KINDS, planted_job
 from tests.simulator.rebuilt_of import views_of
+from tests.simulator.scaled import scaled_kernels
 from tests.simulator.test_gains import analysed
 
 STEPS = 12

@@ -10,7 +10,6 @@ import pytest
 from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.results.ranks import ExposedComm, Idle, Ledger
 from perfdoc.simulator.replay.edits.host import fused_optimizer, without_host_time
-from perfdoc.simulator.replay.edits.kernels import scaled_kernels
 from perfdoc.simulator.replay.edits.overlap import overlapped
 from perfdoc.simulator.replay.predict import most_ns, predict, without_touched
 from perfdoc.simulator.replay.rebuilt import Rebuilt, rebuild_rank
@@ -20,6 +19,7 @@ from tests.analyzers.tiny import GEMM
 from tests.captures.timeline import TimelineBuilder
 from tests.rules.laid import MUL
 from tests.rules.test_looped_optimizer import ADAM, stepping
+from tests.simulator.scaled import scaled_kernels
 
 US = 1_000
 MUCH = Ledger(

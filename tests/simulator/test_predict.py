@@ -14,11 +14,11 @@ from perfdoc.results.ranks import ExposedComm, Idle, Ledger
 from perfdoc.results.replay import Replay
 from perfdoc.simulator.replay.edits.edit import Edit
 from perfdoc.simulator.replay.edits.host import without_host_time, without_launches
-from perfdoc.simulator.replay.edits.kernels import scaled_kernels
 from perfdoc.simulator.replay.predict import predict
 from perfdoc.simulator.replay.rebuilt import Rebuilt
 from tests.planted.job import KINDS
 from tests.simulator.rebuilt_of import planted
+from tests.simulator.scaled import scaled_kernels
 
 SLOW_DATA = replace(KINDS["dp4"], data_ns=2_150_000)
 

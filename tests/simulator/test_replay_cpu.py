@@ -10,7 +10,6 @@ import pytest
 
 from perfdoc.simulator.engine import TaskKind
 from perfdoc.simulator.replay.edits.host import without_host_time
-from perfdoc.simulator.replay.edits.kernels import scaled_communication, scaled_kernels
 from perfdoc.simulator.replay.rebuilt import Rebuilt, rebuild_rank
 from perfdoc.simulator.replay.unedited import replay
 from perfdoc.traces.load import read_trace
@@ -18,6 +17,7 @@ from perfdoc.traces.run_facts import with_run_facts
 from tests.analyzers.tiny import trace_of
 from tests.captures.timeline import TimelineBuilder
 from tests.simulator.rebuilt_of import job_of, length, views_of
+from tests.simulator.scaled import scaled_communication, scaled_kernels
 
 US = 1_000
 DP = "group=DATA_PARALLEL_GROUP pg=1 bytes=4096 seq=0"

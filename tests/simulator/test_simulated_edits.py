@@ -16,13 +16,14 @@ from perfdoc.simulator.forward.program import DATA_NS
 from perfdoc.simulator.replay.edits.edit import Edit
 from perfdoc.simulator.replay.edits.even_ranks import without_straggler
 from perfdoc.simulator.replay.edits.host import without_host_time, without_launches
-from perfdoc.simulator.replay.edits.kernels import norms_alone, scaled_communication
+from perfdoc.simulator.replay.edits.kernels import norms_alone
 from perfdoc.simulator.replay.edits.larger_buckets import rebucketed
 from perfdoc.simulator.replay.edits.layer_spread import balanced_layers, even_layers
 from perfdoc.simulator.replay.edits.overlap import overlapped, without_queueing
 from perfdoc.simulator.replay.edits.pipeline import virtual_stages
 from tests.amount import some
 from tests.simulator.rebuilt_of import length
+from tests.simulator.scaled import scaled_communication
 from tests.simulator.simulated import DENSE, MOE, replayed, simulated
 
 LAYOUTS = ("tp=2,pp=2,dp=2", "pp=4,vpp=2", "cp=2,tp=2", "tp=2,pp=2,vpp=2,dp=2,cp=2")

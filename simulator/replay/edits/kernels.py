@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from types import MappingProxyType
 
 import numpy as np
 
-from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.analyzers.kernel_class.number_format import PEAK_SHARE_RATIO
 from perfdoc.profiling.gpus import gpu_family, peak_flops
@@ -18,66 +17,6 @@ from perfdoc.simulator.replay.edits.edit import Change, Edit, with_durations
 from perfdoc.simulator.replay.edits.host import launched_together
 from perfdoc.simulator.replay.rebuilt import Rebuilt
 from perfdoc.traces.table import Bool
-
-_FACTOR_UNCERTAINTY_FRAC = 0.1
-"""That the factor holds for every kernel of the class alike."""
-
-
-def scaled_kernels(
-    which: KernelClass | None, factor: float, *, uncertainty_frac: float = _FACTOR_UNCERTAINTY_FRAC
-) -> Edit:
-    """All kernels of a class (None: all compute, on a CPU rank its operators) take `factor` times as long.
-
-    uncertainty_frac: larger where the factor itself is a judgement.
-    """
-
-    def chosen(rebuilt: Rebuilt) -> Bool:
-        of_class = True if which is None else rebuilt.kernel_class == which
-        computes: Bool = of_class & (rebuilt.graph.kind == TaskKind.COMPUTE)
-        return computes
-
-    what = "compute" if which is None else f"{which.name.lower()} kernels"
-    return _scaled(what, factor, chosen, ("compute",), uncertainty_frac)
-
-
-def scaled_communication(dimension: str, factor: float) -> Edit:
-    """Communication of a dimension takes `factor` times as long, as where its bytes change and its latency is
-    small. Of a matched collective that is the transfer, not the waiting for others.
-    """
-
-    def chosen(rebuilt: Rebuilt) -> Bool:
-        of_dimension = rebuilt.dimension == DIMENSIONS.index(dimension)
-        communicates: Bool = of_dimension & (rebuilt.graph.kind == TaskKind.COMMUNICATION)
-        return communicates
-
-    return _scaled(f"{dimension} communication", factor, chosen, (f"exposed_comm.{dimension}",))
-
-
-def _scaled(
-    what: str,
-    factor: float,
-    chosen: Callable[[Rebuilt], Bool],
-    leaves: tuple[str, ...],
-    uncertainty_frac: float = _FACTOR_UNCERTAINTY_FRAC,
-) -> Edit:
-
-    def apply(rebuilt: Rebuilt) -> Rebuilt:
-        mine = chosen(rebuilt)
-        if not mine.any():
-            raise ValueError(f"the capture shows no {what}")
-        duration: I64 = rebuilt.graph.duration_ns.copy()
-        duration[mine] = np.round(duration[mine] * factor).astype(np.int64)
-        return with_durations(rebuilt, duration)
-
-    return Edit(
-        name=f"{what} x {factor:g}",
-        apply=apply,
-        uncertainty_frac=uncertainty_frac,
-        leaves=leaves,
-        assumptions=(f"each takes {factor:g} times as long",),
-        may_cost=factor > 1,
-    )
-
 
 _NORMS_UNCERTAINTY_FRAC = 0.3
 """A margin leaves communication its blocks, so a norm has fewer than alone; and the runs alone vary."""
@@ -142,6 +81,16 @@ published, so that the share by which it may be off is large."""
 _FP8_UNCERTAINTY_FRAC = 0.4
 
 
+def _faster_gemms(rebuilt: Rebuilt) -> Rebuilt:
+    gemms = (rebuilt.kernel_class == KernelClass.GEMM) & (rebuilt.graph.kind == TaskKind.COMPUTE)
+    if not gemms.any():
+        raise ValueError("the capture shows no gemm kernels")
+    duration = rebuilt.graph.duration_ns
+    return with_durations(
+        rebuilt, np.where(gemms, np.round(duration * _FP8_FACTOR).astype(np.int64), duration)
+    )
+
+
 def in_fp8(rebuilt: Rebuilt) -> Edit:
     """GEMMs in FP8. ValueError, one line, where these GPUs or their GEMMs are not known to gain by it."""
     without = [rank.gpu_name for rank in rebuilt.ranks if peak_flops(rank.gpu_name, "fp8") is None]
@@ -153,7 +102,13 @@ def in_fp8(rebuilt: Rebuilt) -> Edit:
         )
     if any(rank.facts.dtype not in ("bf16", "fp16") for rank in rebuilt.ranks):
         raise ValueError("the current GEMM dtype is unknown: give it, such as --set dtype=bf16")
-    return scaled_kernels(KernelClass.GEMM, _FP8_FACTOR, uncertainty_frac=_FP8_UNCERTAINTY_FRAC)
+    return Edit(
+        name="GEMMs in FP8",
+        apply=_faster_gemms,
+        uncertainty_frac=_FP8_UNCERTAINTY_FRAC,
+        leaves=("compute",),
+        assumptions=(f"each takes {_FP8_FACTOR:g} times as long",),
+    )
 
 
 _PADDED_UNCERTAINTY_FRAC = 0.5
