@@ -14,13 +14,12 @@ from perfdoc.results.ranking import Opportunity
 from perfdoc.results.replay import Gain, Prediction
 from perfdoc.results.rules import Evidence, RuleResult
 from perfdoc.rules.engine.advise import if_unset, settle
-from perfdoc.rules.engine.bounds import as_rules_say, not_below_predictions
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.gain import kept_gain
 from perfdoc.rules.engine.job_words import in_job_words, said_in
 from perfdoc.rules.engine.needs import ALL_WORK, Need, first_missing
 from perfdoc.rules.engine.ranking import ranked
-from perfdoc.rules.engine.related import Applied, related
+from perfdoc.rules.engine.related import Applied, as_rules_say, not_below_predictions, related
 from perfdoc.rules.engine.rule import Meta, Rule, State, Verdict
 from perfdoc.rules.engine.worst import worst_of_time
 

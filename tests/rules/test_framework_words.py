@@ -21,7 +21,7 @@ from perfdoc.results import Diagnosis
 from perfdoc.results.headline import Framework
 from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.change_words import in_words_of
+from perfdoc.rules.engine.job_words import in_words_of
 from perfdoc.rules.engine.own_words import in_own_words
 from perfdoc.rules.facts.framework import framework_of_job, is_verls_fsdp
 from perfdoc.simulator.replay.gains import no_gains

@@ -9,9 +9,8 @@ import pytest
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import Value
 from perfdoc.reports.advice import change_title
-from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.case import SHOWN_FRAC, Case
 from perfdoc.rules.engine.registry import judge
-from perfdoc.rules.engine.unset import SHOWN_FRAC
 from tests.rules.cases import gain_of, if_unset, predicting, result, settings_of
 from tests.rules.communicating import communicating, having, with_rows
 

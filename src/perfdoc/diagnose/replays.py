@@ -19,7 +19,7 @@ from perfdoc.diagnose.ranks import NO_TRACE
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import Value
 from perfdoc.results.headline import Framework
-from perfdoc.rules.engine.change_words import in_words_of
+from perfdoc.rules.engine.job_words import in_words_of
 from perfdoc.rules.facts.graphs import launching_ns
 from perfdoc.rules.facts.hardware import gpu_of, job_nvlink_domain
 from perfdoc.simulator.job.analysis import ModelledJob, model_job
