@@ -1,16 +1,23 @@
-"""Where a kernel's time goes: at the peak, or lost by a cause, worked out by hand."""
+"""Which kernel owns a nanosecond of compute, and where its time goes: at the peak, or lost by a cause."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfdoc.analyzers.efficiency.partition import PARTS, Losses, busy_sm_frac, partition
+from perfdoc.analyzers.device.window import WindowRequest
+from perfdoc.analyzers.efficiency.bounds import fusible_ns
+from perfdoc.analyzers.efficiency.partition import PARTS, Losses, busy_sm_frac, owned_ns, partition
 from perfdoc.analyzers.efficiency.roofline import rooflines
+from perfdoc.analyzers.measure import measure_capture
 from perfdoc.analyzers.work.operator_work import DTYPES, KernelWork
 from perfdoc.results.ceilings import Ceiling, Ceilings
+from perfdoc.results.efficiency import KernelEfficiency
+from perfdoc.traces import TraceError
 
 
 def ceiling(value: float) -> Ceiling:
@@ -194,3 +201,92 @@ def test_blocks_fill_the_sms_in_whole_waves() -> None:
     found = busy_sm_frac(np.array([264, 140, 66, 132, -1]), 132)
     assert found.tolist() == [1.0, 140 / 264, 0.5, 1.0, 1.0]
     assert busy_sm_frac(np.array([66]), None).tolist() == [1.0]
+
+
+SPANS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 12)), max_size=12)
+
+
+@given(SPANS)
+def test_each_nanosecond_belongs_to_the_running_kernel_that_ends_last(spans: list[tuple[int, int]]) -> None:
+    """By brute force: of those that run at an instant, the one that ends last; of equals the first to start,
+    then the first in the list."""
+    spans = sorted(spans, key=lambda s: s[0])
+    start = np.array([s for s, _ in spans], np.int64)
+    end = np.array([s + d for s, d in spans], np.int64)
+    owned = [0] * len(spans)
+    for t in range(50):
+        running = [i for i in range(len(spans)) if start[i] <= t < end[i]]
+        if running:
+            owned[min(running, key=lambda i: (-end[i], start[i], i))] += 1
+    assert owned_ns(start, end).tolist() == owned
+
+
+def found(*kernels: tuple[bool, int, int]) -> int:
+    fusible, stream, duration = (np.array(column) for column in zip(*kernels, strict=True))
+    return fusible_ns(fusible, stream, duration)
+
+
+def test_all_but_the_longest_of_each_run() -> None:
+    """Stream 7: 10, 30, 20 between GEMMs save 30; one alone saves nothing; 5 and 5 save 5. Stream 9's kernel
+    in between starts no run."""
+    assert (
+        found(
+            *[(True, 7, 10), (True, 7, 30), (True, 9, 100), (True, 7, 20), (False, 7, 500)],
+            *[(True, 7, 40), (False, 7, 500), (True, 7, 5), (True, 7, 5)],
+        )
+        == 35
+    )
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 2), st.integers(0, 50)), min_size=1, max_size=20))
+def test_against_a_walk_over_each_stream(kernels: list[tuple[bool, int, int]]) -> None:
+    saved = 0
+    for stream in range(3):
+        run: list[int] = []
+        for fusible, mine, duration in [*kernels, (False, stream, 0)]:
+            if mine != stream:
+                continue
+            if fusible:
+                run.append(duration)
+            elif run:
+                saved += sum(run) - max(run)
+                run = []
+    assert found(*kernels) == saved
+
+
+def devices(path: Path) -> list[tuple[KernelEfficiency, int]]:
+    """Each device's partition and the ledger's compute."""
+    return [(r.efficiency, r.ledger.compute) for r in measure_capture(path, WindowRequest()).ranks]
+
+
+@pytest.mark.slow
+def test_compute_is_parted_to_the_nanosecond(shared_traces: Path) -> None:
+    parted = 0
+    for path in sorted(shared_traces.glob("*/*")):
+        if not path.name.endswith((".sqlite", ".json.gz")) or "dlrm_8gpu" in path.name:
+            continue
+        try:
+            ranks = devices(path)
+        except TraceError:
+            continue
+        for found, compute_ns in ranks:
+            if found.state == "measured":
+                parted += 1
+                lost = sum(row.total_ns for row in found.losses)
+                assert found.compute_ns == found.at_peak_ns + lost + found.unknown_ns == compute_ns, path
+                for rows in (found.by_class, found.by_part):
+                    assert sum(row.time_ns for row in rows) == compute_ns, path
+                    for row in rows:
+                        assert row.roofline_ns <= row.known_ns + row.kernels, path
+    assert parted > 15
+
+
+def test_a_forward_pass_on_an_h100(shared_traces: Path) -> None:
+    """qwen: its GEMMs run at 623 TFLOP/s, 63 % of 989; a sixth of compute is FLOPs at the peak."""
+    ((found, _),) = devices(shared_traces / "shapes" / "qwen15_05b_forward_h100.json.gz")
+    assert found.known_frac is not None
+    assert found.known_frac > 0.99
+    assert found.at_peak_ns / found.compute_ns == pytest.approx(0.183, abs=0.002)
+    gemm = next(row for row in found.by_class if row.kernel_class == "gemm")
+    assert gemm.achieved_tflops == pytest.approx(623, rel=0.01)
+    assert gemm.roofline_frac == pytest.approx(623 / 989, rel=0.01)

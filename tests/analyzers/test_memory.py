@@ -1,4 +1,4 @@
-"""The peak and what it is made of, from snapshots whose answer is worked out by hand."""
+"""Memory of a job: peak, layout, growth and ranges, from snapshots whose answer is worked out by hand."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.analyzers.memory.snapshot import measure_snapshot
+from perfdoc.analyzers.memory.composition import MAX_MOMENTS
+from perfdoc.analyzers.memory.snapshot import MemoryFiles, job_memory, measure_rank_memory, measure_snapshot
 from tests.analyzers.memory_planted import (
     ADAM,
     CALL,
@@ -220,20 +221,6 @@ def test_expandable_segments(tmp_path: Path) -> None:
     assert layout.largest_free_block_bytes == 14 * MIB + half
 
 
-def test_recording_without_requests_to_free(tmp_path: Path) -> None:
-    """skip_actions=["free_requested"]: completions are the frees."""
-    p = Planted()
-    p.event("free_completed", GIB + 8 * MIB, 2 * MIB)
-    p.event("alloc", GIB, 4 * MIB)
-    p.event("alloc", GIB + 4 * MIB, 3 * MIB)
-    p.event("free_completed", GIB, 4 * MIB)
-    p.segment(GIB, 20 * MIB, [(4 * MIB, 0, "inactive"), (16 * MIB, 3 * MIB, "active_allocated")])
-    m = one(p, tmp_path)
-    assert (m.start_allocated_bytes, m.peak_allocated_bytes) == (2 * MIB, 7 * MIB)
-    assert m.layout is not None
-    assert m.layout.pending_free_bytes == 0
-
-
 @pytest.mark.parametrize(
     ("length", "above_start", "reserved"), [("256", "3.73", "8.63"), ("1024", "17.80", "23.45")]
 )
@@ -252,3 +239,191 @@ def test_real_snapshots(shared_traces: Path, length: str, above_start: str, rese
     # Parameters and optimizer state were there before the recording; the rest is a forward's.
     assert bytes_of["unknown"] == m.composition.before_recording_bytes == m.start_allocated_bytes
     assert bytes_of["activations"] > 0.97 * m.peak_above_start_bytes
+
+
+def test_one_rank_with_a_history_is_enough(tmp_path: Path) -> None:
+    """Rank 0 recorded a step; rank 1's snapshot has segments and no history."""
+    empty = Planted()
+    empty.segment(GIB, 20 * MIB, [(20 * MIB, 5 * MIB, "active_allocated")])
+    paths = [p.write(tmp_path / f"rank{i}.pickle") for i, p in enumerate((a_step(), empty))]
+    ranks = [
+        measure_rank_memory(MemoryFiles(rank=i, snapshots=[path], samples=None))
+        for i, path in enumerate(paths)
+    ]
+    assert [[(d.state, d.rank) for d in r.devices] for r in ranks] == [
+        [("measured", 0)],
+        [("not_measured", 1)],
+    ]
+    assert all(len(r.sha256[path]) == 64 for r, path in zip(ranks, paths, strict=True))
+    both, nothing, none = (job_memory(some) for some in (ranks, ranks[1:], []))
+    assert (both.state, both.reason, both.remedy) == ("measured", "", "")
+    assert nothing.state == none.state == "not_measured"
+    assert "no history" in nothing.reason
+    assert none.reason.startswith("No memory snapshot")
+    assert nothing.remedy == none.remedy != ""
+
+
+def test_by_hand(tmp_path: Path) -> None:
+    # An activation of 2 MiB comes, then 1 MiB of nothing known, then the activation goes. Each event is 10 us
+    # after the one before (1 us is the planter's own step, the rest is set here).
+    planted = Planted()
+    planted.event("segment_alloc", 1 << 40, 20 * MIB)
+    planted.event("alloc", 1 << 40, 2 * MIB, (FORWARD, CALL))
+    planted.event("alloc", (1 << 40) + 2 * MIB, MIB, ())
+    planted.event("free_requested", 1 << 40, 2 * MIB, (SCRIPT,))
+    planted.event("free_completed", 1 << 40, 2 * MIB, (SCRIPT,))
+    (found,) = measure_snapshot(planted.write(tmp_path / "m.pickle"))
+    series = found.series
+    assert series is not None
+    assert series.event == [-1, 0, 1, 2, 3, 4]
+    total = [sum(parts) for parts in zip(*series.category_bytes.values(), strict=True)]
+    assert total == [0, 0, 2 * MIB, 3 * MIB, MIB, MIB]
+    assert series.peak == 3
+    assert series.category_bytes["activations"] == [0, 0, 2 * MIB, 2 * MIB, 0, 0]
+    assert series.category_bytes["unknown"] == [0, 0, 0, MIB, MIB, MIB]
+    assert set(series.category_bytes) == {"activations", "unknown"}
+    steps = [b - a for a, b in zip(series.time_ns[1:], series.time_ns[2:], strict=False)]
+    assert series.time_ns[:2] == [0, 0]
+    assert len(set(steps)) == 1
+    assert steps[0] > 0
+
+
+def test_many_events_are_few_moments_with_the_peak_among_them(tmp_path: Path) -> None:
+    planted = Planted()
+    planted.event("segment_alloc", 1 << 40, 20_000 * MIB)
+    for i in range(3_000):
+        planted.event("alloc", (1 << 40) + i * MIB, MIB - i, (ENGINE,))
+        if i == 1_234:
+            planted.event("alloc", (1 << 41), 5 * MIB, (SCRIPT,))
+            planted.event("free_requested", (1 << 41), 5 * MIB)
+        if i % 2:
+            planted.event("free_requested", (1 << 40) + i * MIB, MIB - i)
+    (found,) = measure_snapshot(planted.write(tmp_path / "m.pickle"))
+    series = found.series
+    assert series is not None
+    assert len(series.event) <= MAX_MOMENTS
+    at_peak = {
+        name: values[series.peak] for name, values in series.category_bytes.items() if values[series.peak]
+    }
+    assert found.composition is not None
+    assert at_peak == {n: v for n, v in found.composition.category_bytes.items() if v}
+    totals = [sum(parts) for parts in zip(*series.category_bytes.values(), strict=True)]
+    assert max(totals) == totals[series.peak] == found.peak_allocated_bytes
+    assert (totals[0], totals[-1]) == (found.start_allocated_bytes, found.end_allocated_bytes)
+
+
+def test_ranges_tell_where_stacks_do_not(tmp_path: Path) -> None:
+    """As in a run of perfdoc with Python stacks only: what autograd's own threads allocate has none."""
+    p = Planted()
+    p.annotate("START", "perfdoc.step 1")
+    p.annotate("START", "perfdoc.forward")
+    p.alloc(GIB, 5 * MIB)
+    p.annotate("END", "perfdoc.forward")
+    p.annotate("START", "perfdoc.backward")
+    p.alloc(GIB + 5 * MIB, 2 * MIB)
+    p.alloc(GIB + 7 * MIB, 3 * MIB)
+    p.free(GIB + 5 * MIB, 2 * MIB)
+    p.annotate("END", "perfdoc.backward")
+    p.annotate("START", "perfdoc.optimizer")
+    p.alloc(GIB + 10 * MIB, 1 * MIB)
+    p.alloc(GIB + 12 * MIB, 6 * MIB)
+    p.annotate("END", "perfdoc.optimizer")
+    p.annotate("END", "perfdoc.step 1")
+    p.segment(
+        GIB,
+        20 * MIB,
+        [
+            (5 * MIB, 5 * MIB, "active_allocated"),
+            (2 * MIB, 0, "inactive"),
+            (3 * MIB, 3 * MIB, "active_allocated"),
+            (2 * MIB, MIB, "active_allocated"),
+            (8 * MIB, 6 * MIB, "active_allocated"),
+        ],
+    )
+    m = one(p, tmp_path)
+    assert m.peak_allocated_bytes == 15 * MIB
+    assert m.composition is not None
+    bytes_of = m.composition.category_bytes
+    assert (bytes_of["activations"], bytes_of["gradients"]) == (5 * MIB, 3 * MIB)
+    assert (bytes_of["optimizer"], bytes_of["unknown"]) == (7 * MIB, 0)
+    assert m.composition.state == "measured"
+    assert m.composition.range_bytes == {
+        "perfdoc.optimizer": 7 * MIB,
+        "perfdoc.forward": 5 * MIB,
+        "perfdoc.backward": 3 * MIB,
+    }
+    # The block of 2 MiB holds 1 MiB, that of 8 holds 6.
+    assert m.layout is not None
+    assert (m.layout.rounding_bytes, m.layout.inactive_split_bytes) == (3 * MIB, 2 * MIB)
+
+
+def test_metadata_of_the_program_goes_before_ranges(tmp_path: Path) -> None:
+    p = Planted()
+    p.annotate("START", "outer")
+    p.event("alloc", GIB, MIB, user_metadata="expert 3\x1b[31m")
+    p.annotate("END", "outer")
+    p.segment(GIB, 2 * MIB, [(MIB, MIB, "active_allocated"), (MIB, 0, "inactive")])
+    m = one(p, tmp_path)
+    assert m.composition is not None
+    assert m.composition.range_bytes == {"expert 3?[31m": MIB}
+
+
+@pytest.mark.parametrize("boundary", ["perfdoc.step {}", "ProfilerStep#{}", "Optimizer.step#AdamW.step"])
+def test_growth_between_steps(tmp_path: Path, boundary: str) -> None:
+    """4 MiB and then 1 MiB more in each step, which nothing frees: 4, 5, 6, 7 at the ends of four steps."""
+    p = Planted()
+    p.alloc(GIB, 3 * MIB)
+    for step in range(4):
+        name = boundary.format(step)
+        p.annotate("START", name)
+        p.alloc(GIB + (3 + step) * MIB, MIB)
+        p.alloc(GIB + 10 * MIB, 2 * MIB)
+        p.free(GIB + 10 * MIB, 2 * MIB)
+        p.annotate("END", name)
+    p.alloc(GIB + 10 * MIB, 2 * MIB)
+    p.segment(
+        GIB,
+        20 * MIB,
+        [
+            (3 * MIB, 3 * MIB, "active_allocated"),
+            *[(MIB, MIB, "active_allocated")] * 4,
+            (3 * MIB, 0, "inactive"),
+            (2 * MIB, 2 * MIB, "active_allocated"),
+            (8 * MIB, 0, "inactive"),
+        ],
+    )
+    growth = one(p, tmp_path).growth
+    assert (growth.state, growth.boundary) == ("measured", boundary.split(" ")[0].replace("#{}", ""))
+    assert growth.allocated_bytes == [4 * MIB, 5 * MIB, 6 * MIB, 7 * MIB]
+    assert growth.per_step_bytes == MIB
+    assert growth.every_step_grew is True
+
+
+def test_growth_needs_two_whole_steps_and_one_kind_of_boundary(tmp_path: Path) -> None:
+    p = a_step()
+    assert one(p, tmp_path).growth.reason == "no range in the snapshot names steps"
+    ends = [1_000_003 * US, 1_000_007 * US]
+    (m,) = measure_snapshot(p.write(tmp_path / "m.pickle"), step_ends_ns=ends)
+    assert m.growth.state == "not_measured"
+    (m,) = measure_snapshot(p.write(tmp_path / "m.pickle"), step_ends_ns=[*ends, 1_000_011 * US])
+    # Behind the third event 12 MiB, behind the seventh 9, behind the eleventh 18.
+    assert m.growth.allocated_bytes == [12 * MIB, 9 * MIB, 18 * MIB]
+    assert m.growth.per_step_bytes == 3 * MIB
+    assert m.growth.every_step_grew is False
+    for name in ("Optimizer.step#A.step", "Optimizer.step#B.step") * 3:
+        p.annotate("END", name)
+        p.alloc(2 * GIB, 1)
+        p.free(2 * GIB, 1)
+    assert one(p, tmp_path).growth.state == "not_measured"
+
+
+def test_ranges_of_one_device_say_nothing_of_another(tmp_path: Path) -> None:
+    p = Planted()
+    for device, name in ((0, "perfdoc.forward"), (1, "perfdoc.optimizer")):
+        p.annotate("START", name, device)
+    for device in (0, 1):
+        p.alloc(GIB, MIB, device=device)
+        p.segment(GIB, 2 * MIB, [(MIB, MIB, "active_allocated"), (MIB, 0, "inactive")], device=device)
+    measured = measure_snapshot(p.write(tmp_path / "m.pickle"))
+    ranges = [m.composition.range_bytes for m in measured if m.composition is not None]
+    assert ranges == [{"perfdoc.forward": MIB}, {"perfdoc.optimizer": MIB}]

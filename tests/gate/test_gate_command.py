@@ -1,15 +1,22 @@
-"""`perfdoc gate` in real processes: record, check, promote; every exit code; nothing half-written."""
+"""`perfdoc gate` in real processes: record, check, promote; every exit code; what one pastes."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 from xml.etree import ElementTree
 
+import msgspec
 import pytest
 
+from perfdoc.compare.gate.parts import Grown
+from perfdoc.compare.gate.render import as_github, as_markdown
+from perfdoc.compare.gate.result import Check, Difference, Result
 from tests.gate.commands import MS, MakeRun, assert_junit, files, gate, megatron_log, record
+from tests.gate.test_changed_baselines import run
+from tests.reports.hostile import TEXTS
 
 
 def test_equal_runs_pass_and_a_loss_is_placed(tmp_path: Path, make_run: MakeRun) -> None:
@@ -213,3 +220,37 @@ def test_a_noisy_machine_can_begin_a_baseline_run_by_run(tmp_path: Path, make_ru
     code, _, err = gate(tmp_path, "record", make_run("day2", 110))
     assert (code, "A larger --practical" in err) == (2, True)
     assert gate(tmp_path, "record", tmp_path / "day2", "--practical", "0.2")[0] == 0
+
+
+RUN = msgspec.structs.replace(run(0), source="a.log", steps=20)
+
+
+def result(text: str = "x", many: int = 1) -> Result:
+    """A failure whose every text from outside is the given one."""
+    check = Check(name="step_time", state="fail", message=f"slower {text}", value=0.132, limit=0.02)
+    mfu = Check(name="mfu_min", state="pass", message="fine", value=0.5, limit=0.4)
+    parts = Check(name="warm_up", state="inconclusive", message=f"longer {text}")
+    return Result(
+        verdict="fail",
+        exit_code=1,
+        summary=f"slower {text}",
+        checks=[check, mfu, parts],
+        grown=[Grown(part=f"{text}{i}", before_ns=10, after_ns=30) for i in range(many)],
+        baseline=f"{text}.json",
+        baseline_runs=[RUN] * many,
+        runs=[msgspec.structs.replace(RUN, source=text)] * many,
+        differences=[Difference(fact=f"{text}{i}", baseline=text, here=None) for i in range(many)],
+        notes=[f"note {i} {text}" for i in range(many)],
+    )
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_names_stay_names(text: str) -> None:
+    shown = as_markdown(result(text, 2))
+    assert "<" not in shown
+    assert "`" not in shown
+    tables = [line.count("|") for line in shown.splitlines() if line.startswith("|")]
+    assert set(tables) <= {4, 5}
+    assert all(line.startswith(("#", ">", "|", "-", "Runs", "slower")) for line in shown.splitlines() if line)
+    for line in as_github(result(text)).splitlines():
+        assert re.match(r"::(error|warning|notice) title=[^:]*::[^\n\r]*$", line), line

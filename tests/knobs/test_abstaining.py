@@ -52,19 +52,6 @@ def test_a_name_of_its_own_shows_one(text: str, dialect: str) -> None:
     assert lint(text, "x.yaml").dialect == dialect
 
 
-OFFLOADED = (
-    '{"zero_optimization": {"stage": %d, "offload_param": {"device": "cpu"}},'
-    ' "activation_checkpointing": {"cpu_checkpointing": true}}'
-)
-
-
-def test_deepspeed_ignores_offloaded_parameters_below_stage_3_and_needs_no_partition() -> None:
-    assert codes(OFFLOADED % 2, "x.json") == ["PL302 warning zero_offload_parameters"]
-    assert codes(OFFLOADED % 3, "x.json") == []
-    (finding,) = lint(OFFLOADED % 2, "x.json").findings
-    assert finding.instead == "", "which of the two was meant is not known"
-
-
 VERL = "data.train_batch_size=%s actor_rollout_ref.actor.ppo_mini_batch_size=%s "
 RANKS = "trainer.nnodes=1 trainer.n_gpus_per_node=6 actor_rollout_ref.rollout.tensor_model_parallel_size=4 "
 
@@ -86,27 +73,11 @@ def test_batches_and_ranks_of_verl(text: str, found: list[str]) -> None:
     assert codes(f"python3 -m verl.trainer.main_ppo {text}\n", "x.sh") == found
 
 
-def test_two_micro_batch_sizes_of_verl_exclude_each_other_unless_batches_are_dynamic() -> None:
-    place = "actor_rollout_ref.actor"
-    text = f"{place}.ppo_micro_batch_size=8\n{place}.ppo_micro_batch_size_per_gpu=1\n"
-    assert "PL301 error verl_micro_batch_size" in codes(text, "x.args")
-    assert "PL301" not in str(codes(text + f"{place}.use_dynamic_bsz=True\n", "x.args"))
-
-
 def test_a_degree_of_verl_that_two_places_say_differently_is_not_known() -> None:
     place, degree = "actor_rollout_ref.actor", "ulysses_sequence_parallel_size"
     text = f"{place}.fsdp_config.{degree}=4\n"
     assert lint(text, "x.args").values == {f"{degree}": 4}
     assert lint(text + f"{place}.{degree}=1\n", "x.args").values == {}
-
-
-TITAN = "[parallelism]\nenable_async_tensor_parallel = true\ntensor_parallel_degree = %d\n"
-
-
-def test_torchtitans_asynchronous_tp_is_looked_at_where_there_is_tp() -> None:
-    compiled = "[training]\ncompile = false\n"
-    assert codes(TITAN % 2 + compiled, "x.toml") == ["PL301 error async_tensor_parallel"]
-    assert codes(TITAN % 1 + compiled, "x.toml") == ["PL302 warning async_tensor_parallel"]
 
 
 @pytest.mark.parametrize("value", ["False", "None", "0"])

@@ -9,7 +9,6 @@ import pytest
 
 from perfdoc.knobs.check import check
 from perfdoc.knobs.configuration import Configuration, View
-from perfdoc.knobs.lint.text import lint
 from perfdoc.knobs.pipeline_layout import LAYOUT, stages_of
 from perfdoc.trainer.config import resolve
 from perfdoc.trainer.constraints import as_knobs
@@ -80,19 +79,6 @@ def test_what_does_not_fit_is_forbidden(layout: str, name: str | None) -> None:
     )
     found = [v.constraint.name for v in check(job, {LAYOUT: layout}) if v.constraint]
     assert found[:1] == ([] if name is None else [name])
-
-
-def test_lint_tells_it_of_a_file_and_of_gathered_parameters_that_nothing_has_sharded() -> None:
-    text = "model:\n  num_layers: 4\n  pipeline_model_parallel_size: 2\n"
-    text += "  pipeline_model_parallel_layout: 'Ett|tL'\n"
-    assert [f.code for f in lint(text, name="a.yaml", dialect="megatron_bridge").findings] == ["PL301"]
-    text = "ddp:\n  overlap_grad_reduce: true\n  overlap_param_gather: true\n"
-    text += "  use_distributed_optimizer: false\n"
-    assert "param-gather-needs-sharding" in str(lint(text, name="a.yaml", dialect="megatron_bridge"))
-    sharded = text + "  use_megatron_fsdp: true\n"
-    assert "param-gather-needs-sharding" not in str(lint(sharded, name="a.yaml", dialect="megatron_bridge"))
-    hidden = text + "  use_megatron_fsdp: ${fsdp}\n"
-    assert "param-gather-needs-sharding" not in str(lint(hidden, name="a.yaml", dialect="megatron_bridge"))
 
 
 def test_pd305_advises_a_layout_that_the_trainer_takes() -> None:

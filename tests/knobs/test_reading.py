@@ -1,16 +1,18 @@
-"""Files of every kind to settings, and files that are none."""
+"""Files of every kind and framework to settings, and files that are none or made to take hours."""
 
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
 
 from perfdoc.knobs.lint.text import lint
+from perfdoc.knobs.reading.arithmetic import computed
 from perfdoc.knobs.reading.entry import MAX_BYTES, NotAConfigurationError
-from perfdoc.knobs.reading.file import read_entries, read_text
-from perfdoc.knobs.settings import read_configuration
+from perfdoc.knobs.reading.file import read_entries, read_text, syntax_of
+from perfdoc.knobs.settings import MAX_SCOPES, read_configuration
 
 SCRIPT = """#!/bin/bash
 export CUDA_DEVICE_MAX_CONNECTIONS=1   # for tensor parallelism
@@ -162,3 +164,185 @@ def test_files_that_are_no_text(tmp_path: Path) -> None:
             read_text(missing)
     with pytest.raises(NotAConfigurationError, match=r"^holds no run\.json"):
         read_text(tmp_path)
+
+
+def test_toml_has_a_line_for_every_key() -> None:
+    text = (
+        '# x\n[training]\nseq_len = 4_096\n"local_batch_size" = 2\n[a.b]\nc = [\n  1,\n  2,\n]\nd.e = true\n'
+    )
+    assert [(e.name, e.raw, e.line) for e in read_entries(text, "x.toml")] == [
+        ("training.seq_len", "4096", 3),
+        ("training.local_batch_size", "2", 4),
+        ("a.b.c", ("1", "2"), 6),
+        ("a.b.d.e", "True", 10),
+    ]
+    assert syntax_of(text) == "toml", "without the file's ending too"
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [("[a\nb = 1", "line 1"), ("a = " + "[" * 5_000, "no TOML"), ("a = " + "9" * 6_000, "no TOML")],
+)
+def test_what_is_no_toml_is_refused(text: str, what: str) -> None:
+    with pytest.raises(NotAConfigurationError, match=what):
+        read_entries(text, "x.toml")
+
+
+DUMP = """12:00:01 0: ------------------------ arguments ------------------------
+0:   tensor_model_parallel_size ...................... 8
+0:   num_attention_heads ............................. 32
+0:   bf16 ............................................ True
+0:   gradient_accumulation_fusion .................... False
+0:   a_name_so_long_that_there_is_no_room_for_leaders . 1
+0: -------------------- end of arguments ---------------------
+iteration 1/10 | elapsed ... 3 ms
+"""
+
+
+def test_a_list_of_arguments_in_a_log_is_a_whole_configuration(tmp_path: Path) -> None:
+    (tmp_path / "train.log").write_text(DUMP)
+    found = read_configuration(tmp_path / "train.log")
+    assert (found.dialect, found.complete) == ("megatron_lm", True)
+    assert found.values == {
+        **{"tensor_model_parallel_size": 8, "num_attention_heads": 32, "bf16": True},
+        "gradient_accumulation_fusion": False,
+    }
+    again = DUMP + DUMP.replace("... 8", "... 3")
+    assert [(f.code, f.line) for f in lint(again, "train.log").findings] == [("PL301", 10)], (
+        "the last one counts"
+    )
+    assert lint(DUMP, "train.log").findings == (), "a running job had its variables"
+
+
+@pytest.mark.parametrize(
+    ("value", "number"),
+    [
+        ("$((1024 * 2))", "2048"),
+        ("$(((a + 2) * ${b} / 4))", "9"),
+        ("$((10 - 2 - 3))", "5"),
+        ("$((1 / 0))", None),
+        ("$((c + 1))", None),
+        ("$((a +))", None),
+        ("$((" + "(" * 90 + "1" + ")" * 90 + "))", "1"),
+        ("$((2 ** 3))", None),
+    ],
+)
+def test_sums_of_a_script(value: str, number: str | None) -> None:
+    """(10 + 2) * 3 / 4 = 9. Nothing is run."""
+    assert computed(value, {"a": "10", "b": "3", "c": None}) == (number or value)
+
+
+ONE = "export CUDA_DEVICE_MAX_CONNECTIONS=1\n"
+TWO_ARRAYS = """A=(--tensor-model-parallel-size 2 --bf16)
+B=(
+  --overlap-param-gather
+)
+torchrun pretrain_gpt.py ${A[@]} --num-layers 4 %s
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "codes"),
+    [
+        (TWO_ARRAYS % "", ["PL306"]),
+        (TWO_ARRAYS % "${B[@]}", ["PL301", "PL301"]),
+        (TWO_ARRAYS % '"${B[*]}"', ["PL301", "PL301"]),
+        ((TWO_ARRAYS % "").replace("torchrun pretrain_gpt.py", "eval torchrun x.py"), ["PL301", "PL301"]),
+        (TWO_ARRAYS.rpartition("torchrun")[0], ["PL301", "PL301"]),
+    ],
+)
+def test_flags_count_where_a_command_takes_them(text: str, codes: list[str]) -> None:
+    """A file that runs nothing is taken by another one, so that all of it counts."""
+    findings = lint(ONE + text, "x.sh").findings
+    assert [f.code for f in findings] == codes
+    assert {f.line for f in findings} == {4}, "where the flag stands"
+
+
+def test_one_queue_is_a_note_since_no_file_names_the_gpu() -> None:
+    run = "torchrun pretrain_gpt.py --num-layers 4 --bf16 "
+    for degree in ("--tensor-model-parallel-size 8", "--context-parallel-size 2"):
+        severities = [
+            [(f.severity, f.knob) for f in lint(before + run + degree, "x.sh").findings]
+            for before in ("", ONE, ONE.replace("=1", "=32"), ONE.replace("=1", "=${N:-1}"))
+        ]
+        knob = "tensor_model_parallel_size" if "tensor" in degree else "context_parallel_size"
+        assert severities == [[("note", knob)], [], [("note", knob)], []]
+    sharded = run + "--tensor-model-parallel-size 8 --use-megatron-fsdp"
+    assert [f for f in lint(sharded, "x.sh").findings if "queue" in f.why] == [], "FSDP wants several queues"
+
+
+def test_recipes_of_one_program_do_not_mix() -> None:
+    one, other = "    cfg.model.tensor_model_parallel_size = 1\n", "    cfg.model.sequence_parallel = True\n"
+    apart = f"def a():\n{one}\ndef b():\n{other}"
+    assert lint(apart, "x.py", dialect="megatron_bridge").findings == ()
+    together = f"def a():\n{one}{other}"
+    assert [f.code for f in lint(together, "x.py", dialect="megatron_bridge").findings] == ["PL301"]
+    shared = f"cfg.model.tensor_model_parallel_size = 1\ndef b():\n{other}"
+    assert [f.line for f in lint(shared, "x.py", dialect="megatron_bridge").findings] == [3]
+
+
+def test_values_that_the_program_fills_in_are_unknown() -> None:
+    text = (
+        '{"train_batch_size": "auto", "zero_optimization": {"stage": "auto", "reduce_bucket_size": "auto"}}'
+    )
+    report = lint(text, "x.json")
+    assert (report.dialect, report.values, report.findings) == ("deepspeed", {}, ())
+    rest = lint("[parallelism]\ndata_parallel_shard_degree = -1\ntensor_parallel_degree = 2\n", "x.toml")
+    assert rest.values == {"tensor_model_parallel_size": 2}
+
+
+SPACES = " " * 100_000
+DIGITS = "0x" + "f" * 5_000
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("x.log", DUMP.replace("... 8", f"... 8{SPACES}9{SPACES}")),
+        ("x.log", DUMP.replace("arguments -", f"arguments -\na ... b{SPACES}\n-")),
+        ("x.toml", f'a = """\n{SPACES}\n"""\n'),
+        ("x.toml", f'a = """\n[{SPACES}\n[ b{SPACES}c\n"""\n'),
+    ],
+)
+def test_a_line_of_spaces_takes_no_longer_than_a_line_of_words(name: str, text: str) -> None:
+    """Quadratic time on 100,000 spaces would be minutes."""
+    started = time.process_time()
+    read_entries(text, name)
+    assert time.process_time() - started < 1
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("x.toml", f"[training]\nseq_len = {DIGITS}\nbatches = [1, {DIGITS}]\n"),
+        ("x.py", f"c = TransformerConfig(num_layers={DIGITS}, hidden_size=-{DIGITS})\n"),
+        ("x.sh", f"A={'9' * 4_000}\nB=$((A * A))\ntorchrun x.py --num-layers $B --hidden-size $((A * A))\n"),
+    ],
+)
+def test_a_number_without_end_is_no_value(name: str, text: str) -> None:
+    report = lint(text, name)
+    assert "num_layers" not in report.values
+    assert "seq_length" not in report.values
+
+
+def test_a_sum_has_numbers_that_a_setting_may_have() -> None:
+    assert computed("$((a * a))", {"a": "9" * 9}) == str(int("9" * 9) ** 2)
+    for number in ("9" * 10, "9" * 19):
+        assert computed("$((a * a))", {"a": number}) == "$((a * a))"
+
+
+def functions(count: int) -> str:
+    return "".join(f"def f{n}():\n    cfg.model.num_layers = {n + 1}\n" for n in range(count))
+
+
+def test_functions_of_a_program_are_counted() -> None:
+    shared = "cfg.model.hidden_size = 8\n"
+    report = lint(shared + functions(3), "x.py", dialect="megatron_bridge")
+    assert report.values == {
+        **{f"f{n}:num_layers": n + 1 for n in range(3)},
+        **{f"f{n}:hidden_size": 8 for n in range(3)},
+    }
+    started = time.process_time()
+    with pytest.raises(NotAConfigurationError, match=f"more than {MAX_SCOPES} functions"):
+        lint(functions(4_000), "x.py", dialect="megatron_bridge")
+    assert time.process_time() - started < 3

@@ -82,13 +82,6 @@ def test_other_files(tmp_path: Path, name: str, content: bytes) -> None:
     refused(path)
 
 
-def test_a_file_without_permission(tmp_path: Path, sqlite_file: Path) -> None:
-    if os.geteuid() == 0:
-        pytest.skip("root may read every file")
-    sqlite_file.chmod(0)
-    assert "ermission" in str(refused(sqlite_file))
-
-
 @pytest.mark.parametrize("keep", [50, 99, 4096, 5000, 20_000])
 def test_truncated_sqlite(sqlite_file: Path, keep: int) -> None:
     os.truncate(sqlite_file, keep)
@@ -148,12 +141,9 @@ def test_a_cpu_trace(shared_traces: Path) -> None:
     "change",
     [
         "start = -5",
-        "end = 50",
         f"end = {2**61 + 1}",
         f"end = {2**63 - 1}",
         "start = 'soon'",
-        "start = 1.5",
-        "start = x'00'",
     ],
 )
 def test_impossible_times(sqlite_file: Path, change: str) -> None:
@@ -167,11 +157,6 @@ def test_a_view_in_place_of_a_table(sqlite_file: Path) -> None:
         "CREATE VIEW CUPTI_ACTIVITY_KIND_KERNEL AS SELECT * FROM hidden",
     )
     refused(sqlite_file)
-
-
-def test_mixed_formats(tmp_path: Path, sqlite_file: Path) -> None:
-    (tmp_path / "rank0.json").write_bytes(KINETO)
-    assert "cannot be mixed" in str(refused(tmp_path))
 
 
 def test_a_report_without_nsys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

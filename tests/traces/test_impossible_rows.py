@@ -106,12 +106,6 @@ def test_sums_of_long_rows_fit(path: Path) -> None:
         after(path, f"INSERT INTO {KERNEL} SELECT * FROM {KERNEL}")
 
 
-def test_a_call_without_an_end_is_an_instant(path: Path) -> None:
-    calls = after(path, f"UPDATE {RUNTIME} SET end = NULL WHERE start = 30").api_calls
-    ends = dict(zip(calls.start_ns.tolist(), calls.end_ns.tolist(), strict=True))
-    assert (ends[10], ends[30]) == (20, 30)
-
-
 @pytest.mark.parametrize("wild", [-7, 2**40, 2**62, 2**63 - 1])
 def test_correlation_ids_that_no_call_has_are_unknown(path: Path, wild: int) -> None:
     tables = (KERNEL, RUNTIME, SYNC, EVENT, "CUPTI_ACTIVITY_KIND_MEMCPY")

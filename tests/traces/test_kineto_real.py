@@ -9,7 +9,6 @@ import pytest
 
 from perfdoc.traces.kineto.read import read_kineto
 from perfdoc.traces.model import SyncKind, Trace
-from perfdoc.traces.table import I64, Bool
 
 ROOT = Path(__file__).resolve().parents[2]
 KINETO = ROOT.parent / "shared" / "traces" / "kineto"
@@ -17,53 +16,14 @@ pytestmark = pytest.mark.skipif(
     not KINETO.is_dir(), reason="the real traces (../shared/traces beside the repository) are not here"
 )
 
-# File, then span, busy, communication, hidden and exposed in ms: unions over kernels only.
-REFERENCE = {
-    "dlrm_8gpu_v100_rank0.pt.trace": (12.542, 6.571, 5.798, 0.261, 5.537),
-    "dlrm_8gpu_v100_rank1.pt.trace": (18.749, 12.302, 11.336, 0.280, 11.056),
-    "dlrm_8gpu_v100_rank2.pt.trace": (10.887, 4.285, 3.492, 0.275, 3.217),
-    "dlrm_8gpu_v100_rank3.pt.trace": (18.853, 10.690, 9.774, 0.324, 9.450),
-    "dlrm_8gpu_v100_rank4.pt.trace": (16.139, 7.676, 6.587, 0.037, 6.550),
-    "dlrm_8gpu_v100_rank5.pt.trace": (15.929, 7.252, 6.251, 0.040, 6.211),
-    "dlrm_8gpu_v100_rank6.pt.trace": (10.941, 4.340, 3.558, 0.269, 3.289),
-    "dlrm_8gpu_v100_rank7.pt.trace": (10.502, 2.639, 1.746, 0.166, 1.580),
-    "ddp_nccl_metadata_a100_rank0of2": (660.551, 155.215, 46.876, 7.317, 39.559),
-}
-
 
 def read(name: str) -> Trace:
     return read_kineto(KINETO / f"{name}.json.gz")
 
 
-def covered(start: I64, end: I64, edges: I64) -> Bool:
-    """For every elementary interval between neighbouring edges: whether any of the intervals covers it."""
-    change = np.zeros(len(edges) + 1, dtype=np.int64)
-    np.add.at(change, np.searchsorted(edges, start), 1)
-    np.add.at(change, np.searchsorted(edges, end), -1)
-    return np.cumsum(change)[: len(edges) - 1] > 0
-
-
-def sums_ms(trace: Trace) -> tuple[float, ...]:
-    kernels = trace.kernels
-    edges = np.unique(np.concatenate((kernels.start_ns, kernels.end_ns)))
-    width = np.diff(edges)
-    is_comm = np.array(["nccl" in name for name in trace.names(kernels.name)])
-    comm = covered(kernels.start_ns[is_comm], kernels.end_ns[is_comm], edges)
-    compute = covered(kernels.start_ns[~is_comm], kernels.end_ns[~is_comm], edges)
-    masks = (comm | compute, comm, comm & compute, comm & ~compute)
-    figures = (edges[-1] - edges[0], *(width[mask].sum() for mask in masks))
-    return tuple(round(int(ns) / 1e6, 3) for ns in figures)
-
-
-@pytest.mark.parametrize("name", REFERENCE)
-def test_reference_figures_to_the_microsecond(name: str) -> None:
-    assert sums_ms(read(name)) == REFERENCE[name]
-
-
-def test_exposed_share_of_the_layernorm_capture() -> None:
+def test_device_of_the_layernorm_capture() -> None:
     trace = read("dlrm_layernorm_a100_rank3of8")
-    span, _, _, _, exposed = sums_ms(trace)
-    assert (len(trace.kernels), span, exposed) == (8568, 463.441, 87.921)
+    assert len(trace.kernels) == 8568
     (device,) = trace.devices
     assert (device.ordinal, device.rank, device.process, device.sm_count) == (3, 3, 3113936, 108)
     assert trace.utc_origin_ns == 0

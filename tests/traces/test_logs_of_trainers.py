@@ -155,13 +155,6 @@ def test_a_bar_without_an_announced_end(tmp_path: Path) -> None:
     assert log.smoothed
 
 
-def test_steps_that_a_quick_bar_leaps_over_are_not_missing(tmp_path: Path) -> None:
-    text = hugging_face([0.05] * 60)
-    kept = [x for x in text.split("\r") if not any(f" {n}/60" in x for n in (7, 8, 23, 41))]
-    log = read(tmp_path, "\r".join(kept))
-    assert (len(log.steps), log.missing_lines) == (56, 0)
-
-
 def test_the_bar_of_tqdm_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The real bar on a clock of our own: it shows a moving mean in which a step has weight 0.3."""
     tqdm = pytest.importorskip("tqdm.std")

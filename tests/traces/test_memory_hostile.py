@@ -84,7 +84,6 @@ def test_no_way_to_an_object(tmp_path: Path, content: bytes) -> None:
     [
         b"",
         b"\x80\x04.",
-        b"\x80\x04a.",
         b"\x80\x04h\x00.",
         b"\x80\x04}j\xff\xff\xff\xff.",
         b"\x80\x04}r\xff\xff\xff\x7f.",  # a memo of 2^31 entries
@@ -96,12 +95,10 @@ def test_no_way_to_an_object(tmp_path: Path, content: bytes) -> None:
         b"\x80\x04X\xff\xff\xff\xff.",  # a string of 4 GiB
         b"\x80\x04\x8d\xff\xff\xff\xff\xff\xff\xff\x7f.",
         b"\x80\x04\x8a\xff" + b"\x01" * 255 + b".",  # an integer of 2040 bits
-        b"\x80\x04](h\x00e.",
         b"\x80\x04\x96\xff\xff\xff\xff\xff\xff\xff\x7f.",  # a bytearray
         b'{"traceEvents": []}',
         b"SQLite format 3\x00",
         b"\x00" * 100,
-        b"\xff" * 100,
     ],
 )
 def test_damaged_pickles(tmp_path: Path, content: bytes) -> None:
@@ -112,23 +109,16 @@ def test_damaged_pickles(tmp_path: Path, content: bytes) -> None:
     ("what", "top"),
     [
         ("something else", {"a": 1}),
-        ("something else", 5),
-        ("something else", ["a"]),
         ("segments belong", {"segments": [SEGMENT, 5], "device_traces": []}),
-        ("segments belong", {"segments": EVENT, "device_traces": []}),
         ("devices", a_snapshot(device_traces={"a": 1})),
         ("events belong", a_snapshot(device_traces=[EVENT])),
-        ("events belong", a_snapshot(device_traces=[[5]])),
         ("events belong", a_snapshot(device_traces=[[EVENT, 5]])),
         ("without action", a_snapshot(device_traces=[[EVENT, SEGMENT | {"blocks": []}]])),
         ("blocks belong", a_snapshot(segments=[SEGMENT | {"blocks": 5}])),
         ("without size", a_snapshot(device_traces=[[{"action": "alloc", "addr": 5}]])),
         ("impossible size", a_snapshot(device_traces=[[EVENT | {"size": "5"}]])),
-        ("impossible size", a_snapshot(device_traces=[[EVENT | {"size": True}]])),
-        ("impossible size", a_snapshot(device_traces=[[EVENT | {"size": 5.5}]])),
         ("more than 64 bits", a_snapshot(device_traces=[[EVENT | {"size": 1 << 80}]])),
         ("size below 0", a_snapshot(device_traces=[[EVENT | {"size": -5}]])),
-        ("size below 0", a_snapshot(device_traces=[[EVENT, EVENT | {"size": -5}]])),
         ("beyond", a_snapshot(device_traces=[[EVENT | {"size": 1 << 60}]])),
         ("together", a_snapshot(device_traces=[[dict(EVENT, size=1 << 48) for _ in range(10_000)]])),
         ("address below 0", a_snapshot(device_traces=[[EVENT | {"addr": -4096}]])),
@@ -138,7 +128,6 @@ def test_damaged_pickles(tmp_path: Path, content: bytes) -> None:
         ("no list", a_snapshot(device_traces=[[EVENT | {"frames": "abc"}]])),
         ("something else than frames", a_snapshot(device_traces=[[EVENT | {"frames": [5]}]])),
         ("stack frame", a_snapshot(device_traces=[[EVENT | {"frames": [FRAME | {"line": "x"}]}]])),
-        ("stack frame", a_snapshot(device_traces=[[EVENT | {"frames": [{"filename": 5}]}]])),
         ("more than 4,096 frames", a_snapshot(device_traces=[[EVENT | {"frames": [FRAME] * 5000}]])),
         ("unknown state", a_snapshot(segments=[SEGMENT | {"blocks": [BLOCK | {"state": "gone"}]}])),
         ("more than 16,777,216 events", a_snapshot(device_traces=[[EVENT] * 20_000] * 1000)),

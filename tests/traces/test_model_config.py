@@ -209,39 +209,31 @@ def test_a_multimodal_model_is_its_language_part(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "layers"),
+    ("given", "window", "layers"),
     [
-        ({"model_type": "mistral"}, 32),
-        ({"model_type": "gemma2", "num_hidden_layers": 7}, 4),
-        ({"model_type": "gemma3_text", "num_hidden_layers": 26}, 22),
-        ({"model_type": "gemma3_text", "num_hidden_layers": 26, "sliding_window_pattern": 2}, 13),
-        ({"model_type": "qwen2", "use_sliding_window": True, "max_window_layers": 28}, 4),
-        ({"model_type": "qwen2", "use_sliding_window": True}, None),
-        ({"layer_types": ["sliding_attention", "full_attention"] * 16}, 16),
-        ({"layer_types": ["sliding_attention"]}, None),
-        ({"layer_types": "sliding_attention"}, None),
+        ({"model_type": "mistral"}, 1024, 32),
+        ({"model_type": "gemma2", "num_hidden_layers": 7}, 1024, 4),
+        ({"model_type": "gemma3_text", "num_hidden_layers": 26}, 1024, 22),
+        ({"model_type": "gemma3_text", "num_hidden_layers": 26, "sliding_window_pattern": 2}, 1024, 13),
+        ({"model_type": "qwen2", "use_sliding_window": True, "max_window_layers": 28}, 1024, 4),
+        ({"model_type": "qwen2", "use_sliding_window": True, "max_window_layers": 31}, 1024, 1),
+        ({"model_type": "qwen2", "use_sliding_window": True, "max_window_layers": 32}, None, None),
+        ({"model_type": "qwen2", "use_sliding_window": True}, 1024, None),
+        ({"model_type": "qwen2", "max_window_layers": 28}, None, None),
+        ({"model_type": "smollm3"}, None, None),
+        ({"layer_types": ["full_attention"] * 32}, None, None),
+        ({"layer_types": ["sliding_attention", "full_attention"] * 16}, 1024, 16),
+        ({"layer_types": ["sliding_attention"]}, 1024, None),
+        ({"layer_types": "sliding_attention"}, 1024, None),
     ],
 )
-def test_layers_with_a_sliding_window(given: dict[str, Any], layers: int | None, tmp_path: Path) -> None:
-    config = LLAMA_8B | {"sliding_window": 1024} | given
-    assert shape_of(tmp_path, config).windowed_layers == layers
-
-
-@pytest.mark.parametrize(
-    ("given", "window"),
-    [
-        ({"model_type": "qwen2", "use_sliding_window": True, "max_window_layers": 32}, None),
-        ({"model_type": "qwen2", "use_sliding_window": True, "max_window_layers": 31}, 1024),
-        ({"model_type": "qwen2", "max_window_layers": 28}, None),
-        ({"model_type": "smollm3"}, None),
-        ({"layer_types": ["full_attention"] * 32}, None),
-        ({"model_type": "mistral"}, 1024),
-    ],
-)
-def test_a_window_in_no_layer_is_none(given: dict[str, Any], window: int | None, tmp_path: Path) -> None:
-    """Of 32 layers those from max_window_layers on have it, where it is on."""
+def test_a_sliding_window_and_its_layers(
+    given: dict[str, Any], window: int | None, layers: int | None, tmp_path: Path
+) -> None:
+    """Of 32 layers those from max_window_layers on have it, where it is on; in no layer it is none."""
     shape = shape_of(tmp_path, LLAMA_8B | {"sliding_window": 1024} | given)
     assert shape.attention_window == window
+    assert window is None or shape.windowed_layers == layers
 
 
 def test_arguments_of_a_checkpoint(tmp_path: Path) -> None:

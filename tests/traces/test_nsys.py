@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import sqlite3
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from perfdoc.analyzers.kernel_class.classify import classify_kernels
 from perfdoc.traces import CopyKind, RangeKind, SyncKind, Trace
 from perfdoc.traces.model import CAPABILITIES
 from perfdoc.traces.nsys.read import read_nsys_parquet, read_nsys_sqlite
+from tests.analyzers.tiny import trace_of
 from tests.captures.events import NcclPayload
 from tests.captures.nsys_parquet import write_nsys_parquet
 from tests.captures.nsys_schemas import GENERATIONS, ExportOptions
@@ -257,3 +259,21 @@ def test_the_real_payloads_are_read(shared_traces: Path) -> None:
     operations = dict(zip(names.tolist(), counts.tolist(), strict=True))
     assert (operations["ncclAllReduce"], operations["ncclBroadcast"]) == (238, 222)
     assert set(p.communicator.tolist()) == {COMMUNICATOR}
+
+
+def test_calls_of_threads_are_the_rows_on_them_in_the_order_of_the_file(tmp_path: Path) -> None:
+    builder = TimelineBuilder()
+    process = builder.process()
+    device = process.device()
+    device.kernel("k", 0, 10, stream=7)
+    threads = [process.thread() for _ in range(3)]
+    chance = random.Random(3)
+    for i in range(60):
+        chance.choice(threads).api("cudaLaunchKernel", 100 * i, 100 * i + 50)
+    trace = trace_of(builder, tmp_path)
+    of_row = trace.api_calls.thread
+    count = len(trace.threads)
+    assert count >= 3
+    for chosen in ([0], [2, 1], [1, 1, -1], [0, 1, 2], [-1], []):
+        wanted = [row for row in range(len(of_row)) if int(of_row[row]) in set(chosen) - {-1}]
+        assert trace.calls_of(np.array(chosen, np.int64)).tolist() == wanted

@@ -101,29 +101,6 @@ def test_a_file_leaves_no_thread_and_nothing_open(large: Path) -> None:
     assert len(list(Path("/proc/self/fd").iterdir())) < files + 10
 
 
-@pytest.mark.parametrize(
-    ("rows", "expected"),
-    [
-        ([(None,)] * 70_000 + [("é",)], "string"),  # a first text that comes late
-        ([(5,), (None,), (-(2**63),)], "int64"),
-        ([(1,), (1.5,)], "double"),
-        ([(b"\xff",), (None,)], "binary"),
-        ([(None,), (None,)], "null"),
-    ],
-)
-def test_kinds_of_columns(tmp_path: Path, rows: list[tuple[object]], expected: str) -> None:
-    path = tmp_path / "x.sqlite"
-    with sqlite3.connect(path) as connection:
-        connection.execute("CREATE TABLE T (c)")
-        connection.executemany("INSERT INTO T VALUES (?)", rows)
-    connection.close()
-    file = SqliteFile(path)
-    found = file.read("T", ["c"])
-    file.close()
-    assert str(found.schema.field("c").type) == expected
-    assert found["c"].to_pylist() == [c for (c,) in rows]
-
-
 @pytest.mark.parametrize("apart", [1, 150_000])  # in one part, and in two
 @pytest.mark.parametrize(
     ("first", "second", "found"),

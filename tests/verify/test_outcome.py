@@ -1,16 +1,18 @@
-"""Verdicts from planted intervals, each edge worked out by hand."""
+"""Verdicts from planted intervals, each edge worked out by hand, and what runs leave."""
 
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
 from perfdoc.compare.verify.gain import follows, judge, of_pairs, of_two_runs
 from perfdoc.compare.verify.record import Measured, Predicted, RunTimes
+from perfdoc.compare.verify.rounds import clear_runs, steady_times
 from perfdoc.profiling.cpu_times import CpuTimes, cpu_times, others_frac
-from tests.verify.planted import record
+from tests.verify.planted import record, run_directory
 
 REPLAY = Predicted(method="replay", low_ms=8.0, mid_ms=10.0, high_ms=12.0)
 CEILING = Predicted(method="ceiling", low_ms=0.0, mid_ms=None, high_ms=12.0)
@@ -135,3 +137,24 @@ def test_what_others_took_of_the_machine() -> None:
     assert others_frac(began, began) is None
     now = cpu_times()
     assert now is None or now.total_s >= now.busy_s > 0
+
+
+def test_only_own_runs_are_removed(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    runs = tmp_path / "runs"
+    for folder in (elsewhere, runs / "01-before", runs / "12-after", runs / "1-before", runs / "01-mine"):
+        folder.mkdir(parents=True)
+        (folder / "kept").write_text("x")
+    (runs / "02-after").symlink_to(elsewhere)
+    (runs / "03-after").write_text("a file")
+    clear_runs(runs)
+    assert sorted(p.name for p in runs.iterdir()) == ["01-mine", "02-after", "03-after", "1-before"]
+    assert (elsewhere / "kept").exists()
+
+
+def test_the_figures_of_a_run(tmp_path: Path) -> None:
+    # 30 steps of 99, 100 and 101 ms in turn: the median and the mean are 100, the quickest seven 99.
+    found = steady_times(run_directory(tmp_path / "run", 100))
+    assert found.median_ms == found.mean_ms == pytest.approx(100)
+    assert found.quickest_ms == pytest.approx(99)
+    assert found.count + found.warmup_steps == 30
