@@ -171,15 +171,15 @@ def test_files_stay_small() -> None:
 
 
 BUDGET = {
-    "analyzers": 25_150,
+    "analyzers": 25_300,
     "knobs": 3_800,
-    "profiling": 5_550,
+    "profiling": 5_600,
     "reports": 8_000,
     "results": 3_750,
     "rules": 14_300,
-    "simulator": 12_300,
-    "src": 21_050,
-    "traces": 8_950,
+    "simulator": 12_250,
+    "src": 20_850,
+    "traces": 8_850,
     "trainer": 4_900,
 }
 """Lines of Python by room; `src` is all packages of src/perfdoc. The aim is 86,000 in all, and 93,000 with
