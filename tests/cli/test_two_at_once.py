@@ -26,9 +26,15 @@ def test_the_later_one_replaces_nothing(
     shutil.copy(demo, tmp_path / "quick.sqlite")
     monkeypatch.chdir(tmp_path)
     slow = parse_request(["slow.sqlite"], jobs=1)
-    output = analysis.checked_output(
-        slow, folder=Path(named) if named else None, json_file=None, format_="markdown"
+    output = analysis.Output(
+        folder=Path(named) if named else None,
+        json_file=None,
+        format_="markdown",
+        amount="screen",
+        fail_on=frozenset(),
+        force=False,
     )
+    analysis.check_output(output, slow)
     folder = Path(named or "perfdoc-report")
     assert (
         perfdoc("analyze", "--no-replay", "quick.sqlite", *(("-o", named) if named else ())).returncode == 0

@@ -112,7 +112,7 @@ def test_one_of_three_here_and_one_of_twelve_in_the_log(tmp_path: Path) -> None:
     assert (rule.state, rule.gain) == ("fires", gc.gain)
     assert rule.gain_frac == pytest.approx(22 / 1025)
     (box,) = [o for o in opportunities(diagnosis) if o.ranked.rule.code == "PD202"]
-    assert (box.gain, box.choice) == ("22 µs", 0)
+    assert (box.ranked.row.gain, box.choice) == (gc.gain, 0)
     assert "2 changes together" in outlook(diagnosis)
     assert f"{MINUS}122 µs per step (96.7 µs to 127 µs), 11.9 % of the step" in outlook(diagnosis)
 
