@@ -37,18 +37,6 @@ def test_only_calls_inside_steps_count_where_there_are_steps(tmp_path: Path) -> 
     ]
 
 
-def test_without_steps_the_window_is_looked_at(tmp_path: Path) -> None:
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
-    device.kernel(GEMM, 0, 100, launch=(thread, 0, 0))
-    thread.api("cudaHostAlloc", 110, 120)
-    device.kernel(GEMM, 200, 300, launch=(thread, 150, 160))
-    found = host_activity(view_of(builder, tmp_path))[0].alloc_calls
-    assert (found.count, found.idle_inside_ns) == (1, 10)
-    assert (found.steps, found.steps_with_calls, found.last_step_count) == (None, None, None)
-
-
 def test_allocations_in_a_streams_order_are_counted_apart(tmp_path: Path) -> None:
     # [110, 120) and [130, 135) of the gap [100, 150) by a stream's order, [140, 142) by the device's.
     builder = TimelineBuilder()

@@ -68,16 +68,6 @@ def test_shapes_are_apart_and_only_those_beside_communication_are_listed(tmp_pat
     assert found.norms == 27
 
 
-def test_copies_between_gpus_take_no_sm(tmp_path: Path) -> None:
-    plan = Plan()
-    for _ in range(8):
-        plan.slot(10_000, copy=True)
-    assert plan.measure(tmp_path).state == "not_measured"
-    plan.slot(12_000, comm=12_000)
-    (norm,) = plan.measure(tmp_path).signatures
-    assert (norm.samples_alone, norm.samples_contended) == (8, 1)
-
-
 def test_blocks_of_concurrent_communication_add_up(tmp_path: Path) -> None:
     plan = planted()
     before = plan.now

@@ -198,19 +198,6 @@ def test_sequence_numbers_lead_from_a_gradient_to_its_part(tmp_path: Path) -> No
     assert (found.linear_ns, found.attention_ns) == (10_000 + 80_000 + 160_000, 20_000 + 40_000)
 
 
-def test_of_operators_with_one_number_the_last_made_the_node(tmp_path: Path) -> None:
-    # An operator that makes no node shows the number that the next one takes.
-    plan = Plan()
-    plan.main.range("attention", 0, 10_000)
-    plan.main.range("aten::view, seq = 8, op_id = 1", 1_000, 2_000)
-    plan.main.range("mlp", 10_000, 20_000)
-    plan.main.range("aten::mul, seq = 8, op_id = 2", 11_000, 12_000)
-    plan.host = 100_000
-    plan.autograd.range("MulBackward0, seq = 8, op_id = 3", 100_000, 110_000)
-    plan.kernel(ADD, 10, plan.autograd)
-    assert times(plan.measure(tmp_path)) == {("mlp", "backward", "sequence"): 10}
-
-
 def test_two_threads_that_number_operators_lead_nowhere(tmp_path: Path) -> None:
     plan = Plan()
     emit_nvtx(plan)
@@ -227,16 +214,6 @@ def test_ranges_that_do_not_nest_are_not_followed(tmp_path: Path) -> None:
     plan.main.mark("norm", 0)
     plan.kernel(GEMM, 10)
     assert times(plan.measure(tmp_path)) == {("unknown", "unknown", "none"): 10}
-
-
-def test_ranges_of_another_process_do_not_count(tmp_path: Path) -> None:
-    plan = Plan()
-    plan.kernel(GEMM, 10)
-    plan.builder.process(pid=7).thread(1000).range("mlp", 0, 100_000)
-    found = plan.measure(tmp_path)
-    assert times(found) == {("unknown", "unknown", "none"): 10}
-    assert "no range" in found.reason
-    assert found.remedy
 
 
 def test_linear_layers_are_not_all_matrix_products(tmp_path: Path) -> None:
@@ -325,13 +302,3 @@ def test_when_recomputation_is_known_to_be_none(tmp_path: Path) -> None:
     on = plan.measure(tmp_path, JobFacts(recompute="full"))
     assert on.recompute_ns is None
     assert "recomputes" in on.recompute_reason
-
-
-def test_ranges_of_layers_alone_show_no_recomputed_attention(tmp_path: Path) -> None:
-    for flash, expected in ((False, None), (True, 0)):
-        plan = Plan()
-        plan.main.range("perfdoc.forward layer=0", 0, 10_000)
-        plan.kernel(FLASH if flash else GEMM, 10)
-        plan.main.range("perfdoc.backward", 10_000, 20_000)
-        plan.kernel(GEMM, 20, plan.autograd)
-        assert plan.measure(tmp_path).recompute_ns == expected

@@ -357,17 +357,6 @@ def test_ranges_tell_where_stacks_do_not(tmp_path: Path) -> None:
     assert (m.layout.rounding_bytes, m.layout.inactive_split_bytes) == (3 * MIB, 2 * MIB)
 
 
-def test_metadata_of_the_program_goes_before_ranges(tmp_path: Path) -> None:
-    p = Planted()
-    p.annotate("START", "outer")
-    p.event("alloc", GIB, MIB, user_metadata="expert 3\x1b[31m")
-    p.annotate("END", "outer")
-    p.segment(GIB, 2 * MIB, [(MIB, MIB, "active_allocated"), (MIB, 0, "inactive")])
-    m = one(p, tmp_path)
-    assert m.composition is not None
-    assert m.composition.range_bytes == {"expert 3?[31m": MIB}
-
-
 @pytest.mark.parametrize("boundary", ["perfdoc.step {}", "ProfilerStep#{}", "Optimizer.step#AdamW.step"])
 def test_growth_between_steps(tmp_path: Path, boundary: str) -> None:
     """4 MiB and then 1 MiB more in each step, which nothing frees: 4, 5, 6, 7 at the ends of four steps."""
@@ -415,15 +404,3 @@ def test_growth_needs_two_whole_steps_and_one_kind_of_boundary(tmp_path: Path) -
         p.alloc(2 * GIB, 1)
         p.free(2 * GIB, 1)
     assert one(p, tmp_path).growth.state == "not_measured"
-
-
-def test_ranges_of_one_device_say_nothing_of_another(tmp_path: Path) -> None:
-    p = Planted()
-    for device, name in ((0, "perfdoc.forward"), (1, "perfdoc.optimizer")):
-        p.annotate("START", name, device)
-    for device in (0, 1):
-        p.alloc(GIB, MIB, device=device)
-        p.segment(GIB, 2 * MIB, [(MIB, MIB, "active_allocated"), (MIB, 0, "inactive")], device=device)
-    measured = measure_snapshot(p.write(tmp_path / "m.pickle"))
-    ranges = [m.composition.range_bytes for m in measured if m.composition is not None]
-    assert ranges == [{"perfdoc.forward": MIB}, {"perfdoc.optimizer": MIB}]

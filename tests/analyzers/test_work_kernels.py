@@ -65,18 +65,6 @@ def test_kernels_of_a_call_share_its_work_by_their_durations(tmp_path: Path) -> 
     assert found.call[0] == found.call[1] != found.call[2]
 
 
-def test_what_lies_outside_the_asked_rows_keeps_its_share(tmp_path: Path) -> None:
-    from perfdoc.analyzers.work.kernels import kernel_work
-
-    plan = ShapePlan()
-    plan.operator("aten::mm", 10, 20, **MM)
-    plan.kernel(GEMM, 30, 11)
-    plan.kernel(SPLIT_K, 10, 13)
-    view = plan.view(tmp_path)
-    found = kernel_work(view, np.array([1]))
-    assert found.flops.tolist() == [MM_FLOPS * 0.25]
-
-
 def test_two_halves_of_a_norms_gradient(tmp_path: Path) -> None:
     plan = ShapePlan()
     dims = [[4, 8], [4, 8], [], [4, 1], [4, 1], [8], [8], []]
@@ -114,18 +102,6 @@ def test_an_operator_around_one_of_its_kind_claims_nothing(tmp_path: Path) -> No
     found = plan.work(tmp_path)
     assert np.nansum(found.flops) == MM_FLOPS
     assert names(found) == ["", "aten::mm"]
-
-
-def test_operators_of_the_backward_thread(tmp_path: Path) -> None:
-    """While the main thread waits inside `backward`, the other one multiplies."""
-    plan = ShapePlan()
-    plan.operator("aten::add", 0, 100, dims=[[64], [64], []], dtypes=[FP32, FP32, "Scalar"])
-    plan.operator("MmBackward0", 10, 40, dims=[[8, 32]], dtypes=[BF16], thread=2)
-    plan.operator("aten::mm", 12, 20, **MM, thread=2)
-    plan.kernel(GEMM, 5, 13, thread=2)
-    found = plan.work(tmp_path)
-    assert names(found) == ["aten::mm"]
-    assert found.flops.tolist() == [MM_FLOPS]
 
 
 def test_kernels_of_cuda_graphs_have_no_operator(tmp_path: Path) -> None:

@@ -229,3 +229,20 @@ def test_every_leaf_counts_once() -> None:
     assert idle.total == 111_111
     found = Ledger(compute=2_000_000, exposed_comm=comm, exposed_memcpy=30_000_000, idle=idle)
     assert found.total == 33_222_222 == sum(found.by_leaf.values())
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        (1, "1 second"),
+        (90, "90 seconds"),
+        (120, "2 minutes"),
+        (7_200, "2 hours"),
+        (172_800, "2 days"),
+        (476_755 * 60, "331 days"),
+        (2 * 31_557_600, "2 years"),
+        (78_894_000, "2.5 years"),
+    ],
+)
+def test_moments_far_apart_are_in_a_unit_that_fits(seconds: int, shown: str) -> None:
+    assert figures.long_time(seconds * 1e9) == shown

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from perfdoc.cli.application import app
-from perfdoc.compare.verify.record import Record, encode, read_record
+from perfdoc.compare.verify.record import Record, encode, read_record, records_folder
 from perfdoc.results import to_json
 from tests.command import perfdoc
 from tests.verify.planted import WORKERS, diagnosis_of, fires, record, replayed, run_directory, setting
@@ -211,3 +211,22 @@ def test_a_rules_track_record(tmp_path: Path, own_state: Path) -> None:
     assert [r["verdict"] for r in json.loads(done.stdout)["track_record"]] == ["confirmed"]
     refused = perfdoc("explain", "PD203", "--records", tmp_path / "nowhere", cwd=tmp_path)
     assert (refused.returncode, "holds no record" in refused.stderr) == (2, True)
+
+
+def test_a_configuration_that_cannot_run_is_refused_before_any_run(tmp_path: Path) -> None:
+    """A group of four tensor ranks, of two ranks that there are."""
+    pytest.importorskip("torch")  # without which no configuration runs
+    rule = fires("PD314", setting("tensor_model_parallel_size", "4", now="1"))
+    run_directory(tmp_path / "run", 100, rules=[rule])
+    words = ["verify", str(tmp_path / "run"), "--apply", "PD314", "-o", str(tmp_path / "out")]
+    done = CliRunner().invoke(app, words)
+    assert (done.exit_code, "after.yaml would not run" in done.stderr) == (2, True), done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_where_records_are_kept() -> None:
+    assert records_folder({"PERFDOC_STATE": "/s", "XDG_STATE_HOME": "/x"}) == Path("/s/verify")
+    assert records_folder({"XDG_STATE_HOME": "/x"}) == Path("/x/perfdoc/verify")
+    by_default = Path.home() / ".local" / "state" / "perfdoc" / "verify"
+    assert records_folder({}) == records_folder({"XDG_STATE_HOME": "relative"}) == by_default
