@@ -366,7 +366,7 @@ def test_what_repeats_in_a_sequence(code: np.ndarray, expected: tuple[int, int, 
 def test_the_period_of_real_captures_is_their_step(
     shared_traces: Path, name: str, kernels: int, repeats: int
 ) -> None:
-    """Both have step ranges, and the optimizer's would bound steps too. Without: as many, of the same mean."""
+    """Both have step ranges, and optimizer ranges that would do. Without: as many steps, of the same mean."""
     trace = read_trace(shared_traces / "kineto" / f"{name}.json.gz")
     (known,), _ = measure_trace(trace, WindowRequest())
     names = [s.replace("ProfilerStep", "part ").replace("Optimizer.step", "update") for s in trace.strings]
