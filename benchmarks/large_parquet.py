@@ -21,8 +21,8 @@ import pyarrow.parquet as pq
 from process import Run, timed
 
 from perfdoc.traces.nsys.arrow_reader import ArrowReader
+from tests.captures.nsys_parquet import _TYPES
 from tests.captures.nsys_schemas import tables
-from tests.captures.nsys_sqlite import _TYPES
 
 GENERATION = "2026.3"
 GROUP_ROWS = 1_000_000
