@@ -3,11 +3,13 @@
 A kernel belongs to the innermost operator with a formula that was open on the launching thread when it was
 launched. Several kernels of one call (split-K and its sum, the two halves of a norm's gradient) share the
 call's work by their durations, so that the sum over a call is exact. Kernels of another class than the
-operator's (a memset in a matrix product) have none of it.
+operator's (a memset in a matrix product) have none of it. Where the capture has no operators, ranges that
+emit_nvtx wrote around products stand for them.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -21,9 +23,10 @@ from perfdoc.analyzers.base.rows import row_keys, said_by_names
 from perfdoc.analyzers.device.launches import launches_graphs
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.kernel_class.classify import KernelClass as K
-from perfdoc.analyzers.kernel_class.number_format import uses_tf32
+from perfdoc.analyzers.kernel_class.number_format import format_of, uses_tf32
 from perfdoc.analyzers.kernels.nesting import nest
 from perfdoc.analyzers.work import attention, gemm, memory_bound, optimizers
+from perfdoc.analyzers.work.emitted import with_emitted_operators
 from perfdoc.analyzers.work.inputs import Inputs, parse_inputs
 from perfdoc.analyzers.work.kernel_names import ELEMENTS, list_element
 from perfdoc.analyzers.work.operator_work import (
@@ -86,13 +89,15 @@ def operator_work(x: Inputs) -> OperatorWork | None:
 
 def work_from_shapes(view: DeviceView, rows: I64) -> KernelWork:
     """Of some kernels of a device (rows of Trace.kernels); unknown where operators have no shapes."""
+    emitted = not view.trace.operators.dims.any()
+    view = with_emitted_operators(view) if emitted else view
     trace = view.trace
     if not trace.operators.dims.any():
         return KernelWork.unknown(len(rows), trace.operator_shapes_reason)
     found = _calls(view)
     if not len(found.kernels):
         return KernelWork.unknown(len(rows), "no operator with a formula launched a kernel of the device")
-    operators, group = _distinct(view, found)
+    operators, group = _distinct(view, found, emitted=emitted)
     rank = _ranks(operators, group, view.kinds.class_code[found.kernels].astype(np.int64))
     best = np.full(len(trace.operators), _NO_RANK, np.int64)
     np.minimum.at(best, found.call, rank)
@@ -147,18 +152,21 @@ def _slice(ordered: NDArray[np.integer[Any]], value: int) -> slice:
     return slice(int(np.searchsorted(ordered, value)), int(np.searchsorted(ordered, value, "right")))
 
 
-def _distinct(view: DeviceView, found: _Calls) -> tuple[list[OperatorCall], I64]:
+def _distinct(view: DeviceView, found: _Calls, *, emitted: bool) -> tuple[list[OperatorCall], I64]:
     """Equal calls, worked out once; and for every kernel of `found` the index of its call's, -1 where the
     inputs do not determine it."""
     strings, operators = view.trace.strings, view.trace.operators
     elements = _elements(view, found)
     columns = [getattr(operators, c)[found.call] for c in ("name", "dims", "dtypes", "values", "strides")]
-    first, key = row_keys(*columns, elements)
+    types = _types(view, found) if emitted else np.zeros(len(elements), np.int64)
+    first, key = row_keys(*columns, elements, types)
     known: dict[OperatorCall, int] = {}
     index = np.full(len(first), NONE, np.int64)
     for i, row in enumerate(first.tolist()):
         name, dims, dtypes, values, strides = (strings[int(c[row])] for c in columns)
         element = ELEMENTS[int(elements[row])]
+        if types[row]:
+            dtypes = json.dumps([_TYPES[int(types[row])]] * _MAX_INPUTS)
         done = operator_work(parse_inputs(name, dims, dtypes, values, strides, element))
         if done is not None and (done.flops is not None or done.bytes is not None):
             call = OperatorCall(name=name, shapes=dims, **vars(done))
@@ -177,6 +185,28 @@ def _elements(view: DeviceView, found: _Calls) -> I64:
     of_call = np.zeros(len(view.trace.operators), np.int64)
     np.maximum.at(of_call, found.call[asked], element)
     return of_call[found.call]
+
+
+_SPELLED = {"bf16": "c10::BFloat16", "fp16": "c10::Half", "fp32": "float"}
+_TYPES = ("", *_SPELLED.values())
+"""Element types that kernels' names tell; the first is unknown."""
+_MAX_INPUTS = 8
+"""Of a product."""
+
+
+def _types(view: DeviceView, found: _Calls) -> I64:
+    """Element types of emitted products, as the names of their GEMMs say: for every kernel of `found` an
+    index into _TYPES."""
+    asked = np.flatnonzero(view.kinds.class_code[found.kernels] == K.GEMM)
+    names = view.trace.kernels.full_name[found.kernels[asked]]
+    types = said_by_names(view.trace.strings, names, _type_in, 0)
+    of_call = np.zeros(len(view.trace.operators), np.int64)
+    np.maximum.at(of_call, found.call[asked], types)
+    return of_call[found.call]
+
+
+def _type_in(name: str) -> int:
+    return _TYPES.index(_SPELLED.get(format_of(name) or "", ""))
 
 
 _NO_RANK = 2
