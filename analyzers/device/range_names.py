@@ -137,8 +137,12 @@ LOCK_WAIT_PATTERN = r"(?i)^wait(ing)? for (the )?gil$"
 LOCK_HELD_PATTERN = r"(?i)^holding (the )?gil$"
 """Ranges of Nsight's --trace=python-gil."""
 
-# Words of which a matching name holds at least one, in lower case. Half a million distinct names (PyTorch's
-# emit_nvtx numbers every operator) are thinned out by them before any pattern is tried.
+_NUMBER = re.compile(r"(?<![^\W_])\d+")
+"""A number that is a word of its own: 2 of `step 2`, not that of `p2p`. Which number it is says nothing here,
+and emit_nvtx numbers every operator: half a million names have some hundred forms."""
+
+# Words of which a matching name holds at least one, in lower case: names are thinned out by them before any
+# pattern is tried.
 _STEP_HINTS = ("step", "iter")
 _DATA_HINTS = (vocabulary.DATA, "data", "batch", "sample", "dali", "next", "input")
 _GC_HINTS = (vocabulary.GC, "gc", "garbage")
@@ -177,7 +181,8 @@ _FORMS = (
 
 @lru_cache(maxsize=65536)
 def _known(name: str) -> tuple[tuple[int, ...], int]:
-    """Which of _FORMS a name has, and the index into DIMENSIONS of the communication it names (-1: none)."""
+    """Which of _FORMS a name has, its numbers being 0, and the index into DIMENSIONS of the communication
+    it names (-1: none)."""
     low = name.lower()
     forms = [
         i
@@ -194,7 +199,10 @@ def find_known_ranges(trace: Trace, data_pattern: re.Pattern[str] | None = None)
     named: list[list[int]] = [[] for _ in _FORMS]
     dimension_of = {}
     for i in used:
-        forms, dimension = _known(trace.strings[i])
+        name = trace.strings[i]
+        forms, dimension = _known(
+            name if name.startswith(vocabulary.COLLECTIVE_PHASES) else _NUMBER.sub("0", name)
+        )
         for form in forms:
             named[form].append(i)
         if dimension >= 0:
