@@ -18,7 +18,7 @@ from perfdoc.analyzers.matching.collectives import match_collectives
 from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.analyzers.pipeline.job import measure_pipeline
 from perfdoc.analyzers.pipeline.transfers import message_moments
-from perfdoc.analyzers.skew.causes import RankTime
+from perfdoc.analyzers.skew.causes import rank_time
 from perfdoc.analyzers.skew.stragglers import Latest
 from perfdoc.analyzers.skew.waiting import measure_skew
 from perfdoc.analyzers.steps.figures import RankSteps
@@ -131,7 +131,7 @@ def measure_job(captures: Sequence[CaptureMeasurement], *, whole: bool = True) -
         calls,
         matches,
         clocks,
-        [RankTime(window_start_ns=r.window.start_ns, outline=r.outline) for r in ranks],
+        [rank_time(r.step_ledgers, r.ledger) for r in ranks],
         facts.pp or pipeline.pp,
     )
     efficiency = job_efficiency([r.efficiency for r in ranks])

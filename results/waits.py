@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
 
@@ -93,18 +93,19 @@ class Spread:
 
 
 LateCause = Literal[
-    "compute", "waiting", "before", "host", "gc", "data", "dependency", "launch_latency", "other"
+    "compute", "waiting", "before", "host", "gc", "data", "dependency", "launch_latency", "copies", "other"
 ]
 LATE_WORDS: Mapping[LateCause, str] = MappingProxyType(
     {
         "compute": "computes longer",
         "waiting": "waits in another dimension and only passes the delay on",
         "before": "begins later",
-        "host": "is launch-bound for longer",
+        "host": "waits for its late host for longer",
         "gc": "collects garbage for longer",
         "data": "waits for data for longer",
         "dependency": "waits for its own streams for longer",
         "launch_latency": "waits for launches for longer",
+        "copies": "waits for copies for longer",
         "other": "is late for no single cause: compare host, data loading and garbage collection",
     }
 )
@@ -113,18 +114,20 @@ LATE_WORDS: Mapping[LateCause, str] = MappingProxyType(
 
 @dataclass(frozen=True, kw_only=True)
 class LateRank:
-    """The rank that most of the waiting in the window is for, recurrent or not."""
+    """A rank that much of the waiting in the window is for, recurrent or not."""
 
     rank: int | None
     name: str
     wait_frac: float
     """Of the time that ranks had waited when the last one joined; a pipeline's schedule is left out."""
     lateness_ns: int | None = None
-    """As a straggler's; of a rank that is none the sum of its delays."""
+    """As a straggler's."""
     cause: LateCause = "other"
     """As a straggler's, in the dimension in which most is waited for it."""
     cause_ns: int | None = None
-    """How much longer that takes than on the others; None where no one cause is known."""
+    """Its part of the lateness; None where no one cause is known."""
+    causes_ns: dict[LateCause, int] = field(default_factory=dict)
+    """As a straggler's."""
 
 
 StragglersState = Literal["found", "none", "not_distinguishable", "not_compared"]
@@ -158,12 +161,12 @@ class Straggler:
     """Clock error of an arrival: figures in ns may be off by as much for every collective and rank that they
     sum over."""
     lateness_ns: int
-    """Median lateness against the mean of the others, times the number of collectives, so that one long stop
-    does not count as recurrent."""
+    """How much longer the others of its groups waited in exposed collectives of the dimension, in the mean,
+    over the steps in which they waited longer than it; 0 where they never did. Needs no clock."""
     extra_compute_ns: int | None
-    """How much longer it computed before the collective than the others of its groups (median)."""
+    """How much longer it computed in these steps than the others; None unknown."""
     extra_wait_ns: int | None
-    """How much longer it waited in other dimensions than the others of its groups (median)."""
+    """How much longer its communication of other dimensions was exposed in them; None where there is none."""
     cause: LateCause
     """What it spends longer on than the others, where that is at least half of the lateness: compute, a cause
     of idle time, a later begin of its window (before); waiting for another rank in another dimension, so that
@@ -172,7 +175,10 @@ class Straggler:
     """In each quarter of its collectives it is last with at least twice the odds of chance. Else it is of one
     stretch of the capture. None: not looked at."""
     cause_ns: int | None = None
-    """How much longer the cause takes than on the others; None of other."""
+    """Its part of the lateness; None of other."""
+    causes_ns: dict[LateCause, int] = field(default_factory=dict)
+    """What the rank spent longer on than the others, largest first: parts that sum to the lateness. What it
+    spent less on is taken off the smallest; other: no cause is known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,7 +215,9 @@ class SkewAnalysis:
     limits: list[str]
     """What these figures do not cover."""
     latest: LateRank | None = None
-    """None where no rank stands out."""
+    """The rank that most of the waiting is for; None where no rank stands out."""
+    also_late: list[LateRank] = field(default_factory=list)
+    """Others that a tenth of it at least is for, most first."""
 
 
 StageRole = Literal["embedding", "loss", "middle", "unknown"]

@@ -193,13 +193,16 @@ def align_clocks(
 
 
 def _origins(ranks: Sequence[CollectiveCalls]) -> list[int]:
-    """UTC of each capture's zero; where it is not known, what lets the capture begin with the others."""
+    """UTC of each capture's zero; where it is not known, what lets the capture begin with the others.
+
+    Ranks of one capture have one: that one of them begins late is no fault of its clock."""
     begins = [c.utc_origin_ns + int(c.start_ns[0]) for c in ranks if c.utc_origin_ns is not None and len(c)]
     base = min(begins, default=0)
-    return [
-        c.utc_origin_ns if c.utc_origin_ns is not None else base - int(c.start_ns[0]) if len(c) else base
-        for c in ranks
-    ]
+    first: dict[str, int] = {}
+    for c in ranks:
+        if len(c):
+            first[c.clock] = min(int(c.start_ns[0]), first.get(c.clock, int(c.start_ns[0])))
+    return [c.utc_origin_ns if c.utc_origin_ns is not None else base - first.get(c.clock, 0) for c in ranks]
 
 
 def _member_clocks(whole: Whole, closeness: Closeness, has_utc: Bool, ends: Ends) -> tuple[MemberClock, ...]:

@@ -235,8 +235,6 @@ class CollectiveCalls:
     start_ns: I64
     """On the capture's own clock, like end_ns."""
     end_ns: I64
-    compute_before_ns: I64
-    """Time in which the device had computed before each start, since its window began; negative before."""
     group: I32
     """Index into `groups`; -1 where the capture does not say."""
     operation: I32
@@ -284,10 +282,6 @@ def collective_calls(view: DeviceView) -> CollectiveCalls:
         operations=rows.operations,
         start_ns=rows.start_ns,
         end_ns=rows.end_ns,
-        compute_before_ns=(
-            activity.compute.covered_before(rows.start_ns)
-            - activity.compute.covered_before(np.array([window.start_ns]))
-        ),
         group=rows.group.astype(np.int32),
         operation=rows.operation.astype(np.int32),
         dimension=rows.dimension.astype(np.int8),

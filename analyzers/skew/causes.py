@@ -1,285 +1,141 @@
-"""When each rank came to each matched collective, who came last, and what a late rank spends longer on than
-the ranks that wait for it."""
+"""What a late rank spends longer on than the ranks that wait for it.
+
+Ends of a collective coincide: who is late waits least in it. By how much longer the others waited in a step,
+beyond the late rank's own wait, is what that rank was late; and as every nanosecond of a step is in one leaf
+of its ledger, this is exactly what the rank spent longer than they did on everything else. It needs no common
+clock.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
-from perfdoc.analyzers.clocks.alignment import ClockAlignment
-from perfdoc.analyzers.communication.calls import CollectiveCalls
-from perfdoc.analyzers.communication.matches import Matches
-from perfdoc.analyzers.device.activity import DIMENSIONS
-from perfdoc.analyzers.instances.rough import Outline
-from perfdoc.results.ranks import IDLE_CAUSES, LEAVES
+from perfdoc.analyzers.ledger.steps import StepLedgers, distinct_names
+from perfdoc.results.ranks import DIMENSIONS, LEAVES, Ledger
 from perfdoc.results.waits import LateCause
-from perfdoc.traces.table import F64, Bool
-
-
-@dataclass(frozen=True, kw_only=True)
-class Arrivals:
-    """Columns beside those of Matches: by row and by collective."""
-
-    start_ns: I64
-    """By row, on the aligned clock of the row's component."""
-    end_ns: I64
-    own_ns: I64
-    """By row: how long the rank was in it. Needs no alignment."""
-    transfer_ns: I64
-    """By collective: the shortest own of its ranks, which waited for nobody."""
-    wait_ns: I64
-    """By row: own - transfer."""
-    first_ns: I64
-    """By collective: when the first rank came."""
-    last_ns: I64
-    """By collective: when the last rank came."""
-    in_window: Bool
-    """By collective: began inside the windows of all its ranks; groups that were matched wrongly aside."""
-    has_durations: Bool
-    """By collective: when it was complete is known on all its ranks, and every given rank of its group is in
-    it."""
-    has_order: Bool
-    """By collective: who came last is known, the clocks' residual aside: its ranks' clocks were compared,
-    nobody could leave before all had come, and every given rank of its group is in it."""
-    step: I64
-    """By collective: the number of the step, -1 unknown."""
-
-
-def arrivals(matches: Matches, ranks: Sequence[CollectiveCalls], clocks: ClockAlignment) -> Arrivals:
-    """The times of all matched collectives."""
-    count = len(matches.row)
-    start, end, own, step = (np.empty(count, np.int64) for _ in range(4))
-    in_window, exact = np.empty(count, bool), np.empty(count, bool)
-    component = np.array([c.component for c in clocks.clocks], np.int64)
-    for i, (calls, mine) in enumerate(zip(ranks, matches.of_member, strict=True)):
-        rows = matches.row[mine]
-        start[mine] = clocks.aligned(i, calls.start_ns[rows])
-        end[mine] = clocks.aligned(i, calls.end_ns[rows])
-        own[mine] = calls.end_ns[rows] - calls.start_ns[rows]
-        in_window[mine] = calls.in_window[rows]
-        exact[mine] = calls.end_is_exact[rows]
-        step[mine] = calls.step[rows]
-    of_row = component[matches.member]
-    transfer = _least(own, matches)
-    first, last = _least(start, matches), _most(start, matches)
-    believed = ~np.isin(matches.group, list(clocks.contradicted))
-    return Arrivals(
-        start_ns=start,
-        end_ns=end,
-        own_ns=own,
-        transfer_ns=transfer,
-        wait_ns=own - np.repeat(transfer, matches.count),
-        first_ns=first,
-        last_ns=last,
-        in_window=_all(in_window, matches) & believed,
-        has_durations=_all(exact, matches) & matches.is_complete,
-        has_order=matches.is_synchronising
-        & matches.is_complete
-        & (_least(of_row, matches) == _most(of_row, matches)),
-        step=_least(step, matches),
-    )
-
-
-def _least(values: I64, matches: Matches) -> I64:
-    """Smallest value of each collective."""
-    return np.minimum.reduceat(values, matches.first[:-1]) if len(matches) else values[:0]
-
-
-def _most(values: I64, matches: Matches) -> I64:
-    """Largest value of each collective."""
-    return np.maximum.reduceat(values, matches.first[:-1]) if len(matches) else values[:0]
-
-
-def _all(values: Bool, matches: Matches) -> Bool:
-    """Whether all rows of each collective hold."""
-    return np.logical_and.reduceat(values, matches.first[:-1]) if len(matches) else values[:0]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Lateness:
-    """Columns by row and by collective, over the collectives whose order of arrival can be looked at."""
-
-    collective: I64
-    """Index into Matches, by collective."""
-    resolution_ns: I64
-    """By collective: clock error of its arrivals."""
-    is_resolved: Bool
-    """By collective: the first and the last came further apart than the resolution."""
-    row: I64
-    """Row of Matches, by collective and member; only of collectives with more skew than clock error."""
-    of: I64
-    """Position in `collective`, by row."""
-    is_late: Bool
-    """By row: came last, alone or within the resolution together with others that are not the majority: then
-    the few that came before are early, and nobody is late."""
-    chance: F64
-    """By row: the probability of that, if all ranks are equally likely to be among so many that come last."""
-    caused_ns: F64
-    """By row: time that the others together had been in the collective when the last rank came; shared
-    equally by those that came last within the resolution, 0 for the others."""
-    fair_frac: F64
-    """By row: 1 / ranks of the collective."""
-    delay_ns: F64
-    """By row: how much later than everyone else the rank came, if it came last alone; else 0."""
-    behind_ns: F64
-    """By row: own arrival minus the mean of the others'."""
-
-
-def lateness(matches: Matches, times: Arrivals, resolution_ns: Sequence[int | None]) -> Lateness:
-    """Look at every collective in the window whose order of arrival is resolved.
-
-    resolution_ns: by group; None where its members are not compared.
-    """
-    of_group = np.array([-1 if r is None else r for r in resolution_ns], np.int64)
-    looked = np.flatnonzero(times.in_window & times.has_order & (of_group[matches.group] >= 0))
-    own = of_group[matches.group[looked]]
-    is_resolved = (times.last_ns - times.first_ns)[looked] > own
-    collective = looked[is_resolved]
-    count = matches.count[collective]
-    first = np.concatenate(([0], np.cumsum(count)[:-1])) if len(count) else count
-    of = np.repeat(np.arange(len(collective)), count)
-    row = matches.first[collective][of] + np.arange(len(of)) - first[of]
-    start = times.start_ns[row] - times.first_ns[collective][of]
-    last = (times.last_ns - times.first_ns)[collective][of]
-    resolution = own[is_resolved][of]
-
-    comes_last = start >= last - resolution
-    together = np.bincount(of, comes_last, len(collective))[of]
-    end = times.end_ns[row] - times.first_ns[collective][of]
-    waited = np.where(comes_last, 0, np.maximum(np.minimum(end, last) - start, 0))
-    total = np.bincount(of, waited, len(collective))[of]
-    second = np.zeros(len(collective), np.int64)
-    np.maximum.at(second, of, np.where(comes_last, 0, start))
-    sum_start = np.bincount(of, start, len(collective))[of]
-    ranks = count[of].astype(np.float64)
-    is_minority = 2 * together <= ranks
-    alone = comes_last & (together == 1)
-    return Lateness(
-        collective=looked,
-        resolution_ns=own,
-        is_resolved=is_resolved,
-        row=row,
-        of=np.flatnonzero(is_resolved)[of],
-        is_late=comes_last & is_minority,
-        chance=np.where(is_minority, together / ranks, 0.0),
-        caused_ns=np.where(comes_last, total / np.maximum(together, 1), 0.0),
-        fair_frac=1.0 / ranks,
-        delay_ns=np.where(alone, last - second[of], 0).astype(np.float64),
-        behind_ns=start - (sum_start - start) / (ranks - 1),
-    )
-
+from perfdoc.traces.table import F64
 
 EXPLAINS_FRAC = 0.5
 """Of its lateness; what makes up this share is named as the cause."""
-_IDLE = np.array([LEAVES.index(f"idle.{cause}") for cause in IDLE_CAUSES])
-_KNOWN = [cause for cause in IDLE_CAUSES if cause != "unexplained"]
+_CAUSES: Mapping[str, LateCause] = MappingProxyType(
+    {
+        "compute": "compute",
+        "exposed_memcpy": "copies",
+        "idle.host": "host",
+        "idle.gc": "gc",
+        "idle.data": "data",
+        "idle.dependency": "dependency",
+        "idle.launch_latency": "launch_latency",
+        "idle.unexplained": "other",
+    }
+)
+"""By leaf; communication is waiting."""
+_OF_LEAF: tuple[LateCause, ...] = tuple(_CAUSES.get(leaf, "waiting") for leaf in LEAVES)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RankTime:
-    """What is known of one rank's time, on its capture's clock."""
+    """Where one rank's time went, step by step."""
 
-    window_start_ns: int
-    outline: Outline
+    steps: tuple[str, ...]
+    """Names, distinct; one without a name for a window that is not made of steps."""
+    leaf_ns: I64
+    """Steps x LEAVES."""
 
-    def idle_before(self, at_ns: int) -> I64:
-        """Idle time of the window until then, by cause as in IDLE_CAUSES."""
-        inside = np.clip(at_ns - self.outline.start_ns, 0, self.outline.end_ns - self.outline.start_ns)
-        spent = np.bincount(self.outline.code, inside, len(LEAVES))
-        return np.asarray(spent[_IDLE], np.int64)
+
+def rank_time(steps: StepLedgers, window: Ledger) -> RankTime:
+    """From the ledgers of a rank's steps, or where it has none from that of its window."""
+    if steps.state == "measured":
+        leaf_ns = np.stack([np.asarray(steps.leaf_ns[leaf], np.int64) for leaf in LEAVES], axis=1)
+        return RankTime(steps=tuple(distinct_names(steps.names)), leaf_ns=leaf_ns)
+    leaves = window.by_leaf
+    return RankTime(steps=("",), leaf_ns=np.array([[leaves[leaf] for leaf in LEAVES]], np.int64))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison:
-    """All that ranks are compared by."""
+class Explained:
+    """Why one rank is late in one dimension: against the mean of the ranks that wait for it there, over the
+    steps in which they waited longer than it."""
 
-    ranks: Sequence[CollectiveCalls]
-    matches: Matches
-    times: Arrivals
-    waited_ns: I64
-    """By rank and dimension, inside the window."""
-    waits_known: Bool
-    """By dimension: whether it has collectives whose waiting is known."""
-    spent: Sequence[RankTime]
-    """Of each rank; empty where only compute and waiting are known."""
-    window_start_ns: Sequence[int]
-    """Of each rank on the aligned clock; empty like `spent`."""
+    lateness_ns: int
+    """How much longer they waited, exposed; 0 where in no step they did."""
+    causes_ns: Mapping[LateCause, int]
+    """Its parts, largest first; they sum to it. What the rank took less time for than they did is taken off
+    the smallest."""
+    compute_ns: int | None
+    """How much longer it computed, negative where shorter; None where times are not known."""
+    elsewhere_ns: int | None
+    """How much longer it waited in other dimensions; None where none of them communicates in others."""
+
+    @property
+    def cause(self) -> LateCause:
+        """The largest part, if `EXPLAINS_FRAC` of the lateness; waiting only where none of its own is."""
+        parts = {name: ns for name, ns in self.causes_ns.items() if name != "other"}
+        own = max((name for name in parts if name != "waiting"), key=lambda name: parts[name], default=None)
+        for cause in (own, "waiting"):
+            if cause is not None and parts.get(cause, 0) >= max(1.0, EXPLAINS_FRAC * self.lateness_ns):
+                return cause
+        return "other"
+
+    @property
+    def cause_ns(self) -> int | None:
+        """Of `cause`; None of other."""
+        return None if self.cause == "other" else self.causes_ns[self.cause]
 
 
-def compare_ranks(
-    ranks: Sequence[CollectiveCalls],
-    matches: Matches,
-    times: Arrivals,
-    clocks: ClockAlignment,
-    spent: Sequence[RankTime],
-) -> Comparison:
-    """Everything in the order of the ranks."""
-    starts = [int(clocks.aligned(i, np.array([each.window_start_ns]))[0]) for i, each in enumerate(spent)]
-    known = (times.in_window & times.has_durations)[matches.collective]
-    dimension = matches.dimension[matches.collective[known]].astype(np.int64)
-    waited = np.zeros((len(ranks), len(DIMENSIONS)), np.int64)
-    np.add.at(waited, (matches.member[known], dimension), times.wait_ns[known])
-    return Comparison(
-        ranks=ranks,
-        matches=matches,
-        times=times,
-        waited_ns=waited,
-        waits_known=np.bincount(dimension, minlength=len(DIMENSIONS)) > 0,
-        spent=spent,
-        window_start_ns=starts,
+NOT_EXPLAINED = Explained(lateness_ns=0, causes_ns={}, compute_ns=None, elsewhere_ns=None)
+
+
+def explain(spent: Sequence[RankTime], member: int, others: Iterable[int], dimension: str) -> Explained:
+    """Why `member` is late for the others, all positions in `spent`, in collectives of the dimension."""
+    waiting = sorted(set(others) - {member})
+    if not spent or not waiting:
+        return NOT_EXPLAINED
+    own, theirs = _of_common_steps([spent[i] for i in (member, *waiting)])
+    longer = own - theirs
+    leaf = LEAVES.index(f"exposed_comm.{dimension}")
+    is_late = longer[:, leaf] < 0
+    parts = longer[is_late].sum(axis=0)
+    sums: dict[LateCause, float] = dict.fromkeys(_OF_LEAF, 0.0)
+    for at, cause in enumerate(_OF_LEAF):
+        if at != leaf:
+            sums[cause] += float(parts[at])
+    # A step that ends with the others' and is shorter began later.
+    sums["before"] = -float(parts.sum())
+    elsewhere = [LEAVES.index(f"exposed_comm.{d}") for d in DIMENSIONS if d != dimension]
+    return Explained(
+        lateness_ns=round(-float(parts[leaf])),
+        causes_ns=_shares(sums, round(-float(parts[leaf]))),
+        compute_ns=round(sums["compute"]),
+        elsewhere_ns=round(sums["waiting"]) if (own + theirs)[:, elsewhere].any() else None,
     )
 
 
-def measure_extras(compared: Comparison, member: int, dimension: int, collectives: I64) -> dict[str, int]:
-    """By cause, how much longer than the median of the others of its groups; negative where shorter.
-
-    compute and idle time: until the last of the collectives (indices into Matches) in each group, summed over
-    groups. before: how much later its window begins. waiting: in other dimensions, over the whole window.
-    """
-    matches, times = compared.matches, compared.times
-    extras: dict[str, int] = {}
-    groups = np.unique(matches.group[collectives]).tolist()
-    idle = np.zeros(len(_IDLE), np.int64)
-    compute = 0.0
-    for group in groups:
-        shared = collectives[matches.group[collectives] == group]
-        last = int(shared[times.first_ns[shared].argmax()])
-        rows = slice(int(matches.first[last]), int(matches.first[last + 1]))
-        members, calls = matches.member[rows].tolist(), matches.row[rows].tolist()
-        own = members.index(member)
-        pairs = list(zip(members, calls, strict=True))
-        computed = np.array([compared.ranks[m].compute_before_ns[call] for m, call in pairs])
-        compute += _beyond_others(computed, own)
-        if compared.spent:
-            waited = [
-                compared.spent[m].idle_before(int(compared.ranks[m].start_ns[call])) for m, call in pairs
-            ]
-            idle += np.array([round(_beyond_others(cause, own)) for cause in np.transpose(waited)])
-    extras["compute"] = round(compute)
-    others = sorted({m for group in groups for m in matches.groups[group].members} - {member})
-    if np.delete(compared.waits_known, dimension).any() and others:
-        elsewhere = compared.waited_ns.sum(axis=1) - compared.waited_ns[:, dimension]
-        extras["waiting"] = round(float(elsewhere[member] - np.median(elsewhere[others])))
-    if compared.spent and others:
-        begin = compared.window_start_ns
-        extras["before"] = round(begin[member] - float(np.median([begin[m] for m in others])))
-        extras.update({cause: int(idle[IDLE_CAUSES.index(cause)]) for cause in _KNOWN})
-    return extras
+def _of_common_steps(ranks: Sequence[RankTime]) -> tuple[F64, F64]:
+    """Of the first rank and the mean of the others, common steps x LEAVES; whole windows where they have no
+    step in common."""
+    names = [name for name in ranks[0].steps if all(name in r.steps for r in ranks[1:])]
+    if not names:
+        table = np.stack([r.leaf_ns.sum(axis=0, keepdims=True) for r in ranks])
+    else:
+        at = [{name: i for i, name in enumerate(r.steps)} for r in ranks]
+        table = np.stack(
+            [r.leaf_ns[[where[name] for name in names]] for r, where in zip(ranks, at, strict=True)]
+        )
+    return table[0].astype(np.float64), table[1:].mean(axis=0)
 
 
-def _beyond_others(values: I64, own: int) -> float:
-    return float(values[own] - np.median(np.delete(values, own)))
-
-
-def find_cause(extras: Mapping[str, int], lateness_ns: float) -> LateCause:
-    """The largest of them, if it makes up `EXPLAINS_FRAC` of the lateness; waiting only where none of its own
-    does."""
-    needed = max(1.0, EXPLAINS_FRAC * lateness_ns)
-    own = max((name for name in extras if name != "waiting"), key=lambda name: extras[name])
-    for cause in (own, "waiting"):
-        if extras.get(cause, 0) >= needed:
-            return cause  # type: ignore[return-value]
-    return "other"
+def _shares(sums: Mapping[LateCause, float], lateness_ns: int) -> dict[LateCause, int]:
+    """What is above 0, largest first, as far as the lateness goes; "other" is what has no cause."""
+    shares: dict[LateCause, int] = {}
+    left = lateness_ns
+    for cause, ns in sorted(sums.items(), key=lambda item: -item[1]):
+        if (share := min(round(ns), left)) > 0:
+            shares[cause] = share
+            left -= share
+    return shares if left <= 0 else {**shares, "other": shares.get("other", 0) + left}

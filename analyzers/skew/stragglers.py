@@ -13,7 +13,8 @@ from perfdoc.analyzers.base.binomial import at_least
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.communication.matches import Matches
 from perfdoc.analyzers.device.activity import DIMENSIONS
-from perfdoc.analyzers.skew.causes import Arrivals, Comparison, Lateness, find_cause, measure_extras
+from perfdoc.analyzers.skew.arrivals import Arrivals, Lateness
+from perfdoc.analyzers.skew.causes import Explained, RankTime, explain
 from perfdoc.results.waits import LateRank, Straggler, StragglersState, waits_by_schedule
 
 FEWEST = 5
@@ -26,10 +27,10 @@ bias is significant, and matters to nobody."""
 _BLOCKS = 4
 """Parts of the capture, each with as many of the collectives. Of two equal ranks one and the same is later in
 all four in one capture of eight."""
-_COUNTED_AGAIN = 0.5
-"""Of its delays, which count one lateness again where collectives overlap: its lateness is that at least."""
 _MIN_FRAC = 0.5
-"""Of all waiting, for one rank: with less none is named."""
+"""Of all waiting, for those that are named together: with less none is named."""
+_EACH_FRAC = 0.1
+"""Of all waiting: a rank that so much is for is named beside the first one."""
 _LEAST_ODDS = 2.0
 """The same, over the odds of each rank of the job: of two ranks one is waited for half of the time anyway."""
 
@@ -45,21 +46,23 @@ class Stragglers:
     found: list[Straggler]
     state: StragglersState
     reason: str
-    late_rank: LateRank | None
-    """The rank that most of the waiting is for, recurrent or not; None where none stands out."""
+    late_ranks: list[LateRank]
+    """Those that most of the waiting is for, recurrent or not, most first; none where none stands out."""
     latest: Latest
 
 
-def find_stragglers(compared: Comparison, late: Lateness, pp: int | None) -> Stragglers:
-    """Look for them in every dimension. pp: stages of the pipeline; None unknown."""
-    matches = compared.matches
+def find_stragglers(
+    matches: Matches, times: Arrivals, late: Lateness, spent: Sequence[RankTime], pp: int | None
+) -> Stragglers:
+    """Look for them in every dimension. spent: of each rank, to tell why one is late; empty unknown. pp:
+    stages of the pipeline; None unknown."""
     looked, resolved = len(late.collective), int(late.is_resolved.sum())
     if not looked:
         reason = "no collective shows the order of arrival: see `limits`"
-        return Stragglers(found=[], state="not_compared", reason=reason, late_rank=None, latest={})
+        return Stragglers(found=[], state="not_compared", reason=reason, late_ranks=[], latest={})
     if not resolved:
         reason = f"{looked:,} collectives were compared; the skew of all of them is within clock error"
-        return Stragglers(found=[], state="not_distinguishable", reason=reason, late_rank=None, latest={})
+        return Stragglers(found=[], state="not_distinguishable", reason=reason, late_ranks=[], latest={})
     differ = f"arrivals at {resolved:,} of {looked:,} collectives differ by more than clock error"
     every = _habits(matches, late)
     habits = [
@@ -70,8 +73,8 @@ def find_stragglers(compared: Comparison, late: Lateness, pp: int | None) -> Str
         and habit.odds_ratio >= _ODDS_RATIO
         and habit.share_of_wait > habit.fair_share
     ]
-    found = [_straggler(compared, late, habit) for habit in habits]
-    late_rank = _late_rank(compared, late, every, found, pp)
+    found = [_straggler(matches, times, late, spent, habit) for habit in habits]
+    named = _late_ranks(matches, late, spent, every, found, pp)
     if found:
         latest = {
             (straggler.name, straggler.dimension): at
@@ -79,9 +82,9 @@ def find_stragglers(compared: Comparison, late: Lateness, pp: int | None) -> Str
             if (at := _latest(late, habit.rows)) is not None
         }
         found.sort(key=lambda s: (-s.wait_caused_ns, s.rank is None, s.rank or 0, s.name, s.dimension))
-        return Stragglers(found=found, state="found", reason=differ, late_rank=late_rank, latest=latest)
+        return Stragglers(found=found, state="found", reason=differ, late_ranks=named, latest=latest)
     few = "too few to call anything recurrent" if resolved < FEWEST else "no rank is last repeatedly"
-    return Stragglers(found=[], state="none", reason=f"{differ}; {few}", late_rank=late_rank, latest={})
+    return Stragglers(found=[], state="none", reason=f"{differ}; {few}", late_ranks=named, latest={})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,13 +146,13 @@ def _habits(matches: Matches, late: Lateness) -> list[_Habit]:
     return found
 
 
-def _straggler(compared: Comparison, late: Lateness, habit: _Habit) -> Straggler:
-    matches, mine = compared.matches, habit.rows
+def _straggler(
+    matches: Matches, times: Arrivals, late: Lateness, spent: Sequence[RankTime], habit: _Habit
+) -> Straggler:
+    mine = habit.rows
     who = matches.members[habit.member]
     alone = late.delay_ns[mine][late.delay_ns[mine] > 0]
-    lateness_ns = round(float(np.median(late.behind_ns[mine])) * len(mine))
-    extras = _extras(compared, late, habit)
-    cause = find_cause(extras, max(lateness_ns, _COUNTED_AGAIN * alone.sum()))
+    why = _explained(matches, late, spent, habit)
     return Straggler(
         rank=who.rank,
         name=who.name,
@@ -162,60 +165,76 @@ def _straggler(compared: Comparison, late: Lateness, habit: _Habit) -> Straggler
         chance_probability=habit.probability(len(matches.members)),
         collectives=habit.count,
         resolution_ns=int(late.resolution_ns[late.of[mine]].max()),
-        lateness_ns=lateness_ns,
-        extra_compute_ns=extras["compute"],
-        extra_wait_ns=extras.get("waiting"),
-        cause=cause,
-        cause_ns=extras.get(cause),
-        borne_out=_is_borne_out(compared.times, late, mine),
+        lateness_ns=why.lateness_ns,
+        extra_compute_ns=why.compute_ns,
+        extra_wait_ns=why.elsewhere_ns,
+        cause=why.cause,
+        cause_ns=why.cause_ns,
+        causes_ns=dict(why.causes_ns),
+        borne_out=_is_borne_out(times, late, mine),
     )
 
 
-def _extras(compared: Comparison, late: Lateness, habit: _Habit) -> dict[str, int]:
-    return measure_extras(compared, habit.member, habit.dimension, late.collective[late.of[habit.rows]])
+def _explained(matches: Matches, late: Lateness, spent: Sequence[RankTime], habit: _Habit) -> Explained:
+    groups = np.unique(matches.group[late.collective[late.of[habit.rows]]]).tolist()
+    others = {member for group in groups for member in matches.groups[group].members}
+    return explain(spent, habit.member, others, DIMENSIONS[habit.dimension])
 
 
-def _late_rank(
-    compared: Comparison,
+def _late_ranks(
+    matches: Matches,
     late: Lateness,
+    spent: Sequence[RankTime],
     habits: Sequence[_Habit],
     stragglers: Sequence[Straggler],
     pp: int | None,
-) -> LateRank | None:
+) -> list[LateRank]:
     """Stages of a pipeline wait for each other by its schedule: their messages, and groups that may span
-    them, are left out. Its cause is that of the dimension in which most is waited for it."""
+    them, are left out. The cause of each is that of the dimension in which most is waited for it."""
     habits = [habit for habit in habits if not waits_by_schedule(DIMENSIONS[habit.dimension], pp)]
-    caused = np.zeros(len(compared.ranks))
+    caused = np.zeros(len(matches.members))
     for habit in habits:
         caused[habit.member] += late.caused_ns[habit.rows].sum()
     total = float(caused.sum())
-    if not total or len(compared.ranks) < 2:
-        return None
-    member = int(np.argmax(caused))
-    frac = float(caused[member]) / total
-    if frac < _MIN_FRAC or frac * (len(compared.ranks) - 1) < _LEAST_ODDS * (1 - frac):
-        return None
-    who = compared.matches.members[member]
-    known = [s for s in stragglers if s.name == who.name and not waits_by_schedule(s.dimension, pp)]
+    if not total or len(caused) < 2:
+        return []
+    frac = caused / total
+    stands_out = (frac >= _EACH_FRAC) & (frac * (len(frac) - 1) >= _LEAST_ODDS * (1 - frac))
+    if frac[stands_out].sum() < _MIN_FRAC:
+        return []
+    order = np.argsort(-frac, kind="stable")
+    found = []
+    for member in order[stands_out[order]].tolist():
+        mine = [habit for habit in habits if habit.member == member]
+        found.append(_late_rank(matches, late, spent, mine, stragglers, float(frac[member])))
+    return found
+
+
+def _late_rank(
+    matches: Matches,
+    late: Lateness,
+    spent: Sequence[RankTime],
+    habits: Sequence[_Habit],
+    stragglers: Sequence[Straggler],
+    wait_frac: float,
+) -> LateRank:
+    """habits: its own, one a dimension."""
+    who = matches.members[habits[0].member]
+    dimensions = [DIMENSIONS[habit.dimension] for habit in habits]
+    known = [s for s in stragglers if s.name == who.name and s.dimension in dimensions]
     if known:
-        worst = max(known, key=lambda s: (s.cause != "waiting", s.wait_caused_ns))
-        lateness_ns, cause, cause_ns = worst.lateness_ns, worst.cause, worst.cause_ns
+        why: Straggler | Explained = max(known, key=lambda s: (s.cause != "waiting", s.wait_caused_ns))
     else:
-        habit = max(
-            (habit for habit in habits if habit.member == member),
-            key=lambda habit: late.caused_ns[habit.rows].sum(),
-        )
-        extras = _extras(compared, late, habit)
-        lateness_ns = round(float(late.delay_ns[habit.rows].sum()))
-        cause = find_cause(extras, lateness_ns)
-        cause_ns = extras.get(cause)
+        habit = max(habits, key=lambda habit: late.caused_ns[habit.rows].sum())
+        why = _explained(matches, late, spent, habit)
     return LateRank(
         rank=who.rank,
         name=who.name,
-        wait_frac=frac,
-        lateness_ns=lateness_ns,
-        cause=cause,
-        cause_ns=cause_ns,
+        wait_frac=wait_frac,
+        lateness_ns=why.lateness_ns,
+        cause=why.cause,
+        cause_ns=why.cause_ns,
+        causes_ns=dict(why.causes_ns),
     )
 
 

@@ -17,7 +17,8 @@ from perfdoc.analyzers.communication.calls import CollectiveCalls
 from perfdoc.analyzers.communication.matches import Matches
 from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.analyzers.matching.collectives import REMEDY
-from perfdoc.analyzers.skew.causes import Arrivals, Lateness, RankTime, arrivals, compare_ranks, lateness
+from perfdoc.analyzers.skew.arrivals import Arrivals, Lateness, arrivals, lateness
+from perfdoc.analyzers.skew.causes import RankTime
 from perfdoc.analyzers.skew.stragglers import Latest, find_stragglers
 from perfdoc.results.figures import duration
 from perfdoc.results.waits import RankClock, RankWait, Residual, SkewAnalysis, Spread
@@ -37,7 +38,7 @@ def measure_skew(
     the pipeline; None unknown. Other arguments: see align_clocks."""
     times = arrivals(matches, ranks, clocks)
     late = lateness(matches, times, clocks.group_resolution_ns)
-    stragglers = find_stragglers(compare_ranks(ranks, matches, times, clocks, spent), late, pp)
+    stragglers = find_stragglers(matches, times, late, spent, pp)
     measured = matches.state == "measured" and bool(times.in_window.any())
     reason, remedy = ("", "") if measured else _why_not(matches, clocks)
     found = SkewAnalysis(
@@ -58,7 +59,8 @@ def measure_skew(
         compared=len(late.collective),
         distinguishable=int(late.is_resolved.sum()),
         limits=_find_limits(ranks, matches, clocks, times) if measured else [],
-        latest=stragglers.late_rank if measured else None,
+        latest=next(iter(stragglers.late_ranks), None) if measured else None,
+        also_late=stragglers.late_ranks[1:] if measured else [],
     )
     return found, stragglers.latest
 

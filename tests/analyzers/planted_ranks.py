@@ -13,8 +13,10 @@ from perfdoc.analyzers.communication.calls import CollectiveCalls
 from perfdoc.analyzers.communication.known_groups import CallGroup
 from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.analyzers.matching.collectives import match_collectives
+from perfdoc.analyzers.skew.causes import RankTime
 from perfdoc.analyzers.skew.waiting import measure_skew
 from perfdoc.profiling.marks import format_group_mark, format_rank_mark
+from perfdoc.results.ranks import LEAVES
 from perfdoc.results.waits import SkewAnalysis
 from perfdoc.traces.job_facts import JobFacts
 from tests.captures.events import NcclPayload
@@ -161,7 +163,6 @@ class Job:
             operations=tuple(operations),
             start_ns=column([clock.local(c.start_ns) for c in kept]),
             end_ns=column([clock.local(c.end_ns) for c in kept]),
-            compute_before_ns=column([self._computed(rank, c.start_ns) for c in kept]),
             group=column([groups.index(c.group) for c in kept], np.int32),
             operation=column([operations.index(c.operation) for c in kept], np.int32),
             dimension=column([DIMENSIONS.index(c.group[0]) for c in kept], np.int8),
@@ -175,8 +176,26 @@ class Job:
             end_is_exact=column([True] * len(kept), np.bool_),
         )
 
-    def _computed(self, rank: int, until_ns: int) -> int:
-        return sum(max(0, min(b, until_ns) - a) for a, b in self.computes.get(rank, ()))
+    def spent(
+        self,
+        idle: Mapping[int, Sequence[tuple[str, int]]] | None = None,
+        begins: Mapping[int, int] | None = None,
+    ) -> list[RankTime]:
+        """Where the time of every rank went, from when it begins (0) to the end of the last call of all, as
+        one step. Computing and calls must not overlap. idle: by rank (cause, ns) of what is neither; the rest
+        of it is unexplained."""
+        end = max(c.end_ns for calls in self.calls.values() for c in calls)
+        found = []
+        for rank in range(self.ranks):
+            leaves = dict.fromkeys(LEAVES, 0)
+            leaves["compute"] = sum(b - a for a, b in self.computes.get(rank, ()))
+            for call in self.calls.get(rank, ()):
+                leaves[f"exposed_comm.{call.group[0]}"] += call.end_ns - call.start_ns
+            for cause, ns in (idle or {}).get(rank, ()):
+                leaves[f"idle.{cause}"] += ns
+            leaves["idle.unexplained"] = end - (begins or {}).get(rank, 0) - sum(leaves.values())
+            found.append(RankTime(steps=("",), leaf_ns=np.array([list(leaves.values())])))
+        return found
 
     def write_nsys(
         self,
@@ -223,7 +242,12 @@ class Job:
         return paths
 
 
-def analyse_skew(ranks: Sequence[CollectiveCalls], facts: JobFacts) -> SkewAnalysis:
+def analyse_skew(
+    ranks: Sequence[CollectiveCalls],
+    facts: JobFacts,
+    spent: Sequence[RankTime] = (),
+    pp: int | None = None,
+) -> SkewAnalysis:
     """Match, align and measure all captures of one job."""
     matches = match_collectives(ranks, facts)
-    return measure_skew(ranks, matches, align_clocks(matches, ranks))[0]
+    return measure_skew(ranks, matches, align_clocks(matches, ranks), spent, pp)[0]

@@ -43,7 +43,6 @@ def test_a_call_is_of_the_step_that_launched_it(
     assert calls.step.tolist() == steps
     # The window begins with what the first step launched, and ends with the last of the second.
     assert calls.in_window.tolist() == [False, True, True, True, True]
-    assert calls.compute_before_ns.tolist() == [0, 0, 0, 0, 20]
 
 
 def test_the_other_side_of_a_send_is_a_rank_of_the_job(tmp_path: Path) -> None:

@@ -5,23 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from perfdoc.analyzers.clocks.alignment import align_clocks
-from perfdoc.analyzers.instances.rough import NO_OUTLINE, Outline
-from perfdoc.analyzers.matching.collectives import match_collectives
-from perfdoc.analyzers.skew.causes import RankTime
-from perfdoc.analyzers.skew.waiting import measure_skew
+from perfdoc.analyzers.skew.causes import RankTime, explain
 from perfdoc.results.ranks import LEAVES
 from perfdoc.results.waits import LateRank
 from perfdoc.traces.job_facts import JobFacts
-from tests.analyzers.planted_ranks import Job
+from tests.analyzers.planted_ranks import Job, analyse_skew
 
 MS = 1_000_000
 
 
 def late_of(job: Job, spent: list[RankTime] | None = None, pp: int | None = None) -> LateRank | None:
-    ranks = job.columns(sequences=True)
-    matches = match_collectives(ranks, JobFacts())
-    return measure_skew(ranks, matches, align_clocks(matches, ranks), spent or [], pp)[0].latest
+    found = analyse_skew(job.columns(sequences=True), JobFacts(), spent or job.spent(), pp)
+    return found.latest
 
 
 def all_wait_once(late: int, ranks: int = 4, rounds: int = 6) -> Job:
@@ -33,67 +28,89 @@ def all_wait_once(late: int, ranks: int = 4, rounds: int = 6) -> Job:
     return job
 
 
-def drawn(*stretches: tuple[str, int, int]) -> Outline:
-    """(leaf, begin, end) in ms."""
-    return Outline(
-        start_ns=np.array([begin * MS for _, begin, _ in stretches], np.int64),
-        end_ns=np.array([end * MS for _, _, end in stretches], np.int64),
-        code=np.array([LEAVES.index(leaf) for leaf, _, _ in stretches], np.int8),
-    )
-
-
 @pytest.mark.parametrize(
-    ("window_start", "computes", "idle", "why"),
+    ("begins", "computes", "idle", "why"),
     [
-        (0, (), (("idle.host", 100, 105),), ("host", 5 * MS)),
-        (0, ((95, 108),), (), ("compute", 13 * MS)),
-        (0, (), (("idle.gc", 100, 103),), ("other", None)),  # of 8 ms three are known
-        (6, (), (("idle.gc", 100, 103),), ("before", 6 * MS)),
-        (0, ((10, 14),), (("idle.data", 30, 35), ("idle.data", 106, 120)), ("data", 7 * MS)),
+        (0, (), (("host", 5),), ("host", 5)),
+        (0, ((95, 108),), (), ("compute", 8)),
+        (0, (), (("gc", 3),), ("other", None)),  # of 8 ms three are known
+        (6, (), (("gc", 2),), ("before", 6)),
+        (0, ((10, 12),), (("data", 6),), ("data", 6)),
     ],
 )
 def test_one_long_wait_names_its_rank_and_what_takes_that_longer(
-    window_start: int,
+    begins: int,
     computes: tuple[tuple[int, int], ...],
-    idle: tuple[tuple[str, int, int], ...],
+    idle: tuple[tuple[str, int], ...],
     why: tuple[str, int | None],
 ) -> None:
-    """The first comes at 100 ms, rank 2 at 108, whatever it did before."""
-    spent = [RankTime(window_start_ns=0, outline=NO_OUTLINE) for _ in range(4)]
-    spent[2] = RankTime(window_start_ns=window_start * MS, outline=drawn(*idle))
+    """The first comes at 100 ms, rank 2 at 108, for what it did before; no cause exceeds its lateness."""
     job = all_wait_once(2)
     for begin, end in computes:
         job.compute(2, begin * MS, end * MS)
+    spent = job.spent({2: [(cause, ns * MS) for cause, ns in idle]}, {2: begins * MS})
     found = late_of(job, spent)
     assert found is not None
     assert (found.rank, found.wait_frac, found.lateness_ns) == (2, 1.0, 8 * MS)
-    assert (found.cause, found.cause_ns) == why
+    assert (found.cause, found.cause_ns) == (why[0], None if why[1] is None else why[1] * MS)
+    assert sum(found.causes_ns.values()) == 8 * MS
 
 
 def test_what_takes_long_on_all_ranks_is_no_cause() -> None:
     """All four collect garbage for 7 ms, rank 2 for 8 ms: of its 8 ms that explains one."""
-    spent = [
-        RankTime(window_start_ns=0, outline=drawn(("idle.gc", 50, 58 if rank == 2 else 57)))
-        for rank in range(4)
-    ]
-    found = late_of(all_wait_once(2), spent)
-    assert (found and found.cause) == "other"
+    job = all_wait_once(2)
+    found = late_of(job, job.spent({rank: [("gc", 8 * MS if rank == 2 else 7 * MS)] for rank in range(4)}))
+    assert found is not None
+    assert (found.cause, found.causes_ns) == ("other", {"other": 7 * MS, "gc": MS})
 
 
 def test_one_stop_does_not_explain_a_habit() -> None:
-    """Rank 1 is 2 ms late to each of 20, 40 ms in all, since it computes longer; 10 ms of garbage collection
-    before one of them are most of that one and little of all."""
+    """Rank 1 is 2 ms late to each of 20, since it computes longer; 8 ms of garbage collection before one of
+    them are most of that one and little of all."""
     job = Job(ranks=2)
     for i in range(20):
         late = 2 * MS + 8 * MS * (i == 10)
         job.compute(1, 20 * MS * i - 2 * MS, 20 * MS * i)
         job.collective("dp", {0: 20 * MS * i, 1: 20 * MS * i + late}, 500_000)
-    spent = [
-        RankTime(window_start_ns=0, outline=drawn(("idle.gc", 200, 200 + 10 * rank))) for rank in range(2)
-    ]
-    found = late_of(job, spent)
+    found = late_of(job, job.spent({1: [("gc", 8 * MS)]}))
     assert found is not None
-    assert (found.rank, found.cause, found.cause_ns, found.lateness_ns) == (1, "compute", 40 * MS, 40 * MS)
+    assert (found.rank, found.cause, found.lateness_ns) == (1, "compute", 48 * MS)
+    assert found.causes_ns == {"compute": 40 * MS, "gc": 8 * MS}
+
+
+def of_steps(*steps: dict[str, int]) -> RankTime:
+    table = np.array([[step.get(leaf, 0) for leaf in LEAVES] for step in steps], np.int64)
+    return RankTime(steps=tuple(f"step {i}" for i in range(len(steps))), leaf_ns=table)
+
+
+def test_lateness_is_that_of_the_steps_in_which_the_others_waited() -> None:
+    """In step 0 rank 0 computes 6 longer, and is idle 2 less; in step 1 rank 1 is the late one, by 30. Ranks
+    1 and 2 wait 3 and 5 longer than rank 0: 4 in the mean, all of it for compute."""
+    waits = "exposed_comm.dp"
+    spent = [
+        of_steps({"compute": 16, "idle.host": 0, waits: 1}, {"compute": 10, waits: 31}),
+        of_steps({"compute": 10, "idle.host": 3, waits: 4}, {"compute": 40, waits: 1}),
+        of_steps({"compute": 10, "idle.host": 1, waits: 6}, {"compute": 10, waits: 31}),
+    ]
+    found = explain(spent, 0, [0, 1, 2], "dp")
+    assert (found.lateness_ns, found.cause, found.cause_ns) == (4, "compute", 4)
+    assert found.causes_ns == {"compute": 4}
+    assert (found.compute_ns, found.elsewhere_ns) == (6, None)
+    # Against rank 2 alone, which begins 2 later than rank 1 does: nothing of its own makes rank 1 late.
+    begun = [spent[1], of_steps({"compute": 10, "idle.host": 1, waits: 8}, {"compute": 40, waits: 1})]
+    found = explain(begun, 0, [1], "dp")
+    assert (found.lateness_ns, found.causes_ns) == (4, {"host": 2, "before": 2})
+
+
+def test_every_rank_that_a_tenth_is_waited_for_is_named() -> None:
+    """Of 20 all-reduces of eight ranks three are last in 10, 7 and 3, by 1 ms: 50, 35 and 15 %, which is near
+    an eighth."""
+    job = Job(ranks=8)
+    for i, last in enumerate([0] * 10 + [6] * 7 + [3] * 3):
+        job.collective("tp", {r: 10 * MS * i + MS * (r == last) for r in range(8)}, 100_000)
+    found = analyse_skew(job.columns(sequences=True), JobFacts(), job.spent())
+    assert found.latest is not None
+    assert [(late.rank, late.wait_frac) for late in (found.latest, *found.also_late)] == [(0, 0.5), (6, 0.35)]
 
 
 def test_nobody_is_named_where_lateness_goes_round() -> None:

@@ -21,7 +21,7 @@ def test_lateness_is_against_the_mean_of_the_others_and_delay_against_the_second
     job = Job(ranks=3)
     for i in range(10):
         job.collective("dp", {0: 10 * MS * i, 1: 10 * MS * i + MS, 2: 10 * MS * i + 3 * MS}, 100_000)
-    (late,) = analyse_skew(job.columns(sequences=True), JobFacts()).stragglers
+    (late,) = analyse_skew(job.columns(sequences=True), JobFacts(), job.spent()).stragglers
     assert (late.rank, late.collectives) == (2, 10)
     assert (late.lateness_ns, late.delay_ns, late.typical_delay_ns) == (25 * MS, 20 * MS, 2 * MS)
     assert late.wait_caused_ns == 50 * MS
@@ -80,14 +80,17 @@ def test_what_one_stretch_alone_shows_is_not_borne_out() -> None:
 
 
 def test_who_is_often_last_and_mostly_early_computes_no_longer_for_a_microsecond() -> None:
-    """Rank 2 is last in 15 of 40, by 1 ms; in the median it is early. It computes 1 us longer."""
+    """Rank 2 is last in 15 of 40, by 1 ms, and waits in 25. The others are last in 25 / 7 in the mean: they
+    wait 15 - 25 / 7 ms longer than it. It computes 1 us longer."""
     job = Job(ranks=8)
     for i, last in enumerate(map(int, "20212345" * 5)):
         job.collective("dp", {r: 10 * MS * i + MS * (r == last) for r in range(8)}, 100_000)
-    job.compute(2, 0, 1_000)
-    (late,) = analyse_skew(job.columns(sequences=True), JobFacts()).stragglers
+    job.compute(2, -1_000, 0)
+    (late,) = analyse_skew(job.columns(sequences=True), JobFacts(), job.spent()).stragglers
     assert (late.rank, late.extra_compute_ns, late.cause, late.cause_ns) == (2, 1_000, "other", None)
-    assert late.lateness_ns < 0
+    assert late.lateness_ns == round(15 * MS - 25 * MS / 7)
+    assert sum(late.causes_ns.values()) == late.lateness_ns
+    assert late.causes_ns["compute"] <= 1_000
 
 
 @pytest.mark.parametrize(("of", "chance"), [(8, 0.125), (23, 0.5), (40, 0.3)])

@@ -270,7 +270,7 @@ def test_steps_match_where_whole_lists_do_not() -> None:
 
 
 COLUMNS = (
-    *("start_ns", "end_ns", "compute_before_ns", "group", "operation", "dimension", "bytes", "sequence"),
+    *("start_ns", "end_ns", "group", "operation", "dimension", "bytes", "sequence"),
     *("peer", "lane", "step", "in_window", "end_is_exact"),
 )
 

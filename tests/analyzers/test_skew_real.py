@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from perfdoc.analyzers.job import measure_job
 from perfdoc.analyzers.matching.collectives import match_collectives
+from perfdoc.analyzers.measure import measure_capture
+from perfdoc.analyzers.request import WindowRequest
 from perfdoc.profiling.distributed.collective_name import CollectiveName, format_collective
 from perfdoc.profiling.marks import format_group_mark, format_rank_mark
 from perfdoc.profiling.vocabulary import COLLECTIVE_RUN
@@ -17,6 +20,7 @@ from tests.analyzers.planted_ranks import analyse_skew
 from tests.captures.kineto import write_kineto
 from tests.captures.timeline import TimelineBuilder
 
+MS = 1_000_000
 COMM_US = {0: 5798, 1: 11336, 2: 3492, 3: 9774, 4: 6587, 5: 6251, 6: 3558, 7: 1746}
 """Communication of the eight DLRM ranks (../shared/traces/README.md)."""
 
@@ -72,6 +76,45 @@ def test_two_ranks_of_data_parallelism_in_one_file(shared_traces: Path) -> None:
     worst = skew.largest_spreads[0]
     assert worst.start_spread_ns == 27_720_126
     assert (worst.first_rank, worst.last_rank) == (0, 1)
+
+
+def test_ranks_of_one_file_share_its_clock_whoever_begins_late(shared_traces: Path) -> None:
+    """GPU 5 is last in each of the 15 all-reduces and 6 broadcasts of 3 steps, whose ends are 20 µs apart: it
+    is 3.6 ms in them, the others 64.5, 47.0 and 49.8."""
+    file = shared_traces / "strangers" / "ddp_resnet_4gpu_rocm_one_file.json.gz"
+    skew = measure_job([measure_capture(file, WindowRequest())]).skew
+    assert (skew.resolution_ns or 0) < 50_000
+    assert {w.name[:5]: round(w.own_ns / MS, 1) for w in skew.waits} == {
+        **{"GPU 2": 64.5, "GPU 3": 47.0},
+        **{"GPU 4": 49.8, "GPU 5": 3.6},
+    }
+    (late,) = skew.stragglers
+    assert skew.latest is not None
+    assert (late.name, skew.latest.name) == (("GPU 5, pid 303194585",) * 2)
+    assert (late.recurrence_frac, late.cause, skew.latest.wait_frac) == (1.0, "host", 1.0)
+    # The others wait 39.4 ms exposed, it waits 3.4.
+    assert late.lateness_ns == skew.latest.lateness_ns == pytest.approx(36.0 * MS, rel=0.01)
+    assert sum(late.causes_ns.values()) == late.lateness_ns
+
+
+def test_both_late_hosts_of_eight_ranks_are_named(shared_traces: Path) -> None:
+    """Ranks 0 and 6 cause 1,533 and 1,217 ms of the waiting, for their hosts: 221 and 207 ms of the step pass
+    before late launches, of the others' 2 to 64. Rank 6 computes 1.7 ms longer than they do."""
+    files = sorted((shared_traces / "strangers" / "megatron_gpt_forward_tp8_a100").glob("*"))
+    skew = measure_job([measure_capture(file, WindowRequest()) for file in files]).skew
+    assert [(s.rank, round(s.wait_caused_ns / MS), s.cause) for s in skew.stragglers] == [
+        (0, 1533, "host"),
+        (6, 1217, "host"),
+    ]
+    assert skew.latest is not None
+    named = [skew.latest, *skew.also_late]
+    assert [(late.rank, round(late.wait_frac, 2), late.cause) for late in named] == [
+        (0, 0.52, "host"),
+        (6, 0.41, "host"),
+    ]
+    for late in named:
+        assert late.lateness_ns is not None
+        assert late.lateness_ns >= (late.cause_ns or 0) > 0.8 * late.lateness_ns
 
 
 @pytest.mark.parametrize(

@@ -32,13 +32,15 @@ def test_the_demonstration(tmp_path: Path) -> None:
         assert rank.ledger_ns.compute == truth["ledger_ns"]["compute"]
         assert rank.ledger_ns.exposed_comm.dp == truth["ledger_ns"]["exposed_comm"]["dp"]
     # One story of rank 1, on the first screen and in the section: its kernels take 1.15 times as long. Both
-    # collect garbage, though before one collective it is nearly all that rank 1 does.
+    # collect garbage.
     skew = found.analyses.skew
     (late,) = skew.stragglers
     assert skew.latest is not None
     for told in (late, skew.latest):
         assert (told.rank, told.cause) == (1, "compute")
-        assert told.cause_ns == pytest.approx(costs["late_rank"] * answer["steps"], rel=0.03)
+        # In some steps rank 0 waits for its data for longer, and nobody for rank 1.
+        assert told.cause_ns is not None
+        assert 0.7 < told.cause_ns / (costs["late_rank"] * answer["steps"]) <= 1
     assert "for rank 1, which computes longer" in found.verdict
     assert "garbage" not in found.verdict.split("late ranks")[1]
     assert holds(prediction(found, "without_gc"), costs["gc"])

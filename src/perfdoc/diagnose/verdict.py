@@ -12,7 +12,7 @@ from perfdoc.results.figures import brief, partition, per_cent, plural, share, s
 from perfdoc.results.memory import DeviceMemory
 from perfdoc.results.names import base_name, shorten
 from perfdoc.results.quality import Contradiction, in_words
-from perfdoc.results.waits import LATE_WORDS, PipelineAnalysis, SkewAnalysis, waits_by_schedule
+from perfdoc.results.waits import LATE_WORDS, LateRank, PipelineAnalysis, SkewAnalysis, waits_by_schedule
 
 _WORDS = {
     "host": "launch-bound",
@@ -247,18 +247,34 @@ def _waiting(ranks: Sequence[Rank], skew: SkewAnalysis | None, stages: int | Non
     late = skew.latest
     if late is None or late.cause == "waiting":  # that one only passes the delay on
         return f"{said}."
-    begins = late.cause == "before"
-    behind = f" {brief(late.cause_ns or 0)} after the others" if begins else ""
-    if begins and all(r.window.steps == 1 for r in ranks):
+    if late.cause == "before" and all(r.window.steps == 1 for r in ranks):
         return (
-            f"{said}, most of it for {shorten(late.name, 48)}, whose step begins{behind}: one step cannot "
+            f"{said}, most of it for {shorten(late.name, 48)}, whose step {_does(late)}: one step cannot "
             "tell a straggler from a late start. Capture several steps."
         )
     if skew.distinguishable < FEWEST:
         return f"{said}."
-    does = f", which {'begins' + behind if begins else LATE_WORDS[late.cause]}"
-    does = "" if late.cause == "other" else does
-    return f"{said}, {per_cent(late.wait_frac, 0)} of it for {shorten(late.name, 48)}{does}."
+    named = [late, *(other for other in skew.also_late if other.cause != "waiting")][:_MOST_NAMED]
+    parts = [f"{per_cent(one.wait_frac, 0)} of it for {shorten(one.name, 48)}" for one in named]
+    if len({one.cause for one in named}) > 1 or len(named) == 1:
+        parts = [part + _which(_does(one)) for part, one in zip(parts, named, strict=True)]
+        return f"{said}, {' and '.join(parts)}."
+    return f"{said}, {' and '.join(parts)}{_which(_does(late), each=True)}."
+
+
+_MOST_NAMED = 3
+"""Late ranks, in one sentence."""
+
+
+def _does(late: LateRank) -> str:
+    """What it does that others do not; empty where that is not known."""
+    if late.cause == "before":
+        return f"begins {brief(late.cause_ns or 0)} after the others"
+    return "" if late.cause == "other" else LATE_WORDS[late.cause]
+
+
+def _which(does: str, *, each: bool = False) -> str:
+    return does and f", {'each of which' if each else 'which'} {does}"
 
 
 _MOSTLY = 0.5

@@ -1,0 +1,167 @@
+"""When each rank came to each matched collective, and who came last."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from perfdoc.analyzers.base.intervals import I64
+from perfdoc.analyzers.clocks.alignment import ClockAlignment
+from perfdoc.analyzers.communication.calls import CollectiveCalls
+from perfdoc.analyzers.communication.matches import Matches
+from perfdoc.traces.table import F64, Bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arrivals:
+    """Columns beside those of Matches: by row and by collective."""
+
+    start_ns: I64
+    """By row, on the aligned clock of the row's component."""
+    end_ns: I64
+    own_ns: I64
+    """By row: how long the rank was in it. Needs no alignment."""
+    transfer_ns: I64
+    """By collective: the shortest own of its ranks, which waited for nobody."""
+    wait_ns: I64
+    """By row: own - transfer."""
+    first_ns: I64
+    """By collective: when the first rank came."""
+    last_ns: I64
+    """By collective: when the last rank came."""
+    in_window: Bool
+    """By collective: began inside the windows of all its ranks; groups that were matched wrongly aside."""
+    has_durations: Bool
+    """By collective: when it was complete is known on all its ranks, and every given rank of its group is in
+    it."""
+    has_order: Bool
+    """By collective: who came last is known, the clocks' residual aside: its ranks' clocks were compared,
+    nobody could leave before all had come, and every given rank of its group is in it."""
+    step: I64
+    """By collective: the number of the step, -1 unknown."""
+
+
+def arrivals(matches: Matches, ranks: Sequence[CollectiveCalls], clocks: ClockAlignment) -> Arrivals:
+    """The times of all matched collectives."""
+    count = len(matches.row)
+    start, end, own, step = (np.empty(count, np.int64) for _ in range(4))
+    in_window, exact = np.empty(count, bool), np.empty(count, bool)
+    component = np.array([c.component for c in clocks.clocks], np.int64)
+    for i, (calls, mine) in enumerate(zip(ranks, matches.of_member, strict=True)):
+        rows = matches.row[mine]
+        start[mine] = clocks.aligned(i, calls.start_ns[rows])
+        end[mine] = clocks.aligned(i, calls.end_ns[rows])
+        own[mine] = calls.end_ns[rows] - calls.start_ns[rows]
+        in_window[mine] = calls.in_window[rows]
+        exact[mine] = calls.end_is_exact[rows]
+        step[mine] = calls.step[rows]
+    of_row = component[matches.member]
+    transfer = _least(own, matches)
+    first, last = _least(start, matches), _most(start, matches)
+    believed = ~np.isin(matches.group, list(clocks.contradicted))
+    return Arrivals(
+        start_ns=start,
+        end_ns=end,
+        own_ns=own,
+        transfer_ns=transfer,
+        wait_ns=own - np.repeat(transfer, matches.count),
+        first_ns=first,
+        last_ns=last,
+        in_window=_all(in_window, matches) & believed,
+        has_durations=_all(exact, matches) & matches.is_complete,
+        has_order=matches.is_synchronising
+        & matches.is_complete
+        & (_least(of_row, matches) == _most(of_row, matches)),
+        step=_least(step, matches),
+    )
+
+
+def _least(values: I64, matches: Matches) -> I64:
+    """Smallest value of each collective."""
+    return np.minimum.reduceat(values, matches.first[:-1]) if len(matches) else values[:0]
+
+
+def _most(values: I64, matches: Matches) -> I64:
+    """Largest value of each collective."""
+    return np.maximum.reduceat(values, matches.first[:-1]) if len(matches) else values[:0]
+
+
+def _all(values: Bool, matches: Matches) -> Bool:
+    """Whether all rows of each collective hold."""
+    return np.logical_and.reduceat(values, matches.first[:-1]) if len(matches) else values[:0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lateness:
+    """Columns by row and by collective, over the collectives whose order of arrival can be looked at."""
+
+    collective: I64
+    """Index into Matches, by collective."""
+    resolution_ns: I64
+    """By collective: clock error of its arrivals."""
+    is_resolved: Bool
+    """By collective: the first and the last came further apart than the resolution."""
+    row: I64
+    """Row of Matches, by collective and member; only of collectives with more skew than clock error."""
+    of: I64
+    """Position in `collective`, by row."""
+    is_late: Bool
+    """By row: came last, alone or within the resolution together with others that are not the majority: then
+    the few that came before are early, and nobody is late."""
+    chance: F64
+    """By row: the probability of that, if all ranks are equally likely to be among so many that come last."""
+    caused_ns: F64
+    """By row: time that the others together had been in the collective when the last rank came; shared
+    equally by those that came last within the resolution, 0 for the others."""
+    fair_frac: F64
+    """By row: 1 / ranks of the collective."""
+    delay_ns: F64
+    """By row: how much later than everyone else the rank came, if it came last alone; else 0."""
+    behind_ns: F64
+    """By row: own arrival minus the mean of the others'."""
+
+
+def lateness(matches: Matches, times: Arrivals, resolution_ns: Sequence[int | None]) -> Lateness:
+    """Look at every collective in the window whose order of arrival is resolved.
+
+    resolution_ns: by group; None where its members are not compared.
+    """
+    of_group = np.array([-1 if r is None else r for r in resolution_ns], np.int64)
+    looked = np.flatnonzero(times.in_window & times.has_order & (of_group[matches.group] >= 0))
+    own = of_group[matches.group[looked]]
+    is_resolved = (times.last_ns - times.first_ns)[looked] > own
+    collective = looked[is_resolved]
+    count = matches.count[collective]
+    first = np.concatenate(([0], np.cumsum(count)[:-1])) if len(count) else count
+    of = np.repeat(np.arange(len(collective)), count)
+    row = matches.first[collective][of] + np.arange(len(of)) - first[of]
+    start = times.start_ns[row] - times.first_ns[collective][of]
+    last = (times.last_ns - times.first_ns)[collective][of]
+    resolution = own[is_resolved][of]
+
+    comes_last = start >= last - resolution
+    together = np.bincount(of, comes_last, len(collective))[of]
+    end = times.end_ns[row] - times.first_ns[collective][of]
+    waited = np.where(comes_last, 0, np.maximum(np.minimum(end, last) - start, 0))
+    total = np.bincount(of, waited, len(collective))[of]
+    second = np.zeros(len(collective), np.int64)
+    np.maximum.at(second, of, np.where(comes_last, 0, start))
+    sum_start = np.bincount(of, start, len(collective))[of]
+    ranks = count[of].astype(np.float64)
+    is_minority = 2 * together <= ranks
+    alone = comes_last & (together == 1)
+    return Lateness(
+        collective=looked,
+        resolution_ns=own,
+        is_resolved=is_resolved,
+        row=row,
+        of=np.flatnonzero(is_resolved)[of],
+        is_late=comes_last & is_minority,
+        chance=np.where(is_minority, together / ranks, 0.0),
+        caused_ns=np.where(comes_last, total / np.maximum(together, 1), 0.0),
+        fair_frac=1.0 / ranks,
+        delay_ns=np.where(alone, last - second[of], 0).astype(np.float64),
+        behind_ns=start - (sum_start - start) / (ranks - 1),
+    )
