@@ -23,7 +23,7 @@ from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.matching.collectives import match_collectives
 from perfdoc.analyzers.measure import CaptureMeasurement, measure_capture
 from perfdoc.analyzers.pipeline.transfers import message_moments
-from perfdoc.analyzers.skew.causes import arrivals
+from perfdoc.analyzers.skew.arrivals import arrivals
 from perfdoc.diagnose.diagnosis import diagnose
 from perfdoc.results import Diagnosis, Rank
 from perfdoc.traces.job_facts import JobFacts
