@@ -193,16 +193,9 @@ def find_edges(trace: Trace, device: int, launches: Launches) -> Edges:
         (s.event[waits], r.event[records]),
     ):
         missing = np.flatnonzero((time < 0) & (key_of_wait >= 0))
-        by_key = np.lexsort((record_ns, key_of_record))
-        keys, times = key_of_record[by_key], record_ns[by_key]
-        for i in missing.tolist():
-            low, high = (
-                np.searchsorted(keys, key_of_wait[i], "left"),
-                np.searchsorted(keys, key_of_wait[i], "right"),
-            )
-            at = low + int(np.searchsorted(times[low:high], wait_ns[i], "right")) - 1
-            if at >= low:
-                stream[i], time[i] = r.stream[records[by_key[at]]], times[at]
+        at = _last_before(key_of_record, record_ns, key_of_wait[missing], wait_ns[missing])
+        missing, at = missing[at >= 0], at[at >= 0]
+        stream[missing], time[missing] = r.stream[records[at]], record_ns[at]
     paired = (time >= 0) & (stream >= 0)
     return Edges(
         record_stream=stream[paired],
@@ -210,3 +203,16 @@ def find_edges(trace: Trace, device: int, launches: Launches) -> Edges:
         wait_stream=s.stream[waits][paired],
         wait_ns=wait_ns[paired],
     )
+
+
+def _last_before(key: I64, time_ns: I64, asked_key: I64, asked_ns: I64) -> I64:
+    """Row of the last of one key at or before each time; -1 none."""
+    keys, times = np.concatenate((key, asked_key)), np.concatenate((time_ns, asked_ns))
+    is_asked = np.arange(len(keys)) >= len(key)
+    order = np.lexsort((is_asked, times, keys))
+    place = np.maximum.accumulate(np.where(is_asked[order], -1, np.arange(len(order))))
+    found = np.where(place >= 0, order[np.maximum(place, 0)], -1)
+    found[keys[np.maximum(found, 0)] != keys[order]] = -1
+    last = np.empty(len(keys), np.int64)
+    last[order] = found
+    return last[len(key) :]
