@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -18,7 +18,7 @@ from perfdoc.analyzers.communication.dimensions import attribute_dimensions
 from perfdoc.analyzers.device.activity import device_activity, without_launches
 from perfdoc.analyzers.device.cpu_rank import cpu_activity
 from perfdoc.analyzers.device.event_counts import event_counts, limited, partial_notes
-from perfdoc.analyzers.device.frameworks import framework_of, slowed_by
+from perfdoc.analyzers.device.frameworks import Program, program_of, slowed_by
 from perfdoc.analyzers.device.last_step import lacking_ns, last_step_notes
 from perfdoc.analyzers.device.launches import find_launches
 from perfdoc.analyzers.device.range_names import find_known_ranges, ranges_matching
@@ -64,6 +64,8 @@ class CaptureMeasurement:
     facts: JobFacts
     """What is known of the job beside the capture."""
     framework: Framework = ""
+    program: Program = field(default_factory=Program)
+    """Whose program runs, on which vendor's GPUs, and what it has already."""
     ddp: Ddp | None = None
     """None where the capture shows nothing of PyTorch's DistributedDataParallel."""
     slowed_by: Sequence[str] = ()
@@ -92,6 +94,7 @@ def measure_capture(
     trace = with_run_facts(_read(partial(read_trace, path)))
     facts = _facts(trace, given or JobFacts())
     ddp = find_ddp(trace)
+    program = program_of(trace)
     ranks, notes = measure_trace(
         trace, request, facts, also, comm_kernel, alone=alone, by_ddp=ddp is not None
     )
@@ -107,7 +110,8 @@ def measure_capture(
         world_size=trace.world_size
         or max((m.world_size for m in marked_ranks(trace).values()), default=None),
         facts=facts,
-        framework=framework_of(trace),
+        framework=program.framework,
+        program=program,
         ddp=ddp,
         slowed_by=slowed_by(trace),
     )

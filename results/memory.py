@@ -24,6 +24,8 @@ class MemoryComposition:
     before_recording_bytes: int
     """Part of it that was allocated before the history began. Parameters and optimizer state mostly are:
     without a stack they are `unknown`."""
+    recorded_bytes: dict[str, int] = field(default_factory=dict)
+    """By category, the rest of it: what was allocated since. Empty in a diagnosis of an earlier version."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,6 +128,9 @@ class OutOfMemory:
     file: str
     line: int | None
     """Where the program asked for it."""
+    what: Literal["loss", "attention", "optimizer", "weights", "cache", ""] = ""
+    """By the frames that asked: logits or a copy of them, attention's scores, the optimizer's state, weights
+    that are gathered whole, keys and values of a server. Empty where none tells."""
 
 
 @dataclass(frozen=True, kw_only=True)

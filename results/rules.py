@@ -123,6 +123,8 @@ class RuleResult:
     """How to see whether it helped."""
     false_alarm: str = ""
     """What would make this none of a problem."""
+    culprit: bool = False
+    """Whether it names what the verdict blames: its row is the first."""
     worst: WorstInstance | None = None
     """Its worst instance in the captures; None if it has no single moment, or none is known."""
     related: list[Related] = field(default_factory=list)

@@ -1,4 +1,5 @@
-"""Whose program a capture shows, by the names in it: settings are spoken of in its words and in no others.
+"""Whose program a capture shows and what it has already, by the names in it: advice is given in its words,
+and none that assumes something else.
 
 And what it records that slows the host which it measures: each call or operator takes longer for it.
 """
@@ -6,11 +7,17 @@ And what it records that slows the host which it measures: each call or operator
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
+from types import MappingProxyType
+from typing import Literal
 
 import numpy as np
 
 from perfdoc.profiling import vocabulary
+from perfdoc.profiling.gpus import gpu_family
 from perfdoc.results.headline import Framework
 from perfdoc.traces import Trace
 
@@ -30,33 +37,178 @@ def slowed_by(trace: Trace) -> list[str]:
     return [*ranges, *trace.recorded]
 
 
+Vendor = Literal["nvidia", "amd", "intel", ""]
+Mark = Literal[
+    "megatron",
+    "pytorch",
+    "torchtitan",
+    "deepspeed",
+    "lightning",
+    "transformers",
+    "vllm",
+    "sglang",
+    "tensorrt_llm",
+    "tgi",
+    "trains",
+    "compiled",
+    "workers",
+    "pins",
+    "fused_optimizer",
+    "convolves",
+]
 _LOOKED_AT = 100_000
 """Names: those that count operators come by the million."""
-_PYTORCH = re.compile(r"^aten::|\bat::native::|\bat_cuda_detail::|^torch[./]|^c10d?::|^ProfilerStep|^## ")
+_LENGTH = 512
+"""Characters of a name: template arguments say nothing more."""
+_OURS = f"{vocabulary.STEP.partition('.')[0]}."
+_GROUPS = ("TENSOR", "PIPELINE", "EXPERT", "CONTEXT", "DATA", "MODEL")
+_MARKS: Mapping[Mark, tuple[str, ...]] = MappingProxyType(
+    {
+        "pytorch": (
+            *("\naten::", "at::native::", "at_cuda_detail::", "\ntorch.", "\ntorch/", "\nc10d::", "\nc10::"),
+            *("\nProfilerStep", "\n## "),
+        ),
+        "torchtitan": ("torchtitan",),
+        "deepspeed": ("deepspeed/", "deepspeed.", "DeepSpeedEngine", "DeepSpeedZeroOptimizer"),
+        "lightning": ("[pl][", "pytorch_lightning", "lightning/pytorch", "[Strategy]", "[LightningModule]"),
+        "transformers": ("transformers/trainer.py", "transformers.trainer"),
+        "vllm": ("vllm::", "vllm/", "vllm."),
+        "sglang": ("sglang/", "sglang::", "sgl_kernel", "sglang."),
+        "tensorrt_llm": ("tensorrt_llm",),
+        "tgi": ("text_generation_server",),
+        "trains": (
+            *(
+                "\nOptimizer.step#",
+                "autograd::engine::evaluate_function",
+                "Backward0",
+                "\nOptimizer.zero_grad",
+            ),
+            *(
+                "optimizer step",
+                "optimizer.step",
+                "multi_tensor_apply",
+                "FusedAdam",
+                "_fused_adam",
+                "backward pass",
+            ),
+            *("loss.backward", "Backward pass", "\nbackward\n", "\nBackward\n"),
+        ),
+        "compiled": (
+            *(
+                "CompiledFxGraph",
+                "Torch-Compiled Region",
+                "CompiledFunction",
+                "\ntriton_poi_",
+                "\ntriton_red_",
+            ),
+            *("\ntriton_per_", "\ntriton__0d1d", "\ntriton_mm", "\ntriton_tem_fused", "\ntriton_for_fused"),
+        ),
+        "workers": ("_MultiProcessingDataLoaderIter", "pt_data_pin", "pt_data_worker", "_try_get_data"),
+        "pins": ("aten::pin_memory", "aten::_pin_memory", "pt_data_pin", "_pin_memory_loop"),
+        "fused_optimizer": (
+            *("aten::_fused_adam", "aten::_fused_sgd", "aten::_fused_adagrad", "FusedAdam", "FusedLAMB"),
+            *("FusedSGD", "FusedAdamMathFunctor", "FusedSgdMathFunctor", "multi_tensor_adam", "AdamFunctor"),
+        ),
+        "convolves": (
+            "aten::conv",
+            "cudnn_convolution",
+            "miopen_convolution",
+            "_fprop_",
+            "conv2d",
+            "implicit_gemm",
+        ),
+    }
+)
+"""What a line of the names holds, each after a line break; one is enough."""
+_AMD = ("\nhipLaunch", "\nhipMemcpy", "\nhipExtModule", "\nhipModule", "\nCijk_", "rocblas", "miopen", "gfx9")
+_INTEL = (
+    "\nurEnqueue",
+    "\nzeCommandList",
+    "\nzeEvent",
+    "\npiEnqueue",
+    "onednn_",
+    "at::native::xpu",
+    "sycl::",
+)
+_NVIDIA = (
+    "\ncudaLaunch",
+    "\ncuLaunch",
+    "\ncudaMemcpy",
+    "cudnn",
+    "cutlass",
+    "\nncclDevKernel",
+    "\ncudaDevice",
+)
+_OPTIMIZER = re.compile(r"\nOptimizer\.step#(\w{1,64})\.step")
 
 
-def framework_of(trace: Trace) -> Framework:
-    """megatron: Megatron-LM, megatron-core and what is built on them, the reference trainer included. Empty
-    where no name tells."""
-    names = list(islice(trace.strings, _LOOKED_AT))
-    if any(_is_megatron(name) for name in names):
-        return "megatron"
-    if any("vllm" in name for name in names):
-        return "vllm"
-    return "pytorch" if any(_PYTORCH.search(name[:512]) for name in names) else ""
+@dataclass(frozen=True, kw_only=True)
+class Program:
+    """What runs, by the names in a capture; what they do not show is not known to be missing."""
+
+    vendor: Vendor = ""
+    """Of the GPUs; empty where nothing tells."""
+    marks: frozenset[Mark] = frozenset()
+    optimizers: frozenset[str] = frozenset()
+    """Classes whose `step` a range names."""
+
+    @cached_property
+    def serves(self) -> bool:
+        """Whether an inference engine runs and nothing trains beside it."""
+        engines = {"vllm", "sglang", "tensorrt_llm", "tgi"}
+        return bool(self.marks & engines) and "trains" not in self.marks
+
+    @property
+    def framework(self) -> Framework:
+        """megatron: Megatron-LM, megatron-core and what is built on them, the reference trainer included.
+        Empty where no name tells."""
+        if "megatron" in self.marks:
+            return "megatron"
+        if self.serves:
+            return "vllm" if "vllm" in self.marks else "pytorch"
+        return "pytorch" if "pytorch" in self.marks else ""
 
 
-def _is_megatron(name: str) -> bool:
-    return (
-        "megatron" in name
-        or "Megatron" in name
-        or name.startswith(_OURS)
-        or ("_PARALLEL_GROUP" in name and _GROUP.search(name) is not None)
+NOTHING_SHOWN = Program()
+
+
+def program_of(trace: Trace) -> Program:
+    """By names of kernels, calls, ranges, operators, Python functions and threads."""
+    names = [name[:_LENGTH] for name in islice(trace.strings, _LOOKED_AT)]
+    text = "\n".join(["", *names, *(thread.name for thread in trace.threads), ""])
+    marks: set[Mark] = {mark for mark, parts in _MARKS.items() if any(part in text for part in parts)}
+    if any(map(_is_megatron, names)):
+        marks.add("megatron")
+    return Program(
+        vendor=_vendor(trace, text), marks=frozenset(marks), optimizers=frozenset(_OPTIMIZER.findall(text))
     )
 
 
-_GROUP = re.compile(
-    r"(TENSOR|PIPELINE|EXPERT|CONTEXT|DATA|MODEL)_PARALLEL_GROUP|(TENSOR|EXPERT)_MODEL_PARALLEL"
+def _vendor(trace: Trace, text: str) -> Vendor:
+    for gpu in (device.gpu_name or "" for device in trace.devices):
+        if gpu_family(gpu) is not None or re.search(r"NVIDIA|Tesla|GeForce|Quadro", gpu):
+            return "nvidia"
+        if re.search(r"AMD|Instinct|Radeon|\bMI\d{2,3}", gpu):
+            return "amd"
+        if re.search(r"Intel|\bArc\b|GPU Max", gpu):
+            return "intel"
+    said: tuple[tuple[Vendor, tuple[str, ...]], ...] = (("amd", _AMD), ("intel", _INTEL), ("nvidia", _NVIDIA))
+    return next((vendor for vendor, parts in said if any(part in text for part in parts)), "")
+
+
+_OTHERS_FILES = re.compile(
+    r"(transformers|accelerate|deepspeed|peft|vllm|sglang)[/.][\w/.]*megatron", re.IGNORECASE
 )
-"""Descriptions of megatron-core's process groups."""
-_OURS = f"{vocabulary.STEP.partition('.')[0]}."
+"""Files of other frameworks that are named for Megatron."""
+
+
+def _is_megatron(name: str) -> bool:
+    if "egatron" in name:
+        return _OTHERS_FILES.search(name) is None
+    return name.startswith(_OURS) or ("_PARALLEL" in name and any(_of_group(name)))
+
+
+def _of_group(name: str) -> Iterator[bool]:
+    """Descriptions of megatron-core's process groups."""
+    yield from (f"{group}_PARALLEL_GROUP" in name for group in _GROUPS)
+    yield from (f"{group}_MODEL_PARALLEL" in name for group in ("TENSOR", "EXPERT"))

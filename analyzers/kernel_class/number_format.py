@@ -10,13 +10,18 @@ from perfdoc.profiling.gpus import gpu_family, peak_flops
 
 _FORMATS = (
     ("fp8", re.compile(r"(?i)e4m3|e5m2|(?<![a-z])fp8(?![a-z])|float8|^nvjet_(sm\d+_)?qq")),
-    ("bf16", re.compile(r"(?i)bf16|bfloat16|^nvjet_(sm\d+_)?tst")),
-    ("fp16", re.compile(r"(?i)(?<![bt])f16(?!\d)|fp16|hgemm|__half|half_t|^nvjet_(sm\d+_)?hsh")),
+    ("bf16", re.compile(r"(?i)bf16|bfloat16|^nvjet_(sm\d+_)?tst|^Cijk_\w{8,16}?_B(BS|B|SS)_")),
+    (
+        "fp16",
+        re.compile(
+            r"(?i)(?<![bt])f16(?!\d)|fp16|hgemm|__half|half_t|^nvjet_(sm\d+_)?hsh|^Cijk_\w{8,16}?_H(HS|B|SS)_"
+        ),
+    ),
     (
         "fp32",
         re.compile(
             r"(?i)sgemm|tf32|tfloat32|tfloat_?t|(?<![a-z])f32f32_f32|^nvjet_(sm\d+_)?sss"
-            r"|(?:cutlass_[89]\d_|ampere_|sm[89]\d_)\w{0,64}?(?<![a-z0-9])s168[48]gemm"
+            r"|(?:cutlass_[89]\d_|ampere_|sm[89]\d_)\w{0,64}?(?<![a-z0-9])s168[48]gemm|^Cijk_\w{8,16}?_S_?B_"
         ),
     ),
 )
@@ -34,6 +39,13 @@ def format_of(name: str) -> str | None:
 
 _FP32_ATTENTION = re.compile(r"(?i)(?:fmha|attention|sdpa)\w{0,64}_f32(?![a-z0-9])")
 """PyTorch's memory-efficient attention in FP32: fmha_cutlassF_f32_aligned_64x64_rf_sm80."""
+_FP32_CONVOLUTION = re.compile(
+    r"(?i)scudnn|(?:dgrad|wgrad|fprop|convolve)\w{0,64}(?:engine|sgemm|kernel)\w{0,64}(?:<|IL?)f|convolve_sgemm"
+    r"|(?<![a-z])f32f32_f32|tf32f32|s1688(?:dgrad|wgrad|fprop)\w{0,32}tf32|winograd\w{0,64}<float"
+    r"|(?:gtcx\d?|conv)\w{0,64}_fp32(?![a-z0-9])"
+)
+"""cuDNN's and MIOpen's: cudnn_infer_volta_scudnn_128x64_relu_medium_nn_v1, dgrad_engine<float, 512, …>,
+winogradForwardData4x4<float, float>, igemm_fwd_gtcx2_nchw_fp32_…."""
 _TF32 = re.compile(r"(?i)tf32|tfloat32|tfloat_?t|(?<![a-z0-9])s168[48](?!\d)")
 _TF32_SPEEDUP = 2.0
 """Of 16 bits over TF32, on every GPU that has both."""
@@ -42,12 +54,18 @@ PEAK_SHARE_RATIO = 0.65
 run at 55 to 70 % of the one and at 85 to 95 % of the other."""
 
 
-NAME_FORMATS = (KernelClass.GEMM, KernelClass.ATTENTION)
+NAME_FORMATS = (KernelClass.GEMM, KernelClass.ATTENTION, KernelClass.CONVOLUTION)
 """Classes of kernels whose names tell whether they run in FP32."""
 
 
 def is_fp32(name: str, kernel_class: KernelClass) -> bool:
-    """Whether a GEMM's or an attention kernel's name tells FP32 (or TF32)."""
+    """Whether the name of a GEMM, of an attention kernel or of a convolution tells FP32 (or TF32).
+
+    >>> is_fp32("void cudnn::detail::dgrad_engine<float, 512, 6, 5, 3, 3, 3, false>", KernelClass.CONVOLUTION)
+    True
+    """
+    if kernel_class is KernelClass.CONVOLUTION:
+        return _FP32_CONVOLUTION.search(name[:MAX_TEXT]) is not None
     if kernel_class is KernelClass.ATTENTION:
         return _FP32_ATTENTION.search(name[:MAX_TEXT]) is not None
     return kernel_class is KernelClass.GEMM and format_of(name) == "fp32"

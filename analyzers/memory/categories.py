@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache
+from typing import Literal
 
 import numpy as np
 
@@ -113,6 +114,28 @@ def use_of_frame(frame: MemoryFrame) -> Use:
         if function_form.match(function) and path_form.search(path):
             return use
     return Use.NONE
+
+
+Tensor = Literal["loss", "attention", "optimizer", "weights", "cache", ""]
+_TENSORS: tuple[tuple[Tensor, str], ...] = (
+    ("loss", r"cross_entropy|crossentropy|nll_loss|log_softmax|lm_head|logits|output_layer|compute_loss"),
+    ("loss", r"ForCausalLMLoss|loss_utils\.py:"),
+    ("attention", r"attention|attn|(?:^|[_/])sdpa"),
+    ("optimizer", r"torch/optim/|/optimizers?/|optimizer\.py:|ops/adam|bitsandbytes/optim"),
+    ("weights", r"unshard|all_gather|_flat_param|_fsdp_collectives|partition_parameters|_allgather_params"),
+    ("cache", r"kv_?cache|cache_utils\.py:|static_?cache|dynamic_?cache"),
+)
+"""Tensor; a pattern that is found in `file: function`, whatever its case."""
+
+
+def tensor_of(frames: Sequence[MemoryFrame]) -> Tensor:
+    """Which tensor a stack asks memory for, the innermost frame that tells first; empty where none does."""
+    for frame in frames:
+        said = f"{frame.filename[-400:]}: {frame.function[:400]}".replace("\\", "/")
+        for tensor, form in _TENSORS:
+            if re.search(form, said, re.IGNORECASE):
+                return tensor
+    return ""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

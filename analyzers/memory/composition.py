@@ -49,6 +49,7 @@ def compose(
     in_history = start != BEFORE
     of_category, evidence = categorise(history, lifetimes, alive, uses, ranges)
     category_bytes = dict(zip(CATEGORIES, sum_by(of_category, size, len(CATEGORIES)).tolist(), strict=True))
+    recorded = sum_by(of_category[in_history], size[in_history], len(CATEGORIES)).tolist()
     unknown = category_bytes["unknown"]
     return MemoryComposition(
         state="partial" if unknown else "measured",
@@ -60,6 +61,7 @@ def compose(
         evidence_bytes=dict(zip(EVIDENCE, sum_by(evidence, size, len(EVIDENCE)).tolist(), strict=True)),
         range_bytes=_by_range(history, ranges, start, size),
         before_recording_bytes=int(size[~in_history].sum()),
+        recorded_bytes=dict(zip(CATEGORIES, recorded, strict=True)),
     )
 
 

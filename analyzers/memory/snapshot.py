@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from perfdoc.analyzers.memory.categories import StackUses, uses_of_stacks
+from perfdoc.analyzers.memory.categories import StackUses, tensor_of, uses_of_stacks
 from perfdoc.analyzers.memory.composition import attention_scores, compose, memory_series
 from perfdoc.analyzers.memory.layout import layout_at, reserved_bytes
 from perfdoc.analyzers.memory.lifetimes import BEFORE, DeviceHistory, Lifetimes, find_lifetimes, histories
@@ -159,7 +159,8 @@ def _out_of_memory(
 ) -> OutOfMemory:
     events = history.snapshot.events
     row = history.first + at
-    function, file, line = site_of(history.snapshot.stack(int(events.stack[row])))
+    stack = history.snapshot.stack(int(events.stack[row]))
+    function, file, line = site_of(stack)
     return OutOfMemory(
         time_ns=_known(events.time_ns[row]),
         requested_bytes=int(events.size_bytes[row]),
@@ -170,6 +171,7 @@ def _out_of_memory(
         function=function,
         file=file,
         line=line,
+        what=tensor_of(stack),
     )
 
 

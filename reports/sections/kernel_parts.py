@@ -109,9 +109,8 @@ def _linear(ranks: Sequence[Rank]) -> Iterator[str]:
         said += f", {figures.share(ran / total)} of the windows"
         grouped = sum(rank.kernel_parts.grouped_linear_ns or 0 for rank in windows)
         # Experts' GEMMs run in the faster type too; side by side they may take less than their sum.
-        if grouped:
-            both = figures.share(min(1.0, (ran + grouped) / total))
-            said += f"; with the experts' GEMMs at most {both}"
+        if grouped and ran + grouped <= total:
+            said += f"; with the experts' GEMMs at most {figures.share((ran + grouped) / total)}"
         said += ": the upper bound for a faster precision"
     why = {prose(rank.kernel_parts.linear_reason, 160) for rank in known if rank.kernel_parts.linear_reason}
     yield said + (f" ({min(why)})." if why else ".")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from perfdoc.analyzers.communication.table import BOUNDS_BYTES, SMALL_BYTES
 from perfdoc.results.figures import brief, per_cent, size
 from perfdoc.results.ranks import Communication
+from perfdoc.rules.engine.assumptions import TRAINING, Assumes
 from perfdoc.rules.engine.gain import RankMeasurement, ceiling, time_share
 from perfdoc.rules.engine.needs import WINDOW, applies
 from perfdoc.rules.engine.rule import Case, Evidence, Level, Meta, Verdict, fires, passes
@@ -113,6 +114,12 @@ def _by_size(one: Messages) -> str:
     )
 
 
+_BUCKETS = "gradients in buckets: DDP's bucket_cap_mb; "
+_WHERE = (
+    ": gradients during the backward pass, as DDP and FSDP do (overlap_grad_reduce), weights before the "
+    "layer that needs them (overlap_param_gather), tensor parallelism inside its GEMMs (tp_comm_overlap)"
+)
+_ANOTHER = ", such as another micro-batch's"
 META = Meta(
     title="Exposed communication",
     action="Overlap communication, or send it in larger messages",
@@ -127,6 +134,8 @@ META = Meta(
             "no communication was seen",
         ),
     ),
+    assumes=tuple(Assumes(of=TRAINING, words=words) for words in (_BUCKETS, _WHERE, _ANOTHER)),
+    for_servers=True,
 )
 
 LARGE_FRAC = 0.15
@@ -215,8 +224,7 @@ def _remedies(case: Case, found: Sequence[Messages]) -> list[str]:
     """What hides or shortens each collective, whichever dimension it serves."""
     parts = [
         f"The {m.count:,.0f} {m.words} operations a {case.unit} are mostly small and cost their latency: "
-        "send them as few large ones (gradients in buckets: DDP's bucket_cap_mb; several tensors in one call "
-        "or one flat tensor)."
+        f"send them as few large ones ({_BUCKETS}several tensors in one call or one flat tensor)."
         for m in found
         if m.are_many_small
     ]
@@ -243,13 +251,11 @@ _OVERLAPS = (
     (
         frozenset(("all_reduce", "reduce_scatter", "all_gather", "reduce", "")),
         "If it is not done already, launch each collective as soon as its input is ready, on a stream of its "
-        "own. Wait for it only where its result is used: gradients during the backward pass, as DDP and FSDP "
-        "do (overlap_grad_reduce), weights before the layer that needs them (overlap_param_gather), tensor "
-        "parallelism inside its GEMMs (tp_comm_overlap).",
+        f"own. Wait for it only where its result is used{_WHERE}.",
     ),
     (
         frozenset(("all_to_all", "dispatch", "combine")),
-        "Let compute that needs nothing of it run beside the exchange, such as another micro-batch's.",
+        f"Let compute that needs nothing of it run beside the exchange{_ANOTHER}.",
     ),
     (
         frozenset(("send_recv",)),

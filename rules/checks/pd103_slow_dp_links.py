@@ -37,6 +37,7 @@ META = Meta(
         "mlm_05",
         "mlm_nccl_debug",
     ),
+    for_servers=True,
 )
 
 LOW_LINK_FRAC = 0.5

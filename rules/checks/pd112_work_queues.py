@@ -4,6 +4,7 @@ expert parallelism need. The wrong number silently prevents an overlap."""
 
 from perfdoc.results.figures import per_cent
 from perfdoc.rules.engine.advise import advise
+from perfdoc.rules.engine.assumptions import NVIDIA, Assumes
 from perfdoc.rules.engine.gain import ceiling, predicted
 from perfdoc.rules.engine.needs import GPU_MODEL, GPUS, Missing, Need, skipped
 from perfdoc.rules.engine.rule import Case, Meta, Verdict, fires, passes
@@ -32,6 +33,7 @@ def _no_queues(case: Case) -> Missing | None:
 
 
 META = Meta(
+    assumes=(Assumes(of=NVIDIA),),
     title="CUDA_DEVICE_MAX_CONNECTIONS prevents overlap",
     action="Change CUDA_DEVICE_MAX_CONNECTIONS",
     sources=("Megatron-Bridge guide", "NeMo guide", "Megatron-LM guide"),

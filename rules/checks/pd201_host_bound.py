@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from perfdoc.results.figures import brief, per_cent
 from perfdoc.rules.engine.advise import Advice
+from perfdoc.rules.engine.assumptions import NVIDIA, Assumes
 from perfdoc.rules.engine.gain import (
     Gain,
     RankMeasurement,
@@ -32,6 +33,7 @@ from perfdoc.rules.facts.graphs import (
 from perfdoc.rules.facts.memory_need import cp_of, tp_of
 from perfdoc.rules.facts.smaller_mapping import fsdp_instead, halved, splits_too_far
 
+_OSRT = "nsys --trace=osrt,python-gil names the wait. "
 META = Meta(
     title="Device waits for its host",
     action="Cut launch overhead",
@@ -49,31 +51,39 @@ META = Meta(
         "fsdp_host_bound",
         "scale_jitter",
     ),
+    assumes=(Assumes(of=NVIDIA, words=_OSRT),),
+    for_servers=True,
 )
 
 _LARGER = "more work per launch, fewer launches"
 _GRAPHS = "CUDA graphs launch a layer with one call, where they are not used already and shapes are static."
 _SLOWED = ", and the capture itself slows the host"
 _LESS = (
-    "First see how long a step takes without the profiler. Or capture with less (no with_stack, "
+    "Last, see how long a step takes without the profiler, or capture with less (no with_stack, "
     "record_shapes, profile_memory or emit_nvtx; a few ranges by hand)."
 )
-_SERVING = (
-    "First see how long an iteration takes without the profiler. Or capture with less (without Python stacks "
-    "and operator shapes).",
-    "vLLM launches an iteration as CUDA graphs unless enforce_eager is set: start it without, and with "
-    "capture sizes that hold this batch.",
-    "More sequences in a batch (max_num_seqs, max_num_batched_tokens) give each launch more work, if memory "
-    "for the KV cache allows.",
+_LESS_SERVING = (
+    "Last, see how long an iteration takes without the profiler, or capture with less (without Python stacks "
+    "and operator shapes)."
 )
-"""For vLLM, which trains nothing: no micro-batch, no FSDP."""
+_SERVING = {
+    "vllm": "vLLM launches an iteration as CUDA graphs unless enforce_eager is set: start it without, and "
+    "with capture sizes that hold this batch. More sequences in a batch (max_num_seqs, "
+    "max_num_batched_tokens) give each launch more work, if memory for the KV cache allows.",
+    "sglang": "SGLang launches decoding as CUDA graphs unless --disable-cuda-graph is set: start it without, "
+    "and with --cuda-graph-max-bs at this batch or above. A higher --max-running-requests gives each launch "
+    "more work, if memory for the KV cache allows.",
+    "": "Launch an iteration as CUDA graphs, if the engine does not yet, and put more sequences in a batch, "
+    "if memory for the KV cache allows.",
+}
+"""By engine. It trains nothing: no micro-batch, no FSDP."""
 _SHOWN = 3
 _WAITS = "the launching thread waits for something other than the device, off the CPU"
 _BETWEEN = "the host works between steps for long without a CUDA call"
 _FIND_WAIT = (
     "Find what the thread waits for: a batch, a lock that another thread holds (Python's included), a file, "
-    "the network, or a free core. Fewer launches do not help. nsys --trace=osrt,python-gil names the wait; a "
-    "range around the call that fetches a batch (or --data-range) tells whether it is data."
+    f"the network, or a free core. Fewer launches do not help. {_OSRT}A range around the call that fetches a "
+    "batch (or --data-range) tells whether it is data."
 )
 _FIND_WORK = (
     "Find what Python does there: loading in the training process, logging, metrics, a checkpoint. Fewer "
@@ -190,8 +200,9 @@ def _small_kernels(case: Case) -> Iterator[Evidence]:
 
 
 def _remedy(case: Case) -> str:
-    if case.framework == "vllm":
-        return " ".join(_SERVING if slowed_by(case) else _SERVING[1:])
+    if case.program.serves:
+        engine = next((name for name in _SERVING if name in case.program.marks), "")
+        return " ".join([_SERVING[engine], *([_LESS_SERVING] if slowed_by(case) else [])])
     tp, cp = tp_of(case), cp_of(case)
     sharded = [name for name, size in (("tensor", tp), ("context", cp)) if size and size > 1]
     less = f", or less {' and '.join(sharded)} parallelism" if sharded else ""
@@ -211,7 +222,6 @@ def _remedy(case: Case) -> str:
         )
     if not case.setting("cuda_graph_impl")[0] and not why_hidden(case) and not why_no_graphs(case):
         words.append(_GRAPHS)
-    words = [_LESS, *words] if slowed_by(case) else words
     words += [no_room] if (no_room := why_no_room(case)) else []
     words.append("The host section lists the calls that wait for the device; remove those first.")
-    return " ".join(words)
+    return " ".join([*words, *([_LESS] if slowed_by(case) else [])])

@@ -18,6 +18,7 @@ META = Meta(
     time=("idle.gc",),
     needs=(on_some_rank("traced garbage collection", lambda r: r.host.gc), WINDOW),
     advice=("host_gc", "scale_jitter"),
+    for_servers=True,
 )
 
 INTERVAL_STEPS = 100

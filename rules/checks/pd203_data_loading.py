@@ -6,10 +6,13 @@ from dataclasses import dataclass, replace
 from perfdoc.results.figures import per_cent
 from perfdoc.results.host import DataPauses
 from perfdoc.rules.engine.advise import advise
+from perfdoc.rules.engine.assumptions import NVIDIA, Assumes
 from perfdoc.rules.engine.gain import Gain, at_most, bounded, ceiling, predicted, time_share, worth_frac
 from perfdoc.rules.engine.needs import WINDOW, on_some_rank
 from perfdoc.rules.engine.rule import Case, Meta, Verdict, fires, passes
+from perfdoc.rules.facts.capture import loads_ahead
 
+_SCHEDULING = ", or capture with nsys --cpuctxsw=process-tree"
 META = Meta(
     title="Data-loader stalls",
     action="Load batches ahead of the step",
@@ -17,6 +20,7 @@ META = Meta(
     topic="host_overhead",
     time=("idle.data",),
     needs=(on_some_rank("data loading that the capture shows", lambda r: r.host.data), WINDOW),
+    assumes=(Assumes(of=NVIDIA, words=_SCHEDULING),),
 )
 
 MIN_FRAC = 0.01
@@ -25,6 +29,13 @@ MIN_FRAC = 0.01
 
 MAX_WORKERS = 8
 """Per rank: more rarely help, and all ranks of a machine share its cores."""
+_TOO_SLOW = (
+    "Worker processes load already and do not keep up. Time one batch in a worker: decoding, augmenting, "
+    "tokenising, storage. Then give it more workers (num_workers), as long as cores and storage have room, "
+    "and a larger prefetch_factor where batches differ."
+)
+_NOT_PINNED = " pin_memory=True, if it is not set: the copy to the device then does not wait."
+_MORE = "worker processes are there already: whether more of them keep up is not known"
 _NONE = "Prepare batches in separate processes, ahead of the step."
 _MANY = (
     "There are enough loader processes: look at their cost per batch (decoding, tokenising, file system), "
@@ -66,7 +77,7 @@ _EVIDENCE = (
         "only the place between steps tells",
         lambda d: d.idle_position_ns,
         "likely batches arrive too late: long pauses between steps, without a CUDA call",
-        f"{_RANGE}, or capture with nsys --cpuctxsw=process-tree.",
+        f"{_RANGE}{_SCHEDULING}.",
         "Anything else that Python does after every step: logging, metrics, a scheduler.",
     ),
 )
@@ -95,11 +106,12 @@ def evaluate(case: Case) -> Verdict:
     return fires(
         reason=how.reason,
         evidence=evidence,
-        remedy=f"{'' if advice else _MANY if now else _NONE} {how.settle}".strip(),
+        action=_FASTER if loads_ahead(case) else "",
+        remedy=f"{'' if advice else _hand(case, now)} {how.settle}".strip(),
         advice=advice,
-        otherwise=_NONE,
+        otherwise=_TOO_SLOW if loads_ahead(case) else _NONE,
         gain=bounded(
-            None if known else predicted(case, "without_data"),
+            None if known or loads_ahead(case) else predicted(case, "without_data"),
             ceiling(case, lambda r: r.ledger.idle.data, "all data-loader stalls"),
         ),
         verify="Run again: idle.data in the ledger falls.",
@@ -107,12 +119,25 @@ def evaluate(case: Case) -> Verdict:
     )
 
 
+_FASTER = "Make the loader's workers faster"
+
+
+def _hand(case: Case, now: int | None) -> str:
+    """What to do in words. now: workers that the settings name."""
+    if now:
+        return _MANY
+    if not loads_ahead(case):
+        return _NONE
+    return _TOO_SLOW + ("" if "pins" in case.program.marks else _NOT_PINNED)
+
+
 def _with_workers(case: Case, now: int, to: int) -> Gain | None:
     """The gain of `to` processes: all stalls if they load batches as fast as a step without stalls takes;
     else an upper bound.
 
     A step of T with stalls w: loaded in the training process, a batch costs w, over `to` processes w / to,
-    hidden by T - w; if `now` processes are the limit already, T becomes T x now / to.
+    hidden by T - w. Where `now` processes are the limit already, more of them may find no core or no faster
+    storage: an upper bound.
     Stalls of half a step, no processes, to two: 0.25 <= 0.5.
     """
     gain = predicted(case, "without_data")
@@ -120,6 +145,8 @@ def _with_workers(case: Case, now: int, to: int) -> Gain | None:
         return None
     measured = [r for r in case.ranks if r.host.data.state == "measured" and r.ledger.total]
     wait = max(((r.host.data.total_ns or 0) / r.ledger.total for r in measured), default=0.0)
-    if (now / to if now else wait / to) > 1 - wait:
+    if now:
+        return at_most(gain, _MORE)
+    if wait / to > 1 - wait:
         return at_most(gain, f"predicted without any stalls; {to} processes are too few for that")
     return replace(gain, assumptions=[*gain.assumptions, f"{to} processes load {to} batches concurrently"])

@@ -20,6 +20,7 @@ META = Meta(
     time=("exposed_memcpy",),
     needs=(GPUS, WINDOW),
     advice=("mem_offload_tune",),
+    for_servers=True,
 )
 
 MIN_FRAC = 0.05

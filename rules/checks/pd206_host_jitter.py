@@ -30,6 +30,7 @@ META = Meta(
         Need(words="enough common steps to separate a slow host from noise", missing=_too_few_steps),
     ),
     advice=("host_symptom_variation", "host_bind", "host_bind_divisor", "scale_jitter"),
+    for_servers=True,
 )
 
 MIN_FRAC = 0.05
@@ -99,12 +100,13 @@ def _idle_frac(case: Case, slow: str | None) -> float | None:
 
 
 def _wait_frac(case: Case) -> float | None:
-    """Waiting in collectives over the windows; overlapping collectives count twice, 1 at most. None if ranks
-    are not matched."""
+    """Waiting in collectives over the windows. None if ranks are not matched, or if so many collectives
+    overlap, which count twice, that it is no share."""
     windows = sum(r.ledger.total for r in case.ranks)
     if case.job.skew.state != "measured" or not windows:
         return None
-    return min(1.0, sum(w.wait_ns for w in case.job.skew.waits) / windows)
+    share = sum(w.wait_ns for w in case.job.skew.waits) / windows
+    return share if share <= 1 else None
 
 
 def _collecting(case: Case) -> bool:

@@ -24,6 +24,7 @@ META = Meta(
         on_some_rank("calls that wait for the device", lambda r: r.host.sync_calls),
         WINDOW,
     ),
+    for_servers=True,
 )
 
 MIN_FRAC = 0.02
@@ -89,7 +90,7 @@ def _calls(case: Case, groups: list[CallGroup]) -> Iterator[Evidence]:
         per = f"{significant(found.count / steps)} a step" if steps else f"{found.count:,} in the window"
         yield ("such calls, worst rank", f"{per}, {brief(found.host_ns or 0)} in them")
     if total := worst.ledger.idle.host:
-        part = min(1.0, _most_ns(worst) / total)
+        part = _most_ns(worst) / total  # its idle time is a part of idle.host
         yield ("idle before late launches that they may cause, at most", per_cent(part))
     places: dict[str, list[CallGroup]] = {}
     for group in groups:

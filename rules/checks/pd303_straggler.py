@@ -31,6 +31,7 @@ META = Meta(
         Need(words="skew above the clock error", missing=_not_distinguishable),
     ),
     advice=("host_symptom_variation",),
+    for_servers=True,
 )
 
 MIN_FRAC = TRIFLE_FRAC
@@ -137,12 +138,13 @@ def _prediction(case: Case, straggler: Straggler) -> Prediction | None:
 
 
 def _loss_frac(case: Case, straggler: Straggler) -> float:
-    """The cost by replay; else the sum of its delays, an upper bound that counts overlapping ones twice."""
+    """The cost by replay; else the sum of its delays, an upper bound that counts overlapping ones twice, so
+    that it may be above 1."""
     found = _prediction(case, straggler)
     if found is not None and found.mid_ns is not None and found.step_ns:
         return found.mid_ns / found.step_ns
     span = max((r.span_ns[1] - r.span_ns[0] for r in case.ranks), default=0)
-    return min(1.0, straggler.delay_ns / span) if span else 0.0
+    return straggler.delay_ns / span if span else 0.0
 
 
 def _most(case: Case, straggler: Straggler) -> Gain | None:

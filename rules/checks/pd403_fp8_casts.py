@@ -3,6 +3,7 @@ buy accuracy with it."""
 
 from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.rules.engine.advise import Advice, advise, needing
+from perfdoc.rules.engine.assumptions import ENGINE, Assumes
 from perfdoc.rules.engine.gain import RankMeasurement, ceiling, time_share
 from perfdoc.rules.engine.needs import GPUS, WINDOW, applies
 from perfdoc.rules.engine.rule import Case, Meta, Verdict, fires, passes, skips
@@ -14,6 +15,7 @@ META = Meta(
     action="Make casts to FP8 cheaper",
     sources=("Megatron-Bridge guide", "NeMo guide", "LLM training guide", "Megatron-LM guide"),
     topic="low_precision",
+    assumes=(Assumes(of=ENGINE, words=" (Transformer Engine)"),),
     needs=(
         GPUS,
         KERNELS,

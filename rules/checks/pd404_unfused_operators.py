@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from perfdoc.results.figures import gib, per_cent
 from perfdoc.results.kernels import UnfusedPattern
 from perfdoc.rules.engine.advise import Advice, advise
+from perfdoc.rules.engine.assumptions import EAGER, ENGINE, FLASH, Assumes
 from perfdoc.rules.engine.gain import RankMeasurement, ceiling, time_share
 from perfdoc.rules.engine.needs import GPUS, WINDOW, Missing, Need, skipped
 from perfdoc.rules.engine.rule import Case, Evidence, Meta, Verdict, fires, informs, passes
@@ -26,6 +27,13 @@ META = Meta(
     topic="fusion",
     needs=(GPUS, KERNELS, Need(words="classified kernels", missing=_unmeasured), WINDOW),
     advice=("fus_all_on", "fus_verl_defaults", "fus_ce_te", "mlm_30", "mlm_32", "mlm_33", "mlm_34", "mlm_35"),
+    assumes=(
+        Assumes(of=EAGER, words="torch.compile"),
+        Assumes(of=ENGINE, words="Transformer Engine's"),
+        Assumes(of=ENGINE, words="Transformer Engine"),
+        Assumes(of=FLASH, words="flash-attn"),
+    ),
+    for_servers=True,
 )
 
 MIN_FRAC = 0.01

@@ -7,6 +7,7 @@ from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.analyzers.kernel_class.names import is_masked_softmax
 from perfdoc.results.figures import brief, per_cent
 from perfdoc.rules.engine.advise import Advice, advise
+from perfdoc.rules.engine.assumptions import FLASH, Assumes
 from perfdoc.rules.engine.gain import Gain, RankMeasurement, ceiling, time_evidence
 from perfdoc.rules.engine.needs import GPUS, WINDOW, Missing, Need, skipped
 from perfdoc.rules.engine.rule import Case, Evidence, Meta, Verdict, fires, informs, passes
@@ -18,6 +19,7 @@ def _no_rows(case: Case) -> Missing | None:
     return None if any(r.kernel_times for r in case.ranks) else skipped("no kernel rows in the window")
 
 
+_FLASH = ", or flash-attn"
 META = Meta(
     title="Attention that is not fused",
     action="Use fused attention",
@@ -25,6 +27,8 @@ META = Meta(
     topic="fusion",
     needs=(GPUS, KERNELS, WINDOW, Need(words="kernels in the window", missing=_no_rows)),
     advice=("fus_attention_backend", "mlm_31", "fus_all_on", "fus_verl_defaults"),
+    assumes=(Assumes(of=FLASH, words=_FLASH),),
+    for_servers=True,
 )
 
 MIN_FRAC = 0.02
@@ -65,8 +69,8 @@ def evaluate(case: Case) -> Verdict:
             evidence=evidence,
             remedy=""
             if case.framework == "megatron"
-            else "Call fused attention: torch.nn.functional.scaled_dot_product_attention in 16 bits, or "
-            "flash-attn.",
+            else "Call fused attention: torch.nn.functional.scaled_dot_product_attention in 16 bits"
+            f"{_FLASH}.",
             advice=_fused(case) if case.framework == "megatron" else [],
             otherwise="Check the log for why no fused attention was taken: head size, mask, dropout, data "
             "type.",

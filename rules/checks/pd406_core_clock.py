@@ -24,6 +24,7 @@ META = Meta(
         LINEAR_SHARE,
     ),
     advice=("clock_vboost",),
+    for_servers=True,
 )
 
 MIN_LINEAR_FRAC = 0.5

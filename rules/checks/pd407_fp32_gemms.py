@@ -3,6 +3,7 @@ through memory."""
 
 from collections.abc import Callable
 
+from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.analyzers.kernel_class.number_format import tf32_speedup
 from perfdoc.results.figures import brief, per_cent
 from perfdoc.rules.engine.gain import Gain, RankMeasurement, bound_of, ceiling, predicted, time_evidence
@@ -30,26 +31,34 @@ def _not_fp32(case: Case) -> Missing | None:
 
 
 META = Meta(
-    title="GEMMs or attention in FP32",
-    action="Run GEMMs and attention in 16 bits",
+    title="GEMMs, convolutions or attention in FP32",
+    action="Run what multiplies in FP32 in 16 bits",
     sources=("kernel names of cuBLAS and CUTLASS",),
     topic="low_precision",
-    needs=(GPUS, KERNELS, WINDOW, Need(words="GEMMs or attention whose names tell FP32", missing=_not_fp32)),
+    needs=(GPUS, KERNELS, WINDOW, Need(words="kernels whose names tell FP32", missing=_not_fp32)),
 )
 
 _KEY = "bf16_gemm"
 MIN_FRAC = 0.05
 """Of the window, mean over ranks; of start-up, of the time in which something ran."""
+MIN_PART_FRAC = 0.1
+"""Of the time in FP32: from here on a kind of kernel is named."""
+_NAMES = {
+    KernelClass.GEMM: "GEMMs",
+    KernelClass.CONVOLUTION: "convolutions",
+    KernelClass.ATTENTION: "attention",
+}
 TF32_MIN_FRAC = 0.01
 """Likewise, of FP32 GEMMs that TF32 would make faster: for less it is not named."""
 
 
 def evaluate(case: Case) -> Verdict:
-    """Fires where GEMMs and attention in FP32 (or TF32) take `MIN_FRAC` of the window."""
+    """Fires where GEMMs, convolutions and attention in FP32 (or TF32) take `MIN_FRAC` of the window."""
     share = case.share_at_work(fp32_ns) or 0.0
     tf32 = case.share_at_work(tf32_ns) or 0.0
     formats = "FP32" if not tf32 else "TF32" if tf32 >= share else "FP32 or TF32"
-    evidence = time_evidence(case, f"GEMMs and attention in {formats}{case.of_work}", share, fp32_ns)
+    what = _what(case)
+    evidence = time_evidence(case, f"{' and '.join(what)} in {formats}{case.of_work}", share, fp32_ns)
     if share < MIN_FRAC:
         return passes(evidence)
     if formats == "FP32 or TF32":
@@ -59,15 +68,25 @@ def evaluate(case: Case) -> Verdict:
     if host >= MIN_FRAC:
         evidence.append(("idle, launch-bound", per_cent(host)))
     return fires(
-        reason=f"GEMMs or attention run in {formats}, which tensor cores multiply at half the rate of 16 bits"
+        reason=f"{' and '.join(what)} run in {formats}, at half the rate of 16 bits on tensor cores"
         if formats == "TF32"
-        else f"GEMMs or attention run in {formats}, not in 16 bits on tensor cores",
+        else f"{' and '.join(what)} run in {formats}, not in 16 bits on tensor cores",
+        action=f"Run {' and '.join(what)} in 16 bits",
         evidence=evidence,
         remedy=_remedy(case, late=host >= share),
         gain=_gain(case),
         verify="Run again: GEMMs have bf16 or f16 in their names; compare the loss curves.",
         false_alarm="Numerics that need FP32, such as a solver's.",
     )
+
+
+def _what(case: Case) -> list[str]:
+    """The kinds of kernels that run so, by falling time; those of a tenth of it."""
+    times: dict[KernelClass, int] = {}
+    for kernel in (kernel for rank in case.ranks for kernel in in_fp32(rank)):
+        times[kernel.kernel_class] = times.get(kernel.kernel_class, 0) + kernel.total_ns
+    found = sorted(times, key=lambda of: -times[of])
+    return [_NAMES[of] for of in found if times[of] >= MIN_PART_FRAC * sum(times.values())]
 
 
 def _part(case: Case, label: str, of: Callable[[RankMeasurement], int]) -> Evidence:
@@ -79,7 +98,10 @@ def _part(case: Case, label: str, of: Callable[[RankMeasurement], int]) -> Evide
 def _remedy(case: Case, *, late: bool) -> str:
     """TF32 is named where it makes GEMMs faster that do not have it yet."""
     words = [f"Train in {_of_16_bits(case)}, or the framework's own setting."]
-    if (case.share_at_work(could_be_tf32_ns) or 0.0) >= TF32_MIN_FRAC:
+    if "convolutions" in _what(case):
+        words.append("Convolutions gain most with inputs and weights in channels_last.")
+    others = case.program.vendor in ("amd", "intel")
+    if not others and (case.share_at_work(could_be_tf32_ns) or 0.0) >= TF32_MIN_FRAC:
         ms = case.per_unit_ms(could_be_tf32_ns) or 0.0
         where = "" if all(tf32_speedup(r.device.gpu_name) for r in case.ranks) else " (Ampere and later)"
         words.append(
@@ -96,7 +118,7 @@ def _of_16_bits(case: Case) -> str:
     """How, by what all of the GPUs multiply; both where one of them is not known."""
     bf16 = "bf16: torch.autocast(device_type='cuda', dtype=torch.bfloat16)"
     fp16 = "fp16 with loss scaling: torch.autocast(device_type='cuda', dtype=torch.float16) and GradScaler"
-    if (lacking := lack_bf16(case.ranks)) is None:
+    if (lacking := lack_bf16(case)) is None:
         return f"{bf16}; on NVIDIA's GPUs before Ampere, which have none, {fp16}"
     return f"{fp16} (these GPUs have no bf16)" if lacking else bf16
 
@@ -110,5 +132,5 @@ def _gain(case: Case) -> Gain | None:
         return replayed
     if any(saved_by_16_bits_ns(rank) is None for rank in case.ranks):
         return None
-    what = "these GEMMs on 16-bit tensor cores, at the same share of the peak"
+    what = "these kernels on 16-bit tensor cores, at the same share of the peak"
     return bound_of(case, _KEY, ceiling(case, lambda rank: saved_by_16_bits_ns(rank) or 0, what))

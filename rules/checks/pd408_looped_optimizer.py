@@ -21,10 +21,13 @@ META = Meta(
 MIN_FRAC = 0.01
 """Of the step: predicted gain of a fused update; of the window where nothing is predicted: the most that one
 can save."""
-_PYTORCH = (
+_FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
+_FOREACH = ("Adadelta", "Adafactor", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop")
+"""Classes of torch.optim by what they take, release 2.9; LBFGS and SparseAdam take neither."""
+_BY_HAND = "torch._foreach_* over the list of all parameters, or torch.compile of its step"
+_UNKNOWN = (
     "torch.optim.AdamW(..., fused=True), or foreach=True; SGD and Adam take both. zero_grad() launches "
-    "nothing with set_to_none=True. An optimizer of your own: torch._foreach_* over the list of all "
-    "parameters, or torch.compile of its step."
+    f"nothing with set_to_none=True. An optimizer of your own: {_BY_HAND}."
 )
 _MOST = "idle time between the optimizer's kernels plus their run time, less one kernel per parameter"
 _MEGATRON = (
@@ -49,11 +52,40 @@ def evaluate(case: Case) -> Verdict:
     return fires(
         reason=f"the optimizer updates one parameter after the other ({how})",
         evidence=[*evidence, *_figures(case, found)],
-        remedy=_MEGATRON if case.framework == "megatron" else _PYTORCH,
+        remedy=_MEGATRON if case.framework == "megatron" else " ".join(_settings(case)),
         gain=bounded(gain, ceiling(case, _most_ns, _MOST)),
         verify="Run again: the optimizer is a few multi_tensor_apply or fused kernels.",
         false_alarm="A window that holds one optimizer step and few of the micro-batches before it.",
     )
+
+
+def _settings(case: Case) -> Iterator[str]:
+    """By the optimizers' names; a fused one that runs beside them is not meant."""
+    named = sorted(name for name in case.program.optimizers if not name.startswith("Fused"))
+    if not named:
+        yield (
+            f"What loops is not the fused optimizer, which runs too: {_BY_HAND}."
+            if _is_fused(case)
+            else _UNKNOWN
+        )
+    for name in named:
+        if name in _FUSED:
+            trainer = next((words for mark, words in _TRAINERS if mark in case.program.marks), "")
+            yield trainer or f"torch.optim.{name}(..., fused=True), or foreach=True."
+        elif name in _FOREACH:
+            yield f"torch.optim.{name}(..., foreach=True): it has no fused form."
+        else:
+            yield f"{name} has neither a fused nor a foreach form in PyTorch: {_BY_HAND}."
+
+
+_TRAINERS = (
+    ("transformers", 'TrainingArguments(optim="adamw_torch_fused").'),
+    ("torchtitan", 'optimizer.implementation = "fused".'),
+)
+
+
+def _is_fused(case: Case) -> bool:
+    return "fused_optimizer" in case.program.marks
 
 
 def _loop(rank: RankMeasurement) -> OptimizerLoop:

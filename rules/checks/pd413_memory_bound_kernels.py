@@ -1,18 +1,28 @@
 """Each of them reads and writes whole tensors through HBM; one kernel in their place does so once."""
 
 from perfdoc.results.figures import per_cent
+from perfdoc.rules.engine.assumptions import EAGER, ENGINE, FLASH, OUTSIDE, TRANSFORMER, Assumes
 from perfdoc.rules.engine.gain import RankMeasurement, bound_of, time_share
 from perfdoc.rules.engine.needs import GPUS, WINDOW
 from perfdoc.rules.engine.rule import Case, Meta, Verdict, informs, passes
 from perfdoc.rules.facts.capture import KERNELS
 from perfdoc.rules.facts.roofline import PARTED, most_by_replay
 
+_COMPILE = "Compile the layers (torch.compile), or take fused ones."
+_LIBRARIES = "Transformer Engine has LayerNormMLP, Liger norms and losses, flash-attn attention."
 META = Meta(
     title="Memory-bound kernels that are not fused",
     action="Fuse the kernels between GEMMs",
     sources=("PyTorch, torch.compile", "NVIDIA, Transformer Engine"),
     topic="fusion",
     needs=(GPUS, KERNELS, WINDOW, PARTED),
+    assumes=(
+        Assumes(of=EAGER, words=_COMPILE, instead=OUTSIDE),
+        Assumes(of=TRANSFORMER, words=_LIBRARIES),
+        Assumes(of=ENGINE, words=_LIBRARIES, instead="Liger has norms and losses."),
+        Assumes(of=FLASH, words=", flash-attn attention"),
+    ),
+    for_servers=True,
 )
 
 MIN_FRAC = 0.1
@@ -33,9 +43,7 @@ def evaluate(case: Case) -> Verdict:
     return informs(
         reason="runs of kernels between GEMMs could each be one kernel",
         evidence=[*evidence, *((f"{_said(n)}, of the window", per_cent(t)) for t, n in most)],
-        remedy="Compile the layers (torch.compile), or take fused ones. Transformer Engine has LayerNormMLP, "
-        "Liger norms and losses, flash-attn attention. Keep tensors contiguous and in one dtype, so that no "
-        "copies are needed.",
+        remedy=f"{_COMPILE} {_LIBRARIES} Keep tensors contiguous and in one dtype: copies go then.",
         gain=bound_of(case, _KEY, most_by_replay(case, _KEY, _fusible_ns, _ALL_FUSED, launches_go=True)),
         verify="Run again: fewer kernels between GEMMs, and less of the window in them.",
         false_alarm="Kernels of one run that work on different tensors gain launches only.",

@@ -22,6 +22,7 @@ META = Meta(
     topic="memory",
     needs=(GPUS, SNAPSHOT, Need(words="segments at the peak", missing=_no_segments)),
     advice=("mem_expandable",),
+    for_servers=True,
 )
 
 MIN_FRAC = 0.1

@@ -23,6 +23,7 @@ META = Meta(
     topic="memory",
     needs=(GPUS, Need(words="a memory snapshot with segments at the peak", missing=_no_segments)),
     advice=("mem_avoid_record_streams",),
+    for_servers=True,
 )
 
 MIN_FRAC = 0.05

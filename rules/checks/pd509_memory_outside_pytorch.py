@@ -3,6 +3,7 @@ an allocation fails, they are why less is free than expected."""
 
 from perfdoc.results.figures import gib
 from perfdoc.rules.engine.advise import advise
+from perfdoc.rules.engine.assumptions import NVIDIA, Assumes
 from perfdoc.rules.engine.needs import GPUS, Missing, Need, not_applicable, skipped
 from perfdoc.rules.engine.rule import Case, Meta, Verdict, informs, passes
 from perfdoc.rules.facts.memory_room import Room, rooms, why_unknown
@@ -21,6 +22,8 @@ def _no_failure(case: Case) -> Missing | None:
     return skipped(why_unknown(case))
 
 
+_SMI = "nvidia-smi"
+_NVLS = " NCCL_DEBUG=INFO logs whether NVLS is used (its kernels' names do not show it)."
 META = Meta(
     title="GPU memory taken outside of PyTorch",
     action="Shrink what is taken outside of PyTorch",
@@ -34,6 +37,8 @@ META = Meta(
         ),
     ),
     advice=("mem_nvls_off",),
+    assumes=(Assumes(of=NVIDIA, words=_SMI, instead="the vendor's tool"), Assumes(of=NVIDIA, words=_NVLS)),
+    for_servers=True,
 )
 
 MIN_BYTES = 4 << 30
@@ -55,8 +60,7 @@ def evaluate(case: Case) -> Verdict:
     return informs(
         reason="much of the GPU is taken by something else than PyTorch",
         evidence=evidence,
-        remedy="See with nvidia-smi whether another process has it. NCCL_DEBUG=INFO logs whether NVLS is "
-        "used (its kernels' names do not show it)."
+        remedy=f"See with {_SMI} whether another process has it.{_NVLS}"
         + (" nccl_ub needs NVLS, and sets NCCL_NVLS_ENABLE=1 itself." if used else ""),
         advice=[advise(knob=_KNOB, to=0, why=why, costs=costs)] if nvls and not used else [],
         verify="nvidia-smi's use less what PyTorch reserves falls; bus bandwidth in the table stays.",

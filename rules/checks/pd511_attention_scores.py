@@ -3,6 +3,7 @@ backward: they grow with the square of the sequence length. Fused attention neve
 
 from perfdoc.results.figures import gib, per_cent, size
 from perfdoc.results.memory import AttentionScores, DeviceMemory
+from perfdoc.rules.engine.assumptions import FLASH, Assumes
 from perfdoc.rules.engine.needs import GPUS, Missing, Need, skipped
 from perfdoc.rules.engine.rule import Case, Evidence, Meta, Verdict, fires, passes
 from perfdoc.rules.facts.fusions import fused_attention
@@ -21,7 +22,9 @@ def _no_peak(case: Case) -> Missing | None:
     return skipped("no snapshot has a history with a peak" if rooms(case) else why_unknown(case))
 
 
+_FLASH = ", or flash-attn"
 META = Meta(
+    assumes=(Assumes(of=FLASH, words=_FLASH),),
     title="Attention scores kept in memory",
     action="Use fused attention",
     sources=("Dao et al., FlashAttention, 2022", "PyTorch: scaled_dot_product_attention"),
@@ -69,8 +72,8 @@ def evaluate(case: Case) -> Verdict:
 
 
 _REMEDY = (
-    "Call fused attention: torch.nn.functional.scaled_dot_product_attention, or flash-attn; neither makes "
-    "the scores."
+    "Call fused attention: torch.nn.functional.scaled_dot_product_attention"
+    f"{_FLASH}. It does not make the scores."
 )
 
 

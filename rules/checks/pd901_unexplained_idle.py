@@ -12,6 +12,7 @@ META = Meta(
     sources=("definitions",),
     topic="capture",
     needs=(WINDOW, ALL_WORK),
+    for_servers=True,
 )
 
 MAX_UNEXPLAINED_FRAC = 0.02

@@ -17,6 +17,7 @@ META = Meta(
     sources=("definitions",),
     topic="capture",
     needs=(OWN_WINDOW, ALL_WORK),
+    for_servers=True,
 )
 
 

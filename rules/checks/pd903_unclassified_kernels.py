@@ -7,9 +7,14 @@ import shlex
 from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.results.figures import per_cent, plural
 from perfdoc.results.kernels import SuspectedKernel
+from perfdoc.rules.engine.assumptions import PEERS, Assumes
 from perfdoc.rules.engine.needs import applies
 from perfdoc.rules.engine.rule import Case, Meta, Verdict, informs, passes
 
+_COMMUNICATES = (
+    "If one of these kernels communicates, the figures for communication are too low: name it with "
+    "--comm-kernel REGEX."
+)
 META = Meta(
     title="Unclassified kernels",
     action="Name the unclassified kernels",
@@ -22,6 +27,8 @@ META = Meta(
             "no kernel rows in the window",
         ),
     ),
+    assumes=(Assumes(of=PEERS, words=_COMMUNICATES),),
+    for_servers=True,
 )
 
 MAX_OTHER_FRAC = 0.05
@@ -63,8 +70,7 @@ def evaluate(case: Case) -> Verdict:
     return informs(
         reason="much kernel time has no class",
         evidence=[*evidence, ("largest", largest.name)],
-        remedy="If one of these kernels communicates, the figures for communication are too low: name it "
-        "with --comm-kernel REGEX.",
+        remedy=_COMMUNICATES,
         verify="Analyze again: the share of class other falls.",
         false_alarm="Compute kernels of your own: the class changes no leaf of the ledger.",
     )

@@ -18,6 +18,7 @@ META = Meta(
     sources=("Megatron-Bridge guide", "NeMo guide"),
     topic="profiling",
     needs=(OWN_WINDOW, Need(words="whole steps of every rank", missing=_no_steps)),
+    for_servers=True,
 )
 
 MIN_STEPS = 2

@@ -43,6 +43,7 @@ META = Meta(
         ),
     ),
     advice=("prof_mem",),
+    for_servers=True,
 )
 
 

@@ -13,6 +13,7 @@ META = Meta(
     sources=("definitions",),
     topic="capture",
     needs=(GPUS, WINDOW),
+    for_servers=True,
 )
 
 MIN_FRAC = 0.05

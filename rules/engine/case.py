@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
+from perfdoc.analyzers.device.frameworks import Program
 from perfdoc.analyzers.instances.rough import RankParts
 from perfdoc.analyzers.instances.worst import Ranks
 from perfdoc.analyzers.job import JobMeasurement, measure_job
@@ -149,6 +150,17 @@ class Case:
     def framework(self) -> Framework:
         """In whose words settings and changes are named."""
         return framework_of_job(self.captures, self.configuration)
+
+    @cached_property
+    def program(self) -> Program:
+        """What all captures show to run; a vendor that they do not agree on is unknown."""
+        found = [capture.program for capture in self.captures]
+        vendors = {one.vendor for one in found}
+        return Program(
+            vendor=vendors.pop() if len(vendors) == 1 else "",
+            marks=frozenset().union(*(one.marks for one in found)),
+            optimizers=frozenset().union(*(one.optimizers for one in found)),
+        )
 
     @property
     def on_host(self) -> bool:

@@ -1,4 +1,4 @@
-"""What rules say of settings, in the words of the job's own framework.
+"""What rules say, as it fits the job: in the words of its own framework, without what assumes another one.
 
 Rules name settings by their canonical ids, which are Megatron's. In a job of another framework an id says
 nothing: what it does stands there instead; where the framework is not known, with the id as an example.
@@ -7,10 +7,12 @@ nothing: what it does stands there instead; where the framework is not known, wi
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
+from types import MappingProxyType
 
+from perfdoc.analyzers.device.frameworks import NOTHING_SHOWN, Program
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import PYTORCHS
 from perfdoc.knobs.load import ELSEWHERE, catalogue
@@ -18,7 +20,7 @@ from perfdoc.knobs.terms import OLD_FLOAT8
 from perfdoc.knobs.words import words
 from perfdoc.results.headline import Framework
 from perfdoc.results.replay import Prediction
-from perfdoc.rules.engine.rule import Verdict
+from perfdoc.rules.engine.rule import Case, Meta, Verdict, passes
 from perfdoc.rules.facts.framework import (
     accelerates_way,
     has_own_file,
@@ -30,14 +32,27 @@ from perfdoc.simulator.replay.gains import Gains
 from perfdoc.simulator.replay.proposals import CHANGES
 
 
-def in_words_of(framework: Framework, gains: Gains, configuration: Configuration) -> Gains:
+def in_words_of(
+    framework: Framework, gains: Gains, configuration: Configuration, program: Program = NOTHING_SHOWN
+) -> Gains:
     """The same predictions, with what a framework calls the setting in brackets. configuration: the settings
-    that were given."""
-    ways = {"pytorch": [*_own_ways(configuration), "pytorch"], "vllm": ["vllm", "pytorch"], "": []}
-    if framework not in ways:
-        return gains
-    predictions = [replace(p, change=_renamed(p, ways[framework])) for p in gains.predictions]
+    that were given. program: what the captures show to run."""
+    predictions = list(gains.predictions)
+    if framework != "megatron":
+        seen = [
+            mark for mark in ("sglang", "torchtitan", "transformers", "compiled") if mark in program.marks
+        ]
+        own = {"pytorch": [*_own_ways(configuration), *seen, "pytorch"], "vllm": ["vllm", "pytorch"]}
+        predictions = [replace(p, change=_renamed(p, own.get(framework, []))) for p in predictions]
+    if terms := _VENDORS.get(program.vendor, ()):
+        predictions = [replace(p, change=_in_terms(p.change, terms)) for p in predictions]
     return replace(gains, analysis=replace(gains.analysis, predictions=predictions))
+
+
+def _in_terms(text: str, terms: Sequence[tuple[str, str]]) -> str:
+    for theirs, own in terms:
+        text = text.replace(theirs, own)
+    return text
 
 
 def _own_ways(configuration: Configuration) -> list[str]:
@@ -74,6 +89,50 @@ def _renamed(prediction: Prediction, ways: Sequence[str]) -> str:
 
 _NOT_MEGATRONS = frozenset({"record_shapes", "record_memory_history", "profile_memory", "with_stack"})
 """PyTorch's names."""
+
+
+_VENDORS: Mapping[str, tuple[tuple[str, str], ...]] = MappingProxyType(
+    {
+        "amd": (
+            ("CUDA graph", "HIP graph"),
+            ("CUDA call", "HIP call"),
+            ("nvidia-smi topo -m", "rocm-smi --showtopo"),
+        ),
+        "intel": (
+            ("CUDA graph", "captured graph"),
+            ("a CUDA call", "a call to the device"),
+            ("torch.cuda.", "torch.xpu."),
+            ("device_type='cuda'", "device_type='xpu'"),
+            ("nvidia-smi topo -m", "xpu-smi topology -m"),
+        ),
+    }
+)
+"""Words that another vendor's users have for the same thing."""
+
+
+_HOLES = re.compile(r"(\()(?:, )+|(?:, )+(\))| \(\)|(?<=,)(?: ,)+")
+"""Of a list in brackets from which something is left out."""
+
+
+def fitted(case: Case, meta: Meta, verdict: Verdict) -> Verdict:
+    """The same without words whose assumption does not hold; it passes where nothing is left to do."""
+    if verdict.state != "fires":
+        return verdict
+    verdict = replace(verdict, action=verdict.action or meta.action)
+    broken = [a for a in meta.assumes if a.words and a.of.holds(case) is False]
+
+    def said(text: str) -> str:
+        for one in broken:
+            text = text.replace(one.words, one.instead)
+        text = _in_terms(text, _VENDORS.get(case.program.vendor, ()))
+        return " ".join(_HOLES.sub(lambda hole: hole[1] or hole[2] or "", text).split())
+
+    texts = ("reason", "remedy", "otherwise", "action", "verify", "false_alarm")
+    fits = replace(verdict, **{name: said(getattr(verdict, name)) for name in texts})  # type: ignore[arg-type]
+    if broken and verdict.remedy and not (fits.remedy or fits.advice):
+        words = " and ".join(dict.fromkeys(one.of.words for one in broken))
+        return passes(verdict.evidence, f"what would help takes {words}")
+    return fits
 
 
 def in_job_words(framework: Framework, verdict: Verdict) -> Verdict:

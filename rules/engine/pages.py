@@ -199,7 +199,12 @@ def _needs(meta: Meta) -> str:
     if not rows:
         return ""
     said = "Without these, in this order, it is skipped or does not apply, and the report says why."
-    return "\n".join(["## What it needs\n", f"{said}\n", *rows])
+    assumed = [
+        f"`{_cell(a.words.strip(' ,.'))}` is said of {a.of.words} alone." for a in meta.assumes if a.words
+    ]
+    if not meta.for_servers:
+        assumed.append("It is about training: of an inference engine it says nothing.")
+    return "\n".join(["## What it needs\n", f"{said}\n", *rows, "", *(f"- {_cell(one)}" for one in assumed)])
 
 
 def index_page(rules: Sequence[Rule]) -> str:

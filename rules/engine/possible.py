@@ -6,6 +6,7 @@ from perfdoc.knobs.check import check
 from perfdoc.knobs.knob import Value
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.registry import own_rules, verdict_of
+from perfdoc.rules.facts.capture import loads_ahead
 from perfdoc.rules.facts.framework import may_have_megatrons_buckets
 from perfdoc.rules.facts.graphs import why_no_graphs
 from perfdoc.simulator.replay.proposals import CHANGES
@@ -18,6 +19,12 @@ def why_not(case: Case, key: str, ways: Sequence[Mapping[str, Value]]) -> str:
     """
     if key == "without_launches" and (reason := why_no_graphs(case)):
         return reason
+    if key == "without_data" and loads_ahead(case):
+        return "worker processes load already, and nothing shows that they can be fast enough"
+    if key == "without_launches" and case.program.vendor == "intel":
+        return "PyTorch captures no graphs on these GPUs"
+    if key == "fused_optimizer" and "fused_optimizer" in case.program.marks and not case.program.optimizers:
+        return "done already: a fused optimizer runs"
     if key == "fp8_gemm" and case.setting("fp8")[1] is not None:
         return "set already: fp8"
     if key == "dp_half_bytes" and case.job.facts.dtype == "fp32":

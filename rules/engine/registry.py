@@ -16,8 +16,8 @@ from perfdoc.results.rules import Evidence, RuleResult
 from perfdoc.rules.engine.advise import if_unset, settle
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.gain import kept_gain
-from perfdoc.rules.engine.job_words import in_job_words, said_in
-from perfdoc.rules.engine.needs import ALL_WORK, Need, first_missing
+from perfdoc.rules.engine.job_words import fitted, in_job_words, said_in
+from perfdoc.rules.engine.needs import ALL_WORK, Missing, Need, first_missing, not_applicable
 from perfdoc.rules.engine.ranking import ranked
 from perfdoc.rules.engine.related import Applied, as_rules_say, not_below_predictions, related
 from perfdoc.rules.engine.rule import Meta, Rule, State, Verdict
@@ -124,7 +124,8 @@ def applied(rule: Rule, case: Case) -> Applied:
         verdict = verdict_of(rule, case)
         if not isinstance(verdict, Verdict) or verdict.state not in get_args(State):
             raise TypeError("evaluate returned no verdict")
-        verdict, fires = in_job_words(case.framework, verdict), verdict.state == "fires"
+        verdict = in_job_words(case.framework, fitted(case, rule.meta, verdict))
+        fires = verdict.state == "fires"
         evidence = [Evidence(label=label, value=value) for label, value in verdict.evidence]
         advice = settle(case, verdict.advice) if fires else []
         more, more_words = if_unset(rule, case, advice) if fires else ([], "")
@@ -144,7 +145,7 @@ def applied(rule: Rule, case: Case) -> Applied:
     result = RuleResult(
         code=rule.meta.code,
         title=rule.meta.title,
-        action=(verdict.action or rule.meta.action) if verdict.state == "fires" else "",
+        action=verdict.action if verdict.state == "fires" else "",
         state=verdict.state,
         level=verdict.level,
         reason=verdict.reason,
@@ -156,6 +157,7 @@ def applied(rule: Rule, case: Case) -> Applied:
         gain_frac=share,
         verify=verdict.verify,
         false_alarm=verdict.false_alarm,
+        culprit=verdict.culprit and verdict.state == "fires",
         worst=(verdict.worst or worst_of_time(case, time)) if verdict.state == "fires" else None,
     )
     return Applied(result=result, time=() if gain is None else time)
@@ -163,9 +165,18 @@ def applied(rule: Rule, case: Case) -> Applied:
 
 def verdict_of(rule: Rule, case: Case) -> Verdict:
     """The rule's verdict, or the first need that the case does not meet."""
-    needs = (ALL_WORK, *rule.meta.needs) if rule.meta.time else rule.meta.needs
-    missing = first_missing(case, needs)
+    meta = rule.meta
+    needs = (ALL_WORK, *meta.needs) if meta.time else meta.needs
+    missing = first_missing(case, needs) or _silenced(case, meta)
     return rule.evaluate(case) if missing is None else Verdict(state=missing.state, reason=missing.reason)
+
+
+def _silenced(case: Case, meta: Meta) -> Missing | None:
+    """Why all that it says would be of another kind of job."""
+    if case.program.serves and not meta.for_servers:
+        return not_applicable("it is about training, and an inference engine runs")
+    broken = next((a.of for a in meta.assumes if not a.words and a.of.holds(case) is False), None)
+    return None if broken is None else not_applicable(f"it assumes {broken.words}")
 
 
 def _in_words(verdict: Verdict) -> str:

@@ -7,6 +7,7 @@ from typing import Literal
 
 from perfdoc.results.replay import Gain
 from perfdoc.results.rules import Advice, WorstInstance
+from perfdoc.rules.engine.assumptions import Assumes
 from perfdoc.rules.engine.case import Case as Case
 from perfdoc.rules.engine.needs import Need
 
@@ -42,6 +43,10 @@ class Meta:
     `evaluate` if none is missing."""
     advice: tuple[str, ...] = ()
     """Ids of the guides' entries that it decides."""
+    assumes: tuple[Assumes, ...] = ()
+    """What its words assume beside `needs`; the engine leaves out those of which it does not hold."""
+    for_servers: bool = False
+    """Whether it also holds for an inference engine, which trains nothing."""
     status: Literal["preview", "stable"] = "preview"
 
 
@@ -70,6 +75,8 @@ class Verdict:
     """How to check that it helped."""
     false_alarm: str = ""
     """What would make this a false alarm."""
+    culprit: bool = False
+    """Whether it names what the verdict blames: it then comes first."""
     worst: WorstInstance | None = None
     """Its worst instance in the trace; None: the costliest instance of the time that it is about."""
 

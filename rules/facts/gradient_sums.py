@@ -51,7 +51,7 @@ def settings_of_ddp(case: Case, better: str) -> str:
         else "bucket_cap_mb (25 by default): more for fewer messages, less for earlier ones."
     ]
     if any(row.element_type == "f32" and row.collective == "all_reduce" for row in rows):
-        half = "fp16" if lack_bf16(case.ranks) else "bf16"
+        half = "fp16" if lack_bf16(case) else "bf16"
         hook = f"model.register_comm_hook(None, default_hooks.{half}_compress_hook)"
         words.append(f"{hook}: half the bytes; compare the loss.")
     if any(packing.kind == "gradients" for rank in case.ranks for packing in rank.packing):

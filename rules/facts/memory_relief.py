@@ -288,14 +288,26 @@ def _large_request(room: Room | None) -> Iterator[str]:
     if room is None or not room.device.out_of_memory:
         return
     first = room.device.out_of_memory[0]
-    if first.requested_bytes < LARGE_BYTES:
+    if first.requested_bytes < LARGE_BYTES and not first.what:
         return
     where = f" in {first.function} ({first.file}:{first.line})" if first.function else ""
     yield (
-        f"The request that failed is one tensor of {gib(first.requested_bytes)}{where}: make it "
-        "smaller there. A smaller micro-batch or a split of the sequence does; for logits a fused or "
-        "chunked loss, for attention scores fused attention."
+        f"The request that failed is one tensor of {gib(first.requested_bytes)}{where}: "
+        f"{_OF_TENSOR[first.what]} A smaller micro-batch or a split of the sequence makes it smaller too."
     )
+
+
+_OF_TENSOR = {
+    "loss": "the logits or a copy of them. A loss in chunks of the sequence, or one fused with the output "
+    "layer (Liger's FusedLinearCrossEntropy; Megatron's cross_entropy_loss_fusion), never holds them whole.",
+    "attention": "attention's scores. Fused attention (scaled_dot_product_attention in 16 bits) makes none.",
+    "optimizer": "the optimizer's state. Shard it over the data-parallel ranks (FSDP, ZeRO, a distributed "
+    "optimizer), or keep it in 8 bits.",
+    "weights": "weights gathered whole. Wrap smaller units, and free them after their forward.",
+    "cache": "keys and values kept for decoding. Fewer or shorter sequences at once need less.",
+    "": "make it smaller there.",
+}
+"""What it is by its frames, and what to do about it."""
 
 
 def _fsdp(case: Case) -> bool:

@@ -50,7 +50,7 @@ def captured_format(ranks: Sequence[RankMeasurement]) -> tuple[str, float] | Non
 
 
 def in_fp32(rank: RankMeasurement) -> list[NamedTime]:
-    """GEMMs and attention whose names tell FP32 or TF32."""
+    """GEMMs, convolutions and attention whose names tell FP32 or TF32."""
     return [k for k in rank.kernel_times if is_fp32(k.name, k.kernel_class)]
 
 
@@ -144,7 +144,7 @@ def dtype_of(case: Case) -> str | None:
 
 def linear_share(case: Case) -> float | None:
     """Share of the window, mean over ranks, in which a linear layer's GEMM ran, expert GEMMs included; None
-    if not measured."""
+    if not measured, or if experts' GEMMs run side by side, which sums count twice."""
     shares = []
     if why_hidden(case):
         return None
@@ -153,7 +153,9 @@ def linear_share(case: Case) -> float | None:
         if parts.state != "measured" or parts.linear_window_frac is None or not rank.ledger.total:
             return None
         grouped = (parts.grouped_linear_ns or 0) / rank.ledger.total
-        shares.append(min(1.0, parts.linear_window_frac + grouped))
+        if (share := parts.linear_window_frac + grouped) > 1:
+            return None
+        shares.append(share)
     return statistics.fmean(shares) if shares else None
 
 
@@ -219,9 +221,12 @@ def why_no_remainders(case: Case) -> str:
     return ""
 
 
-def lack_bf16(ranks: Sequence[RankMeasurement]) -> bool | None:
-    """Whether a GPU of the job does not multiply bf16; None where none is known not to and one is unknown."""
-    families = [gpu_family(rank.device.gpu_name) for rank in ranks]
+def lack_bf16(case: Case) -> bool | None:
+    """Whether a GPU of the job does not multiply bf16; None where none is known not to and one is unknown.
+    All of AMD's and Intel's that PyTorch supports do."""
+    if case.program.vendor in ("amd", "intel"):
+        return False
+    families = [gpu_family(rank.device.gpu_name) for rank in case.ranks]
     if any(family is not None and not family.multiplies("bf16") for family in families):
         return True
     return None if None in families else False

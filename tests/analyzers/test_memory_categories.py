@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from perfdoc.analyzers.memory.categories import Use, use_of_frame
+from perfdoc.analyzers.memory.categories import Use, tensor_of, use_of_frame
 from perfdoc.analyzers.memory.places import printable, short_path, site_of
 from perfdoc.traces.memory.model import MemoryFrame
 
@@ -95,3 +95,22 @@ def test_sites_skip_what_passes_calls_on() -> None:
 
 def test_hostile_text_is_cut_and_cleaned() -> None:
     assert printable("a\x1b[2J\n\u202e" + "x" * 1000) == "a?[2J??" + "x" * 113
+
+
+@pytest.mark.parametrize(
+    ("stack", "tensor"),
+    [
+        ((("torch/nn/functional.py", "cross_entropy", 3), ("net/train.py", "step", 9)), "loss"),
+        ((("net/model.py", "forward", 3), ("net/losses.py", "chunked_cross_entropy", 9)), "loss"),
+        ((("transformers/loss/loss_utils.py", "ForCausalLMLoss", 47),), "loss"),
+        ((("torch/nn/functional.py", "softmax", 3), ("net/attention.py", "forward", 9)), "attention"),
+        ((("torch/optim/adamw.py", "_init_group", 100), ("net/train.py", "step", 9)), "optimizer"),
+        ((("torch/distributed/fsdp/_flat_param.py", "_alloc_padded_unsharded", 7),), "weights"),
+        ((("transformers/cache_utils.py", "update", 7), ("net/attention.py", "forward", 9)), "cache"),
+        ((("net/model.py", "forward", 3),), ""),
+        ((), ""),
+    ],
+)
+def test_what_a_failed_request_was_for(stack: tuple[tuple[str, str, int], ...], tensor: str) -> None:
+    frames = [MemoryFrame(filename=file, function=function, line=line) for file, function, line in stack]
+    assert tensor_of(frames) == tensor

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +10,7 @@ from perfdoc.results import SuspectedCommunication
 from perfdoc.results.capture_parts import Pause, StartUp
 from perfdoc.results.memory import MemorySite
 from perfdoc.results.waits import LateCause, LateRank
+from tests.analyzers.memory_planted import CALL, FORWARD, MIB, SCRIPT, ZERO_GRAD, Planted, one
 from tests.reports.build import communication, kernels, ledger, rank
 from tests.reports.build_job import skew
 from tests.reports.build_memory import GIB, device, memory
@@ -141,11 +143,27 @@ def test_what_holds_the_peak_is_told_where_it_is_known(held: int, told: bool) ->
         MemorySite(function="before", file="", line=None, bytes=8 * GIB, count=1),
         MemorySite(function="softmax", file="a/nn.py", line=6, bytes=6 * GIB, count=24),
     ]
-    top = replace(top, composition=replace(top.composition, category_bytes=category_bytes), sites=sites)
-    assert top.composition is not None
-    top = replace(top, composition=replace(top.composition, before_recording_bytes=8 * GIB))
+    recorded = {**category_bytes, "unknown": (20 - held) * GIB - 1}
+    made = replace(top.composition, category_bytes=category_bytes, before_recording_bytes=8 * GIB)
+    top = replace(top, composition=replace(made, recorded_bytes=recorded), sites=sites)
     said = memory_verdict(replace(memory(), devices=[top]))
     assert ("50.0 %" in said, "softmax (nn.py:6), 6.0 GiB" in said) == (told, told)
+
+
+def test_what_is_older_than_the_recording_is_no_share_of_it(tmp_path: Path) -> None:
+    """3 MiB of gradients are older: zero_grad frees them. All of the 2 MiB that are recorded are saved for a
+    backward, which is not 100 % gradients."""
+    p = Planted()
+    p.alloc(2 * MIB + (1 << 30), 2 * MIB, FORWARD, CALL)
+    p.free(1 << 30, 3 * MIB // 2, ZERO_GRAD, SCRIPT)
+    p.free((1 << 30) + 3 * MIB // 2, 3 * MIB // 2, ZERO_GRAD, SCRIPT)
+    p.segment(1 << 30, 20 * MIB, [(2 * MIB, 0, "inactive"), (2 * MIB, 2 * MIB, "active_allocated")])
+    top = one(p, tmp_path)
+    assert top.composition is not None
+    assert sum(top.composition.recorded_bytes.values()) == 2 * MIB
+    said = memory_verdict(replace(memory(), devices=[top]))
+    assert "all of the 2.0 MiB" in said or "100.0 % of the 2.0 MiB" in said
+    assert ("activations" in said, "gradients" in said) == (True, False)
 
 
 @pytest.mark.parametrize(
@@ -164,10 +182,13 @@ def test_much_time_of_unknown_class_is_said(
         rank(0, ledger(compute=1000)),
         suspected=SuspectedCommunication(kernels=[], total_ns=suspected_ns, alone_ns=0),
     )
-    first, *more = verdict_of([found], replace(kernels(), other_frac=unknown)).split(". ", 1)
-    assert first.rstrip(".") == "The GPU computes for all of the window"
+    alone = verdict_of([found], replace(kernels(), other_frac=unknown))
+    first, *more = verdict_of([found, found], replace(kernels(), other_frac=unknown)).split(". ", 1)
+    assert first.rstrip(".") == "The 2 GPUs compute for all of the window"
     assert bool(more) == bool(words)
     assert all(word in more[0] for word in words)
+    # One GPU that communicates with nobody is not asked what communicates, unless a kernel looks like it.
+    assert ("--comm-kernel" in alone) == bool(words and suspected_ns)
 
 
 def late(cause: LateCause, cause_ns: int | None) -> LateRank:

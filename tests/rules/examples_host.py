@@ -4,7 +4,7 @@ from pathlib import Path
 
 from perfdoc.knobs.knob import Value
 from perfdoc.rules.engine.case import Case
-from tests.analyzers.tiny import GEMM
+from tests.analyzers.tiny import ALL_REDUCE, GEMM
 from tests.captures.timeline import TimelineBuilder
 from tests.rules.cases import case_of, step_with_gap
 from tests.rules.examples import example
@@ -137,10 +137,11 @@ def no_launches(folder: Path) -> Case:
 
 @example("PD903")
 def kernels_without_a_class(folder: Path) -> Case:
-    """kernels of 100 ns, of which 10 ns have names of no known class."""
+    """kernels of 100 ns, an all-reduce among them; 10 ns have names of no known class."""
     builder = TimelineBuilder()
     device = builder.process().device()
-    device.kernel(GEMM, 0, 90)
+    device.kernel(GEMM, 0, 80)
+    device.kernel(ALL_REDUCE, 80, 90)
     device.kernel("zzz_small", 90, 92)
     device.kernel("zzz_large", 92, 100)
     return case_of(folder, builder)

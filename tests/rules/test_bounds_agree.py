@@ -136,4 +136,4 @@ def test_tf32_is_named_where_it_is_faster(measured: Measured, gpu: str, named: b
 def test_bf16_is_advised_where_the_gpu_multiplies_it(measured: Measured, gpu: str, types: list[str]) -> None:
     found = result("PD407", measured((SGEMM, 400), gpu=gpu))
     assert re.findall(r"torch\.b?float16", found.remedy) == types
-    assert CHANGES["bf16_gemm"].titled() == "GEMMs and attention in 16 bits"
+    assert CHANGES["bf16_gemm"].titled() == "GEMMs, convolutions and attention in 16 bits"

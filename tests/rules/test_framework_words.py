@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from perfdoc.analyzers.device.frameworks import framework_of
+from perfdoc.analyzers.device.frameworks import program_of
 from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.job import measure_job
 from perfdoc.analyzers.measure import CaptureMeasurement, measure_capture
@@ -256,7 +256,7 @@ def test_predictions_name_settings_that_the_job_reads(
 def test_a_group_of_megatrons_is_seen(tmp_path: Path) -> None:
     trace = trace_of(launch_bound("forward"), tmp_path)
     for extra, expected in (("TENSOR_MODEL_PARALLEL_GROUP", "megatron"), ("MY_GROUP", "")):
-        assert framework_of(replace(trace, strings=[*trace.strings, extra])) == expected
+        assert program_of(replace(trace, strings=[*trace.strings, extra])).framework == expected
 
 
 @pytest.mark.parametrize(
@@ -268,4 +268,4 @@ def test_a_group_of_megatrons_is_seen(tmp_path: Path) -> None:
     ],
 )
 def test_real_captures(shared_traces: Path, name: str, framework: str) -> None:
-    assert framework_of(read_trace(shared_traces / name)) == framework
+    assert program_of(read_trace(shared_traces / name)).framework == framework

@@ -181,10 +181,9 @@ def test_workers_only_where_their_number_is_known(tmp_path: Path) -> None:
     ("now", "gap_us", "method"),
     [
         (0, 600, "replay"),  # 0.6 of a step's work over two processes: 0.3, beside 0.4
-        (4, 500, "replay"),  # eight instead of four: half a step's time, beside the other half
-        (4, 510, "ceiling"),
-        (7, 120, "replay"),  # eight instead of seven: 0.875 of it
-        (7, 130, "ceiling"),
+        # Where worker processes load already, more of them may find no core or no faster storage.
+        (4, 100, "ceiling"),
+        (7, 120, "ceiling"),
     ],
 )
 def test_so_many_more_workers_may_not_load_everything(

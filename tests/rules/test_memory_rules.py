@@ -57,6 +57,28 @@ def test_out_of_memory_says_what_was_asked_for(tmp_path: Path, steps: Case) -> N
     assert evidence_of(found)[:4] == ["1", "0", "2.00 GiB", "0.50 GiB"]
 
 
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ("loss", "A loss in chunks"),
+        ("attention", "Fused attention"),
+        ("optimizer", "8 bits"),
+        ("weights", "smaller units"),
+        ("cache", "decoding"),
+        ("", "make it smaller there"),
+    ],
+)
+def test_the_frame_of_a_failed_allocation_leads_to_its_remedy(
+    tmp_path: Path, steps: Case, what: str, said: str
+) -> None:
+    gone = replace(failure(requested_gib=2, free_gib=0.5), what=what)  # type: ignore[arg-type]
+    memory = device_memory(tmp_path, reserved_gib=79, oom_events=1, out_of_memory=[gone])
+    remedy = result("PD502", remembering(given(steps), memory)).remedy
+    assert said in remedy
+    others = {"A loss in chunks", "Fused attention", "8 bits", "smaller units", "decoding"} - {said}
+    assert not [other for other in others if other in remedy]
+
+
 NOTHING_SAVED: dict[str, Value] = {
     "use_distributed_optimizer": False,
     "data_parallel_size": 4,

@@ -1,11 +1,17 @@
 """PD401 to PD403, PD406 and PD407: 16-bit products, FP8 that gains little, casts, clock, FP32 products."""
 
+import gzip
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from perfdoc.analyzers.device.window import WindowRequest
+from perfdoc.analyzers.kernel_class.classify import KernelClass
+from perfdoc.analyzers.kernel_class.number_format import format_of, is_fp32
+from perfdoc.analyzers.measure import measure_capture
 from perfdoc.knobs.knob import Value
 from perfdoc.rules.checks import pd401_bf16_gemms as pd401_bf16_products
 from perfdoc.rules.checks import pd402_fp8_gains_little, pd403_fp8_casts, pd406_core_clock, pd407_fp32_gemms
@@ -159,6 +165,55 @@ def test_gemms_in_fp32(measured: Measured) -> None:
     )
     late = result("PD407", given(measured(SGEMM, 100, 100)))
     assert "PD201" in late.remedy
+
+
+CONVOLUTIONS = [
+    ("cudnn_infer_volta_scudnn_128x64_relu_medium_nn_v1", True),
+    ("void cudnn::detail::dgrad_engine<float, 512, 6, 5, 3, 3, 3, false>(int, int, int, float const*)", True),
+    ("void wgrad_alg0_engine<float, 128, 6, 7, 3, 3, 5, false, 512>(int, int, int, float const*)", True),
+    ("void cudnn::winograd_nonfused::winogradForwardData4x4<float, float>(cudnn::winograd)", True),
+    ("sm80_xmma_dgrad_implicit_gemm_tf32f32_tf32f32_f32_nhwckrsc_nhwc_tilesize128x128x16", True),
+    ("igemm_fwd_gtcx2_nchw_fp32_bx0_ex1_bt128x128x16", True),
+    ("igemm_fwd_gtcx3_nhwc_bf16_bx0_ex1_bt128x128x32", False),
+    ("miopenSp3AsmConv_v30_3_1_gfx9_fp16_dot2_edc_f2x3_stride1", False),
+    ("void at::native::max_pool_forward_nchw<float, float>(int, float const*)", False),
+    ("sm80_xmma_fprop_implicit_gemm_f16f16_f16f32_f32_nhwckrsc_nhwc_tilesize128x128x32", False),
+]
+
+
+@pytest.mark.parametrize(("name", "fp32"), CONVOLUTIONS)
+def test_convolutions_tell_their_format(name: str, fp32: bool) -> None:
+    assert is_fp32(name, KernelClass.CONVOLUTION) == fp32
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("Cijk_Ailk_Bljk_BBS_BH_MT64x64x64_MI16x16x16x1", "bf16"),
+        ("Cijk_Alik_Bljk_HHS_BH_Bias_AS_SAV_UserArgs_MT16x32x128", "fp16"),
+        ("Cijk_Ailk_Bljk_SB_MT64x64x64_MI16x16x16x1", "fp32"),
+        ("Cijk_Ailk_Bljk_S_B_Bias_HAS_SAV_UserArgs_MT16x16x256", "fp32"),
+    ],
+)
+def test_amds_gemms_tell_their_format(name: str, shown: str) -> None:
+    assert format_of(name) == shown
+
+
+def test_fp32_convolutions_of_a_real_capture_count(shared_traces: Path) -> None:
+    """Counted apart, from the file: kernels of cuBLAS and cuDNN that multiply, in five steps of 478 ms. 188
+    ms are of convolutions, less 11 that pool or sum. A V100 has fp16 and no bf16."""
+    path = shared_traces / "strangers" / "resnet50_fp32_v100.json.gz"
+    events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+    kernels = [e for e in events if e.get("cat") in ("Kernel", "kernel") and "dur" in e]
+    parts = ("sgemm", "scudnn", "dgrad_engine", "wgrad_alg0_engine", "winograd", "implicit_convolve")
+    times = {p: sum(e["dur"] for e in kernels if p in e["name"]) / 1e3 for p in parts}
+    found = result("PD407", Case.of([measure_capture(path, WindowRequest())]))
+    assert found.evidence[0].label.startswith("convolutions and GEMMs in FP32")
+    share = float(found.evidence[0].value.removesuffix(" %"))
+    assert sum(times.values()) - times["sgemm"] == pytest.approx(177, abs=12)
+    assert share == pytest.approx(100 * sum(times.values()) / 478.3, abs=2.5)
+    assert ("float16" in found.remedy, "bfloat16" in found.remedy) == (True, False)
+    assert "channels_last" in found.remedy
 
 
 def test_start_up_does_not_excuse_fp32(measured: Measured) -> None:

@@ -14,7 +14,7 @@ from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.registry import all_rules, own_rules, run_rules
 from perfdoc.rules.engine.rule import Meta, Rule, Verdict
 from perfdoc.rules.facts.hardware import gpu_of
-from tests.analyzers.tiny import GEMM
+from tests.analyzers.tiny import ALL_REDUCE, GEMM
 from tests.captures.nsys_sqlite import write_nsys_sqlite
 from tests.captures.timeline import TimelineBuilder
 from tests.rules.cases import case_of
@@ -76,7 +76,8 @@ def test_pd902_wants_step_ranges_unless_a_window_was_given(tmp_path: Path) -> No
 def test_pd903_names_the_largest_unknown_kernel(tmp_path: Path) -> None:
     builder = TimelineBuilder()
     device = builder.process().device()
-    device.kernel(GEMM, 0, 90)
+    device.kernel(ALL_REDUCE, 0, 10)
+    device.kernel(GEMM, 10, 90)
     device.kernel("zzz_small", 90, 92)
     assert result("PD903", measured(tmp_path, builder)).state == "passes"
     device.kernel("zzz_large", 92, 100)
@@ -86,7 +87,8 @@ def test_pd903_names_the_largest_unknown_kernel(tmp_path: Path) -> None:
     for other, state in ((50, "passes"), (51, "fires")):
         edge = TimelineBuilder()
         device = edge.process().device()
-        device.kernel(GEMM, 0, 1000 - other)
+        device.kernel(GEMM, 0, 900 - other)
+        device.kernel(ALL_REDUCE, 900 - other, 1000 - other)
         device.kernel("zzz", 1000 - other, 1000)
         assert result("PD903", measured(tmp_path, edge)).state == state
     graph = TimelineBuilder()

@@ -248,7 +248,10 @@ CHANGES = (
         key="without_data",
         title="remove data-loader stalls",
         settings="dataloader_num_workers",
-        words={"pytorch": "num_workers of the DataLoader"},
+        words={
+            "pytorch": "num_workers of the DataLoader",
+            "transformers": "TrainingArguments(dataloader_num_workers=…)",
+        },
         rule="PD203",
         time="idle.data",
         make=lambda _: without_host_time("data"),
@@ -259,7 +262,10 @@ CHANGES = (
         settings="cuda_graph_impl",
         words={
             "pytorch": "torch.cuda.CUDAGraph, torch.compile mode reduce-overhead",
+            "compiled": "torch.compile mode reduce-overhead",
+            "transformers": 'TrainingArguments(torch_compile=True, torch_compile_mode="reduce-overhead")',
             "vllm": "vLLM without enforce_eager",
+            "sglang": "SGLang without --disable-cuda-graph",
             "torchtitan": "",  # compile.enable compiles blocks and captures no graph
         },
         rule="PD201",

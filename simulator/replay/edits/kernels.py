@@ -192,7 +192,7 @@ CHANGES = (
     ),
     Change(
         key="bf16_gemm",
-        title="GEMMs and attention in 16 bits",
+        title="GEMMs, convolutions and attention in 16 bits",
         family="precision",
         rule="PD407",
         exact=False,

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from perfdoc import results as d
 from perfdoc.analyzers.clocks.alignment import align_clocks
 from perfdoc.analyzers.device.event_counts import REMEDY
+from perfdoc.analyzers.device.frameworks import NOTHING_SHOWN, Program
 from perfdoc.analyzers.efficiency.bounds import KernelBounds
 from perfdoc.analyzers.job import JobMeasurement
 from perfdoc.analyzers.matching.collectives import match_collectives
@@ -53,14 +54,15 @@ def replays_of(
     job: JobMeasurement,
     why_not: WhyNot,
     framework: Framework = "megatron",
+    program: Program = NOTHING_SHOWN,
     *,
     configuration: Configuration,
     messages_overlap: bool | None = None,
     ranks_per_server: Value = None,
 ) -> ReplayTopic:
     """Join the ranks and predict from them. ranks: the published ones, in the order of the captures. why_not:
-    asked of every change whether the job can have it. framework, configuration: in whose words changes are
-    named. messages_overlap: whether send/recv between stages is set to overlap. None unknown, as
+    asked of every change whether the job can have it. framework, program, configuration: in whose words
+    changes are named. messages_overlap: whether send/recv between stages is set to overlap. None unknown, as
     ranks_per_server.
     """
     measured = [r for capture in captures for r in capture.ranks]
@@ -110,7 +112,7 @@ def replays_of(
             why_not=why_not,
         )
         gains, modelled = _with_model(gains, model), model.analysis
-    gains = in_words_of(framework, gains, configuration)
+    gains = in_words_of(framework, gains, configuration, program)
     return ReplayTopic(replay=_replay(ranks, whole), gains=gains, combined=gains.combined, modelled=modelled)
 
 

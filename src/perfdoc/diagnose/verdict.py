@@ -302,6 +302,8 @@ def _of_unknown_class(ranks: Sequence[Rank], kernels: KernelsAnalysis | None) ->
     window = sum(r.window.duration_ns for r in ranks)
     suspected = sum(r.suspected.total_ns for r in ranks if r.suspected is not None)
     said = f" {share(unknown)} of kernel time is of unknown class and counts as compute"
+    if not suspected and len(ranks) == 1 and not ranks[0].communication:
+        return f"{said}."  # nobody to communicate with is in sight
     if not suspected or not window:
         return f"{said}: name what communicates with --comm-kernel."
     of = share(suspected / window)
@@ -327,12 +329,12 @@ def _held_by(top: DeviceMemory) -> str:
     made = top.composition
     if made is None:
         return ""
-    recorded = (top.peak_allocated_bytes or 0) - made.before_recording_bytes
-    known = {use: held for use, held in made.category_bytes.items() if use != "unknown"}
+    recorded = sum(made.recorded_bytes.values())
+    known = {use: held for use, held in made.recorded_bytes.items() if use != "unknown"}
     use = max(known, key=lambda name: known[name], default="")
     if not use or recorded <= 0 or 2 * known[use] < recorded:
         return ""
-    part = min(known[use] / recorded, 1.0)
+    part = known[use] / recorded
     what = use.replace("_", " ")
     said = f" {share(part)} of the {size(recorded)} allocated since the recording began is {what}"
     sites = [site for site in top.sites if site.file]

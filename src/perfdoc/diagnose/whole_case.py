@@ -70,6 +70,7 @@ def whole_case(
         job,
         partial(why_left_out, case),
         case.framework,
+        case.program,
         configuration=configuration,
         messages_overlap=overlap is True if known else None,
         ranks_per_server=case.setting("nproc_per_node")[1],

@@ -1,0 +1,87 @@
+"""What the words of a rule's advice assume of the job beside the figures; where it does not hold, the engine
+leaves them out.
+
+None of these is proven by silence: a capture may not show that a model is compiled. Only what is known not to
+hold silences anything.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from perfdoc.profiling.gpus import gpu_family
+from perfdoc.rules.engine.case import Case
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assumption:
+    """One property that words take for granted."""
+
+    words: str
+    """For the rule's page."""
+    holds: Callable[[Case], bool | None]
+    """None: not known."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assumes:
+    """A part of a rule's text, exactly as it says it, and what it assumes."""
+
+    of: Assumption
+    words: str = ""
+    """Empty: all that the rule says; it is silent where this does not hold."""
+    instead: str = ""
+    """What is said in its place; nothing where it is empty."""
+
+
+def _shows(mark: str) -> Callable[[Case], bool | None]:
+    """False where the capture shows it."""
+    return lambda case: False if mark in case.program.marks else None
+
+
+def _is_nvidia(case: Case) -> bool | None:
+    return case.program.vendor == "nvidia" if case.program.vendor else None
+
+
+def _has_flash_attention(case: Case) -> bool | None:
+    """FlashAttention and Triton's newer kernels are for Ampere and later, and for AMD's GPUs."""
+    families = [gpu_family(rank.device.gpu_name) for rank in case.ranks]
+    if case.program.vendor == "intel" or any(f is not None and not f.multiplies("bf16") for f in families):
+        return False
+    return None
+
+
+def _has_peers(case: Case) -> bool | None:
+    """Whether there is another process to communicate with: a world, several ranks, or a collective."""
+    sizes = [capture.world_size or 1 for capture in case.captures]
+    if len(case.ranks) > 1 or max(sizes, default=1) > 1 or any(rank.communication for rank in case.ranks):
+        return True
+    return False if case.ranks and (case.job.facts.world_size or 1) == 1 else None
+
+
+def _has_attention(case: Case) -> bool | None:
+    """Known not to be a transformer: it convolves, and no attention runs."""
+    attention = any(rank.kernel_parts.attention_ns for rank in case.ranks)
+    return True if attention else False if "convolves" in case.program.marks else None
+
+
+def _has_transformer_engine(case: Case) -> bool | None:
+    return False if case.program.vendor == "intel" else None
+
+
+def _trains(case: Case) -> bool | None:
+    return False if case.program.serves else None
+
+
+NVIDIA = Assumption(words="GPUs of NVIDIA", holds=_is_nvidia)
+EAGER = Assumption(words="a model that is not compiled already", holds=_shows("compiled"))
+FLASH = Assumption(words="GPUs with FlashAttention (Ampere and later)", holds=_has_flash_attention)
+ENGINE = Assumption(words="GPUs of NVIDIA or AMD", holds=_has_transformer_engine)
+PEERS = Assumption(words="more than one process", holds=_has_peers)
+TRAINING = Assumption(words="training", holds=_trains)
+TRANSFORMER = Assumption(words="a transformer", holds=_has_attention)
+OUTSIDE = (
+    "torch.compile runs already: look for graph breaks (TORCH_LOGS=graph_breaks), and at what stays outside "
+    "of the compiled regions."
+)
+"""What is left to do of a compiled model."""
+ASSUMPTIONS = (NVIDIA, ENGINE, EAGER, FLASH, PEERS, TRAINING, TRANSFORMER)

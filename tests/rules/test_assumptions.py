@@ -1,0 +1,261 @@
+"""Advice fits what the capture shows: a table of rules and assumptions, each on the rule's own example."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from perfdoc.analyzers.device.frameworks import Mark, Program, Vendor, program_of
+from perfdoc.analyzers.measure import CaptureMeasurement
+from perfdoc.results.rules import RuleResult
+from perfdoc.rules.engine.assumptions import EAGER, ENGINE, FLASH, NVIDIA, PEERS, TRANSFORMER, Assumption
+from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.possible import why_not
+from perfdoc.rules.engine.registry import own_rules
+from tests.analyzers.tiny import trace_of
+from tests.captures.timeline import TimelineBuilder
+from tests.rules.cases import gain_of, predicting, result
+from tests.rules.examples import Planting, examples
+
+META = {rule.meta.code: rule.meta for rule in own_rules()}
+EXAMPLES = sorted(examples())
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Planting], Case]:
+    return cache(lambda planting: planting(tmp_path_factory.mktemp("example")))
+
+
+def showing(case: Case, program: Program, gpu: str = "", framework: str | None = None) -> Case:
+    """The same captures, as of a job that runs this, on this GPU."""
+
+    def shown(capture: CaptureMeasurement) -> CaptureMeasurement:
+        ranks = [
+            replace(r, device=replace(r.device, gpu_name=gpu or r.device.gpu_name)) for r in capture.ranks
+        ]
+        named = capture.framework if framework is None else framework
+        return replace(capture, program=program, ranks=ranks, framework=named)  # type: ignore[arg-type]
+
+    return replace(case, captures=[shown(capture) for capture in case.captures])
+
+
+def with_marks(*marks: Mark, vendor: Vendor = "nvidia", optimizers: tuple[str, ...] = ()) -> Program:
+    return Program(vendor=vendor, marks=frozenset(marks), optimizers=frozenset(optimizers))
+
+
+def texts(found: RuleResult) -> str:
+    """All that it tells people to do."""
+    pieces = [text for piece in found.advice for text in (piece.why, piece.costs)]
+    return " ".join([found.action, found.remedy, found.verify, found.false_alarm, *pieces])
+
+
+BREAKS: dict[str, tuple[Assumption, Program, str]] = {
+    "AMD": (NVIDIA, with_marks("trains", vendor="amd"), "AMD Instinct MI300X"),
+    "Intel": (ENGINE, with_marks("trains", vendor="intel"), "Intel(R) Data Center GPU Max 1550"),
+    "V100": (FLASH, with_marks("trains"), "Tesla V100-SXM2-32GB"),
+    "compiled": (EAGER, with_marks("compiled", "trains"), ""),
+    "convolutions": (TRANSFORMER, with_marks("convolves", "trains"), ""),
+}
+DECLARED = [
+    (code, kind)
+    for code in EXAMPLES
+    for kind, (of, _, _) in BREAKS.items()
+    if any(a.of is of for a in META[code].assumes)
+]
+
+
+@pytest.mark.parametrize(("code", "kind"), DECLARED)
+def test_what_a_rule_says_only_under_an_assumption_is_not_said_without_it(
+    code: str, kind: str, planted: Callable[[Planting], Case]
+) -> None:
+    of, program, gpu = BREAKS[kind]
+    found = result(code, showing(planted(examples()[code].case), program, gpu))
+    for assumes in (a for a in META[code].assumes if a.of is of):
+        if not assumes.words:
+            assert found.state in ("not_applicable", "skipped")
+        else:
+            words = assumes.words.strip(" ,.()")
+            assert words not in texts(found) or words in assumes.instead
+
+
+TERMS = {
+    "AMD": r"\bnsys\b|Nsight|nvidia-smi|CUDA_DEVICE_MAX|cuda_sync_events|boost-slider|\bAmpere|CUDA graph",
+    "Intel": r"\bnsys\b|Nsight|nvidia-smi|CUDA|Transformer Engine|flash-attn|torch\.cuda|Ampere|TF32",
+    "V100": r"flash-attn|bfloat16|\bFP8 GEMM",
+    "compiled": r"torch\.compile(?! runs already| of its step)",
+}
+OWN_SETTING = {"PD501", "PD112", "PD905", "PD313", "PD343", "PD902", "PD901"}
+"""Their words are names of settings that hold on every GPU (PYTORCH_CUDA_ALLOC_CONF), or of a domain that is
+known; torch.cuda's memory recorder has the same name in each build that has one. PD901 repeats what the
+reader of an Nsight file says."""
+
+
+@pytest.mark.parametrize("kind", TERMS)
+@pytest.mark.parametrize("code", [c for c in EXAMPLES if c not in OWN_SETTING])
+def test_no_rule_speaks_of_another_kind_of_job(
+    code: str, kind: str, planted: Callable[[Planting], Case]
+) -> None:
+    """Every rule, whether it declares the assumption or not: on a job of plain PyTorch."""
+    _, program, gpu = BREAKS[kind]
+    found = result(code, showing(planted(examples()[code].case), program, gpu, framework="pytorch"))
+    if found.state == "fires":
+        assert re.findall(TERMS[kind], " ".join([found.action, found.remedy])) == []
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt_llm"])
+@pytest.mark.parametrize("code", EXAMPLES)
+def test_a_server_hears_nothing_of_training(
+    code: str, engine: Mark, planted: Callable[[Planting], Case]
+) -> None:
+    case = showing(planted(examples()[code].case), with_marks(engine, "compiled"), framework="pytorch")
+    found = result(code, case)
+    if not case.captures:
+        return  # a snapshot alone shows no engine
+    if found.state != "fires":
+        assert META[code].for_servers or found.state in ("not_applicable", "skipped", "passes")
+        return
+    assert META[code].for_servers
+    said = " ".join([found.action, found.remedy])
+    assert not re.search(r"micro-batch|optimizer|DDP\b|backward|FSDP|\bTrain\b|fine-tuning", said), said
+
+
+def test_a_trainer_that_serves_for_itself_still_trains() -> None:
+    """Reinforcement learning: rollouts by vLLM inside a job whose optimizer steps."""
+    assert not with_marks("vllm", "trains").serves
+    assert with_marks("vllm").serves
+    assert with_marks("vllm", "pytorch", "trains").framework == "pytorch"
+
+
+@pytest.mark.parametrize(
+    ("optimizers", "said", "unsaid"),
+    [
+        (("AdamW",), "torch.optim.AdamW(..., fused=True)", "SGD"),
+        (("SGD",), "torch.optim.SGD(..., fused=True)", "Adam"),
+        (("Adadelta",), "torch.optim.Adadelta(..., foreach=True)", "fused=True"),
+        (("RMSprop",), "foreach=True", "fused=True"),
+        (("LBFGS",), "neither a fused nor a foreach form", "fused=True"),
+        (("Muon",), "torch._foreach_*", "fused=True"),
+        (("FusedAdam", "Adagrad"), "torch.optim.Adagrad(..., fused=True)", "FusedAdam"),
+        ((), "torch.optim.AdamW(..., fused=True)", "What loops"),
+    ],
+)
+def test_an_optimizer_is_given_what_it_takes(
+    optimizers: tuple[str, ...], said: str, unsaid: str, planted: Callable[[Planting], Case]
+) -> None:
+    case = showing(
+        planted(examples()["PD408"].case), with_marks("trains", optimizers=optimizers), framework="pytorch"
+    )
+    remedy = result("PD408", case).remedy
+    assert said in remedy
+    assert unsaid not in remedy
+
+
+@pytest.mark.parametrize(
+    ("marks", "said"),
+    [
+        (("transformers", "trains"), 'TrainingArguments(optim="adamw_torch_fused")'),
+        (("torchtitan", "trains"), 'optimizer.implementation = "fused"'),
+    ],
+)
+def test_a_trainer_names_its_own_setting(
+    marks: tuple[Mark, ...], said: str, planted: Callable[[Planting], Case]
+) -> None:
+    program = with_marks(*marks, optimizers=("AdamW",))
+    case = showing(planted(examples()["PD408"].case), program, framework="pytorch")
+    assert result("PD408", case).remedy == f"{said}."
+
+
+def test_where_a_fused_optimizer_runs_the_change_is_none(planted: Callable[[Planting], Case]) -> None:
+    case = planted(examples()["PD408"].case)
+    assert why_not(showing(case, with_marks("trains")), "fused_optimizer", []) == ""
+    assert "done already" in why_not(
+        showing(case, with_marks("trains", "fused_optimizer")), "fused_optimizer", []
+    )
+
+
+def test_where_workers_load_already_they_are_the_limit(planted: Callable[[Planting], Case]) -> None:
+    """The stall is a bound, not a prediction, and nobody is told to load in separate processes."""
+    case = planted(examples()["PD203"].case)
+    settings = {k: v for k, v in case.configuration.values.items() if k != "dataloader_num_workers"}
+    case = replace(case, configuration=replace(case.configuration, values=settings))
+    case = predicting(case, without_data=(10.0, 20.0, 30.0))
+    alone = result("PD203", showing(case, with_marks("trains")))
+    assert (gain_of(alone).method, "separate processes" in alone.remedy) == ("replay", True)
+    for marks, pins in ((("workers",), True), (("workers", "pins"), False)):
+        found = result("PD203", showing(case, with_marks("trains", *marks)))  # type: ignore[arg-type]
+        assert gain_of(found).method == "ceiling"
+        assert found.action == "Make the loader's workers faster"
+        assert "separate processes" not in found.remedy
+        assert "prefetch_factor" in found.remedy
+        assert ("pin_memory" in found.remedy) == pins
+    assert why_not(showing(case, with_marks("workers")), "without_data", []) != ""
+
+
+def test_one_gpu_alone_is_not_asked_what_communicates(tmp_path: Path) -> None:
+    """10 % of kernel time is of no known class; with an all-reduce beside it, it may be communication."""
+    case = examples()["PD903"].case(tmp_path)
+    assert "--comm-kernel" in result("PD903", case).remedy
+    alone = replace(
+        case,
+        captures=[replace(c, ranks=[replace(r, communication=[]) for r in c.ranks]) for c in case.captures],
+    )
+    assert PEERS.holds(alone) is False
+    assert result("PD903", alone).state == "passes"
+
+
+NAMES = {
+    ("Torch-Compiled Region: 0/1",): {"compiled"},
+    ("## Call CompiledFxGraph fud64 ##",): {"compiled", "pytorch"},
+    ("triton_poi_fused_add_0",): {"compiled"},
+    ("triton_red_fused_native_layer_norm_1",): {"compiled"},
+    ("triton__0d1d2d3d",): {"compiled"},
+    ("_triton_kernel_of_mine",): set(),
+    ("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__",): {"workers"},
+    ("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__",): set(),
+    ("Optimizer.step#AdamW.step",): {"trains"},
+    ("aten::_fused_adamw_",): {"fused_optimizer", "pytorch", "trains"},
+    ("transformers/models/megatron_bert/modeling_megatron_bert.py(7): forward",): set(),
+    ("megatron/core/transformer/attention.py(7): forward",): {"megatron"},
+    ("torchtitan/train.py(310): train_step",): {"torchtitan"},
+    ("sglang/srt/managers/scheduler.py(5): run_batch",): {"sglang"},
+    ("vllm/v1/worker/gpu_model_runner.py(9): execute_model",): {"vllm"},
+    ("deepspeed/runtime/engine.py(1900): forward",): {"deepspeed"},
+    ("[pl][profile]run_training_batch",): {"lightning"},
+    ("transformers/trainer.py(3700): training_step",): {"transformers"},
+}
+
+
+@pytest.mark.parametrize("names", NAMES)
+def test_marks_by_names(names: tuple[str, ...], tmp_path: Path) -> None:
+    builder = TimelineBuilder()
+    device = builder.process().device()
+    device.kernel("k", 0, 10)
+    found = program_of(replace(trace_of(builder, tmp_path), strings=["k", *names]))
+    assert set(found.marks) == NAMES[names]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "names", "vendor"),
+    [
+        ("AMD Instinct MI300X", ("hipLaunchKernel",), "amd"),
+        (None, ("hipExtModuleLaunchKernel",), "amd"),
+        (None, ("Cijk_Ailk_Bljk_BBS_BH_MT64x64x64",), "amd"),
+        ("Intel(R) Data Center GPU Max 1550", (), "intel"),
+        (None, ("urEnqueueKernelLaunch",), "intel"),
+        ("NVIDIA H100 80GB HBM3", ("hip_like_name",), "nvidia"),
+        (None, ("cudaLaunchKernel",), "nvidia"),
+        (None, ("myKernel",), ""),
+    ],
+)
+def test_vendors(gpu: str | None, names: tuple[str, ...], vendor: str, tmp_path: Path) -> None:
+    builder = TimelineBuilder()
+    device = builder.process().device()
+    device.kernel("k", 0, 10)
+    trace = trace_of(builder, tmp_path)
+    devices = [replace(d, gpu_name=gpu) for d in trace.devices]
+    assert program_of(replace(trace, strings=["k", *names], devices=devices)).vendor == vendor
