@@ -32,8 +32,8 @@ _REST = 1
 _LEAVES = 8
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 _FIRST_NOTES = (
-    *("config-contradicted", "capture-left-out", "captures-apart", "impossible-times", "completions-missing"),
-    *("capture-incomplete", "partial-capture", "missing-ranks", "secrets"),
+    *("config-contradicted", "capture-left-out", "captures-apart", "broken-off", "damaged-rows"),
+    *("completions-missing", "capture-incomplete", "partial-capture", "missing-ranks", "secrets"),
 )
 """Quality notes that change what the figures mean, or where they may go. Others keep their order."""
 

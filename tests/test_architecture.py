@@ -179,7 +179,7 @@ BUDGET = {
     "rules": 14_650,  # what each rule assumes, in place of advice that does not fit
     "simulator": 12_250,
     "src": 20_850,
-    "traces": 8_850,
+    "traces": 9_600,
     "trainer": 4_900,
 }
 """Lines of Python by room; `src` is all packages of src/perfdoc. The aim is 86,000 in all, and 93,000 with

@@ -17,8 +17,9 @@ from perfdoc.profiling.distributed.collective_name import CollectiveName, carrie
 from perfdoc.profiling.errors import CaptureError
 from perfdoc.profiling.logs import CollectiveRecord, read_collectives
 from perfdoc.profiling.vocabulary import COLLECTIVE_RUN
+from perfdoc.traces.damage import Damage
 from perfdoc.traces.errors import TraceError
-from perfdoc.traces.model import Note, RangeKind, Ranges, Trace
+from perfdoc.traces.model import RangeKind, Ranges, Trace
 from perfdoc.traces.table import Strings
 from perfdoc.traces.validate import MAX_TIME_NS
 
@@ -48,12 +49,9 @@ def with_run_facts(trace: Trace) -> Trace:
     possible = [(r, name) for r, name in named if name is not None]
     if len(possible) < len(records):
         count = len(records) - len(possible)
-        note = Note(
-            code="impossible-times",
-            message=f"{count:,} collectives in {side_file.name} have impossible times, sizes or "
-            "names; left out.",
-        )
-        trace = replace(trace, notes=[*trace.notes, note])
+        damage = Damage()
+        damage.add("collective", f"impossible times, sizes or names ({side_file.name})", count)
+        trace = replace(trace, notes=[*trace.notes, *damage.notes()])
     return _with_runs(trace, possible) if possible and (trace.ranges.thread >= 0).any() else trace
 
 

@@ -279,4 +279,4 @@ def test_impossible_completions_are_left_out_and_counted(tmp_path: Path, change:
     measured = measure_capture(path, WindowRequest())
     (row,) = measured.ranks[0].communication
     assert (row.count, row.total_ns) == (1, 200)
-    assert "impossible-times" in {n.code for n in measured.notes}
+    assert "damaged-rows" in {n.code for n in measured.notes}

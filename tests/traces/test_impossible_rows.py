@@ -59,7 +59,7 @@ def after(path: Path, *statements: str, rows: Iterable[tuple[int, ...]] = ()) ->
 
 
 def left_out(trace: Trace) -> list[str]:
-    return [n.message for n in trace.notes if n.code == "impossible-times"]
+    return [n.message for n in trace.notes if n.code == "damaged-rows"]
 
 
 def test_host_rows_beyond_the_limit_are_left_out_and_counted(path: Path) -> None:
@@ -77,7 +77,8 @@ def test_host_rows_beyond_the_limit_are_left_out_and_counted(path: Path) -> None
         ],
     )
     (message,) = left_out(trace)
-    assert message.startswith("4 host rows")
+    beyond = "set aside: a time or length beyond 2^61 ns"
+    assert message == f"2 NVTX ranges {beyond}; 1 call {beyond}; 1 synchronisation {beyond}."
     assert sorted(zip(trace.ranges.start_ns.tolist(), trace.ranges.end_ns.tolist(), strict=True)) == [
         (-LIMIT, LIMIT),
         (0, 50),
@@ -99,11 +100,13 @@ def test_sums_of_long_rows_fit(path: Path) -> None:
     for table in (trace.api_calls, trace.ranges):
         assert 0 <= int((table.end_ns - table.start_ns).sum()) <= 2**62
         assert len(table)  # the others stay
-    assert left_out(trace)[0].startswith("12 host rows")
+    assert left_out(trace)[0].startswith("6 calls set aside")
+    assert "6 NVTX ranges set aside" in left_out(trace)[0]
     kernels = f"UPDATE {KERNEL} SET start = 0, end = {LIMIT}"
     assert len(after(path, kernels).kernels) == 2
+    more = f"INSERT INTO {KERNEL} SELECT * FROM {KERNEL}"
     with pytest.raises(TraceError, match="kernel rows last more than"):
-        after(path, f"INSERT INTO {KERNEL} SELECT * FROM {KERNEL}")
+        after(path, more, f"UPDATE {KERNEL} SET correlationId = rowid")
 
 
 @pytest.mark.parametrize("wild", [-7, 2**40, 2**62, 2**63 - 1])
@@ -176,7 +179,7 @@ def test_the_same_holds_for_pytorch_traces(tmp_path: Path) -> None:
     assert trace.api_calls.correlation.tolist() == [-1]
     assert (len(trace.ranges), len(trace.operators)) == (0, 0)
     (message,) = left_out(trace)
-    assert message.startswith("3 host rows")
+    assert message.count("1 ") == 6  # a call, a range and an operator, each beyond 2^61 ns
     devices = [{**kernel, "ts": 10 * i, "args": {"device": i, "stream": 7}} for i in range(MAX_DEVICES + 1)]
     assert len(kineto(tmp_path / "y.json", *devices[1:]).devices) == MAX_DEVICES
     with pytest.raises(TraceError, match="names more than 4,096 GPUs"):

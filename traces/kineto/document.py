@@ -22,6 +22,7 @@ from perfdoc.traces.errors import TraceError
 from perfdoc.traces.kineto import cutting, unpack
 from perfdoc.traces.kineto.cutting import UncutError, after_none, entries, repaired
 from perfdoc.traces.kineto.repair import repair
+from perfdoc.traces.kineto.salvage import salvaged
 from perfdoc.traces.kineto.unpack import NOT_A_TRACE, RECAPTURE, unpacked
 from perfdoc.traces.kineto.values import Number
 
@@ -51,6 +52,8 @@ class Facts:
     base_time_ns: Any
     repaired: bool
     """The file was not valid JSON and was read after `repair`."""
+    broken_off: bool = False
+    """The file ends before its list of events does."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,34 +86,71 @@ class _Held:
 
 def read_document(path: Path, max_bytes: int = MAX_HELD_BYTES) -> Document:
     """Open and take apart one trace file, as `read_events`, with all its events."""
-    facts, held = read_events(path, _Held, max_bytes)
+    facts, held = read_events(path, _Held, max_bytes, all_of_it=True)
     return Document(events=held.events, facts=facts)
 
 
 def read_events(
-    path: Path, reader: Callable[[], _Reader], max_bytes: int = MAX_JSON_BYTES
+    path: Path, reader: Callable[[], _Reader], max_bytes: int = MAX_JSON_BYTES, *, all_of_it: bool = False
 ) -> tuple[Facts, _Reader]:
     """Have the events of one trace file, plain or gzip (told by its first bytes), read in batches.
 
-    A new `reader` is made wherever the events begin anew. Raises TraceError for a missing, truncated,
-    oversized or malformed file and for JSON that is no trace, and what the reader raised.
+    A new `reader` is made wherever the events begin anew. What is not valid JSON is read after repairs, else
+    event by event, those that can be; all_of_it: a file with one that cannot is refused. Raises TraceError
+    for a missing or oversized file, for JSON that is no trace or of which nothing can be read, and what the
+    reader raised.
     """
     try:
-        with closing(unpacked(path, max_bytes)) as pieces:
+        with closing(unpacked(path, max_bytes, whole=all_of_it)) as pieces:
             return _Pass(path, reader).take(pieces)
     except msgspec.DecodeError as error:
-        if _is_truncated(error):
-            raise _truncated(path) from None
         first = error
     try:
-        with closing(unpacked(path, max_bytes)) as pieces:
-            return _Pass(path, reader, repaired=True).take(repaired(pieces))
-    except msgspec.DecodeError as error:
-        if _is_truncated(error):
-            raise _truncated(path) from None
-        for _ in unpacked(path, max_bytes):
-            pass  # where the gzip file is damaged, that is why
-        raise TraceError(path, f"the JSON cannot be read: {first}.", RECAPTURE) from None
+        if not _is_truncated(first):
+            with closing(unpacked(path, max_bytes, whole=all_of_it)) as pieces:
+                return _Pass(path, reader, repaired=True).take(repaired(pieces))
+    except msgspec.DecodeError:
+        pass
+    for _ in unpacked(path, max_bytes, whole=all_of_it):
+        pass  # where the gzip file is damaged, that is why
+    if not all_of_it:
+        made = reader()
+        with closing(unpacked(path, max_bytes, whole=False)) as pieces:
+            try:
+                found = salvaged(pieces, lambda events: made.read([msgspec.Raw(e) for e in events]))
+            except UncutError:
+                found = None
+        if found is not None:
+            return _facts_around(*found), made
+    if _is_truncated(first):
+        raise _truncated(path)
+    raise TraceError(path, f"the JSON cannot be read: {first}.", RECAPTURE)
+
+
+def _facts_around(head: bytes, tail: bytes | None) -> Facts:
+    """What the keys in front of the events and behind them say, as far as they can be read."""
+    for rest in (tail, b"" if _is_list(head) else b"}"):
+        try:
+            text = bytes(repair(head + b"]" + (rest or b"")))
+            file = _File() if _is_list(head) else _FILE.decode(text)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            continue
+        return Facts(
+            schema=file.schema,
+            device_properties=file.device_properties,
+            distributed=file.distributed,
+            base_time_ns=file.base_time_ns,
+            repaired=True,
+            broken_off=tail is None,
+        )
+    return Facts(
+        schema=None,
+        device_properties=None,
+        distributed=None,
+        base_time_ns=None,
+        repaired=True,
+        broken_off=tail is None,
+    )
 
 
 class _Pass:

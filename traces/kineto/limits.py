@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from perfdoc.traces.kineto.rows import EventRows
+from perfdoc.traces.kineto.unpack import RECAPTURE
 from perfdoc.traces.model import UNKNOWN, Capability, Note, SyncKind, Trace
 
 _GPU_ROWS = "Profile with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA] on a machine with a GPU."
@@ -101,6 +102,7 @@ def notes(
     rows: EventRows,
     *,
     repaired_file: bool,
+    broken_off: bool,
     kernels: int,
     launched_kernels: int,
     host_processes: int,
@@ -108,13 +110,21 @@ def notes(
 ) -> tuple[Note, ...]:
     """The notes of one file; `launched_kernels` counts kernels whose API call is in the capture."""
     found: list[Note] = []
-    if repaired_file or rows.repaired:
+    if (repaired_file and not broken_off) or rows.repaired:
         found.append(
             Note(
                 code="json-repaired",
-                message="The file is not valid JSON (control characters, bad escapes, nan or inf); it was "
-                "read after repair, and some names may differ from the program's.",
-                remedy="Use a newer PyTorch; it writes valid JSON.",
+                message="The file is not valid JSON (control characters, bare quotes, bad escapes, nan or "
+                "inf); it was read after repair, and some names may differ from the program's.",
+                remedy="Use a newer PyTorch, which writes valid JSON, or record with with_stack=False.",
+            )
+        )
+    if broken_off:
+        found.append(
+            Note(
+                code="broken-off",
+                message="The file breaks off: its last events, and what stands behind them, are missing.",
+                remedy=RECAPTURE,
             )
         )
     if rows.ignored:

@@ -14,6 +14,16 @@ CALLS = (
 OPERATORS = ("cpu_op", "Operator")
 MARKS = ("user_annotation", "cpu_instant_event")
 """Categories of events by what they are."""
+WHAT = {
+    **dict.fromkeys(KERNELS, "kernel"),
+    **dict.fromkeys(COPIES, "copy"),
+    **dict.fromkeys(CALLS, "call"),
+    **dict.fromkeys(OPERATORS, "operator"),
+    **dict.fromkeys(MARKS, "range"),
+    "cuda_sync": "synchronisation",
+    "python_function": "Python call",
+}
+"""What an event of a category is, in words."""
 
 # What can nest, what separates, and `->`, whose `>` closes nothing.
 _TOKEN = re.compile(r"->|::|[<>(){}\[\] ]|\boperator\b")

@@ -6,7 +6,7 @@ of the program's own code; under the category names of every version since 1.8. 
 names. Not read: flow arrows (the correlation ids say the same), GPU-side copies of annotations, memory
 instants, counters, and the profiler's own `Iteration Start` and `Record Window End` instants, which mark
 its recording and no step. Events that are no objects are ignored and counted; a row of a category that is
-read must have a true time and a name, or the file is refused (Python functions aside).
+read and has no true time or no name is set aside and counted (`traces/damage.py`).
 
 Times: `ts` and `dur` are microseconds whatever `displayTimeUnit` says (that key sets what a viewer
 shows). Time 0 is UTC `baseTimeNanoseconds` where the file has it; older files hold epoch times.
@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from perfdoc.traces.errors import TraceError
+from perfdoc.traces.damage import Span, host_rows
 from perfdoc.traces.kineto.devices import (
     Launches,
     devices,
@@ -33,6 +33,7 @@ from perfdoc.traces.kineto.devices import (
 from perfdoc.traces.kineto.document import read_events
 from perfdoc.traces.kineto.limits import capabilities, notes
 from perfdoc.traces.kineto.rows import EventRows
+from perfdoc.traces.lengths import mended
 from perfdoc.traces.model import (
     CAPABILITIES,
     UNKNOWN,
@@ -47,8 +48,9 @@ from perfdoc.traces.model import (
     Syncs,
     Trace,
 )
+from perfdoc.traces.more_tables import Payloads
 from perfdoc.traces.table import I64, Rows
-from perfdoc.traces.validate import check_activity, check_devices, host_rows_that_fit, left_out_note
+from perfdoc.traces.validate import check_devices
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,11 +112,15 @@ def _python_calls(rows: EventRows) -> Operators:
     return Operators(dims=none, dtypes=none, values=none, strides=none, **columns)
 
 
-def first_ns(rows: EventRows) -> int | None:
-    """The earliest start of any row; None without rows."""
-    tables = (rows.kernels, rows.copies, rows.api_calls, rows.syncs, rows.ranges, rows.operators)
-    starts = [int(table.columns()["start_ns"].min()) for table in tables if len(table)]
-    return min(starts, default=None)
+def _payloads(rows: EventRows, kernel_rows: I64) -> Payloads:
+    """Collective metadata of the kernels that are left, by their new rows."""
+    found = rows.payloads.table()
+    if len(kernel_rows) == len(rows.kernels):
+        return found
+    place = np.full(len(rows.kernels), UNKNOWN, np.int64)
+    place[kernel_rows] = np.arange(len(kernel_rows))
+    there = found.take(place[found.kernel] != UNKNOWN)
+    return replace(there, kernel=place[there.kernel])
 
 
 def _with_process(table: Rows, calls: Launches) -> tuple[dict[str, I64], I64]:
@@ -152,23 +158,30 @@ def read_kineto(path: Path) -> Trace:
     for times that cannot be true.
     """
     facts, rows = read_events(path, lambda: EventRows(path))
-    first = first_ns(rows)
-    try:
-        ranks, gpu_facts = distributed(facts.distributed), gpus(facts.device_properties)
-    except ValueError as error:
-        remedy = "The file is damaged: export it again."
-        raise TraceError(path, f"deviceProperties or distributedInfo hold {error}.", remedy) from None
-    threads = rows.host_threads()
-    call_columns = rows.api_calls.columns()
-    calls, bad_calls = host_rows_that_fit(ApiCalls(**call_columns))
-    by_correlation = launches(threads, call_columns["thread"], call_columns["correlation"])
+    rows.require_some()
+    ranks, gpu_facts = distributed(facts.distributed), gpus(facts.device_properties)
+    threads, damage = rows.host_threads(), rows.damage
+    every_call = ApiCalls(**rows.api_calls.columns())
+    every_operator, every_range = Operators(**rows.operators.columns()), ranges(rows)
+    by_correlation = launches(threads, every_call.thread.astype(np.int64), every_call.correlation)
     tables = device_tables(rows, by_correlation)
-    check_activity(path, tables.kernels, tables.copies, GraphLaunches.empty())
-    annotations, bad_ranges = host_rows_that_fit(ranges(rows))
-    operators, bad_operators = host_rows_that_fit(Operators(**rows.operators.columns()))
-    frames, _ = host_rows_that_fit(_python_calls(rows))
-    syncs, bad_syncs = host_rows_that_fit(tables.syncs)
-    launch_count, _ = launched(by_correlation, tables.kernels.correlation)
+    span = Span.of((every_call, every_operator, every_range), (tables.kernels, tables.copies))
+    calls, _ = host_rows(every_call, "call", span, damage)
+    operators, _ = host_rows(every_operator, "operator", span, damage)
+    annotations, _ = host_rows(every_range, "range", span, damage)
+    frames, _ = host_rows(_python_calls(rows), "Python call", span, damage)
+    syncs, _ = host_rows(tables.syncs, "synchronisation", None, damage)
+    none = GraphLaunches.empty()
+    device = mended(path, tables.kernels, tables.copies, none, calls, rows.strings.values, damage)
+    first = min(
+        (
+            int(t.start_ns.min())
+            for t in (device.kernels, device.copies, calls, syncs, operators, annotations)
+            if len(t)
+        ),
+        default=None,
+    )
+    launch_count, _ = launched(by_correlation, device.kernels.correlation)
     launched_kernels = int(np.count_nonzero(launch_count))
     origin = utc_origin_ns(facts.base_time_ns, first)
     listed = {group.name for group in ranks.groups}
@@ -181,8 +194,8 @@ def read_kineto(path: Path) -> Trace:
         devices=devices(tables.pairs, gpu_facts, ranks),
         threads=threads,
         strings=rows.strings.values,
-        kernels=tables.kernels,
-        copies=tables.copies,
+        kernels=device.kernels,
+        copies=device.copies,
         api_calls=calls,
         syncs=syncs,
         event_records=tables.event_records,
@@ -191,7 +204,7 @@ def read_kineto(path: Path) -> Trace:
         python_calls=frames,
         python_calls_reason=_NO_STACKS,
         operator_shapes_reason=_NO_SHAPES,
-        payloads=rows.payloads.table(),
+        payloads=_payloads(rows, device.kernel_rows),
         peers_are_global=True,
         groups=(*ranks.groups, *(g for g in rows.payloads.groups.values() if g.name not in listed)),
         world_size=ranks.world_size,
@@ -204,11 +217,12 @@ def read_kineto(path: Path) -> Trace:
             trace, launched_kernels=launched_kernels, lists_gpus=facts.device_properties is not None
         ),
         notes=(
-            *left_out_note(bad_calls + bad_ranges + bad_operators + bad_syncs),
+            *damage.notes(),
             *notes(
                 rows,
                 repaired_file=facts.repaired,
-                kernels=len(tables.kernels),
+                broken_off=facts.broken_off,
+                kernels=len(device.kernels),
                 launched_kernels=launched_kernels,
                 host_processes=len(by_correlation.host_processes),
                 clock_disagrees=origin is None and first is not None and bool(facts.base_time_ns),

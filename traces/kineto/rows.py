@@ -4,27 +4,40 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
 
 import msgspec
 
+from perfdoc.traces.damage import Damage
 from perfdoc.traces.errors import TraceError
 from perfdoc.traces.kineto.document import Event, decode_event, has_category
-from perfdoc.traces.kineto.names import CALLS, COPIES, KERNELS, MARKS, OPERATORS, is_own_frame, short_name
+from perfdoc.traces.kineto.names import (
+    CALLS,
+    COPIES,
+    KERNELS,
+    MARKS,
+    OPERATORS,
+    WHAT,
+    is_own_frame,
+    short_name,
+)
 from perfdoc.traces.kineto.payload import PayloadRows
 from perfdoc.traces.kineto.repair import repair
+from perfdoc.traces.kineto.salvage import requoted
 from perfdoc.traces.kineto.shapes import InputTexts
+from perfdoc.traces.kineto.unpack import RECAPTURE
 from perfdoc.traces.kineto.values import (
-    CopyArgs,
+    COPY_ARGS,
+    DEVICE_ARGS,
+    EVENT_ARGS,
+    INT64_END,
+    KERNEL_ARGS,
+    LAUNCH_ARGS,
+    SYNC_ARGS,
+    THREAD_NAME_ARGS,
     DeviceArgs,
-    EventArgs,
-    KernelArgs,
-    LaunchArgs,
-    SyncArgs,
-    ThreadNameArgs,
     correlation_id,
+    decode_args,
     instant_ns,
     integer,
     interval_ns,
@@ -36,8 +49,6 @@ from perfdoc.traces.kineto.values import (
 )
 from perfdoc.traces.model import UNKNOWN, CopyKind, RangeKind, SyncKind, Thread
 from perfdoc.traces.table import Rows, Strings
-
-_Args = TypeVar("_Args", bound=msgspec.Struct)
 
 # Written as duration events, known and not read: flow arrows' ends, the profiler's own span, the GPU-side
 # copies of annotations and profiler overhead.
@@ -98,6 +109,8 @@ class EventRows:
         self._own_frame: dict[str, bool] = {}
         self.payloads = PayloadRows(self.strings)
         self._seen = 0
+        self.damage = Damage()
+        self._first_bad, self._unread = "", 0
         self.ignored = 0
         """Events that are no objects, or whose phase or category is no text."""
         self.repaired = 0
@@ -123,7 +136,7 @@ class EventRows:
         return [words for extra, words in _EXTRAS.items() if extra in extras]
 
     def read(self, events: list[msgspec.Raw]) -> None:
-        """Sort the next events of the file; TraceError names the first one that cannot be true."""
+        """Sort the next events of the file; those that cannot be read are counted."""
         readers, first = self._readers, self._seen
         self._seen += len(events)
         for number, raw in enumerate(events, first):
@@ -145,7 +158,7 @@ class EventRows:
                 elif event.ph in ("i", "I"):
                     self._mark(event)
             except (ValueError, OverflowError, RecursionError) as error:
-                raise self._bad_event(number, event, error) from None
+                self._set_aside(number, event, error)
 
     def _second_try(self, number: int, raw: msgspec.Raw, error: Exception) -> Event | None:
         """An event that did not decode, after repair; None when it is one to ignore."""
@@ -155,7 +168,7 @@ class EventRows:
             return None
         try:
             if not isinstance(error, (msgspec.ValidationError, RecursionError)):
-                event = decode_event(repair(content))
+                event = self._mended(content)
                 self.repaired += 1
                 return event
         except (msgspec.DecodeError, RecursionError) as again:
@@ -163,23 +176,38 @@ class EventRows:
         if isinstance(error, msgspec.ValidationError) and not has_category(content):
             self.ignored += 1
             return None
-        raise self._bad_event(number, Event(), error)
+        self._set_aside(number, Event(), error)
+        return None
 
-    def _bad_event(self, number: int, event: Event, error: Exception) -> TraceError:
+    def _mended(self, content: bytes) -> Event:
+        try:
+            return decode_event(repair(content))
+        except msgspec.ValidationError:
+            raise
+        except msgspec.DecodeError:
+            return decode_event(repair(requoted(content)))
+
+    def _set_aside(self, number: int, event: Event, error: Exception) -> None:
+        """Count an event that cannot be read, or cannot be true."""
         reason = "a number that does not fit 64 bits" if isinstance(error, OverflowError) else str(error)
-        if isinstance(error, RecursionError):
-            reason = "arguments nested too deeply"
+        if isinstance(error, msgspec.DecodeError | RecursionError):
+            reason = "text that is no JSON"
+        self.damage.add(WHAT.get(event.cat or "", "event"), reason.partition(" (")[0])
         kind = f" ({event.cat[:40]!r})" if event.cat else ""
-        return TraceError(
-            self.path,
-            f"event {number} of traceEvents{kind} has {reason}.",
-            "The file is damaged or was not written by the PyTorch profiler: export it again.",
-        )
+        self._unread += isinstance(error, msgspec.DecodeError)
+        self._first_bad = self._first_bad or f"event {number} of traceEvents{kind} has {reason}."
+
+    def require_some(self) -> None:
+        """Raises TraceError, with the first event that could not be read, where none or hardly any could."""
+        tables = (self.kernels, self.copies, self.api_calls, self.syncs, self.ranges, self.operators)
+        none_left = not any(len(table) for table in tables)
+        if self._first_bad and (none_left or 2 * self._unread > self._seen):
+            raise TraceError(self.path, self._first_bad, RECAPTURE)
 
     # One method a table. ValueError says what the event has that it must not have.
 
     def _kernel(self, event: Event) -> None:
-        args = _decode(_KERNEL_ARGS, event)
+        args = decode_args(KERNEL_ARGS, event.args)
         start, end, ordinal, stream, correlation = self._on_device(event, args)
         name = self._name(event)
         interned = self._short.get(name)
@@ -193,7 +221,7 @@ class EventRows:
         )
 
     def _copy(self, event: Event) -> None:
-        args = _decode(_COPY_ARGS, event)
+        args = decode_args(COPY_ARGS, event.args)
         start, end, ordinal, stream, correlation = self._on_device(event, args)
         if event.cat in ("Memset", "gpu_memset"):
             kind, pinned = CopyKind.MEMSET, -1
@@ -206,13 +234,13 @@ class EventRows:
         self.copies.add(start, end, ordinal, stream, correlation, kind, moved, pinned, node)
 
     def _api_call(self, event: Event) -> None:
-        args = _decode(_LAUNCH_ARGS, event)
+        args = decode_args(LAUNCH_ARGS, event.args)
         start, end = interval_ns(event.ts, event.dur)
         name = self.strings.intern(self._name(event))
         self.api_calls.add(start, end, self._thread(event), correlation_id(args.correlation), name)
 
     def _sync(self, event: Event) -> None:
-        args = _decode(_SYNC_ARGS, event)
+        args = decode_args(SYNC_ARGS, event.args)
         start, end, ordinal, _, correlation = self._on_device(event, args)
         kind = _SYNC_KINDS.get(text(args.kind) or self._name(event), SyncKind.OTHER)
         self.syncs.add(
@@ -221,7 +249,7 @@ class EventRows:
         )
 
     def _event_record(self, event: Event) -> None:
-        args = _decode(_EVENT_ARGS, event)
+        args = decode_args(EVENT_ARGS, event.args)
         # CUPTI before 12.8 has no time for records; Kineto then writes 0 (or what is left of the origin).
         time = max(instant_ns(event.ts), 0) or UNKNOWN
         ordinal, stream = self._ordinal(event, args), non_negative(args.stream)
@@ -243,18 +271,15 @@ class EventRows:
             self.ranges.add(start, end, thread, name, RangeKind.PUSH_POP)
 
     def _python_call(self, event: Event) -> None:
-        """Frames of the program's own code; one that is damaged is no reason to refuse the file."""
-        name = event.name
-        if not is_text(name):
-            return
+        """Frames of the program's own code."""
+        name = self._name(event)
         self._extras.add("stacks")
         own = self._own_frame.get(name)
         if own is None:
             own = self._own_frame[name] = is_own_frame(name)
         if own:
-            with suppress(ValueError):
-                start, end = interval_ns(event.ts, event.dur)
-                self.python_calls.add(start, end, self._thread(event), self.strings.intern(name))
+            start, end = interval_ns(event.ts, event.dur)
+            self.python_calls.add(start, end, self._thread(event), self.strings.intern(name))
 
     def _mark(self, event: Event) -> None:
         """Instants of the program; the profiler's own (no category, or `[memory]`) are not marks."""
@@ -269,21 +294,24 @@ class EventRows:
 
     def _thread_name(self, event: Event) -> None:
         if event.name == "thread_name":
-            name = text(_decode(_THREAD_NAME_ARGS, event).name).strip()
+            name = text(decode_args(THREAD_NAME_ARGS, event.args).name).strip()
             self.thread_names.setdefault(self._thread_key(event), name)
 
     def _note_unknown(self, event: Event) -> None:
         category = event.cat or ""
         self.unknown[category] += 1
-        args = _decode(_DEVICE_ARGS, event, strict=False)
+        args = decode_args(DEVICE_ARGS, event.args, strict=False)
         if args.stream is not None:
             self.unknown_on_device[category] += 1
 
     def _on_device(self, event: Event, args: DeviceArgs) -> tuple[int, int, int, int, int]:
-        """Start, end, device ordinal, stream and correlation of a device's row."""
-        start, end = interval_ns(event.ts, event.dur)
-        if start < 0:
-            raise ValueError(f"a negative time on a device (ts {event.ts})")
+        """Start, end (before the start where it is not known), device ordinal, stream and correlation of a
+        device's row."""
+        try:
+            start, end = interval_ns(event.ts, event.dur)
+        except ValueError:
+            start = instant_ns(event.ts)
+            end = max(start - 1, -INT64_END)
         stream = args.stream if args.stream is not None else event.tid
         ordinal, correlation = self._ordinal(event, args), correlation_id(args.correlation)
         return start, end, ordinal, non_negative(stream), correlation
@@ -319,32 +347,3 @@ class EventRows:
             Thread(process=key[0], tid=key[1], name=self.thread_names.get(key, "") or key[2])
             for key in self.threads
         ]
-
-
-_KERNEL_ARGS = msgspec.json.Decoder(KernelArgs)
-_COPY_ARGS = msgspec.json.Decoder(CopyArgs)
-_LAUNCH_ARGS = msgspec.json.Decoder(LaunchArgs)
-_SYNC_ARGS = msgspec.json.Decoder(SyncArgs)
-_EVENT_ARGS = msgspec.json.Decoder(EventArgs)
-_DEVICE_ARGS = msgspec.json.Decoder(DeviceArgs)
-_THREAD_NAME_ARGS = msgspec.json.Decoder(ThreadNameArgs)
-
-
-def _decode(decoder: msgspec.json.Decoder[_Args], event: Event, *, strict: bool = True) -> _Args:
-    """The arguments of an event; missing ones are all None, odd ones an error unless not strict."""
-    content = bytes(event.args)
-    if content in (b"", b"null"):
-        content = b"{}"
-    try:
-        try:
-            return decoder.decode(content)
-        except msgspec.ValidationError:
-            raise
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            return decoder.decode(repair(content))
-    except msgspec.DecodeError as error:
-        if not strict:
-            return decoder.decode(b"{}")
-        if isinstance(error, msgspec.ValidationError):
-            raise ValueError("args that are not an object of plain values") from None
-        raise ValueError(f"args that cannot be read: {error}") from None

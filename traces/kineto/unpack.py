@@ -26,17 +26,21 @@ _PACKED_BYTES = 1 << 20
 _GZIP_MAGIC = b"\x1f\x8b"
 _GZIP = 16 + zlib.MAX_WBITS
 _BOM = b"\xef\xbb\xbf"
-RECAPTURE = "Export the trace again (the profiler writes the end of the file last)."
+RECAPTURE = (
+    "Export the trace again (the profiler writes the end of the file last); if that gives the same, record "
+    "without Python stacks (with_stack=False) or with a newer PyTorch, which writes valid JSON."
+)
 _PROFILE_LESS = "Profile fewer steps (torch.profiler.schedule) or without with_stack and record_shapes."
 NOT_A_TRACE = "Give the file that torch.profiler's export_chrome_trace or tensorboard_trace_handler wrote."
 
 
-def unpacked(path: Path, max_bytes: int) -> Generator[bytes, None, None]:
+def unpacked(path: Path, max_bytes: int, *, whole: bool = True) -> Generator[bytes, None, None]:
     """The file without a byte order mark, in pieces of `PIECE_BYTES` (the last is shorter).
 
     The file is opened for reading only. Close what is not read to its end: a thread is at work on it, for
-    which the garbage collector, which may run anywhere, must not wait. Raises TraceError for a file that is
-    missing, empty, damaged or longer than `max_bytes`.
+    which the garbage collector, which may run anywhere, must not wait. whole: a gzip file that breaks off is
+    an error, and not the end. Raises TraceError for a file that is missing, empty, damaged or longer than
+    `max_bytes`.
     """
     length, commas, blank = 0, 0, True
     try:
@@ -62,7 +66,8 @@ def unpacked(path: Path, max_bytes: int) -> Generator[bytes, None, None]:
                 _require_content(path, length, commas)
                 yield text
     except EOFError:
-        raise TraceError(path, "the gzip file is truncated.", RECAPTURE) from None
+        if whole or not length:
+            raise TraceError(path, "the gzip file is truncated.", RECAPTURE) from None
     except zlib.error as error:
         raise TraceError(path, f"the gzip file is damaged: {error}.", "Copy or export it again.") from None
     except OSError as error:
@@ -112,6 +117,8 @@ def _gunzipped(file: BinaryIO) -> Iterator[bytes]:
         if not packed and not (packed := file.read(_PACKED_BYTES)) and not inflate.eof:
             part = inflate.decompress(b"", room)
             if not part and not inflate.eof:
+                if parts:
+                    yield b"".join(parts)
                 raise EOFError
         elif inflate.eof:
             packed = packed.lstrip(b"\0")  # zeros may follow a member, and then another member

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import re
 from decimal import Context, Decimal
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, TypeVar
 
 import msgspec
 
+from perfdoc.traces.kineto.repair import repair
 from perfdoc.traces.model import UNKNOWN
 from perfdoc.traces.validate import MAX_CORRELATION
 
@@ -171,10 +172,8 @@ class KernelArgs(DeviceArgs, gc=False):
 
 
 def integer(value: object) -> int:
-    """A whole number, also written as text (`7`, `stream 7`, `0x1f`); -1 for anything else.
-
-    Raises ValueError for one that does not fit int64.
-    """
+    """A whole number, also written as text (`7`, `stream 7`, `0x1f`); -1 for anything else, and for one that
+    does not fit int64."""
     if type(value) is int:
         number = value
     elif isinstance(value, str) and (match := _TRAILING_INTEGER.search(value)):
@@ -183,9 +182,7 @@ def integer(value: object) -> int:
         number = int(value, 16)
     else:
         return UNKNOWN
-    if not -INT64_END <= number < INT64_END:
-        raise ValueError("a number that does not fit 64 bits")
-    return number
+    return number if -INT64_END <= number < INT64_END else UNKNOWN
 
 
 def non_negative(value: object) -> int:
@@ -224,3 +221,33 @@ def text(value: object) -> str:
     if is_text(value):
         return value
     return str(value) if type(value) is int else ""
+
+
+_Args = TypeVar("_Args", bound=msgspec.Struct)
+KERNEL_ARGS = msgspec.json.Decoder(KernelArgs)
+COPY_ARGS = msgspec.json.Decoder(CopyArgs)
+LAUNCH_ARGS = msgspec.json.Decoder(LaunchArgs)
+SYNC_ARGS = msgspec.json.Decoder(SyncArgs)
+EVENT_ARGS = msgspec.json.Decoder(EventArgs)
+DEVICE_ARGS = msgspec.json.Decoder(DeviceArgs)
+THREAD_NAME_ARGS = msgspec.json.Decoder(ThreadNameArgs)
+
+
+def decode_args(decoder: msgspec.json.Decoder[_Args], args: msgspec.Raw, *, strict: bool = True) -> _Args:
+    """The arguments of an event; missing ones are all None, odd ones an error unless not strict."""
+    content = bytes(args)
+    if content in (b"", b"null"):
+        content = b"{}"
+    try:
+        try:
+            return decoder.decode(content)
+        except msgspec.ValidationError:
+            raise
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return decoder.decode(repair(content))
+    except msgspec.DecodeError as error:
+        if not strict:
+            return decoder.decode(b"{}")
+        if isinstance(error, msgspec.ValidationError):
+            raise ValueError("args that are not an object of plain values") from None
+        raise ValueError(f"args that cannot be read: {error}") from None

@@ -46,7 +46,7 @@ def read_api_calls(source: NsysSource, ids: Ids) -> ApiCalls:
     c = read_ints(source, API, API_COLUMNS)
     return ApiCalls(
         start_ns=c["start"],
-        end_ns=np.maximum(c["start"], c["end"]),
+        end_ns=np.where(c["end"] == _NO_END, c["start"], c["end"]),
         thread=ids.threads_of(c["globalTid"]),
         correlation=known_correlations(c["correlationId"]),
         name=ids.names_of(c["nameId"]),
@@ -80,7 +80,7 @@ def read_syncs(source: NsysSource) -> Syncs:
     unknown = np.full(len(c["start"]), UNKNOWN, np.int64)
     return Syncs(
         start_ns=c["start"],
-        end_ns=np.maximum(c["start"], c["end"]),
+        end_ns=np.where(c["end"] == _NO_END, c["start"], c["end"]),
         process=_processes(c["globalPid"]),
         stream=stream,
         correlation=known_correlations(c["correlationId"]),

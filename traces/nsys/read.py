@@ -15,7 +15,9 @@ from perfdoc.profiling.errors import CaptureError
 from perfdoc.profiling.marks import parse_rank_mark
 from perfdoc.profiling.nsys.command import OVERRIDE, export_sqlite
 from perfdoc.profiling.vocabulary import RANK_MARK
+from perfdoc.traces.damage import Damage, Span, host_rows
 from perfdoc.traces.errors import MissingToolError, NoGpuActivityError, TraceError
+from perfdoc.traces.lengths import mended
 from perfdoc.traces.model import ApiCalls, Capability, Copies, GraphLaunches, Kernels, Note, Trace
 from perfdoc.traces.nsys import gpu as nsys_gpu
 from perfdoc.traces.nsys import host as nsys_host
@@ -25,7 +27,6 @@ from perfdoc.traces.nsys.parquet_folder import ParquetSource
 from perfdoc.traces.nsys.payload import PAYLOAD_COLUMNS, read_payloads
 from perfdoc.traces.nsys.sampled import read_metrics, read_scheduling
 from perfdoc.traces.nsys.source import NsysSource, SqliteSource
-from perfdoc.traces.validate import check_activity, host_rows_that_fit, left_out_note
 
 _NO_STACKS = "Python stacks of Nsight captures are not read; the range stands in for the call site"
 _FIRST_ROWS = 65_536
@@ -96,8 +97,11 @@ def read_nsys(source: NsysSource) -> Trace:
     kernels = nsys_gpu.read_kernels(source, ids)
     copies = nsys_gpu.read_copies(source, ids)
     graphs = nsys_gpu.read_graph_launches(source, ids)
-    check_activity(source.path, kernels, copies, graphs)
-    api, bad_calls = host_rows_that_fit(nsys_host.read_api_calls(source, ids))
+    damage = Damage()
+    calls = nsys_host.read_api_calls(source, ids)
+    api, _ = host_rows(calls, "call", Span.of((calls,), (kernels, copies)), damage)
+    found = mended(source.path, kernels, copies, graphs, api, ids.strings.values, damage)
+    kernels, copies, graphs = found.kernels, found.copies, found.graphs
     capture_end = max(int(t.end_ns.max(initial=0)) for t in (kernels, copies, graphs, api))
     nvtx = nsys_host.read_ranges(source, ids, capture_end)
     if not len(kernels) and not len(graphs) and not _is_cpu_run(ids.strings.values):
@@ -109,7 +113,7 @@ def read_nsys(source: NsysSource) -> Trace:
             f"Capture a part of the run with GPU work, with {_CAPTURE}",
         )
     records = nsys_host.read_event_records(source, ids)
-    syncs, bad_syncs = host_rows_that_fit(nsys_host.read_syncs(source))
+    syncs, _ = host_rows(nsys_host.read_syncs(source), "synchronisation", None, damage)
     payloads = read_payloads(source, nvtx.ranges, nvtx.source_row, ids.strings)
     states, os_calls, unreadable = read_scheduling(source, ids)
     ids.name_threads()
@@ -117,7 +121,9 @@ def read_nsys(source: NsysSource) -> Trace:
     metrics = read_metrics(source, devices, ids.strings)
 
     notes = read_warnings(source) + find_secrets(source) + unreadable + list(metrics.notes)
-    notes += left_out_note(bad_calls + bad_syncs + nvtx.impossible_times)
+    damage.add("NVTX range", "a time or length beyond 2^61 ns", nvtx.impossible_times)
+    damage.add("NVTX range", "it ends before it starts", nvtx.bad_rows)
+    notes += damage.notes()
     if nvtx.open_ranges:
         notes.append(
             Note(
@@ -125,10 +131,6 @@ def read_nsys(source: NsysSource) -> Trace:
                 message=f"{nvtx.open_ranges:,} NVTX ranges never close; each counts to the capture's end.",
                 remedy="Close every range, or end the capture outside of them.",
             )
-        )
-    if nvtx.bad_rows:
-        notes.append(
-            Note(code="bad-ranges", message=f"{nvtx.bad_rows:,} NVTX ranges end before they start; left out.")
         )
     if ids.missing_names:
         notes.append(
