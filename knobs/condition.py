@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import math
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal
@@ -106,6 +106,27 @@ class Term:
     """Settings that a function reads."""
 
 
+def _joined(parts: Sequence[Test], *, decisive: bool) -> Test:
+    """`or` (decisive: true) or `and` of the parts: one that is decisive ends it, whatever of the others is
+    unknown; what an unknown part has read did not decide anything."""
+
+    def holds(v: View) -> bool:
+        unknown: Undecided | None = None
+        for part in parts:
+            read, assumed = set(v.read), set(v.assumed)
+            try:
+                if bool(part(v)) is decisive:
+                    return decisive
+            except Undecided as error:
+                v.read, v.assumed = read, assumed
+                unknown = unknown or error
+        if unknown is not None:
+            raise unknown
+        return not decisive
+
+    return holds
+
+
 def parse_condition(text: str, terms: Mapping[str, Term]) -> tuple[Test, frozenset[str]]:
     """(whether the condition holds, ids of every setting that it may read). Raises ValueError."""
     compiler = _Compiler(terms=terms)
@@ -128,8 +149,7 @@ class _Compiler:
         """The node as a function of a view."""
         if isinstance(node, ast.BoolOp):
             parts = [self.test(part, "truth") for part in node.values]
-            every = all if isinstance(node.op, ast.And) else any
-            return lambda v: every(part(v) for part in parts)
+            return _joined(parts, decisive=isinstance(node.op, ast.Or))
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
             inner = self.test(node.operand, "truth")
             return lambda v: not inner(v)

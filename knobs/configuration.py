@@ -82,7 +82,7 @@ class View:
         set_to = self._of.values.get(name)
         if set_to is not None or (name in self._of.values and name not in DERIVED_FROM):
             return set_to
-        derived = _derived(name, self._of.values, self._of.unknown)
+        derived = _derived(name, self._of)
         if derived is not None:
             value, sources = derived
             self.read |= sources
@@ -208,8 +208,12 @@ class View:
 
 _FSDP = "fsdp_strategy_nemo"
 _FSDP_SWITCHES = MappingProxyType({"use_megatron_fsdp": "megatron", "use_torch_fsdp2": "pytorch"})
-_VPP_SOURCES = frozenset(
-    {"num_layers", "pipeline_model_parallel_size", "num_layers_per_virtual_pipeline_stage", LAYOUT}
+_EACH_STAGE = "num_layers_per_virtual_pipeline_stage"
+_COUNTED_AS_LAYERS = frozenset(
+    {"account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split"}
+)
+_VPP_SOURCES = (
+    frozenset({"num_layers", "pipeline_model_parallel_size", _EACH_STAGE, LAYOUT}) | _COUNTED_AS_LAYERS
 )
 DERIVED_FROM: Mapping[str, frozenset[str]] = MappingProxyType(
     {
@@ -218,19 +222,21 @@ DERIVED_FROM: Mapping[str, frozenset[str]] = MappingProxyType(
         "virtual_pipeline_model_parallel_size": _VPP_SOURCES,
         "use_megatron_fsdp": frozenset({_FSDP}),
         "use_torch_fsdp2": frozenset({_FSDP}),
+        "cpu_offloading": frozenset({"cpu_offloading_num_layers"}),
+        "grad_reduce_in_fp32": frozenset({"bf16"}),
+        "recompute_granularity": frozenset({"moe_layer_recompute"}),
     }
 )
 """Settings that may follow from others, and from which."""
 
 
-def _derived(
-    name: str, values: Mapping[str, Value], unknown: frozenset[str]
-) -> tuple[int, set[str] | frozenset[str]] | None:
+def _derived(name: str, of: Configuration) -> tuple[Value, set[str] | frozenset[str]] | None:
     """What follows from other settings by arithmetic, and from which; None where it does not.
 
     Raises Undecided where it would follow from a setting that is made and cannot be told: neither a source's
     default nor the default of `name` holds then.
     """
+    values, unknown = of.values, of.unknown
     if name in _FSDP_SWITCHES:
         chosen = values.get(_FSDP)
         return None if chosen is None else (chosen == _FSDP_SWITCHES[name], {_FSDP})
@@ -247,13 +253,31 @@ def _derived(
             found = stages_of(layout)
             if found is not None and len(found.stages) % pp == 0:
                 return len(found.stages) // pp, {LAYOUT, "pipeline_model_parallel_size"}
-        each_stage = "num_layers_per_virtual_pipeline_stage"
-        if each_stage in unknown or values.get(each_stage) is not None:
+        if _EACH_STAGE in unknown or values.get(_EACH_STAGE) is not None:
             _known(_VPP_SOURCES, unknown)
-        layers = values.get("num_layers")
-        each = _times(values.get("pipeline_model_parallel_size"), values.get(each_stage))
-        if each and isinstance(layers, int) and layers % each == 0:
-            return layers // each, _VPP_SOURCES
+            layers = values.get("num_layers")
+            each = _times(values.get("pipeline_model_parallel_size"), values.get(_EACH_STAGE))
+            if not each or not isinstance(layers, int):
+                raise Undecided(_EACH_STAGE)
+            layers += sum(values.get(counted) is True for counted in _COUNTED_AS_LAYERS)
+            if layers % each:
+                raise Undecided(_EACH_STAGE)  # the framework refuses it
+            return layers // each, _VPP_SOURCES & values.keys()
+    return _derived_switch(name, of)
+
+
+def _derived_switch(name: str, of: Configuration) -> tuple[Value, set[str]] | None:
+    """Switches that Megatron-LM and megatron-core set themselves."""
+    values = of.values
+    if name == "recompute_granularity" and values.get("moe_layer_recompute") is True:
+        return "selective", {"moe_layer_recompute"}
+    if of.dialect != "megatron_lm" or not of.complete:
+        return None
+    layers = values.get("cpu_offloading_num_layers")
+    if name == "cpu_offloading" and isinstance(layers, int) and layers > 0:
+        return True, {"cpu_offloading_num_layers"}
+    if name == "grad_reduce_in_fp32" and values.get("bf16") is True and "main_grads_dtype" not in of.written:
+        return True, {"bf16"}
     return None
 
 

@@ -21,6 +21,7 @@ and costs something."""
 _FOLDER = Path(__file__).resolve().parent / "catalogue" / "constraints"
 _FILES = (
     *("parallel", "stage_layout", "data_parallel", "experts", "memory", "kernels", "environment", "trainer"),
+    "megatron_lm",
     *("reinforcement", "plain_pytorch"),
 )
 
@@ -45,6 +46,8 @@ class Constraint:
     where a recipe may have set it."""
     gpu_decides: bool = False
     """Whether it holds follows from the GPU, of which no file tells: a note, not an error."""
+    severity: Literal["", "warning", "note"] = ""
+    """Where the kind says another: what a framework itself only warns of, or only later versions need."""
     dialects: tuple[Dialect, ...] = ()
     """Where it holds; everywhere if empty."""
     knobs: frozenset[str]
@@ -95,6 +98,7 @@ def _constraint(row: Mapping[str, Any], terms: Mapping[str, Term]) -> Constraint
             fix=fix,
             needs_companion=row.get("needs_companion", False),
             gpu_decides=row.get("gpu_decides", False),
+            severity=row.get("severity", ""),
             dialects=tuple(row.get("dialects", ())),
             knobs=reads | {row[kind], *(name for name, _ in fix)},
         )

@@ -50,6 +50,16 @@ def _layout_against_vpp(v: View) -> bool:
     return layout is not None and vpp is not None and len(layout.stages) != v.pp * v.vpp
 
 
+def _graph_scope(v: View) -> set[str]:
+    """Scopes of CUDA graphs; empty for whole layers, which `full` says too."""
+    return {str(s) for s in v.items("cuda_graph_scope")} - {"full"}
+
+
+def _recomputed(v: View) -> set[str]:
+    """Modules of selective recomputation; attention where nothing is named."""
+    return {str(m) for m in v.items("recompute_modules")} or {"core_attn"}
+
+
 def _verl_uses_fsdp(v: View) -> bool:
     """Whether the engine is FSDP: by its name, else because FSDP's settings are made."""
     try:
@@ -80,9 +90,11 @@ TERMS = {
         is_=_layout_does_not_fit, reads=(LAYOUT, "mtp_num_layers", "num_layers", _PP)
     ),
     "layout_against_vpp": Term(is_=_layout_against_vpp, reads=(LAYOUT, _PP, _VPP)),
-    "graph_scope": Term(
-        is_=lambda v: {str(s) for s in v.items("cuda_graph_scope")} - {"full"}, reads=("cuda_graph_scope",)
+    "graph_scope": Term(is_=_graph_scope, reads=("cuda_graph_scope",)),
+    "whole_layer_graph": Term(
+        is_=lambda v: not _graph_scope(v) or "full_iteration" in _graph_scope(v), reads=("cuda_graph_scope",)
     ),
+    "recomputed": Term(is_=_recomputed, reads=("recompute_modules",)),
     "verl_uses_fsdp": Term(is_=_verl_uses_fsdp, reads=("verl_strategy", "verl_param_offload")),
     "pipeline_batches": Term(is_=_pipeline_batches, reads=("pipeline_microbatch_size", "local_batch_size")),
 }

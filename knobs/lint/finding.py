@@ -23,6 +23,7 @@ CODES: Mapping[str, str] = MappingProxyType(
         "PL105": "setting that this framework does not have",
         "PL201": "value of a wrong type or range",
         "PL202": "value in a wrong unit",
+        "PL203": "value that is missing, or has no name",
         "PL301": "settings that exclude or need one another",
         "PL302": "setting without effect",
         "PL303": "setting that costs something",
@@ -84,3 +85,14 @@ def finding_of(
         instead=instead,
         why=why,
     )
+
+
+def last_part(name: str) -> str:
+    """A path's last name."""
+    return name.rpartition(".")[2]
+
+
+def said(setting: Setting) -> str:
+    """Its canonical id, or the user's own word where that is of one framework alone."""
+    own = len({s.dialect for s in setting.knob.spellings}) == 1
+    return last_part(setting.entry.name) if own else setting.knob.id

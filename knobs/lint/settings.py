@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
 
-from perfdoc.knobs.check import Violation, evaluate, may_read, violations
-from perfdoc.knobs.configuration import DERIVED_FROM, Configuration
-from perfdoc.knobs.constraints import constraints
-from perfdoc.knobs.knob import DIALECT_TITLES, Dialect, Knob
-from perfdoc.knobs.lint.finding import Finding, Severity, finding_of
-from perfdoc.knobs.load import catalogue
+from perfdoc.knobs.knob import DIALECT_TITLES, Dialect
+from perfdoc.knobs.lint.finding import Finding, Severity, finding_of, last_part, said
 from perfdoc.knobs.naming.meaning import meaning
 from perfdoc.knobs.naming.places import BRIDGE_CLASSES, placed
 from perfdoc.knobs.reading.entry import Entry
@@ -35,26 +30,26 @@ def name_findings(settings: Sequence[Setting], dialect: Dialect | None) -> Itera
                 setting,
                 "PL102" if renamed else "PL101",
                 "warning" if renamed else "error",
-                f"{_last(entry.name)} {'is the old name of' if renamed else 'does not exist; it means'} "
-                f"{_last(found.instead)}",
+                f"{last_part(entry.name)} {'is the old name of' if renamed else 'does not exist; it means'} "
+                f"{last_part(found.instead)}",
                 _instead(setting, own),
                 found.former.why,
             )
         elif found.how == "near":
-            message = f"{_last(entry.name)} is no known name; {_last(found.instead)} is"
+            message = f"{last_part(entry.name)} is no known name; {last_part(found.instead)} is"
             yield finding_of(setting, "PL101", "error", message, _instead(setting, own), _LOST)
         elif found.how == "misplaced":
-            message = f"{_last(entry.name)} is not read at {entry.name.rpartition('.')[0] or entry.name}"
+            message = f"{last_part(entry.name)} is not read at {entry.name.rpartition('.')[0] or entry.name}"
             why = f"{DIALECT_TITLES.get(own or '', 'this framework')} has it as {found.instead}"
             yield finding_of(setting, "PL103", "error", message, _instead(setting, own), why)
         elif found.how == "misnamed":
             written = entry.name.rpartition(".")[0].rpartition(".")[2]
-            message = f"{written} is not a class with {_last(entry.name)}"
+            message = f"{written} is not a class with {last_part(entry.name)}"
             yield finding_of(setting, "PL103", "error", message, _instead(setting, own), _owners(found.path))
         elif found.how == "absent" and knob.kind == "knob":
             where = DIALECT_TITLES.get(own or "", "this framework")
             why = knob.notes[0] if knob.notes else f"{where} decides it by other settings"
-            message = f"{where} has no setting {_last(entry.name)}"
+            message = f"{where} has no setting {last_part(entry.name)}"
             yield finding_of(setting, "PL105", "warning", message, "", why)
         elif not knob.spellings and knob.kind == "knob" and own in _SETTABLE_NOWHERE:
             message = f"{knob.id} is derived; no framework has it as a setting"
@@ -96,10 +91,6 @@ def _dialect(setting: Setting, dialect: Dialect | None) -> Dialect | None:
     return {"env": "env", "flag": "megatron_lm"}.get(setting.entry.form, dialect)  # type: ignore[return-value]
 
 
-def _last(name: str) -> str:
-    return name.rpartition(".")[2]
-
-
 def _owners(path: str) -> str:
     place = path.rpartition(".")[0]
     classes = [c for c, p in BRIDGE_CLASSES.items() if p == place and "Provider" in c]
@@ -135,11 +126,12 @@ def value_findings(
     """What is wrong with values by themselves; `entries` are all of the file, `lines` its text."""
     for setting in settings:
         if setting.problem:
-            message = f"{_said(setting)} {setting.problem}"
+            message = f"{said(setting)} {setting.problem}"
             why = f"{setting.knob.title}: {allowed(setting.knob)}"
             yield finding_of(setting, "PL201", "error", message, _rewritten(setting, dialect), why)
         yield from _unit(setting, lines)
     yield from _twice(settings)
+    yield from _two_names(settings)
     yield from _never_passed(entries)
     if dialect is not None:
         yield from _overwritten(settings, dialect, entries)
@@ -164,6 +156,18 @@ def _twice(settings: Sequence[Setting]) -> Iterator[Finding]:
             message = f"{setting.entry.name} is there twice, and line {before.entry.line} says something else"
             yield finding_of(setting, "PL304", "warning", message, "", "the last one wins")
         last[key] = setting
+
+
+def _two_names(settings: Sequence[Setting]) -> Iterator[Finding]:
+    """Flags of Megatron-LM that set one knob by its old name and by its own."""
+    own = {s.knob.id: s for s in settings if s.entry.form == "flag" and s.meaning.how == "exact"}
+    for setting in settings:
+        beside = own.get(setting.knob.id)
+        if setting.entry.form == "flag" and setting.meaning.how == "former" and beside is not None:
+            message = (
+                f"{setting.entry.name} and {beside.entry.name} set the same: take {beside.entry.name} alone"
+            )
+            yield finding_of(setting, "PL301", "error", message, "", "Megatron-LM refuses both together")
 
 
 def _never_passed(entries: Sequence[Entry]) -> Iterator[Finding]:
@@ -228,123 +232,3 @@ def _rewritten(setting: Setting, dialect: Dialect | None) -> str:
     own: Dialect | None = "megatron_lm" if setting.entry.form == "flag" else dialect
     written = as_written(setting.knob.id, int(number.group(1)), own)
     return like(written, setting.entry.name) if setting.entry.form == "path" else written
-
-
-_CODES: Mapping[str, tuple[str, Severity]] = {
-    "forbidden": ("PL301", "error"),
-    "ineffective": ("PL302", "warning"),
-    "inadvisable": ("PL303", "warning"),
-}
-
-_MOST_DEFAULTS = 2
-"""Named in a message; more of them say nothing."""
-
-
-def rule_findings(
-    configuration: Configuration, chosen: Mapping[str, Setting], *, resolved: bool = False
-) -> Iterator[Finding]:
-    """Constraints that the settings break; in a file that a recipe completes, also those that they break
-    unless the recipe helps. `resolved`: the file holds every setting, so nobody made those without effect."""
-    broken = violations(configuration)
-    for violation in broken:
-        if not (resolved and violation.constraint and violation.constraint.kind == "ineffective"):
-            yield _finding(violation, configuration, chosen)
-    if resolved:
-        return
-    certain = {v.constraint.name for v in broken if v.constraint}
-    for constraint in constraints():
-        if configuration.complete and not _variables() & may_read(constraint):
-            continue  # the environment alone may have come from elsewhere
-        if constraint.needs_companion and constraint.name not in certain:
-            violation_ = evaluate(constraint, configuration, assume_defaults=True)
-            if violation_ is not None and constraint.subject in chosen:
-                yield _finding(violation_, configuration, chosen, note=True)
-
-
-@cache
-def _variables() -> frozenset[str]:
-    return frozenset(knob.id for knob in catalogue().values() if knob.spelled("env"))
-
-
-def _finding(
-    violation: Violation, configuration: Configuration, chosen: Mapping[str, Setting], *, note: bool = False
-) -> Finding:
-    constraint = violation.constraint
-    assert constraint is not None
-    given = sorted(violation.read & chosen.keys(), key=lambda n: _told(n, violation))
-    setting = chosen[given[0]] if given else next(iter(chosen.values()))
-    code, severity = _CODES[constraint.kind]
-    if constraint.gpu_decides or (constraint.kind == "inadvisable" and violation.assumed):
-        severity = "note"  # it rests on what the user did not say
-    dialect = configuration.dialect
-    others = [
-        f"{_said(chosen[n])}={_shown(chosen[n])} (line {chosen[n].entry.line})"
-        for n in given
-        if chosen[n] is not setting
-    ]
-    telling = [n for n in sorted(violation.assumed) if n in (violation.knob, *dict(constraint.fix))]
-    telling = telling or sorted(violation.assumed)
-    defaults = [
-        f"{_spelled(n, dialect)} is not set here"
-        for n in telling[:_MOST_DEFAULTS]
-        if len(telling) <= _MOST_DEFAULTS
-    ]
-    message = violation.words
-    if others or defaults:
-        message += f" [{', '.join([f'{_said(setting)}={_shown(setting)}', *others, *defaults])}]"
-    written = [as_written(name, value, dialect) for name, value in constraint.fix]
-    fix = [
-        like(text, setting.entry.name) if setting.entry.form == "path" else text for text in written if text
-    ]
-    why = {
-        "forbidden": "training is refused, or fails silently",
-        "ineffective": "the setting changes nothing",
-        "inadvisable": "it costs time or memory",
-    }[constraint.kind]
-    if constraint.gpu_decides:
-        why += " on the GPUs that need it"
-    if note and violation.assumed & _variables():
-        why += ", unless the environment has it from elsewhere"
-    elif note:
-        where = DIALECT_TITLES.get(dialect or "", "the framework")
-        why += f", unless the recipe says otherwise: {where}'s default leaves it off"
-    return Finding(
-        code=code,
-        severity="note" if note else severity,
-        line=setting.entry.line,
-        key=setting.entry.name,
-        knob=violation.knob,
-        message=message,
-        instead=", ".join(fix),
-        why=f"{why} ({constraint.name})",
-    )
-
-
-def _told(name: str, violation: Violation) -> tuple[bool, bool, bool, int, str]:
-    """In order of blame: the subject, what it follows from, knobs before facts, as the rule names them."""
-    return (
-        name != violation.knob,
-        name not in DERIVED_FROM.get(violation.knob, ()),
-        catalogue()[name].kind == "fact",
-        violation.words.find(name) % (len(violation.words) + 1),
-        name,
-    )
-
-
-def _said(setting: Setting) -> str:
-    """Its canonical id, or the user's own word where that is of one framework alone."""
-    return _last(setting.entry.name) if len(_dialects(setting.knob)) == 1 else setting.knob.id
-
-
-def _spelled(name: str, dialect: Dialect | None) -> str:
-    knob = catalogue()[name]
-    own = knob.spelled(dialect or "")
-    return _last(own[0].name) if own and len(_dialects(knob)) == 1 else name
-
-
-def _dialects(knob: Knob) -> set[str]:
-    return {s.dialect for s in knob.spellings}
-
-
-def _shown(setting: Setting) -> str:
-    return "?" if isinstance(setting.value, Opaque) else str(setting.value).lower()

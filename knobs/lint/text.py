@@ -7,7 +7,9 @@ from collections.abc import Collection, Iterator, Sequence
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import DIALECT_TITLES, Dialect
 from perfdoc.knobs.lint.finding import Finding, Report
-from perfdoc.knobs.lint.settings import name_findings, rule_findings, unknown_findings, value_findings
+from perfdoc.knobs.lint.flags import flag_findings
+from perfdoc.knobs.lint.rules import rule_findings
+from perfdoc.knobs.lint.settings import name_findings, unknown_findings, value_findings
 from perfdoc.knobs.settings import Scoped, Setting, read_scoped
 from perfdoc.knobs.values import Opaque
 
@@ -25,6 +27,8 @@ def lint(text: str, name: str = "", *, dialect: Dialect | None = None, unknown: 
     entries, settings, scopes, detected = scoped.entries, scoped.settings, scoped.scopes, scoped.dialect
     findings = list(name_findings(settings, detected))
     findings += value_findings(settings, detected, text.splitlines(), entries)
+    if scoped.defaults_of == "megatron_lm" and not scoped.manifest:
+        findings += flag_findings(entries, settings)
     for chosen in scopes.values():
         configuration = _configuration(chosen.values(), scoped)
         findings += rule_findings(configuration, chosen, resolved=scoped.manifest)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
@@ -11,69 +11,12 @@ from typing import Literal
 
 import yaml
 
+from perfdoc.knobs.flags import megatron_flags
 from perfdoc.knobs.knob import MEGATRONS, Dialect, Former, Knob, Spelling
 from perfdoc.knobs.load import ELSEWHERE, catalogue
+from perfdoc.knobs.naming.nearest import SHORTEST_AT_PLACE, nearest, slips
 from perfdoc.knobs.naming.places import placed
 from perfdoc.knobs.reading.entry import MAX_ENTRIES, Entry
-
-_LONG, _SHORT = 12, 8
-"""Letters from which two slips, or one, are more likely than another name. No name of 6,447 fields and
-arguments of four frameworks that is no knob's lies that near to one, but for those in neighbours.yaml. Nor
-does any of the 2,303 variables that their sources and PyTorch's name."""
-
-
-def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The only or the nearest known name within two slips of the pen; else None.
-
-    One for short names, unless it leaves letters out: `bucket_sz` is `bucket_size`.
-    """
-    plain = name.removeprefix("--")
-    found: list[tuple[int, str]] = []
-    for other in known:
-        target = other.removeprefix("--")
-        shorter = min(len(plain), len(target))
-        most = 2 if shorter >= _LONG or _abbreviates(plain, target) else 1
-        if shorter < _SHORT or abs(len(plain) - len(target)) > most:
-            continue
-        if _letters_apart(plain, target) > 2 * most:
-            continue
-        slips = _slips(plain, target, most)
-        if slips <= most:
-            found.append((slips, other))
-    return min(found)[1] if found else None
-
-
-def _abbreviates(short: str, name: str) -> bool:
-    """Whether one is the other without some letters; not the first, and no underscore. Of 52,000 identifiers
-    in PyTorch's and megatron-core's sources none abbreviates a known name by two letters so."""
-    letters = iter(name)
-    return (
-        short[:1] == name[:1]
-        and short.count("_") == name.count("_")
-        and all(letter in letters for letter in short)
-    )
-
-
-def _letters_apart(a: str, b: str) -> int:
-    """Letters that only one of the two has; a bound that is quick to find."""
-    return sum(abs(a.count(c) - b.count(c)) for c in set(a) | set(b))
-
-
-def _slips(a: str, b: str, most: int) -> int:
-    """Letters added, left out, changed or swapped with the next (optimal string alignment)."""
-    before: list[int] = []
-    row = list(range(len(b) + 1))
-    for i, x in enumerate(a, start=1):
-        new = [i] + [0] * len(b)
-        for j, y in enumerate(b, start=1):
-            new[j] = min(row[j] + 1, new[j - 1] + 1, row[j - 1] + (x != y))
-            if i > 1 and j > 1 and x == b[j - 2] and a[i - 2] == y:
-                new[j] = min(new[j], before[j - 2] + 1)
-        if min(new) > most:
-            return most + 1
-        before, row = row, new
-    return row[-1]
-
 
 _NEIGHBOURS = Path(__file__).resolve().parents[1] / "catalogue" / "neighbours.yaml"
 How = Literal["exact", "bare", "former", "misplaced", "misnamed", "near", "absent", "unknown"]
@@ -270,7 +213,7 @@ def _leaf(leaf: str, names: Names, bare: bool, at: str = "") -> Meaning:
     if bare or leaf in neighbours()[0] or leaf in _elsewhere():
         return _UNKNOWN
     here = [p.rpartition(".")[2] for p in names.by_path if p.rpartition(".")[0] == at] if at else None
-    near = nearest(leaf, here if here is not None else names.by_leaf)
+    near = nearest(leaf, names.by_leaf) if here is None else nearest(leaf, here, SHORTEST_AT_PLACE)
     if near is None:
         return _UNKNOWN
     return Meaning(how="near", knob=names.by_leaf[near], path=leaf, instead=near)
@@ -322,15 +265,42 @@ def _flat(name: str, dialect: Dialect) -> Meaning:
         spelled = knob.spelled(dialect)
         how: How = "misplaced" if spelled else "absent"
         return Meaning(how=how, knob=knob, path=name, instead=spelled[0].name if spelled else "")
-    if name in neighbours()[0] or plain in neighbours()[0]:
+    if dialect != "megatron_lm" and (name in neighbours()[0] or plain in neighbours()[0]):
         return _UNKNOWN
-    near = dashed if dashed in names.by_path else nearest(dashed, names.by_path)
-    if near is None or (near != dashed and dialect == "megatron_lm" and _differ_by_no(near, dashed)):
+    if dialect == "megatron_lm" and dashed not in names.by_path:
+        near = nearest_flag(name)
+        if near is None and dashed not in megatron_flags():
+            near = nearest(dashed, names.by_path)  # torchrun's
+            near = None if near is None or _differ_by_no(near, dashed) else near
+    else:
+        near = dashed if dashed in names.by_path else nearest(dashed, names.by_path)
+    if near is None or near not in names.by_path:
         return _UNKNOWN
-    if dialect == "env" and near.partition("_")[0] != name.partition("_")[0]:
+    if dialect == "env" and not _same_library(near.partition("_")[0], name.partition("_")[0]):
         return _UNKNOWN
     knob, spelling = names.by_path[near]
     return Meaning(how="near", knob=knob, spelling=spelling, path=name, instead=near)
+
+
+def _same_library(known: str, written: str) -> bool:
+    """Whether a variable's first word is meant for a known one: RCCL and HCCL are libraries of their own."""
+    if known == written:
+        return True
+    return (
+        len(known) > SHORTEST_AT_PLACE - 1 and not written.endswith("CCL") and slips(known, written, 1) <= 1
+    )
+
+
+def nearest_flag(name: str) -> str | None:
+    """The flag of Megatron-LM's parser that is nearly this name, which is none; None where none is."""
+    if name in neighbours()[0] or name.removeprefix("--") in neighbours()[0]:
+        return None
+    flags = megatron_flags()
+    dashed = name.replace("_", "-")
+    if dashed in flags:
+        return None if name in flags else dashed
+    near = nearest(dashed, flags, SHORTEST_AT_PLACE)
+    return None if near is None or _differ_by_no(near, dashed) else near
 
 
 def _differ_by_no(a: str, b: str) -> bool:

@@ -40,6 +40,8 @@ class Entry:
     """A variable of a program, which may be nobody's setting."""
     block: str = ""
     """The function of a program that makes it; recipes of one file do not belong together."""
+    extra: tuple[str, ...] = ()
+    """Words behind a flag that has its value already, and before the next flag."""
     unused: str = ""
     """The array or variable that holds it, where no command takes that one."""
 

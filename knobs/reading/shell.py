@@ -4,75 +4,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from typing import Literal
 
+from perfdoc.knobs.flags import megatron_flags
 from perfdoc.knobs.knob import Knob, Spelling
 from perfdoc.knobs.load import catalogue
-from perfdoc.knobs.reading.arithmetic import SUM, computed
 from perfdoc.knobs.reading.entry import Entry
+from perfdoc.knobs.reading.shell_variables import ASSIGNED, constants_of, expanded
+from perfdoc.knobs.reading.shell_words import Word, commands_of, split_words
 from perfdoc.knobs.values import OPAQUE, Raw
-
-_PIECE = re.compile(
-    r"""(?P<continued>\\\r?\n)|(?P<newline>\r?\n)|(?P<space>[ \t\r\f\v]+)|(?P<comment>\#[^\n]*)
-    |(?P<end>[;&|]+)|(?P<bracket>[()])
-    |(?P<word>(?:\\.|'[^']*'|"(?:\\.|[^"\\])*"|\$\([^()\n]*\)
-      |\$\(\((?:[^()\n]|\([^()\n]{0,80}\)){0,80}\)\)|\$\(\([^\n]{0,200}?\)\)|`[^`\n]*`|\$\{[^}\n]{0,200}\}
-      |[^\s;&|()'"\\`]|['"\\`$])+)""",
-    re.VERBOSE | re.DOTALL,
-)
-
-
-@dataclass(frozen=True)
-class Word:
-    """A word, or the end of a command where `text` is None."""
-
-    text: str | None
-    line: int
-    written: str = ""
-    """With its quotes and newlines."""
-
-
-def split_words(text: str, first_line: int = 1) -> Iterator[Word]:
-    """Words and ends of commands. Newlines in brackets, as of a bash array, separate words only."""
-    line, depth, position = first_line, 0, 0
-    while position < len(text):
-        match = _PIECE.match(text, position)
-        if match is None:  # no alternative takes a stray byte: skip it
-            position += 1
-            continue
-        position = match.end()
-        kind, piece = match.lastgroup, match.group()
-        if kind == "end" or (kind == "newline" and depth == 0):
-            yield Word(None, line)
-        elif kind == "bracket":
-            depth = max(0, depth + (1 if piece == "(" else -1))
-            if depth == 0:
-                yield Word(None, line)
-        elif kind == "word":
-            yield Word(unquoted(piece), line, piece)
-        line += piece.count("\n")
-    yield Word(None, line)
-
-
-def unquoted(piece: str) -> str:
-    """A word without its quotes and backslashes."""
-    return re.sub(r"""\\\r?\n|\\(.)|'([^']*)'|["'](?!$)|["']$""", _unquoted, piece, flags=re.DOTALL)
-
-
-def _unquoted(match: re.Match[str]) -> str:
-    return match.group(1) or match.group(2) or ""
-
 
 _FLAG = re.compile(r"--[A-Za-z][\w-]*")
 _NEGATIVE = re.compile(r"-\d")
-_ASSIGNED = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
 _PATH = re.compile(r"(?:\+{0,2})([A-Za-z_][\w-]*(?:[./@][\w-]+)+)=(.*)", re.DOTALL)
-_VARIABLE = re.compile(r"\$\{(\w+)\}|\$(\w+)")
 _WHOLE = re.compile(r"\$(\w+|[@*])|\$\{(\w+|[@*])(?:\[[@*]\])?(?::?[-+=?][^}]*)?\}")
 _SCRIPT = re.compile(r"\./.*|.*\.py", re.DOTALL)
-_MAX_EXPANDED = 4096
 _DECLARING = frozenset({"export", "ENV", "ARG", "declare", "local", "readonly", "env", "setenv"})
 
 
@@ -82,13 +30,13 @@ def shell_entries(text: str, first_line: int = 1) -> Iterator[Entry]:
     A variable that the script sets once to a plain text is put where it is used; one that it sets twice, or
     that comes from elsewhere, is a value that cannot be told.
     """
-    commands = [_apart(words) for words in _commands(split_words(text, first_line))]
-    variables = _constants(commands)
+    commands = [_apart(words) for words in commands_of(split_words(text, first_line))]
+    variables = constants_of(commands)
     unused = _unused(commands)
     for number, words in enumerate(commands, start=1):
-        expanded = [_expanded(word, variables) for word in words]
+        filled = [expanded(word, variables) for word in words]
         holder = unused.get(id(words), "")
-        for entry in _of_command(expanded, number):
+        for entry in _of_command(filled, number):
             yield replace(entry, unused=holder) if holder else entry
 
 
@@ -107,11 +55,11 @@ def _unused(commands: Sequence[Sequence[Word]]) -> dict[int, str]:
         return {}
     taken: set[str] = set()
     for text in texts:
-        assigned = _ASSIGNED.fullmatch(text)
+        assigned = ASSIGNED.fullmatch(text)
         taken.update(_NAME.findall(assigned[3] if assigned else text))  # `export ARGS`, `printenv ARGS`
     found: dict[int, str] = {}
     for words in commands:
-        match = _ASSIGNED.fullmatch(words[0].text or "")
+        match = ASSIGNED.fullmatch(words[0].text or "")
         held = " ".join([match[3], *(w.text or "" for w in words[1:])]) if match else ""
         if match and match[1] not in taken and held.lstrip().startswith("--"):
             found[id(words)] = match[1]
@@ -134,7 +82,7 @@ _OF_THE_MACHINE = re.compile(
 def _hands_on(words: Sequence[Word]) -> bool:
     """Whether a command runs a file in the script's own shell, or hands all variables on from here."""
     texts = [word.text or "" for word in words]
-    while texts and (texts[0] in _BEFORE_A_COMMAND or _ASSIGNED.fullmatch(texts[0])):
+    while texts and (texts[0] in _BEFORE_A_COMMAND or ASSIGNED.fullmatch(texts[0])):
         texts.pop(0)
     command, rest = (texts[0], texts[1:]) if texts else ("", [])
     if command == "set":
@@ -145,19 +93,26 @@ def _hands_on(words: Sequence[Word]) -> bool:
 
 def takes_more(text: str) -> bool:
     """Whether a script's commands take words from elsewhere, among which may be flags: its own arguments, or
-    a variable that it does not set."""
-    commands = [_apart(words) for words in _commands(split_words(text))]
+    a variable that it does not set. Also a fragment, which only fills variables for whoever sources it."""
+    commands = [_apart(words) for words in commands_of(split_words(text))]
+    if not any(_FLAG.match(words[0].text or "") or _runs(words) for words in commands):
+        return True
     own = {
         match[1]
         for words in commands
         for word in words
-        if (match := _ASSIGNED.fullmatch(word.text or "")) and not re.search(rf"\$\{{{match[1]}\b", match[3])
+        if (match := ASSIGNED.fullmatch(word.text or "")) and not re.search(rf"\$\{{{match[1]}\b", match[3])
     }
     return any(
         (match := _WHOLE.fullmatch(word.text or "")) and (match[1] or match[2]) not in own
         for words in commands
         for word in _not_values(words)
     )
+
+
+def _runs(words: Sequence[Word]) -> bool:
+    """Whether a command starts a program."""
+    return any(_SCRIPT.fullmatch(word.text or "") or word.text == "-m" for word in words)
 
 
 def _not_values(words: Sequence[Word]) -> Iterator[Word]:
@@ -179,17 +134,6 @@ def word_entries(words: Sequence[tuple[str, int]], command: int = 1) -> Iterator
     return _of_command([Word(text, line) for text, line in words], command)
 
 
-def _commands(words: Iterator[Word]) -> Iterator[list[Word]]:
-    command: list[Word] = []
-    for word in words:
-        if word.text is None:
-            if command:
-                yield command
-            command = []
-        else:
-            command.append(word)
-
-
 def _apart(words: Sequence[Word]) -> list[Word]:
     """`"--flag value"` in an array, in quotes, is two words to the program in the end."""
     return [
@@ -200,63 +144,49 @@ def _apart(words: Sequence[Word]) -> list[Word]:
     ]
 
 
-def _constants(commands: Sequence[Sequence[Word]]) -> dict[str, str]:
-    """Variables that are set exactly once, to one word without variables."""
-    found: dict[str, str | None] = {}
-    for words in commands:
-        for word in words:
-            match = _ASSIGNED.fullmatch(word.text or "")
-            if match is None:
-                continue
-            name, adds, value = match.groups()
-            value = computed(value, found)
-            plain = not adds and "$" not in value and "`" not in value and len(value) <= _MAX_EXPANDED
-            found[name] = value if plain and name not in found else None
-        if words[0].text in ("for", "read", "while", "select"):
-            found.update((w.text, None) for w in words[1:2] if w.text)
-    one = {name: value for name, value in found.items() if value is not None}
-    return {name: value for name, value in one.items() if not re.search(r"\s|^-", value)}
-
-
-def _expanded(word: Word, variables: dict[str, str]) -> Word:
-    """A word with known variables in it."""
-    text = word.text or ""
-    if "$" not in text or len(text) > _MAX_EXPANDED:
-        return word
-    text = SUM.sub(lambda m: computed(m.group(), variables), text)
-    filled = _VARIABLE.sub(lambda m: variables.get(m.group(1) or m.group(2), m.group()), text)
-    written = _VARIABLE.sub(lambda m: variables.get(m.group(1) or m.group(2), m.group()), word.written)
-    return Word(filled[: 4 * _MAX_EXPANDED], word.line, written[: 4 * _MAX_EXPANDED])
-
-
 def _of_command(words: Sequence[Word], command: int) -> Iterator[Entry]:
     position = 0
     seen_program = False
     while position < len(words):
         word = words[position]
         text, position = word.text or "", position + 1
+        script = position > 1 and _GIVES_SCRIPT.fullmatch(words[position - 2].text or "") is not None
         flag, equals, inline = text.partition("=")
-        assigned = _ASSIGNED.fullmatch(text)
+        assigned = ASSIGNED.fullmatch(text)
         path = _PATH.fullmatch(text)
         if _FLAG.fullmatch(flag):
             raw: Raw = inline
+            extra: list[str] = []
             if not equals:
-                values = _values_of(flag, words, position)
-                position += len(values)
+                values, extra = _values_of(flag, words, position)
+                position += len(values) + len(extra)
                 raw = True if not values else values[0] if len(values) == 1 else tuple(values)
             if flag in ("--env",) and isinstance(raw, str):
                 yield from _of_command([Word(raw, word.line)], command)
                 continue
-            yield Entry(form="flag", name=flag, raw=_plain(raw), line=word.line, command=command)
+            yield Entry(
+                form="flag",
+                name=flag,
+                raw=_plain(raw),
+                line=word.line,
+                command=command,
+                extra=tuple(extra),
+            )
+        elif dotted := _DOTTED.fullmatch(text):
+            position, raw = _after_dotted(dotted, words, position)
+            name = dotted[1].replace("-", "_")
+            yield Entry(form="path", name=name, raw=_plain(raw), line=word.line, command=command)
+        elif script and _is_script(word):
+            yield from _of_script(word, command)
         elif path is not None:
             yield Entry(
                 form="path", name=path.group(1), raw=_plain(path.group(2)), line=word.line, command=command
             )
+        elif assigned is not None and _HOLDS_WORDS.search(assigned.group(3)):  # ARGS="--flag 1 --other 2"
+            yield from _of_command(list(_inside(word)), command)
         elif assigned is not None and not assigned.group(2):
             name, value = assigned.group(1), assigned.group(3)
-            if re.search(r"(^|\s)--\w", value):  # ARGS="--flag 1 --other 2"
-                yield from _of_command(list(_inside(word)), command)
-            elif name.isupper():
+            if name.isupper():
                 yield Entry(form="env", name=name, raw=_plain(value), line=word.line, command=command)
             else:
                 bare = not seen_program and len(words) == 1
@@ -273,17 +203,51 @@ def _of_command(words: Sequence[Word], command: int) -> Iterator[Entry]:
             seen_program = True
 
 
+_HOLDS_WORDS = re.compile(r"(^|\s)(--\w|\+{0,2}[A-Za-z_]\w*(\.[\w-]+)+=)")
+"""In a text: flags, or settings by their paths."""
+_DOTTED = re.compile(r"--([A-Za-z_][\w-]*(?:\.[\w-]+)+)(?:=(.*))?", re.DOTALL)
+"""A flag by its path, as torchtitan has it: `--training.steps 10`."""
+_GIVES_SCRIPT = re.compile(r"-[a-z]{0,3}c")
+_MAX_INNER = 3
+
+
+def _after_dotted(dotted: re.Match[str], words: Sequence[Word], position: int) -> tuple[int, Raw]:
+    """(where the words go on, the flag's value): a switch has none."""
+    if dotted[2] is not None:
+        return position, dotted[2]
+    if position < len(words) and _is_value(words[position]):
+        return position + 1, words[position].text or ""
+    return position, "true"
+
+
+def _is_script(word: Word) -> bool:
+    return re.search(r"\s", word.text or "") is not None
+
+
+def _of_script(word: Word, command: int) -> Iterator[Entry]:
+    """What the script in `bash -c "…"` sets."""
+    if word.written.count("-c ") > _MAX_INNER:
+        return
+    for words in commands_of(split_words(word.text or "", word.line)):
+        yield from _of_command([_apart([one])[0] for one in words], command)
+
+
 def _inside(word: Word) -> Iterator[Word]:
     """The words in a quoted text, each on its own line."""
     written = (word.written or word.text or "").partition("=")[2]
     for offset, segment in enumerate(written.split("\n")):
-        for text in re.sub(r"[\"'\\]", " ", segment).split():
-            yield Word(text, word.line + offset)
+        for text in segment.split():
+            if plain := re.sub(r"[\"'\\]", "", text):
+                yield Word(plain, word.line + offset)
 
 
-def _values_of(flag: str, words: Sequence[Word], first: int) -> list[str]:
-    """The words that are a flag's values: in `--nproc-per-node 8 train.py` one, for the script is none."""
+def _values_of(flag: str, words: Sequence[Word], first: int) -> tuple[list[str], list[str]]:
+    """The words that are a flag's values, and those that stand behind them and are nobody's: in
+    `--nproc-per-node 8 train.py` one, for the script is none."""
+    known = megatron_flags().get(flag)
     most = 1 if _named(flag) in _flags("scalar") | _flags("switch") else len(words)
+    if known is not None and known.most:
+        most = min(most, known.most)
     may_name_a_file = _named(flag) not in _flags("list") | _flags("switch")
     values: list[str] = []
     for word in words[first : first + most]:
@@ -291,7 +255,16 @@ def _values_of(flag: str, words: Sequence[Word], first: int) -> list[str]:
         if script or not _is_value(word):
             break
         values.append(word.text or "")
-    return values
+    extra: list[str] = []
+    for word in words[first + len(values) :] if known is not None and known.most and values else ():
+        if not _is_value(word) or not _NOBODYS.fullmatch(word.written or word.text or ""):
+            break
+        extra.append(word.text or "")
+    return values, extra
+
+
+_NOBODYS = re.compile(r"[\w.+-]{1,100}")
+"""A word without quotes, variables or redirection."""
 
 
 @cache

@@ -143,14 +143,25 @@ MORE: Mapping[str, tuple[Value, ...]] = {
     "hierarchical_context_parallel_sizes": (None, (2, 2), (4, 2)),
     "pytorch_cuda_alloc_conf": (None, "expandable_segments:True", "max_split_size_mb:512"),
     "optimizer_name": ("adam", "muon"),
+    "num_moe_experts": (None, 8, 64),
+    "moe_router_num_groups": (None, 3, 8),
+    "moe_router_load_balancing_type": ("aux_loss", "sinkhorn", ("aux_loss", "seq_aux_loss")),
+    "moe_layer_freq": ("1", "2"),
+    "experimental_attention_variant": (None, "dsa", "gated_delta_net"),
     "hidden_size": (48, 50),
     "moe_router_topk": (1, 2, 16),
     "position_embedding_type": ("rope", "learned_absolute"),
     "expert_model_parallel_size": (1, 2, 3, 4),
     "context_parallel_size": (1, 2, 4),
-    "cuda_graph_scope": (None, ("moe", "moe_router"), ("moe_preprocess",), ("full_iteration",), ("moe",)),
+    "cuda_graph_scope": (
+        *(None, ("moe", "moe_router"), ("moe_preprocess",), ("full_iteration",), ("moe",), ("mlp",)),
+        *(("full", "attn"), ("moe_router",)),
+    ),
     "cp_comm_type": (None, "p2p", "a2a", "a2a+p2p", ("p2p", "a2a")),
-    "recompute_modules": (None, ("mla_up_proj",), ("moe_act",), ("shared_experts",), ("layernorm",)),
+    "recompute_modules": (
+        *(None, ("mla_up_proj",), ("moe_act",), ("shared_experts",), ("layernorm",), ("core_attn",)),
+        *(("mlp",), ("moe",)),
+    ),
     "recompute_num_layers": (None, 1, 9),
     "world_size": (8, 12, 16),
     "verl_strategy": ("fsdp", "fsdp2", "megatron"),
@@ -290,8 +301,8 @@ def test_every_rule_can_be_broken_and_its_mending_mends_it(constraint: Any, dial
     rng = random.Random(11)
     names = sorted(n for n, k in catalogue().items() if k.type != "command")
     for _ in range(40_000):
-        values = {n: any_value(rng, n) for n in rng.sample(names, 1)}
-        probe: dict[str, Value] = dict(values)
+        first = rng.choice([sorted(constraint.knobs), names])
+        probe: dict[str, Value] = {n: any_value(rng, n) for n in rng.sample(first, min(2, len(first)))}
         for _ in range(12):  # set what the rule asks for until it is decided
             try:
                 view = View(Configuration(values=probe, dialect=dialect))

@@ -73,8 +73,9 @@ MEGATRON = (
     ("flags", "code", "instead"),
     [
         ("--ddp-bucket-size 40000000", "PL302", "--overlap-grad-reduce"),
-        ("--ddp-bucket-size 40000000 --overlap-grad-reduce", None, ""),
-        ("--overlap-grad-reduce --overlap-param-gather", "PL301", "--use-distributed-optimizer"),
+        ("--ddp-bucket-size 40000000 --overlap-grad-reduce --context-parallel-size 2", None, ""),
+        ("--overlap-grad-reduce --overlap-param-gather --context-parallel-size 2", "PL301",
+         "--use-distributed-optimizer"),
         ("--tensor-model-parallel-size 3", "PL301", ""),
         ("--tensor-model-parallel-size 4 --tensor-model-parallel-size 2", "PL304", ""),
         ("--tensor_model_parallel_size 4", "PL101", "--tensor-model-parallel-size 4"),
@@ -226,8 +227,9 @@ def test_lists_and_switches_end_at_the_script_and_files_are_values() -> None:
         "run --recompute-modules core_attn mlp ./train.py --bf16 pretrain_gpt.py --seed 1 2 "
         "--tp-comm-overlap-cfg ./overlap.yaml --data-path 1 a 2 b run.py"
     )
+    assert {e.name: e.extra for e in shell_entries(text) if e.extra} == {"--seed": ("2",)}, "it takes one"
     assert {e.name: e.raw for e in shell_entries(text)} == {
-        **{"--recompute-modules": ("core_attn", "mlp"), "--bf16": True, "--seed": ("1", "2")},
+        **{"--recompute-modules": ("core_attn", "mlp"), "--bf16": True, "--seed": "1"},
         **{"--tp-comm-overlap-cfg": "./overlap.yaml", "--data-path": ("1", "a", "2", "b")},
     }
 

@@ -45,8 +45,8 @@ def test_a_script_with_arrays_continued_lines_and_variables() -> None:
         **{"cuda_device_max_connections": 1, "nproc_per_node": 8, "nnodes": 2, "num_layers": 24},
         **{"bf16": True, "nccl_debug": "INFO", "apply_rope_fusion": False},
         **{"pipeline_model_parallel_size": 2, "recompute_modules": ("core_attn", "mlp")},
-        **{"recompute_granularity": "selective"},
-    }, "TP may come from outside, so it is not known"
+        **{"recompute_granularity": "selective", "tensor_model_parallel_size": 4},
+    }, "TP has its default where the script is run as it is"
 
 
 def test_nested_and_dotted_yaml_and_overrides_say_the_same() -> None:
@@ -248,14 +248,14 @@ torchrun pretrain_gpt.py ${A[@]} --num-layers 4 %s
         (TWO_ARRAYS % "${B[@]}", ["PL301", "PL301"]),
         (TWO_ARRAYS % '"${B[*]}"', ["PL301", "PL301"]),
         ((TWO_ARRAYS % "").replace("torchrun pretrain_gpt.py", "eval torchrun x.py"), ["PL301", "PL301"]),
-        (TWO_ARRAYS.rpartition("torchrun")[0], ["PL301", "PL301"]),
+        (TWO_ARRAYS.rpartition("torchrun")[0], []),
     ],
 )
 def test_flags_count_where_a_command_takes_them(text: str, codes: list[str]) -> None:
-    """A file that runs nothing is taken by another one, so that all of it counts."""
+    """A file that runs nothing is taken by another one: all of it counts, and the rest may be set there."""
     findings = lint(ONE + text, "x.sh").findings
     assert [f.code for f in findings] == codes
-    assert {f.line for f in findings} == {4}, "where the flag stands"
+    assert {f.line for f in findings} <= {4}, "where the flag stands"
 
 
 def test_one_queue_is_a_note_since_no_file_names_the_gpu() -> None:

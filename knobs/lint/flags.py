@@ -1,0 +1,92 @@
+"""Findings about the flags of a Megatron-LM command, by what its parser takes; knobs or not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from perfdoc.knobs.flags import VERSIONS, Flag, megatron_flags, version_of
+from perfdoc.knobs.lint.finding import Finding, Severity
+from perfdoc.knobs.naming.meaning import meaning, nearest_flag
+from perfdoc.knobs.reading.entry import Entry
+from perfdoc.knobs.settings import Setting
+
+_REFUSED = "Megatron-LM stops at what its parser does not know"
+
+
+def flag_findings(entries: Sequence[Entry], settings: Sequence[Setting]) -> Iterator[Finding]:
+    """Names that are nearly a flag's, values that are missing, too many or of a wrong kind, and flags of
+    another version than the others. A value that is judged as a knob's already is not judged again."""
+    judged = {id(s.entry) for s in settings if s.problem}
+    knobs = {id(s.entry): s.knob.id for s in settings}
+    flags = [e for e in entries if e.form == "flag"]
+    version, shown_by = version_of(e.name for e in flags)
+    for entry in flags:
+        known = megatron_flags().get(entry.name)
+        knob = knobs.get(id(entry))
+        if known is None:
+            yield from _unknown(entry)
+        elif known.instead:
+            message = f"{entry.name} is refused; {known.instead} has its place"
+            yield _finding(entry, knob, "PL102", "error", message, known.instead, _REFUSED)
+        else:
+            yield from _values(entry, known, knob, id(entry) in judged)
+            if version not in known.versions and version == VERSIONS[-1]:
+                message = f"{entry.name} is gone in Megatron-LM {version}, for which {shown_by} is"
+                yield _finding(entry, knob, "PL102", "warning", message, "", _REFUSED)
+
+
+def _unknown(entry: Entry) -> Iterator[Finding]:
+    if meaning(entry, "megatron_lm").how != "unknown":
+        return  # a knob's name, or nearly
+    near = nearest_flag(entry.name)
+    if near:
+        message = f"{entry.name} is no known name; {near} is"
+        yield _finding(entry, None, "PL101", "error", message, near, _REFUSED)
+
+
+def _values(entry: Entry, known: Flag, knob: str | None, judged: bool) -> Iterator[Finding]:
+    raw, most = entry.raw, known.most
+    texts = (raw,) if isinstance(raw, str) else raw if isinstance(raw, tuple) else ()
+    if raw is True and known.takes not in ("0", "*"):
+        message = f"{entry.name} takes a value, and none stands behind it"
+        yield _finding(entry, knob, "PL203", "error", message, "", _REFUSED)
+    elif most == 0 and texts and entry.command:  # a key of YAML has one
+        message = f"{entry.name} takes no value, and {texts[0]} stands behind it"
+        yield _finding(entry, knob, "PL203", "error", message, entry.name, _REFUSED)
+    elif entry.extra:
+        message = f"{entry.extra[0]} stands behind {entry.name}, which has its value: a flag is missing"
+        yield _finding(entry, knob, "PL203", "error", message, "", _REFUSED)
+    elif not judged and (wrong := next((t for t in texts if not _fits(t, known)), None)) is not None:
+        wanted = f"one of {', '.join(known.choices)}" if known.choices else _KINDS.get(known.kind, "")
+        message = f"{entry.name} takes {wanted}, not {wrong}"
+        yield _finding(entry, knob, "PL201", "error", message, "", _REFUSED)
+
+
+_KINDS = {"int": "a whole number", "float": "a number"}
+
+
+def _fits(text: str, flag: Flag) -> bool:
+    if flag.choices:
+        return text in flag.choices or "<" in text
+    if flag.kind not in _KINDS or not text or not (text[0].isalnum() or text[0] in "-+."):
+        return True  # a placeholder is no value yet
+    try:
+        int(text) if flag.kind == "int" else float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _finding(
+    entry: Entry, knob: str | None, code: str, severity: Severity, message: str, instead: str, why: str
+) -> Finding:
+    return Finding(
+        code=code,
+        severity=severity,
+        line=entry.line,
+        key=entry.name,
+        knob=knob,
+        message=message,
+        instead=instead,
+        why=why,
+    )

@@ -1,0 +1,66 @@
+"""Variables of a script that it sets itself, put where they are used."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from perfdoc.knobs.reading.arithmetic import SUM, computed
+from perfdoc.knobs.reading.shell_words import Word
+
+ASSIGNED = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
+_VARIABLE = re.compile(r"\$\{(\w+)\}|\$(\w+)")
+_MAX_EXPANDED = 4096
+
+
+def constants_of(commands: Sequence[Sequence[Word]]) -> dict[str, str]:
+    """Variables that are set exactly once, to one word without variables."""
+    found: dict[str, str | None] = {}
+    for words in commands:
+        for word in words:
+            match = ASSIGNED.fullmatch(word.text or "")
+            if match is None:
+                continue
+            name, adds, value = match.groups()
+            value = computed(_filled(value, found, name), found)
+            plain = not adds and "$" not in value and "`" not in value and len(value) <= _MAX_EXPANDED
+            found[name] = value if plain and name not in found else None
+        if words[0].text in ("for", "read", "while", "select"):
+            found.update((w.text, None) for w in words[1:2] if w.text)
+    one = {name: value for name, value in found.items() if value is not None}
+    return {name: value for name, value in one.items() if not re.search(r"\s|^-", value)}
+
+
+_DEFAULT = re.compile(r"\$\{(\w+):?[-=]([^${}]*)\}")
+"""The innermost of several."""
+_MAX_NESTED = 8
+
+
+def _filled(text: str, variables: Mapping[str, str | None], own: str = "") -> str:
+    """A text with known variables in it; one that the script does not set has the default that it is given.
+    `own` is the name that is being set: what it was before is unknown, so that its default holds."""
+
+    def default(match: re.Match[str]) -> str:
+        name = match[1]
+        if name != own and name in variables:
+            known = variables[name]
+            return f"${{{name}}}" if known is None else known or match[2]
+        return match[2].strip("\"'")
+
+    for _ in range(_MAX_NESTED):
+        filled = _VARIABLE.sub(lambda m: variables.get(m[1] or m[2]) or m.group(), text)
+        filled = _DEFAULT.sub(default, filled)
+        if filled == text or len(filled) > 4 * _MAX_EXPANDED:
+            return text
+        text = filled
+    return text
+
+
+def expanded(word: Word, variables: dict[str, str]) -> Word:
+    """A word with known variables in it."""
+    text = word.text or ""
+    if "$" not in text or len(text) > _MAX_EXPANDED:
+        return word
+    text = SUM.sub(lambda m: computed(m.group(), variables), text)
+    filled, written = _filled(text, variables), _filled(word.written, variables)
+    return Word(filled[: 4 * _MAX_EXPANDED], word.line, written[: 4 * _MAX_EXPANDED])

@@ -1,0 +1,91 @@
+"""Words and commands of a script: quotes, brackets, comments, documents. Nothing is expanded or run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+_PIECE = re.compile(
+    r"""(?P<continued>\\\r?\n)|(?P<newline>\r?\n)|(?P<space>[ \t\r\f\v]+)|(?P<comment>\#[^\n]*)
+    |(?P<end>[;&|]+)|(?P<bracket>[()])
+    |(?P<word>(?:\\.|'[^']*'|"(?:\\.|[^"\\])*"|\$\([^()\n]*\)
+      |\$\(\((?:[^()\n]|\([^()\n]{0,80}\)){0,80}\)\)|\$\(\([^\n]{0,200}?\)\)|`[^`\n]*`|\$\{[^}\n]{0,200}\}
+      |[^\s;&|()'"\\`]|['"\\`$])+)""",
+    re.VERBOSE | re.DOTALL,
+)
+
+
+@dataclass(frozen=True)
+class Word:
+    """A word, or the end of a command where `text` is None."""
+
+    text: str | None
+    line: int
+    written: str = ""
+    """With its quotes and newlines."""
+
+
+def split_words(text: str, first_line: int = 1) -> Iterator[Word]:
+    """Words and ends of commands. Newlines in brackets, as of a bash array, separate words only."""
+    line, depth, position = first_line, 0, 0
+    text = _without_documents(text)
+    while position < len(text):
+        match = _PIECE.match(text, position)
+        if match is None:  # no alternative takes a stray byte: skip it
+            position += 1
+            continue
+        position = match.end()
+        kind, piece = match.lastgroup, match.group()
+        if kind == "end" or (kind == "newline" and depth == 0):
+            yield Word(None, line)
+        elif kind == "bracket":
+            pattern = piece == ")" and depth == 0  # of a `case`, whose words are no command's
+            depth = max(0, depth + (1 if piece == "(" else -1))
+            if depth == 0:
+                yield Word(None, line, piece if pattern else "")
+        elif kind == "word":
+            yield Word(unquoted(piece), line, piece)
+        line += piece.count("\n")
+    yield Word(None, line)
+
+
+_DOCUMENT = re.compile(
+    r"^(?P<command>[^\n#]{0,2000}?)(?<!<)<<-?[ \t]*(?P<quote>['\"]?)(?P<end>\w{1,40})(?P=quote)[^\n]*\n"
+    r"(?P<body>(?:(?![ \t]*(?P=end)[ \t]*$)[^\n]*\n){0,5000})",
+    re.MULTILINE,
+)
+_READ_AS_SCRIPT = re.compile(r"\b(bash|sh|srun|sbatch|ssh|torchrun)\b")
+
+
+def _without_documents(text: str) -> str:
+    """The text without what is given to programs as their input, unless a shell reads it; lines stay."""
+
+    def emptied(match: re.Match[str]) -> str:
+        if _READ_AS_SCRIPT.search(match["command"]):
+            return match.group()
+        start = match.start("body") - match.start()
+        return match.group()[:start] + "\n" * match["body"].count("\n")
+
+    return _DOCUMENT.sub(emptied, text) if "<<" in text else text
+
+
+def unquoted(piece: str) -> str:
+    """A word without its quotes and backslashes."""
+    return re.sub(r"""\\\r?\n|\\(.)|'([^']*)'|["'](?!$)|["']$""", _unquoted, piece, flags=re.DOTALL)
+
+
+def _unquoted(match: re.Match[str]) -> str:
+    return match.group(1) or match.group(2) or ""
+
+
+def commands_of(words: Iterator[Word]) -> Iterator[list[Word]]:
+    """The words command by command, without the patterns of a `case`."""
+    command: list[Word] = []
+    for word in words:
+        if word.text is None:
+            if command and not word.written:
+                yield command
+            command = []
+        else:
+            command.append(word)
