@@ -150,18 +150,12 @@ def test_copies_by_direction_and_memory(tmp_path: Path) -> None:
     builder = TimelineBuilder()
     device = builder.process().device()
     device.kernel(GEMM, 0, 100)
-    device.copy("host_to_device", 800, 90, 130, stream=20)
-    device.copy("host_to_device", 200, 200, 210, stream=20)
+    device.copy("host_to_device", 800, 90, 130, stream=20, pinned=True)
+    device.copy("host_to_device", 200, 200, 210, stream=20, pinned=False)
     device.copy("device_to_host", 64, 210, 242, stream=20)
     device.copy("peer_to_peer", 100, 20, 120, stream=21)
     device.memset(32, 300, 308, stream=20)
-    view = view_of(builder, tmp_path)
-    pinned = view.trace.copies.pinned.copy()
-    pinned[view.trace.copies.bytes == 800] = 1
-    pinned[view.trace.copies.bytes == 200] = 0
-    pinned[view.trace.copies.bytes == 64] = -1
-    view = replace(view, trace=replace(view.trace, copies=replace(view.trace.copies, pinned=pinned)))
-    rows = {(r.direction, r.memory): r for r in copy_rows(view)}
+    rows = {(r.direction, r.memory): r for r in copy_rows(view_of(builder, tmp_path))}
     found = {key: (r.count, r.bytes, r.total_ns, r.largest_bytes) for key, r in rows.items()}
     assert found == {
         ("host to device", "pinned"): (1, 800, 40, 800),

@@ -66,8 +66,9 @@ class DeviceBuilder:
         launch: Launch | None = None,
         correlation: int | None = None,
         graph_node: int | None = None,
+        pinned: bool | None = None,
     ) -> int:
-        """Add a copy ("host_to_device", ...) and return its correlation."""
+        """Add a copy ("host_to_device", ...) and return its correlation. pinned: its host memory."""
         start, end = span("copy", start_ns, end_ns)
         row = ev.Copy(
             start_ns=start,
@@ -79,6 +80,7 @@ class DeviceBuilder:
             kind=CopyKind[kind.upper()] if isinstance(kind, str) else kind,
             bytes=int(size_bytes),
             graph_node=graph_node,
+            pinned=pinned,
         )
         self.process.copies.append(row)
         return row.correlation

@@ -169,6 +169,8 @@ class Copy(_OfMemory):
     """A memory copy that ran."""
 
     kind: CopyKind
+    pinned: bool | None = None
+    """Whether its host memory is. None: not said; PyTorch's profiler always says, then pinned."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

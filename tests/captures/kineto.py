@@ -176,7 +176,10 @@ def _device(timeline: Timeline, pid: int, clock: _Clock) -> Iterator[dict[str, A
     for c in timeline.copies:
         if c.pid == pid:
             span = clock.span(c.start_ns, c.end_ns)
-            yield _row("gpu_memcpy", _COPY_NAMES[c.kind], c.device, c.stream, span, **place(c), bytes=c.bytes)
+            name = _COPY_NAMES[c.kind]
+            if c.pinned is False:
+                name = name.replace("Pinned", "Pageable")
+            yield _row("gpu_memcpy", name, c.device, c.stream, span, **place(c), bytes=c.bytes)
     for m in timeline.memory_sets:
         if m.pid == pid:
             span = clock.span(m.start_ns, m.end_ns)

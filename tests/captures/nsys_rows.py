@@ -20,6 +20,7 @@ from perfdoc.simulator.captures.nsys import (
     global_pid,
     global_tid,
 )
+from tests.captures import events as ev
 from tests.captures.nsys_nvtx import Row, Rows, nvtx_rows
 from tests.captures.nsys_schemas import GENERATIONS, ExportOptions, tables
 from tests.captures.timeline import Timeline
@@ -56,6 +57,13 @@ API_VERSIONS = {
 def _entry_point(call: str) -> str:
     version = API_VERSIONS.get(call)
     return call if version is None else f"{call}_v{version}"
+
+
+def _memory_kinds(copy: ev.Copy) -> Row:
+    """ENUM_CUDA_MEM_KIND at both ends, where the planted copy says what its host memory is."""
+    host, device = (None, None) if copy.pinned is None else (int(copy.pinned), 2)
+    ends = (device, host) if copy.kind is ev.CopyKind.DEVICE_TO_HOST else (host, device)
+    return dict(zip(("srcKind", "dstKind"), ends, strict=True))
 
 
 def contexts(timeline: Timeline) -> dict[tuple[int, int], int]:
@@ -109,7 +117,9 @@ def device_rows(
         for number, k in enumerate(timeline.kernels, start=1)
     ]
     copies = [
-        place(c) | {"bytes": c.bytes, "copyKind": int(c.kind), "graphNodeId": c.graph_node, "copyCount": 1}
+        place(c)
+        | {"bytes": c.bytes, "copyKind": int(c.kind), "graphNodeId": c.graph_node, "copyCount": 1}
+        | _memory_kinds(c)
         for c in timeline.copies
     ]
     sets = [

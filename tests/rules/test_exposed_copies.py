@@ -14,7 +14,12 @@ from tests.rules.cases import STEP_US, US, case_of, evidence_of, gain_of, result
 from tests.rules.test_precision_rules import SGEMM
 
 
-def copying(exposed_us: int, kind: str = "host_to_device", gemm: str = GEMM) -> TimelineBuilder:
+def copying(
+    exposed_us: int,
+    kind: str = "host_to_device",
+    gemm: str = GEMM,
+    pinned: tuple[bool | None, bool | None] = (None, None),
+) -> TimelineBuilder:
     """Steps of 1 ms: a copy of 1 MiB of which so much runs beside no kernel, then compute. In the first
     step a copy of 2 MiB lies beside compute."""
     builder = TimelineBuilder()
@@ -22,8 +27,9 @@ def copying(exposed_us: int, kind: str = "host_to_device", gemm: str = GEMM) -> 
     thread, device = process.thread(), process.device()
     for i in range(2):
         at = i * STEP_US * US
+        end, launch = at + (exposed_us + 100) * US, (thread, at, at + 1)
         thread.range(f"perfdoc.step {i}", at, at + STEP_US * US)
-        device.copy(kind, 1 << 20, at, at + (exposed_us + 100) * US, stream=9, launch=(thread, at, at + 1))
+        device.copy(kind, 1 << 20, at, end, stream=9, launch=launch, pinned=pinned[i])
         device.kernel(gemm, at + exposed_us * US, at + STEP_US * US, launch=(thread, at + 2, at + 3))
     device.copy("device_to_device", 2 << 20, 500 * US, 600 * US, stream=8, launch=(thread, 10, 11))
     return builder

@@ -1,6 +1,5 @@
 """Reasons and remedies name what is missing, not what usually is."""
 
-import sqlite3
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,11 +13,9 @@ from perfdoc.knobs.configuration import Configuration
 from perfdoc.reports.sections.kernel_parts import _linear
 from perfdoc.results import KernelPartsAnalysis
 from perfdoc.rules.checks import pd204_exposed_copies as pd204
-from perfdoc.rules.engine.case import Case
 from perfdoc.simulator.replay.edits.kernels import in_fp8
 from tests.analyzers.tiny import GEMM
 from tests.captures.kineto import write_kineto
-from tests.captures.nsys_sqlite import write_nsys_sqlite
 from tests.captures.timeline import TimelineBuilder
 from tests.reports.build import one_rank
 from tests.reports.fill import filled
@@ -27,8 +24,6 @@ from tests.rules.communicating import communicating, having
 from tests.rules.planted_cases import on
 from tests.rules.test_exposed_copies import copying
 from tests.rules.test_roofline_rules import multiplying
-
-PAGEABLE, PINNED, DEVICE = 0, 1, 2
 
 
 def test_a_snapshot_alone_is_no_job_on_the_cpu() -> None:
@@ -41,35 +36,24 @@ def test_a_snapshot_alone_is_no_job_on_the_cpu() -> None:
         assert reasons[code] == "no trace was given", code
 
 
-def _kinds(path: Path, *kinds: tuple[int | None, int | None]) -> Path:
-    """The file with kinds of memory at both ends of its copies from the host, in their order."""
-    with sqlite3.connect(path) as db:
-        table = "CUPTI_ACTIVITY_KIND_MEMCPY"
-        rows = db.execute(f"SELECT rowid FROM {table} WHERE copyKind = 1 ORDER BY start").fetchall()
-        for (row,), (source, target) in zip(rows, kinds, strict=True):
-            db.execute(f"UPDATE {table} SET srcKind = ?, dstKind = ? WHERE rowid = ?", (source, target, row))
-    return path
-
-
 @pytest.mark.parametrize(
     ("kinds", "pinned", "advises", "states"),
     [
-        (((PINNED, DEVICE), (PINNED, DEVICE)), 2, False, True),
-        (((PAGEABLE, DEVICE), (PAGEABLE, DEVICE)), 0, True, False),
-        (((PAGEABLE, DEVICE), (PINNED, DEVICE)), 1, True, False),
-        (((None, None), (PINNED, DEVICE)), None, True, False),
+        ((True, True), 2, False, True),
+        ((False, False), 0, True, False),
+        ((False, True), 1, True, False),
+        ((None, True), None, True, False),
     ],
 )
 def test_pinned_copies_are_not_to_be_pinned(
     tmp_path: Path,
-    kinds: tuple[tuple[int | None, int | None], ...],
+    kinds: tuple[bool | None, bool | None],
     pinned: int | None,
     advises: bool,
     states: bool,
 ) -> None:
     """Two copies of 1 MiB in 150 us each, one after the other: 6.99 GB/s."""
-    path = _kinds(write_nsys_sqlite(copying(50).build(), tmp_path / "rank0.sqlite"), *kinds)
-    found = result("PD204", Case.of([measure_capture(path, WindowRequest())]))
+    found = result("PD204", case_of(tmp_path, copying(50, pinned=kinds)))
     assert ("pin_memory" in found.remedy, "pinned already, so" in found.remedy) == (advises, states)
     words = "100 µs in 2, 2 MiB, 6.99 GB/s"
     assert evidence_of(found)[-1] == (words if pinned is None else f"{words}, {pinned} pinned")
@@ -77,15 +61,14 @@ def test_pinned_copies_are_not_to_be_pinned(
     assert pd204.MOSTLY_FRAC == 0.9
 
 
-def test_kineto_names_the_host_memory(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("said", "pinned"), [("Pinned", 2), ("Pageable", 0), ("Unknown", None)])
+def test_kineto_names_the_host_memory(tmp_path: Path, said: str, pinned: int | None) -> None:
     timeline = copying(50).build()
     path = write_kineto(timeline, tmp_path / "rank0.json", timeline.processes[0].pid)
-    for text, pinned in (("Pinned", 2), ("Pageable", 0), ("Unknown", None)):
-        path.write_text(path.read_text().replace("HtoD (Pinned", f"HtoD ({text}"))
-        (rank,) = measure_capture(path, WindowRequest()).ranks
-        (copies,) = [c for c in rank.copies if c.kind == "host to device"]
-        assert copies.pinned == pinned
-        path.write_text(path.read_text().replace(f"HtoD ({text}", "HtoD (Pinned"))
+    path.write_text(path.read_text().replace("HtoD (Pinned", f"HtoD ({said}"))
+    (rank,) = measure_capture(path, WindowRequest()).ranks
+    (copies,) = [c for c in rank.copies if c.kind == "host to device"]
+    assert copies.pinned == pinned
 
 
 def test_marked_steps_are_not_to_be_marked(tmp_path: Path) -> None:
