@@ -35,18 +35,26 @@ class Example:
     planted: str
     """In words."""
     case: Planting
+    presupposes: tuple[str, ...] = ()
+    """What its advice needs of a job, so that `perfdoc run` can run it: tests/verify/test_advised.py does."""
 
 
 _EXAMPLES: dict[str, Example] = {}
 
 
-def example(*codes: str) -> Callable[[Planting], Planting]:
+def example(*codes: str, presupposes: tuple[str, ...] = ()) -> Callable[[Planting], Planting]:
     """Register a case on which these rules fire; one example a rule."""
 
     def register(case: Planting) -> Planting:
         for code in codes:
             known = _EXAMPLES.setdefault(
-                code, Example(code=code, planted=" ".join((case.__doc__ or "").split()), case=case)
+                code,
+                Example(
+                    code=code,
+                    planted=" ".join((case.__doc__ or "").split()),
+                    case=case,
+                    presupposes=presupposes,
+                ),
             )
             assert known.case.__qualname__ == case.__qualname__, f"two examples of {code}"
         return case

@@ -49,7 +49,15 @@ def half_of_the_bandwidth(folder: Path) -> Case:
     return of_job(having(slow, NODES), model=LLAMA_8B)
 
 
-@example("PD105")
+@example(
+    "PD105",
+    presupposes=(
+        "pipeline_model_parallel_size=4",
+        "virtual_pipeline_model_parallel_size=4",
+        "overlap_p2p_comm=true",
+        "batch_p2p_comm=false",
+    ),
+)
 def stages_gather_apart(folder: Path) -> Case:
     """steps of 1 ms with 100 µs of exposed DP communication, in a job of 4 stages of 2 chunks that
     overlaps the weights all-gather without aligning it."""
@@ -88,7 +96,7 @@ def one_queue_under_fsdp(folder: Path) -> Case:
     return having(communicating(folder, "dp", 100), settings)
 
 
-@example("PD113")
+@example("PD113", presupposes=("tp_comm_overlap=true",))
 def gemms_beside_tensor_parallel(folder: Path) -> Case:
     """two steps of 1 ms with TP communication overlapped with GEMMs; the contention analysis is given:
     GEMMs lose 40 µs beside it."""
@@ -99,7 +107,7 @@ def gemms_beside_tensor_parallel(folder: Path) -> Case:
     return slowed(case, 40_000)
 
 
-@example("PD115")
+@example("PD115", presupposes=("pipeline_model_parallel_size=2",))
 def stages_that_cross_racks(folder: Path) -> Case:
     """steps on GB200 in NVL72 racks; 144 ranks as 3 stages of TP=4 x DP=12: stages end at rank 48 and 96,
     racks at 72; 36 layers, 144 sequences a step."""

@@ -19,38 +19,52 @@ def experts(**changes: Value) -> Case:
     return under(case, {**NOW, **changes})
 
 
-@example("PD340")
+@example("PD340", presupposes=("num_moe_experts=8", "expert_tensor_parallel_size=2"))
 def experts_over_two_ranks(folder: Path) -> Case:
     """job with 8 experts, EP=4, each expert split over 2 tensor ranks."""
     return experts(**{ETP: 2, "data_parallel_size": 8})
 
 
-@example("PD341")
+@example("PD341", presupposes=("num_moe_experts=8", "expert_model_parallel_size=4"))
 def experts_one_by_one(folder: Path) -> Case:
     """job with 8 experts, EP=4, without grouped GEMMs and without fused permutation."""
     return experts(moe_grouped_gemm=False, moe_permute_fusion=False)
 
 
-@example("PD342")
+@example(
+    "PD342",
+    presupposes=("num_moe_experts=8", "expert_model_parallel_size=4", "cuda_device_max_connections=null"),
+)
 def tokens_travel_in_line(folder: Path) -> Case:
     """job with 8 experts, EP=4; 8 % of the window is exposed EP communication, overlap is off."""
     return experts()
 
 
-@example("PD343")
+@example("PD343", presupposes=("num_moe_experts=8", "expert_model_parallel_size=4"))
 def expert_groups_across_servers(folder: Path) -> Case:
     """job with 64 experts and EP=16 on servers of 8 H100."""
     return experts(**WIDE)
 
 
-@example("PD344")
+@example(
+    "PD344",
+    presupposes=(
+        "num_moe_experts=8",
+        "expert_model_parallel_size=4",
+        "moe_shared_expert_intermediate_size=512",
+        "moe_token_dispatcher_type=alltoall",
+    ),
+)
 def a_shared_expert_in_line(folder: Path) -> Case:
     """job with 8 experts, a shared expert and EP=4 in a pipeline of 2 stages; the shared expert runs
     apart from the token exchange."""
     return experts(**{PP: 2, "moe_shared_expert_intermediate_size": 512, SHARED: False})
 
 
-@example("PD346")
+@example(
+    "PD346",
+    presupposes=("num_moe_experts=8", "expert_model_parallel_size=4", "pipeline_model_parallel_size=2"),
+)
 def stages_where_experts_could_spread(folder: Path) -> Case:
     """job of 4 stages with 8 micro-batches and 8 experts on EP=2."""
     case = planted_case(JobSpec(pp=4, micro_batches=8, steps=2))

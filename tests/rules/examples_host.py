@@ -18,7 +18,7 @@ from tests.rules.test_slowing_capture import RECORDED, recording
 from tests.rules.test_waits_for_device import drained
 
 
-@example("PD201")
+@example("PD201", presupposes=("use_te_rng_tracker=true",))
 def launches_come_late(folder: Path) -> Case:
     """simulated job, 8 layers of Llama 3 8B on 2 H100 (DP=2), `launch_starved=900`: the host delays each
     launch of the first two micro-batches by 900 µs; CUDA graphs are off."""
@@ -68,7 +68,15 @@ def stacks_and_shapes(folder: Path) -> Case:
     return recording(case_of(folder, step_with_gap(100)), RECORDED)
 
 
-@example("PD207")
+@example(
+    "PD207",
+    presupposes=(
+        "num_moe_experts=8",
+        "expert_model_parallel_size=4",
+        "cuda_graph_impl=transformer_engine",
+        "use_te_rng_tracker=true",
+    ),
+)
 def graphs_of_dropless_experts(folder: Path) -> Case:
     """steps of 1 ms of a model with dropless experts whose CUDA graphs capture whole layers."""
     settings: dict[str, Value] = {
@@ -121,7 +129,7 @@ def no_steps(folder: Path) -> Case:
     return case_of(folder, step_with_gap(100, step="not a st"))
 
 
-@example("PD206")
+@example("PD206", presupposes=("use_te_rng_tracker=true",))
 def hosts_by_turns(folder: Path) -> Case:
     """two ranks with six steps of 1 ms; host times are given: 1 ms a step, longest less shortest 80 µs,
     and 3 % of the window waiting for late ranks; CUDA graphs are off."""

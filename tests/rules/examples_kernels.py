@@ -50,7 +50,7 @@ def parameters_one_by_one(folder: Path) -> Case:
     return given(case_of(folder, stepping(*ADAM, range_name="Optimizer.step#AdamW.step")), None)
 
 
-@example("PD402")
+@example("PD402", presupposes=("fp8=hybrid", "use_te_rng_tracker=true"))
 def fp8_in_a_host_bound_step(folder: Path) -> Case:
     """steps of 1 ms on H100 with 100 µs of GEMMs in FP8 and 200 µs launch-bound; CUDA graphs are off."""
     return given(case_of(folder, laid((GEMM, 100), gap_us=200)), fp8="hybrid", **DENSE)
@@ -143,7 +143,7 @@ def outputs_are_kept(folder: Path) -> Case:
     return given(gemms(folder), "megatron_core", **settings)
 
 
-@example("PD507")
+@example("PD507", presupposes=("fp8=hybrid",))
 def weights_in_two_formats(folder: Path) -> Case:
     """steps of a model of 1.07 billion parameters (TP=2) in FP8 with delayed scaling and bf16 weights."""
     settings: dict[str, Value] = {

@@ -29,7 +29,7 @@ def two_stages() -> Case:
     return planted_case(JobSpec(pp=2, dp=2, micro_batches=4, steps=2))
 
 
-@example("PD301")
+@example("PD301", presupposes=("pipeline_model_parallel_size=4",))
 def few_micro_batches(folder: Path) -> Case:
     """simulated job, 8 layers of Llama 3 8B on 2 H100: 2 stages, 4 micro-batches, no interleaving."""
     return simulated_case("dense", "pp=2,micro_batches=4")
@@ -50,7 +50,7 @@ def one_slow_gpu(folder: Path) -> Case:
     return simulated_case("dense", "dp=2", "late_rank=1")
 
 
-@example("PD304")
+@example("PD304", presupposes=("pipeline_model_parallel_size=4", "virtual_pipeline_model_parallel_size=4"))
 def more_messages_than_bubble(folder: Path) -> Case:
     """job of 4 stages of 4 chunks; given as measured: 10 % of the step in exposed send/recv, 2 % in the
     bubble."""
@@ -58,7 +58,7 @@ def more_messages_than_bubble(folder: Path) -> Case:
     return under(case, {VPP: 4})
 
 
-@example("PD305")
+@example("PD305", presupposes=("pipeline_model_parallel_size=4",))
 def a_heavy_last_stage(folder: Path) -> Case:
     """job of 4 stages with 8 layers each and 8 micro-batches; each forward pass of the last stage takes
     0.6 ms longer."""
@@ -66,7 +66,7 @@ def a_heavy_last_stage(folder: Path) -> Case:
     return under(planted_case(spec), EVEN)
 
 
-@example("PD306")
+@example("PD306", presupposes=("pipeline_model_parallel_size=2",))
 def a_full_first_stage(folder: Path) -> Case:
     """job of 2 stages with memory snapshots: ranks of the first stage reserve 1,000 and 900 MiB of 1,111,
     those of the last 700 and 600; given: 16 layers."""
@@ -75,7 +75,7 @@ def a_full_first_stage(folder: Path) -> Case:
     return remembering(under(two_stages(), settings), device, (1000, 111), (900, 211), (700, 411), (600, 511))
 
 
-@example("PD307")
+@example("PD307", presupposes=("pipeline_model_parallel_size=4", "virtual_pipeline_model_parallel_size=4"))
 def blocking_messages(folder: Path) -> Case:
     """job of 4 stages of 2 chunks with batched send/recv; given as measured: transfer 2 % of the step,
     handover 1 %."""
@@ -144,14 +144,24 @@ def context_ranks_for_short_sequences(folder: Path) -> Case:
     return under(case, short, model=SMALL)
 
 
-@example("PD317")
+@example("PD317", presupposes=("cuda_device_max_connections=null",))
 def a_small_model_with_long_sequences(folder: Path) -> Case:
     """job with TP=2 on GPUs of 56 GiB, a model of 2.8 billion parameters and sequences of 8,192 tokens,
     in steps of 10 s; 5 % of the window is exposed TP communication."""
     return small_and_long(two_stages())
 
 
-@example("PD318")
+@example(
+    "PD318",
+    presupposes=(
+        "cuda_device_max_connections=null",
+        "use_torch_fsdp2=true",
+        "use_distributed_optimizer=false",
+        "overlap_grad_reduce=false",
+        "overlap_param_gather=false",
+        "grad_reduce_in_fp32=false",
+    ),
+)
 def fsdp_of_pytorch(folder: Path) -> Case:
     """job under PyTorch's FSDP2."""
     return under(two_stages(), {"use_torch_fsdp2": True})

@@ -1,6 +1,7 @@
 """A rule is asked only where a case has what its META.needs name; else the first that is missing is said."""
 
 import random
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import pytest
@@ -14,6 +15,7 @@ from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.needs import Need, given, needs_in_words, not_applicable, skipped
 from perfdoc.rules.engine.registry import own_rules, run_rules
 from perfdoc.rules.engine.rule import Meta, Rule, Verdict
+from perfdoc.traces.model import CAPABILITIES, Capability
 from tests.knobs.random_configurations import drawn
 from tests.rules.cases import case_of, step_with_communication
 from tests.rules.laid import START_UP
@@ -78,7 +80,7 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> list[Case]:
     folder = tmp_path_factory.mktemp("needs")
     whole = case_of(folder, step_with_communication(100))
     unlaunched = case_of(folder, with_gap(10, launched=False))
-    captures = [EMPTY, whole, unlaunched, *(lacking(whole, i) for i in range(9))]
+    captures = [EMPTY, whole, unlaunched, *lacking(whole)]
     settings = [Configuration()]
     for seed in range(60):
         dice = random.Random(seed)
@@ -93,10 +95,12 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> list[Case]:
     return found
 
 
-def lacking(case: Case, which: int) -> Case:
-    """A case whose ranks lack one thing."""
+def lacking(case: Case) -> Iterator[Case]:
+    """Cases that lack one thing each; the first lacks every capability."""
+    nothing = {name: Capability(available=False, reason="x") for name in CAPABILITIES}
+    yield replace(case, captures=[replace(c, capabilities=nothing) for c in case.captures])
 
-    def without(rank: RankMeasurement) -> RankMeasurement:
+    def without(rank: RankMeasurement) -> Sequence[RankMeasurement]:
         host, parts = rank.host, rank.kernel_parts
         return (
             replace(rank, on_host=True),
@@ -112,9 +116,11 @@ def lacking(case: Case, which: int) -> Case:
             replace(rank, window=replace(rank.window, kind="capture", start_up=START_UP, runs_once="x")),
             replace(rank, events=replace(NO_EVENTS, work_missing="x")),
             replace(rank, device=replace(rank.device, sm_count=None, gpu_name=None)),
-        )[which]
+        )
 
-    return replace(case, captures=[replace(c, ranks=[without(r) for r in c.ranks]) for c in case.captures])
+    (capture,) = case.captures
+    for ranks in zip(*(without(r) for r in capture.ranks), strict=True):
+        yield replace(case, captures=[replace(capture, ranks=list(ranks))])
 
 
 @pytest.mark.parametrize("rule", own_rules(), ids=lambda rule: rule.meta.code)

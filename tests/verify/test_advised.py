@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -22,6 +22,7 @@ from perfdoc.rules.engine.advisable import advisable
 from perfdoc.rules.engine.registry import own_rules
 from perfdoc.trainer.config.resolve import KEYS, resolve, why_refused
 from perfdoc.trainer.layout import plan
+from tests.rules.examples import examples
 from tests.verify.planted import WORKERS, diagnosis_of, fires, replayed, run_directory, setting
 
 SETTINGS = Configuration(values={"tensor_model_parallel_size": 1}, dialect="perfdoc", complete=True)
@@ -169,48 +170,6 @@ def test_what_the_trainer_cannot_do_is_refused(
 
 EXAMPLES = json.loads((Path(__file__).parents[2] / "docs/rules/examples.json").read_text(encoding="utf-8"))
 RANKS = 16
-_QUEUES = "cuda_device_max_connections=null"
-_STAGES = ("pipeline_model_parallel_size=4",)
-_CHUNKS = (*_STAGES, "virtual_pipeline_model_parallel_size=4")
-_EXPERTS = ("num_moe_experts=8", "expert_model_parallel_size=4")
-_FSDP2 = tuple(
-    f"{knob}=false"
-    for knob in (
-        *("use_distributed_optimizer", "overlap_grad_reduce", "overlap_param_gather"),
-        "grad_reduce_in_fp32",
-    )
-)
-JOBS: Mapping[str, Sequence[str]] = {
-    "PD105": (*_CHUNKS, "overlap_p2p_comm=true", "batch_p2p_comm=false"),
-    "PD113": ("tp_comm_overlap=true",),
-    "PD115": ("pipeline_model_parallel_size=2",),
-    "PD201": ("use_te_rng_tracker=true",),
-    "PD206": ("use_te_rng_tracker=true",),
-    "PD207": (*_EXPERTS, "cuda_graph_impl=transformer_engine", "use_te_rng_tracker=true"),
-    "PD301": _STAGES,
-    "PD304": _CHUNKS,
-    "PD305": _STAGES,
-    "PD306": ("pipeline_model_parallel_size=2",),
-    "PD307": _CHUNKS,
-    "PD317": (_QUEUES,),
-    "PD318": (_QUEUES, "use_torch_fsdp2=true", *_FSDP2),
-    "PD340": ("num_moe_experts=8", "expert_tensor_parallel_size=2"),
-    "PD341": _EXPERTS,
-    "PD342": (*_EXPERTS, _QUEUES),
-    "PD343": _EXPERTS,
-    "PD344": (*_EXPERTS, "moe_shared_expert_intermediate_size=512", "moe_token_dispatcher_type=alltoall"),
-    "PD346": (*_EXPERTS, "pipeline_model_parallel_size=2"),
-    "PD402": ("fp8=hybrid", "use_te_rng_tracker=true"),
-    "PD507": ("fp8=hybrid",),
-}
-"""What the advice presupposes, beside 16 GPUs, TP 2 and a dense model of 32 layers."""
-NOT_THE_TRAINERS = {
-    "PD122": {"ulysses_sequence_parallel_size"},
-    "PD320": {"encoder_tensor_model_parallel_size"},
-    "PD601": {"sequence_packing_size"},
-    "PD602": {"sequence_packing_size"},
-}
-"""Of other frameworks; the trainer refuses them with the reason."""
 
 
 def _advised(code: str) -> dict[str, Value]:
@@ -234,9 +193,10 @@ def _override(knob: str, value: Value) -> str:
 
 @pytest.mark.parametrize("code", [code for code, example in EXAMPLES.items() if example["advice"]])
 def test_what_a_rule_advises_can_be_run(code: str) -> None:
-    advised, job = _advised(code), JOBS.get(code, ())
-    foreign = NOT_THE_TRAINERS.get(code, set())
-    assert advised.keys() - KEYS.keys() == foreign
+    """On 16 GPUs, TP 2, a dense model of 32 layers and what the example presupposes. What is of other
+    frameworks, the trainer refuses with the reason."""
+    advised, job = _advised(code), examples()[code].presupposes
+    foreign = advised.keys() - KEYS.keys()
     assert all(why_refused(knob) for knob in foreign)
     _planned(job)
     _planned([*job, *(_override(k, v) for k, v in advised.items() if k not in foreign)])
