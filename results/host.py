@@ -54,6 +54,9 @@ class HostSplit(Measured):
     between_steps_ns: int | None = None
     """Of python_ns, less waiting_ns: in pauses of at least 1 ms of idle time between the last call of a step
     and the first of the next. None without steps."""
+    pausing_ns: int | None = None
+    """Of python_ns, less both: in longer stretches without a CUDA call than launching takes, 10 ms, or 1 ms
+    where launches mostly lie further apart than that."""
     waits: list[ThreadWait] = field(default_factory=list)
     """waiting_ns by call, the largest first; a call inside another one counts in both."""
     synchronising_ns: int | None

@@ -23,6 +23,11 @@ from perfdoc.results.host import CallIdle, HostSplit, ThreadWait
 from perfdoc.results.quality import MEASURED
 
 MAX_WAITS = 12
+LAUNCHING_MAX_NS = 10_000_000
+"""Python takes microseconds to milliseconds from one launch to the next. Without a CUDA call for longer, the
+host does or waits for something else."""
+_SPARSE_MAX_NS = 1_000_000
+"""The same of a thread whose launches mostly lie further apart than this: it is not busy with launching."""
 _MAX_PAIRS = 1_000
 """Of the thread that launched before and the one that launched after: a program has a few."""
 
@@ -34,7 +39,16 @@ class PythonSplit:
     computing_ns: int | None
     waiting_ns: int | None
     between_steps_ns: int | None
+    pausing_ns: int
     waits: list[ThreadWait]
+
+
+def launching_max_ns(launch_ns: I64) -> int:
+    """The longest time from one call of a thread to the next that counts as launching, from the starts of its
+    launches, ascending."""
+    apart = np.diff(launch_ns)
+    sparse = len(apart) > 0 and float(np.median(apart)) > _SPARSE_MAX_NS
+    return _SPARSE_MAX_NS if sparse else LAUNCHING_MAX_NS
 
 
 def python_split(
@@ -43,14 +57,12 @@ def python_split(
     """Divide what of a device's idle.host lies in no CUDA call."""
     between = view.idle_inputs.stalls.pauses if view.window.steps > 1 else None
     traced = view.trace.capabilities["thread_states"].available
-    if not traced and between is None:
-        return PythonSplit(computing_ns=None, waiting_ns=None, between_steps_ns=None, waits=[])
 
     @cache
     def times_of(thread: int) -> ThreadTimes:
         return thread_times(view.trace, view.known, thread)
 
-    scheduled = known = computing_ns = waiting_ns = between_ns = 0
+    scheduled = known = computing_ns = waiting_ns = between_ns = pausing_ns = 0
     waits: dict[tuple[WaitKind, str | None], int] = defaultdict(int)
     for thread, before, outside in _outside_calls(idle, calls, threads):
         waiting = EMPTY
@@ -68,15 +80,32 @@ def python_split(
                 waits[kind, call] += in_call.overlap_ns(waiting)
                 rest = rest - in_call
             waits["other", None] += rest.total_ns
+        rest = outside - waiting
         if between is not None:
-            between_ns += between.overlap_ns(outside - waiting)
+            between_ns += between.overlap_ns(rest)
+            rest = rest - between
+        pausing_ns += _pauses(calls, thread, rest, view.window.start_ns).overlap_ns(rest)
     ranked = sorted(waits.items(), key=lambda w: (-w[1], w[0][1] or ""))
     return PythonSplit(
         computing_ns=computing_ns if scheduled else None,
         waiting_ns=waiting_ns if known else None,
         between_steps_ns=None if between is None else between_ns,
+        pausing_ns=pausing_ns,
         waits=[ThreadWait(kind=k, call=c, idle_ns=ns) for (k, c), ns in ranked[:MAX_WAITS] if ns],
     )
+
+
+def _pauses(calls: HostCalls, thread: int, idle: Intervals, begin_ns: int) -> Intervals:
+    """When a thread was in no CUDA call for longer than launching takes, from `begin_ns` to the end of the
+    idle time."""
+    mine = calls.of_thread(thread)
+    start, kind = calls.start_ns[mine], calls.kind[mine]
+    if not len(idle):
+        return EMPTY
+    apart = union(start, calls.end_ns[mine]).gaps(begin_ns, int(idle.end_ns[-1]))
+    longest = launching_max_ns(np.sort(start[kind == CallKind.LAUNCH]))
+    some = apart.end_ns - apart.start_ns > longest
+    return Intervals(apart.start_ns[some], apart.end_ns[some])
 
 
 def _outside_calls(
@@ -134,6 +163,7 @@ def split_host_idle(
         computing_ns=python.computing_ns,
         waiting_ns=python.waiting_ns,
         between_steps_ns=python.between_steps_ns,
+        pausing_ns=python.pausing_ns,
         waits=python.waits,
         synchronising_ns=int(by_kind[CallKind.SYNCHRONISING]),
         allocation_ns=int(by_kind[CallKind.ALLOCATION]),

@@ -20,6 +20,7 @@ _SPLIT: tuple[tuple[str, Callable[[HostSplit], int | None]], ...] = (
     ("in Python or the framework, outside CUDA calls", lambda split: _python_ns(split)),
     ("waiting for something else, off the CPU", lambda split: split.waiting_ns),
     ("between steps, without a CUDA call", lambda split: split.between_steps_ns),
+    ("in long pauses without a CUDA call", lambda split: split.pausing_ns),
     ("blocked in a synchronising call", lambda split: split.synchronising_ns),
     ("allocating or freeing memory", lambda split: split.allocation_ns),
     ("loading CUDA modules", lambda split: split.module_load_ns),
@@ -33,7 +34,8 @@ def _python_ns(split: HostSplit) -> int | None:
     """Outside CUDA calls, less what is known better."""
     if split.python_ns is None:
         return None
-    return split.python_ns - (split.waiting_ns or 0) - (split.between_steps_ns or 0)
+    known = (split.waiting_ns, split.between_steps_ns, split.pausing_ns)
+    return split.python_ns - sum(ns or 0 for ns in known)
 
 
 def build(diagnosis: Diagnosis) -> Section | None:

@@ -26,6 +26,7 @@ from perfdoc.rules.facts.graphs import (
     between_steps_ns,
     graph_advice,
     launching_ns,
+    pausing_ns,
     waiting_ns,
     why_no_graphs,
     why_no_room,
@@ -85,6 +86,12 @@ _FIND_WAIT = (
     f"the network, or a free core. Fewer launches do not help. {_OSRT}A range around the call that fetches a "
     "batch (or --data-range) tells whether it is data."
 )
+_FIND = "Find what the host waits for"
+_PAUSES = "the host launches nothing for long inside steps"
+_FIND_PAUSE = (
+    "Find what the host does or waits for there: another rank, a lock, a file, Python beside the model. "
+    "Fewer launches do not help. nsys --trace=osrt,python-gil or Python stacks show it."
+)
 _FIND_WORK = (
     "Find what Python does there: loading in the training process, logging, metrics, a checkpoint. Fewer "
     "launches do not help. Put ranges around these calls, or name the one that fetches a batch with "
@@ -140,6 +147,7 @@ def _not_launched(case: Case) -> Iterator[Evidence]:
     for label, of in (
         ("of it the launching thread waited (a lock, input or output)", waiting_ns),
         ("of it in pauses between steps without a CUDA call", between_steps_ns),
+        ("of it in long pauses inside steps without a CUDA call", pausing_ns),
     ):
         if part := case.share(of):
             yield (label, per_cent(part))
@@ -148,10 +156,12 @@ def _not_launched(case: Case) -> Iterator[Evidence]:
 def _not_launching(case: Case, share: float, evidence: list[Evidence]) -> Verdict:
     """The host is late, and not by launching: no larger micro-batch, no CUDA graphs."""
     waits = (case.share(waiting_ns) or 0.0) >= share / 2
+    pauses = (case.share(pausing_ns) or 0.0) > (case.share(between_steps_ns) or 0.0)
     return fires(
-        reason=_WAITS if waits else _BETWEEN,
+        action=_FIND,
+        reason=_WAITS if waits else _PAUSES if pauses else _BETWEEN,
         evidence=[*evidence, *_waits(case)],
-        remedy=_FIND_WAIT if waits else _FIND_WORK,
+        remedy=_FIND_WAIT if waits else _FIND_PAUSE if pauses else _FIND_WORK,
         gain=ceiling(case, lambda r: r.ledger.idle.host, "all idle time before late launches"),
         verify="Run again: idle.host in the ledger falls.",
         false_alarm="Another program on the same cores: a thread that is ready to run and has no core is off "
@@ -163,7 +173,8 @@ def _not_launching(case: Case, share: float, evidence: list[Evidence]) -> Verdic
 
 def _beside_launching(case: Case) -> Iterator[str]:
     """What to do about the rest, where that is worth it."""
-    for of, words in ((waiting_ns, _FIND_WAIT), (between_steps_ns, _FIND_WORK)):
+    known = ((waiting_ns, _FIND_WAIT), (between_steps_ns, _FIND_WORK), (pausing_ns, _FIND_PAUSE))
+    for of, words in known:
         if (part := case.share(of) or 0.0) >= MIN_HOST_FRAC:
             yield f"Beside launching, {per_cent(part)} of the window: {words[:1].lower()}{words[1:]}"
 

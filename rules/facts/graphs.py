@@ -179,6 +179,11 @@ def between_steps_ns(rank: RankMeasurement) -> int:
     return rank.host.idle_split.between_steps_ns or 0
 
 
+def pausing_ns(rank: RankMeasurement) -> int:
+    """idle.host in long stretches without a CUDA call inside steps; 0 where unknown."""
+    return rank.host.idle_split.pausing_ns or 0
+
+
 def launching_ns(rank: RankMeasurement) -> int:
-    """idle.host less both: what fewer or faster launches can act on."""
-    return max(rank.ledger.idle.host - waiting_ns(rank) - between_steps_ns(rank), 0)
+    """idle.host less all three: what fewer or faster launches can act on."""
+    return max(rank.ledger.idle.host - waiting_ns(rank) - between_steps_ns(rank) - pausing_ns(rank), 0)

@@ -173,3 +173,45 @@ def test_real_traces_split_exactly(shared_traces: Path, trace: str, part: str) -
     assert split.host_ns == idle_ns(view)["host"]
     share = {"launch": (0.3, 0.4), "python": (0.7, 0.8)}[part]
     assert share[0] < found[part] / sum(found.values()) < share[1]
+
+
+MS = 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("kernel", "gap", "pausing"),
+    [
+        (100 * US, 50 * US, 0),  # launch-bound
+        (100 * US, 9 * MS, 9 * MS),  # launches are 9.1 ms apart: nothing is busy with launching
+        (300 * MS, 1_000 * MS, 1_000 * MS),
+        (300 * MS, 900 * US, 900 * US),  # no call for 300.9 ms
+    ],
+)
+def test_a_long_time_without_a_call_is_no_launching(
+    tmp_path: Path, kernel: int, gap: int, pausing: int
+) -> None:
+    """20 kernels, each launched so long after the one before it has ended."""
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    for i in range(20):
+        at = MS + i * (kernel + gap)
+        device.kernel(GEMM, at, at + kernel, launch=(thread, at - 2, at - 1))
+    split = host_activity(view_of(builder, tmp_path))[0].idle_split
+    # Of each of 19 gaps the call itself takes 1 ns, and the kernel waits for another one.
+    assert split.pausing_ns == (19 * (pausing - 2) if pausing else 0)
+
+
+def test_one_long_pause_among_many_launches(tmp_path: Path) -> None:
+    """Launches are 150 us apart; before one of 100 the host does something else for 30 ms, before another for
+    8 ms."""
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    at = 0
+    for i in range(100):
+        at += {40: 30 * MS, 70: 8 * MS}.get(i, 50 * US)
+        device.kernel(GEMM, at, at + 100 * US, launch=(thread, at - 2, at - 1))
+        at += 100 * US
+    split = host_activity(view_of(builder, tmp_path))[0].idle_split
+    assert split.pausing_ns == 30 * MS - 2

@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.reports.page import Element, Page
 
-_OF_PYTHON = ("waiting_ns", "between_steps_ns")
+_OF_PYTHON = ("waiting_ns", "between_steps_ns", "pausing_ns")
 UNITS_NS = {"ns": 1, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 _SHOWN = re.compile(r"([<>]?)(-?[\d,]+(?:\.\d+)?)(?: (ns|µs|ms|s))?\Z")
 

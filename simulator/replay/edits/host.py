@@ -10,6 +10,7 @@ from typing import Literal
 import numpy as np
 
 from perfdoc.analyzers.host.calls import CallKind
+from perfdoc.analyzers.host.split import LAUNCHING_MAX_NS, launching_max_ns
 from perfdoc.analyzers.kernels.optimizer import SMALL
 from perfdoc.results.figures import per_cent
 from perfdoc.simulator.engine import EdgeKind, TaskKind
@@ -71,25 +72,22 @@ def _gone(inside_ns: I64, keep_frac: float) -> I64:
 _GRAPHS_UNCERTAINTY_FRAC = 0.2
 """Inside a graph kernels also follow each other faster, which is not assumed; on the other hand not
 everything can be captured."""
-_PAUSE_NS = 10_000_000
-"""Python between two launches takes some microseconds to milliseconds."""
 _STAYS = (CallKind.ALLOCATION, CallKind.SYNCHRONISING, CallKind.MODULE_LOAD)
 
 
-def launched_together(rebuilt: Rebuilt, taken: Bool, *, pause_ns: int | None = None) -> Rebuilt:
-    """Of each unbroken stretch of these calls the host takes time for the first alone.
-
-    pause_ns: longer pauses between two of them stay. Calls that wait, allocate or load code break a stretch.
-    """
+def launched_together(rebuilt: Rebuilt, taken: Bool) -> Rebuilt:
+    """Of each unbroken stretch of these calls the host takes time for the first alone. Calls that wait,
+    allocate or load code break a stretch, and longer pauses than launching takes."""
     graph, edges = rebuilt.graph, rebuilt.graph.edges
     taken = taken & ~np.isin(rebuilt.call, _STAYS)
     source, target = edges.source, edges.target
     order = between_calls(rebuilt)
     between = order & taken[source] & taken[target]
-    if pause_ns is not None:
-        between &= edges.lag_ns <= pause_ns
     kept = np.zeros(len(source), np.int64)
+    launches = np.flatnonzero(rebuilt.call == CallKind.LAUNCH)
     for i, frame in enumerate(rebuilt.ranks):
+        longest = launching_max_ns(np.sort(rebuilt.start_ns[launches[graph.rank[launches] == i]]))
+        between &= (edges.lag_ns <= longest) | (graph.rank[target] != i)
         mine = np.flatnonzero(between & (graph.rank[target] == i))
         begin, end = rebuilt.start_ns[source[mine]], rebuilt.start_ns[target[mine]]
         steps = np.array([*frame.step_starts_ns, *_next_step(frame)], np.int64)
@@ -108,15 +106,15 @@ def launched_together(rebuilt: Rebuilt, taken: Bool, *, pause_ns: int | None = N
 def without_launches() -> Edit:
     """Between the first and the last launch of every unbroken stretch of launches the host takes no time.
 
-    A stretch is broken by a call that waits for the device, allocates or loads code, by data loading, and by
-    a step's start. Its first launch stays as it is: it stands for the launch of the graph. Collections of
-    garbage stay.
+    A stretch is broken by a call that waits for the device, allocates or loads code, by data loading, by a
+    longer pause than launching takes, and by a step's start. Its first launch stays as it is: it stands for
+    the launch of the graph. Collections of garbage stay.
     """
 
-    def apply(rebuilt: Rebuilt, *, pause_ns: int | None = None) -> Rebuilt:
+    def apply(rebuilt: Rebuilt) -> Rebuilt:
         if not (rebuilt.call == CallKind.LAUNCH).any():
             raise ValueError("the capture shows no kernel launch")
-        return launched_together(rebuilt, rebuilt.call >= 0, pause_ns=pause_ns)
+        return launched_together(rebuilt, rebuilt.call >= 0)
 
     return Edit(
         name="launched together",
@@ -127,9 +125,9 @@ def without_launches() -> Edit:
             "everything between two host synchronizations fits in one CUDA graph",
             "launching a graph takes as long as the first kernel launch that it replaces",
             "launch latency between queued kernels stays as measured",
-            f"a pause of the host of more than {_PAUSE_NS // 10**6} ms may be none that a graph takes away",
+            f"graphs take no pause of more than {LAUNCHING_MAX_NS // 10**6} ms away (1 ms where launches are "
+            "rare)",
         ),
-        variants=(partial(apply, pause_ns=_PAUSE_NS),),
         in_part=True,
     )
 

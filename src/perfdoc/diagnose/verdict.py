@@ -193,14 +193,14 @@ def _cause(cause: str, ranks: Sequence[Rank], *, on_host: bool) -> str:
         return _WORDS["python"]
     if cause == "host":
         host_ns = sum(r.ledger_ns.idle.host for r in ranks)
-        waiting, between = (
+        waiting, between, pausing = (
             sum(getattr(r.host.idle_split, part) or 0 for r in ranks)
-            for part in ("waiting_ns", "between_steps_ns")
+            for part in ("waiting_ns", "between_steps_ns", "pausing_ns")
         )
         if 2 * waiting >= host_ns:
             return "the host waits"
-        if 2 * (waiting + between) >= host_ns:
-            return "the host works between steps"
+        if 2 * (waiting + between + pausing) >= host_ns:
+            return "the host works between steps" if between >= pausing else "the host pauses"
     if cause == "data" and 2 * sum(r.host.data.idle_position_ns or 0 for r in ranks) > sum(
         r.ledger_ns.idle.data for r in ranks
     ):
