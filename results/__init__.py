@@ -58,7 +58,7 @@ from perfdoc.results.tables import Tables
 from perfdoc.results.timeline import Timeline, TimelineRank, TimelineTrack
 from perfdoc.results.waits import PipelineAnalysis, SkewAnalysis
 
-SCHEMA_VERSION = "1.18"
+SCHEMA_VERSION = "1.19"
 
 __all__ = [
     "DIMENSIONS",

@@ -48,6 +48,7 @@ DIGESTS = {
     ("diagnosis", "1.16"): "a1f82d7b8a140dc9",
     ("diagnosis", "1.17"): "bdad1d6e175e5129",
     ("diagnosis", "1.18"): "9cb493c76653d6ac",
+    ("diagnosis", "1.19"): "aefbd386561c4a96",
     ("diff", "1.0"): "8a534ab843c86f01",
     ("diff", "1.1"): "347176efd79c7f77",
     ("tune", "1.0"): "a330cf92edbcc909",
