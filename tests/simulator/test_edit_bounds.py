@@ -56,18 +56,18 @@ def test_what_ends_a_stretch_of_launches(between: str, tmp_path: Path) -> None:
     assert edited == {"nothing": 15, "collection": 47}.get(between, 65) * US
 
 
-def test_a_long_pause_may_be_none_that_a_graph_takes_away(tmp_path: Path) -> None:
-    """Two launches 20 ms apart: by the middle all of it goes, by the lower end of the band none."""
+@pytest.mark.parametrize(("pause_us", "gone_us"), [(20_000, 0), (8_000, 8_000)])
+def test_a_long_pause_is_none_that_a_graph_takes_away(tmp_path: Path, pause_us: int, gone_us: int) -> None:
+    """Four launches 100 us apart, and one so long after them."""
     builder = TimelineBuilder()
     process = builder.process()
     thread, device = process.thread(), process.device()
-    for at in (0, 20_000):
+    for at in (0, 100, 200, 300, 300 + pause_us):
         launch = (thread, at * US, (at + 10) * US)
         device.kernel(GEMM, (at + 8) * US, (at + 13) * US, stream=7, launch=launch)
     rebuilt = rebuild_rank(view_of(builder, tmp_path))
     gain = predict(rebuilt, replay(rebuilt), [without_launches()])
-    assert gain.low_ms == 0
-    assert gain.mid_ms == pytest.approx(20, abs=0.1)
+    assert gain.mid_ms == pytest.approx((300 + gone_us) / 1_000, abs=0.1)
 
 
 def test_where_no_range_shows_passes_all_may_be_overlapped_already(tmp_path: Path) -> None:
