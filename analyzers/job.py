@@ -17,6 +17,8 @@ from perfdoc.analyzers.ledger.mfu import MfuRank, measure_mfu
 from perfdoc.analyzers.matching.collectives import match_collectives
 from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.analyzers.pipeline.job import measure_pipeline
+from perfdoc.analyzers.pipeline.recorded_passes import with_recorded_passes
+from perfdoc.analyzers.pipeline.recorded_schedule import JobSchedule, find_schedule
 from perfdoc.analyzers.pipeline.transfers import message_moments
 from perfdoc.analyzers.skew.causes import rank_time
 from perfdoc.analyzers.skew.stragglers import Latest
@@ -83,6 +85,8 @@ class JobMeasurement:
     latest: Latest
     """For the worst moment of a straggler."""
     pipeline: PipelineAnalysis
+    schedule: JobSchedule
+    """Of the pipelines as their messages show it."""
     timeline: Timeline
     tables: Tables
     matches: Matches
@@ -125,6 +129,9 @@ def measure_job(captures: Sequence[CaptureMeasurement], *, whole: bool = True) -
         members=tuple(replace(m, label=label) for m, label in zip(matches.members, labels, strict=False)),
     )
     pipelines = [replace(r.pipeline, label=label) for r, label in zip(ranks, labels, strict=True)]
+    operations = [r.operations for r in ranks]
+    schedule = find_schedule(operations)
+    pipelines = with_recorded_passes(pipelines, operations, schedule)
     clocks = align_clocks(matches, calls, message_moments(pipelines, facts))
     pipeline = measure_pipeline(pipelines, facts, clocks)
     skew, latest = measure_skew(
@@ -165,6 +172,7 @@ def measure_job(captures: Sequence[CaptureMeasurement], *, whole: bool = True) -
         skew=skew,
         latest=latest,
         pipeline=pipeline,
+        schedule=schedule,
         timeline=job_timeline(
             [
                 RankInput(

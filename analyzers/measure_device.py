@@ -23,6 +23,7 @@ from perfdoc.analyzers.kernels.attributed import AttributedKernels, attributed_k
 from perfdoc.analyzers.kernels.parts import NamedTime, kernel_parts, kernel_times, kernels_only
 from perfdoc.analyzers.kernels.suspects import suspected_communication
 from perfdoc.analyzers.ledger.steps import StepLedgers, build_ledger, step_ledgers
+from perfdoc.analyzers.pipeline.operations import RankOperations, rank_operations
 from perfdoc.analyzers.pipeline.rank import PipelineRank, pipeline_rank
 from perfdoc.analyzers.tables.device import CopyTime, DeviceTables, copy_times, device_tables
 from perfdoc.analyzers.timeline.rank import StepTimeline, rank_timeline
@@ -79,6 +80,8 @@ class RankMeasurement:
     """For comparing ranks."""
     tables: DeviceTables
     pipeline: PipelineRank
+    operations: RankOperations
+    """For replaying the job."""
     kernels_only_window: KernelsOnly
     kernels_only_capture: KernelsOnly
     timeline: Sequence[StepTimeline]
@@ -147,6 +150,7 @@ def measure_device(
         calls=calls,
         tables=tables,
         pipeline=pipeline,
+        operations=rank_operations(view, calls),
         kernels_only_window=only,
         kernels_only_capture=only_of_capture,
         timeline=timeline,

@@ -57,8 +57,9 @@ from perfdoc.results.step_times import StepTimes
 from perfdoc.results.tables import Tables
 from perfdoc.results.timeline import Timeline, TimelineRank, TimelineTrack
 from perfdoc.results.waits import PipelineAnalysis, SkewAnalysis
+from perfdoc.results.what_if import WhatIfAnalysis
 
-SCHEMA_VERSION = "1.19"
+SCHEMA_VERSION = "1.20"
 
 __all__ = [
     "DIMENSIONS",
@@ -149,6 +150,8 @@ class Analyses:
     kernel_efficiency: KernelEfficiency = NO_EFFICIENCY
     roles: RolesAnalysis | None = None
     """None of up to 16 ranks."""
+    what_if: WhatIfAnalysis | None = None
+    """None in a diagnosis of a version that had none."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -156,10 +156,11 @@ def find_layout(ranks: Sequence[PipelineRank], facts: JobFacts) -> Layout:
     if pp is None and len({size for size, _ in sizes}) == 1:
         pp, sources["pp"] = min(sizes)
     forwards, numbers = counted_passes(ranks)
+    passes_source = next((r.passes_source for r in ranks if len(r.passes)), "ranges")
     if micro_batches is None and numbers is not None:
-        micro_batches, sources["micro_batches"] = numbers, "ranges"
+        micro_batches, sources["micro_batches"] = numbers, passes_source
     if micro_batches is None and vpp is not None and forwards is not None and forwards % vpp == 0:
-        micro_batches, sources["micro_batches"] = forwards // vpp, "ranges"
+        micro_batches, sources["micro_batches"] = forwards // vpp, passes_source
     if vpp is None and micro_batches is None and pp is not None and forwards is not None:
         world = facts.world_size
         stages = (stage_of(r.rank, r.group, world or r.world_size, pp) for r in ranks)
@@ -169,7 +170,7 @@ def find_layout(ranks: Sequence[PipelineRank], facts: JobFacts) -> Layout:
             micro_batches = forwards // vpp
             sources |= dict.fromkeys(("vpp", "micro_batches"), "order of the passes")
     if vpp is None and micro_batches is not None and forwards is not None and forwards % micro_batches == 0:
-        vpp, sources["vpp"] = forwards // micro_batches, "ranges"
+        vpp, sources["vpp"] = forwards // micro_batches, passes_source
     notes = []
     if vpp is not None and micro_batches is not None and forwards not in (None, vpp * micro_batches):
         notes.append(

@@ -60,6 +60,8 @@ class PipelineRank:
     outside: Intervals
     """Compute inside the window and outside of phases."""
     passes: Passes
+    passes_source: str = "ranges"
+    """How passes are known."""
     messages: Messages
     message_step: I64
     """Index of the step that each message was launched in; -1 outside of all."""

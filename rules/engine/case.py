@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Literal
 
 from perfdoc.analyzers.device.frameworks import Program
@@ -21,6 +21,7 @@ from perfdoc.results.headline import Framework
 from perfdoc.results.memory import MemoryAnalysis
 from perfdoc.results.quality import Contradiction
 from perfdoc.results.replay import Prediction
+from perfdoc.results.what_if import WhatIfAnalysis, no_what_if
 from perfdoc.rules.facts.framework import framework_of_job
 from perfdoc.rules.facts.hardware import Gpu, gpu_of
 from perfdoc.simulator.replay.gains import Gains, no_gains
@@ -108,6 +109,8 @@ class Case:
     """What was given and the captures show otherwise; it is no longer among facts and settings."""
     as_given: Case | None = None
     """The case with it, to tell what a rule lacks for it; None where nothing is contradicted."""
+    what_if: WhatIfAnalysis = field(default_factory=partial(no_what_if, "nothing was replayed"))
+    """The job with operations as long as their peers'."""
     assumed: frozenset[str] = frozenset()
     """Unknown switches that are taken to be as nobody set them; see `if_unset`."""
 

@@ -49,6 +49,7 @@ DIGESTS = {
     ("diagnosis", "1.17"): "bdad1d6e175e5129",
     ("diagnosis", "1.18"): "9cb493c76653d6ac",
     ("diagnosis", "1.19"): "aefbd386561c4a96",
+    ("diagnosis", "1.20"): "cb050233fdb21718",
     ("diff", "1.0"): "8a534ab843c86f01",
     ("diff", "1.1"): "347176efd79c7f77",
     ("tune", "1.0"): "a330cf92edbcc909",
@@ -104,6 +105,7 @@ ADDED_TYPES = {
         "RolesAnalysis",
     ),
     *("StartUp", "SuspectedCommunication", "SuspectedKernel", "ThreadWait"),
+    *("WhatIfAnalysis", "WhatIfCause", "WhatIfPart"),
 }
 """Since 1.3. What holds them has a default for them."""
 

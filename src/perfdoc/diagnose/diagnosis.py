@@ -158,6 +158,7 @@ def _analyses(
         memory=whole.memory,
         kernel_efficiency=job.efficiency,
         roles=measure_roles(ranks, facts, job.pipeline),
+        what_if=whole.case.what_if,
     )
 
 

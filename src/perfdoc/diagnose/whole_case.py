@@ -9,15 +9,18 @@ from functools import partial
 from perfdoc import results as d
 from perfdoc.analyzers.job import JobMeasurement, measure_job
 from perfdoc.analyzers.measure import CaptureMeasurement
+from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.analyzers.memory.snapshot import RankMemory, job_memory
 from perfdoc.diagnose.contradictions import without_contradictions
 from perfdoc.diagnose.ranks import rank_of, with_headroom
 from perfdoc.diagnose.replays import ReplayTopic, replays_of
 from perfdoc.knobs.configuration import Configuration
+from perfdoc.results.what_if import WhatIfAnalysis, no_what_if
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.own_words import under_megatrons_names
 from perfdoc.rules.engine.possible import why_left_out
 from perfdoc.rules.facts.framework import framework_of_job
+from perfdoc.simulator.recorded.what_if import what_if
 from perfdoc.simulator.replay.gains import no_gains
 
 
@@ -62,6 +65,7 @@ def whole_case(
         gains=no_gains("not replayed yet", ""),
         memory=remembered,
         configuration=configuration,
+        what_if=_what_if(job, [m for _, m in measured]),
     )
     known, overlap = case.setting("overlap_p2p_comm")
     replayed = replays_of(
@@ -81,6 +85,15 @@ def whole_case(
         before = replace(case, captures=given_captures, job=given_job, configuration=given)
         case = replace(case, contradicted=contradicted, as_given=before)
     return WholeCase(case=case, ranks=ranks, replayed=replayed, memory=remembered)
+
+
+def _what_if(job: JobMeasurement, measured: Sequence[RankMeasurement]) -> WhatIfAnalysis:
+    """The replay of what all ranks recorded."""
+    why_not = next((w for r in measured if (w := r.withheld)), "")
+    if why_not:
+        return no_what_if(why_not)
+    numbers = [device.rank for device in job.devices]
+    return what_if([r.operations for r in measured], job.schedule, job.matches, numbers)
 
 
 def _of_all_ranks(job: JobMeasurement) -> JobMeasurement:

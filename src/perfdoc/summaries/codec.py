@@ -17,6 +17,7 @@ from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.analyzers.ledger.steps import StepLedgers
 from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.analyzers.pipeline.messages import Messages
+from perfdoc.analyzers.pipeline.operations import COLLECTIVE, RankOperations
 from perfdoc.analyzers.pipeline.passes import Passes
 from perfdoc.analyzers.pipeline.rank import PipelineRank
 from perfdoc.analyzers.tables.sizes import SizedCalls
@@ -111,7 +112,7 @@ def check(value: Any, depth: int = 0, name: str = "") -> None:
         for length, names in [(None, list(arrays))] if groups is None else groups(value):
             _one_length(value, length, {n: arrays[n] for n in names})
         for array in arrays.values():
-            if array.ndim > 1 and not isinstance(value, KernelBounds):
+            if array.ndim > 1 and not isinstance(value, KernelBounds | RankOperations):
                 raise ValueError(f"{type(value).__name__} has a table")
         for column, array in arrays.items():
             if (points_at := _INDICES.get((type(value), column))) is not None:
@@ -163,7 +164,10 @@ def _of_passes_rank(rank: PipelineRank) -> list[tuple[int | None, list[str]]]:
 _PARTS = ["part_row", "part_sends", "part_peer", "part_number", "part_channel"]
 _ROWS = ["launch_ns", "start_ns", "end_ns", "wait_ns", "gap_before_ns", "gap_after_ns", "bytes"]
 _TASKS = ["start_ns", "end_ns", "launch_ns", "call", "dimension", "kernel_class", "bytes", "reduces"]
+_OPERATIONS = ["group", "dimension", "peer", "lane", "is_awaited"]
+_BY_STEP = ["start_ns", "duration_ns", "busy_ns", "split_ns", "row"]
 _GROUPS: Mapping[type, _Groups] = {
+    RankOperations: lambda o: [(len(o), [*_OPERATIONS, *_BY_STEP]), (len(o.step_names), ["step_ns"])],
     Edges: lambda e: [(None, ["source", "lag_ns", "kind"])],
     Rebuilt: lambda r: [(len(r.graph.duration_ns), [*_TASKS, "alone_ns", "narrow_ns"])],
     RankFrame: lambda _: [],
@@ -190,6 +194,9 @@ def _rank(rank: RankMeasurement) -> None:
 
 
 _INDICES: Mapping[tuple[type, str], tuple[int, Callable[[Any], int], str]] = {
+    (RankOperations, "kind"): (0, lambda _: COLLECTIVE + 1, "the kind of an operation"),
+    (RankOperations, "group"): (-1, lambda o: len(o.groups), "the group of an operation"),
+    (RankOperations, "dimension"): (0, lambda _: len(DIMENSIONS), "the dimension of an operation"),
     (CollectiveCalls, "group"): (-1, lambda c: len(c.groups), "a group"),
     (CollectiveCalls, "operation"): (-1, lambda c: len(c.operations), "an operation"),
     (CollectiveCalls, "dimension"): (0, lambda _: len(DIMENSIONS), "a dimension"),
@@ -209,6 +216,16 @@ are."""
 
 def _pipeline(rank: PipelineRank) -> None:
     _inside(rank.passes.step, -1, max(len(rank.step_names), 1), "the step of a pass")
+
+
+def _operations(operations: RankOperations) -> None:
+    shape = (len(operations), len(operations.step_names))
+    if any(getattr(operations, name).shape != shape for name in _BY_STEP):
+        raise ValueError("operations are of other steps")
+    if len(operations.operation) != shape[0] or len(operations.sides) != shape[0]:
+        raise ValueError("operations have no names")
+    if shape[0] and int(operations.duration_ns.min(initial=0)) < 0:
+        raise ValueError("an operation ends before it begins")
 
 
 def _passes(passes: Passes) -> None:
@@ -286,6 +303,7 @@ def _replay(replay: Replay) -> None:
 _RULES: Mapping[type, Callable[[Any], None]] = {
     RankMeasurement: _rank,
     PipelineRank: _pipeline,
+    RankOperations: _operations,
     Passes: _passes,
     SizedCalls: _sized,
     StepLedgers: _steps,

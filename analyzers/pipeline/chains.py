@@ -1,0 +1,90 @@
+"""Which ranks are the stages of a pipeline, in which order, as their messages tell."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import numpy as np
+
+from perfdoc.analyzers.pipeline.operations import MESSAGE, RankOperations
+
+Chain: TypeAlias = tuple[int, ...]
+"""Global ranks, first stage first; not all of them need be captured."""
+
+
+def find_chains(ranks: Sequence[RankOperations]) -> list[list[Chain]]:
+    """For each pipeline the orders that its stages may have; empty where messages tell none.
+
+    By the other sides that sends and receives name; of ranks that only have batched messages by the members
+    of their group, in its order or from its end.
+    """
+    near: dict[int, set[int]] = defaultdict(set)
+    listed: set[Chain] = set()
+    before: dict[int, int] = {}
+    for r in ranks:
+        rows = np.flatnonzero((r.kind == MESSAGE) & (r.peer >= 0))
+        own = -1 if r.rank is None else r.rank
+        for i in rows.tolist():
+            other = int(r.peer[i])
+            if other != own:
+                near[own].add(other)
+                near[other].add(own)
+        first = next(iter(np.flatnonzero(r.kind == MESSAGE).tolist()), None)
+        if first is not None and r.peer[first] >= 0:
+            # The first stage begins with its own work; the others wait for the one before them.
+            a, b = (own, int(r.peer[first]))[:: 1 if r.operation[first] == "send" else -1]
+            before[b] = a
+        if not len(rows):
+            groups = {r.groups[g].ranks for g in r.group[r.kind == MESSAGE].tolist() if g >= 0}
+            listed |= {g for g in groups if own in g and len(set(g)) == len(g) > 1}
+    chains = [_oriented(path, before) for path in _paths(near)]
+    joined = {rank for ways in chains for rank in ways[0]} if all(chains) else set()
+    if not all(chains):
+        return []
+    for group in sorted(listed):
+        if not joined & set(group):
+            chains.append([group, group[::-1]])
+            joined |= set(group)
+    return chains
+
+
+def _paths(near: dict[int, set[int]]) -> list[list[int]]:
+    """Each set of ranks that messages join, from one end to the other; empty where it is no path."""
+    left = set(near)
+    found: list[list[int]] = []
+    while left:
+        seen, queue = set(), [min(left)]
+        while queue:
+            rank = queue.pop()
+            if rank not in seen:
+                seen.add(rank)
+                queue += near[rank] - seen
+        left -= seen
+        ends = sorted(rank for rank in seen if len(near[rank]) == 1)
+        if len(ends) != 2 or any(len(near[rank]) > 2 for rank in seen):
+            found.append([])
+            continue
+        path = ends[:1]
+        while len(path) < len(seen):
+            path.append(next(iter(near[path[-1]] - set(path[-2:]))))
+        found.append(path)
+    return found
+
+
+def _oriented(path: list[int], before: dict[int, int]) -> list[Chain]:
+    """The path from its first stage; both ways where nothing says which end that is, none where ranks
+    contradict each other."""
+    place = {rank: i for i, rank in enumerate(path)}
+    ways = {
+        place[a] < place[b]
+        for b, a in before.items()
+        if a in place and b in place and abs(place[a] - place[b]) == 1
+    }
+    forth, back = tuple(path), tuple(path[::-1])
+    if not path or len(ways) > 1:
+        return []
+    if not ways:
+        return [forth, back]
+    return [forth if ways == {True} else back]

@@ -1,0 +1,107 @@
+"""What the step of a job would take if some of its operations took as long as their peers do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+CauseKind = Literal["slow_rank", "late_host", "long_stage", "uneven_data", "slow_link"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WhatIfPart:
+    """What is lost to one stage, rank, replica or kind of operation."""
+
+    name: str
+    """`stage 3`, `rank 0`, `replica 1`, `backward`."""
+    slowdown: float
+    """Step with only its own durations kept and all others at their peers', over the ideal step."""
+    without_ns: int
+    """Step with its durations at its peers' and all others as recorded."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WhatIfCause:
+    """Why the step is longer than its ideal."""
+
+    kind: CauseKind
+    ranks: list[int]
+    """Global ranks that it is about, at most 32; empty where it is nobody's in particular."""
+    stage: int | None
+    ratio: float | None
+    """How many times as long as peers; of uneven data the longest micro-batch of a step over the mean."""
+    peers: int
+    """Ranks that it was compared with."""
+    step_ns: int
+    """The step without it, and with all else as recorded."""
+    saved_ns: int
+    """Of the replayed step, mean over steps."""
+    low_ns: int
+    """A tenth of the steps gain less."""
+    high_ns: int
+    """A tenth of the steps gain more."""
+    even_ns: int | None
+    """Of a long stage the step with its excess spread over all stages: layers move, none goes."""
+    recurrence_frac: float
+    """Steps in which it shows."""
+    correlation: float | None
+    """Of forward and backward lengths over micro-batches and replicas; of uneven data alone."""
+    note: str
+    """What is not certain of it; empty nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WhatIfAnalysis:
+    """The job replayed from the operations of all its ranks (Lin et al. 2025, arXiv 2505.05713)."""
+
+    state: Literal["measured", "not_measured"]
+    reason: str
+    remedy: str
+    steps: int
+    """Replayed together, on all ranks."""
+    ranks: int
+    schedule: str
+    """Of a pipeline as its messages show it, `1F1B`; empty where there is none, or it is not known."""
+    pp: int | None
+    micro_batches: int | None
+    measured_ns: int | None
+    """Mean step."""
+    step_ns: int | None
+    """The same replayed: without launch delays between operations."""
+    ideal_ns: int | None
+    """Replayed with every operation as long as its peers: passes at their mean over ranks, micro-batches and
+    steps, communication at its median once all have come."""
+    slowdown: float | None
+    """step over ideal."""
+    by_stage: list[WhatIfPart]
+    by_replica: list[WhatIfPart]
+    by_rank: list[WhatIfPart]
+    """Largest first, at most 32."""
+    by_kind: list[WhatIfPart]
+    causes: list[WhatIfCause]
+    """The one that costs most first."""
+    notes: list[str]
+
+
+def no_what_if(reason: str, remedy: str = "") -> WhatIfAnalysis:
+    """Where nothing was replayed."""
+    return WhatIfAnalysis(
+        state="not_measured",
+        reason=reason,
+        remedy=remedy,
+        steps=0,
+        ranks=0,
+        schedule="",
+        pp=None,
+        micro_batches=None,
+        measured_ns=None,
+        step_ns=None,
+        ideal_ns=None,
+        slowdown=None,
+        by_stage=[],
+        by_replica=[],
+        by_rank=[],
+        by_kind=[],
+        causes=[],
+        notes=[],
+    )

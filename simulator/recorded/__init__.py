@@ -1,0 +1,1 @@
+"""Replay of the operations that all ranks of a job recorded, whatever named them."""

@@ -1,0 +1,70 @@
+"""Which of the effects make the step longer, and each one's price by the replay without it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from perfdoc.results.what_if import WhatIfCause
+from perfdoc.simulator.recorded.cells import F64, RecordedJob
+from perfdoc.simulator.recorded.effects import Effect, long_stages, slow_ranks, uneven_data, without
+from perfdoc.simulator.recorded.walk import Plan, step_ends
+from perfdoc.simulator.recorded.work import scaled, work_of
+
+WORTH_FRAC = 0.02
+"""Of the step: what saves less is no cause."""
+BAND = (0.1, 0.9)
+"""Quantiles over steps."""
+
+
+def causes_of(job: RecordedJob, plan: Plan, recorded: F64, names: Sequence[int | None]) -> list[WhatIfCause]:
+    """The cause whose absence saves most first, and each further one's price once those before it are gone.
+
+    recorded: ends of the steps as they were replayed.
+    """
+    works = work_of(job)
+    if not works:
+        return []
+    slow = slow_ranks(works)
+    left = [*slow, *long_stages(works, slow), *uneven_data(works)]
+    gone: list[Effect] = []
+    found: list[WhatIfCause] = []
+    before = recorded
+    while left:
+        variants = [scaled(job, works, without([w.takes for w in works], [*gone, e])) for e in left]
+        ends = np.array([step_ends(plan, takes) for takes in variants])
+        best = int(ends.mean(axis=1).argmin())
+        saved = before - ends[best]
+        if saved.mean() < WORTH_FRAC * recorded.mean():
+            break
+        even = left[best].even
+        moved = None
+        if even is not None:
+            spread = [w * e for w, e in zip(without([w.takes for w in works], gone), even, strict=True)]
+            moved = recorded - (before - step_ends(plan, scaled(job, works, spread)))
+        found.append(_cause(left[best], saved, recorded, names, moved))
+        gone.append(left.pop(best))
+        before = ends[best]
+    return found
+
+
+def _cause(
+    effect: Effect, saved: F64, recorded: F64, names: Sequence[int | None], moved: F64 | None
+) -> WhatIfCause:
+    low, high = np.quantile(saved, BAND)
+    return WhatIfCause(
+        kind=effect.kind,
+        ranks=[n for m in effect.members if (n := names[m]) is not None],
+        stage=effect.stage,
+        ratio=effect.ratio,
+        peers=effect.peers,
+        step_ns=round(float(recorded.mean() - saved.mean())),
+        saved_ns=round(float(saved.mean())),
+        low_ns=round(float(low)),
+        high_ns=round(float(high)),
+        even_ns=None if moved is None else round(float(moved.mean())),
+        recurrence_frac=effect.recurrence_frac,
+        correlation=effect.correlation,
+        note=effect.note,
+    )

@@ -1,0 +1,83 @@
+"""How long operations take at their peers: the ideal of the what-if study.
+
+Lin et al. 2025 (arXiv 2505.05713): passes at their mean over all ranks, micro-batches and steps,
+communication at its median, once all that take part have come.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import numpy as np
+
+from perfdoc.simulator.recorded.cells import F64, Cell, RecordedJob
+
+WORK = ("forward", "backward")
+
+
+def pass_totals(job: RecordedJob) -> dict[tuple[int, bool, int], list[int]]:
+    """By (position, forward?, micro-batch) the cells of a pass; passes that could not be told apart aside."""
+    found: dict[tuple[int, bool, int], list[int]] = defaultdict(list)
+    for i, cell in enumerate(job.cells):
+        if len(cell.passes) == 1:
+            found[cell.member, *cell.passes[0]].append(i)
+    return found
+
+
+def ideal_of(job: RecordedJob) -> F64:
+    """By cell and step."""
+    ideal = job.takes.copy()
+    mean = _mean_passes(job)
+    together: dict[tuple[object, ...], list[int]] = defaultdict(list)
+    for i, cell in enumerate(job.cells):
+        if cell.is_compute:
+            # A pass, or what stands at the same place on the ranks that do the same.
+            alone = (cell.member, job.stage[cell.member], "place", cell.place)
+            together[(cell.member, *cell.passes) if cell.passes else alone].append(i)
+    places: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for rows in together.values():
+        cell = job.cells[rows[0]]
+        if cell.passes:
+            whole = job.takes[rows].sum(axis=0)
+            wanted = sum(mean[is_forward] for is_forward, _ in cell.passes)
+            factor = np.divide(wanted, whole, out=np.ones_like(whole), where=whole > 0)
+            ideal[rows] = job.takes[rows] * factor
+        else:
+            places[job.stage[cell.member], cell.place] += rows
+    for rows in places.values():
+        ideal[rows] = job.takes[rows].mean()
+    kinds: dict[str, list[int]] = defaultdict(list)
+    for i, cell in enumerate(job.cells):
+        if not cell.is_compute:
+            kinds[cell.kind].append(i)
+    for rows in kinds.values():
+        whole = [i for i in rows if job.cells[i].is_whole]
+        ideal[rows] = np.median(job.takes[whole or rows])
+    return ideal
+
+
+def _mean_passes(job: RecordedJob) -> dict[bool, float]:
+    """Mean forward and backward pass. Where the two of some stage cannot be told apart, their sum is the mean
+    over all ranks and its parts are as in the others."""
+    single: dict[bool, list[float]] = {True: [], False: []}
+    both: list[float] = []
+    for (_, is_forward, _), rows in pass_totals(job).items():
+        single[is_forward].append(float(job.takes[rows].sum(axis=0).mean()))
+    merged: dict[tuple[object, ...], float] = defaultdict(float)
+    for i, cell in enumerate(job.cells):
+        if len(cell.passes) > 1:
+            merged[cell.member, *cell.passes] += float(job.takes[i].mean())
+    both = list(merged.values())
+    forward, backward = (float(np.mean(v)) if v else 0.0 for v in (single[True], single[False]))
+    if not both:
+        return {True: forward, False: backward}
+    pairs = min(len(single[True]), len(single[False]))
+    mean = (sum(both) + pairs * (forward + backward)) / (len(both) + pairs)
+    scale = mean / (forward + backward) if forward + backward else 0.0
+    half = mean / 2
+    return {True: forward * scale or half, False: backward * scale or half}
+
+
+def is_pass(cell: Cell) -> bool:
+    """Whether it is a pass of a micro-batch, or a part of one."""
+    return bool(cell.passes)

@@ -1,0 +1,133 @@
+"""The replay: every operation runs when its rank is free and all that take part in it have come.
+
+One walk does all steps and all variants of the durations at once: what it carries from one operation to the
+next are matrices by variant and step.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+
+from perfdoc.simulator.recorded.cells import F64, Cell
+
+
+class Act(IntEnum):
+    """What happens to a cell."""
+
+    RUN = 0
+    """It computes."""
+    COME = 1
+    """Its rank is ready for it."""
+    END = 2
+    """All have come."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """An order in which all cells can be walked."""
+
+    cells: tuple[Cell, ...]
+    acts: tuple[tuple[Act, int], ...]
+    members: int
+
+
+def plan_of(cells: Sequence[Cell], of_member: Sequence[Sequence[int]]) -> Plan | None:
+    """Find an order; None where ranks wait for each other in a circle: then they were matched wrongly."""
+    acts: list[tuple[Act, int]] = []
+    at = [0] * len(of_member)
+    come: set[int] = set()
+    ended: set[int] = set()
+    waiting: list[int] = []
+    before: dict[tuple[int, int], int] = {}
+    lane_before: dict[int, int | None] = {}
+    for mine in of_member:
+        for c in mine:
+            if not cells[c].is_compute:
+                lane = (cells[c].member, cells[c].lane)
+                lane_before[c] = before.get(lane)
+                before[lane] = c
+    moved = True
+    while moved:
+        moved = False
+        for member, mine in enumerate(of_member):
+            while at[member] < len(mine):
+                c = mine[at[member]]
+                if cells[c].is_compute:
+                    acts.append((Act.RUN, c))
+                elif c not in come:
+                    earlier = lane_before[c]
+                    if earlier is not None and earlier not in ended:
+                        break
+                    acts.append((Act.COME, c))
+                    come.add(c)
+                    waiting.append(c)
+                    moved = True
+                    if cells[c].is_awaited:
+                        break
+                elif c not in ended:
+                    break
+                at[member] += 1
+                moved = True
+        still = []
+        for c in waiting:
+            if cells[c].partners <= come:
+                acts.append((Act.END, c))
+                ended.add(c)
+                moved = True
+            else:
+                still.append(c)
+        waiting = still
+    if waiting or any(at[m] < len(mine) for m, mine in enumerate(of_member)):
+        return None
+    return Plan(cells=tuple(cells), acts=tuple(acts), members=len(of_member))
+
+
+def step_ends(plan: Plan, takes: F64) -> F64:
+    """Ends of the steps with durations by cell and step."""
+    ends: F64 = walk(plan, lambda c: takes[c][None, :], (1, takes.shape[1]))[0][0]
+    return ends
+
+
+def walk(plan: Plan, takes: Callable[[int], F64], shape: tuple[int, int]) -> tuple[F64, dict[int, F64]]:
+    """(end of the step, when each rank had run its last operation). takes: by cell its durations by variant
+    and step; shape: of these."""
+    free = [np.zeros(shape) for _ in range(plan.members)]
+    lanes: dict[tuple[int, int], F64] = {}
+    ready: dict[int, F64] = {}
+    meetings: dict[frozenset[int], F64] = {}
+    # What nobody asks for any more is dropped: there are as many as operations.
+    asked = Counter(cell.partners for cell in plan.cells if not cell.is_compute)
+    needed = Counter(other for cell in plan.cells for other in cell.partners)
+    for act, c in plan.acts:
+        cell = plan.cells[c]
+        member = cell.member
+        if act is Act.RUN:
+            free[member] = free[member] + takes(c)
+        elif act is Act.COME:
+            lane = lanes.get((member, cell.lane))
+            ready[c] = free[member] if lane is None else np.maximum(free[member], lane)
+        else:
+            met = meetings.get(cell.partners)
+            if met is None:
+                met = np.maximum.reduce([ready[o] for o in cell.partners])
+                meetings[cell.partners] = met
+            end = met + takes(c)
+            lanes[member, cell.lane] = end
+            if cell.is_awaited:
+                free[member] = np.maximum(free[member], end)
+            asked[cell.partners] -= 1
+            if not asked[cell.partners]:
+                del meetings[cell.partners]
+            for other in cell.partners:
+                needed[other] -= 1
+                if not needed[other]:
+                    del ready[other]
+    ends = dict(enumerate(free))
+    for (member, _), end in lanes.items():
+        ends[member] = np.maximum(ends[member], end)
+    return np.maximum.reduce(list(ends.values())), ends

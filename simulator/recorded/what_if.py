@@ -1,0 +1,113 @@
+"""What the step of a job would take with some operations as long as their peers'."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from perfdoc.analyzers.communication.matches import Matches
+from perfdoc.analyzers.pipeline.operations import RankOperations
+from perfdoc.analyzers.pipeline.recorded_schedule import JobSchedule
+from perfdoc.results.what_if import WhatIfAnalysis, WhatIfPart, no_what_if
+from perfdoc.simulator.recorded.causes import causes_of
+from perfdoc.simulator.recorded.cells import F64, RecordedJob, recorded_job
+from perfdoc.simulator.recorded.peers import ideal_of
+from perfdoc.simulator.recorded.tail import with_meeting_at_end
+from perfdoc.simulator.recorded.walk import Plan, plan_of, walk
+from perfdoc.traces.table import Bool
+
+MAX_RANKS = 32
+"""Of which a part is published each."""
+MAX_AT_ONCE = 128
+"""Variants of one walk."""
+
+
+def what_if(
+    ranks: Sequence[RankOperations], schedule: JobSchedule, matches: Matches, names: Sequence[int | None]
+) -> WhatIfAnalysis:
+    """Replay the recorded operations of all ranks. names: their global ranks, as all captures tell them."""
+    if len(ranks) < 2:
+        return no_what_if("one rank has no peers", "Give the captures of several ranks.")
+    if reason := next((f"{r.label}: {r.reason}" for r in ranks if r.reason), ""):
+        return no_what_if(reason)
+    job = recorded_job(ranks, schedule, matches)
+    if job is None:
+        return no_what_if("the captures have no step in common", "Capture the same steps on all ranks.")
+    job = with_meeting_at_end(job)
+    plan = plan_of(job.cells, job.of_member)
+    if plan is None:
+        return no_what_if("ranks would wait for each other in a circle: operations were matched wrongly")
+    ideal = ideal_of(job)
+    masks, parts = _parts(job, names)
+    step = _steps(plan, job.takes, ideal, masks)
+    # The other way round: all but its own.
+    rest = _steps(plan, job.takes, ideal, ~masks[:, 2:])
+    recorded, at_peers = step[0], step[1]
+    whole = float(at_peers.mean())
+    found: dict[str, list[WhatIfPart]] = {"stage": [], "replica": [], "rank": [], "kind": []}
+    for (group, name), ends, others in zip(parts, step[2:], rest, strict=True):
+        found[group].append(
+            WhatIfPart(name=name, slowdown=float(ends.mean()) / whole, without_ns=round(float(others.mean())))
+        )
+    for rows in found.values():
+        rows.sort(key=lambda p: -p.slowdown)
+    return WhatIfAnalysis(
+        state="measured",
+        reason="",
+        remedy="",
+        steps=job.takes.shape[1],
+        ranks=len(ranks),
+        schedule=schedule.name,
+        pp=schedule.pp,
+        micro_batches=schedule.micro_batches,
+        measured_ns=round(float(job.step_ns.mean())),
+        step_ns=round(float(recorded.mean())),
+        ideal_ns=round(whole),
+        slowdown=float(recorded.mean()) / whole,
+        by_stage=found["stage"],
+        by_replica=found["replica"][:MAX_RANKS],
+        by_rank=found["rank"][:MAX_RANKS],
+        by_kind=found["kind"],
+        causes=causes_of(job, plan, recorded, names),
+        notes=[] if not schedule.reason else [f"passes unknown: {schedule.reason}"],
+    )
+
+
+def _parts(job: RecordedJob, names: Sequence[int | None]) -> tuple[Bool, list[tuple[str, str]]]:
+    """Which cells keep their own durations, by cell and variant; the first keeps all, the second none."""
+    member = np.array([c.member for c in job.cells])
+    kind = np.array([c.kind for c in job.cells])
+    stage, replica = np.array(job.stage)[member], np.array(job.replica)[member]
+    masks = [np.ones(len(member), bool), np.zeros(len(member), bool)]
+    parts: list[tuple[str, str]] = []
+    groups = [("stage", stage, "stage {}"), ("replica", replica, "replica {}")]
+    for group, values, words in groups:
+        several = np.unique(values)
+        if len(several) > 1 and (group == "stage" or len(several) < len(job.stage)):
+            masks += [values == v for v in several]
+            parts += [(group, words.format(v)) for v in several.tolist()]
+    masks += [member == m for m in range(len(job.stage))]
+    parts += [("rank", f"rank {n}" if n is not None else f"capture {m}") for m, n in enumerate(names)]
+    for name in dict.fromkeys(kind.tolist()):
+        masks.append(kind == name)
+        parts.append(("kind", name))
+    return np.array(masks).T, parts
+
+
+def _steps(plan: Plan, own: F64, ideal: F64, masks: Bool) -> F64:
+    """Ends of the steps by variant and step."""
+    steps = own.shape[1]
+    found = []
+    for first in range(0, masks.shape[1], MAX_AT_ONCE):
+        some = masks[:, first : first + MAX_AT_ONCE]
+        found.append(_mixed(plan, own, ideal, some, steps))
+    return np.concatenate(found)
+
+
+def _mixed(plan: Plan, own: F64, ideal: F64, keeps: Bool, steps: int) -> F64:
+    def takes(c: int) -> F64:
+        mixed: F64 = np.where(keeps[c][:, None], own[c], ideal[c])
+        return mixed
+
+    return walk(plan, takes, (keeps.shape[1], steps))[0]

@@ -1,0 +1,89 @@
+"""The work of ranks that do the same, side by side: passes of the replicas of a stage, or the stretches
+between collectives of ranks without a pipeline."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+
+from perfdoc.simulator.recorded.cells import F64, RecordedJob
+from perfdoc.traces.table import Bool
+
+Item: TypeAlias = tuple[str, int]
+"""(kind of work, micro-batch or place)"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageWork:
+    """Ranks of one stage; arrays by rank, item and step, ns."""
+
+    stage: int
+    members: tuple[int, ...]
+    """Positions."""
+    items: tuple[Item, ...]
+    takes: F64
+    gaps: F64
+    """What of it no kernel fills."""
+    cells: tuple[tuple[tuple[int, ...], ...], ...]
+    """By rank and item."""
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """`forward`, `backward`, or what cannot be told apart."""
+        return tuple(dict.fromkeys(kind for kind, _ in self.items))
+
+    def of_kind(self, kind: str) -> Bool:
+        """Which items are of a kind."""
+        return np.array([k == kind for k, _ in self.items])
+
+    def per_kind(self, values: F64) -> F64:
+        """Means over the items of each kind, and over steps: by rank and kind."""
+        return np.array([values[:, self.of_kind(k)].mean(axis=(1, 2)) for k in self.kinds]).T
+
+
+def work_of(job: RecordedJob) -> list[StageWork]:
+    """By stage. Ranks of a stage that do not have the same items are left out: the most that do are kept."""
+    mine: dict[int, dict[Item, list[int]]] = defaultdict(lambda: defaultdict(list))
+    piped = any(cell.passes for cell in job.cells)
+    for c, cell in enumerate(job.cells):
+        if cell.passes:
+            mine[cell.member][cell.kind, cell.passes[0][1]].append(c)
+        elif cell.is_compute and not piped:
+            mine[cell.member][cell.kind, cell.place].append(c)
+    alike: dict[tuple[int, tuple[Item, ...]], list[int]] = defaultdict(list)
+    for member, found_items in mine.items():
+        alike[job.stage[member], tuple(sorted(found_items))].append(member)
+    largest: dict[int, tuple[tuple[Item, ...], list[int]]] = {}
+    for (stage, items), members in alike.items():
+        if stage not in largest or len(members) > len(largest[stage][1]):
+            largest[stage] = items, members
+    found = []
+    for stage, (items, members) in sorted(largest.items()):
+        cells = tuple(tuple(tuple(mine[m][i]) for i in items) for m in members)
+        takes = np.array([[job.takes[list(rows)].sum(axis=0) for rows in of] for of in cells])
+        busy = np.array([[job.computes[list(rows)].sum(axis=0) for rows in of] for of in cells])
+        found.append(
+            StageWork(
+                stage=stage,
+                members=tuple(members),
+                items=items,
+                takes=takes,
+                gaps=np.maximum(takes - busy, 0.0),
+                cells=cells,
+            )
+        )
+    return found
+
+
+def scaled(job: RecordedJob, works: list[StageWork], takes: list[F64]) -> F64:
+    """Durations by cell and step with the work of stages as given."""
+    result = job.takes.copy()
+    for work, wanted in zip(works, takes, strict=True):
+        factor = np.divide(wanted, work.takes, out=np.ones_like(wanted), where=work.takes > 0)
+        for of, by_item in zip(work.cells, factor, strict=True):
+            for rows, one in zip(of, by_item, strict=True):
+                result[list(rows)] *= one
+    return result

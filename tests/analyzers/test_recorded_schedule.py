@@ -1,0 +1,84 @@
+"""Stages, micro-batches and passes from messages alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfdoc.analyzers.pipeline.operations import MESSAGE
+from perfdoc.analyzers.pipeline.recorded_schedule import find_schedule
+from tests.analyzers.planted_operations import expected, plant
+
+
+def lengths(stage: int, replica: int, step: int, forward: bool, number: int) -> int:
+    """Backward passes take twice as long; nothing else is even."""
+    return (100_000 if forward else 200_000) + 1_000 * stage + 300 * replica + 70 * number + 10 * step
+
+
+@given(
+    pp=st.integers(2, 5),
+    dp=st.integers(1, 3),
+    count=st.integers(1, 9),
+    batched=st.sampled_from(["never", "pairs", "always"]),
+    named=st.booleans(),
+    first=st.booleans(),
+)
+def test_passes_are_those_that_were_planted_or_unknown(
+    pp: int, dp: int, count: int, batched: str, named: bool, first: bool
+) -> None:
+    first |= batched == "never"
+    ranks, _ = plant(pp, dp, count, lengths, batched=batched, named=named, all_forwards_first=first, steps=2)
+    found = find_schedule(ranks)
+    if found.reason:
+        assert batched == "always" or not named, found.reason
+        return
+    assert (found.pp, found.micro_batches) == (pp, count)
+    for rank, of, order in zip(
+        ranks, found.ranks, expected(ranks, pp, dp, count, all_forwards_first=first), strict=True
+    ):
+        assert of is not None
+        assert of.stage == rank.rank // dp  # type: ignore[operator]
+        assert [p for i in sorted(of.passes) for p in of.passes[i]] == order
+
+
+def test_a_pipeline_of_two_by_hand() -> None:
+    # Stage 0: F0 | send | F1 | send and receive | B0 | receive | B1.
+    # Stage 1: receive | F0 B0 | both | F1 B1 | send.
+    ranks, _ = plant(2, 1, 2, lengths)
+    assert [r.operation[1:-2] for r in ranks] == [
+        ("", "send", "", "coalesced", "", "recv", ""),
+        ("recv", "", "coalesced", "", "send"),
+    ]
+    found = find_schedule(ranks)
+    assert (found.pp, found.micro_batches, found.name) == (2, 2, "1F1B")
+    first, last = found.ranks
+    assert first is not None
+    assert last is not None
+    assert dict(first.passes) == {1: ((True, 0),), 3: ((True, 1),), 5: ((False, 0),), 7: ((False, 1),)}
+    assert dict(last.passes) == {2: ((True, 0), (False, 0)), 4: ((True, 1), (False, 1))}
+    both = frozenset({(True, 0, 1, 1), (False, 1, 0, 0)})
+    assert first.messages[4] == last.messages[3] == both
+
+
+def test_a_message_too_many_fits_nothing() -> None:
+    ranks, _ = plant(2, 1, 3, lengths)
+    first = ranks[0]
+    kept = np.flatnonzero(np.arange(len(first)) != int(np.flatnonzero(first.kind == MESSAGE)[-1]))
+    columns = {
+        n: getattr(first, n)[kept] for n in ("kind", "group", "dimension", "peer", "lane", "is_awaited")
+    }
+    tables = {n: getattr(first, n)[kept] for n in ("start_ns", "duration_ns", "busy_ns", "split_ns", "row")}
+    words = {n: tuple(getattr(first, n)[i] for i in kept) for n in ("operation", "sides")}
+    found = find_schedule([replace(first, **columns, **tables, **words), ranks[1]])
+    assert found.reason == "the messages of a step fit no schedule that is known"
+
+
+@pytest.mark.parametrize("pp", [2, 4])
+def test_batched_messages_go_by_the_group_in_its_order(pp: int) -> None:
+    ranks, _ = plant(pp, 2, 8, lengths, batched="always")
+    found = find_schedule(ranks)
+    assert (found.pp, found.micro_batches, found.reason) == (pp, 8, "")

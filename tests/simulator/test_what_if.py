@@ -1,0 +1,131 @@
+"""The replay of recorded operations: steps as they were planted, and what is lost to what."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfdoc.analyzers.pipeline.recorded_schedule import find_schedule
+from perfdoc.results.what_if import WhatIfAnalysis
+from perfdoc.simulator.recorded.what_if import what_if
+from tests.analyzers.planted_operations import Lengths, matched, plant
+
+STEPS = 8
+
+
+def even(stage: int, replica: int, step: int, forward: bool, number: int) -> int:
+    """Passes of one length, but for a hundredth of noise."""
+    noise = random.Random(f"{stage} {replica} {step} {forward} {number}").random()
+    return round((1_000_000 if forward else 2_000_000) * (0.995 + 0.01 * noise))
+
+
+def replayed(pp: int, dp: int, count: int, lengths: Lengths) -> tuple[WhatIfAnalysis, list[float]]:
+    ranks, ends = plant(pp, dp, count, lengths, steps=STEPS)
+    return what_if(ranks, find_schedule(ranks), matched(ranks, dp), [r.rank for r in ranks]), ends
+
+
+@given(pp=st.integers(2, 4), dp=st.integers(1, 3), count=st.integers(1, 6), seed=st.integers(0, 99))
+def test_the_step_is_the_one_that_was_planted(pp: int, dp: int, count: int, seed: int) -> None:
+    def lengths(*place: int) -> int:
+        return random.Random(f"{seed} {place}").randint(300_000, 3_000_000)
+
+    found, ends = replayed(pp, dp, count, lengths)
+    assert found.step_ns == pytest.approx(np.mean(ends), rel=1e-4)
+
+
+def test_a_pipeline_of_two_by_hand() -> None:
+    # One micro-batch, forward 1 and backward 2 ms, the second stage twice as long: 1 + 2 + 4 + 2 ms and four
+    # transfers of 1 us (gather, two messages, reduce-scatter); each kind's mean: 1.5 + 1.5 + 3 + 3.
+    def lengths(stage: int, _replica: int, _step: int, forward: bool, _number: int) -> int:
+        return (1 + stage) * (1_000_000 if forward else 2_000_000)
+
+    found, _ = replayed(2, 1, 1, lengths)
+    assert found.step_ns == pytest.approx(9_004_000, abs=100)
+    assert found.ideal_ns == pytest.approx(9_004_000, abs=100)
+    # Only the second stage's own: 1.5 + 2 + 4 + 3.
+    slowdown = {p.name: p.slowdown for p in found.by_stage}
+    assert slowdown["stage 1"] == pytest.approx(10.504 / 9.004, rel=1e-4)
+    assert slowdown["stage 0"] == pytest.approx(7.504 / 9.004, rel=1e-4)
+
+
+def slow_rank(*place: int, of: Lengths = even) -> int:
+    stage, replica, *_ = place
+    return round(of(*place) * (2.3 if (stage, replica) == (1, 2) else 1))
+
+
+def long_stage(*place: int, of: Lengths = even) -> int:
+    return round(of(*place) * (1.6 if place[0] == 3 else 1))
+
+
+def uneven(*place: int, of: Lengths = even) -> int:
+    _, replica, step, _, number = place
+    return round(of(*place) * random.Random(f"{replica} {step} {number}").choice([0.6, 0.8, 1, 1.6]))
+
+
+CAUSES: Mapping[str, Callable[..., int]] = {
+    "slow_rank": slow_rank,
+    "long_stage": long_stage,
+    "uneven_data": uneven,
+}
+
+
+def price(with_it: Lengths, without: Lengths) -> float:
+    """What a step of the planted job falls by."""
+    return float(
+        np.mean(plant(4, 4, 8, with_it, steps=STEPS)[1]) - np.mean(plant(4, 4, 8, without, steps=STEPS)[1])
+    )
+
+
+@pytest.mark.parametrize("kind", CAUSES)
+def test_one_cause_is_named_with_its_price(kind: str) -> None:
+    found, ends = replayed(4, 4, 8, CAUSES[kind])
+    (cause,) = found.causes
+    assert cause.kind == kind
+    assert cause.saved_ns == pytest.approx(price_of(kind, CAUSES[kind], even), abs=0.05 * np.mean(ends))
+    assert cause.low_ns <= cause.saved_ns <= cause.high_ns
+    assert cause.step_ns == pytest.approx(found.step_ns - cause.saved_ns, abs=2)  # type: ignore[operator]
+    if kind == "slow_rank":
+        assert (cause.ranks, cause.stage, cause.peers) == ([6], 1, 3)
+        assert cause.ratio == pytest.approx(2.3, rel=0.01)
+    if kind == "long_stage":
+        assert (cause.ranks, cause.stage, cause.peers) == ([], 3, 3)
+        assert cause.ratio == pytest.approx(1.6, rel=0.01)
+
+
+def price_of(kind: str, with_it: Lengths, without: Lengths) -> float:
+    """A long stage is as long as the mean stage without its excess: 1.15 of the others."""
+    mean = (lambda *p: round(without(*p) * (1.15 if p[0] == 3 else 1))) if kind == "long_stage" else without
+    return price(with_it, mean)
+
+
+@pytest.mark.parametrize("first", CAUSES)
+@pytest.mark.parametrize("second", CAUSES)
+def test_two_causes_are_told_apart(first: str, second: str) -> None:
+    if first >= second:
+        return
+    found, _ = replayed(4, 4, 8, partial(CAUSES[first], of=CAUSES[second]))
+    assert {c.kind for c in found.causes} == {first, second}
+
+
+def test_an_even_job_has_no_cause() -> None:
+    found, _ = replayed(4, 4, 8, even)
+    assert found.causes == []
+    assert found.slowdown == pytest.approx(1, abs=0.05)
+
+
+def test_a_slow_rank_alone_on_its_stage_is_not_told_from_a_long_stage() -> None:
+    found, _ = replayed(4, 1, 8, lambda *p: round(even(*p) * (2.3 if p[0] == 1 else 1)))
+    (cause,) = found.causes
+    assert (cause.kind, cause.ranks, cause.stage) == ("long_stage", [1], 1)
+    assert "one replica" in cause.note
+
+
+def test_the_same_micro_batch_in_every_step_is_no_data() -> None:
+    found, _ = replayed(2, 2, 8, lambda *p: round(even(*p) * (2 if (p[1], p[4]) == (1, 3) else 1)))
+    assert "uneven_data" not in {c.kind for c in found.causes}

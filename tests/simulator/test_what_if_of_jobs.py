@@ -1,0 +1,104 @@
+"""Production jobs of others: their slowdown and its parts as the study published them, and their causes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfdoc.analyzers.request import AnalysisRequest
+from perfdoc.diagnose.measuring import measure_all
+from perfdoc.diagnose.whole_case import whole_case
+from perfdoc.knobs.configuration import Configuration
+from perfdoc.results.what_if import WhatIfAnalysis, WhatIfPart
+from tests.simulator.recorded_jobs import files_of, rewritten
+
+PP4, PP2 = "production_8gpu_pp4_dp2", "production_128gpu_pp2_dp32"
+WITHIN = 0.03
+DESCRIBED = ("Process Group Description",)
+GROUPS = (*DESCRIBED, "Process Group Name", "Process Group Ranks")
+
+
+def analysed(files: Sequence[Path]) -> WhatIfAnalysis:
+    found = measure_all(AnalysisRequest(captures=tuple(files), replay=False, jobs=1))
+    return whole_case(found.captures, [], Configuration()).case.what_if
+
+
+def by_name(parts: Sequence[WhatIfPart]) -> dict[str, float]:
+    return {p.name: p.slowdown for p in parts}
+
+
+def seconds(found: WhatIfAnalysis) -> list[float]:
+    return [(x or 0) / 1e9 for x in (found.measured_ns, found.step_ns, found.ideal_ns)]
+
+
+def without(*keys: str) -> Any:
+    def change(arguments: dict[str, Any]) -> None:
+        for key in keys:
+            arguments.pop(key, None)
+
+    return change
+
+
+def near(published: Mapping[str, float]) -> Any:
+    return pytest.approx(published, rel=WITHIN)
+
+
+def test_eight_gpus() -> None:
+    found = analysed(files_of(PP4))
+    assert (found.pp, found.micro_batches, found.schedule, found.steps) == (4, 4, "1F1B", 32)
+    assert [x / 1e9 for x in (found.measured_ns, found.step_ns, found.ideal_ns)] == near(
+        [2.214, 2.173, 1.843]
+    )
+    assert found.slowdown == pytest.approx(1.179, rel=0.005)
+    assert by_name(found.by_stage) == near(
+        {"stage 3": 1.232, "stage 0": 0.998, "stage 1": 0.983, "stage 2": 0.982}
+    )
+    assert found.by_stage[0].without_ns / 1e9 == pytest.approx(1.771, rel=0.005)
+    kinds = by_name(found.by_kind)
+    assert {k: kinds[k] for k in ("forward", "backward", "all-reduce", "DP reduce-scatter")} == near(
+        {"forward": 1.087, "backward": 1.074, "all-reduce": 1.010, "DP reduce-scatter": 1.003}
+    )
+    (cause,) = found.causes
+    assert (cause.kind, cause.stage, cause.recurrence_frac) == ("long_stage", 3, 1.0)
+    assert cause.step_ns / 1e9 == pytest.approx(1.771, rel=0.005)
+
+
+def test_a_hundred_and_twenty_eight_gpus() -> None:
+    found = analysed(files_of(PP2))
+    assert (found.pp, found.micro_batches, found.schedule, found.steps, found.ranks) == (2, 8, "1F1B", 43, 64)
+    assert [x / 1e9 for x in (found.measured_ns, found.step_ns, found.ideal_ns)] == near(
+        [9.113, 9.067, 5.897]
+    )
+    assert found.slowdown == pytest.approx(1.537, rel=0.005)
+    assert by_name(found.by_stage) == near({"stage 1": 1.435, "stage 0": 1.168})
+    kinds = by_name(found.by_kind)
+    assert {k: kinds[k] for k in ("forward", "backward")} == near({"forward": 1.146, "backward": 1.413})
+    assert found.by_stage[0].without_ns / 1e9 == pytest.approx(6.887, rel=0.005)
+    assert max(p.slowdown for p in found.by_replica) == pytest.approx(1.204, rel=WITHIN)
+    assert [(c.kind, c.stage) for c in found.causes] == [("uneven_data", None), ("long_stage", 1)]
+    assert (found.causes[0].correlation or 0) > 0.9
+
+
+@pytest.mark.parametrize("keys", [DESCRIBED, GROUPS])
+def test_without_the_descriptions_of_groups(keys: tuple[str, ...], tmp_path: Path) -> None:
+    found = analysed(rewritten(files_of(PP4), tmp_path, without(*keys)))
+    assert found.slowdown == pytest.approx(1.179, rel=WITHIN)
+    assert [(c.kind, c.stage) for c in found.causes] == [("long_stage", 3)]
+
+
+@pytest.mark.parametrize("ranks", [(0, 2, 4, 6), (1, 3, 5, 7)])
+def test_one_rank_of_each_stage(ranks: tuple[int, ...]) -> None:
+    files = [f for f in files_of(PP4) if int(f.name[4:].partition(".")[0]) in ranks]
+    found = analysed(files)
+    assert found.slowdown == pytest.approx(1.179, rel=WITHIN)
+    assert [(c.kind, c.stage) for c in found.causes] == [("long_stage", 3)]
+
+
+def test_half_of_the_replicas() -> None:
+    files = [f for f in files_of(PP2) if int(f.name[4:].partition(".")[0]) % 4 == 0]
+    found = analysed(files)
+    assert found.ranks == 32
+    assert [(c.kind, c.stage) for c in found.causes] == [("uneven_data", None), ("long_stage", 1)]
