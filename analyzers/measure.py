@@ -17,7 +17,14 @@ from perfdoc.analyzers.communication.ddp import Ddp, find_ddp
 from perfdoc.analyzers.communication.dimensions import attribute_dimensions
 from perfdoc.analyzers.device.activity import device_activity, without_launches
 from perfdoc.analyzers.device.cpu_rank import cpu_activity
-from perfdoc.analyzers.device.event_counts import event_counts, limited, partial_notes
+from perfdoc.analyzers.device.event_counts import (
+    NO_LAUNCHED,
+    REMEDY,
+    event_counts,
+    limited,
+    partial_notes,
+    within,
+)
 from perfdoc.analyzers.device.frameworks import Program, program_of, slowed_by
 from perfdoc.analyzers.device.last_step import lacking_ns, last_step_notes
 from perfdoc.analyzers.device.launches import find_launches
@@ -168,6 +175,8 @@ def measure_trace(
     telling = Telling()
     estimated: dict[int, int] = {}
     """Collectives without a known completion, by device."""
+    lacking: dict[int, str] = {}
+    """Of steps that are left out, by device."""
     last_steps: list[tuple[Window, int]] = []
     """What the last step of each device's window lacks."""
 
@@ -187,21 +196,27 @@ def measure_trace(
                 "it is not counted as a rank.",
                 remedy="Set CUDA_VISIBLE_DEVICES or torch.cuda.set_device before the first CUDA call.",
             )
-        found = NO_EVENTS if activity.on_host else events[device.process]
+        found, launched = (NO_EVENTS, NO_LAUNCHED) if activity.on_host else counted_events[device.process]
+        ask = partial(find_window, trace, activity, request, known)
         try:
-            window, step_ranges = find_window(
-                shown, activity, request, known, host_time=bool(found.work_missing)
-            )
+            window, step_ranges = ask(launched=launched)
+            if step_ranges.lacking:
+                lacking[index] = step_ranges.lacking
+                ends = int(step_ranges.start_ns[0]), int(step_ranges.end_ns[-1])
+                found = within(found, launched, *ends)
+            if found.work_missing:
+                window, step_ranges = ask(host_time=True)
+                lacking.pop(index, None)
         except ValueError as error:
             raise TraceError(trace.path, f"{error}.", "See the names with: perfdoc ranges TRACE") from error
         if not found.partial:
             window, step_ranges = leave_out_start_up(
-                shown, activity, kinds, launches, window, step_ranges, chosen=request.chosen
+                trace, activity, kinds, launches, window, step_ranges, chosen=request.chosen
             )
         if not activity.on_host and not found.partial:
             last_steps.append((window, lacking_ns(window, activity.busy)))
         view = DeviceView(
-            trace=shown,
+            trace=trace.showing(limited(trace.capabilities, [found])),
             activity=without_launches(activity) if found.partial else activity,
             window=window,
             step_ranges=step_ranges,
@@ -225,8 +240,7 @@ def measure_trace(
         counted = begun(pool if alone and in_turn else None, event_counts, trace, launches)
         known = find_known_ranges(trace, request.data_pattern)
         by_ddp = find_ddp(trace) is not None if by_ddp is None else by_ddp
-        events = counted()
-        shown = trace.showing(limited(trace.capabilities, list(events.values())))
+        counted_events = counted()
         results = list((map if in_turn else pool.map)(measured, order))
     ranks = [r for r in results if isinstance(r, RankMeasurement)]
     if not ranks:
@@ -245,6 +259,8 @@ def measure_trace(
         )
     notes = [r for r in results if isinstance(r, Note)] + partial_notes([r.events for r in ranks])
     notes += last_step_notes(last_steps)
+    for said in sorted(set(lacking.values())):
+        notes.append(Note(code="steps-left-out", message=said, remedy=REMEDY))
     if comm_kernel is not None:
         notes.append(_given_communication(kinds, comm_kernel))
     if request.data_pattern is not None and not len(ranges_matching(trace, request.data_pattern.search)):

@@ -33,7 +33,8 @@ _LEAVES = 8
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 _FIRST_NOTES = (
     *("config-contradicted", "capture-left-out", "captures-apart", "broken-off", "damaged-rows"),
-    *("completions-missing", "capture-incomplete", "partial-capture", "missing-ranks", "secrets"),
+    *("completions-missing", "capture-incomplete", "partial-capture", "steps-left-out", "missing-ranks"),
+    "secrets",
 )
 """Quality notes that change what the figures mean, or where they may go. Others keep their order."""
 

@@ -171,7 +171,7 @@ def test_files_stay_small() -> None:
 
 
 BUDGET = {
-    "analyzers": 26_450,  # what runs by its names; operations and schedule of ranks without ranges and --set
+    "analyzers": 26_550,  # what runs by its names; operations and schedule of ranks without ranges and --set
     "knobs": 4_300,
     "profiling": 5_600,
     "reports": 8_000,
@@ -179,7 +179,7 @@ BUDGET = {
     "rules": 14_650,  # what each rule assumes, in place of advice that does not fit
     "simulator": 13_150,  # replay of recorded operations of all ranks: slowdown, its parts, its causes
     "src": 20_850,
-    "traces": 9_600,
+    "traces": 9_600,  # damaged rows are set aside one by one, where a file was refused
     "trainer": 4_900,
 }
 """Lines of Python by room; `src` is all packages of src/perfdoc. The aim is 86,000 in all, and 93,000 with

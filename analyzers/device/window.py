@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.device.activity import Activity
+from perfdoc.analyzers.device.event_counts import MAX_MISSING_FRAC, NO_LAUNCHED, Launched
 from perfdoc.analyzers.device.range_names import KnownRanges, ranges_matching
 from perfdoc.results.figures import brief, per_cent
+from perfdoc.results.names import shorten
 from perfdoc.results.ranks import Step, Window
 from perfdoc.traces import RangeKind, Trace
+from perfdoc.traces.table import Bool
 
 NO_LAUNCHES = "no activity could be matched to a launch inside the step ranges"
 """Why steps that are marked cannot be used."""
@@ -52,8 +55,11 @@ class StepRanges:
 
     start_ns: I64
     end_ns: I64
+    lacking: str = ""
+    """What is missing of steps at the ends that were left out; empty without any."""
 
 
+_NEVER = np.iinfo(np.int64).max
 _NO_RANGES = StepRanges(start_ns=np.empty(0, np.int64), end_ns=np.empty(0, np.int64))
 
 
@@ -73,10 +79,17 @@ def runs_once(window: Window, *, chosen: bool) -> str:
 
 
 def find_window(
-    trace: Trace, activity: Activity, request: WindowRequest, known: KnownRanges, *, host_time: bool = False
+    trace: Trace,
+    activity: Activity,
+    request: WindowRequest,
+    known: KnownRanges,
+    *,
+    host_time: bool = False,
+    launched: Launched = NO_LAUNCHED,
 ) -> tuple[Window, StepRanges]:
     """The window of one device, and its steps' ranges. host_time: steps go by the host's clock, since work is
-    missing from the file.
+    missing from the file. launched: the process's launches; steps at either end whose kernels are missing are
+    left out.
 
     Raises ValueError where the user's request matches nothing.
     """
@@ -103,11 +116,17 @@ def find_window(
         source, count = "each ends with Optimizer.step", len(marks.names)
     else:
         marks, count = _marked(trace, rows), len(rows)
-    steps, ranges = _host_steps(marks) if activity.on_host or host_time else _tile(activity, marks)
+    marks, lacking = _with_their_kernels(marks, launched)
+    no_id = np.zeros(len(activity.kernel), bool)
+    if not activity.on_host:
+        no_id = (activity.kernel >= 0) & (trace.kernels.correlation[activity.kernel] < 0)
+    on_host = activity.on_host or host_time
+    steps, ranges = _host_steps(marks) if on_host else _tile(activity, marks, no_id)
     if not steps:
         return _capture(activity, NO_LAUNCHES)
     reason = f"step ranges: {source}{_left_out(count - len(steps), count)}"
-    return _window("steps", steps[0].start_ns, steps[-1].end_ns, reason, steps), ranges
+    window = _window("steps", steps[0].start_ns, steps[-1].end_ns, reason, steps)
+    return window, replace(ranges, lacking=lacking)
 
 
 def _window(
@@ -188,6 +207,27 @@ def _marked(trace: Trace, rows: I64) -> _Marks:
     )
 
 
+_FEWEST_LOST = 3
+
+
+def _with_their_kernels(marks: _Marks, launched: Launched) -> tuple[_Marks, str]:
+    """The steps from the first to the last one whose launches have their kernels in the file, and what to say
+    of the others. All of them where one in between lacks its kernels too, or most do: events were sampled."""
+    of, without = launched.share_between(marks.start_ns, marks.end_ns)
+    lost = (without >= _FEWEST_LOST) & (without > MAX_MISSING_FRAC * of)
+    whole = np.flatnonzero(~lost)
+    if not lost.any() or 2 * len(whole) < len(lost) or lost[whole[0] : whole[-1] + 1].any():
+        return marks, ""
+    kept = slice(int(whole[0]), int(whole[-1]) + 1)
+    names = [shorten(marks.names[i], 48) for i in np.flatnonzero(lost).tolist()]
+    which = names[0] if len(names) == 1 else f"{len(names)} steps ({names[0]} to {names[-1]})"
+    found = _Marks(names=marks.names[kept], start_ns=marks.start_ns[kept], end_ns=marks.end_ns[kept])
+    said = (
+        f"{int(without[lost].sum()):,} of {int(of[lost].sum()):,} kernel launches have no kernel in the file"
+    )
+    return found, f"{which} left out: {said}."
+
+
 _MIN_ITERATIONS = 3
 _ALIKE_SHARE = 0.8
 _ALIKE_FRAC = 0.1
@@ -236,11 +276,12 @@ def _outermost(trace: Trace, rows: I64) -> I64:
     return rows[outer]
 
 
-def _tile(activity: Activity, marks: _Marks) -> tuple[list[Step], StepRanges]:
+def _tile(activity: Activity, marks: _Marks, no_id: Bool) -> tuple[list[Step], StepRanges]:
     """Steps on the device's own time.
 
     A step starts with the first activity that was launched at or after its range began on the host, and
-    ends where the next one starts; the last ends with the last activity launched inside its range.
+    ends where the next one starts; the last ends with the last activity launched inside its range. no_id:
+    activities that lost the link to their launch, and belong to the step that they run in.
     """
     launch = activity.launch_start_ns
     # Step of each activity: the last range that began before its launch; -1 before the first.
@@ -251,11 +292,14 @@ def _tile(activity: Activity, marks: _Marks) -> tuple[list[Step], StepRanges]:
         return [], _NO_RANGES
     # Steps at the end that launched nothing are no steps: what came after them would count as theirs.
     last = int(step[inside].max())
-    starts = np.full(last + 1, np.iinfo(np.int64).max, np.int64)
+    starts = np.full(last + 1, _NEVER, np.int64)
     np.minimum.at(starts, np.minimum(step[step >= 0], last), activity.start_ns[step >= 0])
     # "At or after": an activity of a later step that ran earlier starts this one too.
     starts = np.minimum.accumulate(starts[::-1])[::-1]
-    end = int(activity.end_ns[inside & (step == last)].max())
+    in_last = inside & (step == last)
+    later = activity.start_ns[launch >= marks.end_ns[last]]
+    in_last |= no_id & (activity.start_ns >= starts[-1]) & (activity.start_ns < later.min(initial=_NEVER))
+    end = int(activity.end_ns[in_last].max())
     return _steps(marks, starts, np.append(starts[1:], end))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
@@ -52,7 +53,7 @@ def laid(
 
 def counted(builder: TimelineBuilder, folder: Path) -> EventCounts:
     trace = trace_of(builder, folder)
-    (found,) = event_counts(trace, find_launches(trace)).values()
+    ((found, _),) = event_counts(trace, find_launches(trace)).values()
     return found
 
 
@@ -190,7 +191,7 @@ def test_processes_are_judged_apart(tmp_path: Path) -> None:
             device.kernel(GEMM, 100 * i + 5, 100 * i + 60, correlation=i + 1)
     trace = trace_of(builder, tmp_path)
     found = event_counts(trace, find_launches(trace))
-    assert (found[1000].partial, bool(found[2000].partial)) == ("", True)
+    assert (found[1000][0].partial, bool(found[2000][0].partial)) == ("", True)
 
 
 def test_nothing_is_promised_of_a_part_of_the_events(tmp_path: Path) -> None:
@@ -227,3 +228,72 @@ def test_without_launches_idle_time_stays_and_its_causes_go(tmp_path: Path) -> N
     rules = {r.code: r for r in found.rules}
     assert (rules["PD201"].state, rules["PD901"].state) == ("skipped", "fires")
     assert "80.0 % of 195 kernels" in rules["PD201"].reason
+
+
+def steps_of(builder: TimelineBuilder, folder: Path) -> tuple[list[str], list[str]]:
+    """Names of the steps that are analysed, and what is said of others."""
+    found = diagnosed(builder, folder)
+    said = [q.message for q in found.quality if q.code in ("steps-left-out", "partial-capture")]
+    return [s.name for s in found.ranks[0].window.step_list], said
+
+
+@pytest.mark.parametrize(
+    ("kernel", "steps", "said"),
+    [
+        (lambda i: i >= 30, [1, 2, 3], "step 0 left out: 30 of 50"),  # the first 30 of 50
+        (lambda i: i >= 50, [1, 2, 3], "step 0 left out: 50 of 50"),
+        (lambda i: i >= 60, [2, 3], "2 steps (step 0 to step 1) left out: 60 of 100"),
+        (lambda i: i < 170, [0, 1, 2], "step 3 left out: 30 of 50"),
+        (lambda i: 20 <= i < 160, [1, 2], "2 steps (step 0 to step 3) left out: 60 of 100"),
+        (lambda i: i != 1, [0, 1, 2, 3], ""),  # one of 50 is no matter
+    ],
+)
+def test_steps_at_the_ends_that_lack_their_kernels_are_left_out(
+    tmp_path: Path, kernel: Callable[[int], bool], steps: list[int], said: str
+) -> None:
+    names, notes = steps_of(laid(kernel=kernel, steps=True), tmp_path)
+    assert names == [f"step {i}" for i in steps]
+    assert [n.startswith(said) for n in notes] == [True] * bool(said)
+
+
+def test_the_whole_steps_of_a_capture_that_lost_its_beginning_are_those_of_the_whole_one(
+    tmp_path: Path,
+) -> None:
+    whole = diagnosed(laid(steps=True), tmp_path).ranks[0]
+    part = diagnosed(laid(kernel=lambda i: i >= 35, steps=True), tmp_path / "part").ranks[0]
+    assert part.window.step_list == whole.window.step_list[1:]
+    # Three steps of 5 ms, the last to the end of its last kernel: 60 of 100 us busy, 150 times.
+    assert (part.ledger_ns.compute, part.ledger_ns.total) == (9_000 * US, 14_960 * US)
+    assert part.events.partial == ""
+
+
+@pytest.mark.parametrize("kernel", [lambda i: 50 <= i < 80 or i >= 120, lambda i: i % 3 == 0])
+def test_a_sample_in_the_middle_is_no_matter_of_the_ends(
+    tmp_path: Path, kernel: Callable[[int], bool]
+) -> None:
+    names, (said,) = steps_of(laid(kernel=kernel, steps=True), tmp_path)
+    assert len(names) == 4
+    assert "part of the events" in said
+
+
+@pytest.mark.parametrize("lost", [lambda i: True, lambda i: i % 4 == 0])
+def test_kernels_that_lost_their_ids_are_not_missing(tmp_path: Path, lost: Callable[[int], bool]) -> None:
+    """As ROCm's communication kernels have, or all: they are there, and what launched them is not known."""
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    for i in range(COUNT):
+        at = 100 * i * US
+        number = process.next_correlation()
+        thread.api("cudaLaunchKernel", at, at + 3 * US, correlation=number)
+        device.kernel(GEMM, at + 5 * US, at + 65 * US, correlation=number)
+    path = write_nsys_sqlite(builder.build(), tmp_path / "lost.sqlite")
+    db = sqlite3.connect(path)
+    with db:
+        for (at,) in db.execute("SELECT start FROM CUPTI_ACTIVITY_KIND_KERNEL").fetchall():
+            if lost(at // (100 * US)):
+                db.execute(f"UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET correlationId = 0 WHERE start = {at}")
+    db.close()
+    (rank,) = diagnose([measure_capture(path, WindowRequest())]).ranks
+    assert (rank.ledger_ns.compute, rank.ledger_ns.idle.total) == (12_000 * US, 7_960 * US)
+    assert rank.events.work_missing == ""
