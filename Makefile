@@ -74,6 +74,7 @@ docs: install
 	$(BIN)/perfdoc schema diagnosis > results/diagnosis.schema.json
 	$(BIN)/perfdoc schema diff > src/perfdoc/compare/diff/diff.schema.json
 	$(BIN)/perfdoc schema tune > src/perfdoc/tune/tune.schema.json
+	$(BIN)/python -m tests.results.published
 
 # The pictures of README and docs, with a headless Chromium. Takes minutes; not part of `docs`.
 pictures: install
