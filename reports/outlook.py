@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from statistics import fmean, median_low
 
 from perfdoc.reports.advice import MINUS, excluding, rough
-from perfdoc.reports.leaves import family_values, total_values
+from perfdoc.reports.leaves import LEAVES, family_values, total_values
 from perfdoc.reports.over_ranks import apart
 from perfdoc.reports.ranking import INEXACT, Ranked, ranking
 from perfdoc.reports.sections.section import opening
@@ -148,6 +148,52 @@ def _base(step_ns: float, of: str, diagnosis: Diagnosis) -> str:
     return f"the {which} step ({rough(step_ns / 1e6)})"
 
 
+def shares_of(diagnosis: Diagnosis) -> str:
+    """What all shares of the list are of, where that is not the length at its head; else empty."""
+    row = next((r.row for r in ranking(diagnosis) if r.sized and r.row.gain_frac), None)
+    if row is None or row.gain is None:
+        return ""
+    ms = row.gain.mid_ms if row.gain.is_predicted else row.gain.high_ms
+    base = _base((ms or 0.0) * 1e6 / (row.gain_frac or 1.0), row.gain_per, diagnosis)
+    return "" if base in ("the step", "the window") else f"Shares are of {base}."
+
+
+_LEAST_FRAC, _PART_FRAC = 0.05, 0.25
+"""Of the windows: the largest loss is spoken of from here on; and of it, where no row saves as much."""
+_OF_LOSS = {
+    "idle.host": "the GPU waits for its host. Capture with stacks (with_stack=True) to see what it does",
+    "idle.gc": "garbage is collected. Call gc.freeze() after start-up, and gc.collect() between steps",
+    "idle.data": "the next batch is not ready. Load it ahead of the step",
+    "idle.dependency": "one stream waits for another. Look at the event waits on the timeline (-o DIR)",
+    "idle.launch_latency": "queued kernels start late. Fewer, larger ones help: fuse them, or replay graphs",
+    "idle.unexplained": "nothing in the capture says why. Look at the gaps on the timeline (-o DIR)",
+    "exposed_memcpy": "copies run beside no kernel. Copy ahead of use, from pinned memory",
+    "exposed_comm": "communication runs beside no compute. All ranks together tell waiting from transfer",
+    "on host": "Python runs between operators. Capture stacks, or sample it (py-spy record), to see what",
+}
+"""What a loss is, and what to do or to capture next."""
+
+
+def largest_loss(diagnosis: Diagnosis) -> str:
+    """What the largest loss is, and what to do about it, where no row of the list saves much of it; else
+    empty."""
+    whole = sum(rank.ledger_ns.total for rank in diagnosis.ranks)
+    rows = [r.row for r in ranking(diagnosis) if r.leads]
+    if not whole or any(r.events.work_missing or r.window.runs_once for r in diagnosis.ranks):
+        return ""
+    losses: dict[str, int] = {}
+    for leaf, ns in zip(LEAVES, total_values(diagnosis), strict=True):
+        loss = leaf.family if leaf.family == "exposed_comm" else leaf.path
+        losses[loss] = losses.get(loss, 0) + (0 if leaf.family == "compute" else ns)
+    most = max(losses, key=lambda name: losses[name])
+    frac = losses[most] / whole
+    told = max((row.gain_frac or 0.0 for row in rows), default=0.0)
+    if frac < _LEAST_FRAC or told >= _PART_FRAC * frac:
+        return ""
+    on_host = most == "idle.host" and all(rank.gpu.name == "CPU" for rank in diagnosis.ranks)
+    return f"The largest loss, {share(frac)}: {_OF_LOSS['on host' if on_host else most]}."
+
+
 _LATER = {
     True: "nsys profile --capture-range=cudaProfilerApi …, with torch.cuda.profiler.start() before step 10",
     False: "torch.profiler.schedule(wait=10, warmup=2, active=4), and profiler.step() after each step",
@@ -171,6 +217,8 @@ def next_capture(diagnosis: Diagnosis) -> str:
         )
     if missing := next((r.events for r in diagnosis.ranks if r.events.work_missing), None):
         return f"Nothing can be advised: {missing.work_missing}. Capture all events, unfiltered."
+    if loss := largest_loss(diagnosis):
+        return loss
     wanted = diagnosis.mfu.remedy if diagnosis.mfu.value is None else ""
     return f"No loss that a known change removes was found. {wanted}".strip()
 

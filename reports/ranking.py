@@ -11,6 +11,7 @@ from perfdoc.results import Diagnosis, Gain, Opportunity, Prediction, RuleResult
 from perfdoc.results.figures import UNKNOWN, share
 from perfdoc.results.names import shorten
 from perfdoc.results.ranking import TRIFLE_FRAC
+from perfdoc.results.rules import NOTHING_TO_SET
 
 INEXACT = "changes what training computes"
 
@@ -75,8 +76,15 @@ class Ranked:
         return self.row.kind in ("predicted", "bound")
 
     @property
+    def stuck(self) -> bool:
+        """Whether nothing can be done about it here: all that would help is forbidden."""
+        return bool(self.rules) and self.own and self.rules[0].remedy == NOTHING_TO_SET
+
+    @property
     def leads(self) -> bool:
         """Whether it is one of the things to do: neither a trifle nor information without a figure."""
+        if self.stuck:
+            return False
         if self.row.kind in ("unmeasured", "capture"):
             return any(rule.level == "problem" for rule in self.rules)
         return self.row.kind != "trifle"
@@ -139,6 +147,12 @@ def without_figure(ranked: Sequence[Ranked]) -> str:
         f"{shorten(r.rules[0].code, 48)} {r.title}" for r in ranked if r.leads and not r.sized and r.rules
     ]
     return f"Also to do, without a figure: {'; '.join(names)}." if names else ""
+
+
+def stuck_in(ranked: Sequence[Ranked]) -> str:
+    """What nothing can be done about here, in one sentence; empty without any."""
+    said = [f"{shorten(r.rules[0].code, 48)} {r.title} ({r.share or r.figure})" for r in ranked if r.stuck]
+    return f"Nothing to change here, since what would help is forbidden: {'; '.join(said)}." if said else ""
 
 
 def conditions_in(ranked: Sequence[Ranked]) -> str:

@@ -14,12 +14,12 @@ from perfdoc.reports.advice import rough
 from perfdoc.reports.against import against_words
 from perfdoc.reports.leaves import Part, parts_of
 from perfdoc.reports.outlook import next_capture
-from perfdoc.reports.ranking import INEXACT, Ranked, ranking
+from perfdoc.reports.ranking import INEXACT, Ranked, ranking, stuck_in
 from perfdoc.reports.sections.roles import outlier_sentence
 from perfdoc.reports.sections.section import opening
 from perfdoc.reports.settings import setting_lines
 from perfdoc.reports.summary import analysed_line
-from perfdoc.reports.terminal import Lines, clipped, paragraph
+from perfdoc.reports.terminal import Lines, paragraph
 from perfdoc.results import Diagnosis, Quality, figures
 from perfdoc.results.names import columns, prose, shorten
 
@@ -30,6 +30,8 @@ LINES = 40
 _REST = 1
 """A line of standard error says what was written."""
 _LEAVES = 8
+_LEAST = 3
+"""Lines that one sentence may have: a longer one is left to --full, whole."""
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 _FIRST_NOTES = (
     *("config-contradicted", "capture-left-out", "captures-apart", "broken-off", "damaged-rows"),
@@ -54,6 +56,7 @@ _ROOMS = (
     _Room(verdict=6, figures=4, to_do=4, notes=2),
     _Room(verdict=6, figures=3, to_do=3, notes=2),
     *(_Room(verdict=4, figures=2, to_do=n, notes=1) for n in (3, 2, 1)),
+    _Room(verdict=4, figures=2, to_do=1, notes=0),
 )
 """The largest that fits is taken."""
 
@@ -98,32 +101,25 @@ def render_brief(diagnosis: Diagnosis, *, report: str | None) -> str:
     return "; ".join(said) + "\n"
 
 
-def _fitting(text: str, width: int, most: int) -> list[str]:
-    """A text in so many lines at most: whole sentences, or the first one cut."""
+def _whole(text: str, width: int, most: int, indent: str = "", hang: str = "") -> list[str]:
+    """A text in so many lines at most, in whole sentences; the first one alone may be twice as long."""
     sentences = _SENTENCE_END.split(text)
     for count in range(len(sentences), 0, -1):
-        lines = paragraph(" ".join(sentences[:count]), width=width)
-        if len(lines) <= most:
+        lines = paragraph(" ".join(sentences[:count]), width=width, indent=indent, hang=hang)
+        if len(lines) <= (most if count > 1 else max(2 * most, _LEAST)):
             return lines
-    return _cut(lines, most)
-
-
-def _cut(lines: list[str], most: int) -> list[str]:
-    """The first lines; the last of them says where something is missing."""
-    if len(lines) <= most:
-        return lines
-    last = lines[most - 1]
-    return [*lines[: most - 1], clipped(last + "…", columns(last))]
+    return []
 
 
 def _say(page: Lines, text: str, most: int, indent: str = "  ", hang: str = "") -> None:
-    page.lines += _cut(paragraph(text, width=page.width, indent=indent, hang=hang), most)
+    page.lines += _whole(text, page.width, most, indent, hang)
 
 
 def _verdict(page: Lines, diagnosis: Diagnosis, room: _Room) -> None:
-    lines = _fitting(prose(diagnosis.verdict), page.width, room.verdict)
+    lines = _whole(prose(diagnosis.verdict), page.width, room.verdict)
+    lines = lines or paragraph(prose(diagnosis.verdict, 400), width=page.width)
     page.lines += [page.paint(line, "head") for line in lines]
-    page.lines.append(clipped(summary.source_line(diagnosis), page.width))
+    page.lines += paragraph(prose(summary.source_line(diagnosis), 158), width=page.width)
     if stretch := analysed_line(diagnosis):
         _say(page, stretch, 2, "")
 
@@ -140,14 +136,15 @@ def _where(page: Lines, diagnosis: Diagnosis, room: _Room) -> None:
             page.lines += _legend(parts, page.width)
             if (roles := diagnosis.analyses.roles) is not None:
                 _say(page, outlier_sentence(diagnosis, roles), 3)
-    lines = [
+    shown = [
         f"{fig.label} {fig.value}" + "".join(f"; {note}" for note in [fig.beside, *fig.against] if note)
         for fig in headline.verdict_figures(diagnosis)
     ]
-    said = [*paragraph(" · ".join(lines), width=page.width, indent="  ")]
+    said = [*paragraph(" · ".join(shown), width=page.width, indent="  ")]
     for text in against_words(diagnosis):
-        said += paragraph(text, width=page.width, indent="  ")
-    page.lines += _cut(said, room.figures)
+        lines = paragraph(text, width=page.width, indent="  ")
+        said += lines if len(said) + len(lines) <= room.figures else []
+    page.lines += said
 
 
 def _legend(parts: Sequence[Part], width: int) -> Iterator[str]:
@@ -202,10 +199,11 @@ def _to_do(page: Lines, diagnosis: Diagnosis, room: _Room, rest: str) -> None:
     if not rows and not wanted:
         return
     page.section("What to do, best first" + (". Savings overlap; do not add them." if rows[1:] else ""))
-    if wanted:
-        _say(page, wanted, 3)
+    for said in (outlook.shares_of(diagnosis), wanted or outlook.largest_loss(diagnosis)):
+        if said:
+            _say(page, said, 3)
     for place, row in enumerate(rows[: room.to_do], 1):
-        page.lines.append(clipped(f"{place:>2}. {_title(row)}", page.width))
+        page.lines += paragraph(f"{place:>2}. {_title(row)}", width=page.width, hang="    ")
         if said := _gain(row) or _found(row):
             _say(page, said, 2, "    ")
         for line in setting_lines(row, diagnosis, page.width - 4):
@@ -213,6 +211,8 @@ def _to_do(page: Lines, diagnosis: Diagnosis, room: _Room, rest: str) -> None:
                 _say(page, line, 2, "    ")
     if together := outlook.gain_together(diagnosis):
         _say(page, together, 3)
+    if stuck := stuck_in(ranked):
+        _say(page, stuck, 2)
     if len(rows) > room.to_do:
         page.say(f"{figures.plural(len(rows) - room.to_do, 'more thing')} to do: {rest}.")
 

@@ -114,7 +114,7 @@ def setting_lines(ranked: Ranked, diagnosis: Diagnosis, room: int) -> list[str]:
     spelled = spellings(ranked.row.settings, diagnosis)
     if not spelled:
         remedy = ranked.rules[0].remedy if ranked.rules and ranked.own else ""
-        return [f"do: {_SENTENCE_END.split(prose(remedy, 400))[0]}"] if remedy else []
+        return [f"do: {prose(_SENTENCE_END.split(remedy)[0], 600)}"] if remedy else []
     first = spelled[0]
     word = "set" if knows_settings(diagnosis) or first.dialect in ("env", "other") else "for example"
     before = f"{word} ({first.title}): "

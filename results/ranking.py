@@ -13,13 +13,9 @@ from perfdoc.results.rules import Advice, RuleResult, there_for_others
 TRIFLE_FRAC = 0.005
 """Of the step (or window): less is no reason to change anything."""
 
-SURE, BOUND, UNSURE = 1.0, 0.5, 0.25
-"""How surely a gain is had. SURE: predicted, all of its band above zero, nothing open. BOUND: a problem's
-upper bound, of which half is taken for granted. UNSURE: predicted, but the job may not meet its conditions,
-it changes what training computes, or its band reaches zero; and the upper bound of what is only worth a
-try, or changes what training computes. A bound with conditions: half of that."""
-SETTING, WORK = 1.0, 0.75
-"""How cheaply: by a setting, or by work on the program or the machine."""
+BOUND, HINT = 0.5, 0.25
+"""What counts of an upper bound, where all of a prediction does: half of a problem's, a quarter of one that
+is only worth a try."""
 
 OpportunityKind = Literal["predicted", "bound", "unmeasured", "trifle", "capture"]
 
@@ -39,8 +35,9 @@ class Setting:
 class Opportunity:
     """One thing to do: a rule's finding, a simulated change, or both where the one is the cure of the other.
 
-    In the order of the list: predictions and findings with an upper bound by `worth_frac`, problems without a
-    figure, information without one, trifles, what is wrong with the capture.
+    In the order of the list: what the verdict blames; predictions and upper bounds by `worth_frac`; problems
+    without a figure; what changes training's numbers; information without a figure; trifles; what is wrong
+    with the capture.
     """
 
     kind: OpportunityKind
@@ -59,7 +56,7 @@ class Opportunity:
     conditions: list[str] = field(default_factory=list)
     """What a gain takes and this job is not known to meet."""
     worth_frac: float | None = None
-    """`gain_frac` x how surely x how cheaply it is had: the place in the list. None without a figure."""
+    """`gain_frac`, of upper bounds the part that counts: the place in the list. None without a figure."""
     settings: list[Setting] = field(default_factory=list)
     """All that is set for it: the main setting, then what it requires; nothing that is refused. Empty where
     no setting makes it."""
@@ -130,20 +127,12 @@ def _with_required(chosen: Sequence[Advice], pool: Sequence[Advice]) -> list[Adv
     return [main, *(a for a in pool if a is not main and a.knob in (*main.together, *same) and a.dialects)]
 
 
-def worth_frac(row: Opportunity, *, by_setting: bool, informs: bool = False) -> float | None:
-    """What a row is ranked by. by_setting: whether a setting makes the change. informs: whether its finding
-    is information, no problem.
-
-    20 % by a setting come before 38 % that take static shapes, which are not known: 0.2 against 0.095.
-    """
-    gain = row.gain
-    if row.gain_frac is None or gain is None:
+def worth_frac(row: Opportunity, *, informs: bool = False) -> float | None:
+    """What a row is ranked by: what it saves, or the part of its upper bound that counts. informs: whether
+    its finding is information, no problem."""
+    if row.gain_frac is None or row.gain is None:
         return None
-    sure = SURE if row.exact and not row.conditions and (gain.low_ms or 0.0) > 0 else UNSURE
-    surely = sure if gain.is_predicted else BOUND if row.exact and not informs else UNSURE
-    if row.conditions and not gain.is_predicted:
-        surely *= BOUND
-    return row.gain_frac * surely * (SETTING if by_setting else WORK)
+    return row.gain_frac * (1.0 if row.gain.is_predicted else HINT if informs else BOUND)
 
 
 def is_trifle(part: float, of: float | None, error_frac: float | None = None) -> bool:

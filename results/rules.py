@@ -9,6 +9,9 @@ from typing import Literal
 from perfdoc.results.replay import Gain
 from perfdoc.results.timeline import TimelineRank
 
+NOTHING_TO_SET = "None of the settings that would help can be changed here."
+"""The remedy of a rule of whose advice nothing is allowed, and which has no other."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:

@@ -109,11 +109,11 @@ def _reason(case: Case, advice: Sequence[Advice]) -> str:
 
 
 _OTHERWISE = (
-    "Waiting for a late rank counts too: see the skew section. More compute per step, such as more "
-    "micro-batches, hides more."
+    "More compute per step, such as more micro-batches, hides more. Waiting for a late rank counts too: see "
+    "the skew section."
 )
 _GIVE = "Give the job's configuration (--config FILE)"
-_UNADVISED = f"No known setting would help. {_OTHERWISE}"
+_UNADVISED = f"{_OTHERWISE} No known setting is left to change."
 _GRADIENTS, _WEIGHTS = "overlap_grad_reduce", "overlap_param_gather"
 _RELEVANT = (_GRADIENTS, _WEIGHTS, "bucket_size", "grad_reduce_in_fp32")
 

@@ -220,7 +220,8 @@ def _remedy(case: Case) -> str:
     if fits_doubled(case) == "no":
         words = ["Twice the micro-batch does not fit: save memory first (PD503, PD504, PD507)."]
     else:
-        words = [f"Give each launch more work: a larger micro-batch{less}, if memory allows."]
+        batch = "batch" if case.framework == "pytorch" and not sharded else "micro-batch"
+        words = [f"Give each launch more work: a larger {batch}{less}, if memory allows."]
     if tp and tp > 1 and not uses_fsdp(case):
         words.append(
             "FSDP shards the states over data-parallel ranks instead of splitting each GEMM, and can "

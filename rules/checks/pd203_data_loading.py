@@ -30,8 +30,8 @@ MIN_FRAC = 0.01
 MAX_WORKERS = 8
 """Per rank: more rarely help, and all ranks of a machine share its cores."""
 _TOO_SLOW = (
-    "Worker processes load already and do not keep up. Time one batch in a worker: decoding, augmenting, "
-    "tokenising, storage. Then give it more workers (num_workers), as long as cores and storage have room, "
+    "Time one batch in a worker (decoding, augmenting, tokenising, storage): worker processes load already "
+    "and do not keep up. Then give it more workers (num_workers), as long as cores and storage have room, "
     "and a larger prefetch_factor where batches differ."
 )
 _NOT_PINNED = " pin_memory=True, if it is not set: the copy to the device then does not wait."

@@ -223,6 +223,13 @@ class Case:
         steps = [p.step_ns for p in self.gains.predictions if p.step_ns]
         return max(steps) / 1e6 if steps else self.unit_ms
 
+    def share_of_unit(self, ms: float | None) -> float | None:
+        """Of the step (or window) that all shares of a list are of, the replayed one: one base for
+        predictions and bounds. None where it is not known, and where the time is more than all of it, which
+        says nothing: a bound of steps that the profiler made longer."""
+        base = self.predicted_unit_ms
+        return None if ms is None or not base or ms > base * _ROUNDING else ms / base
+
     def per_unit_ms(self, of: Callable[[RankMeasurement], int]) -> float | None:
         """Nanoseconds of a step, or of a window without steps, mean over ranks."""
         if not self.ranks:
@@ -289,6 +296,9 @@ class Case:
             return View(self.configuration).dp
         except Undecided:
             return None
+
+
+_ROUNDING = 1 + 1e-6
 
 
 def _at_work(rank: RankMeasurement) -> int:

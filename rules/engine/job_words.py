@@ -39,9 +39,7 @@ def in_words_of(
     that were given. program: what the captures show to run."""
     predictions = list(gains.predictions)
     if framework != "megatron":
-        seen = [
-            mark for mark in ("sglang", "torchtitan", "transformers", "compiled") if mark in program.marks
-        ]
+        seen = [mark for mark in ("sglang", "torchtitan", "transformers") if mark in program.marks]
         own = {"pytorch": [*_own_ways(configuration), *seen, "pytorch"], "vllm": ["vllm", "pytorch"]}
         predictions = [replace(p, change=_renamed(p, own.get(framework, []))) for p in predictions]
     if terms := _VENDORS.get(program.vendor, ()):

@@ -22,11 +22,12 @@ _COVERS_FRAC = 0.5
 """Of a finding's upper bound: a prediction of as much speaks for the finding; of less, most of what was found
 has another cure, and keeps its place by its bound."""
 _SAME_FRAC = 1e-6
-"""Rounding of two shares that are one."""
+"""Rounding of two times that are one."""
 _ORDER: Mapping[OpportunityKind, int] = MappingProxyType(
-    {"predicted": 0, "bound": 0, "unmeasured": 1, "trifle": 3, "capture": 4}
+    {"predicted": 1, "bound": 1, "unmeasured": 2, "trifle": 5, "capture": 6}
 )
-_INFORMS = 2
+_CULPRIT, _INEXACT, _INFORMS = 0, 3, 4
+"""Before all others; what changes training's numbers comes after what does not; then what only informs."""
 
 
 def ranked(
@@ -39,21 +40,29 @@ def ranked(
     firing = sorted((r for r in results if r.state == "fires"), key=lambda r: (r.level != "problem", r.code))
     rows = _of_rules(firing, case)
     for prediction in _free(firing, case):
-        at = _same_time(prediction, rows, times)
+        at, share = _same_time(prediction, rows, times), case.share_of_unit(prediction.gain.mid_ms)
         if at is None:
-            rows.append(_row([], prediction.gain, case, prediction, _share(prediction)))
+            rows.append(_row([], prediction.gain, case, prediction, share))
         else:
-            rows[at] = _row(rows[at].codes, prediction.gain, case, prediction, _share(prediction))
+            rows[at] = _row(rows[at].codes, prediction.gain, case, prediction, share)
     found = {r.code: r for r in firing}
     fire = [r for r in results if r.state == "fires"]
     rows = [_finished(case, row, [found[code] for code in row.codes], fire) for row in rows]
 
     def place(row: Opportunity) -> tuple[int, float, float, list[str]]:
-        informs = row.kind == "unmeasured" and found[row.codes[0]].level != "problem"
         most = 0.0 if row.gain is None else _most_ms(row.gain)
-        return (_INFORMS if informs else _ORDER[row.kind]), -(row.worth_frac or 0.0), -most, row.codes
+        return _group(row, found), -(row.worth_frac or 0.0), -most, row.codes
 
     return sorted(rows, key=place)
+
+
+def _group(row: Opportunity, found: Mapping[str, RuleResult]) -> int:
+    first = found[row.codes[0]] if row.codes else None
+    if first is not None and first.culprit:
+        return _CULPRIT
+    if row.kind == "unmeasured" and first is not None and first.level != "problem":
+        return _INFORMS
+    return _INEXACT if row.kind in ("predicted", "bound") and not row.exact else _ORDER[row.kind]
 
 
 def _finished(
@@ -61,17 +70,10 @@ def _finished(
 ) -> Opportunity:
     """With what it is ranked by and all that is set for it."""
     informs = bool(rules) and rules[0].level != "problem"
-    worth = worth_frac(row, by_setting=_by_setting(rules, row), informs=informs)
+    worth = worth_frac(row, informs=informs)
     change = case.prediction(row.key) if row.key else None
     settings = settings_of(rules, change, firing, by_name=case.framework == "megatron")
     return replace(row, worth_frac=worth, settings=settings)
-
-
-def _by_setting(rules: Sequence[RuleResult], row: Opportunity) -> bool:
-    """Whether a setting makes the change: one that a rule advises and nothing forbids, or a simulated one."""
-    advised = any(not piece.forbidden for rule in rules for piece in rule.advice)
-    change = CHANGES.get(row.key)
-    return advised or (bool(row.key) and (change is None or change.by_setting))
 
 
 def _of_rules(firing: Sequence[RuleResult], case: Case) -> list[Opportunity]:
@@ -121,12 +123,9 @@ def _same_time(
 
 
 def _covers(prediction: Prediction, row: Opportunity) -> bool:
-    """By their shares: with a step log the prediction is of another step than the bound. More than the bound
-    is of another time: the rule found a part of what the change acts on."""
-    mine, bound = _share(prediction), row.gain_frac
-    if mine is None or bound is None:
-        mine, bound = prediction.gain.mid_ms or 0.0, 0.0 if row.gain is None else _most_ms(row.gain)
-    return _COVERS_FRAC * bound <= mine <= bound + _SAME_FRAC
+    """More than the bound is of another time: the rule found a part of what the change acts on."""
+    mine, bound = prediction.gain.mid_ms or 0.0, 0.0 if row.gain is None else _most_ms(row.gain)
+    return _COVERS_FRAC * bound <= mine <= bound * (1 + _SAME_FRAC)
 
 
 def _row(
@@ -164,7 +163,3 @@ def _kind(
 
 def _most_ms(gain: Gain) -> float:
     return (gain.mid_ms if gain.is_predicted else gain.high_ms) or 0.0
-
-
-def _share(prediction: Prediction) -> float | None:
-    return (prediction.gain.mid_ms or 0.0) * 1e6 / prediction.step_ns if prediction.step_ns else None

@@ -12,7 +12,7 @@ from typing import get_args
 import perfdoc.rules.checks
 from perfdoc.results.ranking import Opportunity
 from perfdoc.results.replay import Gain, Prediction
-from perfdoc.results.rules import Evidence, RuleResult
+from perfdoc.results.rules import NOTHING_TO_SET, Evidence, RuleResult
 from perfdoc.rules.engine.advise import if_unset, settle
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.gain import kept_gain
@@ -182,12 +182,10 @@ def _silenced(case: Case, meta: Meta) -> Missing | None:
 def _in_words(verdict: Verdict) -> str:
     """The remedy if no setting is left to change."""
     words = (verdict.otherwise, verdict.remedy)
-    return " ".join(w for w in words if w) or "None of the settings that would help can be changed here."
+    return " ".join(w for w in words if w) or NOTHING_TO_SET
 
 
 def _share(gain: Gain | None, case: Case) -> float | None:
     if gain is None:
         return None
-    replayed = gain.is_predicted
-    most, unit = (gain.mid_ms, case.predicted_unit_ms) if replayed else (gain.high_ms, case.unit_ms)
-    return None if most is None or unit is None else most / unit
+    return case.share_of_unit(gain.mid_ms if gain.is_predicted else gain.high_ms)

@@ -161,10 +161,10 @@ def not_below_predictions(case: Case, applied: Applied) -> Applied:
     if not same or not wholes or gain.high_ms < _AS_MUCH * sum(wholes):
         return applied
     most = max(same, key=lambda p: p.gain.high_ms or 0.0)
-    high_ms, unit = most.gain.high_ms or 0.0, case.predicted_unit_ms
+    high_ms = most.gain.high_ms or 0.0
     why = f"as much as {most.change} may save, with what it takes away elsewhere"
     raised = replace(gain, high_ms=high_ms, assumptions=[*gain.assumptions, why])
-    share = high_ms / unit if unit else result.gain_frac
+    share = case.share_of_unit(high_ms)
     return replace(applied, result=replace(result, gain=raised, gain_frac=share))
 
 

@@ -11,13 +11,15 @@ from perfdoc.reports.html import render_html
 from perfdoc.reports.markdown import render_markdown
 from perfdoc.reports.opportunities import choices, confidence_in, dialects_of, opportunities, trifles
 from perfdoc.reports.outline import sections_of
-from perfdoc.reports.outlook import opening_words, outlook
+from perfdoc.reports.outlook import largest_loss, opening_words, outlook
 from perfdoc.reports.ranking import ranking
+from perfdoc.reports.screen import render_screen
 from perfdoc.reports.sections.section import Grid
 from perfdoc.reports.settings import snippets
 from perfdoc.reports.text import render_text
 from perfdoc.results import Diagnosis, Gain, Opportunity
 from perfdoc.results.ranking import OpportunityKind
+from perfdoc.results.rules import NOTHING_TO_SET
 from tests.reports import build, jobs
 from tests.reports.build_choices import ceiling, gain, with_choices
 from tests.reports.page import Page
@@ -273,3 +275,31 @@ def test_known_facts_of_the_job_are_listed_with_their_source() -> None:
     cpu = replace(MADE.ranks[0], gpu=replace(MADE.ranks[0].gpu, name="CPU"))
     figures = {f.label: f.value for f in headline(replace(MADE, ranks=[cpu]))}
     assert figures["Tokens/s per rank"] == "9,150"
+
+
+def test_the_largest_loss_is_spoken_of_where_no_row_saves_much_of_it() -> None:
+    """94.4 % of a CPU rank's time runs Python between operators; 0.2 ms of advice say nothing of that."""
+    rank = build.rank(0, build.ledger(compute=56, idle_host=944))
+    made = build.diagnosis([replace(rank, gpu=replace(rank.gpu, name="CPU"))])
+    said = largest_loss(made)
+    assert said.startswith("The largest loss, 94.4 %: Python runs between operators")
+    assert said in render_screen(made, report=None).replace("\n  ", " ")
+    assert "No loss" not in render_screen(made, report=None)
+    assert "the GPU waits for its host" in largest_loss(build.diagnosis([rank]))
+    little = build.diagnosis([build.rank(0, build.ledger(compute=960, idle_host=40))])
+    assert largest_loss(little) == ""
+
+
+@pytest.mark.parametrize(("saves", "told"), [(0.2, True), (0.25, False)])
+def test_a_row_that_saves_a_quarter_of_the_largest_loss_speaks_for_it(saves: float, told: bool) -> None:
+    made = replace(MADE, ranks=[build.rank(0, build.ledger(compute=200, idle_host=800))])
+    row_ = replace(row("bound", ["PD501"], ms=100.0), gain_frac=0.8 * saves)
+    assert bool(largest_loss(replace(made, opportunities=[row_]))) == told
+
+
+def test_what_nothing_can_be_done_about_is_below_the_list() -> None:
+    rows = [row("bound", ["PD501"], ms=100.0), row("predicted", ["PD202"], "without_gc", ms=2.0)]
+    rules = [replace(r, remedy=NOTHING_TO_SET, advice=[]) if r.code == "PD501" else r for r in MADE.rules]
+    shown = render_screen(replace(MADE, opportunities=rows, rules=rules), report=None)
+    listed, below = shown[shown.index(" 1. ") :].split("Nothing to change here", 1)
+    assert ("PD501" in listed, "PD202" in listed, "PD501" in below.split("Before")[0]) == (False, True, True)

@@ -62,9 +62,9 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Case:
 
 
 def test_gains_come_by_what_they_are_worth_and_what_the_capture_lacks_comes_last(case: Case) -> None:
-    """Of a step of 1 ms: 20 % predicted that no rule proposes, 30 % idle at most, of which half counts and
-    three quarters of that since no setting does it (11.25 %), 10 % that a setting saves. Then what has no
-    figure, what is under 0.5 %, and the hints to capture better, problem or not."""
+    """Of a step of 1 ms: 20 % predicted that no rule proposes, 30 % idle at most, of which half counts, 10 %
+    that a setting saves. Then what has no figure, what is under 0.5 %, and the hints to capture better,
+    problem or not."""
     known = predicting(
         case, without_gc=(0.05, 0.1, 0.15), fp8_gemm=(0.1, 0.2, 0.3), norms_alone=(0, 0.004, 0)
     )
@@ -88,32 +88,29 @@ def test_gains_come_by_what_they_are_worth_and_what_the_capture_lacks_comes_last
         ("capture", "PD902", ""),
     ]
     assert [row.gain_frac for row in found.opportunities[:3]] == pytest.approx([0.2, 0.3, 0.1])
-    assert [row.worth_frac for row in found.opportunities[:3]] == pytest.approx([0.2, 0.1125, 0.1])
+    assert [row.worth_frac for row in found.opportunities[:3]] == pytest.approx([0.2, 0.15, 0.1])
 
 
 def test_the_bound_of_information_counts_half_as_much_as_a_problems(case: Case) -> None:
-    """40 % of a step at most are worth 15 % as a problem and 7.5 % as information: 20 % as a problem are as
+    """40 % of a step at most are worth 20 % as a problem and 10 % as information: 20 % as a problem are as
     much."""
     for tie, first in ((0.21, "PD407"), (0.19, "PD413")):
         made = [rule("PD413", level="information", gain=bound(0.4)), rule("PD407", gain=bound(tie))]
         rows = judge(case, made).opportunities
         assert rows[0].codes == [first]
-        assert {row.codes[0]: row.worth_frac for row in rows}["PD413"] == pytest.approx(0.075)
+        assert {row.codes[0]: row.worth_frac for row in rows}["PD413"] == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize(
     ("gains", "settings", "first"),
     [
-        # 40 % that take static shapes, which are not known, count for 10 %: after 20 % that are sure.
-        ({"without_launches": (0.3, 0.4, 0.4), "without_data": (0.1, 0.2, 0.2)}, {}, "without_data"),
-        ({"without_launches": (0.3, 0.4, 0.4), "without_data": (0.05, 0.09, 0.1)}, {}, "without_launches"),
+        ({"without_launches": (0.3, 0.4, 0.4), "without_data": (0.1, 0.2, 0.2)}, {}, "without_launches"),
+        ({"without_launches": (0.1, 0.19, 0.4), "without_data": (0.1, 0.2, 0.2)}, {}, "without_data"),
         ({"without_launches": (0.3, 0.4, 0.4), "without_data": (0.1, 0.2, 0.2)}, DENSE, "without_launches"),
-        # A band that reaches zero is no surer.
-        ({"without_gc": (0.0, 0.3, 0.4), "without_data": (0.05, 0.1, 0.2)}, {}, "without_data"),
-        ({"without_gc": (0.01, 0.3, 0.4), "without_data": (0.05, 0.1, 0.2)}, {}, "without_gc"),
+        ({"without_gc": (0.0, 0.3, 0.4), "without_data": (0.05, 0.1, 0.2)}, {}, "without_gc"),
     ],
 )
-def test_what_is_sure_leads_what_takes_unknown_conditions(
+def test_predictions_come_by_what_they_save_and_name_their_conditions(
     case: Case, gains: dict[str, tuple[float, float, float]], settings: dict[str, Value], first: str
 ) -> None:
     known = replace(case, configuration=Configuration(values=settings, dialect="megatron_lm"))
@@ -182,10 +179,6 @@ def test_a_prediction_of_half_of_what_was_found_speaks_for_it(
     figure; of 0.19 most of what was found has another cure."""
     known = predicting(case, without_launches=(0.1, mid, 0.3))
     assert order(judge(known, [rule("PD201", time="idle.host", gain=bound(0.4))])) == rows
-    # With a step log it is of a shorter step than the bound: the shares decide.
-    longer = [replace(p, step_ns=2 * (p.step_ns or 0)) for p in known.gains.predictions]
-    of_longer = judge(with_predictions(known, longer), [rule("PD201", time="idle.host", gain=bound(0.4))])
-    assert len(of_longer.opportunities) == 2
     elsewhere = order(judge(known, [rule("PD204", time="exposed_memcpy", gain=bound(0.4))]))
     assert elsewhere == [("bound", "PD204", ""), ("predicted", "", "without_launches")]
 
@@ -261,9 +254,42 @@ def test_what_changes_the_result_of_training_is_marked(case: Case) -> None:
     assert (row.exact, row.gain_per) == (False, "step")
 
 
-def test_the_bound_of_a_change_of_what_training_computes_is_marked_and_counts_half(case: Case) -> None:
-    """0.4 of a step of 1 ms at most, by no setting: 0.4 x 0.25 x 0.75 where 0.4 x 0.5 x 0.75 would be."""
-    known = predicting(case, bf16_gemm=(0.0, 0.1, 0.2))
-    known = with_predictions(known, [replace(p, exact=False) for p in known.gains.predictions])
-    (row,) = judge(known, [rule("PD407", gain=replace(bound(0.4), key="bf16_gemm"))]).opportunities
-    assert (row.kind, row.key, row.exact, row.worth_frac) == ("bound", "", False, pytest.approx(0.075))
+def test_the_order_of_the_list_by_hand(case: Case) -> None:
+    """Of a step of 1 ms. What the verdict blames is first, at 2 %; then 30 % predicted, 40 % at most (half of
+    it), 12 % predicted, 6 % at most, 0.8 % predicted after that; then 60 % that change training's numbers,
+    a prediction and a bound; and what is to be measured first."""
+    known = predicting(
+        case, without_data=(0.1, 0.3, 0.4), without_gc=(0.1, 0.12, 0.2), norms_alone=(0, 0.008, 0)
+    )
+    numbers = predicting(case, fp8_gemm=(0.1, 0.6, 0.7), bf16_gemm=(0.0, 0.1, 0.2))
+    inexact = [replace(p, exact=False) for p in numbers.gains.predictions]
+    known = with_predictions(known, [*known.gains.predictions, *inexact])
+    blamed = rule("PD303", gain=bound(0.02), culprit=True)
+    found = judge(
+        known,
+        [
+            rule("PD906"),
+            rule("PD407", gain=replace(bound(0.5), key="bf16_gemm")),
+            rule("PD204", gain=bound(0.06)),
+            rule("PD208", gain=bound(0.4)),
+            blamed,
+        ],
+    )
+    assert [codes or key for _, codes, key in order(found)] == [
+        *("PD303", "without_data", "PD208", "without_gc", "PD204", "norms_alone"),
+        *("fp8_gemm", "PD407", "PD906"),
+    ]
+
+
+def test_all_shares_of_a_list_have_one_base(case: Case) -> None:
+    """Steps of 1 ms under the profiler, of 0.5 ms without it: both shares are of the latter; a bound of more
+    than it says nothing."""
+    known = predicting(case, without_data=(0.05, 0.1, 0.2))
+    shorter = [replace(p, step_ns=(p.step_ns or 0) // 2) for p in known.gains.predictions]
+    rules = [rule("PD208", gain=bound(0.2)), rule("PD201", gain=bound(0.6))]
+    rows = judge(with_predictions(known, shorter), rules).opportunities
+    assert {row.codes[0] if row.codes else row.key: row.gain_frac for row in rows} == {
+        "without_data": pytest.approx(0.2),
+        "PD208": pytest.approx(0.4),
+        "PD201": None,
+    }

@@ -70,8 +70,6 @@ class Change:
     """Code of the rule that judges what it takes away."""
     time: str = ""
     """The time that it takes away, as `Meta.time` of rules names it; a change of kernels has none."""
-    by_setting: bool = True
-    """False where work on the program or the machine makes it."""
     exact: bool = True
     """False where training computes something else with it (a narrower type)."""
     ways: Ways = ()

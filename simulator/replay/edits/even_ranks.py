@@ -163,7 +163,6 @@ CHANGES = tuple(
         family="straggler",
         rule="PD303",
         time="waits",
-        by_setting=False,
         make=partial(_slowest_as_fast, dimension=dimension),
     )
     for dimension, group in _GROUPS.items()

@@ -260,7 +260,6 @@ CHANGES = (
         settings="cuda_graph_impl",
         words={
             "pytorch": "torch.cuda.CUDAGraph, torch.compile mode reduce-overhead",
-            "compiled": "torch.compile mode reduce-overhead",
             "transformers": 'TrainingArguments(torch_compile=True, torch_compile_mode="reduce-overhead")',
             "vllm": "vLLM without enforce_eager",
             "sglang": "SGLang without --disable-cuda-graph",
@@ -276,7 +275,6 @@ CHANGES = (
         title="remove waits for the device: .item, blocking .to, synchronize",
         rule="PD208",
         time="idle.host",
-        by_setting=False,
         make=lambda _: without_waits(),
     ),
     Change(

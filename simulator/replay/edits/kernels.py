@@ -187,7 +187,6 @@ CHANGES = (
         key="norms_alone",
         title="keep communication from slowing norms",
         rule="PD110",
-        by_setting=False,
         make=lambda _: norms_alone(),
     ),
     Change(

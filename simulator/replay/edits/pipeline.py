@@ -198,7 +198,6 @@ CHANGES = (
         family="schedule",
         rule="PD305",
         time="pipeline.late_peer",
-        by_setting=False,
         make=lambda _: even_stages(),
     ),
 )

@@ -116,15 +116,15 @@ def _once(ranks: Sequence[Rank]) -> str:
         follows = window.end_ns - start_up.end_ns
         rest = f"{brief(follows)} follow" if follows > 0 else "nothing follows"
         what = "All of it" if part > _NEARLY_ALL else f"{share(part)} of the window"
-        return f"{what} is start-up{_made_of(start_up)}, which runs once; {rest}. No gain is predicted. "
+        return f"{what} is start-up{_made_of(start_up)}, which runs once; {rest}: capture later steps. "
     if (pause := _pause(ranks)) is None:
         return ""
     window = next(r.window for r in ranks if r.window.pause is pause)
     of = share(pause.duration_ns / window.duration_ns)
     around = f"{plural(pause.before, 'activity', 'activities')} before it, {pause.after:,} after it"
     return (
-        f"{of} of the window is one pause of {brief(pause.duration_ns)} ({around}): nothing shows that it "
-        "comes back. No gain is predicted. "
+        f"{of} of the window is one pause of {brief(pause.duration_ns)} ({around}), which nothing shows to "
+        "come back: capture several steps. "
     )
 
 
