@@ -69,7 +69,8 @@ class Input:
 
     path: str
     sha256: str
-    format: Literal["nsys-sqlite", "nsys-rep", "nsys-parquet", "kineto", "memory-snapshot"]
+    format: str
+    """`nsys-sqlite`, `kineto` or another of traces/formats.py; `memory-snapshot`."""
     tool_version: str | None
     schema: str | None
 

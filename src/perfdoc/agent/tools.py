@@ -21,6 +21,8 @@ from perfdoc.notebook.errors import PerfdocError, one_line
 from perfdoc.notebook.report import Report
 from perfdoc.reports.llm import LIMIT, findings_of, render_llm
 from perfdoc.results.names import shorten
+from perfdoc.traces.formats import FORMATS
+from perfdoc.traces.summary_file import SUFFIX
 
 _KEPT = 8
 """Analyses; the oldest gives way."""
@@ -32,7 +34,7 @@ Paths = Annotated[
     list[str],
     Field(
         max_length=1024,
-        description="Captures (.sqlite, .nsys-rep, .json, .json.gz, .perfdoc): files, folders or glob "
+        description=f"Captures ({', '.join(one.files for one in FORMATS)}, {SUFFIX}): files, folders or glob "
         "patterns, one for each rank; or one diagnosis.json.",
     ),
 ]

@@ -93,7 +93,7 @@ def diagnose(
             d.Input(
                 path=encodable(str(c.path)),
                 sha256=c.sha256,
-                format=c.format,  # type: ignore[arg-type]  # one of traces/formats.py
+                format=c.format,
                 tool_version=c.tool_version,
                 schema=c.schema,
             )
