@@ -13,6 +13,9 @@ from perfdoc.analyzers.device.event_counts import REMEDY
 from perfdoc.analyzers.device.ranks import rank_labels
 from perfdoc.analyzers.efficiency.tables import job_efficiency
 from perfdoc.analyzers.host.jitter import RankHostSteps, host_jitter
+from perfdoc.analyzers.layout.degrees import filled, find_degrees
+from perfdoc.analyzers.layout.job_uses import RankUses
+from perfdoc.analyzers.layout.together import ranks_together
 from perfdoc.analyzers.ledger.mfu import MfuRank, measure_mfu
 from perfdoc.analyzers.matching.collectives import match_collectives
 from perfdoc.analyzers.measure import CaptureMeasurement
@@ -29,6 +32,7 @@ from perfdoc.analyzers.steps.times import measure_step_times
 from perfdoc.analyzers.tables.job import job_tables
 from perfdoc.analyzers.timeline.job import RankInput, job_timeline
 from perfdoc.results import HostJitter, NormContentionAnalysis, StepTimes
+from perfdoc.results.degrees import Degree
 from perfdoc.results.efficiency import KernelEfficiency
 from perfdoc.results.headline import Mfu
 from perfdoc.results.tables import Tables
@@ -66,7 +70,9 @@ class JobMeasurement:
     """What was measured over all captures."""
 
     facts: JobFacts
-    """What all captures' surroundings agree on."""
+    """What all captures' surroundings agree on; degrees that nobody gave as the captures show them."""
+    degrees: Sequence[Degree] = ()
+    """How the job is spread over its ranks, and how that is known."""
     whole: bool
     """False where captures were left out."""
     world_size: int | None
@@ -114,6 +120,13 @@ def measure_job(captures: Sequence[CaptureMeasurement], *, whole: bool = True) -
     matches = match_collectives(calls, facts, whole=whole)
     if partial:  # collectives of which some are missing are counted wrong
         matches = no_matches(partial, REMEDY, matches.members)
+    degrees = find_degrees(
+        [RankUses(rank=r.device.rank, uses=() if partial else r.uses) for r in ranks],
+        facts,
+        world_size,
+        together=ranks_together(matches, calls),
+    )
+    facts = filled(facts, degrees)
     devices = [r.device for r in ranks]
     if matches.members:
         # Where no capture says its rank, the communicator of the whole job numbers them.
@@ -152,6 +165,7 @@ def measure_job(captures: Sequence[CaptureMeasurement], *, whole: bool = True) -
     mfu = replace(mfu, value=None, reason=partial, remedy=REMEDY, waterfall=[]) if partial else mfu
     return JobMeasurement(
         facts=facts,
+        degrees=degrees,
         whole=whole,
         world_size=facts.world_size or world_size,
         devices=devices,

@@ -22,6 +22,7 @@ from perfdoc.analyzers.instances.rough import NO_OUTLINE, Outline, outline
 from perfdoc.analyzers.kernels.attributed import AttributedKernels, attributed_kernels
 from perfdoc.analyzers.kernels.parts import NamedTime, kernel_parts, kernel_times, kernels_only
 from perfdoc.analyzers.kernels.suspects import suspected_communication
+from perfdoc.analyzers.layout.uses import GroupUse, group_uses
 from perfdoc.analyzers.ledger.steps import StepLedgers, build_ledger, step_ledgers
 from perfdoc.analyzers.pipeline.operations import RankOperations, rank_operations
 from perfdoc.analyzers.pipeline.rank import PipelineRank, pipeline_rank
@@ -78,6 +79,8 @@ class RankMeasurement:
     step_ledgers: StepLedgers
     calls: CollectiveCalls
     """For comparing ranks."""
+    uses: Sequence[GroupUse] = ()
+    """What it uses its process groups for."""
     tables: DeviceTables
     pipeline: PipelineRank
     operations: RankOperations
@@ -148,6 +151,7 @@ def measure_device(
         packing=packed,
         step_ledgers=ledgers,
         calls=calls,
+        uses=group_uses(view, calls),
         tables=tables,
         pipeline=pipeline,
         operations=rank_operations(view, calls),

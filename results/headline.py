@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from perfdoc.results.ceilings import CeilingSource
+from perfdoc.results.degrees import Degree
 from perfdoc.results.quality import Contradiction
 
 Framework = Literal["megatron", "pytorch", "vllm", ""]
@@ -50,6 +51,8 @@ class Job:
     tokens_remedy: str
     contradictions: list[Contradiction] = field(default_factory=list)
     """Given facts that the captures show otherwise: they count as unknown above and for all advice."""
+    degrees: list[Degree] = field(default_factory=list)
+    """The job's ranks and its degrees of parallelism, with what shows each."""
     framework: Framework = ""
     """By the settings given, else by names in the captures: in whose words changes are named."""
 

@@ -16,8 +16,8 @@ from perfdoc.analyzers.communication.known_groups import CallGroup, known_groups
 from perfdoc.analyzers.communication.payloads import peers_of_groups
 from perfdoc.analyzers.device.activity import DIMENSIONS, UNKNOWN_DIMENSION, Communication
 from perfdoc.analyzers.device.cpu_rank import group_of, groups_of_one_rank
+from perfdoc.analyzers.device.dimension_names import dimension_of_group
 from perfdoc.analyzers.device.launches import innermost_at_launch
-from perfdoc.analyzers.device.range_names import dimension_of_group
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.kernel_class.rules import operation_of
 from perfdoc.profiling.distributed.collective_name import parse_collective

@@ -23,13 +23,14 @@ from types import MappingProxyType
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
-from perfdoc.analyzers.base.rows import kept
+from perfdoc.analyzers.base.rows import kept, said_by_names
 from perfdoc.analyzers.communication.blocking import blocked_since
 from perfdoc.analyzers.communication.ddp import find_ddp, sent_by_ddp
 from perfdoc.analyzers.communication.payloads import with_payloads
 from perfdoc.analyzers.device.activity import DIMENSIONS, EVIDENCE, UNKNOWN_DIMENSION, Activity, Communication
-from perfdoc.analyzers.device.launches import Launches, group_sizes, innermost_at_launch
-from perfdoc.analyzers.device.range_names import KnownRanges, dimension_of_group
+from perfdoc.analyzers.device.dimension_names import dimension_of_function, dimension_of_group
+from perfdoc.analyzers.device.launches import Launches, group_sizes, innermost, innermost_at_launch
+from perfdoc.analyzers.device.range_names import KnownRanges
 from perfdoc.analyzers.kernel_class.classify import KernelKind
 from perfdoc.analyzers.kernel_class.rules import DEDICATED_TRANSPORTS
 from perfdoc.traces import Trace
@@ -192,6 +193,7 @@ def attribute_dimensions(
         ("communicator", _by_communicator(comm, known.communicators)),
         ("group_description", _by_description(trace, comm)),
         ("range", _by_range(trace, activity, known, ddp)),
+        ("operator", _by_function(trace, activity)),
         ("structure", by_structure(comm, group, group_size, facts or JobFacts())),
     )
     for name, found in levels:
@@ -257,24 +259,55 @@ def _by_description(trace: Trace, comm: Communication) -> I64:
 
 
 def _by_range(trace: Trace, activity: Activity, known: KnownRanges, ddp: Bool) -> I64:
-    """By names at launch. A stream on which nothing computes belongs to one process group, so there all names
-    must agree and then speak for the whole stream; on a compute stream each speaks for itself.
-
-    ddp: what DDP sent. That speaks for itself too: its group is mostly all ranks, and serves others as well.
-    """
+    """By names of ranges at launch. ddp: what DDP sent. That speaks for itself too: its group is mostly all
+    ranks, and serves others as well."""
     comm, rows = activity.communication, known.comm
     found = np.full(len(comm.kernel), -1, np.int64)
     if len(rows):
         at = innermost_at_launch(trace, rows, comm)
         found = np.where(at >= 0, known.comm_dimension[at], -1)
     ddp = ddp & (found < 0)
+    return np.where(ddp, DIMENSIONS.index("dp"), _for_its_stream(trace, activity, found))
+
+
+def _by_function(trace: Trace, activity: Activity) -> I64:
+    """By the innermost operator or Python function at launch that tells a dimension."""
+    comm = activity.communication
+    parts = []
+    for table in (trace.operators, trace.python_calls):
+        said = said_by_names(trace.strings, table.name, _code_of_function, -1)
+        rows = np.flatnonzero(said >= 0)
+        thread = table.thread[rows].astype(np.int64)
+        parts.append((table.start_ns[rows], table.end_ns[rows], thread, said[rows]))
+    start, end, thread, said = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    if not len(said) or not len(comm.kernel):
+        return np.full(len(comm.kernel), -1, np.int64)
+    at = innermost(start, end, thread, comm.launch_start_ns, comm.launch_thread)
+    found = np.where((at >= 0) & (comm.launch_start_ns >= 0), said[at], -1)
+    return _for_its_stream(trace, activity, found, is_own=True)
+
+
+def _code_of_function(name: str) -> int | None:
+    dimension = dimension_of_function(name)
+    return None if dimension is None else DIMENSIONS.index(dimension)
+
+
+def _for_its_stream(trace: Trace, activity: Activity, found: I64, *, is_own: bool = False) -> I64:
+    """A stream on which nothing computes belongs to one process group, so there all names must agree and then
+    speak for the whole stream; on a compute stream each speaks for itself.
+
+    is_own: where they differ each speaks for itself too, being the name of a function that sent nothing else.
+    """
+    comm = activity.communication
+    found = found.copy()
     alone = ~np.isin(comm.stream, _computing_streams(trace, activity))
-    found[alone] = _agreed(comm.stream[alone], found[alone])
+    agreed = _agreed(comm.stream[alone], found[alone])
+    found[alone] = np.where((agreed < 0) & is_own, found[alone], agreed)
     # One communicator is one group: where its names agree, they hold for what it did without a name too.
     known_group = comm.communicator > 0
     agreed = _agreed(comm.communicator[known_group], found[known_group])
     found[known_group] = np.where(agreed >= 0, agreed, found[known_group])
-    return np.where(ddp, DIMENSIONS.index("dp"), found)
+    return found
 
 
 def _agreed(group: np.ndarray, found: I64) -> I64:

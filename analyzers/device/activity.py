@@ -51,7 +51,7 @@ def communicating_copies(trace: Trace, rows: I64, launches: Launches) -> Bool:
 DIMENSIONS = ranks.DIMENSIONS
 UNKNOWN_DIMENSION = DIMENSIONS.index("unknown")
 
-EVIDENCE = ("communicator", "group_description", "range", "structure", "none")
+EVIDENCE = ("communicator", "group_description", "range", "operator", "structure", "pattern", "none")
 """How a dimension is known, strongest first."""
 
 PEER_COPY = "copy_engine"

@@ -14,7 +14,7 @@ import numpy as np
 
 from perfdoc.analyzers.base.intervals import EMPTY, I64, Intervals, union
 from perfdoc.analyzers.device.activity import DIMENSIONS, EVIDENCE, UNKNOWN_DIMENSION, Activity, Communication
-from perfdoc.analyzers.device.range_names import dimension_of_group
+from perfdoc.analyzers.device.dimension_names import dimension_of_group
 from perfdoc.analyzers.kernel_class.classify import KernelClass, KernelKind
 from perfdoc.profiling import vocabulary
 from perfdoc.profiling.distributed.collective_name import CollectiveName, format_group, parse_collective

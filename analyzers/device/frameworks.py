@@ -205,7 +205,16 @@ _OTHERS_FILES = re.compile(
 def _is_megatron(name: str) -> bool:
     if "egatron" in name:
         return _OTHERS_FILES.search(name) is None
-    return name.startswith(_OURS) or ("_PARALLEL" in name and any(_of_group(name)))
+    if name.startswith(_OURS) or ("_PARALLEL" in name and any(_of_group(name))):
+        return True
+    return _FUNCTION.search(name) is not None
+
+
+_FUNCTION = re.compile(
+    r"_(?:Copy|Reduce|Scatter|Gather|ReduceScatter)(?:To|From)(?:Model|Sequence|Tensor)\w{0,16}ParallelRegion"
+    r"|\bLinearWithGradAccumulation|\b_VocabParallelCrossEntropy"
+)
+"""Autograd functions of megatron-core and of what it was made from."""
 
 
 def _of_group(name: str) -> Iterator[bool]:

@@ -12,6 +12,7 @@ from perfdoc.analyzers.device.frameworks import Program
 from perfdoc.analyzers.instances.rough import RankParts
 from perfdoc.analyzers.instances.worst import Ranks
 from perfdoc.analyzers.job import JobMeasurement, measure_job
+from perfdoc.analyzers.layout.degrees import SHOWN
 from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.knobs.configuration import Configuration, Undecided, View
@@ -290,12 +291,13 @@ class Case:
     @property
     def dp(self) -> int | None:
         """Replicas of the model; None if unknown."""
-        if self.job.facts.dp is not None:
-            return self.job.facts.dp
+        facts = self.job.facts
+        if facts.dp is not None and facts.sources.get("dp") != SHOWN:
+            return facts.dp
         try:
             return View(self.configuration).dp
         except Undecided:
-            return None
+            return facts.dp
 
 
 _ROUNDING = 1 + 1e-6

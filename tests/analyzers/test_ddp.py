@@ -78,8 +78,7 @@ def test_ddp_reduces_gradients_and_broadcasts_buffers(tmp_path: Path) -> None:
         # Nothing in the capture is DDP's: the hook may be anybody's.
         ("MyModel.forward", NODE, 2, 2),
         ("DistributedDataParallel.forwarding", NODE, 2, 2),
-        # Tensor parallelism reduces in the node of its own function.
-        (FORWARD, "autograd::engine::evaluate_function: _CopyToModelParallelRegionBackward", 2, 2),
+        # Other parallelism reduces in the node of its own function.
         (FORWARD, "autograd::engine::evaluate_function: AccumulateGradScalerBackward", 2, 2),
         # A group of 2 of 4 ranks: a hook that sums a norm's gradients over tensor-parallel ranks looks so.
         (FORWARD, NODE, 4, 2),
@@ -90,6 +89,11 @@ def test_what_may_be_somebody_elses_stays_unknown(
 ) -> None:
     sent = [(BROADCAST, around, "0", ranks), (ALL_REDUCE, node, "0", ranks)]
     assert found(step(tmp_path, sent, around=around, world=world)) == [UNKNOWN, UNKNOWN]
+
+
+def test_tensor_parallelism_reduces_in_its_own_function(tmp_path: Path) -> None:
+    node = "autograd::engine::evaluate_function: _CopyToModelParallelRegionBackward"
+    assert found(step(tmp_path, [(ALL_REDUCE, node, "0", 2)])) == [("tp", "operator")]
 
 
 def test_of_two_groups_the_one_of_all_ranks_is_ddps(tmp_path: Path) -> None:

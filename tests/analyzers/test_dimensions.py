@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from perfdoc.analyzers.communication.table import communication_table
 from perfdoc.analyzers.device.activity import DIMENSIONS, EVIDENCE
+from perfdoc.analyzers.device.dimension_names import RANGE_HINTS, dimension_of_group, dimension_of_range
 from perfdoc.analyzers.device.launches import innermost
-from perfdoc.analyzers.device.range_names import RANGE_HINTS, dimension_of_group, dimension_of_range
 from perfdoc.traces import Trace
 from perfdoc.traces.kineto.read import read_kineto
 from tests.analyzers.tiny import ALL_GATHER, ALL_REDUCE, GEMM, activity_of, trace_of

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfdoc.analyzers.device import range_names as known_ranges
-from perfdoc.analyzers.device.range_names import dimension_of_range
+from perfdoc.analyzers.device.dimension_names import dimension_of_range
 from perfdoc.profiling import vocabulary
 from perfdoc.profiling.distributed.collective_name import DIMENSIONS, OPERATIONS
 from perfdoc.profiling.marks import format_group_mark, parse_group_mark

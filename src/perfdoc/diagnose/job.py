@@ -121,5 +121,6 @@ def job_of(
         tokens_reason=reason,
         tokens_remedy=remedy,
         contradictions=list(contradicted),
+        degrees=list(job.degrees),
         framework=framework,
     )
