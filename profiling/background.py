@@ -1,7 +1,5 @@
 """Work on a thread of its own. Standard library only: it begins before anything else is imported."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from concurrent.futures import Future
 from threading import Thread

@@ -1,7 +1,5 @@
 """What other work took of the machine's CPUs between two moments."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 from pathlib import Path

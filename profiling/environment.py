@@ -3,8 +3,6 @@
 An environment holds tokens and passwords, so that only the variables named here are ever read out.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import importlib.metadata

@@ -6,8 +6,6 @@ sliding window, what is inside of it. Experts count by the number that a
 token visits. Recomputation is not counted: these are the model's operations, not the hardware's.
 """
 
-from __future__ import annotations
-
 from perfdoc.profiling.manifest import ModelShape
 
 CONVENTION = "megatron-lm: forward + backward, causal half of attention, experts by top-k, no recompute"

@@ -1,7 +1,5 @@
 """One process at a time at what lies in a folder."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import os

@@ -3,8 +3,6 @@
 The interpreter calls `gc.callbacks` for both, on the thread that collects, so one hook sees them all.
 """
 
-from __future__ import annotations
-
 import gc
 
 from perfdoc.profiling import ranges

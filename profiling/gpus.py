@@ -3,8 +3,6 @@
 A family is known by the beginning of a name, rates only by the whole of it.
 """
 
-from __future__ import annotations
-
 import re
 import threading
 from collections.abc import Iterable

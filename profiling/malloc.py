@@ -1,7 +1,5 @@
 """What glibc does with memory that is free: kept for the next large array, or given back."""
 
-from __future__ import annotations
-
 import ctypes
 from functools import cache
 from typing import Any

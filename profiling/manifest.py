@@ -4,8 +4,6 @@ Numbers carry their unit in their name. What is not known is null; where that ne
 it says so. Readers accept keys that they do not know, so that a newer writer can add some.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -177,6 +175,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     device: DeviceKind
     dtype: str
     """Dtype of the GEMMs: fp32, bf16, fp16, fp8."""
+    attention_dtype: str | None = None
+    """Of the attention's own products; null where it is the GEMMs'."""
     config: dict[str, ConfigValue]
     """Resolved configuration by canonical knob id."""
     layout: Layout

@@ -5,8 +5,6 @@ what a reader needs to give every communication its dimension, and are exact in 
 names of collectives.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass

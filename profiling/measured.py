@@ -4,8 +4,6 @@ Rates are of one rank while all ranks of the machine work at once: ranks on a CP
 and its memory.
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import msgspec

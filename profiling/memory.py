@@ -1,11 +1,10 @@
 """Memory of the profiled window: figures by step everywhere, allocation snapshots on CUDA.
 
 Snapshots are PyTorch's own (`torch.cuda.memory._snapshot`, pickled with protocol 4 so that its viewer reads
-them): `start` when the window opens, the one without a word at the end, whose history of allocations covers
-the window, and `oom` when an allocation failed.
+them): of the step after the window, `start` before it and the one without a word at its end, whose history of
+allocations covers that step; and `oom` when an allocation failed. A history is not recorded within the
+window: it walks Python's stack at each allocation, which looks like slow launches.
 """
-
-from __future__ import annotations
 
 import contextlib
 import ctypes
@@ -146,10 +145,7 @@ class MemoryRecorder:
         if self._cuda:
             _cuda_memory().reset_peak_memory_stats()
         if self._history:
-            # Stacks of C++ take seconds to resolve; those of Python say enough.
-            _cuda_memory()._record_memory_history(enabled="all", stacks="python", max_entries=MAX_HISTORY)
             self._watch_out_of_memory()
-            self._snapshot("start.pickle")
         self._sample("start")
 
     def step_ended(self, step: int) -> None:
@@ -167,13 +163,24 @@ class MemoryRecorder:
         finally:
             self._lines.close()
             self._lines = None
+
+    def start_history(self) -> None:
+        """The step after the window begins. Does nothing without CUDA or `history`."""
         if self._history:
-            self._snapshot("pickle")
-            _cuda_memory()._record_memory_history(enabled=None)
-            if self._copy is not None:
-                self._copy.parent.mkdir(parents=True, exist_ok=True)
-                target = self._copy.with_suffix(f".rank{self._rank}{self._copy.suffix}")
-                shutil.copyfile(self._run.memory_path(self._rank, "pickle"), target)
+            self._snapshot("start.pickle")
+            # Stacks of C++ take seconds to resolve; those of Python say enough.
+            _cuda_memory()._record_memory_history(enabled="all", stacks="python", max_entries=MAX_HISTORY)
+
+    def stop_history(self) -> None:
+        """That step is over."""
+        if not self._history:
+            return
+        self._snapshot("pickle")
+        _cuda_memory()._record_memory_history(enabled=None)
+        if self._copy is not None:
+            self._copy.parent.mkdir(parents=True, exist_ok=True)
+            target = self._copy.with_suffix(f".rank{self._rank}{self._copy.suffix}")
+            shutil.copyfile(self._run.memory_path(self._rank, "pickle"), target)
 
     def _sample(self, event: MemoryEvent) -> None:
         assert self._lines is not None

@@ -1,7 +1,5 @@
 """YAML that people write, read as plain data within bounds: a file of a kilobyte may ask for gigabytes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 

@@ -1,7 +1,5 @@
 """Which profiler a run uses, and why."""
 
-from __future__ import annotations
-
 import importlib.util
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args

@@ -87,12 +87,15 @@ class Session:
         """Run one training step: in its range, inside the window where it belongs there."""
         if self._capture is not None and not self._done:
             self._before(step)
+        remembers = self._done and step == self._window.last + 1 and self._try(self._memory.start_history)
         try:
             with ranges.range(numbered(STEP, step)):
                 yield
         finally:
             if self._open:
                 self._after(step)
+            if remembers:
+                self._try(self._memory.stop_history)
 
     def _before(self, step: int) -> None:
         assert self._capture is not None

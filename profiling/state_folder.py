@@ -1,7 +1,5 @@
 """The user's own folder of what perfdoc remembers of this machine."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from pathlib import Path

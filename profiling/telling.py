@@ -1,7 +1,5 @@
 """How far something long is, on standard error."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 import time

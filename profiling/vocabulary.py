@@ -5,8 +5,6 @@ Prefixes are here; the machine-readable remainders of collectives and marks are 
 `perfdoc.profiling.distributed.collective_name` and `perfdoc.profiling.marks`. Nothing here imports torch.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 

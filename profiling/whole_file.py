@@ -5,8 +5,6 @@ goes wrong, a signal included, the scratch folder goes and the place stays as it
 and the file that it leads to is replaced and keeps its permissions. A pipe or a device is written through.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

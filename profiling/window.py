@@ -1,7 +1,5 @@
 """The profiled window: which steps of which ranks lie in it, and what starts and stops their capture."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import json

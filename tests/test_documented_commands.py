@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from perfdoc.trainer.config.resolve import resolve
+from perfdoc.trainer.constraints import PACKAGES
 from perfdoc.trainer.layout import default_world_size, plan
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -84,6 +85,6 @@ def test_what_was_not_run_can_be_run_as_it_is_written() -> None:
         name = words.pop(0) if "=" not in words[0] else "llama3_8b"
         config = resolve(name, words).config
         try:
-            plan(config, default_world_size(config), "cuda")
+            plan(config, default_world_size(config), "cuda", PACKAGES)
         except ValueError as error:
             pytest.fail(f"{line}: {error}")

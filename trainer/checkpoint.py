@@ -8,12 +8,10 @@ differently. So a checkpoint holds the tensors under numbers, and the few settin
 count and fp16's loss scale) once.
 """
 
-from __future__ import annotations
-
 import contextlib
 import random
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +25,7 @@ from perfdoc.trainer.checkpoint_folder import PARTIAL, prepare, publish
 from perfdoc.trainer.end import LostPeerError, first_line, is_consequence
 from perfdoc.trainer.layout import Layout
 from perfdoc.trainer.model import unwrapped
-from perfdoc.trainer.session import problem_on_first_rank
+from perfdoc.trainer.session import on_first_rank
 
 KIND = "fully_reshardable"
 
@@ -94,7 +92,7 @@ def save(
 
     final = folder / f"step_{step:08d}"
     partial = folder / f"{final.name}{PARTIAL}"
-    _on_first_rank(lambda: prepare(folder, partial))
+    on_first_rank(lambda: prepare(folder, partial), OSError, "checkpoint.save: ")
     state = _sharded(layout, model, optimizer, is_loading=False)
     state["common"] = {
         "step": step,
@@ -116,7 +114,7 @@ def save(
             shutil.rmtree(partial, ignore_errors=True)  # on a full disk run.json needs some room
         reason = f"could not be written (is the disk full?): {first_line(error)}"
         raise OSError(f"checkpoint.save: {partial} {reason}") from error
-    _on_first_rank(lambda: publish(folder, partial, final, keep))
+    on_first_rank(lambda: publish(folder, partial, final, keep), OSError, "checkpoint.save: ")
     return final
 
 
@@ -192,29 +190,31 @@ def _shape(layout: Layout) -> dict[str, int]:
 
 
 def _random_states() -> dict[str, Any]:
-    from megatron.core.tensor_parallel import get_cuda_rng_tracker
+    from megatron.core.tensor_parallel.random import convert_cuda_rng_state, get_cuda_rng_tracker
 
+    tracked = get_cuda_rng_tracker().get_states()
     return {
         "python": random.getstate(),
         "numpy": np.random.get_state(),
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state(),
-        "tracker": get_cuda_rng_tracker().get_states(),
+        "tracker": {name: convert_cuda_rng_state(state) for name, state in tracked.items()},
     }
 
 
 def _set_random_states(states: dict[str, Any]) -> None:
-    from megatron.core.tensor_parallel import get_cuda_rng_tracker
+    from megatron.core.tensor_parallel.random import (
+        convert_cuda_rng_state,
+        get_cuda_rng_tracker,
+        is_graph_safe_cuda_rng_tracker,
+    )
 
     random.setstate(states["python"])
     np.random.set_state(states["numpy"])
     torch.set_rng_state(states["torch"])
     torch.cuda.set_rng_state(states["cuda"])
-    get_cuda_rng_tracker().set_states(states["tracker"])
-
-
-def _on_first_rank(action: Callable[[], None]) -> None:
-    """Raises OSError on every rank where rank 0's action fails."""
-    problem = problem_on_first_rank(action)
-    if problem:
-        raise OSError(f"checkpoint.save: {problem}")
+    tracker = get_cuda_rng_tracker()
+    graphable = is_graph_safe_cuda_rng_tracker(tracker)  # Generators, which a checkpoint holds as tensors.
+    tracker.set_states(
+        {name: convert_cuda_rng_state(state, graphable) for name, state in states["tracker"].items()}
+    )

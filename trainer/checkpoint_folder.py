@@ -4,8 +4,6 @@ step_00000100/    complete once it has that name: it is written under another an
 in_use            locked by the run that saves here, with a line that names it
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

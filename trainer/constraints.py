@@ -4,10 +4,8 @@ The catalogue of knobs holds the constraints, those of the trainer alone in cons
 what it cannot say: what concerns the device, the layout, or settings that are no knobs.
 """
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
@@ -56,18 +54,11 @@ WITHOUT_EFFECT = frozenset(
 """Constraints of settings without effect that stop a run, beside all that are forbidden: who sets these
 expects another schedule or other messages, and would measure the ones without."""
 
-_FUSIONS = (
-    *("gradient_accumulation_fusion", "bias_activation_fusion", "bias_dropout_fusion"),
-    *("masked_softmax_fusion", "apply_rope_fusion", "cross_entropy_loss_fusion"),
-)
 CUDA_ONLY: Mapping[str, str] = MappingProxyType(
     {
-        **dict.fromkeys(_FUSIONS, ""),
-        **dict.fromkeys(("use_te_rng_tracker", "cpu_offloading", "nccl_ub"), ""),
-        **dict.fromkeys(("moe_grouped_gemm", "moe_permute_fusion", "moe_router_fusion"), ""),
-        "tp_comm_overlap": " and Transformer Engine",
+        **dict.fromkeys(("bias_activation_fusion", "bias_dropout_fusion", "cross_entropy_loss_fusion"), ""),
+        "nccl_ub": "",
         "use_sharp": " and an InfiniBand fabric with SHARP",
-        "use_precision_aware_optimizer": " and Transformer Engine",
         "use_megatron_fsdp": ": it makes CUDA devices by name; use_torch_fsdp2 runs on a CPU",
         "fine_grained_activation_offloading": ", whose streams do the copies",
         "empty_unused_memory_level": ": it empties the cache of its allocator",
@@ -77,9 +68,38 @@ CUDA_ONLY: Mapping[str, str] = MappingProxyType(
 )
 """Switches that a CPU cannot turn on, and what stands behind `needs CUDA`."""
 
+ENGINE = "transformer_engine"
+ON_GPUS: Mapping[str, str] = MappingProxyType(
+    {
+        ENGINE: "Transformer Engine",
+        "fused_weight_gradient_mlp_cuda": "Apex with its CUDA extensions",
+        "grouped_gemm": "grouped_gemm",
+        "deep_ep": "DeepEP",
+    }
+)
+"""Module → its name: what megatron-core imports if it is there, and misses deep inside where a setting asks
+for it."""
+PACKAGES = (*ON_GPUS, "einops")
+NEEDS_PACKAGE: Mapping[str, str] = MappingProxyType(
+    {
+        **dict.fromkeys(("apply_rope_fusion", "moe_permute_fusion", "moe_router_fusion"), ENGINE),
+        **dict.fromkeys(("use_te_rng_tracker", "use_precision_aware_optimizer"), ENGINE),
+        # The output layer is megatron-core's own, Transformer Engine or not.
+        "gradient_accumulation_fusion": "fused_weight_gradient_mlp_cuda",
+    }
+)
+NEEDS_LAYERS = ("fp8", "fp4", "cpu_offloading", "tp_comm_overlap", "delay_wgrad_compute")
+"""What only Transformer Engine's layers can do."""
+READ_BY_LAYERS = (
+    *("attention_backend", "nvte_fwd_layernorm_sm_margin", "nvte_bwd_layernorm_sm_margin"),
+    *("nvte_norm_fwd_use_cudnn", "nvte_norm_bwd_use_cudnn", "nvte_batch_mha_p2p_comm", "nvte_cpu_offload_v1"),
+)
+"""What nobody reads without those layers."""
+
 Rule = tuple[str, Callable[[Any], Any], str]
 """(the setting to name, whether a run breaks the rule, the rule in words). A run is asked for every setting,
-for what its layout makes of the sizes (`tp`, `edp`) and for its `device`."""
+for what its layout makes of the sizes (`tp`, `edp`), for its `device`, the `packages` that are installed and
+whether its layers are Transformer Engine's (`engine`)."""
 
 RULES: tuple[Rule, ...] = (
     (
@@ -127,28 +147,77 @@ RULES: tuple[Rule, ...] = (
     ),
     (
         "cp_comm_type",
-        lambda r: r.cp > 1 and r.device == "cpu" and r.cp_comm_type != "all_gather",
+        lambda r: r.cp > 1 and not r.engine and r.cp_comm_type != "all_gather",
         "without Transformer Engine keys and values are gathered: only all_gather",
-    ),
-    (
-        "moe_token_dispatcher_type",
-        lambda r: r.num_moe_experts and r.moe_token_dispatcher_type == "flex" and r.device == "cpu",
-        "flex needs CUDA",
     ),
     (
         "deallocate_pipeline_outputs",
         lambda r: r.device == "cpu" and r.overlap_p2p_comm and r.deallocate_pipeline_outputs,
         "on gloo an output's memory would go while it is still being sent: silently wrong gradients",
     ),
-    (
-        "transformer_impl",
-        lambda r: r.transformer_impl == "transformer_engine" and r.device == "cpu",
-        "Transformer Engine does not run without a GPU",
-    ),
     ("cuda_graph_impl", lambda r: r.cuda_graph_impl != "none" and r.device == "cpu", "needs CUDA"),
     *(
         (name, lambda r, name=name: r.device == "cpu" and getattr(r, name), f"needs CUDA{more}")
         for name, more in CUDA_ONLY.items()
+    ),
+    (
+        "cuda_graph_impl",
+        lambda r: r.cuda_graph_impl == ENGINE,
+        "nobody here calls megatron-core's TECudaGraphHelper, so nothing would be captured: give local",
+    ),
+    (
+        "transformer_impl",
+        lambda r: r.transformer_impl == ENGINE and ENGINE not in r.packages,
+        "it is not installed, or there is no GPU",
+    ),
+    (
+        "moe_token_dispatcher_type",
+        lambda r: r.num_moe_experts and r.moe_token_dispatcher_type == "flex" and "deep_ep" not in r.packages,
+        "flex needs DeepEP, and a GPU",
+    ),
+    (
+        "num_distributed_optimizer_instances",
+        lambda r: r.num_distributed_optimizer_instances > 1 and "einops" not in r.packages,
+        "above 1 needs einops",
+    ),
+    (
+        "moe_grouped_gemm",
+        lambda r: r.moe_grouped_gemm and not (r.engine or "grouped_gemm" in r.packages),
+        "needs Transformer Engine's layers or grouped_gemm, of which neither is here",
+    ),
+    (
+        "moe_router_padding_for_quantization",
+        lambda r: r.moe_router_padding_for_quantization and not (r.fp8 or r.fp4),
+        "needs fp8 or fp4",
+    ),
+    (
+        "cross_entropy_fusion_impl",
+        lambda r: r.cross_entropy_fusion_impl == "te" and ENGINE not in r.packages,
+        "needs Transformer Engine, and a GPU",
+    ),
+    *(
+        (
+            name,
+            lambda r, name=name, package=package: getattr(r, name) and package not in r.packages,
+            f"needs {ON_GPUS[package]}, and a GPU",
+        )
+        for name, package in NEEDS_PACKAGE.items()
+    ),
+    *(
+        (
+            name,
+            lambda r, name=name: getattr(r, name) and not r.engine,
+            "needs Transformer Engine's layers, which are not in use here",
+        )
+        for name in NEEDS_LAYERS
+    ),
+    *(
+        (
+            name,
+            lambda r, name=name: getattr(r, name) not in (None, "auto") and not r.engine,
+            "has no effect: it is read by Transformer Engine's layers, which are not in use here",
+        )
+        for name in READ_BY_LAYERS
     ),
     ("min_lr", lambda r: r.min_lr > r.lr, "above lr"),
     (
@@ -172,12 +241,15 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def problems(config: Config, layout: Any, device: str) -> Iterator[str]:
-    """What is refused of a run, each as `section.key = value: rule`. layout: a `layout.Layout`."""
+def problems(config: Config, layout: Any, device: str, packages: Collection[str]) -> Iterator[str]:
+    """What is refused of a run, each as `section.key = value: rule`. layout: a `layout.Layout`; packages:
+    those of PACKAGES that are installed where it is to run."""
     settings = {name: getattr(getattr(config, section), name) for name, section in KEYS.items()}
     for name, rule in catalogue_problems(config, layout.world_size):
         yield f"{KEYS[name]}.{name} = {_as_written(settings[name])}: {rule}"
-    run = SimpleNamespace(**settings, **vars(layout), device=device)
+    packages = {name for name in packages if device == "cuda" or name not in ON_GPUS}
+    engine = ENGINE in packages and config.kernels.transformer_impl != "local"
+    run = SimpleNamespace(**settings, **vars(layout), device=device, packages=packages, engine=engine)
     for name, is_broken, rule in RULES:
         if is_broken(run):
             yield f"{KEYS[name]}.{name} = {_as_written(settings[name])}: {rule}"

@@ -1,7 +1,5 @@
 """Text to batches, through megatron-core's indexed data set, GPTDataset and blended builder."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import hashlib

@@ -1,7 +1,5 @@
 """Whether an indexed data set (NAME.bin, NAME.idx) can be what it says: megatron-core takes any file."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

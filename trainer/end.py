@@ -1,7 +1,5 @@
 """The end of a rank: a clean stop, as asked for, or a failure, told in a line, a file and an exit code."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import json
@@ -144,7 +142,6 @@ class StopRequest:
     def __init__(self, launch: LaunchFolder | None = None) -> None:
         self._launch = launch
         self._by_signal = False
-        self.signal_number: int | None = None
 
     @property
     def requested(self) -> bool:
@@ -161,4 +158,3 @@ class StopRequest:
         if self._by_signal and number == signal.SIGINT:
             raise KeyboardInterrupt
         self._by_signal = True
-        self.signal_number = number

@@ -1,7 +1,5 @@
 """The configured model's shape, its FLOPs per step, and the share of the hardware's peak that they are."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -5,8 +5,6 @@ and gives it to torch.cuda.nvtx, so that the PyTorch profiler does not see it. H
 finds its name once, and the names are the same: `megatron.core.transformer.mlp.forward.linear_fc1`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import sys

@@ -12,7 +12,8 @@ starts ranks as torchrun does. It differs in three things:
   as if asked to.
 """
 
-from __future__ import annotations
+if __name__ == "__main__":
+    from perfdoc.trainer import interrupted  # noqa: F401
 
 import contextlib
 import logging

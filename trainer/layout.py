@@ -1,16 +1,14 @@
 """How the ranks are arranged, and every rule that can be checked before a process starts."""
 
-from __future__ import annotations
-
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Literal
 
 from perfdoc.knobs.pipeline_layout import stages_of
+from perfdoc.profiling.marks import DeviceKind
+from perfdoc.trainer.adapt import kernel_packages
 from perfdoc.trainer.config.schema import Config
 from perfdoc.trainer.constraints import problems
-
-Device = Literal["cpu", "cuda"]
 
 RANK_ORDER = ("tp", "cp", "dp", "pp")
 """Fastest-varying first, as megatron-core's `tp-cp-ep-dp-pp` for the dense layers."""
@@ -93,14 +91,19 @@ def virtual_stages(config: Config) -> int:
     return max(1, len(found.stages) // parallel.pipeline_model_parallel_size) if found else 1
 
 
-def plan(config: Config, world_size: int, device: Device) -> Layout:
+def plan(
+    config: Config, world_size: int, device: DeviceKind, packages: Collection[str] | None = None
+) -> Layout:
     """Check every rule and work out the arrangement.
+
+    packages: of `constraints.PACKAGES`, those that the run will have; None: those that are installed here.
 
     Raises:
         ValueError: the first rule broken, as `section.key = value: rule`.
     """
     layout = _arrange(config, world_size)
-    for problem in problems(config, layout, device):
+    found = kernel_packages() if packages is None else packages
+    for problem in problems(config, layout, device, found):
         raise ValueError(problem)
     return layout
 

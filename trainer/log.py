@@ -1,7 +1,5 @@
 """What a run leaves behind per step, and what it tells the person at the terminal."""
 
-from __future__ import annotations
-
 import json
 import sys
 from dataclasses import asdict, dataclass

@@ -1,7 +1,5 @@
 """The training loop."""
 
-from __future__ import annotations
-
 import gc
 import math
 import time

@@ -4,7 +4,8 @@ Nothing heavy is imported before the environment's knobs are set; and saving a c
 processes that import this module again, hence the guard at the end.
 """
 
-from __future__ import annotations
+if __name__ == "__main__":
+    from perfdoc.trainer import interrupted  # noqa: F401
 
 import argparse
 import multiprocessing

@@ -1,7 +1,5 @@
 """The facts of a run for run.json: resolved configuration, layout with every group, model, FLOPs, machine."""
 
-from __future__ import annotations
-
 import os
 from typing import Any
 
@@ -18,6 +16,7 @@ from perfdoc.trainer.adapt import cuda_available
 from perfdoc.trainer.config.resolve import ResolvedConfig
 from perfdoc.trainer.flops import model_shape, training_dtype
 from perfdoc.trainer.loop import Run
+from perfdoc.trainer.megatron_config import attends_in_bf16
 from perfdoc.trainer.model import unwrapped
 
 
@@ -32,6 +31,7 @@ def describe(resolved: ResolvedConfig, run: Run, profile: manifest.Profile) -> m
         command=own_command(),
         device="cuda" if cuda_available() else "cpu",
         dtype=training_dtype(config),
+        attention_dtype="bf16" if attends_in_bf16(config) else None,
         config={
             key.partition(".")[2]: manifest.ConfigValue(value=value, origin=_origin(origin))
             for key, value, origin in resolved.rows()

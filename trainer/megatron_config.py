@@ -1,7 +1,5 @@
 """Our configuration in megatron-core's terms."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 from typing import Any
 
@@ -18,35 +16,25 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, 
 def _same_names(theirs: type, config: Config) -> dict[str, Any]:
     """The settings that one of megatron-core's dataclasses has under the same name."""
     names = [entry.name for entry in fields(theirs) if entry.name in KEYS]
-    return {name: getattr(getattr(config, KEYS[name]), name) for name in names}
+    values = {name: getattr(getattr(config, KEYS[name]), name) for name in names}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 
 def uses_transformer_engine(config: Config) -> bool:
-    """Whether this run's layers are Transformer Engine's. Raises ValueError if asked for and missing."""
-    wanted = config.kernels.transformer_impl
-    available = transformer_engine_available()
-    if wanted == "transformer_engine" and not available:
-        raise ValueError("kernels.transformer_impl = transformer_engine: not importable with CUDA here")
-    used = wanted != "local" and available
-    if (
-        config.parallel.context_parallel_size > 1
-        and not used
-        and config.parallel.cp_comm_type != "all_gather"
-    ):
-        raise ValueError(
-            f"parallel.cp_comm_type = {config.parallel.cp_comm_type}: only all_gather without "
-            "Transformer Engine"
-        )
-    for key, needs in (
-        ("precision.fp8", config.precision.fp8 is not None),
-        ("precision.fp4", config.precision.fp4 is not None),
-        ("recompute.cpu_offloading", config.recompute.cpu_offloading),
-        ("overlap.tp_comm_overlap", config.overlap.tp_comm_overlap),
-        ("optimizer.use_precision_aware_optimizer", config.optimizer.use_precision_aware_optimizer),
-    ):
-        if needs and not used:
-            raise ValueError(f"{key}: needs Transformer Engine, which is not in use here")
-    return used
+    """Whether this run's layers are Transformer Engine's."""
+    return config.kernels.transformer_impl != "local" and transformer_engine_available()
+
+
+def attends_in_bf16(config: Config) -> bool:
+    """Whether own attention (`adapt.layers.CoreAttention`) leaves fp32, in which CUDA has no fused kernel for
+    grouped queries."""
+    return (
+        cuda_available()
+        and not uses_transformer_engine(config)
+        and config.precision.params_dtype == "fp32"
+        and config.parallel.context_parallel_size == 1
+        and config.model.num_query_groups < config.model.num_attention_heads
+    )
 
 
 def transformer_config(config: Config, layout: Layout) -> Any:
@@ -73,18 +61,16 @@ def transformer_config(config: Config, layout: Layout) -> Any:
         transformer_impl="transformer_engine" if with_engine else "local",
         use_cpu_initialization=not cuda_available(),
         fp8_param=config.precision.fp8_param_gather,
-        recompute_modules=list(config.recompute.recompute_modules) or None,
-        offload_modules=list(config.recompute.offload_modules),
-        cuda_graph_scope=list(config.kernels.cuda_graph_scope),
+        recompute_modules=values["recompute_modules"] or None,
         persist_layer_norm=with_engine,
     )
-    if (sizes := config.parallel.hierarchical_context_parallel_sizes) is not None:
-        values["hierarchical_context_parallel_sizes"] = list(sizes)
     moe = config.moe
     if moe.num_moe_experts is None:
         values = {name: value for name, value in values.items() if KEYS.get(name) != "moe"}
     else:
         values["moe_ffn_hidden_size"] = moe.moe_ffn_hidden_size or config.model.ffn_hidden_size
+        # Of one score the softmax is 1, whatever the router says: it goes over all experts then.
+        values["moe_router_pre_softmax"] = moe.moe_router_topk == 1
         if moe.moe_router_load_balancing_type in ("none", "sinkhorn"):
             values["moe_aux_loss_coeff"] = 0.0
     return TransformerConfig(**values)

@@ -5,12 +5,12 @@ that the wrapper does not take (megatron-core 0.16.1: TypeError in the first ste
 distributed/torch_fully_sharded_data_parallel.py asks for a mesh of CUDA devices by name.
 """
 
-from __future__ import annotations
-
 import warnings
+from types import SimpleNamespace
 from typing import Any
 
 import torch
+from torch.distributed import DeviceMesh
 
 from perfdoc.trainer.adapt import cuda_available
 from perfdoc.trainer.config.schema import Config
@@ -27,26 +27,14 @@ def fully_sharded(settings: Any, ddp: Any, chunk: Any) -> Any:
     """A model chunk sharded over its data-parallel ranks, context parallelism included."""
     from megatron.core.distributed import torch_fully_sharded_data_parallel as theirs
 
-    if not cuda_available():
-        theirs.DeviceMesh = _MeshHere
+    if not cuda_available():  # it asks for a mesh of CUDA devices
+        theirs.DeviceMesh = SimpleNamespace(from_group=lambda group, _: DeviceMesh.from_group(group, "cpu"))
 
     class FullySharded(theirs.TorchFullyShardedDataParallel):  # type: ignore[misc]
         def finish_grad_sync(self, force_all_reduce: bool = False) -> None:
             """Nothing is left to do: FSDP2 reduces a layer's gradients in the backward pass."""
 
     return FullySharded(settings, ddp, chunk)
-
-
-class _MeshHere:
-    """Takes the place of DeviceMesh where there is no CUDA device."""
-
-    @staticmethod
-    def from_group(group: Any, device_type: str) -> Any:
-        """The group's mesh, on the CPU whatever device is asked for."""
-        from torch.distributed import DeviceMesh
-
-        del device_type
-        return DeviceMesh.from_group(group, "cpu")
 
 
 def megatron_sharded(settings: Any, ddp: Any, chunk: Any, *, bucketing: bool) -> Any:
@@ -129,6 +117,23 @@ def _layer_spec(config: Config, settings: Any, stage: int | None) -> Any:
 
 
 def _wrap(config: Config, settings: Any, chunks: list[Any]) -> list[Any]:
+    """The chunks under data parallelism, wrapped on a stream of their own.
+
+    Gradient accumulators work on the stream on which they were made, and while a graph of the full iteration
+    is captured nothing may run on the default one. Megatron-LM does the same.
+    """
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        wrapped = _wrapped(config, settings, chunks)
+    torch.cuda.current_stream().wait_stream(stream)
+    if not (config.parallel.use_torch_fsdp2 or config.fsdp.use_megatron_fsdp):
+        for chunk in wrapped:
+            chunk.broadcast_params()
+    return wrapped
+
+
+def _wrapped(config: Config, settings: Any, chunks: list[Any]) -> list[Any]:
     if config.parallel.use_torch_fsdp2:
         return [fully_sharded(settings, ddp_config(config), chunk) for chunk in chunks]
     if config.fsdp.use_megatron_fsdp:
@@ -138,7 +143,7 @@ def _wrap(config: Config, settings: Any, chunks: list[Any]) -> list[Any]:
         ]
     from megatron.core.distributed import DistributedDataParallel
 
-    wrapped = [
+    return [
         DistributedDataParallel(
             config=settings,
             ddp_config=ddp_config(config),
@@ -149,9 +154,6 @@ def _wrap(config: Config, settings: Any, chunks: list[Any]) -> list[Any]:
         )
         for index, chunk in enumerate(chunks)
     ]
-    for chunk in wrapped:
-        chunk.broadcast_params()
-    return wrapped
 
 
 def build_optimizer(config: Config, model: list[Any]) -> Any:

@@ -7,7 +7,6 @@ import logging
 import os
 import sys
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -85,7 +84,7 @@ def run_rank(
             log.say(f"stopped after step {run.finished}, as asked")
         _end(directory, rank, "stopped" if run.stopped_by_signal else "finished", run)
         log.close()
-        session.end_layout()
+        session.end_layout(run.model)
         session.end_processes()
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
@@ -109,26 +108,20 @@ def _open_directory(out: Path | None, *, resuming: bool) -> RunDirectory | None:
         if taken or not ((out / "steps").is_dir() and (out / "traces").is_dir()):
             RunDirectory.create(out)
 
-    _on_first_rank(opened)
+    from perfdoc.trainer.session import on_first_rank
+
+    on_first_rank(opened)
     return RunDirectory.join(out)  # Another machine has a file system of its own, perhaps.
 
 
 def _claim_checkpoints(settings: CheckpointConfig, out: Path | None) -> None:
     """Raises ValueError on every rank where another run saves into the same folder, or it cannot be made."""
     from perfdoc.trainer.checkpoint_folder import claim
+    from perfdoc.trainer.session import on_first_rank
 
     if settings.save is not None:
         folder = Path(settings.save)
-        _on_first_rank(lambda: claim(folder, "a run" if out is None else f"the run {out.resolve()}"))
-
-
-def _on_first_rank(action: Callable[[], None]) -> None:
-    """Raises ValueError on every rank where rank 0's action fails."""
-    from perfdoc.trainer.session import problem_on_first_rank
-
-    problem = problem_on_first_rank(action)
-    if problem:
-        raise ValueError(problem)
+        on_first_rank(lambda: claim(folder, "a run" if out is None else f"the run {out.resolve()}"))
 
 
 def _session(directory: RunDirectory, profiling: Profiling, rank: int, config: Config) -> Session:

@@ -1,7 +1,5 @@
 """One step's passes, through megatron-core's pipeline schedules, and the gathers of its weights."""
 
-from __future__ import annotations
-
 import functools
 import time
 from collections.abc import Iterator
@@ -12,6 +10,7 @@ import torch
 
 from perfdoc.profiling import ranges
 from perfdoc.profiling.vocabulary import DATA
+from perfdoc.trainer import graphs
 from perfdoc.trainer.adapt import cuda_available
 from perfdoc.trainer.config.schema import Config
 
@@ -62,7 +61,7 @@ def run_schedule(
     global _data_ns
     _data_ns = 0
     iterators: list[Any] = [None for _ in model] if data is None else list(data)
-    results = _forward_backward("full_iteration" in config.kernels.cuda_graph_scope)(
+    results = _forward_backward(config)(
         forward_step_func=_forward_step,
         data_iterator=iterators if len(model) > 1 else iterators[0],
         model=model if len(model) > 1 else model[0],
@@ -77,22 +76,13 @@ def run_schedule(
     return Seen(loss_sum=loss_sum, tokens=tokens, data_ns=_data_ns)
 
 
-def _forward_backward(captured: bool) -> Any:
+def _forward_backward(config: Config) -> Any:
     """megatron-core's schedule for the present layout, inside one CUDA graph if asked for."""
     from megatron.core.pipeline_parallel import get_forward_backward_func
 
-    if not captured:
-        return get_forward_backward_func()
-    return _captured_schedule()
-
-
-@functools.cache
-def _captured_schedule() -> Any:
-    """One wrapper per process: it keeps the captured graphs between steps."""
-    from megatron.core.full_cuda_graph import FullCudaGraphWrapper
-    from megatron.core.pipeline_parallel import get_forward_backward_func
-
-    return FullCudaGraphWrapper(get_forward_backward_func(), cuda_graph_warmup_steps=3)
+    if "full_iteration" in config.kernels.cuda_graph_scope:
+        return graphs.captured_schedule()
+    return get_forward_backward_func()
 
 
 def _forward_step(iterator: Iterator[dict[str, Any]], model: Any) -> tuple[Any, Any]:

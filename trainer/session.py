@@ -3,13 +3,11 @@
 Transformer Engine's layers look user buffers up by name, so `tp_comm_overlap` without them ends in the first
 forward pass."""
 
-from __future__ import annotations
-
 import gc
 import importlib
 import os
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from types import MappingProxyType
@@ -20,28 +18,30 @@ import torch
 import torch.distributed as dist
 
 from perfdoc.profiling.errors import CaptureError
+from perfdoc.trainer import graphs
 from perfdoc.trainer.adapt import cuda_available
 from perfdoc.trainer.config.resolve import read_yaml
 from perfdoc.trainer.config.schema import Config
 from perfdoc.trainer.layout import Layout
 
 
-def problem_on_first_rank(action: Callable[[], None]) -> str:
+def on_first_rank(action: Callable[[], None], error: type[Exception] = ValueError, where: str = "") -> None:
     """Run on rank 0 while the others wait; a failure there is everybody's, so that nobody hangs.
 
-    Returns on every rank what went wrong, in one line; empty where nothing did. Exceptions other than
+    Raises `error` on every rank, with what went wrong in one line behind `where`. Exceptions other than
     OSError, CaptureError and ValueError are defects and end rank 0.
     """
     problem = [""]
     if dist.get_rank() == 0:
         try:
             action()
-        except OSError as error:
-            problem[0] = f"{error.filename or ''}: {error.strerror or error}".lstrip(": ")
-        except (CaptureError, ValueError) as error:
-            problem[0] = str(error)
+        except OSError as met:
+            problem[0] = f"{met.filename or ''}: {met.strerror or met}".lstrip(": ")
+        except (CaptureError, ValueError) as met:
+            problem[0] = str(met)
     dist.broadcast_object_list(problem, src=0)
-    return problem[0]
+    if problem[0]:
+        raise error(where + problem[0])
 
 
 GEMMS: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -129,13 +129,8 @@ def world_size() -> int:
 
 def start_processes(config: Config) -> None:
     """Join the process group: NCCL with CUDA, else gloo. A process started alone needs no torchrun."""
-    for name, value in (
-        ("MASTER_ADDR", "127.0.0.1"),
-        ("MASTER_PORT", "0"),
-        ("RANK", "0"),
-        ("WORLD_SIZE", "1"),
-    ):
-        os.environ.setdefault(name, value)
+    alone = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "RANK": "0", "WORLD_SIZE": "1"}
+    os.environ.update({**alone, **os.environ})
     timeout = timedelta(minutes=config.parallel.distributed_timeout_minutes)
     if cuda_available():
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
@@ -175,16 +170,22 @@ def start_layout(config: Config, layout: Layout) -> None:
     np.random.seed(seed)
     torch.manual_seed(seed)
     model_parallel_cuda_manual_seed(
-        seed, te_rng_tracker=config.kernels.use_te_rng_tracker, force_reset_rng=True
+        seed,
+        te_rng_tracker=config.kernels.use_te_rng_tracker,
+        use_cudagraphable_rng=config.kernels.cuda_graph_impl != "none",
+        force_reset_rng=True,
     )
 
 
-def end_layout() -> None:
-    """Destroy the layout's groups; another layout may follow in the same processes."""
+def end_layout(model: Sequence[Any] = ()) -> None:
+    """Destroy the layout's groups, after what of the model was captured in CUDA graphs, which use them;
+    another layout may follow in the same processes."""
     from megatron.core import parallel_state
 
-    parallel_state.destroy_model_parallel()
+    graphs.drop(model)
     gc.collect()
+    torch.cuda.synchronize()
+    parallel_state.destroy_model_parallel()
 
 
 def end_processes() -> None:

@@ -9,8 +9,6 @@ megatron-core marks its interleaved schedule itself, and the phases follow its m
 range nest. The plain 1F1B schedule has no marks; there the passes are counted.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """From text to token numbers: bytes by default, or a Hugging Face tokenizer file."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable
 from pathlib import Path

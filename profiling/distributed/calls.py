@@ -4,8 +4,6 @@ The names are the methods of torch.distributed.ProcessGroup. torch 2.13 names so
 (`all_gather_single` was `_allgather_base`); both spellings are listed, a missing one is skipped.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias

@@ -4,8 +4,6 @@ It is exact: parsing what `format_collective` wrote gives the same facts, and fo
 `parse_collective` accepted gives the same text. Anything else is not ours and parses to None.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, cast, get_args

@@ -15,8 +15,6 @@ to completion is emitted as one NVTX start/end range, which may end on another t
 CollectiveRecord. On a GPU the kernels tell.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import importlib

@@ -1,7 +1,5 @@
 """The process groups of a run: listed for the manifest, marked in the window, known to their collectives."""
 
-from __future__ import annotations
-
 import importlib
 import itertools
 import sys

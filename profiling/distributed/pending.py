@@ -1,7 +1,5 @@
 """A collective between its issue and its completion, which may come on another thread."""
 
-from __future__ import annotations
-
 from time import time_ns
 
 from perfdoc.profiling import ranges

@@ -4,8 +4,6 @@
 standard output that nsys took, and notes how it ended: nsys may end before it, with a code of its own.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Takes what nsys left behind into the run directory: under its final name, exported, checked."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 import shutil

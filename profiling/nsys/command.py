@@ -1,7 +1,5 @@
 """Nsight Systems as a command: where it is, the line that starts a run under it, and the export to SQLite."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import os
 import re
@@ -27,7 +25,8 @@ TRACES: Mapping[DeviceKind, str] = {"cpu": "nvtx", "cuda": "cuda,nvtx"}
 nothing of ours reads OS-runtime calls, of which a step of `tiny` makes 2000 (and 6500 call-chain rows)."""
 
 EVENT_TRACE = "--cuda-event-trace"
-"""Rows of event records. nsys 2024.2.3 has no such option, and an unknown one ends it."""
+"""Rows of event records. nsys 2024.2.3 has no such option, and an unknown one ends it. NVIDIA warns that they
+can make streams depend on each other that do not: a capture that changes what it measures is asked for."""
 BEGUN = "perfdoc.profiling.nsys.begun"
 """Starts a program that knows nothing of perfdoc."""
 LOCAL_RANK = "{LOCAL_RANK}"
@@ -93,6 +92,7 @@ def nsys_command(
     output: Path | str,
     device: DeviceKind,
     gpu_metrics: bool = False,
+    event_trace: bool = False,
     whole: bool = False,
     more: Sequence[str] = (),
 ) -> list[str]:
@@ -102,7 +102,8 @@ def nsys_command(
     afterwards. On a CPU there is no such call: the whole run is captured, with ranges in the window only; so
     it is on CUDA with `whole`, for programs without that call. `more`: options that replace ours.
     `output` may contain nsys's own `%q{RANK}`. `gpu_metrics` samples the counters of one GPU (SMs, links,
-    memory): that of `LOCAL_RANK`, a word which perfdoc.profiling.nsys.rank puts in.
+    memory): that of `LOCAL_RANK`, a word which perfdoc.profiling.nsys.rank puts in. `event_trace` records
+    CUDA events, which prove which wait belongs to which record.
     """
     given = {word.partition("=")[0] for word in more}
     line = [str(nsys), "profile", f"--trace={TRACES[device]}", "--sample=none", "--cpuctxsw=none"]
@@ -113,7 +114,7 @@ def nsys_command(
         # Else a graph is one row: its kernels, and any communication among them, are unseen.
         line.append("--cuda-graph-trace=node")
         if _takes(nsys, "profile", EVENT_TRACE):
-            line.append(f"{EVENT_TRACE}=true")  # proves which wait belongs to which record
+            line.append(f"{EVENT_TRACE}={str(event_trace).lower()}")
         if gpu_metrics:
             devices = "--gpu-metrics-devices"  # 2024.2.3 has it in the singular
             known = _takes(nsys, "profile", devices)

@@ -9,15 +9,13 @@ nsys now and then ends before it has started the program (5 of 50 starts of 2022
 that nsys refuses for good trains without it. Outside a launch the process becomes the program.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,11 +60,43 @@ def line_of_rank(arguments: Sequence[str], environment: Mapping[str, str]) -> Ra
     if chosen == "all" or rank in {int(text) for text in chosen.split(",") if text}:
         log = Path(logs) / f"rank{rank}.txt"
         if any(LOCAL_RANK in word for word in under):
-            if (gpu := local_rank(environment)) is None:
-                raise ValueError("LOCAL_RANK is not set: which GPU's counters are this rank's?")
-            under = [word.replace(LOCAL_RANK, str(gpu)) for word in under]
+            under = [word.replace(LOCAL_RANK, gpu_of(environment)) for word in under]
         return RankLine(rank=rank, words=[*under, *program], program=program, log=log)
     return RankLine(rank=rank, words=program, program=program, log=None)
+
+
+def gpu_of(environment: Mapping[str, str]) -> str:
+    """The number of this rank's GPU on its machine, as nsys and nvidia-smi count.
+
+    Raises ValueError where nobody says which of several it is.
+
+    >>> gpu_of({"LOCAL_RANK": "1", "CUDA_VISIBLE_DEVICES": "2,3"})
+    '3'
+    """
+    own = local_rank(environment)
+    visible = environment.get("CUDA_VISIBLE_DEVICES", "").replace(" ", "")
+    if own is None and (not visible or "," in visible):
+        raise ValueError("LOCAL_RANK is not set: which GPU's counters are this rank's?")
+    if not visible:
+        return str(own)
+    devices = visible.split(",")
+    # With a GPU to each rank the job takes the only one it sees, whatever its local rank.
+    at = 0 if own is None or len(devices) == 1 else own
+    if at < len(devices) and devices[at].isdecimal():
+        return devices[at]
+    for number, uuid in _gpus() if at < len(devices) else ():
+        if uuid.startswith(devices[at]):
+            return number
+    raise ValueError(f"CUDA_VISIBLE_DEVICES={visible}: which GPU is number {at}?")
+
+
+def _gpus() -> Iterator[tuple[str, str]]:
+    """(number, UUID) of every GPU; nothing where nvidia-smi does not say."""
+    line = ["nvidia-smi", "--query-gpu=index,uuid", "--format=csv,noheader"]
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        for row in subprocess.run(line, capture_output=True, text=True, timeout=60).stdout.splitlines():
+            number, _, uuid = row.partition(",")
+            yield number.strip(), uuid.strip()
 
 
 def main() -> None:

@@ -1,7 +1,5 @@
 """The window that `perfdoc capture` asks the steps of a job to open: an environment variable."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, MutableMapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A training loop that tells its callbacks where it is: the steps and phases that they mark."""
 
-from __future__ import annotations
-
 import functools
 import importlib
 import threading

@@ -4,8 +4,6 @@ Its `train_step` becomes a step; megatron-core's passes of a micro-batch, the op
 and checkpoints get their names. Waits for data are marked in torch's DataLoader.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib
 import inspect

@@ -1,7 +1,5 @@
 """Which rank this process is, of how many, and where it computes; without importing torch."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Mapping

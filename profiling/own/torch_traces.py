@@ -1,7 +1,5 @@
 """`torch.profiler.profile(**torch_profiler(steps=(5, 8), folder="run"))`: traces for `perfdoc analyze`."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from collections.abc import Callable, Collection

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+import types
 from collections.abc import Callable
 from pathlib import Path
 
@@ -31,10 +32,21 @@ def nsys_is_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def on(device: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    driver = tmp_path / "driver"
+    files = [tmp_path / "driver", tmp_path / "nvidiactl"]
     if device == "cuda":
-        driver.touch()
-    monkeypatch.setattr(prepare, "_GPU_DRIVER", driver)
+        files[1].touch()  # a sandbox without /proc/driver
+    monkeypatch.setattr(prepare, "_GPU_FILES", files)
+
+
+def test_pytorch_knows_of_a_gpu_whose_driver_shows_no_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    on("cpu", monkeypatch, tmp_path)
+    assert prepare._device() == "cpu"
+    monkeypatch.setattr(prepare, "installed", lambda name: "2.11.0+cu130")
+    sees = types.SimpleNamespace(cuda=types.SimpleNamespace(is_available=lambda: True))
+    monkeypatch.setitem(sys.modules, "torch", sees)
+    assert prepare._device() == "cuda"
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,9 @@ import pytest
 from perfdoc.run.torchrun import TorchrunError, read_torchrun
 from tests.cli.running import needs_training
 
+HERE = "--local-addr=127.0.0.1"
+"""So that no rank of one machine needs the machine's own name."""
+
 
 @pytest.fixture(autouse=True)
 def without_variables(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -19,12 +22,13 @@ def without_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     ("words", "added", "world_size", "several"),
     [
         # Eight ranks are what the configuration wants.
-        ([], ["--standalone", "--nproc-per-node=8"], 8, False),
-        (["--nproc-per-node", "2"], ["--standalone"], 2, False),
-        (["--nproc_per_node=2"], ["--standalone"], 2, False),
-        (["--nproc-per-node=gpu"], ["--standalone"], None, False),
-        (["--standalone", "--nproc-per-node=2"], [], 2, False),
-        (["--nnodes=1", "--master-port=29501"], ["--nproc-per-node=8"], 8, False),
+        ([], ["--standalone", HERE, "--nproc-per-node=8"], 8, False),
+        (["--nproc-per-node", "2"], ["--standalone", HERE], 2, False),
+        (["--nproc_per_node=2"], ["--standalone", HERE], 2, False),
+        (["--nproc-per-node=gpu"], ["--standalone", HERE], None, False),
+        (["--standalone", "--nproc-per-node=2"], [HERE], 2, False),
+        (["--standalone", "--nproc-per-node=2", "--local-addr=::1"], [], 2, False),
+        (["--nnodes=1", "--master-port=29501"], [HERE, "--nproc-per-node=8"], 8, False),
         (["--nnodes=2", "--rdzv-endpoint=head:29500"], ["--nproc-per-node=4"], 8, True),
         (["--nnodes=2:2", "--nproc-per-node=4", "--node-rank=1"], [], 8, True),
         (["--nnodes=1:4", "--nproc-per-node=4"], [], None, True),

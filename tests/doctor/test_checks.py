@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import time
 from dataclasses import replace
 
 import pytest
@@ -107,4 +109,23 @@ def test_transformer_engine(
     assert found.state == state
     assert said in found.found
     assert bool(found.remedy) is (state == "warn")
+    assert works([found], "run")
+
+
+@pytest.mark.parametrize(("wait_s", "state"), [(0.0, "ok"), (None, "warn"), (0.3, "warn")])
+def test_a_host_name_that_nobody_resolves(
+    monkeypatch: pytest.MonkeyPatch, wait_s: float | None, state: str
+) -> None:
+    """At once, never, or later than one would wait."""
+
+    def resolve(name: str, port: None) -> list[str]:
+        if wait_s is None:
+            raise socket.gaierror(-2, "Name or service not known")
+        time.sleep(wait_s)
+        return ["127.0.0.1"]
+
+    monkeypatch.setattr(checks.socket, "getaddrinfo", resolve)
+    monkeypatch.setattr(checks, "_RESOLVES_S", 0.1)
+    (found,) = checks._host_name()
+    assert (found.state, bool(found.remedy)) == (state, state == "warn")
     assert works([found], "run")

@@ -162,3 +162,24 @@ def test_two_ranks_on_this_cpu(tmp_path: Path) -> None:
     again = perfdoc("peak", "--ranks", "2", cwd=tmp_path, env=env)
     assert "again with --again" in again.stdout
     assert len(list(tmp_path.glob("peak/*.json"))) == 1
+
+
+def test_a_driver_that_does_not_say_how_busy_a_gpu_is_costs_no_measurement(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    needs_torch()
+    import torch
+
+    from perfdoc.peak import rank, team
+
+    class NVMLErrorNotSupported(Exception):
+        """pynvml's errors have no base but Exception."""
+
+    def utilization(device: int) -> int:
+        raise NVMLErrorNotSupported("Not Supported")
+
+    monkeypatch.setattr(torch.cuda, "utilization", utilization)
+    one = team.Team(rank=0, ranks=1, kind="cuda")
+    assert rank._busy_gpus(one) == []
+    monkeypatch.setattr(torch.cuda, "utilization", lambda device: 40)
+    assert rank._busy_gpus(one) == ["device 0 was at work 40 % of the time before"]

@@ -28,7 +28,7 @@ from perfdoc.profiling.nsys.command import (
     nsys_per_rank,
     nvtx_trouble,
 )
-from perfdoc.profiling.nsys.rank import line_of_rank
+from perfdoc.profiling.nsys.rank import gpu_of, line_of_rank
 from perfdoc.profiling.profiler_choice import choose_profiler
 from perfdoc.profiling.run_directory import RunDirectory
 from tests.amount import some
@@ -199,7 +199,8 @@ def test_a_cuda_capture_has_the_options_that_the_readme_asks_for(tmp_path: Path)
     )
     line = nsys_command("/nowhere/nsys", command=["a"], output="o", device="cuda")
     assert set(asked[2:]) <= set(line)
-    assert {"--cuda-graph-trace=node", "--cuda-event-trace=true"} <= set(line)
+    # What may change what it measures is asked for.
+    assert {"--cuda-graph-trace=node", "--cuda-event-trace=false"} <= set(line)
     on_cpu = nsys_command("/nowhere/nsys", command=["a"], output="o", device="cpu", gpu_metrics=True)
     assert not [word for word in on_cpu if "cuda" in word or "gpu" in word]
     # An unknown option would end nsys before the program starts.
@@ -209,7 +210,7 @@ def test_a_cuda_capture_has_the_options_that_the_readme_asks_for(tmp_path: Path)
     assert not [word for word in line if word.startswith("--cuda-event-trace")]
     assert "--gpu-metrics-device={LOCAL_RANK}" in line
     new = fake_nsys(tmp_path / "new", "--cuda-event-trace", "--gpu-metrics-devices")
-    line = nsys_command(new, command=["a"], output="o", device="cuda", gpu_metrics=True)
+    line = nsys_command(new, command=["a"], output="o", device="cuda", gpu_metrics=True, event_trace=True)
     assert {"--cuda-event-trace=true", "--gpu-metrics-devices={LOCAL_RANK}"} <= set(line)
 
 
@@ -238,6 +239,35 @@ def test_each_rank_samples_the_counters_of_its_own_gpu() -> None:
     with pytest.raises(ValueError, match="LOCAL_RANK"):
         line_of_rank(arguments, {"PERFDOC_RANK": "11", "PMI_RANK": "11", "PMI_SIZE": "16"})
     assert "--gpu-metrics-devices=0" in line_of_rank(arguments, {"PERFDOC_RANK": "0"}).words
+
+
+@pytest.mark.parametrize(
+    ("own", "visible", "gpu"),
+    [
+        ("1", "2,3", "3"),  # two jobs on a machine of four
+        ("3", "5", "5"),  # a scheduler shows each rank its own only
+        (None, "5", "5"),
+        ("0", "GPU-bb, GPU-aa", "7"),
+        ("1", "2", "2"),
+        ("2", "2,3", None),
+        ("0", "MIG-1", None),
+        (None, "2,3", None),
+    ],
+)
+def test_the_counters_are_of_the_gpu_that_the_job_sees(
+    own: str | None, visible: str, gpu: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text("#!/bin/sh\necho '0, GPU-aa11\n7, GPU-bb22'\n")
+    smi.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    told = {"RANK": "9", "WORLD_SIZE": "16", "CUDA_VISIBLE_DEVICES": visible}
+    told |= {"LOCAL_RANK": own} if own else {}
+    if gpu is None:
+        with pytest.raises(ValueError, match="which GPU"):
+            gpu_of(told)
+    else:
+        assert gpu_of(told) == gpu
 
 
 def test_only_profiled_ranks_run_under_nsys() -> None:

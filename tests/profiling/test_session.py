@@ -202,6 +202,22 @@ def test_training_that_ends_early(needs_torch: None, tmp_path: Path) -> None:
     assert steps_in(run.trace_path(0, "json.gz"))[1:] == ["perfdoc.step 0"]
 
 
+def test_memory_is_remembered_in_the_step_after_the_window(
+    needs_torch: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Recording stacks costs host time at each allocation, which would look like slow launches."""
+    run = RunDirectory.create(tmp_path)
+    seen: list[str] = []
+    with a_session(run, ProfileWindow(start=1, steps=2)) as session:
+        for name in ("start_history", "stop_history"):
+            monkeypatch.setattr(session._memory, name, lambda name=name: seen.append(name))
+        for step in range(5):
+            with session.step(step):
+                seen.append(f"{step}{' profiled' if session.is_profiled(step) else ''}")
+    assert seen == ["0", "1 profiled", "2 profiled", "start_history", "3", "stop_history", "4"]
+    assert session.problem is None
+
+
 def test_a_step_that_raises_leaves_its_trace(needs_torch: None, tmp_path: Path) -> None:
     run = RunDirectory.create(tmp_path)
     with (

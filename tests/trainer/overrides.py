@@ -1,7 +1,5 @@
 """Overrides of the configuration `tiny` that several tests start from."""
 
-from __future__ import annotations
-
 PLAIN = [
     "data_parallel_size=null",
     "overlap_grad_reduce=false",
@@ -19,3 +17,5 @@ FSDP2 = [
     "use_distributed_optimizer=false",
     "untie_embeddings_and_output_weights=true",
 ]
+KERNELS = ("transformer_engine", "fused_weight_gradient_mlp_cuda", "deep_ep", "einops")
+"""Packages of a machine on which a test pretends to run."""

@@ -11,6 +11,7 @@ import pytest
 from perfdoc.trainer.config import ResolvedConfig, named_configs, resolve
 from perfdoc.trainer.config.resolve import KEYS, SECTIONS
 from perfdoc.trainer.layout import default_world_size, plan
+from tests.trainer.overrides import KERNELS
 
 
 def test_names_are_unique_over_sections() -> None:
@@ -30,7 +31,9 @@ def test_every_named_configuration_is_valid_for_its_own_number_of_ranks() -> Non
     for name, (ranks, device) in expected.items():
         config = resolve(name).config
         assert default_world_size(config) == ranks
-        assert plan(config, ranks, device).world_size == ranks  # type: ignore[arg-type]
+        assert plan(config, ranks, device, KERNELS).world_size == ranks  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"moe\.moe_grouped_gemm = true: needs Transformer Engine"):
+        plan(resolve("mixtral_8x7b").config, 16, "cuda", ())
 
 
 def test_origins_and_short_keys() -> None:

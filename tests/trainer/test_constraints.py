@@ -5,10 +5,19 @@ from __future__ import annotations
 import pytest
 
 from perfdoc.knobs.constraints import constraints
+from perfdoc.profiling.marks import DeviceKind as Device
 from perfdoc.trainer.config import resolve
-from perfdoc.trainer.constraints import CUDA_ONLY, RULES, WITHOUT_EFFECT, catalogue_problems
-from perfdoc.trainer.layout import Device, plan
-from tests.trainer.overrides import EXPERTS, FSDP2, PLAIN, PP2, TP2, VPP2
+from perfdoc.trainer.constraints import (
+    CUDA_ONLY,
+    NEEDS_LAYERS,
+    NEEDS_PACKAGE,
+    READ_BY_LAYERS,
+    RULES,
+    WITHOUT_EFFECT,
+    catalogue_problems,
+)
+from perfdoc.trainer.layout import plan
+from tests.trainer.overrides import EXPERTS, FSDP2, KERNELS, PLAIN, PP2, TP2, VPP2
 
 TP2_SP = [*TP2, "sequence_parallel=true"]
 EP2 = [*EXPERTS, "expert_model_parallel_size=2"]
@@ -18,13 +27,22 @@ STEP = [
 ]
 NOT_ON_A_CPU = {
     **{name: [f"{name}=true"] for name in CUDA_ONLY},
-    "cpu_offloading": ["cpu_offloading=true", "cpu_offloading_num_layers=1"],
-    "tp_comm_overlap": [*TP2_SP, "tp_comm_overlap=true"],
     "fine_grained_activation_offloading": [
         *["fine_grained_activation_offloading=true", "offload_modules=[core_attn]"]
     ],
     "empty_unused_memory_level": ["empty_unused_memory_level=1"],
     "memory_snapshot_path": ["memory_snapshot_path=a"],
+}
+PADDED = "moe_router_padding_for_quantization=true"
+NEEDING = {
+    "fp8": ["fp8=hybrid", "params_dtype=bf16"],
+    "fp4": ["fp4=e2m1", "params_dtype=bf16"],
+    "cpu_offloading": ["cpu_offloading=true", "cpu_offloading_num_layers=1"],
+    "tp_comm_overlap": [*TP2_SP, "tp_comm_overlap=true"],
+    "delay_wgrad_compute": [*EP2, "params_dtype=bf16", "overlap_moe_expert_parallel_comm=true"]
+    + ["delay_wgrad_compute=true"],
+    "moe_permute_fusion": [*EXPERTS, "moe_permute_fusion=true"],
+    "moe_router_fusion": [*EXPERTS, "moe_router_fusion=true"],
 }
 SIZES: list[tuple[str, list[str], int, Device]] = [
     ("parallel.tensor_model_parallel_size = 2: 3 ranks cannot be divided", TP2, 3, "cpu"),
@@ -44,7 +62,7 @@ SIZES: list[tuple[str, list[str], int, Device]] = [
 ]
 OWN: list[tuple[str, list[str], int, Device]] = [
     *(
-        (f".{name} = ", overrides, 2 if name in ("tp_comm_overlap", "use_megatron_fsdp") else 1, "cpu")
+        (f".{name} = ", overrides, 2 if name == "use_megatron_fsdp" else 1, "cpu")
         for name, overrides in NOT_ON_A_CPU.items()
     ),
     ("model.make_vocab_size_divisible_by = 1: ", [*TP2, "make_vocab_size_divisible_by=1"], 2, "cpu"),
@@ -75,7 +93,7 @@ OWN: list[tuple[str, list[str], int, Device]] = [
         "cpu",
     ),
     (
-        "moe.moe_token_dispatcher_type = flex: flex needs CUDA",
+        "moe.moe_token_dispatcher_type = flex: flex needs DeepEP",
         [*EP2, "moe_token_dispatcher_type=flex"],
         2,
         "cpu",
@@ -93,14 +111,8 @@ OWN: list[tuple[str, list[str], int, Device]] = [
         "cuda",
     ),
     (
-        "kernels.transformer_impl = transformer_engine: Transformer Engine does not run without a GPU",
-        ["transformer_impl=transformer_engine"],
-        1,
-        "cpu",
-    ),
-    (
         "kernels.cuda_graph_impl = local: needs CUDA",
-        ["cuda_graph_impl=local", "use_te_rng_tracker=true"],
+        ["cuda_graph_impl=local"],
         1,
         "cpu",
     ),
@@ -117,7 +129,26 @@ OWN: list[tuple[str, list[str], int, Device]] = [
         "cuda",
     ),
     ("profiling.profile_ranks = ", ["profile_ranks=[0,2]"], 2, "cpu"),
+    (
+        "kernels.cuda_graph_impl = transformer_engine: nobody here calls",
+        ["cuda_graph_impl=transformer_engine"],
+        1,
+        "cuda",
+    ),
+    ("moe.moe_router_padding_for_quantization = true: needs fp8", [*EP2, PADDED], 2, "cuda"),
 ]
+BARE: list[tuple[str, list[str], int]] = [
+    *((name, NEEDING.get(name, [f"{name}=true"]), 1) for name in NEEDS_PACKAGE),
+    *((name, NEEDING[name], 2) for name in NEEDS_LAYERS),
+    *((name, [f"{name}={'flash' if name == 'attention_backend' else 1}"], 1) for name in READ_BY_LAYERS),
+    ("transformer_impl", ["transformer_impl=transformer_engine"], 1),
+    ("cp_comm_type", ["context_parallel_size=2", "cp_comm_type=p2p"], 2),
+    ("moe_grouped_gemm", [*EXPERTS, "moe_grouped_gemm=true"], 1),
+    ("moe_token_dispatcher_type", [*EP2, "moe_token_dispatcher_type=flex"], 2),
+    ("num_distributed_optimizer_instances", ["num_distributed_optimizer_instances=2"], 2),
+    ("cross_entropy_fusion_impl", ["cross_entropy_loss_fusion=true", "cross_entropy_fusion_impl=te"], 1),
+]
+"""(setting, overrides, ranks) of what a GPU can do with KERNELS alone."""
 CATALOGUE: list[tuple[str, list[str], int, Device]] = [
     ("model.num_query_groups = 3: does not divide", ["num_query_groups=3"], 1, "cpu"),
     ("parallel.pipeline_model_parallel_size = 2: num_layers", [*PP2, "num_layers=5"], 2, "cpu"),
@@ -143,18 +174,32 @@ BROKEN = SIZES + OWN + CATALOGUE
 def test_a_broken_rule_is_one_line(expected: str, overrides: list[str], ranks: int, device: Device) -> None:
     config = resolve("tiny", [*PLAIN, *overrides]).config
     with pytest.raises(ValueError, match=r".") as caught:
-        plan(config, ranks, device)
+        plan(config, ranks, device, KERNELS)
     assert expected in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("name", "overrides", "ranks"), BARE, ids=[row[0] for row in BARE])
+def test_a_kernel_that_is_not_installed_is_one_line(name: str, overrides: list[str], ranks: int) -> None:
+    config = resolve("tiny", [*PLAIN, *overrides]).config
+    assert plan(config, ranks, "cuda", KERNELS).world_size == ranks
+    for device, packages in (("cuda", ()), ("cpu", KERNELS)):
+        if name == "num_distributed_optimizer_instances" and device == "cpu":
+            continue
+        named = name if device == "cuda" else "[a-z_0-9]+"  # a CPU lacks more
+        with pytest.raises(ValueError, match=rf"\.{named} = .*: .*(needs|installed|here|without)") as caught:
+            plan(config, ranks, device, packages)  # type: ignore[arg-type]
+        assert "\n" not in str(caught.value)
 
 
 def test_no_constraint_of_its_own_repeats_the_catalogue_s() -> None:
     """Each of them refuses something of the list above that the catalogue lets pass."""
     needed = set()
-    for _, overrides, ranks, device in OWN:
+    bare = [("", overrides, ranks, "cuda", ()) for _, overrides, ranks in BARE]
+    for _, overrides, ranks, device, packages in [*((*row, KERNELS) for row in OWN), *bare]:
         config = resolve("tiny", [*PLAIN, *overrides]).config
         with pytest.raises(ValueError, match=r".") as caught:
-            plan(config, ranks, device)
+            plan(config, ranks, device, packages)  # type: ignore[arg-type]
         assert not any(catalogue_problems(config, ranks)), overrides
         said = str(caught.value)
         needed |= {(k, r) for k, _, r in RULES if f".{k} = " in said and said.endswith(f": {r}")}
@@ -188,4 +233,4 @@ VALID: list[tuple[list[str], int, Device]] = [
 
 @pytest.mark.parametrize(("overrides", "ranks", "device"), VALID)
 def test_what_is_allowed(overrides: list[str], ranks: int, device: Device) -> None:
-    assert plan(resolve("tiny", [*PLAIN, *overrides]).config, ranks, device).world_size == ranks
+    assert plan(resolve("tiny", [*PLAIN, *overrides]).config, ranks, device, KERNELS).world_size == ranks

@@ -13,6 +13,7 @@ from perfdoc.trainer.config.resolve import KEYS, REFUSED, name_here, why_refused
 from perfdoc.trainer.layout import plan
 from tests.megatron_core import import_core
 from tests.trainer.launch import need_megatron
+from tests.trainer.overrides import KERNELS
 
 
 def test_no_knob_of_the_catalogue_is_an_unknown_key() -> None:
@@ -82,7 +83,7 @@ def test_settings_reach_megatron_core_by_their_names(
     optimizer = importlib.import_module("megatron.core.optimizer.optimizer_config")
     monkeypatch.setattr(optimizer, "is_te_min_version", lambda version: True)
     config = resolve("tiny", ["data_parallel_size=null", "global_batch_size=32", *overrides]).config
-    layout = plan(config, 4, "cuda")
+    layout = plan(config, 4, "cuda", KERNELS)
     built = {
         type(one).__name__: one
         for one in (
@@ -123,7 +124,7 @@ def test_groups_are_made_with_their_settings(monkeypatch: pytest.MonkeyPatch) ->
     more = ["use_sharp=true", "sharp_enabled_group=dp", "high_priority_stream_groups=[dp]"]
     config = resolve("tiny", [*more, "nccl_communicator_config_path=x.yaml"]).config
     with pytest.raises(Stop):
-        session.start_layout(config, plan(config, 2, "cuda"))
+        session.start_layout(config, plan(config, 2, "cuda", KERNELS))
     names = [name for owner, _, name in (s.partition(".") for s in CORE) if owner.startswith("initialize_")]
     assert {name: given[name] for name in names} == {
         "use_sharp": True,

@@ -22,6 +22,7 @@ from perfdoc.trainer.config.profiling import profiler_of, window_of
 from perfdoc.trainer.layout import plan, virtual_stages
 from tests.megatron_core import import_core
 from tests.trainer.launch import need_megatron
+from tests.trainer.overrides import KERNELS
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed")
 
@@ -140,7 +141,7 @@ def test_user_buffers_are_allocated_before_the_model(modes: Any, monkeypatch: py
         *["seq_length=128", "micro_batch_size=2"],
     ]
     config = resolve("tiny", overrides).config
-    layout = plan(config, 4, "cuda")
+    layout = plan(config, 4, "cuda", KERNELS)
     start_user_buffers(config, layout)
     assert given == []
     start_user_buffers(resolve("tiny", [*overrides, "tp_comm_overlap=true"]).config, layout)
@@ -176,6 +177,9 @@ def test_memory_history_and_the_copy_of_its_snapshot(
     recorder = MemoryRecorder(run, 3, "cuda", history=history, copy=str(copy))
     recorder.start(5)
     recorder.stop()
+    assert fake.history == []  # its stacks would be a cost of the profiled steps
+    recorder.start_history()
+    recorder.stop_history()
     assert fake.history == (["all", None] if history else [])
     assert run.memory_path(3, "pickle").exists() is history
     target = copy.with_name("snapshot.rank3.pickle")
@@ -196,10 +200,13 @@ def memory_sample(event: Any, step: int) -> Any:
 
 def test_switches_of_the_environment_are_written_as_numbers() -> None:
     config = EnvironmentConfig(
-        nvshmem_ib_enable_ibgda=True, nvte_flash_attn=0, use_mnnvl=1, deep_ep_device_to_hca_mapping="0:mlx5_0"
+        nvshmem_ib_enable_ibgda=True,
+        nvte_norm_fwd_use_cudnn=0,
+        use_mnnvl=1,
+        deep_ep_device_to_hca_mapping="0:mlx5_0",
     )
     assert apply_environment(config, {}) == {
-        "NVTE_FLASH_ATTN": "0",
+        "NVTE_NORM_FWD_USE_CUDNN": "0",
         "USE_MNNVL": "1",
         "NVSHMEM_IB_ENABLE_IBGDA": "1",
         "DEEP_EP_DEVICE_TO_HCA_MAPPING": "0:mlx5_0",

@@ -5,13 +5,14 @@ adaptation (devices, tensors, streams, random numbers, jit). On any device it in
 missing Transformer Engine needs. With CUDA and Transformer Engine it changes nothing.
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import sys
 import warnings
 
+from perfdoc.trainer.constraints import ENGINE, PACKAGES
+
+_FOR_TORCH = "transformer_engine_torch"
 _done = False
 
 
@@ -22,12 +23,15 @@ def cuda_available() -> bool:
     return bool(torch.cuda.is_available())
 
 
+def kernel_packages() -> frozenset[str]:
+    """Those of `constraints.PACKAGES` that are installed, Transformer Engine with its half for PyTorch."""
+    found = {name for name in (*PACKAGES, _FOR_TORCH) if importlib.util.find_spec(name) is not None}
+    return frozenset(found - {_FOR_TORCH} - (set() if _FOR_TORCH in found else {ENGINE}))
+
+
 def transformer_engine_available() -> bool:
-    """Whether Transformer Engine can be used: it needs CUDA and both of its packages."""
-    return cuda_available() and all(
-        importlib.util.find_spec(name) is not None
-        for name in ("transformer_engine", "transformer_engine_torch")
-    )
+    """Whether Transformer Engine can be used, which needs CUDA."""
+    return cuda_available() and ENGINE in kernel_packages()
 
 
 def prepare() -> None:

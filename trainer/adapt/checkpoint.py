@@ -11,8 +11,6 @@ checkpoint,
   share of the buffers is padding only.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

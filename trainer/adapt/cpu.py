@@ -99,14 +99,10 @@ class Stream:
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         del args, kwargs
 
-    def wait_stream(self, stream: Any) -> None:
+    def synchronize(self, other: Any = None) -> None:
         """Nothing is outstanding."""
 
-    def wait_event(self, event: Any) -> None:
-        """Nothing is outstanding."""
-
-    def synchronize(self) -> None:
-        """Nothing is outstanding."""
+    wait_stream = wait_event = synchronize
 
     def query(self) -> bool:
         """All work is done."""
@@ -134,8 +130,7 @@ class Event:
     def wait(self, stream: Any = None) -> None:
         """It is past."""
 
-    def synchronize(self) -> None:
-        """It is past."""
+    synchronize = wait
 
     def query(self) -> bool:
         """It is past."""

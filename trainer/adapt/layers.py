@@ -12,8 +12,6 @@ masked by their positions: rank r of c holds the chunks r and 2c-1-r of the sequ
 (`get_batch_on_this_cp_rank`), so that every rank has the same share of the causal triangle.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -31,8 +29,8 @@ class Norm:
         """The signature that megatron-core's specs call; `kwargs` holds what only fused norms use."""
         del kwargs
         kinds = {"RMSNorm": torch.nn.RMSNorm, "LayerNorm": torch.nn.LayerNorm}
-        norm = kinds[config.normalization](hidden_size, eps=eps, dtype=config.params_dtype)
-        norm = norm.to(torch.cuda.current_device())
+        made = {"eps": eps, "dtype": config.params_dtype, "device": torch.cuda.current_device()}
+        norm = kinds[config.normalization](hidden_size, **made)
         for parameter in norm.parameters():
             parameter.sequence_parallel = config.sequence_parallel
         return norm
@@ -108,7 +106,14 @@ class CoreAttention(MegatronModule):  # type: ignore[misc]
         dropout: float,
     ) -> torch.Tensor:
         q, k, v = (tensor.permute(1, 2, 0, 3) for tensor in (query, key, value))
-        return torch.nn.functional.scaled_dot_product_attention(
+        grouped = q.shape[1] != k.shape[1]
+        # PyTorch's fused kernels for CUDA take grouped queries in 16 bits and without a mask; for others it
+        # keeps the scores, which is another program.
+        if grouped and q.is_cuda and mask is not None:
+            k, v = (tensor.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for tensor in (k, v))
+        elif grouped and q.is_cuda and q.dtype == torch.float32:
+            q, k, v = (tensor.to(torch.bfloat16) for tensor in (q, k, v))
+        context = torch.nn.functional.scaled_dot_product_attention(
             q,
             k,
             v,
@@ -118,6 +123,7 @@ class CoreAttention(MegatronModule):  # type: ignore[misc]
             scale=self.scale,
             enable_gqa=q.shape[1] != k.shape[1],
         )
+        return context.to(query.dtype)
 
     def _zigzag_mask(self, local_length: int, device: torch.device) -> torch.Tensor:
         """True where a query of this rank may see a gathered key; `[local, local * cp_size]`."""

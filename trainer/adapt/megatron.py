@@ -14,8 +14,6 @@ Call site: tensor_parallel/random.py, `CheckpointWithoutOutput(fp8=False)`: anyt
 on" and then uses Transformer Engine's FP8 state, whose names are not bound when the package is missing.
 """
 
-from __future__ import annotations
-
 import warnings
 from typing import Any
 

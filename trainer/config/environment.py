@@ -3,8 +3,6 @@
 A field's name in capitals is the variable's name. null leaves the variable as it is found.
 """
 
-from __future__ import annotations
-
 from collections.abc import MutableMapping
 from dataclasses import dataclass, fields
 from typing import Annotated, Literal
@@ -21,9 +19,6 @@ class EnvironmentConfig:
     nvte_bwd_layernorm_sm_margin: Annotated[int, Meta(ge=0)] | None = None
     nvte_norm_fwd_use_cudnn: Literal[0, 1] | None = None
     nvte_norm_bwd_use_cudnn: Literal[0, 1] | None = None
-    nvte_flash_attn: Literal[0, 1] | None = None
-    nvte_fused_attn: Literal[0, 1] | None = None
-    nvte_unfused_attn: Literal[0, 1] | None = None
     nvte_batch_mha_p2p_comm: Literal[0, 1] | None = None
     nvte_cpu_offload_v1: Literal[0, 1] | None = None
     nccl_nvls_enable: Literal[0, 1, 2] | None = None
@@ -33,7 +28,6 @@ class EnvironmentConfig:
     nccl_graph_register: Literal[0, 1] | None = None
     nccl_cta_policy: Literal[0, 1, 2] | None = None
     nccl_p2p_net_chunksize: Annotated[int, Meta(ge=1)] | None = None
-    torch_nccl_avoid_record_streams: Literal[0, 1] | None = None
     torch_nccl_high_priority: Literal[0, 1] | None = None
     pytorch_cuda_alloc_conf: str | None = None
     nvlink_domain_size: Annotated[int, Meta(ge=1)] | None = None

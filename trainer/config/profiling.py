@@ -1,7 +1,5 @@
 """What is captured of a run, as Megatron-Bridge and Megatron-LM spell it. Options of the command go first."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -29,8 +27,11 @@ class ProfilingConfig:
     """Of operators' inputs, by the PyTorch profiler."""
     nsys_gpu_metrics: bool = False
     """Counters of the GPU (SMs, memory, links), by nsys."""
+    nsys_event_trace: bool = False
+    """CUDA event records, by nsys: they prove which wait belongs to which record, and may make streams wait
+    that did not, as NVIDIA warns and nobody here has measured."""
     record_memory_history: bool = True
-    """On CUDA: allocations and frees of the profiled steps, with their stacks."""
+    """On CUDA: allocations and frees of the step after the profiled ones, with their stacks."""
     memory_snapshot_path: str | None = None
     """A copy of the last snapshot, rank by rank (`x.pickle`: `x.rank0.pickle`); null: in the run directory
     only."""

@@ -26,6 +26,7 @@ _DECODER = (
     "the reference model is a decoder without an encoder, and megatron-core 0.16.1 has no encoder degrees"
 )
 _DTYPE = "give precision.params_dtype"
+_BACKEND = "megatron-core sets it, and ends where it is set otherwise: give kernels.attention_backend"
 _TORCHRUN = "is torchrun's: give it behind `--`, as in `perfdoc run tiny -- --nproc-per-node 8`"
 
 REFUSED: Mapping[str, str] = MappingProxyType(
@@ -43,6 +44,10 @@ REFUSED: Mapping[str, str] = MappingProxyType(
         "sequence_packing_size": "sequences are cut from one stream of documents, each of seq_length tokens, "
         "so nothing is left to pack",
         "persist_layer_norm": "a kernel of Apex's norm; norms here are Transformer Engine's or PyTorch's",
+        "masked_softmax_fusion": "attention is one kernel with the softmax in it, PyTorch's or Transformer "
+        "Engine's",
+        "torch_nccl_avoid_record_streams": "PyTorch 2.11 and later never record them, whatever is set",
+        **dict.fromkeys(("nvte_flash_attn", "nvte_fused_attn", "nvte_unfused_attn"), _BACKEND),
         "train_sync_interval": "every step ends by reading its loss, which waits for the GPU already",
         "mtp_num_layers": "the reference model has no multi-token prediction",
         "multi_latent_attention": "the reference model has grouped-query attention",

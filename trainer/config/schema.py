@@ -5,8 +5,6 @@ sections, so a setting can be given by its bare name (`tensor_model_parallel_siz
 (`parallel.tensor_model_parallel_size=2`). Rules that tie several settings together are in `layout.py`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
@@ -241,7 +239,6 @@ class KernelsConfig:
     gradient_accumulation_fusion: bool = False
     bias_activation_fusion: bool = False
     bias_dropout_fusion: bool = False
-    masked_softmax_fusion: bool = False
     apply_rope_fusion: bool = False
     fused_single_qkv_rope: bool = False
     cross_entropy_loss_fusion: bool = False

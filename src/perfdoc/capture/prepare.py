@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 import shutil
 import subprocess
@@ -9,9 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from perfdoc.capture.command_line import Job, other_launcher, read_job
+from perfdoc.doctor.checks import installed
 from perfdoc.profiling.errors import CaptureError
 from perfdoc.profiling.marks import DeviceKind
 from perfdoc.profiling.nsys.collect import LOGS, unfinished_folder
@@ -29,7 +31,8 @@ NO_NSYS = (
     "perfdoc.profiling.step (docs/own_trainer.md)."
 )
 _SCHEDULER_OK = "CPU Profiling Environment (process-tree): OK"
-_GPU_DRIVER = Path("/proc/driver/nvidia/version")
+_GPU_FILES = (Path("/proc/driver/nvidia/version"), Path("/dev/nvidiactl"), Path("/dev/dxg"))
+"""Of NVIDIA's driver, a sandbox may show its device alone; /dev/dxg is a GPU of Windows, within WSL."""
 
 
 class CaptureRequestError(ValueError):
@@ -99,7 +102,7 @@ def _plan(asked: Asked) -> Plan:
             "python train.py"
         )
     steps, ranks = _steps(asked.steps), _ranks(asked.ranks)
-    device: DeviceKind = "cuda" if _GPU_DRIVER.exists() else "cpu"
+    device = _device()
     started = started_rank() if not job.launcher else None
     rank = None if job.launcher else (started[0] if started else 0)
     own = rank if started is not None and started[1] > 1 else None
@@ -157,6 +160,16 @@ def _plan(asked: Asked) -> Plan:
         left_out=left_out,
         notes=tuple(notes),
     )
+
+
+def _device() -> DeviceKind:
+    """cuda where the driver is seen, or PyTorch uses it; where both are wrong CUDA is not traced."""
+    if any(path.exists() for path in _GPU_FILES):
+        return "cuda"
+    if "+cpu" in (installed("torch") or "+cpu"):
+        return "cpu"
+    torch: Any = importlib.import_module("torch")
+    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def _nsys(asked: Asked, steps: tuple[int, int] | None) -> Nsys | None:

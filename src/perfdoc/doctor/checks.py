@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.metadata
 import shutil
 import socket
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -291,13 +293,36 @@ def _loopback() -> Iterator[Check]:
         yield _ok("loopback", "ports can be opened")
 
 
+_RESOLVES_S = 5.0
+"""A name server out of reach answers after half a minute."""
+
+
+def _host_name() -> Iterator[Check]:
+    """Machines of one run find each other by name; ranks of one machine do without."""
+    name = socket.gethostname()
+    found: list[object] = []
+
+    def ask() -> None:
+        with contextlib.suppress(OSError, UnicodeError):
+            found.append(socket.getaddrinfo(name, None))
+
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(_RESOLVES_S)
+    if found:
+        yield _ok("host name", "resolves")
+    else:
+        remedy = "Add it to /etc/hosts. Started by hand, torchrun --standalone wants --local-addr=127.0.0.1."
+        yield _warn("host name", "does not resolve: torchrun may wait for ever", remedy)
+
+
 def _processors() -> Iterator[Check]:
     yield _ok("processors", f"{cpu_count() or 0}")
 
 
 LOOKS: tuple[Callable[[], Iterable[Check]], ...] = (
     *(_python, _packages, _transformer_engine, _dask, _cuda, _nsys),
-    *(_perf_events, _folder, _shared_memory, _loopback, _processors),
+    *(_perf_events, _folder, _shared_memory, _loopback, _host_name, _processors),
 )
 
 

@@ -307,7 +307,7 @@ def _busy_gpus(team: Team) -> list[str]:
         return []
     try:
         at_work = float(torch.cuda.utilization(team.rank))
-    except (RuntimeError, ImportError, OSError, AttributeError):
+    except Exception:  # noqa: BLE001 - NVML's errors are of its own class; the figure is then unknown
         at_work = 0.0
     return [
         f"device {rank} was at work {percent:.0f} % of the time before"

@@ -134,6 +134,7 @@ def prepare(
             output=f"{reports}/rank%q{{RANK}}",
             device=device,
             gpu_metrics=profiling.nsys_gpu_metrics,
+            event_trace=profiling.nsys_event_trace,
         )
         command = nsys_per_rank(
             under, launcher=launcher, program=[sys.executable, *program], ranks=ranks, logs=folder / LOGS

@@ -26,6 +26,8 @@ class TorchrunArguments:
     """Whether torchrun is to count."""
     meets: bool
     """Whether it says where the machines meet, or that they need not."""
+    names_address: bool
+    """Whether it says by which address other ranks find this machine."""
 
     @property
     def several_nodes(self) -> bool:
@@ -47,6 +49,9 @@ class TorchrunArguments:
         added = []
         if self.nodes == 1 and not self.meets:
             added.append("--standalone")
+        if self.nodes == 1 and not self.names_address:
+            # Else ranks look for rank 0 by this machine's own name, for ever where nobody resolves it.
+            added.append("--local-addr=127.0.0.1")
         if self.ranks_per_node is None and not self.counts_devices:
             if self.nodes is None or default_world_size % self.nodes:
                 machines = "a range of" if self.nodes is None else str(self.nodes)
@@ -81,6 +86,7 @@ def read_torchrun(words: Sequence[str]) -> TorchrunArguments:
         meets=bool(
             given.standalone or given.rdzv_endpoint or given.master_port or given.rdzv_backend != "static"
         ),
+        names_address=bool(given.local_addr),
     )
 
 
