@@ -186,11 +186,6 @@ RULES: tuple[Rule, ...] = (
         "needs Transformer Engine's layers or grouped_gemm, of which neither is here",
     ),
     (
-        "moe_router_padding_for_quantization",
-        lambda r: r.moe_router_padding_for_quantization and not (r.fp8 or r.fp4),
-        "needs fp8 or fp4",
-    ),
-    (
         "cross_entropy_fusion_impl",
         lambda r: r.cross_entropy_fusion_impl == "te" and ENGINE not in r.packages,
         "needs Transformer Engine, and a GPU",

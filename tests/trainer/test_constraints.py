@@ -28,12 +28,12 @@ STEP = [
 NOT_ON_A_CPU = {
     **{name: [f"{name}=true"] for name in CUDA_ONLY},
     "fine_grained_activation_offloading": [
-        *["fine_grained_activation_offloading=true", "offload_modules=[core_attn]"]
+        *["fine_grained_activation_offloading=true", "offload_modules=[core_attn]"],
+        "nvte_cpu_offload_v1=1",
     ],
     "empty_unused_memory_level": ["empty_unused_memory_level=1"],
     "memory_snapshot_path": ["memory_snapshot_path=a"],
 }
-PADDED = "moe_router_padding_for_quantization=true"
 NEEDING = {
     "fp8": ["fp8=hybrid", "params_dtype=bf16"],
     "fp4": ["fp4=e2m1", "params_dtype=bf16"],
@@ -135,7 +135,6 @@ OWN: list[tuple[str, list[str], int, Device]] = [
         1,
         "cuda",
     ),
-    ("moe.moe_router_padding_for_quantization = true: needs fp8", [*EP2, PADDED], 2, "cuda"),
 ]
 BARE: list[tuple[str, list[str], int]] = [
     *((name, NEEDING.get(name, [f"{name}=true"]), 1) for name in NEEDS_PACKAGE),
