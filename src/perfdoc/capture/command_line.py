@@ -1,7 +1,5 @@
 """The user's command: where torchrun's own words end."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Mapping, Sequence

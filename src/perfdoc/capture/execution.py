@@ -1,7 +1,5 @@
 """The job of `perfdoc capture`: run it, take in what the profiler left, say what is there."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

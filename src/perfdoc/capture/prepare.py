@@ -1,7 +1,5 @@
 """`perfdoc capture`: check everything before the job starts, and put its line together."""
 
-from __future__ import annotations
-
 import importlib
 import math
 import shutil

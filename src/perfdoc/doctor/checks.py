@@ -1,7 +1,5 @@
 """The checks of `perfdoc doctor`: each looks at one thing and says what to do about it."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import importlib.metadata

@@ -1,7 +1,5 @@
 """What a bug report needs of a machine, and nothing of whose machine it is: no host, user, path or secret."""
 
-from __future__ import annotations
-
 import importlib
 import platform
 import re

@@ -1,7 +1,5 @@
 """What this process may use of the machine's CPUs, of their caches and of its memory."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from pathlib import Path

@@ -4,8 +4,6 @@ They are processes of their own, which end before any training begins: nothing o
 thread, is left in a rank that trains.
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 import subprocess

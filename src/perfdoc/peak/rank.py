@@ -1,7 +1,5 @@
 """One rank of a measurement: `python -m perfdoc.peak.rank`, started by `perfdoc.peak.measure`."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 import warnings

@@ -1,7 +1,5 @@
 """What was measured before, by device and software: `perfdoc peak` and `perfdoc run` measure once."""
 
-from __future__ import annotations
-
 import hashlib
 import subprocess
 from collections.abc import Callable, Mapping

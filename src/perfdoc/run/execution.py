@@ -1,7 +1,5 @@
 """The training processes of `perfdoc run`: start them, pass a stop on, and take in what they left."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

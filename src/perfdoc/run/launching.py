@@ -1,7 +1,5 @@
 """A launcher's process: started, stops passed on to it, cleared up behind."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -1,7 +1,5 @@
 """`perfdoc run`: check a run and make ready for it; and `perfdoc config show`."""
 
-from __future__ import annotations
-
 import importlib.util
 import shlex
 import sys

@@ -4,8 +4,6 @@ In a module of its own: `python -m perfdoc` runs `__main__` under another name t
 and who clears up behind a signal must know the same class.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

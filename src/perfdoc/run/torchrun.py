@@ -1,7 +1,5 @@
 """torchrun's arguments behind `--`: how many machines and ranks they ask for, and what has to be added."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
