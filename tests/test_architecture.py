@@ -177,7 +177,7 @@ BUDGET = {
     "profiling": 5_600,
     "reports": 8_100,  # what shows each degree of the layout
     "results": 3_900,  # the what-if study of a job
-    "rules": 14_650,  # what each rule assumes, in place of advice that does not fit
+    "rules": 14_900,  # what each rule assumes; the culprit of a job of many ranks
     "simulator": 13_150,  # replay of recorded operations of all ranks: slowdown, its parts, its causes
     "src": 20_850,
     "traces": 9_600,  # damaged rows are set aside one by one, where a file was refused

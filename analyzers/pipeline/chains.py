@@ -32,7 +32,7 @@ def find_chains(ranks: Sequence[RankOperations]) -> list[list[Chain]]:
                 near[own].add(other)
                 near[other].add(own)
         first = next(iter(np.flatnonzero(r.kind == MESSAGE).tolist()), None)
-        if first is not None and r.peer[first] >= 0:
+        if first is not None and r.peer[first] >= 0 and r.operation[first] in ("send", "recv"):
             # The first stage begins with its own work; the others wait for the one before them.
             a, b = (own, int(r.peer[first]))[:: 1 if r.operation[first] == "send" else -1]
             before[b] = a

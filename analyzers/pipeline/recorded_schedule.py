@@ -236,16 +236,23 @@ def _carried(
     batched one carries is what the others leave."""
     left = list(keys)
     found: dict[int, frozenset[Key]] = {}
-    batched = [i for i in rows if rank.operation[i] in BATCHED]
+    batched = [i for i in rows if rank.operation[i] in BATCHED and rank.peer[i] < 0]
+    to_peers = [i for i in rows if rank.operation[i] in BATCHED and rank.peer[i] >= 0]
     for i in rows:
         if i in batched:
             continue
-        sends, peer = rank.operation[i] == "send", int(rank.peer[i])
-        fitting = [k for k in left if (k[1] == stage) == sends and peer in (-1, chain[k[2 if sends else 1]])]
+        peer, word = int(rank.peer[i]), rank.operation[i]
+        fitting = [k for k in left if peer in (-1, chain[k[2] if k[1] == stage else k[1]])]
+        if i in to_peers:
+            # All that the two exchange here, unless another one follows.
+            several = sum(int(rank.peer[j]) == peer for j in to_peers if j >= i) > 1
+            fitting = fitting[:1] if several else fitting
+        else:
+            fitting = [k for k in fitting if (k[1] == stage) == (word == "send")][:1]
         if not fitting:
             return None
-        left.remove(fitting[0])
-        found[i] = frozenset(fitting[:1])
+        left = [k for k in left if k not in fitting]
+        found[i] = frozenset(fitting)
     # A profiler that names sends and receives calls batched what is several.
     each = 2 if {"send", "recv"} & set(rank.operation) else 1
     if bool(left) != bool(batched) or each * len(batched) > len(left):

@@ -1,24 +1,36 @@
 """A collective starts to transfer when its last rank joins: one slow rank slows all ranks."""
 
 from perfdoc.analyzers.skew.stragglers import FEWEST
-from perfdoc.results.figures import brief, per_cent
+from perfdoc.results.figures import brief, per_cent, significant
 from perfdoc.results.ranking import TRIFLE_FRAC
 from perfdoc.results.replay import Prediction
 from perfdoc.results.waits import LATE_WORDS, Straggler, waits_by_schedule
+from perfdoc.results.what_if import CauseKind, WhatIfCause
 from perfdoc.rules.engine.gain import Gain, ceiling
 from perfdoc.rules.engine.needs import Missing, Need, over_ranks, skipped
 from perfdoc.rules.engine.rule import Case, Meta, Verdict, fires, passes
 from perfdoc.rules.engine.worst import late_rank
+from perfdoc.rules.facts.culprit import cause_of, gain_of, leading
+from perfdoc.rules.facts.culprit_words import cure, does
 from perfdoc.rules.facts.degrees import PP
 
 
+def _not_matched(case: Case) -> Missing | None:
+    return None if cause_of(case.what_if, *_KINDS) is not None else _MATCHED.missing(case)
+
+
 def _not_distinguishable(case: Case) -> Missing | None:
+    if cause_of(case.what_if, *_KINDS) is not None:
+        return None
     found = case.job.skew
     few = not found.stragglers and found.distinguishable < FEWEST
     if few or found.stragglers_state in ("not_distinguishable", "not_compared"):
         return skipped(found.stragglers_reason)
     return None
 
+
+_KINDS: tuple[CauseKind, ...] = ("slow_rank", "late_host")
+_MATCHED = over_ranks("collectives matched over several ranks", lambda case: case.job.skew)
 
 META = Meta(
     title="Straggler",
@@ -27,7 +39,7 @@ META = Meta(
     topic="scale",
     time=("waits",),
     needs=(
-        over_ranks("collectives matched over several ranks", lambda case: case.job.skew),
+        Need(words=_MATCHED.words, missing=_not_matched),
         Need(words="skew above the clock error", missing=_not_distinguishable),
     ),
     advice=("host_symptom_variation",),
@@ -54,6 +66,9 @@ def evaluate(case: Case) -> Verdict:
     order in which pipeline stages end, nor if the rank itself only waited for others. As information if it
     computes no longer than the others, if one stretch of the capture alone shows it, or if it costs less than
     `PROBLEM_FRAC` (`LARGE_FRAC` if chance is not out of the question): a repeat may show another, or none."""
+    cause = cause_of(case.what_if, *_KINDS)
+    if cause is not None and not _is_known_better(case, cause):
+        return _by_what_if(case, cause)
     found = case.job.skew
     late = [s for s in found.stragglers if _loss_frac(case, s) >= MIN_FRAC]
     culprits = [s for s in late if s.cause != "waiting" and not _by_schedule(case, s)]
@@ -81,6 +96,33 @@ def evaluate(case: Case) -> Verdict:
         ],
         remedy=f"Look at {worst.name}: {_where_to_look(worst)}.",
         gain=_most(case, worst) if prediction is None else prediction.gain,
+        verify="Run again with the rank on another machine: if the machine is the cause, another rank "
+        "becomes the straggler.",
+        false_alarm="A rank with more work by design: more tokens, or hot experts.",
+    )
+
+
+def _is_known_better(case: Case, cause: WhatIfCause) -> bool:
+    """Whether the replay of every kernel predicts as much for a straggler."""
+    found = [p for s in case.job.skew.stragglers if (p := _prediction(case, s)) is not None]
+    return any((p.mid_ns or 0) >= _AS_MUCH * cause.saved_ns for p in found)
+
+
+_AS_MUCH = 0.5
+
+
+def _by_what_if(case: Case, cause: WhatIfCause) -> Verdict:
+    """Of a rank that takes longer than its peers for the same passes."""
+    return fires(
+        reason=does(cause, case.what_if.pp),
+        evidence=[
+            ("as long as its peers", f"{significant(cause.ratio)} times"),
+            ("steps in which it is", per_cent(cause.recurrence_frac, 0)),
+            ("the step without it", f"{brief(cause.step_ns)}, not {brief(case.what_if.step_ns or 0)}"),
+        ],
+        remedy=f"{cure(cause)}." + (f" {cause.note.capitalize()}." if cause.note else ""),
+        gain=gain_of(case, cause),
+        culprit=cause in leading(case.what_if),
         verify="Run again with the rank on another machine: if the machine is the cause, another rank "
         "becomes the straggler.",
         false_alarm="A rank with more work by design: more tokens, or hot experts.",

@@ -3,12 +3,15 @@ the first stage, the output layer and the loss the last one."""
 
 import math
 
-from perfdoc.results.figures import per_cent, significant
+from perfdoc.results.figures import brief, per_cent, significant
+from perfdoc.results.what_if import WhatIfCause
 from perfdoc.rules.engine.advise import Advice, advise, all_or_none
 from perfdoc.rules.engine.gain import Gain, at_most, predicted
 from perfdoc.rules.engine.needs import Missing, Need, given, skipped
 from perfdoc.rules.engine.rule import Case, Meta, Verdict, fires, passes
 from perfdoc.rules.facts.bubble import PIPELINE, late_peer_ceiling
+from perfdoc.rules.facts.culprit import cause_of, gain_of, leading
+from perfdoc.rules.facts.culprit_words import stage_words
 from perfdoc.rules.facts.stage_split import (
     as_settings,
     balanced,
@@ -22,6 +25,8 @@ from perfdoc.rules.facts.stage_split import (
 def _no_passes(case: Case) -> Missing | None:
     found = case.job.pipeline
     if found.state == "measured" and found.imbalance_ns is not None and found.window_ns:
+        return None
+    if cause_of(case.what_if, "long_stage") is not None:
         return None
     return skipped(found.reason or "the passes of the stages are not known")
 
@@ -52,7 +57,9 @@ def evaluate(case: Case) -> Verdict:
     are not the cause; as information if no split of whole layers is more even, or the most even one has no
     predicted gain. Another split is advised if the settings give the current one and the first or the last
     stage is slow."""
-    found = case.job.pipeline
+    cause, found = cause_of(case.what_if, "long_stage"), case.job.pipeline
+    if cause is not None and predicted(case, "balanced_layers", "even_stages") is None:
+        return _by_what_if(case, cause)
     share = given(found.imbalance_ns) / given(found.window_ns)
     evidence = [("waiting for late peers, of the step", per_cent(share))]
     if found.slowest_over_mean is not None and found.slowest_stage is not None:
@@ -87,6 +94,29 @@ def evaluate(case: Case) -> Verdict:
         verify="Run again: the stages' own times in the pipeline section come closer, and late_peer falls.",
         false_alarm="One slow GPU looks like a slow stage: compare the same stage of several replicas "
         "(PD303).",
+    )
+
+
+def _by_what_if(case: Case, cause: WhatIfCause) -> Verdict:
+    """Where the stages' windows were not measured, but what their ranks recorded was replayed."""
+    pp = case.what_if.pp
+    at_end = cause.stage in (0, (pp or 0) - 1)
+    where = "first" if cause.stage == 0 else "last" if at_end else "middle"
+    evidence = [
+        (f"stage {cause.stage}, over the mean of the others", significant(cause.ratio)),
+        ("the step without its excess", f"{brief(cause.step_ns)}, not {brief(case.what_if.step_ns or 0)}"),
+    ]
+    if cause.even_ns is not None:
+        evidence.append(("the step with even stages", brief(cause.even_ns)))
+    note = f" {cause.note[0].upper()}{cause.note[1:]}." if cause.note else ""
+    return fires(
+        reason=f"{stage_words(cause, pp)}{_HOLDS.get(where, '')} takes longer than the others",
+        evidence=evidence,
+        remedy=f"{_WORDS if at_end else _MIDDLE}{note}",
+        gain=gain_of(case, cause),
+        culprit=cause in leading(case.what_if),
+        verify="Run again: forward and backward passes of the stages come closer, and the step shorter.",
+        false_alarm="One slow GPU looks like a slow stage where only one replica was captured (PD303).",
     )
 
 

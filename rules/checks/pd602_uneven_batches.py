@@ -8,16 +8,20 @@ import numpy as np
 
 from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.analyzers.ledger.steps import distinct_names
-from perfdoc.results.figures import per_cent
+from perfdoc.results.figures import brief, per_cent, significant
 from perfdoc.rules.engine.advise import Advice, advise, needing
 from perfdoc.rules.engine.needs import Missing, Need, not_applicable, skipped
 from perfdoc.rules.engine.rule import Case, Meta, Verdict, fires, passes
+from perfdoc.rules.facts.culprit import cause_of, gain_of, leading
+from perfdoc.rules.facts.culprit_words import cure, does
 from perfdoc.rules.facts.memory_need import micro_batch_of, pp_of
 
 _SIZE, _BATCH = "sequence_packing_size", "micro_batch_size"
 
 
 def _unknown(case: Case) -> Missing | None:
+    if cause_of(case.what_if, "uneven_data") is not None:
+        return None
     uneven, why_not = _unevenness(case)
     if uneven is not None or case.number(_SIZE) is not None or _padding_frac(case) is not None:
         return None
@@ -51,6 +55,23 @@ def evaluate(case: Case) -> Verdict:
     size, batch = case.number(_SIZE), micro_batch_of(case)
     uneven, padded = _unevenness(case)[0], _padding_frac(case) or 0.0
     evidence = []
+    cause = cause_of(case.what_if, "uneven_data")
+    if cause is not None:
+        evidence = [
+            ("longest micro-batch of a step over the mean", significant(cause.ratio)),
+            ("correlation of forward and backward lengths", significant(cause.correlation, 2)),
+            ("the step with even ones", f"{brief(cause.step_ns)}, not {brief(case.what_if.step_ns or 0)}"),
+        ]
+        return fires(
+            reason=does(cause, case.what_if.pp),
+            evidence=evidence,
+            advice=_advice(case, size),
+            remedy=f"{cure(cause)}: so that all of them compute as long.",
+            gain=gain_of(case, cause),
+            culprit=cause in leading(case.what_if),
+            verify="Run again: passes of the micro-batches of a step are as long as one another.",
+            false_alarm="Hot experts, which make other micro-batches long in each step too.",
+        )
     if uneven is not None:
         label = "compute of the busiest rank above the mean, in turn, median over steps"
         evidence.append((label, per_cent(uneven)))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from perfdoc.analyzers.communication.matches import Matches
-from perfdoc.analyzers.pipeline.operations import RankOperations
+from perfdoc.analyzers.pipeline.operations import MESSAGE, RankOperations
 from perfdoc.analyzers.pipeline.recorded_schedule import JobSchedule
 from perfdoc.results.what_if import WhatIfAnalysis, WhatIfPart, no_what_if
 from perfdoc.simulator.recorded.causes import causes_of
@@ -31,6 +31,8 @@ def what_if(
         return no_what_if("one rank has no peers", "Give the captures of several ranks.")
     if reason := next((f"{r.label}: {r.reason}" for r in ranks if r.reason), ""):
         return no_what_if(reason)
+    if schedule.reason and any((r.kind == MESSAGE).any() for r in ranks):
+        return no_what_if(schedule.reason)
     job = recorded_job(ranks, schedule, matches)
     if job is None:
         return no_what_if("the captures have no step in common", "Capture the same steps on all ranks.")
@@ -70,7 +72,7 @@ def what_if(
         by_rank=found["rank"][:MAX_RANKS],
         by_kind=found["kind"],
         causes=causes_of(job, plan, recorded, names),
-        notes=[] if not schedule.reason else [f"passes unknown: {schedule.reason}"],
+        notes=[],
     )
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from perfdoc.analyzers.request import AnalysisRequest
+from perfdoc.diagnose.diagnosis import diagnose
 from perfdoc.diagnose.measuring import measure_all
-from perfdoc.diagnose.whole_case import whole_case
-from perfdoc.knobs.configuration import Configuration
+from perfdoc.results import Diagnosis
 from perfdoc.results.what_if import WhatIfAnalysis, WhatIfPart
 from tests.simulator.recorded_jobs import files_of, rewritten
 
@@ -21,9 +21,14 @@ DESCRIBED = ("Process Group Description",)
 GROUPS = (*DESCRIBED, "Process Group Name", "Process Group Ranks")
 
 
+def diagnosed(files: Sequence[Path]) -> Diagnosis:
+    return diagnose(measure_all(AnalysisRequest(captures=tuple(files), replay=False, jobs=1)).captures)
+
+
 def analysed(files: Sequence[Path]) -> WhatIfAnalysis:
-    found = measure_all(AnalysisRequest(captures=tuple(files), replay=False, jobs=1))
-    return whole_case(found.captures, [], Configuration()).case.what_if
+    found = diagnosed(files).analyses.what_if
+    assert found is not None
+    return found
 
 
 def by_name(parts: Sequence[WhatIfPart]) -> dict[str, float]:
@@ -47,7 +52,11 @@ def near(published: Mapping[str, float]) -> Any:
 
 
 def test_eight_gpus() -> None:
-    found = analysed(files_of(PP4))
+    whole = diagnosed(files_of(PP4))
+    assert whole.verdict.startswith("The last stage computes 1.63 times as long as the other 3 in every step")
+    assert whole.opportunities[0].codes == ["PD305"]
+    found = whole.analyses.what_if
+    assert found is not None
     assert (found.pp, found.micro_batches, found.schedule, found.steps) == (4, 4, "1F1B", 32)
     assert [x / 1e9 for x in (found.measured_ns, found.step_ns, found.ideal_ns)] == near(
         [2.214, 2.173, 1.843]
@@ -67,7 +76,11 @@ def test_eight_gpus() -> None:
 
 
 def test_a_hundred_and_twenty_eight_gpus() -> None:
-    found = analysed(files_of(PP2))
+    whole = diagnosed(files_of(PP2))
+    assert whole.verdict.startswith("Sequence lengths are uneven over micro-batches and replicas")
+    assert [row.codes for row in whole.opportunities[:2]] == [["PD602"], ["PD305"]]
+    found = whole.analyses.what_if
+    assert found is not None
     assert (found.pp, found.micro_batches, found.schedule, found.steps, found.ranks) == (2, 8, "1F1B", 43, 64)
     assert [x / 1e9 for x in (found.measured_ns, found.step_ns, found.ideal_ns)] == near(
         [9.113, 9.067, 5.897]

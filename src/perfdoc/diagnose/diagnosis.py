@@ -24,6 +24,7 @@ from perfdoc.results.tables import CollectiveSize, Tables
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.registry import Judged, judge
 from perfdoc.rules.facts.capture import slowed_by
+from perfdoc.rules.facts.culprit_words import lead
 from perfdoc.rules.facts.degrees import CP, TP, expert_tp
 from perfdoc.rules.facts.exposed import usual_link
 from perfdoc.rules.facts.memory_room import out_of_memory
@@ -75,12 +76,13 @@ def diagnose(
     analyses = _analyses(captures, ranks, job, whole, judged, facts)
     if ranks:
         slow = slowed_by(case)
-        verdict = verdict_of(
+        culprit = lead(case.what_if)
+        verdict = culprit + verdict_of(
             ranks,
             analyses.kernels,
             failed,
             slowed_by=slow,
-            skew=job.skew,
+            skew=None if culprit else job.skew,
             pipeline=analyses.pipeline,
             stages=job.stages,
         )

@@ -1,0 +1,55 @@
+"""The causes that the replay of all ranks' recorded operations finds, and what each costs."""
+
+from __future__ import annotations
+
+from perfdoc.results.replay import Gain
+from perfdoc.results.what_if import CauseKind, WhatIfAnalysis, WhatIfCause
+from perfdoc.rules.engine.case import Case
+
+LEADS_FRAC = 0.05
+"""Of the step: a cause that costs as much is named before all else."""
+FIRES_FRAC = 0.03
+"""Of the step: one that costs as much is a problem."""
+MAX_GAP_FRAC = 0.25
+"""Of the measured step, left out of the replay as launch delays: with more of them nothing leads."""
+
+
+def cause_of(found: WhatIfAnalysis | None, *kinds: CauseKind) -> WhatIfCause | None:
+    """The first cause of these kinds that is worth a finding."""
+    if found is None or not found.step_ns:
+        return None
+    least_ns = FIRES_FRAC * found.step_ns
+    return next((c for c in found.causes if c.kind in kinds and c.saved_ns >= least_ns), None)
+
+
+def leading(found: WhatIfAnalysis | None) -> list[WhatIfCause]:
+    """The causes to name before all else, the costliest first; none where none is large, or the replay leaves
+    out much of the step."""
+    if found is None or not found.step_ns or not found.measured_ns:
+        return []
+    if found.step_ns < (1 - MAX_GAP_FRAC) * found.measured_ns:
+        return []
+    return [c for c in found.causes if c.saved_ns >= LEADS_FRAC * found.step_ns]
+
+
+def share_of(case: Case, cause: WhatIfCause) -> float:
+    """Of the replayed step."""
+    return cause.saved_ns / case.what_if.step_ns if case.what_if.step_ns else 0.0
+
+
+def gain_of(case: Case, cause: WhatIfCause) -> Gain:
+    """What a step gains without it; of a long stage at least what spreading its excess over all stages
+    does."""
+    low, mid, high = cause.low_ns, cause.saved_ns, cause.high_ns
+    said = "replayed from the recorded operations of all ranks, launch delays left out"
+    if cause.even_ns is not None and case.what_if.step_ns is not None:
+        low = mid = max(0, case.what_if.step_ns - cause.even_ns)
+        high = max(high, cause.saved_ns)
+        said += "; layers moved, at most all of the excess gone"
+    return Gain(
+        low_ms=max(0, min(low, mid)) / 1e6,
+        mid_ms=mid / 1e6,
+        high_ms=max(high, mid) / 1e6,
+        method="replay",
+        assumptions=[said],
+    )

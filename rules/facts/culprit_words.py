@@ -1,0 +1,84 @@
+"""What the replay of all ranks' recorded operations finds, in sentences: what, what it costs, what next."""
+
+from __future__ import annotations
+
+from perfdoc.results.figures import brief, per_cent, plural, significant
+from perfdoc.results.what_if import WhatIfAnalysis, WhatIfCause
+from perfdoc.rules.facts.culprit import leading
+
+NEARLY_EVERY = 0.995
+"""Of the steps."""
+MAX_NAMED = 4
+"""Ranks in a sentence."""
+
+
+def lead(found: WhatIfAnalysis | None) -> str:
+    """The sentences that come before all else, with the space behind them; empty where no cause leads."""
+    causes = leading(found)
+    if found is None or not causes or found.step_ns is None:
+        return ""
+    first, *others = causes
+    said = f"{does(first, found.pp)}; {_price(first, found.step_ns)}. {cure(first)}. "
+    for cause in others[:1]:
+        what = does(cause, found.pp)
+        said += f"Then: {what[0].lower()}{what[1:]}, another {brief(cause.saved_ns)} of the step. "
+    return said
+
+
+def _price(cause: WhatIfCause, step_ns: int) -> str:
+    without = "without that" if cause.kind != "uneven_data" else "evened out"
+    spread = "" if cause.even_ns is None else f", and {brief(cause.even_ns)} with even stages"
+    return f"{without} the step would take {brief(cause.step_ns)}, not {brief(step_ns)}{spread}"
+
+
+def cure(cause: WhatIfCause) -> str:
+    """What to do, without a full stop."""
+    if cause.kind == "slow_rank":
+        whose = "their" if len(cause.ranks) > 1 else "its"
+        return f"Check {whose} clocks, temperature and neighbours on {whose} host"
+    if cause.kind == "late_host":
+        return "Check its host: other processes, CPU frequency, pinning"
+    if cause.kind == "long_stage":
+        also = f"; {cause.note}" if cause.note else ""
+        return f"Give it fewer layers{also}"
+    if cause.kind == "slow_link":
+        return "Check the link between them"
+    return "Sort or pack sequences by length over micro-batches and replicas"
+
+
+def does(cause: WhatIfCause, pp: int | None) -> str:
+    """What it shows, with a capital and without a full stop."""
+    every = cause.recurrence_frac >= NEARLY_EVERY
+    often = "in every step" if every else f"in {per_cent(cause.recurrence_frac, 0)} of the steps"
+    times = f"{significant(cause.ratio, 3)} times"
+    peers = plural(cause.peers, "peer")
+    if cause.kind == "slow_rank":
+        return f"{_who(cause)} computes {times} as long as its {peers} {often}"
+    if cause.kind == "late_host":
+        return f"{_who(cause)} takes {times} as long as its {peers} {often}, in gaps between kernels"
+    if cause.kind == "long_stage":
+        stage = stage_words(cause, pp)
+        alone = f" (rank {cause.ranks[0]})" if cause.ranks else ""
+        others = "the other" if cause.peers == 1 else f"the other {cause.peers}"
+        return f"{stage[0].upper()}{stage[1:]}{alone} computes {times} as long as {others} {often}"
+    if cause.kind == "slow_link":
+        return f"Messages between {_who(cause).lower()} take {times} as long as others {often}"
+    together = "" if cause.correlation is None else f" (correlation {cause.correlation:.2f})"
+    return (
+        "Sequence lengths are uneven over micro-batches and replicas: forward and backward of a micro-batch "
+        f"are long together{together}, others in the next step, the longest {times} the mean"
+    )
+
+
+def stage_words(cause: WhatIfCause, pp: int | None) -> str:
+    """`the last stage`"""
+    if cause.stage == 0:
+        return "the first stage"
+    return "the last stage" if pp is not None and cause.stage == pp - 1 else f"stage {cause.stage}"
+
+
+def _who(cause: WhatIfCause) -> str:
+    named = [str(r) for r in cause.ranks[:MAX_NAMED]]
+    if len(named) < 2:
+        return f"Rank {named[0]}" if named else "A rank without a number"
+    return f"Ranks {', '.join(named[:-1])} and {named[-1]}"
