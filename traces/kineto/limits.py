@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
 from perfdoc.traces.kineto.rows import EventRows
@@ -52,13 +54,29 @@ _MISSING = {
 }
 
 
+_OTHERS_CALL = re.compile(r"hip[A-Z]|(?:ur|ze|pi|sycl)[A-Z_]|acl(?:rt)?[A-Z]|musa[A-Z]")
+"""Of a runtime that is not NVIDIA's, whose tools and switches do nothing there."""
+_NOT_CUDA = {
+    "event_edges": (
+        "The capture does not tie stream waits to event records: PyTorch does on CUDA alone.",
+        "",
+    ),
+    "thread_states": ("PyTorch's profiler does not record whether a thread computed or waited.", ""),
+    "graph_nodes": ("Graphs were launched; their kernels are rows of their own but name no graph node.", ""),
+}
 _OTHER_GPUS = ("The file describes none of the GPUs that ran its kernels (deviceProperties).", "")
 
 
 def capabilities(trace: Trace, *, launched_kernels: int, lists_gpus: bool) -> dict[str, Capability]:
     """Every key of CAPABILITIES; `launched_kernels` counts the kernels whose API call is in the capture."""
-    missing = {**_MISSING, **({"gpu_identity": _OTHER_GPUS} if lists_gpus else {})}
-    graph_launches = any("GraphLaunch" in name for name in set(trace.names(np.unique(trace.api_calls.name))))
+    calls = set(trace.names(np.unique(trace.api_calls.name)))
+    others = any(map(_OTHERS_CALL.match, calls))
+    missing = {
+        **_MISSING,
+        **({"gpu_identity": _OTHER_GPUS} if lists_gpus else {}),
+        **(_NOT_CUDA if others else {}),
+    }
+    graph_launches = any("GraphLaunch" in name for name in calls)
     descriptions = {group.description for group in trace.groups}
     descriptions |= set(trace.names(np.unique(trace.payloads.group_description)))
     available = {
@@ -148,7 +166,7 @@ def notes(
             Note(
                 code="kernels-without-launch",
                 message=f"{kernels - launched_kernels} of {kernels} kernels have no API call in the capture "
-                "(launched before it began, or through calls that are not recorded).",
+                "(launched before it began, through calls that are not recorded, or ids were lost).",
             )
         )
     if host_processes > 1:

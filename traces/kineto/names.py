@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterable
 
 KERNELS = ("kernel", "Kernel")
 COPIES = ("gpu_memcpy", "Memcpy", "gpu_memset", "Memset")
@@ -24,6 +25,21 @@ WHAT = {
     "python_function": "Python call",
 }
 """What an event of a category is, in words."""
+_OTHERS = (
+    (re.compile(r"Ascend Hardware|\bCANN\b"), "Ascend NPUs (torch_npu)"),
+    (re.compile(r"^/(?:device|host):"), "JAX or TensorFlow (XLA)"),
+    (re.compile(r"Gaudi|Habana|\bHPU\b"), "Gaudi accelerators"),
+    (re.compile(r"^(?:CPU )?(?:HIP|HSA) API|^GPU\d+$"), "rocprof"),
+    (re.compile(r"Neuron(?:Core)?\b"), "Neuron devices"),
+)
+"""Names of processes in what other profilers write as the same JSON."""
+
+
+def other_writer(processes: Iterable[str]) -> str:
+    """Whose trace it is by the names of its processes; empty where it may be PyTorch's."""
+    names = list(processes)
+    return next((who for form, who in _OTHERS if any(map(form.search, names))), "")
+
 
 # What can nest, what separates, and `->`, whose `>` closes nothing.
 _TOKEN = re.compile(r"->|::|[<>(){}\[\] ]|\boperator\b")

@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from perfdoc.traces.damage import Span, host_rows
+from perfdoc.traces.errors import TraceError
 from perfdoc.traces.kineto.devices import (
     Launches,
     devices,
@@ -32,7 +33,9 @@ from perfdoc.traces.kineto.devices import (
 )
 from perfdoc.traces.kineto.document import read_events
 from perfdoc.traces.kineto.limits import capabilities, notes
+from perfdoc.traces.kineto.names import other_writer
 from perfdoc.traces.kineto.rows import EventRows
+from perfdoc.traces.kineto.unpack import NOT_A_TRACE
 from perfdoc.traces.lengths import mended
 from perfdoc.traces.model import (
     CAPABILITIES,
@@ -158,6 +161,9 @@ def read_kineto(path: Path) -> Trace:
     for times that cannot be true.
     """
     facts, rows = read_events(path, lambda: EventRows(path))
+    other = other_writer(rows.process_names)
+    if other and not len(rows.kernels):
+        raise TraceError(path, f"is a trace of {other}, which perfdoc does not read.", NOT_A_TRACE)
     rows.require_some()
     ranks, gpu_facts = distributed(facts.distributed), gpus(facts.device_properties)
     threads, damage = rows.host_threads(), rows.damage

@@ -87,6 +87,7 @@ class EventRows:
         self.strings = Strings()
         self.threads: dict[tuple[int, int, str], int] = {}
         self.thread_names: dict[tuple[int, int, str], str] = {}
+        self.process_names: set[str] = set()
         self.kernels = Rows(
             *("start_ns", "end_ns", "ordinal", "stream", "correlation", "name", "full_name"),
             *("grid_blocks", "block_threads", "graph_node"),
@@ -154,7 +155,7 @@ class EventRows:
                     elif event.cat not in _SKIPPED:
                         self._note_unknown(event)
                 elif event.ph == "M":
-                    self._thread_name(event)
+                    self._named(event)
                 elif event.ph in ("i", "I"):
                     self._mark(event)
             except (ValueError, OverflowError, RecursionError) as error:
@@ -189,9 +190,8 @@ class EventRows:
 
     def _set_aside(self, number: int, event: Event, error: Exception) -> None:
         """Count an event that cannot be read, or cannot be true."""
-        reason = "a number that does not fit 64 bits" if isinstance(error, OverflowError) else str(error)
-        if isinstance(error, msgspec.DecodeError | RecursionError):
-            reason = "text that is no JSON"
+        broken = isinstance(error, msgspec.DecodeError | RecursionError)
+        reason = "text that is no JSON" if broken else str(error)
         self.damage.add(WHAT.get(event.cat or "", "event"), reason.partition(" (")[0])
         kind = f" ({event.cat[:40]!r})" if event.cat else ""
         self._unread += isinstance(error, msgspec.DecodeError)
@@ -200,8 +200,7 @@ class EventRows:
     def require_some(self) -> None:
         """Raises TraceError, with the first event that could not be read, where none or hardly any could."""
         tables = (self.kernels, self.copies, self.api_calls, self.syncs, self.ranges, self.operators)
-        none_left = not any(len(table) for table in tables)
-        if self._first_bad and (none_left or 2 * self._unread > self._seen):
+        if self._first_bad and (2 * self._unread > self._seen or not any(map(len, tables))):
             raise TraceError(self.path, self._first_bad, RECAPTURE)
 
     # One method a table. ValueError says what the event has that it must not have.
@@ -292,7 +291,9 @@ class EventRows:
                 index = self.strings.intern(name)
                 self.ranges.add(time, time, self._thread(event), index, RangeKind.MARK)
 
-    def _thread_name(self, event: Event) -> None:
+    def _named(self, event: Event) -> None:
+        if event.name == "process_name":
+            self.process_names.add(text(decode_args(THREAD_NAME_ARGS, event.args, strict=False).name))
         if event.name == "thread_name":
             name = text(decode_args(THREAD_NAME_ARGS, event.args).name).strip()
             self.thread_names.setdefault(self._thread_key(event), name)

@@ -1,0 +1,56 @@
+"""What a PyTorch trace of another vendor's GPUs is told to lack: not with the switches of CUDA."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from perfdoc.traces import TraceError
+from perfdoc.traces.kineto.read import read_kineto
+
+LAUNCHES = {
+    "nvidia": "cudaLaunchKernel",
+    "amd": "hipLaunchKernel",
+    "amd, from C": "hipExtLaunchKernel",
+    "intel": "urEnqueueKernelLaunch",
+    "ascend": "aclrtLaunchKernel",
+}
+
+
+@pytest.mark.parametrize("vendor", LAUNCHES)
+def test_remedies_are_those_of_the_vendor(vendor: str, tmp_path: Path) -> None:
+    common = {"ph": "X", "pid": 1, "tid": 2, "dur": 5}
+    category = "xpu_runtime" if vendor == "intel" else "cuda_runtime"
+    call = {**common, "cat": category, "name": LAUNCHES[vendor], "ts": 1, "args": {"correlation": 7}}
+    args = {"device": 0, "stream": 3, "correlation": 7}
+    kernel = {**common, "cat": "kernel", "name": "k", "ts": 9, "args": args}
+    path = tmp_path / "x.json"
+    path.write_text(json.dumps({"traceEvents": [call, kernel]}))
+    found = read_kineto(path).capabilities
+    assert found["launch_correlation"].available
+    said = " ".join(found[name].remedy for name in ("event_edges", "thread_states"))
+    assert ("cuda" in said, "nsys" in said) == ((True, True) if vendor == "nvidia" else (False, False))
+
+
+@pytest.mark.parametrize(
+    ("processes", "who"),
+    [
+        (["Python", "CANN", "Ascend Hardware", "Overlap Analysis"], "Ascend"),
+        (["/device:GPU:0", "/host:CPU"], "JAX"),
+        (["CPU HIP API", "GPU0"], "rocprof"),
+    ],
+)
+def test_what_other_profilers_write_is_refused_by_name(
+    processes: list[str], who: str, tmp_path: Path
+) -> None:
+    events = [
+        {"ph": "M", "name": "process_name", "pid": i, "args": {"name": name}}
+        for i, name in enumerate(processes)
+    ]
+    row = {"ph": "X", "name": "MatMulV2", "pid": 2, "tid": 1, "ts": "17.5", "dur": 3}
+    path = tmp_path / "trace_view.json"
+    path.write_text(json.dumps([*events, row]))
+    with pytest.raises(TraceError, match=f"trace of {who}.*does not read"):
+        read_kineto(path)
