@@ -149,6 +149,8 @@ class View:
     def number(self, name: str) -> int:
         """A whole number. Raises Undecided where it is none."""
         value = self(name)
+        if isinstance(value, float) and value.is_integer():  # 5e8 elements
+            return int(value)
         if isinstance(value, bool) or not isinstance(value, int):
             raise Undecided(name)
         return value

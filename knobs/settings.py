@@ -10,15 +10,18 @@ from types import MappingProxyType
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import Dialect, Former, Knob, Value
 from perfdoc.knobs.naming.dialects import (
+    LAUNCHER,
     dialect_of,
+    is_card,
     is_manifest,
     is_megatron_command,
     of_manifest,
     with_engine,
 )
 from perfdoc.knobs.naming.meaning import Meaning, meaning
+from perfdoc.knobs.naming.programs import as_known, program_of
 from perfdoc.knobs.reading.entry import Entry, NotAConfigurationError
-from perfdoc.knobs.reading.file import read_entries, read_text, takes_more
+from perfdoc.knobs.reading.file import read_entries, read_text, syntax_of, takes_more
 from perfdoc.knobs.values import OFF, OPAQUE, Opaque, Raw, read_value
 
 MAX_SCOPES = 256
@@ -52,16 +55,19 @@ def settings_of(entries: Sequence[Entry], dialect: Dialect | None) -> Iterator[S
     """Every entry that means a knob, in the file's order. Flags count where they are Megatron-LM's."""
     flags = is_megatron_command(entries)
     for entry in entries:
-        if entry.unused or (entry.form == "flag" and not flags):
+        if entry.unused:
             continue
         found = meaning(entry, dialect)
         if found.knob is None:
+            continue
+        if entry.form == "flag" and not flags and (found.knob.id not in LAUNCHER or found.how != "exact"):
             continue
         try:
             value = _value(found, entry.raw)
             yield Setting(entry=entry, meaning=found, value=value)
         except ValueError as error:
-            yield Setting(entry=entry, meaning=found, value=OPAQUE, problem=str(error))
+            switch = found.knob.type == "bool" and entry.form == "path" and str(entry.raw).isdecimal()
+            yield Setting(entry=entry, meaning=found, value=True if switch else OPAQUE, problem=str(error))
 
 
 def by_scope(settings: Sequence[Setting]) -> Mapping[str, Mapping[str, Setting]]:
@@ -153,8 +159,18 @@ def _is_off(raw: Raw) -> bool:
     return raw is None or (isinstance(raw, str) and raw.strip().lower() in OFF)
 
 
+_DEGREES = frozenset(
+    {
+        *("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size"),
+        *("expert_model_parallel_size", "expert_tensor_parallel_size", "data_parallel_size"),
+    }
+)
+
+
 def _is_worked_out(dialect: Dialect, knob: Knob, raw: Raw) -> bool:
     """Whether a value stands for one that the program finds from others, or is given when it starts."""
+    if raw == "-1" and knob.id in _DEGREES and dialect != "megatron_lm":
+        return True  # of inference, and of whatever takes the ranks that are left
     one = _ONE_WORKED_OUT.get((dialect, knob.id))
     if one is not None and raw == one:
         return True
@@ -203,11 +219,15 @@ class Scoped:
 def read_scoped(text: str, name: str = "", dialect: Dialect | None = None) -> Scoped:
     """`name` is the file's; `dialect` overrides what the names say. Raises NotAConfigurationError."""
     entries = read_entries(text, name)
-    detected, reason = (dialect, "--dialect") if dialect is not None else dialect_of(entries)
+    program, shown_by = program_of(text, syntax_of(text, name))
+    entries = tuple(as_known(entries, program, shown_by))
+    detected, reason = (dialect, "--dialect") if dialect is not None else dialect_of(entries, program)
     manifest = is_manifest(entries)
     whole = manifest or any(entry.form == "argument" for entry in entries)
     if manifest:
         entries = tuple(of_manifest(entries))
+    if is_card(entries):
+        entries, detected, reason = (), None, "a card about settings, not a configuration"
     settings = tuple(settings_of([*with_engine(entries)] if detected == "verl" else entries, detected))
     flags = any(s.entry.form == "flag" for s in settings)
     defaults_of: Dialect | None = "megatron_lm" if flags and detected in (None, "env") else detected

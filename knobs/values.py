@@ -32,6 +32,7 @@ _SET_AT_START = {
     "nnodes": re.compile(r"\d{1,9}:\d{1,9}"),
 }
 """What torchrun takes besides a number, and makes one of on the machine."""
+_PATTERN = re.compile(r"['\"]?(?=[^0-9]{0,9}[0-9])[\[\]()*+,0-9 ]{1,2000}['\"]?")
 _PLACEHOLDER = re.compile(r"^<|<.*>|\$|\$?\{.*\}|^\?\?\?$|…|^\.\.\.$|^lambda |\(")
 
 
@@ -44,6 +45,8 @@ def read_value(knob: Knob, raw: Raw) -> Value | Opaque:
     texts = _texts(raw)
     if knob.id == LAYOUT and len(texts) == 1 and WRITTEN.fullmatch(texts[0].strip()):
         return texts[0].strip()  # its commas part no list, its parentheses are no call's
+    if knob.id == "moe_layer_freq" and len(texts) == 1 and _PATTERN.fullmatch(texts[0]):
+        return texts[0].strip("'\"")  # a pattern of 0 and 1, whose brackets are no call's
     if any((len(t) > MAX_TEXT and not _endless(knob, t)) or _PLACEHOLDER.search(t[:MAX_TEXT]) for t in texts):
         return OPAQUE
     if len(texts) == 1 and knob.id in _SET_AT_START and _SET_AT_START[knob.id].fullmatch(texts[0].strip()):

@@ -151,10 +151,14 @@ _SHAPE_NEEDS = (
 
 
 def given_facts(
-    settings: Sequence[str] = (), config: Path | None = None, model_config: Path | None = None
+    settings: Sequence[str] = (),
+    config: Path | None = None,
+    model_config: Path | None = None,
+    stated: Mapping[str, Any] | None = None,
 ) -> JobFacts:
     """Facts from `key=value` words and files; words go before the files, and a model's own configuration
-    before what the job's says of the model.
+    before what the job's says of the model. `stated`: what is known of the file of the job already, by field;
+    keys of the file are then read where it does not say them, if that is YAML or JSON.
 
     Raises ValueError, one line, for what cannot be read, is out of range or contradicts itself.
     """
@@ -163,7 +167,15 @@ def given_facts(
     left_out: tuple[str, ...] = ()
     unclear: frozenset[str] = frozenset()
     if config is not None:
-        left_out, unclear = _take_file(values, sources, config)
+        try:
+            left_out, unclear = _take_file(values, sources, config)
+        except ValueError:
+            if not stated:
+                raise
+        unclear -= (stated or {}).keys()
+        for field, value in (stated or {}).items():
+            values[field] = known_models()[value] if field == "model" else value
+            sources[field] = f"--config {config.name}"
         if not values and not left_out:
             raise ValueError(
                 f"{config}: holds no key that perfdoc knows, such as {', '.join(list(_JOB)[:6])}."

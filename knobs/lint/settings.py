@@ -125,7 +125,12 @@ def value_findings(
 ) -> Iterator[Finding]:
     """What is wrong with values by themselves; `entries` are all of the file, `lines` its text."""
     for setting in settings:
-        if setting.problem:
+        if setting.problem and setting.value is True:
+            message = f"{said(setting)}={setting.entry.raw} counts as true: it is a switch, not an interval"
+            yield finding_of(
+                setting, "PL201", "note", message, _rewritten(setting, dialect), setting.knob.what
+            )
+        elif setting.problem:
             message = f"{said(setting)} {setting.problem}"
             why = f"{setting.knob.title}: {allowed(setting.knob)}"
             yield finding_of(setting, "PL201", "error", message, _rewritten(setting, dialect), why)

@@ -21,6 +21,20 @@ def is_manifest(entries: Sequence[Entry]) -> bool:
     return {"perfdoc_version", "schema_version"} <= names
 
 
+_OF_CARDS = frozenset(
+    {
+        *("known_constraints", "known_limitations", "recommended_path", "validated_on", "feature_meaning"),
+        *("pitfalls", "evidence", "minimal_runnable_config", "minimal_runnable_command", "code_anchors"),
+    }
+)
+_ENOUGH_OF_A_CARD = 2
+
+
+def is_card(entries: Sequence[Entry]) -> bool:
+    """Whether these describe settings and their alternatives, as knowledge for readers."""
+    return len({e.name.partition(".")[0] for e in entries} & _OF_CARDS) >= _ENOUGH_OF_A_CARD
+
+
 def of_manifest(entries: Sequence[Entry]) -> Iterator[Entry]:
     """The settings among them, under their canonical ids, and the variables."""
     for entry in entries:
@@ -63,7 +77,8 @@ _NOT_ALONE: Mapping[str, frozenset[str]] = MappingProxyType(
     }
 )
 """Names that show one beside another of its names."""
-_LAUNCHER = frozenset({"nproc_per_node", "nnodes"})
+LAUNCHER = frozenset({"nproc_per_node", "nnodes"})
+"""torchrun's, which stand before any program."""
 _ENOUGH_FLAGS = 2
 
 
@@ -74,17 +89,20 @@ def is_megatron_command(entries: Sequence[Entry]) -> bool:
         for e in entries
         if e.form == "flag" and (found := meaning(e, "megatron_lm")).how == "exact" and found.knob
     }
-    return len(known - _LAUNCHER) >= _ENOUGH_FLAGS
+    return len(known - LAUNCHER) >= _ENOUGH_FLAGS
 
 
-def dialect_of(entries: Sequence[Entry]) -> tuple[Dialect | None, str]:
-    """The dialect, or None, with the reason. A tie is not broken: the user has to say."""
+def dialect_of(entries: Sequence[Entry], program: Dialect | None = None) -> tuple[Dialect | None, str]:
+    """The dialect, or None, with the reason. A tie is not broken: the user has to say. `program`: whose the
+    programs are that the file runs or imports, which holds where it has any of the names."""
     paths = [e for e in entries if e.form == "path"]
     if is_manifest(entries):
         return "perfdoc", "a run.json"
     if any(e.form == "argument" and meaning(e, None).how != "unknown" for e in entries):
         return "megatron_lm", "its list of arguments"
     scores = {d: s for d in _OF_PATHS if (s := _score(paths, d))}
+    if program in scores and _shown_by(paths, program):
+        scores = {program: scores[program]}
     ours = _own_score(paths)
     if ours > max(scores.values(), default=0):
         return "perfdoc", "the trainer's sections"

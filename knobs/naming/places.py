@@ -53,6 +53,29 @@ _NEMO_CLASSES: Mapping[str, str] = MappingProxyType(
         "garbageCollectionCallback": "GarbageCollectionCallback",
     }
 )
+_TITAN_CLASSES: Mapping[str, str] = MappingProxyType(
+    {
+        "TrainingConfig": "training",
+        "ParallelismConfig": "parallelism",
+        "ActivationCheckpointConfig": "activation_checkpoint",
+        "CompileConfig": "compile",
+        "ProfilingConfig": "profiling",
+        "CheckpointManager": "checkpoint",
+        "OptimizersContainer": "optimizer",
+        "ModelConvertersContainer": "model",
+        "Float8LinearConverter": "float8",
+        "CommConfig": "comm",
+        "DebugConfig": "debug",
+    }
+)
+"""torchtitan in Python: class → section of its file."""
+_TRAINER_CLASSES = frozenset(
+    {
+        *("Seq2SeqTrainingArguments", "SFTConfig", "DPOConfig", "GRPOConfig", "KTOConfig", "ORPOConfig"),
+        *("RewardConfig", "PPOConfig", "GaudiTrainingArguments"),
+    }
+)
+"""Of Hugging Face, made from TrainingArguments."""
 _VERL_ROLES = ("actor_rollout_ref.actor.", "actor_rollout_ref.ref.", "critic.", "reward_model.")
 _VERL_MODEL = "actor_rollout_ref.model."
 PERFDOC_SECTIONS = frozenset(
@@ -61,8 +84,18 @@ PERFDOC_SECTIONS = frozenset(
         *("training", "checkpoint", "environment", "fsdp", "profiling"),
     }
 )
-STEMS = ("cfg.", "config.", "recipe.", "self.", "pretrain.", "finetune.")
+STEMS = ("cfg.", "config.", "recipe.", "self.", "pretrain.", "finetune.", "job_config.")
 """What stands before a path in a program, and nowhere else."""
+
+
+_CLASSES: Mapping[Dialect, Mapping[str, str]] = MappingProxyType(
+    {
+        "megatron_bridge": BRIDGE_CLASSES,
+        "nemo": _NEMO_CLASSES,
+        "torchtitan": _TITAN_CLASSES,
+        "accelerate": dict.fromkeys(_TRAINER_CLASSES, "TrainingArguments"),
+    }
+)
 
 
 def placed(dialect: Dialect, name: str) -> tuple[str, str, str]:
@@ -78,7 +111,7 @@ def placed(dialect: Dialect, name: str) -> tuple[str, str, str]:
             return ".".join([part, *rest]), "", wrong
         if dialect == "megatron_core" and part in _CORE_CLASSES:
             return ".".join([part, *rest]), "", wrong
-        table = {"megatron_bridge": BRIDGE_CLASSES, "nemo": _NEMO_CLASSES}.get(dialect, {})
+        table = _CLASSES.get(dialect, {})
         if part in table:
             return ".".join([table[part], *rest]), "", wrong
     path = ".".join(parts)

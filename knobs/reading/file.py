@@ -59,7 +59,8 @@ def _owner(call: ast.Call) -> str:
     owner = _dotted(call.func)
     if owner in ("run.Config", "run.Partial", "Config", "Partial") and call.args:
         owner = _dotted(call.args[0]) or owner
-    return owner.rpartition(".")[2]
+    first, _, last = owner.rpartition(".")
+    return first.rpartition(".")[2] if last == "Config" and first else last
 
 
 def parsed(text: str) -> ast.Module:

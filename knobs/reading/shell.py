@@ -33,11 +33,28 @@ def shell_entries(text: str, first_line: int = 1) -> Iterator[Entry]:
     commands = [_apart(words) for words in commands_of(split_words(text, first_line))]
     variables = constants_of(commands)
     unused = _unused(commands)
+    apart = _whole_commands(commands)
     for number, words in enumerate(commands, start=1):
         filled = [expanded(word, variables) for word in words]
         holder = unused.get(id(words), "")
+        block = f"line {words[0].line}" if number in apart else ""
         for entry in _of_command(filled, number):
-            yield replace(entry, unused=holder) if holder else entry
+            yield replace(entry, unused=holder, block=block) if holder or block else entry
+
+
+_MUCH = 6
+
+
+def _whole_commands(commands: Sequence[Sequence[Word]]) -> set[int]:
+    """Numbers of commands that each start a program with settings of their own, where there are several: one
+    has nothing to do with another."""
+    found = {
+        number
+        for number, words in enumerate(commands, start=1)
+        if _runs(words)
+        and sum(bool(_FLAG.match(w.text or "") or _PATH.fullmatch(w.text or "")) for w in words) >= _MUCH
+    }
+    return found if len(found) > 1 else set()
 
 
 def _unused(commands: Sequence[Sequence[Word]]) -> dict[int, str]:

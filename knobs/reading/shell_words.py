@@ -38,7 +38,7 @@ def split_words(text: str, first_line: int = 1) -> Iterator[Word]:
         position = match.end()
         kind, piece = match.lastgroup, match.group()
         if kind == "end" or (kind == "newline" and depth == 0):
-            yield Word(None, line)
+            yield Word(None, line, piece if piece == "|" else "")
         elif kind == "bracket":
             pattern = piece == ")" and depth == 0  # of a `case`, whose words are no command's
             depth = max(0, depth + (1 if piece == "(" else -1))
@@ -82,10 +82,17 @@ def _unquoted(match: re.Match[str]) -> str:
 def commands_of(words: Iterator[Word]) -> Iterator[list[Word]]:
     """The words command by command, without the patterns of a `case`."""
     command: list[Word] = []
+    piped: list[list[Word]] = []
+    """Commands before a `|`, which may be alternatives of a pattern."""
     for word in words:
-        if word.text is None:
-            if command and not word.written:
-                yield command
-            command = []
-        else:
+        if word.text is not None:
             command.append(word)
+            continue
+        if command and word.written != ")":
+            piped.append(command)
+        command = []
+        if word.written == ")":
+            piped = []
+        elif word.written != "|":
+            yield from piped
+            piped = []

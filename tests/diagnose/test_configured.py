@@ -1,105 +1,135 @@
-"""A job's settings, from a file, a run directory and facts."""
+"""Facts of the job that a configuration states, whatever framework it is for."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
-from perfdoc.diagnose.job import job_configuration
-from perfdoc.knobs.configuration import Configuration, Undecided, View
-from perfdoc.knobs.settings import read_configuration
-from perfdoc.profiling.run_directory import RunDirectory
-from perfdoc.rules.engine.case import Case
-from perfdoc.simulator.replay.gains import no_gains
+from perfdoc.diagnose.asked import facts_given
+from perfdoc.diagnose.configured import published_name
 from perfdoc.traces.job_facts import JobFacts
-from tests.gate.manifests import tiny_manifest
+from perfdoc.traces.known_models import known_models
 
-
-def test_a_run_directory_is_complete(tmp_path: Path) -> None:
-    run = RunDirectory.create(tmp_path / "run")
-    run.write_manifest(tiny_manifest(bucket_size=1000, created_utc="2026-11-21T00:00:00Z"))
-    found = read_configuration(run.path)
-    assert (found.dialect, found.complete, found.values["bucket_size"]) == ("perfdoc", True, 1000)
-    assert job_configuration(JobFacts(run_directory=run.path), None).values == found.values
-
-
-def test_roles_that_disagree_leave_a_setting_unknown(tmp_path: Path) -> None:
-    (file := tmp_path / "verl.yaml").write_text(
-        "actor_rollout_ref:\n"
-        "  actor:\n    megatron:\n      tensor_model_parallel_size: 4\n      "
-        "pipeline_model_parallel_size: 2\n"
-        "  ref:\n    megatron:\n      tensor_model_parallel_size: 2\n      pipeline_model_parallel_size: 2\n"
-    )
-    found = read_configuration(file)
-    assert found.dialect == "verl"
-    assert "tensor_model_parallel_size" in found.unknown
-    assert found.values["pipeline_model_parallel_size"] == 2
-
-
-def test_none_is_a_choice_where_it_is_one(tmp_path: Path) -> None:
-    (file := tmp_path / "bridge.yaml").write_text(
-        "model:\n  cuda_graph_impl: none\n  recompute_granularity: none\n  tensor_model_parallel_size: 2\n"
-    )
-    found = read_configuration(file, "megatron_bridge")
-    assert (found.values["cuda_graph_impl"], found.values["recompute_granularity"]) == ("none", None)
-    file.write_text("model:\n  cuda_graph_impl: null\n  tensor_model_parallel_size: None\n")
-    assert "cuda_graph_impl" in read_configuration(file, "megatron_bridge").unknown
-
-
-def test_recomputation_is_known_from_facts() -> None:
-    assert job_configuration(JobFacts(recompute="none"), None).values["recompute_granularity"] is None
-    assert job_configuration(JobFacts(recompute="full"), None).values["recompute_granularity"] == "full"
-    assert "recompute_granularity" not in job_configuration(JobFacts(tp=2), None).values
-
-
-def test_a_file_goes_before_facts_and_facts_fill_in(tmp_path: Path) -> None:
-    (file := tmp_path / "flags.sh").write_text(
-        "torchrun pretrain_gpt.py --tensor-model-parallel-size 4 --bf16\n"
-    )
-    found = job_configuration(JobFacts(tp=2, pp=8), file)
-    assert found.values["tensor_model_parallel_size"] == 4
-    assert found.values["pipeline_model_parallel_size"] == 8
-
-
-SCRIPT = """#!/bin/bash
-GPUS=8
-MODEL_ARGS=(--num-layers 32 --bf16)
-PARALLEL="--tensor-model-parallel-size $TP --use-distributed-optimizer"
-torchrun --nproc-per-node $GPUS pretrain_gpt.py ${MODEL_ARGS[@]} $PARALLEL %s
+LLAMA = """export CUDA_DEVICE_MAX_CONNECTIONS=1
+GPUS=${GPUS_PER_NODE:-8}
+TP=2
+MODEL=(--num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32 --swiglu
+  --group-query-attention --num-query-groups 8 --seq-length 8192 --max-position-embeddings 8192
+  --untie-embeddings-and-output-weights)
+TRAIN=(--micro-batch-size 1 --global-batch-size 128 --bf16 --sequence-parallel --recompute-activations)
+torchrun --nproc_per_node $GPUS --nnodes 2 pretrain_gpt.py ${MODEL[@]} ${TRAIN[@]} \\
+  --tensor-model-parallel-size $TP --pipeline-model-parallel-size 4 \\
+  --num-layers-per-virtual-pipeline-stage 2 \\
+  --vocab-size 128256
 """
 
 
+def facts_of(tmp_path: Path, name: str, text: str) -> JobFacts:
+    (tmp_path / name).write_text(text)
+    return facts_given([], tmp_path / name)
+
+
+def said(facts: JobFacts, *names: str) -> dict[str, Any]:
+    return {name: getattr(facts, name) for name in names}
+
+
+def test_a_launch_script_states_layout_batch_and_model(tmp_path: Path) -> None:
+    # 16 ranks, TP 2 x PP 4: DP 2. 128 / (1 x 2) = 64 micro-batches. 32 / (4 x 2) = 4 chunks per rank.
+    facts = facts_of(tmp_path, "run.sh", LLAMA)
+    assert said(facts, "world_size", "tp", "pp", "dp", "cp", "ep", "vpp", "micro_batches") == {
+        **{"world_size": 16, "tp": 2, "pp": 4, "dp": 2, "cp": 1, "ep": 1, "vpp": 4, "micro_batches": 64}
+    }
+    assert said(facts, "sequence_length", "dtype", "recompute") == {
+        **{"sequence_length": 8192, "dtype": "bf16", "recompute": "selective"}
+    }
+    assert facts.model is not None
+    assert msgspec.structs.replace(facts.model, name="") == msgspec.structs.replace(
+        known_models()["llama3-8b"], name="", sequence_length=8192
+    )
+    assert facts.sources["tp"] == "--config run.sh"
+
+
+def test_a_vocabulary_is_padded_as_megatron_lm_does(tmp_path: Path) -> None:
+    # GPT-2's 50,257 entries to a multiple of 128 x TP 2 = 256: 197 x 256 = 50,432.
+    text = LLAMA.replace("--vocab-size 128256", "--tokenizer-type GPT2BPETokenizer --vocab-file $VOCAB")
+    facts = facts_of(tmp_path, "run.sh", text)
+    assert facts.model is not None
+    assert facts.model.vocabulary == 50_432
+    unknown = facts_of(tmp_path, "run.sh", text.replace("GPT2BPETokenizer", "SentencePieceTokenizer"))
+    assert unknown.model is None, "nothing says how many entries it has"
+    assert unknown.tp == 2
+
+
+def test_a_width_that_is_not_given_is_megatron_lms(tmp_path: Path) -> None:
+    # With SwiGLU 4 x 4,096 x 2/3 = 10,922, down to a multiple of 64: 10,880.
+    facts = facts_of(tmp_path, "run.sh", LLAMA.replace("--ffn-hidden-size 14336", ""))
+    assert facts.model is not None
+    assert facts.model.ffn_hidden_size == 10_880
+
+
 @pytest.mark.parametrize(
-    ("end", "complete"),
+    ("name", "text", "expected"),
     [
-        ("", True),
-        ("--seq-length $SEQ", True),  # a value from elsewhere is no flag from elsewhere
-        ('"$@"', False),
-        ("$EXTRA_ARGS", False),
-        ("${EXTRA_ARGS:-}", False),
-        ("--bf16 ${MORE[@]}", False),
+        (
+            "ds.json",
+            '{"train_batch_size": 256, "train_micro_batch_size_per_gpu": 4, "bf16": {"enabled": true},'
+            ' "zero_optimization": {"stage": 2}}',
+            {"global_batch_sequences": 256, "micro_batch_sequences": 4, "dtype": "bf16"},
+        ),
+        (
+            "titan.toml",
+            '[model]\nname = "llama3"\nflavor = "8B"\n[training]\nlocal_batch_size = 2\nseq_len = 8192\n'
+            '[parallelism]\ntensor_parallel_degree = 4\n[activation_checkpoint]\nmode = "full"\n',
+            {"micro_batch_sequences": 2, "sequence_length": 8192, "tp": 4, "recompute": "full"},
+        ),
+        (
+            "train.py",
+            "from transformers import TrainingArguments\n"
+            "a = TrainingArguments(per_device_train_batch_size=8, gradient_checkpointing=True, bf16=True)\n",
+            {"micro_batch_sequences": 8, "dtype": "bf16", "recompute": "full"},
+        ),
+        (
+            "bridge.sh",
+            "torchrun --nproc_per_node 8 --nnodes 2 scripts/training/run_recipe.py "
+            "--recipe llama3_8b_pretrain_config model.tensor_model_parallel_size=4 train.micro_batch_size=1 "
+            "train.global_batch_size=64"
+            " model.seq_length=8192\n",
+            {"world_size": 16, "tp": 4, "micro_batch_sequences": 1, "global_batch_sequences": 64},
+        ),
     ],
 )
-def test_a_script_has_megatrons_defaults_unless_flags_come_from_elsewhere(
-    tmp_path: Path, end: str, complete: bool
+def test_other_frameworks_state_theirs(
+    tmp_path: Path, name: str, text: str, expected: dict[str, Any]
 ) -> None:
-    (file := tmp_path / "train.sh").write_text(SCRIPT % end)
-    found = read_configuration(file)
-    assert (found.dialect, found.complete) == ("megatron_lm", complete)
-    case = Case(captures=(), job=None, gains=no_gains("", ""), configuration=found)  # type: ignore[arg-type]
-    assert case.setting("overlap_grad_reduce") == ((True, False) if complete else (False, None))
-    assert case.setting("use_distributed_optimizer") == (True, True)
-    assert not case.setting("tensor_model_parallel_size")[0]
+    facts = facts_of(tmp_path, name, text)
+    assert said(facts, *expected) == expected
+    assert (facts.model is not None) == (name in ("titan.toml", "bridge.sh"))
 
 
-def test_a_variable_that_is_set_from_outside_is_not_the_scripts_own(tmp_path: Path) -> None:
-    (file := tmp_path / "train.sh").write_text("MORE=${MORE:-}\npython pretrain_gpt.py --bf16 $MORE\n")
-    assert not read_configuration(file).complete
+def test_numbers_that_contradict_each_other_leave_the_rest(tmp_path: Path) -> None:
+    """16 ranks do not divide by TP 3: the script is for another number of nodes."""
+    facts = facts_of(tmp_path, "run.sh", LLAMA.replace("TP=2", "TP=3"))
+    assert said(facts, "world_size", "tp", "sequence_length") == {
+        **{"world_size": None, "tp": 3, "sequence_length": 8192}
+    }
 
 
-def test_a_job_without_ranks_has_no_replicas() -> None:
-    # 0 ranks / (tp 2) would be 0 replicas, and a division by that was a rule's end.
-    none = View(Configuration(values={"nnodes": 2, "nproc_per_node": 0, "tensor_model_parallel_size": 2}))
-    with pytest.raises(Undecided):
-        _ = none.dp
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("meta-llama/Meta-Llama-3-8B-Instruct", "llama3-8b"),
+        ("/models/Llama-3.1-70B", "llama3-70b"),
+        ("llama31_405b_pretrain_config", "llama3.1-405b"),
+        ("Qwen/Qwen3-30B-A3B", "qwen3-30b-a3b"),
+        ("deepseek-ai/DeepSeek-V3", "deepseek-v3"),
+        ("/data/llama3-8b/tokenizer.model", "llama3-8b"),
+        ("my-llama3-8b", None),
+        ("llama3-80b", None),
+        ("", None),
+    ],
+)
+def test_published_models_by_their_paths(text: str, name: str | None) -> None:
+    assert published_name(text) == name

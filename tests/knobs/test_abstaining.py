@@ -121,7 +121,7 @@ def test_a_file_that_may_take_variables_may_take_flags(line: str) -> None:
     [
         ("accelerate", FSDP2, ["PL301 error fsdp_forward_prefetch"]),
         ("accelerate", FSDP2.replace("version: 2", "version: 1"), []),
-        ("verl", VERLS_FSDP2, ["PL302 warning verl_forward_prefetch"]),
+        ("verl", VERLS_FSDP2, ["PL302 note verl_forward_prefetch"]),
         ("verl", VERLS_FSDP2.replace("fsdp2", "fsdp"), []),
     ],
 )

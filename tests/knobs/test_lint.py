@@ -109,7 +109,8 @@ def test_places_that_overwrite_one_another() -> None:
     both = "mixed_precision: {grad_reduce_in_fp32: false}\nddp: {grad_reduce_in_fp32: false}\n"
     assert lint(both, "x.yaml").findings == ()
     unsharded = (
-        "comm_overlap: {tp_comm_overlap: false}\nddp: {bucket_size: 1, use_distributed_optimizer: false, "
+        "comm_overlap: {tp_comm_overlap: false}\nddp: {bucket_size: 40000000, "
+        "use_distributed_optimizer: false, "
     )
     assert lint(unsharded + "overlap_grad_reduce: true}\n", "x.yaml").findings == ()
 

@@ -131,6 +131,14 @@ def _arguments_in(document: Mapping[Any, Any]) -> Mapping[Any, Any] | None:
     return None
 
 
+def megatron_shape(arguments: Mapping[Any, Any]) -> dict[str, Any]:
+    """Fields of ModelShape that Megatron-LM's arguments say, without those that they do not.
+
+    Raises ValueError for what cannot be counted.
+    """
+    return _megatron_shape(arguments)[1]
+
+
 def _megatron_shape(found: Mapping[Any, Any]) -> tuple[str, dict[str, Any], list[str]]:
     """Name, fields of ModelShape without what is not there, and what a reader should know.
 

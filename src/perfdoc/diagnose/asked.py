@@ -80,14 +80,17 @@ def facts_given(settings: Sequence[str], config: Path | None, model_config: Path
     as a script of flags does. Raises ValueError."""
     if config is None:
         return given_facts(settings, None, model_config)
-    from perfdoc.diagnose.job import holds_settings
+    from perfdoc.diagnose.job import settings_of_file, stated_by
 
     said = given_facts(settings, None, model_config)  # what is wrong with the words is no fault of the file
-    try:
-        return given_facts(settings, config, model_config)
-    except ValueError:
-        if not holds_settings(config):
-            raise
+    found = settings_of_file(config)
+    for stated in stated_by(found):
+        try:
+            return given_facts(settings, config, model_config, stated)
+        except ValueError as error:
+            wrong = error
+    if found is None or not (found.values or found.unknown):
+        raise wrong
     return said
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from perfdoc import results as d
 from perfdoc.analyzers.job import JobMeasurement
+from perfdoc.diagnose.configured import stated_facts
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import Value
 from perfdoc.knobs.reading.entry import NotAConfigurationError
@@ -36,13 +38,27 @@ _KNOB_OF_FACT: Mapping[str, str] = MappingProxyType(
 )
 
 
-def holds_settings(path: Path) -> bool:
-    """Whether a file sets anything that the catalogue knows."""
+def settings_of_file(path: Path) -> Configuration | None:
+    """What a file sets that the catalogue knows; None where it is no configuration."""
     try:
-        found = read_configuration(path)
+        return read_configuration(path)
     except (NotAConfigurationError, OSError):
-        return False
-    return bool(found.values or found.unknown)
+        return None
+
+
+_AT_ODDS = ("world_size", "global_batch_sequences")
+"""What is left out first where a file's numbers contradict each other: a script is for several sizes."""
+
+
+def stated_by(found: Configuration | None) -> Iterator[Mapping[str, Any]]:
+    """Facts that a configuration states, then with ever fewer of those that may contradict the others."""
+    stated = {} if found is None else stated_facts(found)
+    yield dict(stated)
+    for name in _AT_ODDS:
+        if stated.pop(name, None) is not None:
+            yield dict(stated)
+    if stated:
+        yield {}
 
 
 def job_configuration(facts: JobFacts, given: Path | None) -> Configuration:
