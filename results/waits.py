@@ -100,7 +100,7 @@ LATE_WORDS: Mapping[LateCause, str] = MappingProxyType(
         "compute": "computes longer",
         "waiting": "waits in another dimension and only passes the delay on",
         "before": "begins later",
-        "host": "waits for its late host for longer",
+        "host": "is launched late by its host",
         "gc": "collects garbage for longer",
         "data": "waits for data for longer",
         "dependency": "waits for its own streams for longer",

@@ -156,10 +156,11 @@ def _first_chunks(case: Case, vpp: int | None) -> list[Advice]:
 
 
 def _reduce_meanwhile(case: Case) -> list[Advice]:
-    """Gradient reduction on drained stages while others still compute."""
-    exposed = case.share(exposed_ns("dp")) or 0.0
-    if exposed < EXPOSED_MIN_FRAC or not case.is_set_to("overlap_grad_reduce", False):
+    """Gradient reduction on drained stages while others still compute; without a prediction of its own it is
+    PD101's to advise, for the rule's bound is the bubble's."""
+    exposed, gain = case.share(exposed_ns("dp")) or 0.0, predicted(case, "overlapped_dp")
+    if exposed < EXPOSED_MIN_FRAC or gain is None or not case.is_set_to("overlap_grad_reduce", False):
         return []
     share = per_cent(exposed)
     why = f"reduces gradients while the pipeline drains; {share} of the time is exposed DP communication"
-    return [advise(knob="overlap_grad_reduce", to=True, why=why, gain=predicted(case, "overlapped_dp"))]
+    return [advise(knob="overlap_grad_reduce", to=True, why=why, gain=gain)]
