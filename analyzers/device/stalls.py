@@ -100,11 +100,34 @@ def thread_times(trace: Trace, known: KnownRanges, thread: int) -> ThreadTimes:
     rows = rows[(ranges.thread[rows] == thread) & (ranges.kind[rows] != RangeKind.MARK)]
     if len(rows):
         calls.append(("GIL", "gil", union(ranges.start_ns[rows], ranges.end_ns[rows])))
+    calls += _frames(trace, thread)
     inside = EMPTY
     for _, kind, times in calls:
         inside = inside | times if kind != "other" else inside
     # A scheduler's word goes before a call's: a thread may compute inside one, or be woken late.
     return ThreadTimes(waiting=off | (inside - on), computing=on, calls=tuple(calls))
+
+
+_FRAMES: tuple[tuple[WaitKind, re.Pattern[str]], ...] = (
+    ("lock", re.compile(r"(^|/)threading\.py\(\d+\): ")),
+    (
+        "io",
+        re.compile(r"(^|/)(queue|selectors|multiprocessing/\w+|torch/utils/data/dataloader)\.py\(\d+\): "),
+    ),
+)
+"""What a thread waits for in a Python function, where stacks were recorded: a queue's get, above all."""
+
+
+def _frames(trace: Trace, thread: int) -> Iterator[tuple[str, WaitKind, Intervals]]:
+    """A thread's Python calls that wait, by name."""
+    frames = trace.python_calls
+    rows = np.flatnonzero(frames.thread == thread)
+    for i in np.unique(frames.name[rows]).tolist():
+        name = trace.strings[i]
+        kind = next((kind for kind, form in _FRAMES if form.search(name[-160:])), None)
+        if kind is not None:
+            own = rows[frames.name[rows] == i]
+            yield name, kind, union(frames.start_ns[own], frames.end_ns[own])
 
 
 def _os_calls(trace: Trace, thread: int) -> Iterator[tuple[str, WaitKind, Intervals]]:

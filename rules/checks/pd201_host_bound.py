@@ -18,6 +18,7 @@ from perfdoc.rules.engine.gain import (
 )
 from perfdoc.rules.engine.needs import GPUS, WINDOW, given
 from perfdoc.rules.engine.rule import Case, Evidence, Meta, Verdict, fires, passes
+from perfdoc.rules.engine.worst import worst_of_time
 from perfdoc.rules.facts.bubble import fits_doubled, larger
 from perfdoc.rules.facts.capture import AFTER_START_UP, LAUNCHES, cost_evidence, slowed_by, why_hidden
 from perfdoc.rules.facts.degrees import uses_fsdp
@@ -31,6 +32,7 @@ from perfdoc.rules.facts.graphs import (
     why_no_graphs,
     why_no_room,
 )
+from perfdoc.rules.facts.loading import AHEAD, FASTER, awaits_batch, by_hand, loads_ahead
 from perfdoc.rules.facts.memory_need import cp_of, tp_of
 from perfdoc.rules.facts.smaller_mapping import fsdp_instead, halved, splits_too_far
 
@@ -90,7 +92,7 @@ _FIND = "Find what the host waits for"
 _PAUSES = "the host launches nothing for long inside steps"
 _FIND_PAUSE = (
     "Find what the host does or waits for there: another rank, a lock, a file, Python beside the model. "
-    "Fewer launches do not help. nsys --trace=osrt,python-gil or Python stacks show it."
+    f"Fewer launches do not help. {_OSRT}Python stacks show it."
 )
 _FIND_WORK = (
     "Find what Python does there: loading in the training process, logging, metrics, a checkpoint. Fewer "
@@ -156,6 +158,8 @@ def _not_launched(case: Case) -> Iterator[Evidence]:
 def _not_launching(case: Case, share: float, evidence: list[Evidence]) -> Verdict:
     """The host is late, and not by launching: no larger micro-batch, no CUDA graphs."""
     waits = (case.share(waiting_ns) or 0.0) >= share / 2
+    if waits and (why := awaits_batch(case)):
+        return _awaiting_batch(case, evidence, why)
     pauses = (case.share(pausing_ns) or 0.0) > (case.share(between_steps_ns) or 0.0)
     return fires(
         action=_FIND,
@@ -163,11 +167,27 @@ def _not_launching(case: Case, share: float, evidence: list[Evidence]) -> Verdic
         evidence=[*evidence, *_waits(case)],
         remedy=_FIND_WAIT if waits else _FIND_PAUSE if pauses else _FIND_WORK,
         gain=ceiling(case, lambda r: r.ledger.idle.host, "all idle time before late launches"),
+        time=("idle.waits",),
+        worst=worst_of_time(case, ("idle.host",)),
         verify="Run again: idle.host in the ledger falls.",
         false_alarm="Another program on the same cores: a thread that is ready to run and has no core is off "
         "the CPU too."
         if waits
         else "",
+    )
+
+
+def _awaiting_batch(case: Case, evidence: list[Evidence], why: str) -> Verdict:
+    """The host waits, likely for its next batch."""
+    return fires(
+        action=FASTER if loads_ahead(case) else AHEAD,
+        reason=f"the launching thread waits off the CPU, likely for its next batch: {why}",
+        evidence=[*evidence, *_waits(case)],
+        remedy=f"{by_hand(case)} A range around the call that fetches it (or --data-range) makes it sure.",
+        gain=ceiling(case, waiting_ns, "all idle time in which the launching thread waits"),
+        time=("idle.waits",),
+        verify="Run again: idle.host in the ledger falls.",
+        false_alarm="A thread that waits for another process: a barrier on the CPU, a checkpoint's writer.",
     )
 
 

@@ -10,7 +10,7 @@ from perfdoc.rules.engine.assumptions import NVIDIA, Assumes
 from perfdoc.rules.engine.gain import Gain, at_most, bounded, ceiling, predicted, time_share, worth_frac
 from perfdoc.rules.engine.needs import WINDOW, on_some_rank
 from perfdoc.rules.engine.rule import Case, Meta, Verdict, fires, passes
-from perfdoc.rules.facts.capture import loads_ahead
+from perfdoc.rules.facts.loading import FASTER, by_hand, loads_ahead
 
 _SCHEDULING = ", or capture with nsys --cpuctxsw=process-tree"
 META = Meta(
@@ -29,14 +29,7 @@ MIN_FRAC = 0.01
 
 MAX_WORKERS = 8
 """Per rank: more rarely help, and all ranks of a machine share its cores."""
-_TOO_SLOW = (
-    "Time one batch in a worker (decoding, augmenting, tokenising, storage): worker processes load already "
-    "and do not keep up. Then give it more workers (num_workers), as long as cores and storage have room, "
-    "and a larger prefetch_factor where batches differ."
-)
-_NOT_PINNED = " pin_memory=True, if it is not set: the copy to the device then does not wait."
 _MORE = "worker processes are there already: whether more of them keep up is not known"
-_NONE = "Prepare batches in separate processes, ahead of the step."
 _MANY = (
     "There are enough loader processes: look at their cost per batch (decoding, tokenising, file system), "
     "and whether the machine has a core for each."
@@ -106,10 +99,10 @@ def evaluate(case: Case) -> Verdict:
     return fires(
         reason=how.reason,
         evidence=evidence,
-        action=_FASTER if loads_ahead(case) else "",
-        remedy=f"{'' if advice else _hand(case, now)} {how.settle}".strip(),
+        action=FASTER if loads_ahead(case) else "",
+        remedy=f"{'' if advice else _MANY if now else by_hand(case)} {how.settle}".strip(),
         advice=advice,
-        otherwise=_TOO_SLOW if loads_ahead(case) else _NONE,
+        otherwise=by_hand(case),
         gain=bounded(
             None if known or loads_ahead(case) else predicted(case, "without_data"),
             ceiling(case, lambda r: r.ledger.idle.data, "all data-loader stalls"),
@@ -117,18 +110,6 @@ def evaluate(case: Case) -> Verdict:
         verify="Run again: idle.data in the ledger falls.",
         false_alarm=how.false_alarm,
     )
-
-
-_FASTER = "Make the loader's workers faster"
-
-
-def _hand(case: Case, now: int | None) -> str:
-    """What to do in words. now: workers that the settings name."""
-    if now:
-        return _MANY
-    if not loads_ahead(case):
-        return _NONE
-    return _TOO_SLOW + ("" if "pins" in case.program.marks else _NOT_PINNED)
 
 
 def _with_workers(case: Case, now: int, to: int) -> Gain | None:

@@ -85,6 +85,7 @@ def evaluate(case: Case) -> Verdict:
     worst = max(culprits, key=lambda s: (_would_repeat(case, s), s.cause == "compute", _loss_frac(case, s)))
     prediction = _prediction(case, worst)
     return fires(
+        culprit=_is_blamed(case, worst),
         worst=late_rank(case, worst),
         level="problem" if _would_repeat(case, worst) else "information",
         reason=f"{worst.name} joins last in {_collectives(worst.dimension)}"
@@ -150,6 +151,13 @@ def _would_repeat(case: Case, straggler: Straggler) -> bool:
     lasting = straggler.cause == "compute" and bool(straggler.borne_out)
     least = PROBLEM_FRAC if straggler.chance_probability < SURE else LARGE_FRAC
     return lasting and _loss_frac(case, straggler) >= least
+
+
+def _is_blamed(case: Case, straggler: Straggler) -> bool:
+    """Whether the verdict names it: most of the waiting is for it."""
+    latest = case.job.skew.latest
+    named = latest is not None and latest.name == straggler.name and latest.cause not in ("waiting", "before")
+    return named and not any(rank.window.runs_once for rank in case.ranks)
 
 
 def _collectives(dimension: str) -> str:

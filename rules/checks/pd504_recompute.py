@@ -16,7 +16,7 @@ from perfdoc.rules.facts.memory_relief import (
     cheap_modules,
     fewer,
 )
-from perfdoc.rules.facts.memory_room import tightest, why_unknown
+from perfdoc.rules.facts.memory_room import rooms, tightest, why_unknown
 
 META = Meta(
     title="Recomputation that memory may not need",
@@ -38,8 +38,8 @@ def evaluate(case: Case) -> Verdict:
         return _of_attention(case, evidence)
     room = tightest(case)
     if room is None:
-        snapshot = f"record a memory snapshot (PD905): {why_unknown(case)}"
-        return _unknown_room(case, evidence, snapshot)
+        known = why_unknown(case) if rooms(case) else ""
+        return _unknown_room(case, evidence, f"record a memory snapshot (PD905){known and f': {known}'}")
     evidence.append(("never reserved, on the tightest GPU", gib(room.free_bytes or 0)))
     advice, kept = fewer(case, room)
     if kept == 0 or room.failed:

@@ -6,9 +6,9 @@ from perfdoc.knobs.check import check
 from perfdoc.knobs.knob import Value
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.registry import own_rules, verdict_of
-from perfdoc.rules.facts.capture import loads_ahead
 from perfdoc.rules.facts.framework import may_have_megatrons_buckets
 from perfdoc.rules.facts.graphs import why_no_graphs
+from perfdoc.rules.facts.loading import loads_ahead
 from perfdoc.simulator.replay.proposals import CHANGES
 
 

@@ -100,8 +100,3 @@ OWN_WINDOW = applies(
     lambda case: not any(r.window_chosen for r in case.ranks),
     "the window was given",
 )
-
-
-def loads_ahead(case: Case) -> bool:
-    """Whether worker processes are known to prepare batches, by the settings or the capture's names."""
-    return "workers" in case.program.marks or (case.number("dataloader_num_workers") or 0) > 0

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -13,10 +16,20 @@ import pytest
 from perfdoc.analyzers.device.frameworks import Mark, Program, Vendor, program_of
 from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.results.rules import RuleResult
-from perfdoc.rules.engine.assumptions import EAGER, ENGINE, FLASH, NVIDIA, PEERS, TRANSFORMER, Assumption
+from perfdoc.rules.engine.assumptions import (
+    EAGER,
+    ENGINE,
+    FLASH,
+    NVIDIA,
+    PEERS,
+    TRAINING,
+    TRANSFORMER,
+    Assumption,
+)
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.possible import why_not
 from perfdoc.rules.engine.registry import own_rules
+from perfdoc.rules.engine.rule import Rule
 from tests.analyzers.tiny import trace_of
 from tests.captures.timeline import TimelineBuilder
 from tests.rules.cases import gain_of, predicting, result
@@ -259,3 +272,34 @@ def test_vendors(gpu: str | None, names: tuple[str, ...], vendor: str, tmp_path:
     trace = trace_of(builder, tmp_path)
     devices = [replace(d, gpu_name=gpu) for d in trace.devices]
     assert program_of(replace(trace, strings=["k", *names], devices=devices)).vendor == vendor
+
+
+SPOKEN = {
+    NVIDIA: re.compile(r"\bnsys --|nvidia-smi(?! topo)|Nsight"),
+    EAGER: re.compile(r"torch\.compile(?! runs already| of its step)"),
+    FLASH: re.compile(r"flash-attn"),
+    ENGINE: re.compile(r"\((?:[\w. ,']*, )?Transformer Engine"),
+    PEERS: re.compile(r"--comm-kernel REGEX"),
+}
+ELSEWHERE = {"PD406", "PD110"}
+"""They need a GPU of NVIDIA that is known, or a setting of Transformer Engine."""
+
+
+@pytest.mark.parametrize("rule", own_rules(), ids=lambda rule: rule.meta.code)
+def test_a_rule_that_speaks_of_a_tool_says_what_that_assumes(rule: Rule) -> None:
+    """By the words in its file, whether an example reaches them or not."""
+    module = sys.modules[rule.evaluate.__module__]
+    tree = ast.parse(inspect.getsource(module))
+    docs = {
+        ast.get_docstring(node, clean=False) for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)
+    }
+    strings = {
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value not in docs
+    }
+    sources = set(rule.meta.sources)
+    for of, words in SPOKEN.items():
+        said = {text for text in strings - sources if words.search(text)}
+        declared = any(a.of in (of, TRAINING) for a in rule.meta.assumes)
+        assert not said or declared or rule.meta.code in ELSEWHERE, (of.words, said)

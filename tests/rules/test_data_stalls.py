@@ -1,12 +1,19 @@
 """PD203 and PD201 where a device waits for its host between steps, or in them."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from perfdoc.analyzers.device.frameworks import Program
+from perfdoc.analyzers.device.window import WindowRequest
+from perfdoc.analyzers.measure import measure_capture
 from perfdoc.knobs.knob import Value
+from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.registry import run_rules
 from tests.analyzers.loader_jobs import Between, both, calling, job, off, on, silent
+from tests.analyzers.tiny import GEMM
 from tests.captures.nsys_sqlite import write_nsys_sqlite
 from tests.captures.process import ThreadBuilder
 from tests.command import perfdoc
@@ -71,6 +78,83 @@ def test_no_larger_micro_batch_where_the_host_does_something_else(
     assert settings_of(found) == {}
     assert "micro-batch" not in found.remedy
     assert result("PD203", case).state == "skipped"
+
+
+def named(thread: ThreadBuilder, step: int, start: int, end: int) -> None:
+    """A range that says nothing of data."""
+    thread.range("prologue", start, end)
+
+
+@pytest.mark.parametrize(
+    ("call", "likely"),
+    [
+        ("poll", True),
+        ("sem_clockwait", True),
+        ("pthread_cond_timedwait", True),
+        ("epoll_wait", True),
+        ("pthread_mutex_lock", False),
+        ("pthread_cond_wait", False),
+        ("fsync", False),
+    ],
+)
+def test_a_wait_in_the_calls_of_a_queue_is_likely_for_a_batch(
+    tmp_path: Path, call: str, *, likely: bool
+) -> None:
+    """A range that is no loader's lies over the pause: what the thread waits in tells."""
+    case = case_of(tmp_path, job(both(off, named, calling(call))), settings=ROOM)
+    found = result("PD201", case)
+    assert found.state == "fires"
+    assert ("next batch" in found.reason, found.action == "Load batches ahead of the step") == (likely,) * 2
+    assert ("separate processes" in found.remedy, "item" in found.remedy) == (likely, False)
+    assert "micro-batch" not in found.remedy
+
+
+def test_where_workers_are_there_a_wait_is_likely_for_them(tmp_path: Path) -> None:
+    case = case_of(tmp_path, job(both(off, named)))
+    assert "next batch" not in result("PD201", case).reason
+    program = Program(vendor="nvidia", marks=frozenset({"workers", "trains"}))
+    shown = replace(case, captures=[replace(c, program=program) for c in case.captures])
+    found = result("PD201", shown)
+    assert "worker processes load its batches" in found.reason
+    assert found.action == "Make the loader's workers faster"
+    assert "prefetch_factor" in found.remedy
+    assert "PD208" not in {r.code for r in run_rules(shown) if r.state == "fires"}
+
+
+@pytest.mark.parametrize(
+    ("frame", "data"),
+    [
+        ("queue.py(171): get", True),
+        ("multiprocessing/connection.py(931): wait", True),
+        ("torch/utils/data/dataloader.py(1480): _next_data", True),
+        ("my/logging.py(3): flush", False),
+    ],
+)
+def test_python_frames_tell_what_a_thread_waits_in(tmp_path: Path, frame: str, *, data: bool) -> None:
+    """PyTorch's profiler with stacks: five pauses of 8 ms between six steps of 2 ms of work; the thread is in
+    one function all the while. Too short to be told by their place alone."""
+    events: list[dict[str, object]] = []
+
+    def event(cat: str, name: str, ts: int, dur: int, tid: int = 1, **args: object) -> None:
+        pid = 0 if cat == "kernel" else 7
+        events.append(
+            {"ph": "X", "cat": cat, "name": name, "pid": pid, "tid": tid, "ts": ts, "dur": dur, "args": args}
+        )
+
+    for step in range(6):
+        at = 10_000 * step
+        for i in range(20):
+            call = 100 * step + i + 1
+            event("cuda_runtime", "cudaLaunchKernel", at + 8_000 + 100 * i, 10, correlation=call)
+            event("kernel", GEMM, at + 8_020 + 100 * i, 90, 20, correlation=call, device=0, stream=7)
+        event("user_annotation", f"ProfilerStep#{step}", at + 7_900, 2_090)
+        event("python_function", frame, at + 10, 7_850)
+    path = tmp_path / "x.pt.trace.json"
+    path.write_text(
+        json.dumps({"deviceProperties": [{"id": 0, "name": "NVIDIA H100"}], "traceEvents": events})
+    )
+    found = result("PD203", Case.of([measure_capture(path, WindowRequest())]))
+    assert (found.state == "fires" and "waits between steps" in found.reason) == data
 
 
 def test_a_host_that_computes_in_its_steps_for_long_launches_nothing(tmp_path: Path) -> None:

@@ -10,9 +10,12 @@ from perfdoc.analyzers.measure import measure_capture
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import Value
 from perfdoc.results.memory import MemoryAnalysis
+from perfdoc.results.replay import Gain
 from perfdoc.results.rules import RuleResult
 from perfdoc.rules.engine.advise import value_of
 from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.registry import judge, own_rules
+from perfdoc.rules.engine.rule import Meta, Rule, Verdict
 from perfdoc.simulator.replay.proposals import change_title
 from tests.analyzers.memory_planted import MIB, a_step, one
 from tests.captures.nsys_sqlite import write_nsys_sqlite
@@ -259,3 +262,20 @@ def test_pd501_overwrites_nothing_that_is_not_known(tmp_path: Path) -> None:
 
 def test_pd501_without_a_snapshot(tmp_path: Path) -> None:
     assert result("PD501", case_of(tmp_path, step_with_gap(1))).state == "skipped"
+
+
+def test_the_rank_that_the_verdict_blames_leads_the_list(tmp_path: Path) -> None:
+    """Whatever others save: rank 2 is late, and most of the waiting is for it."""
+    case = planted(tmp_path, JobSpec(dp=4, micro_batches=2, late=Late(rank=2, extra_ns=1_000_000)))
+    latest = case.job.skew.latest
+    assert latest is not None
+    assert latest.rank == 2
+    gain = Gain(low_ms=0.0, mid_ms=None, high_ms=case.unit_ms, method="ceiling", assumptions=[])
+    meta = Meta(code="PD999", title="T", why="W.", sources=("s",))
+    large = Rule(meta=meta, evaluate=lambda _: Verdict(state="fires", gain=gain))
+    rows = judge(case, [*(r for r in own_rules() if r.meta.code == "PD303"), large]).opportunities
+    assert [row.codes[0] for row in rows] == ["PD303", "PD999"]
+    other = replace(case.job.skew, latest=replace(latest, name="rank 9"))
+    elsewhere = replace(case, job=replace(case.job, skew=other))
+    assert result("PD303", case).culprit
+    assert not result("PD303", elsewhere).culprit

@@ -136,3 +136,18 @@ def is_own_frame(name: str) -> bool:
         return False
     package = path.split("/")[0].removesuffix(".py")
     return package not in _NOT_OWN and package not in sys.stdlib_module_names
+
+
+_WAITING_FRAME = re.compile(
+    r"(?:^|/)(?:queue|threading|selectors|multiprocessing/(?:connection|queues)|torch/utils/data/dataloader)\.py"
+    r"\(\d{1,9}\): (?:__next__|_next_data|_try_get_data|_get_data|get|wait|_?poll|recv\w{0,8}|select)$"
+)
+
+
+def is_waiting_frame(name: str) -> bool:
+    """Whether a frame is one in which a thread waits for another one or another process.
+
+    >>> is_waiting_frame("queue.py(171): get"), is_waiting_frame("threading.py(930): run")
+    (True, False)
+    """
+    return _WAITING_FRAME.search(name[-200:]) is not None

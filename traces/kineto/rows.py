@@ -19,6 +19,7 @@ from perfdoc.traces.kineto.names import (
     OPERATORS,
     WHAT,
     is_own_frame,
+    is_waiting_frame,
     short_name,
 )
 from perfdoc.traces.kineto.payload import PayloadRows
@@ -270,12 +271,12 @@ class EventRows:
             self.ranges.add(start, end, thread, name, RangeKind.PUSH_POP)
 
     def _python_call(self, event: Event) -> None:
-        """Frames of the program's own code."""
+        """Frames of the program's own code, and those that wait."""
         name = self._name(event)
         self._extras.add("stacks")
         own = self._own_frame.get(name)
         if own is None:
-            own = self._own_frame[name] = is_own_frame(name)
+            own = self._own_frame[name] = is_own_frame(name) or is_waiting_frame(name)
         if own:
             start, end = interval_ns(event.ts, event.dur)
             self.python_calls.add(start, end, self._thread(event), self.strings.intern(name))

@@ -27,6 +27,7 @@ from perfdoc.rules.facts.capture import slowed_by
 from perfdoc.rules.facts.culprit_words import lead
 from perfdoc.rules.facts.degrees import CP, TP, expert_tp
 from perfdoc.rules.facts.exposed import usual_link
+from perfdoc.rules.facts.loading import awaits_batch
 from perfdoc.rules.facts.memory_room import out_of_memory
 from perfdoc.traces import NoGpuActivityError, TraceError
 from perfdoc.traces.job_facts import common_facts
@@ -85,6 +86,7 @@ def diagnose(
             skew=None if culprit else job.skew,
             pipeline=analyses.pipeline,
             stages=job.stages,
+            awaits_batch=bool(awaits_batch(case)),
         )
     else:
         verdict = memory_verdict(whole.memory, failed)

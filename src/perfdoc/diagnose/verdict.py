@@ -54,6 +54,7 @@ def verdict_of(
     skew: SkewAnalysis | None = None,
     pipeline: PipelineAnalysis | None = None,
     stages: int | None = None,
+    awaits_batch: bool = False,
 ) -> str:
     """Summed over all ranks' windows; the largest loss is named first.
 
@@ -62,8 +63,9 @@ def verdict_of(
     may be hidden. A job that runs out of memory is told so, whatever its time goes into.
     slowed_by: what of the captures slows their hosts. skew: who waits for whom. pipeline: its bubble is no
     communication, however exposed. stages: of it; None unknown.
+    awaits_batch: whether a host that waits is likely to do so for its next batch.
     """
-    where = f"{_once(ranks)}{_where_it_went(ranks, pipeline)}{_left_out(ranks)}"
+    where = f"{_once(ranks)}{_where_it_went(ranks, pipeline, awaits_batch=awaits_batch)}{_left_out(ranks)}"
     where += f"{_waiting(ranks, skew, stages)}{_slowed(ranks, slowed_by)}{_hidden_in_graphs(ranks)}"
     return f"{where}{_of_unknown_class(ranks, kernels)}{_out_of_memory(failed_allocations)}"
 
@@ -72,7 +74,9 @@ def _out_of_memory(failed: int) -> str:
     return f" {plural(failed, 'allocation')} failed: out of GPU memory." if failed else ""
 
 
-def _where_it_went(ranks: Sequence[Rank], pipeline: PipelineAnalysis | None = None) -> str:
+def _where_it_went(
+    ranks: Sequence[Rank], pipeline: PipelineAnalysis | None = None, *, awaits_batch: bool = False
+) -> str:
     window = sum(r.window.duration_ns for r in ranks)
     if not window:
         return "The window is empty: nothing ran in it."
@@ -96,7 +100,7 @@ def _where_it_went(ranks: Sequence[Rank], pipeline: PipelineAnalysis | None = No
     losses = sorted((name for name in shares if times[name]), key=lambda name: -times[name])
     if not losses:
         return f"The {what} {verb} for all of the {scope}."
-    why = f" ({_why_idle(idle, ranks, on_host=on_host)})"
+    why = f" ({_why_idle(idle, ranks, on_host=on_host, awaits_batch=awaits_batch)})"
     first = max(idle, key=lambda c: idle[c])
     worth = _WORTH_A_CAUSE if first != "unexplained" else _WORTH_A_DOUBT
     names = {"idle": f"idle{why if times['idle'] >= worth * window else ''}"}
@@ -165,7 +169,7 @@ def _left_out(ranks: Sequence[Rank]) -> str:
     return f" Start-up before it, {what}, is left out: {computes}."
 
 
-def _why_idle(idle: Mapping[str, int], ranks: Sequence[Rank], *, on_host: bool) -> str:
+def _why_idle(idle: Mapping[str, int], ranks: Sequence[Rank], *, on_host: bool, awaits_batch: bool) -> str:
     """The largest cause that is known, and how much has none."""
     if once := _once_in_words(ranks):
         return once
@@ -173,11 +177,11 @@ def _why_idle(idle: Mapping[str, int], ranks: Sequence[Rank], *, on_host: bool) 
     first, second, *_ = sorted(idle, key=lambda c: -idle[c])
     if first != "unexplained":
         most = "" if 2 * idle[first] >= total else "largest cause: "
-        return f"{most}{_cause(first, ranks, on_host=on_host)}"
+        return f"{most}{_cause(first, ranks, on_host=on_host, awaits_batch=awaits_batch)}"
     unknown = f"{share(idle[first] / total)} of it {_WORDS[first]}"
-    if idle[second] < _WORTH_NAMING * total:
-        return unknown
-    return f"{unknown}, {share(idle[second] / total)} {_cause(second, ranks, on_host=on_host)}"
+    cause = _cause(second, ranks, on_host=on_host, awaits_batch=awaits_batch)
+    also = f", {share(idle[second] / total)} {cause}" if idle[second] >= _WORTH_NAMING * total else ""
+    return f"{unknown}{also}"
 
 
 def _once_in_words(ranks: Sequence[Rank]) -> str:
@@ -187,7 +191,7 @@ def _once_in_words(ranks: Sequence[Rank]) -> str:
     return "mostly one pause" if _pause(ranks) is not None else ""
 
 
-def _cause(cause: str, ranks: Sequence[Rank], *, on_host: bool) -> str:
+def _cause(cause: str, ranks: Sequence[Rank], *, on_host: bool, awaits_batch: bool) -> str:
     """The cause in words, no surer than its evidence."""
     if cause == "host" and on_host:
         return _WORDS["python"]
@@ -198,7 +202,7 @@ def _cause(cause: str, ranks: Sequence[Rank], *, on_host: bool) -> str:
             for part in ("waiting_ns", "between_steps_ns", "pausing_ns")
         )
         if 2 * waiting >= host_ns:
-            return "the host waits"
+            return "the host waits, likely for its next batch" if awaits_batch else "the host waits"
         if 2 * (waiting + between + pausing) >= host_ns:
             return "the host works between steps" if between >= pausing else "the host pauses"
     if cause == "data" and 2 * sum(r.host.data.idle_position_ns or 0 for r in ranks) > sum(

@@ -1,0 +1,45 @@
+"""How batches are loaded: by worker processes or not, and what to do where these do not keep up."""
+
+import re
+
+from perfdoc.rules.engine.rule import Case
+from perfdoc.rules.facts.graphs import waiting_ns
+
+_QUEUE = re.compile(r"p?poll|p?select|epoll_p?wait\d?|(sem|pthread_cond)_(timed|clock)wait|.*queues?\.py.*")
+"""What a process waits in for a batch of another one: a queue's get with a time limit."""
+_MOST = 0.5
+"""Of the waiting time."""
+BY_WORKERS = (
+    "Time one batch in a worker (decoding, augmenting, tokenising, storage): worker processes load already "
+    "and do not keep up. Then give it more workers (num_workers), as long as cores and storage have room, "
+    "and a larger prefetch_factor where batches differ."
+)
+NONE_YET = "Prepare batches in separate processes, ahead of the step."
+FASTER, AHEAD = "Make the loader's workers faster", "Load batches ahead of the step"
+_NOT_PINNED = " pin_memory=True, if it is not set: the copy to the device then does not wait."
+
+
+def loads_ahead(case: Case) -> bool:
+    """Whether worker processes are known to prepare batches, by the settings or the capture's names."""
+    return "workers" in case.program.marks or (case.number("dataloader_num_workers") or 0) > 0
+
+
+def by_hand(case: Case) -> str:
+    """What to do in words."""
+    if not loads_ahead(case):
+        return NONE_YET
+    return BY_WORKERS + ("" if "pins" in case.program.marks else _NOT_PINNED)
+
+
+def awaits_batch(case: Case) -> str:
+    """What shows that a host that waits does so for its next batch, strongest first; empty where nothing
+    does: the loader's workers are there, or the calls are those of a queue's get."""
+    if loads_ahead(case):
+        return "worker processes load its batches"
+    splits = [rank.host.idle_split for rank in case.ranks if waiting_ns(rank)]
+    waits = [wait for split in splits for wait in split.waits]
+    queued = [wait for wait in waits if _QUEUE.fullmatch(wait.call or "")]
+    whole = sum(split.waiting_ns or 0 for split in splits)
+    if not whole or sum(wait.idle_ns for wait in queued) < _MOST * whole:
+        return ""
+    return f"it waits in {max(queued, key=lambda wait: wait.idle_ns).call}, as for another process's queue"
