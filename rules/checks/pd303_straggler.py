@@ -157,7 +157,7 @@ def _is_blamed(case: Case, straggler: Straggler) -> bool:
     """Whether the verdict names it: most of the waiting is for it."""
     latest = case.job.skew.latest
     named = latest is not None and latest.name == straggler.name and latest.cause not in ("waiting", "before")
-    return named and not any(rank.window.runs_once for rank in case.ranks)
+    return named and not leading(case.what_if) and not any(rank.window.runs_once for rank in case.ranks)
 
 
 def _collectives(dimension: str) -> str:

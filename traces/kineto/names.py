@@ -144,10 +144,10 @@ _WAITING_FRAME = re.compile(
 )
 
 
-def is_waiting_frame(name: str) -> bool:
-    """Whether a frame is one in which a thread waits for another one or another process.
+def is_kept_frame(name: str) -> bool:
+    """Whether a frame is the program's own, or one in which a thread waits for another one or a process.
 
-    >>> is_waiting_frame("queue.py(171): get"), is_waiting_frame("threading.py(930): run")
+    >>> is_kept_frame("queue.py(171): get"), is_kept_frame("lib/python3.12/threading.py(930): run")
     (True, False)
     """
-    return _WAITING_FRAME.search(name[-200:]) is not None
+    return is_own_frame(name) or _WAITING_FRAME.search(name[-200:]) is not None

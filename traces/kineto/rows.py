@@ -18,8 +18,7 @@ from perfdoc.traces.kineto.names import (
     MARKS,
     OPERATORS,
     WHAT,
-    is_own_frame,
-    is_waiting_frame,
+    is_kept_frame,
     short_name,
 )
 from perfdoc.traces.kineto.payload import PayloadRows
@@ -276,7 +275,7 @@ class EventRows:
         self._extras.add("stacks")
         own = self._own_frame.get(name)
         if own is None:
-            own = self._own_frame[name] = is_own_frame(name) or is_waiting_frame(name)
+            own = self._own_frame[name] = is_kept_frame(name)
         if own:
             start, end = interval_ns(event.ts, event.dur)
             self.python_calls.add(start, end, self._thread(event), self.strings.intern(name))
