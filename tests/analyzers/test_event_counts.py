@@ -297,3 +297,43 @@ def test_kernels_that_lost_their_ids_are_not_missing(tmp_path: Path, lost: Calla
     (rank,) = diagnose([measure_capture(path, WindowRequest())]).ranks
     assert (rank.ledger_ns.compute, rank.ledger_ns.idle.total) == (12_000 * US, 7_960 * US)
     assert rank.events.work_missing == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "left", "said"),
+    [
+        ("aten::mm, seq = 7", lambda i: i % 10 != 3, "10.0 % of 100 operators"),  # of emit_nvtx
+        ("aten::mm", lambda i: i % 10 == 3, "90.0 % of 100 operators"),
+        ("aten::mm", lambda i: True, ""),
+        ("aten::mm", lambda i: i % 50 != 3, ""),  # 2 % are a trifle
+        ("aten::copy_", lambda i: i % 10 != 3, ""),  # launches where it copies on the device, and not else
+    ],
+)
+def test_launches_and_kernels_left_out_together_are_missed_by_their_operators(
+    tmp_path: Path, name: str, left: Callable[[int], bool], said: str
+) -> None:
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    for i in range(100):
+        at = 100 * i * US
+        thread.range(name, at, at + 20 * US)
+        if left(i):
+            device.kernel(GEMM, at + 15 * US, at + 75 * US, launch=(thread, at + 5 * US, at + 8 * US))
+    found = counted(builder, tmp_path)
+    assert (found.launches_without_work, found.kernels_without_launch) == (0, 0)
+    assert said in found.work_missing
+    assert bool(found.partial) is bool(said)
+
+
+def test_operators_on_the_cpu_launch_nothing_and_miss_nothing(tmp_path: Path) -> None:
+    """Of one thread: softmax on the GPU, products on the CPU."""
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    for i in range(100):
+        at = 100 * i * US
+        thread.range("aten::_softmax", at, at + 20 * US)
+        device.kernel(GEMM, at + 15 * US, at + 75 * US, launch=(thread, at + 5 * US, at + 8 * US))
+        thread.range("aten::mm", at + 30 * US, at + 60 * US)
+    assert counted(builder, tmp_path).partial == ""
