@@ -13,8 +13,9 @@ from typing import Literal, TypeVar
 import msgspec
 import yaml
 
-Architecture = Literal["volta", "turing", "ampere", "ada", "hopper", "blackwell"]
-Dtype = Literal["fp64", "fp32", "tf32", "bf16", "fp16", "fp8"]
+Nvidias = Literal["volta", "turing", "ampere", "ada", "hopper", "blackwell"]
+Architecture = Literal[Nvidias, "cdna", "cdna2", "cdna3", "cdna4", "xe_hpc"]
+Dtype = Literal["fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "fp4"]
 """What a GEMM multiplies; tf32 is fp32 on tensor cores."""
 _FILE = Path(__file__).resolve().with_name("gpus.yaml")
 _LONGEST_NAME = 100
@@ -25,8 +26,15 @@ _FORMATS: dict[Architecture, tuple[str, ...]] = {
     "ada": ("fp16", "bf16", "tf32", "fp8"),
     "hopper": ("fp16", "bf16", "tf32", "fp8"),
     "blackwell": ("fp16", "bf16", "tf32", "fp8", "fp4"),
+    "cdna": ("fp16", "bf16"),
+    "cdna2": ("fp16", "bf16"),
+    "cdna3": ("fp16", "bf16", "fp8"),
+    "cdna4": ("fp16", "bf16", "fp8", "fp4"),
+    "xe_hpc": ("fp16", "bf16", "tf32"),
 }
-"""What the tensor cores of a generation multiply."""
+"""What the tensor cores of a generation multiply (AMD's matrix cores, Intel's XMX), as PyTorch can ask for
+it: not the TF32 of CDNA 3, which its libraries leave off."""
+_AMD, _INTEL = ("cdna", "cdna2", "cdna3", "cdna4"), ("xe_hpc",)
 
 
 class GpuFamily(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -41,6 +49,11 @@ class GpuFamily(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Whether its CPU is a Grace, over NVLink-C2C."""
     over_fp32: float
     """How many times as fast 16-bit tensor cores are, accumulating in FP32, as CUDA cores in FP32."""
+
+    @property
+    def vendor(self) -> Literal["nvidia", "amd", "intel"]:
+        """Who makes it."""
+        return "amd" if self.architecture in _AMD else "intel" if self.architecture in _INTEL else "nvidia"
 
     def multiplies(self, number_format: str) -> bool:
         """Whether its tensor cores multiply fp16, bf16, tf32, fp8 or fp4."""
@@ -110,7 +123,7 @@ def _compiled(entries: Iterable[T]) -> list[tuple[re.Pattern[str], T]]:
 def _found(name: str | None, entries: list[tuple[re.Pattern[str], T]]) -> T | None:
     if name is None or len(name) > _LONGEST_NAME:
         return None
-    words = re.sub(r"^(NVIDIA|Tesla)\s+", "", " ".join(name.split()), flags=re.IGNORECASE)
+    words = re.sub(r"^(NVIDIA|Tesla|AMD|Intel(\(R\))?)\s+", "", " ".join(name.split()), flags=re.IGNORECASE)
     return next((entry for pattern, entry in entries if pattern.fullmatch(words)), None)
 
 

@@ -186,7 +186,9 @@ def program_of(trace: Trace) -> Program:
 
 def _vendor(trace: Trace, text: str) -> Vendor:
     for gpu in (device.gpu_name or "" for device in trace.devices):
-        if gpu_family(gpu) is not None or re.search(r"NVIDIA|Tesla|GeForce|Quadro", gpu):
+        if (family := gpu_family(gpu)) is not None:
+            return family.vendor
+        if re.search(r"NVIDIA|Tesla|GeForce|Quadro", gpu):
             return "nvidia"
         if re.search(r"AMD|Instinct|Radeon|\bMI\d{2,3}", gpu):
             return "amd"

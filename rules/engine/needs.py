@@ -205,7 +205,7 @@ def _gpu_unknown(case: Case) -> Missing | None:
         return skipped("the ranks have GPUs of several models, or some are not known")
     family = next(iter(families), None)
     if family is not None:
-        return not_applicable(f"written for Ampere GPUs and later; these are {family.architecture}")
+        return not_applicable(f"written for NVIDIA's GPUs from Ampere on; these are {family.architecture}")
     return skipped(no_trace(case) or "the GPU model is not known")
 
 

@@ -24,9 +24,10 @@ def job_nvlink_domain(gpu: Gpu | None, ranks_per_server: object) -> int | None:
 
 
 def gpu_of(name: str | None) -> Gpu | None:
-    """`NVIDIA H100 80GB HBM3` is a Hopper with 8 GPUs per NVLink domain; None for an unknown name."""
+    """`NVIDIA H100 80GB HBM3` is a Hopper with 8 GPUs per NVLink domain; None for an unknown name
+    and for another vendor's."""
     gpu = gpu_family(name)
-    return None if gpu is None or gpu.architecture in _FORMER else gpu
+    return None if gpu is None or gpu.architecture in _FORMER or gpu.vendor != "nvidia" else gpu
 
 
 GPUS_PER_NODE_X86, GPUS_PER_NODE_GRACE = 4, 2

@@ -29,11 +29,14 @@ PEAKS = {
     209.5: ("NVIDIA GeForce RTX 5090",),
     165: ("NVIDIA GeForce RTX 4090",),
     504: ("NVIDIA RTX PRO 6000 Blackwell Server Edition",),
+    191.5: ("AMD Instinct MI250X",),
+    1307: ("AMD Instinct MI300X", "AMD Instinct MI325X"),
+    2517: ("AMD Instinct MI355X",),
 }
 OTHERS = (
     *("NVIDIA GeForce RTX 5090 D", "NVIDIA A10G", "NVIDIA GeForce RTX 4090 Laptop GPU", "NVIDIA H800 PCIe"),
     *("NVIDIA H100 80GB HBM3 MIG 3g.40gb", "NVIDIA A100-40C", "NVIDIA A100 80GB PCIe (shared)"),
-    *("NVIDIA RTX A1000", "AMD Instinct MI300X", "CPU", "", "H100 " * 1_000_000),
+    *("NVIDIA RTX A1000", "AMD Instinct MI308X", "AMD Instinct MI100", "CPU", "", "H100 " * 1_000_000),
 )
 """Other chips, and parts of chips."""
 
@@ -60,6 +63,7 @@ def test_tensor_cores_over_fp32_agree_with_the_peaks() -> None:
         *("V100-SXM2-32GB", "T4", "A100-SXM4-80GB", "A30", "A40", "A10", "RTX A6000", "GeForce RTX 3090"),
         *("L4", "L40S", "RTX 6000 Ada Generation", "GeForce RTX 4090", "H100 80GB HBM3", "H100 PCIe"),
         *("GH200 480GB", "H20", "B200", "GB200", "GeForce RTX 5090"),
+        *("Instinct MI210", "Instinct MI300X", "AMD Instinct MI355X"),
     ):
         family, fp16, fp32 = gpu_family(name), peak_flops(name, "fp16"), peak_flops(name, "fp32")
         assert family is not None
@@ -105,6 +109,8 @@ def test_a_dtype_that_is_not_listed_has_no_peak() -> None:
     assert peak_flops("NVIDIA H100 80GB HBM3", "fp8") == 1979e12
     assert peak_flops("NVIDIA A100-SXM4-80GB", "fp8") is None
     assert peak_flops("NVIDIA H100 80GB HBM3", "fp4") is None
+    assert peak_flops("NVIDIA B200", "fp4") == 9000e12
+    assert peak_flops("AMD Instinct MI355X", "fp4") == 10066e12
     assert peak_flops(None) is None
 
 
@@ -135,6 +141,10 @@ def test_threads_that_ask_at_once_read_the_table_once(monkeypatch: pytest.Monkey
         ("NVIDIA GeForce RTX 4090", "fp16 bf16 tf32 fp8"),
         ("NVIDIA H100 80GB HBM3", "fp16 bf16 tf32 fp8"),
         ("NVIDIA B200", "fp16 bf16 tf32 fp8 fp4"),
+        ("AMD Instinct MI210", "fp16 bf16"),
+        ("AMD Instinct MI300X", "fp16 bf16 fp8"),
+        ("AMD Instinct MI355X", "fp16 bf16 fp8 fp4"),
+        ("Intel(R) Data Center GPU Max 1550", "fp16 bf16 tf32"),
     ],
 )
 def test_what_a_generation_multiplies(name: str, formats: str) -> None:

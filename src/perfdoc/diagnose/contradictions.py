@@ -226,7 +226,7 @@ def _gpus(
     values = configuration.values
     of_formats = (
         ("fp8", values.get("fp8") or (facts.dtype == "fp8" or None), gpu.fp8, "no FP8"),
-        ("fp4", values.get("fp4"), gpu.mxfp8, "no FP4"),
+        ("fp4", values.get("fp4"), gpu.multiplies("fp4"), "no FP4"),
         ("fp8_recipe", values.get("fp8_recipe") == "mxfp8" or None, gpu.mxfp8, "no MXFP8"),
     )
     for setting, given, able, lacks in of_formats:
