@@ -184,7 +184,9 @@ def measure_trace(
         device = devices[index]
         activity = device_activity(trace, index, kinds, launches)
         if activity is not None:
-            activity = attribute_dimensions(trace, activity, known, launches, facts, by_ddp=by_ddp)
+            activity = attribute_dimensions(
+                trace, activity, known, launches, facts, by_ddp=by_ddp, kinds=kinds
+            )
         elif device.process in on_cpu:
             on_cpu_found = cpu_activity(trace, index)
             if on_cpu_found is not None:

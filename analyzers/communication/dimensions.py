@@ -26,12 +26,13 @@ from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.base.rows import kept, said_by_names
 from perfdoc.analyzers.communication.blocking import blocked_since
 from perfdoc.analyzers.communication.ddp import find_ddp, sent_by_ddp
+from perfdoc.analyzers.communication.patterns import by_pattern
 from perfdoc.analyzers.communication.payloads import with_payloads
 from perfdoc.analyzers.device.activity import DIMENSIONS, EVIDENCE, UNKNOWN_DIMENSION, Activity, Communication
 from perfdoc.analyzers.device.dimension_names import dimension_of_function, dimension_of_group
 from perfdoc.analyzers.device.launches import Launches, group_sizes, innermost, innermost_at_launch
 from perfdoc.analyzers.device.range_names import KnownRanges
-from perfdoc.analyzers.kernel_class.classify import KernelKind
+from perfdoc.analyzers.kernel_class.classify import KernelKind, KernelKinds, classify_kernels
 from perfdoc.analyzers.kernel_class.rules import DEDICATED_TRANSPORTS
 from perfdoc.traces import Trace
 from perfdoc.traces.arrow import distinct
@@ -175,9 +176,11 @@ def attribute_dimensions(
     facts: JobFacts | None = None,
     *,
     by_ddp: bool | None = None,
+    kinds: KernelKinds | None = None,
 ) -> Activity:
     """The same activity with everything about its communication filled in that the capture shows.
 
+    kinds: of the trace's kernels; None not looked up yet.
     by_ddp: whether the capture shows DDP, looked up once for all devices; None not yet.
     """
     comm = with_payloads(trace, activity)
@@ -200,6 +203,13 @@ def attribute_dimensions(
         new = (evidence == _NONE) & (found >= 0)
         dimension[new] = found[new]
         evidence[new] = EVIDENCE.index(name)
+    open_ = evidence == _NONE
+    if open_.any():
+        kinds = kinds or classify_kernels(trace)
+        piped = bool((dimension == DIMENSIONS.index("pp")).any())
+        found = by_pattern(trace, activity, kinds, group, group_size, open_, piped=piped)
+        new = (found >= 0) & _may_be(comm, found, group_size, facts or JobFacts())
+        dimension[new], evidence[new] = found[new], EVIDENCE.index("pattern")
     return replace(
         activity,
         communication=replace(
@@ -209,6 +219,15 @@ def attribute_dimensions(
             blocked_since_ns=blocked_since(trace, activity, launches),
         ),
     )
+
+
+def _may_be(comm: Communication, dimension: I64, group_size: I64, facts: JobFacts) -> Bool:
+    """Whether the layout that is known has a place for communication of such a dimension."""
+    candidates = _by_size(group_size, facts)
+    if alive := _several_ranks(facts):
+        candidates &= alive | _mask(["other"])
+    fits: Bool = (candidates >> np.maximum(dimension, 0)) & 1 == 1
+    return fits
 
 
 def _group_of(trace: Trace, activity: Activity) -> I64:

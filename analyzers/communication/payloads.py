@@ -123,7 +123,7 @@ _NOBODY = np.iinfo(np.int64).max
 def peers_of_groups(trace: Trace, comm: Communication, rows: I64) -> I64:
     """For each of the rows the one peer of all calls that were queued in the group that launched it; -1 where
     they name several or none, or the group launched more than this kernel."""
-    least, most, _ = _peers(trace, comm, rows)
+    least, most, *_ = _peers(trace, comm, rows)
     return np.where(least == most, most, -1)
 
 
@@ -133,9 +133,33 @@ def most_peers(trace: Trace, comm: Communication, rows: I64) -> I64:
     return _peers(trace, comm, rows)[2]
 
 
-def _peers(trace: Trace, comm: Communication, rows: I64) -> tuple[I64, I64, I64]:
-    """Least and greatest peer (-1 none) of the calls in the group that launched each row, and how many."""
-    least, most, count = (np.full(len(rows), fill, np.int64) for fill in (-1, -1, 0))
+def ways_of(trace: Trace, comm: Communication, rows: I64) -> tuple[I64, I64]:
+    """For each of the rows how many sends and how many receives it runs, by its own notes, else by the calls
+    in the group that launched it; 0 and 0 where nothing says."""
+    *_, sends, receives = _peers(trace, comm, rows)
+    own = np.flatnonzero(comm.payload[rows] >= 0)
+    way = _ways(trace)[trace.payloads.operation[comm.payload[rows[own]]]]
+    sends[own], receives[own] = way == _SENDS, way == _RECEIVES
+    return sends, receives
+
+
+_SENDS, _RECEIVES = 1, 2
+
+
+def _ways(trace: Trace) -> I64:
+    """By string, whether an operation of this name sends or receives."""
+    way = np.zeros(len(trace.strings), np.int64)
+    for i in np.unique(trace.payloads.operation).tolist():
+        word = operation_of(trace.strings[i])
+        way[i] = _SENDS if word == "send" else _RECEIVES if word == "recv" else 0
+    return way
+
+
+def _peers(trace: Trace, comm: Communication, rows: I64) -> tuple[I64, I64, I64, I64, I64]:
+    """Least and greatest peer (-1 none) of the calls in the group that launched each row, how many peers, and
+    how many sends and receives."""
+    least, most, count, sends, receives = (np.full(len(rows), fill, np.int64) for fill in (-1, -1, 0, 0, 0))
+    way_of = _ways(trace)
     names = [i for i in trace.range_names.tolist() if trace.strings[i] in (GROUP_START, GROUP_END)]
     edges = np.flatnonzero(np.isin(trace.ranges.name, names))
     calls = np.flatnonzero((trace.payloads.range >= 0) & (trace.payloads.peer >= 0))
@@ -150,6 +174,8 @@ def _peers(trace: Trace, comm: Communication, rows: I64) -> tuple[I64, I64, I64]
         of_call = np.searchsorted(start, queued_ns, "right") - 1
         inside = (of_call >= 0) & (queued_ns < end_start[of_call])
         of_call, peer = of_call[inside], trace.payloads.peer[queued[inside]].astype(np.int64)
+        way = way_of[trace.payloads.operation[queued[inside]]]
+        sent, received = (np.bincount(of_call[way == w], minlength=len(start)) for w in (_SENDS, _RECEIVES))
         lowest, highest = np.full(len(start), _NOBODY), np.full(len(start), -1)
         np.minimum.at(lowest, of_call, peer)
         np.maximum.at(highest, of_call, peer)
@@ -164,7 +190,8 @@ def _peers(trace: Trace, comm: Communication, rows: I64) -> tuple[I64, I64, I64]
         known = launched & (highest[of_row] >= 0) & (kernels[of_row] == 1)
         least[mine[known]], most[mine[known]] = lowest[of_row[known]], highest[of_row[known]]
         count[mine[known]] = different[of_row[known]]
-    return least, most, count
+        sends[mine[known]], receives[mine[known]] = sent[of_row[known]], received[of_row[known]]
+    return least, most, count, sends, receives
 
 
 _CALL = re.compile(r"(?:_?c10d(?:_functional)?::|[a-z]ccl:|nccl(?=[A-Z]))([A-Za-z_]{1,40})")

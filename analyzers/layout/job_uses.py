@@ -14,6 +14,8 @@ from perfdoc.results.figures import plural
 
 _SCALAR_BYTES = 1024
 """A message up to this is of norms and counts, neither of weights nor of activations."""
+_OF_LAYERS = 8
+"""Of communication of which not even the operation is known, fewer calls are no layer's."""
 _POSSIBLE = {
     "all_reduce": ("tp", "dp"),
     "reduce": ("tp", "dp"),
@@ -148,7 +150,9 @@ class JobUses:
             u
             for g in self.groups
             for u in g.uses
-            if u.dimension == "unknown" and not 0 <= u.most_bytes <= _SCALAR_BYTES
+            if u.dimension == "unknown"
+            and not 0 <= u.most_bytes <= _SCALAR_BYTES
+            and (u.operation in _POSSIBLE or u.count >= _OF_LAYERS)
         ]
 
     @property
@@ -190,7 +194,9 @@ class JobUses:
         if not listed and not all(g.is_whole for g in groups):
             sizes = {g.size for g in groups}
             size = sizes.pop() if len(sizes) == 1 else None
-            return size if size is not None and size > 2 else None
+            # PyTorch says the size of the process group, NCCL that of a communicator.
+            of_two = any(u.group.communicator for g in groups for u in g.uses)
+            return size if size is not None and (size > 2 or not of_two) else None
         parts = _joined([set(g.ranks) if listed else g.members for g in groups])
         counts = {len(part) for part in parts}
         return counts.pop() if len(counts) == 1 else None

@@ -17,6 +17,14 @@ from perfdoc.analyzers.device.launches import group_sizes
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.results.names import shorten
 
+_PATTERNS = {
+    "tp": "every layer's forward and backward",
+    "dp": "few layers' passes, or weights gathered in both and reduced in one",
+    "cp": "the products around attention",
+    "ep": "the stretches between attentions",
+    "pp": "messages of one way between passes",
+}
+"""Where communication stands that is known by its pattern (communication/patterns.py)."""
 _MOST_USES = 1024
 """A hostile capture has as many groups as kernels."""
 
@@ -85,6 +93,8 @@ def _said_by(view: DeviceView, calls: CollectiveCalls, evidence: str, rows: I64)
     if evidence in ("communicator", "group_description"):
         at = int(calls.group[rows[0]])
         return calls.groups[at].description if at >= 0 else ""
+    if evidence == "pattern":
+        return _PATTERNS.get(DIMENSIONS[int(calls.dimension[rows[0]])], "")
     if evidence not in ("range", "operator") or view.activity.on_host:
         return ""
     trace, comm = view.trace, view.activity.communication
