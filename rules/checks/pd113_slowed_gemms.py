@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from perfdoc.results.figures import brief, per_cent
 from perfdoc.rules.engine.advise import Advice, advise
-from perfdoc.rules.engine.gain import ceiling
+from perfdoc.rules.engine.gain import RankMeasurement, ceiling
 from perfdoc.rules.engine.needs import GPUS, Missing, Need, not_applicable, skipped
 from perfdoc.rules.engine.rule import Case, Evidence, Meta, Verdict, fires, passes
 from perfdoc.rules.engine.worst import worst_instance
@@ -92,8 +92,6 @@ def _registered(case: Case) -> list[Advice]:
 
 
 def _fires(case: Case, evidence: list[Evidence], advice: list[Advice], *, measured: bool) -> Verdict:
-    cost = case.job.contention.other_cost
-    ranks = max(len(case.ranks), 1)
     return fires(
         worst=worst_instance(case, "contention.other"),
         level="problem" if measured and advice else "information",
@@ -104,14 +102,18 @@ def _fires(case: Case, evidence: list[Evidence], advice: list[Advice], *, measur
         advice=[*advice, *(_registered(case) if measured else ())],
         remedy="" if advice else _REMEDY,
         otherwise=_REMEDY,
-        gain=ceiling(case, lambda _: cost.low_ns // ranks, "all GEMM time lost to concurrent communication")
-        if measured and cost is not None
-        else None,
+        gain=ceiling(case, _lost_ns, "all GEMM time lost to concurrent communication") if measured else None,
         verify="Run again: in the contention table GEMMs with and without communication come closer, and "
         "exposed communication grows by less.",
         false_alarm="GEMMs of several sizes with one kernel and grid; or a transfer that fewer SMs would "
         "expose.",
     )
+
+
+def _lost_ns(rank: RankMeasurement) -> int:
+    """Against the shortest tenth of the runs alone: what this costs at most."""
+    cost = rank.contention.other_cost
+    return cost.high_ns if cost is not None else 0
 
 
 def _usual(case: Case) -> Iterator[Advice]:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from perfdoc.results.figures import per_cent
 from perfdoc.rules.engine.advise import Advice, advise, needing
-from perfdoc.rules.engine.gain import Gain, ceiling, predicted, worth_frac
+from perfdoc.rules.engine.gain import Gain, RankMeasurement, ceiling, predicted, worth_frac
 from perfdoc.rules.engine.needs import WINDOW, given, on_some_rank
 from perfdoc.rules.engine.rule import Case, Meta, Verdict, fires, passes
 from perfdoc.rules.facts.graphs import MIN_GC_FRAC
@@ -58,12 +58,15 @@ def evaluate(case: Case) -> Verdict:
         remedy="" if case.configuration.values else _BY_HAND,
         advice=_advice(case, gain if logged else _scaled(gain, factor, said), logged=logged),
         otherwise=_UNKNOWN if unknown else _OTHERS,
-        gain=_scaled(
-            ceiling(case, lambda r: r.ledger.idle.gc, "all garbage-collection idle time"), factor, said
-        ),
+        gain=_scaled(ceiling(case, _collecting_ns, "all garbage collection"), factor, said),
         verify="Run again: idle.gc in the ledger remains in every hundredth step only.",
         false_alarm="A profiler that keeps many Python objects makes collections longer.",
     )
+
+
+def _collecting_ns(rank: RankMeasurement) -> int:
+    """All of it: what the queue hides of a collection may delay the launches behind it."""
+    return max(rank.host.gc.total_ns or 0, rank.ledger.idle.gc)
 
 
 def _as_often(case: Case) -> tuple[float, str]:

@@ -7,7 +7,16 @@ from perfdoc.results.figures import per_cent
 from perfdoc.results.host import DataPauses
 from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.assumptions import NVIDIA, Assumes
-from perfdoc.rules.engine.gain import Gain, at_most, bounded, ceiling, predicted, time_share, worth_frac
+from perfdoc.rules.engine.gain import (
+    Gain,
+    RankMeasurement,
+    at_most,
+    bounded,
+    ceiling,
+    predicted,
+    time_share,
+    worth_frac,
+)
 from perfdoc.rules.engine.needs import WINDOW, on_some_rank
 from perfdoc.rules.engine.rule import Case, Meta, Verdict, fires, passes
 from perfdoc.rules.facts.loading import FASTER, by_hand, loads_ahead
@@ -105,11 +114,16 @@ def evaluate(case: Case) -> Verdict:
         otherwise=by_hand(case),
         gain=bounded(
             None if known or loads_ahead(case) else predicted(case, "without_data"),
-            ceiling(case, lambda r: r.ledger.idle.data, "all data-loader stalls"),
+            ceiling(case, _loading_ns, "all data-loader stalls"),
         ),
         verify="Run again: idle.data in the ledger falls.",
         false_alarm=how.false_alarm,
     )
+
+
+def _loading_ns(rank: RankMeasurement) -> int:
+    """All of it: what the queue hides of a wait may delay the launches behind it."""
+    return max(rank.host.data.total_ns or 0, rank.ledger.idle.data)
 
 
 def _with_workers(case: Case, now: int, to: int) -> Gain | None:

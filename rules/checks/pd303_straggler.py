@@ -1,12 +1,15 @@
 """A collective starts to transfer when its last rank joins: one slow rank slows all ranks."""
 
+from collections.abc import Collection, Sequence
+
 from perfdoc.analyzers.skew.stragglers import FEWEST
 from perfdoc.results.figures import brief, per_cent, significant
 from perfdoc.results.ranking import TRIFLE_FRAC
 from perfdoc.results.replay import Prediction
 from perfdoc.results.waits import LATE_WORDS, Straggler, waits_by_schedule
 from perfdoc.results.what_if import CauseKind, WhatIfCause
-from perfdoc.rules.engine.gain import Gain, ceiling
+from perfdoc.rules.engine.bounds import waited_for_ms
+from perfdoc.rules.engine.gain import Gain
 from perfdoc.rules.engine.needs import Missing, Need, over_ranks, skipped
 from perfdoc.rules.engine.rule import Case, Meta, Verdict, fires, passes
 from perfdoc.rules.engine.worst import late_rank
@@ -84,19 +87,21 @@ def evaluate(case: Case) -> Verdict:
         )
     worst = max(culprits, key=lambda s: (_would_repeat(case, s), s.cause == "compute", _loss_frac(case, s)))
     prediction = _prediction(case, worst)
+    named = _named(case, worst, culprits)
+    names = " and ".join(s.name for s in named)
     return fires(
         culprit=_is_blamed(case, worst),
         worst=late_rank(case, worst),
         level="problem" if _would_repeat(case, worst) else "information",
-        reason=f"{worst.name} joins last in {_collectives(worst.dimension)}"
+        reason=f"{names} join{'s' if len(named) == 1 else ''} last in {_collectives(worst.dimension)}"
         + ("" if worst.borne_out else ", in one stretch of the capture"),
         evidence=[
             ("joins last in", f"{per_cent(worst.recurrence_frac, 0)} of them"),
             ("expected by chance", per_cent(worst.chance_frac, 0)),
             ("other ranks' wait for it, overlapping collectives summed", brief(worst.delay_ns)),
         ],
-        remedy=f"Look at {worst.name}: {_where_to_look(worst)}.",
-        gain=_most(case, worst) if prediction is None else prediction.gain,
+        remedy=" ".join(f"Look at {s.name}: {_where_to_look(s)}." for s in named),
+        gain=_most(case, {s.name for s in named}) if prediction is None else prediction.gain,
         verify="Run again with the rank on another machine: if the machine is the cause, another rank "
         "becomes the straggler.",
         false_alarm="A rank with more work by design: more tokens, or hot experts.",
@@ -130,6 +135,18 @@ def _by_what_if(case: Case, cause: WhatIfCause) -> Verdict:
     )
 
 
+def _named(case: Case, worst: Straggler, culprits: Sequence[Straggler]) -> list[Straggler]:
+    """The worst, and each other one that a tenth of all waiting is for, once: where it costs most."""
+    found = case.job.skew
+    much = {late.name for late in (found.latest, *found.also_late) if late is not None} - {worst.name}
+    others = [
+        max((s for s in culprits if s.name == name), key=lambda s: _loss_frac(case, s))
+        for name in dict.fromkeys(s.name for s in culprits if s.name in much)
+    ]
+    return [worst, *sorted(others, key=lambda s: -_loss_frac(case, s))[:_MOST_OTHERS]]
+
+
+_MOST_OTHERS = 3
 _CHECK = {
     "compute": "Compare its clock, temperature and share of the work",
     "before": "Capture all ranks from one step on",
@@ -188,19 +205,25 @@ def _prediction(case: Case, straggler: Straggler) -> Prediction | None:
 
 
 def _loss_frac(case: Case, straggler: Straggler) -> float:
-    """The cost by replay; else the sum of its delays, an upper bound that counts overlapping ones twice, so
-    that it may be above 1."""
+    """The cost by replay; else the sum of its delays, which counts overlapping ones twice, or how much longer
+    the others wait than it, where it is not alone late."""
     found = _prediction(case, straggler)
     if found is not None and found.mid_ns is not None and found.step_ns:
         return found.mid_ns / found.step_ns
     span = max((r.span_ns[1] - r.span_ns[0] for r in case.ranks), default=0)
-    return straggler.delay_ns / span if span else 0.0
+    return min(1.0, max(straggler.delay_ns, straggler.lateness_ns) / span) if span else 0.0
 
 
-def _most(case: Case, straggler: Straggler) -> Gain | None:
-    """Its delays overlap where collectives do: no rank waits longer than its communication is exposed."""
-    exposed = max(
-        (r.ledger.exposed_comm.total / r.ledger.total for r in case.ranks if r.ledger.total), default=0
+def _most(case: Case, late: Collection[str]) -> Gain | None:
+    """No rank that waits for them saves more than all that it waits, in whatever dimension."""
+    labels = {id(r): label for r, label in zip(case.ranks, case.job.labels, strict=False)}
+    most = waited_for_ms(case, lambda r: labels.get(id(r)) in late)
+    if most is None:
+        return None
+    return Gain(
+        low_ms=0.0,
+        mid_ms=None,
+        high_ms=most,
+        method="ceiling",
+        assumptions=["upper bound, not predicted: all waiting of the rank that waits least, of the others"],
     )
-    share = min(_loss_frac(case, straggler), exposed)
-    return ceiling(case, lambda r: round(share * r.ledger.total), "all waiting of other ranks for it")

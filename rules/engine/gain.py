@@ -6,6 +6,7 @@ from dataclasses import replace
 from perfdoc.analyzers.measure_device import RankMeasurement as RankMeasurement
 from perfdoc.results.figures import brief, per_cent
 from perfdoc.results.replay import Gain as Gain
+from perfdoc.rules.engine.bounds import most_saved_ms
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.rule import Evidence, Verdict
 
@@ -85,9 +86,16 @@ def kept_gain(verdict: Verdict, allowed: Collection[str], so_already: Collection
     return own if own is None or not verdict.advice or own.method == "ceiling" else None
 
 
-def ceiling(case: Case, of: Callable[[RankMeasurement], int], what: str) -> Gain | None:
-    """An upper bound: all of `of`. Not a prediction, and labelled so."""
-    most = case.per_unit_ms(of)
+def ceiling(
+    case: Case,
+    of: Callable[[RankMeasurement], int],
+    what: str,
+    *,
+    removed: Callable[[RankMeasurement], int] | None = None,
+) -> Gain | None:
+    """An upper bound: all of `of` on every rank, and what the others wait for it. Not a prediction, and
+    labelled so. removed: see bounds.most_saved_ms."""
+    most = most_saved_ms(case, of, removed)
     if most is None:
         return None
     return Gain(

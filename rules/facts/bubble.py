@@ -233,13 +233,17 @@ def without_chunks(case: Case) -> list[Advice]:
 
 
 def bubble_ceiling(case: Case) -> Gain | None:
-    """Upper bound: the measured bubble, mean over ranks; None if it was not measured."""
-    return _of_rows(case, ("bubble_ns",), "the whole pipeline bubble")
+    """Upper bound: the measured bubble and the waiting for late peers, which chunks even out, mean over ranks;
+    None if it was not measured."""
+    what = "the whole pipeline bubble, and all waiting for late peers"
+    return _of_rows(case, ("bubble_ns", "late_peer_ns"), what)
 
 
 def late_peer_ceiling(case: Case) -> Gain | None:
-    """Upper bound: the time that stages wait for slower stages."""
-    return _of_rows(case, ("late_peer_ns",), "all waiting for late peers")
+    """Upper bound: the time that stages wait beyond the bubble of even ones. Messages that even stages would
+    hide are in it."""
+    what = "all waiting for late peers, and for their messages"
+    return _of_rows(case, ("late_peer_ns", "transfer_ns", "handover_ns"), what)
 
 
 def transfer_ceiling(case: Case) -> Gain | None:
