@@ -26,6 +26,7 @@ from perfdoc.rules.facts.graphs import (
     MIN_HOST_FRAC,
     between_steps_ns,
     graph_advice,
+    launched_late_ns,
     launching_ns,
     pausing_ns,
     waiting_ns,
@@ -114,7 +115,7 @@ def evaluate(case: Case) -> Verdict:
     launching = given(case.share(launching_ns))
     if launching < MIN_HOST_FRAC and launching < share / 2:
         return _not_launching(case, share, evidence)
-    limit = ceiling(case, launching_ns, "all idle time that launching causes")
+    limit = ceiling(case, launched_late_ns, "all idle time that launching causes", anywhere=True)
     gain = predicted(case, "without_launches")
     gain = gain and bounded(gain, limit)
     if launching < share:  # the replay takes these waits away too
@@ -166,7 +167,7 @@ def _not_launching(case: Case, share: float, evidence: list[Evidence]) -> Verdic
         reason=_WAITS if waits else _PAUSES if pauses else _BETWEEN,
         evidence=[*evidence, *_waits(case)],
         remedy=_FIND_WAIT if waits else _FIND_PAUSE if pauses else _FIND_WORK,
-        gain=ceiling(case, lambda r: r.ledger.idle.host, "all idle time before late launches"),
+        gain=ceiling(case, lambda r: r.ledger.idle.host, "all idle time before late launches", anywhere=True),
         time=("idle.waits",),
         worst=worst_of_time(case, ("idle.host",)),
         verify="Run again: idle.host in the ledger falls.",

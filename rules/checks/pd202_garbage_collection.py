@@ -58,7 +58,7 @@ def evaluate(case: Case) -> Verdict:
         remedy="" if case.configuration.values else _BY_HAND,
         advice=_advice(case, gain if logged else _scaled(gain, factor, said), logged=logged),
         otherwise=_UNKNOWN if unknown else _OTHERS,
-        gain=_scaled(ceiling(case, _collecting_ns, "all garbage collection"), factor, said),
+        gain=_scaled(ceiling(case, _collecting_ns, "all garbage collection", anywhere=True), factor, said),
         verify="Run again: idle.gc in the ledger remains in every hundredth step only.",
         false_alarm="A profiler that keeps many Python objects makes collections longer.",
     )

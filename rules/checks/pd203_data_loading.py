@@ -114,7 +114,7 @@ def evaluate(case: Case) -> Verdict:
         otherwise=by_hand(case),
         gain=bounded(
             None if known or loads_ahead(case) else predicted(case, "without_data"),
-            ceiling(case, _loading_ns, "all data-loader stalls"),
+            ceiling(case, _loading_ns, "all data-loader stalls", anywhere=True),
         ),
         verify="Run again: idle.data in the ledger falls.",
         false_alarm=how.false_alarm,

@@ -6,7 +6,7 @@ from perfdoc.rules.engine.gain import ceiling
 from perfdoc.rules.engine.needs import Missing, Need, given, over_ranks, skipped
 from perfdoc.rules.engine.rule import Case, Meta, Verdict, fires, passes
 from perfdoc.rules.engine.worst import worst_instance
-from perfdoc.rules.facts.graphs import MIN_GC_FRAC, graph_advice, launching_ns
+from perfdoc.rules.facts.graphs import MIN_GC_FRAC, graph_advice, launched_late_ns
 from perfdoc.rules.facts.hardware import binding
 
 
@@ -81,7 +81,7 @@ def evaluate(case: Case) -> Verdict:
         evidence=evidence,
         advice=[] if case.on_host else graph_advice(case, None, None),
         remedy=_remedy(case, slow[0].label if slow else ""),
-        gain=None if wait is None else ceiling(case, launching_ns, _WAITS),
+        gain=None if wait is None else ceiling(case, launched_late_ns, _WAITS, anywhere=True),
         verify="Run again: the spread in the host section is within noise.",
         false_alarm="A rank with more work by design, such as the stage with the loss, or one that logs; a "
         "profiler that flushes its buffers at a different time on each rank.",

@@ -81,7 +81,10 @@ def evaluate(case: Case) -> Verdict:
         action=_ACTIONS[kinds[0]],
         remedy=" ".join(_REMEDIES[kind] for kind in kinds),
         gain=ceiling(
-            case, most_ns, "all of this host time that the device can have waited for, and what it launches"
+            case,
+            most_ns,
+            "all of this host time that the device can have waited for, and what it launches",
+            anywhere=True,
         ),
         verify="Run again: these operators are gone from the host's timeline, and the step is shorter.",
         false_alarm="Buffers that must be the same on all ranks in each step; gradients that are detached in "

@@ -64,7 +64,7 @@ def evaluate(case: Case) -> Verdict:
         advice=halved(case),
         remedy="Split tensors less, and use more stages or replicas instead; a larger micro-batch also "
         "enlarges each kernel, and CUDA graphs remove launches (PD201).",
-        gain=ceiling(case, launching_ns, "all launch-bound idle time"),
+        gain=ceiling(case, launching_ns, "all launch-bound idle time", anywhere=True),
         verify="Run again: idle.host falls and the median kernel grows.",
         false_alarm="A host that is slow for another reason: profiler, garbage collection, synchronising "
         "calls. Templates with TP 8 exist for models with a much larger hidden size.",

@@ -5,7 +5,9 @@ ranks is no bound. Two are, where on every rank r so much time x(r) goes:
 
 - no rank gets along with less than its own time without it: of its step stays what is neither x(r) nor
   waiting w(r) for other ranks. So min over r of x(r) + w(r);
-- along the critical path, which runs through the ranks, no more goes than is there: the sum of x(r).
+- along the critical path, which runs through the ranks, no more goes than is there: the sum of x(r). Where
+  ranks that run one program lose the same at the same place of it, the path meets each place once: it holds
+  the largest x(r) of each stage of the pipeline at most.
 
 w(r) is all communication that is not known to be transfer, host waits included, up to what is not compute.
 """
@@ -23,21 +25,35 @@ from perfdoc.rules.engine.case import Case
 Of = Callable[[RankMeasurement], int]
 
 
-def most_saved_ms(case: Case, of: Of, removed: Of | None = None) -> float | None:
+_ALIKE = 1.1
+"""Kernels of one program differ by so much between ranks at most, place by place."""
+
+
+def most_saved_ms(case: Case, of: Of, *, anywhere: bool) -> float | None:
     """The smaller of both bounds for a step, or for a window without steps; None without a rank.
 
-    of: x(r) as far as it lies in the rank's own ledger. removed: x(r) as it counts in the sum, where it is
-    more than `of`: what is hidden now may be on the path. Of a rank whose peers were not captured only its
-    own time is known.
+    of: x(r). anywhere: whether ranks may lose it at different places, as what hosts do. Of a single rank only
+    its own time is known.
     """
     if not case.ranks:
         return None
     units = [r.window.steps if case.unit == "step" else 1 for r in case.ranks]
     waits = waiting_ns(case)
     alone = min((of(r) + waits[id(r)]) / n for r, n in zip(case.ranks, units, strict=True))
-    together = sum((removed or of)(r) / n for r, n in zip(case.ranks, units, strict=True))
-    of_all = max((case.job.world_size or 0) / len(case.ranks), 1.0) if len(case.ranks) > 1 else 1.0
-    return min(alone, together * of_all) / 1e6
+    each = [of(r) / n for r, n in zip(case.ranks, units, strict=True)]
+    if len(each) == 1:
+        return alone / 1e6
+    together = sum(each) * max((case.job.world_size or 0) / len(each), 1.0)
+    if not anywhere:
+        together = min(together, _ALIKE * max(each) * _stages(case))
+    return min(alone, together) / 1e6
+
+
+def _stages(case: Case) -> int:
+    """Of the pipeline; where that is not known and there are messages between stages, as many as ranks."""
+    known = case.job.stages or case.job.facts.pp
+    sends = any(row.dimension == "pp" for r in case.ranks for row in r.communication)
+    return known or (len(case.ranks) if sends else 1)
 
 
 def waited_for_ms(case: Case, late: Callable[[RankMeasurement], bool]) -> float | None:

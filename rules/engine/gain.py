@@ -91,11 +91,11 @@ def ceiling(
     of: Callable[[RankMeasurement], int],
     what: str,
     *,
-    removed: Callable[[RankMeasurement], int] | None = None,
+    anywhere: bool = False,
 ) -> Gain | None:
     """An upper bound: all of `of` on every rank, and what the others wait for it. Not a prediction, and
-    labelled so. removed: see bounds.most_saved_ms."""
-    most = most_saved_ms(case, of, removed)
+    labelled so. anywhere: as in bounds.most_saved_ms."""
+    most = most_saved_ms(case, of, anywhere=anywhere)
     if most is None:
         return None
     return Gain(

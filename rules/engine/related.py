@@ -22,7 +22,7 @@ from perfdoc.rules.engine.gain import ceiling
 from perfdoc.rules.engine.ranking import TIME_OF
 from perfdoc.rules.facts.bubble import bubble_ceiling, late_peer_ceiling, transfer_ceiling
 from perfdoc.rules.facts.exposed import ceiling_of_transfer
-from perfdoc.rules.facts.graphs import launching_ns
+from perfdoc.rules.facts.graphs import launched_late_ns
 
 _METHODS = {"replay": 0, "model": 0, "ceiling": 1, "none": 2}
 """Gain methods, surest first."""
@@ -127,9 +127,9 @@ def _surest_first(result: RuleResult) -> tuple[int, float]:
 
 _WHOLE: Mapping[str, Callable[[Case], Gain | None]] = MappingProxyType(
     {
-        "idle.host": lambda case: ceiling(case, launching_ns, ""),
-        "idle.gc": lambda case: ceiling(case, lambda r: r.ledger.idle.gc, ""),
-        "idle.data": lambda case: ceiling(case, lambda r: r.ledger.idle.data, ""),
+        "idle.host": lambda case: ceiling(case, launched_late_ns, "", anywhere=True),
+        "idle.gc": lambda case: ceiling(case, lambda r: r.ledger.idle.gc, "", anywhere=True),
+        "idle.data": lambda case: ceiling(case, lambda r: r.ledger.idle.data, "", anywhere=True),
         "exposed_comm.dp": lambda case: ceiling_of_transfer(case, "dp"),
         "exposed_comm.tp": lambda case: ceiling_of_transfer(case, "tp"),
         "exposed_comm.cp": lambda case: ceiling_of_transfer(case, "cp"),

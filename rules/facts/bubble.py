@@ -1,6 +1,6 @@
 """The pipeline bubble, by formula and as measured; interleaving and micro-batches, which change it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from perfdoc.analyzers.memory.formula import Degrees
@@ -233,8 +233,8 @@ def without_chunks(case: Case) -> list[Advice]:
 
 
 def bubble_ceiling(case: Case) -> Gain | None:
-    """Upper bound: the measured bubble and the waiting for late peers, which chunks even out, mean over ranks;
-    None if it was not measured."""
+    """Upper bound: the measured bubble, and the waiting for late peers, which chunks even out; mean over
+    ranks, None if it was not measured."""
     what = "the whole pipeline bubble, and all waiting for late peers"
     return _of_rows(case, ("bubble_ns", "late_peer_ns"), what)
 
@@ -247,9 +247,22 @@ def late_peer_ceiling(case: Case) -> Gain | None:
 
 
 def transfer_ceiling(case: Case) -> Gain | None:
-    """Upper bound: the time that stages wait for send/recv and its handover."""
-    what = "all exposed send/recv between stages"
-    return _of_rows(case, ("transfer_ns", "handover_ns"), what)
+    """Upper bound: all idle time of the stages, or all transfers of their messages and its handovers where
+    that is less: the critical path meets each message once."""
+    idle = _of_rows(
+        case, ("transfer_ns", "handover_ns", "late_peer_ns", "bubble_ns"), "all idle time of stages"
+    )
+    sent = [w.transfer_ns for w in case.job.skew.waits if w.dimension == "pp"]
+    steps = max((r.window.steps for r in case.ranks), default=0)
+    if idle is None or not sent or not steps:
+        return idle
+    handed = sum(row.handover_ns / row.steps for row in case.job.pipeline.stages if row.steps)
+    # Both sides of a message count it.
+    most_ms = (sum(sent) / 2 / steps + handed) / 1e6
+    if most_ms >= (idle.high_ms or 0.0):
+        return idle
+    said = ["upper bound, not predicted: all transfers between stages and their handovers"]
+    return replace(idle, high_ms=most_ms, assumptions=said)
 
 
 def _of_rows(case: Case, columns: tuple[str, ...], what: str) -> Gain | None:

@@ -162,6 +162,14 @@ def static_scope(case: Case) -> tuple[str, ...] | None:
     return router if syncs else (*router, "moe_preprocess")
 
 
+def launched_late_ns(rank: RankMeasurement) -> int:
+    """All idle time that launching may have caused: what it delays may show behind a collection or a wait for
+    data, before work that is queued, and beside communication that compute would hide."""
+    ledger = rank.ledger
+    behind_ns = ledger.idle.gc + ledger.idle.data + ledger.idle.launch_latency + ledger.idle.dependency
+    return launching_ns(rank) + behind_ns + min(launching_ns(rank), ledger.exposed_comm.total)
+
+
 MIN_HOST_FRAC = 0.05
 """Launch-bound: idle time of the window, mean over ranks; or the predicted gain of the step, other ranks'
 waits included."""

@@ -238,7 +238,8 @@ def test_hosts_that_are_slow_by_turns(hosts: Case) -> None:
     edge = pd206_host_jitter.MIN_WAIT_FRAC
     known = result("PD206", waiting(jittery(hosts, spread_ns=50_000), edge))
     assert (known.state, known.level, evidence_of(known)[-1]) == ("fires", "problem", "2.0 %")
-    assert (gain_of(known).method, gain_of(known).high_ms) == ("ceiling", pytest.approx(0.02))
+    # Each of them holds its device up for 100 us a step.
+    assert (gain_of(known).method, gain_of(known).high_ms) == ("ceiling", pytest.approx(0.1, rel=0.01))
     less = result("PD206", waiting(jittery(hosts, spread_ns=50_000), edge - 0.001))
     assert (less.state, "wait little" in less.reason) == ("passes", True)
     # Where one host is the slow one, that is enough.

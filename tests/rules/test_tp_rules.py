@@ -177,7 +177,11 @@ def slowed(case: Case, cost_ns: int | None) -> Case:
     """The same, with products that lose so much beside communication."""
     cost = None if cost_ns is None else ContentionCost(low_ns=cost_ns, mid_ns=cost_ns, high_ns=cost_ns)
     contention = replace(case.job.contention, state="measured", other_cost=cost)
-    return replace(case, job=replace(case.job, contention=contention))
+    (capture,) = case.captures
+    (rank,) = capture.ranks
+    rank = replace(rank, contention=replace(rank.contention, other_cost=cost))
+    captures = [replace(capture, ranks=[rank])]
+    return replace(case, captures=captures, job=replace(case.job, contention=contention))
 
 
 @pytest.mark.parametrize(
