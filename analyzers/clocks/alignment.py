@@ -22,7 +22,7 @@ from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.clocks.bounds import Moments
 from perfdoc.analyzers.clocks.closeness import Closeness, group_resolutions
 from perfdoc.analyzers.clocks.differences import UTC_ERROR_NS
-from perfdoc.analyzers.clocks.ends import Ends, matched_ends
+from perfdoc.analyzers.clocks.ends import Ends, matched_ends, matched_messages
 from perfdoc.analyzers.clocks.solve import (
     TICK_NS,
     ahead,
@@ -127,8 +127,8 @@ def align_clocks(
 ) -> ClockAlignment:
     """Put all ranks on one time.
 
-    ranks: those that the matches were made of. messages: sends and the ends of their receives, by member, on
-    the clocks of the captures.
+    ranks: those that the matches were made of. messages: sends and the ends of their receives beside those
+    that are matched, by member, on the clocks of the captures.
     """
     origin = _origins(ranks)
     ends = matched_ends(matches, ranks, origin)
@@ -163,7 +163,7 @@ def align_clocks(
     whole, closeness = join(
         matches,
         ranks,
-        messages if messages is not None else Moments.empty(),
+        Moments.joined([matched_messages(matches, ranks), messages or Moments.empty()]),
         found=found,
         ends=some,
         clock_of=clock_of,

@@ -10,6 +10,7 @@ import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.base.rows import occurrence, row_keys
+from perfdoc.analyzers.clocks.bounds import Moments
 from perfdoc.analyzers.clocks.differences import FEWEST_FOR_OFFSET, Edges, Line, fit_line
 from perfdoc.analyzers.communication.calls import CollectiveCalls
 from perfdoc.analyzers.communication.matches import Matches
@@ -94,6 +95,32 @@ def matched_ends(matches: Matches, ranks: Sequence[CollectiveCalls], origin_ns: 
         member=matches.member[usable].astype(np.int64),
         start_ns=start[usable],
         end_ns=end[usable],
+    )
+
+
+_SENDS, _RECEIVES = 1, 2
+_WAYS = {"send": _SENDS, "recv": _RECEIVES, "send_recv": _SENDS | _RECEIVES}
+
+
+def matched_messages(matches: Matches, ranks: Sequence[CollectiveCalls]) -> Moments:
+    """Of every message with both its sides when it was sent and when its receive ended, which cannot be
+    before; of a batch that sends and receives both ways. By member, on the clocks of the captures."""
+    if "send_recv" not in matches.operations:
+        return Moments.empty()
+    of_two = (matches.operation == matches.operations.index("send_recv")) & (matches.count == 2)
+    rows = np.concatenate([matches.first[:-1][of_two] + side for side in (0, 1)])
+    start, end, way = (np.zeros(len(matches.row), np.int64) for _ in range(3))
+    for calls, mine in zip(ranks, matches.of_member, strict=True):
+        ways = np.array([*(_WAYS.get(name, 0) for name in calls.operations), 0], np.int64)
+        call = matches.row[mine]
+        start[mine], end[mine] = calls.start_ns[call], calls.end_ns[call]
+        way[mine] = ways[calls.operation[call]]
+    other = np.roll(rows, len(rows) // 2)
+    sent = (way[rows] & _SENDS > 0) & (way[other] & _RECEIVES > 0)
+    sender, receiver = rows[sent], other[sent]
+    member = matches.member.astype(np.int64)
+    return Moments(
+        before=member[sender], before_ns=start[sender], after=member[receiver], after_ns=end[receiver]
     )
 
 

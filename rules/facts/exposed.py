@@ -105,8 +105,14 @@ def ceiling_of_transfer(case: Case, dimension: str) -> Gain | None:
     """Upper bound: all exposed communication less waiting for late ranks; None if the capture has none."""
     if not seen(case, dimension):
         return None
+    wait = waited_ns(case, dimension)
+
+    def movable_ns(rank: RankMeasurement) -> int:
+        total = sum(row.total_ns for row in rank.communication if row.dimension == dimension)
+        return min(rank.ledger.exposed_comm.by_name[dimension], max(0, total - wait(rank)))
+
     what = f"all exposed {dimension.upper()} communication except waiting for late ranks"
-    return ceiling(case, transfer_ns(case, dimension), what)
+    return ceiling(case, movable_ns, what)
 
 
 def seen(case: Case, dimension: str) -> bool:
