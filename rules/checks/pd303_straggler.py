@@ -1,6 +1,6 @@
 """A collective starts to transfer when its last rank joins: one slow rank slows all ranks."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from perfdoc.analyzers.skew.stragglers import FEWEST
 from perfdoc.results.figures import brief, per_cent, significant
@@ -100,7 +100,7 @@ def evaluate(case: Case) -> Verdict:
             ("expected by chance", per_cent(worst.chance_frac, 0)),
             ("other ranks' wait for it, overlapping collectives summed", brief(worst.delay_ns)),
         ],
-        remedy=" ".join(f"Look at {s.name}: {_where_to_look(s)}." for s in named),
+        remedy=" ".join(_where_to_look(named)),
         gain=_most(case, {s.name for s in named}) if prediction is None else prediction.gain,
         verify="Run again with the rank on another machine: if the machine is the cause, another rank "
         "becomes the straggler.",
@@ -156,11 +156,17 @@ _CHECK = {
 _CHECK_HOST = "Check its host and the other processes on its machine"
 
 
-def _where_to_look(straggler: Straggler) -> str:
-    """What it does, and what to compare."""
-    if straggler.cause == "other":
-        return f"it computes no longer than the others and does not wait for them. {_CHECK_HOST}"
-    return f"it {LATE_WORDS[straggler.cause]} than the others. {_CHECK.get(straggler.cause, _CHECK_HOST)}"
+def _where_to_look(named: Sequence[Straggler]) -> Iterator[str]:
+    """What they do, and what to compare; those of one cause together."""
+    for cause in dict.fromkeys(s.cause for s in named):
+        names = [s.name for s in named if s.cause == cause]
+        does = LATE_WORDS[cause]
+        if cause == "other":
+            does = "computes no longer than the others and does not wait for them"
+        elif does.endswith("longer"):
+            does += " than the others"
+        who = "it" if len(names) == 1 else "each"
+        yield f"Look at {' and '.join(names)}: {who} {does}. {_CHECK.get(cause, _CHECK_HOST)}."
 
 
 def _would_repeat(case: Case, straggler: Straggler) -> bool:
