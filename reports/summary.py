@@ -120,13 +120,6 @@ def _job(job: Job) -> Iterator[tuple[str, str, str]]:
         layout.append("sequence parallel" if job.sequence_parallel else "no sequence parallel")
     if layout:
         yield "layout", ", ".join(layout), said(*sizes, "sequence_parallel")
-    for found in job.degrees:
-        shown = [*found.evidence, *(f"against it: {text}" for text in found.contradicted_by)]
-        if shown and (found.contradicted_by or found.strength not in ("given", "unknown")):
-            size = "unknown" if found.ranks is None else count(found.ranks)
-            yield f"{found.name}, {found.strength}", size, shorten("; ".join(shown), 160)
-        elif shown and found.ranks is None:
-            yield found.name, "unknown", shorten(shown[0], 160)
     batch = {key: f"{getattr(job, key):,} {words}" for key, words in _BATCH if getattr(job, key) is not None}
     if batch:
         yield "batch", ", ".join(batch.values()), said(*batch)

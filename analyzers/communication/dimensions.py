@@ -57,6 +57,7 @@ USES: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 _SERVES = MappingProxyType({"userbuffers": "tp", **dict.fromkeys(DEDICATED_TRANSPORTS, "ep")})
 """Transports that exist for one dimension. DeepEP also has send/receive kernels, for pipelines."""
+_REDUCTIONS = frozenset(("all_reduce", "reduce", "broadcast"))
 _TOKENS = frozenset(("dispatch", "combine"))
 """Collectives that exist for experts alone, whichever library runs them."""
 
@@ -103,6 +104,8 @@ def _by_kind(comm: Communication, facts: JobFacts) -> I64:
     for kind in comm.kinds:
         served = _served(kind)
         uses = (served,) if served else USES.get(kind.collective, ()) if kind is not None else ()
+        if facts.ep is None and kind is not None and kind.collective in _REDUCTIONS:
+            uses = tuple(d for d in uses if d != "ep")  # experts exchange tokens before they reduce anything
         table.append(_mask(uses) & (_ALL if served else alive))
     return np.array(table, np.int64)[comm.kind] if table else np.zeros(len(comm.kind), np.int64)
 

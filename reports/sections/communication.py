@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from perfdoc.reports.sections.layout import layout_grid
 from perfdoc.reports.sections.section import (
     Cell,
     Grid,
@@ -57,6 +58,7 @@ def build(diagnosis: Diagnosis) -> Section | None:
         return Section(
             key="communication", title="Communication", sentences=["No communication inside the windows."]
         )
+    layout = layout_grid(diagnosis.job)
     of_ranks = " over ranks and groups" if len(ranks) > 1 else " over groups"
     return Section(
         key="communication",
@@ -66,7 +68,7 @@ def build(diagnosis: Diagnosis) -> Section | None:
             "hidden + exposed = total.",
             *_unknown(diagnosis, overall),
         ],
-        grids=[_overall(overall, many=len(ranks) > 1), _by_rank(diagnosis)],
+        grids=[g for g in (_overall(overall, many=len(ranks) > 1), layout, _by_rank(diagnosis)) if g],
     )
 
 

@@ -46,6 +46,9 @@ def found(trace: Trace, facts: JobFacts) -> list[tuple[str, str]]:
         (ALL_REDUCE, [*DATA_ONLY[:-1], "ep=8"], None),
         # Nobody said that there are no experts: an exchange may be theirs.
         (SEND_RECV, ["dp=8", "tp=1", "cp=2", "pp=1"], None),
+        # A reduction over the only ranks that there are is not.
+        (ALL_REDUCE, ["world_size=8", "tp=8"], "tp"),
+        (ALL_REDUCE, ["dp=8", "tp=1", "cp=1", "pp=1"], "dp"),
         # Send/receive is pp's or cp's where both have several ranks; with cp=1 only pp's.
         (SEND_RECV, ["dp=2", "tp=2", "cp=2", "pp=2", "ep=1"], None),
         (SEND_RECV, ["dp=2", "tp=2", "cp=1", "pp=2", "ep=1"], "pp"),

@@ -20,6 +20,7 @@ from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.analyzers.pipeline.layout import counted_passes
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import Value
+from perfdoc.results.degrees import Degree
 from perfdoc.results.figures import per_cent
 from perfdoc.results.quality import Contradiction
 from perfdoc.rules.facts.hardware import gpu_of
@@ -55,15 +56,22 @@ _FROM_SIZES = ("world_size", "dp", "micro_batches")
 
 
 def contradictions(
-    captures: Sequence[CaptureMeasurement], facts: JobFacts, configuration: Configuration
+    captures: Sequence[CaptureMeasurement],
+    facts: JobFacts,
+    configuration: Configuration,
+    degrees: Sequence[Degree] = (),
 ) -> list[Contradiction]:
-    """Every given fact that a capture shows otherwise. One that several things show is there once."""
+    """Every given fact that a capture shows otherwise. One that several things show is there once.
+
+    degrees: what all captures together show of the layout.
+    """
     ranks = [rank for capture in captures for rank in capture.ranks]
     found: dict[str, Contradiction] = {}
     for c in (
         *_world(captures, ranks, facts),
         *_described(ranks, facts),
         *_pipeline_group(ranks, facts),
+        *_degrees(degrees, facts),
         *_communicated(ranks, facts),
         *_micro_batches(ranks, facts),
         *_formats(ranks, facts),
@@ -88,7 +96,7 @@ def without_contradictions(
     captures: Sequence[CaptureMeasurement], job: JobMeasurement, configuration: Configuration
 ) -> Settled:
     """What contradicts the captures counts as unknown, and the job is measured anew without it."""
-    contradicted = contradictions(captures, job.facts, configuration)
+    contradicted = contradictions(captures, job.facts, configuration, job.degrees)
     if contradicted:
         facts, configuration = without(job.facts, configuration, contradicted)
         captures = [replace(c, facts=facts) for c in captures]
@@ -159,6 +167,15 @@ def _pipeline_group(ranks: Sequence[RankMeasurement], facts: JobFacts) -> Iterat
     if facts.pp is not None and len(sizes) == 1 and sizes != {facts.pp}:
         source = next(r.pipeline.group_source for r in ranks if r.pipeline.group)
         yield _of("pp", facts, min(sizes), f"in a pipeline ({source})")
+
+
+def _degrees(degrees: Sequence[Degree], facts: JobFacts) -> Iterator[Contradiction]:
+    """Degrees that names or counts of ranks show; that communication has the form of one is no proof."""
+    for found in degrees:
+        given = getattr(facts, found.name)
+        sure = found.strength in ("named", "counted") and found.name in ("tp", "cp", "ep", "pp")
+        if sure and None not in (given, found.ranks) and given != found.ranks:
+            yield _of(found.name, facts, found.ranks, f"by {found.evidence[0]}")
 
 
 def _communicated(ranks: Sequence[RankMeasurement], facts: JobFacts) -> Iterator[Contradiction]:

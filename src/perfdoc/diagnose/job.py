@@ -10,6 +10,7 @@ from typing import Any
 
 from perfdoc import results as d
 from perfdoc.analyzers.job import JobMeasurement
+from perfdoc.analyzers.layout.degrees import SHOWN
 from perfdoc.diagnose.configured import stated_facts
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import Value
@@ -87,6 +88,18 @@ def job_configuration(facts: JobFacts, given: Path | None) -> Configuration:
         unknown=found.unknown - frozenset(known),
         filled=frozenset(known) - found.unknown,
     )
+
+
+def with_shown_degrees(configuration: Configuration, facts: JobFacts) -> Configuration:
+    """The same with the degrees that nobody set and the captures show."""
+    known: dict[str, Value] = {
+        knob: getattr(facts, fact)
+        for fact, knob in _KNOB_OF_FACT.items()
+        if facts.sources.get(fact) == SHOWN
+        and knob not in configuration.values.keys() | configuration.unknown
+    }
+    filled = configuration.filled | frozenset(known)
+    return replace(configuration, values={**known, **configuration.values}, filled=filled)
 
 
 _SAME = (

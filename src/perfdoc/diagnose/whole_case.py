@@ -12,6 +12,7 @@ from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.analyzers.memory.snapshot import RankMemory, job_memory
 from perfdoc.diagnose.contradictions import without_contradictions
+from perfdoc.diagnose.job import with_shown_degrees
 from perfdoc.diagnose.ranks import rank_of, with_headroom
 from perfdoc.diagnose.replays import ReplayTopic, replays_of
 from perfdoc.knobs.configuration import Configuration
@@ -52,6 +53,7 @@ def whole_case(
     as_given = (captures, job, configuration)
     settled = without_contradictions(captures, job, configuration)
     captures, job, configuration = settled.captures, _of_all_ranks(settled.job), settled.configuration
+    configuration = with_shown_degrees(configuration, job.facts)
     contradicted = settled.contradicted
     measured = [(i, m) for i, capture in enumerate(captures) for m in capture.ranks]
     ranks = [
