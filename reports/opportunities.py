@@ -12,7 +12,7 @@ from perfdoc.reports.sections.section import opening, stopped
 from perfdoc.reports.settings import DIALECT_TITLES, Spelling, allowed_in, knows_settings, snippets, spellings
 from perfdoc.results import Combined, Diagnosis, Gain, Prediction, RuleResult
 from perfdoc.results.figures import UNKNOWN, plural, share
-from perfdoc.results.names import prose, shorten
+from perfdoc.results.names import prose, sentences, shorten
 from perfdoc.results.ranking import settings_of
 
 _METHODS = {"replay": "by replay", "model": "by the job model", "ceiling": "upper bound"}
@@ -20,7 +20,6 @@ _SURE_FRAC, _LIKELY_FRAC = 0.25, 0.6
 """Half of the band by its middle."""
 _TRIFLES = 8
 _CODE = re.compile(r"[A-Z]{1,8}[0-9]{1,6}\Z")
-_SENTENCE_END = re.compile(r"(?<=[.!?])\s")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,7 +159,7 @@ def action_of(rule: RuleResult, *, named: bool = True) -> str:
     if rule.action:
         return f"{shorten(rule.action)}."
     if rule.remedy:
-        return _SENTENCE_END.split(prose(rule.remedy, 400), maxsplit=1)[0]
+        return sentences(prose(rule.remedy, 400))[0]
     return f"Investigate: {shorten(rule.title)}"
 
 

@@ -13,12 +13,14 @@ from perfdoc.reports.ranking import INEXACT, Ranked, ranking
 from perfdoc.reports.sections.section import opening
 from perfdoc.results import Diagnosis, Gain
 from perfdoc.results.figures import share
-from perfdoc.results.names import prose, shorten
+from perfdoc.results.names import prose, sentences, shorten
 
 _NAMED = 3
 """Changes that the outlook names."""
 _ASIDE = re.compile(r" \(|: ")
 """Behind it a change's name says how it is made."""
+_OPENING = 160
+"""Characters of a verdict that the page opens with; of a longer one its first sentence does."""
 
 
 def outlook(diagnosis: Diagnosis) -> str:
@@ -38,7 +40,9 @@ def opening_words(diagnosis: Diagnosis) -> tuple[str, str]:
     first = next((row for row in ranking(diagnosis) if row.sized), None)
     said = "" if first is None else _first(first, diagnosis)
     if first is None or not said or (first.row.gain_frac or 0.0) <= _largest_loss(diagnosis):
-        return diagnosis.verdict, outlook(diagnosis)
+        is_long = len(diagnosis.verdict) > _OPENING
+        opening, *rest = sentences(diagnosis.verdict) if is_long else [diagnosis.verdict]
+        return opening, " ".join(words for words in (*rest, outlook(diagnosis)) if words)
     return said, " ".join(w for w in (diagnosis.verdict, gain_together(diagnosis)) if w)
 
 

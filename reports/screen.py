@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -21,7 +20,7 @@ from perfdoc.reports.settings import setting_lines
 from perfdoc.reports.summary import analysed_line
 from perfdoc.reports.terminal import Lines, paragraph
 from perfdoc.results import Diagnosis, Quality, figures
-from perfdoc.results.names import columns, prose, shorten
+from perfdoc.results.names import columns, prose, sentences, shorten
 
 COLUMNS = 80
 SAVE = 'save("report.html")'
@@ -32,7 +31,6 @@ _REST = 1
 _LEAVES = 8
 _LEAST = 3
 """Lines that one sentence may have: a longer one is left to --full, whole."""
-_SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 _FIRST_NOTES = (
     *("config-contradicted", "capture-left-out", "captures-apart", "broken-off", "damaged-rows"),
     *("completions-missing", "capture-incomplete", "partial-capture", "steps-left-out", "missing-ranks"),
@@ -92,7 +90,7 @@ def render_screen(
 
 def render_brief(diagnosis: Diagnosis, *, report: str | None) -> str:
     """The largest shares, the first thing to do and the report, in one line that ends with a newline."""
-    said = [_SENTENCE_END.split(prose(diagnosis.verdict, 400))[0].removesuffix(".")]
+    said = [sentences(prose(diagnosis.verdict, 400))[0].removesuffix(".")]
     first = next((row for row in ranking(diagnosis) if row.leads), None)
     if first is not None:
         gain = _gain(first)
@@ -103,9 +101,9 @@ def render_brief(diagnosis: Diagnosis, *, report: str | None) -> str:
 
 def _whole(text: str, width: int, most: int, indent: str = "", hang: str = "") -> list[str]:
     """A text in so many lines at most, in whole sentences; the first one alone may be twice as long."""
-    sentences = _SENTENCE_END.split(text)
-    for count in range(len(sentences), 0, -1):
-        lines = paragraph(" ".join(sentences[:count]), width=width, indent=indent, hang=hang)
+    whole = sentences(text)
+    for count in range(len(whole), 0, -1):
+        lines = paragraph(" ".join(whole[:count]), width=width, indent=indent, hang=hang)
         if len(lines) <= (most if count > 1 else max(2 * most, _LEAST)):
             return lines
     return []

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from perfdoc.reports.advice import OWN_WORDS
 from perfdoc.reports.ranking import Ranked
 from perfdoc.results import Advice, Diagnosis, RuleResult
-from perfdoc.results.names import columns, prose, shorten
+from perfdoc.results.names import columns, prose, sentences, shorten
 from perfdoc.results.ranking import Setting
 
 DIALECT_TITLES = {
@@ -30,7 +29,6 @@ DIALECT_TITLES = {
 _EXAMPLE = "megatron_lm"
 _SETTINGS = 3
 _AS_NAMED = "as perfdoc names it"
-_SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +112,7 @@ def setting_lines(ranked: Ranked, diagnosis: Diagnosis, room: int) -> list[str]:
     spelled = spellings(ranked.row.settings, diagnosis)
     if not spelled:
         remedy = ranked.rules[0].remedy if ranked.rules and ranked.own else ""
-        return [f"do: {prose(_SENTENCE_END.split(remedy)[0], 600)}"] if remedy else []
+        return [f"do: {prose(sentences(remedy)[0], 600)}"] if remedy else []
     first = spelled[0]
     word = "set" if knows_settings(diagnosis) or first.dialect in ("env", "other") else "for example"
     before = f"{word} ({first.title}): "

@@ -128,3 +128,11 @@ def columns(text: str) -> int:
     return sum(
         0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in wide else 1 for c in text
     )
+
+
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
+
+
+def sentences(text: str) -> list[str]:
+    """Its sentences, each with its end."""
+    return _SENTENCE_END.split(text)
