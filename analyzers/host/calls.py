@@ -36,22 +36,26 @@ _SUFFIX = re.compile(r"(_v\d{1,9}|_ptsz|_ptds){1,4}$")
 """API versions (Nsight writes cudaLaunchKernel_v7000) and per-thread-stream variants. Bounded: a name made of
 them alone would take the square of its length."""
 
+_API = "(?:cu(?:da)?|hip|musa)"
+"""How the runtimes of NVIDIA, AMD and Moore Threads name their calls. Intel's are Unified Runtime and Level
+Zero."""
 _KINDS: tuple[tuple[CallKind, str], ...] = (
-    (CallKind.STREAM_ALLOCATION, r"cuda(Malloc|Free)(FromPool)?Async|cuMem(Alloc|Free)(FromPool)?Async"),
-    (CallKind.ALLOCATION, r"cuda(Malloc|Free|HostAlloc|HostRegister|HostUnregister)\w*"),
-    (CallKind.ALLOCATION, r"cuMem(Alloc|Free|HostAlloc|HostRegister|HostUnregister|Create|Release)\w*"),
-    (CallKind.ALLOCATION, r"cuMem(Map|Unmap|SetAccess|AddressReserve|AddressFree)"),
-    (CallKind.ALLOCATION, r"cu(da)?MemPool(Create|Destroy|TrimTo)"),
-    (CallKind.SYNCHRONISING, r"cuda(Device|Stream|Event|Thread)Synchronize|cu(Ctx|Stream|Event)Synchronize"),
-    (CallKind.LAUNCH, r"cu(da)?Memcpy\w*Async|cu(da)?Memset\w*"),
-    (CallKind.SYNCHRONISING, r"cu(da)?Memcpy\w*"),
-    (CallKind.MODULE_LOAD, r"cu(da)?(Module|Library)(Load|Unload)\w*|cuLink\w+"),
-    (CallKind.LAUNCH, r"cu(da)?(Graph)?Launch\w*"),
+    (CallKind.STREAM_ALLOCATION, rf"{_API}(Malloc|Free|MemAlloc|MemFree)(FromPool)?Async"),
+    (CallKind.ALLOCATION, rf"{_API}(Malloc|Free|Host(Alloc|Malloc|Free|Register|Unregister))\w*"),
+    (CallKind.ALLOCATION, rf"{_API}Mem(Alloc|Free|HostAlloc|HostRegister|HostUnregister|Create|Release)\w*"),
+    (CallKind.ALLOCATION, rf"{_API}Mem(Map|Unmap|SetAccess|AddressReserve|AddressFree)"),
+    (CallKind.ALLOCATION, rf"{_API}MemPool(Create|Destroy|TrimTo)|urUSM\w*(Alloc|Free)|zeMem(Alloc|Free)\w*"),
+    (CallKind.SYNCHRONISING, rf"{_API}(Device|Stream|Event|Thread|Ctx)Synchronize|urQueueFinish|urEventWait"),
+    (CallKind.SYNCHRONISING, r"ze(Event|Fence|CommandQueue|CommandList)(Host)?Synchronize"),
+    (CallKind.LAUNCH, rf"{_API}Memcpy\w*Async|{_API}Memset\w*|urEnqueue\w+|zeCommandListAppend\w+"),
+    (CallKind.SYNCHRONISING, rf"{_API}Memcpy\w*"),
+    (CallKind.MODULE_LOAD, rf"{_API}(Module|Library)(Load|Unload)\w*|cuLink\w+|urProgram\w+|zeModuleCreate"),
+    (CallKind.LAUNCH, rf"{_API}(Ext)?(Module)?(Graph)?Launch\w*|piEnqueue\w+"),
 )
 """(kind, pattern on the whole name without its suffix); the first that matches wins."""
 
-_GRAPH_LAUNCH = re.compile(r"cu(da)?GraphLaunch\w*")
-_COPY = re.compile(r"cu(da)?Memcpy\w*")
+_GRAPH_LAUNCH = re.compile(rf"{_API}GraphLaunch\w*")
+_COPY = re.compile(rf"{_API}Memcpy\w*")
 
 
 def plain_name(name: str) -> str:

@@ -94,11 +94,13 @@ _VENDORS: Mapping[str, tuple[tuple[str, str], ...]] = MappingProxyType(
         "amd": (
             ("CUDA graph", "HIP graph"),
             ("CUDA call", "HIP call"),
+            ("tensor cores", "matrix cores"),
             ("nvidia-smi topo -m", "rocm-smi --showtopo"),
         ),
         "intel": (
             ("CUDA graph", "captured graph"),
             ("a CUDA call", "a call to the device"),
+            ("tensor cores", "matrix units"),
             ("torch.cuda.", "torch.xpu."),
             ("device_type='cuda'", "device_type='xpu'"),
             ("nvidia-smi topo -m", "xpu-smi topology -m"),
