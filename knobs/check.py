@@ -82,6 +82,33 @@ def evaluate(
     )
 
 
+def companions(
+    configuration: Configuration, changes: Mapping[str, Value], changed: str
+) -> Mapping[str, tuple[Value, str]]:
+    """What a change needs beside it, with the rule that says so: settings that nobody has made, whose default
+    the framework refuses with it; or that a rule makes along with its subject."""
+    found: dict[str, tuple[Value, str]] = {}
+    after = configuration.with_changes(changes)
+    for constraint in constraints():
+        if constraint.kind != "forbidden" or constraint.gpu_decides or constraint.severity:
+            continue
+        if not constraint.fix or changed not in may_read(constraint):
+            continue
+        broken = evaluate(constraint, after, assume_defaults=True)
+        names = {name for name, _ in constraint.fix}
+        if broken is None or names & changes.keys():
+            continue
+        made = {*configuration.values, *configuration.unknown}
+        if names & made and not (constraint.along and constraint.subject == changed):
+            continue
+        if any(catalogue()[name].spelled("env") for name in names):
+            continue  # others than the file may have it
+        mended = evaluate(constraint, after.with_changes(dict(constraint.fix)), assume_defaults=True)
+        if mended is None:
+            found.update({name: (value, constraint.rule) for name, value in constraint.fix})
+    return found
+
+
 def _means_nothing(subject: str, view: View, configuration: Configuration) -> bool:
     """Whether nobody set the knob that has no effect, or only to what it is by default anyway."""
     if subject not in view.read - view.assumed:

@@ -48,6 +48,8 @@ class Constraint:
     """Whether it holds follows from the GPU, of which no file tells: a note, not an error."""
     severity: Literal["", "warning", "note"] = ""
     """Where the kind says another: what a framework itself only warns of, or only later versions need."""
+    along: bool = False
+    """Whoever advises the subject advises the mending with it, whatever was set before."""
     dialects: tuple[Dialect, ...] = ()
     """Where it holds; everywhere if empty."""
     knobs: frozenset[str]
@@ -99,6 +101,7 @@ def _constraint(row: Mapping[str, Any], terms: Mapping[str, Term]) -> Constraint
             needs_companion=row.get("needs_companion", False),
             gpu_decides=row.get("gpu_decides", False),
             severity=row.get("severity", ""),
+            along=row.get("along", False),
             dialects=tuple(row.get("dialects", ())),
             knobs=reads | {row[kind], *(name for name, _ in fix)},
         )

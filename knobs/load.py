@@ -36,6 +36,23 @@ TOPICS: Mapping[str, str] = MappingProxyType(
 )
 """File of the catalogue → what it holds, in the order in which people are shown it."""
 
+SHORT_NAMES: Mapping[str, str] = MappingProxyType(
+    {
+        "tp": "tensor_model_parallel_size",
+        "pp": "pipeline_model_parallel_size",
+        "vpp": "virtual_pipeline_model_parallel_size",
+        "cp": "context_parallel_size",
+        "ep": "expert_model_parallel_size",
+        "etp": "expert_tensor_parallel_size",
+        "dp": "data_parallel_size",
+        "sp": "sequence_parallel",
+        "mbs": "micro_batch_size",
+        "gbs": "global_batch_size",
+        "seq": "seq_length",
+    }
+)
+"""What people call them, also to any command."""
+
 ELSEWHERE = frozenset({"reinforcement", "plain_pytorch"})
 """Topics of settings that megatron-core and its trainers do not have."""
 

@@ -30,6 +30,7 @@ CODES: Mapping[str, str] = MappingProxyType(
         "PL304": "setting made twice",
         "PL305": "setting that another one overwrites",
         "PL306": "flags that no command takes",
+        "PL307": "script that goes on elsewhere",
     }
 )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from itertools import islice
 
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import DIALECT_TITLES, Dialect
@@ -10,6 +11,8 @@ from perfdoc.knobs.lint.finding import Finding, Report
 from perfdoc.knobs.lint.flags import flag_findings
 from perfdoc.knobs.lint.rules import rule_findings
 from perfdoc.knobs.lint.settings import name_findings, unknown_findings, value_findings
+from perfdoc.knobs.reading.file import syntax_of
+from perfdoc.knobs.reading.shell import leads_on
 from perfdoc.knobs.settings import Scoped, Setting, read_scoped
 from perfdoc.knobs.values import Opaque
 
@@ -32,6 +35,8 @@ def lint(text: str, name: str = "", *, dialect: Dialect | None = None, unknown: 
     for chosen in scopes.values():
         configuration = _configuration(chosen.values(), scoped)
         findings += rule_findings(configuration, chosen, resolved=scoped.manifest)
+    if all(s.entry.form == "env" for s in settings) and syntax_of(text, name) == "shell":
+        findings += _led_on(text)
     if unknown:
         findings += unknown_findings(entries, settings)
     values = {
@@ -48,6 +53,21 @@ def lint(text: str, name: str = "", *, dialect: Dialect | None = None, unknown: 
         values=values,
         findings=tuple(_sorted(findings)),
     )
+
+
+def _led_on(text: str) -> Iterator[Finding]:
+    """Where a script hands on to what is not in it, of one that sets nothing itself."""
+    for line, run in islice(leads_on(text), 1):
+        yield Finding(
+            code="PL307",
+            severity="note",
+            line=line,
+            key=run,
+            knob=None,
+            message=f"{run} is run here, and what it sets is not in this file",
+            instead="",
+            why="give that script, or the command line as the program gets it",
+        )
 
 
 def _configuration(chosen: Collection[Setting], scoped: Scoped) -> Configuration:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
+from perfdoc.knobs.flags import version_of
 from perfdoc.knobs.knob import DIALECT_TITLES, Dialect
 from perfdoc.knobs.naming.meaning import meaning, names_of
 from perfdoc.knobs.naming.places import PERFDOC_SECTIONS, placed
@@ -116,7 +117,9 @@ def dialect_of(entries: Sequence[Entry], program: Dialect | None = None) -> tupl
             return None, "names that programs of any kind have"
         return None, " or ".join(DIALECT_TITLES[d] for d in first)
     if is_megatron_command(entries):
-        return "megatron_lm", "its flags"
+        version, shown_by = version_of(e.name for e in entries if e.form == "flag")
+        known_by = f"by {shown_by}" if shown_by else "assumed"
+        return "megatron_lm", f"its flags; {version}, {known_by}"
     if paths and any(meaning(e, None).how in ("bare", "former") for e in paths):
         return None, "names without a place"
     if any(e.form == "env" and meaning(e, None).how != "unknown" for e in entries):

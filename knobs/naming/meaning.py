@@ -13,7 +13,7 @@ import yaml
 
 from perfdoc.knobs.flags import megatron_flags
 from perfdoc.knobs.knob import MEGATRONS, Dialect, Former, Knob, Spelling
-from perfdoc.knobs.load import ELSEWHERE, catalogue
+from perfdoc.knobs.load import ELSEWHERE, SHORT_NAMES, catalogue
 from perfdoc.knobs.naming.nearest import SHORTEST_AT_PLACE, nearest, slips
 from perfdoc.knobs.naming.places import placed
 from perfdoc.knobs.reading.entry import MAX_ENTRIES, Entry
@@ -102,6 +102,9 @@ def names_of(dialect: Dialect | None) -> Names:
         for knob in catalogue().values():
             if knob.topic not in ELSEWHERE and (knob.kind == "knob" or dialect == "perfdoc"):
                 by_leaf.setdefault(knob.id, knob)
+    if dialect in (None, "perfdoc"):
+        for short, name in SHORT_NAMES.items():
+            by_leaf.setdefault(short, catalogue()[name])
     return Names(
         by_path=MappingProxyType(by_path),
         by_leaf=MappingProxyType(by_leaf),

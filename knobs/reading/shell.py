@@ -127,6 +127,26 @@ def takes_more(text: str) -> bool:
     )
 
 
+_OTHER_SCRIPT = re.compile(r"(?!/etc/)[\w./${}~-]*\.(?:sh|bash|slurm|sbatch)")
+_RUNNERS = frozenset({"bash", "sh", "source", ".", "sbatch", "exec"})
+
+
+def leads_on(text: str) -> Iterator[tuple[int, str]]:
+    """(line, what is run) of the commands of a script whose words are elsewhere: another script, the script's
+    own arguments, a variable that it does not set."""
+    commands = [_apart(words) for words in commands_of(split_words(text))]
+    known = constants_of(commands)
+    for words in commands:
+        texts = [expanded(word, known).text or "" for word in words]
+        while texts and (texts[0] in _BEFORE_A_COMMAND or ASSIGNED.fullmatch(texts[0])):
+            texts.pop(0)
+        first, second = (*texts, "", "")[:2]
+        if first in _RUNNERS and (_OTHER_SCRIPT.fullmatch(second) or _WHOLE.fullmatch(second)):
+            yield words[0].line, f"{first} {second}"
+        elif _OTHER_SCRIPT.fullmatch(first) or _WHOLE.fullmatch(first):
+            yield words[0].line, first
+
+
 def _runs(words: Sequence[Word]) -> bool:
     """Whether a command starts a program."""
     return any(_SCRIPT.fullmatch(word.text or "") or word.text == "-m" for word in words)

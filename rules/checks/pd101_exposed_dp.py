@@ -7,6 +7,7 @@ from perfdoc.rules.engine.advise import Advice, advise
 from perfdoc.rules.engine.gain import Gain, at_most, predicted
 from perfdoc.rules.engine.needs import WINDOW
 from perfdoc.rules.engine.rule import Case, Level, Meta, Verdict, fires, passes
+from perfdoc.rules.facts.degrees import CP, TP
 from perfdoc.rules.facts.exposed import ceiling_of_transfer, communication, hidden_frac, judged, surely_saved
 from perfdoc.rules.facts.framework import may_have_megatrons_buckets
 from perfdoc.rules.facts.gradient_sums import (
@@ -22,6 +23,7 @@ from perfdoc.rules.facts.gradient_sums import (
     summing_ranks,
 )
 from perfdoc.rules.facts.precision import fp8_gather
+from perfdoc.rules.facts.work_queues import MANY, QUEUES
 
 META = Meta(
     title="Exposed data-parallel communication",
@@ -64,7 +66,8 @@ def evaluate(case: Case) -> Verdict:
     if nothing is not None:
         return nothing
     overlaps = _overlaps(case)
-    advice = [*overlaps, *_buckets(case), *_narrower_sums(case), *_narrower_weights(case)]
+    queues = [advise(knob=QUEUES, to=MANY, why=ONE_QUEUE)] if _in_one_queue(case) else []
+    advice = [*queues, *overlaps, *_buckets(case), *_narrower_sums(case), *_narrower_weights(case)]
     ddp = reduces_with_ddp(case)
     if ddp and not advice and gains_nothing(case):
         return passes(evidence, NOTHING_GAINED)
@@ -103,6 +106,8 @@ def _reason(case: Case, advice: Sequence[Advice]) -> str:
         return "overlapped by DDP, not hidden by compute"
     if mended or not case.is_set_to(_GRADIENTS, True) or case.is_set_to(_WEIGHTS, False):
         return "not hidden by compute"
+    if _in_one_queue(case):
+        return f"switched on, but {ONE_QUEUE}"
     count = case.micro_batches
     of = "" if count is None else f" of {count} micro-batch{'es' if count != 1 else ''}"
     return f"overlapped, but the compute{of} is too short to hide it"
@@ -118,9 +123,22 @@ _GRADIENTS, _WEIGHTS = "overlap_grad_reduce", "overlap_param_gather"
 _RELEVANT = (_GRADIENTS, _WEIGHTS, "bucket_size", "grad_reduce_in_fp32")
 
 
+ONE_QUEUE = "one hardware queue starts kernels in the order of their launches, also the reductions"
+
+
+def _in_one_queue(case: Case) -> bool:
+    """Whether the overlap is on, next to nothing is hidden, and no tensor or context parallelism wants the
+    one queue that is known to be set."""
+    alone = case.degree(TP) == 1 and case.degree(CP) == 1
+    hidden = hidden_frac(case, "dp") or 0.0
+    return alone and case.is_set_to(QUEUES, 1) and case.is_set_to(_GRADIENTS, True) and hidden < HIDDEN_FRAC
+
+
 def _overlaps(case: Case) -> list[Advice]:
     """Only overlaps known to be off. The replay overlaps gradients and weights together."""
-    found = []
+    found: list[Advice] = []
+    if case.is_set_to("use_torch_fsdp2", True):
+        return found  # which overlaps by itself, and is refused beside these
     gain = predicted(case, "overlapped_dp")
     sharded = case.is_set_to("use_distributed_optimizer", True)
     if _overlap_costs(case):

@@ -82,9 +82,7 @@ def evaluate(case: Case) -> Verdict:
             advise(
                 knob=_KNOB, to=1 if wants.one else MANY, why=wants.why, costs=_costs(case, wants), gain=gain
             )
-        ]
-        if known
-        else [],
+        ],
         remedy="" if known else _UNKNOWN,
         gain=None if known else gain,
         verify="Run again: collectives start with the GEMM that hides them, not at its end.",

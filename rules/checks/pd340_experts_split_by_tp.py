@@ -4,7 +4,17 @@ and adds communication to each."""
 from perfdoc.rules.engine.advise import advise, all_or_none
 from perfdoc.rules.engine.needs import given, known
 from perfdoc.rules.engine.rule import Case, Meta, Verdict, informs, passes
-from perfdoc.rules.facts.degrees import EP, ETP, EXPERTS, NOT_DENSE, TP, degrees_of, expert_tp, experts_of
+from perfdoc.rules.facts.degrees import (
+    EP,
+    ETP,
+    EXPERTS,
+    NOT_DENSE,
+    TP,
+    degrees_of,
+    expert_tp,
+    experts_of,
+    nvlink_domain,
+)
 
 META = Meta(
     title="Experts split by tensor parallelism",
@@ -29,7 +39,8 @@ _OTHERWISE = "Use expert parallelism only for experts (expert TP 1)."
 
 def evaluate(case: Case) -> Verdict:
     """Fires, as information, where the tensor-parallel degree of experts is above 1, also where it is known
-    to be unset and so follows that of the other layers."""
+    to be unset and so follows that of the other layers. More expert ranks in place of tensor ranks are
+    advised where they stay in an NVLink domain."""
     etp = given(expert_tp(case))
     evidence = [("tensor ranks of an expert", str(etp))]
     if etp == 1:
@@ -38,7 +49,9 @@ def evaluate(case: Case) -> Verdict:
     now, experts = degrees_of(case), experts_of(case)
     why = "whole experts on each rank: larger GEMMs, no tensor-parallel communication inside"
     advice = [advise(knob=ETP, to=1, why=why, costs=f"{etp} times the expert weights on a GPU")]
-    if now is not None and experts and experts % (now.ep * etp) == 0 and now.expert_dp is not None:
+    domain = nvlink_domain(case)
+    inside = now is not None and (domain is None or now.ep * etp <= domain)
+    if inside and now and experts and experts % (now.ep * etp) == 0 and now.expert_dp is not None:
         why = "as many expert weights on a GPU as before: expert ranks do not depend on tensor ranks"
         costs = "tokens travel among more ranks"
         advice = [

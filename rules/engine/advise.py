@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from perfdoc.knobs.check import check
+from perfdoc.knobs.check import check, companions
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import DIALECTS, Value
 from perfdoc.knobs.load import catalogue
@@ -70,6 +70,7 @@ def settle(case: Case, advice: Sequence[Advice], before: Sequence[Advice] = ()) 
     for another piece, one of its `together` that does not name it in turn, goes where that one is forbidden.
     """
     configuration = case.configuration.with_changes(_values(before))
+    advice = _with_companions(configuration, advice)
     stated: list[Advice] = []
     spelled: list[list[Advice]] = []
     for piece in advice:
@@ -97,6 +98,20 @@ def settle(case: Case, advice: Sequence[Advice], before: Sequence[Advice] = ()) 
         settled.append(replace(main, forbidden=why, together=together))
         settled += [] if why else others
     return settled
+
+
+def _with_companions(configuration: Configuration, advice: Sequence[Advice]) -> list[Advice]:
+    """The advice, and behind a piece what its framework refuses it without and nobody has set: Megatron FSDP
+    writes checkpoints of one format only, whatever the default is."""
+    found: list[Advice] = []
+    for piece in advice:
+        beside = {p.knob for p in (*advice, *found)}
+        changes = _values([*found, piece]) if not piece.forbidden else {}
+        needed = companions(configuration, changes, piece.knob) if changes else {}
+        new = {knob: words for knob, words in needed.items() if knob not in beside}
+        found.append(replace(piece, together=[*piece.together, *new]) if new else piece)
+        found += [advise(knob=knob, to=to, why=words) for knob, (to, words) in new.items()]
+    return found
 
 
 def _why_forbidden(configuration: Configuration, advice: Sequence[Advice]) -> list[str | None]:

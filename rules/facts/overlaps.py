@@ -78,8 +78,8 @@ def exchange(case: Case) -> list[Advice]:
 
 def ep_overlap(case: Case) -> list[Advice]:
     """The EP overlap, between what it needs and what goes with it; available since megatron-core 0.16."""
-    if not case.is_set_to(EP_OVERLAP, False):
-        return []
+    if not (case.is_set_to(EP_OVERLAP, False) or case.is_set_to(EP_OVERLAP, None)):
+        return []  # Megatron-Bridge leaves null off
     found = []
     if case.is_set_to(_SHARED, True):
         why = "excluded by the EP overlap: both fill the same gaps, and megatron-core accepts one of them"
@@ -92,7 +92,7 @@ def ep_overlap(case: Case) -> list[Advice]:
     costs = "activations of one more micro-batch; torch 2.6 and megatron-core 0.16 or newer"
     overlap = advise(knob=EP_OVERLAP, to=True, why=why, costs=costs)
     then = []
-    if case.is_set_to(_DELAY, False):
+    if case.is_set_to(_DELAY, False) or case.is_set_to(_DELAY, None):
         why = "keeps the weight gradients as compute that hides the all-to-all"
         then.append(advise(knob=_DELAY, to=True, why=why, costs="Transformer Engine 2.7 or newer"))
     return needing(overlap, found, then)

@@ -180,9 +180,10 @@ def test_pd313_level_and_stages_that_do_not_divide(tp2: Case) -> None:
     [
         ({TP: 4}, {TP: 2, CP: 2}),  # 8,192 tokens, 4,096 wide
         ({TP: 4, "seq_length": 4096}, {}),
-        ({TP: 8, "seq_length": 4096, "overlap_p2p_comm": True}, {TP: 4, PP: 2, VPP: 2}),
+        ({TP: 8, "seq_length": 4096, "overlap_p2p_comm": True},
+         {TP: 4, PP: 2, VPP: 2, "batch_p2p_comm": False}),
         ({TP: 8, "seq_length": 4096, "overlap_p2p_comm": False},
-         {TP: 4, PP: 2, "overlap_p2p_comm": True, VPP: 2}),
+         {TP: 4, PP: 2, "overlap_p2p_comm": True, VPP: 2, "batch_p2p_comm": False}),
         ({TP: 8, "seq_length": 4096, "global_batch_size": 16}, {}),  # 8 micro-batches: a bubble of 1 / 17
         ({TP: 8, "seq_length": 4096, PP: 2}, {}),
     ],

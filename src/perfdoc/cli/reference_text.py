@@ -17,7 +17,7 @@ from perfdoc.compare.verify.record import given_records, of_rule, records_folder
 from perfdoc.compare.verify.words import track_record_text
 from perfdoc.knobs.check import constraints_of
 from perfdoc.knobs.knob import DIALECT_TITLES, DIALECTS, MEGATRONS, Knob
-from perfdoc.knobs.load import TOPICS, catalogue
+from perfdoc.knobs.load import SHORT_NAMES, TOPICS, catalogue
 from perfdoc.knobs.values import allowed
 from perfdoc.knobs.writing import default_in
 from perfdoc.rules.advice.entries import entries, title_of
@@ -114,6 +114,7 @@ def _find(name: str) -> Knob:
         ):
             names.setdefault(alias.lower(), knob)
     names |= {k.id: k for k in catalogue().values()}
+    names |= {short: catalogue()[name] for short, name in SHORT_NAMES.items()}
     key = name.lower()
     for form in (
         key,

@@ -13,7 +13,7 @@ from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.analyzers.memory.snapshot import RankMemory
 from perfdoc.analyzers.roles.measure import measure_roles
 from perfdoc.diagnose.job import job_configuration, job_of
-from perfdoc.diagnose.quality import contradiction_notes, quality_of
+from perfdoc.diagnose.quality import contradiction_notes, mistakes_in, quality_of
 from perfdoc.diagnose.ranks import host_gaps_of, kernels_of
 from perfdoc.diagnose.verdict import contradicted_words, memory_verdict, verdict_of
 from perfdoc.diagnose.whole_case import WholeCase, whole_case
@@ -52,7 +52,9 @@ def diagnosis_of(found: Found, config: Path | None) -> tuple[d.Diagnosis, Config
     """
     facts = common_facts([c.facts for c in found.captures])
     configuration = job_configuration(facts, config)
-    return diagnose(found.captures, found.silent, found.memory, configuration, found.unread), configuration
+    diagnosis = diagnose(found.captures, found.silent, found.memory, configuration, found.unread)
+    diagnosis.quality.extend(mistakes_in(config))
+    return diagnosis, configuration
 
 
 def diagnose(

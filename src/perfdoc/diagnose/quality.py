@@ -9,8 +9,12 @@ from pathlib import Path
 from perfdoc import results as d
 from perfdoc.analyzers.job import JobMeasurement
 from perfdoc.analyzers.measure import CaptureMeasurement
+from perfdoc.knobs.lint.text import lint
+from perfdoc.knobs.reading.entry import NotAConfigurationError
+from perfdoc.knobs.reading.file import read_text
 from perfdoc.profiling.environment import encodable
 from perfdoc.results.figures import long_time
+from perfdoc.results.names import PROSE_LIMIT, shorten
 from perfdoc.results.quality import Contradiction, in_words
 from perfdoc.traces import NoGpuActivityError, TraceError
 
@@ -47,6 +51,31 @@ def contradiction_notes(found: Sequence[Contradiction]) -> list[d.Quality]:
             message=f"The settings contradict the capture: {in_words(found)}. They count as unknown; what "
             "rests on the layout alone (evidence: structure) may be wrong.",
             remedy="Give the configuration that this run had (--config), or the right values (--set).",
+        )
+    ]
+
+
+_LISTED = 3
+
+
+def mistakes_in(config: Path | None) -> list[d.Quality]:
+    """Names and values of the user's file that nobody reads, as `perfdoc lint` finds them."""
+    if config is None:
+        return []
+    try:
+        text, file = read_text(config)
+        findings = lint(text, file.name).findings
+    except NotAConfigurationError:
+        return []
+    wrong = [f for f in findings if f.severity == "error" and f.code < "PL300"]
+    if not wrong:
+        return []
+    first = "; ".join(f"line {f.line}: {f.message}" for f in wrong[:_LISTED])
+    return [
+        d.Quality(
+            code="config-mistakes",
+            message=shorten(f"Settings in {file.name} that are not read: {first}.", PROSE_LIMIT),
+            remedy="perfdoc lint says all of them, and what to write.",
         )
     ]
 

@@ -11,7 +11,7 @@ from typing import Literal
 from perfdoc.analyzers.request import AnalysisRequest
 from perfdoc.diagnose.asked import UserError
 from perfdoc.knobs.knob import Value
-from perfdoc.knobs.load import catalogue
+from perfdoc.knobs.load import SHORT_NAMES, catalogue
 from perfdoc.knobs.values import Opaque, read_value
 from perfdoc.simulator.job.settings import JobSettings
 from perfdoc.tune.job import Job, read_job
@@ -27,7 +27,7 @@ def key_of(option: str, word: str) -> str:
     >>> key_of("--only", "vpp")
     'virtual_pipeline_model_parallel_size'
     """
-    key = SHORT.get(word.strip(), word.strip())
+    key = SHORT.get(word.strip()) or SHORT_NAMES.get(word.strip(), word.strip())
     if key in FIELD_OF:
         return key
     near = difflib.get_close_matches(key, [*SHORT, *FIELD_OF], n=1)
