@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from perfdoc.results import Diagnosis
 from perfdoc.rules.engine.advisable import advisable
 from perfdoc.rules.engine.registry import own_rules
 from perfdoc.trainer.config.resolve import KEYS, resolve, why_refused
+from perfdoc.trainer.constraints import PACKAGES
 from perfdoc.trainer.layout import plan
 from tests.rules.examples import examples
 from tests.verify.planted import WORKERS, diagnosis_of, fires, replayed, run_directory, setting
@@ -184,7 +186,10 @@ def _advised(code: str) -> dict[str, Value]:
 
 
 def _planned(settings: Sequence[str]) -> None:
-    plan(resolve("llama3_8b", ["data_parallel_size=null", *settings]).config, RANKS, "cuda")
+    # Of both kinds of graphs the trainer has one, and says so where the other is given.
+    local = [re.sub("^(cuda_graph_impl=).*", r"\1local", each) for each in settings]
+    config = resolve("llama3_8b", ["data_parallel_size=null", *local]).config
+    plan(config, RANKS, "cuda", PACKAGES)
 
 
 def _override(knob: str, value: Value) -> str:
@@ -199,6 +204,10 @@ def test_what_a_rule_advises_can_be_run(code: str) -> None:
     foreign = advised.keys() - KEYS.keys()
     assert all(why_refused(knob) for knob in foreign)
     _planned(job)
+    if (
+        advised.get("cuda_graph_impl") == "transformer_engine"
+    ):  # which the trainer refuses, and names the other
+        advised["cuda_graph_impl"] = "local"
     _planned([*job, *(_override(k, v) for k, v in advised.items() if k not in foreign)])
 
 

@@ -75,9 +75,11 @@ def explain_rule(code: str, *, as_json: bool, records: Path | None = None) -> st
 
 def _published(meta: Meta) -> dict[str, Any]:
     """With the titles of guides in place of their numbers, and needs in words."""
-    plain = asdict(replace(meta, needs=()))
+    plain = asdict(replace(meta, needs=(), assumes=()))
+    assumed = [{"assumes": a.of.words, "words": a.words, "instead": a.instead} for a in meta.assumes]
     return {
         **plain,
+        "assumes": assumed,
         "needs": needs_in_words(meta.needs),
         "sources": [title_of(source) for source in meta.sources],
     }
