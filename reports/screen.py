@@ -119,7 +119,7 @@ def _verdict(page: Lines, diagnosis: Diagnosis, room: _Room) -> None:
     page.lines += [page.paint(line, "head") for line in lines]
     page.lines += paragraph(prose(summary.source_line(diagnosis), 158), width=page.width)
     if stretch := analysed_line(diagnosis):
-        _say(page, stretch, 2, "")
+        _say(page, stretch, 3, "")
 
 
 def _where(page: Lines, diagnosis: Diagnosis, room: _Room) -> None:

@@ -145,7 +145,8 @@ def analysed_line(diagnosis: Diagnosis) -> str:
     kinds = {rank.window.kind for rank in ranks}
     what = _WHAT[kinds.pop()](ranks) if len(kinds) == 1 else "windows of several kinds"
     of = f" on each of {len(ranks):,} ranks" if len(ranks) > 1 else ""
-    return f"Analysed: {what}, {_lengths(ranks)}{of}."
+    offered = _offered(ranks) if kinds == set() else ""
+    return f"Analysed: {what}, {_lengths(ranks)}{of}.{offered}"
 
 
 def _lengths(ranks: Sequence[Rank]) -> str:
@@ -182,11 +183,17 @@ def _capture(ranks: Sequence[Rank]) -> str:
     what = "what follows start-up" if after else "the whole capture"
     if all(r.window.reason.startswith("given") for r in ranks):
         return what
-    proposed = next((r.window.proposals[0] for r in ranks if r.window.proposals), None)
-    if proposed is None:
-        return f"{what} ({_NO_STEPS})"
-    names = " + ".join(f"`{shorten(name, 48)}`" for name in proposed.names[:3])
-    return f"{what} ({_NO_STEPS}; {names} could: {shorten(proposed.option, 96)})"
+    return f"{what} ({_NO_STEPS})"
+
+
+def _offered(ranks: Sequence[Rank]) -> str:
+    """What could be analysed in place of the whole capture: an option last, whole, with nothing behind it."""
+    found = [r.window.proposals[0] for r in ranks if r.window.kind == "capture" and r.window.proposals]
+    if not found or all(r.window.reason.startswith("given") for r in ranks):
+        return ""
+    names = " + ".join(f"`{shorten(name, 48)}`" for name in found[0].names[:1])
+    more = f" and {len(found[0].names) - 1} more" if found[0].names[1:] else ""
+    return f" {names}{more} could: {found[0].option}"
 
 
 def _user(ranks: Sequence[Rank]) -> str:

@@ -25,6 +25,10 @@ ALIKE_FRAC = 0.9
 _GROUPS = 60
 """Looked at, the longest in total."""
 _MOST_PROPOSED = 2
+_LONGEST = 72
+"""Characters of an option, so that no line of 80 columns cuts it."""
+_HEAD = 32
+"""Of a name that is longer than that."""
 _OPERATORS = re.compile(
     r"^(aten|autograd|c10|torch|nccl|rccl|cub\w*|cudnn)(::|[A-Z_]|\.)|^\w+Backward[\d#]+$|^Optimizer\."
 )
@@ -132,8 +136,10 @@ def _steps_of(groups: Sequence[_Group], launched: I64) -> RangeProposal:
     inside = Intervals(edges[first : first + 1], edges[end : end + 1])
     kept = [g for g in groups if g.covered.overlap_ns(inside)]
     option = _option("--step-range", kept[:1])
+    if len(option) > _LONGEST:
+        option = f"--step-range={shlex.quote('^' + _literal(kept[0].name.partition('#')[0][:_HEAD]))}"
     if first or end < len(begin):
-        option += f" --window {edges[first]}ns,{edges[end]}ns"
+        option += f" --window={edges[first]}ns,{edges[end]}ns"
     return RangeProposal(
         names=[g.name for g in kept],
         count=end - first,
@@ -158,17 +164,19 @@ def _alike(launches: I64) -> tuple[int, int]:
 def _stretch_of(groups: Sequence[_Group], launched: I64) -> RangeProposal:
     """One stretch, by name; by its times where that would bring back what lies before."""
     start, end = int(groups[0].begin[0]), max(int(g.covered.end_ns[-1]) for g in groups)
-    by_time = any(g.earlier for g in groups)
+    by_name = _option("--window", groups)
+    by_time = any(g.earlier for g in groups) or len(by_name) > _LONGEST
     return RangeProposal(
         names=[g.name for g in groups],
         count=1,
         launches_frac=_share(_of_all(groups), launched),
-        option=f"--window {start}ns,{end}ns" if by_time else _option("--window", groups),
+        option=f"--window={start}ns,{end}ns" if by_time else by_name,
     )
 
 
 def _literal(text: str) -> str:
-    return re.sub(r"\\([ -])", r"\1", re.escape(text))
+    """As a pattern without spaces, at which a report breaks its lines: an option is to be pasted whole."""
+    return re.sub(r"\\(-)", r"\1", re.escape(text)).replace("\\ ", ".")
 
 
 def _side_by_side(groups: Sequence[_Group]) -> list[_Group]:
@@ -194,4 +202,4 @@ def _share(covered: Intervals, launched: I64) -> float:
 def _option(name: str, groups: Sequence[_Group]) -> str:
     pattern = "|".join(g.pattern for g in groups)
     whole = f"^({pattern})$" if len(groups) > 1 else f"^{pattern}$"
-    return f"{name} {shlex.quote(whole if name == '--step-range' else f'range:{whole}')}"
+    return f"{name}={shlex.quote(whole if name == '--step-range' else f'range:{whole}')}"

@@ -89,9 +89,9 @@ def _what_is_missing(window: Window) -> Iterator[str]:
 def _what_is_there(window: Window) -> Iterator[str]:
     """Before new ranges: those of the capture, and what repeats in it."""
     for p in window.proposals:
-        yield f"Use the ranges that are there: {p.option}."
+        yield f"Use the ranges that are there, with {p.option} in the command line."
     if window.period is not None and not window.proposals:
-        yield f"Analyse whole periods: {_option(window.period)}."
+        yield f"Analyse whole periods, with {_option(window.period)} in the command line."
 
 
 def _option(period: Period) -> str:

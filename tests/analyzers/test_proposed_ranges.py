@@ -37,7 +37,7 @@ def proposed(folder: Path, names: list[tuple[str, int, int]]) -> list[RangePropo
 
 
 def pattern_of(proposal: RangeProposal) -> str:
-    return shlex.split(proposal.option)[1].removeprefix("range:")
+    return shlex.split(proposal.option)[0].partition("=")[2].removeprefix("range:")
 
 
 def test_one_kind_that_repeats_and_tiles(tmp_path: Path) -> None:
@@ -46,12 +46,12 @@ def test_one_kind_that_repeats_and_tiles(tmp_path: Path) -> None:
     (found,) = proposed(tmp_path, [*whole, *names])
     # 24 of each 25 launches lie in the range. Layers tile as well, but there are more of them.
     assert (found.names, found.count, found.launches_frac) == (["FULL_EVAL_RUN"], 4, 0.96)
-    assert found.option == "--step-range '^FULL_EVAL_RUN$'"
+    assert found.option == "--step-range='^FULL_EVAL_RUN$'"
 
 
 def test_ranges_that_follow_one_another_without_a_gap(tmp_path: Path) -> None:
     (found,) = proposed(tmp_path, [("pass", 250 * i, 250 * (i + 1)) for i in range(4)])
-    assert (found.count, found.launches_frac, found.option) == (4, 1.0, "--step-range '^pass$'")
+    assert (found.count, found.launches_frac, found.option) == (4, 1.0, "--step-range='^pass$'")
 
 
 def test_forward_and_backward_that_alternate(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_forward_and_backward_that_alternate(tmp_path: Path) -> None:
     ]
     (found,) = proposed(tmp_path, names)
     assert (found.names, found.count, found.launches_frac) == (["forward pass", "backward pass"], 5, 0.95)
-    assert found.option == "--step-range '^forward pass$'"
+    assert found.option == "--step-range='^forward.pass$'"
 
 
 def test_one_forward_and_one_backward_are_a_window(tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_a_second_pass_is_proposed_by_its_times(tmp_path: Path) -> None:
     names = [("forward pass", 0, 9_900), ("forward pass", 20_000, 21_000), ("backward pass", 21_000, 22_000)]
     (found,) = steady(after_start_up(names, range(20_000, 22_000, 10)), tmp_path)
     assert (found.names, found.count) == (["forward pass", "backward pass"], 1)
-    assert found.option == "--window 20000000ns,22000000ns"
+    assert found.option == "--window=20000000ns,22000000ns"
 
 
 def test_the_longest_run_of_steps_that_are_alike(tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_the_longest_run_of_steps_that_are_alike(tmp_path: Path) -> None:
     # 800 of 1,560 launches.
     assert (found.names, found.count) == (["forward"], 8)
     assert found.launches_frac == pytest.approx(800 / 1_560)
-    assert found.option == "--step-range '^forward$' --window 28000000ns,36000000ns"
+    assert found.option == "--step-range='^forward$' --window=28000000ns,36000000ns"
     # What it proposes is a valid request, and gives these steps.
     path = write_nsys_sqlite(builder.build(), tmp_path / "again.sqlite")
     request = WindowRequest(bounds_ns=(28_000_000, 36_000_000), step_pattern=re.compile("^forward$"))
@@ -175,4 +175,23 @@ def test_the_finding_names_them_before_new_ranges(tmp_path: Path) -> None:
     rules = {r.code: r for r in diagnose([measure_capture(path, WindowRequest())]).rules}
     remedy = rules["PD902"].remedy
     assert rules["PD902"].state == "fires"
-    assert 0 <= remedy.find("--step-range '^pass$'") < remedy.find("range_push")
+    assert 0 <= remedy.find("--step-range='^pass$'") < remedy.find("range_push")
+
+
+@pytest.mark.parametrize("words", ["a range of words", "x" * 300, 'it\'s a "range" (of) [words] $1 `x` \\'])
+@pytest.mark.parametrize("count", [1, 2])
+def test_an_option_is_whole_on_a_line_and_names_its_range(words: str, count: int, tmp_path: Path) -> None:
+    """A name of any length and with any signs: no space at which a report breaks, and it matches."""
+    names = [(words, 500 * i, 500 * i + 480) for i in range(count)]
+    names += [] if count > 1 else [("after", 490, 980)]
+    (found,) = proposed(tmp_path, names)
+    option = found.option
+    assert len(option) <= 80
+    (whole,) = shlex.split(option)
+    assert " " not in option
+    name, _, given = whole.partition("=")
+    pattern = given.removeprefix("range:")
+    if given.startswith("range:") or name == "--step-range":
+        assert re.search(pattern, words)
+    else:
+        assert (name, count) == ("--window", 1)
