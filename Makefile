@@ -66,8 +66,8 @@ FOUND ?= fuzz-found.jsonl
 fuzz: install
 	$(BIN)/python -m tests.fuzz --minutes $(MINUTES) --first $(FIRST) --file $(FOUND)
 
-# What is made from the program's own files: the rules' pages, and the schemas of what it writes. Tests fail where
-# they are stale.
+# What is made from the program's own files: the rules' pages, the schemas of what it writes, the screens that README
+# and the tutorial show. Tests fail where they are stale.
 docs: install
 	$(BIN)/python -m tests.rules.examples docs/rules/examples.json
 	$(BIN)/python -m perfdoc.rules.engine.pages docs/rules
@@ -75,6 +75,7 @@ docs: install
 	$(BIN)/perfdoc schema diff > src/perfdoc/compare/diff/diff.schema.json
 	$(BIN)/perfdoc schema tune > src/perfdoc/tune/tune.schema.json
 	$(BIN)/python -m tests.results.published
+	COLUMNS=80 $(BIN)/python -m tests.shown_screens
 
 # The pictures of README and docs, with a headless Chromium. Takes minutes; not part of `docs`.
 pictures: install

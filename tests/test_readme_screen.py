@@ -2,26 +2,12 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-
 import pytest
 
-from tests.command import perfdoc
+from tests import shown_screens
+from tests.shown_screens import ROOT, TUTORIAL, printed, readme, tutorial
 
-ROOT = Path(__file__).resolve().parents[1]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-TUTORIAL = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
-
-
-def shown(text: str) -> list[tuple[list[str], str]]:
-    """Each command behind a `$` at the begin of a block, and the rest of its block."""
-    blocks = re.findall(r"^```\n\$ perfdoc ([^\n]*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    return [(line.split(), printed) for line, printed in blocks]
-
-
-def without_blanks(text: str) -> list[str]:
-    return [line for line in text.splitlines() if line]
+README = shown_screens.README.read_text(encoding="utf-8")
 
 
 def test_the_first_screen_has_what_a_reader_looks_for_in_this_order() -> None:
@@ -32,17 +18,11 @@ def test_the_first_screen_has_what_a_reader_looks_for_in_this_order() -> None:
 
 
 @pytest.mark.slow
-def test_samples_are_what_commands_print(tmp_path: Path) -> None:
-    samples = shown(README)
-    assert [words[0] for words, _ in samples] == ["demo", "analyze", "knobs"]
-    printed = {}
-    for words, sample in samples:
-        done = perfdoc(*words, cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
-        assert sample.rstrip() == done.stdout.rstrip(), words
-        printed[words[0]] = done.stdout
-    first, *screen = re.findall(r"^```(?:text|console)\n(.*?)^```$", TUTORIAL, re.MULTILINE | re.DOTALL)
-    assert first == printed["demo"]
-    assert without_blanks("".join(screen)) == without_blanks(printed["analyze"])
-    for words, _ in samples[:2]:
-        assert f"```\nperfdoc {' '.join(words)}\n```" in TUTORIAL
+def test_samples_are_what_commands_print() -> None:
+    said = printed()
+    assert [line.split()[0] for line in said] == ["demo", "analyze", "knobs"]
+    assert readme(said) == README, "make docs"
+    text = TUTORIAL.read_text(encoding="utf-8")
+    assert tutorial(said) == text, "make docs, then read the words between the pieces"
+    for line in list(said)[:2]:
+        assert f"```\nperfdoc {line}\n```" in text

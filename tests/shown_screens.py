@@ -1,0 +1,64 @@
+"""What README and the tutorial show of commands, made from what these print.
+
+`python -m tests.shown_screens`, a part of `make docs`, writes both. The tutorial shows one screen in pieces
+with words between them: where a piece changes, read the words anew.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.command import perfdoc
+
+ROOT = Path(__file__).resolve().parents[1]
+README, TUTORIAL = ROOT / "README.md", ROOT / "docs" / "tutorial.md"
+_SHOWN = re.compile(r"(^```\n\$ perfdoc ([^\n]*)\n)(.*?)(^```$)", re.MULTILINE | re.DOTALL)
+_PIECE = re.compile(r"(^```(?:text|console)\n)(.*?)(^```$)", re.MULTILINE | re.DOTALL)
+
+
+def printed() -> dict[str, str]:
+    """Each command that README shows, and what it prints, one after another in one folder."""
+    found = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for _, line, _, _ in _SHOWN.findall(README.read_text(encoding="utf-8")):
+            done = perfdoc(*line.split(), cwd=Path(folder))
+            assert done.returncode == 0, done.stderr
+            found[line] = done.stdout
+    return found
+
+
+def readme(said: Mapping[str, str]) -> str:
+    """README as it is to be."""
+    text = README.read_text(encoding="utf-8")
+    return _SHOWN.sub(lambda m: f"{m[1]}{said[m[2]].rstrip()}\n{m[4]}", text)
+
+
+def tutorial(said: Mapping[str, str]) -> str:
+    """The tutorial as it is to be. A piece begins as it did: with a number, or with its first word."""
+    text = TUTORIAL.read_text(encoding="utf-8")
+    demo, screen = list(said.values())[:2]
+    pieces = [piece for _, piece, _ in _PIECE.findall(text)][1:]
+    starts = [re.escape(piece.split()[0]) for piece in pieces]
+    ahead = "".join(rf"(?P<p{i}>^ *{start} .*?)" for i, start in enumerate(starts))
+    found = re.fullmatch(ahead, screen, re.MULTILINE | re.DOTALL)
+    assert found is not None, f"the screen no longer has pieces that begin with {starts}: docs/tutorial.md"
+    new = iter([demo, *(f"{piece.strip(chr(10))}\n" for piece in found.groups())])
+    return _PIECE.sub(lambda m: f"{m[1]}{next(new)}{m[3]}", text)
+
+
+def write() -> None:
+    """Write both, and say which pages to read anew."""
+    said = printed()
+    for page, made in ((README, readme), (TUTORIAL, tutorial)):
+        text = made(said)
+        if text != page.read_text(encoding="utf-8"):
+            page.write_text(text, encoding="utf-8")
+            sys.stderr.write(f"{page.name}: another screen; read the words around it\n")
+
+
+if __name__ == "__main__":
+    write()
