@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-CauseKind = Literal["slow_rank", "late_host", "long_stage", "uneven_data", "slow_link"]
+CauseKind = Literal["slow_rank", "late_host", "long_stage", "uneven_data", "not_captured"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +25,8 @@ class WhatIfCause:
     """Why the step is longer than its ideal."""
 
     kind: CauseKind
+    kinds_of_wait: list[str]
+    """Of `not_captured`: the collectives in which ranks wait; its saving is an upper bound."""
     ranks: list[int]
     """Global ranks that it is about, at most 32; empty where it is nobody's in particular."""
     stage: int | None

@@ -8,6 +8,7 @@ backward pass of which micro-batch is found from the messages of all ranks, in `
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,9 +21,14 @@ from perfdoc.analyzers.pipeline.halves import Sides, split_blocks
 from perfdoc.analyzers.pipeline.passes import INSIDE_A_PASS
 from perfdoc.traces.table import Bool
 
-COMPUTE, MESSAGE, COLLECTIVE = 0, 1, 2
+COMPUTE, MESSAGE, COLLECTIVE, WAIT = 0, 1, 2, 3
+BESIDE_NS = 5_000
+BESIDE_FRAC = 0.1
+"""Of an operation, beside work before that waits for it: more, and it began before it was needed."""
 MESSAGES = frozenset({"send", "recv", "send_recv", "coalesced"})
 """Operations between two ranks; the last two may be several of them, either way."""
+FEW_COLLECTIVES = 8
+"""Of a step and an operation, where nothing tells their group."""
 MAX_OPERATIONS = 2_000
 """Of a step; with more (a sharded model gathers layer by layer) operations are not compared one by one."""
 MAX_CELLS = 100_000
@@ -44,7 +50,9 @@ class RankOperations:
     left_out: int
     """Steps with other operations."""
     kind: I64
-    """COMPUTE, MESSAGE or COLLECTIVE."""
+    """COMPUTE, MESSAGE, COLLECTIVE, or WAIT for one that began earlier, beside work."""
+    of: I64
+    """Of a wait the index of what it waits for; else -1."""
     operation: tuple[str, ...]
     """`all_reduce`, `send`; empty for compute."""
     group: I64
@@ -57,7 +65,7 @@ class RankOperations:
     lane: I64
     """Which stream communication ran on."""
     is_awaited: Bool
-    """Whether work went on only behind it."""
+    """Whether work stands still from its beginning to its end."""
     start_ns: I64
     duration_ns: I64
     """Of compute from its first work to its last one, communication inside a pass included."""
@@ -87,6 +95,7 @@ def no_operations(reason: str, label: str = "", rank: int | None = None) -> Rank
         step_names=(),
         left_out=0,
         kind=none,
+        of=none,
         operation=(),
         group=none,
         groups=(),
@@ -113,7 +122,7 @@ def rank_operations(view: DeviceView, calls: CollectiveCalls) -> RankOperations:
     begin, end = (np.array([getattr(s, n) for s in steps], np.int64) for n in ("start_ns", "end_ns"))
     step = index_within(begin, end, calls.start_ns)
     shared = (step >= 0) & ~np.isin(calls.dimension, INSIDE_A_PASS)
-    shared &= (calls.group >= 0) | np.isin(calls.operation, _codes(calls, MESSAGES))
+    shared &= _between_passes(calls, shared, len(steps))
     rows = np.flatnonzero(shared)
     if not len(rows):
         return no_operations("no communication between ranks lies between passes", label, rank)
@@ -130,6 +139,17 @@ def rank_operations(view: DeviceView, calls: CollectiveCalls) -> RankOperations:
     if not len(kept) or order.size > MAX_CELLS:
         return no_operations("no two steps have the same operations in the same order", label, rank)
     return _laid_out(view, calls, rows[order], waits[order], kept, (begin[kept], end[kept]), work)
+
+
+def _between_passes(calls: CollectiveCalls, inside: Bool, steps: int) -> Bool:
+    """Messages, and collectives whose group is known; of others those that are no more than messages: what
+    runs layer by layer is part of a pass."""
+    is_message = np.isin(calls.operation, _codes(calls, MESSAGES))
+    known = is_message | (calls.group >= 0)
+    most = max(FEW_COLLECTIVES, int(np.count_nonzero(is_message & inside)) // steps) * steps
+    each = np.bincount(calls.operation[inside & ~known], minlength=max(len(calls.operations), 1))
+    few: Bool = each[calls.operation] <= most
+    return known | few
 
 
 def _codes(calls: CollectiveCalls, words: frozenset[str]) -> list[int]:
@@ -159,6 +179,47 @@ def _alike(step: I64, signature: NDArray[np.int64], steps: int) -> tuple[I64, I6
     return kept, first[kept][:, None] + np.arange(counts[most[0]])
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Events:
+    """What cuts a step's work: operations where they begin, and the waiting for those that began beside work.
+
+    By event, in order; times by step and event.
+    """
+
+    operation: I64
+    """Index into the step's operations."""
+    is_wait: Bool
+    begin_ns: I64
+    end_ns: I64
+    """Until when the work stands still."""
+    is_awaited: Bool
+    """By operation: whether the work stands still from its beginning."""
+
+
+def _events(start: I64, done: I64, begin: I64, awaited: Bool, work: Intervals) -> _Events:
+    """start, done: by step and operation. begin: of the steps. awaited: by operation."""
+    near = (done - start) // 10 + 1
+    at = np.searchsorted(work.start_ns, done - near, "left") - 1
+    dry = np.where(at >= 0, work.end_ns[np.maximum(at, 0)], start) if len(work) else start
+    dry = np.clip(dry, start, done)
+    beside, lasts = np.median(dry - start, axis=0), np.median(done - start, axis=0)
+    later = np.flatnonzero(awaited & (beside > np.maximum(BESIDE_FRAC * lasts, BESIDE_NS)))
+    at_once = awaited.copy()
+    at_once[later] = False
+    operation = np.concatenate((np.arange(start.shape[1]), later))
+    is_wait = np.arange(len(operation)) >= start.shape[1]
+    first = np.concatenate((start, dry[:, later]), axis=1)
+    last = np.concatenate((np.where(at_once, done, start), done[:, later]), axis=1)
+    order = np.argsort(np.median(first - begin[:, None], axis=0), kind="stable")
+    return _Events(
+        operation=operation[order],
+        is_wait=is_wait[order],
+        begin_ns=first[:, order],
+        end_ns=last[:, order],
+        is_awaited=at_once,
+    )
+
+
 def _laid_out(
     view: DeviceView,
     calls: CollectiveCalls,
@@ -170,66 +231,65 @@ def _laid_out(
 ) -> RankOperations:
     """rows, waits: by step and operation."""
     begin, end = bounds
-    awaited = waits.mean(axis=0) >= 0.5
     start, done = calls.start_ns[rows], calls.end_ns[rows]
-    free = np.maximum.accumulate(np.where(awaited, done, start), axis=1)
-    since = np.column_stack((begin, free))
-    until = np.maximum(np.column_stack((start, end)), since)
+    events = _events(start, done, begin, waits.mean(axis=0) >= 0.5, work)
+    since = np.column_stack((begin, np.maximum.accumulate(events.end_ns, axis=1)))
+    until = np.maximum(np.column_stack((events.begin_ns, end)), since)
     first, last = _filled(work, since, until)
-    busy = work.covered_within(first, last)
-    shape = first.shape
-    is_message = np.isin(calls.operation[rows[0]], _codes(calls, MESSAGES))
-    sides: list[Sides] = [((), ())] * shape[1]
-    split = np.full(shape, -1, np.int64)
+    one = rows[0]
+    is_message = np.isin(calls.operation[one], _codes(calls, MESSAGES))
+    sides: list[Sides] = [((), ())] * first.shape[1]
+    split = np.full(first.shape, -1, np.int64)
     if is_message.any():
         split, sides = split_blocks(view, first, last)
-    count = rows.shape[1]
-    # Compute and what follows it in turn; compute that is nowhere is no operation.
+    # Compute and an event in turn; compute that is nowhere is no operation.
+    count = len(events.operation)
     place = np.arange(2 * count + 1)
-    is_shared = place % 2 == 1
-    at = place // 2
-    one = rows[0]
+    at = np.where(place % 2 == 1, np.append(events.operation, -1)[place // 2], -1)
+    is_wait = (at >= 0) & np.append(events.is_wait, False)[place // 2]
+    is_shared = (at >= 0) & ~is_wait
+    kind = np.where(is_message[at], MESSAGE, COLLECTIVE)
+    kind = np.where(is_wait, WAIT, np.where(is_shared, kind, COMPUTE))
+    lasts = np.zeros((len(place), len(kept)), np.int64)
+    lasts[::2] = (last - first).T
+    lasts[is_shared] = (done - start).T[at[is_shared]]
+    real = np.flatnonzero((kind != COMPUTE) | (np.median(lasts, axis=1) > 0))
+    kind, at, is_shared, place = kind[real], at[real], is_shared[real], place[real]
 
-    def column(values: NDArray[np.integer], unknown: int = -1) -> I64:
-        found = np.full(len(place), unknown, np.int64)
-        found[is_shared] = values[one]
+    def column(values: NDArray[Any], unknown: int = -1) -> I64:
+        return np.where(is_shared, values[one][at], unknown).astype(np.int64)
+
+    def table(compute: I64, shared: I64 | None = None, unknown: int = 0) -> I64:
+        found = np.full((len(place), len(kept)), unknown, np.int64)
+        found[kind == COMPUTE] = compute.T[place[kind == COMPUTE] // 2]
+        if shared is not None:
+            found[is_shared] = shared.T[at[is_shared]]
         return found
 
-    def matrix(compute: I64, shared: I64) -> I64:
-        both = np.empty((len(place), shape[0]), np.int64)
-        both[::2], both[1::2] = compute.T, shared.T
-        return both
-
-    kind = np.zeros(len(place), np.int64)
-    kind[is_shared] = np.where(is_message, MESSAGE, COLLECTIVE)
-    lasts = matrix(last - first, done - start)
-    real = is_shared | (np.median(lasts, axis=1) > 0)
-    waited = np.ones(len(place), bool)
-    waited[is_shared] = awaited
-    peer = _global_peers(calls, one)
+    place_of = np.zeros(len(is_message), np.int64)
+    place_of[at[is_shared]] = np.flatnonzero(is_shared)
+    words = [calls.operations[c] for c in calls.operation[one].tolist()]
     return RankOperations(
         rank=calls.rank,
         label=calls.label,
         reason="",
         step_names=tuple(view.window.step_list[i].name for i in kept.tolist()),
         left_out=view.window.steps - len(kept),
-        kind=kind[real],
-        operation=tuple(
-            calls.operations[int(calls.operation[one[at[i]]])] if is_shared[i] else ""
-            for i in np.flatnonzero(real).tolist()
-        ),
-        group=column(calls.group)[real],
+        kind=kind,
+        of=np.where(kind == WAIT, place_of[at], -1),
+        operation=tuple(words[a] if shared else "" for a, shared in zip(at, is_shared, strict=True)),
+        group=column(calls.group),
         groups=calls.groups,
-        dimension=column(calls.dimension, DIMENSIONS.index("unknown"))[real],
-        peer=np.where(is_shared, peer[np.minimum(at, count - 1)], -1)[real],
-        lane=column(calls.lane)[real],
-        is_awaited=waited[real],
-        start_ns=matrix(first, start)[real],
-        duration_ns=lasts[real],
-        busy_ns=matrix(busy, np.zeros_like(start))[real],
-        split_ns=matrix(split, np.full_like(start, -1))[real],
-        sides=tuple(((), ()) if is_shared[i] else sides[at[i]] for i in np.flatnonzero(real).tolist()),
-        row=matrix(np.full_like(first, -1), rows)[real],
+        dimension=column(calls.dimension, DIMENSIONS.index("unknown")),
+        peer=np.where(is_shared, _global_peers(calls, one)[at], -1),
+        lane=column(calls.lane),
+        is_awaited=np.where(is_shared, events.is_awaited[at], True),
+        start_ns=table(first, start),
+        duration_ns=table(last - first, done - start),
+        busy_ns=table(work.covered_within(first, last)),
+        split_ns=table(split, None, -1),
+        sides=tuple(sides[p // 2] if k == COMPUTE else ((), ()) for p, k in zip(place, kind, strict=True)),
+        row=table(np.full_like(first, -1), rows, -1),
         step_ns=end - begin,
     )
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from perfdoc.analyzers.pipeline.operations import COLLECTIVE, COMPUTE, MESSAGE, RankOperations
+from perfdoc.analyzers.pipeline.operations import COLLECTIVE, COMPUTE, MESSAGE, WAIT, RankOperations
 
 TRIFLE_FRAC = 0.02
 """Of the usual stretch of work between messages: a shorter one is no pass."""
@@ -27,20 +27,23 @@ def cut_by_messages(rank: RankOperations) -> Parts:
     pass, and no part of this."""
     blocks: list[list[int]] = []
     exchanges: list[list[int]] = [[]]
-    messages = np.flatnonzero(rank.kind == MESSAGE)
-    last = int(messages.max(initial=-1))
+    is_message = (rank.kind == MESSAGE) | ((rank.kind == WAIT) & (rank.kind[rank.of] == MESSAGE))
+    awaited_later = np.zeros(len(rank), bool)
+    awaited_later[rank.of[rank.kind == WAIT]] = True
+    last = int(np.flatnonzero(is_message).max(initial=-1))
     ended = False
     current: list[int] = []
     for i, kind in enumerate(rank.kind.tolist()):
         ended |= i > last and kind == COLLECTIVE and bool(rank.is_awaited[i])
         if kind == COMPUTE and not ended:
             current.append(i)
-        elif kind == MESSAGE:
+        # A message that began beside work counts where it is waited for.
+        elif kind in (MESSAGE, WAIT) and is_message[i] and not awaited_later[i]:
             if current:
                 blocks.append(current)
                 exchanges.append([])
                 current = []
-            exchanges[-1].append(i)
+            exchanges[-1].append(int(rank.of[i]) if kind == WAIT else i)
     if current:
         blocks.append(current)
         exchanges.append([])

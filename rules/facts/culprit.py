@@ -29,7 +29,9 @@ def leading(found: WhatIfAnalysis | None) -> list[WhatIfCause]:
         return []
     if found.step_ns < (1 - MAX_GAP_FRAC) * found.measured_ns:
         return []
-    return [c for c in found.causes if c.saved_ns >= LEADS_FRAC * found.step_ns]
+    large = [c for c in found.causes if c.saved_ns >= LEADS_FRAC * found.step_ns]
+    # A bound leads only where nothing better is known.
+    return [c for c in large if c.kind != "not_captured"] or large
 
 
 def share_of(case: Case, cause: WhatIfCause) -> float:

@@ -18,11 +18,21 @@ def lead(found: WhatIfAnalysis | None) -> str:
     if found is None or not causes or found.step_ns is None:
         return ""
     first, *others = causes
+    if first.kind == "not_captured":
+        return f"{_absent(first, found.step_ns)} "
     said = f"{does(first, found.pp)}; {_price(first, found.step_ns)}. {cure(first)}. "
     for cause in others[:1]:
         what = does(cause, found.pp)
         said += f"Then: {what[0].lower()}{what[1:]}, another {brief(cause.saved_ns)} of the step. "
     return said
+
+
+def _absent(cause: WhatIfCause, step_ns: int) -> str:
+    where = " and ".join(cause.kinds_of_wait[:2])
+    return (
+        f"Up to {brief(cause.saved_ns)} of the step of {brief(step_ns)} is waiting for ranks that were not "
+        f"captured, in {where}, transfer included. Capture one rank of every replica."
+    )
 
 
 def _price(cause: WhatIfCause, step_ns: int) -> str:
@@ -39,10 +49,10 @@ def cure(cause: WhatIfCause) -> str:
     if cause.kind == "late_host":
         return "Check its host: other processes, CPU frequency, pinning"
     if cause.kind == "long_stage":
-        also = f"; {cause.note}" if cause.note else ""
-        return f"Give it fewer layers{also}"
-    if cause.kind == "slow_link":
-        return "Check the link between them"
+        if cause.ranks:
+            rank = f"rank {cause.ranks[0]}"
+            return f"Check {rank}'s clocks, temperature and host, or give it fewer layers: {cause.note}"
+        return "Give it fewer layers"
     return "Sort or pack sequences by length over micro-batches and replicas"
 
 
@@ -61,8 +71,6 @@ def does(cause: WhatIfCause, pp: int | None) -> str:
         alone = f" (rank {cause.ranks[0]})" if cause.ranks else ""
         others = "the other" if cause.peers == 1 else f"the other {cause.peers}"
         return f"{stage[0].upper()}{stage[1:]}{alone} computes {times} as long as {others} {often}"
-    if cause.kind == "slow_link":
-        return f"Messages between {_who(cause).lower()} take {times} as long as others {often}"
     together = "" if cause.correlation is None else f" (correlation {cause.correlation:.2f})"
     return (
         "Sequence lengths are uneven over micro-batches and replicas: forward and backward of a micro-batch "

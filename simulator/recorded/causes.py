@@ -14,6 +14,8 @@ from perfdoc.simulator.recorded.work import scaled, work_of
 
 WORTH_FRAC = 0.02
 """Of the step: what saves less is no cause."""
+ABSENT_FRAC = 0.1
+"""Of the step: time in collectives with ranks that were not captured."""
 BAND = (0.1, 0.9)
 """Quantiles over steps."""
 
@@ -24,8 +26,9 @@ def causes_of(job: RecordedJob, plan: Plan, recorded: F64, names: Sequence[int |
     recorded: ends of the steps as they were replayed.
     """
     works = work_of(job)
+    absent = _of_absent_ranks(job, plan, recorded)
     if not works:
-        return []
+        return absent
     slow = slow_ranks(works)
     left = [*slow, *long_stages(works, slow), *uneven_data(works)]
     gone: list[Effect] = []
@@ -46,7 +49,41 @@ def causes_of(job: RecordedJob, plan: Plan, recorded: F64, names: Sequence[int |
         found.append(_cause(left[best], saved, recorded, names, moved))
         gone.append(left.pop(best))
         before = ends[best]
-    return found
+    return [*found, *absent]
+
+
+def _of_absent_ranks(job: RecordedJob, plan: Plan, recorded: F64) -> list[WhatIfCause]:
+    """The time in collectives in which ranks take part that were not captured: at most all of it is waiting
+    for them."""
+    rows = [i for i, cell in enumerate(job.cells) if cell.lane >= 0 and not cell.is_whole]
+    if not rows:
+        return []
+    ends = []
+    for least in (job.takes[rows].min(), 0.0):
+        takes = job.takes.copy()
+        takes[rows] = np.minimum(takes[rows], least)
+        ends.append(step_ends(plan, takes))
+    saved = recorded - ends[1]
+    if saved.mean() < ABSENT_FRAC * recorded.mean():
+        return []
+    return [
+        WhatIfCause(
+            kind="not_captured",
+            kinds_of_wait=list(dict.fromkeys(job.cells[i].kind for i in rows)),
+            ranks=[],
+            stage=None,
+            ratio=None,
+            peers=len(job.stage),
+            step_ns=round(float(ends[1].mean())),
+            saved_ns=round(float(saved.mean())),
+            low_ns=round(float((recorded - ends[0]).mean())),
+            high_ns=round(float(saved.max())),
+            even_ns=None,
+            recurrence_frac=1.0,
+            correlation=None,
+            note="",
+        )
+    ]
 
 
 def _cause(
@@ -55,6 +92,7 @@ def _cause(
     low, high = np.quantile(saved, BAND)
     return WhatIfCause(
         kind=effect.kind,
+        kinds_of_wait=[],
         ranks=[n for m in effect.members if (n := names[m]) is not None],
         stage=effect.stage,
         ratio=effect.ratio,

@@ -25,6 +25,8 @@ CORRELATED = 0.6
 """Of forward with backward lengths: from here on it is the data."""
 MOSTLY = 0.5
 """Of what a rank takes longer in gaps: it is its host."""
+ALIKE = 0.1
+"""Of stages' times: as far apart, and they are compared as one."""
 MAX_SLOW = 8
 """Ranks that are looked at, those furthest above their peers."""
 
@@ -85,15 +87,19 @@ def _slow_rank(works: Sequence[StageWork], at: int, m: int, ratio: float, lastin
     whole = work.takes.sum(axis=(1, 2))
     beyond = whole[m] - np.median(whole[others])
     in_gaps = gaps[m] - np.median(gaps[others])
-    note = ""
-    if len(others) == 1:
+    peers, note = len(others), ""
+    # Where all stages take as long, all ranks are its peers.
+    means = [np.median(w.takes.sum(axis=1).mean(axis=1)) for w in works]
+    if max(means) <= (1 + ALIKE) * min(means):
+        peers = sum(len(w.members) for w in works) - 1
+    elif len(others) == 1:
         note = "compared with one other replica"
     return Effect(
         kind="late_host" if in_gaps > MOSTLY * beyond else "slow_rank",
         members=(work.members[m],),
         stage=work.stage if len(works) > 1 else None,
         ratio=ratio,
-        peers=len(others),
+        peers=peers,
         recurrence_frac=lasting,
         correlation=None,
         note=note,

@@ -48,7 +48,7 @@ def ideal_of(job: RecordedJob) -> F64:
         ideal[rows] = job.takes[rows].mean()
     kinds: dict[str, list[int]] = defaultdict(list)
     for i, cell in enumerate(job.cells):
-        if not cell.is_compute:
+        if cell.lane >= 0:
             kinds[cell.kind].append(i)
     for rows in kinds.values():
         whole = [i for i in rows if job.cells[i].is_whole]

@@ -25,6 +25,8 @@ class Act(IntEnum):
     """Its rank is ready for it."""
     END = 2
     """All have come."""
+    WAIT = 3
+    """Its rank goes on behind another one's end."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +49,7 @@ def plan_of(cells: Sequence[Cell], of_member: Sequence[Sequence[int]]) -> Plan |
     lane_before: dict[int, int | None] = {}
     for mine in of_member:
         for c in mine:
-            if not cells[c].is_compute:
+            if cells[c].lane >= 0:
                 lane = (cells[c].member, cells[c].lane)
                 lane_before[c] = before.get(lane)
                 before[lane] = c
@@ -59,6 +61,10 @@ def plan_of(cells: Sequence[Cell], of_member: Sequence[Sequence[int]]) -> Plan |
                 c = mine[at[member]]
                 if cells[c].is_compute:
                     acts.append((Act.RUN, c))
+                elif cells[c].waits_for >= 0:
+                    if cells[c].waits_for not in ended:
+                        break
+                    acts.append((Act.WAIT, c))
                 elif c not in come:
                     earlier = lane_before[c]
                     if earlier is not None and earlier not in ended:
@@ -100,14 +106,18 @@ def walk(plan: Plan, takes: Callable[[int], F64], shape: tuple[int, int]) -> tup
     lanes: dict[tuple[int, int], F64] = {}
     ready: dict[int, F64] = {}
     meetings: dict[frozenset[int], F64] = {}
+    ends_of: dict[int, F64] = {}
+    waited = {cell.waits_for for cell in plan.cells if cell.waits_for >= 0}
     # What nobody asks for any more is dropped: there are as many as operations.
-    asked = Counter(cell.partners for cell in plan.cells if not cell.is_compute)
+    asked = Counter(cell.partners for cell in plan.cells if cell.lane >= 0)
     needed = Counter(other for cell in plan.cells for other in cell.partners)
     for act, c in plan.acts:
         cell = plan.cells[c]
         member = cell.member
         if act is Act.RUN:
             free[member] = free[member] + takes(c)
+        elif act is Act.WAIT:
+            free[member] = np.maximum(free[member], ends_of.pop(cell.waits_for))
         elif act is Act.COME:
             lane = lanes.get((member, cell.lane))
             ready[c] = free[member] if lane is None else np.maximum(free[member], lane)
@@ -118,6 +128,8 @@ def walk(plan: Plan, takes: Callable[[int], F64], shape: tuple[int, int]) -> tup
                 meetings[cell.partners] = met
             end = met + takes(c)
             lanes[member, cell.lane] = end
+            if c in waited:
+                ends_of[c] = end
             if cell.is_awaited:
                 free[member] = np.maximum(free[member], end)
             asked[cell.partners] -= 1

@@ -10,8 +10,9 @@ from perfdoc.analyzers.communication.matches import Matches
 from perfdoc.analyzers.pipeline.operations import MESSAGE, RankOperations
 from perfdoc.analyzers.pipeline.recorded_schedule import JobSchedule
 from perfdoc.results.what_if import WhatIfAnalysis, WhatIfPart, no_what_if
+from perfdoc.simulator.recorded.build import recorded_job
 from perfdoc.simulator.recorded.causes import causes_of
-from perfdoc.simulator.recorded.cells import F64, RecordedJob, recorded_job
+from perfdoc.simulator.recorded.cells import F64, RecordedJob
 from perfdoc.simulator.recorded.peers import ideal_of
 from perfdoc.simulator.recorded.tail import with_meeting_at_end
 from perfdoc.simulator.recorded.walk import Plan, plan_of, walk
@@ -24,16 +25,21 @@ MAX_AT_ONCE = 128
 
 
 def what_if(
-    ranks: Sequence[RankOperations], schedule: JobSchedule, matches: Matches, names: Sequence[int | None]
+    ranks: Sequence[RankOperations],
+    schedule: JobSchedule,
+    matches: Matches,
+    names: Sequence[int | None],
+    world_size: int | None = None,
 ) -> WhatIfAnalysis:
-    """Replay the recorded operations of all ranks. names: their global ranks, as all captures tell them."""
+    """Replay the recorded operations of all ranks. names: their global ranks, as all captures tell them.
+    world_size: of the job."""
     if len(ranks) < 2:
         return no_what_if("one rank has no peers", "Give the captures of several ranks.")
     if reason := next((f"{r.label}: {r.reason}" for r in ranks if r.reason), ""):
         return no_what_if(reason)
     if schedule.reason and any((r.kind == MESSAGE).any() for r in ranks):
         return no_what_if(schedule.reason)
-    job = recorded_job(ranks, schedule, matches)
+    job = recorded_job(ranks, schedule, matches, world_size)
     if job is None:
         return no_what_if("the captures have no step in common", "Capture the same steps on all ranks.")
     job = with_meeting_at_end(job)
@@ -91,7 +97,7 @@ def _parts(job: RecordedJob, names: Sequence[int | None]) -> tuple[Bool, list[tu
             parts += [(group, words.format(v)) for v in several.tolist()]
     masks += [member == m for m in range(len(job.stage))]
     parts += [("rank", f"rank {n}" if n is not None else f"capture {m}") for m, n in enumerate(names)]
-    for name in dict.fromkeys(kind.tolist()):
+    for name in dict.fromkeys(k for k in kind.tolist() if k != "wait"):
         masks.append(kind == name)
         parts.append(("kind", name))
     return np.array(masks).T, parts

@@ -172,6 +172,7 @@ def _operations(rank, dp, plan, group, start, end, lengths, place, batched, name
         step_names=tuple(f"step {i}" for i in range(steps)),
         left_out=0,
         kind=kind,
+        of=np.full(n, -1),
         operation=tuple(words),
         group=np.where(kind == MESSAGE, 0, -1),
         groups=(group,),

@@ -69,7 +69,7 @@ def test_a_message_too_many_fits_nothing() -> None:
     first = ranks[0]
     kept = np.flatnonzero(np.arange(len(first)) != int(np.flatnonzero(first.kind == MESSAGE)[-1]))
     columns = {
-        n: getattr(first, n)[kept] for n in ("kind", "group", "dimension", "peer", "lane", "is_awaited")
+        n: getattr(first, n)[kept] for n in ("kind", "of", "group", "dimension", "peer", "lane", "is_awaited")
     }
     tables = {n: getattr(first, n)[kept] for n in ("start_ns", "duration_ns", "busy_ns", "split_ns", "row")}
     words = {n: tuple(getattr(first, n)[i] for i in kept) for n in ("operation", "sides")}

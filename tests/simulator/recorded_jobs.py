@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from perfdoc.analyzers.pipeline.operations import MESSAGE, RankOperations
+
 JOBS = Path(__file__).resolve().parents[3] / "shared" / "traces" / "jobs"
 
 
@@ -31,4 +33,83 @@ def rewritten(files: Sequence[Path], folder: Path, change: Callable[[dict[str, A
                 change(event["args"])
         made.append(folder / file.name)
         made[-1].write_bytes(gzip.compress(json.dumps(content).encode(), 1))
+    return made
+
+
+def written(ranks: Sequence[RankOperations], folder: Path, tp: int, dp: int) -> list[Path]:
+    """Planted operations as PyTorch profiler files, one rank of each tensor-parallel group, with groups named
+    as Megatron names them."""
+    world = len(ranks) * tp
+    made = []
+    for rank in ranks:
+        events: list[dict[str, Any]] = []
+        period_us = float(rank.step_ns.max()) / 1e3 + 50
+        own = (rank.rank or 0) * tp
+        stage, replica = divmod(rank.rank or 0, dp)
+        pipe = [(s * dp + replica) * tp for s in range(len(ranks) // dp)]
+        replicas = [(stage * dp + r) * tp for r in range(dp)]
+        for step in range(len(rank.step_names)):
+            begin = 1e6 + step * period_us
+            marked = _event("user_annotation", f"ProfilerStep#{step}", begin - 20, period_us, tid=1)
+            events.append(marked | {"pid": 1})
+            for i, word in enumerate(rank.operation):
+                start = begin + float(rank.start_ns[i, step]) / 1e3
+                lasts = float(rank.duration_ns[i, step]) / 1e3
+                if not word:
+                    cut = float(rank.split_ns[i, step]) / 1e3
+                    parts = [(start, lasts)] if cut < 0 else [(start, cut), (start + cut, lasts - cut)]
+                    for (at, of), names in zip(parts, rank.sides[i], strict=False):
+                        events.append(_event("kernel", f"gemm_bf16_{names[0]}", at, of))
+                    continue
+                group = pipe if rank.kind[i] == MESSAGE else replicas
+                of = "PIPELINE_MODEL" if rank.kind[i] == MESSAGE else "DATA"
+                arguments: dict[str, Any] = {
+                    "Collective name": word,
+                    "Process Group Name": str(1 + (group is replicas)),
+                    "Process Group Description": f"{of}_PARALLEL_GROUP",
+                    "Process Group Ranks": str(group),
+                    "Group size": len(group),
+                    "dtype": "BFloat16",
+                    "In msg nelems": 1 << 20,
+                    "Out msg nelems": 1 << 20,
+                }
+                if word in ("send", "recv"):
+                    arguments["Dst Rank" if word == "send" else "Src Rank"] = int(rank.peer[i]) * tp
+                kernel = {"all_gather": "AllGather", "reduce_scatter": "ReduceScatter_Sum_bf16"}
+                named = (
+                    f"ncclDevKernel_{kernel.get(word, 'SendRecv')}_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+                )
+                events.append(
+                    _event("kernel", named, start, lasts, stream=20 + int(rank.kind[i]), **arguments)
+                )
+        content = {
+            "schemaVersion": 1,
+            "distributedInfo": {"backend": "nccl", "rank": own, "world_size": world},
+            "deviceProperties": [{"id": 0, "name": "NVIDIA H800", "totalGlobalMem": 85028110336}],
+            "traceEvents": _with_launches(events),
+        }
+        made.append(folder / f"rank{own}.pt.trace.json.gz")
+        made[-1].write_bytes(gzip.compress(json.dumps(content).encode(), 1))
+    return made
+
+
+_KERNELS = {"all_gather": "AllGather_RING_LL", "reduce_scatter": "ReduceScatter_Sum_bf16_RING_LL"}
+
+
+def _event(
+    kind: str, name: str, start: float, lasts: float, *, tid: int = 7, stream: int = 7, **more: Any
+) -> dict[str, Any]:
+    times = {"ts": start, "dur": lasts}
+    arguments = {"stream": stream, "device": 0, **more} if kind == "kernel" else {}
+    return {"ph": "X", "cat": kind, "name": name, "pid": 0, "tid": tid, **times, "args": arguments}
+
+
+def _with_launches(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    made = []
+    for number, event in enumerate(events):
+        made.append(event)
+        if event["cat"] == "kernel":
+            event["args"]["correlation"] = number
+            launch = _event("cuda_runtime", "cudaLaunchKernel", event["ts"] - 8, 5, tid=1)
+            made.append(launch | {"pid": 1, "args": {"correlation": number}})
     return made

@@ -91,7 +91,7 @@ def test_one_cause_is_named_with_its_price(kind: str) -> None:
     assert cause.low_ns <= cause.saved_ns <= cause.high_ns
     assert cause.step_ns == pytest.approx(found.step_ns - cause.saved_ns, abs=2)  # type: ignore[operator]
     if kind == "slow_rank":
-        assert (cause.ranks, cause.stage, cause.peers) == ([6], 1, 3)
+        assert (cause.ranks, cause.stage, cause.peers) == ([6], 1, 15)
         assert cause.ratio == pytest.approx(2.3, rel=0.01)
     if kind == "long_stage":
         assert (cause.ranks, cause.stage, cause.peers) == ([], 3, 3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ from perfdoc.diagnose.diagnosis import diagnose
 from perfdoc.diagnose.measuring import measure_all
 from perfdoc.results import Diagnosis
 from perfdoc.results.what_if import WhatIfAnalysis, WhatIfPart
-from tests.simulator.recorded_jobs import files_of, rewritten
+from tests.analyzers.planted_operations import plant
+from tests.simulator.recorded_jobs import files_of, rewritten, written
 
 PP4, PP2 = "production_8gpu_pp4_dp2", "production_128gpu_pp2_dp32"
 WITHIN = 0.03
@@ -115,3 +117,36 @@ def test_half_of_the_replicas() -> None:
     found = analysed(files)
     assert found.ranks == 32
     assert [(c.kind, c.stage) for c in found.causes] == [("uneven_data", None), ("long_stage", 1)]
+
+
+def planted(stage: int, replica: int, step: int, forward: bool, number: int) -> int:
+    """Rank 0 takes 2.3 times as long as its peers."""
+    slow = 2.3 if (stage, replica) == (0, 0) else 1.0
+    noise = random.Random(f"{stage} {replica} {step} {forward} {number}").uniform(0.99, 1.01)
+    return round((6_000_000 if forward else 13_000_000) * noise * slow)
+
+
+@pytest.mark.parametrize(
+    ("kept", "kind", "ranks"),
+    [
+        (range(16), "slow_rank", [0]),
+        ((0, 1, 4, 5, 8, 9, 12, 13), "slow_rank", [0]),
+        ((0, 4, 8, 12), "long_stage", [0]),
+        ((2, 3, 6, 7, 10, 11, 14, 15), "not_captured", []),
+        ((1, 5, 9, 13), "not_captured", []),
+    ],
+)
+@pytest.mark.parametrize("keys", [(), GROUPS])
+def test_a_planted_slow_rank_in_files_of_others(
+    kept: Sequence[int], kind: str, ranks: list[int], keys: tuple[str, ...], tmp_path: Path
+) -> None:
+    made, ends = plant(4, 4, 8, planted, steps=5)
+    even = plant(4, 4, 8, lambda s, r, *p: planted(s, r or 1, *p), steps=5)[1]
+    files = written(made, tmp_path, tp=4, dp=4)
+    found = analysed(rewritten([files[i] for i in kept], tmp_path, without(*keys)))
+    assert (found.pp, found.micro_batches) == (4, 8)
+    assert found.step_ns == pytest.approx(sum(ends) / 5, rel=0.005)
+    first = found.causes[0]
+    assert (first.kind, [r // 4 for r in first.ranks]) == (kind, ranks)
+    if kind != "long_stage":
+        assert first.step_ns == pytest.approx(sum(even) / 5, rel=0.02)

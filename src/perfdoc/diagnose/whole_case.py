@@ -95,7 +95,7 @@ def _what_if(job: JobMeasurement, measured: Sequence[RankMeasurement]) -> WhatIf
     if why_not:
         return no_what_if(why_not)
     numbers = [device.rank for device in job.devices]
-    return what_if([r.operations for r in measured], job.schedule, job.matches, numbers)
+    return what_if([r.operations for r in measured], job.schedule, job.matches, numbers, job.world_size)
 
 
 def _of_all_ranks(job: JobMeasurement) -> JobMeasurement:

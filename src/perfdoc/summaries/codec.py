@@ -17,7 +17,7 @@ from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.analyzers.ledger.steps import StepLedgers
 from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.analyzers.pipeline.messages import Messages
-from perfdoc.analyzers.pipeline.operations import COLLECTIVE, RankOperations
+from perfdoc.analyzers.pipeline.operations import WAIT, RankOperations
 from perfdoc.analyzers.pipeline.passes import Passes
 from perfdoc.analyzers.pipeline.rank import PipelineRank
 from perfdoc.analyzers.tables.sizes import SizedCalls
@@ -164,7 +164,7 @@ def _of_passes_rank(rank: PipelineRank) -> list[tuple[int | None, list[str]]]:
 _PARTS = ["part_row", "part_sends", "part_peer", "part_number", "part_channel"]
 _ROWS = ["launch_ns", "start_ns", "end_ns", "wait_ns", "gap_before_ns", "gap_after_ns", "bytes"]
 _TASKS = ["start_ns", "end_ns", "launch_ns", "call", "dimension", "kernel_class", "bytes", "reduces"]
-_OPERATIONS = ["group", "dimension", "peer", "lane", "is_awaited"]
+_OPERATIONS = ["kind", "of", "group", "dimension", "peer", "lane", "is_awaited"]
 _BY_STEP = ["start_ns", "duration_ns", "busy_ns", "split_ns", "row"]
 _GROUPS: Mapping[type, _Groups] = {
     RankOperations: lambda o: [(len(o), [*_OPERATIONS, *_BY_STEP]), (len(o.step_names), ["step_ns"])],
@@ -194,7 +194,8 @@ def _rank(rank: RankMeasurement) -> None:
 
 
 _INDICES: Mapping[tuple[type, str], tuple[int, Callable[[Any], int], str]] = {
-    (RankOperations, "kind"): (0, lambda _: COLLECTIVE + 1, "the kind of an operation"),
+    (RankOperations, "kind"): (0, lambda _: WAIT + 1, "the kind of an operation"),
+    (RankOperations, "of"): (-1, len, "what is waited for"),
     (RankOperations, "group"): (-1, lambda o: len(o.groups), "the group of an operation"),
     (RankOperations, "dimension"): (0, lambda _: len(DIMENSIONS), "the dimension of an operation"),
     (CollectiveCalls, "group"): (-1, lambda c: len(c.groups), "a group"),

@@ -1,0 +1,114 @@
+"""From the operations of each rank to those of the job."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perfdoc.analyzers.communication.matches import Matches
+from perfdoc.analyzers.device.activity import DIMENSIONS
+from perfdoc.analyzers.pipeline.operations import COMPUTE, MESSAGE, WAIT, RankOperations
+from perfdoc.analyzers.pipeline.recorded_schedule import JobSchedule, Pass
+from perfdoc.simulator.recorded.cells import F64, Cell, RecordedJob
+from perfdoc.simulator.recorded.meetings import Placed, partners_of, transfers
+
+
+def recorded_job(
+    ranks: Sequence[RankOperations],
+    schedule: JobSchedule,
+    matches: Matches,
+    world_size: int | None = None,
+) -> RecordedJob | None:
+    """Of ranks with operations; None where they have no step in common. world_size: ranks of the job, of
+    which some may be missing from groups of unknown size."""
+    names = [set(r.step_names) for r in ranks]
+    shared = [n for n in ranks[0].step_names if all(n in of for of in names)]
+    if not shared or any(len(of) < len(r.step_names) for of, r in zip(names, ranks, strict=True)):
+        return None
+    columns = [np.array([r.step_names.index(n) for n in shared]) for r in ranks]
+    cells: list[Cell] = []
+    takes: list[F64] = []
+    computes: list[F64] = []
+    cell_of: dict[tuple[int, int], int] = {}
+    sizes: dict[int, int] = {}
+    for member, (rank, steps) in enumerate(zip(ranks, columns, strict=True)):
+        of_rank = schedule.ranks[member] if schedule.ranks else None
+        for i, kind in enumerate(rank.kind.tolist()):
+            if kind == WAIT:
+                cells.append(Cell(member=member, kind="wait", waits_for=cell_of[member, int(rank.of[i])]))
+                takes.append(np.zeros(len(steps)))
+                computes.append(np.zeros(len(steps)))
+                continue
+            if kind != COMPUTE:
+                cell_of[member, i] = len(cells)
+                if kind != MESSAGE:
+                    group = int(rank.group[i])
+                    size = rank.groups[group].size if group >= 0 else None
+                    sizes[len(cells)] = size or world_size or 0
+                cells.append(
+                    Cell(
+                        member=member,
+                        kind="messages" if kind == MESSAGE else _name(rank, i),
+                        lane=int(rank.lane[i]),
+                        is_awaited=bool(rank.is_awaited[i]),
+                    )
+                )
+                takes.append(rank.duration_ns[i, steps].astype(np.float64))
+                computes.append(np.zeros(len(steps)))
+                continue
+            passes = of_rank.passes.get(i, ()) if of_rank is not None else ()
+            for one, part, busy in _parts(rank, i, passes, steps):
+                cells.append(Cell(member=member, kind=_kind(one), passes=one, place=i))
+                takes.append(part)
+                computes.append(busy)
+    where = {(m, int(ranks[m].row[i, columns[m][0]])): c for (m, i), c in cell_of.items()}
+    lasts = np.array(takes)
+    partners = partners_of(cells, lasts, schedule, matches, Placed(cell_of=cell_of, where=where))
+    met = transfers(cells, lasts, partners)
+    for c, cell in enumerate(cells):
+        if cell.lane >= 0:
+            others = partners.get(c, frozenset({c}))
+            whole = len(others) > 1 and len(others) >= sizes.get(c, 0)
+            cells[c] = replace(cell, partners=others, is_whole=whole)
+    stage = [0 if s is None else s.stage for s in schedule.ranks] or [0] * len(ranks)
+    replica = [m if s is None else s.pipeline for m, s in enumerate(schedule.ranks)]
+    measured = np.max([r.step_ns[s] for r, s in zip(ranks, columns, strict=True)], axis=0)
+    return RecordedJob(
+        cells=tuple(cells),
+        takes=met,
+        computes=np.array(computes),
+        stage=tuple(stage),
+        replica=tuple(replica or range(len(ranks))),
+        step_ns=measured.astype(np.float64),
+    )
+
+
+def _kind(passes: tuple[Pass, ...]) -> str:
+    if not passes:
+        return "compute"
+    if len(passes) > 1:
+        return "forward and backward"
+    return "forward" if passes[0][0] else "backward"
+
+
+def _name(rank: RankOperations, i: int) -> str:
+    dimension = DIMENSIONS[int(rank.dimension[i])]
+    words = rank.operation[i].replace("_", "-")
+    return f"{dimension.upper()} {words}" if dimension not in ("unknown", "other") else words
+
+
+def _parts(
+    rank: RankOperations, i: int, passes: tuple[Pass, ...], steps: NDArray[np.int64]
+) -> list[tuple[tuple[Pass, ...], F64, F64]]:
+    """(passes, duration, busy) of a compute operation: two where one pass follows another in it and it is
+    known where."""
+    lasts, busy = (m[i, steps].astype(np.float64) for m in (rank.duration_ns, rank.busy_ns))
+    cut = rank.split_ns[i, steps].astype(np.float64)
+    if len(passes) != 2 or (cut < 0).any():
+        return [(passes, lasts, busy)]
+    first = np.minimum(cut, lasts)
+    share = np.divide(first, lasts, out=np.zeros_like(lasts), where=lasts > 0)
+    return [(passes[:1], first, busy * share), (passes[1:], lasts - first, busy * (1 - share))]

@@ -1,0 +1,118 @@
+"""Who meets whom in communication, by messages, matched collectives or else structure, and how long it takes
+once all have come."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from perfdoc.analyzers.communication.matches import Matches
+from perfdoc.analyzers.pipeline.recorded_schedule import JobSchedule
+from perfdoc.simulator.recorded.cells import F64, Cell
+
+HALF = 0.5
+"""Of the waiting that one grouping leaves unexplained: with less another one is taken."""
+FASTEST = 0.1
+"""Quantile over steps: an operation at its fastest, whoever it waited for in the others."""
+
+Partners = dict[int, frozenset[int]]
+"""By cell all that must have come, its own among them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placed:
+    """Where operations are among the cells."""
+
+    cell_of: Mapping[tuple[int, int], int]
+    """By position and index of the operation."""
+    where: Mapping[tuple[int, int], int]
+    """By position and row of the rank's CollectiveCalls."""
+
+
+def partners_of(
+    cells: Sequence[Cell], lasts: F64, schedule: JobSchedule, matches: Matches, placed: Placed
+) -> Partners:
+    """Of messages and collectives of which the other sides were captured. lasts: by cell and step."""
+    partners = _by_message(schedule, placed.cell_of) | _by_collective(matches, placed.where, schedule)
+    return partners | _by_structure(cells, lasts, schedule, partners.keys())
+
+
+def transfers(cells: Sequence[Cell], lasts: F64, partners: Partners) -> F64:
+    """How long each cell takes once all have come. Who comes last waits for nobody: the shortest is the
+    transfer, and no common clock is needed."""
+    met = lasts.copy()
+    for c, others in partners.items():
+        met[c] = lasts[sorted(others)].min(axis=0)
+    # Not so where the other side takes part in something else too: then what the others of its kind take.
+    closed = {c for c, others in partners.items() if all(partners[o] == others for o in others)}
+    for kind in {cells[c].kind for c in partners.keys() - closed}:
+        known = [c for c in closed if cells[c].kind == kind]
+        mixed = [c for c in partners.keys() - closed if cells[c].kind == kind]
+        usual = np.median(met[known]) if known else np.quantile(met[mixed], FASTEST)
+        met[mixed] = np.minimum(met[mixed], usual)
+    for c, cell in enumerate(cells):
+        if cell.lane >= 0 and c not in partners:
+            # Those that it waited for are not here.
+            met[c] = np.minimum(lasts[c], np.quantile(lasts[c], FASTEST))
+    return met
+
+
+def _by_message(schedule: JobSchedule, cell_of: Mapping[tuple[int, int], int]) -> Partners:
+    ends: dict[tuple[object, ...], set[int]] = defaultdict(set)
+    keys: dict[int, list[tuple[object, ...]]] = {}
+    for member, rank in enumerate(schedule.ranks):
+        if rank is None:
+            continue
+        for i, carried in rank.messages.items():
+            cell = cell_of[member, i]
+            keys[cell] = [(rank.pipeline, *key) for key in carried]
+            for key in keys[cell]:
+                ends[key].add(cell)
+    return {cell: frozenset({cell}).union(*(ends[k] for k in mine)) for cell, mine in keys.items()}
+
+
+def _by_collective(matches: Matches, where: Mapping[tuple[int, int], int], schedule: JobSchedule) -> Partners:
+    """As they were matched; not where all ranks of a pipeline were taken for one group for doing alike."""
+    guessed = [i for i, g in enumerate(matches.groups) if g.matched_by == "world_order" and schedule.ranks]
+    met: dict[int, set[int]] = defaultdict(set)
+    columns = zip(matches.member.tolist(), matches.row.tolist(), matches.collective.tolist(), strict=True)
+    for member, row, collective in columns:
+        if matches.group[collective] not in guessed and (cell := where.get((member, row))) is not None:
+            met[collective].add(cell)
+    return {cell: frozenset(cells) for cells in met.values() for cell in cells if len(cells) > 1}
+
+
+def _by_structure(
+    cells: Sequence[Cell], lasts: F64, schedule: JobSchedule, known: Container[int]
+) -> Partners:
+    """Collectives that nothing matches: the n-th of a kind on the replicas of a stage; or on the stages of a
+    pipeline, where only some stages have it and those leave less waiting unexplained (embeddings)."""
+    count: dict[tuple[int, str], int] = defaultdict(int)
+    alike: dict[tuple[str, int], list[int]] = defaultdict(list)
+    for c, cell in enumerate(cells):
+        placed = schedule.ranks and schedule.ranks[cell.member] is not None
+        if cell.lane >= 0 and cell.kind != "messages" and c not in known and placed:
+            alike[cell.kind, count[cell.member, cell.kind]].append(c)
+            count[cell.member, cell.kind] += 1
+    found: Partners = {}
+    for rows in alike.values():
+        places = {c: place for c in rows if (place := schedule.ranks[cells[c].member]) is not None}
+        stages = {place.stage for place in places.values()}
+        replicas = _grouped({c: place.stage for c, place in places.items()})
+        chosen = replicas
+        if 1 < len(stages) < (schedule.pp or 0):
+            pipeline = _grouped({c: place.pipeline for c, place in places.items()})
+            waits = [float(np.mean([lasts[g].min(axis=0).mean() for g in of])) for of in (replicas, pipeline)]
+            chosen = pipeline if waits[1] < HALF * waits[0] else replicas
+        found |= {c: frozenset(group) for group in chosen if len(group) > 1 for c in group}
+    return found
+
+
+def _grouped(keys: dict[int, int]) -> list[list[int]]:
+    found: dict[int, list[int]] = defaultdict(list)
+    for c, key in keys.items():
+        found[key].append(c)
+    return list(found.values())
