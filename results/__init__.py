@@ -59,7 +59,7 @@ from perfdoc.results.timeline import Timeline, TimelineRank, TimelineTrack
 from perfdoc.results.waits import PipelineAnalysis, SkewAnalysis
 from perfdoc.results.what_if import WhatIfAnalysis
 
-SCHEMA_VERSION = "1.22"
+SCHEMA_VERSION = "1.23"
 
 __all__ = [
     "DIMENSIONS",

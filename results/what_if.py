@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 CauseKind = Literal["slow_rank", "late_host", "long_stage", "uneven_data", "not_captured"]
@@ -25,8 +25,6 @@ class WhatIfCause:
     """Why the step is longer than its ideal."""
 
     kind: CauseKind
-    kinds_of_wait: list[str]
-    """Of `not_captured`: the collectives in which ranks wait; its saving is an upper bound."""
     ranks: list[int]
     """Global ranks that it is about, at most 32; empty where it is nobody's in particular."""
     stage: int | None
@@ -50,6 +48,8 @@ class WhatIfCause:
     """Of forward and backward lengths over micro-batches and replicas; of uneven data alone."""
     note: str
     """What is not certain of it; empty nothing."""
+    kinds_of_wait: list[str] = field(default_factory=list)
+    """Of `not_captured`: the collectives in which ranks wait; its saving is an upper bound."""
 
 
 @dataclass(frozen=True, kw_only=True)

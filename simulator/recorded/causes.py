@@ -92,7 +92,6 @@ def _cause(
     low, high = np.quantile(saved, BAND)
     return WhatIfCause(
         kind=effect.kind,
-        kinds_of_wait=[],
         ranks=[n for m in effect.members if (n := names[m]) is not None],
         stage=effect.stage,
         ratio=effect.ratio,
