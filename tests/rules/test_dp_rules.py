@@ -48,7 +48,8 @@ def test_pd101_leaves_buckets_alone_where_they_are_not_read(exposed: Case) -> No
 
 def test_pd101_leaves_buckets_alone_in_a_pipeline_that_only_the_capture_shows(exposed: Case) -> None:
     case = predicting(exposed, **{"buckets_x4": (0.01, 0.02, 0.03)})
-    piped = replace(case, job=replace(case.job, pipeline=replace(case.job.pipeline, pp=2)))
+    pipeline, facts = replace(case.job.pipeline, pp=2), replace(case.job.facts, pp=None)
+    piped = replace(case, job=replace(case.job, pipeline=pipeline, facts=facts))
     settings: dict[str, Value] = {"bucket_size": 1000, "overlap_grad_reduce": True}
     assert settings_of(result("PD101", having(case, settings))) == {"bucket_size": 4000}
     assert settings_of(result("PD101", having(piped, settings))) == {}

