@@ -216,6 +216,14 @@ class Scoped:
     takes none from elsewhere."""
 
 
+_TAKES_ARGUMENTS = frozenset({"--use-checkpoint-args", "--use-mp-args-from-checkpoint-args", "--yaml-cfg"})
+
+
+def _from_elsewhere(entries: Sequence[Entry]) -> bool:
+    """Whether Megatron-LM takes arguments from a checkpoint or a file besides."""
+    return any(entry.form == "flag" and entry.name in _TAKES_ARGUMENTS for entry in entries)
+
+
 def read_scoped(text: str, name: str = "", dialect: Dialect | None = None) -> Scoped:
     """`name` is the file's; `dialect` overrides what the names say. Raises NotAConfigurationError."""
     entries = read_entries(text, name)
@@ -235,6 +243,7 @@ def read_scoped(text: str, name: str = "", dialect: Dialect | None = None) -> Sc
         defaults_of = (
             None  # Megatron-DeepSpeed: the flags' names are the same, its rules and defaults are not
         )
+    more = _from_elsewhere(entries) or takes_more(text, name)
     return Scoped(
         entries=entries,
         settings=settings,
@@ -243,7 +252,7 @@ def read_scoped(text: str, name: str = "", dialect: Dialect | None = None) -> Sc
         reason=reason,
         defaults_of=defaults_of,
         manifest=whole,
-        complete=whole or (defaults_of == "megatron_lm" and flags and not takes_more(text, name)),
+        complete=whole or (defaults_of == "megatron_lm" and flags and not more),
     )
 
 

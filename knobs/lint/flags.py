@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from perfdoc.knobs.flags import VERSIONS, Flag, megatron_flags, version_of
 from perfdoc.knobs.lint.finding import Finding, Severity
 from perfdoc.knobs.naming.meaning import meaning, nearest_flag
+from perfdoc.knobs.naming.nearest import SHORTEST_AT_PLACE, nearest
 from perfdoc.knobs.reading.entry import Entry
 from perfdoc.knobs.settings import Setting
 
@@ -66,8 +67,9 @@ _KINDS = {"int": "a whole number", "float": "a number"}
 
 
 def _fits(text: str, flag: Flag) -> bool:
+    """Forks of Megatron-LM have more choices: only what is nearly one is a slip."""
     if flag.choices:
-        return text in flag.choices or "<" in text
+        return text in flag.choices or nearest(text, flag.choices, SHORTEST_AT_PLACE) is None
     if flag.kind not in _KINDS or not text or not (text[0].isalnum() or text[0] in "-+."):
         return True  # a placeholder is no value yet
     try:

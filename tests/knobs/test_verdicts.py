@@ -149,3 +149,27 @@ def test_a_dropped_word_is_found() -> None:
         line = shlex.join([*words[:at], *words[at + 1 :]])
         found = lint(f"torchrun --nproc_per_node 8 pretrain_gpt.py {line}\n", "run.sh").findings
         assert [f.code for f in found if f.severity == "error"] == ["PL203"], words[at]
+
+
+@pytest.mark.parametrize(
+    ("more", "codes"),
+    [
+        ("--tokenizer-type Llama2Tokenizerr --lr-decay-style cosin", ["PL201", "PL201"]),
+        ("--tokenizer-type OurOwnTokenizer --lr-decay-style polynomial", []),  # of a fork
+        ("--log-interval often --lr fast", ["PL201", "PL201"]),
+        ("--log-intervall 5 --exit_interval 3", ["PL101", "PL101"]),
+        ("--batch-size 4", ["PL102"]),
+        ("--no-async-tensor-model-parallel-allreduce", []),
+        ("--no-async-tensor-model-parallel-allreduce --cuda-graph-modules attn", ["PL102"]),
+    ],
+)
+def test_flags_that_are_no_knobs_are_known_by_the_parsers_table(more: str, codes: list[str]) -> None:
+    """One that 0.19.0 no longer has is told where another shows that version."""
+    script = f"torchrun --nproc_per_node 8 --nnodes 8 pretrain_gpt.py {SOUND} {more}\n"
+    assert [f.code for f in lint(script, "run.sh").findings if f.severity != "note"] == codes
+
+
+def test_arguments_of_a_checkpoint_may_be_anything() -> None:
+    command = "torchrun --nproc_per_node 8 tools/serve.py --num-layers 8 --overlap-param-gather"
+    assert [f.code for f in lint(command, "serve.sh").findings if f.severity == "error"]
+    assert lint(f"{command} --use-checkpoint-args", "serve.sh").findings == ()
