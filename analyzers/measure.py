@@ -206,7 +206,7 @@ def measure_trace(
                 lacking[index] = step_ranges.lacking
                 ends = int(step_ranges.start_ns[0]), int(step_ranges.end_ns[-1])
                 found = within(found, launched, *ends)
-            if found.work_missing:
+            if found.work_missing and not (len(trace.untimed) and launched.all_there):
                 window, step_ranges = ask(host_time=True)
                 lacking.pop(index, None)
         except ValueError as error:

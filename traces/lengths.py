@@ -42,6 +42,8 @@ class Activity:
     graphs: GraphLaunches
     kernel_rows: I64
     """Of the file's kernels."""
+    untimed: I64
+    """Correlation ids of kernels that are not among them."""
 
 
 def mended(
@@ -61,6 +63,7 @@ def mended(
     """
     host = (int(calls.start_ns.min()), int(calls.end_ns.max())) if len(calls) else None
     tables = (("kernel", kernels), ("copy", copies), ("CUDA graph", graphs))
+    ids = kernels.correlation
     rows = timed_rows(tables, calls, host, damage)
     if len(rows[0]) < len(kernels):
         kernels = kernels.take(rows[0])
@@ -75,7 +78,10 @@ def mended(
     for what, table in (("kernel", kernels), ("memory operation", copies), ("CUDA graph", graphs)):
         if float((table.end_ns - table.start_ns).sum(dtype=np.float64)) > MAX_TOTAL_NS:
             raise TraceError(path, f"{what} rows last more than 2^62 ns together.", AGAIN)
-    return Activity(kernels=kernels, copies=copies, graphs=graphs, kernel_rows=rows[0][left])
+    lost = np.setdiff1d(ids, kernels.correlation) if len(kernels) < len(ids) else ids[:0]
+    return Activity(
+        kernels=kernels, copies=copies, graphs=graphs, kernel_rows=rows[0][left], untimed=lost[lost >= 0]
+    )
 
 
 @dataclass(kw_only=True)

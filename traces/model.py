@@ -299,6 +299,8 @@ class Trace(Lookups):
     """Whether `payloads.peer` is a rank of the job (PyTorch), not one within the communicator (NCCL)."""
     groups: Sequence[ProcessGroup] = ()
     world_size: int | None = None
+    untimed: I64 = field(default_factory=lambda: np.empty(0, np.int64))
+    """Correlation ids of kernels that ran, and were set aside for their times."""
     capabilities: Mapping[str, Capability] = field(default_factory=dict)
     notes: Sequence[Note] = ()
     recorded: Sequence[str] = ()

@@ -59,6 +59,11 @@ class Launched:
     begin_ns: I64
     without_work: Bool
 
+    @property
+    def all_there(self) -> bool:
+        """Whether hardly any lacks its kernel."""
+        return len(self.begin_ns) > 0 and bool(self.without_work.mean() <= MAX_MISSING_FRAC)
+
     def share_between(self, start_ns: I64, end_ns: I64) -> tuple[I64, I64]:
         """How many launches begin in each of these stretches, and how many of them have no kernel."""
         ends = [np.searchsorted(self.begin_ns, at, "left") for at in (start_ns, end_ns)]
@@ -113,7 +118,8 @@ def _counts(
         counts = (begin + queued_ns < last_ns) & real
         counts &= (number >= ids.min()) & (number <= ids.max())  # else the ids do not refer to one another
         order = np.argsort(begin[real], kind="stable")
-        of_all = Launched(begin_ns=begin[real][order], without_work=~matched[real][order])
+        lost = ~matched & ~np.isin(number, trace.untimed)  # work without a time is no work that is missing
+        of_all = Launched(begin_ns=begin[real][order], without_work=lost[real][order])
         known = NO_LAUNCHED if unlinked or not matched.any() else of_all
         return int(counts.sum()), max(int((counts & ~matched).sum()) - unlinked, 0), known
 

@@ -201,6 +201,7 @@ def read_kineto(path: Path) -> Trace:
         threads=threads,
         strings=rows.strings.values,
         kernels=device.kernels,
+        untimed=device.untimed,
         copies=device.copies,
         api_calls=calls,
         syncs=syncs,

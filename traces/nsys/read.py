@@ -203,6 +203,7 @@ def read_nsys(source: NsysSource) -> Trace:
         threads=ids.threads,
         strings=ids.strings.values,
         kernels=kernels,
+        untimed=found.untimed,
         copies=copies,
         graph_launches=graphs,
         api_calls=api,
