@@ -177,4 +177,4 @@ def test_steps_are_named_by_the_ranges_that_are_there(tmp_path: Path) -> None:
     found = result("PD902", case_of(tmp_path, builder))
     assert found.state == "fires"
     assert found.action.startswith("Name the steps: ")
-    assert "forward pass" in found.action or "backward pass" in found.action
+    assert "forward.pass" in found.action or "backward.pass" in found.action
