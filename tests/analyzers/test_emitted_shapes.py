@@ -14,7 +14,7 @@ from tests.captures.timeline import TimelineBuilder
 
 US = 1_000
 BF16_GEMM = "ampere_bf16_s16816gemm_bf16_128x64_ldg8_f2f_stages_64x4_tn"
-NAMELESS = "Cijk_Ailk_Bljk_BBS_BH"
+NAMELESS = "Cijk_Ailk_Bljk_MT64x64"
 MM = "aten::mm, seq = 3, op_id = 12, sizes = [[64, 32], [32, 16]], input_op_ids = [(1,0), (2,0)]"
 SPLIT = "void cublasLt::splitKreduce_kernel<32, 16, int>(x)"
 

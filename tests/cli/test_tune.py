@@ -66,7 +66,7 @@ def test_everything_is_written(captures: Path, job_file: Path, tmp_path: Path) -
 def test_what_is_missing_is_named(captures: Path, tmp_path: Path) -> None:
     found = tuned(captures, "--set", "pp=4 vpp=1", cwd=tmp_path)
     said = " ".join(found["notes"]) + found["memory"]["reason"]
-    for key in ("tp=N", "mbs=N", "gbs=N", "seq=N", "model=NAME"):
+    for key in ("mbs=N", "gbs=N", "seq=N", "model=NAME"):
         assert key in said
     assert {r["settings"]["pp"] for r in found["rows"]} == {4}
 

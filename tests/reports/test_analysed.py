@@ -81,7 +81,7 @@ def test_ranks_with_windows_of_their_own() -> None:
     [
         (replace(CAPTURE, start_up=START_UP, runs_once="start-up"), ["start-up", "step"]),
         (replace(CAPTURE, runs_once="one pause"), ["pause", "several steps"]),
-        (STEPS, ["No loss"]),
+        (STEPS, ["100.0 %", "waits for its host", "with_stack=True"]),
     ],
 )
 def test_without_advice_it_says_what_to_capture(window: Window, words: list[str]) -> None:

@@ -89,7 +89,7 @@ def test_a_server_is_not_told_to_train_otherwise(tmp_path: Path) -> None:
         name: next(r for r in diagnosed(tmp_path / name, f"{name}.x").rules if r.code == "PD201").remedy
         for name in ("vllm", "torch")
     }
-    assert "micro-batch" in found["torch"]
+    assert "larger batch" in found["torch"]
     assert ("enforce_eager" in found["vllm"], "micro-batch" in found["vllm"]) == (True, False)
 
 

@@ -204,10 +204,8 @@ def test_what_a_rule_advises_can_be_run(code: str) -> None:
     foreign = advised.keys() - KEYS.keys()
     assert all(why_refused(knob) for knob in foreign)
     _planned(job)
-    if (
-        advised.get("cuda_graph_impl") == "transformer_engine"
-    ):  # which the trainer refuses, and names the other
-        advised["cuda_graph_impl"] = "local"
+    if advised.get("cuda_graph_impl") == "transformer_engine":
+        advised["cuda_graph_impl"] = "local"  # the trainer refuses the other, and names this one
     _planned([*job, *(_override(k, v) for k, v in advised.items() if k not in foreign)])
 
 

@@ -36,6 +36,7 @@ REFUSED: Mapping[str, str] = MappingProxyType(
         "dataset_seq_length": "samples are as long as the model's sequences: model.seq_length",
         "hybrid_context_parallel": "gives samples of unequal length unequal CP sizes; here all have "
         "seq_length tokens",
+        "max_seqlen_per_dp_cp_rank": "is of hybrid context parallelism, for samples of unequal length",
         "ulysses_sequence_parallel_size": "is of verl's FSDP engine; give context_parallel_size with "
         "cp_comm_type=a2a",
         "fsdp_strategy_nemo": "NeMo's selector; give fsdp.use_megatron_fsdp or parallel.use_torch_fsdp2",
@@ -74,7 +75,10 @@ def why_refused(name: str) -> str:
         return f"it is done outside a configuration: {knob.command}"
     if knob is not None and knob.topic in ELSEWHERE:
         return f"it is a setting of {', '.join(sorted({DIALECT_TITLES[s.dialect] for s in knob.spellings}))}"
-    return REFUSED.get(name, "")
+    if knob is None or name in KEYS or name in REFUSED:
+        return REFUSED.get(name, "")
+    variable = next((s.name for s in knob.spellings if s.dialect == "env"), "")
+    return f"set it in the environment: export {variable}=…" if variable else "nothing here reads it"
 
 
 def name_here(name: str) -> str:
