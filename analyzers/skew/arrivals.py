@@ -39,6 +39,9 @@ class Arrivals:
     has_order: Bool
     """By collective: who came last is known, the clocks' residual aside: its ranks' clocks were compared,
     nobody could leave before all had come, and every given rank of its group is in it."""
+    by_ends: Bool
+    """By collective: its ranks' clocks are not tied by ends of collectives, so its own end stands for all: who
+    was in it for the shortest time came last. Starts and ends are as if all had left together."""
     step: I64
     """By collective: the number of the step, -1 unknown."""
 
@@ -49,6 +52,7 @@ def arrivals(matches: Matches, ranks: Sequence[CollectiveCalls], clocks: ClockAl
     start, end, own, step = (np.empty(count, np.int64) for _ in range(4))
     in_window, exact = np.empty(count, bool), np.empty(count, bool)
     component = np.array([c.component for c in clocks.clocks], np.int64)
+    cluster = np.array([c.cluster for c in clocks.clocks], np.int64)
     for i, (calls, mine) in enumerate(zip(ranks, matches.of_member, strict=True)):
         rows = matches.row[mine]
         start[mine] = clocks.aligned(i, calls.start_ns[rows])
@@ -57,10 +61,16 @@ def arrivals(matches: Matches, ranks: Sequence[CollectiveCalls], clocks: ClockAl
         in_window[mine] = calls.in_window[rows]
         exact[mine] = calls.end_is_exact[rows]
         step[mine] = calls.step[rows]
-    of_row = component[matches.member]
+    of_row, tied = component[matches.member], cluster[matches.member]
     transfer = _least(own, matches)
-    first, last = _least(start, matches), _most(start, matches)
     believed = ~np.isin(matches.group, list(clocks.contradicted))
+    ordered = matches.is_synchronising & matches.is_complete
+    has_durations = _all(exact, matches) & matches.is_complete
+    by_ends = ordered & has_durations & (_least(tied, matches) != _most(tied, matches))
+    together = np.repeat(by_ends, matches.count)
+    end = np.where(together, np.repeat(_most(end, matches), matches.count), end)
+    start = np.where(together, end - own, start)
+    first, last = _least(start, matches), _most(start, matches)
     return Arrivals(
         start_ns=start,
         end_ns=end,
@@ -70,10 +80,9 @@ def arrivals(matches: Matches, ranks: Sequence[CollectiveCalls], clocks: ClockAl
         first_ns=first,
         last_ns=last,
         in_window=_all(in_window, matches) & believed,
-        has_durations=_all(exact, matches) & matches.is_complete,
-        has_order=matches.is_synchronising
-        & matches.is_complete
-        & (_least(of_row, matches) == _most(of_row, matches)),
+        has_durations=has_durations,
+        has_order=ordered & (by_ends | (_least(of_row, matches) == _most(of_row, matches))),
+        by_ends=by_ends,
         step=_least(step, matches),
     )
 
@@ -91,6 +100,10 @@ def _most(values: I64, matches: Matches) -> I64:
 def _all(values: Bool, matches: Matches) -> Bool:
     """Whether all rows of each collective hold."""
     return np.logical_and.reduceat(values, matches.first[:-1]) if len(matches) else values[:0]
+
+
+_ENDS_NS = 100_000
+"""Ranks leave a collective within this time of each other, or within that of its transfer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,8 +142,10 @@ def lateness(matches: Matches, times: Arrivals, resolution_ns: Sequence[int | No
     resolution_ns: by group; None where its members are not compared.
     """
     of_group = np.array([-1 if r is None else r for r in resolution_ns], np.int64)
-    looked = np.flatnonzero(times.in_window & times.has_order & (of_group[matches.group] >= 0))
-    own = of_group[matches.group[looked]]
+    of_each = of_group[matches.group]
+    of_each = np.where(times.by_ends, np.maximum(times.transfer_ns, _ENDS_NS), of_each)
+    looked = np.flatnonzero(times.in_window & times.has_order & (of_each >= 0))
+    own = of_each[looked]
     is_resolved = (times.last_ns - times.first_ns)[looked] > own
     collective = looked[is_resolved]
     count = matches.count[collective]

@@ -16,6 +16,7 @@ from perfdoc.rules.engine.worst import late_rank
 from perfdoc.rules.facts.culprit import cause_of, gain_of, leading
 from perfdoc.rules.facts.culprit_words import cure, does
 from perfdoc.rules.facts.degrees import PP
+from perfdoc.rules.facts.late_work import work_words
 
 
 def _not_matched(case: Case) -> Missing | None:
@@ -100,7 +101,7 @@ def evaluate(case: Case) -> Verdict:
             ("expected by chance", per_cent(worst.chance_frac, 0)),
             ("other ranks' wait for it, overlapping collectives summed", brief(worst.delay_ns)),
         ],
-        remedy=" ".join(_where_to_look(named)),
+        remedy=" ".join(_where_to_look(case, named)),
         gain=_most(case, {s.name for s in named}) if prediction is None else prediction.gain,
         verify="Run again with the rank on another machine: if the machine is the cause, another rank "
         "becomes the straggler.",
@@ -156,7 +157,7 @@ _CHECK = {
 _CHECK_HOST = "Check its host and the other processes on its machine"
 
 
-def _where_to_look(named: Sequence[Straggler]) -> Iterator[str]:
+def _where_to_look(case: Case, named: Sequence[Straggler]) -> Iterator[str]:
     """What they do, and what to compare; those of one cause together."""
     for cause in dict.fromkeys(s.cause for s in named):
         names = [s.name for s in named if s.cause == cause]
@@ -166,7 +167,8 @@ def _where_to_look(named: Sequence[Straggler]) -> Iterator[str]:
         elif does.endswith("longer"):
             does += " than the others"
         who = "it" if len(names) == 1 else "each"
-        yield f"Look at {' and '.join(names)}: {who} {does}. {_CHECK.get(cause, _CHECK_HOST)}."
+        check = work_words(case, names[0]) if cause == "compute" and len(names) == 1 else ""
+        yield f"Look at {' and '.join(names)}: {who} {does}. {check or _CHECK.get(cause, _CHECK_HOST)}."
 
 
 def _would_repeat(case: Case, straggler: Straggler) -> bool:

@@ -236,15 +236,20 @@ def test_disconnected_groups_are_measured_apart() -> None:
     assert [x for x in skew.limits if "3 sets that no" in x and x.endswith(apart)]
 
 
-def test_clocks_that_too_few_ends_tie_tell_no_order() -> None:
-    # Three all-reduces, and no epoch is known: rank 1 is 5 ms late, or its clock up to 5 ms ahead.
+def test_who_waits_least_came_last_whatever_the_clocks() -> None:
+    # Three all-reduces, and no epoch is known: by starts rank 1 is 5 ms late, or its clock up to 5 ms ahead.
+    # It is in each for 0.1 ms, rank 0 for 5.1, and they leave together.
     job = Job(ranks=2)
     for i in range(3):
         job.collective("dp", {0: 20 * MS * i, 1: 20 * MS * i + 5 * MS}, 100_000)
     skew = skew_of(job.columns(sequences=True, utc=False))
     assert [(c.component, c.offset_ns) for c in skew.clocks] == [(0, None), (0, None)]
     assert skew.resolution_ns == pytest.approx(5_100_000, abs=25_000)
-    assert (skew.stragglers_state, skew.largest_spreads) == ("not_distinguishable", [])
+    assert (skew.distinguishable, skew.stragglers_state, skew.stragglers) == (3, "none", [])
+    assert "too few" in skew.stragglers_reason
+    assert {(s.last_rank, s.start_spread_ns) for s in skew.largest_spreads} == {(1, 5 * MS)}
+    assert skew.latest is not None
+    assert (skew.latest.rank, skew.latest.wait_frac) == (1, 1.0)
     assert skew.limits[0].startswith("The clocks of rank 1 share too few ends with the others'")
     # How long it waited is known all the same.
     assert waits(skew)[0, "dp"] == (3 * 5_100_000, 3 * 100_000, 3 * 5 * MS)

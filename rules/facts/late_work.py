@@ -1,0 +1,68 @@
+"""Why a rank computes longer: more kernels, all kernels longer (a slow device), or some (larger shapes)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import median
+
+from perfdoc.analyzers.kernel_class.classify import KernelClass
+from perfdoc.analyzers.kernels.parts import NamedTime
+from perfdoc.results.figures import per_cent, significant
+from perfdoc.rules.engine.case import Case
+
+MOSTLY = 0.5
+"""Of what it computes longer."""
+SAME_NAMES_FRAC = 0.8
+"""Of its kernels' time: a rank that runs so much of it too does the same work."""
+UNIFORM = 0.5
+"""A device is slow if nearly all of its time is in kernels that take longer by this share of the whole at
+least."""
+NEARLY_ALL = 0.9
+
+
+def work_words(case: Case, label: str) -> str:
+    """What its kernels show against the median of the ranks that run the same, and what to compare; empty
+    where that is not known."""
+    each = {
+        name: {k.name: k for k in rank.kernel_times if k.kernel_class != KernelClass.COMMUNICATION}
+        for rank, name in zip(case.ranks, case.job.labels, strict=False)
+    }
+    own = each.pop(label, {})
+    total = sum(k.total_ns for k in own.values())
+    peers = [o for o in each.values() if _in(own, o) >= SAME_NAMES_FRAC * total and _in(o, own) > 0]
+    if not total or not peers:
+        return ""
+    counts, lengths = _usual(own, peers)
+    work_ns = sum((k.count - counts[k.name]) * lengths[k.name] for k in own.values())
+    longer_ns = sum(k.total_ns - k.count * lengths[k.name] for k in own.values())
+    if work_ns + longer_ns <= 0:
+        return ""
+    if work_ns >= MOSTLY * (work_ns + longer_ns):
+        more = sum(k.count for k in own.values()) / max(sum(counts.values()), 1.0) - 1
+        return f"It runs {per_cent(more)} more kernels than they do: compare its share of the work"
+    ratio = total / (total - longer_ns)
+    least = 1 + UNIFORM * (ratio - 1)
+    slow_ns = sum(k.total_ns for k in own.values() if k.total_ns >= least * k.count * lengths[k.name])
+    if slow_ns >= NEARLY_ALL * total:
+        return (
+            f"All of its kernels take {significant(ratio)} times as long as the same ones of theirs: check "
+            "its clock, its temperature and its power"
+        )
+    return "Only some of its kernels take longer than theirs: compare the lengths of its sequences"
+
+
+def _in(kernels: Mapping[str, NamedTime], others: Mapping[str, NamedTime]) -> int:
+    """Time of the kernels that the others run too."""
+    return sum(k.total_ns for k in kernels.values() if k.name in others)
+
+
+def _usual(
+    own: Mapping[str, NamedTime], peers: Sequence[Mapping[str, NamedTime]]
+) -> tuple[dict[str, float], dict[str, float]]:
+    """By name how many the others run, and how long one takes; a name that none has takes what it takes."""
+    counts, lengths = {}, {}
+    for name, mine in own.items():
+        found = [peer[name] for peer in peers if name in peer]
+        counts[name] = float(median(k.count for k in found)) if found else 0.0
+        lengths[name] = median(k.total_ns / k.count for k in found) if found else mine.total_ns / mine.count
+    return counts, lengths

@@ -1,0 +1,61 @@
+"""What a late rank's kernels show: more of them, all longer, or some."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from perfdoc.analyzers.kernel_class.classify import KernelClass
+from perfdoc.analyzers.kernels.parts import NamedTime
+from perfdoc.rules.engine.case import Case
+from perfdoc.rules.facts.late_work import work_words
+from tests.rules.cases import case_of, step_with_gap
+
+
+def kernels(**of: tuple[int, int]) -> list[NamedTime]:
+    """By name (count, length of each)."""
+    return [
+        NamedTime(
+            name=name, short_name=name, kernel_class=KernelClass.GEMM, count=count, total_ns=count * length
+        )
+        for name, (count, length) in of.items()
+    ]
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Case:
+    return case_of(tmp_path_factory.mktemp("x"), *(step_with_gap(10) for _ in range(3)))
+
+
+def running(case: Case, own: list[NamedTime]) -> Case:
+    """The first rank runs these; the others 100 GEMMs of 50 and 100 norms of 10."""
+    usual = kernels(gemm=(100, 50), norm=(100, 10))
+    captures = [
+        replace(c, ranks=[replace(r, kernel_times=own if i == 0 else usual) for r in c.ranks])
+        for i, c in enumerate(case.captures)
+    ]
+    return replace(case, captures=captures)
+
+
+@pytest.mark.parametrize(
+    ("own", "words"),
+    [
+        (kernels(gemm=(100, 60), norm=(100, 12)), "All of its kernels take 1.2 times"),
+        (kernels(gemm=(120, 50), norm=(120, 10)), "20.0 % more kernels"),
+        (kernels(gemm=(100, 62), norm=(100, 10)), "Only some"),
+        (kernels(gemm=(100, 50), norm=(100, 10)), ""),
+        (kernels(other=(100, 90)), ""),  # another role
+        ([], ""),
+    ],
+)
+def test_what_its_kernels_show(three: Case, own: list[NamedTime], words: str) -> None:
+    found = work_words(running(three, own), three.job.labels[0])
+    assert found.startswith(words) or words in found
+    assert bool(found) == bool(words)
+
+
+def test_a_single_rank_has_no_peers(tmp_path: Path) -> None:
+    case = case_of(tmp_path, step_with_gap(10))
+    assert work_words(case, case.job.labels[0]) == ""
