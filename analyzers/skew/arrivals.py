@@ -40,8 +40,8 @@ class Arrivals:
     """By collective: who came last is known, the clocks' residual aside: its ranks' clocks were compared,
     nobody could leave before all had come, and every given rank of its group is in it."""
     by_ends: Bool
-    """By collective: its ranks' clocks are not tied by ends of collectives, so its own end stands for all: who
-    was in it for the shortest time came last. Starts and ends are as if all had left together."""
+    """By collective: its ranks' clocks are not tied by ends of collectives, so its own end stands for all:
+    who was in it for the shortest time came last. Starts and ends are as if all had left together."""
     step: I64
     """By collective: the number of the step, -1 unknown."""
 

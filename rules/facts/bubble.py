@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from perfdoc.analyzers.device.idle import LAUNCH_LATENCY_MAX_NS
 from perfdoc.analyzers.memory.formula import Degrees
 from perfdoc.analyzers.pipeline.layout import ideal_bubble_frac
 from perfdoc.rules.engine.advise import Advice, advise, needing
@@ -252,13 +253,12 @@ def transfer_ceiling(case: Case) -> Gain | None:
     idle = _of_rows(
         case, ("transfer_ns", "handover_ns", "late_peer_ns", "bubble_ns"), "all idle time of stages"
     )
-    sent = [w.transfer_ns for w in case.job.skew.waits if w.dimension == "pp"]
+    sent = [w for w in case.job.skew.waits if w.dimension == "pp"]
     steps = max((r.window.steps for r in case.ranks), default=0)
     if idle is None or not sent or not steps:
         return idle
-    handed = sum(row.handover_ns / row.steps for row in case.job.pipeline.stages if row.steps)
-    # Both sides of a message count it.
-    most_ms = (sum(sent) / 2 / steps + handed) / 1e6
+    # Both sides of a message count it, and each may hand it over with a gap.
+    most_ms = sum(w.transfer_ns / 2 + w.collectives * LAUNCH_LATENCY_MAX_NS for w in sent) / steps / 1e6
     if most_ms >= (idle.high_ms or 0.0):
         return idle
     said = ["upper bound, not predicted: all transfers between stages and their handovers"]
