@@ -177,7 +177,7 @@ BUDGET = {
     "profiling": 5_600,
     "reports": 8_100,  # what shows each degree of the layout
     "results": 3_900,  # the what-if study of a job
-    "rules": 15_280,  # what rules assume; what hosts wait in; the culprit and its kernels; bounds of all ranks
+    "rules": 15_280,  # what rules assume; host waits; the culprit and its kernels; bounds of all ranks
     "simulator": 13_300,  # replay of recorded operations of all ranks: slowdown, its parts, its causes
     "src": 21_190,  # the facts that a configuration states
     "traces": 9_600,  # damaged rows are set aside one by one, where a file was refused
