@@ -305,3 +305,17 @@ def test_payloads_stay_with_their_kernels(tmp_path: Path) -> None:
     trace = read_trace(path)
     assert trace.kernels.start_ns.tolist() == [2 * S, 2 * S + 10 * US]
     assert (trace.payloads.kernel.tolist(), trace.payloads.bytes.tolist()) == ([0, 1], [80, 120])
+
+
+@pytest.mark.parametrize("name", [None, 5, " "])
+def test_a_kernel_without_a_name_is_work_and_no_idle_time(name: object, tmp_path: Path) -> None:
+    path = write_kineto(laid().build(), tmp_path / "x.json", pid=5)
+    document = json.loads(path.read_text())
+    for event in document["traceEvents"]:
+        if event.get("cat") == "kernel" and event["name"] == "norm":
+            event["name"] = name
+    path.write_text(json.dumps(document))
+    trace = read_trace(path)
+    assert kernels(trace) == WHOLE
+    assert kernels(trace, "(no name)") == {gemm(i) + 70 * US: 20 * US for i in range(COUNT)}
+    assert told(trace) == f"{COUNT} kernels kept as unknown work: no name."

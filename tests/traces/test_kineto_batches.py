@@ -155,9 +155,9 @@ def test_of_a_file_without_an_event_that_can_be_read_the_first_is_told(
 ) -> None:
     pieces_of(monkeypatch, 1 << 10)
     path = tmp_path / "trace.json"
-    other, bad = GOOD.replace('"X"', '"s"'), GOOD.replace('"name":"k"', '"name":5')
+    other, bad = GOOD.replace('"X"', '"s"'), GOOD.replace('"ts":5.000', '"ts":"x"')
     path.write_bytes(f'{{"traceEvents":[{",".join([other] * 100)},{bad},{bad}]}}'.encode())
-    with pytest.raises(TraceError, match=r"event 100 of traceEvents .*no name"):
+    with pytest.raises(TraceError, match=r"event 100 of traceEvents .*ts that is not"):
         read_kineto(path)
 
 

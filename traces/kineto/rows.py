@@ -208,7 +208,7 @@ class EventRows:
     def _kernel(self, event: Event) -> None:
         args = decode_args(KERNEL_ARGS, event.args)
         start, end, ordinal, stream, correlation = self._on_device(event, args)
-        name = self._name(event)
+        name = self._name_on_device(event, "kernel")
         interned = self._short.get(name)
         if interned is None:
             interned = self.strings.intern(short_name(name)), self.strings.intern(name)
@@ -225,7 +225,7 @@ class EventRows:
         if event.cat in ("Memset", "gpu_memset"):
             kind, pinned = CopyKind.MEMSET, -1
         else:
-            words = self._name(event)[:40].split(" ", 2)
+            words = self._name_on_device(event, "copy")[:40].split(" ", 2)
             ends = words[2] if len(words) > 2 else ""
             pinned = 0 if "Pageable" in ends else 1 if "Pinned" in ends else -1
             kind = _COPY_KINDS.get(words[1] if len(words) > 1 else "", CopyKind.OTHER)
@@ -322,6 +322,13 @@ class EventRows:
             if (ordinal := non_negative(candidate)) != UNKNOWN:
                 return ordinal
         return UNKNOWN
+
+    def _name_on_device(self, event: Event, what: str) -> str:
+        """What has lost its name kept the device busy all the same: without it there were idle time."""
+        if is_text(event.name) and event.name.strip():
+            return event.name
+        self.damage.add(what, "no name", done="kept as unknown work")
+        return "(no name)"
 
     def _name(self, event: Event) -> str:
         if not is_text(event.name):
