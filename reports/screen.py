@@ -99,11 +99,12 @@ def render_brief(diagnosis: Diagnosis, *, report: str | None) -> str:
     return "; ".join(said) + "\n"
 
 
-def _whole(text: str, width: int, most: int, indent: str = "", hang: str = "") -> list[str]:
-    """A text in so many lines at most, in whole sentences; the first one alone may be twice as long."""
+def _whole(text: str, width: int, most: int, indent: str = "", hang: str = "", mark: str = "") -> list[str]:
+    """A text behind a mark in so many lines at most, in whole sentences; the first one alone may be twice as
+    long. The mark is no sentence, though it may end like one."""
     whole = sentences(text)
     for count in range(len(whole), 0, -1):
-        lines = paragraph(" ".join(whole[:count]), width=width, indent=indent, hang=hang)
+        lines = paragraph(mark + " ".join(whole[:count]), width=width, indent=indent, hang=hang)
         if len(lines) <= (most if count > 1 else max(2 * most, _LEAST)):
             return lines
     return []
@@ -223,9 +224,11 @@ def _doubts(page: Lines, diagnosis: Diagnosis, room: _Room, where: str) -> None:
     if not notes and not missing:
         return
     page.lines += ["", page.paint("Before trusting these figures", "warn")]
-    for note in notes[: room.notes]:
-        _say(page, f"! {note}", 2, hang="  ")
-    rest = [figures.plural(len(notes) - room.notes, "more note")] if len(notes) > room.notes else []
+    said = [_whole(note, page.width, 2, "  ", hang="  ", mark="! ") for note in notes[: room.notes]]
+    for lines in said:
+        page.lines += lines
+    left = len(notes) - sum(map(bool, said))
+    rest = [figures.plural(left, "more note")] if left else []
     if missing:
         rest.append(f"{figures.plural(missing, 'thing')} could not be measured")
     if rest:

@@ -252,6 +252,19 @@ def test_what_changes_the_figures_stands_before_other_notes_and_the_rest_is_coun
     assert "2 more notes, " in said[4]
 
 
+def test_a_note_of_several_lines_is_said_and_one_that_no_lines_hold_is_counted() -> None:
+    long = (
+        "The file is not valid JSON, and was read after repair; " + "some names may differ " * 7 + "from it."
+    )
+    notes = [Quality(code=c, message=m, remedy="") for c, m in (("a", long), ("b", "word " * 90 + "end."))]
+    shown = render_screen(replace(build.two_ranks(), quality=notes), report=REPORT)
+    said = shown[shown.index("Before trusting") :].splitlines()
+    assert said[1].startswith("  ! The file is not valid JSON")
+    assert "differ from it." in " ".join(line.strip() for line in said[1:5])
+    assert not any(line.strip() == "!" for line in said)
+    assert "1 more note" in shown
+
+
 def test_a_baseline_is_on_the_first_screen() -> None:
     made = replace(build.one_rank(), against=compared())
     assert_fits(made, shown := render_screen(made, report=REPORT))
