@@ -15,6 +15,7 @@ from perfdoc.knobs.naming.dialects import (
     is_card,
     is_manifest,
     is_megatron_command,
+    is_nemo_1,
     of_manifest,
     with_engine,
 )
@@ -236,6 +237,8 @@ def read_scoped(text: str, name: str = "", dialect: Dialect | None = None) -> Sc
         entries = tuple(of_manifest(entries))
     if is_card(entries):
         entries, detected, reason = (), None, "a card about settings, not a configuration"
+    elif dialect is None and is_nemo_1(entries):
+        entries, detected, reason = (), None, "NeMo 1's names, which are not known here"
     settings = tuple(settings_of([*with_engine(entries)] if detected == "verl" else entries, detected))
     flags = any(s.entry.form == "flag" for s in settings)
     defaults_of: Dialect | None = "megatron_lm" if flags and detected in (None, "env") else detected

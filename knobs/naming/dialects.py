@@ -45,6 +45,23 @@ def of_manifest(entries: Sequence[Entry]) -> Iterator[Entry]:
             yield replace(entry, name=entry.name.removeprefix(_CONFIG).removesuffix(_VALUE))
 
 
+_OF_NEMO_1 = frozenset(
+    {
+        *("mcore_gpt", "megatron_amp_O2", "encoder_seq_length", "ub_tp_comm_overlap"),
+        *("activations_checkpoint_granularity", "activations_checkpoint_method"),
+        *("grad_div_ar_fusion", "apex_transformer_log_level", "get_attention_mask_from_fusion"),
+    }
+)
+_ENOUGH_OF_NEMO_1 = 2
+
+
+def is_nemo_1(entries: Sequence[Entry]) -> bool:
+    """Whether this is a configuration of NeMo 1, whose `model` holds what Megatron-Bridge and NeMo 2 have
+    under the same names elsewhere, or with other values (`fp8: False`)."""
+    own = {e.name.rpartition("model.")[2] for e in entries if e.form == "path" and "model." in e.name}
+    return len(own & _OF_NEMO_1) >= _ENOUGH_OF_NEMO_1
+
+
 _OF_PATHS: tuple[Dialect, ...] = (
     *("megatron_bridge", "nemo", "verl", "megatron_core"),
     *("torchtitan", "deepspeed", "accelerate"),

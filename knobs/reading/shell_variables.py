@@ -34,6 +34,8 @@ def constants_of(commands: Sequence[Sequence[Word]]) -> dict[str, str]:
 _DEFAULT = re.compile(r"\$\{(\w+):?[-=]([^${}]*)\}")
 """The innermost of several."""
 _MAX_NESTED = 8
+_OF_THE_SCHEDULER = re.compile(r"(?:SLURM|OMPI|PMI|PALS|PET|LSB)_\w+")
+"""Their default of 1 is for a trial without the scheduler: the job's number is in no script."""
 
 
 def _filled(text: str, variables: Mapping[str, str | None], own: str = "") -> str:
@@ -45,7 +47,9 @@ def _filled(text: str, variables: Mapping[str, str | None], own: str = "") -> st
         if name != own and name in variables:
             known = variables[name]
             return f"${{{name}}}" if known is None else known or match[2]
-        return match[2].strip("\"'")
+        instead = match[2].strip("\"'")
+        trial = instead == "1" and _OF_THE_SCHEDULER.fullmatch(name)
+        return f"${{{name}}}" if trial else instead
 
     for _ in range(_MAX_NESTED):
         filled = _VARIABLE.sub(lambda m: variables.get(m[1] or m[2]) or m.group(), text)

@@ -14,6 +14,36 @@ def codes(text: str, name: str, dialect: Dialect | None = None) -> list[str]:
     return [f"{f.code} {f.severity} {f.knob}" for f in lint(text, name, dialect=dialect).findings]
 
 
+def test_nemo_1_has_names_of_its_own() -> None:
+    """Megatron-Bridge has no `model.micro_batch_size`, and its `model.fp8` is no switch."""
+    text = """
+    trainer: {devices: 8, num_nodes: 2, precision: bf16}
+    model: {mcore_gpt: true, megatron_amp_O2: true, micro_batch_size: 4, global_batch_size: 64, fp8: false,
+      tensor_model_parallel_size: 4, sequence_parallel: true, bias_dropout_add_fusion: true}
+    """
+    report = lint(text, "x.yaml")
+    assert (report.dialect, report.findings) == (None, ())
+    assert "NeMo 1" in report.dialect_reason
+
+
+@pytest.mark.parametrize(
+    ("default", "found"),
+    [
+        ("${SLURM_NNODES:-1}", []),  # 1 stands for a trial without the scheduler
+        ("${SLURM_NNODES:-4}", []),
+        ("${SLURM_NNODES:-2}", ["PL301 error expert_model_parallel_size"]),
+        ("1", ["PL301 error expert_model_parallel_size"]),
+    ],
+)
+def test_the_number_of_nodes_that_a_scheduler_gives_is_not_known(default: str, found: list[str]) -> None:
+    text = f"""
+    N={default}
+    torchrun --nproc_per_node 8 --nnodes $N pretrain_gpt.py --num-layers 32 --hidden-size 4096 --bf16 \\
+      --num-attention-heads 32 --num-experts 8 --pipeline-model-parallel-size 4 --expert-model-parallel-size 8
+    """
+    assert [code for code in codes(text, "x.sh") if "error" in code] == found
+
+
 @pytest.mark.parametrize(
     ("name", "text"),
     [

@@ -96,6 +96,8 @@ def _summary(path: str, report: Report) -> str:
     counts = {s: sum(f.severity == s for f in report.findings) for s in ("error", "warning", "note")}
     found = ", ".join(f"{n} {s}{'s' if n > 1 else ''}" for s, n in counts.items() if n) or "nothing found"
     what = f"{path}: {plural(report.entries, 'setting')}, {report.known} of them known"
+    if report.known == 0 and report.entries == 0:
+        return f"{what}: {found}; {report.dialect_reason}"
     if report.known == 0:
         return f"{what}: {found}; no performance knob in it (--all lists the names)"
     if report.dialect is None:
