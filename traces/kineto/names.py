@@ -25,6 +25,14 @@ WHAT = {
     "python_function": "Python call",
 }
 """What an event of a category is, in words."""
+SKIPPED = frozenset(
+    ("ac2g", "async_cpu_to_gpu", "async", "fwdbwd", "forward_backward", "Trace", "gpu_user_annotation")
+    + ("overhead", "external_correlation", "cuda_profiler_range")
+)
+"""Written as duration events, known and not read: flow arrows' ends, the profiler's own span, the GPU-side
+copies of annotations and profiler overhead."""
+ANNOTATION_PREFIXES = ("ProfilerStep#", "enumerate(DataLoader)", "Optimizer.", "## ")
+"""Old captures wrote annotations as operators; these names are no operator's."""
 _OTHERS = (
     (re.compile(r"Ascend Hardware|\bCANN\b"), "Ascend NPUs (torch_npu)"),
     (re.compile(r"^/(?:device|host):"), "JAX or TensorFlow (XLA)"),

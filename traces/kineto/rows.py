@@ -12,11 +12,13 @@ from perfdoc.traces.damage import Damage
 from perfdoc.traces.errors import TraceError
 from perfdoc.traces.kineto.document import Event, decode_event, has_category
 from perfdoc.traces.kineto.names import (
+    ANNOTATION_PREFIXES,
     CALLS,
     COPIES,
     KERNELS,
     MARKS,
     OPERATORS,
+    SKIPPED,
     WHAT,
     is_kept_frame,
     short_name,
@@ -50,13 +52,6 @@ from perfdoc.traces.kineto.values import (
 from perfdoc.traces.model import UNKNOWN, CopyKind, RangeKind, SyncKind, Thread
 from perfdoc.traces.table import Rows, Strings
 
-# Written as duration events, known and not read: flow arrows' ends, the profiler's own span, the GPU-side
-# copies of annotations and profiler overhead.
-_SKIPPED = frozenset(
-    ("ac2g", "async_cpu_to_gpu", "async", "fwdbwd", "forward_backward", "Trace", "gpu_user_annotation")
-    + ("overhead", "external_correlation", "cuda_profiler_range")
-)
-
 _COPY_KINDS = {
     "HtoD": CopyKind.HOST_TO_DEVICE,
     "DtoH": CopyKind.DEVICE_TO_HOST,
@@ -70,13 +65,11 @@ _SYNC_KINDS = {
     "Stream Sync": SyncKind.STREAM_SYNCHRONIZE,
     "Context Sync": SyncKind.DEVICE_SYNCHRONIZE,
 }
-# Old captures wrote annotations as operators; these names are no operator's.
 _EXTRAS = {
     "stacks": "Python calls (with_stack)",
     "shapes": "operator shapes (record_shapes)",
     "memory": "every allocation (profile_memory)",
 }
-_ANNOTATION_PREFIXES = ("ProfilerStep#", "enumerate(DataLoader)", "Optimizer.", "## ")
 
 
 class EventRows:
@@ -152,7 +145,7 @@ class EventRows:
                     reader = readers.get(event.cat)
                     if reader is not None:
                         reader(event)
-                    elif event.cat not in _SKIPPED:
+                    elif event.cat not in SKIPPED:
                         self._note_unknown(event)
                 elif event.ph == "M":
                     self._named(event)
@@ -266,7 +259,7 @@ class EventRows:
         text_name = self._name(event)
         name, thread = self.strings.intern(text_name), self._thread(event)
         self.operators.add(start, end, thread, name, *self._inputs.of(text_name, bytes(event.args)))
-        if event.cat == "Operator" and text_name.startswith(_ANNOTATION_PREFIXES):
+        if event.cat == "Operator" and text_name.startswith(ANNOTATION_PREFIXES):
             self.ranges.add(start, end, thread, name, RangeKind.PUSH_POP)
 
     def _python_call(self, event: Event) -> None:
