@@ -26,7 +26,7 @@ class WhatIfCause:
 
     kind: CauseKind
     ranks: list[int]
-    """Global ranks that it is about, at most 32; empty where it is nobody's in particular."""
+    """Global ranks that it is about; empty where it is nobody's in particular."""
     stage: int | None
     ratio: float | None
     """How many times as long as peers; of uneven data the longest micro-batch of a step over the mean."""

@@ -71,6 +71,8 @@ class RankOperations:
     """Of compute from its first work to its last one, communication inside a pass included."""
     busy_ns: I64
     """Of compute without the gaps in it."""
+    shared_ns: I64
+    """Of that what only communication inside a pass fills: work of other ranks, or waiting for them."""
     split_ns: I64
     """Of compute: how much of its duration lies before the work changes in kind (another thread launches it,
     or other kernels); -1 where it does not."""
@@ -106,6 +108,7 @@ def no_operations(reason: str, label: str = "", rank: int | None = None) -> Rank
         start_ns=square,
         duration_ns=square,
         busy_ns=square,
+        shared_ns=square,
         split_ns=square,
         sides=(),
         row=square,
@@ -236,6 +239,7 @@ def _laid_out(
     since = np.column_stack((begin, np.maximum.accumulate(events.end_ns, axis=1)))
     until = np.maximum(np.column_stack((events.begin_ns, end)), since)
     first, last = _filled(work, since, until)
+    busy = work.covered_within(first, last)
     one = rows[0]
     is_message = np.isin(calls.operation[one], _codes(calls, MESSAGES))
     sides: list[Sides] = [((), ())] * first.shape[1]
@@ -286,7 +290,8 @@ def _laid_out(
         is_awaited=np.where(is_shared, events.is_awaited[at], True),
         start_ns=table(first, start),
         duration_ns=table(last - first, done - start),
-        busy_ns=table(work.covered_within(first, last)),
+        busy_ns=table(busy),
+        shared_ns=table(busy - view.activity.compute.covered_within(first, last)),
         split_ns=table(split, None, -1),
         sides=tuple(sides[p // 2] if k == COMPUTE else ((), ()) for p, k in zip(place, kind, strict=True)),
         row=table(np.full_like(first, -1), rows, -1),

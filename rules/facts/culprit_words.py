@@ -29,9 +29,10 @@ def lead(found: WhatIfAnalysis | None) -> str:
 
 def _absent(cause: WhatIfCause, step_ns: int) -> str:
     where = " and ".join(cause.kinds_of_wait[:2])
+    missing = "stage and replica" if "messages" in cause.kinds_of_wait else "replica"
     return (
         f"Up to {brief(cause.saved_ns)} of the step of {brief(step_ns)} is waiting for ranks that were not "
-        f"captured, in {where}, transfer included. Capture one rank of every replica."
+        f"captured, in {where}, transfer included. Capture one rank of every {missing}."
     )
 
 
@@ -43,11 +44,11 @@ def _price(cause: WhatIfCause, step_ns: int) -> str:
 
 def cure(cause: WhatIfCause) -> str:
     """What to do, without a full stop."""
+    whose, several = ("their", "s") if len(cause.ranks) > 1 else ("its", "")
     if cause.kind == "slow_rank":
-        whose = "their" if len(cause.ranks) > 1 else "its"
-        return f"Check {whose} clocks, temperature and neighbours on {whose} host"
+        return f"Check {whose} clocks, temperature and neighbours on {whose} host{several}"
     if cause.kind == "late_host":
-        return "Check its host: other processes, CPU frequency, pinning"
+        return f"Check {whose} host{several}: other processes, CPU frequency, pinning"
     if cause.kind == "long_stage":
         if cause.ranks:
             rank = f"rank {cause.ranks[0]}"
@@ -62,10 +63,13 @@ def does(cause: WhatIfCause, pp: int | None) -> str:
     often = "in every step" if every else f"in {per_cent(cause.recurrence_frac, 0)} of the steps"
     times = f"{significant(cause.ratio, 3)} times"
     peers = plural(cause.peers, "peer")
+    many = len(cause.ranks) > 1
+    whose = "their" if many else "its"
     if cause.kind == "slow_rank":
-        return f"{_who(cause)} computes {times} as long as its {peers} {often}"
+        return f"{_who(cause)} {'compute' if many else 'computes'} {times} as long as {whose} {peers} {often}"
     if cause.kind == "late_host":
-        return f"{_who(cause)} takes {times} as long as its {peers} {often}, in gaps between kernels"
+        takes = "take" if many else "takes"
+        return f"{_who(cause)} {takes} {times} as long as {whose} {peers} {often}, in gaps between kernels"
     if cause.kind == "long_stage":
         stage = stage_words(cause, pp)
         alone = f" (rank {cause.ranks[0]})" if cause.ranks else ""
@@ -89,4 +93,6 @@ def _who(cause: WhatIfCause) -> str:
     named = [str(r) for r in cause.ranks[:MAX_NAMED]]
     if len(named) < 2:
         return f"Rank {named[0]}" if named else "A rank without a number"
+    if more := len(cause.ranks) - len(named):
+        return f"Ranks {', '.join(named)} and {more} more"
     return f"Ranks {', '.join(named[:-1])} and {named[-1]}"

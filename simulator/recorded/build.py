@@ -32,6 +32,7 @@ def recorded_job(
     cells: list[Cell] = []
     takes: list[F64] = []
     computes: list[F64] = []
+    shares: list[F64] = []
     cell_of: dict[tuple[int, int], int] = {}
     sizes: dict[int, int] = {}
     for member, (rank, steps) in enumerate(zip(ranks, columns, strict=True)):
@@ -41,6 +42,7 @@ def recorded_job(
                 cells.append(Cell(member=member, kind="wait", waits_for=cell_of[member, int(rank.of[i])]))
                 takes.append(np.zeros(len(steps)))
                 computes.append(np.zeros(len(steps)))
+                shares.append(np.zeros(len(steps)))
                 continue
             if kind != COMPUTE:
                 cell_of[member, i] = len(cells)
@@ -58,12 +60,14 @@ def recorded_job(
                 )
                 takes.append(rank.duration_ns[i, steps].astype(np.float64))
                 computes.append(np.zeros(len(steps)))
+                shares.append(np.zeros(len(steps)))
                 continue
             passes = of_rank.passes.get(i, ()) if of_rank is not None else ()
-            for one, part, busy in _parts(rank, i, passes, steps):
+            for one, part, busy, shared in _parts(rank, i, passes, steps):
                 cells.append(Cell(member=member, kind=_kind(one), passes=one, place=i))
                 takes.append(part)
                 computes.append(busy)
+                shares.append(shared)
     where = {(m, int(ranks[m].row[i, columns[m][0]])): c for (m, i), c in cell_of.items()}
     lasts = np.array(takes)
     partners = partners_of(cells, lasts, schedule, matches, Placed(cell_of=cell_of, where=where))
@@ -80,6 +84,7 @@ def recorded_job(
         cells=tuple(cells),
         takes=met,
         computes=np.array(computes),
+        shares=np.array(shares),
         stage=tuple(stage),
         replica=tuple(replica or range(len(ranks))),
         step_ns=measured.astype(np.float64),
@@ -102,13 +107,19 @@ def _name(rank: RankOperations, i: int) -> str:
 
 def _parts(
     rank: RankOperations, i: int, passes: tuple[Pass, ...], steps: NDArray[np.int64]
-) -> list[tuple[tuple[Pass, ...], F64, F64]]:
-    """(passes, duration, busy) of a compute operation: two where one pass follows another in it and it is
-    known where."""
-    lasts, busy = (m[i, steps].astype(np.float64) for m in (rank.duration_ns, rank.busy_ns))
+) -> list[tuple[tuple[Pass, ...], F64, F64, F64]]:
+    """(passes, duration, busy, shared) of a compute operation: two where one pass follows another in it and
+    it is known where."""
+    lasts, busy, shared = (
+        m[i, steps].astype(np.float64) for m in (rank.duration_ns, rank.busy_ns, rank.shared_ns)
+    )
     cut = rank.split_ns[i, steps].astype(np.float64)
     if len(passes) != 2 or (cut < 0).any():
-        return [(passes, lasts, busy)]
+        return [(passes, lasts, busy, shared)]
     first = np.minimum(cut, lasts)
     share = np.divide(first, lasts, out=np.zeros_like(lasts), where=lasts > 0)
-    return [(passes[:1], first, busy * share), (passes[1:], lasts - first, busy * (1 - share))]
+    rest = 1 - share
+    return [
+        (passes[:1], first, busy * share, shared * share),
+        (passes[1:], lasts - first, busy * rest, shared * rest),
+    ]

@@ -8,7 +8,15 @@ import numpy as np
 
 from perfdoc.results.what_if import WhatIfCause
 from perfdoc.simulator.recorded.cells import F64, RecordedJob
-from perfdoc.simulator.recorded.effects import Effect, long_stages, slow_ranks, uneven_data, without
+from perfdoc.simulator.recorded.effects import (
+    MAX_SLOW,
+    Effect,
+    long_stages,
+    slow_ranks,
+    slow_together,
+    uneven_data,
+    without,
+)
 from perfdoc.simulator.recorded.walk import Plan, step_ends
 from perfdoc.simulator.recorded.work import scaled, work_of
 
@@ -16,6 +24,7 @@ WORTH_FRAC = 0.02
 """Of the step: what saves less is no cause."""
 ABSENT_FRAC = 0.1
 """Of the step: time in collectives with ranks that were not captured."""
+_OF_RANKS = ("slow_rank", "late_host")
 BAND = (0.1, 0.9)
 """Quantiles over steps."""
 
@@ -30,7 +39,8 @@ def causes_of(job: RecordedJob, plan: Plan, recorded: F64, names: Sequence[int |
     if not works:
         return absent
     slow = slow_ranks(works)
-    left = [*slow, *long_stages(works, slow), *uneven_data(works)]
+    left = [*slow[:MAX_SLOW], *long_stages(works, slow), *uneven_data(works)]
+    together = slow_together(works, slow)
     gone: list[Effect] = []
     found: list[WhatIfCause] = []
     before = recorded
@@ -40,7 +50,12 @@ def causes_of(job: RecordedJob, plan: Plan, recorded: F64, names: Sequence[int |
         best = int(ends.mean(axis=1).argmin())
         saved = before - ends[best]
         if saved.mean() < WORTH_FRAC * recorded.mean():
-            break
+            if not together or any(e.kind in _OF_RANKS for e in gone):
+                break
+            # None alone: all of them at once.
+            left = [e for e in left if e.kind not in _OF_RANKS] + together
+            together = []
+            continue
         even = left[best].even
         moved = None
         if even is not None:

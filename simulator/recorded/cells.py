@@ -49,6 +49,8 @@ class RecordedJob:
     """How long each takes once all that take part have come."""
     computes: F64
     """Of compute: how much of it kernels compute or communicate; the rest are gaps between them."""
+    shares: F64
+    """Of compute: how much of it only communication inside a pass fills."""
     stage: tuple[int, ...]
     """By position; 0 for all where there is no pipeline."""
     replica: tuple[int, ...]

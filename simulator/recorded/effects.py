@@ -24,11 +24,11 @@ NEARLY_ALWAYS = 0.8
 CORRELATED = 0.6
 """Of forward with backward lengths: from here on it is the data."""
 MOSTLY = 0.5
-"""Of what a rank takes longer in gaps: it is its host."""
+"""Of what a rank takes longer in gaps: it is its host; in communication inside its passes: another rank's."""
 ALIKE = 0.1
 """Of stages' times: as far apart, and they are compared as one."""
 MAX_SLOW = 8
-"""Ranks that are looked at, those furthest above their peers."""
+"""Ranks that are looked at one by one, those furthest above their peers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +51,8 @@ class Effect:
 
 
 def slow_ranks(works: Sequence[StageWork]) -> list[Effect]:
-    """Ranks that take longer than the other ranks of their stage, whatever the step and the micro-batch."""
+    """Ranks that take longer than the other ranks of their stage, whatever the step and the micro-batch, the
+    slowest first. Not those that only wait for another one inside their passes."""
     found = []
     for at, work in enumerate(works):
         if len(work.members) < 2:
@@ -69,9 +70,39 @@ def slow_ranks(works: Sequence[StageWork]) -> list[Effect]:
             lasting = float((by_step > half).mean())
             if min(lasting, everywhere) < NEARLY_ALWAYS:
                 continue
-            found.append(_slow_rank(works, at, m, middle, lasting))
+            if _beyond(work.shared, m) <= MOSTLY * _beyond(work.takes, m):
+                found.append(_slow_rank(works, at, m, middle, lasting))
     found.sort(key=lambda e: -e.ratio)
-    return found[:MAX_SLOW]
+    return found
+
+
+def _beyond(values: F64, m: int) -> float:
+    """How much more one rank has of it than the others of its stage."""
+    whole = values.sum(axis=(1, 2))
+    return float(whole[m] - np.median(np.delete(whole, m)))
+
+
+def slow_together(works: Sequence[StageWork], slow: Sequence[Effect]) -> list[Effect]:
+    """Ranks that are slow alike: without one of them all wait for the next, so none alone has a price."""
+    alike = [e for e in slow if e.ratio - 1 >= MOSTLY * (slow[0].ratio - 1)]
+    if len(alike) < 2:
+        return []
+    members = tuple(sorted(m for e in alike for m in e.members))
+    stages = [w for w in works if set(w.members) & set(members)]
+    factors = without([np.ones_like(w.takes) for w in works], alike)
+    return [
+        Effect(
+            kind="late_host" if all(e.kind == "late_host" for e in alike) else "slow_rank",
+            members=members,
+            stage=stages[0].stage if len(stages) == 1 and len(works) > 1 else None,
+            ratio=float(np.median([e.ratio for e in alike])),
+            peers=sum(len(w.members) for w in stages) - len(members),
+            recurrence_frac=min(e.recurrence_frac for e in alike),
+            correlation=None,
+            note="",
+            factors=tuple(factors),
+        )
+    ]
 
 
 def _slow_rank(works: Sequence[StageWork], at: int, m: int, ratio: float, lasting: float) -> Effect:
@@ -82,20 +113,15 @@ def _slow_rank(works: Sequence[StageWork], at: int, m: int, ratio: float, lastin
         own = work.takes[m][rows].sum()
         peers = np.median(np.delete(work.takes, m, axis=0)[:, rows].sum(axis=(1, 2)))
         factors[at][m][rows] = min(1.0, peers / own) if own > 0 else 1.0
-    others = np.delete(np.arange(len(work.members)), m)
-    gaps = work.gaps.sum(axis=(1, 2))
-    whole = work.takes.sum(axis=(1, 2))
-    beyond = whole[m] - np.median(whole[others])
-    in_gaps = gaps[m] - np.median(gaps[others])
-    peers, note = len(others), ""
+    peers, note = len(work.members) - 1, ""
     # Where all stages take as long, all ranks are its peers.
     means = [np.median(w.takes.sum(axis=1).mean(axis=1)) for w in works]
     if max(means) <= (1 + ALIKE) * min(means):
         peers = sum(len(w.members) for w in works) - 1
-    elif len(others) == 1:
+    elif peers == 1:
         note = "compared with one other replica"
     return Effect(
-        kind="late_host" if in_gaps > MOSTLY * beyond else "slow_rank",
+        kind="late_host" if _beyond(work.gaps, m) > MOSTLY * _beyond(work.takes, m) else "slow_rank",
         members=(work.members[m],),
         stage=work.stage if len(works) > 1 else None,
         ratio=ratio,

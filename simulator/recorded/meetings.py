@@ -82,7 +82,8 @@ def _by_collective(matches: Matches, where: Mapping[tuple[int, int], int], sched
     for member, row, collective in columns:
         if matches.group[collective] not in guessed and (cell := where.get((member, row))) is not None:
             met[collective].add(cell)
-    return {cell: frozenset(cells) for cells in met.values() for cell in cells if len(cells) > 1}
+    # One set for all of a meeting: one for each would be quadratic in ranks.
+    return {cell: cells for cells in map(frozenset, met.values()) if len(cells) > 1 for cell in cells}
 
 
 def _by_structure(
@@ -107,7 +108,7 @@ def _by_structure(
             pipeline = _grouped({c: place.pipeline for c, place in places.items()})
             waits = [float(np.mean([lasts[g].min(axis=0).mean() for g in of])) for of in (replicas, pipeline)]
             chosen = pipeline if waits[1] < HALF * waits[0] else replicas
-        found |= {c: frozenset(group) for group in chosen if len(group) > 1 for c in group}
+        found |= {c: group for group in map(frozenset, chosen) if len(group) > 1 for c in group}
     return found
 
 

@@ -27,6 +27,8 @@ class StageWork:
     takes: F64
     gaps: F64
     """What of it no kernel fills."""
+    shared: F64
+    """What of it only communication inside a pass fills."""
     cells: tuple[tuple[tuple[int, ...], ...], ...]
     """By rank and item."""
 
@@ -65,6 +67,7 @@ def work_of(job: RecordedJob) -> list[StageWork]:
         cells = tuple(tuple(tuple(mine[m][i]) for i in items) for m in members)
         takes = np.array([[job.takes[list(rows)].sum(axis=0) for rows in of] for of in cells])
         busy = np.array([[job.computes[list(rows)].sum(axis=0) for rows in of] for of in cells])
+        shared = np.array([[job.shares[list(rows)].sum(axis=0) for rows in of] for of in cells])
         found.append(
             StageWork(
                 stage=stage,
@@ -72,6 +75,7 @@ def work_of(job: RecordedJob) -> list[StageWork]:
                 items=items,
                 takes=takes,
                 gaps=np.maximum(takes - busy, 0.0),
+                shared=shared,
                 cells=cells,
             )
         )

@@ -183,6 +183,7 @@ def _operations(rank, dp, plan, group, start, end, lengths, place, batched, name
         start_ns=start,
         duration_ns=end - start,
         busy_ns=np.where(kind[:, None] == COMPUTE, end - start, 0),
+        shared_ns=np.zeros((n, steps), np.int64),
         split_ns=split,
         sides=tuple(sides),
         row=np.tile(np.arange(n)[:, None], (1, steps)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from perfdoc.analyzers.pipeline.recorded_schedule import find_schedule
 from perfdoc.results.what_if import WhatIfAnalysis
+from perfdoc.rules.facts.culprit_words import lead
 from perfdoc.simulator.recorded.what_if import what_if
 from tests.analyzers.planted_operations import Lengths, matched, plant
 
@@ -129,3 +131,25 @@ def test_a_slow_rank_alone_on_its_stage_is_not_told_from_a_long_stage() -> None:
 def test_the_same_micro_batch_in_every_step_is_no_data() -> None:
     found, _ = replayed(2, 2, 8, lambda *p: round(even(*p) * (2 if (p[1], p[4]) == (1, 3) else 1)))
     assert "uneven_data" not in {c.kind for c in found.causes}
+
+
+def test_ranks_that_hide_each_other_are_named_together() -> None:
+    # Without one of them all wait for the other: neither alone has a price.
+    def two(stage: int, replica: int, *rest: int) -> int:
+        return round(even(stage, replica, *rest) * (1.5 if (stage, replica) in ((1, 2), (1, 3)) else 1))  # type: ignore[arg-type]
+
+    found, ends = replayed(4, 4, 8, two)
+    (cause,) = found.causes
+    assert (cause.kind, cause.ranks, cause.stage, cause.peers) == ("slow_rank", [6, 7], 1, 2)
+    assert cause.saved_ns == pytest.approx(price(two, even), abs=0.02 * np.mean(ends))
+    assert lead(found).startswith("Ranks 6 and 7 compute 1.5 times as long as their 2 peers")
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_rank_that_waits_inside_its_passes_is_not_the_slow_one(waits: bool) -> None:
+    # All beyond its peers' is communication inside its passes: another rank of its group is slow.
+    ranks, _ = plant(4, 4, 8, slow_rank, steps=STEPS)
+    shared = (ranks[6].busy_ns * (1.3 / 2.3)).astype(np.int64)
+    ranks[6] = replace(ranks[6], shared_ns=shared if waits else ranks[6].shared_ns)
+    found = what_if(ranks, find_schedule(ranks), matched(ranks, 4), [r.rank for r in ranks])
+    assert [c.ranks for c in found.causes] == ([] if waits else [[6]])
