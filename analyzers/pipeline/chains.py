@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -18,10 +18,11 @@ def find_chains(ranks: Sequence[RankOperations]) -> list[list[Chain]]:
     """For each pipeline the orders that its stages may have; empty where messages tell none.
 
     By the other sides that sends and receives name; of ranks that only have batched messages by the members
-    of their group, in its order or from its end.
+    of their group, in its order or from its end. A path whose ends were not captured goes on in its group.
     """
     near: dict[int, set[int]] = defaultdict(set)
     listed: set[Chain] = set()
+    every: set[Chain] = set()
     before: dict[int, int] = {}
     for r in ranks:
         rows = np.flatnonzero((r.kind == MESSAGE) & (r.peer >= 0))
@@ -36,10 +37,13 @@ def find_chains(ranks: Sequence[RankOperations]) -> list[list[Chain]]:
             # The first stage begins with its own work; the others wait for the one before them.
             a, b = (own, int(r.peer[first]))[:: 1 if r.operation[first] == "send" else -1]
             before[b] = a
-        if not len(rows):
-            groups = {r.groups[g].ranks for g in r.group[r.kind == MESSAGE].tolist() if g >= 0}
-            listed |= {g for g in groups if own in g and len(set(g)) == len(g) > 1}
-    chains = [_oriented(path, before) for path in _paths(near)]
+        numbers = np.unique(r.group[r.kind == MESSAGE]).tolist()
+        groups = {r.groups[g].ranks for g in numbers if g >= 0}
+        groups = {g for g in groups if own in g and len(set(g)) == len(g) > 1}
+        every |= groups
+        listed |= groups if not len(rows) else set()
+    captured = {r.rank for r in ranks if r.rank is not None}
+    chains = [_whole(_oriented(path, before), every, captured) for path in _paths(near)]
     joined = {rank for ways in chains for rank in ways[0]} if all(chains) else set()
     if not all(chains):
         return []
@@ -88,3 +92,26 @@ def _oriented(path: list[int], before: dict[int, int]) -> list[Chain]:
     if not ways:
         return [forth, back]
     return [forth if ways == {True} else back]
+
+
+def _whole(ways: list[Chain], groups: Collection[Chain], captured: Collection[int]) -> list[Chain]:
+    """The orders with what lies beyond their ends. The schedule of the last stages is the same whatever lies
+    before them: an order that begins with a rank that was not captured needs a group that lists it."""
+    if not ways or (ways[0][0] in captured and ways[0][-1] in captured):
+        return ways
+    found = []
+    for way in ways:
+        around = [g for one in groups for g in (one, one[::-1]) if _holds(g, way)]
+        if around:
+            found.append(max(around, key=len))
+        elif way[0] in captured:
+            found.append(way)
+    return found
+
+
+def _holds(group: Chain, way: Chain) -> bool:
+    """Whether ranks follow one another in a group as in the order."""
+    if way[0] not in group:
+        return False
+    at = group.index(way[0])
+    return group[at : at + len(way)] == way

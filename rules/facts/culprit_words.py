@@ -29,10 +29,9 @@ def lead(found: WhatIfAnalysis | None) -> str:
 
 def _absent(cause: WhatIfCause, step_ns: int) -> str:
     where = " and ".join(cause.kinds_of_wait[:2])
-    missing = "stage and replica" if "messages" in cause.kinds_of_wait else "replica"
     return (
         f"Up to {brief(cause.saved_ns)} of the step of {brief(step_ns)} is waiting for ranks that were not "
-        f"captured, in {where}, transfer included. Capture one rank of every {missing}."
+        f"captured, in {where}, transfer included. Capture one rank of every replica."
     )
 
 

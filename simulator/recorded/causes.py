@@ -69,8 +69,9 @@ def causes_of(job: RecordedJob, plan: Plan, recorded: F64, names: Sequence[int |
 
 def _of_absent_ranks(job: RecordedJob, plan: Plan, recorded: F64) -> list[WhatIfCause]:
     """The time in collectives in which ranks take part that were not captured: at most all of it is waiting
-    for them."""
-    rows = [i for i, cell in enumerate(job.cells) if cell.lane >= 0 and not cell.is_whole]
+    for them. Not messages: stages wait for each other by the schedule, however sound they are."""
+    apart = [cell.lane >= 0 and not cell.is_whole and cell.kind != "messages" for cell in job.cells]
+    rows = np.flatnonzero(apart).tolist()
     if not rows:
         return []
     ends = []

@@ -82,3 +82,17 @@ def test_batched_messages_go_by_the_group_in_its_order(pp: int) -> None:
     ranks, _ = plant(pp, 2, 8, lengths, batched="always")
     found = find_schedule(ranks)
     assert (found.pp, found.micro_batches, found.reason) == (pp, 8, "")
+
+
+@pytest.mark.parametrize("kept", [(3,), (2, 3), (1, 2, 3)])
+def test_stages_that_were_not_captured_are_those_of_the_group(kept: tuple[int, ...]) -> None:
+    ranks, _ = plant(4, 1, 8, lengths, steps=3)
+    found = find_schedule([ranks[i] for i in kept])
+    assert (found.reason, found.pp, found.pipelines) == ("", 4, ((0, 1, 2, 3),))
+    assert [r.stage for r in found.ranks if r is not None] == list(kept)
+
+
+def test_the_last_stage_alone_does_not_tell_how_many_are_before_it() -> None:
+    ranks, _ = plant(4, 1, 8, lengths, steps=3)
+    alone = replace(ranks[3], groups=(), group=np.full_like(ranks[3].group, -1))
+    assert find_schedule([alone]).pp is None

@@ -153,3 +153,11 @@ def test_a_rank_that_waits_inside_its_passes_is_not_the_slow_one(waits: bool) ->
     ranks[6] = replace(ranks[6], shared_ns=shared if waits else ranks[6].shared_ns)
     found = what_if(ranks, find_schedule(ranks), matched(ranks, 4), [r.rank for r in ranks])
     assert [c.ranks for c in found.causes] == ([] if waits else [[6]])
+
+
+def test_stages_of_a_sound_pipeline_do_not_wait_for_absent_ranks() -> None:
+    # The first stage was not captured: what the others wait for it is the schedule.
+    ranks, _ = plant(4, 2, 4, even, steps=STEPS)
+    kept = [r for r in ranks if r.rank is not None and r.rank >= 2]
+    found = what_if(kept, find_schedule(kept), matched(kept, 2), [r.rank for r in kept])
+    assert (found.state, found.pp, found.causes) == ("measured", 4, [])
