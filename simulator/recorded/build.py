@@ -63,11 +63,11 @@ def recorded_job(
                 shares.append(np.zeros(len(steps)))
                 continue
             passes = of_rank.passes.get(i, ()) if of_rank is not None else ()
-            for one, part, busy, shared in _parts(rank, i, passes, steps):
+            for one, part, busy, inside in _parts(rank, i, passes, steps):
                 cells.append(Cell(member=member, kind=_kind(one), passes=one, place=i))
                 takes.append(part)
                 computes.append(busy)
-                shares.append(shared)
+                shares.append(inside)
     where = {(m, int(ranks[m].row[i, columns[m][0]])): c for (m, i), c in cell_of.items()}
     lasts = np.array(takes)
     partners = partners_of(cells, lasts, schedule, matches, Placed(cell_of=cell_of, where=where))

@@ -10,9 +10,7 @@ from collections import defaultdict
 
 import numpy as np
 
-from perfdoc.simulator.recorded.cells import F64, Cell, RecordedJob
-
-WORK = ("forward", "backward")
+from perfdoc.simulator.recorded.cells import F64, RecordedJob
 
 
 def pass_totals(job: RecordedJob) -> dict[tuple[int, bool, int], list[int]]:
@@ -60,7 +58,6 @@ def _mean_passes(job: RecordedJob) -> dict[bool, float]:
     """Mean forward and backward pass. Where the two of some stage cannot be told apart, their sum is the mean
     over all ranks and its parts are as in the others."""
     single: dict[bool, list[float]] = {True: [], False: []}
-    both: list[float] = []
     for (_, is_forward, _), rows in pass_totals(job).items():
         single[is_forward].append(float(job.takes[rows].sum(axis=0).mean()))
     merged: dict[tuple[object, ...], float] = defaultdict(float)
@@ -76,8 +73,3 @@ def _mean_passes(job: RecordedJob) -> dict[bool, float]:
     scale = mean / (forward + backward) if forward + backward else 0.0
     half = mean / 2
     return {True: forward * scale or half, False: backward * scale or half}
-
-
-def is_pass(cell: Cell) -> bool:
-    """Whether it is a pass of a micro-batch, or a part of one."""
-    return bool(cell.passes)

@@ -41,10 +41,6 @@ class StageWork:
         """Which items are of a kind."""
         return np.array([k == kind for k, _ in self.items])
 
-    def per_kind(self, values: F64) -> F64:
-        """Means over the items of each kind, and over steps: by rank and kind."""
-        return np.array([values[:, self.of_kind(k)].mean(axis=(1, 2)) for k in self.kinds]).T
-
 
 def work_of(job: RecordedJob) -> list[StageWork]:
     """By stage. Ranks of a stage that do not have the same items are left out: the most that do are kept."""

@@ -8,7 +8,8 @@ from perfdoc.analyzers.communication.calls import collective_calls
 from perfdoc.analyzers.pipeline.operations import COMPUTE, MESSAGE, WAIT, RankOperations, rank_operations
 from tests.analyzers.device_views import view_of
 from tests.analyzers.test_pipeline_rank import MARK, SEND_RECV, group
-from tests.analyzers.tiny import GEMM
+from tests.analyzers.tiny import ALL_REDUCE, GEMM
+from tests.captures.events import NcclPayload
 from tests.captures.timeline import TimelineBuilder
 
 
@@ -76,3 +77,30 @@ def test_a_step_with_other_messages_is_left_out(tmp_path: Path) -> None:
     found = rank_operations(view, collective_calls(view))
     assert (found.step_names, found.left_out) == (("perfdoc.step 0", "perfdoc.step 2"), 1)
     assert found.kind.tolist() == [COMPUTE, MESSAGE]
+
+
+def test_what_only_communication_fills_inside_a_pass_is_told_apart(tmp_path: Path) -> None:
+    # In us: work [100, 200), an all-reduce of the tensor group [180, 240), work [240, 300), a message.
+    builder = TimelineBuilder()
+    process = builder.process(pid=70, rank=0)
+    host, device = process.thread(), process.device()
+    host.mark("perfdoc.rank 0 world=2 device=cuda", 1)
+    host.mark(MARK, 1)
+    host.mark(MARK.replace("PIPELINE", "TENSOR").replace("pg=9", "pg=8").replace("aa", "bb"), 2)
+    for step in range(2):
+        at = 1_000_000 * step
+        host.range(f"perfdoc.step {step}", at + 50, at + 990)
+        device.kernel(GEMM, at + 100_000, at + 200_000, launch=(host, at + 100, at + 110))
+        payload = NcclPayload(communicator=0xBB, bytes=64)
+        host.range("ncclAllReduce", at + 120, at + 149, domain="NCCL", payload=payload)
+        launch = (host, at + 125, at + 140)
+        device.kernel(ALL_REDUCE, at + 180_000, at + 240_000, stream=20, launch=launch)
+        device.kernel(GEMM, at + 240_000, at + 300_000, launch=(host, at + 160, at + 170))
+        device.kernel(
+            SEND_RECV, at + 300_000, at + 310_000, stream=21, launch=group(host, at + 200, "ncclSend")
+        )
+    view = view_of(builder, tmp_path)
+    found = rank_operations(view, collective_calls(view))
+    assert found.kind.tolist() == [COMPUTE, MESSAGE]
+    assert found.busy_ns[0].tolist() == [200_000, 200_000]
+    assert found.shared_ns[0].tolist() == [40_000, 40_000]
