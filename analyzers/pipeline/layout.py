@@ -242,8 +242,9 @@ def counted_passes(ranks: Sequence[PipelineRank]) -> tuple[int | None, int | Non
     forwards, numbers = set(), set()
     for rank in ranks:
         passes = rank.passes
-        for step in np.unique(passes.step).tolist():
-            forwards.add(int(np.count_nonzero((passes.step == step) & passes.is_forward)))
+        if len(passes):
+            counts = np.bincount(passes.step, weights=passes.is_forward)
+            forwards.update(counts[np.unique(passes.step)].astype(int).tolist())
             numbers.add(numbered_micro_batches(passes) or 0)
     return (
         forwards.pop() if len(forwards) == 1 and forwards != {0} else None,

@@ -170,12 +170,12 @@ class Passes:
 
 def numbered_micro_batches(passes: Passes) -> int | None:
     """Micro-batches of a step by the numbers in ranges; None where they have none, or steps disagree."""
-    found = {
-        len(np.unique(mine)) if len(mine) and (mine >= 0).all() else 0
-        for s in np.unique(passes.step).tolist()
-        for mine in (passes.micro_batch[passes.is_forward & (passes.step == s)],)
-    }
-    return found.pop() if len(found) == 1 and found != {0} else None
+    step, number = passes.step[passes.is_forward], passes.micro_batch[passes.is_forward]
+    if not len(step) or (number < 0).any() or len(np.unique(step)) < len(np.unique(passes.step)):
+        return None
+    each = np.unique(np.stack((step, number)), axis=1)[0]
+    found = np.unique(np.unique(each, return_counts=True)[1]).tolist()
+    return found[0] if len(found) == 1 else None
 
 
 def leading_forwards(passes: Passes) -> int | None:
