@@ -33,7 +33,7 @@ def _diagnosis(folder: Path, *words: str, request: WindowRequest | None = None) 
 
 def test_tokens_per_second_are_the_batch_by_step_time_and_gpus(tmp_path: Path) -> None:
     found, job = _diagnosis(tmp_path, "gbs=128", "seq=8192", "world_size=64", "tp=8")
-    assert (job.global_batch_sequences, job.sequence_length, job.tp, job.pp) == (128, 8192, 8, None)
+    assert (job.global_batch_sequences, job.sequence_length, job.tp, job.pp) == (128, 8192, 8, 1)
     assert (job.sources["tp"], job.dialect) == ("--set", "megatron_lm")
     assert job.tokens_per_step == 1_048_576
     step_ns = found.mfu.step_time_ns

@@ -134,7 +134,11 @@ BIG: Mapping[str, Value] = {**NOW, "global_batch_size": 64, "data_parallel_size"
         ({TP: 1, SP: False}, 0.49, {TP: 2, SP: True}),
         ({"seq_length": 4096}, 0.9, {TP: 4}),
         ({TP: 8}, 0.0, {PP: 2, VPP: 2}),  # eight GPUs fill the NVLink domain
-        ({TP: 8, "overlap_p2p_comm": False}, 0.0, {PP: 2, "overlap_p2p_comm": True, VPP: 2}),
+        (
+            {TP: 8, "overlap_p2p_comm": False},
+            0.0,
+            {PP: 2, "overlap_p2p_comm": True, "batch_p2p_comm": False, VPP: 2},
+        ),
         ({TP: 8, "num_layers": 6}, 0.0, {PP: 2}),  # three layers are no two chunks
         ({TP: 8, "num_layers": 7}, 0.0, {}),
         ({TP: 2, "num_attention_heads": 6}, 0.0, {PP: 2, VPP: 2}),  # six heads are not a multiple of 4

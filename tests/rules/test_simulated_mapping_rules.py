@@ -62,7 +62,10 @@ def test_too_few_virtual_stages(tmp_path: Path) -> None:
     job = simulated("pp=2,vpp=2,micro_batches=4", "virtual_stages=1", shape=EVEN, steps=2)
     found = rules_of(job, tmp_path, {**SPLIT, "overlap_p2p_comm": True})["PD301"]
     assert (found.state, found.level) == ("fires", "problem")
-    assert [(a.knob, a.to_value) for a in found.advice] == [("virtual_pipeline_model_parallel_size", "4")]
+    assert [(a.knob, a.to_value) for a in found.advice] == [
+        ("virtual_pipeline_model_parallel_size", "4"),
+        ("batch_p2p_comm", "false"),  # refused beside overlapped messages
+    ]
     best = simulated("pp=2,vpp=4,micro_batches=4", shape=EVEN, steps=2).simulation.makespan_ns
     saved_ms = (job.simulation.makespan_ns - best) / job.steps / 1e6
     assert gain_of(found).mid_ms == pytest.approx(saved_ms, rel=0.05)
