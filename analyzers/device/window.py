@@ -13,7 +13,7 @@ from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.device.activity import Activity
 from perfdoc.analyzers.device.event_counts import MAX_MISSING_FRAC, NO_LAUNCHED, Launched
 from perfdoc.analyzers.device.range_names import KnownRanges, ranges_matching
-from perfdoc.results.figures import brief, per_cent
+from perfdoc.results.figures import brief, per_cent, plural
 from perfdoc.results.names import shorten
 from perfdoc.results.ranks import Step, Window
 from perfdoc.traces import RangeKind, Trace
@@ -115,7 +115,9 @@ def find_window(
             return _capture(activity, "no range in the capture names a step")
         source, count = "each ends with Optimizer.step", len(marks.names)
     else:
-        marks, count = _marked(trace, rows), len(rows)
+        marks, restored = _with_lost(_marked(trace, rows))
+        source += f"; {plural(restored, 'lost one')} put between its neighbours" if restored else ""
+        count = len(rows) + restored
     marks, lacking = _with_their_kernels(marks, launched)
     no_id = np.zeros(len(activity.kernel), bool)
     if not activity.on_host:
@@ -205,6 +207,31 @@ def _marked(trace: Trace, rows: I64) -> _Marks:
         start_ns=trace.ranges.start_ns[rows],
         end_ns=trace.ranges.end_ns[rows],
     )
+
+
+_NUMBERED = re.compile(r"(.*?)(\d{1,15})")
+_LIKE_OTHERS = 2.0
+"""Times longer or shorter than the others, a gap may hold the step whose number is missing."""
+
+
+def _with_lost(marks: _Marks) -> tuple[_Marks, int]:
+    """The steps with those whose range is lost, and how many: between two whose numbers leave out one, and
+    where the time for it is. Without them a neighbour would count as twice as long."""
+    usual_ns = float(np.median(marks.end_ns - marks.start_ns))
+    steps: list[tuple[str, int, int]] = []
+    number: re.Match[str] | None = None
+    for name, start, end in zip(marks.names, marks.start_ns.tolist(), marks.end_ns.tolist(), strict=True):
+        before, number = number, _NUMBERED.fullmatch(name)
+        if before and number and before[1] == number[1] and int(number[2]) - int(before[2]) == 2:
+            since = steps[-1][2]
+            if usual_ns / _LIKE_OTHERS <= start - since <= usual_ns * _LIKE_OTHERS:
+                steps.append((f"{number[1]}{int(number[2]) - 1}", since, start))
+        steps.append((name, start, end))
+    lost = len(steps) - len(marks.names)
+    if not lost:
+        return marks, 0
+    names, starts, ends = zip(*steps, strict=True)
+    return _Marks(names=names, start_ns=np.array(starts, np.int64), end_ns=np.array(ends, np.int64)), lost
 
 
 _FEWEST_LOST = 3

@@ -69,6 +69,27 @@ def test_steps_tile_the_device_time(tmp_path: Path, names: tuple[str, ...]) -> N
 
 
 @pytest.mark.parametrize(
+    ("names", "starts"),
+    [
+        (("ProfilerStep#3", "x", "ProfilerStep#5"), [1000, 1100, 1200]),
+        (("step 1", "step 2", "x", "step 4"), [1000, 1100, 1200, 1300]),
+        (("ProfilerStep#3", "x", "ProfilerStep#4"), [1000, 1200]),  # work between steps, as of an evaluation
+        (("ProfilerStep#3", "x", "ProfilerStep#9"), [1000, 1200]),
+        (("ProfilerStep#3", "x", "x", "x", "ProfilerStep#5"), [1000, 1400]),
+    ],
+)
+def test_a_step_whose_range_is_lost_does_not_lengthen_its_neighbour(
+    names: tuple[str, ...], starts: list[int], tmp_path: Path
+) -> None:
+    trace = stepped(tmp_path, names)
+    window = window_of(trace, activity_of(trace), AUTO)
+    assert [start for start, _ in steps_of(window)] == starts
+    restored = len(starts) - sum(name != "x" for name in names)
+    assert ("1 lost one put between its neighbours" in window.reason) == bool(restored)
+    assert "left out" not in window.reason
+
+
+@pytest.mark.parametrize(
     "name", ["Warm-up Step 1", "Optimizer.step#AdamW.step", "step", "steps 3", "stepping 3"]
 )
 def test_names_that_only_contain_a_step_are_none(tmp_path: Path, name: str) -> None:
