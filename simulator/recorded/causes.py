@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -39,8 +40,9 @@ def causes_of(job: RecordedJob, plan: Plan, recorded: F64, names: Sequence[int |
     if not works:
         return absent
     slow = slow_ranks(works)
-    left = [*slow[:MAX_SLOW], *long_stages(works, slow), *uneven_data(works)]
-    together = slow_together(works, slow)
+    alone = _without_whole_replicas(job, slow, len(works))
+    left = [*alone[:MAX_SLOW], *long_stages(works, slow), *uneven_data(works)]
+    together = slow_together(works, alone)
     gone: list[Effect] = []
     found: list[WhatIfCause] = []
     before = recorded
@@ -65,6 +67,12 @@ def causes_of(job: RecordedJob, plan: Plan, recorded: F64, names: Sequence[int |
         gone.append(left.pop(best))
         before = ends[best]
     return [*found, *absent]
+
+
+def _without_whole_replicas(job: RecordedJob, slow: Sequence[Effect], stages: int) -> list[Effect]:
+    """Not where all stages of a pipeline are slow: what they have in common is their data."""
+    count = Counter(job.replica[m] for e in slow for m in e.members)
+    return [e for e in slow if stages < 2 or any(count[job.replica[m]] < stages for m in e.members)]
 
 
 def _of_absent_ranks(job: RecordedJob, plan: Plan, recorded: F64) -> list[WhatIfCause]:

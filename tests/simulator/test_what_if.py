@@ -161,3 +161,11 @@ def test_stages_of_a_sound_pipeline_do_not_wait_for_absent_ranks() -> None:
     kept = [r for r in ranks if r.rank is not None and r.rank < 4]
     found = what_if(kept, find_schedule(kept), matched(kept, 2), [r.rank for r in kept])
     assert (found.state, found.pp, found.causes) == ("measured", 3, [])
+
+
+def test_a_replica_that_is_long_on_all_its_stages_has_no_slow_gpus() -> None:
+    # What its ranks have in common is their data: three GPUs that are slow alike are not in one pipeline.
+    found, _ = replayed(3, 3, 6, lambda *p: round(even(*p) * (1.5 if p[1] == 1 else 1)))
+    assert [c.kind for c in found.causes if c.ranks] == []
+    partly, _ = replayed(3, 3, 6, lambda *p: round(even(*p) * (1.5 if p[1] == 1 and p[0] else 1)))
+    assert {r for c in partly.causes for r in c.ranks} == {4, 7}
