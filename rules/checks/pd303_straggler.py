@@ -121,7 +121,7 @@ _AS_MUCH = 0.5
 def _by_what_if(case: Case, cause: WhatIfCause) -> Verdict:
     """Of a rank that takes longer than its peers for the same passes."""
     return fires(
-        reason=does(cause, case.what_if.pp),
+        reason=does(cause, case.what_if),
         evidence=[
             ("as long as its peers", f"{significant(cause.ratio)} times"),
             ("steps in which it is", per_cent(cause.recurrence_frac, 0)),

@@ -63,7 +63,7 @@ def evaluate(case: Case) -> Verdict:
             ("the step with even ones", f"{brief(cause.step_ns)}, not {brief(case.what_if.step_ns or 0)}"),
         ]
         return fires(
-            reason=does(cause, case.what_if.pp),
+            reason=does(cause, case.what_if),
             evidence=evidence,
             advice=_advice(case, size),
             remedy=f"{cure(cause)}: so that all of them compute as long.",

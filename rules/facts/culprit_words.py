@@ -20,9 +20,9 @@ def lead(found: WhatIfAnalysis | None) -> str:
     first, *others = causes
     if first.kind == "not_captured":
         return f"{_absent(first, found.step_ns)} "
-    said = f"{does(first, found.pp)}; {_price(first, found.step_ns)}. {cure(first)}. "
+    said = f"{does(first, found)}; {_price(first, found.step_ns)}. {cure(first)}. "
     for cause in others[:1]:
-        what = does(cause, found.pp)
+        what = does(cause, found)
         said += f"Then: {what[0].lower()}{what[1:]}, another {brief(cause.saved_ns)} of the step. "
     return said
 
@@ -56,10 +56,11 @@ def cure(cause: WhatIfCause) -> str:
     return "Sort or pack sequences by length over micro-batches and replicas"
 
 
-def does(cause: WhatIfCause, pp: int | None) -> str:
+def does(cause: WhatIfCause, found: WhatIfAnalysis) -> str:
     """What it shows, with a capital and without a full stop."""
     every = cause.recurrence_frac >= NEARLY_EVERY
-    often = "in every step" if every else f"in {per_cent(cause.recurrence_frac, 0)} of the steps"
+    whole = "in every step" if found.steps > 1 else "in the one step captured"
+    often = whole if every else f"in {per_cent(cause.recurrence_frac, 0)} of the steps"
     times = f"{significant(cause.ratio, 3)} times"
     peers = plural(cause.peers, "peer")
     many = len(cause.ranks) > 1
@@ -70,7 +71,7 @@ def does(cause: WhatIfCause, pp: int | None) -> str:
         takes = "take" if many else "takes"
         return f"{_who(cause)} {takes} {times} as long as {whose} {peers} {often}, in gaps between kernels"
     if cause.kind == "long_stage":
-        stage = stage_words(cause, pp)
+        stage = stage_words(cause, found.pp)
         alone = f" (rank {cause.ranks[0]})" if cause.ranks else ""
         others = "the other" if cause.peers == 1 else f"the other {cause.peers}"
         return f"{stage[0].upper()}{stage[1:]}{alone} computes {times} as long as {others} {often}"

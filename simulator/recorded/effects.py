@@ -115,7 +115,8 @@ def _slow_rank(works: Sequence[StageWork], at: int, m: int, ratio: float, lastin
         factors[at][m][rows] = min(1.0, peers / own) if own > 0 else 1.0
     peers, note = len(work.members) - 1, ""
     # Where all stages take as long, all ranks are its peers.
-    means = [np.median(w.takes.sum(axis=1).mean(axis=1)) for w in works]
+    others = [np.delete(w.takes, m, axis=0) if w is work else w.takes for w in works]
+    means = [np.median(takes.sum(axis=1).mean(axis=1)) for takes in others]
     if max(means) <= (1 + ALIKE) * min(means):
         peers = sum(len(w.members) for w in works) - 1
     elif peers == 1:

@@ -169,3 +169,11 @@ def test_a_replica_that_is_long_on_all_its_stages_has_no_slow_gpus() -> None:
     assert [c.kind for c in found.causes if c.ranks] == []
     partly, _ = replayed(3, 3, 6, lambda *p: round(even(*p) * (1.5 if p[1] == 1 and p[0] else 1)))
     assert {r for c in partly.causes for r in c.ranks} == {4, 7}
+
+
+def test_one_step_is_not_every_step() -> None:
+    ranks, _ = plant(4, 2, 4, lambda *p: round(even(*p) * (1.5 if p[:2] == (1, 1) else 1)), steps=1)
+    found = what_if(ranks, find_schedule(ranks), matched(ranks, 2), [r.rank for r in ranks])
+    assert lead(found).startswith(
+        "Rank 3 computes 1.5 times as long as its 7 peers in the one step captured;"
+    )
