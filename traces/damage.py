@@ -178,7 +178,7 @@ class Span:
         cls, hosts: tuple[ApiCalls | Operators | Ranges, ...], device: tuple[Kernels, Copies]
     ) -> Span | None:
         """None where nothing of the host is in the file."""
-        starts = [t.start_ns[times_fit(t.start_ns, t.start_ns)] for t in hosts]
+        starts = [t.start_ns[times_fit(t.start_ns, t.start_ns) & (t.start_ns != 0)] for t in hosts]
         if not any(len(s) for s in starts):
             return None
         return cls(
@@ -200,6 +200,9 @@ def host_rows(table: _Host, what: str, span: Span | None, damage: Damage) -> tup
     bad = keep & (end < start)
     damage.add(what, "it ends before it starts", int(np.count_nonzero(bad)))
     keep &= ~bad
+    if span is not None and span.first_ns > _FAR_NS:  # else the clock may begin with the capture
+        damage.add(what, "no time", int(np.count_nonzero(keep & (start == 0))))
+        keep &= start != 0
     if span is not None and len(start) >= FEWEST_ROWS:
         beyond = span.last_ns + max(SPANS * (span.last_ns - span.first_ns), _LAST_HOST_NS)
         over = np.flatnonzero(keep & (end > beyond))

@@ -307,6 +307,23 @@ def test_payloads_stay_with_their_kernels(tmp_path: Path) -> None:
     assert (trace.payloads.kernel.tolist(), trace.payloads.bytes.tolist()) == ([0, 1], [80, 120])
 
 
+def test_calls_at_time_0_are_told_and_hide_no_kernel_at_time_0(tmp_path: Path) -> None:
+    """A host that seemed to begin at 0 would vouch for kernels there, and the capture would last 100 s."""
+    path = write_kineto(laid().build(), tmp_path / "x.json", pid=5)
+    document = json.loads(path.read_text())
+    of_kernel = [e for e in document["traceEvents"] if e.get("cat") == "kernel" and e["name"] == "gemm"]
+    calls = [e for e in document["traceEvents"] if e.get("cat") == "cuda_runtime"]
+    for event in (of_kernel[3], calls[10], calls[11]):
+        event["ts"] = 0
+    path.write_text(json.dumps(document))
+    trace = read_trace(path)
+    assert min(kernels(trace)) == gemm(0)
+    assert len(kernels(trace)) == COUNT - 1
+    assert trace.api_calls.start_ns.min() == gemm(0) - 10 * US
+    assert "1 kernel set aside" in told(trace)
+    assert "2 calls set aside: no time" in told(trace)
+
+
 @pytest.mark.parametrize("name", [None, 5, " "])
 def test_a_kernel_without_a_name_is_work_and_no_idle_time(name: object, tmp_path: Path) -> None:
     path = write_kineto(laid().build(), tmp_path / "x.json", pid=5)
