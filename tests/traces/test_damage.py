@@ -307,6 +307,12 @@ def test_payloads_stay_with_their_kernels(tmp_path: Path) -> None:
     assert (trace.payloads.kernel.tolist(), trace.payloads.bytes.tolist()) == ([0, 1], [80, 120])
 
 
+def test_kernels_that_all_lost_their_ids_are_told(tmp_path: Path) -> None:
+    trace = as_sqlite(tmp_path, {}, "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET correlationId = 0")
+    assert kernels(trace) == WHOLE
+    assert [n.message[:15] for n in trace.notes if n.code == "kernels-without-launch"] == ["None of 80 kern"]
+
+
 def test_calls_at_time_0_are_told_and_hide_no_kernel_at_time_0(tmp_path: Path) -> None:
     """A host that seemed to begin at 0 would vouch for kernels there, and the capture would last 100 s."""
     path = write_kineto(laid().build(), tmp_path / "x.json", pid=5)

@@ -137,6 +137,14 @@ def read_nsys(source: NsysSource) -> Trace:
             Note(code="missing-names", message=f"{ids.missing_names:,} names are missing from StringIds.")
         )
     in_graphs = int(np.count_nonzero(kernels.graph_node >= 0))
+    if len(api) and len(kernels) > in_graphs and not any_launch_found(api, ids, (kernels, graphs)):
+        notes.append(
+            Note(
+                code="kernels-without-launch",
+                message=f"None of {len(kernels):,} kernels has the correlation id of a CUDA API call: ids "
+                "were lost, so why the GPU was idle is not known.",
+            )
+        )
     capabilities = {
         "kernels": _have(len(kernels) > 0, "only whole CUDA graphs were traced", "--cuda-graph-trace=node"),
         # Kernels prove that the GPU was traced: no copies beside them is a measurement of none.
