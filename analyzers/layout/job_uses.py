@@ -7,13 +7,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from perfdoc.analyzers.communication.patterns import SCALAR_BYTES
 from perfdoc.analyzers.device.dimension_names import degrees_of_group
 from perfdoc.analyzers.layout.uses import GroupUse
 from perfdoc.results.degrees import STRENGTHS, Strength
 from perfdoc.results.figures import plural
 
-_SCALAR_BYTES = 1024
-"""A message up to this is of norms and counts, neither of weights nor of activations."""
 _OF_LAYERS = 8
 """Of communication of which not even the operation is known, fewer calls are no layer's."""
 _POSSIBLE = {
@@ -151,7 +150,7 @@ class JobUses:
             for g in self.groups
             for u in g.uses
             if u.dimension == "unknown"
-            and not 0 <= u.most_bytes <= _SCALAR_BYTES
+            and not 0 <= u.most_bytes <= SCALAR_BYTES
             and (u.operation in _POSSIBLE or u.count >= _OF_LAYERS)
         ]
 

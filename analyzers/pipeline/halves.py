@@ -11,7 +11,7 @@ import zlib
 
 import numpy as np
 
-from perfdoc.analyzers.base.intervals import I64
+from perfdoc.analyzers.base.intervals import I64, index_within
 from perfdoc.analyzers.device.view import DeviceView
 
 MIN_SIDE_FRAC = 0.05
@@ -38,9 +38,8 @@ def split_blocks(view: DeviceView, first: I64, last: I64) -> tuple[I64, list[Sid
         return split, sides
     # By their middle: bounds are rounded.
     middle = (activity.start_ns[rows] + activity.end_ns[rows]) // 2
-    at = np.searchsorted(begin[order], middle, "right") - 1
-    inside = (at >= 0) & (middle < end[order[np.maximum(at, 0)]])
-    rows, block = rows[inside], order[at[inside]]
+    at = index_within(begin[order], end[order], middle)
+    rows, block = rows[at >= 0], order[at[at >= 0]]
     if not len(rows):
         return split, sides
     # Kernels by time are by block too: stretches follow one another.

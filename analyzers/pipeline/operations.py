@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from perfdoc.analyzers.base.intervals import I64, Intervals, index_within, union
+from perfdoc.analyzers.base.intervals import I64, Intervals, index_within
 from perfdoc.analyzers.communication.calls import CallGroup, CollectiveCalls
 from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.pipeline.halves import Sides, split_blocks
-from perfdoc.analyzers.pipeline.passes import INSIDE_A_PASS
+from perfdoc.analyzers.pipeline.passes import INSIDE_A_PASS, work_of_passes
 from perfdoc.traces.table import Bool
 
 COMPUTE, MESSAGE, COLLECTIVE, WAIT = 0, 1, 2, 3
@@ -131,7 +131,7 @@ def rank_operations(view: DeviceView, calls: CollectiveCalls) -> RankOperations:
         return no_operations("no communication between ranks lies between passes", label, rank)
     if len(rows) > MAX_OPERATIONS * len(steps):
         return no_operations(f"more than {MAX_OPERATIONS} collectives in a step", label, rank)
-    work = _work(view, calls)
+    work = work_of_passes(view.activity.compute, calls.start_ns, calls.end_ns, calls.dimension)
     # Where work goes on behind it and none ran beside its end; ends are rounded.
     near = (calls.end_ns - calls.start_ns)[rows] // 10 + 1
     waits = 2 * work.covered_within(calls.end_ns[rows] - near, calls.end_ns[rows]) < near
@@ -157,14 +157,6 @@ def _between_passes(calls: CollectiveCalls, inside: Bool, steps: int) -> Bool:
 
 def _codes(calls: CollectiveCalls, words: frozenset[str]) -> list[int]:
     return [i for i, word in enumerate(calls.operations) if word in words]
-
-
-def _work(view: DeviceView, calls: CollectiveCalls) -> Intervals:
-    """What a pass is made of: compute, and communication inside a pass."""
-    inside = np.isin(calls.dimension, INSIDE_A_PASS)
-    if not inside.any():
-        return view.activity.compute
-    return view.activity.compute | union(calls.start_ns[inside], calls.end_ns[inside])
 
 
 def _alike(step: I64, signature: NDArray[np.int64], steps: int) -> tuple[I64, I64]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from perfdoc.analyzers.base.intervals import EMPTY, I64, Intervals, index_within, union
 from perfdoc.analyzers.device.activity import DIMENSIONS
@@ -33,11 +35,7 @@ class HostPasses:
 
     def at(self, time_ns: I64) -> I64:
         """Index of the pass that runs at each time; -1 none."""
-        if not len(self):
-            return np.full(len(time_ns), -1, np.int64)
-        at = np.searchsorted(self.start_ns, time_ns, "right") - 1
-        inside = (at >= 0) & (time_ns < self.end_ns[np.maximum(at, 0)])
-        return np.where(inside, at, -1)
+        return index_within(self.start_ns, self.end_ns, time_ns)
 
     @property
     def backward(self) -> tuple[I64, I64]:
@@ -95,12 +93,8 @@ class LayerSpans:
 
     def at(self, time_ns: I64) -> I64:
         """Layer that the host is in at each time; -1 none."""
-        if not len(self):
-            return np.full(len(time_ns), -1, np.int64)
-        at = np.searchsorted(self.start_ns, time_ns, "right") - 1
-        reach = np.maximum.accumulate(self.end_ns)
-        inside = (at >= 0) & (time_ns < reach[np.maximum(at, 0)])
-        return np.where(inside, self.layer[np.maximum(at, 0)], -1)
+        at = index_within(self.start_ns, np.maximum.accumulate(self.end_ns), time_ns)
+        return np.append(self.layer, -1)[at]
 
 
 NO_LAYERS = LayerSpans(
@@ -150,6 +144,14 @@ _LONGEST = 512
 _MICRO_BATCH = re.compile(rf"{re.escape(vocabulary.MICRO_BATCH)} (\d{{1,9}})")
 INSIDE_A_PASS = [DIMENSIONS.index(d) for d in ("tp", "cp", "ep")]
 """Communication that belongs to the pass that launched it; gradients and messages run on beside others."""
+
+
+def work_of_passes(
+    compute: Intervals, start_ns: I64, end_ns: I64, dimension: NDArray[np.integer[Any]]
+) -> Intervals:
+    """What passes are made of: compute, and communication inside a pass. dimension: of each communication."""
+    inside = np.isin(dimension, INSIDE_A_PASS)
+    return compute | union(start_ns[inside], end_ns[inside]) if inside.any() else compute
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,11 +11,11 @@ from typing import Literal
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import EMPTY, I64, Intervals, index_within, union
-from perfdoc.analyzers.device.activity import Activity
+from perfdoc.analyzers.device.activity import Activity, Communication
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.ledger.steps import exposed_pieces
 from perfdoc.analyzers.pipeline.messages import PP, Messages, find_messages
-from perfdoc.analyzers.pipeline.passes import INSIDE_A_PASS, Passes, find_passes
+from perfdoc.analyzers.pipeline.passes import INSIDE_A_PASS, Passes, find_passes, work_of_passes
 from perfdoc.profiling.marks import parse_group_marks
 
 GROUP = "PIPELINE_MODEL_PARALLEL_GROUP"
@@ -143,27 +143,26 @@ def _phases(
         np.maximum.at(end, passes.step, passes.end_ns)
     elif len(messages) and steps:
         source = "messages"
+        comm = view.activity.communication
+        work = work_of_passes(view.activity.compute, comm.start_ns, comm.end_ns, comm.dimension)
         for i, step in enumerate(steps):
             rows = np.flatnonzero(message_step == i)
             if len(rows):
-                start[i], end[i] = _around(view.activity, messages, rows, step.start_ns, step.end_ns)
+                inside = work.clip(step.start_ns, step.end_ns)
+                start[i], end[i] = _around(comm, inside, messages, rows, step.end_ns)
     start[end < 0] = -1
     return start, end, source
 
 
 def _around(
-    activity: Activity, messages: Messages, rows: I64, step_start_ns: int, step_end_ns: int
+    comm: Communication, work: Intervals, messages: Messages, rows: I64, step_end_ns: int
 ) -> tuple[int, int]:
-    """The work of a stage by its messages alone.
+    """The work of a stage by its messages alone, of the work and messages of a step.
 
     It begins with the step's first compute, or behind the first message where that brings the first input.
     It ends before the last message where that takes the last output away, else with the last compute before
     gradients are reduced. Where a message does not say which way it goes, compute before it tells.
     """
-    comm = activity.communication
-    mine = np.isin(comm.dimension, INSIDE_A_PASS)
-    work = activity.compute | union(comm.start_ns[mine], comm.end_ns[mine])
-    work = work.clip(step_start_ns, step_end_ns)
     if not len(work):
         return 0, -1
     first, last = int(rows[0]), int(rows[np.argmax(messages.end_ns[rows])])
@@ -175,7 +174,7 @@ def _around(
     if last_sends:
         until = int(messages.start_ns[last]) + 1
     else:
-        later = (comm.start_ns >= messages.end_ns[last]) & ~mine & (comm.dimension != PP)
+        later = (comm.start_ns >= messages.end_ns[last]) & ~np.isin(comm.dimension, (*INSIDE_A_PASS, PP))
         until = int(comm.start_ns[later].min(initial=step_end_ns))
     at = int(np.searchsorted(work.start_ns, until)) - 1
     return begin, max(int(work.end_ns[max(at, 0)]), begin + 1)

@@ -12,8 +12,9 @@ from perfdoc.analyzers.communication.matches import Matches
 from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.analyzers.pipeline.operations import COMPUTE, MESSAGE, WAIT, RankOperations
 from perfdoc.analyzers.pipeline.recorded_schedule import JobSchedule, Pass
-from perfdoc.simulator.recorded.cells import F64, Cell, RecordedJob
+from perfdoc.simulator.recorded.cells import Cell, RecordedJob
 from perfdoc.simulator.recorded.meetings import Placed, partners_of, transfers
+from perfdoc.traces.table import F64
 
 
 def recorded_job(
@@ -30,46 +31,39 @@ def recorded_job(
         return None
     columns = [np.array([r.step_names.index(n) for n in shared]) for r in ranks]
     cells: list[Cell] = []
-    takes: list[F64] = []
-    computes: list[F64] = []
-    shares: list[F64] = []
+    times: list[tuple[F64, F64, F64]] = []
     cell_of: dict[tuple[int, int], int] = {}
     sizes: dict[int, int] = {}
+    none = np.zeros(len(shared))
     for member, (rank, steps) in enumerate(zip(ranks, columns, strict=True)):
         of_rank = schedule.ranks[member] if schedule.ranks else None
         for i, kind in enumerate(rank.kind.tolist()):
+            if kind == COMPUTE:
+                passes = of_rank.passes.get(i, ()) if of_rank is not None else ()
+                for one, of_part in _parts(rank, i, passes, steps):
+                    cells.append(Cell(member=member, kind=_kind(one), passes=one, place=i))
+                    times.append(of_part)
+                continue
             if kind == WAIT:
                 cells.append(Cell(member=member, kind="wait", waits_for=cell_of[member, int(rank.of[i])]))
-                takes.append(np.zeros(len(steps)))
-                computes.append(np.zeros(len(steps)))
-                shares.append(np.zeros(len(steps)))
+                times.append((none, none, none))
                 continue
-            if kind != COMPUTE:
-                cell_of[member, i] = len(cells)
-                if kind != MESSAGE:
-                    group = int(rank.group[i])
-                    size = rank.groups[group].size if group >= 0 else None
-                    sizes[len(cells)] = size or world_size or 0
-                cells.append(
-                    Cell(
-                        member=member,
-                        kind="messages" if kind == MESSAGE else _name(rank, i),
-                        lane=int(rank.lane[i]),
-                        is_awaited=bool(rank.is_awaited[i]),
-                    )
+            cell_of[member, i] = len(cells)
+            if kind != MESSAGE:
+                group = int(rank.group[i])
+                size = rank.groups[group].size if group >= 0 else None
+                sizes[len(cells)] = size or world_size or 0
+            cells.append(
+                Cell(
+                    member=member,
+                    kind="messages" if kind == MESSAGE else _name(rank, i),
+                    lane=int(rank.lane[i]),
+                    is_awaited=bool(rank.is_awaited[i]),
                 )
-                takes.append(rank.duration_ns[i, steps].astype(np.float64))
-                computes.append(np.zeros(len(steps)))
-                shares.append(np.zeros(len(steps)))
-                continue
-            passes = of_rank.passes.get(i, ()) if of_rank is not None else ()
-            for one, part, busy, inside in _parts(rank, i, passes, steps):
-                cells.append(Cell(member=member, kind=_kind(one), passes=one, place=i))
-                takes.append(part)
-                computes.append(busy)
-                shares.append(inside)
+            )
+            times.append((rank.duration_ns[i, steps].astype(np.float64), none, none))
+    lasts, computes, shares = (np.array(column) for column in zip(*times, strict=True))
     where = {(m, int(ranks[m].row[i, columns[m][0]])): c for (m, i), c in cell_of.items()}
-    lasts = np.array(takes)
     partners = partners_of(cells, lasts, schedule, matches, Placed(cell_of=cell_of, where=where))
     met = transfers(cells, lasts, partners)
     for c, cell in enumerate(cells):
@@ -83,8 +77,8 @@ def recorded_job(
     return RecordedJob(
         cells=tuple(cells),
         takes=met,
-        computes=np.array(computes),
-        shares=np.array(shares),
+        computes=computes,
+        shares=shares,
         stage=tuple(stage),
         replica=tuple(replica or range(len(ranks))),
         step_ns=measured.astype(np.float64),
@@ -107,19 +101,19 @@ def _name(rank: RankOperations, i: int) -> str:
 
 def _parts(
     rank: RankOperations, i: int, passes: tuple[Pass, ...], steps: NDArray[np.int64]
-) -> list[tuple[tuple[Pass, ...], F64, F64, F64]]:
-    """(passes, duration, busy, shared) of a compute operation: two where one pass follows another in it and
+) -> list[tuple[tuple[Pass, ...], tuple[F64, F64, F64]]]:
+    """(passes, (duration, busy, shared)) of a compute operation: two where one pass follows another in it and
     it is known where."""
     lasts, busy, shared = (
         m[i, steps].astype(np.float64) for m in (rank.duration_ns, rank.busy_ns, rank.shared_ns)
     )
     cut = rank.split_ns[i, steps].astype(np.float64)
     if len(passes) != 2 or (cut < 0).any():
-        return [(passes, lasts, busy, shared)]
+        return [(passes, (lasts, busy, shared))]
     first = np.minimum(cut, lasts)
     share = np.divide(first, lasts, out=np.zeros_like(lasts), where=lasts > 0)
     rest = 1 - share
     return [
-        (passes[:1], first, busy * share, shared * share),
-        (passes[1:], lasts - first, busy * rest, shared * rest),
+        (passes[:1], (first, busy * share, shared * share)),
+        (passes[1:], (lasts - first, busy * rest, shared * rest)),
     ]

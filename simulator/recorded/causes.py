@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from perfdoc.results.what_if import WhatIfCause
-from perfdoc.simulator.recorded.cells import F64, RecordedJob
+from perfdoc.simulator.recorded.cells import RecordedJob
 from perfdoc.simulator.recorded.effects import (
     MAX_SLOW,
     Effect,
@@ -20,6 +20,7 @@ from perfdoc.simulator.recorded.effects import (
 )
 from perfdoc.simulator.recorded.walk import Plan, step_ends
 from perfdoc.simulator.recorded.work import scaled, work_of
+from perfdoc.traces.table import F64
 
 WORTH_FRAC = 0.02
 """Of the step: what saves less is no cause."""
@@ -48,7 +49,7 @@ def causes_of(job: RecordedJob, plan: Plan, recorded: F64, names: Sequence[int |
     before = recorded
     while left:
         variants = [scaled(job, works, without([w.takes for w in works], [*gone, e])) for e in left]
-        ends = np.array([step_ends(plan, takes) for takes in variants])
+        ends = step_ends(plan, variants)
         best = int(ends.mean(axis=1).argmin())
         saved = before - ends[best]
         if saved.mean() < WORTH_FRAC * recorded.mean():
@@ -62,7 +63,7 @@ def causes_of(job: RecordedJob, plan: Plan, recorded: F64, names: Sequence[int |
         moved = None
         if even is not None:
             spread = [w * e for w, e in zip(without([w.takes for w in works], gone), even, strict=True)]
-            moved = recorded - (before - step_ends(plan, scaled(job, works, spread)))
+            (moved,) = recorded - (before - step_ends(plan, [scaled(job, works, spread)]))
         found.append(_cause(left[best], saved, recorded, names, moved))
         gone.append(left.pop(best))
         before = ends[best]
@@ -82,11 +83,12 @@ def _of_absent_ranks(job: RecordedJob, plan: Plan, recorded: F64) -> list[WhatIf
     rows = np.flatnonzero(apart).tolist()
     if not rows:
         return []
-    ends = []
+    variants = []
     for least in (job.takes[rows].min(), 0.0):
         takes = job.takes.copy()
         takes[rows] = np.minimum(takes[rows], least)
-        ends.append(step_ends(plan, takes))
+        variants.append(takes)
+    ends = step_ends(plan, variants)
     saved = recorded - ends[1]
     if saved.mean() < ABSENT_FRAC * recorded.mean():
         return []

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
-
-import numpy as np
-from numpy.typing import NDArray
 
 from perfdoc.analyzers.pipeline.recorded_schedule import Pass
-
-F64: TypeAlias = NDArray[np.float64]
+from perfdoc.traces.table import F64
 
 
 @dataclass(frozen=True, kw_only=True)

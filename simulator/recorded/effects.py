@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfdoc.results.what_if import CauseKind
-from perfdoc.simulator.recorded.cells import F64
 from perfdoc.simulator.recorded.work import StageWork
+from perfdoc.traces.table import F64
 
 LEAST = 0.03
 """Above its peers: less is no effect."""

@@ -11,7 +11,8 @@ import numpy as np
 
 from perfdoc.analyzers.communication.matches import Matches
 from perfdoc.analyzers.pipeline.recorded_schedule import JobSchedule
-from perfdoc.simulator.recorded.cells import F64, Cell
+from perfdoc.simulator.recorded.cells import Cell
+from perfdoc.traces.table import F64
 
 HALF = 0.5
 """Of the waiting that one grouping leaves unexplained: with less another one is taken."""

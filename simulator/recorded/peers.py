@@ -10,10 +10,11 @@ from collections import defaultdict
 
 import numpy as np
 
-from perfdoc.simulator.recorded.cells import F64, RecordedJob
+from perfdoc.simulator.recorded.cells import RecordedJob
+from perfdoc.traces.table import F64
 
 
-def pass_totals(job: RecordedJob) -> dict[tuple[int, bool, int], list[int]]:
+def _cells_of_passes(job: RecordedJob) -> dict[tuple[int, bool, int], list[int]]:
     """By (position, forward?, micro-batch) the cells of a pass; passes that could not be told apart aside."""
     found: dict[tuple[int, bool, int], list[int]] = defaultdict(list)
     for i, cell in enumerate(job.cells):
@@ -58,7 +59,7 @@ def _mean_passes(job: RecordedJob) -> dict[bool, float]:
     """Mean forward and backward pass. Where the two of some stage cannot be told apart, their sum is the mean
     over all ranks and its parts are as in the others."""
     single: dict[bool, list[float]] = {True: [], False: []}
-    for (_, is_forward, _), rows in pass_totals(job).items():
+    for (_, is_forward, _), rows in _cells_of_passes(job).items():
         single[is_forward].append(float(job.takes[rows].sum(axis=0).mean()))
     merged: dict[tuple[object, ...], float] = defaultdict(float)
     for i, cell in enumerate(job.cells):

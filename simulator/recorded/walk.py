@@ -13,7 +13,8 @@ from enum import IntEnum
 
 import numpy as np
 
-from perfdoc.simulator.recorded.cells import F64, Cell
+from perfdoc.simulator.recorded.cells import Cell
+from perfdoc.traces.table import F64
 
 
 class Act(IntEnum):
@@ -93,10 +94,10 @@ def plan_of(cells: Sequence[Cell], of_member: Sequence[Sequence[int]]) -> Plan |
     return Plan(cells=tuple(cells), acts=tuple(acts), members=len(of_member))
 
 
-def step_ends(plan: Plan, takes: F64) -> F64:
-    """Ends of the steps with durations by cell and step."""
-    ends: F64 = walk(plan, lambda c: takes[c][None, :], (1, takes.shape[1]))[0][0]
-    return ends
+def step_ends(plan: Plan, variants: Sequence[F64]) -> F64:
+    """Ends of the steps, by variant and step. variants: durations by cell and step."""
+    shape = len(variants), variants[0].shape[1]
+    return walk(plan, lambda c: np.array([takes[c] for takes in variants]), shape)[0]
 
 
 def walk(plan: Plan, takes: Callable[[int], F64], shape: tuple[int, int]) -> tuple[F64, dict[int, F64]]:

@@ -12,11 +12,11 @@ from perfdoc.analyzers.pipeline.recorded_schedule import JobSchedule
 from perfdoc.results.what_if import WhatIfAnalysis, WhatIfPart, no_what_if
 from perfdoc.simulator.recorded.build import recorded_job
 from perfdoc.simulator.recorded.causes import causes_of
-from perfdoc.simulator.recorded.cells import F64, RecordedJob
+from perfdoc.simulator.recorded.cells import RecordedJob
 from perfdoc.simulator.recorded.peers import ideal_of
 from perfdoc.simulator.recorded.tail import with_meeting_at_end
 from perfdoc.simulator.recorded.walk import Plan, plan_of, walk
-from perfdoc.traces.table import Bool
+from perfdoc.traces.table import F64, Bool
 
 MAX_RANKS = 32
 """Of which a part is published each."""
@@ -42,8 +42,9 @@ def what_if(
     job = recorded_job(ranks, schedule, matches, world_size)
     if job is None:
         return no_what_if("the captures have no step in common", "Capture the same steps on all ranks.")
-    job = with_meeting_at_end(job)
     plan = plan_of(job.cells, job.of_member)
+    if plan is not None and (met := with_meeting_at_end(job, plan)) is not job:
+        job, plan = met, plan_of(met.cells, met.of_member)
     if plan is None:
         return no_what_if("ranks would wait for each other in a circle: operations were matched wrongly")
     ideal = ideal_of(job)

@@ -9,8 +9,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from perfdoc.simulator.recorded.cells import F64, RecordedJob
-from perfdoc.traces.table import Bool
+from perfdoc.simulator.recorded.cells import RecordedJob
+from perfdoc.traces.table import F64, Bool
 
 Item: TypeAlias = tuple[str, int]
 """(kind of work, micro-batch or place)"""
