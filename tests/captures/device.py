@@ -21,6 +21,26 @@ class DeviceBuilder:
         self.process = process
         self.info = info
 
+    def _placed(
+        self,
+        what: str,
+        call: str,
+        bounds_ns: tuple[int, int],
+        stream: int,
+        launch: Launch | None,
+        correlation: int | None,
+    ) -> dict[str, int]:
+        """What all work of the device has. call: of the CUDA API, where it is launched."""
+        start, end = span(what, *bounds_ns)
+        return {
+            "start_ns": start,
+            "end_ns": end,
+            "pid": self.process.pid,
+            "device": self.info.ordinal,
+            "stream": int(stream),
+            "correlation": self.process.launched(what, launch, correlation, call),
+        }
+
     def kernel(
         self,
         name: str,
@@ -37,14 +57,8 @@ class DeviceBuilder:
         collective: ev.Collective | None = None,
     ) -> int:
         """Add a kernel and return its correlation."""
-        start, end = span("kernel", start_ns, end_ns)
         row = ev.Kernel(
-            start_ns=start,
-            end_ns=end,
-            pid=self.process.pid,
-            device=self.info.ordinal,
-            stream=int(stream),
-            correlation=self.process.launched("kernel", launch, correlation, "cudaLaunchKernel"),
+            **self._placed("kernel", "cudaLaunchKernel", (start_ns, end_ns), stream, launch, correlation),
             name=name,
             full_name=name if full_name is None else full_name,
             grid=grid,
@@ -69,14 +83,8 @@ class DeviceBuilder:
         pinned: bool | None = None,
     ) -> int:
         """Add a copy ("host_to_device", ...) and return its correlation. pinned: its host memory."""
-        start, end = span("copy", start_ns, end_ns)
         row = ev.Copy(
-            start_ns=start,
-            end_ns=end,
-            pid=self.process.pid,
-            device=self.info.ordinal,
-            stream=int(stream),
-            correlation=self.process.launched("copy", launch, correlation, "cudaMemcpyAsync"),
+            **self._placed("copy", "cudaMemcpyAsync", (start_ns, end_ns), stream, launch, correlation),
             kind=CopyKind[kind.upper()] if isinstance(kind, str) else kind,
             bytes=int(size_bytes),
             graph_node=graph_node,
@@ -97,14 +105,8 @@ class DeviceBuilder:
         graph_node: int | None = None,
     ) -> int:
         """Add a memory set and return its correlation."""
-        start, end = span("memset", start_ns, end_ns)
         row = ev.MemorySet(
-            start_ns=start,
-            end_ns=end,
-            pid=self.process.pid,
-            device=self.info.ordinal,
-            stream=int(stream),
-            correlation=self.process.launched("memset", launch, correlation, "cudaMemsetAsync"),
+            **self._placed("memset", "cudaMemsetAsync", (start_ns, end_ns), stream, launch, correlation),
             bytes=int(size_bytes),
             graph_node=graph_node,
         )
@@ -122,14 +124,10 @@ class DeviceBuilder:
         correlation: int | None = None,
     ) -> int:
         """Add a CUDA-graph execution traced as one row and return its correlation."""
-        start, end = span("graph_launch", start_ns, end_ns)
         row = ev.GraphLaunch(
-            start_ns=start,
-            end_ns=end,
-            pid=self.process.pid,
-            device=self.info.ordinal,
-            stream=int(stream),
-            correlation=self.process.launched("graph_launch", launch, correlation, "cudaGraphLaunch"),
+            **self._placed(
+                "graph_launch", "cudaGraphLaunch", (start_ns, end_ns), stream, launch, correlation
+            ),
             graph=graph,
         )
         self.process.graph_launches.append(row)
