@@ -17,8 +17,7 @@ from perfdoc.analyzers.efficiency.device import device_efficiency
 from perfdoc.analyzers.host.activity import host_activity
 from perfdoc.analyzers.host.packing import Packing, packing
 from perfdoc.analyzers.host.steps import HostSteps
-from perfdoc.analyzers.instances.device import Instance, device_instances
-from perfdoc.analyzers.instances.rough import NO_OUTLINE, Outline, outline
+from perfdoc.analyzers.instances.spots import Instance, device_instances
 from perfdoc.analyzers.kernels.attributed import AttributedKernels, attributed_kernels
 from perfdoc.analyzers.kernels.parts import NamedTime, kernel_parts, kernel_times, kernels_only
 from perfdoc.analyzers.kernels.suspects import suspected_communication
@@ -90,9 +89,7 @@ class RankMeasurement:
     timeline: Sequence[StepTimeline]
     """Its typical steps, for the picture of all ranks."""
     instances: Sequence[Instance] = ()
-    """The worst of each kind, with what ran around them."""
-    outline: Outline = NO_OUTLINE
-    """What other ranks' instances are drawn with."""
+    """The worst of each kind."""
     also: Any
     """What the analysis of the room above found; None without one."""
 
@@ -125,7 +122,7 @@ def measure_device(
     tables = device_tables(view, ledger, calls)
     suspected, packed = suspected_communication(view), packing(view)
     ledgers, pipeline = step_ledgers(view), pipeline_rank(view)
-    timeline, outlined = rank_timeline(view), outline(view)
+    timeline = rank_timeline(view)
     instances = device_instances(view, ledger, contended)
     efficiency, at_bounds = device_efficiency(view, kernels, excess, ledger.compute)
     above = above_found()
@@ -158,7 +155,6 @@ def measure_device(
         kernels_only_window=only,
         kernels_only_capture=only_of_capture,
         timeline=timeline,
-        outline=outlined,
         instances=instances,
         also=above,
     )

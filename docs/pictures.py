@@ -115,14 +115,6 @@ def opportunity(browser: Browser, page: Path, to: Path) -> None:
         shown.locator("#opportunities").screenshot(path=to)
 
 
-def worst(browser: Browser, page: Path, to: Path) -> None:
-    """The moment at which a data-loader stall was longest."""
-    with opened(browser, page, (1180, 900)) as shown:
-        shown.goto(f"{page.as_uri()}#PD203")
-        shown.wait_for_timeout(300)
-        shown.locator("#PD203 figure.cut").screenshot(path=to)
-
-
 def terminal(browser: Browser, page: Path, to: Path) -> None:
     """The first screen, as a terminal shows it."""
     with opened(browser, page, (720, 400)) as shown:
@@ -137,7 +129,6 @@ PICTURES: dict[str, tuple[str, Callable[[Browser, Path, Path], None]]] = {
     "narrow": ("job-report/report.html", head((420, 1500), color_scheme="light")),
     "print": ("job-report/report.html", printed),
     "opportunities": ("job-report/report.html", opportunity),
-    "worst": ("job-report/report.html", worst),
 }
 """Name → the page in the working folder, and what takes the picture."""
 

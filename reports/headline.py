@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import fmean, median_low
 
-from perfdoc.reports.against import notes_on
 from perfdoc.reports.leaves import family_shares, family_values, leaf_values, parts_of, total_values
 from perfdoc.reports.over_ranks import apart, device_word
 from perfdoc.reports.summary import PEAK_NAMES
@@ -28,8 +27,6 @@ class Figure:
     known: bool
     beside: str = ""
     """What must stand with the value where notes do not: another figure, or what it is a share of."""
-    against: Sequence[str] = ()
-    """How it compares with a baseline and a target."""
 
 
 def _range(low: str, high: str) -> str:
@@ -175,20 +172,7 @@ def verdict_figures(diagnosis: Diagnosis) -> list[Figure]:
         figures.append(_mfu_figure(diagnosis.mfu))
     if diagnosis.ranks:
         figures.append(_time_figure(diagnosis.ranks))
-    figures += [*_token_figures(diagnosis), *_memory_figures(diagnosis)]
-    return [_compared(diagnosis, figure) for figure in figures]
-
-
-_ASKED = {"MFU": "mfu", "Step time": "step_time", "Peak memory": "peak_memory"}
-"""Figures that a baseline or a target may be about, by their labels; tokens have two."""
-
-
-def _asked(figure: Figure) -> str:
-    return _ASKED.get(figure.label, "tokens_per_s_per_gpu" if figure.label.startswith("Tokens") else "")
-
-
-def _compared(diagnosis: Diagnosis, figure: Figure) -> Figure:
-    return replace(figure, against=notes_on(diagnosis, _asked(figure)))
+    return [*figures, *_token_figures(diagnosis), *_memory_figures(diagnosis)]
 
 
 _SHARES = (("Compute", "compute"), ("Exposed communication", "exposed_comm"), ("Idle", "idle"))

@@ -12,10 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from perfdoc.reports import gaps, headline, outlook, summary, view
-from perfdoc.reports.advice import change_title, gain_words, lines_of, related_words
-from perfdoc.reports.against import against_words
-from perfdoc.reports.charts.excerpt import excerpt_looks, excerpt_picture
-from perfdoc.reports.charts.looks import Look
+from perfdoc.reports.advice import change_title, gain_words, lines_of, related_words, worst_words
 from perfdoc.reports.charts.steps import OPEN_STEP_STRIPS, step_strips
 from perfdoc.reports.charts.timeline_parts import CHART_STYLE, TimelineParts, timeline_parts
 from perfdoc.reports.inlined import asset, library, policy
@@ -85,7 +82,7 @@ def environment() -> Environment:
         share=figures.share,
         count=figures.count,
         plural=figures.plural,
-        excerpt=excerpt_picture,
+        worst=worst_words,
         percent=_percent,
     )
     return environment
@@ -96,15 +93,6 @@ def prepare() -> None:
     library()
     for name in environment().list_templates(extensions=["html"]):
         environment().get_template(name)
-
-
-def _fills(diagnosis: Diagnosis, timeline: TimelineParts | None) -> list[tuple[str, Look]]:
-    """Fills of excerpts that the timeline does not define for itself: an id comes once on a page."""
-    known = set()
-    if timeline is not None:
-        legend = timeline.picture.legend
-        known = {look.id(timeline.kinds[title]) for title, looks in legend for look in looks}
-    return [(kind, look) for kind, look in excerpt_looks(diagnosis) if look.id(kind) not in known]
 
 
 def render_html(diagnosis: Diagnosis) -> str:
@@ -127,7 +115,6 @@ def render_html(diagnosis: Diagnosis) -> str:
         first_words=outlook.opening_words(diagnosis),
         analysed=summary.analysed_line(diagnosis),
         next_capture=outlook.next_capture(diagnosis),
-        against=against_words(diagnosis),
         opportunities=to_do,
         dialects=dialects_of(to_do),
         dialect=diagnosis.job.dialect if diagnosis.job is not None else None,
@@ -142,7 +129,6 @@ def render_html(diagnosis: Diagnosis) -> str:
         roles_left_out=max(0, len(diagnosis.ranks) - view.MOST_RANKS),
         strips=step_strips(diagnosis, roles),
         open_strips=OPEN_STEP_STRIPS,
-        fills=_fills(diagnosis, timeline),
         sections=sections_of(diagnosis),
         gaps=gaps.gaps_of(diagnosis),
         skipped=gaps.skipped_rules(diagnosis),

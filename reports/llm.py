@@ -14,7 +14,6 @@ from typing import Any
 
 from perfdoc.reports import headline, outlook
 from perfdoc.reports.advice import gain_words
-from perfdoc.reports.against import against_words
 from perfdoc.reports.leaves import parts_of
 from perfdoc.reports.outline import outline
 from perfdoc.reports.ranking import INEXACT, ranking
@@ -150,8 +149,6 @@ def _head(diagnosis: Diagnosis) -> Iterator[str]:
     for figure in headline.verdict_figures(diagnosis):
         beside = f"; {figure.beside}" if figure.beside else ""
         yield f"{figure.label}: {sentence(figure.value + beside, 100)}"
-    for text in against_words(diagnosis)[:4]:
-        yield f"against: {sentence(text, 160)}"
 
 
 def _facts(diagnosis: Diagnosis) -> Iterator[str]:

@@ -6,7 +6,6 @@ import re
 from collections.abc import Sequence
 
 from perfdoc.reports import headline, outlook
-from perfdoc.reports.against import against_words, compared_lines
 from perfdoc.reports.outline import outline
 from perfdoc.reports.sections.section import Note, Section
 from perfdoc.reports.summary import analysed_line, source_line
@@ -99,8 +98,6 @@ def render_markdown(diagnosis: Diagnosis) -> str:
         "l" * len(facts),
         [[escape(f"{fig.value} ({fig.beside})" if fig.beside else fig.value) for fig in facts]],
     )[1:]
-    compared = [*compared_lines(diagnosis), *against_words(diagnosis)]
-    lines += [*(f"- {sentence(text)}" for text in compared), ""] if compared else []
     sections = {section.key: section for section in outline(diagnosis)}
     for key in _OPEN:
         lines += _section(sections.pop(key)) if key in sections else []

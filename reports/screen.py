@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from perfdoc.reports import gaps, headline, outlook, summary
 from perfdoc.reports.advice import rough
-from perfdoc.reports.against import against_words
 from perfdoc.reports.leaves import Part, parts_of
 from perfdoc.reports.outlook import next_capture
 from perfdoc.reports.ranking import INEXACT, Ranked, ranking, stuck_in
@@ -44,17 +43,16 @@ class _Room:
     """How many lines, or things, a part of the screen has."""
 
     verdict: int
-    figures: int
     to_do: int
     notes: int
 
 
 _ROOMS = (
-    *(_Room(verdict=7, figures=5, to_do=n, notes=3) for n in (5, 4)),
-    _Room(verdict=6, figures=4, to_do=4, notes=2),
-    _Room(verdict=6, figures=3, to_do=3, notes=2),
-    *(_Room(verdict=4, figures=2, to_do=n, notes=1) for n in (3, 2, 1)),
-    _Room(verdict=4, figures=2, to_do=1, notes=0),
+    *(_Room(verdict=7, to_do=n, notes=3) for n in (5, 4)),
+    _Room(verdict=6, to_do=4, notes=2),
+    _Room(verdict=6, to_do=3, notes=2),
+    *(_Room(verdict=4, to_do=n, notes=1) for n in (3, 2, 1)),
+    _Room(verdict=4, to_do=1, notes=0),
 )
 """The largest that fits is taken."""
 
@@ -136,14 +134,10 @@ def _where(page: Lines, diagnosis: Diagnosis, room: _Room) -> None:
             if (roles := diagnosis.analyses.roles) is not None:
                 _say(page, outlier_sentence(diagnosis, roles), 3)
     shown = [
-        f"{fig.label} {fig.value}" + "".join(f"; {note}" for note in [fig.beside, *fig.against] if note)
+        f"{fig.label} {fig.value}" + (f"; {fig.beside}" if fig.beside else "")
         for fig in headline.verdict_figures(diagnosis)
     ]
-    said = [*paragraph(" · ".join(shown), width=page.width, indent="  ")]
-    for text in against_words(diagnosis):
-        lines = paragraph(text, width=page.width, indent="  ")
-        said += lines if len(said) + len(lines) <= room.figures else []
-    page.lines += said
+    page.lines += paragraph(" · ".join(shown), width=page.width, indent="  ")
 
 
 def _legend(parts: Sequence[Part], width: int) -> Iterator[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from perfdoc.reports import headline, outlook, summary
-from perfdoc.reports.against import against_words
 from perfdoc.reports.outline import outline
 from perfdoc.reports.sections.section import Grid, Note, Section
 from perfdoc.reports.terminal import Lines, grid, paragraph
@@ -58,12 +57,8 @@ def render_text(diagnosis: Diagnosis, *, width: int = 100, colour: bool = False)
     for text in (prose(below), summary.source_line(diagnosis), summary.analysed_line(diagnosis)):
         page.say(text, "")
     page.lines.append("")
-    facts = [
-        [fig.label, fig.value, "; ".join([*fig.notes, *fig.against])] for fig in headline.headline(diagnosis)
-    ]
+    facts = [[fig.label, fig.value, "; ".join(fig.notes)] for fig in headline.headline(diagnosis)]
     page.lines += ["  " + line for line in grid(["", "", ""], facts, align="lrl", width=page.width)[1:]]
-    for text in against_words(diagnosis):
-        page.say(text)
     for section in outline(diagnosis):
         _section(page, section)
     page.lines += ["", f"perfdoc {shorten(diagnosis.perfdoc_version, 64)}"]

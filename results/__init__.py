@@ -13,7 +13,7 @@ import msgspec
 
 from perfdoc.results.contention import DeviceContention, NormContentionAnalysis
 from perfdoc.results.efficiency import NO_EFFICIENCY, KernelEfficiency
-from perfdoc.results.headline import Against, AgainstFigure, DifferentFact, Job, Mfu, Target, WaterfallBar
+from perfdoc.results.headline import Job, Mfu, WaterfallBar
 from perfdoc.results.host import HostActivity, HostGapsAnalysis, HostJitter
 from perfdoc.results.job_model import NO_JOB_MODEL, JobModelAnalysis, ModelledStage
 from perfdoc.results.json_schema import schema_of
@@ -59,7 +59,7 @@ from perfdoc.results.timeline import Timeline, TimelineRank, TimelineTrack
 from perfdoc.results.waits import PipelineAnalysis, SkewAnalysis
 from perfdoc.results.what_if import WhatIfAnalysis
 
-SCHEMA_VERSION = "1.23"
+SCHEMA_VERSION = "1.24"
 
 __all__ = [
     "DIMENSIONS",
@@ -67,8 +67,6 @@ __all__ = [
     "NO_JOB_MODEL",
     "SCHEMA_VERSION",
     "Advice",
-    "Against",
-    "AgainstFigure",
     "Analyses",
     "CapabilityRow",
     "Combined",
@@ -76,7 +74,6 @@ __all__ = [
     "Contradiction",
     "DeviceContention",
     "Diagnosis",
-    "DifferentFact",
     "Evidence",
     "ExposedComm",
     "Gain",
@@ -117,7 +114,6 @@ __all__ = [
     "StepTimes",
     "SuspectedCommunication",
     "Tables",
-    "Target",
     "Timeline",
     "TimelineRank",
     "TimelineTrack",
@@ -177,8 +173,6 @@ class Diagnosis:
     """None in a diagnosis of an earlier version."""
     job: Job | None = None
     """None in a diagnosis of a version that did not say."""
-    against: Against | None = None
-    """None where neither a baseline nor a target was given."""
     tables: Tables | None = None
     """None in a diagnosis of a version that had none."""
 

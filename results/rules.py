@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from perfdoc.results.replay import Gain
-from perfdoc.results.timeline import TimelineRank
 
 NOTHING_TO_SET = "None of the settings that would help can be changed here."
 """The remedy of a rule of whose advice nothing is allowed, and which has no other."""
@@ -64,7 +63,7 @@ def there_for_others(advice: Sequence[Advice]) -> dict[str, set[str]]:
 
 @dataclass(frozen=True, kw_only=True)
 class WorstInstance:
-    """The worst single instance of what a rule fires on, with an excerpt of the timeline around it."""
+    """The worst single instance of what a rule fires on."""
 
     rank: int | None
     label: str
@@ -80,11 +79,6 @@ class WorstInstance:
     end_ns: int
     cost_ns: int
     """Its cost: exposed or idle time, slowdown against a run alone, or lateness of a rank."""
-    ranks: list[TimelineRank]
-    """The rank itself first, then its peers. Each shows the same moments: its tracks begin at `start_ns` on
-    its own capture's clock, `offset_ns` is 0. Communication has a track for every dimension."""
-    resolution_ns: int | None
-    """Clock error between these ranks; null: one clock, or one rank."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ from typing import Literal
 
 from perfdoc.results.quality import State
 
-TrackKind = Literal["ledger", "compute", "communication", "host", "passes", "ranges"]
+TrackKind = Literal["ledger", "compute", "communication", "host", "passes"]
 
 
 TYPICAL_FRAC = 0.02
@@ -22,7 +22,7 @@ class TimelineTrack:
     kind: TrackKind
     """ledger: leaves. compute: kernel classes. communication: dimensions, hidden and exposed. host: CUDA
     calls of launching threads, data loading, garbage collection. passes: forward and backward passes of
-    micro-batches. ranges: the innermost range of the launching thread; in excerpts alone."""
+    micro-batches."""
     codes: list[str]
     """What `code` counts."""
     names: list[str]

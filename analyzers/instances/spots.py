@@ -1,4 +1,4 @@
-"""Where the worst instance of each kind lies on one device.
+"""The worst instance of each kind on one device: where it lies, and in which step.
 
 Of many candidates the longest few are looked at first: what is lost in a stretch is never more than its
 length, so that as soon as the worst of them has lost as much as the next shorter one is long, no other can be
@@ -7,7 +7,8 @@ worse.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -17,28 +18,36 @@ from perfdoc.analyzers.base.spot import Spot
 from perfdoc.analyzers.device.activity import DIMENSIONS, Activity
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.host.steps import pause_rows
-from perfdoc.results.ranks import Ledger
-from perfdoc.traces import ApiCalls, Kernels, Ranges
-
-_BEFORE = 4_096
-"""Rows that began before the excerpt and are looked at: who began earlier and still runs is known as compute,
-without its name."""
+from perfdoc.results.ranks import Ledger, Step
 
 
-class Nearby:
-    """Some rows of a table by time, so that what looks at a moment passes over few of them."""
+@dataclass(frozen=True, kw_only=True)
+class Instance:
+    """The worst instance of its kind on one device."""
 
-    def __init__(self, table: Kernels | ApiCalls | Ranges, rows: I64) -> None:
-        starts = table.start_ns.take(rows)
-        if (starts[1:] < starts[:-1]).any():
-            order = np.argsort(starts, kind="stable")
-            rows, starts = rows[order], starts[order]
-        self._rows, self._starts = rows, starts
+    spot: Spot
+    step: str
+    """Of the step in which it began; empty where the window is not made of steps."""
 
-    def rows(self, start_ns: int, end_ns: int) -> I64:
-        """Those that begin in [start, end), and the _BEFORE before them, by start."""
-        first, last = np.searchsorted(self._starts, (start_ns, end_ns)).tolist()
-        return self._rows[max(0, first - _BEFORE) : last]
+
+MAX_INSTANCES = 16
+"""Of one device."""
+
+
+def device_instances(view: DeviceView, ledger: Ledger, contended: Sequence[Spot]) -> tuple[Instance, ...]:
+    """contended: of `norm_contention`. One instance of each kind that the device has, costliest first."""
+    if view.window.duration_ns <= 0:
+        return ()
+    spots = [*find_spots(view, ledger), *contended]
+    spots.sort(key=lambda s: (-s.cost_ns, s.key))
+    steps = view.window.step_list
+    return tuple(Instance(spot=s, step=step_of(steps, s.start_ns)) for s in spots[:MAX_INSTANCES])
+
+
+def step_of(steps: Sequence[Step], time_ns: int) -> str:
+    """Name of the step that holds a time of the device; empty where none does."""
+    at = int(np.searchsorted([s.start_ns for s in steps], time_ns, "right")) - 1
+    return steps[at].name if at >= 0 and time_ns < steps[at].end_ns else ""
 
 
 LEAST_FRAC = {
@@ -153,7 +162,7 @@ def _launched(view: DeviceView, following: I64) -> Callable[[int], str]:
     def name(gap: int) -> str:
         api, at = view.trace.api_calls, int(view.activity.launch_start_ns[following[gap]])
         thread = int(view.activity.launch_thread[following[gap]])
-        rows = Nearby(api, view.trace.calls_of(np.array([thread]))).rows(at, at + 1)
+        rows = view.trace.calls_of(np.array([thread]))
         rows = rows[api.start_ns[rows] == at]
         return view.trace.strings[int(api.name[rows[0]])] if at >= 0 and len(rows) else ""
 

@@ -1,4 +1,4 @@
-"""An instance of the whole job: where it lies, and what its own rank and the others did around it."""
+"""The worst instance of the whole job: where it lies, and who came last to it."""
 
 from __future__ import annotations
 
@@ -9,15 +9,13 @@ import numpy as np
 
 from perfdoc.analyzers.base.spot import Spot
 from perfdoc.analyzers.clocks.alignment import ClockAlignment
+from perfdoc.analyzers.communication.calls import CollectiveCalls
 from perfdoc.analyzers.communication.matches import Matches
-from perfdoc.analyzers.instances.device import Instance
-from perfdoc.analyzers.instances.rough import RankParts, rough_tracks
+from perfdoc.analyzers.instances.spots import Instance
 from perfdoc.analyzers.ledger.steps import distinct_names
 from perfdoc.analyzers.pipeline.rank import PipelineRank
-from perfdoc.analyzers.timeline.rank import track_of
 from perfdoc.results.figures import brief
 from perfdoc.results.rules import WorstInstance
-from perfdoc.results.timeline import TimelineRank
 
 
 def of_spot(spot: Spot, late: str = "", behind_ns: int = 0) -> str:
@@ -66,13 +64,6 @@ def _opening(label: str) -> str:
     return label[:1].upper() + label[1:]
 
 
-MAX_PEERS = 5
-"""Other ranks that are drawn beside an instance's own."""
-_ALL_BARS = 200
-_TRACKS = 3
-"""Of a rank, about: the ledger, passes, and communication of one dimension."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class _Late:
     """The rank that came last to a collective."""
@@ -80,8 +71,16 @@ class _Late:
     member: int
     behind_ns: int
     """After the rank that is looked at."""
-    resolution_ns: int
-    """Of these two ranks' clocks."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankParts:
+    """What is known of one rank when all are compared."""
+
+    rank: int | None
+    label: str
+    calls: CollectiveCalls
+    pipeline: PipelineRank
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,24 +92,9 @@ class Ranks:
     clocks: ClockAlignment
 
     def of_device(self, position: int, instance: Instance) -> WorstInstance:
-        """An instance of one rank; of a matched collective, with the ranks that it was waiting with."""
+        """An instance of one rank."""
         part, spot = self.parts[position], instance.spot
-        own = TimelineRank(
-            rank=part.rank,
-            label=part.label,
-            step=instance.step,
-            start_ns=instance.first_ns,
-            duration_ns=instance.last_ns - instance.first_ns,
-            offset_ns=0,
-            aligned=True,
-            tracks=[
-                track_of(key.partition(" ")[0], track.segments, track.names, instance.first_ns)
-                for key, track in instance.tracks.items()
-            ],
-        )
         late = self._last_to_come(position, spot) if spot.key.startswith("exposed.") else None
-        last = () if late is None else (late.member,)
-        others = self.beside(position, instance.first_ns, instance.last_ns, last)
         return WorstInstance(
             rank=part.rank,
             label=part.label,
@@ -122,8 +106,6 @@ class Ranks:
             start_ns=spot.start_ns,
             end_ns=spot.end_ns,
             cost_ns=spot.cost_ns,
-            ranks=[own, *others],
-            resolution_ns=late.resolution_ns if late is not None and others else None,
         )
 
     def _last_to_come(self, position: int, spot: Spot) -> _Late | None:
@@ -137,7 +119,7 @@ class Ranks:
         open_ns = self.clocks.resolution_between([position, last]) if last != position else None
         if open_ns is None or behind <= open_ns:
             return None
-        return _Late(member=last, behind_ns=behind, resolution_ns=open_ns)
+        return _Late(member=last, behind_ns=behind)
 
     def _collective_at(self, position: int, start_ns: int, end_ns: int) -> int | None:
         """The matched collective that is this communication of a rank."""
@@ -176,18 +158,9 @@ class Ranks:
             return None
         waiting = sorted((m for m in arrivals if m != late), key=lambda m: (arrivals[m], m))
         first, second = arrivals[waiting[0]], arrivals[waiting[-1]]
-        rows = range(int(self.matches.first[collective]), int(self.matches.first[collective + 1]))
-        ends = [
-            self._common(m, int(self.parts[m].calls.end_ns[self.matches.row[row]]))
-            for row in rows
-            if (m := int(self.matches.member[row])) in (late, waiting[0])
-        ]
-        pad = max(50_000, min(came - first, 5_000_000))
         start, end = self._own(late, first), self._own(late, came)
-        low, high = start - pad, self._own(late, max(came, *ends)) + pad // 2
         part = self.parts[late]
         operation = self.matches.operations[int(self.matches.operation[collective])]
-        others = self.beside(late, low, high, waiting)
         return WorstInstance(
             rank=part.rank,
             label=part.label,
@@ -197,31 +170,20 @@ class Ranks:
             start_ns=start,
             end_ns=end,
             cost_ns=came - second,
-            ranks=[self._rank(late, low, high, _bars(1 + len(others))), *others],
-            resolution_ns=self.clocks.resolution_between([late, *waiting[:MAX_PEERS]]),
         )
 
     def pass_gap(self, pipelines: Sequence[Sequence[int]], step: str = "") -> WorstInstance | None:
-        """The longest stretch in which a stage ran no pass between two passes of one step, with the other
-        stages of its pipeline. step: name of the one to look at; empty: all of them."""
-        best: tuple[int, int, int, int] | None = None
-        for at, members in enumerate(pipelines):
-            for position in members:
-                gap = _longest_gap(self.parts[position].pipeline, step)
-                if gap is not None and (best is None or gap[0] > best[0]):
-                    best = (gap[0], at, position, gap[1])
+        """The longest stretch in which a stage ran no pass between two passes of one step. step: name of the
+        one to look at; empty: all of them."""
+        best: tuple[int, int, int] | None = None
+        for position in (p for members in pipelines for p in members):
+            gap = _longest_gap(self.parts[position].pipeline, step)
+            if gap is not None and (best is None or gap[0] > best[0]):
+                best = (gap[0], position, gap[1])
         if best is None:
             return None
-        length, at, position, row = best
+        length, position, row = best
         part, passes = self.parts[position], self.parts[position].pipeline.passes
-        start, end = int(passes.end_ns[row]), int(passes.start_ns[row + 1])
-        pad = max(50_000, min(length, 20_000_000))
-        low, high = start - pad, end + pad
-        others = [p for p in pipelines[at] if p != position]
-        near = sorted(
-            others, key=lambda p: abs(list(pipelines[at]).index(p) - list(pipelines[at]).index(position))
-        )
-        kept = sorted(near[:MAX_PEERS], key=list(pipelines[at]).index)
         between = f"{_pass_words(part.pipeline, row)} and {_pass_words(part.pipeline, row + 1)}"
         return WorstInstance(
             rank=part.rank,
@@ -229,36 +191,9 @@ class Ranks:
             step=part.pipeline.step_names[int(passes.step[row])],
             name=between,
             says=of_pass_gap(part.label, between, length),
-            start_ns=start,
-            end_ns=end,
+            start_ns=int(passes.end_ns[row]),
+            end_ns=int(passes.start_ns[row + 1]),
             cost_ns=length,
-            ranks=[
-                self._rank(position, low, high, _bars(1 + len(kept))),
-                *self.beside(position, low, high, kept),
-            ],
-            resolution_ns=self.clocks.resolution_between([position, *kept]) if kept else None,
-        )
-
-    def beside(self, position: int, low_ns: int, high_ns: int, others: Sequence[int]) -> list[TimelineRank]:
-        """Other ranks in [low, high) of the clock of `position`; those on clocks that were not compared with
-        it are left out."""
-        component = self.clocks.clocks[position].component
-        kept = [p for p in others if self.clocks.clocks[p].component == component][:MAX_PEERS]
-        begin = self._common(position, low_ns)
-        bars = _bars(1 + len(kept))
-        return [self._rank(p, at := self._own(p, begin), at + high_ns - low_ns, bars) for p in kept]
-
-    def _rank(self, position: int, low_ns: int, high_ns: int, bars: int) -> TimelineRank:
-        part = self.parts[position]
-        return TimelineRank(
-            rank=part.rank,
-            label=part.label,
-            step=_step_of(part.pipeline, low_ns),
-            start_ns=low_ns,
-            duration_ns=high_ns - low_ns,
-            offset_ns=0,
-            aligned=True,
-            tracks=rough_tracks(part, low_ns, high_ns, bars),
         )
 
     def _common(self, position: int, time_ns: int) -> int:
@@ -270,11 +205,6 @@ class Ranks:
         for _ in range(4):
             time += common_ns - self._common(position, time)
         return time
-
-
-def _bars(ranks: int) -> int:
-    """Of each track, where so many ranks are drawn."""
-    return max(8, _ALL_BARS // (_TRACKS * ranks))
 
 
 def _longest_gap(pipeline: PipelineRank, step: str) -> tuple[int, int] | None:

@@ -109,15 +109,12 @@ def ledger_track(view: DeviceView, start_ns: int, end_ns: int) -> Segments:
     return _counted(pieces, view.activity.start_ns[first:last])
 
 
-def compute_track(view: DeviceView, start_ns: int, end_ns: int, among: I64 | None = None) -> Segments:
+def compute_track(view: DeviceView, start_ns: int, end_ns: int) -> Segments:
     """Compute by kernel class (COMPUTE_CODES); of kernels that run at once the one that ends last. Items are
-    names (Trace.strings). Its time is the ledger's compute. Empty of a rank that computes on the host.
-
-    among: rows of the device's kernels that may run then, where that is known.
-    """
+    names (Trace.strings). Its time is the ledger's compute. Empty of a rank that computes on the host."""
     trace, activity = view.trace, view.activity
     kernels, graphs = trace.kernels, trace.graph_launches
-    k = activity.kernel_rows if among is None else among
+    k = activity.kernel_rows
     inside = (kernels.start_ns[k] < end_ns) & (kernels.end_ns[k] > start_ns)
     (k,) = kept(inside & ~view.kinds.is_communication[k], k)
     g = np.flatnonzero(
@@ -134,15 +131,11 @@ def compute_track(view: DeviceView, start_ns: int, end_ns: int, among: I64 | Non
     return _counted(paint([layer], start_ns, end_ns), start)
 
 
-def communication_track(
-    view: DeviceView, start_ns: int, end_ns: int, dimension: int | None = None
-) -> Segments:
+def communication_track(view: DeviceView, start_ns: int, end_ns: int) -> Segments:
     """Communication, hidden and exposed, by dimension (DIMENSIONS); of several at once the one that ends
-    last. Items are indices into Communication.kinds. dimension: of this one alone."""
+    last. Items are indices into Communication.kinds."""
     found = view.activity.communication
     rows = _overlapping(found, start_ns, end_ns)
-    if dimension is not None:
-        rows = rows[found.dimension[rows] == dimension]
     begin, finish, owner = owners_by_last_end(found.start_ns[rows], found.end_ns[rows])
     layer = Layer(
         start_ns=begin,
@@ -153,14 +146,14 @@ def communication_track(
     return _counted(paint([layer], start_ns, end_ns), found.start_ns[rows])
 
 
-def host_track(view: DeviceView, start_ns: int, end_ns: int, among: I64 | None = None) -> Segments:
+def host_track(view: DeviceView, start_ns: int, end_ns: int) -> Segments:
     """What the host was in on the threads that launch (HOST_CODES); nothing is Python and the framework, or a
     capture without CUDA calls. Where calls nest or threads differ, in the order of CallKind; collection and
-    data loading go before all of them. among: rows of their calls that may run then, where that is known."""
+    data loading go before all of them."""
     trace = view.trace
     api = trace.api_calls
     threads = view.activity.launching_threads
-    rows = trace.calls_of(threads) if among is None else among
+    rows = trace.calls_of(threads)
     (rows,) = kept((api.start_ns[rows] < end_ns) & (api.end_ns[rows] > start_ns), rows)
     kind = kinds_of_calls(trace)[api.name[rows]]
     layers = []
@@ -189,7 +182,6 @@ CODES: dict[str, Sequence[str]] = {
     "communication": DIMENSIONS,
     "host": HOST_CODES,
     "passes": ("forward", "backward"),
-    "ranges": ("range",),
 }
 """What the codes of each track's segments stand for."""
 _TRACKS: dict[TrackKind, Callable[[DeviceView, int, int], Segments]] = {

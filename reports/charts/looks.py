@@ -20,7 +20,6 @@ KINDS = {
     "communication": "communication, hidden and exposed",
     "host": "host: CUDA calls of launching threads",
     "passes": "forward and backward passes",
-    "ranges": "ranges of the launching thread",
 }
 """Tracks in the order of the picture."""
 
@@ -59,7 +58,6 @@ _MEMORY = (
     *(("activations", "AC", "k-4", ""), ("communication_buffers", "CB", "dp", "x")),
     *(("other", "OT", "idle-2", "."), ("unknown", "??", "idle-6", "+")),
 )
-_RANGES = (("range", "R", "k-7", ""),)
 _PASSES = (("forward", "F", "compute", ""), ("backward", "B", "pp", "/"))
 _LEAF_COLOURS = {
     "compute": "compute",
@@ -131,7 +129,6 @@ def _tables() -> dict[str, dict[str, Look]]:
         "communication": comm,
         "host": table(_HOST),
         "passes": table(_PASSES),
-        "ranges": table(_RANGES),
         "memory": table(_MEMORY),
     }
 

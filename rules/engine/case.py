@@ -9,8 +9,7 @@ from functools import cached_property, partial
 from typing import Literal
 
 from perfdoc.analyzers.device.frameworks import Program
-from perfdoc.analyzers.instances.rough import RankParts
-from perfdoc.analyzers.instances.worst import Ranks
+from perfdoc.analyzers.instances.worst import RankParts, Ranks
 from perfdoc.analyzers.job import JobMeasurement, measure_job
 from perfdoc.analyzers.layout.degrees import SHOWN
 from perfdoc.analyzers.measure import CaptureMeasurement
@@ -129,21 +128,14 @@ class Case:
 
     @cached_property
     def together(self) -> Ranks | None:
-        """All ranks side by side, for drawing instances across ranks; None if their order differs from that
-        of the cross-rank measurements."""
+        """All ranks side by side; None if their order differs from that of the cross-rank measurements."""
         job, ranks = self.job, self.ranks
         lengths = {len(ranks), len(job.labels), len(job.devices), len(job.clocks.clocks)}
         if not ranks or len(lengths) > 1:
             return None
         return Ranks(
             parts=[
-                RankParts(
-                    rank=device.rank,
-                    label=label,
-                    outline=rank.outline,
-                    calls=rank.calls,
-                    pipeline=rank.pipeline,
-                )
+                RankParts(rank=device.rank, label=label, calls=rank.calls, pipeline=rank.pipeline)
                 for rank, device, label in zip(ranks, job.devices, job.labels, strict=True)
             ],
             matches=job.matches,

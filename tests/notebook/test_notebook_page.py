@@ -111,7 +111,6 @@ def test_a_mistake_is_the_one_exception(ran: SimpleNamespace) -> None:
         lambda: ran.perfdoc.analyze([]),
         lambda: ran.perfdoc.load("demo/answer.json"),
         lambda: ran.perfdoc.diff("demo/traces", "nowhere"),
-        lambda: ran.perfdoc.analyze("demo/traces", target="mfu"),
         lambda: ran.same.tune(),
         lambda: ran.r.tune(only=["nothing"]),
         lambda: ran.r.table("nothing"),

@@ -9,7 +9,6 @@ from functools import cache
 from perfdoc.results import CapabilityRow, Diagnosis, Evidence, Quality, Related, RuleResult
 from tests.amount import some
 from tests.reports import jobs
-from tests.reports.build_worst import compared
 from tests.reports.fill import with_text
 
 HOSTILE = [
@@ -59,7 +58,6 @@ def hostile(text: str, name: str = "exposed") -> Diagnosis:
         base,
         quality=[Quality(code=text, message=text, remedy=text)],
         capabilities=[CapabilityRow(input=0, name=text, available=False, reason=text, remedy=text)],
-        against=compared(),
         rules=[
             *(rule for rule in base.rules if rule.state == "fires"),
             finding,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,6 @@ from perfdoc.results import Diagnosis
 from tests.amount import some
 from tests.reports import build, jobs
 from tests.reports.browser import NARROW, WIDE, visit
-from tests.reports.build_worst import compared
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -24,7 +22,7 @@ POLICY = re.compile(r'<meta http-equiv="Content-Security-Policy"[^>]*>')
 
 
 def _everything() -> Diagnosis:
-    return replace(jobs.job("exposed"), against=compared())
+    return jobs.job("exposed")
 
 
 def violations(page: Any) -> list[str]:

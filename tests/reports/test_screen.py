@@ -23,7 +23,6 @@ from perfdoc.results.bubble import exposed_bubble_ns
 from perfdoc.results.names import columns, prose, shorten
 from tests.reports import build, hostile, jobs
 from tests.reports.build_choices import advice, gain, with_settings
-from tests.reports.build_worst import compared
 from tests.reports.test_ranking import RANKED as MADE
 from tests.reports.test_ranking import row
 
@@ -263,12 +262,6 @@ def test_a_note_of_several_lines_is_said_and_one_that_no_lines_hold_is_counted()
     assert "differ from it." in " ".join(line.strip() for line in said[1:5])
     assert not any(line.strip() == "!" for line in said)
     assert "1 more note" in shown
-
-
-def test_a_baseline_is_on_the_first_screen() -> None:
-    made = replace(build.one_rank(), against=compared())
-    assert_fits(made, shown := render_screen(made, report=REPORT))
-    assert "baseline" in shown
 
 
 def test_a_long_path_stays_whole() -> None:

@@ -8,10 +8,9 @@ import pytest
 
 from perfdoc.analyzers.base.spot import Spot
 from perfdoc.analyzers.device.window import WindowRequest
-from perfdoc.analyzers.instances.device import Instance
+from perfdoc.analyzers.instances.spots import Instance
 from perfdoc.analyzers.measure import measure_capture
 from perfdoc.results import WorstInstance
-from perfdoc.results.ranks import LEAVES
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.registry import run_rules
 from perfdoc.rules.engine.worst import bubble, late_rank, worst_exposed, worst_instance
@@ -61,22 +60,6 @@ def test_a_late_rank_is_shown_where_it_is_latest_on_its_own_clock(tmp_path: Path
     assert found.says == (
         "Rank 2 joined this all_reduce 2 ms after all other ranks; the first had waited 3 ms by then."
     )
-    # The late one first, then who waited longest; each on its own clock, at one time.
-    assert [r.rank for r in shown.ranks] == [2, 0, 3, 1]
-    low = shown.ranks[0].start_ns
-    assert low == 88_200_000 + local  # 3 ms before
-    assert [r.start_ns - low for r in shown.ranks] == [0, -700_000, -700_000, -700_000]
-    for rank, came in zip(shown.ranks, (94_200_000, 91_200_000, 91_200_000, 92_200_000), strict=True):
-        (comm,) = [t for t in rank.tracks if t.kind == "communication"]
-        assert [comm.codes[c] for c in comm.code] == ["dp"]
-        assert (comm.start_ns, comm.duration_ns) == ([came - 88_200_000], [94_700_000 - came])
-        (ledger,) = [t for t in rank.tracks if t.kind == "ledger"]
-        busy = [
-            (s, d)
-            for s, d, c in zip(ledger.start_ns, ledger.duration_ns, ledger.code, strict=True)
-            if c == LEAVES.index("compute")
-        ]
-        assert busy[0] == (0, came - 88_200_000)
 
 
 def test_an_exposed_collective_names_who_came_last_to_it(tmp_path: Path) -> None:
@@ -86,10 +69,9 @@ def test_an_exposed_collective_names_who_came_last_to_it(tmp_path: Path) -> None
     assert found is not None
     assert (found.rank, found.cost_ns) == (0, 3_500_000)
     assert found.says == ("all_reduce took 3.5 ms, all of it exposed; rank 2 joined 3 ms after this rank.")
-    assert [r.rank for r in found.ranks] == [0, 2]
 
 
-def test_clocks_that_were_not_compared_are_not_drawn_under_one_another(tmp_path: Path) -> None:
+def test_clocks_that_were_not_compared_tell_nobody_late(tmp_path: Path) -> None:
     case = written(one_late_rank(), tmp_path)
     apart = [replace(c, component=i) for i, c in enumerate(case.job.clocks.clocks)]
     case = replace(case, job=replace(case.job, clocks=replace(case.job.clocks, clocks=tuple(apart))))
@@ -97,7 +79,7 @@ def test_clocks_that_were_not_compared_are_not_drawn_under_one_another(tmp_path:
     assert late_rank(case, case.job.skew.stragglers[0]) is None
 
 
-def test_the_bubble_is_shown_in_all_stages_of_its_pipeline() -> None:
+def test_the_bubble_is_the_longest_gap_between_passes() -> None:
     case = planted_case(JobSpec(pp=2, micro_batches=2))
     found = bubble(case)
     assert found is not None
@@ -109,8 +91,6 @@ def test_the_bubble_is_shown_in_all_stages_of_its_pipeline() -> None:
         gaps += [(int(p.start_ns[b] - p.end_ns[a]), int(p.end_ns[a])) for a, b in pairwise(rows)]
     length, start = max(gaps)
     assert (found.end_ns - found.start_ns, found.start_ns) == (length, start)
-    assert sorted(r.rank or 0 for r in found.ranks) == [0, 1]
-    assert any(t.kind == "passes" for t in found.ranks[1].tracks)
 
 
 def test_what_fires_is_published_with_its_instance_and_the_rest_without(tmp_path: Path) -> None:
@@ -119,10 +99,6 @@ def test_what_fires_is_published_with_its_instance_and_the_rest_without(tmp_path
     assert published["PD303"].state == "fires"
     assert isinstance(published["PD303"].worst, WorstInstance)
     assert all(r.worst is None for r in published.values() if r.state != "fires")
-    for rule in published.values():
-        if rule.worst is not None:
-            assert sum(len(t.code) for rank in rule.worst.ranks for t in rank.tracks) <= 260
-            assert rule.worst.label == rule.worst.ranks[0].label
 
 
 def test_no_instance_of_what_no_rank_has(tmp_path: Path) -> None:
@@ -155,7 +131,7 @@ def test_lengths_have_a_unit_that_fits(two_ranks: Case, ns: int, said: str) -> N
     # One gap of the host in a job of two ranks, made so long.
     case = two_ranks
     spot = Spot(key="idle.gc", start_ns=0, end_ns=ns, cost_ns=ns, name="")
-    instance = Instance(spot=spot, step="", first_ns=0, last_ns=ns, tracks={})
+    instance = Instance(spot=spot, step="")
     rank = replace(case.ranks[0], instances=(instance,))
     capture = replace(case.captures[0], ranks=(rank,))
     found = worst_instance(replace(case, captures=[capture, *case.captures[1:]]), "idle.gc")

@@ -9,7 +9,6 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -23,7 +22,6 @@ from perfdoc.results.names import base_name, shorten
 from perfdoc.traces import NoGpuActivityError, TraceError
 
 if TYPE_CHECKING:
-    from perfdoc.compare.baseline import Asked
     from perfdoc.diagnose.workers import Place
     from perfdoc.results import Diagnosis
 
@@ -63,33 +61,19 @@ def check_output(output: Output, request: AnalysisRequest) -> None:
         raise UserError(f"{error.filename}: cannot be written: {error.strerror}.") from error
 
 
-def run(
-    request: AnalysisRequest,
-    output: Output,
-    *,
-    baseline: Path | None = None,
-    targets: Sequence[str] = (),
-    place: Place | None = None,
-) -> list[str]:
+def run(request: AnalysisRequest, output: Output, *, place: Place | None = None) -> list[str]:
     """Analyse and write. place: see measure_all.
 
     Returns the codes of --fail-on that fired. Raises UserError.
     """
     begin = time.monotonic()
-    try:
-        asked = _asked(baseline, targets)
-    except ValueError as error:  # TraceError is one
-        raise UserError(str(error)) from error
     from perfdoc.diagnose.measuring import analysed
     from perfdoc.diagnose.workers import WorkerLostError
 
     # Whatever reading does not need is imported beside it: it leaves the interpreter free.
     threading.Thread(target=_import_the_rest, args=(output.free_folder() is not None,), daemon=True).start()
     try:
-        done = analysed(request, place=place)
-        diagnosis = done.diagnosis
-        if asked is not None:
-            diagnosis = asked.answered(diagnosis, done.captures, done.settings)
+        diagnosis = analysed(request, place=place).diagnosis
     except (TraceError, WorkerLostError) as error:
         if isinstance(error, NoGpuActivityError):
             for words in error.holds:  # what there is to see without a GPU
@@ -142,15 +126,6 @@ def _import_the_rest(page: bool) -> None:
         importlib.import_module("perfdoc.knobs.load").catalogue()
         if page:
             importlib.import_module("perfdoc.reports.html").prepare()
-
-
-def _asked(baseline: Path | None, targets: Sequence[str]) -> Asked | None:
-    """Raises ValueError."""
-    if baseline is None and not targets:
-        return None
-    from perfdoc.compare.baseline import Asked
-
-    return Asked.of(baseline, targets)
 
 
 def _rendered(diagnosis: Diagnosis, output: Output, page: str | None) -> str:

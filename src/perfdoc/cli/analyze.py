@@ -20,16 +20,6 @@ Format = Literal["text", "markdown", "json", "junit", "github", "llm"]
 """What goes to standard output: the forms of a report, and llm, bounded text for a language model."""
 
 
-BaselineOption = Annotated[
-    Path | None,
-    typer.Option(help="Show the change since a diagnosis.json or a report's folder."),
-]
-TargetOption = Annotated[
-    list[str] | None,
-    typer.Option(help="Aim at mfu=0.45, step_time_ms=900, tokens_per_s_per_gpu=4000, peak_memory_gib=70."),
-]
-
-
 @with_options
 def analyze(
     paths: Annotated[
@@ -67,8 +57,6 @@ def analyze(
             metavar="ADDRESS", help="Measure with the workers of this Dask scheduler: tcp://HOST:8786."
         ),
     ] = None,
-    baseline: BaselineOption = None,
-    target: TargetOption = None,
     force: Force = False,
     debug: Debug = False,
 ) -> None:
@@ -94,7 +82,7 @@ def analyze(
             force=force,
         )
         check_output(to, request)
-        fired = run(request, to, baseline=baseline, targets=target or [], place=place)
+        fired = run(request, to, place=place)
     if fired:
         say(f"--fail-on: {', '.join(fired)} fired")
         raise typer.Exit(EXIT_FOUND)

@@ -1,4 +1,4 @@
-"""Is B slower than A? One method for the gate, `diff`, `verify` and the baseline of a report.
+"""Is B slower than A? One method for the gate, `diff` and `verify`.
 
 Both sides are samples that do not depend on one another: runs, pairs of runs made in turn, or steps. Two
 things must hold of a loss.

@@ -24,8 +24,6 @@ def analyze(
     config: PathLike | None = None,
     model_config: PathLike | None = None,
     replay: bool = True,
-    baseline: PathLike | None = None,
-    target: str | Sequence[str] = (),
     jobs: int | None = None,
 ) -> Report:
     """Say where the time of captures went, as `perfdoc analyze` does.
@@ -35,7 +33,6 @@ def analyze(
     are those of the command, of the same names. Raises PerfdocError.
     """
     with one_line():
-        from perfdoc.compare.baseline import Asked
         from perfdoc.compare.side import measured_side
         from perfdoc.diagnose.asked import parse_request
         from perfdoc.diagnose.measuring import analysed
@@ -58,13 +55,11 @@ def analyze(
             leave_out=True,
             jobs=jobs,
         )
-        asked = Asked.of(_path(baseline), _words(target))
         done = analysed(request)
-        diagnosis = asked.answered(done.diagnosis, done.captures, done.settings)
         side = None
-        if diagnosis.ranks:
-            side = measured_side(", ".join(given), done.captures, diagnosis, done.settings)
-        return Report(diagnosis, origin=Origin(request=request, side=side))
+        if done.diagnosis.ranks:
+            side = measured_side(", ".join(given), done.captures, done.diagnosis, done.settings)
+        return Report(done.diagnosis, origin=Origin(request=request, side=side))
 
 
 def load(path: PathLike) -> Report:
