@@ -10,6 +10,7 @@ import typer
 
 from perfdoc.cli.capture_options import CaptureOptions, Force, Jobs, with_options
 from perfdoc.cli.completion import rule_codes
+from perfdoc.cli.headings import RARE
 from perfdoc.cli.messages import EXIT_FOUND, Debug, in_one_line, say
 
 if TYPE_CHECKING:
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 Format = Literal["text", "markdown", "json", "junit", "github", "llm"]
 """What goes to standard output: the forms of a report, and llm, bounded text for a language model."""
+
+_AIMS = "Compare, and fail a script"
 
 
 @with_options
@@ -45,7 +48,8 @@ def analyze(
     fail_on: Annotated[
         str | None,
         typer.Option(
-            help="Exit with 1 if these rules fire: codes with commas, or any.", autocompletion=rule_codes
+            help="Exit with 1 if these rules fire: codes with commas, or any.",
+            autocompletion=rule_codes,
         ),
     ] = None,
     *,
@@ -54,7 +58,9 @@ def analyze(
     dask: Annotated[
         str | None,
         typer.Option(
-            metavar="ADDRESS", help="Measure with the workers of this Dask scheduler: tcp://HOST:8786."
+            metavar="ADDRESS",
+            help="Measure with the workers of this Dask scheduler: tcp://HOST:8786.",
+            rich_help_panel=RARE,
         ),
     ] = None,
     force: Force = False,

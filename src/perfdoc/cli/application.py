@@ -1,40 +1,110 @@
 """The command line: every command, in the order in which --help lists them.
 
-Imports of anything heavy wait until a command needs them.
+A command's module is imported when the command is used, and anything heavy by the command itself.
 """
 
 from __future__ import annotations
 
+import functools
+import importlib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated
+from types import MappingProxyType
+from typing import Annotated, Any
 
 import typer
+import typer.main
 
-from perfdoc.cli.analyze import analyze
-from perfdoc.cli.capture import capture
-from perfdoc.cli.diff import diff
-from perfdoc.cli.doctor import doctor, env
-from perfdoc.cli.export import export
-from perfdoc.cli.gate import gate_app
-from perfdoc.cli.lint import lint
-from perfdoc.cli.mcp import mcp
+from perfdoc.cli.headings import Headed, HeadedCommands
 from perfdoc.cli.messages import fail
-from perfdoc.cli.nsys import nsys_app
-from perfdoc.cli.peak import peak
-from perfdoc.cli.ranges import list_ranges
-from perfdoc.cli.redact import redact
-from perfdoc.cli.reference import explain, knobs, rules, schema
-from perfdoc.cli.run import config_app, run
-from perfdoc.cli.simulate import demo, simulate
-from perfdoc.cli.summarize import summarize
-from perfdoc.cli.tune import tune
-from perfdoc.cli.verify import verify
 from perfdoc.version import __version__
+
+LISTED: Mapping[str, Mapping[str, tuple[str, str]]] = MappingProxyType(
+    {
+        "Read captures": {
+            "analyze": ("analyze.analyze", "Say where the time of a capture went, and write a report."),
+            "diff": ("diff.diff", "Explain what changed between two measurements of one job."),
+            "ranges": ("ranges.list_ranges", "List the names of the ranges in a capture, longest first."),
+            "export": ("export.export", "Write the timeline with ledger and causes, for ui.perfetto.dev."),
+            "redact": ("redact.redact", "Write a copy of a capture that may be shared."),
+            "summarize": ("summarize.summarize", "Write small files that analyze takes in place of traces."),
+            "demo": ("simulate.demo", "Write captures of a small job whose answer is known, to try it on."),
+            "simulate": ("simulate.simulate", "Write captures of a simulated job with a known answer."),
+        },
+        "Change a job, and measure it": {
+            "tune": ("tune.tune", "Search the configuration to run instead, and rank what it would take."),
+            "verify": ("verify.verify", "Follow a rule's advice and measure what it gains."),
+            "gate": ("gate.gate_app", "Fail a CI job when training gets slower."),
+            "capture": ("capture.capture", "Run your own training job under a profiler, and analyse it."),
+            "run": ("run.run", "Train the reference model with profiling on, and analyse it."),
+            "config": ("run.config_app", "Show the settings of the trainer's configurations."),
+            "peak": ("peak.peak", "Measure what this machine reaches: GEMMs, memory, collectives."),
+        },
+        "Look up": {
+            "lint": ("lint.lint", "Find misspelt, ineffective and contradictory settings."),
+            "knobs": ("reference.knobs", "List what can be set, or show one knob in every spelling."),
+            "rules": ("reference.rules", "List the rules."),
+            "explain": (
+                "reference.explain",
+                "Show what a rule looks for, why, and the results of its advice.",
+            ),
+            "schema": ("reference.schema", "Print the JSON Schema of what commands write."),
+        },
+        "This machine, and other programs": {
+            "doctor": ("doctor.doctor", "Say what this machine can do and what is missing."),
+            "env": ("doctor.env", "Print versions and hardware for a bug report."),
+            "nsys": ("nsys.nsys_app", "Make perfdoc a recipe of Nsight Systems."),
+            "mcp": ("mcp.mcp", "Serve an agent: the tools of perfdoc over MCP, on stdin and stdout."),
+        },
+    }
+)
+"""Heading → command → its module and name in perfdoc.cli, and what --help says of it. Behind the name is a
+function, or a typer.Typer that has commands of its own."""
+_WHERE = {name: listed for commands in LISTED.values() for name, listed in commands.items()}
+
+
+class _Commands(Mapping[str, Any]):
+    """Commands by name, each made when it is first asked for."""
+
+    def __getitem__(self, name: str) -> Any:
+        return _made(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_WHERE)
+
+    def __len__(self) -> int:
+        return len(_WHERE)
+
+
+@functools.cache
+def _made(name: str) -> Any:
+    where, about = _WHERE[name]
+    module, _, attribute = where.partition(".")
+    found = getattr(importlib.import_module(f"perfdoc.cli.{module}"), attribute)
+    if not isinstance(found, typer.Typer):
+        alone = typer.Typer(add_completion=False, rich_markup_mode=None)
+        alone.command(name, cls=Headed, short_help=about)(found)
+        found = alone
+    return typer.main.get_command(found)
+
+
+class _Root(HeadedCommands):
+    """All commands of perfdoc."""
+
+    listed = MappingProxyType(
+        {title: {n: about for n, (_, about) in c.items()} for title, c in LISTED.items()}
+    )
+
+    def __init__(self, **words: Any) -> None:
+        super().__init__(**words)
+        self.commands: Any = _Commands()
+
 
 app = typer.Typer(
     name="perfdoc",
+    cls=_Root,
     help="Shows where the time of a training step goes, and which knob to turn.",
-    epilog="Begin with: perfdoc analyze TRACE (Nsight Systems or PyTorch profiler), or perfdoc run.",
+    epilog="Begin with: perfdoc analyze TRACE (Nsight Systems or PyTorch profiler), or perfdoc demo.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=True,
@@ -66,29 +136,3 @@ def _root(
             Path.cwd()
         except OSError:
             fail("the current folder is gone: it was deleted or moved. Change to another (cd) and try again.")
-
-
-app.command()(analyze)
-app.command(short_help="Write captures of a small job whose answer is known, to try it on.")(demo)
-app.command(short_help="Print the JSON Schema of what commands write.")(schema)
-app.command("ranges", short_help="List the names of the ranges in a capture, longest first.")(list_ranges)
-app.command()(rules)
-app.command(short_help="Show what a rule looks for, why, and the results of its advice.")(explain)
-app.command(short_help="Run your own training job under a profiler, and analyse it.")(capture)
-app.command(short_help="Train the reference model with profiling on, and analyse it.")(run)
-app.command(short_help="Measure what this machine reaches: GEMMs, memory, collectives.")(peak)
-app.command(short_help="Search the configuration to run instead, and rank what it would take.")(tune)
-app.command(short_help="Explain what changed between two measurements of one job.")(diff)
-app.command(short_help="Write the timeline with ledger and causes, for ui.perfetto.dev.")(export)
-app.command(short_help="Say what this machine can do and what is missing.")(doctor)
-app.command(short_help="Print versions and hardware for a bug report.")(env)
-app.command(short_help="List what can be set, or show one knob in every spelling.")(knobs)
-app.command(short_help="Find misspelt, ineffective and contradictory settings.")(lint)
-app.command(short_help="Serve an agent: the tools of perfdoc over MCP, on stdin and stdout.")(mcp)
-app.command(short_help="Write a copy of a capture that may be shared.")(redact)
-app.command(short_help="Write small files that analyze takes in place of traces.")(summarize)
-app.command(short_help="Write captures of a simulated job with a known answer.")(simulate)
-app.command(short_help="Follow a rule's advice and measure what it gains.")(verify)
-app.add_typer(config_app, name="config", short_help="Show the settings of the trainer's configurations.")
-app.add_typer(gate_app, name="gate", short_help="Fail a CI job when training gets slower.")
-app.add_typer(nsys_app, name="nsys", short_help="Make perfdoc a recipe of Nsight Systems.")

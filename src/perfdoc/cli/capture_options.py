@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar, get_type_h
 
 import typer
 
+from perfdoc.cli.headings import FACTS, MEASURED, RARE
+
 if TYPE_CHECKING:
     from perfdoc.analyzers.request import AnalysisRequest
 
@@ -22,12 +24,19 @@ ModelConfig = Annotated[
     typer.Option(
         "--model-config",
         help="The model's shape: a Hugging Face config.json, or a log or file of Megatron-LM's arguments.",
+        rich_help_panel=FACTS,
     ),
 ]
-Jobs = Annotated[int | None, typer.Option(min=1, help="Files read at once; default: one per core.")]
+Jobs = Annotated[
+    int | None,
+    typer.Option(min=1, help="Files read at once; default: one per core.", rich_help_panel=RARE),
+]
 Force = Annotated[bool, typer.Option(help="Overwrite files that are there.")]
 Replay = Annotated[
-    bool, typer.Option("--replay/--no-replay", help="Replay each window, for its critical path.")
+    bool,
+    typer.Option(
+        "--replay/--no-replay", help="Replay each window, for its critical path.", rich_help_panel=RARE
+    ),
 ]
 
 
@@ -40,6 +49,7 @@ class ReadingOptions:
         typer.Option(
             help="Only this stretch: START,END on the capture's clock (ns, or with a unit: 4.2s,4300ms); "
             "range:REGEX, from the first to the last matching range of each rank; or capture, all of it.",
+            rich_help_panel=MEASURED,
         ),
     ] = None
     step_range: Annotated[
@@ -47,16 +57,21 @@ class ReadingOptions:
         typer.Option(
             help="Names of the ranges that are training steps (regular expression); with --window those that "
             "begin inside.",
+            rich_help_panel=MEASURED,
         ),
     ] = None
     data_range: Annotated[
         str | None,
-        typer.Option(help="Names of the ranges in which training waits for data (regular expression)."),
+        typer.Option(
+            help="Names of the ranges in which training waits for data (regular expression).",
+            rich_help_panel=MEASURED,
+        ),
     ] = None
     comm_kernel: Annotated[
         str | None,
         typer.Option(
-            help="Names of kernels that are communication, beside those known (regular expression)."
+            help="Names of kernels that are communication, beside those known (regular expression).",
+            rich_help_panel=MEASURED,
         ),
     ] = None
 
@@ -77,10 +92,14 @@ class JobOptions(ReadingOptions):
             "--set",
             help="Facts of the job that the captures do not hold: --set tp=8 pp=4 model=llama3-8b gbs=128 "
             "seq=8192 dtype=bf16.",
+            rich_help_panel=FACTS,
         ),
     ] = None
     config: Annotated[
-        Path | None, typer.Option(help="A YAML or JSON file with such facts, such as the job's own.")
+        Path | None,
+        typer.Option(
+            help="A YAML or JSON file with such facts, such as the job's own.", rich_help_panel=FACTS
+        ),
     ] = None
     model_config: ModelConfig = None
 
@@ -94,6 +113,7 @@ class CaptureOptions(JobOptions):
         typer.Option(
             help="Names of ranges to list with their GPU time, exposed communication and idle time (regular "
             "expression; may be given again). Of a pattern with groups their text is the row's name.",
+            rich_help_panel=MEASURED,
         ),
     ] = None
     replay: Replay = True

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 gate_app = typer.Typer(
     help="Fail a CI job when training gets slower, and say which part of the step grew.",
     no_args_is_help=True,
+    add_completion=False,
     rich_markup_mode=None,
 )
 

@@ -10,6 +10,8 @@ from typing import Annotated, Literal, NoReturn
 
 import typer
 
+from perfdoc.cli.headings import RARE
+
 EXIT_FOUND = 1
 """What was looked for is there: a rule of --fail-on, an error of a configuration, a step that is slower."""
 EXIT_BAD_INPUT = 2
@@ -18,7 +20,7 @@ EXIT_STOPPED = 130
 
 
 Format = Annotated[Literal["text", "json"], typer.Option("--format", help="What to print.")]
-Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.", rich_help_panel=RARE)]
 
 
 def say(message: str) -> None:

@@ -10,7 +10,9 @@ import typer
 
 from perfdoc.cli.messages import Debug, in_one_line, say
 
-nsys_app = typer.Typer(help="perfdoc inside Nsight Systems.", no_args_is_help=True, rich_markup_mode=None)
+nsys_app = typer.Typer(
+    help="perfdoc inside Nsight Systems.", no_args_is_help=True, add_completion=False, rich_markup_mode=None
+)
 
 
 @nsys_app.command("install-recipe", short_help="Then: nsys recipe perfdoc --input REPORTS.")

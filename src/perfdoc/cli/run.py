@@ -86,7 +86,9 @@ def run(
         analyze([str(folder)], output=folder / "report", options=CaptureOptions(), debug=debug)
 
 
-config_app = typer.Typer(help="The trainer's configurations.", no_args_is_help=True, rich_markup_mode=None)
+config_app = typer.Typer(
+    help="The trainer's configurations.", no_args_is_help=True, add_completion=False, rich_markup_mode=None
+)
 
 
 @config_app.command("list", short_help="Print the configurations that ship, and what each is.")

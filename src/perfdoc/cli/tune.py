@@ -23,6 +23,8 @@ from perfdoc.cli.streams import columns, write_json
 if TYPE_CHECKING:
     from perfdoc.tune.result import Tuning
 
+_SEARCH, _RUN = "What is searched", "Run what was found"
+"""Headings of --help."""
 _FILES = ("tune.html", "tune.json")
 """What is written into the folder of -o."""
 DEFAULT_OUTPUT = "perfdoc-tune"
@@ -36,16 +38,26 @@ def tune(
         typer.Argument(help="Captures of some or all ranks of a job, or a run directory of perfdoc run."),
     ],
     fix: Annotated[
-        list[str] | None, typer.Option(help="Keep a setting at a value: --fix tp=8; may be repeated.")
+        list[str] | None,
+        typer.Option(help="Keep a setting at a value: --fix tp=8; may be repeated.", rich_help_panel=_SEARCH),
     ] = None,
     only: Annotated[
-        list[str] | None, typer.Option(help="Search only these settings: --only vpp,mbs.")
+        list[str] | None,
+        typer.Option(help="Search only these settings: --only vpp,mbs.", rich_help_panel=_SEARCH),
     ] = None,
     gpus: Annotated[
-        int | None, typer.Option(help="Also predict the same configuration on up to so many GPUs.")
+        int | None,
+        typer.Option(
+            help="Also predict the same configuration on up to so many GPUs.", rich_help_panel=_SEARCH
+        ),
     ] = None,
     gpu_memory: Annotated[
-        float | None, typer.Option(metavar="GIB", help="Memory of a GPU, where the captures do not say it.")
+        float | None,
+        typer.Option(
+            metavar="GIB",
+            help="Memory of a GPU, where the captures do not say it.",
+            rich_help_panel=_SEARCH,
+        ),
     ] = None,
     top: Annotated[int, typer.Option(min=1, max=200, help="Configurations to list.")] = 10,
     output: Annotated[
@@ -56,23 +68,33 @@ def tune(
     ] = None,
     format_: Format = "text",
     verify: Annotated[
-        int | None, typer.Option(min=1, max=50, help="Run the best so many and the unchanged one in turn.")
+        int | None,
+        typer.Option(
+            min=1, max=50, help="Run the best so many and the unchanged one in turn.", rich_help_panel=_RUN
+        ),
     ] = None,
     command: Annotated[
         str | None,
-        typer.Option(help="With --verify: what to run, with {settings}; default: perfdoc run, of a RUN."),
+        typer.Option(
+            help="With --verify: what to run, with {settings}; default: perfdoc run, of a RUN.",
+            rich_help_panel=_RUN,
+        ),
     ] = None,
     pattern: Annotated[
         str | None,
         typer.Option(
             metavar="REGEX",
             help="With --command: a step's time in its output. The first group is in ms, in s if called s.",
+            rich_help_panel=_RUN,
         ),
     ] = None,
     rounds: Annotated[
-        int, typer.Option(min=1, max=50, help="With --verify: runs of each configuration.")
+        int,
+        typer.Option(min=1, max=50, help="With --verify: runs of each configuration.", rich_help_panel=_RUN),
     ] = 3,
-    steps: Annotated[int, typer.Option(help="With --verify of perfdoc run: steps of each run.")] = 40,
+    steps: Annotated[
+        int, typer.Option(help="With --verify of perfdoc run: steps of each run.", rich_help_panel=_RUN)
+    ] = 40,
     *,
     options: JobOptions,
     jobs: Jobs = None,
