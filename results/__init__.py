@@ -1,192 +1,23 @@
-"""The one result object. `diagnosis.json` is its serial form; every report is a rendering of it.
+"""The one result object, `Diagnosis`; its types are imported when they are first asked for.
 
-All durations are integer nanoseconds (`_ns`), shares are fractions of 1 (`_frac`), sizes are bytes.
-None means "not measured", and the nearest `reason` says why; 0 is a measurement.
+Words and names (`results.names`, `results.figures`), which every command needs, do not load them.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
-
-import msgspec
-
-from perfdoc.results.contention import DeviceContention, NormContentionAnalysis
-from perfdoc.results.efficiency import NO_EFFICIENCY, KernelEfficiency
-from perfdoc.results.headline import Job, Mfu, WaterfallBar
-from perfdoc.results.host import HostActivity, HostGapsAnalysis, HostJitter
-from perfdoc.results.job_model import NO_JOB_MODEL, JobModelAnalysis, ModelledStage
-from perfdoc.results.json_schema import schema_of
-from perfdoc.results.kernels import (
-    KernelClass,
-    KernelPartsAnalysis,
-    KernelsAnalysis,
-    SuspectedCommunication,
-    TopKernel,
-)
-from perfdoc.results.layout import laid_out
-from perfdoc.results.memory import MemoryAnalysis
-from perfdoc.results.quality import CapabilityRow, Contradiction, Input, NotMeasured, Quality, State
-from perfdoc.results.ranking import Opportunity
-from perfdoc.results.ranks import (
-    DIMENSIONS,
-    IDLE_CAUSES,
-    Communication,
-    ExposedComm,
-    Gpu,
-    Idle,
-    KernelsOnly,
-    Ledger,
-    Rank,
-    Step,
-    Window,
-)
-from perfdoc.results.replay import (
-    Combined,
-    Gain,
-    GainOfSet,
-    GainsAnalysis,
-    Prediction,
-    RankReplay,
-    Replay,
-    ReplayAnalysis,
-)
-from perfdoc.results.roles import RolesAnalysis
-from perfdoc.results.rules import Advice, Evidence, Related, RuleResult, WorstInstance
-from perfdoc.results.step_times import StepTimes
-from perfdoc.results.tables import Tables
-from perfdoc.results.timeline import Timeline, TimelineRank, TimelineTrack
-from perfdoc.results.waits import PipelineAnalysis, SkewAnalysis
-from perfdoc.results.what_if import WhatIfAnalysis
-
 SCHEMA_VERSION = "1.24"
 
-__all__ = [
-    "DIMENSIONS",
-    "IDLE_CAUSES",
-    "NO_JOB_MODEL",
-    "SCHEMA_VERSION",
-    "Advice",
-    "Analyses",
-    "CapabilityRow",
-    "Combined",
-    "Communication",
-    "Contradiction",
-    "DeviceContention",
-    "Diagnosis",
-    "Evidence",
-    "ExposedComm",
-    "Gain",
-    "GainOfSet",
-    "GainsAnalysis",
-    "Gpu",
-    "HostActivity",
-    "HostGapsAnalysis",
-    "HostJitter",
-    "Idle",
-    "Input",
-    "Job",
-    "JobModelAnalysis",
-    "KernelClass",
-    "KernelEfficiency",
-    "KernelPartsAnalysis",
-    "KernelsAnalysis",
-    "KernelsOnly",
-    "Ledger",
-    "MemoryAnalysis",
-    "Mfu",
-    "ModelledStage",
-    "NormContentionAnalysis",
-    "NotMeasured",
-    "Opportunity",
-    "PipelineAnalysis",
-    "Prediction",
-    "Quality",
-    "Rank",
-    "RankReplay",
-    "Related",
-    "Replay",
-    "ReplayAnalysis",
-    "RuleResult",
-    "SkewAnalysis",
-    "State",
-    "Step",
-    "StepTimes",
-    "SuspectedCommunication",
-    "Tables",
-    "Timeline",
-    "TimelineRank",
-    "TimelineTrack",
-    "TopKernel",
-    "WaterfallBar",
-    "Window",
-    "WorstInstance",
-    "from_json",
-    "json_schema",
-    "to_json",
-]
+TYPE_CHECKING = False  # as in typing, whose import would take ten times as long as this module
+if TYPE_CHECKING:
+    from perfdoc.results.diagnosis import *  # noqa: F403
 
 
-@dataclass(frozen=True, kw_only=True)
-class Analyses:
-    """The results by analysis."""
+def __getattr__(name: str) -> object:
+    from importlib import import_module
 
-    kernels: KernelsAnalysis
-    host_gaps: HostGapsAnalysis
-    replay: ReplayAnalysis
-    gains: GainsAnalysis
-    step_times: StepTimes
-    host_jitter: HostJitter
-    norm_contention: NormContentionAnalysis
-    pipeline: PipelineAnalysis
-    skew: SkewAnalysis
-    memory: MemoryAnalysis
-    job_model: JobModelAnalysis = NO_JOB_MODEL
-    """Not measured in a diagnosis of a version that had none."""
-    kernel_efficiency: KernelEfficiency = NO_EFFICIENCY
-    roles: RolesAnalysis | None = None
-    """None of up to 16 ranks."""
-    what_if: WhatIfAnalysis | None = None
-    """None in a diagnosis of a version that had none."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Diagnosis:
-    """Everything that perfdoc found in a set of captures."""
-
-    schema_version: str = SCHEMA_VERSION
-    perfdoc_version: str
-    verdict: str
-    """One sentence: where the time went."""
-    inputs: list[Input]
-    quality: list[Quality]
-    capabilities: list[CapabilityRow]
-    ranks: list[Rank]
-    mfu: Mfu
-    analyses: Analyses
-    rules: list[RuleResult] = field(default_factory=list)
-    opportunities: list[Opportunity] = field(default_factory=list)
-    """What there is to do, in the order in which to look at it."""
-    combined: Combined | None = None
-    """None where nothing was replayed."""
-    timeline: Timeline | None = None
-    """None in a diagnosis of an earlier version."""
-    job: Job | None = None
-    """None in a diagnosis of a version that did not say."""
-    tables: Tables | None = None
-    """None in a diagnosis of a version that had none."""
-
-
-def to_json(diagnosis: Diagnosis) -> bytes:
-    """The serial form, indented, keys in declared order, ending with a newline."""
-    return laid_out(msgspec.json.encode(diagnosis)) + b"\n"
-
-
-def from_json(data: bytes) -> Diagnosis:
-    """Read a serial form back; msgspec.ValidationError names the key that is wrong."""
-    return msgspec.json.decode(data, type=Diagnosis)
-
-
-def json_schema() -> dict[str, Any]:
-    """The JSON Schema (draft 2020-12) of diagnosis.json, made from the types above."""
-    return schema_of(Diagnosis)
+    module = import_module("perfdoc.results.diagnosis")
+    if name not in module.__all__:
+        raise AttributeError(f"module 'perfdoc.results' has no attribute {name!r}")
+    found: object = getattr(module, name)
+    globals()[name] = found
+    return found

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 from perfdoc import __version__
-from perfdoc.cli.reference_text import rule_text
+from perfdoc.cli.rules_text import rule_text
 from perfdoc.rules.engine.pages import pages
 from perfdoc.rules.engine.registry import all_rules
 from perfdoc.trainer.config.resolve import named_configs

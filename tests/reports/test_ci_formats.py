@@ -9,7 +9,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from perfdoc.reports.ci import command, render_github, render_junit
+from perfdoc.reports.annotations import command
+from perfdoc.reports.ci import render_github, render_junit
 from perfdoc.results import Diagnosis
 from tests.reports import build, hostile
 from tests.reports.build_choices import with_choices

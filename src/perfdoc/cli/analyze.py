@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 Format = Literal["text", "markdown", "json", "junit", "github", "llm"]
 """What goes to standard output: the forms of a report, and llm, bounded text for a language model."""
 
-_AIMS = "Compare, and fail a script"
-
 
 @with_options
 def analyze(

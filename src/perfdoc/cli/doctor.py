@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from perfdoc.cli.messages import Debug, Format
+from perfdoc.cli.streams import json_text
 
 if TYPE_CHECKING:
     from perfdoc.doctor.checks import Check
@@ -35,10 +36,8 @@ def doctor(
 
 
 def _json(checks: Sequence[Check], able: dict[str, bool]) -> str:
-    import msgspec
-
     content = {"schema_version": 1, "works": able, "checks": list(checks)}
-    return msgspec.json.format(msgspec.json.encode(content), indent=2).decode() + "\n"
+    return json_text(content)
 
 
 def _text(checks: Sequence[Check], able: dict[str, bool]) -> str:
@@ -68,13 +67,11 @@ def env(
     debug: Debug = False,
 ) -> None:
     """Print versions and hardware for a bug report: no secret, host, user or path."""
-    import msgspec
-
     from perfdoc.doctor.machine import machine
 
     found = machine()
     if format_ == "json":
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n")
+        sys.stdout.write(json_text(found))
         return
     sys.stdout.write("".join(f"{line}\n" for line in _listed(found)))
 

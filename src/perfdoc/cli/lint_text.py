@@ -10,14 +10,13 @@ from types import MappingProxyType
 from typing import Any, Literal
 from urllib.parse import quote
 
-import msgspec
-
+from perfdoc.cli.streams import json_text
 from perfdoc.knobs.knob import Dialect
 from perfdoc.knobs.lint.finding import CODES, Finding, Report, Severity
 from perfdoc.knobs.lint.text import lint, title
 from perfdoc.knobs.reading.entry import MAX_BYTES, NotAConfigurationError
 from perfdoc.knobs.reading.file import as_text, read_text
-from perfdoc.reports.ci import command
+from perfdoc.reports.annotations import command
 from perfdoc.results.figures import plural
 from perfdoc.results.names import PROSE_LIMIT, shorten
 from perfdoc.version import __version__
@@ -71,7 +70,7 @@ def as_json(done: Sequence[Linted]) -> str:
     """One object for one file, a list of them for several."""
     found = [{"path": one.name, **asdict(one.report)} for one in done]
     data = found[0] if len(found) == 1 else found
-    return msgspec.json.format(msgspec.json.encode(data), indent=2).decode() + "\n"
+    return json_text(data)
 
 
 RENDERINGS: Mapping[str, Callable[[Sequence[Linted]], str]] = MappingProxyType(
@@ -146,7 +145,7 @@ def sarif(files: Sequence[tuple[str, Report]]) -> str:
     }
     run = {"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": results[:_MOST]}
     data = {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
-    return msgspec.json.format(msgspec.json.encode(data), indent=2).decode() + "\n"
+    return json_text(data)
 
 
 def _result(name: str, finding: Finding, index: int) -> dict[str, Any]:

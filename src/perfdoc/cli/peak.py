@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from perfdoc.cli.messages import Debug, in_one_line, say
+from perfdoc.cli.streams import json_text
 
 if TYPE_CHECKING:
     from perfdoc.profiling.measured import MeasuredCeilings, Rate
@@ -35,9 +36,7 @@ def peak(
         path = stored_path(setting)
         found, now = ceilings(setting, again=again)
     if json_:
-        import msgspec
-
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n")
+        sys.stdout.write(json_text(found))
         for line in found.busy:
             say(f"busy: {line}")
     else:

@@ -1,4 +1,5 @@
-"""`perfdoc rules`, `explain`, `knobs` and `schema`: what perfdoc knows. The work is in reference_text."""
+"""`perfdoc rules`, `explain`, `knobs` and `schema`: what perfdoc knows. The work is in rules_text and
+knobs_text."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ import typer
 
 from perfdoc.cli.completion import knob_names, rule_codes
 from perfdoc.cli.messages import Debug, Format, in_one_line
+from perfdoc.cli.streams import json_text
 
 
 def rules(
@@ -17,7 +19,14 @@ def rules(
     debug: Debug = False,
 ) -> None:
     """List the rules."""
-    from perfdoc.cli.reference_text import list_rules
+    from importlib.metadata import entry_points
+
+    listed = rule_codes("")
+    if format_ == "text" and all(title for _, title in listed) and not entry_points(group="perfdoc.rules"):
+        # Without the analyses that the rules import.
+        sys.stdout.write("".join(f"{code}  {title}\n" for code, title in listed))
+        return
+    from perfdoc.cli.rules_text import list_rules
 
     sys.stdout.write(list_rules(as_json=format_ == "json"))
 
@@ -31,7 +40,7 @@ def explain(
     debug: Debug = False,
 ) -> None:
     """Say what a rule looks for, why, where it comes from, and how its advice fared when it was measured."""
-    from perfdoc.cli.reference_text import explain_rule
+    from perfdoc.cli.rules_text import explain_rule
 
     with in_one_line(debug):
         sys.stdout.write(explain_rule(code, as_json=format_ == "json", records=records))
@@ -48,7 +57,7 @@ def knobs(
     debug: Debug = False,
 ) -> None:
     """List the knobs of the catalogue, or show one: spellings, range, defaults, what it excludes."""
-    from perfdoc.cli.reference_text import list_knobs, show_knob
+    from perfdoc.cli.knobs_text import list_knobs, show_knob
 
     as_json = format_ == "json"
     with in_one_line(debug):
@@ -62,8 +71,6 @@ def schema(
     debug: Debug = False,
 ) -> None:
     """Print the JSON Schema of diagnosis.json, diff.json or tune.json."""
-    import msgspec
-
     if of == "diff":
         from perfdoc.compare.diff.result import json_schema
     elif of == "tune":
@@ -71,4 +78,4 @@ def schema(
     else:
         from perfdoc.results import json_schema
 
-    sys.stdout.write(msgspec.json.format(msgspec.json.encode(json_schema()), indent=2).decode() + "\n")
+    sys.stdout.write(json_text(json_schema()))

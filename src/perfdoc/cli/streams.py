@@ -65,6 +65,13 @@ def guard_streams() -> None:
     sys.stderr = _guarded(STDERR, sys.stderr, quiet=True)
 
 
+def json_text(data: object) -> str:
+    """Indented, with a newline at its end."""
+    import msgspec
+
+    return msgspec.json.format(msgspec.json.encode(data), indent=2).decode() + "\n"
+
+
 def write_json(content: bytes) -> None:
     """JSON to standard output: UTF-8 whatever its encoding; what a terminal obeys is escaped."""
     sys.stdout.flush()

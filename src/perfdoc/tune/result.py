@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from perfdoc.results.json_schema import schema_of
+from perfdoc.results.type_schema import schema_of
 
 SCHEMA_VERSION = "1.0"
 

@@ -14,7 +14,7 @@ from perfdoc.compare.facts import Fact
 from perfdoc.compare.floors import KINDS
 from perfdoc.compare.gate.result import Check, Result, figure
 from perfdoc.profiling.whole_file import is_stream
-from perfdoc.reports.ci import command
+from perfdoc.reports.annotations import command
 from perfdoc.reports.markdown import escape
 from perfdoc.reports.sections.rendering import add_sections, markdown_lines
 from perfdoc.reports.sections.section import Cell, Grid, Section, name, word
