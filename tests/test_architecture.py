@@ -179,7 +179,7 @@ BUDGET = {
     "results": 3_900,  # the what-if study of a job
     "rules": 15_280,  # what rules assume; host waits; the culprit and its kernels; bounds of all ranks
     "simulator": 13_350,  # replay of recorded operations of all ranks; ranks that are slow alike, together
-    "src": 21_300,  # the facts that a configuration states; headings of --help
+    "src": 21_100,  # the facts that a configuration states
     "traces": 9_600,  # damaged rows are set aside one by one, where a file was refused
     "trainer": 4_900,
 }
