@@ -2,6 +2,7 @@ from perfdoc.profiling.own.hugging_face import HuggingFaceCallback as HuggingFac
 from perfdoc.profiling.own.lightning import LightningCallback as LightningCallback
 from perfdoc.profiling.own.megatron import BridgeCallback as BridgeCallback
 from perfdoc.profiling.own.megatron import follow_megatron as follow_megatron
+from perfdoc.profiling.own.recording import record as record
 from perfdoc.profiling.own.steps import loading as loading
 from perfdoc.profiling.own.steps import marked as marked
 from perfdoc.profiling.own.steps import step as step

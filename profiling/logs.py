@@ -6,7 +6,6 @@ the facts lie beside the trace as well, on the clock that both kinds of capture 
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ import msgspec
 
 from perfdoc.profiling.distributed.collective_name import Dimension
 from perfdoc.profiling.errors import CaptureError
+from perfdoc.profiling.marks import DeviceKind
 
 Record = TypeVar("Record", bound=msgspec.Struct)
 MAX_LINE_BYTES = 1 << 20
@@ -32,6 +32,7 @@ class LineWriter:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._encoder = msgspec.json.Encoder()
+        self._torn = b""
         path.parent.mkdir(parents=True, exist_ok=True)
         # Unbuffered: one write per line, so that a killed process tears at most its last line.
         self._file = path.open("ab", buffering=0)
@@ -44,10 +45,12 @@ class LineWriter:
 
     def write(self, record: msgspec.Struct) -> None:
         """Append one record. Raises OSError with the path, of which a full disk is the common cause."""
-        rest = memoryview(self._encoder.encode(record) + b"\n")
+        rest = memoryview(self._torn + self._encoder.encode(record) + b"\n")
         try:
             while rest:  # a disk with room for a part of it takes that, and says why at the next call
                 rest = rest[self._file.write(rest) :]
+                self._torn = b"\n"  # closes off what is there, should the rest not follow
+            self._torn = b""
         except OSError as error:
             raise OSError(error.errno, error.strerror, str(self.path)) from error
 
@@ -100,15 +103,31 @@ def _is_torn(path: Path) -> bool:
         return file.read(1) != b"\n"
 
 
-class StepRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One training step of one rank."""
+class Began(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a process was when it began to log steps; with its first step. A second one is a restart."""
+
+    world_size: int
+    device: DeviceKind
+    role: dict[str, int] = {}
+    """Its place in each dimension of the layout, such as pp, tp, dp; empty where nothing tells it."""
+    memory_bytes: int | None = None
+    """That there is: of the GPU, else of the machine."""
+    facts: dict[str, str | int | float | bool | None] = {}
+    """What the job was started with, as far as its trainer says it."""
+
+
+class StepRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One training step of one rank; of long runs also one row for several early steps, with their means.
+
+    Times of phases are of the rank's own work: waits for other ranks are in none of them.
+    """
 
     step: int
     start_ns: int
     """Nanoseconds of UTC since 1970."""
     duration_ns: int
     """Time to the end of the step on a clock that never jumps; the device has finished where there is one."""
-    tokens: int
+    tokens: int | None = None
     """Tokens of the step over all ranks."""
     loss: float | None = None
     """Mean over the step's tokens; null where this rank does not have it (not the last pipeline stage)."""
@@ -124,31 +143,30 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The optimizer left the parameters as they were (overflow in fp16)."""
     not_finite: tuple[str, ...] = ()
     """Names of the fields that are null because they were infinite or no number."""
-
-
-class StepLog:
-    """Appends the steps of one rank; every line is in the file when `write` returns.
-
-    A run that resumes may go on in the same file. Raises OSError where it cannot be written.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._lines = LineWriter(path)
-
-    def write(self, record: StepRecord) -> None:
-        """Append one step. JSON has no infinity: such values become null and are named in `not_finite`."""
-        lost = tuple(
-            name
-            for name in ("loss", "gradient_norm", "learning_rate")
-            if (value := getattr(record, name)) is not None and not math.isfinite(value)
-        )
-        if lost:
-            record = msgspec.structs.replace(record, not_finite=lost, **dict.fromkeys(lost))
-        self._lines.write(record)
-
-    def close(self) -> None:
-        """Close the file; safe to repeat."""
-        self._lines.close()
+    forward_ns: int | None = None
+    backward_ns: int | None = None
+    optimizer_ns: int | None = None
+    wait_ns: int | None = None
+    """From the rank's own last work to the end of the synchronisation that follows it, summed over those of
+    the step. Its end is the same on all ranks of the group: who waits least is late."""
+    unseen_waits: int = 0
+    """Waits of the step that were not timed, being too many."""
+    rank_tokens: int | None = None
+    """Tokens of this rank's own batches, padding included."""
+    collections: int | None = None
+    """Runs of Python's garbage collector."""
+    cpu_ns: int | None = None
+    """Time for which the process's threads ran on CPUs."""
+    allocated_bytes: int | None = None
+    """Peak of PyTorch's CUDA allocator since it was last reset."""
+    resident_bytes: int | None = None
+    """Of the process, in the machine's memory."""
+    steps: int = 1
+    """So many steps end with this one; more than one in a row of means."""
+    longest_ns: int | None = None
+    """The longest of them, in a row of means."""
+    began: Began | None = None
+    """In the first row of a process."""
 
 
 def read_steps(path: Path) -> Iterator[StepRecord]:

@@ -11,9 +11,9 @@ PyTorch profiler collects. Cost of one `with range(name)` on a 2-core x86 machin
 import functools
 import importlib
 import importlib.metadata
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 _COLOUR = 0xFF76B900
@@ -135,6 +135,8 @@ _kept: dict[str, Callable[[], object]] = {}
 _fast: dict[str, Callable[[], object]] = {}
 """_kept while nothing but NVTX is wanted, else empty."""
 _pop: Opened = _nothing
+_timed: Mapping[str, Callable[[], Opened]] = MappingProxyType({})
+"""What times the phases of a step while nothing is emitted, by the range's name."""
 
 
 def begin(name: str) -> Opened | None:
@@ -147,7 +149,10 @@ def begin(name: str) -> Opened | None:
     if push is not None:
         push()
         return _pop
-    return _begin(name) if _on else None
+    if _on:
+        return _begin(name)
+    timed = _timed.get(name)
+    return None if timed is None else timed()
 
 
 def _begin(name: str) -> Opened:
@@ -206,7 +211,7 @@ class range:  # noqa: N801 - used as `with ranges.range(...)`, as NVTX and torch
         self._opened: Opened | None = None
 
     def __enter__(self) -> range:
-        if _on:
+        if _on or _timed:
             self._opened = begin(self.name)
         return self
 
@@ -258,6 +263,17 @@ def end(started: Started | None) -> None:
 def on() -> bool:
     """Whether ranges are emitted now; callers skip the making of long names while they are not."""
     return _on
+
+
+def time_phases(phases: Mapping[str, Callable[[], Opened]]) -> None:
+    """Call these where a range of exactly their name opens while none is emitted; with none, nothing is."""
+    global _timed
+    _timed = phases
+
+
+def timed() -> bool:
+    """Whether phases are timed while nothing is emitted."""
+    return bool(_timed)
 
 
 def enable(*, nvtx: bool = True, record_function: bool = True) -> str:

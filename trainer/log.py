@@ -5,8 +5,9 @@ import sys
 from dataclasses import asdict, dataclass
 from typing import IO
 
-from perfdoc.profiling.logs import StepLog, StepRecord
+from perfdoc.profiling.logs import StepRecord
 from perfdoc.profiling.run_directory import RunDirectory
+from perfdoc.profiling.step_log import StepLog
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +26,7 @@ class RunLog:
     def __init__(self, run: RunDirectory | None, rank: int) -> None:
         self._speaks = rank == 0
         self._steps = None if run is None else StepLog(run.steps_path(rank))
+        self._problem: str | None = None
         self._evals: IO[str] | None = None
         if run is not None and rank == 0:
             self._evals = (run.path / "steps" / "eval.jsonl").open("a", encoding="utf-8")
@@ -35,11 +37,14 @@ class RunLog:
         """Append one line at once, so that a killed run keeps what it did. `mfu` is for the terminal, and
         whether the peak was measured."""
         if self._steps is not None:
-            self._steps.write(record)
+            problem = self._steps.keep(record)
+            if problem is not None and self._problem is None:
+                sys.stderr.write(f"perfdoc: {problem}\n")
+            self._problem = problem
         if self._speaks and print_line:
             share = "" if mfu is None else f"  {_in_words(mfu, of_measured=of_measured)}"
             norm = "-" if record.gradient_norm is None else f"{record.gradient_norm:.3f}"
-            rate = record.tokens / (record.duration_ns * 1e-9)
+            rate = (record.tokens or 0) / (record.duration_ns * 1e-9)
             loss = "-" if record.loss is None else f"{record.loss:.4f}"
             self.say(
                 f"step {record.step}/{last}  loss {loss}  grad norm {norm}  "

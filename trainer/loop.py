@@ -8,13 +8,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 import torch.distributed as dist
+from msgspec.structs import replace
 
 from perfdoc.profiling import ranges
 from perfdoc.profiling.distributed import collectives
-from perfdoc.profiling.logs import StepRecord
+from perfdoc.profiling.logs import Began, StepRecord
 from perfdoc.profiling.measured import MeasuredCeilings
+from perfdoc.profiling.own.recording import StepClock, began, with_parts
 from perfdoc.profiling.session import Session
 from perfdoc.profiling.vocabulary import CHECKPOINT, EVALUATION, OPTIMIZER, STEP, numbered
 from perfdoc.trainer import backward_ranges, checkpoint, checkpoint_folder
@@ -113,9 +116,12 @@ def train(run: Run, log: RunLog, stop: StopRequest | None = None, session: Sessi
     if training.manual_gc:
         gc.disable()
         gc.collect()
+    clock = StepClock(lambda _: None)
+    begins: Began | None = began({}, _facts(config))
     try:
         while run.finished < training.train_iters and not run.stopped_by_signal:
-            record = _step(run, data, stop, session)
+            record = replace(_step(run, data, stop, session, clock), began=begins)
+            begins = None
             due = run.finished % training.log_interval == 0 or run.finished in (1, training.train_iters)
             share = mfu(run.flops, record.duration_ns, run.layout.world_size, run.peak.value)
             measured = run.peak.kind == "measured"
@@ -126,6 +132,7 @@ def train(run: Run, log: RunLog, stop: StopRequest | None = None, session: Sessi
                 _save(run, log)
                 saved_at = run.finished
     finally:
+        clock.close()
         if training.manual_gc:
             gc.enable()
     if config.checkpoint.save is not None and saved_at != run.finished:
@@ -144,15 +151,33 @@ def _of_any_rank(text: str) -> str:
     return next((text for text in texts if text), "")
 
 
+def _facts(config: Config) -> dict[str, Any]:
+    """Settings that change what a step takes: all but where things lie and what is written when."""
+    settings = msgspec.to_builtins(config)
+    rooms = {name: values for name, values in settings.items() if isinstance(values, dict)}
+    plain = {name: value for name, value in settings.items() if not isinstance(value, dict)}
+    for name, values in rooms.items():
+        if name not in ("checkpoint", "profiling"):
+            plain |= {f"{name}.{key}": value for key, value in values.items() if key not in _NO_COST}
+    return plain
+
+
+_NO_COST = ("train_iters", "log_interval", "eval_interval", "eval_iters", "data_cache")
+
+
 def _step(
-    run: Run, data: list[Iterator[dict[str, Any]]] | None, stop: StopRequest, session: Session | None
+    run: Run,
+    data: list[Iterator[dict[str, Any]]] | None,
+    stop: StopRequest,
+    session: Session | None,
+    clock: StepClock,
 ) -> StepRecord:
     number = run.finished + 1
     profiled = session is not None and session.is_profiled(number)
     run.instrument.switch(profiled)
     # Opening and closing the profiler lies outside the time of the step.
     with ranges.range(numbered(STEP, number)) if session is None else session.step(number):
-        record = _timed_step(run, data, stop, number, profiled)
+        record = _timed_step(run, data, stop, number, profiled, clock)
     run.finished = number
     run.records.append(record)
     if record.loss is None or not math.isfinite(record.loss):
@@ -161,9 +186,15 @@ def _step(
 
 
 def _timed_step(
-    run: Run, data: list[Iterator[dict[str, Any]]] | None, stop: StopRequest, number: int, profiled: bool
+    run: Run,
+    data: list[Iterator[dict[str, Any]]] | None,
+    stop: StopRequest,
+    number: int,
+    profiled: bool,
+    clock: StepClock,
 ) -> StepRecord:
     training = run.config.training
+    clock.step_begins()
     start_ns, begin = time.time_ns(), time.perf_counter_ns()
     for chunk in run.model:
         chunk.zero_grad_buffer()
@@ -180,24 +211,27 @@ def _timed_step(
     if updated:
         run.schedule.step(increment=training.global_batch_size)
     loss, run.stopped_by_signal = _agree((seen.loss_sum, seen.tokens), stop.requested)
-    garbage_ns = 0
     if training.manual_gc and training.manual_gc_interval and number % training.manual_gc_interval == 0:
-        collecting = time.perf_counter_ns()
         gc.collect()
-        garbage_ns = time.perf_counter_ns() - collecting
-    return StepRecord(
+    duration_ns = time.perf_counter_ns() - begin
+    known, parts = clock.step_ends()
+    record = StepRecord(
         step=number,
         start_ns=start_ns,
-        duration_ns=time.perf_counter_ns() - begin,
+        duration_ns=duration_ns,
         tokens=training.global_batch_size * run.config.model.seq_length,
         loss=loss,
         gradient_norm=float(grad_norm) if updated and grad_norm is not None else None,
         learning_rate=learning_rate,
         data_ns=seen.data_ns,
-        garbage_ns=garbage_ns if training.manual_gc else None,
         profiled=profiled,
         skipped=not updated,
+        **known,
     )
+    if profiled or not parts.is_known():  # ranges that are emitted time no phase
+        return record
+    timed = with_parts(record, parts.ns(), with_between=False)
+    return replace(timed, duration_ns=duration_ns, data_ns=seen.data_ns)
 
 
 def _agree(seen: tuple[float, float], stop: bool) -> tuple[float, bool]:

@@ -8,64 +8,29 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import functools
 import os
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from perfdoc.profiling import ranges
 from perfdoc.profiling.errors import CaptureError, one_line
 from perfdoc.profiling.nsys.command import is_attached
+from perfdoc.profiling.own import active
+from perfdoc.profiling.own.loader import mark_data_loading, unmark_data_loading
 from perfdoc.profiling.own.process import own_device, own_rank
-from perfdoc.profiling.vocabulary import DATA, STEP, numbered
-
-_wrapped: tuple[Any, Any] | None = None
-"""The iterators' class, and its own `__next__`."""
-
-
-def mark_data_loading() -> None:
-    """Put a range around every wait for a torch DataLoader. Idempotent; nothing where torch
-    has not imported them."""
-    global _wrapped
-    module = sys.modules.get("torch.utils.data.dataloader")
-    iterators = getattr(module, "_BaseDataLoaderIter", None)
-    if _wrapped is not None or iterators is None:
-        return
-    original = iterators.__next__
-
-    @functools.wraps(original)
-    def waited_for(self: Any) -> Any:
-        close = ranges.begin(DATA)
-        if close is None:
-            return original(self)
-        try:
-            return original(self)
-        finally:
-            close()
-
-    _wrapped = iterators, original
-    iterators.__next__ = waited_for
-
-
-def unmark_data_loading() -> None:
-    """Put torch's own method back."""
-    global _wrapped
-    if _wrapped is not None:
-        iterators, original = _wrapped
-        iterators.__next__ = original
-        _wrapped = None
-
+from perfdoc.profiling.vocabulary import STEP, numbered
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from perfdoc.profiling.own.asked_window import AskedWindow
+    from perfdoc.profiling.own.recording import Recorder
     from perfdoc.profiling.profiler_choice import Profiler
     from perfdoc.profiling.session import Session
     from perfdoc.profiling.window import ProfileWindow
 
+_HOLDER = "ranges"
 MARKS_EVERY_S = 1.0
 """Between two repeats of the marks of rank and groups: nsys does not say when it begins to collect."""
 _INJECTED = "NVTX_INJECTION64_PATH"
@@ -75,6 +40,23 @@ _INJECTED = "NVTX_INJECTION64_PATH"
 def warn(message: str) -> None:
     """One line on standard error, with the rank; the job goes on."""
     sys.stderr.write(f"perfdoc: rank {own_rank()[0]}: {message}\n")
+
+
+_record_asked = os.environ.get(active.VARIABLE, "")
+
+
+def active_recorder() -> Recorder | None:
+    """What records the steps of this process; the environment may ask for one."""
+    global _record_asked
+    if _record_asked:
+        folder, _record_asked = _record_asked, ""
+        from perfdoc.profiling.own.recording import record
+
+        try:
+            record(folder)
+        except CaptureError as error:
+            warn(str(error))
+    return active.current
 
 
 class Attached:
@@ -118,9 +100,19 @@ class Attached:
     @contextlib.contextmanager
     def step(self, number: int) -> Iterator[None]:
         """One training step in its range."""
-        if not self.look():
-            yield
-            return
+        recorder = active_recorder()
+        if recorder is not None:
+            recorder.step_begins(number)
+        profiled = self.look()
+        try:
+            with self._ranged(number) if profiled else contextlib.nullcontext():
+                yield
+        finally:
+            if recorder is not None:
+                recorder.step_ends(profiled=profiled)
+
+    @contextlib.contextmanager
+    def _ranged(self, number: int) -> Iterator[None]:
         with ranges.range(numbered(STEP, number)):
             if (now := time.monotonic()) - self._marked_s > MARKS_EVERY_S:
                 self._marked_s = now
@@ -140,6 +132,20 @@ class Windowed:
     @contextlib.contextmanager
     def step(self, number: int) -> Iterator[None]:
         """One training step, inside the window where it belongs there."""
+        recorder = active_recorder()
+        if recorder is None:
+            with self._windowed(number):
+                yield
+            return
+        recorder.step_begins(number)
+        try:
+            with self._windowed(number):
+                yield
+        finally:
+            recorder.step_ends(profiled=self._session.is_profiled(number))
+
+    @contextlib.contextmanager
+    def _windowed(self, number: int) -> Iterator[None]:
         if self._first is None:
             self._first = number
             self._begin()
@@ -155,7 +161,7 @@ class Windowed:
     def _begin(self) -> None:
         try:
             self._session.__enter__()
-            mark_data_loading()
+            mark_data_loading(_HOLDER)
             self._entered = True
         except Exception as error:  # noqa: BLE001 - whatever a torch refuses to have wrapped, training goes on
             warn(f"no capture: {one_line(error)}")
@@ -189,14 +195,14 @@ def _install() -> None:
     if "torch" in sys.modules:
         with contextlib.suppress(RuntimeError):  # a torch without its distributed package
             collectives.install()
-    mark_data_loading()
+    mark_data_loading(_HOLDER)
 
 
 def _uninstall() -> None:
     from perfdoc.profiling import garbage
     from perfdoc.profiling.distributed import collectives
 
-    unmark_data_loading()
+    unmark_data_loading(_HOLDER)
     garbage.uninstall()
     collectives.uninstall()
     collectives.drain(everything=True)

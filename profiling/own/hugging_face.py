@@ -11,21 +11,33 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from perfdoc.profiling.own.loop import Backwards, Loop
+from perfdoc.profiling.own.backwards import Backwards
+from perfdoc.profiling.own.loop import Loop
 from perfdoc.profiling.vocabulary import CHECKPOINT, EVALUATION, FORWARD, OPTIMIZER
+
+_PRIVATE = ("dir", "token", "name", "endpoint", "id", "path")
+"""Ends of names of arguments that change no time, or hold what is nobody's business."""
 
 
 class HuggingFaceCallback(TrainerCallback):  # type: ignore[misc]  # its library may be missing
     """Marks steps, forward, backward, optimizer, evaluation; profiles `steps` (first, end) into `folder`."""
 
-    def __init__(self, steps: tuple[int, int] | None = None, folder: str | Path | None = None) -> None:
-        """Without both: marks for whatever profiler is there. Raises ValueError for one without the other."""
-        self._loop = Loop(steps, folder)
+    def __init__(
+        self,
+        steps: tuple[int, int] | None = None,
+        folder: str | Path | None = None,
+        record: str | Path | None = None,
+    ) -> None:
+        """Without steps and folder: marks for whatever profiler is there. record: a run directory for a row
+        of each step, for `perfdoc watch`. Raises ValueError for steps without a folder, or a folder alone."""
+        self._loop = Loop(steps, folder, record, data_between=True)
         self._backwards = Backwards(self._loop)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Training begins."""
-        self._loop.begins(at_end=self._backwards.uninstall)
+        facts = args.to_dict() if hasattr(args, "to_dict") else {}
+        chosen = {name: value for name, value in facts.items() if not name.endswith(_PRIVATE)}
+        self._loop.begins(at_end=self._backwards.uninstall, facts=chosen)
         self._backwards.install()
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

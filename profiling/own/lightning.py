@@ -25,9 +25,15 @@ class LightningCallback(Callback):  # type: ignore[misc]  # its library may be m
     A step is a batch: with `accumulate_grad_batches` some of them have no optimizer.
     """
 
-    def __init__(self, steps: tuple[int, int] | None = None, folder: str | Path | None = None) -> None:
-        """Without both: marks for whatever profiler is there. Raises ValueError for one without the other."""
-        self._loop = Loop(steps, folder)
+    def __init__(
+        self,
+        steps: tuple[int, int] | None = None,
+        folder: str | Path | None = None,
+        record: str | Path | None = None,
+    ) -> None:
+        """Without steps and folder: marks for whatever profiler is there. record: a run directory for a row
+        of each step, for `perfdoc watch`. Raises ValueError for steps without a folder, or a folder alone."""
+        self._loop = Loop(steps, folder, record, data_between=True)
         self._batches = 0
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:

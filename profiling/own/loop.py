@@ -1,12 +1,8 @@
 """A training loop that tells its callbacks where it is: the steps and phases that they mark."""
 
-import functools
-import importlib
-import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
 
 from perfdoc.profiling import ranges
 from perfdoc.profiling.errors import CaptureError
@@ -17,8 +13,16 @@ from perfdoc.profiling.own.asked_window import window_of_steps
 class Loop:
     """Steps and phases by their beginnings and ends; what is left open is closed by what follows."""
 
-    def __init__(self, steps: tuple[int, int] | None, folder: str | Path | None) -> None:
+    def __init__(
+        self,
+        steps: tuple[int, int] | None,
+        folder: str | Path | None,
+        record: str | Path | None = None,
+        *,
+        data_between: bool = False,
+    ) -> None:
         """steps: (first, end) for the PyTorch profiler, into `folder`, a run directory; None: marks only.
+        record: a run directory for a row of each step. data_between: batches are loaded between the steps.
 
         Raises ValueError for steps that are none, or one of both without the other.
         """
@@ -26,21 +30,36 @@ class Loop:
             raise ValueError("steps and folder go together: which steps to profile, and where the traces go")
         self._window = None if steps is None else window_of_steps(steps)
         self._folder = None if folder is None else Path(folder)
+        self._record = None if record is None else Path(record)
+        self._data_between = data_between
         self._step: AbstractContextManager[None] | None = None
         self._phase: ranges.Opened | None = None
         self._beside: ranges.Opened | None = None
         self._owns = False
         self._at_end: Callable[[], object] = lambda: None
 
-    def begins(self, at_end: Callable[[], object] = lambda: None) -> None:
-        """Training begins: from here on the session follows, where one was asked for.
+    def begins(
+        self, at_end: Callable[[], object] = lambda: None, facts: Mapping[str, object] | None = None
+    ) -> None:
+        """Training begins: from here on the session follows, where one was asked for, and steps are recorded.
 
-        at_end: what else is to be undone. A training that failed did not say so: what it left ends here.
+        facts: what the trainer was started with. at_end: what else is to be undone. A training that failed
+        did not say so: what it left ends here.
         """
         global _running
         if _running is not None:
             _running.ends()
         _running, self._at_end = self, at_end
+        try:
+            recorder = following.active_recorder()
+            if self._record is not None:
+                from perfdoc.profiling.own.recording import record
+
+                recorder = record(self._record, facts=facts)
+            if recorder is not None:
+                recorder.begin(data_between=self._data_between)
+        except CaptureError as error:
+            following.warn(str(error))  # training goes on
         if self._window is None or self._folder is None:
             return
         try:
@@ -62,6 +81,8 @@ class Loop:
         if self._owns:
             self._owns = False
             following.release()
+        if (recorder := following.active_recorder()) is not None:
+            recorder.begin()
 
     def step_begins(self, number: int) -> None:
         """A step begins, after the one before has ended."""
@@ -87,7 +108,7 @@ class Loop:
     def enters(self, name: str) -> None:
         """Something beside the steps, such as an evaluation."""
         self.leaves()
-        if ranges.on() or following.look():
+        if ranges.on() or following.look() or ranges.timed():
             self._beside = ranges.begin(name)
 
     def leaves(self) -> None:
@@ -99,51 +120,3 @@ class Loop:
 
 _running: Loop | None = None
 """The loop of this process that has begun and not ended."""
-
-
-class Backwards:
-    """Tells a loop of every backward pass that anybody starts, for trainers that do not say.
-
-    A pass may start others: reentrant activation checkpointing runs one for each checkpoint, on CUDA on a
-    thread of autograd's own, which may not close a range of this one. The outermost alone is told.
-    """
-
-    def __init__(self, loop: Loop) -> None:
-        self._loop = loop
-        self._original: Any = None
-        self._inside = 0
-        self._counting = threading.Lock()
-
-    def install(self) -> None:
-        """Wrap torch.autograd.backward, in which every `loss.backward()` ends. Twice is once."""
-        if self._original is not None:
-            return
-        from perfdoc.profiling.vocabulary import BACKWARD
-
-        autograd: Any = importlib.import_module("torch.autograd")
-        original = self._original = autograd.backward
-
-        @functools.wraps(original)
-        def backward(*args: Any, **kwargs: Any) -> Any:
-            is_outermost = self._counted(1) == 1
-            try:
-                if is_outermost:
-                    self._loop.phase(BACKWARD)
-                return original(*args, **kwargs)
-            finally:
-                if is_outermost:
-                    self._loop.phase(None)
-                self._counted(-1)
-
-        autograd.backward = backward
-
-    def _counted(self, more: int) -> int:
-        with self._counting:
-            self._inside += more
-            return self._inside
-
-    def uninstall(self) -> None:
-        """Put torch's own back."""
-        original, self._original = self._original, None
-        if original is not None:
-            importlib.import_module("torch.autograd").backward = original  # type: ignore[attr-defined]

@@ -108,9 +108,15 @@ def ranged(function: Callable[..., Any], name: str) -> Callable[..., Any]:
 class BridgeCallback:
     """Marks steps, forward, backward, optimizer, evaluation; profiles `steps` (first, end) into `folder`."""
 
-    def __init__(self, steps: tuple[int, int] | None = None, folder: str | Path | None = None) -> None:
-        """Without both: marks for whatever profiler is there. Raises ValueError for one without the other."""
-        self._loop = Loop(steps, folder)
+    def __init__(
+        self,
+        steps: tuple[int, int] | None = None,
+        folder: str | Path | None = None,
+        record: str | Path | None = None,
+    ) -> None:
+        """Without steps and folder: marks for whatever profiler is there. record: a run directory for a row
+        of each step, for `perfdoc watch`. Raises ValueError for steps without a folder, or a folder alone."""
+        self._loop = Loop(steps, folder, record)
 
     def on_train_start(self, context: Any) -> None:
         """Training begins."""

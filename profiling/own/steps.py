@@ -82,11 +82,15 @@ def loading(batches: Iterable[T]) -> Iterator[T]:
     """The batches, with every wait for one marked as data loading: `for batch in loading(batches):`."""
     waiting = iter(batches)
     while True:
+        recorder = following.active_recorder()
+        before = 0 if recorder is None else recorder.tokens
         with marked("data"):
             try:
                 batch = next(waiting)
             except StopIteration:
                 return
+        if recorder is not None and recorder.tokens == before:  # a torch DataLoader's are counted there
+            recorder.saw(batch)
         yield batch
 
 
@@ -96,7 +100,7 @@ class Marked(ranges.range):
     __slots__ = ()
 
     def __enter__(self) -> Marked:
-        if ranges.on() or following.look():
+        if ranges.on() or following.look() or ranges.timed():
             self._opened = ranges.begin(self.name)
         return self
 

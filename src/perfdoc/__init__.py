@@ -49,6 +49,7 @@ PROFILING_PLACES = {
     "follow_megatron": "megatron",
     "loading": "steps",
     "marked": "steps",
+    "record": "recording",
     "step": "steps",
     "steps": "steps",
     "torch_profiler": "torch_traces",

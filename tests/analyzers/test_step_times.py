@@ -20,8 +20,9 @@ from perfdoc.analyzers.steps.figures import (
 )
 from perfdoc.analyzers.steps.log import LoggedSteps, logged_steps, read_logged_steps
 from perfdoc.analyzers.steps.times import measure_step_times
-from perfdoc.profiling.logs import StepLog, StepRecord
+from perfdoc.profiling.logs import StepRecord
 from perfdoc.profiling.run_directory import RunDirectory
+from perfdoc.profiling.step_log import StepLog
 from perfdoc.results.quality import MEASURED
 from perfdoc.results.ranks import LEAVES
 from perfdoc.traces import TraceError

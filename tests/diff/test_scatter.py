@@ -11,8 +11,9 @@ from perfdoc.compare.diff.noise import compare_logged
 from perfdoc.compare.diff.sections import render_markdown, render_text
 from perfdoc.compare.diff.two_sides import compare
 from perfdoc.compare.side import steady_steps_ns
-from perfdoc.profiling.logs import StepLog, StepRecord
+from perfdoc.profiling.logs import StepRecord
 from perfdoc.profiling.run_directory import RunDirectory
+from perfdoc.profiling.step_log import StepLog
 from tests.diff.sides import rank_of_leaves, rank_of_steps, side
 from tests.reports.build import ledger, rank
 

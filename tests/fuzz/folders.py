@@ -11,9 +11,10 @@ from typing import Any
 
 import msgspec
 
-from perfdoc.profiling.logs import CollectiveRecord, StepLog, StepRecord, write_collectives
+from perfdoc.profiling.logs import CollectiveRecord, StepRecord, write_collectives
 from perfdoc.profiling.manifest import Layout
 from perfdoc.profiling.run_directory import RunDirectory
+from perfdoc.profiling.step_log import StepLog
 from tests.fuzz import kineto, memory, nsys
 from tests.fuzz.edits import TEXTS, edit_bytes, edit_tree, other
 from tests.gate.manifests import tiny_manifest

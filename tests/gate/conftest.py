@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.profiling.logs import StepLog, StepRecord
+from perfdoc.profiling.logs import StepRecord
 from perfdoc.profiling.run_directory import RunDirectory
+from perfdoc.profiling.step_log import StepLog
 from tests.gate.commands import MS, MakeRun
 from tests.gate.manifests import tiny_manifest
 

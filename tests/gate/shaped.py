@@ -9,9 +9,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from perfdoc.profiling.logs import StepLog, StepRecord
+from perfdoc.profiling.logs import StepRecord
 from perfdoc.profiling.manifest import ConfigValue
 from perfdoc.profiling.run_directory import RunDirectory
+from perfdoc.profiling.step_log import StepLog
 from tests.gate.commands import MS
 from tests.gate.manifests import tiny_manifest
 

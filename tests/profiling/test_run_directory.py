@@ -20,9 +20,10 @@ from perfdoc.profiling.environment import (
     versions,
 )
 from perfdoc.profiling.errors import CaptureError
-from perfdoc.profiling.logs import StepLog, StepRecord, read_steps
+from perfdoc.profiling.logs import StepRecord, read_steps
 from perfdoc.profiling.manifest import MAX_BYTES, Manifest, read_manifest
 from perfdoc.profiling.run_directory import RunDirectory
+from perfdoc.profiling.step_log import StepLog
 from perfdoc.profiling.whole_file import move_into_place, whole_file
 from tests.profiling.build import a_manifest
 
@@ -228,7 +229,8 @@ def test_a_killed_writer_leaves_whole_lines(tmp_path: Path) -> None:
     path = tmp_path / "rank0.jsonl"
     code = (
         "import os, signal, sys; from pathlib import Path\n"
-        "from perfdoc.profiling.logs import StepLog, StepRecord\n"
+        "from perfdoc.profiling.logs import StepRecord\n"
+        "from perfdoc.profiling.step_log import StepLog\n"
         "log = StepLog(Path(sys.argv[1]))\n"
         "for step in range(50):\n"
         "    log.write(StepRecord(step=step, start_ns=1, duration_ns=1, tokens=1))\n"

@@ -12,7 +12,8 @@ from perfdoc.analyzers.request import AnalysisRequest
 from perfdoc.analyzers.steps.log import LoggedSteps
 from perfdoc.diagnose.diagnosis import diagnose
 from perfdoc.diagnose.measuring import measure_all
-from perfdoc.profiling.logs import StepLog, StepRecord
+from perfdoc.profiling.logs import StepRecord
+from perfdoc.profiling.step_log import StepLog
 from perfdoc.reports.advice import MINUS
 from perfdoc.reports.opportunities import opportunities
 from perfdoc.reports.outlook import outlook

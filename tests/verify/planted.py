@@ -13,9 +13,10 @@ from perfdoc.analyzers.measure import measure_capture
 from perfdoc.compare.verify.record import ChangedSetting, Measured, Predicted, Record, RulePrediction
 from perfdoc.diagnose.diagnosis import diagnose
 from perfdoc.knobs.configuration import Configuration
-from perfdoc.profiling.logs import StepLog, StepRecord
+from perfdoc.profiling.logs import StepRecord
 from perfdoc.profiling.manifest import ConfigValue
 from perfdoc.profiling.run_directory import RunDirectory
+from perfdoc.profiling.step_log import StepLog
 from perfdoc.results import Advice, Diagnosis, Gain, RuleResult, to_json
 from perfdoc.trainer.config.resolve import resolve
 from tests.captures.nsys_sqlite import write_nsys_sqlite

@@ -17,6 +17,9 @@ from perfdoc.results.figures import per_cent
 from perfdoc.traces import TraceError
 from perfdoc.traces.training_logs.lines import TrainingLog
 
+MAX_MEANS = 10_000_000
+"""Steps of a row of means: more is a damaged line."""
+
 
 class DamagedRunError(TraceError):
     """A run of which too much is gone to be judged: not a mistake of the command, and no verdict."""
@@ -97,10 +100,11 @@ def of_a_directory(directory: RunDirectory, manifest: Manifest) -> Damage:
     }
     again = [rank for rank, records in ranks.items() if _begins_again(records)]
     latest = {rank: {r.step: r for r in records} for rank, records in ranks.items()}
-    every = set().union(*latest.values()) if latest else set()
+    covered = {rank: {n for r in of.values() for n in _numbers(r)} for rank, of in latest.items()}
+    every = set().union(*covered.values()) if latest else set()
     unreadable = {step for of in latest.values() for step, record in of.items() if not _readable(record)}
     silent = manifest.layout.world_size - len(ranks)
-    missing = {step for step in every if any(step not in of for of in latest.values())}
+    missing = {step for step in every if any(step not in of for of in covered.values())}
     first, last = (min(every), max(every)) if every else (0, 0)
     between = last - first + 1 - len(every) if every else 0
     asked = manifest.config.get("train_iters")
@@ -115,6 +119,11 @@ def of_a_directory(directory: RunDirectory, manifest: Manifest) -> Damage:
         cut=max(ends - last, 0) if ends is not None else 0,
         mixed=mixed,
     )
+
+
+def _numbers(record: StepRecord) -> range:
+    """The steps of a row, which may be one of means."""
+    return range(record.step - min(max(record.steps, 1), MAX_MEANS) + 1, record.step + 1)
 
 
 def _begins_again(records: Sequence[StepRecord]) -> bool:

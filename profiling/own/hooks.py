@@ -1,0 +1,172 @@
+"""Where torch tells that a phase begins or that a rank waits, without a word of the training loop.
+
+Waits: `Work.wait`, in which every collective and message of torch.distributed ends that Python issues.
+DistributedDataParallel's are issued in C++: there a wait is what follows the last gradient of a backward.
+Not seen: collectives of compiled graphs, and on CUDA those that other streams wait for.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import importlib
+import sys
+from collections.abc import Callable
+from time import perf_counter_ns
+from typing import Any
+
+from perfdoc.profiling.own.backwards import Backwards
+from perfdoc.profiling.own.loader import mark_data_loading, unmark_data_loading
+from perfdoc.profiling.own.phases import Phases
+from perfdoc.profiling.vocabulary import BACKWARD
+
+_HOLDER = "steps"
+
+
+class Collections:
+    """Counts Python's garbage collections and their time."""
+
+    def __init__(self) -> None:
+        self.count = self.ns = self._began_ns = 0
+
+    def __call__(self, phase: str, info: dict[str, int]) -> None:
+        """One of `gc.callbacks`."""
+        if phase == "start":
+            self._began_ns = perf_counter_ns()
+            return
+        self.count += 1
+        self.ns += perf_counter_ns() - self._began_ns
+
+    def taken(self) -> tuple[int, int]:
+        """(runs, nanoseconds) since the last call."""
+        found = self.count, self.ns
+        self.count = self.ns = 0
+        return found
+
+
+class Hooks:
+    """What is put into torch and Python for one recorder, and taken out again."""
+
+    def __init__(self, phases: Phases, on_batch: Callable[[object], object]) -> None:
+        """on_batch: is given each batch of a torch DataLoader."""
+        self._phases, self._on_batch = phases, on_batch
+        self._undo: list[Callable[[], object]] = []
+        self._is_in_torch = False
+        self._waits: tuple[Any, Any, Any] | None = None
+        self._backward_ends: Callable[[], object] | None = None
+        self.collections = Collections()
+
+    def install(self) -> None:
+        """As far as torch is there; once more where it has been imported since. Twice is once."""
+        if self.collections not in gc.callbacks:
+            gc.callbacks.append(self.collections)
+            self._undo.append(functools.partial(gc.callbacks.remove, self.collections))
+        if self._is_in_torch or "torch" not in sys.modules:
+            return
+        self._is_in_torch = True
+        mark_data_loading(_HOLDER, self._on_batch)
+        self._undo.append(functools.partial(unmark_data_loading, _HOLDER))
+        backwards = Backwards(self)
+        backwards.install()
+        self._undo.append(backwards.uninstall)
+        optimizer = importlib.import_module("torch.optim.optimizer")
+        opened: list[Callable[[], object]] = []
+
+        def begins(*_: Any) -> None:
+            opened.append(self._phases.enter("optimizer"))
+
+        def ends(*_: Any) -> None:
+            if opened:
+                opened.pop()()
+
+        self._undo.append(optimizer.register_optimizer_step_pre_hook(begins).remove)
+        self._undo.append(optimizer.register_optimizer_step_post_hook(ends).remove)
+        distributed = importlib.import_module("torch.distributed")
+        if distributed.is_available():
+            self._time_waits(distributed.Work)
+
+    def uninstall(self) -> None:
+        """Put everything back."""
+        while self._undo:
+            self._undo.pop()()
+        self._is_in_torch = False
+
+    def phase(self, name: str | None) -> None:
+        """What `Backwards` tells: a backward begins, or it is over."""
+        ends, self._backward_ends = self._backward_ends, None
+        if ends is not None:
+            ends()
+        if name == BACKWARD:
+            self._backward_ends = self._phases.enter("backward")
+
+    def follow_gradients(self) -> None:
+        """Look for models in DistributedDataParallel, and be told of the last gradient of each backward.
+
+        To be called when one step is over, with the models made. It looks at every object of the process.
+        """
+        parallel = sys.modules.get("torch.nn.parallel.distributed")
+        if parallel is None:
+            return
+        for model in [o for o in gc.get_objects() if type(o) is parallel.DistributedDataParallel]:
+            LastGradient(model, self._phases.gradients_done, self._undo)
+
+    def renew(self) -> None:
+        """Time waits again, where a profiler that came first has put torch's own method back."""
+        if self._waits is not None:
+            work, descriptor, wait = self._waits
+            if vars(work)["wait"] is descriptor:
+                work.wait = wait
+
+    def _time_waits(self, work: Any) -> None:
+        original, enter = work.wait, self._phases.enter
+
+        @functools.wraps(original)
+        def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
+            leave = enter("wait")
+            try:
+                return original(self, *args, **kwargs)
+            finally:
+                leave()
+
+        # What lies in the class binds; what getattr gives of a built-in does not.
+        self._waits = work, vars(work)["wait"], wait
+        work.wait = wait
+        self._undo.append(self._restore_waits)
+
+    def _restore_waits(self) -> None:
+        assert self._waits is not None
+        (work, descriptor, wait), self._waits = self._waits, None
+        if vars(work)["wait"] is wait:  # else a profiler's lies around it, and puts this one back
+            work.wait = descriptor
+
+
+class LastGradient:
+    """Tells of the last gradient of each backward of one model, by the order of its first one."""
+
+    def __init__(self, model: Any, tell: Callable[[], None], undo: list[Callable[[], object]]) -> None:
+        self._handles: list[Any] = []
+        self._tell, self._last = tell, -1
+        self._parameters = [p for p in model.parameters() if p.requires_grad]
+        for number, parameter in enumerate(self._parameters):
+            hook = functools.partial(self._seen, number)
+            self._handles.append(parameter.register_post_accumulate_grad_hook(hook))
+        autograd: Any = importlib.import_module("torch.autograd.variable").Variable
+        self._queue = autograd._execution_engine.queue_callback
+        self._queued = False
+        undo.append(self._remove)
+
+    def _seen(self, number: int, _: Any) -> None:
+        self._last = number
+        if not self._queued:
+            self._queued = True
+            self._queue(self._backward_is_over)
+
+    def _backward_is_over(self) -> None:
+        # From now on one hook is left, of the parameter whose gradient came last.
+        self._remove()
+        last = self._parameters[self._last]
+        self._handles = [last.register_post_accumulate_grad_hook(lambda _: self._tell())]
+
+    def _remove(self) -> None:
+        while self._handles:
+            self._handles.pop().remove()

@@ -1,0 +1,295 @@
+"""`record("runs/mine")`: a small row for each step of this rank, for `perfdoc watch`.
+
+Whatever tells of steps is followed: `step`, `steps`, the callbacks, `follow_megatron`. A step costs some
+tens of microseconds, and on CUDA nothing waits for the device.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from perfdoc.profiling import environment, ranges
+from perfdoc.profiling.logs import Began, StepRecord
+from perfdoc.profiling.own import active
+from perfdoc.profiling.own.hooks import Hooks
+from perfdoc.profiling.own.phases import Parts, Phases
+from perfdoc.profiling.own.process import own_device, own_rank
+from perfdoc.profiling.run_directory import RunDirectory
+from perfdoc.profiling.step_log import StepLog
+
+MAX_PENDING = 8
+"""Steps that the device may be behind; then a step is written without its parts."""
+MAX_FACTS = 300
+_DIMENSIONS = {"tp": "tensor", "pp": "pipeline", "dp": "data", "cp": "context"}
+
+Fact = str | int | float | bool | None
+
+
+class StepClock:
+    """What a step of this process took, by its parts; made when training begins."""
+
+    def __init__(self, on_batch: Callable[[object], object]) -> None:
+        """on_batch: is given each batch of a torch DataLoader."""
+        self.phases = Phases(cuda=own_device() == "cuda")
+        self.phases.listen()
+        self._hooks = Hooks(self.phases, on_batch)
+        self._hooks.install()
+        self._cpu_ns = 0
+        self._is_first = True
+
+    def step_begins(self, *, anew: bool = True) -> None:
+        """A step begins. anew: what lies since the last one is of none."""
+        self._hooks.renew()
+        if anew:
+            self._begin_anew()
+        self.phases.step_begins()
+
+    def _begin_anew(self) -> None:
+        self.phases.give_back(self.phases.cut())
+        self._hooks.collections.taken()
+        self._cpu_ns = time.process_time_ns()
+
+    def step_ends(self) -> tuple[dict[str, Any], Parts]:
+        """The step is over: fields of its record that are known now, and its parts."""
+        parts = self.phases.cut()
+        collections, garbage_ns = self._hooks.collections.taken()
+        before, self._cpu_ns = self._cpu_ns, time.process_time_ns()
+        known = {
+            "garbage_ns": garbage_ns,
+            "collections": collections,
+            "cpu_ns": self._cpu_ns - before,
+            "unseen_waits": parts.unseen_waits,
+            "allocated_bytes": _allocated_bytes(),
+            "resident_bytes": resident_bytes(),
+        }
+        if self._is_first:
+            self._is_first = False
+            self._hooks.install()
+            self._hooks.follow_gradients()
+            self._begin_anew()  # what this took is of no step
+        return known, parts
+
+    def close(self) -> None:
+        """Take everything out of torch and Python again."""
+        self._hooks.uninstall()
+        ranges.time_phases({})
+
+
+def began(role: Mapping[str, int], facts: Mapping[str, Any]) -> Began:
+    """What this process is now."""
+    device, memory = own_device(), environment.memory_bytes()
+    if device == "cuda" and (gpu := environment.own_gpu(0)) is not None:
+        memory = gpu.memory_bytes
+    return Began(
+        world_size=own_rank()[1],
+        device=device,
+        role={**megatron_role(), **role},
+        memory_bytes=memory,
+        facts={**environment.knob_variables(), **own_facts(facts)},
+    )
+
+
+class Recorder:
+    """Writes the steps of one process."""
+
+    def __init__(self, run: RunDirectory, *, role: Mapping[str, int], facts: Mapping[str, Any]) -> None:
+        self._run, self._role, self._facts = run, role, facts
+        self._log: StepLog | None = None
+        self._clock: StepClock | None = None
+        self._pending: deque[tuple[StepRecord, Parts, bool]] = deque()
+        self._number = self._start_ns = self._tokens = 0
+        self._loss: float | None = None
+        self._steps = 0
+        self._problem: str | None = None
+        self._with_between = self._data_between = False
+
+    def begin(self, *, data_between: bool = False) -> None:
+        """A training begins, or is over: what lies before the next step is of none.
+
+        data_between: what lies between two steps is of the later one, in a loop that loads its data there.
+        """
+        self._data_between, self._with_between = data_between, False
+        self._write_known(last=True)
+
+    def step_begins(self, number: int) -> None:
+        """A step begins."""
+        if self._clock is None:
+            self._clock = StepClock(self.saw)
+            try:
+                self._log = StepLog(self._run.steps_path(own_rank()[0]))
+            except OSError as error:
+                self._tell(f"{error.filename}: cannot be written: {error.strerror}; no steps are recorded")
+        self._number, self._start_ns, self._loss = number, time.time_ns(), None
+        if not self._with_between:
+            self._tokens = 0
+        self._clock.step_begins(anew=not self._with_between)
+
+    def step_ends(self, *, profiled: bool = False) -> None:
+        """The step is over. profiled: a profiler was on, so that its time is not a normal one."""
+        if self._clock is None:
+            return
+        known, parts = self._clock.step_ends()
+        row = StepRecord(
+            step=self._number,
+            start_ns=self._start_ns,
+            duration_ns=1,
+            loss=self._loss,
+            profiled=profiled,
+            rank_tokens=self._tokens or None,
+            began=None if self._steps else began(self._role, self._facts),
+            **known,
+        )
+        self._tokens = 0
+        self._pending.append((row, parts, self._with_between))
+        self._with_between = self._data_between
+        self._steps += 1
+        self._write_known()
+
+    def tell(self, *, loss: float | None = None, tokens: int | None = None) -> None:
+        """What the training loop knows of the step: its loss, this rank's tokens."""
+        self._loss = self._loss if loss is None else float(loss)
+        self._tokens = self._tokens if tokens is None else int(tokens)
+
+    def saw(self, batch: object) -> None:
+        """A batch was loaded: its tokens, where it looks like one of tokens."""
+        self._tokens += tokens_of(batch)
+
+    @property
+    def tokens(self) -> int:
+        """Of this step so far."""
+        return self._tokens
+
+    def close(self) -> None:
+        """No step follows; safe to repeat."""
+        self._write_known(last=True)
+        if self._clock is not None:
+            self._clock.close()
+            self._clock = None
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+
+    def _write_known(self, *, last: bool = False) -> None:
+        while self._pending:
+            row, parts, with_between = self._pending[0]
+            known = parts.is_known()
+            if not known and not last and len(self._pending) <= MAX_PENDING:
+                return
+            self._pending.popleft()
+            if not known:
+                # The host's time stands in: the device is steps behind, or training is over.
+                row = msgspec.structs.replace(row, duration_ns=max(time.time_ns() - row.start_ns, 1))
+            else:
+                row = with_parts(row, parts.ns(), with_between=with_between)
+                if self._clock is not None:
+                    self._clock.phases.give_back(parts)
+            if self._log is not None:
+                self._tell(self._log.keep(row))
+
+    def _tell(self, problem: str | None) -> None:
+        """Once for each time that something goes wrong after all was well."""
+        if problem is not None and self._problem is None:
+            sys.stderr.write(f"perfdoc: rank {own_rank()[0]}: {problem}\n")
+        self._problem = problem
+
+
+_NAMED = ("data", "forward", "backward", "optimizer", "wait")
+
+
+def with_parts(row: StepRecord, parts: Mapping[str, int], *, with_between: bool) -> StepRecord:
+    """The row with its duration and phases."""
+    outside = parts.get("beside", 0) + (0 if with_between else parts.get("between", 0))
+    named = {
+        f"{name}_ns": parts.get(name, 0) for name in ("data", "forward", "backward", "optimizer", "wait")
+    }
+    return msgspec.structs.replace(row, duration_ns=max(sum(parts.values()) - outside, 1), **named)
+
+
+def own_facts(facts: Mapping[str, Any]) -> dict[str, Fact]:
+    """What of a configuration goes into a record: plain values, no long texts, not without bound."""
+    plain = {k: v for k, v in facts.items() if isinstance(v, (str, int, float, bool, type(None)))}
+    return {
+        environment.encodable(str(name))[:100]: environment.encodable(value[:200])
+        if isinstance(value, str)
+        else value
+        for name, value in list(plain.items())[:MAX_FACTS]
+        if not isinstance(value, int) or abs(value) < 2**63
+    }
+
+
+def megatron_role() -> dict[str, int]:
+    """This rank's place in megatron-core's layout; empty without one."""
+    state: Any = sys.modules.get("megatron.core.parallel_state")
+    if state is None or not state.model_parallel_is_initialized():
+        return {}
+    return {
+        short: int(getattr(state, f"get_{name}_{'model_' if short in ('tp', 'pp') else ''}parallel_rank")())
+        for short, name in _DIMENSIONS.items()
+    }
+
+
+def tokens_of(batch: object) -> int:
+    """Tokens of a batch, padding included; 0 where it does not look like one of tokens."""
+    if isinstance(batch, Mapping):
+        batch = next((batch[key] for key in ("input_ids", "tokens") if key in batch), None)
+    elif isinstance(batch, (list, tuple)):
+        batch = batch[0] if batch else None
+    tensor: Any = batch
+    kind: Any = getattr(tensor, "dtype", None)
+    if kind is None or getattr(kind, "is_floating_point", True) or getattr(tensor, "ndim", 0) < 1:
+        return 0
+    return int(tensor.numel())
+
+
+def _allocated_bytes() -> int | None:
+    torch: Any = sys.modules.get("torch")
+    if torch is None or own_device() != "cuda":
+        return None
+    try:  # as torch.cuda.max_memory_allocated, which puts all figures into a sorted table first
+        return int(torch._C._cuda_memoryStats(torch.cuda.current_device())["allocated_bytes"]["all"]["peak"])
+    except (AttributeError, KeyError, RuntimeError):
+        return int(torch.cuda.max_memory_allocated())
+
+
+def resident_bytes() -> int | None:
+    """Of this process; None where the system does not say."""
+    try:
+        with open("/proc/self/statm", "rb", buffering=0) as file:  # noqa: PTH123 - half the time of Path's
+            return int(file.read(200).split()[1]) * _PAGE_BYTES
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
+
+
+def record(
+    folder: str | Path, *, role: Mapping[str, int] | None = None, facts: Mapping[str, Any] | None = None
+) -> Recorder:
+    """Record the steps of this process into `folder`/steps/rank<N>.jsonl, from the next one on.
+
+    role: the rank's place in the layout, such as {"pp": 1, "dp": 0}, where megatron-core does not know it.
+    facts: what the job was started with; a change of it after a restart is told. Plain values are kept.
+    A process has one recorder: a second call gives the first one. Raises CaptureError where the folder
+    cannot be made.
+    """
+    if active.current is None:
+        active.current = Recorder(RunDirectory.join(Path(folder)), role=role or {}, facts=facts or {})
+        atexit.register(stop)
+    return active.current
+
+
+def stop() -> None:
+    """End recording."""
+    if active.current is not None:
+        ended, active.current = active.current, None
+        ended.close()

@@ -1,0 +1,161 @@
+"""The step log of a rank, and its early rows as rows of means, which keep that of a long run small.
+
+Each row of means is of 16 steps or more that took 10 s or longer together: 360 rows an hour, 0.15 MB, for
+the quickest steps. The last thousand steps stay as they are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from perfdoc.profiling.errors import CaptureError
+from perfdoc.profiling.logs import LineWriter, StepRecord, read_steps
+from perfdoc.profiling.whole_file import whole_file
+
+MOST_ROWS = 2_000
+"""Of single steps in a file; then the earlier half becomes rows of means."""
+MAX_UNWRITTEN = 10_000
+"""Steps that are kept while the disk is full: 5 MB."""
+
+KEPT = 1_000
+"""Last steps with a row of their own."""
+MIN_STEPS = 16
+MIN_NS = 10_000_000_000
+
+_MEANS = (
+    *("tokens", "loss", "gradient_norm", "data_ns", "garbage_ns", "forward_ns", "backward_ns"),
+    *("optimizer_ns", "wait_ns", "rank_tokens", "collections", "cpu_ns"),
+)
+_LAST = ("learning_rate", "allocated_bytes", "resident_bytes")
+
+
+class StepLog:
+    """Appends the steps of one rank; every line is in the file when `write` returns.
+
+    A run that resumes may go on in the same file. Long files are shortened: early rows become rows of means,
+    so that a rank writes less than 1 MB an hour. Raises OSError where it
+    cannot be written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._lines = LineWriter(path)
+        self._rows = _count_lines(path)
+        self._unwritten: deque[StepRecord] = deque(maxlen=MAX_UNWRITTEN)
+
+    def write(self, record: StepRecord) -> None:
+        """Append one step. JSON has no infinity: such values become null and are named in `not_finite`."""
+        lost = tuple(
+            name
+            for name in ("loss", "gradient_norm", "learning_rate")
+            if (value := getattr(record, name)) is not None and not math.isfinite(value)
+        )
+        if lost:
+            record = msgspec.structs.replace(record, not_finite=lost, **dict.fromkeys(lost))
+        self._lines.write(record)
+        self._rows += 1
+        if self._rows >= MOST_ROWS:
+            self._shorten()
+
+    def keep(self, record: StepRecord) -> str | None:
+        """As `write`, for a training that goes on when the disk is full: what cannot be written now is kept
+        and written later. Why it could not; None where everything is in the file."""
+        self._unwritten.append(record)
+        try:
+            while self._unwritten:
+                self.write(self._unwritten[0])
+                self._unwritten.popleft()
+        except OSError as error:
+            return f"{error.filename}: cannot be written: {error.strerror}; steps are kept for later"
+        return None
+
+    def _shorten(self) -> None:
+        path = self._lines.path
+        try:
+            rows = shortened(list(read_steps(path)))
+            content = b"".join(msgspec.json.encode(row) + b"\n" for row in rows)
+            with whole_file(path, replace=True) as part:
+                part.write_bytes(content)
+        except (OSError, CaptureError):
+            self._rows -= MOST_ROWS // 4  # the file stays as it is, and grows until there is room
+            return
+        self._lines.close()
+        self._lines = LineWriter(path)
+        self._rows = sum(row.steps == 1 for row in rows)
+
+    def close(self) -> None:
+        """Close the file; safe to repeat."""
+        self._lines.close()
+
+
+def _count_lines(path: Path) -> int:
+    """Of a regular file."""
+    if not path.is_file():
+        return 0
+    with path.open("rb") as file:
+        return sum(b'"steps"' not in line for line in file)
+
+
+def shortened(rows: Sequence[StepRecord]) -> list[StepRecord]:
+    """The rows with all but the last KEPT single steps in rows of means; steps that a restart took back go.
+
+    A row of means holds no step of another kind (profiled, skipped) and none of another process.
+    """
+    rows = _not_taken_back(rows)
+    found: list[StepRecord] = []
+    group: list[StepRecord] = []
+    for row in rows[:-KEPT]:
+        if group and not _belongs(group, row):
+            found.append(_mean(group))
+            group = []
+        group.append(row)
+    if group:
+        found.append(_mean(group))
+    return found + rows[-KEPT:]
+
+
+def _not_taken_back(rows: Sequence[StepRecord]) -> list[StepRecord]:
+    found: list[StepRecord] = []
+    for row in rows:
+        while found and found[-1].step >= row.step:
+            found.pop()
+        found.append(row)
+    return found
+
+
+def _belongs(group: Sequence[StepRecord], row: StepRecord) -> bool:
+    if row.began is not None or row.steps > 1 or group[0].steps > 1:
+        return False
+    if (row.profiled, row.skipped) != (group[0].profiled, group[0].skipped):
+        return False
+    return len(group) < MIN_STEPS or sum(r.duration_ns for r in group) < MIN_NS
+
+
+def _mean(group: Sequence[StepRecord]) -> StepRecord:
+    if len(group) == 1:
+        return group[0]
+
+    def mean(name: str) -> Any:
+        values = [getattr(row, name) for row in group]
+        if any(value is None for value in values):
+            return None
+        average = sum(values) / len(values)
+        return average if name in ("loss", "gradient_norm") else round(average)
+
+    last = group[-1]
+    return msgspec.structs.replace(
+        group[0],
+        step=last.step,
+        duration_ns=round(sum(row.duration_ns for row in group) / len(group)),
+        longest_ns=max(row.duration_ns for row in group),
+        steps=len(group),
+        unseen_waits=max(row.unseen_waits for row in group),
+        not_finite=tuple(sorted({name for row in group for name in row.not_finite})),
+        **{name: mean(name) for name in _MEANS},
+        **{name: getattr(last, name) for name in _LAST},
+    )

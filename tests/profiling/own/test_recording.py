@@ -1,0 +1,220 @@
+"""Rows of steps: what they hold, that who is late waits least, and that nothing of them is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from perfdoc.profiling import ranges
+from perfdoc.profiling.logs import Began, StepRecord, read_steps
+from perfdoc.profiling.own.phases import Phases
+from perfdoc.profiling.own.recording import own_facts, tokens_of, with_parts
+from perfdoc.profiling.step_log import KEPT, MIN_STEPS, MOST_ROWS, StepLog, shortened
+from perfdoc.profiling.vocabulary import BACKWARD, DATA, EVALUATION, FORWARD
+
+MS = 1_000_000
+
+
+def row(step: int, ms: float = 100.0, **more: object) -> StepRecord:
+    return StepRecord(step=step, start_ns=step, duration_ns=round(ms * MS), **more)  # type: ignore[arg-type]
+
+
+def test_parts_sum_to_the_step_and_a_wait_is_of_no_phase() -> None:
+    phases = Phases()
+    phases.listen()
+    try:
+        phases.cut()
+        began = time.perf_counter_ns()
+        phases.step_begins()
+        with ranges.range(DATA):
+            time.sleep(0.01)
+        with ranges.range(FORWARD):
+            time.sleep(0.02)
+            leave = phases.enter("wait")
+            time.sleep(0.03)
+            leave()
+        with ranges.range(BACKWARD):
+            time.sleep(0.04)
+            phases.gradients_done()
+            time.sleep(0.05)
+        parts = phases.cut().ns()
+        took = time.perf_counter_ns() - began
+        with ranges.range(EVALUATION):
+            time.sleep(0.06)
+        beside = phases.cut().ns()
+    finally:
+        ranges.time_phases({})
+    for name, ms in (("data", 10), ("forward", 20), ("wait", 80), ("backward", 40)):
+        assert ms * MS <= parts[name] < took - (150 - ms) * MS + MS
+    assert took - MS < sum(parts.values()) <= took + MS
+    assert beside["beside"] >= 60 * MS
+    timed = with_parts(row(0), parts | {"beside": 7}, with_between=False)
+    assert timed.duration_ns == sum(parts.values()) - parts["between"]
+    assert (timed.data_ns, timed.wait_ns, timed.optimizer_ns) == (parts["data"], parts["wait"], 0)
+    assert ranges.begin(DATA) is None
+
+
+def test_what_nothing_tells_of_is_the_forward_until_a_backward() -> None:
+    phases = Phases()
+    phases.cut()
+    phases.step_begins()
+    time.sleep(0.02)
+    leave = phases.enter("backward")
+    time.sleep(0.01)
+    leave()
+    time.sleep(0.03)
+    parts = phases.cut().ns()
+    assert parts["forward"] >= 20 * MS
+    assert parts["other"] >= 30 * MS
+
+
+JOB = """
+import os, sys, time, torch, torch.distributed as dist
+from perfdoc.profiling import record, steps
+rank = int(os.environ["RANK"])
+torch.set_num_threads(1)
+dist.init_process_group("gloo", init_method="file://" + sys.argv[2], rank=rank, world_size=2)
+record(sys.argv[1], role={"dp": rank}, facts={"lr": 0.1, "secret": object()})
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(
+    torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+data = torch.utils.data.DataLoader([torch.ones(8, dtype=torch.long) for _ in range(24)], batch_size=2)
+for batch in steps(data):
+    time.sleep(0.05 if rank == 1 else 0.01)
+    model(batch.float()).sum().backward()
+    optimizer.step()
+dist.destroy_process_group()
+"""
+
+
+def test_who_is_late_waits_least(tmp_path: Path, needs_torch: None) -> None:
+    # DistributedDataParallel's all-reduces are issued in C++; each step 1 works 40 ms longer than 0.
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", JOB, str(tmp_path / "run"), str(tmp_path / "store")],
+            env={**os.environ, "RANK": str(rank), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"},
+        )
+        for rank in (0, 1)
+    ]
+    assert [process.wait(120) for process in processes] == [0, 0]
+    early, late = (list(read_steps(tmp_path / "run" / "steps" / f"rank{rank}.jsonl")) for rank in (0, 1))
+    assert [r.step for r in early] == [r.step for r in late] == list(range(12))
+    assert early[0].began == Began(
+        world_size=2,
+        device="cpu",
+        role={"dp": 0},
+        memory_bytes=early[0].began.memory_bytes if early[0].began else None,
+        facts={"OMP_NUM_THREADS": "1", "lr": 0.1},
+    )
+    assert {r.began for r in early[1:]} == {None}
+    assert {r.rank_tokens for r in early} == {16}
+    waits = [(a.wait_ns or 0) - (b.wait_ns or 0) for a, b in zip(early[2:], late[2:], strict=True)]
+    assert 20 * MS < sorted(waits)[len(waits) // 2] < 60 * MS
+    own = sorted(r.duration_ns - (r.wait_ns or 0) for r in late[2:])[5]
+    assert own >= 50 * MS
+    assert all((r.forward_ns or 0) >= 50 * MS for r in late)
+
+
+def test_early_rows_become_means_and_the_file_stays_small(tmp_path: Path) -> None:
+    path = tmp_path / "rank0.jsonl"
+    log = StepLog(path)
+    began = Began(world_size=1, device="cpu")
+    count = 3 * MOST_ROWS
+    for step in range(count):
+        log.write(row(step, 1 + step % 4, began=began if step in (0, 500) else None, data_ns=step, loss=1.0))
+    log.close()
+    rows = list(read_steps(path))
+    assert sum(r.steps for r in rows) == count
+    assert sum(r.began is not None for r in rows) == 2
+    means = [r for r in rows if r.steps > 1]
+    assert min(r.steps for r in means[2:-1]) >= MIN_STEPS
+    assert all(r.longest_ns == 4 * MS for r in means if r.steps > 8)
+    # Of steps 0 to 499, before the second process began, by hand: 2.5 ms and 249.5.
+    early = [r for r in means if r.step < 500]
+    assert sum(r.duration_ns * r.steps for r in early) == pytest.approx(500 * 2.5 * MS, rel=1e-6)
+    assert sum((r.data_ns or 0) * r.steps for r in early) == pytest.approx(500 * 249.5, rel=0.01)
+    assert [r.step for r in rows[-KEPT:]] == list(range(count - KEPT, count))
+    assert path.stat().st_size < 1 << 20
+
+
+def test_steps_that_a_restart_took_back_are_in_no_mean() -> None:
+    before, after = [row(step, 100) for step in range(100)], [row(step, 50) for step in range(60, 1300)]
+    rows = shortened([*before, *after])
+    assert sum(r.steps for r in rows) == 1300
+    assert sum(r.steps * r.duration_ns for r in rows) == pytest.approx(
+        60 * 100 * MS + 1240 * 50 * MS, rel=1e-6
+    )
+
+
+def test_a_full_disk_loses_no_step(tmp_path: Path) -> None:
+    path = tmp_path / "rank0.jsonl"
+    log = StepLog(path)
+    assert log.keep(row(0)) is None
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 10, hard))
+    try:
+        problems = [log.keep(row(step)) for step in (1, 2)]
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert all(problem is not None and "rank0.jsonl" in problem for problem in problems)
+    assert log.keep(row(3)) is None
+    log.close()
+    # The row that was torn off is there once more, whole.
+    assert [r.step for r in read_steps(path)] == [0, 1, 2, 3]
+
+
+def test_a_row_is_small() -> None:
+    whole = msgspec.convert(
+        {
+            name: 123_456_789
+            for name in StepRecord.__struct_fields__
+            if name.endswith(("_ns", "_bytes", "tokens")) or name in ("step", "collections")
+        },
+        StepRecord,
+    )
+    assert len(json.dumps(msgspec.to_builtins(whole))) < 500
+
+
+def test_facts_and_tokens_of_hostile_values() -> None:
+    facts = own_facts({"a": 1, "b": [1], "c": "x" * 999, "d": None, "e": 2**80, "f" * 500: True})
+    assert facts == {"a": 1, "c": "x" * 200, "d": None, "f" * 100: True}
+    assert [tokens_of(batch) for batch in (None, [], {}, {"input_ids": 3}, "text", (1, 2))] == [0] * 6
+
+
+def test_what_a_loader_gives_is_counted(needs_torch: None) -> None:
+    import torch
+
+    tokens = torch.ones(2, 7, dtype=torch.long)
+    assert [tokens_of(b) for b in (tokens, {"input_ids": tokens}, (tokens, tokens), tokens.float())] == [
+        *(14, 14, 14),
+        0,
+    ]
+
+
+def test_on_cuda_nothing_waits_for_the_device(needs_torch: None) -> None:
+    import torch
+
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device: the parts of a step are then of the host's clock")
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        phases = Phases(cuda=True)
+        found = []
+        for _ in range(20):
+            phases.step_begins()
+            with_forward = phases.enter("forward")
+            torch.ones(1 << 20, device="cuda").mul_(2)
+            with_forward()
+            found.append(phases.cut())
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    torch.cuda.synchronize()
+    assert all(parts.is_known() and parts.ns()["forward"] > 0 for parts in found)
