@@ -246,9 +246,10 @@ def measure_trace(
         results = list((map if in_turn else pool.map)(measured, order))
     ranks = [r for r in results if isinstance(r, RankMeasurement)]
     if not ranks:
+        unread = next((n.message for n in trace.notes if n.code == "unknown-device-rows"), "")
         raise NoGpuActivityError(
             trace.path,
-            "holds no GPU kernels.",
+            f"holds no GPU kernels. {unread}".strip(),
             "Capture with the GPU traced (torch.profiler: activities=[ProfilerActivity.CPU, "
             "ProfilerActivity.CUDA]; nsys: --trace=cuda,nvtx).",
             tuple(host_contents(trace).words),

@@ -134,6 +134,7 @@ def _job(job: Job) -> Iterator[tuple[str, str, str]]:
 _MUCH_FRAC = 0.95
 """Of what was captured: a window of less is a part of it."""
 _NO_STEPS = "no range names a step"
+_NO_STEPS_NAMED = "names a step"
 
 
 def analysed_line(diagnosis: Diagnosis) -> str:
@@ -183,7 +184,8 @@ def _capture(ranks: Sequence[Rank]) -> str:
     what = "what follows start-up" if after else "the whole capture"
     if all(r.window.reason.startswith("given") for r in ranks):
         return what
-    return f"{what} ({_NO_STEPS})"
+    others = [r.window.reason for r in ranks if _NO_STEPS_NAMED not in r.window.reason]
+    return f"{what} ({shorten(others[0], 120) if others else _NO_STEPS})"
 
 
 def _offered(ranks: Sequence[Rank]) -> str:

@@ -7,18 +7,32 @@ and none may move a figure unseen. Lengths on the device's streams are in `trace
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
 
-from perfdoc.traces.model import ApiCalls, Copies, GraphLaunches, Kernels, Note, Operators, Ranges, Syncs
+from perfdoc.traces.model import (
+    UNKNOWN,
+    ApiCalls,
+    Copies,
+    EventRecords,
+    GraphLaunches,
+    Kernels,
+    Note,
+    Operators,
+    Ranges,
+    Syncs,
+)
 from perfdoc.traces.table import I64, Bool
 from perfdoc.traces.validate import MAX_TIME_NS, times_fit
 
 _Host = TypeVar("_Host", ApiCalls, Operators, Ranges, Syncs)
+_Linked = TypeVar("_Linked", ApiCalls, Kernels, Copies, GraphLaunches, Syncs, EventRecords)
 
 CODE = "damaged-rows"
+AS_INSTANT = "taken for an instant"
+"""What becomes of a call whose length cannot be true: its start is when it launched."""
 _S = 1_000_000_000
 _FAR_NS = _S
 """Between device rows that precede every host row, and what follows."""
@@ -163,6 +177,46 @@ def _again(table: Kernels | Copies | GraphLaunches | _Host, mask: Bool) -> I64:
     return np.sort(near[order][1:][equal])
 
 
+_SHARED_CALLS = 8
+"""Of one thread may have one id: a runtime call and what it calls inside have, two or three."""
+_DENSE = 16
+"""Counters for each call that are cheaper than sorting the ids."""
+
+
+def without_shared(calls: ApiCalls, damage: Damage) -> tuple[ApiCalls, I64]:
+    """The calls without ids that link nothing, and these: many calls of one thread carry each, as where ids
+    were lost and all rows got the same."""
+    lost = _ids_of_many(calls)
+    damage.add("correlation id", "many calls of one thread have it", len(lost), done="not used")
+    return forget(lost, calls), lost
+
+
+def _ids_of_many(calls: ApiCalls) -> I64:
+    ids = calls.correlation[calls.correlation >= 0]
+    if len(ids) <= _SHARED_CALLS:
+        return ids[:0]
+    low = int(ids.min())
+    if int(ids.max()) - low <= _DENSE * len(ids):
+        many = np.flatnonzero(np.bincount(ids - low) > _SHARED_CALLS) + low
+    else:
+        found, count = np.unique(ids, return_counts=True)
+        many = found[count > _SHARED_CALLS]
+    if not len(many):
+        return many
+    # Processes that were merged into one file have ids of their own.
+    rows = np.flatnonzero(np.isin(calls.correlation, many))
+    pairs = np.stack((calls.correlation[rows], calls.thread[rows].astype(np.int64)))
+    of_thread, count = np.unique(pairs, axis=1, return_counts=True)
+    return np.unique(of_thread[0][count > _SHARED_CALLS])
+
+
+def forget(ids: I64, table: _Linked) -> _Linked:
+    """The table without these correlation ids."""
+    if not len(ids) or not len(table):
+        return table
+    return replace(table, correlation=np.where(np.isin(table.correlation, ids), UNKNOWN, table.correlation))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Span:
     """What can vouch for the length of a host row."""
@@ -198,8 +252,13 @@ def host_rows(table: _Host, what: str, span: Span | None, damage: Damage) -> tup
     keep = times_fit(start, end)
     damage.add(what, "a time or length beyond 2^61 ns", int(np.count_nonzero(~keep)))
     bad = keep & (end < start)
-    damage.add(what, "it ends before it starts", int(np.count_nonzero(bad)))
-    keep &= ~bad
+    if isinstance(table, ApiCalls) and bad.any():
+        damage.add(what, "it ends before it starts", int(np.count_nonzero(bad)), done=AS_INSTANT)
+        end = np.where(bad, start, end)
+        table = replace(table, end_ns=end)
+    else:
+        damage.add(what, "it ends before it starts", int(np.count_nonzero(bad)))
+        keep &= ~bad
     if span is not None and span.first_ns > _FAR_NS:  # else the clock may begin with the capture
         damage.add(what, "no time", int(np.count_nonzero(keep & (start == 0))))
         keep &= start != 0

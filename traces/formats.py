@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from perfdoc.traces.errors import TraceError, require_regular
+from perfdoc.traces.foreign import HEAD_BYTES, what_is
 from perfdoc.traces.kineto.read import read_kineto
 from perfdoc.traces.model import Trace
 from perfdoc.traces.nsys.read import nsys_command, read_nsys_parquet, read_nsys_rep, read_nsys_sqlite
@@ -43,8 +44,12 @@ class TraceFormat:
     """Of several forms of one capture the largest counts; a summary's is (1, 0, 0)."""
 
 
-def _stem_of(suffix: str) -> Callable[[Path], str | None]:
-    return lambda path: path.stem if path.suffix == suffix else None
+_REPORTS = (".nsys-rep", ".qdrep")
+"""What nsys writes; the second name until 2021.3."""
+
+
+def _stem_of(*suffixes: str) -> Callable[[Path], str | None]:
+    return lambda path: path.stem if path.suffix in suffixes else None
 
 
 def _parquet_stem(path: Path) -> str | None:
@@ -108,8 +113,8 @@ FORMATS: tuple[TraceFormat, ...] = (
         name="nsys-rep",
         tool=NSYS,
         files=".nsys-rep",
-        recognises=lambda path, head: path.suffix == ".nsys-rep",
-        stem=_stem_of(".nsys-rep"),
+        recognises=lambda path, head: path.suffix in _REPORTS,
+        stem=_stem_of(*_REPORTS),
         read=read_nsys_rep,
         preference=lambda path: (2 if shutil.which(nsys_command() or "") else 0, 0, 0),
     ),
@@ -159,7 +164,7 @@ def format_of(path: Path) -> TraceFormat:
         require_regular(path)  # opening a pipe would wait
         try:
             with path.open("rb") as file:
-                head = file.read(64)
+                head = file.read(HEAD_BYTES)
         except OSError as error:
             raise TraceError(path, f"cannot be opened: {error.strerror}.") from error
     if is_summary(path):
@@ -184,13 +189,10 @@ def tool_of(path: Path) -> str:
 def _no_trace(path: Path, head: bytes) -> TraceError:
     if not head:
         return TraceError(path, "is empty.", "Copy or capture it again.")
-    if path.suffix in (".sqlite", ".db"):
+    if path.suffix in (".sqlite", ".db") and what_is(head, "") is None:
         remedy = "Export the report: nsys export --type sqlite REPORT.nsys-rep"
         return TraceError(path, "is not a SQLite file.", remedy)
     if head.startswith(b"PAR1"):
         remedy = "Give the folder that `nsys export --type parquetdir` wrote."
         return TraceError(path, "is one table of an export.", remedy)
-    if path.suffix == ".qdstrm":
-        remedy = "Import it with the nsys that wrote it, which makes a .nsys-rep."
-        return TraceError(path, "is a raw stream.", remedy)
-    return TraceError(path, "is not a trace.", accepted())
+    return TraceError(path, *(what_is(head, path.suffix) or ("is not a trace.", accepted())))

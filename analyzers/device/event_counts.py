@@ -32,6 +32,9 @@ MAX_MISSING_FRAC = 0.05
 """Figures may be as far off: as much as the replay may (DESIGN section 3)."""
 SAMPLED_FRAC = 0.5
 """With so few launches left the file was sampled, and kernels most likely with them."""
+_FEWEST_SAMPLED = 5
+"""Launches without a kernel and kernels without a launch, where most of both are: alone they may be of the
+ends of a capture, both at once are not."""
 
 _LAUNCH = re.compile(
     r"^(cuda|cu|hip)(Ext)?(Module)?Launch(Cooperative)?Kernel|^(ur|pi)Enqueue\w*KernelLaunch"
@@ -135,6 +138,9 @@ def _counts(
     copies, copies_without, _ = calls_without_work(copying, unlinked_copies)
     kernels, alone = int(late.sum()), int((late & (launches.kernels[kernel] < 0)).sum())
     launches_missing = _missing(alone, kernels, "kernels", "launch call")
+    sampled = min(counted, kernels) >= _FEWEST_SAMPLED and min(
+        without / max(counted, 1), alone / max(kernels, 1)
+    )
     operators, idle_operators = _operators_without_launch(trace, process, launching)
     found = EventCounts(
         launches=counted,
@@ -146,7 +152,8 @@ def _counts(
         work_missing=_missing(without, counted, "kernel launches", "kernel")
         or _missing(copies_without, copies, "copy calls", "copy")
         or _missing(idle_operators, operators, "operators that launch kernels", "launch")
-        or (launches_missing if counted < MIN_COUNTED and alone > SAMPLED_FRAC * kernels else ""),
+        or (launches_missing if counted < MIN_COUNTED and alone > SAMPLED_FRAC * kernels else "")
+        or (_share(without, counted, "kernel launches", "kernel") if sampled > SAMPLED_FRAC else ""),
         launches_missing=launches_missing,
     )
     return found, launched
@@ -190,6 +197,10 @@ def within(counts: EventCounts, launched: Launched, start_ns: int, end_ns: int) 
 def _missing(without: int, of: int, what: str, other: str) -> str:
     if of < MIN_COUNTED or without <= MAX_MISSING_FRAC * of:
         return ""
+    return _share(without, of, what, other)
+
+
+def _share(without: int, of: int, what: str, other: str) -> str:
     return (
         f"the file holds only part of the events: {per_cent(without / of)} of {of:,} {what} have no {other}"
     )

@@ -11,10 +11,18 @@ import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.device.activity import Activity
-from perfdoc.analyzers.device.event_counts import MAX_MISSING_FRAC, NO_LAUNCHED, Launched
+from perfdoc.analyzers.device.event_counts import NO_LAUNCHED, Launched
+from perfdoc.analyzers.device.marks import (
+    MIN_ITERATIONS,
+    Marks,
+    iterations,
+    marked,
+    of_process,
+    with_lost,
+    with_their_kernels,
+)
 from perfdoc.analyzers.device.range_names import KnownRanges, ranges_matching
 from perfdoc.results.figures import brief, per_cent, plural
-from perfdoc.results.names import shorten
 from perfdoc.results.ranks import Step, Window
 from perfdoc.traces import RangeKind, Trace
 from perfdoc.traces.table import Bool
@@ -110,19 +118,21 @@ def find_window(
             raise ValueError(
                 f"no range of process {process}{inside} matches {request.step_pattern.pattern!r}"
             )
-        marks = _iterations(trace, activity)
+        marks = iterations(trace, activity)
         if marks is None:
             return _capture(activity, "no range in the capture names a step")
         source, count = "each ends with Optimizer.step", len(marks.names)
     else:
-        marks, restored = _with_lost(_marked(trace, rows))
+        marks, restored = with_lost(marked(trace, rows))
         source += f"; {plural(restored, 'lost one')} put between its neighbours" if restored else ""
         count = len(rows) + restored
-    marks, lacking = _with_their_kernels(marks, launched)
+    marks, lacking = with_their_kernels(marks, launched)
     no_id = np.zeros(len(activity.kernel), bool)
     if not activity.on_host:
         no_id = (activity.kernel >= 0) & (trace.kernels.correlation[activity.kernel] < 0)
     on_host = activity.on_host or host_time
+    if not on_host and _by_host(activity, marks):
+        on_host, source = True, f"{source}; by the host's clock, since no launch is known"
     steps, ranges = _host_steps(marks) if on_host else _tile(activity, marks, no_id)
     if not steps:
         return _capture(activity, NO_LAUNCHES)
@@ -151,7 +161,7 @@ def _asked(trace: Trace, process: int, request: WindowRequest) -> tuple[tuple[in
         return request.bounds_ns, _GIVEN
     if request.range_pattern is None:
         return None, ""
-    rows = _of_process(trace, ranges_matching(trace, request.range_pattern.search), process)
+    rows = of_process(trace, ranges_matching(trace, request.range_pattern.search), process)
     if not len(rows):
         raise ValueError(f"no range of process {process} matches {request.range_pattern.pattern!r}")
     bounds = int(trace.ranges.start_ns[rows].min()), int(trace.ranges.end_ns[rows].max())
@@ -169,10 +179,6 @@ def _capture(activity: Activity, reason: str) -> tuple[Window, StepRanges]:
     return _window("capture", *activity.span, reason), _NO_RANGES
 
 
-def _of_process(trace: Trace, rows: I64, process: int) -> I64:
-    return rows[np.isin(trace.ranges.thread[rows], trace.threads_of(process))]
-
-
 def _step_ranges(
     trace: Trace, activity: Activity, pattern: re.Pattern[str] | None, known: KnownRanges
 ) -> tuple[str, I64]:
@@ -183,7 +189,7 @@ def _step_ranges(
         candidates = [("--step-range", ranges_matching(trace, pattern.search))]
     launching = np.unique(activity.launch_thread)
     for source, rows in candidates:
-        rows = _of_process(trace, rows, trace.devices[activity.device].process)
+        rows = of_process(trace, rows, trace.devices[activity.device].process)
         rows = rows[trace.ranges.kind[rows] != RangeKind.MARK]
         if len(rows):
             on_launching = rows[np.isin(trace.ranges.thread[rows], launching)]
@@ -191,119 +197,11 @@ def _step_ranges(
     return "", np.empty(0, np.int64)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Marks:
-    """Steps as the host marks them, in order."""
-
-    names: Sequence[str]
-    start_ns: I64
-    end_ns: I64
+_BEHIND_FRAC = 0.5
+"""Of a step. Over some steps the share of each leaf is then off by a part of that."""
 
 
-def _marked(trace: Trace, rows: I64) -> _Marks:
-    rows = _outermost(trace, rows)
-    return _Marks(
-        names=[trace.strings[i] for i in trace.ranges.name[rows].tolist()],
-        start_ns=trace.ranges.start_ns[rows],
-        end_ns=trace.ranges.end_ns[rows],
-    )
-
-
-_NUMBERED = re.compile(r"(.*?)(\d{1,15})")
-_LIKE_OTHERS = 2.0
-"""Times longer or shorter than the others, a gap may hold the step whose number is missing."""
-
-
-def _with_lost(marks: _Marks) -> tuple[_Marks, int]:
-    """The steps with those whose range is lost, and how many: between two whose numbers leave out one, and
-    where the time for it is. Without them a neighbour would count as twice as long."""
-    usual_ns = float(np.median(marks.end_ns - marks.start_ns))
-    steps: list[tuple[str, int, int]] = []
-    number: re.Match[str] | None = None
-    for name, start, end in zip(marks.names, marks.start_ns.tolist(), marks.end_ns.tolist(), strict=True):
-        before, number = number, _NUMBERED.fullmatch(name)
-        if before and number and before[1] == number[1] and int(number[2]) - int(before[2]) == 2:
-            since = steps[-1][2]
-            if usual_ns / _LIKE_OTHERS <= start - since <= usual_ns * _LIKE_OTHERS:
-                steps.append((f"{number[1]}{int(number[2]) - 1}", since, start))
-        steps.append((name, start, end))
-    lost = len(steps) - len(marks.names)
-    if not lost:
-        return marks, 0
-    names, starts, ends = zip(*steps, strict=True)
-    return _Marks(names=names, start_ns=np.array(starts, np.int64), end_ns=np.array(ends, np.int64)), lost
-
-
-_FEWEST_LOST = 3
-
-
-def _with_their_kernels(marks: _Marks, launched: Launched) -> tuple[_Marks, str]:
-    """The steps from the first to the last one whose launches have their kernels in the file, and what to say
-    of the others. All of them where one in between lacks its kernels too, or most do: events were sampled."""
-    of, without = launched.share_between(marks.start_ns, marks.end_ns)
-    lost = (without >= _FEWEST_LOST) & (without > MAX_MISSING_FRAC * of)
-    whole = np.flatnonzero(~lost)
-    if not lost.any() or 2 * len(whole) < len(lost) or lost[whole[0] : whole[-1] + 1].any():
-        return marks, ""
-    kept = slice(int(whole[0]), int(whole[-1]) + 1)
-    names = [shorten(marks.names[i], 48) for i in np.flatnonzero(lost).tolist()]
-    which = names[0] if len(names) == 1 else f"{len(names)} steps ({names[0]} to {names[-1]})"
-    found = _Marks(names=marks.names[kept], start_ns=marks.start_ns[kept], end_ns=marks.end_ns[kept])
-    said = (
-        f"{int(without[lost].sum()):,} of {int(of[lost].sum()):,} kernel launches have no kernel in the file"
-    )
-    return found, f"{which} left out: {said}."
-
-
-_MIN_ITERATIONS = 3
-_ALIKE_SHARE = 0.8
-_ALIKE_FRAC = 0.1
-"""Of the median: so far may the launches of that share of iterations lie from it. Two optimizers that take
-turns, as in adversarial training, end half an iteration each."""
-
-
-def _iterations(trace: Trace, activity: Activity) -> _Marks | None:
-    """Steps from one end of PyTorch's Optimizer.step to the next, the first from the first launch on; None
-    where they do not launch about as much each."""
-    process = trace.devices[activity.device].process
-    rows = _of_process(trace, ranges_matching(trace, re.compile(r"Optimizer\.step#").match), process)
-    rows = rows[(trace.ranges.kind[rows] != RangeKind.MARK) & ~trace.ranges.never_closed[rows]]
-    launched = np.sort(activity.launch_start_ns[activity.launch_start_ns >= 0])
-    if len(rows) < _MIN_ITERATIONS or not len(launched):
-        return None
-    rows = _outermost(trace, rows)
-    begin, end = trace.ranges.start_ns[rows], trace.ranges.end_ns[rows]
-    # Between optimizers that follow one another, as of parts of a model, nothing is launched.
-    between = np.searchsorted(launched, begin[1:], "left") - np.searchsorted(launched, end[:-1], "left")
-    end = end[np.append(between > 0, True)]
-    counts = np.diff(np.searchsorted(launched, end, "left"))
-    if len(end) < _MIN_ITERATIONS:
-        return None
-    alike = np.abs(counts - np.median(counts)) <= _ALIKE_FRAC * np.median(counts)
-    if alike.mean() < _ALIKE_SHARE or launched[0] >= end[0]:
-        return None
-    # No number that ends a name: ranks may begin with different iterations.
-    names = [f"iteration {i} of {len(end)}" for i in range(1, len(end) + 1)]
-    return _Marks(names=names, start_ns=np.append(launched[0], end[:-1]), end_ns=end)
-
-
-def _outermost(trace: Trace, rows: I64) -> I64:
-    """Sorted by start, without ranges that lie inside another one of them.
-
-    One that never closed contains nothing: it reaches to the end of the capture for want of a better end.
-    """
-    start, end = trace.ranges.start_ns[rows], trace.ranges.end_ns[rows]
-    end = np.where(trace.ranges.never_closed[rows], start, end)
-    order = np.lexsort((-end, start))
-    rows, end = rows[order], end[order]
-    # In this order a range lies inside an earlier one exactly if it ends no later than one of them did.
-    reach = np.maximum.accumulate(end)
-    outer = np.ones(len(rows), bool)
-    outer[1:] = (end[1:] > reach[:-1]) | (trace.ranges.start_ns[rows][1:] >= reach[:-1])
-    return rows[outer]
-
-
-def _tile(activity: Activity, marks: _Marks, no_id: Bool) -> tuple[list[Step], StepRanges]:
+def _tile(activity: Activity, marks: Marks, no_id: Bool) -> tuple[list[Step], StepRanges]:
     """Steps on the device's own time.
 
     A step starts with the first activity that was launched at or after its range began on the host, and
@@ -330,12 +228,22 @@ def _tile(activity: Activity, marks: _Marks, no_id: Bool) -> tuple[list[Step], S
     return _steps(marks, starts, np.append(starts[1:], end))
 
 
-def _host_steps(marks: _Marks) -> tuple[list[Step], StepRanges]:
+def _by_host(activity: Activity, marks: Marks) -> bool:
+    """Whether the host's clock can bound the steps of a device none of whose launches is known: all work lies
+    so near to them that the device was never half a step behind."""
+    if (activity.launch_start_ns >= 0).any() or len(marks.names) < MIN_ITERATIONS:
+        return False
+    first, last = activity.span
+    near = float(np.median(marks.end_ns - marks.start_ns)) * _BEHIND_FRAC
+    return abs(first - int(marks.start_ns[0])) <= near and abs(last - int(marks.end_ns[-1])) <= near
+
+
+def _host_steps(marks: Marks) -> tuple[list[Step], StepRanges]:
     """Steps of a CPU rank, or without the device's time: from range to range, the last to its own end."""
     return _steps(marks, marks.start_ns, np.append(marks.start_ns[1:], marks.end_ns[-1]))
 
 
-def _steps(marks: _Marks, starts: I64, ends: I64) -> tuple[list[Step], StepRanges]:
+def _steps(marks: Marks, starts: I64, ends: I64) -> tuple[list[Step], StepRanges]:
     """A step for each of the first marks, with these bounds on the device; empty ones left out."""
     ran = np.flatnonzero(ends > starts)
     steps = [

@@ -94,6 +94,14 @@ def test_of_few_launches_that_are_left_nobody_knows_whether_kernels_are_missing(
     assert found.work_missing == found.launches_missing != ""
 
 
+def test_of_few_rows_of_a_sample_both_kinds_lack_the_other(tmp_path: Path) -> None:
+    """Ten launches and ten kernels of 200, no id in both but one: few, but both at once."""
+    found = counted(laid(kernel=lambda i: i % 20 == 0, launch=lambda i: i % 20 == 10 or i == 0), tmp_path)
+    assert (found.launches, found.launches_without_work) == (10, 9)
+    assert (found.kernels, found.kernels_without_launch) == (9, 9)
+    assert "90.0 % of 10 kernel launches" in found.work_missing
+
+
 @pytest.mark.parametrize(
     ("kernel", "launch"),
     [

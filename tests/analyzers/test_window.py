@@ -153,6 +153,25 @@ def test_step_ranges_without_launches_fall_back_to_the_capture(tmp_path: Path) -
     assert "launch" in window.reason
 
 
+@pytest.mark.parametrize(("behind", "kind"), [(0, "steps"), (40, "steps"), (70, "capture")])
+def test_steps_without_launches_go_by_the_hosts_clock_where_the_device_keeps_up(
+    behind: int, kind: str, tmp_path: Path
+) -> None:
+    """Three steps of 100; what runs is `behind` after the host, up to half a step of which is believed."""
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    for i in range(3):
+        thread.range(f"step {i}", 100 * i, 100 * i + 100)
+        device.kernel(GEMM, 100 * i + 5 + behind, 100 * i + 95 + behind)
+    trace = trace_of(builder, tmp_path)
+    window = window_of(trace, activity_of(trace), AUTO)
+    assert window.kind == kind
+    if kind == "steps":
+        assert steps_of(window) == [(0, 100), (100, 200), (200, 300)]
+        assert "host's clock" in window.reason
+
+
 def test_what_the_user_asks_for(tmp_path: Path) -> None:
     trace = stepped(tmp_path, ("my epoch", "my epoch"))
     activity = activity_of(trace)

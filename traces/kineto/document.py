@@ -19,6 +19,7 @@ import msgspec
 import numpy as np
 
 from perfdoc.traces.errors import TraceError
+from perfdoc.traces.foreign import document_of
 from perfdoc.traces.kineto import cutting, unpack
 from perfdoc.traces.kineto.cutting import UncutError, after_none, entries, repaired
 from perfdoc.traces.kineto.repair import repair
@@ -124,30 +125,26 @@ def read_events(
             return _facts_around(*found), made
     if _is_truncated(first):
         raise _truncated(path)
-    raise TraceError(path, f"the JSON cannot be read: {first}.", RECAPTURE)
+    with path.open("rb") as file:
+        other = document_of(file.read(_HEAD_BYTES))
+    raise TraceError(path, *(other or (f"the JSON cannot be read: {first}.", RECAPTURE)))
 
 
 def _facts_around(head: bytes, tail: bytes | None) -> Facts:
     """What the keys in front of the events and behind them say, as far as they can be read."""
+    file = _File()
     for rest in (tail, b"" if _is_list(head) else b"}"):
         try:
             text = bytes(repair(head + b"]" + (rest or b"")))
             file = _File() if _is_list(head) else _FILE.decode(text)
+            break
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             continue
-        return Facts(
-            schema=file.schema,
-            device_properties=file.device_properties,
-            distributed=file.distributed,
-            base_time_ns=file.base_time_ns,
-            repaired=True,
-            broken_off=tail is None,
-        )
     return Facts(
-        schema=None,
-        device_properties=None,
-        distributed=None,
-        base_time_ns=None,
+        schema=file.schema,
+        device_properties=file.device_properties,
+        distributed=file.distributed,
+        base_time_ns=file.base_time_ns,
         repaired=True,
         broken_off=tail is None,
     )
@@ -249,7 +246,8 @@ class _Pass:
             if not bytes(memoryview(file.events)[:1]):
                 if b'"perfdoc_version"' in text[:4096]:
                     raise TraceError(self._path, "is what perfdoc wrote, and no trace.", _GIVE_CAPTURE)
-                raise TraceError(self._path, "JSON without traceEvents is no profiler trace.", NOT_A_TRACE)
+                other = document_of(text[:_HEAD_BYTES])
+                raise TraceError(self._path, *(other or (_NO_EVENTS, NOT_A_TRACE)))
             return file, _EVENTS.decode(file.events), _place(file.events, text)
         except msgspec.ValidationError as error:
             raise TraceError(self._path, f"no profiler trace: {error}.", NOT_A_TRACE) from None
@@ -272,6 +270,8 @@ class _Pass:
 
 
 _GIVE_CAPTURE = "Give the captures themselves, or the run directory; perfdoc diff compares diagnoses."
+_NO_EVENTS = "JSON without traceEvents is no profiler trace."
+_HEAD_BYTES = 1 << 16
 _GONE = b"0,"
 """In place of events that were cut out: an entry, so that a comma may follow and a list that ends may not."""
 _HEADS = 16

@@ -112,6 +112,37 @@ def _has_event_edges(trace: Trace) -> bool:
     return len(trace.event_records) > 0 or bool(np.any(trace.syncs.source_correlation[waits] != UNKNOWN))
 
 
+_FEWEST = 20
+_FASTEST_NS, _SHORTEST_NS = 1_000_000, 500_000
+"""The fastest launch call of a capture takes some 3 us, and its shortest kernel 1 us."""
+_SLOWEST_NS = 500
+
+
+def off_scale(trace: Trace) -> list[Note]:
+    """Told of a file whose times are in another unit than microseconds, which other tools write and read."""
+    names = trace.strings
+    launching = [i for i in trace.call_names.tolist() if "LaunchKernel" in names[i]]
+    rows = np.flatnonzero(np.isin(trace.api_calls.name, launching))
+    if len(rows) < _FEWEST or len(trace.kernels) < _FEWEST:
+        return []
+    took = trace.api_calls.end_ns[rows] - trace.api_calls.start_ns[rows]
+    kernels = trace.kernels.end_ns - trace.kernels.start_ns
+    if took.min() >= _FASTEST_NS and kernels.min() >= _SHORTEST_NS:
+        said, unit = "a millisecond or more", "nanoseconds"
+    elif took.max() < _SLOWEST_NS and kernels.max() < _SLOWEST_NS:
+        said, unit = "half a microsecond at most", "milliseconds or seconds"
+    else:
+        return []
+    return [
+        Note(
+            code="off-scale",
+            message=f"Every launch call takes {said}, which cannot be: the times seem to be in {unit}, where "
+            "ts and dur are microseconds. All times here are wrong by that factor; shares are not.",
+            remedy="Give the file as the profiler wrote it, or convert ts and dur to microseconds.",
+        )
+    ]
+
+
 _LISTED = 5
 _SHOWN_CHARACTERS = 40
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable
 
-KERNELS = ("kernel", "Kernel")
-COPIES = ("gpu_memcpy", "Memcpy", "gpu_memset", "Memset")
+KERNELS = ("kernel", "Kernel", "mtia_ccp_events")
+COPIES = ("gpu_memcpy", "Memcpy", "gpu_memset", "Memset", "gcu_memcpy", "gcu_memset")
 CALLS = (
     *("cuda_runtime", "cuda_driver", "Runtime", "xpu_runtime", "xpu_driver", "mtia_runtime"),
-    *("privateuse1_runtime", "privateuse1_driver"),
+    *("privateuse1_runtime", "privateuse1_driver", "glow_runtime", "gcu_runtime", "gcu_driver"),
 )
 OPERATORS = ("cpu_op", "Operator")
 MARKS = ("user_annotation", "cpu_instant_event")
@@ -33,21 +32,6 @@ SKIPPED = frozenset(
 copies of annotations and profiler overhead."""
 ANNOTATION_PREFIXES = ("ProfilerStep#", "enumerate(DataLoader)", "Optimizer.", "## ")
 """Old captures wrote annotations as operators; these names are no operator's."""
-_OTHERS = (
-    (re.compile(r"Ascend Hardware|\bCANN\b"), "Ascend NPUs (torch_npu)"),
-    (re.compile(r"^/(?:device|host):"), "JAX or TensorFlow (XLA)"),
-    (re.compile(r"Gaudi|Habana|\bHPU\b"), "Gaudi accelerators"),
-    (re.compile(r"^(?:CPU )?(?:HIP|HSA) API|^GPU\d+$"), "rocprof"),
-    (re.compile(r"Neuron(?:Core)?\b"), "Neuron devices"),
-)
-"""Names of processes in what other profilers write as the same JSON."""
-
-
-def other_writer(processes: Iterable[str]) -> str:
-    """Whose trace it is by the names of its processes; empty where it may be PyTorch's."""
-    names = list(processes)
-    return next((who for form, who in _OTHERS if any(map(form.search, names))), "")
-
 
 # What can nest, what separates, and `->`, whose `>` closes nothing.
 _TOKEN = re.compile(r"->|::|[<>(){}\[\] ]|\boperator\b")

@@ -19,8 +19,9 @@ from pathlib import Path
 
 import numpy as np
 
-from perfdoc.traces.damage import Span, host_rows
+from perfdoc.traces.damage import Span, forget, host_rows, without_shared
 from perfdoc.traces.errors import TraceError
+from perfdoc.traces.foreign import writer_of
 from perfdoc.traces.kineto.devices import (
     Launches,
     devices,
@@ -32,10 +33,8 @@ from perfdoc.traces.kineto.devices import (
     utc_origin_ns,
 )
 from perfdoc.traces.kineto.document import read_events
-from perfdoc.traces.kineto.limits import capabilities, notes
-from perfdoc.traces.kineto.names import other_writer
+from perfdoc.traces.kineto.limits import capabilities, notes, off_scale
 from perfdoc.traces.kineto.rows import EventRows
-from perfdoc.traces.kineto.unpack import NOT_A_TRACE
 from perfdoc.traces.lengths import mended
 from perfdoc.traces.model import (
     CAPABILITIES,
@@ -66,6 +65,16 @@ class DeviceTables:
     copies: Copies
     syncs: Syncs
     event_records: EventRecords
+
+    def without(self, ids: I64) -> DeviceTables:
+        """The same without these correlation ids."""
+        return replace(
+            self,
+            kernels=forget(ids, self.kernels),
+            copies=forget(ids, self.copies),
+            syncs=forget(ids, self.syncs),
+            event_records=forget(ids, self.event_records),
+        )
 
 
 def device_tables(rows: EventRows, calls: Launches) -> DeviceTables:
@@ -161,16 +170,16 @@ def read_kineto(path: Path) -> Trace:
     for times that cannot be true.
     """
     facts, rows = read_events(path, lambda: EventRows(path))
-    other = other_writer(rows.process_names)
+    other = writer_of(rows.process_names)
     if other and not len(rows.kernels):
-        raise TraceError(path, f"is a trace of {other}, which perfdoc does not read.", NOT_A_TRACE)
+        raise TraceError(path, f"is a trace of {other[0]}, which perfdoc does not read.", other[1])
     rows.require_some()
     ranks, gpu_facts = distributed(facts.distributed), gpus(facts.device_properties)
     threads, damage = rows.host_threads(), rows.damage
-    every_call = ApiCalls(**rows.api_calls.columns())
+    every_call, lost = without_shared(ApiCalls(**rows.api_calls.columns()), damage)
     every_operator, every_range = Operators(**rows.operators.columns()), ranges(rows)
     by_correlation = launches(threads, every_call.thread.astype(np.int64), every_call.correlation)
-    tables = device_tables(rows, by_correlation)
+    tables = device_tables(rows, by_correlation).without(lost)
     span = Span.of((every_call, every_operator, every_range), (tables.kernels, tables.copies))
     calls, _ = host_rows(every_call, "call", span, damage)
     operators, _ = host_rows(every_operator, "operator", span, damage)
@@ -225,6 +234,7 @@ def read_kineto(path: Path) -> Trace:
         ),
         notes=(
             *damage.notes(),
+            *off_scale(trace),
             *notes(
                 rows,
                 repaired_file=facts.repaired,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from perfdoc.traces.damage import Damage
+from perfdoc.traces.damage import AS_INSTANT, Damage
 from perfdoc.traces.errors import TraceError
 from perfdoc.traces.kineto.document import Event, decode_event, has_category
 from perfdoc.traces.kineto.names import (
@@ -38,6 +38,7 @@ from perfdoc.traces.kineto.values import (
     SYNC_ARGS,
     THREAD_NAME_ARGS,
     DeviceArgs,
+    copy_kind,
     correlation_id,
     decode_args,
     instant_ns,
@@ -52,13 +53,6 @@ from perfdoc.traces.kineto.values import (
 from perfdoc.traces.model import UNKNOWN, CopyKind, RangeKind, SyncKind, Thread
 from perfdoc.traces.table import Rows, Strings
 
-_COPY_KINDS = {
-    "HtoD": CopyKind.HOST_TO_DEVICE,
-    "DtoH": CopyKind.DEVICE_TO_HOST,
-    "DtoD": CopyKind.DEVICE_TO_DEVICE,
-    "PtoP": CopyKind.PEER_TO_PEER,
-    "HtoH": CopyKind.HOST_TO_HOST,
-}
 _SYNC_KINDS = {
     "Event Sync": SyncKind.EVENT_SYNCHRONIZE,
     "Stream Wait Event": SyncKind.STREAM_WAIT_EVENT,
@@ -215,20 +209,23 @@ class EventRows:
     def _copy(self, event: Event) -> None:
         args = decode_args(COPY_ARGS, event.args)
         start, end, ordinal, stream, correlation = self._on_device(event, args)
-        if event.cat in ("Memset", "gpu_memset"):
+        if str(event.cat).lower().endswith("memset"):
             kind, pinned = CopyKind.MEMSET, -1
         else:
-            words = self._name_on_device(event, "copy")[:40].split(" ", 2)
-            ends = words[2] if len(words) > 2 else ""
-            pinned = 0 if "Pageable" in ends else 1 if "Pinned" in ends else -1
-            kind = _COPY_KINDS.get(words[1] if len(words) > 1 else "", CopyKind.OTHER)
+            name = self._name_on_device(event, "copy")
+            pinned = 0 if "Pageable" in name[:40] else 1 if "Pinned" in name[:40] else -1
+            kind = copy_kind(name)
         moved, node = non_negative(args.bytes), positive(args.graph_node)
         self.copies.add(start, end, ordinal, stream, correlation, kind, moved, pinned, node)
 
     def _api_call(self, event: Event) -> None:
         args = decode_args(LAUNCH_ARGS, event.args)
-        start, end = interval_ns(event.ts, event.dur)
         name = self.strings.intern(self._name(event))
+        try:
+            start, end = interval_ns(event.ts, event.dur)
+        except ValueError as error:  # what it launched is known all the same
+            start = end = instant_ns(event.ts)
+            self.damage.add("call", str(error).partition(" (")[0], done=AS_INSTANT)
         self.api_calls.add(start, end, self._thread(event), correlation_id(args.correlation), name)
 
     def _sync(self, event: Event) -> None:
@@ -294,6 +291,8 @@ class EventRows:
     def _note_unknown(self, event: Event) -> None:
         category = event.cat or ""
         self.unknown[category] += 1
+        if not category and is_text(event.pid):  # the autograd profiler before 1.8.1 names no categories
+            self.process_names.add(event.pid)
         args = decode_args(DEVICE_ARGS, event.args, strict=False)
         if args.stream is not None:
             self.unknown_on_device[category] += 1

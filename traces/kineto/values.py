@@ -14,7 +14,7 @@ from typing import Any, TypeGuard, TypeVar
 import msgspec
 
 from perfdoc.traces.kineto.repair import repair
-from perfdoc.traces.model import UNKNOWN
+from perfdoc.traces.model import UNKNOWN, CopyKind
 from perfdoc.traces.validate import MAX_CORRELATION
 
 _NS_PER_US = 1000
@@ -202,6 +202,31 @@ def correlation_id(value: object) -> int:
     """As positive, with -1 for what is no correlation id of CUPTI's too."""
     number = positive(value)
     return number if number < MAX_CORRELATION else UNKNOWN
+
+
+_COPY_ENDS = re.compile(
+    r"(?:Copy|Memcpy|(?<![a-zA-Z]))(Host|Device|[HMDP])(?:to|To|2)(Host|Device|[HMDP])(?![a-z])"
+)
+"""`HtoD` of CUPTI and of ROCm since 2023, `CopyHostToDevice` before; Intel's `M2D`, M the host's memory."""
+_COPY_KINDS = {
+    **dict.fromkeys(("HD", "MD"), CopyKind.HOST_TO_DEVICE),
+    **dict.fromkeys(("DH", "DM"), CopyKind.DEVICE_TO_HOST),
+    "DD": CopyKind.DEVICE_TO_DEVICE,
+    "PP": CopyKind.PEER_TO_PEER,
+    **dict.fromkeys(("HH", "MM"), CopyKind.HOST_TO_HOST),
+}
+_COPY_NAME = 80
+"""Characters of a copy's name that are looked at."""
+
+
+def copy_kind(name: str) -> CopyKind:
+    """From where to where a copy of this name goes.
+
+    >>> copy_kind("Memcpy DtoH (Device -> Pageable)") is copy_kind("CopyDeviceToHost")
+    True
+    """
+    ends = _COPY_ENDS.search(name[:_COPY_NAME])
+    return _COPY_KINDS.get(ends[1][0] + ends[2][0], CopyKind.OTHER) if ends else CopyKind.OTHER
 
 
 def product(value: object) -> int:

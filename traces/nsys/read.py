@@ -15,8 +15,9 @@ from perfdoc.profiling.errors import CaptureError
 from perfdoc.profiling.marks import parse_rank_mark
 from perfdoc.profiling.nsys.command import OVERRIDE, export_sqlite
 from perfdoc.profiling.vocabulary import RANK_MARK
-from perfdoc.traces.damage import Damage, Span, host_rows
+from perfdoc.traces.damage import Damage, Span, forget, host_rows, without_shared
 from perfdoc.traces.errors import MissingToolError, NoGpuActivityError, TraceError
+from perfdoc.traces.foreign import database_of
 from perfdoc.traces.lengths import mended
 from perfdoc.traces.model import ApiCalls, Capability, Copies, GraphLaunches, Kernels, Note, Trace
 from perfdoc.traces.nsys import gpu as nsys_gpu
@@ -57,7 +58,11 @@ _CAPTURE = "nsys profile --trace=cuda,nvtx …"
 
 def read_nsys_sqlite(path: Path) -> Trace:
     """A file of `nsys export --type sqlite`. Raises TraceError where it is not one."""
-    return _read_and_close(SqliteSource(path))
+    source = SqliteSource(path)
+    if other := database_of(source.tables):
+        source.close()
+        raise TraceError(path, f"is a database of {other[0]}, which perfdoc does not read.", other[1])
+    return _read_and_close(source)
 
 
 def read_nsys_parquet(path: Path) -> Trace:
@@ -98,7 +103,8 @@ def read_nsys(source: NsysSource) -> Trace:
     copies = nsys_gpu.read_copies(source, ids)
     graphs = nsys_gpu.read_graph_launches(source, ids)
     damage = Damage()
-    calls = nsys_host.read_api_calls(source, ids)
+    calls, lost = without_shared(nsys_host.read_api_calls(source, ids), damage)
+    kernels, copies, graphs = forget(lost, kernels), forget(lost, copies), forget(lost, graphs)
     api, _ = host_rows(calls, "call", Span.of((calls,), (kernels, copies)), damage)
     found = mended(source.path, kernels, copies, graphs, api, ids.strings.values, damage)
     kernels, copies, graphs = found.kernels, found.copies, found.graphs
@@ -112,8 +118,8 @@ def read_nsys(source: NsysSource) -> Trace:
             else "holds no GPU kernels (no CUPTI_ACTIVITY_KIND_KERNEL table): CUDA was not traced.",
             f"Capture a part of the run with GPU work, with {_CAPTURE}",
         )
-    records = nsys_host.read_event_records(source, ids)
-    syncs, _ = host_rows(nsys_host.read_syncs(source), "synchronisation", None, damage)
+    records = forget(lost, nsys_host.read_event_records(source, ids))
+    syncs, _ = host_rows(forget(lost, nsys_host.read_syncs(source)), "synchronisation", None, damage)
     payloads = read_payloads(source, nvtx.ranges, nvtx.source_row, ids.strings)
     states, os_calls, unreadable = read_scheduling(source, ids)
     ids.name_threads()

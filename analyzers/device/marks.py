@@ -1,0 +1,134 @@
+"""Steps as the host marks them: by ranges that name them, or by the optimizer that ends each."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from perfdoc.analyzers.base.intervals import I64
+from perfdoc.analyzers.device.activity import Activity
+from perfdoc.analyzers.device.event_counts import MAX_MISSING_FRAC, Launched
+from perfdoc.analyzers.device.range_names import ranges_matching
+from perfdoc.results.names import shorten
+from perfdoc.traces import RangeKind, Trace
+
+
+@dataclass(frozen=True, kw_only=True)
+class Marks:
+    """Steps as the host marks them, in order."""
+
+    names: Sequence[str]
+    start_ns: I64
+    end_ns: I64
+
+
+def of_process(trace: Trace, rows: I64, process: int) -> I64:
+    """Those of these ranges that are of threads of a process."""
+    return rows[np.isin(trace.ranges.thread[rows], trace.threads_of(process))]
+
+
+def marked(trace: Trace, rows: I64) -> Marks:
+    """The steps that these ranges are."""
+    rows = outermost(trace, rows)
+    return Marks(
+        names=[trace.strings[i] for i in trace.ranges.name[rows].tolist()],
+        start_ns=trace.ranges.start_ns[rows],
+        end_ns=trace.ranges.end_ns[rows],
+    )
+
+
+_NUMBERED = re.compile(r"(.*?)(\d{1,15})")
+_LIKE_OTHERS = 2.0
+"""Times longer or shorter than the others, a gap may hold the step whose number is missing."""
+
+
+def with_lost(marks: Marks) -> tuple[Marks, int]:
+    """The steps with those whose range is lost, and how many: between two whose numbers leave out one, and
+    where the time for it is. Without them a neighbour would count as twice as long."""
+    usual_ns = float(np.median(marks.end_ns - marks.start_ns))
+    steps: list[tuple[str, int, int]] = []
+    number: re.Match[str] | None = None
+    for name, start, end in zip(marks.names, marks.start_ns.tolist(), marks.end_ns.tolist(), strict=True):
+        before, number = number, _NUMBERED.fullmatch(name)
+        if before and number and before[1] == number[1] and int(number[2]) - int(before[2]) == 2:
+            since = steps[-1][2]
+            if usual_ns / _LIKE_OTHERS <= start - since <= usual_ns * _LIKE_OTHERS:
+                steps.append((f"{number[1]}{int(number[2]) - 1}", since, start))
+        steps.append((name, start, end))
+    lost = len(steps) - len(marks.names)
+    if not lost:
+        return marks, 0
+    names, starts, ends = zip(*steps, strict=True)
+    return Marks(names=names, start_ns=np.array(starts, np.int64), end_ns=np.array(ends, np.int64)), lost
+
+
+_FEWEST_LOST = 3
+
+
+def with_their_kernels(marks: Marks, launched: Launched) -> tuple[Marks, str]:
+    """The steps from the first to the last one whose launches have their kernels in the file, and what to say
+    of the others. All of them where one in between lacks its kernels too, or most do: events were sampled."""
+    of, without = launched.share_between(marks.start_ns, marks.end_ns)
+    lost = (without >= _FEWEST_LOST) & (without > MAX_MISSING_FRAC * of)
+    whole = np.flatnonzero(~lost)
+    if not lost.any() or 2 * len(whole) < len(lost) or lost[whole[0] : whole[-1] + 1].any():
+        return marks, ""
+    kept = slice(int(whole[0]), int(whole[-1]) + 1)
+    names = [shorten(marks.names[i], 48) for i in np.flatnonzero(lost).tolist()]
+    which = names[0] if len(names) == 1 else f"{len(names)} steps ({names[0]} to {names[-1]})"
+    found = Marks(names=marks.names[kept], start_ns=marks.start_ns[kept], end_ns=marks.end_ns[kept])
+    said = (
+        f"{int(without[lost].sum()):,} of {int(of[lost].sum()):,} kernel launches have no kernel in the file"
+    )
+    return found, f"{which} left out: {said}."
+
+
+MIN_ITERATIONS = 3
+_ALIKE_SHARE = 0.8
+_ALIKE_FRAC = 0.1
+"""Of the median: so far may the launches of that share of iterations lie from it. Two optimizers that take
+turns, as in adversarial training, end half an iteration each."""
+
+
+def iterations(trace: Trace, activity: Activity) -> Marks | None:
+    """Steps from one end of PyTorch's Optimizer.step to the next, the first from the first launch on; None
+    where they do not launch about as much each."""
+    process = trace.devices[activity.device].process
+    rows = of_process(trace, ranges_matching(trace, re.compile(r"Optimizer\.step#").match), process)
+    rows = rows[(trace.ranges.kind[rows] != RangeKind.MARK) & ~trace.ranges.never_closed[rows]]
+    launched = np.sort(activity.launch_start_ns[activity.launch_start_ns >= 0])
+    if len(rows) < MIN_ITERATIONS or not len(launched):
+        return None
+    rows = outermost(trace, rows)
+    begin, end = trace.ranges.start_ns[rows], trace.ranges.end_ns[rows]
+    # Between optimizers that follow one another, as of parts of a model, nothing is launched.
+    between = np.searchsorted(launched, begin[1:], "left") - np.searchsorted(launched, end[:-1], "left")
+    end = end[np.append(between > 0, True)]
+    counts = np.diff(np.searchsorted(launched, end, "left"))
+    if len(end) < MIN_ITERATIONS:
+        return None
+    alike = np.abs(counts - np.median(counts)) <= _ALIKE_FRAC * np.median(counts)
+    if alike.mean() < _ALIKE_SHARE or launched[0] >= end[0]:
+        return None
+    # No number that ends a name: ranks may begin with different iterations.
+    names = [f"iteration {i} of {len(end)}" for i in range(1, len(end) + 1)]
+    return Marks(names=names, start_ns=np.append(launched[0], end[:-1]), end_ns=end)
+
+
+def outermost(trace: Trace, rows: I64) -> I64:
+    """Sorted by start, without ranges that lie inside another one of them.
+
+    One that never closed contains nothing: it reaches to the end of the capture for want of a better end.
+    """
+    start, end = trace.ranges.start_ns[rows], trace.ranges.end_ns[rows]
+    end = np.where(trace.ranges.never_closed[rows], start, end)
+    order = np.lexsort((-end, start))
+    rows, end = rows[order], end[order]
+    # In this order a range lies inside an earlier one exactly if it ends no later than one of them did.
+    reach = np.maximum.accumulate(end)
+    outer = np.ones(len(rows), bool)
+    outer[1:] = (end[1:] > reach[:-1]) | (trace.ranges.start_ns[rows][1:] >= reach[:-1])
+    return rows[outer]

@@ -1,0 +1,106 @@
+"""Files that are no trace perfdoc reads are told by what they are, with the way to one that is."""
+
+from __future__ import annotations
+
+import bz2
+import io
+import json
+import lzma
+import sqlite3
+import tarfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from perfdoc.traces import TraceError
+from perfdoc.traces.load import read_trace
+
+EVENT = {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": 10, "dur": 5}
+TRACE = json.dumps({"traceEvents": [EVENT]}).encode()
+
+
+def zipped() -> bytes:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr("trace.json", TRACE)
+    return packed.getvalue()
+
+
+def tarred() -> bytes:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        entry = tarfile.TarInfo("trace.json")
+        entry.size = len(TRACE)
+        archive.addfile(entry, io.BytesIO(TRACE))
+    return packed.getvalue()
+
+
+def legacy() -> bytes:
+    """As torch.autograd.profiler wrote before 1.8.1: no categories, processes by name."""
+    rows = [
+        {"name": "aten::mm", "ph": "X", "ts": 1.0, "dur": 9.0, "tid": 1, "pid": "CPU functions", "args": {}},
+        {"name": "gemm", "ph": "X", "ts": 5.0, "dur": 4.0, "tid": 0, "pid": "CUDA functions", "args": {}},
+    ]
+    return json.dumps(rows).encode()
+
+
+FILES: dict[str, tuple[str, Callable[[], bytes], str, str]] = {
+    "zip": ("t.json.zip", zipped, "zip archive", "Unpack"),
+    "tar": ("t.tar", tarred, "tar archive", "Unpack"),
+    "bzip2": ("t.json.bz2", lambda: bz2.compress(TRACE), "compressed", "Unpack"),
+    "xz": ("t.json.xz", lambda: lzma.compress(TRACE), "compressed", "Unpack"),
+    "pointer": ("t.json", lambda: b"version https://git-lfs.github.com/spec/v1\noid", "Git LFS", "git lfs"),
+    "page": ("t.json", lambda: b"\n<!DOCTYPE html><html>404</html>", "web page", "Download"),
+    "utf-16": ("t.json", lambda: TRACE.decode().encode("utf-16"), "UTF-16", "iconv"),
+    "figures": (
+        "t.csv",
+        lambda: b'"Time (%)","Total (ns)",Name\n5,1,gemm\n',
+        "table",
+        "nsys",
+    ),
+    "xplane": ("host.xplane.pb", lambda: b"\x0a\x12abc", "XPlane", "nsys profile"),
+    "perfetto": ("out.pftrace", lambda: b"\x0a\x12\x08\x01", "Perfetto", "torch.profiler"),
+    "rocprofv3": ("r.json", lambda: b'{"rocprofiler-sdk-tool": [{}]}', "rocprofv3", "torch.profiler"),
+    "chakra": ("e.json", lambda: b'{"schema": "1.0.2-chakra", "nodes": [{"id": 1}]}', "Chakra", "torch"),
+    "nccl": ("n.json", lambda: b'{"pg_config": {}, "entries": []}', "flight record", "torch.profiler"),
+    "jsonlines": ("j.json", lambda: b'{"Type":80,"CudaEvent":{}}\n{"Type":80}\n', "JSON of nsys", "sqlite"),
+    "legacy": ("l.json", legacy, "autograd.profiler", "torch.profiler.profile"),
+}
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_a_file_is_told_by_its_content(kind: str, tmp_path: Path) -> None:
+    name, content, what, remedy = FILES[kind]
+    path = tmp_path / name
+    path.write_bytes(content())
+    with pytest.raises(TraceError) as caught:
+        read_trace(path)
+    assert what in caught.value.what, caught.value.what
+    assert remedy in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("table", "who"),
+    [
+        ("CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL", "nvprof"),
+        ("rocpd_op", "rpd"),
+        ("rocpd_kernel_dispatch_00006f1c", "rocprofv3"),
+    ],
+)
+def test_a_database_is_told_by_its_tables(table: str, who: str, tmp_path: Path) -> None:
+    path = tmp_path / "results.db"
+    with sqlite3.connect(path) as db:
+        db.execute(f"CREATE TABLE {table} (id INTEGER PRIMARY KEY, start INT, end INT)")
+    db.close()
+    with pytest.raises(TraceError, match=who):
+        read_trace(path)
+
+
+def test_a_report_of_an_old_nsys_is_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("perfdoc.traces.nsys.read.nsys_command", lambda: None)
+    path = tmp_path / "old.qdrep"
+    path.write_bytes(b"NVIDIA")
+    with pytest.raises(TraceError, match="Nsight Systems report"):
+        read_trace(path)

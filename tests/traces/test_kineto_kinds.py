@@ -1,0 +1,113 @@
+"""Kinds of PyTorch traces by what else wrote or changed them: lost ids, units, vendors."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfdoc.traces import Trace
+from perfdoc.traces.kineto.read import read_kineto
+from perfdoc.traces.model import CopyKind
+
+Row = dict[str, Any]
+STEP_US, KERNEL_US, LAUNCHES = 1_000, 40, 20
+
+
+def launch(number: int, at: float, **more: Any) -> list[Row]:
+    """A call of 5 us, and its kernel 30 us later."""
+    common = {"ph": "X", "pid": 3, "tid": 3, "args": {"correlation": number}}
+    call = {**common, "cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": at, "dur": 5, **more}
+    args = {"device": 0, "stream": 7, "correlation": number}
+    kernel = {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": at + 30, "dur": KERNEL_US}
+    return [call, {**kernel, "args": args}]
+
+
+def rows() -> list[Row]:
+    """Two steps of 20 launches, 45 us apart."""
+    found: list[Row] = []
+    for step in range(2):
+        begin = 1_000 + step * STEP_US
+        name = f"ProfilerStep#{step}"
+        found.append({"ph": "X", "cat": "user_annotation", "name": name, "pid": 3, "tid": 3, "ts": begin})
+        found[-1]["dur"] = STEP_US - 10
+        for i in range(LAUNCHES):
+            found += launch(100 * step + i + 1, begin + 45 * i)
+    return found
+
+
+def read(path: Path, events: list[Row]) -> Trace:
+    path.write_text(json.dumps({"traceEvents": events}))
+    return read_kineto(path)
+
+
+def notes(trace: Trace) -> dict[str, str]:
+    return {note.code: note.message for note in trace.notes}
+
+
+def test_an_id_that_all_calls_carry_links_none(tmp_path: Path) -> None:
+    events = [{**e, "args": {**e["args"], "correlation": 5}} if "args" in e else e for e in rows()]
+    trace = read(tmp_path / "t.json", events)
+    assert set(trace.kernels.correlation.tolist()) == {-1} == set(trace.api_calls.correlation.tolist())
+    assert "1 correlation id not used" in notes(trace)["damaged-rows"]
+    assert "40 of 40" in notes(trace)["kernels-without-launch"]
+    # Eight processes of one file have ids of their own, each counted from 1.
+    merged = [
+        {**e, "pid": 10 * p + e["pid"], "args": {**e.get("args", {}), "device": p}}
+        for p in range(9)
+        for e in rows()
+    ]
+    assert "damaged-rows" not in notes(read(tmp_path / "m.json", merged))
+
+
+@pytest.mark.parametrize("length", [-5, -9223372030.0, 9.3e15])
+def test_a_call_without_a_true_length_launched_all_the_same(length: float, tmp_path: Path) -> None:
+    events = [*rows(), *launch(900, 2_950, dur=length)]
+    trace = read(tmp_path / "t.json", events)
+    at = int(trace.api_calls.correlation.tolist().index(900))
+    assert (trace.api_calls.start_ns[at], trace.api_calls.end_ns[at]) == (2_950_000, 2_950_000)
+    assert "1 call taken for an instant" in notes(trace)["damaged-rows"]
+    assert "kernels-without-launch" not in notes(trace)
+
+
+@pytest.mark.parametrize(
+    ("scale", "said"), [(1, ""), (1000, "nanoseconds"), (1e-3, "milliseconds"), (1e-6, "milliseconds")]
+)
+def test_times_in_another_unit_are_told(scale: float, said: str, tmp_path: Path) -> None:
+    def scaled(value: float) -> float | int:
+        return int(value * scale) if scale >= 1 else round(value * scale, 9)
+
+    events = [{**e, "ts": scaled(e["ts"] + 10**6), "dur": scaled(e["dur"])} for e in rows()]
+    found = notes(read(tmp_path / "t.json", events))
+    assert said in found["off-scale"] if said else "off-scale" not in found
+
+
+COPIES = {
+    "Memcpy HtoD (Pinned -> Device)": (CopyKind.HOST_TO_DEVICE, 1),
+    "Memcpy DtoH (Device -> Pageable)": (CopyKind.DEVICE_TO_HOST, 0),
+    "Memcpy PtoP (Device -> Device)": (CopyKind.PEER_TO_PEER, -1),
+    "CopyHostToDevice": (CopyKind.HOST_TO_DEVICE, -1),
+    "CopyDeviceToHost": (CopyKind.DEVICE_TO_HOST, -1),
+    "CopyDeviceToDevice2D": (CopyKind.DEVICE_TO_DEVICE, -1),
+    "hipMemcpyDtoH": (CopyKind.DEVICE_TO_HOST, -1),
+    "zeCommandListAppendMemoryCopy(M2D)[4096 bytes]": (CopyKind.HOST_TO_DEVICE, -1),
+    "Memcpy D2M (Device -> Memory)": (CopyKind.DEVICE_TO_HOST, -1),
+    "Memcpy": (CopyKind.OTHER, -1),
+    "Copy of AtoDb": (CopyKind.OTHER, -1),
+}
+
+
+@pytest.mark.parametrize("name", COPIES)
+def test_copies_of_every_vendor_have_a_direction(name: str, tmp_path: Path) -> None:
+    row = {"ph": "X", "cat": "gpu_memcpy", "name": name, "pid": 0, "tid": 7, "ts": 5, "dur": 2}
+    trace = read(tmp_path / "t.json", [{**row, "args": {"device": 0, "stream": 7, "bytes": 64}}])
+    assert (CopyKind(int(trace.copies.kind[0])), int(trace.copies.pinned[0])) == COPIES[name]
+
+
+def test_device_rows_of_mtia_are_kernels(tmp_path: Path) -> None:
+    as_mtia = {"kernel": "mtia_ccp_events", "cuda_runtime": "mtia_runtime"}
+    events = [{**e, "cat": as_mtia.get(e["cat"], e["cat"])} for e in rows()]
+    trace = read(tmp_path / "t.json", events)
+    assert len(trace.kernels) == len(trace.api_calls) == 2 * LAUNCHES
