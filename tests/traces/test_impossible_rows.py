@@ -184,3 +184,20 @@ def test_the_same_holds_for_pytorch_traces(tmp_path: Path) -> None:
     assert len(kineto(tmp_path / "y.json", *devices[1:]).devices) == MAX_DEVICES
     with pytest.raises(TraceError, match="names more than 4,096 GPUs"):
         kineto(tmp_path / "y.json", *devices)
+
+
+@pytest.mark.parametrize("column", ["start", "end", "streamId", "correlationId", "deviceId", "shortName"])
+def test_text_where_a_number_must_be_costs_one_row_at_most(column: str, tmp_path: Path) -> None:
+    builder = TimelineBuilder()
+    process = builder.process(pid=5)
+    thread, gpu = process.thread(), process.device()
+    thread.range("all", 10**10, 10**10 + 30_000)
+    for i in range(30):
+        at = 10**10 + 1_000 * i
+        gpu.kernel("gemm", at + 100, at + 400, launch=(thread, at, at + 50))
+    path = write_nsys_sqlite(builder.build(), tmp_path / "x.sqlite", shuffle_seed=None)
+    trace = after(path, f"UPDATE {KERNEL} SET {column} = 'x' WHERE rowid = 7")
+    assert len(trace.kernels) == (29 if column == "start" else 30)
+    assert set((trace.kernels.end_ns - trace.kernels.start_ns).tolist()) == {300}
+    said = next(note.message for note in trace.notes if note.code == "damaged-rows")
+    assert f"1 value taken for unknown: not of its column's kind ({KERNEL}.{column})" in said

@@ -33,6 +33,7 @@ class ParquetSource:
         import pyarrow.parquet as pq
 
         self.path = path
+        self.odd_values: dict[str, int] = {}
         self._files = {p.stem: p for p in path.glob("*.parquet")}
         self._columns: dict[str, frozenset[str]] = {}
         self._texts: dict[str, frozenset[str]] = {}

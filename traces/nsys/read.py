@@ -129,6 +129,8 @@ def read_nsys(source: NsysSource) -> Trace:
     notes = read_warnings(source) + find_secrets(source) + unreadable + list(metrics.notes)
     damage.add("NVTX range", "a time or length beyond 2^61 ns", nvtx.impossible_times)
     damage.add("NVTX range", "it ends before it starts", nvtx.bad_rows)
+    for column, rows in source.odd_values.items():
+        damage.add("value", f"not of its column's kind ({column})", rows, done="taken for unknown")
     notes += damage.notes()
     if nvtx.open_ranges:
         notes.append(

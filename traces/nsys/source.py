@@ -24,6 +24,8 @@ class NsysSource(Protocol):
 
     path: Path
     format: Format
+    odd_values: dict[str, int]
+    """By `TABLE.column`, how many values of another kind than nearly all of it were taken for NULL so far."""
 
     def columns(self, table: str) -> frozenset[str]:
         """Columns of a table; empty where the export has no such table."""

@@ -16,7 +16,6 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
-from perfdoc.traces.arrow import is_text
 from perfdoc.traces.errors import TraceError
 from perfdoc.traces.nsys.arrow_reader import MORE_ROWS, ArrowReader, NotUtf8Error, UnreadableError
 
@@ -34,6 +33,8 @@ _STEPS_EACH_BYTE = 64
 _FREE_STEPS = 20_000_000
 _STEPS_AT_ONCE = 1_000_000
 """SQLite's own steps between two looks at how many a query has taken."""
+_ODD_FRAC = 0.1
+"""Of a column's values may be of another kind: of more, what the column means is not known."""
 _FAULTS = (sqlite3.Error, UnicodeDecodeError)
 """What a damaged file raises: SQLite's message may quote a schema that is not UTF-8."""
 _ROW_IDS = ("rowid", "_rowid_", "oid")
@@ -58,6 +59,8 @@ class SqliteFile:
         """Parts of the large table that readers are at work on."""
         self._bytes = _check_header(path)
         self._looks = 0
+        self.odd_values: dict[str, int] = {}
+        """By column, its values of another kind than nearly all of it: damage of single rows."""
         # As bytes, because a name on disk need not be UTF-8.
         uri = f"file:{quote(os.fsencode(path.resolve()))}?mode=ro&immutable=1"
         self._arrow = ArrowReader(uri)
@@ -173,6 +176,8 @@ class SqliteFile:
             return pa.table({c: pa.nulls(0) for c in columns})
         try:
             found = pa.concat_tables([part.result() for part in parts], promote_options="permissive")
+        except (pa.ArrowTypeError, pa.ArrowInvalid):  # values of another kind in one part alone
+            return pa.table({name: self._of_one_kind(table, name) for name in columns})
         except NotUtf8Error:
             # NVTX names may be in any encoding. The slow way decodes what can be decoded.
             query = f"{_select(table, columns)} ORDER BY {self.row_id(table)}"
@@ -180,16 +185,34 @@ class SqliteFile:
             cells = map(pa.array, zip(*rows, strict=True))
             found = pa.table(dict(zip(columns, cells, strict=True)))
         for name in columns:
-            if is_text(kind := found.schema.field(name).type) or pa.types.is_binary(kind):
-                self._require_one_kind(table, name)
+            kind = found.schema.field(name).type
+            whole = pa.types.is_integer(kind) or pa.types.is_null(kind)
+            if whole or len(kinds := self._kinds(table, name)) < 2:
+                continue
+            if pa.types.is_floating(kind) and kinds["real"] > _ODD_FRAC * sum(kinds.values()):
+                continue  # numbers of both kinds
+            at = found.schema.get_field_index(name)
+            found = found.set_column(at, name, self._of_one_kind(table, name))
         return found
 
-    def _require_one_kind(self, table: str, column: str) -> None:
-        """The driver writes numbers beside text as text, and text beside bytes as bytes. Raises
-        UnreadableError."""
-        kinds = self.connection.execute(f'SELECT DISTINCT typeof("{column}") FROM "{table}"').fetchall()
-        if len(found := sorted({kind for (kind,) in kinds} - {"null"})) > 1:
-            raise UnreadableError(f"column {column} holds {' and '.join(found)}")
+    def _kinds(self, table: str, column: str) -> dict[str, int]:
+        """How many values of each kind a column holds. The driver writes numbers beside text as text, and
+        text beside bytes as bytes."""
+        query = f'SELECT typeof("{column}"), count(*) FROM "{table}" GROUP BY 1'
+        return {str(kind): n for kind, n in self.connection.execute(query) if kind != "null"}
+
+    def _of_one_kind(self, table: str, column: str) -> pa.Array:
+        """The values of the kind that nearly all have, NULL for the others, which are counted. Raises
+        UnreadableError where no kind is of nearly all."""
+        kinds = self._kinds(table, column)
+        kind = max(kinds, key=kinds.__getitem__, default="null")
+        others = sum(kinds.values()) - kinds.get(kind, 0)
+        if others > _ODD_FRAC * sum(kinds.values()):
+            raise UnreadableError(f"column {column} holds {' and '.join(sorted(kinds))}")
+        self.odd_values[f"{table}.{column}"] = others
+        query = f'SELECT CASE typeof("{column}") WHEN ? THEN "{column}" END FROM "{table}"'
+        rows = self.connection.execute(f"{query} ORDER BY {self.row_id(table)}", (kind,))
+        return pa.array([value for (value,) in itertools.islice(rows, self.most_rows)])
 
     def count(self, table: str) -> int:
         """How many row ids lie between the first and the last of a table of ours. Raises TraceError."""
