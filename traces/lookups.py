@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from perfdoc.traces.forms import first_alike
 from perfdoc.traces.table import I32, I64, Bool
 
 if TYPE_CHECKING:
@@ -40,6 +41,30 @@ class Lookups:
     def range_names(self) -> I64:
         """Indices into `strings` of every name that a range has, ascending."""
         return self._used(self.ranges.name)
+
+    @cached_property
+    def alike(self) -> I64:
+        """By string the index of the first that differs from it in nothing but numbers: half a million names
+        that PyTorch's emit_nvtx numbers are some hundred."""
+        return first_alike(self.strings)
+
+    @cached_property
+    def unlike_strings(self) -> list[str]:
+        """One of `strings` for all that differ in nothing but numbers."""
+        return [self.strings[i] for i in np.unique(self.alike).tolist()]
+
+    @cached_property
+    def _unlike_range_names(self) -> tuple[I64, I64]:
+        """Of `range_names` one for all that are alike, and by range name which of them."""
+        return np.unique(self.alike[self.range_names], return_inverse=True)
+
+    def range_names_like(self, test: Callable[[str], object]) -> list[int]:
+        """Those of `range_names` for which a test holds, asked once for all that differ in nothing but
+        numbers: which number it is may not matter to it."""
+        names, of = self._unlike_range_names
+        holds = np.array([bool(test(self.strings[i])) for i in names.tolist()], bool)
+        found: list[int] = self.range_names[holds[of]].tolist()
+        return found
 
     @cached_property
     def call_names(self) -> I64:

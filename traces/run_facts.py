@@ -35,7 +35,7 @@ def with_run_facts(trace: Trace) -> Trace:
     side_file = folder.parent / "collectives" / f"{trace.path.name.split('.')[0]}.jsonl"
     if folder.name != "traces" or not side_file.is_file() or trace.utc_origin_ns is None:
         return trace
-    if any(trace.strings[i].startswith(COLLECTIVE_RUN) for i in trace.range_names.tolist()):
+    if trace.range_names_like(lambda name: name.startswith(COLLECTIVE_RUN)):
         return trace
     try:
         records = [r for r in read_collectives(side_file) if r.done_ns is not None]

@@ -118,9 +118,8 @@ def _operations(trace: Trace, comm: Communication) -> tuple[I64, tuple[str, ...]
     if ambiguous.any():
         named = {
             i: code(word)
-            for i in trace.range_names.tolist()
-            if trace.strings[i].startswith("nccl:")
-            and (found := _TORCH_RANGE.match(trace.strings[i])) is not None
+            for i in trace.range_names_like(lambda name: name.startswith("nccl:"))
+            if (found := _TORCH_RANGE.match(trace.strings[i])) is not None
             and (word := operation_of(found[1])) is not None
         }
         table = np.full(len(trace.strings), -1, np.int64)
@@ -160,9 +159,8 @@ def host_rows(view: DeviceView) -> CallRows:
     alone = groups_of_one_rank(trace, view.activity.device)
     wanted = {
         i: fact
-        for i in trace.range_names.tolist()
-        if trace.strings[i].startswith(COLLECTIVE_RUN)
-        and (fact := parse_collective(trace.strings[i])) is not None
+        for i in trace.range_names_like(lambda name: name.startswith(COLLECTIVE_RUN))
+        if (fact := parse_collective(trace.strings[i])) is not None
         and group_of(trace.strings[i]) not in alone
     }
     table = np.full(len(trace.strings), -1, np.int64)

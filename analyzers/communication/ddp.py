@@ -63,7 +63,7 @@ class Ddp:
 def find_ddp(trace: Trace) -> Ddp | None:
     """None where no range and no operator is DDP's own."""
     found = searches = False
-    for text in trace.strings:
+    for text in trace.unlike_strings:
         if (_FORWARD in text and _IN_FORWARD.match(text) is not None) or (
             _REDUCER in text and _OF_REDUCER.match(text) is not None
         ):

@@ -104,8 +104,8 @@ def _of_ranks(ranks: tuple[int, ...], communicator: int, name: str, description:
 def _marked(view: DeviceView) -> list[CallGroup]:
     trace = view.trace
     if view.device.rank_evidence != "mark":
-        return []  # The trainer marks rank and groups together; half a million names need not be read.
-    names = [i for i in trace.range_names.tolist() if trace.strings[i].startswith(vocabulary.GROUP_MARK)]
+        return []  # The trainer marks rank and groups together.
+    names = trace.range_names_like(lambda name: name.startswith(vocabulary.GROUP_MARK))
     threads = trace.threads_of(view.device.process)
     rows = np.flatnonzero(np.isin(trace.ranges.name, names) & np.isin(trace.ranges.thread, threads))
     own = np.unique(trace.ranges.name[rows]).tolist()

@@ -66,8 +66,8 @@ def _add_groups(
 ) -> None:
     """Fill in the kernels that an ncclGroupEnd launched, from the calls queued in that group."""
     comm = activity.communication
-    used = ((trace.strings[i], i) for i in trace.range_names.tolist())
-    names = {text: i for text, i in used if text in (GROUP_START, GROUP_END)}
+    used = trace.range_names_like(lambda name: name in (GROUP_START, GROUP_END))
+    names = {trace.strings[i]: i for i in used}
     if len(names) < 2:
         return
     name = trace.ranges.name
@@ -160,7 +160,7 @@ def _peers(trace: Trace, comm: Communication, rows: I64) -> tuple[I64, I64, I64,
     how many sends and receives."""
     least, most, count, sends, receives = (np.full(len(rows), fill, np.int64) for fill in (-1, -1, 0, 0, 0))
     way_of = _ways(trace)
-    names = [i for i in trace.range_names.tolist() if trace.strings[i] in (GROUP_START, GROUP_END)]
+    names = trace.range_names_like(lambda name: name in (GROUP_START, GROUP_END))
     edges = np.flatnonzero(np.isin(trace.ranges.name, names))
     calls = np.flatnonzero((trace.payloads.range >= 0) & (trace.payloads.peer >= 0))
     call_range = trace.payloads.range[calls]
@@ -277,8 +277,7 @@ def _by_operation(trace: Trace, payload: I64) -> Bool:
 
 def _by_range(trace: Trace, comm: Communication) -> Bool:
     """Inside a range that says so: PyTorch's `nccl:all_to_all`, `c10d::alltoall_base_`, or a user's."""
-    used = trace.range_names.tolist()
-    names = [i for i in used if _may_say(trace.strings[i]) and _SAID.search(trace.strings[i][:512])]
+    names = trace.range_names_like(lambda name: _may_say(name) and _SAID.search(name[:512]))
     ranges = np.flatnonzero(np.isin(trace.ranges.name, names) & (trace.ranges.kind != RangeKind.MARK))
     if not len(ranges):
         return np.zeros(len(comm.kind), bool)

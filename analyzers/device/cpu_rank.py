@@ -117,8 +117,8 @@ def groups_of_one_rank(trace: Trace, device: int) -> frozenset[str]:
     Another rank's group may have the name of one of this rank's, and does not speak for it.
     """
     rank = trace.devices[device].rank
-    names = (trace.strings[i] for i in trace.range_names.tolist())
-    marks = (parse_group_mark(text) for text in names if _ONE_RANK.search(text))
+    names = trace.range_names_like(_ONE_RANK.search)
+    marks = (parse_group_mark(trace.strings[i]) for i in names)
     return frozenset(
         format_group(m.description, m.name)
         for m in marks

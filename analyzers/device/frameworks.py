@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
 from types import MappingProxyType
 from typing import Literal
 
@@ -31,7 +30,7 @@ def slowed_by(trace: Trace) -> list[str]:
 
     By how much nothing in a capture tells: steps without the profiler do.
     """
-    names = [i for i in trace.range_names.tolist() if _OF_OPERATOR.search(trace.strings[i])]
+    names = trace.range_names_like(_OF_OPERATOR.search)
     count = int(np.isin(trace.ranges.name, names).sum())
     ranges = [f"an NVTX range for every operator ({count:,} ranges)"] if count >= _MANY_RANGES else []
     return [*ranges, *trace.recorded]
@@ -174,7 +173,7 @@ NOTHING_SHOWN = Program()
 
 def program_of(trace: Trace) -> Program:
     """By names of kernels, calls, ranges, operators, Python functions and threads."""
-    names = [name[:_LENGTH] for name in islice(trace.strings, _LOOKED_AT)]
+    names = [name[:_LENGTH] for name in trace.unlike_strings[:_LOOKED_AT]]
     text = "\n".join(["", *names, *(thread.name for thread in trace.threads), ""])
     marks: set[Mark] = {mark for mark, parts in _MARKS.items() if any(part in text for part in parts)}
     if any(map(_is_megatron, names)):

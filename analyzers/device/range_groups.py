@@ -46,9 +46,11 @@ def range_groups(trace: Trace, *, each: bool = False) -> list[RangeGroup]:
     count = np.bincount(name, minlength=len(trace.strings))
     total: I64 = sum_by(name, trace.ranges.end_ns - trace.ranges.start_ns, len(trace.strings))
     members: dict[str, list[int]] = {}
-    for i in np.flatnonzero(count).tolist():
-        text = trace.strings[i]
-        members.setdefault(text if each else group_of(text), []).append(i)
+    used = trace.range_names
+    alike = trace.alike[used]
+    group = {i: group_of(trace.strings[i]) for i in np.unique(alike).tolist()}
+    for i, like in zip(used.tolist(), alike.tolist(), strict=True):
+        members.setdefault(trace.strings[i] if each else group[like], []).append(i)
     groups = [
         RangeGroup(
             name=group if len(names) > 1 else trace.strings[names[0]],

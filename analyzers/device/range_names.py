@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 
@@ -65,10 +64,6 @@ LOCK_WAIT_PATTERN = r"(?i)^wait(ing)? for (the )?gil$"
 LOCK_HELD_PATTERN = r"(?i)^holding (the )?gil$"
 """Ranges of Nsight's --trace=python-gil."""
 
-_NUMBER = re.compile(r"(?<![^\W_])\d+")
-"""A number that is a word of its own: 2 of `step 2`, not that of `p2p`. Which number it is says nothing here,
-and emit_nvtx numbers every operator: half a million names have some hundred forms."""
-
 # Words of which a matching name holds at least one, in lower case: names are thinned out by them before any
 # pattern is tried.
 _STEP_HINTS = ("step", "iter")
@@ -107,9 +102,8 @@ _FORMS = (
 """(pattern, hints) of every form but communication's."""
 
 
-@lru_cache(maxsize=65536)
-def _known(name: str) -> tuple[tuple[int, ...], int]:
-    """Which of _FORMS a name has, its numbers being 0, and the index into DIMENSIONS of the communication
+def _known(name: str) -> tuple[list[int], int]:
+    """Which of _FORMS a name has, and the index into DIMENSIONS of the communication
     it names (-1: none)."""
     low = name.lower()
     forms = [
@@ -118,28 +112,28 @@ def _known(name: str) -> tuple[tuple[int, ...], int]:
         if any(h in low for h in hints) and re.search(pattern, name)
     ]
     dimension = dimension_of_function(name)
-    return tuple(forms), -1 if dimension is None else DIMENSIONS.index(dimension)
+    return forms, -1 if dimension is None else DIMENSIONS.index(dimension)
 
 
 def find_known_ranges(trace: Trace, data_pattern: re.Pattern[str] | None = None) -> KnownRanges:
     """Look for every known form of name. data_pattern: what the user says names data loading, beside them."""
-    used = trace.range_names.tolist()
+    used = trace.range_names
+    alike = trace.alike[used]
+    # Which number it is says something in our own names of collectives alone.
+    own = trace.range_names_like(lambda name: name.startswith(vocabulary.COLLECTIVE_PHASES))
     named: list[list[int]] = [[] for _ in _FORMS]
-    dimension_of = {}
-    for i in used:
-        name = trace.strings[i]
-        forms, dimension = _known(
-            name if name.startswith(vocabulary.COLLECTIVE_PHASES) else _NUMBER.sub("0", name)
-        )
+    table = np.full(len(trace.strings), -1, np.int64)
+    for i in np.unique(alike).tolist():
+        forms, table[i] = _known(trace.strings[i])
         for form in forms:
             named[form].append(i)
-        if dimension >= 0:
-            dimension_of[i] = dimension
-    table = np.full(len(trace.strings), -1, np.int64)
-    table[list(dimension_of)] = list(dimension_of.values())
-    comm = _rows_named(trace, list(dimension_of))
+    table[used] = table[alike]
+    table[own] = [_known(trace.strings[i])[1] for i in own]
+    comm = _rows_named(trace, np.flatnonzero(table >= 0).tolist())
     comm = comm[trace.ranges.kind[comm] != RangeKind.MARK]
-    *steps, data, gc, lock_waits, lock_held = (_rows_named(trace, names) for names in named)
+    *steps, data, gc, lock_waits, lock_held = (
+        _rows_named(trace, used[np.isin(alike, names)].tolist()) for names in named
+    )
     if data_pattern is not None:
         data = np.union1d(data, ranges_matching(trace, data_pattern.search))
     return KnownRanges(
@@ -150,7 +144,9 @@ def find_known_ranges(trace: Trace, data_pattern: re.Pattern[str] | None = None)
         lock_held=lock_held,
         comm=comm,
         comm_dimension=table[trace.ranges.name[comm]],
-        communicators=_communicators(trace.strings[i] for i in used),
+        communicators=_communicators(
+            trace.strings[i] for i in trace.range_names_like(lambda n: n.startswith(vocabulary.GROUP_MARK))
+        ),
     )
 
 

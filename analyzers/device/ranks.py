@@ -18,9 +18,8 @@ def marked_ranks(trace: Trace) -> dict[int, RankMark]:
     found: dict[int, RankMark] = {}
     marks = {
         i: mark
-        for i in trace.range_names.tolist()
-        if trace.strings[i].startswith(vocabulary.RANK_MARK)
-        and (mark := parse_rank_mark(trace.strings[i])) is not None
+        for i in trace.range_names_like(lambda name: name.startswith(vocabulary.RANK_MARK))
+        if (mark := parse_rank_mark(trace.strings[i])) is not None
     }
     for name, mark in marks.items():
         for thread in np.unique(trace.ranges.thread[trace.ranges.name == name]).tolist():

@@ -87,7 +87,7 @@ def find_calls(trace: Trace, activity: Activity, launches: Launches) -> StartUpC
         return np.flatnonzero(of_process & trace.calls_named(pattern))
 
     def ranges_named(pattern: re.Pattern[str]) -> I64:
-        names = [i for i in trace.range_names.tolist() if pattern.search(trace.strings[i])]
+        names = trace.range_names_like(pattern.search)
         own = np.isin(ranges.thread, threads) & (ranges.kind != RangeKind.MARK) & ~ranges.never_closed
         return np.flatnonzero(own & np.isin(ranges.name, names))
 

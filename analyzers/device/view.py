@@ -35,10 +35,9 @@ def optimizer_starts(view: DeviceView) -> I64:
     """When each optimizer range of the rank began on the host, ascending. A name that people gave it counts
     where neither our trainer nor PyTorch named it."""
     trace = view.trace
-    used = trace.range_names.tolist()
-    names = [i for i in used if trace.strings[i].startswith((vocabulary.OPTIMIZER, "Optimizer.step#"))] or [
-        i for i in used if _OPTIMIZER.fullmatch(trace.strings[i]) is not None
-    ]
+    own = (vocabulary.OPTIMIZER, "Optimizer.step#")
+    names = trace.range_names_like(lambda name: name.startswith(own))
+    names = names or trace.range_names_like(_OPTIMIZER.fullmatch)
     rows = np.flatnonzero(np.isin(trace.ranges.name, names))
     rows = rows[np.isin(trace.ranges.thread[rows], _threads(view))]
     return np.sort(trace.ranges.start_ns[rows])
@@ -77,7 +76,7 @@ def _threads(view: DeviceView) -> I64:
 def _rows_of(view: DeviceView, prefix: str) -> I64:
     """Rows of the process's ranges with a prefix of the vocabulary."""
     trace = view.trace
-    named = [i for i in trace.range_names.tolist() if vocabulary.prefix_of(trace.strings[i]) == prefix]
+    named = trace.range_names_like(lambda name: vocabulary.prefix_of(name) == prefix)
     found = np.isin(trace.ranges.name, named) & np.isin(trace.ranges.thread, _threads(view))
     return np.flatnonzero(found & (trace.ranges.kind != RangeKind.MARK))
 

@@ -48,7 +48,7 @@ def packing(view: DeviceView) -> list[Packing]:
     """By kind, the longest first; nothing where the capture has no such operators, or no launches."""
     trace = view.trace
     if (
-        not any(word in text for text in trace.strings for word in _WORDS)
+        not any(word in text for text in trace.unlike_strings for word in _WORDS)
         or launches_missing(view) is not None
     ):
         return []

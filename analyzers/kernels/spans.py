@@ -11,7 +11,7 @@ from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.kernels.nesting import Nesting, nest
 from perfdoc.analyzers.kernels.part_names import MAX_TEXT, NOTHING, PARTS, Meaning, Phase, meaning_of
-from perfdoc.traces import RangeKind
+from perfdoc.traces import RangeKind, Trace
 from perfdoc.traces.table import I8, Bool
 
 NO_PART = -1
@@ -96,9 +96,10 @@ def find_lanes(view: DeviceView) -> dict[int, Lane]:
     """The lane of every thread of the device's process, where spans mean something."""
     name, thread, start, end = _spans(view)
     names = np.flatnonzero(np.bincount(name, minlength=len(view.trace.strings)))
-    meanings, meaning_of_name = _meanings(view.trace.strings, names)
-    meaning = meaning_of_name[name]
-    sequence = _sequences(view.trace.strings, names)[name]
+    alike = np.unique(view.trace.alike[names])
+    meanings, meaning_of_name = _meanings(view.trace.strings, alike)
+    meaning = meaning_of_name[view.trace.alike[name]]
+    sequence = _sequences(view.trace, names)[name]
     keep = (meaning > 0) | (sequence >= 0)
     meaning, sequence, thread, start, end = (c[keep] for c in (meaning, sequence, thread, start, end))
     lanes = {}
@@ -146,7 +147,6 @@ def _meanings(strings: Sequence[str], names: I64) -> tuple[list[Meaning], I64]:
     by_key: dict[str, int] = {}
     index = np.zeros(len(strings), np.int64)
     for i in names.tolist():
-        # Half a million operators that emit_nvtx numbers are a few hundred names.
         key = strings[i][:MAX_TEXT].partition(",")[0].translate(_DIGITS)
         found = by_key.get(key)
         if found is None:
@@ -159,10 +159,12 @@ def _meanings(strings: Sequence[str], names: I64) -> tuple[list[Meaning], I64]:
     return list(meanings), index
 
 
-def _sequences(strings: Sequence[str], names: I64) -> I64:
+def _sequences(trace: Trace, names: I64) -> I64:
     """By string the sequence number that emit_nvtx wrote into it; NO_SEQUENCE."""
+    strings, alike = trace.strings, trace.alike[names]
     found = np.full(len(strings), NO_SEQUENCE, np.int64)
-    for i in names.tolist():
+    numbered = [i for i in np.unique(alike).tolist() if _SEQUENCE in strings[i][:MAX_TEXT]]
+    for i in names[np.isin(alike, numbered)].tolist():
         text = strings[i]
         at = text.find(_SEQUENCE, 0, MAX_TEXT)
         if at >= 0:

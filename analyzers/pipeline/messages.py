@@ -211,7 +211,7 @@ def _of_groups(view: DeviceView, rows: I64, thread: int) -> tuple[I64, I64]:
     """Pairs (position in rows, payload) of the kernels that a group call launched on a thread."""
     trace, comm = view.trace, view.activity.communication
     ranges = trace.ranges
-    names = [i for i in trace.range_names.tolist() if trace.strings[i] in (GROUP_START, GROUP_END)]
+    names = trace.range_names_like(lambda name: name in (GROUP_START, GROUP_END))
     edges = np.flatnonzero(np.isin(ranges.name, names) & (ranges.thread == thread))
     groups = outermost_groups(trace, edges) if thread >= 0 else []
     if not groups:

@@ -111,9 +111,9 @@ def layer_spans(view: DeviceView) -> LayerSpans:
     number = np.full(len(trace.strings), -1, np.int64)
     forward = np.zeros(len(trace.strings), bool)
     prefixes = (f"{vocabulary.FORWARD} layer=", f"{vocabulary.BACKWARD} layer=")
-    for i in trace.range_names.tolist():
+    for i in trace.range_names_like(lambda name: name.startswith(prefixes)):
         text = trace.strings[i]
-        if text.startswith(prefixes) and (place := parse_compute(text)) is not None:
+        if (place := parse_compute(text)) is not None:
             number[i] = -1 if place.layer is None else place.layer
             forward[i] = text.startswith(prefixes[0])
     if not (number >= 0).any():
@@ -217,8 +217,7 @@ def pass_ranges(view: DeviceView) -> tuple[I64, Bool]:
     """Rows of Trace.ranges that are passes on the host, by start, none inside another, and which of them are
     forward."""
     trace = view.trace
-    used = [(i, trace.strings[i]) for i in trace.range_names.tolist()]
-    used = [(i, text) for i, text in used if _speaks_of_a_pass(text)]
+    used = [(i, trace.strings[i]) for i in trace.range_names_like(_speaks_of_a_pass)]
     threads = trace.threads_of(view.device.process)
     for forms in _FORMS:
         code = np.zeros(len(trace.strings), np.int8)
@@ -251,7 +250,7 @@ def layer_forwards(view: DeviceView) -> I64:
     """Rows of Trace.ranges that are the forward of a layer, by our own names, wherever they lie."""
     trace, ranges = view.trace, view.trace.ranges
     layer = f"{vocabulary.FORWARD} layer="
-    names = [i for i in trace.range_names.tolist() if trace.strings[i].startswith(layer)]
+    names = trace.range_names_like(lambda name: name.startswith(layer))
     rows = np.flatnonzero(np.isin(ranges.name, names) & (ranges.kind != RangeKind.MARK))
     return rows[np.isin(ranges.thread[rows], trace.threads_of(view.device.process))]
 
@@ -270,7 +269,7 @@ def _micro_batches(view: DeviceView, rows: I64) -> I64:
     trace = view.trace
     numbers = {
         i: int(found[1])
-        for i in trace.range_names.tolist()
+        for i in trace.range_names_like(_MICRO_BATCH.match)
         if (found := _MICRO_BATCH.fullmatch(trace.strings[i])) is not None
     }
     table = np.full(len(trace.strings), -1, np.int64)

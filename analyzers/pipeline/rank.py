@@ -17,6 +17,7 @@ from perfdoc.analyzers.ledger.steps import exposed_pieces
 from perfdoc.analyzers.pipeline.messages import PP, Messages, find_messages
 from perfdoc.analyzers.pipeline.passes import INSIDE_A_PASS, Passes, find_passes, work_of_passes
 from perfdoc.profiling.marks import parse_group_marks
+from perfdoc.profiling.vocabulary import GROUP_MARK
 
 GROUP = "PIPELINE_MODEL_PARALLEL_GROUP"
 """megatron-core's description of a pipeline's process group."""
@@ -203,7 +204,9 @@ def _idle(activity: Activity, messages: Messages, phase_start: I64, phase_end: I
 def pipeline_group(view: DeviceView) -> tuple[tuple[int, ...], str]:
     """The ranks of this device's pipeline, and who says so."""
     rank, trace = view.device.rank, view.trace
-    marks = parse_group_marks(trace.strings[i] for i in trace.range_names.tolist())
+    marks = parse_group_marks(
+        trace.strings[i] for i in trace.range_names_like(lambda name: name.startswith(GROUP_MARK))
+    )
     sources = (
         ("run.json", [(g.description, g.ranks) for g in view.facts.groups]),
         ("group marks", [(m.description, m.ranks) for m in marks]),

@@ -32,11 +32,8 @@ def with_emitted_operators(view: DeviceView) -> DeviceView:
     trace, ranges = view.trace, view.trace.ranges
     strings, place = list(trace.strings), {}
     name, dims = (np.full(len(trace.strings) + 1, -1, np.int64) for _ in range(2))
-    for i in trace.range_names.tolist():
-        text = trace.strings[i]
-        if not text.startswith(_PRODUCTS):
-            continue
-        match = _EMITTED.fullmatch(text[:_MAX_NAME])
+    for i in trace.range_names_like(lambda text: text.startswith(_PRODUCTS)):
+        match = _EMITTED.fullmatch(trace.strings[i][:_MAX_NAME])
         if match is not None and match[1] in _PRODUCTS:
             for part in match.groups():
                 if part not in place:

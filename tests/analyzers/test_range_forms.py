@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from perfdoc.analyzers.device import range_names
 from perfdoc.analyzers.device.activity import DIMENSIONS
+from perfdoc.analyzers.device.range_names import find_known_ranges
 from tests.analyzers.tiny import trace_of
 from tests.captures.timeline import TimelineBuilder
 
@@ -23,10 +23,11 @@ def test_numbered_operators_cost_one_look_for_each_form(tmp_path: Path) -> None:
     for i, name in enumerate(names):
         thread.range(name, i * US, i * US + 900)
     process.device(gpu_name="NVIDIA H100 80GB HBM3").kernel("k", 5 * US, 6 * US)
-    range_names._known.cache_clear()
     trace = trace_of(builder, tmp_path)
-    known = range_names.find_known_ranges(trace)
-    assert range_names._known.cache_info().misses == 2 + 4
+    asked: list[str] = []
+    assert trace.range_names_like(asked.append) == []
+    assert len(asked) == 2 + 4
+    known = find_known_ranges(trace)
     named = {
         trace.strings[trace.ranges.name[row]]: DIMENSIONS[d]
         for row, d in zip(known.comm, known.comm_dimension, strict=True)
