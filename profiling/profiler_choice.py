@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
 from perfdoc.profiling.errors import CaptureError
+from perfdoc.profiling.installation import install_command, install_package
 from perfdoc.profiling.marks import DeviceKind
 from perfdoc.profiling.nsys.command import OVERRIDE, Nsys, find_nsys, nvtx_trouble
 
@@ -38,7 +39,7 @@ def choose_profiler(requested: str, *, device: DeviceKind, nsys: Nsys | None = N
         return ProfilerChoice(profiler="none", reason="no profiler: asked for")
     if requested == "torch":
         if not _importable("torch"):
-            raise CaptureError("--profiler torch", "torch is not installed.", "Install perfdoc[train].")
+            raise CaptureError("--profiler torch", "torch is not installed.", f"{install_command('train')}.")
         return ProfilerChoice(profiler="torch", reason="PyTorch profiler: asked for")
     found = nsys or find_nsys()
     trouble = _nsys_trouble(found, device)
@@ -61,7 +62,7 @@ def _nsys_trouble(nsys: Nsys | None, device: DeviceKind) -> tuple[str, str] | No
     if not _importable("nvtx"):
         if device == "cuda":
             return None  # torch's CUDA build brings its own ranges.
-        return "the nvtx package is not installed", "Install nvtx==0.2.11 (perfdoc[train])."
+        return "the nvtx package is not installed", f"{install_package('nvtx==0.2.11')}."
     incompatible = nvtx_trouble(nsys)
     return None if incompatible is None else (incompatible, OLD_NVTX)
 

@@ -19,7 +19,7 @@ import msgspec
 from perfdoc.profiling.flops import check_shape
 from perfdoc.profiling.manifest import ModelShape
 from perfdoc.traces.job_facts import JobFacts, derived_sizes
-from perfdoc.traces.known_models import known_models
+from perfdoc.traces.known_models import known_models, model_named
 from perfdoc.traces.model_config.read import read_document, read_model_config
 
 _MAX_SIZE = 10**15
@@ -262,11 +262,12 @@ def _take(
     values: dict[str, Any], sources: dict[str, str], name: str, key: str, value: Any, source: str
 ) -> None:
     if name == "model":
-        if str(value) not in known_models():
+        model = model_named(str(value))
+        if model is None:
             near = difflib.get_close_matches(str(value), known_models(), n=1)
             hint = f"; did you mean {near[0]}?" if near else f"; known: {', '.join(known_models())}."
             raise ValueError(f"{source} model={value}: is not known{hint}")
-        values[name] = known_models()[str(value)]
+        values[name] = known_models()[model]
     else:
         read = _tera if key == "peak_tflops" else (_JOB.get(name) or _MODEL[name])[0]
         try:

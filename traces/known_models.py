@@ -12,7 +12,7 @@ import yaml
 
 from perfdoc.profiling.manifest import ModelShape
 
-__all__ = ["ModelShape", "known_models"]
+__all__ = ["ModelShape", "known_models", "model_named"]
 _FILE = Path(__file__).resolve().with_name("known_models.yaml")
 
 
@@ -21,6 +21,16 @@ def known_models() -> Mapping[str, ModelShape]:
     """Shapes by name; their sequence length is 0, since it is the job's."""
     entries = yaml.safe_load(_FILE.read_text(encoding="utf-8"))
     return MappingProxyType({name: _shape(name, values) for name, values in entries.items()})
+
+
+def model_named(text: str) -> str | None:
+    """The name of a known model as people write it; None where there is none.
+
+    >>> model_named("Llama3_8B")
+    'llama3-8b'
+    """
+    name = text.strip().lower().replace("_", "-")
+    return name if name in known_models() else None
 
 
 def _shape(name: str, values: Mapping[str, object]) -> ModelShape:

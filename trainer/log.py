@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 from dataclasses import asdict, dataclass
 from typing import IO
 
@@ -28,6 +29,8 @@ class RunLog:
         self._steps = None if run is None else StepLog(run.steps_path(rank))
         self._problem: str | None = None
         self._evals: IO[str] | None = None
+        self._first: tuple[int, float] | None = None
+        """The first step and when it ended, in seconds: it takes longer than those that follow."""
         if run is not None and rank == 0:
             self._evals = (run.path / "steps" / "eval.jsonl").open("a", encoding="utf-8")
 
@@ -41,15 +44,27 @@ class RunLog:
             if problem is not None and self._problem is None:
                 sys.stderr.write(f"perfdoc: {problem}\n")
             self._problem = problem
+        if self._first is None:
+            self._first = record.step, time.monotonic()
         if self._speaks and print_line:
             share = "" if mfu is None else f"  {_in_words(mfu, of_measured=of_measured)}"
             norm = "-" if record.gradient_norm is None else f"{record.gradient_norm:.3f}"
             rate = (record.tokens or 0) / (record.duration_ns * 1e-9)
             loss = "-" if record.loss is None else f"{record.loss:.4f}"
+            left = self._left(record.step, last)
             self.say(
                 f"step {record.step}/{last}  loss {loss}  grad norm {norm}  "
-                f"{record.duration_ns / 1e6:.0f} ms  {rate:,.0f} tokens/s{share}"
+                f"{record.duration_ns / 1e6:.0f} ms  {rate:,.0f} tokens/s{share}{left}"
             )
+
+    def _left(self, step: int, last: int) -> str:
+        """How long still, from all steps behind the first, evaluations and profiling included."""
+        if self._first is None or not self._first[0] < step < last:
+            return ""
+        per_step_s = (time.monotonic() - self._first[1]) / (step - self._first[0])
+        left_s = round(per_step_s * (last - step))
+        hours = f"{left_s // 3600}:{left_s // 60 % 60:02}" if left_s >= 3600 else f"{left_s // 60}"
+        return f"  {hours}:{left_s % 60:02} left"
 
     def evaluation(self, record: EvalRecord) -> None:
         """Append one evaluation."""

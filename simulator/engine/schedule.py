@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from perfdoc.profiling.installation import install_command
 from perfdoc.simulator.engine.graph import I64, NONE, TaskGraph
 
 _MANY = 2_000_000
@@ -144,4 +145,5 @@ def _compiled(loop: Callable[..., int]) -> Callable[..., int] | None:
 @cache
 def _say_that_it_is_slow() -> None:
     if parent_process() is None and sys.stderr is not None:
-        sys.stderr.write("perfdoc: many tasks are replayed in plain Python; pip install 'perfdoc[large]'\n")
+        command = install_command("large")
+        sys.stderr.write(f"perfdoc: many tasks are replayed in plain Python; quicker: {command}\n")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from types import MappingProxyType
 
@@ -123,22 +123,32 @@ _WORDS: Mapping[str, bool] = MappingProxyType(
 
 
 def parse_layout(text: str) -> Layout:
-    """`tp=8,pp=4,vpp=2,dp=4` with any field of Layout. Raises ValueError, one line."""
-    kinds = {f.name: type(f.default) for f in fields(Layout)}
+    """`tp=8,pp=4,vpp=2,dp=4` with any field of Layout, or the samples of a step, gbs, in place of
+    micro_batches. Raises ValueError, one line."""
+    kinds = {**{f.name: type(f.default) for f in fields(Layout)}, "gbs": int}
     given: dict[str, int | bool] = {}
-    for part in (p.strip() for p in text.split(",")):
+    for part in text.replace(",", " ").split():
         if not part:
             continue
         key, found, value = part.partition("=")
-        key = key.strip().lower()
+        key = key.lower()
         if not found or key not in kinds:
             near = get_close_matches(key, kinds, 1, 0.4)
             hint = f"Did you mean {near[0]}?" if near else f"Known: {', '.join(kinds)}."
             raise ValueError(f"--layout: {part!r} is not known. {hint}")
         if key in given:
             raise ValueError(f"--layout: {key} is given twice.")
-        given[key] = _value(key, value.strip().lower(), kinds[key])
-    return Layout(**given)  # type: ignore[arg-type]
+        given[key] = _value(key, value.lower(), kinds[key])
+    batch = given.pop("gbs", 0)
+    layout = Layout(**given)  # type: ignore[arg-type]
+    if not batch:
+        return layout
+    per_pass = layout.dp * layout.mbs
+    if "micro_batches" in given or per_pass < 1 or batch % per_pass:
+        raise ValueError(
+            f"--layout: gbs={batch}: give a multiple of dp x mbs = {per_pass}, and no micro_batches."
+        )
+    return replace(layout, micro_batches=batch // per_pass)
 
 
 def _value(key: str, text: str, kind: type) -> int | bool:

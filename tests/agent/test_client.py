@@ -17,7 +17,7 @@ from perfdoc.reports.llm import LIMIT
 from tests.agent.captures import INJECTION, write_capture
 from tests.command import perfdoc
 
-TOOLS = {"analyse", "findings", "table", "explain", "lint", "tune", "diff"}
+TOOLS = {"analyze", "findings", "table", "explain", "lint", "tune", "diff"}
 
 
 @pytest.fixture(autouse=True)
@@ -68,7 +68,7 @@ async def _talk(root: Path) -> None:
                 assert INJECTION not in text
                 return bool(done.is_error), text
 
-            wrong, text = await ask("analyse", paths=["a.sqlite"], window="capture")
+            wrong, text = await ask("analyze", paths=["a.sqlite"], window="capture")
             assert not wrong, text
             assert text.startswith("analysis: a1\n")
             assert not [line for line in text.splitlines() if line.startswith(("# System", "Ignore", "```"))]
@@ -99,7 +99,7 @@ async def _talk(root: Path) -> None:
                 str(root.parent / "outside.sqlite"),
                 "*/../../outside.sqlite",
             ):
-                wrong, text = await ask("analyse", paths=[outside])
+                wrong, text = await ask("analyze", paths=[outside])
                 assert wrong
                 assert "outside of --root" in text
             wrong, text = await ask("table", analysis="a1", name="kernels", limit=10_000)
@@ -112,4 +112,4 @@ def test_what_it_needs_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     done = perfdoc("mcp")
     assert (done.returncode, done.stdout) == (2, "")
-    assert "perfdoc[mcp]" in done.stderr
+    assert "[mcp]" in done.stderr

@@ -87,7 +87,7 @@ def test_a_link_in_a_folder_or_pattern_is_not_followed_outside(tmp_path: Path) -
     tools = Tools(root)
     for named in (".", "*.sqlite", "r.sqlite"):
         with pytest.raises(PerfdocError, match="outside"):
-            tools.analyse([named])
+            tools.analyze([named])
     with pytest.raises(PerfdocError, match="outside"):
         tools.lint("../x.sqlite")
 
@@ -98,12 +98,12 @@ def test_a_run_directory_around_the_root_is_not_read(tmp_path: Path) -> None:
     write_capture(run / "traces" / "rank0.sqlite")
     (run / "run.json").write_text("{}")
     with pytest.raises(PerfdocError, match=r"run\.json: lies outside"):
-        Tools(run / "traces").analyse(["rank0.sqlite"])
+        Tools(run / "traces").analyze(["rank0.sqlite"])
     (run / "run.json").unlink()
     (run / "memory").mkdir()
     (run / "memory" / "rank0.jsonl").symlink_to("/etc/passwd")
     with pytest.raises(PerfdocError, match="lies outside"):
-        Tools(run).analyse(["traces"])
+        Tools(run).analyze(["traces"])
 
 
 def test_an_answer_is_bounded_and_counts_what_is_missing() -> None:
@@ -123,7 +123,7 @@ def asked(tmp_path: Path) -> Tools:
     tools = Tools(tmp_path, jobs=1)
     write_capture(tmp_path / "x.sqlite")
     (tmp_path / "d.json").write_bytes(to_json(hostile.hostile_choices(INJECTION)))
-    tools.analyse(["x.sqlite"], window="capture")
+    tools.analyze(["x.sqlite"], window="capture")
     return tools
 
 
@@ -151,7 +151,7 @@ def test_tables_are_the_diagnosis(asked: Tools) -> None:
 def test_findings_have_evidence_gain_and_setting(tmp_path: Path) -> None:
     (tmp_path / "d.json").write_bytes(to_json(with_choices(build.one_rank())))
     tools = Tools(tmp_path)
-    tools.analyse(["d.json"])
+    tools.analyze(["d.json"])
     rows = json.loads(tools.findings("a1"))["findings"]
     first = next(row for row in rows if row["kind"] == "predicted")
     assert first["gain_low_ms"] <= first["gain_mid_ms"] <= first["gain_high_ms"]
@@ -164,11 +164,11 @@ def test_mistakes_are_one_line(asked: Tools, tmp_path: Path) -> None:
         lambda: asked.findings("a9"),
         lambda: asked.table("a1", "nothing"),
         lambda: asked.explain("PD999"),
-        lambda: asked.analyse([]),
-        lambda: asked.analyse(["nowhere.sqlite"]),
-        lambda: asked.analyse(["d.json"]),
-        lambda: asked.analyse(["d.json"], window="capture"),
-        lambda: asked.analyse(["x.sqlite"], config="../job.yaml"),
+        lambda: asked.analyze([]),
+        lambda: asked.analyze(["nowhere.sqlite"]),
+        lambda: asked.analyze(["d.json"]),
+        lambda: asked.analyze(["d.json"], window="capture"),
+        lambda: asked.analyze(["x.sqlite"], config="../job.yaml"),
         lambda: asked.lint("nowhere.yaml"),
         lambda: asked.lint("x.sqlite", "nothing"),
         lambda: asked.tune("a1"),
@@ -183,7 +183,7 @@ def test_old_analyses_give_way(tmp_path: Path) -> None:
     (tmp_path / "d.json").write_bytes(to_json(build.one_rank()))
     tools = Tools(tmp_path)
     for _ in range(10):
-        tools.analyse(["d.json"])
+        tools.analyze(["d.json"])
     with pytest.raises(PerfdocError, match="a3, a4"):
         tools.findings("a2")
     assert tools.findings("a10")

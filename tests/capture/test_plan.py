@@ -164,7 +164,7 @@ def test_behind_another_launcher_each_rank_is_a_command(monkeypatch: pytest.Monk
         ({"ranks": "a"}, "--ranks"),
         ({"steps": "1:2", "duration_s": 5.0}, "one window"),
         ({"profiler": "torch"}, "--steps"),
-        ({"profiler": "torch", "steps": "1:2", "duration_s": 5.0}, "nsys's"),
+        ({"profiler": "torch", "steps": "1:2", "duration_s": 5.0}, "of nsys"),
         ({"words": ["srun", "python", "t.py"]}, "in front: srun …"),
         ({"words": ["accelerate", "launch", "t.py"]}, "accelerate launch --no_python …"),
         ({"words": ["/x/deepspeed", "t.py"]}, "deepspeed --no_python --no_local_rank …"),

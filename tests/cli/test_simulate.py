@@ -178,3 +178,11 @@ def test_a_models_own_configuration_gives_its_shape(tmp_path: Path) -> None:
     assert diagnosis["job"]["sources"]["model"] == "--model-config config.json"
     both = perfdoc(tmp_path, "simulate", "llama3-8b", "--model-config", config, "-o", tmp_path / "other")
     assert (both.returncode, both.stderr.count("\n")) == (2, 1)
+
+
+def test_a_layout_is_said_in_the_words_of_other_commands() -> None:
+    assert parse_layout("tp=2 pp=2, dp=4 mbs=2 gbs=64 seq=4096").micro_batches == 8
+    assert parse_layout("gbs=4").passes == 4
+    for wrong in ("dp=2 gbs=7", "gbs=8 micro_batches=4", "dp=0 gbs=3"):
+        with pytest.raises(ValueError, match="gbs="):
+            parse_layout(wrong)

@@ -18,6 +18,7 @@ from perfdoc.doctor.checks import (
     shared_memory,
     works,
 )
+from perfdoc.profiling.installation import install_command, install_package
 
 MIB = 1 << 20
 
@@ -25,12 +26,12 @@ MIB = 1 << 20
 def test_a_missing_and_an_old_package_stop_what_needs_them() -> None:
     gone = package(Requirement(name="no-such-package-of-perfdoc", range=">=2", extra="train"))
     assert (gone.state, gone.found) == ("fail", "not installed (needs >=2)")
-    assert gone.remedy == "pip install 'perfdoc[train]'"
+    assert gone.remedy == install_command("train")
     assert works([gone], "analyze")
     assert not works([gone], "run")
     old = package(Requirement(name="numpy", range=">=99", extra=""))
     assert old.state == "fail"
-    assert old.remedy == "pip install 'numpy>=99'"
+    assert old.remedy == install_package("numpy>=99")
     assert not works([old], "analyze")
     fine = package(Requirement(name="numpy", range=">=1.26", extra=""))
     assert (fine.state, fine.remedy) == ("ok", "")
@@ -72,7 +73,7 @@ def test_one_check_that_breaks_hides_no_other() -> None:
 @pytest.mark.parametrize(
     ("versions", "state", "said"),
     [
-        ({}, "ok", "pip install 'perfdoc[dask]'"),
+        ({}, "ok", install_command("dask")),
         ({"distributed": "2026.8.0"}, "ok", "not installed"),
         ({"distributed": "2024.1.0", "cryptography": "45"}, "warn", "distributed 2024.1.0 (needs >=2025.1)"),
         ({"distributed": "2026.8.0", "cryptography": "45"}, "ok", "2026.8.0"),

@@ -119,3 +119,40 @@ def test_resolved_configuration_that_is_none() -> None:
     for text in ("", "[]", "{}", '{"name": 1, "config": {}, "origins": {}}', "{"):
         with pytest.raises(ValueError, match="not a resolved configuration"):
             ResolvedConfig.from_json(text)
+
+
+def test_short_names_are_settings_with_and_without_the_section() -> None:
+    given = [
+        "tp=2",
+        "parallel.pp=2",
+        "cp=1",
+        "dp=4",
+        "mbs=2",
+        "training.gbs=16",
+        "seq=256",
+        "sp=true",
+    ]
+    parallel, training = resolve("tiny", given).config.parallel, resolve("tiny", given).config.training
+    assert parallel.tensor_model_parallel_size == parallel.pipeline_model_parallel_size == 2
+    assert (parallel.data_parallel_size, parallel.sequence_parallel) == (4, True)
+    assert (training.micro_batch_size, training.global_batch_size) == (2, 16)
+    assert resolve("tiny", given).config.model.seq_length == 256
+    assert resolve("tiny", ["ep=2"]).origins["parallel.expert_model_parallel_size"] == "override"
+    with pytest.raises(ValueError, match=r"did you mean parallel\.tensor_model_parallel_size"):
+        resolve("tiny", ["model.tp=2"])
+
+
+@pytest.mark.parametrize("name", ["llama3-8b", "llama3_8b", "Llama3-8B"])
+def test_names_are_written_with_either_dash(name: str) -> None:
+    assert resolve(name) == resolve("llama3_8b")
+
+
+def test_a_short_run_has_a_short_warmup_unless_one_is_asked_for() -> None:
+    assert resolve("tiny").config.optimizer.lr_warmup_iters == 20
+    short = resolve("tiny", ["train_iters=12"])
+    assert short.config.optimizer.lr_warmup_iters == 6
+    assert short.shortened.startswith("optimizer.lr_warmup_iters = 6")
+    assert plan(short.config, 2, "cpu", ()).world_size == 2
+    for given in (["train_iters=21"], ["train_iters=12", "lr_warmup_iters=20"]):
+        kept = resolve("tiny", given)
+        assert (kept.config.optimizer.lr_warmup_iters, kept.shortened) == (20, "")

@@ -9,7 +9,8 @@ import pytest
 
 from perfdoc.knobs.load import catalogue
 from perfdoc.trainer.config import resolve
-from perfdoc.trainer.config.resolve import KEYS, REFUSED, name_here, why_refused
+from perfdoc.trainer.config.refused import REFUSED
+from perfdoc.trainer.config.resolve import KEYS, name_here, why_refused
 from perfdoc.trainer.layout import plan
 from tests.megatron_core import import_core
 from tests.trainer.launch import need_megatron

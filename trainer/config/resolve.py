@@ -17,55 +17,11 @@ import msgspec
 import yaml
 
 from perfdoc.knobs.knob import DIALECT_TITLES, Dialect
-from perfdoc.knobs.load import ELSEWHERE, catalogue
+from perfdoc.knobs.load import ELSEWHERE, SHORT_NAMES, catalogue
 from perfdoc.knobs.naming.meaning import names_of
 from perfdoc.profiling.plain_yaml import PlainLoader
+from perfdoc.trainer.config.refused import REFUSED
 from perfdoc.trainer.config.schema import Config
-
-_DECODER = (
-    "the reference model is a decoder without an encoder, and megatron-core 0.16.1 has no encoder degrees"
-)
-_DTYPE = "give precision.params_dtype"
-_BACKEND = "megatron-core sets it, and ends where it is set otherwise: give kernels.attention_backend"
-_TORCHRUN = "is torchrun's: give it behind `--`, as in `perfdoc run tiny -- --nproc-per-node 8`"
-
-REFUSED: Mapping[str, str] = MappingProxyType(
-    {
-        "encoder_pipeline_model_parallel_size": _DECODER,
-        "encoder_tensor_model_parallel_size": _DECODER,
-        "dataset_seq_length": "samples are as long as the model's sequences: model.seq_length",
-        "hybrid_context_parallel": "gives samples of unequal length unequal CP sizes; here all have "
-        "seq_length tokens",
-        "max_seqlen_per_dp_cp_rank": "is of hybrid context parallelism, for samples of unequal length",
-        "ulysses_sequence_parallel_size": "is of verl's FSDP engine; give context_parallel_size with "
-        "cp_comm_type=a2a",
-        "fsdp_strategy_nemo": "NeMo's selector; give fsdp.use_megatron_fsdp or parallel.use_torch_fsdp2",
-        "moe_enable_deepep": "deprecated in megatron-core; give moe.moe_token_dispatcher_type=flex with "
-        "moe.moe_flex_dispatcher_backend=deepep",
-        "sequence_packing_size": "sequences are cut from one stream of documents, each of seq_length tokens, "
-        "so nothing is left to pack",
-        "persist_layer_norm": "a kernel of Apex's norm; norms here are Transformer Engine's or PyTorch's",
-        "masked_softmax_fusion": "attention is one kernel with the softmax in it, PyTorch's or Transformer "
-        "Engine's",
-        "torch_nccl_avoid_record_streams": "PyTorch 2.11 and later never record them, whatever is set",
-        **dict.fromkeys(("nvte_flash_attn", "nvte_fused_attn", "nvte_unfused_attn"), _BACKEND),
-        "train_sync_interval": "every step ends by reading its loss, which waits for the GPU already",
-        "mtp_num_layers": "the reference model has no multi-token prediction",
-        "multi_latent_attention": "the reference model has grouped-query attention",
-        "bf16": _DTYPE,
-        "fp16": _DTYPE,
-        "calculate_per_token_loss": "every micro-batch has as many tokens, so both averages are the same",
-        "position_embedding_type": "positions are rotary: model.rotary_base",
-        "optimizer_name": "the optimizer is AdamW",
-        "num_layers_per_virtual_pipeline_stage": "give parallel.virtual_pipeline_model_parallel_size = "
-        "layers / (PP x this)",
-        "ddp_num_buckets": "give overlap.bucket_size = parameters / this",
-        "nproc_per_node": _TORCHRUN,
-        "nnodes": _TORCHRUN,
-        "world_size": _TORCHRUN,
-    }
-)
-"""Canonical id → the reason, with what to give instead where there is something."""
 
 
 def why_refused(name: str) -> str:
@@ -178,6 +134,10 @@ KEYS: Mapping[str, str] = MappingProxyType(
 """Setting → its section. Names are unique over the sections (a test holds this)."""
 
 
+WARMUP, STEPS = "optimizer.lr_warmup_iters", "training.train_iters"
+_SHORTENED = f"half of {STEPS}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class ResolvedConfig:
     """A checked configuration and, per dotted key, where its value came from."""
@@ -195,6 +155,13 @@ class ResolvedConfig:
             for section, cls in SECTIONS.items()
             for entry in dataclasses.fields(cls)
         ]
+
+    @property
+    def shortened(self) -> str:
+        """What was made to fit a short run, in words; empty where nothing was."""
+        if self.origins[WARMUP] != _SHORTENED:
+            return ""
+        return f"{WARMUP} = {self.config.optimizer.lr_warmup_iters}: {_SHORTENED}, which is a short run"
 
     def to_json(self) -> str:
         """One JSON object that `from_json` reads back to an equal configuration."""
@@ -267,15 +234,26 @@ def resolve(name_or_path: str = DEFAULT_CONFIG, overrides: Iterable[str] = ()) -
         except ValueError as error:
             raise ValueError(f"{dotted}: {error}") from error
         origins[dotted] = "override"
+    _shorten_warmup(values, origins)
     return ResolvedConfig(name=path.stem, config=_checked(values), origins=MappingProxyType(origins))
+
+
+def _shorten_warmup(values: dict[str, Any], origins: dict[str, str]) -> None:
+    """Half of a run that an override made shorter than its configuration's warm-up, if none is asked for."""
+    steps, warmup = values.get(STEPS), values.get(WARMUP)
+    if origins[STEPS] != "override" or origins[WARMUP] == "override" or "optimizer.lr_decay_iters" in values:
+        return
+    if isinstance(steps, int) and isinstance(warmup, int) and 0 < steps <= warmup:
+        values[WARMUP] = steps // 2
+        origins[WARMUP] = _SHORTENED
 
 
 def _find(name_or_path: str) -> Path:
     if "/" in name_or_path or name_or_path.endswith((".yaml", ".yml")):
         return Path(name_or_path)
     names = named_configs()
-    if name_or_path in names:
-        return CONFIGS / f"{name_or_path}.yaml"
+    if (name := name_or_path.lower().replace("-", "_")) in names:
+        return CONFIGS / f"{name}.yaml"
     raise ValueError(
         f"no configuration named {name_or_path!r}{_nearest(name_or_path, names)}; "
         f"there are {', '.join(names)}, or give the path of a .yaml file"
@@ -301,12 +279,13 @@ def _flatten(data: Mapping[str, Any], where: str) -> Iterable[tuple[str, Any]]:
 
 
 def _dotted(key: str, where: str) -> str:
-    """`section.key` for a dotted or a bare key."""
+    """`section.key` for a dotted or a bare key, or for what people call it (tp, mbs)."""
     section, separator, name = key.rpartition(".")
+    name = SHORT_NAMES.get(name, name)
     if not separator and name in KEYS:
         return f"{KEYS[name]}.{name}"
     if separator and KEYS.get(name) == section:
-        return key
+        return f"{section}.{name}"
     if separator and name in KEYS:
         raise ValueError(f"{where}: unknown key {key}; did you mean {KEYS[name]}.{name}?")
     known = name if name in REFUSED else name_here(name)

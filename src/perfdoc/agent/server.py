@@ -18,7 +18,7 @@ from perfdoc.version import __version__
 
 _INSTRUCTIONS = (
     "perfdoc says where the time of an LLM training step went, from captures of Nsight Systems or PyTorch's "
-    "profiler. Call analyse with the paths first; the other tools take the analysis' name (a1). Leaves of "
+    "profiler. Call analyze with the paths first; the other tools take the analysis' name (a1). Leaves of "
     "the ledger sum to the window. What is not measured is unknown, never 0. Gains are of each change alone: "
     "do not add them. " + QUOTED
 )
@@ -34,7 +34,7 @@ def make_server(root: Path | None) -> MCPServer[None]:
         "perfdoc", version=__version__, instructions=_INSTRUCTIONS, log_level="WARNING"
     )
     for tool in (
-        tools.analyse,
+        tools.analyze,
         tools.findings,
         tools.table,
         tools.explain,

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from perfdoc.agent.answers import answer, chosen
-from perfdoc.notebook.calls import analyze, diff
+from perfdoc.notebook import calls
 from perfdoc.notebook.errors import PerfdocError, one_line
 from perfdoc.notebook.report import Report
 from perfdoc.reports.llm import LIMIT, findings_of, render_llm
@@ -38,7 +38,7 @@ Paths = Annotated[
         "patterns, one for each rank; or one diagnosis.json.",
     ),
 ]
-Analysis = Annotated[str, Field(description="Name that analyse gave, such as a1.")]
+Analysis = Annotated[str, Field(description="Name that analyze gave, such as a1.")]
 Words = Annotated[list[str], Field(max_length=32)]
 
 
@@ -52,7 +52,7 @@ class Tools:
         self._names = (f"a{n}" for n in itertools.count(1))
         self._lock = threading.Lock()
 
-    def analyse(
+    def analyze(
         self,
         paths: Paths,
         window: Annotated[
@@ -111,12 +111,12 @@ class Tools:
                 if options or len(named) > 1:
                     raise PerfdocError(f"{path}: is a diagnosis, which stands alone and takes no options.")
                 return Report(read_diagnosis(found)[0])
-        return analyze(named, jobs=self._jobs, **options)
+        return calls.analyze(named, jobs=self._jobs, **options)
 
     def _report(self, analysis: str) -> Report:
         if analysis not in self._kept:
             known = ", ".join(self._kept) or "none yet"
-            raise PerfdocError(f"there is no such analysis; known are: {known}. Call analyse first.")
+            raise PerfdocError(f"there is no such analysis; known are: {known}. Call analyze first.")
         return self._kept[analysis]
 
     def findings(self, analysis: Analysis, limit: Annotated[int, Field(ge=1, le=100)] = 20) -> str:
@@ -258,13 +258,13 @@ class Tools:
 
     def diff(
         self,
-        before: Annotated[str, Field(description="A name that analyse gave, or a path.")],
+        before: Annotated[str, Field(description="A name that analyze gave, or a path.")],
         after: Annotated[str, Field(description="The same.")],
     ) -> str:
         """What changed between two measurements of one job, and whether it is noise. after - before."""
         with self._lock, one_line():
             sides = [self._side(before), self._side(after)]
-            found = asdict(diff(*sides, jobs=self._jobs).result)
+            found = asdict(calls.diff(*sides, jobs=self._jobs).result)
             document = {key: found[key] for key in ("verdict", "outcome", "basis", "mean", "noise")}
             document["flags"] = found["flags"]
             document["leaves"] = [row for row in found["leaves"] if row["change_ns"]]

@@ -2,6 +2,7 @@
 
 import importlib
 import math
+import shlex
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -22,12 +23,11 @@ from perfdoc.profiling.run_directory import RunDirectory
 from perfdoc.results.figures import plural, size
 from perfdoc.run.torchrun import TorchrunError
 
-NO_NSYS = (
-    "nsys is not installed. Get Nsight Systems from https://developer.nvidia.com/nsight-systems (or: apt-get "
-    "install nsight-systems-cli, of NVIDIA's repository) and put nsys on PATH, or name it in PERFDOC_NSYS. "
-    "Without it: perfdoc capture --profiler torch --steps 10:14 -- …, for a script with "
-    "perfdoc.profiling.step (docs/own_trainer.md)."
+GET_NSYS = (
+    "get Nsight Systems from https://developer.nvidia.com/nsight-systems (or: apt-get install "
+    "nsight-systems-cli, of NVIDIA's repository) and put nsys on PATH, or name it in PERFDOC_NSYS"
 )
+_STEP = "`for batch in perfdoc.profiling.steps(loader):`"
 _SCHEDULER_OK = "CPU Profiling Environment (process-tree): OK"
 _GPU_FILES = (Path("/proc/driver/nvidia/version"), Path("/dev/nvidiactl"), Path("/dev/dxg"))
 """Of NVIDIA's driver, a sandbox may show its device alone; /dev/dxg is a GPU of Windows, within WSL."""
@@ -43,7 +43,7 @@ class Asked:
 
     words: Sequence[str]
     output: Path | None = None
-    profiler: Literal["nsys", "torch"] = "nsys"
+    profiler: Literal["auto", "nsys", "torch"] = "auto"
     steps: str | None = None
     ranks: str | None = None
     delay_s: float | None = None
@@ -120,11 +120,13 @@ def _plan(asked: Asked) -> Plan:
             start=within.start,
             steps=within.steps,
             ranks=chosen,
-            profiler=asked.profiler,
+            profiler="torch" if nsys is None else "nsys",
             device=device,
             folder=str(folder.absolute()),
         )
     notes: list[str] = []
+    if nsys is None and asked.profiler == "auto":
+        notes.append("nsys is not installed: PyTorch's profiler captures")
     command = list(asked.words)
     if nsys is not None:
         under = nsys_command(
@@ -171,25 +173,37 @@ def _device() -> DeviceKind:
 
 
 def _nsys(asked: Asked, steps: tuple[int, int] | None) -> Nsys | None:
-    if asked.profiler == "torch":
-        if steps is None:
-            raise CaptureRequestError(
-                "--profiler torch needs --steps FIRST:END and a script with perfdoc.profiling.step "
-                "(docs/own_trainer.md)."
-            )
-        given = [asked.delay_s is not None, asked.duration_s is not None, asked.own_range, asked.gpu_metrics]
-        if any(given):
-            raise CaptureRequestError("--delay, --duration, --own-range and --gpu-metrics are nsys's.")
-        return None
-    found = find_nsys()
+    found = None if asked.profiler == "torch" else find_nsys()
+    if found is None and asked.profiler == "nsys":
+        raise CaptureRequestError(f"nsys is not installed: {GET_NSYS}. Without it: {_with_torch(asked)}")
     if found is None:
-        raise CaptureRequestError(NO_NSYS)
+        of_nsys = {
+            "--delay": asked.delay_s is not None,
+            "--duration": asked.duration_s is not None,
+            "--own-range": asked.own_range,
+            "--gpu-metrics": asked.gpu_metrics,
+        }
+        given = [option for option, there in of_nsys.items() if there]
+        if steps is None or given:
+            without = "" if asked.profiler == "torch" else f", which is not installed: {GET_NSYS}"
+            what = f"{' and '.join(given)}: of nsys" if given else "a capture without --steps takes nsys"
+            raise CaptureRequestError(f"{what}{without}. Without nsys: {_with_torch(asked)}")
+        return None
     timed = asked.delay_s is not None or asked.duration_s is not None
     if (steps is not None) + timed + asked.own_range > 1:
         raise CaptureRequestError("one window: --steps, or --delay and --duration, or --own-range.")
     if steps is not None and (trouble := nvtx_trouble(found)) is not None:
         raise CaptureRequestError(f"{trouble}. Install nvtx==0.2.11, or use a newer nsys.")
     return found
+
+
+def _with_torch(asked: Asked) -> str:
+    """What captures the same job with PyTorch's profiler: the line to paste, and what the script needs."""
+    words = ["perfdoc", "capture", "--profiler", "torch", "--steps", asked.steps or "10:14"]
+    words += ["--ranks", asked.ranks] if asked.ranks else []
+    words += ["-o", str(asked.output)] if asked.output else []
+    line = shlex.join([*words, "--", *asked.words])
+    return f"{line}, with {_STEP} in the script (docs/own_trainer.md)."
 
 
 def _steps(text: str | None) -> tuple[int, int] | None:
@@ -275,7 +289,7 @@ def _scope(folder: Path, ranks: int, asked: Asked, window: AskedWindow | None, d
     else:
         what = "the job's own range" if asked.own_range else "the whole job"
         return f"captures {what}, of unknown size ({free}): bound it with --steps or --duration"
-    if window is not None and asked.profiler == "nsys" and device == "cpu":
+    if window is not None and window.profiler == "nsys" and device == "cpu":
         # Nothing tells nsys of a window without a GPU.
         return f"captures the whole job, with ranges in {span}, of unknown size ({free}): make it short"
     return f"captures {span} of {plural(ranks, 'rank')} in {folder} ({free})"

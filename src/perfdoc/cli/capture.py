@@ -41,7 +41,10 @@ def capture(
     own_range: Annotated[
         bool, typer.Option("--own-range", help="The job calls cudaProfilerStart and cudaProfilerStop itself.")
     ] = False,
-    profiler: Annotated[Literal["nsys", "torch"], typer.Option(help="What captures.")] = "nsys",
+    profiler: Annotated[
+        Literal["auto", "nsys", "torch"],
+        typer.Option(help="What captures; auto: nsys, and PyTorch's profiler where there is none."),
+    ] = "auto",
     gpu_metrics: Annotated[
         bool, typer.Option("--gpu-metrics", help="Counters of the GPUs too; needs the right to read them.")
     ] = False,

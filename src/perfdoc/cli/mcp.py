@@ -21,7 +21,9 @@ def mcp(
     """Serve an agent over the Model Context Protocol, on standard input and output."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if importlib.util.find_spec("mcp") is None:
-        fail("the SDK of the Model Context Protocol is not installed. pip install 'perfdoc[mcp]'")
+        from perfdoc.profiling.installation import install_command
+
+        fail(f"the SDK of the Model Context Protocol is not installed: {install_command('mcp')}")
     if root is not None and not root.is_dir():
         fail(f"{root}: is no folder.")
     from perfdoc.agent.server import serve

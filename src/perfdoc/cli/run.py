@@ -67,8 +67,9 @@ def run(
             peak=peak,
         )
         say(planned.choice.reason)
-        if shared := shared_cores(planned):
-            say(shared)
+        for note in (shared_cores(planned), planned.config.shortened):
+            if note:
+                say(note)
         if dry_run:
             sys.stdout.write(as_typed(planned.command) + "\n")
             return

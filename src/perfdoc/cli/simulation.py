@@ -18,7 +18,7 @@ from perfdoc.simulator.forward.job import SimulatedJob, check_work, simulate
 from perfdoc.simulator.forward.layout import parse_layout
 from perfdoc.simulator.forward.writing import chosen_ranks, write_job
 from perfdoc.traces.given_facts import given_facts
-from perfdoc.traces.known_models import known_models
+from perfdoc.traces.known_models import known_models, model_named
 
 T = TypeVar("T")
 STEPS_MAX = 100
@@ -52,7 +52,7 @@ def run(
     begin = time.monotonic()
     if (model is None) is (model_config is None):
         raise ValueError("give a MODEL, such as llama3-8b, or --model-config FILE.")
-    shape = _shape(model_config) if model_config else _named(model or "", known_models(), "MODEL", "model")
+    shape = _shape(model_config) if model_config else _published(model or "")
     hardware = _named(gpu, GPUS, "--gpu", "GPU")
     if not 1 <= steps <= STEPS_MAX:
         raise ValueError(f"--steps {steps}: give 1 to {STEPS_MAX}.")
@@ -85,6 +85,10 @@ def _shape(model_config: Path) -> ModelShape:
     if shape is None:
         raise ValueError(f"--model-config {model_config}: does not say the whole shape.")
     return shape
+
+
+def _published(name: str) -> ModelShape:
+    return _named(model_named(name) or name, known_models(), "MODEL", "model")
 
 
 def _named(name: str, table: Mapping[str, T], option: str, what: str) -> T:

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from perfdoc.diagnose.asked import UserError
 from perfdoc.diagnose.workers import T, Task, WorkerLostError
 from perfdoc.profiling.background import begun
+from perfdoc.profiling.installation import install_command
 from perfdoc.results.names import shorten
 from perfdoc.version import __version__
 
@@ -47,7 +48,7 @@ class ClusterError(UserError):
 def dask_place(address: str, jobs: int | None) -> Dask:
     """The workers of the scheduler at an address. Raises UserError."""
     if importlib.util.find_spec("distributed") is None:
-        raise ClusterError("--dask: Dask is not installed. pip install 'perfdoc[dask]'")
+        raise ClusterError(f"--dask: Dask is not installed: {install_command('dask')}")
     if not _ADDRESS.fullmatch(address):
         raise UserError(f"--dask {address}: is no scheduler's address, such as tcp://login1:8786.")
     if jobs is not None:

@@ -19,6 +19,7 @@ from packaging.version import InvalidVersion
 
 from perfdoc.profiling.environment import cpu_count
 from perfdoc.profiling.errors import CaptureError
+from perfdoc.profiling.installation import install_command, install_package
 from perfdoc.profiling.nsys.command import OVERRIDE, find_nsys, nvtx_trouble
 from perfdoc.results.figures import size
 
@@ -82,7 +83,8 @@ PARANOID = 2
 TRANSFORMER_ENGINE = "transformer-engine"
 DASK = "distributed"
 BOTH = ("analyze", "run")
-INSTALL = {"": "pip install perfdoc", "train": "pip install 'perfdoc[train]'"}
+INSTALLED_BY = ("", "train")
+"""Extras whose packages are looked at, each for itself."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,8 +134,8 @@ def _packages() -> Iterator[Check]:
     wanted = requirements()
     if wanted is None:
         said = "perfdoc is not installed, so the packages it needs are unknown"
-        yield _warn("packages", said, "Install it: pip install -e '.[train]'")
-    yield from (package(r) for r in wanted or () if r.extra in INSTALL)
+        yield _warn("packages", said, install_command("train"))
+    yield from (package(r) for r in wanted or () if r.extra in INSTALLED_BY)
 
 
 def package(wanted: Requirement) -> Check:
@@ -142,9 +144,9 @@ def package(wanted: Requirement) -> Check:
     version = installed(wanted.name)
     span = f" (needs {wanted.range})" if wanted.range else ""
     if version is None:
-        return _fail(wanted.name, f"not installed{span}", INSTALL[wanted.extra], *needed_by)
+        return _fail(wanted.name, f"not installed{span}", install_command(wanted.extra), *needed_by)
     if not fits(version, wanted.range):
-        remedy = f"pip install '{wanted.name}{wanted.range}'"
+        remedy = install_package(f"{wanted.name}{wanted.range}")
         return _fail(wanted.name, f"{version}{span}", remedy, *needed_by)
     return Check(name=wanted.name, state="ok", found=version, needed_by=needed_by)
 
@@ -157,10 +159,10 @@ def _transformer_engine() -> Iterator[Check]:
         yield _ok(TRANSFORMER_ENGINE, "not installed; used on CUDA alone")
     elif version is None:
         found = "not installed: on CUDA, layers are megatron-core's own; no FP8, no overlap inside TP"
-        yield _warn(TRANSFORMER_ENGINE, found, "pip install --no-build-isolation 'perfdoc[te]'")
+        yield _warn(TRANSFORMER_ENGINE, found, f"{install_command('te')} --no-build-isolation")
     elif wanted is not None and not fits(version, wanted.range):
         found = f"{version} (megatron-core wants {wanted.range})"
-        yield _warn(TRANSFORMER_ENGINE, found, f"pip install '{wanted.name}{wanted.range}'")
+        yield _warn(TRANSFORMER_ENGINE, found, install_package(f"{wanted.name}{wanted.range}"))
     else:
         yield _ok(TRANSFORMER_ENGINE, version)
 
@@ -168,7 +170,7 @@ def _transformer_engine() -> Iterator[Check]:
 def _dask() -> Iterator[Check]:
     """What `perfdoc analyze --dask` measures with; without it, processes of this machine."""
     wanted = [(r, installed(r.name)) for r in requirements() or () if r.extra == "dask"]
-    remedy = "pip install 'perfdoc[dask]'"
+    remedy = install_command("dask")
     if installed(DASK) is None or any(version is None for _, version in wanted):
         yield _ok("dask", f"not installed; for analyze --dask: {remedy}")
         return
@@ -185,7 +187,7 @@ def _cuda() -> Iterator[Check]:
     try:
         torch: Any = importlib.import_module("torch")
     except ImportError:
-        yield _warn("cuda", "unknown: torch is not installed", INSTALL["train"])
+        yield _warn("cuda", "unknown: torch is not installed", install_command("train"))
         return
     if torch.cuda.is_available():
         names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
@@ -222,7 +224,7 @@ def _nsys() -> Iterator[Check]:
     elif nsys.version is None:
         yield _warn("nsys", "does not report its version", "Start it by hand (nsys --version) to see why.")
     elif installed("nvtx") is not None and (trouble := nvtx_trouble(nsys)) is not None:
-        yield _warn("nsys", trouble, "pip install nvtx==0.2.11")
+        yield _warn("nsys", trouble, install_package("nvtx==0.2.11"))
     else:
         yield _ok("nsys", nsys.label)
 

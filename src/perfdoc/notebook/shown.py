@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import escape
 
 from perfdoc.notebook.errors import PerfdocError
+from perfdoc.profiling.installation import install_command
 from perfdoc.reports.charts.looks import light_colours
 from perfdoc.results.names import NAME_LIMIT, shorten
 
@@ -49,7 +50,7 @@ def require_pandas() -> None:
     import importlib.util
 
     if importlib.util.find_spec("pandas") is None:
-        raise PerfdocError("pandas is not installed. pip install 'perfdoc[notebook]'")
+        raise PerfdocError(f"pandas is not installed: {install_command('notebook')}")
 
 
 _STYLED = re.compile(r"\x1b\[([0-9;]*)m([^\x1b]*)\x1b\[0m")

@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from perfdoc.profiling.cpu_times import cpu_times, others_frac
+from perfdoc.profiling.installation import install_command
 from perfdoc.profiling.marks import DeviceKind
 from perfdoc.profiling.measured import MeasuredCeilings
 
@@ -121,7 +122,7 @@ def setting_here(ranks: int | None = None) -> Setting:
     except ImportError as error:
         raise PeakError(
             "measuring needs torch, which is not installed. Install PyTorch for your machine first, then: "
-            "pip install 'perfdoc[train]'"
+            f"{install_command('train')}"
         ) from error
     if not torch.cuda.is_available():
         return Setting(kind="cpu", ranks=ranks or 1)

@@ -10,6 +10,7 @@ from datetime import datetime
 from pathlib import Path
 
 from perfdoc.profiling.errors import CaptureError
+from perfdoc.profiling.installation import install_command
 from perfdoc.profiling.marks import DeviceKind
 from perfdoc.profiling.nsys.collect import LOGS, UNFINISHED, reports_folder
 from perfdoc.profiling.nsys.command import nsys_command, nsys_per_rank
@@ -24,8 +25,7 @@ from perfdoc.trainer.launcher import TRAINER
 from perfdoc.trainer.layout import default_world_size, plan
 
 NOT_INSTALLED = (
-    "training needs {what}, which is not installed. Install PyTorch for your machine first, then: "
-    "pip install 'perfdoc[train]'"
+    "training needs {what}, which is not installed. Install PyTorch for your machine first, then: {command}"
 )
 LAUNCHER = "perfdoc.trainer.launcher"
 CEILINGS = "ceilings.json"
@@ -76,7 +76,7 @@ def prepare(
     """
     for module in ("torch", "megatron.core"):
         if not _importable(module):
-            raise RunError(NOT_INSTALLED.format(what=module))
+            raise RunError(NOT_INSTALLED.format(what=module, command=install_command("train")))
     folder = output or Path("runs") / "unnamed"
     try:
         resolved = resolve(config, overrides)

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from perfdoc.diagnose.asked import UserError
 from perfdoc.knobs.check import check
 from perfdoc.knobs.knob import Value
+from perfdoc.profiling.installation import install_command
 from perfdoc.simulator.job.settings import JobSettings
 from perfdoc.tune.job import Job
 from perfdoc.tune.result import LeftOut
@@ -33,7 +34,7 @@ ENUMERATED_MAX = 200_000
 TRIALS = 1_500
 """Of the sampler."""
 _SEED = 0
-_INSTALL = "the space is too large to try all of it, and optuna is not installed: pip install 'perfdoc[tune]'"
+_INSTALL = "the space is too large to try all of it, and optuna is not installed: {command}"
 _DIGITS = re.compile(r"\d[\d,]*")
 Kind = Literal["impossible", "forbidden", "memory", "not predicted"]
 
@@ -197,7 +198,7 @@ def _sample(
     try:
         import optuna
     except ImportError as error:
-        raise UserError(_INSTALL) from error
+        raise UserError(_INSTALL.format(command=install_command("tune"))) from error
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=_SEED, multivariate=False))
     now = point_of(job.base)
