@@ -37,7 +37,7 @@ from perfdoc.analyzers.host.without_gpu import host_contents
 from perfdoc.analyzers.kernel_class.classify import GIVEN, KernelKinds, classify_kernels
 from perfdoc.analyzers.measure_device import DeviceAnalysis, RankMeasurement, begun, measure_device
 from perfdoc.profiling.background import begun as begun_thread
-from perfdoc.profiling.telling import Telling
+from perfdoc.profiling.telling import Telling, stage
 from perfdoc.results.headline import Framework
 from perfdoc.results.names import shorten
 from perfdoc.results.quality import NO_EVENTS
@@ -49,6 +49,8 @@ from perfdoc.traces.load import content_sha256, read_trace
 from perfdoc.traces.run_facts import with_run_facts
 
 _T = TypeVar("_T")
+_READ_FRAC = 0.3
+"""Of measuring a capture, what reading it takes."""
 _AT_ONCE = 2
 """Threads: devices, whose arrays are a fraction of the trace each, so that two add little memory; or the
 analyses of one, where it is the only one or memory is short."""
@@ -164,6 +166,7 @@ def measure_trace(
     Devices by ordinal, then process. Raises NoGpuActivityError where there is neither.
     """
     give_back(len(trace.kernels))
+    stage(f"measuring {len(trace.kernels):,} kernels", _READ_FRAC)
     marks = marked_ranks(trace)
     trace = with_marked_ranks(trace, marks)
     on_cpu = {process for process, mark in marks.items() if mark.device == "cpu"}
@@ -231,9 +234,12 @@ def measure_trace(
             events=found,
         )
         result = measure_device(view, also, pool if alone and in_turn else None)
+        done = order.index(index) + 1
         if trace.is_large:
-            done = order.index(index) + 1
-            telling.say(f"{done} of {len(order)} devices analysed, {telling.rate(done):.2f} a second")
+            telling.say(
+                f"{done} of {len(order)} devices analysed, {telling.rate(done):.2f} a second",
+                _READ_FRAC + (1 - _READ_FRAC) * done / len(order),
+            )
         return result
 
     # numpy releases the interpreter lock in most of what takes time here.

@@ -1,12 +1,48 @@
-"""How far something long is, on standard error."""
+"""How far something long is, on standard error: a bar where one is shown, else a line now and then."""
 
 import contextlib
 import sys
 import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from multiprocessing import parent_process
 
 QUIET_S = 1.0
 """A line this often at most."""
+Bar = Callable[[str, float], None]
+"""Shows what is being done, and how much of the whole is behind it (0 to 1)."""
+
+
+@dataclass
+class _Shown:
+    bar: Bar | None = None
+    low: float = 0.0
+    high: float = 1.0
+    """The part of the whole that stages are of now."""
+
+
+_shown = _Shown()
+
+
+@contextlib.contextmanager
+def shown_by(bar: Bar) -> Iterator[None]:
+    """Stages and tellings go to a bar."""
+    _shown.bar, _shown.low, _shown.high = bar, 0.0, 1.0
+    try:
+        yield
+    finally:
+        _shown.bar = None
+
+
+def part(low: float, high: float) -> None:
+    """Of the whole, what the next stages are of."""
+    _shown.low, _shown.high = low, high
+
+
+def stage(what: str, frac: float = 0.0) -> None:
+    """What begins, and how much of the part is behind it. Without a bar nothing is said."""
+    if _shown.bar is not None and parent_process() is None:
+        _shown.bar(what, _shown.low + frac * (_shown.high - _shown.low))
 
 
 class Telling:
@@ -15,10 +51,12 @@ class Telling:
     def __init__(self) -> None:
         self._begun = self._said = time.monotonic()
 
-    def say(self, what: str) -> None:
+    def say(self, what: str, frac: float = 0.0) -> None:
         """Say it, unless the last line is of just now, or a worker is at it: whoever waits for workers tells
-        how many files are done."""
-        if (now := time.monotonic()) - self._said > QUIET_S and parent_process() is None:
+        how many files are done. frac: as of `stage`."""
+        if _shown.bar is not None:
+            stage(what, frac)
+        elif (now := time.monotonic()) - self._said > QUIET_S and parent_process() is None:
             self._said = now
             # A library's user may have closed it; the command line guards its own.
             with contextlib.suppress(AttributeError, ValueError):

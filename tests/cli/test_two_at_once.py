@@ -42,8 +42,8 @@ def test_the_later_one_replaces_nothing(
     before = (folder / "diagnosis.json").read_bytes()
     if named:
         with pytest.raises(analysis.UserError, match=r"report: is there already\."):
-            analysis.run(slow, output)
+            analysis.run(slow, output, lambda: None)
     else:
-        analysis.run(slow, output)
+        analysis.run(slow, output, lambda: None)
         assert "slow.sqlite" in Path("perfdoc-report-2", "diagnosis.json").read_text()
     assert (folder / "diagnosis.json").read_bytes() == before

@@ -9,6 +9,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -17,6 +18,7 @@ from perfdoc.analyzers.request import AnalysisRequest
 from perfdoc.cli.messages import say
 from perfdoc.cli.streams import columns, write_json
 from perfdoc.diagnose.asked import UserError
+from perfdoc.profiling.telling import stage
 from perfdoc.profiling.whole_file import is_stream, may_write, write_all
 from perfdoc.results.names import base_name, shorten
 from perfdoc.traces import NoGpuActivityError, TraceError
@@ -29,6 +31,8 @@ Amount = Literal["screen", "full", "brief"]
 """Of the text: its first screen, all of it, or one line."""
 DEFAULT_OUTPUT = "perfdoc-report"
 _LEFT_OUT_SAID = 3
+_PAGE_FRAC = 0.6
+"""Of what follows measuring, what the diagnosis takes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,32 +65,18 @@ def check_output(output: Output, request: AnalysisRequest) -> None:
         raise UserError(f"{error.filename}: cannot be written: {error.strerror}.") from error
 
 
-def run(request: AnalysisRequest, output: Output, *, place: Place | None = None) -> list[str]:
-    """Analyse and write. place: see measure_all.
+def run(
+    request: AnalysisRequest, output: Output, end_bar: Callable[[], None], *, place: Place | None = None
+) -> list[str]:
+    """Analyse and write. end_bar: takes the bar off the terminal, for the text. place: see measure_all.
 
     Returns the codes of --fail-on that fired. Raises UserError.
     """
     begin = time.monotonic()
-    from perfdoc.diagnose.measuring import analysed
-    from perfdoc.diagnose.workers import WorkerLostError
-
     # Whatever reading does not need is imported beside it: it leaves the interpreter free.
     threading.Thread(target=_import_the_rest, args=(output.free_folder() is not None,), daemon=True).start()
-    try:
-        diagnosis = analysed(request, place=place).diagnosis
-    except (TraceError, WorkerLostError) as error:
-        if isinstance(error, NoGpuActivityError):
-            for words in error.holds:  # what there is to see without a GPU
-                say(f"{base_name(error.path)} {words}")
-        raise UserError(str(error)) from error
-    _say_what_is_left_out(diagnosis)
-    from perfdoc.results import to_json
-
-    serial = to_json(diagnosis)
-    try:
-        folder = _write(output, diagnosis, serial)
-    except OSError as error:
-        raise UserError(f"{error.filename}: cannot be written: {error.strerror}.") from error
+    diagnosis, serial, folder = _written(request, output, place)
+    end_bar()
     page = None if folder is None else str(folder / "report.html")
     as_json = output.json_file == "-" or output.format_ == "json"
     if as_json:
@@ -104,6 +94,31 @@ def run(request: AnalysisRequest, output: Output, *, place: Place | None = None)
         for r in diagnosis.rules
         if r.state == "fires" and (r.code in output.fail_on or "ANY" in output.fail_on)
     )
+
+
+def _written(
+    request: AnalysisRequest, output: Output, place: Place | None
+) -> tuple[Diagnosis, bytes, Path | None]:
+    """The diagnosis, its serial form, and the folder where the report is. Raises UserError."""
+    from perfdoc.diagnose.measuring import analysed
+    from perfdoc.diagnose.workers import WorkerLostError
+
+    try:
+        diagnosis = analysed(request, place=place).diagnosis
+    except (TraceError, WorkerLostError) as error:
+        if isinstance(error, NoGpuActivityError):
+            for words in error.holds:  # what there is to see without a GPU
+                say(f"{base_name(error.path)} {words}")
+        raise UserError(str(error)) from error
+    _say_what_is_left_out(diagnosis)
+    from perfdoc.results import to_json
+
+    serial = to_json(diagnosis)
+    stage("writing the report", _PAGE_FRAC)
+    try:
+        return diagnosis, serial, _write(output, diagnosis, serial)
+    except OSError as error:
+        raise UserError(f"{error.filename}: cannot be written: {error.strerror}.") from error
 
 
 def _say_what_is_left_out(diagnosis: Diagnosis) -> None:

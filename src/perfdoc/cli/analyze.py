@@ -12,6 +12,7 @@ from perfdoc.cli.capture_options import CaptureOptions, Force, Jobs, with_option
 from perfdoc.cli.completion import rule_codes
 from perfdoc.cli.headings import RARE
 from perfdoc.cli.messages import EXIT_FOUND, Debug, in_one_line, say
+from perfdoc.cli.progress import bar
 
 if TYPE_CHECKING:
     from perfdoc.cli.analysis import Amount
@@ -67,26 +68,27 @@ def analyze(
     """Say where the time of a capture went, and write a report."""
     # Before numpy is imported: its library for matrices, which nothing here needs, has threads that spin.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    from perfdoc.cli.analysis import Output, check_output, rule_codes_of, run
-    from perfdoc.diagnose.asked import UserError
+    with bar("starting") as end_bar:
+        from perfdoc.cli.analysis import Output, check_output, rule_codes_of, run
+        from perfdoc.diagnose.asked import UserError
 
-    with in_one_line(debug, UserError):
-        place = None
-        if dask is not None:
-            from perfdoc.diagnose.cluster import dask_place
+        with in_one_line(debug, UserError):
+            place = None
+            if dask is not None:
+                from perfdoc.diagnose.cluster import dask_place
 
-            place = dask_place(dask, jobs)
-        request = options.request(paths, leave_out=True, jobs=jobs)
-        to = Output(
-            folder=output,
-            json_file=json_file,
-            format_=format_,
-            amount=_amount(format_, full=full, brief=brief),
-            fail_on=rule_codes_of(fail_on),
-            force=force,
-        )
-        check_output(to, request)
-        fired = run(request, to, place=place)
+                place = dask_place(dask, jobs)
+            request = options.request(paths, leave_out=True, jobs=jobs)
+            to = Output(
+                folder=output,
+                json_file=json_file,
+                format_=format_,
+                amount=_amount(format_, full=full, brief=brief),
+                fail_on=rule_codes_of(fail_on),
+                force=force,
+            )
+            check_output(to, request)
+            fired = run(request, to, end_bar, place=place)
     if fired:
         say(f"--fail-on: {', '.join(fired)} fired")
         raise typer.Exit(EXIT_FOUND)

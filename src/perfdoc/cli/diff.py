@@ -10,6 +10,7 @@ import typer
 
 from perfdoc.cli.capture_options import Force, Jobs, ReadingOptions, Replay, with_options
 from perfdoc.cli.messages import Debug, in_one_line, require_free
+from perfdoc.cli.progress import bar
 from perfdoc.cli.streams import columns, write_json
 
 if TYPE_CHECKING:
@@ -54,9 +55,9 @@ def diff(
         from perfdoc.compare.side import load
 
         request = options.request(replay=replay, jobs=jobs)
-        found = compare(
-            load(before, request, config=config_before), load(after, request, config=config_after)
-        )
+        with bar("reading"):
+            sides = load(before, request, config=config_before), load(after, request, config=config_after)
+            found = compare(*sides)
         _print_and_write(found, format_, output)
 
 

@@ -9,6 +9,7 @@ import typer
 
 from perfdoc.cli.capture_options import Force, JobOptions, Jobs, with_options
 from perfdoc.cli.messages import Debug, in_one_line, say
+from perfdoc.cli.progress import bar
 
 
 @with_options
@@ -56,7 +57,8 @@ def export(
             files.run(paths, tables, say, force=force)
             return
         request = options.request(paths, replay=False, jobs=jobs)
-        run(request, output or _named_after(paths), say, force=force)
+        with bar("reading"):
+            run(request, output or _named_after(paths), say, force=force)
 
 
 def _named_after(paths: list[str]) -> Path:

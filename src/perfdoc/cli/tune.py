@@ -18,6 +18,7 @@ from perfdoc.cli.messages import (
     require_free,
     say,
 )
+from perfdoc.cli.progress import bar
 from perfdoc.cli.streams import columns, write_json
 
 if TYPE_CHECKING:
@@ -125,15 +126,16 @@ def tune(
             measuring = asked(paths, output, verify, command, pattern, rounds, steps, force, debug)
         from perfdoc.tune.run import tune as search
 
-        _, found = search(
-            options.request(paths, replay=False, jobs=jobs),
-            only=only_of(only or []),
-            fixed=fixed_of(fix or []),
-            gpus=gpus,
-            gpu_memory_bytes=None if gpu_memory is None else round(gpu_memory * 2**30),
-            top=top,
-            say=say,
-        )
+        with bar("reading"):
+            _, found = search(
+                options.request(paths, replay=False, jobs=jobs),
+                only=only_of(only or []),
+                fixed=fixed_of(fix or []),
+                gpus=gpus,
+                gpu_memory_bytes=None if gpu_memory is None else round(gpu_memory * 2**30),
+                top=top,
+                say=say,
+            )
         _write(found, output, json_file)
         if measuring is not None:
             found, complete = measuring.measured(found, say)

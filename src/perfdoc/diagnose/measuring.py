@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -15,17 +16,21 @@ from perfdoc.analyzers.measure_device import DeviceAnalysis
 from perfdoc.analyzers.memory.snapshot import RankMemory, measure_rank_memory
 from perfdoc.analyzers.request import AnalysisRequest
 from perfdoc.diagnose.workers import Here, Place, Processes, Task
-from perfdoc.profiling.telling import Telling
+from perfdoc.profiling.telling import Telling, part, stage
 from perfdoc.results.figures import plural
+from perfdoc.results.names import base_name
 from perfdoc.simulator.replay.unedited import KEPT_TASKS_MAX, replay_and_keep
 from perfdoc.summaries.reading import check_alike, measure_or_explain
 from perfdoc.traces import NoGpuActivityError, TraceError
 from perfdoc.traces.errors import UnreadableError
+from perfdoc.traces.load import content_size
 
 if TYPE_CHECKING:
     from perfdoc.knobs.configuration import Configuration
     from perfdoc.results import Diagnosis
 
+MEASURED_FRAC = 0.75
+"""Of an analysis, what measuring takes; the rest is the diagnosis and the pages."""
 _Result: TypeAlias = CaptureMeasurement | NoGpuActivityError | UnreadableError | RankMemory
 
 
@@ -71,11 +76,16 @@ def measure_all(
     of = f" ({plural(len(captures), 'capture')}, memory of {plural(len(memory), 'rank')})" if memory else ""
     results: list[_Result] = []
     telling = Telling()
+    ends = _parts(tasks)
+    if tasks:
+        _begin(tasks[0], ends[0])
     with closing(place.run(tasks)) as coming:
-        for result in coming:
+        for number, result in enumerate(coming, start=1):
             results.append(result)
-            if len(results) < len(tasks):
-                telling.say(f"{len(results)} of {len(tasks)} files analysed{of}")
+            if number < len(tasks):
+                part(ends[number - 1], ends[number])
+                telling.say(f"{number} of {len(tasks)} files analysed{of}")
+    part(MEASURED_FRAC, 1.0)
     measured = in_rank_order([r for r in results if isinstance(r, CaptureMeasurement)])
     unread = [r for r in results if isinstance(r, UnreadableError)]
     if unread and not measured:
@@ -88,6 +98,24 @@ def measure_all(
         memory=[r for r in results if isinstance(r, RankMemory)],
         unread=unread,
     )
+
+
+def _begin(first: Task[_Result], end: float) -> None:
+    part(0.0, end)
+    stage(f"reading {base_name(str(first.files[0]))} ({_bytes(first) / 1e6:,.1f} MB)")
+
+
+def _parts(tasks: Sequence[Task[_Result]]) -> list[float]:
+    """How much of the whole lies behind each task, by what it reads."""
+    sizes = [1 + _bytes(task) for task in tasks]
+    return [MEASURED_FRAC * done / sum(sizes) for done in accumulate(sizes)]
+
+
+def _bytes(task: Task[_Result]) -> int:
+    """0 for what is gone, which reading tells."""
+    with suppress(OSError):
+        return sum(content_size(path) for path in task.files)
+    return 0
 
 
 def in_rank_order(captures: Sequence[CaptureMeasurement]) -> list[CaptureMeasurement]:
@@ -137,6 +165,7 @@ def analysed(request: AnalysisRequest, *, place: Place | None = None) -> Analyse
     found = measure_all(request, place=place)
     if not found.captures and found.silent:
         raise found.silent[0]
+    stage("diagnosing")
     from perfdoc.diagnose.diagnosis import diagnosis_of  # the command imports it beside the reading
 
     diagnosis, settings = diagnosis_of(found, request.config)
