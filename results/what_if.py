@@ -48,6 +48,8 @@ class WhatIfCause:
     """Of forward and backward lengths over micro-batches and replicas; of uneven data alone."""
     note: str
     """What is not certain of it; empty nothing."""
+    since: str = ""
+    """The step from which on it shows; empty where it shows in all, or comes and goes."""
     kinds_of_wait: list[str] = field(default_factory=list)
     """Of `not_captured`: the collectives in which ranks wait; its saving is an upper bound."""
 

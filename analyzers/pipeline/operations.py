@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from perfdoc.analyzers.base.intervals import I64, Intervals, index_within
 from perfdoc.analyzers.communication.calls import CallGroup, CollectiveCalls
-from perfdoc.analyzers.device.activity import DIMENSIONS
+from perfdoc.analyzers.device.activity import DIMENSIONS, UNKNOWN_DIMENSION
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.pipeline.halves import Sides, split_blocks
 from perfdoc.analyzers.pipeline.passes import INSIDE_A_PASS, work_of_passes
@@ -127,11 +127,14 @@ def rank_operations(view: DeviceView, calls: CollectiveCalls) -> RankOperations:
     shared = (step >= 0) & ~np.isin(calls.dimension, INSIDE_A_PASS)
     shared &= _between_passes(calls, shared, len(steps))
     rows = np.flatnonzero(shared)
-    if not len(rows):
+    # What runs layer by layer, in whatever dimension, is part of a pass.
+    by_layer = (step >= 0) & ~shared & (calls.dimension == UNKNOWN_DIMENSION)
+    dimension = np.where(by_layer, INSIDE_A_PASS[0], calls.dimension)
+    if not len(rows) and not np.isin(dimension[step >= 0], INSIDE_A_PASS).any():
         return no_operations("no communication between ranks lies between passes", label, rank)
     if len(rows) > MAX_OPERATIONS * len(steps):
         return no_operations(f"more than {MAX_OPERATIONS} collectives in a step", label, rank)
-    work = work_of_passes(view.activity.compute, calls.start_ns, calls.end_ns, calls.dimension)
+    work = work_of_passes(view.activity.compute, calls.start_ns, calls.end_ns, dimension)
     # Where work goes on behind it and none ran beside its end; ends are rounded.
     near = (calls.end_ns - calls.start_ns)[rows] // 10 + 1
     waits = 2 * work.covered_within(calls.end_ns[rows] - near, calls.end_ns[rows]) < near
@@ -139,20 +142,26 @@ def rank_operations(view: DeviceView, calls: CollectiveCalls) -> RankOperations:
         [c[rows].astype(np.int64) for c in (calls.operation, calls.group, calls.peer, calls.lane)]
     )
     kept, order = _alike(step[rows], signature, len(steps))
+    if not len(rows):  # each step is one stretch of work that its ranks do together
+        kept, order = np.arange(len(steps)), np.empty((len(steps), 0), np.int64)
     if not len(kept) or order.size > MAX_CELLS:
         return no_operations("no two steps have the same operations in the same order", label, rank)
     return _laid_out(view, calls, rows[order], waits[order], kept, (begin[kept], end[kept]), work)
 
 
 def _between_passes(calls: CollectiveCalls, inside: Bool, steps: int) -> Bool:
-    """Messages, and collectives whose group is known; of others those that are no more than messages: what
-    runs layer by layer is part of a pass."""
+    """Messages, and collectives whose group is known; of others, and of those of unknown dimension beside
+    messages, those that are no more than messages: what runs layer by layer is part of a pass."""
     is_message = np.isin(calls.operation, _codes(calls, MESSAGES))
-    known = is_message | (calls.group >= 0)
-    most = max(FEW_COLLECTIVES, int(np.count_nonzero(is_message & inside)) // steps) * steps
-    each = np.bincount(calls.operation[inside & ~known], minlength=max(len(calls.operations), 1))
-    few: Bool = each[calls.operation] <= most
-    return known | few
+    messages = int(np.count_nonzero(is_message & inside))
+    told = (calls.dimension != UNKNOWN_DIMENSION) | (messages == 0)
+    known = is_message | ((calls.group >= 0) & told)
+    most = max(FEW_COLLECTIVES, messages // steps) * steps
+    operations = max(len(calls.operations), 1)
+    kind = (calls.group + 1) * operations + calls.operation
+    each = np.bincount(kind[inside & ~known], minlength=int(kind.max(initial=0)) + 1)
+    found: Bool = known | (each[kind] <= most)
+    return found
 
 
 def _codes(calls: CollectiveCalls, words: frozenset[str]) -> list[int]:
@@ -233,7 +242,8 @@ def _laid_out(
     first, last = _filled(work, since, until)
     busy = work.covered_within(first, last)
     one = rows[0]
-    is_message = np.isin(calls.operation[one], _codes(calls, MESSAGES))
+    # The last is for -1, of what is no operation.
+    is_message = np.append(np.isin(calls.operation[one], _codes(calls, MESSAGES)), False)
     sides: list[Sides] = [((), ())] * first.shape[1]
     split = np.full(first.shape, -1, np.int64)
     if is_message.any():
@@ -253,7 +263,7 @@ def _laid_out(
     kind, at, is_shared, place = kind[real], at[real], is_shared[real], place[real]
 
     def column(values: NDArray[Any], unknown: int = -1) -> I64:
-        return np.where(is_shared, values[one][at], unknown).astype(np.int64)
+        return np.where(is_shared, np.append(values[one], unknown)[at], unknown).astype(np.int64)
 
     def table(compute: I64, shared: I64 | None = None, unknown: int = 0) -> I64:
         found = np.full((len(place), len(kept)), unknown, np.int64)
@@ -262,7 +272,7 @@ def _laid_out(
             found[is_shared] = shared.T[at[is_shared]]
         return found
 
-    place_of = np.zeros(len(is_message), np.int64)
+    place_of = np.zeros(len(is_message), np.int64)  # likewise
     place_of[at[is_shared]] = np.flatnonzero(is_shared)
     words = [calls.operations[c] for c in calls.operation[one].tolist()]
     return RankOperations(
@@ -277,9 +287,9 @@ def _laid_out(
         group=column(calls.group),
         groups=calls.groups,
         dimension=column(calls.dimension, DIMENSIONS.index("unknown")),
-        peer=np.where(is_shared, _global_peers(calls, one)[at], -1),
+        peer=np.where(is_shared, np.append(_global_peers(calls, one), -1)[at], -1),
         lane=column(calls.lane),
-        is_awaited=np.where(is_shared, events.is_awaited[at], True),
+        is_awaited=np.where(is_shared, np.append(events.is_awaited, True)[at], True),
         start_ns=table(first, start),
         duration_ns=table(last - first, done - start),
         busy_ns=table(busy),

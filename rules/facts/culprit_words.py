@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from perfdoc.results.figures import brief, per_cent, plural, significant
+from perfdoc.results.names import shorten
 from perfdoc.results.what_if import WhatIfAnalysis, WhatIfCause
 from perfdoc.rules.facts.culprit import leading
 
@@ -61,6 +62,7 @@ def does(cause: WhatIfCause, found: WhatIfAnalysis) -> str:
     every = cause.recurrence_frac >= NEARLY_EVERY
     whole = "in every step" if found.steps > 1 else "in the one step captured"
     often = whole if every else f"in {per_cent(cause.recurrence_frac, 0)} of the steps"
+    often = f"from {shorten(cause.since, 48)} on" if cause.since else often
     times = f"{significant(cause.ratio, 3)} times"
     peers = plural(cause.peers, "peer")
     many = len(cause.ranks) > 1

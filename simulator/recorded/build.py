@@ -13,7 +13,7 @@ from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.analyzers.pipeline.operations import COMPUTE, MESSAGE, WAIT, RankOperations
 from perfdoc.analyzers.pipeline.recorded_schedule import JobSchedule, Pass
 from perfdoc.simulator.recorded.cells import Cell, RecordedJob
-from perfdoc.simulator.recorded.meetings import Placed, partners_of, transfers
+from perfdoc.simulator.recorded.meetings import Placed, partners_of, transfers, units_of
 from perfdoc.traces.table import F64
 
 
@@ -64,7 +64,8 @@ def recorded_job(
             times.append((rank.duration_ns[i, steps].astype(np.float64), none, none))
     lasts, computes, shares = (np.array(column) for column in zip(*times, strict=True))
     where = {(m, int(ranks[m].row[i, columns[m][0]])): c for (m, i), c in cell_of.items()}
-    partners = partners_of(cells, lasts, schedule, matches, Placed(cell_of=cell_of, where=where))
+    placed = Placed(cell_of=cell_of, where=where)
+    partners = partners_of(cells, lasts, schedule, matches, placed)
     met = transfers(cells, lasts, partners)
     for c, cell in enumerate(cells):
         if cell.lane >= 0:
@@ -73,6 +74,7 @@ def recorded_job(
             cells[c] = replace(cell, partners=others, is_whole=whole)
     stage = [0 if s is None else s.stage for s in schedule.ranks] or [0] * len(ranks)
     replica = [m if s is None else s.pipeline for m, s in enumerate(schedule.ranks)]
+    units = units_of(matches, placed, len(ranks), piped=bool(schedule.ranks))
     measured = np.max([r.step_ns[s] for r, s in zip(ranks, columns, strict=True)], axis=0)
     return RecordedJob(
         cells=tuple(cells),
@@ -82,6 +84,9 @@ def recorded_job(
         stage=tuple(stage),
         replica=tuple(replica or range(len(ranks))),
         step_ns=measured.astype(np.float64),
+        step_names=tuple(shared),
+        units=units.of,
+        shares_experts=units.share_experts,
     )
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from perfdoc.results.what_if import WhatIfCause
 from perfdoc.simulator.recorded.cells import RecordedJob
 from perfdoc.simulator.recorded.effects import (
+    BAND,
     MAX_SLOW,
     Effect,
     long_stages,
@@ -27,8 +28,6 @@ WORTH_FRAC = 0.02
 ABSENT_FRAC = 0.1
 """Of the step: time in collectives with ranks that were not captured."""
 _OF_RANKS = ("slow_rank", "late_host")
-BAND = (0.1, 0.9)
-"""Quantiles over steps."""
 
 
 def causes_of(job: RecordedJob, plan: Plan, recorded: F64, names: Sequence[int | None]) -> list[WhatIfCause]:
@@ -48,7 +47,7 @@ def causes_of(job: RecordedJob, plan: Plan, recorded: F64, names: Sequence[int |
     found: list[WhatIfCause] = []
     before = recorded
     while left:
-        variants = [scaled(job, works, without([w.takes for w in works], [*gone, e])) for e in left]
+        variants = [scaled(job, works, without(works, [*gone, e])) for e in left]
         ends = step_ends(plan, variants)
         best = int(ends.mean(axis=1).argmin())
         saved = before - ends[best]
@@ -62,9 +61,9 @@ def causes_of(job: RecordedJob, plan: Plan, recorded: F64, names: Sequence[int |
         even = left[best].even
         moved = None
         if even is not None:
-            spread = [w * e for w, e in zip(without([w.takes for w in works], gone), even, strict=True)]
+            spread = [w * e for w, e in zip(without(works, gone), even, strict=True)]
             (moved,) = recorded - (before - step_ends(plan, [scaled(job, works, spread)]))
-        found.append(_cause(left[best], saved, recorded, names, moved))
+        found.append(_cause(job, left[best], saved, recorded, names, moved))
         gone.append(left.pop(best))
         before = ends[best]
     return [*found, *absent]
@@ -113,7 +112,12 @@ def _of_absent_ranks(job: RecordedJob, plan: Plan, recorded: F64) -> list[WhatIf
 
 
 def _cause(
-    effect: Effect, saved: F64, recorded: F64, names: Sequence[int | None], moved: F64 | None
+    job: RecordedJob,
+    effect: Effect,
+    saved: F64,
+    recorded: F64,
+    names: Sequence[int | None],
+    moved: F64 | None,
 ) -> WhatIfCause:
     low, high = np.quantile(saved, BAND)
     return WhatIfCause(
@@ -130,4 +134,5 @@ def _cause(
         recurrence_frac=effect.recurrence_frac,
         correlation=effect.correlation,
         note=effect.note,
+        since="" if effect.since is None else job.step_names[effect.since],
     )

@@ -52,6 +52,11 @@ class RecordedJob:
     """By position: which of the stage's replicas."""
     step_ns: F64
     """Measured, by step: the longest of the ranks."""
+    step_names: tuple[str, ...]
+    units: tuple[int, ...]
+    """By position; ranks of one number go through their passes together: they share collectives inside."""
+    shares_experts: frozenset[int]
+    """Of the units those that share experts."""
 
     @property
     def of_member(self) -> list[list[int]]:

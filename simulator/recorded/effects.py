@@ -1,30 +1,38 @@
 """What makes passes longer than their peers': one rank, a whole stage, or the data; each told from the others
 by what only it shows.
 
-A slow rank is longer than the other replicas of its stage in all steps and all micro-batches. A long stage is
-longer on all its replicas. Uneven data makes the forward and the backward pass of a micro-batch longer
-together, and in the next step those of another one.
+A slow rank is longer than the other replicas of its stage in all micro-batches, of all steps or of many. A
+long stage is longer on all its replicas. Uneven data makes the forward and the backward pass of a micro-batch
+longer together, and in the next step those of another one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import comb
 
 import numpy as np
 
 from perfdoc.results.what_if import CauseKind
 from perfdoc.simulator.recorded.work import StageWork
-from perfdoc.traces.table import F64
+from perfdoc.traces.table import F64, Bool
 
 LEAST = 0.03
 """Above its peers: less is no effect."""
 NEARLY_ALWAYS = 0.8
 """Of steps, and of micro-batches, in which a lasting effect shows."""
+LEAST_AT_TIMES = 0.1
+"""The same of a rank that is slow in some steps only."""
+FEWEST_STEPS = 2
+SURE = 0.02
+"""Probability, over all ranks, that one is slow in so many steps as often as any other is slow in one."""
+BAND = (0.1, 0.9)
+"""Quantiles over steps."""
 CORRELATED = 0.6
 """Of forward with backward lengths: from here on it is the data."""
 MOSTLY = 0.5
-"""Of what a rank takes longer in gaps: it is its host; in communication inside its passes: another rank's."""
+"""Of what a rank takes longer in gaps: it is its host."""
 ALIKE = 0.1
 """Of stages' times: as far apart, and they are compared as one."""
 MAX_SLOW = 8
@@ -44,36 +52,75 @@ class Effect:
     recurrence_frac: float
     correlation: float | None
     note: str
+    since: int | None
+    """The step from which on it lasts; None where it was always there, or comes and goes."""
     factors: tuple[F64, ...]
     """By stage: what its work is multiplied by."""
+    own: tuple[F64, ...] = ()
+    """By stage: what only the own work of its ranks is multiplied by; empty nothing."""
     even: tuple[F64, ...] | None = None
     """The same with the excess of a long stage spread over all."""
 
 
 def slow_ranks(works: Sequence[StageWork]) -> list[Effect]:
-    """Ranks that take longer than the other ranks of their stage, whatever the step and the micro-batch, the
-    slowest first. Not those that only wait for another one inside their passes."""
+    """Ranks whose own work takes longer than that of the others of their stage, whatever the micro-batch, in
+    all steps or in some of them, the slowest first. Who waits for another one inside a pass is none."""
+    ratios = [_over_peers(w.own) if len(w.members) > 1 else np.empty((0, 0)) for w in works]
     found = []
-    for at, work in enumerate(works):
-        if len(work.members) < 2:
-            continue
-        for m in range(len(work.members)):
-            others = np.delete(work.takes, m, axis=0)
-            by_step = work.takes[m].sum(axis=0) / np.median(others.sum(axis=1), axis=0)
-            middle = float(np.median(by_step))
-            if middle < 1 + LEAST:
-                continue
-            half = 1 + (middle - 1) / 2
-            by_item = work.takes[m].mean(axis=1) / np.maximum(np.median(others.mean(axis=2), axis=0), 1.0)
-            weight = work.takes[m].mean(axis=1)
-            everywhere = float(weight[by_item > half].sum() / weight.sum())
-            lasting = float((by_step > half).mean())
-            if min(lasting, everywhere) < NEARLY_ALWAYS:
-                continue
-            if _beyond(work.shared, m) <= MOSTLY * _beyond(work.takes, m):
-                found.append(_slow_rank(works, at, m, middle, lasting))
+    for at, (work, over) in enumerate(zip(works, ratios, strict=True)):
+        for m in range(len(over)):
+            others = [np.delete(r, m, axis=0) if r is over else r for r in ratios if len(r)]
+            steps = _slow_steps(over[m], work.own[m].sum(axis=0), np.concatenate(others))
+            if steps is not None and _is_everywhere(work.own, m, steps):
+                found.append(_slow_rank(works, at, m, over[m], steps))
     found.sort(key=lambda e: -e.ratio)
     return found
+
+
+def _over_peers(own: F64) -> F64:
+    """By rank and step: how many times as long as the median of the others."""
+    each = own.sum(axis=1)
+    others = [np.median(np.delete(each, m, axis=0), axis=0) for m in range(len(each))]
+    over: F64 = each / np.maximum(others, 1.0)
+    return over
+
+
+def _slow_steps(over: F64, own: F64, others: F64) -> Bool | None:
+    """The steps in which a rank is slow; None where it is in none, or no more often than the others are.
+
+    over, own: of the rank by step. others: `over` of the other ranks.
+    """
+    middle = float(np.median(over))
+    half = 1 + (middle - 1) / 2
+    if middle >= 1 + LEAST and (over > half).mean() >= NEARLY_ALWAYS:
+        return np.ones(len(over), bool)
+    top = float(np.quantile(over, BAND[1]))
+    slow: Bool = over > 1 + (top - 1) / 2
+    count = int(slow.sum())
+    if top < 1 + LEAST_AT_TIMES or count < FEWEST_STEPS or not slow.any() or slow.all():
+        return None
+    # It is its own time that changes, not that of the only other one.
+    if own[slow].mean() < (1 + (top - 1) / 2) * own[~slow].mean():
+        return None
+    usual = (float((others > 1 + (top - 1) / 2).sum()) + 0.5) / (others.size + 1)
+    chance = sum(
+        comb(len(over), k) * usual**k * (1 - usual) ** (len(over) - k) for k in range(count, len(over) + 1)
+    )
+    return slow if chance * (len(others) + 1) < SURE else None
+
+
+def _is_everywhere(own: F64, m: int, steps: Bool) -> bool:
+    """Whether nearly all passes of these steps are longer than the others', not only some micro-batches'."""
+    mine, others = own[m][:, steps], np.delete(own, m, axis=0)[:, :, steps]
+    half = 1 + (float(np.median(mine.sum(axis=0) / np.median(others.sum(axis=1), axis=0))) - 1) / 2
+    by_item = mine.mean(axis=1) / np.maximum(np.median(others.mean(axis=2), axis=0), 1.0)
+    weight = mine.mean(axis=1)
+    if weight[by_item > half].sum() < NEARLY_ALWAYS * weight.sum():
+        return False
+    if steps.all():
+        return True
+    each = mine / np.maximum(np.median(others, axis=0), 1.0)
+    return float(mine[each > half].sum()) >= NEARLY_ALWAYS * float(mine.sum())
 
 
 def _beyond(values: F64, m: int) -> float:
@@ -89,7 +136,7 @@ def slow_together(works: Sequence[StageWork], slow: Sequence[Effect]) -> list[Ef
         return []
     members = tuple(sorted(m for e in alike for m in e.members))
     stages = [w for w in works if set(w.members) & set(members)]
-    factors = without([np.ones_like(w.takes) for w in works], alike)
+    own = [np.prod([e.own[i] for e in alike], axis=0) for i in range(len(works))]
     return [
         Effect(
             kind="late_host" if all(e.kind == "late_host" for e in alike) else "slow_rank",
@@ -100,37 +147,50 @@ def slow_together(works: Sequence[StageWork], slow: Sequence[Effect]) -> list[Ef
             recurrence_frac=min(e.recurrence_frac for e in alike),
             correlation=None,
             note="",
-            factors=tuple(factors),
+            since=None,
+            factors=_ones(works),
+            own=tuple(own),
         )
     ]
 
 
-def _slow_rank(works: Sequence[StageWork], at: int, m: int, ratio: float, lasting: float) -> Effect:
+def _ones(works: Sequence[StageWork]) -> tuple[F64, ...]:
+    return tuple(np.ones_like(w.takes) for w in works)
+
+
+def _slow_rank(works: Sequence[StageWork], at: int, m: int, over: F64, steps: Bool) -> Effect:
+    """over: by step how many times as long as its peers. steps: those in which it is slow."""
     work = works[at]
-    factors = [np.ones_like(w.takes) for w in works]
+    ratio = float(np.median(over[steps]))
+    factors = _ones(works)
     for kind in work.kinds:
         rows = work.of_kind(kind)
-        own = work.takes[m][rows].sum()
-        peers = np.median(np.delete(work.takes, m, axis=0)[:, rows].sum(axis=(1, 2)))
-        factors[at][m][rows] = min(1.0, peers / own) if own > 0 else 1.0
+        own = work.own[m][rows][:, steps].sum()
+        peers = np.median(np.delete(work.own, m, axis=0)[:, rows][:, :, steps].sum(axis=(1, 2)))
+        factors[at][m][np.ix_(rows, steps)] = min(1.0, peers / own) if own > 0 else 1.0
+    first = int(np.argmax(steps))
     peers, note = len(work.members) - 1, ""
     # Where all stages take as long, all ranks are its peers.
-    others = [np.delete(w.takes, m, axis=0) if w is work else w.takes for w in works]
-    means = [np.median(takes.sum(axis=1).mean(axis=1)) for takes in others]
+    others = [np.delete(w.own, m, axis=0) if w is work else w.own for w in works]
+    means = [np.median(own.sum(axis=1).mean(axis=1)) for own in others]
     if max(means) <= (1 + ALIKE) * min(means):
         peers = sum(len(w.members) for w in works) - 1
     elif peers == 1:
         note = "compared with one other replica"
+    if work.shares_experts[m]:
+        note = "it shares experts: more tokens for its own would look the same"
     return Effect(
-        kind="late_host" if _beyond(work.gaps, m) > MOSTLY * _beyond(work.takes, m) else "slow_rank",
+        kind="late_host" if _beyond(work.gaps, m) > MOSTLY * _beyond(work.own, m) else "slow_rank",
         members=(work.members[m],),
         stage=work.stage if len(works) > 1 else None,
         ratio=ratio,
         peers=peers,
-        recurrence_frac=lasting,
+        recurrence_frac=float((over > 1 + (ratio - 1) / 2).mean()),
         correlation=None,
         note=note,
-        factors=tuple(factors),
+        since=first if first and steps[first:].all() else None,
+        factors=_ones(works),
+        own=factors,
     )
 
 
@@ -138,7 +198,7 @@ def long_stages(works: Sequence[StageWork], slow: Sequence[Effect]) -> list[Effe
     """The stage whose replicas all take longer than the other stages, slow ranks aside."""
     if len(works) < 2:
         return []
-    takes = without([w.takes for w in works], slow)
+    takes = without(works, slow)
     by_step = np.array([np.median(t.sum(axis=1), axis=0) for t in takes])
     total = by_step.mean(axis=1)
     at = int(total.argmax())
@@ -170,6 +230,7 @@ def long_stages(works: Sequence[StageWork], slow: Sequence[Effect]) -> list[Effe
             recurrence_frac=lasting,
             correlation=None,
             note="one replica of it was captured: a slow GPU would look the same" if alone else "",
+            since=None,
             factors=tuple(factors),
             even=tuple(even),
         )
@@ -203,6 +264,7 @@ def uneven_data(works: Sequence[StageWork]) -> list[Effect]:
             recurrence_frac=float(np.mean(recurring)),
             correlation=correlation,
             note="",
+            since=None,
             factors=tuple(factors),
         )
     ]
@@ -241,9 +303,16 @@ def _is_habit(works: Sequence[StageWork]) -> bool:
     return steps > 1 and lasting - changing / steps > changing
 
 
-def without(takes: Sequence[F64], effects: Sequence[Effect]) -> list[F64]:
-    """The work of all stages with effects taken away."""
-    found = list(takes)
-    for effect in effects:
-        found = [t * f for t, f in zip(found, effect.factors, strict=True)]
+def without(works: Sequence[StageWork], effects: Sequence[Effect]) -> list[F64]:
+    """How long the work of all stages takes with effects taken away. The ranks of a unit go on when the
+    slowest of them does."""
+    found = []
+    for i, work in enumerate(works):
+        scale = np.prod([e.factors[i] for e in effects], axis=0) if effects else 1.0
+        own, takes = work.own * scale, work.takes * scale
+        slow = [e.own[i] for e in effects if e.own]
+        if slow:
+            faster = own * np.prod(slow, axis=0)
+            takes = takes - work.slowest_of_unit(own) + work.slowest_of_unit(faster)
+        found.append(np.maximum(takes, 0.0))
     return found

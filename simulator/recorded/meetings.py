@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfdoc.analyzers.communication.matches import Matches
+from perfdoc.analyzers.device.activity import DIMENSIONS, UNKNOWN_DIMENSION
+from perfdoc.analyzers.pipeline.passes import INSIDE_A_PASS
 from perfdoc.analyzers.pipeline.recorded_schedule import JobSchedule
 from perfdoc.simulator.recorded.cells import Cell
 from perfdoc.traces.table import F64
@@ -33,12 +35,43 @@ class Placed:
     """By position and row of the rank's CollectiveCalls."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Units:
+    """Ranks that go through their passes together."""
+
+    of: tuple[int, ...]
+    """By position; those of one number are together."""
+    share_experts: frozenset[int]
+    """Numbers of units."""
+
+
 def partners_of(
     cells: Sequence[Cell], lasts: F64, schedule: JobSchedule, matches: Matches, placed: Placed
 ) -> Partners:
     """Of messages and collectives of which the other sides were captured. lasts: by cell and step."""
     partners = _by_message(schedule, placed.cell_of) | _by_collective(matches, placed.where, schedule)
     return partners | _by_structure(cells, lasts, schedule, partners.keys())
+
+
+def units_of(matches: Matches, placed: Placed, ranks: int, *, piped: bool) -> Units:
+    """Ranks that meet in collectives inside passes: in groups of which nothing is an operation of its own."""
+    unit = list(range(ranks))
+    experts: set[int] = set()
+    synchronising = matches.is_synchronising if matches.groups else np.empty(0, bool)
+    collective = matches.collective
+    rows = zip(matches.member.tolist(), matches.row.tolist(), strict=True)
+    apart = np.array([key in placed.where for key in rows], bool)
+    for number, group in enumerate(matches.groups):
+        mine = (matches.group == number) & synchronising
+        guessed = group.matched_by == "world_order" and piped
+        inside = np.isin(matches.dimension[mine], [*INSIDE_A_PASS, UNKNOWN_DIMENSION])
+        if guessed or not inside.any() or apart[mine[collective]].any():
+            continue
+        met = {unit[m] for m in group.members}
+        unit = [min(met) if u in met else u for u in unit]
+        if (matches.dimension[mine] == DIMENSIONS.index("ep")).any():
+            experts |= set(group.members)
+    return Units(of=tuple(unit), share_experts=frozenset(unit[m] for m in experts))
 
 
 def transfers(cells: Sequence[Cell], lasts: F64, partners: Partners) -> F64:

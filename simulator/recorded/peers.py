@@ -6,7 +6,7 @@ communication at its median, once all that take part have come.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 
 import numpy as np
 
@@ -23,10 +23,26 @@ def _cells_of_passes(job: RecordedJob) -> dict[tuple[int, bool, int], list[int]]
     return found
 
 
-def ideal_of(job: RecordedJob) -> F64:
-    """By cell and step."""
-    ideal = job.takes.copy()
-    mean = _mean_passes(job)
+def unwaited(job: RecordedJob) -> F64:
+    """How long cells take without waiting, inside a pass, for the ranks that go through it together."""
+    takes = job.takes.copy()
+    count: Counter[tuple[object, ...]] = Counter()
+    together: dict[tuple[object, ...], list[int]] = defaultdict(list)
+    for i, cell in enumerate(job.cells):
+        if cell.is_compute:
+            what = cell.member, cell.passes, cell.place if not cell.passes else 0
+            together[job.units[cell.member], *what[1:], count[what]].append(i)
+            count[what] += 1
+    for rows in together.values():
+        if len(rows) > 1:
+            takes[rows] -= job.shares[rows] - job.shares[rows].min(axis=0)
+    return takes
+
+
+def ideal_of(job: RecordedJob, takes: F64) -> F64:
+    """By cell and step. takes: how long they take without waiting for others."""
+    ideal = takes.copy()
+    mean = _mean_passes(job, takes)
     together: dict[tuple[object, ...], list[int]] = defaultdict(list)
     for i, cell in enumerate(job.cells):
         if cell.is_compute:
@@ -37,34 +53,34 @@ def ideal_of(job: RecordedJob) -> F64:
     for rows in together.values():
         cell = job.cells[rows[0]]
         if cell.passes:
-            whole = job.takes[rows].sum(axis=0)
+            whole = takes[rows].sum(axis=0)
             wanted = sum(mean[is_forward] for is_forward, _ in cell.passes)
             factor = np.divide(wanted, whole, out=np.ones_like(whole), where=whole > 0)
-            ideal[rows] = job.takes[rows] * factor
+            ideal[rows] = takes[rows] * factor
         else:
             places[job.stage[cell.member], cell.place] += rows
     for rows in places.values():
-        ideal[rows] = job.takes[rows].mean()
+        ideal[rows] = takes[rows].mean()
     kinds: dict[str, list[int]] = defaultdict(list)
     for i, cell in enumerate(job.cells):
         if cell.lane >= 0:
             kinds[cell.kind].append(i)
     for rows in kinds.values():
         whole = [i for i in rows if job.cells[i].is_whole]
-        ideal[rows] = np.median(job.takes[whole or rows])
+        ideal[rows] = np.median(takes[whole or rows])
     return ideal
 
 
-def _mean_passes(job: RecordedJob) -> dict[bool, float]:
+def _mean_passes(job: RecordedJob, takes: F64) -> dict[bool, float]:
     """Mean forward and backward pass. Where the two of some stage cannot be told apart, their sum is the mean
     over all ranks and its parts are as in the others."""
     single: dict[bool, list[float]] = {True: [], False: []}
     for (_, is_forward, _), rows in _cells_of_passes(job).items():
-        single[is_forward].append(float(job.takes[rows].sum(axis=0).mean()))
+        single[is_forward].append(float(takes[rows].sum(axis=0).mean()))
     merged: dict[tuple[object, ...], float] = defaultdict(float)
     for i, cell in enumerate(job.cells):
         if len(cell.passes) > 1:
-            merged[cell.member, *cell.passes] += float(job.takes[i].mean())
+            merged[cell.member, *cell.passes] += float(takes[i].mean())
     both = list(merged.values())
     forward, backward = (float(np.mean(v)) if v else 0.0 for v in (single[True], single[False]))
     if not both:

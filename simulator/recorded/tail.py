@@ -30,7 +30,7 @@ def with_meeting_at_end(job: RecordedJob, plan: Plan) -> RecordedJob:
     begin: F64 = np.array([ends[m][0] for m in range(len(last))])
     end = begin + job.takes[last]
     apart, left = np.ptp(begin, axis=0), np.ptp(end, axis=0)
-    if np.median(left) > TOGETHER * np.median(apart):
+    if np.median(left) >= TOGETHER * np.median(apart):
         return job
     cells = list(job.cells)
     for c in last:

@@ -13,7 +13,7 @@ from perfdoc.results.what_if import WhatIfAnalysis, WhatIfPart, no_what_if
 from perfdoc.simulator.recorded.build import recorded_job
 from perfdoc.simulator.recorded.causes import causes_of
 from perfdoc.simulator.recorded.cells import RecordedJob
-from perfdoc.simulator.recorded.peers import ideal_of
+from perfdoc.simulator.recorded.peers import ideal_of, unwaited
 from perfdoc.simulator.recorded.tail import with_meeting_at_end
 from perfdoc.simulator.recorded.walk import Plan, plan_of, walk
 from perfdoc.traces.table import F64, Bool
@@ -47,11 +47,14 @@ def what_if(
         job, plan = met, plan_of(met.cells, met.of_member)
     if plan is None:
         return no_what_if("ranks would wait for each other in a circle: operations were matched wrongly")
-    ideal = ideal_of(job)
+    alone = unwaited(job)
+    ideal = ideal_of(job, alone)
     masks, parts = _parts(job, names)
-    step = _steps(plan, job.takes, ideal, masks)
+    step = np.concatenate(
+        [_steps(plan, job.takes, ideal, masks[:, :2]), _steps(plan, alone, ideal, masks[:, 2:])]
+    )
     # The other way round: all but its own.
-    rest = _steps(plan, job.takes, ideal, ~masks[:, 2:])
+    rest = _steps(plan, alone, ideal, ~masks[:, 2:])
     recorded, at_peers = step[0], step[1]
     whole = float(at_peers.mean())
     found: dict[str, list[WhatIfPart]] = {"stage": [], "replica": [], "rank": [], "kind": []}

@@ -27,10 +27,22 @@ class StageWork:
     takes: F64
     gaps: F64
     """What of it no kernel fills."""
-    shared: F64
-    """What of it only communication inside a pass fills."""
+    own: F64
+    """What of it is not communication inside a pass: that is work of other ranks too, or waiting for them."""
+    units: tuple[int, ...]
+    """By rank; ranks of one number go through their passes together."""
+    shares_experts: tuple[bool, ...]
+    """By rank."""
     cells: tuple[tuple[tuple[int, ...], ...], ...]
     """By rank and item."""
+
+    def slowest_of_unit(self, own: F64) -> F64:
+        """By rank, item and step the longest of its unit's."""
+        found = own.copy()
+        for unit in set(self.units):
+            rows = [m for m, u in enumerate(self.units) if u == unit]
+            found[rows] = own[rows].max(axis=0)
+        return found
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -71,7 +83,9 @@ def work_of(job: RecordedJob) -> list[StageWork]:
                 items=items,
                 takes=takes,
                 gaps=np.maximum(takes - busy, 0.0),
-                shared=shared,
+                own=np.maximum(takes - shared, 0.0),
+                units=tuple(job.units[m] for m in members),
+                shares_experts=tuple(job.units[m] in job.shares_experts for m in members),
                 cells=cells,
             )
         )
