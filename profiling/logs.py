@@ -112,6 +112,8 @@ class Began(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Its place in each dimension of the layout, such as pp, tp, dp; empty where nothing tells it."""
     memory_bytes: int | None = None
     """That there is: of the GPU, else of the machine."""
+    command: tuple[str, ...] = ()
+    """What started the job, as far as a process knows it; of rank 0."""
     facts: dict[str, str | int | float | bool | None] = {}
     """What the job was started with, as far as its trainer says it."""
 

@@ -7,6 +7,7 @@ the quickest steps. The last thousand steps stay as they are.
 from __future__ import annotations
 
 import math
+import statistics
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
@@ -109,8 +110,10 @@ def shortened(rows: Sequence[StepRecord]) -> list[StepRecord]:
     rows = _not_taken_back(rows)
     found: list[StepRecord] = []
     group: list[StepRecord] = []
-    for row in rows[:-KEPT]:
-        if group and not _belongs(group, row):
+    early = rows[:-KEPT]
+    size = _size(early) if early else MIN_STEPS
+    for row in early:
+        if group and not _belongs(group, row, size):
             found.append(_mean(group))
             group = []
         group.append(row)
@@ -128,12 +131,20 @@ def _not_taken_back(rows: Sequence[StepRecord]) -> list[StepRecord]:
     return found
 
 
-def _belongs(group: Sequence[StepRecord], row: StepRecord) -> bool:
+def _belongs(group: Sequence[StepRecord], row: StepRecord, size: int) -> bool:
     if row.began is not None or row.steps > 1 or group[0].steps > 1:
         return False
-    if (row.profiled, row.skipped) != (group[0].profiled, group[0].skipped):
-        return False
-    return len(group) < MIN_STEPS or sum(r.duration_ns for r in group) < MIN_NS
+    same_kind = (row.profiled, row.skipped) == (group[0].profiled, group[0].skipped)
+    return same_kind and row.step // size == group[0].step // size
+
+
+def _size(rows: Sequence[StepRecord]) -> int:
+    """Steps of a row of means: a power of two, so that all ranks of a job cut at the same steps."""
+    median = max(statistics.median(row.duration_ns for row in rows), 1)
+    size = MIN_STEPS
+    while size * median < MIN_NS:
+        size *= 2
+    return size
 
 
 def _mean(group: Sequence[StepRecord]) -> StepRecord:

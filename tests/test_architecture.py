@@ -179,7 +179,7 @@ BUDGET = {
     "results": 3_900,  # the what-if study of a job
     "rules": 15_280,  # what rules assume; host waits; the culprit and its kernels; bounds of all ranks
     "simulator": 13_090,  # replay of recorded operations of all ranks; ranks that are slow alike, together
-    "src": 21_250,  # the facts that a configuration states
+    "src": 22_790,  # configured facts; jobs that are followed while they train
     "traces": 9_850,  # damaged rows are set aside one by one; what is no trace is told by its content
     "trainer": 5_000,  # short names, a warm-up that fits a short run, the time left
 }

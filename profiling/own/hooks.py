@@ -99,16 +99,20 @@ class Hooks:
         if name == BACKWARD:
             self._backward_ends = self._phases.enter("backward")
 
-    def follow_gradients(self) -> None:
+    def follow_gradients(self) -> set[int]:
         """Look for models in DistributedDataParallel, and be told of the last gradient of each backward.
+
+        How many replicas they have.
 
         To be called when one step is over, with the models made. It looks at every object of the process.
         """
         parallel = sys.modules.get("torch.nn.parallel.distributed")
         if parallel is None:
-            return
-        for model in [o for o in gc.get_objects() if type(o) is parallel.DistributedDataParallel]:
+            return set()
+        models = [o for o in gc.get_objects() if type(o) is parallel.DistributedDataParallel]
+        for model in models:
             LastGradient(model, self._phases.gradients_done, self._undo)
+        return {int(model.process_group.size()) for model in models}
 
     def renew(self) -> None:
         """Time waits again, where a profiler that came first has put torch's own method back."""

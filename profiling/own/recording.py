@@ -45,6 +45,7 @@ class StepClock:
         self._hooks.install()
         self._cpu_ns = 0
         self._is_first = True
+        self._replicas: set[int] = set()
 
     def step_begins(self, *, anew: bool = True) -> None:
         """A step begins. anew: what lies since the last one is of none."""
@@ -74,9 +75,14 @@ class StepClock:
         if self._is_first:
             self._is_first = False
             self._hooks.install()
-            self._hooks.follow_gradients()
+            self._replicas = self._hooks.follow_gradients()
             self._begin_anew()  # what this took is of no step
         return known, parts
+
+    def role(self) -> dict[str, int]:
+        """Which replica this is, where DistributedDataParallel is over all ranks; after the first step."""
+        rank, world_size = own_rank()
+        return {"dp": rank} if world_size in self._replicas and world_size > 1 else {}
 
     def close(self) -> None:
         """Take everything out of torch and Python again."""
@@ -86,16 +92,29 @@ class StepClock:
 
 def began(role: Mapping[str, int], facts: Mapping[str, Any]) -> Began:
     """What this process is now."""
+    rank, world_size = own_rank()
     device, memory = own_device(), environment.memory_bytes()
     if device == "cuda" and (gpu := environment.own_gpu(0)) is not None:
         memory = gpu.memory_bytes
     return Began(
-        world_size=own_rank()[1],
+        world_size=world_size,
         device=device,
-        role={**megatron_role(), **role},
+        role=megatron_role() or dict(role),
         memory_bytes=memory,
+        command=job_command() if rank == 0 else (),
         facts={**environment.knob_variables(), **own_facts(facts)},
     )
+
+
+def job_command() -> tuple[str, ...]:
+    """The words that started the job: those of `perfdoc run`, or torchrun's as its processes know them."""
+    words = environment.own_command()
+    if environment.COMMAND_VARIABLE in os.environ or "TORCHELASTIC_RUN_ID" not in os.environ:
+        return words if environment.COMMAND_VARIABLE in os.environ else ("python", *words)
+    nodes = os.environ.get("GROUP_WORLD_SIZE", "1")
+    several = () if nodes == "1" else ("--nnodes", nodes)
+    program = words[1:] if words[:1] == ("-u",) else words
+    return ("torchrun", *several, "--nproc-per-node", os.environ.get("LOCAL_WORLD_SIZE", "1"), *program)
 
 
 class Recorder:
@@ -145,7 +164,7 @@ class Recorder:
             loss=self._loss,
             profiled=profiled,
             rank_tokens=self._tokens or None,
-            began=None if self._steps else began(self._role, self._facts),
+            began=None if self._steps else began({**self._clock.role(), **self._role}, self._facts),
             **known,
         )
         self._tokens = 0

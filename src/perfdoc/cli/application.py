@@ -34,6 +34,7 @@ LISTED: Mapping[str, Mapping[str, tuple[str, str]]] = MappingProxyType(
         "Change a job, and measure it": {
             "tune": ("tune.tune", "Search the configuration to run instead, and rank what it would take."),
             "verify": ("verify.verify", "Follow a rule's advice and measure what it gains."),
+            "watch": ("watch.watch", "Follow a training: since when it is slower, and which rank or cause."),
             "gate": ("gate.gate_app", "Fail a CI job when training gets slower."),
             "capture": ("capture.capture", "Run your own training job under a profiler, and analyse it."),
             "run": ("run.run", "Train the reference model with profiling on, and analyse it."),

@@ -1,0 +1,154 @@
+"""What is said of a finding: who, since when, for how much, and what to do next."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from perfdoc.results import figures
+from perfdoc.results.names import shorten
+from perfdoc.watch.causes import Reason
+from perfdoc.watch.changes import F64
+from perfdoc.watch.memory import Growth
+from perfdoc.watch.result import Cause, Finding
+from perfdoc.watch.series import JobSeries
+
+_AHEAD = 20
+"""Steps that a capture is put ahead of the last one: a job that resumes passes there."""
+
+_ACTIONS: dict[Cause, str] = {
+    "input": "Give its loaders more workers, or look at their storage",
+    "garbage": "Collect on all ranks at the same steps (gc.disable(), gc.collect() every N steps)",
+    "slow_rank": "Check its clocks, temperature and host",
+    "slow_stage": "Check whether a setting gave it more work, then its clocks",
+    "uneven_data": "Balance tokens over ranks: pack or bucket sequences by length",
+    "slow_synchronisation": "Check links and switches (NCCL_DEBUG=INFO, error counters)",
+    "memory_growth": "Find what is kept from step to step: losses with their graph, caches, logged tensors",
+    "configuration": "Set it back, or accept it",
+    "silent_rank": "Look at its log: it was killed, or hangs",
+    "unknown": "Capture it",
+}
+
+
+def finding(
+    part: JobSeries,
+    reason: Reason,
+    price_ns: float,
+    times: F64,
+    command: Sequence[str],
+    *,
+    onset: int | None,
+) -> Finding:
+    """A reason in words. price_ns: of a step. times: of all steps. onset: position; None: from the first on.
+    command: the words that started the job."""
+    ranks = [part.ranks[i] for i in reason.ranks]
+    step = float(times[-min(len(times), 50) :].mean())
+    since = "Since the first step that is known" if onset is None else f"Since step {int(part.step[onset]):,}"
+    price = f"{figures.duration(round(price_ns))} of every step ({figures.share(price_ns / step)})"
+    words = _words(reason, ranks)
+    more = f" ({reason.evidence})" if reason.evidence else ""
+    return Finding(
+        cause=reason.cause,
+        onset_step=None if onset is None else int(part.step[onset]),
+        ranks=ranks,
+        stage=reason.stage,
+        price_ns=round(price_ns),
+        price_frac=price_ns / step,
+        said=f"{since} {words}: {price}{more}.",
+        action=_ACTIONS[reason.cause],
+        capture=_capture(part, ranks, command),
+    )
+
+
+def _words(reason: Reason, ranks: Sequence[int]) -> str:
+    who = _who(ranks, reason.stage)
+    many = len(ranks) != 1 and reason.stage is None
+    if reason.cause == "configuration" and reason.changed is not None:
+        name, old, new = reason.changed
+        now, before = shorten(str(new), 48), shorten(str(old), 48)
+        return f"the job runs with {shorten(str(name), 60)} = {now}, before {before}"
+    if reason.cause == "input":
+        return f"{who} wait{'' if many else 's'} longer for data"
+    if reason.cause == "garbage":
+        return f"{who} collect{'' if many else 's'} Python's garbage for longer"
+    if reason.cause == "uneven_data":
+        if not ranks:
+            return "tokens are uneven over ranks or steps"
+        return f"{who} {'have' if many else 'has'} more tokens than before, beside the others"
+    if reason.cause == "slow_synchronisation":
+        return "all ranks wait longer for a synchronisation for which nobody is late"
+    if reason.cause in ("slow_rank", "slow_stage"):
+        part = reason.phase or "own work"
+        if reason.ratio is not None and reason.ratio > 1:
+            return f"{who}'s {part} takes {reason.ratio:.2g} times its peers'"
+        return f"{who}'s {part} takes longer"
+    if ranks:
+        return f"the work of {who} takes longer"
+    return (
+        f"steps take longer, by their {reason.phase} on every rank" if reason.phase else "steps take longer"
+    )
+
+
+def _who(ranks: Sequence[int], stage: int | None) -> str:
+    named = ", ".join(f"{r:,}" for r in ranks[:4]) + (
+        f" and {len(ranks) - 4:,} more" if len(ranks) > 4 else ""
+    )
+    if stage is not None:
+        return f"stage {stage} ({'rank' if len(ranks) == 1 else 'ranks'} {named})"
+    if not ranks:
+        return "all ranks"
+    return f"rank {named}" if len(ranks) == 1 else f"ranks {named}"
+
+
+def _capture(part: JobSeries, ranks: Sequence[int], command: Sequence[str]) -> str:
+    """A line that captures two steps of the first culprit and of a rank like it."""
+    first = int(part.step[-1]) + _AHEAD
+    chosen = list(ranks[:1])
+    if chosen and len(part.ranks) > 1:
+        late = part.roles[list(part.ranks).index(chosen[0])]
+        like = [r for r, role in zip(part.ranks, part.roles, strict=True) if role.get("pp") == late.get("pp")]
+        chosen.append(next(r for r in [*like, *part.ranks] if r != chosen[0]))
+    names = f" --ranks {','.join(map(str, chosen))}" if chosen else ""
+    words = shlex.join(command) if command else "torchrun … train.py …"
+    return f"perfdoc capture --steps {first}:{first + 2}{names} -- {words}"
+
+
+def of_memory(part: JobSeries, grows: Growth) -> Finding:
+    """Memory of a rank that grows."""
+    where = "allocated memory" if grows.on_device else "memory of the process"
+    left = grows.steps_left
+    until = "" if left is None or left <= 0 else f"; at this rate none is left in {round(left):,} steps"
+    step, rank = int(part.step[min(grows.onset, len(part.step) - 1)]), part.ranks[grows.rank]
+    each = figures.size(round(grows.bytes_per_step))
+    said = f"Since step {step:,} the {where} of rank {rank} grows by {each} a step{until}."
+    return Finding(
+        cause="memory_growth",
+        onset_step=step,
+        ranks=[rank],
+        stage=None,
+        price_ns=None,
+        price_frac=None,
+        said=said,
+        action=_ACTIONS["memory_growth"],
+        capture="",
+    )
+
+
+def of_silent_ranks(series: JobSeries) -> list[Finding]:
+    """Ranks that write no more."""
+    if not series.silent:
+        return []
+    who = _who(list(series.silent), None)
+    return [
+        Finding(
+            cause="silent_rank",
+            onset_step=None,
+            ranks=list(series.silent),
+            stage=None,
+            price_ns=None,
+            price_frac=None,
+            said=f"{who[:1].upper()}{who[1:]} wrote no step while others went on.",
+            action=_ACTIONS["silent_rank"],
+            capture="",
+        )
+    ]

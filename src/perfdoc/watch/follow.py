@@ -1,0 +1,147 @@
+"""Reads the rows of all ranks of a run as they are written."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+
+from perfdoc.compare.runs import mfu
+from perfdoc.profiling.errors import CaptureError
+from perfdoc.profiling.logs import MAX_LINE_BYTES, StepRecord
+from perfdoc.profiling.manifest import Manifest
+from perfdoc.profiling.run_directory import RunDirectory
+from perfdoc.results import figures
+from perfdoc.traces import TraceError
+from perfdoc.traces.training_logs.read import read_training_log
+from perfdoc.watch.result import Watched
+from perfdoc.watch.series import JobSeries, RankRows, job_series, of_a_log
+from perfdoc.watch.verdict import watched
+
+_FILE = re.compile(r"rank(0|[1-9][0-9]{0,6})\.jsonl")
+_DECODER = msgspec.json.Decoder(StepRecord)
+MAX_RANKS = 1 << 16
+
+
+@dataclass
+class _File:
+    inode: int = -1
+    offset: int = 0
+    stamp: tuple[int, int] = (-1, -1)
+
+
+class FollowedRun:
+    """A run directory whose ranks may still write."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises TraceError where it is no run directory."""
+        try:
+            self._run = RunDirectory.open(path)
+        except CaptureError as error:
+            raise TraceError(error.path, error.what, error.remedy) from error
+        self._files: dict[int, _File] = {}
+        self._rows: dict[int, RankRows] = {}
+        self.unreadable = 0
+        """Lines that are no rows, the last one of a file that is being written apart."""
+
+    def refresh(self) -> bool:
+        """Read what is new; whether anything is."""
+        found = False
+        with os.scandir(self._run.path / "steps") as entries:
+            for entry in entries:
+                match = _FILE.fullmatch(entry.name)
+                if match is not None and len(self._files) <= MAX_RANKS:
+                    found |= self._read(int(match[1]), entry)
+        return found
+
+    def _read(self, rank: int, entry: os.DirEntry[str]) -> bool:
+        known = self._files.setdefault(rank, _File())
+        rows = self._rows.setdefault(rank, RankRows())
+        try:
+            now = entry.stat()
+            if (now.st_ino, now.st_size) == known.stamp:
+                return False
+            with open(entry.path, "rb", buffering=0) as file:  # noqa: PTH123 - a thousand of them a second
+                inode = os.fstat(file.fileno()).st_ino
+                if inode != known.inode or now.st_size < known.offset:
+                    # It was shortened: early rows are rows of means now.
+                    rows.clear()
+                    known.inode, known.offset = inode, 0
+                file.seek(known.offset)
+                content = file.readall()
+        except OSError:
+            return False  # moved at this moment, or of a file system that is gone: the next look tells
+        end = content.rfind(b"\n") + 1
+        if not end and len(content) > MAX_LINE_BYTES:
+            end = len(content)
+        known.offset += end
+        known.stamp = (inode, known.offset if end == len(content) else now.st_size)
+        self._take(rows, content[:end])
+        return end > 0
+
+    def _take(self, rows: RankRows, content: bytes) -> None:
+        try:
+            records = _DECODER.decode_lines(content)
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+            records = []
+            for line in content.split(b"\n"):
+                try:
+                    records += [_DECODER.decode(line)] if line.strip() else []
+                except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+                    self.unreadable += 1
+        for record in records:
+            rows.add(record)
+
+    def series(self) -> JobSeries | None:
+        """What was read until now."""
+        return job_series(self._rows)
+
+    def look(self) -> Watched:
+        """Read what is new, and judge it."""
+        self.refresh()
+        try:
+            manifest = self._run.manifest()
+        except CaptureError:  # of another trainer
+            manifest = None
+        series = self.series()
+        command = series.began.command if series is not None and series.began is not None else ()
+        found = watched(series, command=command if manifest is None else manifest.command)
+        if self.unreadable:
+            lost = f"{figures.plural(self.unreadable, 'line')} of the records cannot be read"
+            found = replace(found, notes=[*found.notes, lost])
+        return found if manifest is None else _with_mfu(found, manifest)
+
+
+def _with_mfu(found: Watched, manifest: Manifest) -> Watched:
+    if found.step_ns is None:
+        return found
+    flops, world = manifest.flops.per_step, manifest.layout.world_size
+    each = flops / (found.step_ns / 1e9) / world if flops and world else None
+    share, notes = mfu(each, manifest.hardware.peak_flops_per_second)
+    return replace(found, mfu_frac=share, notes=[*found.notes, *notes])
+
+
+class FollowedLog:
+    """The log of another trainer, read again when it has grown."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises TraceError where it is no log."""
+        self._path = path
+        self._size = -1
+        self._series = of_a_log(read_training_log(path))
+
+    def look(self) -> Watched:
+        """Read it where it grew, and judge it."""
+        size = self._path.stat().st_size
+        if size != self._size:
+            self._size = size
+            self._series = of_a_log(read_training_log(self._path))
+        return watched(self._series)
+
+
+def followed(path: Path) -> FollowedRun | FollowedLog:
+    """What is at a path. Raises TraceError where it is neither a run nor a log."""
+    return FollowedRun(path) if path.is_dir() else FollowedLog(path)

@@ -1,0 +1,81 @@
+"""Memory that grows and does not stop: when it began, and when there is none left."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from perfdoc.watch.changes import F64, levels
+from perfdoc.watch.series import JobSeries
+
+MIN_STEPS = 40
+MIN_GROWTH_FRAC = 0.05
+"""Of what was there: a cache that fills is less, or stops."""
+MIN_GROWTH_BYTES = 32 << 20
+_PARTS = 8
+"""Of the time since the onset, each of which must have grown by at least a third of the mean growth."""
+_STEADY = 1 / 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Growth:
+    """Memory of one rank that grows."""
+
+    rank: int
+    """Position in the series."""
+    onset: int
+    """Position of the first step that added."""
+    bytes_per_step: float
+    on_device: bool
+    steps_left: float | None
+    """Until there is no more; None where that is not known."""
+
+
+def growth(series: JobSeries, first: int) -> Growth | None:
+    """The rank whose memory grows fastest, steadily to the last step, from position `first` on; else None."""
+    found: list[Growth] = []
+    for name in ("allocated_bytes", "resident_bytes"):
+        if not series.has(name):
+            continue
+        values = np.asarray(series.values[name][:, first:], np.float64)
+        gained = np.nan_to_num(values[:, -1] - values[:, 0])
+        for rank in np.argsort(-gained)[:4].tolist():
+            if (onset := _onset(values[rank])) is not None:
+                tail = values[rank, onset:]
+                each = float(tail[-1] - tail[0]) / (len(tail) - 1)
+                room = series.began.memory_bytes if series.began is not None else None
+                on_device = name == "allocated_bytes"
+                known = room is not None and (
+                    on_device == (series.began is not None and series.began.device == "cuda")
+                )
+                left = (room - float(tail[-1])) / each if known and room is not None else None
+                found.append(
+                    Growth(
+                        rank=rank,
+                        onset=first + onset + 1,
+                        bytes_per_step=each,
+                        on_device=on_device,
+                        steps_left=left,
+                    )
+                )
+    return max(found, key=lambda g: g.bytes_per_step, default=None)
+
+
+def _onset(values: F64) -> int | None:
+    """Position after which a series grows until its end; None where it does not."""
+    if len(values) < MIN_STEPS or not np.isfinite(values).all():
+        return None
+    limit = max(MIN_GROWTH_FRAC * float(values[0]), MIN_GROWTH_BYTES)
+    if values[-1] - values.min() < limit:
+        return None
+    begins = levels(np.diff(values), clip=False)
+    for begin in begins:
+        tail = values[begin:]
+        if len(tail) < MIN_STEPS // 2 or tail[-1] - tail[0] < limit:
+            continue
+        bounds = np.linspace(0, len(tail) - 1, _PARTS + 1).astype(int)
+        parts = np.diff(tail[bounds])
+        if (parts >= _STEADY * (tail[-1] - tail[0]) / _PARTS).all():
+            return begin
+    return None

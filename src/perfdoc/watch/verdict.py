@@ -1,0 +1,205 @@
+"""From the steps of a job to what is said of it: levels, ranks beside each other, findings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from perfdoc.analyzers.base.intervals import I64
+from perfdoc.analyzers.steps.figures import MAD_TO_SIGMA, warmup_steps
+from perfdoc.watch.causes import reason_of_change, standing
+from perfdoc.watch.changes import F64, MOST_STEPS, Slower, joined, levels, slower
+from perfdoc.watch.findings import finding, of_memory, of_silent_ranks
+from perfdoc.watch.memory import growth
+from perfdoc.watch.result import Cause, Finding, RankNow, State, Watched
+from perfdoc.watch.series import F32, JobSeries
+
+MIN_STEPS = 30
+"""After warm-up; fewer give no verdict."""
+UNKNOWN_FRAC = 0.05
+"""A change without a cause is told from here on."""
+_NOW = 50
+"""Last steps that ranks are compared over."""
+_SHOWN = 8
+_RARE: dict[Cause, str] = {"garbage": "garbage_ns"}
+"""Causes that only some steps pay for: their own levels tell better since when."""
+
+
+def watched(
+    series: JobSeries | None, *, mfu_frac: float | None = None, command: Sequence[str] = ()
+) -> Watched:
+    """What is to be said. command: the words that started the job, for the capture that is proposed."""
+    if series is None or len(series.step) == 0:
+        return _too_little(series, "no step was written by every rank")
+    rows = _steady(series)
+    findings = of_silent_ranks(series)
+    if len(rows) < MIN_STEPS:
+        found = _too_little(series, f"{len(rows)} steady steps: {MIN_STEPS} are needed")
+        return _with(found, findings) if findings else found
+    part = _part(series, rows)
+    times = np.asarray(part.time_ns, np.float64)
+    begins = joined(times, levels(times))
+    change = _change(part, times, begins)
+    first = 0
+    if change is not None:
+        reason = reason_of_change(part, change.onset, change.before[-200:], change.after[-200:])
+        if (rare := _RARE.get(reason.cause)) is not None:
+            change = _by(part, times, rare) or change
+        if reason.cause != "unknown" or change.frac >= UNKNOWN_FRAC:
+            findings.append(finding(part, reason, change.price, times, command, onset=change.onset))
+        first = int(change.after[0])
+    last = np.arange(max(first, len(times) - 200), len(times))
+    stands = standing(part, last) if len(last) >= MIN_STEPS else None
+    if stands is not None:
+        rank = part.ranks[stands.reason.ranks[0]]
+        if not any(rank in found.ranks for found in findings):
+            findings.append(finding(part, stands.reason, stands.price_ns, times, command, onset=None))
+    if (grows := growth(part, 0)) is not None:
+        findings.append(of_memory(part, grows))
+    findings.sort(key=lambda f: -(f.price_ns or 0))
+    own = np.arange(begins[-1], len(times))
+    level = float(np.median(times[own]))
+    return Watched(
+        schema_version=1,
+        source=series.source,
+        state="act" if findings else "fine",
+        reason="",
+        first_step=int(series.step[0]),
+        last_step=int(series.step[-1]),
+        steps=len(times),
+        ranks=len(series.ranks),
+        silent_ranks=list(series.silent),
+        step_ns=round(level),
+        noise_frac=MAD_TO_SIGMA * float(np.median(np.abs(times[own] - level))) / level,
+        tokens_per_s=_tokens_per_s(part, level),
+        mfu_frac=series.mfu_frac if mfu_frac is None else mfu_frac,
+        levels=[
+            (int(part.step[a]), round(float(np.median(times[a:b]))))
+            for a, b in zip(begins, [*begins[1:], len(times)], strict=True)
+        ],
+        restarts=[start.step for start in series.starts[1:]],
+        late=_ranks(part)[:_SHOWN],
+        typical=_typical(part),
+        findings=findings,
+        notes=_notes(part),
+    )
+
+
+def _steady(series: JobSeries) -> I64:
+    """Positions of steps without profiler and warm-up, the last ones."""
+    rows = np.flatnonzero(series.counted)
+    times = np.median(series.values["duration_ns"][:, rows], axis=0)
+    warm = warmup_steps(times.astype(np.int64)) or 0
+    # The first step of a process loads and compiles, whatever its length.
+    begins = {int(np.searchsorted(series.step, start.step)) for start in series.starts}
+    return np.array([row for row in rows[warm:].tolist() if row not in begins], np.int64)[-MOST_STEPS:]
+
+
+def _part(series: JobSeries, rows: I64) -> JobSeries:
+    return replace(
+        series,
+        step=series.step[rows],
+        start_ns=series.start_ns[rows],
+        values={name: values[:, rows] for name, values in series.values.items()},
+        counted=series.counted[rows],
+    )
+
+
+def _change(part: JobSeries, times: F64, begins: list[int]) -> Slower | None:
+    """By the levels of the step time; else by those of what only some steps pay, which these do not show."""
+    if (found := slower(times, begins)) is not None:
+        return found
+    return _by(part, times, "garbage_ns") or _by(part, times, "data_ns")
+
+
+def _by(part: JobSeries, times: F64, name: str) -> Slower | None:
+    """By the levels of a part, on the rank that has most of it in each step."""
+    if not part.has(name):
+        return None
+    values = np.asarray(np.nanmax(part.values[name], axis=0), np.float64)
+    begins = levels(values, clip=False)
+    return slower(times, begins, values) if len(begins) > 1 else None
+
+
+def _tokens_per_s(part: JobSeries, level_ns: float) -> float | None:
+    if part.has("tokens"):
+        tokens = float(np.nanmedian(part.values["tokens"][:, -_NOW:]))
+    elif part.has("rank_tokens") and not any({"tp", "pp", "cp"} & role.keys() for role in part.roles):
+        tokens = float(part.values["rank_tokens"][:, -_NOW:].mean(axis=1).sum())
+    else:
+        return None
+    return tokens / level_ns * 1e9 if tokens > 0 else None
+
+
+def _ranks(part: JobSeries) -> list[RankNow]:
+    """Those that wait least first."""
+    waits = np.nan_to_num(part.values["wait_ns"][:, -_NOW:].mean(axis=1))
+    return [_rank(part, int(i)) for i in np.argsort(waits, kind="stable")[:_SHOWN]]
+
+
+def _rank(part: JobSeries, at: int) -> RankNow:
+    return _row(part, np.array([at]), part.ranks[at], dict(part.roles[at]))
+
+
+def _typical(part: JobSeries) -> RankNow:
+    return _row(part, np.arange(len(part.ranks)), -1, {})
+
+
+def _row(part: JobSeries, rows: I64, rank: int, role: dict[str, int]) -> RankNow:
+    def mean(values: F32) -> int | None:
+        found = float(np.median(values[rows][:, -_NOW:].mean(axis=1)))
+        return round(found) if np.isfinite(found) else None
+
+    names = ("wait_ns", "data_ns", "forward_ns", "backward_ns", "optimizer_ns")
+    memory = part.values["allocated_bytes" if part.has("allocated_bytes") else "resident_bytes"]
+    return RankNow(
+        rank=rank,
+        role=role,
+        own_ns=mean(part.own_ns),
+        memory_bytes=mean(memory[:, -1:]),
+        **{name: mean(part.values[name]) for name in names},
+    )
+
+
+def _notes(part: JobSeries) -> list[str]:
+    notes = []
+    if not part.has("wait_ns"):
+        notes.append(
+            "waiting is not known, so that ranks cannot be told apart"
+            if part.source == "rows"
+            else "a log has no parts of a step: record() gives causes (docs/watch.md)"
+        )
+    return notes
+
+
+def _too_little(series: JobSeries | None, reason: str) -> Watched:
+    steps = 0 if series is None else len(series.step)
+    known = series is not None and steps > 0
+    return Watched(
+        schema_version=1,
+        source="rows" if series is None else series.source,
+        state="too_little",
+        reason=reason,
+        first_step=int(series.step[0]) if series is not None and known else None,
+        last_step=int(series.step[-1]) if series is not None and known else None,
+        steps=steps,
+        ranks=0 if series is None else len(series.ranks),
+        silent_ranks=[] if series is None else list(series.silent),
+        step_ns=None,
+        noise_frac=None,
+        tokens_per_s=None,
+        mfu_frac=None,
+        levels=[],
+        restarts=[],
+        late=[],
+        typical=None,
+        findings=[],
+        notes=[],
+    )
+
+
+def _with(found: Watched, findings: Sequence[Finding]) -> Watched:
+    state: State = "act"
+    return replace(found, state=state, findings=list(findings))

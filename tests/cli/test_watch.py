@@ -1,0 +1,96 @@
+"""`perfdoc watch`: what it reads while it is written, what it prints, how it ends."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from perfdoc.profiling.run_directory import RunDirectory
+from perfdoc.profiling.step_log import StepLog
+from perfdoc.watch.follow import FollowedRun
+from tests.command import perfdoc
+from tests.watch.jobs import Job
+
+
+def written(folder: Path, job: Job) -> Path:
+    run = RunDirectory.join(folder)
+    for rank, rows in enumerate(job.rows()):
+        log = StepLog(run.steps_path(rank))
+        for row in rows:
+            log.write(row)
+        log.close()
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("fault", "steps", "code"), [("", 120, 0), ("slow_rank", 300, 1), ("", 20, 3)], ids=["fine", "act", "few"]
+)
+def test_exit_codes(tmp_path: Path, fault: str, steps: int, code: int) -> None:
+    run = written(tmp_path / "run", Job(ranks=4, fault=fault, steps=steps, culprit=3))
+    shown = perfdoc("watch", str(run), "--once")
+    assert shown.returncode == code
+    told = perfdoc("watch", str(run), "--once", "--json")
+    found = json.loads(told.stdout)
+    assert found["state"] == {0: "fine", 1: "act", 3: "too_little"}[code]
+    if code == 1:
+        assert shown.stdout.splitlines()[1].startswith("Since step 150 rank 3's backward takes 1.3 times")
+        assert "perfdoc capture --steps 319:321 --ranks 3," in shown.stdout
+        assert (found["findings"][0]["ranks"], found["findings"][0]["onset_step"]) == ([3], 150)
+
+
+def test_rows_are_read_as_they_come(tmp_path: Path) -> None:
+    rows = Job(ranks=1, steps=2500).rows()[0]
+    run = RunDirectory.join(tmp_path)
+    path = run.steps_path(0)
+    log = StepLog(path)
+    followed = FollowedRun(tmp_path)
+    for row in rows[:100]:
+        log.write(row)
+    assert followed.refresh()
+    assert not followed.refresh()
+    line = msgspec.json.encode(rows[100]) + b"\n"
+    with path.open("ab") as file:
+        file.write(line[:50])
+    followed.refresh()
+    series = followed.series()
+    assert series is not None
+    assert series.step.tolist() == list(range(100))
+    with path.open("ab") as file:
+        file.write(line[50:])
+        file.write(b'{"step": "x"}\n{"torn\n')
+    for row in rows[101:]:
+        log.write(row)  # the file is shortened on the way: another one lies under its name then
+    followed.refresh()
+    series = followed.series()
+    assert series is not None
+    assert series.step[-1] == 2499
+    assert (series.step[-900:] == range(1600, 2500)).all()
+    log.close()
+
+
+def test_a_log_of_another_trainer(tmp_path: Path) -> None:
+    def line(step: int, ms: float) -> str:
+        return (
+            f" [2025-08-01 07:{step // 60:02}:{step % 60:02}] iteration {step:8}/    5000 | consumed "
+            f"samples: {step * 128} | elapsed time per iteration (ms): {ms:.1f} | "
+            "global batch size:   128 |\n"
+        )
+
+    path = tmp_path / "slurm.out"
+    path.write_text("".join(line(s, (1000 if s < 90 else 1200) + s % 7) for s in range(1, 200)))
+    shown = perfdoc("watch", str(path), "--once")
+    assert shown.returncode == 1
+    assert "Since step 90 steps take longer: " in shown.stdout
+    found = json.loads(perfdoc("watch", str(path), "--once", "--json").stdout)["findings"][0]
+    assert found["price_ns"] == pytest.approx(200e6, rel=0.01)
+    path.write_text("".join(line(s, 1000 + s % 7) for s in range(1, 200)))
+    assert perfdoc("watch", str(path), "--once").returncode == 0
+
+
+def test_what_is_no_run(tmp_path: Path) -> None:
+    shown = perfdoc("watch", str(tmp_path), "--once")
+    assert shown.returncode == 2
+    assert "is no run directory" in shown.stderr
