@@ -67,6 +67,8 @@ class WhatIfAnalysis:
     schedule: str
     """Of a pipeline as its messages show it, `1F1B`; empty where there is none, or it is not known."""
     pp: int | None
+    vpp: int | None
+    """Chunks of a stage."""
     micro_batches: int | None
     measured_ns: int | None
     """Mean step."""
@@ -97,6 +99,7 @@ def no_what_if(reason: str, remedy: str = "") -> WhatIfAnalysis:
         ranks=0,
         schedule="",
         pp=None,
+        vpp=None,
         micro_batches=None,
         measured_ns=None,
         step_ns=None,

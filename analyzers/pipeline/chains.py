@@ -24,6 +24,7 @@ def find_chains(ranks: Sequence[RankOperations]) -> list[list[Chain]]:
     listed: set[Chain] = set()
     every: set[Chain] = set()
     before: dict[int, int] = {}
+    starts: set[int] = set()
     for r in ranks:
         rows = np.flatnonzero((r.kind == MESSAGE) & (r.peer >= 0))
         own = -1 if r.rank is None else r.rank
@@ -37,13 +38,19 @@ def find_chains(ranks: Sequence[RankOperations]) -> list[list[Chain]]:
             # The first stage begins with its own work; the others wait for the one before them.
             a, b = (own, int(r.peer[first]))[:: 1 if r.operation[first] == "send" else -1]
             before[b] = a
+            starts |= {own} if r.operation[first] == "send" else set()
         numbers = np.unique(r.group[r.kind == MESSAGE]).tolist()
         groups = {r.groups[g].ranks for g in numbers if g >= 0}
         groups = {g for g in groups if own in g and len(set(g)) == len(g) > 1}
         every |= groups
         listed |= groups if not len(rows) else set()
     captured = {r.rank for r in ranks if r.rank is not None}
-    chains = [_whole(_oriented(path, before), every, captured) for path in _paths(near)]
+    chains = []
+    for path in _paths(near):
+        ways = _oriented(path, before)
+        if len(path) > 2 and path[-1] in near[path[0]]:
+            ways = _turned(ways, starts)
+        chains.append(_whole(ways, every, captured))
     joined = {rank for ways in chains for rank in ways[0]} if all(chains) else set()
     if not all(chains):
         return []
@@ -55,7 +62,8 @@ def find_chains(ranks: Sequence[RankOperations]) -> list[list[Chain]]:
 
 
 def _paths(near: dict[int, set[int]]) -> list[list[int]]:
-    """Each set of ranks that messages join, from one end to the other; empty where it is no path."""
+    """Each set of ranks that messages join, from one end to the other, or around the ring that stages of
+    several chunks are; empty where it is neither."""
     left = set(near)
     found: list[list[int]] = []
     while left:
@@ -67,12 +75,13 @@ def _paths(near: dict[int, set[int]]) -> list[list[int]]:
                 queue += near[rank] - seen
         left -= seen
         ends = sorted(rank for rank in seen if len(near[rank]) == 1)
-        if len(ends) != 2 or any(len(near[rank]) > 2 for rank in seen):
+        is_ring = not ends and len(seen) > 2
+        if (len(ends) != 2 and not is_ring) or any(len(near[rank]) > 2 for rank in seen):
             found.append([])
             continue
-        path = ends[:1]
+        path = ends[:1] or [min(seen)]
         while len(path) < len(seen):
-            path.append(next(iter(near[path[-1]] - set(path[-2:]))))
+            path.append(min(near[path[-1]] - set(path[-2:])))
         found.append(path)
     return found
 
@@ -81,17 +90,20 @@ def _oriented(path: list[int], before: dict[int, int]) -> list[Chain]:
     """The path from its first stage; both ways where nothing says which end that is, none where ranks
     contradict each other."""
     place = {rank: i for i, rank in enumerate(path)}
-    ways = {
-        place[a] < place[b]
-        for b, a in before.items()
-        if a in place and b in place and abs(place[a] - place[b]) == 1
-    }
-    forth, back = tuple(path), tuple(path[::-1])
+    steps = {place[b] - place[a] for b, a in before.items() if a in place and b in place}
+    # Around a ring the last one is beside the first.
+    around = {len(path) - 1: -1, 1 - len(path): 1} if len(path) > 2 else {}
+    ways = {around.get(step, step) > 0 for step in steps if abs(around.get(step, step)) == 1}
     if not path or len(ways) > 1:
         return []
-    if not ways:
-        return [forth, back]
-    return [forth if ways == {True} else back]
+    both = [tuple(path), tuple(path[::-1])]
+    return both if not ways else [both[0] if ways == {True} else both[1]]
+
+
+def _turned(ways: list[Chain], starts: Collection[int]) -> list[Chain]:
+    """The orders of a ring from each rank that may be its first stage: its first message is a send."""
+    every = [way[i:] + way[:i] for way in ways for i in range(len(way))]
+    return [way for way in every if way[0] in starts] or every
 
 
 def _whole(ways: list[Chain], groups: Collection[Chain], captured: Collection[int]) -> list[Chain]:
@@ -110,8 +122,8 @@ def _whole(ways: list[Chain], groups: Collection[Chain], captured: Collection[in
 
 
 def _holds(group: Chain, way: Chain) -> bool:
-    """Whether ranks follow one another in a group as in the order."""
+    """Whether ranks follow one another in a group as in the order, or around it."""
     if way[0] not in group:
         return False
     at = group.index(way[0])
-    return group[at : at + len(way)] == way
+    return (group + group)[at : at + len(way)] == way

@@ -64,6 +64,8 @@ class RankOperations:
     """Global rank of the other side of a send or receive; -1 unknown."""
     lane: I64
     """Which stream communication ran on."""
+    bytes: I64
+    """Of communication as the capture tells; -1 unknown."""
     is_awaited: Bool
     """Whether work stands still from its beginning to its end."""
     start_ns: I64
@@ -104,6 +106,7 @@ def no_operations(reason: str, label: str = "", rank: int | None = None) -> Rank
         dimension=none,
         peer=none,
         lane=none,
+        bytes=none,
         is_awaited=none.astype(bool),
         start_ns=square,
         duration_ns=square,
@@ -289,6 +292,7 @@ def _laid_out(
         dimension=column(calls.dimension, DIMENSIONS.index("unknown")),
         peer=np.where(is_shared, np.append(_global_peers(calls, one), -1)[at], -1),
         lane=column(calls.lane),
+        bytes=column(calls.bytes),
         is_awaited=np.where(is_shared, np.append(events.is_awaited, True)[at], True),
         start_ns=table(first, start),
         duration_ns=table(last - first, done - start),

@@ -8,10 +8,11 @@ from dataclasses import replace
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
+from perfdoc.analyzers.pipeline.known_schedules import Pass
 from perfdoc.analyzers.pipeline.operations import RankOperations
 from perfdoc.analyzers.pipeline.passes import Passes
 from perfdoc.analyzers.pipeline.rank import PipelineRank
-from perfdoc.analyzers.pipeline.recorded_schedule import JobSchedule, Pass, RankSchedule
+from perfdoc.analyzers.pipeline.recorded_schedule import JobSchedule, RankSchedule
 
 SOURCE = "order of the messages"
 
@@ -26,13 +27,19 @@ def with_recorded_passes(
         if one is not None and not rank.group:
             rank = replace(rank, group=schedule.pipelines[one.pipeline], group_source=SOURCE)
         if one is not None and rank.state == "measured" and not len(rank.passes):
-            rank = replace(rank, passes=_passes(rank.step_names, operations[i], one), passes_source=SOURCE)
+            rank = replace(
+                rank,
+                passes=_passes(rank.step_names, operations[i], one, schedule.micro_batches or 0),
+                passes_source=SOURCE,
+            )
         found.append(rank)
     return found
 
 
-def _passes(step_names: Sequence[str], operations: RankOperations, schedule: RankSchedule) -> Passes:
-    """Of a pass that collectives cut from the first start to the last end."""
+def _passes(
+    step_names: Sequence[str], operations: RankOperations, schedule: RankSchedule, count: int
+) -> Passes:
+    """Of a pass that collectives cut from the first start to the last end. count: micro-batches of a step."""
     bounds: dict[Pass, list[tuple[I64, I64]]] = {}
     for i, passes in schedule.passes.items():
         start, end = operations.start_ns[i], operations.start_ns[i] + operations.duration_ns[i]
@@ -50,7 +57,7 @@ def _passes(step_names: Sequence[str], operations: RankOperations, schedule: Ran
     return Passes(
         step=np.tile(steps, len(bounds))[order],
         is_forward=each[:, 0].astype(bool),
-        micro_batch=each[:, 1],
+        micro_batch=each[:, 1] % max(count, 1),
         start_ns=begin[order],
         end_ns=end[order],
     )

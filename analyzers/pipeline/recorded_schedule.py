@@ -10,21 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
 
 from perfdoc.analyzers.pipeline.chains import Chain, find_chains
+from perfdoc.analyzers.pipeline.known_schedules import Key, KnownSchedule, Pass, known_schedules
 from perfdoc.analyzers.pipeline.operations import MESSAGE, RankOperations
 from perfdoc.analyzers.pipeline.step_parts import Parts, cut_by_messages
 
-Pass: TypeAlias = tuple[bool, int]
-"""(forward?, micro-batch)"""
-Key: TypeAlias = tuple[bool, int, int, int]
-"""A message: (forward?, sending stage, receiving stage, micro-batch)."""
-
 BATCHED = frozenset({"send_recv", "coalesced"})
-MAX_MICRO_BATCHES = 512
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +41,8 @@ class JobSchedule:
     reason: str
     """Why nothing is known; empty where it is."""
     pp: int | None = None
+    vpp: int | None = None
+    """Chunks of a stage."""
     micro_batches: int | None = None
     name: str = ""
     ranks: tuple[RankSchedule | None, ...] = ()
@@ -60,8 +56,7 @@ class _Reading:
     """A schedule that fits a pipeline."""
 
     chain: Chain
-    name: str
-    micro_batches: int
+    schedule: KnownSchedule
     ranks: Mapping[int, RankSchedule]
     """By global rank."""
 
@@ -92,12 +87,13 @@ def find_schedule(ranks: Sequence[RankOperations]) -> JobSchedule:
         chosen.append(likely)
         for rank, schedule in likely.ranks.items():
             found[speaking[rank]] = schedule
-    if len({(len(c.chain), c.name, c.micro_batches) for c in chosen}) > 1:
+    if len({c.schedule for c in chosen}) > 1:
         return JobSchedule(reason="the pipelines of the job have different schedules")
-    first = chosen[0]
+    first = chosen[0].schedule
     return JobSchedule(
         reason="",
-        pp=len(first.chain),
+        pp=first.pp,
+        vpp=first.vpp,
         micro_batches=first.micro_batches,
         name=first.name,
         ranks=tuple(found),
@@ -109,25 +105,16 @@ def _readings(
     chain: Chain, of_rank: Mapping[int, RankOperations], parts: Mapping[int, Parts], pipeline: int
 ) -> Iterator[_Reading]:
     """The schedules that fit all captured ranks of a pipeline."""
-    pp = len(chain)
     mine = [(stage, rank) for stage, rank in enumerate(chain) if rank in parts]
-    most = min(MAX_MICRO_BATCHES, max(len(parts[rank].blocks) for _, rank in mine) + 1)
-    for name, ahead in _SCHEDULES.items():
-        for count in range(1, most + 1):
-            fitted: dict[int, RankSchedule] = {}
-            for stage, rank in mine:
-                order = _order(min(count, count if ahead is None else ahead * (pp - 1 - stage)), count)
-                fit = _fit(order, stage, chain, of_rank[rank], parts[rank])
-                if fit is None:
-                    break
-                fitted[rank] = RankSchedule(stage=stage, pipeline=pipeline, passes=fit[0], messages=fit[1])
-            else:
-                yield _Reading(chain=chain, name=name, micro_batches=count, ranks=fitted)
-
-
-_SCHEDULES: dict[str, int | None] = {"1F1B": 1, "eager 1F1B": 2, "all forwards first": None}
-"""Forward passes of a stage before the one that its first backward pass follows, by stages behind it; None:
-all (Narayanan et al. 2021, arXiv 2104.04473; eager: with messages beside compute, twice as many)."""
+    for schedule in known_schedules(len(chain), max(len(parts[rank].blocks) for _, rank in mine)):
+        fitted: dict[int, RankSchedule] = {}
+        for stage, rank in mine:
+            fit = _fit(schedule, stage, chain, of_rank[rank], parts[rank])
+            if fit is None:
+                break
+            fitted[rank] = RankSchedule(stage=stage, pipeline=pipeline, passes=fit[0], messages=fit[1])
+        else:
+            yield _Reading(chain=chain, schedule=schedule, ranks=fitted)
 
 
 STRANGE = 0.5
@@ -155,44 +142,41 @@ def _unlikeness(reading: _Reading, of_rank: Mapping[int, RankOperations]) -> tup
     names, lengths, kinds = 0.0, 0.0, 0
     for rank, schedule in reading.ranks.items():
         operations = of_rank[rank]
-        length = np.median(operations.duration_ns, axis=1)
         for is_forward in (True, False):
-            rows = [i for i, p in schedule.passes.items() if len(p) == 1 and p[0][0] == is_forward]
-            if len(rows) < 2:
+            found = [
+                part for i, p in schedule.passes.items() for part in _parts(operations, i, p, is_forward)
+            ]
+            if len(found) < 2:
                 continue
             kinds += 1
-            lengths += float(np.log(np.maximum(length[rows], 1)).var())
-            ran = [frozenset().union(*operations.sides[i]) for i in rows]
-            everything = frozenset.union(*ran)
+            lengths += float(np.log([max(length, 1.0) for length, _ in found]).var())
+            ran = [what for _, what in found]
+            everything = frozenset[int]().union(*ran)
             names += 1 - sum(len(s) for s in ran) / (len(ran) * len(everything)) if everything else 0.0
     return names / max(kinds, 1), lengths / max(kinds, 1)
 
 
-def _order(warm_up: int, count: int) -> list[Pass]:
-    """Passes of a step: forwards ahead, then one forward and one backward in turn, then what is left."""
-    steady = [p for i in range(warm_up, count) for p in ((True, i), (False, i - warm_up))]
-    return [(True, i) for i in range(warm_up)] + steady + [(False, i) for i in range(count - warm_up, count)]
-
-
-def _takes(one: Pass, stage: int, pp: int) -> Key | None:
-    """What a pass needs of another stage."""
-    is_forward, number = one
-    source = stage - 1 if is_forward else stage + 1
-    return (is_forward, source, stage, number) if 0 <= source < pp else None
-
-
-def _gives(one: Pass, stage: int, pp: int) -> Key | None:
-    """What another stage needs of it."""
-    is_forward, number = one
-    target = stage + 1 if is_forward else stage - 1
-    return (is_forward, stage, target, number) if 0 <= target < pp else None
+def _parts(
+    operations: RankOperations, i: int, passes: Sequence[Pass], is_forward: bool
+) -> list[tuple[float, frozenset[int]]]:
+    """(length, what ran) of the passes of a kind that a stretch of work is. Of two between which the work
+    does not change in kind each is half of it: two of different kinds speak against the reading."""
+    sides = operations.sides[i]
+    length = float(np.median(operations.duration_ns[i]))
+    cut = float(np.median(operations.split_ns[i]))
+    whole: frozenset[int] = frozenset().union(*sides)
+    if len(passes) == 2 and cut >= 0 and all(sides):
+        each = [(cut, frozenset(sides[0])), (length - cut, frozenset(sides[1]))]
+    else:
+        each = [(length / len(passes), whole)] * len(passes)
+    return [part for one, part in zip(passes, each, strict=True) if one[0] == is_forward]
 
 
 def _fit(
-    order: Sequence[Pass], stage: int, chain: Chain, rank: RankOperations, parts: Parts
+    schedule: KnownSchedule, stage: int, chain: Chain, rank: RankOperations, parts: Parts
 ) -> tuple[dict[int, tuple[Pass, ...]], dict[int, frozenset[Key]]] | None:
-    """Passes and messages of a rank's operations if the order is theirs; None where it is not."""
-    groups, between = _in_groups(order, stage, len(chain))
+    """Passes and messages of a rank's operations if the schedule is theirs; None where it is not."""
+    groups, between = schedule.groups(stage)
     blocks, exchanges = list(parts.blocks), list(parts.exchanges)
     # Work before the first pass, such as of the loader, and behind the last one: of the optimizer.
     if between[0] and not exchanges[0]:
@@ -211,22 +195,6 @@ def _fit(
     for block, group in zip(blocks, groups, strict=True):
         passes |= dict.fromkeys(block, tuple(group))
     return passes, messages
-
-
-def _in_groups(order: Sequence[Pass], stage: int, pp: int) -> tuple[list[list[Pass]], list[list[Key]]]:
-    """Passes that no message separates, and the messages before, between and behind them."""
-    groups: list[list[Pass]] = []
-    between: list[list[Key]] = [[]]
-    for one in order:
-        taken, given = _takes(one, stage, pp), _gives(one, stage, pp)
-        between[-1] += [] if taken is None else [taken]
-        if groups and not between[-1]:
-            groups[-1].append(one)
-        else:
-            groups.append([one])
-            between.append([])
-        between[-1] += [] if given is None else [given]
-    return groups, between
 
 
 def _carried(

@@ -30,8 +30,9 @@ def leading(found: WhatIfAnalysis | None) -> list[WhatIfCause]:
     if found.step_ns < (1 - MAX_GAP_FRAC) * found.measured_ns:
         return []
     large = [c for c in found.causes if c.saved_ns >= LEADS_FRAC * found.step_ns]
-    # A bound leads only where nothing better is known.
-    return [c for c in large if c.kind != "not_captured"] or large
+    # A bound leads only where nothing better is known, and sizes do not explain what it bounds.
+    named = [c for c in large if c.kind != "not_captured"]
+    return named or [c for c in large if c.low_ns >= LEADS_FRAC * found.step_ns]
 
 
 def share_of(case: Case, cause: WhatIfCause) -> float:

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from perfdoc.analyzers.communication.matches import Matches
 from perfdoc.analyzers.device.activity import DIMENSIONS
+from perfdoc.analyzers.pipeline.known_schedules import Pass
 from perfdoc.analyzers.pipeline.operations import COMPUTE, MESSAGE, WAIT, RankOperations
-from perfdoc.analyzers.pipeline.recorded_schedule import JobSchedule, Pass
+from perfdoc.analyzers.pipeline.recorded_schedule import JobSchedule
 from perfdoc.simulator.recorded.cells import Cell, RecordedJob
 from perfdoc.simulator.recorded.meetings import Placed, partners_of, transfers, units_of
 from perfdoc.traces.table import F64
@@ -58,6 +59,7 @@ def recorded_job(
                     member=member,
                     kind="messages" if kind == MESSAGE else _name(rank, i),
                     lane=int(rank.lane[i]),
+                    bytes=int(rank.bytes[i]),
                     is_awaited=bool(rank.is_awaited[i]),
                 )
             )

@@ -27,6 +27,10 @@ WORTH_FRAC = 0.02
 """Of the step: what saves less is no cause."""
 ABSENT_FRAC = 0.1
 """Of the step: time in collectives with ranks that were not captured."""
+LEAST_BYTES = 1 << 18
+"""Of a collective: a smaller one takes as long whatever its size."""
+SLOWER = 3.0
+"""Times per byte, of two operations on the same links, that no waiting is needed for."""
 _OF_RANKS = ("slow_rank", "late_host")
 
 
@@ -83,7 +87,7 @@ def _of_absent_ranks(job: RecordedJob, plan: Plan, recorded: F64) -> list[WhatIf
     if not rows:
         return []
     variants = []
-    for least in (job.takes[rows].min(), 0.0):
+    for least in (_as_fast_as_others(job, rows), np.zeros((len(rows), 1))):
         takes = job.takes.copy()
         takes[rows] = np.minimum(takes[rows], least)
         variants.append(takes)
@@ -109,6 +113,18 @@ def _of_absent_ranks(job: RecordedJob, plan: Plan, recorded: F64) -> list[WhatIf
             note="",
         )
     ]
+
+
+def _as_fast_as_others(job: RecordedJob, rows: Sequence[int]) -> F64:
+    """By cell, what it would take for its bytes if it were not far slower than the fastest of them all; its
+    own time where sizes are not known: links alone may make it so long."""
+    size = np.array([job.cells[i].bytes for i in rows], np.float64)
+    takes = np.median(job.takes[rows], axis=1)
+    known = size >= LEAST_BYTES
+    if not known.any():
+        return takes[:, None]
+    fastest = float((takes[known] / size[known]).min())
+    return np.where(known, np.maximum(SLOWER * fastest * size, 0.0), takes)[:, None]
 
 
 def _cause(

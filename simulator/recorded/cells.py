@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from perfdoc.analyzers.pipeline.recorded_schedule import Pass
+from perfdoc.analyzers.pipeline.known_schedules import Pass
 from perfdoc.traces.table import F64
 
 
@@ -21,6 +21,7 @@ class Cell:
     place: int = 0
     """Of compute outside of passes: its number on its rank."""
     lane: int = -1
+    bytes: int = -1
     waits_for: int = -1
     """Of a wait the cell that it is for."""
     is_awaited: bool = True

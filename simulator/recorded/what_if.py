@@ -72,6 +72,7 @@ def what_if(
         ranks=len(ranks),
         schedule=schedule.name,
         pp=schedule.pp,
+        vpp=schedule.vpp,
         micro_batches=schedule.micro_batches,
         measured_ns=round(float(job.step_ns.mean())),
         step_ns=round(float(recorded.mean())),

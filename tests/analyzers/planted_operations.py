@@ -71,6 +71,51 @@ def entries(
     return [Entry("C", name="all_gather"), *found, Entry("C", name="reduce_scatter"), Entry("T")]
 
 
+def interleaved(stage: int, pp: int, count: int, chunks: int) -> list[Entry]:
+    """A rank's step in megatron-core's interleaved schedule, messages not beside compute: what the next
+    passes need is received with what the last ones gave. A pass is numbered chunk x count + micro-batch."""
+    total = count * chunks
+    warm = min(total, 2 * (pp - 1 - stage) + (chunks - 1) * pp)
+
+    def number(k: int, forward: bool) -> int:
+        turn, rest = divmod(k, pp * chunks)
+        chunk = rest // pp if forward else chunks - 1 - rest // pp
+        return chunk * count + turn * pp + rest % pp
+
+    def message(k: int, forward: bool, *, comes: bool) -> set[tuple[bool, int, int]]:
+        if k >= total:
+            return set()
+        mine = number(k, forward)
+        other = mine // count * pp + stage + (-1 if forward == comes else 1)
+        if not 0 <= other < pp * chunks:
+            return set()
+        return {(forward, other // pp * count + mine % count if comes else mine, other % pp)}
+
+    found: list[Entry] = [Entry("C", name="all_gather")]
+
+    def exchange(sends: set[tuple[bool, int, int]], takes: set[tuple[bool, int, int]]) -> None:
+        if sends or takes:
+            found.append(Entry("M", sends=frozenset(sends), takes=frozenset(takes)))
+
+    exchange(set(), message(0, True, comes=True))
+    for k in range(warm):
+        found.append(Entry("F", ((True, number(k, True)),)))
+        taken = message(k + 1, True, comes=True)
+        if k == warm - 1:
+            taken |= message(0, False, comes=True)
+        exchange(message(k, True, comes=False), taken)
+    for k in range(total - warm):
+        found.append(Entry("FB", ((True, number(warm + k, True)), (False, number(k, False)))))
+        exchange(
+            message(warm + k, True, comes=False) | message(k, False, comes=False),
+            message(warm + k + 1, True, comes=True) | message(k + 1, False, comes=True),
+        )
+    for k in range(total - warm, total):
+        found.append(Entry("B", ((False, number(k, False)),)))
+        exchange(message(k, False, comes=False), message(k + 1, False, comes=True))
+    return [*found, Entry("C", name="reduce_scatter"), Entry("T")]
+
+
 Lengths = Callable[[int, int, int, bool, int], int]
 """ns of a pass by (stage, replica, step, forward?, micro-batch)"""
 
@@ -86,11 +131,14 @@ def plant(
     named: bool = True,
     all_forwards_first: bool = False,
     transfer_ns: Callable[[int, int], int] = lambda _a, _b: TRANSFER_NS,
+    chunks: int = 1,
 ) -> tuple[list[RankOperations], list[float]]:
     """(operations of every rank, length of each step). Rank number is stage x dp + replica. named: whether
-    sends and receives say the other side."""
+    sends and receives say the other side. chunks: of a stage; with several the schedule is interleaved."""
     plans = {
-        (s, r): entries(s, pp, count, batched=batched, all_forwards_first=all_forwards_first)
+        (s, r): interleaved(s, pp, count, chunks)
+        if chunks > 1
+        else entries(s, pp, count, batched=batched, all_forwards_first=all_forwards_first)
         for s in range(pp)
         for r in range(dp)
     }
@@ -154,7 +202,7 @@ def _operations(rank, dp, plan, group, start, end, lengths, place, batched, name
     kind = np.array([{"M": MESSAGE, "C": COLLECTIVE}.get(e.what, COMPUTE) for e in plan])
     words, peers, split, sides = [], [], np.full((n, steps), -1), []
     for i, e in enumerate(plan):
-        both = bool(e.sends) and bool(e.takes)
+        both = len(e.sends) + len(e.takes) > 1
         is_batched = e.what == "M" and (both or batched == "always")
         words.append(
             "coalesced" if is_batched else e.name or ("send" if e.sends else "recv") if kind[i] else ""
@@ -179,6 +227,7 @@ def _operations(rank, dp, plan, group, start, end, lengths, place, batched, name
         dimension=np.full(n, DIMENSIONS.index("unknown")),
         peer=np.array(peers),
         lane=np.where(kind == COMPUTE, -1, kind),
+        bytes=np.where(kind == COMPUTE, -1, 1 << 20),
         is_awaited=np.ones(n, bool),
         start_ns=start,
         duration_ns=end - start,

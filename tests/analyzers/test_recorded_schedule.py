@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from perfdoc.analyzers.pipeline.operations import MESSAGE
 from perfdoc.analyzers.pipeline.recorded_schedule import find_schedule
-from tests.analyzers.planted_operations import expected, plant
+from tests.analyzers.planted_operations import expected, interleaved, plant
 
 
 def lengths(stage: int, replica: int, step: int, forward: bool, number: int) -> int:
@@ -96,3 +96,50 @@ def test_the_last_stage_alone_does_not_tell_how_many_are_before_it() -> None:
     ranks, _ = plant(4, 1, 8, lengths, steps=3)
     alone = replace(ranks[3], groups=(), group=np.full_like(ranks[3].group, -1))
     assert find_schedule([alone]).pp is None
+
+
+@given(
+    pp=st.integers(2, 4),
+    dp=st.integers(1, 2),
+    turns=st.integers(1, 3),
+    chunks=st.integers(2, 3),
+    batched=st.sampled_from(["pairs", "always"]),
+    named=st.booleans(),
+)
+def test_chunks_of_stages_are_those_that_were_planted_or_unknown(
+    pp: int, dp: int, turns: int, chunks: int, batched: str, named: bool
+) -> None:
+    count = turns * pp
+    ranks, _ = plant(pp, dp, count, lengths, batched=batched, named=named, chunks=chunks, steps=2)
+    found = find_schedule(ranks)
+    if found.reason:
+        assert batched == "always" or not named, found.reason
+        return
+    assert (found.pp, found.vpp, found.micro_batches) == (pp, chunks, count)
+    for rank, of in zip(ranks, found.ranks, strict=True):
+        assert of is not None
+        stage = (rank.rank or 0) // dp
+        planned = [p for e in interleaved(stage, pp, count, chunks) for p in e.passes]
+        assert of.stage == stage
+        assert [p for i in sorted(of.passes) for p in of.passes[i]] == planned
+
+
+def test_two_stages_of_two_chunks_by_hand() -> None:
+    # Stage 0 with 2 micro-batches: F0 F1 of chunk 0, then chunk 1's, whose input comes from the last stage.
+    # 2 x 1 + 2 = 4 forwards are ahead, which are all: numbers 0 and 1, then 2 and 3, and back from chunk 1.
+    ranks, _ = plant(2, 1, 2, lengths, chunks=2)
+    found = find_schedule(ranks)
+    assert (found.name, found.vpp, found.micro_batches) == ("interleaved 1F1B", 2, 2)
+    first = found.ranks[0]
+    assert first is not None
+    order = [p for i in sorted(first.passes) for p in first.passes[i]]
+    assert order == [(True, i) for i in range(4)] + [(False, i) for i in (2, 3, 0, 1)]
+    # What chunk 1 needs of the last stage's chunk 0, and what it gives to its chunk 1.
+    carried = frozenset().union(*first.messages.values())
+    assert {(True, 1, 0, 0), (True, 1, 0, 1), (True, 0, 1, 2), (True, 0, 1, 3)} <= carried
+
+
+def test_a_ring_of_which_half_was_captured_is_that_of_its_group() -> None:
+    ranks, _ = plant(4, 1, 8, lengths, chunks=2)
+    found = find_schedule(ranks[1:3])
+    assert (found.pp, found.vpp, found.pipelines) == (4, 2, ((0, 1, 2, 3),))

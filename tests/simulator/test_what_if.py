@@ -177,3 +177,24 @@ def test_one_step_is_not_every_step() -> None:
     assert lead(found).startswith(
         "Rank 3 computes 1.5 times as long as its 7 peers in the one step captured;"
     )
+
+
+@pytest.mark.parametrize("kind", ["slow_rank", "long_stage"])
+def test_stages_of_several_chunks(kind: str) -> None:
+    def long(*place: int) -> int:
+        stage, replica, *_ = place
+        is_slow = (stage, replica) == (1, 1) if kind == "slow_rank" else stage == 1
+        return round(even(*place) * (1.6 if is_slow else 1))  # type: ignore[arg-type]
+
+    ranks, ends = plant(3, 2, 6, long, steps=STEPS, chunks=2)
+    # A long stage's price is that of its excess over the mean of all: 1.2.
+    still = 1.2 if kind == "long_stage" else 1
+    _, without = plant(
+        3, 2, 6, lambda *p: round(even(*p) * (still if p[0] == 1 else 1)), steps=STEPS, chunks=2
+    )
+    found = what_if(ranks, find_schedule(ranks), matched(ranks, 2), [r.rank for r in ranks])
+    assert (found.schedule, found.vpp) == ("interleaved 1F1B", 2)
+    assert found.step_ns == pytest.approx(np.mean(ends), rel=1e-4)
+    (one,) = found.causes
+    assert (one.kind, one.ranks or one.stage) == (kind, [3] if kind == "slow_rank" else 1)
+    assert one.saved_ns == pytest.approx(np.mean(ends) - np.mean(without), abs=0.02 * np.mean(ends))
