@@ -1,30 +1,50 @@
 # Two commands do everything on a fresh machine: `make run` trains a small model with profiling on and analyses
 # the run, `make test` checks. Both want PyTorch and megatron-core, which constraints.txt pins; reading a trace
-# (`make run TRACE=x.sqlite`, `make demo`) needs neither.
+# (`make run TRACE=x.sqlite`, `make demo`) needs neither. Each target installs what it needs and no more.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 TRACE ?=
 OUT ?= perfdoc-report
+# Another build of PyTorch than the index's own: `make run TORCH=cpu` takes a tenth of the download.
+TORCH ?=
 
-.PHONY: run demo test test-all fuzz lint install install-all bench docs pictures site package clean
+.PHONY: run demo test test-all fuzz lint install install-train install-dev install-all
+.PHONY: bench docs pictures site package clean
+
+# Installs what follows it. pip draws its downloads, and is silent while it unpacks, which takes a minute of PyTorch.
+PIP = @echo 'installing into $(VENV): $(@F:.installed%=perfdoc%)'; (while sleep 3; do printf .; done) & beat=$$!; \
+	trap 'kill $$beat' EXIT; trap 'exit 130' INT; $(BIN)/python -m pip install --disable-pip-version-check
+TORCH_VERSION = $(shell sed -n 's/^torch==//p' constraints.txt)
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
-	touch $@
+	$(PIP) -c constraints.txt -e .
+	@touch $@
 
 # Apart from the above, because PyTorch is large and reading a trace needs none of it.
-$(VENV)/.installed-all: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,train]'
-	touch $@
+$(VENV)/.installed-train: $(VENV)/.installed
+ifneq ($(TORCH),)
+	$(PIP) torch==$(TORCH_VERSION) --index-url https://download.pytorch.org/whl/$(TORCH)
+endif
+	$(PIP) -c constraints.txt -e '.[train]'
+	@touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed
+	$(PIP) -c constraints.txt -e '.[dev]'
+	@touch $@
+
+$(VENV)/.installed-all: $(VENV)/.installed-train $(VENV)/.installed-dev
+	@touch $@
 
 install: $(VENV)/.installed
+install-train: $(VENV)/.installed-train
+install-dev: $(VENV)/.installed-dev
 install-all: $(VENV)/.installed-all
 
 ifeq ($(strip $(TRACE)),)
 # Each run gets a directory of its own under runs/, and prints its report's path last.
-run: install-all
+run: install-train
 	$(BIN)/perfdoc run tiny
 else
 run: install
@@ -63,12 +83,12 @@ test test-all: install-all
 MINUTES ?= 10
 FIRST ?= 0
 FOUND ?= fuzz-found.jsonl
-fuzz: install
+fuzz: install-dev
 	$(BIN)/python -m tests.fuzz --minutes $(MINUTES) --first $(FIRST) --file $(FOUND)
 
 # What is made from the program's own files: the rules' pages, the schemas of what it writes, the screens that README
 # and the tutorial show. Tests fail where they are stale.
-docs: install
+docs: install-dev
 	$(BIN)/python -m tests.rules.examples docs/rules/examples.json
 	$(BIN)/python -m perfdoc.rules.engine.pages docs/rules
 	$(BIN)/perfdoc schema diagnosis > results/diagnosis.schema.json
@@ -78,15 +98,15 @@ docs: install
 	COLUMNS=80 $(BIN)/python -m tests.shown_screens
 
 # The pictures of README and docs, with a headless Chromium. Takes minutes; not part of `docs`.
-pictures: install
+pictures: install-dev
 	$(BIN)/python docs/pictures.py
 
 # The pages as a site, in site/. Warnings are errors; a test builds it as well.
-site: install
+site: install-dev
 	$(BIN)/mkdocs build --strict --quiet
 
 # What an index takes, in dist/, checked.
-package: install
+package: install-dev
 	rm -rf dist
 	$(BIN)/python -m build --outdir dist
 	$(BIN)/twine check --strict dist/*

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import codecs
+import io
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import typer.main
 
+from perfdoc.cli import streams
 from perfdoc.cli.application import app
 from tests.command import perfdoc
 
@@ -31,3 +35,20 @@ def test_h_is_help(words: tuple[str, ...]) -> None:
     assert done.returncode == 0
     assert done.stdout.startswith("Usage: ")
     assert "-h, --help" in done.stdout
+
+
+def test_a_file_in_place_of_a_command_is_one_to_analyse(tmp_path: Path) -> None:
+    (tmp_path / "my.sqlite").touch()
+    done = perfdoc("my.sqlite", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "analyze my.sqlite?" in done.stderr
+    assert "analyze" not in perfdoc("yours.sqlite", cwd=tmp_path).stderr
+
+
+def test_signs_that_the_encoding_lacks_are_written_plainly() -> None:
+    """LANG=C: no backslashes in place of perfdoc's own signs; what is not its own is escaped."""
+    guarded = io.TextIOWrapper(io.BytesIO(), encoding="ascii", errors=streams._ERRORS)
+    codecs.register_error(streams._ERRORS, streams._plain)
+    guarded.write("a · b \u2212 3 µs → c… \u4e2d")
+    guarded.flush()
+    assert guarded.buffer.getvalue() == b"a - b - 3 us -> c... \\u4e2d"  # type: ignore[attr-defined]

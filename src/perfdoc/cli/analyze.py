@@ -27,9 +27,10 @@ def analyze(
     paths: Annotated[
         list[str],
         typer.Argument(
+            metavar="TRACE...",
             help="Nsight Systems exports (.sqlite, .nsys-rep, a parquetdir folder) or PyTorch profiler "
             "traces (.json, .json.gz), or summaries of them (.perfdoc): files, folders or glob patterns, one "
-            "file or one per rank."
+            "file or one per rank.",
         ),
     ],
     output: Annotated[

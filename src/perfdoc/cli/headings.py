@@ -6,6 +6,7 @@ Without rich, whose import takes longer than all else that `--help` does.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -42,6 +43,12 @@ class HeadedCommands(TyperGroup):
 
     listed: ClassVar[Mapping[str, Mapping[str, str]]] = MappingProxyType({})
     """Heading → command → what it does."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """A file in place of a command is most likely one to analyse."""
+        if args[0] not in self.list_commands(ctx) and Path(args[0]).exists():
+            ctx.fail(f"No such command {args[0]!r}. Did you mean: {ctx.info_name} analyze {args[0]}?")
+        return super().resolve_command(ctx, args)
 
     def list_commands(self, ctx: Any) -> list[str]:
         """All names."""

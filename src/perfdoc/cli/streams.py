@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import errno
 import io
@@ -10,9 +11,12 @@ import re
 import shutil
 import sys
 import unicodedata
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, TextIO
 
 STDOUT, STDERR = 1, 2
+_ERRORS = "perfdoc-plain"
 _NOT_ASCII = re.compile(r"[^\x00-\x7e]")
 _LEAST_COLUMNS, _MOST_COLUMNS = 40, 100
 
@@ -54,13 +58,35 @@ class _Raw(io.RawIOBase):
             raise StdoutError(error) from error
 
 
+_PLAIN: Mapping[str, str] = MappingProxyType(
+    {
+        **dict.fromkeys("·—\u2013\u2212", "-"),
+        "µ": "u",
+        "\u00d7": "x",
+        "→": "->",
+        "…": "...",
+        "≤": "<=",
+        "≥": ">=",
+    }
+)
+"""perfdoc's own signs, as ASCII writes them."""
+
+
+def _plain(error: UnicodeError) -> tuple[str | bytes, int]:
+    assert isinstance(error, UnicodeEncodeError)
+    if (sign := _PLAIN.get(error.object[error.start])) is not None:
+        return sign, error.start + 1
+    return codecs.backslashreplace_errors(error)
+
+
 def guard_streams() -> None:
     """Put guarded streams in place of sys.stdout and sys.stderr, which may be None (`>&-`).
 
-    What the encoding cannot say is escaped. A standard output that fails raises StdoutError, a standard
-    error that fails is silent: there is nobody left to tell.
+    What the encoding cannot say (LANG=C) is written plainly, or escaped. A standard output that fails
+    raises StdoutError, a standard error that fails is silent: there is nobody left to tell.
     """
     _occupy()
+    codecs.register_error(_ERRORS, _plain)
     sys.stdout = _guarded(STDOUT, sys.stdout, quiet=False)
     sys.stderr = _guarded(STDERR, sys.stderr, quiet=True)
 
@@ -112,6 +138,6 @@ def _guarded(descriptor: int, old: TextIO | None, *, quiet: bool) -> TextIO:
     return io.TextIOWrapper(
         io.BufferedWriter(_Raw(descriptor, quiet=quiet)),
         encoding=getattr(old, "encoding", None) or "utf-8",
-        errors="backslashreplace",
+        errors=_ERRORS,
         line_buffering=quiet or bool(getattr(old, "line_buffering", False)),
     )

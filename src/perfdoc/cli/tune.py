@@ -36,7 +36,10 @@ DEFAULT_OUTPUT = "perfdoc-tune"
 def tune(
     paths: Annotated[
         list[str],
-        typer.Argument(help="Captures of some or all ranks of a job, or a run directory of perfdoc run."),
+        typer.Argument(
+            metavar="TRACE...",
+            help="Captures of some or all ranks of a job, or a run directory of perfdoc run.",
+        ),
     ],
     fix: Annotated[
         list[str] | None,
