@@ -18,7 +18,7 @@ PIP = @echo 'installing into $(VENV): $(@F:.installed%=perfdoc%)'; (while sleep 
 TORCH_VERSION = $(shell sed -n 's/^torch==//p' constraints.txt)
 
 $(VENV)/.installed: pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(VENV)
+	@echo 'making an environment in $(VENV)'; $(PYTHON) -m venv $(VENV)
 	$(PIP) -c constraints.txt -e .
 	@touch $@
 

@@ -12,6 +12,7 @@ from perfdoc.cli.analyze import analyze
 from perfdoc.cli.capture_options import CaptureOptions
 from perfdoc.cli.completion import configuration_or_setting, configurations, settings
 from perfdoc.cli.messages import Debug, in_one_line, say
+from perfdoc.cli.progress import bar
 
 
 def run(
@@ -49,23 +50,25 @@ def run(
     debug: Debug = False,
 ) -> None:
     """Train the reference model with profiling on, and analyse what it left."""
-    from perfdoc.run.execution import execute, shared_cores
-    from perfdoc.run.prepare import RunError, as_typed, prepare, split_words
+    with bar("checking the run"):
+        from perfdoc.run.execution import execute, shared_cores
+        from perfdoc.run.prepare import RunError, as_typed, prepare, split_words
 
+        with in_one_line(debug, RunError):
+            config, overrides, torchrun = split_words(words or [])
+            planned = prepare(
+                config=config,
+                overrides=overrides,
+                output=output,
+                profiler=profiler,
+                profile_start=profile_start,
+                profile_steps=profile_steps,
+                profile_ranks=profile_ranks,
+                torchrun=torchrun,
+                dry_run=dry_run,
+                peak=peak,
+            )
     with in_one_line(debug, RunError):
-        config, overrides, torchrun = split_words(words or [])
-        planned = prepare(
-            config=config,
-            overrides=overrides,
-            output=output,
-            profiler=profiler,
-            profile_start=profile_start,
-            profile_steps=profile_steps,
-            profile_ranks=profile_ranks,
-            torchrun=torchrun,
-            dry_run=dry_run,
-            peak=peak,
-        )
         say(planned.choice.reason)
         for note in (shared_cores(planned), planned.config.shortened):
             if note:
