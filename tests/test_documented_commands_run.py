@@ -101,11 +101,14 @@ class Stage:
         assert perfdoc("demo", cwd=self.kept).returncode == 0
         self.trace = self.kept / "demo" / "traces" / "rank0.sqlite"
         builder = TimelineBuilder()
-        process = builder.process(pid=7, rank=0)
-        thread, device = process.thread(), process.device()
-        thread.range("step 0", 0, 300_000)
-        device.kernel("gemm", 100_000, 200_000, launch=(thread, 10_000, 11_000))
-        self.kineto = write_kineto(builder.build(), self.kept / "rank0.json", 7)
+        for rank in range(2):
+            process = builder.process(pid=rank + 1, rank=rank)
+            thread, device = process.thread(), process.device()
+            thread.range("step 0", 0, 300_000)
+            device.kernel("gemm", 100_000, 200_000, launch=(thread, 10_000, 11_000))
+        timeline = builder.build()
+        for rank in range(2):
+            self.kineto = write_kineto(timeline, self.kept / f"rank{rank}.json", rank + 1)
         self.report = self.kept / "report"
         done = perfdoc("analyze", self.trace, "-o", self.report)
         assert done.returncode == 0, done.stderr
@@ -120,7 +123,11 @@ class Stage:
         elif name.endswith(".sqlite"):
             shutil.copy(self.trace, target)
         elif name.endswith(".json.gz"):
-            target.write_bytes(gzip.compress(self.kineto.read_bytes()))
+            for rank in range(2 if "*" in path.name else 1):
+                trace = self.kineto.with_name(f"rank{rank}.json")
+                target.with_name(path.name.replace("*", str(rank))).write_bytes(
+                    gzip.compress(trace.read_bytes())
+                )
         elif name == "config.json":
             target.write_bytes(msgspec.json.encode(PUBLISHED["llama3-8b"]))
         elif name.endswith(".sh"):
@@ -134,6 +141,7 @@ class Stage:
         elif not target.exists():
             target.mkdir()
             shutil.copy(self.trace, target / "rank0.sqlite")
+            shutil.copy(self.trace.with_name("rank1.sqlite"), target)
 
 
 @pytest.fixture(scope="module")
