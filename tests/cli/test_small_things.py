@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 import typer.main
 
-from perfdoc.cli import streams
+from perfdoc.cli import messages, streams
 from perfdoc.cli.application import app
+from perfdoc.cli.messages import require_free, unwritten_words
 from tests.command import perfdoc
 
 
@@ -52,3 +53,21 @@ def test_signs_that_the_encoding_lacks_are_written_plainly() -> None:
     guarded.write("a · b \u2212 3 µs → c… \u4e2d")
     guarded.flush()
     assert guarded.buffer.getvalue() == b"a - b - 3 us -> c... \\u4e2d"  # type: ignore[attr-defined]
+
+
+def test_a_folder_that_may_not_be_written_is_told_before_any_work(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    require_free(tmp_path / "new" / "deep", ["a"], force=False)
+    monkeypatch.setattr(messages.os, "access", lambda place, mode: place != tmp_path)  # root may all
+    with pytest.raises(ValueError, match=r"deep: cannot be written: Permission denied\. Choose another -o\."):
+        require_free(tmp_path / "new" / "deep", ["a"], force=False)
+
+
+def test_what_cannot_be_written_has_the_name_that_the_user_gave() -> None:
+    error = PermissionError(13, "Permission denied", "/x/.part-y-1/z")
+    assert unwritten_words(error, Path("c.sqlite")).startswith(
+        "c.sqlite: cannot be written: Permission denied. "
+    )
+    full = OSError(28, "No space left on device", "out/report.html")
+    assert unwritten_words(full) == "out/report.html: cannot be written: No space left on device."

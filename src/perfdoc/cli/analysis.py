@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from perfdoc.analyzers.request import AnalysisRequest
-from perfdoc.cli.messages import say
+from perfdoc.cli.messages import say, unwritten_words
 from perfdoc.cli.streams import columns, write_json
 from perfdoc.diagnose.asked import UserError
 from perfdoc.profiling.telling import stage
@@ -62,7 +62,7 @@ def check_output(output: Output, request: AnalysisRequest) -> None:
         check_targets(folder, output.json_file, force=output.force)
         spare_inputs(folder, output.json_file, request)
     except OSError as error:
-        raise UserError(f"{error.filename}: cannot be written: {error.strerror}.") from error
+        raise UserError(unwritten_words(error)) from error
 
 
 def run(
@@ -118,7 +118,7 @@ def _written(
     try:
         return diagnosis, serial, _write(output, diagnosis, serial)
     except OSError as error:
-        raise UserError(f"{error.filename}: cannot be written: {error.strerror}.") from error
+        raise UserError(unwritten_words(error)) from error
 
 
 def _say_what_is_left_out(diagnosis: Diagnosis) -> None:

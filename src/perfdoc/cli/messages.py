@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -54,15 +56,25 @@ def in_one_line(
         if debug or not isinstance(error, mistakes or (ValueError, WorkerLostError, *unwritten)):
             raise
         if not mistakes and isinstance(error, unwritten):
-            file, why = getattr(error, "filename", None), getattr(error, "strerror", None)
-            fail(f"{file or output}: cannot be written: {why or error}.")
+            fail(unwritten_words(error, output))
         fail(f"{error}{hint}", getattr(error, "exit_code", EXIT_BAD_INPUT))
+
+
+def unwritten_words(error: Exception, output: Path | None = None) -> str:
+    """What cannot be written, as the user named it, why, and what to do about it."""
+    file, why = getattr(error, "filename", None), getattr(error, "strerror", None)
+    named = output if output is not None and (file is None or "/.part-" in str(file)) else file
+    elsewhere = " Choose another -o." if isinstance(error, PermissionError) else ""
+    return f"{named or output}: cannot be written: {why or error}.{elsewhere}"
 
 
 def require_free(folder: Path, names: Sequence[str], *, force: bool) -> None:
     """That results can go into a folder, before any work is done. Raises ValueError."""
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder}: is no folder. Choose another -o.")
+    beside = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    if not os.access(beside, os.W_OK):
+        raise ValueError(f"{folder}: cannot be written: {os.strerror(errno.EACCES)}. Choose another -o.")
     there = [name for name in names if (folder / name).exists()]
     if there and not force:
         held = " and ".join(there)
