@@ -99,6 +99,8 @@ def companions(
         if broken is None or names & changes.keys():
             continue
         made = {*configuration.values, *configuration.unknown}
+        if any(changed in DERIVED_FROM.get(name, ()) for name in names):
+            continue  # it would turn off what follows from the change
         if names & made and not (constraint.along and constraint.subject == changed):
             continue
         if any(catalogue()[name].spelled("env") for name in names):

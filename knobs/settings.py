@@ -12,14 +12,13 @@ from perfdoc.knobs.knob import Dialect, Former, Knob, Value
 from perfdoc.knobs.naming.dialects import (
     LAUNCHER,
     dialect_of,
-    is_card,
     is_manifest,
     is_megatron_command,
-    is_nemo_1,
     of_manifest,
     with_engine,
 )
 from perfdoc.knobs.naming.meaning import Meaning, meaning
+from perfdoc.knobs.naming.others import handed_on, other_of
 from perfdoc.knobs.naming.programs import as_known, program_of
 from perfdoc.knobs.reading.entry import Entry, NotAConfigurationError
 from perfdoc.knobs.reading.file import read_entries, read_text, syntax_of, takes_more
@@ -113,12 +112,21 @@ def repeated(before: Setting, after: Setting) -> bool:
 def _winner(before: Setting, after: Setting) -> Setting:
     if before.value == after.value:
         return before
+    off = [_is_an_old_switch_off(s) for s in (before, after)]
+    if off[0] != off[1]:  # external_cuda_graph=False beside enable_cuda_graph=True
+        return after if off[0] else before
     rank = [_place(s) for s in (before, after)]
     if rank[0] != rank[1]:  # Megatron-Bridge: one place overwrites the other
         return before if rank[0] < rank[1] else after
     if repeated(before, after):
         return after
     return Setting(entry=after.entry, meaning=after.meaning, value=OPAQUE)
+
+
+def _is_an_old_switch_off(setting: Setting) -> bool:
+    """Whether it is the old switch for one value of several, and off: another of them decides."""
+    former = setting.meaning.former
+    return former is not None and bool(former.values) and _is_off(setting.entry.raw)
 
 
 _OVERWRITING: tuple[Dialect, ...] = ("megatron_bridge", "nemo")
@@ -229,16 +237,18 @@ def read_scoped(text: str, name: str = "", dialect: Dialect | None = None) -> Sc
     """`name` is the file's; `dialect` overrides what the names say. Raises NotAConfigurationError."""
     entries = read_entries(text, name)
     program, shown_by = program_of(text, syntax_of(text, name))
-    entries = tuple(as_known(entries, program, shown_by))
-    detected, reason = (dialect, "--dialect") if dialect is not None else dialect_of(entries, program)
     manifest = is_manifest(entries)
     whole = manifest or any(entry.form == "argument" for entry in entries)
+    other = None if whole or dialect is not None else other_of(entries, text)
+    if other is not None:
+        entries = tuple(handed_on(entries, other)) if other.dialect is not None else ()
+        detected = other.dialect if entries else None
+        reason = f"within {other.title}" if entries else f"{other.title}, which is not checked"
+    else:
+        entries = tuple(as_known(entries, program, shown_by))
+        detected, reason = (dialect, "--dialect") if dialect is not None else dialect_of(entries, program)
     if manifest:
         entries = tuple(of_manifest(entries))
-    if is_card(entries):
-        entries, detected, reason = (), None, "a card about settings, not a configuration"
-    elif dialect is None and is_nemo_1(entries):
-        entries, detected, reason = (), None, "NeMo 1's names, which are not known here"
     settings = tuple(settings_of([*with_engine(entries)] if detected == "verl" else entries, detected))
     flags = any(s.entry.form == "flag" for s in settings)
     defaults_of: Dialect | None = "megatron_lm" if flags and detected in (None, "env") else detected

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from perfdoc.knobs.knob import Dialect, Knob, Value
 from perfdoc.knobs.load import catalogue
 from perfdoc.knobs.naming.places import STEMS
@@ -26,7 +28,7 @@ def as_written(name: str, value: Value, dialect: Dialect | None) -> str:
         return f"{name}={_text(value)}"
     spellings = knob.spelled(dialect or "")
     if not spellings:
-        return ""
+        return _under_its_old_name(knob, value, dialect or "")
     if dialect == "torchtitan" and knob.type == "dtype":
         return at_path(spellings[0].name, _TORCHS.get(str(value), value))
     if dialect != "megatron_lm":
@@ -38,8 +40,22 @@ def as_written(name: str, value: Value, dialect: Dialect | None) -> str:
         return "leave out " + " and ".join(s.name for s in spellings)
     if value is None:
         return f"leave out {spellings[0].name}"
-    words = " ".join(_text(v) for v in value) if isinstance(value, tuple) else _text(value)
+    words = " ".join(_text(v) for v in value) if isinstance(value, tuple) else _quoted(value)
     return f"{spellings[0].name} {words}"
+
+
+def _under_its_old_name(knob: Knob, value: Value, dialect: str) -> str:
+    """Where a framework still has a switch for one value of what others name anew; else empty."""
+    for former in knob.former:
+        for old, new in former.values.items():
+            if dialect in former.current and new == value:
+                return f"{_OF_THE_MODEL[dialect]}{former.name}={str(old).lower()}"
+    return ""
+
+
+_OF_THE_MODEL = {"nemo": "model.config."}
+"""Where the switches of old names stand."""
+_OF_THE_SHELL = re.compile(r"[|*();&<>\s]")
 
 
 def at_path(path: str, value: Value) -> str:
@@ -52,7 +68,7 @@ def at_path(path: str, value: Value) -> str:
     if owner and "." not in owner and (owner[0].isupper() or owner == "initialize_model_parallel"):
         return f"{owner}({field}={list(value) if isinstance(value, tuple) else value!r})"
     adds = "++" if ".override_" in path else ""  # a key that verl's own configuration does not have
-    return f"{adds}{path}={_text(value)}"
+    return f"{adds}{path}={_quoted(value)}"
 
 
 def like(written: str, name: str) -> str:
@@ -66,6 +82,12 @@ def default_in(knob: Knob, dialect: Dialect) -> str:
     if dialect in knob.depends:
         return "depends on other settings"
     return _text(knob.defaults[dialect]) if dialect in knob.defaults else ""
+
+
+def _quoted(value: Value) -> str:
+    """A value that a shell leaves as it is: a layout of stages holds `|` and `*`."""
+    text = _text(value)
+    return f"'{text}'" if isinstance(value, str) and _OF_THE_SHELL.search(text) else text
 
 
 def _text(value: Value) -> str:

@@ -161,11 +161,6 @@ RULES: tuple[Rule, ...] = (
         for name, more in CUDA_ONLY.items()
     ),
     (
-        "cuda_graph_impl",
-        lambda r: r.cuda_graph_impl == ENGINE,
-        "nobody here calls megatron-core's TECudaGraphHelper, so nothing would be captured: give local",
-    ),
-    (
         "transformer_impl",
         lambda r: r.transformer_impl == ENGINE and ENGINE not in r.packages,
         "it is not installed, or there is no GPU",

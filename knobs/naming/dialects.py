@@ -22,20 +22,6 @@ def is_manifest(entries: Sequence[Entry]) -> bool:
     return {"perfdoc_version", "schema_version"} <= names
 
 
-_OF_CARDS = frozenset(
-    {
-        *("known_constraints", "known_limitations", "recommended_path", "validated_on", "feature_meaning"),
-        *("pitfalls", "evidence", "minimal_runnable_config", "minimal_runnable_command", "code_anchors"),
-    }
-)
-_ENOUGH_OF_A_CARD = 2
-
-
-def is_card(entries: Sequence[Entry]) -> bool:
-    """Whether these describe settings and their alternatives, as knowledge for readers."""
-    return len({e.name.partition(".")[0] for e in entries} & _OF_CARDS) >= _ENOUGH_OF_A_CARD
-
-
 def of_manifest(entries: Sequence[Entry]) -> Iterator[Entry]:
     """The settings among them, under their canonical ids, and the variables."""
     for entry in entries:
@@ -43,23 +29,6 @@ def of_manifest(entries: Sequence[Entry]) -> Iterator[Entry]:
             yield entry
         elif entry.name.startswith(_CONFIG) and entry.name.endswith(_VALUE):
             yield replace(entry, name=entry.name.removeprefix(_CONFIG).removesuffix(_VALUE))
-
-
-_OF_NEMO_1 = frozenset(
-    {
-        *("mcore_gpt", "megatron_amp_O2", "encoder_seq_length", "ub_tp_comm_overlap"),
-        *("activations_checkpoint_granularity", "activations_checkpoint_method"),
-        *("grad_div_ar_fusion", "apex_transformer_log_level", "get_attention_mask_from_fusion"),
-    }
-)
-_ENOUGH_OF_NEMO_1 = 2
-
-
-def is_nemo_1(entries: Sequence[Entry]) -> bool:
-    """Whether this is a configuration of NeMo 1, whose `model` holds what Megatron-Bridge and NeMo 2 have
-    under the same names elsewhere, or with other values (`fp8: False`)."""
-    own = {e.name.rpartition("model.")[2] for e in entries if e.form == "path" and "model." in e.name}
-    return len(own & _OF_NEMO_1) >= _ENOUGH_OF_NEMO_1
 
 
 _OF_PATHS: tuple[Dialect, ...] = (

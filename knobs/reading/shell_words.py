@@ -55,14 +55,17 @@ _DOCUMENT = re.compile(
     r"(?P<body>(?:(?![ \t]*(?P=end)[ \t]*$)[^\n]*\n){0,5000})",
     re.MULTILINE,
 )
-_READ_AS_SCRIPT = re.compile(r"\b(bash|sh|srun|sbatch|ssh|torchrun)\b")
+_READ_AS_SCRIPT = re.compile(
+    r"\b(bash|sh|srun|sbatch|ssh|torchrun|read)\b|>\s*\S{1,200}\.(?:sh|slurm|sbatch)\b"
+)
+"""In the line of a document that a shell reads, a variable holds, or a script of its own."""
 
 
 def _without_documents(text: str) -> str:
     """The text without what is given to programs as their input, unless a shell reads it; lines stay."""
 
     def emptied(match: re.Match[str]) -> str:
-        if _READ_AS_SCRIPT.search(match["command"]):
+        if _READ_AS_SCRIPT.search(match.group()[: match.start("body") - match.start()]):
             return match.group()
         start = match.start("body") - match.start()
         return match.group()[:start] + "\n" * match["body"].count("\n")

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from perfdoc.knobs.check import check
 from perfdoc.knobs.configuration import Configuration
-from perfdoc.knobs.knob import DIALECT_TITLES, PYTORCHS, Dialect, Value
+from perfdoc.knobs.knob import DIALECT_TITLES, MEGATRONS, PYTORCHS, Dialect, Value
 from perfdoc.knobs.values import as_text
 from perfdoc.knobs.words import OwnSetting, holds, words
 from perfdoc.knobs.writing import as_written
@@ -164,8 +164,13 @@ def _are_pytorchs(case: Case, knob: str, value: Value) -> bool:
 
 
 def _of_megatron(case: Case, piece: Advice, value: Value) -> list[Advice]:
-    """verl cuts by tokens where it is told to, whatever its engine, which may be another than Megatron."""
-    if case.configuration.dialect != "verl":
+    """verl cuts by tokens where it is told to, whatever its engine, which may be another than Megatron. What
+    the job's own framework has no name for cannot be set; around megatron-core any program may have one."""
+    dialect = case.configuration.dialect
+    named = {dialect, "env"} & piece.dialects.keys() or dialect == "megatron_core"
+    if dialect in MEGATRONS and not named:
+        return [replace(piece, forbidden=f"{DIALECT_TITLES[dialect]} has no such setting")]
+    if dialect != "verl":
         return [piece]
     own = verls_batch(case, value) if piece.knob == MICRO else None
     if isinstance(own, str):

@@ -129,12 +129,6 @@ OWN: list[tuple[str, list[str], int, Device]] = [
         "cuda",
     ),
     ("profiling.profile_ranks = ", ["profile_ranks=[0,2]"], 2, "cpu"),
-    (
-        "kernels.cuda_graph_impl = transformer_engine: nobody here calls",
-        ["cuda_graph_impl=transformer_engine"],
-        1,
-        "cuda",
-    ),
 ]
 BARE: list[tuple[str, list[str], int]] = [
     *((name, NEEDING.get(name, [f"{name}=true"]), 1) for name in NEEDS_PACKAGE),
@@ -149,6 +143,12 @@ BARE: list[tuple[str, list[str], int]] = [
 ]
 """(setting, overrides, ranks) of what a GPU can do with KERNELS alone."""
 CATALOGUE: list[tuple[str, list[str], int, Device]] = [
+    (
+        "kernels.cuda_graph_impl = transformer_engine: nobody here calls",
+        ["cuda_graph_impl=transformer_engine"],
+        1,
+        "cuda",
+    ),
     ("model.num_query_groups = 3: does not divide", ["num_query_groups=3"], 1, "cpu"),
     ("parallel.pipeline_model_parallel_size = 2: num_layers", [*PP2, "num_layers=5"], 2, "cpu"),
     (
