@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -88,7 +88,22 @@ def by_scope(settings: Sequence[Setting]) -> Mapping[str, Mapping[str, Setting]]
         for _, setting in sorted(held, key=lambda one: one[0]):
             before = chosen.get(setting.knob.id)
             chosen[setting.knob.id] = setting if before is None else _winner(before, setting)
+        for knob, setting in chosen.items():
+            places = {one.meaning.path for _, one in held if one.knob.id == knob}
+            if _on_in_either(setting) and setting.value is False and len(places) == 1:
+                chosen[knob] = replace(setting, value=OPAQUE)
     return found
+
+
+def _on_in_either(setting: Setting) -> bool:
+    """Whether its framework turns it on where it is on in one of its two places: Megatron-Bridge does so with
+    the distributed optimizer, which a recipe may have on in the other."""
+    spelling = setting.meaning.spelling
+    return (
+        spelling is not None
+        and spelling.dialect == "megatron_bridge"
+        and setting.knob.id == "use_distributed_optimizer"
+    )
 
 
 def _scope(setting: Setting) -> str:
@@ -112,6 +127,8 @@ def repeated(before: Setting, after: Setting) -> bool:
 def _winner(before: Setting, after: Setting) -> Setting:
     if before.value == after.value:
         return before
+    if _on_in_either(before) and _on_in_either(after):
+        return before if before.value is True else after
     off = [_is_an_old_switch_off(s) for s in (before, after)]
     if off[0] != off[1]:  # external_cuda_graph=False beside enable_cuda_graph=True
         return after if off[0] else before

@@ -36,7 +36,10 @@ def name_findings(settings: Sequence[Setting], dialect: Dialect | None) -> Itera
                 found.former.why,
             )
         elif found.how == "near":
-            message = f"{last_part(entry.name)} is no known name; {last_part(found.instead)} is"
+            written, right = last_part(entry.name), last_part(found.instead)
+            if written == right:  # a section of the path is misspelt
+                written, right = entry.name, found.instead
+            message = f"{written} is no known name; {right} is"
             yield finding_of(setting, "PL101", "error", message, _instead(setting, own), _LOST)
         elif found.how == "misplaced":
             message = f"{last_part(entry.name)} is not read at {entry.name.rpartition('.')[0] or entry.name}"
@@ -125,6 +128,8 @@ def value_findings(
 ) -> Iterator[Finding]:
     """What is wrong with values by themselves; `entries` are all of the file, `lines` its text."""
     for setting in settings:
+        if setting.entry.bare and dialect is None:
+            continue  # a variable of a program that shows no framework
         if setting.problem and setting.value is True:
             message = f"{said(setting)}={setting.entry.raw} counts as true: it is a switch, not an interval"
             yield finding_of(

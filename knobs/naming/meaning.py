@@ -148,7 +148,7 @@ def _of_path(name: str, bare: bool, dialect: Dialect | None) -> Meaning:
     if not parent:
         return _leaf(leaf, names, bare)
     if parent not in names.parents:
-        return _UNKNOWN
+        return _in_a_misspelt_section(path, scope, names)
     found = _leaf(leaf, names, bare, at=parent)
     if found.how in ("exact", "bare") and found.knob is not None and dialect is not None:
         spelled = found.knob.spelled(dialect)
@@ -171,6 +171,19 @@ def _of_path(name: str, bare: bool, dialect: Dialect | None) -> Meaning:
             how=found.how, knob=found.knob, former=found.former, path=path, scope=scope, instead=instead
         )
     return found
+
+
+def _in_a_misspelt_section(path: str, scope: str, names: Names) -> Meaning:
+    """A path of which one section alone is a slip of the pen: `zero_optimisation.stage`."""
+    parts = path.split(".")
+    for known in names.by_path:
+        right = known.split(".")
+        if len(right) != len(parts) or right[-1] != parts[-1]:
+            continue
+        (wrong, *more) = [(a, b) for a, b in zip(parts, right, strict=True) if a != b]
+        if not more and nearest(wrong[0], [wrong[1]]) is not None:
+            return Meaning(how="near", knob=names.by_path[known][0], path=path, scope=scope, instead=known)
+    return _UNKNOWN
 
 
 _VERLS_ACTOR = "actor_rollout_ref.actor"

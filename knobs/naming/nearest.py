@@ -17,6 +17,8 @@ def nearest(name: str, known: Iterable[str], shortest: int = SHORT) -> str | Non
     than `shortest` are none's, which may be less where all names of the place are known.
     """
     plain = name.removeprefix("--")
+    if plain.startswith("_"):
+        return None  # a program's own
     found: list[tuple[int, str]] = []
     for other in known:
         target = other.removeprefix("--")
