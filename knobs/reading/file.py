@@ -1,13 +1,10 @@
-"""A configuration file to entries: how it is written, and bounds. Python is parsed, never run."""
+"""A configuration file to entries: how it is written, and bounds."""
 
 from __future__ import annotations
 
-import ast
 import re
 import tomllib
-import warnings
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, get_args
@@ -22,106 +19,11 @@ from perfdoc.knobs.reading.entry import (
     bounded,
     listed,
 )
+from perfdoc.knobs.reading.interpolation import interpolated
+from perfdoc.knobs.reading.python_text import parsed, python_entries
 from perfdoc.knobs.reading.shell import shell_entries
 from perfdoc.knobs.reading.yaml_text import yaml_entries
 from perfdoc.knobs.values import OPAQUE, Raw
-
-_MAX_BRACKETS = 60
-
-
-def python_entries(text: str) -> Iterator[Entry]:
-    """Every setting of a Python file. Raises NotAConfigurationError where it does not parse."""
-    todo: list[tuple[ast.AST, str]] = [(parsed(text), "")]
-    while todo:
-        node, block = todo.pop()
-        for entry in _set_by(node):
-            yield replace(entry, block=block)
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            block = f"{block}.{node.name}" if block else node.name
-        todo += [(child, block) for child in reversed([*ast.iter_child_nodes(node)])]
-
-
-def _set_by(node: ast.AST) -> Iterator[Entry]:
-    if isinstance(node, ast.Call):
-        owner = _owner(node)
-        for keyword in node.keywords:
-            if owner[:1].isupper() and keyword.arg:
-                name, line = f"{owner}.{keyword.arg}", keyword.value.lineno
-                yield Entry(form="path", name=name, raw=_raw(keyword.value), line=line, command=id(node))
-    elif isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
-        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-        for target in targets:
-            yield from _assigned(target, node.value)
-
-
-def _owner(call: ast.Call) -> str:
-    """The class that a call makes, also by NeMo-Run's `run.Config(Class, …)`."""
-    owner = _dotted(call.func)
-    if owner in ("run.Config", "run.Partial", "Config", "Partial") and call.args:
-        owner = _dotted(call.args[0]) or owner
-    first, _, last = owner.rpartition(".")
-    return first.rpartition(".")[2] if last == "Config" and first else last
-
-
-def parsed(text: str) -> ast.Module:
-    """The syntax tree. Raises NotAConfigurationError for text that is no Python, or is nested absurdly."""
-    deepest = depth = 0
-    for character in text:
-        depth += (character in "([{") - (character in ")]}")
-        deepest = max(deepest, depth)
-    try:
-        if deepest > _MAX_BRACKETS:
-            raise NotAConfigurationError("is nested too deeply. Give a configuration.")
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # on escapes that are none
-            return ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        if isinstance(error, NotAConfigurationError):
-            raise
-        line = getattr(error, "lineno", None)
-        where = f"line {line}: " if line else ""
-        raise NotAConfigurationError(f"{where}no Python. Give YAML, flags or variables.") from error
-
-
-def _assigned(target: ast.expr, value: ast.expr) -> Iterator[Entry]:
-    line = target.lineno
-    if isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Constant):
-        name = target.slice.value
-        if _dotted(target.value) == "os.environ" and isinstance(name, str):
-            yield Entry(form="env", name=name, raw=_raw(value), line=line)
-        return
-    path = _dotted(target)
-    if path:
-        yield Entry(
-            form="path", name=path, raw=_raw(value), line=line, command=id(target), bare="." not in path
-        )
-
-
-def _dotted(node: ast.expr) -> str:
-    names: list[str] = []
-    while isinstance(node, ast.Attribute) and len(names) < MAX_DEPTH:
-        names.append(node.attr)
-        node = node.value
-    return ".".join([node.id, *reversed(names)]) if isinstance(node, ast.Name) else ""
-
-
-def _raw(node: ast.expr) -> Raw:
-    if isinstance(node, ast.Constant):
-        if isinstance(node.value, int) and node.value.bit_length() > MAX_BITS:
-            return OPAQUE
-        if node.value is None or isinstance(node.value, (str, int, float)):
-            return None if node.value is None else str(node.value)
-    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        inner = _raw(node.operand)
-        return f"-{inner}" if isinstance(inner, str) else OPAQUE
-    elif isinstance(node, (ast.List, ast.Tuple)):
-        return listed([_raw(e) for e in node.elts])
-    elif isinstance(node, ast.Attribute):
-        dotted = _dotted(node)
-        known = dotted.startswith("torch.") or dotted.split(".")[-2:-1] == ["AttnBackend"]
-        return dotted if known else OPAQUE
-    return OPAQUE
-
 
 _TOML_NAME = re.compile(r"[\w.\"' -]+")
 
@@ -234,8 +136,9 @@ _YAML_KEY = re.compile(r"^\s*(- )?\+{0,2}[\w.\"'/@-]+\s*:(\s|$)", re.M)
 
 
 def takes_more(text: str, name: str = "") -> bool:
-    """Whether a text of words, such as a script, takes flags from elsewhere."""
-    return syntax_of(text, name) == "shell" and shell.takes_more(text)
+    """Whether a text of words, such as a script, takes flags from elsewhere; a program always may."""
+    syntax = syntax_of(text, name)
+    return syntax == "python" or (syntax == "shell" and shell.takes_more(text))
 
 
 def read_text(path: Path) -> tuple[str, Path]:
@@ -302,6 +205,8 @@ def read_entries(text: str, name: str = "") -> tuple[Entry, ...]:
     syntax = syntax_of(text, name)
     assert syntax in get_args(Syntax)
     entries = tuple(bounded(_READERS[syntax](text)))
+    if syntax == "yaml":
+        entries = tuple(interpolated(entries))
     if not entries:
         raise NotAConfigurationError(
             "holds no settings. Give YAML, TOML, flags, key=value lines or variables."

@@ -187,7 +187,9 @@ def _of_command(words: Sequence[Word], command: int) -> Iterator[Entry]:
     while position < len(words):
         word = words[position]
         text, position = word.text or "", position + 1
-        script = position > 1 and _GIVES_SCRIPT.fullmatch(words[position - 2].text or "") is not None
+        script = position > 1 and (
+            _GIVES_SCRIPT.fullmatch(words[position - 2].text or "") is not None or words[0].text in _REMOTE
+        )
         flag, equals, inline = text.partition("=")
         assigned = ASSIGNED.fullmatch(text)
         path = _PATH.fullmatch(text)
@@ -245,6 +247,8 @@ _HOLDS_WORDS = re.compile(r"(^|\s)(--\w|\+{0,2}[A-Za-z_]\w*(\.[\w-]+)+=)")
 _DOTTED = re.compile(r"--([A-Za-z_][\w-]*(?:\.[\w-]+)+)(?:=(.*))?", re.DOTALL)
 """A flag by its path, as torchtitan has it: `--training.steps 10`."""
 _GIVES_SCRIPT = re.compile(r"-[a-z]{0,3}c")
+_REMOTE = frozenset({"ssh", "pdsh", "clush", "pssh", "dsh"})
+"""Programs that run a command, given in quotes, on other machines."""
 _MAX_INNER = 3
 
 

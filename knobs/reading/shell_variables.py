@@ -13,10 +13,16 @@ _VARIABLE = re.compile(r"\$\{(\w+)\}|\$(\w+)")
 _MAX_EXPANDED = 4096
 
 
+_GIVEN = re.compile(r"\$\{(\w+):?=([^${}]*)\}")
+
+
 def constants_of(commands: Sequence[Sequence[Word]]) -> dict[str, str]:
     """Variables that are set exactly once, to one word without variables."""
     found: dict[str, str | None] = {}
     for words in commands:
+        if words[0].text == ":":  # : "${TP:=4}"
+            for default in filter(None, (_GIVEN.fullmatch(word.text or "") for word in words)):
+                found.setdefault(default[1], default[2])
         for word in words:
             match = ASSIGNED.fullmatch(word.text or "")
             if match is None:

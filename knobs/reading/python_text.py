@@ -1,0 +1,206 @@
+"""Python programs: calls and assignments that set something, command lines that are lists. Nothing is run."""
+
+from __future__ import annotations
+
+import ast
+import operator
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+from perfdoc.knobs.reading.entry import MAX_BITS, MAX_DEPTH, Entry, NotAConfigurationError, listed
+from perfdoc.knobs.reading.shell import word_entries
+from perfdoc.knobs.values import OPAQUE, Raw
+
+_MAX_BRACKETS = 60
+
+
+def python_entries(text: str) -> Iterator[Entry]:
+    """Every setting of a Python file. Raises NotAConfigurationError where it does not parse."""
+    tree = parsed(text)
+    known = _constants(tree)
+    todo: list[tuple[ast.AST, str]] = [(tree, "")]
+    while todo:
+        node, block = todo.pop()
+        for entry in _set_by(node, known):
+            yield replace(entry, block=block)
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            block = f"{block}.{node.name}" if block else node.name
+        todo += [(child, block) for child in reversed([*ast.iter_child_nodes(node)])]
+
+
+_Constants = Mapping[str, bool | int | float | str]
+_OPERATORS: Mapping[type[ast.AST], Callable[[Any, Any], Any]] = MappingProxyType(
+    {
+        **{ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul},
+        **{ast.FloorDiv: operator.floordiv, ast.Gt: operator.gt, ast.Lt: operator.lt},
+        **{ast.GtE: operator.ge, ast.LtE: operator.le, ast.Eq: operator.eq, ast.NotEq: operator.ne},
+    }
+)
+_MOST = 10**12
+"""Of a number that is computed."""
+
+
+def _constants(tree: ast.Module) -> _Constants:
+    """Names at the top of a program that nothing sets but one plain value."""
+    stored = Counter(
+        name
+        for node in ast.walk(tree)
+        for name in (
+            [node.id]
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+            else [node.arg]
+            if isinstance(node, ast.arg)
+            else node.names * 2
+            if isinstance(node, (ast.Global, ast.Nonlocal))
+            else []
+        )
+    )
+    found: dict[str, bool | int | float | str] = {}
+    for node in tree.body:
+        target = node.targets[0] if isinstance(node, ast.Assign) and len(node.targets) == 1 else None
+        if isinstance(target, ast.Name) and stored[target.id] == 1 and isinstance(node, ast.Assign):
+            value = _computed(node.value, found)
+            if value is not None:
+                found[target.id] = value
+    return found
+
+
+def _computed(node: ast.expr, known: _Constants, depth: int = 0) -> bool | int | float | str | None:
+    """A plain value, a constant, or a sum or comparison of whole numbers; None for what it is not."""
+    if isinstance(node, ast.Constant):
+        value = node.value
+        huge = isinstance(value, int) and value.bit_length() > MAX_BITS
+        return None if huge or not isinstance(value, (bool, int, float, str)) else value
+    if isinstance(node, ast.Name):
+        return known.get(node.id)
+    if depth > MAX_DEPTH:
+        return None
+    kind: type[ast.AST]
+    if isinstance(node, ast.Compare) and len(node.ops) == 1:
+        parts, kind = (node.left, node.comparators[0]), type(node.ops[0])
+    elif isinstance(node, ast.BinOp):
+        parts, kind = (node.left, node.right), type(node.op)
+    else:
+        return None
+    left, right = (_computed(part, known, depth + 1) for part in parts)
+    if kind not in _OPERATORS or not isinstance(left, int) or not isinstance(right, int):
+        return None
+    if kind is ast.FloorDiv and right == 0:
+        return None
+    result: bool | int = _OPERATORS[kind](left, right) if max(abs(left), abs(right)) < _MOST else _MOST
+    return result if abs(result) < _MOST else None
+
+
+def _set_by(node: ast.AST, known: _Constants) -> Iterator[Entry]:
+    if isinstance(node, (ast.List, ast.Tuple)):
+        yield from _of_command(node, known)
+    elif isinstance(node, ast.Call) and _dotted(node.func) == "setattr" and len(node.args) == _OF_SETATTR:
+        path, field, value = node.args
+        if _dotted(path) and isinstance(field, ast.Constant) and isinstance(field.value, str):
+            name = f"{_dotted(path)}.{field.value}"
+            raw = _raw(value, known)
+            yield Entry(form="path", name=name, raw=raw, line=node.lineno, command=id(node))
+    elif isinstance(node, ast.Call):
+        owner = _owner(node)
+        for keyword in node.keywords:
+            if owner[:1].isupper() and keyword.arg:
+                name, line = f"{owner}.{keyword.arg}", keyword.value.lineno
+                yield Entry(
+                    form="path", name=name, raw=_raw(keyword.value, known), line=line, command=id(node)
+                )
+    elif isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        for target in targets:
+            yield from _assigned(target, node.value, known)
+
+
+_OF_SETATTR = 3
+"""Arguments."""
+_ENOUGH = 2
+"""Flags that make a list a command line."""
+
+
+def _of_command(node: ast.List | ast.Tuple, known: _Constants) -> Iterator[Entry]:
+    """What a command line sets that a program starts: `["torchrun", "train.py", "--seq-length", "4096"]`."""
+    words = [(raw if isinstance(raw, str) else "$unknown") for raw in (_raw(e, known) for e in node.elts)]
+    if sum(word.startswith("--") for word in words) >= _ENOUGH:
+        yield from word_entries([(w, e.lineno) for w, e in zip(words, node.elts, strict=True)], id(node))
+
+
+def _owner(call: ast.Call) -> str:
+    """The class that a call makes, also by NeMo-Run's `run.Config(Class, …)`."""
+    owner = _dotted(call.func)
+    if owner in ("run.Config", "run.Partial", "Config", "Partial") and call.args:
+        owner = _dotted(call.args[0]) or owner
+    first, _, last = owner.rpartition(".")
+    return first.rpartition(".")[2] if last == "Config" and first else last
+
+
+def parsed(text: str) -> ast.Module:
+    """The syntax tree. Raises NotAConfigurationError for text that is no Python, or is nested absurdly."""
+    deepest = depth = 0
+    for character in text:
+        depth += (character in "([{") - (character in ")]}")
+        deepest = max(deepest, depth)
+    try:
+        if deepest > _MAX_BRACKETS:
+            raise NotAConfigurationError("is nested too deeply. Give a configuration.")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # on escapes that are none
+            return ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        if isinstance(error, NotAConfigurationError):
+            raise
+        line = getattr(error, "lineno", None)
+        where = f"line {line}: " if line else ""
+        raise NotAConfigurationError(f"{where}no Python. Give YAML, flags or variables.") from error
+
+
+def _assigned(target: ast.expr, value: ast.expr, known: _Constants) -> Iterator[Entry]:
+    line = target.lineno
+    if isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Constant):
+        name = target.slice.value
+        if _dotted(target.value) == "os.environ" and isinstance(name, str):
+            yield Entry(form="env", name=name, raw=_raw(value, known), line=line)
+        return
+    path = _dotted(target)
+    if path:
+        yield Entry(
+            form="path",
+            name=path,
+            raw=_raw(value, known),
+            line=line,
+            command=id(target),
+            bare="." not in path,
+        )
+
+
+def _dotted(node: ast.expr) -> str:
+    names: list[str] = []
+    while isinstance(node, ast.Attribute) and len(names) < MAX_DEPTH:
+        names.append(node.attr)
+        node = node.value
+    return ".".join([node.id, *reversed(names)]) if isinstance(node, ast.Name) else ""
+
+
+def _raw(node: ast.expr, known: _Constants) -> Raw:
+    if isinstance(node, ast.Constant):
+        if isinstance(node.value, int) and node.value.bit_length() > MAX_BITS:
+            return OPAQUE
+        if node.value is None or isinstance(node.value, (str, int, float)):
+            return None if node.value is None else str(node.value)
+    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        inner = _raw(node.operand, known)
+        return f"-{inner}" if isinstance(inner, str) else OPAQUE
+    elif isinstance(node, (ast.List, ast.Tuple)):
+        return listed([_raw(e, known) for e in node.elts])
+    elif isinstance(node, ast.Attribute):
+        dotted = _dotted(node)
+        of_a_library = dotted.startswith("torch.") or dotted.split(".")[-2:-1] == ["AttnBackend"]
+        return dotted if of_a_library else OPAQUE
+    computed = _computed(node, known)
+    return OPAQUE if computed is None else str(computed)
