@@ -31,7 +31,7 @@ _LEAVES = 8
 _LEAST = 3
 """Lines that one sentence may have: a longer one is left to --full, whole."""
 _FIRST_NOTES = (
-    "off-scale",
+    *("off-scale", "shared-gpu"),
     *("config-contradicted", "capture-left-out", "captures-apart", "broken-off", "damaged-rows"),
     *("completions-missing", "capture-incomplete", "partial-capture", "steps-left-out", "missing-ranks"),
     "secrets",

@@ -57,6 +57,9 @@ class HostSplit(Measured):
     pausing_ns: int | None = None
     """Of python_ns, less both: in longer stretches without a CUDA call than launching takes, 10 ms, or 1 ms
     where launches mostly lie further apart than that."""
+    before_copies_ns: int | None = None
+    """Of waiting_ns and pausing_ns: in gaps that a copy from the host's memory ended, as of a batch. None
+    where the capture shows no copies."""
     waits: list[ThreadWait] = field(default_factory=list)
     """waiting_ns by call, the largest first; a call inside another one counts in both."""
     synchronising_ns: int | None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
 from types import NoneType
 from typing import Any, Final, Literal, Self, TypedDict, get_args, get_origin, get_type_hints
@@ -82,6 +82,8 @@ class Quality:
     code: str
     message: str
     remedy: str
+    rows: dict[str, int] = field(default_factory=dict)
+    """Damaged rows, over all inputs: `kernel, set aside: no time` and how many. Empty of other notes."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -177,7 +177,7 @@ BUDGET = {
     "profiling": 6_640,  # the record of each step: phases, waits, rows of means; how this copy was installed
     "reports": 7_920,  # what shows each degree of the layout
     "results": 3_900,  # the what-if study of a job
-    "rules": 15_280,  # what rules assume; host waits; the culprit and its kernels; bounds of all ranks
+    "rules": 15_400,  # what rules assume; host waits; the culprit; bounds of all ranks; failed allocations
     "simulator": 13_090,  # replay of recorded operations of all ranks; ranks that are slow alike, together
     "src": 22_790,  # configured facts; jobs that are followed while they train
     "traces": 9_850,  # damaged rows are set aside one by one; what is no trace is told by its content

@@ -76,7 +76,8 @@ class Damage:
         remedy = (
             "The figures are of the other rows. Where many are damaged, capture again with a newer profiler."
         )
-        return [Note(code=CODE, message=f"{'; '.join(said)}.", remedy=remedy)]
+        counts = {f"{what}, {done}: {why}": rows for (what, why, done), (rows, _) in ordered}
+        return [Note(code=CODE, message=f"{'; '.join(said)}.", remedy=remedy, rows=counts)]
 
 
 _ON_DEVICE = ("kernel", "copy", "CUDA graph")

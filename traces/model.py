@@ -258,6 +258,8 @@ class Note:
     code: str
     message: str
     remedy: str = ""
+    rows: Mapping[str, int] = field(default_factory=dict)
+    """How many rows of what it is about, as `kernel, set aside: no time`; of notes of damage."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -19,9 +19,19 @@ STEP_PATTERNS: tuple[tuple[str, str], ...] = (
     ("perfdoc", rf"^{re.escape(vocabulary.STEP)}( \d+)?$"),
     ("Megatron-Bridge", r"^training_step_\d+$"),
     ("PyTorch profiler", r"^ProfilerStep\s?#\d+$"),
+    ("Lightning", r"^\[(pl|Lightning)\]\[profile\]run_training_batch$"),
+    ("JAX", r"^(TSL:)?[\w.-]{1,64}#step_num=\d+(,[^#]{0,200})?#?$"),
+    ("JAX", r"^(TSL:)?XlaModule:#([^#]{0,200},)?hlo_module=p?(jit|map)_+(\w{1,32}_)?step(,[^#]{0,200})?#$"),
+    ("JAX", r"^(TSL:)?PjitFunction\((\w{1,32}_)?step\)$"),
+    ("vLLM", r"^execute_(\d+_)?context_\d+\([^()]{0,99}\)_generation_\d+\([^()]{0,99}\)$"),
+    ("SGLang", r"^step\[\w{1,32} bs=\d+[^\]]{0,99}\]$"),
     # "Warm-up Step 1" and "Optimizer.step#…" must not match: the whole name is a step or it is none.
-    ("common form", r"(?i)^((train|training|global)[ _-]?)?(step|iter|iteration)[ _#:=-]*\d+$"),
-    ("common form", r"(?i)^(train|training)[ _-]?(step|iter|iteration)$"),
+    (
+        "common form",
+        r"(?i)^[\W_]{0,4}(epoch[\W_]{0,3}\d+[\W_]{1,3})?((train|training|global)[ _/-]?)?"
+        r"(step|iter|iteration)([ _-]?(num|number|idx|index|id))?[\W_]{0,4}\d+( ?(/|of) ?\d+)?[\W_]{0,4}$",
+    ),
+    ("common form", r"(?i)^(\w{1,32}\.)?(run[ _-])?(train|training)[ _-]?(step|iter|iteration)$"),
 )
 """(where the form comes from, pattern on the whole name); the first that occurs wins."""
 
@@ -66,7 +76,7 @@ LOCK_HELD_PATTERN = r"(?i)^holding (the )?gil$"
 
 # Words of which a matching name holds at least one, in lower case: names are thinned out by them before any
 # pattern is tried.
-_STEP_HINTS = ("step", "iter")
+_STEP_HINTS = ("step", "iter", "run_training", "execute_")
 _DATA_HINTS = (vocabulary.DATA, "data", "batch", "sample", "dali", "next", "input")
 _GC_HINTS = (vocabulary.GC, "gc", "garbage")
 _LOCK_HINTS = ("gil",)

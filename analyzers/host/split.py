@@ -21,11 +21,14 @@ from perfdoc.analyzers.host.idle import BLOCKING, HostIdle, ThreadIdle
 from perfdoc.analyzers.kernels.parts import sum_by
 from perfdoc.results.host import CallIdle, HostSplit, ThreadWait
 from perfdoc.results.quality import MEASURED
+from perfdoc.traces.model import CopyKind
 
 MAX_WAITS = 12
 LAUNCHING_MAX_NS = 10_000_000
 """Python takes microseconds to milliseconds from one launch to the next. Without a CUDA call for longer, the
 host does or waits for something else."""
+MIN_COPY_BYTES = 1 << 12
+"""Of a batch: 512 tokens of 8 bytes. What is smaller is a scalar or a mask."""
 _SPARSE_MAX_NS = 1_000_000
 """The same of a thread whose launches mostly lie further apart than this: it is not busy with launching."""
 _MAX_PAIRS = 1_000
@@ -40,6 +43,7 @@ class PythonSplit:
     waiting_ns: int | None
     between_steps_ns: int | None
     pausing_ns: int
+    before_copies_ns: int | None
     waits: list[ThreadWait]
 
 
@@ -62,7 +66,8 @@ def python_split(
     def times_of(thread: int) -> ThreadTimes:
         return thread_times(view.trace, view.known, thread)
 
-    scheduled = known = computing_ns = waiting_ns = between_ns = pausing_ns = 0
+    copied = _before_copies(view, idle)
+    scheduled = known = computing_ns = waiting_ns = between_ns = pausing_ns = copied_ns = 0
     waits: dict[tuple[WaitKind, str | None], int] = defaultdict(int)
     for thread, before, outside in _outside_calls(idle, calls, threads):
         waiting = EMPTY
@@ -75,6 +80,7 @@ def python_split(
             waiting = waiting - computing
             computing_ns += computing.overlap_ns(outside)
             waiting_ns += waiting.total_ns
+            copied_ns += copied.overlap_ns(waiting)
             rest = waiting
             for call, kind, in_call in own.calls:
                 waits[kind, call] += in_call.overlap_ns(waiting)
@@ -84,15 +90,27 @@ def python_split(
         if between is not None:
             between_ns += between.overlap_ns(rest)
             rest = rest - between
-        pausing_ns += _pauses(calls, thread, rest, view.window.start_ns).overlap_ns(rest)
+        pauses = _inside(_pauses(calls, thread, rest, view.window.start_ns), rest)
+        pausing_ns += pauses.total_ns
+        copied_ns += copied.overlap_ns(pauses)
     ranked = sorted(waits.items(), key=lambda w: (-w[1], w[0][1] or ""))
     return PythonSplit(
         computing_ns=computing_ns if scheduled else None,
         waiting_ns=waiting_ns if known else None,
         between_steps_ns=None if between is None else between_ns,
         pausing_ns=pausing_ns,
+        before_copies_ns=copied_ns if len(view.trace.copies) else None,
         waits=[ThreadWait(kind=k, call=c, idle_ns=ns) for (k, c), ns in ranked[:MAX_WAITS] if ns],
     )
+
+
+def _before_copies(view: DeviceView, idle: HostIdle) -> Intervals:
+    """Host idle of gaps that a copy to the device ended, of `MIN_COPY_BYTES` at least where that is known."""
+    copies = view.trace.copies
+    large = (copies.bytes < 0) | (copies.bytes >= MIN_COPY_BYTES)
+    rows = (copies.device == view.activity.device) & (copies.kind == CopyKind.HOST_TO_DEVICE) & large
+    ended = np.isin(idle.gap_end_ns, copies.start_ns[rows])[idle.piece_gap]
+    return union(idle.piece_start_ns[ended], idle.piece_end_ns[ended])
 
 
 def _pauses(calls: HostCalls, thread: int, idle: Intervals, begin_ns: int) -> Intervals:
@@ -164,6 +182,7 @@ def split_host_idle(
         waiting_ns=python.waiting_ns,
         between_steps_ns=python.between_steps_ns,
         pausing_ns=python.pausing_ns,
+        before_copies_ns=python.before_copies_ns,
         waits=python.waits,
         synchronising_ns=int(by_kind[CallKind.SYNCHRONISING]),
         allocation_ns=int(by_kind[CallKind.ALLOCATION]),

@@ -2,6 +2,7 @@
 works on something else."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from perfdoc.results.figures import brief, per_cent
 from perfdoc.rules.engine.advise import Advice
@@ -33,7 +34,15 @@ from perfdoc.rules.facts.graphs import (
     why_no_graphs,
     why_no_room,
 )
-from perfdoc.rules.facts.loading import AHEAD, FASTER, awaits_batch, by_hand, loads_ahead
+from perfdoc.rules.facts.loading import (
+    AHEAD,
+    FASTER,
+    awaiting_ns,
+    awaits_batch,
+    by_hand,
+    loads_ahead,
+    waits_elsewhere,
+)
 from perfdoc.rules.facts.memory_need import cp_of, tp_of
 from perfdoc.rules.facts.smaller_mapping import fsdp_instead, halved, splits_too_far
 
@@ -159,7 +168,7 @@ def _not_launched(case: Case) -> Iterator[Evidence]:
 def _not_launching(case: Case, share: float, evidence: list[Evidence]) -> Verdict:
     """The host is late, and not by launching: no larger micro-batch, no CUDA graphs."""
     waits = (case.share(waiting_ns) or 0.0) >= share / 2
-    if waits and (why := awaits_batch(case)):
+    if (case.share(awaiting_ns) or 0.0) >= share / 2 and (why := awaits_batch(case)):
         return _awaiting_batch(case, evidence, why)
     pauses = (case.share(pausing_ns) or 0.0) > (case.share(between_steps_ns) or 0.0)
     return fires(
@@ -167,7 +176,10 @@ def _not_launching(case: Case, share: float, evidence: list[Evidence]) -> Verdic
         reason=_WAITS if waits else _PAUSES if pauses else _BETWEEN,
         evidence=[*evidence, *_waits(case)],
         remedy=_FIND_WAIT if waits else _FIND_PAUSE if pauses else _FIND_WORK,
-        gain=ceiling(case, lambda r: r.ledger.idle.host, "all idle time before late launches", anywhere=True),
+        gain=_of_waits(
+            case,
+            ceiling(case, lambda r: r.ledger.idle.host, "all idle time before late launches", anywhere=True),
+        ),
         time=("idle.waits",),
         worst=worst_of_time(case, ("idle.host",)),
         verify="Run again: idle.host in the ledger falls.",
@@ -178,14 +190,20 @@ def _not_launching(case: Case, share: float, evidence: list[Evidence]) -> Verdic
     )
 
 
+def _of_waits(case: Case, most: Gain | None) -> Gain | None:
+    """The bound with the key of calls that wait for the device, where these begin what the host waits for
+    otherwise: a replay without them promises what may wait as long (PD208 says nothing then)."""
+    return replace(most, key="without_waits") if most is not None and waits_elsewhere(case) else most
+
+
 def _awaiting_batch(case: Case, evidence: list[Evidence], why: str) -> Verdict:
     """The host waits, likely for its next batch."""
     return fires(
         action=FASTER if loads_ahead(case) else AHEAD,
-        reason=f"the launching thread waits off the CPU, likely for its next batch: {why}",
+        reason=f"the launching thread waits, likely for its next batch: {why}",
         evidence=[*evidence, *_waits(case)],
         remedy=f"{by_hand(case)} A range around the call that fetches it (or --data-range) makes it sure.",
-        gain=ceiling(case, waiting_ns, "all idle time in which the launching thread waits"),
+        gain=_of_waits(case, ceiling(case, awaiting_ns, "all idle time in which the launching thread waits")),
         time=("idle.waits",),
         verify="Run again: idle.host in the ledger falls.",
         false_alarm="A thread that waits for another process: a barrier on the CPU, a checkpoint's writer.",

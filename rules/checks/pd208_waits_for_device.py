@@ -10,6 +10,7 @@ from perfdoc.rules.engine.needs import GPUS, WINDOW, on_some_rank
 from perfdoc.rules.engine.rule import Case, Evidence, Meta, Verdict, fires, passes
 from perfdoc.rules.facts.capture import AFTER_START_UP, LAUNCHES
 from perfdoc.rules.facts.graphs import launching_ns
+from perfdoc.rules.facts.loading import waits_elsewhere
 
 META = Meta(
     title="Calls that wait for the device",
@@ -58,6 +59,10 @@ def evaluate(case: Case) -> Verdict:
     if worth < MIN_FRAC or not several:
         return passes(evidence)
     groups = [g for r in case.ranks for g in r.host.sync_calls.groups if g.idle_caused_ns]
+    if waits_elsewhere(case):
+        return passes(
+            evidence, "the host waits for something else behind them, which may take as long without"
+        )
     return fires(
         reason="the host waits for the device inside the step, and the queue runs dry behind each wait",
         evidence=[*evidence, *_calls(case, groups)],

@@ -7,6 +7,7 @@ from perfdoc.results.figures import gib, per_cent
 from perfdoc.rules.engine.advise import Advice, advise, needing
 from perfdoc.rules.engine.needs import GPUS, Missing, Need, given, skipped
 from perfdoc.rules.engine.rule import Case, Meta, Verdict, fires, passes, skips
+from perfdoc.rules.facts.failed_request import BY_HAND
 from perfdoc.rules.facts.memory_room import SNAPSHOT, is_short, shares_of_reserved, worst_share
 
 
@@ -29,7 +30,6 @@ MIN_FRAC = 0.1
 """Of what is reserved at the peak: pieces of split segments that are not in use."""
 _KNOB, _OPTION = "pytorch_cuda_alloc_conf", "expandable_segments"
 _GRAPHS = "it needs NCCL_GRAPH_REGISTER=0"
-_BY_HAND = f"Add {_OPTION}:True to PYTORCH_CUDA_ALLOC_CONF, after a comma if other options are set."
 
 
 def evaluate(case: Case) -> Verdict:
@@ -56,9 +56,9 @@ def evaluate(case: Case) -> Verdict:
     return fires(
         reason="the allocator holds much that it cannot give out, and memory is short",
         evidence=evidence,
-        remedy="" if case.setting(_KNOB)[0] else _BY_HAND,
+        remedy="" if case.setting(_KNOB)[0] else BY_HAND,
         advice=_advice(case),
-        otherwise=_BY_HAND,
+        otherwise=BY_HAND,
         verify="Record a snapshot again: reserved comes closer to allocated.",
         false_alarm="Free memory: fragmentation costs nothing until the device is full.",
     )

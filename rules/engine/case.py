@@ -145,7 +145,7 @@ class Case:
     @property
     def framework(self) -> Framework:
         """In whose words settings and changes are named."""
-        return framework_of_job(self.captures, self.configuration)
+        return framework_of_job(self.captures, self.configuration, self.memory)
 
     @cached_property
     def program(self) -> Program:

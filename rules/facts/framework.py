@@ -8,6 +8,7 @@ from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import MEGATRONS, PYTORCHS
 from perfdoc.knobs.load import catalogue
 from perfdoc.results.headline import Framework
+from perfdoc.results.memory import MemoryAnalysis
 
 _CORES = (*MEGATRONS, "perfdoc")
 _MEGATRON_PATHS = (".megatron.", ".override_optimizer_config.", "megatron_lm_config.")
@@ -17,11 +18,16 @@ _STAGE_BY_DEFAULT = {"deepspeed": 0, "accelerate": 2}
 """DeepSpeed's file holds every setting; `accelerate launch` takes stage 2 where none is named."""
 
 
-def framework_of_job(captures: Sequence[CaptureMeasurement], configuration: Configuration) -> Framework:
-    """Settings that were given say it, being Megatron's or PyTorch's; else what every capture shows.
+def framework_of_job(
+    captures: Sequence[CaptureMeasurement],
+    configuration: Configuration,
+    memory: MemoryAnalysis | None = None,
+) -> Framework:
+    """Settings that were given say it, being Megatron's or PyTorch's; else what every capture shows, and
+    without captures the files that a memory snapshot names.
     DeepSpeed and Accelerate run Megatron too: then it shows. A capture of verl that shows PyTorch alone may
     be of Megatron without its ranges. Environment variables are anybody's."""
-    shown = {capture.framework for capture in captures}
+    shown = {capture.framework for capture in captures} or _of_memory(memory)
     dialect = configuration.dialect
     if dialect in PYTORCHS:
         told = accelerates_way(configuration) == "MEGATRON_LM"
@@ -33,6 +39,15 @@ def framework_of_job(captures: Sequence[CaptureMeasurement], configuration: Conf
     if dialect in _CORES:
         return "megatron"
     return "megatron" if "megatron" in shown else shown.pop() if len(shown) == 1 else ""
+
+
+def _of_memory(memory: MemoryAnalysis | None) -> set[Framework]:
+    """By the files that allocated what was there at the peak."""
+    devices = memory.devices if memory is not None else ()
+    files = [site.file for device in devices for site in device.sites if site.file]
+    if not files:
+        return set()
+    return {"megatron" if any("megatron" in file for file in files) else "pytorch"}
 
 
 def accelerates_way(configuration: Configuration) -> str:

@@ -2,8 +2,10 @@
 
 import re
 
+from perfdoc.results.figures import per_cent
+from perfdoc.rules.engine.gain import RankMeasurement
 from perfdoc.rules.engine.rule import Case
-from perfdoc.rules.facts.graphs import waiting_ns
+from perfdoc.rules.facts.graphs import pausing_ns, waiting_ns
 
 _QUEUE = re.compile(r"p?poll|p?select|epoll_p?wait\d?|(sem|pthread_cond)_(timed|clock)wait|.*queues?\.py.*")
 """What a process waits in for a batch of another one: a queue's get with a time limit."""
@@ -33,9 +35,11 @@ def by_hand(case: Case) -> str:
 
 def awaits_batch(case: Case) -> str:
     """What shows that a host that waits does so for its next batch, strongest first; empty where nothing
-    does: the loader's workers are there, or the calls are those of a queue's get."""
+    does: the loader's workers are there, a copy to the device follows, or the calls are those of a queue."""
     if loads_ahead(case):
         return "worker processes load its batches"
+    if copied := _copies_follow(case):
+        return copied
     splits = [rank.host.idle_split for rank in case.ranks if waiting_ns(rank)]
     waits = [wait for split in splits for wait in split.waits]
     queued = [wait for wait in waits if _QUEUE.fullmatch(wait.call or "")]
@@ -43,3 +47,26 @@ def awaits_batch(case: Case) -> str:
     if not whole or sum(wait.idle_ns for wait in queued) < _MOST * whole:
         return ""
     return f"it waits in {max(queued, key=lambda wait: wait.idle_ns).call}, as for another process's queue"
+
+
+def awaiting_ns(rank: RankMeasurement) -> int:
+    """idle.host in which the launching thread waits, or pauses for longer than launching takes."""
+    return waiting_ns(rank) + pausing_ns(rank)
+
+
+def waits_elsewhere(case: Case) -> bool:
+    """Whether most of the host's idle time is a wait for something other than the device: off the CPU, or
+    likely for a batch. Without calls that wait for the device it may be as long, or hidden: nothing tells."""
+    idle, waiting, awaiting = (
+        case.share(of) or 0.0 for of in (lambda r: r.ledger.idle.host, waiting_ns, awaiting_ns)
+    )
+    most = _MOST * idle
+    return idle > 0 and (waiting >= most or (awaiting >= most and bool(awaits_batch(case))))
+
+
+def _copies_follow(case: Case) -> str:
+    whole = sum(map(awaiting_ns, case.ranks))
+    before = sum(rank.host.idle_split.before_copies_ns or 0 for rank in case.ranks)
+    if not whole or before < _MOST * whole:
+        return ""
+    return f"a copy from the host's memory ends {per_cent(before / whole)} of it"

@@ -10,6 +10,7 @@ from perfdoc.rules.engine.gain import RankMeasurement, at_most, predicted
 from perfdoc.rules.engine.needs import WINDOW, Missing, Need, applies, first_missing, given, skipped
 from perfdoc.rules.engine.rule import Case
 from perfdoc.rules.facts.capture import KERNELS, fused_attention_runs
+from perfdoc.rules.facts.failed_request import first_failed, remedy_of_failed, tells_remedy
 from perfdoc.rules.facts.memory_need import (
     cp_of,
     layer_activation_bytes,
@@ -114,8 +115,18 @@ MODULES, OFFLOAD = "recompute_modules", "cpu_offloading"
 
 def pieces(case: Case, room: Room | None) -> list[Advice]:
     """Settings, cheapest in time first: replicated states and activations, then recomputed or offloaded
-    activations, then a smaller micro-batch."""
-    return [*_held_once(case), *_activations(case, room), *_smaller_micro_batch(case)]
+    activations, then a smaller micro-batch. Where the request that failed is a tensor of another kind, or
+    memory is fragmented, recomputed activations would not help it: its own remedy is said."""
+    what = request.what if (request := first_failed(room)) is not None else ""
+    fused = _fused_loss(case) if what == "loss" else ()
+    relief = () if room is not None and tells_remedy(room) else _activations(case, room)
+    return [*fused, *_held_once(case), *relief, *_smaller_micro_batch(case)]
+
+
+def _fused_loss(case: Case) -> Iterator[Advice]:
+    """Megatron's: other frameworks have no setting for it."""
+    if case.framework == "megatron" and not case.is_set_to("cross_entropy_loss_fusion", True):
+        yield advise(knob="cross_entropy_loss_fusion", to=True, why="makes no second copy of the logits")
 
 
 def _held_once(case: Case) -> Iterator[Advice]:
@@ -237,9 +248,8 @@ def saved_layer_bytes(case: Case) -> int | None:
 
 def _short_bytes(room: Room | None) -> int | None:
     """What the first failed allocation lacked."""
-    if room is None or not room.device.out_of_memory:
+    if (first := first_failed(room)) is None:
         return None
-    first = room.device.out_of_memory[0]
     return max(0, first.requested_bytes - first.device_free_bytes) or None
 
 
@@ -252,7 +262,11 @@ def _smaller_micro_batch(case: Case) -> Iterator[Advice]:
 
 def words(case: Case, room: Room | None) -> str:
     """The remedy in words."""
-    found = ["Apply the advice from the top, one at a time, until it fits."] if pieces(case, room) else []
+    large, found = list(remedy_of_failed(room)), list[str]()
+    if room is not None and tells_remedy(room):
+        found, large = large, found
+    if pieces(case, room):
+        found.append("Apply the advice from the top, one at a time, until it fits.")
     parts = {} if room is None or room.device.composition is None else room.device.composition.category_bytes
     activations, total = parts.get("activations", 0), sum(parts.values())
     if 2 * activations > total > 0:
@@ -270,44 +284,15 @@ def words(case: Case, room: Room | None) -> str:
             "On Grace, activations can be offloaded to host memory (cpu_offloading, or by module with "
             "fine_grained_activation_offloading, which works with pipelines and recomputation)."
         )
-    return " ".join([*found, *_large_request(room)])
+    return " ".join([*found, *large])
 
 
-LARGE_BYTES = 1 << 30
-"""A request of as much is one large tensor, not the last drop."""
 _RECOMPUTE = (
     "Recomputation frees most of them, where it is not on already: cheap modules first, then whole layers "
     "(recompute_granularity selective, then full)."
 )
 
 _OF_LAYERS = "Recomputation frees most of them, where it is not on already."
-
-
-def _large_request(room: Room | None) -> Iterator[str]:
-    """What to do about one large tensor, which was the first that did not fit."""
-    if room is None or not room.device.out_of_memory:
-        return
-    first = room.device.out_of_memory[0]
-    if first.requested_bytes < LARGE_BYTES and not first.what:
-        return
-    where = f" in {first.function} ({first.file}:{first.line})" if first.function else ""
-    yield (
-        f"The request that failed is one tensor of {gib(first.requested_bytes)}{where}: "
-        f"{_OF_TENSOR[first.what]} A smaller micro-batch or a split of the sequence makes it smaller too."
-    )
-
-
-_OF_TENSOR = {
-    "loss": "the logits or a copy of them. A loss in chunks of the sequence, or one fused with the output "
-    "layer (Liger's FusedLinearCrossEntropy; Megatron's cross_entropy_loss_fusion), never holds them whole.",
-    "attention": "attention's scores. Fused attention (scaled_dot_product_attention in 16 bits) makes none.",
-    "optimizer": "the optimizer's state. Shard it over the data-parallel ranks (FSDP, ZeRO, a distributed "
-    "optimizer), or keep it in 8 bits.",
-    "weights": "weights gathered whole. Wrap smaller units, and free them after their forward.",
-    "cache": "keys and values kept for decoding. Fewer or shorter sequences at once need less.",
-    "": "make it smaller there.",
-}
-"""What it is by its frames, and what to do about it."""
 
 
 def _fsdp(case: Case) -> bool:

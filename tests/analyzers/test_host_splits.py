@@ -234,3 +234,32 @@ def test_one_long_pause_among_many_launches(tmp_path: Path) -> None:
         at += 100 * US
     split = host_activity(view_of(builder, tmp_path))[0].idle_split
     assert split.pausing_ns == 30 * MS - 2
+
+
+@pytest.mark.parametrize(
+    ("bytes_", "kind", "before"),
+    [
+        (1 << 20, "host_to_device", 28),
+        (1 << 12, "host_to_device", 28),
+        (8, "host_to_device", 0),
+        (1 << 20, "device_to_host", 0),
+    ],
+)
+def test_what_a_copy_of_a_batch_ends_is_told(tmp_path: Path, bytes_: int, kind: str, before: int) -> None:
+    """Off the CPU for 28 of 30 ms before each of three copies, which kernels follow at once."""
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    device.kernel(GEMM, 0, MS, launch=(thread, 0, 1))
+    for i in range(3):
+        at = MS + i * 32 * MS
+        thread.off_cpu(at + MS, at + 29 * MS)
+        device.copy(
+            kind, bytes_, at + 30 * MS, at + 31 * MS, launch=(thread, at + 30 * MS - 20, at + 30 * MS - 10)
+        )
+        device.kernel(GEMM, at + 31 * MS, at + 32 * MS, launch=(thread, at + 30 * MS - 9, at + 30 * MS - 1))
+    split = host_activity(view_of(builder, tmp_path))[0].idle_split
+    assert split.waiting_ns == 3 * 28 * MS
+    # Of the other 2 ms nothing is known: no launch for longer than launching takes.
+    assert split.pausing_ns is not None
+    assert split.before_copies_ns == (3 * before * MS + split.pausing_ns if before else 0)

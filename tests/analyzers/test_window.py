@@ -56,6 +56,23 @@ def stepped(folder: Path, names: tuple[str, ...]) -> Trace:
         ("iter_5", "iter_6"),
         ("global_step=5", "global_step=6"),
         ("train_step", "train_step"),
+        ("Trainer.train_step", "Trainer.train_step"),
+        ("run_training_step", "run_training_step"),
+        ("[step] 0", "[step] 1"),
+        ("## step 0 ##", "## step 1 ##"),
+        ("epoch 0, step 3", "epoch 0, step 4"),
+        ("epoch_0_iter_3", "epoch_0_iter_4"),
+        ("train/step=3", "train/step=4"),
+        ("step_num: 3", "step_num: 4"),
+        ("Iteration 3/100", "Iteration 4/100"),
+        ("[pl][profile]run_training_batch", "[pl][profile]run_training_batch"),
+        ("TSL:train#step_num=3,_r=1#", "TSL:train#step_num=4,_r=1#"),
+        ("TSL:XlaModule:#hlo_module=jit_train_step,program_id=9#",) * 2,
+        ("XlaModule:#prefix=a,hlo_module=pmap__step,program_id=9#",) * 2,
+        ("TSL:PjitFunction(train_step)", "TSL:PjitFunction(train_step)"),
+        ("execute_context_1(8)_generation_0(0)", "execute_context_0(0)_generation_1(1)"),
+        ("execute_16_context_0(sq0sk0)_generation_16(sq16)", "execute_16_context_1(sq8)_generation_15(sq15)"),
+        ("step[DECODE bs=4]", "step[EXTEND bs=1 toks=80]"),
     ],
 )
 def test_steps_tile_the_device_time(tmp_path: Path, names: tuple[str, ...]) -> None:
@@ -90,7 +107,18 @@ def test_a_step_whose_range_is_lost_does_not_lengthen_its_neighbour(
 
 
 @pytest.mark.parametrize(
-    "name", ["Warm-up Step 1", "Optimizer.step#AdamW.step", "step", "steps 3", "stepping 3"]
+    "name",
+    [
+        *("Warm-up Step 1", "Optimizer.step#AdamW.step", "step", "steps 3", "stepping 3"),
+        *(
+            "optimizer step 3",
+            "XlaModule:#hlo_module=jit__mean,program_id=9#",
+            "eval_step_3",
+            "validation_step",
+            "micro_step 3",
+            "epoch 3",
+        ),
+    ],
 )
 def test_names_that_only_contain_a_step_are_none(tmp_path: Path, name: str) -> None:
     trace = stepped(tmp_path, (name, name))

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.diagnose.verdict import memory_verdict, verdict_of
+from perfdoc.diagnose.memory_verdict import memory_verdict
+from perfdoc.diagnose.verdict import verdict_of
 from perfdoc.results import SuspectedCommunication
 from perfdoc.results.capture_parts import Pause, StartUp
 from perfdoc.results.memory import MemorySite
@@ -14,6 +15,7 @@ from tests.analyzers.memory_planted import CALL, FORWARD, MIB, SCRIPT, ZERO_GRAD
 from tests.reports.build import communication, kernels, ledger, rank
 from tests.reports.build_job import skew
 from tests.reports.build_memory import GIB, device, memory
+from tests.rules.laid import failure
 
 MS = 1_000_000
 
@@ -131,6 +133,19 @@ def test_a_job_that_runs_out_of_memory_is_told_so() -> None:
     assert verdict_of(ranks, None, 3).endswith("3 allocations failed: out of GPU memory.")
     known = replace(memory(), devices=[device(0, 20 * GIB)])
     assert memory_verdict(known, 2) == f"{memory_verdict(known)} 2 allocations failed: out of GPU memory."
+
+
+def test_a_failed_request_comes_before_the_peak() -> None:
+    request = replace(
+        failure(requested_gib=12, free_gib=9, reserved_gib=70), what="loss", allocated_bytes=69 * GIB
+    )
+    top = replace(device(0, 70 * GIB), oom_events=2, out_of_memory=[request])
+    said = memory_verdict(replace(memory(), devices=[top]), 2)
+    first = "Out of GPU memory: 12.0 GiB asked for in forward (model.py:30), the logits or a copy of them;"
+    assert said.startswith(f"{first} 9.0 GiB was free. It is the first of 2. Peak memory")
+    loose = replace(request, allocated_bytes=50 * GIB)
+    said = memory_verdict(replace(memory(), devices=[replace(top, out_of_memory=[loose])]), 1)
+    assert "9.0 GiB was free, 20.0 GiB unused in blocks too small for it. Peak" in said
 
 
 @pytest.mark.parametrize(("held", "told"), [(10, True), (9, False)])

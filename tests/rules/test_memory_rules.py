@@ -60,8 +60,8 @@ def test_out_of_memory_says_what_was_asked_for(tmp_path: Path, steps: Case) -> N
 @pytest.mark.parametrize(
     ("what", "said"),
     [
-        ("loss", "A loss in chunks"),
-        ("attention", "Fused attention"),
+        ("loss", "the loss in chunks"),
+        ("attention", "Use fused attention"),
         ("optimizer", "8 bits"),
         ("weights", "smaller units"),
         ("cache", "decoding"),
@@ -74,9 +74,30 @@ def test_the_frame_of_a_failed_allocation_leads_to_its_remedy(
     gone = replace(failure(requested_gib=2, free_gib=0.5), what=what)  # type: ignore[arg-type]
     memory = device_memory(tmp_path, reserved_gib=79, oom_events=1, out_of_memory=[gone])
     remedy = result("PD502", remembering(given(steps), memory)).remedy
-    assert said in remedy
-    others = {"A loss in chunks", "Fused attention", "8 bits", "smaller units", "decoding"} - {said}
+    assert said in (remedy.partition("Apply the advice")[0] if what else remedy)
+    others = {"the loss in chunks", "Use fused attention", "8 bits", "smaller units", "decoding"} - {said}
     assert not [other for other in others if other in remedy]
+    # Recomputed activations are no remedy of another tensor.
+    shown = result("PD502", remembering(given(steps), memory))
+    assert ("recompute_granularity" in if_unset(shown)) == (what == "")
+
+
+@pytest.mark.parametrize(
+    ("allocated_gib", "largest_gib", "fragmented"), [(70, 2, True), (76, 2, False), (70, 6, False)]
+)
+def test_unused_memory_in_small_blocks_is_fragmentation(
+    tmp_path: Path, steps: Case, allocated_gib: int, largest_gib: int, fragmented: bool
+) -> None:
+    """5 GiB asked for, of 79 reserved: 9 are unused, in blocks of 2, or 3 are."""
+    gone = replace(
+        failure(requested_gib=5, free_gib=0.5, reserved_gib=79),
+        allocated_bytes=allocated_gib << 30,
+        largest_free_block_bytes=largest_gib << 30,
+    )
+    memory = device_memory(tmp_path, reserved_gib=79, oom_events=1, out_of_memory=[gone])
+    found = result("PD502", remembering(given(steps), memory))
+    assert found.remedy.startswith("Add expandable_segments:True") == fragmented
+    assert ("recompute_granularity" in if_unset(found)) == (not fragmented)
 
 
 NOTHING_SAVED: dict[str, Value] = {

@@ -201,3 +201,32 @@ def test_text_where_a_number_must_be_costs_one_row_at_most(column: str, tmp_path
     assert set((trace.kernels.end_ns - trace.kernels.start_ns).tolist()) == {300}
     said = next(note.message for note in trace.notes if note.code == "damaged-rows")
     assert f"1 value taken for unknown: not of its column's kind ({KERNEL}.{column})" in said
+
+
+def test_rows_without_a_process_are_of_the_only_one(tmp_path: Path) -> None:
+    builder = TimelineBuilder()
+    for pid in (5, 6):
+        process = builder.process(pid=pid)
+        thread, gpu = process.thread(), process.device()
+        thread.range("all", 0, 900)
+        gpu.kernel("gemm", 100, 400, launch=(thread, 10, 50))
+    path = write_nsys_sqlite(builder.build(), tmp_path / "x.sqlite", shuffle_seed=None)
+    rebuild = [
+        f"CREATE TABLE plain AS SELECT * FROM {KERNEL}",
+        f"DROP TABLE {KERNEL}",
+        f"ALTER TABLE plain RENAME TO {KERNEL}",
+        f"UPDATE {KERNEL} SET globalPid = NULL WHERE rowid = 1",
+    ]
+    assert len(after(path, *rebuild).devices) == 2  # one of nobody: either may have launched it
+    trace = after(path, f"DELETE FROM {RUNTIME} WHERE globalTid >> 24 & 16777215 = 6")
+    assert [d.process for d in trace.devices] == [5, 6]
+
+
+@pytest.mark.parametrize(("uuids", "told"), [(("a", "a"), True), (("a", "b"), False)])
+def test_processes_that_share_a_gpu_are_told(uuids: tuple[str, str], told: bool, tmp_path: Path) -> None:
+    builder = TimelineBuilder()
+    for pid, uuid in zip((5, 6), uuids, strict=True):
+        process = builder.process(pid=pid)
+        process.device(uuid=f"00000000-0000-4000-8000-00000000000{uuid}").kernel("gemm", 100, 400)
+    trace = read_trace(write_nsys_sqlite(builder.build(), tmp_path / "x.sqlite"))
+    assert ("shared-gpu" in {note.code for note in trace.notes}) == told

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,9 @@ def thread_of(global_tid: I64 | int) -> Any:
     return global_tid & 0xFFFFFF
 
 
+_CALLS = "CUPTI_ACTIVITY_KIND_RUNTIME"
+
+
 class Ids:
     """Collects devices, threads and names while the tables of one export are read."""
 
@@ -42,6 +46,8 @@ class Ids:
 
         Raises TraceError where there are more than a node can have.
         """
+        if (lost := global_pids == NULL).any():
+            global_pids = np.where(lost, self._only_process, global_pids)
         pids, pid_code = distinct(global_pids)
         ordinals, ordinal_code = distinct(device_ids)
         pairs, pair_code = distinct(pid_code * max(1, len(ordinals)) + ordinal_code)
@@ -50,6 +56,12 @@ class Ids:
             process = int(process_of(int(pids[pair // len(ordinals)])))
             index[i] = self._device(process, int(ordinals[pair % len(ordinals)]))
         return index.take(pair_code)
+
+    @cached_property
+    def _only_process(self) -> int:
+        """The globalPid of the process that made all CUDA calls, for rows without one; NULL of several."""
+        found = np.unique(read_ints(self._source, _CALLS, {"globalTid": NULL})["globalTid"] >> 24)
+        return int(found[0]) << 24 if len(found) == 1 and found[0] >= 0 else NULL
 
     def _device(self, process: int, ordinal: int) -> int:
         key = (process, ordinal)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from perfdoc.traces.model import Device, Note
@@ -105,6 +106,24 @@ def identify_gpus(source: NsysSource, devices: list[Device]) -> list[Device]:
             )
         )
     return result
+
+
+def shared_gpus(devices: Sequence[Device]) -> list[Note]:
+    """Told where several processes used one GPU: what one waits for may be the other's work."""
+    processes: dict[str, set[int]] = {}
+    for device in devices:
+        if device.uuid:
+            processes.setdefault(device.uuid, set()).add(device.process)
+    most = max(map(len, processes.values()), default=0)
+    if most < 2:
+        return []
+    return [
+        Note(
+            code="shared-gpu",
+            message=f"{most} processes share one GPU (MPS, or in turn): each counts as a GPU here, and what "
+            "is idle time of one may be the other's work.",
+        )
+    ]
 
 
 def gpu_ids(source: NsysSource) -> dict[tuple[int, int], int]:

@@ -23,7 +23,7 @@ from perfdoc.traces.model import ApiCalls, Capability, Copies, GraphLaunches, Ke
 from perfdoc.traces.nsys import gpu as nsys_gpu
 from perfdoc.traces.nsys import host as nsys_host
 from perfdoc.traces.nsys.ids import Ids
-from perfdoc.traces.nsys.meta import find_secrets, identify_gpus, read_meta, read_warnings
+from perfdoc.traces.nsys.meta import find_secrets, identify_gpus, read_meta, read_warnings, shared_gpus
 from perfdoc.traces.nsys.parquet_folder import ParquetSource
 from perfdoc.traces.nsys.payload import PAYLOAD_COLUMNS, read_payloads
 from perfdoc.traces.nsys.sampled import read_metrics, read_scheduling
@@ -127,6 +127,7 @@ def read_nsys(source: NsysSource) -> Trace:
     metrics = read_metrics(source, devices, ids.strings)
 
     notes = read_warnings(source) + find_secrets(source) + unreadable + list(metrics.notes)
+    notes += shared_gpus(devices)
     damage.add("NVTX range", "a time or length beyond 2^61 ns", nvtx.impossible_times)
     damage.add("NVTX range", "it ends before it starts", nvtx.bad_rows)
     for column, rows in source.odd_values.items():

@@ -76,7 +76,7 @@ class SqliteSource(SqliteFile):
 
     def strings(self, ids: Iterable[int]) -> dict[int, str]:
         """See NsysSource. Only the ids asked for are read: the table also holds the user's environment."""
-        wanted = sorted(set(ids))
+        wanted = sorted(set(ids)) if "StringIds" in self.tables else []  # else all names are missing
         found: dict[int, str] = {}
         for i in range(0, len(wanted), 500):
             chunk = wanted[i : i + 500]

@@ -13,9 +13,10 @@ from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.analyzers.memory.snapshot import RankMemory
 from perfdoc.analyzers.roles.measure import measure_roles
 from perfdoc.diagnose.job import job_configuration, job_of
+from perfdoc.diagnose.memory_verdict import memory_verdict
 from perfdoc.diagnose.quality import contradiction_notes, mistakes_in, quality_of
 from perfdoc.diagnose.ranks import host_gaps_of, kernels_of
-from perfdoc.diagnose.verdict import contradicted_words, memory_verdict, verdict_of
+from perfdoc.diagnose.verdict import contradicted_words, verdict_of
 from perfdoc.diagnose.whole_case import WholeCase, whole_case
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.profiling.environment import encodable

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from perfdoc import results as d
@@ -109,8 +109,11 @@ def _span(capture: CaptureMeasurement) -> tuple[int, int, str]:
 def _notes(captures: Sequence[CaptureMeasurement]) -> list[d.Quality]:
     """Notes of all captures; a note that several share is listed once, with their number."""
     inputs: dict[tuple[str, str, str], int] = defaultdict(int)
+    rows: dict[tuple[str, str, str], Mapping[str, int]] = {}
     for c in captures:
-        for note in {(n.code, n.message, n.remedy) for n in c.notes}:
+        found = {(n.code, n.message, n.remedy): n.rows for n in c.notes}
+        rows |= found
+        for note in found:
             inputs[note] += 1
     several = len(captures) > 1
     return [
@@ -118,6 +121,7 @@ def _notes(captures: Sequence[CaptureMeasurement]) -> list[d.Quality]:
             code=code,
             message=f"{message} ({count} of {len(captures)} inputs)" if several else message,
             remedy=remedy,
+            rows={what: count * n for what, n in rows[code, message, remedy].items()},
         )
         for (code, message, remedy), count in sorted(inputs.items())
     ]
@@ -126,7 +130,8 @@ def _notes(captures: Sequence[CaptureMeasurement]) -> list[d.Quality]:
 def _missing_ranks(world: int, ranks: Sequence[d.Rank]) -> list[d.Quality]:
     """The captures name a larger job than was given: its other ranks may be the slow ones."""
     known = {r.rank for r in ranks} - {None}
-    if len(known) >= world:
+    # A file of several processes says of none which rank it is: they may be any that are not known.
+    if len(known) + sum(r.rank is None for r in ranks) >= world:
         return []
     return [
         d.Quality(

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from perfdoc.analyzers.skew.stragglers import FEWEST
-from perfdoc.results import IDLE_CAUSES, KernelsAnalysis, MemoryAnalysis, Rank, Window
+from perfdoc.results import IDLE_CAUSES, KernelsAnalysis, Rank, Window
 from perfdoc.results.bubble import exposed_bubble_ns
 from perfdoc.results.capture_parts import Pause, StartUp
-from perfdoc.results.figures import brief, partition, per_cent, plural, share, size
-from perfdoc.results.memory import DeviceMemory
-from perfdoc.results.names import base_name, shorten
+from perfdoc.results.figures import brief, partition, per_cent, plural, share
+from perfdoc.results.names import shorten
 from perfdoc.results.quality import Contradiction, in_words
 from perfdoc.results.waits import LATE_WORDS, LateRank, PipelineAnalysis, SkewAnalysis, waits_by_schedule
 
@@ -67,10 +66,11 @@ def verdict_of(
     """
     where = f"{_once(ranks)}{_where_it_went(ranks, pipeline, awaits_batch=awaits_batch)}{_left_out(ranks)}"
     where += f"{_waiting(ranks, skew, stages)}{_slowed(ranks, slowed_by)}{_hidden_in_graphs(ranks)}"
-    return f"{where}{_of_unknown_class(ranks, kernels)}{_out_of_memory(failed_allocations)}"
+    return f"{where}{_of_unknown_class(ranks, kernels)}{out_of_memory_words(failed_allocations)}"
 
 
-def _out_of_memory(failed: int) -> str:
+def out_of_memory_words(failed: int) -> str:
+    """With the space before it; nothing where no allocation failed."""
     return f" {plural(failed, 'allocation')} failed: out of GPU memory." if failed else ""
 
 
@@ -204,7 +204,8 @@ def _cause(cause: str, ranks: Sequence[Rank], *, on_host: bool, awaits_batch: bo
         if 2 * waiting >= host_ns:
             return "the host waits, likely for its next batch" if awaits_batch else "the host waits"
         if 2 * (waiting + between + pausing) >= host_ns:
-            return "the host works between steps" if between >= pausing else "the host pauses"
+            pauses = "the host pauses, likely for its next batch" if awaits_batch else "the host pauses"
+            return "the host works between steps" if between >= pausing else pauses
     if cause == "data" and 2 * sum(r.host.data.idle_position_ns or 0 for r in ranks) > sum(
         r.ledger_ns.idle.data for r in ranks
     ):
@@ -312,39 +313,3 @@ def _of_unknown_class(ranks: Sequence[Rank], kernels: KernelsAnalysis | None) ->
         return f"{said}: name what communicates with --comm-kernel."
     of = share(suspected / window)
     return f"{said}; kernels that look like communication run for {of} of the time: see PD903, --comm-kernel."
-
-
-def memory_verdict(memory: MemoryAnalysis, failed_allocations: int = 0) -> str:
-    """The sentence of a diagnosis of memory alone: the device with the highest peak, what holds it,
-    and whether it was enough."""
-    peaks = [m for m in memory.devices if m.peak_allocated_bytes is not None]
-    if not peaks:
-        return f"Nothing was measured: {memory.reason}"
-    top = max(peaks, key=lambda m: m.peak_allocated_bytes or 0)
-    reserved = f", {size(top.peak_reserved_bytes)} reserved" if top.peak_reserved_bytes else ""
-    where = f"GPU {top.device}" if top.rank is None else f"rank {top.rank}"
-    peak = f"Peak memory of {where}: {size(top.peak_allocated_bytes)} allocated{reserved}."
-    return f"{peak}{_held_by(top)}{_out_of_memory(failed_allocations)}"
-
-
-def _held_by(top: DeviceMemory) -> str:
-    """With the space before it: the use that holds most of what was allocated in the recording, and its
-    largest place; nothing where most of that is of unknown use. What is older has no stack that tells its."""
-    made = top.composition
-    if made is None:
-        return ""
-    recorded = sum(made.recorded_bytes.values())
-    known = {use: held for use, held in made.recorded_bytes.items() if use != "unknown"}
-    use = max(known, key=lambda name: known[name], default="")
-    if not use or recorded <= 0 or 2 * known[use] < recorded:
-        return ""
-    part = known[use] / recorded
-    what = use.replace("_", " ")
-    said = f" {share(part)} of the {size(recorded)} allocated since the recording began is {what}"
-    sites = [site for site in top.sites if site.file]
-    if not sites:
-        return f"{said}."
-    most = max(sites, key=lambda site: site.bytes)
-    line = "" if most.line is None else f":{most.line}"
-    place = f"{shorten(most.function, 48)} ({shorten(base_name(most.file), 48)}{line})"
-    return f"{said}; most in one place: {place}, {size(most.bytes)}."

@@ -1,0 +1,80 @@
+"""The first sentences of a diagnosis of memory alone."""
+
+from __future__ import annotations
+
+from perfdoc.diagnose.verdict import out_of_memory_words
+from perfdoc.results.figures import share, size
+from perfdoc.results.memory import DeviceMemory, MemoryAnalysis, OutOfMemory
+from perfdoc.results.names import base_name, shorten
+
+
+def memory_verdict(memory: MemoryAnalysis, failed_allocations: int = 0) -> str:
+    """The sentence of a diagnosis of memory alone: the device with the highest peak, what holds it,
+    and whether it was enough."""
+    peaks = [m for m in memory.devices if m.peak_allocated_bytes is not None]
+    if not peaks:
+        return f"Nothing was measured: {memory.reason}"
+    top = max(peaks, key=lambda m: m.peak_allocated_bytes or 0)
+    reserved = f", {size(top.peak_reserved_bytes)} reserved" if top.peak_reserved_bytes else ""
+    where = f"GPU {top.device}" if top.rank is None else f"rank {top.rank}"
+    peak = f"Peak memory of {where}: {size(top.peak_allocated_bytes)} allocated{reserved}."
+    if failed := next((m.out_of_memory[0] for m in peaks if m.out_of_memory), None):
+        return f"{_failed(failed, failed_allocations)} {peak}{_held_by(top)}"
+    return f"{peak}{_held_by(top)}{out_of_memory_words(failed_allocations)}"
+
+
+def _failed(request: OutOfMemory, count: int) -> str:
+    """What was asked for where, and what there was of it."""
+    line = "" if request.line is None else f":{request.line}"
+    place = f"{shorten(request.function, 48)} ({shorten(base_name(request.file), 48)}{line})"
+    where = f" in {place}" if request.function else ""
+    what = f", {_WHAT_FAILED[request.what]}" if request.what else ""
+    held = ""
+    if request.reserved_bytes is not None:
+        unused = request.reserved_bytes - request.allocated_bytes
+        held = (
+            f", {size(unused)} unused in blocks too small for it" if unused >= request.requested_bytes else ""
+        )
+    more = f" It is the first of {count:,}." if count > 1 else ""
+    asked, free = size(request.requested_bytes), size(request.device_free_bytes)
+    return f"Out of GPU memory: {asked} asked for{where}{what}; {free} was free{held}.{more}"
+
+
+_WHAT_FAILED = {
+    "loss": "the logits or a copy of them",
+    "attention": "attention's scores",
+    "optimizer": "the optimizer's state",
+    "weights": "weights gathered whole",
+    "cache": "keys and values kept for decoding",
+}
+
+
+_USES = 3
+"""Of memory that are named where none holds most."""
+
+
+def _held_by(top: DeviceMemory) -> str:
+    """With the space before it: the use that holds most of what was allocated in the recording, and its
+    largest place; nothing where most of that is of unknown use. What is older has no stack that tells its."""
+    made = top.composition
+    if made is None:
+        return ""
+    recorded = sum(made.recorded_bytes.values())
+    known = {use: held for use, held in made.recorded_bytes.items() if use != "unknown"}
+    use = max(known, key=lambda name: known[name], default="")
+    if not use or recorded <= 0 or 2 * sum(known.values()) < recorded:
+        return ""
+    if 2 * known[use] < recorded:
+        largest = sorted(known.items(), key=lambda item: -item[1])[:_USES]
+        shares = ", ".join(f"{share(of / recorded)} {name.replace('_', ' ')}" for name, of in largest if of)
+        return f" Of the {size(recorded)} allocated since the recording began: {shares}."
+    part = known[use] / recorded
+    what = use.replace("_", " ")
+    said = f" {share(part)} of the {size(recorded)} allocated since the recording began is {what}"
+    sites = [site for site in top.sites if site.file]
+    if not sites:
+        return f"{said}."
+    most = max(sites, key=lambda site: site.bytes)
+    line = "" if most.line is None else f":{most.line}"
+    place = f"{shorten(most.function, 48)} ({shorten(base_name(most.file), 48)}{line})"
+    return f"{said}; most in one place: {place}, {size(most.bytes)}."

@@ -1,0 +1,59 @@
+"""A host that waits for its next batch where no range names a step: told by the copy that ends the wait."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.analyzers.tiny import GEMM
+from tests.captures.timeline import TimelineBuilder
+from tests.rules.cases import case_of, gain_of, predicting, result
+
+MS = 1_000_000
+STEPS = 6
+
+
+def fed(*, copied: bool, scheduled: bool) -> TimelineBuilder:
+    """Six times 60 ms of kernels, whose end the host waits for, then 38 ms without a CUDA call, 37 of them
+    off the CPU. copied: a batch of 1 MiB follows."""
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    for i in range(STEPS):
+        at = 100 * i * MS
+        if copied:
+            launch = (thread, at + 10, at + 20, "cudaMemcpyAsync_v3020")
+            device.copy("host_to_device", 1 << 20, at + 30, at + 40, launch=launch)
+        for k in range(30):
+            begin = at + MS + 2 * k * MS
+            device.kernel(GEMM, begin, begin + 2 * MS, launch=(thread, at + 50 + 10 * k, at + 58 + 10 * k))
+        thread.synchronize("stream", at + MS, at + 61 * MS, stream=7)
+        if scheduled:
+            thread.off_cpu(at + 62 * MS, at + 99 * MS)
+    return builder
+
+
+@pytest.mark.parametrize(
+    ("copied", "scheduled", "likely"), [(True, True, True), (True, False, True), (False, True, False)]
+)
+def test_a_copy_behind_the_wait_tells_of_a_batch(
+    tmp_path: Path, copied: bool, scheduled: bool, likely: bool
+) -> None:
+    case = case_of(tmp_path, fed(copied=copied, scheduled=scheduled))
+    found = result("PD201", case)
+    assert found.state == "fires"
+    assert ("next batch" in found.reason) == likely
+    # All that the host idles, in five gaps of 39 ms, is at most saved; and it is the waits' change too.
+    assert gain_of(found).high_ms == pytest.approx(5 * 39, abs=10)
+    assert gain_of(found).key == "without_waits"
+
+
+def test_calls_that_wait_are_no_loss_where_the_host_waits_for_a_batch_behind_them(tmp_path: Path) -> None:
+    """A replay without them promises the 39 ms behind each; a loader that is too slow takes as long."""
+    case = predicting(
+        case_of(tmp_path, fed(copied=True, scheduled=True)), without_waits=(150.0, 180.0, 200.0)
+    )
+    found = result("PD208", case)
+    assert found.state == "passes"
+    assert "something else" in found.reason
