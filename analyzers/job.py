@@ -204,12 +204,9 @@ def measure_job(captures: Sequence[CaptureMeasurement], *, whole: bool = True) -
         tables=job_tables(
             [r.tables for r in ranks],
             labels,
-            [r.window for r in ranks],
             calls,
             matches,
             clocks.contradicted,
-            mfu,
-            facts.pp,
         ),
         matches=matches,
         clocks=clocks,

@@ -230,7 +230,6 @@ def measure_trace(
             launches=launches,
             known=known,
             facts=facts or JobFacts(),
-            table_patterns=request.table_patterns,
             events=found,
         )
         result = measure_device(view, also, pool if alone and in_turn else None)

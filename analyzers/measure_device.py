@@ -119,7 +119,7 @@ def measure_device(
     ledger, (host, steps) = ledger_and_host_found()
     give_back(len(activity.start_ns))
     above_found = begun(beside, also or _nothing, view, kernels)
-    tables = device_tables(view, ledger, calls)
+    tables = device_tables(view, calls)
     suspected, packed = suspected_communication(view), packing(view)
     ledgers, pipeline = step_ledgers(view), pipeline_rank(view)
     timeline = rank_timeline(view)

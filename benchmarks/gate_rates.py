@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from perfdoc.compare.figures import RunFigures, Statistic
-    from perfdoc.compare.gate.judge import Judgement
+    from perfdoc.compare.gate.check import Judgement
 
 SETTINGS = [
     *("data_parallel_size=1", "global_batch_size=8", "micro_batch_size=4"),
@@ -106,7 +106,7 @@ def drawn(
 
     new: None for equal ones too, other than the baseline's. factor: of the new runs' steps.
     """
-    from perfdoc.compare.gate.judge import judge
+    from perfdoc.compare.gate.check import judge
 
     n, k = sizes
     chance = random.Random(1)
@@ -123,7 +123,7 @@ def in_pairs(
     pairs: list[tuple[RunFigures, RunFigures]], statistic: Statistic, *, either: bool
 ) -> Counter[str]:
     """Outcomes of random draws of PAIRS neighbours in time; either: which of a pair is new is drawn too."""
-    from perfdoc.compare.gate.judge import judge
+    from perfdoc.compare.gate.check import judge
 
     chance = random.Random(2)
     found: Counter[str] = Counter()

@@ -27,7 +27,7 @@ from tests.gate.scatter import EXCHANGEABLE, STRETCHED, Draw  # noqa: E402
 
 if TYPE_CHECKING:
     from perfdoc.compare.figures import RunFigures
-    from perfdoc.compare.gate.judge import Judgement
+    from perfdoc.compare.gate.check import Judgement
 
 F64: TypeAlias = npt.NDArray[np.float64]
 Shape: TypeAlias = Callable[[F64, np.random.Generator], F64]
@@ -128,7 +128,7 @@ def judged(
     design: str, levels: F64, random: np.random.Generator, shape: Shape | None, ranks: int
 ) -> Judgement:
     """What the gate says of one draw."""
-    from perfdoc.compare.gate.judge import judge
+    from perfdoc.compare.gate.check import judge
 
     if design.endswith("pairs"):
         rows = [  # old, new, new, old, and so on

@@ -26,7 +26,6 @@ from perfdoc.reports.sections import (
     memory,
     mfu,
     pipeline,
-    ranges,
     replay,
     skew,
     step_times,
@@ -39,7 +38,7 @@ from perfdoc.results import Diagnosis, Rank, figures
 from perfdoc.results.names import base_name, shorten
 
 _ANALYSES = (
-    *(mfu.build, communication.build, ranges.build, host.build, contention.build, pipeline.build),
+    *(mfu.build, communication.build, host.build, contention.build, pipeline.build),
     *(pipeline.build_model, skew.build, kernel_parts.build, kernels.build, efficiency.build),
     *(memory.build, replay.build, step_times.build, tables.build),
 )

@@ -1,4 +1,4 @@
-"""Tables in full, each a list of flat rows: ranges of the user's own, collectives by message size, copies by
+"""Tables in full, each a list of flat rows: collectives by message size, copies by
 direction, all-to-all by rank, GPU metrics by kernel class.
 """
 
@@ -8,59 +8,6 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from perfdoc.results.quality import Measured
-from perfdoc.results.ranks import Ledger
-
-
-@dataclass(frozen=True, kw_only=True)
-class RangeRow:
-    """Work of one device by one of the ranges that --range-table names; those of one name inside the same
-    ranges share a row.
-
-    The rows' `own` ledgers of a rank sum to the rank's ledger, leaf by leaf.
-    """
-
-    kind: Literal["range", "others", "outside"]
-    """others: ranges of too little time for a row of their own. outside: work launched in none of the ranges,
-    or whose launch is not known."""
-    path: list[str]
-    """Names from the outermost range to this one; empty of the other kinds."""
-    count: int
-    """Ranges that were open on the host while the window's steps were, else since the launch of what runs
-    first in it."""
-    host_ns: int
-    """How long they were open in that time, one after the other."""
-    own: Ledger
-    """Window time that belongs to this range and to none inside it. GPU work belongs to the innermost range
-    that was open on its thread at launch; of several things that run at once a nanosecond belongs to the one
-    that ends last; idle time to the range that its thread was in meanwhile, and from the launch on to the
-    range of what was launched."""
-    whole: Ledger
-    """With the ranges inside it."""
-    kernels: int
-    """That run in the window; with the ranges inside it, as the figures below."""
-    kernel_ns: int
-    """Sum of durations clipped to the window: concurrent kernels count twice."""
-    share_frac: float | None
-    """`whole` as a share of the window."""
-    matrix_frac: float | None
-    """Its share of the rank's kernel time in GEMMs and attention, which do the model's FLOPs."""
-    mfu: float | None = None
-    """Over `whole`. Known of a range with all GEMMs and attention of whole steps: the FLOPs of a part of the
-    model are not known."""
-    rank: str = ""
-    """Label of the rank."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RangeTable(Measured):
-    """Work by range, over all ranks."""
-
-    patterns: list[str] = field(default_factory=list)
-    """As --range-table gives them; empty where it was not given."""
-    rows: list[RangeRow] = field(default_factory=list)
-    """By rank; outer ranges before inner ones, then by falling time."""
-    mfu_reason: str = ""
-    """Why a range has no MFU."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,7 +142,6 @@ class GpuMetrics(Measured):
 class Tables:
     """Every table."""
 
-    ranges: RangeTable
     collectives: list[CollectiveSize]
     """Of operations whose size is known, by falling total time of their kind, then by size."""
     copies: list[CopyRow]

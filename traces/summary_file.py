@@ -57,7 +57,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """File name of the trace."""
     sha256: str
     """Of the trace."""
-    request: dict[str, str | tuple[str, ...]]
+    request: dict[str, str]
     """Options of the measurement, by name."""
     replayed: bool
     ranks: int

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -124,8 +123,6 @@ class DeviceView:
     launches: Launches
     known: KnownRanges
     facts: JobFacts
-    table_patterns: tuple[re.Pattern[str], ...] = ()
-    """Names of ranges that the user wants a table of."""
     events: EventCounts = NO_EVENTS
     """What of the events of its process is missing from the file."""
 

@@ -47,8 +47,6 @@ class WindowRequest:
     whole_capture: bool = False
     data_pattern: re.Pattern[str] | None = None
     """Names of ranges in which training waits for data, beside the known forms."""
-    table_patterns: tuple[re.Pattern[str], ...] = ()
-    """Names of ranges that the table of ranges has rows of; no part of the window's choice."""
 
     @property
     def chosen(self) -> bool:

@@ -1,1 +1,1 @@
-"""Tables in full: ranges of the user's own, collectives by size, copies, all-to-all, GPU metrics."""
+"""Tables in full: collectives by size, copies, all-to-all, GPU metrics."""

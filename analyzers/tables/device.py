@@ -13,10 +13,8 @@ from perfdoc.analyzers.communication.calls import CollectiveCalls
 from perfdoc.analyzers.device.activity import communicating_copies
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.tables.metrics import gpu_metrics
-from perfdoc.analyzers.tables.range_table import range_table
 from perfdoc.analyzers.tables.sizes import SizedCalls, sized_calls
-from perfdoc.results.ranks import Ledger
-from perfdoc.results.tables import CopyRow, GpuMetrics, RangeTable
+from perfdoc.results.tables import CopyRow, GpuMetrics
 from perfdoc.traces import CopyKind
 from perfdoc.traces.table import Bool
 
@@ -142,16 +140,14 @@ def _memory(kind: CopyKind, pinned: int) -> Literal["pinned", "pageable", "unkno
 class DeviceTables:
     """Rows lack the rank's label: the set of captures tells it."""
 
-    ranges: RangeTable
     copies: Sequence[CopyRow]
     metrics: GpuMetrics
     sized: SizedCalls
 
 
-def device_tables(view: DeviceView, ledger: Ledger, calls: CollectiveCalls) -> DeviceTables:
-    """ledger: of the device's window. calls: its communication."""
+def device_tables(view: DeviceView, calls: CollectiveCalls) -> DeviceTables:
+    """calls: its communication."""
     return DeviceTables(
-        ranges=range_table(view, view.table_patterns, ledger),
         copies=copy_rows(view),
         metrics=gpu_metrics(view),
         sized=sized_calls(view, calls),

@@ -10,8 +10,9 @@ emit_nvtx wrote around products stand for them.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -26,7 +27,6 @@ from perfdoc.analyzers.kernel_class.classify import KernelClass as K
 from perfdoc.analyzers.kernel_class.number_format import format_of, uses_tf32
 from perfdoc.analyzers.kernels.nesting import nest
 from perfdoc.analyzers.work import attention, gemm, memory_bound, optimizers
-from perfdoc.analyzers.work.emitted import with_emitted_operators
 from perfdoc.analyzers.work.inputs import Inputs, parse_inputs
 from perfdoc.analyzers.work.kernel_names import ELEMENTS, list_element
 from perfdoc.analyzers.work.operator_work import (
@@ -39,7 +39,52 @@ from perfdoc.analyzers.work.operator_work import (
     OperatorWork,
     share_calls,
 )
+from perfdoc.traces.model import Operators, RangeKind
 from perfdoc.traces.table import Bool
+
+_PRODUCTS = (
+    *("aten::mm", "aten::bmm", "aten::addmm", "aten::addmm_", "aten::_addmm_activation"),
+    *("aten::baddbmm", "aten::baddbmm_", "aten::linear"),
+)
+_MAX_NAME = 2_000
+"""Characters; the sizes of a product are some hundred at most."""
+_EMITTED = re.compile(
+    r"(aten::\w{1,40})(?:, seq = \d{1,19})?(?:, op_id = \d{1,19})?, sizes = (\[\[[\d, ]{0,200}\]"
+    r"(?:, \[[\d, ]{0,200}\]){0,16}\])(?:, input_op_ids = \[.*\])?",
+    re.DOTALL,
+)
+
+
+def with_emitted_operators(view: DeviceView) -> DeviceView:
+    """The device with such ranges as operators; the same where there is none."""
+    trace, ranges = view.trace, view.trace.ranges
+    strings, place = list(trace.strings), {}
+    name, dims = (np.full(len(trace.strings) + 1, -1, np.int64) for _ in range(2))
+    for i in trace.range_names_like(lambda text: text.startswith(_PRODUCTS)):
+        match = _EMITTED.fullmatch(trace.strings[i][:_MAX_NAME])
+        if match is not None and match[1] in _PRODUCTS:
+            for part in match.groups():
+                if part not in place:
+                    place[part] = len(strings)
+                    strings.append(part)
+            name[i], dims[i] = place[match[1]], place[match[2]]
+    nested = (ranges.kind == RangeKind.PUSH_POP) & (ranges.thread >= 0) & ~ranges.never_closed
+    rows = np.flatnonzero(nested & (name[ranges.name] >= 0))
+    if not len(rows):
+        return view
+    of, unknown = ranges.name[rows], np.zeros(len(rows), np.int32)
+    operators = Operators(
+        start_ns=ranges.start_ns[rows],
+        end_ns=ranges.end_ns[rows],
+        thread=ranges.thread[rows],
+        name=name[of].astype(np.int32),
+        dims=dims[of].astype(np.int32),
+        dtypes=unknown,
+        values=unknown,
+        strides=unknown,
+    )
+    return replace(view, trace=replace(trace, strings=strings, operators=operators))
+
 
 FORMULAS: Mapping[str, Formula] = MappingProxyType(
     {

@@ -40,7 +40,6 @@ class Faults:
     fp32_reduce: bool = False
     many_connections: bool = False
     """Collectives of the backward pass stay queued behind the GEMM that was launched before them."""
-    fragmentation: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,10 +236,6 @@ FAULTS: Mapping[str, FaultKind] = MappingProxyType(
             default="", value="", apply=_fp32, edit="other_bytes(0.5)",
             what="gradient reduction in fp32: twice the bytes",
             shows_in="exposed_comm.dp; the bytes of dp collectives"),
-        "fragmentation": FaultKind(
-            default="", value="", apply=_flag("fragmentation"),
-            what="a memory snapshot with fragmentation: free memory in pieces too small for a request",
-            shows_in="the section on memory (it costs no time)"),
     }
 )  # fmt: skip
 

@@ -20,7 +20,6 @@ from perfdoc.simulator.forward.job import SimulatedJob, Simulation, simulate
 from perfdoc.simulator.forward.layout import Layout, parse_layout
 from perfdoc.simulator.forward.rows import write_rank
 from perfdoc.simulator.forward.simulation import Matched, SimulatedRank
-from perfdoc.simulator.forward.snapshot import write_fragmented
 from perfdoc.traces.known_models import known_models
 
 NOTE = (
@@ -314,9 +313,6 @@ def _write(
         if progress is not None:
             progress(number + 1, len(ranks))
     answer = answer_of(job, files, clocks)
-    if job.simulation.setting.faults.fragmentation:
-        written = write_fragmented(folder / "memory" / "rank0.pickle", device_bytes=job.gpu.memory_bytes)
-        answer["fragmentation"] = asdict(written)
     for name, text in (("answer.json", answer_text(answer)), ("job.yaml", facts_text(job))):
         (folder / name).write_text(text, encoding="utf-8")
     return size

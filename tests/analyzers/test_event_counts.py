@@ -134,17 +134,6 @@ def test_whole_stretches_and_trifles_are_not_accused(
     assert counted(laid(kernel=kernel, launch=launch, queued_us=queued_us), tmp_path).partial == ""
 
 
-def test_ids_that_refer_to_nothing_tell_nothing(tmp_path: Path) -> None:
-    """Renumbered by a converter: kernels 1 to 200, calls 1001 to 1200."""
-    builder = TimelineBuilder()
-    process = builder.process()
-    calls, device = process.thread(), process.device()
-    for i in range(COUNT):
-        device.kernel(GEMM, (100 * i + 5) * US, (100 * i + 65) * US, correlation=1 + i)
-        calls.api("cudaLaunchKernel", 100 * i * US, (100 * i + 3) * US, correlation=1001 + i)
-    assert counted(builder, tmp_path).partial == ""
-
-
 def test_calls_recorded_into_a_graph_launch_nothing(tmp_path: Path) -> None:
     builder = TimelineBuilder()
     process = builder.process()
@@ -187,19 +176,6 @@ def test_copies_that_were_left_out_are_missed(tmp_path: Path, call: str, missing
         device.kernel(GEMM, at + 20, at + 50, launch=(thread, at, at + 5))
         thread.api(call, at + 10, at + 12)
     assert ("49 copy calls" in counted(builder, tmp_path).work_missing) is missing
-
-
-def test_processes_are_judged_apart(tmp_path: Path) -> None:
-    builder = laid()
-    other = builder.process(pid=2000)
-    thread, device = other.thread(), other.device(ordinal=1)
-    for i in range(40):
-        thread.api("cudaLaunchKernel", 100 * i, 100 * i + 3)
-        if i % 2:
-            device.kernel(GEMM, 100 * i + 5, 100 * i + 60, correlation=i + 1)
-    trace = trace_of(builder, tmp_path)
-    found = event_counts(trace, find_launches(trace))
-    assert (found[1000][0].partial, bool(found[2000][0].partial)) == ("", True)
 
 
 def test_nothing_is_promised_of_a_part_of_the_events(tmp_path: Path) -> None:

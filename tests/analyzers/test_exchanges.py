@@ -13,7 +13,6 @@ from perfdoc.analyzers.kernel_class.classify import KernelKind, classify_kernels
 from perfdoc.traces import Trace
 from perfdoc.traces.job_facts import JobFacts
 from perfdoc.traces.kineto.read import read_kineto
-from perfdoc.traces.load import read_trace
 from tests.analyzers.test_dimensions import SEND_RECV
 from tests.analyzers.tiny import GEMM, activity_of, trace_of
 from tests.captures.events import Collective, NcclPayload
@@ -56,12 +55,6 @@ def test_ranges_that_say_so(tmp_path: Path, name: str) -> None:
     assert said(trace, PIPELINE) == {("unknown", "all_to_all")}
 
 
-@pytest.mark.parametrize("name", ["nccl:send", "small2allocate", "wait for all", "forward"])
-def test_ranges_that_do_not(tmp_path: Path, name: str) -> None:
-    trace = in_range(tmp_path, name)
-    assert said(trace, PIPELINE) == {("pp", "send_recv")}
-
-
 @pytest.mark.parametrize(("peers", "expected"), [(2, ("pp", "send_recv")), (3, ("unknown", "all_to_all"))])
 def test_a_group_with_many_peers(tmp_path: Path, peers: int, expected: tuple[str, str]) -> None:
     """A stage in the middle speaks with two others, a rank that exchanges with three or more."""
@@ -92,12 +85,6 @@ def test_the_operation_on_the_kernel(tmp_path: Path, operation: str, expected: t
     device.kernel(GEMM, 100, 200)
     trace = read_kineto(write_kineto(builder.build(), tmp_path / "r.json", process.pid))
     assert said(trace, PIPELINE) == {expected}
-
-
-def test_a_recommender_has_no_pipeline(shared_traces: Path) -> None:
-    """Its exchanges of embeddings are 5 a step on each rank, in ranges of their own names."""
-    trace = read_trace(shared_traces / "kineto" / "dlrm_8gpu_v100_rank0.pt.trace.json.gz")
-    assert said(trace) == {("unknown", "all_to_all"), ("dp", "all_reduce")}
 
 
 GENERIC = "ncclDevKernel_Generic(ncclDevKernelArgsStorage<4096ul>)"

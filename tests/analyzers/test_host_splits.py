@@ -7,7 +7,7 @@ import pytest
 from perfdoc.analyzers.device.idle import idle_inputs
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.host.activity import host_activity
-from perfdoc.analyzers.host.calls import CallKind, call_kind, host_calls
+from perfdoc.analyzers.host.calls import CallKind, call_kind
 from perfdoc.analyzers.ledger.steps import build_ledger
 from perfdoc.results.host import HostSplit
 from perfdoc.traces.nsys.read import read_nsys_sqlite
@@ -155,26 +155,6 @@ def test_parts_are_what_a_count_by_nanosecond_gives(tmp_path: Path, seed: int) -
     assert activity.idle_split.host_ns == idle["host"]
     assert expected["gc_or_data"] == idle["gc"] + idle["data"]
     assert activity.launch_queue.starved_ns == sum(expected.values())
-
-
-def test_calls_nest_by_thread(tmp_path: Path) -> None:
-    # A wait inside a blocking copy is that copy's; the same times on another thread are calls of their own.
-    builder = TimelineBuilder()
-    process = builder.process()
-    first, second, device = process.thread(), process.thread(), process.device()
-    device.kernel(GEMM, 0, 100, launch=(first, 0, 1))
-    device.kernel(GEMM, 100, 200, launch=(second, 1, 2))
-    for thread in (first, second):
-        thread.api("cudaStreamSynchronize", 10, 20)  # the export may list what is inside first
-        thread.api("cudaMemcpy", 10, 50)
-        thread.api("cudaStreamSynchronize", 20, 50)
-        thread.api("cudaFree", 60, 90)
-        thread.api("cudaDeviceSynchronize", 61, 89)
-        thread.api("cudaDeviceSynchronize", 90, 95)
-    calls = host_calls(view_of(builder, tmp_path))
-    waits = calls.outermost(CallKind.SYNCHRONISING)
-    assert calls.start_ns[waits].tolist() == [10, 90, 10, 90]
-    assert calls.start_ns[calls.outermost(CallKind.ALLOCATION)].tolist() == [60, 60]
 
 
 @pytest.mark.parametrize(

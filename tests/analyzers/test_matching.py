@@ -77,15 +77,6 @@ def test_captures_that_start_at_different_steps(how: str) -> None:
     assert matches.rows_total == 36
 
 
-@pytest.mark.parametrize("long", [0, 1])
-def test_a_short_capture_lies_anywhere_in_a_long_one(long: int) -> None:
-    # One rank captured 20 uneven steps, the other steps 14 to 17 of them: calls 42 to 53 of 60.
-    job = regular_steps(20, jitter=300_000)
-    ranks = job.columns([Clock(), Clock(offset_ns=3_000_000)], keep={1 - long: slice(42, 54)}, utc=False)
-    found = {frozenset(pair) for pair in pairs(match_collectives(ranks, NO_FACTS))}
-    assert found == {frozenset({(long, i + 42), (1 - long, i)}) for i in range(12)}
-
-
 def test_sequence_numbers_beat_everything(tmp_path: Path) -> None:
     # Kineto writes PyTorch's number: rank 1 lost the first two calls and one in the middle.
     paths = []
@@ -195,16 +186,6 @@ def test_the_dimension_is_what_members_agree_in() -> None:
     assert [DIMENSIONS[d] for d in matches.dimension] == ["tp", "unknown", "tp"]
 
 
-def test_a_missing_rank_is_known() -> None:
-    job = Job(ranks=3)
-    for i in range(5):
-        job.collective("dp", dict.fromkeys(range(3), 100_000 * i), 10_000)
-    matches = match_collectives(job.columns(sequences=True)[:2], NO_FACTS)
-    assert len(matches) == 5
-    assert [g.missing for g in matches.groups] == [1]
-    assert matches.is_complete.all()
-
-
 def test_groups_that_are_matched_align_clocks_for_the_others() -> None:
     # No epochs. The all-reduces tell by their uneven distances; three broadcasts alone could begin anywhere.
     rng = np.random.default_rng(14)
@@ -251,22 +232,6 @@ def test_one_rank_and_a_rank_twice_are_refused() -> None:
     matches = match_collectives([replace(one, groups=(), **nothing), one, other], NO_FACTS)
     assert [m.rank for m in matches.members] == [None, 0, 1]
     assert len(matches) == 6
-
-
-def test_steps_match_where_whole_lists_do_not() -> None:
-    # Rank 1 evaluates in step 1: one more call there. The other steps are matched, step 1 is not.
-    job = Job(ranks=2)
-    for step in range(4):
-        for i in range(2):
-            at = 1_000_000 * step + 100_000 * i
-            job.collective("dp", dict.fromkeys((0, 1), at), 10_000, size=100 + i, step=step)
-    ranks = job.columns(steps=True)
-    extra = {n: np.insert(getattr(ranks[1], n), 4, getattr(ranks[1], n)[3]) for n in COLUMNS}
-    ranks[1] = replace(ranks[1], **extra)
-    matches = match_collectives(ranks, NO_FACTS)
-    assert pairs(matches) == [[(0, i), (1, i if i < 4 else i + 1)] for i in (0, 1, 4, 5, 6, 7)]
-    assert matches.groups[0].matched_by == "step"
-    assert matches.groups[0].reason == "rank 0: 1 of 4 steps do not hold the same calls"
 
 
 COLUMNS = (

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.analyzers.memory.composition import MAX_MOMENTS
 from perfdoc.analyzers.memory.snapshot import MemoryFiles, job_memory, measure_rank_memory, measure_snapshot
 from tests.analyzers.memory_planted import (
     ADAM,
@@ -61,15 +60,6 @@ def test_layout_at_the_peak(tmp_path: Path) -> None:
     assert layout.inactive_split_bytes == 21 * MIB
     assert layout.largest_free_block_bytes == 11 * MIB
     assert (layout.rounding_bytes, layout.pending_free_bytes, layout.cached_bytes) == (0, 0, 0)
-
-
-def test_sites_are_ranked_and_tell_nothing_private(tmp_path: Path) -> None:
-    sites = one(a_step(), tmp_path).sites
-    assert [(s.function, s.file, s.line, s.bytes // MIB, s.count) for s in sites] == [
-        (ENGINE[1][:120], "", None, 14, 2),
-        ("(allocated before the recording)", "", None, 4, 1),
-        ("entropy", "net/loss.py", 5, 1, 1),
-    ]
 
 
 def test_what_the_release_tells(tmp_path: Path) -> None:
@@ -139,20 +129,6 @@ def test_out_of_memory_and_forced_releases(tmp_path: Path) -> None:
     assert m.peak_reserved_bytes == 42 * MIB
 
 
-def test_empty_cache_is_no_forced_release(tmp_path: Path) -> None:
-    empty_cache = ("/opt/venv/lib/python3.11/site-packages/torch/cuda/memory.py", "empty_cache", 200)
-    p = Planted()
-    p.event("segment_free", 3 * GIB, 4 * MIB, (empty_cache, SCRIPT))
-    p.event("segment_alloc", 4 * GIB, 22 * MIB, (LOST, SCRIPT))
-    p.segment(4 * GIB, 22 * MIB, [(22 * MIB, 0, "inactive")])
-    m = one(p, tmp_path)
-    assert m.calls is not None
-    assert m.calls.forced_releases == 0
-    # 4 MiB at first, none in between, 22 in the end.
-    assert m.peak_reserved_bytes == 22 * MIB
-    assert m.peak_time_ns is None
-
-
 def test_devices_are_apart(tmp_path: Path) -> None:
     p = Planted()
     p.alloc(GIB, MIB, FORWARD, device=1)
@@ -183,16 +159,6 @@ def test_contradictions_are_noted_and_unknown_reserved_is_null(tmp_path: Path) -
     assert m.peak_reserved_bytes is None
     assert m.layout is not None
     assert (m.layout.state, m.layout.largest_free_block_bytes) == ("not_measured", None)
-
-
-def test_odd_block_sizes_withhold_the_layout(tmp_path: Path) -> None:
-    p = a_step()
-    p.settings["roundup_power2_divisions"] = {"1": 0, "256": 4}
-    layout = one(p, tmp_path).layout
-    assert layout is not None
-    assert layout.state == "not_measured"
-    assert "roundup_power2_divisions" in layout.reason
-    assert layout.reserved_bytes == 40 * MIB
 
 
 def test_expandable_segments(tmp_path: Path) -> None:
@@ -288,30 +254,6 @@ def test_by_hand(tmp_path: Path) -> None:
     assert steps[0] > 0
 
 
-def test_many_events_are_few_moments_with_the_peak_among_them(tmp_path: Path) -> None:
-    planted = Planted()
-    planted.event("segment_alloc", 1 << 40, 20_000 * MIB)
-    for i in range(3_000):
-        planted.event("alloc", (1 << 40) + i * MIB, MIB - i, (ENGINE,))
-        if i == 1_234:
-            planted.event("alloc", (1 << 41), 5 * MIB, (SCRIPT,))
-            planted.event("free_requested", (1 << 41), 5 * MIB)
-        if i % 2:
-            planted.event("free_requested", (1 << 40) + i * MIB, MIB - i)
-    (found,) = measure_snapshot(planted.write(tmp_path / "m.pickle"))
-    series = found.series
-    assert series is not None
-    assert len(series.event) <= MAX_MOMENTS
-    at_peak = {
-        name: values[series.peak] for name, values in series.category_bytes.items() if values[series.peak]
-    }
-    assert found.composition is not None
-    assert at_peak == {n: v for n, v in found.composition.category_bytes.items() if v}
-    totals = [sum(parts) for parts in zip(*series.category_bytes.values(), strict=True)]
-    assert max(totals) == totals[series.peak] == found.peak_allocated_bytes
-    assert (totals[0], totals[-1]) == (found.start_allocated_bytes, found.end_allocated_bytes)
-
-
 def test_ranges_tell_where_stacks_do_not(tmp_path: Path) -> None:
     """As in a run of perfdoc with Python stacks only: what autograd's own threads allocate has none."""
     p = Planted()
@@ -386,21 +328,3 @@ def test_growth_between_steps(tmp_path: Path, boundary: str) -> None:
     assert growth.allocated_bytes == [4 * MIB, 5 * MIB, 6 * MIB, 7 * MIB]
     assert growth.per_step_bytes == MIB
     assert growth.every_step_grew is True
-
-
-def test_growth_needs_two_whole_steps_and_one_kind_of_boundary(tmp_path: Path) -> None:
-    p = a_step()
-    assert one(p, tmp_path).growth.reason == "no range in the snapshot names steps"
-    ends = [1_000_003 * US, 1_000_007 * US]
-    (m,) = measure_snapshot(p.write(tmp_path / "m.pickle"), step_ends_ns=ends)
-    assert m.growth.state == "not_measured"
-    (m,) = measure_snapshot(p.write(tmp_path / "m.pickle"), step_ends_ns=[*ends, 1_000_011 * US])
-    # Behind the third event 12 MiB, behind the seventh 9, behind the eleventh 18.
-    assert m.growth.allocated_bytes == [12 * MIB, 9 * MIB, 18 * MIB]
-    assert m.growth.per_step_bytes == 3 * MIB
-    assert m.growth.every_step_grew is False
-    for name in ("Optimizer.step#A.step", "Optimizer.step#B.step") * 3:
-        p.annotate("END", name)
-        p.alloc(2 * GIB, 1)
-        p.free(2 * GIB, 1)
-    assert one(p, tmp_path).growth.state == "not_measured"

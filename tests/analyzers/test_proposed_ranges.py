@@ -49,11 +49,6 @@ def test_one_kind_that_repeats_and_tiles(tmp_path: Path) -> None:
     assert found.option == "--step-range='^FULL_EVAL_RUN$'"
 
 
-def test_ranges_that_follow_one_another_without_a_gap(tmp_path: Path) -> None:
-    (found,) = proposed(tmp_path, [("pass", 250 * i, 250 * (i + 1)) for i in range(4)])
-    assert (found.count, found.launches_frac, found.option) == (4, 1.0, "--step-range='^pass$'")
-
-
 def test_forward_and_backward_that_alternate(tmp_path: Path) -> None:
     names = [
         *(("forward pass", 200 * i, 200 * i + 80) for i in range(5)),
@@ -76,17 +71,6 @@ def test_one_forward_and_one_backward_are_a_window(tmp_path: Path) -> None:
     )
     pattern = re.compile(pattern_of(found))
     assert [bool(pattern.search(n)) for n, _, _ in names] == [False, True, True]
-
-
-def test_numbered_names_are_one_kind(tmp_path: Path) -> None:
-    (found,) = proposed(tmp_path, [(f"epoch {i} part", 100 * i, 100 * i + 95) for i in range(10)])
-    assert (found.names, found.count) == (["epoch # part"], 10)
-    pattern = re.compile(pattern_of(found))
-    assert [bool(pattern.search(n)) for n in ("epoch 12 part", "epoch x part", "epoch 1 parts")] == [
-        True,
-        False,
-        False,
-    ]
 
 
 @pytest.mark.parametrize(
@@ -128,12 +112,6 @@ def steady(builder: TimelineBuilder, folder: Path) -> list[RangeProposal]:
     (rank,) = diagnose([measure_capture(path, WindowRequest())]).ranks
     assert rank.window.start_up is not None
     return rank.window.proposals
-
-
-def test_nothing_is_proposed_of_start_up(tmp_path: Path) -> None:
-    """One forward and backward pass, both in start-up: none follows."""
-    names = [("forward pass", 0, 5_000), ("backward pass", 5_000, 10_000)]
-    assert steady(after_start_up(names, []), tmp_path) == []
 
 
 def test_a_second_pass_is_proposed_by_its_times(tmp_path: Path) -> None:

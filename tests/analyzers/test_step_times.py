@@ -1,9 +1,7 @@
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +9,9 @@ import pytest
 
 from perfdoc.analyzers.ledger.steps import StepLedgers
 from perfdoc.analyzers.steps.figures import (
-    MAX_OUTLIERS,
     RankSteps,
     distribution,
     median_range,
-    outliers,
     warmup_steps,
 )
 from perfdoc.analyzers.steps.log import LoggedSteps, logged_steps, read_logged_steps
@@ -124,13 +120,6 @@ def test_a_step_that_any_rank_profiled_is_profiled() -> None:
     assert found.frac == pytest.approx(0.12)
 
 
-@pytest.mark.parametrize(("profiled", "count"), [((5, 6), 30), ((2, 3, 4), 5)])
-def test_too_few_steps_give_no_overhead(profiled: tuple[int, ...], count: int) -> None:
-    found = measure_step_times([], {0: log([100.0] * count, profiled=profiled)}).overhead
-    assert (found.state, found.frac, found.low_frac) == ("not_measured", None, None)
-    assert "3 of each" in found.reason
-
-
 def test_a_steps_time_is_the_median_over_ranks() -> None:
     # A rank that ends one step late begins the next one late: maxima would count both.
     logs = {rank: log([100.0] * 10) for rank in range(3)}
@@ -175,14 +164,6 @@ def test_of_two_ranks_that_grew_the_one_with_the_largest_leaf_is_to_blame() -> N
     assert (outlier.label, outlier.leaf, outlier.leaf_growth_ns) == ("rank 0", "idle.gc", 17 * MS)
 
 
-def test_an_outlier_without_one_leaf_stays_unexplained() -> None:
-    usual = {"compute": 80, "idle.host": 20}
-    spread = {"compute": 90, "idle.host": 30, "exposed_memcpy": 10}
-    (outlier,) = measure_step_times([device(0, [*[usual] * 5, spread])], {}).outliers
-    assert (outlier.leaf, outlier.leaf_growth_ns, len(outlier.growth)) == (None, None, 3)
-    assert outlier.reason
-
-
 def test_a_logged_outlier_is_explained_by_what_is_logged() -> None:
     # Step 10 waits 60 ms for data, step 11 is late for reasons that nobody saw.
     records = [record(i, 100, data_ns=2 * MS, garbage_ns=0) for i in range(1, 31)]
@@ -209,17 +190,6 @@ def test_what_one_rank_waits_for_holds_up_the_job() -> None:
     assert [(g.leaf, g.growth_ns) for g in slow.growth] == [("idle.data", 58 * MS), ("idle.gc", 7 * MS)]
 
 
-def test_outliers_are_bounded() -> None:
-    times = [100.0] * 200
-    for i in range(MAX_OUTLIERS + 5):
-        times[100 + 3 * i] = 150.0 + i
-    found = measure_step_times([], {0: log(times)})
-    assert (len(found.outliers), found.outliers_left_out) == (MAX_OUTLIERS, 5)
-    assert outliers(np.array([1, 1, 1, 9], np.int64)).tolist() == []
-    # However steady the others are, 2 % are nothing.
-    assert outliers(np.array([10_000] * 8 + [10_200, 10_201])).tolist() == [9]
-
-
 @pytest.mark.parametrize(("late", "agrees"), [(1, True), (3, False)])
 def test_analysed_times_are_held_against_the_log(late: int, agrees: bool) -> None:
     # Steps 5, 6, 7 take 100 + late ms on the device and 100 in the log; rank 1 has no log.
@@ -229,15 +199,6 @@ def test_analysed_times_are_held_against_the_log(late: int, agrees: bool) -> Non
     assert (found.state, found.steps, found.agrees) == ("measured", 3, agrees)
     for figure in (found.median_frac, found.total_frac, found.worst_frac):
         assert figure == pytest.approx(late / 100)
-
-
-def test_steps_without_numbers_cannot_be_compared() -> None:
-    rank = device(0, [{"compute": 100}] * 3, first=5)
-    bracketed = replace(rank, ledgers=replace(rank.ledgers, names=[f"step ({i})" for i in (5, 6, 7)]))
-    assert measure_step_times([bracketed], {0: log([100.0] * 10)}).agreement.steps == 3
-    rank = device(0, [{"compute": 100}] * 3, first=500)
-    found = measure_step_times([rank], {0: log([100.0] * 10)}).agreement
-    assert (found.state, found.agrees, found.steps) == ("not_measured", None, None)
 
 
 def test_the_log_of_a_run_directory(tmp_path: Path) -> None:
@@ -259,16 +220,3 @@ def test_the_log_of_a_run_directory(tmp_path: Path) -> None:
     run.steps_path(4).write_text('{"step": "x"}\n')
     with pytest.raises(TraceError, match="rank4"):
         read_logged_steps(run.path)
-
-
-def test_nothing_to_measure_by() -> None:
-    empty = RankSteps(rank=0, label="rank 0", ledgers=StepLedgers.missing("no steps here", "mark them"))
-    found = measure_step_times([empty], {})
-    assert (found.state, found.reason, found.remedy) == ("not_measured", "no steps here", "mark them")
-    assert measure_step_times([], {}).state == "not_measured"
-
-
-def test_order_of_lines_does_not_matter() -> None:
-    records = [record(i, 10 + i) for i in range(1, 5)]
-    for order in itertools.permutations(records):
-        assert logged_steps(order).duration_ns.tolist() == [(10 + i) * MS for i in range(1, 5)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -13,13 +12,11 @@ from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.job import measure_job
 from perfdoc.analyzers.measure import measure_capture
 from perfdoc.analyzers.tables.device import copy_rows
-from perfdoc.results.tables import CollectiveSize, RangeTable, Tables
-from perfdoc.traces.job_facts import JobFacts
+from perfdoc.results.tables import CollectiveSize, Tables
 from tests.analyzers.device_views import view_of
 from tests.analyzers.tiny import ALL_REDUCE, GEMM
 from tests.captures.events import Collective
 from tests.captures.kineto import write_kineto
-from tests.captures.nsys_sqlite import write_nsys_sqlite
 from tests.captures.timeline import TimelineBuilder
 
 SEND_RECV = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
@@ -174,40 +171,6 @@ def test_copies_by_direction_and_memory(tmp_path: Path) -> None:
     }
     assert rows["host to device", "pinned"].gbps == 20.0
     assert [key for key, r in rows.items() if r.communication] == [("peer to peer", "")]
-
-
-def test_mfu_is_known_of_a_range_with_all_the_model(tmp_path: Path) -> None:
-    """
-    Two steps of 100 us on one GPU. In each `model` launches a GEMM of 60 us, and `clip` another kernel of 20.
-    10^9 FLOPs a step at 10^14 a second take 10 us.
-    """
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
-    for i in range(2):
-        t = 100 * US * i
-        thread.range(f"perfdoc.step {i}", t, t + 90 * US)
-        thread.range("model", t + 1, t + 10 * US)
-        thread.range("clip", t + 20 * US, t + 30 * US)
-        device.kernel(GEMM, t + 10 * US, t + 70 * US, launch=(thread, t + 2, t + 3))
-        launch = (thread, t + 21 * US, t + 22 * US)
-        device.kernel("vectorized_elementwise_kernel", t + 70 * US, t + 90 * US, launch=launch)
-    path = write_nsys_sqlite(builder.build(), tmp_path / "x.sqlite")
-    given = JobFacts(flops_per_step=10**9, peak_flops_per_second=1e14, world_size=1, pp=1)
-    request = WindowRequest(table_patterns=(re.compile("^(model|clip)$"),))
-
-    def ranges(facts: JobFacts) -> RangeTable:
-        return measure_job([measure_capture(path, request, facts)]).tables.ranges
-
-    rows = {row.path[-1]: row for row in ranges(given).rows if row.path}
-    model, clip = rows["model"], rows["clip"]
-    assert (model.matrix_frac, clip.matrix_frac) == (1.0, 0.0)
-    assert model.mfu == pytest.approx(20 * US / model.whole.total)
-    assert model.whole.compute == 120 * US
-    assert (clip.mfu, ranges(given).mfu_reason) == (None, "")
-    staged = ranges(replace(given, pp=2, world_size=2))
-    assert [row.mfu for row in staged.rows] == [None] * len(staged.rows)
-    assert staged.mfu_reason
 
 
 def test_a_collective_is_held_against_its_own_kind(tmp_path: Path) -> None:

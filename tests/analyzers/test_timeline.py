@@ -17,10 +17,7 @@ from perfdoc.analyzers.pipeline.passes import Passes
 from perfdoc.analyzers.timeline import rank as module
 from perfdoc.analyzers.timeline.job import (
     MAX_ALL_PASSES,
-    MAX_RANKS,
-    MAX_SEGMENTS,
     RankInput,
-    common_step,
     job_timeline,
 )
 from perfdoc.analyzers.timeline.rank import (
@@ -184,14 +181,6 @@ def test_the_median_step_is_shown(tmp_path: Path) -> None:
     assert [compute.codes[c] for c in compute.code] == ["gemm"]
 
 
-def test_ranks_show_the_step_that_most_of_them_offer() -> None:
-    def offers(*names: str) -> list[StepTimeline]:
-        return [StepTimeline(name=n, start_ns=0, end_ns=1, tracks={}) for n in names]
-
-    assert common_step([offers("b", "a"), offers("c", "a"), offers("a", "b")]) == "a"
-    assert common_step([offers("a", "b"), offers("b", "a"), offers("b", "a")]) == "b"
-
-
 def test_without_collectives_clocks_of_two_captures_are_not_aligned(tmp_path: Path) -> None:
     builders = [TimelineBuilder(utc_origin_ns=None) for _ in range(2)]
     for i, builder in enumerate(builders):
@@ -278,22 +267,3 @@ def test_passes_of_all_ranks_are_bounded() -> None:
     found = job_timeline(ranks, measure_job([]).clocks)
     assert [len(r.tracks) for r in found.ranks] == [int(i % 3 == 0) for i in range(64)]
     assert sum(len(t.start_ns) for r in found.ranks for t in r.tracks) <= MAX_ALL_PASSES
-
-
-def test_of_many_ranks_each_has_its_share(tmp_path: Path) -> None:
-    builder = TimelineBuilder()
-    for i in range(80):
-        device = builder.process(pid=1_000 + i).device()
-        for k in range(100):
-            device.kernel(f"kernel_{i}_{k}", 100 * k, 100 * k + 60)
-    found = job(of(builder, tmp_path, "a.sqlite"))
-    assert (len(found.ranks), found.left_out) == (MAX_RANKS, 16)
-    assert found.ranks[0].label != found.ranks[-1].label
-    compute = [next(t for t in r.tracks if t.kind == "compute") for r in found.ranks]
-    share = MAX_SEGMENTS / (sum(LIMITS.values()) * MAX_RANKS)
-    for track in compute:
-        assert len(track.names) == int(100 * share)
-        assert max(track.name) < len(track.names)
-        assert sum(track.duration_ns) == 6_000
-        assert len(track.start_ns) <= LIMITS["compute"] * share
-    assert "16 are not" in found.notes[0]

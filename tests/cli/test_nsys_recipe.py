@@ -89,18 +89,6 @@ def test_install_again_replace_and_uninstall(installation: Path) -> None:
     assert sorted(p.name for p in recipes.iterdir()) == ["nvtx_sum"]
 
 
-def test_a_recipe_of_somebody_else_stays(installation: Path) -> None:
-    theirs = recipes_of(installation) / "perfdoc"
-    theirs.mkdir()
-    (theirs / "metadata.json").write_text('{"module_name": "mine"}')
-    before = everything(installation)
-    for option in ("--force", "--uninstall"):
-        done = perfdoc("nsys", "install-recipe", "--nsys", installation, option)
-        assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-        assert "is not perfdoc's" in done.stderr
-    assert everything(installation) == before
-
-
 def test_refusals_are_one_line_and_leave_nothing(
     installation: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,28 +113,6 @@ def test_refusals_are_one_line_and_leave_nothing(
         assert everything(tmp_path) == before
 
 
-def test_a_replacement_that_fails_leaves_the_old_one(
-    installation: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    recipes = recipes_of(installation)
-    install_recipe(recipes)
-    (recipes / "perfdoc" / "nsight" / "recipe.py").write_text("older\n")
-    before = everything(installation)
-    rename, failed = Path.rename, []
-
-    def fails_at_the_end(path: Path, target: Path) -> Path:
-        if path.parent.name.startswith(".part-") and not failed:  # the finished folder, onto its name
-            failed.append(path)
-            raise OSError(28, "No space left on device")
-        return rename(path, target)
-
-    monkeypatch.setattr(Path, "rename", fails_at_the_end)
-    with pytest.raises(CaptureError, match="No space left on device"):
-        install_recipe(recipes, force=True)
-    assert everything(installation) == before
-    assert sorted(p.name for p in recipes.iterdir()) == ["nvtx_sum", "perfdoc"]
-
-
 def test_the_steps_give_what_analyze_gives(tmp_path: Path) -> None:
     demo = write_hand_laid(tmp_path)[0]
     result = recipe_job.measure(str(demo), OTHERS_PYTHON)
@@ -161,20 +127,6 @@ def test_the_steps_give_what_analyze_gives(tmp_path: Path) -> None:
     for rank, expected in zip(diagnosis["ranks"], answer_of(demo), strict=True):
         assert leaves(rank) == {k: expected[k] for k in leaves(rank)}
     assert diagnosis == json.loads(perfdoc("analyze", demo, "--json", "-").stdout)
-
-
-@pytest.mark.slow
-def test_a_step_that_fails_says_why_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    absent = recipe_job.measure(str(tmp_path / "absent.nsys-rep"), OTHERS_PYTHON)
-    assert absent["error"] == f"{tmp_path / 'absent.nsys-rep'}: does not exist. Check the path."
-    bad = {**OTHERS_PYTHON, "options": ["--window=5,3"]}
-    assert "the end does not lie after the start" in recipe_job.measure("x", bad)["error"]
-    with pytest.raises(recipe_job.JobError, match="measured by another version"):
-        recipe_job.reduce([{"measured": b"perfdoc measurement 0\n"}], str(tmp_path), OTHERS_PYTHON)
-    monkeypatch.setenv("PERFDOC_PYTHON", str(tmp_path / "python"))
-    gone = recipe_job.measure("x", OTHERS_PYTHON)["error"]
-    assert "cannot be started" in gone
-    assert "install-recipe --force" in gone
 
 
 @pytest.fixture(scope="module")

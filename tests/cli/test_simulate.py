@@ -28,7 +28,7 @@ def perfdoc(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_fault_is_simulated_and_found(tmp_path: Path) -> None:
-    done = perfdoc(tmp_path, "simulate", *SMALL, "--fault", "gc=30", "--fault", "fragmentation", "-o", "job")
+    done = perfdoc(tmp_path, "simulate", *SMALL, "--fault", "gc=30", "-o", "job")
     assert done.returncode == 0, done.stderr
     assert "gc=30: costs 29.977 ms" in done.stdout
     answer = json.loads((tmp_path / "job" / "answer.json").read_text())
@@ -45,13 +45,6 @@ def test_a_fault_is_simulated_and_found(tmp_path: Path) -> None:
         assert {k: v for k, v in ledger["exposed_comm"].items() if v} == planted["exposed_comm"]
     assert diagnosis["ranks"][0]["ledger_ns"]["idle"]["gc"] > 29_000_000
     assert diagnosis["mfu"]["value"] > 0
-    (memory,) = diagnosis["analyses"]["memory"]["devices"]
-    piece, layout, (lost,) = answer["fragmentation"], memory["layout"], memory["out_of_memory"]
-    assert layout["reserved_bytes"] == piece["reserved_bytes"]
-    assert layout["allocated_bytes"] == piece["allocated_bytes"]
-    assert layout["inactive_split_bytes"] == piece["free_in_pieces_bytes"]
-    assert lost["largest_free_block_bytes"] == piece["largest_free_bytes"]
-    assert lost["requested_bytes"] == piece["failed_request_bytes"]
 
 
 def test_only_the_ranks_asked_for_are_written(tmp_path: Path) -> None:

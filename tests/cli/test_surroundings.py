@@ -66,13 +66,6 @@ def test_standard_output_that_takes_nothing(demo: Path, command: str, where: str
     assert done.stderr == b"perfdoc: standard output: cannot be written: " + reason + b".\n"
 
 
-@pytest.mark.parametrize("where", some(["2>/dev/full", "2>&-"], []))
-def test_standard_error_that_takes_nothing(demo: Path, tmp_path: Path, where: str) -> None:
-    done = shell(f"PERFDOC analyze {demo} -o {tmp_path}/out {where}")
-    assert (done.returncode, b"GPU" in done.stdout) == (0, True)
-    assert shell(f"PERFDOC analyze nothing {where}").returncode == 2
-
-
 @pytest.mark.slow
 def test_a_reader_that_leaves_early_ends_it_quietly(tmp_path: Path) -> None:
     path = long_list(tmp_path)
@@ -144,15 +137,6 @@ def test_paths_are_shown_as_one_line_that_does_nothing(
             shown in line for line in said.splitlines() if line.startswith(("perfdoc: wrote", "next:"))
         )
         assert shown in said
-
-
-def test_names_that_are_too_long(demo: Path) -> None:
-    name = "x" * 300
-    for arguments in (["analyze", name], ["ranges", name], ["analyze", demo, "-o", name],
-                      ["analyze", demo, "--json", name]):  # fmt: skip
-        done = perfdoc(*arguments)
-        assert (done.returncode, done.stderr.count("\n")) == (2, 1), arguments
-        assert "too long" in done.stderr
 
 
 def running_in(session: int) -> list[int]:

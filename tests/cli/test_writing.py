@@ -15,8 +15,6 @@ from perfdoc.profiling.whole_file import write_all
 from tests.command import perfdoc
 from tests.simulator.hand_laid import write_hand_laid
 
-BUNDLE = ("report.html", "report.md", "diagnosis.json")
-
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -72,33 +70,6 @@ def test_a_link_stays_and_its_file_is_replaced(demo: Path, tmp_path: Path) -> No
     assert listed(tmp_path / "far") == ["target.json"]
 
 
-def test_the_three_files_of_a_report_are_treated_alike(demo: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    out.mkdir()
-    (out / "report.html").symlink_to(tmp_path / "page.html")
-    (out / "report.md").symlink_to("/dev/null")
-    done = perfdoc("analyze", "--no-replay", demo, "-o", out, "--force")
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "page.html").read_text().startswith("<!")
-    assert (out / "report.md").readlink() == Path("/dev/null")
-    assert listed(out) == sorted(BUNDLE)
-
-
-def test_a_file_keeps_its_permissions_and_a_new_one_has_the_usual(tmp_path: Path) -> None:
-    old, new = tmp_path / "old", tmp_path / "new"
-    old.write_bytes(b"old")
-    old.chmod(0o640)
-    mask = os.umask(0o027)
-    try:
-        write_all({old: b"1", new: b"2"})
-    finally:
-        os.umask(mask)
-    assert [(p.read_bytes(), stat.S_IMODE(p.stat().st_mode)) for p in (old, new)] == [
-        (b"1", 0o640),
-        (b"2", 0o640),
-    ]
-
-
 @pytest.mark.parametrize("force", [(), ("--force",)])
 @pytest.mark.parametrize("name", ["nodir/x.json", "file/x.json", "folder"])
 def test_nothing_is_written_where_the_json_cannot_be(
@@ -113,17 +84,6 @@ def test_nothing_is_written_where_the_json_cannot_be(
     assert listed(tmp_path) == before
 
 
-def test_a_folder_in_place_of_a_report_is_seen_before_anything_is_written(demo: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    (out / "report.md").mkdir(parents=True)
-    (out / "report.html").write_text("old")
-    done = perfdoc("analyze", "--no-replay", demo, "-o", "out", "--force", cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "perfdoc: out/report.md: cannot be written: Is a directory.\n"
-    assert (out / "report.html").read_text() == "old"
-    assert listed(out) == ["report.html", "report.md"]
-
-
 def test_what_fails_late_leaves_nothing_either(tmp_path: Path) -> None:
     """A full device is only seen on writing, after the files and folders were prepared."""
     (tmp_path / "old").write_bytes(b"old")
@@ -133,17 +93,6 @@ def test_what_fails_late_leaves_nothing_either(tmp_path: Path) -> None:
     assert caught.value.filename == "/dev/full"
     assert listed(tmp_path) == ["old"]
     assert (tmp_path / "old").read_bytes() == b"old"
-
-
-def test_demo_speaks_of_force(tmp_path: Path) -> None:
-    (tmp_path / "answer.json").write_text("mine")
-    done = perfdoc("demo", "-o", tmp_path)
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert "--force" in done.stderr
-    assert "force=True" not in done.stderr
-    (tmp_path / "file").write_text("")
-    in_the_way = perfdoc("demo", "-o", tmp_path / "file")
-    assert (in_the_way.returncode, "--force" in in_the_way.stderr) == (2, False)
 
 
 @pytest.mark.parametrize("codes", ["", " ", ","])

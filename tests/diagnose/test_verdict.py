@@ -112,17 +112,6 @@ def test_a_single_pause_comes_first() -> None:
     assert ("3 activities before" in said, "launch-bound" in said) == (True, False)
 
 
-def test_whole_graphs_may_hide_what_is_no_compute() -> None:
-    """Of 2 x 100 ns in kernels 150 are in graphs, of which one rank's are whole."""
-    ranks = [rank(i, ledger(compute=100)) for i in range(2)]
-    for i, whole in enumerate((1, 0)):
-        seen = replace(ranks[i].host.graphs, whole_graphs=whole, kernel_ns=100, graph_ns=75)
-        ranks[i] = replace(ranks[i], host=replace(ranks[i].host, graphs=seen))
-    assert verdict_of(ranks[1:]) == "The GPU computes for all of the window."
-    said = verdict_of(ranks)
-    assert said.startswith("The 2 GPUs compute for all of the window. 37.5 % of kernel time is CUDA graphs")
-
-
 def test_an_empty_window() -> None:
     assert verdict_of([rank(0, ledger())]) == "The window is empty: nothing ran in it."
 
@@ -236,19 +225,6 @@ def test_communication_that_is_waiting_is_told_in_the_headline(
     sentence = verdict_of(ranks, skew=replace(made, waits=waits, latest=latest))
     assert ("waiting for late ranks" in sentence) == bool(said)
     assert all(part in sentence for part in said.split("|"))
-
-
-@pytest.mark.parametrize(("steps", "told"), [(1, True), (2, False)])
-def test_one_step_cannot_tell_a_straggler_from_a_late_start(steps: int, told: bool) -> None:
-    """Both ranks wait for 9 of 10 ms; rank 1 begins 5.84 ms late."""
-    made = [rank(i, ledger(compute=40, unknown=60)) for i in range(2)]
-    ranks = [replace(r, window=replace(r.window, kind="steps", steps=steps)) for r in made]
-    (wait, *_) = (found := skew()).waits
-    waits = [replace(wait, own_ns=10_000_000, wait_ns=9_000_000)]
-    sentence = verdict_of(ranks, skew=replace(found, waits=waits, latest=late("before", 5_840_000)))
-    assert ("one step cannot tell" in sentence, "75 % of it" in sentence) == (told, not told)
-    assert "rank 1" in sentence
-    assert "5.84 ms" in sentence
 
 
 @pytest.mark.parametrize(

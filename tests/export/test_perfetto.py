@@ -16,7 +16,7 @@ from perfdoc.analyzers.request import AnalysisRequest
 from perfdoc.diagnose.asked import parse_request
 from perfdoc.export.captures import ExportError, run
 from perfdoc.export.tracks import MAX_TRACKS_OF_A_KIND
-from perfdoc.export.writer import MAX_LANES, Events, Lanes, disjoint, nested
+from perfdoc.export.writer import Events, Lanes, disjoint, nested
 from tests.amount import some
 from tests.analyzers.tiny import ALL_REDUCE, GEMM
 from tests.captures.nsys_sqlite import write_nsys_sqlite
@@ -113,16 +113,6 @@ def test_a_capture_of_part_of_the_events_is_drawn(tmp_path: Path, captures: int)
     found, _ = exported(tmp_path, *paths)
     kernels = [s for track in found.slices.values() for s in track if s.name == GEMM]
     assert len(kernels) == captures * 66
-
-
-def test_kernels_that_overlap_on_one_stream_get_lanes(tmp_path: Path) -> None:
-    builder = TimelineBuilder()
-    device = builder.process().device()
-    for start, end in ((0, 100), (50, 150), (100, 120)):
-        device.kernel(GEMM, start, end, stream=7)
-    found, _ = exported(tmp_path, planted(tmp_path, builder))
-    assert brief(found.track("stream 7: kernels")) == [(0, 100, GEMM), (100, 20, GEMM)]
-    assert brief(found.track("stream 7: kernels (overlapping 1)")) == [(50, 100, GEMM)]
 
 
 @pytest.mark.parametrize(
@@ -269,9 +259,3 @@ def test_only_what_crosses_leaves_the_first_lane() -> None:
     rows = [(0, 10), (5, 10), (20, 10), (22, 3)]
     placed = nested(*columns(rows))
     assert [sorted(set(lane.row.tolist())) for lane in placed.lanes] == [[2, 3], [0], [1]]
-
-
-def test_too_many_at_once_are_counted() -> None:
-    rows = [(0, 100 + i % 2) for i in range(MAX_LANES + 5)]
-    placed = disjoint(*columns(rows))
-    assert (len(placed.lanes), placed.left_out) == (MAX_LANES, 5)

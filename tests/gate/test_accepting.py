@@ -13,8 +13,6 @@ import pytest
 
 from perfdoc.compare.figures import digest_of
 from perfdoc.compare.gate.render import check_targets
-from perfdoc.profiling import folder_lock
-from perfdoc.profiling.folder_lock import alone_in
 from tests.gate.commands import MS, MakeRun, files, gate, megatron_log, record
 
 
@@ -76,18 +74,6 @@ def test_promotion_over_ignored_facts_is_filed_under_the_new_ones(tmp_path: Path
     assert gate(tmp_path, "check", make_run("back", 100.1))[1].startswith("PASS")
 
 
-def test_few_runs_are_promoted_only_when_asked(tmp_path: Path, make_run: MakeRun) -> None:
-    baseline = record(tmp_path, make_run)
-    two = [make_run(f"fast{i}", 90) for i in range(2)]
-    code, _, err = gate(tmp_path, "promote", *two, "--reason", "x")
-    assert (code, "2 of the 3 runs that a new level needs" in err) == (2, True)
-    assert gate(tmp_path, "promote", *two, "--reason", "x", "--few")[0] == 0
-    code, _, err = gate(tmp_path, "record", two[0], "--baselines", "elsewhere")
-    assert (code, err.rstrip().endswith(": 1 run, 1 of them new")) == (0, True)
-    assert len(json.loads(baseline.read_text())["runs"]) == 2
-    assert "low history: 2 baseline runs show no spread" in gate(tmp_path, "check", make_run("n", 90))[1]
-
-
 def test_paths_that_are_read_or_taken(tmp_path: Path) -> None:
     run, baselines = tmp_path / "run", tmp_path / "baselines"
     run.mkdir()
@@ -131,42 +117,6 @@ def test_the_command_overwrites_nothing(tmp_path: Path, make_run: MakeRun) -> No
     assert gate(tmp_path, "check", new, "--json", "out")[0] == 0
     assert gate(tmp_path, "check", new, "--json", "out")[0] == 2
     assert gate(tmp_path, "check", new, "--json", "out", "--force")[0] == 0
-
-
-def is_free(folder: Path, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Whether nobody holds a folder."""
-    with monkeypatch.context() as patch:
-        patch.setattr(folder_lock, "WAIT_S", 0)
-        try:
-            with alone_in(folder):
-                return True
-        except ValueError:
-            return False
-
-
-def test_a_folder_is_held_by_its_real_path_whether_it_exists_or_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "link").symlink_to(tmp_path / "a")
-    with alone_in(tmp_path / "a" / "b"):
-        assert not is_free(tmp_path / "link" / "b", monkeypatch)
-        assert is_free(tmp_path / "a", monkeypatch)
-        (tmp_path / "a" / "b").mkdir(parents=True)  # as the first write does
-        assert not is_free(tmp_path / "a" / "b", monkeypatch)
-    assert is_free(tmp_path / "a" / "b", monkeypatch)
-    assert list((tmp_path / "a" / "b").iterdir()) == []
-
-
-def test_who_waits_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folder_lock, "WAIT_S", 0.2)
-    said: list[str] = []
-    with (
-        alone_in(tmp_path),
-        pytest.raises(ValueError, match="another process has held it"),
-        alone_in(tmp_path, said.append),
-    ):
-        pass
-    assert said == [f"{tmp_path}: waiting for another process"]
 
 
 @pytest.mark.slow

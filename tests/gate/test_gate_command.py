@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -12,11 +11,9 @@ import msgspec
 import pytest
 
 from perfdoc.compare.gate.parts import Grown
-from perfdoc.compare.gate.render import as_github, as_markdown
 from perfdoc.compare.gate.result import Check, Difference, Result
 from tests.gate.commands import MS, MakeRun, assert_junit, files, gate, megatron_log, record
 from tests.gate.test_changed_baselines import run
-from tests.reports.hostile import TEXTS
 
 
 def test_equal_runs_pass_and_a_loss_is_placed(tmp_path: Path, make_run: MakeRun) -> None:
@@ -215,13 +212,6 @@ def test_hostile_words_are_only_words(tmp_path: Path, make_run: MakeRun, kind: s
         assert (label["baseline"], label["here"]) == (HOSTILE, HOSTILE + "2")
 
 
-def test_a_noisy_machine_can_begin_a_baseline_run_by_run(tmp_path: Path, make_run: MakeRun) -> None:
-    assert gate(tmp_path, "record", make_run("day1", 100))[0] == 0
-    code, _, err = gate(tmp_path, "record", make_run("day2", 110))
-    assert (code, "A larger --practical" in err) == (2, True)
-    assert gate(tmp_path, "record", tmp_path / "day2", "--practical", "0.2")[0] == 0
-
-
 RUN = msgspec.structs.replace(run(0), source="a.log", steps=20)
 
 
@@ -242,15 +232,3 @@ def result(text: str = "x", many: int = 1) -> Result:
         differences=[Difference(fact=f"{text}{i}", baseline=text, here=None) for i in range(many)],
         notes=[f"note {i} {text}" for i in range(many)],
     )
-
-
-@pytest.mark.parametrize("text", TEXTS)
-def test_names_stay_names(text: str) -> None:
-    shown = as_markdown(result(text, 2))
-    assert "<" not in shown
-    assert "`" not in shown
-    tables = [line.count("|") for line in shown.splitlines() if line.startswith("|")]
-    assert set(tables) <= {4, 5}
-    assert all(line.startswith(("#", ">", "|", "-", "Runs", "slower")) for line in shown.splitlines() if line)
-    for line in as_github(result(text)).splitlines():
-        assert re.match(r"::(error|warning|notice) title=[^:]*::[^\n\r]*$", line), line

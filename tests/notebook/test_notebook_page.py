@@ -69,21 +69,6 @@ def test_the_planted_answer_is_in_the_tables(ran: SimpleNamespace) -> None:
     assert planted["cost_ns"] == pytest.approx(ran.r.ledger["idle_gc_ns"].sum(), rel=0.01)
 
 
-def test_the_figures_draw_the_diagnosis(ran: SimpleNamespace) -> None:
-    report = ran.r
-    drawn = report.timeline(ranks=["rank 1"])
-    rows = {row for trace in drawn.data for row in trace.y}
-    assert rows == {f"rank 1 · {t.kind}" for t in report.diagnosis.timeline.ranks[1].tracks}
-    of_ledger = sum(sum(t.x) for t in drawn.data if t.y[0] == "rank 1 · ledger")
-    assert of_ledger * 1e6 == pytest.approx(report.diagnosis.timeline.ranks[1].duration_ns)
-    (falls,) = report.waterfall().data
-    assert 100 + sum(falls.y[1:-1]) == pytest.approx(100 * report.diagnosis.mfu.value)
-    found = report.tuning(only=["mbs"])
-    front, rows_drawn = report.tune(only=["mbs"]).data
-    assert list(rows_drawn.y) == [row.step_ms.mid for row in found.rows]
-    assert list(front.y) == [point.step_ms for point in found.front]
-
-
 def test_the_first_screen_and_the_files(ran: SimpleNamespace) -> None:
     html = ran.r._repr_html_()
     assert html.startswith("<pre ")
@@ -111,10 +96,9 @@ def test_a_mistake_is_the_one_exception(ran: SimpleNamespace) -> None:
         lambda: ran.perfdoc.analyze([]),
         lambda: ran.perfdoc.load("demo/answer.json"),
         lambda: ran.perfdoc.diff("demo/traces", "nowhere"),
-        lambda: ran.same.tune(),
-        lambda: ran.r.tune(only=["nothing"]),
+        lambda: ran.same.tuning(),
+        lambda: ran.r.tuning(only=["nothing"]),
         lambda: ran.r.table("nothing"),
-        lambda: ran.r.timeline(ranks=["nobody"]),
         lambda: ran.r.save("report.txt"),
         lambda: ran.r.save("no/such/folder/report.html"),
     ):

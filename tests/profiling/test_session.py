@@ -132,16 +132,6 @@ def test_nsys_that_is_not_there_ends_the_capture_and_not_the_training(
     assert not session.is_profiled(0)
 
 
-def test_a_taken_trace_is_not_overwritten(needs_torch: None, tmp_path: Path) -> None:
-    run = RunDirectory.create(tmp_path)
-    run.trace_path(0, "json.gz").write_bytes(b"precious")
-    with a_session(run, ProfileWindow(start=0, steps=1)) as session, session.step(0):
-        assert not ranges.on()  # Found before anything was collected.
-    assert session.problem is not None
-    assert "not overwritten" in session.problem
-    assert run.trace_path(0, "json.gz").read_bytes() == b"precious"
-
-
 def test_a_full_disk_ends_the_capture_and_not_the_training(needs_torch: None, tmp_path: Path) -> None:
     if not Path("/dev/full").exists():
         pytest.skip("there is no /dev/full here")
@@ -216,41 +206,6 @@ def test_memory_is_remembered_in_the_step_after_the_window(
                 seen.append(f"{step}{' profiled' if session.is_profiled(step) else ''}")
     assert seen == ["0", "1 profiled", "2 profiled", "start_history", "3", "stop_history", "4"]
     assert session.problem is None
-
-
-def test_a_step_that_raises_leaves_its_trace(needs_torch: None, tmp_path: Path) -> None:
-    run = RunDirectory.create(tmp_path)
-    with (
-        pytest.raises(KeyError),
-        a_session(run, ProfileWindow(start=0, steps=3)) as session,
-        session.step(0),
-    ):
-        raise KeyError("training failed")
-    assert steps_in(run.trace_path(0, "json.gz"))[1:] == ["perfdoc.step 0"]
-    assert not ranges.on()
-
-
-def test_no_profiler_does_nothing(tmp_path: Path) -> None:
-    run = RunDirectory.create(tmp_path)
-    with a_session(run, ProfileWindow(start=0, steps=1), "none") as session, session.step(0):
-        assert not ranges.on()
-    assert session.problem is None
-    assert not session.is_profiled(0)
-    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        ({"start": -1, "steps": 1}, "profile.start"),
-        ({"start": 0, "steps": 0}, "profile.steps"),
-        ({"start": 0, "steps": 1, "ranks": []}, "profile.ranks"),
-        ({"start": 0, "steps": 1, "ranks": [-1]}, "profile.ranks"),
-    ],
-)
-def test_impossible_windows_name_their_key(arguments: dict[str, Any], says: str) -> None:
-    with pytest.raises(ValueError, match=says):
-        ProfileWindow(**arguments)
 
 
 def test_window() -> None:

@@ -13,7 +13,6 @@ from perfdoc.profiling.distributed.collective_name import (
     MAX_TEXT,
     OPERATIONS,
     CollectiveName,
-    carried,
     format_collective,
     parse_collective,
 )
@@ -72,22 +71,6 @@ def test_collective_round_trips(name: CollectiveName) -> None:
     assert parse_collective(format_collective(name)) == name
 
 
-@given(
-    st.from_regex(
-        r"perfdoc\.comm\.(issue|wait) (send|barrier) group=[%0-9A-Fa-f_ ]* pg=[0-9%Ee]*"
-        r" bytes=[0-9?]* seq=[0-9]*( sent=[0-9]*)?( peer=[0-9]*)?( dim=[a-z]{2,5})?",
-        fullmatch=True,
-    )
-)
-@example("perfdoc.comm.issue send group=%7e pg= bytes=1 seq=1")
-@example("perfdoc.comm.issue send group=%7E pg= bytes=1 seq=1")
-@example("perfdoc.comm.issue send group=%FF pg= bytes=1 seq=1")
-@example("perfdoc.comm.issue send group=%2 pg= bytes=1 seq=1")
-def test_no_second_spelling_is_accepted(name: str) -> None:
-    parsed = parse_collective(name)
-    assert parsed is None or format_collective(parsed) == name
-
-
 @pytest.mark.parametrize(
     "name",
     [
@@ -118,11 +101,6 @@ def test_what_cannot_be_carried_is_refused(changes: dict[str, object]) -> None:
         format_collective(plain(**changes))
 
 
-@given(st.text(max_size=2 * MAX_TEXT))
-def test_carried_texts_are_never_refused(text: str) -> None:
-    assert parse_collective(format_collective(plain(group=carried(text)))) == plain(group=carried(text))
-
-
 RANKS = st.lists(st.integers(0, (1 << 20) - 1), max_size=40)
 
 
@@ -138,16 +116,6 @@ def test_group_mark_round_trips(
     assert parse_group_mark(text) == GroupMark(
         description=description, ranks=tuple(ranks), communicator=communicator, name=name
     )
-
-
-def test_group_mark_is_written_as_documented() -> None:
-    # 512 ranks, every eighth of 4096: one stretch, not 512 numbers.
-    text = format_group_mark("DATA_PARALLEL_GROUP", range(0, 4096, 8), 0xABC, name="2")
-    assert text == (
-        "perfdoc.group group=DATA_PARALLEL_GROUP pg=2 ranks=0-4088/8 communicator=0x0000000000000abc"
-    )
-    assert format_group_mark("TP", [4, 5, 6, 7]) == "perfdoc.group group=TP pg= ranks=4-7"
-    assert format_group_mark("PP", [1, 3, 9]) == "perfdoc.group group=PP pg= ranks=1,3,9"
 
 
 @pytest.mark.parametrize(
@@ -177,15 +145,6 @@ def test_places_round_trip() -> None:
     assert vocabulary.parse_compute("perfdoc.forward layer=03") is None
     with pytest.raises(ValueError, match="layer"):
         vocabulary.format_compute(vocabulary.STEP, layer=1)
-
-
-def test_prefixes_cannot_be_taken_for_one_another() -> None:
-    assert len(set(vocabulary.PREFIXES)) == len(vocabulary.PREFIXES)
-    for prefix in vocabulary.PREFIXES:
-        assert " " not in prefix
-        assert vocabulary.prefix_of(f"{prefix} 1") == prefix
-    assert vocabulary.prefix_of("perfdoc.steps 1") is None
-    assert vocabulary.numbered(vocabulary.STEP, 12) == "perfdoc.step 12"
 
 
 def test_names_and_manifest_need_no_torch() -> None:

@@ -17,6 +17,7 @@ from perfdoc.simulator.forward.job import simulate
 from perfdoc.simulator.forward.layout import parse_layout
 from perfdoc.simulator.forward.writing import write_job
 from perfdoc.traces.known_models import known_models
+from tests.captures.memory_snapshot import write_fragmented
 
 _FOLDERS = tempfile.TemporaryDirectory(prefix="perfdoc-jobs-")
 _PLANTED = {
@@ -25,7 +26,7 @@ _PLANTED = {
     # Four stages of which one has two layers more.
     "stages": (12, "pp=4,seq=1024,micro_batches=8", ("uneven_stages=2",), 2),
     # Communication beside norms, which it slows; nothing overlaps; memory in pieces.
-    "exposed": (4, "tp=2,dp=2,seq=1024", ("norm_spin=1.6", "no_overlap=dp", "fragmentation"), 2),
+    "exposed": (4, "tp=2,dp=2,seq=1024", ("norm_spin=1.6", "no_overlap=dp"), 2),
     # One rank without steps named, launched too late.
     "host": (4, "dp=1,seq=512", ("launch_starved=300",), 1),
     # More ranks than are shown one by one; the last one is late.
@@ -46,6 +47,8 @@ def job(name: str) -> Diagnosis:
     shape = msgspec.structs.replace(known_models()["llama3-8b"], layers=layers)
     made = simulate(shape, parse_layout(layout), planted=parse_faults(faults), steps=steps)
     write_job(made, folder, ranks=range(made.simulation.setting.layout.world_size))
+    if name == "exposed":
+        write_fragmented(folder / "memory" / "rank0.pickle", device_bytes=made.gpu.memory_bytes)
     return _analyse(folder, folder / "job.yaml")
 
 

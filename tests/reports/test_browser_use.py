@@ -64,25 +64,6 @@ def test_tables_sort_by_any_column_and_back(seen: Visit, by: str) -> None:
     assert [row.inner_text() for row in seen.page.locator("#comm tbody tr").all()] == written
 
 
-def test_sizes_sort_by_what_they_are_and_unknown_ones_stay_last(browser: Browser, tmp_path: Path) -> None:
-    cells = ["9 B", "—", "1.0 GiB", "2.0 MiB", "1,024.0 KiB", "3 s", "≤ 5 ms", "80.5 µs", "<0.1 %"]
-    rows = "".join(f"<tr><td class=num>{cell}</tr>" for cell in cells)
-    table = (
-        f"<table class='sortable'><thead><tr><th class='num'>size</tr></thead><tbody>{rows}</tbody></table>"
-    )
-    html = HTML.replace("<main>", f"<main><div id='planted'>{table}</div>", 1)
-    with visit(browser, tmp_path, html) as seen:
-        button = seen.page.locator("#planted button")
-        button.click()
-        shown = seen.page.locator("#planted td").all_inner_texts()
-        # In ns and bytes: 3e9, 2^30, 5e6, 2^21, 2^20, 80,500, 9, 0.1, and no figure.
-        assert shown == [
-            *("3 s", "1.0 GiB", "≤ 5 ms", "2.0 MiB", "1,024.0 KiB", "80.5 µs", "9 B", "<0.1 %", "—"),
-        ]
-        button.click()
-        assert seen.page.locator("#planted td").all_inner_texts() == [*shown[:-1][::-1], "—"]
-
-
 @pytest.mark.parametrize("by", some(["mouse", "keyboard"], ["mouse"]))
 def test_an_opportunity_opens_to_why_and_how(seen: Visit, by: str) -> None:
     first = seen.page.locator("#PD203 summary")
@@ -123,22 +104,6 @@ def test_a_setting_is_copied_as_it_is_written(seen: Visit, by: str) -> None:
 
 
 @pytest.mark.slow
-def test_without_a_clipboard_copying_takes_the_old_way(browser: Browser, tmp_path: Path) -> None:
-    planted = "<script>Object.defineProperty(navigator, 'clipboard', {value: undefined})</script>"
-    html = HTML.replace('<meta http-equiv="Content-Security-Policy"', "<meta").replace(
-        "<main>", planted + "<main>", 1
-    )
-    with visit(browser, tmp_path, html) as seen:
-        seen.page.evaluate(
-            "document.addEventListener('copy', () => { window.taken = getSelection().toString(); })"
-        )
-        seen.page.locator("#PD202 summary").click()
-        seen.page.get_by_role("button", name="copy the setting for Megatron-LM").click()
-        seen.page.locator("#said", has_text="Copied.").wait_for(state="attached")
-        assert seen.page.evaluate("window.taken") == "--manual-gc true"
-
-
-@pytest.mark.slow
 def test_the_reader_s_dialect_is_shown_alone(seen: Visit) -> None:
     seen.page.locator("#PD202 summary").click()
     # The diagnosis knows in which the job is written.
@@ -176,17 +141,6 @@ def test_a_set_that_was_not_simulated_is_said_to_be_none(browser: Browser, tmp_p
         seen.page.get_by_label("without gc").check()
         seen.page.get_by_label("without data").check()
         assert seen.page.locator("#chosen").inner_text() == "These were not simulated together."
-
-
-@pytest.mark.slow
-def test_a_set_that_costs_time_says_so(browser: Browser, tmp_path: Path) -> None:
-    html = HTML.replace(
-        'data-gain="11.5 ms" data-band="10.4 ms to 12.6 ms"', 'data-gain="costs 3 ms" data-band=""'
-    )
-    with visit(browser, tmp_path, html) as seen:
-        seen.page.get_by_label("without gc").check()
-        seen.page.get_by_label("without data").check()
-        assert seen.page.locator("#chosen").inner_text() == "Simulated together: costs 3 ms"
 
 
 @pytest.mark.parametrize("by", some(["mouse", "keyboard"], []))

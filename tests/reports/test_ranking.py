@@ -9,7 +9,7 @@ import pytest
 from perfdoc.reports.headline import headline
 from perfdoc.reports.html import render_html
 from perfdoc.reports.markdown import render_markdown
-from perfdoc.reports.opportunities import choices, confidence_in, dialects_of, opportunities, trifles
+from perfdoc.reports.opportunities import confidence_in, dialects_of, opportunities, trifles
 from perfdoc.reports.outline import sections_of
 from perfdoc.reports.outlook import largest_loss, opening_words, outlook
 from perfdoc.reports.ranking import ranking
@@ -213,11 +213,6 @@ def test_a_forbidden_setting_is_named_and_never_offered_to_paste() -> None:
     assert "Do not set: other_knob: false → 4" in PAGE.text
 
 
-def test_without_sets_there_is_nothing_to_choose() -> None:
-    assert choices(build.one_rank()) is None
-    assert not [e for e in Page(render_html(build.one_rank())).elements if e.tag == "input"]
-
-
 def test_the_manager_s_sentence_is_in_every_rendering() -> None:
     # 12 of 154.480 ms
     said = (
@@ -242,25 +237,6 @@ def test_where_nothing_gains_the_sentence_says_so() -> None:
     replayed = [p for p in gains.predictions if p.gain.method == "replay"]
     analyses = replace(MADE.analyses, gains=replace(gains, predictions=replayed[:1]))
     assert "No predicted gain: the one simulated change" in outlook(replace(made, analyses=analyses))
-
-
-def test_a_change_that_costs_time_says_so() -> None:
-    assert MADE.combined is not None
-    assert MADE.combined.gain is not None
-    slower = replace(MADE.combined.gain, low_ms=-3.0, mid_ms=-2.0, high_ms=-1.0)
-    costly = replace(MADE.opportunities[0], gain=slower)
-    (found,) = opportunities(replace(MADE, opportunities=[costly]))
-    assert (found.ranked.figure, found.ranked.band, found.confidence) == ("costs 2 ms", "1 ms to 3 ms", "low")
-    said = outlook(replace(MADE, combined=replace(MADE.combined, gain=slower)))
-    assert "3 changes" in said
-    assert said.endswith("they gain nothing.")
-
-
-def test_codes_that_are_no_ids_get_numbers() -> None:
-    rules = [replace(MADE.rules[0], code=code) for code in ("PD1", 'x" y')]
-    rows = [replace(MADE.opportunities[0], codes=[code]) for code in ("PD1", "PD1", 'x" y')]
-    anchors = [o.anchor for o in opportunities(replace(MADE, rules=rules, opportunities=rows))]
-    assert anchors == ["opportunity-1", "opportunity-2", "opportunity-3"]
 
 
 def test_known_facts_of_the_job_are_listed_with_their_source() -> None:
@@ -288,13 +264,6 @@ def test_the_largest_loss_is_spoken_of_where_no_row_saves_much_of_it() -> None:
     assert "the GPU waits for its host" in largest_loss(build.diagnosis([rank]))
     little = build.diagnosis([build.rank(0, build.ledger(compute=960, idle_host=40))])
     assert largest_loss(little) == ""
-
-
-@pytest.mark.parametrize(("saves", "told"), [(0.2, True), (0.25, False)])
-def test_a_row_that_saves_a_quarter_of_the_largest_loss_speaks_for_it(saves: float, told: bool) -> None:
-    made = replace(MADE, ranks=[build.rank(0, build.ledger(compute=200, idle_host=800))])
-    row_ = replace(row("bound", ["PD501"], ms=100.0), gain_frac=0.8 * saves)
-    assert bool(largest_loss(replace(made, opportunities=[row_]))) == told
 
 
 def test_what_nothing_can_be_done_about_is_below_the_list() -> None:

@@ -13,13 +13,9 @@ import pytest
 from perfdoc.analyzers.roles.measure import find_deviations, make_outlier
 from perfdoc.reports.html import render_html
 from perfdoc.reports.leaves import LEAVES, leaf_values
-from perfdoc.reports.llm import render_llm
-from perfdoc.reports.markdown import render_markdown
-from perfdoc.reports.screen import render_screen
-from perfdoc.reports.sections.roles import outlier_sentence, roles_section, shown_outliers
-from perfdoc.reports.text import render_text
+from perfdoc.reports.sections.roles import outlier_sentence
 from perfdoc.results import Diagnosis
-from perfdoc.results.roles import MANY, STEP, RoleDeviation
+from perfdoc.results.roles import MANY, RoleDeviation
 from tests.reports import build
 from tests.reports.build_roles import late, layout_unknown, roles_of, staged, with_timeline
 from tests.reports.page import Page
@@ -97,18 +93,6 @@ def test_without_a_late_rank_none_differs() -> None:
     assert "none differs" in outlier_sentence(made, roles)
 
 
-def test_a_longer_step_is_told_as_such() -> None:
-    """Of 100 us windows one rank's is 104: its shares are the same, its step is 4 % longer."""
-    ranks = [build.rank(i, build.ledger(compute=60_000, dp=40_000), steps=1) for i in range(19)]
-    ranks.append(build.rank(19, build.ledger(compute=62_400, dp=41_600), steps=1))
-    roles = roles_of(build.diagnosis(ranks))
-    (only,) = roles.outliers
-    assert (only.rank, only.lead.figure) == (19, STEP)
-    assert only.lead.by_frac == pytest.approx(0.04)
-    cells = [cell.text for cell in roles_section(build.diagnosis(ranks), roles).grids[1].rows[0]]
-    assert cells[2:6] == ["step time", "104.000 µs", "100.000 µs", "+4.0 %"]
-
-
 def test_places_follow_rank_numbers_where_groups_agree() -> None:
     """Rank 45 of TP 2, DP 8 and four stages: 45 = 2 * 16 + 6 * 2 + 1."""
     roles = roles_of(staged(64))
@@ -143,21 +127,6 @@ def test_without_a_layout_ranks_that_communicate_alike_are_a_role() -> None:
     assert roles.role_of[:17] == [1] * 16 + [0]
     one = roles_of(build.many_ranks(40))
     assert (one.based_on, [role.label for role in one.roles]) == ("one", ["all ranks"])
-
-
-def test_of_those_that_only_wait_a_few_are_listed() -> None:
-    """Twenty of eighty ranks wait 5 % longer in TP; one of the others computes more."""
-    ranks = []
-    for i in range(80):
-        tp = 150 if i < 20 else 100
-        ranks.append(
-            build.rank(
-                i, build.ledger(compute=400 + 60 * (i == 50), tp=tp, pp=500 - tp + 100 - 60 * (i == 50))
-            )
-        )
-    roles = roles_of(build.diagnosis(ranks))
-    assert len(roles.outliers) == 21
-    assert [each.rank for each in shown_outliers(roles)] == [50, *range(7)]
 
 
 def test_the_page_shows_roles_before_time_and_no_row_for_every_rank() -> None:
@@ -223,19 +192,6 @@ def test_the_page_of_a_thousand_ranks_with_the_largest_timeline_is_small() -> No
     html = render_html(with_timeline(1024))
     assert len(html.encode()) < 6_000_000
     assert len(Page(html).elements) < 6_000
-
-
-def test_a_thousand_ranks_take_no_more_lines_than_sixty_four() -> None:
-    made, fewer = staged(1024), staged(64)
-    lines = [render_screen(d, report="r/report.html").count("\n") for d in (fewer, made)]
-    assert lines[0] == lines[1] <= 40
-    text = render_text(made)
-    assert abs(render_text(fewer).count("\n") - text.count("\n")) <= 6
-    assert "rank 261 (stage 1), compute +8.0 %" in " ".join(text.split())
-    for short in (render_markdown(made), render_llm(made)):
-        assert len(short) < 14_000
-        assert "rank 261" in short
-        assert "stage 3, loss" in short
 
 
 def test_ranks_without_time_and_roles_of_few_do_no_harm() -> None:

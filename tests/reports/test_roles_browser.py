@@ -6,12 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pytest
-
 from perfdoc.reports.html import render_html
-from tests.reports.browser import NARROW, WIDE, Visit, visit
+from tests.reports.browser import Visit, visit
 from tests.reports.build_roles import late, staged
-from tests.reports.test_browser_axe import violations
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -108,44 +105,6 @@ def test_the_heat_map_zooms_and_a_click_looks_a_rank_up(browser: Browser, tmp_pa
         seen.page.locator("#heat-still").scroll_into_view_if_needed()
         seen.page.select_option("#heat-rows", label="compute, by role")
         assert view(seen) == (0, 16)
-        seen.assert_quiet()
-
-
-def test_a_click_shows_one_rank_whatever_its_name_and_the_filters(browser: Browser, tmp_path: Path) -> None:
-    """Rank 1, whose number is in other names; then names that all hold the same number and a comma."""
-    made = staged(64)
-    commas = [replace(rank, label=f"GPU 1, pid {144 + i}") for i, rank in enumerate(made.ranks)]
-    for changed, said in ((made, "rank 1"), (replace(made, ranks=commas), "GPU 1, pid 145")):
-        with visit(browser, tmp_path, render_html(changed)) as seen:
-            ready(seen)
-            seen.page.locator("#every-rank summary").click()
-            seen.page.wait_for_selector("#ranks tbody tr")
-            seen.page.select_option("#ranks-role", label="stage 2")
-            seen.page.check("#ranks-far")
-            seen.page.locator("#heat-plot canvas").scroll_into_view_if_needed()
-            box = seen.page.locator("#heat-plot canvas").bounding_box()
-            assert box is not None
-            seen.page.mouse.click(box["x"] + 190 + (box["width"] - 190) * 1.5 / 64, box["y"] + 10)
-            assert ranks(seen) == [said]
-            assert seen.page.input_value("#ranks-role") == ""
-            assert not seen.page.is_checked("#ranks-far")
-            # What is asked for afterwards counts again.
-            seen.page.fill("#ranks-find", "")
-            assert len(ranks(seen)) == 64
-            seen.assert_quiet()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("scheme", "size"), [("light", WIDE), ("dark", WIDE), ("light", NARROW)])
-def test_no_serious_violation_in_roles(
-    browser: Browser, tmp_path: Path, scheme: str, size: tuple[int, int]
-) -> None:
-    with visit(browser, tmp_path, render_html(staged(64)), size=size, color_scheme=scheme) as seen:
-        ready(seen)
-        seen.page.evaluate("for (const d of document.querySelectorAll('details')) d.open = true")
-        seen.page.wait_for_selector("#ranks tbody tr")
-        assert violations(seen.page) == []
-        assert seen.page.evaluate("document.documentElement.scrollWidth") == size[0]
         seen.assert_quiet()
 
 

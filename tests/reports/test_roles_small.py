@@ -21,7 +21,6 @@ from tests.reports import build
 from tests.reports.build_roles import roles_of as known
 from tests.reports.build_roles import staged, with_roles
 from tests.reports.fill import filled, missing
-from tests.reports.page import Page
 
 COMPUTE = "compute"
 
@@ -116,38 +115,6 @@ def calling(counts: list[int], late: int, steps: int = 1) -> Diagnosis:
     return without_stages(ranks)
 
 
-def test_a_call_more_makes_no_role_of_its_own() -> None:
-    counts = [12] * 32
-    counts[7] = 13
-    for steps in (0, 1):
-        roles = known(calling(counts, 7, steps))
-        assert [each.rank for each in roles.outliers] == [7]
-        assert (len(roles.roles), list(roles.unjudged)) == (1, [])
-
-
-def test_a_call_of_no_step_makes_no_role_of_its_own() -> None:
-    """One call of TP in three steps, as at the edge of a window: 0.33 a step."""
-    made = calling([36] * 32, 7, 3)
-    rank = made.ranks[7]
-    stray = replace(rank.communication[0], dimension="tp", count=1)
-    ranks = [replace(r, communication=[*r.communication, stray]) if r is rank else r for r in made.ranks]
-    roles = known(replace(made, ranks=ranks))
-    assert [each.rank for each in roles.outliers] == [7]
-    assert (len(roles.roles), list(roles.unjudged)) == (1, [])
-
-
-def test_calls_are_of_one_step() -> None:
-    """Half the windows have three steps, half two: 36 calls and 24 are the same twelve in a step."""
-    made = calling([36] * 16 + [24] * 16, 7, 3)
-    ranks = []
-    for i, rank in enumerate(made.ranks):
-        steps = 3 if i < 16 else 2
-        ranks.append(replace(rank, window=replace(rank.window, steps=steps)))
-    roles = known(replace(made, ranks=ranks))
-    assert (roles.based_on, len(roles.roles)) == ("one", 1)
-    assert [each.rank for each in roles.outliers] == [7]
-
-
 def test_a_rank_that_calls_twice_as_often_is_named_as_not_judged() -> None:
     made = calling([12] * 31 + [24], 31)
     roles = known(made)
@@ -155,11 +122,6 @@ def test_a_rank_that_calls_twice_as_often_is_named_as_not_judged() -> None:
     said = outlier_sentence(made, roles)
     assert "none differs" not in said
     assert "rank 31" in said
-
-
-def test_counts_that_all_differ_leave_it_to_kinds() -> None:
-    roles = known(calling([10 * 2**i for i in range(20)], 7))
-    assert (roles.based_on, [each.rank for each in roles.outliers]) == ("one", [7])
 
 
 def swapped(order: bool, *, with_job: bool = True) -> Diagnosis:
@@ -204,16 +166,6 @@ def test_groups_of_pp_give_the_stages_that_groups_of_dp_refuted(with_job: bool) 
     assert [each.rank for each in roles.outliers] == [12]
 
 
-@pytest.mark.parametrize("with_job", [True, False])
-def test_stages_by_rank_number_are_called_so(with_job: bool) -> None:
-    roles = known(swapped(False, with_job=with_job))
-    assert (roles.based_on, len(roles.roles), roles.places.refuted) == ("numbers", 4, False)
-
-
-def test_stages_of_groups_are_called_measured() -> None:
-    assert known(staged(64)).based_on == "stages"
-
-
 def test_a_capture_without_steps_has_no_longer_step() -> None:
     """Twenty ranks, five steps of 1 ms; one has no marks, and a window of 5 ms."""
     ranks = [build.rank(i, build.ledger(compute=600_000, dp=400_000), steps=1) for i in range(20)]
@@ -223,15 +175,6 @@ def test_a_capture_without_steps_has_no_longer_step() -> None:
     assert (roles.outliers, roles.steps) == ([], False)
     assert length_ns(ranks[3], steps=roles.steps) == 5_000_000
     assert "step time" not in " ".join(roles_sentences(made, roles))
-
-
-def test_windows_are_not_called_steps() -> None:
-    ranks = [build.rank(i, build.ledger(compute=600, dp=400)) for i in range(19)]
-    ranks.append(build.rank(19, build.ledger(compute=660, dp=440)))
-    made = build.diagnosis(ranks)
-    said = outlier_sentence(made, known(made))
-    assert "rank 19 (all ranks), window +10.0 %" in said
-    assert "step time" not in said
 
 
 def test_a_longer_step_of_equal_shares_is_no_waiting() -> None:
@@ -257,19 +200,3 @@ def test_chance_names_fewer_than_one_rank_in_a_hundred(of: int) -> None:
     for row, far, most in zip(values[:20], off, limit, strict=False):
         beyond = {i for i in range(of) if far[i] > max(0.01, most[0])}
         assert set(find_deviations([COMPUTE], row[:, None])) == beyond
-
-
-def test_chance_names_few_of_roles_of_four() -> None:
-    """512 ranks in 128 stages of four with a normal spread of 1 % of the window: fewer than 1 % are named."""
-    rng = np.random.default_rng(7)
-    ranks = []
-    for i in range(512):
-        own = round(500_000 + 10_000 * rng.normal())
-        ranks.append(build.rank(i, build.ledger(compute=own, pp=1_000_000 - own), steps=1))
-    made = replace(without_stages(ranks), job=filled(Job, tp=2, cp=1, pp=128, dp=2, world_size=512))
-    assert len(known(made).outliers) <= 5
-
-
-def test_no_part_of_the_page_has_a_line_for_each_rank() -> None:
-    page = Page(render_html(staged(64)))
-    assert sum("rank" in e.text and ".sqlite" in e.text for e in page.within("facts", "tr")) == 16

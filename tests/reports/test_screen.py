@@ -5,11 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from perfdoc.diagnose.verdict import verdict_of
 from perfdoc.reports.headline import headline
@@ -17,7 +14,7 @@ from perfdoc.reports.html import render_html
 from perfdoc.reports.ranking import ranking
 from perfdoc.reports.screen import LINES, render_brief, render_screen
 from perfdoc.reports.sections.section import opening
-from perfdoc.reports.terminal import clipped, paragraph
+from perfdoc.reports.terminal import clipped
 from perfdoc.results import Diagnosis, Quality
 from perfdoc.results.bubble import exposed_bubble_ns
 from perfdoc.results.names import columns, prose, shorten
@@ -80,17 +77,6 @@ def test_hostile_names_do_not_break_it(text: str) -> None:
         brief = render_brief(made, report=REPORT)
         assert brief.count("\n") == 1
         assert not [c for c in brief[:-1] if not c.isprintable()]
-
-
-@given(st.text(max_size=300), st.integers(40, 90), st.sampled_from(["", "    "]))
-def test_a_paragraph_is_as_wide_as_its_cells_and_loses_no_word(text: str, width: int, indent: str) -> None:
-    text = prose(text)
-    lines = paragraph(text, width=width, indent=indent)
-    assert all(columns(line) <= width and line.startswith(indent) for line in lines)
-    assert run_together("".join(lines)) == run_together(text)
-    # Greedy: the first word of a line had no room on the line before.
-    for above, below in pairwise(lines):
-        assert columns(above) + 1 + columns(below.split(" ")[len(indent)]) > width
 
 
 def test_what_is_clipped_says_so() -> None:
@@ -224,18 +210,6 @@ def test_what_was_simulated_is_a_setting_only_where_the_job_has_it(framework: st
     assert made.job is not None
     made = replace(made, job=replace(made.job, dialect=None, framework=framework))  # type: ignore[arg-type]
     assert ("manual_gc=True" in render_screen(with_settings(made), report=REPORT)) == told
-
-
-def test_a_setting_that_no_line_holds_is_not_broken() -> None:
-    long = advice("knob", "x" * 200)
-    made = replace(
-        MADE,
-        rules=[replace(r, advice=[long]) if r.code == "PD203" else r for r in MADE.rules],
-        opportunities=[row("predicted", ["PD203"], "without_data", ms=10.0)],
-    )
-    shown = render_screen(with_settings(made), report=REPORT)
-    assert "xxxx" not in shown
-    assert "the report has it" in shown
 
 
 def test_what_changes_the_figures_stands_before_other_notes_and_the_rest_is_counted() -> None:

@@ -16,31 +16,13 @@ from perfdoc.results.tables import (
     CopyRow,
     GpuMetrics,
     MetricMean,
-    RangeRow,
-    RangeTable,
 )
-from tests.reports.build import ledger, one_rank
+from tests.reports.build import one_rank
 from tests.reports.fill import with_text
 from tests.reports.read_sections import section, table
 
 KNOWN = {"state": "measured", "reason": "", "remedy": ""}
 MS = 1_000_000
-
-
-def row(path: list[str], own: int, whole: int, rank: str, kind: str = "range", comm: int = 0) -> RangeRow:
-    return RangeRow(
-        kind=kind,  # type: ignore[arg-type]
-        path=path,
-        count=2,
-        host_ns=3 * MS,
-        own=ledger(compute=own * MS, dp=comm * MS),
-        whole=ledger(compute=whole * MS, dp=comm * MS),
-        kernels=4,
-        kernel_ns=whole * MS,
-        share_frac=0.1,
-        matrix_frac=0.5,
-        rank=rank,
-    )
 
 
 def size(least: int, gbps: float, of_best: float) -> CollectiveSize:
@@ -81,11 +63,6 @@ def copy(rank: str, memory: str) -> CopyRow:
 
 
 def made() -> Diagnosis:
-    rows = [
-        *(row(["step"], 10, 30, "rank 0"), row(["step", "mlp"], 20, 20, "rank 0", comm=5)),
-        *(row([], 10, 10, "rank 0", "outside"), row(["step"], 30, 35, "rank 1")),
-        *(row(["step", "attn"], 5, 5, "rank 1"), row([], 20, 20, "rank 1", "outside")),
-    ]
     all_to_all = [
         AllToAllRow(
             dimension="ep",
@@ -117,29 +94,12 @@ def made() -> Diagnosis:
         for rank, samples, mean in (("rank 0", 10, 60.0), ("rank 1", 30, 40.0))
     ]
     tables = Tables(
-        ranges=RangeTable(**KNOWN, patterns=["step|mlp"], rows=rows, mfu_reason="FLOPs unknown"),
         collectives=[size(1 << 20, 40.0, 0.4), size(1 << 24, 100.0, 1.0)],
         copies=[copy("rank 0", "pinned"), copy("rank 1", "pinned"), copy("rank 1", "pageable")],
         all_to_all=AllToAll(**KNOWN, by_rank=all_to_all, balance=[balance]),
         gpu_metrics=GpuMetrics(**KNOWN, rows=metrics, period_ns=100_000),
     )
     return replace(one_rank(), tables=tables)
-
-
-def test_ranges_of_all_ranks_stand_inside_one_another() -> None:
-    head, *rows = table(made(), "ranges", 0)
-    at = {name: head.index(name) for name in ("range", "count", "share", "window", "own", "exposed comm.")}
-    assert [[r[at[n]] for n in at] for r in rows] == [
-        # 65 of 100 ms of the two windows; the exposed 5 ms are launched in the MLP.
-        ["step", "4", "65.0 %", "65.000 ms", "40.000 ms", "0 ns"],
-        ["· mlp", "2", "25.0 %", "25.000 ms", "25.000 ms", "5.000 ms"],
-        ["· attn", "2", "5.0 %", "5.000 ms", "5.000 ms", "0 ns"],
-        ["outside of all ranges", "4", "30.0 %", "30.000 ms", "30.000 ms", "0 ns"],
-    ]
-    said = " ".join(section(made(), "ranges").sentences)
-    assert "100.000 ms" in said
-    assert "30.0 %" in said
-    assert "`mlp`: 5.000 ms" in said
 
 
 def test_tables_add_up_over_ranks() -> None:
@@ -160,12 +120,9 @@ def test_the_page_folds_them_and_a_terminal_names_them() -> None:
     page = render_html(made())
     folded = page[page.index('<section id="tables">') :]
     assert folded.index("<details") < folded.index("Collectives by message size") < folded.index("</details>")
-    ranges = page[page.index('<section id="ranges">') :].partition("</section>")[0]
-    assert "<details" not in ranges
     text = render_text(made())
     assert "4 more tables in the report" in text
     assert "tensor pipes active" not in text
-    assert "outside of all ranges" in text
 
 
 def test_hostile_names_are_shown_as_they_are() -> None:
@@ -181,13 +138,4 @@ def test_hostile_names_are_shown_as_they_are() -> None:
 
 
 def test_without_tables_there_is_no_section() -> None:
-    for tables in (None, replace(made().tables, ranges=RangeTable.missing("not asked for"))):  # type: ignore[type-var]
-        page = render_html(replace(one_rank(), tables=tables))
-        assert '<section id="ranges">' not in page
-        assert ('<section id="tables">' in page) == (tables is not None)
-
-
-def test_ranges_that_were_asked_for_and_not_found_are_named() -> None:
-    missing = RangeTable.missing("no range has such a name", "Look.", patterns=["fwd"])
-    (said,) = section(replace(made(), tables=replace(made().tables, ranges=missing)), "ranges").sentences  # type: ignore[type-var]
-    assert "no range has such a name" in said
+    assert '<section id="tables">' not in render_html(replace(one_rank(), tables=None))

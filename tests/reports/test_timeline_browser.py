@@ -124,32 +124,6 @@ def test_a_bar_says_what_it_is(browser: Any, tmp_path: Path) -> None:
     opened.quiet()
 
 
-@pytest.mark.slow
-def test_many_ranks_choose_whose_tracks_are_drawn(browser: Any, tmp_path: Path) -> None:
-    opened = Opened(browser, tmp_path, render_html(with_timeline(ranks=16)))
-    opened.ready()
-    assert "rank 0 · compute" in opened.page.locator("#timeline-plot .ytick text").all_text_contents()
-    opened.page.select_option("#timeline-rank", "7")
-    opened.page.wait_for_function(
-        "[...document.querySelectorAll('#timeline-plot .ytick')]"
-        ".some(tick => tick.textContent === 'rank 7 · compute')"
-    )
-    assert opened.page.locator("#timeline-plot .point").count() < 4_000
-    opened.quiet()
-
-
-@pytest.mark.slow
-def test_colours_follow_the_theme(browser: Any, tmp_path: Path) -> None:
-    ink = "getComputedStyle(document.querySelector('#timeline-plot .ytick text')).fill"
-    shades = []
-    for scheme in ("light", "dark"):
-        opened = Opened(browser, tmp_path, render_html(with_timeline()), color_scheme=scheme)
-        opened.ready()
-        shades.append(opened.page.evaluate(ink))
-        opened.quiet()
-    assert len(set(shades)) == 2
-
-
 def test_without_scripts_the_picture_is_there(browser: Any, tmp_path: Path) -> None:
     opened = Opened(browser, tmp_path, render_html(with_timeline()), java_script_enabled=False)
     page = opened.page

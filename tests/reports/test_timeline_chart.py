@@ -16,7 +16,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfdoc import reports
-from perfdoc.reports import inlined as plotly_source
 from perfdoc.reports.charts.looks import SHAPES, look_of
 from perfdoc.reports.charts.timeline import patches
 from perfdoc.reports.html import render_html
@@ -110,17 +109,6 @@ def test_without_a_timeline_its_script_is_not_there() -> None:
     assert "plotly" not in html
 
 
-def test_without_the_library_the_picture_stands_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plotly_source.importlib.util, "find_spec", lambda _: None)
-    plotly_source.library.cache_clear()
-    try:
-        html = render_html(with_timeline())
-    finally:
-        plotly_source.library.cache_clear()
-    assert "plotly" not in html
-    assert 'id="timeline-still"' in html
-
-
 def test_sixty_four_ranks_fit_the_page() -> None:
     html = render_html(with_timeline(64, 600))
     assert len(html) < 6_000_000
@@ -148,18 +136,6 @@ def test_every_hatch_has_a_name_for_the_library() -> None:
         LEAVES
     )
     assert ledger(3).kind == "ledger"
-
-
-def test_the_page_says_whether_a_window_without_steps_is_drawn_whole() -> None:
-    made = with_timeline()
-    assert made.timeline is not None
-    windows = {rank.label: rank.window.duration_ns for rank in made.ranks}
-    bare = [replace(r, step="", duration_ns=windows[r.label]) for r in made.timeline.ranks]
-    whole = replace(made, timeline=replace(made.timeline, step="", ranks=bare))
-    assert "Whole window of" in Page(render_html(whole)).by_id("timeline").text
-    part = [*bare[:1], replace(bare[1], duration_ns=bare[1].duration_ns - 1)]
-    page = Page(render_html(replace(made, timeline=replace(made.timeline, step="", ranks=part))))
-    assert "Middle part of the window" in page.by_id("timeline").text
 
 
 def test_the_page_says_how_typical_the_step_is() -> None:

@@ -6,15 +6,13 @@ import pytest
 
 from perfdoc.analyzers.job import measure_job
 from perfdoc.knobs.configuration import Configuration
-from perfdoc.knobs.knob import PYTORCHS, Dialect, Value
+from perfdoc.knobs.knob import Dialect, Value
 from perfdoc.knobs.lint.text import lint
-from perfdoc.knobs.words import words as words_file
 from perfdoc.reports.advice import change_title
-from perfdoc.results.replay import Gain
 from perfdoc.results.rules import Advice
-from perfdoc.rules.engine.advise import advise, value_of
+from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.own_words import in_own_words, under_megatrons_names
+from perfdoc.rules.engine.own_words import in_own_words
 from perfdoc.simulator.replay.gains import no_gains
 
 BUCKET = 40 << 20
@@ -29,7 +27,6 @@ ZERO: dict[str, Value] = {"zero_stage": 1}
 INLINE: dict[str, Value] = {"accelerate_distributed_type": "DEEPSPEED"}
 IN_A_FILE: dict[str, Value] = {**INLINE, "accelerate_deepspeed_file": "ds.json"}
 FSDP: dict[str, Value] = {"accelerate_distributed_type": "FSDP"}
-CHECKPOINTING = "fsdp_config.fsdp_activation_checkpointing"
 DDP: dict[str, Value] = {"accelerate_distributed_type": "MULTI_GPU"}
 
 
@@ -152,53 +149,6 @@ def test_what_a_zero_stage_decides(
         assert (piece.dialects, written in piece.forbidden) == ({}, True)
 
 
-def test_ddp_under_accelerate_keeps_pytorchs_words() -> None:
-    case = job("accelerate", **DDP)
-    (bucket,), (narrow,) = words(case, "bucket_size", BUCKET), words(case, "grad_reduce_in_fp32", False)
-    assert (bucket.dialects, bucket.forbidden) == (
-        {"pytorch": "DistributedDataParallel(model, bucket_cap_mb=160)"},
-        "",
-    )
-    assert ("bf16_compress_hook" in narrow.dialects["pytorch"], narrow.forbidden) == (True, "")
-    # What is FSDP2's, and what DDP does by itself.
-    for knob in ("overlap_grad_reduce", "overlap_param_gather", "grad_reduce_in_fp32"):
-        (piece,) = words(case, knob)
-        assert (piece.dialects, bool(piece.forbidden)) == ({}, True), knob
-
-
-@pytest.mark.parametrize(
-    ("dialect", "values"), [("accelerate", {**FSDP, "fsdp_version": 2}), ("verl", {"verl_strategy": "fsdp2"})]
-)
-def test_fsdp2_has_no_forward_prefetch(dialect: Dialect, values: dict[str, Value]) -> None:
-    (piece,) = words(job(dialect, **values), "overlap_param_gather")
-    assert "prefetches by itself" in piece.forbidden
-
-
-@pytest.mark.parametrize(
-    ("dialect", "values", "unknown"),
-    [("accelerate", FSDP, "fsdp_version"), ("verl", {"verl_param_offload": True}, "verl_strategy")],
-)
-def test_one_fsdp_or_the_other_is_not_told_to_prefetch(
-    dialect: Dialect, values: dict[str, Value], unknown: str
-) -> None:
-    case = job(dialect, **values)
-    given = replace(case.configuration, unknown=frozenset({unknown}))
-    (piece,) = words(replace(case, configuration=given), "overlap_param_gather")
-    assert (piece.dialects, "FSDP2" in piece.forbidden) == ({}, True)
-    (known,) = words(case, "overlap_param_gather")
-    assert known.forbidden == ""
-
-
-def test_an_engine_of_verl_that_is_neither_has_none_of_fsdps_settings() -> None:
-    case = job("verl", verl_strategy="veomni")
-    (prefetch,), (recompute,) = (
-        words(case, "overlap_param_gather"),
-        words(case, "recompute_granularity", "full"),
-    )
-    assert (prefetch.dialects, "FSDP" in prefetch.forbidden) == ({}, False)
-    assert set(recompute.dialects) == {"pytorch"}
-
-
 @pytest.mark.parametrize(
     ("dialect", "values", "filled", "beside"),
     [
@@ -234,22 +184,6 @@ def test_half_the_micro_batch_keeps_the_global_batch_or_says_that_it_does_not(
     else:
         assert others == []
     assert ("the global batch changes" in first.costs) == (beside == "the global batch changes")
-
-
-def test_a_batch_that_does_not_divide_torchtitans_global_one_is_refused() -> None:
-    # 8 ranks of DP: 32 is twice 2 x 8, and no multiple of 3 x 8.
-    given: dict[str, Value] = {"local_batch_size": 4, GLOBAL: 32, **RANKS}
-    for to, refused in ((2, False), (3, True), (8, True)):
-        (piece,) = words(job("torchtitan", **given), MICRO, to)
-        assert ("local_batch_size x data-parallel" in piece.forbidden) == refused, to
-
-
-def test_a_pipeline_that_cannot_be_told_leaves_torchtitans_micro_batch_open() -> None:
-    case = job("torchtitan", local_batch_size=8)
-    given = replace(case.configuration, unknown=frozenset({"pipeline_model_parallel_size"}))
-    (piece,) = words(replace(case, configuration=given), MICRO, 4)
-    assert (piece.dialects, "pipeline is not known" in piece.forbidden) == ({}, True)
-    assert MICRO not in under_megatrons_names("pytorch", given).values
 
 
 @pytest.mark.parametrize("engine", ["fsdp", "veomni", "megatron"])
@@ -289,61 +223,6 @@ def test_where_verl_cuts_by_tokens_its_tokens_are_halved(
         assert not tokens or piece.from_value == "24000"
 
 
-@pytest.mark.parametrize(("now", "to", "tokens"), [(6, 2, 5461), (3, 1, 5461), (4, 3, 12_288)])
-def test_tokens_are_rounded_down(now: int, to: int, tokens: int) -> None:
-    case = job("verl", verl_strategy="fsdp", verl_dynamic_batch=True, verl_max_tokens=16_384, **{MICRO: now})
-    (piece,) = words(case, MICRO, to)
-    assert (piece.forbidden, piece.to_value) == ("", str(tokens))
-
-
-@pytest.mark.parametrize(
-    ("dialect", "values"), [("deepspeed", {}), ("accelerate", DDP), ("verl", {"verl_strategy": "veomni"})]
-)
-def test_who_recomputes_everything_is_not_told_to(dialect: Dialect, values: dict[str, Value]) -> None:
-    """Fewer layers again has no words there, and the words for all of them are what the job does."""
-    full = job(dialect, recompute_granularity="full", **values)
-    assert words(full, "recompute_granularity", "selective") == []
-    (piece,) = words(job(dialect, **values), "recompute_granularity", "full")
-    assert "checkpoint" in str(piece.dialects)
-
-
-WHOLE: list[tuple[Dialect, dict[str, Value]]] = [
-    ("verl", {"verl_strategy": "fsdp"}),
-    ("verl", {"verl_strategy": "veomni"}),
-    ("accelerate", FSDP),
-    ("accelerate", DDP),
-    ("deepspeed", ZERO),
-]
-
-
-@pytest.mark.parametrize(("dialect", "values"), [*WHOLE, ("torchtitan", {})])
-@pytest.mark.parametrize("to", ["selective", "full"])
-def test_what_recomputes_whole_layers_has_neither_words_nor_gain_of_a_few_modules(
-    dialect: Dialect, values: dict[str, Value], to: str
-) -> None:
-    gain = Gain(method="replay", low_ms=1.0, mid_ms=1.0, high_ms=1.0, assumptions=[])
-    costs = "a few percent of compute"
-    piece = advise(knob="recompute_granularity", to=to, why="recomputes layernorm", costs=costs, gain=gain)
-    (found,) = in_own_words(job(dialect, **values), piece, value_of(piece))
-    assert (found.forbidden, found.gain, "layernorm" in found.why, costs in found.costs) == (
-        "",
-        None,
-        *2 * [False],
-    )
-    whole = to == "full" or dialect != "torchtitan"
-    assert ("whole layers" in found.why, "a third" in found.costs) == (whole, whole)
-
-
-@pytest.mark.parametrize(
-    ("dialect", "values"), [("accelerate", FSDP), ("verl", {"verl_strategy": "fsdp"}), ("torchtitan", {})]
-)
-def test_less_recomputation_keeps_its_gain(dialect: Dialect, values: dict[str, Value]) -> None:
-    gain = Gain(method="replay", low_ms=1.0, mid_ms=1.0, high_ms=1.0, assumptions=[])
-    piece = advise(knob="recompute_granularity", to=None, why="x", costs="y", gain=gain)
-    (found,) = in_own_words(job(dialect, **values), piece, value_of(piece))
-    assert (found.why, found.costs, found.gain) == ("x", "y", gain)
-
-
 def test_a_larger_global_batch_comes_with_its_accumulation() -> None:
     given: dict[str, Value] = {MICRO: 1, STEPS: 8, GLOBAL: 64}
     first, other = words(job("deepspeed", **given), GLOBAL, 128)
@@ -371,38 +250,6 @@ def test_a_switch_brings_what_it_needs() -> None:
     assert words(job("torchtitan", model_converters=("float8",)), "fp8", "hybrid") == []
 
 
-def test_the_switch_of_older_torchtitan_is_its_fp8() -> None:
-    assert words(job("torchtitan", float8_linear=True, torch_compile=True), "fp8", "hybrid") == []
-    (piece,) = words(job("torchtitan", float8_linear=False, torch_compile=True), "fp8", "hybrid")
-    assert (piece.dialects, piece.forbidden) == ({"torchtitan": "float8.enable_float8_linear=true"}, "")
-    case = job("torchtitan", torch_compile=True)
-    given = replace(case.configuration, unknown=frozenset({"float8_linear"}))
-    (piece,) = words(replace(case, configuration=given), "fp8", "hybrid")
-    assert (piece.dialects, "not known" in piece.forbidden) == ({}, True)
-
-
-@pytest.mark.parametrize(
-    ("dialect", "values"),
-    [
-        *((dialect, {}) for dialect in PYTORCHS),
-        *(("deepspeed", {"zero_stage": stage}) for stage in range(4)),
-        *(("accelerate", values) for values in (FSDP, INLINE, IN_A_FILE)),
-        *(("verl", {"verl_strategy": engine}) for engine in ("fsdp", "veomni")),
-    ],
-)
-def test_no_words_of_ddp_or_megatron(dialect: Dialect, values: dict[str, Value]) -> None:
-    """Every setting of data parallelism and of the mapping: the framework's own, or none."""
-    case = job(dialect, **values)
-    for knob in sorted(words_file().sharding | {"tensor_model_parallel_size", "overlap_p2p_comm"}):
-        to: Value = {"bucket_size": BUCKET, "tensor_model_parallel_size": 2}.get(knob, True)
-        to = "optim_grads" if knob == "data_parallel_sharding_strategy" else to
-        for piece in words(case, knob, to):
-            assert "pytorch" not in piece.dialects, knob
-            assert not [t for t in piece.dialects.values() if "megatron" in t], knob
-            assert piece.dialects or piece.forbidden, knob
-            assert not (piece.dialects and piece.forbidden), knob
-
-
 def test_what_is_so_already_is_left_out() -> None:
     assert words(job("deepspeed", zero_stage=1, zero_overlap_comm=True), "overlap_grad_reduce") == []
     assert words(job("deepspeed", zero_stage=2), "use_distributed_optimizer") == []  # not down to 1
@@ -410,40 +257,7 @@ def test_what_is_so_already_is_left_out() -> None:
     assert smaller.from_value == "500000000.0"
 
 
-@pytest.mark.parametrize(
-    ("dialect", "values", "knob", "to"),
-    [
-        ("deepspeed", {"zero_stage": 1}, "use_torch_fsdp2", True),
-        ("torchtitan", {"model_converters": ("a",)}, "fp8", "hybrid"),
-        ("accelerate", {**DDP, "accelerate_mixed_precision": "bf16"}, "fp8", "hybrid"),
-    ],
-)
-def test_a_setting_is_not_published_with_anothers_value(
-    dialect: Dialect, values: dict[str, Value], knob: str, to: Value
-) -> None:
-    (first, *_) = words(job(dialect, **values), knob, to)
-    assert (first.knob, first.from_value, bool(first.dialects)) == (knob, None, True)
-
-
 def test_accelerate_refuses_mixed_precision_beside_a_file_of_deepspeeds() -> None:
     given = {"accelerate_distributed_type": "DEEPSPEED", "accelerate_deepspeed_file": "a.json"}
     (piece,) = words(job("accelerate", **given), "fp8", "hybrid")
     assert (piece.dialects, "deepspeed_config_file" in piece.forbidden) == ({}, True)
-
-
-def test_what_is_known_to_be_off_is_not_conditional() -> None:
-    piece = replace(advise(knob="overlap_grad_reduce", to=True, why="x"), if_unset=["overlap_grad_reduce"])
-    for values, said in ((ZERO, False), ({**ZERO, "zero_overlap_comm": False}, False)):
-        (found,) = in_own_words(job("deepspeed", **values), piece, True)
-        assert ("if not set already" in change_title(found)) == said, values
-    (unknown,) = in_own_words(
-        replace(
-            job("deepspeed", **ZERO),
-            configuration=Configuration(
-                values=ZERO, dialect="deepspeed", unknown=frozenset({"zero_overlap_comm"})
-            ),
-        ),
-        piece,
-        True,
-    )
-    assert "if not set already" in change_title(unknown)

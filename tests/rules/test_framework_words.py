@@ -12,24 +12,20 @@ from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.job import measure_job
 from perfdoc.analyzers.measure import CaptureMeasurement, measure_capture
 from perfdoc.diagnose.diagnosis import diagnose
-from perfdoc.diagnose.job import job_configuration
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import Dialect, Value
 from perfdoc.knobs.load import catalogue
 from perfdoc.reports.text import render_text
 from perfdoc.results import Diagnosis
 from perfdoc.results.headline import Framework
-from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.job_words import in_words_of
-from perfdoc.rules.engine.own_words import in_own_words
-from perfdoc.rules.facts.framework import framework_of_job, is_verls_fsdp
+from perfdoc.rules.facts.framework import framework_of_job
 from perfdoc.simulator.replay.gains import no_gains
 from perfdoc.simulator.replay.proposals import change_title
 from perfdoc.simulator.replay.unedited import replay_and_keep
-from perfdoc.traces.job_facts import JobFacts
 from perfdoc.traces.load import read_trace
-from tests.analyzers.tiny import GEMM, trace_of
+from tests.analyzers.tiny import GEMM
 from tests.captures.nsys_sqlite import write_nsys_sqlite
 from tests.captures.timeline import TimelineBuilder
 from tests.rules.cases import predicting, with_predictions
@@ -93,11 +89,6 @@ def test_a_server_is_not_told_to_train_otherwise(tmp_path: Path) -> None:
     assert ("enforce_eager" in found["vllm"], "micro-batch" in found["vllm"]) == (True, False)
 
 
-def test_settings_that_were_given_have_their_own_words(tmp_path: Path) -> None:
-    given = Configuration(values={"num_layers": 4}, dialect="megatron_lm")
-    assert "cuda_graph_impl" in title(diagnosed(tmp_path, "aten::mm", given))
-
-
 @pytest.mark.parametrize(
     ("dialect", "values", "shown", "framework"),
     [
@@ -134,96 +125,6 @@ def test_whose_job_it_is(
     assert framework_of_job([cast(CaptureMeasurement, capture)], given) == framework
 
 
-VERL = "python3 -m verl.trainer.main_ppo actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4 "
-
-
-@pytest.mark.parametrize(
-    ("arguments", "tp", "framework"),
-    [
-        # The roles differ, a variable decides: the section is named all the same.
-        (
-            "actor_rollout_ref.actor.fsdp_config.param_offload=False "
-            "actor_rollout_ref.ref.fsdp_config.param_offload=True",
-            None,
-            "pytorch",
-        ),
-        ("actor_rollout_ref.actor.fsdp_config.param_offload=$OFFLOAD", None, "pytorch"),
-        ("actor_rollout_ref.actor.megatron.param_offload=$OFFLOAD", None, "megatron"),
-        ("actor_rollout_ref.actor.megatron.tensor_model_parallel_size=$TP", 2, "megatron"),
-        # What chooses the engine, now and formerly, and as scripts write it.
-        ("model_engine=megatron", None, "megatron"),
-        ("model_engine=dp", None, "pytorch"),
-        ("model_engine=veomni", None, "pytorch"),
-        ("--config-path=config --config-name=ppo_megatron_trainer", None, "megatron"),
-        ("--config-name='ppo_megatron_trainer.yaml'\\\n data.train_batch_size=8", None, "megatron"),
-        ("--config-name ppo_megatron_trainer data.train_batch_size=8", None, "megatron"),
-        ("--config-name=ppo_trainer", None, ""),
-        ("model_engine=megatron actor_rollout_ref.actor.strategy=megatron", None, "megatron"),
-        ("model_engine=dp actor_rollout_ref.actor.strategy=fsdp2", None, "pytorch"),
-        # Either of two, or one that cannot be told.
-        ("model_engine=$ENGINE", None, ""),
-        ("--config-name=$NAME", None, ""),
-        ("model_engine=megatron actor_rollout_ref.actor.strategy=fsdp", None, ""),
-        (f"--config-name=ppo_trainer\n{VERL}--config-name=ppo_megatron_trainer", None, ""),
-        (f"model_engine=dp\n{VERL}model_engine=megatron", None, ""),
-        # The section that was written counts, not another in which a setting may stand.
-        ("actor_rollout_ref.actor.ulysses_sequence_parallel_size=2", None, ""),
-        ("actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size=2", None, "pytorch"),
-        ("actor_rollout_ref.actor.optim.exp_avg_dtype=bf16", None, ""),
-        ("actor_rollout_ref.actor.optim.override_optimizer_config.exp_avg_dtype=bf16", None, "megatron"),
-        # A fact that nobody wrote is no section.
-        ("actor_rollout_ref.actor.fsdp_config.param_offload=True", 1, "pytorch"),
-        ("", 1, ""),
-    ],
-)
-def test_the_section_that_a_script_of_verl_names(
-    tmp_path: Path, arguments: str, tp: int | None, framework: str
-) -> None:
-    script = tmp_path / "run.sh"
-    script.write_text(VERL + arguments + "\n")
-    given = job_configuration(JobFacts(tp=tp), script)
-    assert given.dialect == "verl"
-    assert framework_of_job([], given) == framework
-    # Nor is a switch that a rule tries.
-    tried = given.with_changes({"overlap_grad_reduce": False})
-    assert framework_of_job([], tried) == framework
-
-
-@pytest.mark.parametrize(
-    ("arguments", "strategy"),
-    [
-        ("model_engine=megatron", (True, "megatron")),
-        ("model_engine=dp", (True, "fsdp")),
-        ("model_engine=dp actor_rollout_ref.actor.strategy=fsdp2", (True, "fsdp2")),
-        ("--config-name=$NAME actor_rollout_ref.actor.strategy=fsdp2", (True, "fsdp2")),
-        ("model_engine=$ENGINE", (False, None)),
-        ("model_engine=dp actor_rollout_ref.actor.strategy=megatron", (False, None)),
-    ],
-)
-def test_what_chooses_verls_engine_says_its_strategy(
-    tmp_path: Path, arguments: str, strategy: tuple[bool, Value]
-) -> None:
-    script = tmp_path / "run.sh"
-    script.write_text(VERL + arguments + "\n")
-    assert job_configuration(JobFacts(), script).setting("verl_strategy") == strategy
-
-
-def test_a_job_of_megatron_in_verl_is_not_told_to_prefetch_as_fsdp_does() -> None:
-    case = Case(captures=[], job=measure_job([]), gains=no_gains("", ""))
-    for values in ({"verl_strategy": "megatron"}, {"rollout_n": 8}):
-        assert not is_verls_fsdp(Configuration(values=values, dialect="verl"))
-        told = replace(case, configuration=Configuration(values=values, dialect="verl"))
-        (piece,) = in_own_words(told, advise(knob="overlap_param_gather", to=True, why="x"), True)
-        assert not [words for words in piece.dialects.values() if "forward_prefetch" in words]
-
-
-def test_where_verls_engine_is_not_known_its_settings_of_megatron_say_whose_they_are() -> None:
-    case = Case(captures=[], job=measure_job([]), gains=no_gains("", ""))
-    case = replace(case, configuration=Configuration(values={"rollout_n": 8}, dialect="verl"))
-    (piece,) = in_own_words(case, advise(knob="overlap_grad_reduce", to=True, why="x"), True)
-    assert "strategy megatron" in piece.costs
-
-
 @pytest.mark.parametrize(
     ("dialect", "values", "key", "words"),
     [
@@ -251,12 +152,6 @@ def test_predictions_name_settings_that_the_job_reads(
     given = Configuration(values=values, dialect=dialect)
     (said,) = in_words_of("pytorch", gains, given).analysis.predictions
     assert said.change == change_title(key).partition(" (")[0] + (f" {words}" if words else "")
-
-
-def test_a_group_of_megatrons_is_seen(tmp_path: Path) -> None:
-    trace = trace_of(launch_bound("forward"), tmp_path)
-    for extra, expected in (("TENSOR_MODEL_PARALLEL_GROUP", "megatron"), ("MY_GROUP", "")):
-        assert program_of(replace(trace, strings=[*trace.strings, extra])).framework == expected
 
 
 @pytest.mark.parametrize(

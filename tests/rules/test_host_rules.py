@@ -15,7 +15,7 @@ from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.own_words import under_megatrons_names
 from perfdoc.simulator.replay.basis import RARE_STEPS, AsOften
 from tests.captures.nsys_sqlite import write_nsys_sqlite
-from tests.rules.cases import case_of, evidence_of, gain_of, predicting, result, settings_of, step_with_gap
+from tests.rules.cases import case_of, gain_of, predicting, result, settings_of, step_with_gap
 
 DENSE: dict[str, Value] = {
     "cuda_graph_impl": "none",
@@ -24,20 +24,6 @@ DENSE: dict[str, Value] = {
     "use_te_rng_tracker": True,
 }
 """Whole layers can be captured."""
-
-
-@pytest.mark.parametrize(
-    ("code", "range_name", "edge_us"),
-    [("PD201", "", 50), ("PD202", "perfdoc.gc", 10), ("PD203", "perfdoc.data", 10)],
-)
-def test_threshold(tmp_path: Path, code: str, range_name: str, edge_us: int) -> None:
-    # The gap is the given share of steps of 1,000 us: 5 % for the host, 1 % for the others. Inside a range
-    # all but the last nanosecond, in which the launch is made, is the range's.
-    more = 0 if not range_name else 1
-    fires = result(code, case_of(tmp_path, step_with_gap(edge_us + more, range_name)))
-    assert fires.state == "fires"
-    assert evidence_of(fires)[0] == f"{100 * ((edge_us + more) / 1000):.1f} %"
-    assert result(code, case_of(tmp_path, step_with_gap(edge_us - 1, range_name))).state == "passes"
 
 
 def test_what_others_wait_for_counts_too(tmp_path: Path) -> None:
@@ -157,12 +143,6 @@ def test_what_a_log_tells_is_scaled_once(tmp_path: Path) -> None:
     assert (passes.state, passes.reason) == ("passes", "one in twelve")
 
 
-def test_gc_without_settings(tmp_path: Path) -> None:
-    unknown = result("PD202", case_of(tmp_path, step_with_gap(100, "perfdoc.gc")))
-    assert settings_of(unknown) == {"manual_gc": True, "manual_gc_interval": 100}
-    assert [a.from_value for a in unknown.advice] == [None, None]
-
-
 def test_workers_only_where_their_number_is_known(tmp_path: Path) -> None:
     builder = step_with_gap(100, "perfdoc.data")
     assert settings_of(result("PD203", case_of(tmp_path, builder))) == {}
@@ -230,13 +210,6 @@ def test_no_graphs_where_experts_or_recomputation_are_unknown(tmp_path: Path) ->
     }
     found = result("PD201", case_of(tmp_path, step_with_gap(100), settings={**DENSE, **static}))
     assert settings_of(found) == {"cuda_graph_impl": "local"}
-
-
-def test_tensor_parallelism_is_named_only_where_there_is_some(tmp_path: Path) -> None:
-    for tp, named in ((None, False), (1, False), (2, True)):
-        settings: dict[str, Value] = {} if tp is None else {"tensor_model_parallel_size": tp}
-        found = result("PD201", case_of(tmp_path, step_with_gap(100), settings=settings))
-        assert ("tensor parallelism" in found.remedy) is named
 
 
 def test_pd201_judges_a_capture_without_steps_that_shows_no_start_up(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from perfdoc.knobs.knob import Value
-from perfdoc.rules.checks import pd305_uneven_stages
 from perfdoc.rules.checks import pd307_exposed_stage_messages as pd307
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.facts import bubble
@@ -15,7 +14,7 @@ from perfdoc.rules.facts.bubble import PER_STAGE
 from perfdoc.rules.facts.stage_split import as_settings, layers_by_stage
 from tests.planted.spec import JobSpec
 from tests.rules.cases import evidence_of, gain_of, predicting, result, settings_of
-from tests.rules.planted_cases import LLAMA, planted_case, shaped, under, with_exposed
+from tests.rules.planted_cases import LLAMA, planted_case, shaped, under
 
 EVEN: Mapping[str, Value] = {
     "num_layers": 32,
@@ -90,14 +89,6 @@ def test_pd301_is_information_where_little_is_to_be_done(even: Case) -> None:
         assert result("PD301", predicted).level == level
 
 
-def test_pd301_reduces_gradients_meanwhile(even: Case) -> None:
-    for exposed, value, advised in ((0.05, False, True), (0.049, False, False), (0.05, True, False)):
-        case = under(with_exposed(even, "dp", exposed), {"overlap_grad_reduce": value})
-        assert not settings_of(result("PD301", case))  # its own gain is not known
-        found = result("PD301", predicting(case, overlapped_dp=(0.01, 0.02, 0.03)))
-        assert settings_of(found) == ({"overlap_grad_reduce": True} if advised else {})
-
-
 @pytest.mark.parametrize(
     ("vpp", "micro_batches", "state"), [(1, 16, "passes"), (1, 15, "fires"), (2, 8, "passes")]
 )
@@ -163,10 +154,6 @@ def test_pd301_advises_chunks_by_the_formula_where_nothing_was_replayed(even: Ca
         assert found == (chunks if advised else {}), changes
 
 
-def test_pd302_does_not_guess(even: Case) -> None:
-    assert result("PD302", under(even, {"pipeline_model_parallel_size": 4})).state == "skipped"
-
-
 @pytest.mark.parametrize(
     ("transfer", "idle", "vpp", "to"),
     [
@@ -207,20 +194,6 @@ def test_pd304_and_the_replay(even: Case) -> None:
         assert (found.state, found.gain and found.gain.method) == (state, method), vpp
 
 
-def test_pd304_and_pd307_share_what_they_say(even: Case) -> None:
-    """Messages are overlapped first; where they are, there can only be fewer."""
-    slow = with_pipeline(even, transfer_frac=0.20, bubble_frac=0.01, vpp=4)
-    chunks: dict[str, Value] = {"virtual_pipeline_model_parallel_size": 4}
-    for overlap, states in ((False, ("passes", "fires")), (True, ("fires", "passes"))):
-        case = under(slow, {**chunks, "overlap_p2p_comm": overlap})
-        assert tuple(result(code, case).state for code in ("PD304", "PD307")) == states
-
-
-def test_pd304_needs_chunks_to_take_away(even: Case) -> None:
-    assert result("PD304", even).state == "not_applicable"
-    assert result("PD304", with_pipeline(even, transfer_frac=None)).state == "skipped"
-
-
 def test_pd305_names_the_stage_and_spreads_layers(heavy: Case, even: Case) -> None:
     found = result("PD305", predicting(under(heavy, EVEN), balanced_layers=(2.0, 2.5, 3.0)))
     assert (found.state, found.level, found.reason) == (
@@ -235,15 +208,6 @@ def test_pd305_names_the_stage_and_spreads_layers(heavy: Case, even: Case) -> No
     assert settings_of(found) == {"pipeline_model_parallel_layout": layout}
     assert (gain_of(found).method, gain_of(found).high_ms) == ("ceiling", 3.0)
     assert result("PD305", under(even, EVEN)).state == "passes"
-
-
-def test_pd305_threshold(heavy: Case) -> None:
-    window = heavy.job.pipeline.window_ns or 0
-    edge = -(-window * 3 // 100)
-    assert pd305_uneven_stages.MIN_FRAC == 0.03
-    assert result("PD305", with_pipeline(heavy, imbalance_ns=edge)).state == "fires"
-    assert result("PD305", with_pipeline(heavy, imbalance_ns=edge - 1)).state == "passes"
-    assert result("PD305", with_pipeline(heavy, imbalance_ns=None)).state == "skipped"
 
 
 def test_pd305_leaves_other_stages_and_unknown_splits_alone(heavy: Case) -> None:

@@ -6,8 +6,6 @@ import pytest
 
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import Value
-from perfdoc.knobs.load import catalogue
-from perfdoc.knobs.words import words
 from perfdoc.reports.advice import change_title, setting_words
 from perfdoc.reports.opportunities import action_of
 from perfdoc.results.headline import Framework
@@ -58,19 +56,6 @@ def test_what_pytorch_lacks_is_refused_and_environment_variables_stay(stalled: C
     assert settle(shown_by(stalled, "", {}), pieces) == pieces
 
 
-def test_a_job_of_torchtitan_is_told_its_own_setting_else_pytorchs(stalled: Case) -> None:
-    case = replace(stalled, configuration=Configuration(values={}, dialect="torchtitan"))
-    own, plain = settle(
-        case,
-        [
-            advise(knob="tensor_model_parallel_size", to=4, why="x"),
-            advise(knob="dataloader_num_workers", to=2, why="x"),
-        ],
-    )
-    assert own.dialects == {"torchtitan": "parallelism.tensor_parallel_degree=4"}
-    assert set(plain.dialects) == {"pytorch"}
-
-
 def test_a_switch_is_not_advised_without_what_the_other_settings_demand_beside_it(stalled: Case) -> None:
     # First and last layers in BF16 exclude delayed scaling, the default: FP8 needs another recipe beside it,
     # and verl's FSDP has none to set.
@@ -83,20 +68,3 @@ def test_a_switch_is_not_advised_without_what_the_other_settings_demand_beside_i
         assert recipe.forbidden
         assert bool(fp8.forbidden) == refused
         assert set(fp8.dialects) == {"pytorch"}
-
-
-def test_every_word_is_of_a_knob_and_names_none() -> None:
-    for framework, texts in words().programs.items():
-        assert texts.keys() <= catalogue().keys()
-        said = "".join(words().in_program(framework, knob, to) or "" for knob in texts for to in (True, 2))
-        assert not [k for k in catalogue() if "_" in k and f"{k}=" in said]
-
-
-def test_a_server_has_its_own_words_or_none(stalled: Case) -> None:
-    case = shown_by(stalled, "vllm", {})
-    graphs, training = settle(
-        case,
-        [advise(knob="cuda_graph_impl", to="local", why="x"), advise(knob="manual_gc", to=True, why="y")],
-    )
-    assert graphs.dialects == {"vllm": "LLM(..., enforce_eager=False)"}
-    assert (training.dialects, training.forbidden.partition(";")[0]) == ({}, "vLLM has no such setting")

@@ -24,7 +24,7 @@ from tests.rules.simulated_cases import simulated_case, with_settings
 from tests.rules.test_communication_rules import contended
 
 PLANTED = (
-    ("dense", "dp=2,micro_batches=2", "no_overlap=dp", "small_buckets", "fp32_reduce", "fragmentation"),
+    ("dense", "dp=2,micro_batches=2", "no_overlap=dp", "small_buckets", "fp32_reduce"),
     ("dense", "dp=2", "launch_starved=3000", "gc", "slow_data"),
     ("dense", "tp=2", "norm_spin=4", "max_connections"),
     ("dense", "tp=2", "no_overlap=tp"),

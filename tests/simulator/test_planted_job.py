@@ -11,7 +11,6 @@ import pytest
 
 from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import RankMeasurement, measure_capture
-from perfdoc.profiling.marks import parse_group_mark, parse_rank_mark
 from perfdoc.simulator.captures.nsys import Clock
 from tests.amount import some
 from tests.analyzers.brute import counts
@@ -186,34 +185,6 @@ def test_norms_are_slower_beside_communication() -> None:
         passes = 3 * 4 * 2
         assert answer.norm_alone_ns == (20_011,) * passes
         assert answer.norm_contended_ns == (29_017,) * passes * 3  # tp, cp and ep have one each
-
-
-def test_marks_are_those_of_the_trainer() -> None:
-    for timeline in planted_job("tp2_cp2_ep2_pp2").timelines:
-        names = [r.name for r in timeline.ranges if r.name.startswith(("perfdoc.group", "perfdoc.rank"))]
-        marks = [parse_group_mark(name) or parse_rank_mark(name) for name in names]
-        assert len(marks) == 7
-        assert None not in marks
-    unmarked = planted_job(replace(KINDS["dp4"], group_marks=False)).timelines[0]
-    assert not any(r.name.startswith("perfdoc.group") for r in unmarked.ranges)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"ep": 3}, "does not divide"),
-        ({"micro_batches": 0}, "below 1"),
-        ({"pp": 2, "vpp": 2, "micro_batches": 3}, "divides micro_batches"),
-        ({"clocks": CLOCKS[:3]}, "3 clocks for 4 ranks"),
-        ({"clocks": CLOCKS[:4], "one_file": True}, "one clock"),
-        ({"stage_extra_ns": (1, 2)}, "for 1 stages"),
-        ({"late": Late(rank=4, extra_ns=1)}, "not in the world"),
-        ({"norm_contended_ns": 70_000}, "outlasts"),
-    ],
-)
-def test_what_cannot_be_planted_is_refused(change: dict[str, object], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        replace(KINDS["dp4"], **change)  # type: ignore[arg-type]
 
 
 def test_an_unknown_name_is_refused() -> None:

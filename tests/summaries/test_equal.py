@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
-from typing import Any, Literal, Optional
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -18,9 +17,9 @@ from hypothesis.extra import numpy as arrays
 from perfdoc.diagnose import measuring
 from perfdoc.simulator.replay import unedited
 from perfdoc.summaries import content
-from perfdoc.summaries.codec import ARRAYS_RATIO, decode, encode
+from perfdoc.summaries.codec import decode, encode
 from perfdoc.traces import NoGpuActivityError, TraceError
-from perfdoc.traces.codec import digest, same
+from perfdoc.traces.codec import same
 from perfdoc.traces.columns import Column, pack_columns, unpack_columns
 from perfdoc.traces.load import find_captures
 from perfdoc.traces.summary_file import read_sections
@@ -72,17 +71,6 @@ def test_two_ranks_and_a_mixture(tmp_path: Path) -> None:
     assert all(b.stat().st_size < m.stat().st_size for b, m in zip(bare, made, strict=True))
     with pytest.raises(TraceError, match="--no-replay"):
         diagnosed(bare)
-
-
-@pytest.mark.slow
-def test_eight_ranks(tmp_path: Path) -> None:
-    job = simulated(tmp_path, "tp=2,pp=2,dp=2,micro_batches=2", 8)
-    traces, config = find_captures([str(job)]), tmp_path / "job.yaml"
-    made = [w.path for w in summarized(job, tmp_path / "made", config=config)]
-    expected = _alike(made, traces, config)
-    assert b'"scope": "job"' in expected
-    assert _alike([*made[:3], *traces[3:]], traces, config) == expected
-    _alike(made[1:6], traces[1:6], config)
 
 
 def test_the_bound_on_kept_tasks_is_that_of_the_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,30 +210,3 @@ def test_dataclasses_by_their_types() -> None:
 def test_what_is_not_of_its_type_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"\w"):
         decode(encode(_outer(**change)), _Outer)
-
-
-def test_the_digest_knows_every_field() -> None:
-    """One more field, or another type of one, is another digest; another spelling of a type is none."""
-
-    def of(**fields: Any) -> str:
-        return digest(dataclasses.make_dataclass("Made", list(fields.items())))
-
-    digests = [of(a=I64), of(a=F64), of(b=I64), of(a=I64, b=int), of(a=int | None), of(a=Literal["x", "y"])]
-    digests += [of(a=tuple[int, ...]), of(a=list[int]), of(a=_Inner), of(a=Sequence[_Inner])]
-    assert len(set(digests)) == len(digests)
-    assert of(a=int | None) == of(a=Optional[int]) == of(a=None | int)  # noqa: UP045
-    assert of(a=I64) == of(a=np.ndarray[Any, np.dtype[np.int64]])
-
-
-@given(st.binary(max_size=200), st.data())
-def test_other_bytes_are_no_value(noise: bytes, data: st.DataObject) -> None:
-    """Never anything but ValueError, whatever is written over a value's bytes."""
-    content = bytearray(encode(_outer()))
-    at = data.draw(st.integers(0, len(content)))
-    content[at : at + len(noise)] = noise
-    try:
-        found = decode(bytes(content), _Outer)
-    except ValueError:
-        return
-    total = sum(a.nbytes for i in found.inner for a in (i.start_ns, i.share, i.known))
-    assert total <= ARRAYS_RATIO * len(content)

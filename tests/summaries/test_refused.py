@@ -12,19 +12,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from perfdoc.analyzers.device.window import WindowRequest
-from perfdoc.analyzers.measure import measure_trace
 from perfdoc.diagnose.asked import UserError, parse_request
-from perfdoc.profiling import manifest
-from perfdoc.profiling.manifest import Layout
-from perfdoc.simulator.replay.unedited import replay_and_keep
 from perfdoc.summaries.codec import encode
-from perfdoc.summaries.reading import OF_THE_JOB
 from perfdoc.summaries.writing import summarize
 from perfdoc.traces import TraceError
 from perfdoc.traces.formats import KINETO, NSYS, tool_of
-from perfdoc.traces.job_facts import JobFacts
-from perfdoc.traces.load import find_captures, read_trace
+from perfdoc.traces.load import find_captures
 from perfdoc.traces.summary_file import (
     MAGIC,
     RATIO_MAX,
@@ -34,7 +27,6 @@ from perfdoc.traces.summary_file import (
     write_summary,
 )
 from tests.command import perfdoc
-from tests.gate.manifests import tiny_manifest
 from tests.summaries.made import diagnosed, summarized, two_ranks
 
 
@@ -154,7 +146,6 @@ def test_values_that_are_no_measurement(summary: Path, tmp_path: Path) -> None:
         ({"step_range": "x"}, "--step-range x"),
         ({"data_range": "x y"}, "--data-range 'x y'"),
         ({"comm_kernel": "x"}, "--comm-kernel x"),
-        ({"range_table": ["a", "b"]}, "--range-table a --range-table b"),
         ({"settings": ["tp=2", "dp=1", "model=llama3-8b"]}, "with others: "),
     ],
     ids=str,
@@ -169,7 +160,6 @@ def test_the_same_question_is_answered(tmp_path: Path) -> None:
     trace = two_ranks(tmp_path / "traces")[0]
     asked: dict[str, Any] = {
         "window": "600ns,90000ns",
-        "range_table": ["forward"],
         "settings": ["dtype=bf16"],
     }
     made = summarized(trace, tmp_path / "made", **asked)[0].path
@@ -225,30 +215,6 @@ def test_which_of_trace_and_summary_counts(tmp_path: Path) -> None:
         find_captures([str(kineto.with_name("pipe.perfdoc"))])
 
 
-def test_beside_its_run_directory_and_elsewhere(tmp_path: Path) -> None:
-    """What run.json says is in it; what lies beside is read where it lies, and must be the same."""
-    run = tmp_path / "run"
-    run.mkdir()
-    trace = two_ranks(run / "traces")[0]
-    made = summarized(trace, tmp_path / "elsewhere")[0].path
-    assert b"summary-without-run" not in diagnosed([made])
-    (run / "run.json").write_bytes(_manifest(1))
-    with pytest.raises(TraceError, match=r"another run\.json"):
-        diagnosed([Path(shutil.copy(made, run / "traces" / "x.perfdoc"))])
-    beside = summarized(trace, run / "traces")[0].path
-    assert diagnosed([beside]).replace(b"rank0.perfdoc", b"rank0.sqlite") == diagnosed([trace])
-    moved = Path(shutil.copy(beside, tmp_path))
-    assert diagnosed([moved]).count(b"summary-without-run") == 1
-    (run / "run.json").write_bytes(_manifest(2))
-    assert "another run.json" in refused(beside)
-
-
-def _manifest(bucket: int) -> bytes:
-    made = tiny_manifest(bucket_size=bucket, created_utc="2026-11-21T00:00:00Z")
-    layout = Layout(world_size=2, data=2, micro_batches=4)
-    return manifest.encode(msgspec.structs.replace(made, layout=layout))
-
-
 def test_commands_that_need_the_timeline(summary: Path, tmp_path: Path) -> None:
     for words in (
         ("ranges", summary),
@@ -259,22 +225,6 @@ def test_commands_that_need_the_timeline(summary: Path, tmp_path: Path) -> None:
         done = perfdoc(*words, cwd=tmp_path)
         assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
         assert "is a summary" in done.stderr
-
-
-def test_facts_that_a_rank_never_reads(tmp_path: Path) -> None:
-    """What OF_THE_JOB names may be given later, because no measurement of a rank has looked at it."""
-    read: set[str] = set()
-
-    class Watched(JobFacts):
-        def __getattribute__(self, name: str) -> Any:
-            read.add(name)
-            return super().__getattribute__(name)
-
-    trace = two_ranks(tmp_path / "traces")[0]
-    facts = Watched(dtype="bf16", tp=1, cp=1, pp=1, dp=2, world_size=2)
-    measure_trace(read_trace(trace), WindowRequest(), facts, replay_and_keep)
-    assert {"dtype", "pp"} <= read
-    assert not read & (OF_THE_JOB - {"sources"})
 
 
 def test_the_command(tmp_path: Path) -> None:

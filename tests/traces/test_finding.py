@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
 import os
-import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -18,10 +16,6 @@ from tests.captures.nsys_parquet import write_nsys_parquet
 from tests.captures.nsys_sqlite import write_nsys_sqlite
 from tests.captures.timeline import Timeline, TimelineBuilder
 from tests.profiling.build import a_manifest
-
-KINETO = (
-    b'{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 1, "dur": 1}]}'
-)
 
 
 def tiny() -> Timeline:
@@ -102,17 +96,6 @@ def test_a_pipe_among_parquet_tables_is_refused_at_once(tmp_path: Path) -> None:
     assert "OTHER.parquet" in refused_at_once(lambda: content_sha256(folder))
 
 
-def test_a_folder_that_a_pattern_matches_stands_for_its_captures(tmp_path: Path) -> None:
-    (tmp_path / "inner").mkdir()
-    (tmp_path / "empty").mkdir()
-    write_nsys_sqlite(tiny(), tmp_path / "inner" / "rank1.sqlite")
-    write_nsys_sqlite(tiny(), tmp_path / "rank0.sqlite")
-    write_nsys_parquet(tiny(), tmp_path / "rank2")
-    assert found(tmp_path / "*") == ["rank1.sqlite", "rank0.sqlite", "rank2"]
-    with pytest.raises(TraceError, match="only folders without traces"):
-        find_captures([str(tmp_path / "emp*")])
-
-
 @pytest.mark.parametrize("folder", ["t", "t_pqtdir"])
 def test_a_parquetdir_beside_its_sqlite_is_one_capture(tmp_path: Path, folder: str) -> None:
     write_nsys_parquet(tiny(), tmp_path / folder)
@@ -122,20 +105,6 @@ def test_a_parquetdir_beside_its_sqlite_is_one_capture(tmp_path: Path, folder: s
     write_nsys_sqlite(tiny(), tmp_path / "t.sqlite")
     assert found(tmp_path) == ["t.sqlite", "u.sqlite"]
     assert found(tmp_path / folder, tmp_path / "t.sqlite") == ["t.sqlite"]
-
-
-def test_a_trace_and_its_compressed_copy_are_one_capture(tmp_path: Path) -> None:
-    plain, packed = tmp_path / "ok.json", tmp_path / "ok.json.gz"
-    plain.write_bytes(KINETO)
-    packed.write_bytes(gzip.compress(KINETO))
-    for plain_s, packed_s, kept in ((5, 5, "ok.json"), (5, 9, "ok.json.gz"), (9, 5, "ok.json")):
-        os.utime(plain, (plain_s, plain_s))
-        os.utime(packed, (packed_s, packed_s))
-        assert found(tmp_path) == [kept]
-    (tmp_path / "other").mkdir()
-    shutil.copyfile(packed, tmp_path / "other" / "ok.json.gz")
-    # The same name in another folder is another rank's.
-    assert found(plain, tmp_path / "other" / "ok.json.gz") == ["ok.json", "ok.json.gz"]
 
 
 def test_a_run_that_was_not_profiled_says_so(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 from pathlib import Path
 
 import pytest
@@ -205,28 +204,6 @@ def test_old_category_names_bare_list_epoch_times_and_inf(tmp_path: Path) -> Non
     assert len(trace.operators) == 3
     assert trace.names(trace.ranges.name) == ["ProfilerStep#5", "enumerate(DataLoader)#_Iter.__next__"]
     assert [note.code for note in trace.notes] == ["json-repaired"]
-
-
-def test_gzip_is_told_by_its_bytes_not_its_name(tmp_path: Path) -> None:
-    content = PLANTED.encode()
-    disguised, plain = tmp_path / "packed.json", tmp_path / "plain.json.gz"
-    disguised.write_bytes(gzip.compress(content[:500]) + gzip.compress(content[500:]))  # two members
-    plain.write_bytes(b"\xef\xbb\xbf" + content)
-    for path in (disguised, plain):
-        before = path.read_bytes()
-        assert read_kineto(path).kernels.start_ns.tolist() == [20_001, 30_000]
-        assert path.read_bytes() == before
-
-
-def test_relative_times_without_a_base_have_no_utc(tmp_path: Path) -> None:
-    kernel = '{"ph":"X","cat":"kernel","name":"k","pid":0,"tid":7,"ts":%s,"dur":1}'
-    assert planted(tmp_path, f'{{"traceEvents":[{kernel % 5}]}}').utc_origin_ns is None
-    both = planted(
-        tmp_path,
-        f'{{"baseTimeNanoseconds": 1711964646000000000, "traceEvents":[{kernel % 1711964646000001}]}}',
-    )
-    assert both.utc_origin_ns is None
-    assert "clock-origin-unclear" in {note.code for note in both.notes}
 
 
 def launch(pid: int, correlation: int) -> str:

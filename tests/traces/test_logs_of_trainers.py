@@ -103,32 +103,10 @@ def test_ranks_of_megatron_differ_a_little(tmp_path: Path, mark: str) -> None:
     assert seconds(log) == TIMES
 
 
-def test_colours_commas_and_bars_between(tmp_path: Path) -> None:
-    text = megatron([12.936 + t for t in TIMES])
-    text = text.replace("(ms): ", "(ms): \x1b[32m").replace(" | throughput", "\x1b[0m | throughput")
-    for t in sorted(TIMES):  # 12936.1 as 12,936.1
-        plain = f"{1e3 * (12.936 + t):.1f}"
-        text = text.replace(f"m{plain}\x1b", f"m{float(plain):,.1f}\x1b")
-    assert ",186.0" in text
-    bar = "Epoch 0:  12%|█▏        | 3/25 [00:01<00:10,  2.1it/s]\r" * 700  # longer than any line
-    text = text.replace("\n [2026", f"\n{bar} [2026")
-    assert seconds(read(tmp_path, text)) == pytest.approx([12.936 + t for t in TIMES])
-
-
 @pytest.mark.parametrize("trainer", LOGS)
 def test_two_jobs_in_one_file_are_told(tmp_path: Path, trainer: str) -> None:
     one = LOGS[trainer]
     assert "jobs" in read(tmp_path, one(TIMES) + one(TIMES, seq=8192)).mixed
-
-
-def test_a_rotated_log_is_one_when_it_is_put_together_in_order(tmp_path: Path) -> None:
-    lines = torchtitan(TIMES).splitlines(keepends=True)
-    whole = read(tmp_path, "".join(lines))
-    # copytruncate repeats some lines.
-    assert seconds(read(tmp_path, "".join([*lines[:20], *lines[17:]]))) == seconds(whole)
-    assert "begin" in read(tmp_path, "".join([*lines[20:], *lines[:20]])).mixed
-    tail = read(tmp_path, "".join(lines[20:]))
-    assert (tail.said, tail.mixed, len(tail.steps)) == ({}, "", 14)
 
 
 def test_a_titan_that_starts_again_counts_its_start_to_no_step(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ import pytest
 from perfdoc.trainer import data_files
 from perfdoc.trainer.config import resolve
 from perfdoc.trainer.data import (
-    TEXT_FILE,
     RankSampler,
     build_corpus,
     drop_torn,
@@ -42,12 +41,6 @@ def test_a_global_batch_is_the_same_set_for_any_number_of_ranks() -> None:
         assert one == four == list(range(first, 16))
 
 
-def test_the_text_that_ships() -> None:
-    text = TEXT_FILE.read_text(encoding="utf-8")
-    assert 100_000 < len(text) < 200_000
-    assert len(text.split("\n\n")) == 420
-
-
 def test_bytes_are_tokens() -> None:
     tokenizer = build_tokenizer("byte")
     assert tokenizer.tokenize("aé") == [97, 195, 169]
@@ -65,17 +58,6 @@ def test_missing_inputs_name_their_setting(tmp_path: Path) -> None:
     (tmp_path / "bad.json").write_text("{}")
     with pytest.raises(ValueError, match=r"data\.tokenizer = .*bad\.json: not a tokenizer\.json"):
         build_tokenizer(str(tmp_path / "bad.json"))
-
-
-def test_a_tokenizer_file_adds_end_and_pad_after_its_tokens(tmp_path: Path) -> None:
-    tokenizers = pytest.importorskip("tokenizers", reason="the tokenizers package is not installed")
-    inner = tokenizers.Tokenizer(tokenizers.models.WordLevel({"one": 0, "two": 1, "?": 2}, unk_token="?"))
-    inner.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    inner.save(str(tmp_path / "words.json"))
-    tokenizer = build_tokenizer(str(tmp_path / "words.json"))
-    assert tokenizer.tokenize("two one three") == [1, 0, 2]
-    assert (tokenizer.vocab_size, tokenizer.eod, tokenizer.pad) == (5, 3, 4)
-    assert tokenizer.unique_identifiers != byte_tokenizer().unique_identifiers
 
 
 def test_a_text_is_indexed_once_document_by_document(tmp_path: Path) -> None:
@@ -164,16 +146,6 @@ def test_a_given_data_set_is_checked_for_its_structure(
     index.write_bytes(content[:at] + value + content[at + len(value) :])
     with pytest.raises(ValueError, match=rf"^data\.data_path: .*{said}"):
         data_files.check_structure(prefix, "data.data_path")
-
-
-def test_tokens_of_another_tokenizer_are_told_before_the_model_sees_them() -> None:
-    good, bad = ({"tokens": np.array([[0, 1]]), "labels": np.array([[1, n]])} for n in (9, 10))
-    assert list(data_files.within_vocabulary(iter([good]), 10, "data.data_path = x")) == [good]
-    with pytest.raises(ValueError, match=r"data\.data_path = x: holds token 10, and the tokenizer has 10"):
-        list(data_files.within_vocabulary(iter([good, bad]), 10, "data.data_path = x"))
-    negative = {"tokens": np.array([[0, -7]]), "labels": np.array([[1, 2]])}
-    with pytest.raises(ValueError, match="holds token -7"):
-        list(data_files.within_vocabulary(iter([good, negative]), 10, "data.data_path = x"))
 
 
 @pytest.mark.parametrize(("rank", "read"), [(0, True), (1, False)])

@@ -17,9 +17,8 @@ from perfdoc.profiling import memory
 from perfdoc.profiling.memory import MemoryRecorder
 from perfdoc.profiling.run_directory import RunDirectory
 from perfdoc.trainer.config import resolve
-from perfdoc.trainer.config.environment import EnvironmentConfig, apply_environment
 from perfdoc.trainer.config.profiling import profiler_of, window_of
-from perfdoc.trainer.layout import plan, virtual_stages
+from perfdoc.trainer.layout import plan
 from tests.megatron_core import import_core
 from tests.trainer.launch import need_megatron
 from tests.trainer.overrides import KERNELS
@@ -196,30 +195,3 @@ def memory_sample(event: Any, step: int) -> Any:
         **dict.fromkeys(("resident_bytes", "peak_resident_bytes", "heap_used_bytes", "heap_free_bytes")),
         python_blocks=1,
     )
-
-
-def test_switches_of_the_environment_are_written_as_numbers() -> None:
-    config = EnvironmentConfig(
-        nvshmem_ib_enable_ibgda=True,
-        nvte_norm_fwd_use_cudnn=0,
-        use_mnnvl=1,
-        deep_ep_device_to_hca_mapping="0:mlx5_0",
-    )
-    assert apply_environment(config, {}) == {
-        "NVTE_NORM_FWD_USE_CUDNN": "0",
-        "USE_MNNVL": "1",
-        "NVSHMEM_IB_ENABLE_IBGDA": "1",
-        "DEEP_EP_DEVICE_TO_HCA_MAPPING": "0:mlx5_0",
-    }
-
-
-def test_the_plan_of_a_layout_and_of_stages_inside() -> None:
-    base = ["data_parallel_size=null", "pipeline_model_parallel_size=2", "overlap_p2p_comm=true"]
-    layout = [*base, "pipeline_model_parallel_layout=Et|t|t|tL"]
-    assert virtual_stages(resolve("tiny", layout).config) == 2
-    assert plan(resolve("tiny", layout).config, 2, "cpu").vpp == 2
-    # Four ranks, PP 2 x DP 2: the stages of a pipeline are 0 and 1, 2 and 3, and not 0 and 2.
-    overrides = [*base[:2], "use_tp_pp_dp_mapping=true"]
-    groups = plan(resolve("tiny", overrides).config, 4, "cpu").groups()
-    assert groups["pp"] == [[0, 1], [2, 3]]
-    assert groups["dp"] == [[0, 2], [1, 3]]

@@ -92,32 +92,6 @@ def test_gradients_are_the_same_to_the_last_bit(small: Any, kind: dict[str, bool
         assert (off is None and on is None) or small.torch.equal(off, on)
 
 
-def test_off_leaves_nothing_in_the_model(small: Any) -> None:
-    model = small.Model()
-    before = [dict(module.__dict__) for module in model.modules()]
-    parts = small.LayerRanges([model])
-    parts.switch(True)
-    parts.switch(True)
-    assert model.decoder.layers[0].forward.__name__ == "forward"
-    assert "forward" in model.decoder.layers[0].mlp.__dict__
-    parts.switch(False)
-    assert [set(module.__dict__) for module in model.modules()] == [set(each) for each in before]
-
-
-def test_no_gradients_no_backward_ranges(small: Any, tmp_path: Path, untouched: None) -> None:
-    model = small.Model()
-    small.LayerRanges([model]).switch(True)
-
-    def evaluate() -> None:
-        with small.torch.no_grad():
-            model(small.given_to(model))
-
-    events = small.traced(evaluate, tmp_path / "trace.json")
-    # Embedding, three layers of five, final norm, output layer.
-    assert len(events) == 1 + small.LAYERS * 5 + 2
-    assert all(e.name.startswith("perfdoc.forward") for e in events)
-
-
 def test_a_range_is_on_the_thread_that_runs_the_pass(small: Any, tmp_path: Path, untouched: None) -> None:
     """Autograd runs a pass that lies in more than 60 others on a thread of its pool."""
     depth = 70
@@ -169,27 +143,3 @@ def test_what_an_error_left_open_is_closed_and_counted(small: Any, tmp_path: Pat
     # The whole model once, the range around the broken pass, and of that pass: output, final norm, layer 2
     # with four parts, layer 1, MLP.
     assert len(backward) == (small.LAYERS * 5 + 3) + 1 + (2 + 5 + 2)
-
-
-def test_a_pass_that_ended_on_another_thread_is_closed_by_the_next(small: Any, tmp_path: Path) -> None:
-    """The end of the first pass is told as if to another thread: this thread's stack is not its own then."""
-    model = small.Model()
-    small.LayerRanges([model]).switch(True)
-    stack, before = small.backward_ranges._own(), small.backward_ranges.healed()
-    assert model.embedding is not None
-
-    def elsewhere(_: Any) -> None:
-        stack.thread = -1
-
-    def steps() -> None:
-        told = model.embedding.weight.register_hook(elsewhere)
-        model(small.given_to(model)).backward()
-        told.remove()
-        stack.thread = threading.get_ident()
-        assert [part.name for part, _, _ in stack.open] == ["perfdoc.backward module=embedding"]
-        model(small.given_to(model)).backward()
-
-    events = small.traced(steps, tmp_path / "trace.json")
-    assert small.backward_ranges.healed() == before + 1
-    assert not stack.open
-    small.check_nesting([e for e in events if e.name.startswith("perfdoc.backward")])

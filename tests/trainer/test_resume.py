@@ -154,19 +154,6 @@ def test_sigterm_ends_the_step_saves_and_leaves(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_two_runs_do_not_save_into_one_folder(tmp_path: Path) -> None:
-    need_megatron()
-    settings = _settings(tmp_path, "train_iters=100000", f"save={tmp_path / 'saved'}", "save_interval=2")
-    first = _start(tmp_path, "first", settings)
-    try:
-        _wait_for(lambda: _steps_done(tmp_path / "first") >= 3)
-        assert _start(tmp_path, "second", settings).wait(60) == [2, 2]
-    finally:
-        first.kill()
-    assert f"the run {tmp_path / 'first'} (process " in said(tmp_path / "second-said")
-
-
-@pytest.mark.slow
 def test_a_killed_rank_ends_the_others(tmp_path: Path) -> None:
     need_megatron()
     settings = _settings(tmp_path, "train_iters=100000", f"save={tmp_path / 'saved'}", "save_interval=2")

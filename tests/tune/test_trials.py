@@ -17,7 +17,7 @@ from perfdoc.tune.ranking import tuning_of
 from perfdoc.tune.result import Change, Row, Tuning
 from perfdoc.tune.run import axes_for
 from perfdoc.tune.search import search
-from perfdoc.tune.verification import STATE, Plan, State, measure, state_of, with_trials
+from perfdoc.tune.verification import Plan, measure, state_of, with_trials
 from perfdoc.tune.words import sections_of
 from tests.tune.hand_job import job
 
@@ -115,18 +115,6 @@ def test_it_goes_on_where_it_stopped(tmp_path: Path) -> None:
     assert state_of(replace(plan, rounds=5)).runs == state.runs  # more rounds go on too
 
 
-def test_runs_of_another_plan_are_not_taken(tmp_path: Path) -> None:
-    plan = plan_of(tuned(), tmp_path)
-    measure(plan, state_of(plan), Planted({0: 1.0, 1: 1.0, 2: 1.0}), quiet)
-    other = replace(plan, how="another command")
-    with pytest.raises(UserError, match="other configurations"):
-        state_of(other)
-    assert state_of(other, force=True) == State(plan=other.digest)
-    (tmp_path / STATE).write_text("{}")
-    with pytest.raises(ValueError, match="trials"):
-        state_of(plan)
-
-
 def test_an_unchanged_configuration_that_fails_ends_it(tmp_path: Path) -> None:
     plan = plan_of(tuned(), tmp_path)
     with pytest.raises(UserError, match="no such file"):
@@ -167,19 +155,6 @@ def test_a_command_without_step_times_is_told(tmp_path: Path) -> None:
     own = own_command(script(tmp_path, "print('done')"), r"took ([0-9.]+) ms")
     with pytest.raises(NoStepTimesError, match=r"Looked for took \(\[0-9\.\]\+\) ms"):
         own.run(row_with([]), tmp_path / "a")
-
-
-@pytest.mark.parametrize(
-    ("body", "why"),
-    [
-        ("raise SystemExit('bad layout')", "exit code 1: bad layout"),
-        ("raise RuntimeError('CUDA out of memory. Tried to')", "out of memory"),
-        ("import os; os.kill(os.getpid(), 9)", "exit code 137|signal 9"),
-    ],
-)
-def test_how_a_command_failed(tmp_path: Path, body: str, why: str) -> None:
-    with pytest.raises(FailedRunError, match=why):
-        own_command(script(tmp_path, body), "(1)").run(row_with([]), tmp_path / "a")
 
 
 def test_a_command_that_does_not_end_is_ended(tmp_path: Path) -> None:

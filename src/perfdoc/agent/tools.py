@@ -65,9 +65,6 @@ class Tools:
         comm_kernel: Annotated[
             str | None, Field(description="Regex: these kernels are communication.")
         ] = None,
-        range_table: Annotated[
-            Words | None, Field(description="Regexes of ranges for the table ranges.")
-        ] = None,
         settings: Annotated[
             Words | None,
             Field(description="Facts of the job: tp=8, pp=4, model=llama3-8b, gbs=128, seq=8192."),
@@ -81,7 +78,6 @@ class Tools:
             "step_range": step_range,
             "data_range": data_range,
             "comm_kernel": comm_kernel,
-            "range_table": range_table,
             "settings": settings,
             "config": config,
             "model_config": config_of_model,
@@ -144,7 +140,7 @@ class Tools:
             str,
             Field(
                 description="ledger, steps, kernels, kernel_classes, model_parts, operators, communication, "
-                "collectives, copies, all_to_all, gpu_metrics, ranges"
+                "collectives, copies, all_to_all, gpu_metrics"
             ),
         ],
         columns: Annotated[Words | None, Field(description="Default: all.")] = None,

@@ -108,14 +108,6 @@ class JobOptions(ReadingOptions):
 class CaptureOptions(JobOptions):
     """What is measured too."""
 
-    range_table: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Names of ranges to list with their GPU time, exposed communication and idle time (regular "
-            "expression; may be given again). Of a pattern with groups their text is the row's name.",
-            rich_help_panel=MEASURED,
-        ),
-    ] = None
     replay: Replay = True
 
 

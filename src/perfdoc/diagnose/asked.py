@@ -34,7 +34,6 @@ def parse_request(
     step_range: str | None = None,
     data_range: str | None = None,
     comm_kernel: str | None = None,
-    range_table: Sequence[str] | None = None,
     settings: Sequence[str] | None = None,
     config: Path | None = None,
     model_config: Path | None = None,
@@ -51,7 +50,6 @@ def parse_request(
         window_request(window) if window else WindowRequest(),
         step_pattern=parse_pattern("--step-range", step_range) if step_range is not None else None,
         data_pattern=parse_pattern("--data-range", data_range) if data_range is not None else None,
-        table_patterns=tuple(parse_pattern("--range-table", text) for text in range_table or ()),
     )
     communicates = parse_pattern("--comm-kernel", comm_kernel) if comm_kernel is not None else None
     paths, words = split_settings(paths)

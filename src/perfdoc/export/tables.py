@@ -33,7 +33,7 @@ from perfdoc.results import (
 from perfdoc.results.efficiency import OperatorEfficiency
 from perfdoc.results.kernels import PartTime
 from perfdoc.results.names import shorten
-from perfdoc.results.tables import AllToAllRow, CollectiveSize, CopyRow, MetricMean, RangeRow
+from perfdoc.results.tables import AllToAllRow, CollectiveSize, CopyRow, MetricMean
 from perfdoc.traces import TraceError
 
 _NAME = 400
@@ -134,7 +134,6 @@ _KINDS: Mapping[str, _Kind] = {
     "gpu_metrics": _Kind(
         row=MetricMean, rows=_of_tables(lambda t: t.gpu_metrics.rows), why=lambda d: _why(d, "gpu_metrics")
     ),
-    "ranges": _Kind(row=RangeRow, rows=_of_tables(lambda t: t.ranges.rows), why=lambda d: _why(d, "ranges")),
 }
 TABLES = tuple(_KINDS)
 """Names of all tables."""

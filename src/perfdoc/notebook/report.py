@@ -1,4 +1,4 @@
-"""One diagnosis in a notebook: tables, figures, the first screen, the page."""
+"""One diagnosis in a notebook: tables, the first screen, the page."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import pandas as pd
-    import plotly.graph_objects as go
 
     from perfdoc.analyzers.request import AnalysisRequest
     from perfdoc.compare.side import Loaded
@@ -30,7 +29,7 @@ class Origin:
 
 
 class Report:
-    """What `perfdoc.analyze` found. Shown as the first screen; tables and figures are made on demand.
+    """What `perfdoc.analyze` found. Shown as the first screen; tables are made on demand.
 
     diagnosis: the typed result, from which all else is made: durations are integer nanoseconds. It may be one
     that was read with `perfdoc.load`.
@@ -95,11 +94,6 @@ class Report:
         return self.table("operators")
 
     @property
-    def ranges(self) -> pd.DataFrame:
-        """Work by the ranges that `range_table` named."""
-        return self.table("ranges")
-
-    @property
     def collectives(self) -> pd.DataFrame:
         """Communication by message size, with bus bandwidths."""
         return self.table("collectives")
@@ -108,33 +102,6 @@ class Report:
     def copies(self) -> pd.DataFrame:
         """Copies by direction and host memory."""
         return self.table("copies")
-
-    def timeline(self, ranks: Sequence[str] | None = None) -> go.Figure:
-        """A typical step of every rank. ranks: labels of those to draw with all their tracks; without, all
-        tracks of the first four and the ledger of the others. Raises PerfdocError where there is none."""
-        from perfdoc.notebook.charts import timeline_figure
-
-        return timeline_figure(self.diagnosis, ranks)
-
-    def waterfall(self) -> go.Figure:
-        """From all of the ranks' time down to MFU; where MFU is not known, to compute. Raises PerfdocError
-        where no rank was measured."""
-        from perfdoc.notebook.charts import waterfall_figure
-
-        return waterfall_figure(self.diagnosis)
-
-    def tune(
-        self,
-        *,
-        only: Sequence[str] = (),
-        fix: Sequence[str] = (),
-        gpu_memory_gib: float | None = None,
-        top: int = 10,
-    ) -> go.Figure:
-        """Step time against memory of other configurations, and the front: a drawing of `tuning`."""
-        from perfdoc.notebook.charts import front_figure
-
-        return front_figure(self.tuning(only=only, fix=fix, gpu_memory_gib=gpu_memory_gib, top=top))
 
     def tuning(
         self,

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.analyzers.efficiency.bounds import BOUNDS
@@ -31,8 +31,6 @@ from perfdoc.traces.load import content_sha256
 from perfdoc.traces.summary_file import Head, is_summary, read_sections
 from perfdoc.version import __version__
 
-Words: TypeAlias = Mapping[str, str | tuple[str, ...]]
-
 OF_THE_JOB = frozenset(
     {
         *("flops_convention", "flops_per_step", "left_out", "nccl_version"),
@@ -44,9 +42,9 @@ _SAID_OF = ("recompute",)
 """Facts of which a rank's measurement repeats who said them."""
 
 
-def words_of(request: AnalysisRequest) -> dict[str, str | tuple[str, ...]]:
+def words_of(request: AnalysisRequest) -> dict[str, str]:
     """The options that make this request, by name."""
-    found: dict[str, str | tuple[str, ...]] = {}
+    found: dict[str, str] = {}
     window = request.window
     if window.bounds_ns is not None:
         found["--window"] = ",".join(f"{t}ns" for t in window.bounds_ns)
@@ -61,19 +59,16 @@ def words_of(request: AnalysisRequest) -> dict[str, str | tuple[str, ...]]:
     ):
         if pattern is not None:
             found[option] = pattern.pattern
-    if window.table_patterns:
-        found["--range-table"] = tuple(p.pattern for p in window.table_patterns)
     return found
 
 
-def said(words: Words) -> str:
+def said(words: Mapping[str, str]) -> str:
     """The options as they are typed.
 
-    >>> said({"--window": "capture", "--range-table": ("a b", "c")})
-    "--window capture --range-table 'a b' --range-table c"
+    >>> said({"--window": "capture", "--step-range": "a b"})
+    "--window capture --step-range 'a b'"
     """
-    typed = [(o, v) for o, given in words.items() for v in ((given,) if isinstance(given, str) else given)]
-    return " ".join(f"{option} {shlex.quote(value)}" for option, value in typed) or "no option"
+    return " ".join(f"{option} {shlex.quote(value)}" for option, value in words.items()) or "no option"
 
 
 def other_facts(summary: JobFacts, given: JobFacts) -> tuple[JobFacts, list[str]]:
