@@ -5,9 +5,11 @@ None of these is proven by silence: a capture may not show that a model is compi
 hold silences anything.
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from perfdoc.analyzers.kernel_class.rules import KernelClass
 from perfdoc.profiling.gpus import gpu_family
 from perfdoc.rules.engine.case import Case
 
@@ -33,9 +35,23 @@ class Assumes:
     """What is said in its place; nothing where it is empty."""
 
 
-def _shows(mark: str) -> Callable[[Case], bool | None]:
-    """False where the capture shows it."""
-    return lambda case: False if mark in case.program.marks else None
+_INDUCTOR = re.compile(r"triton_(?:poi|red|per|tem|mm|bmm|addmm|for|_0d1d)")
+_FEW_FRAC = 0.1
+"""Of the time of kernels that compiling fuses, in kernels of a compiler: less is of a few functions, such as
+megatron-core's own, and the layers are not compiled."""
+_FUSES = frozenset(
+    (KernelClass.ELEMENTWISE, KernelClass.COPY, KernelClass.NORM, KernelClass.SOFTMAX, KernelClass.REDUCTION)
+)
+
+
+def _is_eager(case: Case) -> bool | None:
+    """False where the capture shows that more than a few functions are compiled."""
+    if "compiled" not in case.program.marks:
+        return None
+    fused = [time for rank in case.ranks for time in rank.kernel_times if time.kernel_class in _FUSES]
+    whole = sum(time.total_ns for time in fused)  # none of a compiler: another backend, seen by its ranges
+    compiled = sum(time.total_ns for time in fused if _INDUCTOR.match(time.short_name))
+    return None if 0 < compiled < _FEW_FRAC * whole else False
 
 
 def _is_nvidia(case: Case) -> bool | None:
@@ -73,7 +89,7 @@ def _trains(case: Case) -> bool | None:
 
 
 NVIDIA = Assumption(words="GPUs of NVIDIA", holds=_is_nvidia)
-EAGER = Assumption(words="a model that is not compiled already", holds=_shows("compiled"))
+EAGER = Assumption(words="a model that is not compiled already", holds=_is_eager)
 FLASH = Assumption(words="GPUs with FlashAttention (Ampere and later)", holds=_has_flash_attention)
 ENGINE = Assumption(words="GPUs of NVIDIA or AMD", holds=_has_transformer_engine)
 PEERS = Assumption(words="more than one process", holds=_has_peers)

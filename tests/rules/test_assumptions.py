@@ -30,9 +30,9 @@ from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.possible import why_not
 from perfdoc.rules.engine.registry import own_rules
 from perfdoc.rules.engine.rule import Rule
-from tests.analyzers.tiny import trace_of
+from tests.analyzers.tiny import GEMM, trace_of
 from tests.captures.timeline import TimelineBuilder
-from tests.rules.cases import gain_of, predicting, result
+from tests.rules.cases import case_of, gain_of, predicting, result
 from tests.rules.examples import Planting, examples
 
 META = {rule.meta.code: rule.meta for rule in own_rules()}
@@ -303,3 +303,25 @@ def test_a_rule_that_speaks_of_a_tool_says_what_that_assumes(rule: Rule) -> None
         said = {text for text in strings - sources if words.search(text)}
         declared = any(a.of in (of, TRAINING) for a in rule.meta.assumes)
         assert not said or declared or rule.meta.code in ELSEWHERE, (of.words, said)
+
+
+@pytest.mark.parametrize(("compiled_us", "holds"), [(0, None), (9, None), (20, False), (100, False)])
+def test_a_few_compiled_functions_are_no_compiled_model(
+    compiled_us: int, holds: bool | None, tmp_path: Path
+) -> None:
+    """100 us of element-wise kernels, so much of it in a compiler's: as megatron-core's own fusions are."""
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    at = 10_000
+    names = (
+        ("triton_poi_fused_add_0", compiled_us),
+        ("void at::native::vectorized_elementwise_kernel<4>(int)", 100 - compiled_us),
+    )
+    for name, took_us in (*names, (GEMM, 300)):
+        if took_us:
+            device.kernel(name, at, at + took_us * 1_000, launch=(thread, at - 9_000, at - 5_000))
+            at += took_us * 1_000
+    case = case_of(tmp_path, builder)
+    assert ("compiled" in case.program.marks) == (compiled_us > 0)
+    assert EAGER.holds(case) is holds
