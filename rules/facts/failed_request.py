@@ -46,7 +46,7 @@ def remedy_of_failed(room: Room | None) -> Iterator[str]:
         yield f"{BY_HAND} The allocator held {unused} unused, in blocks too small for what failed."
     if first.requested_bytes < LARGE_BYTES and not first.what:
         return
-    where = f" in {first.function} ({first.file}:{first.line})" if first.function else ""
+    where = f" in {first.function} ({first.file}:{first.line})" if first.file else ""
     do, what = _OF_TENSOR[first.what]
     yield (
         f"{do}The request that failed is one tensor of {gib(first.requested_bytes)}{where}: {what}. A "

@@ -184,9 +184,7 @@ class Shortage:
         if device.out_of_memory:
             request = device.out_of_memory[0]
             where = (
-                f"{request.function} ({request.file}:{request.line})"
-                if request.function
-                else "an unknown place"
+                f"{request.function} ({request.file}:{request.line})" if request.file else "an unknown place"
             )
             found.append((f"first failed request, in {where}", gib(request.requested_bytes)))
             found.append(("free on the device then", gib(request.device_free_bytes)))

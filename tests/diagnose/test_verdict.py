@@ -132,9 +132,27 @@ def test_a_failed_request_comes_before_the_peak() -> None:
     said = memory_verdict(replace(memory(), devices=[top]), 2)
     first = "Out of GPU memory: 12.0 GiB asked for in forward (model.py:30), the logits or a copy of them;"
     assert said.startswith(f"{first} 9.0 GiB was free. It is the first of 2. Peak memory")
+    nowhere = replace(request, function="(no stack)", file="", line=None, what="")
+    said = memory_verdict(replace(memory(), devices=[replace(top, out_of_memory=[nowhere])]), 1)
+    assert said.startswith("Out of GPU memory: 12.0 GiB asked for; 9.0 GiB was free. Peak")
     loose = replace(request, allocated_bytes=50 * GIB)
     said = memory_verdict(replace(memory(), devices=[replace(top, out_of_memory=[loose])]), 1)
     assert "9.0 GiB was free, 20.0 GiB unused in blocks too small for it. Peak" in said
+
+
+@pytest.mark.parametrize(
+    ("grown", "every", "told"), [(1.0, True, True), (1.0, False, False), (0.5, True, False)]
+)
+def test_memory_that_every_step_leaves_is_told(grown: float, every: bool, told: bool) -> None:
+    """1 GiB a step of a peak of 70 GiB is more than a hundredth; half of it is not."""
+    allocated = [round((20 + grown * i) * GIB) for i in range(4)]
+    step = round(grown * GIB)
+    top = device(0, 70 * GIB)
+    growth = replace(
+        top.growth, state="measured", allocated_bytes=allocated, per_step_bytes=step, every_step_grew=every
+    )
+    said = memory_verdict(replace(memory(), devices=[replace(top, growth=growth)]))
+    assert ("Each of 3 steps left 1.0 GiB more" in said) == told
 
 
 @pytest.mark.parametrize(("held", "told"), [(10, True), (9, False)])

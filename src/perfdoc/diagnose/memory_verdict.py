@@ -19,15 +19,27 @@ def memory_verdict(memory: MemoryAnalysis, failed_allocations: int = 0) -> str:
     where = f"GPU {top.device}" if top.rank is None else f"rank {top.rank}"
     peak = f"Peak memory of {where}: {size(top.peak_allocated_bytes)} allocated{reserved}."
     if failed := next((m.out_of_memory[0] for m in peaks if m.out_of_memory), None):
-        return f"{_failed(failed, failed_allocations)} {peak}{_held_by(top)}"
-    return f"{peak}{_held_by(top)}{out_of_memory_words(failed_allocations)}"
+        return f"{_failed(failed, failed_allocations)} {peak}{_held_by(top)}{_grows(top)}"
+    return f"{peak}{_held_by(top)}{_grows(top)}{out_of_memory_words(failed_allocations)}"
+
+
+_WORTH_GROWING = 0.01
+"""Of the peak, each step: in a hundred steps it is full."""
+
+
+def _grows(top: DeviceMemory) -> str:
+    """With the space before it; nothing where not every step leaves more than the one before it."""
+    grown, steps = top.growth.per_step_bytes or 0, len(top.growth.allocated_bytes) - 1
+    if not top.growth.every_step_grew or grown < _WORTH_GROWING * (top.peak_allocated_bytes or 0):
+        return ""
+    return f" Each of {steps} steps left {size(grown)} more than the one before it: a leak, if it goes on."
 
 
 def _failed(request: OutOfMemory, count: int) -> str:
     """What was asked for where, and what there was of it."""
     line = "" if request.line is None else f":{request.line}"
     place = f"{shorten(request.function, 48)} ({shorten(base_name(request.file), 48)}{line})"
-    where = f" in {place}" if request.function else ""
+    where = f" in {place}" if request.file else ""  # without a stack there is none
     what = f", {_WHAT_FAILED[request.what]}" if request.what else ""
     held = ""
     if request.reserved_bytes is not None:
