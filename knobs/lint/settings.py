@@ -9,6 +9,7 @@ from perfdoc.knobs.knob import DIALECT_TITLES, Dialect
 from perfdoc.knobs.lint.finding import Finding, Severity, finding_of, last_part, said
 from perfdoc.knobs.naming.meaning import meaning
 from perfdoc.knobs.naming.places import BRIDGE_CLASSES, placed
+from perfdoc.knobs.naming.versions import of_other_versions
 from perfdoc.knobs.reading.entry import Entry
 from perfdoc.knobs.settings import Setting, repeated
 from perfdoc.knobs.values import Opaque, allowed
@@ -60,6 +61,15 @@ def name_findings(settings: Sequence[Setting], dialect: Dialect | None) -> Itera
         if knob.deprecated and own != "nemo" and setting.value is not False:
             message = f"{knob.id} is going away"
             yield finding_of(setting, "PL104", "warning", message, knob.deprecated, knob.what)
+
+
+def version_findings(settings: Sequence[Setting], dialect: Dialect | None) -> Iterator[Finding]:
+    """Names that the version does not read which other names of the file need."""
+    by_path = {s.meaning.path: s for s in settings if s.meaning.how == "exact"}
+    for path, last, shown in of_other_versions(dialect or "", by_path):
+        setting = by_path[path]
+        message = f"{last_part(path)} is read until {last}, and this file is of {shown}"
+        yield finding_of(setting, "PL102", "warning", message, "", setting.knob.what)
 
 
 def unknown_findings(entries: Sequence[Entry], settings: Sequence[Setting]) -> Iterator[Finding]:

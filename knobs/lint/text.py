@@ -10,7 +10,7 @@ from perfdoc.knobs.knob import DIALECT_TITLES, Dialect
 from perfdoc.knobs.lint.finding import Finding, Report
 from perfdoc.knobs.lint.flags import flag_findings
 from perfdoc.knobs.lint.rules import rule_findings
-from perfdoc.knobs.lint.settings import name_findings, unknown_findings, value_findings
+from perfdoc.knobs.lint.settings import name_findings, unknown_findings, value_findings, version_findings
 from perfdoc.knobs.reading.file import syntax_of
 from perfdoc.knobs.reading.shell import leads_on
 from perfdoc.knobs.settings import Scoped, Setting, read_scoped
@@ -29,6 +29,7 @@ def lint(text: str, name: str = "", *, dialect: Dialect | None = None, unknown: 
     scoped = read_scoped(text, name, dialect)
     entries, settings, scopes, detected = scoped.entries, scoped.settings, scoped.scopes, scoped.dialect
     findings = list(name_findings(settings, detected))
+    findings += version_findings(settings, detected)
     findings += value_findings(settings, detected, text.splitlines(), entries)
     if scoped.defaults_of == "megatron_lm" and not scoped.manifest:
         findings += flag_findings(entries, settings)

@@ -10,6 +10,7 @@ from perfdoc.knobs.flags import version_of
 from perfdoc.knobs.knob import DIALECT_TITLES, Dialect
 from perfdoc.knobs.naming.meaning import meaning, names_of
 from perfdoc.knobs.naming.places import PERFDOC_SECTIONS, placed
+from perfdoc.knobs.naming.versions import version_shown
 from perfdoc.knobs.reading.entry import Entry
 from perfdoc.knobs.values import OPAQUE, Raw
 
@@ -98,7 +99,7 @@ def dialect_of(entries: Sequence[Entry], program: Dialect | None = None) -> tupl
         first = [d for d, s in scores.items() if s == best]
         first = [d for d in first if _shown_by(paths, d)]
         if len(first) == 1:
-            return first[0], f"{round(best)} of its names"
+            return first[0], f"{round(best)} of its names{_version(paths, first[0])}"
         if not first:
             return None, "names that programs of any kind have"
         return None, " or ".join(DIALECT_TITLES[d] for d in first)
@@ -111,6 +112,11 @@ def dialect_of(entries: Sequence[Entry], program: Dialect | None = None) -> tupl
     if any(e.form == "env" and meaning(e, None).how != "unknown" for e in entries):
         return "env", "its variables"
     return None, "nothing in it is known"
+
+
+def _version(paths: Sequence[Entry], dialect: Dialect) -> str:
+    version, shown_by = version_shown(dialect, {meaning(entry, dialect).path for entry in paths})
+    return f"; {version}, {f'by {shown_by}' if shown_by else 'assumed'}" if version else ""
 
 
 def _score(paths: Sequence[Entry], dialect: Dialect) -> float:
