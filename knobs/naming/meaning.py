@@ -13,7 +13,7 @@ import yaml
 
 from perfdoc.knobs.flags import megatron_flags
 from perfdoc.knobs.knob import MEGATRONS, Dialect, Former, Knob, Spelling
-from perfdoc.knobs.load import ELSEWHERE, SHORT_NAMES, catalogue
+from perfdoc.knobs.load import ELSEWHERE, LOADER, SHORT_NAMES, catalogue
 from perfdoc.knobs.naming.nearest import SHORTEST_AT_PLACE, nearest, slips
 from perfdoc.knobs.naming.places import placed
 from perfdoc.knobs.reading.entry import MAX_ENTRIES, Entry
@@ -75,7 +75,7 @@ _UNKNOWN = Meaning(how="unknown")
 @cache
 def neighbours() -> tuple[frozenset[str], Mapping[str, frozenset[str]]]:
     """Names that are no knob's although they look so, and other places by dialect."""
-    data = yaml.safe_load(_NEIGHBOURS.read_text(encoding="utf-8"))
+    data = yaml.load(_NEIGHBOURS.read_text(encoding="utf-8"), Loader=LOADER)
     places = {dialect: frozenset(paths) for dialect, paths in data["places"].items()}
     return frozenset(data["names"]), MappingProxyType(places)
 

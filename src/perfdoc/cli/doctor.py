@@ -10,12 +10,14 @@ import typer
 
 from perfdoc.cli.messages import Debug, Format
 from perfdoc.cli.streams import json_text
+from perfdoc.cli.tables import table
 
 if TYPE_CHECKING:
     from perfdoc.doctor.checks import Check
 
 _WORKS = {True: "works", False: "does not work"}
 _MARK = {"ok": "OK", "warn": "WARN", "fail": "FAIL"}
+_STYLES = {"OK": "green", "WARN": "yellow", "FAIL": "bold red", "RUN": "yellow"}
 _RUN_ALONE = "RUN"
 """The mark of what stops `perfdoc run` and nothing else: who analyses captures needs no trainer."""
 
@@ -43,15 +45,18 @@ def _json(checks: Sequence[Check], able: dict[str, bool]) -> str:
 def _text(checks: Sequence[Check], able: dict[str, bool]) -> str:
     from perfdoc.results.names import prose
 
-    width = max(len(c.name) for c in checks)
-    lines = []
+    rows = []
     for i, c in enumerate(checks):
-        lines.append(f"{_mark(c):<5} {c.name:<{width}}  {prose(c.found)}")
+        rows.append((_mark(c), c.name, prose(c.found)))
         # One line of advice below the last of several checks that have the same.
         again = i + 1 < len(checks) and checks[i + 1].state != "ok" and checks[i + 1].remedy == c.remedy
         if c.remedy and c.state != "ok" and not again:
-            lines.append(f"{'':<5} {'':<{width}}  -> {prose(c.remedy)}")
-    lines += ["", *(f"perfdoc {command} {_WORKS[good]} here." for command, good in able.items())]
+            rows.append(("", "", f"-> {prose(c.remedy)}"))
+    lines = [
+        *table(rows, styles=_STYLES).splitlines(),
+        "",
+        *(f"perfdoc {command} {_WORKS[good]} here." for command, good in able.items()),
+    ]
     if able["analyze"] and not able["run"]:
         lines.append(f"Captures need nothing of what is marked {_RUN_ALONE}; training does.")
     return "\n".join(lines) + "\n"

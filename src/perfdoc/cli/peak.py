@@ -11,6 +11,7 @@ import typer
 
 from perfdoc.cli.messages import Debug, in_one_line, say
 from perfdoc.cli.streams import json_text
+from perfdoc.cli.tables import table
 
 if TYPE_CHECKING:
     from perfdoc.profiling.measured import MeasuredCeilings, Rate
@@ -53,15 +54,8 @@ def format_table(found: MeasuredCeilings, *, stored: Path | None, now: bool) -> 
     """Everything measured, a line each; then what is missing and what disturbed it."""
     from perfdoc.results.names import shorten
 
-    rows = [_HEAD, *_rows(found)]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(_HEAD))]
-    lines = [_title(found), ""]
-    for row in rows:
-        cells = [
-            cell.ljust(w) if i in (0, 5) else cell.rjust(w)
-            for i, (cell, w) in enumerate(zip(row, widths, strict=True))
-        ]
-        lines.append("  ".join(cells).rstrip())
+    drawn = table([*_rows(found)], head=_HEAD, right=(1, 2, 3, 4))
+    lines = [_title(found), "", *drawn.splitlines()]
     lines += ["", *(f"not measured: {what}: {shorten(why, 160)}" for what, why in found.missing.items())]
     lines += [f"busy: {shorten(line, 160)}" for line in found.busy]
     if found.busy:

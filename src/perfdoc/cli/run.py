@@ -13,6 +13,7 @@ from perfdoc.cli.capture_options import CaptureOptions
 from perfdoc.cli.completion import configuration_or_setting, configurations, settings
 from perfdoc.cli.messages import Debug, in_one_line, say
 from perfdoc.cli.progress import bar
+from perfdoc.cli.tables import table
 
 
 def run(
@@ -100,9 +101,7 @@ def config_list() -> None:
     """Print each configuration's name and what it is."""
     from perfdoc.trainer.config.resolve import described_configs
 
-    known = described_configs()
-    wide = max(map(len, known))
-    sys.stdout.write("".join(f"{name:<{wide}}  {about}\n" for name, about in known.items()))
+    sys.stdout.write(table([*described_configs().items()]))
 
 
 @config_app.command("show", short_help="Print every setting with its value and origin.")
@@ -113,7 +112,8 @@ def config_show(
     overrides: Annotated[list[str] | None, typer.Argument(help="key=value", autocompletion=settings)] = None,
 ) -> None:
     """Print every setting of a configuration with its value and where the value comes from."""
-    from perfdoc.run.prepare import show_config
+    from perfdoc.run.prepare import config_rows
 
     with in_one_line(debug=False):
-        sys.stdout.write(show_config(config, overrides or []))
+        rows = config_rows(config, overrides or [])
+    sys.stdout.write(table(rows, styles={"default": "dim", "override": "bold"}))

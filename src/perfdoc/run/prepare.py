@@ -157,14 +157,13 @@ def split_words(words: Sequence[str]) -> tuple[str, list[str], list[str]]:
     return config, ours, torchrun
 
 
-def show_config(config: str, overrides: Sequence[str]) -> str:
+def config_rows(config: str, overrides: Sequence[str]) -> list[tuple[str, str, str]]:
     """Every setting with its value and where it comes from. Raises RunError."""
     try:
         rows = resolve(config, overrides).rows()
     except ValueError as error:
         raise RunError(str(error)) from error
-    width = max(len(key) for key, _, _ in rows)
-    return "".join(f"{key:<{width}}  {value!r:<24}  {origin}\n" for key, value, origin in rows)
+    return [(key, repr(value), origin) for key, value, origin in rows]
 
 
 def as_typed(command: Sequence[str]) -> str:
