@@ -53,6 +53,7 @@ _READ = frozenset(
         "summarize",
         "gate",
         "verify",
+        "watch",
         "capture",
     )
 )
@@ -118,7 +119,7 @@ class Stage:
         path.parent.mkdir(parents=True, exist_ok=True)
         name = path.name.replace("*", "0")
         target = path.with_name(name)
-        if command == "gate":
+        if command in ("gate", "watch"):
             megatron_log(target, 100 + place / 10)
         elif name.endswith(".sqlite"):
             shutil.copy(self.trace, target)
@@ -174,6 +175,8 @@ def test_a_documented_command_works(
         words = [*words[:end], "--dry-run", *words[end:]]
         monkeypatch.setattr(prepare, "find_nsys", lambda: Nsys(path=Path("/opt/nsys"), version=(2025, 1, 1)))
         monkeypatch.setattr(prepare, "_device", lambda: "cuda")
+    if words[0] == "watch" and "--once" not in words:
+        words = [*words, "--once"]  # it follows a training
     if words[:2] in (["gate", "check"], ["gate", "promote"]):
         accepted = [str(megatron_log(tmp_path / f"accepted{n}", 99 + n / 4)) for n in range(5)]
         label = words[words.index("--label") :][:2] if "--label" in words else []
