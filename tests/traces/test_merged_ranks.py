@@ -11,13 +11,15 @@ import pytest
 from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import measure_capture
 from perfdoc.diagnose.diagnosis import diagnose
+from perfdoc.traces.kineto.read import read_kineto
 
 
-def of_rank(rank: int) -> list[dict[str, Any]]:
-    """Thirty launches of a process of its own, on a GPU of its own."""
+def of_rank(rank: int, *, first_id: int | None = None, launches: int = 30) -> list[dict[str, Any]]:
+    """Launches of a process of its own, on a GPU of its own; their ids count up."""
     pid, events = 100 + rank, []
-    for i in range(30):
-        args = {"correlation": 1_000 * rank + i + 1, "device": rank, "stream": 7}
+    first = 1_000 * rank + 1 if first_id is None else first_id
+    for i in range(launches):
+        args = {"correlation": first + i, "device": rank, "stream": 7}
         at = {"ts": 1_000 + 50 * i + rank}
         call = {
             "ph": "X",
@@ -42,3 +44,17 @@ def test_ranks_without_a_number_are_ranks_all_the_same(there: int, told: bool, t
     found = diagnose([measure_capture(path, WindowRequest())])
     assert len(found.ranks) == there
     assert any(q.code == "missing-ranks" for q in found.quality) == told
+
+
+def test_ids_that_ranks_share_do_not_tear_a_gpu_apart(tmp_path: Path) -> None:
+    """Ids 1 to 30 on one rank, 11 to 60 on the other, of which 31 to 60 are its alone: 20 are of both. A
+    kernel of it that was launched before the capture has id 5, which is a call of the first rank."""
+    path = tmp_path / "merged.json"
+    events = [*of_rank(0), *of_rank(1, first_id=11, launches=50)]
+    stray = {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 1, "tid": 7, "ts": 990, "dur": 5}
+    events.append({**stray, "args": {"correlation": 5, "device": 1, "stream": 7}})
+    path.write_text(json.dumps({"traceEvents": events}))
+    trace = read_kineto(path)
+    of = {(d.process, d.ordinal): int((trace.kernels.device == i).sum()) for i, d in enumerate(trace.devices)}
+    assert (of[100, 0], of[101, 1]) == (30, 50)
+    assert sum(of.values()) == 81

@@ -132,11 +132,16 @@ def launched(calls: Launches, correlation: I64) -> tuple[I64, I64]:
     return count, process
 
 
+_NEARLY_ALL = 0.9
+
+
 def processes(calls: Launches, ordinal: I64, correlation: I64) -> I64:
     """The process of every device row.
 
     One host process owns all rows. With several, a GPU that one process alone launched to belongs to
-    it; on a shared GPU each row goes by its own correlation, and stays at -1 where that is ambiguous.
+    it; on a shared GPU each row goes by its own correlation, and stays at -1 where that is ambiguous. Ranks
+    that were merged into one file count their ids alike: what is ambiguous goes to whom nearly all of a
+    GPU's other rows go, a few of which may have the id of another rank's call.
     """
     if len(calls.host_processes) <= 1:
         owner = calls.host_processes[0] if calls.host_processes else UNKNOWN
@@ -144,9 +149,11 @@ def processes(calls: Launches, ordinal: I64, correlation: I64) -> I64:
     _, process = launched(calls, correlation)
     for gpu in np.unique(ordinal).tolist():
         rows = ordinal == gpu
-        owners = np.unique(process[rows & (process != UNKNOWN)])
+        owners, count = np.unique(process[rows & (process != UNKNOWN)], return_counts=True)
         if len(owners) == 1:
             process[rows] = owners[0]
+        elif len(owners) and count.max() >= _NEARLY_ALL * count.sum():
+            process[rows & (process == UNKNOWN)] = owners[count.argmax()]
     return process
 
 

@@ -26,10 +26,11 @@ WHAT = {
 """What an event of a category is, in words."""
 SKIPPED = frozenset(
     ("ac2g", "async_cpu_to_gpu", "async", "fwdbwd", "forward_backward", "Trace", "gpu_user_annotation")
-    + ("overhead", "external_correlation", "cuda_profiler_range")
+    + ("overhead", "external_correlation", "cuda_profiler_range", "xpu_sync", "gcu_sync")
+    + ("gpu_pm_counter", "mtia_counters", "mtia_insight")
 )
 """Written as duration events, known and not read: flow arrows' ends, the profiler's own span, the GPU-side
-copies of annotations and profiler overhead."""
+copies of annotations, other vendors' waits, counters, and profiler overhead."""
 ANNOTATION_PREFIXES = ("ProfilerStep#", "enumerate(DataLoader)", "Optimizer.", "## ")
 """Old captures wrote annotations as operators; these names are no operator's."""
 
