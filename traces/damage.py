@@ -180,8 +180,7 @@ def _again(table: Kernels | Copies | GraphLaunches | _Host, mask: Bool) -> I64:
 
 _SHARED_CALLS = 8
 """Of one thread may have one id: a runtime call and what it calls inside have, two or three."""
-_DENSE = 16
-"""Counters for each call that are cheaper than sorting the ids."""
+_FIRST_CALLS = 65_536
 
 
 def without_shared(calls: ApiCalls, damage: Damage) -> tuple[ApiCalls, I64]:
@@ -196,12 +195,9 @@ def _ids_of_many(calls: ApiCalls) -> I64:
     ids = calls.correlation[calls.correlation >= 0]
     if len(ids) <= _SHARED_CALLS:
         return ids[:0]
-    low = int(ids.min())
-    if int(ids.max()) - low <= _DENSE * len(ids):
-        many = np.flatnonzero(np.bincount(ids - low) > _SHARED_CALLS) + low
-    else:
-        found, count = np.unique(ids, return_counts=True)
-        many = found[count > _SHARED_CALLS]
+    # Ids that are lost are lost from the start: a look at the first calls spares the look at all of them.
+    found, count = np.unique(ids[:_FIRST_CALLS], return_counts=True)
+    many = found[count > _SHARED_CALLS]
     if not len(many):
         return many
     # Processes that were merged into one file have ids of their own.
