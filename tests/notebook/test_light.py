@@ -62,5 +62,5 @@ def test_without_pandas_a_table_says_what_to_install(monkeypatch: pytest.MonkeyP
     import importlib.util
 
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(ValueError, match=r"perfdoc\[notebook\]"):
+    with pytest.raises(ValueError, match=r"\[notebook\]"):
         _ = Report(hostile("harmless")).ledger

@@ -22,8 +22,11 @@ from perfdoc.simulator.forward.writing import write_job
 from perfdoc.traces.given_facts import given_facts
 from perfdoc.traces.job_facts import JobFacts, common_facts
 from perfdoc.traces.load import find_captures
+from tests.captures.memory_snapshot import write_fragmented
 from tests.simulator.simulated import DENSE, MOE
 
+FRAGMENTED = "fragmentation"
+"""Beside the faults of a simulated job: a memory snapshot whose free memory lies in pieces."""
 SHAPES = {"dense": DENSE, "moe": MOE, "small-vocabulary": msgspec.structs.replace(DENSE, vocabulary=1024)}
 """With a small vocabulary the last stage, which computes the loss, is no slower than the others."""
 
@@ -36,8 +39,11 @@ def simulated_case(shape: str, layout: str, *faults: str, known: bool = True) ->
 
 
 def _case(folder: Path, shape: ModelShape, layout: str, faults: tuple[str, ...], known: bool) -> Case:
-    job = simulate(shape, parse_layout(f"seq=4096,{layout}"), planted=parse_faults(faults), steps=2)
+    planted = parse_faults([f for f in faults if f != FRAGMENTED])
+    job = simulate(shape, parse_layout(f"seq=4096,{layout}"), planted=planted, steps=2)
     write_job(job, folder, ranks=range(job.simulation.setting.layout.world_size))
+    if FRAGMENTED in faults:
+        write_fragmented(folder / "memory" / "rank0.pickle", device_bytes=job.gpu.memory_bytes)
     config = folder / "job.yaml"
     return measured_case([str(folder / "traces")], given_facts((), config) if known else None, config)
 

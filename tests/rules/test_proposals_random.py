@@ -20,11 +20,11 @@ from perfdoc.rules.engine.rule import Meta, Rule, Verdict
 from tests.amount import tries
 from tests.knobs.random_configurations import drawn
 from tests.rules.planted_cases import LLAMA, MIXTRAL, on, with_exposed
-from tests.rules.simulated_cases import simulated_case, with_settings
+from tests.rules.simulated_cases import FRAGMENTED, simulated_case, with_settings
 from tests.rules.test_communication_rules import contended
 
 PLANTED = (
-    ("dense", "dp=2,micro_batches=2", "no_overlap=dp", "small_buckets", "fp32_reduce"),
+    ("dense", "dp=2,micro_batches=2", "no_overlap=dp", "small_buckets", "fp32_reduce", FRAGMENTED),
     ("dense", "dp=2", "launch_starved=3000", "gc", "slow_data"),
     ("dense", "tp=2", "norm_spin=4", "max_connections"),
     ("dense", "tp=2", "no_overlap=tp"),
@@ -86,6 +86,12 @@ def gathering() -> Case:
     return with_settings(job, job.configuration.with_changes({"cp_comm_type": "all_gather"}))
 
 
+def loading() -> Case:
+    """Data that comes late from a number of workers that is known, which random settings seldom name."""
+    job = simulated_case("dense", "dp=2", "launch_starved=3000", "gc", "slow_data")
+    return with_settings(job, job.configuration.with_changes({"dataloader_num_workers": 0}))
+
+
 def failures(planted: list[Case], seeds: range) -> Iterator[str]:
     advising = set()
 
@@ -99,7 +105,7 @@ def failures(planted: list[Case], seeds: range) -> Iterator[str]:
                 if words := wrong_in(case.configuration, found, before):
                     yield f"{seed}: {found.code}: {words}"
 
-    for number, case in enumerate([*planted, gathering()]):
+    for number, case in enumerate([*planted, gathering(), loading()]):
         yield from judged(case, f"planted {number}")  # with its own settings
     for seed in seeds:
         rng = random.Random(seed)
