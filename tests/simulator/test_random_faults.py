@@ -40,7 +40,7 @@ def planted(random: Random) -> tuple[str, str, Callable[[Rebuilt], Edit], bool]:
     experts = random.random() < 0.25
     sizes = {"tp": random.choice((1, 1, 2)), "pp": random.choice((1, 1, 2)), "dp": random.choice((1, 2, 4))}
     sizes["cp"] = random.choice((1, 2))
-    while not 2 <= np.prod(list(sizes.values())) <= 4:
+    while not 2 <= np.prod(list(sizes.values())) <= 4 or sizes["tp"] * sizes["dp"] * sizes["cp"] == 1:
         sizes = {key: random.choice((1, 2)) for key in sizes}
     shared = sizes["dp"] * sizes["cp"]
     sizes["vpp"] = random.choice((1, 2)) if sizes["pp"] > 1 else 1
