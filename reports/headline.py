@@ -127,7 +127,12 @@ def _share_figure(label: str, family: str, diagnosis: Diagnosis) -> Figure:
 def _mfu_figure(mfu: Mfu) -> Figure:
     if mfu.value is None:
         return Figure(
-            label="MFU", value="unknown", notes=[prose(mfu.reason, 200)], key="", ns=None, known=False
+            label="MFU",
+            value="unknown",
+            notes=[f"{prose(mfu.reason, 200)}", prose(mfu.remedy, 200)],
+            key="",
+            ns=None,
+            known=False,
         )
     of = f"of {flops(mfu.peak_flops)}FLOP/s, {PEAK_NAMES[mfu.peak_kind]}"
     notes = [of, *(prose(text, 120) for text in (mfu.convention, mfu.reason) if text)]

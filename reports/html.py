@@ -17,7 +17,7 @@ from perfdoc.reports.charts.steps import OPEN_STEP_STRIPS, step_strips
 from perfdoc.reports.charts.timeline_parts import CHART_STYLE, TimelineParts, timeline_parts
 from perfdoc.reports.inlined import asset, library, policy
 from perfdoc.reports.leaves import LEAVES
-from perfdoc.reports.opportunities import choices, dialects_of, informing, opportunities, trifles
+from perfdoc.reports.opportunities import Shown, choices, dialects_of, informing, opportunities, trifles
 from perfdoc.reports.outline import inputs_grid, sections_of
 from perfdoc.reports.sections.roles import roles_section
 from perfdoc.reports.sections.section import opening, stopped
@@ -95,6 +95,17 @@ def prepare() -> None:
         environment().get_template(name)
 
 
+def _next(diagnosis: Diagnosis, to_do: Sequence[Shown]) -> tuple[str, str] | None:
+    """(anchor of the row, what to do first); without an anchor where no row is it; None where nothing is."""
+    row, words = outlook.next_thing(diagnosis)
+    shown = next((each for each in to_do if each.ranked == row), None)
+    if row is None or shown is None:
+        return ("", words) if words else None
+    said = gain_words(row.row.gain, row.row.gain_per).removesuffix(".")
+    gain = f": {said[0].lower()}{said[1:]}{row.provided}" if said else ""
+    return shown.anchor, f"{shown.action.removesuffix('.')}{gain}."
+
+
 def render_html(diagnosis: Diagnosis) -> str:
     """The diagnosis as a page: open it from disk, print it, read it with JavaScript off. Every string of
     the diagnosis is shortened and escaped; figures carry the exact nanoseconds in data-ns."""
@@ -112,9 +123,9 @@ def render_html(diagnosis: Diagnosis) -> str:
         source=summary.source_line(diagnosis),
         figures=headline.verdict_figures(diagnosis),
         shares=headline.share_figures(diagnosis),
-        first_words=outlook.opening_words(diagnosis),
+        next=_next(diagnosis, to_do),
+        together=outlook.gain_together(diagnosis) or outlook.nothing_gained(diagnosis),
         analysed=summary.analysed_line(diagnosis),
-        next_capture=outlook.next_capture(diagnosis),
         opportunities=to_do,
         dialects=dialects_of(to_do),
         dialect=diagnosis.job.dialect if diagnosis.job is not None else None,

@@ -208,16 +208,39 @@ PP = "exposed_comm.pp"
 """Of the leaves, that which may be bubble."""
 
 
+BUBBLE = Leaf(
+    path=PP,
+    family="exposed_comm",
+    letter="B",
+    label="pipeline bubble",
+    meaning="of exposed PP: idle by the schedule of the pipeline",
+)
+"""Drawn as PP is."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Part:
     """A stretch of the bar of all ranks; of exposed PP the pipeline's bubble is a part of its own."""
 
-    letter: str
-    label: str
-    family: str
+    leaf: Leaf
     ns: int
     tenths: int
     """Of a per cent of the windows; all of them add up to 1000, those of a family to its share."""
+
+    @property
+    def letter(self) -> str:
+        """Of its leaf."""
+        return self.leaf.letter
+
+    @property
+    def label(self) -> str:
+        """Of its leaf."""
+        return self.leaf.label
+
+    @property
+    def family(self) -> str:
+        """Of its leaf."""
+        return self.leaf.family
 
     @property
     def share(self) -> str:
@@ -238,7 +261,7 @@ def parts_of(diagnosis: Diagnosis) -> list[Part]:
         bubble_ns = min(ns, bubble_of(diagnosis)) if leaf.path == PP else 0
         bubble, rest = apportion([bubble_ns, ns - bubble_ns], share) if bubble_ns else (0, share)
         parts += [
-            Part(letter="B", label="pipeline bubble", family=leaf.family, ns=bubble_ns, tenths=bubble),
-            Part(letter=leaf.letter, label=leaf.label, family=leaf.family, ns=ns - bubble_ns, tenths=rest),
+            Part(leaf=BUBBLE, ns=bubble_ns, tenths=bubble),
+            Part(leaf=leaf, ns=ns - bubble_ns, tenths=rest),
         ]
     return [part for part in parts if part.ns]

@@ -144,6 +144,8 @@ def _fitted(lines: Sequence[str], room: int) -> str:
 def _head(diagnosis: Diagnosis) -> Iterator[str]:
     yield QUOTED
     yield f"verdict: {sentence(diagnosis.verdict, 600)}"
+    if diagnosis.why:
+        yield f"why: {sentence(diagnosis.why, 400)}"
     if stretch := analysed_line(diagnosis):
         yield f"analysed: {sentence(stretch, 200)}"
     for figure in headline.verdict_figures(diagnosis):

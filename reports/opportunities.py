@@ -44,6 +44,14 @@ class Shown:
         return ", ".join(rule.code for rule in self.ranked.rules)
 
     @property
+    def remedy(self) -> str:
+        """What to do where no setting makes it, but for what the action says."""
+        rule = self.ranked.rule
+        if rule is None or not self.ranked.remedy or (self.ranked.own and not rule.action):
+            return ""  # the action is the remedy
+        return " ".join(sentences(prose(self.ranked.remedy, 600))[:2])
+
+    @property
     def method(self) -> str:
         """Where the figure comes from."""
         gain = self.ranked.row.gain

@@ -145,7 +145,7 @@ def _time(diagnosis: Diagnosis) -> Section | None:
     return Section(
         key="time",
         title="Where the time goes",
-        sentences=sentences,
+        sentences=[*([diagnosis.account] if diagnosis.account else []), *sentences],
         grids=[grid for grid in grids if grid.rows],
     )
 

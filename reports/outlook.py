@@ -7,71 +7,34 @@ from collections.abc import Sequence
 from statistics import fmean, median_low
 
 from perfdoc.reports.advice import MINUS, excluding, rough
-from perfdoc.reports.leaves import LEAVES, family_values, total_values
 from perfdoc.reports.over_ranks import apart
-from perfdoc.reports.ranking import INEXACT, Ranked, ranking
-from perfdoc.reports.sections.section import opening
-from perfdoc.results import Diagnosis, Gain
+from perfdoc.reports.ranking import Ranked, ranking
+from perfdoc.results import Combined, Diagnosis, Gain
 from perfdoc.results.figures import share
-from perfdoc.results.names import prose, sentences, shorten
+from perfdoc.results.losses import WORTH_A_VERDICT_FRAC, largest_loss
+from perfdoc.results.names import shorten
 
 _NAMED = 3
 """Changes that the outlook names."""
 _ASIDE = re.compile(r" \(|: ")
 """Behind it a change's name says how it is made."""
-_OPENING = 160
-"""Characters of a verdict that the page opens with; of a longer one its first sentence does."""
-
-
-def outlook(diagnosis: Diagnosis) -> str:
-    """The first row of the ranking, then the predicted gain of several changes together; empty if nothing was
-    predicted or found."""
-    first = next((row for row in ranking(diagnosis) if row.sized), None)
-    said = "" if first is None else _first(first, diagnosis)
-    together = gain_together(diagnosis)
-    if not together and first is None:
-        together = _nothing_gained(diagnosis)
-    return " ".join(words for words in (said, together) if words)
 
 
 def opening_words(diagnosis: Diagnosis) -> tuple[str, str]:
-    """(the page's first sentence, what stands below it). The largest finding comes first where it is more
-    than any loss that the verdict names; else the verdict does."""
-    first = next((row for row in ranking(diagnosis) if row.sized), None)
-    said = "" if first is None else _first(first, diagnosis)
-    if first is None or not said or (first.row.gain_frac or 0.0) <= _largest_loss(diagnosis):
-        is_long = len(diagnosis.verdict) > _OPENING
-        opening, *rest = sentences(diagnosis.verdict) if is_long else [diagnosis.verdict]
-        return opening, " ".join(words for words in (*rest, outlook(diagnosis)) if words)
-    return said, " ".join(w for w in (diagnosis.verdict, gain_together(diagnosis)) if w)
+    """(the verdict, what shows it and what there is to gain by several changes)."""
+    together = gain_together(diagnosis) or nothing_gained(diagnosis)
+    return diagnosis.verdict, " ".join(words for words in (diagnosis.why, together) if words)
 
 
-def _largest_loss(diagnosis: Diagnosis) -> float:
-    """Of the windows: idle time, exposed communication or copies, whichever is most; 1 where it is not
-    known."""
-    ranks = diagnosis.ranks
-    whole = sum(rank.ledger_ns.total for rank in ranks)
-    if not whole or any(rank.events.work_missing or rank.window.runs_once for rank in ranks):
-        return 1.0
-    values = family_values(total_values(diagnosis))
-    return max(ns for family, ns in values.items() if family != "compute") / whole
-
-
-def _first(first: Ranked, diagnosis: Diagnosis) -> str:
-    gain = first.row.gain
-    if gain is None:
-        return ""
-    code = f" ({shorten(first.rules[0].code, 48)})" if first.rules else ""
-    if first.row.kind == "bound":
-        most = rough(gain.high_ms or 0.0)
-        of = _share_of(gain.high_ms, first.row.gain_frac, first.row.gain_per, diagnosis)
-        why = f": {prose(first.rules[0].reason, 200)}" if first.rules and first.rules[0].reason else ""
-        saves = f"saves at most {most}{of}{first.provided}"
-        return f"{opening(first.title)}{code}{why}; {saves}: an upper bound, not predicted."
-    note = "" if first.row.exact else f"; {INEXACT}"
-    of = _share_of(gain.mid_ms, first.row.gain_frac, first.row.gain_per, diagnosis)
-    saves = f"{MINUS}{_band(gain, first.row.gain_per)}{of}"
-    return f"{opening(first.title)}{code}: {saves}, predicted{first.provided}{note}."
+def next_thing(diagnosis: Diagnosis) -> tuple[Ranked | None, str]:
+    """(the thing to do first, "") or (None, what to do or to capture first, in words): never of another cause
+    than the verdict. ("", None) where nothing is to be done."""
+    rows = [row for row in ranking(diagnosis) if row.leads]
+    if rows and rows[0].row.blamed:
+        return rows[0], ""
+    if said := next_capture(diagnosis) or _against_largest_loss(diagnosis):
+        return None, said
+    return (rows[0], "") if rows else (None, "")
 
 
 def _band(gain: Gain, per: str) -> str:
@@ -88,29 +51,18 @@ def _share_of(ms: float | None, frac: float | None, of: str, diagnosis: Diagnosi
 
 def gain_together(diagnosis: Diagnosis) -> str:
     """What several changes gain that were simulated together; empty where nothing is to be said of it."""
-    both, gains = diagnosis.combined, diagnosis.analyses.gains
-    if both is None or gains.state != "measured":
+    both = _together(diagnosis)
+    if both is None or both.gain is None:
         return ""
-    if both.gain is None:
-        return ""
-    steps = [p.step_ns for p in gains.predictions if p.step_ns]
-    known = {p.key: p.change for p in gains.predictions}
-    place = {row.row.key: at for at, row in enumerate(ranking(diagnosis))}
-    best = sorted(both.accepted, key=lambda key: place.get(key, len(place)))
-    provided = any(r.row.conditions for r in ranking(diagnosis) if r.row.key in both.accepted)
+    known = {p.key: p.change for p in diagnosis.analyses.gains.predictions}
+    best = _in_order(diagnosis, both)
     names = [shorten(_ASIDE.split(known.get(key, key))[0], 96) for key in best]
-    if len(names) == 1:
-        return ""
     if (both.gain.mid_ms or 0.0) <= 0:
         return f"{len(names)} changes each have a predicted gain; simulated together they gain nothing."
-    alone = next((r.row.gain for r in ranking(diagnosis) if r.sized), None)
-    if alone is not None and rough(alone.mid_ms or 0.0) == rough(both.gain.mid_ms or 0.0):
-        return ""  # the first row gains as much
-    saves = _of_step(both.gain, steps, diagnosis)
+    steps = [p.step_ns for p in diagnosis.analyses.gains.predictions if p.step_ns]
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    listed = ", ".join(names[:_NAMED]) + more
-    said = f"{len(names)} changes together ({listed}): {MINUS}{saves}, predicted"
-    said += ", if their conditions hold" if provided else ""
+    said = f"{len(names)} changes together ({', '.join(names[:_NAMED]) + more}): "
+    said += f"{MINUS}{_of_step(both.gain, steps, diagnosis)}, predicted{_provided(diagnosis, both)}"
     apart = [codes for pair, codes in excluding(diagnosis.rules).items() if pair <= set(both.accepted)]
     if apart:
         pairs = ", ".join(f"{shorten(a, 48)} with {shorten(b, 48)}" for a, b in apart[:_NAMED])
@@ -118,9 +70,48 @@ def gain_together(diagnosis: Diagnosis) -> str:
     return said + "."
 
 
-def _nothing_gained(diagnosis: Diagnosis) -> str:
-    """Empty where nothing was replayed, or changes were chosen that could not be simulated together."""
+def together_in_short(diagnosis: Diagnosis, shown: int) -> str:
+    """The same by the numbers of the list, of which so many rows are shown, and who searches on."""
+    both = _together(diagnosis)
+    if both is None or both.gain is None or (both.gain.mid_ms or 0.0) <= 0:
+        return ""
+    rows = [row.row.key for row in ranking(diagnosis) if row.leads]
+    *others, last = sorted(rows.index(key) + 1 if key in rows else shown + 1 for key in both.accepted)
+    named = f"{', '.join(map(str, others))} and {last}" if last <= shown else f"{len(both.accepted)} changes"
+    steps = [p.step_ns for p in diagnosis.analyses.gains.predictions if p.step_ns]
+    part = f", {share((both.gain.mid_ms or 0.0) * 1e6 / max(steps))}" if steps else ""
+    gain = f"{rough(both.gain.mid_ms or 0.0)}{part}, predicted{_provided(diagnosis, both)}"
+    job = diagnosis.job
+    search = "; perfdoc tune searches sets" if job is not None and job.dialect == "perfdoc" else ""
+    return f"{named} together: {gain}{search}."
+
+
+def _together(diagnosis: Diagnosis) -> Combined | None:
+    """Several changes that gain another amount than the first row alone; None where there are none."""
     both, gains = diagnosis.combined, diagnosis.analyses.gains
+    if both is None or both.gain is None or gains.state != "measured" or len(both.accepted) < 2:
+        return None
+    alone = next((r.row.gain for r in ranking(diagnosis) if r.sized), None)
+    same = alone is not None and rough(alone.mid_ms or 0.0) == rough(both.gain.mid_ms or 0.0)
+    return None if same else both
+
+
+def _in_order(diagnosis: Diagnosis, both: Combined) -> list[str]:
+    place = {row.row.key: at for at, row in enumerate(ranking(diagnosis))}
+    return sorted(both.accepted, key=lambda key: place.get(key, len(place)))
+
+
+def _provided(diagnosis: Diagnosis, both: Combined) -> str:
+    open_ = any(r.row.conditions for r in ranking(diagnosis) if r.row.key in both.accepted)
+    return ", if their conditions hold" if open_ else ""
+
+
+def nothing_gained(diagnosis: Diagnosis) -> str:
+    """That no simulated change saves anything. Empty where something is to be done, where nothing was
+    replayed, or where changes were chosen that could not be simulated together."""
+    both, gains = diagnosis.combined, diagnosis.analyses.gains
+    if any(row.sized for row in ranking(diagnosis)):
+        return ""
     if both is None or both.accepted or both.gain is not None or gains.state != "measured":
         return ""
     if any(rank.host.graphs.whole_graphs for rank in diagnosis.ranks):
@@ -152,77 +143,73 @@ def _base(step_ns: float, of: str, diagnosis: Diagnosis) -> str:
     return f"the {which} step ({rough(step_ns / 1e6)})"
 
 
-def shares_of(diagnosis: Diagnosis) -> str:
-    """What all shares of the list are of, where that is not the length at its head; else empty."""
+def base_words(diagnosis: Diagnosis) -> str:
+    """What all shares of the list are of, with its length: `the 97.2 ms step`; empty where no row has one."""
     row = next((r.row for r in ranking(diagnosis) if r.sized and r.row.gain_frac), None)
     if row is None or row.gain is None:
         return ""
     ms = row.gain.mid_ms if row.gain.is_predicted else row.gain.high_ms
-    base = _base((ms or 0.0) * 1e6 / (row.gain_frac or 1.0), row.gain_per, diagnosis)
-    return "" if base in ("the step", "the window") else f"Shares are of {base}."
+    base_ms = (ms or 0.0) / (row.gain_frac or 1.0)
+    said = _base(base_ms * 1e6, row.gain_per, diagnosis)
+    return (
+        f"{said}, {rough(base_ms)}" if said in ("the step", "the window") else said.replace(" (", ", ")[:-1]
+    )
 
 
-_LEAST_FRAC, _PART_FRAC = 0.05, 0.25
-"""Of the windows: the largest loss is spoken of from here on; and of it, where no row saves as much."""
-_OF_LOSS = {
-    "idle.host": "the GPU waits for its host. Capture with stacks (with_stack=True) to see what it does",
-    "idle.gc": "garbage is collected. Call gc.freeze() after start-up, and gc.collect() between steps",
-    "idle.data": "the next batch is not ready. Load it ahead of the step",
-    "idle.dependency": "one stream waits for another. Look at the event waits on the timeline (-o DIR)",
-    "idle.launch_latency": "queued kernels start late. Fewer, larger ones help: fuse them, or replay graphs",
-    "idle.unexplained": "nothing in the capture says why. Look at the gaps on the timeline (-o DIR)",
-    "exposed_memcpy": "copies run beside no kernel. Copy ahead of use, from pinned memory",
-    "exposed_comm": "communication runs beside no compute. All ranks together tell waiting from transfer",
-    "on host": "Python runs between operators. Capture stacks, or sample it (py-spy record), to see what",
+_AGAINST = {
+    "idle.host": "Capture stacks to see what the host does (with_stack=True; nsys: --python-sampling=true)",
+    "idle.gc": "Call gc.freeze() after start-up, and gc.collect() between steps",
+    "idle.data": "Load the next batch ahead of the step (DataLoader: num_workers, prefetch_factor)",
+    "idle.dependency": "Look at the event waits on the timeline (-o DIR)",
+    "idle.launch_latency": "Launch fewer, larger kernels: fuse them, or replay graphs",
+    "idle.unexplained": "Look at the gaps on the timeline (-o DIR)",
+    "exposed_memcpy": "Copy ahead of use, from pinned memory with non_blocking=True",
+    "exposed_comm": "Capture all ranks together: they tell waiting from transfer",
+    "on host": "Capture stacks, or sample it (py-spy record), to see what Python does",
 }
-"""What a loss is, and what to do or to capture next."""
+"""What to do or to capture next where no row of the list is about the largest loss."""
 
 
-def largest_loss(diagnosis: Diagnosis) -> str:
-    """What the largest loss is, and what to do about it, where no row of the list saves much of it; else
-    empty."""
-    whole = sum(rank.ledger_ns.total for rank in diagnosis.ranks)
-    rows = [r.row for r in ranking(diagnosis) if r.leads]
-    if not whole or any(r.events.work_missing or r.window.runs_once for r in diagnosis.ranks):
+def _against_largest_loss(diagnosis: Diagnosis) -> str:
+    """Empty where nothing much is lost, or its place is not known."""
+    if any(rank.events.work_missing or rank.window.runs_once for rank in diagnosis.ranks):
         return ""
-    losses: dict[str, int] = {}
-    for leaf, ns in zip(LEAVES, total_values(diagnosis), strict=True):
-        loss = leaf.family if leaf.family == "exposed_comm" else leaf.path
-        losses[loss] = losses.get(loss, 0) + (0 if leaf.family == "compute" else ns)
-    most = max(losses, key=lambda name: losses[name])
-    frac = losses[most] / whole
-    told = max((row.gain_frac or 0.0 for row in rows), default=0.0)
-    if frac < _LEAST_FRAC or told >= _PART_FRAC * frac:
+    loss, frac = largest_loss([rank.ledger_ns for rank in diagnosis.ranks])
+    if frac < WORTH_A_VERDICT_FRAC:
         return ""
-    on_host = most == "idle.host" and all(rank.gpu.name == "CPU" for rank in diagnosis.ranks)
-    return f"The largest loss, {share(frac)}: {_OF_LOSS['on host' if on_host else most]}."
+    if loss == "idle.host" and all(rank.gpu.name == "CPU" for rank in diagnosis.ranks):
+        loss = "on host"
+    return f"{_AGAINST[loss.partition('.')[0] if loss.startswith('exposed_comm') else loss]}."
 
 
 _LATER = {
-    True: "nsys profile --capture-range=cudaProfilerApi …, with torch.cuda.profiler.start() before step 10",
+    True: "nsys profile --trace=cuda,nvtx --capture-range=cudaProfilerApi python train.py, with "
+    "torch.cuda.profiler.start() before step 10",
     False: "torch.profiler.schedule(wait=10, warmup=2, active=4), and profiler.step() after each step",
 }
 """By whether the capture is Nsight's."""
 
 
 def next_capture(diagnosis: Diagnosis) -> str:
-    """Empty where something is advised, or where no trace was given."""
-    if not diagnosis.ranks or any(row.leads and row.row.kind != "capture" for row in ranking(diagnosis)):
+    """Where this capture tells nothing of a step, or nothing is advised; else empty, as without a trace."""
+    if not diagnosis.ranks:
         return ""
     windows = [rank.window for rank in diagnosis.ranks]
     if any(w.runs_once and w.start_up is not None and not w.start_up.left_out for w in windows):
-        return f"Nothing to tune in start-up. Capture steps that come later: {_later(diagnosis)}."
+        return f"Capture steps that come later: {_later(diagnosis)}."
     if any(w.runs_once for w in windows):
-        return f"One pause does not stand for the job. Capture several steps: {_later(diagnosis)}."
+        return f"Capture several steps: {_later(diagnosis)}."
     if any(rank.host.graphs.whole_graphs for rank in diagnosis.ranks):
         return (
-            "Nothing can be advised on what CUDA graphs hide. Capture again with "
-            "nsys profile --cuda-graph-trace=node …: it shows their kernels."
+            "Capture again with the graphs' kernels: "
+            "nsys profile --trace=cuda,nvtx --cuda-graph-trace=node python train.py."
         )
     if missing := next((r.events for r in diagnosis.ranks if r.events.work_missing), None):
         return f"Nothing can be advised: {missing.work_missing}. Capture all events, unfiltered."
-    if loss := largest_loss(diagnosis):
-        return loss
+    if any(row.leads and row.row.kind != "capture" for row in ranking(diagnosis)):
+        return ""
+    if said := _against_largest_loss(diagnosis):
+        return said
     wanted = diagnosis.mfu.remedy if diagnosis.mfu.value is None else ""
     return f"No loss that a known change removes was found. {wanted}".strip()
 

@@ -9,7 +9,7 @@ from perfdoc.reports.advice import provided_words, rough
 from perfdoc.reports.sections.section import Cell, Grid, grid_of, opening
 from perfdoc.results import Diagnosis, Gain, Opportunity, Prediction, RuleResult
 from perfdoc.results.figures import UNKNOWN, share
-from perfdoc.results.names import shorten
+from perfdoc.results.names import sentences, shorten
 from perfdoc.results.ranking import TRIFLE_FRAC
 from perfdoc.results.rules import NOTHING_TO_SET
 
@@ -79,6 +79,14 @@ class Ranked:
     def stuck(self) -> bool:
         """Whether nothing can be done about it here: all that would help is forbidden."""
         return bool(self.rules) and self.own and self.rules[0].remedy == NOTHING_TO_SET
+
+    @property
+    def remedy(self) -> str:
+        """What to do where no setting makes it; empty where its title says how."""
+        if self.row.settings or not self.rules or (not self.own and self.row.conditions):
+            return ""  # a change under conditions is not what the rule would do first
+        said = self.rules[0].remedy
+        return "" if said == NOTHING_TO_SET or sentences(said)[:1] == [f"{self.title}."] else said
 
     @property
     def leads(self) -> bool:

@@ -1,22 +1,21 @@
-"""The first screen of a diagnosis in a terminal: at most 40 lines of at most 80 columns; and one line.
+"""The first screen of a diagnosis in a terminal: at most 24 lines of at most 80 columns; and one line.
 
+Verdict, why, what next, whole and ready to paste; then the bar, a few more things to do, what not to trust.
 `reports/text.py` has everything. The last things to do and the last notes give way to what is above them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from perfdoc.reports import gaps, headline, outlook, summary
 from perfdoc.reports.advice import rough
 from perfdoc.reports.leaves import Part, parts_of
-from perfdoc.reports.outlook import next_capture
 from perfdoc.reports.ranking import INEXACT, Ranked, ranking, stuck_in
 from perfdoc.reports.sections.roles import outlier_sentence
 from perfdoc.reports.sections.section import opening
 from perfdoc.reports.settings import setting_lines
-from perfdoc.reports.summary import analysed_line
 from perfdoc.reports.terminal import Lines, paragraph
 from perfdoc.results import Diagnosis, Quality, figures
 from perfdoc.results.names import columns, prose, sentences, shorten
@@ -24,12 +23,14 @@ from perfdoc.results.names import columns, prose, sentences, shorten
 COLUMNS = 80
 SAVE = 'save("report.html")'
 """Where a notebook has the rest."""
-LINES = 40
+LINES = 24
 _REST = 1
 """A line of standard error says what was written."""
-_LEAVES = 8
-_LEAST = 3
-"""Lines that one sentence may have: a longer one is left to --full, whole."""
+_VERDICT = 240
+_MOST = 4
+"""Lines of one sentence on what to do: it is whole, or elsewhere."""
+_WORTH_TENTHS = 5
+"""Of a per cent: smaller leaves are pooled."""
 _FIRST_NOTES = (
     *("off-scale", "shared-gpu"),
     *("config-contradicted", "capture-left-out", "captures-apart", "broken-off", "damaged-rows"),
@@ -43,19 +44,44 @@ _FIRST_NOTES = (
 class _Room:
     """How many lines, or things, a part of the screen has."""
 
-    verdict: int
-    to_do: int
-    notes: int
+    why: int = 3
+    do: int = 3
+    """Lines of what to do, where no setting makes it."""
+    leaves: int = 8
+    to_do: int = 4
+    """Things to do behind the first."""
+    notes: int = 2
+    source: int = 2
+    missing: int = 2
+    together: int = 2
+    roles: int = 1
+    blank: int = 1
+    """Empty lines between parts."""
 
 
-_ROOMS = (
-    *(_Room(verdict=7, to_do=n, notes=3) for n in (5, 4)),
-    _Room(verdict=6, to_do=4, notes=2),
-    _Room(verdict=6, to_do=3, notes=2),
-    *(_Room(verdict=4, to_do=n, notes=1) for n in (3, 2, 1)),
-    _Room(verdict=4, to_do=1, notes=0),
+_LESS: tuple[dict[str, int], ...] = (
+    *({"to_do": 3}, {"source": 1}, {"notes": 1}, {"blank": 0}, {"leaves": 5}, {"to_do": 2}, {"missing": 1}),
+    *(
+        {"why": 2},
+        {"together": 0},
+        {"leaves": 4},
+        {"to_do": 1},
+        {"roles": 0},
+        {"do": 2},
+        {"to_do": 0},
+        {"do": 1},
+    ),
+    *({"notes": 0}, {"missing": 0}, {"leaves": 3}, {"why": 0}),
 )
-"""The largest that fits is taken."""
+"""What gives way, one after another, until the screen fits."""
+
+
+def _rooms() -> Iterator[_Room]:
+    room = _Room()
+    yield room
+    for less in _LESS:
+        room = replace(room, **less)
+        yield room
 
 
 def render_screen(
@@ -66,84 +92,126 @@ def render_screen(
     colour: bool = False,
     notebook: bool = False,
 ) -> str:
-    """Verdict, where the time goes, what to do first, what not to trust, where the report is.
+    """Verdict, why, next, where the time goes, what else to do, what not to trust, where the report is.
 
     report: where the page was written; None where none was. width: columns of the terminal, of which 40 to 80
     are used; a longer path is not broken, so that it can be copied. colour: as of `render_text`. notebook:
     the rest is what `Report.save` writes, in place of options of the command.
     """
+    rest = SAVE if notebook else "--full"
     page = Lines(0, colour)
-    for room in _ROOMS:
+    for room in _rooms():
         page = Lines(min(max(width, 40), COLUMNS), colour)
-        _verdict(page, diagnosis, room)
+        shown = _verdict(page, diagnosis, room)
         _where(page, diagnosis, room)
-        rest = SAVE if notebook else "--full"
-        _to_do(page, diagnosis, room, rest)
+        _to_do(page, diagnosis, room, shown, rest)
         _doubts(page, diagnosis, room, rest)
         if not notebook:
-            _end(page, diagnosis, report)
+            page.lines.append(f"Report: {shorten(report, 1000)}" if report else _NO_REPORT)
         if len(page.lines) <= LINES - _REST:
             break
     return "\n".join(page.lines) + "\n"
 
 
+_NO_REPORT = "No report was written: give -o DIR. --full has everything here."
+
+
 def render_brief(diagnosis: Diagnosis, *, report: str | None) -> str:
-    """The largest shares, the first thing to do and the report, in one line that ends with a newline."""
-    said = [sentences(prose(diagnosis.verdict, 400))[0].removesuffix(".")]
-    first = next((row for row in ranking(diagnosis) if row.leads), None)
-    if first is not None:
-        gain = _gain(first)
-        said.append(f"first: {_title(first)}{f', {gain}' if gain else ''}")
+    """The verdict, what to do first and the report, in one line that ends with a newline."""
+    said = [prose(diagnosis.verdict, 400).removesuffix(".")]
+    row, words = outlook.next_thing(diagnosis)
+    if row is not None:
+        gain = _gain(row)
+        said.append(f"next: {_title(row)}{f', {gain}' if gain else ''}")
+    elif words:
+        said.append(f"next: {words.removesuffix('.')}")
     said += [shorten(report, 1000)] if report else []
     return "; ".join(said) + "\n"
 
 
 def _whole(text: str, width: int, most: int, indent: str = "", hang: str = "", mark: str = "") -> list[str]:
-    """A text behind a mark in so many lines at most, in whole sentences; the first one alone may be twice as
-    long. The mark is no sentence, though it may end like one."""
+    """A text behind a mark in so many lines at most, in whole sentences; none where the first has no room.
+    The mark is no sentence, though it may end like one."""
     whole = sentences(text)
     for count in range(len(whole), 0, -1):
         lines = paragraph(mark + " ".join(whole[:count]), width=width, indent=indent, hang=hang)
-        if len(lines) <= (most if count > 1 else max(2 * most, _LEAST)):
+        if len(lines) <= most:
             return lines
     return []
 
 
-def _say(page: Lines, text: str, most: int, indent: str = "  ", hang: str = "") -> None:
-    page.lines += _whole(text, page.width, most, indent, hang)
+def _verdict(page: Lines, diagnosis: Diagnosis, room: _Room) -> Ranked | None:
+    """Verdict, why and next; the row that is next."""
+    verdict = paragraph(prose(diagnosis.verdict, _VERDICT), width=page.width)
+    page.lines += [page.paint(line, "head") for line in verdict]
+    page.lines += _whole(prose(diagnosis.why), page.width, room.why, mark="Why: ", hang="     ")
+    row, words = outlook.next_thing(diagnosis)
+    if row is not None:
+        gain = _gain(row) or _found(row)
+        said = f"Next: {_title(row)}{f': {gain}' if gain else ''}."
+        page.lines += paragraph(said.replace("..", "."), width=page.width, hang="      ")
+        page.lines += _how(row, diagnosis, page.width, room.do, "      ")
+    elif words:
+        page.lines += paragraph(f"Next: {prose(words, 400)}", width=page.width, hang="      ")
+    return row
 
 
-def _verdict(page: Lines, diagnosis: Diagnosis, room: _Room) -> None:
-    lines = _whole(prose(diagnosis.verdict), page.width, room.verdict)
-    lines = lines or paragraph(prose(diagnosis.verdict, 400), width=page.width)
-    page.lines += [page.paint(line, "head") for line in lines]
-    page.lines += paragraph(prose(summary.source_line(diagnosis), 158), width=page.width)
-    if stretch := analysed_line(diagnosis):
-        _say(page, stretch, 3, "")
+def _how(row: Ranked, diagnosis: Diagnosis, width: int, most: int, indent: str) -> list[str]:
+    """What is set for it, else what is done."""
+    found = setting_lines(row, diagnosis, width - len(indent) - 2)
+    lines = [line for text in found for line in paragraph(indent + text, width=width, hang=f"{indent}  ")]
+    if lines or not row.remedy:
+        return lines
+    remedy = prose(row.remedy, 1200)
+    said = _whole(remedy, width, most, indent, mark="do: ") or _whole(
+        remedy, width, _MOST, indent, mark="do: "
+    )
+    return said or [f"{indent}do: too long for this screen; --full has it"]
 
 
 def _where(page: Lines, diagnosis: Diagnosis, room: _Room) -> None:
+    page.lines.append("")
     if diagnosis.ranks:
-        page.section("Where the time goes")
         if any(rank.events.work_missing for rank in diagnosis.ranks):
-            page.say("Unknown: events are missing from the file.")
+            page.say("Where the time goes is unknown: events are missing from the file.", "")
         else:
             parts = parts_of(diagnosis)
-            drawn = page.bar([(part.letter, part.family, part.ns) for part in parts], page.width - 4)
-            page.lines.append(f"  {drawn}")
-            page.lines += _legend(parts, page.width)
-            if (roles := diagnosis.analyses.roles) is not None:
-                _say(page, outlier_sentence(diagnosis, roles), 3)
-    shown = [
-        f"{fig.label} {fig.value}" + (f"; {fig.beside}" if fig.beside else "")
-        for fig in headline.verdict_figures(diagnosis)
-    ]
-    page.lines += paragraph(" · ".join(shown), width=page.width, indent="  ")
+            page.lines.append(
+                page.bar([(part.letter, part.family, part.ns) for part in parts], page.width - 2)
+            )
+            page.lines += _legend(parts, page.width, room.leaves)
+            if room.roles and (roles := diagnosis.analyses.roles) is not None:
+                said = outlier_sentence(diagnosis, roles)
+                page.lines += _whole(said, page.width, 3) or _whole(said, page.width, 6)
+    shown = [_figure(f) for f in sorted(headline.verdict_figures(diagnosis), key=lambda f: not f.known)]
+    page.lines += paragraph(" · ".join(shown), width=page.width)
+    source, stretch = summary.source_line(diagnosis), summary.analysed_line(diagnosis)
+    for read in (" · ".join(text for text in (source, stretch) if text), source, _counted(diagnosis)):
+        lines = paragraph(prose(read), width=page.width)
+        if len(lines) <= room.source:
+            break
+    page.lines += lines
 
 
-def _legend(parts: Sequence[Part], width: int) -> Iterator[str]:
+def _counted(diagnosis: Diagnosis) -> str:
+    """What was read where its names have no room."""
+    counts = (figures.plural(len(diagnosis.inputs), "file"), figures.plural(len(diagnosis.ranks), "rank"))
+    return " · ".join([*counts, *list(summary.source_line(diagnosis).split(" · ")[2:])])
+
+
+def _figure(fig: headline.Figure) -> str:
+    """With what must stand beside it; of an unknown one what gives it, else why."""
+    notes = [fig.beside] if fig.beside else []
+    if not fig.known and (give := [text for text in fig.notes[1:] if text] or fig.notes[:1]):
+        said = f"{give[0][:1].lower()}{give[0][1:]}".removesuffix(".").partition(" (")[0]
+        return f"{fig.label} {fig.value}: {said}"
+    return f"{fig.label} {fig.value}" + "".join(f"; {note}" for note in notes)
+
+
+def _legend(parts: Sequence[Part], width: int, most: int) -> Iterator[str]:
     """The largest leaves with their shares, in the order of the bar, as many on a line as fit."""
-    largest = sorted(parts, key=lambda part: -part.ns)[:_LEAVES]
+    worth = [part for part in parts if part.tenths >= _WORTH_TENTHS] or list(parts)
+    largest = sorted(worth, key=lambda part: -part.ns)[:most]
     items = [f"{part.letter} {part.label} {part.share}" for part in parts if part in largest]
     if rest := [part for part in parts if part not in largest]:
         share = figures.tenths(sum(part.tenths for part in rest), sum(part.ns for part in rest))
@@ -153,7 +221,7 @@ def _legend(parts: Sequence[Part], width: int) -> Iterator[str]:
         if line and columns(line) + columns(item) + 3 > width:
             yield line
             line = ""
-        line += f"{'   ' if line else '  '}{item}"
+        line += f"{'   ' if line else ''}{item}"
     if line:
         yield line
 
@@ -164,6 +232,7 @@ def _title(ranked: Ranked) -> str:
 
 
 def _gain(ranked: Ranked) -> str:
+    """What it saves, with its band and what it takes."""
     row, gain = ranked.row, ranked.row.gain
     if gain is None or gain.high_ms is None:
         return ""
@@ -171,7 +240,7 @@ def _gain(ranked: Ranked) -> str:
     part = "" if row.gain_frac is None else f", {figures.share(row.gain_frac)}"
     if not gain.is_predicted or gain.mid_ms is None or gain.low_ms is None:
         return (
-            f"saves at most {rough(gain.high_ms)} {per}{part}{ranked.provided}: an upper bound, not predicted"
+            f"saves at most {rough(gain.high_ms)} {per}{part}{ranked.provided} (upper bound, not predicted)"
         )
     if gain.mid_ms < 0:
         return f"costs {rough(-gain.mid_ms)} {per} ({rough(-gain.high_ms)} to {rough(-gain.low_ms)})"
@@ -180,54 +249,82 @@ def _gain(ranked: Ranked) -> str:
     return f"saves {rough(gain.mid_ms)} {per} ({band}){part}, predicted{ranked.provided}{note}"
 
 
+def _short_gain(ranked: Ranked) -> str:
+    """The same in a few words, of a row behind the first."""
+    row, gain = ranked.row, ranked.row.gain
+    if gain is None or gain.high_ms is None:
+        return ""
+    ms = gain.mid_ms if gain.is_predicted and gain.mid_ms is not None else gain.high_ms
+    part = "" if row.gain_frac is None else f", {figures.share(row.gain_frac)}"
+    note = "" if row.exact else f"; {INEXACT}"
+    return f"{'' if gain.is_predicted else 'at most '}{rough(ms)}{part}{ranked.provided}{note}"
+
+
 def _found(ranked: Ranked) -> str:
     """What a problem is where no figure says what it costs."""
     known = ranked.row.kind == "unmeasured" and ranked.rules
     return prose(ranked.rules[0].reason, 200) if known else ""
 
 
-def _to_do(page: Lines, diagnosis: Diagnosis, room: _Room, rest: str) -> None:
+def _to_do(page: Lines, diagnosis: Diagnosis, room: _Room, shown: Ranked | None, rest: str) -> None:
     ranked = ranking(diagnosis)
-    rows = [row for row in ranked if row.leads]
-    wanted = next_capture(diagnosis)
-    if not rows and not wanted:
-        return
-    page.section("What to do, best first" + (". Savings overlap; do not add them." if rows[1:] else ""))
-    for said in (outlook.shares_of(diagnosis), wanted or outlook.largest_loss(diagnosis)):
-        if said:
-            _say(page, said, 3)
-    for place, row in enumerate(rows[: room.to_do], 1):
-        page.lines += paragraph(f"{place:>2}. {_title(row)}", width=page.width, hang="    ")
-        if said := _gain(row) or _found(row):
-            _say(page, said, 2, "    ")
-        for line in setting_lines(row, diagnosis, page.width - 4):
-            if line.removeprefix("do: ").rstrip(".") != row.title:
-                _say(page, line, 2, "    ")
-    if together := outlook.gain_together(diagnosis):
-        _say(page, together, 3)
-    if stuck := stuck_in(ranked):
-        _say(page, stuck, 2)
-    if len(rows) > room.to_do:
-        page.say(f"{figures.plural(len(rows) - room.to_do, 'more thing')} to do: {rest}.")
+    rows = [row for row in ranked if row.leads and row != shown]
+    if shown is None:
+        rows = [row for row in rows if row.row.kind != "capture"]
+    more = max(0, len(rows) - room.to_do)
+    if rows and room.to_do:
+        base = outlook.base_words(diagnosis)
+        beside = [f"shares of {base}", "savings overlap"] if base else []
+        beside += [f"{more:,} more: {rest}"] if more else []
+        given = f" ({'; '.join(beside)})" if beside else ""
+        page.lines += [""] * room.blank
+        page.lines += [page.paint(text, "head") for text in paragraph(f"Then{given}:", width=page.width)]
+    first = 1 if shown is None else 2
+    for place, row in enumerate(rows[: room.to_do], first):
+        gain = _short_gain(row) or _found(row)
+        said = f"{place:>2}. {_title(row)}{f': {gain}' if gain else ''}"
+        page.lines += paragraph(said, width=page.width, hang="    ")
+        page.lines += _how(row, diagnosis, page.width, 1, "    ")
+    if room.together and (together := outlook.together_in_short(diagnosis, first - 1 + room.to_do)):
+        page.lines += _whole(together, page.width, room.together)
+    if room.together and (stuck := stuck_in(ranked)):
+        page.lines += _whole(stuck, page.width, room.together)
+    if more and not room.to_do:
+        page.say(f"{figures.plural(more, 'more thing')} to do: {rest}.", "")
 
 
 def _doubts(page: Lines, diagnosis: Diagnosis, room: _Room, where: str) -> None:
+    page.lines += [""] * room.blank
     notes = [*_notes(diagnosis.quality)]
     if broken := len(gaps.rules_in(diagnosis, "error")):
         notes.insert(0, f"{figures.plural(broken, 'rule')} failed to run.")
-    missing = len(gaps.gaps_of(diagnosis))
-    if not notes and not missing:
-        return
-    page.lines += ["", page.paint("Before trusting these figures", "warn")]
-    said = [_whole(note, page.width, 2, "  ", hang="  ", mark="! ") for note in notes[: room.notes]]
+    said = [
+        _whole(note, page.width, 2, hang="  ", mark="! ") or _whole(note, page.width, 3, hang="  ", mark="! ")
+        for note in notes[: room.notes]
+    ]
     for lines in said:
-        page.lines += lines
+        page.lines += [page.paint(line, "warn") for line in lines]
     left = len(notes) - sum(map(bool, said))
-    rest = [figures.plural(left, "more note")] if left else []
-    if missing:
-        rest.append(f"{figures.plural(missing, 'thing')} could not be measured")
-    if rest:
-        page.say(f"{', '.join(rest)}: {where} says why.")
+    rest = [f"{figures.plural(left, 'more note')}"] if left else []
+    if missing := [gap.what for gap in gaps.gaps_of(diagnosis) if gap.what != "MFU"]:
+        rest.append(f"not measured: {_named(missing, room.missing * page.width - 50)}")
+    if rest and room.missing:
+        page.lines += _capital(paragraph(f"{'; '.join(rest)} ({where} says why).", width=page.width))
+
+
+def _named(names: Sequence[str], room: int) -> str:
+    """As many as fit on a line, and how many more."""
+    taken: list[str] = []
+    for name in dict.fromkeys(names):
+        if taken and columns(", ".join([*taken, name])) > room:
+            break
+        taken.append(name)
+    more = len(dict.fromkeys(names)) - len(taken)
+    return ", ".join(taken) + (f" and {more} more" if more else "")
+
+
+def _capital(lines: list[str]) -> list[str]:
+    return [f"{lines[0][:1].upper()}{lines[0][1:]}", *lines[1:]]
 
 
 def _notes(quality: Sequence[Quality]) -> Iterator[str]:
@@ -240,11 +337,3 @@ def _notes(quality: Sequence[Quality]) -> Iterator[str]:
         like = len(kinds[code]) - 1
         more = f" ({figures.plural(like, 'more note')} like it)" if like else ""
         yield f"{prose(kinds[code][0].message)}{more}"
-
-
-def _end(page: Lines, diagnosis: Diagnosis, report: str | None) -> None:
-    first = next((row.rules[0].code for row in ranking(diagnosis) if row.leads and row.rules), "")
-    explain = f"; perfdoc explain {shorten(first, 48)}: the rule" if first else ""
-    page.lines.append("")
-    _say(page, f"--full: everything on this terminal{explain}.", 2, "")
-    page.lines.append(f"Report: {shorten(report, 1000)}" if report else "No report was written: give -o DIR.")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from perfdoc.reports.advice import OWN_WORDS
 from perfdoc.reports.ranking import Ranked
 from perfdoc.results import Advice, Diagnosis, RuleResult
-from perfdoc.results.names import columns, prose, sentences, shorten
+from perfdoc.results.names import columns, shorten
 from perfdoc.results.ranking import Setting
 
 DIALECT_TITLES = {
@@ -27,7 +27,7 @@ DIALECT_TITLES = {
 }
 """In the order of the page."""
 _EXAMPLE = "megatron_lm"
-_SETTINGS = 3
+_SETTINGS = 5
 _AS_NAMED = "as perfdoc names it"
 
 
@@ -104,15 +104,15 @@ def allowed_in(rule: RuleResult) -> list[Advice]:
 
 
 def setting_lines(ranked: Ranked, diagnosis: Diagnosis, room: int) -> list[str]:
-    """`set (Megatron-LM): --overlap-grad-reduce`, a line a setting, the main one first; where no setting does
-    it, what does.
+    """`set (Megatron-LM): --overlap-grad-reduce`, a line a setting, the main one first; none where no setting
+    makes it.
 
-    A setting stands at the end of its line, to be copied: one that is wider than room is left to the report.
+    A setting stands at the end of its line, to be copied: one with a word wider than room is left to the
+    report.
     """
     spelled = spellings(ranked.row.settings, diagnosis)
     if not spelled:
-        remedy = ranked.rules[0].remedy if ranked.rules and ranked.own else ""
-        return [f"do: {prose(sentences(remedy)[0], 600)}"] if remedy else []
+        return []
     first = spelled[0]
     word = "set" if knows_settings(diagnosis) or first.dialect in ("env", "other") else "for example"
     before = f"{word} ({first.title}): "
@@ -120,8 +120,8 @@ def setting_lines(ranked: Ranked, diagnosis: Diagnosis, room: int) -> list[str]:
     lines = [before + main[1]]
     for title, text in others:
         lines.append((" " * columns(before) if title == first.title else f"set ({title}): ") + text)
-    if columns(lines[0]) > room:
+    if max(map(columns, main[1].split()), default=0) > room:
         return [f"{before}too long for this line; the report has it"]
-    shown = [line for line in lines[:_SETTINGS] if columns(line) <= room]
+    shown = [line for line in lines[:_SETTINGS] if max(map(columns, line.split())) <= room]
     more = len(lines) - len(shown)
     return [*shown, f"and {more} more: --full"] if more else shown

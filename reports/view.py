@@ -9,19 +9,21 @@ from markupsafe import Markup
 
 from perfdoc.reports.inlined import island
 from perfdoc.reports.leaves import (
+    BUBBLE,
     LEAVES,
     PP,
     Leaf,
     Segment,
-    bubble_of,
     leaf_shares,
     leaf_values,
+    parts_of,
     stack,
     total_values,
 )
 from perfdoc.reports.sections.section import Grid, count, grid_of, word
 from perfdoc.reports.summary import drawn_groups, drawn_ranks, rank_labels
 from perfdoc.results import Diagnosis, Rank
+from perfdoc.results.bubble import exposed_bubble_ns
 from perfdoc.results.figures import Scale, duration, scale_for, share, signed_share
 from perfdoc.results.names import base_name, shorten
 from perfdoc.results.roles import RolesAnalysis, length_ns
@@ -89,12 +91,16 @@ class TimeView:
 
 
 def _bar(label: str, values: Sequence[int], length_ns: int, detail: str = "") -> Bar:
-    shares = leaf_shares(values)
+    parts = zip(LEAVES, leaf_shares(values), values, strict=True)
+    return _drawn([(leaf, share, ns) for leaf, share, ns in parts if ns], label, length_ns, detail)
+
+
+def _drawn(parts: Sequence[tuple[Leaf, str, int]], label: str, length_ns: int, detail: str = "") -> Bar:
     rows = [
         (leaf.path, leaf.css, leaf.letter, f"{leaf.label}: {share}, {duration(ns)}", ns)
-        for leaf, share, ns in zip(LEAVES, shares, values, strict=True)
+        for leaf, share, ns in parts
     ]
-    words = [f"{leaf.label} {share}" for leaf, share, ns in zip(LEAVES, shares, values, strict=True) if ns]
+    words = [f"{leaf.label} {share}" for leaf, share, _ in parts]
     return Bar(
         label=label,
         segments=stack(rows),
@@ -114,12 +120,9 @@ def time_view(diagnosis: Diagnosis, roles: RolesAnalysis | None) -> TimeView:
     ranks = diagnosis.ranks
     labels = rank_labels(ranks)
     per_rank = [leaf_values(rank.ledger_ns) for rank in ranks]
-    total = total_values(diagnosis)
-    shares = leaf_shares(total)
+    total, parts = total_values(diagnosis), parts_of(diagnosis)
     shown = [i for i, value in enumerate(total) if value]
     windows_ns = sum(rank.window.duration_ns for rank in ranks)
-    bubble_ns = bubble_of(diagnosis)
-    bubble = f" ({share(bubble_ns / windows_ns)} pipeline bubble)" if bubble_ns and windows_ns else ""
     groups = [
         (
             heading,
@@ -128,17 +131,22 @@ def time_view(diagnosis: Diagnosis, roles: RolesAnalysis | None) -> TimeView:
         for heading, members in drawn_groups(ranks, roles)
     ]
     return TimeView(
-        overall=_bar("all ranks" if len(ranks) > 1 else labels[0], total, windows_ns),
+        overall=_drawn(
+            [(part.leaf, part.share, part.ns) for part in parts],
+            "all ranks" if len(ranks) > 1 else labels[0],
+            windows_ns,
+        ),
         rows=[
             LeafRow(
-                leaf=LEAVES[i],
-                label=LEAVES[i].label + (bubble if LEAVES[i].path == PP else ""),
-                share=shares[i],
-                ns=total[i],
-                low_ns=min(row[i] for row in per_rank),
-                high_ns=max(row[i] for row in per_rank),
+                leaf=part.leaf,
+                label=part.label,
+                share=part.share,
+                ns=part.ns,
+                low_ns=min(own),
+                high_ns=max(own),
             )
-            for i in shown
+            for part in parts
+            for own in [_of_ranks(part.leaf, diagnosis)]
         ],
         zero=[leaf for leaf, value in zip(LEAVES, total, strict=True) if not value],
         total_ns=sum(total),
@@ -152,6 +160,16 @@ def time_view(diagnosis: Diagnosis, roles: RolesAnalysis | None) -> TimeView:
         scale=scale_for(max(total, default=0)),
         heat=heat_of(diagnosis),
     )
+
+
+def _of_ranks(leaf: Leaf, diagnosis: Diagnosis) -> list[int]:
+    """Nanoseconds of a part of the bar, rank by rank."""
+    found = []
+    for rank in diagnosis.ranks:
+        ns = rank.ledger_ns.by_leaf[leaf.path]
+        bubble = exposed_bubble_ns(diagnosis.analyses.pipeline, [rank]) if leaf.path == PP else 0
+        found.append(min(ns, bubble) if leaf is BUBBLE else ns - min(ns, bubble))
+    return found
 
 
 def _every_rank(labels: Sequence[str], ranks: Sequence[Rank], shown: Sequence[int]) -> Grid:

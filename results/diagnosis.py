@@ -156,7 +156,7 @@ class Diagnosis:
     schema_version: str = SCHEMA_VERSION
     perfdoc_version: str
     verdict: str
-    """One sentence: where the time went."""
+    """One sentence: what makes the step long, and its price."""
     inputs: list[Input]
     quality: list[Quality]
     capabilities: list[CapabilityRow]
@@ -164,6 +164,10 @@ class Diagnosis:
     mfu: Mfu
     analyses: Analyses
     rules: list[RuleResult] = field(default_factory=list)
+    why: str = ""
+    """What shows the verdict, and what makes it doubtful; empty in a diagnosis of an earlier version."""
+    account: str = ""
+    """Where all of the time went, in sentences; empty in a diagnosis of an earlier version, and of memory."""
     opportunities: list[Opportunity] = field(default_factory=list)
     """What there is to do, in the order in which to look at it."""
     combined: Combined | None = None

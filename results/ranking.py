@@ -20,6 +20,11 @@ is only worth a try."""
 OpportunityKind = Literal["predicted", "bound", "unmeasured", "trifle", "capture"]
 
 
+Blamed = Literal["", "cause", "loss", "compute"]
+"""cause: a rule names who or what makes the step long. loss: it is done about the largest loss of the ledger.
+compute: it makes computing shorter, by more than any loss is."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Setting:
     """One of the settings of a thing to do."""
@@ -35,7 +40,7 @@ class Setting:
 class Opportunity:
     """One thing to do: a rule's finding, a simulated change, or both where the one is the cure of the other.
 
-    In the order of the list: what the verdict blames; predictions and upper bounds by `worth_frac`; problems
+    In the order of the list: what the verdict is about; predictions and bounds by `worth_frac`; problems
     without a figure; what changes training's numbers; information without a figure; trifles; what is wrong
     with the capture.
     """
@@ -60,6 +65,8 @@ class Opportunity:
     settings: list[Setting] = field(default_factory=list)
     """All that is set for it: the main setting, then what it requires; nothing that is refused. Empty where
     no setting makes it."""
+    blamed: Blamed = ""
+    """Why the verdict is about it, of the first row or of none."""
 
 
 def settings_of(

@@ -120,8 +120,9 @@ class RuleResult:
     """How to see whether it helped."""
     false_alarm: str = ""
     """What would make this none of a problem."""
-    culprit: bool = False
-    """Whether it names what the verdict blames: its row is the first."""
+    blames: str = ""
+    """Who or what makes the step long, as the head of a sentence (`Rank 1 computes longer than the others`);
+    empty where the rule names nobody in particular. The verdict says it, and its row is the first."""
     worst: WorstInstance | None = None
     """Its worst instance in the captures; None if it has no single moment, or none is known."""
     related: list[Related] = field(default_factory=list)

@@ -43,7 +43,7 @@ def tutorial(said: Mapping[str, str]) -> str:
     demo, screen = list(said.values())[:2]
     pieces = [piece for _, piece, _ in _PIECE.findall(text)][1:]
     starts = [re.escape(piece.split()[0]) for piece in pieces]
-    ahead = "".join(rf"(?P<p{i}>^ *{start} .*?)" for i, start in enumerate(starts))
+    ahead = "".join(rf"(?P<p{i}>^ *{start}[ \n].*?)" for i, start in enumerate(starts))
     found = re.fullmatch(ahead, screen, re.MULTILINE | re.DOTALL)
     assert found is not None, f"the screen no longer has pieces that begin with {starts}: docs/tutorial.md"
     new = iter([demo, *(f"{piece.strip(chr(10))}\n" for piece in found.groups())])

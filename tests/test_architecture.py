@@ -177,9 +177,9 @@ BUDGET = {
     "profiling": 6_640,  # the record of each step: phases, waits, rows of means; how this copy was installed
     "reports": 7_780,  # what shows each degree of the layout
     "results": 3_900,  # the what-if study of a job
-    "rules": 15_400,  # what rules assume; host waits; the culprit; bounds of all ranks; failed allocations
+    "rules": 15_500,  # what rules assume; host waits; the culprit and the verdict; failed allocations
     "simulator": 13_090,  # replay of recorded operations of all ranks; ranks that are slow alike, together
-    "src": 22_630,  # configured facts; jobs that are followed while they train
+    "src": 22_900,  # configured facts; jobs that are followed as they train; verdict and account
     "traces": 9_850,  # damaged rows are set aside one by one; what is no trace is told by its content
     "trainer": 5_000,  # short names, a warm-up that fits a short run, the time left
 }

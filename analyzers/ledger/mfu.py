@@ -132,6 +132,9 @@ def _ideal_ns(steps: int, flops: _Known, gpus: _Known, peak: _Known) -> int:
     return int(steps * flops.value / (gpus.value * peak.value) * 1e9)
 
 
+_SUCH_AS = {"model": "model=llama3-8b", "gbs": "gbs=128", "seq": "seq=8192"}
+
+
 def _flops(facts: JobFacts) -> _Known:
     if facts.flops_per_step is not None:
         return _Known(value=facts.flops_per_step, text=facts.sources.get("flops_per_step", ""))
@@ -142,8 +145,7 @@ def _flops(facts: JobFacts) -> _Known:
         return _Known(
             value=None,
             text=f"model FLOPs unknown: {', '.join(missing)} not given",
-            remedy="Give the model, the global batch and the sequence length, such as "
-            "--set model=llama3-8b gbs=128 seq=8192, or flops_per_step.",
+            remedy=f"Give --set {' '.join(_SUCH_AS[key] for key in missing)} (or flops_per_step=N).",
         )
     shape = msgspec.structs.replace(model, sequence_length=length)
     return _Known(value=batch * length * flops_per_token(shape), text="computed from model, gbs and seq")

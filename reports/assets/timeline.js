@@ -105,7 +105,9 @@
           `${plain(row.label)}<br>${plain(look[0])} ${time(patch.ns)}<br>from ${time(patch.start)}` + (patch.said ? "<br>" + patch.said : ""));
       }
     });
+    const marked = data.mark ? shown.findIndex((row) => row.kind === "ledger" && row.label === data.mark[0]) : -1;
     const layout = {
+      shapes: marked < 0 ? [] : [{ type: "rect", x0: data.mark[1] / UNIT[1], x1: data.mark[2] / UNIT[1], y0: marked - 0.46, y1: marked + 0.46, line: { color: ink, width: 2 } }],
       barmode: "overlay", bargap: 0, hovermode: "closest", dragmode: "zoom", uirevision: "kept",
       height: 70 + 24 * shown.length, margin: { l: 20, r: 15, t: 10, b: 40 },
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { color: ink, size: 12, family: "system-ui, sans-serif" },

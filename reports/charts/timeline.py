@@ -7,7 +7,7 @@ code takes the part of the height that it had of the time, so that areas are tim
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median_low
 from typing import NamedTuple
 
@@ -15,6 +15,7 @@ from markupsafe import Markup
 
 from perfdoc.reports.charts.drawn import short
 from perfdoc.reports.charts.looks import KINDS, Look, look_of
+from perfdoc.reports.charts.marks import Mark, longest_stretch, marks_said, named_ranks, who_of
 from perfdoc.reports.summary import drawn_ranks
 from perfdoc.results import Diagnosis, Timeline, TimelineRank, TimelineTrack
 from perfdoc.results.figures import duration, plural, share
@@ -101,6 +102,8 @@ class Row:
     letters: Sequence[Letter]
     spoken: str
     length: str
+    mark: tuple[str, str, str] | None = None
+    """(x, width, words) of the stretch that is outlined."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,12 +133,16 @@ def timeline_picture(diagnosis: Diagnosis) -> TimelinePicture | None:
         return None
     span = span_ns(found)
     rows = _chosen(diagnosis, found.ranks)
+    named, mark = named_ranks(diagnosis), longest_stretch(diagnosis)
     columns = max(60, min(_COLUMNS, _ALL_COLUMNS // len(rows)))
     groups = [
         Group(
             heading="" if len(found.ranks) == 1 else KINDS["ledger"].capitalize(),
             rows=[
-                _row(shorten(rank.label, 48), rank, track, span, columns)
+                replace(
+                    _row(who_of(rank.label, named), rank, track, span, columns),
+                    mark=_outline(mark, span) if mark is not None and mark.label == rank.label else None,
+                )
                 for rank in rows
                 for track in rank.tracks
                 if track.kind == "ledger"
@@ -160,7 +167,11 @@ def timeline_picture(diagnosis: Diagnosis) -> TimelinePicture | None:
     ):
         present.setdefault(kind, {})[look.code] = look
     return TimelinePicture(
-        sentences=[*_sentences(found, diagnosis), *_part_said(len(rows), len(found.ranks))],
+        sentences=[
+            *([text] if (text := marks_said(named, mark)) else []),
+            *_sentences(found, diagnosis),
+            *_part_said(len(rows), len(found.ranks)),
+        ],
         groups=[group for group in groups if group.rows],
         ticks=_ticks(span),
         legend=[(KINDS[kind], list(present[kind].values())) for kind in KINDS if kind in present],
@@ -177,6 +188,11 @@ def _chosen(diagnosis: Diagnosis, ranks: Sequence[TimelineRank]) -> Sequence[Tim
     spread = [i * len(ranks) // MANY for i in range(MANY)]
     chosen = list(dict.fromkeys([*(place[label] for label in worth if label in place), *spread]))[:MANY]
     return [ranks[i] for i in sorted(chosen)]
+
+
+def _outline(mark: Mark, span: int) -> tuple[str, str, str]:
+    x, wide = (WIDTH * part / span for part in (mark.start_ns, mark.end_ns - mark.start_ns))
+    return short(x), short(max(wide, 1.0)), mark.says
 
 
 def _part_said(shown: int, of: int) -> Iterator[str]:

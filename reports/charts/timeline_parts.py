@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
 from markupsafe import Markup
 
 from perfdoc.reports.charts.looks import KINDS, look_of
+from perfdoc.reports.charts.marks import Mark, longest_stretch, named_ranks, who_of
 from perfdoc.reports.charts.timeline import TimelinePicture, span_ns, timeline_picture
 from perfdoc.reports.inlined import Inlined, Library, asset, inlined, island, library
 from perfdoc.results import Diagnosis, Timeline, TimelineRank, TimelineTrack
@@ -21,8 +22,9 @@ _NAMES = 800
 come only from a trace that means to make the page long."""
 
 
-def timeline_data(found: Timeline) -> Markup:
-    """JSON for a script element of a data type: no character in it can end the element."""
+def timeline_data(found: Timeline, named: Set[str] = frozenset(), mark: Mark | None = None) -> Markup:
+    """JSON for a script element of a data type: no character in it can end the element. named, mark: what is
+    marked of the verdict."""
     codes = {
         kind: {
             code: [look.label, look.letter, look.colour, look.shape]
@@ -41,8 +43,9 @@ def timeline_data(found: Timeline) -> Markup:
         "span": span_ns(found),
         "kinds": KINDS,
         "looks": {kind: list(of_kind.values()) for kind, of_kind in codes.items()},
+        "mark": None if mark is None else [who_of(mark.label, named), mark.start_ns, mark.end_ns],
         "ranks": [
-            _rank(rank, {kind: list(of_kind) for kind, of_kind in codes.items()}, place)
+            _rank(rank, named, {kind: list(of_kind) for kind, of_kind in codes.items()}, place)
             for rank in found.ranks
         ],
     }
@@ -59,9 +62,11 @@ def _names(found: Timeline) -> list[str]:
     return [name for name, _ in counted.most_common(_NAMES)]
 
 
-def _rank(rank: TimelineRank, codes: dict[str, list[str]], place: dict[str, int]) -> dict[str, Any]:
+def _rank(
+    rank: TimelineRank, named: Set[str], codes: dict[str, list[str]], place: dict[str, int]
+) -> dict[str, Any]:
     return {
-        "label": shorten(rank.label, 48),
+        "label": who_of(rank.label, named),
         "offset": rank.offset_ns,
         "length": rank.duration_ns,
         "step": shorten(rank.step, 64),
@@ -119,7 +124,9 @@ def timeline_parts(diagnosis: Diagnosis) -> TimelineParts | None:
     return TimelineParts(
         picture=picture,
         kinds={title: kind for kind, title in KINDS.items()},
-        data=timeline_data(diagnosis.timeline) if found is not None else Markup(),
+        data=timeline_data(diagnosis.timeline, named_ranks(diagnosis), longest_stretch(diagnosis))
+        if found is not None
+        else Markup(),
         library=found,
         scripts=[asset("timeline.js")] if found is not None else [],
         script_sources=[found.source] if found is not None else [],

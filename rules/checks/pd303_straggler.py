@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 from perfdoc.analyzers.skew.stragglers import FEWEST
 from perfdoc.results.figures import brief, per_cent, significant
+from perfdoc.results.losses import largest_loss
 from perfdoc.results.ranking import TRIFLE_FRAC
 from perfdoc.results.replay import Prediction
 from perfdoc.results.waits import LATE_WORDS, Straggler, waits_by_schedule
@@ -16,7 +17,7 @@ from perfdoc.rules.engine.worst import late_rank
 from perfdoc.rules.facts.culprit import cause_of, gain_of, leading
 from perfdoc.rules.facts.culprit_words import cure, does
 from perfdoc.rules.facts.degrees import PP
-from perfdoc.rules.facts.late_work import work_words
+from perfdoc.rules.facts.late_work import longer_times, work_words
 
 
 def _not_matched(case: Case) -> Missing | None:
@@ -90,8 +91,9 @@ def evaluate(case: Case) -> Verdict:
     prediction = _prediction(case, worst)
     named = _named(case, worst, culprits)
     names = " and ".join(s.name for s in named)
+    gain = _most(case, {s.name for s in named}) if prediction is None else prediction.gain
     return fires(
-        culprit=_is_blamed(case, worst),
+        blames=_blames(case, named) if _is_blamed(case, worst, gain) else "",
         worst=late_rank(case, worst),
         level="problem" if _would_repeat(case, worst) else "information",
         reason=f"{names} join{'s' if len(named) == 1 else ''} last in {_collectives(worst.dimension)}"
@@ -102,7 +104,7 @@ def evaluate(case: Case) -> Verdict:
             ("other ranks' wait for it, overlapping collectives summed", brief(worst.delay_ns)),
         ],
         remedy=" ".join(_where_to_look(case, named)),
-        gain=_most(case, {s.name for s in named}) if prediction is None else prediction.gain,
+        gain=gain,
         verify="Run again with the rank on another machine: if the machine is the cause, another rank "
         "becomes the straggler.",
         false_alarm="A rank with more work by design: more tokens, or hot experts.",
@@ -129,7 +131,7 @@ def _by_what_if(case: Case, cause: WhatIfCause) -> Verdict:
         ],
         remedy=f"{cure(cause)}." + (f" {cause.note.capitalize()}." if cause.note else ""),
         gain=gain_of(case, cause),
-        culprit=cause in leading(case.what_if),
+        blames=does(cause, case.what_if) if cause in leading(case.what_if) else "",
         verify="Run again with the rank on another machine: if the machine is the cause, another rank "
         "becomes the straggler.",
         false_alarm="A rank with more work by design: more tokens, or hot experts.",
@@ -178,11 +180,31 @@ def _would_repeat(case: Case, straggler: Straggler) -> bool:
     return lasting and _loss_frac(case, straggler) >= least
 
 
-def _is_blamed(case: Case, straggler: Straggler) -> bool:
-    """Whether the verdict names it: most of the waiting is for it."""
+def _is_blamed(case: Case, straggler: Straggler, gain: Gain | None) -> bool:
+    """Whether the verdict names it: most of the waiting is for it, or it is known to compute longer than the
+    others, and it costs about as much as anything else does."""
     latest = case.job.skew.latest
     named = latest is not None and latest.name == straggler.name and latest.cause not in ("waiting", "before")
-    return named and not leading(case.what_if) and not any(rank.window.runs_once for rank in case.ranks)
+    sure = _prediction(case, straggler) is not None and _would_repeat(case, straggler)
+    if not (named or sure) or leading(case.what_if) or any(rank.window.runs_once for rank in case.ranks):
+        return False
+    costs = None if gain is None else case.share_of_unit(gain.mid_ms if gain.is_predicted else gain.high_ms)
+    return costs is not None and costs >= _AS_MUCH * largest_loss([r.ledger for r in case.ranks])[1]
+
+
+def _blames(case: Case, named: Sequence[Straggler]) -> str:
+    """`Rank 1 computes 1.15 times as long as its DP peers`; of several what the first one does."""
+    first, *others = named
+    names = " and ".join(s.name for s in named)
+    said = (
+        LATE_WORDS[first.cause] if not others or first.cause != "host" else "are launched late by their hosts"
+    )
+    ratio = longer_times(case, first.name) if first.cause == "compute" and not others else None
+    if ratio is not None:
+        said = f"computes {significant(ratio)} times as long as its peers"
+    elif said.endswith("longer"):
+        said += " than the others"
+    return f"{names[0].upper()}{names[1:]} {said}"
 
 
 def _collectives(dimension: str) -> str:

@@ -11,7 +11,7 @@ from perfdoc.rules.engine.needs import Missing, Need, given, skipped
 from perfdoc.rules.engine.rule import Case, Meta, Verdict, fires, passes
 from perfdoc.rules.facts.bubble import PIPELINE, late_peer_ceiling
 from perfdoc.rules.facts.culprit import cause_of, gain_of, leading
-from perfdoc.rules.facts.culprit_words import stage_words
+from perfdoc.rules.facts.culprit_words import does, stage_words
 from perfdoc.rules.facts.stage_split import (
     as_settings,
     balanced,
@@ -85,6 +85,7 @@ def evaluate(case: Case) -> Verdict:
     reason = f"{'the ' if at_end else ''}{where} stage{_HOLDS.get(where, '')} takes longer than the others"
     return fires(
         level="information" if whole or vain else "problem",
+        blames="" if cause is None or cause not in leading(case.what_if) else does(cause, case.what_if),
         reason=f"{reason}{why}",
         evidence=evidence,
         advice=advice,
@@ -114,7 +115,7 @@ def _by_what_if(case: Case, cause: WhatIfCause) -> Verdict:
         evidence=evidence,
         remedy=f"{_WORDS if at_end else _MIDDLE}{note}",
         gain=gain_of(case, cause),
-        culprit=cause in leading(case.what_if),
+        blames=does(cause, case.what_if) if cause in leading(case.what_if) else "",
         verify="Run again: forward and backward passes of the stages come closer, and the step shorter.",
         false_alarm="One slow GPU looks like a slow stage where only one replica was captured (PD303).",
     )

@@ -17,6 +17,7 @@ from perfdoc.rules.facts.culprit_words import cure, does
 from perfdoc.rules.facts.memory_need import micro_batch_of, pp_of
 
 _SIZE, _BATCH = "sequence_packing_size", "micro_batch_size"
+_UNEVEN = "Sequence lengths are uneven over micro-batches and replicas"
 
 
 def _unknown(case: Case) -> Missing | None:
@@ -68,7 +69,7 @@ def evaluate(case: Case) -> Verdict:
             advice=_advice(case, size),
             remedy=f"{cure(cause)}: so that all of them compute as long.",
             gain=gain_of(case, cause),
-            culprit=cause in leading(case.what_if),
+            blames=_UNEVEN if cause in leading(case.what_if) else "",
             verify="Run again: passes of the micro-batches of a step are as long as one another.",
             false_alarm="Hot experts, which make other micro-batches long in each step too.",
         )

@@ -11,13 +11,11 @@ from types import MappingProxyType
 from perfdoc.results.ranking import Opportunity, OpportunityKind, is_trifle, settings_of, worth_frac
 from perfdoc.results.replay import Gain, Prediction
 from perfdoc.results.rules import RuleResult
+from perfdoc.rules.engine.blamed import TIME_OF, with_blamed
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.gain import KEEPS_UP
 from perfdoc.rules.facts.graphs import open_conditions
-from perfdoc.simulator.replay.proposals import CHANGES
 
-TIME_OF: Mapping[str, str] = MappingProxyType({key: c.time for key, c in CHANGES.items() if c.time})
-"""The time that a simulated change takes away."""
 _COVERS_FRAC = 0.5
 """Of a finding's upper bound: a prediction of as much speaks for the finding; of less, most of what was found
 has another cure, and keeps its place by its bound."""
@@ -27,7 +25,8 @@ _ORDER: Mapping[OpportunityKind, int] = MappingProxyType(
     {"predicted": 1, "bound": 1, "unmeasured": 2, "trifle": 5, "capture": 6}
 )
 _CULPRIT, _INEXACT, _INFORMS = 0, 3, 4
-"""Before all others; what changes training's numbers comes after what does not; then what only informs."""
+"""Before all others is who is named; what changes training's numbers comes after what does not; then what
+only informs."""
 
 
 def ranked(
@@ -53,12 +52,12 @@ def ranked(
         most = 0.0 if row.gain is None else _most_ms(row.gain)
         return _group(row, found), -(row.worth_frac or 0.0), -most, row.codes
 
-    return sorted(rows, key=place)
+    return with_blamed(case, sorted(rows, key=place), found, times)
 
 
 def _group(row: Opportunity, found: Mapping[str, RuleResult]) -> int:
     first = found[row.codes[0]] if row.codes else None
-    if first is not None and first.culprit:
+    if first is not None and first.blames:
         return _CULPRIT
     if row.kind == "unmeasured" and first is not None and first.level != "problem":
         return _INFORMS

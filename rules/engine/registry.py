@@ -157,7 +157,7 @@ def applied(rule: Rule, case: Case) -> Applied:
         gain_frac=share,
         verify=verdict.verify,
         false_alarm=verdict.false_alarm,
-        culprit=verdict.culprit and verdict.state == "fires",
+        blames=verdict.blames if verdict.state == "fires" else "",
         worst=(verdict.worst or worst_of_time(case, time)) if verdict.state == "fires" else None,
     )
     return Applied(result=result, time=() if gain is None else time)

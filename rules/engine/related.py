@@ -17,9 +17,9 @@ from perfdoc.knobs.knob import Value
 from perfdoc.results.replay import Gain, Prediction
 from perfdoc.results.rules import Related, RuleResult
 from perfdoc.rules.engine.advise import value_of
+from perfdoc.rules.engine.blamed import TIME_OF
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.gain import ceiling
-from perfdoc.rules.engine.ranking import TIME_OF
 from perfdoc.rules.facts.bubble import bubble_ceiling, late_peer_ceiling, transfer_ceiling
 from perfdoc.rules.facts.exposed import ceiling_of_transfer
 from perfdoc.rules.facts.graphs import launched_late_ns

@@ -75,8 +75,8 @@ class Verdict:
     """How to check that it helped."""
     false_alarm: str = ""
     """What would make this a false alarm."""
-    culprit: bool = False
-    """Whether it names what the verdict blames: it then comes first."""
+    blames: str = ""
+    """Who or what makes the step long, as `RuleResult.blames`: it then comes first."""
     worst: WorstInstance | None = None
     """Its worst instance in the trace; None: the costliest instance of the time that it is about."""
 

@@ -13,33 +13,26 @@ MAX_NAMED = 4
 """Ranks in a sentence."""
 
 
-def lead(found: WhatIfAnalysis | None) -> str:
-    """The sentences that come before all else, with the space behind them; empty where no cause leads."""
+def why_blamed(found: WhatIfAnalysis | None) -> str:
+    """What the step would take without the leading cause, and the next one; of ranks that were not captured,
+    the most that may be waiting for them. Empty where no cause leads."""
     causes = leading(found)
     if found is None or not causes or found.step_ns is None:
         return ""
     first, *others = causes
     if first.kind == "not_captured":
-        return f"{_absent(first, found.step_ns)} "
-    said = f"{does(first, found)}; {_price(first, found.step_ns)}. {cure(first)}. "
+        where = " and ".join(first.kinds_of_wait[:2])
+        return (
+            f"Up to {brief(first.saved_ns)} of the step of {brief(found.step_ns)} is waiting for ranks that "
+            f"were not captured, in {where}, transfer included."
+        )
+    without = "Evened out" if first.kind == "uneven_data" else "Without that"
+    spread = "" if first.even_ns is None else f", and {brief(first.even_ns)} with even stages"
+    said = f"{without} the step would take {brief(first.step_ns)}, not {brief(found.step_ns)}{spread}."
     for cause in others[:1]:
         what = does(cause, found)
-        said += f"Then: {what[0].lower()}{what[1:]}, another {brief(cause.saved_ns)} of the step. "
+        said += f" Then: {what[0].lower()}{what[1:]}, another {brief(cause.saved_ns)} of the step."
     return said
-
-
-def _absent(cause: WhatIfCause, step_ns: int) -> str:
-    where = " and ".join(cause.kinds_of_wait[:2])
-    return (
-        f"Up to {brief(cause.saved_ns)} of the step of {brief(step_ns)} is waiting for ranks that were not "
-        f"captured, in {where}, transfer included. Capture one rank of every replica."
-    )
-
-
-def _price(cause: WhatIfCause, step_ns: int) -> str:
-    without = "without that" if cause.kind != "uneven_data" else "evened out"
-    spread = "" if cause.even_ns is None else f", and {brief(cause.even_ns)} with even stages"
-    return f"{without} the step would take {brief(cause.step_ns)}, not {brief(step_ns)}{spread}"
 
 
 def cure(cause: WhatIfCause) -> str:

@@ -23,23 +23,17 @@ NEARLY_ALL = 0.9
 def work_words(case: Case, label: str) -> str:
     """What its kernels show against the median of the ranks that run the same, and what to compare; empty
     where that is not known."""
-    each = {
-        name: {k.name: k for k in rank.kernel_times if k.kernel_class != KernelClass.COMMUNICATION}
-        for rank, name in zip(case.ranks, case.job.labels, strict=False)
-    }
-    own = each.pop(label, {})
-    total = sum(k.total_ns for k in own.values())
-    peers = [o for o in each.values() if _in(own, o) >= SAME_NAMES_FRAC * total and _in(o, own) > 0]
-    if not total or not peers:
+    found = _compared(case, label)
+    if found is None:
         return ""
-    counts, lengths = _usual(own, peers)
-    work_ns = sum((k.count - counts[k.name]) * lengths[k.name] for k in own.values())
-    longer_ns = sum(k.total_ns - k.count * lengths[k.name] for k in own.values())
+    own, counts, lengths = found
+    work_ns, longer_ns = _excess_ns(own, counts, lengths)
     if work_ns + longer_ns <= 0:
         return ""
     if work_ns >= MOSTLY * (work_ns + longer_ns):
         more = sum(k.count for k in own.values()) / max(sum(counts.values()), 1.0) - 1
         return f"It runs {per_cent(more)} more kernels than they do: compare its share of the work"
+    total = sum(k.total_ns for k in own.values())
     ratio = total / (total - longer_ns)
     least = 1 + UNIFORM * (ratio - 1)
     slow_ns = sum(k.total_ns for k in own.values() if k.total_ns >= least * k.count * lengths[k.name])
@@ -49,6 +43,42 @@ def work_words(case: Case, label: str) -> str:
             "its clock, its temperature and its power"
         )
     return "Only some of its kernels take longer than theirs: compare the lengths of its sequences"
+
+
+def longer_times(case: Case, label: str) -> float | None:
+    """How many times as long its kernels run as those of the ranks that run the same; None where that is not
+    known, or no more than once."""
+    found = _compared(case, label)
+    if found is None:
+        return None
+    own, counts, lengths = found
+    more_ns = sum(_excess_ns(own, counts, lengths))
+    total = sum(k.total_ns for k in own.values())
+    return total / (total - more_ns) if 0 < more_ns < total else None
+
+
+def _compared(
+    case: Case, label: str
+) -> tuple[dict[str, NamedTime], dict[str, float], dict[str, float]] | None:
+    """Its kernels by name, and how many the others run, and how long one takes; None without such others."""
+    each = {
+        name: {k.name: k for k in rank.kernel_times if k.kernel_class != KernelClass.COMMUNICATION}
+        for rank, name in zip(case.ranks, case.job.labels, strict=False)
+    }
+    own = each.pop(label, {})
+    total = sum(k.total_ns for k in own.values())
+    peers = [o for o in each.values() if _in(own, o) >= SAME_NAMES_FRAC * total and _in(o, own) > 0]
+    return (own, *_usual(own, peers)) if total and peers else None
+
+
+def _excess_ns(
+    own: Mapping[str, NamedTime], counts: Mapping[str, float], lengths: Mapping[str, float]
+) -> tuple[float, float]:
+    """Of what it computes longer: in kernels that the others do not run, and in those that take longer."""
+    return (
+        sum((k.count - counts[k.name]) * lengths[k.name] for k in own.values()),
+        sum(k.total_ns - k.count * lengths[k.name] for k in own.values()),
+    )
 
 
 def _in(kernels: Mapping[str, NamedTime], others: Mapping[str, NamedTime]) -> int:

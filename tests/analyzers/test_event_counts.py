@@ -14,7 +14,7 @@ from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import measure_capture
 from perfdoc.diagnose.diagnosis import diagnose
 from perfdoc.reports.headline import share_figures
-from perfdoc.reports.outlook import outlook
+from perfdoc.reports.outlook import gain_together
 from perfdoc.results import Diagnosis
 from perfdoc.results.quality import EventCounts
 from perfdoc.simulator.replay.unedited import replay_and_keep
@@ -193,7 +193,7 @@ def test_nothing_is_promised_of_a_part_of_the_events(tmp_path: Path) -> None:
         assert analysis.state == "not_measured"
         assert "part of the events" in analysis.reason
     assert found.analyses.host_gaps.host_frac is None
-    assert outlook(found) == ""
+    assert gain_together(found) == ""
     rules = {r.code: r for r in found.rules}
     assert (rules["PD201"].state, rules["PD901"].state) == ("skipped", "skipped")
     assert "part of the events" in rules["PD201"].reason
@@ -207,7 +207,7 @@ def test_without_launches_idle_time_stays_and_its_causes_go(tmp_path: Path) -> N
     (rank,) = found.ranks
     # 200 kernels of 60 us from 5 us on, every 100 us: 199 gaps of 40 us.
     assert (rank.ledger_ns.compute, rank.ledger_ns.idle.unexplained) == (12_000 * US, 7_960 * US)
-    assert "39.9 % idle" in found.verdict
+    assert "39.9 %: the GPU is idle" in found.verdict
     assert found.analyses.gains.state == "not_measured"
     rules = {r.code: r for r in found.rules}
     assert (rules["PD201"].state, rules["PD901"].state) == ("skipped", "fires")

@@ -170,8 +170,8 @@ def test_it_is_told_before_any_advice_and_rules_are_skipped_for_it() -> None:
     )
     result = diagnose([capture], configuration=settings)
     assert result.quality[0].code == "config-contradicted"
-    assert "TENSOR_MODEL_PARALLEL_GROUP" in result.verdict
-    assert BY in result.verdict
+    assert "TENSOR_MODEL_PARALLEL_GROUP" in result.why
+    assert BY in result.why
     assert result.job is not None
     assert {c.fact for c in result.job.contradictions} == {"tp", "world_size"}
     assert (result.job.tp, result.job.pp) == (None, 1)

@@ -1,312 +1,183 @@
+"""The verdict: one sentence with the cause and its price; why; never of another thing than the first row."""
+
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from perfdoc.diagnose.memory_verdict import memory_verdict
-from perfdoc.diagnose.verdict import verdict_of
-from perfdoc.results import SuspectedCommunication
+from perfdoc.diagnose.verdict import Evidence, verdict_of
+from perfdoc.results import Evidence as Fact
+from perfdoc.results import Opportunity, Rank, RuleResult, StepTimes
 from perfdoc.results.capture_parts import Pause, StartUp
-from perfdoc.results.memory import MemorySite
-from perfdoc.results.waits import LateCause, LateRank
-from tests.analyzers.memory_planted import CALL, FORWARD, MIB, SCRIPT, ZERO_GRAD, Planted, one
-from tests.reports.build import communication, kernels, ledger, rank
-from tests.reports.build_job import skew
-from tests.reports.build_memory import GIB, device, memory
-from tests.rules.laid import failure
+from perfdoc.results.ranking import Blamed
+from perfdoc.results.step_times import Distribution
+from tests.reports.build import communication, ledger, one_rank, rank
+from tests.reports.build_choices import ceiling, gain
 
 MS = 1_000_000
+STEP_TIMES: StepTimes = one_rank().analyses.step_times
+
+
+def seen(**changes: object) -> Evidence:
+    """Nothing beside ranks, rules and rows."""
+    known = Evidence(
+        who_waits="",
+        blamed="",
+        slowed_by=(),
+        awaits_batch=False,
+        bubble_ns=0,
+        failed_allocations=0,
+        ranks_of_job=None,
+        step_times=replace(STEP_TIMES, profiled=None, unprofiled=None),
+        doubts="",
+    )
+    return replace(known, **changes)  # type: ignore[arg-type]
+
+
+def rule(code: str, **changes: object) -> RuleResult:
+    made = RuleResult(code=code, title="T", state="fires", reason="it is so", evidence=[], remedy="Do it.")
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+def row(code: str, blamed: Blamed, ms: float, frac: float, *, predicted: bool = True) -> Opportunity:
+    return Opportunity(
+        kind="predicted" if predicted else "bound",
+        codes=[code],
+        key="",
+        gain=gain(ms) if predicted else ceiling(ms),
+        gain_per="step",
+        gain_frac=frac,
+        worth_frac=frac,
+        blamed=blamed,
+    )
+
+
+def two_steps(**leaves: int) -> Rank:
+    """Leaves in milliseconds of two steps together."""
+    made = rank(0, ledger(**{leaf: ms * MS for leaf, ms in leaves.items()}), steps=2)
+    return made
 
 
 @pytest.mark.parametrize(
     ("leaves", "expected"),
     [
-        ({"compute": 100}, "The GPU computes for all of the window."),
+        # Two steps of 100 ms.
         (
-            {"compute": 700, "unknown": 200, "idle_host": 60, "idle_data": 40},
-            "The GPU computes for 70.0 % of the window; 20.0 % exposed communication, "
-            "10.0 % idle (launch-bound).",
+            {"compute": 120, "idle_host": 60, "dp": 20},
+            "30 ms of the 100 ms step, 30.0 %: the GPU waits for the host to launch kernels (launch-bound).",
         ),
         (
-            # Thirds: 33.4 + 33.3 + 33.3, so that what is printed adds up.
-            {"compute": 1, "memcpy": 1, "idle_gc": 1},
-            "The GPU computes for 33.4 % of the window; 33.3 % exposed copies, "
-            "33.3 % idle (garbage collection).",
+            {"compute": 120, "idle_gc": 60, "dp": 20},
+            "30 ms of the 100 ms step, 30.0 %: the GPU waits while the host collects garbage.",
         ),
         (
-            # The largest of the causes is less than half of the idle time.
-            {"compute": 70, "idle_host": 12, "idle_gc": 9, "idle_data": 9},
-            "The GPU computes for 70.0 % of the window; 30.0 % idle (largest cause: launch-bound).",
+            {"compute": 120, "idle_host": 10, "dp": 70},
+            "35 ms of the 100 ms step, 35.0 %: DP communication runs beside no compute.",
         ),
+        ({"compute": 200}, "All of the 100 ms step is compute."),
+        ({"compute": 196, "dp": 4}, "98.0 % of the 100 ms step is compute: no large loss."),
+        ({}, "The window is empty: nothing ran in it."),
     ],
 )
-def test_the_sentence(leaves: dict[str, int], expected: str) -> None:
-    assert verdict_of([rank(0, ledger(**leaves))]) == expected
+def test_the_largest_loss_has_its_price_first(leaves: dict[str, int], expected: str) -> None:
+    assert verdict_of([two_steps(**leaves)], [], [], seen())[0] == expected
 
 
-def test_several_ranks_and_steps() -> None:
-    ranks = [rank(i, ledger(compute=1000), steps=2) for i in range(2)]
-    assert verdict_of(ranks) == "The 2 GPUs compute for all of the steps."
+def test_exposed_communication_says_which_and_what_one_rank_cannot_tell() -> None:
+    """Two steps; 6 all-reduces of 12 MiB together, of 70 ms 7 hidden; 1 of 8 ranks."""
+    row_ = replace(
+        communication("dp", 63 * MS, hidden_ns=7 * MS),
+        collective="all_reduce",
+        count=6,
+        bytes=12 << 20,
+        bus_bandwidth_gbps=1.5,
+    )
+    made = replace(two_steps(compute=120, dp=80), communication=[row_])
+    _, why = verdict_of([made], [], [], seen(ranks_of_job=8))
+    assert why == (
+        "Mostly all-reduce: 3 a step, 2.0 MiB each, 1.5 GB/s (bus), waiting included, 10.0 % of it hidden. "
+        "1 of 8 ranks captured: waiting for others is not told from transfer."
+    )
+    assert "told from transfer" not in verdict_of([made], [], [], seen(ranks_of_job=1))[1]
 
 
-def test_a_trace_of_idle_time_has_no_cause() -> None:
-    """1 of 2,000 is less than 0.1 %, 2 are not."""
-    said = [verdict_of([rank(0, ledger(compute=2000 - ns, idle_host=ns))]) for ns in (1, 2)]
-    assert said == [
-        "The GPU computes for 100.0 % of the window; <0.1 % idle.",
-        "The GPU computes for 99.9 % of the window; 0.1 % idle (launch-bound).",
-    ]
+def test_a_small_loss_is_told_below() -> None:
+    _, why = verdict_of([two_steps(compute=196, dp=4)], [], [], seen())
+    assert why.startswith("The largest is 2 ms of the 100 ms step, 2.0 %: DP communication")
 
 
-@pytest.mark.parametrize(
-    ("leaves", "idle"),
-    [
-        # Half of it has no cause: said once, and the next cause that is known.
-        (
-            {"idle_unexplained": 10, "idle_host": 6, "idle_gc": 4},
-            "50.0 % of it cause unknown, 30.0 % launch-bound",
-        ),
-        ({"idle_unexplained": 19, "idle_host": 1}, "95.0 % of it cause unknown"),
-    ],
-)
-def test_what_has_no_cause_is_said_with_the_next_that_is_known(leaves: dict[str, int], idle: str) -> None:
-    said = verdict_of([rank(0, ledger(compute=80, **leaves))])
-    assert f"20.0 % idle ({idle})" in said
-    # Under 1 % of the window nobody wants to know that.
-    assert "unknown" not in verdict_of([rank(0, ledger(compute=80 * 100, **leaves))])
+def test_who_is_named_comes_with_its_price_and_evidence() -> None:
+    """9.5 ms of a step of 95 ms; what the row says of shares again is left out."""
+    facts = [Fact(label="joins last in", value="94 %"), Fact(label="late, mean over ranks", value="9 %")]
+    found = rule("PD303", blames="Rank 1 computes 1.15 times as long as its peers", evidence=facts)
+    said, why = verdict_of(
+        [two_steps(compute=120, dp=80)], [row("PD303", "cause", 9.5, 0.1)], [found], seen()
+    )
+    assert said == "Rank 1 computes 1.15 times as long as its peers: 9.5 ms of the 95 ms step."
+    assert why == "Joins last in: 94 %."
+    bound = row("PD303", "cause", 9.5, 0.1, predicted=False)
+    said, _ = verdict_of([two_steps(compute=120, dp=80)], [bound], [found], seen(blamed="It costs."))
+    assert said.endswith(": up to 9.5 ms of the 95 ms step.")
 
 
-def start_up(end_ns: int, *, left_out: bool, steps: int = 0) -> StartUp:
-    return StartUp(
+def test_compute_is_to_blame_where_it_can_save_more_than_any_loss() -> None:
+    found = rule("PD405", reason="mask and softmax run as separate kernels")
+    rows = [row("PD405", "compute", 26.0, 0.26, predicted=False)]
+    said, _ = verdict_of([two_steps(compute=190, idle_host=10)], rows, [found], seen())
+    assert said == (
+        "95.0 % of the 100 ms step is compute; mask and softmax run as separate kernels: up to 26 ms."
+    )
+
+
+def test_what_runs_once_promises_nothing() -> None:
+    made = rank(0, ledger(compute=100 * MS, idle_host=900 * MS))
+    start_up = StartUp(
         start_ns=0,
-        end_ns=end_ns,
-        compute_ns=end_ns // 10,
-        loading_ns=end_ns // 2,
+        end_ns=900 * MS,
+        compute_ns=0,
+        loading_ns=500 * MS,
         allocation_ns=0,
         communicator_ns=0,
         work_frac=0.9,
-        left_out=left_out,
-        steps=steps,
+        left_out=False,
+        steps=0,
     )
+    inside = replace(made.window, start_up=start_up, runs_once="x")
+    said, why = verdict_of([replace(made, window=inside)], [], [], seen())
+    assert said.startswith("90.0 % of the 1 s window is start-up, which runs once")
+    assert why == "Loading code 500 ms; 100 ms follow."
+    pause = replace(made.window, pause=Pause(start_ns=0, end_ns=850 * MS, before=3, after=4), runs_once="x")
+    said, why = verdict_of([replace(made, window=pause)], [], [], seen())
+    assert said.startswith("85.0 % of the 1 s window is one pause of 850 ms")
+    assert why.startswith("3 activities before it")
 
 
-def test_start_up_comes_first_and_is_no_launch_bound_job() -> None:
-    made = rank(0, ledger(compute=100, idle_host=900))
-    inside = replace(made.window, start_up=start_up(900, left_out=False), runs_once="90.0 % is start-up")
-    said = verdict_of([replace(made, window=inside)])
-    assert said.startswith("90.0 % of the window is start-up")
-    assert ("capture later steps" in said, "launch-bound" in said) == (True, False)
-    before = replace(made.window, start_up=start_up(900, left_out=True, steps=2))
-    said = verdict_of([replace(made, window=before)])
-    assert said.startswith("The GPU computes for 10.0 %")
-    assert "first 2 steps" in said
+def test_graphs_that_hide_their_kernels_are_the_verdict() -> None:
+    made = rank(0, ledger(compute=100))
+    graphs = replace(made.host.graphs, whole_graphs=1, kernel_ns=100, graph_ns=75)
+    made = replace(made, host=replace(made.host, graphs=graphs))
+    assert verdict_of([made], [], [], seen())[0].startswith("75.0 % of kernel time is in CUDA graphs")
 
 
-def test_a_single_pause_comes_first() -> None:
-    made = rank(0, ledger(compute=100, idle_host=900))
-    pause = Pause(start_ns=50, end_ns=900, before=3, after=4)
-    said = verdict_of([replace(made, window=replace(made.window, pause=pause, runs_once="a pause"))])
-    assert said.startswith("85.0 % of the window is one pause of 0.85 µs")
-    assert ("3 activities before" in said, "launch-bound" in said) == (True, False)
-
-
-def test_an_empty_window() -> None:
-    assert verdict_of([rank(0, ledger())]) == "The window is empty: nothing ran in it."
-
-
-def test_a_job_that_runs_out_of_memory_is_told_so() -> None:
-    ranks = [rank(0, ledger(compute=100))]
-    assert verdict_of(ranks, None, 1) == f"{verdict_of(ranks)} 1 allocation failed: out of GPU memory."
-    assert verdict_of(ranks, None, 3).endswith("3 allocations failed: out of GPU memory.")
-    known = replace(memory(), devices=[device(0, 20 * GIB)])
-    assert memory_verdict(known, 2) == f"{memory_verdict(known)} 2 allocations failed: out of GPU memory."
-
-
-def test_a_failed_request_comes_before_the_peak() -> None:
-    request = replace(
-        failure(requested_gib=12, free_gib=9, reserved_gib=70), what="loss", allocated_bytes=69 * GIB
+def test_what_the_profiler_did_is_told() -> None:
+    """Steps of 150 ms under it, of 100 ms without; 10 % more is not worth a sentence."""
+    steps = Distribution(
+        count=3, median_ns=1, p10_ns=1, p90_ns=1, min_ns=1, max_ns=1, variation_frac=0.0, mean_ns=1
     )
-    top = replace(device(0, 70 * GIB), oom_events=2, out_of_memory=[request])
-    said = memory_verdict(replace(memory(), devices=[top]), 2)
-    first = "Out of GPU memory: 12.0 GiB asked for in forward (model.py:30), the logits or a copy of them;"
-    assert said.startswith(f"{first} 9.0 GiB was free. It is the first of 2. Peak memory")
-    nowhere = replace(request, function="(no stack)", file="", line=None, what="")
-    said = memory_verdict(replace(memory(), devices=[replace(top, out_of_memory=[nowhere])]), 1)
-    assert said.startswith("Out of GPU memory: 12.0 GiB asked for; 9.0 GiB was free. Peak")
-    loose = replace(request, allocated_bytes=50 * GIB)
-    said = memory_verdict(replace(memory(), devices=[replace(top, out_of_memory=[loose])]), 1)
-    assert "9.0 GiB was free, 20.0 GiB unused in blocks too small for it. Peak" in said
+    for profiled_ns, told in ((150 * MS, True), (110 * MS, False)):
+        times = replace(
+            STEP_TIMES,
+            profiled=replace(steps, median_ns=profiled_ns),
+            unprofiled=replace(steps, median_ns=100 * MS),
+        )
+        _, why = verdict_of([two_steps(compute=120, idle_gc=80)], [], [], seen(step_times=times))
+        assert ("The profiler makes steps 1.5 times as long (150 ms, not 100 ms)" in why) == told
+    _, why = verdict_of([two_steps(compute=120, idle_host=80)], [], [], seen(slowed_by=["shapes"]))
+    assert why == "The capture itself slows the host: it records shapes."
 
 
-@pytest.mark.parametrize(
-    ("grown", "every", "told"), [(1.0, True, True), (1.0, False, False), (0.5, True, False)]
-)
-def test_memory_that_every_step_leaves_is_told(grown: float, every: bool, told: bool) -> None:
-    """1 GiB a step of a peak of 70 GiB is more than a hundredth; half of it is not."""
-    allocated = [round((20 + grown * i) * GIB) for i in range(4)]
-    step = round(grown * GIB)
-    top = device(0, 70 * GIB)
-    growth = replace(
-        top.growth, state="measured", allocated_bytes=allocated, per_step_bytes=step, every_step_grew=every
-    )
-    said = memory_verdict(replace(memory(), devices=[replace(top, growth=growth)]))
-    assert ("Each of 3 steps left 1.0 GiB more" in said) == told
-
-
-@pytest.mark.parametrize(("held", "told"), [(10, True), (9, False)])
-def test_what_holds_the_peak_is_told_where_it_is_known(held: int, told: bool) -> None:
-    """20 GiB of 28 were allocated in the recording, of which 10 are half; what is older has no file."""
-    top = device(0, 28 * GIB)
-    assert top.composition is not None
-    category_bytes = {"activations": held * GIB, "unknown": (28 - held) * GIB - 1, "other": 1}
-    sites = [
-        MemorySite(function="before", file="", line=None, bytes=8 * GIB, count=1),
-        MemorySite(function="softmax", file="a/nn.py", line=6, bytes=6 * GIB, count=24),
-    ]
-    recorded = {**category_bytes, "unknown": (20 - held) * GIB - 1}
-    made = replace(top.composition, category_bytes=category_bytes, before_recording_bytes=8 * GIB)
-    top = replace(top, composition=replace(made, recorded_bytes=recorded), sites=sites)
-    said = memory_verdict(replace(memory(), devices=[top]))
-    assert ("50.0 %" in said, "softmax (nn.py:6), 6.0 GiB" in said) == (told, told)
-
-
-def test_what_is_older_than_the_recording_is_no_share_of_it(tmp_path: Path) -> None:
-    """3 MiB of gradients are older: zero_grad frees them. All of the 2 MiB that are recorded are saved for a
-    backward, which is not 100 % gradients."""
-    p = Planted()
-    p.alloc(2 * MIB + (1 << 30), 2 * MIB, FORWARD, CALL)
-    p.free(1 << 30, 3 * MIB // 2, ZERO_GRAD, SCRIPT)
-    p.free((1 << 30) + 3 * MIB // 2, 3 * MIB // 2, ZERO_GRAD, SCRIPT)
-    p.segment(1 << 30, 20 * MIB, [(2 * MIB, 0, "inactive"), (2 * MIB, 2 * MIB, "active_allocated")])
-    top = one(p, tmp_path)
-    assert top.composition is not None
-    assert sum(top.composition.recorded_bytes.values()) == 2 * MIB
-    said = memory_verdict(replace(memory(), devices=[top]))
-    assert "all of the 2.0 MiB" in said or "100.0 % of the 2.0 MiB" in said
-    assert ("activations" in said, "gradients" in said) == (True, False)
-
-
-@pytest.mark.parametrize(
-    ("unknown", "suspected_ns", "words"),
-    [
-        (0.10, 900, []),
-        (None, 900, []),
-        (0.11, 0, ["11.0 % of kernel time", "unknown class", "--comm-kernel"]),
-        (0.465, 870, ["46.5 % of kernel time", "unknown class", "87.0 %", "PD903", "--comm-kernel"]),
-    ],
-)
-def test_much_time_of_unknown_class_is_said(
-    unknown: float | None, suspected_ns: int, words: list[str]
-) -> None:
-    found = replace(
-        rank(0, ledger(compute=1000)),
-        suspected=SuspectedCommunication(kernels=[], total_ns=suspected_ns, alone_ns=0),
-    )
-    alone = verdict_of([found], replace(kernels(), other_frac=unknown))
-    first, *more = verdict_of([found, found], replace(kernels(), other_frac=unknown)).split(". ", 1)
-    assert first.rstrip(".") == "The 2 GPUs compute for all of the window"
-    assert bool(more) == bool(words)
-    assert all(word in more[0] for word in words)
-    # One GPU that communicates with nobody is not asked what communicates, unless a kernel looks like it.
-    assert ("--comm-kernel" in alone) == bool(words and suspected_ns)
-
-
-def late(cause: LateCause, cause_ns: int | None) -> LateRank:
-    return LateRank(rank=1, name="rank 1", wait_frac=0.75, lateness_ns=9, cause=cause, cause_ns=cause_ns)
-
-
-@pytest.mark.parametrize(
-    ("exposed", "wait_ms", "latest", "said"),
-    [
-        (60, 9, late("host", 5), "90.0 %|75 % of it for rank 1, which is launched late by its host"),
-        (
-            60,
-            9,
-            late("before", 5_840_000),
-            "90.0 %|75 % of it for rank 1, which begins 5.84 ms after",
-        ),
-        (60, 9, late("other", None), "90.0 %|75 % of it for rank 1."),
-        (60, 9, None, "90.0 % of communication time is waiting for late ranks."),
-        (60, 4, late("compute", 5), ""),  # mostly transfer
-        (4, 9, late("compute", 5), ""),  # hardly exposed
-    ],
-)
-def test_communication_that_is_waiting_is_told_in_the_headline(
-    exposed: int, wait_ms: int, latest: LateRank | None, said: str
-) -> None:
-    """One rank in communication for 10 ms; 100 in all."""
-    ranks = [rank(i, ledger(compute=100 - exposed, unknown=exposed)) for i in range(2)]
-    (wait, *_) = (made := skew()).waits
-    waits = [replace(wait, own_ns=10_000_000, wait_ns=wait_ms * 1_000_000)]
-    sentence = verdict_of(ranks, skew=replace(made, waits=waits, latest=latest))
-    assert ("waiting for late ranks" in sentence) == bool(said)
-    assert all(part in sentence for part in said.split("|"))
-
-
-@pytest.mark.parametrize(
-    ("dimension", "stages", "said"),
-    [
-        ("unknown", 2, False),  # may join stages, which end one after another
-        ("unknown", 1, True),
-        ("unknown", None, True),
-        ("other", 2, False),
-        ("other", 1, True),
-        ("dp", 2, True),  # never joins stages
-    ],
-)
-def test_stages_that_end_one_after_another_are_not_late(
-    dimension: str, stages: int | None, said: bool
-) -> None:
-    """9 of 10 ms are waiting."""
-    ranks = [rank(i, ledger(compute=40, **{dimension: 60})) for i in range(2)]
-    (wait, *_) = (made := skew()).waits
-    waits = [replace(wait, dimension=dimension, own_ns=10_000_000, wait_ns=9_000_000)]
-    found = replace(made, waits=waits, latest=late("compute", 5))
-    sentence = verdict_of(ranks, skew=found, stages=stages)
-    assert ("75 % of it for rank 1" in sentence) == said
-    assert ("90.0 % of communication time" in sentence) == said
-
-
-@pytest.mark.parametrize(
-    ("dp_wait", "pp_own", "unmatched", "share"),
-    [(9, 5, 0, "60.0 %"), (9, 0, 5, "60.0 %"), (9, 20, 0, ""), (9, 0, 20, ""), (9, 0, 0, "90.0 %")],
-)
-def test_the_share_that_waits_is_of_all_communication(
-    dp_wait: int, pp_own: int, unmatched: int, share: str
-) -> None:
-    """10 ms of reductions, 9 of them waiting; messages between stages, and what no rank shares, count as
-    well: 9 of 15 ms, and 9 of 30, which is not most."""
-    (wait, *_) = (made := skew()).waits
-    dp = replace(wait, own_ns=10 * MS, wait_ns=dp_wait * MS)
-    pp = replace(wait, dimension="pp", own_ns=pp_own * MS, wait_ns=pp_own * MS)
-    row = communication("dp", (10 + pp_own + unmatched) * MS, hidden_ns=0)
-    ranks = [replace(rank(0, ledger(compute=40, dp=60)), communication=[row])]
-    sentence = verdict_of(ranks, skew=replace(made, waits=[dp, pp], latest=None), stages=2)
-    assert ("of communication time is waiting" in sentence) == bool(share)
-    assert share in sentence
-
-
-@pytest.mark.parametrize(
-    ("distinguishable", "cause", "named"),
-    [(5, "compute", True), (4, "compute", False), (5, "waiting", False), (5, "other", True)],
-)
-def test_no_rank_is_named_that_the_comparison_of_ranks_clears(
-    distinguishable: int, cause: LateCause, named: bool
-) -> None:
-    """Of four arrivals nothing recurrent is said; a rank that waits elsewhere only passes that on."""
-    ranks = [rank(i, ledger(compute=40, dp=60)) for i in range(2)]
-    (wait, *_) = (made := skew()).waits
-    waits = [replace(wait, own_ns=10 * MS, wait_ns=9 * MS)]
-    found = replace(made, waits=waits, latest=late(cause, 5), distinguishable=distinguishable)
-    sentence = verdict_of(ranks, skew=found)
-    assert "90.0 % of communication time is waiting for late ranks" in sentence
-    assert ("rank 1" in sentence) == named
-
-
-@pytest.mark.parametrize(("host", "told"), [(5, True), (4, False)])
-def test_a_capture_that_slows_its_host_is_told_where_the_host_is_late(host: int, told: bool) -> None:
-    ranks = [rank(0, ledger(compute=100 - host, idle_host=host))]
-    sentence = verdict_of(ranks, slowed_by=["operator shapes (record_shapes)"])
-    assert ("slows the host" in sentence and "record_shapes" in sentence) == told
+def test_failed_allocations_come_before_where_time_goes() -> None:
+    said, why = verdict_of([two_steps(compute=200)], [], [], seen(failed_allocations=2))
+    assert said == "2 allocations failed: out of GPU memory."
+    assert why == "All of the 100 ms step is compute."

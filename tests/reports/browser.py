@@ -60,9 +60,11 @@ def visit(
     size: tuple[int, int] = WIDE,
     scripts: bool = True,
     hash_: str = "",
+    folded: bool = False,
     **options: Any,
 ) -> Iterator[Visit]:
-    """Write the page and open it. options: of a context, such as color_scheme."""
+    """Write the page and open it. folded: with its sections as they are, else all open. options: of a
+    context, such as color_scheme."""
     path = folder / "report.html"
     path.write_text(html, encoding="utf-8")
     context = browser.new_context(
@@ -83,6 +85,8 @@ def visit(
             ),
         )
         page.goto(path.as_uri() + hash_)
+        if not folded:
+            page.evaluate("for (const d of document.querySelectorAll('details.fold')) d.open = true")
         yield found
     finally:
         context.close()

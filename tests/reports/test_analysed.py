@@ -79,9 +79,9 @@ def test_ranks_with_windows_of_their_own() -> None:
 @pytest.mark.parametrize(
     ("window", "words"),
     [
-        (replace(CAPTURE, start_up=START_UP, runs_once="start-up"), ["start-up", "step"]),
-        (replace(CAPTURE, runs_once="one pause"), ["pause", "several steps"]),
-        (STEPS, ["100.0 %", "waits for its host", "with_stack=True"]),
+        (replace(CAPTURE, start_up=START_UP, runs_once="start-up"), ["later", "step"]),
+        (replace(CAPTURE, runs_once="one pause"), ["several steps"]),
+        (STEPS, ["what the host does", "with_stack=True"]),
     ],
 )
 def test_without_advice_it_says_what_to_capture(window: Window, words: list[str]) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+import perfdoc
 from perfdoc.reports.html import render_html
 from perfdoc.results import Diagnosis, Quality
 from tests.amount import some
@@ -62,6 +64,58 @@ def test_a_phone_scrolls_down_only(browser: Browser, tmp_path: Path, name: str) 
         assert seen.page.evaluate(ROOM) == [390, 390]
         seen.page.evaluate("for (const d of document.querySelectorAll('details')) d.open = true")
         assert seen.page.evaluate(ROOM) == [390, 390]
+
+
+def blamed() -> Diagnosis:
+    """Choices of which the verdict is about the setting for garbage collection."""
+    made = with_choices(build.one_rank())
+    rows = sorted(made.opportunities, key=lambda row: row.codes != ["PD202"])
+    return replace(made, opportunities=[replace(rows[0], blamed="loss"), *rows[1:]])
+
+
+@pytest.mark.parametrize("scripts", [True, False])
+def test_the_verdict_why_and_next_lead_the_page_and_settings_need_no_opening(
+    browser: Browser, tmp_path: Path, scripts: bool
+) -> None:
+    made = replace(blamed(), verdict="The host collects garbage.", why="Four collections.")
+    with visit(browser, tmp_path, render_html(made), size=SCREEN, scripts=scripts, folded=True) as seen:
+        said = [text for text in seen.shown() if text]
+        order = ["The host collects garbage.", "Why:", "Next:", "What to do", "--manual-gc true"]
+        places = [said.index(text) for text in order]
+        assert places == sorted(places)
+        rows = seen.page.locator(".opp .code").all_inner_texts()
+        assert rows[0] == "PD202"
+        assert seen.page.locator("nav a").count() <= LINKS
+        # What is folded opens without a script.
+        assert not seen.page.locator("#facts dl").is_visible()
+        seen.page.locator("#facts > details > summary").click()
+        assert seen.page.locator("#facts dl").is_visible()
+        seen.assert_quiet()
+
+
+TALLEST = 5_000
+"""Pixels of a page as it opens, at a width of 1,400."""
+LINKS = 6
+
+
+@pytest.mark.parametrize("name", some(PAGES, ["choices"]))
+def test_a_page_opens_short(browser: Browser, tmp_path: Path, name: str) -> None:
+    with visit(browser, tmp_path, render_html(PAGES[name]()), size=(1400, 900), folded=True) as seen:
+        assert seen.page.evaluate("document.documentElement.scrollHeight") <= TALLEST
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", ["nsys/gpt_small_full_step_a100.sqlite", "strangers/ddp_resnet_4gpu_rocm_one_file.json.gz"]
+)
+def test_the_page_of_a_capture_of_three_megabytes_opens_short(
+    browser: Browser, tmp_path: Path, shared_traces: Path, name: str
+) -> None:
+    made = perfdoc.analyze(shared_traces / name).diagnosis
+    with visit(browser, tmp_path, render_html(made), size=(1400, 900), folded=True) as seen:
+        assert seen.page.evaluate("document.documentElement.scrollHeight") <= TALLEST
+        assert seen.page.locator("nav a").count() <= LINKS
+        seen.assert_quiet()
 
 
 def test_a_setting_is_copied_without_opening_its_row(browser: Browser, tmp_path: Path) -> None:

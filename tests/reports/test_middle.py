@@ -10,7 +10,7 @@ from perfdoc.analyzers.steps.figures import distribution
 from perfdoc.reports.headline import headline
 from perfdoc.reports.markdown import render_markdown
 from perfdoc.reports.outline import sections_of
-from perfdoc.reports.outlook import outlook
+from perfdoc.reports.outlook import gain_together
 from perfdoc.reports.text import render_text
 from perfdoc.results import Diagnosis, Step
 from tests.reports import build
@@ -48,7 +48,7 @@ def test_a_mean_far_from_the_median_stands_beside_it_everywhere() -> None:
     made = stepping(*[10.0] * 9, 110.0)
     value, notes = step_time(made)
     assert (value, notes[1]) == ("10.000 ms", "mean 20.000 ms (shares are of it)")
-    assert "10.0 % of the mean step (20 ms), predicted" in outlook(made)
+    assert "10.0 % of the mean step (20 ms), predicted" in gain_together(made)
     for page in (render_text(made), render_markdown(made)):
         assert "mean 20.000 ms" in " ".join(page.split())
         assert "of the mean step" in " ".join(page.split())
@@ -57,7 +57,7 @@ def test_a_mean_far_from_the_median_stands_beside_it_everywhere() -> None:
 def test_within_a_few_per_cent_one_figure_stands_for_both() -> None:
     value, notes = step_time(stepping(10.0, 10.0, 10.3))
     assert (value, [n for n in notes if "mean" in n]) == ("10.000 ms", [])
-    assert "of the step, predicted" in outlook(stepping(10.0, 10.0, 10.3))
+    assert "of the step, predicted" in gain_together(stepping(10.0, 10.0, 10.3))
 
 
 def test_gains_of_another_step_than_those_shown_say_of_which() -> None:
@@ -66,10 +66,10 @@ def test_gains_of_another_step_than_those_shown_say_of_which() -> None:
     gains = made.analyses.gains
     free = [replace(p, step_ns=8 * MS) for p in gains.predictions]
     made = replace(made, analyses=replace(made.analyses, gains=replace(gains, predictions=free)))
-    assert "25.0 % of the replayed step (8 ms)" in outlook(made)
+    assert "25.0 % of the replayed step (8 ms)" in gain_together(made)
     times = replace(made.analyses.step_times, unprofiled=distribution(np.array([8 * MS] * 3, np.int64)))
     logged = replace(made, analyses=replace(made.analyses, step_times=times))
-    assert "25.0 % of the unprofiled step (8 ms)" in outlook(logged)
+    assert "25.0 % of the unprofiled step (8 ms)" in gain_together(logged)
 
 
 def test_step_times_say_the_mean_of_steps() -> None:

@@ -11,8 +11,7 @@ from perfdoc.reports.html import render_html
 from perfdoc.reports.markdown import render_markdown
 from perfdoc.reports.opportunities import confidence_in, dialects_of, opportunities, trifles
 from perfdoc.reports.outline import sections_of
-from perfdoc.reports.outlook import largest_loss, opening_words, outlook
-from perfdoc.reports.ranking import ranking
+from perfdoc.reports.outlook import gain_together, next_thing, opening_words
 from perfdoc.reports.screen import render_screen
 from perfdoc.reports.sections.section import Grid
 from perfdoc.reports.settings import snippets
@@ -62,49 +61,26 @@ MADE = with_choices(build.one_rank())
 PAGE = Page(render_html(MADE))
 
 
-def test_the_first_of_the_ranking_is_in_the_headline_as_what_it_is() -> None:
-    first = "Fragmented memory (PD501): blocks do not fit; saves at most 100 ms, 64.7 % of the step"
-    assert outlook(RANKED).startswith(first)
-    alone = replace(RANKED, combined=None, opportunities=RANKED.opportunities[2:])
-    saves = "\N{MINUS SIGN}5 ms per step (4.5 ms to 5.5 ms), 3.2 % of the step, predicted"
-    assert outlook(alone) == f"Norms alone: {saves}; changes what training computes."
-    open_ = replace(
-        RANKED.opportunities[1], conditions=["shapes are static", "it is off", "the host keeps up"]
-    )
-    said = outlook(replace(RANKED, combined=None, opportunities=[open_]))
-    assert said.endswith("predicted, if shapes are static, it is off and the host keeps up.")
-    assert said.startswith("Without data (PD203)")  # the change is what to do
-    gains = RANKED.analyses.gains
-    settings: dict[str, bool | int | str | None] = {"cuda_graph_impl": "local"}
-    named = [replace(p, settings=settings) if p.key == open_.key else p for p in gains.predictions]
-    other = replace(RANKED.analyses, gains=replace(gains, predictions=named))
-    said = outlook(replace(RANKED, combined=None, opportunities=[open_], analyses=other))
-    assert said.startswith(f"{ranking(RANKED)[1].rules[0].title}: without data (PD203)")
-    for lead in ("trifle", "capture", "unmeasured"):
-        rest = [o for o in RANKED.opportunities if o.kind == lead]
-        named = [r for r in RANKED.rules if r.code in rest[0].codes]
-        assert outlook(replace(RANKED, combined=None, opportunities=rest, rules=named)) == ""
-    # What was simulated gains, though it is not promised together with anything: not "no predicted gain".
-    assert RANKED.combined is not None
-    none = replace(RANKED.combined, accepted=[], gain=None)
-    said = outlook(replace(RANKED, combined=none, opportunities=RANKED.opportunities[2:]))
-    assert said.startswith("Norms alone")
-    assert "No predicted gain" not in said
-    named = [r for r in RANKED.rules if r.code == "PD501"]
-    bounds = replace(RANKED, combined=none, opportunities=RANKED.opportunities[:1], rules=named)
-    assert "PD501" in (said := outlook(bounds))
-    assert "No predicted gain" not in said  # beside what may gain 65 % it says the wrong thing
-
-
-@pytest.mark.parametrize(("frac", "leads"), [(0.99, True), (0.01, False)])
-def test_the_largest_finding_stands_before_smaller_losses(frac: float, leads: bool) -> None:
-    made = replace(RANKED, opportunities=[replace(RANKED.opportunities[0], gain_frac=frac)])
+def test_the_verdict_is_the_first_sentence_of_every_rendering_and_its_reason_the_next() -> None:
+    made = replace(RANKED, verdict="The first stage is long.", why="It computes twice as long.")
     first, below = opening_words(made)
-    assert ("(PD501)" in first, first == made.verdict) == (leads, not leads)
-    assert ("(PD501)" in below, made.verdict in below) == (not leads, leads)
+    assert (first, below.startswith(made.why)) == (made.verdict, True)
     for page in (render_text(made), render_markdown(made), Page(render_html(made)).text):
         said = " ".join(page.replace("\xa0", " ").split())
-        assert (said.index("blocks do not fit") < said.rindex(made.verdict[:20])) == leads
+        assert -1 < said.index(made.verdict) < said.index(made.why)
+
+
+def test_what_is_next_is_of_the_verdict_or_of_its_loss() -> None:
+    """No row is of the largest loss, 52 % of exposed communication: what to capture comes first. A row that
+    the verdict is about is next itself, and where nothing much is lost the first row is."""
+    lossy = replace(RANKED, ranks=[build.rank(0, build.ledger(compute=48, dp=52))])
+    assert next_thing(lossy) == (None, "Capture all ranks together: they tell waiting from transfer.")
+    blamed = replace(lossy.opportunities[0], blamed="loss")
+    row_, words = next_thing(replace(lossy, opportunities=[blamed, *lossy.opportunities[1:]]))
+    assert (row_ is not None and row_.rules[0].code, words) == ("PD501", "")
+    sound = replace(RANKED, ranks=[build.rank(0, build.ledger(compute=96, dp=4))])
+    row_, words = next_thing(sound)
+    assert (row_ is not None and row_.rules[0].code, words) == ("PD501", "")
 
 
 def test_a_problem_without_a_figure_says_what_it_is_on_the_page() -> None:
@@ -219,11 +195,11 @@ def test_the_manager_s_sentence_is_in_every_rendering() -> None:
         "3 changes together (without data, without gc, norms alone): "
         "\N{MINUS SIGN}12 ms per step (10.8 ms to 13.2 ms)"
     )
-    assert outlook(MADE).endswith(". " + said + ", 7.8 % of the step, predicted.")
+    assert gain_together(MADE) == said + ", 7.8 % of the step, predicted."
     assert said in PAGE.text.replace("\xa0", " ")
     assert said in " ".join(render_text(MADE).split())
     assert said in render_markdown(MADE)
-    assert outlook(build.one_rank()) == ""
+    assert gain_together(build.one_rank()) == ""
 
 
 def test_where_nothing_gains_the_sentence_says_so() -> None:
@@ -232,11 +208,30 @@ def test_where_nothing_gains_the_sentence_says_so() -> None:
     made = replace(
         MADE, combined=none, rules=[], opportunities=[]
     )  # findings with a figure speak for themselves
-    assert "No predicted gain: of 3 simulated changes, none" in outlook(made)
+    assert "No predicted gain: of 3 simulated changes, none" in opening_words(made)[1]
     gains = MADE.analyses.gains
     replayed = [p for p in gains.predictions if p.gain.method == "replay"]
     analyses = replace(MADE.analyses, gains=replace(gains, predictions=replayed[:1]))
-    assert "No predicted gain: the one simulated change" in outlook(replace(made, analyses=analyses))
+    assert "No predicted gain: the one simulated change" in opening_words(replace(made, analyses=analyses))[1]
+
+
+def test_a_change_that_costs_time_says_so() -> None:
+    assert MADE.combined is not None
+    assert MADE.combined.gain is not None
+    slower = replace(MADE.combined.gain, low_ms=-3.0, mid_ms=-2.0, high_ms=-1.0)
+    costly = replace(MADE.opportunities[0], gain=slower)
+    (found,) = opportunities(replace(MADE, opportunities=[costly]))
+    assert (found.ranked.figure, found.ranked.band, found.confidence) == ("costs 2 ms", "1 ms to 3 ms", "low")
+    said = gain_together(replace(MADE, combined=replace(MADE.combined, gain=slower)))
+    assert "3 changes" in said
+    assert said.endswith("they gain nothing.")
+
+
+def test_codes_that_are_no_ids_get_numbers() -> None:
+    rules = [replace(MADE.rules[0], code=code) for code in ("PD1", 'x" y')]
+    rows = [replace(MADE.opportunities[0], codes=[code]) for code in ("PD1", "PD1", 'x" y')]
+    anchors = [o.anchor for o in opportunities(replace(MADE, rules=rules, opportunities=rows))]
+    assert anchors == ["opportunity-1", "opportunity-2", "opportunity-3"]
 
 
 def test_known_facts_of_the_job_are_listed_with_their_source() -> None:
@@ -253,22 +248,20 @@ def test_known_facts_of_the_job_are_listed_with_their_source() -> None:
     assert figures["Tokens/s per rank"] == "9,150"
 
 
-def test_the_largest_loss_is_spoken_of_where_no_row_saves_much_of_it() -> None:
+def test_the_largest_loss_has_something_to_do_where_no_row_is_about_it() -> None:
     """94.4 % of a CPU rank's time runs Python between operators; 0.2 ms of advice say nothing of that."""
     rank = build.rank(0, build.ledger(compute=56, idle_host=944))
     made = build.diagnosis([replace(rank, gpu=replace(rank.gpu, name="CPU"))])
-    said = largest_loss(made)
-    assert said.startswith("The largest loss, 94.4 %: Python runs between operators")
-    assert said in render_screen(made, report=None).replace("\n  ", " ")
-    assert "No loss" not in render_screen(made, report=None)
-    assert "the GPU waits for its host" in largest_loss(build.diagnosis([rank]))
+    shown = render_screen(made, report=None)
+    assert "Next: Capture stacks, or sample it (py-spy record), to see what Python does." in shown
+    assert "with_stack=True" in next_thing(build.diagnosis([rank]))[1]
     little = build.diagnosis([build.rank(0, build.ledger(compute=960, idle_host=40))])
-    assert largest_loss(little) == ""
+    assert "stacks" not in next_thing(little)[1]
 
 
 def test_what_nothing_can_be_done_about_is_below_the_list() -> None:
     rows = [row("bound", ["PD501"], ms=100.0), row("predicted", ["PD202"], "without_gc", ms=2.0)]
     rules = [replace(r, remedy=NOTHING_TO_SET, advice=[]) if r.code == "PD501" else r for r in MADE.rules]
     shown = render_screen(replace(MADE, opportunities=rows, rules=rules), report=None)
-    listed, below = shown[shown.index(" 1. ") :].split("Nothing to change here", 1)
-    assert ("PD501" in listed, "PD202" in listed, "PD501" in below.split("Before")[0]) == (False, True, True)
+    listed, below = shown.split("Nothing to change here", 1)
+    assert ("PD501" in listed, "PD202" in listed, "PD501" in below) == (False, True, True)

@@ -1,4 +1,4 @@
-"""The first screen: at most 40 lines of 80 columns; the verdict, the first thing to do, the report's path."""
+"""The first screen: at most 24 lines of 80 columns; the verdict, what is next, the report's path."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from functools import partial
 
 import pytest
 
-from perfdoc.diagnose.verdict import verdict_of
+from perfdoc.diagnose.account import account_of
 from perfdoc.reports.headline import headline
-from perfdoc.reports.html import render_html
-from perfdoc.reports.ranking import ranking
+from perfdoc.reports.outlook import next_thing
 from perfdoc.reports.screen import LINES, render_brief, render_screen
 from perfdoc.reports.sections.section import opening
 from perfdoc.reports.terminal import clipped
+from perfdoc.reports.view import time_view
 from perfdoc.results import Diagnosis, Quality
 from perfdoc.results.bubble import exposed_bubble_ns
 from perfdoc.results.names import columns, prose, shorten
@@ -45,12 +45,12 @@ def assert_fits(made: Diagnosis, shown: str, width: int = 80) -> None:
     assert not [c for c in shown if not c.isprintable() and c != "\n"]
     whole = run_together(shown)
     assert run_together(prose(made.verdict))[:60] in whole
-    first = next((r for r in ranking(made) if r.leads), None)
+    first, words = next_thing(made)
+    assert run_together(prose(words, 400))[:60] in whole
     if first is not None:
         code = shorten(first.rules[0].code, 48) if first.rules else ""
         assert run_together(code + opening(first.title))[:30] in whole
     assert lines[-1] == f"Report: {REPORT}"
-    assert any(line.startswith("--full: ") for line in lines[-3:-1])
 
 
 @pytest.mark.parametrize("width", [60, 80])
@@ -86,21 +86,22 @@ def test_what_is_clipped_says_so() -> None:
 
 
 def test_the_bar_and_its_legend_by_hand() -> None:
-    """76 cells for 80 columns: 57 of compute and 19 of exposed communication."""
+    """78 cells for 80 columns: 58 or 59 of compute and the rest of exposed communication."""
     made = build.diagnosis([build.rank(0, build.ledger(compute=75, dp=25))])
     lines = render_screen(made, report=None).splitlines()
-    at = next(i for i, line in enumerate(lines) if line.startswith("  ["))
-    assert lines[at] == "  [C" + "=" * 56 + "DP" + "=" * 17 + "]"
-    assert lines[at + 1] == "  C compute 75.0 %   DP exposed comm DP 25.0 %"
-    assert lines[-1] == "No report was written: give -o DIR."
+    at = next(i for i, line in enumerate(lines) if line.startswith("["))
+    assert lines[at] in {"[C" + "=" * n + "DP" + "=" * (75 - n) + "]" for n in (57, 58, 59)}
+    assert lines[at + 1] == "C compute 75.0 %   DP exposed comm DP 25.0 %"
+    assert lines[-1].startswith("No report was written: give -o DIR.")
 
 
 def test_small_leaves_are_pooled_and_the_shares_still_add_up() -> None:
     shown = render_screen(MADE_BY_HAND["thousand"](), report=REPORT)
-    legend = shown[shown.index("  [") : shown.index("  1,000 ranks in")]
+    legend = shown[shown.index("\n[") : shown.index("MFU")]
     shares = [float(share) for share in re.findall(r"([\d.]+) %", legend)]
-    assert len(shares) == 9  # eight leaves and the pool of the other seven
-    assert "7 other leaves" in legend
+    (pooled,) = re.findall(r"(\d+) other leaves", legend)
+    assert len(shares) - 1 + int(pooled) == 15
+    assert len(shares) <= 9
     assert sum(shares) == pytest.approx(100.0)
 
 
@@ -123,36 +124,48 @@ def test_exposed_pp_that_is_bubble_is_called_bubble() -> None:
     assert "B pipeline bubble 5.0 %   PP exposed comm PP 15.0 %" in shown
     (exposed,) = [f for f in headline(made) if f.label == "Exposed communication"]
     assert exposed.notes[0] == "PP 15.0 %, pipeline bubble 5.0 %"
-    assert "exposed comm PP (5.0 % pipeline bubble)" in render_html(made)
-    assert "20.0 % exposed communication (5.0 % pipeline bubble)" in verdict_of(made.ranks, pipeline=pipeline)
+    drawn = time_view(made, None)
+    rows = {row.label: (row.share, row.ns, row.low_ns) for row in drawn.rows}
+    assert rows["pipeline bubble"] == ("5.0 %", 100 * ms, 50 * ms)
+    assert rows["exposed comm PP"] == ("15.0 %", 300 * ms, 150 * ms)
+    assert [s.title.split(",")[0] for s in drawn.overall.segments][1:] == [
+        "pipeline bubble: 5.0 %",
+        "exposed comm PP: 15.0 %",
+    ]
+    assert "20.0 % exposed communication (5.0 % pipeline bubble)" in account_of(made.ranks, pipeline=pipeline)
 
 
 def test_a_thing_to_do_has_its_gain_and_the_setting_in_the_job_s_own_words() -> None:
-    rows = [row("bound", ["PD501"], ms=100.0), row("predicted", ["PD202"], "without_gc", ms=2.0)]
+    rows = [
+        row("bound", ["PD501"], ms=100.0, blamed="loss"),
+        row("predicted", ["PD202"], "without_gc", ms=2.0),
+    ]
     shown = render_screen(with_settings(replace(MADE, opportunities=rows)), report=REPORT)
-    first, second = shown[shown.index(" 1. ") : shown.index("Before")].split(" 2. ")
-    assert first.startswith(" 1. PD501 ")
-    assert "\n    saves at most 100 ms a step, 64.7 %: an upper bound, not predicted\n" in first
+    first, second = shown[shown.index("Next: ") :].split(" 2. ")
+    assert first.startswith("Next: PD501 ")
+    assert "saves at most 100 ms a step, 64.7 % (upper bound, not predicted)." in " ".join(first.split())
+    assert "Then (shares of the step, 154 ms; savings overlap):" in first
     assert second.startswith("PD202 ")
-    assert "\n    saves 2 ms a step (1.8 ms to 2.2 ms), 1.3 %, predicted\n" in second
+    assert second.splitlines()[0].endswith(": 2 ms, 1.3 %")
     assert "\n    set (Megatron-LM): --manual-gc true\n" in second
 
 
 def test_every_setting_of_a_thing_to_do_has_a_line() -> None:
-    """Pieces of one change: the first alone would be half of it. Three have room, and nothing forbidden; what
-    the first does not need is another way, and not shown."""
+    """Pieces of one change: the first alone would be half of it. All of them, and nothing forbidden;
+    what the first does not need is another way, and not shown."""
     pieces = [advice(f"knob_{i}", str(i), forbidden="no" if i == 1 else "") for i in range(5)]
     pieces[0] = replace(pieces[0], together=[f"knob_{i}" for i in range(1, 5)])
     pieces.insert(1, advice("another_way", "9"))
     made = replace(
         MADE,
         rules=[replace(r, advice=pieces) if r.code == "PD202" else r for r in MADE.rules],
-        opportunities=[row("predicted", ["PD202"], "without_gc", ms=2.0)],
+        opportunities=[row("predicted", ["PD202"], "without_gc", ms=2.0, blamed="loss")],
     )
     shown = render_screen(with_settings(made), report=REPORT).splitlines()
     at = next(i for i, line in enumerate(shown) if "set (Megatron-LM)" in line)
-    assert [line.split()[-2:] for line in shown[at : at + 3]] == [[f"--knob-{i}", str(i)] for i in (0, 2, 3)]
-    assert shown[at + 3].strip() == "and 1 more: --full"
+    assert [line.split()[-2:] for line in shown[at : at + 4]] == [
+        [f"--knob-{i}", str(i)] for i in (0, 2, 3, 4)
+    ]
 
 
 def test_the_main_setting_comes_before_what_it_needs() -> None:
@@ -167,13 +180,13 @@ def test_the_main_setting_comes_before_what_it_needs() -> None:
             else r
             for r in MADE.rules
         ],
-        opportunities=[row("predicted", ["PD202"], "without_gc", ms=2.0)],
+        opportunities=[row("predicted", ["PD202"], "without_gc", ms=2.0, blamed="loss")],
     )
     shown = render_screen(with_settings(made), report=REPORT)
     assert (
-        "\n    set (Megatron-LM): --chunks 2\n"
-        "                       --messages on\n"
-        "    set (environment): QUEUES=32\n"
+        "\n      set (Megatron-LM): --chunks 2\n"
+        "                         --messages on\n"
+        "      set (environment): QUEUES=32\n"
     ) in shown
     assert "--batch" not in shown
 
@@ -187,12 +200,12 @@ def test_a_prediction_s_row_has_the_settings_of_that_prediction() -> None:
         MADE,
         rules=[replace(r, advice=[*overlap, narrow]) if r.code == "PD202" else r for r in MADE.rules],
         opportunities=[
-            row("predicted", ["PD202"], "without_gc", ms=2.0),
+            row("predicted", ["PD202"], "without_gc", ms=2.0, blamed="loss"),
             row("predicted", [], "norms_alone", ms=1.0),
         ],
     )
     shown = render_screen(with_settings(made), report=REPORT)
-    first, second = shown[shown.index(" 1. ") : shown.index("Before")].split(" 2. ")
+    first, second = shown[shown.index("Next: ") :].split(" 2. ")
     assert [line.split("): ")[-1].strip() for line in first.splitlines() if "--" in line] == ["--narrow on"]
     lines = [line.split("): ")[-1].strip() for line in second.splitlines() if "--overlap" in line]
     assert lines == ["--overlap-1 on", "--overlap-2 on"]
@@ -216,13 +229,9 @@ def test_what_changes_the_figures_stands_before_other_notes_and_the_rest_is_coun
     codes = ["open-ranges", "bad-ranges", "ignored-events", "graph-kernels", "config-contradicted"]
     notes = [Quality(code=c, message=f"about {c}", remedy="") for c in [*codes, "open-ranges"]]
     shown = render_screen(replace(build.two_ranks(), quality=notes), report=REPORT)
-    said = shown[shown.index("Before trusting") :].splitlines()
-    assert said[1:4] == [
-        "  ! about config-contradicted",
-        "  ! about open-ranges (1 more note like it)",
-        "  ! about bad-ranges",
-    ]
-    assert "2 more notes, " in said[4]
+    said = shown[shown.index("! ") :].splitlines()
+    assert said[:2] == ["! about config-contradicted", "! about open-ranges (1 more note like it)"]
+    assert said[2].startswith("3 more notes; ")
 
 
 def test_a_note_of_several_lines_is_said_and_one_that_no_lines_hold_is_counted() -> None:
@@ -231,9 +240,9 @@ def test_a_note_of_several_lines_is_said_and_one_that_no_lines_hold_is_counted()
     )
     notes = [Quality(code=c, message=m, remedy="") for c, m in (("a", long), ("b", "word " * 90 + "end."))]
     shown = render_screen(replace(build.two_ranks(), quality=notes), report=REPORT)
-    said = shown[shown.index("Before trusting") :].splitlines()
-    assert said[1].startswith("  ! The file is not valid JSON")
-    assert "differ from it." in " ".join(line.strip() for line in said[1:5])
+    said = shown[shown.index("! ") :].splitlines()
+    assert said[0].startswith("! The file is not valid JSON")
+    assert "differ from it." in " ".join(line.strip() for line in said[:4])
     assert not any(line.strip() == "!" for line in said)
     assert "1 more note" in shown
 
@@ -244,9 +253,10 @@ def test_a_long_path_stays_whole() -> None:
 
 
 def test_one_line_has_the_verdict_the_first_change_and_the_report() -> None:
-    line = render_brief(MADE, report=REPORT)
+    first = replace(MADE.opportunities[0], blamed="loss")
+    line = render_brief(replace(MADE, opportunities=[first, *MADE.opportunities[1:]]), report=REPORT)
     assert line.startswith(MADE.verdict.removesuffix("."))
-    assert "; first: PD501 " in line
+    assert "; next: PD501 " in line
     assert ", saves at most 100 ms a step, 64.7 %" in line
     assert line.endswith(f"; {REPORT}\n")
 
@@ -257,8 +267,8 @@ def test_a_problem_without_a_figure_says_what_it_is() -> None:
         replace(rule, reason="4 stages wait for one", remedy=f"{rule.action or rule.title}.")
         for rule in MADE.rules
     ]
-    made = replace(MADE, rules=rules, opportunities=[row("unmeasured", ["PD301"])])
+    made = replace(MADE, rules=rules, opportunities=[row("unmeasured", ["PD301"], blamed="loss")])
     lines = [line.strip() for line in render_screen(made, report=REPORT).splitlines()]
-    at = next(i for i, line in enumerate(lines) if line.startswith("1. PD301"))
-    assert lines[at + 1] == "4 stages wait for one"
-    assert not lines[at + 2].startswith("do: ")
+    (said,) = [line for line in lines if line.startswith("Next: PD301")]
+    assert said.endswith(": 4 stages wait for one.")
+    assert not lines[lines.index(said) + 1].startswith("do: ")

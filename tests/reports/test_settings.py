@@ -48,7 +48,9 @@ def test_every_report_prints_the_same_complete_setting(tmp_path: Path, code: str
     finding = list(findings_of(made))[place]
     assert finding["set"][first.title] == texts
     assert [line.partition("): ")[2] or line.strip() for line in setting_lines(ranked, made, 400)] == texts
-    assert texts[0] in render_screen(made, report="x")
+    alone = replace(made, opportunities=[made.opportunities[place]])
+    screen = render_screen(alone, report="x")
+    assert [text for text in texts if text not in screen] == []
     assert ", ".join(f'"{text}"' for text in texts) in render_llm(made)
     pastes = [e.text for e in Page(render_html(made)).elements if "paste" in e.attributes.get("class", "")]
     assert "\n".join(texts) in pastes

@@ -17,12 +17,13 @@ from hypothesis import strategies as st
 
 from perfdoc import reports
 from perfdoc.reports.charts.looks import SHAPES, look_of
+from perfdoc.reports.charts.marks import longest_stretch, named_ranks
 from perfdoc.reports.charts.timeline import patches
 from perfdoc.reports.html import render_html
 from perfdoc.reports.view import HATCHES
-from perfdoc.results import Step, TimelineTrack
+from perfdoc.results import Step, TimelineTrack, WorstInstance
 from perfdoc.results.figures import duration
-from tests.reports import build
+from tests.reports import build, jobs
 from tests.reports.build_timeline import LEAVES, ledger, rank, timeline, track, with_timeline
 from tests.reports.page import Page
 
@@ -164,3 +165,36 @@ def test_the_page_says_how_typical_the_step_is() -> None:
     assert "within 2.0 % of the median step" in said(1, 1.01, 5)
     # A quarter of the median is missing: the median is 4 / 3 of it.
     assert "up to 25.0 % from the median step" in said(1, 4 / 3, 2)
+
+
+def test_the_timeline_marks_the_longest_stretch_of_the_largest_loss() -> None:
+    """Two ranks that begin together; the host keeps the second idle for 100, 150 and 50 ns on end."""
+    rows = {
+        0: [(0, 900, "compute"), (900, 100, "idle.host")],
+        1: [(0, 500, "compute"), (500, 100, "idle.host"), (600, 150, "idle.host"), (750, 50, "idle.host")],
+    }
+    drawn = [
+        replace(rank(i), duration_ns=1000, offset_ns=0, tracks=[track("ledger", LEAVES, rows[i], [])])
+        for i in rows
+    ]
+    ranks = [build.rank(i, build.ledger(compute=500, idle_host=500)) for i in rows]
+    made = replace(build.diagnosis(ranks), timeline=replace(timeline(), ranks=drawn))
+    mark = longest_stretch(made)
+    assert mark is not None
+    assert (mark.label, mark.start_ns, mark.end_ns) == ("rank 1", 500, 800)
+    assert '<rect class="mark" x="500" y="0" width="300"' in render_html(made)
+    assert longest_stretch(replace(made, timeline=None)) is None
+
+
+def test_the_timeline_marks_who_the_verdict_names() -> None:
+    """The rank of the straggler's worst instance, where the verdict is about it."""
+    made = with_timeline()
+    at = WorstInstance(
+        rank=1, label="rank 1", step="", name="", says="It is late.", start_ns=0, end_ns=1, cost_ns=1
+    )
+    late = replace(jobs.job("exposed").rules[0], code="PD303", state="fires", worst=at)
+    for blamed, names in (("cause", {"rank 1"}), ("loss", set[str]())):
+        rows = [replace(jobs.job("exposed").opportunities[0], codes=["PD303"], blamed=blamed)]
+        named = replace(made, rules=[late], opportunities=rows)
+        assert named_ranks(named) == names
+        assert ("\u25b6 rank 1" in Page(render_html(named)).text) == bool(names)

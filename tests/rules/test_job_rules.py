@@ -254,5 +254,5 @@ def test_the_rank_that_the_verdict_blames_leads_the_list(tmp_path: Path) -> None
     assert [row.codes[0] for row in rows] == ["PD303", "PD999"]
     other = replace(case.job.skew, latest=replace(latest, name="rank 9"))
     elsewhere = replace(case, job=replace(case.job, skew=other))
-    assert result("PD303", case).culprit
-    assert not result("PD303", elsewhere).culprit
+    assert result("PD303", case).blames
+    assert not result("PD303", elsewhere).blames

@@ -105,7 +105,7 @@ def test_the_bound_of_information_counts_half_as_much_as_a_problems(case: Case) 
     ("gains", "settings", "first"),
     [
         ({"without_launches": (0.3, 0.4, 0.4), "without_data": (0.1, 0.2, 0.2)}, {}, "without_launches"),
-        ({"without_launches": (0.1, 0.19, 0.4), "without_data": (0.1, 0.2, 0.2)}, {}, "without_data"),
+        ({"without_gc": (0.1, 0.19, 0.4), "without_data": (0.1, 0.2, 0.2)}, {}, "without_data"),
         ({"without_launches": (0.3, 0.4, 0.4), "without_data": (0.1, 0.2, 0.2)}, DENSE, "without_launches"),
         ({"without_gc": (0.0, 0.3, 0.4), "without_data": (0.05, 0.1, 0.2)}, {}, "without_gc"),
     ],
@@ -144,7 +144,8 @@ def test_no_row_predicts_more_than_the_bound_of_its_finding(
         limit = limits.get(row.codes[0]) if row.codes else None
         if row.gain is not None and row.gain.is_predicted and row.gain_frac and limit is not None:
             assert row.gain_frac <= limit + 1e-6
-    worths = [row.worth_frac or 0.0 for row in found.opportunities if row.kind in ("predicted", "bound")]
+    rest = [row for row in found.opportunities if not row.blamed]
+    worths = [row.worth_frac or 0.0 for row in rest if row.kind in ("predicted", "bound")]
     assert worths == sorted(worths, reverse=True)
 
 
@@ -180,7 +181,8 @@ def test_a_prediction_of_half_of_what_was_found_speaks_for_it(
     known = predicting(case, without_launches=(0.1, mid, 0.3))
     assert order(judge(known, [rule("PD201", time="idle.host", gain=bound(0.4))])) == rows
     elsewhere = order(judge(known, [rule("PD204", time="exposed_memcpy", gain=bound(0.4))]))
-    assert elsewhere == [("bound", "PD204", ""), ("predicted", "", "without_launches")]
+    # The loss of this step is launch-bound time: what is done about it comes first, whatever else saves.
+    assert elsewhere == [("predicted", "", "without_launches"), ("bound", "PD204", "")]
 
 
 def test_two_findings_with_one_cure_are_one_row(case: Case) -> None:
@@ -264,7 +266,7 @@ def test_the_order_of_the_list_by_hand(case: Case) -> None:
     numbers = predicting(case, fp8_gemm=(0.1, 0.6, 0.7), bf16_gemm=(0.0, 0.1, 0.2))
     inexact = [replace(p, exact=False) for p in numbers.gains.predictions]
     known = with_predictions(known, [*known.gains.predictions, *inexact])
-    blamed = rule("PD303", gain=bound(0.02), culprit=True)
+    blamed = rule("PD303", gain=bound(0.02), blames="Rank 1 is slow")
     found = judge(
         known,
         [

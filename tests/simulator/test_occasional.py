@@ -16,7 +16,7 @@ from perfdoc.profiling.logs import StepRecord
 from perfdoc.profiling.step_log import StepLog
 from perfdoc.reports.advice import MINUS
 from perfdoc.reports.opportunities import opportunities
-from perfdoc.reports.outlook import outlook
+from perfdoc.reports.outlook import gain_together
 from perfdoc.results import Diagnosis, Prediction
 from perfdoc.results.replay import Gain
 from perfdoc.simulator.replay.basis import Counted, collections_of, occasional
@@ -114,8 +114,8 @@ def test_one_of_three_here_and_one_of_twelve_in_the_log(tmp_path: Path) -> None:
     assert rule.gain_frac == pytest.approx(22 / 1025)
     (box,) = [o for o in opportunities(diagnosis) if o.ranked.rule.code == "PD202"]
     assert (box.ranked.row.gain, box.choice) == (gc.gain, 0)
-    assert "2 changes together" in outlook(diagnosis)
-    assert f"{MINUS}122 µs per step (96.7 µs to 127 µs), 11.9 % of the step" in outlook(diagnosis)
+    assert "2 changes together" in gain_together(diagnosis)
+    assert f"{MINUS}122 µs per step (96.7 µs to 127 µs), 11.9 % of the step" in gain_together(diagnosis)
 
 
 def test_what_every_step_has_is_gained_in_every_step(tmp_path: Path) -> None:

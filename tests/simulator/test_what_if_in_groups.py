@@ -14,7 +14,7 @@ from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.analyzers.pipeline.operations import COMPUTE, RankOperations
 from perfdoc.analyzers.pipeline.recorded_schedule import find_schedule
 from perfdoc.results.what_if import WhatIfAnalysis
-from perfdoc.rules.facts.culprit_words import lead
+from perfdoc.rules.facts.culprit_words import does
 from perfdoc.simulator.recorded.what_if import what_if
 from tests.analyzers.planted_operations import plant
 from tests.simulator.test_what_if import even
@@ -126,7 +126,7 @@ def test_a_rank_that_is_slow_in_some_steps(slow_steps: set[int], said: str, sinc
     assert (cause.ranks, cause.since) == ([5], since)
     assert cause.ratio == pytest.approx(1.6, rel=0.02)
     assert cause.saved_ns == pytest.approx(step - times(2, 3, even_job)[1], abs=0.02 * step)
-    assert said in lead(found)
+    assert said in does(cause, found)
 
 
 def test_a_hiccup_and_hiccups_of_everybody_are_nobody_s_habit() -> None:

@@ -12,20 +12,27 @@ from perfdoc.analyzers.job import JobMeasurement
 from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.analyzers.memory.snapshot import RankMemory
 from perfdoc.analyzers.roles.measure import measure_roles
+from perfdoc.diagnose.account import (
+    account_of,
+    contradicted_words,
+    unknown_class_words,
+    waiting_words,
+)
 from perfdoc.diagnose.job import job_configuration, job_of
 from perfdoc.diagnose.memory_verdict import memory_verdict
 from perfdoc.diagnose.quality import contradiction_notes, mistakes_in, quality_of
 from perfdoc.diagnose.ranks import host_gaps_of, kernels_of
-from perfdoc.diagnose.verdict import contradicted_words, verdict_of
+from perfdoc.diagnose.verdict import Evidence, verdict_of
 from perfdoc.diagnose.whole_case import WholeCase, whole_case
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.profiling.environment import encodable
+from perfdoc.results.bubble import exposed_bubble_ns
 from perfdoc.results.names import natural
 from perfdoc.results.tables import CollectiveSize, Tables
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.registry import Judged, judge
 from perfdoc.rules.facts.capture import slowed_by
-from perfdoc.rules.facts.culprit_words import lead
+from perfdoc.rules.facts.culprit_words import why_blamed
 from perfdoc.rules.facts.degrees import CP, TP, expert_tp
 from perfdoc.rules.facts.exposed import usual_link
 from perfdoc.rules.facts.loading import awaits_batch
@@ -78,24 +85,12 @@ def diagnose(
     ranks = sorted(whole.ranks, key=lambda r: (r.rank is None, r.rank or 0, names[r.input]))
     facts = job_of(job, case.configuration, case.contradicted, case.framework)
     analyses = _analyses(captures, ranks, job, whole, judged, facts)
-    if ranks:
-        slow = slowed_by(case)
-        culprit = lead(case.what_if)
-        verdict = culprit + verdict_of(
-            ranks,
-            analyses.kernels,
-            failed,
-            slowed_by=slow,
-            skew=None if culprit else job.skew,
-            pipeline=analyses.pipeline,
-            stages=job.stages,
-            awaits_batch=bool(awaits_batch(case)),
-        )
-    else:
-        verdict = memory_verdict(whole.memory, failed)
+    verdict, why, told = _said(whole, ranks, analyses, judged, failed)
     return d.Diagnosis(
         perfdoc_version=__version__,
-        verdict=verdict + contradicted_words(case.contradicted),
+        verdict=verdict,
+        why=f"{why}{contradicted_words(case.contradicted)}".strip(),
+        account=told,
         inputs=[
             d.Input(
                 path=encodable(str(c.path)),
@@ -134,6 +129,38 @@ def diagnose(
         tables=with_links(case),
         job=facts,
     )
+
+
+def _said(
+    whole: WholeCase, ranks: Sequence[d.Rank], analyses: d.Analyses, judged: Judged, failed: int
+) -> tuple[str, str, str]:
+    """(verdict, why, account) in words."""
+    case, job = whole.case, whole.case.job
+    if not ranks:
+        return *memory_verdict(whole.memory, failed), ""
+    slow, waits = slowed_by(case), bool(awaits_batch(case))
+    told = account_of(
+        ranks,
+        analyses.kernels,
+        failed,
+        slowed_by=slow,
+        skew=job.skew,
+        pipeline=analyses.pipeline,
+        stages=job.stages,
+        awaits_batch=waits,
+    )
+    seen = Evidence(
+        who_waits=waiting_words(ranks, job.skew, job.stages).strip(),
+        blamed=why_blamed(case.what_if),
+        slowed_by=slow,
+        awaits_batch=waits,
+        bubble_ns=exposed_bubble_ns(analyses.pipeline, ranks),
+        failed_allocations=failed,
+        step_times=job.step_times,
+        ranks_of_job=job.world_size or job.facts.world_size,
+        doubts=unknown_class_words(ranks, analyses.kernels).strip(),
+    )
+    return *verdict_of(ranks, judged.opportunities, judged.results, seen), told
 
 
 def _timeline(job: JobMeasurement, ranks: Sequence[d.Rank]) -> d.Timeline:

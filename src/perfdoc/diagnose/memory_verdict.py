@@ -2,25 +2,43 @@
 
 from __future__ import annotations
 
-from perfdoc.diagnose.verdict import out_of_memory_words
+from perfdoc.diagnose.account import out_of_memory_words
 from perfdoc.results.figures import share, size
 from perfdoc.results.memory import DeviceMemory, MemoryAnalysis, OutOfMemory
 from perfdoc.results.names import base_name, shorten
 
 
-def memory_verdict(memory: MemoryAnalysis, failed_allocations: int = 0) -> str:
-    """The sentence of a diagnosis of memory alone: the device with the highest peak, what holds it,
-    and whether it was enough."""
+def memory_verdict(memory: MemoryAnalysis, failed_allocations: int = 0) -> tuple[str, str]:
+    """(the sentence of a diagnosis of memory alone, what shows it): a failed allocation, else what holds the
+    highest peak, and of which device."""
     peaks = [m for m in memory.devices if m.peak_allocated_bytes is not None]
     if not peaks:
-        return f"Nothing was measured: {memory.reason}"
+        return f"Nothing was measured: {memory.reason}", ""
     top = max(peaks, key=lambda m: m.peak_allocated_bytes or 0)
     reserved = f", {size(top.peak_reserved_bytes)} reserved" if top.peak_reserved_bytes else ""
     where = f"GPU {top.device}" if top.rank is None else f"rank {top.rank}"
     peak = f"Peak memory of {where}: {size(top.peak_allocated_bytes)} allocated{reserved}."
+    use, held_bytes = _held_most(top)
+    why = f"{peak}{_held_by(top)}{_grows(top)}"
     if failed := next((m.out_of_memory[0] for m in peaks if m.out_of_memory), None):
-        return f"{_failed(failed, failed_allocations)} {peak}{_held_by(top)}{_grows(top)}"
-    return f"{peak}{_held_by(top)}{_grows(top)}{out_of_memory_words(failed_allocations)}"
+        more = f"It is the first of {failed_allocations:,}. " if failed_allocations > 1 else ""
+        return _failed(failed), f"{more}{why}"
+    if failed_allocations:
+        return out_of_memory_words(failed_allocations).strip(), why
+    if not use:
+        return peak, f"{_held_by(top)}{_grows(top)}".strip()
+    of = f"{size(top.peak_allocated_bytes)} peak of {where}"
+    return f"{size(held_bytes)} of the {of} is {use.replace('_', ' ')}.", why
+
+
+def _held_most(top: DeviceMemory) -> tuple[str, int]:
+    """(the use that holds at least half of what was allocated in the recording, its bytes); ("", 0) where
+    none does. What is older has no stack that tells its."""
+    made = top.composition
+    known = {} if made is None else {u: n for u, n in made.recorded_bytes.items() if u != "unknown"}
+    recorded = 0 if made is None else sum(made.recorded_bytes.values())
+    use = max(known, key=lambda name: known[name], default="")
+    return (use, known[use]) if use and recorded > 0 and 2 * known[use] >= recorded else ("", 0)
 
 
 _WORTH_GROWING = 0.01
@@ -35,7 +53,7 @@ def _grows(top: DeviceMemory) -> str:
     return f" Each of {steps} steps left {size(grown)} more than the one before it: a leak, if it goes on."
 
 
-def _failed(request: OutOfMemory, count: int) -> str:
+def _failed(request: OutOfMemory) -> str:
     """What was asked for where, and what there was of it."""
     line = "" if request.line is None else f":{request.line}"
     place = f"{shorten(request.function, 48)} ({shorten(base_name(request.file), 48)}{line})"
@@ -47,9 +65,8 @@ def _failed(request: OutOfMemory, count: int) -> str:
         held = (
             f", {size(unused)} unused in blocks too small for it" if unused >= request.requested_bytes else ""
         )
-    more = f" It is the first of {count:,}." if count > 1 else ""
     asked, free = size(request.requested_bytes), size(request.device_free_bytes)
-    return f"Out of GPU memory: {asked} asked for{where}{what}; {free} was free{held}.{more}"
+    return f"Out of GPU memory: {asked} asked for{where}{what}; {free} was free{held}."
 
 
 _WHAT_FAILED = {

@@ -1,315 +1,260 @@
-"""The one sentence that says where the time went."""
+"""The verdict: one sentence with what makes the step long and its price, and what shows it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
 
-from perfdoc.analyzers.skew.stragglers import FEWEST
-from perfdoc.results import IDLE_CAUSES, KernelsAnalysis, Rank, Window
-from perfdoc.results.bubble import exposed_bubble_ns
-from perfdoc.results.capture_parts import Pause, StartUp
-from perfdoc.results.figures import brief, partition, per_cent, plural, share
-from perfdoc.results.names import shorten
-from perfdoc.results.quality import Contradiction, in_words
-from perfdoc.results.waits import LATE_WORDS, LateRank, PipelineAnalysis, SkewAnalysis, waits_by_schedule
+from perfdoc.diagnose import account
+from perfdoc.results import Opportunity, Rank, RuleResult
+from perfdoc.results.figures import brief, plural, share, significant, size
+from perfdoc.results.losses import PIPELINE, WORTH_A_VERDICT_FRAC, largest_loss
+from perfdoc.results.step_times import StepTimes
 
-_WORDS = {
-    "host": "launch-bound",
-    "python": "Python between operators",
-    "gc": "garbage collection",
-    "data": "data-loader stall",
-    "dependency": "stream dependency",
-    "launch_latency": "launch latency",
-    "unexplained": "cause unknown",
-}
+_WAITS: Mapping[str, str] = MappingProxyType(
+    {
+        "idle.host": "{gpus} for the host to launch kernels (launch-bound)",
+        "idle.gc": "{gpus} while the host collects garbage",
+        "idle.data": "{gpus} for the next batch (data-loader stall)",
+        "idle.dependency": "{gpus} for another stream",
+        "idle.launch_latency": "{gpus} for queued kernels to start (launch latency)",
+        "idle.unexplained": "{idle}, and nothing in the capture says why",
+        "exposed_memcpy": "{gpus} for copies, with no kernel beside them",
+        PIPELINE: "stages of the pipeline wait for one another",
+        "exposed_comm.other": "communication of embedding or norm groups runs beside no compute",
+        "exposed_comm.unknown": "communication of unknown dimension runs beside no compute",
+    }
+)
+"""What is lost in a leaf. {gpus}: `the GPU waits`; {idle}: `the GPU is idle`."""
+_LONGER = 1.15
+"""Profiled steps over the others: from here on that is said."""
+_RESTATED = (
+    "that they",
+    "mean over ranks",
+    "per step",
+    "in the window",
+    "the capture itself slows",
+    "worst rank, of",
+)
+_FACTS = 3
+"""Of a rule's evidence, behind its reason."""
+_FACTS_LONG = 150
+"""Characters of them."""
 
-_WORTH_A_CAUSE = 0.001
-"""Of the window: of less idle time, which is printed as <0.1 %, no cause is named."""
 
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """What the verdict needs beside ranks, rules and rows."""
 
-_WORTH_A_DOUBT = 0.01
-"""The same where most of it has no known cause."""
-_NEARLY_ALL = 0.995
-"""Of the window, in start-up."""
-_WORTH_NAMING = 0.1
-"""Of idle time: the next cause after one that is not known. Of exposed communication: the bubble."""
-_MUCH_UNKNOWN = 0.10
-"""Of kernel time: with more of unknown class, the share of compute is in doubt."""
-
-
-def contradicted_words(found: Sequence[Contradiction]) -> str:
-    """A sentence behind the verdict where the settings are not those of the captures."""
-    if not found:
-        return ""
-    return f" The settings given are not this run's: {in_words(found[:2])}{' …' if len(found) > 2 else ''}."
+    who_waits: str
+    """For whom communication waits; empty where it does not."""
+    blamed: str
+    """What the step would take without the cause that a rule names."""
+    slowed_by: Sequence[str]
+    """What of the captures slows their hosts."""
+    awaits_batch: bool
+    bubble_ns: int
+    """Of exposed PP, all ranks together."""
+    failed_allocations: int
+    step_times: StepTimes
+    ranks_of_job: int | None
+    """None unknown."""
+    doubts: str
+    """What is hidden or of unknown class; empty where nothing much is."""
 
 
 def verdict_of(
-    ranks: Sequence[Rank],
-    kernels: KernelsAnalysis | None = None,
-    failed_allocations: int = 0,
-    *,
-    slowed_by: Sequence[str] = (),
-    skew: SkewAnalysis | None = None,
-    pipeline: PipelineAnalysis | None = None,
-    stages: int | None = None,
-    awaits_batch: bool = False,
-) -> str:
-    """Summed over all ranks' windows; the largest loss is named first.
+    ranks: Sequence[Rank], rows: Sequence[Opportunity], rules: Sequence[RuleResult], seen: Evidence
+) -> tuple[str, str]:
+    """(the verdict, what shows it), each in whole sentences; of at least one rank.
 
-    A window of which nothing can be promised, since it is start-up or one pause, says that before all. If
-    CUDA graphs were traced as a whole, or much kernel time is of unknown class, another sentence says what
-    may be hidden. A job that runs out of memory is told so, whatever its time goes into.
-    slowed_by: what of the captures slows their hosts. skew: who waits for whom. pipeline: its bubble is no
-    communication, however exposed. stages: of it; None unknown.
-    awaits_batch: whether a host that waits is likely to do so for its next batch.
+    rows: in the order of the diagnosis. rules: of every state.
     """
-    where = f"{_once(ranks)}{_where_it_went(ranks, pipeline, awaits_batch=awaits_batch)}{_left_out(ranks)}"
-    where += f"{_waiting(ranks, skew, stages)}{_slowed(ranks, slowed_by)}{_hidden_in_graphs(ranks)}"
-    return f"{where}{_of_unknown_class(ranks, kernels)}{out_of_memory_words(failed_allocations)}"
+    said, why = _of_time(ranks, rows, {rule.code: rule for rule in rules}, seen)
+    if seen.failed_allocations:
+        said, why = (
+            f"{plural(seen.failed_allocations, 'allocation')} failed: out of GPU memory.",
+            f"{said} {why}",
+        )
+    return said, " ".join(part for part in (why.strip(), seen.doubts) if part)
 
 
-def out_of_memory_words(failed: int) -> str:
-    """With the space before it; nothing where no allocation failed."""
-    return f" {plural(failed, 'allocation')} failed: out of GPU memory." if failed else ""
-
-
-def _where_it_went(
-    ranks: Sequence[Rank], pipeline: PipelineAnalysis | None = None, *, awaits_batch: bool = False
-) -> str:
-    window = sum(r.window.duration_ns for r in ranks)
-    if not window:
-        return "The window is empty: nothing ran in it."
-    if missing := next((r.events.work_missing for r in ranks if r.events.work_missing), ""):
-        return f"{missing[0].upper()}{missing[1:]} in it. How long the GPU was idle is not known."
-    idle = {c: sum(getattr(r.ledger_ns.idle, c) for r in ranks) for c in IDLE_CAUSES}
-    on_host = all(r.gpu.name == "CPU" for r in ranks)
-    times = {
-        "compute": sum(r.ledger_ns.compute for r in ranks),
-        "exposed communication": sum(r.ledger_ns.exposed_comm.total for r in ranks),
-        "exposed copies": sum(r.ledger_ns.exposed_memcpy for r in ranks),
-        "idle": sum(idle.values()),
-    }
-    # The report prints the same four shares: rounded together, so that both agree and add up.
-    shares = dict(zip(times, partition(list(times.values())), strict=True))
-    device = "CPU rank" if on_host else "GPU"
-    what = device if len(ranks) == 1 else f"{len(ranks)} {device}s"
-    verb = "computes" if len(ranks) == 1 else "compute"
-    scope = "steps" if all(r.window.kind == "steps" for r in ranks) else "window"
-    compute = shares.pop("compute")
-    losses = sorted((name for name in shares if times[name]), key=lambda name: -times[name])
-    if not losses:
-        return f"The {what} {verb} for all of the {scope}."
-    why = f" ({_why_idle(idle, ranks, on_host=on_host, awaits_batch=awaits_batch)})"
-    first = max(idle, key=lambda c: idle[c])
-    worth = _WORTH_A_CAUSE if first != "unexplained" else _WORTH_A_DOUBT
-    names = {"idle": f"idle{why if times['idle'] >= worth * window else ''}"}
-    bubble = 0 if pipeline is None else exposed_bubble_ns(pipeline, ranks)
-    if bubble > _WORTH_NAMING * times["exposed communication"]:
-        names["exposed communication"] = f"exposed communication ({share(bubble / window)} pipeline bubble)"
-    parts = ", ".join(f"{shares[name]} {names.get(name, name)}" for name in losses)
-    return f"The {what} {verb} for {compute} of the {scope}; {parts}."
-
-
-def _once(ranks: Sequence[Rank]) -> str:
-    """With the space behind it: what runs once, where it is much of the window; nothing where it is not."""
-    found = _inside(ranks)
-    if found is not None:
-        start_up, window = found
-        part = start_up.duration_ns / window.duration_ns
-        follows = window.end_ns - start_up.end_ns
-        rest = f"{brief(follows)} follow" if follows > 0 else "nothing follows"
-        what = "All of it" if part > _NEARLY_ALL else f"{share(part)} of the window"
-        return f"{what} is start-up{_made_of(start_up)}, which runs once; {rest}: capture later steps. "
-    if (pause := _pause(ranks)) is None:
-        return ""
-    window = next(r.window for r in ranks if r.window.pause is pause)
-    of = share(pause.duration_ns / window.duration_ns)
-    around = f"{plural(pause.before, 'activity', 'activities')} before it, {pause.after:,} after it"
-    return (
-        f"{of} of the window is one pause of {brief(pause.duration_ns)} ({around}), which nothing shows to "
-        "come back: capture several steps. "
-    )
-
-
-def _inside(ranks: Sequence[Rank]) -> tuple[StartUp, Window] | None:
-    """The start-up that is most of its window, where it is so much of it that nothing is promised."""
-    found = [(r.window.start_up, r.window) for r in ranks if r.window.start_up is not None]
-    inside = [(s, w) for s, w in found if not s.left_out and w.runs_once]
-    return max(inside, key=lambda f: f[0].duration_ns / f[1].duration_ns, default=None)
-
-
-def _pause(ranks: Sequence[Rank]) -> Pause | None:
-    found = [r.window.pause for r in ranks if r.window.pause is not None]
-    return max(found, key=lambda p: p.duration_ns, default=None)
-
-
-def _made_of(start_up: StartUp) -> str:
-    """With the space before it; empty where no calls tell."""
-    parts = {
-        "making communicators": start_up.communicator_ns,
-        "loading code": start_up.loading_ns,
-        "allocations": start_up.allocation_ns,
-    }
-    named = ", ".join(f"{what} {brief(ns)}" for what, ns in parts.items() if ns)
-    return f" ({named})" if named else ""
-
-
-def _left_out(ranks: Sequence[Rank]) -> str:
-    """With the space before it: start-up and cold steps that are no part of the window; nothing without."""
-    found = [s for r in ranks if (s := r.window.start_up) is not None and s.left_out]
-    if not found:
-        return ""
-    start_up = max(found, key=lambda s: s.duration_ns)
-    computes = f"the GPU computes for {share(start_up.compute_ns / start_up.duration_ns)} of it"
-    what = f"{brief(start_up.duration_ns)}{_made_of(start_up)}"
-    if start_up.steps:
-        first = "first step" if start_up.steps == 1 else f"first {start_up.steps} steps"
-        return f" Warm-up before it, the {first} of {what}, is left out: {computes}."
-    return f" Start-up before it, {what}, is left out: {computes}."
-
-
-def _why_idle(idle: Mapping[str, int], ranks: Sequence[Rank], *, on_host: bool, awaits_batch: bool) -> str:
-    """The largest cause that is known, and how much has none."""
-    if once := _once_in_words(ranks):
+def _of_time(
+    ranks: Sequence[Rank], rows: Sequence[Opportunity], rules: Mapping[str, RuleResult], seen: Evidence
+) -> tuple[str, str]:
+    whole_ns = sum(rank.ledger_ns.total for rank in ranks)
+    unknown = next((rank.events.work_missing for rank in ranks if rank.events.work_missing), "")
+    if not whole_ns:
+        return "The window is empty: nothing ran in it.", ""
+    if unknown:
+        return f"{unknown[0].upper()}{unknown[1:]}: where the time went is not known.", ""
+    if once := _once(ranks):
         return once
-    total = sum(idle.values())
-    first, second, *_ = sorted(idle, key=lambda c: -idle[c])
-    if first != "unexplained":
-        most = "" if 2 * idle[first] >= total else "largest cause: "
-        return f"{most}{_cause(first, ranks, on_host=on_host, awaits_batch=awaits_batch)}"
-    unknown = f"{share(idle[first] / total)} of it {_WORDS[first]}"
-    cause = _cause(second, ranks, on_host=on_host, awaits_batch=awaits_batch)
-    also = f", {share(idle[second] / total)} {cause}" if idle[second] >= _WORTH_NAMING * total else ""
-    return f"{unknown}{also}"
-
-
-def _once_in_words(ranks: Sequence[Rank]) -> str:
-    """Why idle time that is no habit of the job came about."""
-    if _inside(ranks) is not None:
-        return "start-up"
-    return "mostly one pause" if _pause(ranks) is not None else ""
-
-
-def _cause(cause: str, ranks: Sequence[Rank], *, on_host: bool, awaits_batch: bool) -> str:
-    """The cause in words, no surer than its evidence."""
-    if cause == "host" and on_host:
-        return _WORDS["python"]
-    if cause == "host":
-        host_ns = sum(r.ledger_ns.idle.host for r in ranks)
-        waiting, between, pausing = (
-            sum(getattr(r.host.idle_split, part) or 0 for r in ranks)
-            for part in ("waiting_ns", "between_steps_ns", "pausing_ns")
-        )
-        if 2 * waiting >= host_ns:
-            return "the host waits, likely for its next batch" if awaits_batch else "the host waits"
-        if 2 * (waiting + between + pausing) >= host_ns:
-            pauses = "the host pauses, likely for its next batch" if awaits_batch else "the host pauses"
-            return "the host works between steps" if between >= pausing else pauses
-    if cause == "data" and 2 * sum(r.host.data.idle_position_ns or 0 for r in ranks) > sum(
-        r.ledger_ns.idle.data for r in ranks
-    ):
-        return f"likely {_WORDS['data']}"
-    return _WORDS[cause]
-
-
-_WORTH_SAYING = 0.05
-"""Of the window, launch-bound or exposed: of less nothing more is said."""
-
-
-def _slowed(ranks: Sequence[Rank], by: Sequence[str]) -> str:
-    """With the space before it; where the host is late and the capture makes it slower."""
-    window = sum(r.window.duration_ns for r in ranks)
-    host = sum(r.ledger_ns.idle.host for r in ranks)
-    if not by or not window or host < _WORTH_SAYING * window:
-        return ""
-    return f" The capture itself slows the host: it records {', '.join(by)}."
-
-
-def _waiting(ranks: Sequence[Rank], skew: SkewAnalysis | None, stages: int | None) -> str:
-    """With the space before it; where communication is exposed and mostly waits for a late rank. Messages
-    between the stages of a pipeline, and groups that may span them, wait by its schedule: for no late rank.
-    They are communication all the same, as is what was not matched: the share is of all."""
-    window = sum(r.window.duration_ns for r in ranks)
-    exposed = sum(
-        ns
-        for r in ranks
-        for dimension, ns in r.ledger_ns.exposed_comm.by_name.items()
-        if not waits_by_schedule(dimension, stages)
-    )
-    waits = [] if skew is None else [w for w in skew.waits if not waits_by_schedule(w.dimension, stages)]
-    if skew is None or not waits or exposed < _WORTH_SAYING * window:
-        return ""
-    if any(r.window.runs_once for r in ranks):
-        return ""  # ranks start one after another
-    # The table's rows are unions, the waits are not: where collectives overlap these may be longer.
-    matched = sum(w.own_ns for w in skew.waits)
-    whole = max(sum(row.total_ns for r in ranks for row in r.communication), matched, 1)
-    waited = sum(w.wait_ns for w in waits) / whole
-    if waited < _MOSTLY:
-        return ""
-    said = f" {share(waited)} of communication time is waiting for late ranks"
-    late = skew.latest
-    if late is None or late.cause == "waiting":  # that one only passes the delay on
-        return f"{said}."
-    if late.cause == "before" and all(r.window.steps == 1 for r in ranks):
+    if account.graphs_frac(ranks) > _MOSTLY:
         return (
-            f"{said}, most of it for {shorten(late.name, 48)}, whose step {_does(late)}: one step cannot "
-            "tell a straggler from a late start. Capture several steps."
+            f"{share(account.graphs_frac(ranks))} of kernel time is in CUDA graphs traced as a whole: what "
+            "is lost inside them is hidden.",
+            "Communication and idle time inside them count as compute.",
         )
-    if skew.distinguishable < FEWEST:
-        return f"{said}."
-    named = [late, *(other for other in skew.also_late if other.cause != "waiting")][:_MOST_NAMED]
-    parts = [f"{per_cent(one.wait_frac, 0)} of it for {shorten(one.name, 48)}" for one in named]
-    if len({one.cause for one in named}) > 1 or len(named) == 1:
-        parts = [part + _which(_does(one)) for part, one in zip(parts, named, strict=True)]
-        return f"{said}, {' and '.join(parts)}."
-    return f"{said}, {' and '.join(parts)}{_which(_does(late), each=True)}."
+    first = rows[0] if rows and rows[0].blamed else None
+    rule = rules.get(first.codes[0]) if first is not None and first.codes else None
+    why = " ".join([*_why(rule, first), *_profiler(ranks, seen)])
+    computes = share(sum(rank.ledger_ns.compute for rank in ranks) / whole_ns)
+    if first is not None and rule is not None and first.blamed == "cause":
+        return f"{rule.blames}: {_price(first)}.", seen.blamed or why
+    if first is not None and first.blamed == "compute":
+        what = rule.reason if rule is not None else "less is enough"
+        price = _price(first).partition(" of the ")[0]
+        return f"{computes} of the {_base(ranks)} is compute; {what}: {price}.", why
+    loss, frac = largest_loss([rank.ledger_ns for rank in ranks])
+    if not loss:
+        return f"All of the {_base(ranks)} is compute.", why
+    part = brief(frac * whole_ns / _units(ranks))
+    lost = f"{part} of the {_base(ranks)}, {share(frac)}: {_what(loss, ranks, seen)}."
+    if frac < WORTH_A_VERDICT_FRAC:
+        return f"{computes} of the {_base(ranks)} is compute: no large loss.", f"The largest is {lost} {why}"
+    if loss.startswith("exposed_comm"):
+        told = [seen.who_waits or seen.blamed, *_collectives(loss.rpartition(".")[2], ranks, seen)]
+        why = " ".join(text for text in (*told, *_profiler(ranks, seen)) if text) or why
+    return lost, why
 
 
-_MOST_NAMED = 3
-"""Late ranks, in one sentence."""
-
-
-def _does(late: LateRank) -> str:
-    """What it does that others do not; empty where that is not known."""
-    if late.cause == "before":
-        return f"begins {brief(late.cause_ns or 0)} after the others"
-    return "" if late.cause == "other" else LATE_WORDS[late.cause]
-
-
-def _which(does: str, *, each: bool = False) -> str:
-    return does and f", {'each of which' if each else 'which'} {does}"
+def _collectives(dimension: str, ranks: Sequence[Rank], seen: Evidence) -> Iterator[str]:
+    """The collective that is exposed most, and whether waiting can be told from transfer."""
+    rows = [row for rank in ranks for row in rank.communication if row.dimension == dimension]
+    if not rows:
+        return
+    kinds = {row.collective for row in rows}
+    most = max(kinds, key=lambda kind: sum(row.exposed_ns for row in rows if row.collective == kind))
+    of = [row for row in rows if row.collective == most]
+    often = sum(row.count for row in of) / _units(ranks)
+    said = [f"Mostly {most.replace('_', '-')}: {often:.3g} a {_unit(ranks)}"]
+    sizes = [row.bytes for row in of]
+    if all(size_ is not None for size_ in sizes) and (count := sum(row.count for row in of)):
+        said.append(f"{size(round(sum(s or 0 for s in sizes) / count))} each")
+    rates = [(row.bus_bandwidth_gbps, row.total_ns) for row in of if row.bus_bandwidth_gbps is not None]
+    if rates and (total := sum(ns for _, ns in rates)):
+        said.append(
+            f"{significant(sum(rate * ns for rate, ns in rates) / total)} GB/s (bus), waiting included"
+        )
+    hidden, own = sum(row.hidden_ns for row in of), sum(row.total_ns for row in of)
+    said += [f"{share(hidden / own)} of it hidden"] if own else []
+    yield f"{', '.join(said)}."
+    if seen.ranks_of_job is not None and seen.ranks_of_job > len(ranks) and not seen.who_waits:
+        shown = f"{len(ranks):,} of {seen.ranks_of_job:,} ranks captured"
+        yield f"{shown}: waiting for others is not told from transfer."
 
 
 _MOSTLY = 0.5
-"""Of the time in communication."""
+"""Of kernel time, inside graphs."""
 
 
-def _hidden_in_graphs(ranks: Sequence[Rank]) -> str:
-    """With the space before it; nothing where the kernels of graphs were seen."""
-    graphs = [r.host.graphs for r in ranks if r.host.graphs.whole_graphs]
-    kernel_ns = sum(r.host.graphs.kernel_ns or 0 for r in ranks)
-    if not graphs or not kernel_ns:
-        return ""
-    inside = share(sum(g.graph_ns or 0 for g in graphs) / kernel_ns)
+def _units(ranks: Sequence[Rank]) -> int:
+    """Steps of all ranks, or windows where these are not made of steps."""
+    return sum(rank.window.steps for rank in ranks) if _in_steps(ranks) else len(ranks)
+
+
+def _in_steps(ranks: Sequence[Rank]) -> bool:
+    return all(rank.window.kind == "steps" and rank.window.steps for rank in ranks)
+
+
+def _unit(ranks: Sequence[Rank]) -> str:
+    return "step" if _in_steps(ranks) else "window"
+
+
+def _base(ranks: Sequence[Rank]) -> str:
+    """`220 ms step`, the mean over ranks."""
+    mean_ns = sum(rank.ledger_ns.total for rank in ranks) / _units(ranks)
+    return f"{brief(mean_ns)} {_unit(ranks)}"
+
+
+def _price(row: Opportunity) -> str:
+    """`9.54 ms of the 97.2 ms step`, on the base of all shares of the list; of an upper bound `up to`."""
+    gain = row.gain
+    if gain is None or gain.high_ms is None or not row.gain_frac:
+        return "its price is not known"
+    ms = gain.mid_ms if gain.is_predicted and gain.mid_ms is not None else gain.high_ms
+    most = "" if gain.is_predicted else "up to "
+    return f"{most}{brief(ms * 1e6)} of the {brief(ms * 1e6 / row.gain_frac)} {row.gain_per}"
+
+
+def _what(loss: str, ranks: Sequence[Rank], seen: Evidence) -> str:
+    one = len(ranks) == 1
+    if loss == "idle.host":
+        on_host = all(rank.gpu.name == "CPU" for rank in ranks)
+        cause = account.host_cause(ranks, on_host=on_host, awaits_batch=seen.awaits_batch)
+        if cause != account.LAUNCH_BOUND:
+            return (
+                "Python runs between operators"
+                if on_host
+                else f"the {'GPU waits' if one else 'GPUs wait'}: {cause}"
+            )
+    if loss == "idle.data" and account.data_is_likely(ranks):
+        return f"the {'GPU waits' if one else 'GPUs wait'}, likely for the next batch (data-loader stall)"
+    if loss == PIPELINE and seen.bubble_ns:
+        bubble = share(seen.bubble_ns / sum(rank.ledger_ns.total for rank in ranks))
+        return f"{_WAITS[loss]}, {bubble} by the schedule (bubble)"
+    if loss not in _WAITS:
+        return f"{loss.rpartition('.')[2].upper()} communication runs beside no compute"
+    words = "the GPU waits" if one else "the GPUs wait"
+    return _WAITS[loss].format(gpus=words, idle="the GPU is idle" if one else "the GPUs are idle")
+
+
+def _once(ranks: Sequence[Rank]) -> tuple[str, str] | None:
+    """Of a window of which nothing can be promised: it is start-up, or one pause."""
+    if (found := account.start_up_inside(ranks)) is not None:
+        start_up, window = found
+        follows = window.end_ns - start_up.end_ns
+        part = share(start_up.duration_ns / window.duration_ns)
+        rest = f"{brief(follows)} follow" if follows > 0 else "nothing follows"
+        made = account.made_of(start_up).strip(" ()")
+        return (
+            f"{part} of the {brief(window.duration_ns)} window is start-up, which runs once: it tells "
+            "nothing of a step.",
+            f"{made[:1].upper()}{made[1:]}{'; ' if made else ''}{rest}.",
+        )
+    if (pause := account.pause_in(ranks)) is None:
+        return None
+    window = next(r.window for r in ranks if r.window.pause is pause)
+    part, long = share(pause.duration_ns / window.duration_ns), brief(pause.duration_ns)
+    around = f"{plural(pause.before, 'activity', 'activities')} before it, {pause.after:,} after it"
     return (
-        f" {inside} of kernel time is CUDA graphs traced as a whole: communication and idle time inside them "
-        "are not visible and count as compute."
+        f"{part} of the {brief(window.duration_ns)} window is one pause of {long}: nothing shows that it "
+        "comes back.",
+        f"{around[0].upper()}{around[1:]}.",
     )
 
 
-def _of_unknown_class(ranks: Sequence[Rank], kernels: KernelsAnalysis | None) -> str:
-    """With the space before it; nothing where nearly all kernels are of a known class."""
-    unknown = None if kernels is None else kernels.other_frac
-    if unknown is None or unknown <= _MUCH_UNKNOWN:
-        return ""
-    window = sum(r.window.duration_ns for r in ranks)
-    suspected = sum(r.suspected.total_ns for r in ranks if r.suspected is not None)
-    said = f" {share(unknown)} of kernel time is of unknown class and counts as compute"
-    if not suspected and len(ranks) == 1 and not ranks[0].communication:
-        return f"{said}."  # nobody to communicate with is in sight
-    if not suspected or not window:
-        return f"{said}: name what communicates with --comm-kernel."
-    of = share(suspected / window)
-    return f"{said}; kernels that look like communication run for {of} of the time: see PD903, --comm-kernel."
+def _why(rule: RuleResult | None, row: Opportunity | None) -> Iterator[str]:
+    """A rule's reason and what it rests on, but for what the verdict has said."""
+    if rule is None or row is None:
+        return
+    facts: list[str] = []
+    for fact in rule.evidence:
+        said = f"{fact.label}: {fact.value}"
+        restated = fact.label.startswith(("of it", "such ")) or any(
+            words in fact.label for words in _RESTATED
+        )
+        if not restated and len(facts) < _FACTS and len("; ".join([*facts, said])) <= _FACTS_LONG:
+            facts.append(said)
+    # Of compute the verdict has the reason itself.
+    reason = "" if row.blamed == "compute" or rule.reason.lower() == rule.blames.lower() else rule.reason
+    if said := "; ".join(facts) or reason:
+        yield f"{said[0].upper()}{said[1:]}."
+
+
+def _profiler(ranks: Sequence[Rank], seen: Evidence) -> Iterator[str]:
+    """What the capture itself did to the steps."""
+    times = seen.step_times
+    if times.profiled is not None and times.unprofiled is not None and times.unprofiled.median_ns > 0:
+        ratio = times.profiled.median_ns / times.unprofiled.median_ns
+        if ratio >= _LONGER:
+            both = f"{brief(times.profiled.median_ns)}, not {brief(times.unprofiled.median_ns)}"
+            yield (
+                f"The profiler makes steps {significant(ratio)} times as long ({both}): host time and "
+                "garbage collection most."
+            )
+            return
+    if words := account.slowed_words(ranks, seen.slowed_by):
+        yield words.strip()

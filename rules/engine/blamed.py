@@ -1,0 +1,86 @@
+"""Which of the things to do the verdict is about: it comes first, so that verdict and advice agree.
+
+Who is named by a rule (a rank, a stage, uneven data) leads; else what is done about the largest loss of the
+ledger; else, where computing loses more than that, what makes computing shorter.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+
+from perfdoc.results.losses import PIPELINE, WORTH_A_VERDICT_FRAC, largest_loss
+from perfdoc.results.ranking import Blamed, Opportunity
+from perfdoc.results.rules import NOTHING_TO_SET, RuleResult
+from perfdoc.rules.engine.case import Case
+from perfdoc.simulator.replay.proposals import CHANGES
+
+TIME_OF: Mapping[str, str] = MappingProxyType({key: c.time for key, c in CHANGES.items() if c.time})
+"""The time that a simulated change takes away."""
+PART_FRAC = 0.25
+"""Of the largest loss: who saves less of it is no answer to it."""
+_PARTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        PIPELINE: (PIPELINE, "pipeline.bubble", "pipeline.transfer", "pipeline.late_peer"),
+        "idle.host": ("idle.host", "idle.waits"),
+    }
+)
+"""Times of rules and changes that are of one leaf."""
+
+
+def with_blamed(
+    case: Case,
+    rows: Sequence[Opportunity],
+    found: Mapping[str, RuleResult],
+    times: Mapping[str, Sequence[str]],
+) -> list[Opportunity]:
+    """The rows, that first which the verdict is about, and marked; as they are where none is.
+
+    rows: in their order. found: rules that fire. times: by code, what the rule's gain reduces.
+    """
+    at, why = _blamed(case, rows, found, times)
+    return [replace(rows[at], blamed=why), *rows[:at], *rows[at + 1 :]] if why else list(rows)
+
+
+def _blamed(
+    case: Case,
+    rows: Sequence[Opportunity],
+    found: Mapping[str, RuleResult],
+    times: Mapping[str, Sequence[str]],
+) -> tuple[int, Blamed]:
+    if any(r.window.runs_once or r.events.work_missing or r.host.graphs.whole_graphs for r in case.ranks):
+        return 0, ""
+    named = next((at for at, row in enumerate(rows) if row.codes and found[row.codes[0]].blames), None)
+    if named is not None:
+        return named, "cause"
+    loss, lost = largest_loss([rank.ledger for rank in case.ranks])
+    sized = [
+        at
+        for at, row in enumerate(rows)
+        if row.kind in ("predicted", "bound") and not _stuck(row, found) and (row.gain_frac or 0.0) > 0
+    ]
+    about = [
+        at
+        for at in sized
+        if _is_about(rows[at], loss, times) and (rows[at].gain_frac or 0.0) >= PART_FRAC * lost
+    ]
+    if lost >= WORTH_A_VERDICT_FRAC and about:
+        return about[0], "loss"
+    best = next((at for at in sized if rows[at].exact), None)
+    if best is not None and (rows[best].worth_frac or 0.0) > lost:
+        return best, "compute"
+    return (about[0], "loss") if about else (0, "")
+
+
+def _is_about(row: Opportunity, loss: str, times: Mapping[str, Sequence[str]]) -> bool:
+    own = set(times.get(row.codes[0], ())) if row.codes else set()
+    return bool((own | {TIME_OF.get(row.key, "")}) & set(_PARTS.get(loss, (loss,))))
+
+
+def _stuck(row: Opportunity, found: Mapping[str, RuleResult]) -> bool:
+    rule = found[row.codes[0]] if row.codes else None
+    return (
+        rule is not None
+        and rule.remedy == NOTHING_TO_SET
+        and rule.gain is not None
+        and rule.gain.key == row.key
+    )
