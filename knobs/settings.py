@@ -267,7 +267,7 @@ def read_scoped(text: str, name: str = "", dialect: Dialect | None = None) -> Sc
     if manifest:
         entries = tuple(of_manifest(entries))
     settings = tuple(settings_of([*with_engine(entries)] if detected == "verl" else entries, detected))
-    flags = any(s.entry.form == "flag" for s in settings)
+    flags = any(s.entry.form == "flag" for s in settings) and is_megatron_command(entries)
     defaults_of: Dialect | None = "megatron_lm" if flags and detected in (None, "env") else detected
     if any(e.form == "flag" and e.name == "--deepspeed" for e in entries):
         defaults_of = (

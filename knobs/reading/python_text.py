@@ -113,9 +113,28 @@ def _set_by(node: ast.AST, known: _Constants) -> Iterator[Entry]:
                     form="path", name=name, raw=_raw(keyword.value, known), line=line, command=id(node)
                 )
     elif isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
+        if isinstance(node.value, ast.Dict):
+            yield from _of_deepspeed(node.value, known)
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         for target in targets:
             yield from _assigned(target, node.value, known)
+
+
+_DEEPSPEEDS = frozenset({"zero_optimization", "train_micro_batch_size_per_gpu", "train_batch_size"})
+
+
+def _of_deepspeed(node: ast.Dict, known: _Constants, path: str = "", depth: int = 0) -> Iterator[Entry]:
+    """DeepSpeed's configuration where it is a dictionary of the program; nothing of another dictionary."""
+    constants = [key.value if isinstance(key, ast.Constant) else None for key in node.keys]
+    keys = [key if isinstance(key, str) else "" for key in constants]
+    if not path and not _DEEPSPEEDS & set(keys):
+        return
+    for key, value in zip(keys, node.values, strict=True):
+        name = f"{path}{key}"
+        if isinstance(value, ast.Dict) and key and depth < MAX_DEPTH:
+            yield from _of_deepspeed(value, known, f"{name}.", depth + 1)
+        elif key:
+            yield Entry(form="path", name=name, raw=_raw(value, known), line=value.lineno, command=id(node))
 
 
 _OF_SETATTR = 3

@@ -121,10 +121,15 @@ def takes_more(text: str) -> bool:
         if (match := ASSIGNED.fullmatch(word.text or "")) and not re.search(rf"\$\{{{match[1]}\b", match[3])
     }
     return any(
-        (match := _WHOLE.fullmatch(word.text or "")) and (match[1] or match[2]) not in own
+        ((match := _WHOLE.fullmatch(word.text or "")) and (match[1] or match[2]) not in own)
+        or (number and _SUBSTITUTED.fullmatch(word.text or ""))
         for words in commands
-        for word in _not_values(words)
+        for number, word in enumerate(_not_values(words))
     )
+
+
+_SUBSTITUTED = re.compile(r"`[^`]*`|\$\([^()]*\)")
+"""What another command prints."""
 
 
 _OTHER_SCRIPT = re.compile(r"(?!/etc/)[\w./${}~-]*\.(?:sh|bash|slurm|sbatch)")

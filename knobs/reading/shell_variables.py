@@ -20,10 +20,10 @@ def constants_of(commands: Sequence[Sequence[Word]]) -> dict[str, str]:
     """Variables that are set exactly once, to one word without variables."""
     found: dict[str, str | None] = {}
     for words in commands:
-        if words[0].text == ":":  # : "${TP:=4}"
-            for default in filter(None, (_GIVEN.fullmatch(word.text or "") for word in words)):
-                found.setdefault(default[1], default[2])
         for word in words:
+            if words[0].text == ":" or ":=" in (word.text or ""):  # : "${TP:=4}"
+                for default in _GIVEN.finditer((word.text or "")[:_MAX_EXPANDED]):
+                    found.setdefault(default[1], default[2])
             match = ASSIGNED.fullmatch(word.text or "")
             if match is None:
                 continue
