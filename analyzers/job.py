@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from perfdoc.analyzers.clocks.alignment import ClockAlignment, align_clocks
@@ -31,6 +31,7 @@ from perfdoc.analyzers.steps.log import read_logged_steps
 from perfdoc.analyzers.steps.times import measure_step_times
 from perfdoc.analyzers.tables.job import job_tables
 from perfdoc.analyzers.timeline.job import RankInput, job_timeline
+from perfdoc.records import dataclass
 from perfdoc.results import HostJitter, NormContentionAnalysis, StepTimes
 from perfdoc.results.degrees import Degree
 from perfdoc.results.efficiency import KernelEfficiency

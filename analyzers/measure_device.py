@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
 from typing import Any, ParamSpec, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from perfdoc.analyzers.base.memory import give_back
@@ -27,6 +26,7 @@ from perfdoc.analyzers.pipeline.operations import RankOperations, rank_operation
 from perfdoc.analyzers.pipeline.rank import PipelineRank, pipeline_rank
 from perfdoc.analyzers.tables.device import CopyTime, DeviceTables, copy_times, device_tables
 from perfdoc.analyzers.timeline.rank import StepTimeline, rank_timeline
+from perfdoc.records import dataclass
 from perfdoc.results import DeviceContention, HostActivity, KernelPartsAnalysis
 from perfdoc.results.efficiency import KernelEfficiency
 from perfdoc.results.kernels import SuspectedCommunication

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perfdoc.analyzers.device.window import WindowRequest
+from perfdoc.records import dataclass
 from perfdoc.traces.job_facts import JobFacts
 
 if TYPE_CHECKING:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import cache
 
 from perfdoc.knobs.configuration import DERIVED_FROM, Configuration, Undecided, View
@@ -11,6 +10,7 @@ from perfdoc.knobs.constraints import Constraint, constraints
 from perfdoc.knobs.knob import Value
 from perfdoc.knobs.load import catalogue
 from perfdoc.knobs.values import check_value
+from perfdoc.records import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)

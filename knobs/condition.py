@@ -11,12 +11,13 @@ import ast
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import Any, Literal
 
 from perfdoc.knobs.configuration import Undecided, View
 from perfdoc.knobs.load import catalogue
+from perfdoc.records import dataclass
 
 Test = Callable[[View], Any]
 """Raises Undecided where a setting that it needs is unknown."""

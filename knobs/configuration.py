@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from types import MappingProxyType
 
 from perfdoc.knobs.knob import Dialect, Value
 from perfdoc.knobs.load import catalogue
 from perfdoc.knobs.pipeline_layout import LAYOUT, stages_of
+from perfdoc.records import dataclass
 
 
 class Undecided(Exception):

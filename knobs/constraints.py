@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -14,6 +13,7 @@ from perfdoc.knobs.condition import Term, Test, parse_condition
 from perfdoc.knobs.knob import Dialect, Value
 from perfdoc.knobs.load import LOADER, frozen
 from perfdoc.knobs.terms import TERMS
+from perfdoc.records import dataclass
 
 Kind = Literal["forbidden", "ineffective", "inadvisable"]
 """`forbidden`: refused at start-up, or silently wrong. `ineffective`: changes nothing. `inadvisable`: works,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
+
+from perfdoc.records import dataclass
 
 _FILE = Path(__file__).resolve().parent / "catalogue" / "megatron_lm_flags.tsv"
 VERSIONS = ("0.16.1", "0.19.0")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
+
+from perfdoc.records import dataclass
 
 Dialect = Literal[
     "megatron_core",

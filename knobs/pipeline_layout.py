@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from perfdoc.records import dataclass
 
 LAYOUT = "pipeline_model_parallel_layout"
 """Canonical id of the setting."""

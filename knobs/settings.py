@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -23,6 +23,7 @@ from perfdoc.knobs.naming.programs import as_known, program_of
 from perfdoc.knobs.reading.entry import Entry, NotAConfigurationError
 from perfdoc.knobs.reading.file import read_entries, read_text, syntax_of, takes_more
 from perfdoc.knobs.values import OFF, OPAQUE, Opaque, Raw, read_value
+from perfdoc.records import dataclass
 
 MAX_SCOPES = 256
 """Functions of a program that set something; every rule is tried in each."""

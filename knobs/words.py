@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -15,6 +15,7 @@ from perfdoc.knobs.condition import parse_condition
 from perfdoc.knobs.configuration import Configuration, Undecided, View
 from perfdoc.knobs.knob import Value
 from perfdoc.knobs.load import LOADER
+from perfdoc.records import dataclass
 
 _FILE = Path(__file__).resolve().parent / "catalogue" / "words.yaml"
 _BYTES = 4

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from perfdoc.records import dataclass
 from perfdoc.reports.over_ranks import on_host
 from perfdoc.reports.ranking import in_order
 from perfdoc.results import Diagnosis, Rank, RuleResult, figures

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from statistics import fmean, median_low
 
+from perfdoc.records import dataclass
 from perfdoc.reports.leaves import family_shares, family_values, leaf_values, parts_of, total_values
 from perfdoc.reports.over_ranks import apart, device_word
 from perfdoc.reports.summary import PEAK_NAMES

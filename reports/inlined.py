@@ -13,11 +13,12 @@ import json
 import zlib
 from base64 import b64encode
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from markupsafe import Markup
+
+from perfdoc.records import dataclass
 
 _ASSETS = Path(__file__).parent / "assets"
 

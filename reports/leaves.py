@@ -6,8 +6,8 @@ The order is the ledger's precedence, so that the same colour lies at the same e
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
+from perfdoc.records import dataclass
 from perfdoc.results import DIMENSIONS, IDLE_CAUSES, Diagnosis, Ledger
 from perfdoc.results.bubble import exposed_bubble_ns
 from perfdoc.results.figures import apportion, fit, tenths

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
+from perfdoc.records import dataclass
 from perfdoc.results import Rank, figures
 from perfdoc.results.names import shorten
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from perfdoc.records import dataclass
 from perfdoc.reports.advice import provided_words, rough
 from perfdoc.reports.sections.section import Cell, Grid, grid_of, opening
 from perfdoc.results import Diagnosis, Gain, Opportunity, Prediction, RuleResult

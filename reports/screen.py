@@ -7,8 +7,9 @@ Verdict, why, what next, whole and ready to paste; then the bar, a few more thin
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from perfdoc.records import dataclass
 from perfdoc.reports import gaps, headline, outlook, summary
 from perfdoc.reports.advice import rough
 from perfdoc.reports.leaves import Part, parts_of

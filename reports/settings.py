@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from perfdoc.records import dataclass
 from perfdoc.reports.advice import OWN_WORDS
 from perfdoc.reports.ranking import Ranked
 from perfdoc.results import Advice, Diagnosis, RuleResult

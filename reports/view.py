@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from markupsafe import Markup
 
+from perfdoc.records import dataclass
 from perfdoc.reports.inlined import island
 from perfdoc.reports.leaves import (
     BUBBLE,

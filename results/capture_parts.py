@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from perfdoc.records import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)

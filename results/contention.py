@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
+from perfdoc.records import dataclass
 from perfdoc.results.quality import Measured
 
 Verdict = Literal["slower", "no_difference", "undecided", "too_few_samples", "mixed_work"]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final, Literal
+
+from perfdoc.records import dataclass
 
 Strength = Literal["named", "counted", "derived", "pattern", "given", "unknown"]
 """named: a process group or a function of the program says it. counted: ranks were counted. derived: no other

@@ -6,11 +6,12 @@ None means "not measured", and the nearest `reason` says why; 0 is a measurement
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import msgspec
 
+from perfdoc.records import dataclass
 from perfdoc.results import SCHEMA_VERSION
 from perfdoc.results.contention import DeviceContention, NormContentionAnalysis
 from perfdoc.results.efficiency import NO_EFFICIENCY, KernelEfficiency

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from perfdoc.records import dataclass
 
 UNKNOWN = "—"
 _MINUS = "-"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from perfdoc.records import dataclass
 from perfdoc.results.quality import Measured, State
 
 

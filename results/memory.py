@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
+from perfdoc.records import dataclass
 from perfdoc.results.quality import State
 
 

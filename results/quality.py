@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, field, fields
 from functools import cache
 from types import NoneType
 from typing import Any, Final, Literal, Self, TypedDict, get_args, get_origin, get_type_hints
+
+from perfdoc.records import dataclass
 
 State = Literal["measured", "not_measured"]
 

@@ -4,9 +4,10 @@ set for it."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
+from perfdoc.records import dataclass
 from perfdoc.results.replay import Gain, Prediction
 from perfdoc.results.rules import Advice, RuleResult, there_for_others
 

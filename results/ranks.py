@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import Literal
 
+from perfdoc.records import dataclass
 from perfdoc.results.capture_parts import Pause, Period, RangeProposal, StartUp
 from perfdoc.results.contention import DeviceContention
 from perfdoc.results.host import HostActivity

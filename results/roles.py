@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import median_low
 from typing import Literal
 
+from perfdoc.records import dataclass
 from perfdoc.results.ranks import Rank
 
 MANY = 16

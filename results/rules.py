@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
+from perfdoc.records import dataclass
 from perfdoc.results.replay import Gain
 
 NOTHING_TO_SET = "None of the settings that would help can be changed here."

@@ -4,9 +4,10 @@ direction, all-to-all by rank, GPU metrics by kernel class.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
+from perfdoc.records import dataclass
 from perfdoc.results.quality import Measured
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import Literal
 
+from perfdoc.records import dataclass
 from perfdoc.results.quality import State
 
 _ACROSS_STAGES = ("pp", "other", "unknown")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
+
+from perfdoc.records import dataclass
 
 CauseKind = Literal["slow_rank", "late_host", "long_stage", "uneven_data", "not_captured"]
 

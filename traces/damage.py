@@ -7,11 +7,12 @@ and none may move a figure unseen. Lengths on the device's streams are in `trace
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
 
+from perfdoc.records import dataclass
 from perfdoc.traces.model import (
     UNKNOWN,
     ApiCalls,

@@ -6,9 +6,9 @@ import re
 import shutil
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
+from perfdoc.records import dataclass
 from perfdoc.traces.errors import TraceError, require_regular
 from perfdoc.traces.foreign import HEAD_BYTES, what_is
 from perfdoc.traces.kineto.read import read_kineto

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -17,6 +17,7 @@ from perfdoc.profiling.distributed.groups import ProcessGroup
 from perfdoc.profiling.errors import CaptureError
 from perfdoc.profiling.manifest import Manifest, ModelShape, PeakKind, read_manifest
 from perfdoc.profiling.measured import MeasuredCeilings
+from perfdoc.records import dataclass
 from perfdoc.traces.errors import TraceError
 
 _FACTORS = ("dp", "tp", "cp", "pp")

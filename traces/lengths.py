@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
+from perfdoc.records import dataclass
 from perfdoc.traces.arrow import distinct
 from perfdoc.traces.damage import FEWEST_ROWS, SPANS, Damage, timed_rows
 from perfdoc.traces.errors import TraceError

@@ -8,7 +8,7 @@ column) and the capability that covers it says so; a reader never invents a valu
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from enum import IntEnum
 from pathlib import Path
 from typing import Self, TypeAlias
@@ -16,6 +16,7 @@ from typing import Self, TypeAlias
 import numpy as np
 
 from perfdoc.profiling.distributed.groups import ProcessGroup
+from perfdoc.records import dataclass
 from perfdoc.traces.lookups import Lookups
 from perfdoc.traces.more_tables import MetricSamples, OsCalls, Payloads, ThreadStates
 from perfdoc.traces.table import I8, I32, I64, Bool, Table

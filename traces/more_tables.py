@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from perfdoc.records import dataclass
 from perfdoc.traces.table import I32, I64, U64, Bool, Table
 
 

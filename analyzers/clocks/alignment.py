@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -35,6 +35,7 @@ from perfdoc.analyzers.clocks.solve import (
 from perfdoc.analyzers.clocks.whole import Source, Whole, join
 from perfdoc.analyzers.communication.calls import CollectiveCalls
 from perfdoc.analyzers.communication.matches import Matches, Member
+from perfdoc.records import dataclass
 from perfdoc.traces.table import Bool
 
 _ENDS_OF_A_GROUP = 2_000

@@ -10,13 +10,13 @@ stay between are possible, and so at any time is what lies between the lowest an
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.base.rows import row_keys
 from perfdoc.analyzers.clocks.differences import STEEPEST
+from perfdoc.records import dataclass
 from perfdoc.traces.table import F64, Bool, Table
 
 _ALL_PAIRS = 16

@@ -7,7 +7,6 @@ clocks in between these add up: each hop may be off its own way.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from math import ceil, inf
 
@@ -18,6 +17,7 @@ from perfdoc.analyzers.clocks.differences import FEWEST_FOR_OFFSET, STEEPEST
 from perfdoc.analyzers.clocks.ends import Ends, PairOfClocks
 from perfdoc.analyzers.clocks.solve import FEW_ENDS, PERCENT, TICK_NS, reach_ns
 from perfdoc.analyzers.communication.matches import Matches
+from perfdoc.records import dataclass
 from perfdoc.traces.table import F64
 
 

@@ -7,12 +7,12 @@ edges, in which one that contradicts the rest counts little.
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from perfdoc.analyzers.base.intervals import I64
+from perfdoc.records import dataclass
 from perfdoc.traces.table import F64
 
 STEEPEST = 5e-4

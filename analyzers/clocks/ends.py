@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -14,6 +13,7 @@ from perfdoc.analyzers.clocks.bounds import Moments
 from perfdoc.analyzers.clocks.differences import FEWEST_FOR_OFFSET, Edges, Line, fit_line
 from perfdoc.analyzers.communication.calls import CollectiveCalls
 from perfdoc.analyzers.communication.matches import Matches
+from perfdoc.records import dataclass
 from perfdoc.traces.table import F64, Bool
 
 

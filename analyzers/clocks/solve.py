@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,6 +9,7 @@ import numpy as np
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.clocks.differences import FEWEST_FOR_OFFSET, components, solve
 from perfdoc.analyzers.clocks.ends import Ends, drift_edges, offset_edges, pairs_of_clocks
+from perfdoc.records import dataclass
 from perfdoc.traces.table import F64, Bool
 
 _MOST_VIOLATIONS_FRAC = 0.05

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -15,6 +14,7 @@ from perfdoc.analyzers.clocks.ends import Ends, pairs_of_clocks
 from perfdoc.analyzers.clocks.solve import TICK_NS, Solution, ahead
 from perfdoc.analyzers.communication.calls import CollectiveCalls
 from perfdoc.analyzers.communication.matches import Matches
+from perfdoc.records import dataclass
 from perfdoc.traces.table import F64, Bool
 
 MOST_CLUSTERS = 512

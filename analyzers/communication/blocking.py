@@ -12,13 +12,13 @@ simply have had no work.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.device.activity import Activity
 from perfdoc.analyzers.device.launches import Launches, start_of
+from perfdoc.records import dataclass
 from perfdoc.traces import SyncKind, Trace
 from perfdoc.traces.table import Bool
 

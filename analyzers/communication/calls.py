@@ -6,7 +6,6 @@ It runs where the capture was read; the result is small and travels to the proce
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -22,6 +21,7 @@ from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.kernel_class.rules import operation_of
 from perfdoc.profiling.distributed.collective_name import parse_collective
 from perfdoc.profiling.vocabulary import COLLECTIVE_RUN
+from perfdoc.records import dataclass
 from perfdoc.traces import RangeKind, Trace
 from perfdoc.traces.table import I8, I32, Bool
 from perfdoc.traces.validate import MAX_TIME_NS

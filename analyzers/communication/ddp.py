@@ -10,13 +10,13 @@ buffers over the same group as its forward begins.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64, union
 from perfdoc.analyzers.base.rows import said_by_names
 from perfdoc.analyzers.device.activity import Communication
+from perfdoc.records import dataclass
 from perfdoc.traces import RangeKind, Trace
 from perfdoc.traces.table import Bool
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from perfdoc.analyzers.base.rows import row_keys
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.profiling import vocabulary
 from perfdoc.profiling.marks import parse_group_marks
+from perfdoc.records import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
+from perfdoc.records import dataclass
 from perfdoc.traces.table import I8, I32, Bool
 
 SYNCHRONISING = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")

@@ -9,8 +9,6 @@ stays unknown.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
@@ -18,6 +16,7 @@ from perfdoc.analyzers.communication.payloads import ways_of
 from perfdoc.analyzers.device.activity import DIMENSIONS, Activity
 from perfdoc.analyzers.kernel_class.classify import KernelKinds
 from perfdoc.analyzers.kernel_class.rules import KernelClass
+from perfdoc.records import dataclass
 from perfdoc.traces import Trace
 from perfdoc.traces.table import Bool
 

@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
+from perfdoc.records import dataclass
 from perfdoc.results.contention import Verdict
 from perfdoc.traces.table import F64, Bool
 

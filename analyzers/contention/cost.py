@@ -8,7 +8,6 @@ and the thread blocks that it occupies, which is the SM margin to leave free for
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -20,6 +19,7 @@ from perfdoc.analyzers.contention.stalls import Stalls, find_stalls
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.analyzers.kernel_class.names import element_type_of, family_of
+from perfdoc.records import dataclass
 from perfdoc.results.contention import ContentionCost, DeviceContendedKernel, DeviceContention
 from perfdoc.traces.table import Bool
 

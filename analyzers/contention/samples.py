@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -13,6 +12,7 @@ from perfdoc.analyzers.contention.comparison import LONGEST_NS
 from perfdoc.analyzers.device.activity import Activity
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.kernel_class.classify import KernelClass
+from perfdoc.records import dataclass
 from perfdoc.traces.model import Kernels
 from perfdoc.traces.table import Bool
 

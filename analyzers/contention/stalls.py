@@ -12,7 +12,6 @@ is queued before it and itself waits. Then kernels that need no room stall alike
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -21,6 +20,7 @@ from perfdoc.analyzers.contention.samples import full_names
 from perfdoc.analyzers.device.launches import start_of
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.kernel_class.classify import KernelClass
+from perfdoc.records import dataclass
 from perfdoc.traces import SyncKind
 from perfdoc.traces.table import Bool
 

@@ -8,7 +8,7 @@ In a group of one rank such a copy moves nothing between ranks.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -19,6 +19,7 @@ from perfdoc.analyzers.base.intervals import I64, Intervals, union
 from perfdoc.analyzers.base.rows import kept
 from perfdoc.analyzers.device.launches import Launches, group_sizes, innermost
 from perfdoc.analyzers.kernel_class.classify import KernelKind, KernelKinds
+from perfdoc.records import dataclass
 from perfdoc.results import ranks
 from perfdoc.traces import CopyKind, Trace
 from perfdoc.traces.table import I32, U64, Bool

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -19,6 +19,7 @@ import numpy as np
 from perfdoc.analyzers.base.intervals import I64, Intervals, union
 from perfdoc.analyzers.base.rows import kept, said_by_names
 from perfdoc.analyzers.device.launches import Launches
+from perfdoc.records import dataclass
 from perfdoc.results.figures import per_cent
 from perfdoc.results.quality import NO_EVENTS, EventCounts
 from perfdoc.traces import Capability, Copies, GraphLaunches, Kernels, Note, Trace

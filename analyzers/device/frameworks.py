@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
 from typing import Literal
@@ -17,6 +16,7 @@ import numpy as np
 
 from perfdoc.profiling import vocabulary
 from perfdoc.profiling.gpus import gpu_family
+from perfdoc.records import dataclass
 from perfdoc.results.headline import Framework
 from perfdoc.traces import Trace
 

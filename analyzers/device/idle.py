@@ -12,7 +12,7 @@ For each gap, the activity that ends it (the next one) and the call that launche
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from perfdoc.analyzers.base.intervals import EMPTY, I64, Intervals, union
 from perfdoc.analyzers.device.activity import Activity
 from perfdoc.analyzers.device.range_names import KnownRanges
 from perfdoc.analyzers.device.stalls import NO_STALLS, Stalls
+from perfdoc.records import dataclass
 from perfdoc.results import ranks
 from perfdoc.traces import RangeKind, Trace
 from perfdoc.traces.table import Bool

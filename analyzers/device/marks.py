@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,6 +11,7 @@ from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.device.activity import Activity
 from perfdoc.analyzers.device.event_counts import MAX_MISSING_FRAC, Launched
 from perfdoc.analyzers.device.range_names import ranges_matching
+from perfdoc.records import dataclass
 from perfdoc.results.names import shorten
 from perfdoc.traces import RangeKind, Trace
 

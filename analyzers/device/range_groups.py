@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.kernels.parts import sum_by
+from perfdoc.records import dataclass
 from perfdoc.traces import Trace
 
 _ARGUMENTS = re.compile(r",? (seq|op_id|sizes|input_op_ids) = .*", re.DOTALL)

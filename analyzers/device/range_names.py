@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.analyzers.device.dimension_names import dimension_of_function, dimension_of_group
 from perfdoc.profiling import vocabulary
 from perfdoc.profiling.marks import parse_group_marks
+from perfdoc.records import dataclass
 from perfdoc.traces import RangeKind, Trace
 
 STEP_PATTERNS: tuple[tuple[str, str], ...] = (

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Literal, TypeAlias
 
@@ -29,6 +28,7 @@ from perfdoc.analyzers.base.intervals import EMPTY, I64, Intervals, union
 from perfdoc.analyzers.device.activity import Activity
 from perfdoc.analyzers.device.range_names import KnownRanges
 from perfdoc.analyzers.device.window import StepRanges
+from perfdoc.records import dataclass
 from perfdoc.results.ranks import Window
 from perfdoc.traces import RangeKind, Trace
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import EMPTY, I64, Intervals, union
 from perfdoc.analyzers.device.activity import Activity
 from perfdoc.analyzers.device.launches import Launches
+from perfdoc.records import dataclass
 from perfdoc.traces import RangeKind, Trace
 
 _CHURN_FRAC = 0.5

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -16,6 +15,7 @@ from perfdoc.analyzers.device.stalls import find_stalls
 from perfdoc.analyzers.device.window import StepRanges
 from perfdoc.analyzers.kernel_class.classify import KernelKinds
 from perfdoc.profiling import vocabulary
+from perfdoc.records import dataclass
 from perfdoc.results.quality import NO_EVENTS, EventCounts
 from perfdoc.results.ranks import Window
 from perfdoc.traces import Device, RangeKind, Trace

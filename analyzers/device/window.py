@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -22,6 +22,7 @@ from perfdoc.analyzers.device.marks import (
     with_their_kernels,
 )
 from perfdoc.analyzers.device.range_names import KnownRanges, ranges_matching
+from perfdoc.records import dataclass
 from perfdoc.results.figures import brief, per_cent, plural
 from perfdoc.results.ranks import Step, Window
 from perfdoc.traces import RangeKind, Trace

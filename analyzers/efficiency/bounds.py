@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.efficiency.gemms import best_frac, bound_by_flops, padded
 from perfdoc.analyzers.kernel_class.classify import KernelClass
+from perfdoc.records import dataclass
 from perfdoc.results.efficiency import OperatorEfficiency
 from perfdoc.traces.table import F32, F64, Bool
 

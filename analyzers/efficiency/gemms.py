@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 
 import msgspec
 
+from perfdoc.records import dataclass
 from perfdoc.results.efficiency import OperatorEfficiency
 
 MULTIPLES = {"fp8": 16, "int8": 16, "bf16": 8, "fp16": 8, "tf32": 4, "fp32": 4}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,6 +11,7 @@ from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.efficiency.roofline import Roofline
 from perfdoc.analyzers.kernels.parts import sum_by
 from perfdoc.analyzers.tables.metrics import samples_of
+from perfdoc.records import dataclass
 from perfdoc.results.efficiency import CAUSES
 from perfdoc.traces.table import F64, Bool
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.work.operator_work import DTYPES, MODEL, KernelWork
+from perfdoc.records import dataclass
 from perfdoc.results.ceilings import Ceilings
 from perfdoc.traces.table import F64, Bool
 

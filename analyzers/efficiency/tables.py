@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from perfdoc.analyzers.base.rows import known_total, row_keys
 from perfdoc.analyzers.efficiency.roofline import Roofline
 from perfdoc.analyzers.kernels.parts import sum_by
 from perfdoc.analyzers.work.operator_work import DTYPES, MODEL, SOURCES, KernelWork
+from perfdoc.records import dataclass
 from perfdoc.results.efficiency import (
     CAUSES,
     ClassEfficiency,

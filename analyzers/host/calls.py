@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
 
@@ -14,6 +13,7 @@ from perfdoc.analyzers.base.intervals import I64, index_within
 from perfdoc.analyzers.base.rows import kept, said_by_names
 from perfdoc.analyzers.device.idle import LAUNCH_LATENCY_MAX_NS
 from perfdoc.analyzers.device.view import DeviceView
+from perfdoc.records import dataclass
 from perfdoc.traces import CopyKind, Trace
 from perfdoc.traces.table import I8, Bool
 

@@ -7,7 +7,6 @@ These are the very nanoseconds of `idle.host`: the host part of every gap (see
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,6 +15,7 @@ from perfdoc.analyzers.device.idle import clipped
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.host.calls import CallKind, HostCalls
 from perfdoc.analyzers.kernels.parts import sum_by
+from perfdoc.records import dataclass
 from perfdoc.traces.table import I8
 
 BLOCKING = (CallKind.ALLOCATION, CallKind.SYNCHRONISING, CallKind.MODULE_LOAD)

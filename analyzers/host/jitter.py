@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
@@ -22,6 +21,7 @@ from perfdoc.analyzers.base.binomial import at_least
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.host.steps import HostStep, HostSteps
 from perfdoc.analyzers.ledger.steps import distinct_names
+from perfdoc.records import dataclass
 from perfdoc.results.host import HostJitter, SlowestRank, UnsynchronisedGc
 from perfdoc.results.quality import MEASURED
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -18,6 +17,7 @@ from perfdoc.analyzers.base.intervals import I64, Intervals, union
 from perfdoc.analyzers.device.view import DeviceView, launches_missing
 from perfdoc.analyzers.host.calls import host_bounds, host_calls
 from perfdoc.analyzers.host.idle import by_thread, host_idle
+from perfdoc.records import dataclass
 from perfdoc.traces.table import Bool
 
 PackingKind = Literal["buffers", "tensors", "gradients"]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -19,6 +18,7 @@ from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.host.calls import CallKind, HostCalls, plain_name
 from perfdoc.analyzers.host.idle import BLOCKING, HostIdle, ThreadIdle
 from perfdoc.analyzers.kernels.parts import sum_by
+from perfdoc.records import dataclass
 from perfdoc.results.host import CallIdle, HostSplit, ThreadWait
 from perfdoc.results.quality import MEASURED
 from perfdoc.traces.model import CopyKind

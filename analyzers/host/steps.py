@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from perfdoc.analyzers.device.view import DeviceView, launches_missing
 from perfdoc.analyzers.host.calls import CallKind, HostCalls, host_bounds, step_at
 from perfdoc.analyzers.host.idle import HostIdle
 from perfdoc.profiling import vocabulary
+from perfdoc.records import dataclass
 from perfdoc.results.host import DataPauses, HostPauses
 from perfdoc.results.quality import MEASURED, Measured
 from perfdoc.traces import RangeKind

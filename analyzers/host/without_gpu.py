@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,6 +11,7 @@ from perfdoc.analyzers.device.range_groups import group_of
 from perfdoc.analyzers.device.range_names import find_known_ranges
 from perfdoc.analyzers.kernels.nesting import nest
 from perfdoc.analyzers.kernels.parts import sum_by
+from perfdoc.records import dataclass
 from perfdoc.results.figures import brief, plural
 from perfdoc.results.names import shorten
 from perfdoc.traces import RangeKind, Trace

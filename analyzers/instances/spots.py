@@ -8,7 +8,6 @@ worse.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -18,6 +17,7 @@ from perfdoc.analyzers.base.spot import Spot
 from perfdoc.analyzers.device.activity import DIMENSIONS, Activity
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.host.steps import pause_rows
+from perfdoc.records import dataclass
 from perfdoc.results.ranks import Ledger, Step
 
 

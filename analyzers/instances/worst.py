@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,6 +13,7 @@ from perfdoc.analyzers.communication.matches import Matches
 from perfdoc.analyzers.instances.spots import Instance
 from perfdoc.analyzers.ledger.steps import distinct_names
 from perfdoc.analyzers.pipeline.rank import PipelineRank
+from perfdoc.records import dataclass
 from perfdoc.results.figures import brief
 from perfdoc.results.rules import WorstInstance
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -27,6 +26,7 @@ from perfdoc.analyzers.kernel_class.rules import (
     collective_in,
     operation_of,
 )
+from perfdoc.records import dataclass
 from perfdoc.traces.model import Trace
 
 __all__ = ["KernelClass", "KernelKind", "KernelKinds", "classify", "classify_kernels"]

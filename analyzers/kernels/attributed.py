@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -16,6 +15,7 @@ from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.analyzers.kernel_class.names import MAX_TEXT
 from perfdoc.analyzers.kernels.part_names import PARTS, Phase
 from perfdoc.analyzers.kernels.spans import Lane, SpanContext, find_lanes
+from perfdoc.records import dataclass
 from perfdoc.results.kernels import PHASES
 from perfdoc.traces.table import I8, Bool
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -19,6 +19,7 @@ from perfdoc.analyzers.base.intervals import I64, exact_sum
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.analyzers.kernel_class.names import MAX_TEXT, is_masked_softmax
+from perfdoc.records import dataclass
 from perfdoc.results.kernels import NO_UNFUSED_ATTENTION, UnfusedAttention, UnfusedPattern
 from perfdoc.traces.table import Bool
 

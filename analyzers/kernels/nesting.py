@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
+from perfdoc.records import dataclass
 from perfdoc.traces.table import Bool
 
 NONE = -1

@@ -9,7 +9,6 @@ OPTIMIZER by its kernels' names (multi_tensor_apply, fused Adam), and no loop.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -21,6 +20,7 @@ from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.analyzers.kernel_class.names import MAX_TEXT
 from perfdoc.analyzers.kernels.attributed import AttributedKernels
 from perfdoc.analyzers.kernels.part_names import Phase
+from perfdoc.records import dataclass
 from perfdoc.results.kernels import OptimizerLoop
 from perfdoc.traces.table import I8, Bool
 

@@ -9,10 +9,11 @@ Transformer Engine, PyTorch's modules, operators and autograd nodes, and what pe
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
 from typing import Literal
+
+from perfdoc.records import dataclass
 
 PARTS = (
     *("attention", "mlp", "moe", "moe_router", "moe_dispatch", "moe_experts", "norm", "embedding"),

@@ -8,7 +8,6 @@ tell (attention, norms, the optimizer); else the part is unknown.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -21,6 +20,7 @@ from perfdoc.analyzers.kernels.attributed import EVIDENCE, AttributedKernels, At
 from perfdoc.analyzers.kernels.fusion import find_unfused, find_unfused_attention, text_of
 from perfdoc.analyzers.kernels.optimizer import optimizer_loop
 from perfdoc.analyzers.kernels.part_names import PARTS
+from perfdoc.records import dataclass
 from perfdoc.results.kernels import PHASES, KernelPartsAnalysis, PartTime
 from perfdoc.results.ranks import KernelsOnly
 from perfdoc.traces import Trace

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -11,6 +10,7 @@ from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.kernels.nesting import Nesting, nest
 from perfdoc.analyzers.kernels.part_names import MAX_TEXT, NOTHING, PARTS, Meaning, Phase, meaning_of
+from perfdoc.records import dataclass
 from perfdoc.traces import RangeKind, Trace
 from perfdoc.traces.table import I8, Bool
 

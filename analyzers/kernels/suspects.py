@@ -12,7 +12,6 @@ launches that differ more. It is suspected alone.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -21,6 +20,7 @@ from perfdoc.analyzers.base.rows import kept, row_keys
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.analyzers.kernel_class.names import qualified_name
+from perfdoc.records import dataclass
 from perfdoc.results.kernels import SuspectedCommunication, SuspectedKernel
 
 OWN_STREAM_FRAC = 0.10

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 
 from perfdoc.analyzers.communication.patterns import SCALAR_BYTES
 from perfdoc.analyzers.device.dimension_names import degrees_of_group
 from perfdoc.analyzers.layout.uses import GroupUse
+from perfdoc.records import dataclass
 from perfdoc.results.degrees import STRENGTHS, Strength
 from perfdoc.results.figures import plural
 

@@ -6,8 +6,9 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from perfdoc.records import dataclass
 from perfdoc.results.degrees import STRENGTHS, Strength
 
 _DERIVED: Strength = "derived"

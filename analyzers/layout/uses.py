@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,6 +14,7 @@ from perfdoc.analyzers.device.activity import DIMENSIONS, EVIDENCE
 from perfdoc.analyzers.device.dimension_names import dimension_of_function
 from perfdoc.analyzers.device.launches import group_sizes
 from perfdoc.analyzers.device.view import DeviceView
+from perfdoc.records import dataclass
 from perfdoc.results.names import shorten
 
 _PATTERNS = {

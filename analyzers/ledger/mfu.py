@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import msgspec
 
 from perfdoc.analyzers.base.ceilings import CPU, ceilings_of
 from perfdoc.profiling.flops import CONVENTION, flops_per_token
+from perfdoc.records import dataclass
 from perfdoc.results.ceilings import CeilingSource
 from perfdoc.results.efficiency import NO_EFFICIENCY, KernelEfficiency
 from perfdoc.results.figures import duration

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from perfdoc.analyzers.device.activity import DIMENSIONS, Activity, Communicatio
 from perfdoc.analyzers.device.idle import Gaps, IdleInputs, find_gaps, idle_by_cause
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.kernels.parts import sum_by
+from perfdoc.records import dataclass
 from perfdoc.results.quality import MEASURED, Measured
 from perfdoc.results.ranks import ExposedComm, Idle, Ledger
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from perfdoc.analyzers.communication.matches import Matches, MatchGroup, Member,
 from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.analyzers.matching.groups import JobGroups, job_groups
 from perfdoc.analyzers.matching.numbered import CalledRows, assemble, by_sequence, in_order
+from perfdoc.records import dataclass
 from perfdoc.traces.job_facts import JobFacts
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from perfdoc.analyzers.communication.calls import CollectiveCalls
 from perfdoc.analyzers.communication.known_groups import CallGroup
 from perfdoc.analyzers.communication.matches import MatchGroup, Member
 from perfdoc.analyzers.device.activity import DIMENSIONS
+from perfdoc.records import dataclass
 
 _WAYS = {"send": 1, "recv": 2, "send_recv": 3}
 _OF_ALL = tuple(DIMENSIONS.index(d) for d in ("ep", "cp"))

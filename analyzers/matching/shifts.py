@@ -9,12 +9,11 @@ enough. What remains ambiguous is not matched.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.clocks.differences import STEEPEST, UTC_ERROR_NS
+from perfdoc.records import dataclass
 from perfdoc.traces.table import F64, U64, Bool
 
 _CANDIDATES = 512

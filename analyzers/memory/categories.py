@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache
 from typing import Literal
 
 import numpy as np
 
+from perfdoc.records import dataclass
 from perfdoc.traces.memory.model import MemoryFrame, MemorySnapshot
 from perfdoc.traces.table import I64, Bool
 

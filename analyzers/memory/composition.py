@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -23,6 +22,7 @@ from perfdoc.analyzers.memory.places import (
     printable,
     short_path,
 )
+from perfdoc.records import dataclass
 from perfdoc.results.memory import AttentionScores, MemoryComposition, MemorySeries
 from perfdoc.traces.memory.model import NO_STACK, MemoryFrame, MemorySnapshot
 from perfdoc.traces.table import I64, Bool

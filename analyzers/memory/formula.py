@@ -7,8 +7,9 @@ optimizer, 18 without); activations: Korthikanti et al. 2022 (arXiv 2205.05198),
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from perfdoc.records import dataclass
 from perfdoc.traces.known_models import ModelShape
 
 _REPLICATED, _GATHERED, OPTIMIZER_BYTES = 18, 6, 12

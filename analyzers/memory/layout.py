@@ -8,11 +8,10 @@ is over 1 MiB (PyTorch's CUDACachingAllocator; with expandable segments it alway
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from perfdoc.analyzers.memory.lifetimes import DeviceHistory, Lifetimes
+from perfdoc.records import dataclass
 from perfdoc.results.memory import MemoryLayout
 from perfdoc.traces.memory.model import BlockState, MemoryAction
 from perfdoc.traces.table import I64, Bool

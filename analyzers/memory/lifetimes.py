@@ -8,10 +8,9 @@ touched.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from perfdoc.records import dataclass
 from perfdoc.traces.memory.model import BlockState, MemoryAction, MemorySnapshot
 from perfdoc.traces.table import I8, I32, I64, Bool
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from perfdoc.analyzers.kernels.parts import sum_by
 from perfdoc.analyzers.memory.lifetimes import BEFORE, DeviceHistory, Lifetimes
+from perfdoc.records import dataclass
 from perfdoc.results.memory import MemoryGrowth, MemorySite
 from perfdoc.traces.memory.model import NO_STACK, MemoryAnnotations, MemoryFrame, MemorySnapshot
 from perfdoc.traces.table import I64

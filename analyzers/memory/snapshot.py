@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +16,7 @@ from perfdoc.analyzers.memory.places import MIN_STEP_ENDS, measure_growth, range
 from perfdoc.profiling.errors import CaptureError
 from perfdoc.profiling.logs import read_lines
 from perfdoc.profiling.memory import MemorySample
+from perfdoc.records import dataclass
 from perfdoc.results.memory import AllocatorCalls, DeviceMemory, MemoryAnalysis, OutOfMemory, ProcessMemory
 from perfdoc.traces.errors import TraceError
 from perfdoc.traces.load import content_sha256

@@ -15,7 +15,7 @@ They sum to the idle time exactly. docs/ranks.md has the definitions and their l
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -30,6 +30,7 @@ from perfdoc.analyzers.pipeline.windows import (
     fastest_by_bytes,
     find_windows,
 )
+from perfdoc.records import dataclass
 from perfdoc.results.waits import PipelineAnalysis
 from perfdoc.traces.job_facts import JobFacts
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from perfdoc.analyzers.pipeline.layout import pass_order, warm_up_forwards
+from perfdoc.records import dataclass
 
 Pass: TypeAlias = tuple[bool, int]
 """(forward?, number): the micro-batch; of a stage with several chunks chunk x micro-batches + micro-batch."""

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from perfdoc.analyzers.pipeline.passes import leading_forwards, numbered_micro_batches
 from perfdoc.analyzers.pipeline.rank import PipelineRank
+from perfdoc.records import dataclass
 from perfdoc.traces.job_facts import JobFacts
 
 Takes = float | Sequence[float]

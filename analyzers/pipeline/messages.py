@@ -6,8 +6,6 @@ How long the device stood still for it shows where nothing else ran until it end
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64, Intervals, union
@@ -17,6 +15,7 @@ from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.analyzers.device.idle import LAUNCH_LATENCY_MAX_NS
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.kernel_class.rules import operation_of
+from perfdoc.records import dataclass
 from perfdoc.traces.model import UNKNOWN
 from perfdoc.traces.table import Bool
 

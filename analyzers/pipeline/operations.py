@@ -7,7 +7,6 @@ backward pass of which micro-batch is found from the messages of all ranks, in `
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from perfdoc.analyzers.device.activity import DIMENSIONS, UNKNOWN_DIMENSION
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.pipeline.halves import Sides, split_blocks
 from perfdoc.analyzers.pipeline.passes import INSIDE_A_PASS, work_of_passes
+from perfdoc.records import dataclass
 from perfdoc.traces.table import Bool
 
 COMPUTE, MESSAGE, COLLECTIVE, WAIT = 0, 1, 2, 3

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from perfdoc.analyzers.device.range_names import named_as
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.profiling import vocabulary
 from perfdoc.profiling.vocabulary import parse_compute
+from perfdoc.records import dataclass
 from perfdoc.traces import RangeKind
 from perfdoc.traces.table import Bool
 

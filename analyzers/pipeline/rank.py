@@ -5,7 +5,6 @@ It runs where the capture was read; what stages have to do with one another is `
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -18,6 +17,7 @@ from perfdoc.analyzers.pipeline.messages import PP, Messages, find_messages
 from perfdoc.analyzers.pipeline.passes import INSIDE_A_PASS, Passes, find_passes, work_of_passes
 from perfdoc.profiling.marks import parse_group_marks
 from perfdoc.profiling.vocabulary import GROUP_MARK
+from perfdoc.records import dataclass
 
 GROUP = "PIPELINE_MODEL_PARALLEL_GROUP"
 """megatron-core's description of a pipeline's process group."""

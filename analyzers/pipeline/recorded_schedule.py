@@ -9,7 +9,6 @@ batched message does not say which way it goes: the schedule does. Where several
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from perfdoc.analyzers.pipeline.chains import Chain, find_chains
 from perfdoc.analyzers.pipeline.known_schedules import Key, KnownSchedule, Pass, known_schedules
 from perfdoc.analyzers.pipeline.operations import MESSAGE, RankOperations
 from perfdoc.analyzers.pipeline.step_parts import Parts, cut_by_messages
+from perfdoc.records import dataclass
 
 BATCHED = frozenset({"send_recv", "coalesced"})
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
 from perfdoc.analyzers.pipeline.layout import Layout, ideal_bubble_frac, perfect_schedule
 from perfdoc.analyzers.pipeline.rank import PipelineRank
+from perfdoc.records import dataclass
 from perfdoc.results.figures import duration
 from perfdoc.results.waits import PipelineAnalysis, PipelineStage, StageRole
 

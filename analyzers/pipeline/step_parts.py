@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from perfdoc.analyzers.pipeline.operations import COLLECTIVE, COMPUTE, MESSAGE, WAIT, RankOperations
+from perfdoc.records import dataclass
 
 TRIFLE_FRAC = 0.02
 """Of the usual stretch of work between messages: a shorter one is no pass."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from perfdoc.analyzers.base.rows import occurrence, row_keys
 from perfdoc.analyzers.clocks.bounds import Moments
 from perfdoc.analyzers.pipeline.layout import find_layout, find_pipelines
 from perfdoc.analyzers.pipeline.rank import PipelineRank
+from perfdoc.records import dataclass
 from perfdoc.traces.job_facts import JobFacts
 from perfdoc.traces.table import Bool, Table
 

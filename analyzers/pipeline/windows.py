@@ -8,7 +8,6 @@ on the path is a stage's own work. The parts telescope: they sum to the window e
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -17,6 +16,7 @@ from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.pipeline.layout import Positions
 from perfdoc.analyzers.pipeline.rank import PipelineRank
 from perfdoc.analyzers.pipeline.transfers import StageMessages, common_steps, match_messages, pair_messages
+from perfdoc.records import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)

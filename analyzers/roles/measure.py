@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
 from statistics import median, median_low
 from typing import Literal, TypeAlias
 
 import numpy as np
 
 from perfdoc.analyzers.roles.places import Places, place_ranks
+from perfdoc.records import dataclass
 from perfdoc.results.headline import Job
 from perfdoc.results.ranks import LEAVES, Rank
 from perfdoc.results.roles import (

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 
+from perfdoc.records import dataclass
 from perfdoc.results.headline import Job
 from perfdoc.results.ranks import Rank
 from perfdoc.results.waits import PipelineAnalysis

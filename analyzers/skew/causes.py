@@ -9,13 +9,13 @@ clock.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.ledger.steps import StepLedgers, distinct_names
+from perfdoc.records import dataclass
 from perfdoc.results.ranks import DIMENSIONS, LEAVES, Ledger
 from perfdoc.results.waits import LateCause
 from perfdoc.traces.table import F64

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -15,6 +14,7 @@ from perfdoc.analyzers.communication.matches import Matches
 from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.analyzers.skew.arrivals import Arrivals, Lateness
 from perfdoc.analyzers.skew.causes import Explained, RankTime, explain
+from perfdoc.records import dataclass
 from perfdoc.results.waits import LateRank, Straggler, StragglersState, waits_by_schedule
 
 FEWEST = 5

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -16,6 +16,7 @@ import numpy as np
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.ledger.steps import StepLedgers, distinct_names
 from perfdoc.analyzers.steps.log import LoggedSteps
+from perfdoc.records import dataclass
 from perfdoc.results.ranks import LEAVES
 from perfdoc.results.step_times import Distribution, LeafGrowth, OutlierStep
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +11,7 @@ from perfdoc.analyzers.base.intervals import I64
 from perfdoc.profiling.errors import CaptureError
 from perfdoc.profiling.logs import StepRecord, read_steps
 from perfdoc.profiling.run_directory import RunDirectory
+from perfdoc.records import dataclass
 from perfdoc.traces import TraceError
 from perfdoc.traces.table import Bool
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -14,6 +13,7 @@ from perfdoc.analyzers.device.activity import communicating_copies
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.tables.metrics import gpu_metrics
 from perfdoc.analyzers.tables.sizes import SizedCalls, sized_calls
+from perfdoc.records import dataclass
 from perfdoc.results.tables import CopyRow, GpuMetrics
 from perfdoc.traces import CopyKind
 from perfdoc.traces.table import Bool

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy as np
 from perfdoc.analyzers.base.intervals import I64, Intervals, exact_sum, union
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.kernel_class.classify import KernelClass
+from perfdoc.records import dataclass
 from perfdoc.results.quality import MEASURED
 from perfdoc.results.tables import GpuMetrics, MetricMean
 

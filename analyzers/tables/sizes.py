@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from perfdoc.analyzers.device.activity import DIMENSIONS, PEER_COPY
 from perfdoc.analyzers.device.cpu_rank import TRANSPORT
 from perfdoc.analyzers.device.launches import group_sizes
 from perfdoc.analyzers.device.view import DeviceView
+from perfdoc.records import dataclass
 from perfdoc.results.tables import CollectiveSize
 from perfdoc.traces import Payloads
 from perfdoc.traces.table import I32, Bool, Table

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from perfdoc.analyzers.ledger.steps import distinct_names
 from perfdoc.analyzers.pipeline.passes import Passes
 from perfdoc.analyzers.timeline.rank import CODES, LIMITS, StepTimeline, track_of
 from perfdoc.analyzers.timeline.segments import pool
+from perfdoc.records import dataclass
 from perfdoc.results.timeline import Timeline, TimelineRank, TimelineTrack
 
 MAX_RANKS = 64

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ from perfdoc.analyzers.timeline.segments import (
     pool,
     segments_of,
 )
+from perfdoc.records import dataclass
 from perfdoc.results.ranks import LEAVES
 from perfdoc.results.timeline import TYPICAL_FRAC, TimelineTrack, TrackKind
 

@@ -8,12 +8,12 @@ pieces exactly, and nothing is drawn farther from its place than a pool is long.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64, Intervals
 from perfdoc.analyzers.kernels.parts import sum_by
+from perfdoc.records import dataclass
 from perfdoc.traces.table import I8, I32, Table
 
 NOTHING = -1

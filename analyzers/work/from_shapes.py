@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -39,6 +39,7 @@ from perfdoc.analyzers.work.operator_work import (
     OperatorWork,
     share_calls,
 )
+from perfdoc.records import dataclass
 from perfdoc.traces.model import Operators, RangeKind
 from perfdoc.traces.table import Bool
 

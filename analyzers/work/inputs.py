@@ -9,12 +9,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import msgspec
+
+from perfdoc.records import dataclass
 
 Shape: TypeAlias = tuple[int, ...]
 

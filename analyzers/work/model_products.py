@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from perfdoc.analyzers.work.operator_work import Kind
 from perfdoc.profiling.manifest import ModelShape
+from perfdoc.records import dataclass
 from perfdoc.traces.job_facts import JobFacts
 
 _MAX_FLOPS = 1 << 60

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
 from perfdoc.knobs.settings import Setting
+from perfdoc.records import dataclass
 
 Severity = Literal["error", "warning", "note"]
 """`error`: refused, or lost without a word. `warning`: does nothing, or costs something. `note`: would be one

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
 from types import MappingProxyType
@@ -17,6 +16,7 @@ from perfdoc.knobs.load import ELSEWHERE, LOADER, SHORT_NAMES, catalogue
 from perfdoc.knobs.naming.nearest import SHORTEST_AT_PLACE, nearest, slips
 from perfdoc.knobs.naming.places import placed
 from perfdoc.knobs.reading.entry import MAX_ENTRIES, Entry
+from perfdoc.records import dataclass
 
 _NEIGHBOURS = Path(__file__).resolve().parents[1] / "catalogue" / "neighbours.yaml"
 How = Literal["exact", "bare", "former", "misplaced", "misnamed", "near", "absent", "unknown"]

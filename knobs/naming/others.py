@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cache
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from perfdoc.knobs.knob import Dialect
 from perfdoc.knobs.load import LOADER
 from perfdoc.knobs.reading.entry import Entry
 from perfdoc.knobs.values import Opaque
+from perfdoc.records import dataclass
 
 _FILE = Path(__file__).resolve().parents[1] / "catalogue" / "others.yaml"
 _FLAGS = "flags"

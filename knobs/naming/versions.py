@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from pathlib import Path
 
 import yaml
 
 from perfdoc.knobs.load import LOADER
+from perfdoc.records import dataclass
 
 _FILE = Path(__file__).resolve().parents[1] / "catalogue" / "versions.yaml"
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from perfdoc.knobs.values import OPAQUE, Raw
+from perfdoc.records import dataclass
 
 MAX_BYTES = 1 << 20
 """Of one file; the largest published configuration has a tenth of it."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
 
+from perfdoc.records import dataclass
 from perfdoc.reports.inlined import asset
 from perfdoc.reports.leaves import LEAVES
 from perfdoc.reports.view import HATCHES

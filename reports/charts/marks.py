@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Set
-from dataclasses import dataclass
 
+from perfdoc.records import dataclass
 from perfdoc.reports.leaves import LABELS
 from perfdoc.results import Diagnosis
 from perfdoc.results.figures import duration

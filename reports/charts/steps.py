@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import fmean, median_low
 
 from markupsafe import Markup
 
+from perfdoc.records import dataclass
 from perfdoc.reports.charts.drawn import figure, short
 from perfdoc.reports.over_ranks import mean_beside
 from perfdoc.reports.summary import drawn_ranks, rank_labels

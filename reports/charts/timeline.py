@@ -7,12 +7,13 @@ code takes the part of the height that it had of the time, so that areas are tim
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import median_low
 from typing import NamedTuple
 
 from markupsafe import Markup
 
+from perfdoc.records import dataclass
 from perfdoc.reports.charts.drawn import short
 from perfdoc.reports.charts.looks import KINDS, Look, look_of
 from perfdoc.reports.charts.marks import Mark, longest_stretch, marks_said, named_ranks, who_of

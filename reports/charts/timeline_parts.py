@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence, Set
-from dataclasses import dataclass
 from typing import Any
 
 from markupsafe import Markup
 
+from perfdoc.records import dataclass
 from perfdoc.reports.charts.looks import KINDS, look_of
 from perfdoc.reports.charts.marks import Mark, longest_stretch, named_ranks, who_of
 from perfdoc.reports.charts.timeline import TimelinePicture, span_ns, timeline_picture

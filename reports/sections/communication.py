@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from perfdoc.records import dataclass
 from perfdoc.reports.sections.layout import layout_grid
 from perfdoc.reports.sections.section import (
     Cell,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeVar
 
 from markupsafe import Markup
 
+from perfdoc.records import dataclass
 from perfdoc.results import figures
 from perfdoc.results.names import shorten
 

@@ -1,7 +1,6 @@
 """The guides' advice, entry by entry: one YAML file per topic beside this module."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -9,6 +8,7 @@ from types import MappingProxyType
 import yaml
 
 from perfdoc.knobs.load import LOADER
+from perfdoc.records import dataclass
 
 TOPICS: Mapping[str, str] = MappingProxyType(
     {

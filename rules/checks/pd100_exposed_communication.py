@@ -2,9 +2,9 @@
 size of its messages tell what hides it; the dimension, where it is known, tells the setting."""
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 
 from perfdoc.analyzers.communication.table import BOUNDS_BYTES, SMALL_BYTES
+from perfdoc.records import dataclass
 from perfdoc.results.figures import brief, per_cent, size
 from perfdoc.results.ranks import Communication
 from perfdoc.rules.engine.assumptions import TRAINING, Assumes

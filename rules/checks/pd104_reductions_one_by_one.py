@@ -3,8 +3,8 @@ many gradients need few reductions, which run beside the rest of the backward pa
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
+from perfdoc.records import dataclass
 from perfdoc.results.figures import brief, per_cent, size
 from perfdoc.results.ranks import Communication
 from perfdoc.rules.engine.case import is_start_up

@@ -7,10 +7,10 @@ hold silences anything.
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from perfdoc.analyzers.kernel_class.rules import KernelClass
 from perfdoc.profiling.gpus import gpu_family
+from perfdoc.records import dataclass
 from perfdoc.rules.engine.case import Case
 
 

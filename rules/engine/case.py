@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property, partial
 from typing import Literal
 
@@ -17,6 +17,7 @@ from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.knobs.configuration import Configuration, Undecided, View
 from perfdoc.knobs.knob import Value
 from perfdoc.knobs.load import catalogue
+from perfdoc.records import dataclass
 from perfdoc.results.headline import Framework
 from perfdoc.results.memory import MemoryAnalysis
 from perfdoc.results.quality import Contradiction

@@ -4,11 +4,11 @@ Needs that several rules share are in `rules/facts`, next to the fact; those of 
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Literal, Protocol, TypeVar
 
 from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.profiling.gpus import gpu_family
+from perfdoc.records import dataclass
 from perfdoc.results.quality import in_words
 from perfdoc.rules.engine.case import Case
 

@@ -1,12 +1,13 @@
 """Settings of other frameworks whose value takes more than a table: batches, converters, stages."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 
 from perfdoc.knobs.knob import Dialect, Value
 from perfdoc.knobs.terms import FLOAT8_CONVERTERS, OLD_FLOAT8
 from perfdoc.knobs.words import is_on
+from perfdoc.records import dataclass
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.facts.framework import has_own_file, titans_micro_batch, zero_stage
 

@@ -10,13 +10,13 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from perfdoc.knobs.knob import DIALECT_TITLES, MEGATRONS
 from perfdoc.knobs.load import catalogue
+from perfdoc.records import dataclass
 from perfdoc.results.figures import duration, significant, size
 from perfdoc.rules.advice.entries import TOPICS, Entry, entries, title_of
 from perfdoc.rules.engine import registry

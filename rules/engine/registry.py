@@ -4,12 +4,13 @@ import importlib
 import pkgutil
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import get_args
 
 import perfdoc.rules.checks
+from perfdoc.records import dataclass
 from perfdoc.results.ranking import Opportunity
 from perfdoc.results.replay import Gain, Prediction
 from perfdoc.results.rules import NOTHING_TO_SET, Evidence, RuleResult

@@ -9,11 +9,12 @@ late rank makes others wait goes too: where its prediction is higher, the bound 
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 
 from perfdoc.knobs.check import check
 from perfdoc.knobs.knob import Value
+from perfdoc.records import dataclass
 from perfdoc.results.replay import Gain, Prediction
 from perfdoc.results.rules import Related, RuleResult
 from perfdoc.rules.engine.advise import value_of

@@ -1,10 +1,11 @@
 """A rule: its identity (Meta) and its finding (Verdict), made by `fires`, `informs`, `passes` or `skips`."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import Literal
 
+from perfdoc.records import dataclass
 from perfdoc.results.replay import Gain
 from perfdoc.results.rules import Advice, WorstInstance
 from perfdoc.rules.engine.assumptions import Assumes

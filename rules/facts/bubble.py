@@ -1,11 +1,12 @@
 """The pipeline bubble, by formula and as measured; interleaving and micro-batches, which change it."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 from perfdoc.analyzers.device.idle import LAUNCH_LATENCY_MAX_NS
 from perfdoc.analyzers.memory.formula import Degrees
 from perfdoc.analyzers.pipeline.layout import ideal_bubble_frac
+from perfdoc.records import dataclass
 from perfdoc.rules.engine.advise import Advice, advise, needing
 from perfdoc.rules.engine.gain import Gain
 from perfdoc.rules.engine.needs import Missing, Need, applies, first_missing, given, not_applicable, skipped

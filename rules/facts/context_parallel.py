@@ -1,8 +1,9 @@
 """Limits of context parallelism, and whether ranks are better on it or on tensor parallelism."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from perfdoc.records import dataclass
 from perfdoc.rules.engine.advise import Advice, advise, all_or_none
 from perfdoc.rules.engine.needs import GPUS, WINDOW, first_missing, given, known, several
 from perfdoc.rules.engine.rule import Case

@@ -6,10 +6,10 @@ Ampere, 400 with Hopper and Blackwell). None of this is measured.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 
 from perfdoc.analyzers.communication.dimensions import USES
+from perfdoc.records import dataclass
 from perfdoc.results.figures import per_cent
 from perfdoc.rules.engine.gain import Gain, RankMeasurement, ceiling, predicted, time_share
 from perfdoc.rules.engine.needs import Missing, Need, not_applicable, skipped

@@ -2,9 +2,9 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
+from perfdoc.records import dataclass
 from perfdoc.results.figures import gib
 from perfdoc.results.memory import DeviceMemory
 from perfdoc.rules.engine.needs import GPUS, Missing, Need, skipped

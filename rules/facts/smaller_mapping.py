@@ -1,9 +1,9 @@
 """Whether a model is split over more GPUs than its memory requires, and what to use instead."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from perfdoc.analyzers.memory.formula import Degrees, parameters_of, sharded_bytes
+from perfdoc.records import dataclass
 from perfdoc.results.figures import brief, gib
 from perfdoc.rules.engine.advise import Advice, advise, all_or_none, needing
 from perfdoc.rules.engine.gain import RankMeasurement

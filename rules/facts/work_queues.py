@@ -2,9 +2,9 @@
 all, and the settings that switch FSDP on."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from perfdoc.knobs.knob import Value
+from perfdoc.records import dataclass
 from perfdoc.rules.engine.advise import Advice, advise, needing
 from perfdoc.rules.engine.needs import Missing, not_applicable, skipped
 from perfdoc.rules.engine.rule import Case

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
 
 from perfdoc.profiling.marks import format_group_mark
+from perfdoc.records import dataclass
 
 
 class Sizes(Protocol):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
@@ -13,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfdoc.profiling.whole_file import whole_file
+from perfdoc.records import dataclass
 
 PRODUCT_VERSION, SCHEMA_VERSION = "2026.3.1.157", "3.27.0"
 NO_ID = 2**32 - 1

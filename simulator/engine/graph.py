@@ -10,12 +10,12 @@ meeting waits for all arrivals (zero long), and every member transfers, from the
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
 
 from perfdoc.analyzers.base.rows import kept
+from perfdoc.records import dataclass
 from perfdoc.traces.table import I8 as I8
 from perfdoc.traces.table import I64 as I64
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cache
 from multiprocessing import parent_process
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from perfdoc.profiling.installation import install_command
+from perfdoc.records import dataclass
 from perfdoc.simulator.engine.graph import I64, NONE, TaskGraph
 
 _MANY = 2_000_000

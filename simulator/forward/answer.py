@@ -7,11 +7,11 @@ communication is, is known and not inferred.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from perfdoc.records import dataclass
 from perfdoc.simulator.captures.nsys import DEFAULT_STREAM
 from perfdoc.simulator.engine.graph import I64
 from perfdoc.simulator.forward.simulation import SimulatedRank

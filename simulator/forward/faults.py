@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Any
 
+from perfdoc.records import dataclass
 from perfdoc.simulator.forward.layout import Layout
 
 _NO_OVERLAP: Mapping[str, Mapping[str, bool]] = MappingProxyType(

@@ -7,8 +7,9 @@ step stand in plausible proportion, and no absolute time that follows from them 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
+
+from perfdoc.records import dataclass
 
 MATRIX_EFFICIENCY = 0.65
 """Of the dense peak, for GEMMs of training's sizes."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from perfdoc.records import dataclass
 from perfdoc.simulator.captures.groups import groups_of, place_of
 from perfdoc.simulator.engine.graph import I64
 from perfdoc.simulator.forward.faults import FAULTS, Faults, Job, Planted, planted_in

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from perfdoc.records import dataclass
 
 _TE = (
     "void transformer_engine::normalization::{}<transformer_engine::normalization::Kernel_traits<{}>>(Params)"

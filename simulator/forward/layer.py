@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from perfdoc.records import dataclass
 from perfdoc.simulator.forward import kernels as k
 from perfdoc.simulator.forward.faults import Faults
 from perfdoc.simulator.forward.hardware import Gpu

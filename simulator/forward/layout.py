@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from difflib import get_close_matches
 from types import MappingProxyType
 
+from perfdoc.records import dataclass
 from perfdoc.traces.known_models import ModelShape
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from perfdoc.records import dataclass
 from perfdoc.simulator.captures.groups import BACKWARD, Group
 from perfdoc.simulator.engine import EdgeKind, GraphBuilder, TaskGraph, TaskKind, schedule
 from perfdoc.simulator.engine.graph import I64

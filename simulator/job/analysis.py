@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeAlias
 
+from perfdoc.records import dataclass
 from perfdoc.results.job_model import JobModelAnalysis, ModelledStage
 from perfdoc.results.replay import Gain, Prediction
 from perfdoc.simulator.job.model import JobModel

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.communication.calls import device_rows
 from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.analyzers.device.view import DeviceView
+from perfdoc.records import dataclass
 
 _PP = DIMENSIONS.index("pp")
 _MIN_FRAC = 0.25

@@ -11,9 +11,10 @@ Cost follows stages, chunks and micro-batches, and no number of ranks.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
+from perfdoc.records import dataclass
 from perfdoc.simulator.job.network import Network
 from perfdoc.simulator.job.rank import INSIDE_A_PASS
 from perfdoc.simulator.job.scaling import (

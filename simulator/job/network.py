@@ -11,8 +11,9 @@ of it, a byte takes what it takes in the dimensions that were captured there.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from perfdoc.records import dataclass
 from perfdoc.simulator.job.rank import Traffic
 from perfdoc.simulator.job.settings import JobSettings
 

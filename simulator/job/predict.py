@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from perfdoc.records import dataclass
 from perfdoc.results.replay import Gain
 from perfdoc.simulator.job.model import JobModel
 from perfdoc.simulator.job.network import crosses_domains, crossing_hops_frac, network_of, tiny_ns

@@ -7,7 +7,6 @@ number of ranks is modelled from all of them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
@@ -28,6 +27,7 @@ from perfdoc.analyzers.pipeline.passes import (
     pass_ranges,
 )
 from perfdoc.analyzers.pipeline.rank import pipeline_group
+from perfdoc.records import dataclass
 from perfdoc.simulator.job.messages import Messages, messages_of
 from perfdoc.traces.job_facts import JobFacts
 from perfdoc.traces.table import F64

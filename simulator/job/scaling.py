@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from perfdoc.analyzers.memory.formula import parameters_of
+from perfdoc.records import dataclass
 from perfdoc.simulator.job.network import Network
 from perfdoc.simulator.job.rank import RankWork, Traffic
 from perfdoc.simulator.job.settings import JobSettings

@@ -10,10 +10,10 @@ takes one message longer; who waits for whom inside those exchanges is left out.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 from perfdoc.analyzers.pipeline.layout import MOST_PASSES, pass_order, source_of, warm_up_forwards
+from perfdoc.records import dataclass
 
 Pass = tuple[bool, int, int]
 """(forward, micro-batch, chunk)."""

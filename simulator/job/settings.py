@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from perfdoc.analyzers.pipeline.layout import chunks_by_warm_up
+from perfdoc.records import dataclass
 from perfdoc.simulator.job.rank import RankWork, Traffic
 from perfdoc.traces.job_facts import JobFacts
 

@@ -9,12 +9,12 @@ were; its output layer takes what its FLOPs take at the rate of the GEMMs that w
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
 
 from perfdoc.analyzers.memory.formula import parameters_of
+from perfdoc.records import dataclass
 from perfdoc.results.job_model import Origin
 from perfdoc.simulator.job.rank import PassWork, RankWork
 from perfdoc.simulator.job.settings import JobSettings

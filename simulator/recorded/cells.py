@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from perfdoc.analyzers.pipeline.known_schedules import Pass
+from perfdoc.records import dataclass
 from perfdoc.traces.table import F64
 
 

@@ -9,11 +9,11 @@ longer together, and in the next step those of another one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import comb
 
 import numpy as np
 
+from perfdoc.records import dataclass
 from perfdoc.results.what_if import CauseKind
 from perfdoc.simulator.recorded.work import StageWork
 from perfdoc.traces.table import F64, Bool

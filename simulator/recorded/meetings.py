@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from perfdoc.analyzers.communication.matches import Matches
 from perfdoc.analyzers.device.activity import DIMENSIONS, UNKNOWN_DIMENSION
 from perfdoc.analyzers.pipeline.passes import INSIDE_A_PASS
 from perfdoc.analyzers.pipeline.recorded_schedule import JobSchedule
+from perfdoc.records import dataclass
 from perfdoc.simulator.recorded.cells import Cell
 from perfdoc.traces.table import F64
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
 
+from perfdoc.records import dataclass
 from perfdoc.simulator.recorded.cells import Cell
 from perfdoc.traces.table import F64
 

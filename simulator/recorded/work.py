@@ -4,11 +4,11 @@ between collectives of ranks without a pipeline."""
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 
+from perfdoc.records import dataclass
 from perfdoc.simulator.recorded.cells import RecordedJob
 from perfdoc.traces.table import F64, Bool
 

@@ -10,12 +10,13 @@ alike.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import numpy as np
 
 from perfdoc.analyzers.steps.figures import warmup_steps
 from perfdoc.analyzers.steps.log import LoggedSteps, of_the_job
+from perfdoc.records import dataclass
 from perfdoc.results.ranks import Ledger
 from perfdoc.results.replay import Gain, Replay
 from perfdoc.simulator.engine import schedule

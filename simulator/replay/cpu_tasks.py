@@ -8,8 +8,6 @@ until then is the host's own time, as in any other piece: another process may ha
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64, Intervals
@@ -21,6 +19,7 @@ from perfdoc.analyzers.device.view import (
     facts_of_collective,
     host_intervals,
 )
+from perfdoc.records import dataclass
 from perfdoc.simulator.engine.graph import NONE, EdgeKind, GraphBuilder, TaskGraph, TaskKind
 from perfdoc.simulator.replay.rank_tasks import NO_RELEASE, RETURN_LATENCY_MAX_NS, RankTasks, by_step
 from perfdoc.traces.table import Bool

@@ -9,11 +9,10 @@ A call that waits for the device is two tasks: it begins, and it returns once th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from perfdoc.analyzers.host.calls import CallKind, HostCalls
+from perfdoc.records import dataclass
 from perfdoc.simulator.engine.graph import I64, NONE
 from perfdoc.traces.table import I8, Bool
 

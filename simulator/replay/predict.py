@@ -10,12 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import reduce
 from itertools import accumulate, pairwise
 
 import numpy as np
 
+from perfdoc.records import dataclass
 from perfdoc.results.figures import per_cent, plural
 from perfdoc.results.ranks import Ledger
 from perfdoc.results.replay import Gain, Replay

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from typing import Any
 
@@ -21,6 +21,7 @@ from perfdoc.analyzers.kernels.attributed import AttributedKernels, attributed_k
 from perfdoc.analyzers.kernels.optimizer import NO_LOOP, LoopSpans, loop_spans
 from perfdoc.analyzers.kernels.spans import Lane
 from perfdoc.analyzers.pipeline.passes import NO_LAYERS, HostPasses, LayerSpans, host_passes, layer_spans
+from perfdoc.records import dataclass
 from perfdoc.simulator.engine import EdgeKind, GraphBuilder, TaskGraph, TaskKind
 from perfdoc.simulator.engine.graph import I8, I64, NONE
 from perfdoc.simulator.engine.schedule import topological_order

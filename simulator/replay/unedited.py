@@ -8,7 +8,7 @@ was read, and the job as a whole is not.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -20,6 +20,7 @@ from perfdoc.analyzers.communication.matches import Matches
 from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.kernels.attributed import AttributedKernels
+from perfdoc.records import dataclass
 from perfdoc.results.figures import brief, per_cent, signed_share
 from perfdoc.results.replay import RankReplay, Replay
 from perfdoc.simulator.engine import EdgeKind, Schedule, TaskKind, critical_path, schedule

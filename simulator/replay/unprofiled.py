@@ -10,13 +10,13 @@ a rank that trains on the CPU the profiler writes down every operator: there ste
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.steps.figures import warmup_steps
 from perfdoc.analyzers.steps.log import LoggedSteps, of_the_job
+from perfdoc.records import dataclass
 from perfdoc.results.figures import per_cent
 from perfdoc.simulator.engine import TaskKind, schedule
 from perfdoc.simulator.replay.basis import FREE_STEPS_MIN, Counted, collections_of

@@ -11,13 +11,14 @@ those waits. Where every message waits alike (for a rank that is always late) th
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from perfdoc.analyzers.clocks.alignment import ClockAlignment
 from perfdoc.analyzers.communication.calls import CollectiveCalls
 from perfdoc.analyzers.communication.matches import Matches
+from perfdoc.records import dataclass
 from perfdoc.results.ranks import Ledger
 from perfdoc.results.replay import Replay
 from perfdoc.simulator.engine import TaskKind, schedule

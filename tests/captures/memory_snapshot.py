@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pickle
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from perfdoc.profiling.whole_file import whole_file
+from perfdoc.records import dataclass
 
 MIB = 1 << 20
 _BASE = 1 << 40

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 import numpy as np
 
 from perfdoc.profiling.distributed.groups import ProcessGroup
+from perfdoc.records import dataclass
 from perfdoc.traces.kineto.payload import ranks_of
 from perfdoc.traces.kineto.values import INT64_END, integer, non_negative, text
 from perfdoc.traces.model import UNKNOWN, Device, Thread

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -18,6 +17,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 import numpy as np
 
+from perfdoc.records import dataclass
 from perfdoc.traces.errors import TraceError
 from perfdoc.traces.foreign import document_of
 from perfdoc.traces.kineto import cutting, unpack

@@ -14,11 +14,12 @@ shows). Time 0 is UTC `baseTimeNanoseconds` where the file has it; older files h
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
+from perfdoc.records import dataclass
 from perfdoc.traces.damage import Span, forget, host_rows, without_shared
 from perfdoc.traces.errors import TraceError
 from perfdoc.traces.foreign import writer_of

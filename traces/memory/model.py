@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 from typing import NamedTuple
 
+from perfdoc.records import dataclass
 from perfdoc.traces.table import I8, I32, I64, Bool, Table
 
 NO_STACK = 0

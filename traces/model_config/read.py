@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from perfdoc.profiling.plain_yaml import PlainLoader, UnfitError
+from perfdoc.records import dataclass
 from perfdoc.traces.model_config import hugging_face
 from perfdoc.traces.model_config.hugging_face import (
     MissingError,

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import pyarrow as pa
 
+from perfdoc.records import dataclass
 from perfdoc.traces.arrow import distinct, distinct_texts, valid
 from perfdoc.traces.model import UNKNOWN, ApiCalls, EventRecords, RangeKind, Ranges, SyncKind, Syncs
 from perfdoc.traces.nsys.ids import Ids, process_of

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from perfdoc.records import dataclass
 from perfdoc.traces.model import Device, Note
 from perfdoc.traces.nsys.source import NULL, NsysSource, read_ints
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from perfdoc.records import dataclass
 from perfdoc.traces.arrow import distinct
 from perfdoc.traces.errors import TraceError
 from perfdoc.traces.model import UNKNOWN, Device, Note

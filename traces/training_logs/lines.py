@@ -9,12 +9,12 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
+from perfdoc.records import dataclass
 from perfdoc.traces.errors import TraceError
 
 Dialect = Literal["megatron-lm", "megatron-bridge", "nemo", "torchtitan", "hugging-face"]

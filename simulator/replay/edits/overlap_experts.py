@@ -9,12 +9,11 @@ way, the return begins later.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
 from perfdoc.analyzers.kernel_class.classify import KernelClass
+from perfdoc.records import dataclass
 from perfdoc.simulator.engine import EdgeKind, TaskKind
 from perfdoc.simulator.engine.graph import I64
 from perfdoc.simulator.forward.hardware import GPUS, MEMORY_EFFICIENCY

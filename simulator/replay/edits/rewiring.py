@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from perfdoc.analyzers.device.activity import DIMENSIONS
+from perfdoc.records import dataclass
 from perfdoc.simulator.engine import EdgeKind, GraphBuilder, TaskKind
 from perfdoc.simulator.engine.graph import I8, I64, NONE
 from perfdoc.simulator.replay.rank_tasks import NO_RELEASE

@@ -7,11 +7,11 @@ backward (gathers: of the forward), so that the bytes of a bucket tell which lay
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from perfdoc.records import dataclass
 from perfdoc.simulator.engine.graph import I64
 from perfdoc.simulator.forward.layout import layer_parameters, table_parameters
 from perfdoc.simulator.replay.edits.rewiring import computations

@@ -9,7 +9,7 @@ import itertools
 import os
 import threading
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,6 +19,7 @@ from perfdoc.agent.answers import answer, chosen
 from perfdoc.notebook import calls
 from perfdoc.notebook.errors import PerfdocError, one_line
 from perfdoc.notebook.report import Report
+from perfdoc.records import dataclass
 from perfdoc.reports.llm import LIMIT, findings_of, render_llm
 from perfdoc.results.names import shorten
 from perfdoc.traces.formats import FORMATS

@@ -3,10 +3,10 @@
 import os
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from perfdoc.records import dataclass
 from perfdoc.run.torchrun import TorchrunError
 
 _MODULE = "torch.distributed.run"

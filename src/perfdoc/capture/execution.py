@@ -4,7 +4,6 @@ import contextlib
 import os
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from perfdoc.capture.prepare import CaptureRequestError, Plan
@@ -22,6 +21,7 @@ from perfdoc.profiling.nsys.rank import RANK_VARIABLE
 from perfdoc.profiling.own.asked_window import ask
 from perfdoc.profiling.run_directory import FOLDERS, RunDirectory
 from perfdoc.profiling.vocabulary import STEP
+from perfdoc.records import dataclass
 from perfdoc.results.figures import plural, size
 from perfdoc.run.launching import EXIT_STOPPED, clear_up, wait_for
 

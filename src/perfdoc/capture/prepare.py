@@ -6,7 +6,6 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -20,6 +19,7 @@ from perfdoc.profiling.nsys.command import Nsys, find_nsys, nsys_command, nsys_p
 from perfdoc.profiling.own.asked_window import AskedWindow, window_of_steps
 from perfdoc.profiling.own.process import local_rank, started_rank
 from perfdoc.profiling.run_directory import RunDirectory
+from perfdoc.records import dataclass
 from perfdoc.results.figures import plural, size
 from perfdoc.run.torchrun import TorchrunError
 

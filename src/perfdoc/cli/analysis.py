@@ -10,7 +10,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -20,6 +19,7 @@ from perfdoc.cli.streams import columns, write_json
 from perfdoc.diagnose.asked import UserError
 from perfdoc.profiling.telling import stage
 from perfdoc.profiling.whole_file import is_stream, may_write, write_all
+from perfdoc.records import dataclass
 from perfdoc.results.names import base_name, shorten
 from perfdoc.traces import NoGpuActivityError, TraceError
 

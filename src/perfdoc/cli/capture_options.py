@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar, get_type_hints
 
 import typer
 
 from perfdoc.cli.headings import FACTS, MEASURED, RARE
+from perfdoc.records import dataclass
 
 if TYPE_CHECKING:
     from perfdoc.analyzers.request import AnalysisRequest

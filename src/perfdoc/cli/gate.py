@@ -6,7 +6,7 @@ import math
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -15,6 +15,7 @@ import typer
 
 from perfdoc.cli.capture_options import with_options
 from perfdoc.cli.messages import EXIT_FOUND, EXIT_INCONCLUSIVE, Debug, fail, in_one_line, say
+from perfdoc.records import dataclass
 
 if TYPE_CHECKING:
     from perfdoc.compare.gate.result import Result

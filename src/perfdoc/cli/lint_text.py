@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
@@ -16,6 +16,7 @@ from perfdoc.knobs.lint.finding import CODES, Finding, Report, Severity
 from perfdoc.knobs.lint.text import lint, title
 from perfdoc.knobs.reading.entry import MAX_BYTES, NotAConfigurationError
 from perfdoc.knobs.reading.file import as_text, read_text
+from perfdoc.records import dataclass
 from perfdoc.reports.annotations import command
 from perfdoc.results.figures import plural
 from perfdoc.results.names import PROSE_LIMIT, shorten

@@ -6,13 +6,13 @@ Steps that are gone may be the slow ones. So a run is judged whole, or with as m
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from perfdoc.analyzers.steps.log import MAX_STEP_NS
 from perfdoc.profiling.logs import StepRecord, read_steps
 from perfdoc.profiling.manifest import Manifest
 from perfdoc.profiling.run_directory import RunDirectory
+from perfdoc.records import dataclass
 from perfdoc.results.figures import per_cent
 from perfdoc.traces import TraceError
 from perfdoc.traces.training_logs.lines import TrainingLog

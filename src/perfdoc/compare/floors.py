@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Literal, get_args
 
 from perfdoc.compare.figures import RunFigures
+from perfdoc.records import dataclass
 from perfdoc.results.figures import GIB
 
 Level = Literal["off", "warn", "error"]

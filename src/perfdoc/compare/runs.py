@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any
@@ -25,6 +24,7 @@ from perfdoc.profiling.logs import read_lines
 from perfdoc.profiling.manifest import Manifest
 from perfdoc.profiling.memory import MemorySample
 from perfdoc.profiling.run_directory import RunDirectory
+from perfdoc.records import dataclass
 from perfdoc.results.figures import duration, plural, significant
 from perfdoc.traces import TraceError
 from perfdoc.traces.training_logs.lines import UnreadableStepsError

@@ -6,7 +6,7 @@ import contextlib
 import shlex
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -24,6 +24,7 @@ from perfdoc.diagnose.measuring import analysed
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.profiling.environment import encodable
 from perfdoc.profiling.manifest import Manifest
+from perfdoc.records import dataclass
 from perfdoc.results import Diagnosis
 from perfdoc.traces import TraceError
 from perfdoc.traces.job_facts import JobFacts, common_facts, facts_of_manifest

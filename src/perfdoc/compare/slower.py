@@ -23,12 +23,13 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from functools import lru_cache
 
 import numpy as np
 
+from perfdoc.records import dataclass
 from perfdoc.results.figures import per_cent
 
 CHANCE = 0.01

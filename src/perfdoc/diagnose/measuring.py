@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
@@ -17,6 +17,7 @@ from perfdoc.analyzers.memory.snapshot import RankMemory, measure_rank_memory
 from perfdoc.analyzers.request import AnalysisRequest
 from perfdoc.diagnose.workers import Here, Place, Processes, Task
 from perfdoc.profiling.telling import Telling, part, stage
+from perfdoc.records import dataclass
 from perfdoc.results.figures import plural
 from perfdoc.results.names import base_name
 from perfdoc.simulator.replay.unedited import KEPT_TASKS_MAX, replay_and_keep

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from perfdoc import results as d
 from perfdoc.analyzers.clocks.alignment import align_clocks
@@ -19,6 +19,7 @@ from perfdoc.analyzers.steps.log import read_logged_steps
 from perfdoc.diagnose.ranks import NO_TRACE
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import Value
+from perfdoc.records import dataclass
 from perfdoc.results.headline import Framework
 from perfdoc.rules.engine.job_words import in_words_of
 from perfdoc.rules.facts.graphs import launching_ns

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from perfdoc import results as d
@@ -16,6 +16,7 @@ from perfdoc.diagnose.job import with_shown_degrees
 from perfdoc.diagnose.ranks import rank_of, with_headroom
 from perfdoc.diagnose.replays import ReplayTopic, replays_of
 from perfdoc.knobs.configuration import Configuration
+from perfdoc.records import dataclass
 from perfdoc.results.what_if import WhatIfAnalysis, no_what_if
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.own_words import under_megatrons_names

@@ -11,10 +11,11 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Generic, Protocol, TypeVar
+
+from perfdoc.records import dataclass
 
 T = TypeVar("T")
 _T_co = TypeVar("_T_co", covariant=True)

@@ -9,7 +9,6 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,6 +20,7 @@ from perfdoc.profiling.environment import cpu_count
 from perfdoc.profiling.errors import CaptureError
 from perfdoc.profiling.installation import install_command, install_package
 from perfdoc.profiling.nsys.command import OVERRIDE, find_nsys, nvtx_trouble
+from perfdoc.records import dataclass
 from perfdoc.results.figures import size
 
 EXTRAS = ("", "train", "te", "dask")

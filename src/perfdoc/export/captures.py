@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
@@ -19,6 +19,7 @@ from perfdoc.diagnose.measuring import measure_all
 from perfdoc.diagnose.workers import WorkerLostError
 from perfdoc.export.writer import Clock, PerfettoFile, Written
 from perfdoc.profiling.whole_file import may_write, whole_file
+from perfdoc.records import dataclass
 from perfdoc.traces import TraceError
 
 _DEVICES = 1 << 13

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import field, fields, is_dataclass
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from perfdoc.compare.stored import diagnosis_in, read_diagnosis
 from perfdoc.export.captures import ExportError
 from perfdoc.profiling.whole_file import write_all
+from perfdoc.records import dataclass
 from perfdoc.results import (
     Communication,
     Diagnosis,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -13,6 +12,7 @@ from perfdoc.analyzers.device.activity import DIMENSIONS, EVIDENCE
 from perfdoc.analyzers.device.view import DeviceView, launches_missing
 from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.analyzers.timeline.rank import ledger_pieces
+from perfdoc.records import dataclass
 from perfdoc.results.ranks import LEAVES
 from perfdoc.traces import RangeKind
 from perfdoc.traces.model import (

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import IO, TypeAlias
 
 import numpy as np
@@ -15,6 +14,7 @@ from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.export import protobuf
 from perfdoc.export.tracks import CATEGORIES, Counter, LeftOut, Names, Track, own_names, tracks_of
+from perfdoc.records import dataclass
 from perfdoc.traces.table import Bool
 
 MAX_LANES = 16

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perfdoc.notebook.errors import PerfdocError, one_line
+from perfdoc.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

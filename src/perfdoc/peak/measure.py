@@ -11,7 +11,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from perfdoc.profiling.cpu_times import cpu_times, others_frac
 from perfdoc.profiling.installation import install_command
 from perfdoc.profiling.marks import DeviceKind
 from perfdoc.profiling.measured import MeasuredCeilings
+from perfdoc.records import dataclass
 
 LIMIT_S = 180.0
 """A measurement takes seconds; one that takes minutes is given up."""

@@ -5,7 +5,6 @@ import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from perfdoc.peak.team import Team, Timed, Work
 from perfdoc.profiling.environment import cpu_name, versions
 from perfdoc.profiling.measured import MeasuredCeilings, Rate
 from perfdoc.profiling.run_directory import utc_now
+from perfdoc.records import dataclass
 from perfdoc.results.figures import size
 
 _MIB = 1 << 20

@@ -5,7 +5,6 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 
 import torch
@@ -13,6 +12,7 @@ import torch.distributed as dist
 
 from perfdoc.peak.cpus import usable_cpus
 from perfdoc.profiling.marks import DeviceKind
+from perfdoc.records import dataclass
 
 Work = Callable[[], object]
 _MEETING_S = 90

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from perfdoc.records import dataclass
 from perfdoc.redact.texts import CLEANERS, Fields, clean_blob, known_fields
 from perfdoc.redact.words import Names
 from perfdoc.results.figures import plural

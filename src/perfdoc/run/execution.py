@@ -6,7 +6,6 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -21,6 +20,7 @@ from perfdoc.profiling.measured import MeasuredCeilings
 from perfdoc.profiling.nsys.collect import CollectedReport, collect_reports, last_words, reported_ranks
 from perfdoc.profiling.run_directory import RunDirectory
 from perfdoc.profiling.whole_file import whole_file
+from perfdoc.records import dataclass
 from perfdoc.results.figures import flops
 from perfdoc.results.names import natural
 from perfdoc.run.launching import EXIT_STOPPED, clear_up, wait_for

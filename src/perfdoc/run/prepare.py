@@ -5,7 +5,6 @@ import shlex
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from perfdoc.profiling.nsys.command import nsys_command, nsys_per_rank
 from perfdoc.profiling.profiler_choice import ProfilerChoice, choose_profiler
 from perfdoc.profiling.run_directory import RunDirectory
 from perfdoc.profiling.whole_file import whole_file
+from perfdoc.records import dataclass
 from perfdoc.run.torchrun import TorchrunArguments, read_torchrun
 from perfdoc.trainer.config.profiling import profiler_of, window_of
 from perfdoc.trainer.config.resolve import DEFAULT_CONFIG, ResolvedConfig, resolve

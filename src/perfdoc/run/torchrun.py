@@ -2,8 +2,9 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NoReturn
+
+from perfdoc.records import dataclass
 
 
 class TorchrunError(ValueError):

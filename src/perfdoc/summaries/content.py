@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from perfdoc.analyzers.efficiency.bounds import KernelBounds
 from perfdoc.analyzers.kernels.attributed import AttributedKernels
 from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.analyzers.measure_device import DeviceAnalysis, RankMeasurement
+from perfdoc.records import dataclass
 from perfdoc.results.replay import Replay
 from perfdoc.simulator.job.rank import RankWork, rank_work
 from perfdoc.simulator.replay.rebuilt import Rebuilt

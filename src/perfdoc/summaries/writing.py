@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from perfdoc.analyzers.request import AnalysisRequest
 from perfdoc.profiling.environment import encodable
+from perfdoc.records import dataclass
 from perfdoc.summaries.codec import decode, encode
 from perfdoc.summaries.content import Kept, Measured, Silent, for_summary, split
 from perfdoc.summaries.reading import measure_or_explain, run_json_beside, types_digest, words_of

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from perfdoc.analyzers.job import JobMeasurement, measure_job
 from perfdoc.analyzers.measure import CaptureMeasurement
@@ -15,6 +15,7 @@ from perfdoc.diagnose.job import job_configuration
 from perfdoc.diagnose.measuring import Found, measure_all
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import Value
+from perfdoc.records import dataclass
 from perfdoc.results.headline import Mfu
 from perfdoc.results.quality import in_words
 from perfdoc.rules.facts.hardware import gpu_of, job_nvlink_domain

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
 
 from perfdoc.analyzers.memory.formula import Batch, Degrees, need_bytes, sharded_bytes
 from perfdoc.knobs.configuration import Configuration
+from perfdoc.records import dataclass
 from perfdoc.results.memory import MemoryAnalysis
 from perfdoc.rules.facts.memory_need import FIT_FRAC
 from perfdoc.rules.facts.memory_room import KEEP_FREE_FRAC

@@ -5,11 +5,11 @@ Times are milliseconds of one step. None means "not known".
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import msgspec
 
+from perfdoc.records import dataclass
 from perfdoc.results.type_schema import schema_of
 
 SCHEMA_VERSION = "1.0"

@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Literal
 
 from perfdoc.diagnose.asked import UserError
 from perfdoc.knobs.check import check
 from perfdoc.knobs.knob import Value
 from perfdoc.profiling.installation import install_command
+from perfdoc.records import dataclass
 from perfdoc.simulator.job.settings import JobSettings
 from perfdoc.tune.job import Job
 from perfdoc.tune.result import LeftOut

@@ -6,7 +6,7 @@ import hashlib
 import shutil
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Protocol
 
@@ -21,6 +21,7 @@ from perfdoc.diagnose.asked import UserError
 from perfdoc.knobs.knob import Value
 from perfdoc.profiling.manifest import Manifest
 from perfdoc.profiling.whole_file import write_all
+from perfdoc.records import dataclass
 from perfdoc.results.figures import significant
 from perfdoc.run.stop import Stopped
 from perfdoc.traces import TraceError

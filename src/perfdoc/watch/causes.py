@@ -8,11 +8,11 @@ work grew, either the late one changes from step to step, or the synchronisation
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
+from perfdoc.records import dataclass
 from perfdoc.watch.changes import F64, blocks
 from perfdoc.watch.result import Cause
 from perfdoc.watch.series import F32, PHASES, JobSeries

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +17,7 @@ import numpy.typing as npt
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.steps.figures import MAD_TO_SIGMA
 from perfdoc.compare.slower import Sample, change_between, slower_by_order
+from perfdoc.records import dataclass
 
 MIN_LEVEL = 12
 """Steps of a level."""

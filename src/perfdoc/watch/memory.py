@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from perfdoc.records import dataclass
 from perfdoc.watch.changes import F64, levels
 from perfdoc.watch.series import JobSeries
 

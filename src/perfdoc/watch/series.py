@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy.typing as npt
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.steps.log import MAX_STEP_NS
 from perfdoc.profiling.logs import Began, StepRecord
+from perfdoc.records import dataclass
 from perfdoc.traces.table import Bool
 from perfdoc.traces.training_logs.lines import TrainingLog
 

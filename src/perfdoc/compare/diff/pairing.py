@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from perfdoc.compare.diff.result import Basis
 from perfdoc.compare.side import Loaded
 from perfdoc.profiling.manifest import ModelShape
+from perfdoc.records import dataclass
 from perfdoc.results import Rank
 from perfdoc.results.figures import plural
 

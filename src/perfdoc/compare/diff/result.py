@@ -5,11 +5,11 @@ Durations are integer nanoseconds, changes are after - before, so positive is lo
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import msgspec
 
+from perfdoc.records import dataclass
 from perfdoc.results.type_schema import schema_of
 
 SCHEMA_VERSION = "1.1"

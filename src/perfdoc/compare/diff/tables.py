@@ -5,7 +5,6 @@ Tables of leaves add up to the change exactly; a kernel's change is of its count
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 
 from perfdoc.compare.diff.pairing import Pair
@@ -22,6 +21,7 @@ from perfdoc.compare.diff.result import (
     duration,
 )
 from perfdoc.compare.side import Loaded
+from perfdoc.records import dataclass
 from perfdoc.reports.leaves import LEAVES, add_up, leaf_values
 from perfdoc.results import DIMENSIONS, Communication
 from perfdoc.results import Rank as DiagnosedRank

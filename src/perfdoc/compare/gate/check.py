@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
@@ -28,6 +27,7 @@ from perfdoc.compare.gate.sessions import note_one_session, note_same_place, pai
 from perfdoc.compare.runs import Run
 from perfdoc.compare.slower import PRACTICAL_FRAC, Verdict, few_orders
 from perfdoc.profiling.environment import encodable
+from perfdoc.records import dataclass
 from perfdoc.results.figures import duration, per_cent, plural
 from perfdoc.results.names import shorten
 

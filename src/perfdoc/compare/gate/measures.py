@@ -9,12 +9,13 @@ from what the logs hold, never from the times, so the shares of the others are d
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from perfdoc.compare.baseline_files import ANCHOR_RUNS
 from perfdoc.compare.figures import RunFigures, Statistic
 from perfdoc.compare.gate.sessions import scatter_of_sessions
 from perfdoc.compare.slower import CHANCE, MIN_HISTORY, Comparison, Verdict, compare, slower_by_order
+from perfdoc.records import dataclass
 
 PARTS, DRIFT = "parts", "drift"
 DRIFT_RUNS = ANCHOR_RUNS + MIN_HISTORY

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from perfdoc import results as d
 from perfdoc.compare.verify.record import Predicted, RulePrediction, VerifyError
 from perfdoc.knobs.check import check
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import Value
+from perfdoc.records import dataclass
 from perfdoc.rules.engine import advise
 from perfdoc.rules.engine.gain import best_of
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from perfdoc.compare.slower import (
@@ -20,6 +19,7 @@ from perfdoc.compare.slower import (
     change_in_pairs,
 )
 from perfdoc.compare.verify.record import Measured, Predicted, Record, RunTimes, Statistic, Verdict
+from perfdoc.records import dataclass
 
 CONFIDENCE = 0.95
 MIN_PAIRS = 2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from perfdoc.compare.facts import Facts, differences, facts_of, fingerprint, in_words, of_the_machine
@@ -26,6 +25,7 @@ from perfdoc.knobs.settings import read_configuration
 from perfdoc.profiling.manifest import Manifest
 from perfdoc.profiling.run_directory import utc_now
 from perfdoc.profiling.whole_file import write_all
+from perfdoc.records import dataclass
 from perfdoc.results.figures import per_cent, significant
 from perfdoc.run.stop import Stopped
 from perfdoc.version import __version__

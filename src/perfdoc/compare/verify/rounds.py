@@ -6,7 +6,6 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +17,7 @@ from perfdoc.compare.verify.record import Arm, RunTimes, VerifyError
 from perfdoc.compare.verify.start import Arms
 from perfdoc.profiling.cpu_times import cpu_times, others_frac
 from perfdoc.profiling.manifest import Manifest
+from perfdoc.records import dataclass
 from perfdoc.run.execution import train
 from perfdoc.run.launching import EXIT_STOPPED
 from perfdoc.run.prepare import Plan, RunError, prepare

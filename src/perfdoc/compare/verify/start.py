@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from perfdoc.compare.verify.record import ChangedSetting, VerifyError
 from perfdoc.knobs.knob import Value
 from perfdoc.knobs.values import as_text
 from perfdoc.profiling.manifest import Manifest
+from perfdoc.records import dataclass
 from perfdoc.traces import TraceError
 from perfdoc.trainer.config.resolve import KEYS
 from perfdoc.trainer.config.schema import Config

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -35,6 +34,7 @@ from perfdoc.knobs.reading.entry import NotAConfigurationError
 from perfdoc.knobs.settings import read_configuration
 from perfdoc.knobs.values import as_text
 from perfdoc.profiling.run_directory import utc_now
+from perfdoc.records import dataclass
 from perfdoc.version import __version__
 
 _Kind = Literal["unprofiled", "analysed"]
