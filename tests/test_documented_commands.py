@@ -26,6 +26,7 @@ def written_commands(text: str) -> Iterator[list[str]]:
     blocks = [line for block in _FENCE.findall(text) for line in block.replace("\\\n", " ").splitlines()]
     for line in [*inline, *blocks]:
         for part in line.split(";"):
+            part = part.replace("(as perfdoc names it)", "")  # of a setting on a first screen
             if not re.search(r"\bperfdoc [a-z]", part) or '"' in part.partition("perfdoc ")[0]:
                 continue
             words = shlex.split(part.removeprefix("- run:").replace("…", ""), comments=True, posix=True)
