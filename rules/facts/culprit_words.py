@@ -57,7 +57,7 @@ def does(cause: WhatIfCause, found: WhatIfAnalysis) -> str:
     often = whole if every else f"in {per_cent(cause.recurrence_frac, 0)} of the steps"
     often = f"from {shorten(cause.since, 48)} on" if cause.since else often
     times = f"{significant(cause.ratio, 3)} times"
-    peers = plural(cause.peers, "peer")
+    peers = "peer" if cause.peers == 1 else plural(cause.peers, "peer")
     many = len(cause.ranks) > 1
     whose = "their" if many else "its"
     if cause.kind == "slow_rank":

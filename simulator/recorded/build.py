@@ -60,6 +60,7 @@ def recorded_job(
                     kind="messages" if kind == MESSAGE else _name(rank, i),
                     lane=int(rank.lane[i]),
                     bytes=int(rank.bytes[i]),
+                    is_send=rank.operation[i] == "send",
                     is_awaited=bool(rank.is_awaited[i]),
                 )
             )

@@ -26,6 +26,8 @@ class Cell:
     is_awaited: bool = True
     partners: frozenset[int] = frozenset()
     """Of communication: all cells that must have come, its own among them."""
+    is_send: bool = False
+    """A message that only goes away from here."""
     is_whole: bool = True
     """Whether all that take part were captured."""
 

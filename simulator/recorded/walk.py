@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from enum import IntEnum
 
 import numpy as np
@@ -92,6 +93,12 @@ def plan_of(cells: Sequence[Cell], of_member: Sequence[Sequence[int]]) -> Plan |
     if waiting or any(at[m] < len(mine) for m, mine in enumerate(of_member)):
         return None
     return Plan(cells=tuple(cells), acts=tuple(acts), members=len(of_member))
+
+
+def with_buffered_sends(cells: Sequence[Cell]) -> list[Cell]:
+    """Sends that wait for nobody: their messages lie ready until somebody takes them, as small ones do, and
+    those of gloo."""
+    return [replace(cell, partners=frozenset({c})) if cell.is_send else cell for c, cell in enumerate(cells)]
 
 
 def step_ends(plan: Plan, variants: Sequence[F64]) -> F64:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from perfdoc.simulator.recorded.causes import causes_of
 from perfdoc.simulator.recorded.cells import RecordedJob
 from perfdoc.simulator.recorded.peers import ideal_of, unwaited
 from perfdoc.simulator.recorded.tail import with_meeting_at_end
-from perfdoc.simulator.recorded.walk import Plan, plan_of, walk
+from perfdoc.simulator.recorded.walk import Plan, plan_of, walk, with_buffered_sends
 from perfdoc.traces.table import F64, Bool
 
 MAX_RANKS = 32
@@ -43,6 +44,10 @@ def what_if(
     if job is None:
         return no_what_if("the captures have no step in common", "Capture the same steps on all ranks.")
     plan = plan_of(job.cells, job.of_member)
+    if plan is None:
+        # Both sides sent before they received: it can be so only if a send does not wait.
+        job = replace(job, cells=tuple(with_buffered_sends(job.cells)))
+        plan = plan_of(job.cells, job.of_member)
     if plan is not None and (met := with_meeting_at_end(job, plan)) is not job:
         job, plan = met, plan_of(met.cells, met.of_member)
     if plan is None:

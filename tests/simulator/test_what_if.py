@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 from perfdoc.analyzers.pipeline.recorded_schedule import find_schedule
 from perfdoc.results.what_if import WhatIfAnalysis
 from perfdoc.rules.facts.culprit_words import does
+from perfdoc.simulator.recorded.cells import Cell
+from perfdoc.simulator.recorded.walk import plan_of, walk, with_buffered_sends
 from perfdoc.simulator.recorded.what_if import what_if
 from tests.analyzers.planted_operations import Lengths, matched, plant
 
@@ -197,3 +199,28 @@ def test_stages_of_several_chunks(kind: str) -> None:
     (one,) = found.causes
     assert (one.kind, one.ranks or one.stage) == (kind, [3] if kind == "slow_rank" else 1)
     assert one.saved_ns == pytest.approx(np.mean(ends) - np.mean(without), abs=0.02 * np.mean(ends))
+
+
+def test_ranks_that_both_send_first_do_not_stand_still() -> None:
+    # Rank 0 works for 5 ns and rank 1 for 2, then each sends and receives, 1 ns for each message. A send that
+    # waits for the receive behind the other's send waits for ever. Sent and gone: rank 0 has sent at 6 and
+    # received at 7; rank 1 has sent at 3, waits until rank 0 sends, at 5, and has it at 6.
+    def message(member: int, partners: set[int], *, is_send: bool) -> Cell:
+        found = Cell(member=member, kind="messages", lane=0 if is_send else 1, is_send=is_send)
+        return replace(found, partners=frozenset(partners))
+
+    cells = [
+        Cell(member=0, kind="compute"),
+        message(0, {1, 5}, is_send=True),
+        message(0, {2, 4}, is_send=False),
+        Cell(member=1, kind="compute"),
+        message(1, {2, 4}, is_send=True),
+        message(1, {1, 5}, is_send=False),
+    ]
+    order = [[0, 1, 2], [3, 4, 5]]
+    assert plan_of(cells, order) is None
+    plan = plan_of(with_buffered_sends(cells), order)
+    assert plan is not None
+    takes = np.array([5.0, 1, 1, 2, 1, 1])[:, None]
+    _, ends = walk(plan, lambda c: takes[c][None, :], (1, 1))
+    assert [float(ends[m][0, 0]) for m in range(2)] == [7.0, 6.0]
