@@ -134,6 +134,10 @@ def most_alike(readings: Sequence[_Reading], of_rank: Mapping[int, RankOperation
         first, second, *_ = np.sort(cost).tolist()
         if first < CLEARLY * second:
             return readings[int(cost.argmin())]
+    # Two stages exchange both ways whether they have several chunks or one: one, if nothing speaks for more.
+    plain = [i for i, r in enumerate(readings) if r.schedule.vpp == 1]
+    if len(plain) == 1 and (costs[plain[0]] <= costs.min(axis=0)).all() and costs[plain[0], 0] < STRANGE:
+        return readings[plain[0]]
     return None
 
 

@@ -143,3 +143,13 @@ def test_a_ring_of_which_half_was_captured_is_that_of_its_group() -> None:
     ranks, _ = plant(4, 1, 8, lengths, chunks=2)
     found = find_schedule(ranks[1:3])
     assert (found.pp, found.vpp, found.pipelines) == (4, 2, ((0, 1, 2, 3),))
+
+
+def test_two_stages_that_several_chunks_would_fit_as_well_have_one() -> None:
+    # Lengths that nothing orders: the messages of 6 micro-batches are also those of 2 in two chunks.
+    def uneven(*place: int) -> int:
+        return 100_000 + 90_000 * (hash(place) % 7)
+
+    ranks, _ = plant(2, 1, 6, uneven, batched="pairs", named=False)
+    found = find_schedule(ranks)
+    assert (found.pp, found.vpp, found.micro_batches) == (2, 1, 6)
