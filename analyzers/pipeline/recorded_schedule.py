@@ -52,7 +52,7 @@ class JobSchedule:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Reading:
+class Reading:
     """A schedule that fits a pipeline."""
 
     chain: Chain
@@ -74,9 +74,9 @@ def find_schedule(ranks: Sequence[RankOperations]) -> JobSchedule:
     parts = {rank: cut_by_messages(ranks[i]) for rank, i in speaking.items() if rank is not None}
     of_rank = {rank: ranks[i] for rank, i in speaking.items() if rank is not None}
     found: list[RankSchedule | None] = [None] * len(ranks)
-    chosen: list[_Reading] = []
+    chosen: list[Reading] = []
     for number, ways in enumerate(chains):
-        readings: dict[object, _Reading] = {}
+        readings: dict[object, Reading] = {}
         for one in (r for chain in ways for r in _readings(chain, of_rank, parts, number)):
             said = tuple((rank, r.stage, tuple(r.passes.items())) for rank, r in one.ranks.items())
             readings.setdefault(said, one)
@@ -103,7 +103,7 @@ def find_schedule(ranks: Sequence[RankOperations]) -> JobSchedule:
 
 def _readings(
     chain: Chain, of_rank: Mapping[int, RankOperations], parts: Mapping[int, Parts], pipeline: int
-) -> Iterator[_Reading]:
+) -> Iterator[Reading]:
     """The schedules that fit all captured ranks of a pipeline."""
     mine = [(stage, rank) for stage, rank in enumerate(chain) if rank in parts]
     for schedule in known_schedules(len(chain), max(len(parts[rank].blocks) for _, rank in mine)):
@@ -114,7 +114,7 @@ def _readings(
                 break
             fitted[rank] = RankSchedule(stage=stage, pipeline=pipeline, passes=fit[0], messages=fit[1])
         else:
-            yield _Reading(chain=chain, schedule=schedule, ranks=fitted)
+            yield Reading(chain=chain, schedule=schedule, ranks=fitted)
 
 
 STRANGE = 0.5
@@ -124,7 +124,7 @@ CLEARLY = 0.5
 """A reading is taken if its passes of a kind differ less than this part of what they do in any other."""
 
 
-def most_alike(readings: Sequence[_Reading], of_rank: Mapping[int, RankOperations]) -> _Reading | None:
+def most_alike(readings: Sequence[Reading], of_rank: Mapping[int, RankOperations]) -> Reading | None:
     """The reading whose forward passes are like one another, and its backward passes: what runs in them, else
     how long they take; None where none stands out."""
     costs = np.array([_unlikeness(r, of_rank) for r in readings])
@@ -141,7 +141,7 @@ def most_alike(readings: Sequence[_Reading], of_rank: Mapping[int, RankOperation
     return None
 
 
-def _unlikeness(reading: _Reading, of_rank: Mapping[int, RankOperations]) -> tuple[float, float]:
+def _unlikeness(reading: Reading, of_rank: Mapping[int, RankOperations]) -> tuple[float, float]:
     """How much kernels' names, and how much lengths, differ between passes of one kind on one rank."""
     names, lengths, kinds = 0.0, 0.0, 0
     for rank, schedule in reading.ranks.items():
