@@ -138,7 +138,7 @@ def in_pairs(
 
 def simulated(scatter: float, loss: float, sizes: tuple[int, int]) -> Counter[str]:
     """The same where runs scatter normally by so much."""
-    from perfdoc.compare.slower import compare
+    from perfdoc.analyzers.steps.slower import compare
 
     n, k = sizes
     chance = random.Random(3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import field
 from typing import Literal
 
 from perfdoc.records import dataclass
@@ -107,6 +108,15 @@ class RankStepTimes:
 
 
 @dataclass(frozen=True, kw_only=True)
+class StepLevel:
+    """Steps in a row that take alike."""
+
+    first_step: int
+    steps: int
+    median_ns: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class StepTimes(Measured):
     """Step times of a job. Of several ranks, a step's time is the median over them."""
 
@@ -123,3 +133,8 @@ class StepTimes(Measured):
     """Analysed ones first."""
     outliers_left_out: int
     ranks: list[RankStepTimes]
+    levels: list[StepLevel] = field(default_factory=list)
+    """Of the logged steps that were not profiled, warm-up left out: more than one where the job became slower
+    or faster for good, by more than its scatter explains. The last ones where they are many."""
+    captured_level: int | None = None
+    """Place in `levels` of that in which steps were profiled; None where none was logged."""

@@ -69,7 +69,7 @@ class WhatIfAnalysis:
     schedule: str
     """Of a pipeline as its messages show it, `1F1B`; empty where there is none, or it is not known."""
     pp: int | None
-    vpp: int | None
+    vpp: int | None = None
     """Chunks of a stage."""
     micro_batches: int | None
     measured_ns: int | None

@@ -6,8 +6,10 @@ step, on the host's clock, by `perfdoc run`). A foreign trace has only the first
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -22,14 +24,24 @@ from perfdoc.analyzers.steps.figures import (
     median_range,
     warmup_steps,
 )
+from perfdoc.analyzers.steps.levels import MOST_STEPS, joined, levels
 from perfdoc.analyzers.steps.log import LoggedSteps, of_the_job
 from perfdoc.results.quality import MEASURED
-from perfdoc.results.step_times import LogAgreement, ProfilerOverhead, RankStepTimes, StepTimes, WarmUp
+from perfdoc.results.step_times import (
+    LogAgreement,
+    ProfilerOverhead,
+    RankStepTimes,
+    StepLevel,
+    StepTimes,
+    WarmUp,
+)
 
 MIN_STEPS = 3
 """Fewer profiled, or fewer steady unprofiled, steps than this give no overhead."""
 AGREEMENT_BAR_FRAC = 0.02
 """The analysed time of a step must be within 2 % of the logged one."""
+
+MAX_LEVELS = 50
 
 _NO_LOG = "No step log: the capture is not in a run directory."
 _HOW_LOG = "Train with `perfdoc run`: it logs every step, profiled or not."
@@ -72,7 +84,28 @@ def measure_step_times(ranks: Sequence[RankSteps], logs: Mapping[int, LoggedStep
         outliers=outliers[:MAX_OUTLIERS],
         outliers_left_out=max(len(outliers) - MAX_OUTLIERS, 0),
         ranks=_by_rank(measured, logs, warmup.last_step),
+        **_levels(job, steady),
     )
+
+
+def _levels(job: LoggedSteps | None, steady: LoggedSteps | None) -> dict[str, Any]:
+    """Levels of the steady steps' times, the last ones, and in which of them steps were profiled."""
+    if job is None or steady is None or not len(steady.step):
+        return {}
+    steady = steady.of(np.arange(max(len(steady.step) - MOST_STEPS, 0), len(steady.step)))
+    times = np.asarray(steady.duration_ns, np.float64)
+    bounds = [*joined(times, levels(times)), len(times)][-MAX_LEVELS - 1 :]
+    found = [
+        StepLevel(first_step=int(steady.step[a]), steps=b - a, median_ns=round(float(np.median(times[a:b]))))
+        for a, b in itertools.pairwise(bounds)
+    ]
+    captured = None
+    if job.profiled.any():
+        at = np.searchsorted(
+            [level.first_step for level in found], np.median(job.step[job.profiled]), "right"
+        )
+        captured = max(int(at) - 1, 0)
+    return {"levels": found, "captured_level": captured}
 
 
 def _warmup(unprofiled: LoggedSteps) -> WarmUp:

@@ -14,6 +14,8 @@ from perfdoc.results.names import prose, shorten
 from perfdoc.results.step_times import Distribution, OutlierStep
 
 _OUTLIERS = 8
+_TYPICAL_FRAC = 0.03
+"""Steps within this of one another are alike."""
 
 
 def build(diagnosis: Diagnosis) -> Section | None:
@@ -28,7 +30,14 @@ def build(diagnosis: Diagnosis) -> Section | None:
     return Section(
         key="step-times",
         title="Step times",
-        sentences=[*_length(times), *_slowest(times), *_overhead(times), *_warm_up(times), *_log(times)],
+        sentences=[
+            *_length(times),
+            *_changed(times),
+            *_slowest(times),
+            *_overhead(times),
+            *_warm_up(times),
+            *_log(times),
+        ],
         grids=[grid for grid in grids if grid.rows],
         draw=partial(steps_picture, diagnosis),
     )
@@ -58,6 +67,22 @@ def _length(times: StepTimes) -> Iterator[str]:
         varies = figures.share(spread.variation_frac)
         said += f"; 10th to 90th percentile {low} to {high} (standard deviation {varies})"
     yield said + "."
+
+
+def _changed(times: StepTimes) -> Iterator[str]:
+    """Whether the captured steps are as the job's last ones."""
+    if len(times.levels) < 2 or times.captured_level is None:
+        return
+    now, then = times.levels[-1], times.levels[min(times.captured_level, len(times.levels) - 1)]
+    more = now.median_ns / then.median_ns - 1
+    if then is now or abs(more) < _TYPICAL_FRAC:
+        yield f"Captured steps are as the last ones, since step {now.first_step:,}; earlier ones were not."
+        return
+    yield (
+        f"Captured steps are not typical: since step {now.first_step:,} a step takes "
+        f"{figures.duration(now.median_ns)}, {figures.duration(then.median_ns)} around the capture. "
+        "Capture later ones; `perfdoc watch` says why."
+    )
 
 
 def _warm_up(times: StepTimes) -> Iterator[str]:

@@ -220,3 +220,13 @@ def test_the_log_of_a_run_directory(tmp_path: Path) -> None:
     run.steps_path(4).write_text('{"step": "x"}\n')
     with pytest.raises(TraceError, match="rank4"):
         read_logged_steps(run.path)
+
+
+def test_whether_the_captured_steps_are_as_the_last_ones() -> None:
+    # 100 ms, from step 61 on 130; profiled were steps 20 and 21, or 80 and 81.
+    times = [100.0 + i % 3 for i in range(60)] + [130.0 + i % 3 for i in range(60)]
+    for profiled, level in (((20, 21), 0), ((80, 81), 1)):
+        found = measure_step_times([], {0: log(times, profiled)})
+        assert [(one.first_step, one.median_ns // 1_000_000) for one in found.levels] == [(1, 101), (61, 131)]
+        assert found.captured_level == level
+    assert len(measure_step_times([], {0: log(times[:60])}).levels) == 1

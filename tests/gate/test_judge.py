@@ -11,11 +11,11 @@ import msgspec
 import numpy as np
 import pytest
 
+from perfdoc.analyzers.steps.slower import compare, student_t
 from perfdoc.compare.figures import RunFigures
 from perfdoc.compare.gate.check import judge
 from perfdoc.compare.gate.measures import DRIFT, PARTS, Compared, Family
 from perfdoc.compare.gate.sessions import note_one_session, number_sessions, scatter_of_sessions
-from perfdoc.compare.slower import compare, student_t
 from tests.amount import some, tries
 from tests.gate.commands import MS, MakeRun, gate, record
 from tests.gate.scatter import EXCHANGEABLE

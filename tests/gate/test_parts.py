@@ -12,11 +12,11 @@ import msgspec
 import numpy as np
 import pytest
 
+from perfdoc.analyzers.steps.slower import Comparison
 from perfdoc.compare.figures import RunFigures
 from perfdoc.compare.gate.check import judge
 from perfdoc.compare.gate.measures import PARTS, Family
 from perfdoc.compare.gate.parts import find_growth, find_part_losses
-from perfdoc.compare.slower import Comparison
 from tests.amount import tries
 from tests.gate.commands import MS, MakeRun, gate
 from tests.gate.scatter import EXCHANGEABLE

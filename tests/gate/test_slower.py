@@ -9,7 +9,7 @@ from itertools import combinations, product
 import numpy as np
 import pytest
 
-from perfdoc.compare.slower import (
+from perfdoc.analyzers.steps.slower import (
     MIN_SPREAD_FRAC,
     Verdict,
     compare,

@@ -9,8 +9,8 @@ import msgspec
 import numpy as np
 import pytest
 
+from perfdoc.analyzers.steps.levels import MIN_LEVEL, levels, slower
 from perfdoc.profiling.logs import Began, StepRecord
-from perfdoc.watch.changes import MIN_LEVEL, levels, slower
 from perfdoc.watch.memory import growth
 from perfdoc.watch.series import FIELDS, JobSeries, RankRows, job_series
 from perfdoc.watch.verdict import watched
@@ -32,7 +32,7 @@ def brute_levels(values: np.ndarray, penalty: float) -> float:
 
 
 def test_levels_are_the_exact_least_squares() -> None:
-    from perfdoc.watch.changes import _segmented
+    from perfdoc.analyzers.steps.levels import _segmented
 
     random = np.random.default_rng(3)
     for _ in range(20):

@@ -9,9 +9,9 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from perfdoc.analyzers.steps.slower import MOST_RUNS
 from perfdoc.compare.facts import Facts, differences, fingerprint
 from perfdoc.compare.figures import RunFigures, StepNs, twice
-from perfdoc.compare.slower import MOST_RUNS
 from perfdoc.compare.stored import content_of, decoded
 from perfdoc.traces import TraceError
 

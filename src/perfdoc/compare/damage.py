@@ -10,7 +10,6 @@ from pathlib import Path
 
 from perfdoc.analyzers.steps.log import MAX_STEP_NS
 from perfdoc.profiling.logs import StepRecord, read_steps
-from perfdoc.profiling.manifest import Manifest
 from perfdoc.profiling.run_directory import RunDirectory
 from perfdoc.records import dataclass
 from perfdoc.results.figures import per_cent
@@ -92,8 +91,11 @@ def of_a_log(log: TrainingLog) -> Damage:
     )
 
 
-def of_a_directory(directory: RunDirectory, manifest: Manifest) -> Damage:
-    """What is gone of the step logs of a run directory. Raises CaptureError where one cannot be read."""
+def of_a_directory(directory: RunDirectory, world_size: int, ends: object = None) -> Damage:
+    """What is gone of the step logs of a run directory. ends: its last step, where that is known.
+
+    Raises CaptureError where one cannot be read.
+    """
     ranks = {
         rank: [record for file in files if file.suffix == ".jsonl" for record in read_steps(file)]
         for rank, files in directory.files_by_rank("steps").items()
@@ -103,20 +105,18 @@ def of_a_directory(directory: RunDirectory, manifest: Manifest) -> Damage:
     covered = {rank: {n for r in of.values() for n in _numbers(r)} for rank, of in latest.items()}
     every = set().union(*covered.values()) if latest else set()
     unreadable = {step for of in latest.values() for step, record in of.items() if not _readable(record)}
-    silent = manifest.layout.world_size - len(ranks)
+    silent = world_size - len(ranks)
     missing = {step for step in every if any(step not in of for of in covered.values())}
     first, last = (min(every), max(every)) if every else (0, 0)
     between = last - first + 1 - len(every) if every else 0
-    asked = manifest.config.get("train_iters")
-    ends = asked.value if asked is not None and type(asked.value) is int else None
     mixed = f"rank {again[0]} begins again at its first step" if again else ""
     if silent > 0 and ranks:
         missing = every  # what the other ranks waited for is not known
     return Damage(
-        steps=max(last - first + 1 if every else 0, ends or 0),
+        steps=max(last - first + 1 if every else 0, ends if isinstance(ends, int) else 0),
         unreadable=len(unreadable - missing),
         missing=len(missing) + between,
-        cut=max(ends - last, 0) if ends is not None else 0,
+        cut=max(ends - last, 0) if isinstance(ends, int) else 0,
         mixed=mixed,
     )
 

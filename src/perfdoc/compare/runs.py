@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any
@@ -20,7 +21,7 @@ from perfdoc.compare.figures import Count, RunFigures, TooFewStepsError, cost_of
 from perfdoc.compare.stored import MAX_DIAGNOSIS_BYTES, REPORT, content_of, decoded
 from perfdoc.profiling.environment import encodable
 from perfdoc.profiling.errors import CaptureError
-from perfdoc.profiling.logs import read_lines
+from perfdoc.profiling.logs import read_lines, read_steps
 from perfdoc.profiling.manifest import Manifest
 from perfdoc.profiling.memory import MemorySample
 from perfdoc.profiling.run_directory import RunDirectory
@@ -113,7 +114,9 @@ def read_run(
     Raises TraceError where it cannot be read or has too few steps, DamagedRunError where more is gone.
     """
     try:
-        if path.is_dir():
+        if path.is_dir() and not (path / "run.json").exists() and (path / "steps").is_dir():
+            run = _recorded(path, incomplete_frac)
+        elif path.is_dir():
             run = _directory(path, peak_tflops, incomplete_frac)
         else:
             run = _log(path, peak_tflops, incomplete_frac)
@@ -140,31 +143,19 @@ def _directory(path: Path, peak_tflops: float | None, incomplete_frac: float) ->
     manifest = directory.manifest()
     if manifest.status not in ("finished", "stopped"):
         raise TraceError(path, f"is of a run that {_how(manifest.status)}.", "Give a finished run.")
-    ranks = read_logged_steps(path)
-    job = of_the_job(ranks)
-    if job is None:
-        raise TraceError(path, "holds no step log.", "Give a run directory of `perfdoc run`.")
-    let = require_whole(path, of_a_directory(directory, manifest), incomplete_frac)
-    counted = steady(job.duration_ns[job.unprofiled].tolist())
-    seconds = counted["median_step_ns"] / 1e9
+    asked = manifest.config.get("train_iters")
     world, tokens = manifest.layout.world_size, manifest.batch.tokens_per_step
+    ends = asked.value if asked is not None else None
+    known, let = _of_rows(directory, world, ends, incomplete_frac, manifest.created_utc)
+    seconds = known["median_step_ns"] / 1e9
     flops = manifest.flops.per_step
     peak = peak_tflops * 1e12 if peak_tflops else manifest.hardware.peak_flops_per_second
     mfu_frac, notes = mfu(flops / seconds / world if flops else None, peak)
     if mfu_frac is not None and peak and not peak_tflops and manifest.hardware.peak_kind == "measured":
-        tera = significant(peak / 1e12)
-        notes = (f"MFU is of a measured peak of {tera} TFLOP/s, not of a data sheet's",)
-    steady_steps = job.of(np.flatnonzero(job.unprofiled)[counted["warmup_steps"] :])
-    of_ranks = [r.duration_ns[np.searchsorted(r.step, steady_steps.step)] for r in ranks.values()]
+        notes = (f"MFU is of a measured peak of {significant(peak / 1e12)} TFLOP/s, not of a data sheet's",)
     return Run(
         figures=RunFigures(
-            source=encodable(path.resolve().name),
-            digest=digest_of(job.step.tolist(), job.duration_ns.tolist(), manifest.created_utc),
-            utc=manifest.created_utc,
-            **counted,
-            **cost_of(np.array(of_ranks)),
-            logged_ns=_logged(steady_steps, np.median),
-            logged_mean_ns=_logged(steady_steps.of(kept(steady_steps.duration_ns)), np.mean),
+            **known,
             mfu_frac=mfu_frac,
             tokens_per_s_per_gpu=tokens / seconds / world if tokens else None,
             peak_memory_bytes=_peak_memory(directory, manifest),
@@ -174,6 +165,46 @@ def _directory(path: Path, peak_tflops: float | None, incomplete_frac: float) ->
         world_size=world,
         notes=[*let, *notes],
     )
+
+
+def _of_rows(
+    directory: RunDirectory, world_size: int, ends: object, incomplete_frac: float, utc: str | None
+) -> tuple[dict[str, Any], list[str]]:
+    """Figures that the step logs hold, and notes on what is gone of them."""
+    path = directory.path
+    ranks = read_logged_steps(path)
+    job = of_the_job(ranks)
+    if job is None:
+        raise TraceError(path, "holds no step log.", "Give a folder of `perfdoc run` or of record().")
+    let = require_whole(path, of_a_directory(directory, world_size, ends), incomplete_frac)
+    counted = steady(job.duration_ns[job.unprofiled].tolist())
+    steady_steps = job.of(np.flatnonzero(job.unprofiled)[counted["warmup_steps"] :])
+    of_ranks = [r.duration_ns[np.searchsorted(r.step, steady_steps.step)] for r in ranks.values()]
+    return {
+        "source": encodable(path.resolve().name),
+        "digest": digest_of(job.step.tolist(), job.duration_ns.tolist(), utc),
+        "utc": utc,
+        **counted,
+        **cost_of(np.array(of_ranks)),
+        "logged_ns": _logged(steady_steps, np.median),
+        "logged_mean_ns": _logged(steady_steps.of(kept(steady_steps.duration_ns)), np.mean),
+    }, let
+
+
+def _recorded(path: Path, incomplete_frac: float) -> Run:
+    """A folder of record(), in another trainer: it has step logs and no run.json."""
+    directory = RunDirectory.open(path)
+    rows = (row for files in directory.files_by_rank("steps").values() for row in read_steps(files[0]))
+    first = next((row for row in rows if row.began is not None), None)
+    began = first.began if first is not None else None
+    if first is None or began is None:
+        raise TraceError(path, "holds no step log.", "Give a folder of `perfdoc run` or of record().")
+    at = datetime.fromtimestamp(min(max(first.start_ns, 0) // 10**9, 2**32), UTC)
+    utc = at.strftime("%Y-%m-%dT%H:%M:%SZ")
+    known, let = _of_rows(directory, began.world_size, None, incomplete_frac, utc)
+    facts: Facts = {f"config.{name}": value for name, value in began.facts.items()}
+    facts |= {"trainer": "record", WORLD: began.world_size, "device": began.device}
+    return Run(figures=RunFigures(**known), facts=facts, world_size=began.world_size, notes=let)
 
 
 def _logged(steps: LoggedSteps, figure: Callable[[I64], np.floating[Any]]) -> dict[str, int]:

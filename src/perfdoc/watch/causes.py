@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
+from perfdoc.analyzers.steps.levels import F64, blocks
 from perfdoc.records import dataclass
-from perfdoc.watch.changes import F64, blocks
 from perfdoc.watch.result import Cause
 from perfdoc.watch.series import F32, PHASES, JobSeries
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
+from perfdoc.analyzers.steps.levels import F64
 from perfdoc.results import figures
 from perfdoc.results.names import shorten
 from perfdoc.watch.causes import Reason
-from perfdoc.watch.changes import F64
 from perfdoc.watch.memory import Growth
 from perfdoc.watch.result import Cause, Finding
 from perfdoc.watch.series import JobSeries
@@ -80,7 +80,7 @@ def _words(reason: Reason, ranks: Sequence[int]) -> str:
     if reason.cause in ("slow_rank", "slow_stage"):
         part = reason.phase or "own work"
         if reason.ratio is not None and reason.ratio > 1:
-            return f"{who}'s {part} takes {reason.ratio:.2g} times its peers'"
+            return f"{who}'s {part} takes {figures.significant(reason.ratio, 2)} times its peers'"
         return f"{who}'s {part} takes longer"
     if ranks:
         return f"the work of {who} takes longer"

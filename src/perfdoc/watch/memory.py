@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from perfdoc.analyzers.steps.levels import F64, levels
 from perfdoc.records import dataclass
-from perfdoc.watch.changes import F64, levels
 from perfdoc.watch.series import JobSeries
 
 MIN_STEPS = 40

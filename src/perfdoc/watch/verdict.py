@@ -9,8 +9,8 @@ import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.steps.figures import MAD_TO_SIGMA, warmup_steps
+from perfdoc.analyzers.steps.levels import F64, MOST_STEPS, Slower, joined, levels, slower
 from perfdoc.watch.causes import reason_of_change, standing
-from perfdoc.watch.changes import F64, MOST_STEPS, Slower, joined, levels, slower
 from perfdoc.watch.findings import finding, of_memory, of_silent_ranks
 from perfdoc.watch.memory import growth
 from perfdoc.watch.result import Cause, Finding, RankNow, State, Watched

@@ -16,10 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from perfdoc.analyzers.base.intervals import I64
+from perfdoc.analyzers.steps.slower import CHANCE, Sample, change_between
 from perfdoc.compare.diff.pairing import Pair
 from perfdoc.compare.diff.result import Basis, Logged, Noise, duration
 from perfdoc.compare.side import Loaded
-from perfdoc.compare.slower import CHANCE, Sample, change_between
 
 F64: TypeAlias = npt.NDArray[np.float64]
 CONFIDENCE = 1 - CHANCE

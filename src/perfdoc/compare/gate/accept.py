@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from perfdoc.analyzers.steps.slower import LOW_HISTORY_FRAC, MIN_HISTORY, PRACTICAL_FRAC
 from perfdoc.compare.baseline_files import (
     Baseline,
     file_for,
@@ -19,7 +20,6 @@ from perfdoc.compare.figures import Statistic
 from perfdoc.compare.gate.measures import Family
 from perfdoc.compare.gate.result import change
 from perfdoc.compare.runs import Run
-from perfdoc.compare.slower import LOW_HISTORY_FRAC, MIN_HISTORY, PRACTICAL_FRAC
 from perfdoc.results.figures import per_cent
 from perfdoc.traces import TraceError
 

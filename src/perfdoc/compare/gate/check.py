@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import MappingProxyType
 
+from perfdoc.analyzers.steps.slower import PRACTICAL_FRAC, Verdict, few_orders
 from perfdoc.compare.baseline_files import Baseline, Promotion, find, nearest, read_baselines, refuse_known
 from perfdoc.compare.facts import Fact, Facts, differences, unsaid
 from perfdoc.compare.figures import LOGGED, RunFigures, Statistic, twice
@@ -25,7 +26,6 @@ from perfdoc.compare.gate.result import (
 )
 from perfdoc.compare.gate.sessions import note_one_session, note_same_place, pair_runs
 from perfdoc.compare.runs import Run
-from perfdoc.compare.slower import PRACTICAL_FRAC, Verdict, few_orders
 from perfdoc.profiling.environment import encodable
 from perfdoc.records import dataclass
 from perfdoc.results.figures import duration, per_cent, plural

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from perfdoc.analyzers.steps.slower import CHANCE, MIN_HISTORY, Comparison, Verdict, compare, slower_by_order
 from perfdoc.compare.baseline_files import ANCHOR_RUNS
 from perfdoc.compare.figures import RunFigures, Statistic
 from perfdoc.compare.gate.sessions import scatter_of_sessions
-from perfdoc.compare.slower import CHANCE, MIN_HISTORY, Comparison, Verdict, compare, slower_by_order
 from perfdoc.records import dataclass
 
 PARTS, DRIFT = "parts", "drift"

@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
+from perfdoc.analyzers.steps.slower import Comparison, Verdict
 from perfdoc.compare.figures import RunFigures
 from perfdoc.compare.gate.measures import PARTS, Compared, Family
-from perfdoc.compare.slower import Comparison, Verdict
 
 MIN_GROWTH_FRAC = 0.002
 """A part that grew by less than this of a step is not named."""

@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from typing import Literal
 
-from perfdoc.compare.slower import (
+from perfdoc.analyzers.steps.slower import (
     LOW_HISTORY_FRAC,
     MIN_SPREAD_FRAC,
     Sample,

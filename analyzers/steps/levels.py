@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.steps.figures import MAD_TO_SIGMA
-from perfdoc.compare.slower import Sample, change_between, slower_by_order
+from perfdoc.analyzers.steps.slower import Sample, change_between, slower_by_order
 from perfdoc.records import dataclass
 
 MIN_LEVEL = 12
