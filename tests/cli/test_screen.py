@@ -64,7 +64,7 @@ def test_it_is_as_wide_as_the_terminal_up_to_80(capture: Path, tmp_path: Path, w
     lines = shown(width, "analyze", capture, "-o", tmp_path, "--force", "--no-replay")
     report = f"Report: {tmp_path}/report.html"
     assert max(columns(line) for line in lines if line != report) <= most
-    assert {len(line) for line in lines if line.startswith("  [")} == {most}
+    assert {len(line) for line in lines if line.startswith("[")} == {most}
     assert not [line for line in lines if "\x1b" in line]  # NO_COLOR
 
 
