@@ -82,11 +82,11 @@ def _made(name: str) -> Any:
     where, about = _WHERE[name]
     module, _, attribute = where.partition(".")
     found = getattr(importlib.import_module(f"perfdoc.cli.{module}"), attribute)
-    if not isinstance(found, typer.Typer):
-        alone = typer.Typer(add_completion=False, rich_markup_mode=None)
-        alone.command(name, cls=Headed, short_help=about)(found)
-        found = alone
-    return typer.main.get_command(found)
+    if isinstance(found, typer.Typer):
+        return typer.main.get_group(found)  # a single command has its name, too
+    alone = typer.Typer(add_completion=False, rich_markup_mode=None)
+    alone.command(name, cls=Headed, short_help=about)(found)
+    return typer.main.get_command(alone)
 
 
 class _Root(HeadedCommands):
