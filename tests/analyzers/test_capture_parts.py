@@ -104,6 +104,16 @@ def test_communicators_are_start_up(tmp_path: Path) -> None:
     assert (start_up.end_ns, start_up.communicator_ns) == (101 * MS, 100 * MS)
 
 
+def test_one_late_buffer_does_not_stretch_start_up(tmp_path: Path) -> None:
+    job = Job()
+    job.starts_up(100 * MS)
+    end = job.passes(100 * MS, 10)
+    job.thread.api("cudaMalloc", end - 2 * MS, end - 2 * MS + 100 * US)
+    start_up = job.measured(tmp_path).window.start_up
+    assert start_up is not None
+    assert start_up.end_ns == 97 * MS
+
+
 def test_memory_that_comes_and_goes_is_no_start_up(tmp_path: Path) -> None:
     job = Job()
     for i in range(50):
@@ -111,6 +121,14 @@ def test_memory_that_comes_and_goes_is_no_start_up(tmp_path: Path) -> None:
         job.kernel(at)
         job.thread.api("cudaMalloc_v3020", at + 1 * MS, at + 3 * MS)
         job.thread.api("cudaFree_v3020", at + 4 * MS, at + 6 * MS)
+    assert job.measured(tmp_path).window.start_up is None
+
+
+@pytest.mark.parametrize("call", ["cudaMallocAsync", "cudaFree", "cudaEventCreate", "cudaHostUnregister"])
+def test_other_calls_are_no_start_up(tmp_path: Path, call: str) -> None:
+    job = Job()
+    job.starts_up(200 * MS, call)
+    job.passes(200 * MS, 5)
     assert job.measured(tmp_path).window.start_up is None
 
 
@@ -151,6 +169,16 @@ def test_long_first_launches_load_code(tmp_path: Path) -> None:
     assert (start_up.loading_ns, start_up.left_out) == (7 * 19 * MS, True)
 
 
+def test_a_launch_that_waits_for_a_full_queue_loads_nothing(tmp_path: Path) -> None:
+    job = Job()
+    job.device.kernel("long one", 0, 200 * MS, launch=(job.thread, 0, 5 * US))
+    for i in range(8):
+        at = (1 + 20 * i) * MS
+        launch = (job.thread, at, at + 19 * MS)
+        job.device.kernel(f"kernel_{i}", (200 + i) * MS, (201 + i) * MS, launch=launch)
+    assert job.measured(tmp_path).window.start_up is None
+
+
 def paused(job: Job, pauses: int, each: int) -> None:
     """Passes of 4 ms with pauses between them."""
     at = 0
@@ -173,6 +201,13 @@ def test_a_single_pause_promises_nothing(tmp_path: Path) -> None:
     assert [r.code for r in found.rules if r.gain is not None] == []
 
 
+def test_a_pause_in_a_window_that_was_given_is_the_users(tmp_path: Path) -> None:
+    job = Job()
+    paused(job, 1, 100 * MS)
+    found = job.measured(tmp_path, WindowRequest(bounds_ns=(0, 100 * MS)))
+    assert (found.window.pause, found.withheld) == (None, "")
+
+
 @pytest.mark.parametrize(("passes", "left_out"), [(2, False), (3, True)])
 def test_a_short_rest_must_repeat_to_stand_for_the_capture(
     tmp_path: Path, passes: int, left_out: bool
@@ -186,6 +221,14 @@ def test_a_short_rest_must_repeat_to_stand_for_the_capture(
     start_up = job.measured(tmp_path).window.start_up
     assert start_up is not None
     assert start_up.left_out == left_out
+
+
+@pytest.mark.parametrize(("pauses", "each"), [(4, 100 * MS), (2, 100 * MS), (1, 1 * MS)])
+def test_pauses_that_come_back_or_are_short_are_the_job(tmp_path: Path, pauses: int, each: int) -> None:
+    job = Job()
+    paused(job, pauses, each)
+    window = job.measured(tmp_path).window
+    assert (window.pause, window.runs_once) == (None, "")
 
 
 def stepped(job: Job, lengths: Sequence[int], first_call: str = "") -> None:
@@ -229,6 +272,15 @@ def test_first_steps_that_stay(tmp_path: Path, lengths: Sequence[int], call: str
     stepped(job, lengths, call)
     window = job.measured(tmp_path).window
     assert (window.steps, window.start_up) == (len(lengths), None)
+
+
+def test_a_single_cold_step_promises_nothing(tmp_path: Path) -> None:
+    job = Job()
+    stepped(job, [100 * MS], "cuModuleLoadData")
+    found = job.measured(tmp_path)
+    # From the first kernel to the end of the last load, 24 ms, of 28 ms.
+    assert found.window.start_up is not None
+    assert (found.window.steps, "start-up" in found.withheld) == (1, True)
 
 
 def test_the_period_is_that_of_the_passes(tmp_path: Path) -> None:

@@ -245,3 +245,24 @@ def test_a_line_through_outliers() -> None:
     line = fit_line(time, difference)
     assert line.drift == pytest.approx(30e-6, abs=1e-7)
     assert line.offset_ns == pytest.approx(1234, abs=40)
+
+
+def test_a_drift_that_is_not_told_from_none_is_none() -> None:
+    rng = np.random.default_rng(7)
+    time = np.sort(rng.uniform(0, 1e9, 100))
+    assert fit_line(time, rng.normal(0, 1_000, 100)).drift == 0.0
+    assert fit_line(time[:10], rng.normal(0, 1_000, 10)).drift is None
+
+
+def test_no_clock_drifts_as_fast_as_time() -> None:
+    time = np.arange(1, 101) * 1e7
+    assert fit_line(time, -1e-4 * time).drift == pytest.approx(-1e-4)
+    assert fit_line(time, -time).drift is None  # stands still
+
+
+@pytest.mark.parametrize("count", [1, 2, 23, 24, 500])
+def test_ends_of_one_instant_tell_no_drift(count: int) -> None:
+    """A division by their spread, which is none, warned, and pytest takes a warning for an error."""
+    line = fit_line(np.full(count, 5e9), np.linspace(-100.0, 100.0, count))
+    assert (line.drift or 0.0) == 0.0
+    assert np.isfinite(line.offset_ns)

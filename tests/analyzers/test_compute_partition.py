@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.efficiency.bounds import fusible_ns
-from perfdoc.analyzers.efficiency.partition import PARTS, Losses, owned_ns, partition
+from perfdoc.analyzers.efficiency.partition import PARTS, Losses, busy_sm_frac, owned_ns, partition
 from perfdoc.analyzers.efficiency.roofline import rooflines
 from perfdoc.analyzers.measure import measure_capture
 from perfdoc.analyzers.work.operator_work import DTYPES, KernelWork
@@ -137,6 +137,10 @@ def test_a_lower_clock_takes_its_share_of_what_computes() -> None:
     assert thin == {"at_peak": 1_000, "memory_bound": 1_000, "below_roofline": 8_000}
 
 
+def test_recomputed_work_is_lost_whatever_its_rate() -> None:
+    assert parted((600e6, 2e6, "bf16"), 10_000, recomputed=True) == {"recomputation": 10_000}
+
+
 def test_a_kernel_that_owns_half_of_its_time_loses_half_of_each() -> None:
     assert parted((600e6, 2e6, "bf16"), 10_000, owned_ns=5_000) == {"at_peak": 3_000, "below_roofline": 2_000}
 
@@ -190,6 +194,13 @@ def test_parts_sum_to_the_owned_time(
     )
     assert sum(found.values()) == mine
     assert min(found.values(), default=0) >= 0
+
+
+def test_blocks_fill_the_sms_in_whole_waves() -> None:
+    """132 SMs: 264 blocks are two each; 140 leave most SMs with one while some have two; 66 fill half."""
+    found = busy_sm_frac(np.array([264, 140, 66, 132, -1]), 132)
+    assert found.tolist() == [1.0, 140 / 264, 0.5, 1.0, 1.0]
+    assert busy_sm_frac(np.array([66]), None).tolist() == [1.0]
 
 
 SPANS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 12)), max_size=12)

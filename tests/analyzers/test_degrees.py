@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from perfdoc.analyzers.communication.known_groups import CallGroup
 from perfdoc.analyzers.job import measure_job
-from perfdoc.analyzers.layout.degrees import find_degrees
+from perfdoc.analyzers.layout.degrees import filled, find_degrees
 from perfdoc.analyzers.layout.job_uses import RankUses
 from perfdoc.analyzers.layout.uses import GroupUse
 from perfdoc.analyzers.request import AnalysisRequest
@@ -126,6 +126,21 @@ def test_what_was_given_agrees_or_is_contradicted() -> None:
     assert right.evidence[-1] == "--set"
     wrong = of(find_degrees(ranks, given_facts(["tp=4"]), 8), "tp")
     assert (wrong.ranks, len(wrong.contradicted_by)) == (8, 1)
+
+
+def test_two_groups_of_one_name_contradict_each_other() -> None:
+    text = "TENSOR_MODEL_PARALLEL_GROUP"
+    uses = [use("tp", CallGroup(name=str(n), description=text, size=n)) for n in (4, 8)]
+    assert of(find_degrees([RankUses(rank=0, uses=uses)], NO_FACTS, 8), "tp").contradicted_by
+
+
+def test_given_facts_are_not_overwritten() -> None:
+    facts = given_facts(["pp=4", "gbs=32", "mbs=1", "micro_batches=8"])
+    stages = named("PIPELINE_MODEL_PARALLEL_GROUP", size=4)
+    ranks = [RankUses(rank=0, uses=[use("pp", stages, operation="send")])]
+    new = filled(facts, find_degrees(ranks, facts, 8))
+    assert (new.pp, new.micro_batches, new.sources["pp"]) == (4, 8, "--set")
+    assert (new.tp, new.cp, new.dp) == (None, None, None), "8 / 4 ranks may be tp's or dp's"
 
 
 LAYOUTS = [

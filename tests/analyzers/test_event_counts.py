@@ -178,6 +178,19 @@ def test_copies_that_were_left_out_are_missed(tmp_path: Path, call: str, missing
     assert ("49 copy calls" in counted(builder, tmp_path).work_missing) is missing
 
 
+def test_processes_are_judged_apart(tmp_path: Path) -> None:
+    builder = laid()
+    other = builder.process(pid=2000)
+    thread, device = other.thread(), other.device(ordinal=1)
+    for i in range(40):
+        thread.api("cudaLaunchKernel", 100 * i, 100 * i + 3)
+        if i % 2:
+            device.kernel(GEMM, 100 * i + 5, 100 * i + 60, correlation=i + 1)
+    trace = trace_of(builder, tmp_path)
+    found = event_counts(trace, find_launches(trace))
+    assert (found[1000][0].partial, bool(found[2000][0].partial)) == ("", True)
+
+
 def test_nothing_is_promised_of_a_part_of_the_events(tmp_path: Path) -> None:
     """Whole: 4 steps of 5 ms, 60 of 100 us busy. Of a tenth of the kernels that would be 94 % idle."""
     found = diagnosed(laid(kernel=lambda i: i % 10 == 9, steps=True), tmp_path)

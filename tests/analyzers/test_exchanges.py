@@ -55,6 +55,12 @@ def test_ranges_that_say_so(tmp_path: Path, name: str) -> None:
     assert said(trace, PIPELINE) == {("unknown", "all_to_all")}
 
 
+@pytest.mark.parametrize("name", ["nccl:send", "small2allocate", "wait for all", "forward"])
+def test_ranges_that_do_not(tmp_path: Path, name: str) -> None:
+    trace = in_range(tmp_path, name)
+    assert said(trace, PIPELINE) == {("pp", "send_recv")}
+
+
 @pytest.mark.parametrize(("peers", "expected"), [(2, ("pp", "send_recv")), (3, ("unknown", "all_to_all"))])
 def test_a_group_with_many_peers(tmp_path: Path, peers: int, expected: tuple[str, str]) -> None:
     """A stage in the middle speaks with two others, a rank that exchanges with three or more."""

@@ -124,6 +124,16 @@ def test_a_name_in_any_compiler_spelling_is_the_same_kind(row: dict[str, str]) -
         assert classify(short.group(1), full) == expected
 
 
+def test_deepep_is_known_by_its_namespace_only() -> None:
+    # Nsight's short name is the bare word in both cases.
+    theirs = classify("dispatch", "void deep_ep::intranode::dispatch<(int)8, (int)768>(int4 *)")
+    assert (theirs.transport, theirs.collective) == ("deepep", "dispatch")
+    assert (
+        classify("dispatch", "void mine::dispatch<(int)8, (int)768>(int4 *)").kernel_class
+        is KernelClass.OTHER
+    )
+
+
 @pytest.mark.parametrize(
     "unit", ["a", "<", "(", ")<", "::", "_t", "all_reduce_", "multimem_", "gemm_", "9", "\x00"]
 )
@@ -145,6 +155,15 @@ def test_a_long_name_keeps_both_ends() -> None:
     longer = "Cijk_" + "x" * 3000 + "_layer_norm"
     assert qualified_name(longer, longer).startswith("Cijk_x")
     assert qualified_name(longer, longer).endswith("x_layer_norm")
+
+
+def test_what_lies_beyond_the_bound_is_not_read() -> None:
+    hidden = "x" * 5000 + "_layer_norm"
+    assert classify(hidden, hidden).kernel_class is KernelClass.OTHER
+    near = "void cutlass::device_kernel<" + "x" * 3000 + "fmha>(y)"
+    far = "void cutlass::device_kernel<" + "x" * 5000 + "fmha>(y)"
+    assert classify("device_kernel", near).kernel_class is KernelClass.ATTENTION
+    assert classify("device_kernel", far).kernel_class is KernelClass.GEMM
 
 
 FRAGMENTS = st.sampled_from(

@@ -198,6 +198,24 @@ def test_sequence_numbers_lead_from_a_gradient_to_its_part(tmp_path: Path) -> No
     assert (found.linear_ns, found.attention_ns) == (10_000 + 80_000 + 160_000, 20_000 + 40_000)
 
 
+def test_two_threads_that_number_operators_lead_nowhere(tmp_path: Path) -> None:
+    plan = Plan()
+    emit_nvtx(plan)
+    other = plan.process.thread()
+    other.range("mlp", 0, 20_000)
+    other.range("aten::mul, seq = 72, op_id = 1", 0, 10_000)
+    assert not any(p.evidence == "sequence" for p in plan.measure(tmp_path).parts)
+
+
+def test_ranges_that_do_not_nest_are_not_followed(tmp_path: Path) -> None:
+    plan = Plan()
+    plan.main.range("mlp", 0, None)  # never closed
+    plan.main.range("attention", 0, 100_000, kind="start_end")
+    plan.main.mark("norm", 0)
+    plan.kernel(GEMM, 10)
+    assert times(plan.measure(tmp_path)) == {("unknown", "unknown", "none"): 10}
+
+
 def test_linear_layers_are_not_all_matrix_products(tmp_path: Path) -> None:
     # 300 ns of products, of which 100 in attention's core; 100 of communication; 400 in all.
     builder = TimelineBuilder()

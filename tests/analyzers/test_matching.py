@@ -186,6 +186,16 @@ def test_the_dimension_is_what_members_agree_in() -> None:
     assert [DIMENSIONS[d] for d in matches.dimension] == ["tp", "unknown", "tp"]
 
 
+def test_a_missing_rank_is_known() -> None:
+    job = Job(ranks=3)
+    for i in range(5):
+        job.collective("dp", dict.fromkeys(range(3), 100_000 * i), 10_000)
+    matches = match_collectives(job.columns(sequences=True)[:2], NO_FACTS)
+    assert len(matches) == 5
+    assert [g.missing for g in matches.groups] == [1]
+    assert matches.is_complete.all()
+
+
 def test_groups_that_are_matched_align_clocks_for_the_others() -> None:
     # No epochs. The all-reduces tell by their uneven distances; three broadcasts alone could begin anywhere.
     rng = np.random.default_rng(14)
@@ -232,6 +242,22 @@ def test_one_rank_and_a_rank_twice_are_refused() -> None:
     matches = match_collectives([replace(one, groups=(), **nothing), one, other], NO_FACTS)
     assert [m.rank for m in matches.members] == [None, 0, 1]
     assert len(matches) == 6
+
+
+def test_steps_match_where_whole_lists_do_not() -> None:
+    # Rank 1 evaluates in step 1: one more call there. The other steps are matched, step 1 is not.
+    job = Job(ranks=2)
+    for step in range(4):
+        for i in range(2):
+            at = 1_000_000 * step + 100_000 * i
+            job.collective("dp", dict.fromkeys((0, 1), at), 10_000, size=100 + i, step=step)
+    ranks = job.columns(steps=True)
+    extra = {n: np.insert(getattr(ranks[1], n), 4, getattr(ranks[1], n)[3]) for n in COLUMNS}
+    ranks[1] = replace(ranks[1], **extra)
+    matches = match_collectives(ranks, NO_FACTS)
+    assert pairs(matches) == [[(0, i), (1, i if i < 4 else i + 1)] for i in (0, 1, 4, 5, 6, 7)]
+    assert matches.groups[0].matched_by == "step"
+    assert matches.groups[0].reason == "rank 0: 1 of 4 steps do not hold the same calls"
 
 
 COLUMNS = (

@@ -62,6 +62,15 @@ def test_layout_at_the_peak(tmp_path: Path) -> None:
     assert (layout.rounding_bytes, layout.pending_free_bytes, layout.cached_bytes) == (0, 0, 0)
 
 
+def test_sites_are_ranked_and_tell_nothing_private(tmp_path: Path) -> None:
+    sites = one(a_step(), tmp_path).sites
+    assert [(s.function, s.file, s.line, s.bytes // MIB, s.count) for s in sites] == [
+        (ENGINE[1][:120], "", None, 14, 2),
+        ("(allocated before the recording)", "", None, 4, 1),
+        ("entropy", "net/loss.py", 5, 1, 1),
+    ]
+
+
 def test_what_the_release_tells(tmp_path: Path) -> None:
     """Without a stack of its own: freed by zero_grad it was a gradient, by autograd saved for backward."""
     p = Planted()
@@ -129,6 +138,20 @@ def test_out_of_memory_and_forced_releases(tmp_path: Path) -> None:
     assert m.peak_reserved_bytes == 42 * MIB
 
 
+def test_empty_cache_is_no_forced_release(tmp_path: Path) -> None:
+    empty_cache = ("/opt/venv/lib/python3.11/site-packages/torch/cuda/memory.py", "empty_cache", 200)
+    p = Planted()
+    p.event("segment_free", 3 * GIB, 4 * MIB, (empty_cache, SCRIPT))
+    p.event("segment_alloc", 4 * GIB, 22 * MIB, (LOST, SCRIPT))
+    p.segment(4 * GIB, 22 * MIB, [(22 * MIB, 0, "inactive")])
+    m = one(p, tmp_path)
+    assert m.calls is not None
+    assert m.calls.forced_releases == 0
+    # 4 MiB at first, none in between, 22 in the end.
+    assert m.peak_reserved_bytes == 22 * MIB
+    assert m.peak_time_ns is None
+
+
 def test_devices_are_apart(tmp_path: Path) -> None:
     p = Planted()
     p.alloc(GIB, MIB, FORWARD, device=1)
@@ -159,6 +182,16 @@ def test_contradictions_are_noted_and_unknown_reserved_is_null(tmp_path: Path) -
     assert m.peak_reserved_bytes is None
     assert m.layout is not None
     assert (m.layout.state, m.layout.largest_free_block_bytes) == ("not_measured", None)
+
+
+def test_odd_block_sizes_withhold_the_layout(tmp_path: Path) -> None:
+    p = a_step()
+    p.settings["roundup_power2_divisions"] = {"1": 0, "256": 4}
+    layout = one(p, tmp_path).layout
+    assert layout is not None
+    assert layout.state == "not_measured"
+    assert "roundup_power2_divisions" in layout.reason
+    assert layout.reserved_bytes == 40 * MIB
 
 
 def test_expandable_segments(tmp_path: Path) -> None:

@@ -108,6 +108,17 @@ def test_passes_and_idle_time_of_a_step(tmp_path: Path) -> None:
     assert (rank.outside.start_ns.tolist(), rank.outside.end_ns.tolist()) == ([12000], [13000])
 
 
+def test_a_step_without_passes_is_none_of_the_pipelines(tmp_path: Path) -> None:
+    rank, alone = first_stage(tmp_path, evaluates=True), first_stage(tmp_path)
+    assert (rank.state, rank.step_names) == ("measured", ("perfdoc.step 0", "perfdoc.step 1"))
+    assert (rank.phase_start_ns.tolist(), rank.phase_end_ns.tolist()) == ([1000, -1], [8600, -1])
+    assert rank.compute_ns.tolist() == [*alone.compute_ns.tolist(), 0]
+    assert rank.idle_ns.tolist() == [*alone.idle_ns.tolist(), 0]
+    facts = JobFacts(pp=2, vpp=1, micro_batches=2)
+    found, without = (measure_pipeline([r], facts) for r in (rank, alone))
+    assert (found.steps, found.idle_ns, found.stages) == (1, without.idle_ns, without.stages)
+
+
 @pytest.mark.parametrize(
     "names",
     [
@@ -119,6 +130,18 @@ def test_passes_by_megatrons_names(tmp_path: Path, names: tuple[str, str]) -> No
     rank, ours = first_stage(tmp_path / "a", names=names), first_stage(tmp_path / "b")
     for column in ("step", "is_forward", "start_ns", "end_ns"):
         assert np.array_equal(getattr(rank.passes, column), getattr(ours.passes, column))
+
+
+def test_one_rank_alone(tmp_path: Path) -> None:
+    rank = first_stage(tmp_path)
+    found = measure_pipeline([rank], JobFacts(pp=2, vpp=1, micro_batches=2))
+    (row,) = found.stages
+    # The window of 7600 is its own but for 3205: 4395, and half of that, 2197, would be a perfect bubble.
+    # Messages of 64 bytes take 90 where nobody waits, so 90 of the first and 90 of the wait of 600 are
+    # transfer. The one of 128 bytes is alone of its size: all its 2500 count. With gaps of 15, 510 are left.
+    assert (row.window_ns, row.own_ns, row.idle_ns) == (7600, 4395, 3205)
+    assert (row.transfer_ns, row.handover_ns, row.bubble_ns, row.late_peer_ns) == (2680, 15, 510, 0)
+    assert (row.stage, row.role, row.forward_ns, row.backward_ns) == (0, "embedding", 1197, 1000)
 
 
 def test_without_ranges_messages_tell_where_a_stage_begins_and_ends(tmp_path: Path) -> None:

@@ -190,6 +190,19 @@ def test_ranks_that_are_late_together_share_what_they_cause() -> None:
     assert sum(w.wait_ns for w in skew.waits) == 120 * MS
 
 
+def test_a_bias_that_matters_to_nobody_is_no_habit() -> None:
+    # Over 2,000 all-reduces rank 0 comes last in 35 % instead of 25 %: certain, and still three times out of
+    # four somebody else is waited for.
+    rng = np.random.default_rng(12)
+    job = Job(ranks=4)
+    for i in range(2_000):
+        came = {r: 10 * MS * i + int(rng.integers(0, MS)) for r in range(4)}
+        if rng.random() < 0.13:
+            came[0] = 10 * MS * i + 2 * MS
+        job.collective("dp", came, 100_000)
+    assert skew_of(job.columns(sequences=True)).stragglers_state == "none"
+
+
 def test_a_rank_that_is_early_makes_the_others_no_stragglers() -> None:
     rng = np.random.default_rng(6)
     job = Job(ranks=4)
@@ -232,6 +245,15 @@ def test_who_waits_least_came_last_whatever_the_clocks() -> None:
     assert skew.limits[0].startswith("The clocks of rank 1 share too few ends with the others'")
     # How long it waited is known all the same.
     assert waits(skew)[0, "dp"] == (3 * 5_100_000, 3 * 100_000, 3 * 5 * MS)
+
+
+def test_a_missing_rank_is_said() -> None:
+    # Rank 3 is late and its capture is not here: nobody is to blame, and what all wait is not told as wait.
+    job, _ = one_late_rank(late=3)
+    skew = skew_of(job.columns(sequences=True)[:3])
+    assert skew.stragglers_state == "not_distinguishable"
+    assert waits(skew)[0, "dp"] == (40 * 3_500_000, 40 * 3_500_000, 0)
+    assert any("Ranks are missing in 1 groups (up to 1)" in x for x in skew.limits)
 
 
 def test_broadcasts_and_transfers_wait_but_blame_nobody() -> None:

@@ -118,6 +118,21 @@ def test_a_wait_inside_a_step_is_a_wait_and_not_data(
     ]
 
 
+def test_a_host_that_computes_inside_a_step(tmp_path: Path) -> None:
+    host, _ = of(job(on, inside=True), tmp_path)
+    split = host.idle_split
+    assert (split.waiting_ns, split.between_steps_ns) == (STEPS * 10_000, 0)
+    assert split.computing_ns is not None
+    assert split.computing_ns >= STEPS * (80 * MS - 30_000)
+
+
+def test_what_is_written_or_sent_is_no_batch(tmp_path: Path) -> None:
+    for call in ("write", "fsync", "sendto"):
+        host, idle = of(job(both(off, calling(call))), tmp_path)
+        assert idle["data"] == 0, call
+        assert [(w.kind, w.call) for w in host.idle_split.waits] == [("write", call)]
+
+
 def test_the_interpreters_lock_is_told(tmp_path: Path) -> None:
     def gil(thread: ThreadBuilder, step: int, start: int, end: int) -> None:
         thread.range("Waiting for GIL", start + 50_000, end - 50_000)
@@ -125,6 +140,23 @@ def test_the_interpreters_lock_is_told(tmp_path: Path) -> None:
     host, idle = of(job(both(off, gil)), tmp_path)
     assert (idle["data"], host.idle_split.waiting_ns) == (0, OFF)
     assert [w.kind for w in host.idle_split.waits] == ["gil"]
+
+
+@pytest.mark.parametrize(("stalled", "found"), [({2}, 0), ({1, 4}, 2), ({0, 1, 2, 3, 4}, 5)])
+def test_one_pause_may_be_a_checkpoint(tmp_path: Path, stalled: set[int], found: int) -> None:
+    host, idle = of(job(off, stalled=lambda step: step in stalled), tmp_path)
+    # Nor do 100 us of waiting count anywhere.
+    assert (host.data.count or 0, idle["data"]) == (found, found * (80 * MS - 60_000))
+
+
+def test_ranges_say_what_else_is_done_there(tmp_path: Path) -> None:
+    def named(thread: ThreadBuilder, step: int, start: int, end: int) -> None:
+        thread.range("checkpoint" if step % 2 else "log metrics", start + 20_000, end - 20_000)
+
+    for between in (both(off, named), named):
+        host, idle = of(job(between), tmp_path)
+        assert idle["data"] == 0
+        assert host.idle_split.between_steps_ns == 0
 
 
 def test_an_epoch_around_all_steps_says_nothing(tmp_path: Path) -> None:
@@ -199,6 +231,12 @@ def test_a_loader_without_its_name(shared_traces: Path, tmp_path: Path) -> None:
 def test_perfdoc_marks_what_it_waits_for(tmp_path: Path) -> None:
     host, _ = of(job(silent, step_name="perfdoc.step"), tmp_path)
     assert by_evidence(host) == {"position": WHOLE}
+
+
+def test_nothing_is_known_without_scheduling_rows(tmp_path: Path) -> None:
+    host, _ = of(job(silent, inside=True), tmp_path)
+    assert (host.idle_split.computing_ns, host.idle_split.waiting_ns) == (None, None)
+    assert host.idle_split.waits == []
 
 
 @pytest.mark.parametrize("other_computes", [True, False])

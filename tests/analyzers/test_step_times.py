@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -120,6 +121,13 @@ def test_a_step_that_any_rank_profiled_is_profiled() -> None:
     assert found.frac == pytest.approx(0.12)
 
 
+@pytest.mark.parametrize(("profiled", "count"), [((5, 6), 30), ((2, 3, 4), 5)])
+def test_too_few_steps_give_no_overhead(profiled: tuple[int, ...], count: int) -> None:
+    found = measure_step_times([], {0: log([100.0] * count, profiled=profiled)}).overhead
+    assert (found.state, found.frac, found.low_frac) == ("not_measured", None, None)
+    assert "3 of each" in found.reason
+
+
 def test_a_steps_time_is_the_median_over_ranks() -> None:
     # A rank that ends one step late begins the next one late: maxima would count both.
     logs = {rank: log([100.0] * 10) for rank in range(3)}
@@ -164,6 +172,14 @@ def test_of_two_ranks_that_grew_the_one_with_the_largest_leaf_is_to_blame() -> N
     assert (outlier.label, outlier.leaf, outlier.leaf_growth_ns) == ("rank 0", "idle.gc", 17 * MS)
 
 
+def test_an_outlier_without_one_leaf_stays_unexplained() -> None:
+    usual = {"compute": 80, "idle.host": 20}
+    spread = {"compute": 90, "idle.host": 30, "exposed_memcpy": 10}
+    (outlier,) = measure_step_times([device(0, [*[usual] * 5, spread])], {}).outliers
+    assert (outlier.leaf, outlier.leaf_growth_ns, len(outlier.growth)) == (None, None, 3)
+    assert outlier.reason
+
+
 def test_a_logged_outlier_is_explained_by_what_is_logged() -> None:
     # Step 10 waits 60 ms for data, step 11 is late for reasons that nobody saw.
     records = [record(i, 100, data_ns=2 * MS, garbage_ns=0) for i in range(1, 31)]
@@ -199,6 +215,15 @@ def test_analysed_times_are_held_against_the_log(late: int, agrees: bool) -> Non
     assert (found.state, found.steps, found.agrees) == ("measured", 3, agrees)
     for figure in (found.median_frac, found.total_frac, found.worst_frac):
         assert figure == pytest.approx(late / 100)
+
+
+def test_steps_without_numbers_cannot_be_compared() -> None:
+    rank = device(0, [{"compute": 100}] * 3, first=5)
+    bracketed = replace(rank, ledgers=replace(rank.ledgers, names=[f"step ({i})" for i in (5, 6, 7)]))
+    assert measure_step_times([bracketed], {0: log([100.0] * 10)}).agreement.steps == 3
+    rank = device(0, [{"compute": 100}] * 3, first=500)
+    found = measure_step_times([rank], {0: log([100.0] * 10)}).agreement
+    assert (found.state, found.agrees, found.steps) == ("not_measured", None, None)
 
 
 def test_the_log_of_a_run_directory(tmp_path: Path) -> None:

@@ -137,6 +137,14 @@ def test_an_exchange_that_no_dimension_makes_hides_no_reduction(tmp_path: Path) 
     assert {d for d, _ in found(trace, two)} == {"unknown"}
 
 
+def test_first_and_last_stage_share_an_embedding(tmp_path: Path) -> None:
+    """dp=3, pp=3: an all-reduce over 2 ranks is the embedding's or a pair of stages'; over 9 it is no
+    dimension's."""
+    trace = sized(tmp_path, [(ALL_REDUCE, "allreduce", "a", 2), (ALL_REDUCE, "allreduce", "b", 9)])
+    dimensions = [d for d, _ in found(trace, given_facts(["dp=3", "tp=1", "cp=1", "pp=3", "ep=1"]))]
+    assert dimensions == ["unknown", "other"]
+
+
 def test_stronger_evidence_is_not_touched(tmp_path: Path) -> None:
     """The group's description says tp; a layout that would say dp changes nothing."""
     builder = TimelineBuilder()
@@ -163,6 +171,15 @@ def test_stronger_evidence_is_not_touched(tmp_path: Path) -> None:
 def test_bus_bandwidth_by_collective(collective: str, gbps: float | None) -> None:
     one = np.array([1])
     assert bus_bandwidth_gbps(collective, one * 1_000_000, one * 8, one * 1_000_000) == gbps
+
+
+def test_bus_bandwidth_adds_up_and_abstains() -> None:
+    """1 MB over 2 ranks (factor 1) and 3 MB over 4 (factor 1.5) in 1 ms each: 5.5 MB in 2 ms."""
+    sizes, groups, times = np.array([1_000_000, 3_000_000]), np.array([2, 4]), np.array([10**6, 10**6])
+    assert bus_bandwidth_gbps("all_reduce", sizes, groups, times) == pytest.approx(2.75)
+    assert bus_bandwidth_gbps("all_reduce", np.array([1, -1]), groups, times) is None
+    assert bus_bandwidth_gbps("all_reduce", sizes, np.array([2, -1]), times) is None
+    assert bus_bandwidth_gbps("all_reduce", sizes, groups, times * 0) is None
 
 
 def test_the_table_has_the_bandwidth_where_the_capture_has_the_facts(tmp_path: Path) -> None:
@@ -239,3 +256,22 @@ def test_a_copy_that_nccl_launches_is_communication(tmp_path: Path) -> None:
     assert activity.copies.total_ns == 800
     rows = communication_table(trace, activity, 0, 8000)
     assert [(r.count, r.bytes, r.bus_bandwidth_gbps) for r in rows] == [(1, 4096, None), (2, 64, None)]
+
+
+def test_a_copy_of_a_group_that_was_created_with_one_rank_is_none(tmp_path: Path) -> None:
+    """NCCL says how many ranks there are where it creates a communicator, and not in each call."""
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    device.kernel(GEMM, 0, 100, stream=7)
+    for at, communicator, ranks in ((1000, 77, 1), (3000, 78, 2), (5000, 79, None)):
+        if ranks is not None:
+            made = NcclPayload(communicator=communicator, ranks=ranks, rank=0, device=0)
+            thread.range("ncclCommInitRank", at - 300, at - 200, domain="NCCL", payload=made)
+        payload = NcclPayload(communicator=communicator, bytes=64)
+        thread.range("ncclAllGather", at, at + 500, domain="NCCL", payload=payload)
+        launch = (thread, at + 100, at + 140)
+        device.copy("device_to_device", 64, at + 600, at + 800, stream=20, launch=launch)
+    activity = activity_of(trace_of(builder, tmp_path))
+    assert activity.communication.start_ns.tolist() == [3600, 5600]
+    assert activity.copies.total_ns == 200

@@ -119,6 +119,16 @@ def test_a_copy_that_waited_counts_and_a_pinned_one_does_not(tmp_path: Path) -> 
     assert (second.operator, second.host_ns, second.idle_caused_ns) == (None, 90 * US, 1 * US)
 
 
+def test_a_copy_that_begins_at_once_is_not_waited_for(tmp_path: Path) -> None:
+    # To the device in 35 us; the call returns while it runs, and nothing held it up.
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    device.kernel(GEMM, 0, 100 * US, launch=(thread, 0, 5 * US))
+    device.copy("host_to_device", 4096, 105 * US, 140 * US, launch=(thread, 100 * US, 110 * US))
+    assert syncs_of(view_of(builder, tmp_path)).count == 0
+
+
 def test_calls_are_grouped_by_where_they_are(tmp_path: Path) -> None:
     # Waits in two layers and two without a range. Each of the first costs 10 us of gap, of the others 5.
     builder = TimelineBuilder()

@@ -259,11 +259,37 @@ def test_steps_may_move_between_launching_threads(tmp_path: Path) -> None:
     assert [s.name for s in window.step_list] == ["step 0", "step 1", "step 2", "step 3"]
 
 
+def test_a_thread_that_launches_nothing_does_not_outvote(tmp_path: Path) -> None:
+    helper = [(1, f"iteration {i}", 10 * i, 10 * i + 9) for i in range(20)]
+    window = laid(
+        tmp_path, [*helper, (0, "step 0", 0, 90), (0, "step 1", 100, 190)], [(0, 50, 1000), (0, 150, 1100)]
+    )
+    assert [s.name for s in window.step_list] == ["step 0", "step 1"]
+
+
+def test_a_last_step_that_launched_nothing_stretches_no_other(tmp_path: Path) -> None:
+    # Step 2 is empty; an evaluation kernel runs long after it.
+    ranges = [(0, f"step {i}", 100 * i, 100 * i + 90) for i in range(3)]
+    window = laid(tmp_path, ranges, [(0, 50, 1000), (0, 150, 1100), (0, 400, 1_000_000)])
+    assert steps_of(window) == [(1000, 1100), (1100, 1110)]
+    assert "1 of 3 left out" in window.reason
+
+
 def test_work_of_a_later_step_that_ran_earlier_starts_this_one(tmp_path: Path) -> None:
     # Step 1's copy stream runs at 1050, before the first kernel of step 0 at 1080.
     ranges = [(0, "step 0", 0, 90), (0, "step 1", 100, 190)]
     window = laid(tmp_path, ranges, [(0, 50, 1080), (0, 150, 1050)])
     assert window.start_ns == 1050
+
+
+def test_marks_are_no_steps(tmp_path: Path) -> None:
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    thread.mark("step 1", 10)
+    device.kernel(GEMM, 50, 80, launch=(thread, 20, 21))
+    trace = trace_of(builder, tmp_path)
+    assert window_of(trace, activity_of(trace), AUTO).kind == "capture"
 
 
 def test_steps_that_begin_inside_a_window(tmp_path: Path) -> None:

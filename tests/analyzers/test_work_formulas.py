@@ -17,6 +17,14 @@ from perfdoc.analyzers.work.operator_work import OperatorWork
 BF16, FP32, FP8, INT8, LONG = "c10::BFloat16", "float", "c10::Float8_e4m3fn", "signed char", "long int"
 
 
+BSHD = [2, 8, 4, 16]
+
+
+def _efficient(mask: str) -> list[str]:
+    """(q, k, v, bias, cu_q, cu_k, max_q, max_k, dropout, mask type, …)."""
+    return ["", "", "", "", "", "", "8", "8", "0.", mask, "True", "", "", ""]
+
+
 def work(
     name: str, dims: Any, dtypes: Any = None, values: Any = None, strides: Any = None, element: str = ""
 ) -> OperatorWork | None:
@@ -53,6 +61,12 @@ def test_a_matrix_that_is_added() -> None:
     dims = [[2, 3, 7], [2, 3, 5], [2, 5, 7], [], []]
     assert figures("baddbmm", dims, types, ["", "", "", "0.", "0.125"])[:2] == (420, 2 * (30 + 70 + 42))
     assert figures("baddbmm", dims, types, ["", "", "", "1", "1"])[:2] == (462, 2 * (42 + 30 + 70 + 42))
+
+
+def test_an_expanded_batch_is_read_once() -> None:
+    """b is one matrix that stands for two: its stride along the batch is 0."""
+    found = figures("bmm", [[2, 3, 5], [2, 5, 7]], same(2), None, [[15, 5, 1], [0, 7, 1]])
+    assert found[:2] == (420, 2 * (30 + 35 + 42))
 
 
 def test_products_of_8_bits() -> None:
@@ -115,6 +129,16 @@ def test_attention_forward() -> None:
     assert flash("True") == (8 * 64 * 32, 2 * 4 * 1024)
 
 
+def test_attention_of_groups() -> None:
+    """Two heads of keys for four of queries: the operations of four, the bytes of two."""
+    assert flash("False", kv=[2, 2, 8, 16]) == (2 * 8 * 64 * 32, 2 * (2 * 1024 + 2 * 512))
+    assert work("_scaled_dot_product_flash_attention", [Q, [2, 3, 8, 16], [2, 3, 8, 16]]) is None
+
+
+def test_attention_without_a_known_mask() -> None:
+    assert work("_scaled_dot_product_flash_attention", [Q] * 3, same(3)) is None
+
+
 def test_scores_under_a_diagonal() -> None:
     """Counted cell by cell, a diagonal's own cells as half."""
     for queries in range(1, 7):
@@ -147,6 +171,24 @@ def test_attention_with_wider_values() -> None:
     types = [*same(3), "", *["Scalar"] * 5]
     found = figures("_scaled_dot_product_cudnn_attention", dims, types, values)
     assert found[:2] == (2 * 8 * 64 * (24 + 16), 2 * (2 * 1536 + 2 * 1024))
+
+
+def test_attention_with_the_heads_last() -> None:
+    dims = [BSHD, BSHD, BSHD, *[[]] * 8]
+    values = ["", "", "", "0.", "0.25", "True", "-1", "-1", "0.", "", "False"]
+    types = same(3, scalars=8)
+    assert figures("flash_attn::_flash_attn_forward", dims, types, values)[:2] == (8 * 64 * 32, 8192)
+    values[6] = "4"  # a sliding window
+    assert work("flash_attn::_flash_attn_forward", dims, types, values) is None
+
+
+def test_xformers_masks_are_numbers() -> None:
+    """_efficient_attention_forward: 0 none, 1 causal from the top left, 2 from the bottom right."""
+    dims = [BSHD, BSHD, BSHD, *[[]] * 10]
+    types = [*same(3), "", "", "", *["Scalar"] * 7]
+    for mask, flops in (("0", 2 * 8 * 64 * 32), ("1", 8 * 64 * 32), ("2", 8 * 64 * 32), ("9", None)):
+        found = work("_efficient_attention_forward", dims, types, _efficient(mask))
+        assert (None if found is None else found.flops) == flops, mask
 
 
 def test_packed_sequences() -> None:

@@ -15,6 +15,7 @@ from tests.analyzers.model_plan import (
     FLASH,
     FLASH_BACKWARD,
     GEMM,
+    SMALL_GEMM,
     SPLIT_K,
     TOKENS,
     ModelPlan,
@@ -160,6 +161,23 @@ def test_the_dtype_is_the_kernels_else_the_jobs(
     assert np.isnan(found.bytes[gemms]).all() == (expected == "unknown")
 
 
+@pytest.mark.parametrize(
+    ("blocks", "known"), [((96, 24, 24), True), ((96, 8, 24), False)], ids=["projections", "adapter"]
+)
+def test_a_fused_projection_and_its_adapter_are_no_keys_and_values(
+    blocks: tuple[int, int, int], known: bool, tmp_path: Path
+) -> None:
+    """Forward only, grouped queries: keys and values are of one shape, 30 x 8 by 8 x 8, and so of as many
+    thread blocks; an adapter's two GEMMs are not."""
+    plan = ModelPlan()
+    for _ in range(4):
+        plan.run(GEMM, SMALL_GEMM, SMALL_GEMM, ns=[3000, 700, 700], blocks=blocks)
+        plan.run(FLASH, GEMM, GEMM, GEMM)
+    q, k = 2 * TOKENS * 8 * 16, 2 * TOKENS * 8 * 8
+    three = [q, k, k] if known else [-1] * 3
+    assert flops(plan.work(tmp_path))[:5] == [*three, CORE, PROJ]
+
+
 BACKWARD = ("flash_bwd_dot_do_o_kernel", FLASH_BACKWARD)
 FORWARD_LAYER = [QKV, CORE, PROJ, FC1, FC2]
 BACKWARD_LAYER = [FC2, FC2, FC1, FC1, PROJ, PROJ, CORE_BACKWARD // 2, CORE_BACKWARD // 2, QKV, QKV]
@@ -235,6 +253,15 @@ def test_a_layer_with_other_gemms_is_left_alone(tmp_path: Path) -> None:
     assert "1 of 5 stretches" in found.notes[0]
 
 
+def test_a_gate_needs_one_gemm_more(tmp_path: Path) -> None:
+    plan = ModelPlan()
+    for _ in range(3):
+        plan.run(GEMM, FLASH, GEMM, GEMM)
+    found = plan.work(tmp_path, facts(ffn_hidden_size=16, gated_mlp=True))
+    assert set(flops(found)) == {-1}
+    assert "none of 4 stretches" in found.reason
+
+
 def test_beside_experts_the_projections_are_known(tmp_path: Path) -> None:
     """A router and three experts' GEMMs in each layer; the first layer of each micro-batch says that queries,
     keys and values are one GEMM."""
@@ -247,6 +274,23 @@ def test_beside_experts_the_projections_are_known(tmp_path: Path) -> None:
     found = plan.work(tmp_path, facts(experts=4, experts_per_token=2))
     step = [QKV, CORE, PROJ] * 2 + [PROJ, PROJ, CORE_BACKWARD // 2, CORE_BACKWARD // 2, QKV, QKV] * 2
     assert known(found) == step * 2
+
+
+def test_frozen_layers_are_left_alone(tmp_path: Path) -> None:
+    """Backward has the gradients of the inputs alone, half as many GEMMs: no such model is known."""
+    plan = ModelPlan()
+    forward(plan, 3)
+    for _ in range(3):
+        plan.run(GEMM, GEMM, GEMM, *BACKWARD, GEMM)
+    assert known(plan.work(tmp_path)) == []
+
+
+def test_rates_that_no_model_has(tmp_path: Path) -> None:
+    """The second of four GEMMs takes twenty times as long as the larger ones: it is none of this model."""
+    plan = ModelPlan()
+    for _ in range(3):
+        plan.run(GEMM, FLASH, GEMM, GEMM, GEMM, ns=[1_000, 1_000, 20_000, 1_000, 1_000])
+    assert set(flops(plan.work(tmp_path))) == {-1}
 
 
 CUDNN = "cudnn_generated_fort_native_sdpa_sm90_flash_{}_wgmma_f16_knob_7_64x128x128_4x1x1_kernel0_0"
@@ -271,3 +315,11 @@ def test_attention_whose_function_does_not_say_its_direction(
     for _ in range(2):
         plan.run(*[GEMM] * 6, *back, *[GEMM] * 2)
     assert known(plan.work(tmp_path)) == FORWARD_LAYER * 2 + BACKWARD_LAYER * 2
+
+
+def test_masked_softmax_is_no_fused_attention(tmp_path: Path) -> None:
+    """Between two of them lie 6 GEMMs, as between two fused attentions with three projections."""
+    plan = ModelPlan()
+    for _ in range(4):
+        plan.run(GEMM, GEMM, "scaled_upper_triang_masked_softmax_warp_forward", *[GEMM] * 4)
+    assert known(plan.work(tmp_path)) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,25 @@ from tests.analyzers.shape_plan import (
 MM = {"dims": [[8, 16], [16, 32]], "dtypes": [BF16, BF16]}
 MM_FLOPS = 2 * 8 * 16 * 32
 MM_BYTES = 2 * (8 * 16 + 16 * 32 + 8 * 32)
+
+
+ODD = [
+    [],
+    [[]],
+    [[8, 16]],
+    [[8, 16], [16, -32]],
+    [[8, 16], [16, 2**70]],
+    [[8, 16], [2**40, 2**40]],
+    [[8, 16], "16x32"],
+    [[8, 16], [16, 32.5]],
+    [[[8, 16]], [[16, 32]]],
+    [[8, 16], None],
+    [[8, 16], [17, 32]],
+    [[8, 16, 1], [16, 32]],
+    "rubbish",
+    7,
+    {"a": 1},
+]
 
 
 def names(work: KernelWork) -> list[str]:
@@ -89,6 +109,29 @@ def test_kernels_of_another_class_have_none_of_a_product(tmp_path: Path) -> None
     assert np.isnan(found.flops[[0, 2]]).all()
     assert found.flops[1] == MM_FLOPS
     assert [SOURCES[i] for i in found.source.tolist()] == ["none", "shapes", "none"]
+
+
+def test_an_operator_around_one_of_its_kind_claims_nothing(tmp_path: Path) -> None:
+    """A backend launches one kernel in linear and one in the mm inside it: the product is there once."""
+    plan = ShapePlan()
+    plan.operator("aten::linear", 10, 50, dims=[[8, 16], [32, 16]], dtypes=[BF16, BF16])
+    plan.kernel(GEMM, 5, 12)
+    plan.operator("aten::mm", 20, 40, **MM)
+    plan.kernel(GEMM, 5, 30)
+    found = plan.work(tmp_path)
+    assert np.nansum(found.flops) == MM_FLOPS
+    assert names(found) == ["", "aten::mm"]
+
+
+def test_kernels_of_cuda_graphs_have_no_operator(tmp_path: Path) -> None:
+    """Whatever is open around the launch of the whole graph; PyTorch of old named no nodes."""
+    plan = ShapePlan()
+    plan.operator("aten::mm", 10, 20, **MM)
+    plan.kernel(GEMM, 5, 11, call="cudaGraphLaunch")
+    plan.kernel(GEMM, 5, 13, call="cudaGraphLaunch", node=3)
+    plan.operator("aten::mm", 30, 40, **MM)
+    plan.kernel(GEMM, 5, 31)
+    assert names(plan.work(tmp_path)) == ["", "", "aten::mm"]
 
 
 def test_compiled_kernels_are_unknown(tmp_path: Path) -> None:
@@ -162,3 +205,28 @@ def test_without_shapes_the_remedy_is_named(tmp_path: Path) -> None:
     assert np.isnan(found.flops).all()
     assert found.operators == ()
     assert found.call.tolist() == [-1]
+
+
+@pytest.mark.parametrize("dims", ODD, ids=[json.dumps(d)[:30] for d in ODD])
+def test_odd_shapes_are_unknown(tmp_path: Path, dims: object) -> None:
+    plan = ShapePlan()
+    plan.operator("aten::mm", 10, 20, dims=dims, dtypes=[BF16, BF16])
+    plan.kernel(GEMM, 5, 11)
+    plan.operator("aten::mm", 30, 40, **MM)
+    plan.kernel(GEMM, 5, 31)
+    found = plan.work(tmp_path)
+    assert np.isnan(found.flops[0])
+    assert found.flops[1] == MM_FLOPS
+
+
+def test_types_that_are_missing_or_unknown(tmp_path: Path) -> None:
+    """Operations follow from shapes alone; bytes do not."""
+    plan = ShapePlan()
+    plan.operator("aten::mm", 10, 20, dims=MM["dims"])
+    plan.kernel(GEMM, 5, 11)
+    plan.operator("aten::mm", 30, 40, dims=MM["dims"], dtypes=["c10::Float3", "c10::Float3"])
+    plan.kernel(GEMM, 5, 31)
+    found = plan.work(tmp_path)
+    assert found.flops.tolist() == [MM_FLOPS] * 2
+    assert np.isnan(found.bytes).all()
+    assert {DTYPES[i] for i in found.dtype.tolist()} == {"unknown"}

@@ -15,7 +15,7 @@ from perfdoc.capture import command_line, prepare
 from perfdoc.capture.command_line import read_job
 from perfdoc.capture.prepare import Asked, CaptureRequestError, plan
 from perfdoc.profiling.nsys.command import Nsys
-from perfdoc.profiling.own.asked_window import ask, asked
+from perfdoc.profiling.own.asked_window import VARIABLE, ask, asked
 from perfdoc.run.torchrun import TorchrunError
 from tests.command import perfdoc
 
@@ -201,6 +201,19 @@ def test_a_folder_that_is_used_is_refused(tmp_path: Path) -> None:
     (tmp_path / "out" / "x").touch()
     with pytest.raises(CaptureRequestError, match="not empty"):
         plan(Asked(words=["python", "t.py"], output=tmp_path / "out"))
+
+
+def test_a_window_that_nobody_can_read_is_no_window() -> None:
+    from perfdoc.profiling.errors import CaptureError
+
+    assert asked({}) is None
+    for text in (
+        "{",
+        '{"start": 1}',
+        '{"start":1,"steps":0,"ranks":null,"profiler":"nsys","device":"cpu","folder":"/x"}',
+    ):
+        with pytest.raises(CaptureError, match=VARIABLE):
+            asked({VARIABLE: text})
 
 
 def test_on_a_cpu_nsys_captures_the_whole_job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

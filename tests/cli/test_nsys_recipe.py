@@ -89,6 +89,17 @@ def test_install_again_replace_and_uninstall(installation: Path) -> None:
     assert sorted(p.name for p in recipes.iterdir()) == ["nvtx_sum"]
 
 
+def test_a_recipe_of_somebody_else_stays(installation: Path) -> None:
+    theirs = recipes_of(installation) / "perfdoc"
+    theirs.mkdir()
+    (theirs / "metadata.json").write_text('{"module_name": "mine"}')
+    before = everything(installation)
+    for option in ("--force", "--uninstall"):
+        done = perfdoc("nsys", "install-recipe", "--nsys", installation, option)
+        assert (done.returncode, done.stderr.count("\n"), "is not perfdoc's" in done.stderr) == (2, 1, True)
+    assert everything(installation) == before
+
+
 def test_refusals_are_one_line_and_leave_nothing(
     installation: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -84,6 +84,17 @@ def test_nothing_is_written_where_the_json_cannot_be(
     assert listed(tmp_path) == before
 
 
+def test_a_folder_in_place_of_a_report_is_seen_before_anything_is_written(demo: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    (out / "report.md").mkdir(parents=True)
+    (out / "report.html").write_text("old")
+    done = perfdoc("analyze", "--no-replay", demo, "-o", "out", "--force", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "perfdoc: out/report.md: cannot be written: Is a directory.\n"
+    assert (out / "report.html").read_text() == "old"
+    assert listed(out) == ["report.html", "report.md"]
+
+
 def test_what_fails_late_leaves_nothing_either(tmp_path: Path) -> None:
     """A full device is only seen on writing, after the files and folders were prepared."""
     (tmp_path / "old").write_bytes(b"old")

@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 
 from perfdoc.analyzers.communication.known_groups import CallGroup
+from perfdoc.analyzers.kernel_class.number_format import format_of
 from perfdoc.analyzers.kernel_class.rules import KernelClass
 from perfdoc.analyzers.kernels.parts import NamedTime
 from perfdoc.analyzers.measure import CaptureMeasurement
-from perfdoc.diagnose.contradictions import contradictions
+from perfdoc.diagnose.contradictions import contradictions, without
 from perfdoc.diagnose.diagnosis import diagnose
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import Value
@@ -152,6 +153,23 @@ def test_number_formats(given: str, gemms: dict[str, int], captured: str | None)
     assert found == ({} if captured is None else {"dtype": (given, captured)})
 
 
+def test_formats_by_name() -> None:
+    names = {
+        "cutlass_80_tensorop_bf16_s16816gemm_bf16_256x128": "bf16",
+        "sm80_xmma_gemm_f16f16_f16f32_f32_tn": "fp16",
+        "volta_h884gemm_128x128": None,
+        "ampere_sgemm_128x64_nn": "fp32",
+        "nvjet_sm100_qqtst_256x128": "fp8",
+        "cutlass_80_tensorop_s1688tf32gemm": "fp32",
+        "cutlass_80_tensorop_s1688gemm_128x256_16x3_nn_align4": "fp32",  # TF32
+        "turing_fp16_s1688gemm_fp16_128x128_ldg8_f2f_tn": "fp16",
+        "cutlass_75_tensorop_s1688gemm_128x128": None,  # Turing has no TF32
+        "triton_mm_f16": "fp16",
+        "gemm_bf16gradbf16": "bf16",
+    }
+    assert {name: format_of(name) for name in names} == names
+
+
 def test_the_gpu() -> None:
     assert found_in(capture_of(gpu=A100), fp8="hybrid") == {"fp8": ("hybrid", "no FP8")}
     assert found_in(capture_of(gpu=A100, dtype="fp8", gemms={})) == {"dtype": ("fp8", "no FP8")}
@@ -161,6 +179,20 @@ def test_the_gpu() -> None:
     }
     assert found_in(capture_of(gpu=B200), fp8="hybrid", fp8_recipe="mxfp8", fp4="e2m1") == {}
     assert found_in(capture_of(), nvlink_domain_size=72) == {"nvlink_domain_size": ("72", "8")}
+
+
+def test_what_followed_from_it_is_unknown_too() -> None:
+    given = {"tp": 4, "pp": 1, "cp": 1, "world_size": 32}
+    facts = JobFacts().updated(JobFacts(**given, sources=dict.fromkeys(given, BY)))
+    assert (facts.dp, facts.sources["dp"]) == (8, "derived")
+    capture = replace(capture_of(groups=(TP8,), world=32), facts=facts)
+    settings = Configuration(values={"tensor_model_parallel_size": 4, "context_parallel_size": 1})
+    found = contradictions([capture], facts, settings)
+    assert [row.fact for row in found] == ["tp"]
+    left, configuration = without(facts, settings, found)
+    assert (left.tp, left.dp, left.pp, left.world_size) == (None, None, 1, 32)
+    assert dict(configuration.values) == {"context_parallel_size": 1}
+    assert configuration.unknown == {"tensor_model_parallel_size"}
 
 
 def test_it_is_told_before_any_advice_and_rules_are_skipped_for_it() -> None:

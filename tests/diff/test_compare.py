@@ -222,6 +222,18 @@ def test_what_differs_is_flagged() -> None:
     assert found["taken-on-trust"].endswith("the model, the number of ranks, the batch.")
 
 
+def test_another_batch_is_compared_by_the_token() -> None:
+    # 100 and 102 ns a step of 10 tokens; twice as many in the same time is half the time of a token.
+    one = side(steps(0), facts=JobFacts(global_batch_sequences=2, sequence_length=5))
+    two = side(steps(0), facts=JobFacts(global_batch_sequences=4, sequence_length=5))
+    found = compare(one, two)
+    assert found.per_token is not None
+    assert (found.per_token.before_ns, found.per_token.after_ns) == (10.1, 5.05)
+    assert found.per_token.change_frac == -0.5
+    assert "10 tokens" in codes(one, two)["batch-differs"]
+    assert compare(side(steps(0)), two).per_token is None
+
+
 def test_rules_that_fire_on_one_side_alone_are_listed() -> None:
     one, two = side(steps(0)), side(steps(0))
     fires = replace(one, diagnosis=replace(one.diagnosis, rules=[rule("fires"), rule("passes", "PD102")]))

@@ -74,6 +74,18 @@ def test_promotion_over_ignored_facts_is_filed_under_the_new_ones(tmp_path: Path
     assert gate(tmp_path, "check", make_run("back", 100.1))[1].startswith("PASS")
 
 
+def test_few_runs_are_promoted_only_when_asked(tmp_path: Path, make_run: MakeRun) -> None:
+    baseline = record(tmp_path, make_run)
+    two = [make_run(f"fast{i}", 90) for i in range(2)]
+    code, _, err = gate(tmp_path, "promote", *two, "--reason", "x")
+    assert (code, "2 of the 3 runs that a new level needs" in err) == (2, True)
+    assert gate(tmp_path, "promote", *two, "--reason", "x", "--few")[0] == 0
+    code, _, err = gate(tmp_path, "record", two[0], "--baselines", "elsewhere")
+    assert (code, err.rstrip().endswith(": 1 run, 1 of them new")) == (0, True)
+    assert len(json.loads(baseline.read_text())["runs"]) == 2
+    assert "low history: 2 baseline runs show no spread" in gate(tmp_path, "check", make_run("n", 90))[1]
+
+
 def test_paths_that_are_read_or_taken(tmp_path: Path) -> None:
     run, baselines = tmp_path / "run", tmp_path / "baselines"
     run.mkdir()

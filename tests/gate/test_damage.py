@@ -13,7 +13,7 @@ from perfdoc.compare.damage import DamagedRunError, of_a_log
 from perfdoc.compare.runs import Run, read_run
 from perfdoc.traces import TraceError
 from perfdoc.traces.training_logs.read import read_training_log
-from tests.gate.commands import gate, megatron_log
+from tests.gate.commands import MakeRun, gate, megatron_log
 from tests.gate.shaped import directory_of, log_line, log_of, times_ms
 
 Lines = list[str]
@@ -88,6 +88,21 @@ def test_a_damaged_run_is_no_verdict(tmp_path: Path) -> None:
     for command in (["record", log], ["promote", log, "--few", "--reason", "x"]):
         code, out, err = gate(tmp_path, *command)  # type: ignore[arg-type]
         assert (code, out, err.count("\n"), count in err) == (3, "", 1, True), err
+
+
+def test_what_is_let_is_noted(tmp_path: Path) -> None:
+    whole = [log_of(tmp_path / f"{i}.log", times_ms(i)) for i in range(3)]
+    assert gate(tmp_path, "record", *whole)[0] == 0
+    (log := tmp_path / "a.log").write_text("\n".join(replaced("nan", lambda i: i in (50, 60))))
+    assert gate(tmp_path, "check", log, "--incomplete", "0.01")[0] == 3
+    code, out, _ = gate(tmp_path, "check", log, "--incomplete", "0.02")
+    assert (code, "note: a.log: 2 of 100 steps" in out) == (0, True), out
+    cut = tmp_path / "cut.log"
+    cut.write_text("\n".join(lines(9, 40, total=5000)))
+    assert gate(tmp_path, "check", cut, "--incomplete", "0.9")[0] == 3
+    assert gate(tmp_path, "check", cut, "--incomplete", "1")[0] == 0
+    cut.write_text("\n".join([*lines(1, 50), *lines(2, 50)]))
+    assert gate(tmp_path, "check", cut, "--incomplete", "1")[0] == 3  # two jobs are never one
 
 
 @pytest.mark.parametrize(
@@ -171,4 +186,20 @@ def test_a_batch_that_grows_among_the_steady_steps_is_refused(tmp_path: Path) ->
     assert read(megatron_log(tmp_path / "a.log", 1000)).facts["config.global_batch_size"] == 128
     with pytest.raises(TraceError, match=r"changes its global batch size .* from 64 to 128") as caught:
         read(megatron_log(tmp_path / "b.log", 1000, batch=64, late_batch=128))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_batch_that_no_line_says_is_unknown(tmp_path: Path) -> None:
+    log = megatron_log(tmp_path / "a.log", 1000)
+    log.write_text(log.read_text().replace("global batch size", "something"))
+    assert read(log).facts["config.global_batch_size"] is None
+
+
+@pytest.mark.parametrize("ns", [10**400, 10**30, -1])
+def test_a_ledger_of_impossible_figures_is_refused(make_run: MakeRun, ns: int) -> None:
+    run = make_run("a", 100, parts={"compute": 80})
+    report = run / "report" / "diagnosis.json"
+    report.write_text(report.read_text().replace(str(160_000_000), str(ns)))
+    with pytest.raises(TraceError, match="is no diagnosis: ") as caught:
+        read(run)
     assert "\n" not in str(caught.value)

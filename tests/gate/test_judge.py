@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from perfdoc.analyzers.steps.slower import compare, student_t
+from perfdoc.compare.baseline_files import ANCHOR_RUNS, MAX_RUNS, with_runs
 from perfdoc.compare.figures import RunFigures
 from perfdoc.compare.gate.check import judge
 from perfdoc.compare.gate.measures import DRIFT, PARTS, Compared, Family
@@ -130,6 +131,20 @@ def test_sessions_by_hand() -> None:
     assert found == (pytest.approx(math.sqrt(variance / runs_alone)), 2)
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (DAYS[:1] * 5, HOUR),  # one session
+        ([*DAYS[:1] * 4, DAYS[1]], HOUR),  # two
+        ([None, *DAYS[1:]], HOUR),
+        (DAYS, [None, *HOUR[1:]]),
+        ([*DAYS[:4], "2026-11-21T08:30:00Z"], HOUR),  # one in common
+    ],
+)
+def test_nothing_is_made_of_what_is_not_known(old: Sequence[str | None], new: Sequence[str | None]) -> None:
+    assert scatter_of_sessions(begun(old), [99, 100, 101, 100, 100], begun(new), [100] * 3) is None
+
+
 @pytest.mark.parametrize("days", some([5, 10], [5]))
 @pytest.mark.parametrize(("of_days", "within"), [(0.01, 0.002), (0.01, 0.005), (0.01, 0.01), (0.0, 0.01)])
 def test_false_alarms_where_days_differ(of_days: float, within: float, days: int) -> None:
@@ -193,6 +208,17 @@ def test_drift_by_hand() -> None:
     assert drift([1000] * 7, [2000]) is None  # three later runs are the least
     edge = [drift([100_000] * 8, [ns]) for ns in (102_000, 102_010)]
     assert [one is not None and one.fails for one in edge] == [False, True]
+
+
+def test_the_first_runs_of_a_level_stay() -> None:
+    baseline = with_runs(None, {"x": 1}, [run(0)])
+    for i in range(1, 40):
+        baseline = with_runs(baseline, {"x": 1}, [run(i)])
+    kept = [r.source for r in baseline.runs]
+    assert len(kept) == MAX_RUNS
+    assert kept[:ANCHOR_RUNS] == [f"r{i}" for i in range(ANCHOR_RUNS)]
+    assert kept[ANCHOR_RUNS:] == [f"r{i}" for i in range(25, 40)]
+    assert len(with_runs(None, {"x": 1}, [run(i) for i in range(30)]).runs) == MAX_RUNS
 
 
 def test_the_commands_stop_a_drift(tmp_path: Path, make_run: MakeRun) -> None:

@@ -76,6 +76,24 @@ def test_days_on_which_data_is_slow_are_no_loss() -> None:
     assert losses(days, hour) == {}
 
 
+def test_what_only_moved_is_no_loss() -> None:
+    old = runs(NOISY, parts_ns=[{"compute": 900, "exposed_comm.dp": 100}] * 5)
+    moved = runs([1000] * 3, parts_ns=[{"compute": 800, "exposed_comm.dp": 200}] * 3)
+    lost = runs([1000] * 3, parts_ns=[{"compute": 900, "exposed_comm.dp": 200}] * 3)
+    assert losses(old, moved) == {}
+    assert {name: c.slower_frac for name, c in (losses(old, lost) or {}).items()} == {
+        "exposed_comm.dp": pytest.approx(0.1)
+    }
+
+
+def test_nothing_is_said_where_nothing_is_known() -> None:
+    assert losses(runs(NOISY), runs([1000] * 3)) is None
+    assert losses(logged([1000] * 2, [1, 1]), logged([900], [900])) is None
+    # A baseline of before the step log's parts were kept does not show a wait of 0.
+    assert losses(runs(NOISY), logged([1000] * 3, [90] * 3)) is None
+    assert find_growth(runs([1000] * 5), logged([1000] * 3, [90] * 3)) == []
+
+
 def test_the_log_names_what_grew_where_there_is_no_ledger() -> None:
     (part,) = find_growth(logged([1000] * 5, [20] * 5), logged([1000] * 3, [60] * 3))
     assert (part.part, part.grew_ns) == (DATA, 40)

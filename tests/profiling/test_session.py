@@ -132,6 +132,16 @@ def test_nsys_that_is_not_there_ends_the_capture_and_not_the_training(
     assert not session.is_profiled(0)
 
 
+def test_a_taken_trace_is_not_overwritten(needs_torch: None, tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path)
+    run.trace_path(0, "json.gz").write_bytes(b"precious")
+    with a_session(run, ProfileWindow(start=0, steps=1)) as session, session.step(0):
+        assert not ranges.on()  # Found before anything was collected.
+    assert session.problem is not None
+    assert "not overwritten" in session.problem
+    assert run.trace_path(0, "json.gz").read_bytes() == b"precious"
+
+
 def test_a_full_disk_ends_the_capture_and_not_the_training(needs_torch: None, tmp_path: Path) -> None:
     if not Path("/dev/full").exists():
         pytest.skip("there is no /dev/full here")

@@ -13,6 +13,7 @@ from perfdoc.profiling.distributed.collective_name import (
     MAX_TEXT,
     OPERATIONS,
     CollectiveName,
+    carried,
     format_collective,
     parse_collective,
 )
@@ -99,6 +100,11 @@ def test_other_names_are_no_collectives(name: str) -> None:
 def test_what_cannot_be_carried_is_refused(changes: dict[str, object]) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - one refusal for each fact
         format_collective(plain(**changes))
+
+
+@given(st.text(max_size=2 * MAX_TEXT))
+def test_carried_texts_are_never_refused(text: str) -> None:
+    assert parse_collective(format_collective(plain(group=carried(text)))) == plain(group=carried(text))
 
 
 RANKS = st.lists(st.integers(0, (1 << 20) - 1), max_size=40)

@@ -10,7 +10,7 @@ import pytest
 
 from perfdoc.reports import html as html_module
 from perfdoc.reports.html import render_html
-from perfdoc.reports.llm import LIMIT, QUOTED, render_llm
+from perfdoc.reports.llm import LIMIT, QUOTED, findings_of, render_llm
 from perfdoc.reports.markdown import render_markdown
 from perfdoc.reports.text import render_text
 from perfdoc.results import from_json, to_json
@@ -130,6 +130,16 @@ def test_names_stay_inside_their_strings_for_a_model(text: str) -> None:
     for quotation in STRING.findall(found):
         assert len(json.loads(quotation)) <= 600
     assert found.splitlines()[1] == QUOTED
+
+
+def test_findings_are_data_whatever_names_say() -> None:
+    rows = [*findings_of(hostile.hostile_choices(INJECTION))]
+    plain = [*findings_of(hostile.hostile_choices("harmless"))]
+    assert [row.keys() for row in rows] == [row.keys() for row in plain]
+    written = json.dumps(rows)
+    assert "\\n" not in written
+    assert "`" not in written
+    assert "](" not in written
 
 
 @EACH

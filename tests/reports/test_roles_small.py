@@ -104,6 +104,26 @@ def test_of_more_roles_than_rows_the_heaviest_are_shown() -> None:
     assert "stage 39" in markdown
 
 
+def test_a_call_more_makes_no_role_of_its_own() -> None:
+    counts = [12] * 32
+    counts[7] = 13
+    for steps in (0, 1):
+        roles = known(calling(counts, 7, steps))
+        assert [each.rank for each in roles.outliers] == [7]
+        assert (len(roles.roles), list(roles.unjudged)) == (1, [])
+
+
+def test_a_call_of_no_step_makes_no_role_of_its_own() -> None:
+    """One call of TP in three steps, as at the edge of a window: 0.33 a step."""
+    made = calling([36] * 32, 7, 3)
+    rank = made.ranks[7]
+    stray = replace(rank.communication[0], dimension="tp", count=1)
+    ranks = [replace(r, communication=[*r.communication, stray]) if r is rank else r for r in made.ranks]
+    roles = known(replace(made, ranks=ranks))
+    assert [each.rank for each in roles.outliers] == [7]
+    assert (len(roles.roles), list(roles.unjudged)) == (1, [])
+
+
 def calling(counts: list[int], late: int, steps: int = 1) -> Diagnosis:
     """Ranks of DP with their calls; all compute 50 %, the late one 90 %."""
     ranks = []
@@ -200,3 +220,14 @@ def test_chance_names_fewer_than_one_rank_in_a_hundred(of: int) -> None:
     for row, far, most in zip(values[:20], off, limit, strict=False):
         beyond = {i for i in range(of) if far[i] > max(0.01, most[0])}
         assert set(find_deviations([COMPUTE], row[:, None])) == beyond
+
+
+def test_chance_names_few_of_roles_of_four() -> None:
+    """512 ranks in 128 stages of four with a normal spread of 1 % of the window: fewer than 1 % are named."""
+    rng = np.random.default_rng(7)
+    ranks = []
+    for i in range(512):
+        own = round(500_000 + 10_000 * rng.normal())
+        ranks.append(build.rank(i, build.ledger(compute=own, pp=1_000_000 - own), steps=1))
+    made = replace(without_stages(ranks), job=filled(Job, tp=2, cp=1, pp=128, dp=2, world_size=512))
+    assert len(known(made).outliers) <= 5

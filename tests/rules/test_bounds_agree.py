@@ -110,6 +110,17 @@ def test_tf32_is_told_from_fp32(measured: Measured) -> None:
 
 
 @pytest.mark.parametrize(
+    ("gpu", "named"),
+    [(A100, True), (H100, True), (RTX_3090, False), ("NVIDIA GeForce RTX 3070 Ti", False)]
+    + [("Tesla V100-SXM2-16GB", False), ("NVIDIA A10", True), ("NVIDIA L40", False)],
+)
+def test_tf32_is_named_where_it_is_faster(measured: Measured, gpu: str, named: bool) -> None:
+    """GeForce chips and the L40 multiply TF32 as fast as FP32; before Ampere there is none."""
+    remedy = result("PD407", measured((SGEMM, 400), gpu=gpu)).remedy
+    assert ("allow TF32" in remedy) is named
+
+
+@pytest.mark.parametrize(
     ("gpu", "types"),
     [
         ("Tesla V100-SXM2-32GB", ["torch.float16"]),

@@ -79,6 +79,11 @@ def test_pd120_by_scheme(
     assert gain_of(found).method == "ceiling"
 
 
+def test_pd120_knows_what_it_does_not_know(exposed: Case) -> None:
+    found = result("PD120", having(exposed))
+    assert (found.level, found.advice, "--config" in found.remedy) == ("information", [], True)
+
+
 @pytest.mark.parametrize(
     ("attention_us", "to"), [(150, 4), (100, 4), (86, 4), (85, 2), (29, 2), (28, 1), (1, 1)]
 )
@@ -245,6 +250,33 @@ def test_pd384(exposed: Case, tp_us: float, cp_us: float, advised: dict[str, Val
     assert found.level == "information" or not advised
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"hidden_size": 8192},  # sequences no longer than the model is wide
+        {"tensor_model_parallel_size": 5},
+        {"num_moe_experts": 8, "expert_model_parallel_size": 2},
+        {"seq_length": 8196},  # not divisible by 2 x 4
+    ],
+)
+def test_pd384_proposes_nothing_that_does_not_fit(exposed: Case, settings: dict[str, Value]) -> None:
+    case = of_job(with_exposed(having(exposed, {**SPLIT, **settings}), tp=200, cp=0), model=LLAMA_8B)
+    assert result("PD384", case).state == "passes"
+
+
+def test_pd384_asks_whether_it_fits(exposed: Case) -> None:
+    """8e9 parameters on TP 1 take 6 bytes each beside what the optimizer shards: 48 GB without
+    activations."""
+    batch: dict[str, Value] = {"global_batch_size": 2, "micro_batch_size": 1, "sequence_parallel": True}
+    settings = {**SPLIT, **batch, "tensor_model_parallel_size": 2}
+    case = of_job(with_exposed(having(exposed, settings), tp=200, cp=0), model=LLAMA_8B)
+    for memory_gib, state in ((1000, "fires"), (48, "passes")):
+        ranks = [replace(r, device=replace(r.device, memory_bytes=memory_gib << 30)) for r in case.ranks]
+        assert (
+            result("PD384", replace(case, captures=[replace(case.captures[0], ranks=ranks)])).state == state
+        )
+
+
 def test_pd384_down_to_one(exposed: Case) -> None:
     """Without tensor parallelism there is no sequence parallelism either."""
     settings: dict[str, Value] = {
@@ -260,6 +292,23 @@ def test_pd384_down_to_one(exposed: Case) -> None:
         "sequence_parallel": False,
         "tp_comm_overlap": False,
     }
+
+
+def test_pd384_stays_inside_the_node(exposed: Case) -> None:
+    settings: dict[str, Value] = {**SPLIT, "tensor_model_parallel_size": 8}
+    case = with_exposed(having(exposed, settings), tp=0, cp=200)
+    assert result("PD384", case).state == "passes"
+    # Four heads do not divide over eight ranks: neither half of the change is proposed.
+    few = with_exposed(
+        having(exposed, {**SPLIT, "num_attention_heads": 4, "num_moe_experts": None}), tp=0, cp=200
+    )
+    assert result("PD384", few).state == "passes"
+    heads = {**SPLIT, "num_attention_heads": 8, "num_moe_experts": None}
+    found = result("PD384", with_exposed(having(exposed, heads), tp=0, cp=200))
+    assert settings_of(found) == {"tensor_model_parallel_size": 8, "context_parallel_size": 1}
+    none = {**SPLIT, "tensor_model_parallel_size": 1, "context_parallel_size": 1}
+    assert result("PD384", having(exposed, none)).state == "not_applicable"
+    assert result("PD384", having(exposed)).state == "skipped"
 
 
 def test_pd120_tells_a_ring_that_is_held_up(exposed: Case) -> None:

@@ -9,10 +9,11 @@ from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import Dialect, Value
 from perfdoc.knobs.lint.text import lint
 from perfdoc.reports.advice import change_title
+from perfdoc.results.replay import Gain
 from perfdoc.results.rules import Advice
-from perfdoc.rules.engine.advise import advise
+from perfdoc.rules.engine.advise import advise, value_of
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.own_words import in_own_words
+from perfdoc.rules.engine.own_words import in_own_words, under_megatrons_names
 from perfdoc.simulator.replay.gains import no_gains
 
 BUCKET = 40 << 20
@@ -28,6 +29,15 @@ INLINE: dict[str, Value] = {"accelerate_distributed_type": "DEEPSPEED"}
 IN_A_FILE: dict[str, Value] = {**INLINE, "accelerate_deepspeed_file": "ds.json"}
 FSDP: dict[str, Value] = {"accelerate_distributed_type": "FSDP"}
 DDP: dict[str, Value] = {"accelerate_distributed_type": "MULTI_GPU"}
+
+
+WHOLE: list[tuple[Dialect, dict[str, Value]]] = [
+    ("verl", {"verl_strategy": "fsdp"}),
+    ("verl", {"verl_strategy": "veomni"}),
+    ("accelerate", FSDP),
+    ("accelerate", DDP),
+    ("deepspeed", ZERO),
+]
 
 
 def job(dialect: Dialect, **values: Value) -> Case:
@@ -150,6 +160,29 @@ def test_what_a_zero_stage_decides(
 
 
 @pytest.mark.parametrize(
+    ("dialect", "values"), [("accelerate", {**FSDP, "fsdp_version": 2}), ("verl", {"verl_strategy": "fsdp2"})]
+)
+def test_fsdp2_has_no_forward_prefetch(dialect: Dialect, values: dict[str, Value]) -> None:
+    (piece,) = words(job(dialect, **values), "overlap_param_gather")
+    assert "prefetches by itself" in piece.forbidden
+
+
+@pytest.mark.parametrize(
+    ("dialect", "values", "unknown"),
+    [("accelerate", FSDP, "fsdp_version"), ("verl", {"verl_param_offload": True}, "verl_strategy")],
+)
+def test_one_fsdp_or_the_other_is_not_told_to_prefetch(
+    dialect: Dialect, values: dict[str, Value], unknown: str
+) -> None:
+    case = job(dialect, **values)
+    given = replace(case.configuration, unknown=frozenset({unknown}))
+    (piece,) = words(replace(case, configuration=given), "overlap_param_gather")
+    assert (piece.dialects, "FSDP2" in piece.forbidden) == ({}, True)
+    (known,) = words(case, "overlap_param_gather")
+    assert known.forbidden == ""
+
+
+@pytest.mark.parametrize(
     ("dialect", "values", "filled", "beside"),
     [
         # 4 x 8 of a rank is 2 x 16; where DeepSpeed works the accumulation out, nothing is set beside.
@@ -184,6 +217,22 @@ def test_half_the_micro_batch_keeps_the_global_batch_or_says_that_it_does_not(
     else:
         assert others == []
     assert ("the global batch changes" in first.costs) == (beside == "the global batch changes")
+
+
+def test_a_batch_that_does_not_divide_torchtitans_global_one_is_refused() -> None:
+    # 8 ranks of DP: 32 is twice 2 x 8, and no multiple of 3 x 8.
+    given: dict[str, Value] = {"local_batch_size": 4, GLOBAL: 32, **RANKS}
+    for to, refused in ((2, False), (3, True), (8, True)):
+        (piece,) = words(job("torchtitan", **given), MICRO, to)
+        assert ("local_batch_size x data-parallel" in piece.forbidden) == refused, to
+
+
+def test_a_pipeline_that_cannot_be_told_leaves_torchtitans_micro_batch_open() -> None:
+    case = job("torchtitan", local_batch_size=8)
+    given = replace(case.configuration, unknown=frozenset({"pipeline_model_parallel_size"}))
+    (piece,) = words(replace(case, configuration=given), MICRO, 4)
+    assert (piece.dialects, "pipeline is not known" in piece.forbidden) == ({}, True)
+    assert MICRO not in under_megatrons_names("pytorch", given).values
 
 
 @pytest.mark.parametrize("engine", ["fsdp", "veomni", "megatron"])
@@ -223,6 +272,31 @@ def test_where_verl_cuts_by_tokens_its_tokens_are_halved(
         assert not tokens or piece.from_value == "24000"
 
 
+@pytest.mark.parametrize(("now", "to", "tokens"), [(6, 2, 5461), (3, 1, 5461), (4, 3, 12_288)])
+def test_tokens_are_rounded_down(now: int, to: int, tokens: int) -> None:
+    case = job("verl", verl_strategy="fsdp", verl_dynamic_batch=True, verl_max_tokens=16_384, **{MICRO: now})
+    (piece,) = words(case, MICRO, to)
+    assert (piece.forbidden, piece.to_value) == ("", str(tokens))
+
+
+@pytest.mark.parametrize(("dialect", "values"), [*WHOLE, ("torchtitan", {})])
+@pytest.mark.parametrize("to", ["selective", "full"])
+def test_what_recomputes_whole_layers_has_neither_words_nor_gain_of_a_few_modules(
+    dialect: Dialect, values: dict[str, Value], to: str
+) -> None:
+    gain = Gain(method="replay", low_ms=1.0, mid_ms=1.0, high_ms=1.0, assumptions=[])
+    costs = "a few percent of compute"
+    piece = advise(knob="recompute_granularity", to=to, why="recomputes layernorm", costs=costs, gain=gain)
+    (found,) = in_own_words(job(dialect, **values), piece, value_of(piece))
+    assert (found.forbidden, found.gain, "layernorm" in found.why, costs in found.costs) == (
+        "",
+        None,
+        *2 * [False],
+    )
+    whole = to == "full" or dialect != "torchtitan"
+    assert ("whole layers" in found.why, "a third" in found.costs) == (whole, whole)
+
+
 def test_a_larger_global_batch_comes_with_its_accumulation() -> None:
     given: dict[str, Value] = {MICRO: 1, STEPS: 8, GLOBAL: 64}
     first, other = words(job("deepspeed", **given), GLOBAL, 128)
@@ -248,6 +322,16 @@ def test_a_switch_brings_what_it_needs() -> None:
         "compile.enable=true",
     ]
     assert words(job("torchtitan", model_converters=("float8",)), "fp8", "hybrid") == []
+
+
+def test_the_switch_of_older_torchtitan_is_its_fp8() -> None:
+    assert words(job("torchtitan", float8_linear=True, torch_compile=True), "fp8", "hybrid") == []
+    (piece,) = words(job("torchtitan", float8_linear=False, torch_compile=True), "fp8", "hybrid")
+    assert (piece.dialects, piece.forbidden) == ({"torchtitan": "float8.enable_float8_linear=true"}, "")
+    case = job("torchtitan", torch_compile=True)
+    given = replace(case.configuration, unknown=frozenset({"float8_linear"}))
+    (piece,) = words(replace(case, configuration=given), "fp8", "hybrid")
+    assert (piece.dialects, "not known" in piece.forbidden) == ({}, True)
 
 
 def test_what_is_so_already_is_left_out() -> None:

@@ -60,6 +60,26 @@ def test_a_named_loader_is_told_without_doubt(tmp_path: Path) -> None:
     assert "--data-range" not in found.remedy
 
 
+@pytest.mark.parametrize(
+    ("between", "inside", "words"),
+    [
+        (on, False, "between steps"),
+        (off, True, "waits"),
+        (both(off, calling("pthread_mutex_lock")), True, "waits"),
+        (both(off, calling("fsync")), False, "waits"),
+    ],
+)
+def test_no_larger_micro_batch_where_the_host_does_something_else(
+    tmp_path: Path, between: Between, words: str, *, inside: bool
+) -> None:
+    case = case_of(tmp_path, job(between, inside=inside), settings=ROOM)
+    found = result("PD201", case)
+    assert (found.state, words in found.reason) == ("fires", True)
+    assert settings_of(found) == {}
+    assert "micro-batch" not in found.remedy
+    assert result("PD203", case).state == "skipped"
+
+
 def named(thread: ThreadBuilder, step: int, start: int, end: int) -> None:
     """A range that says nothing of data."""
     thread.range("prologue", start, end)

@@ -10,7 +10,7 @@ from perfdoc.rules.checks.pd103_slow_dp_links import LOW_LINK_FRAC, RING_RANKS
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.facts.gradient_sums import MANY_RANKS
 from tests.rules.cases import gain_of, predicting, result, settings_of
-from tests.rules.communicating import LLAMA_8B, communicating, having, of_job, with_rows
+from tests.rules.communicating import A100, LLAMA_8B, communicating, having, of_job, with_rows
 
 SHARDED: dict[str, Value] = {"use_distributed_optimizer": True, "overlap_grad_reduce": True}
 ONE: dict[str, Value] = {
@@ -161,6 +161,21 @@ def test_pd102(exposed: Case) -> None:
     assert result("PD102", with_rows(having(exposed, many), element_type="f32")).state == "passes"
 
 
+@pytest.mark.parametrize(
+    ("settings", "dtype", "state"),
+    [
+        ({"grad_reduce_in_fp32": True}, "bf16", "passes"),
+        ({"grad_reduce_in_fp32": False}, "bf16", "fires"),
+        ({"grad_reduce_in_fp32": False}, None, "skipped"),
+        ({"grad_reduce_in_fp32": False, "bf16": True}, None, "fires"),
+        ({}, "bf16", "skipped"),
+    ],
+)
+def test_pd102_by_settings(exposed: Case, settings: dict[str, Value], dtype: str | None, state: str) -> None:
+    case = having(exposed, {**ONE, "data_parallel_size": MANY_RANKS, **settings})
+    assert result("PD102", of_job(with_rows(case, element_type=""), dtype=dtype)).state == state
+
+
 NODES: dict[str, Value] = {
     **ONE,
     **SHARDED,
@@ -241,6 +256,22 @@ def test_pd103_advises_what_fits(
     assert settings_of(result("PD103", slow(exposed, 1.0, {**NODES, **settings}))) == advised
 
 
+def test_pd103_abstains(exposed: Case) -> None:
+    assert result("PD103", slow(exposed, None, NODES)).state == "skipped"
+    assert result("PD103", having(exposed)).state == "skipped"
+    assert result("PD103", slow(exposed, 1.0, {**NODES, "expert_model_parallel_size": 8})).state == "skipped"
+    silent = {k: v for k, v in NODES.items() if k != "expert_model_parallel_size"}
+    assert result("PD103", slow(exposed, 1.0, silent)).state == "skipped"
+    assert result("PD103", slow(exposed, 1.0, {**silent, "num_moe_experts": None})).state == "fires"
+
+
+def test_pd103_registers_no_buffers_on_ampere(tmp_path_factory: pytest.TempPathFactory) -> None:
+    case = communicating(tmp_path_factory.mktemp("a100"), "dp", 100, gpu=A100)
+    inside = {**NODES, "data_parallel_size": 8}
+    assert settings_of(result("PD103", slow(case, 149.0, inside))) == {"nccl_debug": "INFO"}
+    assert result("PD103", slow(case, 150.0, inside)).state == "passes"  # half of 300
+
+
 INTERLEAVED: dict[str, Value] = {
     "pipeline_model_parallel_size": 4,
     "virtual_pipeline_model_parallel_size": 2,
@@ -270,6 +301,14 @@ def test_pd105(exposed: Case, settings: dict[str, Value], state: str, advised: d
     if state == "fires":
         assert found.level == "information"
         assert ("optimizer" in found.reason) == ("align_param_gather" not in advised)
+
+
+def test_pd105_knows_what_it_does_not_know(exposed: Case) -> None:
+    for left_out in ("pipeline_model_parallel_size", "overlap_param_gather", "align_param_gather"):
+        settings = {k: v for k, v in INTERLEAVED.items() if k != left_out}
+        assert result("PD105", having(exposed, settings)).state == "skipped", left_out
+    bridge = having(exposed, {**INTERLEAVED, WITH_STEP: False}, "megatron_bridge")
+    assert WITH_STEP not in settings_of(result("PD105", bridge))
 
 
 def test_pd103_leaves_small_messages_to_pd101(exposed: Case) -> None:

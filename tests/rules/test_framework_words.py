@@ -18,14 +18,16 @@ from perfdoc.knobs.load import catalogue
 from perfdoc.reports.text import render_text
 from perfdoc.results import Diagnosis
 from perfdoc.results.headline import Framework
+from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.job_words import in_words_of
-from perfdoc.rules.facts.framework import framework_of_job
+from perfdoc.rules.engine.own_words import in_own_words
+from perfdoc.rules.facts.framework import framework_of_job, is_verls_fsdp
 from perfdoc.simulator.replay.gains import no_gains
 from perfdoc.simulator.replay.proposals import change_title
 from perfdoc.simulator.replay.unedited import replay_and_keep
 from perfdoc.traces.load import read_trace
-from tests.analyzers.tiny import GEMM
+from tests.analyzers.tiny import GEMM, trace_of
 from tests.captures.nsys_sqlite import write_nsys_sqlite
 from tests.captures.timeline import TimelineBuilder
 from tests.rules.cases import predicting, with_predictions
@@ -125,6 +127,15 @@ def test_whose_job_it_is(
     assert framework_of_job([cast(CaptureMeasurement, capture)], given) == framework
 
 
+def test_a_job_of_megatron_in_verl_is_not_told_to_prefetch_as_fsdp_does() -> None:
+    case = Case(captures=[], job=measure_job([]), gains=no_gains("", ""))
+    for values in ({"verl_strategy": "megatron"}, {"rollout_n": 8}):
+        assert not is_verls_fsdp(Configuration(values=values, dialect="verl"))
+        told = replace(case, configuration=Configuration(values=values, dialect="verl"))
+        (piece,) = in_own_words(told, advise(knob="overlap_param_gather", to=True, why="x"), True)
+        assert not [words for words in piece.dialects.values() if "forward_prefetch" in words]
+
+
 @pytest.mark.parametrize(
     ("dialect", "values", "key", "words"),
     [
@@ -152,6 +163,12 @@ def test_predictions_name_settings_that_the_job_reads(
     given = Configuration(values=values, dialect=dialect)
     (said,) = in_words_of("pytorch", gains, given).analysis.predictions
     assert said.change == change_title(key).partition(" (")[0] + (f" {words}" if words else "")
+
+
+def test_a_group_of_megatrons_is_seen(tmp_path: Path) -> None:
+    trace = trace_of(launch_bound("forward"), tmp_path)
+    for extra, expected in (("TENSOR_MODEL_PARALLEL_GROUP", "megatron"), ("MY_GROUP", "")):
+        assert program_of(replace(trace, strings=[*trace.strings, extra])).framework == expected
 
 
 @pytest.mark.parametrize(

@@ -73,6 +73,20 @@ def test_a_fusion_that_is_on_and_does_nothing(gated: dict[int, Case]) -> None:
     assert "lthough bias_activation_fusion is on" in found.remedy
 
 
+def test_switches_that_are_off(plain: Case) -> None:
+    off: dict[str, Value] = dict.fromkeys(FUSIONS, False)
+    found = result("PD404", given(plain, **off))
+    assert (found.state, found.level, found.gain) == ("fires", "information", None)
+    # Transformer Engine's norms are fused whatever persist_layer_norm says.
+    assert set(settings_of(found)) == (set(FUSIONS) | {"cross_entropy_fusion_impl"}) - {"persist_layer_norm"}
+    local = result("PD404", given(plain, **off, transformer_impl="local"))
+    assert settings_of(local)["persist_layer_norm"] is True
+    fsdp = result("PD404", given(plain, **off, use_torch_fsdp2=True, multi_latent_attention=True))
+    assert not {"gradient_accumulation_fusion", "apply_rope_fusion"} & {a.knob for a in fsdp.advice}
+    assert result("PD404", given(plain)).state == "passes"
+    assert result("PD404", given(plain, **dict.fromkeys(FUSIONS, True))).state == "passes"
+
+
 def test_verl_leaves_fusions_off(plain: Case) -> None:
     found = result("PD404", given(plain, "verl", apply_rope_fusion=True))
     assert (found.state, found.level, "verl" in found.reason) == ("fires", "information", True)
@@ -161,6 +175,22 @@ def test_a_softmax_between_products(
             "ceiling",
             pytest.approx((100 + softmax_us) / 1e3),
         )
+
+
+def test_a_softmax_fused_with_its_mask_is_no_fused_attention(tmp_path: Path) -> None:
+    """Megatron's kernel of attention in pieces: alone, and between products."""
+    masked = "void scaled_upper_triang_masked_softmax_warp_forward<__half, __half, float, 11>(x)"
+    for kernels, gain_ms in (
+        (((GEMM, 400), (masked, 20)), None),
+        (((GEMM, 50), (masked, 20), (GEMM, 50)), 0.12),
+    ):
+        found = result("PD405", given(case_of(tmp_path, laid(*kernels)), attention_backend="unfused"))
+        assert (found.state, found.level, settings_of(found)) == (
+            "fires",
+            "problem",
+            {"attention_backend": "auto"},
+        )
+        assert (found.gain.high_ms if found.gain else None) == pytest.approx(gain_ms)
 
 
 def test_start_up_does_not_excuse_it(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from tests.captures.events import Collective
 from tests.captures.kineto import write_kineto
 from tests.captures.timeline import TimelineBuilder
 from tests.rules.cases import US, case_of, gain_of, result, step_with_communication, two_steps
-from tests.rules.communicating import communicating, with_rows
+from tests.rules.communicating import communicating, with_exposed, with_rows
 
 SEND_RECV = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
 MIB = 1 << 20
@@ -121,11 +121,28 @@ def test_what_is_mostly_hidden_is_information(tmp_path: Path) -> None:
     assert {e.label: e.value for e in found.evidence}["all-reduce"].endswith("67 % hidden")
 
 
+@pytest.mark.parametrize(("exposed_us", "level"), [(140, "information"), (150, "problem")])
+def test_send_and_receive_may_be_a_bubble(tmp_path: Path, exposed_us: int, level: str) -> None:
+    found = result("PD100", unknown(tmp_path, exposed_us, name=SEND_RECV))
+    assert (found.state, found.level) == ("fires", level)
+    assert "bubble" in found.remedy
+    assert "overlap_grad_reduce" not in found.remedy
+
+
 def test_a_known_dimension_is_left_to_its_own_rule(tmp_path: Path) -> None:
     case = communicating(tmp_path, "tp", 80)
     assert result("PD111", case).state == "fires"
     found = result("PD100", case)
     assert (found.state, found.reason) == ("passes", "the rest is judged by PD111")
+
+
+def test_dimensions_below_their_limits_add_up(tmp_path: Path) -> None:
+    case = with_exposed(communicating(tmp_path, "tp", 40), dp=30)
+    assert [result(code, case).state for code in ("PD101", "PD111")] != ["fires", "fires"]
+    found = result("PD100", case)
+    assert (found.state, found.level) == ("fires", "information")
+    assert found.evidence[0].value == "7.0 %"
+    assert "--set" not in found.remedy
 
 
 @pytest.mark.parametrize(
@@ -150,6 +167,12 @@ def test_many_small_messages_are_named(
     if many:
         assert "404" in found.remedy
         assert by_size == "404 up to 1.0 MiB: 200 µs"
+
+
+def test_many_short_ones_of_unknown_size(tmp_path: Path) -> None:
+    found = result("PD100", unknown(tmp_path, 200, each_us=2))
+    assert "many small messages (100)" in found.reason
+    assert "many small" not in result("PD100", unknown(tmp_path, 200, each_us=5)).reason  # 40 a step
 
 
 def late(case: Case, wait_us: int) -> Case:

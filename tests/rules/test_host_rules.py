@@ -15,7 +15,7 @@ from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.own_words import under_megatrons_names
 from perfdoc.simulator.replay.basis import RARE_STEPS, AsOften
 from tests.captures.nsys_sqlite import write_nsys_sqlite
-from tests.rules.cases import case_of, gain_of, predicting, result, settings_of, step_with_gap
+from tests.rules.cases import case_of, evidence_of, gain_of, predicting, result, settings_of, step_with_gap
 
 DENSE: dict[str, Value] = {
     "cuda_graph_impl": "none",
@@ -222,3 +222,17 @@ def test_pd201_judges_a_capture_without_steps_that_shows_no_start_up(tmp_path: P
         found = result("PD201", Case.of([measure_capture(path, request)]))
         assert (found.state, found.level, found.gain_per) == ("fires", "problem", "window")
         assert gain_of(found).method == "ceiling"
+
+
+@pytest.mark.parametrize(
+    ("code", "range_name", "edge_us"),
+    [("PD201", "", 50), ("PD202", "perfdoc.gc", 10), ("PD203", "perfdoc.data", 10)],
+)
+def test_threshold(tmp_path: Path, code: str, range_name: str, edge_us: int) -> None:
+    # The gap is the given share of steps of 1,000 us: 5 % for the host, 1 % for the others. Inside a range
+    # all but the last nanosecond, in which the launch is made, is the range's.
+    more = 0 if not range_name else 1
+    fires = result(code, case_of(tmp_path, step_with_gap(edge_us + more, range_name)))
+    assert fires.state == "fires"
+    assert evidence_of(fires)[0] == f"{100 * ((edge_us + more) / 1000):.1f} %"
+    assert result(code, case_of(tmp_path, step_with_gap(edge_us - 1, range_name))).state == "passes"

@@ -170,6 +170,18 @@ def test_pd303_leaves_out_who_is_late_by_schedule_or_through_others(tmp_path: Pa
     assert (through.state, "waited for other ranks itself" in through.reason) == ("passes", True)
 
 
+def test_pd303_with_too_few_comparable_collectives_abstains(tmp_path: Path) -> None:
+    case = planted(tmp_path, JobSpec(dp=4, micro_batches=2))
+    few = replace(case.job.skew, stragglers=[], stragglers_state="none", stragglers_reason="too few")
+    for usable, state in ((4, "skipped"), (5, "passes")):
+        skew = replace(few, compared=700, distinguishable=usable)
+        found = result("PD303", replace(case, job=replace(case.job, skew=skew)))
+        assert found.state == state
+    assert [(e.label.split(",")[0], e.value) for e in found.evidence] == [
+        ("collectives with skew above the clock error", "5 of 700")
+    ]
+
+
 def fragmented(
     folder: Path,
     unused_mib: int,
@@ -230,6 +242,17 @@ def test_pd501_asks_whether_memory_is_short(tmp_path: Path) -> None:
 def test_pd501_keeps_the_options_that_are_set(tmp_path: Path, now: str | None, to: str) -> None:
     found = fragmented(tmp_path, 100, settings={"pytorch_cuda_alloc_conf": now})
     assert settings_of(found) == {"pytorch_cuda_alloc_conf": to}
+
+
+def test_pd501_beside_cuda_graphs(tmp_path: Path) -> None:
+    """Without NCCL_GRAPH_REGISTER=0 training stops; where graphs are off nothing is said of it."""
+    settings: dict[str, Value] = {"pytorch_cuda_alloc_conf": None, "cuda_graph_impl": "local"}
+    found = settings_of(fragmented(tmp_path, 100, settings=settings))
+    assert found == {"pytorch_cuda_alloc_conf": "expandable_segments:True", "nccl_graph_register": 0}
+    off = fragmented(tmp_path, 100, settings={**settings, "cuda_graph_impl": "none"})
+    assert settings_of(off) == {"pytorch_cuda_alloc_conf": "expandable_segments:True"}
+    ub = fragmented(tmp_path, 100, settings={**settings, "cuda_graph_impl": "none", "nccl_ub": True})
+    assert settings_of(ub) == {}
 
 
 def test_pd501_overwrites_nothing_that_is_not_known(tmp_path: Path) -> None:

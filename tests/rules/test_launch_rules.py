@@ -55,6 +55,12 @@ def test_graphs_of_what_experts_leave(starved: Case) -> None:
         assert partly["cuda_graph_scope"] == ("attn", "moe_router")
 
 
+def test_graphs_bring_their_random_state(starved: Case) -> None:
+    for dialect in ("megatron_bridge", "megatron_lm"):
+        found = result("PD201", given(starved, dialect, **{**DENSE, "use_te_rng_tracker": False}))
+        assert settings_of(found) == {"cuda_graph_impl": "local", "use_te_rng_tracker": True}
+
+
 def test_no_graphs_of_batches_that_change_shape(starved: Case) -> None:
     assert result("PD201", given(starved, "verl", **DENSE)).advice == []
     for pack, advised in ((-1, {}), (4096, {"cuda_graph_impl": "local"})):
@@ -188,6 +194,13 @@ def test_a_host_that_is_slow_again_and_again(hosts: Case) -> None:
     assert result("PD206", always_slow(hosts, spread_ns=edge - 1, label=label)).state == "passes"
 
 
+def test_graphs_take_the_hosts_work_away(hosts: Case) -> None:
+    case = jittery(hosts, spread_ns=50_000)
+    assert settings_of(result("PD206", given(case, **DENSE))) == {"cuda_graph_impl": "local"}
+    assert result("PD206", given(case, **{**DENSE, "cuda_graph_impl": "local"})).advice == []
+    assert result("PD206", given(case, "verl", **DENSE)).advice == []
+
+
 def test_the_slow_host_s_own_device_counts(tmp_path: Path) -> None:
     # One of 12 devices idles for 10 % behind its host: 0.8 % in the mean.
     gaps = [100] + [0] * 11
@@ -241,3 +254,10 @@ def test_hosts_that_collect_by_turns_are_pd202_s(tmp_path: Path) -> None:
     assert result("PD202", case).state == "fires"
     found = result("PD206", case)
     assert (found.state, "PD202" in found.reason) == ("passes", True)
+
+
+def test_hosts_that_no_device_waits_for(tmp_path: Path) -> None:
+    full = case_of(tmp_path, *(laid((GEMM, 400), steps=6) for _ in range(2)))
+    found = result("PD206", jittery(full, spread_ns=100_000))
+    assert (found.state, "no device is launch-bound" in found.reason) == ("passes", True)
+    assert result("PD206", case_of(tmp_path, laid((GEMM, 400)))).state == "not_applicable"

@@ -31,6 +31,9 @@ ADAM = (MUL, MUL, MUL, MUL, ROOT, MUL, MUL, MUL)
 """Eight kernels for a parameter."""
 
 
+RSQRT = ROOT.replace("::sqrt_kernel_cuda", "::rsqrt_kernel_cuda")
+
+
 def stepping(
     *unit: str, tensors: int = 10, range_name: str = "", every_us: int = 5, between: str = ""
 ) -> TimelineBuilder:
@@ -137,6 +140,22 @@ def test_an_optimizer_without_roots_needs_its_range(tmp_path: Path) -> None:
     assert (loop_of(named).kernels, loop_of(named).kernels_per_tensor) == (160, None)
     assert result("PD408", named).state == "fires"
     assert loop_of(case_of(tmp_path, stepping(*[MUL] * 4, tensors=20))) == OptimizerLoop()
+
+
+@pytest.mark.parametrize(
+    ("what", "builder"),
+    [
+        ("fused", stepping(FUSED, tensors=80, range_name="optimizer")),
+        ("few kernels", stepping(*ADAM, tensors=7, range_name="optimizer")),
+        ("few parameters, no range", stepping(*ADAM, tensors=7)),
+        ("layers of a model", stepping(*ADAM, between=GEMM)),
+        ("norms by hand", stepping(*(MUL, MUL, MUL, MUL, RSQRT, MUL, MUL, MUL))),
+    ],
+)
+def test_what_is_no_loop_is_silent(tmp_path: Path, what: str, builder: TimelineBuilder) -> None:
+    case = case_of(tmp_path, builder)
+    assert loop_of(case) == OptimizerLoop(), what
+    assert result("PD408", case).state == "passes"
 
 
 def test_clipping_that_is_fused_hides_no_loop(tmp_path: Path) -> None:

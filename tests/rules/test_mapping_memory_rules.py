@@ -8,6 +8,7 @@ import pytest
 from perfdoc.knobs.knob import Value
 from perfdoc.results.memory import DeviceMemory, MemoryAnalysis
 from perfdoc.rules.checks import pd306_uneven_stage_memory as pd306
+from perfdoc.rules.checks import pd317_fsdp_candidate as pd317
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.facts.exposed import MIN_FRAC
 from tests.analyzers.memory_planted import MIB, a_step, one
@@ -250,6 +251,36 @@ def test_pd317_is_for_what_does_not_fit_without(slow: Case) -> None:
 
 
 @pytest.mark.parametrize(
+    ("changes", "layers", "state"),
+    [
+        ({"seq_length": 8191}, 8, "passes"),
+        ({"seq_length": 4096, "micro_batch_size": 2}, 8, "passes"),  # no longer than it is wide
+        ({"data_parallel_size": 32, "recompute_granularity": "full"}, 88, "passes"),  # 20.2 billion
+        ({"data_parallel_size": 32, "recompute_granularity": "full"}, 86, "fires"),  # 19.8
+        ({"data_parallel_size": 32}, 86, "passes"),  # 86 layers of activations do not fit
+        ({"use_torch_fsdp2": True}, 8, "not_applicable"),
+        ({TP: 1, SP: False}, 8, "not_applicable"),
+    ],
+)
+def test_pd317_only_small_and_long(slow: Case, changes: dict[str, Value], layers: int, state: str) -> None:
+    assert (pd317.MIN_TOKENS, pd317.MAX_PARAMETERS) == (8192, 20_000_000_000)
+    found = result("PD317", under(slow, {**NOW, **changes}, model=shaped(LLAMA, layers=layers)))
+    assert found.state == state
+
+
+def test_pd317_threshold_and_queues(slow: Case) -> None:
+    assert result("PD317", with_exposed(slow, "tp", MIN_FRAC - 0.001)).state == "passes"
+    one_queue = under(slow, {**NOW, "cuda_device_max_connections": 1}, model=slow.job.facts.model)
+    assert settings_of(result("PD317", one_queue))["cuda_device_max_connections"] == 32
+    # Where the rest of the configuration excludes megatron-core's, PyTorch's is advised.
+    other = under(slow, {**NOW, "use_tp_pp_dp_mapping": True}, model=slow.job.facts.model)
+    fsdp2 = {"use_distributed_optimizer": False, "use_torch_fsdp2": True}
+    assert settings_of(result("PD317", other)) == {SP: False, TP: 1, **fsdp2}
+    uneven = under(slow, {**NOW, "global_batch_size": 6}, model=slow.job.facts.model)
+    assert (result("PD317", uneven).advice, "FSDP" in result("PD317", uneven).remedy) == ([], True)
+
+
+@pytest.mark.parametrize(
     ("settings", "state", "to"),
     [
         ({}, "skipped", {}),
@@ -324,3 +355,9 @@ def test_pd320_encoders(job: Case, settings: dict[str, Value], state: str, level
     )
     assert settings_of(found) == to
     assert all("experimental" in piece.costs for piece in found.advice)
+
+
+def test_other_gpus_have_other_domains(job: Case, device: DeviceMemory) -> None:
+    """Where nobody knows the NVLink domain, neither tensor ranks nor stages are proposed."""
+    case = on(under(job, BIG), "NVIDIA H100 PCIe")
+    assert result("PD311", remembering(case, device, (1000, 20), failed=1)).advice == []

@@ -7,7 +7,9 @@ import pytest
 
 from perfdoc.knobs.knob import Value
 from perfdoc.rules.engine.case import Case
+from perfdoc.rules.facts import smaller_mapping
 from perfdoc.rules.facts.exposed import MIN_FRAC
+from perfdoc.rules.facts.memory_need import FIT_FRAC
 from perfdoc.traces.known_models import known_models
 from tests.planted.spec import JobSpec
 from tests.rules.cases import evidence_of, gain_of, result, settings_of
@@ -62,11 +64,29 @@ def test_pd310_takes_the_least_that_fits(tp2: Case) -> None:
     assert gain_of(found).method == "ceiling"
 
 
+def test_pd310_thresholds(tp2: Case) -> None:
+    sure = with_exposed(under(tp2, NOW, model=SMALL), "dp", 0.0)
+    for exposed, state in ((smaller_mapping.MIN_FRAC, "fires"), (smaller_mapping.MIN_FRAC - 0.001, "passes")):
+        assert result("PD310", with_exposed(sure, "tp", exposed)).state == state
+    found = result("PD310", sure)
+    need = float(found.evidence[2].value.split()[0]) * 2**30
+    for memory, state in ((need * 1.01 / FIT_FRAC, "fires"), (need * 0.98 / FIT_FRAC, "passes")):
+        ranks = [replace(r, device=replace(r.device, memory_bytes=round(memory))) for r in sure.ranks]
+        small = replace(sure, captures=[replace(sure.captures[0], ranks=ranks)])
+        assert result("PD310", small).state == state
+
+
 def test_pd310_minds_what_data_parallelism_would_cost(tp2: Case) -> None:
     """On one tensor rank a GPU has twice the gradients to reduce: what is exposed of them doubles."""
     case = with_exposed(under(tp2, NOW, model=SMALL), "tp", 0.06)
     for exposed, state in ((0.059, "fires"), (0.061, "passes")):
         assert result("PD310", with_exposed(case, "dp", exposed)).state == state
+
+
+def test_pd310_large_models_stay_split(tp2: Case) -> None:
+    """All of it, 32 layers: 70 GiB of states."""
+    found = result("PD310", under(tp2, {**NOW, "num_layers": 32}, model=LLAMA))
+    assert (found.state, found.reason) == ("passes", "no smaller mapping is certain to fit and to gain")
 
 
 @pytest.mark.parametrize(
@@ -195,6 +215,13 @@ def test_of_the_rules_on_wide_tp_one_speaks(tp2: Case) -> None:
         assert fires == "PD314" or fires in found["PD314"].reason
 
 
+def test_pd313_adds_no_stages_whose_bubble_costs_more(tp2: Case) -> None:
+    """32 micro-batches on two stages: a bubble of 1 / 33 of the step."""
+    for exposed, to in ((0.031, {TP: 8, PP: 2}), (0.030, {})):
+        found = result("PD313", under(with_exposed(tp2, "tp", exposed), {**NOW, TP: 16}))
+        assert (found.state, settings_of(found)) == ("fires", to)
+
+
 def test_what_would_not_fit_is_not_proposed(cp2: Case) -> None:
     """Activations of 16 sequences on one GPU; nor what leaves a pipeline with too few micro-batches."""
     short = {**NOW, TP: 1, SP: False, CP: 2, "seq_length": 4088, "global_batch_size": 64}
@@ -218,6 +245,14 @@ def test_pd314_waits_for_the_overlap(tp2: Case) -> None:
     ):
         found = result("PD314", under(case, {**NOW, TP: 8, **changes}))
         assert (found.state, "PD111" in found.reason) == (state, state == "passes")
+
+
+def test_pd314_threshold(tp2: Case) -> None:
+    case = under(tp2, {**NOW, TP: 4, "seq_length": 4096})
+    for exposed, state in ((MIN_FRAC, "fires"), (MIN_FRAC - 0.001, "passes")):
+        assert result("PD314", with_exposed(case, "tp", exposed)).state == state
+    assert result("PD314", under(tp2, NOW)).state == "passes"  # two ranks: a matter of memory
+    assert result("PD314", under(tp2, {**NOW, TP: 1, SP: False})).state == "not_applicable"
 
 
 def idle(case: Case, frac: float) -> Case:
@@ -266,3 +301,10 @@ def test_pd316_short_sequences(
         less = result("PD316", with_exposed(under(cp2, settings), "cp", MIN_FRAC - 0.001))
         assert (problem.level, less.level) == ("problem", "information")
     assert result("PD316", under(cp2, {**settings, CP: 1})).state == "not_applicable"
+
+
+def test_what_was_not_seen_is_no_zero(tp2: Case) -> None:
+    """A capture without any CP communication bounds no gain of less of it."""
+    found = result("PD316", under(tp2, {**NOW, CP: 2, "seq_length": 4088}))
+    assert (found.state, found.level, found.gain) == ("fires", "information", None)
+    assert evidence_of(found)[-1] == "none known in the capture"

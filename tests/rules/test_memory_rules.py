@@ -8,10 +8,11 @@ import pytest
 
 from perfdoc.knobs.check import check
 from perfdoc.knobs.knob import Value
-from perfdoc.results.memory import DeviceMemory
+from perfdoc.results.memory import DeviceMemory, MemoryAnalysis
 from perfdoc.results.rules import RuleResult
 from perfdoc.rules.checks import pd508_pending_frees, pd509_memory_outside_pytorch
 from perfdoc.rules.engine.case import Case
+from perfdoc.rules.facts import memory_room
 from tests.analyzers.tiny import GEMM
 from tests.rules.cases import case_of, evidence_of, if_unset, result, settings_of
 from tests.rules.laid import GIB, dense, device_memory, failure, given, knowing, laid, remembering, retries
@@ -119,6 +120,15 @@ def test_states_before_activations_before_the_micro_batch(tmp_path: Path, steps:
     alone = {**NOTHING_SAVED, "data_parallel_size": 1, "tensor_model_parallel_size": 1}
     left = settings_of(result("PD502", failed(tmp_path, given(steps, **alone)))).keys()
     assert not {"use_distributed_optimizer", "use_precision_aware_optimizer", "sequence_parallel"} & left
+
+
+def test_modules_that_delayed_scaling_cannot_recompute(tmp_path: Path, steps: Case) -> None:
+    settings: dict[str, Value] = {"recompute_granularity": None, "fp8": "hybrid", "fp8_recipe": "delayed"}
+    whole = settings_of(result("PD502", failed(tmp_path, given(steps, **settings))))
+    assert (whole["recompute_granularity"], whole["recompute_modules"]) == ("full", None)
+    settings = {**settings, "fp8_recipe": "tensorwise", "moe_grouped_gemm": True, "num_moe_experts": 8}
+    found = settings_of(result("PD502", failed(tmp_path, given(steps, **settings))))
+    assert found["recompute_modules"] == ("layernorm", "moe_act")
 
 
 def full(folder: Path, case: Case, requested_gib: float, **settings: Value) -> RuleResult:
@@ -260,3 +270,20 @@ def test_memory_outside_of_pytorch(tmp_path: Path, steps: Case) -> None:
     assert of(70, {"nccl_ub": True}).advice == []
     assert result("PD509", remembering(steps, device_memory(tmp_path))).state == "not_applicable"
     assert result("PD509", steps).state == "skipped"
+
+
+def test_a_snapshot_without_figures(steps: Case) -> None:
+    nothing = MemoryAnalysis(state="not_measured", reason="no history", remedy="", devices=[], processes=[])
+    for code in ("PD502", "PD505", "PD508", "PD509"):
+        found = result(code, replace(steps, memory=nothing))
+        assert (found.state, found.reason) == ("skipped", "no history")
+
+
+def test_nobody_is_out_of_memory(tmp_path: Path, steps: Case) -> None:
+    assert result("PD502", steps).state == "skipped"
+    assert result("PD502", remembering(steps, device_memory(tmp_path))).state == "passes"
+    least = memory_room.MIN_RETRIES
+    for count, state in ((least - 1, "passes"), (least, "fires")):
+        memory = device_memory(tmp_path, calls=retries(count))
+        found = result("PD502", remembering(steps, memory))
+        assert (found.state, evidence_of(found)[1]) == (state, str(count))

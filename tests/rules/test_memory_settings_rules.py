@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from perfdoc.knobs.knob import Value
+from perfdoc.rules.checks import pd503_optimizer_state
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.facts import memory_relief, memory_room
 from tests.analyzers.tiny import GEMM
@@ -110,6 +111,17 @@ def test_as_many_layers_are_kept_as_memory_holds(
         )
 
 
+def test_blocks_are_made_smaller(tmp_path: Path, again: dict[tuple[int, str], Case]) -> None:
+    settings = {**FULL, "recompute_method": "block", "recompute_num_layers": 3}
+    case = knowing(given(again[200, GEMM], **settings), model=dense())
+    found = result("PD504", remembering(case, device_memory(tmp_path, reserved_gib=69)))
+    assert settings_of(found) == {"recompute_num_layers": 2}
+    # Without the model nobody knows what a layer keeps.
+    foreign = given(again[200, GEMM], **settings)
+    unknown = result("PD504", remembering(foreign, device_memory(tmp_path, reserved_gib=69)))
+    assert (unknown.state, unknown.level, unknown.advice) == ("fires", "information", [])
+
+
 def test_fused_attention_needs_no_recomputation(again: dict[tuple[int, str], Case], by_hand: Case) -> None:
     settings: dict[str, Value] = {"recompute_granularity": "selective", "recompute_modules": ("core_attn",)}
     case = predicting(given(again[200, FLASH], **settings), without_recompute=(0.1, 0.2, 0.2))
@@ -121,6 +133,13 @@ def test_fused_attention_needs_no_recomputation(again: dict[tuple[int, str], Cas
     )
     unfused = result("PD504", given(by_hand, **settings))
     assert (unfused.level, unfused.advice) == ("information", [])
+
+
+def test_what_unfused_attention_keeps_is_not_known(tmp_path: Path, by_hand: Case) -> None:
+    case = knowing(given(by_hand, **FULL), model=dense())
+    found = result("PD504", remembering(case, device_memory(tmp_path, reserved_gib=20)))
+    assert (found.state, found.level, found.advice) == ("fires", "information", [])
+    assert "PD405" in found.remedy
 
 
 AWARE: dict[str, Value] = {
@@ -152,6 +171,19 @@ def test_masters_that_repeat_the_weights(steps: Case) -> None:
     for missing in ("use_precision_aware_optimizer", "use_distributed_optimizer"):
         unknown = {k: v for k, v in AWARE.items() if k != missing}
         assert result("PD503", given(steps, **unknown)).state == "skipped"
+
+
+def test_masters_of_which_each_gpu_has_next_to_none(tmp_path: Path, steps: Case) -> None:
+    # Half a percent of 80 GiB is 0.4 GiB: 2 GiB over DP x CP of 5 are that, over 6 are 0.33.
+    assert pd503_optimizer_state.MIN_SAVED_FRAC == 0.005
+    for dp, cp, state in ((5, 1, "fires"), (6, 1, "passes"), (2, 2, "fires"), (2, 3, "passes")):
+        case = given(steps, **{**AWARE, "data_parallel_size": dp})
+        facts = {"model": dense(), "tp": 1, "pp": 1, "cp": cp}
+        assert result("PD503", knowing(case, **facts)).state == state, (dp, cp)
+    # Where how much is not known, a snapshot may show that nothing is wanted: 30 % of 80 GiB are 24.
+    for reserved_gib, state in ((56, "passes"), (56.1, "fires")):
+        memory = device_memory(tmp_path, reserved_gib=reserved_gib)
+        assert result("PD503", remembering(given(steps, **AWARE), memory)).state == state
 
 
 def spare(folder: Path, case: Case, reserved_gib: float, above_gib: float, **settings: Value) -> Any:

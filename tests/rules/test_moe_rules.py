@@ -7,13 +7,14 @@ import pytest
 
 from perfdoc.knobs.knob import Value
 from perfdoc.results.kernels import PartTime
+from perfdoc.rules.checks import pd343_ep_across_nvlink as pd343
 from perfdoc.rules.checks import pd344_shared_expert_in_line as pd344
 from perfdoc.rules.checks import pd346_stages_instead_of_experts as pd346
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.facts.exposed import MIN_FRAC
 from tests.planted.spec import JobSpec
 from tests.rules.cases import evidence_of, gain_of, result, settings_of
-from tests.rules.planted_cases import on, planted_case, under, with_exposed
+from tests.rules.planted_cases import MIXTRAL, on, planted_case, shaped, under, with_exposed
 
 TP, PP, EP = "tensor_model_parallel_size", "pipeline_model_parallel_size", "expert_model_parallel_size"
 ETP, VPP = "expert_tensor_parallel_size", "virtual_pipeline_model_parallel_size"
@@ -182,6 +183,20 @@ def test_pd343(ep4: Case, gpu: str, changes: dict[str, Value], state: str, to: d
     assert (found.state, settings_of(found)) == (state, to)
 
 
+def test_pd343_level_and_smaller_groups(ep4: Case) -> None:
+    for exposed, level in ((MIN_FRAC, "problem"), (MIN_FRAC - 0.001, "information")):
+        found = result("PD343", under(with_exposed(ep4, "ep", exposed), {**NOW, **WIDE}))
+        assert (found.state, found.level) == ("fires", level)
+    assert "EP 8, which puts 2 times" in found.remedy
+    for used in ({OVERLAP: True}, {DISPATCHER: "flex"}):
+        for exposed, state in ((MIN_FRAC, "fires"), (MIN_FRAC - 0.001, "passes")):
+            case = under(with_exposed(ep4, "ep", exposed), {**NOW, **WIDE, **used})
+            assert result("PD343", case).state == state
+    for exposed, state in ((pd343.HIDDEN_FRAC, "fires"), (pd343.HIDDEN_FRAC - 0.001, "passes")):
+        found = result("PD343", under(with_exposed(ep4, "ep", exposed), {**NOW, **WIDE}))
+        assert (found.state, "hidden" in found.reason) == (state, state == "passes")
+
+
 def test_pd343_without_the_dispatcher(ep4: Case) -> None:
     unset = {k: v for k, v in {**NOW, **WIDE}.items() if k != DISPATCHER}
     wide = under(with_exposed(ep4, "ep", 0.74), unset)
@@ -290,3 +305,21 @@ def test_pd346(pp4: Case, changes: dict[str, Value], state: str, to: dict[str, V
     if state == "fires":
         assert found.level == "information"
         assert gain_of(found).method == "ceiling"
+
+
+def test_pd346_must_fit(pp4: Case) -> None:
+    """Of 16 layers one stage and 8 expert ranks need 43 GB; all 32 need 83, 97 % of the device."""
+    settings = {**NOW, PP: 4, EP: 2, "data_parallel_size": 4, "global_batch_size": 32, "seq_length": 512}
+    settings |= {"use_distributed_optimizer": True}
+    for layers, state in ((16, "fires"), (32, "passes")):
+        case = under(with_exposed(pp4, "pp", 0.0), settings, model=shaped(MIXTRAL, layers=layers))
+        assert result("PD346", case).state == state
+
+
+def test_pd346_needs_a_bubble_and_a_domain(pp4: Case) -> None:
+    settings = {**NOW, PP: 4, EP: 2, "data_parallel_size": 4, "global_batch_size": 32}
+    for bubble, state in ((0.05, "fires"), (0.0499, "passes")):
+        pipeline = replace(pp4.job.pipeline, bubble_frac=bubble)
+        case = replace(pp4, job=replace(pp4.job, pipeline=pipeline))
+        assert result("PD346", under(case, settings)).state == state
+    assert result("PD346", under(on(pp4, "NVIDIA H100 PCIe"), settings)).state == "skipped"

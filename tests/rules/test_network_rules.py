@@ -6,7 +6,7 @@ from perfdoc.knobs.knob import Value
 from perfdoc.rules.checks.pd115_groups_across_racks import _cut
 from perfdoc.rules.engine.case import Case
 from tests.rules.cases import result, settings_of
-from tests.rules.communicating import GB200, communicating, having, with_exposed
+from tests.rules.communicating import GB200, communicating, having, of_job, with_exposed
 
 
 @pytest.fixture(scope="module")
@@ -106,6 +106,21 @@ def test_pd115_finds_degrees_that_divide_a_rack(
     assert (cut == 0) is bool(advised)
 
 
+def test_pd115_abstains(rack: Case, hopper: Case) -> None:
+    assert result("PD115", having(hopper, layout(4, 1, 16, 4))).state == "not_applicable"
+    assert result("PD115", having(rack)).state == "skipped"
+    other = {**layout(4, 1, 16, 4), "use_tp_pp_dp_mapping": True}
+    placed = result("PD115", having(rack, other))
+    assert (placed.state, "use_tp_pp_dp_mapping" in placed.reason) == ("skipped", True)
+    dense = {k: v for k, v in layout(4, 1, 16, 4).items() if not k.startswith("expert")}
+    assert result("PD115", having(rack, dense)).state == "skipped"
+    assert result("PD115", having(rack, {**dense, "num_moe_experts": None})).state == "fires"
+    told = {**layout(4, 1, 16, 4), "nvlink_domain_size": 8}
+    assert result("PD115", having(rack, told)).state == "not_applicable"
+    huge = layout(1 << 20, 1, 1 << 20, 1)
+    assert result("PD115", having(rack, huge)).state == "skipped"
+
+
 OFFLOADS: dict[str, Value] = {"cpu_offloading": True}
 NO_OFFLOAD: dict[str, Value] = dict.fromkeys(
     ("cpu_offloading", "fine_grained_activation_offloading", "optimizer_cpu_offload"), False
@@ -131,6 +146,26 @@ def test_pd116(rack: Case, settings: dict[str, Value], state: str, advised: dict
     assert (found.state, settings_of(found)) == (state, advised)
     if state == "fires":
         assert (found.level, bool(advised) or "NCCL_NET_GDR_C2C=1" in found.remedy) == ("information", True)
+
+
+@pytest.mark.parametrize(
+    ("version", "settings", "state", "advised"),
+    [
+        ("2.25.1", {}, "fires", {LEVEL: "PHB"}),
+        ("2.25.1", {C2C: 1}, "fires", {LEVEL: "PHB"}),  # no such variable yet
+        ("2.25.1", {LEVEL: "PHB"}, "passes", {}),
+        ("2.26.2", {}, "fires", {C2C: 1}),
+        ("2.26.2", {C2C: 1}, "passes", {}),
+        ("2.27.3", {}, "passes", {}),
+        ("2.27.3", {C2C: 0}, "fires", {C2C: 1}),
+    ],
+)
+def test_pd116_by_release(
+    rack: Case, version: str, settings: dict[str, Value], state: str, advised: dict[str, Value]
+) -> None:
+    case = of_job(having(rack, {**OFFLOADS, **settings}), nccl_version=version)
+    found = result("PD116", case)
+    assert (found.state, settings_of(found)) == (state, advised)
 
 
 def test_pd116_threshold_and_other_cpus(rack: Case, hopper: Case) -> None:

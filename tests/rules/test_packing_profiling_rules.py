@@ -54,6 +54,19 @@ def test_packs_in_a_micro_batch(steps: Case) -> None:
         assert result("PD601", given(steps, **known)).state == "skipped"
 
 
+def test_ranks_that_take_turns(tmp_path: Path) -> None:
+    # The median of a rank's steps of 400 and 400 + x us is 400 + x / 2: in each step one rank is x / 2 above
+    # its own, the other as much below. x = 43: 21.5 by a mean of 421.5 us are 5.1 %; x = 42: 4.99 %.
+    assert pd602_uneven_batches.MIN_FRAC == 0.05
+    found = result("PD602", given(uneven(tmp_path, 43), **PADDED))
+    assert (found.state, found.level) == ("fires", "problem")
+    assert evidence_of(found) == ["5.1 %"]
+    assert settings_of(found) == {"sequence_packing_size": 8192, "micro_batch_size": 1}
+    assert result("PD602", uneven(tmp_path, 42)).state == "passes"
+    unknown = result("PD602", uneven(tmp_path, 100))
+    assert (unknown.state, unknown.advice, "Pack samples" in unknown.remedy) == ("fires", [], True)
+
+
 def batches(long_us: int, *, steps: int = 4, late: tuple[int, ...] = (0, 1, 0, 1)) -> list[TimelineBuilder]:
     """Two ranks that compute 400 us in each step of 1 ms, and in each step one of them so much longer; both
     reduce to the end of the step."""
@@ -162,3 +175,18 @@ def test_memory_that_nobody_looked_at(tmp_path: Path, steps: Case) -> None:
     assert result("PD905", given(steps, recompute_granularity=None)).state == "passes"
     assert result("PD905", steps).state == "skipped"
     assert result("PD905", remembering(given(steps, **full), device_memory(tmp_path))).state == "passes"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        *("PD201", "PD204", "PD401", "PD402", "PD403", "PD404", "PD405", "PD406"),
+        *("PD501", "PD502", "PD505", "PD508", "PD509", "PD905"),
+    ],
+)
+def test_what_gpus_do_is_not_asked_of_cpus(tmp_path: Path, steps: Case, code: str) -> None:
+    (capture,) = steps.captures
+    (rank,) = capture.ranks
+    on_cpu = replace(steps, captures=[replace(capture, ranks=[replace(rank, on_host=True)])])
+    found = result(code, remembering(given(on_cpu, fp8="hybrid"), device_memory(tmp_path, oom_events=1)))
+    assert (found.state, "CPU" in found.reason) == ("not_applicable", True)

@@ -14,7 +14,7 @@ from perfdoc.rules.facts.bubble import PER_STAGE
 from perfdoc.rules.facts.stage_split import as_settings, layers_by_stage
 from tests.planted.spec import JobSpec
 from tests.rules.cases import evidence_of, gain_of, predicting, result, settings_of
-from tests.rules.planted_cases import LLAMA, planted_case, shaped, under
+from tests.rules.planted_cases import LLAMA, planted_case, shaped, under, with_exposed
 
 EVEN: Mapping[str, Value] = {
     "num_layers": 32,
@@ -87,6 +87,14 @@ def test_pd301_is_information_where_little_is_to_be_done(even: Case) -> None:
     for gain_ms, level in ((0.05, "problem"), (0.0499, "information")):  # of a step of 1 ms
         predicted = predicting(case, more_virtual_stages=(gain_ms, gain_ms, gain_ms))
         assert result("PD301", predicted).level == level
+
+
+def test_pd301_reduces_gradients_meanwhile(even: Case) -> None:
+    for exposed, value, advised in ((0.05, False, True), (0.049, False, False), (0.05, True, False)):
+        case = under(with_exposed(even, "dp", exposed), {"overlap_grad_reduce": value})
+        assert not settings_of(result("PD301", case))  # its own gain is not known
+        found = result("PD301", predicting(case, overlapped_dp=(0.01, 0.02, 0.03)))
+        assert settings_of(found) == ({"overlap_grad_reduce": True} if advised else {})
 
 
 @pytest.mark.parametrize(
@@ -192,6 +200,20 @@ def test_pd304_and_the_replay(even: Case) -> None:
         case = replace(case, job=replace(case.job, facts=replace(case.job.facts, vpp=vpp)))
         found = result("PD304", case)
         assert (found.state, found.gain and found.gain.method) == (state, method), vpp
+
+
+def test_pd304_and_pd307_share_what_they_say(even: Case) -> None:
+    """Messages are overlapped first; where they are, there can only be fewer."""
+    slow = with_pipeline(even, transfer_frac=0.20, bubble_frac=0.01, vpp=4)
+    chunks: dict[str, Value] = {"virtual_pipeline_model_parallel_size": 4}
+    for overlap, states in ((False, ("passes", "fires")), (True, ("fires", "passes"))):
+        case = under(slow, {**chunks, "overlap_p2p_comm": overlap})
+        assert tuple(result(code, case).state for code in ("PD304", "PD307")) == states
+
+
+def test_pd304_needs_chunks_to_take_away(even: Case) -> None:
+    assert result("PD304", even).state == "not_applicable"
+    assert result("PD304", with_pipeline(even, transfer_frac=None)).state == "skipped"
 
 
 def test_pd305_names_the_stage_and_spreads_layers(heavy: Case, even: Case) -> None:

@@ -18,6 +18,7 @@ from perfdoc.results.ranks import ExposedComm, Idle
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.possible import why_left_out, why_not
 from perfdoc.rules.engine.registry import own_rules
+from perfdoc.rules.facts.graphs import open_conditions
 from perfdoc.simulator.replay.edits.host import without_host_time, without_launches
 from perfdoc.simulator.replay.predict import SplitLedger, _cap
 from perfdoc.simulator.replay.proposals import CHANGES
@@ -77,6 +78,14 @@ def test_settings_that_speak_against_a_change(
     assert bool(reason) == bool(words)
 
 
+def test_gradients_of_wide_weights_cannot_be_halved(plain: Case) -> None:
+    way = ({"grad_reduce_in_fp32": False},)
+    for dtype, possible in (("fp32", False), ("bf16", True), (None, True)):
+        facts = replace(plain.job.facts, dtype=dtype)
+        case = replace(plain, job=replace(plain.job, facts=facts))
+        assert (why_not(case, "dp_half_bytes", way) == "") == possible
+
+
 def test_rules_see_the_headroom_of_snapshots(tmp_path: Path) -> None:
     """Stage 0 has reserved 23.5 of its GPU's 24 GiB, stage 1 10 of them, as captures and snapshots say
     together: PD306 fires, which no snapshot alone could tell."""
@@ -133,6 +142,19 @@ def test_graphs_that_launch_most_of_the_work_are_no_advice(plain: Case, graph_ns
 
 def test_every_change_has_the_rule_that_judges_it() -> None:
     assert {change.rule for change in CHANGES.values()} <= {rule.meta.code for rule in own_rules()}
+
+
+def test_what_graphs_take_and_is_not_known(tmp_path: Path, plain: Case) -> None:
+    """No graph launches anything in the capture: it is not done already. Settings tell static shapes."""
+    assert open_conditions(plain, "without_launches") == ["shapes are static"]
+    assert open_conditions(plain, "without_data") == []
+    known = {"cuda_graph_impl": "none", "num_moe_experts": None, "recompute_granularity": None}
+    configured = replace(plain, configuration=Configuration(values=known, dialect="megatron_lm"))
+    assert open_conditions(configured, "without_launches") == []
+    slowed = replace(configured, captures=[replace(c, slowed_by=["stacks"]) for c in plain.captures])
+    assert len(open_conditions(slowed, "without_launches")) == 1
+    assert open_conditions(slowed, "fused_optimizer") == open_conditions(slowed, "without_launches")
+    assert open_conditions(plain, "fused_optimizer") == []
 
 
 def test_a_prediction_of_launches_stops_at_what_launching_causes() -> None:

@@ -18,6 +18,7 @@ from perfdoc.rules.checks import pd402_fp8_gains_little, pd403_fp8_casts, pd406_
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.facts.precision import saved_by_16_bits_ns
 from tests.analyzers.tiny import GEMM
+from tests.captures.timeline import TimelineBuilder
 from tests.rules.cases import case_of, evidence_of, gain_of, predicting, result, settings_of
 from tests.rules.laid import CAST, FLASH, H100, dense, given, knowing, laid, starting_up
 
@@ -96,6 +97,13 @@ def test_fp8_needs_sizes_that_it_takes(measured: Measured) -> None:
     for batch, state in ((1, "not_applicable"), (2, "fires")):
         facts = {"model": dense(sequence_length=1004), "tp": 1, "cp": 1, "micro_batch_sequences": batch}
         assert result("PD401", knowing(case, **facts)).state == state
+
+
+def test_the_host_comes_before_fp8(measured: Measured) -> None:
+    edge = round(pd401_bf16_products.MAX_HOST_FRAC * 1000)
+    waiting = result("PD401", given(measured(GEMM, 800, edge), **BF16))
+    assert (waiting.state, "PD201" in waiting.reason) == ("passes", True)
+    assert result("PD401", given(measured(GEMM, 800, edge - 1), **BF16)).state == "fires"
 
 
 def test_fp8_that_can_gain_little(measured: Measured) -> None:
@@ -243,6 +251,17 @@ def test_casts(measured: Measured) -> None:
     assert result("PD403", given(measured(CAST, edge), **BF16)).state == "skipped"
 
 
+def test_casts_of_the_coarsest_recipe_get_no_other(measured: Measured) -> None:
+    case = measured(CAST, 100)
+    coarse = result("PD403", given(case, **FP8, fp8_recipe="tensorwise", fp8_param_gather=False))
+    assert (coarse.state, coarse.advice, "PD507" in coarse.remedy) == ("fires", [], True)
+    unknown = result("PD403", given(case))
+    assert (unknown.state, unknown.level, unknown.advice) == ("fires", "information", [])
+    shared: dict[str, Value] = {"fp8_param_gather": True, "reuse_grad_buf_for_mxfp8_param_ag": True}
+    found = result("PD403", given(case, **FP8, **shared, fp8_recipe="mxfp8"))
+    assert settings_of(found) == {"fp8_recipe": "tensorwise", "reuse_grad_buf_for_mxfp8_param_ag": False}
+
+
 def test_core_clock(measured: Measured) -> None:
     edge = round(pd406_core_clock.MIN_LINEAR_FRAC * 1000)
     found = result("PD406", measured(GEMM, edge))
@@ -271,3 +290,32 @@ def test_a_clock_that_is_limited(measured: Measured) -> None:
         assert ("vboost" in found.remedy) != limited
         assert ("power" in found.reason) == limited
         assert ("2.1 %" in evidence_of(found)) == limited
+
+
+def test_kernels_inside_whole_graphs_are_not_guessed(tmp_path: Path) -> None:
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    thread.range("perfdoc.step 0", 0, 1_000_000)
+    device.kernel(GEMM, 0, 600_000, launch=(thread, 1, 2))
+    device.graph_launch(1, 600_000, 1_000_000, launch=(thread, 3, 4))
+    case = given(case_of(tmp_path, builder), **BF16, recompute_granularity="full")
+    for code in ("PD401", "PD403", "PD404", "PD405", "PD406", "PD504"):
+        found = result(code, case)
+        assert (found.state, "as a whole" in found.reason) == ("skipped", True), code
+    four = result("PD401", given(case_of(tmp_path, laid((GEMM, 900))), **BF16, fp4="e2m1"))
+    assert (four.state, four.reason) == ("not_applicable", "GEMMs of linear layers run in fp4")
+
+
+def test_start_up_makes_every_share_smaller(tmp_path: Path) -> None:
+    """Products of 300 of 1,000 us and an idle host, as with FP8 that gains little; but what of it is start-up
+    nobody knows."""
+    whole = case_of(tmp_path, laid((GEMM, 300), gap_us=100, step="not a st"))
+    known = case_of(tmp_path, laid((GEMM, 300), gap_us=100))
+    for code, settings, state in (("PD401", BF16, "passes"), ("PD402", FP8, "fires")):
+        assert result(code, given(known, **settings)).state == state
+        unknown = result(code, given(whole, **settings))
+        assert (unknown.state, "start-up" in unknown.reason) == ("skipped", True)
+    # Products that fill most of it do so all the more without.
+    most = case_of(tmp_path, laid((GEMM, 800), step="not a st"))
+    assert result("PD401", given(most, **BF16)).state == "fires"

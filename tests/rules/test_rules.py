@@ -54,6 +54,13 @@ def test_pd901_counts_against_the_window(tmp_path: Path) -> None:
     assert (no_launches.state, "--trace=cuda" in no_launches.remedy) == ("fires", True)
 
 
+def test_pd901_threshold(tmp_path: Path) -> None:
+    # 40 of 2,000 us are 2 %.
+    edge = with_gap(40_000, kernel_ns=980_000)
+    assert result("PD901", measured(tmp_path, edge)).state == "passes"
+    assert result("PD901", measured(tmp_path, with_gap(40_100, kernel_ns=980_000))).state == "fires"
+
+
 def test_pd902_wants_step_ranges_unless_a_window_was_given(tmp_path: Path) -> None:
     assert result("PD902", measured(tmp_path, with_gap(1))).state == "fires"
     for request in (WindowRequest(bounds_ns=(0, 100)), WindowRequest(whole_capture=True)):

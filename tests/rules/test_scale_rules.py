@@ -14,13 +14,14 @@ from perfdoc.diagnose.measuring import replaying
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import Value
 from perfdoc.results.waits import RankWait
+from perfdoc.rules.checks.pd101_exposed_dp import HIDDEN_FRAC, WORTH_FRAC
 from perfdoc.rules.checks.pd380_step_beside_dp import MAX_MICRO_BATCHES, MIN_FRAC
 from perfdoc.rules.checks.pd382_low_mfu import LOW_MFU
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.registry import run_rules
 from perfdoc.rules.facts.graphs import MIN_HOST_FRAC
 from tests.amount import some
-from tests.rules.cases import gain_of, result
+from tests.rules.cases import gain_of, predicting, result
 from tests.rules.communicating import communicating, having, of_job, with_exposed
 from tests.rules.test_mapping_rules import idle
 from tests.simulator.simulated import DENSE, facts_of, simulated, written
@@ -145,6 +146,34 @@ def test_pd382_threshold(exposed: Case) -> None:
     assert result("PD382", at_mfu(exposed, LOW_MFU)).state == "passes"
     unknown = result("PD382", at_mfu(exposed, None))
     assert (unknown.state, unknown.reason) == ("skipped", "MFU is not known: no model")
+
+
+def test_pd382_counts_micro_batches(exposed: Case) -> None:
+    """Four for each of four stages; of two chunks each, half as many (as PD301 counts them)."""
+    for vpp, least in ((None, 16), (2, 8)):
+        settings: dict[str, Value] = {**MANY, **BASICS, "virtual_pipeline_model_parallel_size": vpp}
+        for count, few in ((least - 1, True), (least, False)):
+            found = result("PD382", of_job(at_mfu(exposed, 0.1, settings), micro_batches=count))
+            assert (f"have {least} or more" in found.remedy) == few
+    unknown = of_job(at_mfu(exposed, 0.1, {**MANY, **BASICS}), micro_batches=2, vpp=None)
+    assert "bubble" not in result("PD382", unknown).remedy
+
+
+def test_pd101_is_information_where_nothing_is_to_be_gained(exposed: Case, tmp_path: Path) -> None:
+    """Half is hidden, and neither overlap nor other buckets would save two hundredths of the step."""
+    worth = WORTH_FRAC  # ms of a step of 1 ms
+    for high, level in ((worth, "problem"), (worth - 0.001, "information")):
+        assert result("PD101", predicting(exposed, buckets_x4=(0.0, 0.0, high))).level == level
+    for hidden_us, level in (
+        (34, "information"),
+        (33, "problem"),
+    ):  # 34 of 134 are a quarter, 33 of 133 are not
+        case = communicating(tmp_path, "dp", 100, hidden_us=hidden_us)
+        assert (hidden_us / (100 + hidden_us) >= HIDDEN_FRAC) == (level == "information")
+        assert result("PD101", predicting(case, buckets_x4=(0.0, 0.0, 0.0))).level == level
+    little = predicting(exposed, buckets_x4=(0.0, 0.0, 0.0))
+    assert result("PD101", having(little, {"overlap_grad_reduce": False})).level == "problem"
+    assert result("PD101", exposed).level == "problem"  # nothing was replayed
 
 
 def test_pd101_recovers_what_fp32_sums_cost(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from tests.rules.cases import (
     step_with_gap,
     with_predictions,
 )
-from tests.rules.communicating import A100, H100, communicating, having, with_parts
+from tests.rules.communicating import A100, B200, H100, communicating, having, with_exposed, with_parts
 
 TP: dict[str, Value] = {
     "tensor_model_parallel_size": 4,
@@ -154,6 +154,16 @@ def test_pd112_on_hopper(
     assert found.level == level or state != "fires"
 
 
+def test_pd112_threshold_and_blackwell(exposed: Case, tmp_path: Path) -> None:
+    for us, level in ((50.0, "problem"), (49.9, "information")):
+        found = result("PD112", having(with_exposed(exposed, tp=us), {**TP, ENV: 8}))
+        assert (found.level, found.gain is not None) == (level, level == "problem")
+    blackwell = communicating(tmp_path, "tp", 10, gpu=B200)
+    one = result("PD112", having(blackwell, {**TP, ENV: 1}))
+    assert (one.state, one.level, settings_of(one)) == ("fires", "information", {ENV: MANY})
+    assert result("PD112", having(blackwell, {**TP, ENV: MANY})).state == "passes"
+
+
 def slowed(case: Case, cost_ns: int | None) -> Case:
     """The same, with products that lose so much beside communication."""
     cost = None if cost_ns is None else ContentionCost(low_ns=cost_ns, mid_ns=cost_ns, high_ns=cost_ns)
@@ -236,6 +246,23 @@ def test_pd112_gains_what_the_replay_says(exposed: Case) -> None:
     withheld = with_predictions(replayed, [none])
     found = result("PD112", withheld)
     assert (found.level, gain_of(found).method) == ("problem", "ceiling")
+
+
+def test_pd112_sees_queues_where_the_environment_is_not_known(exposed: Case) -> None:
+    for low, state in ((0.01, "fires"), (0.0, "skipped")):
+        found = result("PD112", predicting(having(exposed, TP), without_queueing_tp=(low, 0.02, 0.03)))
+        assert (found.state, settings_of(found)) == (state, {ENV: 1} if low > 0 else {})
+        assert (found.gain is not None, "set it to 1" in found.remedy) == (low > 0, low > 0)
+    one = having(exposed, {**TP, ENV: 1})
+    assert result("PD112", predicting(one, without_queueing_tp=(0.01, 0.02, 0.03))).state == "passes"
+
+
+def test_pd111_leaves_queues_to_pd112(tmp_path: Path) -> None:
+    """Nothing is hidden; where that is because collectives stand in a queue, PD112 is the one to follow."""
+    bare = communicating(tmp_path, "tp", 100, hidden_us=0)
+    for low, level in ((0.01, "information"), (0.0, "problem")):
+        found = result("PD111", predicting(having(bare, TP), without_queueing_tp=(low, 0.02, 0.03)))
+        assert (found.level, "PD112 first" in found.remedy) == (level, level == "information")
 
 
 def test_pd111_says_what_the_backward_overlap_gains(tmp_path: Path) -> None:

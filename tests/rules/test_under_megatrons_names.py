@@ -9,6 +9,7 @@ from perfdoc.knobs.knob import Dialect, Value
 from perfdoc.results.rules import RuleResult
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.own_words import under_megatrons_names
+from perfdoc.rules.engine.possible import why_not
 from tests.rules.cases import predicting, result
 from tests.rules.communicating import communicating
 
@@ -79,6 +80,15 @@ def test_what_follows_from_its_settings(
     assert under_megatrons_names("megatron", given) is given
 
 
+def test_what_is_said_under_megatrons_name_or_cannot_be_told_stays() -> None:
+    given = Configuration(
+        values={RECOMPUTE: None, "zero_stage": 1}, dialect="deepspeed", unknown=frozenset({OVERLAP, REDUCE})
+    )
+    assert under_megatrons_names("pytorch", given) is given
+    titan = Configuration(values={RECOMPUTE: "full", "checkpoint_mode": "none"}, dialect="torchtitan")
+    assert under_megatrons_names("pytorch", titan).values[RECOMPUTE] == "full"
+
+
 def judged(case: Case, **values: Value) -> RuleResult:
     given = Configuration(values=values, dialect="deepspeed")
     return result("PD101", replace(case, configuration=under_megatrons_names("pytorch", given)))
@@ -97,3 +107,11 @@ def test_pd101_knows_what_deepspeed_overlaps_and_its_buckets(exposed: Case) -> N
     # Megatron-core's default size is no advice to DeepSpeed.
     unsure = predicting(exposed, buckets_x4=(0.0, 0.02, 0.03))
     assert judged(unsure, zero_stage=2, **{OVERLAP: True, BUCKET: 1000}).advice == []
+
+
+def test_buckets_of_deepspeed_need_no_overlap(exposed: Case) -> None:
+    values: dict[str, Value] = {"zero_stage": 2, OVERLAP: False}
+    given = under_megatrons_names("pytorch", Configuration(values=values, dialect="deepspeed"))
+    assert why_not(replace(exposed, configuration=given), "buckets_x4", []) == ""
+    megatrons = Configuration(values={REDUCE: False}, dialect="megatron_lm")
+    assert why_not(replace(exposed, configuration=megatrons), "buckets_x4", [])

@@ -16,13 +16,15 @@ from perfdoc.diagnose.measuring import measure_all
 from perfdoc.reports.outline import sections_of
 from perfdoc.results import Diagnosis, Prediction, from_json, to_json
 from perfdoc.simulator.replay import whole
+from perfdoc.simulator.replay.gains import predict_all
 from perfdoc.simulator.replay.unedited import KeptRank, replay, replay_and_keep
-from perfdoc.simulator.replay.unprofiled import free_lengths
+from perfdoc.simulator.replay.unprofiled import FreeLengths, as_unprofiled, free_lengths
 from perfdoc.traces.job_facts import JobFacts
 from perfdoc.traces.load import read_trace
 from tests.planted.job import KINDS, JobSpec, planted_job
 from tests.planted.spec import Late
 from tests.simulator.rebuilt_of import views_of
+from tests.simulator.test_replay_cpu import step as cpu_step
 
 NO_DATA = "remove data-loader stalls (dataloader_num_workers)"
 SLOW = replace(KINDS["dp4"], data_ns=2_150_000)
@@ -198,3 +200,15 @@ def test_collections_are_worth_what_they_take_without_the_profiler() -> None:
     assert free_lengths({}).gc_frac is None
     assert free_lengths({0: log}).step_frac == pytest.approx(0.8)
     assert free_lengths({0: log.of(log.step > 2)}).step_frac is None
+
+
+def test_gains_are_of_the_window_without_the_profiler(tmp_path: Path) -> None:
+    """Of the step of test_replay_cpu, whose collection of 30 us is on the path: at a third of that length it
+    is worth 10 us."""
+    rebuilt = cpu_step(tmp_path)
+    basis = whole.basis_of(rebuilt, replay(rebuilt), [], FreeLengths(gc_frac=1 / 3))
+    assert basis.length_ns == 980_000
+    (gc,) = [p for p in predict_all([basis]).predictions if p.key == "without_gc"]
+    assert gc.mid_ns == 10_000
+    assert "33 % of their time under the profiler" in gc.gain.assumptions[-1]
+    assert as_unprofiled(rebuilt, FreeLengths()) == (rebuilt, [])

@@ -11,7 +11,7 @@ from perfdoc.simulator.job.model import JobModel
 from perfdoc.simulator.job.network import network_of
 from perfdoc.simulator.job.predict import build_model, build_models
 from perfdoc.simulator.job.rank import RankWork
-from perfdoc.simulator.job.scaling import Link, moved_over_dp, work_factors
+from perfdoc.simulator.job.scaling import Link, behind_ns, moved_over_dp, work_factors
 from perfdoc.simulator.job.settings import JobSettings
 from perfdoc.simulator.job.stages import Work, fold
 from perfdoc.traces.known_models import known_models
@@ -145,6 +145,14 @@ def test_a_stage_has_its_origin_and_spread() -> None:
     assert model.stages[0].spread_frac == pytest.approx(0.001)
 
 
+def test_a_rank_of_unknown_number_is_no_stage_of_several() -> None:
+    with pytest.raises(ValueError, match="--set world_size=N"):
+        build_model([rank_by_hand(rank=None, world=2)], TWO, None)
+    model = build_model([rank_by_hand(rank=None, world=None, window=12 * MS)], BASE, None)
+    assert model.stages[0].origin == "captured"
+    assert model.modelled_ns == 12 * MS
+
+
 # How work scales.
 
 
@@ -189,6 +197,13 @@ def test_latency_and_bandwidth_by_size() -> None:
     assert network.takes(300_000) == pytest.approx(30_000 + 20_000)
 
 
+def test_without_sizes_nothing_tells_a_bandwidth() -> None:
+    network = network_of([traffic_by_hand("dp", "all_reduce", -1, 50.0)], {"dp": 2})
+    assert network.latency_frac == {}
+    with pytest.raises(ValueError, match="unknown"):
+        network.takes(10)
+
+
 # Data parallelism.
 
 
@@ -225,6 +240,15 @@ def test_overlap_of_the_reduction() -> None:
     assert model.step_ns(replace(model.settings, overlap_reduce=True)) == 16 * MS
     # On 4 replicas 3/4 of the gradients are moved, not 1/2.
     assert model.step_ns(replace(model.settings, dp=4)) == 20 * MS
+
+
+def test_waiting_for_a_replica_shows_against_the_gathers_rate() -> None:
+    gather = traffic_by_hand("dp", "all_gather", 10**6, 1 * MS)
+    for took, waits in ((4 * MS, 2 * MS), (2 * MS, 0.0)):
+        reduce = traffic_by_hand("dp", "reduce_scatter", 2 * 10**6, took)
+        rank = rank_by_hand(window=12 * MS, after=took + 1 * MS, reduced_after=took, traffic=(gather, reduce))
+        assert behind_ns(rank) == waits
+    assert behind_ns(rank_by_hand(window=12 * MS, traffic=(reduce,))) == 0
 
 
 # What it refuses.

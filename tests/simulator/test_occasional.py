@@ -19,7 +19,7 @@ from perfdoc.reports.opportunities import opportunities
 from perfdoc.reports.outlook import gain_together
 from perfdoc.results import Diagnosis, Prediction
 from perfdoc.results.replay import Gain
-from perfdoc.simulator.replay.basis import Counted, collections_of, occasional
+from perfdoc.simulator.replay.basis import Counted, collections_of, in_window, occasional
 from perfdoc.simulator.replay.rebuilt import rebuild_rank
 from perfdoc.simulator.replay.unprofiled import free_lengths
 from perfdoc.traces.job_facts import JobFacts
@@ -135,6 +135,19 @@ def test_without_a_log_the_band_reaches_down_to_one_fewer(tmp_path: Path) -> Non
     assert "in 1 of 3 steps of the window; no step log" in gc.gain.assumptions[-1]
     assert diagnosis.combined is not None
     assert diagnosis.combined.accepted == ["without_data"]
+
+
+def test_a_window_that_collects_in_every_step_needs_no_log(tmp_path: Path) -> None:
+    (view,) = views_of(trace_of(window((10, 11)), tmp_path))
+    some = rebuild_rank(view)
+    assert in_window(some) == Counted(collect=2, steps=3)
+    half = occasional(some, None)
+    assert half is not None
+    assert (half.least, half.usual, half.stays) == (0.5, 1.0, 0.0)
+    (view,) = views_of(trace_of(window((10, 11, 12)), tmp_path))
+    assert occasional(rebuild_rank(view), None) is None
+    (view,) = views_of(trace_of(window(()), tmp_path))
+    assert occasional(rebuild_rank(view), Counted(collect=3, steps=36)) is None
 
 
 def logged(garbage_ms: list[int], data_ms: list[int], profiled: tuple[int, ...]) -> LoggedSteps:

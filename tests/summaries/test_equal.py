@@ -17,7 +17,7 @@ from hypothesis.extra import numpy as arrays
 from perfdoc.diagnose import measuring
 from perfdoc.simulator.replay import unedited
 from perfdoc.summaries import content
-from perfdoc.summaries.codec import decode, encode
+from perfdoc.summaries.codec import ARRAYS_RATIO, decode, encode
 from perfdoc.traces import NoGpuActivityError, TraceError
 from perfdoc.traces.codec import same
 from perfdoc.traces.columns import Column, pack_columns, unpack_columns
@@ -210,3 +210,17 @@ def test_dataclasses_by_their_types() -> None:
 def test_what_is_not_of_its_type_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"\w"):
         decode(encode(_outer(**change)), _Outer)
+
+
+@given(st.binary(max_size=200), st.data())
+def test_other_bytes_are_no_value(noise: bytes, data: st.DataObject) -> None:
+    """Never anything but ValueError, whatever is written over a value's bytes."""
+    content = bytearray(encode(_outer()))
+    at = data.draw(st.integers(0, len(content)))
+    content[at : at + len(noise)] = noise
+    try:
+        found = decode(bytes(content), _Outer)
+    except ValueError:
+        return
+    total = sum(a.nbytes for i in found.inner for a in (i.start_ns, i.share, i.known))
+    assert total <= ARRAYS_RATIO * len(content)

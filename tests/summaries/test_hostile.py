@@ -85,6 +85,18 @@ def test_a_replay_is_of_the_steps_of_its_tasks(summary: Path, tmp_path: Path, st
         diagnosed([path])
 
 
+@pytest.mark.parametrize("at", [0, slice(None)], ids=["one", "all"])
+def test_numbers_in_columns_have_bounds_too(summary: Path, tmp_path: Path, at: int | slice) -> None:
+    _, (first,) = read_sections(summary, [0])
+    capture = decode(first, Measured).capture
+    assert capture is not None
+    ends = capture.ranks[0].calls.end_ns.copy()
+    ends[at] = (1 << 63) - 1
+    way: list[str | int] = ["capture", "ranks", 0, "calls", "end_ns"]
+    with pytest.raises(TraceError, match="end_ns is out of all bounds"):
+        diagnosed([forged(summary, tmp_path / "rank0.perfdoc", way, ends)])
+
+
 def test_what_packs_into_nothing_is_no_large_allocation(summary: Path, tmp_path: Path) -> None:
     """300,000 notes of nothing, which pack into 2 % of what they unpack to, are a file of their own size."""
     head, (first, second) = read_sections(summary, [0, 1])
@@ -95,6 +107,19 @@ def test_what_packs_into_nothing_is_no_large_allocation(summary: Path, tmp_path:
     assert (path.stat().st_size + 1) * 32 > length - (1 << 20) > 8 << 20
     write_summary(path, head, [first, second])
     assert sum(s.unpacked for s in read_sections(path, [])[0].sections) < 32 * path.stat().st_size
+
+
+@pytest.mark.parametrize("other", ["summary", "trace"])
+def test_captures_of_other_facts(tmp_path: Path, other: str) -> None:
+    """One rank measured with two tensor ranks, the other as two replicas: no figure of both is true."""
+    one, two = two_ranks(tmp_path / "traces")
+    made = summarized(one, tmp_path / "made", settings=["tp=2", "dp=1", "pp=1", "cp=1"])[0].path
+    alike = summarized(two, tmp_path / "made", settings=["tp=2", "dp=1", "pp=1", "cp=1"])[0].path
+    assert diagnosed([made, alike])
+    if other == "summary":
+        two = summarized(two, tmp_path / "others", settings=["tp=1", "dp=2", "pp=1", "cp=1"])[0].path
+    with pytest.raises(TraceError, match=r"other facts of the job than .*: .*tp"):
+        diagnosed([made, two])
 
 
 def test_a_report_that_nothing_here_reads_counts_after_its_summary(

@@ -12,12 +12,17 @@ from typing import Any
 import msgspec
 import pytest
 
+from perfdoc.analyzers.device.window import WindowRequest
+from perfdoc.analyzers.measure import measure_trace
 from perfdoc.diagnose.asked import UserError, parse_request
+from perfdoc.simulator.replay.unedited import replay_and_keep
 from perfdoc.summaries.codec import encode
+from perfdoc.summaries.reading import OF_THE_JOB
 from perfdoc.summaries.writing import summarize
 from perfdoc.traces import TraceError
 from perfdoc.traces.formats import KINETO, NSYS, tool_of
-from perfdoc.traces.load import find_captures
+from perfdoc.traces.job_facts import JobFacts
+from perfdoc.traces.load import find_captures, read_trace
 from perfdoc.traces.summary_file import (
     MAGIC,
     RATIO_MAX,
@@ -225,6 +230,22 @@ def test_commands_that_need_the_timeline(summary: Path, tmp_path: Path) -> None:
         done = perfdoc(*words, cwd=tmp_path)
         assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
         assert "is a summary" in done.stderr
+
+
+def test_facts_that_a_rank_never_reads(tmp_path: Path) -> None:
+    """What OF_THE_JOB names may be given later, because no measurement of a rank has looked at it."""
+    read: set[str] = set()
+
+    class Watched(JobFacts):
+        def __getattribute__(self, name: str) -> Any:
+            read.add(name)
+            return super().__getattribute__(name)
+
+    trace = two_ranks(tmp_path / "traces")[0]
+    facts = Watched(dtype="bf16", tp=1, cp=1, pp=1, dp=2, world_size=2)
+    measure_trace(read_trace(trace), WindowRequest(), facts, replay_and_keep)
+    assert {"dtype", "pp"} <= read
+    assert not read & (OF_THE_JOB - {"sources"})
 
 
 def test_the_command(tmp_path: Path) -> None:

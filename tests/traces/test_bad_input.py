@@ -82,6 +82,44 @@ def test_damaged_pages(tmp_path: Path) -> None:
     refused(path)
 
 
+@pytest.mark.parametrize(
+    "content", [b"", b"\x00\x01\x02", b"hello world", b"PAR1....PAR1", b"\x80\x04\x95pickle"]
+)
+@pytest.mark.parametrize("name", ["x.sqlite", "x.json", "x.bin", "x", "x.nsys-rep"])
+def test_other_files(tmp_path: Path, name: str, content: bytes) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    refused(path)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ["DELETE FROM {}"],
+        ["DROP TABLE {}", "CREATE VIRTUAL TABLE {} USING fts4(start, end, deviceId)"],  # made by code
+        ["ALTER TABLE {} RENAME TO hidden", "CREATE VIEW {} AS SELECT * FROM hidden"],
+    ],
+)
+def test_a_table_of_kernels_that_is_none(sqlite_file: Path, changes: list[str]) -> None:
+    edited(sqlite_file, *(change.format("CUPTI_ACTIVITY_KIND_KERNEL") for change in changes))
+    assert "no GPU kernels" in refused(sqlite_file).what
+
+
+@pytest.mark.parametrize("kind", ["table", "view", "index"])
+def test_a_schema_that_is_not_utf8(sqlite_file: Path, kind: str) -> None:
+    """SQLite quotes it in what it says, and Python cannot decode that."""
+    row = f"'{kind}', CAST(x'ff61' AS TEXT), CAST(x'ff61' AS TEXT), 2, CAST(x'637265617465ff' AS TEXT)"
+    edited(sqlite_file, "PRAGMA writable_schema = ON", f"INSERT INTO sqlite_master VALUES ({row})")
+    assert "malformed database schema (\ufffda)" in refused(sqlite_file).what
+
+
+def test_sqlite_of_somebody_else(tmp_path: Path) -> None:
+    path = edited(tmp_path / "other.sqlite", "CREATE TABLE users (id INTEGER)")
+    error = refused(path)
+    assert "not a Nsight Systems export" in error.what
+    assert "nsys export" in error.remedy
+
+
 def test_no_kernel_table(shared_traces: Path) -> None:
     error = refused(shared_traces / "nsys" / "no_kernel_table.sqlite")
     assert "CUPTI_ACTIVITY_KIND_KERNEL" in error.what

@@ -9,6 +9,7 @@ import time
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,9 +19,10 @@ from perfdoc.compare.stored import read_diagnosis
 from perfdoc.redact.nsys import copy_nsys
 from perfdoc.redact.words import Names
 from perfdoc.traces import TraceError
-from perfdoc.traces.kineto import unpack
+from perfdoc.traces.kineto import document, unpack
+from perfdoc.traces.kineto import repair as repairing
 from perfdoc.traces.kineto.document import read_document
-from perfdoc.traces.kineto.repair import repair
+from perfdoc.traces.kineto.repair import TooBrokenError, repair
 from perfdoc.traces.load import read_trace
 from perfdoc.traces.model_config.read import read_document as read_config
 from perfdoc.traces.nsys import parquet_folder
@@ -119,12 +121,54 @@ def test_repair_looks_once_at_a_quote_that_nothing_closes() -> None:
     assert repair(text) == b"null" + text[3:]
 
 
+def test_repairs_have_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(repairing, "MAX_REPAIRS", 3)
+    for broken in (b"nan,", b'"\\x\\x"', b'"\\x"'):
+        assert repair(broken * (4 // (1 + broken.count(b"x\\")) - 1))
+        with pytest.raises(TooBrokenError):
+            repair(broken * 4)
+    path = tmp_path / "x.json"
+    path.write_bytes(b'{"traceEvents": [%s]}' % (b"nan," * 9))
+    with pytest.raises(TraceError, match="cannot be read"):
+        read_document(path)
+
+
 def test_a_gzip_file_unpacks_to_what_traces_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unpack, "_FREE_UNPACKED_BYTES", 1 << 20)
     path = tmp_path / "x.json.gz"
     path.write_bytes(gzip.compress(b" " * (2 << 20)))
     with pytest.raises(TraceError, match="more than 1,048,576 bytes"):
         read_document(path)
+
+
+def test_lists_of_next_to_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An entry of two bytes takes 56 of memory."""
+    monkeypatch.setattr(unpack, "_FREE_UNPACKED_BYTES", 1 << 20)
+    path = tmp_path / "x.json"
+    path.write_bytes(b"[" + b"0," * (1 << 20) + b"0]")
+    with pytest.raises(TraceError, match="lists of next to nothing"):
+        read_document(path)
+    monkeypatch.setattr(unpack, "PIECE_BYTES", 1 << 16)
+    given: list[int] = []
+    with pytest.raises(TraceError, match="lists of next to nothing"):
+        given.extend(map(len, unpack.unpacked(path, 1 << 30)))
+    assert 0 < sum(given) <= 1 << 20  # no more than what is free
+
+
+def test_heads_in_front_of_the_events_are_no_work_without_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """2,000 objects that hold a key of that name, each of which could be the list of events."""
+    tried: list[int] = []
+    decode = document._FILE.decode
+    counting = SimpleNamespace(decode=lambda text: (tried.append(len(text)), decode(text))[1])
+    monkeypatch.setattr(document, "_FILE", counting)
+    monkeypatch.setattr(unpack, "PIECE_BYTES", 1 << 14)
+    path = tmp_path / "x.json"
+    kernel = b'{"ph":"X","cat":"kernel","name":"k","pid":0,"tid":7,"ts":5,"dur":1}'
+    path.write_bytes(b'{"a":[' + b'{"traceEvents":[7]},' * 2_000 + b'0],"traceEvents":[' + kernel + b"]}")
+    assert len(read_trace(path).kernels) == 1
+    assert 16 < len(tried) < 200
 
 
 def test_a_limit_is_not_claimed(tmp_path: Path) -> None:

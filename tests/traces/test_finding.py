@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import os
+import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +18,10 @@ from tests.captures.nsys_parquet import write_nsys_parquet
 from tests.captures.nsys_sqlite import write_nsys_sqlite
 from tests.captures.timeline import Timeline, TimelineBuilder
 from tests.profiling.build import a_manifest
+
+KINETO = (
+    b'{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 1, "dur": 1}]}'
+)
 
 
 def tiny() -> Timeline:
@@ -105,6 +111,20 @@ def test_a_parquetdir_beside_its_sqlite_is_one_capture(tmp_path: Path, folder: s
     write_nsys_sqlite(tiny(), tmp_path / "t.sqlite")
     assert found(tmp_path) == ["t.sqlite", "u.sqlite"]
     assert found(tmp_path / folder, tmp_path / "t.sqlite") == ["t.sqlite"]
+
+
+def test_a_trace_and_its_compressed_copy_are_one_capture(tmp_path: Path) -> None:
+    plain, packed = tmp_path / "ok.json", tmp_path / "ok.json.gz"
+    plain.write_bytes(KINETO)
+    packed.write_bytes(gzip.compress(KINETO))
+    for plain_s, packed_s, kept in ((5, 5, "ok.json"), (5, 9, "ok.json.gz"), (9, 5, "ok.json")):
+        os.utime(plain, (plain_s, plain_s))
+        os.utime(packed, (packed_s, packed_s))
+        assert found(tmp_path) == [kept]
+    (tmp_path / "other").mkdir()
+    shutil.copyfile(packed, tmp_path / "other" / "ok.json.gz")
+    # The same name in another folder is another rank's.
+    assert found(plain, tmp_path / "other" / "ok.json.gz") == ["ok.json", "ok.json.gz"]
 
 
 def test_a_run_that_was_not_profiled_says_so(tmp_path: Path) -> None:

@@ -175,6 +175,20 @@ def test_a_world_that_the_capture_tells_completes_the_layout() -> None:
     assert given_facts(["tp=2", "cp=1", "pp=2"]).updated(JobFacts(world_size=16)).dp == 4
 
 
+def test_sizes_that_leave_no_rank_over_are_the_whole_layout() -> None:
+    """Plain data parallelism: who says dp=8 of 8 ranks has said that nothing else splits the model."""
+    world = JobFacts(world_size=8)
+    for words, expected in (
+        (["dp=8"], (8, 1, 1, 1)),
+        (["tp=4", "dp=2"], (2, 4, 1, 1)),
+        (["dp=4"], (4, None, None, None)),  # two ranks are left, and nobody says what for
+        (["tp=4", "cp=1", "pp=1"], (2, 4, 1, 1)),
+    ):
+        facts = world.updated(given_facts(words))
+        assert (facts.dp, facts.tp, facts.cp, facts.pp) == expected, words
+    assert world.updated(given_facts(["dp=8"])).sources["tp"] == "derived"
+
+
 def test_sizes_that_do_not_fit_the_world_are_refused_though_others_are_unknown() -> None:
     for words in (["tp=4"], ["tp=2", "dp=2"], ["cp=3"]):
         with pytest.raises(ValueError, match=f"world_size=2 does not divide by .*{words[0]}"):

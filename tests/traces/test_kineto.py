@@ -206,6 +206,17 @@ def test_old_category_names_bare_list_epoch_times_and_inf(tmp_path: Path) -> Non
     assert [note.code for note in trace.notes] == ["json-repaired"]
 
 
+def test_relative_times_without_a_base_have_no_utc(tmp_path: Path) -> None:
+    kernel = '{"ph":"X","cat":"kernel","name":"k","pid":0,"tid":7,"ts":%s,"dur":1}'
+    assert planted(tmp_path, f'{{"traceEvents":[{kernel % 5}]}}').utc_origin_ns is None
+    both = planted(
+        tmp_path,
+        f'{{"baseTimeNanoseconds": 1711964646000000000, "traceEvents":[{kernel % 1711964646000001}]}}',
+    )
+    assert both.utc_origin_ns is None
+    assert "clock-origin-unclear" in {note.code for note in both.notes}
+
+
 def launch(pid: int, correlation: int) -> str:
     return (
         f'{{"ph":"X","cat":"cuda_runtime","name":"l","pid":{pid},"tid":1,"ts":1,"dur":1,'

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import time
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -21,6 +23,9 @@ from perfdoc.traces.table import Strings
 LAMBDA = (
     "at::native::gpu_impl<f(at::TensorIteratorBase&)::{lambda()#1}::operator()() const::{lambda(float)#1}>"
 )
+
+
+ODD: list[Any] = ["rubbish", 7, None, {"a": 1}, True]
 
 
 @pytest.mark.parametrize(
@@ -244,6 +249,28 @@ def test_scalars_are_kept_where_the_work_follows_from_them(tmp_path: Path) -> No
     args = '{"Input Dims": [[8, 4], []], "Concrete Inputs": ["", "[1, 2]"]}'
     found = read(tmp_path, ("aten::view", args), ("aten::cudnn_convolution", args), ("aten::sum", args))
     assert [t[2] for t in texts(found)] == ["", '["","[1, 2]"]', '["","[1, 2]"]']
+
+
+def test_strides_are_kept_where_an_input_is_expanded(tmp_path: Path) -> None:
+    found = read(
+        tmp_path,
+        ("aten::mul", '{"Input Dims": [[8, 4]], "Input Strides": [[4, 1]]}'),
+        ("aten::mul", '{"Input Dims": [[8, 4]], "Input Strides": [[0, 1]]}'),
+        ("aten::mul", '{"Input Dims": [[8, 4]], "Input Strides": [[10, 1]]}'),
+    )
+    assert [t[3] for t in texts(found)] == ["", "[[0,1]]", ""]
+
+
+@pytest.mark.parametrize("dims", ODD)
+def test_what_is_no_list_is_unknown(tmp_path: Path, dims: object) -> None:
+    found = read(tmp_path, ("aten::mm", json.dumps({"Input Dims": dims, "Input type": ["float"]})))
+    assert texts(found) == [("",) * 4]
+
+
+@pytest.mark.parametrize("dims", ["[[1, nan]]", "[" * 400 + "]" * 400, "[[1e999]]", "[[" + "9" * 400 + "]]"])
+def test_odd_lists_refuse_no_file(tmp_path: Path, dims: str) -> None:
+    found = read(tmp_path, ("aten::mm", f'{{"Input Dims": {dims}}}'), ("aten::mm", '{"Input Dims": [[8]]}'))
+    assert texts(found)[1][0] == "[[8]]"
 
 
 def test_texts_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from perfdoc.traces import TraceError
+from perfdoc.traces.memory import read
 from perfdoc.traces.memory.read import read_memory_snapshot
 from perfdoc.traces.memory.unpickle import SnapshotProblem, read_columns
 from tests.amount import some, tries
@@ -163,6 +164,16 @@ def test_any_change_is_read_or_refused(tmp_path: Path, data: st.DataObject) -> N
         assert "\n" not in str(error)  # noqa: PT017
 
 
+def test_files_that_are_none(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "none.pickle", Path(os.devnull)):
+        with pytest.raises(TraceError):
+            read_memory_snapshot(path)
+    path = tmp_path / "large.pickle"
+    path.write_bytes(pickle.dumps(a_snapshot(device_traces=[]), 4))
+    with pytest.raises(TraceError, match="at most 10 are read"):
+        read_memory_snapshot(path, max_bytes=10)
+
+
 def test_lists_that_hold_themselves_and_shared_stacks(tmp_path: Path) -> None:
     """References make a graph; what it would expand to is never built."""
     endless: list[Any] = []
@@ -180,6 +191,16 @@ def test_lists_that_hold_themselves_and_shared_stacks(tmp_path: Path) -> None:
     snapshot = read_memory_snapshot(path)
     assert len(snapshot.events) == 100
     assert len(snapshot.stack_frames) == 1501  # and the block's own stack of one
+
+
+def test_what_ends_the_reading_process_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tuples in tuples overflow the stack when they are hashed; what takes too long is ended."""
+    nested = b"\x80\x04})" + b"\x85" * 1_000_000 + b"Ns."
+    assert "ends the program that reads it" in refused(tmp_path / "m.pickle", nested)
+    slow = tmp_path / "slow.py"
+    slow.write_text("import os, signal; os.kill(os.getpid(), signal.SIGXCPU)")
+    monkeypatch.setattr(read, "_PROGRAM", slow)
+    assert "takes more time to read" in refused(tmp_path / "m.pickle", b"")
 
 
 MEASURE = """

@@ -185,6 +185,18 @@ def test_flops_by_hand(tmp_path: Path, config: dict[str, Any], length: int, mult
     assert flops_per_token(shape_of(tmp_path, config, f"seq={length}")) == 6 * multiply_adds
 
 
+def test_only_some_layers_have_experts(tmp_path: Path) -> None:
+    """Every second of 24, from the second on, and not layer 23: 11."""
+    config = QWEN_MOE_A2_7B | {"decoder_sparse_step": 2, "mlp_only_layers": [23]}
+    assert shape_of(tmp_path, config).expert_layers == 11
+    listing = GPT3_LISTING.replace(
+        "num_experts ..................................... None", "num_experts ..... 8"
+    )
+    for frequency, layers in (("1", None), ("2", 48), ("([0]*3+[1]*93)", 93), (f"[0{', 1' * 95}]", 95)):
+        shape = shape_of(tmp_path, f"{listing}  moe_layer_freq ................... {frequency}\n")
+        assert (shape.experts, shape.expert_layers) == (8, layers)
+
+
 def test_a_multimodal_model_is_its_language_part(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_text(
@@ -242,6 +254,17 @@ def test_arguments_of_a_checkpoint(tmp_path: Path) -> None:
     latent = {"qk_head_dim": 16, "qk_pos_emb_head_dim": 8, "v_head_dim": 16, "q_lora_rank": None}
     shape = shape_of(tmp_path, {"model": arguments | latent | {"multi_latent_attention": True}})
     assert (shape.kv_lora_rank, shape.q_lora_rank, shape.qk_rope_head_dim) == (32, None, 8)
+
+
+def test_the_jobs_file_does_not_add_to_the_models(tmp_path: Path) -> None:
+    """A framework's file names an expert's width; the model of the other file has no experts."""
+    job = tmp_path / "job.yaml"
+    job.write_text("tensor_model_parallel_size: 2\nnum_moe_experts: 8\nmoe_ffn_hidden_size: 32\n")
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(LLAMA_8B))
+    facts = given_facts([], job, path)
+    assert facts.model is not None
+    assert (facts.tp, nameless(facts.model)) == (2, nameless(known_models()["llama3-8b"]))
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,27 @@ def test_names_of_any_type_of_text(tmp_path: Path, values: pa.Array, name: str) 
     assert trace.names(trace.kernels.name) == [name]
 
 
+def test_column_names_that_are_not_utf8(tmp_path: Path) -> None:
+    """Of the fuzzer: told in Python's words."""
+    path = folder(tmp_path / "p", {}) / f"{KERNEL}.parquet"
+    content = path.read_bytes()
+    path.write_bytes(content.replace(b"deviceId", b"\xffeviceId"))
+    with pytest.raises(TraceError, match="cannot be read as Parquet") as caught:
+        read_trace(path.parent)
+    assert "codec" not in str(caught.value)
+
+
+def test_facts_that_are_not_utf8_or_no_text(tmp_path: Path) -> None:
+    trace = read(
+        tmp_path,
+        META_DATA_EXPORT={"name": BAD, "value": BAD},
+        META_DATA_CAPTURE={"name": ["a"], "value": [5]},
+        DIAGNOSTIC_EVENT={"text": BAD},
+        TARGET_INFO_GPU={"id": [0], "name": [b"\xffG"], "totalMemory": [8], "smCount": [1.5]},
+    )
+    assert (trace.devices[0].gpu_name, trace.devices[0].sm_count) == ("\ufffdG", None)
+
+
 def test_payloads_in_lists_of_bytes_are_read_and_others_ignored(tmp_path: Path) -> None:
     schema = {"domainId": [0], "schemaId": [1], "type": [18], "name": ["NCCL communicator ID"], "offset": [0]}
     payload = bytes(8) + b"\1" + bytes(7) + b"\x08" + bytes(7) + b"\x28" + bytes(7) + b"\x63" + bytes(7)

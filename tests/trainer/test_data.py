@@ -148,6 +148,16 @@ def test_a_given_data_set_is_checked_for_its_structure(
         data_files.check_structure(prefix, "data.data_path")
 
 
+def test_tokens_of_another_tokenizer_are_told_before_the_model_sees_them() -> None:
+    good, bad = ({"tokens": np.array([[0, 1]]), "labels": np.array([[1, n]])} for n in (9, 10))
+    assert list(data_files.within_vocabulary(iter([good]), 10, "data.data_path = x")) == [good]
+    with pytest.raises(ValueError, match=r"data\.data_path = x: holds token 10, and the tokenizer has 10"):
+        list(data_files.within_vocabulary(iter([good, bad]), 10, "data.data_path = x"))
+    negative = {"tokens": np.array([[0, -7]]), "labels": np.array([[1, 2]])}
+    with pytest.raises(ValueError, match="holds token -7"):
+        list(data_files.within_vocabulary(iter([good, negative]), 10, "data.data_path = x"))
+
+
 @pytest.mark.parametrize(("rank", "read"), [(0, True), (1, False)])
 def test_one_rank_reads_the_whole_index(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rank: int, read: bool

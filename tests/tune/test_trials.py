@@ -17,7 +17,7 @@ from perfdoc.tune.ranking import tuning_of
 from perfdoc.tune.result import Change, Row, Tuning
 from perfdoc.tune.run import axes_for
 from perfdoc.tune.search import search
-from perfdoc.tune.verification import Plan, measure, state_of, with_trials
+from perfdoc.tune.verification import STATE, Plan, State, measure, state_of, with_trials
 from perfdoc.tune.words import sections_of
 from tests.tune.hand_job import job
 
@@ -113,6 +113,18 @@ def test_it_goes_on_where_it_stopped(tmp_path: Path) -> None:
     assert (first.made, second.made) == ([0, 1], [2, 2, 1, 0])
     assert len(state.runs) == 6
     assert state_of(replace(plan, rounds=5)).runs == state.runs  # more rounds go on too
+
+
+def test_runs_of_another_plan_are_not_taken(tmp_path: Path) -> None:
+    plan = plan_of(tuned(), tmp_path)
+    measure(plan, state_of(plan), Planted({0: 1.0, 1: 1.0, 2: 1.0}), quiet)
+    other = replace(plan, how="another command")
+    with pytest.raises(UserError, match="other configurations"):
+        state_of(other)
+    assert state_of(other, force=True) == State(plan=other.digest)
+    (tmp_path / STATE).write_text("{}")
+    with pytest.raises(ValueError, match="trials"):
+        state_of(plan)
 
 
 def test_an_unchanged_configuration_that_fails_ends_it(tmp_path: Path) -> None:

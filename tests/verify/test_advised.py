@@ -140,6 +140,16 @@ def test_both_configurations_are_the_runs_own_but_for_the_change(tmp_path: Path)
     assert [(s.knob, s.before, s.after) for s in arms.settings] == [(WORKERS, "0", "2")]
 
 
+def test_data_parallelism_takes_the_ranks_that_another_degree_leaves(tmp_path: Path) -> None:
+    run = run_directory(tmp_path / "run", 100)
+    arms = arms_of(run_manifest(run), {"tensor_model_parallel_size": 2}, steps=30)
+    assert {(s.knob, s.before, s.after) for s in arms.settings} == {
+        ("tensor_model_parallel_size", "1", "2"),
+        ("data_parallel_size", "2", "null"),
+    }
+    assert arms.world_size == 2
+
+
 @pytest.mark.parametrize(
     ("changes", "nodes", "ranks", "words"),
     [

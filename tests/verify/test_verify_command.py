@@ -134,6 +134,17 @@ def test_what_only_some_steps_do_is_seen_by_the_mean(tmp_path: Path) -> None:
     assert "which median steps do not show: give two run directories" in found["reason"]
 
 
+def test_another_machine_may_be_the_cause(tmp_path: Path) -> None:
+    before = run_directory(tmp_path / "before", 100, rules=[ADVICE])
+    after = run_directory(tmp_path / "after", 90, f"{WORKERS}=2")
+    manifest = json.loads((after / "run.json").read_text())
+    manifest["versions"]["torch"] = "2.99"
+    (after / "run.json").write_text(json.dumps(manifest))
+    done = CliRunner().invoke(app, ["verify", str(before), str(after), "--format", "json"])
+    assert json.loads(done.stdout)["verdict"] == "inconclusive"
+    assert "versions.torch" in json.loads(done.stdout)["reason"]
+
+
 @pytest.mark.parametrize(
     ("after_ms", "verdict", "exit_code"),
     [(60, "larger", 0), (120, "opposite", 0), (97, "inconclusive", 3)],
