@@ -162,7 +162,7 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     allocated_bytes: int | None = None
     """Peak of PyTorch's CUDA allocator since it was last reset."""
     resident_bytes: int | None = None
-    """Of the process, in the machine's memory."""
+    """Of the process, in the machine's memory, without files that it has mapped."""
     steps: int = 1
     """So many steps end with this one; more than one in a row of means."""
     longest_ns: int | None = None

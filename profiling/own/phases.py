@@ -71,7 +71,7 @@ class Phases:
         self._forward_is_told = self._guesses = False
         if cuda:
             self._cuda = importlib.import_module("torch.cuda")
-            self._stream = self._cuda.current_stream().cuda_stream
+            self._stream = self._cuda.current_stream()
             self._events = [("between", self._event())]
 
     def listen(self) -> None:
@@ -128,20 +128,20 @@ class Phases:
         return threading.get_ident() == self._thread or before in ("backward", "wait")
 
     def _is_timed(self) -> bool:
-        return self._waits <= MAX_WAITS and self._cuda.current_stream().cuda_stream == self._stream
+        return self._waits <= MAX_WAITS and self._cuda.current_stream() == self._stream
 
     def _turn(self, phase: Phase) -> None:
         if self._cuda is None:
             now_ns = perf_counter_ns()
             self._spent_ns[self._phase] = self._spent_ns.get(self._phase, 0) + now_ns - self._since_ns
             self._since_ns = now_ns
-        else:
+        elif not self._cuda.is_current_stream_capturing():  # an event of a graph cannot be read
             self._events.append((self._phase, self._event()))
         self._phase = phase
 
     def _event(self) -> Any:
         event = self._free.pop() if self._free else self._cuda.Event(enable_timing=True)
-        event.record()
+        event.record(self._stream)  # all on one: the last is over when all are, and none before another
         return event
 
 

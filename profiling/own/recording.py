@@ -125,7 +125,7 @@ class Recorder:
         self._log: StepLog | None = None
         self._clock: StepClock | None = None
         self._pending: deque[tuple[StepRecord, Parts, bool]] = deque()
-        self._number = self._start_ns = self._tokens = 0
+        self._number = self._start_ns = self._tokens = self._since_ns = 0
         self._loss: float | None = None
         self._steps = 0
         self._problem: str | None = None
@@ -149,18 +149,19 @@ class Recorder:
                 self._tell(f"{error.filename}: cannot be written: {error.strerror}; no steps are recorded")
         self._number, self._start_ns, self._loss = number, time.time_ns(), None
         if not self._with_between:
-            self._tokens = 0
+            self._tokens, self._since_ns = 0, time.perf_counter_ns()
         self._clock.step_begins(anew=not self._with_between)
 
     def step_ends(self, *, profiled: bool = False) -> None:
         """The step is over. profiled: a profiler was on, so that its time is not a normal one."""
         if self._clock is None:
             return
+        since_ns, self._since_ns = self._since_ns, time.perf_counter_ns()
         known, parts = self._clock.step_ends()
         row = StepRecord(
             step=self._number,
             start_ns=self._start_ns,
-            duration_ns=1,
+            duration_ns=max(self._since_ns - since_ns, 1),
             loss=self._loss,
             profiled=profiled,
             rank_tokens=self._tokens or None,
@@ -204,10 +205,8 @@ class Recorder:
             if not known and not last and len(self._pending) <= MAX_PENDING:
                 return
             self._pending.popleft()
-            if not known:
-                # The host's time stands in: the device is steps behind, or training is over.
-                row = msgspec.structs.replace(row, duration_ns=max(time.time_ns() - row.start_ns, 1))
-            else:
+            # Else the host's time stands in: the device is steps behind, or training is over.
+            if known:
                 row = with_parts(row, parts.ns(), with_between=with_between)
                 if self._clock is not None:
                     self._clock.phases.give_back(parts)
@@ -280,10 +279,12 @@ def _allocated_bytes() -> int | None:
 
 
 def resident_bytes() -> int | None:
-    """Of this process; None where the system does not say."""
+    """Of this process, without files that it has mapped: these grow as a data set is read, and give way.
+    None where the system does not say."""
     try:
         with open("/proc/self/statm", "rb", buffering=0) as file:  # noqa: PTH123 - half the time of Path's
-            return int(file.read(200).split()[1]) * _PAGE_BYTES
+            _, resident, of_files, *_ = map(int, file.read(200).split())
+            return max(resident - of_files, 0) * _PAGE_BYTES
     except (OSError, ValueError, IndexError):
         return None
 

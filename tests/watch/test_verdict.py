@@ -160,3 +160,89 @@ def test_memory_that_fills_and_stops_is_no_growth() -> None:
     found = growth(series(1000.0 * mib + 2 * mib * np.maximum(steps - 99, 0)), 0)
     assert found is not None
     assert (found.onset, round(found.bytes_per_step / mib, 1)) == (100, 2.0)
+
+
+@pytest.mark.parametrize("fault", ["slow_rank", "input", "slow_synchronisation", ""])
+def test_parts_that_are_unknown_in_a_few_steps_change_no_verdict(fault: str) -> None:
+    """As where the device was behind, or had too many waits; here one step in ten, another on each rank."""
+    job = Job(ranks=4, fault=fault, culprit=2, onset=150 if fault else 0, size=1.5)
+    rows = job.rows()
+    whole = watched(job_series(rank_rows(rows)))
+    for rank, of_rank in enumerate(rows):
+        for step in range(20 + rank, len(of_rank), 10):
+            of_rank[step] = msgspec.structs.replace(of_rank[step], wait_ns=None, data_ns=None)
+    holed = watched(job_series(rank_rows(rows)))
+    assert [(f.cause, f.ranks, f.onset_step) for f in holed.findings] == [
+        (f.cause, f.ranks, f.onset_step) for f in whole.findings
+    ]
+    assert bool(fault) == bool(holed.findings)
+
+
+def test_a_rank_that_was_late_from_the_beginning_has_a_price_with_unknown_parts() -> None:
+    rows = Job(ranks=4, fault="slow_rank", onset=0, culprit=2, size=1.33).rows()
+    rows[1][250] = msgspec.structs.replace(rows[1][250], wait_ns=None)
+    (finding,) = watched(job_series(rank_rows(rows))).findings
+    assert (finding.cause, finding.ranks) == ("slow_rank", [2])
+    # 40 % of 60 ms more than the latest of three others, in whose work scatter lies.
+    assert finding.price_ns == pytest.approx(22 * MS, rel=0.15)
+
+
+def test_ranks_without_a_row_are_no_alarm() -> None:
+    """The others could not train without them: they are not that far, or write on a disk of their own."""
+    rows = Job(ranks=4).rows()
+    result = watched(job_series(rank_rows(rows[:2])))
+    assert (result.state, result.silent_ranks) == ("fine", [])
+    assert any("2 ranks" in note for note in result.notes)
+    first = watched(job_series(rank_rows([rows[0][:1]])))
+    assert (first.state, first.silent_ranks) == ("too_little", [])
+
+
+def test_ranks_that_a_smaller_job_no_longer_has_are_not_missed() -> None:
+    rows = Job(ranks=4).rows()
+    begins = Began(world_size=2, device="cuda")
+    for rank in (0, 1):
+        rows[rank][150] = msgspec.structs.replace(rows[rank][150], began=begins)
+    rows[2:] = [of_rank[:150] for of_rank in rows[2:]]
+    result = watched(job_series(rank_rows(rows)))
+    assert (result.silent_ranks, result.ranks) == ([], 2)
+    assert not any(finding.cause == "silent_rank" for finding in result.findings)
+
+
+def test_steps_that_train_more_tokens_are_no_alarm() -> None:
+    """A batch that ramps up from 1 to 1.5 of its size; the same times with the same tokens are told."""
+    rows = Job(ranks=2).rows()
+    longer = dict.fromkeys(("duration_ns", "forward_ns", "backward_ns", "wait_ns", "rank_tokens"), 1.5)
+
+    def ramped(names: dict[str, float]) -> list[list[StepRecord]]:
+        def more(row: StepRecord) -> StepRecord:
+            return msgspec.structs.replace(row, **{n: round(getattr(row, n) * f) for n, f in names.items()})
+
+        return [[more(row) if row.step >= 150 else row for row in of_rank] for of_rank in rows]
+
+    result = watched(job_series(rank_rows(ramped(longer))))
+    assert (result.state, len(result.levels)) == ("fine", 2)
+    assert any("more tokens" in note for note in result.notes)
+    del longer["rank_tokens"]
+    assert watched(job_series(rank_rows(ramped(longer)))).state == "act"
+
+
+def test_memory_grows_by_steps_and_not_by_rows() -> None:
+    """Rows of means hold 16 steps each: 100 of them, then 100 single steps; 2 MiB a step."""
+    step = np.concatenate((np.arange(1, 101) * 16, 1600 + np.arange(1, 101)))
+    values = {name: np.full((1, 200), np.nan, np.float32) for name in FIELDS}
+    values["allocated_bytes"] = (float(1 << 30) + 2.0 * (1 << 20) * step)[None].astype(np.float32)
+    found = growth(
+        JobSeries(
+            ranks=[0],
+            roles=[{}],
+            step=step,
+            start_ns=step,
+            values=values,
+            counted=np.ones(200, bool),
+            starts=[],
+            began=None,
+        ),
+        0,
+    )
+    assert found is not None
+    assert (found.onset, found.bytes_per_step) == (1, pytest.approx(2 << 20, rel=0.01))

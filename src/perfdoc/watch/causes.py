@@ -67,6 +67,18 @@ def reason_of_change(series: JobSeries, onset: int, before: I64, after: I64) -> 
     return _of_none(series, before, after, price)
 
 
+def holds_more(series: JobSeries, before: I64, after: I64) -> bool:
+    """Whether steps are longer since they train as many more tokens, as where the batch size ramps up."""
+    field = "tokens" if series.has("tokens") else "rank_tokens"
+    if not series.has(field):
+        return False
+    tokens, times = series.values[field].mean(axis=0), series.time_ns
+    if not np.isfinite(tokens).all():
+        return False
+    more = float(tokens[after].mean()) / max(float(tokens[before].mean()), 1)
+    return more > 1 and more - 1 >= MOST_OF_ALL * (float(times[after].mean() / times[before].mean()) - 1)
+
+
 def _growth(series: JobSeries, name: str, before: I64, after: I64) -> F64:
     """By how much the mean of a field grew, by rank; 0 where it is not known."""
     values = series.values[name]

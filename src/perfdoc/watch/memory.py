@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.steps.levels import F64, levels
 from perfdoc.records import dataclass
 from perfdoc.watch.series import JobSeries
@@ -40,9 +41,9 @@ def growth(series: JobSeries, first: int) -> Growth | None:
         values = np.asarray(series.values[name][:, first:], np.float64)
         gained = np.nan_to_num(values[:, -1] - values[:, 0])
         for rank in np.argsort(-gained)[:4].tolist():
-            if (onset := _onset(values[rank])) is not None:
-                tail = values[rank, onset:]
-                each = float(tail[-1] - tail[0]) / (len(tail) - 1)
+            if (onset := _onset(values[rank], series.step[first:])) is not None:
+                tail, steps = values[rank, onset:], series.step[first + onset :]
+                each = float(tail[-1] - tail[0]) / float(steps[-1] - steps[0])
                 room = series.began.memory_bytes if series.began is not None else None
                 on_device = name == "allocated_bytes"
                 known = room is not None and (
@@ -61,20 +62,21 @@ def growth(series: JobSeries, first: int) -> Growth | None:
     return max(found, key=lambda g: g.bytes_per_step, default=None)
 
 
-def _onset(values: F64) -> int | None:
+def _onset(values: F64, step: I64) -> int | None:
     """Position after which a series grows until its end; None where it does not."""
     if len(values) < MIN_STEPS or not np.isfinite(values).all():
         return None
     limit = max(MIN_GROWTH_FRAC * float(values[0]), MIN_GROWTH_BYTES)
     if values[-1] - values.min() < limit:
         return None
-    begins = levels(np.diff(values), clip=False)
+    # Rows of means hold many steps, and profiled ones are missing.
+    begins = levels(np.diff(values) / np.diff(step), clip=False)
     for begin in begins:
         tail = values[begin:]
         if len(tail) < MIN_STEPS // 2 or tail[-1] - tail[0] < limit:
             continue
-        bounds = np.linspace(0, len(tail) - 1, _PARTS + 1).astype(int)
-        parts = np.diff(tail[bounds])
+        bounds = np.linspace(step[begin], step[-1], _PARTS + 1)
+        parts = np.diff(np.interp(bounds, step[begin:], tail))
         if (parts >= _STEADY * (tail[-1] - tail[0]) / _PARTS).all():
             return begin
     return None

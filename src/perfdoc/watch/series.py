@@ -116,7 +116,10 @@ class JobSeries:
     starts: Sequence[Start]
     began: Began | None
     silent: Sequence[int] = ()
-    """Ranks that stopped writing while others went on, or never wrote."""
+    """Ranks that stopped writing while others went on."""
+    unrecorded: int = 0
+    """Ranks of which there is no row. The others could not go on without them: they write elsewhere, or
+    have no recorder, or are not that far yet."""
     source: str = "rows"
     mfu_frac: float | None = None
 
@@ -129,6 +132,16 @@ class JobSeries:
     def own_ns(self) -> F32:
         """Work of each rank itself: what is left of the step without waiting for others."""
         return np.asarray(self.values["duration_ns"] - self.values["wait_ns"], np.float32)
+
+    def filled(self, values: F32) -> F32:
+        """With what each rank had in the last step that is known, else in the first: a few steps of a field
+        that a rank has may be unknown, and no mean may be lost by them."""
+        known = np.isfinite(values)
+        if known.all():
+            return values
+        at = np.maximum.accumulate(np.where(known, np.arange(values.shape[1]), -1), axis=1)
+        at = np.where(at < 0, known.argmax(axis=1)[:, None], at)
+        return np.take_along_axis(values, at, axis=1)
 
     def has(self, name: str) -> bool:
         """Whether every rank knows a field in most steps."""
@@ -146,11 +159,11 @@ def job_series(rows: Mapping[int, RankRows]) -> JobSeries | None:
         return None
     last = {rank: int(r.step[-1]) for rank, r in rows.items()}
     newest = max(last.values())
-    told = max((r.starts[-1][1].world_size for r in rows.values() if r.starts), default=len(rows))
-    silent = [rank for rank in rows if last[rank] < newest - LAGS]
-    if told <= 1 << 20:
-        silent = sorted({*silent, *(rank for rank in range(told) if rank not in rows)})
-    kept = {rank: rows[rank] for rank in sorted(rows) if rank not in silent}
+    behind = {rank for rank in rows if last[rank] < newest - LAGS}
+    kept = {rank: rows[rank] for rank in sorted(rows) if rank not in behind}
+    # As the job is now: after a restart with fewer ranks the others are not missed.
+    told = max((r.starts[-1][1].world_size for r in kept.values() if r.starts), default=max(rows) + 1)
+    silent = sorted(rank for rank in behind if rank < told)
     common: I64 | None = None
     for r in kept.values():
         if common is None or not np.array_equal(common, r.step):
@@ -174,6 +187,7 @@ def job_series(rows: Mapping[int, RankRows]) -> JobSeries | None:
         starts=_starts(first.starts),
         began=first.starts[-1][1] if first.starts else None,
         silent=silent,
+        unrecorded=max(told - len(kept) - len(silent), 0),
     )
 
 

@@ -10,7 +10,8 @@ import numpy as np
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.steps.figures import MAD_TO_SIGMA, warmup_steps
 from perfdoc.analyzers.steps.levels import F64, MOST_STEPS, Slower, joined, levels, slower
-from perfdoc.watch.causes import reason_of_change, standing
+from perfdoc.results import figures
+from perfdoc.watch.causes import holds_more, reason_of_change, standing
 from perfdoc.watch.findings import finding, of_memory, of_silent_ranks
 from perfdoc.watch.memory import growth
 from perfdoc.watch.result import Cause, Finding, RankNow, State, Watched
@@ -42,8 +43,12 @@ def watched(
     times = np.asarray(part.time_ns, np.float64)
     begins = joined(times, levels(times))
     change = _change(part, times, begins)
+    notes = _notes(part)
     first = 0
-    if change is not None:
+    if change is not None and holds_more(part, change.before, change.after):
+        notes.append(f"since step {part.step[change.onset]:,} steps are longer by as many more tokens")
+        first = int(change.after[0])
+    elif change is not None:
         reason = reason_of_change(part, change.onset, change.before[-200:], change.after[-200:])
         if (rare := _RARE.get(reason.cause)) is not None:
             change = _by(part, times, rare) or change
@@ -83,7 +88,7 @@ def watched(
         late=_ranks(part)[:_SHOWN],
         typical=_typical(part),
         findings=findings,
-        notes=_notes(part),
+        notes=notes,
     )
 
 
@@ -98,13 +103,15 @@ def _steady(series: JobSeries) -> I64:
 
 
 def _part(series: JobSeries, rows: I64) -> JobSeries:
-    return replace(
+    part = replace(
         series,
         step=series.step[rows],
         start_ns=series.start_ns[rows],
         values={name: values[:, rows] for name, values in series.values.items()},
         counted=series.counted[rows],
     )
+    filled = {name: part.filled(v) if part.has(name) else v for name, v in part.values.items()}
+    return replace(part, values=filled)
 
 
 def _change(part: JobSeries, times: F64, begins: list[int]) -> Slower | None:
@@ -165,6 +172,8 @@ def _row(part: JobSeries, rows: I64, rank: int, role: dict[str, int]) -> RankNow
 
 def _notes(part: JobSeries) -> list[str]:
     notes = []
+    if part.unrecorded:
+        notes.append(f"{figures.plural(part.unrecorded, 'rank')} of the job wrote no row here")
     if not part.has("wait_ns"):
         notes.append(
             "waiting is not known, so that ranks cannot be told apart"

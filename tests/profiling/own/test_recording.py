@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import resource
 import subprocess
@@ -15,8 +16,9 @@ import pytest
 
 from perfdoc.profiling import ranges
 from perfdoc.profiling.logs import Began, StepRecord, read_steps
-from perfdoc.profiling.own.phases import Phases
-from perfdoc.profiling.own.recording import own_facts, tokens_of, with_parts
+from perfdoc.profiling.own.phases import Parts, Phases
+from perfdoc.profiling.own.recording import Recorder, own_facts, resident_bytes, tokens_of, with_parts
+from perfdoc.profiling.run_directory import RunDirectory
 from perfdoc.profiling.step_log import KEPT, MIN_STEPS, MOST_ROWS, StepLog, shortened
 from perfdoc.profiling.vocabulary import BACKWARD, DATA, EVALUATION, FORWARD
 
@@ -228,3 +230,41 @@ def test_on_cuda_nothing_waits_for_the_device(needs_torch: None) -> None:
         torch.cuda.set_sync_debug_mode("default")
     torch.cuda.synchronize()
     assert all(parts.is_known() and parts.ns()["forward"] > 0 for parts in found)
+
+
+def test_a_step_that_the_device_does_not_end_in_time_has_the_time_of_the_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not that of the steps which follow until it is written."""
+    monkeypatch.setattr(Parts, "is_known", lambda self: False)
+    run = RunDirectory.join(tmp_path / "run")
+    recorder = Recorder(run, role={}, facts={})
+    for number in range(12):
+        recorder.step_begins(number)
+        time.sleep(0.01)
+        recorder.step_ends()
+    recorder.close()
+    rows = list(read_steps(run.steps_path(0)))
+    assert len(rows) == 12
+    assert sorted(row.duration_ns for row in rows)[6] == pytest.approx(11e6, rel=0.35)
+
+
+def test_mapped_files_are_not_memory_of_the_process(tmp_path: Path) -> None:
+    """Of 64 MiB that are mapped from a file and read, and as many that are the process's own."""
+    size = 64 << 20
+    (tmp_path / "data").write_bytes(bytes(size))
+    before = resident_bytes()
+    if before is None:
+        pytest.skip("the system does not say")
+    with (
+        (tmp_path / "data").open("rb") as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
+    ):
+        assert sum(mapped[i] for i in range(0, size, 4096)) == 0
+        read = resident_bytes()
+    own = bytearray(b"x" * size)
+    after = resident_bytes()
+    assert read is not None
+    assert after is not None
+    assert read - before < size // 4
+    assert after - before > len(own) // 2
