@@ -165,6 +165,7 @@ _AGAINST = {
     "idle.unexplained": "Look at the gaps on the timeline (-o DIR)",
     "exposed_memcpy": "Copy ahead of use, from pinned memory with non_blocking=True",
     "exposed_comm": "Capture all ranks together: they tell waiting from transfer",
+    "all captured": "See on the timeline (-o DIR) what could run beside the collectives, and who joins last",
     "on host": "Capture stacks, or sample it (py-spy record), to see what Python does",
 }
 """What to do or to capture next where no row of the list is about the largest loss."""
@@ -179,7 +180,10 @@ def _against_largest_loss(diagnosis: Diagnosis) -> str:
         return ""
     if loss == "idle.host" and all(rank.gpu.name == "CPU" for rank in diagnosis.ranks):
         loss = "on host"
-    return f"{_AGAINST[loss.partition('.')[0] if loss.startswith('exposed_comm') else loss]}."
+    if loss.startswith("exposed_comm"):
+        size = None if diagnosis.job is None else diagnosis.job.world_size
+        loss = "exposed_comm" if size is None or size > len(diagnosis.ranks) else "all captured"
+    return f"{_AGAINST[loss]}."
 
 
 _LATER = {

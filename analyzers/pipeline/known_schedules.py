@@ -57,6 +57,17 @@ class KnownSchedule:
         paired = [order[i : i + 2] for i in range(warm, rest, 2)]
         return [[p] for p in order[:warm]] + paired + [[p] for p in order[rest:]]
 
+    def may_have(self, stage: int, blocks: int) -> bool:
+        """Whether passes of a stage may be so many stretches of work that messages separate; told without
+        laying them out, as most schedules are only counted."""
+        turns = 2 * self.vpp * self.micro_batches
+        if self.exchanges_together and self.ahead is not None:
+            warm = warm_up_forwards(pp=self.pp, vpp=self.vpp, stage=stage, micro_batches=self.micro_batches)
+            turns -= self.vpp * self.micro_batches - warm
+        # Only of the ends of the pipeline no message lies between the two passes of a micro-batch.
+        fewest = turns - self.micro_batches if stage in (0, self.pp - 1) else turns
+        return fewest <= blocks <= turns
+
     def taken(self, one: Pass, stage: int) -> Key | None:
         """What a pass needs of another stage."""
         return self._message(one, stage, comes=True)

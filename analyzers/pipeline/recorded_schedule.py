@@ -180,6 +180,8 @@ def _fit(
     schedule: KnownSchedule, stage: int, chain: Chain, rank: RankOperations, parts: Parts
 ) -> tuple[dict[int, tuple[Pass, ...]], dict[int, frozenset[Key]]] | None:
     """Passes and messages of a rank's operations if the schedule is theirs; None where it is not."""
+    if not any(schedule.may_have(stage, len(parts.blocks) - more) for more in range(3)):
+        return None
     groups, between = schedule.groups(stage)
     blocks, exchanges = list(parts.blocks), list(parts.exchanges)
     # Work before the first pass, such as of the loader, and behind the last one: of the optimizer.

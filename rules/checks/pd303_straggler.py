@@ -183,10 +183,11 @@ def _would_repeat(case: Case, straggler: Straggler) -> bool:
 def _is_blamed(case: Case, straggler: Straggler, gain: Gain | None) -> bool:
     """Whether the verdict names it: most of the waiting is for it, or it is known to compute longer than the
     others, and it costs about as much as anything else does."""
-    latest = case.job.skew.latest
+    latest, first = case.job.skew.latest, next(iter(leading(case.what_if)), None)
     named = latest is not None and latest.name == straggler.name and latest.cause not in ("waiting", "before")
     sure = _prediction(case, straggler) is not None and _would_repeat(case, straggler)
-    if not (named or sure) or leading(case.what_if) or any(rank.window.runs_once for rank in case.ranks):
+    another = first is not None and (first.kind not in _KINDS or straggler.rank not in first.ranks)
+    if not (named or sure) or another or any(rank.window.runs_once for rank in case.ranks):
         return False
     costs = None if gain is None else case.share_of_unit(gain.mid_ms if gain.is_predicted else gain.high_ms)
     return costs is not None and costs >= _AS_MUCH * largest_loss([r.ledger for r in case.ranks])[1]

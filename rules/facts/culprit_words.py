@@ -13,9 +13,9 @@ MAX_NAMED = 4
 """Ranks in a sentence."""
 
 
-def why_blamed(found: WhatIfAnalysis | None) -> str:
+def why_blamed(found: WhatIfAnalysis | None, blames: str) -> str:
     """What the step would take without the leading cause, and the next one; of ranks that were not captured,
-    the most that may be waiting for them. Empty where no cause leads."""
+    the most that may be waiting for them. Empty where no cause leads, or the verdict `blames` another one."""
     causes = leading(found)
     if found is None or not causes or found.step_ns is None:
         return ""
@@ -26,6 +26,8 @@ def why_blamed(found: WhatIfAnalysis | None) -> str:
             f"Up to {brief(first.saved_ns)} of the step of {brief(found.step_ns)} is waiting for ranks that "
             f"were not captured, in {where}, transfer included."
         )
+    if not blames or not does(first, found).startswith(blames):
+        return ""
     without = "Evened out" if first.kind == "uneven_data" else "Without that"
     spread = "" if first.even_ns is None else f", and {brief(first.even_ns)} with even stages"
     said = f"{without} the step would take {brief(first.step_ns)}, not {brief(found.step_ns)}{spread}."

@@ -35,8 +35,9 @@ def by_hand(case: Case) -> str:
 
 def awaits_batch(case: Case) -> str:
     """What shows that a host that waits does so for its next batch, strongest first; empty where nothing
-    does: the loader's workers are there, a copy to the device follows, or the calls are those of a queue."""
-    if loads_ahead(case):
+    does: the loader's workers are there and no range shows when it waits for them, a copy to the device
+    follows, or the calls are those of a queue."""
+    if loads_ahead(case) and not any(_names_loader(rank) for rank in case.ranks):
         return "worker processes load its batches"
     if copied := _copies_follow(case):
         return copied
@@ -47,6 +48,13 @@ def awaits_batch(case: Case) -> str:
     if not whole or sum(wait.idle_ns for wait in queued) < _MOST * whole:
         return ""
     return f"it waits in {max(queued, key=lambda wait: wait.idle_ns).call}, as for another process's queue"
+
+
+def _names_loader(rank: RankMeasurement) -> bool:
+    """Whether ranges of the capture name the loader: a wait in them is idle.data, so that no other one is for
+    it."""
+    data = rank.host.data
+    return bool(data.count) and not (data.idle_thread_ns or data.idle_position_ns)
 
 
 def awaiting_ns(rank: RankMeasurement) -> int:

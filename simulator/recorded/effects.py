@@ -9,7 +9,7 @@ longer together, and in the next step those of another one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import comb
+from math import exp, lgamma, log, log1p
 
 import numpy as np
 
@@ -103,10 +103,15 @@ def _slow_steps(over: F64, own: F64, others: F64) -> Bool | None:
     if own[slow].mean() < (1 + (top - 1) / 2) * own[~slow].mean():
         return None
     usual = (float((others > 1 + (top - 1) / 2).sum()) + 0.5) / (others.size + 1)
-    chance = sum(
-        comb(len(over), k) * usual**k * (1 - usual) ** (len(over) - k) for k in range(count, len(over) + 1)
-    )
-    return slow if chance * (len(others) + 1) < SURE else None
+    return slow if _chance(len(over), count, usual) * (len(others) + 1) < SURE else None
+
+
+def _chance(steps: int, least: int, each: float) -> float:
+    """Of so many steps at least so many, where each is one with a probability between 0 and 1. By logarithms:
+    of a thousand steps the ways to choose some are no float."""
+    ways = [lgamma(steps + 1) - lgamma(k + 1) - lgamma(steps - k + 1) for k in range(least, steps + 1)]
+    logs = (way + k * log(each) + (steps - k) * log1p(-each) for k, way in enumerate(ways, least))
+    return sum(map(exp, logs))
 
 
 def _is_everywhere(own: F64, m: int, steps: Bool) -> bool:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfdoc.analyzers.pipeline.known_schedules import KnownSchedule
+from perfdoc.analyzers.pipeline.known_schedules import KnownSchedule, known_schedules
 from perfdoc.analyzers.pipeline.operations import COMPUTE, MESSAGE
 from perfdoc.analyzers.pipeline.recorded_schedule import RankSchedule, Reading, find_schedule, most_alike
 from tests.analyzers.planted_operations import expected, interleaved, plant
@@ -167,3 +167,18 @@ def test_of_two_readings_that_tell_little_the_one_with_one_chunk_is_taken() -> N
 
     assert chosen(reading(1, "FBFB"), reading(2, "FFBB")) == 1
     assert chosen(reading(2, "FBFB"), reading(1, "FFBB")) is None
+
+
+@pytest.mark.parametrize("pp", [2, 3, 4, 5])
+def test_schedules_are_counted_before_they_are_laid_out(pp: int) -> None:
+    """Laid out, each has as many stretches of work as it was said it may have; few others may have as many,
+    or thousands of them were laid out for a step of many micro-batches."""
+    every = list(known_schedules(pp, 40))
+    for stage in range(pp):
+        counts = [len(schedule.groups(stage)[0]) for schedule in every]
+        for schedule, count in zip(every, counts, strict=True):
+            assert schedule.may_have(stage, count), schedule
+    inside = [s for s in every if s.may_have(1, 40)]
+    if pp > 2:
+        assert {len(s.groups(1)[0]) for s in inside} == {40}
+    assert sum(s.may_have(0, 1000) for s in known_schedules(2, 1000)) < 0.1 * 5000

@@ -75,6 +75,10 @@ def test_what_is_next_is_of_the_verdict_or_of_its_loss() -> None:
     the verdict is about is next itself, and where nothing much is lost the first row is."""
     lossy = replace(RANKED, ranks=[build.rank(0, build.ledger(compute=48, dp=52))])
     assert next_thing(lossy) == (None, "Capture all ranks together: they tell waiting from transfer.")
+    # With all ranks here there is nothing more to capture.
+    assert lossy.job is not None
+    alone = replace(lossy, job=replace(lossy.job, world_size=1))
+    assert (next_thing(alone)[0], "Capture" in next_thing(alone)[1]) == (None, False)
     blamed = replace(lossy.opportunities[0], blamed="loss")
     row_, words = next_thing(replace(lossy, opportunities=[blamed, *lossy.opportunities[1:]]))
     assert (row_ is not None and row_.rules[0].code, words) == ("PD501", "")

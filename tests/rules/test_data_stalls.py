@@ -121,6 +121,20 @@ def test_where_workers_are_there_a_wait_is_likely_for_them(tmp_path: Path) -> No
     assert "PD208" not in {r.code for r in run_rules(shown) if r.state == "fires"}
 
 
+def test_where_a_range_shows_the_workers_another_wait_is_not_for_them(tmp_path: Path) -> None:
+    """The loader's range is short, and the pause lies behind it."""
+
+    def behind(thread: ThreadBuilder, step: int, start: int, end: int) -> None:
+        thread.range("_MultiProcessingDataLoaderIter.__next__", start, start + 50_000)
+        thread.range("prologue", start + 50_000, end)
+
+    case = case_of(tmp_path, job(both(off, behind)))
+    program = Program(vendor="nvidia", marks=frozenset({"workers", "trains"}))
+    found = result("PD201", replace(case, captures=[replace(c, program=program) for c in case.captures]))
+    assert (found.state, "batch" in found.reason) == ("fires", False)
+    assert found.action != "Make the loader's workers faster"
+
+
 @pytest.mark.parametrize(
     ("frame", "data"),
     [

@@ -12,10 +12,12 @@ from perfdoc.knobs.knob import Value
 from perfdoc.results.memory import MemoryAnalysis
 from perfdoc.results.replay import Gain
 from perfdoc.results.rules import RuleResult
+from perfdoc.results.what_if import CauseKind, WhatIfCause, no_what_if
 from perfdoc.rules.engine.advise import value_of
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.registry import judge, own_rules
 from perfdoc.rules.engine.rule import Meta, Rule, Verdict
+from perfdoc.rules.facts.culprit_words import does, why_blamed
 from perfdoc.simulator.replay.proposals import change_title
 from tests.analyzers.memory_planted import MIB, a_step, one
 from tests.captures.nsys_sqlite import write_nsys_sqlite
@@ -129,6 +131,41 @@ def test_pd303_names_the_late_rank(tmp_path: Path) -> None:
     even = result("PD303", planted(tmp_path, JobSpec(dp=4, micro_batches=2)))
     assert (even.state, even.evidence) == ("skipped", [])
     assert result("PD303", case_of(tmp_path, step_with_gap(1))).state == "not_applicable"
+
+
+@pytest.mark.parametrize(
+    ("kind", "rank", "named"), [("slow_rank", 2, True), ("slow_rank", 1, False), ("long_stage", 2, False)]
+)
+def test_pd303_leads_where_the_replay_of_operations_names_the_same_rank(
+    tmp_path: Path, kind: CauseKind, rank: int, *, named: bool
+) -> None:
+    """Two replays find rank 2, and that of every kernel predicts more. The verdict names it, and says nothing
+    of the other replay's figures."""
+    case = planted(tmp_path, JobSpec(dp=4, micro_batches=2, late=Late(rank=2, extra_ns=1_000_000)))
+    step_ns, saved_ns = 1_000_000, 250_000
+    cause = WhatIfCause(
+        kind=kind,
+        ranks=[rank],
+        stage=None,
+        ratio=1.3,
+        peers=3,
+        step_ns=step_ns - saved_ns,
+        saved_ns=saved_ns,
+        low_ns=saved_ns,
+        high_ns=saved_ns,
+        even_ns=None,
+        recurrence_frac=1.0,
+        correlation=None,
+        note="",
+    )
+    what_if = replace(
+        no_what_if(""), state="measured", steps=2, measured_ns=step_ns, step_ns=step_ns, causes=[cause]
+    )
+    found = result("PD303", _without_rank(replace(case, what_if=what_if), 2, 1.5 * saved_ns / 1e6))
+    assert found.reason == "rank 2 joins last in DP collectives"
+    assert found.blames.startswith("Rank 2 computes") == bool(found.blames) == named
+    assert why_blamed(what_if, found.blames) == ""
+    assert why_blamed(what_if, does(cause, what_if)).startswith("Without that the step would take")
 
 
 def _without_rank(case: Case, rank: int, saved_ms: float = 2.0) -> Case:

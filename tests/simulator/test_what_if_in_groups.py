@@ -15,7 +15,9 @@ from perfdoc.analyzers.pipeline.operations import COMPUTE, RankOperations
 from perfdoc.analyzers.pipeline.recorded_schedule import find_schedule
 from perfdoc.results.what_if import WhatIfAnalysis
 from perfdoc.rules.facts.culprit_words import does
+from perfdoc.simulator.recorded.effects import slow_ranks
 from perfdoc.simulator.recorded.what_if import what_if
+from perfdoc.simulator.recorded.work import StageWork
 from tests.analyzers.planted_operations import plant
 from tests.simulator.test_what_if import even
 
@@ -137,3 +139,24 @@ def test_a_hiccup_and_hiccups_of_everybody_are_nobody_s_habit() -> None:
     each = {step: places[step % 5] for step in range(10)}
     everybody, _ = times(2, 3, lambda *p: 1.6 if each[p[3]] == p[:3] else 1.0, steps=10)
     assert [c for c in analysed(everybody).causes if c.ranks] == []
+
+
+@pytest.mark.parametrize(("every", "found"), [(3, True), (0, False)])
+def test_a_rank_that_is_slow_in_some_of_very_many_steps_is_found(every: int, *, found: bool) -> None:
+    """2,000 steps, of which one rank is half as long again in every third: the ways to choose them are no
+    float."""
+    own = np.full((4, 2, 2_000), 1e6)
+    if every:
+        own[1, :, ::every] *= 1.5
+    work = StageWork(
+        stage=0,
+        members=(0, 1, 2, 3),
+        items=(("forward", 0), ("backward", 0)),
+        takes=own,
+        gaps=np.zeros_like(own),
+        own=own,
+        units=(0, 1, 2, 3),
+        shares_experts=(False,) * 4,
+        cells=(),
+    )
+    assert [effect.members for effect in slow_ranks([work])] == ([(1,)] if found else [])
