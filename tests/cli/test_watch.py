@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import shlex
 from pathlib import Path
 
 import msgspec
@@ -11,8 +13,10 @@ import pytest
 from perfdoc.profiling.run_directory import RunDirectory
 from perfdoc.profiling.step_log import StepLog
 from perfdoc.watch.follow import FollowedRun
+from perfdoc.watch.series import job_series
+from perfdoc.watch.verdict import watched
 from tests.command import perfdoc
-from tests.watch.jobs import Job
+from tests.watch.jobs import Job, rank_rows
 
 
 def written(folder: Path, job: Job) -> Path:
@@ -39,6 +43,26 @@ def test_exit_codes(tmp_path: Path, fault: str, steps: int, code: int) -> None:
         assert shown.stdout.splitlines()[1].startswith("Since step 150 rank 3's backward takes 1.3 times")
         assert "perfdoc capture --steps 319:321 --ranks 3," in shown.stdout
         assert (found["findings"][0]["ranks"], found["findings"][0]["onset_step"]) == ([3], 150)
+
+
+@pytest.mark.parametrize(
+    ("words", "first"), [((), 170), (("checkpoint.load=checkpoints",), 319)], ids=["anew", "resumes"]
+)
+def test_a_run_of_perfdoc_captures_by_itself(words: tuple[str, ...], first: int) -> None:
+    """Steps 0 to 299, slower from 150 on. A run that begins anew may end where this one did."""
+    series = job_series(rank_rows(Job(ranks=2, fault="slow_rank", culprit=1).rows()))
+    command = ("perfdoc", "run", "tiny", *words, "--", "--nproc-per-node", "2")
+    (finding,) = watched(series, command=command).findings
+    head, tail = finding.capture.split(" -- ")
+    assert (head.split()[: 3 + len(words)], tail) == (
+        ["perfdoc", "run", "tiny", *words],
+        "--nproc-per-node 2",
+    )
+    _, start, _, steps, _, ranks = head.split()[3 + len(words) :]
+    assert (start, steps, ranks.split(",")[0]) == (str(first), "2", "1")
+    if not words and importlib.util.find_spec("torch") is not None:
+        accepted = perfdoc("run", "--dry-run", *shlex.split(finding.capture)[2:])
+        assert (accepted.returncode, f"--profile-start {first}" in accepted.stdout) == (0, True)
 
 
 def test_rows_are_read_as_they_come(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def finding(
         price_frac=price_ns / step,
         said=f"{since} {words}: {price}{more}.",
         action=_ACTIONS[reason.cause],
-        capture=_capture(part, ranks, command),
+        capture=_capture(part, ranks, command, onset),
     )
 
 
@@ -100,7 +100,7 @@ def _who(ranks: Sequence[int], stage: int | None) -> str:
     return f"rank {named}" if len(ranks) == 1 else f"ranks {named}"
 
 
-def _capture(part: JobSeries, ranks: Sequence[int], command: Sequence[str]) -> str:
+def _capture(part: JobSeries, ranks: Sequence[int], command: Sequence[str], onset: int | None) -> str:
     """A line that captures two steps of the first culprit and of a rank like it."""
     first = int(part.step[-1]) + _AHEAD
     chosen = list(ranks[:1])
@@ -108,9 +108,26 @@ def _capture(part: JobSeries, ranks: Sequence[int], command: Sequence[str]) -> s
         late = part.roles[list(part.ranks).index(chosen[0])]
         like = [r for r, role in zip(part.ranks, part.roles, strict=True) if role.get("pp") == late.get("pp")]
         chosen.append(next(r for r in [*like, *part.ranks] if r != chosen[0]))
-    names = f" --ranks {','.join(map(str, chosen))}" if chosen else ""
+    named = ",".join(map(str, chosen))
+    if list(command[:2]) == ["perfdoc", "run"]:
+        return _run_again(part, onset, named, command)
+    names = f" --ranks {named}" if named else ""
     words = shlex.join(command) if command else "torchrun … train.py …"
     return f"perfdoc capture --steps {first}:{first + 2}{names} -- {words}"
+
+
+def _run_again(part: JobSeries, onset: int | None, named: str, command: Sequence[str]) -> str:
+    """`perfdoc run` captures by itself. Without a checkpoint it begins at step 1, and may end at the last
+    step that is known."""
+    end = command.index("--") if "--" in command else len(command)
+    last = int(part.step[-1])
+    first = last + _AHEAD
+    if not any(word.startswith(("checkpoint.load=", "load=")) for word in command[:end]):
+        begins = int(part.step[0 if onset is None else onset])
+        first = max(min(begins + _AHEAD, last - 1), 1)
+    window = ["--profile-start", str(first), "--profile-steps", "2"]
+    ranks = ["--profile-ranks", named] if named else []
+    return shlex.join([*command[:end], *window, *ranks, *command[end:]])
 
 
 def of_memory(part: JobSeries, grows: Growth) -> Finding:
