@@ -173,15 +173,6 @@ def test_bus_bandwidth_by_collective(collective: str, gbps: float | None) -> Non
     assert bus_bandwidth_gbps(collective, one * 1_000_000, one * 8, one * 1_000_000) == gbps
 
 
-def test_bus_bandwidth_adds_up_and_abstains() -> None:
-    """1 MB over 2 ranks (factor 1) and 3 MB over 4 (factor 1.5) in 1 ms each: 5.5 MB in 2 ms."""
-    sizes, groups, times = np.array([1_000_000, 3_000_000]), np.array([2, 4]), np.array([10**6, 10**6])
-    assert bus_bandwidth_gbps("all_reduce", sizes, groups, times) == pytest.approx(2.75)
-    assert bus_bandwidth_gbps("all_reduce", np.array([1, -1]), groups, times) is None
-    assert bus_bandwidth_gbps("all_reduce", sizes, np.array([2, -1]), times) is None
-    assert bus_bandwidth_gbps("all_reduce", sizes, groups, times * 0) is None
-
-
 def test_the_table_has_the_bandwidth_where_the_capture_has_the_facts(tmp_path: Path) -> None:
     """4000 bytes all-reduced by 4 ranks in 10 µs: 0.4 GB/s x 2 x 3/4 = 0.6. An all-gather of 4000 bytes a
     rank: 0.4 x 3 = 1.2."""
