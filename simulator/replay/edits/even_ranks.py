@@ -59,6 +59,8 @@ def straggler_of(rebuilt: Rebuilt, dimension: str) -> int | None:
     one that others waited for longest. Who arrives last may have waited for another itself, as all stages of
     a pipeline do for the slow one. None where no collective of the dimension was matched."""
     ours = _Computed(rebuilt, DIMENSIONS.index(dimension))
+    if not ours.meets:
+        return None
     longer = np.zeros(len(rebuilt.ranks))
     for i in range(len(longer)):
         with suppress(ValueError):
@@ -73,7 +75,9 @@ class _Computed:
     def __init__(self, rebuilt: Rebuilt, dimension: int) -> None:
         self._rebuilt = rebuilt
         self._meetings = _meetings(rebuilt, dimension)
-        self._rows = [_compute_of(rebuilt, rank) for rank in range(len(rebuilt.ranks))]
+        self.meets = any(map(len, self._meetings))
+        """Whether any collective of the dimension was matched; else nothing is compared."""
+        self._rows = _computations(rebuilt) if self.meets else [np.empty(0, np.int64)] * len(self._meetings)
         """Of each rank, in the order of their launch."""
         self._stretch = [
             np.searchsorted(arrivals[:, 1], rebuilt.start_ns[rows], "right")
@@ -144,9 +148,13 @@ def _meetings(rebuilt: Rebuilt, dimension: int) -> list[I64]:
     return found
 
 
-def _compute_of(rebuilt: Rebuilt, rank: int) -> I64:
-    rows = np.flatnonzero((rebuilt.graph.kind == TaskKind.COMPUTE) & (rebuilt.graph.rank == rank))
-    return rows[np.lexsort((rebuilt.start_ns[rows], rebuilt.launch_ns[rows]))]
+def _computations(rebuilt: Rebuilt) -> list[I64]:
+    """By rank, in the order of their launch."""
+    rows = np.flatnonzero(rebuilt.graph.kind == TaskKind.COMPUTE)
+    of = rebuilt.graph.rank[rows]
+    order = np.lexsort((rebuilt.start_ns[rows], rebuilt.launch_ns[rows], of))
+    ends = np.searchsorted(of[order], np.arange(1, len(rebuilt.ranks)))
+    return np.split(rows[order], ends)
 
 
 def _slowest_as_fast(rebuilt: Rebuilt, dimension: str) -> Edit | None:

@@ -156,15 +156,17 @@ def without_waits() -> Edit:
         waits &= ~rebuilt.on_host[edges.target]  # a CPU rank waits for communication: it has no device
         kept = np.zeros(len(waits), bool)
         returned = rebuilt.start_ns[edges.target]
+        of_edge = rebuilt.graph.rank[edges.target]
+        calls = np.flatnonzero(rebuilt.call == CallKind.SYNCHRONISING)
         for i, frame in enumerate(rebuilt.ranks):
-            mine = waits & (rebuilt.graph.rank[edges.target] == i)
-            calls = (rebuilt.call == CallKind.SYNCHRONISING) & (rebuilt.graph.rank == i)
+            mine = waits & (of_edge == i)
+            called = rebuilt.start_ns[calls[rebuilt.graph.rank[calls] == i]]
             after = _next_step(frame)
             for host_end in after:  # what the next step waits for is not of these
                 kept |= mine & (returned >= host_end)
             before = 0
             for begin, end in pairwise((*frame.step_starts_ns, *(after or (_NO_END_NS,)))):
-                inside = rebuilt.start_ns[calls & (rebuilt.start_ns >= begin) & (rebuilt.start_ns < end)]
+                inside = called[(called >= begin) & (called < end)]
                 # The last step has fewer where its last one lies behind the device's work, out of the window.
                 if len(inside) and (end < _NO_END_NS or len(inside) >= before):
                     kept |= mine & (returned >= inside.max()) & (returned < end)
