@@ -28,6 +28,8 @@ KEPT = 1_000
 """Last steps with a row of their own."""
 MIN_STEPS = 16
 MIN_NS = 10_000_000_000
+MOST_MEANS = 2_000
+"""Rows of means; then neighbours become one, so that a month of training is read and written as a day is."""
 
 _MEANS = (
     *("tokens", "loss", "gradient_norm", "data_ns", "garbage_ns", "forward_ns", "backward_ns"),
@@ -108,18 +110,28 @@ def shortened(rows: Sequence[StepRecord]) -> list[StepRecord]:
     A row of means holds no step of another kind (profiled, skipped) and none of another process.
     """
     rows = _not_taken_back(rows)
+    early = rows[:-KEPT]
+    found = _grouped(early, _size(early) if early else MIN_STEPS, most_steps=1)
+    if len(found) > MOST_MEANS:
+        size = MIN_STEPS
+        while (found[-1].step - found[0].step) // size > MOST_MEANS // 2:
+            size *= 2
+        found = _grouped(found, size, most_steps=size)
+    return found + rows[-KEPT:]
+
+
+def _grouped(rows: Sequence[StepRecord], size: int, *, most_steps: int) -> list[StepRecord]:
+    """Neighbours in one row, cut at multiples of a size; rows of more than most_steps stay as they are."""
     found: list[StepRecord] = []
     group: list[StepRecord] = []
-    early = rows[:-KEPT]
-    size = _size(early) if early else MIN_STEPS
-    for row in early:
-        if group and not _belongs(group, row, size):
+    for row in rows:
+        if group and not _belongs(group, row, size, most_steps):
             found.append(_mean(group))
             group = []
         group.append(row)
     if group:
         found.append(_mean(group))
-    return found + rows[-KEPT:]
+    return found
 
 
 def _not_taken_back(rows: Sequence[StepRecord]) -> list[StepRecord]:
@@ -131,8 +143,8 @@ def _not_taken_back(rows: Sequence[StepRecord]) -> list[StepRecord]:
     return found
 
 
-def _belongs(group: Sequence[StepRecord], row: StepRecord, size: int) -> bool:
-    if row.began is not None or row.steps > 1 or group[0].steps > 1:
+def _belongs(group: Sequence[StepRecord], row: StepRecord, size: int, most_steps: int) -> bool:
+    if row.began is not None or max(row.steps, group[0].steps) > most_steps:
         return False
     same_kind = (row.profiled, row.skipped) == (group[0].profiled, group[0].skipped)
     return same_kind and row.step // size == group[0].step // size
@@ -150,21 +162,22 @@ def _size(rows: Sequence[StepRecord]) -> int:
 def _mean(group: Sequence[StepRecord]) -> StepRecord:
     if len(group) == 1:
         return group[0]
+    steps = sum(row.steps for row in group)
 
     def mean(name: str) -> Any:
         values = [getattr(row, name) for row in group]
         if any(value is None for value in values):
             return None
-        average = sum(values) / len(values)
+        average = sum(value * row.steps for value, row in zip(values, group, strict=True)) / steps
         return average if name in ("loss", "gradient_norm") else round(average)
 
     last = group[-1]
     return msgspec.structs.replace(
         group[0],
         step=last.step,
-        duration_ns=round(sum(row.duration_ns for row in group) / len(group)),
-        longest_ns=max(row.duration_ns for row in group),
-        steps=len(group),
+        duration_ns=round(sum(row.duration_ns * row.steps for row in group) / steps),
+        longest_ns=max(row.longest_ns or row.duration_ns for row in group),
+        steps=steps,
         unseen_waits=max(row.unseen_waits for row in group),
         not_finite=tuple(sorted({name for row in group for name in row.not_finite})),
         **{name: mean(name) for name in _MEANS},

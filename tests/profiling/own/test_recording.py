@@ -268,3 +268,27 @@ def test_mapped_files_are_not_memory_of_the_process(tmp_path: Path) -> None:
     assert after is not None
     assert read - before < size // 4
     assert after - before > len(own) // 2
+
+
+def test_rows_of_means_do_not_grow_without_end() -> None:
+    """3,000 of 16 steps each become 750 of 64, at most a thousand; no step is lost."""
+    means = [
+        StepRecord(
+            step=16 * i + 15,
+            start_ns=i,
+            duration_ns=100 + i % 7,
+            longest_ns=900 + i % 5,
+            steps=16,
+            loss=float(i),
+        )
+        for i in range(3_000)
+    ]
+    rows = means + [StepRecord(step=48_000 + i, start_ns=i, duration_ns=100) for i in range(KEPT)]
+    found = shortened(rows)
+    joined = found[:-KEPT]
+    assert found[-KEPT:] == rows[-KEPT:]
+    assert len(joined) == 750
+    assert [row.step for row in joined[:2]] == [63, 127]
+    assert sum(row.steps for row in joined) == 48_000
+    assert (joined[0].duration_ns, joined[0].longest_ns, joined[0].loss) == (round(101.5), 903, 1.5)
+    assert shortened(found) == found
