@@ -128,6 +128,11 @@ def test_compute_is_to_blame_where_it_can_save_more_than_any_loss() -> None:
     assert said == (
         "95.0 % of the 100 ms step is compute; mask and softmax run as separate kernels: up to 26 ms."
     )
+    # A simulated change that no rule proposes.
+    alone = replace(row("PD405", "compute", 26.0, 0.26), codes=[])
+    said, why = verdict_of([two_steps(compute=190, idle_host=10)], [alone], [], seen())
+    assert said == "95.0 % of the 100 ms step is compute; a simulated change makes it shorter: 26 ms."
+    assert why == ""
 
 
 def test_what_runs_once_promises_nothing() -> None:

@@ -104,7 +104,7 @@ def _of_time(
     if first is not None and rule is not None and first.blamed == "cause":
         return f"{rule.blames}: {_price(first)}.", seen.blamed or why
     if first is not None and first.blamed == "compute":
-        what = rule.reason if rule is not None else "less is enough"
+        what = rule.reason if rule is not None else "a simulated change makes it shorter"
         price = _price(first).partition(" of the ")[0]
         return f"{computes} of the {_base(ranks)} is compute; {what}: {price}.", why
     loss, frac = largest_loss([rank.ledger_ns for rank in ranks])
