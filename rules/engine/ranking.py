@@ -15,6 +15,7 @@ from perfdoc.rules.engine.blamed import TIME_OF, with_blamed
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.gain import KEEPS_UP
 from perfdoc.rules.facts.graphs import open_conditions
+from perfdoc.simulator.replay.proposals import CHANGES
 
 _COVERS_FRAC = 0.5
 """Of a finding's upper bound: a prediction of as much speaks for the finding; of less, most of what was found
@@ -27,6 +28,10 @@ _ORDER: Mapping[OpportunityKind, int] = MappingProxyType(
 _CULPRIT, _INEXACT, _INFORMS = 0, 3, 4
 """Before all others is who is named; what changes training's numbers comes after what does not; then what
 only informs."""
+
+
+_CHANGE_NUMBERS = {c.rule for c in CHANGES.values()} - {c.rule for c in CHANGES.values() if c.exact}
+"""Rules whose every change alters what training computes: their bounds do too, where nothing is replayed."""
 
 
 def ranked(
@@ -139,7 +144,7 @@ def _row(
         gain=gain,
         gain_per=case.unit,
         gain_frac=share,
-        exact=change is None or change.exact,
+        exact=change.exact if change is not None else not (codes and _CHANGE_NUMBERS.issuperset(codes)),
         conditions=_of_bound(gain) if prediction is None else open_conditions(case, prediction.key),
     )
 
