@@ -58,7 +58,8 @@ def evaluate(case: Case) -> Verdict:
     predicted gain. Another split is advised if the settings give the current one and the first or the last
     stage is slow."""
     cause, found = cause_of(case.what_if, "long_stage"), case.job.pipeline
-    if cause is not None and predicted(case, "balanced_layers") is None:
+    late_host = cause is not None and cause.stage is not None and _host_cause(case, cause.stage) is not None
+    if cause is not None and not late_host and predicted(case, "balanced_layers") is None:
         return _by_what_if(case, cause)
     share = given(found.imbalance_ns) / given(found.window_ns)
     evidence = [("waiting for late peers, of the step", per_cent(share))]

@@ -61,6 +61,7 @@ def evaluate(case: Case) -> Verdict:
             reason=f"the encoder is split over {tp} tensor ranks as the decoder is",
             evidence=evidence,
             advice=[advise(knob=_TENSOR, to=tp // 2 if tp % 2 == 0 else 1, why=why, costs=_EXPERIMENTAL)],
+            remedy="Give the encoder fewer tensor ranks than the decoder.",
             verify=_VERIFY,
             false_alarm=_FALSE_ALARM,
         )

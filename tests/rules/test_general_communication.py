@@ -21,6 +21,7 @@ from tests.captures.kineto import write_kineto
 from tests.captures.timeline import TimelineBuilder
 from tests.rules.cases import US, case_of, gain_of, result, step_with_communication, two_steps
 from tests.rules.communicating import communicating, with_exposed, with_rows
+from tests.rules.examples import example
 
 SEND_RECV = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
 MIB = 1 << 20
@@ -43,6 +44,12 @@ def sized(case: Case, total_bytes: int, sizes: list[tuple[int | None, int, int]]
     """The same with messages of these classes: upper bound, count and exposed us over both steps."""
     made = [MessageSizes(most_bytes=most, count=n, exposed_ns=us * US) for most, n, us in sizes]
     return with_rows(case, bytes=total_bytes, count=sum(n for _, n, _ in sizes), sizes=made)
+
+
+@example("PD100")
+def unhidden_reductions(folder: Path) -> Case:
+    """Steps of 1 ms that end with 100 all-reduces of 2 µs beside no compute; of unknown dimension."""
+    return unknown(folder, 200, each_us=2)
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def starved(tmp_path_factory: pytest.TempPathFactory) -> Case:
 
 
 def test_graphs_of_what_experts_leave(starved: Case) -> None:
-    case = predicting(given(starved, **DROPLESS), without_launches=(0.05, 0.09, 0.1))
+    case = predicting(given(starved, "megatron_bridge", **DROPLESS), without_launches=(0.05, 0.09, 0.1))
     found = result("PD201", case)
     assert settings_of(found) == {
         "cuda_graph_impl": "transformer_engine",
@@ -51,7 +51,7 @@ def test_graphs_of_what_experts_leave(starved: Case) -> None:
     # Predicted for whole layers: no more than that.
     assert (gain_of(found).method, gain_of(found).mid_ms, gain_of(found).high_ms) == ("ceiling", None, 0.1)
     for change in ({"moe_expert_capacity_factor": 1.0}, {"fp8": "hybrid"}):
-        partly = settings_of(result("PD201", given(starved, **{**DROPLESS, **change})))
+        partly = settings_of(result("PD201", given(starved, "megatron_bridge", **{**DROPLESS, **change})))
         assert partly["cuda_graph_scope"] == ("attn", "moe_router")
 
 
@@ -71,27 +71,27 @@ def test_no_graphs_of_batches_that_change_shape(starved: Case) -> None:
 def test_graphs_that_hold_dropless_experts(starved: Case) -> None:
     settings: dict[str, Value] = {**DROPLESS, "cuda_graph_impl": "transformer_engine"}
     for whole in (None, (), ("full",)):
-        found = result("PD207", given(starved, **settings, cuda_graph_scope=whole))
+        found = result("PD207", given(starved, "megatron_bridge", **settings, cuda_graph_scope=whole))
         assert (found.state, found.level) == ("fires", "information")
         assert settings_of(found) == {"cuda_graph_scope": ("attn", "moe_router", "moe_preprocess")}
     step: dict[str, Value] = {"cuda_graph_impl": "local", "cuda_graph_scope": ("full_iteration",)}
-    assert settings_of(result("PD207", given(starved, **{**settings, **step}))) == {
+    assert settings_of(result("PD207", given(starved, "megatron_bridge", **{**settings, **step}))) == {
         "cuda_graph_impl": "transformer_engine",
         "cuda_graph_scope": ("attn", "moe_router", "moe_preprocess"),
     }
     part: dict[str, Value] = {**settings, "cuda_graph_scope": ("attn",)}
-    assert result("PD207", given(starved, **part)).state == "passes"
+    assert result("PD207", given(starved, "megatron_bridge", **part)).state == "passes"
     for change, state in (
         ({"num_moe_experts": None}, "not_applicable"),
         ({"cuda_graph_impl": "none"}, "not_applicable"),
         ({"moe_expert_capacity_factor": 1.0, "moe_pad_expert_input_to_capacity": True}, "not_applicable"),
     ):
-        assert result("PD207", given(starved, **{**part, **change})).state == state
+        assert result("PD207", given(starved, "megatron_bridge", **{**part, **change})).state == state
     for unknown in ("cuda_graph_impl", "cuda_graph_scope", "num_moe_experts"):
         known = {k: v for k, v in part.items() if k != unknown}
         # That no graph launches anything is in the capture.
         state = "not_applicable" if unknown == "cuda_graph_impl" else "skipped"
-        assert result("PD207", given(starved, **known)).state == state
+        assert result("PD207", given(starved, "megatron_bridge", **known)).state == state
 
 
 @pytest.mark.parametrize("pp", [1, 2])

@@ -94,11 +94,17 @@ def test_gains_come_by_what_they_are_worth_and_what_the_capture_lacks_comes_last
 def test_the_bound_of_information_counts_half_as_much_as_a_problems(case: Case) -> None:
     """40 % of a step at most are worth 20 % as a problem and 10 % as information: 20 % as a problem are as
     much."""
-    for tie, first in ((0.21, "PD407"), (0.19, "PD413")):
-        made = [rule("PD413", level="information", gain=bound(0.4)), rule("PD407", gain=bound(tie))]
+    for tie, first in ((0.21, "PD203"), (0.19, "PD413")):
+        made = [rule("PD413", level="information", gain=bound(0.4)), rule("PD203", gain=bound(tie))]
         rows = judge(case, made).opportunities
         assert rows[0].codes == [first]
         assert {row.codes[0]: row.worth_frac for row in rows}["PD413"] == pytest.approx(0.1)
+
+
+def test_a_bound_on_narrower_types_follows_what_changes_no_number(case: Case) -> None:
+    """FP8, not replayed: at most 40 % of the step; garbage collection, at most 5 %."""
+    rows = judge(case, [rule("PD401", gain=bound(0.4)), rule("PD202", gain=bound(0.05))]).opportunities
+    assert [(row.codes, row.exact) for row in rows] == [(["PD202"], True), (["PD401"], False)]
 
 
 @pytest.mark.parametrize(
