@@ -177,7 +177,7 @@ BUDGET = {
     "profiling": 6_640,  # the record of each step: phases, waits, rows of means; how this copy was installed
     "reports": 7_810,  # what shows each degree of the layout
     "results": 3_900,  # the what-if study of a job
-    "rules": 15_500,  # what rules assume; host waits; the culprit and the verdict; failed allocations
+    "rules": 15_520,  # bounds that change numbers; what rules assume; host waits; culprit and verdict
     "simulator": 13_090,  # replay of recorded operations of all ranks; ranks that are slow alike, together
     "src": 22_550,  # configured facts; jobs that are followed as they train; verdict and account; records
     "traces": 9_850,  # damaged rows are set aside one by one; what is no trace is told by its content
