@@ -2,11 +2,12 @@
 the first stage, the output layer and the loss the last one."""
 
 import math
+from collections.abc import Callable
 
 from perfdoc.results.figures import brief, per_cent, significant
 from perfdoc.results.what_if import WhatIfCause
 from perfdoc.rules.engine.advise import Advice, advise, all_or_none
-from perfdoc.rules.engine.gain import Gain, at_most, predicted
+from perfdoc.rules.engine.gain import Gain, RankMeasurement, at_most, predicted
 from perfdoc.rules.engine.needs import Missing, Need, given, skipped
 from perfdoc.rules.engine.rule import Case, Meta, Verdict, fires, passes
 from perfdoc.rules.facts.bubble import PIPELINE, late_peer_ceiling
@@ -135,25 +136,37 @@ def _moved(case: Case) -> Gain | None:
 
 
 def _host_cause(case: Case, stage: int) -> str | None:
-    """The host cause of a slow stage, if it is most of the stage's time above the mean."""
+    """The host cause of a slow stage, if it is most of the stage's time above the mean; none where the stage
+    computes as much longer."""
     own = own_ns_by_stage(case.job.pipeline)
-    of_rank = {row.rank: row.stage for row in case.job.pipeline.stages}
     if own is None:
         return None
     beyond = own[stage] - sum(own) / len(own)
     lost = {}
     for cause, words in _HOSTS.items():
-        idle: dict[int, list[float]] = {}
-        for rank, device in zip(case.ranks, case.job.devices, strict=False):
-            where = None if device.rank is None else of_rank.get(device.rank)
-            if rank.window.steps and where is not None:
-                idle.setdefault(where, []).append(rank.ledger.idle.by_name[cause] / rank.window.steps)
-        if sorted(idle) == list(range(len(own))):
-            means = [sum(idle[s]) / len(idle[s]) for s in range(len(own))]
-            lost[words] = means[stage] - sum(means) / len(means)
-    if beyond <= 0 or not lost or sum(lost.values()) < ONE_CAUSE_FRAC * beyond:
+
+        def idle(rank: RankMeasurement, name: str = cause) -> float:
+            return rank.ledger.idle.by_name[name]
+
+        lost[words] = _above_the_mean(case, len(own), stage, idle)
+    computed = _above_the_mean(case, len(own), stage, lambda rank: rank.ledger.compute)
+    if beyond <= 0 or sum(lost.values()) < ONE_CAUSE_FRAC * beyond or computed >= ONE_CAUSE_FRAC * beyond:
         return None
     return max(lost, key=lambda words: lost[words])
+
+
+def _above_the_mean(case: Case, stages: int, stage: int, of: Callable[[RankMeasurement], float]) -> float:
+    """Of a stage, ns a step above the mean of all stages; 0 where not all of them were captured."""
+    of_rank = {row.rank: row.stage for row in case.job.pipeline.stages}
+    by_stage: dict[int, list[float]] = {}
+    for rank, device in zip(case.ranks, case.job.devices, strict=False):
+        where = None if device.rank is None else of_rank.get(device.rank)
+        if rank.window.steps and where is not None:
+            by_stage.setdefault(where, []).append(of(rank) / rank.window.steps)
+    if sorted(by_stage) != list(range(stages)):
+        return 0.0
+    means = [sum(by_stage[s]) / len(by_stage[s]) for s in range(stages)]
+    return means[stage] - sum(means) / stages
 
 
 _HOLDS = {"first": ", which holds the embedding,", "last": ", which holds the output layer and the loss,"}
