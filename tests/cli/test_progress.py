@@ -55,8 +55,8 @@ def test_one_bar_says_what_is_read_and_how_far_it_is(demo: Path) -> None:
     frames = [ESCAPE.sub(b"", f).decode() for f in re.split(rb"\r|\n", drawn) if b"perfdoc: " in f]
     shown = " ".join(frames)
     assert "starting" in frames[0]
-    # A stage that ends before the next frame is not drawn.
-    assert re.search(r"reading rank0\.sqlite|measuring [\d,]+ kernels .* \d+ %", shown)
+    assert "reading rank0.sqlite" in shown
+    assert re.search(r"measuring [\d,]+ kernels .* \d+ %", shown)
     assert max(map(len, frames)) <= 80
     assert drawn.count(b"\n") <= 3  # the report's place below the bar, no line per file
     assert drawn.rindex(b"\x1b[?25h") > drawn.rindex(b"\x1b[?25l")  # the cursor is back

@@ -44,8 +44,9 @@ def bar(first: str) -> Iterator[Callable[[], None]]:
         task = progress.add_task(first, total=None)  # moves, until something is done
 
         def show(what: str, frac: float) -> None:
-            total = 1.0 if frac else None
-            progress.update(task, description=shorten(what), completed=frac, total=total)
+            words, total = shorten(what), 1.0 if frac else None
+            is_new = words != progress.tasks[0].description  # drawn at once: it may end before the next frame
+            progress.update(task, description=words, completed=frac, total=total, refresh=is_new)
 
         with shown_by(show):
             yield progress.stop
