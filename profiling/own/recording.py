@@ -226,9 +226,7 @@ _NAMED = ("data", "forward", "backward", "optimizer", "wait")
 def with_parts(row: StepRecord, parts: Mapping[str, int], *, with_between: bool) -> StepRecord:
     """The row with its duration and phases."""
     outside = parts.get("beside", 0) + (0 if with_between else parts.get("between", 0))
-    named = {
-        f"{name}_ns": parts.get(name, 0) for name in ("data", "forward", "backward", "optimizer", "wait")
-    }
+    named = {f"{name}_ns": parts.get(name, 0) for name in _NAMED}
     return msgspec.structs.replace(row, duration_ns=max(sum(parts.values()) - outside, 1), **named)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from perfdoc.simulator.engine import TaskKind
@@ -52,19 +54,14 @@ _STAGES = {
 }
 
 
-def _of_stages(key: str, title: str) -> Change:
-    return Change(
-        key=key,
-        title=title,
-        family="schedule",
-        rule="PD305",
-        time="pipeline.late_peer",
-        make=_by_the_model,
-    )
+def _stages(key: str, title: str, rule: str, time: str) -> Change:
+    """Another number of virtual stages."""
+    return replace(_schedule(key, title, rule, time), settings=VPP, words=_STAGES)
 
 
-def _by_the_model(_: Rebuilt) -> None:
-    """No edit: the job's model lays out schedules (simulator/job/analysis.py)."""
+def _schedule(key: str, title: str, rule: str, time: str) -> Change:
+    """One that has no edit: the job's model lays out schedules (simulator/job/analysis.py)."""
+    return Change(key=key, title=title, rule=rule, time=time, family="schedule", make=lambda _: None)
 
 
 CHANGES = (
@@ -82,26 +79,8 @@ CHANGES = (
         ways=({"recompute_granularity": None},),
         make=lambda _: without_recompute(),
     ),
-    Change(
-        key="more_virtual_stages",
-        title="more virtual stages{}",
-        settings=VPP,
-        words=_STAGES,
-        family="schedule",
-        rule="PD301",
-        time="pipeline.bubble",
-        make=_by_the_model,
-    ),
-    Change(
-        key="fewer_virtual_stages",
-        title="fewer virtual stages{}",
-        settings=VPP,
-        words=_STAGES,
-        family="schedule",
-        rule="PD304",
-        time="pipeline.transfer",
-        make=_by_the_model,
-    ),
-    _of_stages("even_layers", "equal number of layers per stage"),
-    _of_stages("balanced_layers", "layers balanced by stage time"),
+    _stages("more_virtual_stages", "more virtual stages{}", "PD301", "pipeline.bubble"),
+    _stages("fewer_virtual_stages", "fewer virtual stages{}", "PD304", "pipeline.transfer"),
+    _schedule("even_layers", "equal number of layers per stage", "PD305", "pipeline.late_peer"),
+    _schedule("balanced_layers", "layers balanced by stage time", "PD305", "pipeline.late_peer"),
 )

@@ -7,7 +7,7 @@ work grew, either the late one changes from step to step, or the synchronisation
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -93,13 +93,17 @@ def _part(series: JobSeries, before: I64, after: I64, rows: I64, price: float) -
     def grew(name: str) -> float:
         return float(np.median(_growth(series, name, before, after)[rows]))
 
-    phase = max(PHASES, key=grew)
-    word = phase.removesuffix("_ns") if grew(phase) >= EXPLAINS_FRAC * price else "own work"
-    if grew("data_ns") >= EXPLAINS_FRAC * price:
-        return "input", "data"
-    if grew("garbage_ns") >= EXPLAINS_FRAC * price:
-        return "garbage", word
-    return None, word
+    cause, word = _largest(grew, price)
+    return cause, "data" if cause == "input" else word
+
+
+def _largest(more: Callable[[str], float], price: float) -> tuple[Cause | None, str]:
+    """(input or garbage where that explains a price, the phase that has most more of it)."""
+    phase = max(PHASES, key=more)
+    word = phase.removesuffix("_ns") if more(phase) >= EXPLAINS_FRAC * price else "own work"
+    if more("data_ns") >= EXPLAINS_FRAC * price:
+        return "input", word
+    return "garbage" if more("garbage_ns") >= EXPLAINS_FRAC * price else None, word
 
 
 def _longer_sequences(series: JobSeries, before: I64, after: I64, rows: I64) -> bool:
@@ -228,20 +232,14 @@ def standing(series: JobSeries, rows: I64) -> Standing | None:
         values = np.nan_to_num(series.values[name][:, rows]).mean(axis=1)
         return float(values[worst] - np.median(values[peers]))
 
-    phase = max(PHASES, key=more)
-    cause: Cause = "slow_rank"
-    if more("data_ns") >= EXPLAINS_FRAC * price:
-        cause = "input"
-    elif more("garbage_ns") >= EXPLAINS_FRAC * price:
-        cause = "garbage"
-    elif series.has("rank_tokens") and _follows(
-        own - own.mean(axis=0), series.values["rank_tokens"][:, rows]
-    ):
-        cause = "uneven_data"
-    values = np.nan_to_num(series.values[phase][:, rows]).mean(axis=1)
-    usual = float(np.median(values[peers]))
-    word = phase.removesuffix("_ns") if more(phase) >= EXPLAINS_FRAC * price else "own work"
-    ratio = (
-        float(values[worst]) / usual if usual > 0 and word != "own work" and cause == "slow_rank" else None
-    )
+    cause, word = _largest(more, price)
+    if cause is None:
+        tokens = series.values["rank_tokens"][:, rows]
+        uneven = series.has("rank_tokens") and _follows(own - own.mean(axis=0), tokens)
+        cause = "uneven_data" if uneven else "slow_rank"
+    ratio = None
+    if cause == "slow_rank" and f"{word}_ns" in PHASES:
+        values = np.nan_to_num(series.values[f"{word}_ns"][:, rows]).mean(axis=1)
+        usual = float(np.median(values[peers]))
+        ratio = float(values[worst]) / usual if usual > 0 else None
     return Standing(reason=Reason(cause=cause, ranks=[worst], phase=word, ratio=ratio), price_ns=price)
