@@ -7,7 +7,8 @@ and JSON too. Whoever gives such a file learns what it is, and not that it is da
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from typing import AnyStr
 
 HEAD_BYTES = 512
 """Of a file that are looked at: a tar archive names itself at byte 257."""
@@ -18,27 +19,24 @@ _GPUS = "perfdoc reads torch.profiler's traces of NVIDIA, AMD and Intel GPUs."
 _UNPACK = "Unpack it, and give the trace that it holds."
 _SQLITE = "Export the report itself: nsys export --type sqlite REPORT.nsys-rep"
 
-_MAGIC: tuple[tuple[re.Pattern[bytes], str, str], ...] = tuple(
-    (re.compile(form, re.DOTALL | re.IGNORECASE), what, remedy)
-    for form, what, remedy in (
-        (rb"PK\x03\x04", "is a zip archive.", _UNPACK),
-        (rb".{257}ustar", "is a tar archive.", _UNPACK),
-        (
-            rb"BZh[1-9]1AY|\xfd7zXZ\0|\x28\xb5\x2f\xfd|7z\xbc\xaf|Rar!",
-            "is compressed, not with gzip.",
-            _UNPACK,
-        ),
-        (rb"version https://git-lfs", "is a pointer of Git LFS, and not the file.", "Fetch it: git lfs pull"),
-        (rb"\s*<(?:!doctype|html|\?xml)", "is a web page.", "Download the file itself (its raw form)."),
-        (rb"\xff\xfe|\xfe\xff", "is UTF-16 text.", "Write it as UTF-8: iconv -f UTF-16 -t UTF-8 FILE"),
-        (rb"(?:\x89HDF|ARROW1)", "is an export of a form that is not read.", _SQLITE),
-        (
-            rb"\x80[\x02-\x05]",
-            "is a Python pickle, and no trace.",
-            "A memory snapshot of PyTorch is read, with a trace or alone, if its name ends in .pickle.",
-        ),
-        (rb'(?:"?[\w %()/-]+"?,){2,}"?[\w %()/-]+"?\r?\n', "is a table of figures.", _SQLITE),
-    )
+_MAGIC = (
+    (rb"PK\x03\x04", "is a zip archive.", _UNPACK),
+    (rb".{257}ustar", "is a tar archive.", _UNPACK),
+    (
+        rb"BZh[1-9]1AY|\xfd7zXZ\0|\x28\xb5\x2f\xfd|7z\xbc\xaf|Rar!",
+        "is compressed, not with gzip.",
+        _UNPACK,
+    ),
+    (rb"version https://git-lfs", "is a pointer of Git LFS, and not the file.", "Fetch it: git lfs pull"),
+    (rb"\s*<(?:!doctype|html|\?xml)", "is a web page.", "Download the file itself (its raw form)."),
+    (rb"\xff\xfe|\xfe\xff", "is UTF-16 text.", "Write it as UTF-8: iconv -f UTF-16 -t UTF-8 FILE"),
+    (rb"(?:\x89HDF|ARROW1)", "is an export of a form that is not read.", _SQLITE),
+    (
+        rb"\x80[\x02-\x05]",
+        "is a Python pickle, and no trace.",
+        "A memory snapshot of PyTorch is read, with a trace or alone, if its name ends in .pickle.",
+    ),
+    (rb'(?:"?[\w %()/-]+"?,){2,}"?[\w %()/-]+"?\r?\n', "is a table of figures.", _SQLITE),
 )
 _SUFFIXES = {
     ".qdstrm": ("is a raw stream.", "Import it with the nsys that wrote it, which makes a .nsys-rep."),
@@ -52,48 +50,52 @@ _SUFFIXES = {
 
 def what_is(head: bytes, suffix: str) -> tuple[str, str] | None:
     """What a file is that begins so, and the remedy; None where it is not known."""
-    found = next(((what, remedy) for form, what, remedy in _MAGIC if form.match(head)), None)
-    return found or _SUFFIXES.get(suffix)
+    told = _told(_MAGIC, lambda form: re.match(form, head, re.DOTALL | re.IGNORECASE))
+    return told or _SUFFIXES.get(suffix)
+
+
+def _told(
+    table: Sequence[tuple[AnyStr, str, str]], shows: Callable[[AnyStr], object]
+) -> tuple[str, str] | None:
+    """(what it is, the remedy) of the first form that shows; None where none does."""
+    return next(((what, remedy) for form, what, remedy in table if shows(form)), None)
 
 
 _DATABASES = (
-    (re.compile(r"CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL|.*_PROF_"), "nvprof", _NSYS),
-    (re.compile(r"rocpd_(?:api|op)(?:_|$)"), "rocmProfileData (rpd)", _TORCH),
-    (re.compile(r"rocpd_"), "rocprofv3", _TORCH),
+    (r"CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL|.*_PROF_", "nvprof", _NSYS),
+    (r"rocpd_(?:api|op)(?:_|$)", "rocmProfileData (rpd)", _TORCH),
+    (r"rocpd_", "rocprofv3", _TORCH),
 )
 
 
 def database_of(tables: Iterable[str]) -> tuple[str, str] | None:
     """Which profiler wrote a SQLite file with these tables, and the remedy; None where it is not known."""
     names = list(tables)
-    return next(((who, remedy) for form, who, remedy in _DATABASES if any(map(form.match, names))), None)
+    return _told(_DATABASES, lambda form: any(re.match(form, name) for name in names))
 
 
-_DOCUMENTS: tuple[tuple[re.Pattern[bytes], str, str], ...] = tuple(
-    (re.compile(form), what, remedy)
-    for form, what, remedy in (
-        (rb'"rocprofiler-sdk-tool"', "is JSON of rocprofv3.", _TORCH),
-        (rb'"schema"\s*:.{0,400}"nodes"\s*:', "is an execution trace (Chakra), which has no times.", _TORCH),
-        (rb'"pg_config"\s*:|"comm_lib_version"', "is a flight record of NCCL, and no trace.", _TORCH),
-        (rb'"device_traces"\s*:|"segments"\s*:', "is a memory snapshot, and no trace.", _TORCH),
-        (rb'\A\s*\{"Type":|"(?:CudaEvent|NvtxEvent|TraceProcessEvent)"\s*:', "is JSON of nsys.", _SQLITE),
-    )
+_DOCUMENTS = (
+    (rb'"rocprofiler-sdk-tool"', "is JSON of rocprofv3.", _TORCH),
+    (rb'"schema"\s*:.{0,400}"nodes"\s*:', "is an execution trace (Chakra), which has no times.", _TORCH),
+    (rb'"pg_config"\s*:|"comm_lib_version"', "is a flight record of NCCL, and no trace.", _TORCH),
+    (rb'"device_traces"\s*:|"segments"\s*:', "is a memory snapshot, and no trace.", _TORCH),
+    (rb'\A\s*\{"Type":|"(?:CudaEvent|NvtxEvent|TraceProcessEvent)"\s*:', "is JSON of nsys.", _SQLITE),
 )
 
 
 def document_of(text: bytes) -> tuple[str, str] | None:
     """What a JSON file without trace events is that begins so, and the remedy; None where it is not known."""
-    return next(((what, remedy) for form, what, remedy in _DOCUMENTS if form.search(text)), None)
+    return _told(_DOCUMENTS, lambda form: re.search(form, text))
 
 
 _PROCESSES = (
-    (re.compile(r"Ascend Hardware|\bCANN\b"), "Ascend NPUs (torch_npu)", _GPUS),
-    (re.compile(r"^/(?:device|host):"), "JAX or TensorFlow (XLA)", _NSYS),
-    (re.compile(r"Gaudi|Habana|\bHPU\b"), "Gaudi accelerators", _GPUS),
-    (re.compile(r"^(?:CPU )?(?:HIP|HSA) API|^GPU\d+$"), "rocprof", _TORCH),
-    (re.compile(r"Neuron(?:Core)?\b"), "Neuron devices", _GPUS),
-    (re.compile(r"\b(?:HOST|DEVICE)<"), "unitrace (Intel)", _TORCH),
-    (re.compile(r"^(?:CPU|CUDA) functions$"), "PyTorch's old torch.autograd.profiler", _TORCH),
+    (r"Ascend Hardware|\bCANN\b", "Ascend NPUs (torch_npu)", _GPUS),
+    (r"^/(?:device|host):", "JAX or TensorFlow (XLA)", _NSYS),
+    (r"Gaudi|Habana|\bHPU\b", "Gaudi accelerators", _GPUS),
+    (r"^(?:CPU )?(?:HIP|HSA) API|^GPU\d+$", "rocprof", _TORCH),
+    (r"Neuron(?:Core)?\b", "Neuron devices", _GPUS),
+    (r"\b(?:HOST|DEVICE)<", "unitrace (Intel)", _TORCH),
+    (r"^(?:CPU|CUDA) functions$", "PyTorch's old torch.autograd.profiler", _TORCH),
 )
 """Names of processes in what other profilers write as the same JSON."""
 
@@ -101,4 +103,4 @@ _PROCESSES = (
 def writer_of(processes: Iterable[str]) -> tuple[str, str] | None:
     """Whose trace it is by the names of its processes, and the remedy; None where it may be PyTorch's."""
     names = list(processes)
-    return next(((who, remedy) for form, who, remedy in _PROCESSES if any(map(form.search, names))), None)
+    return _told(_PROCESSES, lambda form: any(re.search(form, name) for name in names))

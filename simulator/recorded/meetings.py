@@ -60,12 +60,13 @@ def units_of(matches: Matches, placed: Placed, ranks: int, *, piped: bool) -> Un
     synchronising = matches.is_synchronising if matches.groups else np.empty(0, bool)
     collective = matches.collective
     rows = zip(matches.member.tolist(), matches.row.tolist(), strict=True)
-    apart = np.array([key in placed.where for key in rows], bool)
+    apart = np.zeros(len(matches.group), bool)
+    apart[collective[np.array([key in placed.where for key in rows], bool)]] = True
     for number, group in enumerate(matches.groups):
         mine = (matches.group == number) & synchronising
         guessed = group.matched_by == "world_order" and piped
         inside = np.isin(matches.dimension[mine], [*INSIDE_A_PASS, UNKNOWN_DIMENSION])
-        if guessed or not inside.any() or apart[mine[collective]].any():
+        if guessed or not inside.any() or apart[mine].any():
             continue
         met = {unit[m] for m in group.members}
         unit = [min(met) if u in met else u for u in unit]

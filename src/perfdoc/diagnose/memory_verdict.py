@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from perfdoc.diagnose.account import out_of_memory_words
 from perfdoc.results.figures import share, size
-from perfdoc.results.memory import DeviceMemory, MemoryAnalysis, OutOfMemory
+from perfdoc.results.memory import DeviceMemory, MemoryAnalysis, MemorySite, OutOfMemory
 from perfdoc.results.names import base_name, shorten
 
 
@@ -34,11 +34,15 @@ def memory_verdict(memory: MemoryAnalysis, failed_allocations: int = 0) -> tuple
 def _held_most(top: DeviceMemory) -> tuple[str, int]:
     """(the use that holds at least half of what was allocated in the recording, its bytes); ("", 0) where
     none does. What is older has no stack that tells its."""
-    made = top.composition
-    known = {} if made is None else {u: n for u, n in made.recorded_bytes.items() if u != "unknown"}
-    recorded = 0 if made is None else sum(made.recorded_bytes.values())
+    recorded, known = _recorded(top)
     use = max(known, key=lambda name: known[name], default="")
     return (use, known[use]) if use and recorded > 0 and 2 * known[use] >= recorded else ("", 0)
+
+
+def _recorded(top: DeviceMemory) -> tuple[int, dict[str, int]]:
+    """(bytes allocated in the recording, those of each known use)."""
+    held = {} if top.composition is None else top.composition.recorded_bytes
+    return sum(held.values()), {use: n for use, n in held.items() if use != "unknown"}
 
 
 _WORTH_GROWING = 0.01
@@ -55,9 +59,7 @@ def _grows(top: DeviceMemory) -> str:
 
 def _failed(request: OutOfMemory) -> str:
     """What was asked for where, and what there was of it."""
-    line = "" if request.line is None else f":{request.line}"
-    place = f"{shorten(request.function, 48)} ({shorten(base_name(request.file), 48)}{line})"
-    where = f" in {place}" if request.file else ""  # without a stack there is none
+    where = f" in {_place(request)}" if request.file else ""  # without a stack there is none
     what = f", {_WHAT_FAILED[request.what]}" if request.what else ""
     held = ""
     if request.reserved_bytes is not None:
@@ -85,25 +87,23 @@ _USES = 3
 def _held_by(top: DeviceMemory) -> str:
     """With the space before it: the use that holds most of what was allocated in the recording, and its
     largest place; nothing where most of that is of unknown use. What is older has no stack that tells its."""
-    made = top.composition
-    if made is None:
+    recorded, known = _recorded(top)
+    if not known or recorded <= 0 or 2 * sum(known.values()) < recorded:
         return ""
-    recorded = sum(made.recorded_bytes.values())
-    known = {use: held for use, held in made.recorded_bytes.items() if use != "unknown"}
-    use = max(known, key=lambda name: known[name], default="")
-    if not use or recorded <= 0 or 2 * sum(known.values()) < recorded:
-        return ""
-    if 2 * known[use] < recorded:
+    use, held_bytes = _held_most(top)
+    if not use:
         largest = sorted(known.items(), key=lambda item: -item[1])[:_USES]
         shares = ", ".join(f"{share(of / recorded)} {name.replace('_', ' ')}" for name, of in largest if of)
         return f" Of the {size(recorded)} allocated since the recording began: {shares}."
-    part = known[use] / recorded
-    what = use.replace("_", " ")
+    part, what = held_bytes / recorded, use.replace("_", " ")
     said = f" {share(part)} of the {size(recorded)} allocated since the recording began is {what}"
     sites = [site for site in top.sites if site.file]
     if not sites:
         return f"{said}."
     most = max(sites, key=lambda site: site.bytes)
-    line = "" if most.line is None else f":{most.line}"
-    place = f"{shorten(most.function, 48)} ({shorten(base_name(most.file), 48)}{line})"
-    return f"{said}; most in one place: {place}, {size(most.bytes)}."
+    return f"{said}; most in one place: {_place(most)}, {size(most.bytes)}."
+
+
+def _place(of: OutOfMemory | MemorySite) -> str:
+    line = "" if of.line is None else f":{of.line}"
+    return f"{shorten(of.function, 48)} ({shorten(base_name(of.file), 48)}{line})"
