@@ -118,18 +118,16 @@ def _once(ranks: Sequence[Rank]) -> str:
     if found is not None:
         start_up, window = found
         part = start_up.duration_ns / window.duration_ns
-        follows = window.end_ns - start_up.end_ns
-        rest = f"{brief(follows)} follow" if follows > 0 else "nothing follows"
         what = "All of it" if part > _NEARLY_ALL else f"{share(part)} of the window"
-        return f"{what} is start-up{made_of(start_up)}, which runs once; {rest}: capture later steps. "
-    if (pause := pause_in(ranks)) is None:
+        made, rest = made_of(start_up), rest_after(start_up, window)
+        return f"{what} is start-up{made}, which runs once; {rest}: capture later steps. "
+    if (paused := pause_in(ranks)) is None:
         return ""
-    window = next(r.window for r in ranks if r.window.pause is pause)
+    pause, window = paused
     of = share(pause.duration_ns / window.duration_ns)
-    around = f"{plural(pause.before, 'activity', 'activities')} before it, {pause.after:,} after it"
     return (
-        f"{of} of the window is one pause of {brief(pause.duration_ns)} ({around}), which nothing shows to "
-        "come back: capture several steps. "
+        f"{of} of the window is one pause of {brief(pause.duration_ns)} ({around(pause)}), which nothing "
+        "shows to come back: capture several steps. "
     )
 
 
@@ -140,10 +138,21 @@ def start_up_inside(ranks: Sequence[Rank]) -> tuple[StartUp, Window] | None:
     return max(inside, key=lambda f: f[0].duration_ns / f[1].duration_ns, default=None)
 
 
-def pause_in(ranks: Sequence[Rank]) -> Pause | None:
+def rest_after(start_up: StartUp, window: Window) -> str:
+    """How much of the window follows it."""
+    follows = window.end_ns - start_up.end_ns
+    return f"{brief(follows)} follow" if follows > 0 else "nothing follows"
+
+
+def pause_in(ranks: Sequence[Rank]) -> tuple[Pause, Window] | None:
     """The longest pause that is much of its window; None without any."""
-    found = [r.window.pause for r in ranks if r.window.pause is not None]
-    return max(found, key=lambda p: p.duration_ns, default=None)
+    found = [(r.window.pause, r.window) for r in ranks if r.window.pause is not None]
+    return max(found, key=lambda f: f[0].duration_ns, default=None)
+
+
+def around(pause: Pause) -> str:
+    """How much lies before and after it."""
+    return f"{plural(pause.before, 'activity', 'activities')} before it, {pause.after:,} after it"
 
 
 def made_of(start_up: StartUp) -> str:

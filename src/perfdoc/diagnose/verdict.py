@@ -205,20 +205,18 @@ def _once(ranks: Sequence[Rank]) -> tuple[str, str] | None:
     """Of a window of which nothing can be promised: it is start-up, or one pause."""
     if (found := account.start_up_inside(ranks)) is not None:
         start_up, window = found
-        follows = window.end_ns - start_up.end_ns
         part = share(start_up.duration_ns / window.duration_ns)
-        rest = f"{brief(follows)} follow" if follows > 0 else "nothing follows"
         made = account.made_of(start_up).strip(" ()")
         return (
             f"{part} of the {brief(window.duration_ns)} window is start-up, which runs once: it tells "
             "nothing of a step.",
-            f"{made[:1].upper()}{made[1:]}{'; ' if made else ''}{rest}.",
+            f"{made[:1].upper()}{made[1:]}{'; ' if made else ''}{account.rest_after(start_up, window)}.",
         )
-    if (pause := account.pause_in(ranks)) is None:
+    if (paused := account.pause_in(ranks)) is None:
         return None
-    window = next(r.window for r in ranks if r.window.pause is pause)
+    pause, window = paused
     part, long = share(pause.duration_ns / window.duration_ns), brief(pause.duration_ns)
-    around = f"{plural(pause.before, 'activity', 'activities')} before it, {pause.after:,} after it"
+    around = account.around(pause)
     return (
         f"{part} of the {brief(window.duration_ns)} window is one pause of {long}: nothing shows that it "
         "comes back.",
