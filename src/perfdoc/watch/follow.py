@@ -46,6 +46,7 @@ class FollowedRun:
         self._rows: dict[int, RankRows] = {}
         self.unreadable = 0
         """Lines that are no rows, the last one of a file that is being written apart."""
+        self._judged: Watched | None = None
 
     def refresh(self) -> bool:
         """Read what is new; whether anything is."""
@@ -100,8 +101,12 @@ class FollowedRun:
         return job_series(self._rows)
 
     def look(self) -> Watched:
-        """Read what is new, and judge it."""
-        self.refresh()
+        """Read what is new, and judge it; where nothing is, what was said last."""
+        if self.refresh() or self._judged is None:
+            self._judged = self._judge()
+        return self._judged
+
+    def _judge(self) -> Watched:
         try:
             manifest = self._run.manifest()
         except CaptureError:  # of another trainer
@@ -130,16 +135,16 @@ class FollowedLog:
     def __init__(self, path: Path) -> None:
         """Raises TraceError where it is no log."""
         self._path = path
-        self._size = -1
-        self._series = of_a_log(read_training_log(path))
+        self._size = path.stat().st_size if path.exists() else -1  # before it is read: it may grow meanwhile
+        self._judged = watched(of_a_log(read_training_log(path)))
 
     def look(self) -> Watched:
         """Read it where it grew, and judge it."""
         size = self._path.stat().st_size
         if size != self._size:
             self._size = size
-            self._series = of_a_log(read_training_log(self._path))
-        return watched(self._series)
+            self._judged = watched(of_a_log(read_training_log(self._path)))
+        return self._judged
 
 
 def followed(path: Path) -> FollowedRun | FollowedLog:
