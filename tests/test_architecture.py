@@ -178,8 +178,8 @@ BUDGET = {
     "reports": 7_810,  # what shows each degree of the layout
     "results": 3_900,  # the what-if study of a job
     "rules": 15_520,  # bounds that change numbers; what rules assume; host waits; culprit and verdict
-    "simulator": 13_090,  # replay of recorded operations of all ranks; ranks that are slow alike, together
-    "src": 22_550,  # configured facts; jobs that are followed as they train; verdict and account; records
+    "simulator": 12_990,  # replay of recorded operations of all ranks; ranks that are slow alike, together
+    "src": 22_600,  # paid by simulator; jobs that are followed as they train; verdict and account; records
     "traces": 9_850,  # damaged rows are set aside one by one; what is no trace is told by its content
     "trainer": 5_000,  # short names, a warm-up that fits a short run, the time left
 }

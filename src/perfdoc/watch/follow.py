@@ -135,15 +135,16 @@ class FollowedLog:
     def __init__(self, path: Path) -> None:
         """Raises TraceError where it is no log."""
         self._path = path
-        self._size = path.stat().st_size if path.exists() else -1  # before it is read: it may grow meanwhile
-        self._judged = watched(of_a_log(read_training_log(path)))
+        self._size: int | None = None
+        self._judged = self.look()
 
     def look(self) -> Watched:
-        """Read it where it grew, and judge it."""
-        size = self._path.stat().st_size
+        """Read it where it grew, and judge it; where it did not, what was said last."""
+        # Before it is read: it may grow meanwhile.
+        size = self._path.stat().st_size if self._path.exists() else -1
         if size != self._size:
-            self._size = size
             self._judged = watched(of_a_log(read_training_log(self._path)))
+            self._size = size
         return self._judged
 
 
