@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from perfdoc.compare.figures import RunFigures, Statistic
+    from perfdoc.compare.figures import RunFigures
     from perfdoc.compare.gate.check import Judgement
 
 SETTINGS = [
@@ -37,7 +37,6 @@ SIZES = ((5, 3), (5, 4), (10, 5))
 PAIRS, DRAWS = 5, 500
 OUTCOMES = ("fail", "by another", "by a part", "inconclusive", "pass", "improved")
 """fail: by the step; by another: by its mean, tail, last part, stalls or drift."""
-STATISTICS: tuple[Statistic, ...] = ("median", "quickest")
 TOGETHER = (1, 2, 3, 5)
 """Runs that follow one another, taken as one of so many times the length."""
 SAMPLES = 8
@@ -99,7 +98,6 @@ def drawn(
     equal: list[RunFigures],
     new: list[RunFigures] | None,
     sizes: tuple[int, int],
-    statistic: Statistic,
     factor: float = 1.0,
 ) -> Counter[str]:
     """Outcomes of random draws of so many runs as the baseline and as new ones.
@@ -115,13 +113,11 @@ def drawn(
         sample = chance.sample(equal, n + (k if new is None else 0))
         old, now = sample[:n], sample[n:] if new is None else chance.sample(new, k)
         now = [longer(run, factor) for run in now] if factor != 1 else now
-        found[outcome(judge(old, now, statistic=statistic))] += 1
+        found[outcome(judge(old, now))] += 1
     return found
 
 
-def in_pairs(
-    pairs: list[tuple[RunFigures, RunFigures]], statistic: Statistic, *, either: bool
-) -> Counter[str]:
+def in_pairs(pairs: list[tuple[RunFigures, RunFigures]], *, either: bool) -> Counter[str]:
     """Outcomes of random draws of PAIRS neighbours in time; either: which of a pair is new is drawn too."""
     from perfdoc.compare.gate.check import judge
 
@@ -130,9 +126,7 @@ def in_pairs(
     for _ in range(DRAWS):
         sample = chance.sample(pairs, PAIRS)
         sides = [(b, a) if either and chance.random() < 0.5 else (a, b) for a, b in sample]
-        found[
-            outcome(judge([a for a, _ in sides], [b for _, b in sides], statistic=statistic, in_pairs=True))
-        ] += 1
+        found[outcome(judge([a for a, _ in sides], [b for _, b in sides], in_pairs=True))] += 1
     return found
 
 
@@ -192,28 +186,28 @@ def report(folder: Path) -> None:
         f"{len(equal)} equal runs, {len(late)} late ones; {DRAWS} draws. "
         "Claimed: at most 1 % of equal ones fail."
     )
-    for statistic in STATISTICS:
-        times, slow = ([r.step_ns(statistic) or 0 for r in side] for side in (equal, late))
-        mean = statistics.fmean(times)
-        scatter = statistics.stdev(times) / mean
-        loss = f"; late {statistics.fmean(slow) / mean - 1:+.1%}" if slow else ""
-        print(f"\n{statistic}: {mean / 1e6:.2f} ms, scatter {scatter:.1%}{loss}")
-        key = "median_step_ns" if statistic == "median" else "quickest_step_ns"
-        print("scatter of longer runs: " + scatter_of_lengths(folder, names, lambda t, k=key: steady(t)[k]))
-        print(f"{'':<44}" + "".join(f"{o:>13}" for o in OUTCOMES))
-        for sizes in SIZES:
-            if sum(sizes) > len(equal):
-                continue
-            of = f"{sizes[0]} against {sizes[1]}"
-            show(f"equal, {of}", drawn(equal, None, sizes, statistic))
-            show("  simulated, normal, of that scatter", simulated(scatter, 0.0, sizes))
-            show(f"computing 5 % longer, {of}", drawn(equal, None, sizes, statistic, 1.05))
-            if len(late) >= sizes[1]:
-                show(f"late, {of}", drawn(equal, late, sizes, statistic))
-        neighbours = list(zip(equal[::2], equal[1::2], strict=False))
-        show(f"equal, {PAIRS} pairs of neighbours", in_pairs(neighbours, statistic, either=True))
-        if len(beside) >= PAIRS:
-            show(f"late, {PAIRS} pairs of neighbours", in_pairs(beside, statistic, either=False))
+    times, slow = ([r.median_step_ns for r in side] for side in (equal, late))
+    mean = statistics.fmean(times)
+    scatter = statistics.stdev(times) / mean
+    loss = f"; late {statistics.fmean(slow) / mean - 1:+.1%}" if slow else ""
+    print(f"\nmedian: {mean / 1e6:.2f} ms, scatter {scatter:.1%}{loss}")
+    print(
+        "scatter of longer runs: " + scatter_of_lengths(folder, names, lambda t: steady(t)["median_step_ns"])
+    )
+    print(f"{'':<44}" + "".join(f"{o:>13}" for o in OUTCOMES))
+    for sizes in SIZES:
+        if sum(sizes) > len(equal):
+            continue
+        of = f"{sizes[0]} against {sizes[1]}"
+        show(f"equal, {of}", drawn(equal, None, sizes))
+        show("  simulated, normal, of that scatter", simulated(scatter, 0.0, sizes))
+        show(f"computing 5 % longer, {of}", drawn(equal, None, sizes, 1.05))
+        if len(late) >= sizes[1]:
+            show(f"late, {of}", drawn(equal, late, sizes))
+    neighbours = list(zip(equal[::2], equal[1::2], strict=False))
+    show(f"equal, {PAIRS} pairs of neighbours", in_pairs(neighbours, either=True))
+    if len(beside) >= PAIRS:
+        show(f"late, {PAIRS} pairs of neighbours", in_pairs(beside, either=False))
 
 
 def main() -> int:

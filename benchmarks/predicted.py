@@ -40,8 +40,7 @@ from perfdoc.results.replay import Gain  # noqa: E402
 from perfdoc.simulator.replay.edits.edit import Change as ReplayedChange  # noqa: E402
 from perfdoc.simulator.replay.edits.edit import Proposal  # noqa: E402
 from perfdoc.simulator.replay.unedited import KeptRank, replay_job  # noqa: E402
-from perfdoc.simulator.replay.unprofiled import free_lengths  # noqa: E402
-from perfdoc.simulator.replay.whole import basis_of  # noqa: E402
+from perfdoc.simulator.replay.whole import basis_of, free_lengths  # noqa: E402
 
 RATE = "200mbit"
 WARM_UP = 4

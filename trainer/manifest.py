@@ -16,8 +16,7 @@ from perfdoc.trainer.adapt import cuda_available
 from perfdoc.trainer.config.resolve import ResolvedConfig
 from perfdoc.trainer.flops import model_shape, training_dtype
 from perfdoc.trainer.loop import Run
-from perfdoc.trainer.megatron_config import attends_in_bf16
-from perfdoc.trainer.model import unwrapped
+from perfdoc.trainer.model import attends_in_bf16, unwrapped
 
 
 def describe(resolved: ResolvedConfig, run: Run, profile: manifest.Profile) -> manifest.Manifest:

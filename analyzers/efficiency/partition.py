@@ -10,7 +10,7 @@ from perfdoc.analyzers.base.intervals import I64, owners_by_last_end, union
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.efficiency.roofline import Roofline
 from perfdoc.analyzers.kernels.parts import sum_by
-from perfdoc.analyzers.tables.metrics import samples_of
+from perfdoc.analyzers.tables.device import samples_of
 from perfdoc.records import dataclass
 from perfdoc.results.efficiency import CAUSES
 from perfdoc.traces.table import F64, Bool

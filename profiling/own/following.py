@@ -18,7 +18,7 @@ from perfdoc.profiling import ranges
 from perfdoc.profiling.errors import CaptureError, one_line
 from perfdoc.profiling.nsys.command import is_attached
 from perfdoc.profiling.own import active
-from perfdoc.profiling.own.loader import mark_data_loading, unmark_data_loading
+from perfdoc.profiling.own.hooks import mark_data_loading, unmark_data_loading
 from perfdoc.profiling.own.process import own_device, own_rank
 from perfdoc.profiling.vocabulary import STEP, numbered
 

@@ -11,14 +11,116 @@ import functools
 import gc
 import importlib
 import sys
+import threading
 from collections.abc import Callable
 from time import perf_counter_ns
-from typing import Any
+from typing import Any, Protocol
 
-from perfdoc.profiling.own.backwards import Backwards
-from perfdoc.profiling.own.loader import mark_data_loading, unmark_data_loading
+from perfdoc.profiling import ranges
 from perfdoc.profiling.own.phases import Phases
-from perfdoc.profiling.vocabulary import BACKWARD
+from perfdoc.profiling.vocabulary import BACKWARD, DATA
+
+_wrapped: tuple[Any, Any] | None = None
+"""The iterators' class, and its own `__next__`."""
+_holders: set[str] = set()
+_on_batch: Callable[[object], object] | None = None
+
+
+def mark_data_loading(holder: str, on_batch: Callable[[object], object] | None = None) -> None:
+    """Put a range around every wait for a torch DataLoader. Idempotent; nothing where torch
+    has not imported them.
+
+    holder: who wants it, until it is unmarked for that one. on_batch: is given each batch.
+    """
+    global _wrapped, _on_batch
+    module = sys.modules.get("torch.utils.data.dataloader")
+    iterators = getattr(module, "_BaseDataLoaderIter", None)
+    if iterators is None:
+        return
+    _holders.add(holder)
+    _on_batch = on_batch or _on_batch
+    if _wrapped is not None:
+        return
+    original = iterators.__next__
+
+    @functools.wraps(original)
+    def waited_for(self: Any) -> Any:
+        close = ranges.begin(DATA)
+        try:
+            batch = original(self)
+        finally:
+            if close is not None:
+                close()
+        if _on_batch is not None:
+            _on_batch(batch)
+        return batch
+
+    _wrapped = iterators, original
+    iterators.__next__ = waited_for
+
+
+def unmark_data_loading(holder: str) -> None:
+    """Put torch's own method back, where nobody else wants it wrapped."""
+    global _wrapped, _on_batch
+    _holders.discard(holder)
+    if _wrapped is not None and not _holders:
+        iterators, original = _wrapped
+        iterators.__next__ = original
+        _wrapped = _on_batch = None
+
+
+class Told(Protocol):
+    """Who is told."""
+
+    def phase(self, name: str | None) -> None:
+        """A backward begins; None: it is over."""
+
+
+class Backwards:
+    """Tells of every backward pass that anybody starts, for trainers that do not say.
+
+    A pass may start others: reentrant activation checkpointing runs one for each checkpoint, on CUDA on a
+    thread of autograd's own, which may not close a range of this one. The outermost alone is told.
+    """
+
+    def __init__(self, loop: Told) -> None:
+        self._loop = loop
+        self._original: Any = None
+        self._inside = 0
+        self._counting = threading.Lock()
+
+    def install(self) -> None:
+        """Wrap torch.autograd.backward, in which every `loss.backward()` ends. Twice is once."""
+        if self._original is not None:
+            return
+        autograd: Any = importlib.import_module("torch.autograd")
+        original = self._original = autograd.backward
+
+        @functools.wraps(original)
+        def backward(*args: Any, **kwargs: Any) -> Any:
+            is_outermost = self._counted(1) == 1
+            try:
+                if is_outermost:
+                    self._loop.phase(BACKWARD)
+                return original(*args, **kwargs)
+            finally:
+                if is_outermost:
+                    self._loop.phase(None)
+                self._counted(-1)
+
+        autograd.backward = backward
+
+    def _counted(self, more: int) -> int:
+        with self._counting:
+            self._inside += more
+            return self._inside
+
+    def uninstall(self) -> None:
+        """Put torch's own back."""
+        original, self._original = self._original, None
+        if original is not None:
+            importlib.import_module("torch.autograd").backward = original  # type: ignore[attr-defined]
+
 
 _HOLDER = "steps"
 

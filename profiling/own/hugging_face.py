@@ -11,7 +11,7 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from perfdoc.profiling.own.backwards import Backwards
+from perfdoc.profiling.own.hooks import Backwards
 from perfdoc.profiling.own.loop import Loop
 from perfdoc.profiling.vocabulary import CHECKPOINT, EVALUATION, FORWARD, OPTIMIZER
 

@@ -9,8 +9,7 @@ from perfdoc.results.ranking import TRIFLE_FRAC
 from perfdoc.results.replay import Prediction
 from perfdoc.results.waits import LATE_WORDS, Straggler, waits_by_schedule
 from perfdoc.results.what_if import CauseKind, WhatIfCause
-from perfdoc.rules.engine.bounds import waited_for_ms
-from perfdoc.rules.engine.gain import Gain
+from perfdoc.rules.engine.gain import Gain, waited_for_ms
 from perfdoc.rules.engine.needs import Missing, Need, over_ranks, skipped
 from perfdoc.rules.engine.rule import Case, Meta, Verdict, fires, passes
 from perfdoc.rules.engine.worst import late_rank

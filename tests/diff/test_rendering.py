@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from perfdoc.compare.diff.result import Flag, KernelClass, duration
+from perfdoc.compare.diff.result import Flag
 from perfdoc.compare.diff.sections import render_markdown, render_text
 from perfdoc.compare.diff.two_sides import compare
 from perfdoc.compare.side import KernelTotal, Loaded
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.load import catalogue
-from perfdoc.results import Gpu
+from perfdoc.results import Gpu, KernelClass
 from tests.diff.sides import NAMES, rank_of_leaves, rank_of_steps, side, side_of
 from tests.reports.build import one_rank
 from tests.reports.hostile import TEXTS, hostile
@@ -58,14 +58,17 @@ def test_other_work_and_other_kernels_come_before_any_figure() -> None:
             name: KernelTotal(kernel_class="gemm", count=count, total_ns=ns)
             for name, (count, ns) in kernels.items()
         }
-        return side([rank_of_steps(0, [100])], kernels=totals, path="/me/x.sqlite")
+        made = side([rank_of_steps(0, [100])], kernels=totals, path="/me/x.sqlite")
+        count, ns = (sum(of) for of in zip(*kernels.values(), strict=True))
+        analyses = made.diagnosis.analyses
+        of_all = [KernelClass(name="gemm", count=count, total_ns=ns, share_frac=1.0)]
+        analyses = replace(analyses, kernels=replace(analyses.kernels, classes=of_all))
+        return replace(made, diagnosis=replace(made.diagnosis, analyses=analyses))
 
     new = "void ns::fused<(int)8>(float*, T1)"
     found = compare(one({"gemm": (100, 200)}), one({"gemm": (70, 100), new: (10, 40)}))
-    gemm = KernelClass(
-        name="gemm", calls_before=100, calls_after=80, before_ns=200, after_ns=140, change_ns=-60
-    )
-    found = replace(found, kernels=replace(found.kernels, classes=[gemm], total=duration(200, 140)))
+    assert [flag.code for flag in found.flags[:2]] == ["other-work", "other-kernels"]
+    assert "note: Not the same work" in render_text(found)
     markdown = render_markdown(found)
     lines = markdown.splitlines()
     assert lines[4].startswith("> - Not the same work: ")

@@ -20,7 +20,7 @@ Change = Callable[[dict[str, Any]], object]
 
 def steady_of(ns: int) -> dict[str, int]:
     """The figures of steps that all take so long."""
-    names = ("median_step_ns", "quickest_step_ns", "mean_step_ns", "whole_mean_step_ns")
+    names = ("median_step_ns", "mean_step_ns", "whole_mean_step_ns")
     return dict.fromkeys(names, ns)
 
 
@@ -59,7 +59,6 @@ def of_run(**values: object) -> Change:
         (lambda b: b.update(runs=b["runs"] * 800), "is no baseline"),
         (lambda b: b.update(runs=[]), "is no baseline"),
         (of_run(median_step_ns=0), "is no baseline"),
-        (of_run(quickest_step_ns=0), "is no baseline"),
         (of_run(mad_step_ns=-1), "is no baseline"),
         (of_run(parts_ns={"compute": -5}), "is no baseline"),
         (of_run(peak_memory_bytes=-1), "is no baseline"),

@@ -1,18 +1,15 @@
-"""Figures of a run that the gate compares: cost, quickest quarter, floors and utilisation."""
+"""Figures of a run that the gate compares: cost, floors and utilisation."""
 
 from __future__ import annotations
 
-import json
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from perfdoc.compare.figures import RunFigures, cost_of, steady
+from perfdoc.compare.figures import RunFigures, cost_of
 from perfdoc.compare.floors import check_floors, parse_floor
 from perfdoc.compare.runs import mfu
-from tests.gate.commands import MS, MakeRun, gate, record
 from tests.gate.test_changed_baselines import run as make_run
 from tests.gate.test_changed_baselines import steady_of
 
@@ -44,25 +41,6 @@ def test_one_step_of_a_hundred_may_be_a_stall(stalls: int, left: int) -> None:
     assert found["mean_step_ns"] == round(mean)
     assert found["whole_mean_step_ns"] == round((2000 + 91 * stalls) / 200)
     assert cost_of(np.where(steps == 101, 100, steps))["left_out_steps"] == 0  # ten medians are no stall
-
-
-def test_the_quickest_quarter_by_hand() -> None:
-    # Of sixteen steps more than half met a slow stretch; the quickest four are 10, 10, 11 and 11.
-    times = [14, 14, 14, 14, 14, 14, 10, 11, 10, 11, 12, 12, 12, 14, 14, 14]
-    found = steady([1000 * t for t in times])
-    assert (found["median_step_ns"], found["quickest_step_ns"], found["steps"]) == (14_000, 10_500, 16)
-    assert steady([10] * 8)["quickest_step_ns"] == 10
-
-
-def test_it_is_recorded_and_compared(tmp_path: Path, make_run: MakeRun) -> None:
-    path = record(tmp_path, make_run)
-    baseline = json.loads(path.read_text())
-    # 15 steady steps that wobble between 0.99 and 1.01: the quickest three are 99 ms.
-    assert baseline["runs"][0]["quickest_step_ns"] == 99 * MS
-    slow = make_run("slow", 110)
-    code, out, _ = gate(tmp_path, "check", slow, "--statistic", "quickest")
-    assert (code, "A step of the fastest quarter takes 108.900 ms, 10.0 % slower" in out) == (1, True), out
-    assert gate(tmp_path, "record", slow, "--statistic", "quickest")[0] == 2
 
 
 def run(**known: float) -> RunFigures:

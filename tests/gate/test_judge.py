@@ -36,7 +36,7 @@ def equal(count: int, first: int = 0, **more: object) -> list[RunFigures]:
 
 
 def family_of(old: list[RunFigures], new: list[RunFigures], with_drift: bool) -> Family:
-    return Family.of(old, new, 0.02, "median", with_drift=with_drift)
+    return Family.of(old, new, 0.02, with_drift=with_drift)
 
 
 def test_the_chances_of_all_tests_sum_to_1_per_cent() -> None:

@@ -40,7 +40,7 @@ def logged(medians: Sequence[int], data: Sequence[int]) -> list[RunFigures]:
 
 def losses(old: list[RunFigures], new: list[RunFigures]) -> dict[str, Comparison] | None:
     """Of parts with 1 % of the chance; None where parts are not asked."""
-    family = Family.of(old, new, 0.02, "median")
+    family = Family.of(old, new, 0.02)
     if PARTS in family.chance:
         family.chance[PARTS] = 0.01
     found = find_part_losses(family, family.compare())

@@ -14,8 +14,8 @@ import pytest
 
 from perfdoc.cli.peak import format_table
 from perfdoc.peak import measure as measuring
-from perfdoc.peak.cpus import last_cache_bytes, usable_cpus, usable_memory_bytes
 from perfdoc.peak.measure import PeakError, Setting, measure
+from perfdoc.peak.store import last_cache_bytes, usable_cpus, usable_memory_bytes
 from perfdoc.profiling.measured import MeasuredCeilings, Rate
 from tests.command import perfdoc
 

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 from perfdoc.profiling.distributed.calls import Message
 from perfdoc.profiling.distributed.collective_name import parse_collective
+from perfdoc.profiling.distributed.collectives import PendingCollective
 from perfdoc.profiling.distributed.groups import GroupState
-from perfdoc.profiling.distributed.pending import PendingCollective
 from perfdoc.profiling.logs import CollectiveRecord
 
 

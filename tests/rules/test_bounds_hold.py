@@ -13,9 +13,8 @@ from random import Random
 import pytest
 
 from perfdoc.results.replay import Gain
-from perfdoc.rules.engine.bounds import waited_for_ms
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.gain import ceiling
+from perfdoc.rules.engine.gain import ceiling, waited_for_ms
 from perfdoc.rules.facts.bubble import late_peer_ceiling, transfer_ceiling
 from perfdoc.rules.facts.exposed import ceiling_of_transfer
 from perfdoc.rules.facts.graphs import launched_late_ns

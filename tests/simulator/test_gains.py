@@ -18,7 +18,7 @@ from perfdoc.results import Diagnosis, Prediction, from_json, to_json
 from perfdoc.simulator.replay import whole
 from perfdoc.simulator.replay.gains import predict_all
 from perfdoc.simulator.replay.unedited import KeptRank, replay, replay_and_keep
-from perfdoc.simulator.replay.unprofiled import FreeLengths, as_unprofiled, free_lengths
+from perfdoc.simulator.replay.whole import FreeLengths, as_unprofiled, free_lengths
 from perfdoc.traces.job_facts import JobFacts
 from perfdoc.traces.load import read_trace
 from tests.planted.job import KINDS, JobSpec, planted_job

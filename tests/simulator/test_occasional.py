@@ -21,7 +21,7 @@ from perfdoc.results import Diagnosis, Prediction
 from perfdoc.results.replay import Gain
 from perfdoc.simulator.replay.basis import Counted, collections_of, in_window, occasional
 from perfdoc.simulator.replay.rebuilt import rebuild_rank
-from perfdoc.simulator.replay.unprofiled import free_lengths
+from perfdoc.simulator.replay.whole import free_lengths
 from perfdoc.traces.job_facts import JobFacts
 from tests.analyzers.tiny import trace_of
 from tests.captures.nsys_sqlite import write_nsys_sqlite

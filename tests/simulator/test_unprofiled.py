@@ -8,7 +8,7 @@ import pytest
 
 from perfdoc.simulator.replay.edits.host import without_host_time
 from perfdoc.simulator.replay.rebuilt import Rebuilt
-from perfdoc.simulator.replay.unprofiled import FreeLengths, as_unprofiled
+from perfdoc.simulator.replay.whole import FreeLengths, as_unprofiled
 from tests.simulator.rebuilt_of import length
 from tests.simulator.simulated import replayed, simulated
 from tests.simulator.test_replay_cpu import step as cpu_step

@@ -151,7 +151,7 @@ def look_at(words: list[str], *, forward: bool) -> dict[str, Any]:
     from perfdoc.trainer import model, session
     from perfdoc.trainer.config import resolve
     from perfdoc.trainer.layout import default_world_size, plan
-    from perfdoc.trainer.megatron_config import attends_in_bf16
+    from perfdoc.trainer.model import attends_in_bf16
 
     config = resolve(words[0], words[1:]).config
     ranks = default_world_size(config)

@@ -121,7 +121,7 @@ def test_every_named_configuration_is_one_that_megatron_core_accepts() -> None:
     adapt.prepare()
     from perfdoc.trainer.config import named_configs, resolve
     from perfdoc.trainer.layout import default_world_size, plan
-    from perfdoc.trainer.megatron_config import ddp_config, optimizer_config, transformer_config
+    from perfdoc.trainer.model import ddp_config, optimizer_config, transformer_config
     for name in named_configs():
         config = resolve(name).config
         device = "cpu" if name == "tiny" else "cuda"
@@ -151,7 +151,7 @@ def test_what_is_not_refused_is_accepted_by_megatron_core() -> None:
     from perfdoc.trainer.config import resolve
     from perfdoc.trainer.config.resolve import SECTIONS
     from perfdoc.trainer.layout import plan
-    from perfdoc.trainer.megatron_config import ddp_config, optimizer_config, transformer_config
+    from perfdoc.trainer.model import ddp_config, optimizer_config, transformer_config
 
     def others(hint, default):
         kind, inner = typing.get_origin(hint), typing.get_args(hint)

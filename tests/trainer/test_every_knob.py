@@ -79,7 +79,7 @@ def test_settings_reach_megatron_core_by_their_names(
     # The real dataclasses are built, so what they refuse fails here.
     need_megatron()
     import_core("megatron.core.transformer.transformer_config")
-    theirs = importlib.import_module("perfdoc.trainer.megatron_config")
+    theirs = importlib.import_module("perfdoc.trainer.model")
     monkeypatch.setattr(theirs, "uses_transformer_engine", lambda config: True)
     optimizer = importlib.import_module("megatron.core.optimizer.optimizer_config")
     monkeypatch.setattr(optimizer, "is_te_min_version", lambda version: True)

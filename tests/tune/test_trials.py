@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from perfdoc.compare.verify.rounds import StoppedError
+from perfdoc.compare.verify.rerun import StoppedError
 from perfdoc.diagnose.asked import UserError
 from perfdoc.tune.command import FailedRunError, NoStepTimesError, own_command, settings_words
 from perfdoc.tune.ranking import tuning_of

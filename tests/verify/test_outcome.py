@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from perfdoc.compare.verify.gain import follows, judge, of_pairs, of_two_runs
 from perfdoc.compare.verify.record import Measured, Predicted, RunTimes
-from perfdoc.compare.verify.rounds import clear_runs, steady_times
+from perfdoc.compare.verify.rerun import clear_runs, steady_times
 from perfdoc.profiling.cpu_times import CpuTimes, cpu_times, others_frac
 from tests.verify.planted import record, run_directory
 

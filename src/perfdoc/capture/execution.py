@@ -23,7 +23,7 @@ from perfdoc.profiling.run_directory import FOLDERS, RunDirectory
 from perfdoc.profiling.vocabulary import STEP
 from perfdoc.records import dataclass
 from perfdoc.results.figures import plural, size
-from perfdoc.run.launching import EXIT_STOPPED, clear_up, wait_for
+from perfdoc.run.execution import EXIT_STOPPED, clear_up, wait_for
 
 _NO_STEPS = (
     "no step of the window was seen: does the job call perfdoc.profiling.step, and reach it? "

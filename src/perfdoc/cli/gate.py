@@ -42,13 +42,6 @@ Baselines = Annotated[Path, typer.Option("--baselines", help="Folder of baseline
 Practical = Annotated[
     float, typer.Option(min=0.001, max=0.5, help="A loss up to this fraction of a step passes.")
 ]
-Statistic = Annotated[
-    Literal["median", "quickest"],
-    typer.Option(
-        help="Of a run's steady steps. quickest: mean of the fastest quarter, for a shared machine; ignores "
-        "what only some steps do."
-    ),
-]
 Ignore = Annotated[
     list[str] | None,
     typer.Option(help="A fact that may differ from the baseline's, such as 'versions.*'; may be repeated."),
@@ -122,7 +115,6 @@ def record(
     *,
     options: RunOptions,
     practical: Practical = 0.02,
-    statistic: Statistic = "median",
     debug: Debug = False,
 ) -> None:
     """Add accepted runs to their baseline, or begin one."""
@@ -135,7 +127,7 @@ def record(
     with in_one_line(debug):
         read = options.read(runs)
         with alone_in(baselines, say):
-            path, new = recorded(baselines, read, practical, statistic)
+            path, new = recorded(baselines, read, practical)
             write_all({path: encode(new)}, path.parent)
         say(f"{path}: {plural(len(new.runs), 'run')}, {len(read)} of them new")
 
@@ -201,7 +193,6 @@ def check(
         ),
     ] = None,
     practical: Practical = 0.02,
-    statistic: Statistic = "median",
     drift: Annotated[
         Literal["error", "warn", "off"],
         typer.Option(help="What to do if small losses added up since the level's first runs."),
@@ -238,7 +229,6 @@ def check(
             "ignored": ignore or (),
             "floors": floors,
             "practical_frac": practical,
-            "statistic": statistic,
         }
         try:
             read = options.read(runs)

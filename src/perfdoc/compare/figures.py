@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -28,8 +28,6 @@ MIN_STEADY_STEPS = 5
 """Fewer steps after the warm-up have no median worth comparing."""
 
 
-Statistic: TypeAlias = Literal["median", "quickest"]
-"""Which figure of its steady steps a run is compared by."""
 LOGGED = {"data": "waiting for data (step log)", "garbage": "garbage collection (step log)"}
 """Parts of a step that the step log holds, by their names in `logged_ns`, in words."""
 
@@ -51,8 +49,6 @@ class RunFigures(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     commit: str | None = None
     median_step_ns: StepNs
     """Of the steady, unprofiled steps."""
-    quickest_step_ns: StepNs
-    """Mean of the fastest quarter of the same: other work on the machine disturbs it least."""
     mad_step_ns: Annotated[int, msgspec.Meta(ge=0, le=MAX_STEP_NS)]
     """Median absolute deviation of the same."""
     mean_step_ns: StepNs
@@ -97,10 +93,6 @@ class RunFigures(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     def logged_mean_parts_ns(self) -> dict[str, int]:
         """`logged_mean_ns` by the words for its names."""
         return {f"{LOGGED.get(name, name)}, mean": ns for name, ns in self.logged_mean_ns.items()}
-
-    def step_ns(self, statistic: Statistic) -> int:
-        """The figure that counts."""
-        return self.median_step_ns if statistic == "median" else self.quickest_step_ns
 
     def is_same_run(self, other: RunFigures) -> bool:
         """Whether both are figures of one run: of equal step times, or of one directory before and after
@@ -157,10 +149,8 @@ def steady(times_ns: Sequence[int] | I64) -> dict[str, Any]:
         raise TooFewStepsError(f"{len(times)} unprofiled steps; {need} are the least")
     counted = times[warmup:]
     median = float(np.median(counted))
-    quickest = np.sort(counted)[: max(len(counted) // 4, 1)]
     return {
         "median_step_ns": round(median),
-        "quickest_step_ns": round(float(quickest.mean())),
         "mad_step_ns": round(float(np.median(np.abs(counted - median)))),
         "steps": len(counted),
         "warmup_steps": warmup,

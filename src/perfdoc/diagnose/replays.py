@@ -29,8 +29,7 @@ from perfdoc.simulator.replay.first_steps import cut
 from perfdoc.simulator.replay.gains import Gains, WhyNot, no_gains
 from perfdoc.simulator.replay.predict import ReplayedSteps, SplitLedger
 from perfdoc.simulator.replay.unedited import KeptRank, is_of_first_pipeline, replay
-from perfdoc.simulator.replay.unprofiled import free_lengths
-from perfdoc.simulator.replay.whole import WholeReplay, replay_whole
+from perfdoc.simulator.replay.whole import WholeReplay, free_lengths, replay_whole
 
 _GIVE = "Give a trace of the run too."
 _LEAVE_OUT = "Leave --no-replay out."

@@ -1,4 +1,4 @@
-"""One rank of a measurement: `python -m perfdoc.peak.rank`, started by `perfdoc.peak.measure`."""
+"""One rank of a measurement: `python -m perfdoc.peak.rank`, started by `measure`."""
 
 import argparse
 import sys
@@ -12,7 +12,7 @@ import msgspec
 import torch
 import torch.distributed as dist
 
-from perfdoc.peak.cpus import last_cache_bytes, usable_memory_bytes
+from perfdoc.peak.store import last_cache_bytes, usable_memory_bytes
 from perfdoc.peak.team import Team, Timed, Work
 from perfdoc.profiling.environment import cpu_name, versions
 from perfdoc.profiling.measured import MeasuredCeilings, Rate

@@ -10,7 +10,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from perfdoc.peak.cpus import usable_cpus
+from perfdoc.peak.store import usable_cpus
 from perfdoc.profiling.marks import DeviceKind
 from perfdoc.records import dataclass
 

@@ -15,7 +15,7 @@ import msgspec
 from perfdoc.compare.runs import run_manifest
 from perfdoc.compare.stored import content_of, decoded
 from perfdoc.compare.verify.record import VerifyError
-from perfdoc.compare.verify.rounds import StoppedError, run_once
+from perfdoc.compare.verify.rerun import StoppedError, run_once
 from perfdoc.compare.verify.start import arms_of
 from perfdoc.diagnose.asked import UserError
 from perfdoc.knobs.knob import Value

@@ -14,7 +14,7 @@ import pytest
 from perfdoc.profiling import ranges, window
 from perfdoc.profiling.own import following
 from perfdoc.profiling.own.asked_window import AskedWindow
-from perfdoc.profiling.own.backwards import Backwards
+from perfdoc.profiling.own.hooks import Backwards
 from perfdoc.profiling.own.loop import Loop
 from perfdoc.profiling.own.steps import marked, step, steps
 from perfdoc.profiling.run_directory import RunDirectory

@@ -6,19 +6,96 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import PurePath
 
-from perfdoc.compare.diff.result import Diff, Duration, Kernel, Leaf
-from perfdoc.compare.diff.words import calls, caveats, logged_sentence
+from perfdoc.compare.diff.result import Basis, Diff, Duration, Kernel, Leaf, Logged, Noise, Outcome
 from perfdoc.reports.leaves import LABELS
 from perfdoc.reports.markdown import escape
 from perfdoc.reports.sections.rendering import add_sections, markdown_lines
 from perfdoc.reports.sections.section import Cell, Grid, Section, name, word
 from perfdoc.reports.terminal import Lines
-from perfdoc.results.figures import duration, plural, share, signed, signed_share
+from perfdoc.results.figures import (
+    UNKNOWN,
+    duration,
+    per_cent,
+    plural,
+    share,
+    signed,
+    signed_share,
+    significant,
+)
 from perfdoc.results.names import prose, shorten
 from perfdoc.traces.kineto.names import short_name
 
-_MOST_CAVEATS = 6
-_CAVEAT = 400
+_NAMED = 3
+"""Leaves that the verdict names at most."""
+_NAMED_FRAC = 0.1
+"""Of the largest change among leaves: smaller ones are not named."""
+
+
+def calls(number: float | None) -> str:
+    """Calls of a mean step, which need not be whole: 1,346, 12.5, 0.17."""
+    if number is None:
+        return UNKNOWN
+    if number >= 100 or number == round(number):
+        return f"{number:,.0f}"
+    return f"{number:.1f}" if number >= 1 else significant(number, 2)
+
+
+def verdict(
+    outcome: Outcome, basis: Basis, mean: Duration, noise: Noise, leaves: Sequence[Leaf], ranks: int
+) -> str:
+    """One to three sentences: by how much, where, and whether it may be noise."""
+    what = "A step" if basis == "step" else "The window"
+    over = f"mean over {plural(ranks, 'rank')}" if ranks > 1 else "one rank"
+    if outcome == "no_change":
+        moved = " Changes of its parts cancel out." if any(x.change_ns for x in leaves) else ""
+        return f"No change: {what.lower()} takes {duration(mean.after_ns)} on both sides ({over}).{moved}"
+    frac = f" ({signed_share(mean.change_frac)})" if mean.change_frac is not None else ""
+    said = (
+        f"{what} takes {duration(mean.after_ns)}, {signed(mean.change_ns)}{frac} against "
+        f"{duration(mean.before_ns)} before ({over})."
+    )
+    return f"{said} {_scatter(noise)}{_where(leaves, ranks)}"
+
+
+def _scatter(noise: Noise) -> str:
+    if noise.state == "not_measured":
+        return f"Noise is unknown: {noise.reason}."
+    assert noise.low_ns is not None
+    steps = f"{noise.before_steps:,} and {plural(noise.after_steps, 'step')}"
+    sure = per_cent(noise.confidence_frac, 0)
+    between = f"{signed(noise.low_ns)} to {signed(noise.high_ns)} ({sure} interval)"
+    if noise.within_noise:
+        return f"Within noise by the scatter of {steps}: {between}."
+    return f"Beyond the noise of {steps}: {between}."
+
+
+def logged_sentence(found: Logged) -> str:
+    """What the logs say of steps without the profiler."""
+    m = found.median
+    said = (
+        f"logged steps without the profiler: median {duration(m.before_ns)} before, {duration(m.after_ns)} "
+        f"after ({signed(m.change_ns)}, {signed_share(m.change_frac)})"
+    )
+    if found.low_ns is None:
+        steps = f"{found.before_steps:,} and {plural(found.after_steps, 'step')}"
+        return f"{said}; {steps} are too few to estimate noise"
+    verdict = "within noise" if found.within_noise else "beyond noise"
+    return f"{said}, {verdict} ({signed(found.low_ns)} to {signed(found.high_ns)})"
+
+
+def _where(leaves: Sequence[Leaf], ranks: int) -> str:
+    ordered = sorted((x for x in leaves if x.change_ns), key=lambda x: (-abs(x.change_ns), x.leaf))
+    if not ordered:
+        return ""
+    least = _NAMED_FRAC * abs(ordered[0].change_ns)
+    named = [x for x in ordered[:_NAMED] if abs(x.change_ns) >= least]
+    each = f", summed over {plural(ranks, 'rank')}" if ranks > 1 else ""
+    parts = ", ".join(f"{LABELS[x.leaf]} {signed(x.change_ns)}" for x in named)
+    return f" Most of it{each}: {parts}."
+
+
+_MOST_FLAGS = 6
+_FLAG = 400
 _NAME = 64
 _MOST = {"leaves": 15, "kernels": 12, "ranks": 16, "settings": 1000}
 _MOST_IN_SHORT = {"leaves": 9, "kernels": 8, "ranks": 4, "settings": 8}
@@ -39,10 +116,9 @@ def render_text(diff: Diff, *, width: int = 100) -> str:
 def render_markdown(diff: Diff) -> str:
     """For a pull request, about 60 lines: the verdict, what speaks against it, and the sections in short."""
     lines = ["### perfdoc diff", "", escape(prose(diff.verdict)), ""]
-    found = caveats(diff)
-    lines += [f"> - {escape(prose(said, _CAVEAT))}" for said in found[:_MOST_CAVEATS]]
-    if len(found) > _MOST_CAVEATS:
-        lines.append(f"> - {len(found) - _MOST_CAVEATS} more: see diff.json.")
+    lines += [f"> - {escape(prose(flag.message, _FLAG))}" for flag in diff.flags[:_MOST_FLAGS]]
+    if len(diff.flags) > _MOST_FLAGS:
+        lines.append(f"> - {len(diff.flags) - _MOST_FLAGS} more: see diff.json.")
     return "\n".join([*lines, *markdown_lines(sections_of(diff, short=True))]) + "\n"
 
 

@@ -12,6 +12,8 @@ from perfdoc.compare.diff.result import (
     Diff,
     Duration,
     Flag,
+    Kernel,
+    Kernels,
     Noise,
     Outcome,
     PerToken,
@@ -20,6 +22,7 @@ from perfdoc.compare.diff.result import (
     Side,
     duration,
 )
+from perfdoc.compare.diff.sections import calls, verdict
 from perfdoc.compare.diff.tables import (
     dimension_rows,
     kernel_rows,
@@ -27,14 +30,14 @@ from perfdoc.compare.diff.tables import (
     ledgers,
     rank_rows,
 )
-from perfdoc.compare.diff.words import verdict
 from perfdoc.compare.side import Loaded
 from perfdoc.knobs.configuration import Configuration as Settings
 from perfdoc.knobs.configuration import Undecided, View
 from perfdoc.knobs.knob import Value
 from perfdoc.knobs.load import catalogue
-from perfdoc.results.figures import plural
+from perfdoc.results.figures import per_cent, plural, signed_share
 from perfdoc.results.names import base_name, shorten
+from perfdoc.traces.kineto.names import short_name
 from perfdoc.version import __version__
 
 _NAMED = 5
@@ -93,6 +96,43 @@ def _value(of: Settings, knob: str) -> tuple[Value] | None:
 
 _SPOILS = frozenset({"capture-incomplete", "capture-left-out", "no-gpu-activity", "missing-ranks"})
 """Quality notes that bear on figures even where both sides have them."""
+
+
+MIN_CALLS_FRAC = 0.005
+"""Steps of one job launch kernels in numbers that differ by less than this."""
+MIN_TIME_FRAC = 0.01
+"""Kernels of one side alone that take less of all kernels' time are no other program."""
+_NAMED_KERNELS = 3
+
+
+def work_flags(kernels: Kernels, basis: Basis) -> list[Flag]:
+    """Other work and other kernels: the weightiest of what a reader should know."""
+    before, after = (
+        sum(getattr(c, f"calls_{side}") for c in kernels.classes) for side in ("before", "after")
+    )
+    found = []
+    if before and after and abs(after / before - 1) >= MIN_CALLS_FRAC:
+        of = "a step" if basis == "step" else "the window"
+        said = f"{of} launches {calls(after)} kernels, {signed_share(after / before - 1)} against"
+        more = f"{calls(before)} before. The change in time is of both."
+        found.append(Flag(code="other-work", message=f"Not the same work: {said} {more}"))
+    parts = []
+    for side, status in (("before", "gone"), ("after", "appeared")):
+        of_side = [k for k in kernels.kernels if k.status == status]
+        whole = getattr(kernels.total, f"{side}_ns", 0)
+        frac = sum(getattr(k, f"{side}_ns") or 0 for k in of_side) / whole if whole else 0.0
+        if frac >= MIN_TIME_FRAC:
+            named = f"{per_cent(frac)} of kernel time: {_kernel_names(of_side)}"
+            parts.append(f"{plural(len(of_side), 'kernel')} only {side} ({named})")
+    if parts:
+        found.append(Flag(code="other-kernels", message=f"Other kernels: {', '.join(parts)}."))
+    return found
+
+
+def _kernel_names(kernels: Sequence[Kernel]) -> str:
+    names = list(dict.fromkeys(short_name(k.name)[:64] for k in kernels))
+    more = f" and {len(names) - _NAMED_KERNELS} more" if len(names) > _NAMED_KERNELS else ""
+    return ", ".join(names[:_NAMED_KERNELS]) + more
 
 
 def flags_of(before: Loaded, after: Loaded, pairs: Sequence[Pair], basis: Basis) -> list[Flag]:
@@ -214,6 +254,7 @@ def compare(before: Loaded, after: Loaded) -> Diff:
     noise = step_noise(before, after, pairs, basis)
     leaves = leaf_rows(found, total, leaf_noise(before, after, pairs) if noise.state == "measured" else {})
     outcome = _outcome(total, noise)
+    kernels = kernel_rows(before, after, pairs, basis)
     return Diff(
         perfdoc_version=__version__,
         verdict=verdict(outcome, basis, mean, noise, leaves, len(pairs)),
@@ -229,11 +270,11 @@ def compare(before: Loaded, after: Loaded) -> Diff:
         per_token=_per_token(before, after, mean) if basis == "step" else None,
         leaves=leaves,
         dimensions=dimension_rows(before, after, pairs, found, basis),
-        kernels=kernel_rows(before, after, pairs, basis),
+        kernels=kernels,
         ranks=rank_rows(found, pairs),
         configuration=settings_rows(before, after),
         rules=_rules(before, after),
-        flags=flags_of(before, after, pairs, basis),
+        flags=[*work_flags(kernels, basis), *flags_of(before, after, pairs, basis)],
     )
 
 

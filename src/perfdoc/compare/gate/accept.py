@@ -16,7 +16,6 @@ from perfdoc.compare.baseline_files import (
     with_runs,
 )
 from perfdoc.compare.facts import differences
-from perfdoc.compare.figures import Statistic
 from perfdoc.compare.gate.measures import Family
 from perfdoc.compare.gate.result import change
 from perfdoc.compare.runs import Run
@@ -28,7 +27,6 @@ def recorded(
     folder: Path,
     runs: Sequence[Run],
     practical_frac: float = PRACTICAL_FRAC,
-    statistic: Statistic = "median",
 ) -> tuple[Path, Baseline]:
     """The baseline with the runs added, and where it goes.
 
@@ -41,7 +39,7 @@ def recorded(
         return _free(file_for(folder, facts)), with_runs(None, facts, figures)
     path, old = found
     refuse_known(path, old, figures, "it is recorded already; one run counts once")
-    family = Family.of(old.runs, figures, practical_frac, statistic, with_drift=True)
+    family = Family.of(old.runs, figures, practical_frac, with_drift=True)
     for one in family.compare():
         if one.fails or one.improved:
             what = (

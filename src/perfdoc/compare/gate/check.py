@@ -10,9 +10,9 @@ from types import MappingProxyType
 from perfdoc.analyzers.steps.slower import PRACTICAL_FRAC, Verdict, few_orders
 from perfdoc.compare.baseline_files import Baseline, Promotion, find, nearest, read_baselines, refuse_known
 from perfdoc.compare.facts import Fact, Facts, differences, unsaid
-from perfdoc.compare.figures import LOGGED, RunFigures, Statistic, twice
+from perfdoc.compare.figures import LOGGED, RunFigures, twice
 from perfdoc.compare.floors import Floor, Level, check_floors
-from perfdoc.compare.gate.measures import DRIFT, MEAN, PARTS, Compared, Family
+from perfdoc.compare.gate.measures import DRIFT, MEAN, PARTS, STEP, Compared, Family
 from perfdoc.compare.gate.parts import Grown, find_growth, find_part_losses
 from perfdoc.compare.gate.result import (
     Check,
@@ -49,17 +49,16 @@ def judge(
     old: Sequence[RunFigures],
     new: Sequence[RunFigures],
     practical_frac: float = PRACTICAL_FRAC,
-    statistic: Statistic = "median",
     drift_level: Level = "error",
     *,
     in_pairs: bool = False,
 ) -> Judgement:
     """New runs against those of a baseline, or against old ones made in turn, each at its place of `old`."""
     with_drift = drift_level != "off" and not in_pairs
-    family = Family.of(old, new, practical_frac, statistic, in_pairs=in_pairs, with_drift=with_drift)
+    family = Family.of(old, new, practical_frac, in_pairs=in_pairs, with_drift=with_drift)
     compared, grown = family.compare(), find_growth(old, new)
     checks = [
-        _check_measure(one, family, grown, statistic)
+        _check_measure(one, family, grown)
         for one in compared
         if one.measure.name != "stalls" or any(run.left_out_steps for run in (*old, *new))
     ]
@@ -76,13 +75,13 @@ def judge(
     )
 
 
-def _check_measure(one: Compared, family: Family, grown: Sequence[Grown], statistic: Statistic) -> Check:
+def _check_measure(one: Compared, family: Family, grown: Sequence[Grown]) -> Check:
     result, measure = one.result, one.measure
     before, after = (
         f"{v:.3f} times as long" if measure.is_ratio else duration(round(v))
         for v in (result.before, result.after)
     )
-    mfu = _mfu(family.old, family.new) if measure.name == "step_time" and statistic == "median" else ""
+    mfu = _mfu(family.old, family.new) if measure.name == STEP.name else ""
     whose = "the old runs'" if family.in_pairs else "the baseline's"
     message = (
         f"{measure.says} {after}, {change(result.slower_frac)} {whose} {before}{mfu}; the limit is "
@@ -176,10 +175,9 @@ def _check_drift(one: Compared, family: Family, level: Level) -> Check:
     result = one.result
     first, later = len(family.first), len(family.old) - len(family.first)
     since = next((f" (from {when})" for r in family.first[:1] if (when := r.utc or r.commit)), "")
-    says = "The mean step" if one.measure.name == MEAN.name else "A step"
     message = (
-        f"{says} is {change(result.slower_frac)} in the first {plural(first, 'run')} of this level{since}; "
-        f"the limit is {per_cent(result.limit_frac)}"
+        f"The mean step is {change(result.slower_frac)} in the first {plural(first, 'run')} of this "
+        f"level{since}; the limit is {per_cent(result.limit_frac)}"
     )
     beyond = result.verdict is Verdict.FAIL
     if beyond:
@@ -211,7 +209,6 @@ def check_runs(
     floors: Sequence[Floor],
     practical_frac: float,
     drift_level: Level = "error",
-    statistic: Statistic = "median",
 ) -> Result:
     """Compare runs of one configuration with their baseline. Raises TraceError for a broken baseline."""
     facts, figures = runs[0].facts, [r.figures for r in runs]
@@ -235,7 +232,7 @@ def check_runs(
     old = baseline.runs
     notes += note_one_session(old)
     notes += promoted_since(baseline.promotions, [r.median_step_ns for r in figures], practical_frac)
-    judged = judge(old, figures, practical_frac, statistic, drift_level)
+    judged = judge(old, figures, practical_frac, drift_level)
     return compared(
         [*judged.checks, *map(floor_check, limits)],
         judged.grown,
@@ -244,7 +241,6 @@ def check_runs(
         baseline_runs=old,
         runs=figures,
         notes=[*notes, *judged.notes],
-        statistic=statistic,
     )
 
 
@@ -255,7 +251,6 @@ def check_beside(
     ignored: Sequence[str],
     floors: Sequence[Floor],
     practical_frac: float,
-    statistic: Statistic = "median",
 ) -> Result:
     """Compare runs with others that were made in turn with them. Raises ValueError where they were not."""
     new, old = [r.figures for r in runs], [r.figures for r in beside]
@@ -269,7 +264,7 @@ def check_beside(
     notes += _let(beside[0].facts, runs[0].facts, "the runs beside")
     pairs = pair_runs(old, new)
     notes += note_same_place(pairs)
-    found = judge([a for a, _ in pairs], [b for _, b in pairs], practical_frac, statistic, in_pairs=True)
+    found = judge([a for a, _ in pairs], [b for _, b in pairs], practical_frac, in_pairs=True)
     return compared(
         [*found.checks, *limits],
         found.grown,
@@ -278,7 +273,6 @@ def check_beside(
         baseline_runs=old,
         runs=new,
         notes=[*notes, *found.notes],
-        statistic=statistic,
     )
 
 

@@ -9,11 +9,10 @@ from what the logs hold, never from the times, so the shares of the others are d
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from perfdoc.analyzers.steps.slower import CHANCE, MIN_HISTORY, Comparison, Verdict, compare, slower_by_order
 from perfdoc.compare.baseline_files import ANCHOR_RUNS
-from perfdoc.compare.figures import RunFigures, Statistic
+from perfdoc.compare.figures import RunFigures
 from perfdoc.compare.gate.sessions import scatter_of_sessions
 from perfdoc.records import dataclass
 
@@ -45,6 +44,14 @@ class Measure:
     """With fewer new runs a loss is reported and fails nothing."""
 
 
+STEP = Measure(
+    name="step_time",
+    says="A step takes",
+    of=lambda r: r.median_step_ns,
+    share=3,
+    decides=True,
+    least_old=1,
+)
 MEAN = Measure(
     name="mean_step",
     says="The mean step takes",
@@ -90,20 +97,8 @@ _BESIDES = (
 )
 
 
-def list_measures(statistic: Statistic) -> tuple[Measure, ...]:
-    """All measures, the step itself first.
-
-    Who asks for the quickest steps has a machine on which the mean scatters too much to demand an answer.
-    """
-    first = Measure(
-        name="step_time",
-        says="A step takes" if statistic == "median" else "A step of the fastest quarter takes",
-        of=lambda r: r.step_ns(statistic),
-        share=3,
-        decides=True,
-        least_old=1,
-    )
-    return (first, replace(MEAN, decides=statistic == "median"), *_BESIDES)
+MEASURES = (STEP, MEAN, *_BESIDES)
+"""All of them, the step itself first."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +120,6 @@ class Family:
         old: Sequence[RunFigures],
         new: Sequence[RunFigures],
         practical_frac: float,
-        statistic: Statistic,
         *,
         in_pairs: bool = False,
         with_drift: bool = False,
@@ -133,9 +127,7 @@ class Family:
         """with_drift: whether drift is asked for at all."""
         runs = [*old, *new]
         measures = [
-            m
-            for m in list_measures(statistic)
-            if len(old) >= m.least_old and all(m.of(run) is not None for run in runs)
+            m for m in MEASURES if len(old) >= m.least_old and all(m.of(run) is not None for run in runs)
         ]
         shares = {m.name: m.share for m in measures}
         has_parts = all(r.logged_ns or r.logged_mean_ns for r in runs) or all(r.parts_ns for r in runs)
@@ -167,13 +159,11 @@ class Family:
 
         Runs that passed join the baseline and move its mean, so the next small loss passes too; against the
         first runs the losses add up. The scatter is that of all runs of the level: one that drifts scatters
-        more. Of the mean step, or of the step itself where the mean does not decide. None where the level is
-        young.
+        more. Of the mean step. None where the level is young.
         """
         if DRIFT not in self.chance:
             return None
-        measure = next(m for m in reversed(self.measures) if m.decides)
-        return self._compare(measure, self.chance[DRIFT], with_first=True)
+        return self._compare(MEAN, self.chance[DRIFT], with_first=True)
 
     def _compare(self, measure: Measure, chance: float, *, with_first: bool = False) -> Compared:
         old = self.first if with_first else self.old

@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 
 from perfdoc.compare.facts import Fact
-from perfdoc.compare.figures import RunFigures, Statistic
+from perfdoc.compare.figures import RunFigures
 from perfdoc.compare.floors import KINDS, FloorResult
 from perfdoc.compare.gate.parts import Grown
 from perfdoc.results.figures import per_cent, significant
@@ -50,8 +50,6 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     grown: list[Grown] = []
     """Parts of the step that changed beyond their spread, most first; of profiled steps, or of the step log
     where there are none."""
-    statistic: Statistic = "median"
-    """Which figure of its steady steps a run was compared by."""
     baseline: str | None = None
     """Name of its file; null where runs beside one another were compared."""
     baseline_runs: list[RunFigures] = []
@@ -69,7 +67,6 @@ def compared(
     baseline_runs: Sequence[RunFigures],
     runs: Sequence[RunFigures],
     notes: Sequence[str],
-    statistic: Statistic = "median",
 ) -> Result:
     """The result of a comparison: of steps, the first of the checks, and of parts, drift and limits.
 
@@ -84,7 +81,6 @@ def compared(
         summary=next(c.message for c in checks if c.state == decisive),
         checks=list(checks),
         grown=list(grown),
-        statistic=statistic,
         baseline=baseline,
         baseline_runs=list(baseline_runs),
         runs=list(runs),

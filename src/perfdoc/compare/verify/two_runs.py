@@ -27,7 +27,7 @@ from perfdoc.compare.verify.advised import (
 )
 from perfdoc.compare.verify.gain import Outcome, judge, of_two_runs
 from perfdoc.compare.verify.record import ChangedSetting, Measured, Record, VerifyError, checked
-from perfdoc.compare.verify.rounds import Steps, steady_times
+from perfdoc.compare.verify.rerun import Steps, steady_times
 from perfdoc.compare.verify.start import Diagnosed, diagnosed
 from perfdoc.knobs.knob import Value
 from perfdoc.knobs.reading.entry import NotAConfigurationError
