@@ -44,11 +44,11 @@ def read(result: Result, run: Path) -> None:
     clean = [took[n] for n in CLEAN if n in took]
     result.clean_ms = _median(clean)
     result.spread_ms = max(clean) - min(clean) if clean else None
-    result.profiled_ms = _median(took[step["step"]] for step in steps if step["profiled"])
+    result.profiled_ms = _median(took[step["step"]] for step in steps if step.get("profiled"))
     result.after_ms = _median(took[n] for n in AFTER if n in took)
     if steps:
-        result.loss = steps[-1]["loss"]
-    if steps and result.clean_ms:
+        result.loss = steps[-1].get("loss")
+    if steps and result.clean_ms and "tokens" in steps[-1]:
         result.tokens_per_second = steps[-1]["tokens"] / result.clean_ms * 1e3
     for key in ("peak_allocated_bytes", "peak_resident_bytes"):
         if found := [line[key] for line in _lines(run / "memory" / "rank0.jsonl") if line.get(key)]:
