@@ -20,7 +20,7 @@ from perfdoc.analyzers.instances.spots import Instance, device_instances
 from perfdoc.analyzers.kernels.attributed import AttributedKernels, attributed_kernels
 from perfdoc.analyzers.kernels.parts import NamedTime, kernel_parts, kernel_times, kernels_only
 from perfdoc.analyzers.kernels.suspects import suspected_communication
-from perfdoc.analyzers.layout.uses import GroupUse, group_uses
+from perfdoc.analyzers.layout.job_uses import GroupUse, group_uses
 from perfdoc.analyzers.ledger.steps import StepLedgers, build_ledger, step_ledgers
 from perfdoc.analyzers.pipeline.operations import RankOperations, rank_operations
 from perfdoc.analyzers.pipeline.rank import PipelineRank, pipeline_rank

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from perfdoc.compare.figures import RunFigures
-    from perfdoc.compare.gate.check import Judgement
+    from perfdoc.compare.gate.result import Judgement
 
 SETTINGS = [
     *("data_parallel_size=1", "global_batch_size=8", "micro_batch_size=4"),

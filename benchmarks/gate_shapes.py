@@ -27,7 +27,7 @@ from tests.gate.scatter import EXCHANGEABLE, STRETCHED, Draw  # noqa: E402
 
 if TYPE_CHECKING:
     from perfdoc.compare.figures import RunFigures
-    from perfdoc.compare.gate.check import Judgement
+    from perfdoc.compare.gate.result import Judgement
 
 F64: TypeAlias = npt.NDArray[np.float64]
 Shape: TypeAlias = Callable[[F64, np.random.Generator], F64]

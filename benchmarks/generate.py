@@ -22,7 +22,6 @@ from names import LAYERS, NCCL, Names
 
 from perfdoc.profiling.whole_file import whole_file
 from perfdoc.simulator.captures.nsys import (
-    ENUM_COLUMNS,
     NVTX_DOMAIN,
     NVTX_PUSH_POP,
     PRODUCT_VERSION,
@@ -275,7 +274,7 @@ def _constant_tables(
             "stopTime": [duration],
         },
     }
-    return tables | {table: dict(columns) for table, columns in ENUM_COLUMNS.items()}
+    return tables
 
 
 def main() -> None:

@@ -119,26 +119,3 @@ def _spelt(kind: Any) -> str:
     if origin is not None:
         return f"{_spelt(origin)}[{', '.join(map(_spelt, parts))}]"
     return f"{kind.__module__}.{kind.__qualname__}" if isinstance(kind, type) else repr(kind)
-
-
-def same(one: Any, two: Any) -> bool:
-    """Whether two values are alike in all their parts; a list is as good as a tuple of the same."""
-    if isinstance(one, np.ndarray):
-        alike = isinstance(two, np.ndarray) and one.dtype == two.dtype and one.shape == two.shape
-        return alike and one.tobytes() == two.tobytes()
-    if isinstance(one, list | tuple):
-        return (
-            isinstance(two, list | tuple)
-            and len(one) == len(two)
-            and all(same(a, b) for a, b in zip(one, two, strict=True))
-        )
-    if type(one) is not type(two):
-        return False
-    if isinstance(one, dict):
-        return list(one) == list(two) and all(same(one[k], two[k]) for k in one)
-    names = getattr(one, "__struct_fields__", None) or (
-        [f.name for f in dataclasses.fields(one)] if dataclasses.is_dataclass(one) else ()
-    )
-    if names:
-        return all(same(getattr(one, n), getattr(two, n)) for n in names)
-    return bool(one == two)

@@ -2,7 +2,7 @@
 
 import functools
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,6 @@ import torch
 
 from perfdoc.profiling import ranges
 from perfdoc.profiling.vocabulary import DATA
-from perfdoc.trainer import graphs
 from perfdoc.trainer.adapt import cuda_available
 from perfdoc.trainer.config.schema import Config
 
@@ -76,12 +75,42 @@ def run_schedule(
     return Seen(loss_sum=loss_sum, tokens=tokens, data_ns=_data_ns)
 
 
+@functools.cache
+def captured_schedule() -> Any:
+    """The schedule of the present layout in a wrapper that captures it; one for the process, as the graphs
+    that it keeps between steps are."""
+    from megatron.core.full_cuda_graph import FullCudaGraphWrapper
+    from megatron.core.pipeline_parallel import get_forward_backward_func
+
+    return FullCudaGraphWrapper(get_forward_backward_func(), cuda_graph_warmup_steps=3)
+
+
+def drop_graphs(model: Sequence[Any]) -> None:
+    """Let go of every captured graph and of the buffers that it reads and writes.
+
+    Where one lives on, destroying a communicator that it has captured waits for ever.
+    """
+    from megatron.core.full_cuda_graph import FullCudaGraphWrapper, StaticBufferLoader
+    from megatron.core.transformer.cuda_graphs import delete_cuda_graphs
+
+    captured_schedule.cache_clear()
+    for kind in ("training", "validation"):
+        FullCudaGraphWrapper.cuda_graph[kind] = FullCudaGraphWrapper.result[kind] = None
+        FullCudaGraphWrapper.curr_iteration[kind] = 0
+        StaticBufferLoader.static_buffers[kind] = []
+    for chunk in model:
+        for module in chunk.modules():
+            if (manager := getattr(module, "cudagraph_manager", None)) is not None:
+                manager.cudagraph_runners = []
+    delete_cuda_graphs()
+
+
 def _forward_backward(config: Config) -> Any:
     """megatron-core's schedule for the present layout, inside one CUDA graph if asked for."""
     from megatron.core.pipeline_parallel import get_forward_backward_func
 
     if "full_iteration" in config.kernels.cuda_graph_scope:
-        return graphs.captured_schedule()
+        return captured_schedule()
     return get_forward_backward_func()
 
 

@@ -18,11 +18,11 @@ import torch
 import torch.distributed as dist
 
 from perfdoc.profiling.errors import CaptureError
-from perfdoc.trainer import graphs
 from perfdoc.trainer.adapt import cuda_available
 from perfdoc.trainer.config.resolve import read_yaml
 from perfdoc.trainer.config.schema import Config
 from perfdoc.trainer.layout import Layout
+from perfdoc.trainer.schedule import drop_graphs
 
 
 def on_first_rank(action: Callable[[], None], error: type[Exception] = ValueError, where: str = "") -> None:
@@ -182,7 +182,7 @@ def end_layout(model: Sequence[Any] = ()) -> None:
     another layout may follow in the same processes."""
     from megatron.core import parallel_state
 
-    graphs.drop(model)
+    drop_graphs(model)
     gc.collect()
     torch.cuda.synchronize()
     parallel_state.destroy_model_parallel()

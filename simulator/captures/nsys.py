@@ -51,7 +51,6 @@ Columns: TypeAlias = Mapping[str, NDArray[Any] | Sequence[Any] | int]
 """Columns of equal length; a value that is no sequence or array (an int, a string) fills its column."""
 
 _ON_DEVICE = "start! end! deviceId! contextId! greenContextId streamId! correlationId globalPid "
-_ENUM = "id* name:t label:t"
 _NAME_VALUE = "name:t! value:t"
 _COLUMNS = {
     "StringIds": "id* value:t!",
@@ -87,10 +86,6 @@ _COLUMNS = {
     "PROCESSES": "globalPid pid name:t",
     "ThreadNames": "nameId! priority globalTid",
     "ANALYSIS_DETAILS": "globalVid! duration! startTime! stopTime!",
-    "ENUM_NSYS_EVENT_TYPE": _ENUM,
-    "ENUM_NSYS_EVENT_CLASS": _ENUM,
-    "ENUM_CUDA_MEMCPY_OPER": _ENUM,
-    "ENUM_CUPTI_SYNC_TYPE": _ENUM,
     "META_DATA_CAPTURE": _NAME_VALUE,
     "META_DATA_EXPORT": _NAME_VALUE,
 }
@@ -109,74 +104,6 @@ TABLES: Mapping[str, Sequence[str]] = {
     for table, columns in _COLUMNS.items()
 }
 """The tables that are written here: their columns' definitions."""
-
-_ENUMS: dict[str, dict[int, tuple[str, str]]] = {
-    "ENUM_CUDA_MEMCPY_OPER": {
-        number: (f"CUDA_MEMCPY_KIND_{name}", label)
-        for number, (name, label) in enumerate(
-            (
-                ("UNKNOWN", "Unknown"),
-                ("HTOD", "Host-to-Device"),
-                ("DTOH", "Device-to-Host"),
-                ("HTOA", "Host-to-Array"),
-                ("ATOH", "Array-to-Host"),
-                ("ATOA", "Array-to-Array"),
-                ("ATOD", "Array-to-Device"),
-                ("DTOA", "Device-to-Array"),
-                ("DTOD", "Device-to-Device"),
-                ("HTOH", "Host-to-Host"),
-                ("PTOP", "Peer-to-Peer"),
-                ("UVM_HTOD", "Unified Host-to-Device"),
-                ("UVM_DTOH", "Unified Device-to-Host"),
-                ("UVM_DTOD", "Unified Device-to-Device"),
-            )
-        )
-    },
-    "ENUM_CUPTI_SYNC_TYPE": {
-        number: (f"CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_{name}", label)
-        for number, (name, label) in enumerate(
-            (
-                ("UNKNOWN", "Unknown"),
-                ("EVENT_SYNCHRONIZE", "Event sync"),
-                ("STREAM_WAIT_EVENT", "Stream wait sync"),
-                ("STREAM_SYNCHRONIZE", "Stream sync"),
-                ("CONTEXT_SYNCHRONIZE", "Context sync"),
-            )
-        )
-    },
-    "ENUM_NSYS_EVENT_TYPE": {
-        number: (name, name)
-        for number, name in (
-            (0, "Unknown"),
-            (32, "NvtxEvents"),
-            (33, "NvtxCategory"),
-            (NVTX_MARK, "NvtxMark"),
-            (35, "NvtxPushRange"),
-            (36, "NvtxPopRange"),
-            (37, "NvtxStartRange"),
-            (38, "NvtxEndRange"),
-            (39, "NvtxThread"),
-            (NVTX_PUSH_POP, "NvtxPushPopRange"),
-            (NVTX_START_END, "NvtxStartEndRange"),
-            (NVTX_DOMAIN, "NvtxDomainCreate"),
-            (76, "NvtxDomainDestroy"),
-        )
-    },
-    "ENUM_NSYS_EVENT_CLASS": {
-        CLASS_RUNTIME: ("TRACE_PROCESS_EVENT_CUDA_RUNTIME", "CUDA runtime"),
-        CLASS_DRIVER: ("TRACE_PROCESS_EVENT_CUDA_DRIVER", "CUDA driver"),
-        CLASS_GRAPH_NODE: ("TRACE_PROCESS_EVENT_CUDA_GRAPH_NODE_CREATION", "CUDA graph node creation"),
-    },
-}
-ENUM_COLUMNS: Mapping[str, Columns] = {
-    table: {
-        "id": list(values),
-        "name": [name for name, _ in values.values()],
-        "label": [label for _, label in values.values()],
-    }
-    for table, values in _ENUMS.items()
-}
-"""The tables of enumerations that an export carries and that a reader may look up, with their rows."""
 
 
 def global_pid(pid: int) -> int:

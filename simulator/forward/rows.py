@@ -44,7 +44,6 @@ def write_rank(
     rows: dict[str, Mapping[str, Any]] = {
         "NVTX_EVENTS": _ranges(simulated, gpu, world_size, clock, string),
         **_bulk(simulated, clock, gpu, string),
-        **nsys.ENUM_COLUMNS,
     }
     end_ns = max(end for end in rows["NVTX_EVENTS"]["end"] if end is not None)
     rows |= {table: _column_lists(some) for table, some in _machine(simulated, gpu, clock, end_ns, string)}

@@ -12,8 +12,7 @@ import msgspec
 
 from perfdoc.analyzers.communication.calls import collective_calls
 from perfdoc.analyzers.layout.degrees import find_degrees
-from perfdoc.analyzers.layout.job_uses import RankUses
-from perfdoc.analyzers.layout.uses import GroupUse, group_uses
+from perfdoc.analyzers.layout.job_uses import GroupUse, RankUses, group_uses
 from perfdoc.profiling.manifest import ModelShape
 from perfdoc.simulator.captures.groups import Group
 from perfdoc.simulator.captures.nsys import Clock

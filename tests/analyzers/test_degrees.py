@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from perfdoc.analyzers.communication.known_groups import CallGroup
 from perfdoc.analyzers.job import measure_job
 from perfdoc.analyzers.layout.degrees import filled, find_degrees
-from perfdoc.analyzers.layout.job_uses import RankUses
-from perfdoc.analyzers.layout.uses import GroupUse
+from perfdoc.analyzers.layout.job_uses import GroupUse, RankUses
 from perfdoc.analyzers.request import AnalysisRequest
 from perfdoc.diagnose.measuring import measure_all
 from perfdoc.results.degrees import Degree

@@ -12,8 +12,7 @@ import pytest
 from perfdoc.analyzers.communication.calls import collective_calls
 from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.analyzers.layout.degrees import find_degrees
-from perfdoc.analyzers.layout.job_uses import RankUses
-from perfdoc.analyzers.layout.uses import group_uses
+from perfdoc.analyzers.layout.job_uses import RankUses, group_uses
 from perfdoc.traces.job_facts import JobFacts
 from perfdoc.traces.load import read_trace
 from tests.analyzers.device_views import views_of

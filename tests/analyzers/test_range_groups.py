@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.analyzers.device.range_groups import group_of, range_groups
+from perfdoc.analyzers.device.proposed_ranges import group_of, range_groups
 from tests.analyzers.tiny import trace_of
 from tests.captures.timeline import TimelineBuilder
 

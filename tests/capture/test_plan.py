@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.capture import command_line, prepare
-from perfdoc.capture.command_line import read_job
+from perfdoc.capture import prepare
 from perfdoc.capture.prepare import Asked, CaptureRequestError, plan
 from perfdoc.profiling.nsys.command import Nsys
 from perfdoc.profiling.own.asked_window import VARIABLE, ask, asked
-from perfdoc.run.torchrun import TorchrunError
+from perfdoc.run import torchrun
+from perfdoc.run.torchrun import TorchrunError, read_job
 from tests.command import perfdoc
 
 NSYS = Nsys(path=Path("/opt/nsys"), version=(2025, 1, 1))
@@ -26,7 +26,7 @@ NSYS = Nsys(path=Path("/opt/nsys"), version=(2025, 1, 1))
 def nsys_is_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(prepare, "find_nsys", lambda: NSYS)
-    monkeypatch.setattr(command_line.shutil, "which", lambda program: None)
+    monkeypatch.setattr(torchrun.shutil, "which", lambda program: None)
     for name in ("RANK", "LOCAL_RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PYTHON_EXEC"):
         monkeypatch.delenv(name, raising=False)
 

@@ -11,7 +11,6 @@ from perfdoc.simulator.captures.nsys import (
     CLASS_GRAPH_NODE,
     CLASS_RUNTIME,
     DEFAULT_STREAM,
-    ENUM_COLUMNS,
     MACHINE,
     NO_ID,
     Columns,
@@ -320,7 +319,7 @@ def export_rows(timeline: Timeline, generation: str, options: ExportOptions) -> 
         table: {key: [row[key] for row in rows] for key in rows[0]} for table, rows in found.items() if rows
     }
     meta = export_meta(version.product, version.schema)
-    columns |= {"META_DATA_EXPORT": meta, "EXPORT_META_DATA": meta, **ENUM_COLUMNS}
+    columns |= {"META_DATA_EXPORT": meta, "EXPORT_META_DATA": meta}
     columns["StringIds"] = strings.columns()
     lost = [t for t in ("CUPTI_ACTIVITY_KIND_GRAPH_TRACE",) if t in columns and t not in schema]
     if lost:

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from perfdoc.diagnose.asked import facts_given
-from perfdoc.diagnose.configured import published_name
+from perfdoc.diagnose.job import published_name
 from perfdoc.traces.job_facts import JobFacts
 from perfdoc.traces.known_models import known_models
 

@@ -37,7 +37,6 @@ class PerfettoTrace:
     names: dict[int, str]
     slices: dict[int, list[Slice]]
     """By track."""
-    counters: dict[int, list[tuple[int, int]]]
 
     def track(self, name: str, process: str = "") -> list[Slice]:
         """Slices of the one track of this name."""
@@ -55,9 +54,7 @@ def read(path: Path) -> PerfettoTrace:
     """Decode a file; every assumption of the format is asserted."""
     data = path.read_bytes()
     trace = schema.Trace.FromString(gzip.decompress(data) if path.suffix == ".gz" else data)
-    found = PerfettoTrace(
-        processes={}, parent={}, names={}, slices=defaultdict(list), counters=defaultdict(list)
-    )
+    found = PerfettoTrace(processes={}, parent={}, names={}, slices=defaultdict(list))
     events: dict[int, list[tuple[int, Any, str, str]]] = defaultdict(list)
     text: dict[int, tuple[dict[int, str], dict[int, str]]] = {}
     for packet in trace.packet:
@@ -105,11 +102,9 @@ def _play(found: PerfettoTrace, track: int, rows: list[tuple[int, Any, str, str]
             found.slices[track].append(
                 Slice(start=start, length=time - start, name=began, category=of, depth=len(stack))
             )
-        elif event.type == kinds.TYPE_INSTANT:
+        else:
+            assert event.type == kinds.TYPE_INSTANT
             found.slices[track].append(
                 Slice(start=time, length=0, name=name, category=category, depth=len(stack))
             )
-        else:
-            assert event.type == kinds.TYPE_COUNTER
-            found.counters[track].append((time, event.counter_value))
     assert not stack, "every slice ends"

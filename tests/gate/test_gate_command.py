@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import msgspec
 import pytest
 
-from perfdoc.compare.gate.parts import Grown
+from perfdoc.compare.gate.measures import Grown
 from perfdoc.compare.gate.result import Check, Difference, Result
 from tests.gate.commands import MS, MakeRun, assert_junit, files, gate, megatron_log, record
 from tests.gate.test_changed_baselines import run

@@ -15,8 +15,7 @@ import pytest
 from perfdoc.analyzers.steps.slower import Comparison
 from perfdoc.compare.figures import RunFigures
 from perfdoc.compare.gate.check import judge
-from perfdoc.compare.gate.measures import PARTS, Family
-from perfdoc.compare.gate.parts import find_growth, find_part_losses
+from perfdoc.compare.gate.measures import PARTS, Family, find_growth, find_part_losses
 from tests.amount import tries
 from tests.gate.commands import MS, MakeRun, gate
 from tests.gate.scatter import EXCHANGEABLE

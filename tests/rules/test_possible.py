@@ -9,8 +9,7 @@ import pytest
 from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import measure_capture
 from perfdoc.analyzers.memory.snapshot import RankMemory
-from perfdoc.diagnose.replays import late_by_compute
-from perfdoc.diagnose.whole_case import whole_case
+from perfdoc.diagnose.whole_case import late_by_compute, whole_case
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import Value
 from perfdoc.results import DIMENSIONS, IDLE_CAUSES

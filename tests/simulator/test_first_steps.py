@@ -13,7 +13,7 @@ import pytest
 
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.kernel_class.classify import KernelClass
-from perfdoc.diagnose.replays import _of_the_same_steps
+from perfdoc.diagnose.whole_case import _of_the_same_steps
 from perfdoc.results import Diagnosis
 from perfdoc.simulator.replay import first_steps as module
 from perfdoc.simulator.replay import unedited

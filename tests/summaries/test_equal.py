@@ -19,14 +19,13 @@ from perfdoc.simulator.replay import unedited
 from perfdoc.summaries import content
 from perfdoc.summaries.codec import ARRAYS_RATIO, decode, encode
 from perfdoc.traces import NoGpuActivityError, TraceError
-from perfdoc.traces.codec import same
 from perfdoc.traces.columns import Column, pack_columns, unpack_columns
 from perfdoc.traces.load import find_captures
 from perfdoc.traces.summary_file import read_sections
 from perfdoc.traces.table import F64, I64, Bool
 from tests.amount import some
 from tests.conftest import SHARED_TRACES
-from tests.summaries.made import diagnosed, renamed, simulated, summarized, two_ranks
+from tests.summaries.made import diagnosed, renamed, same, simulated, summarized, two_ranks
 
 _REAL = sorted(p for f in ("kineto", "nsys") for p in (SHARED_TRACES / f).glob("*.*") if p.suffix != ".lock")
 _QUICK = ("dlrm_8gpu_v100_rank0.pt.trace.json.gz", "cuda_graph_a100.sqlite", "cpu_only.json.gz")

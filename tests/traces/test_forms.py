@@ -5,7 +5,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfdoc.traces.forms import first_alike
+from perfdoc.traces.lookups import first_alike
 
 _NUMBER = re.compile(r"(?<![^\W_])[0-9]+")
 _PIECES = st.sampled_from(

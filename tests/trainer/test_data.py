@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perfdoc.trainer import data_files
+from perfdoc.trainer import data as data_module
 from perfdoc.trainer.config import resolve
 from perfdoc.trainer.data import (
     RankSampler,
@@ -137,25 +137,25 @@ def test_a_given_data_set_is_checked_for_its_structure(
     tmp_path: Path, at: int, value: bytes, said: str, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The header of 34 bytes, two lengths of 4, two pointers of 8, three documents of 8."""
-    monkeypatch.setattr(data_files, "_AT_ONCE", at_once)
+    monkeypatch.setattr(data_module, "_AT_ONCE", at_once)
     _, prefix = _indexed(tmp_path)
-    data_files.check_structure(prefix, "data.data_path")
+    data_module.check_structure(prefix, "data.data_path")
     index = prefix.with_name(prefix.name + ".idx")
     content = index.read_bytes()
     assert len(content) == 34 + 2 * 4 + 2 * 8 + 3 * 8
     index.write_bytes(content[:at] + value + content[at + len(value) :])
     with pytest.raises(ValueError, match=rf"^data\.data_path: .*{said}"):
-        data_files.check_structure(prefix, "data.data_path")
+        data_module.check_structure(prefix, "data.data_path")
 
 
 def test_tokens_of_another_tokenizer_are_told_before_the_model_sees_them() -> None:
     good, bad = ({"tokens": np.array([[0, 1]]), "labels": np.array([[1, n]])} for n in (9, 10))
-    assert list(data_files.within_vocabulary(iter([good]), 10, "data.data_path = x")) == [good]
+    assert list(data_module.within_vocabulary(iter([good]), 10, "data.data_path = x")) == [good]
     with pytest.raises(ValueError, match=r"data\.data_path = x: holds token 10, and the tokenizer has 10"):
-        list(data_files.within_vocabulary(iter([good, bad]), 10, "data.data_path = x"))
+        list(data_module.within_vocabulary(iter([good, bad]), 10, "data.data_path = x"))
     negative = {"tokens": np.array([[0, -7]]), "labels": np.array([[1, 2]])}
     with pytest.raises(ValueError, match="holds token -7"):
-        list(data_files.within_vocabulary(iter([good, negative]), 10, "data.data_path = x"))
+        list(data_module.within_vocabulary(iter([good, negative]), 10, "data.data_path = x"))
 
 
 @pytest.mark.parametrize(("rank", "read"), [(0, True), (1, False)])
@@ -168,7 +168,7 @@ def test_one_rank_reads_the_whole_index(
     adapt.prepare()
     from megatron.core.datasets import blended_megatron_dataset_builder as builder
 
-    for ending in data_files.ENDINGS:
+    for ending in data_module.ENDINGS:
         (tmp_path / f"x{ending}").touch()
 
     def stop(*_: object) -> None:

@@ -12,8 +12,7 @@ from perfdoc.results.memory import MemoryAnalysis
 from perfdoc.simulator.job.predict import Models
 from perfdoc.traces import Device
 from perfdoc.traces.job_facts import JobFacts
-from perfdoc.tune.job import Job
-from perfdoc.tune.memory import memory_of
+from perfdoc.tune.job import Job, memory_of
 from tests.simulator.hand_model import model
 
 NO_MEMORY = MemoryAnalysis(state="not_measured", reason="", remedy="", devices=[], processes=[])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from perfdoc.tune.html import render_html
+from perfdoc.tune.words import render_html
 from tests.reports.browser import NARROW, visit
 from tests.tune.test_ranking import tuned
 

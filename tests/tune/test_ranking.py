@@ -1,4 +1,4 @@
-"""Rows, what each change adds, the front, scaling; and the renderings of them."""
+"""Rows, what each change adds, scaling; and the renderings of them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ import jsonschema
 import pytest
 
 from perfdoc.diagnose.asked import UserError
-from perfdoc.tune.html import render_html
 from perfdoc.tune.ranking import parts_of, tuning_of
 from perfdoc.tune.result import Tuning, json_schema, to_json
 from perfdoc.tune.run import axes_for, scaling_of
 from perfdoc.tune.search import search
-from perfdoc.tune.words import render_text
+from perfdoc.tune.words import render_html, render_text
 from tests.tune.hand_job import job
 
 GIB = 2**30
@@ -63,22 +62,6 @@ def test_a_change_that_brings_nothing_beside_others_is_no_row() -> None:
     # With one stage, a micro-batch twice as large takes as long: its row would say nothing new.
     rows = tuned(top=50).rows
     assert [r.settings.micro_batch_size for r in rows if r.settings.pp == 1] == [1]
-
-
-def test_nothing_is_faster_and_smaller_than_the_front() -> None:
-    found = tuned(top=100)
-    assert len(found.front) > 1
-    memory = [p.memory_bytes for p in found.front]
-    assert memory == sorted(memory)
-    for row in found.rows:
-        assert row.memory_bytes is not None
-        beaten = [
-            p for p in found.front if p.step_ms < row.step_ms.mid - 1e-9 and p.memory_bytes < row.memory_bytes
-        ]
-        assert not (row.on_front and beaten)
-        assert row.on_front or any(
-            p.step_ms <= row.step_ms.mid + 1e-9 and p.memory_bytes <= row.memory_bytes for p in found.front
-        )
 
 
 def test_scaling_by_hand() -> None:

@@ -10,7 +10,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from perfdoc.capture.command_line import Job, other_launcher, read_job
 from perfdoc.doctor.checks import installed
 from perfdoc.profiling.errors import CaptureError
 from perfdoc.profiling.marks import DeviceKind
@@ -21,7 +20,7 @@ from perfdoc.profiling.own.process import local_rank, started_rank
 from perfdoc.profiling.run_directory import RunDirectory
 from perfdoc.records import dataclass
 from perfdoc.results.figures import plural, size
-from perfdoc.run.torchrun import TorchrunError
+from perfdoc.run.torchrun import Job, TorchrunError, other_launcher, read_job
 
 GET_NSYS = (
     "get Nsight Systems from https://developer.nvidia.com/nsight-systems (or: apt-get install "

@@ -26,7 +26,7 @@ def list_ranges(
 
 def _print_ranges(path: Path, most: int, each: bool) -> None:
     """Names with count and total host time; of several captures, those of the first. Raises TraceError."""
-    from perfdoc.analyzers.device.range_groups import range_groups
+    from perfdoc.analyzers.device.proposed_ranges import range_groups
     from perfdoc.results.figures import duration
     from perfdoc.results.names import shorten
     from perfdoc.traces.load import find_captures, read_trace

@@ -10,7 +10,6 @@ import typer
 
 from perfdoc.cli.analyze import analyze
 from perfdoc.cli.capture_options import CaptureOptions
-from perfdoc.cli.completion import configuration_or_setting, configurations, settings
 from perfdoc.cli.messages import Debug, in_one_line, say
 from perfdoc.cli.progress import bar
 from perfdoc.cli.tables import table
@@ -23,7 +22,6 @@ def run(
             metavar="[CONFIG] [KEY=VALUE]… [-- TORCHRUN…]",
             help="A configuration (tiny if not given, gpt_125m, llama3_8b, mixtral_8x7b, or a .yaml file), "
             "overrides (see: perfdoc config show), torchrun's arguments.",
-            autocompletion=configuration_or_setting,
         ),
     ] = None,
     output: Annotated[
@@ -106,10 +104,8 @@ def config_list() -> None:
 
 @config_app.command("show", short_help="Print every setting with its value and origin.")
 def config_show(
-    config: Annotated[
-        str, typer.Argument(help="A configuration's name or .yaml file.", autocompletion=configurations)
-    ] = "tiny",
-    overrides: Annotated[list[str] | None, typer.Argument(help="key=value", autocompletion=settings)] = None,
+    config: Annotated[str, typer.Argument(help="A configuration's name or .yaml file.")] = "tiny",
+    overrides: Annotated[list[str] | None, typer.Argument(help="key=value")] = None,
 ) -> None:
     """Print every setting of a configuration with its value and where the value comes from."""
     from perfdoc.run.prepare import config_rows

@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 from perfdoc.cli.capture_options import ModelConfig
-from perfdoc.cli.completion import published_models
 from perfdoc.cli.messages import Debug, in_one_line
 
 
@@ -18,7 +17,6 @@ def simulate(
         str | None,
         typer.Argument(
             help="A published model's name, such as llama3-70b or mixtral-8x7b.",
-            autocompletion=published_models,
         ),
     ] = None,
     model_config: ModelConfig = None,

@@ -166,7 +166,7 @@ def _write(found: Tuning, folder: Path | None, json_file: str | None) -> None:
 
     contents: dict[Path, bytes] = {}
     if folder is not None:
-        from perfdoc.tune.html import render_html
+        from perfdoc.tune.words import render_html
 
         contents = {folder / _FILES[0]: render_html(found).encode(), folder / _FILES[1]: to_json(found)}
     if json_file not in (None, "-"):

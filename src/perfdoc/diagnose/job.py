@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,14 +12,194 @@ from typing import Any
 from perfdoc import results as d
 from perfdoc.analyzers.job import JobMeasurement
 from perfdoc.analyzers.layout.degrees import SHOWN
-from perfdoc.diagnose.configured import stated_facts
-from perfdoc.knobs.configuration import Configuration
+from perfdoc.knobs.configuration import Configuration, Undecided, View
 from perfdoc.knobs.knob import Value
 from perfdoc.knobs.reading.entry import NotAConfigurationError
 from perfdoc.knobs.settings import read_configuration
 from perfdoc.results.headline import Framework
 from perfdoc.results.quality import Contradiction
 from perfdoc.traces.job_facts import JobFacts
+from perfdoc.traces.known_models import known_models
+from perfdoc.traces.model_config.hugging_face import MissingError
+from perfdoc.traces.model_config.read import megatron_shape
+
+_FACTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "world_size": ("world_size",),
+        "tp": ("tensor_model_parallel_size",),
+        "pp": ("pipeline_model_parallel_size",),
+        "vpp": ("virtual_pipeline_model_parallel_size",),
+        "cp": ("context_parallel_size", "ulysses_sequence_parallel_size"),
+        "ep": ("expert_model_parallel_size",),
+        "sequence_parallel": ("sequence_parallel",),
+        "micro_batch_sequences": ("micro_batch_size", "local_batch_size", "trainer_batch_size"),
+        "global_batch_sequences": ("global_batch_size",),
+        "sequence_length": ("seq_length",),
+    }
+)
+"""Field of JobFacts → canonical ids that say it; the first one that is known holds."""
+_DEGREES = ("tp", "pp", "cp", "ep", "vpp")
+_NOT_SAMPLES = frozenset({"verl"})
+"""Whose batches count prompts, of which each has several samples."""
+_LATENT = ("q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim")
+_ARGUMENTS: Mapping[str, str] = MappingProxyType(
+    {
+        **{
+            name: name
+            for name in (
+                *("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups"),
+                *("kv_channels", "swiglu", "mtp_num_layers", "moe_router_topk", "moe_ffn_hidden_size"),
+                *("moe_shared_expert_intermediate_size", "moe_layer_freq", "multi_latent_attention"),
+                *_LATENT,
+                *("group_query_attention", "experimental_attention_variant", "vocab_size"),
+            )
+        },
+        "num_moe_experts": "num_experts",
+    }
+)
+"""Canonical id → Megatron-LM's argument."""
+_VOCABULARIES: Mapping[str, int] = MappingProxyType(
+    {
+        **{"GPT2BPETokenizer": 50_257, "Llama2Tokenizer": 32_000, "Llama3Tokenizer": 128_256},
+        **{"BertWordPieceLowerCase": 30_522, "BertWordPieceCase": 28_996},
+    }
+)
+"""Tokenizers of Megatron-LM that have one vocabulary each."""
+
+
+def stated_facts(of: Configuration) -> dict[str, Any]:
+    """Fields of JobFacts and ModelShape that the settings state, or that follow from them and from the
+    framework's own defaults; `model` is the name of a published one."""
+    view = View(of)
+    found: dict[str, Any] = {}
+    for fact, knobs in _FACTS.items():
+        for knob in knobs:
+            value = _known(view, knob, default=fact in _DEGREES and of.dialect == "megatron_lm")
+            if value is not None and (fact not in ("micro_batch_sequences",) or value):
+                found[fact] = value
+                break
+    if of.dialect in _NOT_SAMPLES:
+        found.pop("global_batch_sequences", None)
+        found.pop("micro_batch_sequences", None)
+    if of.dialect == "megatron_lm" and "num_layers" in of.values:
+        found |= {name: 1 for name in _DEGREES if name not in found and name not in _set_to_unknown(of)}
+    found |= _formats(view)
+    found |= _shape(of, view, found)
+    return found
+
+
+def _set_to_unknown(of: Configuration) -> set[str]:
+    return {fact for fact, knobs in _FACTS.items() if set(knobs) & of.unknown}
+
+
+def _known(view: View, knob: str, *, default: bool = False) -> Any:
+    try:
+        return view.or_default(knob) if default else view(knob)
+    except (Undecided, ArithmeticError):
+        return None
+
+
+_FLOATS = ("bf16", "fp16", "deepspeed_bf16", "deepspeed_fp16")
+
+
+def _formats(view: View) -> dict[str, Any]:
+    """Format of the GEMMs, and what is recomputed."""
+    found: dict[str, Any] = {}
+    floats = [name for name in _FLOATS if _known(view, name) is True]
+    mixed = _known(view, "accelerate_mixed_precision")
+    if _known(view, "fp8") not in (None, False):
+        found["dtype"] = "fp8"
+    elif floats:
+        found["dtype"] = floats[0].removeprefix("deepspeed_")
+    elif mixed in ("bf16", "fp16", "fp8"):
+        found["dtype"] = mixed
+    elif _known(view, "fsdp_param_dtype") is not None and view.dialect == "torchtitan":
+        found["dtype"] = _known(view, "fsdp_param_dtype")
+    for knob, words in (
+        ("recompute_granularity", {}),
+        ("checkpoint_mode", {"memory_budget": "selective"}),
+        ("trainer_gradient_checkpointing", {True: "full", False: "none"}),
+        ("fsdp_activation_checkpointing", {True: "full", False: "none"}),
+    ):
+        value = _known(view, knob)
+        if value is not None and "recompute" not in found:
+            found["recompute"] = words.get(value, value)
+    return found
+
+
+def _shape(of: Configuration, view: View, found: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of ModelShape, or the name of a published model."""
+    values = {argument: _known(view, knob) for knob, argument in _ARGUMENTS.items() if knob in of.values}
+    if not {"num_layers", "hidden_size", "num_attention_heads"} <= values.keys():
+        name = _published(of)
+        return {} if name is None else {"model": name}
+    if of.dialect == "megatron_lm":
+        values.setdefault("swiglu", False)
+        values.setdefault("group_query_attention", False)
+        if values.get("multi_latent_attention"):
+            values |= {name: _known(view, name, default=True) for name in _LATENT}
+        if values.get("ffn_hidden_size") is None and "ffn_hidden_size" not in of.unknown:
+            wide = 4 * values["hidden_size"]
+            values["ffn_hidden_size"] = int(wide * 2 / 3 / 64) * 64 if values["swiglu"] else wide
+        values["padded_vocab_size"] = _vocabulary(of, view, values.get("vocab_size"), found.get("tp", 1))
+    if set(_ARGUMENTS) & of.unknown:
+        return {}
+    try:
+        return megatron_shape({name: value for name, value in values.items() if value is not None})
+    except (MissingError, ValueError, TypeError):
+        return {}
+
+
+def _vocabulary(of: Configuration, view: View, stated: int | None, tp: int) -> int | None:
+    """Padded as Megatron-LM does, to a multiple of 128 (or what is asked) for each rank of TP."""
+    padded = _known(view, "padded_vocab_size")
+    if padded is not None:
+        return int(padded)
+    size = stated or _VOCABULARIES.get(str(of.values.get("tokenizer_type")))
+    if size is None:
+        name = published_name(str(of.values.get("tokenizer_model", "")))
+        size = None if name is None else known_models()[name].vocabulary
+    multiple = _known(view, "vocabulary_multiple", default=True)
+    if size is None or not isinstance(multiple, int):
+        return None
+    return -(-size // (multiple * tp)) * multiple * tp
+
+
+_PUBLISHED: Mapping[str, str] = MappingProxyType(
+    {
+        **{"llama3.1-8b": "llama3-8b", "llama3.1-70b": "llama3-70b", "llama3.3-70b": "llama3-70b"},
+        **{"llama3-405b": "llama3.1-405b", "deepseek-r1": "deepseek-v3"},
+    }
+)
+"""Published models of one shape."""
+
+
+def published_name(text: str) -> str | None:
+    """The published model that a path or a recipe names; None where it names none that is known.
+
+    >>> published_name("meta-llama/Llama-3.1-8B-Instruct"), published_name("llama3_8b_pretrain_config")
+    ('llama3-8b', 'llama3-8b')
+    """
+    names = {**{name: name for name in known_models()}, **_PUBLISHED}
+    for part in reversed(re.split(r"[/ ]+", text.lower().replace("_", "-"))):
+        plain = re.sub(r"^(meta-)?(llama|qwen|gpt)-?(\d)(\d)?(?=[-.])", _dotted, part)
+        fitting = [name for name in names if plain == name or plain.startswith(f"{name}-")]
+        if fitting:
+            return names[max(fitting, key=len)]
+    return None
+
+
+def _dotted(match: re.Match[str]) -> str:
+    return match[2] + match[3] + (f".{match[4]}" if match[4] else "")
+
+
+def _published(of: Configuration) -> str | None:
+    said = [str(of.values[name]) for name in ("model_path", "model_recipe") if of.values.get(name)]
+    flavor = of.values.get("model_flavor")
+    if flavor and said:
+        said.insert(0, f"{said[-1]}-{flavor}")
+    return next((name for text in said if (name := published_name(text)) is not None), None)
+
 
 _KNOB_OF_FACT: Mapping[str, str] = MappingProxyType(
     {

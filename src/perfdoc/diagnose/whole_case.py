@@ -2,28 +2,234 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
 from perfdoc import results as d
+from perfdoc.analyzers.clocks.alignment import align_clocks
+from perfdoc.analyzers.device.event_counts import REMEDY
+from perfdoc.analyzers.device.frameworks import NOTHING_SHOWN, Program
+from perfdoc.analyzers.efficiency.bounds import KernelBounds
 from perfdoc.analyzers.job import JobMeasurement, measure_job
+from perfdoc.analyzers.matching.collectives import match_collectives
 from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.analyzers.memory.snapshot import RankMemory, job_memory
+from perfdoc.analyzers.steps.log import read_logged_steps
 from perfdoc.diagnose.contradictions import without_contradictions
 from perfdoc.diagnose.job import with_shown_degrees
-from perfdoc.diagnose.ranks import rank_of, with_headroom
-from perfdoc.diagnose.replays import ReplayTopic, replays_of
+from perfdoc.diagnose.ranks import NO_TRACE, rank_of, with_headroom
 from perfdoc.knobs.configuration import Configuration
+from perfdoc.knobs.knob import Value
 from perfdoc.records import dataclass
+from perfdoc.results.headline import Framework
 from perfdoc.results.what_if import WhatIfAnalysis, no_what_if
 from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.job_words import in_words_of
 from perfdoc.rules.engine.own_words import under_megatrons_names
 from perfdoc.rules.engine.possible import why_left_out
 from perfdoc.rules.facts.framework import framework_of_job
+from perfdoc.rules.facts.graphs import launching_ns
+from perfdoc.rules.facts.hardware import gpu_of, job_nvlink_domain
+from perfdoc.simulator.job.analysis import ModelledJob, model_job
 from perfdoc.simulator.recorded.what_if import what_if
-from perfdoc.simulator.replay.gains import no_gains
+from perfdoc.simulator.replay.first_steps import cut
+from perfdoc.simulator.replay.gains import Gains, WhyNot, no_gains
+from perfdoc.simulator.replay.predict import ReplayedSteps, SplitLedger
+from perfdoc.simulator.replay.unedited import KeptRank, is_of_first_pipeline, replay
+from perfdoc.simulator.replay.whole import WholeReplay, free_lengths, replay_whole
+
+_GIVE = "Give a trace of the run too."
+_LEAVE_OUT = "Leave --no-replay out."
+_LATER = "Capture later steps, or give the part that counts: --window START,END."
+_NOT_RUN = "the windows were not replayed"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayTopic:
+    """What the diagnosis says of replays."""
+
+    replay: d.ReplayAnalysis
+    gains: Gains
+    combined: d.Combined | None
+    """None where nothing was replayed."""
+    modelled: d.JobModelAnalysis = d.NO_JOB_MODEL
+
+
+def replays_of(
+    captures: Sequence[CaptureMeasurement],
+    ranks: Sequence[d.Rank],
+    job: JobMeasurement,
+    why_not: WhyNot,
+    framework: Framework = "megatron",
+    program: Program = NOTHING_SHOWN,
+    *,
+    configuration: Configuration,
+    messages_overlap: bool | None = None,
+    ranks_per_server: Value = None,
+) -> ReplayTopic:
+    """Join the ranks and predict from them. ranks: the published ones, in the order of the captures. why_not:
+    asked of every change whether the job can have it. framework, program, configuration: in whose words
+    changes are named. messages_overlap: whether send/recv between stages is set to overlap. None unknown, as
+    ranks_per_server.
+    """
+    measured = [r for capture in captures for r in capture.ranks]
+    if partial := next((r.events.partial for r in measured if r.events.partial), ""):
+        gains = no_gains(partial, REMEDY)
+        return ReplayTopic(replay=_nothing(partial, REMEDY), gains=gains, combined=gains.combined)
+    kept = [
+        _named(r.also, device.rank, label, r.bounds)
+        for r, device, label in zip(measured, job.devices, job.labels, strict=True)
+        if isinstance(r.also, KeptRank)
+    ]
+    if not measured:
+        return ReplayTopic(replay=_nothing(NO_TRACE, _GIVE), gains=no_gains(NO_TRACE, _GIVE), combined=None)
+    if not kept or len(kept) < len(measured):
+        return ReplayTopic(
+            replay=_nothing(_NOT_RUN, _LEAVE_OUT),
+            gains=no_gains(_NOT_RUN, _LEAVE_OUT),
+            combined=None,
+        )
+    kept = _of_the_same_steps(kept, [next((s.name for s in r.window.step_list), "") for r in measured])
+    mine = _standing_for_all(kept)
+    matches, clocks = job.matches, job.clocks
+    if len(mine) < len(kept):
+        matches = match_collectives([measured[i].calls for i in mine], job.facts, whole=job.whole)
+        clocks = align_clocks(matches, [measured[i].calls for i in mine])
+    whole = replay_whole(
+        [kept[i] for i in mine],
+        [measured[i].calls for i in mine],
+        matches,
+        clocks,
+        [_split(measured[i], kept[i].replay.steps) for i in mine],
+        free=free_lengths(read_logged_steps(job.facts.run_directory)),
+        stragglers=late_by_compute(job),
+        why_not=why_not,
+    )
+    gains, modelled = whole.gains, d.NO_JOB_MODEL
+    if start_up := next((r.window.runs_once for r in measured if r.window.runs_once), ""):
+        gains = no_gains(start_up, _LATER)
+    else:
+        works = [k.work for k in kept if k.work is not None]
+        gpu = gpu_of(next((w.gpu_name for w in works if w.gpu_name), None))
+        model = model_job(
+            works,
+            job.facts,
+            messages_overlap=messages_overlap,
+            domain=job_nvlink_domain(gpu, ranks_per_server),
+            why_not=why_not,
+        )
+        gains, modelled = _with_model(gains, model), model.analysis
+    gains = in_words_of(framework, gains, configuration, program)
+    return ReplayTopic(replay=_replay(ranks, whole), gains=gains, combined=gains.combined, modelled=modelled)
+
+
+def _standing_for_all(kept: Sequence[KeptRank]) -> list[int]:
+    """Indices of the ranks that are replayed together: all, or of more than can be the first pipeline's."""
+    whole = [i for i, k in enumerate(kept) if k.rebuilt is not None]
+    failed = any(k.replay.state != "measured" for k in kept)
+    return whole if whole and not failed else list(range(len(kept)))
+
+
+def _of_the_same_steps(kept: Sequence[KeptRank], first: Sequence[str]) -> list[KeptRank]:
+    """All with as many steps as the one of which fewest were replayed, where some are not whole windows.
+    first: the name of each one's first step; where these differ nothing is predicted of parts."""
+    if all(k.replay.window_steps is None for k in kept):
+        return list(kept)
+    if len(set(first)) > 1 or not _all_that_stand_for_it(kept):
+        return [replace(k, rebuilt=None) for k in kept]
+    fewest = min((k.replay.steps for k in kept if k.rebuilt is not None), default=0)
+    if not fewest:  # of one that is not made of steps
+        return list(kept)
+    found = [k if k.rebuilt is None or k.replay.steps == fewest else _cut(k, fewest) for k in kept]
+    cannot = any(k.rebuilt is not None and f.rebuilt is None for k, f in zip(kept, found, strict=True))
+    return [replace(k, rebuilt=None) for k in kept] if cannot else found
+
+
+def _all_that_stand_for_it(kept: Sequence[KeptRank]) -> bool:
+    """Whether all ranks are kept, or all of the first pipeline: some windows may be too large where parts of
+    longer ones are not."""
+    first = [k for k in kept if is_of_first_pipeline(k)]
+    return all(k.rebuilt is not None for k in first or kept)
+
+
+def _cut(kept: KeptRank, steps: int) -> KeptRank:
+    assert kept.rebuilt is not None
+    rebuilt = cut(kept.rebuilt, steps)
+    if rebuilt is None:
+        return replace(kept, rebuilt=None)
+    of = kept.replay.window_steps or kept.replay.steps
+    return replace(kept, rebuilt=rebuilt, replay=replace(replay(rebuilt), window_steps=of))
+
+
+def _with_model(gains: Gains, model: ModelledJob) -> Gains:
+    """The predictions of the replay, and of the job's model, which lays out other schedules."""
+    merged = [*gains.predictions, *model.predictions]
+    if gains.analysis.state != "measured" and merged:
+        analysis = replace(gains.analysis, state="measured", reason="", remedy="", predictions=merged)
+    else:
+        analysis = replace(gains.analysis, predictions=merged)
+    return replace(gains, analysis=analysis)
+
+
+def _split(rank: RankMeasurement, steps: int) -> SplitLedger:
+    """The ledger, with what of idle.host launching is not to blame for, and so many steps of it replayed."""
+    part = None
+    if 0 < steps < rank.window.steps:
+        held = {leaf: int(ns[:steps].sum()) for leaf, ns in rank.step_ledgers.leaf_ns.items()}
+        part = ReplayedSteps(steps=steps, of=rank.window.steps, by_leaf=held)
+    elsewhere_ns = rank.ledger.idle.host - launching_ns(rank)
+    return SplitLedger(**vars(rank.ledger), host_elsewhere_ns=elsewhere_ns, replayed=part)
+
+
+def late_by_compute(job: JobMeasurement) -> list[tuple[str, str]]:
+    """Ranks that are late because they compute longer, which is what the replay takes away: not because of
+    their host, nor because they waited for others, nor by the order in which stages of a pipeline end, which
+    groups of unknown dimension may join."""
+    pipeline = (job.stages or 1) > 1
+    return [
+        (s.name, s.dimension)
+        for s in job.skew.stragglers
+        if s.cause == "compute" and not (pipeline and s.dimension == "unknown")
+    ]
+
+
+def _named(kept: KeptRank, rank: int | None, label: str, bounds: KernelBounds | None) -> KeptRank:
+    """With its rank as all captures together tell it, and what is known of its kernels' bounds."""
+    if kept.work is not None:
+        kept = replace(kept, work=replace(kept.work, rank=rank))
+    if kept.rebuilt is None:
+        return kept
+    frames = tuple(replace(frame, rank=rank, name=label, bounds=bounds) for frame in kept.rebuilt.ranks)
+    return replace(kept, rebuilt=replace(kept.rebuilt, ranks=frames))
+
+
+def _replay(ranks: Sequence[d.Rank], whole: WholeReplay) -> d.ReplayAnalysis:
+    """Of the job; where there is none the error that is largest either way, and critical paths summed."""
+    job = whole.job
+    replays = [r.replay for r in ranks if r.replay is not None]
+    measured = [r for r in replays if r.state == "measured" and r.error_frac is not None]
+    if job is not None and job.state == "measured":
+        worst, path = job.worst_error_frac, job.critical_path
+    elif measured:
+        worst = max((r.error_frac or 0.0 for r in measured), key=abs)
+        summed: Counter[str] = Counter()
+        for replay in measured:
+            summed.update(replay.critical_path)
+        path = dict(summed.most_common())
+    else:
+        return _nothing(replays[0].reason, replays[0].remedy)
+    return d.ReplayAnalysis(
+        state="measured", reason="", remedy="", error_frac=worst, critical_path=path, job=job
+    )
+
+
+def _nothing(reason: str, remedy: str) -> d.ReplayAnalysis:
+    return d.ReplayAnalysis(
+        state="not_measured", reason=reason, remedy=remedy, error_frac=None, critical_path={}, job=None
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

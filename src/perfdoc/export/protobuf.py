@@ -18,14 +18,14 @@ from perfdoc.analyzers.base.intervals import I64
 
 Bytes: TypeAlias = NDArray[np.uint8]
 
-BEGIN, END, INSTANT, COUNTER = 1, 2, 3, 4
+BEGIN, END, INSTANT = 1, 2, 3
 """TrackEvent.Type."""
 _VARINT, _LENGTH = 0, 2
 _PACKET = 1
 _TIMESTAMP, _SEQUENCE, _EVENT, _INTERNED, _FLAGS, _TRACK = 8, 10, 11, 12, 13, 60
 _CLEARED, _NEEDS = 1, 2
-_EVENT_CATEGORY, _EVENT_TYPE, _EVENT_NAME, _EVENT_TRACK, _EVENT_VALUE = 3, 9, 10, 11, 30
-_COUNTER_TRACK, _PROCESS, _IN_THE_ORDER_GIVEN, _NEVER_MERGED = 8, 3, 3, 2
+_EVENT_CATEGORY, _EVENT_TYPE, _EVENT_NAME, _EVENT_TRACK = 3, 9, 10, 11
+_PROCESS, _IN_THE_ORDER_GIVEN, _NEVER_MERGED = 3, 3, 2
 
 
 def varint(value: int) -> bytes:
@@ -79,12 +79,10 @@ def process_track(track: int, pid: int, name: str) -> bytes:
     return field(_TRACK, body)
 
 
-def child_track(track: int, parent: int, name: str, place: int, unit: str | None = None) -> bytes:
-    """Describes a track below a process; with a unit, one of a counter."""
+def child_track(track: int, parent: int, name: str, place: int) -> bytes:
+    """Describes a track below a process."""
     body = field(1, track) + field(5, parent) + field(2, text(name)) + field(12, place)
     body += field(15, _NEVER_MERGED)
-    if unit is not None:
-        body += field(_COUNTER_TRACK, field(6, text(unit)))
     return field(_TRACK, body)
 
 
@@ -121,12 +119,6 @@ class Slices:
                 wide_varints(category, 1),
             ]
         return self._packets(n, time_ns, [*event, self._track])
-
-    def counters(self, time_ns: I64, value: I64) -> Bytes:
-        """A row for each value of a counter; none negative."""
-        width = width_of(int(value.max(initial=0)))
-        head = varint(_EVENT_TYPE << 3) + bytes([COUNTER]) + varint(_EVENT_VALUE << 3)
-        return self._packets(len(time_ns), time_ns, [head, wide_varints(value, width), self._track])
 
     def _packets(self, n: int, time_ns: I64, event: list[Bytes | bytes]) -> Bytes:
         inside = sum(len(part) if isinstance(part, bytes) else part.shape[1] for part in event)

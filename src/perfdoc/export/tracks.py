@@ -9,7 +9,7 @@ import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.device.activity import DIMENSIONS, EVIDENCE
-from perfdoc.analyzers.device.view import DeviceView, launches_missing
+from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.analyzers.timeline.rank import ledger_pieces
 from perfdoc.records import dataclass
@@ -26,7 +26,6 @@ from perfdoc.traces.model import (
     Thread,
 )
 
-MAX_COUNTER_VALUES = 200_000
 MAX_TRACKS_OF_A_KIND = 1_000
 """Streams or threads; a damaged or hostile trace may have one for each row."""
 _NAME_CHARACTERS = 400
@@ -61,16 +60,6 @@ class Track:
     """Index of each one's name."""
     category: I64
     """Index into CATEGORIES."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Counter:
-    """A number over time."""
-
-    name: str
-    unit: str
-    time_ns: I64
-    value: I64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +99,7 @@ def _collectives(view: DeviceView) -> list[str]:
     return names if len(kinds) <= _COLLECTIVES_AT_MOST else [*names[:-1], "another collective"]
 
 
-def tracks_of(view: DeviceView) -> Iterator[Track | Counter | LeftOut]:
+def tracks_of(view: DeviceView) -> Iterator[Track | LeftOut]:
     """Every track of a device that has something, one at a time."""
     trace = view.trace
     base = len(trace.strings)
@@ -118,11 +107,10 @@ def tracks_of(view: DeviceView) -> Iterator[Track | Counter | LeftOut]:
     graph = copies + len(CopyKind)
     comm = graph + 1
     steps = comm + len(_collectives(view))
-    found: list[Iterator[Track | Counter | LeftOut]] = [
+    found: list[Iterator[Track | LeftOut]] = [
         _steps(view, steps),
         _ledger(view, base),
         _dimensions(view, comm),
-        _queue(view),
         _of_streams(
             view,
             "kernels",
@@ -149,7 +137,7 @@ def tracks_of(view: DeviceView) -> Iterator[Track | Counter | LeftOut]:
     ]
     for part in found:
         for track in part:
-            if isinstance(track, Counter | LeftOut) or len(track.start_ns):
+            if isinstance(track, LeftOut) or len(track.start_ns):
                 yield track
 
 
@@ -198,24 +186,6 @@ def _dimensions(view: DeviceView, first: int) -> Iterator[Track]:
             text=first + kind.astype(np.int64),
             category=CATEGORIES.index(f"dimension by {EVIDENCE[0]}") + found.evidence[rows],
         )
-
-
-def _queue(view: DeviceView) -> Iterator[Counter]:
-    """Work launched and not yet started; nothing where launches are not known."""
-    activity = view.activity
-    if launches_missing(view) is not None:
-        return
-    known = activity.launch_start_ns >= 0
-    joined = np.maximum(activity.launch_start_ns, activity.launch_end_ns)[known]
-    left = np.maximum(activity.start_ns[known], joined)
-    time = np.concatenate((joined, left))
-    order = np.argsort(time, kind="stable")
-    change = np.repeat(np.array([1, -1]), len(joined))[order]
-    time, depth = time[order], np.cumsum(change)
-    last = np.append(time[1:] > time[:-1], True)
-    time, depth = time[last], np.maximum(depth[last], 0)
-    every = -(-len(time) // MAX_COUNTER_VALUES)
-    yield Counter(name="launch queue", unit="launches", time_ns=time[::every], value=depth[::every])
 
 
 def _by(column: I64, rows: I64) -> tuple[list[tuple[int, I64]], list[LeftOut]]:

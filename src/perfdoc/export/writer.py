@@ -13,7 +13,7 @@ import numpy as np
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.export import protobuf
-from perfdoc.export.tracks import CATEGORIES, Counter, LeftOut, Names, Track, own_names, tracks_of
+from perfdoc.export.tracks import CATEGORIES, LeftOut, Names, Track, own_names, tracks_of
 from perfdoc.records import dataclass
 from perfdoc.traces.table import Bool
 
@@ -179,15 +179,13 @@ class _DeviceWriter:
         for track in tracks_of(self._view):
             if isinstance(track, LeftOut):
                 self._left_out += track.rows
-            elif isinstance(track, Counter):
-                self._counter(track)
             else:
                 self._track(track)
         return Written(tracks=self._places, slices=self._slices, left_out=self._left_out)
 
-    def _describe(self, name: str, unit: str | None = None) -> int:
+    def _describe(self, name: str) -> int:
         number = self._process + 1 + self._places
-        described = protobuf.child_track(number, self._process, name, self._places, unit)
+        described = protobuf.child_track(number, self._process, name, self._places)
         self._out.put(protobuf.packet(self._sequence, described))
         self._places += 1
         return number
@@ -199,12 +197,6 @@ class _DeviceWriter:
             time_width=protobuf.width_of(latest_ns),
             name_width=self._name_width,
         )
-
-    def _counter(self, counter: Counter) -> None:
-        time = self._clock(counter.time_ns)
-        packets = self._encoder(self._describe(counter.name, counter.unit), int(time.max(initial=0)))
-        for a in range(0, len(time), _ROWS):
-            self._out.put(packets.counters(time[a : a + _ROWS], counter.value[a : a + _ROWS]).tobytes())
 
     def _track(self, track: Track) -> None:
         self._write_names(track.text)

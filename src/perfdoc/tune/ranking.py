@@ -1,4 +1,4 @@
-"""From what was tried to rows: bands, what each change adds, the front of time against memory."""
+"""From what was tried to rows: bands, what each change adds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from perfdoc.tune.job import Job
 from perfdoc.tune.result import (
     Band,
     Change,
-    FrontPoint,
     MemoryBasis,
     Part,
     Row,
@@ -46,14 +45,9 @@ def tuning_of(
     """The result: the unchanged configuration and the best `top`."""
     now = next((t for t in found.tried if t.point == point_of(job.base)), None)
     best = _distinct(found.tried, job.models.model.measured_ns)[:top]
-    front = _front(found.tried)
-    on_front = {t.point for t in front}
-    rows = [_row(job, i, t, on_front) for i, t in enumerate([*([now] if now else []), *best])]
+    rows = [_row(job, i, t) for i, t in enumerate([*([now] if now else []), *best])]
     if now is None:  # cannot be: the model reproduces what it was made from
         rows = [replace(r, place=r.place + 1) for r in rows]
-    place = {t.point: i + 1 for i, t in enumerate(best)}
-    if now is not None:
-        place[now.point] = 0
     memory = job.memory
     return Tuning(
         perfdoc_version=__version__,
@@ -67,15 +61,6 @@ def tuning_of(
         stages_composed=sum(s.origin == "composed" for s in job.models.model.stages),
         stages=len(job.models.model.stages),
         rows=rows,
-        front=[
-            FrontPoint(
-                step_ms=t.step_ns / _MS,
-                memory_bytes=t.need_bytes or 0,
-                place=place.get(t.point),
-                changes=changes_in(job, t.changes),
-            )
-            for t in front
-        ],
         memory=MemoryBasis(
             basis=memory.basis,
             reason=memory.reason or memory.limit_reason,
@@ -170,7 +155,7 @@ def settings_in(job: Job, settings: JobSettings) -> Settings:
     )
 
 
-def _row(job: Job, place: int, tried: Tried, on_front: set[Point]) -> Row:
+def _row(job: Job, place: int, tried: Tried) -> Row:
     model, now = job.models.model, job.models.model.measured_ns / _MS
     gain = job.models.gain(tried.settings)
     low, mid, high = gain.low_ms or 0.0, gain.mid_ms or 0.0, gain.high_ms or 0.0
@@ -195,7 +180,6 @@ def _row(job: Job, place: int, tried: Tried, on_front: set[Point]) -> Row:
         memory_bytes=tried.need_bytes,
         parts=parts_of(job, tried.point),
         assumptions=list(gain.assumptions),
-        on_front=tried.point in on_front,
     )
 
 
@@ -254,14 +238,4 @@ def _distinct(tried: Sequence[Tried], measured_ns: float) -> list[Tried]:
             found.append(t)
         if len(found) >= 200:
             break
-    return found
-
-
-def _front(tried: Sequence[Tried]) -> list[Tried]:
-    """By rising memory, each faster than all that need no more."""
-    found: list[Tried] = []
-    known = [t for t in tried if t.need_bytes is not None]
-    for t in sorted(known, key=lambda t: (t.need_bytes or 0, t.step_ns, len(t.changes))):
-        if not found or t.step_ns < found[-1].step_ns:
-            found.append(t)
     return found

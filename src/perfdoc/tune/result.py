@@ -12,7 +12,7 @@ import msgspec
 from perfdoc.records import dataclass
 from perfdoc.results.type_schema import schema_of
 
-SCHEMA_VERSION = "1.0"
+SCHEMA_VERSION = "2.0"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,8 +104,6 @@ class Row:
     parts: list[Part]
     """By falling gain, each beyond those before it; they sum to the whole gain."""
     assumptions: list[str]
-    on_front: bool
-    """Whether nothing tried is both faster and smaller."""
     measured: Trial | None = None
 
 
@@ -143,17 +141,6 @@ class MemoryBasis:
     gpu_bytes: int | None
     limit_bytes: int | None
     """More is not offered, unless it is no more than now."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class FrontPoint:
-    """One configuration of the front of time against memory."""
-
-    step_ms: float
-    memory_bytes: int
-    place: int | None
-    """Its row's; None where it has none."""
-    changes: list[Change]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,8 +195,6 @@ class Tuning:
     stages: int
     rows: list[Row]
     """The unchanged configuration first, then the best ones."""
-    front: list[FrontPoint]
-    """By rising memory; empty where memory is not known."""
     memory: MemoryBasis
     search: Search
     scaling: list[Scale]

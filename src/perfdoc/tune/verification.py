@@ -160,7 +160,6 @@ def with_trials(found: Tuning, plan: Plan, state: State, *, complete: bool, word
     return replace(
         found,
         rows=ranked,
-        front=[replace(p, place=None if p.place is None else place[p.place]) for p in found.front],
         verdict=verdict_measured(ranked),
         measuring=Measuring(
             command=words,

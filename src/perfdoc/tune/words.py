@@ -6,12 +6,12 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from perfdoc.knobs.knob import DIALECT_TITLES
+from perfdoc.reports.html import render_page
 from perfdoc.reports.sections.section import Cell, Grid, Section, name, size, word
 from perfdoc.reports.terminal import grid, paragraph
 from perfdoc.results.figures import UNKNOWN, count, per_cent, plural, signed_share, significant
 from perfdoc.results.figures import size as bytes_in_words
 from perfdoc.results.names import prose
-from perfdoc.tune.front_chart import front_picture
 from perfdoc.tune.result import Band, Change, Row, Scale, Tuning, value_words
 from perfdoc.tune.space import SHORT
 
@@ -28,7 +28,6 @@ def sections_of(found: Tuning) -> list[Section]:
         _measured(found),
         _to_set(found),
         _parts(found),
-        _front(found),
         _scaling(found),
         _left_out(found),
         _basis(found),
@@ -151,27 +150,6 @@ def _parts(found: Tuning) -> Section:
             )
             for row in several
         ],
-    )
-
-
-def _front(found: Tuning) -> Section:
-    if len(found.front) < 2:
-        return Section(key="memory", title="Time against memory")
-    rows = [
-        [
-            size(p.memory_bytes),
-            Cell(text=milliseconds(p.step_ms), ns=round(p.step_ms * 1e6)),
-            word("" if p.place is None else p.place or "now"),
-            name(changes_words(p.changes)),
-        ]
-        for p in found.front
-    ]
-    return Section(
-        key="memory",
-        title="Time against memory",
-        sentences=["Nothing that was tried is both faster and smaller than one of these."],
-        grids=[Grid(head=["memory", "step", "#", "changes"], align="rrrn", rows=rows)],
-        draw=lambda: front_picture(found),
     )
 
 
@@ -306,3 +284,18 @@ def render_text(found: Tuning, *, width: int = 100) -> str:
             best = next(r for r in found.rows if r.place == 1)
             lines += ["", *(f"  {line}" for line in written_of(best))]
     return "\n".join(lines) + "\n"
+
+
+def render_html(found: Tuning) -> str:
+    """The result as one file: every string in it is shortened and escaped."""
+    return render_page(
+        "tune.html",
+        scripts=("tables.js", "copy.js"),
+        t=found,
+        sections=sections_of(found),
+        pasted=[
+            (row.place, changes_words(row.changes), " ".join(written_of(row)))
+            for row in found.rows
+            if row.place and written_of(row)
+        ],
+    )

@@ -12,11 +12,21 @@ from perfdoc.compare.baseline_files import Baseline, Promotion, find, nearest, r
 from perfdoc.compare.facts import Fact, Facts, differences, unsaid
 from perfdoc.compare.figures import LOGGED, RunFigures, twice
 from perfdoc.compare.floors import Floor, Level, check_floors
-from perfdoc.compare.gate.measures import DRIFT, MEAN, PARTS, STEP, Compared, Family
-from perfdoc.compare.gate.parts import Grown, find_growth, find_part_losses
+from perfdoc.compare.gate.measures import (
+    DRIFT,
+    MEAN,
+    PARTS,
+    STEP,
+    Compared,
+    Family,
+    Grown,
+    find_growth,
+    find_part_losses,
+)
 from perfdoc.compare.gate.result import (
     Check,
     Difference,
+    Judgement,
     Result,
     State,
     change,
@@ -27,22 +37,11 @@ from perfdoc.compare.gate.result import (
 from perfdoc.compare.gate.sessions import note_one_session, note_same_place, pair_runs
 from perfdoc.compare.runs import Run
 from perfdoc.profiling.environment import encodable
-from perfdoc.records import dataclass
 from perfdoc.results.figures import duration, per_cent, plural
 from perfdoc.results.names import shorten
 
 _LONGER_WARMUP_FRAC = 0.1
 """A warm-up that is longer than any of the baseline by this share of a run's steps hides what they cost."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Judgement:
-    """What came out, the check of the step first."""
-
-    checks: Sequence[Check]
-    grown: Sequence[Grown]
-    improved: bool
-    notes: Sequence[str]
 
 
 def judge(
@@ -213,14 +212,14 @@ def check_runs(
     """Compare runs of one configuration with their baseline. Raises TraceError for a broken baseline."""
     facts, figures = runs[0].facts, [r.figures for r in runs]
     notes = list(dict.fromkeys(note for run in runs for note in run.notes))
-    limits = check_floors(floors, figures)
+    limits = list(map(floor_check, check_floors(floors, figures)))
     baselines = read_baselines(folder)
     found = find(baselines, facts, ignored)
     if found is None:
         why, closest, differ = _why_not(folder, baselines, facts, ignored)
         return incomparable(
             why,
-            list(map(floor_check, limits)),
+            limits,
             baseline=encodable(closest.name) if closest else None,
             differences=differ,
             runs=figures,
@@ -233,15 +232,7 @@ def check_runs(
     notes += note_one_session(old)
     notes += promoted_since(baseline.promotions, [r.median_step_ns for r in figures], practical_frac)
     judged = judge(old, figures, practical_frac, drift_level)
-    return compared(
-        [*judged.checks, *map(floor_check, limits)],
-        judged.grown,
-        improved=judged.improved,
-        baseline=encodable(path.name),
-        baseline_runs=old,
-        runs=figures,
-        notes=[*notes, *judged.notes],
-    )
+    return compared(judged, limits, encodable(path.name), old, figures, notes)
 
 
 def check_beside(
@@ -265,15 +256,7 @@ def check_beside(
     pairs = pair_runs(old, new)
     notes += note_same_place(pairs)
     found = judge([a for a, _ in pairs], [b for _, b in pairs], practical_frac, in_pairs=True)
-    return compared(
-        [*found.checks, *limits],
-        found.grown,
-        improved=found.improved,
-        baseline=None,
-        baseline_runs=old,
-        runs=new,
-        notes=[*notes, *found.notes],
-    )
+    return compared(found, limits, None, old, new, notes)
 
 
 def promoted_since(

@@ -10,7 +10,8 @@ import msgspec
 from perfdoc.compare.facts import Fact
 from perfdoc.compare.figures import RunFigures
 from perfdoc.compare.floors import KINDS, FloorResult
-from perfdoc.compare.gate.parts import Grown
+from perfdoc.compare.gate.measures import Grown
+from perfdoc.records import dataclass
 from perfdoc.results.figures import per_cent, significant
 
 State = Literal["pass", "warn", "fail", "inconclusive"]
@@ -58,11 +59,19 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     notes: list[str] = []
 
 
+@dataclass(frozen=True, kw_only=True)
+class Judgement:
+    """What came out, the check of the step first."""
+
+    checks: Sequence[Check]
+    grown: Sequence[Grown]
+    improved: bool
+    notes: Sequence[str]
+
+
 def compared(
-    checks: Sequence[Check],
-    grown: Sequence[Grown],
-    *,
-    improved: bool,
+    found: Judgement,
+    limits: Sequence[Check],
     baseline: str | None,
     baseline_runs: Sequence[RunFigures],
     runs: Sequence[RunFigures],
@@ -72,19 +81,20 @@ def compared(
 
     baseline: the name of its file; None for runs beside one another.
     """
+    checks = [*found.checks, *limits]
     state = _worst(checks)
-    gained: Literal["pass", "improved"] = "improved" if improved else "pass"
+    gained: Literal["pass", "improved"] = "improved" if found.improved else "pass"
     decisive = state if state in ("fail", "inconclusive") else checks[0].state
     return Result(
         verdict=state if state in ("fail", "inconclusive") else gained,
         exit_code=EXIT_CODES[state],
         summary=next(c.message for c in checks if c.state == decisive),
-        checks=list(checks),
-        grown=list(grown),
+        checks=checks,
+        grown=list(found.grown),
         baseline=baseline,
         baseline_runs=list(baseline_runs),
         runs=list(runs),
-        notes=list(notes),
+        notes=[*notes, *found.notes],
     )
 
 
