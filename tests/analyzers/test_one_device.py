@@ -21,8 +21,7 @@ from perfdoc.diagnose.workers import Here, T, Task
 from perfdoc.profiling import malloc, telling
 from perfdoc.simulator.replay.unedited import replay_and_keep
 from perfdoc.traces import lookups
-from perfdoc.traces.codec import same
-from tests.summaries.made import two_ranks
+from tests.summaries.made import same, two_ranks
 
 
 class Elsewhere:
