@@ -4,21 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cache
-from pathlib import Path
 from typing import Any, Literal, get_args
-
-import yaml
 
 from perfdoc.knobs.condition import Term, Test, parse_condition
 from perfdoc.knobs.knob import Dialect, Value
-from perfdoc.knobs.load import LOADER, frozen
+from perfdoc.knobs.load import frozen, table
 from perfdoc.knobs.terms import TERMS
 from perfdoc.records import dataclass
 
 Kind = Literal["forbidden", "ineffective", "inadvisable"]
 """`forbidden`: refused at start-up, or silently wrong. `ineffective`: changes nothing. `inadvisable`: works,
 and costs something."""
-_FOLDER = Path(__file__).resolve().parent / "catalogue" / "constraints"
 _FILES = (
     *("parallel", "stage_layout", "data_parallel", "experts", "memory", "kernels", "environment", "trainer"),
     "megatron_lm",
@@ -59,11 +55,7 @@ class Constraint:
 @cache
 def constraints() -> tuple[Constraint, ...]:
     """Every rule, in the order in which they are shown. Raises ValueError for a row that is wrong."""
-    rows = [
-        row
-        for name in _FILES
-        for row in yaml.load((_FOLDER / f"{name}.yaml").read_text(encoding="utf-8"), Loader=LOADER)
-    ]
+    rows = [row for name in _FILES for row in table(f"constraints/{name}")]
     terms = {**TERMS, **{row["term"]: Term(is_=row["is"]) for row in rows if "term" in row}}
     return tuple(_constraint(one, terms) for row in rows if "term" not in row for one in _filled(row))
 

@@ -8,12 +8,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, get_args
 
-import yaml
-
+from perfdoc import kept
 from perfdoc.knobs.knob import DIALECTS, Dialect, Former, Knob, Spelling, Type, Value
 
 _FOLDER = Path(__file__).resolve().with_name("catalogue")
-LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 TOPICS: Mapping[str, str] = MappingProxyType(
     {
         "parallel_mapping": "How ranks divide the model and the data",
@@ -57,13 +55,17 @@ ELSEWHERE = frozenset({"reinforcement", "plain_pytorch"})
 """Topics of settings that megatron-core and its trainers do not have."""
 
 
+def table(name: str) -> Any:
+    """A file of the catalogue as plain data."""
+    return kept.table(_FOLDER / f"{name}.yaml")
+
+
 @cache
 def catalogue() -> Mapping[str, Knob]:
     """Every knob and fact by canonical id. Raises ValueError for an entry that is wrong."""
     knobs: dict[str, Knob] = {}
     for topic in TOPICS:
-        entries = yaml.load((_FOLDER / f"{topic}.yaml").read_text(encoding="utf-8"), Loader=LOADER)
-        for entry in entries:
+        for entry in table(topic):
             knob = _knob(topic, entry)
             if knob.id in knobs:
                 raise ValueError(f"{topic}.yaml: {knob.id} is there twice")

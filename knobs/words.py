@@ -5,19 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field
 from functools import cache
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
-
-import yaml
 
 from perfdoc.knobs.condition import parse_condition
 from perfdoc.knobs.configuration import Configuration, Undecided, View
 from perfdoc.knobs.knob import Value
-from perfdoc.knobs.load import LOADER
+from perfdoc.knobs.load import table
 from perfdoc.records import dataclass
 
-_FILE = Path(__file__).resolve().parent / "catalogue" / "words.yaml"
 _BYTES = 4
 """Of a gradient's element: DDP reduces in the parameters' type, at most FP32."""
 _DEFAULT_MIB = 25
@@ -84,7 +80,7 @@ class Words:
 @cache
 def words() -> Words:
     """The file, read once."""
-    data = yaml.load(_FILE.read_text(encoding="utf-8"), Loader=LOADER)
+    data = table("words")
     return Words(
         nouns=MappingProxyType(data["nouns"]),
         programs=MappingProxyType(data["programs"]),

@@ -5,13 +5,13 @@ A family is known by the beginning of a name, rates only by the whole of it.
 
 import re
 import threading
-from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Literal, TypeVar
 
 import msgspec
-import yaml
+
+from perfdoc.kept import table
 
 Nvidias = Literal["volta", "turing", "ampere", "ada", "hopper", "blackwell"]
 Architecture = Literal[Nvidias, "cdna", "cdna2", "cdna3", "cdna4", "xe_hpc"]
@@ -98,44 +98,39 @@ class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 T = TypeVar("T", GpuFamily, GpuModel)
 
 
-_Compiled = tuple[list[tuple[re.Pattern[str], GpuFamily]], list[tuple[re.Pattern[str], GpuModel]]]
 _READING = threading.Lock()
 """Devices are measured by several threads, and msgspec crashes where two of them convert at once to a type
 that is new to it."""
 
 
-def _table() -> _Compiled:
+def _table() -> _Table:
     with _READING:
         return _read()
 
 
 @cache
-def _read() -> _Compiled:
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    table = msgspec.convert(yaml.load(_FILE.read_text(encoding="utf-8"), Loader=loader), _Table)
-    return _compiled(table.families), _compiled(table.models)
+def _read() -> _Table:
+    return msgspec.convert(table(_FILE), _Table)
 
 
-def _compiled(entries: Iterable[T]) -> list[tuple[re.Pattern[str], T]]:
-    return [(re.compile(entry.names, re.IGNORECASE), entry) for entry in entries]
-
-
-def _found(name: str | None, entries: list[tuple[re.Pattern[str], T]]) -> T | None:
+def _found(name: str | None, entries: tuple[T, ...]) -> T | None:
     if name is None or len(name) > _LONGEST_NAME:
         return None
     words = re.sub(r"^(NVIDIA|Tesla|AMD|Intel(\(R\))?)\s+", "", " ".join(name.split()), flags=re.IGNORECASE)
-    return next((entry for pattern, entry in entries if pattern.fullmatch(words)), None)
+    return next((entry for entry in entries if re.fullmatch(entry.names, words, re.IGNORECASE)), None)
 
 
+@cache
 def gpu_family(name: str | None) -> GpuFamily | None:
     """`NVIDIA H100 80GB HBM3` is a Hopper with 8 GPUs per NVLink domain; None for an unknown name."""
-    return _found(name, _table()[0])
+    return _found(name, _table().families)
 
 
+@cache
 def gpu_model(name: str | None) -> GpuModel | None:
     """`NVIDIA H100 80GB HBM3` has 132 SMs and 3350 GB/s; None for a CPU and for a name that is not known to
     the last word."""
-    return _found(name, _table()[1])
+    return _found(name, _table().models)
 
 
 def peak_flops(gpu_name: str | None, dtype: str = "bf16") -> float | None:

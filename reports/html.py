@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FileSystemBytecodeCache, FileSystemLoader, StrictUndefined
+from jinja2.bccache import Bucket
 from markupsafe import Markup, escape
 
+from perfdoc.kept import folder_for
 from perfdoc.reports import gaps, headline, outlook, summary, view
 from perfdoc.reports.advice import change_title, gain_words, lines_of, related_words, worst_words
 from perfdoc.reports.charts.steps import OPEN_STEP_STRIPS, step_strips
 from perfdoc.reports.charts.timeline_parts import CHART_STYLE, TimelineParts, timeline_parts
-from perfdoc.reports.inlined import asset, library, policy
+from perfdoc.reports.inlined import asset, policy
 from perfdoc.reports.leaves import LEAVES
 from perfdoc.reports.opportunities import Shown, choices, dialects_of, informing, opportunities, trifles
 from perfdoc.reports.outline import inputs_grid, sections_of
@@ -55,6 +59,17 @@ def _percent(value: float) -> str:
     return f"{value:.3f}".rstrip("0").rstrip(".") + "%"
 
 
+class _Compiled(FileSystemBytecodeCache):
+    """Templates as Python code, kept as Python keeps its own; where nothing may be written, nothing is."""
+
+    def dump_bytecode(self, bucket: Bucket) -> None:
+        """As Jinja does."""
+        if not sys.dont_write_bytecode:
+            with suppress(OSError):
+                Path(self.directory).mkdir(parents=True, exist_ok=True)
+                super().dump_bytecode(bucket)
+
+
 @cache
 def environment() -> Environment:
     """Templates, with the filters that they use. It is kept."""
@@ -65,6 +80,7 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         finalize=_only_printable,
+        bytecode_cache=_Compiled(str(folder_for(_HERE / "templates"))),
     )
     environment.filters.update(
         name=shorten,
@@ -86,13 +102,6 @@ def environment() -> Environment:
         percent=_percent,
     )
     return environment
-
-
-def prepare() -> None:
-    """Compile the templates and pack the chart library, which the first page would do."""
-    library()
-    for name in environment().list_templates(extensions=["html"]):
-        environment().get_template(name)
 
 
 def _next(diagnosis: Diagnosis, to_do: Sequence[Shown]) -> tuple[str, str] | None:

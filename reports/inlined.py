@@ -18,6 +18,7 @@ from pathlib import Path
 
 from markupsafe import Markup
 
+from perfdoc.kept import kept
 from perfdoc.records import dataclass
 
 _ASSETS = Path(__file__).parent / "assets"
@@ -70,8 +71,6 @@ def policy(styles: Sequence[str], scripts: Sequence[str]) -> str:
 
 
 _FILE = Path("package_data", "plotly.min.js")
-_LEVEL = 4
-"""4 % larger than at zlib's usual 6, in half the time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,8 +94,11 @@ def library() -> Library | None:
     file = next((Path(folder) / _FILE for folder in folders or () if (Path(folder) / _FILE).is_file()), None)
     if file is None:
         return None
-    text = file.read_bytes()
-    sha256 = hashlib.sha256(text)
-    packed = b64encode(zlib.compress(text, _LEVEL))
-    digest = b64encode(sha256.digest()).decode()
-    return Library(packed=Markup(packed.decode("ascii")), source=f"'sha256-{digest}'")
+    packed, digest = kept(file, _packed, beside=_ASSETS / file.name)
+    return Library(packed=Markup(packed), source=f"'sha256-{digest}'")
+
+
+def _packed(text: bytes) -> tuple[str, str]:
+    # 6: 4 % smaller than 4, within a thousandth of the best in two thirds of its time.
+    packed, digest = zlib.compress(text, 6), hashlib.sha256(text).digest()
+    return b64encode(packed).decode(), b64encode(digest).decode()

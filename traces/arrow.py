@@ -1,10 +1,15 @@
-"""Between Arrow and numpy without pandas: `pa.array` and `pa.scalar` import it, which costs 0.3 s."""
+"""Between Arrow and numpy without pandas, which `pa.array` and `pa.scalar` import for 0.3 s.
+
+Nor is pyarrow.compute imported but where a column needs it: it writes the texts of 280 functions first.
+"""
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
+from pyarrow._compute import call_function
 
 from perfdoc.traces.table import I64, Bool
 
@@ -23,7 +28,7 @@ def to_int64(column: pa.ChunkedArray, default: int) -> I64:
             part[:] = default
             continue
         if pa.types.is_boolean(chunk.type):
-            chunk = pc.cast(chunk, pa.int8())
+            chunk = cast(chunk, pa.int8())
         if not pa.types.is_integer(chunk.type):
             raise ValueError(f"holds {chunk.type}, not integers")
         dtype = np.dtype(
@@ -35,6 +40,13 @@ def to_int64(column: pa.ChunkedArray, default: int) -> I64:
         if chunk.null_count:
             part[~valid(chunk)] = default
     return result
+
+
+def cast(column: Any, kind: pa.DataType) -> Any:
+    """An array or column of another type. Raises pyarrow.ArrowInvalid for a value that it cannot hold."""
+    import pyarrow.compute as pc
+
+    return pc.cast(column, kind)
 
 
 def valid(column: pa.Array | pa.ChunkedArray) -> Bool:
@@ -60,7 +72,7 @@ def distinct(values: I64) -> tuple[I64, I64]:
     if len(values) and (values == values[0]).all():
         return values[:1], np.zeros(len(values), np.int64)
     array = pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)])
-    encoded = array.dictionary_encode()
+    encoded = call_function("dictionary_encode", [array])
     keys, code = (to_int64(pa.chunked_array([part]), -1) for part in (encoded.dictionary, encoded.indices))
     return keys, code
 
@@ -80,10 +92,10 @@ def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
     if not (is_text(kind) or types.is_binary(kind) or types.is_large_binary(kind)):
         raise ValueError(f"holds {kind}, not numbers or text")
     try:
-        text = column if is_text(kind) else pc.cast(column, pa.large_string())
+        text = column if is_text(kind) else cast(column, pa.large_string())
         text.validate(full=True)
     except pa.ArrowInvalid:
-        raw = pc.cast(column, pa.large_binary()).to_pylist()
+        raw = cast(column, pa.large_binary()).to_pylist()
         decoded = [None if value is None else value.decode("utf-8", "replace") for value in raw]
         return pa.chunked_array([pa.array(decoded, pa.large_string())])
     return text
@@ -92,7 +104,7 @@ def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
 def expanded(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """A column without a dictionary."""
     if pa.types.is_dictionary(column.type):
-        return pc.cast(column, column.type.value_type)
+        return cast(column, column.type.value_type)
     return column
 
 
@@ -106,5 +118,5 @@ def distinct_texts(column: pa.ChunkedArray) -> tuple[list[str], I64]:
     if pa.types.is_null(column.type) or not len(column):
         return [], np.full(len(column), -1, np.int64)
     whole = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
-    encoded = whole.dictionary_encode()
+    encoded = call_function("dictionary_encode", [whole])
     return [str(t) for t in encoded.dictionary.to_pylist()], to_int64(pa.chunked_array([encoded.indices]), -1)

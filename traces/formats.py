@@ -6,14 +6,13 @@ import re
 import shutil
 import zlib
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 
 from perfdoc.records import dataclass
 from perfdoc.traces.errors import TraceError, require_regular
 from perfdoc.traces.foreign import HEAD_BYTES, what_is
-from perfdoc.traces.kineto.read import read_kineto
 from perfdoc.traces.model import Trace
-from perfdoc.traces.nsys.read import nsys_command, read_nsys_parquet, read_nsys_rep, read_nsys_sqlite
 from perfdoc.traces.summary_file import SUFFIX, is_summary, read_head
 
 NSYS, KINETO = "Nsight Systems", "PyTorch profiler"
@@ -98,6 +97,17 @@ def _newer_then_plain(path: Path) -> tuple[int, int, int]:
     return (2, age, path.suffix.lower() != ".gz")
 
 
+def _reader(name: str, module: str) -> Callable[[Path], Trace]:
+    """A function of ours, imported when the first trace of its format is there."""
+    return lambda path: getattr(import_module(f"perfdoc.traces.{module}.read"), name)(path)
+
+
+def _report_preference(path: Path) -> tuple[int, int, int]:
+    from perfdoc.traces.nsys.read import nsys_command
+
+    return (2 if shutil.which(nsys_command() or "") else 0, 0, 0)
+
+
 FORMATS: tuple[TraceFormat, ...] = (
     TraceFormat(
         name="nsys-parquet",
@@ -105,7 +115,7 @@ FORMATS: tuple[TraceFormat, ...] = (
         files="a parquetdir folder",
         recognises=lambda path, head: path.is_dir(),
         stem=_parquet_stem,
-        read=read_nsys_parquet,
+        read=_reader("read_nsys_parquet", "nsys"),
         is_capture=is_parquet_folder,
         preference=lambda path: (3, 0, 0),
     ),
@@ -115,8 +125,8 @@ FORMATS: tuple[TraceFormat, ...] = (
         files=".nsys-rep",
         recognises=lambda path, head: path.suffix in _REPORTS,
         stem=_stem_of(*_REPORTS),
-        read=read_nsys_rep,
-        preference=lambda path: (2 if shutil.which(nsys_command() or "") else 0, 0, 0),
+        read=_reader("read_nsys_rep", "nsys"),
+        preference=_report_preference,
     ),
     TraceFormat(
         name="nsys-sqlite",
@@ -124,7 +134,7 @@ FORMATS: tuple[TraceFormat, ...] = (
         files=".sqlite",
         recognises=lambda path, head: head.startswith(b"SQLite format 3\x00"),
         stem=_stem_of(".sqlite"),
-        read=read_nsys_sqlite,
+        read=_reader("read_nsys_sqlite", "nsys"),
         preference=lambda path: (4, 0, 0),
     ),
     TraceFormat(
@@ -133,7 +143,7 @@ FORMATS: tuple[TraceFormat, ...] = (
         files=".json, .json.gz",
         recognises=_begins_as_json,
         stem=_kineto_stem,
-        read=read_kineto,
+        read=_reader("read_kineto", "kineto"),
         is_capture=_has_events,
         preference=_newer_then_plain,
     ),

@@ -20,7 +20,6 @@ from perfdoc.profiling.flops import check_shape
 from perfdoc.profiling.manifest import ModelShape
 from perfdoc.traces.job_facts import JobFacts, derived_sizes
 from perfdoc.traces.known_models import known_models, model_named
-from perfdoc.traces.model_config.read import read_document, read_model_config
 
 _MAX_SIZE = 10**15
 _MAX_FLOPS = 10**27
@@ -215,6 +214,8 @@ def given_facts(
 
 def _take_model(values: dict[str, Any], sources: dict[str, str], path: Path) -> str:
     """The shape that a model's own configuration says, in place of any other; its name."""
+    from perfdoc.traces.model_config.read import read_model_config
+
     found = read_model_config(path)
     for name in ("model", *_MODEL):
         values.pop(name, None)
@@ -280,6 +281,8 @@ def _take(
 
 def _of_file(path: Path) -> Iterable[tuple[str, Any]]:
     """Every key of a file with its value, nested ones by their last name."""
+    from perfdoc.traces.model_config.read import read_document
+
     document = read_document(path)
     todo: list[Any] = [document]
     seen: set[int] = set()

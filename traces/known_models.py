@@ -6,23 +6,20 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 import msgspec
-import yaml
 
+from perfdoc.kept import table
 from perfdoc.profiling.manifest import ModelShape
 
 __all__ = ["ModelShape", "known_models", "model_named"]
-_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _FILE = Path(__file__).resolve().with_name("known_models.yaml")
 
 
 @cache
 def known_models() -> Mapping[str, ModelShape]:
     """Shapes by name; their sequence length is 0, since it is the job's."""
-    entries = yaml.load(_FILE.read_text(encoding="utf-8"), Loader=_LOADER)
-    return MappingProxyType({name: _shape(name, values) for name, values in entries.items()})
+    return MappingProxyType({name: _shape(name, values) for name, values in table(_FILE).items()})
 
 
 def model_named(text: str) -> str | None:

@@ -181,7 +181,7 @@ def _candidates(qualified: str) -> tuple[tuple[KernelRule | None, KernelKind], .
     """
     found: list[tuple[KernelRule | None, KernelKind]] = []
     for rule in RULES:
-        match = rule.name.search(qualified)
+        match = rule.name.search(qualified) if rule.needed in qualified else None
         if match is None:
             continue
         groups = match.groupdict() if rule.kernel_class is KernelClass.COMMUNICATION else {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from perfdoc.analyzers.kernel_class.names import MAX_TEXT
 from perfdoc.analyzers.kernel_class.rules import KernelClass
@@ -28,6 +29,7 @@ _FORMATS = (
 """Number format → what a GEMM's name says of it; the first that is there holds: inputs before sums."""
 
 
+@lru_cache(maxsize=8192)
 def format_of(name: str) -> str | None:
     """The number format of a GEMM's inputs, by its name.
 
@@ -58,6 +60,7 @@ NAME_FORMATS = (KernelClass.GEMM, KernelClass.ATTENTION, KernelClass.CONVOLUTION
 """Classes of kernels whose names tell whether they run in FP32."""
 
 
+@lru_cache(maxsize=8192)
 def is_fp32(name: str, kernel_class: KernelClass) -> bool:
     """Whether the name of a GEMM, of an attention kernel or of a convolution tells FP32 (or TF32).
 
@@ -71,6 +74,7 @@ def is_fp32(name: str, kernel_class: KernelClass) -> bool:
     return kernel_class is KernelClass.GEMM and format_of(name) == "fp32"
 
 
+@lru_cache(maxsize=8192)
 def uses_tf32(name: str) -> bool:
     """Whether a kernel on FP32 inputs multiplies in TF32, by its name.
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from enum import IntEnum
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
-import yaml
-
+from perfdoc.kept import kept, loaded
 from perfdoc.records import dataclass
 
-_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _PART = re.compile(r"\{([A-Z]+)\}")
 
 
@@ -62,39 +60,64 @@ class KernelRule:
 
     label: str
     kernel_class: KernelClass
-    name: re.Pattern[str]
-    """Searched in the qualified name; may have groups `collective` and `type`."""
-    text: re.Pattern[str] | None
-    """Where there is one, searched in the full name as well."""
+    pattern: str
+    needed: str
+    """What each name holds that the pattern fits; most patterns are never compiled. Empty: not known."""
+    pattern_of_text: str | None
     transport: str
     collective: str
 
+    @cached_property
+    def name(self) -> re.Pattern[str]:
+        """Searched in the qualified name; may have groups `collective` and `type`."""
+        return re.compile(self.pattern)
 
-def _read() -> tuple[dict[str, str], tuple[KernelRule, ...]]:
-    table = yaml.load(Path(__file__).with_name("kernels.yaml").read_text(encoding="utf-8"), Loader=_LOADER)
+    @cached_property
+    def text(self) -> re.Pattern[str] | None:
+        """Where there is one, searched in the full name as well."""
+        return None if self.pattern_of_text is None else re.compile(self.pattern_of_text)
+
+
+def _made(content: bytes) -> tuple[dict[str, str], list[dict[str, str | None]]]:
+    table = loaded(content)
     parts: dict[str, str] = {}
 
     def pattern(pieces: str | Sequence[str]) -> str:
-        text = pieces if isinstance(pieces, str) else "".join(pieces)
-        return _PART.sub(lambda part: parts[part[1]], text)
+        return _PART.sub(lambda part: parts[part[1]], "".join(pieces))
 
     for name, pieces in table["parts"].items():
         parts[name] = pattern(pieces)
-    rules = tuple(
-        KernelRule(
-            label=row["label"],
-            kernel_class=KernelClass[row["class"]],
-            name=re.compile(pattern(row["name"])),
-            text=re.compile(pattern(row["text"])) if "text" in row else None,
-            transport=row.get("transport", ""),
-            collective=row.get("collective", ""),
-        )
+    rules = [
+        {
+            "label": row["label"],
+            "kernel_class": row["class"],
+            "pattern": (name := pattern(row["name"])),
+            "needed": literal_of(name),
+            "pattern_of_text": pattern(row["text"]) if "text" in row else None,
+            "transport": row.get("transport", ""),
+            "collective": row.get("collective", ""),
+        }
         for row in table["rules"]
-    )
+    ]
     return parts, rules
 
 
-PARTS, RULES = _read()
+def literal_of(pattern: str) -> str:
+    """The longest text outside of brackets that all that a pattern fits holds; empty where none is seen.
+
+    >>> literal_of(r"(?:^|::)nccl(?:Dev)?Kernel_\\w+")
+    'Kernel_'
+    """
+    rest, shorter = "", re.sub(r"\{[^}]*\}", "?", re.sub(r"\[[^\]]*\]", " ", re.sub(r"\\.", " ", pattern)))
+    while rest != shorter:
+        rest, shorter = shorter, re.sub(r"\([^()]*\)", " ", shorter)
+    if "|" in rest or "(?i)" in pattern:
+        return ""
+    return max(re.findall(r"[A-Za-z0-9_:]+(?![A-Za-z0-9_:?*])", rest), key=len, default="")
+
+
+PARTS, _ROWS = kept(Path(__file__).with_name("kernels.yaml"), _made)
+RULES = tuple(KernelRule(**{**row, "kernel_class": KernelClass[row["kernel_class"]]}) for row in _ROWS)
 """The parts of patterns by name; the rows in the order in which they are read."""
 
 

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from functools import cache, lru_cache
-from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
-import yaml
-
 from perfdoc.knobs.flags import megatron_flags
 from perfdoc.knobs.knob import MEGATRONS, Dialect, Former, Knob, Spelling
-from perfdoc.knobs.load import ELSEWHERE, LOADER, SHORT_NAMES, catalogue
+from perfdoc.knobs.load import ELSEWHERE, SHORT_NAMES, catalogue, table
 from perfdoc.knobs.naming.nearest import SHORTEST_AT_PLACE, nearest, slips
 from perfdoc.knobs.naming.places import placed
 from perfdoc.knobs.reading.entry import MAX_ENTRIES, Entry
 from perfdoc.records import dataclass
 
-_NEIGHBOURS = Path(__file__).resolve().parents[1] / "catalogue" / "neighbours.yaml"
 How = Literal["exact", "bare", "former", "misplaced", "misnamed", "near", "absent", "unknown"]
 """`bare`: the name without a place. `misnamed`: a class that does not exist. `absent`: the framework has no
 such knob."""
@@ -75,7 +71,7 @@ _UNKNOWN = Meaning(how="unknown")
 @cache
 def neighbours() -> tuple[frozenset[str], Mapping[str, frozenset[str]]]:
     """Names that are no knob's although they look so, and other places by dialect."""
-    data = yaml.load(_NEIGHBOURS.read_text(encoding="utf-8"), Loader=LOADER)
+    data = table("neighbours")
     places = {dialect: frozenset(paths) for dialect, paths in data["places"].items()}
     return frozenset(data["names"]), MappingProxyType(places)
 

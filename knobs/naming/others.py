@@ -10,17 +10,13 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cache
-from pathlib import Path
-
-import yaml
 
 from perfdoc.knobs.knob import Dialect
-from perfdoc.knobs.load import LOADER
+from perfdoc.knobs.load import table
 from perfdoc.knobs.reading.entry import Entry
 from perfdoc.knobs.values import Opaque
 from perfdoc.records import dataclass
 
-_FILE = Path(__file__).resolve().parents[1] / "catalogue" / "others.yaml"
 _FLAGS = "flags"
 """As where names go: to Megatron-LM's flags."""
 
@@ -49,7 +45,6 @@ class Other:
 @cache
 def others() -> tuple[Other, ...]:
     """All of the file, in its order: the first that a file shows is it."""
-    rows = yaml.load(_FILE.read_text(encoding="utf-8"), Loader=LOADER)
     return tuple(
         Other(
             **{
@@ -58,7 +53,7 @@ def others() -> tuple[Other, ...]:
                 **{k: re.compile(row[k], re.MULTILINE) for k in ("programs", "unless") if k in row},
             }
         )
-        for row in rows
+        for row in table("others")
     )
 
 

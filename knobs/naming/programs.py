@@ -6,18 +6,14 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
-
-import yaml
 
 from perfdoc.knobs.knob import DIALECTS, Dialect
-from perfdoc.knobs.load import LOADER
+from perfdoc.knobs.load import table
 from perfdoc.knobs.naming.meaning import names_of
 from perfdoc.knobs.reading.entry import Entry
 from perfdoc.knobs.reading.file import Syntax
 from perfdoc.knobs.values import Raw
 
-_FILE = Path(__file__).resolve().parents[1] / "catalogue" / "programs.yaml"
 _COMMENT = re.compile(r"(^|\s)#[^\n]*")
 _RUN = re.compile(
     r"(?:^|[\s;&|\"'(=])(?:python3?[\w.]*\s+-m\s+|-m\s+)?([\w./${}~-]*[\w-]\.(?:py|sh)|-m\s+[\w.]+|"
@@ -30,7 +26,7 @@ _MOST = 2_000
 
 @cache
 def _patterns() -> tuple[tuple[Dialect, re.Pattern[str]], ...]:
-    data = yaml.load(_FILE.read_text(encoding="utf-8"), Loader=LOADER)
+    data = table("programs")
     return tuple((d, re.compile("|".join(data[d]))) for d in data if d in DIALECTS)
 
 

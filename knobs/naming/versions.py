@@ -5,14 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import field
 from functools import cache
-from pathlib import Path
 
-import yaml
-
-from perfdoc.knobs.load import LOADER
+from perfdoc.knobs.load import table
 from perfdoc.records import dataclass
-
-_FILE = Path(__file__).resolve().parents[1] / "catalogue" / "versions.yaml"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,8 +27,8 @@ class Versions:
 @cache
 def versions() -> Mapping[str, Versions]:
     """Dialect → what is known of its versions."""
-    data = yaml.load(_FILE.read_text(encoding="utf-8"), Loader=LOADER)
-    return {dialect: Versions(**{**row, "versions": tuple(row["versions"])}) for dialect, row in data.items()}
+    rows = table("versions").items()
+    return {dialect: Versions(**{**row, "versions": tuple(row["versions"])}) for dialect, row in rows}
 
 
 def version_shown(dialect: str, paths: Collection[str]) -> tuple[str, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -30,6 +29,8 @@ _TOML_NAME = re.compile(r"[\w.\"' -]+")
 
 def toml_entries(text: str) -> Iterator[Entry]:
     """Every setting of a TOML text. Raises NotAConfigurationError where it does not parse."""
+    import tomllib
+
     try:
         data = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # its own error is a ValueError, an endless number another

@@ -5,10 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
-import yaml
-
-from perfdoc.knobs.load import LOADER
 from perfdoc.knobs.reading.entry import MAX_DEPTH, MAX_ENTRIES, Entry, NotAConfigurationError
 from perfdoc.knobs.reading.shell import shell_entries, word_entries
 from perfdoc.knobs.values import OPAQUE, Raw
@@ -55,12 +53,15 @@ def yaml_entries(text: str) -> Iterator[Entry]:
 
 def _documents(text: str) -> list[_Node]:
     """Trees of the documents, from the parser's events and without recursion, which a file could exhaust."""
+    import yaml
+
+    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     roots: list[_Node] = []
     stack: list[tuple[_Node, list[_Node]]] = []
     anchors: dict[str, _Node] = {}
     count = 0
     try:
-        for event in yaml.parse(text, Loader=LOADER):
+        for event in yaml.parse(text, Loader=loader):
             count += 1
             if count > 4 * _MAX_NODES or len(stack) > MAX_DEPTH:
                 raise NotAConfigurationError("is nested too deeply or too long. Give a configuration.")

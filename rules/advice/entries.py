@@ -5,9 +5,7 @@ from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 
-import yaml
-
-from perfdoc.knobs.load import LOADER
+from perfdoc.kept import table
 from perfdoc.records import dataclass
 
 TOPICS: Mapping[str, str] = MappingProxyType(
@@ -83,7 +81,7 @@ def entries() -> Mapping[str, Entry]:
         file = _FOLDER / f"{topic}.yaml"
         if not file.exists():
             continue
-        for row in yaml.load(file.read_text(encoding="utf-8"), Loader=LOADER) or ():
+        for row in table(file) or ():
             try:
                 entry = Entry(topic=topic, **row)
             except TypeError as error:

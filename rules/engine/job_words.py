@@ -168,10 +168,12 @@ def plain_words(text: str, *, example: bool = False) -> str:
     if "_" not in text:
         return text
     if not example:
-        text = _alone_in_brackets().sub("", text)
+        text = _ALONE_IN_BRACKETS.sub(lambda aside: "" if aside[1] in _knobs() else aside[0], text)
 
     def word(match: re.Match[str]) -> str:
         knob = match[0]
+        if knob not in _knobs():
+            return knob
         plain = words().nouns.get(knob, knob.replace("_", " "))
         if match.start() == 0 or text[: match.start()].endswith((". ", "? ")):
             plain = plain[:1].upper() + plain[1:]
@@ -180,22 +182,16 @@ def plain_words(text: str, *, example: bool = False) -> str:
             return plain
         return f"Megatron's {knob}" if inside else f"{plain} (Megatron's {knob})"
 
-    return _names().sub(word, text)
+    return _NAME.sub(word, text)
+
+
+_NAME = re.compile(r"(?<![\w./-])\w+(?![\w(/=]|\.\w| \([^()\s]{1,200}\.\w+\))")
+"""A word that may be a setting's name."""
+_ALONE_IN_BRACKETS = re.compile(r" \((\w+)\)")
+"""An aside of one such word: ` (cp_comm_type)`."""
 
 
 @cache
-def _any_knob() -> str:
+def _knobs() -> frozenset[str]:
     megatrons = [name for name, knob in catalogue().items() if knob.topic not in ELSEWHERE]
-    known = [k for k in megatrons if "_" in k and k not in _NOT_MEGATRONS]
-    return "(?:" + "|".join(re.escape(k) for k in sorted(known, key=len, reverse=True)) + ")"
-
-
-@cache
-def _names() -> re.Pattern[str]:
-    return re.compile(rf"(?<![\w./-]){_any_knob()}(?![\w(/=]|\.\w| \([^()\s]{{1,200}}\.\w+\))")
-
-
-@cache
-def _alone_in_brackets() -> re.Pattern[str]:
-    """An aside that is a setting's name: ` (cp_comm_type)`."""
-    return re.compile(rf" \({_any_knob()}\)")
+    return frozenset(k for k in megatrons if "_" in k and k not in _NOT_MEGATRONS)

@@ -89,14 +89,15 @@ def _schedule_tasks(
     duration: Any, release: Any, first: Any, source: Any, lag: Any, start: Any, end: Any, binding: Any
 ) -> int:
     """Fills the last three columns."""
-    for i in range(len(duration)):
-        at = release[i]
+    e = 0
+    for i, (at, last) in enumerate(zip(release, first[1:])):  # noqa: B905 - numba knows no strict
         by = -1
-        for e in range(first[i], first[i + 1]):
+        while e < last:
             t = end[source[e]] + lag[e]
             if t > at:
                 at = t
                 by = e
+            e += 1
         start[i] = at
         end[i] = at + duration[i]
         binding[i] = by

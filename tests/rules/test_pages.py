@@ -12,7 +12,6 @@ import pytest
 import yaml
 
 from perfdoc.compare.verify.advised import WORK_OF_A_STEP, advised
-from perfdoc.knobs.load import LOADER
 from perfdoc.results import Diagnosis
 from perfdoc.rules.advice.entries import TOPICS, entries
 from perfdoc.rules.engine.advisable import advisable
@@ -127,7 +126,7 @@ def test_every_entry_of_the_guides_is_there() -> None:
     facts = ROOT.parent / "shared" / "knowledge" / "advice.yaml"
     if not facts.exists():
         pytest.skip("shared/knowledge/advice.yaml is not beside the project")
-    known = yaml.load(facts.read_text(encoding="utf-8"), Loader=LOADER)["advice"]
+    known = yaml.load(facts.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)["advice"]
     assert set(entries()) == {entry["id"] for entry in known}
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
+from pyarrow._compute import call_function
 
 from perfdoc.profiling.errors import one_line
-from perfdoc.traces.arrow import expanded, is_text, plain, to_int64, valid
+from perfdoc.traces.arrow import cast, expanded, is_text, plain, to_int64, valid
 from perfdoc.traces.errors import TraceError, require_regular
 from perfdoc.traces.model import Format
 from perfdoc.traces.nsys.source import NULL, to_ints
@@ -121,12 +121,14 @@ class ParquetSource:
                 (row, bytes(cell)) for row, cell in enumerate(values.to_pylist()) if cell and None not in cell
             ]
         if is_text(values.type):
-            values = pc.cast(values, pa.large_binary())
+            values = cast(values, pa.large_binary())
         cells = ((row, values[row].as_py()) for row in np.flatnonzero(valid(values)).tolist())
         return [(row, cell) for row, cell in cells if isinstance(cell, bytes)]
 
     def holds_text_like(self, table: str, column: str, patterns: Sequence[str]) -> bool:
         """See NsysSource."""
+        import pyarrow.compute as pc
+
         values = self.read(table, [column])[column]
         return is_text(values.type) and any(
             pc.any(pc.match_like(values, p, ignore_case=True)).as_py() for p in patterns
@@ -178,7 +180,7 @@ def _spelt_out_bytes(column: pa.ChunkedArray) -> int:
         if len(codes) and not 0 <= codes.min() <= codes.max() < len(chunk.dictionary):
             raise ValueError("a row names a value that is not in its dictionary")
         if _holds_texts(column.type.value_type):
-            lengths = to_int64(pa.chunked_array([pc.binary_length(chunk.dictionary)]), 0)
+            lengths = to_int64(pa.chunked_array([call_function("binary_length", [chunk.dictionary])]), 0)
             # As fractions: a sum of hostile lengths need not fit an integer.
             total += int(lengths[codes].sum(dtype=np.float64))
     return total

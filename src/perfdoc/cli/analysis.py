@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import importlib
 import itertools
 import os
 import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -73,8 +70,6 @@ def run(
     Returns the codes of --fail-on that fired. Raises UserError.
     """
     begin = time.monotonic()
-    # Whatever reading does not need is imported beside it: it leaves the interpreter free.
-    threading.Thread(target=_import_the_rest, args=(output.free_folder() is not None,), daemon=True).start()
     diagnosis, serial, folder = _written(request, output, place)
     end_bar()
     page = None if folder is None else str(folder / "report.html")
@@ -127,20 +122,6 @@ def _say_what_is_left_out(diagnosis: Diagnosis) -> None:
         say(note.message)
     if len(left_out) > _LEFT_OUT_SAID:
         say(f"{len(left_out) - _LEFT_OUT_SAID:,} more captures are left out")
-
-
-def _import_the_rest(page: bool) -> None:
-    """Modules, and templates where a page will be written.
-
-    What goes wrong here goes wrong again, and is told, where they are used.
-    """
-    with contextlib.suppress(Exception):
-        for name in ("diagnose.diagnosis", "reports.markdown", "reports.screen"):
-            importlib.import_module(f"perfdoc.{name}")
-        importlib.import_module("perfdoc.rules.engine.registry").all_rules()
-        importlib.import_module("perfdoc.knobs.load").catalogue()
-        if page:
-            importlib.import_module("perfdoc.reports.html").prepare()
 
 
 def _rendered(diagnosis: Diagnosis, output: Output, page: str | None) -> str:

@@ -8,14 +8,15 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from perfdoc.records import dataclass
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future, ProcessPoolExecutor
 
 T = TypeVar("T")
 _T_co = TypeVar("_T_co", covariant=True)
@@ -65,6 +66,9 @@ class Processes:
 
     def run(self, tasks: Sequence[Task[T]]) -> Generator[T]:
         """As Place says."""
+        from concurrent.futures import ProcessPoolExecutor
+        from concurrent.futures.process import BrokenProcessPool
+
         # Spawned, because a forked copy of a process with Arrow's threads may hang.
         context = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(self.workers, context, initializer=_begin_worker) as pool:

@@ -1,0 +1,54 @@
+"""What files of the package are made into, kept in `__pycache__` as Python keeps its modules compiled.
+
+Nothing of a capture is kept. Where nothing may be written, all is made again each time.
+"""
+
+import importlib.util
+import marshal
+import os
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+
+def folder_for(folder: Path) -> Path:
+    """Where Python keeps what it makes of the files of a folder."""
+    return Path(importlib.util.cache_from_source(str(folder / "any.py"))).parent
+
+
+def kept(file: Path, make: Callable[[bytes], Any], beside: Path | None = None) -> Any:
+    """What `make` makes of the bytes of a file: plain data, as marshal writes it. Anew when either changes.
+
+    beside: the file of ours beside which it is kept, for a file that is not ours. Raises what `make` raises.
+    """
+    content = file.read_bytes()
+    code = marshal.dumps(make.__code__)
+    mark = importlib.util.source_hash(content + code)
+    place = Path(importlib.util.cache_from_source(f"{beside or file}.py"))
+    with suppress(OSError, EOFError, ValueError, TypeError):
+        found, made = marshal.loads(place.read_bytes())
+        if found == mark:
+            return made
+    made = make(content)
+    if not sys.dont_write_bytecode:
+        with suppress(OSError):
+            place.parent.mkdir(parents=True, exist_ok=True)
+            part = place.with_suffix(f".{os.getpid()}-{threading.get_ident()}")
+            part.write_bytes(marshal.dumps((mark, made)))
+            part.replace(place)
+    return made
+
+
+def table(file: Path) -> Any:
+    """A YAML file of ours as plain data."""
+    return kept(file, loaded)
+
+
+def loaded(content: bytes) -> Any:
+    """The same, of what the file holds."""
+    import yaml
+
+    return yaml.load(content, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
