@@ -59,8 +59,6 @@ _SIZES = ("tp", "cp", "pp", "dp", "ep")
 """Fields of Job. A layout that is known whole leaves few dimensions to a collective, often one."""
 _RANK_REASONS = 12
 _CODES = 12
-NOT_MEASURED_HERE = "not measured for these rows"
-"""Said of a cell without a figure where no capability of the capture is missing."""
 RULE_STATES = (
     ("fires", "fires"),
     ("error", "failed to run"),
@@ -253,11 +251,3 @@ def skipped_rules(diagnosis: Diagnosis) -> str:
 def rules_in(diagnosis: Diagnosis, state: str) -> list[RuleResult]:
     """The rules in one state, in the order of the ranking."""
     return in_order(diagnosis, [rule for rule in diagnosis.rules if rule.state == state])
-
-
-def missing_reason(diagnosis: Diagnosis, capability: str) -> str:
-    """Why a capability is missing, from the first input that lacks it; empty where all have it."""
-    for row in diagnosis.capabilities:
-        if row.name == capability and not row.available:
-            return prose(row.reason)
-    return ""

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
+from importlib.util import cache_from_source
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,11 @@ from jinja2 import Environment, FileSystemBytecodeCache, FileSystemLoader, Stric
 from jinja2.bccache import Bucket
 from markupsafe import Markup, escape
 
-from perfdoc.kept import folder_for
 from perfdoc.reports import gaps, headline, outlook, summary, view
 from perfdoc.reports.advice import change_title, gain_words, lines_of, related_words, worst_words
 from perfdoc.reports.charts.steps import OPEN_STEP_STRIPS, step_strips
 from perfdoc.reports.charts.timeline_parts import CHART_STYLE, TimelineParts, timeline_parts
-from perfdoc.reports.inlined import asset, policy
+from perfdoc.reports.inlined import asset, inlined, policy
 from perfdoc.reports.leaves import LEAVES
 from perfdoc.reports.opportunities import Shown, choices, dialects_of, informing, opportunities, trifles
 from perfdoc.reports.outline import inputs_grid, sections_of
@@ -80,7 +80,7 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         finalize=_only_printable,
-        bytecode_cache=_Compiled(str(folder_for(_HERE / "templates"))),
+        bytecode_cache=_Compiled(str(Path(cache_from_source(_HERE / "templates" / "any.py")).parent)),
     )
     environment.filters.update(
         name=shorten,
@@ -166,7 +166,10 @@ def render_page(
     scripts: files of reports/assets. values: what the template names.
     """
     styles, first = [asset(_STYLE), asset(CHART_STYLE)], asset(_FIRST)
-    ours = [*map(asset, scripts), *(timeline.scripts if timeline else ())]
+    chart = timeline.library if timeline else None
+    ours = [asset(name) for name in (*scripts, *(["timeline.js"] if chart else ()))]
+    # The library makes an empty style and fills it rule by rule.
+    allowed = [inlined(""), chart] if chart else []
     return (
         environment()
         .get_template(template)
@@ -177,8 +180,8 @@ def render_page(
             first=first.text,
             scripts=[script.text for script in ours],
             policy=policy(
-                [*(style.source for style in styles), *(timeline.style_sources if timeline else ())],
-                [first.source, *(s.source for s in ours), *(timeline.script_sources if timeline else ())],
+                [style.source for style in (*styles, *allowed[:1])],
+                [script.source for script in (first, *ours, *allowed[1:])],
             ),
         )
     )

@@ -73,19 +73,9 @@ def policy(styles: Sequence[str], scripts: Sequence[str]) -> str:
 _FILE = Path("package_data", "plotly.min.js")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Library:
-    """The library, packed."""
-
-    packed: Markup
-    """zlib, then base64."""
-    source: str
-    """What a content security policy calls it: `'sha256-…'`."""
-
-
 @cache
-def library() -> Library | None:
-    """plotly.js as the Python package plotly brings it; None where that is not installed.
+def library() -> Inlined | None:
+    """plotly.js as the Python package plotly brings it, packed by zlib, in base 64; None without that.
 
     The package itself is not imported, which would take longer than all of the page.
     """
@@ -95,7 +85,7 @@ def library() -> Library | None:
     if file is None:
         return None
     packed, digest = kept(file, _packed, beside=_ASSETS / file.name)
-    return Library(packed=Markup(packed), source=f"'sha256-{digest}'")
+    return Inlined(text=Markup(packed), source=f"'sha256-{digest}'")
 
 
 def _packed(text: bytes) -> tuple[str, str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -163,11 +163,14 @@ def as_communication(kind: KernelKind, name: str, full_name: str) -> KernelKind:
     )
 
 
+_pattern = cache(re.compile)
+
+
 @lru_cache(maxsize=8192)
 def _classify(name: str, full_name: str) -> KernelKind:
     text = full_name or name
     for rule, kind in _candidates(qualified_name(name, full_name)):
-        if rule is None or rule.text is None or rule.text.search(text) is not None:
+        if rule is None or not rule.text or _pattern(rule.text).search(text) is not None:
             return kind
     raise AssertionError("the last candidate has no condition")
 
@@ -181,7 +184,7 @@ def _candidates(qualified: str) -> tuple[tuple[KernelRule | None, KernelKind], .
     """
     found: list[tuple[KernelRule | None, KernelKind]] = []
     for rule in RULES:
-        match = rule.name.search(qualified) if rule.needed in qualified else None
+        match = _pattern(rule.name).search(qualified) if rule.needed in qualified else None
         if match is None:
             continue
         groups = match.groupdict() if rule.kernel_class is KernelClass.COMMUNICATION else {}
@@ -196,7 +199,7 @@ def _candidates(qualified: str) -> tuple[tuple[KernelRule | None, KernelKind], .
             label=rule.label,
         )
         found.append((rule, kind))
-        if rule.text is None:
+        if not rule.text:
             return tuple(found)
     found.append((None, KernelKind(kernel_class=KernelClass.OTHER, label="other")))
     return tuple(found)

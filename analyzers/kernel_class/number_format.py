@@ -74,7 +74,6 @@ def is_fp32(name: str, kernel_class: KernelClass) -> bool:
     return kernel_class is KernelClass.GEMM and format_of(name) == "fp32"
 
 
-@lru_cache(maxsize=8192)
 def uses_tf32(name: str) -> bool:
     """Whether a kernel on FP32 inputs multiplies in TF32, by its name.
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from enum import IntEnum
-from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from perfdoc.kept import kept, loaded
 from perfdoc.records import dataclass
@@ -60,25 +60,17 @@ class KernelRule:
 
     label: str
     kernel_class: KernelClass
-    pattern: str
+    name: str
+    """Searched in the qualified name; may have groups `collective` and `type`."""
     needed: str
-    """What each name holds that the pattern fits; most patterns are never compiled. Empty: not known."""
-    pattern_of_text: str | None
-    transport: str
-    collective: str
-
-    @cached_property
-    def name(self) -> re.Pattern[str]:
-        """Searched in the qualified name; may have groups `collective` and `type`."""
-        return re.compile(self.pattern)
-
-    @cached_property
-    def text(self) -> re.Pattern[str] | None:
-        """Where there is one, searched in the full name as well."""
-        return None if self.pattern_of_text is None else re.compile(self.pattern_of_text)
+    """What each name holds that `name` fits; most patterns are never compiled. Empty: not known."""
+    text: str = ""
+    """Where there is one, searched in the full name as well."""
+    transport: str = ""
+    collective: str = ""
 
 
-def _made(content: bytes) -> tuple[dict[str, str], list[dict[str, str | None]]]:
+def _made(content: bytes) -> tuple[dict[str, str], list[dict[str, Any]]]:
     table = loaded(content)
     parts: dict[str, str] = {}
 
@@ -87,19 +79,10 @@ def _made(content: bytes) -> tuple[dict[str, str], list[dict[str, str | None]]]:
 
     for name, pieces in table["parts"].items():
         parts[name] = pattern(pieces)
-    rules = [
-        {
-            "label": row["label"],
-            "kernel_class": row["class"],
-            "pattern": (name := pattern(row["name"])),
-            "needed": literal_of(name),
-            "pattern_of_text": pattern(row["text"]) if "text" in row else None,
-            "transport": row.get("transport", ""),
-            "collective": row.get("collective", ""),
-        }
-        for row in table["rules"]
-    ]
-    return parts, rules
+    for row in table["rules"]:
+        row |= {key: pattern(row[key]) for key in ("name", "text") if key in row}
+        row |= {"needed": literal_of(row["name"]), "kernel_class": row.pop("class")}
+    return parts, table["rules"]
 
 
 def literal_of(pattern: str) -> str:

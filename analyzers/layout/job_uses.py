@@ -140,10 +140,6 @@ _STRENGTHS: dict[str, Strength] = {
 }
 
 
-def _strength(evidence: str) -> Strength:
-    return _STRENGTHS.get(evidence, "unknown")
-
-
 @dataclass(frozen=True, kw_only=True)
 class RankUses:
     """One rank, and what it uses its groups for."""

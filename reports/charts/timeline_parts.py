@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence, Set
+from collections.abc import Set
 from typing import Any
 
 from markupsafe import Markup
@@ -12,7 +12,7 @@ from perfdoc.records import dataclass
 from perfdoc.reports.charts.looks import KINDS, look_of
 from perfdoc.reports.charts.marks import Mark, longest_stretch, named_ranks, who_of
 from perfdoc.reports.charts.timeline import TimelinePicture, span_ns, timeline_picture
-from perfdoc.reports.inlined import Inlined, Library, asset, inlined, island, library
+from perfdoc.reports.inlined import Inlined, island, library
 from perfdoc.results import Diagnosis, Timeline, TimelineRank, TimelineTrack
 from perfdoc.results.names import shorten
 
@@ -105,30 +105,15 @@ class TimelineParts:
     kinds: dict[str, str]
     """Kind of track by its title."""
     data: Markup
-    library: Library | None
+    library: Inlined | None
     """None where plotly is not installed: then the picture alone is shown."""
-    scripts: Sequence[Inlined]
-    """None without the library."""
-    script_sources: Sequence[str]
-    """What the policy must allow to run besides them: the library."""
-    style_sources: Sequence[str]
-    """Besides the page's own: the library makes an empty style and fills it rule by rule."""
 
 
 def timeline_parts(diagnosis: Diagnosis) -> TimelineParts | None:
     """None where no timeline was measured."""
-    picture = timeline_picture(diagnosis)
-    if picture is None or diagnosis.timeline is None:
+    timeline, picture, found = diagnosis.timeline, timeline_picture(diagnosis), library()
+    if picture is None or timeline is None:
         return None
-    found = library()
-    return TimelineParts(
-        picture=picture,
-        kinds={title: kind for kind, title in KINDS.items()},
-        data=timeline_data(diagnosis.timeline, named_ranks(diagnosis), longest_stretch(diagnosis))
-        if found is not None
-        else Markup(),
-        library=found,
-        scripts=[asset("timeline.js")] if found is not None else [],
-        script_sources=[found.source] if found is not None else [],
-        style_sources=[inlined("").source] if found is not None else [],
-    )
+    ranks, longest = named_ranks(diagnosis), longest_stretch(diagnosis)
+    data = timeline_data(timeline, ranks, longest) if found is not None else Markup()
+    return TimelineParts(picture=picture, kinds={v: k for k, v in KINDS.items()}, data=data, library=found)

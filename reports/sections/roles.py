@@ -156,12 +156,6 @@ def shown_leaves(roles: RolesAnalysis) -> list[int]:
     ]
 
 
-def family_medians(diagnosis: Diagnosis, role: Role) -> dict[str, float]:
-    """Median share of each family of leaves over the ranks of a role."""
-    shares = [_family_shares(diagnosis.ranks[i]) for i in role.members]
-    return {family: median(of[family] for of in shares) for family in FAMILIES}
-
-
 def role_grid(roles: RolesAnalysis, most: int = _ROLES) -> Grid:
     """A row a role, of many those that compute longest: its ranks, step time, and the median share of each
     leaf, with its spread."""

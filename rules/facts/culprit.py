@@ -35,11 +35,6 @@ def leading(found: WhatIfAnalysis | None) -> list[WhatIfCause]:
     return named or [c for c in large if c.low_ns >= LEADS_FRAC * found.step_ns]
 
 
-def share_of(case: Case, cause: WhatIfCause) -> float:
-    """Of the replayed step."""
-    return cause.saved_ns / case.what_if.step_ns if case.what_if.step_ns else 0.0
-
-
 def gain_of(case: Case, cause: WhatIfCause) -> Gain:
     """What a step gains without it; of a long stage at least what spreading its excess over all stages
     does."""

@@ -14,19 +14,13 @@ from pathlib import Path
 from typing import Any
 
 
-def folder_for(folder: Path) -> Path:
-    """Where Python keeps what it makes of the files of a folder."""
-    return Path(importlib.util.cache_from_source(str(folder / "any.py"))).parent
-
-
 def kept(file: Path, make: Callable[[bytes], Any], beside: Path | None = None) -> Any:
     """What `make` makes of the bytes of a file: plain data, as marshal writes it. Anew when either changes.
 
     beside: the file of ours beside which it is kept, for a file that is not ours. Raises what `make` raises.
     """
     content = file.read_bytes()
-    code = marshal.dumps(make.__code__)
-    mark = importlib.util.source_hash(content + code)
+    mark = importlib.util.source_hash(content + marshal.dumps(make.__code__))
     place = Path(importlib.util.cache_from_source(f"{beside or file}.py"))
     with suppress(OSError, EOFError, ValueError, TypeError):
         found, made = marshal.loads(place.read_bytes())

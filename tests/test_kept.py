@@ -1,0 +1,95 @@
+"""What is kept of a file of ours: made once, and again where the file changed or what was kept is damaged."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from perfdoc.analyzers.kernel_class.names import qualified_name
+from perfdoc.analyzers.kernel_class.rules import RULES, literal_of
+from perfdoc.kept import kept, loaded, table
+
+_MADE: list[bytes] = []
+
+
+def _counted(content: bytes) -> list[str]:
+    _MADE.append(content)
+    return content.decode().split()
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    _MADE.clear()
+    file = tmp_path / "words.txt"
+    file.write_text("one two")
+    return file
+
+
+def test_a_file_is_made_something_of_once_and_again_when_it_changes(file: Path) -> None:
+    assert kept(file, _counted) == kept(file, _counted) == ["one", "two"]
+    assert len(_MADE) == 1
+    file.write_text("one six")  # as long, perhaps in the same second
+    assert kept(file, _counted) == ["one", "six"]
+    assert loaded(b"a: [1, x]") == {"a": [1, "x"]}
+
+
+@pytest.mark.parametrize("damage", [b"", b"no marshal", b"\xe9\x02", b"i\x05\x00\x00\x00"])
+def test_what_is_damaged_is_made_again(file: Path, damage: bytes) -> None:
+    kept(file, _counted)
+    (place,) = (file.parent / "__pycache__").iterdir()
+    place.write_bytes(damage)
+    assert kept(file, _counted) == ["one", "two"]
+    assert len(_MADE) == 2
+    assert kept(file, _counted) == ["one", "two"]
+    assert len(_MADE) == 2
+
+
+def test_nothing_is_kept_where_python_keeps_nothing(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    assert kept(file, _counted) == kept(file, _counted)
+    assert [path.name for path in file.parent.iterdir()] == ["words.txt"]
+
+
+def test_nothing_is_kept_where_no_folder_can_be_made(file: Path) -> None:
+    (file.parent / "__pycache__").write_text("in the way")
+    assert kept(file, _counted) == kept(file, _counted) == ["one", "two"]
+    assert len(_MADE) == 2
+
+
+def test_a_yaml_file_is_plain_data(file: Path) -> None:
+    file.write_text("- {a: 1, b: [x, null, 2.5]}")
+    assert table(file) == table(file) == [{"a": 1, "b": ["x", None, 2.5]}]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "literal"),
+    [
+        (r"(?:^|::)nccl(?:Dev)?Kernel_\w+", "Kernel_"),
+        (r"abcd?", ""),  # without its last letter it would hold too; none is safer
+        (r"ab|cd", ""),
+        (r"(?i)abc", ""),
+        (r"x{2,345}yz", "yz"),
+        (r"[abc]+\dabc\(", "abc"),
+        (r"(?<![a-z])fp8(?!x)", "fp8"),
+    ],
+)
+def test_a_literal_is_in_all_that_a_pattern_fits(pattern: str, literal: str) -> None:
+    assert literal_of(pattern) == literal
+
+
+def test_no_row_of_the_table_is_passed_over_by_its_literal() -> None:
+    """Against names made of every row's own literals and words: what a pattern fits holds its literal."""
+    words = sorted({w for rule in RULES for w in re.findall(r"[A-Za-z_:]{3,}", rule.name)})
+    names = [*words, *(f"ns::{a}{b}" for a in words[::7] for b in words[::11])]
+    passed = 0
+    for rule in RULES:
+        pattern = re.compile(rule.name)
+        fitting = [name for name in names if pattern.search(qualified_name(name, name))]
+        assert all(rule.needed in qualified_name(name, name) for name in fitting), rule.label
+        passed += bool(rule.needed and fitting)
+    assert passed > 40
+    assert sum(bool(rule.needed) for rule in RULES) > 120
