@@ -6,6 +6,7 @@ None means "not measured", and the nearest `reason` says why; 0 is a measurement
 
 from __future__ import annotations
 
+import re
 from dataclasses import field
 from typing import Any
 
@@ -25,7 +26,6 @@ from perfdoc.results.kernels import (
     SuspectedCommunication,
     TopKernel,
 )
-from perfdoc.results.layout import laid_out
 from perfdoc.results.memory import MemoryAnalysis
 from perfdoc.results.quality import CapabilityRow, Contradiction, Input, NotMeasured, Quality, State
 from perfdoc.results.ranking import Opportunity
@@ -60,6 +60,31 @@ from perfdoc.results.timeline import Timeline, TimelineRank, TimelineTrack
 from perfdoc.results.type_schema import schema_of
 from perfdoc.results.waits import PipelineAnalysis, SkewAnalysis
 from perfdoc.results.what_if import WhatIfAnalysis
+
+_NUMBER = rb"(?:[-+.0-9eE]++|null)"
+# No string of JSON holds a line break as such, so only lists match. Nothing is given back once it matched
+# (*+), which keeps the search linear whatever is in the file.
+_NUMBERS = re.compile(rb"\[\n *+(" + _NUMBER + rb"(?:,\n *+" + _NUMBER + rb")*+)\n *+\]")
+_BREAK = re.compile(rb"\n *+")
+
+
+def laid_out(serial: bytes) -> bytes:
+    """JSON indented by two, for people and for comparing versions.
+
+    The columns of a timeline hold thousands of numbers; each on a line of its own would be most of the file.
+
+    >>> print(laid_out(b'{"a":[1,-2.5e3,null],"b":["x"]}').decode())
+    {
+      "a": [1, -2.5e3, null],
+      "b": [
+        "x"
+      ]
+    }
+    """
+    return _NUMBERS.sub(
+        lambda found: b"[" + _BREAK.sub(b" ", found[1]) + b"]", msgspec.json.format(serial, indent=2)
+    )
+
 
 __all__ = [
     "DIMENSIONS",

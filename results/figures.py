@@ -118,11 +118,11 @@ def long_time(ns: float) -> str:
     return plural(round(ns / length), unit)
 
 
-def signed(ns: int | None, scale: Scale | None = None) -> str:
-    """A change with its sign: "+12.346 ms", "-3 ns", "0 ns"; as a bare number in a unit that is given."""
+def signed(ns: int | None) -> str:
+    """A change with its sign: "+12.346 ms", "-3 ns", "0 ns"."""
     if ns is None:
         return UNKNOWN
-    said = duration(ns) if scale is None else in_scale(ns, scale)
+    said = duration(ns)
     return f"+{said}" if ns > 0 else said
 
 

@@ -179,7 +179,7 @@ BUDGET = {
     "results": 3_900,  # the what-if study of a job
     "rules": 15_520,  # bounds that change numbers; what rules assume; host waits; culprit and verdict
     "simulator": 12_900,  # replay of recorded operations of all ranks; ranks that are slow alike, together
-    "src": 22_480,  # paid by simulator; jobs that are followed as they train; verdict and account; records
+    "src": 22_420,  # paid by simulator; jobs that are followed as they train; verdict and account; records
     "traces": 9_870,  # damaged rows are set aside one by one; what is no trace is told by its content
     "trainer": 5_000,  # short names, a warm-up that fits a short run, the time left
 }

@@ -100,4 +100,3 @@ OUTSIDE = (
     "of the compiled regions."
 )
 """What is left to do of a compiled model."""
-ASSUMPTIONS = (NVIDIA, ENGINE, EAGER, FLASH, PEERS, TRAINING, TRANSFORMER)

@@ -199,10 +199,9 @@ def in_fp8_saved_frac(case: Case, rank: RankMeasurement) -> float:
     return (saved_ns + most * unknown_ns) / whole_ns if whole_ns else most
 
 
-def speed_up(share: float, ratio: float = PEAK_RATIO) -> float:
-    """Speed-up of a step if `share` of it runs `ratio` times as fast, by Amdahl: a third twice as fast is
-    1.2."""
-    return 1 / (1 - share + share / ratio)
+def speed_up(share: float) -> float:
+    """Speed-up of a step if `share` of it runs at the higher peak (Amdahl): a third twice as fast is 1.2."""
+    return 1 / (1 - share + share / PEAK_RATIO)
 
 
 def why_no_remainders(case: Case) -> str:

@@ -31,13 +31,13 @@ _OF_A_PASS = 8
 
 def check_work(shape: ModelShape, layout: Layout, planted: Sequence[Planted], steps: int) -> None:
     """ValueError, one line, where it would be too much: a job is simulated with its faults, without any, and
-    without each; one with stages once more."""
+    without each."""
     faulty = planted_in(layout, planted).layout
     # One that cannot be is refused for that, and none is so large that counting it takes long.
     for some in (layout, faulty):
         some.check(shape)
     counts = [operations(shape, some, steps) for some in (faulty, layout)]
-    simulations = 2 + (len(planted) if len(planted) > 1 else 0) + (faulty.pp > 1)
+    simulations = 2 + (len(planted) if len(planted) > 1 else 0)
     for count, most, what in (
         (max(counts), OPERATIONS_MAX, "operations"),
         (max(counts) * simulations, ALL_SIMULATIONS_MAX, f"operations in {simulations} simulations"),
@@ -98,7 +98,6 @@ def simulate_job(
     gpu: Gpu,
     steps: int,
     *,
-    instant_messages: bool = False,
     varied: Callable[[RankWork], RankWork] = lambda work: work,
 ) -> Simulation:
     """Simulate a job once. ValueError, one line, where the model cannot be split so. varied: what becomes of
@@ -109,20 +108,15 @@ def simulate_job(
     )
     setting.layers()
     tapes = [StageProgram(setting, stage).record() for stage in range(job.layout.pp)]
-    durations = [_durations(tape, steps, instant=instant_messages) for tape in tapes]
+    durations = [
+        np.tile(np.array([op.duration_ns for op in tape.ops], np.int64), (steps, 1)) for tape in tapes
+    ]
     ranks_here = range(job.layout.world_size)
     works = [varied(_rank_work(setting, rank, tapes, durations, steps)) for rank in ranks_here]
     ranks, matched = simulate_ranks(works)
     if job.faults.norm_factor > 1:
         ranks, matched = _with_slow_norms(works, ranks, matched, job.faults.norm_factor)
     return Simulation(setting=setting, ranks=ranks, matched=matched)
-
-
-def _durations(tape: Tape, steps: int, *, instant: bool) -> I64:
-    one = np.array(
-        [0 if instant and op.group.startswith("pp") else op.duration_ns for op in tape.ops], np.int64
-    )
-    return np.tile(one, (steps, 1))
 
 
 def _rank_work(
@@ -212,8 +206,6 @@ class SimulatedJob:
     costs: tuple[FaultCost, ...]
     sound_ns: int
     """Makespan without any fault."""
-    instant_ns: Simulation | None = None
-    """Simulated with messages between stages that take no time; None without a pipeline."""
 
 
 def simulate(
@@ -256,7 +248,6 @@ def simulate(
         planted=tuple(planted),
         costs=tuple(costs),
         sound_ns=sound,
-        instant_ns=simulate_job(shape, job, gpu, steps, instant_messages=True) if job.layout.pp > 1 else None,
     )
 
 

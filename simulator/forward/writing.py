@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from perfdoc.profiling.whole_file import made, refuse_overwrite, scratch
 from perfdoc.simulator.captures.groups import groups_of, place_of
@@ -42,7 +41,6 @@ def answer_of(job: SimulatedJob, files: Mapping[int, str], clocks: Sequence[Cloc
         "faults": [asdict(c) for c in job.costs],
         "communicators": _communicators(simulation),
         "waits": _waits(simulation),
-        "pipelines": _pipelines(job),
         "ranks": [
             _rank(simulated, files.get(simulated.work.rank), clocks[simulated.work.rank])
             for simulated in simulation.ranks
@@ -162,58 +160,6 @@ def _add_waits(of: dict[str, dict[str, int]], m: Matched) -> None:
     if len(late) == 1 and len(m.ranks) > 1:
         caused = sum(last - s for s in m.start_ns)
         of["caused_ns"][str(late[0])] = of["caused_ns"].get(str(late[0]), 0) + caused
-
-
-def _pipelines(job: SimulatedJob) -> list[dict[str, Any]]:
-    """Bubble + transfer + late peer = the idle time of each stage.
-
-    transfer is counterfactual: how much shorter the window is where messages take no time.
-    """
-    if job.instant_ns is None:
-        return []
-    layout = job.simulation.setting.layout
-    found = []
-    for step in range(job.steps):
-        for ranks in sorted({simulated.work.groups["pp"].ranks for simulated in job.simulation.ranks}):
-            start, end, own = _window(job.simulation, ranks, step)
-            instant_start, instant_end, _ = _window(job.instant_ns, ranks, step)
-            transfer = (end - start) - (instant_end - instant_start)
-            ideal = (layout.pp - 1) * sum(own.values()) // (layout.pp * layout.vpp * layout.passes)
-            stages = []
-            for rank in ranks:
-                idle = end - start - own[rank]
-                bubble = min(ideal, idle - transfer)
-                stages.append(
-                    {
-                        "rank": rank,
-                        "own_ns": own[rank],
-                        "idle_ns": idle,
-                        "bubble_ns": bubble,
-                        "transfer_ns": transfer,
-                        "late_peer_ns": idle - transfer - bubble,
-                    }
-                )
-            found.append(
-                {"step": step, "start_ns": start, "end_ns": end, "ideal_bubble_ns": ideal, "stages": stages}
-            )
-    return found
-
-
-def _window(simulation: Simulation, ranks: Sequence[int], step: int) -> tuple[int, int, dict[int, int]]:
-    """(start of the first pass, end of the last, time in passes by rank)."""
-    spans: dict[int, list[tuple[int, int]]] = {}
-    for rank in ranks:
-        simulated = simulation.ranks[rank]
-        # Parameters and gradients travel beside passes.
-        mine = np.array([op.group not in ("dp", "edp") for op in simulated.work.tape.ops])
-        start = np.where(mine, simulated.start_ns[step], np.iinfo(np.int64).max)
-        end = np.where(mine, simulated.end_ns[step], 0)
-        spans[rank] = [
-            (int(start[a:b].min()), int(end[a:b].max())) for _, _, _, a, b in simulated.work.tape.passes
-        ]
-    every = [s for of in spans.values() for s in of]
-    own = {rank: sum(b - a for a, b in of) for rank, of in spans.items()}
-    return min(a for a, _ in every), max(b for _, b in every), own
 
 
 def clocks_of(world_size: int, error_ns: int) -> list[Clock]:

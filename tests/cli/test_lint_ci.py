@@ -1,4 +1,4 @@
-"""`perfdoc lint` in CI: annotations, SARIF, several files, and the hook of pre-commit."""
+"""`perfdoc lint` in CI: annotations, several files, and the hook of pre-commit."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import json
 import re
 import shlex
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
-from perfdoc.cli.lint_text import github, sarif
-from perfdoc.knobs.lint.finding import CODES, Finding, Report
+from perfdoc.cli.lint_text import github
+from perfdoc.knobs.lint.finding import Finding, Report
 from tests.command import perfdoc
 from tests.reports.hostile import TEXTS
 
@@ -46,57 +45,6 @@ def test_annotations_stand_at_file_and_line(project: Path) -> None:
     assert absolute.stdout == done.stdout  # from the root of the repository, however it was given
 
 
-def test_sarif_holds_what_code_scanning_wants(project: Path) -> None:
-    done = perfdoc("lint", "my configs/job.yaml", "my configs/good.yaml", "--format", "sarif", cwd=project)
-    assert done.returncode == 1
-    log = json.loads(done.stdout)
-    require_sarif(log)
-    (run,) = log["runs"]
-    found = [
-        (
-            r["ruleId"],
-            r["level"],
-            r["locations"][0]["physicalLocation"]["artifactLocation"]["uri"],
-            r["locations"][0]["physicalLocation"]["region"]["startLine"],
-        )
-        for r in run["results"]
-    ]
-    assert found == [
-        ("PL302", "warning", "my%20configs/job.yaml", 2),
-        ("PL101", "error", "my%20configs/job.yaml", 5),
-        ("PL301", "note", "my%20configs/job.yaml", 5),
-    ]
-    stdin = json.loads(perfdoc("lint", "-", "--format", "sarif", stdin=WRONG).stdout)
-    require_sarif(stdin)
-    assert all("locations" not in r for r in stdin["runs"][0]["results"])
-    none = json.loads(perfdoc("lint", "my configs/good.yaml", "--format", "sarif", cwd=project).stdout)
-    require_sarif(none)
-    assert none["runs"][0]["results"] == []  # which closes what an earlier run had opened
-
-
-def require_sarif(log: Any) -> None:
-    """What the schema of SARIF 2.1.0 demands of the parts that are used."""
-    assert set(log) == {"$schema", "version", "runs"}
-    assert log["version"] == "2.1.0"
-    for run in log["runs"]:
-        assert set(run) == {"tool", "columnKind", "results"}
-        assert run["columnKind"] in ("utf16CodeUnits", "unicodeCodePoints")
-        driver = run["tool"]["driver"]
-        assert set(driver) == {"name", "version", "rules"}
-        ids = [rule["id"] for rule in driver["rules"]]
-        assert len(set(ids)) == len(ids)
-        assert all(rule["shortDescription"]["text"] for rule in driver["rules"])
-        for result in run["results"]:
-            assert set(result) <= {"ruleId", "ruleIndex", "level", "message", "locations"}
-            assert ids[result["ruleIndex"]] == result["ruleId"]
-            assert result["level"] in ("none", "note", "warning", "error")
-            assert result["message"]["text"]
-            for location in result.get("locations", []):
-                place = location["physicalLocation"]
-                assert re.fullmatch(r"[A-Za-z0-9._~/%-]+", place["artifactLocation"]["uri"])
-                assert place.get("region", {"startLine": 1})["startLine"] >= 1
-
-
 @pytest.mark.parametrize("text", TEXTS)
 def test_names_stay_names(text: str) -> None:
     finding = Finding(
@@ -105,9 +53,6 @@ def test_names_stay_names(text: str) -> None:
     report = Report(dialect=None, dialect_reason="", entries=1, known=1, values={}, findings=(finding,))
     (line,) = github([(text, report)]).splitlines()
     assert re.fullmatch(r"::error file=[^:,]*,line=1,title=perfdoc lint PL101::[^\r\n]*", line)
-    log = json.loads(sarif([(text, report)]))
-    require_sarif(log)
-    assert list(CODES).index("PL101") == log["runs"][0]["results"][0]["ruleIndex"]
 
 
 def test_several_files_end_with_the_worst(project: Path) -> None:

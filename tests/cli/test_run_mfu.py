@@ -8,8 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from perfdoc.peak.measure import Setting
-from perfdoc.peak.store import stored_path
+from perfdoc.peak.store import Setting, stored_path
 from perfdoc.profiling.measured import MeasuredCeilings, Rate
 from perfdoc.profiling.run_directory import RunDirectory
 from tests.cli.running import SMALL, needs_training

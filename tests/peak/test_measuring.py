@@ -13,9 +13,8 @@ from types import SimpleNamespace
 import pytest
 
 from perfdoc.cli.peak import format_table
-from perfdoc.peak import measure as measuring
-from perfdoc.peak.measure import PeakError, Setting, measure
-from perfdoc.peak.store import last_cache_bytes, usable_cpus, usable_memory_bytes
+from perfdoc.peak import store as measuring
+from perfdoc.peak.store import PeakError, Setting, last_cache_bytes, measure, usable_cpus, usable_memory_bytes
 from perfdoc.profiling.measured import MeasuredCeilings, Rate
 from tests.command import perfdoc
 

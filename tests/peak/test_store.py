@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from perfdoc.peak import store
-from perfdoc.peak.measure import PeakError, Setting
+from perfdoc.peak.store import PeakError, Setting
 from perfdoc.profiling.measured import MeasuredCeilings, Rate
 
 SETTING = Setting(kind="cpu", ranks=2)

@@ -19,8 +19,7 @@ from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.diagnose.diagnosis import diagnose
 from perfdoc.redact.copying import redact
 from perfdoc.redact.nsys import copy_nsys
-from perfdoc.redact.texts import clean_blob
-from perfdoc.redact.words import Names
+from perfdoc.redact.texts import Names, clean_blob
 from perfdoc.results import to_json
 from perfdoc.simulator.replay.unedited import replay_and_keep
 from perfdoc.traces import TraceError

@@ -20,8 +20,7 @@ from perfdoc.profiling.distributed.collective_name import DIMENSIONS, OPERATIONS
 from perfdoc.profiling.marks import format_group_mark, parse_group_mark
 from perfdoc.redact.copying import redact
 from perfdoc.redact.nsys import CALL_NAMES, KERNEL_NAMES, RANGE_NAMES, TEXTS
-from perfdoc.redact.texts import gpu_name
-from perfdoc.redact.words import Names, known_words
+from perfdoc.redact.texts import Names, gpu_name, known_words
 from tests.captures.kineto import write_kineto
 from tests.simulator.hand_laid import hand_laid_timeline, write_hand_laid
 

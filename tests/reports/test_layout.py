@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfdoc.results import from_json, layout, to_json
+from perfdoc.results import diagnosis as serial
+from perfdoc.results import from_json, to_json
 from tests.reports import build_timeline, hostile
 from tests.reports.fill import with_text
 
@@ -23,18 +24,18 @@ ANYTHING: st.SearchStrategy[Any] = st.recursive(
 
 
 def test_the_example() -> None:
-    assert doctest.testmod(layout).failed == 0
+    assert doctest.testmod(serial).failed == 0
 
 
 @given(ANYTHING)
 def test_it_changes_no_value(value: Any) -> None:
-    told = layout.laid_out(json.dumps(value).encode()).decode()
+    told = serial.laid_out(json.dumps(value).encode()).decode()
     assert json.loads(told) == value
 
 
 @given(st.lists(NUMBERS, min_size=1))
 def test_numbers_are_on_one_line(numbers: list[Any]) -> None:
-    told = layout.laid_out(json.dumps({"a": numbers, "b": [["x"], *numbers]}).encode()).decode()
+    told = serial.laid_out(json.dumps({"a": numbers, "b": [["x"], *numbers]}).encode()).decode()
     assert told.count("\n") == 7 + len(numbers)
 
 

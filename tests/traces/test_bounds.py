@@ -17,7 +17,7 @@ import pytest
 
 from perfdoc.compare.stored import read_diagnosis
 from perfdoc.redact.nsys import copy_nsys
-from perfdoc.redact.words import Names
+from perfdoc.redact.texts import Names
 from perfdoc.traces import TraceError
 from perfdoc.traces.kineto import document, unpack
 from perfdoc.traces.kineto import repair as repairing

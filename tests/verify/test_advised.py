@@ -11,9 +11,8 @@ import msgspec
 import pytest
 
 from perfdoc.compare.runs import run_manifest
-from perfdoc.compare.verify.advised import Advised, advised, rule_codes
+from perfdoc.compare.verify.advised import Advised, advised, arms_of, rule_codes
 from perfdoc.compare.verify.record import VerifyError
-from perfdoc.compare.verify.start import arms_of
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import Value
 from perfdoc.knobs.load import catalogue

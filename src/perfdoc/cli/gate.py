@@ -120,8 +120,7 @@ def record(
     """Add accepted runs to their baseline, or begin one."""
     from perfdoc.compare.baseline_files import encode
     from perfdoc.compare.gate.accept import recorded
-    from perfdoc.profiling.folder_lock import alone_in
-    from perfdoc.profiling.whole_file import write_all
+    from perfdoc.profiling.whole_file import alone_in, write_all
     from perfdoc.results.figures import plural
 
     with in_one_line(debug):
@@ -151,8 +150,7 @@ def promote(
     from perfdoc.compare.baseline_files import encode
     from perfdoc.compare.gate.accept import replaced
     from perfdoc.profiling.environment import encodable
-    from perfdoc.profiling.folder_lock import alone_in
-    from perfdoc.profiling.whole_file import write_all
+    from perfdoc.profiling.whole_file import alone_in, write_all
     from perfdoc.results.figures import plural
 
     with in_one_line(debug):

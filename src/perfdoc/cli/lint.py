@@ -41,8 +41,8 @@ def lint(
         Literal["exit-3", "pass"], typer.Option(help="What to do if nothing in a file is known.")
     ] = "exit-3",
     format_: Annotated[
-        Literal["text", "json", "github", "sarif"],
-        typer.Option("--format", help="What to print; github: annotations, sarif: SARIF 2.1.0."),
+        Literal["text", "json", "github"],
+        typer.Option("--format", help="What to print; github: annotations."),
     ] = "text",
     debug: Debug = False,
 ) -> None:

@@ -1,4 +1,4 @@
-"""Linted files as text, JSON, annotations of a GitHub workflow, and SARIF 2.1.0 for code scanning."""
+"""Linted files as text, JSON, and annotations of a GitHub workflow."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal
-from urllib.parse import quote
+from typing import Literal
 
 from perfdoc.cli.streams import json_text
 from perfdoc.knobs.knob import Dialect
-from perfdoc.knobs.lint.finding import CODES, Finding, Report, Severity
+from perfdoc.knobs.lint.finding import Finding, Report, Severity
 from perfdoc.knobs.lint.text import lint, title
 from perfdoc.knobs.reading.entry import MAX_BYTES, NotAConfigurationError
 from perfdoc.knobs.reading.file import as_text, read_text
@@ -20,7 +19,6 @@ from perfdoc.records import dataclass
 from perfdoc.reports.annotations import command
 from perfdoc.results.figures import plural
 from perfdoc.results.names import PROSE_LIMIT, shorten
-from perfdoc.version import __version__
 
 _PATH_LIMIT = 300
 
@@ -79,7 +77,6 @@ RENDERINGS: Mapping[str, Callable[[Sequence[Linted]], str]] = MappingProxyType(
         "text": as_lines,
         "json": as_json,
         "github": lambda done: github([(one.name, one.report) for one in done]),
-        "sarif": lambda done: sarif([(one.name, one.report) for one in done]),
     }
 )
 
@@ -109,14 +106,11 @@ def _line(text: str) -> str:
     return shorten(text, PROSE_LIMIT)
 
 
-SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 _KINDS: dict[Severity, Literal["error", "warning", "notice"]] = {
     "error": "error",
     "warning": "warning",
     "note": "notice",
 }
-_MOST = 5_000
-"""Results that GitHub's code scanning shows of a run."""
 
 
 def github(files: Sequence[tuple[str, Report]]) -> str:
@@ -133,37 +127,6 @@ def github(files: Sequence[tuple[str, Report]]) -> str:
         for f in report.findings
     ]
     return "".join(f"{line}\n" for line in lines)
-
-
-def sarif(files: Sequence[tuple[str, Report]]) -> str:
-    """One run of one tool; its rules are all codes, its results the findings of all files."""
-    codes = list(CODES)
-    results = [_result(name, f, codes.index(f.code)) for name, report in files for f in report.findings]
-    driver = {
-        "name": "perfdoc lint",
-        "version": __version__,
-        "rules": [{"id": code, "shortDescription": {"text": CODES[code]}} for code in codes],
-    }
-    run = {"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": results[:_MOST]}
-    data = {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
-    return json_text(data)
-
-
-def _result(name: str, finding: Finding, index: int) -> dict[str, Any]:
-    found: dict[str, Any] = {
-        "ruleId": finding.code,
-        "ruleIndex": index,
-        "level": finding.severity,
-        "message": {"text": _message(finding)},
-    }
-    if name != "-":
-        place: dict[str, Any] = {
-            "artifactLocation": {"uri": quote(_relative(name), safe="/._-~", errors="replace")}
-        }
-        if finding.line > 0:
-            place["region"] = {"startLine": finding.line}
-        found["locations"] = [{"physicalLocation": place}]
-    return found
 
 
 def _message(finding: Finding) -> str:

@@ -29,8 +29,7 @@ def peak(
     debug: Debug = False,
 ) -> None:
     """Measure what this machine reaches: GEMMs by dtype, memory and collective bandwidth."""
-    from perfdoc.peak.measure import PeakError, setting_here
-    from perfdoc.peak.store import ceilings, stored_path
+    from perfdoc.peak.store import PeakError, ceilings, setting_here, stored_path
 
     with in_one_line(debug, PeakError):
         setting = setting_here(ranks)

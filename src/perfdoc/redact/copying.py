@@ -16,7 +16,7 @@ from perfdoc.profiling.whole_file import made, may_write, move_into_place, scrat
 from perfdoc.records import dataclass
 from perfdoc.redact.kineto import copy_kineto
 from perfdoc.redact.nsys import Copied, copy_nsys
-from perfdoc.redact.words import Names
+from perfdoc.redact.texts import Names
 from perfdoc.results.ranks import Ledger
 from perfdoc.traces import NoGpuActivityError, TraceError
 from perfdoc.traces.formats import format_of

@@ -13,8 +13,7 @@ import msgspec
 
 from perfdoc.analyzers.work.inputs import is_element_type
 from perfdoc.redact.nsys import Copied
-from perfdoc.redact.texts import gpu_name
-from perfdoc.redact.words import Names
+from perfdoc.redact.texts import Names, gpu_name
 from perfdoc.results.figures import plural
 from perfdoc.traces.kineto.devices import parsed
 from perfdoc.traces.kineto.document import Document, Event, Facts, decode_event, read_document

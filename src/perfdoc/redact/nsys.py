@@ -13,8 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from perfdoc.records import dataclass
-from perfdoc.redact.texts import CLEANERS, Fields, clean_blob, known_fields
-from perfdoc.redact.words import Names
+from perfdoc.redact.texts import CLEANERS, Fields, Names, clean_blob, known_fields
 from perfdoc.results.figures import plural
 from perfdoc.traces import TraceError
 from perfdoc.traces.nsys.source import SqliteSource, text_of

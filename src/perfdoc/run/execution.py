@@ -14,8 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from perfdoc.peak.measure import PeakError, Setting, ranks_here
-from perfdoc.peak.store import ceilings
+from perfdoc.peak.store import PeakError, Setting, ceilings, ranks_here
 from perfdoc.profiling.environment import cpu_count, name_command
 from perfdoc.profiling.errors import CaptureError
 from perfdoc.profiling.launch_folder import Failure, LaunchFolder, kill

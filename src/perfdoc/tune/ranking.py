@@ -40,7 +40,6 @@ def tuning_of(
     top: int,
     inputs: Sequence[str],
     scaling: Sequence[Scale] = (),
-    notes: Sequence[str] = (),
 ) -> Tuning:
     """The result: the unchanged configuration and the best `top`."""
     now = next((t for t in found.tried if t.point == point_of(job.base)), None)
@@ -77,7 +76,7 @@ def tuning_of(
         ),
         scaling=list(scaling),
         measuring=None,
-        notes=[*job.notes, *notes],
+        notes=[*job.notes],
     )
 
 

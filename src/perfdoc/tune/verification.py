@@ -14,9 +14,9 @@ import msgspec
 
 from perfdoc.compare.runs import run_manifest
 from perfdoc.compare.stored import content_of, decoded
+from perfdoc.compare.verify.advised import arms_of
 from perfdoc.compare.verify.record import VerifyError
 from perfdoc.compare.verify.rerun import StoppedError, run_once
-from perfdoc.compare.verify.start import arms_of
 from perfdoc.diagnose.asked import UserError
 from perfdoc.knobs.knob import Value
 from perfdoc.profiling.manifest import Manifest

@@ -14,7 +14,15 @@ from perfdoc.analyzers.steps.log import MAX_STEP_NS
 from perfdoc.compare.facts import Facts, differences, facts_of, fingerprint, in_words, of_the_machine
 from perfdoc.compare.figures import TooFewStepsError, steady
 from perfdoc.compare.runs import run_manifest, unprofiled_ns
-from perfdoc.compare.verify.advised import NOT_IN_EVERY_STEP, Advised, advised
+from perfdoc.compare.verify.advised import (
+    NOT_IN_EVERY_STEP,
+    Advised,
+    Arms,
+    Diagnosed,
+    advised,
+    arms_of,
+    diagnosed,
+)
 from perfdoc.compare.verify.gain import Outcome, judge, of_pairs
 from perfdoc.compare.verify.record import (
     RECORD_NAME,
@@ -26,7 +34,6 @@ from perfdoc.compare.verify.record import (
     checked,
     encode,
 )
-from perfdoc.compare.verify.start import Arms, Diagnosed, arms_of, diagnosed
 from perfdoc.knobs.settings import read_configuration
 from perfdoc.profiling.cpu_times import cpu_times, others_frac
 from perfdoc.profiling.manifest import Manifest

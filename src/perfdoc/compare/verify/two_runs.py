@@ -20,6 +20,8 @@ from perfdoc.compare.runs import run_manifest
 from perfdoc.compare.verify.advised import (
     NOT_IN_EVERY_STEP,
     WORK_OF_A_STEP,
+    Diagnosed,
+    diagnosed,
     fired,
     prediction_of,
     together,
@@ -28,7 +30,6 @@ from perfdoc.compare.verify.advised import (
 from perfdoc.compare.verify.gain import Outcome, judge, of_two_runs
 from perfdoc.compare.verify.record import ChangedSetting, Measured, Record, VerifyError, checked
 from perfdoc.compare.verify.rerun import Steps, steady_times
-from perfdoc.compare.verify.start import Diagnosed, diagnosed
 from perfdoc.knobs.knob import Value
 from perfdoc.knobs.reading.entry import NotAConfigurationError
 from perfdoc.knobs.settings import read_configuration
