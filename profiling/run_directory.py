@@ -5,6 +5,7 @@ traces/rank<N>.<suffix>         .json.gz of the PyTorch profiler, or .nsys-rep a
 collectives/rank<N>.jsonl       every collective of the profiled steps
 memory/rank<N>.pickle           CUDA memory snapshots; rank<N>.jsonl: figures by step
 steps/rank<N>.jsonl             every step
+ended                           of a training that `record` followed: it has ended
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from perfdoc.profiling.errors import CaptureError
 from perfdoc.profiling.manifest import Manifest, Status, encode, read_manifest
 from perfdoc.profiling.whole_file import PART, whole_file
 
+ENDED = "ended"
+"""An empty file: a training that was recorded has come to its end. `perfdoc run` says it in run.json."""
 FOLDERS = ("traces", "collectives", "memory", "steps")
 _RANK_FILE = re.compile(r"rank(0|[1-9][0-9]{0,6})\.(.+)")
 

@@ -1,105 +1,46 @@
 """What a run's settings must not be, checked before a process starts.
 
 The catalogue of knobs holds the constraints, those of the trainer alone in constraints/trainer.yaml. Here is
-what it cannot say: what concerns the device, the layout, or settings that are no knobs.
+what it cannot say: what concerns the device, the layout, or settings that are no knobs. Names of settings
+for which the same holds are in config/tables.yaml.
 """
 
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping
-from types import MappingProxyType, SimpleNamespace
+from collections.abc import Callable, Collection, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 from perfdoc.knobs.check import violations
 from perfdoc.knobs.configuration import Configuration
-from perfdoc.knobs.knob import Value
 from perfdoc.knobs.load import catalogue
 from perfdoc.trainer.config.resolve import KEYS
 from perfdoc.trainer.config.schema import Config
-
-_NOT_HERE: Mapping[str, Value] = MappingProxyType(
-    {
-        **{"multi_latent_attention": False, "mtp_num_layers": None, "calculate_per_token_loss": False},
-        **{"optimizer_name": "adam", "position_embedding_type": "rope", "moe_enable_deepep": False},
-        **{"hybrid_context_parallel": False},
-    }
-)
-"""Knobs and facts that are no settings of the trainer, and that constraints of those that it has ask for."""
-
-WITHOUT_EFFECT = frozenset(
-    {
-        "align-needs-param-gather",
-        "bucket-size-needs-overlap",
-        "deferral-limit-needs-deferral",
-        "double-buffer-needs-fsdp",
-        "fp32-sums-need-sharding",
-        "gradient-reduce-div-fusion-needs-fsdp",
-        "hierarchical-sizes-need-a2a-p2p",
-        "offload-modules-need-switch",
-        "optimizer-copies-need-offload",
-        "optimizer-instances-need-sharding",
-        "outer-dp-sharding-strategy-needs-fsdp",
-        "outer-sharding-needs-instances",
-        "overlap-p2p-needs-vpp",
-        "scope-needs-graphs",
-        "selective-recompute-has-no-method",
-        "shared-overlap-needs-shared-experts",
-        "sharding-strategy-needs-fsdp",
-        "sharp-group-needs-sharp",
-        "suggested-communication-unit-size-needs-fsdp",
-        "symmetric-registration-needs-buffers",
-        "tp-overlap-config-needs-overlap",
-        "vp-group-needs-vpp",
-    }
-)
-"""Constraints of settings without effect that stop a run, beside all that are forbidden: who sets these
-expects another schedule or other messages, and would measure the ones without."""
-
-CUDA_ONLY: Mapping[str, str] = MappingProxyType(
-    {
-        **dict.fromkeys(("bias_activation_fusion", "bias_dropout_fusion", "cross_entropy_loss_fusion"), ""),
-        "nccl_ub": "",
-        "use_sharp": " and an InfiniBand fabric with SHARP",
-        "use_megatron_fsdp": ": it makes CUDA devices by name; use_torch_fsdp2 runs on a CPU",
-        "fine_grained_activation_offloading": ", whose streams do the copies",
-        "empty_unused_memory_level": ": it empties the cache of its allocator",
-        "nsys_gpu_metrics": ": the counters are the GPU's",
-        "memory_snapshot_path": ": snapshots are of its allocator",
-    }
-)
-"""Switches that a CPU cannot turn on, and what stands behind `needs CUDA`."""
+from perfdoc.trainer.config.tables import TABLES
 
 ENGINE = "transformer_engine"
-ON_GPUS: Mapping[str, str] = MappingProxyType(
-    {
-        ENGINE: "Transformer Engine",
-        "fused_weight_gradient_mlp_cuda": "Apex with its CUDA extensions",
-        "grouped_gemm": "grouped_gemm",
-        "deep_ep": "DeepEP",
-    }
-)
-"""Module → its name: what megatron-core imports if it is there, and misses deep inside where a setting asks
-for it."""
-PACKAGES = (*ON_GPUS, "einops")
-NEEDS_PACKAGE: Mapping[str, str] = MappingProxyType(
-    {
-        **dict.fromkeys(("apply_rope_fusion", "moe_permute_fusion", "moe_router_fusion"), ENGINE),
-        **dict.fromkeys(("use_te_rng_tracker", "use_precision_aware_optimizer"), ENGINE),
-        # The output layer is megatron-core's own, Transformer Engine or not.
-        "gradient_accumulation_fusion": "fused_weight_gradient_mlp_cuda",
-    }
-)
-NEEDS_LAYERS = ("fp8", "fp4", "cpu_offloading", "tp_comm_overlap", "delay_wgrad_compute")
-"""What only Transformer Engine's layers can do."""
-READ_BY_LAYERS = (
-    *("attention_backend", "nvte_fwd_layernorm_sm_margin", "nvte_bwd_layernorm_sm_margin"),
-    *("nvte_norm_fwd_use_cudnn", "nvte_norm_bwd_use_cudnn", "nvte_batch_mha_p2p_comm", "nvte_cpu_offload_v1"),
-)
-"""What nobody reads without those layers."""
+PACKAGES: tuple[str, ...] = (*TABLES.on_gpus, "einops")
 
 Rule = tuple[str, Callable[[Any], Any], str]
 """(the setting to name, whether a run breaks the rule, the rule in words). A run is asked for every setting,
 for what its layout makes of the sizes (`tp`, `edp`), for its `device`, the `packages` that are installed and
 whether its layers are Transformer Engine's (`engine`)."""
+
+
+def _of_tables() -> list[Rule]:
+    needs = "needs Transformer Engine's layers, which are not in use here"
+    unread = "has no effect: it is read by Transformer Engine's layers, which are not in use here"
+    found: list[Rule] = []
+    for name, more in TABLES.cuda_only.items():
+        found.append((name, lambda r, n=name: r.device == "cpu" and getattr(r, n), f"needs CUDA{more}"))  # type: ignore[misc]
+    for name, package in TABLES.needs_package.items():
+        words = f"needs {TABLES.on_gpus[package]}, and a GPU"
+        found.append((name, lambda r, n=name, p=package: getattr(r, n) and p not in r.packages, words))  # type: ignore[misc]
+    for name in TABLES.needs_layers:
+        found.append((name, lambda r, n=name: getattr(r, n) and not r.engine, needs))  # type: ignore[misc]
+    for name in TABLES.read_by_layers:
+        found.append((name, lambda r, n=name: getattr(r, n) not in (None, "auto") and not r.engine, unread))  # type: ignore[misc]
+    return found
+
 
 RULES: tuple[Rule, ...] = (
     (
@@ -156,10 +97,6 @@ RULES: tuple[Rule, ...] = (
         "on gloo an output's memory would go while it is still being sent: silently wrong gradients",
     ),
     ("cuda_graph_impl", lambda r: r.cuda_graph_impl != "none" and r.device == "cpu", "needs CUDA"),
-    *(
-        (name, lambda r, name=name: r.device == "cpu" and getattr(r, name), f"needs CUDA{more}")
-        for name, more in CUDA_ONLY.items()
-    ),
     (
         "transformer_impl",
         lambda r: r.transformer_impl == ENGINE and ENGINE not in r.packages,
@@ -185,30 +122,7 @@ RULES: tuple[Rule, ...] = (
         lambda r: r.cross_entropy_fusion_impl == "te" and ENGINE not in r.packages,
         "needs Transformer Engine, and a GPU",
     ),
-    *(
-        (
-            name,
-            lambda r, name=name, package=package: getattr(r, name) and package not in r.packages,
-            f"needs {ON_GPUS[package]}, and a GPU",
-        )
-        for name, package in NEEDS_PACKAGE.items()
-    ),
-    *(
-        (
-            name,
-            lambda r, name=name: getattr(r, name) and not r.engine,
-            "needs Transformer Engine's layers, which are not in use here",
-        )
-        for name in NEEDS_LAYERS
-    ),
-    *(
-        (
-            name,
-            lambda r, name=name: getattr(r, name) not in (None, "auto") and not r.engine,
-            "has no effect: it is read by Transformer Engine's layers, which are not in use here",
-        )
-        for name in READ_BY_LAYERS
-    ),
+    *_of_tables(),
     ("min_lr", lambda r: r.min_lr > r.lr, "above lr"),
     (
         "lr_warmup_iters",
@@ -237,7 +151,7 @@ def problems(config: Config, layout: Any, device: str, packages: Collection[str]
     settings = {name: getattr(getattr(config, section), name) for name, section in KEYS.items()}
     for name, rule in catalogue_problems(config, layout.world_size):
         yield f"{KEYS[name]}.{name} = {_as_written(settings[name])}: {rule}"
-    packages = {name for name in packages if device == "cuda" or name not in ON_GPUS}
+    packages = {name for name in packages if device == "cuda" or name not in TABLES.on_gpus}
     engine = ENGINE in packages and config.kernels.transformer_impl != "local"
     run = SimpleNamespace(**settings, **vars(layout), device=device, packages=packages, engine=engine)
     for name, is_broken, rule in RULES:
@@ -252,7 +166,7 @@ def as_knobs(config: Config, world_size: int) -> Configuration:
     }
     dtype = config.precision.params_dtype
     facts = {"world_size": world_size, "bf16": dtype == "bf16", "fp16": dtype == "fp16"}
-    return Configuration(values={**_NOT_HERE, **known, **facts}, dialect="perfdoc", complete=True)
+    return Configuration(values={**TABLES.not_here, **known, **facts}, dialect="perfdoc", complete=True)
 
 
 def catalogue_problems(config: Config, world_size: int) -> Iterator[tuple[str, str]]:
@@ -260,7 +174,9 @@ def catalogue_problems(config: Config, world_size: int) -> Iterator[tuple[str, s
     run = as_knobs(config, world_size)
     for found in violations(run):
         constraint = found.constraint
-        if constraint is None or not (constraint.kind == "forbidden" or constraint.name in WITHOUT_EFFECT):
+        if constraint is None or not (
+            constraint.kind == "forbidden" or constraint.name in TABLES.without_effect
+        ):
             continue
         read = {name: run.values[name] for name in sorted(found.read & KEYS.keys() - {found.knob})}
         # The other settings that decided it, as far as they are on: ` (num_layers = 5)`.

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import IO
 
 from perfdoc.profiling.logs import StepRecord
+from perfdoc.profiling.own.telemetry import Telemetry
 from perfdoc.profiling.run_directory import RunDirectory
 from perfdoc.profiling.step_log import StepLog
 
@@ -25,6 +26,7 @@ class RunLog:
     """Writes the step files of one rank; rank 0 also speaks on standard error."""
 
     def __init__(self, run: RunDirectory | None, rank: int) -> None:
+        self._run, self.shown = run, Telemetry(services=())
         self._speaks = rank == 0
         self._steps = None if run is None else StepLog(run.steps_path(rank))
         self._problem: str | None = None
@@ -44,6 +46,9 @@ class RunLog:
             if problem is not None and self._problem is None:
                 sys.stderr.write(f"perfdoc: {problem}\n")
             self._problem = problem
+        if self._run is not None:
+            self.shown.begins(self._run.path)
+            self.shown.add(record)
         if self._first is None:
             self._first = record.step, time.monotonic()
         if self._speaks and print_line:
@@ -81,6 +86,7 @@ class RunLog:
 
     def close(self) -> None:
         """Close the files."""
+        self.shown.ends()
         if self._steps is not None:
             self._steps.close()
         if self._evals is not None:

@@ -55,6 +55,8 @@ def run_rank(
 
         layout = plan(resolved.config, session.world_size(), "cuda" if adapt.cuda_available() else "cpu")
         adapt.prepare()
+        from perfdoc.profiling.own.sinks import chosen
+        from perfdoc.profiling.own.telemetry import Telemetry
         from perfdoc.trainer.end import StopRequest
         from perfdoc.trainer.flops import read_measured
         from perfdoc.trainer.log import RunLog
@@ -70,6 +72,7 @@ def run_rank(
         session.start_layout(resolved.config, layout)
         run = build(resolved.config, layout, read_measured(ceilings))
         _write_manifest(directory, resolved, run, profiling)
+        log.shown = Telemetry(services=chosen(None), flops=run.flops, peak=run.peak.value)
         with contextlib.ExitStack() as stack:
             capture = None
             if directory is not None:

@@ -11,7 +11,7 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from perfdoc.profiling import ranges
@@ -59,6 +59,20 @@ def active_recorder() -> Recorder | None:
     return active.current
 
 
+@contextlib.contextmanager
+def recorded(number: int, profiled: Callable[[], bool]) -> Iterator[None]:
+    """One step in its row, where steps are recorded. profiled: asked at its end."""
+    recorder = active_recorder()
+    if recorder is None:
+        yield
+        return
+    recorder.step_begins(number)
+    try:
+        yield
+    finally:
+        recorder.step_ends(profiled=profiled())
+
+
 class Attached:
     """Whatever profiler is there: no window of ours."""
 
@@ -100,16 +114,10 @@ class Attached:
     @contextlib.contextmanager
     def step(self, number: int) -> Iterator[None]:
         """One training step in its range."""
-        recorder = active_recorder()
-        if recorder is not None:
-            recorder.step_begins(number)
-        profiled = self.look()
-        try:
+        with recorded(number, lambda: profiled):
+            profiled = self.look()
             with self._ranged(number) if profiled else contextlib.nullcontext():
                 yield
-        finally:
-            if recorder is not None:
-                recorder.step_ends(profiled=profiled)
 
     @contextlib.contextmanager
     def _ranged(self, number: int) -> Iterator[None]:
@@ -132,17 +140,8 @@ class Windowed:
     @contextlib.contextmanager
     def step(self, number: int) -> Iterator[None]:
         """One training step, inside the window where it belongs there."""
-        recorder = active_recorder()
-        if recorder is None:
-            with self._windowed(number):
-                yield
-            return
-        recorder.step_begins(number)
-        try:
-            with self._windowed(number):
-                yield
-        finally:
-            recorder.step_ends(profiled=self._session.is_profiled(number))
+        with recorded(number, lambda: self._session.is_profiled(number)), self._windowed(number):
+            yield
 
     @contextlib.contextmanager
     def _windowed(self, number: int) -> Iterator[None]:

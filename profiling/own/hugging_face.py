@@ -6,83 +6,122 @@ before it is the forward. Steps are numbered as `state.global_step`, from 0.
 
 from __future__ import annotations
 
-from pathlib import Path
+import sys
+from dataclasses import replace
 from typing import Any
 
 from transformers import TrainerCallback
 
 from perfdoc.profiling.own.hooks import Backwards
 from perfdoc.profiling.own.loop import Loop
+from perfdoc.profiling.own.sinks import Said, Sink, begun
+from perfdoc.profiling.own.telemetry import EVERY
 from perfdoc.profiling.vocabulary import CHECKPOINT, EVALUATION, FORWARD, OPTIMIZER
 
 _PRIVATE = ("dir", "token", "name", "endpoint", "id", "path")
 """Ends of names of arguments that change no time, or hold what is nobody's business."""
 
 
-class HuggingFaceCallback(TrainerCallback):  # type: ignore[misc]  # its library may be missing
+class HuggingFaceCallback(Loop, TrainerCallback):  # type: ignore[misc]  # its library may be missing
     """Marks steps, forward, backward, optimizer, evaluation; profiles `steps` (first, end) into `folder`."""
 
-    def __init__(
-        self,
-        steps: tuple[int, int] | None = None,
-        folder: str | Path | None = None,
-        record: str | Path | None = None,
-    ) -> None:
-        """Without steps and folder: marks for whatever profiler is there. record: a run directory for a row
-        of each step, for `perfdoc watch`. Raises ValueError for steps without a folder, or a folder alone."""
-        self._loop = Loop(steps, folder, record, data_between=True)
-        self._backwards = Backwards(self._loop)
+    data_between = True
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Training begins."""
         facts = args.to_dict() if hasattr(args, "to_dict") else {}
         chosen = {name: value for name, value in facts.items() if not name.endswith(_PRIVATE)}
-        self._loop.begins(at_end=self._backwards.uninstall, facts=chosen)
-        self._backwards.install()
+        trainer = _trainer()
+
+        def loggers() -> list[Sink]:
+            if not state.is_world_process_zero:
+                return []
+            if trainer is None or not args.report_to:
+                return begun()
+            return [*map(_parts_alone, begun()), _through_log(trainer)]
+
+        every = int(args.logging_steps) if args.logging_steps >= 1 else EVERY
+        backwards = Backwards(self)
+        self.begins(at_end=backwards.uninstall, facts=chosen, loggers=loggers, every=every)
+        backwards.install()
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Training has ended."""
-        self._loop.ends()
+        self.ends()
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """A step begins; its batches were loaded before."""
-        self._loop.leaves()
-        self._loop.step_begins(int(state.global_step))
-        self._loop.phase(FORWARD)
+        self.leaves()
+        self.step_begins(int(state.global_step))
+        self.phase(FORWARD)
 
     def on_substep_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """One micro-batch of several is done."""
-        self._loop.phase(FORWARD)
+        self.phase(FORWARD)
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """The gradients are there, and clipped."""
-        self._loop.phase(OPTIMIZER)
+        self.phase(OPTIMIZER)
 
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """The parameters are updated."""
-        self._loop.phase(None)
+        self.phase(None)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """The step is done. An evaluation or a checkpoint follows at once where the trainer says so."""
-        self._loop.step_ends()
-        self._beside(control)
+        self.step_ends()
+        self._what_follows(control)
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """The data is at its end. An evaluation or a checkpoint of each epoch follows at once."""
-        self._beside(control)
+        self._what_follows(control)
 
-    def _beside(self, control: Any) -> None:
+    def _what_follows(self, control: Any) -> None:
         if control.should_evaluate:
-            self._loop.enters(EVALUATION)
+            self.enters(EVALUATION)
         elif control.should_save:
-            self._loop.enters(f"{CHECKPOINT} save")
+            self.enters(f"{CHECKPOINT} save")
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """The evaluation is over."""
-        self._loop.leaves()
+        self.leaves()
         if control.should_save:
-            self._loop.enters(f"{CHECKPOINT} save")
+            self.enters(f"{CHECKPOINT} save")
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """The checkpoint is written."""
-        self._loop.leaves()
+        self.leaves()
+
+
+def _trainer() -> Any:
+    """The trainer that calls its callbacks now; None where it is not among the callers."""
+    frame = sys._getframe(1).f_back
+    while frame is not None:
+        caller = frame.f_locals.get("self")
+        if hasattr(caller, "callback_handler") and hasattr(caller, "log"):
+            return caller
+        frame = frame.f_back
+    return None
+
+
+def _parts_alone(sink: Sink) -> Sink:
+    """Of the figures only those with parts, of profiled windows: the others are in the trainer's own log."""
+    return lambda said: sink(replace(said, figures={n: v for n, v in said.figures.items() if "/" in n}))
+
+
+def _through_log(trainer: Any) -> Sink:
+    """Figures join what the trainer logs with its loss: one line, one point, in whatever it reports to."""
+    original = trainer.log
+    latest: dict[str, float] = {}
+
+    def log(logs: dict[str, float], *arguments: Any, **named: Any) -> Any:
+        return original({**logs, **latest} if "loss" in logs else logs, *arguments, **named)
+
+    def send(said: Said) -> None:
+        plain = {n: v for n, v in said.figures.items() if "/" not in n and n != "step_timestamp_seconds"}
+        latest.update(replace(said, figures=plain).named())
+        if said.last:
+            vars(trainer).pop("log", None)
+
+    trainer.log = log
+    return send

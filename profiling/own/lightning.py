@@ -7,7 +7,7 @@ from the batch's start to the backward, the optimizer from the call before its s
 from __future__ import annotations
 
 import sys
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 if "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules:
@@ -16,67 +16,80 @@ else:
     from lightning.pytorch import Callback
 
 from perfdoc.profiling.own.loop import Loop
+from perfdoc.profiling.own.sinks import Said, Sink, guarded, of_service
+from perfdoc.profiling.own.telemetry import EVERY
 from perfdoc.profiling.vocabulary import BACKWARD, EVALUATION, FORWARD, OPTIMIZER
 
 
-class LightningCallback(Callback):  # type: ignore[misc]  # its library may be missing
+class LightningCallback(Loop, Callback):  # type: ignore[misc]  # its library may be missing
     """Marks steps, forward, backward, optimizer and validation; profiles `steps` (first, end) into `folder`.
 
     A step is a batch: with `accumulate_grad_batches` some of them have no optimizer.
     """
 
-    def __init__(
-        self,
-        steps: tuple[int, int] | None = None,
-        folder: str | Path | None = None,
-        record: str | Path | None = None,
-    ) -> None:
-        """Without steps and folder: marks for whatever profiler is there. record: a run directory for a row
-        of each step, for `perfdoc watch`. Raises ValueError for steps without a folder, or a folder alone."""
-        self._loop = Loop(steps, folder, record, data_between=True)
-        self._batches = 0
+    data_between = True
+    _batches = 0
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Training begins."""
         self._batches = 0
-        self._loop.begins()
+        every = int(getattr(trainer, "log_every_n_steps", 0)) or EVERY
+        self.begins(loggers=lambda: _loggers(trainer), every=every)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """Training has ended."""
-        self._loop.ends()
+        self.ends()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """Training has failed, or was interrupted."""
-        self._loop.ends()
+        self.ends()
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
         """A batch begins; it was loaded before."""
-        self._loop.step_begins(self._batches)
-        self._loop.phase(FORWARD)
+        self.step_begins(self._batches)
+        self.phase(FORWARD)
 
     def on_before_backward(self, trainer: Any, pl_module: Any, loss: Any) -> None:
         """The loss is there."""
-        self._loop.phase(BACKWARD)
+        self.phase(BACKWARD)
 
     def on_after_backward(self, trainer: Any, pl_module: Any) -> None:
         """The gradients are there."""
-        self._loop.phase(None)
+        self.phase(None)
 
     def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
         """The gradients are about to be clipped and applied."""
-        self._loop.phase(OPTIMIZER)
+        self.phase(OPTIMIZER)
 
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """The parameters are updated."""
-        self._loop.step_ends()
+        self.step_ends()
         self._batches += 1
 
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
         """Validation begins."""
-        self._loop.enters(EVALUATION)
+        self.enters(EVALUATION)
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
         """Validation is over."""
-        self._loop.leaves()
+        self.leaves()
+
+
+def _loggers(trainer: Any) -> list[Sink]:
+    """The trainer's own; figures go to any of them, texts and files to those that are known."""
+    loggers = trainer.loggers if trainer.is_global_zero else ()
+    return [sink for one in loggers for sink in guarded(type(one).__name__, _of_logger, one, trainer)]
+
+
+def _of_logger(logger: Any, trainer: Any) -> Sink:
+    known = of_service(getattr(logger, "experiment", None), getattr(logger, "run_id", None))
+
+    def send(said: Said) -> None:
+        if said.figures:
+            logger.log_metrics(said.named(), step=trainer.global_step)
+        if known is not None:
+            known(replace(said, figures={}))
+
+    return send

@@ -1,6 +1,6 @@
 """A training loop that tells its callbacks where it is: the steps and phases that they mark."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -8,30 +8,35 @@ from perfdoc.profiling import ranges
 from perfdoc.profiling.errors import CaptureError
 from perfdoc.profiling.own import following
 from perfdoc.profiling.own.asked_window import window_of_steps
+from perfdoc.profiling.own.sinks import Sink, begun, chosen
+from perfdoc.profiling.own.telemetry import EVERY, Telemetry
 
 
 class Loop:
     """Steps and phases by their beginnings and ends; what is left open is closed by what follows."""
 
+    data_between = False
+    """Whether batches are loaded between the steps."""
+
     def __init__(
         self,
-        steps: tuple[int, int] | None,
-        folder: str | Path | None,
+        steps: tuple[int, int] | None = None,
+        folder: str | Path | None = None,
         record: str | Path | None = None,
-        *,
-        data_between: bool = False,
+        log: Sequence[str] | None = None,
     ) -> None:
-        """steps: (first, end) for the PyTorch profiler, into `folder`, a run directory; None: marks only.
-        record: a run directory for a row of each step. data_between: batches are loaded between the steps.
+        """steps: (first, end) for the PyTorch profiler, into `folder`, a run directory; without them marks
+        for whatever profiler is there. record: a run directory for a row of each step, for `perfdoc watch`.
+        log: where figures of them are shown, see `perfdoc.profiling.record`.
 
-        Raises ValueError for steps that are none, or one of both without the other.
+        Raises ValueError for steps that are none, or one of both without the other, and other services.
         """
         if (steps is None) != (folder is None):
             raise ValueError("steps and folder go together: which steps to profile, and where the traces go")
         self._window = None if steps is None else window_of_steps(steps)
         self._folder = None if folder is None else Path(folder)
         self._record = None if record is None else Path(record)
-        self._data_between = data_between
+        self._services = chosen(log)
         self._step: AbstractContextManager[None] | None = None
         self._phase: ranges.Opened | None = None
         self._beside: ranges.Opened | None = None
@@ -39,12 +44,17 @@ class Loop:
         self._at_end: Callable[[], object] = lambda: None
 
     def begins(
-        self, at_end: Callable[[], object] = lambda: None, facts: Mapping[str, object] | None = None
+        self,
+        at_end: Callable[[], object] = lambda: None,
+        facts: Mapping[str, object] | None = None,
+        loggers: Callable[[], Sequence[Sink]] = begun,
+        every: int = EVERY,
     ) -> None:
         """Training begins: from here on the session follows, where one was asked for, and steps are recorded.
 
-        facts: what the trainer was started with. at_end: what else is to be undone. A training that failed
-        did not say so: what it left ends here.
+        facts: what the trainer was started with. at_end: what else is to be undone. loggers: the framework's
+        own. every: steps from one of its points to the next. A training that failed did not say so: what it
+        left ends here.
         """
         global _running
         if _running is not None:
@@ -57,7 +67,10 @@ class Loop:
 
                 recorder = record(self._record, facts=facts)
             if recorder is not None:
-                recorder.begin(data_between=self._data_between)
+                services = recorder.shown.services if self._services is None else self._services
+                shown = Telemetry(services=services, of_framework=loggers, every=every, window=self._folder)
+                shown.flops = recorder.shown.flops
+                recorder.begin(data_between=self.data_between, shown=shown)
         except CaptureError as error:
             following.warn(str(error))  # training goes on
         if self._window is None or self._folder is None:
@@ -83,6 +96,7 @@ class Loop:
             following.release()
         if (recorder := following.active_recorder()) is not None:
             recorder.begin()
+            recorder.shown.ends()
 
     def step_begins(self, number: int) -> None:
         """A step begins, after the one before has ended."""

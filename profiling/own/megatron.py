@@ -10,12 +10,12 @@ import inspect
 import itertools
 from collections.abc import Callable
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
 from perfdoc.profiling import ranges
 from perfdoc.profiling.own import following
 from perfdoc.profiling.own.loop import Loop
+from perfdoc.profiling.own.sinks import Sink, guarded, of_service
 from perfdoc.profiling.vocabulary import (
     BACKWARD,
     CHECKPOINT,
@@ -105,44 +105,41 @@ def ranged(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     return in_range
 
 
-class BridgeCallback:
+class BridgeCallback(Loop):
     """Marks steps, forward, backward, optimizer, evaluation; profiles `steps` (first, end) into `folder`."""
-
-    def __init__(
-        self,
-        steps: tuple[int, int] | None = None,
-        folder: str | Path | None = None,
-        record: str | Path | None = None,
-    ) -> None:
-        """Without steps and folder: marks for whatever profiler is there. record: a run directory for a row
-        of each step, for `perfdoc watch`. Raises ValueError for steps without a folder, or a folder alone."""
-        self._loop = Loop(steps, folder, record)
 
     def on_train_start(self, context: Any) -> None:
         """Training begins."""
-        self._loop.begins()
+        self.begins(loggers=lambda: _loggers(context.state))
         name_passes()
         name_optimizer(context.optimizer)
 
     def on_train_step_start(self, context: Any) -> None:
         """A step begins, numbered as Bridge's `train_state.step`."""
-        self._loop.step_begins(int(context.state.train_state.step))
+        self.step_begins(int(context.state.train_state.step))
 
     def on_train_step_end(self, context: Any) -> None:
         """The step is over."""
-        self._loop.step_ends()
+        self.step_ends()
 
     def on_train_end(self, context: Any) -> None:
         """Training has ended."""
-        self._loop.ends()
+        self.ends()
 
     def on_eval_start(self, context: Any) -> None:
         """An evaluation begins."""
-        self._loop.enters(EVALUATION)
+        self.enters(EVALUATION)
 
     def on_eval_end(self, context: Any) -> None:
         """The evaluation is over."""
-        self._loop.leaves()
+        self.leaves()
+
+
+def _loggers(state: Any) -> list[Sink]:
+    """Bridge's own, which its last rank has."""
+    names = ("tensorboard_logger", "wandb_logger", "mlflow_logger")
+    loggers = {name: getattr(state, name, None) for name in names}
+    return [sink for name, logger in loggers.items() for sink in guarded(name, of_service, logger)]
 
 
 def _number(given: Any, training: Any) -> int | None:

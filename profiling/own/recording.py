@@ -7,11 +7,12 @@ tens of microseconds, and on CUDA nothing waits for the device.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,9 @@ from perfdoc.profiling.own import active
 from perfdoc.profiling.own.hooks import Hooks
 from perfdoc.profiling.own.phases import Parts, Phases
 from perfdoc.profiling.own.process import own_device, own_rank
-from perfdoc.profiling.run_directory import RunDirectory
+from perfdoc.profiling.own.sinks import chosen
+from perfdoc.profiling.own.telemetry import Telemetry
+from perfdoc.profiling.run_directory import ENDED, RunDirectory
 from perfdoc.profiling.step_log import StepLog
 
 MAX_PENDING = 8
@@ -120,8 +123,16 @@ def job_command() -> tuple[str, ...]:
 class Recorder:
     """Writes the steps of one process."""
 
-    def __init__(self, run: RunDirectory, *, role: Mapping[str, int], facts: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        run: RunDirectory,
+        *,
+        role: Mapping[str, int],
+        facts: Mapping[str, Any],
+        shown: Telemetry | None = None,
+    ) -> None:
         self._run, self._role, self._facts = run, role, facts
+        self.shown = shown or Telemetry(services=())
         self._log: StepLog | None = None
         self._clock: StepClock | None = None
         self._pending: deque[tuple[StepRecord, Parts, bool]] = deque()
@@ -131,13 +142,16 @@ class Recorder:
         self._problem: str | None = None
         self._with_between = self._data_between = False
 
-    def begin(self, *, data_between: bool = False) -> None:
+    def begin(self, *, data_between: bool = False, shown: Telemetry | None = None) -> None:
         """A training begins, or is over: what lies before the next step is of none.
 
         data_between: what lies between two steps is of the later one, in a loop that loads its data there.
+        shown: where the steps of the training that begins are shown; None: as those before.
         """
         self._data_between, self._with_between = data_between, False
         self._write_known(last=True)
+        if shown is not None:
+            self.shown = shown
 
     def step_begins(self, number: int) -> None:
         """A step begins."""
@@ -145,8 +159,11 @@ class Recorder:
             self._clock = StepClock(self.saw)
             try:
                 self._log = StepLog(self._run.steps_path(own_rank()[0]))
+                (self._run.path / ENDED).unlink(missing_ok=True)
             except OSError as error:
                 self._tell(f"{error.filename}: cannot be written: {error.strerror}; no steps are recorded")
+        if self.shown.begins(self._run.path):
+            atexit.register(stop)  # what a service puts there meanwhile comes after it
         self._number, self._start_ns, self._loss = number, time.time_ns(), None
         if not self._with_between:
             self._tokens, self._since_ns = 0, time.perf_counter_ns()
@@ -191,9 +208,13 @@ class Recorder:
     def close(self) -> None:
         """No step follows; safe to repeat."""
         self._write_known(last=True)
+        self.shown.ends()
         if self._clock is not None:
             self._clock.close()
             self._clock = None
+            with contextlib.suppress(OSError):
+                if own_rank()[0] == 0:
+                    (self._run.path / ENDED).touch()
         if self._log is not None:
             self._log.close()
             self._log = None
@@ -212,6 +233,7 @@ class Recorder:
                     self._clock.phases.give_back(parts)
             if self._log is not None:
                 self._tell(self._log.keep(row))
+            self.shown.add(row)
 
     def _tell(self, problem: str | None) -> None:
         """Once for each time that something goes wrong after all was well."""
@@ -291,17 +313,26 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
 
 def record(
-    folder: str | Path, *, role: Mapping[str, int] | None = None, facts: Mapping[str, Any] | None = None
+    folder: str | Path,
+    *,
+    role: Mapping[str, int] | None = None,
+    facts: Mapping[str, Any] | None = None,
+    log: Sequence[str] | None = None,
+    flops_per_step: float | None = None,
 ) -> Recorder:
     """Record the steps of this process into `folder`/steps/rank<N>.jsonl, from the next one on.
 
     role: the rank's place in the layout, such as {"pp": 1, "dp": 0}, where megatron-core does not know it.
     facts: what the job was started with; a change of it after a restart is told. Plain values are kept.
-    A process has one recorder: a second call gives the first one. Raises CaptureError where the folder
-    cannot be made.
+    log: where rank 0 shows figures: tensorboard, wandb, mlflow, prometheus=PATH; None: TensorBoard's files in
+    the folder, where it is installed, and runs of the others that this process has begun; (): nowhere.
+    flops_per_step: of the whole job, for MFU. A process has one recorder: a second call gives the first one.
+    Raises CaptureError where the folder cannot be made, ValueError for another service.
     """
     if active.current is None:
-        active.current = Recorder(RunDirectory.join(Path(folder)), role=role or {}, facts=facts or {})
+        shown = Telemetry(services=chosen(log), flops=flops_per_step)
+        run = RunDirectory.join(Path(folder))
+        active.current = Recorder(run, role=role or {}, facts=facts or {}, shown=shown)
         atexit.register(stop)
     return active.current
 

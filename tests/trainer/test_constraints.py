@@ -7,13 +7,9 @@ import pytest
 from perfdoc.knobs.constraints import constraints
 from perfdoc.profiling.marks import DeviceKind as Device
 from perfdoc.trainer.config import resolve
+from perfdoc.trainer.config.tables import TABLES
 from perfdoc.trainer.constraints import (
-    CUDA_ONLY,
-    NEEDS_LAYERS,
-    NEEDS_PACKAGE,
-    READ_BY_LAYERS,
     RULES,
-    WITHOUT_EFFECT,
     catalogue_problems,
 )
 from perfdoc.trainer.layout import plan
@@ -26,7 +22,7 @@ STEP = [
     "overlap_param_gather_with_optimizer_step=true",
 ]
 NOT_ON_A_CPU = {
-    **{name: [f"{name}=true"] for name in CUDA_ONLY},
+    **{name: [f"{name}=true"] for name in TABLES.cuda_only},
     "fine_grained_activation_offloading": [
         *["fine_grained_activation_offloading=true", "offload_modules=[core_attn]"],
         "nvte_cpu_offload_v1=1",
@@ -131,9 +127,12 @@ OWN: list[tuple[str, list[str], int, Device]] = [
     ("profiling.profile_ranks = ", ["profile_ranks=[0,2]"], 2, "cpu"),
 ]
 BARE: list[tuple[str, list[str], int]] = [
-    *((name, NEEDING.get(name, [f"{name}=true"]), 1) for name in NEEDS_PACKAGE),
-    *((name, NEEDING[name], 2) for name in NEEDS_LAYERS),
-    *((name, [f"{name}={'flash' if name == 'attention_backend' else 1}"], 1) for name in READ_BY_LAYERS),
+    *((name, NEEDING.get(name, [f"{name}=true"]), 1) for name in TABLES.needs_package),
+    *((name, NEEDING[name], 2) for name in TABLES.needs_layers),
+    *(
+        (name, [f"{name}={'flash' if name == 'attention_backend' else 1}"], 1)
+        for name in TABLES.read_by_layers
+    ),
     ("transformer_impl", ["transformer_impl=transformer_engine"], 1),
     ("cp_comm_type", ["context_parallel_size=2", "cp_comm_type=p2p"], 2),
     ("moe_grouped_gemm", [*EXPERTS, "moe_grouped_gemm=true"], 1),
@@ -207,7 +206,7 @@ def test_no_constraint_of_its_own_repeats_the_catalogue_s() -> None:
 
 def test_what_stops_a_run_without_effect_is_in_the_catalogue() -> None:
     kinds = {c.name: c.kind for c in constraints()}
-    assert {kinds[name] for name in WITHOUT_EFFECT} == {"ineffective"}
+    assert {kinds[name] for name in TABLES.without_effect} == {"ineffective"}
 
 
 def test_what_only_costs_something_does_not_stop_a_run() -> None:

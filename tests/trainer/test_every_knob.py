@@ -9,8 +9,8 @@ import pytest
 
 from perfdoc.knobs.load import catalogue
 from perfdoc.trainer.config import resolve
-from perfdoc.trainer.config.refused import REFUSED
 from perfdoc.trainer.config.resolve import KEYS, name_here, why_refused
+from perfdoc.trainer.config.tables import TABLES
 from perfdoc.trainer.layout import plan
 from tests.megatron_core import import_core
 from tests.trainer.launch import need_megatron
@@ -28,8 +28,8 @@ def test_no_knob_of_the_catalogue_is_an_unknown_key() -> None:
 
 
 def test_the_refused_are_in_the_catalogue_and_the_reason_says_what_to_do() -> None:
-    assert set(REFUSED) <= set(catalogue())
-    assert all(len(why) > 15 for why in REFUSED.values())
+    assert set(TABLES.refused) <= set(catalogue())
+    assert all(len(why) > 15 for why in TABLES.refused.values())
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def test_steps_that_become_longer_in_two_stairs_count_from_the_first() -> None:
 
 def test_few_steps_are_too_little() -> None:
     result = watched(job_series(rank_rows(Job(ranks=2, steps=25).rows())))
-    assert (result.state, result.step_ns, result.findings) == ("too_little", None, [])
+    assert (result.state, result.step_ns, list(result.findings)) == ("too_little", None, [])
     assert watched(None).state == "too_little"
 
 

@@ -20,8 +20,8 @@ from perfdoc.knobs.knob import DIALECT_TITLES, Dialect
 from perfdoc.knobs.load import ELSEWHERE, SHORT_NAMES, catalogue
 from perfdoc.knobs.naming.meaning import names_of
 from perfdoc.profiling.plain_yaml import PlainLoader
-from perfdoc.trainer.config.refused import REFUSED
 from perfdoc.trainer.config.schema import Config
+from perfdoc.trainer.config.tables import TABLES
 
 
 def why_refused(name: str) -> str:
@@ -31,8 +31,8 @@ def why_refused(name: str) -> str:
         return f"it is done outside a configuration: {knob.command}"
     if knob is not None and knob.topic in ELSEWHERE:
         return f"it is a setting of {', '.join(sorted({DIALECT_TITLES[s.dialect] for s in knob.spellings}))}"
-    if knob is None or name in KEYS or name in REFUSED:
-        return REFUSED.get(name, "")
+    if knob is None or name in KEYS or name in TABLES.refused:
+        return str(TABLES.refused.get(name, ""))
     variable = next((s.name for s in knob.spellings if s.dialect == "env"), "")
     return f"set it in the environment: export {variable}=…" if variable else "nothing here reads it"
 
@@ -288,7 +288,7 @@ def _dotted(key: str, where: str) -> str:
         return f"{section}.{name}"
     if separator and name in KEYS:
         raise ValueError(f"{where}: unknown key {key}; did you mean {KEYS[name]}.{name}?")
-    known = name if name in REFUSED else name_here(name)
+    known = name if name in TABLES.refused else name_here(name)
     if why := why_refused(known or name):
         raise ValueError(f"{where}: {key} is not a setting of this trainer: {why}")
     if known in KEYS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -45,15 +46,26 @@ def run(
             "--peak/--no-peak", help="Measure what this machine reaches, once, so that MFU is known."
         ),
     ] = True,
+    log: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SERVICE,…",
+            help="Where figures are shown: tensorboard (if none is given), wandb, mlflow, prometheus=PATH.",
+        ),
+    ] = None,
     dry_run: Annotated[bool, typer.Option(help="Print the command and stop.")] = False,
     debug: Debug = False,
 ) -> None:
     """Train the reference model with profiling on, and analyse what it left."""
     with bar("checking the run"):
+        from perfdoc.profiling.own.sinks import VARIABLE, chosen
         from perfdoc.run.execution import execute, shared_cores
         from perfdoc.run.prepare import RunError, as_typed, prepare, split_words
 
-        with in_one_line(debug, RunError):
+        with in_one_line(debug, RunError, ValueError):
+            if log is not None:
+                os.environ[VARIABLE] = log
+            chosen(None)
             config, overrides, torchrun = split_words(words or [])
             planned = prepare(
                 config=config,
@@ -87,6 +99,9 @@ def run(
     if ended.analyse:
         folder = planned.run.path
         analyze([str(folder)], output=folder / "report", options=CaptureOptions(), debug=debug)
+        from perfdoc.run.execution import show_report
+
+        show_report(planned.run)
 
 
 config_app = typer.Typer(

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -17,10 +17,11 @@ from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.steps.log import LoggedSteps, of_the_job, read_logged_steps
 from perfdoc.compare.damage import DamagedRunError, of_a_directory, of_a_log, require_whole
 from perfdoc.compare.facts import OF_A_LOG, Facts, facts_of, fingerprint
-from perfdoc.compare.figures import Count, RunFigures, TooFewStepsError, cost_of, digest_of, kept, steady
+from perfdoc.compare.figures import RunFigures, TooFewStepsError, cost_of, digest_of, kept, steady
 from perfdoc.compare.stored import MAX_DIAGNOSIS_BYTES, REPORT, content_of, decoded
 from perfdoc.profiling.environment import encodable
 from perfdoc.profiling.errors import CaptureError
+from perfdoc.profiling.ledgers import Ledgers
 from perfdoc.profiling.logs import read_lines, read_steps
 from perfdoc.profiling.manifest import Manifest
 from perfdoc.profiling.memory import MemorySample
@@ -231,52 +232,20 @@ def _peak_memory(directory: RunDirectory, manifest: Manifest) -> int | None:
     return max(found, default=None)
 
 
-class _Window(msgspec.Struct):
-    kind: str
-    steps: Annotated[int, msgspec.Meta(ge=0, le=2**31)] = 0
-
-
-class _Rank(msgspec.Struct):
-    window: _Window
-    ledger_ns: dict[str, Count | dict[str, Count]]
-
-
-class _Diagnosis(msgspec.Struct):
-    ranks: list[_Rank]
-
-
 def _ledger(path: Path) -> dict[str, Any]:
     """parts_ns and exposed_comm_frac, as the run's own report has them; nothing where there is none."""
     if not path.exists():
         return {}
     again = "Analyse the run again."
     content = content_of(path, "diagnosis", remedy=again, most_bytes=MAX_DIAGNOSIS_BYTES)
-    ranks = decoded(path, content, _Diagnosis, "diagnosis", remedy=again).ranks
-    sums: dict[str, float] = {}
-    counted = 0
-    for rank in ranks:
-        if rank.window.kind != "steps" or rank.window.steps < 1:
-            continue
-        counted += 1
-        for leaf, ns in _leaves(rank.ledger_ns):
-            sums[leaf] = sums.get(leaf, 0.0) + ns / rank.window.steps
-    if not counted or not (total := sum(sums.values())):
+    parts = decoded(path, content, Ledgers, "diagnosis", remedy=again).of_a_step()
+    if not (total := sum(parts.values())):
         return {}
-    exposed = sum(ns for leaf, ns in sums.items() if leaf.startswith("exposed_comm."))
+    exposed = sum(ns for leaf, ns in parts.items() if leaf.startswith("exposed_comm."))
     return {
-        "parts_ns": {leaf: round(ns / counted) for leaf, ns in sorted(sums.items())},
+        "parts_ns": {leaf: round(ns) for leaf, ns in sorted(parts.items())},
         "exposed_comm_frac": exposed / total,
     }
-
-
-def _leaves(ledger: Mapping[str, int | dict[str, int]]) -> list[tuple[str, int]]:
-    found: list[tuple[str, int]] = []
-    for name, value in ledger.items():
-        if isinstance(value, dict):
-            found += [(f"{name}.{inner}", ns) for inner, ns in value.items()]
-        else:
-            found.append((name, value))
-    return found
 
 
 def _log(path: Path, peak_tflops: float | None, incomplete_frac: float) -> Run:

@@ -21,6 +21,8 @@ from perfdoc.profiling.launch_folder import Failure, LaunchFolder, kill
 from perfdoc.profiling.manifest import Manifest
 from perfdoc.profiling.measured import MeasuredCeilings
 from perfdoc.profiling.nsys.collect import CollectedReport, collect_reports, last_words, reported_ranks
+from perfdoc.profiling.own.sinks import Said, chosen, opened
+from perfdoc.profiling.own.telemetry import of_report
 from perfdoc.profiling.run_directory import RunDirectory
 from perfdoc.profiling.whole_file import whole_file
 from perfdoc.records import dataclass
@@ -28,6 +30,8 @@ from perfdoc.results.figures import flops
 from perfdoc.results.names import natural
 from perfdoc.run.prepare import CEILINGS, Plan, RunError
 from perfdoc.trainer.end import EXIT_FAILED
+from perfdoc.watch.follow import FollowedRun
+from perfdoc.watch.screen import headline
 
 EXIT_STOPPED = 130
 _ORPHANS_S = 60.0
@@ -325,3 +329,15 @@ def _listed(ranks: Sequence[int]) -> str:
     named = ", ".join(str(rank) for rank in ranks[:_NAMED])
     more = f" and {len(ranks) - _NAMED} more" if len(ranks) > _NAMED else ""
     return f"rank{'s' if len(ranks) != 1 else ''} {named}{more}"
+
+
+def show_report(run: RunDirectory) -> None:
+    """The profiled window, and the verdict on the steps, where rank 0 has shown the steps."""
+    if sinks := opened(chosen(None), run.path):
+        profile, steps = run.manifest().profile, FollowedRun(run.path).look()
+        last = (profile.first_step or 0) + (profile.steps or 1) - 1
+        words = headline(steps) if profile.profiler == "nsys" else ""  # else rank 0 has said it
+        rest = Said(step=steps.last_step or last, text=words, last=True)
+        for sink in sinks:
+            sink(of_report(run.path / "report", last))
+            sink(rest)

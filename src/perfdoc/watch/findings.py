@@ -26,6 +26,7 @@ _ACTIONS: dict[Cause, str] = {
     "memory_growth": "Find what is kept from step to step: losses with their graph, caches, logged tensors",
     "configuration": "Set it back, or accept it",
     "silent_rank": "Look at its log: it was killed, or hangs",
+    "hang": "Look at the stacks of all ranks (py-spy dump) and at NCCL's flight recorder, or at who ended it",
     "unknown": "Capture it",
 }
 
@@ -138,17 +139,8 @@ def of_memory(part: JobSeries, grows: Growth) -> Finding:
     step, rank = int(part.step[min(grows.onset, len(part.step) - 1)]), part.ranks[grows.rank]
     each = figures.size(round(grows.bytes_per_step))
     said = f"Since step {step:,} the {where} of rank {rank} grows by {each} a step{until}."
-    return Finding(
-        cause="memory_growth",
-        onset_step=step,
-        ranks=[rank],
-        stage=None,
-        price_ns=None,
-        price_frac=None,
-        said=said,
-        action=_ACTIONS["memory_growth"],
-        capture="",
-    )
+    action = _ACTIONS["memory_growth"]
+    return Finding(cause="memory_growth", onset_step=step, ranks=[rank], said=said, action=action)
 
 
 def of_silent_ranks(series: JobSeries) -> list[Finding]:
@@ -156,16 +148,17 @@ def of_silent_ranks(series: JobSeries) -> list[Finding]:
     if not series.silent:
         return []
     who = _who(list(series.silent), None)
-    return [
-        Finding(
-            cause="silent_rank",
-            onset_step=None,
-            ranks=list(series.silent),
-            stage=None,
-            price_ns=None,
-            price_frac=None,
-            said=f"{who[:1].upper()}{who[1:]} wrote no step while others went on.",
-            action=_ACTIONS["silent_rank"],
-            capture="",
-        )
-    ]
+    said = f"{who[:1].upper()}{who[1:]} wrote no step while others went on."
+    action = _ACTIONS["silent_rank"]
+    return [Finding(cause="silent_rank", ranks=list(series.silent), said=said, action=action)]
+
+
+def of_a_hang(quiet_ns: int, step_ns: int, newest: int, behind: Sequence[int]) -> Finding:
+    """No rank writes any more. behind: ranks that did not end the newest step, if others did."""
+    steps = figures.plural(quiet_ns // step_ns, "step")
+    within = f"; {_who(behind, None)} did not end step {newest:,}" if behind else ""
+    said = (
+        f"No rank wrote a step for {figures.duration(quiet_ns)}, as long as {steps}{within}: "
+        "the job hangs, does something else for longer than before, or was killed."
+    )
+    return Finding(cause="hang", onset_step=newest, ranks=list(behind), said=said, action=_ACTIONS["hang"])

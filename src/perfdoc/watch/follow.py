@@ -4,25 +4,30 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
+import numpy as np
 
 from perfdoc.compare.runs import mfu
 from perfdoc.profiling.errors import CaptureError
 from perfdoc.profiling.logs import MAX_LINE_BYTES, StepRecord
 from perfdoc.profiling.manifest import Manifest
-from perfdoc.profiling.run_directory import RunDirectory
+from perfdoc.profiling.run_directory import ENDED, RunDirectory
 from perfdoc.results import figures
 from perfdoc.traces import TraceError
 from perfdoc.traces.training_logs.read import read_training_log
-from perfdoc.watch.result import Watched
+from perfdoc.watch.findings import of_a_hang
+from perfdoc.watch.result import Finding, Watched
 from perfdoc.watch.series import JobSeries, RankRows, job_series, of_a_log
 from perfdoc.watch.verdict import watched
 
 _FILE = re.compile(r"rank(0|[1-9][0-9]{0,6})\.jsonl")
 _DECODER = msgspec.json.Decoder(StepRecord)
+_QUIET_STEPS, _QUIET_NS, _QUIET_PAUSES = 100, 300_000_000_000, 3
+"""A job hangs when no rank writes for so many steps, for so long, and for so many times its longest pause."""
 MAX_RANKS = 1 << 16
 
 
@@ -47,6 +52,7 @@ class FollowedRun:
         self.unreadable = 0
         """Lines that are no rows, the last one of a file that is being written apart."""
         self._judged: Watched | None = None
+        self._has_ended = False
 
     def refresh(self) -> bool:
         """Read what is new; whether anything is."""
@@ -101,16 +107,35 @@ class FollowedRun:
         return job_series(self._rows)
 
     def look(self) -> Watched:
-        """Read what is new, and judge it; where nothing is, what was said last."""
+        """Read what is new, and judge it; where nothing is, what was said last, and whether it hangs."""
         if self.refresh() or self._judged is None:
             self._judged = self._judge()
-        return self._judged
+        found = self._judged
+        hangs = [] if found.step_ns is None or self._has_ended else self._hang(found.step_ns)
+        return replace(found, state="act", findings=[*hangs, *found.findings]) if hangs else found
+
+    def _hang(self, step_ns: int) -> list[Finding]:
+        """By the later of the rows' clock and that of the files, which may be other machines'."""
+        series, folder = self.series(), self._run.path
+        if series is None or (folder / ENDED).exists():
+            return []
+        begins, last_ns = series.start_ns, round(float(series.time_ns[-1]))
+        longest = int(np.diff(begins, prepend=begins[0])[-2_000:].max())
+        written = max(file.stat().st_mtime_ns for file in (folder / "steps").glob("rank*.jsonl"))
+        quiet = time.time_ns() - max(int(begins[-1]) + last_ns, written)
+        if quiet < max(_QUIET_STEPS * step_ns, _QUIET_NS, _QUIET_PAUSES * longest):
+            return []
+        last = {rank: int(rows.step[-1]) for rank, rows in self._rows.items() if len(rows.step)}
+        newest = max(last.values())
+        behind = sorted(rank for rank, step in last.items() if step < newest)
+        return [of_a_hang(quiet, step_ns, newest, behind if 2 * len(behind) <= len(last) else [])]
 
     def _judge(self) -> Watched:
         try:
             manifest = self._run.manifest()
         except CaptureError:  # of another trainer
             manifest = None
+        self._has_ended = manifest is not None and manifest.status != "running"
         series = self.series()
         command = series.began.command if series is not None and series.began is not None else ()
         found = watched(series, command=command if manifest is None else manifest.command)

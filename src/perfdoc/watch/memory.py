@@ -50,14 +50,9 @@ def growth(series: JobSeries, first: int) -> Growth | None:
                     on_device == (series.began is not None and series.began.device == "cuda")
                 )
                 left = (room - float(tail[-1])) / each if known and room is not None else None
+                begins = first + onset + 1
                 found.append(
-                    Growth(
-                        rank=rank,
-                        onset=first + onset + 1,
-                        bytes_per_step=each,
-                        on_device=on_device,
-                        steps_left=left,
-                    )
+                    Growth(rank=rank, onset=begins, bytes_per_step=each, on_device=on_device, steps_left=left)
                 )
     return max(found, key=lambda g: g.bytes_per_step, default=None)
 

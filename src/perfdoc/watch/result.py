@@ -17,6 +17,7 @@ Cause = Literal[
     "memory_growth",
     "configuration",
     "silent_rank",
+    "hang",
     "unknown",
 ]
 State = Literal["fine", "act", "too_little"]
@@ -27,20 +28,20 @@ class Finding:
     """Something to do."""
 
     cause: Cause
-    onset_step: int | None
+    onset_step: int | None = None
     """The first step of it; None where it was there from the first step that is known."""
     ranks: Sequence[int]
     """The culprits, the first one most; empty where it is all of them."""
-    stage: int | None
-    price_ns: int | None
+    stage: int | None = None
+    price_ns: int | None = None
     """What it costs each step; None for growing memory."""
-    price_frac: float | None
+    price_frac: float | None = None
     """Of a step as it is now."""
     said: str
     """What, since when, and for how much, in a sentence or two."""
     action: str
     """What to do next."""
-    capture: str
+    capture: str = ""
     """A command that shows more; empty where none helps."""
 
 
@@ -69,26 +70,26 @@ class Watched:
     state: State
     reason: str
     """Why it is too little; empty else."""
-    first_step: int | None
-    last_step: int | None
+    first_step: int | None = None
+    last_step: int | None = None
     steps: int
     """With a row on every rank, no profiler on."""
     ranks: int
-    silent_ranks: Sequence[int]
-    step_ns: int | None
+    silent_ranks: Sequence[int] = ()
+    step_ns: int | None = None
     """Median of the last level."""
-    noise_frac: float | None
+    noise_frac: float | None = None
     """Of its steps: scaled median deviation."""
-    tokens_per_s: float | None
-    mfu_frac: float | None
-    levels: Sequence[tuple[int, int]]
+    tokens_per_s: float | None = None
+    mfu_frac: float | None = None
+    levels: Sequence[tuple[int, int]] = ()
     """(first step, median ns) of each level of the step time."""
-    restarts: Sequence[int]
+    restarts: Sequence[int] = ()
     """Steps at which a process began again."""
-    late: Sequence[RankNow]
+    late: Sequence[RankNow] = ()
     """Ranks over the last steps, those that wait least first; up to eight."""
-    typical: RankNow | None
+    typical: RankNow | None = None
     """The median rank."""
-    findings: Sequence[Finding]
+    findings: Sequence[Finding] = ()
     """Most expensive first."""
-    notes: Sequence[str]
+    notes: Sequence[str] = ()

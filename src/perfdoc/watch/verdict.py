@@ -14,7 +14,7 @@ from perfdoc.results import figures
 from perfdoc.watch.causes import holds_more, reason_of_change, standing
 from perfdoc.watch.findings import finding, of_memory, of_silent_ranks
 from perfdoc.watch.memory import growth
-from perfdoc.watch.result import Cause, Finding, RankNow, State, Watched
+from perfdoc.watch.result import Cause, RankNow, Watched
 from perfdoc.watch.series import F32, JobSeries
 
 MIN_STEPS = 30
@@ -38,7 +38,7 @@ def watched(
     findings = of_silent_ranks(series)
     if len(rows) < MIN_STEPS:
         found = _too_little(series, f"{len(rows)} steady steps: {MIN_STEPS} are needed")
-        return _with(found, findings) if findings else found
+        return replace(found, state="act", findings=findings) if findings else found
     part = _part(series, rows)
     times = np.asarray(part.time_ns, np.float64)
     begins = joined(times, levels(times))
@@ -85,8 +85,8 @@ def watched(
             for a, b in zip(begins, [*begins[1:], len(times)], strict=True)
         ],
         restarts=[start.step for start in series.starts[1:]],
-        late=_ranks(part)[:_SHOWN],
-        typical=_typical(part),
+        late=_ranks(part),
+        typical=_row(part, np.arange(len(part.ranks)), -1, {}),
         findings=findings,
         notes=notes,
     )
@@ -143,15 +143,8 @@ def _tokens_per_s(part: JobSeries, level_ns: float) -> float | None:
 def _ranks(part: JobSeries) -> list[RankNow]:
     """Those that wait least first."""
     waits = np.nan_to_num(part.values["wait_ns"][:, -_NOW:].mean(axis=1))
-    return [_rank(part, int(i)) for i in np.argsort(waits, kind="stable")[:_SHOWN]]
-
-
-def _rank(part: JobSeries, at: int) -> RankNow:
-    return _row(part, np.array([at]), part.ranks[at], dict(part.roles[at]))
-
-
-def _typical(part: JobSeries) -> RankNow:
-    return _row(part, np.arange(len(part.ranks)), -1, {})
+    late = np.argsort(waits, kind="stable")[:_SHOWN].tolist()
+    return [_row(part, np.array([at]), part.ranks[at], dict(part.roles[at])) for at in late]
 
 
 def _row(part: JobSeries, rows: I64, rank: int, role: dict[str, int]) -> RankNow:
@@ -184,31 +177,17 @@ def _notes(part: JobSeries) -> list[str]:
 
 
 def _too_little(series: JobSeries | None, reason: str) -> Watched:
-    steps = 0 if series is None else len(series.step)
-    known = series is not None and steps > 0
+    if series is None:
+        return Watched(schema_version=1, source="rows", state="too_little", reason=reason, steps=0, ranks=0)
+    steps = series.step.tolist()
     return Watched(
         schema_version=1,
-        source="rows" if series is None else series.source,
+        source=series.source,
         state="too_little",
         reason=reason,
-        first_step=int(series.step[0]) if series is not None and known else None,
-        last_step=int(series.step[-1]) if series is not None and known else None,
-        steps=steps,
-        ranks=0 if series is None else len(series.ranks),
-        silent_ranks=[] if series is None else list(series.silent),
-        step_ns=None,
-        noise_frac=None,
-        tokens_per_s=None,
-        mfu_frac=None,
-        levels=[],
-        restarts=[],
-        late=[],
-        typical=None,
-        findings=[],
-        notes=[],
+        first_step=steps[0] if steps else None,
+        last_step=steps[-1] if steps else None,
+        steps=len(steps),
+        ranks=len(series.ranks),
+        silent_ranks=list(series.silent),
     )
-
-
-def _with(found: Watched, findings: Sequence[Finding]) -> Watched:
-    state: State = "act"
-    return replace(found, state=state, findings=list(findings))
