@@ -33,7 +33,11 @@ _CLIP_SIGMAS = 3.0
 _RECENT = 48
 """Last steps that say how it is now, where the last level is shorter and lies no higher than others."""
 _STALL = 3.0
-"""Times the median: a longer step counts as so long."""
+"""Times what others near it take: a longer step counts as so long."""
+_STALL_REACH = 25
+"""Steps to each side of one that say what is usual there."""
+_REPEATED_FRAC = 0.1
+"""Long steps that are more than this are what steps take there, each of them whole."""
 MOST_STEPS = 2_000
 _BLOCKS = 12
 """Of a level, at most: blocks are long, so that what one step does to the next stays inside of them."""
@@ -103,6 +107,15 @@ def clipped(values: F64) -> F64:
     return np.asarray(local + np.clip(rest, -bound, bound), np.float64)
 
 
+def without_stalls(times: F64) -> F64:
+    """Steps that are far longer than a tenth of those around them count as three times these: a pause for a
+    checkpoint is no level, while one of every ten steps, or of every two, is paid again and again."""
+    reach = min(_STALL_REACH, len(times) - 1)
+    padded = np.pad(times, reach, mode="reflect")
+    windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * reach + 1)
+    return np.minimum(times, _STALL * np.quantile(windows, 1 - _REPEATED_FRAC, axis=1, method="lower"))
+
+
 def _local(values: F64) -> F64:
     """The median of each value and those around it."""
     padded = np.pad(values, _REACH, mode="edge")
@@ -118,7 +131,7 @@ def slower(
     times: of steps. begins: where levels begin, of this or of another series of the same steps. rare: that
     other series, of what only some steps pay.
     """
-    times = np.minimum(times, _STALL * float(np.median(times)))
+    times = without_stalls(times)
     bounds = [*joined(times, begins), len(times)]
     spans = [np.arange(a, b) for a, b in itertools.pairwise(bounds)]
     means = [float(times[span].mean()) for span in spans]

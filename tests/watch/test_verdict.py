@@ -226,6 +226,41 @@ def test_steps_that_train_more_tokens_are_no_alarm() -> None:
     assert watched(job_series(rank_rows(ramped(longer)))).state == "act"
 
 
+def test_two_pauses_do_not_hide_that_all_other_steps_are_longer() -> None:
+    """All ranks wait 15 ms more for data from step 150 on, two of them 900 ms, by one rank."""
+    rows = Job(ranks=2, fault="input_all").rows()
+    for step in (270, 285):
+        for rank, field in ((0, "data_ns"), (1, "wait_ns")):
+            old = rows[rank][step]
+            longer = {"duration_ns": old.duration_ns + 900 * MS, field: (getattr(old, field) or 0) + 900 * MS}
+            rows[rank][step] = msgspec.structs.replace(old, **longer)
+    found = watched(job_series(rank_rows(rows))).findings[0]
+    assert (found.cause, list(found.ranks), found.onset_step) == ("input", [], 150)
+    assert found.price_ns == pytest.approx(15 * MS, rel=0.15)
+
+
+def test_what_every_second_step_pays_is_priced_whole() -> None:
+    """Rank 0 collects for 1.5 s in every second step from step 150 on: 750 ms of a mean step."""
+    job = Job(ranks=2)
+    rows = job.rows()
+    sound_ns = watched(job_series(rank_rows(rows))).step_ns
+    for step in range(150, job.steps, 2):
+        for rank, field in ((0, "garbage_ns"), (1, "wait_ns")):
+            old = rows[rank][step]
+            longer = {
+                "duration_ns": old.duration_ns + 1500 * MS,
+                field: (getattr(old, field) or 0) + 1500 * MS,
+            }
+            rows[rank][step] = msgspec.structs.replace(old, **longer)
+    result = watched(job_series(rank_rows(rows)))
+    found = result.findings[0]
+    assert (found.cause, found.onset_step) == ("garbage", 150)
+    assert found.price_ns == pytest.approx(750 * MS, rel=0.05)
+    assert result.step_ns is not None
+    assert sound_ns is not None
+    assert result.step_ns - sound_ns == pytest.approx(750 * MS, rel=0.05)
+
+
 def test_memory_grows_by_steps_and_not_by_rows() -> None:
     """Rows of means hold 16 steps each: 100 of them, then 100 single steps; 2 MiB a step."""
     step = np.concatenate((np.arange(1, 101) * 16, 1600 + np.arange(1, 101)))

@@ -77,13 +77,13 @@ class Watched:
     ranks: int
     silent_ranks: Sequence[int] = ()
     step_ns: int | None = None
-    """Median of the last level."""
+    """Mean of the last level, without pauses that are far longer than the steps around them."""
     noise_frac: float | None = None
     """Of its steps: scaled median deviation."""
     tokens_per_s: float | None = None
     mfu_frac: float | None = None
     levels: Sequence[tuple[int, int]] = ()
-    """(first step, median ns) of each level of the step time."""
+    """(first step, mean ns) of each level of the step time."""
     restarts: Sequence[int] = ()
     """Steps at which a process began again."""
     late: Sequence[RankNow] = ()

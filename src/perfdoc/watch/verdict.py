@@ -9,7 +9,16 @@ import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.steps.figures import MAD_TO_SIGMA, warmup_steps
-from perfdoc.analyzers.steps.levels import F64, MOST_STEPS, Slower, joined, levels, slower
+from perfdoc.analyzers.steps.levels import (
+    F64,
+    MOST_STEPS,
+    Slower,
+    clipped,
+    joined,
+    levels,
+    slower,
+    without_stalls,
+)
 from perfdoc.results import figures
 from perfdoc.watch.causes import holds_more, reason_of_change, standing
 from perfdoc.watch.findings import finding, of_memory, of_silent_ranks
@@ -64,8 +73,9 @@ def watched(
     if (grows := growth(part, 0)) is not None:
         findings.append(of_memory(part, grows))
     findings.sort(key=lambda f: -(f.price_ns or 0))
-    own = np.arange(begins[-1], len(times))
-    level = float(np.median(times[own]))
+    own = np.arange(max(begins[-1], first), len(times))
+    taken = without_stalls(times)
+    level, middle = float(taken[own].mean()), float(np.median(taken[own]))
     return Watched(
         schema_version=1,
         source=series.source,
@@ -77,11 +87,11 @@ def watched(
         ranks=len(series.ranks),
         silent_ranks=list(series.silent),
         step_ns=round(level),
-        noise_frac=MAD_TO_SIGMA * float(np.median(np.abs(times[own] - level))) / level,
+        noise_frac=MAD_TO_SIGMA * float(np.median(np.abs(taken[own] - middle))) / level,
         tokens_per_s=_tokens_per_s(part, level),
         mfu_frac=series.mfu_frac if mfu_frac is None else mfu_frac,
         levels=[
-            (int(part.step[a]), round(float(np.median(times[a:b]))))
+            (int(part.step[a]), round(float(taken[a:b].mean())))
             for a, b in zip(begins, [*begins[1:], len(times)], strict=True)
         ],
         restarts=[start.step for start in series.starts[1:]],
@@ -115,9 +125,15 @@ def _part(series: JobSeries, rows: I64) -> JobSeries:
 
 
 def _change(part: JobSeries, times: F64, begins: list[int]) -> Slower | None:
-    """By the levels of the step time; else by those of what only some steps pay, which these do not show."""
+    """By the levels of the step time; else by those of all steps but single slow ones, whose scatter may hide
+    how long the others are; else by those of what only some steps pay, which these do not show."""
     if (found := slower(times, begins)) is not None:
         return found
+    usual = clipped(times)
+    if (found := slower(usual, levels(times))) is not None:
+        single = times > usual
+        before, after = (at[~single[at]] for at in (found.before, found.after))
+        return replace(found, before=before, after=after)
     return _by(part, times, "garbage_ns") or _by(part, times, "data_ns")
 
 
