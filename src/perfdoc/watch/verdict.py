@@ -33,8 +33,8 @@ UNKNOWN_FRAC = 0.05
 _NOW = 50
 """Last steps that ranks are compared over."""
 _SHOWN = 8
-_RARE: dict[Cause, str] = {"garbage": "garbage_ns"}
-"""Causes that only some steps pay for: their own levels tell better since when."""
+_RARE: dict[Cause, str] = {"garbage": "garbage_ns", "uneven_data": "rank_tokens"}
+"""Causes that steps pay for unequally: their own levels tell better since when."""
 
 
 def watched(
@@ -134,14 +134,19 @@ def _change(part: JobSeries, times: F64, begins: list[int]) -> Slower | None:
         single = times > usual
         before, after = (at[~single[at]] for at in (found.before, found.after))
         return replace(found, before=before, after=after)
-    return _by(part, times, "garbage_ns") or _by(part, times, "data_ns")
+    names = ("garbage_ns", "data_ns", "rank_tokens")
+    return next((found for name in names if (found := _by(part, times, name)) is not None), None)
 
 
 def _by(part: JobSeries, times: F64, name: str) -> Slower | None:
-    """By the levels of a part, on the rank that has most of it in each step."""
+    """By the levels of a part, on the rank that has most of it in each step; of tokens, on the one whose
+    number is the least usual: uneven ones scatter the steps, and so hide that these are longer."""
     if not part.has(name):
         return None
-    values = np.asarray(np.nanmax(part.values[name], axis=0), np.float64)
+    of_ranks = np.asarray(part.values[name], np.float64)
+    if name == "rank_tokens":
+        of_ranks = np.abs(of_ranks - np.median(of_ranks))
+    values = np.asarray(np.max(of_ranks, axis=0), np.float64)
     begins = levels(values, clip=False)
     return slower(times, begins, values) if len(begins) > 1 else None
 
