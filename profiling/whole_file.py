@@ -1,4 +1,4 @@
-"""Files that appear under their name only when they are whole.
+"""Files that appear under their name only when they are whole, and folders that one process has to itself.
 
 What is unfinished lies in a scratch folder beside its place and is moved there at the end; where anything
 goes wrong, a signal included, the scratch folder goes and the place stays as it was. A symbolic link stays,

@@ -1,4 +1,7 @@
-"""Text to batches, through megatron-core's indexed data set, GPTDataset and blended builder."""
+"""Text to batches, through megatron-core's indexed data set, GPTDataset and blended builder.
+
+Whether a data set can be what it says is checked first: megatron-core takes any file.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is trained: megatron-core's GPTModel, wrapped for data parallelism, and AdamW with its schedule.
+"""What is trained: megatron-core's GPTModel, wrapped for data parallelism, AdamW, and their configuration.
 
 Call sites: distributed/finalize_model_grads.py calls `finish_grad_sync(force_all_reduce=...)`, an argument
 that the wrapper does not take (megatron-core 0.16.1: TypeError in the first step, on any device); and

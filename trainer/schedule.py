@@ -1,4 +1,4 @@
-"""One step's passes, through megatron-core's pipeline schedules, and the gathers of its weights."""
+"""One step's passes, through megatron-core's pipeline schedules, gathers of its weights, and CUDA graphs."""
 
 import functools
 import time

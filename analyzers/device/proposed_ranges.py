@@ -1,4 +1,5 @@
-"""Ranges of a capture that could stand for steps: they repeat, side by side, and hold most launches."""
+"""Ranges whose names differ only in numbers, and those that could stand for steps: they repeat, side by side,
+and hold most launches."""
 
 from __future__ import annotations
 
