@@ -14,6 +14,7 @@ import sysconfig
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -30,7 +31,12 @@ from tests.simulator.hand_laid import write_hand_laid
 
 PROGRAM = Path(__file__).with_name("nsight_program.py")
 FILES = ["metadata.json", "nsight/recipe.py", "nsight/recipe_job.py", "perfdoc_installation.json"]
-OTHERS_PYTHON = {"installation": {"python": sys.executable, "pythonpath": None}, "nsys": None, "options": []}
+OTHERS_PYTHON = {
+    "installation": {"python": sys.executable, "pythonpath": None},
+    "nsys": None,
+    "options": [],
+    "reports": 1,
+}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -137,7 +143,17 @@ def test_the_steps_give_what_analyze_gives(tmp_path: Path) -> None:
     diagnosis = json.loads((tmp_path / "out" / "diagnosis.json").read_text())
     for rank, expected in zip(diagnosis["ranks"], answer_of(demo), strict=True):
         assert leaves(rank) == {k: expected[k] for k in leaves(rank)}
-    assert diagnosis == json.loads(perfdoc("analyze", demo, "--json", "-").stdout)
+    assert but_for_names(diagnosis) == but_for_names(perfdoc("analyze", demo, "--json", "-").stdout)
+    assert diagnosis["inputs"][0]["path"] == f"{demo.stem}.perfdoc"
+    wrong = recipe_job.measure(str(demo), {**OTHERS_PYTHON, "options": ["--window=9s,10s"]})
+    assert "--window" in wrong["error"]
+    assert "\n" not in wrong["error"]
+
+
+def but_for_names(diagnosis: dict[str, Any] | str) -> dict[str, Any]:
+    """Of summaries, which are what the recipe's last step reads."""
+    found: dict[str, Any] = json.loads(diagnosis) if isinstance(diagnosis, str) else diagnosis
+    return {**found, "inputs": [{**given, "path": ""} for given in found["inputs"]]}
 
 
 @pytest.fixture(scope="module")
@@ -246,7 +262,7 @@ def test_the_recipe_over_two_reports(
     ]
     diagnosis = json.loads((tmp_path / "o" / "diagnosis.json").read_text())
     assert [(r["rank"], r["window"]["steps"]) for r in diagnosis["ranks"]] == [(0, 2), (1, 2)]
-    assert diagnosis == json.loads(perfdoc("analyze", reports, "--json", "-").stdout)
+    assert but_for_names(diagnosis) == but_for_names(perfdoc("analyze", reports, "--json", "-").stdout)
     analysis = json.loads((tmp_path / "o" / "o.nsys-analysis").read_text())
     assert (analysis["RecipeName"], len(analysis["InputFiles"])) == ("perfdoc", 2)
     assert sorted(p.name for p in reports.iterdir()) == before

@@ -1,1 +1,1 @@
-"""perfdoc beside Nsight Systems: as one of its recipes, and its own figures checked against perfdoc's."""
+"""perfdoc as one of the recipes of Nsight Systems."""

@@ -36,6 +36,7 @@ class Perfdoc(recipe.Recipe):  # type: ignore[misc]
             "installation": steps.installation(),
             "nsys": _own_nsys(),
             "options": _options(self._parsed_args),
+            "reports": len(reports),
         }
         results = context.wait(context.map(steps.measure, reports, job=job))
         failed = [result for result in results if result["error"]]

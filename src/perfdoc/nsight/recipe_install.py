@@ -148,7 +148,7 @@ def _python_path(parent: Path) -> str | None:
     bare = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")}
     for path in (None, str(parent)):
         done = subprocess.run(
-            [sys.executable, "-P", "-c", "import perfdoc.nsight.recipe_steps as s; print(s.__file__)"],
+            [sys.executable, "-P", "-c", "import perfdoc.version as s; print(s.__file__)"],
             capture_output=True,
             text=True,
             env=bare if path is None else {**bare, "PYTHONPATH": path},

@@ -1,8 +1,9 @@
-"""What perfdoc's recipe does per report and at the end, each in a process of perfdoc's own Python.
+"""What perfdoc's recipe does per report (`perfdoc summarize`) and at the end (`perfdoc analyze`).
 
-This file and recipe.py are copied into an installation of Nsight Systems and run by the Python that
-`nsys recipe` finds. That one may be old and need not have perfdoc, so only the standard library is used here,
-of Python 3.8 and later. docs/own_trainer.md says how perfdoc's Python is found.
+Each is a process of perfdoc's own Python. This file and recipe.py are copied into an installation of Nsight
+Systems and run by the Python that `nsys recipe` finds. That one may be old and need not have perfdoc, so only
+the standard library is used here, of Python 3.8 and later. docs/own_trainer.md says how perfdoc's Python is
+found.
 """
 
 from __future__ import annotations
@@ -29,7 +30,6 @@ INSTALLATION = "perfdoc_installation.json"
 """Beside the folder of this file's copy: which Python has perfdoc."""
 PYTHON, NSYS = "PERFDOC_PYTHON", "PERFDOC_NSYS"
 """Environment: the Python to use instead, and the nsys that exports reports."""
-_STEPS = "perfdoc.nsight.recipe_steps"
 _AGAIN = f"Install the recipe again (perfdoc nsys install-recipe --force), or set {PYTHON}."
 
 
@@ -50,30 +50,35 @@ def installation() -> dict[str, Any]:
 
 
 def measure(report: str, job: dict[str, Any]) -> dict[str, Any]:
-    """Measure one report: {"report", "measured": bytes for `reduce`, "error": one line}.
+    """Summarize one report: {"report", "name" and "measured": the summary for `reduce`, "error": one line}.
 
-    job: "installation" as above, "nsys" (path or None), "options" for the step. Runs in Nsight's workers.
+    job: "installation" as above, "nsys" (path or None), "options" for the steps, "reports": how many there
+    are. Runs in Nsight's workers.
     """
-    try:
-        measured = _step(["measure", *job["options"], "--", report], job)
-    except JobError as error:
-        return {"report": report, "measured": b"", "error": str(error)}
-    return {"report": report, "measured": measured, "error": ""}
+    with tempfile.TemporaryDirectory(prefix="perfdoc-") as scratch:
+        words = ["summarize", "--ranks", str(job["reports"]), "--output", scratch, *job["options"]]
+        try:
+            _step([*words, "--", report], job)
+        except JobError as error:
+            return {"report": report, "name": "", "measured": b"", "error": str(error)}
+        (summary,) = Path(scratch).iterdir()
+        return {"report": report, "name": summary.name, "measured": summary.read_bytes(), "error": ""}
 
 
 def reduce(results: list[dict[str, Any]], folder: str, job: dict[str, Any]) -> None:
     """Write one diagnosis of everything that was measured into a folder. Raises JobError."""
     with tempfile.TemporaryDirectory(prefix="perfdoc-") as scratch:
-        files = []
+        names: list[str] = []
         for number, result in enumerate(results):
-            file = Path(scratch) / f"{number}.measured"
-            file.write_bytes(result["measured"])
-            files.append(str(file))
-        _step(["reduce", "--output", os.path.abspath(folder), "--", *files], job)  # noqa: PTH100
+            # Reports of several folders may have one name.
+            names.append(f"{number}-{result['name']}" if result["name"] in names else result["name"])
+            (Path(scratch) / names[-1]).write_bytes(result["measured"])
+        words = ["analyze", "--output", os.path.abspath(folder), "--force", *job["options"]]  # noqa: PTH100
+        _step([*words, "--", *names], job, folder=scratch)
 
 
-def _step(arguments: list[str], job: dict[str, Any]) -> bytes:
-    """Standard output of a step. Raises JobError with the step's last line."""
+def _step(arguments: list[str], job: dict[str, Any], folder: str | None = None) -> None:
+    """Run a command of perfdoc, in a folder. Raises JobError with its last line."""
     found = job["installation"]
     python = os.environ.get(PYTHON) or found["python"]
     environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")}
@@ -83,10 +88,11 @@ def _step(arguments: list[str], job: dict[str, Any]) -> bytes:
         environment.setdefault(NSYS, job["nsys"])
     try:
         done = subprocess.run(  # -P: nothing in the current folder stands for a module.
-            [python, "-P", "-m", _STEPS, *arguments],
+            [python, "-P", "-m", "perfdoc", *arguments],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             env=environment,
+            cwd=folder,
             check=False,
         )
     except OSError as error:
@@ -96,4 +102,3 @@ def _step(arguments: list[str], job: dict[str, Any]) -> bytes:
         lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
         said = lines[-1] if lines else f"it ended with code {done.returncode}"
         raise JobError(f"{said}. {_AGAIN}" if "No module named" in said else said)
-    return done.stdout
