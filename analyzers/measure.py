@@ -31,6 +31,7 @@ from perfdoc.analyzers.device.launches import find_launches
 from perfdoc.analyzers.device.range_names import find_known_ranges, ranges_matching
 from perfdoc.analyzers.device.ranks import marked_ranks, with_marked_ranks
 from perfdoc.analyzers.device.start_up import leave_out_start_up
+from perfdoc.analyzers.device.told_by_launch import told_by_launch
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.device.window import WindowRequest, find_window
 from perfdoc.analyzers.host.without_gpu import host_contents
@@ -171,8 +172,8 @@ def measure_trace(
     marks = marked_ranks(trace)
     trace = with_marked_ranks(trace, marks)
     on_cpu = {process for process, mark in marks.items() if mark.device == "cpu"}
-    kinds = classify_kernels(trace, comm_kernel)
     launches = find_launches(trace)
+    kinds = told_by_launch(trace, classify_kernels(trace, comm_kernel), launches)
     devices = trace.devices
     order = sorted(range(len(devices)), key=lambda i: (devices[i].ordinal, devices[i].process))
 

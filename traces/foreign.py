@@ -30,6 +30,9 @@ _MAGIC = (
     (rb"version https://git-lfs", "is a pointer of Git LFS, and not the file.", "Fetch it: git lfs pull"),
     (rb"\s*<(?:!doctype|html|\?xml)", "is a web page.", "Download the file itself (its raw form)."),
     (rb"\xff\xfe|\xfe\xff", "is UTF-16 text.", "Write it as UTF-8: iconv -f UTF-16 -t UTF-8 FILE"),
+    (rb"[\[{]\0", "is UTF-16 text.", "Write it as UTF-8: iconv -f UTF-16LE -t UTF-8 FILE"),
+    (rb"\0[\[{]", "is UTF-16 text.", "Write it as UTF-8: iconv -f UTF-16BE -t UTF-8 FILE"),
+    (rb"\x1f\x8b", "is a gzip file.", _UNPACK),
     (rb"(?:\x89HDF|ARROW1)", "is an export of a form that is not read.", _SQLITE),
     (
         rb"\x80[\x02-\x05]",
@@ -90,17 +93,18 @@ def document_of(text: bytes) -> tuple[str, str] | None:
 
 _PROCESSES = (
     (r"Ascend Hardware|\bCANN\b", "Ascend NPUs (torch_npu)", _GPUS),
-    (r"^/(?:device|host):", "JAX or TensorFlow (XLA)", _NSYS),
-    (r"Gaudi|Habana|\bHPU\b", "Gaudi accelerators", _GPUS),
+    (r"^/(?:device|host|job):", "JAX or TensorFlow (XLA)", _NSYS),
+    (r"Gaudi|Habana|\bHPU\b|^hpu_op$", "Gaudi accelerators", _GPUS),
     (r"^(?:CPU )?(?:HIP|HSA) API|^GPU\d+$", "rocprof", _TORCH),
     (r"Neuron(?:Core)?\b", "Neuron devices", _GPUS),
     (r"\b(?:HOST|DEVICE)<", "unitrace (Intel)", _TORCH),
     (r"^(?:CPU|CUDA) functions$", "PyTorch's old torch.autograd.profiler", _TORCH),
 )
-"""Names of processes in what other profilers write as the same JSON."""
+"""Names of processes, or categories of events, in what other profilers write as the same JSON."""
 
 
-def writer_of(processes: Iterable[str]) -> tuple[str, str] | None:
-    """Whose trace it is by the names of its processes, and the remedy; None where it may be PyTorch's."""
-    names = list(processes)
+def writer_of(named: Iterable[str]) -> tuple[str, str] | None:
+    """Whose trace it is by names of processes and categories, and the remedy; None where it may be
+    PyTorch's."""
+    names = list(named)
     return _told(_PROCESSES, lambda form: any(re.search(form, name) for name in names))

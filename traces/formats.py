@@ -67,7 +67,8 @@ def _kineto_stem(path: Path) -> str | None:
 
 
 def _begins_as_json(path: Path, head: bytes) -> bool:
-    return head.startswith(b"\x1f\x8b") or head.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in (b"{", b"[")
+    text = head.lstrip(b"\xef\xbb\xbf \t\r\n")
+    return head.startswith(b"\x1f\x8b") or (text[:1] in (b"{", b"[") and text[1:2] != b"\0")
 
 
 def _has_events(path: Path) -> bool:

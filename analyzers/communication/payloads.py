@@ -14,10 +14,9 @@ from dataclasses import replace
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64, exact_sum
-from perfdoc.analyzers.base.rows import said_by_names
 from perfdoc.analyzers.device.activity import Activity, Communication
-from perfdoc.analyzers.device.launches import innermost, innermost_at_launch
-from perfdoc.analyzers.kernel_class.rules import WITH_KERNEL, operation_of
+from perfdoc.analyzers.device.launches import innermost_at_launch
+from perfdoc.analyzers.kernel_class.rules import operation_of
 from perfdoc.traces import RangeKind, Trace
 from perfdoc.traces.table import U64, Bool
 
@@ -51,7 +50,7 @@ def with_payloads(trace: Trace, activity: Activity) -> Communication:
         alike[with_kernel] = True
         _add_groups(trace, activity, payload, communicator, size, alike)
     comm = replace(comm, payload=payload, communicator=communicator, bytes=size, bytes_of_one_operation=alike)
-    return _name_exchanges(trace, _name_by_call(trace, comm))
+    return _name_exchanges(trace, comm)
 
 
 def _enclosing_call(trace: Trace, activity: Activity) -> I64:
@@ -192,45 +191,6 @@ def _peers(trace: Trace, comm: Communication, rows: I64) -> tuple[I64, I64, I64,
         count[mine[known]] = different[of_row[known]]
         sends[mine[known]], receives[mine[known]] = sent[of_row[known]], received[of_row[known]]
     return least, most, count, sends, receives
-
-
-_CALL = re.compile(r"(?:_?c10d(?:_functional)?::|[a-z]ccl:|nccl(?=[A-Z]))([A-Za-z_]{1,40})")
-"""PyTorch's operators and ranges around a collective's launch (`c10d::allreduce_`, `nccl:all_reduce`), and
-NCCL's own range."""
-_CALLS = sorted(WITH_KERNEL)
-
-
-def _call(name: str) -> int | None:
-    called = _CALL.match(name)
-    word = operation_of(called[1]) if called is not None else None
-    return _CALLS.index(word) if word in WITH_KERNEL else None
-
-
-def _name_by_call(trace: Trace, comm: Communication) -> Communication:
-    """The same, with kernels of which neither notes nor names tell the collective named by the call that
-    launched them. A name of send/receive counts as telling none."""
-    kinds = list(comm.kinds)
-    silent = [i for i, k in enumerate(kinds) if k is not None and k.collective in ("", "send_recv")]
-    rows = np.flatnonzero(np.isin(comm.kind, silent) & (comm.launch_start_ns >= 0))
-    ranges, operators = trace.ranges, trace.operators
-    open_ranges = np.flatnonzero((ranges.kind != RangeKind.MARK) & ~ranges.never_closed)
-    parts = []
-    for table, usable in ((ranges, open_ranges), (operators, np.arange(len(operators)))):
-        word = said_by_names(trace.strings, table.name[usable], _call, -1)
-        said = usable[word >= 0]
-        thread = table.thread[said].astype(np.int64)
-        parts.append((table.start_ns[said], table.end_ns[said], thread, word[word >= 0]))
-    start, end, thread, word = (np.concatenate(columns) for columns in zip(*parts, strict=True))
-    if not len(rows) or not len(start):
-        return comm
-    at = innermost(start, end, thread, comm.launch_start_ns[rows], comm.launch_thread[rows])
-    kind = comm.kind.copy()
-    for i, code in set(zip(kind[rows[at >= 0]].tolist(), word[at[at >= 0]].tolist(), strict=True)):
-        known = comm.kinds[i]
-        assert known is not None
-        kind[rows[(at >= 0) & (word[at] == code) & (comm.kind[rows] == i)]] = len(kinds)
-        kinds.append(replace(known, collective=_CALLS[code]))
-    return replace(comm, kind=kind, kinds=kinds)
 
 
 NEIGHBOURS = 2

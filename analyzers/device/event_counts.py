@@ -38,7 +38,7 @@ _FEWEST_SAMPLED = 5
 ends of a capture, both at once are not."""
 
 _LAUNCH = re.compile(
-    r"^(cuda|cu|hip)(Ext)?(Module)?Launch(Cooperative)?Kernel|^(ur|pi)Enqueue\w*KernelLaunch"
+    r"^(cuda|cu|hip|musa|tops)(Ext)?(Module)?Launch(Cooperative)?Kernel|^(ur|pi)Enqueue\w*KernelLaunch"
 )
 # Sets are left out: those of 0 bytes leave no row (21 of 22 in bert_small_forward_h100).
 _COPY = re.compile(r"^(cuda|cu|hip)Memcpy")

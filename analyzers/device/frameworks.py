@@ -36,7 +36,7 @@ def slowed_by(trace: Trace) -> list[str]:
     return [*ranges, *trace.recorded]
 
 
-Vendor = Literal["nvidia", "amd", "intel", ""]
+Vendor = Literal["nvidia", "amd", "intel", "other", ""]
 Mark = Literal[
     "megatron",
     "pytorch",
@@ -120,6 +120,8 @@ _MARKS: Mapping[Mark, tuple[str, ...]] = MappingProxyType(
 )
 """What a line of the names holds, each after a line break; one is enough."""
 _AMD = ("\nhipLaunch", "\nhipMemcpy", "\nhipExtModule", "\nhipModule", "\nCijk_", "rocblas", "miopen", "gfx9")
+_OTHER = ("\nmusaLaunch", "\ncnInvoke", "\ncnrt", "\ntopsLaunch", "\naclrt")
+"""Moore Threads, Cambricon, Enflame, Ascend."""
 _INTEL = (
     "\nurEnqueue",
     "\nzeCommandList",
@@ -193,7 +195,9 @@ def _vendor(trace: Trace, text: str) -> Vendor:
             return "amd"
         if re.search(r"Intel|\bArc\b|GPU Max", gpu):
             return "intel"
-    said: tuple[tuple[Vendor, tuple[str, ...]], ...] = (("amd", _AMD), ("intel", _INTEL), ("nvidia", _NVIDIA))
+    said: tuple[tuple[Vendor, tuple[str, ...]], ...] = (
+        *(("amd", _AMD), ("intel", _INTEL), ("other", _OTHER), ("nvidia", _NVIDIA)),
+    )
     return next((vendor for vendor, parts in said if any(part in text for part in parts)), "")
 
 

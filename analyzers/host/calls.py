@@ -36,8 +36,8 @@ _SUFFIX = re.compile(r"(_v\d{1,9}|_ptsz|_ptds){1,4}$")
 """API versions (Nsight writes cudaLaunchKernel_v7000) and per-thread-stream variants. Bounded: a name made of
 them alone would take the square of its length."""
 
-_API = "(?:cu(?:da)?|hip|musa)"
-"""How the runtimes of NVIDIA, AMD and Moore Threads name their calls. Intel's are Unified Runtime and Level
+_API = "(?:cu(?:da)?|hip|musa|tops|cnrt)"
+"""How the runtimes of NVIDIA, AMD, Moore Threads, Enflame and Cambricon name their calls. Intel's are Unified Runtime and Level
 Zero."""
 _KINDS: tuple[tuple[CallKind, str], ...] = (
     (CallKind.STREAM_ALLOCATION, rf"{_API}(Malloc|Free|MemAlloc|MemFree)(FromPool)?Async"),
@@ -45,12 +45,15 @@ _KINDS: tuple[tuple[CallKind, str], ...] = (
     (CallKind.ALLOCATION, rf"{_API}Mem(Alloc|Free|HostAlloc|HostRegister|HostUnregister|Create|Release)\w*"),
     (CallKind.ALLOCATION, rf"{_API}Mem(Map|Unmap|SetAccess|AddressReserve|AddressFree)"),
     (CallKind.ALLOCATION, rf"{_API}MemPool(Create|Destroy|TrimTo)|urUSM\w*(Alloc|Free)|zeMem(Alloc|Free)\w*"),
-    (CallKind.SYNCHRONISING, rf"{_API}(Device|Stream|Event|Thread|Ctx)Synchronize|urQueueFinish|urEventWait"),
+    (
+        CallKind.SYNCHRONISING,
+        rf"{_API}(Device|Stream|Event|Thread|Ctx)Synchronize|urQueueFinish|urEventWait|cnrtQueueSync",
+    ),
     (CallKind.SYNCHRONISING, r"ze(Event|Fence|CommandQueue|CommandList)(Host)?Synchronize"),
     (CallKind.LAUNCH, rf"{_API}Memcpy\w*Async|{_API}Memset\w*|urEnqueue\w+|zeCommandListAppend\w+"),
     (CallKind.SYNCHRONISING, rf"{_API}Memcpy\w*"),
     (CallKind.MODULE_LOAD, rf"{_API}(Module|Library)(Load|Unload)\w*|cuLink\w+|urProgram\w+|zeModuleCreate"),
-    (CallKind.LAUNCH, rf"{_API}(Ext)?(Module)?(Graph)?Launch\w*|piEnqueue\w+"),
+    (CallKind.LAUNCH, rf"{_API}(Ext)?(Module)?(Graph)?Launch\w*|piEnqueue\w+|cn\w{0, 20}Invoke\w+"),
 )
 """(kind, pattern on the whole name without its suffix); the first that matches wins."""
 

@@ -57,6 +57,9 @@ class KernelKind:
     """The row of the table that matched; "other" where none did."""
 
 
+UNKNOWN = KernelKind(kernel_class=KernelClass.OTHER, label="other")
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class KernelKinds:
     """The kind of every kernel of a trace."""
@@ -201,5 +204,5 @@ def _candidates(qualified: str) -> tuple[tuple[KernelRule | None, KernelKind], .
         found.append((rule, kind))
         if not rule.text:
             return tuple(found)
-    found.append((None, KernelKind(kernel_class=KernelClass.OTHER, label="other")))
+    found.append((None, UNKNOWN))
     return tuple(found)

@@ -100,7 +100,7 @@ def _remedy(case: Case, *, late: bool) -> str:
     words = [f"Train in {_of_16_bits(case)}, or the framework's own setting."]
     if "convolutions" in _what(case):
         words.append("Convolutions gain most with inputs and weights in channels_last.")
-    others = case.program.vendor in ("amd", "intel")
+    others = case.program.vendor not in ("nvidia", "")
     if not others and (case.share_at_work(could_be_tf32_ns) or 0.0) >= TF32_MIN_FRAC:
         ms = case.per_unit_ms(could_be_tf32_ns) or 0.0
         where = "" if all(tf32_speedup(r.device.gpu_name) for r in case.ranks) else " (Ampere and later)"

@@ -223,7 +223,7 @@ def why_no_remainders(case: Case) -> str:
 def lack_bf16(case: Case) -> bool | None:
     """Whether a GPU of the job does not multiply bf16; None where none is known not to and one is unknown.
     All of AMD's and Intel's that PyTorch supports do."""
-    if case.program.vendor in ("amd", "intel"):
+    if case.program.vendor not in ("nvidia", ""):
         return False
     families = [gpu_family(rank.device.gpu_name) for rank in case.ranks]
     if any(family is not None and not family.multiplies("bf16") for family in families):

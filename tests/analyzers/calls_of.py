@@ -11,6 +11,7 @@ from perfdoc.analyzers.device.cpu_rank import cpu_activity
 from perfdoc.analyzers.device.launches import find_launches
 from perfdoc.analyzers.device.range_names import find_known_ranges
 from perfdoc.analyzers.device.ranks import marked_ranks, with_marked_ranks
+from perfdoc.analyzers.device.told_by_launch import told_by_launch
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.device.window import WindowRequest, find_window
 from perfdoc.analyzers.kernel_class.classify import classify_kernels
@@ -28,7 +29,8 @@ def calls_of_file(path: Path) -> list[CollectiveCalls]:
 def calls_of(trace: Trace, facts: JobFacts | None = None) -> list[CollectiveCalls]:
     """The columns of every device of a trace, in the trace's order."""
     trace = with_marked_ranks(trace, marked_ranks(trace))
-    kinds, launches, known = classify_kernels(trace), find_launches(trace), find_known_ranges(trace)
+    launches, known = find_launches(trace), find_known_ranges(trace)
+    kinds = told_by_launch(trace, classify_kernels(trace), launches)
     found = []
     for device in range(len(trace.devices)):
         activity = device_activity(trace, device, kinds, launches)

@@ -8,6 +8,7 @@ from perfdoc.analyzers.communication.dimensions import attribute_dimensions
 from perfdoc.analyzers.device.activity import device_activity
 from perfdoc.analyzers.device.launches import find_launches
 from perfdoc.analyzers.device.range_names import find_known_ranges
+from perfdoc.analyzers.device.told_by_launch import told_by_launch
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.device.window import WindowRequest, find_window
 from perfdoc.analyzers.kernel_class.classify import classify_kernels
@@ -19,7 +20,8 @@ from tests.captures.timeline import TimelineBuilder
 
 def views_of(trace: Trace, facts: JobFacts | None = None, *, whole: bool = False) -> list[DeviceView]:
     """The view of every device that ran something, by ordinal."""
-    kinds, launches, known = classify_kernels(trace), find_launches(trace), find_known_ranges(trace)
+    launches, known = find_launches(trace), find_known_ranges(trace)
+    kinds = told_by_launch(trace, classify_kernels(trace), launches)
     views = []
     for index in sorted(range(len(trace.devices)), key=lambda i: trace.devices[i].ordinal):
         activity = device_activity(trace, index, kinds, launches)

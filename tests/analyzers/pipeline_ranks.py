@@ -13,6 +13,7 @@ from perfdoc.analyzers.device.cpu_rank import cpu_activity
 from perfdoc.analyzers.device.launches import find_launches
 from perfdoc.analyzers.device.range_names import find_known_ranges
 from perfdoc.analyzers.device.ranks import marked_ranks, with_marked_ranks
+from perfdoc.analyzers.device.told_by_launch import told_by_launch
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.device.window import WindowRequest, find_window
 from perfdoc.analyzers.kernel_class.classify import classify_kernels
@@ -26,7 +27,8 @@ def views_of_file(path: Path) -> list[DeviceView]:
     """The view of every device of a capture, CPU ranks among them."""
     trace = with_run_facts(read_trace(path))
     trace = with_marked_ranks(trace, marked_ranks(trace))
-    kinds, launches, known = classify_kernels(trace), find_launches(trace), find_known_ranges(trace)
+    launches, known = find_launches(trace), find_known_ranges(trace)
+    kinds = told_by_launch(trace, classify_kernels(trace), launches)
     views = []
     for device in range(len(trace.devices)):
         activity = device_activity(trace, device, kinds, launches)

@@ -9,6 +9,7 @@ from perfdoc.analyzers.communication.dimensions import attribute_dimensions
 from perfdoc.analyzers.device.activity import Activity, device_activity
 from perfdoc.analyzers.device.launches import find_launches
 from perfdoc.analyzers.device.range_names import find_known_ranges
+from perfdoc.analyzers.device.told_by_launch import told_by_launch
 from perfdoc.analyzers.kernel_class.classify import classify_kernels
 from perfdoc.traces import Trace
 from perfdoc.traces.job_facts import JobFacts
@@ -29,7 +30,8 @@ def trace_of(builder: TimelineBuilder, folder: Path) -> Trace:
 def activity_of(trace: Trace, device: int = 0, facts: JobFacts | None = None) -> Activity:
     """The activity of a device that must have some."""
     launches = find_launches(trace)
-    activity = device_activity(trace, device, classify_kernels(trace), launches)
+    kinds = told_by_launch(trace, classify_kernels(trace), launches)
+    activity = device_activity(trace, device, kinds, launches)
     assert activity is not None
     return attribute_dimensions(trace, activity, find_known_ranges(trace), launches, facts)
 

@@ -16,6 +16,7 @@ from perfdoc.analyzers.device.cpu_rank import cpu_activity
 from perfdoc.analyzers.device.launches import find_launches
 from perfdoc.analyzers.device.range_names import find_known_ranges
 from perfdoc.analyzers.device.ranks import marked_ranks, with_marked_ranks
+from perfdoc.analyzers.device.told_by_launch import told_by_launch
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.device.window import WindowRequest, find_window
 from perfdoc.analyzers.kernel_class.classify import classify_kernels
@@ -38,7 +39,8 @@ def views_of(trace: Trace, facts: JobFacts | None = None) -> list[DeviceView]:
     marks = marked_ranks(trace)
     trace = with_marked_ranks(trace, marks)
     on_cpu = {process for process, mark in marks.items() if mark.device == "cpu"}
-    kinds, launches, known = classify_kernels(trace), find_launches(trace), find_known_ranges(trace)
+    launches, known = find_launches(trace), find_known_ranges(trace)
+    kinds = told_by_launch(trace, classify_kernels(trace), launches)
     views = []
     for index, device in enumerate(trace.devices):
         activity = device_activity(trace, index, kinds, launches)

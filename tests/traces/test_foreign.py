@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import gzip
 import io
 import json
 import lzma
@@ -49,6 +50,9 @@ def legacy() -> bytes:
 FILES: dict[str, tuple[str, Callable[[], bytes], str, str]] = {
     "zip": ("t.json.zip", zipped, "zip archive", "Unpack"),
     "tar": ("t.tar", tarred, "tar archive", "Unpack"),
+    "packed tar": ("t.tar.gz", lambda: gzip.compress(tarred()), "unpacked, it is a tar archive", "Unpack"),
+    "packed twice": ("t.json.gz", lambda: gzip.compress(gzip.compress(TRACE)), "is a gzip file", "Unpack"),
+    "packed page": ("t.json.gz", lambda: gzip.compress(b"<!doctype html>"), "web page", "Download"),
     "bzip2": ("t.json.bz2", lambda: bz2.compress(TRACE), "compressed", "Unpack"),
     "xz": ("t.json.xz", lambda: lzma.compress(TRACE), "compressed", "Unpack"),
     "pointer": ("t.json", lambda: b"version https://git-lfs.github.com/spec/v1\noid", "Git LFS", "git lfs"),

@@ -61,7 +61,7 @@ REFUSED = {
     "end past int64": (trace_of(kernel(ts=2**63 // 1000, dur=2**53)), "time can be true"),
     "time with a huge exponent": (trace_of(GOOD.replace("5.000", "1e400")), "64-bit nanoseconds"),
     "number of 5000 digits": (trace_of(GOOD.replace("5.000", "1" * 5000)), "no JSON|64-bit"),
-    "time is text": (trace_of(kernel(ts="5")), "ts that is not a number"),
+    "time is text": (trace_of(kernel(ts="five")), "ts that is not a number"),
     "time is NaN": (trace_of(GOOD.replace("5.000", "NaN")), "no ts"),
     "time is missing": (trace_of(kernel(ts=None)), "no ts"),
     "duration is missing": (trace_of(kernel(dur=None)), "time can be true"),

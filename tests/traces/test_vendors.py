@@ -16,13 +16,16 @@ LAUNCHES = {
     "amd, from C": "hipExtLaunchKernel",
     "intel": "urEnqueueKernelLaunch",
     "ascend": "aclrtLaunchKernel",
+    "cambricon": "cnInvokeKernel",
+    "moore threads": "musaLaunchKernel",
 }
 
 
 @pytest.mark.parametrize("vendor", LAUNCHES)
 def test_remedies_are_those_of_the_vendor(vendor: str, tmp_path: Path) -> None:
     common = {"ph": "X", "pid": 1, "tid": 2, "dur": 5}
-    category = "xpu_runtime" if vendor == "intel" else "cuda_runtime"
+    apart = {"intel": "xpu_runtime", "cambricon": "mlu_runtime", "moore threads": "musa_runtime"}
+    category = apart.get(vendor, "cuda_runtime")
     call = {**common, "cat": category, "name": LAUNCHES[vendor], "ts": 1, "args": {"correlation": 7}}
     args = {"device": 0, "stream": 3, "correlation": 7}
     kernel = {**common, "cat": "kernel", "name": "k", "ts": 9, "args": args}
@@ -34,12 +37,21 @@ def test_remedies_are_those_of_the_vendor(vendor: str, tmp_path: Path) -> None:
     assert ("cuda" in said, "nsys" in said) == ((True, True) if vendor == "nvidia" else (False, False))
 
 
+def test_gaudis_operators_are_told_by_their_category(tmp_path: Path) -> None:
+    row = {"ph": "X", "cat": "hpu_op", "name": "gemm", "pid": 0, "tid": 1, "ts": 7, "dur": 3}
+    path = tmp_path / "x.json"
+    path.write_text(json.dumps({"traceEvents": [row]}))
+    with pytest.raises(TraceError, match="trace of Gaudi"):
+        read_kineto(path)
+
+
 @pytest.mark.parametrize(
     ("processes", "who"),
     [
         (["Python", "CANN", "Ascend Hardware", "Overlap Analysis"], "Ascend"),
         (["/device:GPU:0", "/host:CPU"], "JAX"),
         (["CPU HIP API", "GPU0"], "rocprof"),
+        (["/job:localhost/replica:0/task:0/device:GPU:0/stream:all Compute"], "JAX or TensorFlow"),
     ],
 )
 def test_what_other_profilers_write_is_refused_by_name(

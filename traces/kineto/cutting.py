@@ -81,6 +81,20 @@ def _marks(text: memoryview) -> tuple[I64, NDArray[np.uint8]]:
     return at, kinds[at]
 
 
+_LINES = re.compile(rb"\}\s*\n\s*(?=\{)")
+
+
+def as_list(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """JSON lines as one list: nowhere else in JSON does an object follow another one without a comma."""
+    held = b"["
+    for piece in pieces:
+        text = _LINES.sub(b"},", held + piece)
+        last = text.rfind(b"}")
+        held = text[max(last, 0) :]
+        yield text[: max(last, 0)]
+    yield held + b"]"
+
+
 def repaired(pieces: Iterator[bytes]) -> Iterator[bytes | bytearray]:
     """The text after `repair`, piece by piece. Raises TooBrokenError, UncutError."""
     repairs = Repairs()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -21,7 +21,7 @@ from perfdoc.records import dataclass
 from perfdoc.traces.errors import TraceError
 from perfdoc.traces.foreign import document_of
 from perfdoc.traces.kineto import cutting, unpack
-from perfdoc.traces.kineto.cutting import UncutError, after_none, entries, repaired
+from perfdoc.traces.kineto.cutting import UncutError, after_none, as_list, entries, repaired
 from perfdoc.traces.kineto.repair import repair
 from perfdoc.traces.kineto.salvage import salvaged
 from perfdoc.traces.kineto.unpack import NOT_A_TRACE, RECAPTURE, unpacked
@@ -96,16 +96,20 @@ def read_events(
 ) -> tuple[Facts, _Reader]:
     """Have the events of one trace file, plain or gzip (told by its first bytes), read in batches.
 
-    A new `reader` is made wherever the events begin anew. What is not valid JSON is read after repairs, else
-    event by event, those that can be; all_of_it: a file with one that cannot is refused. Raises TraceError
-    for a missing or oversized file, for JSON that is no trace or of which nothing can be read, and what the
-    reader raised.
+    A new `reader` is made wherever the events begin anew. Events a line each are read as a list of them; what
+    is not valid JSON after repairs, else event by event, those that can be; all_of_it: a file with one that
+    cannot is refused. Raises TraceError for a missing or oversized file, for no trace, and what a reader did.
     """
     try:
         with closing(unpacked(path, max_bytes, whole=all_of_it)) as pieces:
             return _Pass(path, reader).take(pieces)
     except msgspec.DecodeError as error:
         first = error
+    with path.open("rb") as file:
+        other = document_of(file.read(_HEAD_BYTES))
+    if other is None and ("trailing" in str(first) or isinstance(first, UncutError)):
+        with suppress(msgspec.DecodeError), closing(unpacked(path, max_bytes, whole=all_of_it)) as pieces:
+            return _Pass(path, reader).take(as_list(pieces))
     try:
         if not _is_truncated(first):
             with closing(unpacked(path, max_bytes, whole=all_of_it)) as pieces:
@@ -125,8 +129,6 @@ def read_events(
             return _facts_around(*found), made
     if _is_truncated(first):
         raise _truncated(path)
-    with path.open("rb") as file:
-        other = document_of(file.read(_HEAD_BYTES))
     raise TraceError(path, *(other or (f"the JSON cannot be read: {first}.", RECAPTURE)))
 
 

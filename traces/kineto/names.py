@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import re
 import sys
+from functools import lru_cache
 
 KERNELS = ("kernel", "Kernel", "mtia_ccp_events")
-COPIES = ("gpu_memcpy", "Memcpy", "gpu_memset", "Memset", "gcu_memcpy", "gcu_memset")
+COPIES = (
+    *("gpu_memcpy", "Memcpy", "gpu_memset", "Memset", "gcu_memcpy", "gcu_memset", "mlu_memcpy", "mlu_memset"),
+)
 CALLS = (
     *("cuda_runtime", "cuda_driver", "Runtime", "xpu_runtime", "xpu_driver", "mtia_runtime"),
     *("privateuse1_runtime", "privateuse1_driver", "glow_runtime", "gcu_runtime", "gcu_driver"),
+    *("mlu_runtime", "mlu_driver", "musa_runtime", "musa_driver"),
 )
 OPERATORS = ("cpu_op", "Operator")
 MARKS = ("user_annotation", "cpu_instant_event")
@@ -27,6 +31,7 @@ WHAT = {
 SKIPPED = frozenset(
     ("ac2g", "async_cpu_to_gpu", "async", "fwdbwd", "forward_backward", "Trace", "gpu_user_annotation")
     + ("overhead", "external_correlation", "cuda_profiler_range", "xpu_sync", "gcu_sync")
+    + ("mlu_user_annotation", "mlu_profiler_range", "mlu_notifier")
     + ("gpu_pm_counter", "mtia_counters", "mtia_insight")
 )
 """Written as duration events, known and not read: flow arrows' ends, the profiler's own span, the GPU-side
@@ -40,6 +45,7 @@ _OPERATOR_SYMBOL = re.compile(r"\s*(?:\(\)|\[\]|<=>|<<=?|>>=?|<=|>=|->\*?|[<>]|[
 _OPENING = {">": "<", ")": "(", "}": "{", "]": "["}
 
 
+@lru_cache(maxsize=8192)
 def short_name(full_name: str) -> str:
     """The bare function name of a demangled kernel name; the name itself where it has no such parts.
 

@@ -11,6 +11,7 @@ import msgspec
 from perfdoc.traces.damage import AS_INSTANT, Damage
 from perfdoc.traces.errors import TraceError
 from perfdoc.traces.kineto.document import Event, decode_event, has_category
+from perfdoc.traces.kineto.halves import Halves
 from perfdoc.traces.kineto.names import (
     ANNOTATION_PREFIXES,
     CALLS,
@@ -101,11 +102,10 @@ class EventRows:
         self._first_bad, self._unread = "", 0
         self.ignored = 0
         """Events that are no objects, or whose phase or category is no text."""
-        self.repaired = 0
+        self.repaired, self._halves = 0, Halves()
         self.unknown: Counter[str] = Counter()
         """Duration events by categories that are neither read nor known to be skipped."""
         self.unknown_on_device: Counter[str] = Counter()
-        self._short: dict[str, tuple[int, int]] = {}
         self._readers: dict[str | None, Callable[[Event], None]] = {
             **dict.fromkeys(KERNELS, self._kernel),
             **dict.fromkeys(COPIES, self._copy),
@@ -135,6 +135,8 @@ class EventRows:
                     continue
                 event = repaired
             try:
+                if event.ph in ("B", "E"):
+                    event = self._halves.whole(event, self._thread_key(event))
                 if event.ph == "X":
                     reader = readers.get(event.cat)
                     if reader is not None:
@@ -186,6 +188,8 @@ class EventRows:
 
     def require_some(self) -> None:
         """Raises TraceError, with the first event that could not be read, where none or hardly any could."""
+        for event in self._halves.begun:
+            self.damage.add(WHAT.get(event.cat or "", "event"), "no end")
         tables = (self.kernels, self.copies, self.api_calls, self.syncs, self.ranges, self.operators)
         if self._first_bad and (2 * self._unread > self._seen or not any(map(len, tables))):
             raise TraceError(self.path, self._first_bad, RECAPTURE)
@@ -196,10 +200,7 @@ class EventRows:
         args = decode_args(KERNEL_ARGS, event.args)
         start, end, ordinal, stream, correlation = self._on_device(event, args)
         name = self._name_on_device(event, "kernel")
-        interned = self._short.get(name)
-        if interned is None:
-            interned = self.strings.intern(short_name(name)), self.strings.intern(name)
-            self._short[name] = interned
+        interned = self.strings.intern(short_name(name)), self.strings.intern(name)
         self.payloads.add(len(self.kernels), args)
         self.kernels.add(
             *(start, end, ordinal, stream, correlation, *interned),

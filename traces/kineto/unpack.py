@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from perfdoc.traces.errors import TraceError
+from perfdoc.traces.foreign import HEAD_BYTES, what_is
 
 _MAX_UNPACKED = 128
 """Times the size of a gzip file. Traces unpack to 26 times theirs at most, zeros to a thousand times."""
@@ -57,6 +58,8 @@ def unpacked(path: Path, max_bytes: int, *, whole: bool = True) -> Generator[byt
                         f"holds more than {max_bytes:,} bytes of JSON, the most that is read.",
                         _PROFILE_LESS,
                     )
+                if is_gzip and not length and (inside := what_is(piece[:HEAD_BYTES], "")):
+                    raise TraceError(path, f"unpacked, it {inside[0]}", inside[1])
                 if not length and piece[:64].lstrip(_BOM + b" \t\r\n").startswith(b"\0"):
                     # A disk's hole or a packed one: not worth reading to its end.
                     raise TraceError(path, "begins with zeros, and is no JSON.", RECAPTURE)

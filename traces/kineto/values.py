@@ -65,10 +65,16 @@ def instant_ns(time_us: object) -> int:
     return interval_ns(time_us, 0)[0]
 
 
+_DECIMAL = re.compile(r"-?\d{1,19}(?:\.\d{1,9})?")
+"""A time that a program wrote as text."""
+
+
 def _thousandths(value: object, field: str) -> int | None:
     """The value times 1000 where it has at most three decimals; None sends it the exact way."""
     if type(value) is int:
         return value * _NS_PER_US
+    if type(value) is str and _DECIMAL.fullmatch(value):
+        value = Number(value)
     if type(value) is not Number:
         raise ValueError(f"no {field}" if value is None else f"a {field} that is not a number")
     if value[-4:-3] == ".":  # as nearly all
@@ -102,6 +108,8 @@ def _shown(value: object) -> str:
 
 
 _UINT32_MINUS_ONE = 0xFFFFFFFF
+_EXACT = 1 << 53
+"""Below it a float holds every whole number."""
 _TRAILING_INTEGER = re.compile(r"(?:\A|stream )(-?\d{1,19})\s*\Z")
 _HEX = re.compile(r"\A0x[0-9a-fA-F]{1,16}\Z")
 
@@ -172,10 +180,12 @@ class KernelArgs(DeviceArgs, gc=False):
 
 
 def integer(value: object) -> int:
-    """A whole number, also written as text (`7`, `stream 7`, `0x1f`); -1 for anything else, and for one that
-    does not fit int64."""
+    """A whole number, also written as text (`7`, `stream 7`, `0x1f`) or as 7.0; -1 for anything else, and for
+    one that does not fit int64."""
     if type(value) is int:
         number = value
+    elif type(value) is float and value.is_integer() and abs(value) < _EXACT:
+        number = int(value)
     elif isinstance(value, str) and (match := _TRAILING_INTEGER.search(value)):
         number = int(match.group(1))
     elif isinstance(value, str) and _HEX.match(value):
