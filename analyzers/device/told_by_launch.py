@@ -24,13 +24,11 @@ _CALL = re.compile(r"(?:_?c10d(?:_functional)?::|[a-z]ccl:|nccl(?=[A-Z]))([A-Za-
 """PyTorch's operators and ranges around a collective's launch (`c10d::allreduce_`, `nccl:all_reduce`), and
 NCCL's own range."""
 _PRODUCT = re.compile(r"aten::(?:linear|mv|dot|addmv|\w{0,30}mm)\Z")
-_WEAK = frozenset(
-    (KernelClass.ELEMENTWISE, KernelClass.REDUCTION, KernelClass.COPY, KernelClass.SORT, KernelClass.RANDOM)
-    + (KernelClass.MOE_ROUTING,)
+_WEAK = (
+    *(KernelClass.ELEMENTWISE, KernelClass.REDUCTION, KernelClass.COPY, KernelClass.SORT, KernelClass.RANDOM),
+    KernelClass.MOE_ROUTING,
 )
 """Classes that a word in the name of an operator proves only where the operator is PyTorch's own."""
-
-
 _OPEN = (KernelClass.OTHER, KernelClass.COMMUNICATION)
 _NONE = ("", "send_recv")
 

@@ -37,7 +37,7 @@ _SUFFIX = re.compile(r"(_v\d{1,9}|_ptsz|_ptds){1,4}$")
 them alone would take the square of its length."""
 
 _API = "(?:cu(?:da)?|hip|musa|tops|cnrt)"
-"""How the runtimes of NVIDIA, AMD, Moore Threads, Enflame and Cambricon name their calls. Intel's are Unified Runtime and Level
+"""How runtimes name calls: NVIDIA, AMD, Moore Threads, Enflame, Cambricon. Intel's: Unified Runtime, Level
 Zero."""
 _KINDS: tuple[tuple[CallKind, str], ...] = (
     (CallKind.STREAM_ALLOCATION, rf"{_API}(Malloc|Free|MemAlloc|MemFree)(FromPool)?Async"),
@@ -45,15 +45,12 @@ _KINDS: tuple[tuple[CallKind, str], ...] = (
     (CallKind.ALLOCATION, rf"{_API}Mem(Alloc|Free|HostAlloc|HostRegister|HostUnregister|Create|Release)\w*"),
     (CallKind.ALLOCATION, rf"{_API}Mem(Map|Unmap|SetAccess|AddressReserve|AddressFree)"),
     (CallKind.ALLOCATION, rf"{_API}MemPool(Create|Destroy|TrimTo)|urUSM\w*(Alloc|Free)|zeMem(Alloc|Free)\w*"),
-    (
-        CallKind.SYNCHRONISING,
-        rf"{_API}(Device|Stream|Event|Thread|Ctx)Synchronize|urQueueFinish|urEventWait|cnrtQueueSync",
-    ),
-    (CallKind.SYNCHRONISING, r"ze(Event|Fence|CommandQueue|CommandList)(Host)?Synchronize"),
+    (CallKind.SYNCHRONISING, rf"{_API}(Device|Stream|Event|Thread|Ctx)Synchronize|urQueueFinish|urEventWait"),
+    (CallKind.SYNCHRONISING, r"ze(Event|Fence|CommandQueue|CommandList)(Host)?Synchronize|cnrtQueueSync"),
     (CallKind.LAUNCH, rf"{_API}Memcpy\w*Async|{_API}Memset\w*|urEnqueue\w+|zeCommandListAppend\w+"),
     (CallKind.SYNCHRONISING, rf"{_API}Memcpy\w*"),
     (CallKind.MODULE_LOAD, rf"{_API}(Module|Library)(Load|Unload)\w*|cuLink\w+|urProgram\w+|zeModuleCreate"),
-    (CallKind.LAUNCH, rf"{_API}(Ext)?(Module)?(Graph)?Launch\w*|piEnqueue\w+|cn\w{0, 20}Invoke\w+"),
+    (CallKind.LAUNCH, rf"{_API}(Ext)?(Module)?(Graph)?Launch\w*|piEnqueue\w+|cn(rt)?Invoke\w+"),
 )
 """(kind, pattern on the whole name without its suffix); the first that matches wins."""
 

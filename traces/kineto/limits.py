@@ -54,9 +54,7 @@ _MISSING = {
 }
 
 
-_OTHERS_CALL = re.compile(
-    r"hip[A-Z]|(?:ur|ze|pi|sycl)[A-Z_]|acl(?:rt)?[A-Z]|musa[A-Z]|cn(?:rt)?[A-Z]|tops[A-Z]"
-)
+_OTHERS_CALL = re.compile(r"(?:hip|musa|tops|(?:acl|cn)(?:rt)?)[A-Z]|(?:ur|ze|pi|sycl)[A-Z_]")
 """Of a runtime that is not NVIDIA's, whose tools and switches do nothing there."""
 _NOT_CUDA = {
     "event_edges": (

@@ -7,9 +7,8 @@ import sys
 from functools import lru_cache
 
 KERNELS = ("kernel", "Kernel", "mtia_ccp_events")
-COPIES = (
-    *("gpu_memcpy", "Memcpy", "gpu_memset", "Memset", "gcu_memcpy", "gcu_memset", "mlu_memcpy", "mlu_memset"),
-)
+_ANY = ("gpu", "gcu", "mlu")
+COPIES = ("Memcpy", "Memset", *(f"{gpu}_{what}" for gpu in _ANY for what in ("memcpy", "memset")))
 CALLS = (
     *("cuda_runtime", "cuda_driver", "Runtime", "xpu_runtime", "xpu_driver", "mtia_runtime"),
     *("privateuse1_runtime", "privateuse1_driver", "glow_runtime", "gcu_runtime", "gcu_driver"),
