@@ -172,7 +172,7 @@ def test_files_stay_small() -> None:
 
 BUDGET = {
     # The layout of a job, each degree with what shows it; dimensions by what groups without names do.
-    "analyzers": 27_900,  # what runs by names and launches; operations of ranks without ranges; steps without launches
+    "analyzers": 27_900,  # what runs, by name or launch; ranks without ranges; steps without launches
     "knobs": 4_950,  # how launchers and programs write commands; frameworks that wrap another
     "profiling": 7_160,  # paid by src, trainer, simulator: what a rank shows of its steps, and where
     "reports": 7_810,  # what shows each degree of the layout
