@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
 from pathlib import Path
+from typing import cast
 
-import yaml
+from perfdoc.kept import table
 
 _FILE = Path(__file__).resolve().with_name("metrics.yaml")
 
 
-@cache
 def metrics() -> Mapping[str, Mapping[str, str]]:
     """Figure → what it is (`told`), and the `label` of what there is several of (`idle_seconds/host`)."""
-    return dict(yaml.safe_load(_FILE.read_text(encoding="utf-8")))
+    return cast(Mapping[str, Mapping[str, str]], table(_FILE))
 
 
 def exposition(figures: Mapping[str, float], run: str) -> str:

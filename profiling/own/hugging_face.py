@@ -118,7 +118,7 @@ def _through_log(trainer: Any) -> Sink:
         return original({**logs, **latest} if "loss" in logs else logs, *arguments, **named)
 
     def send(said: Said) -> None:
-        plain = {n: v for n, v in said.figures.items() if "/" not in n and n != "step_timestamp_seconds"}
+        plain = {n: v for n, v in said.figures.items() if "/" not in n}
         latest.update(replace(said, figures=plain).named())
         if said.last:
             vars(trainer).pop("log", None)

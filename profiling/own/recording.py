@@ -110,10 +110,13 @@ def began(role: Mapping[str, int], facts: Mapping[str, Any]) -> Began:
 
 
 def job_command() -> tuple[str, ...]:
-    """The words that started the job: those of `perfdoc run`, or torchrun's as its processes know them."""
+    """The words that started the job: those of `perfdoc run`, else what torchrun or Slurm tell of them."""
     words = environment.own_command()
-    if environment.COMMAND_VARIABLE in os.environ or "TORCHELASTIC_RUN_ID" not in os.environ:
-        return words if environment.COMMAND_VARIABLE in os.environ else ("python", *words)
+    if environment.COMMAND_VARIABLE in os.environ:
+        return words
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        tasks = os.environ.get("SLURM_NTASKS", "1")
+        return (*(() if tasks == "1" else ("srun", "--ntasks", tasks, "--")), "python", *words)
     nodes = os.environ.get("GROUP_WORLD_SIZE", "1")
     several = () if nodes == "1" else ("--nnodes", nodes)
     program = words[1:] if words[:1] == ("-u",) else words

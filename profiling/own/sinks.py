@@ -211,8 +211,8 @@ def _scraped(run: Path, place: str) -> Sink:
     def send(said: Said) -> None:
         nonlocal written_s
         known.update(said.figures)
-        if said.figures:
-            known["step"] = said.step
+        if "step_seconds" in said.figures:
+            known.update(step=said.step, step_timestamp_seconds=time.time())
         if known and (said.last or time.monotonic() - written_s >= _WRITE_EVERY_S):
             written_s = time.monotonic()
             with whole_file(Path(place), replace=True) as part:

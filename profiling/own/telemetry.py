@@ -126,7 +126,6 @@ class Telemetry:
         share = (self.flops or 0.0) / step_s / self._world_size / self.peak if self.peak else 0.0
         found = {
             "step_seconds": step_s,
-            "step_timestamp_seconds": (last.start_ns + last.duration_ns) / 1e9,
             "memory_bytes": last.resident_bytes if last.allocated_bytes is None else last.allocated_bytes,
             "tokens_per_second": None if tokens is None else tokens / step_s,
             "rank_tokens_per_second": own_tokens / step_s if tokens is None and own_tokens else None,

@@ -281,3 +281,11 @@ def test_memory_grows_by_steps_and_not_by_rows() -> None:
     )
     assert found is not None
     assert (found.onset, found.bytes_per_step) == (1, pytest.approx(2 << 20, rel=0.01))
+
+
+def test_a_job_of_srun_is_captured_by_a_line_of_srun() -> None:
+    late = Job(ranks=4, fault="slow_rank", culprit=2, size=1.33)
+    command = ("srun", "--ntasks", "4", "--", "python", "train.py", "--my")
+    (finding,) = watched(job_series(rank_rows(late.rows())), command=command).findings
+    assert finding.capture.startswith("srun --ntasks 4 perfdoc capture --steps 319:321 --ranks 2,")
+    assert finding.capture.endswith(" -o capture -- python train.py --my")

@@ -3,8 +3,6 @@
 from pathlib import Path
 from types import SimpleNamespace
 
-import yaml
+from perfdoc.kept import table
 
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_FILE = Path(__file__).resolve().with_name("tables.yaml")
-TABLES = SimpleNamespace(**yaml.load(_FILE.read_text(encoding="utf-8"), Loader=_LOADER))
+TABLES = SimpleNamespace(**table(Path(__file__).resolve().with_name("tables.yaml")))

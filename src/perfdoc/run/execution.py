@@ -333,7 +333,9 @@ def _listed(ranks: Sequence[int]) -> str:
 
 def show_report(run: RunDirectory) -> None:
     """The profiled window, and the verdict on the steps, where rank 0 has shown the steps."""
-    if sinks := opened(chosen(None), run.path):
+    services = chosen(None)
+    # A file that is scraped is of steps as they come, and would lose them.
+    if sinks := opened(services and [word for word in services if "=" not in word], run.path):
         profile, steps = run.manifest().profile, FollowedRun(run.path).look()
         last = (profile.first_step or 0) + (profile.steps or 1) - 1
         words = headline(steps) if profile.profiler == "nsys" else ""  # else rank 0 has said it

@@ -85,15 +85,12 @@ def _words(reason: Reason, ranks: Sequence[int]) -> str:
         return f"{who}'s {part} takes longer"
     if ranks:
         return f"the work of {who} takes longer"
-    return (
-        f"steps take longer, by their {reason.phase} on every rank" if reason.phase else "steps take longer"
-    )
+    return f"steps take longer{reason.phase and f', by their {reason.phase} on every rank'}"
 
 
 def _who(ranks: Sequence[int], stage: int | None) -> str:
-    named = ", ".join(f"{r:,}" for r in ranks[:4]) + (
-        f" and {len(ranks) - 4:,} more" if len(ranks) > 4 else ""
-    )
+    more = f" and {len(ranks) - 4:,} more" if len(ranks) > 4 else ""
+    named = ", ".join(f"{rank:,}" for rank in ranks[:4]) + more
     if stage is not None:
         return f"stage {stage} ({'rank' if len(ranks) == 1 else 'ranks'} {named})"
     if not ranks:
@@ -113,8 +110,11 @@ def _capture(part: JobSeries, ranks: Sequence[int], command: Sequence[str], onse
     if list(command[:2]) == ["perfdoc", "run"]:
         return _run_again(part, onset, named, command)
     names = f" --ranks {named}" if named else ""
-    words = shlex.join(command) if command else "torchrun … train.py …"
-    return f"perfdoc capture --steps {first}:{first + 2}{names} -- {words}"
+    window = f"perfdoc capture --steps {first}:{first + 2}{names}"
+    if list(command[:1]) == ["srun"]:  # in front of each rank
+        at = command.index("--")
+        return f"{shlex.join(command[:at])} {window} -o capture {shlex.join(command[at:])}"
+    return f"{window} -- {shlex.join(command) if command else 'torchrun … train.py …'}"
 
 
 def _run_again(part: JobSeries, onset: int | None, named: str, command: Sequence[str]) -> str:
