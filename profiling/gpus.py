@@ -99,8 +99,7 @@ T = TypeVar("T", GpuFamily, GpuModel)
 
 
 _READING = threading.Lock()
-"""Devices are measured by several threads, and msgspec crashes where two of them convert at once to a type
-that is new to it."""
+"""Devices are measured by several threads: msgspec crashes where two convert at once to a type new to it."""
 
 
 def _table() -> _Table:

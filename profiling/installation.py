@@ -5,6 +5,7 @@ import os
 import shlex
 import shutil
 import sys
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -21,8 +22,6 @@ def install_package(requirement: str) -> str:
 
 
 def _source(extra: str) -> str:
-    from importlib.metadata import PackageNotFoundError, distribution
-
     of = f"[{extra}]" if extra else ""
     try:
         installed = distribution("perfdoc")

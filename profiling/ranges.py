@@ -10,6 +10,7 @@ PyTorch profiler collects. Cost of one `with range(name)` on a 2-core x86 machin
 
 import functools
 import importlib
+import importlib.metadata
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType, TracebackType
@@ -42,9 +43,7 @@ def nvtx_calls() -> NvtxCalls | None:
         package = importlib.import_module("nvtx")
     except ImportError:
         return _of_torch()
-    from importlib.metadata import version
-
-    through = f"nvtx {version('nvtx')}"
+    through = f"nvtx {importlib.metadata.version('nvtx')}"
     if package.enabled():  # Where NVTX_DISABLE is set, the package's own functions do nothing.
         try:
             return _direct(package, through)

@@ -1,7 +1,5 @@
-"""Between Arrow and numpy without pandas, which `pa.array` and `pa.scalar` import for 0.3 s.
-
-Nor is pyarrow.compute imported but where a column needs it: it writes the texts of 280 functions first.
-"""
+"""Between Arrow and numpy without pandas, which `pa.array` and `pa.scalar` import in 0.3 s, and as a rule
+without pyarrow.compute, which writes the texts of 280 functions first."""
 
 from __future__ import annotations
 

@@ -13,13 +13,13 @@ from perfdoc.kept import table
 from perfdoc.profiling.manifest import ModelShape
 
 __all__ = ["ModelShape", "known_models", "model_named"]
-_FILE = Path(__file__).resolve().with_name("known_models.yaml")
 
 
 @cache
 def known_models() -> Mapping[str, ModelShape]:
     """Shapes by name; their sequence length is 0, since it is the job's."""
-    return MappingProxyType({name: _shape(name, values) for name, values in table(_FILE).items()})
+    rows = table(Path(__file__).resolve().with_name("known_models.yaml")).items()
+    return MappingProxyType({name: _shape(name, values) for name, values in rows})
 
 
 def model_named(text: str) -> str | None:

@@ -182,11 +182,10 @@ def plain_words(text: str, *, example: bool = False) -> str:
             return plain
         return f"Megatron's {knob}" if inside else f"{plain} (Megatron's {knob})"
 
-    return _NAME.sub(word, text)
+    return _SETTING.sub(word, text)
 
 
-_NAME = re.compile(r"(?<![\w./-])\w+(?![\w(/=]|\.\w| \([^()\s]{1,200}\.\w+\))")
-"""A word that may be a setting's name."""
+_SETTING = re.compile(r"(?<![\w./-])\w+(?![\w(/=]|\.\w| \([^()\s]{1,200}\.\w+\))")
 _ALONE_IN_BRACKETS = re.compile(r" \((\w+)\)")
 """An aside of one such word: ` (cp_comm_type)`."""
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, cached_property
 from multiprocessing import parent_process
 from typing import Any
 
@@ -35,23 +35,35 @@ def topological_order(tasks: int, source: I64, target: I64) -> I64 | None:
     return order if ordered == tasks else None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Schedule:
     """Times by task."""
 
-    start_ns: I64
+    graph: TaskGraph
     end_ns: I64
-    binding: I64
-    """Edge that decided the start; -1 where the release did."""
+
+    @cached_property
+    def start_ns(self) -> I64:
+        """By task."""
+        return self.end_ns - self.graph.duration_ns
+
+    @cached_property
+    def binding(self) -> I64:
+        """By task the edge that decided its start, the first of several; -1 where the release did."""
+        edges, target = self.graph.edges, self.graph.edges.target
+        held = (self.start_ns > self.graph.release_ns)[target]
+        decides = (self.end_ns[edges.source] + edges.lag_ns == self.start_ns[target]) & held
+        found, last_first = np.full(len(self.end_ns), NONE, np.int64), np.flatnonzero(decides)[::-1]
+        found[target[last_first]] = last_first
+        return found
 
 
 def schedule(graph: TaskGraph) -> Schedule:
     """Run the tasks: each starts at the latest of its release and, over its edges, source's end plus lag."""
-    edges = graph.edges
-    columns = (graph.duration_ns, graph.release_ns, edges.first, edges.source, edges.lag_ns)
-    start, end, binding = (np.empty(len(graph.duration_ns), np.int64) for _ in range(3))
-    _run(_schedule_tasks, columns, (start, end, binding))
-    return Schedule(start_ns=start, end_ns=end, binding=binding)
+    edges, end = graph.edges, np.empty(len(graph.duration_ns), np.int64)
+    columns = (graph.duration_ns, graph.release_ns, edges.first[1:], edges.source, edges.lag_ns)
+    _run(_schedule_tasks, columns, (end,))
+    return Schedule(graph=graph, end_ns=end)
 
 
 def critical_path(graph: TaskGraph, times: Schedule, last: int | None = None) -> I64:
@@ -85,23 +97,17 @@ def _order_tasks(first: Any, target: Any, waits_for: Any, order: Any) -> int:
     return count
 
 
-def _schedule_tasks(
-    duration: Any, release: Any, first: Any, source: Any, lag: Any, start: Any, end: Any, binding: Any
-) -> int:
-    """Fills the last three columns."""
+def _schedule_tasks(duration: Any, release: Any, edges_end: Any, source: Any, lag: Any, end: Any) -> int:
+    """Fills the last column."""
     e = 0
-    for i, (at, last) in enumerate(zip(release, first[1:])):  # noqa: B905 - numba knows no strict
-        by = -1
+    for i, (at, last) in enumerate(zip(release, edges_end)):  # noqa: B905 - numba knows no strict
         while e < last:
             t = end[source[e]] + lag[e]
             if t > at:
                 at = t
-                by = e
             e += 1
-        start[i] = at
         end[i] = at + duration[i]
-        binding[i] = by
-    return len(duration)
+    return len(end)
 
 
 def _walk_back(binding: Any, source: Any, path: Any) -> int:

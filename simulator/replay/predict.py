@@ -192,9 +192,7 @@ def _unsure(
     sqrt(7.5^2 + 2^2) = 7.8. A variant is off by the same share, and by no more than were all of it unsure.
     """
     shares = [edit.uncertainty_frac for edit in edits]
-    own = zip(
-        shares, parts, floors, strict=False
-    )  # without an edit there is a part that nothing is unsure of
+    own = zip(shares, parts, floors, strict=False)  # without an edit nothing is unsure of its part
     middle = math.hypot(*(share * max(abs(part), floor) for share, part, floor in own))
     most = math.hypot(*shares)
     share = min(middle / abs(gains[0]), most) if gains[0] else most

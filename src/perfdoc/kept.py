@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 
@@ -20,7 +21,8 @@ def kept(file: Path, make: Callable[[bytes], Any], beside: Path | None = None) -
     beside: the file of ours beside which it is kept, for a file that is not ours. Raises what `make` raises.
     """
     content = file.read_bytes()
-    mark = importlib.util.source_hash(content + marshal.dumps(make.__code__))
+    constants = [one for one in make.__code__.co_consts if not isinstance(one, CodeType)]
+    mark = importlib.util.source_hash(content + make.__code__.co_code + repr(constants).encode())
     place = Path(importlib.util.cache_from_source(f"{beside or file}.py"))
     with suppress(OSError, EOFError, ValueError, TypeError):
         found, made = marshal.loads(place.read_bytes())

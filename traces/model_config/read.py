@@ -10,9 +10,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from perfdoc.profiling.plain_yaml import PlainLoader, UnfitError
 from perfdoc.records import dataclass
 from perfdoc.traces.model_config import hugging_face
 from perfdoc.traces.model_config.hugging_face import (
@@ -29,6 +26,10 @@ MAX_CONFIG_BYTES = 1 << 20
 
 def read_document(path: Path) -> Mapping[Any, Any]:
     """Its keys. Raises ValueError, one line."""
+    import yaml
+
+    from perfdoc.profiling.plain_yaml import PlainLoader, UnfitError
+
     try:
         if path.stat().st_size > MAX_CONFIG_BYTES:
             raise ValueError(
