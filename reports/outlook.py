@@ -162,7 +162,6 @@ _AGAINST = {
     "idle.data": "Load the next batch ahead of the step (DataLoader: num_workers, prefetch_factor)",
     "idle.dependency": "Look at the event waits on the timeline (-o DIR)",
     "idle.launch_latency": "Launch fewer, larger kernels: fuse them, or replay graphs",
-    "idle.unexplained": "Look at the gaps on the timeline (-o DIR)",
     "exposed_memcpy": "Copy ahead of use, from pinned memory with non_blocking=True",
     "exposed_comm": "Capture all ranks together: they tell waiting from transfer",
     "all captured": "See on the timeline (-o DIR) what could run beside the collectives, and who joins last",
@@ -183,6 +182,8 @@ def _against_largest_loss(diagnosis: Diagnosis) -> str:
     if loss.startswith("exposed_comm"):
         size = None if diagnosis.job is None else diagnosis.job.world_size
         loss = "exposed_comm" if size is None or size > len(diagnosis.ranks) else "all captured"
+    if loss == "idle.unexplained":
+        return next((rule.remedy for rule in diagnosis.rules if rule.code == "PD901" and rule.remedy), "")
     return f"{_AGAINST[loss]}."
 
 

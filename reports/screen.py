@@ -133,7 +133,7 @@ def render_brief(diagnosis: Diagnosis, *, report: str | None) -> str:
 def _whole(text: str, width: int, most: int, indent: str = "", hang: str = "", mark: str = "") -> list[str]:
     """A text behind a mark in so many lines at most, in whole sentences; none where the first has no room.
     The mark is no sentence, though it may end like one."""
-    whole = sentences(text)
+    whole = sentences(text) if text else []
     for count in range(len(whole), 0, -1):
         lines = paragraph(mark + " ".join(whole[:count]), width=width, indent=indent, hang=hang)
         if len(lines) <= most:

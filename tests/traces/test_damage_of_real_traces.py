@@ -247,3 +247,71 @@ def test_no_clean_capture_is_told_to_be_damaged(shared_traces: Path) -> None:
     paths = [*shared_traces.glob("nsys/*.sqlite"), *(shared_traces / name for name in TRACES)]
     said = {p.name: told(original(p)) for p in paths if p.name != "no_kernel_table.sqlite"}
     assert set(said.values()) == {0}
+
+
+HOST = ("operator", "range", "quotes", "backslash")
+"""Kinds of damage of one host event: a negative length, one beyond all time, and names that are no JSON."""
+
+
+def with_broken_hosts(source: Path, chance: random.Random, folder: Path) -> tuple[Path, dict[str, int]]:
+    """A PyTorch trace with up to eight host events broken, and how many of each kind. Names are broken in the
+    text itself: a quote or a backslash that nobody escaped."""
+    document: dict[str, Any] = json.loads(gzip.decompress(source.read_bytes()))
+    events = [e for e in document["traceEvents"] if e.get("ph") == "X" and e.get("cat") == "cpu_op"]
+    drawn = chance.sample(events, min(len(events), chance.randint(1, 8)))
+    count = dict.fromkeys(HOST, 0)
+    for number, event in enumerate(drawn):
+        kind = chance.choice(HOST)
+        count[kind] += 1
+        if kind in ("operator", "range"):
+            event["dur"] = -chance.randint(1, 10**6) if kind == "operator" else 9_223_372_036_854_775_807
+        else:
+            event["name"] = f"broken {number} {kind}"
+    text = json.dumps(document)
+    text = re.sub(r'"broken (\d+) quotes"', r'"broken "{\1": 1}" quotes"', text)
+    text = re.sub(r'"broken (\d+) backslash"', r'"broken \\q\1 backslash"', text)
+    path = folder / "broken.json"
+    path.write_text(text)
+    return path, count
+
+
+def test_broken_host_events_cost_themselves_alone(shared_traces: Path, tmp_path: Path) -> None:
+    names = [name for name in TRACES if "jobs" not in name]
+    for seed in range(tries(10, 200)):
+        source, chance = shared_traces / names[seed % len(names)], random.Random(seed)
+        whole = original(source)
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        path, count = with_broken_hosts(source, chance, folder)
+        read = read_trace(path)
+        shutil.rmtree(folder)
+        impossible = count["operator"] + count["range"]
+        named = [n for n in read.names(read.operators.name) if n.startswith("broken")]
+        assert rows_of(read) == rows_of(whole), (seed, count)
+        assert len(read.operators) == len(whole.operators) - impossible, (seed, count)
+        assert len(named) == count["quotes"] + count["backslash"], (seed, count)
+        assert told(read) == impossible, (seed, [n.message for n in read.notes])
+        repaired = [n for n in read.notes if n.code not in (CODE, *(n.code for n in whole.notes))]
+        assert bool(repaired) == bool(named), (seed, count)
+
+
+def without_ids(source: Path, folder: Path) -> Path:
+    """An export whose correlation ids are all lost."""
+    path = damaged_export(source, [], folder)
+    db = sqlite3.connect(path)
+    with db:
+        for table in (KERNEL, RUNTIME, "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET"):
+            if db.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)).fetchone():
+                db.execute(f"UPDATE {table} SET correlationId = 0")
+    db.close()
+    return path
+
+
+@pytest.mark.parametrize("name", EXPORTS)
+def test_without_ids_what_needs_no_link_is_as_before(name: str, shared_traces: Path, tmp_path: Path) -> None:
+    source = shared_traces / "nsys" / f"{name}.sqlite"
+    whole, read = original(source), read_trace(without_ids(source, tmp_path))
+    kept = [row[:4] + row[5:] for row in rows_of(read)]
+    assert kept == sorted(row[:4] + row[5:] for row in rows_of(whole))
+    assert len(read.api_calls) == len(whole.api_calls)
+    assert not read.capabilities["launch_correlation"].available
