@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
-from perfdoc.analyzers.steps.levels import F64, levels
+from perfdoc.analyzers.steps.levels import F64
 from perfdoc.records import dataclass
 from perfdoc.watch.series import JobSeries
 
@@ -16,6 +16,7 @@ MIN_GROWTH_BYTES = 32 << 20
 _PARTS = 8
 """Of the time since the onset, each of which must have grown by at least a third of the mean growth."""
 _STEADY = 1 / 3
+_LUMPS = 1.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,14 +65,14 @@ def _onset(values: F64, step: I64) -> int | None:
     limit = max(MIN_GROWTH_FRAC * float(values[0]), MIN_GROWTH_BYTES)
     if values[-1] - values.min() < limit:
         return None
-    # Rows of means hold many steps, and profiled ones are missing.
-    begins = levels(np.diff(values) / np.diff(step), clip=False)
-    for begin in begins:
-        tail = values[begin:]
-        if len(tail) < MIN_STEPS // 2 or tail[-1] - tail[0] < limit:
-            continue
-        bounds = np.linspace(step[begin], step[-1], _PARTS + 1)
-        parts = np.diff(np.interp(bounds, step[begin:], tail))
-        if (parts >= _STEADY * (tail[-1] - tail[0]) / _PARTS).all():
-            return begin
-    return None
+    # From the last step before it grew the series lies farthest below the line from its first to its last
+    # value. A heap grows in lumps: less than one of them is no bend.
+    below = np.interp(step, step[[0, -1]], values[[0, -1]]) - values
+    bend = int(np.argmax(below))
+    begin = bend if below[bend] > _LUMPS * float(np.diff(values).max()) else 0
+    tail = values[begin:]
+    if len(tail) < MIN_STEPS // 2 or tail[-1] - tail[0] < limit:
+        return None
+    bounds = np.linspace(step[begin], step[-1], _PARTS + 1)
+    parts = np.diff(np.interp(bounds, step[begin:], tail))
+    return begin if (parts >= _STEADY * (tail[-1] - tail[0]) / _PARTS).all() else None
