@@ -7,7 +7,7 @@ from functools import cache
 
 from perfdoc.knobs.configuration import DERIVED_FROM, Configuration, Undecided, View
 from perfdoc.knobs.constraints import Constraint, constraints
-from perfdoc.knobs.knob import Value
+from perfdoc.knobs.knob import Value, numbers
 from perfdoc.knobs.load import catalogue
 from perfdoc.knobs.values import check_value
 from perfdoc.records import dataclass
@@ -62,6 +62,8 @@ def evaluate(
     """One rule; None where it holds, does not apply or cannot be decided."""
     if constraint.dialects and configuration.dialect not in constraint.dialects:
         return None
+    if constraint.until and numbers(configuration.version) > numbers(constraint.until):
+        return None
     view = View(configuration, assume_defaults=assume_defaults)
     try:
         if not constraint.broken(view):
@@ -115,13 +117,8 @@ def _means_nothing(subject: str, view: View, configuration: Configuration) -> bo
     """Whether nobody set the knob that has no effect, or only to what it is by default anyway."""
     if subject not in view.read - view.assumed:
         return True
-    knob, dialect = catalogue()[subject], configuration.dialect
-    return (
-        dialect is not None
-        and dialect in knob.defaults
-        and subject in configuration.values
-        and configuration.values[subject] == knob.defaults[dialect]
-    )
+    has_default, default = catalogue()[subject].default(configuration.dialect, configuration.version)
+    return has_default and subject in configuration.values and configuration.values[subject] == default
 
 
 @cache

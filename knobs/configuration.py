@@ -24,6 +24,8 @@ class Configuration:
     """Canonical id → what was set."""
     dialect: Dialect | None = None
     """Whose defaults hold; None: nobody knows which."""
+    version: str = ""
+    """Of the framework; empty where nobody knows it."""
     complete: bool = False
     """Whether a setting that is not there has its default. A recipe with overrides is not complete: what it
     does not name, the recipe may have set."""
@@ -98,10 +100,11 @@ class View:
                 raise Undecided(name)
             self.assumed.add(name)
             return None
-        if self._of.dialect not in knob.defaults:
+        has_default, default = knob.default(self._of.dialect, self._of.version)
+        if not has_default:
             raise Undecided(name)
         self.assumed.add(name)
-        return knob.defaults[self._of.dialect]
+        return default
 
     @property
     def dialect(self) -> Dialect | None:
@@ -140,12 +143,11 @@ class View:
         try:
             return self(name)
         except Undecided:
-            defaults = catalogue()[name].defaults
-            dialect = self._of.dialect
-            if dialect is None or name in self._of.unknown or dialect not in defaults:
+            has_default, default = catalogue()[name].default(self._of.dialect, self._of.version)
+            if name in self._of.unknown or not has_default:
                 raise
             self.assumed.add(name)
-            return defaults[dialect]
+            return default
 
     def number(self, name: str) -> int:
         """A whole number. Raises Undecided where it is none."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import field
 from typing import Literal
@@ -90,6 +91,8 @@ class Knob:
     unit: str = ""
     defaults: Mapping[Dialect, Value] = field(default_factory=dict)
     """What holds where nothing is set; a dialect that is missing decides by other settings, or is unknown."""
+    later: Mapping[Dialect, Mapping[str, Value]] = field(default_factory=dict)
+    """Defaults of later versions, from which on they hold; the last that a version has is its own."""
     depends: tuple[Dialect, ...] = ()
     """Dialects in which other settings decide the default."""
     spellings: tuple[Spelling, ...] = ()
@@ -101,6 +104,22 @@ class Knob:
     """What to type, for what is no setting."""
     notes: tuple[str, ...] = ()
 
+    def default(self, dialect: Dialect | None, version: str = "") -> tuple[bool, Value]:
+        """(whether the dialect has one, the default) of a version; "" is the oldest that is known."""
+        if dialect is None or dialect not in self.defaults:
+            return False, None
+        since = [v for v in self.later.get(dialect, {}) if numbers(v) <= numbers(version)]
+        return True, self.later[dialect][max(since, key=numbers)] if since else self.defaults[dialect]
+
     def spelled(self, dialect: str) -> tuple[Spelling, ...]:
         """Its names in one dialect; empty where that framework has no such knob."""
         return tuple(s for s in self.spellings if s.dialect == dialect)
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    """A version to be compared.
+
+    >>> numbers("0.16.1") < numbers("0.19"), numbers("")
+    (True, ())
+    """
+    return tuple(int(part) for part in re.findall(r"\d{1,9}", version))

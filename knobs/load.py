@@ -82,6 +82,10 @@ def _knob(topic: str, entry: dict[str, Any]) -> Knob:
             of_all = dict.fromkeys((s.dialect for s in spellings), rest.pop("default"))
             rest["defaults"] = {**of_all, **rest.get("defaults", {})}
         rest["defaults"] = {_dialect(d): frozen(v) for d, v in rest.get("defaults", {}).items()}
+        rest["later"] = {
+            _dialect(d): {version: frozen(v) for version, v in later.items()}
+            for d, later in rest.get("later", {}).items()
+        }
         rest["former"] = tuple(
             Former(**{**f, "current": tuple(f.get("current", ()))}) for f in rest.get("former", ())
         )

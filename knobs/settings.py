@@ -15,6 +15,7 @@ from perfdoc.knobs.naming.dialects import (
     is_manifest,
     is_megatron_command,
     of_manifest,
+    version_in,
     with_engine,
 )
 from perfdoc.knobs.naming.meaning import Meaning, meaning
@@ -236,6 +237,8 @@ class Scoped:
     """How the dialect is known."""
     defaults_of: Dialect | None
     """Whose defaults hold: a script with Megatron-LM's flags and variables is Megatron-LM's."""
+    version: str
+    """Of that framework, shown or assumed; empty where none is known."""
     manifest: bool
     """Whether it is a run.json or Megatron-LM's list of arguments, which hold every setting."""
     complete: bool
@@ -282,6 +285,7 @@ def read_scoped(text: str, name: str = "", dialect: Dialect | None = None) -> Sc
         dialect=detected,
         reason=reason,
         defaults_of=defaults_of,
+        version=version_in(entries, defaults_of)[0],
         manifest=whole,
         complete=whole or (defaults_of == "megatron_lm" and flags and not more),
     )
@@ -299,6 +303,11 @@ def read_configuration(path: Path, dialect: Dialect | None = None) -> Configurat
         for knob, setting in scope.items():
             same = knob not in chosen or _value_of(chosen[knob]) == setting.value
             chosen[knob] = setting if same else None
+    return configuration_of(chosen, found)
+
+
+def configuration_of(chosen: Mapping[str, Setting | None], found: Scoped) -> Configuration:
+    """What holds in a scope of a text; None stands for a setting on which several do not agree."""
     values = {
         knob: setting.value
         for knob, setting in chosen.items()
@@ -308,6 +317,7 @@ def read_configuration(path: Path, dialect: Dialect | None = None) -> Configurat
         values=values,
         unknown=frozenset(chosen) - frozenset(values),
         dialect=found.defaults_of,
+        version=found.version,
         complete=found.complete,
         paths=frozenset(s.meaning.path for s in found.settings if s.entry.form == "path"),
     )

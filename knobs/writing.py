@@ -6,7 +6,7 @@ import re
 
 from perfdoc.knobs.knob import Dialect, Knob, Value
 from perfdoc.knobs.load import catalogue
-from perfdoc.knobs.naming.places import STEMS
+from perfdoc.knobs.naming.places import STEM
 
 _TORCHS = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 """torchtitan names formats as PyTorch does."""
@@ -73,8 +73,8 @@ def at_path(path: str, value: Value) -> str:
 
 def like(written: str, name: str) -> str:
     """A path with the beginning that the user's own names have: `recipe.model.config.…`."""
-    stem = next((s for s in STEMS if name.startswith(s)), "")
-    return stem + written if stem and written[:1].islower() and "=" in written else written
+    stem = STEM.match(name)
+    return stem[0] + written if stem and written[:1].islower() and "=" in written else written
 
 
 def default_in(knob: Knob, dialect: Dialect) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Literal
 
+from perfdoc.knobs.reading.entry import Entry
 from perfdoc.knobs.settings import Setting
 from perfdoc.records import dataclass
 
@@ -76,12 +77,19 @@ def finding_of(
     setting: Setting, code: str, severity: Severity, message: str, instead: str, why: str
 ) -> Finding:
     """What is wrong with one setting."""
+    return finding_at(setting.entry, setting.knob.id, code, severity, message, instead, why)
+
+
+def finding_at(
+    entry: Entry, knob: str | None, code: str, severity: Severity, message: str, instead: str, why: str
+) -> Finding:
+    """What is wrong with one entry, which may be no knob's."""
     return Finding(
         code=code,
         severity=severity,
-        line=setting.entry.line,
-        key=setting.entry.name,
-        knob=setting.knob.id,
+        line=entry.line,
+        key=entry.name,
+        knob=knob,
         message=message,
         instead=instead,
         why=why,

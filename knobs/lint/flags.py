@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from perfdoc.knobs.flags import VERSIONS, Flag, megatron_flags, version_of
-from perfdoc.knobs.lint.finding import Finding, Severity
+from perfdoc.knobs.lint.finding import Finding, finding_at
 from perfdoc.knobs.naming.meaning import meaning, nearest_flag
 from perfdoc.knobs.naming.nearest import SHORTEST_AT_PLACE, nearest
 from perfdoc.knobs.reading.entry import Entry
@@ -28,12 +28,12 @@ def flag_findings(entries: Sequence[Entry], settings: Sequence[Setting]) -> Iter
             yield from _unknown(entry)
         elif known.instead:
             message = f"{entry.name} is refused; {known.instead} has its place"
-            yield _finding(entry, knob, "PL102", "error", message, known.instead, _REFUSED)
+            yield finding_at(entry, knob, "PL102", "error", message, known.instead, _REFUSED)
         else:
             yield from _values(entry, known, knob, id(entry) in judged)
             if version not in known.versions and version == VERSIONS[-1]:
                 message = f"{entry.name} is gone in Megatron-LM {version}, for which {shown_by} is"
-                yield _finding(entry, knob, "PL102", "warning", message, "", _REFUSED)
+                yield finding_at(entry, knob, "PL102", "warning", message, "", _REFUSED)
 
 
 def _unknown(entry: Entry) -> Iterator[Finding]:
@@ -42,7 +42,7 @@ def _unknown(entry: Entry) -> Iterator[Finding]:
     near = nearest_flag(entry.name)
     if near:
         message = f"{entry.name} is no known name; {near} is"
-        yield _finding(entry, None, "PL101", "error", message, near, _REFUSED)
+        yield finding_at(entry, None, "PL101", "error", message, near, _REFUSED)
 
 
 def _values(entry: Entry, known: Flag, knob: str | None, judged: bool) -> Iterator[Finding]:
@@ -50,17 +50,17 @@ def _values(entry: Entry, known: Flag, knob: str | None, judged: bool) -> Iterat
     texts = (raw,) if isinstance(raw, str) else raw if isinstance(raw, tuple) else ()
     if raw is True and known.takes not in ("0", "*"):
         message = f"{entry.name} takes a value, and none stands behind it"
-        yield _finding(entry, knob, "PL203", "error", message, "", _REFUSED)
+        yield finding_at(entry, knob, "PL203", "error", message, "", _REFUSED)
     elif most == 0 and texts and entry.command:  # a key of YAML has one
         message = f"{entry.name} takes no value, and {texts[0]} stands behind it"
-        yield _finding(entry, knob, "PL203", "error", message, entry.name, _REFUSED)
+        yield finding_at(entry, knob, "PL203", "error", message, entry.name, _REFUSED)
     elif entry.extra:
         message = f"{entry.extra[0]} stands behind {entry.name}, which has its value: a flag is missing"
-        yield _finding(entry, knob, "PL203", "error", message, "", _REFUSED)
+        yield finding_at(entry, knob, "PL203", "error", message, "", _REFUSED)
     elif not judged and (wrong := next((t for t in texts if not _fits(t, known)), None)) is not None:
         wanted = f"one of {', '.join(known.choices)}" if known.choices else _KINDS.get(known.kind, "")
         message = f"{entry.name} takes {wanted}, not {wrong}"
-        yield _finding(entry, knob, "PL201", "error", message, "", _REFUSED)
+        yield finding_at(entry, knob, "PL201", "error", message, "", _REFUSED)
 
 
 _KINDS = {"int": "a whole number", "float": "a number"}
@@ -77,18 +77,3 @@ def _fits(text: str, flag: Flag) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _finding(
-    entry: Entry, knob: str | None, code: str, severity: Severity, message: str, instead: str, why: str
-) -> Finding:
-    return Finding(
-        code=code,
-        severity=severity,
-        line=entry.line,
-        key=entry.name,
-        knob=knob,
-        message=message,
-        instead=instead,
-        why=why,
-    )

@@ -9,7 +9,7 @@ from perfdoc.knobs.check import Violation, evaluate, may_read, violations
 from perfdoc.knobs.configuration import DERIVED_FROM, Configuration
 from perfdoc.knobs.constraints import constraints
 from perfdoc.knobs.knob import DIALECT_TITLES, Dialect
-from perfdoc.knobs.lint.finding import Finding, Severity, last_part, said
+from perfdoc.knobs.lint.finding import Finding, Severity, finding_at, last_part, said
 from perfdoc.knobs.load import catalogue
 from perfdoc.knobs.settings import Setting
 from perfdoc.knobs.values import Opaque
@@ -59,7 +59,10 @@ def _finding(
     given = sorted(violation.read & chosen.keys(), key=lambda n: _told(n, violation))
     setting = chosen[given[0]] if given else next(iter(chosen.values()))
     code, severity = _CODES[constraint.kind]
-    if constraint.severity:
+    if note:  # a command that is whole runs where its variables are, or they are in no file
+        stops = configuration.complete and constraint.kind == "forbidden"
+        severity = "warning" if stops and not (constraint.severity or constraint.gpu_decides) else "note"
+    elif constraint.severity:
         severity = constraint.severity
     elif constraint.gpu_decides or (constraint.kind == "inadvisable" and violation.assumed):
         severity = "note"  # it rests on what the user did not say
@@ -95,16 +98,8 @@ def _finding(
     elif note:
         where = DIALECT_TITLES.get(dialect or "", "the framework")
         why += f", unless the recipe says otherwise: {where}'s default leaves it off"
-    return Finding(
-        code=code,
-        severity="note" if note else severity,
-        line=setting.entry.line,
-        key=setting.entry.name,
-        knob=violation.knob,
-        message=message,
-        instead=", ".join(fix),
-        why=f"{why} ({constraint.name})",
-    )
+    why = f"{why} ({constraint.name})"
+    return finding_at(setting.entry, violation.knob, code, severity, message, ", ".join(fix), why)
 
 
 def _told(name: str, violation: Violation) -> tuple[bool, bool, bool, int, str]:

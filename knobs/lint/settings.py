@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from perfdoc.knobs.knob import DIALECT_TITLES, Dialect
-from perfdoc.knobs.lint.finding import Finding, Severity, finding_of, last_part, said
+from perfdoc.knobs.lint.finding import Finding, Severity, finding_at, finding_of, last_part, said
 from perfdoc.knobs.naming.meaning import meaning
 from perfdoc.knobs.naming.places import BRIDGE_CLASSES, placed
 from perfdoc.knobs.naming.versions import of_other_versions
@@ -77,16 +77,9 @@ def unknown_findings(entries: Sequence[Entry], settings: Sequence[Setting]) -> I
     known = {id(s.entry) for s in settings}
     for entry in entries:
         if id(entry) not in known and not entry.bare:
-            yield Finding(
-                code="PL100",
-                severity="note",
-                line=entry.line,
-                key=entry.name,
-                knob=None,
-                message=f"{entry.name} is not a knob of the catalogue, nor similar to one",
-                instead="",
-                why="frameworks have hundreds of settings that are not performance knobs",
-            )
+            message = f"{entry.name} is not a knob of the catalogue, nor similar to one"
+            why = "frameworks have hundreds of settings that are not performance knobs"
+            yield finding_at(entry, None, "PL100", "note", message, "", why)
 
 
 def _instead(setting: Setting, dialect: Dialect | None) -> str:
@@ -198,16 +191,9 @@ def _never_passed(entries: Sequence[Entry]) -> Iterator[Finding]:
     for name, flags in held.items():
         knob = meaning(flags[0], "megatron_lm").knob
         assert knob is not None
-        yield Finding(
-            code="PL306",
-            severity="warning",
-            line=flags[0].line,
-            key=flags[0].name,
-            knob=knob.id,
-            message=f"no command takes {name}, so its {len(flags)} known flags are not set",
-            instead=f"${{{name}[@]}} in the command",
-            why="a flag counts where the program gets it",
-        )
+        message = f"no command takes {name}, so its {len(flags)} known flags are not set"
+        why, instead = "a flag counts where the program gets it", f"${{{name}[@]}} in the command"
+        yield finding_at(flags[0], knob.id, "PL306", "warning", message, instead, why)
 
 
 def _overwritten(

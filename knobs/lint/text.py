@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 
-from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import DIALECT_TITLES, Dialect
 from perfdoc.knobs.lint.finding import Finding, Report
 from perfdoc.knobs.lint.flags import flag_findings
@@ -13,7 +12,7 @@ from perfdoc.knobs.lint.rules import rule_findings
 from perfdoc.knobs.lint.settings import name_findings, unknown_findings, value_findings, version_findings
 from perfdoc.knobs.reading.file import syntax_of
 from perfdoc.knobs.reading.shell import leads_on
-from perfdoc.knobs.settings import Scoped, Setting, read_scoped
+from perfdoc.knobs.settings import configuration_of, read_scoped
 from perfdoc.knobs.values import Opaque
 
 MAX_FINDINGS = 500
@@ -34,8 +33,7 @@ def lint(text: str, name: str = "", *, dialect: Dialect | None = None, unknown: 
     if scoped.defaults_of == "megatron_lm" and not scoped.manifest:
         findings += flag_findings(entries, settings)
     for chosen in scopes.values():
-        configuration = _configuration(chosen.values(), scoped)
-        findings += rule_findings(configuration, chosen, resolved=scoped.manifest)
+        findings += rule_findings(configuration_of(chosen, scoped), chosen, resolved=scoped.manifest)
     if all(s.entry.form == "env" for s in settings) and syntax_of(text, name) == "shell":
         findings += _led_on(text)
     if unknown:
@@ -69,15 +67,6 @@ def _led_on(text: str) -> Iterator[Finding]:
             instead="",
             why="give that script, or the command line as the program gets it",
         )
-
-
-def _configuration(chosen: Collection[Setting], scoped: Scoped) -> Configuration:
-    return Configuration(
-        values={s.knob.id: s.value for s in chosen if not isinstance(s.value, Opaque)},
-        unknown=frozenset(s.knob.id for s in chosen if isinstance(s.value, Opaque)),
-        dialect=scoped.defaults_of,
-        complete=scoped.complete,
-    )
 
 
 def _sorted(findings: Sequence[Finding]) -> Iterator[Finding]:

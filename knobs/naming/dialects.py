@@ -104,9 +104,7 @@ def dialect_of(entries: Sequence[Entry], program: Dialect | None = None) -> tupl
             return None, "names that programs of any kind have"
         return None, " or ".join(DIALECT_TITLES[d] for d in first)
     if is_megatron_command(entries):
-        version, shown_by = version_of(e.name for e in entries if e.form == "flag")
-        known_by = f"by {shown_by}" if shown_by else "assumed"
-        return "megatron_lm", f"its flags; {version}, {known_by}"
+        return "megatron_lm", f"its flags{_version(entries, 'megatron_lm')}"
     if paths and any(meaning(e, None).how in ("bare", "former") for e in paths):
         return None, "names without a place"
     if any(e.form == "env" and meaning(e, None).how != "unknown" for e in entries):
@@ -114,8 +112,15 @@ def dialect_of(entries: Sequence[Entry], program: Dialect | None = None) -> tupl
     return None, "nothing in it is known"
 
 
-def _version(paths: Sequence[Entry], dialect: Dialect) -> str:
-    version, shown_by = version_shown(dialect, {meaning(entry, dialect).path for entry in paths})
+def version_in(entries: Sequence[Entry], dialect: Dialect | None) -> tuple[str, str]:
+    """(the version of its framework that a file is for, the name that shows it, empty if it is assumed)."""
+    if dialect == "megatron_lm":
+        return version_of(e.name for e in entries if e.form == "flag")
+    return version_shown(dialect or "", {meaning(e, dialect).path for e in entries if e.form == "path"})
+
+
+def _version(entries: Sequence[Entry], dialect: Dialect) -> str:
+    version, shown_by = version_in(entries, dialect)
     return f"; {version}, {f'by {shown_by}' if shown_by else 'assumed'}" if version else ""
 
 

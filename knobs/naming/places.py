@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from types import MappingProxyType
 
@@ -84,8 +85,11 @@ PERFDOC_SECTIONS = frozenset(
         *("training", "checkpoint", "environment", "fsdp", "profiling"),
     }
 )
-STEMS = ("cfg.", "config.", "recipe.", "self.", "pretrain.", "finetune.", "job_config.")
-"""What stands before a path in a program, and nowhere else."""
+STEM = re.compile(
+    r"(?:(?:cfg|config|recipe|self|pretrain|finetune|job_config)\.)+|(?!model|optim|train|ddp|dist|data)[a-z]\w{0,4}\."
+    r"(?=(?:trainer|model|optim|train|ddp|optimizer|dist|comm_overlap|mixed_precision|profiling|dataset)\.)"
+)
+"""What stands before a path in a program, and nowhere else: also the name of any short variable."""
 
 
 _CLASSES: Mapping[Dialect, Mapping[str, str]] = MappingProxyType(
@@ -93,7 +97,8 @@ _CLASSES: Mapping[Dialect, Mapping[str, str]] = MappingProxyType(
         "megatron_bridge": BRIDGE_CLASSES,
         "nemo": _NEMO_CLASSES,
         "torchtitan": _TITAN_CLASSES,
-        "accelerate": dict.fromkeys(_TRAINER_CLASSES, "TrainingArguments"),
+        "accelerate": dict.fromkeys(_TRAINER_CLASSES, "TrainingArguments")
+        | {"DeepSpeedPlugin": "deepspeed_config", "Accelerator": ""},
     }
 )
 
@@ -113,10 +118,10 @@ def placed(dialect: Dialect, name: str) -> tuple[str, str, str]:
             return ".".join([part, *rest]), "", wrong
         table = _CLASSES.get(dialect, {})
         if part in table:
-            return ".".join([table[part], *rest]), "", wrong
+            return ".".join([table[part], *rest]).removeprefix("."), "", wrong
     path = ".".join(parts)
-    for stem in STEMS:
-        path = path.removeprefix(stem)
+    stem = STEM.match(path)
+    path = path[stem.end() :] if stem else path
     if dialect == "verl":
         return *_of_verl(path), wrong
     if dialect == "perfdoc" and path.partition(".")[0] in PERFDOC_SECTIONS:

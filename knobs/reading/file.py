@@ -115,7 +115,7 @@ Syntax = Literal["yaml", "python", "shell", "toml", "dump"]
 """`shell` is every text of words: scripts, command lines, key=value lines, Dockerfiles, .env files."""
 
 _SUFFIXES: Mapping[str, Syntax] = MappingProxyType(
-    {".yaml": "yaml", ".yml": "yaml", ".json": "yaml", ".py": "python", ".toml": "toml"}
+    {".yaml": "yaml", ".yml": "yaml", ".json": "yaml", ".jsonc": "yaml", ".py": "python", ".toml": "toml"}
     | dict.fromkeys((".sh", ".bash", ".slurm", ".sbatch", ".env", ".conf", ".args"), "shell")  # type: ignore[arg-type]
 )
 _READERS: Mapping[Syntax, Callable[[str], Iterator[Entry]]] = MappingProxyType(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import operator
+import re
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -12,7 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from perfdoc.knobs.reading.entry import MAX_BITS, MAX_DEPTH, Entry, NotAConfigurationError, listed
-from perfdoc.knobs.reading.shell import word_entries
+from perfdoc.knobs.reading.shell import shell_entries, starts_program, word_entries
 from perfdoc.knobs.values import OPAQUE, Raw
 
 _MAX_BRACKETS = 60
@@ -25,14 +26,18 @@ def python_entries(text: str) -> Iterator[Entry]:
     todo: list[tuple[ast.AST, str]] = [(tree, "")]
     while todo:
         node, block = todo.pop()
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            continue  # what a docstring shows is not run
         for entry in _set_by(node, known):
             yield replace(entry, block=block)
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             block = f"{block}.{node.name}" if block else node.name
-        todo += [(child, block) for child in reversed([*ast.iter_child_nodes(node)])]
+        if not isinstance(node, ast.JoinedStr):
+            todo += [(child, block) for child in reversed([*ast.iter_child_nodes(node)])]
 
 
-_Constants = Mapping[str, bool | int | float | str]
+_Constants = Mapping[str, bool | int | float | str | ast.expr]
+"""Names with one plain value, or with one dictionary."""
 _OPERATORS: Mapping[type[ast.AST], Callable[[Any, Any], Any]] = MappingProxyType(
     {
         **{ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul},
@@ -45,7 +50,7 @@ _MOST = 10**12
 
 
 def _constants(tree: ast.Module) -> _Constants:
-    """Names at the top of a program that nothing sets but one plain value."""
+    """Names that nothing sets but one plain value at the top of a program, or one dictionary anywhere."""
     stored = Counter(
         name
         for node in ast.walk(tree)
@@ -59,7 +64,14 @@ def _constants(tree: ast.Module) -> _Constants:
             else []
         )
     )
-    found: dict[str, bool | int | float | str] = {}
+    found: dict[str, bool | int | float | str | ast.expr] = {
+        node.targets[0].id: node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign)
+        and isinstance(node.targets[0], ast.Name)
+        and stored[node.targets[0].id] == 1
+        and _items(node.value)
+    }
     for node in tree.body:
         target = node.targets[0] if isinstance(node, ast.Assign) and len(node.targets) == 1 else None
         if isinstance(target, ast.Name) and stored[target.id] == 1 and isinstance(node, ast.Assign):
@@ -76,7 +88,8 @@ def _computed(node: ast.expr, known: _Constants, depth: int = 0) -> bool | int |
         huge = isinstance(value, int) and value.bit_length() > MAX_BITS
         return None if huge or not isinstance(value, (bool, int, float, str)) else value
     if isinstance(node, ast.Name):
-        return known.get(node.id)
+        named = known.get(node.id)
+        return None if isinstance(named, ast.expr) else named
     if depth > MAX_DEPTH:
         return None
     kind: type[ast.AST]
@@ -96,8 +109,12 @@ def _computed(node: ast.expr, known: _Constants, depth: int = 0) -> bool | int |
 
 
 def _set_by(node: ast.AST, known: _Constants) -> Iterator[Entry]:
+    if isinstance(node, (ast.Dict, ast.Call)):
+        yield from _of_deepspeed(node, known)
     if isinstance(node, (ast.List, ast.Tuple)):
         yield from _of_command(node, known)
+    elif isinstance(node, (ast.Constant, ast.JoinedStr)):
+        yield from _of_script(node, known)
     elif isinstance(node, ast.Call) and _dotted(node.func) == "setattr" and len(node.args) == _OF_SETATTR:
         path, field, value = node.args
         if _dotted(path) and isinstance(field, ast.Constant) and isinstance(field.value, str):
@@ -106,37 +123,65 @@ def _set_by(node: ast.AST, known: _Constants) -> Iterator[Entry]:
             yield Entry(form="path", name=name, raw=raw, line=node.lineno, command=id(node))
     elif isinstance(node, ast.Call):
         owner = _owner(node)
-        for keyword in node.keywords:
-            if owner[:1].isupper() and keyword.arg:
-                name, line = f"{owner}.{keyword.arg}", keyword.value.lineno
-                yield Entry(
-                    form="path", name=name, raw=_raw(keyword.value, known), line=line, command=id(node)
-                )
+        for name, value in _made(node, known) if owner[:1].isupper() else ():
+            raw = _raw(value, known)
+            yield Entry(form="path", name=f"{owner}.{name}", raw=raw, line=value.lineno, command=id(node))
     elif isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
-        if isinstance(node.value, ast.Dict):
-            yield from _of_deepspeed(node.value, known)
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         for target in targets:
             yield from _assigned(target, node.value, known)
 
 
+def _items(node: ast.expr | None) -> list[tuple[str, ast.expr]]:
+    """Keys and values of a dictionary, also of `dict(…)`; of its keys those that are plain texts."""
+    if isinstance(node, ast.Call) and _dotted(node.func) == "dict":
+        return [(k.arg, k.value) for k in node.keywords if k.arg]
+    if not isinstance(node, ast.Dict):
+        return []
+    pairs = zip(node.keys, node.values, strict=True)
+    return [(k.value, v) for k, v in pairs if isinstance(k, ast.Constant) and isinstance(k.value, str)]
+
+
+def _made(call: ast.Call, known: _Constants) -> Iterator[tuple[str, ast.expr]]:
+    """Arguments of a call by their names, also of `**` with a dictionary, and what a dictionary holds."""
+    for keyword in call.keywords:
+        named = known.get(keyword.value.id) if isinstance(keyword.value, ast.Name) else keyword.value
+        inner = _items(named) if isinstance(named, ast.expr) else []
+        if keyword.arg and not inner:
+            yield keyword.arg, keyword.value
+        for key, value in inner:
+            yield (f"{keyword.arg}.{key}" if keyword.arg else key), value
+
+
 _DEEPSPEEDS = frozenset({"zero_optimization", "train_micro_batch_size_per_gpu", "train_batch_size"})
 
 
-def _of_deepspeed(node: ast.Dict, known: _Constants, path: str = "", depth: int = 0) -> Iterator[Entry]:
+def _of_deepspeed(node: ast.expr, known: _Constants, path: str = "", depth: int = 0) -> Iterator[Entry]:
     """DeepSpeed's configuration where it is a dictionary of the program; nothing of another dictionary."""
-    constants = [key.value if isinstance(key, ast.Constant) else None for key in node.keys]
-    keys = [key if isinstance(key, str) else "" for key in constants]
-    if not path and not _DEEPSPEEDS & set(keys):
+    pairs = _items(node)
+    if not path and not any(key in _DEEPSPEEDS for key, _ in pairs):
         return
-    for key, value in zip(keys, node.values, strict=True):
+    for key, value in pairs:
         name = f"{path}{key}"
-        if isinstance(value, ast.Dict) and key and depth < MAX_DEPTH:
+        if _items(value) and depth < MAX_DEPTH:
             yield from _of_deepspeed(value, known, f"{name}.", depth + 1)
-        elif key:
+        else:
             yield Entry(form="path", name=name, raw=_raw(value, known), line=value.lineno, command=id(node))
 
 
+def _of_script(node: ast.Constant | ast.JoinedStr, known: _Constants) -> Iterator[Entry]:
+    """What a command sets that a program starts as one text, in which a name may be that of a constant."""
+    parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+    raws = [_raw(part.value if isinstance(part, ast.FormattedValue) else part, known) for part in parts]
+    text = "".join(raw if isinstance(raw, str) else "$unknown" for raw in raws)
+    if text.count(" --") < _ENOUGH or not starts_program(text):
+        return
+    for entry in shell_entries(_FLAG_BELOW.sub(r" \\\n", text), node.lineno):
+        yield replace(entry, command=id(node) + entry.command)
+
+
+_FLAG_BELOW = re.compile(r"(?<!\\)\n(?=[ \t]*--)")
+"""An end of a line in a text that goes on with a flag."""
 _OF_SETATTR = 3
 """Arguments."""
 _ENOUGH = 2
@@ -181,10 +226,13 @@ def parsed(text: str) -> ast.Module:
 
 def _assigned(target: ast.expr, value: ast.expr, known: _Constants) -> Iterator[Entry]:
     line = target.lineno
-    if isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Constant):
-        name = target.slice.value
-        if _dotted(target.value) == "os.environ" and isinstance(name, str):
-            yield Entry(form="env", name=name, raw=_raw(value, known), line=line)
+    if isinstance(target, ast.Subscript):
+        keys = _keys(target)
+        if keys[:1] == ["os.environ"] and len(keys) == len(["os.environ", "NAME"]):
+            yield Entry(form="env", name=keys[1], raw=_raw(value, known), line=line)
+        elif _DEEPSPEEDS & {*keys[1:2]} and not _items(value):
+            name = ".".join(keys[1:])
+            yield Entry(form="path", name=name, raw=_raw(value, known), line=line, command=id(target))
         return
     path = _dotted(target)
     if path:
@@ -196,6 +244,17 @@ def _assigned(target: ast.expr, value: ast.expr, known: _Constants) -> Iterator[
             command=id(target),
             bare="." not in path,
         )
+
+
+def _keys(node: ast.expr) -> list[str]:
+    """`a.b["c"]["d"]` as a.b, c and d; empty where a key is no plain text."""
+    keys: list[str] = []
+    while isinstance(node, ast.Subscript) and len(keys) < MAX_DEPTH:
+        if not isinstance(node.slice, ast.Constant) or not isinstance(node.slice.value, str):
+            return []
+        keys.append(node.slice.value)
+        node = node.value
+    return [_dotted(node), *reversed(keys)]
 
 
 def _dotted(node: ast.expr) -> str:

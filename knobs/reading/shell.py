@@ -111,7 +111,8 @@ def _hands_on(words: Sequence[Word]) -> bool:
 def takes_more(text: str) -> bool:
     """Whether a script's commands take words from elsewhere, among which may be flags: its own arguments, or
     a variable that it does not set. Also a fragment, which only fills variables for whoever sources it."""
-    commands = [_apart(words) for words in commands_of(split_words(text))]
+    text = _OWN_FUNCTION.sub(lambda m: m[0].replace("$@", "") if _called(m[1], text) else m[0], text)
+    commands = [_spread(words) for words in commands_of(split_words(text))]
     if not any(_FLAG.match(words[0].text or "") or _runs(words) for words in commands):
         return True
     own = {
@@ -126,6 +127,23 @@ def takes_more(text: str) -> bool:
         for words in commands
         for number, word in enumerate(_not_values(words))
     )
+
+
+_OWN_FUNCTION = re.compile(
+    r"^[ \t]*(?:function[ \t]+)?(\w{1,80})[ \t]*\(\)\s*\{.{0,20000}?^[ \t]*\}", re.M | re.DOTALL
+)
+"""Its words are those of the script's own calls."""
+
+
+def _called(name: str, text: str) -> bool:
+    """Whether a script calls a function that it defines, with words."""
+    return re.search(rf"^[ \t]*{name}[ \t]+(?!\()\S", text, re.M) is not None
+
+
+def _spread(words: Sequence[Word]) -> list[Word]:
+    """A command's words, and those in quotes as of `bash -c "…"`, one by one."""
+    parts = [(word, (word.text or "").split()) for word in words]
+    return [Word(part, word.line) for word, texts in parts for part in texts if part]
 
 
 _SUBSTITUTED = re.compile(r"`[^`]*`|\$\([^()]*\)")
@@ -150,6 +168,12 @@ def leads_on(text: str) -> Iterator[tuple[int, str]]:
             yield words[0].line, f"{first} {second}"
         elif _OTHER_SCRIPT.fullmatch(first) or _WHOLE.fullmatch(first):
             yield words[0].line, first
+
+
+def starts_program(text: str) -> bool:
+    """Whether a text is a command line that starts a program with flags or settings."""
+    words = [Word(part, 1) for part in text.split()]
+    return _runs(words) and any(_FLAG.match(w.text or "") or _PATH.fullmatch(w.text or "") for w in words)
 
 
 def _runs(words: Sequence[Word]) -> bool:

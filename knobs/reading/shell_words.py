@@ -29,7 +29,7 @@ class Word:
 def split_words(text: str, first_line: int = 1) -> Iterator[Word]:
     """Words and ends of commands. Newlines in brackets, as of a bash array, separate words only."""
     line, depth, position = first_line, 0, 0
-    text = _without_documents(text)
+    text = _DOCKERS.sub(lambda m: f"{m[1]} {re.sub(r',(?= *[^ ])', ' ', m[2])}", _without_documents(text))
     while position < len(text):
         match = _PIECE.match(text, position)
         if match is None:  # no alternative takes a stray byte: skip it
@@ -50,6 +50,8 @@ def split_words(text: str, first_line: int = 1) -> Iterator[Word]:
     yield Word(None, line)
 
 
+_DOCKERS = re.compile(r"^(CMD|ENTRYPOINT)[ \t]*\[((?:[^\]\n]|\\\n)*)\]", re.M)
+"""A program and its words as a Dockerfile lists them."""
 _DOCUMENT = re.compile(
     r"^(?P<command>[^\n#]{0,2000}?)(?<!<)<<-?[ \t]*(?P<quote>['\"]?)(?P<end>\w{1,40})(?P=quote)[^\n]*\n"
     r"(?P<body>(?:(?![ \t]*(?P=end)[ \t]*$)[^\n]*\n){0,5000})",

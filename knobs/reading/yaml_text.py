@@ -8,12 +8,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from perfdoc.knobs.reading.entry import MAX_DEPTH, MAX_ENTRIES, Entry, NotAConfigurationError
-from perfdoc.knobs.reading.shell import shell_entries, word_entries
+from perfdoc.knobs.reading.shell import shell_entries, starts_program, word_entries
 from perfdoc.knobs.values import OPAQUE, Raw
 
 _MAX_NODES = 4 * MAX_ENTRIES
 _CORE = "tag:yaml.org,2002:"
 _OVERRIDE = re.compile(r"\+{0,2}[A-Za-z_][\w-]*(?:[./][\w-]+)*=.*", re.DOTALL)
+_COMMANDS = frozenset({"command", "run", "cmd", "script", "entrypoint"})
+"""Keys of orchestrators."""
+_JSON_REMARK = re.compile(r'("(?:\\.|[^"\\\n])*")|//[^\n]*|/\*.*?\*/', re.DOTALL)
 _KEY = re.compile(r"(?:\+{0,2}|--)[A-Za-z_][\w./@-]*")
 
 
@@ -32,6 +35,8 @@ class _Node:
 
 def yaml_entries(text: str) -> Iterator[Entry]:
     """Every setting of a YAML or JSON text, all documents. Raises NotAConfigurationError."""
+    if text.lstrip()[:1] in ("{", "["):  # JSON with remarks, whose lines stay
+        text = _JSON_REMARK.sub(lambda m: m[1] or "\n" * m[0].count("\n"), text)
     budget = _MAX_NODES  # an alias is walked where it is used, so a small file may be endless
     for root in _documents(text):
         todo: list[tuple[str, _Node, int, int]] = [("", root, 0, 0)]
@@ -135,13 +140,22 @@ def _leaf(path: str, node: _Node, inside: int) -> Iterator[Entry]:
     last = path.rpartition(".")[2]
     if node.kind == "sequence":
         texts = [(i.text or "", i.line) for i in node.items]
+        scripts = [
+            i for i in node.items if (i.block or " " in (i.text or "")) and starts_program(i.text or "")
+        ]
+        if scripts:  # `bash -c` and what it runs
+            for item in scripts:
+                yield from shell_entries(item.text or "", item.line + item.block)
+            return
         if any(t.startswith("--") for t, _ in texts) or (
             texts and all(_OVERRIDE.fullmatch(t) for t, _ in texts)
         ):
             yield from word_entries(texts)
             return
-    elif node.block and re.search(r"(^|\s)--[a-z]|\bexport\s", node.text or ""):
-        yield from shell_entries(node.text or "", node.line + 1)
+    elif (node.block and re.search(r"(^|\s)--[a-z]|\bexport\s", node.text or "")) or (
+        last in _COMMANDS and starts_program(node.text or "")
+    ):
+        yield from shell_entries(node.text or "", node.line + node.block)
         return
     if not path or not _KEY.fullmatch(last):
         return

@@ -41,4 +41,4 @@ def test_every_name_is_one_of_the_catalogue() -> None:
         assert known.assumed in known.versions
         assert {*known.since, *known.until} <= names_of(dialect).by_path.keys()  # type: ignore[arg-type]
         assert set(known.since.values()) <= set(known.versions)
-    assert version_shown("nemo", ["trainer.devices"]) == ("", "")
+    assert version_shown("megatron_core", ["TransformerConfig.fp8"]) == ("", "")
