@@ -13,6 +13,7 @@ from perfdoc.analyzers.device.event_counts import REMEDY
 from perfdoc.analyzers.device.ranks import rank_labels
 from perfdoc.analyzers.efficiency.tables import job_efficiency
 from perfdoc.analyzers.host.jitter import RankHostSteps, host_jitter
+from perfdoc.analyzers.kernel_class.captured_format import captured_format
 from perfdoc.analyzers.layout.degrees import filled, find_degrees
 from perfdoc.analyzers.layout.job_uses import RankUses
 from perfdoc.analyzers.layout.together import ranks_together
@@ -156,9 +157,10 @@ def measure_job(captures: Sequence[CaptureMeasurement], *, whole: bool = True) -
         facts.pp or pipeline.pp,
     )
     efficiency = job_efficiency([r.efficiency for r in ranks])
+    shown = captured_format(ranks) if facts.model is not None and facts.dtype is None else None
     mfu = measure_mfu(
         [MfuRank(gpu_name=r.device.gpu_name, window=r.window, ledger=r.ledger) for r in ranks],
-        facts,
+        replace(facts, dtype=shown[0]) if shown else facts,
         world_size,
         communicates=any(r.communication for r in ranks),
         efficiency=efficiency,

@@ -105,7 +105,7 @@ def companions(
             continue  # it would turn off what follows from the change
         if names & made and not (constraint.along and constraint.subject == changed):
             continue
-        if any(catalogue()[name].spelled("env") for name in names):
+        if any(catalogue()[name].spelled("env") for name in names) and not constraint.along:
             continue  # others than the file may have it
         mended = evaluate(constraint, after.with_changes(dict(constraint.fix)), assume_defaults=True)
         if mended is None:

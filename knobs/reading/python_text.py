@@ -121,6 +121,14 @@ def _set_by(node: ast.AST, known: _Constants) -> Iterator[Entry]:
             name = f"{_dotted(path)}.{field.value}"
             raw = _raw(value, known)
             yield Entry(form="path", name=name, raw=raw, line=node.lineno, command=id(node))
+    elif isinstance(node, ast.Call) and (recipe := _RECIPE.search(_dotted(node.func))):
+        made = Entry(
+            form="path", name="model_recipe", raw=recipe[1] or recipe[2], line=node.lineno, command=id(node)
+        )
+        yield made
+        for keyword in node.keywords:
+            if keyword.arg in _OF_RECIPES:
+                yield replace(made, name=f"recipe_{keyword.arg}", raw=_raw(keyword.value, known))
     elif isinstance(node, ast.Call):
         owner = _owner(node)
         for name, value in _made(node, known) if owner[:1].isupper() else ():
@@ -130,6 +138,11 @@ def _set_by(node: ast.AST, known: _Constants) -> Iterator[Entry]:
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         for target in targets:
             yield from _assigned(target, node.value, known)
+
+
+_RECIPE = re.compile(r"(\w+)\.(?:pretrain|finetune)_recipe$|(\w+)_(?:pretrain|finetune|sft|peft)_config$")
+"""Functions of NeMo and Megatron-Bridge whose name is a model's."""
+_OF_RECIPES = frozenset({"num_nodes", "num_gpus_per_node"})
 
 
 def _items(node: ast.expr | None) -> list[tuple[str, ast.expr]]:

@@ -5,22 +5,22 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import cache
-from typing import Literal
 
-from perfdoc.knobs.flags import megatron_flags
-from perfdoc.knobs.knob import Knob, Spelling
-from perfdoc.knobs.load import catalogue
 from perfdoc.knobs.reading.entry import Entry
-from perfdoc.knobs.reading.shell_variables import ASSIGNED, constants_of, expanded
+from perfdoc.knobs.reading.shell_flags import (
+    FLAG,
+    PATH,
+    SCRIPT,
+    WHOLE,
+    flags_that_take,
+    is_value,
+    named,
+    values_of,
+)
+from perfdoc.knobs.reading.shell_variables import ASSIGNED, asked_of_slurm, constants_of, expanded
 from perfdoc.knobs.reading.shell_words import Word, commands_of, split_words
 from perfdoc.knobs.values import OPAQUE, Raw
 
-_FLAG = re.compile(r"--[A-Za-z][\w-]*")
-_NEGATIVE = re.compile(r"-\d")
-_PATH = re.compile(r"(?:\+{0,2})([A-Za-z_][\w-]*(?:[./@][\w-]+)+)=(.*)", re.DOTALL)
-_WHOLE = re.compile(r"\$(\w+|[@*])|\$\{(\w+|[@*])(?:\[[@*]\])?(?::?[-+=?][^}]*)?\}")
-_SCRIPT = re.compile(r"\./.*|.*\.py", re.DOTALL)
 _DECLARING = frozenset({"export", "ENV", "ARG", "declare", "local", "readonly", "env", "setenv"})
 
 
@@ -31,7 +31,7 @@ def shell_entries(text: str, first_line: int = 1) -> Iterator[Entry]:
     that comes from elsewhere, is a value that cannot be told.
     """
     commands = [_apart(words) for words in commands_of(split_words(text, first_line))]
-    variables = constants_of(commands)
+    variables = constants_of(commands, asked_of_slurm(text))
     unused = _unused(commands)
     apart = _whole_commands(commands)
     for number, words in enumerate(commands, start=1):
@@ -52,7 +52,7 @@ def _whole_commands(commands: Sequence[Sequence[Word]]) -> set[int]:
         number
         for number, words in enumerate(commands, start=1)
         if _runs(words)
-        and sum(bool(_FLAG.match(w.text or "") or _PATH.fullmatch(w.text or "")) for w in words) >= _MUCH
+        and sum(bool(FLAG.match(w.text or "") or PATH.fullmatch(w.text or "")) for w in words) >= _MUCH
     }
     return found if len(found) > 1 else set()
 
@@ -67,7 +67,7 @@ def _unused(commands: Sequence[Sequence[Word]]) -> dict[int, str]:
     if (
         handed_on
         or any(_hands_on(words) for words in commands)
-        or not any(_SCRIPT.fullmatch(text) for text in texts)
+        or not any(SCRIPT.fullmatch(text) for text in texts)
     ):
         return {}
     taken: set[str] = set()
@@ -113,7 +113,7 @@ def takes_more(text: str) -> bool:
     a variable that it does not set. Also a fragment, which only fills variables for whoever sources it."""
     text = _OWN_FUNCTION.sub(lambda m: m[0].replace("$@", "") if _called(m[1], text) else m[0], text)
     commands = [_spread(words) for words in commands_of(split_words(text))]
-    if not any(_FLAG.match(words[0].text or "") or _runs(words) for words in commands):
+    if not any(FLAG.match(words[0].text or "") or _runs(words) for words in commands):
         return True
     own = {
         match[1]
@@ -122,7 +122,7 @@ def takes_more(text: str) -> bool:
         if (match := ASSIGNED.fullmatch(word.text or "")) and not re.search(rf"\$\{{{match[1]}\b", match[3])
     }
     return any(
-        ((match := _WHOLE.fullmatch(word.text or "")) and (match[1] or match[2]) not in own)
+        ((match := WHOLE.fullmatch(word.text or "")) and (match[1] or match[2]) not in own)
         or (number and _SUBSTITUTED.fullmatch(word.text or ""))
         for words in commands
         for number, word in enumerate(_not_values(words))
@@ -164,33 +164,35 @@ def leads_on(text: str) -> Iterator[tuple[int, str]]:
         while texts and (texts[0] in _BEFORE_A_COMMAND or ASSIGNED.fullmatch(texts[0])):
             texts.pop(0)
         first, second = (*texts, "", "")[:2]
-        if first in _RUNNERS and (_OTHER_SCRIPT.fullmatch(second) or _WHOLE.fullmatch(second)):
+        if first in _RUNNERS and (_OTHER_SCRIPT.fullmatch(second) or WHOLE.fullmatch(second)):
             yield words[0].line, f"{first} {second}"
-        elif _OTHER_SCRIPT.fullmatch(first) or _WHOLE.fullmatch(first):
+        elif _OTHER_SCRIPT.fullmatch(first) or WHOLE.fullmatch(first):
             yield words[0].line, first
 
 
 def starts_program(text: str) -> bool:
     """Whether a text is a command line that starts a program with flags or settings."""
     words = [Word(part, 1) for part in text.split()]
-    return _runs(words) and any(_FLAG.match(w.text or "") or _PATH.fullmatch(w.text or "") for w in words)
+    return _runs(words) and any(FLAG.match(w.text or "") or PATH.fullmatch(w.text or "") for w in words)
 
 
 def _runs(words: Sequence[Word]) -> bool:
     """Whether a command starts a program."""
-    return any(_SCRIPT.fullmatch(word.text or "") or word.text == "-m" for word in words)
+    return any(SCRIPT.fullmatch(word.text or "") or word.text == "-m" for word in words)
 
 
 def _not_values(words: Sequence[Word]) -> Iterator[Word]:
     """Words of a command with flags, or of one that starts a script, that are no flag's value."""
-    if not any(_FLAG.match(w.text or "") or _SCRIPT.fullmatch(w.text or "") for w in words):
+    if not any(FLAG.match(w.text or "") or SCRIPT.fullmatch(w.text or "") for w in words):
         return
     position = 0
     while position < len(words):
         word = words[position]
         position += 1
         yield word
-        takes_one = _FLAG.fullmatch(word.text or "") and _named(word.text or "") not in _flags("switch")
+        takes_one = FLAG.fullmatch(word.text or "") and named(word.text or "") not in flags_that_take(
+            "switch"
+        )
         if takes_one and position < len(words) and not (words[position].text or "").endswith(("@]}", "*]}")):
             position += 1
 
@@ -221,12 +223,12 @@ def _of_command(words: Sequence[Word], command: int) -> Iterator[Entry]:
         )
         flag, equals, inline = text.partition("=")
         assigned = ASSIGNED.fullmatch(text)
-        path = _PATH.fullmatch(text)
-        if _FLAG.fullmatch(flag):
+        path = PATH.fullmatch(text)
+        if FLAG.fullmatch(flag):
             raw: Raw = inline
             extra: list[str] = []
             if not equals:
-                values, extra = _values_of(flag, words, position)
+                values, extra = values_of(flag, words, position)
                 position += len(values) + len(extra)
                 raw = True if not values else values[0] if len(values) == 1 else tuple(values)
             if flag in ("--env",) and isinstance(raw, str):
@@ -285,7 +287,7 @@ def _after_dotted(dotted: re.Match[str], words: Sequence[Word], position: int) -
     """(where the words go on, the flag's value): a switch has none."""
     if dotted[2] is not None:
         return position, dotted[2]
-    if position < len(words) and _is_value(words[position]):
+    if position < len(words) and is_value(words[position]):
         return position + 1, words[position].text or ""
     return position, "true"
 
@@ -309,62 +311,6 @@ def _inside(word: Word) -> Iterator[Word]:
         for text in segment.split():
             if plain := re.sub(r"[\"'\\]", "", text):
                 yield Word(plain, word.line + offset)
-
-
-def _values_of(flag: str, words: Sequence[Word], first: int) -> tuple[list[str], list[str]]:
-    """The words that are a flag's values, and those that stand behind them and are nobody's: in
-    `--nproc-per-node 8 train.py` one, for the script is none."""
-    known = megatron_flags().get(flag)
-    most = 1 if _named(flag) in _flags("scalar") | _flags("switch") else len(words)
-    if known is not None and known.most:
-        most = min(most, known.most)
-    may_name_a_file = _named(flag) not in _flags("list") | _flags("switch")
-    values: list[str] = []
-    for word in words[first : first + most]:
-        script = _SCRIPT.fullmatch(word.text or "") and (values or not may_name_a_file)
-        if script or not _is_value(word):
-            break
-        values.append(word.text or "")
-    extra: list[str] = []
-    for word in words[first + len(values) :] if known is not None and known.most and values else ():
-        if not _is_value(word) or not _NOBODYS.fullmatch(word.written or word.text or ""):
-            break
-        extra.append(word.text or "")
-    return values, extra
-
-
-_NOBODYS = re.compile(r"[\w.+-]{1,100}")
-"""A word without quotes, variables or redirection."""
-
-
-@cache
-def _flags(takes: Literal["switch", "scalar", "list"]) -> frozenset[str]:
-    """The flags of the catalogue that take no value or one, exactly one, or any number."""
-    return frozenset(
-        _named(spelling.name)
-        for knob in catalogue().values()
-        for spelling in knob.spellings
-        if spelling.name.startswith("--") and takes == _takes(knob, spelling)
-    )
-
-
-def _takes(knob: Knob, spelling: Spelling) -> str:
-    if knob.type == "bool" or spelling.means is not None:
-        return "switch"
-    if knob.type in ("list", "int_list", "str_or_list"):
-        return "list"
-    return "scalar" if knob.type in ("int", "float", "str", "dtype") else "anything"
-
-
-def _named(flag: str) -> str:
-    return flag.replace("_", "-")
-
-
-def _is_value(word: Word) -> bool:
-    text = word.text or ""
-    if text.startswith("-") and not _NEGATIVE.match(text):
-        return False
-    return _PATH.fullmatch(text) is None
 
 
 def _plain(raw: Raw) -> Raw:

@@ -16,9 +16,25 @@ _MAX_EXPANDED = 4096
 _GIVEN = re.compile(r"\$\{(\w+):?=([^${}]*)\}")
 
 
-def constants_of(commands: Sequence[Sequence[Word]]) -> dict[str, str]:
-    """Variables that are set exactly once, to one word without variables."""
-    found: dict[str, str | None] = {}
+_ASKED = re.compile(
+    r"^#SBATCH[ \t]+(?:--(nodes|gpus-per-node|ntasks-per-node)[= ]|-(N)[ \t]*)(\d{1,6})\b", re.M
+)
+_NODES = ("SLURM_NNODES", "SLURM_JOB_NUM_NODES")
+_OF_SLURM: Mapping[str, tuple[str, ...]] = {
+    **{"nodes": _NODES, "N": _NODES, "ntasks-per-node": ("SLURM_NTASKS_PER_NODE",)},
+    "gpus-per-node": ("SLURM_GPUS_PER_NODE", "SLURM_GPUS_ON_NODE"),
+}
+
+
+def asked_of_slurm(text: str) -> dict[str, str]:
+    """What Slurm's variables are by the script's own `#SBATCH` lines."""
+    asked = {long or short: number for long, short, number in _ASKED.findall(text)}
+    return {name: number for what, number in asked.items() for name in _OF_SLURM[what]}
+
+
+def constants_of(commands: Sequence[Sequence[Word]], given: Mapping[str, str] = {}) -> dict[str, str]:
+    """Variables that are set exactly once, to one word without variables; and those that are given."""
+    found: dict[str, str | None] = {**given}
     for words in commands:
         for word in words:
             if words[0].text == ":" or ":=" in (word.text or ""):  # : "${TP:=4}"

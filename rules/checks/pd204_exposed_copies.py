@@ -3,6 +3,7 @@ them."""
 
 from collections.abc import Sequence
 
+from perfdoc.analyzers.kernel_class.captured_format import captured_format
 from perfdoc.analyzers.tables.device import CopyTime
 from perfdoc.results.figures import brief, significant
 from perfdoc.rules.engine.advise import Advice, advise
@@ -10,7 +11,6 @@ from perfdoc.rules.engine.gain import RankMeasurement, ceiling, time_evidence
 from perfdoc.rules.engine.needs import GPUS, WINDOW, given
 from perfdoc.rules.engine.rule import Case, Meta, Verdict, fires, passes, skips
 from perfdoc.rules.facts.capture import why_start_up_counts
-from perfdoc.rules.facts.precision import captured_format
 
 META = Meta(
     title="Exposed copies",

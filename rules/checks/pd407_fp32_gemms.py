@@ -3,6 +3,7 @@ through memory."""
 
 from collections.abc import Callable
 
+from perfdoc.analyzers.kernel_class.captured_format import captured_format
 from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.analyzers.kernel_class.number_format import tf32_speedup
 from perfdoc.results.figures import brief, per_cent
@@ -11,7 +12,6 @@ from perfdoc.rules.engine.needs import GPUS, WINDOW, Missing, Need, not_applicab
 from perfdoc.rules.engine.rule import Case, Evidence, Meta, Verdict, fires, passes
 from perfdoc.rules.facts.capture import KERNELS, slowed_by
 from perfdoc.rules.facts.precision import (
-    captured_format,
     could_be_tf32_ns,
     fp32_ns,
     in_fp32,

@@ -28,18 +28,23 @@ def advise(
     the gain is an upper bound. Raises KeyError for an unknown id.
     """
     wrong = check_value(catalogue()[knob], to)
-    snippets = {dialect: as_written(knob, to, dialect) for dialect in DIALECTS}
     return Advice(
         knob=knob,
         from_value=None,
         to_value=as_text(to),
         why=why,
         costs=costs,
-        dialects={dialect: text for dialect, text in snippets.items() if text},
+        dialects=in_each_dialect(knob, to),
         forbidden=f"{knob} {wrong}" if wrong else "",
         gain=gain,
         together=list(together),
     )
+
+
+def in_each_dialect(knob: str, to: Value) -> dict[str, str]:
+    """Dialect → what to write, without those that have no such setting."""
+    written = {str(dialect): as_written(knob, to, dialect) for dialect in DIALECTS}
+    return {dialect: text for dialect, text in written.items() if text}
 
 
 def needing(main: Advice, first: Sequence[Advice] = (), then: Sequence[Advice] = ()) -> list[Advice]:

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from perfdoc.results.ranking import Opportunity, OpportunityKind, is_trifle, settings_of, worth_frac
 from perfdoc.results.replay import Gain, Prediction
 from perfdoc.results.rules import RuleResult
+from perfdoc.rules.engine.advise import in_each_dialect
 from perfdoc.rules.engine.blamed import TIME_OF, with_blamed
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.gain import KEEPS_UP
@@ -77,7 +78,11 @@ def _finished(
     worth = worth_frac(row, informs=informs)
     change = case.prediction(row.key) if row.key else None
     settings = settings_of(rules, change, firing, by_name=case.framework == "megatron")
-    return replace(row, worth_frac=worth, settings=settings)
+    own = {} if change is None else change.settings
+    spelled = [
+        s if s.dialects else replace(s, dialects=in_each_dialect(s.knob, own[s.knob])) for s in settings
+    ]
+    return replace(row, worth_frac=worth, settings=spelled)
 
 
 def _of_rules(firing: Sequence[RuleResult], case: Case) -> list[Opportunity]:

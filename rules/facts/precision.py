@@ -1,14 +1,13 @@
 """The GEMM data type of a job, and the share of a step that FP8 can speed up."""
 
 import statistics
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import MappingProxyType
 
 from perfdoc.analyzers.base.ceilings import ceilings_of
+from perfdoc.analyzers.kernel_class.captured_format import captured_format
 from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.analyzers.kernel_class.number_format import (
-    format_of,
     in_16_bits_speedup,
     is_fp32,
     tf32_speedup,
@@ -20,33 +19,6 @@ from perfdoc.rules.engine.gain import RankMeasurement
 from perfdoc.rules.engine.needs import Missing, Need, not_applicable, skipped
 from perfdoc.rules.engine.rule import Case
 from perfdoc.rules.facts.capture import why_hidden
-
-FP8_FRAC = 0.1
-"""Of GEMM time: FP8 training has GEMMs in bf16 beside."""
-_MOSTLY_FRAC = 0.5
-"""Of the time of GEMMs: as many must carry a format in their names, and as much must be another one."""
-
-
-def captured_format(ranks: Sequence[RankMeasurement]) -> tuple[str, float] | None:
-    """(format of most GEMM time by the kernels' names, its share); None where names say too little.
-
-    Among bf16 GEMMs those of FP8 training are FP8: `fp8` holds from a tenth of the time on.
-    """
-    times: dict[str, int] = defaultdict(int)
-    whole = 0
-    for rank in ranks:
-        for kernel in rank.kernel_times:
-            if kernel.kernel_class is KernelClass.GEMM:
-                whole += kernel.total_ns
-                if (shown := format_of(kernel.name)) is not None:
-                    times[shown] += kernel.total_ns
-    named = sum(times.values())
-    if not whole or named < _MOSTLY_FRAC * whole:
-        return None
-    if times.get("fp8", 0) > FP8_FRAC * whole:
-        return "fp8", times["fp8"] / whole
-    most = max(times, key=lambda name: times[name])
-    return (most, times[most] / whole) if times[most] >= _MOSTLY_FRAC * whole else None
 
 
 def in_fp32(rank: RankMeasurement) -> list[NamedTime]:

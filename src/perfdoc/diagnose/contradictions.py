@@ -15,6 +15,7 @@ import numpy as np
 
 from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.analyzers.job import JobMeasurement, measure_job
+from perfdoc.analyzers.kernel_class.captured_format import FP8_FRAC, captured_format
 from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.analyzers.pipeline.layout import counted_passes
@@ -25,7 +26,6 @@ from perfdoc.results.degrees import Degree
 from perfdoc.results.figures import per_cent
 from perfdoc.results.quality import Contradiction
 from perfdoc.rules.facts.hardware import gpu_of
-from perfdoc.rules.facts.precision import FP8_FRAC, captured_format
 from perfdoc.traces.job_facts import JobFacts
 
 _DESCRIBED: Mapping[str, str] = MappingProxyType(

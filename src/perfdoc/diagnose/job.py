@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -72,9 +73,10 @@ def stated_facts(of: Configuration) -> dict[str, Any]:
     framework's own defaults; `model` is the name of a published one."""
     view = View(of)
     found: dict[str, Any] = {}
+    whole = of.dialect == "megatron_lm" or (of.dialect == "torchtitan" and "model_flavor" in of.values)
     for fact, knobs in _FACTS.items():
         for knob in knobs:
-            value = _known(view, knob, default=fact in _DEGREES and of.dialect == "megatron_lm")
+            value = _known(view, knob, default=fact in _DEGREES and whole)
             if value is not None and (fact not in ("micro_batch_sequences",) or value):
                 found[fact] = value
                 break
@@ -83,9 +85,24 @@ def stated_facts(of: Configuration) -> dict[str, Any]:
         found.pop("micro_batch_sequences", None)
     if of.dialect == "megatron_lm" and "num_layers" in of.values:
         found |= {name: 1 for name in _DEGREES if name not in found and name not in _set_to_unknown(of)}
+    if "global_batch_sequences" not in found and of.dialect not in _NOT_SAMPLES:
+        found |= _batch(view, found, whole)
     found |= _formats(view)
     found |= _shape(of, view, found)
     return found
+
+
+def _batch(view: View, found: Mapping[str, Any], whole: bool) -> dict[str, Any]:
+    """The global batch where none is set: samples of a rank x data-parallel ranks x accumulated steps."""
+    samples, ranks = found.get("micro_batch_sequences"), found.get("world_size")
+    degrees = [found.get(name, None if whole else 1) for name in ("tp", "pp", "cp")]
+    own = None if whole else _known(view, "gradient_accumulation_steps")  # of DeepSpeed's part
+    steps = 1 if whole else own or _known(view, "trainer_gradient_accumulation", default=True)
+    if "global_batch_size" in view.unknown or not (whole or view.dialect == "accelerate"):
+        return {}
+    if not all(isinstance(n, int) and n > 0 for n in (samples, ranks, steps, *degrees)):
+        return {}
+    return {"global_batch_sequences": samples * max(ranks // math.prod(degrees), 1) * steps}
 
 
 def _set_to_unknown(of: Configuration) -> set[str]:
@@ -155,7 +172,8 @@ def _vocabulary(of: Configuration, view: View, stated: int | None, tp: int) -> i
     padded = _known(view, "padded_vocab_size")
     if padded is not None:
         return int(padded)
-    size = stated or _VOCABULARIES.get(str(of.values.get("tokenizer_type")))
+    merges = "GPT2BPETokenizer" if "merge_file" in of.values.keys() | of.unknown else ""
+    size = stated or _VOCABULARIES.get(str(of.values.get("tokenizer_type", merges)))
     if size is None:
         name = published_name(str(of.values.get("tokenizer_model", "")))
         size = None if name is None else known_models()[name].vocabulary
@@ -168,7 +186,7 @@ def _vocabulary(of: Configuration, view: View, stated: int | None, tp: int) -> i
 _PUBLISHED: Mapping[str, str] = MappingProxyType(
     {
         **{"llama3.1-8b": "llama3-8b", "llama3.1-70b": "llama3-70b", "llama3.3-70b": "llama3-70b"},
-        **{"llama3-405b": "llama3.1-405b", "deepseek-r1": "deepseek-v3"},
+        **{"llama3-405b": "llama3.1-405b", "deepseek-r1": "deepseek-v3", "deepseek-v3-671b": "deepseek-v3"},
     }
 )
 """Published models of one shape."""
@@ -183,7 +201,9 @@ def published_name(text: str) -> str | None:
     names = {**{name: name for name in known_models()}, **_PUBLISHED}
     for part in reversed(re.split(r"[/ ]+", text.lower().replace("_", "-"))):
         plain = re.sub(r"^(meta-)?(llama|qwen|gpt)-?(\d)(\d)?(?=[-.])", _dotted, part)
-        fitting = [name for name in names if plain == name or plain.startswith(f"{name}-")]
+        fitting = [
+            name for name in names if re.fullmatch(rf"{re.escape(name)}(-(?!\d+(\.\d+)?[bm]\b).*)?", plain)
+        ]
         if fitting:
             return names[max(fitting, key=len)]
     return None
@@ -196,27 +216,15 @@ def _dotted(match: re.Match[str]) -> str:
 def _published(of: Configuration) -> str | None:
     said = [str(of.values[name]) for name in ("model_path", "model_recipe") if of.values.get(name)]
     flavor = of.values.get("model_flavor")
-    if flavor and said:
-        said.insert(0, f"{said[-1]}-{flavor}")
+    if flavor and said:  # of one family, whose other sizes go by the same name
+        whole = f"{said[-1]}-{flavor}".lower().replace("_", "-")
+        return _SAME.get(whole, whole if whole in known_models() else None)
     return next((name for text in said if (name := published_name(text)) is not None), None)
 
 
 _KNOB_OF_FACT: Mapping[str, str] = MappingProxyType(
-    {
-        "world_size": "world_size",
-        "tp": "tensor_model_parallel_size",
-        "pp": "pipeline_model_parallel_size",
-        "vpp": "virtual_pipeline_model_parallel_size",
-        "cp": "context_parallel_size",
-        "ep": "expert_model_parallel_size",
-        "etp": "expert_tensor_parallel_size",
-        "dp": "data_parallel_size",
-        "sequence_parallel": "sequence_parallel",
-        "micro_batch_sequences": "micro_batch_size",
-        "global_batch_sequences": "global_batch_size",
-        "sequence_length": "seq_length",
-        "recompute": "recompute_granularity",
-    }
+    {fact: knobs[0] for fact, knobs in _FACTS.items()}
+    | {"etp": "expert_tensor_parallel_size", "dp": "data_parallel_size", "recompute": "recompute_granularity"}
 )
 
 
