@@ -50,8 +50,8 @@ SCRIPTS: dict[str, tuple[dict[str, Any], int, int]] = {
     "titan.sh": ({"world_size": 8, "tp": 1, "global_batch_sequences": 8}, LLAMA[8192], 8192),
     "bridge.sh": ({"tp": 2, "global_batch_sequences": 128}, LLAMA[8192], 8192),
     "nemo.py": ({"world_size": 16, "tp": 2, "global_batch_sequences": 512}, LLAMA[8192], 8192),
-    # 2 samples x 8 ranks, of which none accumulates.
-    "hf.sh": ({"world_size": 8, "global_batch_sequences": 16, "dtype": "bf16"}, LLAMA[4096], 4096),
+    # 2 samples x 8 ranks x 4 accumulated steps.
+    "hf.sh": ({"world_size": 8, "global_batch_sequences": 64, "dtype": "bf16"}, LLAMA[4096], 4096),
 }
 
 

@@ -76,6 +76,21 @@ JOBS: Mapping[str, Mapping[str, Value]] = {
         "sequence_parallel": True,
         "moe_shared_expert_intermediate_size": 2048,
     },
+    "Megatron FSDP": {
+        **_SHAPE,
+        **_OVERLAPPED,
+        "use_megatron_fsdp": True,
+        "data_parallel_sharding_strategy": "optim_grads_params",
+        "ckpt_format": "fsdp_dtensor",
+        "gradient_accumulation_fusion": False,
+    },
+    "PyTorch FSDP2": {
+        **_SHAPE,
+        "use_distributed_optimizer": False,
+        "use_torch_fsdp2": True,
+        "ckpt_format": "torch_dcp",
+        "gradient_accumulation_fusion": False,
+    },
     "graphed": {
         **_SHAPE,
         "cuda_graph_impl": "local",

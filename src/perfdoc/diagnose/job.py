@@ -218,7 +218,7 @@ def _published(of: Configuration) -> str | None:
     flavor = of.values.get("model_flavor")
     if flavor and said:  # of one family, whose other sizes go by the same name
         whole = f"{said[-1]}-{flavor}".lower().replace("_", "-")
-        return _SAME.get(whole, whole if whole in known_models() else None)
+        return _PUBLISHED.get(whole, whole if whole in known_models() else None)
     return next((name for text in said if (name := published_name(text)) is not None), None)
 
 
