@@ -13,7 +13,7 @@ from perfdoc.analyzers.device.event_counts import REMEDY
 from perfdoc.analyzers.device.ranks import rank_labels
 from perfdoc.analyzers.efficiency.tables import job_efficiency
 from perfdoc.analyzers.host.jitter import RankHostSteps, host_jitter
-from perfdoc.analyzers.kernel_class.captured_format import captured_format
+from perfdoc.analyzers.kernel_class.number_format import captured_format
 from perfdoc.analyzers.layout.degrees import filled, find_degrees
 from perfdoc.analyzers.layout.job_uses import RankUses
 from perfdoc.analyzers.layout.together import ranks_together

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Sequence
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from perfdoc.analyzers.kernel_class.names import MAX_TEXT
 from perfdoc.analyzers.kernel_class.rules import KernelClass
 from perfdoc.profiling.gpus import gpu_family, peak_flops
+
+if TYPE_CHECKING:
+    from perfdoc.analyzers.measure_device import RankMeasurement
 
 _FORMATS = (
     ("fp8", re.compile(r"(?i)e4m3|e5m2|(?<![a-z])fp8(?![a-z])|float8|^nvjet_(sm\d+_)?qq")),
@@ -132,3 +138,29 @@ def likely_16_bits_speedup(name: str, kernel_class: KernelClass, gpu_name: str |
     if at_peak is None or at_peak == 1 or uses_tf32(name):
         return at_peak
     return max(at_peak * PEAK_SHARE_RATIO, 1.0)
+
+
+FP8_FRAC = 0.1
+"""Of GEMM time: FP8 training has GEMMs in bf16 beside."""
+_MOSTLY_FRAC = 0.5
+"""Of the time of GEMMs: as many must carry a format in their names, and as much must be another one."""
+
+
+def captured_format(ranks: Sequence[RankMeasurement]) -> tuple[str, float] | None:
+    """(format of most GEMM time by the kernels' names, its share); None where names say too little.
+
+    Among bf16 GEMMs those of FP8 training are FP8: `fp8` holds from a tenth of the time on.
+    """
+    times: Counter[str] = Counter()
+    whole = 0
+    for kernel in (k for rank in ranks for k in rank.kernel_times if k.kernel_class is KernelClass.GEMM):
+        whole += kernel.total_ns
+        if (shown := format_of(kernel.name)) is not None:
+            times[shown] += kernel.total_ns
+    named = sum(times.values())
+    if not whole or named < _MOSTLY_FRAC * whole:
+        return None
+    if times.get("fp8", 0) > FP8_FRAC * whole:
+        return "fp8", times["fp8"] / whole
+    most = max(times, key=lambda name: times[name])
+    return (most, times[most] / whole) if times[most] >= _MOSTLY_FRAC * whole else None

@@ -118,22 +118,16 @@ def _set_by(node: ast.AST, known: _Constants) -> Iterator[Entry]:
     elif isinstance(node, ast.Call) and _dotted(node.func) == "setattr" and len(node.args) == _OF_SETATTR:
         path, field, value = node.args
         if _dotted(path) and isinstance(field, ast.Constant) and isinstance(field.value, str):
-            name = f"{_dotted(path)}.{field.value}"
-            raw = _raw(value, known)
-            yield Entry(form="path", name=name, raw=raw, line=node.lineno, command=id(node))
+            yield _path(f"{_dotted(path)}.{field.value}", value, known, node)
     elif isinstance(node, ast.Call) and (recipe := _RECIPE.search(_dotted(node.func))):
-        made = Entry(
-            form="path", name="model_recipe", raw=recipe[1] or recipe[2], line=node.lineno, command=id(node)
-        )
-        yield made
+        yield _path("model_recipe", ast.Constant(recipe[1] or recipe[2], lineno=node.lineno), known, node)
         for keyword in node.keywords:
             if keyword.arg in _OF_RECIPES:
-                yield replace(made, name=f"recipe_{keyword.arg}", raw=_raw(keyword.value, known))
+                yield _path(f"recipe_{keyword.arg}", keyword.value, known, node)
     elif isinstance(node, ast.Call):
         owner = _owner(node)
         for name, value in _made(node, known) if owner[:1].isupper() else ():
-            raw = _raw(value, known)
-            yield Entry(form="path", name=f"{owner}.{name}", raw=raw, line=value.lineno, command=id(node))
+            yield _path(f"{owner}.{name}", value, known, node)
     elif isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         for target in targets:
@@ -179,7 +173,7 @@ def _of_deepspeed(node: ast.expr, known: _Constants, path: str = "", depth: int 
         if _items(value) and depth < MAX_DEPTH:
             yield from _of_deepspeed(value, known, f"{name}.", depth + 1)
         else:
-            yield Entry(form="path", name=name, raw=_raw(value, known), line=value.lineno, command=id(node))
+            yield _path(name, value, known, node)
 
 
 def _of_script(node: ast.Constant | ast.JoinedStr, known: _Constants) -> Iterator[Entry]:
@@ -240,34 +234,22 @@ def parsed(text: str) -> ast.Module:
 def _assigned(target: ast.expr, value: ast.expr, known: _Constants) -> Iterator[Entry]:
     line = target.lineno
     if isinstance(target, ast.Subscript):
-        keys = _keys(target)
-        if keys[:1] == ["os.environ"] and len(keys) == len(["os.environ", "NAME"]):
-            yield Entry(form="env", name=keys[1], raw=_raw(value, known), line=line)
-        elif _DEEPSPEEDS & {*keys[1:2]} and not _items(value):
-            name = ".".join(keys[1:])
-            yield Entry(form="path", name=name, raw=_raw(value, known), line=line, command=id(target))
-        return
-    path = _dotted(target)
-    if path:
-        yield Entry(
-            form="path",
-            name=path,
-            raw=_raw(value, known),
-            line=line,
-            command=id(target),
-            bare="." not in path,
-        )
+        owner, *keys = _SUBSCRIPT.findall(ast.unparse(target))
+        if owner == "os.environ" and len(keys) == 1:
+            yield Entry(form="env", name=keys[0], raw=_raw(value, known), line=line)
+        elif _DEEPSPEEDS & {*keys[:1]} and not _items(value):
+            yield _path(".".join(keys), value, known, target)
+    elif path := _dotted(target):
+        yield replace(_path(path, value, known, target), line=line, bare="." not in path)
 
 
-def _keys(node: ast.expr) -> list[str]:
-    """`a.b["c"]["d"]` as a.b, c and d; empty where a key is no plain text."""
-    keys: list[str] = []
-    while isinstance(node, ast.Subscript) and len(keys) < MAX_DEPTH:
-        if not isinstance(node.slice, ast.Constant) or not isinstance(node.slice.value, str):
-            return []
-        keys.append(node.slice.value)
-        node = node.value
-    return [_dotted(node), *reversed(keys)]
+_SUBSCRIPT = re.compile(r"^[\w.]+|(?<=\[')[^']+(?='\])")
+"""Of `a.b['c']['d']` a.b, c and d."""
+
+
+def _path(name: str, value: ast.expr, known: _Constants, of: ast.AST) -> Entry:
+    """A path that is set; what is set by one call or dictionary belongs together."""
+    return Entry(form="path", name=name, raw=_raw(value, known), line=value.lineno, command=id(of))
 
 
 def _dotted(node: ast.expr) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
-from perfdoc.knobs.reading.entry import Entry
+from perfdoc.knobs.reading.entry import Entry, Form
 from perfdoc.knobs.reading.shell_flags import (
     FLAG,
     PATH,
@@ -111,7 +112,7 @@ def _hands_on(words: Sequence[Word]) -> bool:
 def takes_more(text: str) -> bool:
     """Whether a script's commands take words from elsewhere, among which may be flags: its own arguments, or
     a variable that it does not set. Also a fragment, which only fills variables for whoever sources it."""
-    text = _OWN_FUNCTION.sub(lambda m: m[0].replace("$@", "") if _called(m[1], text) else m[0], text)
+    text = _OWN_FUNCTION.sub(lambda found: found[0].replace("$@", ""), text)
     commands = [_spread(words) for words in commands_of(split_words(text))]
     if not any(FLAG.match(words[0].text or "") or _runs(words) for words in commands):
         return True
@@ -130,14 +131,10 @@ def takes_more(text: str) -> bool:
 
 
 _OWN_FUNCTION = re.compile(
-    r"^[ \t]*(?:function[ \t]+)?(\w{1,80})[ \t]*\(\)\s*\{.{0,20000}?^[ \t]*\}", re.M | re.DOTALL
+    r"^[ \t]*(?:function[ \t]+)?(\w{1,80})[ \t]*\(\)\s*\{.{0,20000}?^[ \t]*\}(?=.*^[ \t]*\1[ \t]+[^\s(])",
+    re.M | re.DOTALL,
 )
-"""Its words are those of the script's own calls."""
-
-
-def _called(name: str, text: str) -> bool:
-    """Whether a script calls a function that it defines, with words."""
-    return re.search(rf"^[ \t]*{name}[ \t]+(?!\()\S", text, re.M) is not None
+"""One that the script calls with words of its own."""
 
 
 def _spread(words: Sequence[Word]) -> list[Word]:
@@ -215,6 +212,10 @@ def _apart(words: Sequence[Word]) -> list[Word]:
 def _of_command(words: Sequence[Word], command: int) -> Iterator[Entry]:
     position = 0
     seen_program = False
+
+    def made(form: Form, name: str, raw: Raw, **more: Any) -> Entry:
+        return Entry(form=form, name=name, raw=_plain(raw), line=word.line, command=command, **more)
+
     while position < len(words):
         word = words[position]
         text, position = word.text or "", position + 1
@@ -234,40 +235,25 @@ def _of_command(words: Sequence[Word], command: int) -> Iterator[Entry]:
             if flag in ("--env",) and isinstance(raw, str):
                 yield from _of_command([Word(raw, word.line)], command)
                 continue
-            yield Entry(
-                form="flag",
-                name=flag,
-                raw=_plain(raw),
-                line=word.line,
-                command=command,
-                extra=tuple(extra),
-            )
+            yield made("flag", flag, raw, extra=tuple(extra))
         elif dotted := _DOTTED.fullmatch(text):
             position, raw = _after_dotted(dotted, words, position)
-            name = dotted[1].replace("-", "_")
-            yield Entry(form="path", name=name, raw=_plain(raw), line=word.line, command=command)
-        elif script and _is_script(word):
+            yield made("path", dotted[1].replace("-", "_"), raw)
+        elif script and re.search(r"\s", text):
             yield from _of_script(word, command)
         elif path is not None:
-            yield Entry(
-                form="path", name=path.group(1), raw=_plain(path.group(2)), line=word.line, command=command
-            )
+            yield made("path", path[1], path[2])
         elif assigned is not None and _HOLDS_WORDS.search(assigned.group(3)):  # ARGS="--flag 1 --other 2"
             yield from _of_command(list(_inside(word)), command)
         elif assigned is not None and not assigned.group(2):
-            name, value = assigned.group(1), assigned.group(3)
-            if name.isupper():
-                yield Entry(form="env", name=name, raw=_plain(value), line=word.line, command=command)
+            if assigned[1].isupper():
+                yield made("env", assigned[1], assigned[3])
             else:
-                bare = not seen_program and len(words) == 1
-                yield Entry(
-                    form="path", name=name, raw=_plain(value), line=word.line, command=command, bare=bare
-                )
+                yield made("path", assigned[1], assigned[3], bare=not seen_program and len(words) == 1)
         elif text in _DECLARING and position < len(words) and "=" not in (words[position].text or "="):
             name = words[position].text or ""  # ENV NAME value, setenv NAME value
             if name.isupper() and position + 1 < len(words):
-                value = words[position + 1].text or ""
-                yield Entry(form="env", name=name, raw=_plain(value), line=word.line, command=command)
+                yield made("env", name, words[position + 1].text or "")
                 position += 2
         elif text not in _DECLARING:
             seen_program = True
@@ -290,10 +276,6 @@ def _after_dotted(dotted: re.Match[str], words: Sequence[Word], position: int) -
     if position < len(words) and is_value(words[position]):
         return position + 1, words[position].text or ""
     return position, "true"
-
-
-def _is_script(word: Word) -> bool:
-    return re.search(r"\s", word.text or "") is not None
 
 
 def _of_script(word: Word, command: int) -> Iterator[Entry]:

@@ -16,14 +16,9 @@ _MAX_EXPANDED = 4096
 _GIVEN = re.compile(r"\$\{(\w+):?=([^${}]*)\}")
 
 
-_ASKED = re.compile(
-    r"^#SBATCH[ \t]+(?:--(nodes|gpus-per-node|ntasks-per-node)[= ]|-(N)[ \t]*)(\d{1,6})\b", re.M
-)
+_ASKED = re.compile(r"^#SBATCH[ \t]+(?:--(nodes|gpus-per-node)[= ]|-(N)[ \t]*)(\d{1,6})\b", re.M)
 _NODES = ("SLURM_NNODES", "SLURM_JOB_NUM_NODES")
-_OF_SLURM: Mapping[str, tuple[str, ...]] = {
-    **{"nodes": _NODES, "N": _NODES, "ntasks-per-node": ("SLURM_NTASKS_PER_NODE",)},
-    "gpus-per-node": ("SLURM_GPUS_PER_NODE", "SLURM_GPUS_ON_NODE"),
-}
+_OF_SLURM = {"nodes": _NODES, "N": _NODES, "gpus-per-node": ("SLURM_GPUS_PER_NODE", "SLURM_GPUS_ON_NODE")}
 
 
 def asked_of_slurm(text: str) -> dict[str, str]:

@@ -3,7 +3,7 @@ them."""
 
 from collections.abc import Sequence
 
-from perfdoc.analyzers.kernel_class.captured_format import captured_format
+from perfdoc.analyzers.kernel_class.number_format import captured_format
 from perfdoc.analyzers.tables.device import CopyTime
 from perfdoc.results.figures import brief, significant
 from perfdoc.rules.engine.advise import Advice, advise

@@ -3,9 +3,8 @@ through memory."""
 
 from collections.abc import Callable
 
-from perfdoc.analyzers.kernel_class.captured_format import captured_format
 from perfdoc.analyzers.kernel_class.classify import KernelClass
-from perfdoc.analyzers.kernel_class.number_format import tf32_speedup
+from perfdoc.analyzers.kernel_class.number_format import captured_format, tf32_speedup
 from perfdoc.results.figures import brief, per_cent
 from perfdoc.rules.engine.gain import Gain, RankMeasurement, bound_of, ceiling, predicted, time_evidence
 from perfdoc.rules.engine.needs import GPUS, WINDOW, Missing, Need, not_applicable, skipped

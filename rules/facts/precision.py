@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from perfdoc.analyzers.base.ceilings import ceilings_of
-from perfdoc.analyzers.kernel_class.captured_format import captured_format
 from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.analyzers.kernel_class.number_format import (
+    captured_format,
     in_16_bits_speedup,
     is_fp32,
     tf32_speedup,

@@ -15,7 +15,7 @@ import numpy as np
 
 from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.analyzers.job import JobMeasurement, measure_job
-from perfdoc.analyzers.kernel_class.captured_format import FP8_FRAC, captured_format
+from perfdoc.analyzers.kernel_class.number_format import FP8_FRAC, captured_format
 from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.analyzers.pipeline.layout import counted_passes
