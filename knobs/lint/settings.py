@@ -214,7 +214,7 @@ def _overwritten(
             continue
         if written.rpartition(".")[0] == place or spelled[0].name in winners:
             continue  # another name in the same place, or it is set there too
-        if setting.value is True and setting.knob.id in _ON_ANYWAY:
+        if setting.value is not False and setting.knob.id in _ON_ANYWAY:
             continue
         if place in absent:
             continue  # the file itself leaves it out

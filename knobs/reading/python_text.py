@@ -23,17 +23,19 @@ def python_entries(text: str) -> Iterator[Entry]:
     """Every setting of a Python file. Raises NotAConfigurationError where it does not parse."""
     tree = parsed(text)
     known = _constants(tree)
-    todo: list[tuple[ast.AST, str]] = [(tree, "")]
+    todo: list[tuple[ast.AST, str, bool]] = [(tree, "", True)]
     while todo:
-        node, block = todo.pop()
+        node, block, sure = todo.pop()
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             continue  # what a docstring shows is not run
         for entry in _set_by(node, known):
-            yield replace(entry, block=block)
+            yield replace(entry, block=block, raw=entry.raw if sure else OPAQUE)
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             block = f"{block}.{node.name}" if block else node.name
+        if isinstance(node, ast.If):  # what is set under a condition may be another's
+            sure = sure and (_computed(node.test, known) is True or "__name__" in ast.unparse(node.test))
         if not isinstance(node, ast.JoinedStr):
-            todo += [(child, block) for child in reversed([*ast.iter_child_nodes(node)])]
+            todo += [(child, block, sure) for child in reversed([*ast.iter_child_nodes(node)])]
 
 
 _Constants = Mapping[str, bool | int | float | str | ast.expr]
@@ -122,7 +124,7 @@ def _set_by(node: ast.AST, known: _Constants) -> Iterator[Entry]:
     elif isinstance(node, ast.Call) and (recipe := _RECIPE.search(_dotted(node.func))):
         yield _path("model_recipe", ast.Constant(recipe[1] or recipe[2], lineno=node.lineno), known, node)
         for keyword in node.keywords:
-            if keyword.arg in _OF_RECIPES:
+            if keyword.arg in ("num_nodes", "num_gpus_per_node"):
                 yield _path(f"recipe_{keyword.arg}", keyword.value, known, node)
     elif isinstance(node, ast.Call):
         owner = _owner(node)
@@ -136,7 +138,6 @@ def _set_by(node: ast.AST, known: _Constants) -> Iterator[Entry]:
 
 _RECIPE = re.compile(r"(\w+)\.(?:pretrain|finetune)_recipe$|(\w+)_(?:pretrain|finetune|sft|peft)_config$")
 """Functions of NeMo and Megatron-Bridge whose name is a model's."""
-_OF_RECIPES = frozenset({"num_nodes", "num_gpus_per_node"})
 
 
 def _items(node: ast.expr | None) -> list[tuple[str, ast.expr]]:
