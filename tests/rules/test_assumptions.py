@@ -262,6 +262,8 @@ def test_marks_by_names(names: tuple[str, ...], tmp_path: Path) -> None:
         (None, ("urEnqueueKernelLaunch",), "intel"),
         ("NVIDIA H100 80GB HBM3", ("hip_like_name",), "nvidia"),
         (None, ("cudaLaunchKernel",), "nvidia"),
+        (None, ("cnInvokeKernel", "void cutlass::Kernel2<x>"), "other"),
+        ("MTT S5000", ("musaLaunchKernel",), "other"),
         (None, ("myKernel",), ""),
     ],
 )
