@@ -1,0 +1,162 @@
+"""Small captures: the CPU time of `perfdoc analyze` beside that of the tools that answer similar questions.
+
+    python benchmarks/small.py [--rounds 5] [--baseline VENV/bin/perfdoc] [--only NAME,NAME]
+
+Every tool reads a copy of its own of the same file in the same round, in turn, in a fresh process: nsys-ai
+writes indexes into what it reads. A first round is not counted, so those are there. Figures are medians with
+the smallest and largest. nsys-ai and HTA are installed into environments of their own under benchmarks/data;
+where that cannot be done, or where a tool fails on a file, the row says why.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import median
+
+# Standard library only in this process, which all that is measured is forked from.
+HERE = Path(__file__).resolve().parent
+TRACES = HERE.parents[1] / "shared" / "traces"
+PACKAGES = {"nsys-ai": "nsys-ai", "HTA": "HolisticTraceAnalysis"}
+CAPTURES = {
+    "gpt_small": ("nsys/gpt_small_full_step_a100.sqlite", "nsys-ai", 0.33),
+    "sp_2gpu": ("nsys/sp_2gpu_after.sqlite", "nsys-ai", 0.5),
+    "windows": ("nsys/windows_rtx5000.sqlite", "nsys-ai", 0.5),
+    "ddp": ("kineto/ddp_nccl_metadata_a100_rank0of2.json.gz", "HTA", 0.5),
+    "vllm": ("kineto/vllm_moe_tp8_b200_rank0.json.gz", "HTA", 0.5),
+    "dlrm": ("kineto/dlrm_8gpu*.json.gz", "HTA", 0.5),
+}
+"""Files, the peer, and the part of the baseline that is aimed at."""
+OF_PEER = 0.8
+_HTA = """
+import sys
+from hta.trace_analysis import TraceAnalysis
+analysis = TraceAnalysis(trace_files={i: path for i, path in enumerate(sys.argv[1:])}, trace_dir="")
+analysis.get_temporal_breakdown(visualize=False)
+analysis.get_comm_comp_overlap(visualize=False)
+analysis.get_idle_time_breakdown(ranks=[0], visualize=False)
+analysis.get_gpu_kernel_breakdown(visualize=False)
+"""
+
+
+def installed(peer: str) -> tuple[str, str]:
+    """(the bin folder of an environment with the peer, "") or ("", why there is none)."""
+    folder = HERE / "data" / f"env-{PACKAGES[peer].lower()}"
+    if not (folder / "installed").exists():
+        try:
+            subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True, capture_output=True)
+            pip = [str(folder / "bin" / "pip"), "install", "-q", PACKAGES[peer]]
+            subprocess.run(pip, check=True, capture_output=True, text=True, timeout=900)
+        except (subprocess.SubprocessError, OSError) as error:
+            said = str(getattr(error, "stderr", "") or error).strip().splitlines()
+            return "", f"not installed: {said[-1][:120] if said else error}"
+        (folder / "installed").touch()
+    return str(folder / "bin"), ""
+
+
+def cpu_s(command: Sequence[str], folder: str) -> float:
+    """User and system time of a command and of all that it started. Raises CalledProcessError."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    subprocess.run(command, check=True, capture_output=True, text=True, env=environment, cwd=folder)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+
+
+def commands(
+    own: Mapping[str, list[str]], peer: str, perfdoc: str, baseline: str | None
+) -> dict[str, list[str] | str]:
+    """What each tool runs on its own copies, or why it does not."""
+    made: dict[str, list[str] | str] = {}
+    for tool, command in (("perfdoc", perfdoc), ("baseline", baseline)):
+        if command is not None:
+            made[tool] = [command, "analyze", *own[tool], "-o", f"{tool}-report", "--force"]
+    files = own[peer]
+    there, why = installed(peer)
+    if why:
+        made[peer] = why
+    elif peer == "nsys-ai":
+        made[peer] = [f"{there}/nsys-ai", "diagnose", files[0], "--format", "json", "-o", "findings.json"]
+    else:
+        made[peer] = [f"{there}/python", "-c", _HTA, *files]
+    return made
+
+
+def copied(files: Sequence[Path], folder: Path) -> list[str]:
+    """Copies of files that a tool may write to."""
+    folder.mkdir()
+    return [shutil.copyfile(file, folder / file.name).as_posix() for file in files]
+
+
+def measured(
+    files: Sequence[Path], peer: str, perfdoc: str, baseline: str | None, rounds: int
+) -> dict[str, list[float] | str]:
+    """CPU seconds of each tool by round, or why there are none."""
+    with tempfile.TemporaryDirectory() as folder:
+        own = {tool: copied(files, Path(folder, tool).resolve()) for tool in ("perfdoc", "baseline", peer)}
+        made = commands(own, peer, perfdoc, baseline)
+        found: dict[str, list[float] | str] = {k: ([] if isinstance(v, list) else v) for k, v in made.items()}
+        for turn in range(rounds + 1):
+            for tool, command in made.items():
+                times = found[tool]
+                if isinstance(times, str) or isinstance(command, str):
+                    continue
+                try:
+                    taken = cpu_s(command, folder)
+                except subprocess.CalledProcessError as error:
+                    said = (error.stderr or "").strip().splitlines()
+                    found[tool] = f"fails: {said[-1][:120] if said else error.returncode}"
+                    continue
+                if turn:
+                    times.append(taken)
+    return found
+
+
+def cell(times: list[float] | str) -> str:
+    if isinstance(times, str):
+        return times
+    return f"{median(times):.2f} s ({min(times):.2f} to {max(times):.2f})"
+
+
+def judged(found: dict[str, list[float] | str], other: str, bar: float) -> str:
+    """perfdoc's part of another tool's time, and whether that is within the bar."""
+    ours, theirs = found["perfdoc"], found.get(other, "not asked")
+    if isinstance(ours, str) or isinstance(theirs, str):
+        return "-"
+    ratio = median(ours) / median(theirs)
+    return f"{ratio:.2f}, {'met' if ratio <= bar else 'missed'} ({bar:g})"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--baseline", help="another perfdoc")
+    parser.add_argument("--perfdoc", default=str(Path(sys.executable).with_name("perfdoc")))
+    parser.add_argument("--only", default=",".join(CAPTURES))
+    given = parser.parse_args()
+    print(
+        "| capture | perfdoc | baseline | peer | of the baseline | of the peer |\n|---|---|---|---|---|---|"
+    )
+    for name in given.only.split(","):
+        pattern, peer, bar = CAPTURES[name]
+        files = sorted(TRACES.glob(pattern))
+        if not files:
+            print(f"| {name} | {TRACES / pattern} is not here |", flush=True)
+            continue
+        found = measured(files, peer, given.perfdoc, given.baseline, given.rounds)
+        row = [cell(found["perfdoc"]), cell(found.get("baseline", "-")), f"{peer} {cell(found[peer])}"]
+        row += [judged(found, "baseline", bar), judged(found, peer, OF_PEER)]
+        print(f"| {name} | {' | '.join(row)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
