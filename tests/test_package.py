@@ -33,7 +33,7 @@ def test_the_version_is_in_one_place() -> None:
 
 def test_dev_has_what_tests_need_of_the_extras_within_their_bounds() -> None:
     extras = PROJECT["project"]["optional-dependencies"]
-    assert set(extras) == {"train", "te", "large", "tune", "notebook", "mcp", "dask", "docs", "dev"}
+    assert set(extras) == {"train", "te", "large", "tune", "notebook", "mcp", "log", "dask", "docs", "dev"}
     page = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
     for extra in extras:
         assert f"| `{extra}` |" in page
