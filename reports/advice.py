@@ -58,12 +58,9 @@ def provided_words(conditions: Sequence[str]) -> str:
 
 def own_words(advice: Advice) -> str | None:
     """What to write in a framework that is not Megatron's; None for a setting under its own name."""
-    alone = (
-        len(advice.dialects) == 1
-    )  # then it is of a framework with names of its own: torchtitan, DeepSpeed
-    return next(
-        (text for d, text in advice.dialects.items() if d in OWN_WORDS or (alone and d != "env")), None
-    )
+    alone = len(advice.dialects) == 1  # of a framework with names of its own: torchtitan, DeepSpeed
+    theirs = (text for d, text in advice.dialects.items() if d in OWN_WORDS or (alone and d != "env"))
+    return next(theirs, None)
 
 
 def change_title(advice: Advice) -> str:

@@ -9,13 +9,7 @@ from dataclasses import replace
 from perfdoc.reports import gaps, leaves
 from perfdoc.reports.advice import RULE_NOTES, lines_of
 from perfdoc.reports.outlook import next_capture
-from perfdoc.reports.ranking import (
-    conditions_in,
-    ranking,
-    ranking_grid,
-    trifles_in,
-    without_figure,
-)
+from perfdoc.reports.ranking import conditions_in, ranking, ranking_grid, trifles_in, without_figure
 from perfdoc.reports.sections import (
     communication,
     contention,

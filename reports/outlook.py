@@ -187,6 +187,7 @@ def _against_largest_loss(diagnosis: Diagnosis) -> str:
     return f"{_AGAINST[loss]}."
 
 
+_TIME_BESIDE = "Analyse a trace of the job beside it: it tells what less memory would cost in time."
 _LATER = {
     True: "nsys profile --trace=cuda,nvtx --capture-range=cudaProfilerApi python train.py, with "
     "torch.cuda.profiler.start() before step 10",
@@ -196,9 +197,9 @@ _LATER = {
 
 
 def next_capture(diagnosis: Diagnosis) -> str:
-    """Where this capture tells nothing of a step, or nothing is advised; else empty, as without a trace."""
+    """Where this capture tells nothing of a step, or nothing is advised; else empty."""
     if not diagnosis.ranks:
-        return ""
+        return _TIME_BESIDE if diagnosis.analyses.memory.devices else ""
     windows = [rank.window for rank in diagnosis.ranks]
     if any(w.runs_once and w.start_up is not None and not w.start_up.left_out for w in windows):
         return f"Capture steps that come later: {_later(diagnosis)}."

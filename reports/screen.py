@@ -62,17 +62,8 @@ class _Room:
 
 _LESS: tuple[dict[str, int], ...] = (
     *({"to_do": 3}, {"source": 1}, {"notes": 1}, {"blank": 0}, {"leaves": 5}, {"to_do": 2}, {"missing": 1}),
-    *(
-        {"why": 2},
-        {"together": 0},
-        {"leaves": 4},
-        {"to_do": 1},
-        {"roles": 0},
-        {"do": 2},
-        {"to_do": 0},
-        {"do": 1},
-    ),
-    *({"notes": 0}, {"missing": 0}, {"leaves": 3}, {"why": 0}),
+    *({"why": 2}, {"together": 0}, {"leaves": 4}, {"to_do": 1}, {"roles": 0}, {"do": 2}, {"to_do": 0}),
+    *({"do": 1}, {"notes": 0}, {"missing": 0}, {"leaves": 3}, {"why": 0}),
 )
 """What gives way, one after another, until the screen fits."""
 
@@ -148,13 +139,19 @@ def _verdict(page: Lines, diagnosis: Diagnosis, room: _Room) -> Ranked | None:
     page.lines += _whole(prose(diagnosis.why), page.width, room.why, mark="Why: ", hang="     ")
     row, words = outlook.next_thing(diagnosis)
     if row is not None:
-        gain = _gain(row) or _found(row)
+        gain = _gain(row, _apart(diagnosis)) or _found(row)
         said = f"Next: {_title(row)}{f': {gain}' if gain else ''}."
         page.lines += paragraph(said.replace("..", "."), width=page.width, hang="      ")
         page.lines += _how(row, diagnosis, page.width, room.do, "      ")
     elif words:
         page.lines += paragraph(f"Next: {prose(words, 400)}", width=page.width, hang="      ")
     return row
+
+
+def _apart(diagnosis: Diagnosis) -> str:
+    """What shares of the list are of, where that is not the step of the ledger."""
+    base = outlook.base_words(diagnosis)
+    return "" if base.startswith(("the step,", "the window,")) or not base else f" of {base}"
 
 
 def _how(row: Ranked, diagnosis: Diagnosis, width: int, most: int, indent: str) -> list[str]:
@@ -204,7 +201,10 @@ def _figure(fig: headline.Figure) -> str:
     """With what must stand beside it; of an unknown one what gives it, else why."""
     notes = [fig.beside] if fig.beside else []
     if not fig.known and (give := [text for text in fig.notes[1:] if text] or fig.notes[:1]):
-        said = f"{give[0][:1].lower()}{give[0][1:]}".removesuffix(".").partition(" (")[0]
+        give = [*([fig.notes[0].rpartition("unknown: ")[2]] if len(fig.notes) > 1 else []), *give[:1]]
+        said = "; ".join(
+            f"{text[:1].lower()}{text[1:]}".removesuffix(".").partition(" (")[0] for text in give
+        )
         return f"{fig.label} {fig.value}: {said}"
     return f"{fig.label} {fig.value}" + "".join(f"; {note}" for note in notes)
 
@@ -232,33 +232,24 @@ def _title(ranked: Ranked) -> str:
     return f"{code}{opening(ranked.title)}"
 
 
-def _gain(ranked: Ranked) -> str:
-    """What it saves, with its band and what it takes."""
+def _gain(ranked: Ranked, base: str = "", *, short: bool = False) -> str:
+    """What it saves, with its band and what it takes. base: what the share is of, where the verdict speaks of
+    another. short: in a few words, of a row behind the first."""
     row, gain = ranked.row, ranked.row.gain
     if gain is None or gain.high_ms is None:
         return ""
-    per = "a step" if row.gain_per == "step" else "in this window"
-    part = "" if row.gain_frac is None else f", {figures.share(row.gain_frac)}"
+    per = "" if short else " a step" if row.gain_per == "step" else " in this window"
+    part = "" if row.gain_frac is None else f", {figures.share(row.gain_frac)}{base}"
+    note = "" if row.exact else f"; {INEXACT}"
     if not gain.is_predicted or gain.mid_ms is None or gain.low_ms is None:
-        return (
-            f"saves at most {rough(gain.high_ms)} {per}{part}{ranked.provided} (upper bound, not predicted)"
-        )
-    if gain.mid_ms < 0:
-        return f"costs {rough(-gain.mid_ms)} {per} ({rough(-gain.high_ms)} to {rough(-gain.low_ms)})"
-    note = "" if row.exact else f"; {INEXACT}"
+        bound = f"at most {rough(gain.high_ms)}{per}{part}{ranked.provided}"
+        return f"{bound}{note}" if short else f"saves {bound} (upper bound, not predicted)"
     band = f"{rough(gain.low_ms)} to {rough(gain.high_ms)}"
-    return f"saves {rough(gain.mid_ms)} {per} ({band}){part}, predicted{ranked.provided}{note}"
-
-
-def _short_gain(ranked: Ranked) -> str:
-    """The same in a few words, of a row behind the first."""
-    row, gain = ranked.row, ranked.row.gain
-    if gain is None or gain.high_ms is None:
-        return ""
-    ms = gain.mid_ms if gain.is_predicted and gain.mid_ms is not None else gain.high_ms
-    part = "" if row.gain_frac is None else f", {figures.share(row.gain_frac)}"
-    note = "" if row.exact else f"; {INEXACT}"
-    return f"{'' if gain.is_predicted else 'at most '}{rough(ms)}{part}{ranked.provided}{note}"
+    if gain.mid_ms < 0:
+        return f"costs {rough(-gain.mid_ms)}{per} ({rough(-gain.high_ms)} to {rough(-gain.low_ms)})"
+    if short:
+        return f"{rough(gain.mid_ms)}{part}{ranked.provided}{note}"
+    return f"saves {rough(gain.mid_ms)}{per} ({band}){part}, predicted{ranked.provided}{note}"
 
 
 def _found(ranked: Ranked) -> str:
@@ -275,14 +266,15 @@ def _to_do(page: Lines, diagnosis: Diagnosis, room: _Room, shown: Ranked | None,
     more = max(0, len(rows) - room.to_do)
     if rows and room.to_do:
         base = outlook.base_words(diagnosis)
-        beside = [f"shares of {base}", "savings overlap"] if base else []
+        told = shown is not None and _apart(diagnosis)  # by the row before them
+        beside = [*([] if told else [f"shares of {base}"]), "savings overlap"] if base else []
         beside += [f"{more:,} more: {rest}"] if more else []
         given = f" ({'; '.join(beside)})" if beside else ""
         page.lines += [""] * room.blank
         page.lines += [page.paint(text, "head") for text in paragraph(f"Then{given}:", width=page.width)]
     first = 1 if shown is None else 2
     for place, row in enumerate(rows[: room.to_do], first):
-        gain = _short_gain(row) or _found(row)
+        gain = _gain(row, short=True) or _found(row)
         said = f"{place:>2}. {_title(row)}{f': {gain}' if gain else ''}"
         page.lines += paragraph(said, width=page.width, hang="    ")
         page.lines += _how(row, diagnosis, page.width, 1, "    ")

@@ -145,7 +145,7 @@ def _flops(facts: JobFacts) -> _Known:
         return _Known(
             value=None,
             text=f"model FLOPs unknown: {', '.join(missing)} not given",
-            remedy=f"Give --set {' '.join(_SUCH_AS[key] for key in missing)} (or flops_per_step=N).",
+            remedy=f"Give such as --set {' '.join(_SUCH_AS[key] for key in missing)} (or flops_per_step=N).",
         )
     shape = msgspec.structs.replace(model, sequence_length=length)
     return _Known(value=batch * length * flops_per_token(shape), text="computed from model, gbs and seq")

@@ -14,6 +14,8 @@ from perfdoc.rules.facts.gradient_sums import (
     ACTION,
     MANY_RANKS,
     NOTHING_GAINED,
+    OTHER_BUCKETS,
+    bucket_elements,
     can_accumulate_in_fp32,
     gain_with_ddp,
     gains_nothing,
@@ -21,6 +23,7 @@ from perfdoc.rules.facts.gradient_sums import (
     reduces_with_ddp,
     settings_of_ddp,
     summing_ranks,
+    usual_elements,
 )
 from perfdoc.rules.facts.precision import fp8_gather
 from perfdoc.rules.facts.work_queues import MANY, QUEUES
@@ -192,19 +195,6 @@ def _piped(case: Case) -> bool:
     return (case.degree("pipeline_model_parallel_size") or shown or 1) > 1
 
 
-def _usual_elements(case: Case) -> int:
-    """max(40 M, 1 M x DP), megatron-core's default."""
-    return max(40_000_000, 1_000_000 * (case.dp or 1))
-
-
-def _bucket_elements(case: Case) -> int | None:
-    """The setting, or megatron-core's default for null; Megatron-Bridge and NeMo set their own number."""
-    known, size = case.setting("bucket_size")
-    if known and size is None and case.dp and case.configuration.dialect not in ("megatron_bridge", "nemo"):
-        return _usual_elements(case)
-    return size if known and isinstance(size, int) and not isinstance(size, bool) else None
-
-
 def _buckets(case: Case) -> list[Advice]:
     """Another bucket size, if the lower end of its predicted gain is positive; megatron-core's default for a
     smaller size whose middle is positive.
@@ -212,7 +202,7 @@ def _buckets(case: Case) -> list[Advice]:
     Not while the overlap is off: megatron-core then ignores the size and makes one bucket of all gradients,
     and the replayed buckets change once it is on.
     """
-    size = _bucket_elements(case)
+    size = bucket_elements(case)
     if size is None or _piped(case) or case.is_set_to(_GRADIENTS, False):
         return []
     if case.is_set_to("use_megatron_fsdp", True):
@@ -224,7 +214,7 @@ def _buckets(case: Case) -> list[Advice]:
         words, factor, gain = best
         why = f"{words} messages; the size counts elements, not bytes"
         return [advise(knob="bucket_size", to=max(1, round(size * factor)), why=why, gain=gain)]
-    larger, usual = case.prediction("buckets_x4"), _usual_elements(case)
+    larger, usual = case.prediction("buckets_x4"), usual_elements(case)
     unsure = larger is not None and (larger.mid_ns or 0) > 0
     if unsure and size < usual and may_have_megatrons_buckets(case.framework):
         why = f"megatron-core's default instead of {size:,} elements: fewer messages, less latency"
@@ -234,8 +224,11 @@ def _buckets(case: Case) -> list[Advice]:
 
 def _best_buckets(case: Case) -> tuple[str, float, Gain] | None:
     """(words, factor, gain) of the other buckets that surely gain most; None for none."""
-    ways = (("buckets_x4", "fewer, larger", 4.0), ("buckets_x0.25", "earlier, smaller", 0.25))
-    sure = [(words, factor, gain) for key, words, factor in ways if (gain := surely_saved(case, key))]
+    sure = [
+        (words, factor, gain)
+        for key, (words, factor) in OTHER_BUCKETS.items()
+        if (gain := surely_saved(case, key))
+    ]
     return max(sure, key=lambda way: way[2].mid_ms or 0.0, default=None)
 
 

@@ -50,7 +50,7 @@ def evaluate(case: Case) -> Verdict:
     why = "whole experts on each rank: larger GEMMs, no tensor-parallel communication inside"
     advice = [advise(knob=ETP, to=1, why=why, costs=f"{etp} times the expert weights on a GPU")]
     domain = nvlink_domain(case)
-    inside = now is not None and (domain is None or now.ep * etp <= domain)
+    inside = now is not None and domain is not None and now.ep * etp <= domain
     if inside and now and experts and experts % (now.ep * etp) == 0 and now.expert_dp is not None:
         why = "as many expert weights on a GPU as before: expert ranks do not depend on tensor ranks"
         costs = "tokens travel among more ranks"

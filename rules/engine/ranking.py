@@ -15,6 +15,7 @@ from perfdoc.rules.engine.advise import in_each_dialect
 from perfdoc.rules.engine.blamed import TIME_OF, with_blamed
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.gain import KEEPS_UP
+from perfdoc.rules.facts.gradient_sums import OTHER_BUCKETS, bucket_elements
 from perfdoc.rules.facts.graphs import open_conditions
 from perfdoc.simulator.replay.proposals import CHANGES
 
@@ -77,6 +78,8 @@ def _finished(
     informs = bool(rules) and rules[0].level != "problem"
     worth = worth_frac(row, informs=informs)
     change = case.prediction(row.key) if row.key else None
+    if change is not None and row.key in OTHER_BUCKETS and (size := bucket_elements(case)):
+        change = replace(change, settings={"bucket_size": max(1, round(size * OTHER_BUCKETS[row.key][1]))})
     settings = settings_of(rules, change, firing, by_name=case.framework == "megatron")
     own = {} if change is None else change.settings
     spelled = [
@@ -103,7 +106,9 @@ def _of_rules(firing: Sequence[RuleResult], case: Case) -> list[Opportunity]:
 
 def _free(firing: Sequence[RuleResult], case: Case) -> list[Prediction]:
     """Predicted gains that no rule proposes and none forbids or knows to be had in part only, the largest
-    first."""
+    first. Not another way to what a rule found, which nobody could set."""
+    codes = {rule.code for rule in firing}
+    vain = {key for key, change in CHANGES.items() if not change.settings and change.rule in codes}
     proposed = {r.gain.key for r in firing if r.gain is not None and r.gain.key}
     pieces = [(a.gain, a.forbidden) for r in firing for a in r.advice if a.gain is not None]
     allowed = {gain.key for gain, forbidden in pieces if not forbidden and gain.is_predicted}
@@ -114,7 +119,7 @@ def _free(firing: Sequence[RuleResult], case: Case) -> list[Prediction]:
         if p.gain.is_predicted
         and (p.gain.mid_ms or 0.0) > 0
         and not p.left_out
-        and p.key not in proposed | refused
+        and p.key not in proposed | refused | vain
     ]
     return sorted(found, key=lambda p: -(p.gain.mid_ms or 0.0))
 

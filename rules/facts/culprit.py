@@ -10,6 +10,8 @@ LEADS_FRAC = 0.05
 """Of the step: a cause that costs as much is named before all else."""
 FIRES_FRAC = 0.03
 """Of the step: one that costs as much is a problem."""
+ONE_STEP_FRAC = 0.15
+"""Of what one step shows, either way: of several the scatter is known. As the replay of even ranks has it."""
 MAX_GAP_FRAC = 0.25
 """Of the measured step, left out of the replay as launch delays: with more of them nothing leads."""
 
@@ -39,6 +41,8 @@ def gain_of(case: Case, cause: WhatIfCause) -> Gain:
     """What a step gains without it; of a long stage at least what spreading its excess over all stages
     does."""
     low, mid, high = cause.low_ns, cause.saved_ns, cause.high_ns
+    if case.what_if.steps == 1:
+        low, high = round(low * (1 - ONE_STEP_FRAC)), round(high * (1 + ONE_STEP_FRAC))
     said = "replayed from the recorded operations of all ranks, launch delays left out"
     if cause.even_ns is not None and case.what_if.step_ns is not None:
         low = mid = max(0, case.what_if.step_ns - cause.even_ns)

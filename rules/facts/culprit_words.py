@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from perfdoc.results.figures import brief, per_cent, plural, significant
 from perfdoc.results.names import shorten
+from perfdoc.results.replay import Prediction
 from perfdoc.results.what_if import WhatIfAnalysis, WhatIfCause
 from perfdoc.rules.facts.culprit import leading
 
@@ -13,9 +14,12 @@ MAX_NAMED = 4
 """Ranks in a sentence."""
 
 
-def why_blamed(found: WhatIfAnalysis | None, blames: str) -> str:
+def why_blamed(found: WhatIfAnalysis | None, blames: str, moved: Prediction | None = None) -> str:
     """What the step would take without the leading cause, and the next one; of ranks that were not captured,
-    the most that may be waiting for them. Empty where no cause leads, or the verdict `blames` another one."""
+    the most that may be waiting for them. Empty where no cause leads, or the verdict `blames` another one.
+
+    moved: whole layers, where that is predicted: a long stage then has that price, and even stages, which
+    layers seldom divide into, are not spoken of."""
     causes = leading(found)
     if found is None or not causes or found.step_ns is None:
         return ""
@@ -30,6 +34,8 @@ def why_blamed(found: WhatIfAnalysis | None, blames: str) -> str:
         return ""
     without = "Evened out" if first.kind == "uneven_data" else "Without that"
     spread = "" if first.even_ns is None else f", and {brief(first.even_ns)} with even stages"
+    if spread and moved is not None and (saved_ms := moved.gain.mid_ms or 0.0) > 0:
+        spread = f", and {brief(found.step_ns - round(saved_ms * 1e6))} with whole layers moved"
     said = f"{without} the step would take {brief(first.step_ns)}, not {brief(found.step_ns)}{spread}."
     for cause in others[:1]:
         what = does(cause, found)

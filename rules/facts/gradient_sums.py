@@ -13,8 +13,23 @@ NOTHING_GAINED = (
     "DDP overlaps it already, and neither other buckets nor half the bytes save time in the replay: the step "
     "hardly waits for it"
 )
-_CHANGES = ("buckets_x4", "buckets_x0.25", "dp_half_bytes")
+OTHER_BUCKETS = {"buckets_x4": ("fewer, larger", 4.0), "buckets_x0.25": ("earlier, smaller", 0.25)}
+"""By change: messages in words, and the size as a multiple of what it is."""
+_CHANGES = (*OTHER_BUCKETS, "dp_half_bytes")
 _ACCUMULATE = "With gradient accumulation: no_sync() on all micro-batches but the last."
+
+
+def usual_elements(case: Case) -> int:
+    """max(40 M, 1 M x DP), megatron-core's default."""
+    return max(40_000_000, 1_000_000 * (case.dp or 1))
+
+
+def bucket_elements(case: Case) -> int | None:
+    """The setting, or megatron-core's default for null; Megatron-Bridge and NeMo set their own number."""
+    known, size = case.setting("bucket_size")
+    if known and size is None and case.dp and case.configuration.dialect not in ("megatron_bridge", "nemo"):
+        return usual_elements(case)
+    return size if known and isinstance(size, int) and not isinstance(size, bool) else None
 
 
 def reduces_with_ddp(case: Case) -> bool:

@@ -5,14 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from perfdoc.simulator.replay.edits import (
-    buckets,
-    even_ranks,
-    host,
-    kernels,
-    overlap,
-    pipeline,
-)
+from perfdoc.simulator.replay.edits import buckets, even_ranks, host, kernels, overlap, pipeline
 from perfdoc.simulator.replay.edits.edit import Change, Proposal
 from perfdoc.simulator.replay.rebuilt import Rebuilt
 

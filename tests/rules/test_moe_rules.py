@@ -76,6 +76,9 @@ def test_dense_models_and_unknown_ones(code: str, ep4: Case) -> None:
 def test_pd340(ep4: Case, changes: dict[str, Value], state: str, to: dict[str, Value]) -> None:
     found = result("PD340", under(ep4, {**NOW, **changes}))
     assert (found.state, settings_of(found)) == (state, to)
+    if EP in to:  # where the domain of NVLink is not known, ranks may be anywhere
+        nowhere = under(replace(ep4, captures=[]), {**NOW, **changes})
+        assert EP not in settings_of(result("PD340", nowhere))
     unknown = {k: v for k, v in NOW.items() if k != ETP}
     assert result("PD340", under(ep4, {**unknown, TP: 2})).state == "skipped"
 

@@ -126,6 +126,22 @@ def test_predictions_come_by_what_they_save_and_name_their_conditions(
     assert [bool(row.conditions) for row in graphs] == [not settings] * len(graphs)
 
 
+@pytest.mark.parametrize(("key", "to"), [("buckets_x4", "4000"), ("buckets_x0.25", "250")])
+def test_other_buckets_that_no_rule_proposes_have_their_number(case: Case, key: str, to: str) -> None:
+    """1,000 elements are set."""
+    known = replace(case, configuration=Configuration(values={"bucket_size": 1000}, dialect="megatron_lm"))
+    (row,) = judge(predicting(known, **{key: (0.1, 0.2, 0.3)}), []).opportunities
+    said = [(s.knob, s.value, s.dialects["megatron_lm"]) for s in row.settings]
+    assert said == [("bucket_size", to, f"--ddp-bucket-size {to}")]
+
+
+def test_a_second_way_to_what_a_rule_found_that_nobody_can_set_is_no_row(case: Case) -> None:
+    gains = {"even_layers": (0.1, 0.2, 0.3)}
+    assert [row.key for row in judge(predicting(case, **gains), []).opportunities] == ["even_layers"]
+    rows = judge(predicting(case, **gains), [rule("PD305", reason="uneven", gain=bound(0.3))]).opportunities
+    assert [row.codes for row in rows] == [["PD305"]]
+
+
 SHARES = st.floats(0.001, 1.0)
 
 

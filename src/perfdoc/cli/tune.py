@@ -10,14 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from perfdoc.cli.capture_options import Force, JobOptions, Jobs, with_options
-from perfdoc.cli.messages import (
-    EXIT_STOPPED,
-    Debug,
-    Format,
-    in_one_line,
-    require_free,
-    say,
-)
+from perfdoc.cli.messages import EXIT_STOPPED, Debug, Format, in_one_line, require_free, say
 from perfdoc.cli.progress import bar
 from perfdoc.cli.streams import columns, write_json
 

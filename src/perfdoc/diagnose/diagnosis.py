@@ -12,12 +12,7 @@ from perfdoc.analyzers.job import JobMeasurement
 from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.analyzers.memory.snapshot import RankMemory
 from perfdoc.analyzers.roles.measure import measure_roles
-from perfdoc.diagnose.account import (
-    account_of,
-    contradicted_words,
-    unknown_class_words,
-    waiting_words,
-)
+from perfdoc.diagnose.account import account_of, contradicted_words, unknown_class_words, waiting_words
 from perfdoc.diagnose.job import job_configuration, job_of
 from perfdoc.diagnose.memory_verdict import memory_verdict
 from perfdoc.diagnose.quality import contradiction_notes, mistakes_in, quality_of
@@ -151,7 +146,7 @@ def _said(
     )
     seen = Evidence(
         who_waits=waiting_words(ranks, job.skew, job.stages).strip(),
-        blamed=why_blamed(case.what_if, _blames(judged)),
+        blamed=why_blamed(case.what_if, _blames(judged), case.prediction("balanced_layers")),
         slowed_by=slow,
         awaits_batch=waits,
         bubble_ns=exposed_bubble_ns(analyses.pipeline, ranks),
