@@ -175,9 +175,9 @@ BUDGET = {
     "analyzers": 27_920,  # what runs, by name or launch; ranks without ranges; steps without launches
     "knobs": 5_040,  # how launchers and programs write commands; frameworks that wrap another
     "profiling": 7_160,  # paid by src, trainer, simulator: what a rank shows of its steps, and where
-    "reports": 7_810,  # what shows each degree of the layout
+    "reports": 7_806,  # what shows each degree of the layout
     "results": 3_900,  # the what-if study of a job
-    "rules": 15_500,  # bounds that change numbers; what rules assume; host waits; culprit and verdict
+    "rules": 15_504,  # bounds that change numbers; what rules assume; host waits; culprit and verdict
     "simulator": 12_730,  # replay of recorded operations of all ranks; ranks that are slow alike, together
     "src": 22_120,  # paid by simulator; jobs that are followed as they train; verdict and account; records
     "traces": 9_940,  # paid by simulator; events in two, a line each; what is no trace is told by its content
