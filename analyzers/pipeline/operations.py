@@ -92,30 +92,20 @@ class RankOperations:
 def no_operations(reason: str, label: str = "", rank: int | None = None) -> RankOperations:
     """Of a device where they cannot be told."""
     none, square = np.empty(0, np.int64), np.empty((0, 0), np.int64)
+    columns = ("kind", "of", "group", "dimension", "peer", "lane", "bytes", "step_ns")
+    matrices = ("start_ns", "duration_ns", "busy_ns", "shared_ns", "split_ns", "row")
     return RankOperations(
         rank=rank,
         label=label,
         reason=reason,
         step_names=(),
         left_out=0,
-        kind=none,
-        of=none,
         operation=(),
-        group=none,
         groups=(),
-        dimension=none,
-        peer=none,
-        lane=none,
-        bytes=none,
         is_awaited=none.astype(bool),
-        start_ns=square,
-        duration_ns=square,
-        busy_ns=square,
-        shared_ns=square,
-        split_ns=square,
         sides=(),
-        row=square,
-        step_ns=none,
+        **dict.fromkeys(columns, none),
+        **dict.fromkeys(matrices, square),
     )
 
 

@@ -34,7 +34,7 @@ def recorded_job(
     cells: list[Cell] = []
     times: list[tuple[F64, F64, F64]] = []
     cell_of: dict[tuple[int, int], int] = {}
-    sizes: dict[int, int] = {}
+    sizes: dict[int, int | None] = {}
     none = np.zeros(len(shared))
     for member, (rank, steps) in enumerate(zip(ranks, columns, strict=True)):
         of_rank = schedule.ranks[member] if schedule.ranks else None
@@ -52,8 +52,7 @@ def recorded_job(
             cell_of[member, i] = len(cells)
             if kind != MESSAGE:
                 group = int(rank.group[i])
-                size = rank.groups[group].size if group >= 0 else None
-                sizes[len(cells)] = size or world_size or 0
+                sizes[len(cells)] = rank.groups[group].size if group >= 0 else None
             cells.append(
                 Cell(
                     member=member,
@@ -73,12 +72,15 @@ def recorded_job(
     for c, cell in enumerate(cells):
         if cell.lane >= 0:
             others = partners.get(c, frozenset({c}))
-            whole = len(others) > 1 and len(others) >= sizes.get(c, 0)
-            cells[c] = replace(cell, partners=others, is_whole=whole)
+            size = sizes.get(c) or 0
+            whole = len(others) > 1 and len(others) >= (size or (world_size or 0 if c in sizes else 0))
+            cells[c] = replace(cell, partners=others, is_whole=whole, group_size=size)
     stage = [0 if s is None else s.stage for s in schedule.ranks] or [0] * len(ranks)
     replica = [m if s is None else s.pipeline for m, s in enumerate(schedule.ranks)]
     units = units_of(matches, placed, len(ranks), piped=bool(schedule.ranks))
     measured = np.max([r.step_ns[s] for r, s in zip(ranks, columns, strict=True)], axis=0)
+    ends = [(r.start_ns + r.duration_ns).max(axis=0) - r.start_ns.min(axis=0) for r in ranks]
+    spans = [of_rank[s] for of_rank, s in zip(ends, columns, strict=True)]
     return RecordedJob(
         cells=tuple(cells),
         takes=met,
@@ -87,6 +89,7 @@ def recorded_job(
         stage=tuple(stage),
         replica=tuple(replica or range(len(ranks))),
         step_ns=measured.astype(np.float64),
+        span_ns=np.max(spans, axis=0).astype(np.float64),
         step_names=tuple(shared),
         units=units.of,
         shares_experts=units.share_experts,

@@ -8,51 +8,48 @@ from collections.abc import Sequence
 import numpy as np
 
 from perfdoc.results.what_if import WhatIfCause
+from perfdoc.simulator.recorded.absent import Absent, is_always_last, waiting_for_absent
 from perfdoc.simulator.recorded.cells import RecordedJob
 from perfdoc.simulator.recorded.effects import (
     BAND,
     MAX_SLOW,
     Effect,
     long_stages,
+    slow_alone,
     slow_ranks,
     slow_together,
     uneven_data,
     without,
 )
 from perfdoc.simulator.recorded.walk import Plan, step_ends
-from perfdoc.simulator.recorded.work import scaled, work_of
+from perfdoc.simulator.recorded.work import StageWork, scaled, work_of
 from perfdoc.traces.table import F64
 
 WORTH_FRAC = 0.02
 """Of the step: what saves less is no cause."""
-ABSENT_FRAC = 0.1
-"""Of the step: time in collectives with ranks that were not captured."""
-LEAST_BYTES = 1 << 18
-"""Of a collective: a smaller one takes as long whatever its size."""
-SLOWER = 3.0
-"""Times per byte, of two operations on the same links, that no waiting is needed for."""
 _OF_RANKS = ("slow_rank", "late_host")
 
 
-def causes_of(job: RecordedJob, plan: Plan, recorded: F64, names: Sequence[int | None]) -> list[WhatIfCause]:
+def causes_of(
+    job: RecordedJob, plan: Plan, absent: Absent, recorded: F64, names: Sequence[int | None]
+) -> list[WhatIfCause]:
     """The cause whose absence saves most first, and each further one's price once those before it are gone.
 
-    recorded: ends of the steps as they were replayed.
+    recorded: ends of the steps as they were replayed, with waits for absent ranks that no operation shows.
     """
     works = work_of(job)
-    absent = _of_absent_ranks(job, plan, recorded)
-    if not works:
-        return absent
     slow = slow_ranks(works)
     alone = _without_whole_replicas(job, slow, len(works))
-    left = [*alone[:MAX_SLOW], *long_stages(works, slow), *uneven_data(works)]
+    left = [*alone[:MAX_SLOW], *long_or_slow(job, works, slow), *uneven_data(works)]
+    uneven = absent.of_uneven_data(recorded)
     together = slow_together(works, alone)
     gone: list[Effect] = []
     found: list[WhatIfCause] = []
     before = recorded
     while left:
         variants = [scaled(job, works, without(works, [*gone, e])) for e in left]
-        ends = step_ends(plan, variants)
+        is_even = np.array([any(e.kind == "uneven_data" for e in [*gone, effect]) for effect in left])
+        ends = step_ends(plan, variants) + absent.unseen_ns - np.outer(is_even, uneven)
         best = int(ends.mean(axis=1).argmin())
         saved = before - ends[best]
         if saved.mean() < WORTH_FRAC * recorded.mean():
@@ -62,15 +59,34 @@ def causes_of(job: RecordedJob, plan: Plan, recorded: F64, names: Sequence[int |
             left = [e for e in left if e.kind not in _OF_RANKS] + together
             together = []
             continue
-        even = left[best].even
-        moved = None
-        if even is not None:
-            spread = [w * e for w, e in zip(without(works, gone), even, strict=True)]
-            (moved,) = recorded - (before - step_ends(plan, [scaled(job, works, spread)]))
-        found.append(_cause(job, left[best], saved, recorded, names, moved))
+        others = [
+            before - absent.unseen_ns - step_ends(plan, [scaled(job, works, changed)])[0]
+            for factors in (left[best].even, left[best].at_most)
+            if factors is not None
+            for changed in [[w * f for w, f in zip(without(works, gone), factors, strict=True)]]
+        ]
+        found.append(_cause(job, left[best], saved, recorded, names, others))
         gone.append(left.pop(best))
         before = ends[best]
-    return [*found, *absent]
+    if any(e.kind == "uneven_data" for e in gone):
+        recorded = recorded - uneven
+    return [*found, *waiting_for_absent(job, plan, absent, recorded)]
+
+
+def long_or_slow(job: RecordedJob, works: Sequence[StageWork], slow: Sequence[Effect]) -> list[Effect]:
+    """A long stage; or the slow rank that it is, where only that one was captured and all wait for it."""
+    return [
+        slow_alone(works, e) if e.members and is_always_last(job, e.members[0]) else e
+        for e in long_stages(works, slow)
+    ]
+
+
+def usual_work(job: RecordedJob) -> F64:
+    """How long operations take without the ranks that are slow: as on replicas that were not captured."""
+    works = work_of(job)
+    slow = slow_ranks(works)
+    slow += [e for e in long_or_slow(job, works, slow) if e.kind == "slow_rank"]
+    return scaled(job, works, without(works, slow)) if slow else job.takes
 
 
 def _without_whole_replicas(job: RecordedJob, slow: Sequence[Effect], stages: int) -> list[Effect]:
@@ -79,63 +95,17 @@ def _without_whole_replicas(job: RecordedJob, slow: Sequence[Effect], stages: in
     return [e for e in slow if stages < 2 or any(count[job.replica[m]] < stages for m in e.members)]
 
 
-def _of_absent_ranks(job: RecordedJob, plan: Plan, recorded: F64) -> list[WhatIfCause]:
-    """The time in collectives in which ranks take part that were not captured: at most all of it is waiting
-    for them. Not messages: stages wait for each other by the schedule, however sound they are."""
-    apart = [cell.lane >= 0 and not cell.is_whole and cell.kind != "messages" for cell in job.cells]
-    rows = np.flatnonzero(apart).tolist()
-    if not rows:
-        return []
-    variants = []
-    for least in (_as_fast_as_others(job, rows), np.zeros((len(rows), 1))):
-        takes = job.takes.copy()
-        takes[rows] = np.minimum(takes[rows], least)
-        variants.append(takes)
-    ends = step_ends(plan, variants)
-    saved = recorded - ends[1]
-    if saved.mean() < ABSENT_FRAC * recorded.mean():
-        return []
-    return [
-        WhatIfCause(
-            kind="not_captured",
-            kinds_of_wait=list(dict.fromkeys(job.cells[i].kind for i in rows)),
-            ranks=[],
-            stage=None,
-            ratio=None,
-            peers=len(job.stage),
-            step_ns=round(float(ends[1].mean())),
-            saved_ns=round(float(saved.mean())),
-            low_ns=round(float((recorded - ends[0]).mean())),
-            high_ns=round(float(saved.max())),
-            even_ns=None,
-            recurrence_frac=1.0,
-            correlation=None,
-            note="",
-        )
-    ]
-
-
-def _as_fast_as_others(job: RecordedJob, rows: Sequence[int]) -> F64:
-    """By cell, what it would take for its bytes if it were not far slower than the fastest of them all; its
-    own time where sizes are not known: links alone may make it so long."""
-    size = np.array([job.cells[i].bytes for i in rows], np.float64)
-    takes = np.median(job.takes[rows], axis=1)
-    known = size >= LEAST_BYTES
-    if not known.any():
-        return takes[:, None]
-    fastest = float((takes[known] / size[known]).min())
-    return np.where(known, np.maximum(SLOWER * fastest * size, 0.0), takes)[:, None]
-
-
 def _cause(
     job: RecordedJob,
     effect: Effect,
     saved: F64,
     recorded: F64,
     names: Sequence[int | None],
-    moved: F64 | None,
+    others: Sequence[F64],
 ) -> WhatIfCause:
+    """others: what a step saves with the excess of a long stage spread over all, and if it is a slow rank."""
     low, high = np.quantile(saved, BAND)
+    high = max(high, *(float(np.quantile(o, BAND[1])) for o in others[1:]), 0.0)
     return WhatIfCause(
         kind=effect.kind,
         ranks=[n for m in effect.members if (n := names[m]) is not None],
@@ -146,7 +116,7 @@ def _cause(
         saved_ns=round(float(saved.mean())),
         low_ns=round(float(low)),
         high_ns=round(float(high)),
-        even_ns=None if moved is None else round(float(moved.mean())),
+        even_ns=round(float((recorded - others[0]).mean())) if others else None,
         recurrence_frac=effect.recurrence_frac,
         correlation=effect.correlation,
         note=effect.note,

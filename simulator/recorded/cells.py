@@ -30,6 +30,8 @@ class Cell:
     """A message that only goes away from here."""
     is_whole: bool = True
     """Whether all that take part were captured."""
+    group_size: int = 0
+    """Ranks that take part in a collective; 0 unknown."""
 
     @property
     def is_compute(self) -> bool:
@@ -54,6 +56,8 @@ class RecordedJob:
     """By position: which of the stage's replicas."""
     step_ns: F64
     """Measured, by step: the longest of the ranks."""
+    span_ns: F64
+    """The same from the first operation to the last: what lies between steps left out."""
     step_names: tuple[str, ...]
     units: tuple[int, ...]
     """By position; ranks of one number go through their passes together: they share collectives inside."""

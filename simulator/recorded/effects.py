@@ -9,6 +9,7 @@ longer together, and in the next step those of another one.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import exp, lgamma, log, log1p
 
 import numpy as np
@@ -60,6 +61,8 @@ class Effect:
     """By stage: what only the own work of its ranks is multiplied by; empty nothing."""
     even: tuple[F64, ...] | None = None
     """The same with the excess of a long stage spread over all."""
+    at_most: tuple[F64, ...] | None = None
+    """The same if the only rank that was captured of a long stage is a slow one."""
 
 
 def slow_ranks(works: Sequence[StageWork]) -> list[Effect]:
@@ -168,11 +171,8 @@ def _slow_rank(works: Sequence[StageWork], at: int, m: int, over: F64, steps: Bo
     work = works[at]
     ratio = float(np.median(over[steps]))
     factors = _ones(works)
-    for kind in work.kinds:
-        rows = work.of_kind(kind)
-        own = work.own[m][rows][:, steps].sum()
-        peers = np.median(np.delete(work.own, m, axis=0)[:, rows][:, :, steps].sum(axis=(1, 2)))
-        factors[at][m][np.ix_(rows, steps)] = min(1.0, peers / own) if own > 0 else 1.0
+    own = work.own[:, :, steps].sum(axis=(1, 2))
+    factors[at][m][:, steps] = min(1.0, float(np.median(np.delete(own, m))) / own[m])
     first = int(np.argmax(steps))
     peers, note = len(work.members) - 1, ""
     # Where all stages take as long, all ranks are its peers.
@@ -215,31 +215,30 @@ def long_stages(works: Sequence[StageWork], slow: Sequence[Effect]) -> list[Effe
     lasting = float((by_step[at] > (1 + (ratio - 1) / 2) * others.mean(axis=0)).mean())
     if lasting < NEARLY_ALWAYS:
         return []
-    factors = [np.ones_like(t) for t in takes]
-    for kind in works[at].kinds:
-        mean = [takes[i][:, w.of_kind(kind)].mean() for i, w in enumerate(works) if kind in w.kinds]
-        own_mean = takes[at][:, works[at].of_kind(kind)].mean()
-        if len(mean) == len(works):
-            factors[at][:, works[at].of_kind(kind)] = min(1.0, float(np.mean(mean)) / own_mean)
-        else:
-            factors[at][:, works[at].of_kind(kind)] = float(total.mean() / total[at])
+    factors = [np.full_like(t, total.mean() / total[at] if t is takes[at] else 1.0) for t in takes]
     even = [np.full_like(t, total.mean() / total[i]) for i, t in enumerate(takes)]
     alone = len(works[at].members) == 1
-    return [
-        Effect(
-            kind="long_stage",
-            members=works[at].members if alone else (),
-            stage=works[at].stage,
-            ratio=ratio,
-            peers=len(works) - 1,
-            recurrence_frac=lasting,
-            correlation=None,
-            note="one replica of it was captured: a slow GPU would look the same" if alone else "",
-            since=None,
-            factors=tuple(factors),
-            even=tuple(even),
-        )
-    ]
+    found = Effect(
+        kind="long_stage",
+        members=works[at].members if alone else (),
+        stage=works[at].stage,
+        ratio=ratio,
+        peers=len(works) - 1,
+        recurrence_frac=lasting,
+        correlation=None,
+        note="one replica of it was captured: a slow GPU would look the same" if alone else "",
+        since=None,
+        factors=tuple(factors),
+        even=tuple(even),
+    )
+    return [replace(found, at_most=slow_alone(works, found).factors) if alone else found]
+
+
+def slow_alone(works: Sequence[StageWork], stage: Effect) -> Effect:
+    """A long stage as the slow rank that it is, the only one captured of it: as fast as other stages."""
+    factors = tuple(np.full_like(w.takes, 1 / stage.ratio if w.stage == stage.stage else 1.0) for w in works)
+    note = "compared with other stages: its replicas were not captured, and wait for it in every step"
+    return replace(stage, kind="slow_rank", note=note, factors=factors, even=None, at_most=None)
 
 
 def uneven_data(works: Sequence[StageWork]) -> list[Effect]:

@@ -89,8 +89,8 @@ def transfers(cells: Sequence[Cell], lasts: F64, partners: Partners) -> F64:
         usual = np.median(met[known]) if known else np.quantile(met[mixed], FASTEST)
         met[mixed] = np.minimum(met[mixed], usual)
     for c, cell in enumerate(cells):
-        if cell.lane >= 0 and c not in partners:
-            # Those that it waited for are not here.
+        if cell.kind == "messages" and c not in partners:
+            # Those that it waited for are not here, and may be there when this rank comes once it is sound.
             met[c] = np.minimum(lasts[c], np.quantile(lasts[c], FASTEST))
     return met
 

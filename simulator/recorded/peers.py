@@ -10,17 +10,10 @@ from collections import Counter, defaultdict
 
 import numpy as np
 
+from perfdoc.analyzers.pipeline.known_schedules import Pass
+from perfdoc.simulator.recorded.absent import unwaited_at
 from perfdoc.simulator.recorded.cells import RecordedJob
 from perfdoc.traces.table import F64
-
-
-def _cells_of_passes(job: RecordedJob) -> dict[tuple[int, bool, int], list[int]]:
-    """By (position, forward?, micro-batch) the cells of a pass; passes that could not be told apart aside."""
-    found: dict[tuple[int, bool, int], list[int]] = defaultdict(list)
-    for i, cell in enumerate(job.cells):
-        if len(cell.passes) == 1:
-            found[cell.member, *cell.passes[0]].append(i)
-    return found
 
 
 def unwaited(job: RecordedJob) -> F64:
@@ -67,21 +60,22 @@ def ideal_of(job: RecordedJob, takes: F64) -> F64:
             kinds[cell.kind].append(i)
     for rows in kinds.values():
         whole = [i for i in rows if job.cells[i].is_whole]
-        ideal[rows] = np.median(takes[whole or rows])
+        ideal[rows] = np.median(takes[whole]) if whole else unwaited_at(job, rows)
     return ideal
 
 
 def _mean_passes(job: RecordedJob, takes: F64) -> dict[bool, float]:
     """Mean forward and backward pass. Where the two of some stage cannot be told apart, their sum is the mean
     over all ranks and its parts are as in the others."""
-    single: dict[bool, list[float]] = {True: [], False: []}
-    for (_, is_forward, _), rows in _cells_of_passes(job).items():
-        single[is_forward].append(float(takes[rows].sum(axis=0).mean()))
-    merged: dict[tuple[object, ...], float] = defaultdict(float)
+    each: dict[tuple[int, tuple[Pass, ...]], float] = defaultdict(float)
     for i, cell in enumerate(job.cells):
-        if len(cell.passes) > 1:
-            merged[cell.member, *cell.passes] += float(takes[i].mean())
-    both = list(merged.values())
+        if cell.passes:
+            each[cell.member, cell.passes] += float(takes[i].mean())
+    both = [lasts for (_, passes), lasts in each.items() if len(passes) > 1]
+    single = {
+        kind: [lasts for (_, passes), lasts in each.items() if len(passes) == 1 and passes[0][0] is kind]
+        for kind in (True, False)
+    }
     forward, backward = (float(np.mean(v)) if v else 0.0 for v in (single[True], single[False]))
     if not both:
         return {True: forward, False: backward}

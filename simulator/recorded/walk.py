@@ -81,15 +81,11 @@ def plan_of(cells: Sequence[Cell], of_member: Sequence[Sequence[int]]) -> Plan |
                     break
                 at[member] += 1
                 moved = True
-        still = []
-        for c in waiting:
-            if cells[c].partners <= come:
-                acts.append((Act.END, c))
-                ended.add(c)
-                moved = True
-            else:
-                still.append(c)
-        waiting = still
+        met = [c for c in waiting if cells[c].partners <= come]
+        acts += [(Act.END, c) for c in met]
+        ended.update(met)
+        waiting = [c for c in waiting if c not in ended]
+        moved |= bool(met)
     if waiting or any(at[m] < len(mine) for m, mine in enumerate(of_member)):
         return None
     return Plan(cells=tuple(cells), acts=tuple(acts), members=len(of_member))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -11,12 +12,13 @@ from perfdoc.analyzers.communication.matches import Matches
 from perfdoc.analyzers.pipeline.operations import MESSAGE, RankOperations
 from perfdoc.analyzers.pipeline.recorded_schedule import JobSchedule
 from perfdoc.results.what_if import WhatIfAnalysis, WhatIfPart, no_what_if
+from perfdoc.simulator.recorded.absent import absent_of
 from perfdoc.simulator.recorded.build import recorded_job
-from perfdoc.simulator.recorded.causes import causes_of
+from perfdoc.simulator.recorded.causes import causes_of, usual_work
 from perfdoc.simulator.recorded.cells import RecordedJob
 from perfdoc.simulator.recorded.peers import ideal_of, unwaited
 from perfdoc.simulator.recorded.tail import with_meeting_at_end
-from perfdoc.simulator.recorded.walk import Plan, plan_of, walk, with_buffered_sends
+from perfdoc.simulator.recorded.walk import Plan, plan_of, step_ends, walk, with_buffered_sends
 from perfdoc.traces.table import F64, Bool
 
 MAX_RANKS = 32
@@ -52,18 +54,21 @@ def what_if(
         job, plan = met, plan_of(met.cells, met.of_member)
     if plan is None:
         return no_what_if("ranks would wait for each other in a circle: operations were matched wrongly")
+    absent = absent_of(job, plan, step_ends(plan, [job.takes])[0])
     alone = unwaited(job)
-    ideal = ideal_of(job, alone)
+    missing = 1 - 1 / absent.times
+    whole_job = (1 - missing) * alone + missing * unwaited(replace(job, takes=usual_work(job)))
+    ideal = ideal_of(job, whole_job)
     masks, parts = _parts(job, names)
     step = np.concatenate(
         [_steps(plan, job.takes, ideal, masks[:, :2]), _steps(plan, alone, ideal, masks[:, 2:])]
     )
     # The other way round: all but its own.
     rest = _steps(plan, alone, ideal, ~masks[:, 2:])
-    recorded, at_peers = step[0], step[1]
+    recorded, at_peers = step[0] + absent.unseen_ns, step[1]
     whole = float(at_peers.mean())
     found: dict[str, list[WhatIfPart]] = {"stage": [], "replica": [], "rank": [], "kind": []}
-    for (group, name), ends, others in zip(parts, step[2:], rest, strict=True):
+    for (group, name), ends, others in zip(parts, step[2:], rest + absent.unseen_ns, strict=True):
         found[group].append(
             WhatIfPart(name=name, slowdown=float(ends.mean()) / whole, without_ns=round(float(others.mean())))
         )
@@ -87,7 +92,7 @@ def what_if(
         by_replica=found["replica"][:MAX_RANKS],
         by_rank=found["rank"][:MAX_RANKS],
         by_kind=found["kind"],
-        causes=causes_of(job, plan, recorded, names),
+        causes=causes_of(job, plan, absent, recorded, names),
         notes=[],
     )
 
@@ -115,17 +120,11 @@ def _parts(job: RecordedJob, names: Sequence[int | None]) -> tuple[Bool, list[tu
 
 def _steps(plan: Plan, own: F64, ideal: F64, masks: Bool) -> F64:
     """Ends of the steps by variant and step."""
-    steps = own.shape[1]
-    found = []
-    for first in range(0, masks.shape[1], MAX_AT_ONCE):
-        some = masks[:, first : first + MAX_AT_ONCE]
-        found.append(_mixed(plan, own, ideal, some, steps))
+    some = [masks[:, first : first + MAX_AT_ONCE] for first in range(0, masks.shape[1], MAX_AT_ONCE)]
+    found = [walk(plan, partial(_mixed, own, ideal, m), (m.shape[1], own.shape[1]))[0] for m in some]
     return np.concatenate(found)
 
 
-def _mixed(plan: Plan, own: F64, ideal: F64, keeps: Bool, steps: int) -> F64:
-    def takes(c: int) -> F64:
-        mixed: F64 = np.where(keeps[c][:, None], own[c], ideal[c])
-        return mixed
-
-    return walk(plan, takes, (keeps.shape[1], steps))[0]
+def _mixed(own: F64, ideal: F64, keeps: Bool, c: int) -> F64:
+    mixed: F64 = np.where(keeps[c][:, None], own[c], ideal[c])
+    return mixed

@@ -24,8 +24,8 @@ class Entry(NamedTuple):
     """One thing that a rank does."""
 
     what: str
-    """`F`, `B`, `FB`, `BF`: passes without a message between them; `M`: messages; `C`: collective; `T`: the
-    optimizer."""
+    """`F`, `B`, `FB`, `BF`: passes without a message between them; `M`: messages; `C`: collective; `E`: the
+    sum of the embedding's gradients, of the first and the last stage; `T`: the optimizer."""
     passes: tuple[tuple[bool, int], ...] = ()
     sends: frozenset[tuple[bool, int, int]] = frozenset()
     """(forward?, micro-batch, other stage)"""
@@ -132,9 +132,11 @@ def plant(
     all_forwards_first: bool = False,
     transfer_ns: Callable[[int, int], int] = lambda _a, _b: TRANSFER_NS,
     chunks: int = 1,
+    embeddings: bool = False,
 ) -> tuple[list[RankOperations], list[float]]:
     """(operations of every rank, length of each step). Rank number is stage x dp + replica. named: whether
-    sends and receives say the other side. chunks: of a stage; with several the schedule is interleaved."""
+    sends and receives say the other side. chunks: of a stage; with several the schedule is interleaved.
+    embeddings: whether the first and the last stage sum the gradients of theirs."""
     plans = {
         (s, r): interleaved(s, pp, count, chunks)
         if chunks > 1
@@ -142,6 +144,10 @@ def plant(
         for s in range(pp)
         for r in range(dp)
     }
+    if embeddings:
+        for (s, _), plan in plans.items():
+            if s in (0, pp - 1):
+                plan.insert(-2, Entry("E", name="all_reduce"))
     start: dict[tuple[int, int], list[list[float]]] = {k: [] for k in plans}
     end: dict[tuple[int, int], list[list[float]]] = {k: [] for k in plans}
     lasts = []
@@ -180,9 +186,12 @@ def _run(plans, lengths, step, dp, transfer_ns):  # type: ignore[no-untyped-def]
                         here.setdefault((*key, s), free[s, r])
                     others = [(*key, key[3] if key[2] == s else key[2]) for key in mine]
                     extra = max(transfer_ns(min(k[2], k[3]), max(k[2], k[3])) for k in mine)
-                elif entry.what == "C":
+                elif entry.what in "CE":
                     here.setdefault((entry.name, s, r), free[s, r])
-                    others = [(entry.name, s, o) for o in range(dp)]
+                    among = [(s, o) for o in range(dp)]
+                    if entry.what == "E":
+                        among = [(0, r), (max(stage for stage, _ in plans), r)]
+                    others = [(entry.name, *one) for one in among]
                     extra = TRANSFER_NS
                 else:
                     extra = sum(lengths(s, r, step, f, m) for f, m in entry.passes) or 10
@@ -199,7 +208,7 @@ def _run(plans, lengths, step, dp, transfer_ns):  # type: ignore[no-untyped-def]
 def _operations(rank, dp, plan, group, start, end, lengths, place, batched, named):  # type: ignore[no-untyped-def]
     s, r = place
     n, steps = start.shape
-    kind = np.array([{"M": MESSAGE, "C": COLLECTIVE}.get(e.what, COMPUTE) for e in plan])
+    kind = np.array([{"M": MESSAGE, "C": COLLECTIVE, "E": COLLECTIVE}.get(e.what, COMPUTE) for e in plan])
     words, peers, split, sides = [], [], np.full((n, steps), -1), []
     for i, e in enumerate(plan):
         both = len(e.sends) + len(e.takes) > 1

@@ -61,12 +61,15 @@ def written(ranks: Sequence[RankOperations], folder: Path, tp: int, dp: int) -> 
                     for (at, of), names in zip(parts, rank.sides[i], strict=False):
                         events.append(_event("kernel", f"gemm_bf16_{names[0]}", at, of))
                     continue
-                group = pipe if rank.kind[i] == MESSAGE else replicas
-                of = "PIPELINE_MODEL" if rank.kind[i] == MESSAGE else "DATA"
+                group, of = replicas, "DATA_PARALLEL_GROUP_WITH_CP"
+                if rank.kind[i] == MESSAGE:
+                    group, of = pipe, "PIPELINE_MODEL_PARALLEL_GROUP"
+                elif word == "all_reduce":
+                    group, of = [pipe[0], pipe[-1]], "EMBEDDING_GROUP"
                 arguments: dict[str, Any] = {
-                    "Collective name": word,
-                    "Process Group Name": str(1 + (group is replicas)),
-                    "Process Group Description": f"{of}_PARALLEL_GROUP",
+                    "Collective name": _WORDS.get(word, word),
+                    "Process Group Name": f"{of} {group[0]}",
+                    "Process Group Description": of,
                     "Process Group Ranks": str(group),
                     "Group size": len(group),
                     "dtype": "BFloat16",
@@ -75,10 +78,7 @@ def written(ranks: Sequence[RankOperations], folder: Path, tp: int, dp: int) -> 
                 }
                 if word in ("send", "recv"):
                     arguments["Dst Rank" if word == "send" else "Src Rank"] = int(rank.peer[i]) * tp
-                kernel = {"all_gather": "AllGather", "reduce_scatter": "ReduceScatter_Sum_bf16"}
-                named = (
-                    f"ncclDevKernel_{kernel.get(word, 'SendRecv')}_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
-                )
+                named = f"ncclDevKernel_{_KERNELS.get(word, 'SendRecv')}(ncclDevKernelArgsStorage<4096ul>)"
                 events.append(
                     _event("kernel", named, start, lasts, stream=20 + int(rank.kind[i]), **arguments)
                 )
@@ -93,7 +93,16 @@ def written(ranks: Sequence[RankOperations], folder: Path, tp: int, dp: int) -> 
     return made
 
 
-_KERNELS = {"all_gather": "AllGather_RING_LL", "reduce_scatter": "ReduceScatter_Sum_bf16_RING_LL"}
+_KERNELS = {
+    "all_gather": "AllGather_RING_LL",
+    "reduce_scatter": "ReduceScatter_Sum_f32_RING_LL",
+    "all_reduce": "AllReduce_Sum_bf16_RING_LL",
+}
+_WORDS = {
+    "all_gather": "_allgather_base",
+    "reduce_scatter": "_reduce_scatter_base",
+    "all_reduce": "allreduce",
+}
 
 
 def _event(

@@ -1,0 +1,144 @@
+"""Ranks that were not captured: how long the captured ones wait for them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+
+from perfdoc.records import dataclass
+from perfdoc.results.what_if import WhatIfCause
+from perfdoc.simulator.recorded.cells import RecordedJob
+from perfdoc.simulator.recorded.effects import SURE
+from perfdoc.simulator.recorded.walk import Plan, step_ends
+from perfdoc.traces.table import F64
+
+ABSENT_FRAC = 0.1
+"""Of the step: time in collectives with ranks that were not captured."""
+LEAST_BYTES = 1 << 18
+"""Of a collective: a smaller one takes as long whatever its size."""
+SLOWER = 3.0
+"""Times per byte, of two operations on the same links, that no waiting is needed for."""
+MAX_UNSEEN_FRAC = 0.25
+"""Of the measured step: more that no operation shows are launch delays, not waiting."""
+NEARLY_LAST = 0.25
+"""Of how much a step varies: who waits less came last, or nearly so."""
+BY_CHANCE = 0.2
+"""How often somebody else comes nearly last."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Absent:
+    """Of collectives in which ranks take part that were not captured; by step, ns."""
+
+    rows: tuple[int, ...]
+    """Their cells; empty where all ranks were captured."""
+    times: float
+    """How many times as many ranks take part as were captured; 1 unknown."""
+    present_ns: F64
+    """The step without waiting for them."""
+    unseen_ns: F64
+    """The measured step beyond the replayed one: a wait that no operation shows."""
+
+    def of_uneven_data(self, recorded: F64) -> F64:
+        """What of the waiting goes once sequence lengths are even: the longest of so many replicas, if their
+        steps vary as those of the captured ones; of all steps where nobody knows how many."""
+        each = np.sort(self.present_ns)
+        below = np.arange(len(each) + 1) / len(each)
+        longest = float(each @ np.diff(below**self.times)) if self.times > 1 else float(each[-1])
+        waits = recorded - self.present_ns
+        explained = min(max(longest - float(each.mean()), 0.0), float(waits.mean()))
+        gone: F64 = waits * (explained / max(waits.mean(), 1.0))
+        return gone
+
+
+def absent_of(job: RecordedJob, plan: Plan, recorded: F64) -> Absent:
+    """recorded: ends of the steps as they were replayed."""
+    cells = job.cells
+    rows = [i for i, c in enumerate(cells) if c.lane >= 0 and not c.is_whole and c.kind != "messages"]
+    if not rows:
+        return Absent(rows=(), times=1.0, present_ns=recorded, unseen_ns=np.zeros_like(recorded))
+    takes = job.takes.copy()
+    takes[rows] = unwaited_at(job, rows)
+    unseen = np.maximum(job.span_ns - recorded, 0.0)
+    if unseen.mean() > MAX_UNSEEN_FRAC * job.span_ns.mean():
+        unseen = np.zeros_like(unseen)
+    return Absent(
+        rows=tuple(rows),
+        times=max(max(cells[i].group_size / len(cells[i].partners) for i in rows), 1.0),
+        present_ns=step_ends(plan, [takes])[0],
+        unseen_ns=unseen,
+    )
+
+
+def unwaited_at(job: RecordedJob, rows: Sequence[int]) -> F64:
+    """How long collectives with absent ranks take once all have come."""
+    return np.minimum(_fastest(job, rows), _as_fast_as_others(job, rows))
+
+
+def _fastest(job: RecordedJob, rows: Sequence[int]) -> F64:
+    """By cell the shortest of all of its kind and size: once, it came last."""
+    alike: dict[tuple[str, int], list[int]] = defaultdict(list)
+    for at, i in enumerate(rows):
+        alike[job.cells[i].kind, job.cells[i].bytes].append(at)
+    found = np.empty((len(rows), 1))
+    for of in alike.values():
+        found[of] = job.takes[[rows[at] for at in of]].min()
+    return found
+
+
+def is_always_last(job: RecordedJob, member: int) -> bool:
+    """Whether absent ranks wait for this one, and it never for them: more often than by chance."""
+    mine = [i for i in job.of_member[member] if job.cells[i].lane >= 0 and job.cells[i].kind != "messages"]
+    apart = [i for i in mine if not job.cells[i].is_whole]
+    if not apart:
+        return False
+    waits = (job.takes[apart] - _fastest(job, apart)).sum(axis=0)
+    work = job.takes[[i for i in job.of_member[member] if job.cells[i].is_compute]].sum(axis=0)
+    each = 1 / max(2, *(job.cells[i].group_size for i in apart)) + BY_CHANCE
+    return bool((waits <= NEARLY_LAST * work.std()).all()) and each ** len(waits) < SURE
+
+
+def waiting_for_absent(job: RecordedJob, plan: Plan, absent: Absent, recorded: F64) -> list[WhatIfCause]:
+    """The time in collectives in which ranks take part that were not captured: at most all of it is waiting
+    for them. Not messages: stages wait for each other by the schedule, however sound they are."""
+    if not absent.rows:
+        return []
+    rows = list(absent.rows)
+    takes = np.array([job.takes, job.takes])
+    takes[0, rows] = np.minimum(job.takes[rows], _as_fast_as_others(job, rows))
+    takes[1, rows] = 0.0
+    saved = np.maximum(recorded - step_ends(plan, list(takes)), 0.0)
+    if saved[1].mean() < ABSENT_FRAC * recorded.mean():
+        return []
+    return [
+        WhatIfCause(
+            kind="not_captured",
+            kinds_of_wait=list(dict.fromkeys(job.cells[i].kind for i in rows)),
+            ranks=[],
+            stage=None,
+            ratio=None,
+            peers=len(job.stage),
+            step_ns=round(float((recorded - saved[1]).mean())),
+            saved_ns=round(float(saved[1].mean())),
+            low_ns=round(float((saved[0] - absent.unseen_ns).clip(0.0).mean())),
+            high_ns=round(float(saved[1].max())),
+            even_ns=None,
+            recurrence_frac=1.0,
+            correlation=None,
+            note="",
+        )
+    ]
+
+
+def _as_fast_as_others(job: RecordedJob, rows: Sequence[int]) -> F64:
+    """By cell, what it would take for its bytes if it were not far slower than the fastest of them all; its
+    own time where sizes are not known: links alone may make it so long."""
+    size = np.array([job.cells[i].bytes for i in rows], np.float64)
+    takes = np.median(job.takes[rows], axis=1)
+    known = size >= LEAST_BYTES
+    if not known.any():
+        return takes[:, None]
+    least = float((takes[known] / size[known]).min())
+    return np.where(known, np.maximum(SLOWER * least * size, 0.0), takes)[:, None]
