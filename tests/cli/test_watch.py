@@ -82,12 +82,14 @@ def test_rows_are_read_as_they_come(tmp_path: Path) -> None:
     series = followed.series()
     assert series is not None
     assert series.step.tolist() == list(range(100))
+    assert followed.look().last_step == 99
     with path.open("ab") as file:
         file.write(line[50:])
         file.write(b'{"step": "x"}\n{"torn\n')
     for row in rows[101:]:
         log.write(row)  # the file is shortened on the way: another one lies under its name then
-    followed.refresh()
+    assert followed.refresh()
+    assert followed.look().last_step == 2499, "judged again, though what is new was read before"
     series = followed.series()
     assert series is not None
     assert series.step[-1] == 2499

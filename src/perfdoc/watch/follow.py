@@ -62,6 +62,8 @@ class FollowedRun:
                 match = _FILE.fullmatch(entry.name)
                 if match is not None and len(self._files) <= MAX_RANKS:
                     found |= self._read(int(match[1]), entry)
+        if found:
+            self._judged = None
         return found
 
     def _read(self, rank: int, entry: os.DirEntry[str]) -> bool:
@@ -108,9 +110,8 @@ class FollowedRun:
 
     def look(self) -> Watched:
         """Read what is new, and judge it; where nothing is, what was said last, and whether it hangs."""
-        if self.refresh() or self._judged is None:
-            self._judged = self._judge()
-        found = self._judged
+        self.refresh()
+        found = self._judged = self._judged or self._judge()
         hangs = [] if found.step_ns is None or self._has_ended else self._hang(found.step_ns)
         return replace(found, state="act", findings=[*hangs, *found.findings]) if hangs else found
 
