@@ -60,7 +60,10 @@ def causes_of(
             together = []
             continue
         others = [
-            before - absent.unseen_ns - step_ends(plan, [scaled(job, works, changed)])[0]
+            before
+            - absent.unseen_ns
+            + is_even[best] * uneven
+            - step_ends(plan, [scaled(job, works, changed)])[0]
             for factors in (left[best].even, left[best].at_most)
             if factors is not None
             for changed in [[w * f for w, f in zip(without(works, gone), factors, strict=True)]]

@@ -120,6 +120,9 @@ def test_some_of_the_replicas(each: int, ranks: int) -> None:
     assert found.ranks == ranks
     assert found.slowdown == pytest.approx(1.537, rel=WITHIN)
     assert [(c.kind, c.stage) for c in found.causes[:2]] == [("uneven_data", None), ("long_stage", 1)]
+    # Spread over both stages it saves less than with its excess gone, not nothing: 0.81 of 1.04 s with all.
+    even_ns = found.step_ns - (found.causes[1].even_ns or 0)  # type: ignore[operator]
+    assert 0.4 * found.causes[1].saved_ns < even_ns < found.causes[1].saved_ns
 
 
 def planted(stage: int, replica: int, step: int, forward: bool, number: int) -> int:
