@@ -54,7 +54,7 @@ def active_recorder() -> Recorder | None:
 
         try:
             record(folder)
-        except CaptureError as error:
+        except (CaptureError, ValueError) as error:
             warn(str(error))
     return active.current
 

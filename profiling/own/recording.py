@@ -139,7 +139,9 @@ class Recorder:
         self._log: StepLog | None = None
         self._clock: StepClock | None = None
         self._pending: deque[tuple[StepRecord, Parts, bool]] = deque()
-        self._number = self._start_ns = self._tokens = self._since_ns = 0
+        self._number = self._start_ns = self._since_ns = 0
+        self.tokens = 0
+        """Of this step so far."""
         self._loss: float | None = None
         self._steps = 0
         self._problem: str | None = None
@@ -169,7 +171,7 @@ class Recorder:
             atexit.register(stop)  # what a service puts there meanwhile comes after it
         self._number, self._start_ns, self._loss = number, time.time_ns(), None
         if not self._with_between:
-            self._tokens, self._since_ns = 0, time.perf_counter_ns()
+            self.tokens, self._since_ns = 0, time.perf_counter_ns()
         self._clock.step_begins(anew=not self._with_between)
 
     def step_ends(self, *, profiled: bool = False) -> None:
@@ -184,11 +186,11 @@ class Recorder:
             duration_ns=max(self._since_ns - since_ns, 1),
             loss=self._loss,
             profiled=profiled,
-            rank_tokens=self._tokens or None,
+            rank_tokens=self.tokens or None,
             began=None if self._steps else began({**self._clock.role(), **self._role}, self._facts),
             **known,
         )
-        self._tokens = 0
+        self.tokens = 0
         self._pending.append((row, parts, self._with_between))
         self._with_between = self._data_between
         self._steps += 1
@@ -197,16 +199,11 @@ class Recorder:
     def tell(self, *, loss: float | None = None, tokens: int | None = None) -> None:
         """What the training loop knows of the step: its loss, this rank's tokens."""
         self._loss = self._loss if loss is None else float(loss)
-        self._tokens = self._tokens if tokens is None else int(tokens)
+        self.tokens = self.tokens if tokens is None else int(tokens)
 
     def saw(self, batch: object) -> None:
         """A batch was loaded: its tokens, where it looks like one of tokens."""
-        self._tokens += tokens_of(batch)
-
-    @property
-    def tokens(self) -> int:
-        """Of this step so far."""
-        return self._tokens
+        self.tokens += tokens_of(batch)
 
     def close(self) -> None:
         """No step follows; safe to repeat."""
@@ -221,6 +218,11 @@ class Recorder:
         if self._log is not None:
             self._log.close()
             self._log = None
+
+    def leave(self) -> None:
+        """Of a forked child: write nothing and end nothing."""
+        self._clock = self._log = None
+        self.shown = Telemetry(services=())
 
     def _write_known(self, *, last: bool = False) -> None:
         while self._pending:

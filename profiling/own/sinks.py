@@ -58,7 +58,7 @@ Sink = Callable[[Said], object]
 def chosen(log: Sequence[str] | None) -> Sequence[str] | None:
     """Services: those given, else of PERFDOC_LOG, else None. Raises ValueError for another one."""
     asked = os.environ.get(VARIABLE)
-    words = log if log is not None or asked is None else [word for word in asked.split(",") if word]
+    words = log if log is not None or asked is None else [w.strip() for w in asked.split(",") if w.strip()]
     for word in words or ():
         name, _, place = word.partition("=")
         if name not in SERVICES or bool(place) != (name == "prometheus"):

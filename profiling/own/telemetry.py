@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -70,6 +70,17 @@ class Telemetry:
     _beside: list[tuple[subprocess.Popen[str], Path | None, int]] = field(default_factory=list)
     """Processes, the folder of the report that they make, the step at which they began."""
     _step = 0
+    _leads = False
+    """Whether this is rank 0, which alone starts processes: they read what all ranks wrote."""
+
+    @contextlib.contextmanager
+    def _harmless(self) -> Iterator[None]:
+        """Nothing that is only shown may end a training: what fails is told, and no more is shown."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - whatever it is, the training goes on
+            sys.stderr.write(f"perfdoc: steps are not shown any more: {type(error).__name__}: {error}\n")
+            self._sinks = []
 
     def begins(self, run: Path) -> bool:
         """A step begins; whether it is the first. run: the run directory."""
@@ -77,18 +88,23 @@ class Telemetry:
             return False
         self._run, self._judged_s = run, time.monotonic()
         rank, self._world_size = own_rank()
-        self._sinks = [] if self.services is not None else [*self.of_framework()]
-        self._sinks += opened(self.services, run) if rank == 0 else []
+        self._leads, self._sinks = rank == 0, []
         self._replicas = 1 if self._world_size == 1 else 0
-        if self._sinks and self.flops and self.peak is None and own_device() == "cuda":
-            gpu = environment.own_gpu(0)
-            self.peak = peak_flops(None if gpu is None else gpu.name)
+        with self._harmless():
+            self._sinks = [] if self.services is not None else [*self.of_framework()]
+            self._sinks += opened(self.services, run) if self._leads else []
+            if self._sinks and self.flops and self.peak is None and own_device() == "cuda":
+                gpu = environment.own_gpu(0)
+                self.peak = peak_flops(None if gpu is None else gpu.name)
         return True
 
     def add(self, row: StepRecord) -> None:
         """A step was written."""
-        if not self._sinks:
-            return
+        if self._sinks:
+            with self._harmless():
+                self._add(row)
+
+    def _add(self, row: StepRecord) -> None:
         self._step = row.step
         if row.began is not None:
             if row.began.role.keys() == {"dp"}:
@@ -137,7 +153,7 @@ class Telemetry:
         return {name: float(value) for name, value in found.items() if value is not None}
 
     def _traces(self) -> int:
-        return 0 if self.window is None else len([*(self.window / "traces").glob("rank*")])
+        return 0 if self.window is None or not self._leads else len([*(self.window / "traces").glob("rank*")])
 
     def _analyse(self) -> None:
         folder, self.window = str(self.window), None
@@ -146,7 +162,7 @@ class Telemetry:
 
     def _start(self, *words: str, report: Path | None = None) -> None:
         """A command of perfdoc's; report: the folder that it makes."""
-        if is_attached():
+        if is_attached() or not self._leads:
             return  # nsys would capture its process as well
         nice = ["nice", "-n", "19"] if shutil.which("nice") else []
         inherited = {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED}
@@ -157,6 +173,7 @@ class Telemetry:
             stderr=subprocess.DEVNULL,
             env={**inherited, "CUDA_VISIBLE_DEVICES": "", "NO_COLOR": "1"},
             text=True,
+            errors="replace",
         )
         self._beside.append((process, report, self._step))
 
@@ -172,16 +189,20 @@ class Telemetry:
     def ends(self) -> None:
         """No step follows: the rest, the analysis where it was not made, and the last verdict."""
         if self._sinks:
-            until = time.monotonic() + END_LIMIT_S
-            while 0 < self._traces() < self._world_size and time.monotonic() < until:
-                time.sleep(0.2)
-            if self._traces():
-                self._analyse()
-            self._start("watch", str(self._run), "--once")
-            for one in self._beside:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    one[0].wait(max(until - time.monotonic(), 5))
-                if not self._passes_on(*one):
-                    one[0].kill()
-            self._say(Said(step=self._step, figures=self._figures(), last=True))
+            with self._harmless():
+                self._end()
         self._sinks = []
+
+    def _end(self) -> None:
+        until = time.monotonic() + END_LIMIT_S
+        while 0 < self._traces() < self._world_size and time.monotonic() < until:
+            time.sleep(0.2)
+        if self._traces():
+            self._analyse()
+        self._start("watch", str(self._run), "--once")
+        for one in self._beside:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                one[0].wait(max(until - time.monotonic(), 5))
+            if not self._passes_on(*one):
+                one[0].kill()
+        self._say(Said(step=self._step, figures=self._figures(), last=True))

@@ -395,3 +395,69 @@ def test_bridge_s_writer_holds_them(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         recording.stop()
     state.tensorboard_logger.close()
     assert [p.step for p in events(tmp_path / "tb").Scalars("perfdoc/step_seconds")] == [10, 20]
+
+
+def test_what_fails_while_it_is_shown_does_not_end_the_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No process can be started: told once, and every step is written to its end."""
+
+    def refuses(*_: Any, **__: Any) -> None:
+        raise OSError(12, "Cannot allocate memory")
+
+    monkeypatch.setattr("perfdoc.profiling.own.telemetry.VERDICT_EVERY_S", 0)
+    monkeypatch.setattr(subprocess, "Popen", refuses)
+    said: list[Said] = []
+    telemetry = Telemetry(services=None, of_framework=lambda: [said.append], every=4)
+    telemetry.begins(tmp_path)
+    for n in range(12):
+        telemetry.add(row(n))
+    telemetry.ends()
+    assert [one.step for one in said] == [3]
+    assert capsys.readouterr().err.count("Cannot allocate memory") == 1
+
+
+@pytest.mark.parametrize(("rank", "commands"), [("0", ["watch"]), ("1", [])])
+def test_rank_0_alone_starts_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rank: str, commands: list[str]
+) -> None:
+    started: list[str] = []
+    monkeypatch.setenv("RANK", rank)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr("perfdoc.profiling.own.telemetry.VERDICT_EVERY_S", 0)
+    monkeypatch.setattr(Telemetry, "_passes_on", lambda *_: True)
+
+    def starts(words: list[str], **_: Any) -> None:
+        started.append(words[words.index("perfdoc") + 1])
+
+    monkeypatch.setattr(subprocess, "Popen", starts)
+    said_of([row(n) for n in range(4)], tmp_path)
+    assert started == commands
+
+
+def test_a_forked_child_ends_no_recording_of_its_parent(tmp_path: Path) -> None:
+    program = """
+import os, sys, pathlib
+from perfdoc.profiling import record, steps
+record(sys.argv[1], log=())
+for n in steps(range(8)):
+    if n == 3:
+        child = os.fork()
+        if child == 0:
+            sys.exit(0)
+        os.waitpid(child, 0)
+        print(pathlib.Path(sys.argv[1], "ended").exists())
+"""
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True)
+    assert (done.returncode, done.stdout.split()) == (0, ["False"]), done.stderr
+    assert len((tmp_path / "steps" / "rank0.jsonl").read_text().splitlines()) == 8
+    assert (tmp_path / "ended").exists()
+
+
+def test_a_word_of_the_environment_that_is_no_service_is_told(tmp_path: Path) -> None:
+    program = "from perfdoc.profiling import steps\nprint(len([*steps(range(3))]))"
+    environment = {**os.environ, "PERFDOC_RECORD": str(tmp_path), "PERFDOC_LOG": "tensorbord, wandb"}
+    words = [sys.executable, "-c", program]
+    done = subprocess.run(words, capture_output=True, text=True, env=environment)
+    assert (done.returncode, done.stdout) == (0, "3\n")
+    assert "tensorbord" in done.stderr
