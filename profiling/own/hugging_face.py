@@ -111,17 +111,20 @@ def _parts_alone(sink: Sink) -> Sink:
 
 def _through_log(trainer: Any) -> Sink:
     """Figures join what the trainer logs with its loss: one line, one point, in whatever it reports to."""
-    original = trainer.log
+    original, before = trainer.log, {n: own for n, own in vars(trainer).items() if n == "log"}
     latest: dict[str, float] = {}
 
     def log(logs: dict[str, float], *arguments: Any, **named: Any) -> Any:
-        return original({**logs, **latest} if "loss" in logs else logs, *arguments, **named)
+        return original({**logs, **latest} if latest and "loss" in logs else logs, *arguments, **named)
 
     def send(said: Said) -> None:
         plain = {n: v for n, v in said.figures.items() if "/" not in n}
         latest.update(replace(said, figures=plain).named())
         if said.last:
-            vars(trainer).pop("log", None)
+            latest.clear()  # where another's wrapper is around it, it stays and adds nothing
+            if vars(trainer).get("log") is log:
+                del trainer.log
+                vars(trainer).update(before)
 
     trainer.log = log
     return send

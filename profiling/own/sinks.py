@@ -11,8 +11,9 @@ import importlib.util
 import os
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -30,6 +31,8 @@ PREFIX = "perfdoc/"
 """Of figures, among those of the training."""
 _WRITE_EVERY_S = 5.0
 """A file that is scraped: more often is for nobody."""
+_END_LIMIT_S = 60.0
+"""What the end of a training waits for a server."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,27 +165,35 @@ def _own_wandb(run: Path, _: str) -> Sink:
 
 def _mlflow(client: Any, run_id: str, *, own: bool = False) -> Sink:
     entities: Any = importlib.import_module("mlflow.entities")
-    waiting: list[Any] = []
+    waiting = deque[Any](maxlen=1_000)  # what a server takes at once; where it is slow, the oldest give way
+    calls = deque[Callable[[], object]](maxlen=100)
     sending: list[Future[Any]] = []  # one at most: the training does not wait for the server
 
+    def work(batch: list[Any], then: list[Callable[[], object]]) -> None:
+        if batch:
+            client.log_batch(run_id, batch)
+        for call in then:
+            call()
+
     def send(said: Said) -> None:
-        now_ms = time.time_ns() // 10**6
-        waiting.extend(
-            entities.Metric(name, value, now_ms, said.step) for name, value in said.named().items()
-        )
-        if sending and (said.last or sending[0].done()):
-            sending.pop().result()
-        if waiting and not sending:
-            batch, waiting[:] = [*waiting], []
-            sending.append(background.begun(partial(client.log_batch, run_id, batch), "mlflow"))
+        until, now_ms = time.monotonic() + _END_LIMIT_S * said.last, time.time_ns() // 10**6
+        waiting.extend(entities.Metric(n, value, now_ms, said.step) for n, value in said.named().items())
         if said.text:
-            client.log_text(run_id, said.text, f"{PREFIX}{said.kind}.txt")
+            calls.append(partial(client.log_text, run_id, said.text, f"{PREFIX}{said.kind}.txt"))
         if said.page is not None:
-            client.log_artifact(run_id, str(said.page), "perfdoc")
-        if said.last:
-            _ = [sent.result() for sent in sending]
-            if own:
-                client.set_terminated(run_id)
+            calls.append(partial(client.log_artifact, run_id, str(said.page), "perfdoc"))
+        if said.last and own:
+            calls.append(partial(client.set_terminated, run_id))
+        while sending or waiting or calls:
+            if not sending:
+                sending.append(background.begun(partial(work, [*waiting], [*calls]), "mlflow"))
+                waiting.clear()
+                calls.clear()
+            if not wait(sending, until - time.monotonic()).done:
+                if said.last:
+                    raise TimeoutError(f"no answer in {_END_LIMIT_S:g} s")
+                return
+            sending.pop().result()
 
     return send
 

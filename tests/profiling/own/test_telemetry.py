@@ -11,13 +11,18 @@ import os
 import re
 import subprocess
 import sys
+import time
+from functools import partial
 from pathlib import Path
+from runpy import run_module
+from threading import Event, Thread, Timer, current_thread
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from perfdoc.profiling.logs import Began, StepRecord
+from perfdoc.profiling.own import sinks
 from perfdoc.profiling.own.megatron import BridgeCallback
 from perfdoc.profiling.own.sinks import Said, chosen, guarded, opened
 from perfdoc.profiling.own.telemetry import Telemetry, of_report
@@ -254,6 +259,65 @@ def test_mlflow_holds_figures_and_verdict(tmp_path: Path) -> None:
     assert "status: 3" in run.read_text()  # FINISHED
 
 
+class Server:
+    """MLflow's client, whose calls take until the server answers."""
+
+    def __init__(self) -> None:
+        self.answers, self.told, self.threads = Event(), list[Any](), set[Thread]()
+
+    def __getattr__(self, name: str) -> Any:
+        def call(run_id: str, *given: Any) -> None:
+            self.threads.add(current_thread())
+            assert self.answers.wait(60)
+            self.told.append((name, [m.step for m in given[0]]) if name == "log_batch" else (name, *given))
+
+        return call
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Server:
+    def metric(name: str, value: float, time_ms: int, step: int) -> Any:
+        return SimpleNamespace(step=step)
+
+    monkeypatch.setitem(sys.modules, "mlflow.entities", SimpleNamespace(Metric=metric))  # type: ignore[arg-type]
+    return Server()
+
+
+def test_mlflow_is_told_all_in_order_beside_the_training(server: Server, tmp_path: Path) -> None:
+    (sink,) = guarded("mlflow", partial(sinks._mlflow, own=True), server, "run")
+    for step in range(1, 2_001):
+        sink(Said(step=step, figures={"step_seconds": 1.0}))
+    sink(Said(step=2_000, text="slow", page=tmp_path / "report.html"))
+    assert server.told == []
+    Timer(0.1, server.answers.set).start()
+    sink(Said(step=2_001, figures={"step_seconds": 1.0}, last=True))
+    # What the server takes in one call is kept for it: the newest thousand.
+    assert server.told == [
+        ("log_batch", [1]),
+        ("log_batch", [*range(1_002, 2_002)]),
+        ("log_text", "slow", "perfdoc/verdict.txt"),
+        ("log_artifact", str(tmp_path / "report.html"), "perfdoc"),
+        ("set_terminated",),
+    ]
+    assert current_thread() not in server.threads
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_the_end_waits_for_mlflow_so_long(
+    server: Server, busy: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sinks, "_END_LIMIT_S", 0.2)
+    (sink,) = guarded("mlflow", partial(sinks._mlflow, own=True), server, "run")
+    if busy:
+        sink(Said(step=1, text="slow"))
+    began_s = time.monotonic()
+    sink(Said(step=2, text="slow", last=True))
+    assert 0.2 <= time.monotonic() - began_s < 10
+    told = "perfdoc: mlflow: no answer in 0.2 s; nothing more is shown there\n"
+    assert capsys.readouterr().err == told
+    server.answers.set()
+
+
 READS_WANDB = """
 import json, struct, sys
 from wandb.proto.wandb_internal_pb2 import Record
@@ -292,6 +356,35 @@ def test_wandb_holds_figures_and_verdict_offline(tmp_path: Path) -> None:
     steps, summary = json.loads(told.stdout)
     assert steps == [10, 20, 30, 40, 50, 60]
     assert "steps 0 to 60" in json.loads(summary["perfdoc/verdict"])
+
+
+class Trainer:
+    def log(self, logs: dict[str, float]) -> dict[str, float]:
+        return logs
+
+
+@pytest.mark.parametrize("before", [False, True])
+@pytest.mark.parametrize("later", [False, True])
+def test_the_log_of_a_trainer_is_as_others_left_it(
+    before: bool, later: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", SimpleNamespace(TrainerCallback=object))  # type: ignore[arg-type]
+    module, trainer = run_module("perfdoc.profiling.own.hugging_face"), Trainer()
+
+    def wrapped(name: str) -> Any:
+        inner = trainer.log
+        vars(trainer)["log"] = lambda logs: {**inner(logs), name: 1}
+        return vars(trainer)["log"]
+
+    mine = wrapped("mine") if before else None
+    send = module["_through_log"](trainer)
+    theirs = wrapped("theirs") if later else None
+    others = {name: 1 for name, there in (("mine", before), ("theirs", later)) if there}
+    send(Said(step=1, figures={"step_seconds": 2.0}))
+    assert trainer.log({"loss": 3}) == {"loss": 3, "perfdoc/step_seconds": 2.0, **others}
+    send(Said(step=2, figures={"step_seconds": 2.0}, last=True))
+    assert trainer.log({"loss": 3}) == {"loss": 3, **others}
+    assert vars(trainer).get("log") is (theirs or mine)
 
 
 HUGGING_FACE = """
