@@ -15,16 +15,27 @@ from perfdoc.analyzers.measure import measure_capture
 from tests.amount import some
 
 
-def nameless(capture: Path, folder: Path) -> Path:
-    """A copy in which nothing is called NCCL."""
+def nameless(capture: Path, folder: Path, what: str = "nccl") -> Path:
+    """A copy in which nothing is called NCCL; what: or only no kernel."""
     copy = folder / capture.name
     shutil.copyfile(capture, copy)
     with closing(sqlite3.connect(copy)) as file:
         file.execute(
             "UPDATE StringIds SET value = 'void zq::k' || id || '(int*)' WHERE value LIKE 'nccl%ernel%'"
         )
+        if what == "nccl":
+            file.execute("UPDATE StringIds SET value = 'range ' || id WHERE value LIKE 'nccl%'")
         file.commit()
     return copy
+
+
+def test_the_calls_around_launches_name_what_kernels_do_not(shared_traces: Path, tmp_path: Path) -> None:
+    capture = shared_traces / "nsys" / "ddp_2gpu_rtx3090.sqlite"
+    copy = nameless(capture, tmp_path, "kernels")
+    true = measure_capture(capture, WindowRequest()).ranks
+    for rank, known in zip(measure_capture(copy, WindowRequest()).ranks, true, strict=True):
+        assert rank.ledger.exposed_comm == known.ledger.exposed_comm
+        assert known.ledger.exposed_comm.dp > 0
 
 
 @pytest.mark.parametrize(

@@ -125,6 +125,7 @@ def test_threads_that_ask_at_once_read_the_table_once(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(msgspec, "convert", slow)
     gpus._read.cache_clear()
+    gpus.gpu_model.cache_clear()
     with ThreadPoolExecutor(4) as pool:
         found = [*pool.map(gpus.gpu_model, ["NVIDIA H100 80GB HBM3"] * 4)]
     assert len(asked) == 1
