@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,6 +36,17 @@ def test_a_file_is_made_something_of_once_and_again_when_it_changes(file: Path) 
     file.write_text("one six")  # as long, perhaps in the same second
     assert kept(file, _counted) == ["one", "six"]
     assert loaded(b"a: [1, x]") == {"a": [1, "x"]}
+
+
+def test_it_is_made_again_where_a_function_that_makes_it_changes(file: Path) -> None:
+    for by in (1, 2):
+        code = f"def inner(b):\n    return len(b) * {by}\ndef make(b):\n    return inner(b)\n"
+        (module := file.with_name("made.py")).write_text(code)
+        names: dict[str, Any] = {}
+        exec(compile(code, module, "exec"), names)
+        assert kept(file, names["make"]) == 7 * by
+    module.unlink()
+    assert kept(file, names["make"]) == 14, "where there is no module's file, too"
 
 
 @pytest.mark.parametrize("damage", [b"", b"no marshal", b"\xe9\x02", b"i\x05\x00\x00\x00"])

@@ -112,7 +112,8 @@ def _hands_on(words: Sequence[Word]) -> bool:
 def takes_more(text: str) -> bool:
     """Whether a script's commands take words from elsewhere, among which may be flags: its own arguments, or
     a variable that it does not set. Also a fragment, which only fills variables for whoever sources it."""
-    text = _OWN_FUNCTION.sub(lambda found: found[0].replace("$@", ""), text)
+    called = set(re.findall(r"^[ \t]*(\w{1,80})[ \t]+[^\s(]", text, re.M))
+    text = _FUNCTION.sub(lambda f: f[0].replace("$@", "") if f[2] and f[1] in called else f[0], text)
     commands = [_spread(words) for words in commands_of(split_words(text))]
     if not any(FLAG.match(words[0].text or "") or _runs(words) for words in commands):
         return True
@@ -130,11 +131,8 @@ def takes_more(text: str) -> bool:
     )
 
 
-_OWN_FUNCTION = re.compile(
-    r"^[ \t]*(?:function[ \t]+)?(\w{1,80})[ \t]*\(\)\s*\{.{0,20000}?^[ \t]*\}(?=.*^[ \t]*\1[ \t]+[^\s(])",
-    re.M | re.DOTALL,
-)
-"""One that the script calls with words of its own."""
+_FUNCTION = re.compile(r"(?ms)^[ \t]*(?:function[ \t]+)?(\w{1,80})[ \t]*\(\)\s*\{.*?(?:(^[ \t]*\})|\Z)")
+"""To its end, or to the text's, so that none is looked for twice."""
 
 
 def _spread(words: Sequence[Word]) -> list[Word]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -29,7 +31,7 @@ class Word:
 def split_words(text: str, first_line: int = 1) -> Iterator[Word]:
     """Words and ends of commands. Newlines in brackets, as of a bash array, separate words only."""
     line, depth, position = first_line, 0, 0
-    text = _DOCKERS.sub(lambda m: f"{m[1]} {re.sub(r',(?= *[^ ])', ' ', m[2])}", _without_documents(text))
+    text = _DOCKERS.sub(lambda m: f"{m[1]} {re.sub(_LISTED, _as_word, m[2])}", _without_documents(text))
     while position < len(text):
         match = _PIECE.match(text, position)
         if match is None:  # no alternative takes a stray byte: skip it
@@ -50,8 +52,9 @@ def split_words(text: str, first_line: int = 1) -> Iterator[Word]:
     yield Word(None, line)
 
 
-_DOCKERS = re.compile(r"^(CMD|ENTRYPOINT)[ \t]*\[((?:[^\]\n]|\\\n)*)\]", re.M)
-"""A program and its words as a Dockerfile lists them."""
+_LISTED = r',|"(?:\\(?:["\\/bfnrt]|\r?\n)|[^"\\\n])*"'
+_DOCKERS = re.compile(rf"^(CMD|ENTRYPOINT)[ \t]*\[((?:{_LISTED}|\\\r?\n|[ \t\r])*)\]", re.M)
+"""A program and its words as a Dockerfile lists them, in JSON."""
 _DOCUMENT = re.compile(
     r"^(?P<command>[^\n#]{0,2000}?)(?<!<)<<-?[ \t]*(?P<quote>['\"]?)(?P<end>\w{1,40})(?P=quote)[^\n]*\n"
     r"(?P<body>(?:(?![ \t]*(?P=end)[ \t]*$)[^\n]*\n){0,5000})",
@@ -73,6 +76,11 @@ def _without_documents(text: str) -> str:
         return match.group()[:start] + "\n" * match["body"].count("\n")
 
     return _DOCUMENT.sub(emptied, text) if "<<" in text else text
+
+
+def _as_word(listed: re.Match[str]) -> str:
+    joined, lines = re.subn(r"\\\r?\n", "", listed[0])
+    return " " if joined == "," else shlex.quote(json.loads(joined, strict=False)) + "\\\n" * lines
 
 
 def unquoted(piece: str) -> str:

@@ -11,18 +11,20 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from types import CodeType
 from typing import Any
+
+from perfdoc.version import __version__
 
 
 def kept(file: Path, make: Callable[[bytes], Any], beside: Path | None = None) -> Any:
-    """What `make` makes of the bytes of a file: plain data, as marshal writes it. Anew when either changes.
+    """What `make` makes of a file's bytes: plain data. Anew when it, the module of `make` or perfdoc changes.
 
     beside: the file of ours beside which it is kept, for a file that is not ours. Raises what `make` raises.
     """
-    content = file.read_bytes()
-    constants = [one for one in make.__code__.co_consts if not isinstance(one, CodeType)]
-    mark = importlib.util.source_hash(content + make.__code__.co_code + repr(constants).encode())
+    content, module = file.read_bytes(), b""
+    with suppress(OSError):
+        module = Path(make.__code__.co_filename).read_bytes()
+    mark = importlib.util.source_hash(content + module + __version__.encode())
     place = Path(importlib.util.cache_from_source(f"{beside or file}.py"))
     with suppress(OSError, EOFError, ValueError, TypeError):
         found, made = marshal.loads(place.read_bytes())

@@ -11,7 +11,7 @@ import pytest
 from perfdoc.knobs.lint.text import lint
 from perfdoc.knobs.reading.arithmetic import computed
 from perfdoc.knobs.reading.entry import MAX_BYTES, NotAConfigurationError
-from perfdoc.knobs.reading.file import read_entries, read_text, syntax_of
+from perfdoc.knobs.reading.file import read_entries, read_text, syntax_of, takes_more
 from perfdoc.knobs.settings import MAX_SCOPES, read_configuration
 
 SCRIPT = """#!/bin/bash
@@ -87,6 +87,29 @@ def test_variables_in_a_dockerfile_a_manifest_and_python() -> None:
     code = 'import os\nos.environ["NCCL_NVLS_ENABLE"] = "0"\nos.environ["NCCL_DEBUG"] = "INFO"\n'
     for name, text in (("Dockerfile", docker), ("pod.yaml", pod), ("x.py", code)):
         assert lint(text, name).values == {"nccl_nvls_enable": 0, "nccl_debug": "INFO"}, text
+
+
+def test_the_words_that_a_dockerfile_lists_are_read_as_json() -> None:
+    text = (
+        'CMD ["python", "train.py", "--pipeline-model-parallel-layout=Et*3|t,L", \\\n'
+        '  "--a", "[1, \\"x\\"]", "--b=o\\\nne","-c" ]\nENTRYPOINT ["-d", no JSON]\nENV NCCL_DEBUG=INFO\n'
+    )
+    found = {e.name: (e.raw, e.line) for e in read_entries(text, "Dockerfile")}
+    assert found["--pipeline-model-parallel-layout"] == ("Et*3|t,L", 1)
+    assert (found["--a"], found["--b"]) == (('[1, "x"]', 2), ("one", 2))
+    assert found["NCCL_DEBUG"] == ("INFO", 5)
+
+
+def test_the_words_of_a_function_are_the_scripts_own_where_it_calls_it() -> None:
+    script = 'function go () {\n  torchrun x.py "$@"\n}\n%s\nlast() {\n  echo\n'
+    assert not takes_more(script % "go --bf16", "run.sh")
+    assert takes_more(script % "gone --bf16", "run.sh")
+    assert takes_more(script % "go --bf16\ntorchrun x.py $@", "run.sh")
+    many = "".join(f'f{n}() {{\n  torchrun x.py "$@"\n}}\n' for n in range(400))
+    started = time.process_time()
+    assert takes_more(many, "run.sh")
+    takes_more("f() {\n" * 50_000, "run.sh")
+    assert time.process_time() - started < 3
 
 
 def test_python_calls_and_assignments_are_parsed_and_never_run(tmp_path: Path) -> None:
