@@ -35,8 +35,11 @@ def kept(file: Path, make: Callable[[bytes], Any], beside: Path | None = None) -
         with suppress(OSError):
             place.parent.mkdir(parents=True, exist_ok=True)
             part = place.with_suffix(f".{os.getpid()}-{threading.get_ident()}")
-            part.write_bytes(marshal.dumps((mark, made)))
-            part.replace(place)
+            try:
+                part.write_bytes(marshal.dumps((mark, made)))
+                part.replace(place)
+            finally:
+                part.unlink(missing_ok=True)
     return made
 
 

@@ -25,6 +25,9 @@ def nameless(capture: Path, folder: Path, what: str = "nccl") -> Path:
         )
         if what == "nccl":
             file.execute("UPDATE StringIds SET value = 'range ' || id WHERE value LIKE 'nccl%'")
+            # torch's range around a collective, and those inside of it, name it as well.
+            like = " OR ".join(f"text LIKE '{word}%'" for word in ("nccl", "record_param", "c10d::"))
+            file.execute(f"UPDATE NVTX_EVENTS SET text = 'range' WHERE {like}")
         file.commit()
     return copy
 
