@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from perfdoc.traces import Trace, TraceError
+from perfdoc.traces.kineto import cutting
 from perfdoc.traces.kineto.read import read_kineto
 
 Event = dict[str, Any]
@@ -110,6 +112,48 @@ def test_lines_are_cut_where_they_may_be(tmp_path: Path, monkeypatch: pytest.Mon
     path = tmp_path / "x.json"
     path.write_bytes(b" \n".join(json.dumps(row).encode() for row in events()))
     assert len(read_kineto(path).kernels) == 3
+
+
+@pytest.mark.parametrize("piece", [100, 8 << 20])
+@pytest.mark.parametrize(
+    ("second", "at_us"),
+    [
+        (document(events()), [0, 100, 200]),
+        (b'{"msg": "done"}', [0, 100, 200]),
+        # The trace's last event and the line behind it cannot be told apart by their commas.
+        (json.dumps({**events()[-1], "ts": 1_000_913.5}).encode(), [0, 100, 900]),
+    ],
+    ids=["trace", "message", "kernel"],
+)
+def test_a_line_behind_a_whole_trace_does_not_cost_it(
+    second: bytes, at_us: list[int], piece: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("perfdoc.traces.kineto.unpack.PIECE_BYTES", piece)
+    path = tmp_path / "x.json"
+    path.write_bytes(document(events()) + b"\n" + second)
+    starts = read_kineto(path).kernels.start_ns
+    assert (starts - starts[0]).tolist() == [1_000 * at for at in at_us]
+
+
+@pytest.mark.parametrize("piece", [1 << 10, 8 << 20])
+def test_lines_far_apart_are_searched_once(
+    piece: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Takes milliseconds; half a minute where the blank lines are gone through again from each of them."""
+    monkeypatch.setattr("perfdoc.traces.kineto.unpack.PIECE_BYTES", piece)
+    path = tmp_path / "x.json"
+    path.write_bytes(json.dumps(events()[-1]).encode() + b"\n" * 60_000 + b"x")
+    began = time.process_time()
+    with pytest.raises(TraceError):
+        read_kineto(path)
+    assert time.process_time() - began < 5
+
+
+def test_a_line_without_an_end_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cutting, "MAX_UNCUT_BYTES", 10)
+    assert b"".join(cutting.as_list(iter([b'{"a":1}\n', b'{"b":', b"2}"]))) == b'[{"a":1},{"b":2}]'
+    with pytest.raises(cutting.UncutError):
+        list(cutting.as_list(iter([b'{"a":1}\n', b" " * 5, b" " * 5])))
 
 
 def test_a_list_of_whole_traces_is_no_trace(tmp_path: Path) -> None:

@@ -81,17 +81,27 @@ def _marks(text: memoryview) -> tuple[I64, NDArray[np.uint8]]:
     return at, kinds[at]
 
 
-_LINES = re.compile(rb"\}\s*\n\s*(?=\{)")
+EVENTS_KEY = re.compile(rb'"traceEvents"\s*+:\s*+\[')
+_LINES = re.compile(rb"\}[ \t\r]*+\n\s*+(?=\{)")
 
 
-def as_list(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """JSON lines as one list: nowhere else in JSON does an object follow another one without a comma."""
-    held = b"["
+def as_list(pieces: Iterator[bytes]) -> Iterator[bytes | bytearray]:
+    """JSON lines as one list: nowhere else in JSON does an object follow another one without a comma.
+
+    Raises UncutError, and DecodeError where one of the objects has a list of events itself.
+    """
+    held = bytearray(b"[")
     for piece in pieces:
-        text = _LINES.sub(b"},", held + piece)
-        last = text.rfind(b"}")
-        held = text[max(last, 0) :]
-        yield text[: max(last, 0)]
+        held += piece
+        if len(held) > MAX_UNCUT_BYTES:
+            raise UncutError
+        if b"}" in piece:  # what has none is searched once, with what ends it
+            text = _LINES.sub(b"},", held)
+            if EVENTS_KEY.search(text):
+                raise msgspec.DecodeError("a line is a trace")
+            last = text.rfind(b"}")
+            held = bytearray(text[last:])
+            yield text[:last]
     yield held + b"]"
 
 

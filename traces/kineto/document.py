@@ -21,7 +21,7 @@ from perfdoc.records import dataclass
 from perfdoc.traces.errors import TraceError
 from perfdoc.traces.foreign import document_of
 from perfdoc.traces.kineto import cutting, unpack
-from perfdoc.traces.kineto.cutting import UncutError, after_none, as_list, entries, repaired
+from perfdoc.traces.kineto.cutting import EVENTS_KEY, UncutError, after_none, as_list, entries, repaired
 from perfdoc.traces.kineto.repair import repair
 from perfdoc.traces.kineto.salvage import salvaged
 from perfdoc.traces.kineto.unpack import NOT_A_TRACE, RECAPTURE, unpacked
@@ -278,7 +278,6 @@ _GONE = b"0,"
 """In place of events that were cut out: an entry, so that a comma may follow and a list that ends may not."""
 _HEADS = 16
 """Keys of that name in other objects or strings, in front of the events; behind more they are not cut."""
-_EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
 
 
 def _is_list(text: bytes | bytearray) -> bool:
@@ -289,7 +288,7 @@ def _events_begin(text: bytearray) -> int | None:
     """Where the content of the list of events begins; None where that is not in the text yet."""
     if _is_list(text):
         return text.index(b"[") + 1
-    for match in islice(_EVENTS_KEY.finditer(text), _HEADS):  # each costs what stands in front of it
+    for match in islice(EVENTS_KEY.finditer(text), _HEADS):  # each costs what stands in front of it
         head = bytes(text[: match.end()]) + b"]}"
         try:
             events = _FILE.decode(head).events
