@@ -174,12 +174,12 @@ BUDGET = {
     # The layout of a job, each degree with what shows it; dimensions by what groups without names do.
     "analyzers": 27_910,  # what runs, by name or launch; ranks without ranges; steps without launches
     "knobs": 5_065,  # how launchers and programs write commands; frameworks that wrap another
-    "profiling": 7_220,  # paid by src, trainer, simulator: what a rank shows of its steps, and where
+    "profiling": 7_205,  # paid by src, trainer, simulator: what a rank shows of its steps, and where
     "reports": 7_753,  # what shows each degree of the layout
     "results": 3_840,  # the what-if study of a job
     "rules": 15_504,  # bounds that change numbers; what rules assume; host waits; culprit and verdict
     "simulator": 12_840,  # paid by results, reports: waiting for ranks that were not captured
-    "src": 22_070,  # paid by simulator; jobs that are followed as they train; verdict and account; records
+    "src": 22_080,  # paid by simulator; jobs that are followed as they train; verdict and account; records
     "traces": 9_940,  # paid by simulator; events in two, a line each; what is no trace is told by its content
     "trainer": 4_850,  # short names, a warm-up that fits a short run, the time left
 }
