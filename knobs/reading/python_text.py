@@ -23,19 +23,45 @@ def python_entries(text: str) -> Iterator[Entry]:
     """Every setting of a Python file. Raises NotAConfigurationError where it does not parse."""
     tree = parsed(text)
     known = _constants(tree)
-    todo: list[tuple[ast.AST, str, bool]] = [(tree, "", True)]
+    todo: list[tuple[ast.AST, str, bool, bool]] = [(tree, "", True, False)]
     while todo:
-        node, block, sure = todo.pop()
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            continue  # what a docstring shows is not run
+        node, block, sure, shown = todo.pop()
+        shown = shown or _is_shown(node)
+        if isinstance(node, (ast.Constant, ast.JoinedStr)) and shown:
+            continue  # what people read is not run
         for entry in _set_by(node, known):
             yield replace(entry, block=block, raw=entry.raw if sure else OPAQUE)
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             block = f"{block}.{node.name}" if block else node.name
         if isinstance(node, ast.If):  # what is set under a condition may be another's
-            sure = sure and (_computed(node.test, known) is True or "__name__" in ast.unparse(node.test))
-        if not isinstance(node, ast.JoinedStr):
-            todo += [(child, block, sure) for child in reversed([*ast.iter_child_nodes(node)])]
+            holds = _computed(node.test, known)
+            todo += [(n, block, sure and holds is not None, shown) for n in node.orelse[::-1] if not holds]
+            match node.test:
+                case ast.Compare(ast.Name("__name__"), [ast.Eq()], [ast.Constant("__main__")]):
+                    holds = True
+            sure = sure and holds is not None
+            todo += [(n, block, sure, shown) for n in node.body[::-1] if holds is None or holds]
+            todo.append((node.test, block, sure, shown))
+        elif not isinstance(node, ast.JoinedStr):
+            todo += [(child, block, sure, shown) for child in reversed([*ast.iter_child_nodes(node)])]
+
+
+_SHOWS = re.compile(
+    r"(?i)\((.*\.)?((print|warn|log_)\w*|_*log|logging|\w*logger|echo|exit|error)(\.\w+)?$"
+    r"|\w*(usage|help(?!er)|example|doc(?!ker)|epilog|description)"
+)
+
+
+def _is_shown(node: ast.AST) -> bool:
+    """Whether the texts in it are messages, helps, examples or docstrings."""
+    names = [f"({_dotted(node.func)}"] if isinstance(node, ast.Call) else []
+    if isinstance(node, (ast.Assign, ast.AnnAssign)):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        names = [_dotted(target).rpartition(".")[2] for target in targets]
+    elif isinstance(node, ast.keyword):
+        names = [node.arg or ""]
+    alone = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    return alone or isinstance(node, ast.Raise) or any(map(_SHOWS.match, names))
 
 
 _Constants = Mapping[str, bool | int | float | str | ast.expr]
@@ -235,17 +261,18 @@ def parsed(text: str) -> ast.Module:
 def _assigned(target: ast.expr, value: ast.expr, known: _Constants) -> Iterator[Entry]:
     line = target.lineno
     if isinstance(target, ast.Subscript):
-        owner, *keys = _SUBSCRIPT.findall(ast.unparse(target))
-        if owner == "os.environ" and len(keys) == 1:
+        keys: list[str] = []
+        owner: ast.expr = target
+        while isinstance(owner, ast.Subscript):
+            if isinstance(owner.slice, ast.Constant) and isinstance(owner.slice.value, str):
+                keys.insert(0, owner.slice.value)
+            owner = owner.value
+        if _dotted(owner) == "os.environ" and len(keys) == 1:
             yield Entry(form="env", name=keys[0], raw=_raw(value, known), line=line)
         elif _DEEPSPEEDS & {*keys[:1]} and not _items(value):
             yield _path(".".join(keys), value, known, target)
     elif path := _dotted(target):
         yield replace(_path(path, value, known, target), line=line, bare="." not in path)
-
-
-_SUBSCRIPT = re.compile(r"^[\w.]+|(?<=\[')[^']+(?='\])")
-"""Of `a.b['c']['d']` a.b, c and d."""
 
 
 def _path(name: str, value: ast.expr, known: _Constants, of: ast.AST) -> Entry:
@@ -268,7 +295,7 @@ def _raw(node: ast.expr, known: _Constants) -> Raw:
         if node.value is None or isinstance(node.value, (str, int, float)):
             return None if node.value is None else str(node.value)
     elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        inner = _raw(node.operand, known)
+        inner = OPAQUE if isinstance(node.operand, ast.UnaryOp) else _raw(node.operand, known)
         return f"-{inner}" if isinstance(inner, str) else OPAQUE
     elif isinstance(node, (ast.List, ast.Tuple)):
         return listed([_raw(e, known) for e in node.elts])

@@ -16,7 +16,9 @@ _CORE = "tag:yaml.org,2002:"
 _OVERRIDE = re.compile(r"\+{0,2}[A-Za-z_][\w-]*(?:[./][\w-]+)*=.*", re.DOTALL)
 _COMMANDS = frozenset({"command", "run", "cmd", "script", "entrypoint"})
 """Keys of orchestrators."""
-_JSON_REMARK = re.compile(r'("(?:\\.|[^"\\\n])*")|//[^\n]*|/\*.*?\*/', re.DOTALL)
+_JSON_REMARK = re.compile(
+    r"""(?s)("(?:\\.|[^"\\\n])*"?|'[^'\n]*')|(?<![:\w/])(?://[^\n]*|/\*.*?(?:\*/|\Z))"""
+)
 _KEY = re.compile(r"(?:\+{0,2}|--)[A-Za-z_][\w./@-]*")
 
 
@@ -35,10 +37,15 @@ class _Node:
 
 def yaml_entries(text: str) -> Iterator[Entry]:
     """Every setting of a YAML or JSON text, all documents. Raises NotAConfigurationError."""
-    if text.lstrip()[:1] in ("{", "["):  # JSON with remarks, whose lines stay
-        text = _JSON_REMARK.sub(lambda m: m[1] or "\n" * m[0].count("\n"), text)
+    json = text.lstrip()[:1] in ("{", "[")  # with remarks, whose lines stay
+    try:
+        roots = _documents(
+            _JSON_REMARK.sub(lambda m: m[1] or "\n" * m[0].count("\n"), text) if json else text
+        )
+    except NotAConfigurationError:
+        roots = _documents(text)  # YAML that has a remark's signs in a value
     budget = _MAX_NODES  # an alias is walked where it is used, so a small file may be endless
-    for root in _documents(text):
+    for root in roots:
         todo: list[tuple[str, _Node, int, int]] = [("", root, 0, 0)]
         while todo:
             path, node, depth, inside = todo.pop()

@@ -369,3 +369,83 @@ def test_functions_of_a_program_are_counted() -> None:
     with pytest.raises(NotAConfigurationError, match=f"more than {MAX_SCOPES} functions"):
         lint(functions(4_000), "x.py", dialect="megatron_bridge")
     assert time.process_time() - started < 3
+
+
+@pytest.mark.parametrize("path", ["'s3://b/x'", "http://foo.com", '"a//b"', "b//c", "//server/x"])
+def test_signs_of_a_remark_in_a_value_are_no_remark(path: str) -> None:
+    text = f"{{data: {path}, num_layers: 4}}"
+    assert [(e.name, e.raw) for e in read_entries(text, "x.yaml")] == [
+        ("data", path.strip("'\"")),
+        ("num_layers", "4"),
+    ]
+
+
+def test_remarks_of_json_are_no_words() -> None:
+    text = '{ // it\'s\n "a": 1, /* "b": 2,\n */ "c": "d//e" // f\n}'
+    assert [(e.name, e.raw, e.line) for e in read_entries(text, "x.json")] == [
+        ("a", "1", 2),
+        ("c", "d//e", 3),
+    ]
+
+
+@pytest.mark.parametrize("text", ["{" + "/*" * 60_000, '{"' + '\\"' * 60_000])
+def test_what_is_not_closed_is_read_once(text: str) -> None:
+    """Quadratic time would be minutes."""
+    started = time.process_time()
+    with pytest.raises(NotAConfigurationError):
+        read_entries(text, "x.json")
+    assert time.process_time() - started < 1
+
+
+TWO_BRANCHES = """%s
+    cfg.model.tensor_model_parallel_size = 2
+else:
+    cfg.model.pipeline_model_parallel_size = 4
+cfg.model.num_layers = 8
+"""
+TENSOR, PIPELINE = {"tensor_model_parallel_size": 2}, {"pipeline_model_parallel_size": 4}
+
+
+@pytest.mark.parametrize(
+    ("condition", "values"),
+    [
+        ("DEBUG = True\nif DEBUG:", TENSOR),
+        ("DEBUG = 0\nif DEBUG:", PIPELINE),
+        ("if __name__ == '__main__':", TENSOR),
+        ("if __name__ != '__main__':", {}),
+        ("if " + " + ".join(["a"] * 900) + ":", {}),
+    ],
+)
+def test_a_branch_counts_where_it_is_known_to_be_taken(condition: str, values: dict[str, int]) -> None:
+    report = lint(TWO_BRANCHES % condition, "x.py", dialect="megatron_bridge")
+    assert report.values == {**values, "num_layers": 8}
+
+
+@pytest.mark.parametrize("value", ["-" * 1_500 + "1", "x" + "['a']" * 1_500])
+def test_a_deep_expression_is_no_error(value: str) -> None:
+    text = f"x{'[0]' * 900} = 1\nos.environ['NCCL_DEBUG'] = 'INFO'\ncfg.model.num_layers = {value}\n"
+    assert lint(text, "x.py", dialect="megatron_bridge").values == {"nccl_debug": "INFO"}
+
+
+@pytest.mark.parametrize(
+    ("line", "is_read"),
+    [
+        ("print(%s)", False),
+        ("self.logger.info('Try: ' + %s)", False),
+        ("warnings.warn(%s)", False),
+        ("raise ValueError(f'{x}' + %s)", False),
+        ("p = argparse.ArgumentParser(epilog=%s)", False),
+        ("p.add_argument('--x', help=%s)", False),
+        ("USAGE: str = %s", False),
+        ("example_of_use = [%s]", False),
+        ("login.run(%s)", True),
+        ("docs.run(%s)", True),
+        ("if os.system(%s) != 0: pass", True),
+        ("docker_command = %s", True),
+        ("subprocess.run(%s, shell=True)", True),
+    ],
+)
+def test_a_command_that_is_shown_to_people_is_not_run(line: str, is_read: bool) -> None:
+    command = '"python pretrain_gpt.py --tensor-model-parallel-size 3 --num-layers 4 --bf16"'
+    entries = read_entries(f"NAME = 1\n{line % command}\n", "x.py")
+    assert ("--num-layers" in {e.name for e in entries}) == is_read
