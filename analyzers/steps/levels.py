@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -110,17 +111,19 @@ def clipped(values: F64) -> F64:
 def without_stalls(times: F64) -> F64:
     """Steps that are far longer than a tenth of those around them count as three times these: a pause for a
     checkpoint is no level, while one of every ten steps, or of every two, is paid again and again."""
-    reach = min(_STALL_REACH, len(times) - 1)
-    padded = np.pad(times, reach, mode="reflect")
-    windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * reach + 1)
+    windows = _around(times, min(_STALL_REACH, len(times) - 1), "reflect")
     return np.minimum(times, _STALL * np.quantile(windows, 1 - _REPEATED_FRAC, axis=1, method="lower"))
 
 
 def _local(values: F64) -> F64:
     """The median of each value and those around it."""
-    padded = np.pad(values, _REACH, mode="edge")
-    windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * _REACH + 1)
-    return np.asarray(np.median(windows, axis=1), np.float64)
+    return np.asarray(np.median(_around(values, _REACH, "edge"), axis=1), np.float64)
+
+
+def _around(values: F64, reach: int, mode: Literal["edge", "reflect"]) -> F64:
+    """Each value with so many to each side of it, by rows; mode: what stands beyond the ends."""
+    padded = np.pad(values, reach, mode=mode)
+    return np.lib.stride_tricks.sliding_window_view(padded, 2 * reach + 1)
 
 
 def slower(

@@ -50,8 +50,9 @@ def watched(
         return replace(found, state="act", findings=findings) if findings else found
     part = _part(series, rows)
     times = np.asarray(part.time_ns, np.float64)
-    begins = joined(times, levels(times))
-    change = _change(part, times, begins)
+    proposed = levels(times)
+    begins = joined(times, proposed)
+    change = _change(part, times, begins, proposed)
     notes = _notes(part)
     first = 0
     if change is not None and holds_more(part, change.before, change.after):
@@ -124,13 +125,13 @@ def _part(series: JobSeries, rows: I64) -> JobSeries:
     return replace(part, values=filled)
 
 
-def _change(part: JobSeries, times: F64, begins: list[int]) -> Slower | None:
+def _change(part: JobSeries, times: F64, begins: list[int], proposed: list[int]) -> Slower | None:
     """By the levels of the step time; else by those of all steps but single slow ones, whose scatter may hide
     how long the others are; else by those of what only some steps pay, which these do not show."""
     if (found := slower(times, begins)) is not None:
         return found
     usual = clipped(times)
-    if (found := slower(usual, levels(times))) is not None:
+    if (found := slower(usual, proposed)) is not None:
         single = times > usual
         before, after = (at[~single[at]] for at in (found.before, found.after))
         return replace(found, before=before, after=after)
