@@ -7,7 +7,7 @@ from typing import Literal
 
 from perfdoc.records import dataclass
 
-CauseKind = Literal["slow_rank", "late_host", "long_stage", "uneven_data", "not_captured"]
+CauseKind = Literal["slow_rank", "late_host", "long_stage", "uneven_data", "slow_link", "not_captured"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,13 +27,14 @@ class WhatIfCause:
     """Why the step is longer than its ideal."""
 
     kind: CauseKind
-    ranks: list[int]
-    """Global ranks that it is about; empty where it is nobody's in particular."""
-    stage: int | None
-    ratio: float | None
+    ranks: list[int] = field(default_factory=list)
+    """Global ranks that it is about; empty where it is nobody's in particular. Of `not_captured` those of
+    which the one may be that all wait for."""
+    stage: int | None = None
+    ratio: float | None = None
     """How many times as long as peers; of uneven data the longest micro-batch of a step over the mean."""
     peers: int
-    """Ranks that it was compared with."""
+    """Ranks, of a slow link links, that it was compared with."""
     step_ns: int
     """The step without it, and with all else as recorded."""
     saved_ns: int
@@ -42,18 +43,19 @@ class WhatIfCause:
     """A tenth of the steps gain less."""
     high_ns: int
     """A tenth of the steps gain more."""
-    even_ns: int | None
+    even_ns: int | None = None
     """Of a long stage the step with its excess spread over all stages: layers move, none goes."""
-    recurrence_frac: float
+    recurrence_frac: float = 1.0
     """Steps in which it shows."""
-    correlation: float | None
+    correlation: float | None = None
     """Of forward and backward lengths over micro-batches and replicas; of uneven data alone."""
-    note: str
+    note: str = ""
     """What is not certain of it; empty nothing."""
     since: str = ""
     """The step from which on it shows; empty where it shows in all, or comes and goes."""
     kinds_of_wait: list[str] = field(default_factory=list)
-    """Of `not_captured`: the collectives in which ranks wait; its saving is an upper bound."""
+    """Of `not_captured` the collectives in which ranks wait (its saving is an upper bound); of `slow_link`
+    what is slow on it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,56 +63,36 @@ class WhatIfAnalysis:
     """The job replayed from the operations of all its ranks (Lin et al. 2025, arXiv 2505.05713)."""
 
     state: Literal["measured", "not_measured"]
-    reason: str
-    remedy: str
-    steps: int
+    reason: str = ""
+    remedy: str = ""
+    steps: int = 0
     """Replayed together, on all ranks."""
-    ranks: int
-    schedule: str
+    ranks: int = 0
+    schedule: str = ""
     """Of a pipeline as its messages show it, `1F1B`; empty where there is none, or it is not known."""
-    pp: int | None
+    pp: int | None = None
     vpp: int | None = None
     """Chunks of a stage."""
-    micro_batches: int | None
-    measured_ns: int | None
+    micro_batches: int | None = None
+    measured_ns: int | None = None
     """Mean step."""
-    step_ns: int | None
+    step_ns: int | None = None
     """The same replayed: without launch delays between operations."""
-    ideal_ns: int | None
+    ideal_ns: int | None = None
     """Replayed with every operation as long as its peers: passes at their mean over ranks, micro-batches and
     steps, communication at its median once all have come."""
-    slowdown: float | None
+    slowdown: float | None = None
     """step over ideal."""
-    by_stage: list[WhatIfPart]
-    by_replica: list[WhatIfPart]
-    by_rank: list[WhatIfPart]
+    by_stage: list[WhatIfPart] = field(default_factory=list)
+    by_replica: list[WhatIfPart] = field(default_factory=list)
+    by_rank: list[WhatIfPart] = field(default_factory=list)
     """Largest first, at most 32."""
-    by_kind: list[WhatIfPart]
-    causes: list[WhatIfCause]
+    by_kind: list[WhatIfPart] = field(default_factory=list)
+    causes: list[WhatIfCause] = field(default_factory=list)
     """The one that costs most first."""
-    notes: list[str]
+    notes: list[str] = field(default_factory=list)
 
 
 def no_what_if(reason: str, remedy: str = "") -> WhatIfAnalysis:
     """Where nothing was replayed."""
-    return WhatIfAnalysis(
-        state="not_measured",
-        reason=reason,
-        remedy=remedy,
-        steps=0,
-        ranks=0,
-        schedule="",
-        pp=None,
-        vpp=None,
-        micro_batches=None,
-        measured_ns=None,
-        step_ns=None,
-        ideal_ns=None,
-        slowdown=None,
-        by_stage=[],
-        by_replica=[],
-        by_rank=[],
-        by_kind=[],
-        causes=[],
-        notes=[],
-    )
+    return WhatIfAnalysis(state="not_measured", reason=reason, remedy=remedy)

@@ -16,7 +16,7 @@ from perfdoc.analyzers.communication.payloads import peers_of_groups
 from perfdoc.analyzers.device.activity import DIMENSIONS, UNKNOWN_DIMENSION, Communication
 from perfdoc.analyzers.device.cpu_rank import group_of, groups_of_one_rank
 from perfdoc.analyzers.device.dimension_names import dimension_of_group
-from perfdoc.analyzers.device.launches import innermost_at_launch
+from perfdoc.analyzers.device.launches import group_sizes, innermost_at_launch
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.kernel_class.rules import operation_of
 from perfdoc.profiling.distributed.collective_name import parse_collective
@@ -235,6 +235,8 @@ class CollectiveCalls:
     end_ns: I64
     group: I32
     """Index into `groups`; -1 where the capture does not say."""
+    group_size: I32
+    """Ranks that take part, where the call itself says so; -1 unknown."""
     operation: I32
     """Index into `operations`."""
     dimension: I8
@@ -265,7 +267,9 @@ def collective_calls(view: DeviceView) -> CollectiveCalls:
     """The communication of a device, compact and picklable (about 70 bytes a row)."""
     activity, device, trace = view.activity, view.device, view.trace
     rows = host_rows(view) if activity.on_host else device_rows(view)
-    window, origin = view.window, trace.utc_origin_ns
+    window, origin, comm = view.window, trace.utc_origin_ns, activity.communication
+    sizes = group_sizes(trace, comm.payload, comm.communicator)
+    sizes = np.full(len(rows.group), -1) if activity.on_host else sizes
     return CollectiveCalls(
         clock=str(trace.path),
         label=f"device {device.ordinal} of process {device.process} in {trace.path.name}",
@@ -281,6 +285,7 @@ def collective_calls(view: DeviceView) -> CollectiveCalls:
         start_ns=rows.start_ns,
         end_ns=rows.end_ns,
         group=rows.group.astype(np.int32),
+        group_size=np.where(sizes < 2**31, sizes, -1).astype(np.int32),
         operation=rows.operation.astype(np.int32),
         dimension=rows.dimension.astype(np.int8),
         bytes=rows.bytes,

@@ -58,6 +58,8 @@ class RankOperations:
     group: I64
     """Index into `groups`; -1 unknown."""
     groups: tuple[CallGroup, ...]
+    group_size: I64
+    """Ranks that take part in communication; -1 unknown."""
     dimension: I64
     """Index into activity.DIMENSIONS."""
     peer: I64
@@ -92,7 +94,7 @@ class RankOperations:
 def no_operations(reason: str, label: str = "", rank: int | None = None) -> RankOperations:
     """Of a device where they cannot be told."""
     none, square = np.empty(0, np.int64), np.empty((0, 0), np.int64)
-    columns = ("kind", "of", "group", "dimension", "peer", "lane", "bytes", "step_ns")
+    columns = ("kind", "of", "group", "group_size", "dimension", "peer", "lane", "bytes", "step_ns")
     matrices = ("start_ns", "duration_ns", "busy_ns", "shared_ns", "split_ns", "row")
     return RankOperations(
         rank=rank,
@@ -267,6 +269,7 @@ def _laid_out(
 
     place_of = np.zeros(len(is_message), np.int64)  # likewise
     place_of[at[is_shared]] = np.flatnonzero(is_shared)
+    listed = np.array([*(g.size or -1 for g in calls.groups), -1])[calls.group]
     words = [calls.operations[c] for c in calls.operation[one].tolist()]
     return RankOperations(
         rank=calls.rank,
@@ -279,6 +282,7 @@ def _laid_out(
         operation=tuple(words[a] if shared else "" for a, shared in zip(at, is_shared, strict=True)),
         group=column(calls.group),
         groups=calls.groups,
+        group_size=column(np.where(listed > 0, listed, calls.group_size)),
         dimension=column(calls.dimension, DIMENSIONS.index("unknown")),
         peer=np.where(is_shared, np.append(_global_peers(calls, one), -1)[at], -1),
         lane=column(calls.lane),

@@ -19,12 +19,19 @@ from perfdoc.rules.facts.degrees import PP
 from perfdoc.rules.facts.late_work import longer_times, work_words
 
 
+def _cause(case: Case) -> WhatIfCause | None:
+    """The first of its kinds; waiting for ranks that were not captured where nothing better is known."""
+    cause = cause_of(case.what_if, *_KINDS)
+    waits = cause is not None and cause.kind == "not_captured" and cause not in leading(case.what_if)
+    return None if waits else cause
+
+
 def _not_matched(case: Case) -> Missing | None:
-    return None if cause_of(case.what_if, *_KINDS) is not None else _MATCHED.missing(case)
+    return None if _cause(case) is not None else _MATCHED.missing(case)
 
 
 def _not_distinguishable(case: Case) -> Missing | None:
-    if cause_of(case.what_if, *_KINDS) is not None:
+    if _cause(case) is not None:
         return None
     found = case.job.skew
     few = not found.stragglers and found.distinguishable < FEWEST
@@ -33,7 +40,7 @@ def _not_distinguishable(case: Case) -> Missing | None:
     return None
 
 
-_KINDS: tuple[CauseKind, ...] = ("slow_rank", "late_host")
+_KINDS: tuple[CauseKind, ...] = ("slow_rank", "late_host", "slow_link", "not_captured")
 _MATCHED = over_ranks("collectives matched over several ranks", lambda case: case.job.skew)
 
 META = Meta(
@@ -70,7 +77,7 @@ def evaluate(case: Case) -> Verdict:
     order in which pipeline stages end, nor if the rank itself only waited for others. As information if it
     computes no longer than the others, if one stretch of the capture alone shows it, or if it costs less than
     `PROBLEM_FRAC` (`LARGE_FRAC` if chance is not out of the question): a repeat may show another, or none."""
-    cause = cause_of(case.what_if, *_KINDS)
+    cause = _cause(case)
     if cause is not None and not _is_known_better(case, cause):
         return _by_what_if(case, cause)
     found = case.job.skew
@@ -110,6 +117,12 @@ def evaluate(case: Case) -> Verdict:
     )
 
 
+_ACTIONS: dict[CauseKind, str] = {
+    "slow_link": "Find why the link is slow",
+    "not_captured": "Capture the ranks that all wait for",
+}
+
+
 def _is_known_better(case: Case, cause: WhatIfCause) -> bool:
     """Whether the replay of every kernel predicts as much for a straggler."""
     found = [p for s in case.job.skew.stragglers if (p := _prediction(case, s)) is not None]
@@ -120,14 +133,17 @@ _AS_MUCH = 0.5
 
 
 def _by_what_if(case: Case, cause: WhatIfCause) -> Verdict:
-    """Of a rank that takes longer than its peers for the same passes."""
+    """Of a rank that takes longer than its peers for the same passes, or a link for as many bytes."""
+    step = f"{brief(cause.step_ns)}, not {brief(case.what_if.step_ns or 0)}"
+    evidence = [
+        ("as long as its peers", f"{significant(cause.ratio)} times"),
+        ("steps in which it is", per_cent(cause.recurrence_frac, 0)),
+        ("the step without it", step),
+    ]
     return fires(
+        action=_ACTIONS.get(cause.kind, ""),
         reason=does(cause, case.what_if),
-        evidence=[
-            ("as long as its peers", f"{significant(cause.ratio)} times"),
-            ("steps in which it is", per_cent(cause.recurrence_frac, 0)),
-            ("the step without it", f"{brief(cause.step_ns)}, not {brief(case.what_if.step_ns or 0)}"),
-        ],
+        evidence=[("the step without waiting for it", step)] if cause.ratio is None else evidence,
         remedy=f"{cure(cause)}." + (f" {cause.note.capitalize()}." if cause.note else ""),
         gain=gain_of(case, cause),
         blames=does(cause, case.what_if) if cause in leading(case.what_if) else "",

@@ -40,6 +40,11 @@ def leading(found: WhatIfAnalysis | None) -> list[WhatIfCause]:
 def gain_of(case: Case, cause: WhatIfCause) -> Gain:
     """What a step gains without it; of a long stage at least what spreading its excess over all stages
     does."""
+    if cause.kind == "not_captured":
+        said = "upper bound, not predicted: all waiting for ranks that were not captured, transfer included"
+        return Gain(
+            low_ms=0.0, mid_ms=None, high_ms=cause.saved_ns / 1e6, method="ceiling", assumptions=[said]
+        )
     low, mid, high = cause.low_ns, cause.saved_ns, cause.high_ns
     if case.what_if.steps == 1:
         low, high = round(low * (1 - ONE_STEP_FRAC)), round(high * (1 + ONE_STEP_FRAC))

@@ -24,23 +24,21 @@ def why_blamed(found: WhatIfAnalysis | None, blames: str, moved: Prediction | No
     if found is None or not causes or found.step_ns is None:
         return ""
     first, *others = causes
-    if first.kind == "not_captured":
-        where = " and ".join(first.kinds_of_wait[:2])
-        return (
-            f"Up to {brief(first.saved_ns)} of the step of {brief(found.step_ns)} is waiting for ranks that "
-            f"were not captured, in {where}, transfer included."
-        )
     if not blames or not does(first, found).startswith(blames):
         return ""
+    if first.kind == "not_captured":
+        where = " and ".join(first.kinds_of_wait[:2])
+        return f"The ranks that were captured wait in {where}; its transfer counts too: at most so much."
     without = "Evened out" if first.kind == "uneven_data" else "Without that"
+    then = ""
+    for cause in others[:1]:
+        what = does(cause, found)
+        then = f"Then: {what[0].lower()}{what[1:]}, another {brief(cause.saved_ns)} of the step. "
+        without = "With lengths evened out" if first.kind == "uneven_data" else "Without the first"
     spread = "" if first.even_ns is None else f", and {brief(first.even_ns)} with even stages"
     if spread and moved is not None and (saved_ms := moved.gain.mid_ms or 0.0) > 0:
         spread = f", and {brief(found.step_ns - round(saved_ms * 1e6))} with whole layers moved"
-    said = f"{without} the step would take {brief(first.step_ns)}, not {brief(found.step_ns)}{spread}."
-    for cause in others[:1]:
-        what = does(cause, found)
-        said += f" Then: {what[0].lower()}{what[1:]}, another {brief(cause.saved_ns)} of the step."
-    return said
+    return f"{then}{without} the step would take {brief(first.step_ns)}, not {brief(found.step_ns)}{spread}."
 
 
 def cure(cause: WhatIfCause) -> str:
@@ -55,6 +53,10 @@ def cure(cause: WhatIfCause) -> str:
             rank = f"rank {cause.ranks[0]}"
             return f"Check {rank}'s clocks, temperature and host, or give it fewer layers: {cause.note}"
         return "Give it fewer layers"
+    if cause.kind == "not_captured":
+        return f"Capture {_who(cause).lower() if cause.ranks else 'the missing ranks'} in the same steps"
+    if cause.kind == "slow_link":
+        return "Check the links of these ranks: NIC, cable, switch port, the interface that NCCL takes"
     return "Sort or pack sequences by length over micro-batches and replicas"
 
 
@@ -78,6 +80,10 @@ def does(cause: WhatIfCause, found: WhatIfAnalysis) -> str:
         alone = f" (rank {cause.ranks[0]})" if cause.ranks else ""
         others = "the other" if cause.peers == 1 else f"the other {cause.peers}"
         return f"{stage[0].upper()}{stage[1:]}{alone} computes {times} as long as {others} {often}"
+    if cause.kind == "not_captured":
+        return f"{_awaited(cause, found)}; capture {'it' if cause.ranks else 'them'} next"
+    if cause.kind == "slow_link":
+        return f"{_link(cause, times)} {often}"
     together = "" if cause.correlation is None else f" (correlation {cause.correlation:.2f})"
     return (
         "Sequence lengths are uneven over micro-batches and replicas: forward and backward of a micro-batch "
@@ -90,6 +96,27 @@ def stage_words(cause: WhatIfCause, pp: int | None) -> str:
     if cause.stage == 0:
         return "the first stage"
     return "the last stage" if pp is not None and cause.stage == pp - 1 else f"stage {cause.stage}"
+
+
+def _awaited(cause: WhatIfCause, found: WhatIfAnalysis) -> str:
+    """For whom the captured ranks wait."""
+    all_of_them = f"All {found.ranks} captured ranks wait for"
+    if len(cause.ranks) == 1:
+        return f"{all_of_them} rank {cause.ranks[0]}, which was not captured"
+    if not cause.ranks:
+        return f"{all_of_them} ranks that were not captured"
+    where = f" of {stage_words(cause, found.pp)}" if (found.pp or 1) > 1 else ""
+    return f"{all_of_them} a rank{where} that was not captured, one of {_who(cause).lower()}"
+
+
+def _link(cause: WhatIfCause, times: str) -> str:
+    """What is slow on it, against others."""
+    are_messages = "messages" in cause.kinds_of_wait
+    group = "pair" if are_messages else "group"
+    others = f"another {group}" if cause.peers == 1 else f"{cause.peers:,} other {group}s"
+    what = " and ".join(cause.kinds_of_wait)
+    verb = "take" if are_messages or len(cause.kinds_of_wait) > 1 else "takes"
+    return f"{what[:1].upper()}{what[1:]} of {_who(cause).lower()} {verb} {times} as long as of {others}"
 
 
 def _who(cause: WhatIfCause) -> str:

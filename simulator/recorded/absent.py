@@ -24,6 +24,8 @@ MAX_UNSEEN_FRAC = 0.25
 """Of the measured step: more that no operation shows are launch delays, not waiting."""
 NEARLY_LAST = 0.25
 """Of how much a step varies: who waits less came last, or nearly so."""
+LAST_PASS_FRAC = 1 / 3
+"""Of the excess of a micro-batch's passes: half of what a backward pass has, twice as long as a forward."""
 BY_CHANCE = 0.2
 """How often somebody else comes nearly last."""
 
@@ -112,24 +114,48 @@ def waiting_for_absent(job: RecordedJob, plan: Plan, absent: Absent, recorded: F
     saved = np.maximum(recorded - step_ends(plan, list(takes)), 0.0)
     if saved[1].mean() < ABSENT_FRAC * recorded.mean():
         return []
+    stage, ranks = _awaited(job, rows)
     return [
         WhatIfCause(
             kind="not_captured",
             kinds_of_wait=list(dict.fromkeys(job.cells[i].kind for i in rows)),
-            ranks=[],
-            stage=None,
-            ratio=None,
+            ranks=ranks,
+            stage=stage,
             peers=len(job.stage),
             step_ns=round(float((recorded - saved[1]).mean())),
             saved_ns=round(float(saved[1].mean())),
             low_ns=round(float((saved[0] - absent.unseen_ns).clip(0.0).mean())),
             high_ns=round(float(saved[1].max())),
-            even_ns=None,
-            recurrence_frac=1.0,
-            correlation=None,
-            note="",
         )
     ]
+
+
+def _awaited(job: RecordedJob, rows: Sequence[int]) -> tuple[int | None, list[int]]:
+    """(stage of the rank that all wait for, the ranks that it may be); None and empty where waits do not
+    tell.
+
+    Behind a slow stage the stages before it are as late as it is, with its last backward pass as long as it
+    is; those after it have ended theirs before that one.
+    """
+    waits = (job.takes[rows] - unwaited_at(job, rows)).mean(axis=1)
+    by_member: dict[int, float] = defaultdict(float)
+    for row, ns in zip(rows, waits.tolist(), strict=True):
+        by_member[job.cells[row].member] += ns
+    by_stage = [[ns for m, ns in by_member.items() if job.stage[m] == stage] for stage in range(job.pp)]
+    if not all(by_stage):
+        return None, []
+    each = [float(np.median(of)) for of in by_stage]
+    micro_batches = 1 + max((n for cell in job.cells for _, n in cell.passes), default=0)
+    late = [ns >= (1 - LAST_PASS_FRAC / micro_batches) * max(each) for ns in each]
+    if job.pp > 1 and late[0] and late[-1] and (job.pp == 2 or not all(late)):
+        # The sum of the embeddings' gradients holds up the last stage with the first.
+        late[-1] = False
+    stage = sum(late) - 1
+    if not all(late[: stage + 1]):
+        return None, []
+    is_sure = job.pp != 2 or not late[0]
+    among = [i for i in rows if job.stage[job.cells[i].member] == stage or not is_sure]
+    return stage if is_sure else None, sorted({r for i in among for r in job.cells[i].missing})
 
 
 def _as_fast_as_others(job: RecordedJob, rows: Sequence[int]) -> F64:

@@ -34,10 +34,11 @@ def recorded_job(
     cells: list[Cell] = []
     times: list[tuple[F64, F64, F64]] = []
     cell_of: dict[tuple[int, int], int] = {}
-    sizes: dict[int, int | None] = {}
+    captured = {r.rank for r in ranks}
     none = np.zeros(len(shared))
     for member, (rank, steps) in enumerate(zip(ranks, columns, strict=True)):
         of_rank = schedule.ranks[member] if schedule.ranks else None
+        missing = [tuple(r for r in group.ranks if r not in captured) for group in rank.groups]
         for i, kind in enumerate(rank.kind.tolist()):
             if kind == COMPUTE:
                 passes = of_rank.passes.get(i, ()) if of_rank is not None else ()
@@ -50,9 +51,7 @@ def recorded_job(
                 times.append((none, none, none))
                 continue
             cell_of[member, i] = len(cells)
-            if kind != MESSAGE:
-                group = int(rank.group[i])
-                sizes[len(cells)] = rank.groups[group].size if group >= 0 else None
+            is_listed = kind != MESSAGE and rank.group[i] >= 0
             cells.append(
                 Cell(
                     member=member,
@@ -61,6 +60,8 @@ def recorded_job(
                     bytes=int(rank.bytes[i]),
                     is_send=rank.operation[i] == "send",
                     is_awaited=bool(rank.is_awaited[i]),
+                    group_size=0 if kind == MESSAGE else max(int(rank.group_size[i]), 0),
+                    missing=missing[rank.group[i]] if is_listed else (),
                 )
             )
             times.append((rank.duration_ns[i, steps].astype(np.float64), none, none))
@@ -72,9 +73,9 @@ def recorded_job(
     for c, cell in enumerate(cells):
         if cell.lane >= 0:
             others = partners.get(c, frozenset({c}))
-            size = sizes.get(c) or 0
-            whole = len(others) > 1 and len(others) >= (size or (world_size or 0 if c in sizes else 0))
-            cells[c] = replace(cell, partners=others, is_whole=whole, group_size=size)
+            all_of_them = cell.group_size or (0 if cell.kind == "messages" else world_size or 0)
+            whole = len(others) > 1 and len(others) >= all_of_them
+            cells[c] = replace(cell, partners=others, is_whole=whole)
     stage = [0 if s is None else s.stage for s in schedule.ranks] or [0] * len(ranks)
     replica = [m if s is None else s.pipeline for m, s in enumerate(schedule.ranks)]
     units = units_of(matches, placed, len(ranks), piped=bool(schedule.ranks))
@@ -93,6 +94,7 @@ def recorded_job(
         step_names=tuple(shared),
         units=units.of,
         shares_experts=units.share_experts,
+        pp=schedule.pp or 1,
     )
 
 

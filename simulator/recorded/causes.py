@@ -21,6 +21,7 @@ from perfdoc.simulator.recorded.effects import (
     uneven_data,
     without,
 )
+from perfdoc.simulator.recorded.links import slow_links
 from perfdoc.simulator.recorded.walk import Plan, step_ends
 from perfdoc.simulator.recorded.work import StageWork, scaled, work_of
 from perfdoc.traces.table import F64
@@ -41,13 +42,14 @@ def causes_of(
     slow = slow_ranks(works)
     alone = _without_whole_replicas(job, slow, len(works))
     left = [*alone[:MAX_SLOW], *long_or_slow(job, works, slow), *uneven_data(works)]
+    left += slow_links(job, works)
     uneven = absent.of_uneven_data(recorded)
     together = slow_together(works, alone)
     gone: list[Effect] = []
     found: list[WhatIfCause] = []
     before = recorded
     while left:
-        variants = [scaled(job, works, without(works, [*gone, e])) for e in left]
+        variants = [_takes(job, works, without(works, [*gone, e]), [*gone, e]) for e in left]
         is_even = np.array([any(e.kind == "uneven_data" for e in [*gone, effect]) for effect in left])
         ends = step_ends(plan, variants) + absent.unseen_ns - np.outer(is_even, uneven)
         best = int(ends.mean(axis=1).argmin())
@@ -63,7 +65,7 @@ def causes_of(
             before
             - absent.unseen_ns
             + is_even[best] * uneven
-            - step_ends(plan, [scaled(job, works, changed)])[0]
+            - step_ends(plan, [_takes(job, works, changed, gone)])[0]
             for factors in (left[best].even, left[best].at_most)
             if factors is not None
             for changed in [[w * f for w, f in zip(without(works, gone), factors, strict=True)]]
@@ -74,6 +76,16 @@ def causes_of(
     if any(e.kind == "uneven_data" for e in gone):
         recorded = recorded - uneven
     return [*found, *waiting_for_absent(job, plan, absent, recorded)]
+
+
+def _takes(
+    job: RecordedJob, works: Sequence[StageWork], work_ns: list[F64], effects: Sequence[Effect]
+) -> F64:
+    """Durations by cell and step, with the work of stages as given and links at their peers'."""
+    takes = scaled(job, works, work_ns)
+    for cells, usual_ns in (link for effect in effects for link in effect.links):
+        takes[cells] = np.minimum(takes[cells], usual_ns)
+    return takes
 
 
 def long_or_slow(job: RecordedJob, works: Sequence[StageWork], slow: Sequence[Effect]) -> list[Effect]:
@@ -123,5 +135,6 @@ def _cause(
         recurrence_frac=effect.recurrence_frac,
         correlation=effect.correlation,
         note=effect.note,
+        kinds_of_wait=list(effect.operations),
         since="" if effect.since is None else job.step_names[effect.since],
     )

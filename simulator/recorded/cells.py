@@ -32,6 +32,8 @@ class Cell:
     """Whether all that take part were captured."""
     group_size: int = 0
     """Ranks that take part in a collective; 0 unknown."""
+    missing: tuple[int, ...] = ()
+    """Global ranks of its group that were not captured; empty where the group is not listed."""
 
     @property
     def is_compute(self) -> bool:
@@ -63,6 +65,8 @@ class RecordedJob:
     """By position; ranks of one number go through their passes together: they share collectives inside."""
     shares_experts: frozenset[int]
     """Of the units those that share experts."""
+    pp: int
+    """Stages of the pipeline, captured or not; 1 where there is none."""
 
     @property
     def of_member(self) -> list[list[int]]:

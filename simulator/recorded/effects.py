@@ -45,15 +45,15 @@ class Effect:
     """One of them, and the work of all stages without it."""
 
     kind: CauseKind
-    members: tuple[int, ...]
+    members: tuple[int, ...] = ()
     """Positions of ranks; empty nobody in particular."""
-    stage: int | None
+    stage: int | None = None
     ratio: float
     peers: int
     recurrence_frac: float
-    correlation: float | None
-    note: str
-    since: int | None
+    correlation: float | None = None
+    note: str = ""
+    since: int | None = None
     """The step from which on it lasts; None where it was always there, or comes and goes."""
     factors: tuple[F64, ...]
     """By stage: what its work is multiplied by."""
@@ -63,6 +63,10 @@ class Effect:
     """The same with the excess of a long stage spread over all."""
     at_most: tuple[F64, ...] | None = None
     """The same if the only rank that was captured of a long stage is a slow one."""
+    operations: tuple[str, ...] = ()
+    """Of a slow link: what is slow on it."""
+    links: tuple[tuple[Sequence[int], F64], ...] = ()
+    """Likewise its cells, and how long they take on its peers, by step."""
 
 
 def slow_ranks(works: Sequence[StageWork]) -> list[Effect]:
@@ -83,9 +87,15 @@ def slow_ranks(works: Sequence[StageWork]) -> list[Effect]:
 def _over_peers(own: F64) -> F64:
     """By rank and step: how many times as long as the median of the others."""
     each = own.sum(axis=1)
-    others = [np.median(np.delete(each, m, axis=0), axis=0) for m in range(len(each))]
+    others = [_usual(np.delete(each, m, axis=0)) for m in range(len(each))]
     over: F64 = each / np.maximum(others, 1.0)
     return over
+
+
+def _usual(peers: F64) -> F64:
+    """Over the first axis the median; of an even number the lower: of two the other one may be slow too."""
+    usual: F64 = np.quantile(peers, 0.5, axis=0, method="lower")
+    return usual
 
 
 def _slow_steps(over: F64, own: F64, others: F64) -> Bool | None:
@@ -120,21 +130,21 @@ def _chance(steps: int, least: int, each: float) -> float:
 def _is_everywhere(own: F64, m: int, steps: Bool) -> bool:
     """Whether nearly all passes of these steps are longer than the others', not only some micro-batches'."""
     mine, others = own[m][:, steps], np.delete(own, m, axis=0)[:, :, steps]
-    half = 1 + (float(np.median(mine.sum(axis=0) / np.median(others.sum(axis=1), axis=0))) - 1) / 2
-    by_item = mine.mean(axis=1) / np.maximum(np.median(others.mean(axis=2), axis=0), 1.0)
+    half = 1 + (float(np.median(mine.sum(axis=0) / _usual(others.sum(axis=1)))) - 1) / 2
+    by_item = mine.mean(axis=1) / np.maximum(_usual(others.mean(axis=2)), 1.0)
     weight = mine.mean(axis=1)
     if weight[by_item > half].sum() < NEARLY_ALWAYS * weight.sum():
         return False
     if steps.all():
         return True
-    each = mine / np.maximum(np.median(others, axis=0), 1.0)
+    each = mine / np.maximum(_usual(others), 1.0)
     return float(mine[each > half].sum()) >= NEARLY_ALWAYS * float(mine.sum())
 
 
 def _beyond(values: F64, m: int) -> float:
     """How much more one rank has of it than the others of its stage."""
     whole = values.sum(axis=(1, 2))
-    return float(whole[m] - np.median(np.delete(whole, m)))
+    return float(whole[m] - _usual(np.delete(whole, m)))
 
 
 def slow_together(works: Sequence[StageWork], slow: Sequence[Effect]) -> list[Effect]:
@@ -153,16 +163,14 @@ def slow_together(works: Sequence[StageWork], slow: Sequence[Effect]) -> list[Ef
             ratio=float(np.median([e.ratio for e in alike])),
             peers=sum(len(w.members) for w in stages) - len(members),
             recurrence_frac=min(e.recurrence_frac for e in alike),
-            correlation=None,
-            note="",
-            since=None,
-            factors=_ones(works),
+            factors=ones(works),
             own=tuple(own),
         )
     ]
 
 
-def _ones(works: Sequence[StageWork]) -> tuple[F64, ...]:
+def ones(works: Sequence[StageWork]) -> tuple[F64, ...]:
+    """Factors that change nothing."""
     return tuple(np.ones_like(w.takes) for w in works)
 
 
@@ -170,9 +178,9 @@ def _slow_rank(works: Sequence[StageWork], at: int, m: int, over: F64, steps: Bo
     """over: by step how many times as long as its peers. steps: those in which it is slow."""
     work = works[at]
     ratio = float(np.median(over[steps]))
-    factors = _ones(works)
+    factors = ones(works)
     own = work.own[:, :, steps].sum(axis=(1, 2))
-    factors[at][m][:, steps] = min(1.0, float(np.median(np.delete(own, m))) / own[m])
+    factors[at][m][:, steps] = min(1.0, float(_usual(np.delete(own, m))) / own[m])
     first = int(np.argmax(steps))
     peers, note = len(work.members) - 1, ""
     # Where all stages take as long, all ranks are its peers.
@@ -191,10 +199,9 @@ def _slow_rank(works: Sequence[StageWork], at: int, m: int, over: F64, steps: Bo
         ratio=ratio,
         peers=peers,
         recurrence_frac=float((over > 1 + (ratio - 1) / 2).mean()),
-        correlation=None,
         note=note,
         since=first if first and steps[first:].all() else None,
-        factors=_ones(works),
+        factors=ones(works),
         own=factors,
     )
 
@@ -225,9 +232,7 @@ def long_stages(works: Sequence[StageWork], slow: Sequence[Effect]) -> list[Effe
         ratio=ratio,
         peers=len(works) - 1,
         recurrence_frac=lasting,
-        correlation=None,
         note="one replica of it was captured: a slow GPU would look the same" if alone else "",
-        since=None,
         factors=tuple(factors),
         even=tuple(even),
     )
@@ -261,14 +266,10 @@ def uneven_data(works: Sequence[StageWork]) -> list[Effect]:
     return [
         Effect(
             kind="uneven_data",
-            members=(),
-            stage=None,
             ratio=ratio,
             peers=sum(len(w.members) for w in works),
             recurrence_frac=float(np.mean(recurring)),
             correlation=correlation,
-            note="",
-            since=None,
             factors=tuple(factors),
         )
     ]

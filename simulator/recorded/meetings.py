@@ -83,11 +83,18 @@ def transfers(cells: Sequence[Cell], lasts: F64, partners: Partners) -> F64:
         met[c] = lasts[sorted(others)].min(axis=0)
     # Not so where the other side takes part in something else too: then what the others of its kind take.
     closed = {c for c, others in partners.items() if all(partners[o] == others for o in others)}
+    pairs: dict[tuple[str, frozenset[int]], list[int]] = defaultdict(list)
+    for c in closed:
+        pairs[cells[c].kind, frozenset(cells[o].member for o in partners[c])].append(c)
+    each = {pair: float(np.median(met[rows])) for pair, rows in pairs.items()}
     for kind in {cells[c].kind for c in partners.keys() - closed}:
         known = [c for c in closed if cells[c].kind == kind]
         mixed = [c for c in partners.keys() - closed if cells[c].kind == kind]
-        usual = np.median(met[known]) if known else np.quantile(met[mixed], FASTEST)
-        met[mixed] = np.minimum(met[mixed], usual)
+        usual = float(np.median(met[known]) if known else np.quantile(met[mixed], FASTEST))
+        for c in mixed:
+            # The slower of the two, where both are known.
+            mine = {frozenset((cells[c].member, cells[o].member)) for o in partners[c] - {c}}
+            met[c] = np.minimum(met[c], max(each.get((kind, pair), usual) for pair in mine))
     for c, cell in enumerate(cells):
         if cell.kind == "messages" and c not in partners:
             # Those that it waited for are not here, and may be there when this rank comes once it is sound.

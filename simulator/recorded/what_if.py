@@ -76,8 +76,6 @@ def what_if(
         rows.sort(key=lambda p: -p.slowdown)
     return WhatIfAnalysis(
         state="measured",
-        reason="",
-        remedy="",
         steps=job.takes.shape[1],
         ranks=len(ranks),
         schedule=schedule.name,
@@ -93,7 +91,6 @@ def what_if(
         by_rank=found["rank"][:MAX_RANKS],
         by_kind=found["kind"],
         causes=causes_of(job, plan, absent, recorded, names),
-        notes=[],
     )
 
 

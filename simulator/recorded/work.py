@@ -4,6 +4,7 @@ between collectives of ranks without a pipeline."""
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -92,7 +93,7 @@ def work_of(job: RecordedJob) -> list[StageWork]:
     return found
 
 
-def scaled(job: RecordedJob, works: list[StageWork], takes: list[F64]) -> F64:
+def scaled(job: RecordedJob, works: Sequence[StageWork], takes: Sequence[F64]) -> F64:
     """Durations by cell and step with the work of stages as given."""
     result = job.takes.copy()
     for work, wanted in zip(works, takes, strict=True):

@@ -130,12 +130,13 @@ def plant(
     batched: str = "pairs",
     named: bool = True,
     all_forwards_first: bool = False,
-    transfer_ns: Callable[[int, int], int] = lambda _a, _b: TRANSFER_NS,
+    transfer_ns: Callable[[int, int, int], int] = lambda _a, _b, _r: TRANSFER_NS,
     chunks: int = 1,
     embeddings: bool = False,
 ) -> tuple[list[RankOperations], list[float]]:
     """(operations of every rank, length of each step). Rank number is stage x dp + replica. named: whether
     sends and receives say the other side. chunks: of a stage; with several the schedule is interleaved.
+    transfer_ns: of a message by (stage, later stage, replica), of a collective by (stage, stage, -1).
     embeddings: whether the first and the last stage sum the gradients of theirs."""
     plans = {
         (s, r): interleaved(s, pp, count, chunks)
@@ -185,14 +186,14 @@ def _run(plans, lengths, step, dp, transfer_ns):  # type: ignore[no-untyped-def]
                     for key in mine:
                         here.setdefault((*key, s), free[s, r])
                     others = [(*key, key[3] if key[2] == s else key[2]) for key in mine]
-                    extra = max(transfer_ns(min(k[2], k[3]), max(k[2], k[3])) for k in mine)
+                    extra = max(transfer_ns(min(k[2], k[3]), max(k[2], k[3]), r) for k in mine)
                 elif entry.what in "CE":
                     here.setdefault((entry.name, s, r), free[s, r])
                     among = [(s, o) for o in range(dp)]
                     if entry.what == "E":
                         among = [(0, r), (max(stage for stage, _ in plans), r)]
                     others = [(entry.name, *one) for one in among]
-                    extra = TRANSFER_NS
+                    extra = transfer_ns(s, s, -1) if entry.what == "C" else TRANSFER_NS
                 else:
                     extra = sum(lengths(s, r, step, f, m) for f, m in entry.passes) or 10
                 if any(o not in here for o in others):
@@ -233,6 +234,7 @@ def _operations(rank, dp, plan, group, start, end, lengths, place, batched, name
         operation=tuple(words),
         group=np.where(kind == MESSAGE, 0, -1),
         groups=(group,),
+        group_size=np.full(n, -1),
         dimension=np.full(n, DIMENSIONS.index("unknown")),
         peer=np.array(peers),
         lane=np.where(kind == COMPUTE, -1, kind),

@@ -164,6 +164,7 @@ class Job:
             start_ns=column([clock.local(c.start_ns) for c in kept]),
             end_ns=column([clock.local(c.end_ns) for c in kept]),
             group=column([groups.index(c.group) for c in kept], np.int32),
+            group_size=column([-1] * len(kept), np.int32),
             operation=column([operations.index(c.operation) for c in kept], np.int32),
             dimension=column([DIMENSIONS.index(c.group[0]) for c in kept], np.int8),
             bytes=column([c.bytes for c in kept]),

@@ -147,6 +147,21 @@ def test_ranks_that_hide_each_other_are_named_together() -> None:
     assert does(cause, found).startswith("Ranks 6 and 7 compute 1.5 times as long as their 2 peers")
 
 
+def test_two_slow_ranks_of_three_replicas_are_compared_with_the_third() -> None:
+    # The median of the other two is half way to the other slow one.
+    def two(stage: int, replica: int, *rest: int) -> int:
+        slow = {(1, 0): 1.9, (1, 2): 1.6}.get((stage, replica), 1)
+        return round(even(stage, replica, *rest) * slow)  # type: ignore[arg-type]
+
+    ranks, ends = plant(3, 3, 6, two, steps=STEPS)
+    without = plant(3, 3, 6, even, steps=STEPS)[1]
+    found = what_if(ranks, find_schedule(ranks), matched(ranks, 3), [r.rank for r in ranks])
+    assert [(c.kind, c.ranks) for c in found.causes] == [("slow_rank", [3]), ("slow_rank", [5])]
+    assert [c.ratio for c in found.causes] == pytest.approx([1.9, 1.6], rel=0.02)
+    saved = sum(c.saved_ns for c in found.causes)
+    assert saved == pytest.approx(np.mean(ends) - np.mean(without), abs=0.02 * np.mean(ends))
+
+
 @pytest.mark.parametrize("waits", [True, False])
 def test_a_rank_that_waits_inside_its_passes_is_not_the_slow_one(waits: bool) -> None:
     # All beyond its peers' is communication inside its passes: another rank of its group is slow.

@@ -137,30 +137,48 @@ def planted(stage: int, replica: int, step: int, forward: bool, number: int) -> 
     [
         (range(16), "slow_rank", [0]),
         ((0, 1, 4, 5, 8, 9, 12, 13), "slow_rank", [0]),
-        ((0, 4, 8, 12), "long_stage", [0]),
-        ((2, 3, 6, 7, 10, 11, 14, 15), "not_captured", []),
-        ((1, 5, 9, 13), "not_captured", []),
+        ((0, 4, 8, 12), "slow_rank", [0]),
+        ((2, 3, 6, 7, 10, 11, 14, 15), "not_captured", [0, 1]),
+        ((1, 5, 9, 13), "not_captured", [0, 2, 3]),
+        ([r for r in range(16) if r % 4], "not_captured", [0]),
     ],
 )
-@pytest.mark.parametrize("keys", [(), GROUPS])
+@pytest.mark.parametrize("keys", [(), GROUPS, (*GROUPS, "Group size")])
 def test_a_planted_slow_rank_in_files_of_others(
     kept: Sequence[int], kind: str, ranks: list[int], keys: tuple[str, ...], tmp_path: Path
 ) -> None:
     made, ends = plant(4, 4, 8, planted, steps=5, embeddings=True)
     even = plant(4, 4, 8, lambda s, r, *p: planted(s, r or 1, *p), steps=5, embeddings=True)[1]
     files = written(made, tmp_path, tp=4, dp=4)
-    found = analysed(rewritten([files[i] for i in kept], tmp_path, without(*keys)))
+    whole = diagnosed(rewritten([files[i] for i in kept], tmp_path, without(*keys)))
+    found = whole.analyses.what_if
+    assert found is not None
     assert (found.pp, found.micro_batches) == (4, 8)
     assert found.step_ns == pytest.approx(sum(ends) / 5, rel=0.005)
     first = found.causes[0]
     # Its replicas wait for the only rank of a stage that was captured: told where their number is.
-    kind = "slow_rank" if kind == "long_stage" and not keys else kind
+    unsized = "Group size" in keys
+    kind = "long_stage" if len(kept) == 4 and kind == "slow_rank" and unsized else kind
+    # Who is missing, only a list of the group's members tells.
+    ranks = [] if kind == "not_captured" and keys else ranks
     assert (first.kind, [r // 4 for r in first.ranks]) == (kind, ranks)
+    assert whole.opportunities[0].codes == ["PD305" if kind == "long_stage" else "PD303"]
+    said = {
+        "long_stage": "The first stage (rank 0) computes 2.3 times",
+        "slow_rank": "Rank 0 computes 2.3 times",
+    }
+    assert whole.verdict.startswith(said.get(kind, f"All {len(kept)} captured ranks wait for "))
+    if kind == "not_captured":
+        assert "; capture " in whole.verdict
+        assert ("wait for rank 0, which" in whole.verdict) is (len(ranks) == 1)
+        assert (len(ranks) > 1) is (
+            "a rank of the first stage that was not captured, one of" in whole.verdict
+        )
     if kind != "long_stage":
         assert first.step_ns == pytest.approx(sum(even) / 5, rel=0.02)
     if ranks:
         assert first.high_ns >= 0.99 * (sum(ends) - sum(even)) / 5
-    if kind == "slow_rank" and not (keys and len(kept) < 16):
+    if kind == "slow_rank" and not (unsized and len(kept) < 16):
         # The ideal: all passes at their mean over the 16 ranks of the job, captured or not.
         mean = 1 + 1.3 / 16
         ideal = plant(4, 4, 8, lambda *p: round((6e6 if p[3] else 13e6) * mean), embeddings=True)[1]

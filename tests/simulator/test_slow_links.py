@@ -1,0 +1,74 @@
+"""One pair's messages or one group's collective that take longer than the same of others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from perfdoc.analyzers.pipeline.recorded_schedule import find_schedule
+from perfdoc.results.what_if import WhatIfAnalysis
+from perfdoc.rules.facts.culprit_words import cure, does
+from perfdoc.simulator.recorded.what_if import what_if
+from tests.analyzers.planted_operations import Lengths, matched, plant
+from tests.simulator.test_what_if import even, slow_rank
+
+Transfer = Callable[[int, int, int], int]
+LATENT_NS = 200_000
+
+
+def usual(_a: int, _b: int, _r: int) -> int:
+    return LATENT_NS
+
+
+def replayed(
+    lengths: Lengths, transfer: Transfer, pp: int = 4, dp: int = 3
+) -> tuple[WhatIfAnalysis, list[float]]:
+    ranks, ends = plant(pp, dp, 8, lengths, steps=6, transfer_ns=transfer)
+    return what_if(ranks, find_schedule(ranks), matched(ranks, dp), [r.rank for r in ranks]), ends
+
+
+def between(first: int, second: int, replica: int, times: int) -> Transfer:
+    return lambda a, b, r: LATENT_NS * (times if (a, b, r) == (first, second, replica) else 1)
+
+
+@pytest.mark.parametrize(("stage", "replica", "dp", "peers"), [(1, 2, 3, 2), (0, 0, 2, 1), (2, 0, 1, 2)])
+def test_a_pair_is_named_with_its_price(stage: int, replica: int, dp: int, peers: int) -> None:
+    found, ends = replayed(even, between(stage, stage + 1, replica, 15), dp=dp)
+    without = replayed(even, usual, dp=dp)[1]
+    cause = found.causes[0]
+    assert (cause.kind, cause.peers) == ("slow_link", peers)
+    assert cause.ranks == [stage * dp + replica, (stage + 1) * dp + replica]
+    assert cause.ratio == pytest.approx(15, rel=0.01)
+    assert cause.saved_ns == pytest.approx(np.mean(ends) - np.mean(without), abs=0.05 * np.mean(ends))
+    assert does(cause, found).startswith(f"Messages of ranks {cause.ranks[0]} and {cause.ranks[1]} take 15 ")
+    assert "NIC" in cure(cause)
+    assert ("between other stages" in cause.note) is (dp == 1)
+
+
+def test_a_group_is_named_with_its_price() -> None:
+    # The gradients of stage 2's replicas take 5 ms, those of the others 0.2.
+    found, ends = replayed(even, lambda a, b, r: 5_000_000 if (a, b, r) == (2, 2, -1) else LATENT_NS)
+    without = replayed(even, usual)[1]
+    (cause,) = found.causes
+    assert (cause.ranks, cause.peers) == ([6, 7, 8], 3)
+    assert cause.kinds_of_wait == ["all-gather", "reduce-scatter"]
+    assert cause.saved_ns == pytest.approx(np.mean(ends) - np.mean(without), abs=0.02 * np.mean(ends))
+    assert does(cause, found).startswith("All-gather and reduce-scatter of ranks 6, 7 and 8 take 25 times")
+
+
+def test_links_that_differ_little_and_slow_ranks_are_no_slow_links() -> None:
+    found, _ = replayed(even, between(1, 2, 1, 1))
+    assert found.causes == []
+    # All wait for rank 5 in messages and collectives: they are long, their transfers are not.
+    found, _ = replayed(lambda *p: round(even(*p) * (2 if p[:2] == (1, 2) else 1)), usual)
+    assert [c.kind for c in found.causes] == ["slow_rank"]
+
+
+def test_a_slow_rank_and_a_slow_link_are_told_apart() -> None:
+    found, ends = replayed(slow_rank, between(2, 3, 0, 40))
+    without = replayed(even, usual)[1]
+    assert {c.kind for c in found.causes} == {"slow_rank", "slow_link"}
+    saved = sum(c.saved_ns for c in found.causes)
+    assert saved == pytest.approx(np.mean(ends) - np.mean(without), abs=0.02 * np.mean(ends))
