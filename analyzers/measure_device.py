@@ -22,6 +22,7 @@ from perfdoc.analyzers.kernels.parts import NamedTime, kernel_parts, kernel_time
 from perfdoc.analyzers.kernels.suspects import suspected_communication
 from perfdoc.analyzers.layout.job_uses import GroupUse, group_uses
 from perfdoc.analyzers.ledger.steps import StepLedgers, build_ledger, step_ledgers
+from perfdoc.analyzers.memory.captured import captured_memory
 from perfdoc.analyzers.pipeline.operations import RankOperations, rank_operations
 from perfdoc.analyzers.pipeline.rank import PipelineRank, pipeline_rank
 from perfdoc.analyzers.tables.device import CopyTime, DeviceTables, copy_times, device_tables
@@ -30,6 +31,7 @@ from perfdoc.records import dataclass
 from perfdoc.results import DeviceContention, HostActivity, KernelPartsAnalysis
 from perfdoc.results.efficiency import KernelEfficiency
 from perfdoc.results.kernels import SuspectedCommunication
+from perfdoc.results.memory import DeviceMemory
 from perfdoc.results.quality import EventCounts
 from perfdoc.results.ranks import Communication, KernelsOnly, Ledger, Window
 from perfdoc.traces import Device
@@ -90,6 +92,8 @@ class RankMeasurement:
     """Its typical steps, for the picture of all ranks."""
     instances: Sequence[Instance] = ()
     """The worst of each kind."""
+    memory: DeviceMemory | None = None
+    """None where the capture shows no allocations."""
     also: Any
     """What the analysis of the room above found; None without one."""
 
@@ -156,6 +160,7 @@ def measure_device(
         kernels_only_capture=only_of_capture,
         timeline=timeline,
         instances=instances,
+        memory=captured_memory(view),
         also=above,
     )
 

@@ -53,16 +53,16 @@ class MemoryLayout:
     reason: str
     allocated_bytes: int
     """As tensors asked for it."""
-    rounding_bytes: int | None
+    rounding_bytes: int | None = None
     """In blocks beyond the requested bytes."""
-    pending_free_bytes: int | None
+    pending_free_bytes: int | None = None
     """Freed, but another stream may still use it."""
-    inactive_split_bytes: int | None
+    inactive_split_bytes: int | None = None
     """Free, in segments that also hold something: fragmentation, no use for what is larger."""
-    cached_bytes: int | None
+    cached_bytes: int | None = None
     """Whole segments in which nothing is: the allocator gives them back before it runs out of memory."""
-    reserved_bytes: int | None
-    largest_free_block_bytes: int | None
+    reserved_bytes: int | None = None
+    largest_free_block_bytes: int | None = None
     """The largest piece that an allocation could get without new memory from the device."""
 
 
@@ -106,9 +106,9 @@ class MemoryGrowth:
     """What ended the steps: a range's name, or `given`."""
     allocated_bytes: list[int]
     """At the end of each step."""
-    per_step_bytes: int | None
+    per_step_bytes: int | None = None
     """(last - first) / steps between, rounded to the nearest byte; negative where memory shrank."""
-    every_step_grew: bool | None
+    every_step_grew: bool | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,7 +150,7 @@ class AllocatorCalls:
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceMemory:
-    """One device of one snapshot."""
+    """One device of one snapshot, or in the window of a capture that recorded allocations."""
 
     path: str
     rank: int | None
@@ -159,43 +159,44 @@ class DeviceMemory:
     state: State
     """not_measured where the snapshot has no history of the device."""
     reason: str
-    notes: list[str]
+    """Why not; of one that is measured, why its bytes are a lower bound. Then no headroom is known."""
+    notes: list[str] = field(default_factory=list)
     """What makes figures less sure than they look."""
-    events: int
-    start_time_ns: int | None
+    events: int = 0
+    start_time_ns: int | None = None
     """Of the first event; UTC since 1970."""
-    end_time_ns: int | None
-    start_allocated_bytes: int | None
+    end_time_ns: int | None = None
+    start_allocated_bytes: int | None = None
     """Before the first event: what events free without having allocated it, and blocks at the end that no
     event allocated."""
-    peak_allocated_bytes: int | None
+    peak_allocated_bytes: int | None = None
     """In tensors, as they asked for it: start + the largest running sum of allocations less frees requested,
     the start itself included. torch.cuda.memory_allocated counts whole blocks, so it is larger by the
-    rounding (0.1 % in the two real snapshots)."""
-    peak_above_start_bytes: int | None
-    end_allocated_bytes: int | None
+    rounding (0.1 % in the two real snapshots). Of a PyTorch trace those, of Nsight's what CUDA allocated."""
+    peak_above_start_bytes: int | None = None
+    end_allocated_bytes: int | None = None
     """Behind the last event; without events, from the blocks."""
-    peak_time_ns: int | None
+    peak_time_ns: int | None = None
     """Of the event that reached the peak; None where that is the start."""
-    peak_reserved_bytes: int | None
+    peak_reserved_bytes: int | None = None
     """What PyTorch held of the device: the largest sum of segments, those at the end with the segment events
     taken back one by one. The CUDA context and NCCL's own buffers are not in it."""
-    end_reserved_bytes: int
-    composition: MemoryComposition | None
+    end_reserved_bytes: int | None = None
+    composition: MemoryComposition | None = None
     """Of peak_allocated_bytes."""
-    layout: MemoryLayout | None
+    layout: MemoryLayout | None = None
     """At the peak of allocated memory."""
-    sites: list[MemorySite]
+    sites: list[MemorySite] = field(default_factory=list)
     """Of peak_allocated_bytes, by place in the program."""
     growth: MemoryGrowth
-    oom_events: int | None
-    out_of_memory: list[OutOfMemory]
+    oom_events: int | None = None
+    out_of_memory: list[OutOfMemory] = field(default_factory=list)
     """The first of them."""
-    calls: AllocatorCalls | None
-    headroom_bytes: int | None
+    calls: AllocatorCalls | None = None
+    headroom_bytes: int | None = None
     """The GPU's memory less peak_reserved_bytes; CUDA's context and NCCL's buffers take their part of it.
     None where how much the GPU has is not known."""
-    expandable_segments: bool | None
+    expandable_segments: bool | None = None
     """Whether the allocator was set to use them."""
     series: MemorySeries | None = None
     """None in a diagnosis of an earlier version, and without a history."""

@@ -6,7 +6,7 @@ from dataclasses import field
 from typing import Literal
 
 from perfdoc.records import dataclass
-from perfdoc.results.quality import State
+from perfdoc.results.quality import Measured, State
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,12 +27,9 @@ class RankReplay:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Replay:
+class Replay(Measured):
     """The unedited replay of a rank or of a job against the measured step."""
 
-    state: State
-    reason: str
-    remedy: str
     scope: Literal["rank", "job"]
     tasks: int
     steps: int

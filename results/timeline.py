@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from perfdoc.records import dataclass
-from perfdoc.results.quality import State
+from perfdoc.results.quality import Measured
 
 TrackKind = Literal["ledger", "compute", "communication", "host", "passes"]
 
@@ -59,13 +59,10 @@ class TimelineRank:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Timeline:
+class Timeline(Measured):
     """One step over all ranks: of those that ranks find typical (as long as their median within 2 %, or as
     near to that as any) the one that most of them do."""
 
-    state: State
-    reason: str
-    remedy: str
     step: str
     """The step that every rank shows; empty where they show different ones or have none."""
     resolution_ns: int | None

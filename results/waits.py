@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from perfdoc.records import dataclass
-from perfdoc.results.quality import State
+from perfdoc.results.quality import Measured, State
 
 _ACROSS_STAGES = ("pp", "other", "unknown")
 """Groups of these may span stages of a pipeline."""
@@ -258,13 +258,9 @@ class PipelineStage:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PipelineAnalysis:
+class PipelineAnalysis(Measured):
     """Pipeline idle of the job. Fractions are shares of `window_ns`."""
 
-    state: State
-    reason: str
-    """Why it, or a part of it that is null, is not measured."""
-    remedy: str
     scope: Literal["job", "rank"] | None
     """job: stages on one clock, so windows of whole pipelines. rank: each rank alone; then idle time after a
     stage's last message is not seen, transfer counts its own messages only, and a row's late_peer_ns is all

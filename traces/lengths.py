@@ -43,8 +43,8 @@ class Activity:
     graphs: GraphLaunches
     kernel_rows: I64
     """Of the file's kernels."""
-    untimed: I64
-    """Correlation ids of kernels that are not among them."""
+    untimed: Kernels
+    """The file's kernels that are not among them."""
 
 
 def mended(
@@ -64,7 +64,7 @@ def mended(
     """
     host = (int(calls.start_ns.min()), int(calls.end_ns.max())) if len(calls) else None
     tables = (("kernel", kernels), ("copy", copies), ("CUDA graph", graphs))
-    ids = kernels.correlation
+    given = kernels
     rows = timed_rows(tables, calls, host, damage)
     if len(rows[0]) < len(kernels):
         kernels = kernels.take(rows[0])
@@ -79,10 +79,9 @@ def mended(
     for what, table in (("kernel", kernels), ("memory operation", copies), ("CUDA graph", graphs)):
         if float((table.end_ns - table.start_ns).sum(dtype=np.float64)) > MAX_TOTAL_NS:
             raise TraceError(path, f"{what} rows last more than 2^62 ns together.", AGAIN)
-    lost = np.setdiff1d(ids, kernels.correlation) if len(kernels) < len(ids) else ids[:0]
-    return Activity(
-        kernels=kernels, copies=copies, graphs=graphs, kernel_rows=rows[0][left], untimed=lost[lost >= 0]
-    )
+    kept = rows[0][left]
+    lost = np.setdiff1d(np.arange(len(given)), kept) if len(kept) < len(given) else kept[:0]
+    return Activity(kernels=kernels, copies=copies, graphs=graphs, kernel_rows=kept, untimed=given.take(lost))
 
 
 @dataclass(kw_only=True)

@@ -18,7 +18,7 @@ import numpy as np
 from perfdoc.profiling.distributed.groups import ProcessGroup
 from perfdoc.records import dataclass
 from perfdoc.traces.lookups import Lookups
-from perfdoc.traces.more_tables import MetricSamples, OsCalls, Payloads, ThreadStates
+from perfdoc.traces.more_tables import MemoryUse, MetricSamples, OsCalls, Payloads, ThreadStates
 from perfdoc.traces.table import I8, I32, I64, Bool, Table
 
 UNKNOWN = -1
@@ -293,6 +293,9 @@ class Trace(Lookups):
     metric_gpus: Sequence[int] = ()
     """By device, the `gpu` of its metric samples; -1 none, for the reason that follows."""
     metrics_reason: str = "captures of this format hold no GPU metrics"
+    memory_use: MemoryUse = field(default_factory=MemoryUse.empty)
+    memory_lacks: str = ""
+    """What makes its bytes a lower bound; empty where they are whole."""
     python_calls_reason: str = "Python stacks are not read from captures of this format"
     """Why there are none, where there are none."""
     operator_shapes_reason: str = "shapes of operators are not read from captures of this format"
@@ -302,8 +305,8 @@ class Trace(Lookups):
     """Whether `payloads.peer` is a rank of the job (PyTorch), not one within the communicator (NCCL)."""
     groups: Sequence[ProcessGroup] = ()
     world_size: int | None = None
-    untimed: I64 = field(default_factory=lambda: np.empty(0, np.int64))
-    """Correlation ids of kernels that ran, and were set aside for their times."""
+    untimed: Kernels = field(default_factory=Kernels.empty)
+    """Kernels that ran, and were set aside for their times."""
     capabilities: Mapping[str, Capability] = field(default_factory=dict)
     notes: Sequence[Note] = ()
     recorded: Sequence[str] = ()

@@ -83,3 +83,15 @@ class MetricSamples(Table):
     """Index into Trace.strings: name and unit, `SMs Active [Throughput %]`."""
     value: I64
     """In the metric's unit."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class MemoryUse(Table):
+    """What a process has of a device's memory, by device, then time: each row counts until the next one."""
+
+    time_ns: I64
+    device: I32
+    allocated_bytes: I64
+    """In tensors as PyTorch counts them; in an Nsight export, what CUDA allocated."""
+    reserved_bytes: I64
+    """What PyTorch, or a pool of CUDA's, holds of the device for them; -1 unknown."""

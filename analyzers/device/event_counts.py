@@ -62,11 +62,14 @@ class Launched:
 
     begin_ns: I64
     without_work: Bool
+    untimed: Bool
+    """Of these, whose kernel is in the file and was set aside for its times: nobody left it out."""
 
     @property
     def all_there(self) -> bool:
         """Whether hardly any lacks its kernel."""
-        return len(self.begin_ns) > 0 and bool(self.without_work.mean() <= MAX_MISSING_FRAC)
+        missing = self.without_work & ~self.untimed
+        return len(self.begin_ns) > 0 and bool(missing.mean() <= MAX_MISSING_FRAC)
 
     def share_between(self, start_ns: I64, end_ns: I64) -> tuple[I64, I64]:
         """How many launches begin in each of these stretches, and how many of them have no kernel."""
@@ -75,7 +78,8 @@ class Launched:
         return ends[1] - ends[0], lost[ends[1]] - lost[ends[0]]
 
 
-NO_LAUNCHED = Launched(begin_ns=np.empty(0, np.int64), without_work=np.empty(0, bool))
+_NONE = np.empty(0, bool)
+NO_LAUNCHED = Launched(begin_ns=np.empty(0, np.int64), without_work=_NONE, untimed=_NONE)
 
 
 def event_counts(trace: Trace, launches: Launches) -> dict[int, tuple[EventCounts, Launched]]:
@@ -112,6 +116,7 @@ def _counts(
     del started, called
     last_ns, first_ns = int(start.max()), int(api.start_ns[launching].min())
     recording = _recording(trace, own, record_calls)
+    untimed = trace.untimed.correlation[np.isin(trace.untimed.device, devices)]
 
     def calls_without_work(rows: I64, unlinked: int) -> tuple[int, int, Launched]:
         """Calls that count, and those of them whose work is not there; and all of them. unlinked: rows of
@@ -122,8 +127,11 @@ def _counts(
         counts = (begin + queued_ns < last_ns) & real
         counts &= (number >= ids.min()) & (number <= ids.max())  # else the ids do not refer to one another
         order = np.argsort(begin[real], kind="stable")
-        lost = ~matched & ~np.isin(number, trace.untimed)  # work without a time is no work that is missing
-        of_all = Launched(begin_ns=begin[real][order], without_work=lost[real][order])
+        of_all = Launched(
+            begin_ns=begin[real][order],
+            without_work=~matched[real][order],
+            untimed=(~matched & np.isin(number, untimed))[real][order],
+        )
         known = NO_LAUNCHED if unlinked or not matched.any() else of_all
         return int(counts.sum()), max(int((counts & ~matched).sum()) - unlinked, 0), known
 

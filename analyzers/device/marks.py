@@ -12,6 +12,7 @@ from perfdoc.analyzers.device.activity import Activity
 from perfdoc.analyzers.device.event_counts import MAX_MISSING_FRAC, Launched
 from perfdoc.analyzers.device.range_names import ranges_matching
 from perfdoc.records import dataclass
+from perfdoc.results.figures import plural
 from perfdoc.results.names import shorten
 from perfdoc.traces import RangeKind, Trace
 
@@ -69,21 +70,27 @@ _FEWEST_LOST = 3
 
 
 def with_their_kernels(marks: Marks, launched: Launched) -> tuple[Marks, str]:
-    """The steps from the first to the last one whose launches have their kernels in the file, and what to say
-    of the others. All of them where one in between lacks its kernels too, or most do: events were sampled."""
+    """The most steps in a row whose launches have their kernels in the file, and what to say of those that
+    lack some. All of them where steps in between lack kernels that nobody set aside for their times, or most
+    do: events were sampled."""
     of, without = launched.share_between(marks.start_ns, marks.end_ns)
     lost = (without >= _FEWEST_LOST) & (without > MAX_MISSING_FRAC * of)
     whole = np.flatnonzero(~lost)
-    if not lost.any() or 2 * len(whole) < len(lost) or lost[whole[0] : whole[-1] + 1].any():
+    if not lost.any() or 2 * len(whole) < len(lost):
         return marks, ""
-    kept = slice(int(whole[0]), int(whole[-1]) + 1)
+    if lost[whole[0] : whole[-1] + 1].any() and not launched.all_there:
+        return marks, ""
+    runs = np.split(whole, np.flatnonzero(np.diff(whole) > 1) + 1)
+    longest = max(runs, key=lambda run: (len(run), run[0]))
+    kept = slice(int(longest[0]), int(longest[-1]) + 1)
     names = [shorten(marks.names[i], 48) for i in np.flatnonzero(lost).tolist()]
     which = names[0] if len(names) == 1 else f"{len(names)} steps ({names[0]} to {names[-1]})"
+    apart = len(whole) - len(longest)
+    more = f", and {plural(apart, 'whole step')} apart from the others" if apart else ""
     found = Marks(names=marks.names[kept], start_ns=marks.start_ns[kept], end_ns=marks.end_ns[kept])
-    said = (
-        f"{int(without[lost].sum()):,} of {int(of[lost].sum()):,} kernel launches have no kernel in the file"
-    )
-    return found, f"{which} left out: {said}."
+    said = f"{int(without[lost].sum()):,} of {int(of[lost].sum()):,} kernel launches have no"
+    kernel = "timed kernel" if launched.untimed.any() else "kernel"
+    return found, f"{which} left out{more}: {said} {kernel} in the file."
 
 
 MIN_ITERATIONS = 3

@@ -184,13 +184,5 @@ def _odd_settings(history: DeviceHistory) -> str:
 
 def _no_layout(reason: str, allocated: int, reserved: int | None) -> MemoryLayout:
     return MemoryLayout(
-        state="not_measured",
-        reason=reason,
-        allocated_bytes=allocated,
-        rounding_bytes=None,
-        pending_free_bytes=None,
-        inactive_split_bytes=None,
-        cached_bytes=None,
-        reserved_bytes=reserved,
-        largest_free_block_bytes=None,
+        state="not_measured", reason=reason, allocated_bytes=allocated, reserved_bytes=reserved
     )

@@ -97,8 +97,14 @@ def measure_growth(history: DeviceHistory, allocated: I64, step_ends_ns: Sequenc
             if boundary
             else "no range in the snapshot names steps"
         )
-    values = allocated[np.searchsorted(time_ns, ends, "right") - 1 - BEFORE]
+    return growth_of(allocated[np.searchsorted(time_ns, ends, "right") - 1 - BEFORE], boundary)
+
+
+def growth_of(values: I64, boundary: str) -> MemoryGrowth:
+    """From what is allocated at the ends of steps, which `boundary` tells."""
     between = len(values) - 1
+    if len(values) < MIN_STEP_ENDS:
+        return _no_growth(f"{len(values)} ends of steps are known, {MIN_STEP_ENDS} are needed")
     return MemoryGrowth(
         state="measured",
         reason="",
@@ -124,14 +130,7 @@ def _step_ends(history: DeviceHistory) -> tuple[str, I64]:
 
 
 def _no_growth(reason: str) -> MemoryGrowth:
-    return MemoryGrowth(
-        state="not_measured",
-        reason=reason,
-        boundary="",
-        allocated_bytes=[],
-        per_step_bytes=None,
-        every_step_grew=None,
-    )
+    return MemoryGrowth(state="not_measured", reason=reason, boundary="", allocated_bytes=[])
 
 
 MAX_SITES = 20

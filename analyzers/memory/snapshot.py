@@ -64,26 +64,9 @@ def _measure(
             state="not_measured",
             reason="the snapshot has no history: call torch.cuda.memory._record_memory_history() before the "
             "steps to look at",
-            notes=[],
-            events=0,
-            start_time_ns=None,
-            end_time_ns=None,
-            start_allocated_bytes=None,
-            peak_allocated_bytes=None,
-            peak_above_start_bytes=None,
             end_allocated_bytes=in_use,
-            peak_time_ns=None,
-            peak_reserved_bytes=None,
             end_reserved_bytes=end_reserved,
-            composition=None,
-            series=None,
-            layout=None,
-            sites=[],
             growth=growth,
-            oom_events=None,
-            out_of_memory=[],
-            calls=None,
-            headroom_bytes=None,
             expandable_segments=expandable,
         )
     ranges = ranges_of_events(history)
@@ -303,14 +286,19 @@ def measure_rank_memory(files: MemoryFiles) -> RankMemory:
     return RankMemory(devices=devices, process=process, sha256=digests)
 
 
-def job_memory(ranks: Sequence[RankMemory]) -> MemoryAnalysis:
-    """Put the ranks together; what their GPUs have free is not known yet."""
-    found = [m for r in ranks for m in (*r.devices, r.process) if m is not None]
+def job_memory(ranks: Sequence[RankMemory], captured: Sequence[DeviceMemory] = ()) -> MemoryAnalysis:
+    """Put the ranks together; what their GPUs have free is not known yet. captured: what captures show, which
+    counts where no snapshot has a history."""
+    devices = [device for r in ranks for device in r.devices]
+    if not any(m.state == "measured" for m in devices):
+        devices += captured
+    processes = [r.process for r in ranks if r.process is not None]
+    found: list[DeviceMemory | ProcessMemory] = [*devices, *processes]
     measured = any(m.state == "measured" for m in found)
     return MemoryAnalysis(
         state="measured" if measured else "not_measured",
         reason="" if measured else (found[0].reason if found else _NONE),
         remedy="" if measured else _GIVE_SNAPSHOT,
-        devices=[device for r in ranks for device in r.devices],
-        processes=[r.process for r in ranks if r.process is not None],
+        devices=devices,
+        processes=processes,
     )

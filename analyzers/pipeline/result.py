@@ -183,34 +183,16 @@ class Certainty:
 def not_measured(reason: str, remedy: str, layout: Layout) -> PipelineAnalysis:
     """No result, and why; what is known of the layout is kept."""
     pp, vpp, micro_batches = layout.pp, layout.vpp, layout.micro_batches
-    return PipelineAnalysis(
-        state="not_measured",
-        reason=reason,
-        remedy=remedy,
-        scope=None,
+    return PipelineAnalysis.missing(
+        reason,
+        remedy,
         pp=pp,
         vpp=vpp,
         micro_batches=micro_batches,
         sources=dict(layout.sources),
-        steps=0,
-        pipelines=0,
-        bubble_frac=None,
         ideal_bubble_frac=None
         if pp is None or vpp is None or micro_batches is None
         else ideal_bubble_frac(pp=pp, vpp=vpp, micro_batches=micro_batches),
-        transfer_frac=None,
-        handover_frac=None,
-        late_peer_frac=None,
-        window_ns=None,
-        step_ns=None,
-        idle_ns=None,
-        imbalance_ns=None,
-        uncertainty_ns=0,
-        matched_frac=None,
-        slowest_rank=None,
-        slowest_stage=None,
-        slowest_over_mean=None,
-        stages=[],
         notes=list(layout.notes),
     )
 

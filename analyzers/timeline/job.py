@@ -13,6 +13,7 @@ from perfdoc.analyzers.pipeline.passes import Passes
 from perfdoc.analyzers.timeline.rank import CODES, LIMITS, StepTimeline, track_of
 from perfdoc.analyzers.timeline.segments import pool
 from perfdoc.records import dataclass
+from perfdoc.results.quality import MEASURED
 from perfdoc.results.timeline import Timeline, TimelineRank, TimelineTrack
 
 MAX_RANKS = 64
@@ -44,16 +45,7 @@ def job_timeline(ranks: Sequence[RankInput], clocks: ClockAlignment) -> Timeline
     """The timeline of a job. clocks: in the order of `ranks`."""
     some = [i for i, r in enumerate(ranks) if r.steps]
     if not some:
-        return Timeline(
-            state="not_measured",
-            reason="no rank has anything in its window",
-            remedy="Widen the window.",
-            step="",
-            resolution_ns=None,
-            ranks=[],
-            left_out=0,
-            notes=[],
-        )
+        return Timeline.missing("no rank has anything in its window", "Widen the window.")
     kept = some
     if len(some) > MAX_RANKS:
         kept = [some[i] for i in np.linspace(0, len(some) - 1, MAX_RANKS).round().astype(int).tolist()]
@@ -65,9 +57,7 @@ def job_timeline(ranks: Sequence[RankInput], clocks: ClockAlignment) -> Timeline
     passes = [_passes(ranks[i], step) for i, step in chosen.items()]
     every = max(1, -(-sum(len(t.start_ns) for found in passes for t in found) // MAX_ALL_PASSES))
     return Timeline(
-        state="measured",
-        reason="",
-        remedy="",
+        **MEASURED,
         step=next(iter(names)) if len(names) == 1 else "",
         resolution_ns=clocks.resolution_between(kept)
         if several and len(names) == 1 and all(aligned.values())

@@ -54,6 +54,8 @@ def _sentences(devices: Sequence[DeviceMemory]) -> Iterator[str]:
     )
     held = f"; {figures.size(top.peak_reserved_bytes)} reserved" if top.peak_reserved_bytes else ""
     yield f"Peak memory of {_label(top)}: {figures.size(top.peak_allocated_bytes)} allocated{above}{held}."
+    if top.reason:
+        yield f"A lower bound: {top.reason}."
     layout = top.layout
     if layout is not None and layout.state == "measured" and layout.reserved_bytes:
         split, cached = layout.inactive_split_bytes or 0, layout.cached_bytes or 0

@@ -64,7 +64,7 @@ def rooms(case: Case) -> list[Room]:
         free, reserved = device.headroom_bytes, device.peak_reserved_bytes
         if free is not None and reserved is not None:
             total = free + reserved
-        elif total is not None and reserved is not None:
+        elif total is not None and reserved is not None and not device.reason:
             free = max(0, total - reserved)
         found.append(Room(device=device, free_bytes=free, total_bytes=None if free is None else total))
     return found
@@ -73,7 +73,10 @@ def rooms(case: Case) -> list[Room]:
 def _no_snapshot(case: Case) -> Missing | None:
     if case.memory is None:
         return skipped(NO_SNAPSHOT)
-    return None if case.memory.state == "measured" else skipped(case.memory.reason)
+    if case.memory.state != "measured":
+        return skipped(case.memory.reason)
+    whole = any(device.oom_events is not None for device in case.memory.devices)
+    return None if whole or case.memory.processes else skipped(NO_SNAPSHOT)
 
 
 SNAPSHOT = Need(words="a memory snapshot", missing=_no_snapshot)
@@ -118,7 +121,8 @@ def why_unknown(case: Case) -> str:
     """Why `tightest` has no answer."""
     if not rooms(case):
         return case.memory.reason if case.memory is not None and case.memory.reason else NO_SNAPSHOT
-    return "the GPUs' memory size is not known"
+    lower_bound = next((r.device.reason for r in rooms(case) if r.device.reason), "")
+    return lower_bound or "the GPUs' memory size is not known"
 
 
 def out_of_memory(case: Case) -> tuple[int, int]:

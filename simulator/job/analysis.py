@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from perfdoc.records import dataclass
 from perfdoc.results.job_model import JobModelAnalysis, ModelledStage
+from perfdoc.results.quality import MEASURED
 from perfdoc.results.replay import Gain, Prediction
 from perfdoc.simulator.job.model import JobModel
 from perfdoc.simulator.job.predict import Models, build_models
@@ -67,9 +68,7 @@ def _analysis(model: JobModel, ranks: Sequence[RankWork]) -> JobModelAnalysis:
     chunks = settings.vpp
     takes = [s.takes(chunks) for s in model.stages]
     return JobModelAnalysis(
-        state="measured",
-        reason="",
-        remedy="",
+        **MEASURED,
         step_ns=round(model.measured_ns),
         modelled_ns=round(model.modelled_ns),
         error_frac=model.error_frac,

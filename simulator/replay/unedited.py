@@ -22,6 +22,7 @@ from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.kernels.attributed import AttributedKernels
 from perfdoc.records import dataclass
 from perfdoc.results.figures import brief, per_cent, signed_share
+from perfdoc.results.quality import MEASURED
 from perfdoc.results.replay import RankReplay, Replay
 from perfdoc.simulator.engine import EdgeKind, Schedule, TaskKind, critical_path, schedule
 from perfdoc.simulator.engine.graph import I64
@@ -58,9 +59,7 @@ def replay(rebuilt: Rebuilt) -> Replay:
     critical_path = _summed(parts)
     withheld = _withheld(max((error, worst), key=abs), critical_path.get("before", 0) / replayed)
     return Replay(
-        state="measured",
-        reason="",
-        remedy="",
+        **MEASURED,
         scope=scope,
         tasks=len(rebuilt.start_ns),
         steps=rebuilt.steps,
@@ -127,23 +126,7 @@ def _withheld(error_frac: float, fixed_frac: float) -> str:
 
 def not_replayed(reason: str, remedy: str, *, scope: Literal["rank", "job"]) -> Replay:
     """A result without a replay."""
-    return Replay(
-        state="not_measured",
-        reason=reason,
-        remedy=remedy,
-        scope=scope,
-        tasks=0,
-        steps=0,
-        measured_ns=None,
-        replayed_ns=None,
-        error_frac=None,
-        worst_error_frac=None,
-        predicts=False,
-        withheld=reason,
-        unexplained_ns=None,
-        critical_path={},
-        ranks=[],
-    )
+    return Replay.missing(reason, remedy, scope=scope, predicts=False, withheld=reason, critical_path={})
 
 
 def _summed(parts: Iterable[PathPart]) -> dict[str, int]:

@@ -273,6 +273,68 @@ def test_a_sample_in_the_middle_is_no_matter_of_the_ends(
     assert "part of the events" in said
 
 
+def without_times(path: Path, lost: Callable[[int], bool], process: int = 0) -> Path:
+    """The export, with time 0 for some of its kernels, counted by the 100 us in which they begin."""
+    db = sqlite3.connect(path)
+    with db:
+        found = db.execute("SELECT rowid, start, globalPid FROM CUPTI_ACTIVITY_KIND_KERNEL").fetchall()
+        processes = sorted({pid for _, _, pid in found})
+        for row, start, pid in found:
+            if pid == processes[process] and lost(start // (100 * US)):
+                db.execute(f"UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET start = 0, end = 0 WHERE rowid = {row}")
+    db.close()
+    return path
+
+
+@pytest.mark.parametrize(
+    ("lost", "steps", "said"),
+    [
+        (lambda i: 10 <= i < 14, [1, 2, 3], "step 0 left out: 4 of 50"),
+        (lambda i: i >= 150, [0, 1, 2], "step 3 left out: 50 of 50"),
+        (lambda i: 60 <= i < 90, [2, 3], "step 1 left out, and 1 whole step apart from the others: 30 of 50"),
+        (lambda i: 110 <= i < 120, [0, 1], "step 2 left out, and 1 whole step apart from the others: 10 of"),
+        (lambda i: i < 10 or i >= 190, [1, 2], "2 steps (step 0 to step 3) left out: 20 of 100"),
+        (lambda i: i % 50 == 7, [0, 1, 2, 3], ""),  # one of 50 of each: no matter
+        (lambda i: i % 10 == 7, [0, 1, 2, 3], "The file holds only part of the events: 10.1 % of 199"),
+    ],
+)
+def test_a_step_costs_itself_alone_whose_kernels_have_no_time(
+    tmp_path: Path, lost: Callable[[int], bool], steps: list[int], said: str
+) -> None:
+    path = write_nsys_sqlite(laid(steps=True).build(), tmp_path / "damaged.sqlite")
+    found = diagnose([measure_capture(without_times(path, lost), WindowRequest(), also=replay_and_keep)])
+    (rank,) = found.ranks
+    assert [s.name for s in rank.window.step_list] == [f"step {i}" for i in steps]
+    notes = [q.message for q in found.quality if q.code in ("steps-left-out", "partial-capture")]
+    assert [n.startswith(said) for n in notes] == [True] * bool(said)
+    if len(steps) == 4:
+        return
+    # Whole steps of 5 ms, the last to the end of its last kernel: 60 of 100 us busy, 50 times each.
+    assert rank.ledger_ns.compute == len(steps) * 3_000 * US
+    assert rank.ledger_ns.total == (len(steps) * 5_000 - 40) * US
+    assert (rank.events.partial, rank.replay and rank.replay.state) == ("", "measured")
+
+
+def test_the_other_rank_keeps_its_steps(tmp_path: Path) -> None:
+    """Two processes in one file, of which the second lost the times of its third step."""
+    builder = TimelineBuilder()
+    for pid in (1000, 1001):
+        process = builder.process(pid=pid)
+        thread, device = process.thread(), process.device()
+        for i in range(COUNT):
+            at = 100 * i * US
+            if i % 50 == 0:
+                thread.range(f"step {i // 50}", at, at + 4_990 * US)
+            device.kernel(GEMM, at + 5 * US, at + 65 * US, launch=(thread, at, at + 3 * US))
+    path = write_nsys_sqlite(builder.build(), tmp_path / "two.sqlite")
+    without_times(path, lambda i: 100 <= i < 130, process=1)
+    found = diagnose([measure_capture(path, WindowRequest(), also=replay_and_keep)])
+    names = [[s.name[-1] for s in rank.window.step_list] for rank in found.ranks]
+    assert names == [["0", "1", "2", "3"], ["0", "1"]]
+    assert [rank.ledger_ns.compute for rank in found.ranks] == [12_000 * US, 6_000 * US]
+    assert not any(rank.events.partial for rank in found.ranks)
+
+
 @pytest.mark.parametrize("lost", [lambda i: True, lambda i: i % 4 == 0])
 def test_kernels_that_lost_their_ids_are_not_missing(tmp_path: Path, lost: Callable[[int], bool]) -> None:
     """As ROCm's communication kernels have, or all: they are there, and what launched them is not known."""

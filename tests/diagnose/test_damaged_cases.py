@@ -51,13 +51,17 @@ def test_a_duration_past_the_next_start_is_clipped() -> None:
 
 
 def test_kernels_at_time_0_are_set_aside() -> None:
-    """4 of 48; where they ran the GPU was not idle, so its share is not said."""
-    found = of("11-kineto-ts0/old_ts0")
+    """4 of 48, all of the first step, which is left out; the three that are whole are those of the clean
+    file."""
+    found, clean = of("11-kineto-ts0/old_ts0"), of("11-kineto-ts0/old_clean")
     first, second = told(found)
     assert first == "4 kernels set aside: no time."
-    assert "6.9 % of 58 kernel launches" in second
-    assert steps(found) == steps(of("11-kineto-ts0/old_clean")) == WHOLE
-    assert compute_ns(found) == 44 * 400 * US
+    assert second == "ProfilerStep#0 left out: 4 of 15 kernel launches have no timed kernel in the file."
+    assert steps(clean) == WHOLE
+    assert steps(found) == WHOLE[1:]
+    assert compute_ns(found) == 36 * 400 * US
+    assert not found.ranks[0].events.partial
+    assert found.verdict.startswith("98.9 % of the 4.85 ms step is compute")
 
 
 def test_a_name_with_bare_quotes_is_read() -> None:

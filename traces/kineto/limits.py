@@ -158,65 +158,52 @@ def notes(
     clock_disagrees: bool,
 ) -> tuple[Note, ...]:
     """The notes of one file; `launched_kernels` counts kernels whose API call is in the capture."""
-    found: list[Note] = []
-    if (repaired_file and not broken_off) or rows.repaired:
-        found.append(
-            Note(
-                code="json-repaired",
-                message="The file is not valid JSON (control characters, bare quotes, bad escapes, nan or "
-                "inf); it was read after repair, and some names may differ from the program's.",
-                remedy="Use a newer PyTorch, which writes valid JSON, or record with with_stack=False.",
-            )
-        )
-    if broken_off:
-        found.append(
-            Note(
-                code="broken-off",
-                message="The file breaks off: its last events, and what stands behind them, are missing.",
-                remedy=RECAPTURE,
-            )
-        )
-    if rows.ignored:
-        found.append(
-            Note(code="ignored-events", message=f"{rows.ignored} entries of traceEvents are no events.")
-        )
-    if rows.unknown_on_device:
-        found.append(
-            Note(
-                code="unknown-device-rows",
-                message="Rows with a stream are of categories that are not read, so the device may have "
-                f"been busy where it looks idle: {_counts(rows.unknown_on_device)}.",
-            )
-        )
-    if host_only := rows.unknown - rows.unknown_on_device:
-        found.append(
-            Note(code="unknown-categories", message=f"Categories that are not read: {_counts(host_only)}.")
-        )
-    if kernels > launched_kernels:
-        found.append(
-            Note(
-                code="kernels-without-launch",
-                message=f"{kernels - launched_kernels} of {kernels} kernels have no API call in the capture "
-                "(launched before it began, through calls that are not recorded, or ids were lost).",
-            )
-        )
-    if host_processes > 1:
-        found.append(
-            Note(
-                code="several-processes",
-                message=f"{host_processes} host processes share the file, so its rank goes to none of them.",
-                remedy="Profile each rank into a file of its own.",
-            )
-        )
-    if clock_disagrees:
-        found.append(
-            Note(
-                code="clock-origin-unclear",
-                message="The file states baseTimeNanoseconds but its times are epoch times already, or the "
-                "base is no time: UTC is unknown.",
-            )
-        )
-    return tuple(found)
+    host_only = rows.unknown - rows.unknown_on_device
+    candidates = (
+        (
+            (repaired_file and not broken_off) or rows.repaired,
+            "json-repaired",
+            "The file is not valid JSON (control characters, bare quotes, bad escapes, nan or inf); it was "
+            "read after repair, and some names may differ from the program's.",
+            "Use a newer PyTorch, which writes valid JSON, or record with with_stack=False.",
+        ),
+        (
+            broken_off,
+            "broken-off",
+            "The file breaks off: its last events, and what stands behind them, are missing.",
+            RECAPTURE,
+        ),
+        (rows.ignored, "ignored-events", f"{rows.ignored} entries of traceEvents are no events.", ""),
+        (
+            rows.unknown_on_device,
+            "unknown-device-rows",
+            "Rows with a stream are of categories that are not read, so the device may have been busy where "
+            f"it looks idle: {_counts(rows.unknown_on_device)}.",
+            "",
+        ),
+        (host_only, "unknown-categories", f"Categories that are not read: {_counts(host_only)}.", ""),
+        (
+            kernels > launched_kernels,
+            "kernels-without-launch",
+            f"{kernels - launched_kernels} of {kernels} kernels have no API call in the capture (launched "
+            "before it began, through calls that are not recorded, or ids were lost).",
+            "",
+        ),
+        (
+            host_processes > 1,
+            "several-processes",
+            f"{host_processes} host processes share the file, so its rank goes to none of them.",
+            "Profile each rank into a file of its own.",
+        ),
+        (
+            clock_disagrees,
+            "clock-origin-unclear",
+            "The file states baseTimeNanoseconds but its times are epoch times already, or the base is no "
+            "time: UTC is unknown.",
+            "",
+        ),
+    )
+    return tuple(Note(code=code, message=said, remedy=do) for there, code, said, do in candidates if there)
 
 
 def _counts(categories: dict[str, int]) -> str:

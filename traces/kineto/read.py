@@ -3,8 +3,8 @@
 Read: kernels, copies and sets, runtime and driver calls, synchronisations and event records, operators,
 annotations and marks, collective metadata, process groups, GPU facts, `python_function` rows (with_stack)
 of the program's own code; under the category names of every version since 1.8. ROCm builds use the same
-names. Not read: flow arrows (the correlation ids say the same), GPU-side copies of annotations, memory
-instants, counters, and the profiler's own `Iteration Start` and `Record Window End` instants, which mark
+names. Not read: flow arrows (the correlation ids say the same), GPU-side copies of annotations,
+counters, and the profiler's own `Iteration Start` and `Record Window End` instants, which mark
 its recording and no step. Events that are no objects are ignored and counted; a row of a category that is
 read and has no true time or no name is set aside and counted (`traces/damage.py`).
 
@@ -14,6 +14,7 @@ shows). Time 0 is UTC `baseTimeNanoseconds` where the file has it; older files h
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -37,6 +38,7 @@ from perfdoc.traces.kineto.document import read_events
 from perfdoc.traces.kineto.limits import capabilities, notes, off_scale
 from perfdoc.traces.kineto.rows import EventRows
 from perfdoc.traces.lengths import mended
+from perfdoc.traces.memory.read import MAX_BYTES
 from perfdoc.traces.model import (
     CAPABILITIES,
     UNKNOWN,
@@ -49,11 +51,12 @@ from perfdoc.traces.model import (
     Operators,
     Ranges,
     Syncs,
+    Thread,
     Trace,
 )
-from perfdoc.traces.more_tables import Payloads
+from perfdoc.traces.more_tables import MemoryUse, Payloads
 from perfdoc.traces.table import I64, Rows
-from perfdoc.traces.validate import check_devices
+from perfdoc.traces.validate import MAX_TIME_NS, check_devices
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,6 +126,19 @@ def _python_calls(rows: EventRows) -> Operators:
     none = np.zeros(len(rows.python_calls), dtype=np.int32)
     columns = rows.python_calls.columns()
     return Operators(dims=none, dtypes=none, values=none, strides=none, **columns)
+
+
+def _memory_use(rows: EventRows, threads: Sequence[Thread], pairs: Sequence[tuple[int, int]]) -> MemoryUse:
+    """Of the devices that work ran on, what PyTorch's allocator says it has of them."""
+    c = rows.memory.columns()
+    process = np.array([t.process for t in threads], np.int64)[c["thread"]]
+    device = _devices({pair: i for i, pair in enumerate(pairs)}, process, c.pop("ordinal"))
+    order = np.lexsort((c["time_ns"], device))
+    del c["thread"]
+    table = MemoryUse(device=device[order].astype(np.int32), **{name: c[name][order] for name in c})
+    sizes = table.allocated_bytes, table.reserved_bytes
+    there = (table.device >= 0) & (np.abs(table.time_ns) <= MAX_TIME_NS)
+    return table.take(there & (np.minimum(*sizes) >= 0) & (np.maximum(*sizes) <= MAX_BYTES))
 
 
 def _payloads(rows: EventRows, kernel_rows: I64) -> Payloads:
@@ -219,6 +235,7 @@ def read_kineto(path: Path) -> Trace:
         ranges=annotations,
         operators=operators,
         python_calls=frames,
+        memory_use=_memory_use(rows, threads, tables.pairs),
         python_calls_reason=_NO_STACKS,
         operator_shapes_reason=_NO_SHAPES,
         payloads=_payloads(rows, device.kernel_rows),

@@ -36,7 +36,9 @@ from perfdoc.traces.kineto.values import (
     INT64_END,
     KERNEL_ARGS,
     LAUNCH_ARGS,
+    MEMORY_ARGS,
     SYNC_ARGS,
+    SYNC_KINDS,
     THREAD_NAME_ARGS,
     DeviceArgs,
     copy_kind,
@@ -54,12 +56,6 @@ from perfdoc.traces.kineto.values import (
 from perfdoc.traces.model import UNKNOWN, CopyKind, RangeKind, SyncKind, Thread
 from perfdoc.traces.table import Rows, Strings
 
-_SYNC_KINDS = {
-    "Event Sync": SyncKind.EVENT_SYNCHRONIZE,
-    "Stream Wait Event": SyncKind.STREAM_WAIT_EVENT,
-    "Stream Sync": SyncKind.STREAM_SYNCHRONIZE,
-    "Context Sync": SyncKind.DEVICE_SYNCHRONIZE,
-}
 _EXTRAS = {
     "stacks": "Python calls (with_stack)",
     "shapes": "operator shapes (record_shapes)",
@@ -92,6 +88,7 @@ class EventRows:
         self.event_records = Rows("ordinal", "stream", "correlation", "event", "time_ns")
         self.ranges = Rows("start_ns", "end_ns", "thread", "name", "kind")
         self.operators = Rows("start_ns", "end_ns", "thread", "name", "dims", "dtypes", "values", "strides")
+        self.memory = Rows("time_ns", "ordinal", "thread", "allocated_bytes", "reserved_bytes")
         self._inputs = InputTexts(self.strings)
         self.python_calls = Rows("start_ns", "end_ns", "thread", "name")
         self._extras: set[str] = set()
@@ -232,7 +229,7 @@ class EventRows:
     def _sync(self, event: Event) -> None:
         args = decode_args(SYNC_ARGS, event.args)
         start, end, ordinal, _, correlation = self._on_device(event, args)
-        kind = _SYNC_KINDS.get(text(args.kind) or self._name(event), SyncKind.OTHER)
+        kind = SYNC_KINDS.get(text(args.kind) or self._name(event), SyncKind.OTHER)
         self.syncs.add(
             *(start, end, ordinal, non_negative(args.stream), correlation, kind, non_negative(args.event)),
             *(non_negative(args.source_stream), correlation_id(args.source_correlation)),
@@ -272,15 +269,18 @@ class EventRows:
             self.python_calls.add(start, end, self._thread(event), self.strings.intern(name))
 
     def _mark(self, event: Event) -> None:
-        """Instants of the program; the profiler's own (no category, or `[memory]`) are not marks."""
+        """Instants of the program, and PyTorch's of its memory; the profiler's own are not marks."""
         if event.cat in MARKS:
             name = self._name(event)
+            time, thread = instant_ns(event.ts), self._thread(event)
             if name == "[memory]":
                 self._extras.add("memory")
-            if not name.startswith("["):
-                time = instant_ns(event.ts)
-                index = self.strings.intern(name)
-                self.ranges.add(time, time, self._thread(event), index, RangeKind.MARK)
+                args = decode_args(MEMORY_ARGS, event.args)
+                if non_negative(args.device_type) > 0:
+                    sizes = non_negative(args.allocated), non_negative(args.reserved)
+                    self.memory.add(time, non_negative(args.device), thread, *sizes)
+            elif not name.startswith("["):
+                self.ranges.add(time, time, thread, self.strings.intern(name), RangeKind.MARK)
 
     def _named(self, event: Event) -> None:
         if event.name == "process_name":

@@ -14,9 +14,16 @@ from typing import Any, TypeGuard, TypeVar
 import msgspec
 
 from perfdoc.traces.kineto.repair import repair
-from perfdoc.traces.model import UNKNOWN, CopyKind
+from perfdoc.traces.model import UNKNOWN, CopyKind, SyncKind
 from perfdoc.traces.validate import MAX_CORRELATION
 
+SYNC_KINDS = {
+    "Event Sync": SyncKind.EVENT_SYNCHRONIZE,
+    "Stream Wait Event": SyncKind.STREAM_WAIT_EVENT,
+    "Stream Sync": SyncKind.STREAM_SYNCHRONIZE,
+    "Context Sync": SyncKind.DEVICE_SYNCHRONIZE,
+}
+"""By Kineto's `cuda_sync_kind`."""
 _NS_PER_US = 1000
 INT64_END = 1 << 63
 # Sums of two numbers below 10^19 stay exact down to 10^-40; past that digits cannot move a rounding.
@@ -124,6 +131,16 @@ class ThreadNameArgs(msgspec.Struct, gc=False):
     """Arguments of a `thread_name` metadata event."""
 
     name: Any = None
+
+
+class MemoryArgs(msgspec.Struct, gc=False):
+    """Arguments of a `[memory]` instant: what PyTorch's allocator has of a device from then on."""
+
+    device: Any = msgspec.field(name="Device Id", default=None)
+    device_type: Any = msgspec.field(name="Device Type", default=None)
+    """PyTorch's number of the kind of device; 0 is the CPU."""
+    allocated: Any = msgspec.field(name="Total Allocated", default=None)
+    reserved: Any = msgspec.field(name="Total Reserved", default=None)
 
 
 class DeviceArgs(msgspec.Struct, gc=False):
@@ -265,6 +282,7 @@ LAUNCH_ARGS = msgspec.json.Decoder(LaunchArgs)
 SYNC_ARGS = msgspec.json.Decoder(SyncArgs)
 EVENT_ARGS = msgspec.json.Decoder(EventArgs)
 DEVICE_ARGS = msgspec.json.Decoder(DeviceArgs)
+MEMORY_ARGS = msgspec.json.Decoder(MemoryArgs)
 THREAD_NAME_ARGS = msgspec.json.Decoder(ThreadNameArgs)
 
 

@@ -41,8 +41,8 @@ class Ids:
         self._name_index: dict[int, int] = {NULL: 0}
         self._missing: set[int] = set()
 
-    def devices_of(self, global_pids: I64, device_ids: I64) -> I32:
-        """Index into `devices` for each row; a new pair of process and CUDA ordinal adds a device.
+    def devices_of(self, global_pids: I64, device_ids: I64, *, add: bool = True) -> I32:
+        """Index into `devices` for each row; a new pair of process and CUDA ordinal adds a device, or is -1.
 
         Raises TraceError where there are more than a node can have.
         """
@@ -54,7 +54,8 @@ class Ids:
         index = np.empty(len(pairs), np.int32)
         for i, pair in enumerate(pairs.tolist()):
             process = int(process_of(int(pids[pair // len(ordinals)])))
-            index[i] = self._device(process, int(ordinals[pair % len(ordinals)]))
+            key = process, int(ordinals[pair % len(ordinals)])
+            index[i] = self._device(*key) if add else self._device_index.get(key, -1)
         return index.take(pair_code)
 
     @cached_property

@@ -23,6 +23,7 @@ from perfdoc.traces.model import ApiCalls, Capability, Copies, GraphLaunches, Ke
 from perfdoc.traces.nsys import gpu as nsys_gpu
 from perfdoc.traces.nsys import host as nsys_host
 from perfdoc.traces.nsys.ids import Ids
+from perfdoc.traces.nsys.memory import EVENTS, LACKS, read_memory_use
 from perfdoc.traces.nsys.meta import find_secrets, identify_gpus, read_meta, read_warnings, shared_gpus
 from perfdoc.traces.nsys.parquet_folder import ParquetSource
 from perfdoc.traces.nsys.payload import PAYLOAD_COLUMNS, read_payloads
@@ -118,6 +119,7 @@ def read_nsys(source: NsysSource) -> Trace:
             else "holds no GPU kernels (no CUPTI_ACTIVITY_KIND_KERNEL table): CUDA was not traced.",
             f"Capture a part of the run with GPU work, with {_CAPTURE}",
         )
+    memory = read_memory_use(source, ids, damage)
     records = forget(lost, nsys_host.read_event_records(source, ids))
     syncs, _ = host_rows(forget(lost, nsys_host.read_syncs(source)), "synchronisation", None, damage)
     payloads = read_payloads(source, nvtx.ranges, nvtx.source_row, ids.strings)
@@ -232,15 +234,14 @@ def read_nsys(source: NsysSource) -> Trace:
         metric_samples=metrics.samples,
         metric_gpus=metrics.gpus,
         metrics_reason=metrics.reason,
+        memory_use=memory,
+        memory_lacks=LACKS,
         python_calls_reason=_NO_STACKS,
         payloads=payloads,
         capabilities=capabilities,
         notes=notes,
-        recorded=["memory in use (--cuda-memory-usage)"] if source.columns(_MEMORY) else [],
+        recorded=["memory in use (--cuda-memory-usage)"] if source.columns(EVENTS) else [],
     )
-
-
-_MEMORY = "CUDA_GPU_MEMORY_USAGE_EVENTS"
 
 
 def _is_cpu_run(names: Sequence[str]) -> bool:

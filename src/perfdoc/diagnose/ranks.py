@@ -149,6 +149,7 @@ def with_headroom(memory: d.MemoryAnalysis, ranks: Sequence[d.Rank]) -> d.Memory
 
 def _with_headroom(memory: DeviceMemory, total_bytes: int | None) -> DeviceMemory:
     """Without the CUDA context and NCCL's buffers: they hold memory outside PyTorch."""
-    if total_bytes is None or memory.peak_reserved_bytes is None or memory.headroom_bytes is not None:
+    known = memory.headroom_bytes is not None or memory.reason  # of a lower bound nothing is known to be free
+    if total_bytes is None or memory.peak_reserved_bytes is None or known:
         return memory
     return replace(memory, headroom_bytes=total_bytes - memory.peak_reserved_bytes)

@@ -267,7 +267,12 @@ def whole_case(
         rank_of(m, device, i, label)
         for (i, m), device, label in zip(measured, job.devices, job.labels, strict=True)
     ]
-    remembered = with_headroom(job_memory(memory), ranks)
+    captured = [
+        replace(m.memory, path=str(captures[i].path), rank=device.rank)
+        for (i, m), device in zip(measured, job.devices, strict=True)
+        if m.memory is not None
+    ]
+    remembered = with_headroom(job_memory(memory, captured), ranks)
     case = Case(
         captures=captures,
         job=job,
