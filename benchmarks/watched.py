@@ -2,12 +2,13 @@
 
     python benchmarks/watched.py faults [SEEDS [NAME…]]   # eight faults, or those named, and what was said
     python benchmarks/watched.py sound [RUNS]             # runs without one, of 300 steps
+    python benchmarks/watched.py judge FOLDER             # again what was kept of them: PERFDOC_KEEP=FOLDER
     python benchmarks/watched.py cost                     # of one row, in a loop with and without
     python benchmarks/watched.py follow                   # CPU time of following 1,024 ranks
 
-Two processes of gloo and DistributedDataParallel (two stages with messages for the stage fault), each on its
-core. Compute is a sleep, as a GPU's is for its host: on a machine that others use at the same time, its
-length is what was asked for, where that of CPU work is not. A fault begins at step 60 of 140.
+Processes of gloo, each on its core, in the five layouts of `watched_job.py`. A fault begins at step 60 of
+140; its price is compared with equal runs without a fault. PERFDOC_AT_ONCE jobs run beside each other: a
+process sleeps most of the time.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -33,157 +37,127 @@ FAULTS = {
     "memory": "memory_growth",
 }
 """Injected → the cause that is to be said."""
-OF_RANK_1 = ("slow_rank", "input", "garbage", "stage", "memory")
-ONSET, STEPS = 60, 140
-
-JOB = """
-import gc, os, random, sys, time, torch, torch.distributed as dist
-from perfdoc.profiling import marked, record, steps
-
-folder, store, fault, seed, onset, count = sys.argv[1:4] + [int(word) for word in sys.argv[4:]]
-rank = int(os.environ["RANK"])
-os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[rank % len(os.sched_getaffinity(0))]})
-torch.set_num_threads(1)
-draw = random.Random(seed * 2 + rank)
-dist.init_process_group("gloo", init_method="file://" + store, rank=rank, world_size=2)
-recorder = record(folder, role={"pp": rank} if fault == "stage" else {"dp": rank})
-model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-number, kept, cycles = 0, [], []
-
-def about(ms):
-    time.sleep(ms * draw.uniform(0.98, 1.02) / 1e3)
-
-def loader():
-    for at in range(count):
-        late = at >= onset and (fault == "input_all" or fault == "input" and rank == 1)
-        about(25 if late else 1)
-        yield torch.ones(4, 64)
-
-def hit(name):
-    return fault == name and number >= onset
-
-class Computing(torch.autograd.Function):
-    @staticmethod
-    def forward(context, value):
-        return value.clone()
-    @staticmethod
-    def backward(context, gradient):
-        more = 1.6 if (hit("slow_rank") or hit("stage")) and rank == 1 else 1
-        about(80 * more * tokens / 100)
-        if hit("garbage") and rank == 1 and number % 2 == 0:
-            time.sleep(0)
-            gc.collect()
-        return gradient
-
-class Cycle:
-    def __init__(self): self.own = self
-
-if fault == "stage":
-    model = torch.nn.Linear(64, 64)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-for batch in steps(loader()):
-    tokens = draw.choice((50, 100, 150)) if hit("uneven") else 100
-    recorder.tell(tokens=tokens)
-    with marked("forward"):
-        if fault == "stage" and rank == 1:
-            dist.irecv(batch, 0).wait()
-        about(20 * tokens / 100 * (1.6 if hit("stage") and rank == 1 else 1))
-        out = Computing.apply(model(batch))
-        if fault == "stage" and rank == 0:
-            dist.isend(out.detach(), 1).wait()
-    if hit("garbage") and rank == 1 and len(cycles) == 0:
-        cycles = [Cycle() for _ in range(150_000)]
-    if fault == "stage" and rank == 0:
-        gradient = torch.zeros_like(out)
-        dist.irecv(gradient, 1).wait()
-        out.backward(gradient)
-    else:
-        out.sum().backward()
-    if fault == "stage" and rank == 1:
-        dist.isend(batch.detach(), 0).wait()
-    if hit("link"):
-        # A slow link: everybody's all-reduce ends later, whoever comes first.
-        gate = torch.zeros(1)
-        work = dist.all_reduce(gate, async_op=True)
-        wait = type(work).wait
-        work.wait()
-        from perfdoc.profiling.own import active
-        leave = active.current._clock.phases.enter("wait")
-        time.sleep(0.02)
-        leave()
-    if hit("memory") and rank == 1:
-        kept.append(torch.ones(1 << 20))
-    with marked("optimizer"):
-        optimizer.step()
-        optimizer.zero_grad()
-        dist.all_reduce(torch.zeros(1))
-    number += 1
-dist.barrier()  # without it gloo's threads of the one that leaves first now and then abort the other
-dist.destroy_process_group()
-"""
+OF_RANK_1 = ("slow_rank", "input", "garbage", "memory")
+LAYOUTS = ("ddp", "fsdp", "tp", "pp", "pp_dp")
+LAYOUTS_OF = {
+    "stage": ("pp", "pp_dp"),
+    "uneven": ("ddp", "fsdp", "pp_dp"),
+    "slow_rank": ("ddp", "fsdp", "tp", "pp_dp"),
+    "input": ("ddp", "fsdp", "tp", "pp_dp"),  # a late loader of the second stage hides behind the first
+}
+"""Where not all: by seed, in turn."""
+ONSET, STEPS, SOUND_STEPS = 60, 140, 300
 
 
-def run(fault: str, seed: int, folder: Path, steps: int = STEPS) -> Path:
-    """Two processes; the run directory."""
-    out = folder / f"{fault or 'sound'}{seed}"
-    words = [sys.executable, "-c", JOB, str(out), str(folder / f"store-{out.name}"), fault, str(seed)]
+def run(layout: str, fault: str, seed: int, folder: Path) -> Path:
+    """The run directory of one job."""
+    out = folder / f"{layout}-{fault or 'sound'}-{seed}"
+    job = Path(__file__).with_name("watched_job.py")
+    words = [sys.executable, str(job), str(out), str(folder / f"store-{out.name}"), layout, fault, str(seed)]
+    world = 4 if layout == "pp_dp" else 2
     processes = [
         subprocess.Popen(
-            [*words, str(ONSET), str(steps)],
-            env={**os.environ, "RANK": str(rank), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"},
+            [*words, str(ONSET), str(STEPS if fault else SOUND_STEPS)],
+            env={**os.environ, "RANK": str(rank), "WORLD_SIZE": str(world), "OMP_NUM_THREADS": "1"},
         )
-        for rank in (0, 1)
+        for rank in range(world)
     ]
     codes = [process.wait(600) for process in processes]
     if any(codes):
-        raise RuntimeError(f"{fault}: {codes}")
+        raise RuntimeError(f"{out.name}: {codes}")
     return out
 
 
-def is_found(fault: str, found: object) -> bool:
+def is_found(fault: str, found: Any) -> bool:
     """Whether the first finding is the fault, its culprit first, its onset within three steps."""
-    findings = found.findings  # type: ignore[attr-defined]
-    if not findings or findings[0].cause != FAULTS[fault]:
+    if not found.findings or found.findings[0].cause != FAULTS[fault]:
         return False
-    first = findings[0]
-    if fault in OF_RANK_1 and list(first.ranks[:1]) != [1]:
+    first = found.findings[0]
+    if (fault in OF_RANK_1 and list(first.ranks[:1]) != [1]) or (fault == "stage" and first.stage != 1):
         return False
     return first.onset_step is not None and abs(first.onset_step - ONSET) <= 3
 
 
-def faults(seeds: int, names: list[str]) -> int:
-    """Every fault, or those named, so often; 0 where at least 95 % are found."""
+def mean_ns(folder: Path, begin: int, end: int) -> float:
+    """Of the steps from begin to end."""
     from perfdoc.watch.follow import FollowedRun
 
-    right = 0
-    with tempfile.TemporaryDirectory() as folder:
+    followed = FollowedRun(folder)
+    followed.refresh()
+    series = followed.series()
+    assert series is not None
+    return float(series.time_ns[(series.step >= begin) & (series.step < end)].mean())
+
+
+def judge(folder: Path) -> int:
+    """What is said of the runs of a folder; 0 where at least 95 % are right."""
+    from perfdoc.watch.follow import FollowedRun
+
+    runs = [(path, *path.name.split("-")) for path in sorted(folder.glob("*-*-*")) if path.is_dir()]
+    equal = defaultdict[str, list[float]](list)
+    for path, layout, fault, _ in runs:
+        if fault == "sound":
+            equal[layout].append(mean_ns(path, ONSET, STEPS))
+    tally, off = defaultdict[str, list[bool]](list), []
+    for path, layout, fault, _ in runs:
+        found = FollowedRun(path).look()
+        is_right = not found.findings if fault == "sound" else is_found(fault, found)
+        tally[fault].append(is_right)
+        words = [f.said for f in found.findings] or [found.reason]
+        price = ""
+        if fault not in ("sound", "memory") and is_right and equal[layout]:
+            usual = statistics.mean(equal[layout])
+            truth, said = mean_ns(path, ONSET, STEPS) - usual, found.findings[0].price_ns
+            off.append((said - truth) / usual)
+            price = f" [{truth / 1e6:.1f} ms more than equal runs: off by {off[-1]:+.1%} of a step]"
+        if not is_right or fault != "sound":
+            sys.stdout.write(f"{'ok ' if is_right else 'NOT'} {path.name:20}{price} {words}\n")
+    for layout, means in equal.items():
+        spread = statistics.stdev(means) / statistics.mean(means) if len(means) > 1 else float("nan")
+        sys.stdout.write(
+            f"equal {layout}: {statistics.mean(means) / 1e6:.1f} ms ± {spread:.1%} of {len(means)}\n"
+        )
+    if off:
+        sizes = sorted(map(abs, off))
+        sys.stdout.write(
+            f"prices off by {statistics.median(sizes):.1%} in the median, {sizes[-1]:.1%} at most\n"
+        )
+    for fault, right in sorted(tally.items()):
+        sys.stdout.write(f"{sum(right)} of {len(right)} right: {fault}\n")
+    injected = [right for fault in FAULTS for right in tally[fault]]
+    sys.stdout.write(
+        f"{sum(injected)} of {len(injected)} faults, {sum(tally['sound'])} of {len(tally['sound'])} sound\n"
+    )
+    return (
+        0 if sum(injected) >= 0.95 * len(injected) and sum(tally["sound"]) >= len(tally["sound"]) - 1 else 1
+    )
+
+
+def played(jobs: list[tuple[str, str, int]]) -> int:
+    """Run jobs, (layout, fault, seed), and judge them."""
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(os.environ.get("PERFDOC_KEEP", temporary))
+        folder.mkdir(exist_ok=True)
+        with ThreadPoolExecutor(int(os.environ.get("PERFDOC_AT_ONCE", "2"))) as pool:
+            for done in pool.map(lambda job: run(*job, folder), jobs):
+                sys.stderr.write(f"{done.name}\n")
+        return judge(folder)
+
+
+def faults(seeds: int, names: list[str]) -> int:
+    """Every fault, or those named, so often, in its layouts in turn; and an equal run of each layout."""
+    jobs = []
+    for seed in range(seeds):
+        jobs += [(layout, "", seed) for layout in LAYOUTS[seed % 5 : seed % 5 + 1]]
         for fault in names or FAULTS:
-            for seed in range(seeds):
-                found = FollowedRun(run(fault, seed, Path(folder))).look()
-                good = is_found(fault, found)
-                right += good
-                said = found.findings[0].said if found.findings else f"nothing ({found.reason})"
-                sys.stdout.write(f"{'ok ' if good else 'NOT'} {fault:10} {said}\n")
-                sys.stdout.flush()
-    total = seeds * len(names or FAULTS)
-    sys.stdout.write(f"{right} of {total} found\n")
-    return 0 if right >= 0.95 * total else 1
+            layouts = LAYOUTS_OF.get(fault, LAYOUTS)
+            jobs.append((layouts[seed % len(layouts)], fault, seed))
+    return played(jobs)
 
 
 def sound(runs: int) -> int:
-    """Runs of 300 steps without a fault; 0 where at most one in forty is called slow."""
-    from perfdoc.watch.follow import FollowedRun
-
-    said = []
-    with tempfile.TemporaryDirectory() as folder:
-        for seed in range(runs):
-            found = FollowedRun(run("", seed, Path(folder), steps=300)).look()
-            said += [finding.said for finding in found.findings[:1]]
-            sys.stdout.write(f"{found.state}: {[f.said for f in found.findings]}\n")
-            sys.stdout.flush()
-    sys.stdout.write(f"{len(said)} of {runs} called slow\n")
-    return 0 if len(said) <= max(runs // 40, 1) else 1
+    """Runs without a fault, of each layout in turn."""
+    return played([(LAYOUTS[seed % len(LAYOUTS)], "", seed) for seed in range(runs)])
 
 
 def cost() -> int:
@@ -254,6 +228,6 @@ def follow() -> int:
 
 if __name__ == "__main__":
     what, *more = sys.argv[1:] or ["faults"]
-    number = int(more[0]) if more else {"faults": 5, "sound": 40}.get(what, 0)
+    number = int(more[0]) if more and what != "judge" else {"faults": 5, "sound": 40}.get(what, 0)
     commands = {"faults": lambda: faults(number, more[1:]), "sound": lambda: sound(number), "cost": cost}
-    sys.exit({**commands, "follow": follow}[what]())
+    sys.exit({**commands, "judge": lambda: judge(Path(more[0])), "follow": follow}[what]())

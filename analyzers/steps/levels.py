@@ -153,7 +153,9 @@ def slower(
         return None
     price = float(times[after].mean() - times[before].mean())
     return Slower(
-        onset=_onset(times, before, spans[first]) if rare is None else _first(rare, before, spans[first]),
+        onset=_onset(times, before, spans[first])
+        if rare is None
+        else _first(rare, before, spans[first], price),
         before=before,
         after=after,
         price=price,
@@ -196,11 +198,11 @@ def _onset(times: F64, before: I64, span: I64) -> int:
     return int(near[np.argmin(better[near])])
 
 
-def _first(rare: F64, before: I64, span: I64) -> int:
-    """The first step that pays more than any one did before."""
-    begin = int(span[0])
-    more = np.flatnonzero(rare[begin:] > rare[before].max())
-    return begin + int(more[0]) if len(more) else begin
+def _first(rare: F64, before: I64, span: I64, price: float) -> int:
+    """The first step, near where a level began, that pays half the price more than any one did before."""
+    begin = max(int(span[0]) - MIN_LEVEL, int(before[0]) + MIN_LEVEL)
+    more = np.flatnonzero(rare[begin:] > rare[before[before < begin]].max() + price / 2)
+    return begin + int(more[0]) if len(more) else int(span[0])
 
 
 def differ(before: F64, after: F64, practical_frac: float) -> bool:

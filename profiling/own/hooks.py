@@ -1,6 +1,7 @@
 """Where torch tells that a phase begins or that a rank waits, without a word of the training loop.
 
-Waits: `Work.wait`, in which every collective and message of torch.distributed ends that Python issues.
+Waits: `Work.wait`, in which every collective and message of torch.distributed ends that Python issues, and
+`wait_tensor`, in which the functional ones of DTensor do.
 DistributedDataParallel's are issued in C++: there a wait is what follows the last gradient of a backward.
 Not seen: collectives of compiled graphs, and on CUDA those that other streams wait for.
 """
@@ -224,20 +225,30 @@ class Hooks:
                 work.wait = wait
 
     def _time_waits(self, work: Any) -> None:
-        original, enter = work.wait, self._phases.enter
+        # What lies in the class binds; what getattr gives of a built-in does not.
+        self._waits = work, vars(work)["wait"], self._timed(work.wait)
+        work.wait = self._waits[2]
+        self._undo.append(self._restore_waits)
+        functional = sys.modules.get("torch.distributed._functional_collectives")
+        if functional is not None and hasattr(functional, "wait_tensor"):
+            self._undo.append(functools.partial(setattr, functional, "wait_tensor", functional.wait_tensor))
+            functional.wait_tensor = self._timed(functional.wait_tensor)  # type: ignore[attr-defined]
+
+    def _timed(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """A function in which this rank waits for others. Compiled graphs hold torch's own."""
+        enter, is_compiling = self._phases.enter, importlib.import_module("torch.compiler").is_compiling
 
         @functools.wraps(original)
-        def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
+        def wait(*args: Any, **kwargs: Any) -> Any:
+            if is_compiling():
+                return original(*args, **kwargs)
             leave = enter("wait")
             try:
-                return original(self, *args, **kwargs)
+                return original(*args, **kwargs)
             finally:
                 leave()
 
-        # What lies in the class binds; what getattr gives of a built-in does not.
-        self._waits = work, vars(work)["wait"], wait
-        work.wait = wait
-        self._undo.append(self._restore_waits)
+        return wait
 
     def _restore_waits(self) -> None:
         assert self._waits is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -11,30 +12,35 @@ from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.steps.figures import MAD_TO_SIGMA, warmup_steps
 from perfdoc.analyzers.steps.levels import (
     F64,
+    MIN_LEVEL,
     MOST_STEPS,
+    PRACTICAL_FRAC,
     Slower,
+    blocks,
     clipped,
     joined,
     levels,
     slower,
     without_stalls,
 )
+from perfdoc.analyzers.steps.slower import Sample, change_between
 from perfdoc.results import figures
-from perfdoc.watch.causes import holds_more, reason_of_change, standing
+from perfdoc.watch.causes import EXPLAINS_FRAC, holds_more, reason_of_change, standing
 from perfdoc.watch.findings import finding, of_memory, of_silent_ranks
 from perfdoc.watch.memory import growth
-from perfdoc.watch.result import Cause, RankNow, Watched
+from perfdoc.watch.parts import PAID_NOW_AND_THEN, PARTS, WORK, alone
+from perfdoc.watch.result import RankNow, Watched
 from perfdoc.watch.series import F32, JobSeries
 
 MIN_STEPS = 30
 """After warm-up; fewer give no verdict."""
 UNKNOWN_FRAC = 0.05
-"""A change without a cause is told from here on."""
+"""A change without a cause, or one that whole steps do not show, is told from here on."""
+LASTING_STEPS = 40
+"""What whole steps do not show is told after so many."""
 _NOW = 50
 """Last steps that ranks are compared over."""
 _SHOWN = 8
-_RARE: dict[Cause, str] = {"garbage": "garbage_ns", "uneven_data": "rank_tokens"}
-"""Causes that steps pay for unequally: their own levels tell better since when."""
 
 
 def watched(
@@ -52,17 +58,15 @@ def watched(
     times = np.asarray(part.time_ns, np.float64)
     proposed = levels(times)
     begins = joined(times, proposed)
-    change = _change(part, times, begins, proposed)
+    change, shows = _slowest(part, times, _change(times, begins, proposed))
     notes = _notes(part)
     first = 0
     if change is not None and holds_more(part, change.before, change.after):
         notes.append(f"since step {part.step[change.onset]:,} steps are longer by as many more tokens")
         first = int(change.after[0])
     elif change is not None:
-        reason = reason_of_change(part, change.onset, change.before[-200:], change.after[-200:])
-        if (rare := _RARE.get(reason.cause)) is not None:
-            change = _by(part, times, rare) or change
-        if reason.cause != "unknown" or change.frac >= UNKNOWN_FRAC:
+        reason = reason_of_change(shows, change.onset, change.before[-200:], change.after[-200:])
+        if reason.cause != "unknown" or _is_new(times, begins, change):
             findings.append(finding(part, reason, change.price, times, command, onset=change.onset))
         first = int(change.after[0])
     last = np.arange(max(first, len(times) - 200), len(times))
@@ -125,9 +129,9 @@ def _part(series: JobSeries, rows: I64) -> JobSeries:
     return replace(part, values=filled)
 
 
-def _change(part: JobSeries, times: F64, begins: list[int], proposed: list[int]) -> Slower | None:
+def _change(times: F64, begins: list[int], proposed: list[int]) -> Slower | None:
     """By the levels of the step time; else by those of all steps but single slow ones, whose scatter may hide
-    how long the others are; else by those of what only some steps pay, which these do not show."""
+    how long the others are."""
     if (found := slower(times, begins)) is not None:
         return found
     usual = clipped(times)
@@ -135,21 +139,61 @@ def _change(part: JobSeries, times: F64, begins: list[int], proposed: list[int])
         single = times > usual
         before, after = (at[~single[at]] for at in (found.before, found.after))
         return replace(found, before=before, after=after)
-    names = ("garbage_ns", "data_ns", "rank_tokens")
-    return next((found for name in names if (found := _by(part, times, name)) is not None), None)
+    return None
 
 
-def _by(part: JobSeries, times: F64, name: str) -> Slower | None:
-    """By the levels of a part, on the rank that has most of it in each step; of tokens, on the one whose
-    number is the least usual: uneven ones scatter the steps, and so hide that these are longer."""
-    if not part.has(name):
-        return None
-    of_ranks = np.asarray(part.values[name], np.float64)
-    if name == "rank_tokens":
-        of_ranks = np.abs(of_ranks - np.median(of_ranks))
-    values = np.asarray(np.max(of_ranks, axis=0), np.float64)
-    begins = levels(values, clip=False)
-    return slower(times, begins, values) if len(begins) > 1 else None
+def _slowest(part: JobSeries, times: F64, change: Slower | None) -> tuple[Slower | None, JobSeries]:
+    """The change of the step time, or of the part that explains it, with the series that shows it.
+
+    Each part is judged by its own scatter, which hides less than that of whole steps, and so is since when.
+    """
+    found = []
+    for name in PARTS:
+        job = alone(part, name)
+        seen = None if job is None else _of(job, name)
+        if job is not None and seen is not None and (price := _price(part, times, seen, name)) is not None:
+            # Waiting is what the work of others makes, where that explains half of it.
+            weight = EXPLAINS_FRAC if name == "wait_ns" else 1
+            found.append((weight * min(seen.price, price), replace(seen, price=price), job))
+    if not found:
+        return change, part
+    _, priced, job = max(found, key=lambda one: one[0])
+    if change is None:  # a burst of a busy machine lasts for some steps as well
+        lasts = len(times) - priced.onset >= LASTING_STEPS and priced.price >= UNKNOWN_FRAC * times.mean()
+        return (priced, job) if lasts else (None, part)
+    return (priced, job) if priced.price >= EXPLAINS_FRAC * change.price else (change, part)
+
+
+def _is_new(times: F64, begins: Sequence[int], change: Slower) -> bool:
+    """Whether a change without a cause is large, and steps were never as long before: else they go up and
+    down, as where others use the same machines."""
+    taken = without_stalls(times)
+    earlier = [a for a in begins if a < change.onset - MIN_LEVEL]
+    longest = max(float(taken[a:b].mean()) for a, b in pairwise([*earlier, change.onset]))
+    return change.frac >= UNKNOWN_FRAC and longest < float(taken[change.after].mean()) - change.price / 2
+
+
+def _of(job: JobSeries, name: str) -> Slower | None:
+    """Whether a job is slower by one part alone."""
+    times = np.asarray(job.time_ns, np.float64)
+    is_rare = name in PAID_NOW_AND_THEN
+    begins = levels(times, clip=not is_rare)
+    return slower(times, begins, times if is_rare else None) if len(begins) > 1 else None
+
+
+def _price(part: JobSeries, times: F64, change: Slower, name: str) -> float | None:
+    """What a change of one part costs each step; None where that is nothing. A rank that is slow in one phase
+    is so in others. Replicas wait for the last of them: a step pays what that one takes longer. Stages of a
+    pipeline may hide it, so that there no more is believed than the step time shows."""
+    price, job = change.price, alone(part, *WORK) if name in WORK else None
+    if job is not None:
+        price = float(job.time_ns[change.after].mean() - job.time_ns[change.before].mean())
+    before, after = (blocks(times[at]) for at in (change.before, change.after))
+    usual = Sample.of(before)
+    if len({role.get("pp", 0) for role in part.roles}) > 1 or not all(part.roles):
+        low, high = (frac * usual.mean for frac in change_between(usual, Sample.of(after)).bounds_frac())
+        price = price if price <= high else (low + high) / 2
+    return price if price >= PRACTICAL_FRAC * usual.mean else None
 
 
 def _tokens_per_s(part: JobSeries, level_ns: float) -> float | None:
