@@ -172,9 +172,10 @@ def test_parts_that_are_unknown_in_a_few_steps_change_no_verdict(fault: str) -> 
         for step in range(20 + rank, len(of_rank), 10):
             of_rank[step] = msgspec.structs.replace(of_rank[step], wait_ns=None, data_ns=None)
     holed = watched(job_series(rank_rows(rows)))
-    assert [(f.cause, f.ranks, f.onset_step) for f in holed.findings] == [
-        (f.cause, f.ranks, f.onset_step) for f in whole.findings
-    ]
+    assert [(f.cause, f.ranks) for f in holed.findings] == [(f.cause, f.ranks) for f in whole.findings]
+    for one, other in zip(holed.findings, whole.findings, strict=True):
+        # The first step of it may be one that a rank does not know.
+        assert abs((one.onset_step or 0) - (other.onset_step or 0)) <= 1
     assert bool(fault) == bool(holed.findings)
 
 

@@ -152,8 +152,8 @@ def _slowest(part: JobSeries, times: F64, change: Slower | None) -> tuple[Slower
         job = alone(part, name)
         seen = None if job is None else _of(job, name)
         if job is not None and seen is not None and (price := _price(part, times, seen, name)) is not None:
-            # Waiting is what the work of others makes, where that explains half of it.
-            weight = EXPLAINS_FRAC if name == "wait_ns" else 1
+            # Tokens and garbage lie in a phase, and work makes others wait: half of it is explanation enough.
+            weight = EXPLAINS_FRAC ** ((name not in PAID_NOW_AND_THEN) + (name == "wait_ns"))
             found.append((weight * min(seen.price, price), replace(seen, price=price), job))
     if not found:
         return change, part
@@ -174,25 +174,27 @@ def _is_new(times: F64, begins: Sequence[int], change: Slower) -> bool:
 
 
 def _of(job: JobSeries, name: str) -> Slower | None:
-    """Whether a job is slower by one part alone."""
+    """Whether a job is slower by one part alone: in nearly every step, or now and then."""
     times = np.asarray(job.time_ns, np.float64)
-    is_rare = name in PAID_NOW_AND_THEN
-    begins = levels(times, clip=not is_rare)
-    return slower(times, begins, times if is_rare else None) if len(begins) > 1 else None
+    found = None if name in ("garbage_ns", "rank_tokens") else slower(clipped(times), levels(times))
+    if found is not None or name not in PAID_NOW_AND_THEN:
+        return found
+    return slower(times, levels(times, clip=False), times)
 
 
 def _price(part: JobSeries, times: F64, change: Slower, name: str) -> float | None:
     """What a change of one part costs each step; None where that is nothing. A rank that is slow in one phase
     is so in others. Replicas wait for the last of them: a step pays what that one takes longer. Stages of a
-    pipeline may hide it, so that there no more is believed than the step time shows."""
+    pipeline may hide it or wait for it twice: there it is as near to that as the step time lets it."""
     price, job = change.price, alone(part, *WORK) if name in WORK else None
     if job is not None:
-        price = float(job.time_ns[change.after].mean() - job.time_ns[change.before].mean())
+        taken = clipped(np.asarray(job.time_ns, np.float64))
+        price = float(taken[change.after].mean() - taken[change.before].mean())
     before, after = (blocks(times[at]) for at in (change.before, change.after))
     usual = Sample.of(before)
     if len({role.get("pp", 0) for role in part.roles}) > 1 or not all(part.roles):
         low, high = (frac * usual.mean for frac in change_between(usual, Sample.of(after)).bounds_frac())
-        price = price if price <= high else (low + high) / 2
+        price = min(max(price, low), high)
     return price if price >= PRACTICAL_FRAC * usual.mean else None
 
 

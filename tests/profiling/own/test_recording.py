@@ -99,14 +99,7 @@ dist.destroy_process_group()
 
 def test_who_is_late_waits_least(tmp_path: Path, needs_torch: None) -> None:
     # DistributedDataParallel's all-reduces are issued in C++; each step 1 works 40 ms longer than 0.
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", JOB, str(tmp_path / "run"), str(tmp_path / "store")],
-            env={**os.environ, "RANK": str(rank), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"},
-        )
-        for rank in (0, 1)
-    ]
-    assert [process.wait(120) for process in processes] == [0, 0]
+    run_of_two(JOB, tmp_path)
     early, late = (list(read_steps(tmp_path / "run" / "steps" / f"rank{rank}.jsonl")) for rank in (0, 1))
     assert [r.step for r in early] == [r.step for r in late] == list(range(12))
     began = late[0].began
@@ -123,6 +116,43 @@ def test_who_is_late_waits_least(tmp_path: Path, needs_torch: None) -> None:
     own = sorted(r.duration_ns - (r.wait_ns or 0) for r in late[2:])[5]
     assert own >= 50 * MS
     assert all((r.forward_ns or 0) >= 50 * MS for r in late)
+
+
+TENSOR_PARALLEL = """
+import os, sys, time, torch, torch.distributed as dist
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from perfdoc.profiling import record, steps
+rank = int(os.environ["RANK"])
+torch.set_num_threads(1)
+dist.init_process_group("gloo", init_method="file://" + sys.argv[2], rank=rank, world_size=2)
+record(sys.argv[1])
+model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8))
+style = {"0": ColwiseParallel(), "1": RowwiseParallel()}
+parallelize_module(model, dist.init_device_mesh("cpu", (2,)), style)
+for batch in steps([torch.ones(2, 8)] * 8):
+    time.sleep(0.05 if rank == 1 else 0.01)
+    model(batch).sum().backward()
+dist.destroy_process_group()
+"""
+
+
+def test_who_is_late_in_tensor_parallelism_waits_least(tmp_path: Path, needs_torch: None) -> None:
+    # DTensor's collectives are functional ones: they end in `wait_tensor`, and not in Work.wait.
+    run_of_two(TENSOR_PARALLEL, tmp_path)
+    early, late = (list(read_steps(tmp_path / "run" / "steps" / f"rank{rank}.jsonl")) for rank in (0, 1))
+    waits = [(a.wait_ns or 0) - (b.wait_ns or 0) for a, b in zip(early[2:], late[2:], strict=True)]
+    assert 20 * MS < sorted(waits)[len(waits) // 2] < 60 * MS
+
+
+def run_of_two(program: str, folder: Path) -> None:
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", program, str(folder / "run"), str(folder / "store")],
+            env={**os.environ, "RANK": str(rank), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"},
+        )
+        for rank in (0, 1)
+    ]
+    assert [process.wait(120) for process in processes] == [0, 0]
 
 
 def test_early_rows_become_means_and_the_file_stays_small(tmp_path: Path) -> None:
