@@ -105,7 +105,7 @@ def judge(folder: Path) -> int:
         tally[fault].append(is_right)
         words = [f.said for f in found.findings] or [found.reason]
         price = ""
-        if fault not in ("sound", "memory") and is_right and equal[layout]:
+        if fault not in ("sound", "memory") and is_right and layout in equal:
             usual = statistics.mean(equal[layout])
             truth, said = mean_ns(path, ONSET, STEPS) - usual, found.findings[0].price_ns
             off.append((said - truth) / usual)

@@ -132,14 +132,7 @@ def _part(series: JobSeries, rows: I64) -> JobSeries:
 def _change(times: F64, begins: list[int], proposed: list[int]) -> Slower | None:
     """By the levels of the step time; else by those of all steps but single slow ones, whose scatter may hide
     how long the others are."""
-    if (found := slower(times, begins)) is not None:
-        return found
-    usual = clipped(times)
-    if (found := slower(usual, proposed)) is not None:
-        single = times > usual
-        before, after = (at[~single[at]] for at in (found.before, found.after))
-        return replace(found, before=before, after=after)
-    return None
+    return slower(times, begins) or slower(clipped(times), proposed)
 
 
 def _slowest(part: JobSeries, times: F64, change: Slower | None) -> tuple[Slower | None, JobSeries]:
