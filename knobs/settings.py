@@ -180,6 +180,8 @@ def _value(found: Meaning, raw: Raw) -> Value | Opaque:
         return OPAQUE if isinstance(raw, Opaque) or _is_off(raw) else read_value(knob, spelling.means)
     if spelling is not None and _is_worked_out(spelling.dialect, knob, raw):
         return OPAQUE
+    if raw == "allgather" and knob.id == "cp_comm_type" and spelling and spelling.dialect != "megatron_lm":
+        raw = "all_gather"  # megatron-core's sparse attention knows it so, and takes both
     return read_value(knob, raw)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 from perfdoc.knobs.knob import DIALECT_TITLES, Dialect
 from perfdoc.knobs.lint.finding import Finding, Severity, finding_at, finding_of, last_part, said
@@ -122,6 +123,10 @@ _ON_ANYWAY = frozenset(
     {"grad_reduce_in_fp32", "overlap_grad_reduce", "overlap_param_gather", "align_param_gather"}
 )
 """What the overwriting place turns on."""
+_OFF_ANYWAY = "overlap_param_gather_with_optimizer_step"
+"""What it leaves off."""
+_INTERLEAVED = MappingProxyType({"overlap_p2p_comm": True, "batch_p2p_comm": False})
+"""What it sets where stages are virtual."""
 _ALWAYS = frozenset({"trainer.strategy"})
 """Places that are there in every job; the others where the recipe has them."""
 
@@ -206,6 +211,7 @@ def _overwritten(
     places = _ALWAYS | inside | whole
     unsharded = any(s.knob.id == "use_distributed_optimizer" and s.value is False for s in settings)
     winners = {s.meaning.path for s in settings}
+    beside = {(s.entry.block, s.knob.id): s.value for s in settings}
     for setting in settings:
         spelled = setting.knob.spelled(dialect)
         place = spelled[0].name.rpartition(".")[0] if spelled else ""
@@ -215,6 +221,11 @@ def _overwritten(
         if written.rpartition(".")[0] == place or spelled[0].name in winners:
             continue  # another name in the same place, or it is set there too
         if setting.value is not False and setting.knob.id in _ON_ANYWAY:
+            continue
+        if setting.value is False and setting.knob.id == _OFF_ANYWAY:
+            continue
+        stages = beside.get((setting.entry.block, "virtual_pipeline_model_parallel_size"))
+        if isinstance(stages, int) and stages > 1 and _INTERLEAVED.get(setting.knob.id) is setting.value:
             continue
         if place in absent:
             continue  # the file itself leaves it out

@@ -142,8 +142,9 @@ def _score(paths: Sequence[Entry], dialect: Dialect) -> float:
 
 def _shown_by(paths: Sequence[Entry], dialect: Dialect) -> bool:
     """Whether a name is that dialect's alone; of those that share no name with ordinary programs any is."""
-    if dialect not in _ANYBODYS:  # sections such as `trainer` are anybody's
-        return any(meaning(entry, dialect).how != "unknown" for entry in paths)
+    if dialect not in _ANYBODYS:  # sections such as `trainer` are anybody's, and sizes of models
+        meanings = (meaning(entry, dialect) for entry in paths)
+        return any(m.how == "exact" or (m.knob is not None and m.knob.kind != "fact") for m in meanings)
     exact = {found.path for e in paths if (found := meaning(e, dialect)).how == "exact"}
     own = exact - _ANYBODYS[dialect]
     return bool(own - _NOT_ALONE[dialect]) or (bool(own) and len(exact) > 1)

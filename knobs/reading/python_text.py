@@ -26,8 +26,8 @@ def python_entries(text: str) -> Iterator[Entry]:
     todo: list[tuple[ast.AST, str, bool, bool]] = [(tree, "", True, False)]
     while todo:
         node, block, sure, shown = todo.pop()
-        shown = shown or _is_shown(node)
-        if isinstance(node, (ast.Constant, ast.JoinedStr)) and shown:
+        shown = (shown or _is_shown(node)) and not _starts_another(node)
+        if isinstance(node, (ast.Constant, ast.JoinedStr, ast.List, ast.Tuple)) and shown:
             continue  # what people read is not run
         for entry in _set_by(node, known):
             yield replace(entry, block=block, raw=entry.raw if sure else OPAQUE)
@@ -54,7 +54,7 @@ _SHOWS = re.compile(
 
 def _is_shown(node: ast.AST) -> bool:
     """Whether the texts in it are messages, helps, examples or docstrings."""
-    names = [f"({_dotted(node.func)}"] if isinstance(node, ast.Call) else []
+    names = [f"({_called(node)}"] if isinstance(node, ast.Call) else []
     if isinstance(node, (ast.Assign, ast.AnnAssign)):
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         names = [_dotted(target).rpartition(".")[2] for target in targets]
@@ -62,6 +62,22 @@ def _is_shown(node: ast.AST) -> bool:
         names = [node.arg or ""]
     alone = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
     return alone or isinstance(node, ast.Raise) or any(map(_SHOWS.match, names))
+
+
+def _called(call: ast.Call) -> str:
+    """The function's name; of `logging.getLogger("x").info` without what is between."""
+    owner = call.func.value if isinstance(call.func, ast.Attribute) else None
+    if isinstance(call.func, ast.Attribute) and isinstance(owner, ast.Call):
+        return f"{_dotted(owner.func)}.{call.func.attr}"
+    return _dotted(call.func)
+
+
+_STARTS = re.compile(r"(?i)(.*\.)?(subprocess\.\w+|system|run\w*|\w*_call|popen|main)$")
+
+
+def _starts_another(node: ast.AST) -> bool:
+    """Whether it is a call that starts a program: `sys.exit(subprocess.call([…]))` shows nothing."""
+    return isinstance(node, ast.Call) and _STARTS.match(_called(node)) is not None
 
 
 _Constants = Mapping[str, bool | int | float | str | ast.expr]
@@ -147,7 +163,7 @@ def _set_by(node: ast.AST, known: _Constants) -> Iterator[Entry]:
         path, field, value = node.args
         if _dotted(path) and isinstance(field, ast.Constant) and isinstance(field.value, str):
             yield _path(f"{_dotted(path)}.{field.value}", value, known, node)
-    elif isinstance(node, ast.Call) and (recipe := _RECIPE.search(_dotted(node.func))):
+    elif isinstance(node, ast.Call) and (recipe := _RECIPE.search(_dotted(node.func)[-_LONGEST:])):
         yield _path("model_recipe", ast.Constant(recipe[1] or recipe[2], lineno=node.lineno), known, node)
         for keyword in node.keywords:
             if keyword.arg in ("num_nodes", "num_gpus_per_node"):
@@ -162,8 +178,12 @@ def _set_by(node: ast.AST, known: _Constants) -> Iterator[Entry]:
             yield from _assigned(target, node.value, known)
 
 
-_RECIPE = re.compile(r"(\w+)\.(?:pretrain|finetune)_recipe$|(\w+)_(?:pretrain|finetune|sft|peft)_config$")
+_RECIPE = re.compile(
+    r"\b(\w+)\.(?:pretrain|finetune)_recipe$|\b([a-zA-Z]\w*?)_(?:pretrain|finetune|sft|peft)_(?:\w+_)?config$"
+)
 """Functions of NeMo and Megatron-Bridge whose name is a model's."""
+_LONGEST = 200
+"""Letters of such a name: a longer one is none."""
 
 
 def _items(node: ast.expr | None) -> list[tuple[str, ast.expr]]:
@@ -271,8 +291,12 @@ def _assigned(target: ast.expr, value: ast.expr, known: _Constants) -> Iterator[
             yield Entry(form="env", name=keys[0], raw=_raw(value, known), line=line)
         elif _DEEPSPEEDS & {*keys[:1]} and not _items(value):
             yield _path(".".join(keys), value, known, target)
-    elif path := _dotted(target):
+    elif (path := _dotted(target)) and not _OWN.fullmatch(path):
         yield replace(_path(path, value, known, target), line=line, bare="." not in path)
+
+
+_OWN = re.compile(r"self\.\w+")
+"""What a class keeps of what it is given, such as a model's configuration."""
 
 
 def _path(name: str, value: ast.expr, known: _Constants, of: ast.AST) -> Entry:

@@ -16,9 +16,15 @@ _MAX_EXPANDED = 4096
 _GIVEN = re.compile(r"\$\{(\w+):?=([^${}]*)\}")
 
 
-_ASKED = re.compile(r"^#SBATCH[ \t]+(?:--(nodes|gpus-per-node)[= ]|-(N)[ \t]*)(\d{1,6})\b", re.M)
+_ASKED = re.compile(
+    r"^#SBATCH[ \t]+(?:--(nodes|gpus-per-node|gres)[= ]|-(N)[ \t]*)"
+    r"(?:gpu:)?(?:[a-zA-Z]\w{0,40}:)?(\d{1,6})(?!\S)",
+    re.M,
+)
+"""No range, as of `--nodes=2-4`: how many there are is known when the job starts."""
 _NODES = ("SLURM_NNODES", "SLURM_JOB_NUM_NODES")
-_OF_SLURM = {"nodes": _NODES, "N": _NODES, "gpus-per-node": ("SLURM_GPUS_PER_NODE", "SLURM_GPUS_ON_NODE")}
+_GPUS = ("SLURM_GPUS_PER_NODE", "SLURM_GPUS_ON_NODE")
+_OF_SLURM = {"nodes": _NODES, "N": _NODES, "gpus-per-node": _GPUS, "gres": _GPUS[1:]}
 
 
 def asked_of_slurm(text: str) -> dict[str, str]:

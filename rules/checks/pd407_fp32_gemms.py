@@ -118,7 +118,7 @@ def _of_16_bits(case: Case) -> str:
     bf16 = "bf16: torch.autocast(device_type='cuda', dtype=torch.bfloat16)"
     fp16 = "fp16 with loss scaling: torch.autocast(device_type='cuda', dtype=torch.float16) and GradScaler"
     if (lacking := lack_bf16(case)) is None:
-        return f"{bf16}; on NVIDIA's GPUs before Ampere, which have none, {fp16}"
+        return f"{bf16}; on GPUs without it, as NVIDIA's before Ampere, {fp16}"
     return f"{fp16} (these GPUs have no bf16)" if lacking else bf16
 
 

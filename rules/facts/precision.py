@@ -7,7 +7,9 @@ from types import MappingProxyType
 from perfdoc.analyzers.base.ceilings import ceilings_of
 from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.analyzers.kernel_class.number_format import (
+    FP8_FRAC,
     captured_format,
+    captured_fp8_frac,
     in_16_bits_speedup,
     is_fp32,
     tf32_speedup,
@@ -78,7 +80,9 @@ def fp8_on(case: Case) -> bool | None:
     if case.job.facts.dtype is not None:
         return case.job.facts.dtype == "fp8"
     shown = captured_format(case.ranks)
-    return None if shown is None else shown[0] == "fp8"
+    if shown is None or (shown[0] != "fp8" and captured_fp8_frac(case.ranks) > FP8_FRAC):
+        return None  # of a job that mixes them nobody knows which layers run in FP8
+    return shown[0] == "fp8"
 
 
 def _no_fp8(case: Case) -> Missing | None:
@@ -195,7 +199,7 @@ def why_no_remainders(case: Case) -> str:
 def lack_bf16(case: Case) -> bool | None:
     """Whether a GPU of the job does not multiply bf16; None where none is known not to and one is unknown.
     All of AMD's and Intel's that PyTorch supports do."""
-    if case.program.vendor not in ("nvidia", ""):
+    if case.program.vendor in ("amd", "intel"):
         return False
     families = [gpu_family(rank.device.gpu_name) for rank in case.ranks]
     if any(family is not None and not family.multiplies("bf16") for family in families):

@@ -184,4 +184,4 @@ def test_planted_mistakes(case: dict[str, Any], dialect: str) -> None:
 
 def test_the_corpus_is_large_enough() -> None:
     sources = [case.values[0]["source"] for case in cases()]
-    assert len(sources) == len(set(sources)) >= 30
+    assert len(sources) == len(set(sources)) >= 150

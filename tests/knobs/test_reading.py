@@ -299,7 +299,7 @@ def test_recipes_of_one_program_do_not_mix() -> None:
     apart = f"def a():\n{one}\ndef b():\n{other}"
     assert lint(apart, "x.py", dialect="megatron_bridge").findings == ()
     together = f"def a():\n{one}{other}"
-    assert [f.code for f in lint(together, "x.py", dialect="megatron_bridge").findings] == ["PL301"]
+    assert [f.code for f in lint(together, "x.py", dialect="megatron_bridge").findings] == ["PL302"]
     shared = f"cfg.model.tensor_model_parallel_size = 1\ndef b():\n{other}"
     assert [f.line for f in lint(shared, "x.py", dialect="megatron_bridge").findings] == [3]
 

@@ -136,3 +136,11 @@ def test_bf16_is_advised_where_the_gpu_multiplies_it(measured: Measured, gpu: st
     found = result("PD407", measured((SGEMM, 400), gpu=gpu))
     assert re.findall(r"torch\.b?float16", found.remedy) == types
     assert CHANGES["bf16_gemm"].titled() == "GEMMs, convolutions and attention in 16 bits"
+
+
+def test_of_a_vendor_that_nobody_knows_both_formats_are_named(measured: Measured) -> None:
+    case = measured((SGEMM, 400), gpu="MTT S5000")
+    (capture,) = case.captures
+    other = replace(case, captures=[replace(capture, program=replace(capture.program, vendor="other"))])
+    named = re.findall(r"torch\.b?float16", result("PD407", other).remedy)
+    assert named == ["torch.bfloat16", "torch.float16"]

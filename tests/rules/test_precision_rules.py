@@ -16,7 +16,7 @@ from perfdoc.knobs.knob import Value
 from perfdoc.rules.checks import pd401_bf16_gemms as pd401_bf16_products
 from perfdoc.rules.checks import pd402_fp8_gains_little, pd403_fp8_casts, pd406_core_clock, pd407_fp32_gemms
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.facts.precision import saved_by_16_bits_ns
+from perfdoc.rules.facts.precision import fp8_on, saved_by_16_bits_ns
 from tests.analyzers.tiny import GEMM
 from tests.captures.timeline import TimelineBuilder
 from tests.rules.cases import case_of, evidence_of, gain_of, predicting, result, settings_of
@@ -53,6 +53,15 @@ def test_fp8_pays_where_linear_layers_take_a_third(measured: Measured) -> None:
     assert settings_of(found) == {"fp8": "hybrid", "fp8_recipe": "tensorwise"}
     assert (gain_of(found).method, gain_of(found).high_ms) == ("ceiling", pytest.approx(0.167))
     assert result("PD401", given(measured(GEMM, 333), **BF16)).state == "passes"
+
+
+def test_of_a_job_that_mixes_fp8_and_bf16_nobody_knows_which_layers_run_in_it(tmp_path: Path) -> None:
+    """60 of 500 us of GEMMs are a tenth and more, and do less than half of the work."""
+    fp8 = "sm90_xmma_gemm_e4m3bf16_e4m3f32_f32_tn_n"
+    mixed = case_of(tmp_path, laid((GEMM, 440), (fp8, 60)))
+    (tmp_path / "few").mkdir()
+    few = case_of(tmp_path / "few", laid((GEMM, 480), (fp8, 20)))
+    assert [fp8_on(given(case)) for case in (mixed, few)] == [None, False]
 
 
 @pytest.mark.parametrize(
