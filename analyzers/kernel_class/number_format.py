@@ -142,33 +142,24 @@ def likely_16_bits_speedup(name: str, kernel_class: KernelClass, gpu_name: str |
 
 FP8_FRAC = 0.1
 """Of GEMM time: from here on GEMMs in FP8 are no accident."""
-_FP8_SPEEDUP = 2
-"""Of FP8 over 16 bits: FP8 training has GEMMs in bf16 beside, which take longer for the same work."""
 _MOSTLY_FRAC = 0.5
 """Of the time of GEMMs: as many must carry a format in their names, and as much must be another one."""
 
 
 def captured_format(ranks: Sequence[RankMeasurement]) -> tuple[str, float] | None:
     """(format of most of the GEMMs' work by the kernels' names, its share of their time); None where names
-    say too little. Beside a few GEMMs in FP8 it is that of the others: `captured_fp8_frac` tells of them.
-    """
-    times, whole = _format_times(ranks)
+    say too little. FP8 training has GEMMs in bf16 beside, which take twice as long for the same work."""
+    times, whole = format_times(ranks)
     named = sum(times.values())
     if not whole or named < _MOSTLY_FRAC * whole:
         return None
-    if (_FP8_SPEEDUP + 1) * times["fp8"] > whole:
+    if 2 * times["fp8"] > whole - times["fp8"]:
         return "fp8", times["fp8"] / whole
     most = max(times, key=lambda name: times[name])
     return (most, times[most] / whole) if times[most] >= _MOSTLY_FRAC * whole else None
 
 
-def captured_fp8_frac(ranks: Sequence[RankMeasurement]) -> float:
-    """Share of GEMM time in kernels whose names tell FP8."""
-    times, whole = _format_times(ranks)
-    return times["fp8"] / whole if whole else 0.0
-
-
-def _format_times(ranks: Sequence[RankMeasurement]) -> tuple[Counter[str], int]:
+def format_times(ranks: Sequence[RankMeasurement]) -> tuple[Counter[str], int]:
     """(format to the nanoseconds of GEMMs whose names tell it, nanoseconds of all GEMMs)."""
     times: Counter[str] = Counter()
     whole = 0

@@ -9,7 +9,7 @@ from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.analyzers.kernel_class.number_format import (
     FP8_FRAC,
     captured_format,
-    captured_fp8_frac,
+    format_times,
     in_16_bits_speedup,
     is_fp32,
     tf32_speedup,
@@ -79,8 +79,8 @@ def fp8_on(case: Case) -> bool | None:
         return value is not None
     if case.job.facts.dtype is not None:
         return case.job.facts.dtype == "fp8"
-    shown = captured_format(case.ranks)
-    if shown is None or (shown[0] != "fp8" and captured_fp8_frac(case.ranks) > FP8_FRAC):
+    shown, (times, whole) = captured_format(case.ranks), format_times(case.ranks)
+    if shown is None or (shown[0] != "fp8" and times["fp8"] > FP8_FRAC * whole):
         return None  # of a job that mixes them nobody knows which layers run in FP8
     return shown[0] == "fp8"
 
