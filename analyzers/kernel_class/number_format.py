@@ -147,11 +147,9 @@ _MOSTLY_FRAC = 0.5
 
 
 def captured_format(ranks: Sequence[RankMeasurement]) -> tuple[str, float] | None:
-    """(format of most of the GEMMs' work by the kernels' names, its share of their time); None where names
-    say too little. FP8 training has GEMMs in bf16 beside, which take twice as long for the same work."""
+    """(format of most GEMM work by names, FP8 being twice as fast; its share of time); None if unknown."""
     times, whole = format_times(ranks)
-    named = sum(times.values())
-    if not whole or named < _MOSTLY_FRAC * whole:
+    if not whole or sum(times.values()) < _MOSTLY_FRAC * whole:
         return None
     if 2 * times["fp8"] > whole - times["fp8"]:
         return "fp8", times["fp8"] / whole
