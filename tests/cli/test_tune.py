@@ -84,7 +84,6 @@ def test_captures_without_passes(tmp_path: Path) -> None:
         (("--only", "foo"), "searched are"),
         (("--fix", "tp"), "key=value"),
         (("--gpu-memory", "-1"), "no number of GiB"),
-        (("--gpus", "6", *LAYOUT), "multiple"),
     ],
 )
 def test_a_mistake_is_one_line(captures: Path, tmp_path: Path, words: tuple[str, ...], said: str) -> None:

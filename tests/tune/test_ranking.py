@@ -1,4 +1,4 @@
-"""Rows, what each change adds, scaling; and the renderings of them."""
+"""Rows, what each change adds; and the renderings of them."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from dataclasses import replace
 import jsonschema
 import pytest
 
-from perfdoc.diagnose.asked import UserError
 from perfdoc.tune.ranking import parts_of, tuning_of
 from perfdoc.tune.result import Tuning, json_schema, to_json
-from perfdoc.tune.run import axes_for, scaling_of
+from perfdoc.tune.run import axes_for
 from perfdoc.tune.search import search
 from perfdoc.tune.words import render_html, render_text
 from tests.tune.hand_job import job
@@ -22,9 +21,7 @@ GIB = 2**30
 def tuned(top: int = 10) -> Tuning:
     one = job(memory_bytes=80 * GIB)
     axes = axes_for(one, [], {})
-    return tuning_of(
-        one, axes, search(one, axes), top=top, inputs=["rank0.sqlite"], scaling=scaling_of(one, 8)
-    )
+    return tuning_of(one, axes, search(one, axes), top=top, inputs=["rank0.sqlite"])
 
 
 def test_rows_rise_and_begin_with_the_unchanged_job() -> None:
@@ -62,27 +59,6 @@ def test_a_change_that_brings_nothing_beside_others_is_no_row() -> None:
     # With one stage, a micro-batch twice as large takes as long: its row would say nothing new.
     rows = tuned(top=50).rows
     assert [r.settings.micro_batch_size for r in rows if r.settings.pp == 1] == [1]
-
-
-def test_scaling_by_hand() -> None:
-    found = scaling_of(job(), 8)
-    assert [(s.kind, s.gpus, s.dp, s.micro_batches) for s in found] == [
-        *(("weak", 4, 2, 4), ("weak", 8, 4, 4)),
-        *(("strong", 4, 2, 4), ("strong", 8, 4, 2)),
-    ]
-    weak, strong = found[1], found[3]
-    # Nothing is reduced in this model: twice the GPUs do twice the work in the same time.
-    assert weak.speedup is not None
-    assert weak.speedup.mid == pytest.approx(2.0)
-    # Two micro-batches less, 700 us each on the last stage.
-    assert strong.step_ms is not None
-    assert found[0].step_ms is not None
-    assert found[0].step_ms.mid - strong.step_ms.mid == pytest.approx(1.4)
-    odd = scaling_of(job(), 24)[-1]
-    assert odd.step_ms is None
-    assert "DP 12" in odd.reason
-    with pytest.raises(UserError, match="multiple"):
-        scaling_of(job(), 7)
 
 
 def test_json_keeps_its_schema() -> None:

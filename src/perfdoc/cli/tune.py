@@ -42,12 +42,6 @@ def tune(
         list[str] | None,
         typer.Option(help="Search only these settings: --only vpp,mbs.", rich_help_panel=_SEARCH),
     ] = None,
-    gpus: Annotated[
-        int | None,
-        typer.Option(
-            help="Also predict the same configuration on up to so many GPUs.", rich_help_panel=_SEARCH
-        ),
-    ] = None,
     gpu_memory: Annotated[
         float | None,
         typer.Option(
@@ -127,7 +121,6 @@ def tune(
                 options.request(paths, replay=False, jobs=jobs),
                 only=only_of(only or []),
                 fixed=fixed_of(fix or []),
-                gpus=gpus,
                 gpu_memory_bytes=None if gpu_memory is None else round(gpu_memory * 2**30),
                 top=top,
                 say=say,

@@ -16,7 +16,6 @@ from perfdoc.tune.result import (
     MemoryBasis,
     Part,
     Row,
-    Scale,
     Search,
     Settings,
     Tuning,
@@ -39,7 +38,6 @@ def tuning_of(
     *,
     top: int,
     inputs: Sequence[str],
-    scaling: Sequence[Scale] = (),
 ) -> Tuning:
     """The result: the unchanged configuration and the best `top`."""
     now = next((t for t in found.tried if t.point == point_of(job.base)), None)
@@ -74,7 +72,6 @@ def tuning_of(
             predicted=len(found.tried),
             left_out=found.left_out,
         ),
-        scaling=list(scaling),
         measuring=None,
         notes=[*job.notes],
     )

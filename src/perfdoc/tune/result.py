@@ -12,7 +12,7 @@ import msgspec
 from perfdoc.records import dataclass
 from perfdoc.results.type_schema import schema_of
 
-SCHEMA_VERSION = "2.0"
+SCHEMA_VERSION = "3.0"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,24 +144,6 @@ class MemoryBasis:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scale:
-    """The unchanged configuration on another number of GPUs."""
-
-    gpus: int
-    kind: Literal["weak", "strong"]
-    """weak: the global batch grows with the GPUs. strong: it stays."""
-    dp: int
-    micro_batches: int | None
-    step_ms: Band | None
-    speedup: Band | None
-    """Samples per second, over those of the captured job."""
-    efficiency_frac: Band | None
-    """Speedup over the growth of the GPUs."""
-    reason: str
-    """Why nothing is predicted."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class Measuring:
     """How the measured figures were made."""
 
@@ -197,7 +179,6 @@ class Tuning:
     """The unchanged configuration first, then the best ones."""
     memory: MemoryBasis
     search: Search
-    scaling: list[Scale]
     measuring: Measuring | None
     notes: list[str]
 

@@ -12,7 +12,7 @@ from perfdoc.reports.terminal import grid, paragraph
 from perfdoc.results.figures import UNKNOWN, count, per_cent, plural, signed_share, significant
 from perfdoc.results.figures import size as bytes_in_words
 from perfdoc.results.names import prose
-from perfdoc.tune.result import Band, Change, Row, Scale, Tuning, value_words
+from perfdoc.tune.result import Band, Change, Row, Tuning, value_words
 from perfdoc.tune.space import SHORT
 
 _SHORT = {key: short for short, key in SHORT.items()} | {"data_parallel_size": "dp"}
@@ -28,7 +28,6 @@ def sections_of(found: Tuning) -> list[Section]:
         _measured(found),
         _to_set(found),
         _parts(found),
-        _scaling(found),
         _left_out(found),
         _basis(found),
     ]
@@ -151,34 +150,6 @@ def _parts(found: Tuning) -> Section:
             for row in several
         ],
     )
-
-
-def _scaling(found: Tuning) -> Section:
-    grids = []
-    for kind, caption in (
-        ("weak", "Weak scaling: the global batch grows with the GPUs"),
-        ("strong", "Strong scaling: the global batch stays"),
-    ):
-        rows = [_scale(s) for s in found.scaling if s.kind == kind]
-        if rows:
-            head = ["GPUs", "DP", "step", "band", "speedup", "efficiency", ""]
-            grids.append(Grid(caption=caption, head=head, align="rrrrrrn", rows=rows))
-    return Section(key="scaling", title="The same configuration on other numbers of GPUs", grids=grids)
-
-
-def _scale(scale: Scale) -> list[Cell]:
-    step, speedup, efficiency = scale.step_ms, scale.speedup, scale.efficiency_frac
-    if step is None or speedup is None or efficiency is None:
-        return [word(count(scale.gpus)), word(scale.dp), *[word(UNKNOWN)] * 4, name(scale.reason)]
-    return [
-        word(count(scale.gpus)),
-        word(scale.dp),
-        word(milliseconds(step.mid)),
-        word(band(step)),
-        word(f"{significant(speedup.mid)} ({significant(speedup.low)} to {significant(speedup.high)})"),
-        word(per_cent(efficiency.mid, 0)),
-        word(""),
-    ]
 
 
 def _measured(found: Tuning) -> Section:
