@@ -11,7 +11,6 @@ from perfdoc.results.contention import DeviceContendedKernel, DeviceContention
 from perfdoc.traces.load import read_trace
 from tests.amount import some
 from tests.analyzers.device_views import views_of
-from tests.simulator.hand_laid import write_hand_laid
 
 
 def measured(path: Path) -> list[DeviceContention]:
@@ -102,18 +101,3 @@ def test_no_faster_beside_communication_is_believed(shared_traces: Path) -> None
 def test_without_communication_there_is_no_contention(shared_traces: Path, name: str) -> None:
     for found in measured(shared_traces / name):
         assert (found.state, found.reason) == ("not_measured", "no communication kernel ran on this device")
-
-
-def test_the_demonstration_capture(tmp_path: Path) -> None:
-    trace, _ = write_hand_laid(tmp_path)
-    for found in measured(trace):
-        # Of a layer's two backward norms one is laid alone, of 60,007 ns, and one beneath the reduction, of
-        # 61,003 ns: 8 layers in 4 steps. A difference under 5 % is called none.
-        (norm,) = found.signatures
-        assert (norm.samples_alone, norm.alone_ns) == (32, 60_007)
-        assert (norm.samples_contended, norm.contended_ns) == (32, 61_003)
-        assert (norm.verdict, norm.cost) == ("no_difference", None)
-        assert (found.norms, found.stalled_starts) == (128, 0)
-        # Collectives are laid with 24 blocks on a GPU of 132 SMs.
-        assert (found.occupied_blocks, found.suggested_sm_margin) == (24, None)
-        assert "no norm is proven to be slowed" in found.margin_reason

@@ -11,7 +11,6 @@ from perfdoc.traces.load import read_trace
 from tests.amount import some
 from tests.analyzers.device_views import views_of
 from tests.analyzers.step_plan import parts_of
-from tests.simulator.hand_laid import write_hand_laid
 
 
 def measured(path: Path) -> list[KernelPartsAnalysis]:
@@ -93,13 +92,3 @@ def test_products_of_experts_in_an_inference_trace(shared_traces: Path) -> None:
     assert found.linear_frac is not None
     assert (round(found.grouped_linear_frac, 3), round(found.linear_frac, 3)) == (0.48, 0.072)
     assert found.recompute_ns is None
-
-
-def test_the_demonstration_capture(tmp_path: Path) -> None:
-    trace, _ = write_hand_laid(tmp_path)
-    for found in measured(trace):
-        # 8 layers in 4 steps: forward attention of 410,011 ns, backward of 900,037 ns; norms by name.
-        assert total_ns(found, "attention", "forward") == 32 * 410_011
-        assert total_ns(found, "attention", "backward") == 32 * 900_037
-        assert total_ns(found, "norm", "backward") == 32 * (61_003 + 60_007)
-        assert found.unfused == []

@@ -17,12 +17,12 @@ from tests.captures.kineto import write_kineto
 from tests.captures.nsys_sqlite import write_nsys_sqlite
 from tests.captures.timeline import TimelineBuilder
 from tests.command import perfdoc
-from tests.simulator.hand_laid import hand_laid_timeline, write_hand_laid
+from tests.planted.capture import capture_timeline, write_capture
 
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_hand_laid(tmp_path_factory.mktemp("demo"))[0]
+    return write_capture(tmp_path_factory.mktemp("demo"))
 
 
 def test_a_script_of_flags_is_a_configuration(demo: Path, tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_the_planted_answer_comes_back(demo: Path, tmp_path: Path) -> None:
 
 
 def test_one_kineto_file_per_rank_gives_the_same_answer(demo: Path, tmp_path: Path) -> None:
-    timeline, _ = hand_laid_timeline()
+    timeline = capture_timeline()
     for process in timeline.processes:
         write_kineto(timeline, tmp_path / f"rank{process.rank}.json.gz", process.pid)
     done = perfdoc("analyze", tmp_path, "--json", "-", "--no-replay")
@@ -208,7 +208,7 @@ def test_fail_on_a_rule_that_fires(tmp_path: Path) -> None:
 
 
 def test_a_rank_without_gpu_rows_is_a_gap_and_not_a_zero(tmp_path: Path) -> None:
-    timeline, _ = hand_laid_timeline()
+    timeline = capture_timeline()
     for process in timeline.processes:
         write_kineto(timeline, tmp_path / f"rank{process.rank}.json", process.pid)
     builder = TimelineBuilder()

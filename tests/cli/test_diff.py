@@ -15,8 +15,8 @@ from perfdoc.compare.diff.result import json_schema
 from perfdoc.results import to_json
 from tests.amount import some
 from tests.command import perfdoc
+from tests.planted.capture import write_capture
 from tests.reports.build import ledger, one_rank, rank
-from tests.simulator.hand_laid import write_hand_laid
 
 MODEL = ("simulate", "llama3-8b", "--layout", "tp=2,dp=2,micro_batches=2,seq=1024", "--steps", "1")
 
@@ -74,7 +74,7 @@ def flat(ledger_ns: dict[str, Any], into: dict[str, int], sign: int) -> dict[str
 
 
 def test_a_capture_is_its_own_diagnosis(tmp_path: Path) -> None:
-    demo = write_hand_laid(tmp_path / "demo")[0]
+    demo = write_capture(tmp_path / "demo")
     assert perfdoc("analyze", demo, "-o", "report", "--no-replay", cwd=tmp_path).returncode == 0
     found = diff(demo, "report", cwd=tmp_path)
     assert (found["outcome"], found["total"]["change_ns"]) == ("no_change", 0)
@@ -90,7 +90,7 @@ def test_a_capture_is_its_own_diagnosis(tmp_path: Path) -> None:
 
 
 def test_files_are_written_whole_and_not_over_others(tmp_path: Path) -> None:
-    demo = write_hand_laid(tmp_path / "demo")[0]
+    demo = write_capture(tmp_path / "demo")
     written = perfdoc("diff", "--no-replay", demo, demo, "-o", "out", "--format", "markdown", cwd=tmp_path)
     assert written.returncode == 0
     assert written.stdout == (tmp_path / "out" / "diff.md").read_text()
@@ -103,7 +103,7 @@ def test_files_are_written_whole_and_not_over_others(tmp_path: Path) -> None:
 
 
 def test_what_is_not_comparable_is_one_line(tmp_path: Path) -> None:
-    demo = write_hand_laid(tmp_path / "demo")[0]
+    demo = write_capture(tmp_path / "demo")
     (window := tmp_path / "diagnosis.json").write_bytes(
         to_json(replace(one_rank(), ranks=[rank(0, ledger(compute=5)), rank(1, ledger(compute=5))]))
     )
@@ -120,7 +120,7 @@ def test_what_is_not_comparable_is_one_line(tmp_path: Path) -> None:
 
 
 def test_a_folder_of_ranks_against_a_list(tmp_path: Path) -> None:
-    demo = write_hand_laid(tmp_path / "demo")[0]
+    demo = write_capture(tmp_path / "demo")
     (tmp_path / "two").mkdir()
     shutil.copy(demo, tmp_path / "two" / "x.sqlite")
     assert diff("two", "'demo/demo.sqlite'", cwd=tmp_path)["outcome"] == "no_change"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.amount import some
-from tests.simulator.hand_laid import write_hand_laid
+from tests.planted.capture import write_capture
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ from tests.simulator.hand_laid import write_hand_laid
 )
 def test_a_full_disk(tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
     (tmp_path / "disk").mkdir()
-    write_hand_laid(tmp_path / "demo")
+    write_capture(tmp_path / "demo")
     mount = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs -o size=64k none disk && "$@"', "sh"]
     if not shutil.which("unshare") or subprocess.run([*mount, "true"], cwd=tmp_path, check=False).returncode:
         pytest.skip("file systems cannot be mounted here")
@@ -55,7 +55,7 @@ def test_a_full_disk(tmp_path: Path, arguments: tuple[str, ...], said: str) -> N
 
 
 def test_a_limit_of_a_file_is_no_fault_of_the_capture(tmp_path: Path) -> None:
-    write_hand_laid(tmp_path / "demo")
+    write_capture(tmp_path / "demo")
     command = 'ulimit -f 100; exec "$@"'
     redact = ("redact", "demo/demo.sqlite", "-o", "copy.sqlite")
     done = subprocess.run(

@@ -14,7 +14,7 @@ from tests.captures.kineto import write_kineto
 from tests.captures.nsys_sqlite import write_nsys_sqlite
 from tests.captures.timeline import TimelineBuilder
 from tests.command import perfdoc
-from tests.simulator.hand_laid import hand_laid_timeline
+from tests.planted.capture import capture_timeline
 
 CODE = "capture-left-out"
 BAD = {
@@ -25,9 +25,9 @@ BAD = {
 
 
 def ranks(folder: Path) -> Path:
-    """Two of hand-laid ranks."""
+    """Two ranks that belong together."""
     folder.mkdir(exist_ok=True)
-    timeline, _ = hand_laid_timeline()
+    timeline = capture_timeline()
     for process in timeline.processes:
         write_kineto(timeline, folder / f"rank{process.rank}.json", process.pid)
     return folder

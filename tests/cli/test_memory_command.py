@@ -11,7 +11,7 @@ from typing import Any
 from perfdoc.results import from_json
 from tests.analyzers.memory_planted import MIB, a_step
 from tests.command import perfdoc
-from tests.simulator.hand_laid import write_hand_laid
+from tests.planted.capture import write_capture
 
 
 def memory_of(output: Path) -> Any:
@@ -37,7 +37,7 @@ def test_a_snapshot_alone_is_analysed(tmp_path: Path) -> None:
 
 
 def test_a_snapshot_beside_a_capture_and_one_in_a_run_directory(tmp_path: Path) -> None:
-    capture = write_hand_laid(tmp_path)[0]
+    capture = write_capture(tmp_path)
     snapshot = a_step().write(tmp_path / "snapshot.pickle")
     done = perfdoc("analyze", capture, snapshot, "-o", tmp_path / "beside")
     assert done.returncode == 0, done.stderr
@@ -54,7 +54,7 @@ def test_a_snapshot_beside_a_capture_and_one_in_a_run_directory(tmp_path: Path) 
 
 
 def test_without_a_snapshot_the_reason_and_the_remedy_stand(tmp_path: Path) -> None:
-    done = perfdoc("analyze", "--no-replay", write_hand_laid(tmp_path)[0], "-o", tmp_path / "out")
+    done = perfdoc("analyze", "--no-replay", write_capture(tmp_path), "-o", tmp_path / "out")
     assert done.returncode == 0, done.stderr
     memory = memory_of(tmp_path / "out")
     assert memory["state"] == "not_measured"

@@ -27,7 +27,7 @@ from tests.amount import some
 from tests.cli.test_analyze import answer_of, leaves
 from tests.command import perfdoc
 from tests.nsys_start import profile
-from tests.simulator.hand_laid import write_hand_laid
+from tests.planted.capture import write_capture
 
 PROGRAM = Path(__file__).with_name("nsight_program.py")
 FILES = ["metadata.json", "nsight/recipe.py", "nsight/recipe_job.py", "perfdoc_installation.json"]
@@ -131,7 +131,7 @@ def test_refusals_are_one_line_and_leave_nothing(
 
 
 def test_the_steps_give_what_analyze_gives(tmp_path: Path) -> None:
-    demo = write_hand_laid(tmp_path)[0]
+    demo = write_capture(tmp_path)
     result = recipe_job.measure(str(demo), OTHERS_PYTHON)
     assert result["error"] == ""
     recipe_job.reduce([result], str(tmp_path / "out"), OTHERS_PYTHON)

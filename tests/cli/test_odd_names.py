@@ -12,14 +12,14 @@ import pytest
 from tests.amount import some
 from tests.command import perfdoc
 from tests.gate.commands import gate, megatron_log
-from tests.simulator.hand_laid import write_hand_laid
+from tests.planted.capture import write_capture
 
 ODD = os.fsdecode(b"a\xff\n::error::b")
 SHOWN = "a\\udcff\n::error::b"
 
 
 def test_captures_are_analysed_and_compared(tmp_path: Path) -> None:
-    first = write_hand_laid(tmp_path / "demo")[0]
+    first = write_capture(tmp_path / "demo")
     odd = first.rename(first.with_name(f"{ODD}.sqlite"))
     done = perfdoc("analyze", odd, "--json", "-", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -34,7 +34,7 @@ def test_captures_are_analysed_and_compared(tmp_path: Path) -> None:
 def test_names_as_long_as_a_file_may_have(tmp_path: Path, length: int, ending: str) -> None:
     long = tmp_path / f"{'x' * (length - len(ending))}{ending}"
     if ending == ".sqlite":
-        write_hand_laid(tmp_path / "demo")[0].rename(long)
+        write_capture(tmp_path / "demo").rename(long)
     else:
         event = {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 5, "dur": 1}
         long.write_bytes(gzip.compress(json.dumps({"traceEvents": [event]}).encode()))

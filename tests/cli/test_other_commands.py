@@ -13,7 +13,7 @@ from perfdoc.trainer.config.resolve import named_configs
 from tests.captures.nsys_sqlite import write_nsys_sqlite
 from tests.captures.timeline import TimelineBuilder
 from tests.command import perfdoc
-from tests.simulator.hand_laid import write_hand_laid
+from tests.planted.capture import write_capture
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -48,7 +48,7 @@ def test_demo_writes_and_does_not_overwrite(tmp_path: Path) -> None:
 
 
 def test_ranges_lists_names_by_time(tmp_path: Path) -> None:
-    path, _ = write_hand_laid(tmp_path / "demo")
+    path = write_capture(tmp_path / "demo")
     done = perfdoc("ranges", path, "--most", "3")
     lines = done.stdout.splitlines()
     assert lines[0].split() == ["count", "total", "name"]
@@ -75,7 +75,7 @@ def test_a_capture_without_ranges_is_said_to_be_one(tmp_path: Path) -> None:
 
 
 def test_what_perfdoc_wrote_is_no_trace(tmp_path: Path) -> None:
-    path, _ = write_hand_laid(tmp_path / "demo")
+    path = write_capture(tmp_path / "demo")
     assert perfdoc("analyze", path, "-o", tmp_path / "out").returncode == 0
     done = perfdoc("analyze", tmp_path / "out" / "diagnosis.json")
     assert (done.returncode, "is what perfdoc wrote" in done.stderr) == (2, True), done.stderr

@@ -10,11 +10,11 @@ import time
 from pathlib import Path
 
 from tests.command import perfdoc
-from tests.simulator.hand_laid import write_hand_laid
+from tests.planted.capture import write_capture
 
 
 def test_a_copy_and_what_is_said_of_it(tmp_path: Path) -> None:
-    demo = write_hand_laid(tmp_path / "demo")[0]
+    demo = write_capture(tmp_path / "demo")
     done = perfdoc("redact", demo, "-o", "copy.sqlite", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, "")
     first, second = done.stderr.splitlines()
@@ -25,7 +25,7 @@ def test_a_copy_and_what_is_said_of_it(tmp_path: Path) -> None:
 
 
 def test_mistakes_are_one_line(tmp_path: Path) -> None:
-    demo = write_hand_laid(tmp_path / "demo")[0]
+    demo = write_capture(tmp_path / "demo")
     for words, said in (
         ((demo, "-o", demo), "is the capture itself"),
         ((demo, "-o", "no/such/folder/x.sqlite"), "cannot be written"),
@@ -41,7 +41,7 @@ def test_mistakes_are_one_line(tmp_path: Path) -> None:
 
 def several(folder: Path, count: int = 2) -> Path:
     """A folder of so many captures."""
-    demo = write_hand_laid(folder.parent / "demo")[0]
+    demo = write_capture(folder.parent / "demo")
     folder.mkdir()
     for i in range(count):
         shutil.copy(demo, folder / f"{i}.sqlite")

@@ -15,13 +15,13 @@ from tests.captures.nsys_sqlite import write_nsys_sqlite
 from tests.captures.timeline import TimelineBuilder
 from tests.cli.test_terminal_width import shown
 from tests.command import perfdoc
+from tests.planted.capture import write_capture
 from tests.reports.test_screen import assert_fits
-from tests.simulator.hand_laid import write_hand_laid
 
 
 @pytest.fixture(scope="module")
 def capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_hand_laid(tmp_path_factory.mktemp("screen"))[0]
+    return write_capture(tmp_path_factory.mktemp("screen"))
 
 
 def test_one_screen_all_of_it_or_one_line(capture: Path, tmp_path: Path) -> None:

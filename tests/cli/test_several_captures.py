@@ -11,13 +11,13 @@ from tests.captures.kineto import write_kineto
 from tests.captures.nsys_sqlite import write_nsys_sqlite
 from tests.captures.timeline import TimelineBuilder
 from tests.command import perfdoc
-from tests.simulator.hand_laid import hand_laid_timeline
+from tests.planted.capture import capture_timeline
 
 
 @pytest.mark.parametrize("same", [True, False], ids=["a copy", "another capture"])
 def test_one_rank_given_twice_is_refused(tmp_path: Path, same: bool) -> None:
     """It would count twice in every sum over ranks."""
-    timeline, _ = hand_laid_timeline()
+    timeline = capture_timeline()
     pid = timeline.processes[0].pid
     write_kineto(timeline, tmp_path / "first.json", pid)
     write_kineto(timeline, tmp_path / "second.json", pid)

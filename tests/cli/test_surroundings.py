@@ -17,14 +17,14 @@ from tests.amount import some
 from tests.captures.nsys_sqlite import write_nsys_sqlite
 from tests.captures.timeline import TimelineBuilder
 from tests.command import perfdoc
-from tests.simulator.hand_laid import write_hand_laid
+from tests.planted.capture import write_capture
 
 PERFDOC = f"{shlex.quote(sys.executable)} -m perfdoc"
 
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_hand_laid(tmp_path_factory.mktemp("demo"))[0]
+    return write_capture(tmp_path_factory.mktemp("demo"))
 
 
 def shell(script: str, **environment: str) -> subprocess.CompletedProcess[bytes]:

@@ -15,7 +15,7 @@ import pytest
 
 from tests.amount import some
 from tests.command import perfdoc
-from tests.simulator.hand_laid import write_hand_laid
+from tests.planted.capture import write_capture
 
 
 def shown(width: int, *words: str | Path) -> list[str]:
@@ -48,7 +48,7 @@ def test_a_rule_is_explained_in_the_terminals_width(width: int, least: int, most
 @pytest.mark.parametrize(("width", "wide"), some([(60, 60), (300, 100)], []))
 def test_the_report_follows_the_terminal(tmp_path: Path, width: int, wide: int) -> None:
     """Sentences break there and bars end there; tables of many columns may need more."""
-    path, _ = write_hand_laid(tmp_path)
+    path = write_capture(tmp_path)
     lines = shown(width, "analyze", path, "-o", tmp_path / "out", "--no-replay", "--full")
     bars = [len(line) for line in lines if line.startswith("  [")]
     assert bars

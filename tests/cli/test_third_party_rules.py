@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from perfdoc.rules.engine.registry import all_rules
-from tests.simulator.hand_laid import write_hand_laid
+from tests.planted.capture import write_capture
 
 GOOD = """
 from perfdoc.rules.engine.rule import Meta, Verdict
@@ -60,7 +60,7 @@ def run(environment: dict[str, str], *arguments: str) -> str:
 def test_one_that_cannot_be_used_is_an_error_row_of_its_name(
     tmp_path: Path, environment: dict[str, str]
 ) -> None:
-    path, _ = write_hand_laid(tmp_path / "demo")
+    path = write_capture(tmp_path / "demo")
     states = {
         r["code"]: (r["state"], r["reason"])
         for r in json.loads(run(environment, "analyze", str(path), "--json", "-", "--no-replay"))["rules"]

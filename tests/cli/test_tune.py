@@ -12,8 +12,7 @@ import pytest
 
 from perfdoc.tune.result import json_schema
 from tests.command import perfdoc
-from tests.planted.job import KINDS, planted_job
-from tests.simulator.hand_laid import write_hand_laid
+from tests.planted.job import KINDS, JobSpec, planted_job
 
 LAYOUT = ("--set", "tp=1 cp=1 pp=4 dp=1 vpp=1 mbs=1 gbs=8 seq=2048")
 
@@ -72,8 +71,8 @@ def test_what_is_missing_is_named(captures: Path, tmp_path: Path) -> None:
 
 
 def test_captures_without_passes(tmp_path: Path) -> None:
-    write_hand_laid(tmp_path / "a.sqlite")
-    done = perfdoc("tune", tmp_path / "a.sqlite", cwd=tmp_path)
+    (unnamed,) = planted_job(JobSpec(dp=2, one_file=True, micro_batch_ranges=False)).write(tmp_path)
+    done = perfdoc("tune", unnamed, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert "passes" in done.stderr
 

@@ -11,7 +11,7 @@ from perfdoc.cli import analysis
 from perfdoc.diagnose.asked import parse_request
 from tests.amount import some
 from tests.command import perfdoc
-from tests.simulator.hand_laid import write_hand_laid
+from tests.planted.capture import write_capture
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ def test_the_later_one_replaces_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str | None
 ) -> None:
     """The other one begins and ends while this one has checked its options and not begun."""
-    demo, _ = write_hand_laid(tmp_path / "demo")
+    demo = write_capture(tmp_path / "demo")
     shutil.copy(demo, tmp_path / "slow.sqlite")
     shutil.copy(demo, tmp_path / "quick.sqlite")
     monkeypatch.chdir(tmp_path)

@@ -13,12 +13,12 @@ import pytest
 
 from perfdoc.profiling.whole_file import write_all
 from tests.command import perfdoc
-from tests.simulator.hand_laid import write_hand_laid
+from tests.planted.capture import write_capture
 
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_hand_laid(tmp_path_factory.mktemp("demo"))[0]
+    return write_capture(tmp_path_factory.mktemp("demo"))
 
 
 def listed(folder: Path) -> list[str]:

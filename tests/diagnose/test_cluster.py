@@ -20,7 +20,7 @@ from perfdoc.diagnose import cluster
 from perfdoc.diagnose.cluster import ClusterError, Dask, measure_there
 from perfdoc.diagnose.workers import Task
 from tests.command import perfdoc
-from tests.simulator.hand_laid import write_hand_laid
+from tests.planted.capture import write_capture
 
 needs_dask = pytest.mark.skipif(
     __import__("importlib.util").util.find_spec("distributed") is None, reason="Dask is not installed"
@@ -139,7 +139,7 @@ def test_a_worker_of_another_version_answers_before_it_unpacks() -> None:
 def test_without_the_extra_the_line_says_how_to_get_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    capture, _ = write_hand_laid(tmp_path / "one")
+    capture = write_capture(tmp_path / "one")
     monkeypatch.setitem(sys.modules, "distributed", None)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     done = perfdoc("analyze", capture, "--dask", "tcp://localhost:1")

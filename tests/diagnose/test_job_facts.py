@@ -14,11 +14,11 @@ from perfdoc.knobs.configuration import Configuration
 from perfdoc.results import Diagnosis, Job, from_json, to_json
 from perfdoc.traces.given_facts import given_facts
 from perfdoc.traces.load import find_captures
-from tests.simulator.hand_laid import write_hand_laid
+from tests.planted.capture import write_capture
 
 
 def _diagnosis(folder: Path, *words: str, request: WindowRequest | None = None) -> tuple[Diagnosis, Job]:
-    trace, _ = write_hand_laid(folder / "demo")
+    trace = write_capture(folder / "demo")
     asked = AnalysisRequest(
         captures=find_captures([str(trace)]),
         window=request or WindowRequest(),
@@ -32,14 +32,14 @@ def _diagnosis(folder: Path, *words: str, request: WindowRequest | None = None) 
 
 
 def test_tokens_per_second_are_the_batch_by_step_time_and_gpus(tmp_path: Path) -> None:
-    found, job = _diagnosis(tmp_path, "gbs=128", "seq=8192", "world_size=64", "tp=8")
-    assert (job.global_batch_sequences, job.sequence_length, job.tp, job.pp) == (128, 8192, 8, 1)
+    found, job = _diagnosis(tmp_path, "gbs=128", "seq=8192", "world_size=2", "tp=1")
+    assert (job.global_batch_sequences, job.sequence_length, job.tp, job.pp) == (128, 8192, 1, 1)
     assert (job.sources["tp"], job.dialect) == ("--set", "megatron_lm")
     assert job.tokens_per_step == 1_048_576
     step_ns = found.mfu.step_time_ns
     assert step_ns is not None
-    # 1,048,576 tokens by 64 GPUs are 16,384 of a GPU in a step.
-    assert job.tokens_per_s_per_gpu == pytest.approx(16_384e9 / step_ns)
+    # 1,048,576 tokens by 2 GPUs are 524,288 of a GPU in a step.
+    assert job.tokens_per_s_per_gpu == pytest.approx(524_288e9 / step_ns)
     assert job.tokens_reason == job.tokens_remedy == ""
 
 

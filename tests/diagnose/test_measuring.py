@@ -13,11 +13,11 @@ from perfdoc.diagnose.asked import parse_request
 from perfdoc.diagnose.measuring import measure_all
 from perfdoc.traces import TraceError
 from tests.captures.kineto import write_kineto
-from tests.simulator.hand_laid import hand_laid_timeline, write_hand_laid
+from tests.planted.capture import capture_timeline, write_capture
 
 
 def test_a_failure_ends_the_workers_and_no_other_child(tmp_path: Path) -> None:
-    good, _ = write_hand_laid(tmp_path / "good")
+    good = write_capture(tmp_path / "good")
     bad = tmp_path / "bad.sqlite"
     bad.write_bytes(b"not a database")
     other = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(60,))
@@ -37,7 +37,7 @@ def test_a_failure_ends_the_workers_and_no_other_child(tmp_path: Path) -> None:
 
 def test_captures_come_in_the_order_of_their_ranks(tmp_path: Path) -> None:
     """Whoever measures: which of two equals is named must not depend on files' order."""
-    timeline, _ = hand_laid_timeline()
+    timeline = capture_timeline()
     paths = []
     for process in timeline.processes:
         paths.append(tmp_path / f"rank{process.rank}.json")

@@ -18,14 +18,14 @@ from perfdoc.profiling.run_directory import RunDirectory
 from perfdoc.results import to_json
 from perfdoc.traces import TraceError
 from tests.gate.manifests import tiny_manifest
+from tests.planted.capture import write_capture
 from tests.profiling.build import a_manifest
 from tests.reports.build import one_rank
-from tests.simulator.hand_laid import write_hand_laid
 
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_hand_laid(tmp_path_factory.mktemp("demo") / "with space")[0]
+    return write_capture(tmp_path_factory.mktemp("demo") / "with space")
 
 
 @pytest.fixture

@@ -18,13 +18,13 @@ from tests.captures.nsys_sqlite import write_nsys_sqlite
 from tests.captures.timeline import TimelineBuilder
 from tests.command import perfdoc
 from tests.export.perfetto_file import read
-from tests.simulator.hand_laid import write_hand_laid
+from tests.planted.capture import write_capture
 
 command = partial(perfdoc, "export")
 
 
 def test_a_capture_becomes_a_file(tmp_path: Path) -> None:
-    trace, _ = write_hand_laid(tmp_path / "demo")
+    trace = write_capture(tmp_path / "demo")
     target = tmp_path / "demo.pftrace"
     done = command(str(trace), "-o", str(target))
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
@@ -38,7 +38,7 @@ def test_a_capture_becomes_a_file(tmp_path: Path) -> None:
 
 
 def test_without_a_flag_the_timeline_is_written_here(tmp_path: Path) -> None:
-    trace, _ = write_hand_laid(tmp_path / "traces")
+    trace = write_capture(tmp_path / "traces")
     done = command(str(trace), "--set", "tp=1", "pp=1", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     target = tmp_path / f"{trace.stem}.pftrace.gz"
@@ -66,7 +66,7 @@ def test_a_mistake_is_one_line(words: tuple[str, ...], said: str) -> None:
 
 
 def test_a_capture_is_never_overwritten(tmp_path: Path) -> None:
-    trace, _ = write_hand_laid(tmp_path / "demo")
+    trace = write_capture(tmp_path / "demo")
     whole = trace.read_bytes()
     (tmp_path / "link").symlink_to(trace)
     for target in (trace, tmp_path / "link"):
@@ -78,7 +78,7 @@ def test_a_capture_is_never_overwritten(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", some(["out.pftrace", "out.pftrace.gz"], ["out.pftrace.gz"]))
 def test_a_full_disk_is_one_line_that_names_the_file(tmp_path: Path, name: str) -> None:
-    trace, _ = write_hand_laid(tmp_path / "demo")
+    trace = write_capture(tmp_path / "demo")
     before = sorted(tmp_path.iterdir())
 
     def little() -> None:
@@ -92,7 +92,7 @@ def test_a_full_disk_is_one_line_that_names_the_file(tmp_path: Path, name: str) 
 
 
 def test_captures_without_a_gpu_are_left_out_as_by_analyze(tmp_path: Path) -> None:
-    trace, _ = write_hand_laid(tmp_path / "demo")
+    trace = write_capture(tmp_path / "demo")
     builder = TimelineBuilder()
     builder.process(pid=9).thread().range("alone", 0, 10)
     silent = write_nsys_sqlite(builder.build(), tmp_path / "silent.sqlite")

@@ -26,7 +26,7 @@ from perfdoc.traces import TraceError
 from perfdoc.traces.load import read_trace
 from tests.analyzers.loader_jobs import both, calling, job, off
 from tests.captures.nsys_sqlite import write_nsys_sqlite
-from tests.simulator.hand_laid import write_hand_laid
+from tests.planted.capture import write_capture
 
 SECRET = "hunter2secret"
 HOSTS = ("node17.acme.example", "/home/alice/acme", "alice", "AKIAPLANTED00000000")
@@ -56,7 +56,7 @@ def assert_clean(content: bytes) -> None:
 @pytest.fixture
 def export(tmp_path: Path) -> Path:
     """The demonstration with secrets wherever an export may hold text, and in pages that are free."""
-    path = write_hand_laid(tmp_path / "demo")[0]
+    path = write_capture(tmp_path / "demo")
     with sqlite3.connect(path) as db:
         everything = " ".join(PLANTED)
         for table, columns in {
@@ -137,7 +137,7 @@ def test_payloads_keep_their_numbers_alone() -> None:
 
 def test_a_step_that_nobody_knows_is_kept_or_refused(tmp_path: Path) -> None:
     # A known name and a private one that a pattern of words does not tell apart: "acme step 1" is no step.
-    path = write_hand_laid(tmp_path / "demo")[0]
+    path = write_capture(tmp_path / "demo")
     with sqlite3.connect(path) as db:
         columns = {r[1] for r in db.execute("PRAGMA table_info(NVTX_EVENTS)")}
         assert {"text", "textId"} <= columns
@@ -161,7 +161,7 @@ def test_several_captures_share_their_words_and_lose_their_names(tmp_path: Path)
     paths = []
     for i in range(2):
         (path := tmp_path / f"{HOSTS[0]}-{i}.sqlite").write_bytes(
-            write_hand_laid(tmp_path / f"d{i}")[0].read_bytes()
+            write_capture(tmp_path / f"d{i}").read_bytes()
         )
         with sqlite3.connect(path) as db:
             db.execute("UPDATE NVTX_EVENTS SET text = 'x acme' WHERE rowid = 3")
@@ -179,7 +179,7 @@ def test_several_captures_share_their_words_and_lose_their_names(tmp_path: Path)
 
 
 def test_nothing_is_overwritten(tmp_path: Path) -> None:
-    path = write_hand_laid(tmp_path / "demo")[0]
+    path = write_capture(tmp_path / "demo")
     (link := tmp_path / "link.sqlite").symlink_to(path)
     (hard := tmp_path / "hard.sqlite").hardlink_to(path)
     for target in (path, link, hard):
@@ -211,7 +211,7 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
 
 
 def test_a_copy_that_fails_leaves_nothing(tmp_path: Path) -> None:
-    paths = [write_hand_laid(tmp_path / name)[0] for name in ("one", "two")]
+    paths = [write_capture(tmp_path / name) for name in ("one", "two")]
     paths[1].write_bytes(paths[1].read_bytes()[:20_000])
     before = {*tmp_path.rglob("*")}
     with pytest.raises(TraceError):

@@ -22,7 +22,7 @@ from perfdoc.redact.copying import redact
 from perfdoc.redact.nsys import CALL_NAMES, KERNEL_NAMES, RANGE_NAMES, TEXTS
 from perfdoc.redact.texts import Names, gpu_name, known_words
 from tests.captures.kineto import write_kineto
-from tests.simulator.hand_laid import hand_laid_timeline, write_hand_laid
+from tests.planted.capture import capture_timeline, write_capture
 
 STAY = [
     *("cublasCreate_v2", "cudnnCreate"),
@@ -250,7 +250,7 @@ def test_a_secret_in_any_text(secret: str) -> None:
 @pytest.fixture
 def export(tmp_path: Path) -> Path:
     """Every column of text holds every secret, in one row each; so do the names that rows refer to."""
-    path = write_hand_laid(tmp_path / "demo")[0]
+    path = write_capture(tmp_path / "demo")
     everything = [*PLACES, *WORDS]
     with sqlite3.connect(path) as db:
         tables = {r[0] for r in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
@@ -293,13 +293,14 @@ def test_an_export_keeps_none(export: Path, tmp_path: Path) -> None:
 
 
 def test_a_profiler_trace_keeps_none(tmp_path: Path) -> None:
-    timeline = hand_laid_timeline()[0]
+    timeline = capture_timeline()
     trace = json.loads(write_kineto(timeline, tmp_path / "plain.json", timeline.processes[0].pid).read_text())
     # A number is no secret where a number belongs.
     words = {word: found for word, found in WORDS.items() if not word.isdecimal()}
     secrets = [*PLACES, *words]
     planted: list[dict[str, Any]] = []
-    for event in _one_of_each(trace["traceEvents"]):
+    trace["traceEvents"] = _one_of_each(trace["traceEvents"])
+    for event in trace["traceEvents"]:
         is_kernel = event.get("cat") == "kernel"
         for secret in secrets:
             keys = [

@@ -14,8 +14,8 @@ import pytest
 
 from tests.analyzers.memory_planted import a_step
 from tests.command import perfdoc
+from tests.planted.capture import write_capture
 from tests.reports.browser import visit
-from tests.simulator.hand_laid import write_hand_laid
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -78,7 +78,7 @@ def _mark_snapshot(path: Path) -> None:
 
 @pytest.mark.slow
 def test_markup_in_every_string_is_shown_and_never_runs(browser: Browser, tmp_path: Path) -> None:
-    trace, _ = write_hand_laid(tmp_path / "demo")
+    trace = write_capture(tmp_path / "demo")
     trace = trace.rename(tmp_path / f"{IN_A_FILE_NAME}.sqlite")
     assert _mark_trace(trace) > 100
     snapshot = a_step().write(tmp_path / f"{IN_A_FILE_NAME}.pickle")

@@ -18,7 +18,7 @@ from perfdoc.traces import TraceError
 from perfdoc.traces.load import content_sha256, find_captures, read_trace
 from tests.captures.nsys_sqlite import write_nsys_sqlite
 from tests.captures.timeline import TimelineBuilder
-from tests.simulator.hand_laid import write_hand_laid
+from tests.planted.capture import write_capture
 
 KINETO = (
     b'{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 1, "dur": 1}]}'
@@ -74,7 +74,7 @@ def test_truncated_sqlite(sqlite_file: Path, keep: int) -> None:
 
 
 def test_damaged_pages(tmp_path: Path) -> None:
-    path, _ = write_hand_laid(tmp_path / "demo")
+    path = write_capture(tmp_path / "demo")
     content = bytearray(path.read_bytes())
     for at in range(8192, len(content) - 4096, 16384):
         content[at : at + 2048] = b"\xa5" * 2048

@@ -12,7 +12,7 @@ from perfdoc.traces import Trace, TraceError, formats
 from perfdoc.traces.formats import FORMATS, TraceFormat
 from perfdoc.traces.load import find_captures
 from tests.command import perfdoc
-from tests.simulator.hand_laid import write_hand_laid
+from tests.planted.capture import write_capture
 
 MAGIC = b"toy\n"
 
@@ -35,7 +35,7 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         read=read_toy,
     )
     monkeypatch.setattr(formats, "FORMATS", (*FORMATS, record))
-    export, _ = write_hand_laid(tmp_path / "made")
+    export = write_capture(tmp_path / "made")
     (tmp_path / "traces").mkdir()
     path = tmp_path / "traces" / "rank0.toy"
     path.write_bytes(MAGIC + str(export).encode())
