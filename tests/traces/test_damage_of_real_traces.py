@@ -2,6 +2,8 @@
 
 What is expected is worked out here, row by row and without the product's code: rows without a time are gone,
 lengths that cannot be true end where the longest row of their name would have, or where the next one starts.
+Of a part of them the diagnosis is compared too, with that of the rows that are expected. Steps at the ends
+that lost their kernels are left out of real captures; of what was sampled nothing is predicted.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import re
 import shutil
 import sqlite3
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,8 +25,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from perfdoc.analyzers.device.event_counts import limited
+from perfdoc.analyzers.device.window import WindowRequest
+from perfdoc.analyzers.measure import CaptureMeasurement, measure_trace
+from perfdoc.diagnose.diagnosis import diagnose
+from perfdoc.simulator.replay.unedited import replay_and_keep
 from perfdoc.traces import Trace
 from perfdoc.traces.damage import CODE
+from perfdoc.traces.job_facts import JobFacts
 from perfdoc.traces.load import read_trace
 from tests.amount import tries
 
@@ -247,6 +255,168 @@ def test_no_clean_capture_is_told_to_be_damaged(shared_traces: Path) -> None:
     paths = [*shared_traces.glob("nsys/*.sqlite"), *(shared_traces / name for name in TRACES)]
     said = {p.name: told(original(p)) for p in paths if p.name != "no_kernel_table.sqlite"}
     assert set(said.values()) == {0}
+
+
+def as_expected(whole: Trace, hits: list[Hit]) -> Trace:
+    """The capture with the kernels and calls that shall be read, and all else as it was."""
+    left, k = expected(whole, hits), whole.kernels
+    lost = {(h.row[0], h.row[4]) for h in hits if h.kind in ("no time", "early", "late")}
+    ends = {(row[0], row[2], row[3], row[4]): row[1] for row in left}
+    keys = list(zip(*(c.tolist() for c in (k.start_ns, k.device, k.stream, k.correlation)), strict=True))
+    gone_rows = np.array([(start, number) in lost for start, _, _, number in keys], bool)
+    end = np.array([ends.get(key, was) for key, was in zip(keys, k.end_ns.tolist(), strict=True)], np.int64)
+    place = np.where(gone_rows, -1, np.cumsum(~gone_rows) - 1)
+    notes = whole.payloads
+    if len(notes) and notes.kernel.max(initial=-1) >= 0:  # of a PyTorch trace they are of kernels
+        notes = replace(notes, kernel=place[notes.kernel])
+        notes = notes.take(notes.kernel >= 0)
+    calls = whole.api_calls
+    instant = np.isin(calls.correlation, [h.row[4] for h in hits if h.kind == "call"])
+    return replace(
+        whole,
+        kernels=replace(k, end_ns=end).take(~gone_rows),
+        untimed=k.take(gone_rows),
+        payloads=notes,
+        api_calls=replace(calls, end_ns=np.where(instant, calls.start_ns, calls.end_ns)),
+    )
+
+
+def found_in(trace: Trace, path: Path) -> dict[str, Any]:
+    """What the diagnosis of one capture says, but for notes on rows."""
+    ranks, _ = measure_trace(trace, WindowRequest(), JobFacts(), replay_and_keep)
+    capture = CaptureMeasurement(
+        path=path,
+        sha256="",
+        format=trace.format,
+        tool_version=None,
+        schema=None,
+        capabilities=limited(trace.capabilities, [r.events for r in ranks]),
+        notes=[],
+        ranks=ranks,
+        world_size=trace.world_size,
+        facts=JobFacts(),
+    )
+    found = diagnose([capture])
+    return {
+        "verdict": (found.verdict, found.why),
+        "windows": [r.window for r in found.ranks],
+        "ledgers": [r.ledger_ns for r in found.ranks],
+        "communication": [r.communication for r in found.ranks],
+        "events": [r.events for r in found.ranks],
+        "kernels": found.analyses.kernels,
+        "host": [r.host for r in found.ranks],
+        "rules": [(r.code, r.state, r.evidence) for r in found.rules],
+        "opportunities": found.opportunities,
+    }
+
+
+@pytest.mark.parametrize("damage", [damaged_export, damaged_folder, damaged_json])
+def test_what_is_said_is_said_of_what_is_left(
+    damage: Callable[[Path, list[Hit], Path], Path], shared_traces: Path, tmp_path: Path
+) -> None:
+    if damage is damaged_json:
+        sources = [shared_traces / name for name in TRACES if "vllm" not in name]
+    else:
+        sources = [shared_traces / "nsys" / f"{name}.sqlite" for name in EXPORTS]
+    for seed in range(1_000, 1_000 + tries(2, 20)):
+        source = sources[seed % len(sources)]
+        whole = original(source)
+        hits = hits_of(whole, random.Random(seed))
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        read = found_in(read_trace(damage(source, hits, folder)), source)
+        shutil.rmtree(folder)
+        wanted = found_in(as_expected(whole, hits), source)
+        differ = [name for name in wanted if read[name] != wanted[name]]
+        assert differ == [], f"{source.name} {seed}: {hits}"
+
+
+STEPPED = (
+    *("kineto/ddp_nccl_metadata_a100_rank0of2", "kineto/resnet50_num_workers_0_v100"),
+    *("kineto/resnet50_num_workers_4_v100", "strangers/ddp_resnet_mi300x_rank0of8"),
+)
+"""PyTorch traces with three steps and more."""
+
+
+def traced(name: str, shared_traces: Path) -> Path:
+    """The file of that name, whatever it ends in."""
+    (path,) = (p for p in shared_traces.glob(f"{name}*") if p.is_file())
+    return path
+
+
+def events_of(source: Path) -> dict[str, Any]:
+    document: Any = json.loads(gzip.decompress(source.read_bytes()))
+    return document if isinstance(document, dict) else {"traceEvents": document}
+
+
+def step_names(trace: Trace) -> list[list[str]]:
+    ranks, _ = measure_trace(trace, WindowRequest())
+    return [[s.name for s in r.window.step_list] for r in ranks]
+
+
+@pytest.mark.parametrize("name", STEPPED)
+@pytest.mark.parametrize("end", ["first", "last"])
+def test_steps_at_an_end_without_their_kernels_are_left_out(
+    name: str, end: str, shared_traces: Path, tmp_path: Path
+) -> None:
+    source = traced(name, shared_traces)
+    (whole,) = step_names(original(source))
+    document = events_of(source)
+    marks = [e for e in document["traceEvents"] if str(e.get("name")).startswith("ProfilerStep#")]
+    marks = [e for e in marks if e["name"] in whole and e.get("cat") != "gpu_user_annotation"]
+    if len(whole) < 3 or not marks:
+        pytest.skip("the capture's window has fewer than three marked steps")
+    mark = next(e for e in marks if e["name"] == whole[0 if end == "first" else -1])
+    begins, ends = float(mark["ts"]), float(mark["ts"]) + float(mark["dur"])
+    if end == "first":
+        begins = 0.0
+    else:
+        ends = float("inf")
+    launching = {
+        e["args"]["correlation"]
+        for e in document["traceEvents"]
+        if str(e.get("cat")).lower() in ("cuda_runtime", "cuda_driver", "runtime")
+        and begins <= float(e["ts"]) < ends
+        and "correlation" in e.get("args", {})
+    }
+    document["traceEvents"] = [
+        e
+        for e in document["traceEvents"]
+        if str(e.get("cat")).lower() != "kernel" or e["args"].get("correlation") not in launching
+    ]
+    path = tmp_path / "part.json"
+    path.write_text(json.dumps(document))
+    (left,) = step_names(read_trace(path))
+    assert left == (whole[1:] if end == "first" else whole[:-1])
+
+
+SAMPLED = ("event", "kernel", "launch")
+
+
+@pytest.mark.parametrize("kind", SAMPLED)
+def test_of_a_sample_of_the_events_nothing_is_predicted(
+    kind: str, shared_traces: Path, tmp_path: Path
+) -> None:
+    """A share of all events, of the kernels, or of kernels and their launches alike, drawn row by row."""
+    names = [name for name in TRACES if not name.startswith(("jobs", "kineto/dlrm"))]
+    names += [str(traced(name, shared_traces).relative_to(shared_traces)) for name in STEPPED]
+    for seed in range(tries(3, 40)):
+        source, chance = shared_traces / names[seed % len(names)], random.Random(seed)
+        share = chance.choice((0.2, 0.5, 0.8))
+        document = events_of(source)
+        wanted = {"event": None, "kernel": ("kernel",), "launch": ("kernel", "cuda_runtime", "runtime")}[kind]
+        document["traceEvents"] = [
+            e
+            for e in document["traceEvents"]
+            if e.get("ph") != "X"
+            or "ProfilerStep" in str(e.get("name"))
+            or (wanted is not None and str(e.get("cat")).lower() not in wanted)
+            or chance.random() < share
+        ]
+        path = tmp_path / f"{seed}.json"
+        path.write_text(json.dumps(document))
+        ranks, _ = measure_trace(read_trace(path), WindowRequest())
+        assert all(r.withheld for r in ranks), f"{source.name} {kind} {share}"
 
 
 HOST = ("operator", "range", "quotes", "backslash")
