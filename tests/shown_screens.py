@@ -1,7 +1,8 @@
-"""What README and the tutorial show of commands, made from what these print.
+"""What README, the tutorial and the page of first screens show of commands, made from what these print.
 
-`python -m tests.shown_screens`, a part of `make docs`, writes both. The tutorial shows one screen in pieces
-with words between them: where a piece changes, read the words anew.
+`python -m tests.shown_screens`, a part of `make docs`, writes them. The tutorial shows one screen in pieces
+with words between them: where a piece changes, read the words anew. First screens are of the shared captures;
+where these are not beside the repository the page stays as it is.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from tests.command import perfdoc
 
 ROOT = Path(__file__).resolve().parents[1]
 README, TUTORIAL = ROOT / "README.md", ROOT / "docs" / "tutorial.md"
+FIRST, SHARED = ROOT / "docs" / "first_screens.md", ROOT.parent / "shared"
 _SHOWN = re.compile(r"(^```\n\$ perfdoc ([^\n]*)\n)(.*?)(^```$)", re.MULTILINE | re.DOTALL)
 _PIECE = re.compile(r"(^```(?:text|console)\n)(.*?)(^```$)", re.MULTILINE | re.DOTALL)
 
@@ -37,6 +39,27 @@ def readme(said: Mapping[str, str]) -> str:
     return _SHOWN.sub(lambda m: f"{m[1]}{said[m[2]].rstrip()}\n{m[4]}", text)
 
 
+def commands(page: Path) -> list[str]:
+    """The commands that a page shows, as they follow `perfdoc`."""
+    return [line for _, line, _, _ in _SHOWN.findall(page.read_text(encoding="utf-8"))]
+
+
+def screen(line: str) -> str:
+    """What a command of the page of first screens prints, in a folder in which the shared captures lie."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name, shared in (("captures", "traces"), ("cases", "cases")):
+            (Path(folder) / name).symlink_to(SHARED / shared)
+        done = perfdoc(*line.split(), cwd=Path(folder))
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+
+def first_screens() -> str:
+    """The page of first screens as it is to be."""
+    text = FIRST.read_text(encoding="utf-8")
+    return _SHOWN.sub(lambda m: f"{m[1]}{screen(m[2]).rstrip()}\n{m[4]}", text)
+
+
 def tutorial(said: Mapping[str, str]) -> str:
     """The tutorial as it is to be. A piece begins as it did: with a number, or with its first word."""
     text = TUTORIAL.read_text(encoding="utf-8")
@@ -51,13 +74,15 @@ def tutorial(said: Mapping[str, str]) -> str:
 
 
 def write() -> None:
-    """Write both, and say which pages to read anew."""
+    """Write them, and say which pages to read anew."""
     said = printed()
     for page, made in ((README, readme), (TUTORIAL, tutorial)):
         text = made(said)
         if text != page.read_text(encoding="utf-8"):
             page.write_text(text, encoding="utf-8")
             sys.stderr.write(f"{page.name}: another screen; read the words around it\n")
+    if SHARED.is_dir():
+        FIRST.write_text(first_screens(), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -175,7 +175,7 @@ BUDGET = {
     "analyzers": 27_955,  # paid by results: memory that captures show; steps that lost rows
     "knobs": 5_120,  # paid by simulator: commands that are only shown; frameworks that wrap another
     "profiling": 7_207,  # paid by src, trainer, simulator: what a rank shows of its steps, and where
-    "reports": 7_755,  # what shows each degree of the layout
+    "reports": 7_758,  # what shows each degree of the layout
     "results": 3_805,  # the what-if study of a job
     "rules": 15_560,  # bounds that change numbers; what rules assume; host waits; culprit and what to capture
     "simulator": 12_960,  # slow links; which of the ranks that were not captured all wait for
