@@ -88,6 +88,7 @@ def run(pair: int, arm: str, ms: float) -> RunTimes:
         warmup_steps=1,
         median_ms=ms,
         mean_ms=2 * ms,
+        quickest_ms=ms / 2,
         others_cpu_frac=None,
     )
 
@@ -152,7 +153,8 @@ def test_only_own_runs_are_removed(tmp_path: Path) -> None:
 
 
 def test_the_figures_of_a_run(tmp_path: Path) -> None:
-    # 30 steps of 99, 100 and 101 ms in turn: the median and the mean are 100.
+    # 30 steps of 99, 100 and 101 ms in turn: the median and the mean are 100, the quickest seven 99.
     found = steady_times(run_directory(tmp_path / "run", 100))
     assert found.median_ms == found.mean_ms == pytest.approx(100)
+    assert found.quickest_ms == pytest.approx(99)
     assert found.count + found.warmup_steps == 30

@@ -103,6 +103,8 @@ class SteadySteps(Steps):
     """Those of a run directory, without its warm-up."""
 
     mean_ms: float
+    quickest_ms: float
+    """Mean of the quickest quarter."""
     warmup_steps: int
 
 
@@ -119,6 +121,7 @@ def steady_times(path: Path) -> SteadySteps:
     return SteadySteps(
         median_ms=float(np.median(kept)),
         mean_ms=float(kept.mean()),
+        quickest_ms=float(kept[: max(len(kept) // 4, 1)].mean()),
         deviation_ms=float(kept.std(ddof=1)),
         count=counted["steps"],
         warmup_steps=counted["warmup_steps"],
@@ -170,6 +173,7 @@ def _run(
         warmup_steps=steps.warmup_steps,
         median_ms=steps.median_ms,
         mean_ms=steps.mean_ms,
+        quickest_ms=steps.quickest_ms,
         others_cpu_frac=ended.others_cpu_frac,
     )
     return times, ended.manifest
