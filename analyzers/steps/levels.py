@@ -126,9 +126,7 @@ def _around(values: F64, reach: int, mode: Literal["edge", "reflect"]) -> F64:
     return np.lib.stride_tricks.sliding_window_view(padded, 2 * reach + 1)
 
 
-def slower(
-    times: F64, begins: Sequence[int], rare: F64 | None = None, practical_frac: float = PRACTICAL_FRAC
-) -> Slower | None:
+def slower(times: F64, begins: Sequence[int], rare: F64 | None = None) -> Slower | None:
     """Whether the last level of a series is above the lowest one before it, and since when it is.
 
     times: of steps. begins: where levels begin, of this or of another series of the same steps. rare: that
@@ -141,7 +139,7 @@ def slower(
     if len(spans) < 2:
         return None
     lowest = int(np.argmin(means[:-1]))
-    floor = means[lowest] * (1 + practical_frac / 2)
+    floor = means[lowest] * (1 + PRACTICAL_FRAC / 2)
     first = next((i for i in range(lowest + 1, len(spans)) if min(means[i:]) > floor), None)
     if first is None:
         return None
@@ -149,7 +147,7 @@ def slower(
     after = np.arange(max(int(spans[first][0]), len(times) - max(len(spans[-1]), _RECENT)), len(times))
     if len(before) < MIN_LEVEL or len(after) < MIN_LEVEL:
         return None
-    if not differ(times[before], times[after], practical_frac):
+    if not differ(times[before], times[after]):
         return None
     price = float(times[after].mean() - times[before].mean())
     return Slower(
@@ -169,17 +167,12 @@ def joined(times: F64, begins: Sequence[int]) -> list[int]:
     bounds = [*begins, len(times)]
     while len(bounds) > 2:
         parts = [blocks(times[a:b]) for a, b in itertools.pairwise(bounds)]
-        clear = [_clear(Sample.of(a), Sample.of(b)) for a, b in itertools.pairwise(parts)]
+        changes = [change_between(Sample.of(a), Sample.of(b)) for a, b in itertools.pairwise(parts)]
+        clear = [abs(change.slower_frac) / change.noise_frac(CHANCE) for change in changes]
         if min(clear) >= 1:
             break
         del bounds[int(np.argmin(clear)) + 1]
     return bounds[:-1]
-
-
-def _clear(before: Sample, after: Sample) -> float:
-    """By how many times what scatter explains two levels differ."""
-    change = change_between(before, after)
-    return abs(change.slower_frac) / change.noise_frac(CHANCE)
 
 
 def _onset(times: F64, before: I64, span: I64) -> int:
@@ -205,12 +198,13 @@ def _first(rare: F64, before: I64, span: I64, price: float) -> int:
     return begin + int(more[0]) if len(more) else int(span[0])
 
 
-def differ(before: F64, after: F64, practical_frac: float) -> bool:
+def differ(before: F64, after: F64) -> bool:
     """Whether steps became longer, by more than their scatter and more than is practical."""
     old, new = blocks(before), blocks(after)
     change = change_between(Sample.of(old), Sample.of(new), also_alone=len(old) > 2)
-    limit = max(practical_frac, change.noise_frac(CHANCE))
-    return change.slower_frac > limit and slower_by_order(old, new, 10 * CHANCE)
+    return change.slower_frac > max(PRACTICAL_FRAC, change.noise_frac(CHANCE)) and slower_by_order(
+        old, new, 10 * CHANCE
+    )
 
 
 def blocks(values: F64) -> list[float]:

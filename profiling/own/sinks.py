@@ -31,8 +31,8 @@ PREFIX = "perfdoc/"
 """Of figures, among those of the training."""
 _WRITE_EVERY_S = 5.0
 """A file that is scraped: more often is for nobody."""
-_END_LIMIT_S = 60.0
-"""What the end of a training waits for a server."""
+_LEAST_S = 5.0
+"""What a server has at the end, whatever was waited for before."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +49,8 @@ class Said:
     """A report."""
     last: bool = False
     """Nothing follows."""
+    until_s: float = 0.0
+    """When, on the monotonic clock, the end of the training waits no longer."""
 
     def named(self) -> dict[str, float]:
         """The figures as they are called among those of the training."""
@@ -79,8 +81,8 @@ def opened(services: Sequence[str] | None, run: Path) -> list[Sink]:
     return [sink for name, _, place in asked for sink in guarded(name, makers[name], run, place)]
 
 
-def guarded(name: str, make: Callable[..., Sink | None], *arguments: object) -> list[Sink]:
-    """The sink that is made of some arguments, silent from its first failure on; none where it is None."""
+def harmless(name: str) -> Callable[..., Any]:
+    """What calls a function with its arguments, until one fails: that is told, and nothing more is called."""
     failed = False
 
     def safe(function: Callable[..., Any], *given: object) -> Any:
@@ -91,8 +93,14 @@ def guarded(name: str, make: Callable[..., Sink | None], *arguments: object) -> 
             failed = True
             sys.stderr.write(f"perfdoc: {name}: {one_line(error)}; nothing more is shown there\n")
 
+    return safe
+
+
+def guarded(name: str, make: Callable[..., Sink | None], *arguments: object) -> list[Sink]:
+    """The sink that is made of some arguments, silent from its first failure on; none where it is None."""
+    safe = harmless(name)
     sink = safe(make, *arguments)
-    return [] if sink is None else [lambda said: safe(sink, said)]
+    return [] if sink is None else [partial(safe, sink)]
 
 
 def begun() -> list[Sink]:
@@ -176,7 +184,8 @@ def _mlflow(client: Any, run_id: str, *, own: bool = False) -> Sink:
             call()
 
     def send(said: Said) -> None:
-        until, now_ms = time.monotonic() + _END_LIMIT_S * said.last, time.time_ns() // 10**6
+        began_s, now_ms = time.monotonic(), time.time_ns() // 10**6
+        until_s = max(said.until_s, began_s + _LEAST_S) if said.last else began_s
         waiting.extend(entities.Metric(n, value, now_ms, said.step) for n, value in said.named().items())
         if said.text:
             calls.append(partial(client.log_text, run_id, said.text, f"{PREFIX}{said.kind}.txt"))
@@ -189,9 +198,9 @@ def _mlflow(client: Any, run_id: str, *, own: bool = False) -> Sink:
                 sending.append(background.begun(partial(work, [*waiting], [*calls]), "mlflow"))
                 waiting.clear()
                 calls.clear()
-            if not wait(sending, until - time.monotonic()).done:
+            if not wait(sending, until_s - time.monotonic()).done:
                 if said.last:
-                    raise TimeoutError(f"no answer in {_END_LIMIT_S:g} s")
+                    raise TimeoutError(f"no answer in {until_s - began_s:.2g} s")
                 return
             sending.pop().result()
 

@@ -12,9 +12,10 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -24,13 +25,13 @@ from perfdoc.profiling.ledgers import Ledgers
 from perfdoc.profiling.logs import StepRecord
 from perfdoc.profiling.nsys.command import is_attached
 from perfdoc.profiling.own.process import own_device, own_rank
-from perfdoc.profiling.own.sinks import Said, Sink, begun, opened
+from perfdoc.profiling.own.sinks import Said, Sink, begun, harmless, opened
 
 EVERY = 10
 """Steps that one point is the mean of, where the training loop does not say how often it logs."""
 VERDICT_EVERY_S = 600.0
 END_LIMIT_S = 60.0
-"""What the end of a training waits for other ranks' traces, the analysis and the last verdict."""
+"""What the end of a training waits for other ranks' traces, the analysis, the last verdict, and services."""
 _NOT_INHERITED = ("LD_PRELOAD", "CUDA_INJECTION64_PATH", "PERFDOC_RECORD", "PERFDOC_WINDOW", "PERFDOC_LOG")
 _OF_WINDOW = {"exposed_comm": "exposed_communication_seconds", "idle": "idle_seconds"}
 
@@ -69,18 +70,10 @@ class Telemetry:
     _rows: list[StepRecord] = field(default_factory=list)
     _beside: list[tuple[subprocess.Popen[str], Path | None, int]] = field(default_factory=list)
     """Processes, the folder of the report that they make, the step at which they began."""
+    _safe: Callable[..., Any] = field(default_factory=lambda: harmless("steps"))
     _step = 0
     _leads = False
     """Whether this is rank 0, which alone starts processes: they read what all ranks wrote."""
-
-    @contextlib.contextmanager
-    def _harmless(self) -> Iterator[None]:
-        """Nothing that is only shown may end a training: what fails is told, and no more is shown."""
-        try:
-            yield
-        except Exception as error:  # noqa: BLE001 - whatever it is, the training goes on
-            sys.stderr.write(f"perfdoc: steps are not shown any more: {type(error).__name__}: {error}\n")
-            self._sinks = []
 
     def begins(self, run: Path) -> bool:
         """A step begins; whether it is the first. run: the run directory."""
@@ -90,19 +83,20 @@ class Telemetry:
         rank, self._world_size = own_rank()
         self._leads, self._sinks = rank == 0, []
         self._replicas = 1 if self._world_size == 1 else 0
-        with self._harmless():
-            self._sinks = [] if self.services is not None else [*self.of_framework()]
-            self._sinks += opened(self.services, run) if self._leads else []
-            if self._sinks and self.flops and self.peak is None and own_device() == "cuda":
-                gpu = environment.own_gpu(0)
-                self.peak = peak_flops(None if gpu is None else gpu.name)
+        self._safe(self._open)
         return True
+
+    def _open(self) -> None:
+        self._sinks = [] if self.services is not None else [*self.of_framework()]
+        self._sinks += opened(self.services, self._run) if self._leads else []
+        if self._sinks and self.flops and self.peak is None and own_device() == "cuda":
+            gpu = environment.own_gpu(0)
+            self.peak = peak_flops(None if gpu is None else gpu.name)
 
     def add(self, row: StepRecord) -> None:
         """A step was written."""
         if self._sinks:
-            with self._harmless():
-                self._add(row)
+            self._safe(self._add, row)
 
     def _add(self, row: StepRecord) -> None:
         self._step = row.step
@@ -189,13 +183,14 @@ class Telemetry:
     def ends(self) -> None:
         """No step follows: the rest, the analysis where it was not made, and the last verdict."""
         if self._sinks:
-            with self._harmless():
-                self._end()
+            self._safe(self._end)
         self._sinks = []
 
     def _end(self) -> None:
         until = time.monotonic() + END_LIMIT_S
-        while 0 < self._traces() < self._world_size and time.monotonic() < until:
+        # Ranks whose rows lie here will have their traces here; others have a disk of their own.
+        here = len([*(self._run / "steps").glob("rank*.jsonl")])
+        while 0 < self._traces() < min(here, self._world_size) and time.monotonic() < until:
             time.sleep(0.2)
         if self._traces():
             self._analyse()
@@ -205,4 +200,4 @@ class Telemetry:
                 one[0].wait(max(until - time.monotonic(), 5))
             if not self._passes_on(*one):
                 one[0].kill()
-        self._say(Said(step=self._step, figures=self._figures(), last=True))
+        self._say(Said(step=self._step, figures=self._figures(), last=True, until_s=until))

@@ -45,7 +45,7 @@ def test_a_job_that_writes_no_more_hangs(tmp_path: Path, short: tuple[int, ...])
     # Who did not end the newest step is named, where it is not most of them.
     assert list(finding.ranks) == ([2] if short == (2,) else [])
     assert finding.onset_step == 59
-    assert "10 min" in finding.said or "600" in finding.said
+    assert "for 60" in finding.said  # and some seconds, on a busy machine
 
 
 def test_a_job_that_has_ended_does_not_hang(tmp_path: Path) -> None:

@@ -8,11 +8,11 @@ import msgspec
 import numpy as np
 import pytest
 
-from perfdoc.analyzers.steps.levels import joined, levels
+from perfdoc.analyzers.steps.levels import clipped, joined, levels, slower
 from perfdoc.profiling.logs import StepRecord
 from perfdoc.watch.parts import alone
 from perfdoc.watch.series import job_series
-from perfdoc.watch.verdict import _change, _part, _steady, watched
+from perfdoc.watch.verdict import _part, _steady, watched
 from tests.watch.jobs import MS, Job, rank_rows
 
 
@@ -42,7 +42,8 @@ def test_what_whole_steps_do_not_show_is_found_by_its_own_series(
         part = _part(series, _steady(series))
         times = np.asarray(part.time_ns, np.float64)
         proposed = levels(times)
-        assert _change(times, joined(times, proposed), proposed) is None
+        assert slower(times, joined(times, proposed)) is None
+        assert slower(clipped(times), proposed) is None
         found = watched(series).findings[0]
         assert (found.cause, list(found.ranks)) == (cause, ranks)
         assert found.onset_step is not None

@@ -33,8 +33,8 @@ def watch(
 ) -> None:
     """Follow a training: since which step it is slower, which rank or cause, and what it costs.
 
-    Exit code with --once: 0 fine, 1 something to do, 3 too little to judge. In a terminal a screen, else a
-    line a minute; Ctrl-C ends it.
+    Exit code with --once, or when the training has ended: 0 fine, 1 something to do, 3 too little to judge.
+    In a terminal a screen, else a line a minute; Ctrl-C ends it.
     """
     from perfdoc.watch.follow import followed
 
@@ -43,7 +43,7 @@ def watch(
         while True:
             began = time.process_time()
             found = {path: job.look() for path, job in jobs.items()}
-            if once:
+            if once or all(job.has_ended for job in jobs.values()):
                 _print(found, json_=json_)
                 raise typer.Exit(_code(list(found.values())))
             spent_s = time.process_time() - began
@@ -78,7 +78,6 @@ def _print(found: dict[Path, Watched], *, json_: bool, brief: bool = False) -> N
 
 def _draw(found: dict[Path, Watched]) -> None:
     from rich.console import Console
-    from rich.panel import Panel
     from rich.text import Text
 
     from perfdoc.watch.screen import page
@@ -87,4 +86,6 @@ def _draw(found: dict[Path, Watched]) -> None:
     console.clear()
     for path, one in found.items():
         colour = {"fine": "green", "act": "red", "too_little": "yellow"}[one.state]
-        console.print(Panel(Text("\n".join(page(one, str(path)))), title=path.name, border_style=colour))
+        first, *rest = page(one, str(path))
+        # Lines are the terminal's to wrap: a command that is copied stays one.
+        console.print(Text(first, style=f"bold {colour}"), Text("\n".join(rest)), sep="\n", soft_wrap=True)

@@ -22,7 +22,7 @@ from perfdoc.profiling.manifest import Manifest
 from perfdoc.profiling.measured import MeasuredCeilings
 from perfdoc.profiling.nsys.collect import CollectedReport, collect_reports, last_words, reported_ranks
 from perfdoc.profiling.own.sinks import Said, chosen, opened
-from perfdoc.profiling.own.telemetry import of_report
+from perfdoc.profiling.own.telemetry import END_LIMIT_S, of_report
 from perfdoc.profiling.run_directory import RunDirectory
 from perfdoc.profiling.whole_file import whole_file
 from perfdoc.records import dataclass
@@ -339,7 +339,8 @@ def show_report(run: RunDirectory) -> None:
         profile, steps = run.manifest().profile, FollowedRun(run.path).look()
         last = (profile.first_step or 0) + (profile.steps or 1) - 1
         words = headline(steps) if profile.profiler == "nsys" else ""  # else rank 0 has said it
-        rest = Said(step=steps.last_step or last, text=words, last=True)
+        until_s = time.monotonic() + END_LIMIT_S
+        rest = Said(step=steps.last_step or last, text=words, last=True, until_s=until_s)
         for sink in sinks:
             sink(of_report(run.path / "report", last))
             sink(rest)

@@ -93,8 +93,7 @@ def _part(series: JobSeries, before: I64, after: I64, rows: I64, price: float) -
     def grew(name: str) -> float:
         return float(np.median(_growth(series, name, before, after)[rows]))
 
-    cause, word = _largest(grew, price)
-    return cause, "data" if cause == "input" else word
+    return _largest(grew, price)
 
 
 def _largest(more: Callable[[str], float], price: float) -> tuple[Cause | None, str]:
@@ -102,7 +101,7 @@ def _largest(more: Callable[[str], float], price: float) -> tuple[Cause | None, 
     phase = max(PHASES, key=more)
     word = phase.removesuffix("_ns") if more(phase) >= EXPLAINS_FRAC * price else "own work"
     if more("data_ns") >= EXPLAINS_FRAC * price:
-        return "input", word
+        return "input", "data"
     return "garbage" if more("garbage_ns") >= EXPLAINS_FRAC * price else None, word
 
 
@@ -239,7 +238,6 @@ def standing(series: JobSeries, rows: I64) -> Standing | None:
         cause = "uneven_data" if uneven else "slow_rank"
     ratio = None
     if cause == "slow_rank" and f"{word}_ns" in PHASES:
-        values = np.nan_to_num(series.values[f"{word}_ns"][:, rows]).mean(axis=1)
-        usual = float(np.median(values[peers]))
-        ratio = float(values[worst]) / usual if usual > 0 else None
+        usual = float(np.median(np.nan_to_num(series.values[f"{word}_ns"][peers][:, rows]).mean(axis=1)))
+        ratio = 1 + more(f"{word}_ns") / usual if usual > 0 else None
     return Standing(reason=Reason(cause=cause, ranks=[worst], phase=word, ratio=ratio), price_ns=price)

@@ -45,7 +45,7 @@ def finding(
     ranks = [part.ranks[i] for i in reason.ranks]
     step = float(times[-min(len(times), 50) :].mean())
     since = "Since the first step that is known" if onset is None else f"Since step {int(part.step[onset]):,}"
-    price = f"{figures.duration(round(price_ns))} of every step ({figures.share(price_ns / step)})"
+    price = f"{figures.brief(price_ns)} of every step ({figures.share(price_ns / step)})"
     words = _words(reason, ranks)
     more = f" ({reason.evidence})" if reason.evidence else ""
     return Finding(

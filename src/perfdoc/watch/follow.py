@@ -6,6 +6,7 @@ import os
 import re
 import time
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 
 import msgspec
@@ -46,13 +47,16 @@ class FollowedRun:
         try:
             self._run = RunDirectory.open(path)
         except CaptureError as error:
-            raise TraceError(error.path, error.what, error.remedy) from error
+            runs = ", ".join(steps.parent.name for steps in islice(path.glob("*/steps"), 3))
+            remedy = f"It holds some: {runs}." if runs else "Give a folder of record() or perfdoc run."
+            raise TraceError(error.path, error.what, remedy) from error
         self._files: dict[int, _File] = {}
         self._rows: dict[int, RankRows] = {}
         self.unreadable = 0
         """Lines that are no rows, the last one of a file that is being written apart."""
         self._judged: Watched | None = None
-        self._has_ended = False
+        self._last_ns = self._longest_ns = 0
+        """When the last step ended, and the longest time from one to the next."""
 
     def refresh(self) -> bool:
         """Read what is new; whether anything is."""
@@ -112,19 +116,26 @@ class FollowedRun:
         """Read what is new, and judge it; where nothing is, what was said last, and whether it hangs."""
         self.refresh()
         found = self._judged = self._judged or self._judge()
-        hangs = [] if found.step_ns is None or self._has_ended else self._hang(found.step_ns)
+        hangs = [] if found.step_ns is None or self.has_ended else self._hang(found.step_ns)
         return replace(found, state="act", findings=[*hangs, *found.findings]) if hangs else found
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether something says that no step follows."""
+        manifest = self._manifest()
+        return (self._run.path / ENDED).exists() or (manifest is not None and manifest.status != "running")
+
+    def _manifest(self) -> Manifest | None:
+        try:
+            return self._run.manifest()
+        except CaptureError:  # of another trainer
+            return None
 
     def _hang(self, step_ns: int) -> list[Finding]:
         """By the later of the rows' clock and that of the files, which may be other machines'."""
-        series, folder = self.series(), self._run.path
-        if series is None or (folder / ENDED).exists():
-            return []
-        begins, last_ns = series.start_ns, round(float(series.time_ns[-1]))
-        longest = int(np.diff(begins, prepend=begins[0])[-2_000:].max())
-        written = max(file.stat().st_mtime_ns for file in (folder / "steps").glob("rank*.jsonl"))
-        quiet = time.time_ns() - max(int(begins[-1]) + last_ns, written)
-        if quiet < max(_QUIET_STEPS * step_ns, _QUIET_NS, _QUIET_PAUSES * longest):
+        written = max(file.stat().st_mtime_ns for file in (self._run.path / "steps").glob("rank*.jsonl"))
+        quiet = time.time_ns() - max(self._last_ns, written)
+        if quiet < max(_QUIET_STEPS * step_ns, _QUIET_NS, _QUIET_PAUSES * self._longest_ns):
             return []
         last = {rank: int(rows.step[-1]) for rank, rows in self._rows.items() if len(rows.step)}
         newest = max(last.values())
@@ -132,12 +143,11 @@ class FollowedRun:
         return [of_a_hang(quiet, step_ns, newest, behind if 2 * len(behind) <= len(last) else [])]
 
     def _judge(self) -> Watched:
-        try:
-            manifest = self._run.manifest()
-        except CaptureError:  # of another trainer
-            manifest = None
-        self._has_ended = manifest is not None and manifest.status != "running"
-        series = self.series()
+        manifest, series = self._manifest(), self.series()
+        if series is not None:
+            begins = series.start_ns
+            self._last_ns = int(begins[-1]) + round(float(series.time_ns[-1]))
+            self._longest_ns = int(np.diff(begins, prepend=begins[0])[-2_000:].max())
         command = series.began.command if series is not None and series.began is not None else ()
         found = watched(series, command=command if manifest is None else manifest.command)
         if self.unreadable:
@@ -157,6 +167,9 @@ def _with_mfu(found: Watched, manifest: Manifest) -> Watched:
 
 class FollowedLog:
     """The log of another trainer, read again when it has grown."""
+
+    has_ended = False
+    """Nothing says so."""
 
     def __init__(self, path: Path) -> None:
         """Raises TraceError where it is no log."""

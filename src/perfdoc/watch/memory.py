@@ -45,12 +45,10 @@ def growth(series: JobSeries, first: int) -> Growth | None:
             if (onset := _onset(values[rank], series.step[first:])) is not None:
                 tail, steps = values[rank, onset:], series.step[first + onset :]
                 each = float(tail[-1] - tail[0]) / float(steps[-1] - steps[0])
-                room = series.began.memory_bytes if series.began is not None else None
-                on_device = name == "allocated_bytes"
-                known = room is not None and (
-                    on_device == (series.began is not None and series.began.device == "cuda")
-                )
-                left = (room - float(tail[-1])) / each if known and room is not None else None
+                began, on_device = series.began, name == "allocated_bytes"
+                of_this = began is not None and on_device == (began.device == "cuda")
+                room = began.memory_bytes if began is not None and of_this else None
+                left = None if room is None else (room - float(tail[-1])) / each
                 begins = first + onset + 1
                 found.append(
                     Growth(rank=rank, onset=begins, bytes_per_step=each, on_device=on_device, steps_left=left)

@@ -15,8 +15,7 @@ WORK = ("forward_ns", "backward_ns", "optimizer_ns")
 PAID_NOW_AND_THEN = ("garbage_ns", "rank_tokens", "data_ns")
 """Perhaps by some steps only: by every tenth, or as workers of a loader come round."""
 _MIN_CORRELATION = 0.3
-"""Of the work of ranks with their tokens, step by step and both beside the mean over ranks: of 30 steps of
-two ranks chance gives as much once in ten times, and then with a slope that costs little."""
+"""Of the work of ranks with their tokens, both beside the mean over ranks, step by step."""
 
 
 def alone(part: JobSeries, *names: str) -> JobSeries | None:

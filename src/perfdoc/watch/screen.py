@@ -30,7 +30,7 @@ def _numbers(found: Watched) -> str:
     parts = []
     if found.step_ns is not None:
         noise = "" if found.noise_frac is None else f" ± {figures.share(found.noise_frac)}"
-        parts.append(f"{figures.duration(found.step_ns)} a step{noise}")
+        parts.append(f"{figures.brief(found.step_ns)} a step{noise}")
     if found.tokens_per_s is not None:
         parts.append(f"{found.tokens_per_s:,.0f} tokens/s")
     if found.mfu_frac is not None:
@@ -53,7 +53,7 @@ def page(found: Watched, name: str) -> Iterator[str]:
             yield f"  or: {shorten(finding.capture, 400)}"
     if len(found.levels) > 1:
         shown = found.levels[-_LEVELS:]
-        said = ", ".join(f"{figures.duration(ns)} from step {step:,}" for step, ns in shown)
+        said = ", ".join(f"{figures.brief(ns)} from step {step:,}" for step, ns in shown)
         yield f"Levels {_drawn([ns for _, ns in shown])}: {said}"
     if found.restarts:
         yield f"Restarts at {', '.join(f'{s:,}' for s in found.restarts[-8:])}"
@@ -77,7 +77,7 @@ def cells(row: RankNow) -> list[str]:
     return [
         "median" if row.rank < 0 else f"{row.rank:,}",
         shorten(role, 48),
-        *(figures.duration(ns) for ns in times),
+        *("" if ns is None else figures.brief(ns) for ns in times),
         figures.size(row.memory_bytes),
     ]
 

@@ -58,7 +58,8 @@ def watched(
     times = np.asarray(part.time_ns, np.float64)
     proposed = levels(times)
     begins = joined(times, proposed)
-    change, shows = _slowest(part, times, _change(times, begins, proposed))
+    whole = slower(times, begins) or slower(clipped(times), proposed)  # a few slow ones may hide the others
+    change, shows = _slowest(part, times, whole)
     notes = _notes(part)
     first = 0
     if change is not None and holds_more(part, change.before, change.after):
@@ -129,17 +130,9 @@ def _part(series: JobSeries, rows: I64) -> JobSeries:
     return replace(part, values=filled)
 
 
-def _change(times: F64, begins: list[int], proposed: list[int]) -> Slower | None:
-    """By the levels of the step time; else by those of all steps but single slow ones, whose scatter may hide
-    how long the others are."""
-    return slower(times, begins) or slower(clipped(times), proposed)
-
-
 def _slowest(part: JobSeries, times: F64, change: Slower | None) -> tuple[Slower | None, JobSeries]:
-    """The change of the step time, or of the part that explains it, with the series that shows it.
-
-    Each part is judged by its own scatter, which hides less than that of whole steps, and so is since when.
-    """
+    """The change of whole steps, or of the part that explains it, with the series that shows it: each part is
+    judged by its own scatter, which hides less, and so is since when."""
     found = []
     for name in PARTS:
         job = alone(part, name)
@@ -184,8 +177,10 @@ def _price(part: JobSeries, times: F64, change: Slower, name: str) -> float | No
         taken = clipped(np.asarray(job.time_ns, np.float64))
         price = float(taken[change.after].mean() - taken[change.before].mean())
     before, after = (blocks(times[at]) for at in (change.before, change.after))
-    usual = Sample.of(before)
-    if len({role.get("pp", 0) for role in part.roles}) > 1 or not all(part.roles):
+    usual, of_ranks = Sample.of(before), part.values[name]
+    everywhere = (of_ranks[:, change.after].mean(axis=1) - of_ranks[:, change.before].mean(axis=1)).min()
+    may_hide = len({role.get("pp", 0) for role in part.roles}) > 1 or not all(part.roles)
+    if may_hide and everywhere < EXPLAINS_FRAC * change.price:
         low, high = (frac * usual.mean for frac in change_between(usual, Sample.of(after)).bounds_frac())
         price = min(max(price, low), high)
     return price if price >= PRACTICAL_FRAC * usual.mean else None
@@ -238,17 +233,15 @@ def _notes(part: JobSeries) -> list[str]:
 
 
 def _too_little(series: JobSeries | None, reason: str) -> Watched:
-    if series is None:
-        return Watched(schema_version=1, source="rows", state="too_little", reason=reason, steps=0, ranks=0)
-    steps = series.step.tolist()
+    steps = [] if series is None else series.step.tolist()
     return Watched(
         schema_version=1,
-        source=series.source,
+        source="rows" if series is None else series.source,
         state="too_little",
         reason=reason,
         first_step=steps[0] if steps else None,
         last_step=steps[-1] if steps else None,
         steps=len(steps),
-        ranks=len(series.ranks),
-        silent_ranks=list(series.silent),
+        ranks=0 if series is None else len(series.ranks),
+        silent_ranks=[] if series is None else list(series.silent),
     )

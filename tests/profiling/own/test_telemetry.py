@@ -306,7 +306,7 @@ def test_mlflow_is_told_all_in_order_beside_the_training(server: Server, tmp_pat
 def test_the_end_waits_for_mlflow_so_long(
     server: Server, busy: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sinks, "_END_LIMIT_S", 0.2)
+    monkeypatch.setattr(sinks, "_LEAST_S", 0.2)
     (sink,) = guarded("mlflow", partial(sinks._mlflow, own=True), server, "run")
     if busy:
         sink(Said(step=1, text="slow"))
