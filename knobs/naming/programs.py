@@ -83,7 +83,8 @@ def _plain(entry: Entry) -> str:
 
 
 def _is_trainers(entries: Sequence[Entry]) -> bool:
-    return len({_plain(e) for e in entries} & _ONLY_TRAINERS) >= _ENOUGH
+    names = {_plain(e) for e in entries}
+    return "per_device_train_batch_size" in names or len(names & _ONLY_TRAINERS) >= _ENOUGH
 
 
 _FSDP = re.compile(r"(?:TrainingArguments\.)?(?:fsdp_config|FullyShardedDataParallelPlugin)\.(?:fsdp_)?(\w+)")

@@ -230,8 +230,9 @@ def _of_command(words: Sequence[Word], command: int) -> Iterator[Entry]:
                 values, extra = values_of(flag, words, position)
                 position += len(values) + len(extra)
                 raw = True if not values else values[0] if len(values) == 1 else tuple(values)
-            if flag in ("--env",) and isinstance(raw, str):
-                yield from _of_command([Word(raw, word.line)], command)
+            first = raw[0] if isinstance(raw, tuple) else raw  # behind it stands an image
+            if flag == "--env" and isinstance(first, str):
+                yield from _of_command([Word(first, word.line)], command)
                 continue
             yield made("flag", flag, raw, extra=tuple(extra))
         elif dotted := _DOTTED.fullmatch(text):
