@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from statistics import fmean, median_low
 
 from perfdoc.records import dataclass
@@ -10,7 +11,7 @@ from perfdoc.reports.leaves import family_shares, family_values, leaf_values, pa
 from perfdoc.reports.over_ranks import apart, device_word
 from perfdoc.reports.summary import PEAK_NAMES
 from perfdoc.results import Diagnosis, Mfu, Rank
-from perfdoc.results.figures import duration, flops, plural, share, significant, size
+from perfdoc.results.figures import brief, duration, flops, plural, share, significant, size
 from perfdoc.results.names import prose
 
 
@@ -52,7 +53,7 @@ def _time_figure(ranks: Sequence[Rank]) -> Figure:
             key="",
             ns=middle,
             known=True,
-            beside=other,
+            beside=other or ("" if brief(mean) == brief(middle) else "median"),
         )
     lengths = [rank.window.duration_ns for rank in ranks]
     longest = max(lengths)
@@ -79,7 +80,8 @@ def _one_step(ranks: Sequence[Rank], mean_ns: int) -> Figure:
     notes = [f"one step, mean of {len(ranks)} ranks (shares are of it)"]
     if duration(min(lengths)) != duration(max(lengths)):
         notes.append(f"ranks {duration(min(lengths))} to {duration(max(lengths))}")
-    return Figure(label="Step time", value=duration(mean_ns), notes=notes, key="", ns=mean_ns, known=True)
+    figure = Figure(label="Step time", value=duration(mean_ns), notes=notes, key="", ns=mean_ns, known=True)
+    return replace(figure, beside=f"longest rank {brief(max(lengths))}")
 
 
 _WINDOW_WORDS = {

@@ -71,18 +71,19 @@ def gain_together(diagnosis: Diagnosis) -> str:
 
 
 def together_in_short(diagnosis: Diagnosis, shown: int) -> str:
-    """The same by the numbers of the list, of which so many rows are shown, and who searches on."""
+    """The same by the numbers of the list, of which so many rows are shown, and who searches on, where the
+    job has a model."""
     both = _together(diagnosis)
+    modelled = diagnosis.analyses.job_model.state == "measured"
     if both is None or both.gain is None or (both.gain.mid_ms or 0.0) <= 0:
-        return ""
+        return "perfdoc tune searches sets of settings." if modelled else ""
     rows = [row.row.key for row in ranking(diagnosis) if row.leads]
     *others, last = sorted(rows.index(key) + 1 if key in rows else shown + 1 for key in both.accepted)
     named = f"{', '.join(map(str, others))} and {last}" if last <= shown else f"{len(both.accepted)} changes"
     steps = [p.step_ns for p in diagnosis.analyses.gains.predictions if p.step_ns]
     part = f", {share((both.gain.mid_ms or 0.0) * 1e6 / max(steps))}" if steps else ""
     gain = f"{rough(both.gain.mid_ms or 0.0)}{part}, predicted{_provided(diagnosis, both)}"
-    job = diagnosis.job
-    search = "; perfdoc tune searches sets" if job is not None and job.dialect == "perfdoc" else ""
+    search = "; perfdoc tune searches sets" if modelled else ""
     return f"{named} together: {gain}{search}."
 
 
@@ -199,7 +200,8 @@ _LATER = {
 def next_capture(diagnosis: Diagnosis) -> str:
     """Where this capture tells nothing of a step, or nothing is advised; else empty."""
     if not diagnosis.ranks:
-        return _TIME_BESIDE if diagnosis.analyses.memory.devices else ""
+        nothing = not any(row.leads for row in ranking(diagnosis))
+        return _TIME_BESIDE if diagnosis.analyses.memory.devices and nothing else ""
     windows = [rank.window for rank in diagnosis.ranks]
     if any(w.runs_once and w.start_up is not None and not w.start_up.left_out for w in windows):
         return f"Capture steps that come later: {_later(diagnosis)}."

@@ -184,7 +184,8 @@ def _where(page: Lines, diagnosis: Diagnosis, room: _Room) -> None:
                 said = outlier_sentence(diagnosis, roles)
                 page.lines += _whole(said, page.width, 3) or _whole(said, page.width, 6)
     shown = [_figure(f) for f in sorted(headline.verdict_figures(diagnosis), key=lambda f: not f.known)]
-    page.lines += paragraph(" · ".join(shown), width=page.width)
+    for line in _packed(shown, " · ", page.width):
+        page.lines += paragraph(line, width=page.width)
     source, stretch = summary.source_line(diagnosis), summary.analysed_line(diagnosis)
     for read in (" · ".join(text for text in (source, stretch) if text), source, _counted(diagnosis)):
         lines = paragraph(prose(read), width=page.width)
@@ -202,13 +203,10 @@ def _counted(diagnosis: Diagnosis) -> str:
 def _figure(fig: headline.Figure) -> str:
     """With what must stand beside it; of an unknown one what gives it, else why."""
     notes = [fig.beside] if fig.beside else []
-    if not fig.known and (give := [text for text in fig.notes[1:] if text] or fig.notes[:1]):
-        give = [*([fig.notes[0].rpartition("unknown: ")[2]] if len(fig.notes) > 1 else []), *give[:1]]
-        said = "; ".join(
-            f"{text[:1].lower()}{text[1:]}".removesuffix(".").partition(" (")[0] for text in give
-        )
+    if not fig.known and (give := [text for text in reversed(fig.notes) if text]):
+        said = f"{give[0][:1].lower()}{give[0][1:]}".removesuffix(".").partition(" (")[0]
         return f"{fig.label} {fig.value}: {said}"
-    return f"{fig.label} {fig.value}" + "".join(f"; {note}" for note in notes)
+    return f"{fig.label} {fig.value}" + "".join(f" ({note})" for note in notes)
 
 
 def _legend(parts: Sequence[Part], width: int, most: int) -> Iterator[str]:
@@ -219,12 +217,17 @@ def _legend(parts: Sequence[Part], width: int, most: int) -> Iterator[str]:
     if rest := [part for part in parts if part not in largest]:
         share = figures.tenths(sum(part.tenths for part in rest), sum(part.ns for part in rest))
         items.append(f"{figures.plural(len(rest), 'other leaf', 'other leaves')} {share}")
+    return _packed(items, "   ", width)
+
+
+def _packed(items: Sequence[str], between: str, width: int) -> Iterator[str]:
+    """As many on a line as fit."""
     line = ""
     for item in items:
-        if line and columns(line) + columns(item) + 3 > width:
+        if line and columns(line + between + item) > width:
             yield line
             line = ""
-        line += f"{'   ' if line else ''}{item}"
+        line += f"{between if line else ''}{item}"
     if line:
         yield line
 

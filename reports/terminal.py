@@ -62,11 +62,6 @@ def paragraph(text: str, *, width: int, indent: str = "", hang: str = "") -> lis
     return [*lines, line.rstrip()] if line.strip() else lines
 
 
-def clipped(text: str, room: int) -> str:
-    """A text in at most so many terminal cells; what is cut off is marked at its end."""
-    return text if columns(text) <= room else _head(text, room - 1).rstrip() + "…"
-
-
 def _head(text: str, room: int) -> str:
     """As many characters from the front as fit; one at least."""
     used = 0

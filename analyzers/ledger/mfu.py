@@ -142,10 +142,11 @@ def _flops(facts: JobFacts) -> _Known:
     if model is None or batch is None or length is None:
         given = (("model", model), ("gbs", batch), ("seq", length))
         missing = [key for key, value in given if value is None]
+        such_as = " ".join(_SUCH_AS[key] for key in missing)
         return _Known(
             value=None,
             text=f"model FLOPs unknown: {', '.join(missing)} not given",
-            remedy=f"Give such as --set {' '.join(_SUCH_AS[key] for key in missing)} (or flops_per_step=N).",
+            remedy=f"Give the job's --set {such_as} (or flops_per_step=N).",
         )
     shape = msgspec.structs.replace(model, sequence_length=length)
     return _Known(value=batch * length * flops_per_token(shape), text="computed from model, gbs and seq")

@@ -53,8 +53,6 @@ META = Meta(
 
 EXPECTED_WITHIN_FRAC = 0.01
 """Of the step: a bubble above the schedule's own by no more than this is as expected."""
-MAX_VPP = 8
-"""Most chunks per stage that are advised."""
 
 
 def evaluate(case: Case) -> Verdict:
@@ -72,8 +70,8 @@ def evaluate(case: Case) -> Verdict:
         level="problem" if _too_large(case) else "information",
         reason=_reason(case),
         evidence=evidence,
-        remedy="More micro-batches per step shrink the bubble (a guide says micro-batch size and means their "
-        "number); so does a smaller micro-batch at the same global batch, if its kernels stay efficient.",
+        remedy=f"{_not_more_chunks(case)}More micro-batches per step shrink the bubble; "
+        "so does a smaller micro-batch at the same global batch, if its kernels stay efficient.",
         advice=[*_chunks(case, found.vpp), *_more(case), *_reduce_meanwhile(case)],
         gain=bubble_ceiling(case),
         verify="Run again: the bubble in the pipeline section falls by more than send/recv grows.",
@@ -119,12 +117,20 @@ def _more(case: Case) -> list[Advice]:
     return more(case, pp=pp, vpp=vpp, micro_batches=count)
 
 
+def _not_more_chunks(case: Case) -> str:
+    """Why the job cannot have the chunks that would shrink it."""
+    prediction = case.prediction("more_virtual_stages")
+    if prediction is None or not prediction.left_out or (prediction.gain.mid_ms or 0.0) <= 0:
+        return ""
+    return f"More virtual stages would, but: {prediction.left_out}. "
+
+
 def _chunks(case: Case, vpp: int | None) -> list[Advice]:
     """As many chunks as the prediction is of, if layers divide and its gain is positive."""
     prediction = case.prediction("more_virtual_stages")
     if prediction is None:
         return _first_chunks(case, vpp)
-    if not (prediction.gain.low_ms or 0.0) > 0:
+    if prediction.left_out or not (prediction.gain.low_ms or 0.0) > 0:
         return []
     known, setting = case.setting(VPP)
     now = setting if known and isinstance(setting, int) else 1 if known else vpp or 1
@@ -132,7 +138,7 @@ def _chunks(case: Case, vpp: int | None) -> list[Advice]:
         return []  # a different change than the replayed one
     to = prediction.settings.get(VPP, 2 * now)
     layers, pp = layers_of(case), case.degree(PP)
-    if layers is None or pp is None or not isinstance(to, int) or layers % (pp * to) or to > MAX_VPP:
+    if layers is None or pp is None or not isinstance(to, int) or layers % (pp * to):
         return []
     why = f"{to} chunks per stage instead of {now}: the pipeline fills {significant(to / now)} times as fast"
     costs = f"{significant(to / now)} times the send/recv between stages, and some memory"

@@ -7,19 +7,17 @@ from collections.abc import Callable
 from perfdoc.results.figures import brief, per_cent, significant
 from perfdoc.results.what_if import WhatIfCause
 from perfdoc.rules.engine.advise import Advice, advise, all_or_none
-from perfdoc.rules.engine.gain import Gain, RankMeasurement, at_most, predicted
+from perfdoc.rules.engine.gain import Gain, RankMeasurement, predicted
 from perfdoc.rules.engine.needs import Missing, Need, given, skipped
 from perfdoc.rules.engine.rule import Case, Meta, Verdict, fires, passes
 from perfdoc.rules.facts.bubble import PIPELINE, late_peer_ceiling
 from perfdoc.rules.facts.culprit import cause_of, gain_of, leading
 from perfdoc.rules.facts.culprit_words import does, stage_words
 from perfdoc.rules.facts.stage_split import (
-    as_settings,
-    balanced,
     layers_apart,
-    layers_by_stage,
     mixed_layers,
     own_ns_by_stage,
+    switched_off,
 )
 
 
@@ -50,7 +48,6 @@ MIN_LAYERS = 1.0
 """Slowest less fastest stage, in layers: below this, moving a layer makes the fastest the slowest."""
 ONE_CAUSE_FRAC = 0.5
 """Of the slowest stage's time above the mean."""
-_MTP_MAX = 8
 
 
 def evaluate(case: Case) -> Verdict:
@@ -83,7 +80,10 @@ def evaluate(case: Case) -> Verdict:
     advice = _split(case) if at_end and not mixed_layers(case) else []
     whole = at_end and not advice and apart is not None and apart < MIN_LAYERS
     vain = at_end and not advice and not whole and _moves_in_vain(case)
-    why = "; no split of whole layers is more even" if whole else _VAIN if vain else ""
+    left_out = _left_out(case)
+    why = "; no split of whole layers is more even" if whole else ""
+    if vain:
+        why = f"; the fastest split {left_out}" if left_out else _VAIN
     reason = f"{'the ' if at_end else ''}{where} stage{_HOLDS.get(where, '')} takes longer than the others"
     return fires(
         level="information" if whole or vain else "problem",
@@ -93,7 +93,7 @@ def evaluate(case: Case) -> Verdict:
         advice=advice,
         remedy=_WHOLE if whole else _STAY if vain else _WORDS if at_end else _MIDDLE,
         otherwise="" if at_end else _MIDDLE,
-        gain=late_peer_ceiling(case) if advice or whole else _moved(case),
+        gain=None if left_out else late_peer_ceiling(case) if advice or whole else _moved(case),
         verify="Run again: the stages' own times in the pipeline section come closer, and late_peer falls.",
         false_alarm="One slow GPU looks like a slow stage: compare the same stage of several replicas "
         "(PD303).",
@@ -124,9 +124,16 @@ def _by_what_if(case: Case, cause: WhatIfCause) -> Verdict:
 
 
 def _moves_in_vain(case: Case) -> bool:
-    """Whether the most even split of whole layers has no predicted gain."""
+    """Whether the fastest split of whole layers has no predicted gain, or the job cannot have it."""
     whole = predicted(case, "balanced_layers")
-    return whole is not None and whole.is_predicted and (whole.mid_ms or 0.0) <= 0
+    gains = whole is None or not whole.is_predicted or (whole.mid_ms or 0.0) > 0
+    return not gains or bool(_left_out(case))
+
+
+def _left_out(case: Case) -> str:
+    """Why the job cannot have the split that is predicted to be the fastest."""
+    change = case.prediction("balanced_layers")
+    return "" if change is None else change.left_out
 
 
 def _moved(case: Case) -> Gain | None:
@@ -209,25 +216,11 @@ _MIDDLE = (
 
 
 def _split(case: Case) -> list[Advice]:
-    found = case.job.pipeline
-    own, layers = own_ns_by_stage(found), layers_by_stage(case, found.pp or 0)
-    known, mtp = case.setting("mtp_num_layers")
-    mtp = mtp if known and isinstance(mtp, int) else 0
-    if own is None or layers is None or min(layers) < 1 or not 0 <= mtp <= _MTP_MAX:
+    """The fastest split that was simulated."""
+    change = case.prediction("balanced_layers")
+    if change is None or not change.settings or _moves_in_vain(case):
         return []
-    counts, uneven = balanced(own, layers)
-    if counts == layers:
-        return []
-    gain = predicted(case, "balanced_layers")
-    if uneven > EVEN_RATIO:
-        # The model moves whole layers too, though it may count them differently.
-        gain = at_most(gain, f"with whole layers the longest is {significant(uneven)} of the mean")
-    shown = [f"{a} to {b}" for a, b in zip(layers, counts, strict=True)]
-    why = f"layers by stage: {', '.join(shown) if len(shown) <= 8 else f'{shown[0]} … {shown[-1]}'}"
-    costs = "more weights and activations on the middle stages"
-    knobs = as_settings(case, counts, mtp)
-    pieces = [
-        advise(knob=knob, to=to, why=why, costs=costs, gain=gain, together=[k for k in knobs if k != knob])
-        for knob, to in knobs.items()
-    ]
+    why, costs = "the fastest split that was simulated", "more weights and activations on other stages"
+    settings = switched_off(case) | change.settings
+    pieces = [advise(knob=k, to=to, why=why, costs=costs, gain=change.gain) for k, to in settings.items()]
     return all_or_none(case, pieces)

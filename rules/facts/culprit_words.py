@@ -29,16 +29,16 @@ def why_blamed(found: WhatIfAnalysis | None, blames: str, moved: Prediction | No
     if first.kind == "not_captured":
         where = " and ".join(first.kinds_of_wait[:2])
         return f"The ranks that were captured wait in {where}; its transfer counts too: at most so much."
-    without = "Evened out" if first.kind == "uneven_data" else "Without that"
+    without = "evened out" if first.kind == "uneven_data" else "without that"
     then = ""
     for cause in others[:1]:
         what = does(cause, found)
         then = f"Then: {what[0].lower()}{what[1:]}, another {brief(cause.saved_ns)} of the step. "
-        without = "With lengths evened out" if first.kind == "uneven_data" else "Without the first"
-    spread = "" if first.even_ns is None else f", and {brief(first.even_ns)} with even stages"
+        without = "with lengths evened out" if first.kind == "uneven_data" else "without the first"
+    spread = "" if first.even_ns is None else f", {brief(first.even_ns)} with even stages"
     if spread and moved is not None and (saved_ms := moved.gain.mid_ms or 0.0) > 0:
-        spread = f", and {brief(found.step_ns - round(saved_ms * 1e6))} with whole layers moved"
-    return f"{then}{without} the step would take {brief(first.step_ns)}, not {brief(found.step_ns)}{spread}."
+        spread = f", {brief(found.step_ns - round(saved_ms * 1e6))} with whole layers moved"
+    return f"{then}Replayed, the step takes {brief(found.step_ns)}: {brief(first.step_ns)} {without}{spread}."
 
 
 def cure(cause: WhatIfCause) -> str:

@@ -1,6 +1,5 @@
 """Distribution of layers over pipeline stages for equal stage times."""
 
-import heapq
 from collections import defaultdict
 from collections.abc import Sequence
 
@@ -9,8 +8,8 @@ from perfdoc.knobs.pipeline_layout import LAYOUT
 from perfdoc.results.waits import PipelineAnalysis
 from perfdoc.rules.engine.rule import Case
 from perfdoc.rules.facts.degrees import VPP, layers_of
+from perfdoc.simulator.replay.edits.pipeline import FIRST, LAST
 
-FIRST, LAST = "num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage"
 EMBEDDING, LOSS = "account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split"
 MAX_LAYERS = 1024
 
@@ -76,26 +75,6 @@ def layers_by_stage(case: Case, pp: int) -> list[int] | None:
     return [each if first is None else first, *[each] * (pp - 2), each if last is None else last]
 
 
-def balanced(own_ns: Sequence[float], layers: Sequence[int]) -> tuple[list[int], float]:
-    """(layers by stage, longest stage over the mean then). A layer takes as long as in the stage that spends
-    least per layer; a stage's remaining time stays with it.
-
-    Two stages of 4 layers that take 4 and 6: a layer takes 1, the second stage 2 more: 5 and 3 layers.
-    """
-    each = min(own / n for own, n in zip(own_ns, layers, strict=True) if n)
-    loads = [
-        (max(0.0, own - n * each), stage) for stage, (own, n) in enumerate(zip(own_ns, layers, strict=True))
-    ]
-    counts = [0] * len(layers)
-    heapq.heapify(loads)
-    for _ in range(sum(layers)):
-        load, stage = heapq.heappop(loads)
-        counts[stage] += 1
-        heapq.heappush(loads, (load + each, stage))
-    total = sum(load for load, _ in loads)
-    return counts, max(load for load, _ in loads) * len(layers) / total if total else 1.0
-
-
 def _by_switches(case: Case, counts: Sequence[int]) -> dict[str, Value] | None:
     """One layer less on the first stage, the last one, or both; None for any other distribution, and beside
     sizes that are set."""
@@ -107,13 +86,18 @@ def _by_switches(case: Case, counts: Sequence[int]) -> dict[str, Value] | None:
     return {EMBEDDING: bool(less[0]), LOSS: bool(less[1])}
 
 
+def switched_off(case: Case) -> dict[str, Value]:
+    """The switches that count embedding and loss as layers, where they are on: sizes exclude them."""
+    return {f: False for f in (EMBEDDING, LOSS) if case.is_set_to(f, True)}
+
+
 def as_settings(case: Case, counts: Sequence[int], mtp_layers: int) -> dict[str, Value]:
     """The settings for this distribution, conflicting ones switched off first: the switches that count
     embedding and loss as layers if these give it, sizes of the end stages if the others are equal, else a
     layout."""
     if (switches := _by_switches(case, counts)) is not None:
         return switches
-    found: dict[str, Value] = {f: False for f in (EMBEDDING, LOSS) if case.is_set_to(f, True)}
+    found = switched_off(case)
     ends = {FIRST: counts[0], LAST: counts[-1]}
     set_now = {knob for knob in ends if case.setting(knob)[1] is not None}
     middle = set(counts[1:-1])

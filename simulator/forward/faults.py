@@ -213,7 +213,7 @@ FAULTS: Mapping[str, FaultKind] = MappingProxyType(
             what="a straggler: the kernels of one rank take 1.2 (or FACTOR) times as long",
             shows_in="exposed communication of its peers; the section on stragglers"),
         "uneven_stages": FaultKind(
-            default="2", value="layers", apply=_moved, edit="even_layers()",
+            default="2", value="layers", apply=_moved, edit="balanced_layers",
             what="layers moved from the first pipeline stage to the last",
             shows_in="exposed_comm.pp of the early stages; late_peer in the pipeline's section"),
         "virtual_stages": FaultKind(

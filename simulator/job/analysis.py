@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -13,15 +13,20 @@ from perfdoc.results.replay import Gain, Prediction
 from perfdoc.simulator.job.model import JobModel
 from perfdoc.simulator.job.predict import Models, build_models
 from perfdoc.simulator.job.rank import RankWork
-from perfdoc.simulator.job.settings import JobSettings, captured_settings, spread_layers
+from perfdoc.simulator.job.settings import (
+    JobSettings,
+    captured_settings,
+    ends_near,
+    uneven_split,
+)
 from perfdoc.simulator.replay.edits.edit import Value
-from perfdoc.simulator.replay.edits.pipeline import VPP
-from perfdoc.simulator.replay.gains import WhyNot
+from perfdoc.simulator.replay.edits.pipeline import FIRST, LAST, VPP
+from perfdoc.simulator.replay.gains import WhyNot, prediction_of
 from perfdoc.simulator.replay.proposals import change_title
 from perfdoc.traces.job_facts import JobFacts
 
 _VPP_MAX = 8
-"""More chunks on a stage are not tried."""
+"""More chunks on a stage are not tried where its layers are unknown."""
 _NO_PASSES = "no range of the captures shows the passes of whole steps"
 _NAME_PASSES = "Name forward and backward passes of micro-batches with ranges (perfdoc run does)."
 _SET = "Give what is missing with --set or --config."
@@ -42,9 +47,10 @@ def model_job(
     messages_overlap: bool | None = None,
     domain: int | None = None,
     why_not: WhyNot = lambda _key, _ways: "",
+    too_large: TooLarge = lambda _now, _then: "",
 ) -> ModelledJob:
     """Model the job of these ranks, as many as there are. messages_overlap: see captured_settings;
-    domain: see build_model."""
+    domain: see build_model. why_not, too_large: why the job cannot have a change."""
     if not ranks:
         return _none(_NO_PASSES, _NAME_PASSES)
     try:
@@ -55,7 +61,11 @@ def model_job(
     analysis = _analysis(models.model, ranks)
     if models.withheld:
         return ModelledJob(analysis=replace(analysis, notes=[models.withheld]))
-    predictions = tuple(_schedules(models, len(ranks), why_not))
+
+    def against(key: str, new: JobSettings) -> str:
+        return why_not(key, _ways(key, new)) or too_large(settings, new)
+
+    predictions = tuple(_schedules(models, len(ranks), against))
     return ModelledJob(analysis=analysis, predictions=predictions)
 
 
@@ -90,34 +100,36 @@ def _analysis(model: JobModel, ranks: Sequence[RankWork]) -> JobModelAnalysis:
     )
 
 
+TooLarge: TypeAlias = Callable[[JobSettings, JobSettings], str]
+"""(settings now, others) → why those do not fit into memory; empty where they do, or nobody knows."""
 _Tried: TypeAlias = tuple[Gain, JobSettings, str]
 """(gain, settings, why the job cannot have it)."""
 
 
-def _schedules(models: Models, ranks: int, why_not: WhyNot) -> list[Prediction]:
+def _schedules(models: Models, ranks: int, against: Callable[[str, JobSettings], str]) -> list[Prediction]:
     """The best number of chunks above the captured one, the best below it; and other splits of the layers."""
     base = models.model.settings
     if base.pp == 1:
         return []
+    most = max(base.layers) or _VPP_MAX
     found = []
-    for key, chunks in (
-        ("more_virtual_stages", range(base.vpp + 1, _VPP_MAX + 1)),
-        ("fewer_virtual_stages", range(1, base.vpp)),
+    for key, some in (
+        ("more_virtual_stages", [_with_chunks(base, n) for n in range(base.vpp + 1, most + 1)]),
+        ("fewer_virtual_stages", [_with_chunks(base, n) for n in range(1, base.vpp)]),
+        ("balanced_layers", _splits(models.model)),
     ):
-        some = [
-            t for vpp in chunks if (t := _tried(models, key, _with_chunks(base, vpp), why_not)) is not None
-        ]
-        allowed = [t for t in some if not t[2]] or some
-        if allowed:
+        tried = [(gain, new, against(key, new)) for new in some if (gain := _gain(models, new)) is not None]
+        if allowed := [t for t in tried if not t[2]] or tried:
             best = max(allowed, key=lambda t: t[0].mid_ms or 0.0)
-            chosen = best[1].vpp
-            tried_with = f", {chosen} per rank" if chosen > 1 else ", none"
-            found.append(_prediction(models, key, tried_with, best, ranks))
-    for key, layers in _splits(models.model):
-        tried = _tried(models, key, replace(base, layers=layers), why_not)
-        if tried is not None:
-            found.append(_prediction(models, key, "", tried, ranks))
+            found.append(_prediction(models, key, best, ranks))
     return found
+
+
+def _gain(models: Models, new: JobSettings) -> Gain | None:
+    try:
+        return models.gain(new)
+    except ValueError:
+        return None
 
 
 def _with_chunks(base: JobSettings, vpp: int) -> JobSettings:
@@ -126,67 +138,38 @@ def _with_chunks(base: JobSettings, vpp: int) -> JobSettings:
     return replace(base, vpp=vpp, messages_overlap=overlap)
 
 
-def _tried(models: Models, key: str, new: JobSettings, why_not: WhyNot) -> _Tried | None:
-    try:
-        return models.gain(new), new, why_not(key, _ways(key, new))
-    except ValueError:
-        return None
-
-
-def _splits(model: JobModel) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Other numbers of layers on the stages: as even as can be, and so that the slowest stage is as fast
-    as can be. Only where every stage was captured: what was composed is as even as the others."""
+def _splits(model: JobModel) -> list[JobSettings]:
+    """Other numbers of layers on the end stages. Only where every stage was captured: what was composed is
+    as even as the others."""
     base = model.settings
     if not all(base.layers) or base.vpp > 1 or any(s.origin == "composed" for s in model.stages):
-        return
-    even = spread_layers(sum(base.layers), base.pp)
-    if even != base.layers:
-        yield "even_layers", even
-    balanced = _balanced(model)
-    if balanced != base.layers:
-        yield "balanced_layers", balanced
-
-
-def _balanced(model: JobModel) -> tuple[int, ...]:
-    """One layer after the other, to the stage that then takes least."""
-    layer = [s.forward.length + s.backward.length for s in model.stages]
-    ends = [s.forward_ends.length + s.backward_ends.length for s in model.stages]
-    counts = [1] * len(layer)
-    for _ in range(sum(model.settings.layers) - len(layer)):
-        least = min(range(len(layer)), key=lambda i: (ends[i] + layer[i] * (counts[i] + 1), i))
-        counts[least] += 1
-    return tuple(counts)
+        return []
+    layers = sum(base.layers)
+    ends = ends_near(layers // base.pp)
+    some = (uneven_split(layers, base.pp, first, last) for first in ends for last in ends)
+    return [replace(base, layers=n) for n in some if n is not None and n != base.layers]
 
 
 def _ways(key: str, new: JobSettings) -> list[dict[str, Value]]:
-    """Settings that make it; none is known that splits layers so in every framework."""
-    if key in ("even_layers", "balanced_layers"):
-        return []
+    """Settings that make it."""
+    if key == "balanced_layers":
+        return [{FIRST: new.layers[0], LAST: new.layers[-1]}]
     to: dict[str, Value] = {VPP: new.vpp if new.vpp > 1 else None}
     return [to, {**to, "overlap_p2p_comm": True}]
 
 
-def _prediction(models: Models, key: str, tried_with: str, tried: _Tried, ranks: int) -> Prediction:
+def _prediction(models: Models, key: str, tried: _Tried, ranks: int) -> Prediction:
     gain, new, left_out = tried
-    step_ns = round(models.model.measured_ns)
-    low, mid, high = (round((ms or 0.0) * 1e6) for ms in (gain.low_ms, gain.mid_ms, gain.high_ms))
-    ways = _ways(key, new)
-    return Prediction(
-        key=key,
+    tried_with = f", {new.vpp} per rank" if new.vpp > 1 else ", none" if key == "fewer_virtual_stages" else ""
+    return prediction_of(
+        replace(gain, key=key),
+        round(models.model.measured_ns),
         change=change_title(key, tried_with),
         scope="job",
         ranks=ranks,
-        gain=replace(gain, key=key),
-        step_ns=step_ns,
-        low_ns=low,
-        mid_ns=mid,
-        high_ns=high,
-        low_frac=low / step_ns,
-        mid_frac=mid / step_ns,
-        high_frac=high / step_ns,
         replay_error_frac=models.model.error_frac,
         exact=True,
         reason="",
         left_out=left_out,
-        settings=dict(ways[0]) if ways else {},
+        settings=dict(_ways(key, new)[0]),
     )

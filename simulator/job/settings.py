@@ -10,6 +10,8 @@ from perfdoc.simulator.job.rank import RankWork, Traffic
 from perfdoc.traces.job_facts import JobFacts
 
 _STAGES_MAX = 4_096
+_SHIFT_MAX = 4
+"""Layers of a stage beyond an even share, or short of it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,6 +126,22 @@ def spread_layers(layers: int, pp: int) -> tuple[int, ...]:
     """As even as can be, the first stages longer; zeros where the number is unknown."""
     each, rest = divmod(layers, pp)
     return tuple(each + (i < rest) for i in range(pp))
+
+
+def uneven_split(layers: int, pp: int, first: int | None, last: int | None) -> tuple[int, ...] | None:
+    """Layers by stage where both ends are named; None where the others cannot share the rest."""
+    if pp == 1 or not layers or first is None or last is None:
+        return None
+    share, rest = layers // pp, layers - first - last
+    if rest < 0 or (rest % (pp - 2) if pp > 2 else rest):
+        return None
+    found = (first, *[rest // max(pp - 2, 1)] * (pp - 2), last)
+    return found if all(n > 0 and abs(n - share) <= _SHIFT_MAX for n in found) else None
+
+
+def ends_near(share: int) -> list[int]:
+    """Numbers of layers that an end stage is tried with, of an even share."""
+    return [n for n in range(share - _SHIFT_MAX, share + _SHIFT_MAX + 1) if n > 0]
 
 
 def _layers(ranks: Sequence[RankWork], facts: JobFacts, pp: int) -> tuple[int, ...]:

@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
+from typing import Any
 
 from perfdoc.records import dataclass
 from perfdoc.results.ranking import is_trifle
@@ -95,26 +96,23 @@ def no_gains(reason: str, remedy: str) -> Gains:
     return Gains(analysis=analysis, combined=combined)
 
 
+def prediction_of(gain: Gain, step_ns: int | None, **others: Any) -> Prediction:
+    """A gain with its figures in ns and as shares of the step. others: what else a Prediction has."""
+    figures: dict[str, Any] = {}
+    for name, value in (("low", gain.low_ms), ("mid", gain.mid_ms), ("high", gain.high_ms)):
+        figures[f"{name}_ns"] = None if value is None else round(value * _MS)
+        figures[f"{name}_frac"] = _share(figures[f"{name}_ns"], step_ns)
+    return Prediction(key=gain.key, gain=gain, step_ns=step_ns, **figures, **others)
+
+
 def _prediction(proposal: Proposal, gains: Sequence[Gain], bases: Sequence[Basis]) -> Prediction:
     gain = replace(_over_ranks(gains), key=proposal.key)
-    step_ns = _step_ns(bases)
-    figures = {
-        name: None if value is None else round(value * _MS)
-        for name, value in (("low", gain.low_ms), ("mid", gain.mid_ms), ("high", gain.high_ms))
-    }
-    return Prediction(
-        key=proposal.key,
+    return prediction_of(
+        gain,
+        _step_ns(bases),
         change=proposal.change,
         scope=bases[0].replay.scope,
         ranks=sum(len(b.rebuilt.ranks) for b in bases),
-        gain=gain,
-        step_ns=step_ns,
-        low_ns=figures["low"],
-        mid_ns=figures["mid"],
-        high_ns=figures["high"],
-        low_frac=_share(figures["low"], step_ns),
-        mid_frac=_share(figures["mid"], step_ns),
-        high_frac=_share(figures["high"], step_ns),
         replay_error_frac=_worst(bases),
         exact=proposal.of.exact,
         reason="" if gain.method == "replay" else gain.assumptions[0],

@@ -13,7 +13,6 @@ from perfdoc.reports.headline import headline
 from perfdoc.reports.outlook import next_thing
 from perfdoc.reports.screen import LINES, render_brief, render_screen
 from perfdoc.reports.sections.section import opening
-from perfdoc.reports.terminal import clipped
 from perfdoc.reports.view import time_view
 from perfdoc.results import Diagnosis, Quality
 from perfdoc.results.bubble import exposed_bubble_ns
@@ -77,12 +76,6 @@ def test_hostile_names_do_not_break_it(text: str) -> None:
         brief = render_brief(made, report=REPORT)
         assert brief.count("\n") == 1
         assert not [c for c in brief[:-1] if not c.isprintable()]
-
-
-def test_what_is_clipped_says_so() -> None:
-    assert clipped("漢字漢字", 8) == "漢字漢字"
-    assert clipped("漢字漢字", 7) == "漢字漢…"
-    assert clipped("abcdef", 4) == "abc…"
 
 
 def test_the_bar_and_its_legend_by_hand() -> None:

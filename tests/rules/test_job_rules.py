@@ -165,7 +165,7 @@ def test_pd303_leads_where_the_replay_of_operations_names_the_same_rank(
     assert found.reason == "rank 2 joins last in DP collectives"
     assert found.blames.startswith("Rank 2 computes") == bool(found.blames) == named
     assert why_blamed(what_if, found.blames) == ""
-    assert why_blamed(what_if, does(cause, what_if)).startswith("Without that the step would take")
+    assert why_blamed(what_if, does(cause, what_if)).startswith("Replayed, the step takes")
 
 
 def _without_rank(case: Case, rank: int, saved_ms: float = 2.0) -> Case:

@@ -135,11 +135,17 @@ def test_pd302_advice(even: Case, size: int, advised: dict[str, Value]) -> None:
     assert settings_of(result("PD301", under(even, {**EVEN, **enough}))) == chunks
 
 
+SPLIT: dict[str, dict[str, Value]] = {
+    "balanced_layers": {"num_layers_in_first_pipeline_stage": 9, "num_layers_in_last_pipeline_stage": 5}
+}
+SAVES = {"balanced_layers": (2.0, 2.5, 3.0)}
+
+
 def test_pd305_moves_no_layers_of_unknown_weight(heavy: Case) -> None:
     """What a layer takes is known where all hold experts, or none does."""
     for experts, of_layers, moves in ((None, None, True), (8, 32, True), (8, 24, False)):
         model = shaped(LLAMA, experts=experts, expert_layers=of_layers)
-        found = result("PD305", under(heavy, EVEN, model=model))
+        found = result("PD305", predicting(under(heavy, EVEN, model=model), settings=SPLIT, **SAVES))
         assert (found.state, bool(settings_of(found))) == ("fires", moves)
     assert "pipeline_model_parallel_layout" in found.remedy
 
@@ -217,7 +223,7 @@ def test_pd304_needs_chunks_to_take_away(even: Case) -> None:
 
 
 def test_pd305_names_the_stage_and_spreads_layers(heavy: Case, even: Case) -> None:
-    found = result("PD305", predicting(under(heavy, EVEN), balanced_layers=(2.0, 2.5, 3.0)))
+    found = result("PD305", predicting(under(heavy, EVEN), settings=SPLIT, **SAVES))
     assert (found.state, found.level, found.reason) == (
         "fires", "problem",
         "the last stage, which holds the output layer and the loss, takes longer than the others",
@@ -225,10 +231,14 @@ def test_pd305_names_the_stage_and_spreads_layers(heavy: Case, even: Case) -> No
     # 18.72 ms for 8 layers is 2.34 ms for one; the last stage has 4.8 ms, two layers' worth, besides.
     # (23.52 - 18.72) / 2.34 layers above the fastest.
     assert evidence_of(found)[1:] == ["1.18", "about 2.1"]
-    # 9 + 9 + 8 + 6: the longest stage takes 21.06 ms, 1.06 of the mean, so what the model says is a ceiling.
-    layout = "Ettttttttt|ttttttttt|tttttttt|ttttttL"
-    assert settings_of(found) == {"pipeline_model_parallel_layout": layout}
-    assert (gain_of(found).method, gain_of(found).high_ms) == ("ceiling", 3.0)
+    # The split that was simulated, with its gain.
+    assert settings_of(found) == SPLIT["balanced_layers"]
+    assert (gain_of(found).low_ms, gain_of(found).high_ms) == (2.0, 3.0)
+    assert settings_of(result("PD305", under(heavy, EVEN))) == {}
+    # Switches that count the embedding and the loss as layers go off.
+    counted = {**EVEN, "num_layers": 30, EMBEDDING: True, LOSS: True}
+    off = result("PD305", predicting(under(heavy, counted), settings=SPLIT, **SAVES))
+    assert settings_of(off) == {**SPLIT["balanced_layers"], EMBEDDING: False, LOSS: False}
     assert result("PD305", under(even, EVEN)).state == "passes"
 
 

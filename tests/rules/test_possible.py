@@ -123,7 +123,7 @@ def test_only_who_computes_longer_is_promised_to_compute_as_fast() -> None:
 def test_no_gain_is_advised_of_what_its_rule_could_not_judge(plain: Case) -> None:
     """PD305 is skipped where no pipeline is known, PD201 where no call is seen."""
     assert why_left_out(plain, "without_launches", GRAPHS) == ""
-    assert "PD305 is skipped" in why_left_out(plain, "even_layers", ())
+    assert "PD305 is skipped" in why_left_out(plain, "balanced_layers", ())
     unseen = {"launch_correlation": Capability(available=False, reason="no")}
     blind = [replace(c, capabilities={**c.capabilities, **unseen}) for c in plain.captures]
     assert "PD201 is skipped: no" in why_left_out(replace(plain, captures=blind), "without_launches", GRAPHS)

@@ -136,8 +136,8 @@ def test_other_buckets_that_no_rule_proposes_have_their_number(case: Case, key: 
 
 
 def test_a_second_way_to_what_a_rule_found_that_nobody_can_set_is_no_row(case: Case) -> None:
-    gains = {"even_layers": (0.1, 0.2, 0.3)}
-    assert [row.key for row in judge(predicting(case, **gains), []).opportunities] == ["even_layers"]
+    gains = {"balanced_layers": (0.1, 0.2, 0.3)}
+    assert [row.key for row in judge(predicting(case, **gains), []).opportunities] == ["balanced_layers"]
     rows = judge(predicting(case, **gains), [rule("PD305", reason="uneven", gain=bound(0.3))]).opportunities
     assert [row.codes for row in rows] == [["PD305"]]
 

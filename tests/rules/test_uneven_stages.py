@@ -29,7 +29,10 @@ def test_layers_that_are_moved_by_hand_gain_what_the_model_says() -> None:
     """The output layer of 128,256 words takes about as long as two layers."""
     case = simulated_case("dense", LAYOUT)
     found, whole = result("PD305", case), case.prediction("balanced_layers")
-    assert (found.state, found.level, found.advice) == ("fires", "problem", [])
+    assert (found.state, found.level) == ("fires", "problem")
+    # Four layers a stage: one moves to the first, as it is set.
+    ends = {"num_layers_in_first_pipeline_stage": "5", "num_layers_in_last_pipeline_stage": "3"}
+    assert {piece.knob: piece.to_value for piece in found.advice} == ends
     assert "which holds the output layer and the loss" in found.reason
     assert whole is not None
     assert found.gain == whole.gain
@@ -57,6 +60,24 @@ def test_layers_that_gain_nothing_elsewhere_are_not_to_be_moved(mid_ms: float, l
     assert ("no other split of whole layers" in found.reason) == (level == "information")
 
 
+def test_a_split_that_does_not_fit_is_not_advised() -> None:
+    """A stage with more layers needs more memory than tune would offer: neither setting nor gain is named."""
+    case = simulated_case("dense", LAYOUT)
+    predictions = [
+        replace(p, left_out="needs too much") if p.key == "balanced_layers" else p
+        for p in case.gains.predictions
+    ]
+    found = result("PD305", with_predictions(case, predictions))
+    assert (found.state, found.level, found.advice, found.gain) == ("fires", "information", [], None)
+    assert found.reason.endswith("; the fastest split needs too much")
+    more = [
+        replace(p, left_out="needs too much") if p.key == "more_virtual_stages" else p for p in predictions
+    ]
+    bubble = result("PD301", with_predictions(case, more))
+    assert "virtual_pipeline_model_parallel_size" not in {piece.knob for piece in bubble.advice}
+    assert bubble.remedy.startswith("More virtual stages would, but: needs too much.")
+
+
 def loaded(case: Case, *layers: float) -> Case:
     """Stages of equal layers that take so much more than the fastest, in layers' time (four layers each)."""
     pipeline = case.job.pipeline
@@ -67,6 +88,7 @@ def loaded(case: Case, *layers: float) -> Case:
     slowest = layers.index(max(layers))
     found = replace(pipeline, stages=rows, pp=len(rows), slowest_stage=slowest)
     job = replace(case.job, pipeline=found)
+    case = with_predictions(case, [replace(p, settings={}) for p in case.gains.predictions])
     return replace(case, job=job, configuration=Configuration(values={"num_layers": 4 * len(rows)}))
 
 

@@ -11,6 +11,7 @@ from perfdoc.simulator.replay.edits.edit import Change, Edit, between_calls, wit
 from perfdoc.simulator.replay.rebuilt import Rebuilt
 
 VPP = "virtual_pipeline_model_parallel_size"
+FIRST, LAST = "num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage"
 _RECOMPUTE_UNCERTAINTY_FRAC = 0.15
 """The time is measured; kept activations have to be written and read instead."""
 
@@ -54,14 +55,10 @@ _STAGES = {
 }
 
 
-def _stages(key: str, title: str, rule: str, time: str) -> Change:
-    """Another number of virtual stages."""
-    return replace(_schedule(key, title, rule, time), settings=VPP, words=_STAGES)
-
-
-def _schedule(key: str, title: str, rule: str, time: str) -> Change:
+def _schedule(key: str, title: str, rule: str, time: str, settings: str = "") -> Change:
     """One that has no edit: the job's model lays out schedules (simulator/job/analysis.py)."""
-    return Change(key=key, title=title, rule=rule, time=time, family="schedule", make=lambda _: None)
+    found = Change(key=key, title=title, rule=rule, time=time, family="schedule", make=lambda _: None)
+    return replace(found, settings=settings, words=_STAGES if settings else {})
 
 
 CHANGES = (
@@ -79,8 +76,7 @@ CHANGES = (
         ways=({"recompute_granularity": None},),
         make=lambda _: without_recompute(),
     ),
-    _stages("more_virtual_stages", "more virtual stages{}", "PD301", "pipeline.bubble"),
-    _stages("fewer_virtual_stages", "fewer virtual stages{}", "PD304", "pipeline.transfer"),
-    _schedule("even_layers", "equal number of layers per stage", "PD305", "pipeline.late_peer"),
+    _schedule("more_virtual_stages", "more virtual stages{}", "PD301", "pipeline.bubble", VPP),
+    _schedule("fewer_virtual_stages", "fewer virtual stages{}", "PD304", "pipeline.transfer", VPP),
     _schedule("balanced_layers", "layers balanced by stage time", "PD305", "pipeline.late_peer"),
 )

@@ -15,6 +15,7 @@ from perfdoc.results.step_times import StepTimes
 _WAITS: Mapping[str, str] = MappingProxyType(
     {
         "idle.host": "{gpus} for the host to launch kernels (launch-bound)",
+        "waits": "{gpus} for the host, which waits for them first (blocking copies, synchronize)",
         "idle.gc": "{gpus} while the host collects garbage",
         "idle.data": "{gpus} for the next batch (data-loader stall)",
         "idle.dependency": "{gpus} for another stream",
@@ -111,7 +112,11 @@ def _of_time(
     if not loss:
         return f"All of the {_base(ranks)} is compute.", why
     part = brief(frac * whole_ns / _units(ranks))
-    lost = f"{part} of the {_base(ranks)}, {share(frac)}: {_what(loss, ranks, seen)}."
+    what = _what(loss, ranks, seen)
+    if loss == "idle.host" and first is not None and "PD208" in first.codes:
+        what = _WAITS["waits"].format(gpus=_gpus(ranks))
+    longer = _profiled(seen.step_times)[0] if loss.startswith("idle.") else ""
+    lost = f"{part} of the {_base(ranks)}, {share(frac)}: {what}{longer}."
     if frac < WORTH_A_VERDICT_FRAC:
         return f"{computes} of the {_base(ranks)} is compute: no large loss.", f"The largest is {lost} {why}"
     if loss.startswith("exposed_comm"):
@@ -180,25 +185,24 @@ def _price(row: Opportunity) -> str:
 
 
 def _what(loss: str, ranks: Sequence[Rank], seen: Evidence) -> str:
-    one = len(ranks) == 1
     if loss == "idle.host":
         on_host = all(rank.gpu.name == "CPU" for rank in ranks)
         cause = account.host_cause(ranks, on_host=on_host, awaits_batch=seen.awaits_batch)
         if cause != account.LAUNCH_BOUND:
-            return (
-                "Python runs between operators"
-                if on_host
-                else f"the {'GPU waits' if one else 'GPUs wait'}: {cause}"
-            )
+            return "Python runs between operators" if on_host else f"{_gpus(ranks)}: {cause}"
     if loss == "idle.data" and account.data_is_likely(ranks):
-        return f"the {'GPU waits' if one else 'GPUs wait'}, likely for the next batch (data-loader stall)"
+        return f"{_gpus(ranks)}, likely for the next batch (data-loader stall)"
     if loss == PIPELINE and seen.bubble_ns:
         bubble = share(seen.bubble_ns / sum(rank.ledger_ns.total for rank in ranks))
         return f"{_WAITS[loss]}, {bubble} by the schedule (bubble)"
     if loss not in _WAITS:
         return f"{loss.rpartition('.')[2].upper()} communication runs beside no compute"
-    words = "the GPU waits" if one else "the GPUs wait"
-    return _WAITS[loss].format(gpus=words, idle="the GPU is idle" if one else "the GPUs are idle")
+    idle = "the GPU is idle" if len(ranks) == 1 else "the GPUs are idle"
+    return _WAITS[loss].format(gpus=_gpus(ranks), idle=idle)
+
+
+def _gpus(ranks: Sequence[Rank]) -> str:
+    return "the GPU waits" if len(ranks) == 1 else "the GPUs wait"
 
 
 def _once(ranks: Sequence[Rank]) -> tuple[str, str] | None:
@@ -239,20 +243,26 @@ def _why(rule: RuleResult | None, row: Opportunity | None) -> Iterator[str]:
     # Of compute the verdict has the reason itself.
     reason = "" if row.blamed == "compute" or rule.reason.lower() == rule.blames.lower() else rule.reason
     if said := "; ".join(facts) or reason:
-        yield f"{said[0].upper()}{said[1:]}."
+        first = said.split(maxsplit=1)[0]
+        named = any(c.isupper() for c in first[1:]) or "::" in first  # a function's name stays as it is
+        yield f"{said if named else said[0].upper() + said[1:]}."
+
+
+def _profiled(times: StepTimes) -> tuple[str, str]:
+    """(how much longer the profiler makes steps, both lengths), in words; empty where that is little."""
+    if times.profiled is None or times.unprofiled is None or times.unprofiled.median_ns <= 0:
+        return "", ""
+    with_it, without = times.profiled.median_ns, times.unprofiled.median_ns
+    if with_it < _LONGER * without:
+        return "", ""
+    said = f"Steps take {brief(with_it)} with the profiler, {brief(without)} without: it slows the host."
+    return f"; the profiler makes steps {significant(with_it / without)} times as long", said
 
 
 def _profiler(ranks: Sequence[Rank], seen: Evidence) -> Iterator[str]:
     """What the capture itself did to the steps."""
-    times = seen.step_times
-    if times.profiled is not None and times.unprofiled is not None and times.unprofiled.median_ns > 0:
-        ratio = times.profiled.median_ns / times.unprofiled.median_ns
-        if ratio >= _LONGER:
-            both = f"{brief(times.profiled.median_ns)}, not {brief(times.unprofiled.median_ns)}"
-            yield (
-                f"The profiler makes steps {significant(ratio)} times as long ({both}): host time and "
-                "garbage collection most."
-            )
-            return
+    if both := _profiled(seen.step_times)[1]:
+        yield both
+        return
     if words := account.slowed_words(ranks, seen.slowed_by):
         yield words.strip()

@@ -20,6 +20,7 @@ from perfdoc.analyzers.memory.snapshot import RankMemory, job_memory
 from perfdoc.analyzers.steps.log import read_logged_steps
 from perfdoc.diagnose.contradictions import without_contradictions
 from perfdoc.diagnose.job import with_shown_degrees
+from perfdoc.diagnose.job_memory import memory_of
 from perfdoc.diagnose.ranks import NO_TRACE, rank_of, with_headroom
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import Value
@@ -33,7 +34,8 @@ from perfdoc.rules.engine.possible import why_left_out
 from perfdoc.rules.facts.framework import framework_of_job
 from perfdoc.rules.facts.graphs import launching_ns
 from perfdoc.rules.facts.hardware import gpu_of, job_nvlink_domain
-from perfdoc.simulator.job.analysis import ModelledJob, model_job
+from perfdoc.simulator.job.analysis import ModelledJob, TooLarge, model_job
+from perfdoc.simulator.job.settings import JobSettings
 from perfdoc.simulator.recorded.what_if import what_if
 from perfdoc.simulator.replay.first_steps import cut
 from perfdoc.simulator.replay.gains import Gains, WhyNot, no_gains
@@ -63,6 +65,7 @@ def replays_of(
     ranks: Sequence[d.Rank],
     job: JobMeasurement,
     why_not: WhyNot,
+    too_large: TooLarge,
     framework: Framework = "megatron",
     program: Program = NOTHING_SHOWN,
     *,
@@ -71,9 +74,9 @@ def replays_of(
     ranks_per_server: Value = None,
 ) -> ReplayTopic:
     """Join the ranks and predict from them. ranks: the published ones, in the order of the captures. why_not:
-    asked of every change whether the job can have it. framework, program, configuration: in whose words
-    changes are named. messages_overlap: whether send/recv between stages is set to overlap. None unknown, as
-    ranks_per_server.
+    asked of every change whether the job can have it; too_large: of other schedules. framework,
+    program, configuration: in whose words changes are named. messages_overlap: whether send/recv between
+    stages is set to overlap. None unknown, as ranks_per_server.
     """
     measured = [r for capture in captures for r in capture.ranks]
     if partial := next((r.events.partial for r in measured if r.events.partial), ""):
@@ -120,6 +123,7 @@ def replays_of(
             messages_overlap=messages_overlap,
             domain=job_nvlink_domain(gpu, ranks_per_server),
             why_not=why_not,
+            too_large=too_large,
         )
         gains, modelled = _with_model(gains, model), model.analysis
     gains = in_words_of(framework, gains, configuration, program)
@@ -287,6 +291,7 @@ def whole_case(
         ranks,
         job,
         partial(why_left_out, case),
+        partial(_too_large, case, remembered),
         case.framework,
         case.program,
         configuration=configuration,
@@ -299,6 +304,13 @@ def whole_case(
         before = replace(case, captures=given_captures, job=given_job, configuration=given)
         case = replace(case, contradicted=contradicted, as_given=before)
     return WholeCase(case=case, ranks=ranks, replayed=replayed, memory=remembered)
+
+
+def _too_large(case: Case, measured: d.MemoryAnalysis, now: JobSettings, then: JobSettings) -> str:
+    """What `perfdoc tune` says of the memory of these settings."""
+    job = case.job
+    memory = memory_of(now, job.facts, case.configuration, devices=job.devices, measured=measured)
+    return memory.against(memory.need_bytes(then))
 
 
 def _what_if(job: JobMeasurement, measured: Sequence[RankMeasurement]) -> WhatIfAnalysis:

@@ -102,13 +102,12 @@ def allowed(job: Job, point: Point, reasons: Reasons) -> Allowed | None:
     if point.tp > at.tp and not inside:
         reasons.add("forbidden", f"TP {point.tp} would leave the NVLink domain")
         return None
-    if against := check(job.configuration, changes):
-        reasons.add("forbidden", against[0].words)
+    if broken := check(job.configuration, changes):
+        reasons.add("forbidden", broken[0].words)
         return None
     need = job.memory.need_bytes(settings)
-    if not job.memory.fits(need):
-        gib = (job.memory.limit_bytes or 0) / 2**30
-        reasons.add("memory", f"needs more than the {gib:.0f} GiB of a GPU that may be used")
+    if against := job.memory.against(need):
+        reasons.add("memory", against)
         return None
     return Allowed(point=point, settings=settings, changes=changes, need_bytes=need)
 

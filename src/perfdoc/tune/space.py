@@ -10,11 +10,11 @@ from typing import Any
 
 from perfdoc.knobs.knob import Value
 from perfdoc.records import dataclass
-from perfdoc.simulator.job.settings import JobSettings
+from perfdoc.simulator.job.settings import JobSettings, ends_near, uneven_split
+from perfdoc.simulator.replay.edits.pipeline import FIRST, LAST, VPP
 
 TP, PP, CP = "tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size"
-EP, VPP, MBS = "expert_model_parallel_size", "virtual_pipeline_model_parallel_size", "micro_batch_size"
-FIRST, LAST = "num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage"
+EP, MBS = "expert_model_parallel_size", "micro_batch_size"
 RECOMPUTE = "recompute_granularity"
 REDUCE, GATHER = "overlap_grad_reduce", "overlap_param_gather"
 DP, P2P = "data_parallel_size", "overlap_p2p_comm"
@@ -39,8 +39,6 @@ SHORT: Mapping[str, str] = {
 _TP_MAX = 8
 """Where the NVLink domain is not known."""
 _MBS_MAX = 16
-_SHIFT_MAX = 4
-"""Layers of a stage beyond an even share, or short of it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +71,8 @@ class Axes:
     whole_layers: int
     """Of the model; 0 unknown."""
     world: int
+    even: bool
+    """Whether the stages have as many layers each now."""
 
     @property
     def size(self) -> int:
@@ -119,11 +119,10 @@ def axes_of(
         "first": [None],
         "last": [None],
     }
-    if layers and len(set(base.layers)) == 1:
+    if layers:
         shares = {layers // pp for pp in stages if pp > 1}
-        some = {n + i for n in shares for i in range(-_SHIFT_MAX, _SHIFT_MAX + 1) if n + i > 0}
-        values["first"] = values["last"] = [None, *sorted(some)]
-    return Axes(values=values, whole_layers=layers, world=base.world)
+        values["first"] = values["last"] = [None, *sorted({n for share in shares for n in ends_near(share)})]
+    return Axes(values=values, whole_layers=layers, world=base.world, even=len(set(base.layers)) == 1)
 
 
 def restricted(axes: Axes, *, only: Sequence[str], fixed: Mapping[str, Value], at: Point) -> Axes:
@@ -164,23 +163,12 @@ def _splits(axes: Axes, pp: int) -> Iterator[tuple[int | None, int | None, int]]
     for first, last in itertools.product(axes.values["first"], axes.values["last"]):
         split: tuple[int, ...] | None = (axes.whole_layers // pp,)
         if first is not None or last is not None:
-            split = _uneven(axes.whole_layers, pp, first, last)
+            split = uneven_split(axes.whole_layers, pp, first, last)
+            if split is not None and axes.even and len(set(split)) == 1:
+                continue
         for vpp in axes.values["vpp"]:
             if split is not None and (vpp == 1 or (pp > 1 and not any(n % vpp for n in split))):
                 yield first, last, vpp
-
-
-def _uneven(layers: int, pp: int, first: int | None, last: int | None) -> tuple[int, ...] | None:
-    """Layers by stage where both ends are named; None where the others cannot share the rest, or the last
-    stage, which has the output layer, would have more than the first."""
-    if pp == 1 or not layers or first is None or last is None or last > first:
-        return None
-    share, rest = layers // pp, layers - first - last
-    if rest < 0 or (rest % (pp - 2) if pp > 2 else rest):
-        return None
-    found = (first, *[rest // max(pp - 2, 1)] * (pp - 2), last)
-    near = all(n > 0 and abs(n - share) <= _SHIFT_MAX for n in found)
-    return found if near and len(set(found)) > 1 else None
 
 
 def settings_of(base: JobSettings, point: Point) -> JobSettings:
@@ -196,7 +184,7 @@ def settings_of(base: JobSettings, point: Point) -> JobSettings:
         raise ValueError("EP does not divide the ranks of a stage")
     layers = sum(base.layers)
     if point.first is not None:
-        split = _uneven(layers, point.pp, point.first, point.last)
+        split = uneven_split(layers, point.pp, point.first, point.last)
         if split is None:
             raise ValueError("the layers do not divide so over the stages")
     elif point.pp == base.pp:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from perfdoc.reports.terminal import grid
 from perfdoc.results import figures
 from perfdoc.results.names import shorten
 from perfdoc.watch.result import RankNow, Watched
@@ -90,6 +91,4 @@ def table(found: Watched) -> Iterator[str]:
     rows = [list(HEAD), *([cells(row) for row in late]), cells(found.typical)]
     if found.ranks > 1:
         yield "Ranks over the last steps, who waits least first:"
-    widths = [max(len(row[i]) for row in rows) for i in range(len(HEAD))]
-    for row in rows:
-        yield "  " + "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+    yield from (f"  {text}" for text in grid(rows[0], rows[1:], align="r" * len(HEAD), width=1000))
