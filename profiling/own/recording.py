@@ -213,7 +213,8 @@ class Recorder:
             self._clock.close()
             self._clock = None
             with contextlib.suppress(OSError):
-                if own_rank()[0] == 0:
+                failed = hasattr(sys, "last_type") and not hasattr(sys, "ps1")  # a notebook goes on after it
+                if own_rank()[0] == 0 and not failed:
                     (self._run.path / ENDED).touch()
         if self._log is not None:
             self._log.close()

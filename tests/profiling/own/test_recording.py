@@ -18,7 +18,7 @@ from perfdoc.profiling import ranges
 from perfdoc.profiling.logs import Began, StepRecord, read_steps
 from perfdoc.profiling.own.phases import Parts, Phases
 from perfdoc.profiling.own.recording import Recorder, own_facts, resident_bytes, tokens_of, with_parts
-from perfdoc.profiling.run_directory import RunDirectory
+from perfdoc.profiling.run_directory import ENDED, RunDirectory
 from perfdoc.profiling.step_log import KEPT, MIN_STEPS, MOST_ROWS, StepLog, shortened
 from perfdoc.profiling.vocabulary import BACKWARD, DATA, EVALUATION, FORWARD
 
@@ -142,6 +142,21 @@ def test_who_is_late_in_tensor_parallelism_waits_least(tmp_path: Path, needs_tor
     early, late = (list(read_steps(tmp_path / "run" / "steps" / f"rank{rank}.jsonl")) for rank in (0, 1))
     waits = [(a.wait_ns or 0) - (b.wait_ns or 0) for a, b in zip(early[2:], late[2:], strict=True)]
     assert 20 * MS < sorted(waits)[len(waits) // 2] < 60 * MS
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_training_that_fails_has_not_ended(tmp_path: Path, fails: bool) -> None:
+    """As rank 0 does where another was killed: its rows are there, and `watch` tells that no more come."""
+    program = f"""
+from perfdoc.profiling import record, steps
+record({str(tmp_path)!r}, log=())
+for number in steps(range(5)):
+    if number == 4 and {fails}:
+        raise RuntimeError("Connection closed by peer")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False, timeout=120)
+    assert (done.returncode, (tmp_path / ENDED).exists()) == (int(fails), not fails)
+    assert len(list(read_steps(tmp_path / "steps" / "rank0.jsonl"))) == 5
 
 
 def run_of_two(program: str, folder: Path) -> None:
