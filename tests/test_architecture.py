@@ -174,7 +174,7 @@ BUDGET = {
     # The layout of a job, each degree with what shows it; dimensions by what groups without names do.
     "analyzers": 27_955,  # paid by results: memory that captures show; steps that lost rows
     "knobs": 5_120,  # paid by simulator: commands that are only shown; frameworks that wrap another
-    "profiling": 7_211,  # paid by src, trainer, simulator: what a rank shows of its steps, and where
+    "profiling": 7_212,  # paid by src, trainer, simulator: what a rank shows of its steps, and where
     "reports": 7_759,  # what shows each degree of the layout
     "results": 3_805,  # the what-if study of a job
     "rules": 15_560,  # bounds that change numbers; what rules assume; host waits; culprit and what to capture
