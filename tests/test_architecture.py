@@ -166,6 +166,8 @@ def test_profiling_is_a_namespace() -> None:
 
 def test_files_stay_small() -> None:
     files = [f for room in [*ROOMS, "src", "benchmarks"] for f in (ROOT / room).rglob("*.py")]
+    peers = ROOT / "benchmarks" / "data"  # environments of others, which the benchmarks install
+    files = [f for f in files if peers not in f.parents]
     long = {str(f.relative_to(ROOT)): n for f in files if (n := len(f.read_text().splitlines())) > MAX_LINES}
     assert not long
 
