@@ -28,7 +28,8 @@ def values_of(flag: str, words: Sequence[Word], first: int) -> tuple[list[str], 
         most = min(most, known.most)
     may_name_a_file = named(flag) not in flags_that_take("list") | flags_that_take("switch")
     values: list[str] = []
-    for word in words[first : first + most]:
+    for position in range(first, min(first + most, len(words))):
+        word = words[position]
         script = SCRIPT.fullmatch(word.text or "") and (values or not may_name_a_file)
         if script or not is_value(word) or (values and WHOLE.fullmatch(word.text or "")):
             break
