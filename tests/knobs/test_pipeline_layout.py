@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 import pytest
 
 from perfdoc.knobs.check import check
 from perfdoc.knobs.configuration import Configuration, View
 from perfdoc.knobs.pipeline_layout import LAYOUT, stages_of
-from perfdoc.trainer.config import resolve
-from perfdoc.trainer.constraints import as_knobs
-from perfdoc.trainer.layout import plan
 from tests.megatron_core import import_core
-from tests.rules.cases import result
-from tests.rules.simulated_cases import simulated_case
-from tests.rules.test_uneven_stages import loaded
 
 
 @pytest.mark.parametrize(
@@ -79,24 +72,3 @@ def test_what_does_not_fit_is_forbidden(layout: str, name: str | None) -> None:
     )
     found = [v.constraint.name for v in check(job, {LAYOUT: layout}) if v.constraint]
     assert found[:1] == ([] if name is None else [name])
-
-
-def test_pd305_advises_a_layout_that_the_trainer_takes() -> None:
-    """Four stages of four layers; the first takes four layers longer than the even ones, the third two."""
-    overrides = [
-        *["pipeline_model_parallel_size=4", "num_layers=16", "data_parallel_size=null"],
-        *["overlap_grad_reduce=false", "overlap_param_gather=false", "bucket_size=null"],
-    ]
-    case = loaded(simulated_case("dense", "pp=2,micro_batches=4"), 4, 0, 2, 0)
-    case = replace(case, configuration=as_knobs(resolve("tiny", overrides).config, 4))
-    found = result("PD305", case)
-    (piece,) = found.advice
-    assert (piece.knob, piece.forbidden, piece.from_value) == (LAYOUT, "", "null")
-    assert piece.gain is not None
-    stages = stages_of(piece.to_value)
-    assert stages is not None
-    counts = [stage.count("t") for stage in stages.stages]
-    assert (sum(counts), len(counts)) == (16, 4)
-    assert counts[0] < counts[2] < counts[1]
-    advised = resolve("tiny", [*overrides, f"{LAYOUT}={piece.to_value}"]).config
-    assert plan(advised, 4, "cpu").pp == 4

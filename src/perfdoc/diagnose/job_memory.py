@@ -83,7 +83,7 @@ def memory_of(
         formula = _formula(facts.model, facts, base, base, sharded, fsdp)
         reason = "" if formula else "the formula does not know this layout"
     gpu = given_bytes or _gpu_bytes(devices)
-    peaks = [d.peak_reserved_bytes for d in measured.devices] + [
+    peaks = [d.peak_reserved_bytes for d in measured.devices if not d.reason] + [
         p.peak_reserved_bytes for p in measured.processes
     ]
     peak = max((p for p in peaks if p), default=None)

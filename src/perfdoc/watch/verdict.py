@@ -154,7 +154,7 @@ def _is_new(times: F64, begins: Sequence[int], change: Slower) -> bool:
     """Whether a change without a cause is large, and steps were never as long before: else they go up and
     down, as where others use the same machines."""
     taken = without_stalls(times)
-    earlier = [a for a in begins if a < change.onset - MIN_LEVEL]
+    earlier = [a for a in begins if a < change.onset - MIN_LEVEL] or [0]
     longest = max(float(taken[a:b].mean()) for a, b in pairwise([*earlier, change.onset]))
     return change.frac >= UNKNOWN_FRAC and longest < float(taken[change.after].mean()) - change.price / 2
 
