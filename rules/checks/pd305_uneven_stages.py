@@ -19,6 +19,7 @@ from perfdoc.rules.facts.stage_split import (
     own_ns_by_stage,
     switched_off,
 )
+from perfdoc.simulator.replay.edits.pipeline import FIRST, LAST
 
 
 def _no_passes(case: Case) -> Missing | None:
@@ -221,6 +222,6 @@ def _split(case: Case) -> list[Advice]:
     if change is None or not change.settings or _moves_in_vain(case):
         return []
     why, costs = "the fastest split that was simulated", "more weights and activations on other stages"
-    settings = switched_off(case) | change.settings
+    settings = switched_off(case) | {knob: change.settings[knob] for knob in (FIRST, LAST)}
     pieces = [advise(knob=k, to=to, why=why, costs=costs, gain=change.gain) for k, to in settings.items()]
     return all_or_none(case, pieces)

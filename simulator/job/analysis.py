@@ -47,7 +47,7 @@ def model_job(
     messages_overlap: bool | None = None,
     domain: int | None = None,
     why_not: WhyNot = lambda _key, _ways: "",
-    too_large: TooLarge = lambda _now, _then: "",
+    too_large: TooLarge = lambda _now: lambda _then: "",
 ) -> ModelledJob:
     """Model the job of these ranks, as many as there are. messages_overlap: see captured_settings;
     domain: see build_model. why_not, too_large: why the job cannot have a change."""
@@ -62,8 +62,10 @@ def model_job(
     if models.withheld:
         return ModelledJob(analysis=replace(analysis, notes=[models.withheld]))
 
+    is_too_large = too_large(settings)
+
     def against(key: str, new: JobSettings) -> str:
-        return why_not(key, _ways(key, new)) or too_large(settings, new)
+        return why_not(key, _ways(key, new)) or is_too_large(new)
 
     predictions = tuple(_schedules(models, len(ranks), against))
     return ModelledJob(analysis=analysis, predictions=predictions)
@@ -100,8 +102,8 @@ def _analysis(model: JobModel, ranks: Sequence[RankWork]) -> JobModelAnalysis:
     )
 
 
-TooLarge: TypeAlias = Callable[[JobSettings, JobSettings], str]
-"""(settings now, others) → why those do not fit into memory; empty where they do, or nobody knows."""
+TooLarge: TypeAlias = Callable[[JobSettings], Callable[[JobSettings], str]]
+"""Of the settings now: others → why those do not fit into memory; empty where they do, or nobody knows."""
 _Tried: TypeAlias = tuple[Gain, JobSettings, str]
 """(gain, settings, why the job cannot have it)."""
 

@@ -89,6 +89,7 @@ def test_knobs_are_found_where_a_rule_names_them() -> None:
     assert found["PD202"] == ["manual_gc", "manual_gc_interval", "manual_gc_interval_val"]
     assert found["PD110"] == ["nvte_fwd_layernorm_sm_margin", "nvte_bwd_layernorm_sm_margin"]
     assert "persist_layer_norm" in found["PD404"]
+    assert "num_layers_in_first_pipeline_stage" in found["PD305"]
     assert found["PD303"] == []
 
 

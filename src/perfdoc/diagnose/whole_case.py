@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -306,11 +306,11 @@ def whole_case(
     return WholeCase(case=case, ranks=ranks, replayed=replayed, memory=remembered)
 
 
-def _too_large(case: Case, measured: d.MemoryAnalysis, now: JobSettings, then: JobSettings) -> str:
-    """What `perfdoc tune` says of the memory of these settings."""
+def _too_large(case: Case, measured: d.MemoryAnalysis, now: JobSettings) -> Callable[[JobSettings], str]:
+    """What `perfdoc tune` says of the memory of other settings."""
     job = case.job
     memory = memory_of(now, job.facts, case.configuration, devices=job.devices, measured=measured)
-    return memory.against(memory.need_bytes(then))
+    return lambda then: memory.against(memory.need_bytes(then))
 
 
 def _what_if(job: JobMeasurement, measured: Sequence[RankMeasurement]) -> WhatIfAnalysis:
