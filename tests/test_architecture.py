@@ -180,7 +180,7 @@ BUDGET = {
     "reports": 7_759,  # what shows each degree of the layout
     "results": 3_805,  # the what-if study of a job
     "rules": 15_560,  # bounds that change numbers; what rules assume; host waits; culprit and what to capture
-    "simulator": 12_956,  # slow links; which of the ranks that were not captured all wait for
+    "simulator": 12_980,  # paid by trainer: slow links; which of the ranks not captured all wait for
     "src": 22_183,  # jobs that are followed as they train, each part of a step by itself; verdict and account
     "traces": 10_050,  # paid by results: allocations of CUDA and PyTorch, in any capture
     "trainer": 4_845,  # short names, a warm-up that fits a short run, the time left

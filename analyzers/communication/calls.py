@@ -268,8 +268,8 @@ def collective_calls(view: DeviceView) -> CollectiveCalls:
     activity, device, trace = view.activity, view.device, view.trace
     rows = host_rows(view) if activity.on_host else device_rows(view)
     window, origin, comm = view.window, trace.utc_origin_ns, activity.communication
-    sizes = group_sizes(trace, comm.payload, comm.communicator)
-    sizes = np.full(len(rows.group), -1) if activity.on_host else sizes
+    none = np.full(len(rows.group), -1)
+    sizes = none if activity.on_host else group_sizes(trace, comm.payload, comm.communicator)
     return CollectiveCalls(
         clock=str(trace.path),
         label=f"device {device.ordinal} of process {device.process} in {trace.path.name}",

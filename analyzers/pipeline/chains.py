@@ -50,7 +50,9 @@ def find_chains(ranks: Sequence[RankOperations]) -> list[list[Chain]]:
         ways = _oriented(path, before)
         if len(path) > 2 and path[-1] in near[path[0]]:
             ways = _turned(ways, starts)
-        chains.append(_whole(ways, every, captured))
+        # Stages of one pipeline with others between them that were not captured are one chain.
+        if (whole := _whole(ways, every, captured)) not in chains:
+            chains.append(whole)
     joined = {rank for ways in chains for rank in ways[0]} if all(chains) else set()
     if not all(chains):
         return []
@@ -108,17 +110,17 @@ def _turned(ways: list[Chain], starts: Collection[int]) -> list[Chain]:
 
 def _whole(ways: list[Chain], groups: Collection[Chain], captured: Collection[int]) -> list[Chain]:
     """The orders with what lies beyond their ends. The schedule of the last stages is the same whatever lies
-    before them: an order that begins with a rank that was not captured needs a group that lists it."""
-    if not ways or (ways[0][0] in captured and ways[0][-1] in captured):
-        return ways
+    before them: an order that begins with a rank that was not captured needs a group that lists it. Where
+    both ends were captured there may be more behind the last: the schedule tells."""
     found = []
     for way in ways:
         around = [g for one in groups for g in (one, one[::-1]) if _holds(g, way)]
+        both = way[0] in captured and way[-1] in captured
+        if both or (way[0] in captured and not around):
+            found.append(way)
         if around:
             found.append(max(around, key=len))
-        elif way[0] in captured:
-            found.append(way)
-    return found
+    return list(dict.fromkeys(found))
 
 
 def _holds(group: Chain, way: Chain) -> bool:

@@ -1,6 +1,7 @@
 """A collective starts to transfer when its last rank joins: one slow rank slows all ranks."""
 
 from collections.abc import Collection, Iterator, Sequence
+from functools import partial
 
 from perfdoc.analyzers.skew.stragglers import FEWEST
 from perfdoc.results.figures import brief, per_cent, significant
@@ -72,6 +73,13 @@ _NAMELESS = {
 }
 
 
+_told = partial(
+    fires,
+    verify="Run again with the rank elsewhere: if its machine is the cause, another becomes the straggler.",
+    false_alarm="A rank with more work by design: more tokens, or hot experts.",
+)
+
+
 def evaluate(case: Case) -> Verdict:
     """Fires if a rank joins last more often than by chance, at a cost of `MIN_FRAC`; not if that is the
     order in which pipeline stages end, nor if the rank itself only waited for others. As information if it
@@ -98,7 +106,7 @@ def evaluate(case: Case) -> Verdict:
     named = _named(case, worst, culprits)
     names = " and ".join(s.name for s in named)
     gain = _most(case, {s.name for s in named}) if prediction is None else prediction.gain
-    return fires(
+    return _told(
         blames=_blames(case, named) if _is_blamed(case, worst, gain) else "",
         worst=late_rank(case, worst),
         level="problem" if _would_repeat(case, worst) else "information",
@@ -111,16 +119,7 @@ def evaluate(case: Case) -> Verdict:
         ],
         remedy=" ".join(_where_to_look(case, named)),
         gain=gain,
-        verify="Run again with the rank on another machine: if the machine is the cause, another rank "
-        "becomes the straggler.",
-        false_alarm="A rank with more work by design: more tokens, or hot experts.",
     )
-
-
-_ACTIONS: dict[CauseKind, str] = {
-    "slow_link": "Find why the link is slow",
-    "not_captured": "Capture the ranks that all wait for",
-}
 
 
 def _is_known_better(case: Case, cause: WhatIfCause) -> bool:
@@ -140,16 +139,13 @@ def _by_what_if(case: Case, cause: WhatIfCause) -> Verdict:
         ("steps in which it is", per_cent(cause.recurrence_frac, 0)),
         ("the step without it", step),
     ]
-    return fires(
-        action=_ACTIONS.get(cause.kind, ""),
+    return _told(
+        action="Capture the ranks that all wait for" if cause.kind == "not_captured" else "",
         reason=does(cause, case.what_if),
-        evidence=[("the step without waiting for it", step)] if cause.ratio is None else evidence,
+        evidence=[("the step without waiting for it", step)] if cause.kind == "not_captured" else evidence,
         remedy=f"{cure(cause)}." + (f" {cause.note.capitalize()}." if cause.note else ""),
         gain=gain_of(case, cause),
         blames=does(cause, case.what_if) if cause in leading(case.what_if) else "",
-        verify="Run again with the rank on another machine: if the machine is the cause, another rank "
-        "becomes the straggler.",
-        false_alarm="A rank with more work by design: more tokens, or hot experts.",
     )
 
 

@@ -23,22 +23,23 @@ def why_blamed(found: WhatIfAnalysis | None, blames: str, moved: Prediction | No
     causes = leading(found)
     if found is None or not causes or found.step_ns is None:
         return ""
-    first, *others = causes
-    if not blames or not does(first, found).startswith(blames):
+    first = next((c for c in causes if blames and does(c, found).startswith(blames)), None)
+    if first is None:
         return ""
     if first.kind == "not_captured":
-        where = " and ".join(first.kinds_of_wait[:2])
+        where = " and ".join(first.kinds_of_wait[:2]) or "messages and collectives"
         return f"The ranks that were captured wait in {where}; its transfer counts too: at most so much."
     without = "evened out" if first.kind == "uneven_data" else "without that"
-    then = ""
-    for cause in others[:1]:
+    left_ns, then, spread = found.step_ns - first.saved_ns, "", ""
+    if first.even_ns is not None:
+        spread = f", {brief(first.even_ns)} with even stages"
+        if moved is not None and (saved_ms := moved.gain.mid_ms or 0.0) > 0:
+            spread = f", {brief(found.step_ns - round(saved_ms * 1e6))} with whole layers moved"
+    for cause in [c for c in causes if c is not first][:1]:
         what = does(cause, found)
         then = f"Then: {what[0].lower()}{what[1:]}, another {brief(cause.saved_ns)} of the step. "
-        without = "with lengths evened out" if first.kind == "uneven_data" else "without the first"
-    spread = "" if first.even_ns is None else f", {brief(first.even_ns)} with even stages"
-    if spread and moved is not None and (saved_ms := moved.gain.mid_ms or 0.0) > 0:
-        spread = f", {brief(found.step_ns - round(saved_ms * 1e6))} with whole layers moved"
-    return f"{then}Replayed, the step takes {brief(found.step_ns)}: {brief(first.step_ns)} {without}{spread}."
+        left_ns, without, spread = left_ns - cause.saved_ns, "without both", ""
+    return f"{then}Replayed, the step takes {brief(found.step_ns)}: {brief(left_ns)} {without}{spread}."
 
 
 def cure(cause: WhatIfCause) -> str:
@@ -100,22 +101,21 @@ def stage_words(cause: WhatIfCause, pp: int | None) -> str:
 
 def _awaited(cause: WhatIfCause, found: WhatIfAnalysis) -> str:
     """For whom the captured ranks wait."""
-    all_of_them = f"All {found.ranks} captured ranks wait for"
+    who = "ranks that were not captured"
     if len(cause.ranks) == 1:
-        return f"{all_of_them} rank {cause.ranks[0]}, which was not captured"
-    if not cause.ranks:
-        return f"{all_of_them} ranks that were not captured"
-    where = f" of {stage_words(cause, found.pp)}" if (found.pp or 1) > 1 else ""
-    return f"{all_of_them} a rank{where} that was not captured, one of {_who(cause).lower()}"
+        who = f"rank {cause.ranks[0]}, which was not captured"
+    elif cause.ranks:
+        where = "" if cause.stage is None or found.pp in (None, 1) else f" of {stage_words(cause, found.pp)}"
+        who = f"a rank{where} that was not captured, one of {_who(cause).lower()}"
+    return f"All {found.ranks} captured ranks wait for {who}"
 
 
 def _link(cause: WhatIfCause, times: str) -> str:
     """What is slow on it, against others."""
-    are_messages = "messages" in cause.kinds_of_wait
-    group = "pair" if are_messages else "group"
-    others = f"another {group}" if cause.peers == 1 else f"{cause.peers:,} other {group}s"
     what = " and ".join(cause.kinds_of_wait)
-    verb = "take" if are_messages or len(cause.kinds_of_wait) > 1 else "takes"
+    group = "pair" if "messages" in what else "group"
+    verb = "take" if group == "pair" or " and " in what else "takes"
+    others = f"another {group}" if cause.peers == 1 else f"{cause.peers:,} other {group}s"
     return f"{what[:1].upper()}{what[1:]} of {_who(cause).lower()} {verb} {times} as long as of {others}"
 
 

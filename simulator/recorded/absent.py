@@ -138,13 +138,10 @@ def _awaited(job: RecordedJob, rows: Sequence[int]) -> tuple[int | None, list[in
     is; those after it have ended theirs before that one.
     """
     waits = (job.takes[rows] - unwaited_at(job, rows)).mean(axis=1)
-    by_member: dict[int, float] = defaultdict(float)
-    for row, ns in zip(rows, waits.tolist(), strict=True):
-        by_member[job.cells[row].member] += ns
-    by_stage = [[ns for m, ns in by_member.items() if job.stage[m] == stage] for stage in range(job.pp)]
-    if not all(by_stage):
+    of_stage = np.array([job.stage[job.cells[i].member] for i in rows])
+    if {*job.stage} != {*range(job.pp)}:
         return None, []
-    each = [float(np.median(of)) for of in by_stage]
+    each = [float(waits[of_stage == stage].sum()) / job.stage.count(stage) for stage in range(job.pp)]
     micro_batches = 1 + max((n for cell in job.cells for _, n in cell.passes), default=0)
     late = [ns >= (1 - LAST_PASS_FRAC / micro_batches) * max(each) for ns in each]
     if job.pp > 1 and late[0] and late[-1] and (job.pp == 2 or not all(late)):
@@ -154,7 +151,7 @@ def _awaited(job: RecordedJob, rows: Sequence[int]) -> tuple[int | None, list[in
     if not all(late[: stage + 1]):
         return None, []
     is_sure = job.pp != 2 or not late[0]
-    among = [i for i in rows if job.stage[job.cells[i].member] == stage or not is_sure]
+    among = [i for i, of in zip(rows, of_stage, strict=True) if of == stage or not is_sure]
     return stage if is_sure else None, sorted({r for i in among for r in job.cells[i].missing})
 
 

@@ -13,6 +13,7 @@ from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.analyzers.pipeline.known_schedules import Pass
 from perfdoc.analyzers.pipeline.operations import COMPUTE, MESSAGE, WAIT, RankOperations
 from perfdoc.analyzers.pipeline.recorded_schedule import JobSchedule
+from perfdoc.simulator.recorded.absent_stages import absent_sides
 from perfdoc.simulator.recorded.cells import Cell, RecordedJob
 from perfdoc.simulator.recorded.meetings import Placed, partners_of, transfers, units_of
 from perfdoc.traces.table import F64
@@ -51,7 +52,6 @@ def recorded_job(
                 times.append((none, none, none))
                 continue
             cell_of[member, i] = len(cells)
-            is_listed = kind != MESSAGE and rank.group[i] >= 0
             cells.append(
                 Cell(
                     member=member,
@@ -61,7 +61,7 @@ def recorded_job(
                     is_send=rank.operation[i] == "send",
                     is_awaited=bool(rank.is_awaited[i]),
                     group_size=0 if kind == MESSAGE else max(int(rank.group_size[i]), 0),
-                    missing=missing[rank.group[i]] if is_listed else (),
+                    missing=missing[rank.group[i]] if kind != MESSAGE and rank.group[i] >= 0 else (),
                 )
             )
             times.append((rank.duration_ns[i, steps].astype(np.float64), none, none))
@@ -69,13 +69,15 @@ def recorded_job(
     where = {(m, int(ranks[m].row[i, columns[m][0]])): c for (m, i), c in cell_of.items()}
     placed = Placed(cell_of=cell_of, where=where)
     partners = partners_of(cells, lasts, schedule, matches, placed)
-    met = transfers(cells, lasts, partners)
+    lonely = absent_sides(schedule, cell_of, captured)
+    met = transfers(cells, lasts, partners, lonely.keys())
     for c, cell in enumerate(cells):
         if cell.lane >= 0:
             others = partners.get(c, frozenset({c}))
             all_of_them = cell.group_size or (0 if cell.kind == "messages" else world_size or 0)
             whole = len(others) > 1 and len(others) >= all_of_them
-            cells[c] = replace(cell, partners=others, is_whole=whole)
+            whole = whole and not others & lonely.keys()
+            cells[c] = replace(cell, partners=others, is_whole=whole, missing=lonely.get(c, cell.missing))
     stage = [0 if s is None else s.stage for s in schedule.ranks] or [0] * len(ranks)
     replica = [m if s is None else s.pipeline for m, s in enumerate(schedule.ranks)]
     units = units_of(matches, placed, len(ranks), piped=bool(schedule.ranks))
@@ -99,11 +101,8 @@ def recorded_job(
 
 
 def _kind(passes: tuple[Pass, ...]) -> str:
-    if not passes:
-        return "compute"
-    if len(passes) > 1:
-        return "forward and backward"
-    return "forward" if passes[0][0] else "backward"
+    kinds = {"forward" if is_forward else "backward" for is_forward, _ in passes}
+    return " and ".join(sorted(kinds, reverse=True)) or "compute"
 
 
 def _name(rank: RankOperations, i: int) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 
 from perfdoc.results.what_if import WhatIfCause
 from perfdoc.simulator.recorded.absent import Absent, is_always_last, waiting_for_absent
+from perfdoc.simulator.recorded.absent_stages import with_late_stages
 from perfdoc.simulator.recorded.cells import RecordedJob
 from perfdoc.simulator.recorded.effects import (
     BAND,
@@ -41,15 +42,16 @@ def causes_of(
     works = work_of(job)
     slow = slow_ranks(works)
     alone = _without_whole_replicas(job, slow, len(works))
-    left = [*alone[:MAX_SLOW], *long_or_slow(job, works, slow), *uneven_data(works)]
-    left += slow_links(job, works)
+    left = [*with_late_stages(job, alone[:MAX_SLOW]), *long_or_slow(job, works, slow)]
+    left += [*uneven_data(works), *slow_links(job)]
     uneven = absent.of_uneven_data(recorded)
     together = slow_together(works, alone)
     gone: list[Effect] = []
     found: list[WhatIfCause] = []
     before = recorded
     while left:
-        variants = [_takes(job, works, without(works, [*gone, e]), [*gone, e]) for e in left]
+        links = [link for e in gone for link in e.links]
+        variants = [scaled(job, works, without(works, [*gone, e]), [*links, *e.links]) for e in left]
         is_even = np.array([any(e.kind == "uneven_data" for e in [*gone, effect]) for effect in left])
         ends = step_ends(plan, variants) + absent.unseen_ns - np.outer(is_even, uneven)
         best = int(ends.mean(axis=1).argmin())
@@ -61,31 +63,16 @@ def causes_of(
             left = [e for e in left if e.kind not in _OF_RANKS] + together
             together = []
             continue
-        others = [
-            before
-            - absent.unseen_ns
-            + is_even[best] * uneven
-            - step_ends(plan, [_takes(job, works, changed, gone)])[0]
-            for factors in (left[best].even, left[best].at_most)
-            if factors is not None
-            for changed in [[w * f for w, f in zip(without(works, gone), factors, strict=True)]]
-        ]
+        kept, most = without(works, gone), before - absent.unseen_ns + is_even[best] * uneven
+        changes = [f for f in (left[best].even, left[best].at_most) if f is not None]
+        changed = [[w * f for w, f in zip(kept, of, strict=True)] for of in changes]
+        others = [most - step_ends(plan, [scaled(job, works, of, links)])[0] for of in changed]
         found.append(_cause(job, left[best], saved, recorded, names, others))
         gone.append(left.pop(best))
         before = ends[best]
     if any(e.kind == "uneven_data" for e in gone):
         recorded = recorded - uneven
     return [*found, *waiting_for_absent(job, plan, absent, recorded)]
-
-
-def _takes(
-    job: RecordedJob, works: Sequence[StageWork], work_ns: list[F64], effects: Sequence[Effect]
-) -> F64:
-    """Durations by cell and step, with the work of stages as given and links at their peers'."""
-    takes = scaled(job, works, work_ns)
-    for cells, usual_ns in (link for effect in effects for link in effect.links):
-        takes[cells] = np.minimum(takes[cells], usual_ns)
-    return takes
 
 
 def long_or_slow(job: RecordedJob, works: Sequence[StageWork], slow: Sequence[Effect]) -> list[Effect]:
@@ -123,7 +110,7 @@ def _cause(
     high = max(high, *(float(np.quantile(o, BAND[1])) for o in others[1:]), 0.0)
     return WhatIfCause(
         kind=effect.kind,
-        ranks=[n for m in effect.members if (n := names[m]) is not None],
+        ranks=[*effect.ranks, *(n for m in effect.members if (n := names[m]) is not None)],
         stage=effect.stage,
         ratio=effect.ratio,
         peers=effect.peers,

@@ -33,7 +33,7 @@ class Cell:
     group_size: int = 0
     """Ranks that take part in a collective; 0 unknown."""
     missing: tuple[int, ...] = ()
-    """Global ranks of its group that were not captured; empty where the group is not listed."""
+    """Global ranks of its group that were not captured, of a message to or from one those of its pipeline."""
 
     @property
     def is_compute(self) -> bool:

@@ -16,7 +16,7 @@ import numpy as np
 
 from perfdoc.records import dataclass
 from perfdoc.results.what_if import CauseKind
-from perfdoc.simulator.recorded.work import StageWork
+from perfdoc.simulator.recorded.work import Link, StageWork
 from perfdoc.traces.table import F64, Bool
 
 LEAST = 0.03
@@ -48,25 +48,26 @@ class Effect:
     members: tuple[int, ...] = ()
     """Positions of ranks; empty nobody in particular."""
     stage: int | None = None
-    ratio: float
-    peers: int
-    recurrence_frac: float
+    ratio: float = 1.0
+    peers: int = 0
+    recurrence_frac: float = 1.0
     correlation: float | None = None
     note: str = ""
     since: int | None = None
     """The step from which on it lasts; None where it was always there, or comes and goes."""
-    factors: tuple[F64, ...]
-    """By stage: what its work is multiplied by."""
+    factors: tuple[F64, ...] = ()
+    """By stage: what its work is multiplied by; empty nothing."""
     own: tuple[F64, ...] = ()
     """By stage: what only the own work of its ranks is multiplied by; empty nothing."""
     even: tuple[F64, ...] | None = None
     """The same with the excess of a long stage spread over all."""
     at_most: tuple[F64, ...] | None = None
     """The same if the only rank that was captured of a long stage is a slow one."""
+    ranks: tuple[int, ...] = ()
+    """Of ranks that were not captured: their global ranks."""
     operations: tuple[str, ...] = ()
     """Of a slow link: what is slow on it."""
-    links: tuple[tuple[Sequence[int], F64], ...] = ()
-    """Likewise its cells, and how long they take on its peers, by step."""
+    links: tuple[Link, ...] = ()
 
 
 def slow_ranks(works: Sequence[StageWork]) -> list[Effect]:
@@ -163,22 +164,16 @@ def slow_together(works: Sequence[StageWork], slow: Sequence[Effect]) -> list[Ef
             ratio=float(np.median([e.ratio for e in alike])),
             peers=sum(len(w.members) for w in stages) - len(members),
             recurrence_frac=min(e.recurrence_frac for e in alike),
-            factors=ones(works),
             own=tuple(own),
         )
     ]
-
-
-def ones(works: Sequence[StageWork]) -> tuple[F64, ...]:
-    """Factors that change nothing."""
-    return tuple(np.ones_like(w.takes) for w in works)
 
 
 def _slow_rank(works: Sequence[StageWork], at: int, m: int, over: F64, steps: Bool) -> Effect:
     """over: by step how many times as long as its peers. steps: those in which it is slow."""
     work = works[at]
     ratio = float(np.median(over[steps]))
-    factors = ones(works)
+    factors = tuple(np.ones_like(w.takes) for w in works)
     own = work.own[:, :, steps].sum(axis=(1, 2))
     factors[at][m][:, steps] = min(1.0, float(_usual(np.delete(own, m))) / own[m])
     first = int(np.argmax(steps))
@@ -201,7 +196,6 @@ def _slow_rank(works: Sequence[StageWork], at: int, m: int, over: F64, steps: Bo
         recurrence_frac=float((over > 1 + (ratio - 1) / 2).mean()),
         note=note,
         since=first if first and steps[first:].all() else None,
-        factors=ones(works),
         own=factors,
     )
 
@@ -313,7 +307,7 @@ def without(works: Sequence[StageWork], effects: Sequence[Effect]) -> list[F64]:
     slowest of them does."""
     found = []
     for i, work in enumerate(works):
-        scale = np.prod([e.factors[i] for e in effects], axis=0) if effects else 1.0
+        scale = np.prod([e.factors[i] for e in effects if e.factors], axis=0)
         own, takes = work.own * scale, work.takes * scale
         slow = [e.own[i] for e in effects if e.own]
         if slow:

@@ -4,15 +4,14 @@ have come: a slow link. No clock is needed."""
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 
 from perfdoc.results.figures import brief, size
 from perfdoc.simulator.recorded.cells import RecordedJob
-from perfdoc.simulator.recorded.effects import NEARLY_ALWAYS, Effect, ones
-from perfdoc.simulator.recorded.work import StageWork
+from perfdoc.simulator.recorded.effects import NEARLY_ALWAYS, Effect
 from perfdoc.traces.table import F64
 
 SLOW = 2.0
@@ -24,7 +23,7 @@ Who = tuple[int, ...]
 """Positions of the ranks that meet."""
 
 
-def slow_links(job: RecordedJob, works: Sequence[StageWork]) -> list[Effect]:
+def slow_links(job: RecordedJob) -> list[Effect]:
     """Links that are slower than those between the same stages, else than all of their kind; of the same
     number of bytes and ranks."""
     who: dict[frozenset[int], Who] = {}
@@ -41,24 +40,21 @@ def slow_links(job: RecordedJob, works: Sequence[StageWork]) -> list[Effect]:
         lasts = {ranks: np.median(job.takes[rows], axis=0) for ranks, rows in cells.items()}
         slowest = sorted(lasts, key=lambda ranks: -float(lasts[ranks].mean()))[:MAX_SLOW]
         for ranks in slowest if len(lasts) > 1 else ():
-            effect = _effect(job, works, ranks, cells[ranks], lasts)
+            effect = _effect(job, ranks, cells[ranks], lasts)
             if effect is None:
                 continue
             if kind == "messages":  # batches with others too are as slow
                 rows = [c for c, of in where.items() if job.cells[c].kind == kind and {*ranks} <= {*of}]
                 effect = replace(effect, links=((rows, effect.links[0][1]),))
             if ranks in found:
-                operations, links = found[ranks].operations, found[ranks].links
-                effect = replace(
-                    effect, operations=operations + effect.operations, links=links + effect.links
-                )
+                before = found[ranks]
+                operations = tuple(dict.fromkeys(before.operations + effect.operations))
+                effect = replace(before, operations=operations, links=before.links + effect.links)
             found[ranks] = effect
     return list(found.values())
 
 
-def _effect(
-    job: RecordedJob, works: Sequence[StageWork], ranks: Who, rows: list[int], lasts: Mapping[Who, F64]
-) -> Effect | None:
+def _effect(job: RecordedJob, ranks: Who, rows: list[int], lasts: Mapping[Who, F64]) -> Effect | None:
     """lasts: by link and step, of all that are alike."""
     stages = [job.stage[m] for m in ranks]
     others = {other: ns for other, ns in lasts.items() if other != ranks}
@@ -71,7 +67,7 @@ def _effect(
     if ratio < SLOW or often < NEARLY_ALWAYS:
         return None
     cell = job.cells[rows[0]]
-    sized = f" for {size(cell.bytes)}" if cell.bytes > 0 else ", of a size that is not told"
+    sized = f" for {size(cell.bytes)}" if cell.bytes > 0 else ""
     among = "" if same else "; the others are between other stages, perhaps within a node"
     return Effect(
         kind="slow_link",
@@ -80,7 +76,6 @@ def _effect(
         peers=len(peers),
         recurrence_frac=often,
         note=f"{brief(float(lasts[ranks].mean()))}{sized}, theirs {brief(float(usual.mean()))}{among}",
-        factors=ones(works),
         operations=(cell.kind,),
         links=((rows, usual),),
     )

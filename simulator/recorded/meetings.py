@@ -4,7 +4,7 @@ once all have come."""
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence, Set
 
 import numpy as np
 
@@ -75,21 +75,23 @@ def units_of(matches: Matches, placed: Placed, ranks: int, *, piped: bool) -> Un
     return Units(of=tuple(unit), share_experts=frozenset(unit[m] for m in experts))
 
 
-def transfers(cells: Sequence[Cell], lasts: F64, partners: Partners) -> F64:
+def transfers(cells: Sequence[Cell], lasts: F64, partners: Partners, lonely: Set[int]) -> F64:
     """How long each cell takes once all have come. Who comes last waits for nobody: the shortest is the
-    transfer, and no common clock is needed."""
+    transfer, and no common clock is needed. lonely: messages whose other side was not captured; they, and who
+    takes part in them, keep their waiting for it."""
     met = lasts.copy()
     for c, others in partners.items():
         met[c] = lasts[sorted(others)].min(axis=0)
     # Not so where the other side takes part in something else too: then what the others of its kind take.
-    closed = {c for c, others in partners.items() if all(partners[o] == others for o in others)}
+    told = {c: others for c, others in partners.items() if not others & lonely}
+    closed = {c for c, others in told.items() if all(partners[o] == others for o in others)}
     pairs: dict[tuple[str, frozenset[int]], list[int]] = defaultdict(list)
     for c in closed:
         pairs[cells[c].kind, frozenset(cells[o].member for o in partners[c])].append(c)
     each = {pair: float(np.median(met[rows])) for pair, rows in pairs.items()}
-    for kind in {cells[c].kind for c in partners.keys() - closed}:
+    for kind in {cells[c].kind for c in told.keys() - closed}:
         known = [c for c in closed if cells[c].kind == kind]
-        mixed = [c for c in partners.keys() - closed if cells[c].kind == kind]
+        mixed = [c for c in told.keys() - closed if cells[c].kind == kind]
         usual = float(np.median(met[known]) if known else np.quantile(met[mixed], FASTEST))
         for c in mixed:
             # The slower of the two, where both are known.
@@ -137,7 +139,7 @@ def _by_structure(
     alike: dict[tuple[str, int], list[int]] = defaultdict(list)
     for c, cell in enumerate(cells):
         placed = schedule.ranks and schedule.ranks[cell.member] is not None
-        if cell.lane >= 0 and cell.kind != "messages" and c not in known and placed:
+        if cell.lane >= 0 and cell.kind != "messages" and c not in known and placed and not cell.missing:
             alike[cell.kind, count[cell.member, cell.kind]].append(c)
             count[cell.member, cell.kind] += 1
     found: Partners = {}

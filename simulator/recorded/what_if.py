@@ -101,12 +101,11 @@ def _parts(job: RecordedJob, names: Sequence[int | None]) -> tuple[Bool, list[tu
     stage, replica = np.array(job.stage)[member], np.array(job.replica)[member]
     masks = [np.ones(len(member), bool), np.zeros(len(member), bool)]
     parts: list[tuple[str, str]] = []
-    groups = [("stage", stage, "stage {}"), ("replica", replica, "replica {}")]
-    for group, values, words in groups:
+    for group, values in (("stage", stage), ("replica", replica)):
         several = np.unique(values)
         if len(several) > 1 and (group == "stage" or len(several) < len(job.stage)):
             masks += [values == v for v in several]
-            parts += [(group, words.format(v)) for v in several.tolist()]
+            parts += [(group, f"{group} {v}") for v in several.tolist()]
     masks += [member == m for m in range(len(job.stage))]
     parts += [("rank", f"rank {n}" if n is not None else f"capture {m}") for m, n in enumerate(names)]
     for name in dict.fromkeys(k for k in kind.tolist() if k != "wait"):

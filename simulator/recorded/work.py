@@ -4,7 +4,7 @@ between collectives of ranks without a pipeline."""
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -15,6 +15,8 @@ from perfdoc.traces.table import F64, Bool
 
 Item: TypeAlias = tuple[str, int]
 """(kind of work, micro-batch or place)"""
+Link: TypeAlias = tuple[Sequence[int], F64]
+"""Cells of communication, and how long they take on its peers, by step."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,12 +95,16 @@ def work_of(job: RecordedJob) -> list[StageWork]:
     return found
 
 
-def scaled(job: RecordedJob, works: Sequence[StageWork], takes: Sequence[F64]) -> F64:
-    """Durations by cell and step with the work of stages as given."""
+def scaled(
+    job: RecordedJob, works: Sequence[StageWork], takes: Sequence[F64], links: Iterable[Link] = ()
+) -> F64:
+    """Durations by cell and step with the work of stages as given, and cells as on their peers."""
     result = job.takes.copy()
     for work, wanted in zip(works, takes, strict=True):
         factor = np.divide(wanted, work.takes, out=np.ones_like(wanted), where=work.takes > 0)
         for of, by_item in zip(work.cells, factor, strict=True):
             for rows, one in zip(of, by_item, strict=True):
                 result[list(rows)] *= one
+    for cells, usual_ns in links:
+        result[cells] = np.minimum(result[cells], usual_ns)
     return result

@@ -85,7 +85,7 @@ def test_batched_messages_go_by_the_group_in_its_order(pp: int) -> None:
     assert (found.pp, found.micro_batches, found.reason) == (pp, 8, "")
 
 
-@pytest.mark.parametrize("kept", [(3,), (2, 3), (1, 2, 3)])
+@pytest.mark.parametrize("kept", [(3,), (2, 3), (1, 2, 3), (0, 1, 2), (0, 1), (0, 2, 3), (0, 3)])
 def test_stages_that_were_not_captured_are_those_of_the_group(kept: tuple[int, ...]) -> None:
     ranks, _ = plant(4, 1, 8, lengths, steps=3)
     found = find_schedule([ranks[i] for i in kept])

@@ -172,6 +172,29 @@ def test_a_rank_that_waits_inside_its_passes_is_not_the_slow_one(waits: bool) ->
     assert [c.ranks for c in found.causes] == ([] if waits else [[6]])
 
 
+@pytest.mark.parametrize(("absent", "kind", "ranks"), [(0, "slow_rank", [6]), (1, "not_captured", [6])])
+@pytest.mark.parametrize("batched", ["pairs", "always"])
+def test_a_stage_that_was_not_captured_hides_no_price(
+    absent: int, kind: str, ranks: list[int], batched: str
+) -> None:
+    # Rank 6 is stage 1's third replica. What its replica waits for the absent stage goes with it: in the
+    # other replicas it does not wait so long.
+    ranks_of_all, ends = plant(4, 4, 8, slow_rank, steps=STEPS, batched=batched)
+    without = plant(4, 4, 8, even, steps=STEPS, batched=batched)[1]
+    kept = [r for r in ranks_of_all if r.rank is not None and r.rank // 4 != absent]
+    found = what_if(kept, find_schedule(kept), matched(kept, 4), [r.rank for r in kept])
+    assert (found.state, found.pp) == ("measured", 4)
+    first = found.causes[0]
+    assert (first.kind, first.ranks) == (kind, ranks)
+    assert first.saved_ns == pytest.approx(np.mean(ends) - np.mean(without), abs=0.05 * np.mean(ends))
+    assert "slow_link" not in {c.kind for c in found.causes}
+    if kind == "not_captured":
+        assert (
+            does(first, found)
+            == "All 12 captured ranks wait for rank 6, which was not captured; capture it next"
+        )
+
+
 def test_stages_of_a_sound_pipeline_do_not_wait_for_absent_ranks() -> None:
     # The last stage was not captured: what the others wait for it is the schedule.
     ranks, _ = plant(3, 2, 4, even, steps=STEPS, batched="always")
