@@ -22,7 +22,7 @@ from perfdoc.rules.facts.late_work import longer_times, work_words
 
 def _cause(case: Case) -> WhatIfCause | None:
     """The first of its kinds; waiting for ranks that were not captured where nothing better is known."""
-    cause = cause_of(case.what_if, *_KINDS)
+    cause = cause_of(case.what_if, *_KINDS) or cause_of(case.what_if, "not_captured")
     waits = cause is not None and cause.kind == "not_captured" and cause not in leading(case.what_if)
     return None if waits else cause
 
@@ -41,7 +41,7 @@ def _not_distinguishable(case: Case) -> Missing | None:
     return None
 
 
-_KINDS: tuple[CauseKind, ...] = ("slow_rank", "late_host", "slow_link", "not_captured")
+_KINDS: tuple[CauseKind, ...] = ("slow_rank", "late_host", "slow_link")
 _MATCHED = over_ranks("collectives matched over several ranks", lambda case: case.job.skew)
 
 META = Meta(

@@ -17,11 +17,11 @@ MAX_GAP_FRAC = 0.25
 
 
 def cause_of(found: WhatIfAnalysis | None, *kinds: CauseKind) -> WhatIfCause | None:
-    """The first cause of these kinds that is worth a finding."""
+    """The costliest cause of these kinds, if it is worth a finding."""
     if found is None or not found.step_ns:
         return None
-    least_ns = FIRES_FRAC * found.step_ns
-    return next((c for c in found.causes if c.kind in kinds and c.saved_ns >= least_ns), None)
+    large = [c for c in found.causes if c.kind in kinds and c.saved_ns >= FIRES_FRAC * found.step_ns]
+    return max(large, key=lambda c: c.saved_ns, default=None)
 
 
 def leading(found: WhatIfAnalysis | None) -> list[WhatIfCause]:

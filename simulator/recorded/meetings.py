@@ -134,7 +134,7 @@ def _by_structure(
     cells: Sequence[Cell], lasts: F64, schedule: JobSchedule, known: Container[int]
 ) -> Partners:
     """Collectives that nothing matches: the n-th of a kind on the replicas of a stage; or on the stages of a
-    pipeline, where only some stages have it and those leave less waiting unexplained (embeddings)."""
+    pipeline, where some stages or as many ranks have it and less waiting is left unexplained (embeddings)."""
     count: dict[tuple[int, str], int] = defaultdict(int)
     alike: dict[tuple[str, int], list[int]] = defaultdict(list)
     for c, cell in enumerate(cells):
@@ -148,7 +148,7 @@ def _by_structure(
         stages = {place.stage for place in places.values()}
         replicas = _grouped({c: place.stage for c, place in places.items()})
         chosen = replicas
-        if 1 < len(stages) < (schedule.pp or 0):
+        if 1 < len(stages) < (schedule.pp or 0) or {cells[c].group_size for c in rows} == {len(stages)}:
             pipeline = _grouped({c: place.pipeline for c, place in places.items()})
             waits = [float(np.mean([lasts[g].min(axis=0).mean() for g in of])) for of in (replicas, pipeline)]
             chosen = pipeline if waits[1] < HALF * waits[0] else replicas

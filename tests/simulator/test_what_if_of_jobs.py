@@ -125,6 +125,24 @@ def test_some_of_the_replicas(each: int, ranks: int) -> None:
     assert 0.4 * found.causes[1].saved_ns < even_ns < found.causes[1].saved_ns
 
 
+def test_a_small_cause_before_a_large_one_does_not_hide_it(tmp_path: Path) -> None:
+    # Without rank 4 all wait for rank 3, and the other way round: the second to go has most of the price. The
+    # sums of the embeddings' gradients, of groups of two without names, are not those of the replicas.
+    def lengths(s: int, r: int, *p: int) -> int:
+        return round(planted(s, r or 1, *p) * {(1, 1): 2.2, (1, 0): 2.1}.get((s, r), 1))  # type: ignore[arg-type]
+
+    made, ends = plant(2, 3, 4, lengths, steps=5, embeddings=True)
+    even = plant(2, 3, 4, lambda s, r, *p: planted(s, r or 1, *p), steps=5, embeddings=True)[1]
+    whole = diagnosed(rewritten(written(made, tmp_path, tp=1, dp=3), tmp_path, without(*GROUPS)))
+    found = whole.analyses.what_if
+    assert found is not None
+    assert {r for c in found.causes for r in c.ranks} == {3, 4}
+    assert sum(c.saved_ns for c in found.causes) == pytest.approx(sum(ends) / 5 - sum(even) / 5, rel=0.03)
+    assert by_name(found.by_kind)["all-reduce"] == pytest.approx(1.0, abs=0.01)
+    first = max(found.causes, key=lambda c: c.saved_ns)
+    assert whole.verdict.startswith(f"Rank {first.ranks[0]} computes 2.")
+
+
 def planted(stage: int, replica: int, step: int, forward: bool, number: int) -> int:
     """Rank 0 takes 2.3 times as long as its peers."""
     slow = 2.3 if (stage, replica) == (0, 0) else 1.0
