@@ -159,7 +159,8 @@ def test_a_line_without_an_end_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_list_of_whole_traces_is_no_trace(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     path.write_bytes(b"[" + document(events()) + b"," + document(events()) + b"]")
-    assert not len(read_kineto(path).kernels)
+    with pytest.raises(TraceError, match="list of whole traces"):
+        read_kineto(path)
 
 
 @pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])

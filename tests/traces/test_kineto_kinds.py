@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from perfdoc.traces import Trace
+from perfdoc.traces.errors import TraceError
 from perfdoc.traces.kineto.read import read_kineto
 from perfdoc.traces.model import CopyKind
 
@@ -82,6 +83,25 @@ def test_times_in_another_unit_are_told(scale: float, said: str, tmp_path: Path)
     events = [{**e, "ts": scaled(e["ts"] + 10**6), "dur": scaled(e["dur"])} for e in rows()]
     found = notes(read(tmp_path / "t.json", events))
     assert said in found["off-scale"] if said else "off-scale" not in found
+
+
+@pytest.mark.parametrize("number", [int, float])
+def test_epoch_times_in_nanoseconds_are_told(number: type, tmp_path: Path) -> None:
+    events = [{**e, "ts": number(17 * 10**17 + 1000 * e["ts"]), "dur": 1000 * e["dur"]} for e in rows()]
+    with pytest.raises(TraceError, match="in nanoseconds since 1970") as told:
+        read(tmp_path / "t.json", events)
+    assert "by 1000" in told.value.remedy
+
+
+@pytest.mark.parametrize("head", [{}, {"deviceProperties": [{"id": 0}]}])
+def test_a_list_of_whole_traces_is_told(head: Row, tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps([{**head, "traceEvents": rows()}] * 2))
+    with pytest.raises(TraceError, match="list of whole traces") as told:
+        read_kineto(path)
+    assert "split" in told.value.remedy
+    path.write_text(json.dumps(rows()))
+    assert len(read_kineto(path).kernels) == 40
 
 
 COPIES = {

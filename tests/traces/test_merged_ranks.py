@@ -46,6 +46,15 @@ def test_ranks_without_a_number_are_ranks_all_the_same(there: int, told: bool, t
     assert any(q.code == "missing-ranks" for q in found.quality) == told
 
 
+def test_a_rank_without_a_number_is_counted(tmp_path: Path) -> None:
+    """A job of two by what the file says, and one process that says of itself nothing."""
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps({"distributedInfo": {"world_size": 2}, "traceEvents": of_rank(0)}))
+    found = diagnose([measure_capture(path, WindowRequest())])
+    (said,) = [q.message for q in found.quality if q.code == "missing-ranks"]
+    assert "2 ranks; 1 of them (1 of unknown rank) is" in said
+
+
 def test_ids_that_ranks_share_do_not_tear_a_gpu_apart(tmp_path: Path) -> None:
     """Ids 1 to 30 on one rank, 11 to 60 on the other, of which 31 to 60 are its alone: 20 are of both. A
     kernel of it that was launched before the capture has id 5, which is a call of the first rank."""

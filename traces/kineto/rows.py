@@ -28,7 +28,6 @@ from perfdoc.traces.kineto.payload import PayloadRows
 from perfdoc.traces.kineto.repair import repair
 from perfdoc.traces.kineto.salvage import requoted
 from perfdoc.traces.kineto.shapes import InputTexts
-from perfdoc.traces.kineto.unpack import RECAPTURE
 from perfdoc.traces.kineto.values import (
     COPY_ARGS,
     DEVICE_ARGS,
@@ -51,6 +50,7 @@ from perfdoc.traces.kineto.values import (
     non_negative,
     positive,
     product,
+    remedy_of,
     text,
 )
 from perfdoc.traces.model import UNKNOWN, CopyKind, RangeKind, SyncKind, Thread
@@ -189,7 +189,7 @@ class EventRows:
             self.damage.add(WHAT.get(event.cat or "", "event"), "no end")
         tables = (self.kernels, self.copies, self.api_calls, self.syncs, self.ranges, self.operators)
         if self._first_bad and (2 * self._unread > self._seen or not any(map(len, tables))):
-            raise TraceError(self.path, self._first_bad, RECAPTURE)
+            raise TraceError(self.path, self._first_bad, remedy_of(self._first_bad))
 
     # One method a table. ValueError says what the event has that it must not have.
 

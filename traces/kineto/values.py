@@ -14,6 +14,7 @@ from typing import Any, TypeGuard, TypeVar
 import msgspec
 
 from perfdoc.traces.kineto.repair import repair
+from perfdoc.traces.kineto.unpack import RECAPTURE
 from perfdoc.traces.model import UNKNOWN, CopyKind, SyncKind
 from perfdoc.traces.validate import MAX_CORRELATION
 
@@ -26,6 +27,12 @@ SYNC_KINDS = {
 """By Kineto's `cuda_sync_kind`."""
 _NS_PER_US = 1000
 INT64_END = 1 << 63
+_EPOCH_IN_NS = 10**18
+"""Of September 2001; four times it is in 2096."""
+_IN_NS = "a time that seems to be in nanoseconds since 1970, where ts is in microseconds"
+_TO_MICROSECONDS = (
+    "Divide ts and dur by 1000 (displayTimeUnit does not change their unit), or export the trace again."
+)
 # Sums of two numbers below 10^19 stay exact down to 10^-40; past that digits cannot move a rounding.
 _CONTEXT = Context(prec=60, Emax=999_999_999, Emin=-999_999_999)
 _MAX_EXPONENT = 20
@@ -62,9 +69,16 @@ def interval_ns(start_us: object, duration_us: object) -> tuple[int, int]:
         start, end = _rounded_ns(exact_start), _rounded_ns(exact_end)
     if end < start:
         raise ValueError(f"a negative duration (dur {_shown(duration_us)})")
+    if _EPOCH_IN_NS <= start // _NS_PER_US < 4 * _EPOCH_IN_NS:
+        raise ValueError(f"{_IN_NS} (ts {_shown(start_us)})")
     if start < -INT64_END or end >= INT64_END:
         raise ValueError(f"a time that does not fit 64-bit nanoseconds (ts {_shown(start_us)})")
     return start, end
+
+
+def remedy_of(error: str) -> str:
+    """What to do about a file of which no event can be read, by what is wrong with its first."""
+    return _TO_MICROSECONDS if _IN_NS in error else RECAPTURE
 
 
 def instant_ns(time_us: object) -> int:

@@ -131,13 +131,16 @@ def _missing_ranks(world: int, ranks: Sequence[d.Rank]) -> list[d.Quality]:
     """The captures name a larger job than was given: its other ranks may be the slow ones."""
     known = {r.rank for r in ranks} - {None}
     # A file of several processes says of none which rank it is: they may be any that are not known.
-    if len(known) + sum(r.rank is None for r in ranks) >= world:
+    unnamed = sum(r.rank is None for r in ranks)
+    given = len(known) + unnamed
+    if given >= world:
         return []
+    which = f" ({unnamed:,} of unknown rank)" if unnamed else ""
     return [
         d.Quality(
             code="missing-ranks",
-            message=f"The job had {world:,} ranks; {len(known):,} of them "
-            f"{'is' if len(known) == 1 else 'are'} analysed here.",
+            message=f"The job had {world:,} ranks; {given:,} of them{which} "
+            f"{'is' if given == 1 else 'are'} analysed here.",
             remedy="Give the captures of the other ranks too.",
         )
     ]
