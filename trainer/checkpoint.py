@@ -112,7 +112,8 @@ def save(
             raise LostPeerError("checkpoint.save: another rank could not write its part") from error
         if dist.get_rank() == 0:
             shutil.rmtree(partial, ignore_errors=True)  # on a full disk run.json needs some room
-        reason = f"could not be written (is the disk full?): {first_line(error)}"
+        writers = ", ".join(map(str, error.failures))
+        reason = f"could not be written by rank {writers} (is the disk full?): {first_line(error)}"
         raise OSError(f"checkpoint.save: {partial} {reason}") from error
     on_first_rank(lambda: publish(folder, partial, final, keep), OSError, "checkpoint.save: ")
     return final

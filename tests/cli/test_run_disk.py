@@ -36,7 +36,7 @@ def test_a_full_disk_is_one_line_and_leaves_the_last_checkpoint(tmp_path: Path) 
     (tmp_path / "kept" / "saved").rename(tmp_path / "saved")
     last = saved(tmp_path)[-1]
     assert [path.name for path in (tmp_path / "saved").glob("*.partial")] == []
-    failed = f"disk/saved/step_{last + 5:08d}.partial could not be written (is the disk full?)"
+    failed = f"disk/saved/step_{last + 5:08d}.partial could not be written by rank 0 (is the disk full?)"
     kept = [line for line in ended.lines[1:] if "saved disk/saved/step_" not in line]
     assert len(kept) == 2, kept
     assert kept[0].startswith(f"perfdoc: rank 0: checkpoint.save: {failed}: ")

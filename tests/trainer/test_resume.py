@@ -172,18 +172,23 @@ def test_a_killed_rank_ends_the_others(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_crash_under_torchrun_is_told_first(tmp_path: Path) -> None:
-    """Rank 1 may write 1024 bytes per file, as if its disk were full; rank 0 only loses its peer."""
+    """Rank 1 may write 1024 bytes per file, as if its disk were full.
+
+    Step records wait for a disk that has room again; a checkpoint that cannot be written ends the run.
+    """
     need_megatron()
-    out = tmp_path / "run"
-    command = shlex.join([sys.executable, *MAIN, "--out", str(out), *_settings(tmp_path)])
+    out, saving = tmp_path / "run", [f"save={tmp_path / 'saved'}", "save_interval=6"]
+    command = shlex.join([sys.executable, *MAIN, "--out", str(out), *_settings(tmp_path, *saving)])
     limited = f'[ "$LOCAL_RANK" = 1 ] && ulimit -f 1; exec {command}'
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--no-python"]
     started = start([*torchrun, "bash", "-c", limited], 1, tmp_path / "said")
     assert started.wait(90) == [1]
     lines = [line for line in said(tmp_path / "said").splitlines() if line.startswith("perfdoc:")]
-    assert lines[0].startswith("perfdoc: rank 1: ")
-    assert lines[0].endswith("run/steps/rank1.jsonl: File too large")
-    assert lines[1:] in ([], ["perfdoc: rank 0: ended because another rank did"])  # torchrun may be faster
+    assert "run/steps/rank1.jsonl: cannot be written: File too large" in lines[0]
+    assert lines[1].startswith("perfdoc: rank 0: checkpoint.save: ")  # rank 0 gathers what failed anywhere
+    assert "could not be written by rank 1 " in lines[1]
+    assert lines[1].endswith("File too large")
+    assert lines[2:] in ([], ["perfdoc: rank 1: ended because another rank did"])  # torchrun may be faster
 
 
 LIMITED = """
