@@ -4,8 +4,9 @@ have come: a slow link. No clock is needed."""
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 import numpy as np
 
@@ -19,39 +20,53 @@ SLOW = 2.0
 MAX_SLOW = 4
 """Links that are looked at one by one, the slowest of a kind."""
 
-Who = tuple[int, ...]
+Who: TypeAlias = tuple[int, ...]
 """Positions of the ranks that meet."""
+Alike: TypeAlias = dict[tuple[str, int, int], dict[Who, list[int]]]
+"""Cells by kind, bytes and number of ranks, then by ranks."""
 
 
 def slow_links(job: RecordedJob) -> list[Effect]:
     """Links that are slower than those between the same stages, else than all of their kind; of the same
     number of bytes and ranks."""
+    alike = _alike(job)
+    found: dict[Who, list[Effect]] = defaultdict(list)
+    for cells in alike.values():
+        lasts = {ranks: np.median(job.takes[rows], axis=0) for ranks, rows in cells.items()}
+        slowest = sorted(lasts, key=lambda ranks: -float(lasts[ranks].mean()))[:MAX_SLOW]
+        for ranks in slowest if len(lasts) > 1 else ():
+            if (effect := _effect(job, ranks, cells[ranks], lasts)) is not None:
+                found[ranks].append(effect)
+    return [_of_all_sizes(job, ranks, effects, alike) for ranks, effects in found.items()]
+
+
+def _alike(job: RecordedJob) -> Alike:
     who: dict[frozenset[int], Who] = {}
-    where: dict[int, Who] = {}
-    alike: dict[tuple[str, int, int], dict[Who, list[int]]] = defaultdict(lambda: defaultdict(list))
+    found: Alike = defaultdict(lambda: defaultdict(list))
     for c, cell in enumerate(job.cells):
         if cell.lane >= 0 and cell.is_whole and len(cell.partners) > 1:
             if cell.partners not in who:
                 who[cell.partners] = tuple(sorted({job.cells[o].member for o in cell.partners}))
-            ranks = where[c] = who[cell.partners]
-            alike[cell.kind, cell.bytes, len(ranks)][ranks].append(c)
-    found: dict[Who, Effect] = {}
-    for (kind, *_), cells in alike.items():
-        lasts = {ranks: np.median(job.takes[rows], axis=0) for ranks, rows in cells.items()}
-        slowest = sorted(lasts, key=lambda ranks: -float(lasts[ranks].mean()))[:MAX_SLOW]
-        for ranks in slowest if len(lasts) > 1 else ():
-            effect = _effect(job, ranks, cells[ranks], lasts)
-            if effect is None:
-                continue
-            if kind == "messages":  # batches with others too are as slow
-                rows = [c for c, of in where.items() if job.cells[c].kind == kind and {*ranks} <= {*of}]
-                effect = replace(effect, links=((rows, effect.links[0][1]),))
-            if ranks in found:
-                before = found[ranks]
-                operations = tuple(dict.fromkeys(before.operations + effect.operations))
-                effect = replace(before, operations=operations, links=before.links + effect.links)
-            found[ranks] = effect
-    return list(found.values())
+            ranks = who[cell.partners]
+            found[cell.kind, cell.bytes, len(ranks)][ranks].append(c)
+    return found
+
+
+def _of_all_sizes(job: RecordedJob, ranks: Who, effects: Sequence[Effect], alike: Alike) -> Effect:
+    """One link's effects as one, with the words and figures of the kind and size that costs most; batches of
+    messages with others too are as slow."""
+    costs = [sum(float((job.takes[rows] - usual).sum()) for rows, usual in e.links) for e in effects]
+    most = effects[int(np.argmax(costs))]
+    links = [link for e in effects for link in e.links]
+    for (kind, _, size_of), cells in alike.items() if "messages" in most.operations else ():
+        mine = [c for of, rows in cells.items() if {*ranks} < {*of} for c in rows]
+        if kind == "messages" and size_of > len(ranks) and mine:
+            others = [
+                np.median(job.takes[rows], axis=0) for of, rows in cells.items() if not {*ranks} <= {*of}
+            ]
+            links.append((mine, _usual(others) if others else job.takes[mine] / most.ratio))
+    operations = tuple(dict.fromkeys(kind for e in effects for kind in e.operations))
+    return replace(most, operations=operations, links=tuple(links))
 
 
 def _effect(job: RecordedJob, ranks: Who, rows: list[int], lasts: Mapping[Who, F64]) -> Effect | None:
@@ -59,8 +74,8 @@ def _effect(job: RecordedJob, ranks: Who, rows: list[int], lasts: Mapping[Who, F
     stages = [job.stage[m] for m in ranks]
     others = {other: ns for other, ns in lasts.items() if other != ranks}
     same = [ns for other, ns in others.items() if [job.stage[m] for m in other] == stages]
-    peers = np.array(same or list(others.values()))
-    usual = np.quantile(peers, 0.5, axis=0, method="lower")
+    peers = same or list(others.values())
+    usual = _usual(peers)
     over = lasts[ranks] / np.maximum(usual, 1.0)
     ratio = float(np.median(over))
     often = float((over > 1 + (ratio - 1) / 2).mean())
@@ -79,3 +94,8 @@ def _effect(job: RecordedJob, ranks: Who, rows: list[int], lasts: Mapping[Who, F
         operations=(cell.kind,),
         links=((rows, usual),),
     )
+
+
+def _usual(peers: Sequence[F64]) -> F64:
+    usual: F64 = np.quantile(np.array(peers), 0.5, axis=0, method="lower")
+    return usual

@@ -85,18 +85,24 @@ def transfers(cells: Sequence[Cell], lasts: F64, partners: Partners, lonely: Set
     # Not so where the other side takes part in something else too: then what the others of its kind take.
     told = {c: others for c, others in partners.items() if not others & lonely}
     closed = {c for c, others in told.items() if all(partners[o] == others for o in others)}
-    pairs: dict[tuple[str, frozenset[int]], list[int]] = defaultdict(list)
-    for c in closed:
-        pairs[cells[c].kind, frozenset(cells[o].member for o in partners[c])].append(c)
-    each = {pair: float(np.median(met[rows])) for pair, rows in pairs.items()}
-    for kind in {cells[c].kind for c in told.keys() - closed}:
-        known = [c for c in closed if cells[c].kind == kind]
-        mixed = [c for c in told.keys() - closed if cells[c].kind == kind]
-        usual = float(np.median(met[known]) if known else np.quantile(met[mixed], FASTEST))
-        for c in mixed:
-            # The slower of the two, where both are known.
-            mine = {frozenset((cells[c].member, cells[o].member)) for o in partners[c] - {c}}
-            met[c] = np.minimum(met[c], max(each.get((kind, pair), usual) for pair in mine))
+    alike: dict[tuple[str, int], list[int]] = defaultdict(list)
+    for c in told:
+        alike[cells[c].kind, cells[c].bytes].append(c)
+    usual: dict[tuple[str, int], float] = {}
+    pairs: dict[tuple[str, frozenset[int]], list[float]] = defaultdict(list)
+    for key, rows in alike.items():
+        known = [c for c in rows if c in closed]
+        usual[key] = float(np.median(met[known]) if known else np.quantile(met[rows], FASTEST))
+        for c in known:
+            over = float(np.median(met[c])) / max(usual[key], 1.0)
+            pairs[key[0], frozenset(cells[o].member for o in partners[c])].append(over)
+    slower = {pair: float(np.median(over)) for pair, over in pairs.items()}
+    for c in told.keys() - closed:
+        # The slower of the two, where both are known; and no longer than itself, or each other side is there.
+        sides = sorted(partners[c] - {c})
+        kind, mine = cells[c].kind, [frozenset((cells[c].member, cells[o].member)) for o in sides]
+        most = max(slower.get((kind, pair), 1.0) for pair in mine) * usual[kind, cells[c].bytes]
+        met[c] = np.minimum(np.minimum(lasts[c], lasts[sides].max(axis=0)), most)
     for c, cell in enumerate(cells):
         if cell.kind == "messages" and c not in partners:
             # Those that it waited for are not here, and may be there when this rank comes once it is sound.

@@ -18,6 +18,7 @@ from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.analyzers.pipeline.operations import COLLECTIVE, COMPUTE, MESSAGE, RankOperations
 
 TRANSFER_NS = 1_000
+MEGABYTE = 1 << 20
 
 
 class Entry(NamedTuple):
@@ -133,11 +134,13 @@ def plant(
     transfer_ns: Callable[[int, int, int], int] = lambda _a, _b, _r: TRANSFER_NS,
     chunks: int = 1,
     embeddings: bool = False,
+    bytes_of: Callable[[bool, int], int] = lambda _f, _n: MEGABYTE,
 ) -> tuple[list[RankOperations], list[float]]:
     """(operations of every rank, length of each step). Rank number is stage x dp + replica. named: whether
     sends and receives say the other side. chunks: of a stage; with several the schedule is interleaved.
     transfer_ns: of a message by (stage, later stage, replica), of a collective by (stage, stage, -1).
-    embeddings: whether the first and the last stage sum the gradients of theirs."""
+    embeddings: whether the first and the last stage sum the gradients of theirs. bytes_of: a message by
+    (forward?, micro-batch); a megabyte takes transfer_ns; a batch has the bytes of all."""
     plans = {
         (s, r): interleaved(s, pp, count, chunks)
         if chunks > 1
@@ -153,7 +156,7 @@ def plant(
     end: dict[tuple[int, int], list[list[float]]] = {k: [] for k in plans}
     lasts = []
     for step in range(steps):
-        begin, done = _run(plans, lengths, step, dp, transfer_ns)
+        begin, done = _run(plans, lengths, step, dp, transfer_ns, bytes_of)
         for k in plans:
             start[k].append(begin[k])
             end[k].append(done[k])
@@ -162,11 +165,13 @@ def plant(
     for (s, r), plan in plans.items():
         group = CallGroup(name="0", ranks=tuple(i * dp + r for i in range(pp)), size=pp)
         a, b = (np.array(x[s, r]).T.round().astype(np.int64) for x in (start, end))
-        ranks.append(_operations(s * dp + r, dp, plan, group, a, b, lengths, (s, r), batched, named))
+        ranks.append(
+            _operations(s * dp + r, dp, plan, group, a, b, lengths, (s, r), batched, named, bytes_of)
+        )
     return ranks, lasts
 
 
-def _run(plans, lengths, step, dp, transfer_ns):  # type: ignore[no-untyped-def]
+def _run(plans, lengths, step, dp, transfer_ns, bytes_of):  # type: ignore[no-untyped-def]
     """Starts and ends of one step, by going over all ranks until nothing changes."""
     at = dict.fromkeys(plans, 0)
     free = dict.fromkeys(plans, 0.0)
@@ -186,7 +191,10 @@ def _run(plans, lengths, step, dp, transfer_ns):  # type: ignore[no-untyped-def]
                     for key in mine:
                         here.setdefault((*key, s), free[s, r])
                     others = [(*key, key[3] if key[2] == s else key[2]) for key in mine]
-                    extra = max(transfer_ns(min(k[2], k[3]), max(k[2], k[3]), r) for k in mine)
+                    extra = max(
+                        transfer_ns(min(k[2], k[3]), max(k[2], k[3]), r) * bytes_of(*k[:2]) / MEGABYTE
+                        for k in mine
+                    )
                 elif entry.what in "CE":
                     here.setdefault((entry.name, s, r), free[s, r])
                     among = [(s, o) for o in range(dp)]
@@ -206,7 +214,9 @@ def _run(plans, lengths, step, dp, transfer_ns):  # type: ignore[no-untyped-def]
     return begin, done
 
 
-def _operations(rank, dp, plan, group, start, end, lengths, place, batched, named):  # type: ignore[no-untyped-def]
+def _operations(  # type: ignore[no-untyped-def]
+    rank, dp, plan, group, start, end, lengths, place, batched, named, bytes_of
+):
     s, r = place
     n, steps = start.shape
     kind = np.array([{"M": MESSAGE, "C": COLLECTIVE, "E": COLLECTIVE}.get(e.what, COMPUTE) for e in plan])
@@ -238,7 +248,12 @@ def _operations(rank, dp, plan, group, start, end, lengths, place, batched, name
         dimension=np.full(n, DIMENSIONS.index("unknown")),
         peer=np.array(peers),
         lane=np.where(kind == COMPUTE, -1, kind),
-        bytes=np.where(kind == COMPUTE, -1, 1 << 20),
+        bytes=np.array(
+            [
+                sum(bytes_of(f, m) for f, m, _ in (*e.sends, *e.takes)) or (MEGABYTE if k else -1)
+                for e, k in zip(plan, kind.tolist(), strict=True)
+            ]
+        ),
         is_awaited=np.ones(n, bool),
         start_ns=start,
         duration_ns=end - start,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from perfdoc.analyzers.pipeline.recorded_schedule import find_schedule
 from perfdoc.results.what_if import WhatIfAnalysis
 from perfdoc.rules.facts.culprit_words import cure, does
 from perfdoc.simulator.recorded.what_if import what_if
-from tests.analyzers.planted_operations import Lengths, matched, plant
+from tests.analyzers.planted_operations import MEGABYTE, Lengths, matched, plant
 from tests.simulator.test_what_if import even, slow_rank
 
 Transfer = Callable[[int, int, int], int]
@@ -23,9 +24,9 @@ def usual(_a: int, _b: int, _r: int) -> int:
 
 
 def replayed(
-    lengths: Lengths, transfer: Transfer, pp: int = 4, dp: int = 3
+    lengths: Lengths, transfer: Transfer, pp: int = 4, dp: int = 3, **more: Any
 ) -> tuple[WhatIfAnalysis, list[float]]:
-    ranks, ends = plant(pp, dp, 8, lengths, steps=6, transfer_ns=transfer)
+    ranks, ends = plant(pp, dp, 8, lengths, steps=6, transfer_ns=transfer, **more)
     return what_if(ranks, find_schedule(ranks), matched(ranks, dp), [r.rank for r in ranks]), ends
 
 
@@ -45,6 +46,39 @@ def test_a_pair_is_named_with_its_price(stage: int, replica: int, dp: int, peers
     assert does(cause, found).startswith(f"Messages of ranks {cause.ranks[0]} and {cause.ranks[1]} take 15 ")
     assert "NIC" in cure(cause)
     assert ("between other stages" in cause.note) is (dp == 1)
+
+
+def _by_number(_forward: bool, number: int) -> int:
+    return MEGABYTE * (16 if number % 2 else 1)
+
+
+def _by_direction(forward: bool, _number: int) -> int:
+    return MEGABYTE // (1 if forward else 16)
+
+
+@pytest.mark.parametrize("batched", ["pairs", "always"])
+@pytest.mark.parametrize("times", [3, 15])
+@pytest.mark.parametrize(("dp", "bytes_of"), [(3, _by_number), (3, _by_direction), (1, _by_direction)])
+def test_messages_of_several_sizes_are_compared_with_those_of_theirs(
+    dp: int, bytes_of: Callable[[bool, int], int], times: int, batched: str
+) -> None:
+    # As long as the smaller ones, the larger ones would not even take their time on a sound link.
+    def transfer(a: int, b: int, r: int) -> int:
+        return 10 * between(1, 2, 0, times)(a, b, r)
+
+    more = {"dp": dp, "bytes_of": bytes_of, "batched": batched}
+    found, ends = replayed(even, transfer, **more)
+    without = replayed(even, lambda *_: 10 * LATENT_NS, **more)[1]
+    (cause,) = found.causes
+    assert (cause.kind, cause.ranks, cause.kinds_of_wait) == ("slow_link", [dp, 2 * dp], ["messages"])
+    assert cause.ratio == pytest.approx(times, rel=0.01)
+    assert cause.saved_ns == pytest.approx(np.mean(ends) - np.mean(without), abs=0.05 * np.mean(ends))
+
+
+def test_the_size_that_costs_most_has_the_words() -> None:
+    # 0.2 and 3.2 ms take 3 and 48.
+    found, _ = replayed(even, between(1, 2, 0, 15), bytes_of=_by_number)
+    assert found.causes[0].note == "48 ms for 32.0 MiB, theirs 3.2 ms"
 
 
 def test_a_group_is_named_with_its_price() -> None:
