@@ -180,8 +180,8 @@ BUDGET = {
     "reports": 7_759,  # what shows each degree of the layout
     "results": 3_805,  # the what-if study of a job
     "rules": 15_560,  # bounds that change numbers; what rules assume; host waits; culprit and what to capture
-    "simulator": 12_980,  # paid by trainer: slow links; which of the ranks not captured all wait for
-    "src": 22_160,  # jobs that are followed as they train, each part of a step by itself; verdict and account
+    "simulator": 13_000,  # paid by src: slow links of several sizes; which absent ranks all wait for
+    "src": 22_140,  # jobs that are followed as they train, each part of a step by itself; verdict and account
     "traces": 10_073,  # paid by results, src: allocations in any capture; times in nanoseconds
     "trainer": 4_845,  # short names, a warm-up that fits a short run, the time left
 }
