@@ -12,6 +12,7 @@ from perfdoc.reports.over_ranks import apart, device_word
 from perfdoc.reports.summary import PEAK_NAMES
 from perfdoc.results import Diagnosis, Mfu, Rank
 from perfdoc.results.figures import brief, duration, flops, plural, share, significant, size
+from perfdoc.results.memory import leak_words
 from perfdoc.results.names import prose
 
 
@@ -168,7 +169,9 @@ def _memory_figures(diagnosis: Diagnosis) -> Iterator[Figure]:
     if len(peaks) > 1:
         notes.append(f"highest of {len(peaks):,} devices")
     value = size(top.peak_allocated_bytes)
-    yield Figure(label="Peak memory", value=value, notes=notes, key="", ns=None, known=True)
+    yield Figure(
+        label="Peak memory", value=value, notes=notes, key="", ns=None, known=True, beside=leak_words(top)
+    )
 
 
 def verdict_figures(diagnosis: Diagnosis) -> list[Figure]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import field
+from itertools import pairwise
 from typing import Literal
 
 from perfdoc.records import dataclass
+from perfdoc.results.figures import size
 from perfdoc.results.quality import State
 
 
@@ -202,6 +204,26 @@ class DeviceMemory:
     """None in a diagnosis of an earlier version, and without a history."""
     attention: list[AttentionScores] = field(default_factory=list)
     """Unfused attention by its scores at the peak, most bytes first. Without stacks none is seen."""
+
+
+_LEAK_STEPS, _LEAK_ALIKE, _LEAK_WORTH_FRAC = 3, 1.5, 1e-4
+"""Steps that grew, at least; the largest growth in times of the smallest, at most: what is kept from every
+step is as large each time, caches and states fill in some. Of the peak: in 10,000 steps it is full."""
+
+
+def leak_words(memory: DeviceMemory) -> str:
+    """That all steps left about as much more, and when the GPU is full; empty where they did not."""
+    ends = memory.growth.allocated_bytes
+    grown = [later - earlier for earlier, later in pairwise(ends)]
+    if len(grown) < _LEAK_STEPS or not 0 < max(grown) <= _LEAK_ALIKE * min(grown):
+        return ""
+    left = round((ends[-1] - ends[0]) / len(grown))
+    if left < _LEAK_WORTH_FRAC * (memory.peak_allocated_bytes or 0):
+        return ""
+    full = ""
+    if memory.headroom_bytes is not None and memory.headroom_bytes > 0:
+        full = f", and the GPU is full in {memory.headroom_bytes // left:,} more"
+    return f"each of {len(grown)} steps left {size(left)} more: a leak if it goes on{full}"
 
 
 @dataclass(frozen=True, kw_only=True)

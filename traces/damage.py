@@ -32,6 +32,7 @@ _Host = TypeVar("_Host", ApiCalls, Operators, Ranges, Syncs)
 _Linked = TypeVar("_Linked", ApiCalls, Kernels, Copies, GraphLaunches, Syncs, EventRecords)
 
 CODE = "damaged-rows"
+IMPOSSIBLE_MEMORY = "no time or size that can be true"
 AS_INSTANT = "taken for an instant"
 """What becomes of a call whose length cannot be true: its start is when it launched."""
 _S = 1_000_000_000

@@ -8,7 +8,7 @@ from functools import partial
 from perfdoc.reports.charts.memory import memory_picture
 from perfdoc.reports.sections.section import Cell, Grid, Section, count, name, share, size, word
 from perfdoc.results import Diagnosis, figures
-from perfdoc.results.memory import DeviceMemory, ProcessMemory
+from perfdoc.results.memory import DeviceMemory, ProcessMemory, leak_words
 from perfdoc.results.names import shorten
 
 _DEVICES = 8
@@ -69,10 +69,8 @@ def _sentences(devices: Sequence[DeviceMemory]) -> Iterator[str]:
     failures = sum(m.oom_events or 0 for m in devices)
     if failures:
         yield f"{figures.plural(failures, 'allocation')} ran out of memory."
-    growth = top.growth
-    if growth.state == "measured" and growth.per_step_bytes and growth.every_step_grew:
-        left = figures.size(growth.per_step_bytes)
-        yield f"Memory leak: every step leaves {left} more allocated."
+    if leak := leak_words(top):
+        yield f"Memory: {leak}."
     if top.calls is not None and top.calls.forced_releases:
         yield (
             f"{figures.plural(top.calls.forced_releases, 'time')} the allocator released cached memory to "

@@ -153,16 +153,14 @@ def test_a_failed_request_comes_before_the_peak() -> None:
 
 
 @pytest.mark.parametrize(
-    ("grown", "every", "told"), [(1.0, True, True), (1.0, False, False), (0.5, True, False)]
+    ("grown", "last", "told"), [(1.0, 1.0, True), (1.0, 0.0, False), (0.005, 0.005, False)]
 )
-def test_memory_that_every_step_leaves_is_told(grown: float, every: bool, told: bool) -> None:
-    """1 GiB a step of a peak of 70 GiB is more than a hundredth; half of it is not."""
-    allocated = [round((20 + grown * i) * GIB) for i in range(4)]
-    step = round(grown * GIB)
+def test_memory_that_every_step_leaves_is_told(grown: float, last: float, told: bool) -> None:
+    """1 GiB a step of a peak of 70 GiB; not where the last left none, nor 5 MiB: under 1e-4."""
+    allocated = [round((20 + grown * i) * GIB) for i in range(3)]
+    allocated.append(allocated[-1] + round(last * GIB))
     top = device(0, 70 * GIB)
-    growth = replace(
-        top.growth, state="measured", allocated_bytes=allocated, per_step_bytes=step, every_step_grew=every
-    )
+    growth = replace(top.growth, state="measured", allocated_bytes=allocated)
     _, why = memory_verdict(replace(memory(), devices=[replace(top, growth=growth)]))
     assert ("Each of 3 steps left 1.0 GiB more" in why) == told
 

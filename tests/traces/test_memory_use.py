@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -17,6 +18,7 @@ from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import measure_capture
 from perfdoc.analyzers.memory.snapshot import RankMemory
 from perfdoc.diagnose.diagnosis import diagnose
+from perfdoc.reports.screen import render_screen
 from perfdoc.results import Diagnosis
 from perfdoc.results.memory import DeviceMemory
 from perfdoc.traces.damage import CODE
@@ -154,6 +156,67 @@ def test_a_pool_holds_more_than_was_asked_of_it(tmp_path: Path) -> None:
     assert found.headroom_bytes is None
 
 
+@pytest.mark.parametrize(
+    ("first", "more", "reserved"),
+    [
+        # Of 300 MiB that are older and go with their pool, which then is empty.
+        ([event(1_050, FREE, 0x100, 300 * MIB, pool=0xF0, pool_bytes=0)], 0, 300 * MIB),
+        # Of 500 MiB older the pool gives back nothing: it holds at least those all the time.
+        (
+            [event(1_050 + i, FREE, 0x100 * i, 250 * MIB, pool=0xF0, pool_bytes=512 * MIB) for i in (1, 2)],
+            0,
+            512 * MIB,
+        ),
+        # Two pools, of which one begins by an allocation.
+        (
+            [
+                event(1_020, ALLOC, 0x700, 100 * MIB, pool=0xE0, pool_bytes=128 * MIB),
+                event(1_050, FREE, 0x100, 300 * MIB, pool=0xF0, pool_bytes=64 * MIB),
+            ],
+            100 * MIB,
+            428 * MIB,
+        ),
+    ],
+)
+def test_a_pool_held_before_its_first_event_what_is_freed_of_it(
+    first: list[dict[str, Any]], more: int, reserved: int, tmp_path: Path
+) -> None:
+    before = event(1_010, ALLOC, 0x9000, GIB)  # outside of pools, so that the window has what was before
+    older = sum(row["bytes"] for row in first if row["memoryOperationType"] == FREE)
+    found = memory_of(export([before, *first], tmp_path))
+    assert found.peak_allocated_bytes == GIB + older + more
+    assert found.peak_reserved_bytes == GIB + reserved
+    assert found.peak_reserved_bytes >= found.peak_allocated_bytes
+
+
+@pytest.mark.parametrize(
+    ("left_mib", "leak"),
+    [
+        ((64, 64, 64, 64), "64.0 MiB"),
+        ((64, 60, 72, 64), "65.0 MiB"),  # about as much: graphs differ a little
+        ((64, 64, 0, 64), ""),  # one step kept nothing
+        ((512, 64, 8, 1), ""),  # caches that fill
+        ((-64, -64, -64, -64), ""),
+        ((0.125, 0.125, 0.125, 0.125), ""),  # of 4 GiB not worth a word
+    ],
+)
+def test_a_leak_is_on_the_first_screen(left_mib: tuple[float, ...], leak: str, tmp_path: Path) -> None:
+    """Five steps; what is allocated at the end of each is what the one before left and these MiB."""
+    held, instants = 4 * GIB, [instant(0, 4 * GIB, 8 * GIB)]
+    for step, left in enumerate((0, *left_mib)):
+        held += int(left * MIB)
+        instants += [
+            instant(100 * step + 20, held + GIB, 8 * GIB),
+            instant(100 * step + 85, held, 8 * GIB),
+        ]
+    found = diagnosed(with_instants(instants, tmp_path, steps=5))
+    (memory,) = found.analyses.memory.devices
+    assert np.diff(memory.growth.allocated_bytes).tolist() == [int(left * MIB) for left in left_mib]
+    screen = " ".join(render_screen(found, report="r").split())
+    assert "Peak memory" in screen
+    assert (f"each of 4 steps left {leak} more: a leak" in screen) == bool(leak)
+
+
 def test_each_device_and_process_has_its_own(tmp_path: Path) -> None:
     """The same addresses on two GPUs of one process, and a third GPU on which nothing ran."""
     builder = TimelineBuilder()
@@ -246,9 +309,9 @@ def test_a_capture_without_the_table_says_nothing_of_memory(tmp_path: Path) -> N
     assert (memory.state, memory.devices) == ("not_measured", [])
 
 
-def with_instants(instants: list[dict[str, Any]], folder: Path) -> Path:
+def with_instants(instants: list[dict[str, Any]], folder: Path, *, steps: int = 4) -> Path:
     """The job as a PyTorch trace, with `[memory]` instants of its allocator."""
-    path = write_kineto(job().build(), folder / "memory.json", pid=1000)
+    path = write_kineto(job(steps=steps).build(), folder / "memory.json", pid=1000)
     text = path.read_bytes()
     document = json.loads(gzip.decompress(text) if text[:2] == b"\x1f\x8b" else text)
     call = next(e for e in document["traceEvents"] if e.get("cat") == "cuda_runtime")
@@ -287,9 +350,12 @@ def test_pytorchs_own_count_is_whole(tmp_path: Path) -> None:
         instant(300, -1, GIB),
         instant(310, 1 << 63, GIB),
         instant(320, "much", None),
+        instant(325, 1 << 50, GIB),
         instant(330, 50 * GIB, 50 * GIB, device=3),  # a GPU on which nothing ran
     ]
-    found = memory_of(with_instants(instants, tmp_path))
+    whole = diagnosed(with_instants(instants, tmp_path))
+    assert any("4 memory events set aside" in q.message for q in whole.quality)
+    (found,) = whole.analyses.memory.devices
     assert found.reason == ""
     assert (found.start_allocated_bytes, found.peak_allocated_bytes) == (3 * GIB, 6 * GIB)
     assert (found.end_allocated_bytes, found.peak_reserved_bytes) == (4 * GIB, 14 * GIB)

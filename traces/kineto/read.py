@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from perfdoc.records import dataclass
-from perfdoc.traces.damage import Span, forget, host_rows, without_shared
+from perfdoc.traces.damage import IMPOSSIBLE_MEMORY, Span, forget, host_rows, without_shared
 from perfdoc.traces.errors import TraceError
 from perfdoc.traces.foreign import writer_of
 from perfdoc.traces.kineto.cutting import are_whole_traces
@@ -137,9 +137,12 @@ def _memory_use(rows: EventRows, threads: Sequence[Thread], pairs: Sequence[tupl
     order = np.lexsort((c["time_ns"], device))
     del c["thread"]
     table = MemoryUse(device=device[order].astype(np.int32), **{name: c[name][order] for name in c})
+    table = table.take(table.device >= 0)
     sizes = table.allocated_bytes, table.reserved_bytes
-    there = (table.device >= 0) & (np.abs(table.time_ns) <= MAX_TIME_NS)
-    return table.take(there & (np.minimum(*sizes) >= 0) & (np.maximum(*sizes) <= MAX_BYTES))
+    fits = (np.minimum(*sizes) >= 0) & (np.maximum(*sizes) <= MAX_BYTES)
+    fits &= (table.time_ns >= -MAX_TIME_NS) & (table.time_ns <= MAX_TIME_NS)
+    rows.damage.add("memory event", IMPOSSIBLE_MEMORY, int(np.count_nonzero(~fits)))
+    return table.take(fits)
 
 
 def _payloads(rows: EventRows, kernel_rows: I64) -> Payloads:

@@ -276,7 +276,7 @@ class EventRows:
             if name == "[memory]":
                 self._extras.add("memory")
                 args = decode_args(MEMORY_ARGS, event.args)
-                if non_negative(args.device_type) > 0:
+                if non_negative(args.device_type) > 0 and args.allocated is not None:
                     sizes = non_negative(args.allocated), non_negative(args.reserved)
                     self.memory.add(time, non_negative(args.device), thread, *sizes)
             elif not name.startswith("["):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from perfdoc.traces.damage import Damage
+from perfdoc.traces.damage import IMPOSSIBLE_MEMORY, Damage
 from perfdoc.traces.errors import TraceError
 from perfdoc.traces.memory.read import MAX_BYTES
 from perfdoc.traces.model import UNKNOWN
@@ -46,7 +46,7 @@ def read_memory_use(source: NsysSource, ids: Ids, damage: Damage) -> MemoryUse:
     fits &= np.isin(c["memoryOperationType"], (_ALLOCATION, _FREE))
     if float(c["bytes"][mine & fits].sum(dtype=np.float64)) > MAX_TOTAL_NS:
         fits[:] = False
-    damage.add("memory event", "no time or size that can be true", int(np.count_nonzero(mine & ~fits)))
+    damage.add("memory event", IMPOSSIBLE_MEMORY, int(np.count_nonzero(mine & ~fits)))
     rows = np.flatnonzero(mine & fits)
     rows = rows[np.lexsort((c["start"][rows], c["address"][rows], gpu[rows]))]
     gpu, time, address, size, pool, pool_bytes = (
@@ -65,13 +65,14 @@ def read_memory_use(source: NsysSource, ids: Ids, damage: Damage) -> MemoryUse:
     of = of[np.lexsort((time[of], pool[of], gpu[of]))]
     held = change.copy()
     held[of] = np.diff(pool_bytes[of], prepend=0)
-    begins = of[~_same(gpu[of], pool[of])]
-    held[begins] = pool_bytes[begins]
+    begins = np.flatnonzero(~_same(gpu[of], pool[of]))
+    # Before its first event a pool held what is freed of it without having been allocated, at least.
+    held[of[begins]] = pool_bytes[of[begins]] - np.add.reduceat(older[of], begins)
     tables = []
     by_time = np.lexsort((time, gpu))
     for index in np.unique(gpu).tolist():
         of = by_time[gpu[by_time] == index]
-        reserved = older[of][~pooled[of]].sum() + np.cumsum(held[of])
+        reserved = older[of].sum() + np.cumsum(held[of])
         tables.append(
             MemoryUse(
                 time_ns=time[of],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from perfdoc.diagnose.account import out_of_memory_words
 from perfdoc.results.figures import share, size
-from perfdoc.results.memory import DeviceMemory, MemoryAnalysis, MemorySite, OutOfMemory
+from perfdoc.results.memory import DeviceMemory, MemoryAnalysis, MemorySite, OutOfMemory, leak_words
 from perfdoc.results.names import base_name, shorten
 
 
@@ -19,14 +19,16 @@ def memory_verdict(memory: MemoryAnalysis, failed_allocations: int = 0) -> tuple
     where = f"GPU {top.device}" if top.rank is None else f"rank {top.rank}"
     peak = f"Peak memory of {where}: {size(top.peak_allocated_bytes)} allocated{reserved}."
     use, held_bytes = _held_most(top)
-    why = f"{peak}{_held_by(top)}{_grows(top)}"
+    leak = leak_words(top)
+    grows = f" {leak[:1].upper()}{leak[1:]}." if leak else ""
+    why = f"{peak}{_held_by(top)}{grows}"
     if failed := next((m.out_of_memory[0] for m in peaks if m.out_of_memory), None):
         more = f"It is the first of {failed_allocations:,}. " if failed_allocations > 1 else ""
         return _failed(failed), f"{more}{why}"
     if failed_allocations:
         return out_of_memory_words(failed_allocations).strip(), why
     if not use:
-        return peak, f"{_held_by(top)}{_grows(top)}".strip()
+        return peak, f"{_held_by(top)}{grows}".strip()
     of = f"{size(top.peak_allocated_bytes)} peak of {where}"
     return f"{size(held_bytes)} of the {of} is {use.replace('_', ' ')}.", why
 
@@ -43,18 +45,6 @@ def _recorded(top: DeviceMemory) -> tuple[int, dict[str, int]]:
     """(bytes allocated in the recording, those of each known use)."""
     held = {} if top.composition is None else top.composition.recorded_bytes
     return sum(held.values()), {use: n for use, n in held.items() if use != "unknown"}
-
-
-_WORTH_GROWING = 0.01
-"""Of the peak, each step: in a hundred steps it is full."""
-
-
-def _grows(top: DeviceMemory) -> str:
-    """With the space before it; nothing where not every step leaves more than the one before it."""
-    grown, steps = top.growth.per_step_bytes or 0, len(top.growth.allocated_bytes) - 1
-    if not top.growth.every_step_grew or grown < _WORTH_GROWING * (top.peak_allocated_bytes or 0):
-        return ""
-    return f" Each of {steps} steps left {size(grown)} more than the one before it: a leak, if it goes on."
 
 
 def _failed(request: OutOfMemory) -> str:
