@@ -209,8 +209,7 @@ def attribute_dimensions(
     open_ = evidence == _NONE
     if open_.any():
         kinds = kinds or classify_kernels(trace)
-        piped = bool((dimension == DIMENSIONS.index("pp")).any())
-        found = by_pattern(trace, activity, kinds, group, group_size, open_, piped=piped)
+        found = by_pattern(trace, activity, kinds, group, group_size, open_, dimension)
         new = (found >= 0) & _may_be(comm, found, group_size, facts or JobFacts())
         dimension[new], evidence[new] = found[new], EVIDENCE.index("pattern")
     return replace(

@@ -15,7 +15,7 @@ from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.communication.payloads import ways_of
 from perfdoc.analyzers.device.activity import DIMENSIONS, Activity
 from perfdoc.analyzers.kernel_class.classify import KernelKinds
-from perfdoc.analyzers.kernel_class.rules import KernelClass
+from perfdoc.analyzers.kernel_class.rules import OWN_TRANSPORTS, KernelClass
 from perfdoc.records import dataclass
 from perfdoc.traces import Trace
 from perfdoc.traces.table import Bool
@@ -52,10 +52,13 @@ class _Program:
     layers: I64
     """Place at which each stretch of attention begins."""
     optimizer: I64
+    exchanges: I64
+    """Of tokens between experts."""
 
     @classmethod
-    def of(cls, activity: Activity, kinds: KernelKinds, order: I64) -> _Program:
-        """order: when each activity of the device was launched."""
+    def of(cls, activity: Activity, kinds: KernelKinds, order: I64, *, tokens: Bool) -> _Program:
+        """order: when each activity of the device was launched. tokens: by communication, whether it is of
+        experts."""
         rows = np.flatnonzero(activity.is_compute & (activity.kernel >= 0))
         rows = rows[np.argsort(order[rows], kind="stable")]
         code = kinds.class_code[activity.kernel[rows]]
@@ -68,6 +71,7 @@ class _Program:
             is_attention=attention,
             layers=work[begins],
             optimizer=order[rows[code == KernelClass.OPTIMIZER]],
+            exchanges=np.sort(order[activity.comm_rows[tokens]]),
         )
 
     def beside_attention(self, at: I64) -> float:
@@ -76,15 +80,19 @@ class _Program:
         padded = np.concatenate(([False], self.is_attention, [False]))
         return float(np.mean(padded[behind] | padded[behind + 1]))
 
+    def before_attention(self, at: I64) -> float:
+        """Share of the places of which the next product is attention."""
+        return float(np.mean(np.append(self.is_attention, False)[np.searchsorted(self.work, at, "left")]))
+
     def covered(self, at: I64) -> float:
         """Share of the gaps between stretches of attention that hold one of the places."""
         return float(np.mean(np.diff(np.searchsorted(at, self.layers, "left")) > 0))
 
-    def beside_optimizer(self, at: I64) -> float:
-        """Share of the places with a kernel of the optimizer before the next product or since the last."""
+    def beside(self, others: I64, at: I64) -> float:
+        """Share of the places with one of others, in order, before the next product or since the last."""
         edges = np.concatenate(([np.iinfo(np.int64).min], self.work, [np.iinfo(np.int64).max]))
         gap = np.searchsorted(self.work, at, "left")
-        inside = np.searchsorted(self.optimizer, edges[gap + 1]) > np.searchsorted(self.optimizer, edges[gap])
+        inside = np.searchsorted(others, edges[gap + 1]) > np.searchsorted(others, edges[gap])
         return float(np.mean(inside))
 
 
@@ -120,26 +128,29 @@ def by_pattern(
     group: I64,
     group_size: I64,
     unknown: Bool,
-    *,
-    piped: bool,
+    known: I64,
 ) -> I64:
     """Index into DIMENSIONS by communication; -1 where no pattern is one dimension's alone.
 
     group: one number for each group, -1 unknown. group_size: ranks, -1 unknown. unknown: what is asked about.
-    piped: whether other communication is between pipeline stages.
+    known: the dimension of the rest.
     """
     comm = activity.communication
+    piped = bool((known == DIMENSIONS.index("pp")).any())
     found = np.full(len(comm.kernel), -1, np.int64)
     if np.count_nonzero(unknown) < _LEAST_CALLS:
         return found
     order = _order(activity)
-    program = _Program.of(activity, kinds, order)
+    program = _Program.of(activity, kinds, order, tokens=known == DIMENSIONS.index("ep"))
     if len(program.work) < _LEAST_LAYERS:
         return found
     names = np.array(["" if k is None else k.collective for k in comm.kinds])[comm.kind]
     exchange = np.isin(names, _EXCHANGES)
-    # Exchanges on a stream that computes count as one group: where they are of several nothing fits.
-    group = np.where((group < 0) & exchange, group.max(initial=-1) + 1, group)
+    # Exchanges on a stream that computes count as one group: where they are of several nothing fits. So do
+    # the reductions of an engine's own all-reduce, which is made for one group.
+    transports = np.array(["" if k is None else k.transport for k in comm.kinds])[comm.kind]
+    for alike in (exchange, *(transports == name for name in OWN_TRANSPORTS)):
+        group = np.where((group < 0) & alike, group.max(initial=-1) + 1, group)
     asked = np.flatnonzero(unknown & (group >= 0))
     groups, count = np.unique(group[asked], return_counts=True)
     decided: dict[int, str] = {}
@@ -159,8 +170,10 @@ def by_pattern(
     for one, dimension in decided.items():
         mine = asked[group[asked] == one]
         pair = not (group_size[mine] > _ENDS).any() and not _in_bursts(order[activity.comm_rows[mine]])
-        if dimension == "dp" and piped and pair and set(names[mine].tolist()) == {"all_reduce"}:
-            continue  # tied embeddings of the first and the last stage are reduced alike
+        # Tied embeddings of the first and the last stage are reduced alike, and logits of a server.
+        alike = (piped and pair) or np.isin(transports[mine], OWN_TRANSPORTS).all()
+        if dimension == "dp" and alike and set(names[mine].tolist()) == {"all_reduce"}:
+            continue
         found[mine] = DIMENSIONS.index(dimension)
     return found
 
@@ -192,10 +205,13 @@ def _of_reductions(program: _Program, calls: _Calls) -> str | None:
     gathers, scatters = calls.of("all_gather"), calls.of("reduce_scatter")
     reduces = calls.of("all_reduce", "reduce", "reduce_scatter")
     if len(program.layers) < _LEAST_LAYERS:
-        around = program.beside_optimizer(calls.at) >= _ALL
+        around = program.beside(program.optimizer, calls.at) >= _ALL
         return "dp" if around and len(gathers) and len(reduces) else None
     if not len(reduces):
-        return "cp" if program.beside_attention(gathers) >= _ALL else None
+        # Keys and values are gathered for the attention that follows; at an exchange of experts it is counts
+        # of tokens, or those of another dimension.
+        alone = program.beside(program.exchanges, gathers) <= _HARDLY
+        return "cp" if alone and program.before_attention(gathers) >= _ALL else None
     covered = program.covered(reduces)
     if covered <= _SOME:
         return "dp"

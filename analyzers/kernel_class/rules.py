@@ -116,6 +116,7 @@ COLLECTIVES = {
     "sendrecv": "send_recv",
     "send": "send_recv",
     "recv": "send_recv",
+    "receive": "send_recv",
     "put": "send_recv",
     "get": "send_recv",
     "alltoall": "all_to_all",
@@ -193,6 +194,9 @@ DEDICATED_TRANSPORTS = (
     "expert_exchange",
 )
 """Transports that only move tokens between experts."""
+
+OWN_TRANSPORTS = ("custom_all_reduce", "multimem", "symmetric_memory", "nvshmem", "msccl", "custom")
+"""Of frameworks' own kernels, which run among those that compute: no stream tells their group."""
 
 _SAID = re.compile(
     rf"(?:{PARTS['ANY']})|(?i:(?P<word>dispatch|combine|broadcast|send_?recv|barrier|notify))",

@@ -87,6 +87,52 @@ def served(p: Program) -> None:
         p.collective(ALL_REDUCE, TP, 64 * 1024)
 
 
+CROSS_DEVICE = "void vllm::cross_device_reduce_1stage<__nv_bfloat16, 8>(x)"
+MULTIMEM = "void (anonymous namespace)::multimem_all_reduce_kernel<c10::BFloat16, 16>(x)"
+MSCCLPP = "void mscclpp::allreduce8<__half>(x)"
+DISPATCH, COMBINE = "void deep_ep::intranode::dispatch<8>(int4*)", "void deep_ep::intranode::combine<8>(x)"
+
+
+def served_by(kernel: str) -> Callable[[Program], None]:
+    """An engine's own all-reduce among the kernels that compute: of no stream and without a communicator."""
+
+    def program(p: Program) -> None:
+        for _ in layers(6, forward_only=True):
+            p.compute(GEMM, ATTENTION, GEMM, kernel, GEMM, GEMM, kernel)
+
+    return program
+
+
+def reduced_at_the_end(p: Program) -> None:
+    """One such all-reduce a pass says nothing of its group."""
+    for _ in layers(6, forward_only=True):
+        p.compute(GEMM, ATTENTION, GEMM, GEMM)
+    p.compute(CROSS_DEVICE)
+
+
+def gathered_keys(p: Program) -> None:
+    """Context parallelism by all-gather."""
+    for _ in layers(6, forward_only=True):
+        p.compute(GEMM)
+        p.collective(ALL_GATHER, CP)
+        p.compute(ATTENTION, GEMM, GEMM, GEMM)
+
+
+def gathered_before_experts(p: Program) -> None:
+    """Right behind attention tokens are gathered, then go to experts through DeepEP."""
+    for _ in layers(6, forward_only=True):
+        p.compute(GEMM, ATTENTION)
+        p.collective(ALL_GATHER, EP)
+        p.compute(DISPATCH, GEMM, GEMM, COMBINE)
+
+
+def gathered_behind_experts(p: Program) -> None:
+    """What combine gave is gathered, and the next product is attention."""
+    for _ in layers(6, forward_only=True):
+        p.compute(ATTENTION, GEMM, DISPATCH, GEMM, COMBINE)
+        p.collective(ALL_GATHER, EP)
+
+
 def sequence_parallel(p: Program) -> None:
     """Megatron's: gathers before and scatters behind both blocks; backward gathers the input again."""
     for _, forward in layers(3):
@@ -250,6 +296,10 @@ def found(
         (two_expert_ranks, {EP: "ep"}),
         (middle_stage, {PP: "pp"}),
         (norms, {OTHER: "other"}),
+        (gathered_keys, {CP: "cp"}),
+        (served_by(CROSS_DEVICE), {0: "tp"}),
+        (served_by(MULTIMEM), {0: "tp"}),
+        (served_by(MSCCLPP), {0: "tp"}),
     ],
 )
 def test_one_reading_remains(
@@ -260,7 +310,14 @@ def test_one_reading_remains(
 
 @pytest.mark.parametrize(
     ("program", "communicator"),
-    [(gathered_experts, EP), (tied_embeddings, DP), (shallow_data_parallel, DP)],
+    [
+        (gathered_experts, EP),
+        (tied_embeddings, DP),
+        (shallow_data_parallel, DP),
+        (gathered_before_experts, EP),
+        (gathered_behind_experts, EP),
+        (reduced_at_the_end, 0),
+    ],
 )
 def test_several_readings_stay_unknown(
     tmp_path: Path, program: Callable[[Program], None], communicator: int
