@@ -60,6 +60,8 @@ def settings_of(entries: Sequence[Entry], dialect: Dialect | None) -> Iterator[S
         if entry.unused:
             continue
         found = meaning(entry, dialect)
+        if dialect == "accelerate" and found.knob is None and "." in entry.name:
+            found = meaning(entry, "deepspeed")  # whose dictionary a program of Hugging Face's hands on
         if found.knob is None:
             continue
         if entry.form == "flag" and not flags and (found.knob.id not in LAUNCHER or found.how != "exact"):

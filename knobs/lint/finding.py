@@ -83,10 +83,10 @@ def finding_of(
 def finding_at(
     entry: Entry, knob: str | None, code: str, severity: Severity, message: str, instead: str, why: str
 ) -> Finding:
-    """What is wrong with one entry, which may be no knob's."""
+    """What is wrong with one entry, which may be no knob's; of a variable no more than a note."""
     return Finding(
         code=code,
-        severity=severity,
+        severity="note" if entry.bare else severity,
         line=entry.line,
         key=entry.name,
         knob=knob,

@@ -161,6 +161,9 @@ def _of_path(name: str, bare: bool, dialect: Dialect | None) -> Meaning:
             instead = f"{name.rpartition('.')[0]}.megatron.{leaf}"  # of the role that was written
         return Meaning(how=how, knob=found.knob, path=path, scope=scope, instead=instead)
     if found.how in ("former", "near") and found.knob is not None and dialect is not None:
+        near = f"{parent}.{found.instead}"
+        if found.how == "near":
+            return Meaning(how="near", knob=names.by_path[near][0], path=near, scope=scope, instead=near)
         spelled = found.knob.spelled(dialect)
         instead = spelled[0].name if spelled else found.knob.id
         return Meaning(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from perfdoc.knobs.knob import Dialect
@@ -77,6 +77,7 @@ _TRAINER_CLASSES = frozenset(
     }
 )
 """Of Hugging Face, made from TrainingArguments."""
+_ACCELERATES_FP8 = ("fp8_config", "TERecipeKwargs", "FP8RecipeKwargs", "MSAMPRecipeKwargs", "AORecipeKwargs")
 _VERL_ROLES = ("actor_rollout_ref.actor.", "actor_rollout_ref.ref.", "critic.", "reward_model.")
 _VERL_MODEL = "actor_rollout_ref.model."
 PERFDOC_SECTIONS = frozenset(
@@ -98,7 +99,11 @@ _CLASSES: Mapping[Dialect, Mapping[str, str]] = MappingProxyType(
         "nemo": _NEMO_CLASSES,
         "torchtitan": _TITAN_CLASSES,
         "accelerate": dict.fromkeys(_TRAINER_CLASSES, "TrainingArguments")
-        | {"DeepSpeedPlugin": "deepspeed_config", "Accelerator": ""},
+        | {"DeepSpeedPlugin": "deepspeed_config", "Accelerator": ""}
+        | dict.fromkeys(("FullyShardedDataParallelPlugin", "fsdp_config"), "fsdp_config.fsdp_")
+        | dict.fromkeys(_ACCELERATES_FP8, "fp8_config.fp8_")
+        | {"ParallelismConfig": "parallelism_config.parallelism_config_"}
+        | {"MegatronLMPlugin": "megatron_lm_config.megatron_lm_"},
     }
 )
 
@@ -118,7 +123,7 @@ def placed(dialect: Dialect, name: str) -> tuple[str, str, str]:
             return ".".join([part, *rest]), "", wrong
         table = _CLASSES.get(dialect, {})
         if part in table:
-            return ".".join([table[part], *rest]).removeprefix("."), "", wrong
+            return _within(table[part], rest), "", wrong
     path = ".".join(parts)
     stem = STEM.match(path)
     path = path[stem.end() :] if stem else path
@@ -127,6 +132,13 @@ def placed(dialect: Dialect, name: str) -> tuple[str, str, str]:
     if dialect == "perfdoc" and path.partition(".")[0] in PERFDOC_SECTIONS:
         path = path.rpartition(".")[2]
     return path, "", wrong
+
+
+def _within(section: str, rest: Sequence[str]) -> str:
+    """A path in a section; of those that end in the beginning of their names, also without it."""
+    place, _, prefix = section.partition(".") if section.endswith("_") else (section, "", "")
+    key = ".".join(rest)
+    return f"{place}.{'' if key.startswith(prefix) else prefix}{key}".removeprefix(".")
 
 
 def _of_verl(path: str) -> tuple[str, str]:

@@ -49,10 +49,8 @@ def as_known(entries: Sequence[Entry], program: Dialect | None, shown_by: str) -
     """The entries under the names that the catalogue has: some programs have other ways to write them."""
     if program == "verl" and "sft" in shown_by:
         return [*_fine_tuning(entries)]
-    if program in (None, "accelerate", "deepspeed"):
-        entries = [_of_fsdp(entry) for entry in entries]
-        if _is_trainers(entries):
-            return [*_trainers(entries)]
+    if program in (None, "accelerate", "deepspeed") and _is_trainers(entries):
+        return [*_trainers(entries)]
     if program == "accelerate":
         return [*_launched(entries)]
     if program == "megatron_bridge":
@@ -85,16 +83,6 @@ def _plain(entry: Entry) -> str:
 def _is_trainers(entries: Sequence[Entry]) -> bool:
     names = {_plain(e) for e in entries}
     return "per_device_train_batch_size" in names or len(names & _ONLY_TRAINERS) >= _ENOUGH
-
-
-_FSDP = re.compile(r"(?:TrainingArguments\.)?(?:fsdp_config|FullyShardedDataParallelPlugin)\.(?:fsdp_)?(\w+)")
-
-
-def _of_fsdp(entry: Entry) -> Entry:
-    """Keys of Hugging Face's dictionary and fields of Accelerate's class as Accelerate's file has them."""
-    found = _FSDP.fullmatch(entry.name)
-    name = f"fsdp_config.fsdp_{found[1]}" if found else ""
-    return replace(entry, name=name) if name in names_of("accelerate").by_path else entry
 
 
 def _trainers(entries: Sequence[Entry]) -> Iterator[Entry]:

@@ -219,7 +219,7 @@ def _of_deepspeed(node: ast.expr, known: _Constants, path: str = "", depth: int 
         name = f"{path}{key}"
         if _items(value) and depth < MAX_DEPTH:
             yield from _of_deepspeed(value, known, f"{name}.", depth + 1)
-        else:
+        elif not isinstance(value, ast.List):  # values that a search tries
             yield _path(name, value, known, node)
 
 
