@@ -17,6 +17,8 @@ from perfdoc.knobs.reading.shell import shell_entries, starts_program, word_entr
 from perfdoc.knobs.values import OPAQUE, Raw
 
 _MAX_BRACKETS = 60
+_LEAVES = (ast.Name, ast.expr_context, ast.operator, ast.cmpop, ast.unaryop, ast.alias)
+"""Nodes that set nothing and hold nothing: half of a program."""
 
 
 def python_entries(text: str) -> Iterator[Entry]:
@@ -43,7 +45,8 @@ def python_entries(text: str) -> Iterator[Entry]:
             todo += [(n, block, sure, shown) for n in node.body[::-1] if holds is None or holds]
             todo.append((node.test, block, sure, shown))
         elif not isinstance(node, ast.JoinedStr):
-            todo += [(child, block, sure, shown) for child in reversed([*ast.iter_child_nodes(node)])]
+            inner = [child for child in ast.iter_child_nodes(node) if not isinstance(child, _LEAVES)]
+            todo += [(child, block, sure, shown) for child in reversed(inner)]
 
 
 _SHOWS = re.compile(
@@ -93,11 +96,15 @@ _MOST = 10**12
 """Of a number that is computed."""
 
 
+_NAMING = (ast.Name, ast.arg, ast.Global, ast.Nonlocal, ast.Assign)
+
+
 def _constants(tree: ast.Module) -> _Constants:
     """Names that nothing sets but one plain value at the top of a program, or one dictionary anywhere."""
+    nodes = [n for n in ast.walk(tree) if isinstance(n, _NAMING)]
     stored = Counter(
         name
-        for node in ast.walk(tree)
+        for node in nodes
         for name in (
             [node.id]
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
@@ -110,7 +117,7 @@ def _constants(tree: ast.Module) -> _Constants:
     )
     found: dict[str, bool | int | float | str | ast.expr] = {
         node.targets[0].id: node.value
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.Assign)
         and isinstance(node.targets[0], ast.Name)
         and stored[node.targets[0].id] == 1
