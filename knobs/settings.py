@@ -203,8 +203,7 @@ def _is_worked_out(dialect: Dialect, knob: Knob, raw: Raw) -> bool:
     """Whether a value stands for one that the program finds from others, or is given when it starts."""
     if raw == "-1" and knob.id in _DEGREES and dialect != "megatron_lm":
         return True  # of inference, and of whatever takes the ranks that are left
-    one = _ONE_WORKED_OUT.get((dialect, knob.id))
-    if one is not None and raw == one:
+    if raw is not None and raw == _ONE_WORKED_OUT.get((dialect, knob.id)):
         return True
     worked_out = _WORKED_OUT.get(dialect)
     return worked_out is not None and raw == worked_out and (worked_out == "auto" or knob.min != -1)
@@ -305,8 +304,8 @@ def read_configuration(path: Path, dialect: Dialect | None = None) -> Configurat
     chosen: dict[str, Setting | None] = {}
     for scope in found.scopes.values():
         for knob, setting in scope.items():
-            same = knob not in chosen or _value_of(chosen[knob]) == setting.value
-            chosen[knob] = setting if same else None
+            before = chosen.get(knob, setting)
+            chosen[knob] = setting if before is not None and before.value == setting.value else None
     return configuration_of(chosen, found)
 
 
@@ -325,7 +324,3 @@ def configuration_of(chosen: Mapping[str, Setting | None], found: Scoped) -> Con
         complete=found.complete,
         paths=frozenset(s.meaning.path for s in found.settings if s.entry.form == "path"),
     )
-
-
-def _value_of(setting: Setting | None) -> object:
-    return None if setting is None else setting.value

@@ -267,15 +267,8 @@ def _flat(name: str, dialect: Dialect) -> Meaning:
             how="former", knob=knob, former=former, path=name, instead=spelled[0].name if spelled else knob.id
         )
     dashed = name.replace("_", "-") if dialect == "megatron_lm" else name
-    known = catalogue().get(plain)
-    megatrons = known is not None and any(s.dialect in MEGATRONS for s in known.spellings)
-    if (
-        dialect == "megatron_lm"
-        and known
-        and known.kind == "knob"
-        and megatrons
-        and dashed not in names.by_path
-    ):
+    known = catalogue().get(plain) if dialect == "megatron_lm" and dashed not in names.by_path else None
+    if known and known.kind == "knob" and any(s.dialect in MEGATRONS for s in known.spellings):
         knob = known
         spelled = knob.spelled(dialect)
         how: How = "misplaced" if spelled else "absent"

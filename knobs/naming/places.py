@@ -117,9 +117,7 @@ def placed(dialect: Dialect, name: str) -> tuple[str, str, str]:
         parts = [WRONG_CLASSES[p] if p == wrong else p for p in parts]
     for position in range(len(parts) - 2, -1, -1):
         part, rest = parts[position], parts[position + 1 :]
-        if part in _CALLABLES:
-            return ".".join([part, *rest]), "", wrong
-        if dialect == "megatron_core" and part in _CORE_CLASSES:
+        if part in _CALLABLES or (dialect == "megatron_core" and part in _CORE_CLASSES):
             return ".".join([part, *rest]), "", wrong
         table = _CLASSES.get(dialect, {})
         if part in table:
