@@ -91,6 +91,8 @@ class OutlierStep:
     leaf: str | None
     """The leaf that grew most there; None with the reason where none grew by half of the excess."""
     leaf_growth_ns: int | None
+    grew_on: int = 0
+    """Devices on which that leaf grew most; 0 where none is named, and of a logged step."""
     growth: list[LeafGrowth]
     """Every leaf that grew by more than a tenth of the excess, the largest first."""
     reason: str

@@ -195,4 +195,6 @@ def _merged(same: Sequence[OutlierStep]) -> OutlierStep:
     def own_growth(step: OutlierStep) -> int:
         return max((g.growth_ns for g in step.growth if not g.leaf.startswith("exposed_comm")), default=0)
 
-    return replace(max(same, key=lambda s: (own_growth(s), s.excess_ns)), ranks=len(same))
+    most = max(same, key=lambda s: (own_growth(s), s.excess_ns))
+    alike = sum(s.leaf == most.leaf for s in same) if most.leaf else 0
+    return replace(most, ranks=len(same), grew_on=alike)

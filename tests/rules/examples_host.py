@@ -14,6 +14,7 @@ from tests.rules.test_exposed_copies import copying
 from tests.rules.test_launch_rules import DENSE, jittery, waiting
 from tests.rules.test_packing_profiling_rules import uneven
 from tests.rules.test_rules import with_gap
+from tests.rules.test_slow_step import EVEN, slow_once
 from tests.rules.test_slowing_capture import RECORDED, recording
 from tests.rules.test_waits_for_device import drained
 
@@ -60,6 +61,12 @@ def losses_are_read_in_the_step(folder: Path) -> Case:
     """steps of 200 µs: `.item()` waits for a kernel of 100 µs, then the host launches three of 10 µs, one
     every 30 µs."""
     return case_of(folder, drained(steps=2))
+
+
+@example("PD210")
+def one_batch_comes_late(folder: Path) -> Case:
+    """eight steps of 600 µs on 2 ranks, one of which waits 1.2 ms for its batch in the sixth."""
+    return slow_once(folder, (500, 1200), EVEN)
 
 
 @example("PD906")

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from perfdoc.analyzers.pipeline.operations import MESSAGE, RankOperations
@@ -43,14 +44,16 @@ def written(ranks: Sequence[RankOperations], folder: Path, tp: int, dp: int) -> 
     made = []
     for rank in ranks:
         events: list[dict[str, Any]] = []
-        period_us = float(rank.step_ns.max()) / 1e3 + 50
+        # The longest of all ranks: each step begins on all of them behind the one before.
+        periods_us = np.max([r.step_ns for r in ranks], axis=0) / 1e3 + 50
         own = (rank.rank or 0) * tp
         stage, replica = divmod(rank.rank or 0, dp)
         pipe = [(s * dp + replica) * tp for s in range(len(ranks) // dp)]
         replicas = [(stage * dp + r) * tp for r in range(dp)]
         for step in range(len(rank.step_names)):
-            begin = 1e6 + step * period_us
-            marked = _event("user_annotation", f"ProfilerStep#{step}", begin - 20, period_us, tid=1)
+            begin = 1e6 + float(periods_us[:step].sum())
+            lasts_us = float(periods_us[step])
+            marked = _event("user_annotation", f"ProfilerStep#{step}", begin - 20, lasts_us, tid=1)
             events.append(marked | {"pid": 1})
             for i, word in enumerate(rank.operation):
                 start = begin + float(rank.start_ns[i, step]) / 1e3

@@ -1,0 +1,100 @@
+"""One step that takes far longer than the others shows what the others lack: a checkpoint, an evaluation, a
+batch that came late, a device that slowed down. Means over steps hide it."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from perfdoc.results.figures import brief, plural, significant
+from perfdoc.results.names import shorten
+from perfdoc.results.step_times import OutlierStep
+from perfdoc.rules.engine.needs import given, known
+from perfdoc.rules.engine.rule import Case, Gain, Meta, Verdict, fires, passes
+from perfdoc.rules.facts.culprit import FIRES_FRAC, LEADS_FRAC
+
+META = Meta(
+    title="A step that takes longer than the others",
+    action="Find what the slow step does that the others do not",
+    sources=("definitions",),
+    topic="host_overhead",
+    needs=(known("whole steps in the window", lambda case: case.job.step_times.analysed),),
+)
+
+MAX_SLOW_FRAC = 0.2
+"""Of the steps: with more of them slow, what they have is usual."""
+_GROWS: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "compute": ("computing", "Look for longer sequences, an evaluation, or lower clocks in that step"),
+        "idle.data": ("waiting for the next batch", "Look at that batch: its file, its workers, the storage"),
+        "idle.gc": ("garbage collection", "Collect garbage between steps, on all ranks at once"),
+        "idle.host": (
+            "waiting for the host",
+            "Look for a checkpoint, an evaluation, logging or a compilation in that step",
+        ),
+        "exposed_memcpy": ("copies", "Look for a checkpoint or an offload in that step"),
+    }
+)
+"""By leaf of the ledger what the step has more of, and where to look."""
+_LOOK = "Look at that step on the timeline, and at what else used its network and hosts then"
+
+
+def evaluate(case: Case) -> Verdict:
+    """Fires if steps far above the median (5 scaled MADs), `MAX_SLOW_FRAC` of all at most, cost 3 % of the
+    window; as information where it is the first step alone, in which profilers and caches warm up."""
+    usual, slow = given(case.job.step_times.analysed), _slow(case)
+    mean_ns = usual.mean_ns or usual.median_ns
+    more_ns = max(mean_ns - usual.median_ns, 0) if slow else 0
+    cost = more_ns / mean_ns if mean_ns else 0.0
+    evidence = [("steps far above the median", f"{len(slow)} of {usual.count}")]
+    if len(slow) > max(1, usual.count * MAX_SLOW_FRAC):
+        return passes(evidence, "they are too many to be exceptions")
+    if cost < FIRES_FRAC:
+        return passes(evidence)
+    worst = max(slow, key=lambda o: o.excess_ns)
+    is_first = len(slow) == 1 and worst.step in [r.window.step_list[0].name for r in case.ranks]
+    said = _said(worst, usual.count - len(slow), len(slow) - 1, len(case.ranks))
+    _, look = _GROWS.get(worst.leaf or "", ("", _LOOK))
+    return fires(
+        level="information" if is_first else "problem",
+        blames=said if cost >= LEADS_FRAC and not is_first else "",
+        reason=said,
+        evidence=[
+            *evidence,
+            ("the slow step", f"{brief(worst.duration_ns)}, the median {brief(usual.median_ns)}"),
+            ("the mean step without it", f"{brief(mean_ns - more_ns)}, not {brief(mean_ns)}"),
+        ],
+        remedy=f"{look}; capture more steps to see whether it comes back.",
+        gain=Gain(
+            low_ms=0.0,
+            mid_ms=None,
+            high_ms=more_ns / 1e6,
+            method="ceiling",
+            assumptions=["upper bound, not predicted: all that it takes longer than the median step"],
+        ),
+        verify="Capture as many steps again: none is far above the median.",
+        false_alarm="A step that does more by design: it evaluates, saves or logs, every so many steps.",
+    )
+
+
+def _slow(case: Case) -> list[OutlierStep]:
+    """Of the analysed steps. Where a device waits before a step, that is in the one before; on its peers,
+    which wait for it in a collective, in the step itself: there it is left out."""
+    found = [o for o in case.job.step_times.outliers if o.source == "analysed"]
+    order = {s.name: i for r in case.ranks for i, s in enumerate(r.window.step_list)}
+    own = [order.get(o.step, -2) for o in found if not (o.leaf or "").startswith("exposed_comm")]
+    return [o for o in found if order.get(o.step, -2) in own or order.get(o.step, -2) - 1 not in own]
+
+
+def _said(worst: OutlierStep, others: int, more: int, ranks: int) -> str:
+    """`step 5 takes 3 times as long as the other 7, 4.2 s more of computing on all 16 ranks`"""
+    times = significant(worst.duration_ns / max(worst.duration_ns - worst.excess_ns, 1))
+    also = f" and {plural(more, 'other step')} take" if more else " takes"
+    rest = f"remaining {others}" if more else f"other {others}"
+    said = f"{shorten(worst.step, 48)}{also} {'up to ' if more else ''}{times} times as long as the {rest}"
+    if worst.leaf is None:
+        return said
+    kind, _, dimension = worst.leaf.partition(".")
+    other = f"{dimension.upper()} communication beside no compute" if kind == "exposed_comm" else "idle time"
+    what, _ = _GROWS.get(worst.leaf, (other, ""))
+    where = f"all {ranks} ranks" if worst.grew_on == ranks else f"{worst.grew_on} of {ranks} ranks"
+    where = shorten(worst.label or "one rank", 48) if worst.grew_on == 1 < ranks else where
+    return f"{said}, {brief(worst.leaf_growth_ns or 0)} more of {what}{f' on {where}' if ranks > 1 else ''}"

@@ -1,0 +1,93 @@
+"""One step far longer than the others is told as that, with what only it has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from perfdoc.rules.engine.case import Case
+from tests.analyzers.tiny import ALL_REDUCE, GEMM
+from tests.captures.timeline import TimelineBuilder
+from tests.rules.cases import US, case_of, result
+
+EVEN = (500, 0)
+
+
+def laid_out(*ranks: Sequence[tuple[int, int]]) -> list[TimelineBuilder]:
+    """Of each rank (us of computing, us of a wait for the next batch before it) by step; all reduce their
+    gradients for 100 us once the last has come."""
+    waits = [[late + busy for busy, late in steps] for steps in ranks]
+    longest = [max(at) for at in zip(*waits, strict=True)]
+    builders = []
+    for number, steps in enumerate(ranks):
+        builder = TimelineBuilder()
+        process = builder.process(pid=1000 + number, rank=number)
+        thread, device = process.thread(), process.device()
+        at = 0
+        for i, (busy, late) in enumerate(steps):
+            end = at + (longest[i] + 100) * US
+            began, done = at + late * US, at + (late + busy) * US
+            thread.range(f"perfdoc.step {i}", at, end)
+            if late:
+                thread.range("perfdoc.data", at, began)
+            device.kernel(GEMM, began, done, launch=(thread, began, began + 1))
+            thread.range("all-grads-sync", began + 2, began + 9)
+            device.kernel(ALL_REDUCE, done, end, stream=20, launch=(thread, began + 3, began + 4))
+            at = end
+        builders.append(builder)
+    return builders
+
+
+def slow_once(folder: Path, *slow: tuple[int, int], at: int = 5, steps: int = 8) -> Case:
+    """slow: each rank's in that step."""
+    return case_of(folder, *laid_out(*([*[EVEN] * at, one, *[EVEN] * (steps - at - 1)] for one in slow)))
+
+
+@pytest.mark.parametrize(
+    ("slow", "said"),
+    [
+        (((1700, 0), (1700, 0)), "1.2 ms more of computing on all 2 ranks"),
+        (((500, 0), (1700, 0)), "1.2 ms more of computing on {1}"),
+        (((500, 1200), (500, 0)), "1.2 ms more of waiting for the next batch on {0}"),
+        (((1700, 0),), "1.2 ms more of computing"),
+    ],
+)
+def test_what_only_that_step_has(tmp_path: Path, slow: Sequence[tuple[int, int]], said: str) -> None:
+    # Seven steps of 600 us and one of 1,800: a mean of 750.
+    # Where the device waits before a step, that is in the one before.
+    case = slow_once(tmp_path, *slow)
+    found = result("PD210", case)
+    assert (found.state, found.level) == ("fires", "problem")
+    step = 4 if "batch" in said else 5
+    named = said.format(*case.job.labels)
+    assert found.blames == f"perfdoc.step {step} takes 3 times as long as the other 7, {named}"
+    assert found.gain is not None
+    assert (found.gain.mid_ms, found.gain.high_ms) == (None, pytest.approx(0.15, abs=0.001))
+    assert found.gain_frac == pytest.approx(0.2, abs=0.002)
+
+
+def test_the_first_step_of_a_capture_is_told_and_leads_nothing(tmp_path: Path) -> None:
+    found = result("PD210", slow_once(tmp_path, (1700, 0), at=0))
+    assert (found.state, found.level, found.blames) == ("fires", "information", "")
+
+
+def test_two_slow_steps_are_counted(tmp_path: Path) -> None:
+    steps = [EVEN, EVEN, (1700, 0), EVEN, EVEN, (1100, 0), EVEN, EVEN, EVEN, EVEN]
+    found = result("PD210", case_of(tmp_path, *laid_out(steps)))
+    assert found.blames.startswith("perfdoc.step 2 and 1 other step take up to 3 times as long")
+    assert found.gain is not None
+    assert found.gain.high_ms == pytest.approx((1.2 + 0.6) / 10, abs=0.001)
+
+
+def test_what_a_third_of_the_steps_have_is_no_exception(tmp_path: Path) -> None:
+    found = result("PD210", case_of(tmp_path, *laid_out([EVEN, (1700, 0), EVEN] * 4)))
+    assert (found.state, "too many" in found.reason) == ("passes", True)
+
+
+def test_steps_that_differ_as_they_do_and_small_excess_are_none(tmp_path: Path) -> None:
+    scattered = [(500 + 40 * (i * 7 % 5), 0) for i in range(10)]
+    assert result("PD210", case_of(tmp_path, *laid_out(scattered))).state == "passes"
+    # 100 us over 600 once in 8 steps are 2 % of the time.
+    assert result("PD210", slow_once(tmp_path, (600, 0))).state == "passes"
