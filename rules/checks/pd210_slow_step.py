@@ -7,8 +7,9 @@ from types import MappingProxyType
 from perfdoc.results.figures import brief, plural, significant
 from perfdoc.results.names import shorten
 from perfdoc.results.step_times import OutlierStep
+from perfdoc.rules.engine.gain import Gain
 from perfdoc.rules.engine.needs import given, known
-from perfdoc.rules.engine.rule import Case, Gain, Meta, Verdict, fires, passes
+from perfdoc.rules.engine.rule import Case, Meta, Verdict, fires, passes
 from perfdoc.rules.facts.culprit import FIRES_FRAC, LEADS_FRAC
 
 META = Meta(
