@@ -180,7 +180,7 @@ BUDGET = {
     "reports": 7_760,  # what shows each degree of the layout
     "results": 3_828,  # paid by src: a leak in words; slow steps; the what-if study
     "rules": 15_643,  # a slow step, paid by src and analyzers in part; host waits; culprit, what to capture
-    "simulator": 13_000,  # paid by src: slow links of several sizes; which absent ranks all wait for
+    "simulator": 12_996,  # paid by src: slow links of several sizes; which absent ranks all wait for
     "src": 22_064,  # jobs that are followed as they train, each part of a step by itself; verdict and account
     "traces": 10_085,  # paid by results, src: allocations in any capture; times in nanoseconds
     "trainer": 4_845,  # short names, a warm-up that fits a short run, the time left

@@ -40,7 +40,7 @@ _LOOK = "Look at that step on the timeline, and at what else used its network an
 
 def evaluate(case: Case) -> Verdict:
     """Fires if steps far above the median (5 scaled MADs), `MAX_SLOW_FRAC` of all at most, cost 3 % of the
-    window; as information where it is the first step alone, in which profilers and caches warm up."""
+    window; as information where it is the first step alone, in which profilers and caches start."""
     usual, slow = given(case.job.step_times.analysed), _slow(case)
     mean_ns = usual.mean_ns or usual.median_ns
     more_ns = max(mean_ns - usual.median_ns, 0) if slow else 0

@@ -27,6 +27,8 @@ from perfdoc.traces.job_facts import JobFacts
 
 _VPP_MAX = 8
 """More chunks on a stage are not tried where its layers are unknown."""
+_CHUNKS_MAX = 64
+"""More are not tried at all, whatever a configuration says of layers."""
 _NO_PASSES = "no range of the captures shows the passes of whole steps"
 _NAME_PASSES = "Name forward and backward passes of micro-batches with ranges (perfdoc run does)."
 _SET = "Give what is missing with --set or --config."
@@ -113,11 +115,11 @@ def _schedules(models: Models, ranks: int, against: Callable[[str, JobSettings],
     base = models.model.settings
     if base.pp == 1:
         return []
-    most = max(base.layers) or _VPP_MAX
+    most = min(max(base.layers) or _VPP_MAX, _CHUNKS_MAX)
     found = []
     for key, some in (
         ("more_virtual_stages", [_with_chunks(base, n) for n in range(base.vpp + 1, most + 1)]),
-        ("fewer_virtual_stages", [_with_chunks(base, n) for n in range(1, base.vpp)]),
+        ("fewer_virtual_stages", [_with_chunks(base, n) for n in range(1, min(base.vpp, most + 1))]),
         ("balanced_layers", _splits(models.model)),
     ):
         tried = [(gain, new, against(key, new)) for new in some if (gain := _gain(models, new)) is not None]

@@ -6,11 +6,9 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 
-import numpy as np
-
 from perfdoc.analyzers.pipeline.recorded_schedule import JobSchedule
 from perfdoc.simulator.recorded.cells import RecordedJob
-from perfdoc.simulator.recorded.effects import Effect
+from perfdoc.simulator.recorded.effects import Effect, usual_of
 from perfdoc.simulator.recorded.work import Link
 
 
@@ -39,7 +37,7 @@ def with_late_stages(job: RecordedJob, slow: Sequence[Effect]) -> list[Effect]:
         peers = [[cells[m][k] for k in at] for m in alike if len(cells[m]) == len(mine)]
         lonely = [c for c in mine if job.cells[c].missing and job.cells[c].kind == "messages"]
         if lonely and peers:
-            usual = np.quantile([job.takes[rows] for rows in peers], 0.5, axis=0, method="lower")
+            usual = usual_of([job.takes[rows] for rows in peers])
             links[job.replica[member]].append(([mine[k] for k in at], usual))
             missing[job.replica[member]] = job.cells[lonely[0]].missing
     held = [tuple(link for m in e.members for link in links.pop(job.replica[m], ())) for e in slow]

@@ -88,14 +88,14 @@ def slow_ranks(works: Sequence[StageWork]) -> list[Effect]:
 def _over_peers(own: F64) -> F64:
     """By rank and step: how many times as long as the median of the others."""
     each = own.sum(axis=1)
-    others = [_usual(np.delete(each, m, axis=0)) for m in range(len(each))]
+    others = [usual_of(np.delete(each, m, axis=0)) for m in range(len(each))]
     over: F64 = each / np.maximum(others, 1.0)
     return over
 
 
-def _usual(peers: F64) -> F64:
+def usual_of(peers: F64 | Sequence[F64]) -> F64:
     """Over the first axis the median; of an even number the lower: of two the other one may be slow too."""
-    usual: F64 = np.quantile(peers, 0.5, axis=0, method="lower")
+    usual: F64 = np.quantile(np.asarray(peers), 0.5, axis=0, method="lower")
     return usual
 
 
@@ -131,21 +131,21 @@ def _chance(steps: int, least: int, each: float) -> float:
 def _is_everywhere(own: F64, m: int, steps: Bool) -> bool:
     """Whether nearly all passes of these steps are longer than the others', not only some micro-batches'."""
     mine, others = own[m][:, steps], np.delete(own, m, axis=0)[:, :, steps]
-    half = 1 + (float(np.median(mine.sum(axis=0) / _usual(others.sum(axis=1)))) - 1) / 2
-    by_item = mine.mean(axis=1) / np.maximum(_usual(others.mean(axis=2)), 1.0)
+    half = 1 + (float(np.median(mine.sum(axis=0) / usual_of(others.sum(axis=1)))) - 1) / 2
+    by_item = mine.mean(axis=1) / np.maximum(usual_of(others.mean(axis=2)), 1.0)
     weight = mine.mean(axis=1)
     if weight[by_item > half].sum() < NEARLY_ALWAYS * weight.sum():
         return False
     if steps.all():
         return True
-    each = mine / np.maximum(_usual(others), 1.0)
+    each = mine / np.maximum(usual_of(others), 1.0)
     return float(mine[each > half].sum()) >= NEARLY_ALWAYS * float(mine.sum())
 
 
 def _beyond(values: F64, m: int) -> float:
     """How much more one rank has of it than the others of its stage."""
     whole = values.sum(axis=(1, 2))
-    return float(whole[m] - _usual(np.delete(whole, m)))
+    return float(whole[m] - usual_of(np.delete(whole, m)))
 
 
 def slow_together(works: Sequence[StageWork], slow: Sequence[Effect]) -> list[Effect]:
@@ -175,7 +175,7 @@ def _slow_rank(works: Sequence[StageWork], at: int, m: int, over: F64, steps: Bo
     ratio = float(np.median(over[steps]))
     factors = tuple(np.ones_like(w.takes) for w in works)
     own = work.own[:, :, steps].sum(axis=(1, 2))
-    factors[at][m][:, steps] = min(1.0, float(_usual(np.delete(own, m))) / own[m])
+    factors[at][m][:, steps] = min(1.0, float(usual_of(np.delete(own, m))) / own[m])
     first = int(np.argmax(steps))
     peers, note = len(work.members) - 1, ""
     # Where all stages take as long, all ranks are its peers.

@@ -12,7 +12,7 @@ import numpy as np
 
 from perfdoc.results.figures import brief, size
 from perfdoc.simulator.recorded.cells import RecordedJob
-from perfdoc.simulator.recorded.effects import NEARLY_ALWAYS, Effect
+from perfdoc.simulator.recorded.effects import NEARLY_ALWAYS, Effect, usual_of
 from perfdoc.traces.table import F64
 
 SLOW = 2.0
@@ -64,7 +64,7 @@ def _of_all_sizes(job: RecordedJob, ranks: Who, effects: Sequence[Effect], alike
             others = [
                 np.median(job.takes[rows], axis=0) for of, rows in cells.items() if not {*ranks} <= {*of}
             ]
-            links.append((mine, _usual(others) if others else job.takes[mine] / most.ratio))
+            links.append((mine, usual_of(others) if others else job.takes[mine] / most.ratio))
     operations = tuple(dict.fromkeys(kind for e in effects for kind in e.operations))
     return replace(most, operations=operations, links=tuple(links))
 
@@ -75,7 +75,7 @@ def _effect(job: RecordedJob, ranks: Who, rows: list[int], lasts: Mapping[Who, F
     others = {other: ns for other, ns in lasts.items() if other != ranks}
     same = [ns for other, ns in others.items() if [job.stage[m] for m in other] == stages]
     peers = same or list(others.values())
-    usual = _usual(peers)
+    usual = usual_of(peers)
     over = lasts[ranks] / np.maximum(usual, 1.0)
     ratio = float(np.median(over))
     often = float((over > 1 + (ratio - 1) / 2).mean())
@@ -94,8 +94,3 @@ def _effect(job: RecordedJob, ranks: Who, rows: list[int], lasts: Mapping[Who, F
         operations=(cell.kind,),
         links=((rows, usual),),
     )
-
-
-def _usual(peers: Sequence[F64]) -> F64:
-    usual: F64 = np.quantile(np.array(peers), 0.5, axis=0, method="lower")
-    return usual

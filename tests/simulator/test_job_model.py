@@ -7,6 +7,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
+from perfdoc.simulator.job.analysis import model_job
 from perfdoc.simulator.job.model import JobModel
 from perfdoc.simulator.job.network import network_of
 from perfdoc.simulator.job.predict import build_model, build_models
@@ -14,6 +15,7 @@ from perfdoc.simulator.job.rank import RankWork
 from perfdoc.simulator.job.scaling import Link, behind_ns, moved_over_dp, work_factors
 from perfdoc.simulator.job.settings import JobSettings
 from perfdoc.simulator.job.stages import Work, fold
+from perfdoc.traces.job_facts import JobFacts
 from perfdoc.traces.known_models import known_models
 from tests.simulator.jobs_by_hand import MS, rank_by_hand, traffic_by_hand
 
@@ -45,6 +47,14 @@ def two_stages(*, last_forward: float = 1 * MS, window: float | None = None) -> 
     first = rank_by_hand(rank=0, world=2, window=length, message=0.0, traffic=message)
     last = rank_by_hand(rank=1, world=2, forward=last_forward, message=0.0, traffic=message)
     return [first, last]
+
+
+def test_a_configuration_of_a_billion_layers_is_no_reason_to_try_as_many_chunks() -> None:
+    facts = JobFacts(pp=2, vpp=1, micro_batches=4, model=msgspec.structs.replace(LLAMA, layers=2_000_000_000))
+    found = model_job(two_stages(), facts)
+    tried = {p.key: p.settings for p in found.predictions}
+    # 64 divide 10^9, and the bubble is least with most.
+    assert tried["more_virtual_stages"] == {"virtual_pipeline_model_parallel_size": 64}
 
 
 # The unedited step.
