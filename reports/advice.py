@@ -11,7 +11,7 @@ from perfdoc.results.names import prose, shorten
 from perfdoc.results.ranking import settings_of
 
 _MS_NS = 1e6
-OWN_WORDS = ("pytorch", "vllm")
+OWN_WORDS = ("pytorch", "vllm", "jax")
 """Dialects of advice in the words of frameworks that have no settings of these names."""
 MINUS = "\N{MINUS SIGN}"
 """Before what a change saves."""

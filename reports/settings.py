@@ -22,6 +22,7 @@ DIALECT_TITLES = {
     "accelerate": "Accelerate",
     "pytorch": "PyTorch",
     "vllm": "vLLM",
+    "jax": "JAX",
     "env": "environment",
     "perfdoc": "perfdoc run",
 }

@@ -10,7 +10,7 @@ from perfdoc.results.ceilings import CeilingSource
 from perfdoc.results.degrees import Degree
 from perfdoc.results.quality import Contradiction
 
-Framework = Literal["megatron", "pytorch", "vllm", ""]
+Framework = Literal["megatron", "pytorch", "vllm", "jax", ""]
 """Whose program runs; empty where nothing tells."""
 
 

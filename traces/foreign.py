@@ -68,6 +68,7 @@ _DATABASES = (
     (r"CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL|.*_PROF_", "nvprof", _NSYS),
     (r"rocpd_(?:api|op)(?:_|$)", "rocmProfileData (rpd)", _TORCH),
     (r"rocpd_", "rocprofv3", _TORCH),
+    (r"COMPUTE_TASK_INFO|COMMUNICATION_OP|CANN_API|HCCL", "Ascend NPUs (msprof)", _GPUS),
 )
 
 
@@ -82,6 +83,7 @@ _DOCUMENTS = (
     (rb'"schema"\s*:.{0,400}"nodes"\s*:', "is an execution trace (Chakra), which has no times.", _TORCH),
     (rb'"pg_config"\s*:|"comm_lib_version"', "is a flight record of NCCL, and no trace.", _TORCH),
     (rb'"device_traces"\s*:|"segments"\s*:', "is a memory snapshot, and no trace.", _TORCH),
+    (rb"speedscope", "is a profile of Python (speedscope).", _TORCH),
     (rb'\A\s*\{"Type":|"(?:CudaEvent|NvtxEvent|TraceProcessEvent)"\s*:', "is JSON of nsys.", _SQLITE),
 )
 
@@ -91,6 +93,25 @@ def document_of(text: bytes) -> tuple[str, str] | None:
     return _told(_DOCUMENTS, lambda form: re.search(form, text))
 
 
+_LISTS = (
+    (
+        rb'(?s)\s*\[\s*\{.*"traceEvents"\s*+:\s*+\[',
+        "is a list of whole traces, not of events.",
+        "Give each as a file of its own, one a rank: jq -c '.[]' FILE | split -l 1 - rank",
+    ),
+    (
+        rb'\s*\[\s*\{\s*"(?:children|frame)"',
+        "is a tree of Triton's Proton, without times of kernels.",
+        _TORCH,
+    ),
+)
+
+
+def list_of(text: bytes) -> tuple[str, str] | None:
+    """What a JSON list without GPU rows is that begins so, and the remedy; None where it is not known."""
+    return _told(_LISTS, lambda form: re.match(form, text))
+
+
 _PROCESSES = (
     (r"Ascend Hardware|\bCANN\b", "Ascend NPUs (torch_npu)", _GPUS),
     (r"^/(?:device|host|job):", "JAX or TensorFlow (XLA)", _NSYS),
@@ -98,6 +119,7 @@ _PROCESSES = (
     (r"^(?:CPU )?(?:HIP|HSA) API|^GPU\d+$", "rocprof", _TORCH),
     (r"Neuron(?:Core)?\b", "Neuron devices", _GPUS),
     (r"\b(?:HOST|DEVICE)<", "unitrace (Intel)", _TORCH),
+    (r"^FEE$", "VizTracer, of Python alone", _TORCH),
     (r"^(?:CPU|CUDA) functions$", "PyTorch's old torch.autograd.profiler", _TORCH),
 )
 """Names of processes, or categories of events, in what other profilers write as the same JSON."""

@@ -218,6 +218,8 @@ def _of_reductions(program: _Program, calls: _Calls) -> str | None:
     if covered < _ALL or not calls.mostly_alike:
         return None
     if len(scatters) > len(reduces) / 2:
+        if not len(gathers):
+            return None
         # Experts may gather tokens and scatter them too, with no attention in between.
         since = np.searchsorted(gathers, scatters) - 1
         begin = np.where(since >= 0, gathers[np.maximum(since, 0)], scatters)

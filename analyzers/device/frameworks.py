@@ -48,6 +48,7 @@ Mark = Literal[
     "sglang",
     "tensorrt_llm",
     "tgi",
+    "jax",
     "trains",
     "compiled",
     "workers",
@@ -75,6 +76,10 @@ _MARKS: Mapping[Mark, tuple[str, ...]] = MappingProxyType(
         "sglang": ("sglang/", "sglang::", "sgl_kernel", "sglang."),
         "tensorrt_llm": ("tensorrt_llm",),
         "tgi": ("text_generation_server",),
+        "jax": (
+            *("hlo_module=", "PjitFunction(", "jaxlib/", "\nXlaModule"),
+            *("\nloop_fusion", "\ninput_reduce_fusion", "\ngemm_fusion", "\nloop_add_fusion"),
+        ),
         "trains": (
             *(
                 "\nOptimizer.step#",
@@ -167,7 +172,7 @@ class Program:
             return "megatron"
         if self.serves:
             return "vllm" if "vllm" in self.marks else "pytorch"
-        return "pytorch" if "pytorch" in self.marks else ""
+        return "pytorch" if "pytorch" in self.marks else "jax" if "jax" in self.marks else ""
 
 
 NOTHING_SHOWN = Program()

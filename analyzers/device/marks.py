@@ -93,6 +93,7 @@ def with_their_kernels(marks: Marks, launched: Launched) -> tuple[Marks, str]:
     return found, f"{which} left out{more}: {said} {kernel} in the file."
 
 
+_OPTIMIZER_STEP = re.compile(r"Optimizer\.step#|DeepSpeedZeroOptimizer\w*\.step$")
 MIN_ITERATIONS = 3
 _ALIKE_SHARE = 0.8
 _ALIKE_FRAC = 0.1
@@ -101,10 +102,10 @@ turns, as in adversarial training, end half an iteration each."""
 
 
 def iterations(trace: Trace, activity: Activity) -> Marks | None:
-    """Steps from one end of PyTorch's Optimizer.step to the next, the first from the first launch on; None
-    where they do not launch about as much each."""
+    """Steps from one end of PyTorch's or ZeRO's optimizer step to the next, the first from the first launch
+    on; None where they do not launch about as much each."""
     process = trace.devices[activity.device].process
-    rows = of_process(trace, ranges_matching(trace, re.compile(r"Optimizer\.step#").match), process)
+    rows = of_process(trace, ranges_matching(trace, _OPTIMIZER_STEP.match), process)
     rows = rows[(trace.ranges.kind[rows] != RangeKind.MARK) & ~trace.ranges.never_closed[rows]]
     launched = np.sort(activity.launch_start_ns[activity.launch_start_ns >= 0])
     if len(rows) < MIN_ITERATIONS or not len(launched):

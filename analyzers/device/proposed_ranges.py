@@ -83,6 +83,7 @@ _HEAD = 32
 """Of a name that is longer than that."""
 _OPERATORS = re.compile(
     r"^(aten|autograd|c10|torch|nccl|rccl|cub\w*|cudnn)(::|[A-Z_]|\.)|^\w+Backward[\d#]+$|^Optimizer\."
+    r"|^(Partitioned|DeepSpeedZero)"
 )
 """Ranges that libraries open around their own calls."""
 _ONCE = re.compile(r"(?i)(\b|_)(init|warm[ _-]?up|set[ _-]?up|profil|benchmark|main)")

@@ -30,7 +30,7 @@ def build(diagnosis: Diagnosis) -> Section | None:
     ranks = [rank for rank in diagnosis.ranks if rank.kernel_parts.state == "measured"]
     found = [rank.kernel_parts for rank in ranks]
     times = _times(found)
-    others = diagnosis.job is not None and diagnosis.job.framework in ("pytorch", "vllm")
+    others = diagnosis.job is not None and diagnosis.job.framework in ("pytorch", "vllm", "jax")
     patterns = _patterns(found, knobs=not others)
     known = sum(ns for (part, _), ns in times.items() if part != "unknown")
     grids = (_parts(times) if known else Grid(head=[], align="", rows=[]), _unfused(patterns))

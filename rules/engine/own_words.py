@@ -14,6 +14,7 @@ from perfdoc.results.replay import Gain
 from perfdoc.results.rules import Advice
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.own_values import GLOBAL_BATCH_CHANGES, MICRO, WORKED_OUT, Beside, Own, verls_batch
+from perfdoc.rules.facts.exposed import gathers_weights
 from perfdoc.rules.facts.framework import (
     accelerates_way,
     has_own_file,
@@ -27,7 +28,10 @@ from perfdoc.rules.facts.framework import (
 NOT_KNOWN = "upper bound: nothing of it is left if this is set already, which is not known"
 _WAYS = {"DEEPSPEED": "zero", "MULTI_GPU": "ddp", "FSDP": "fsdp"}
 _DIALECTS: dict[str, Dialect] = {"zero": "deepspeed", "fsdp": "accelerate", "ddp": "accelerate"}
-_NAMES = {"pytorch": "PyTorch", "vllm": "vLLM"}
+_NAMES = {
+    **{"pytorch": "PyTorch", "sharded": "FSDP in PyTorch", "deepspeed": "DeepSpeed"},
+    **{"vllm": "vLLM", "jax": "JAX"},
+}
 _WHOLE_LAYERS = "recomputes whole layers in the backward pass, all of them"
 _ONE_FORWARD_MORE = "one forward pass more: about a third more compute"
 _RECOMPUTE = "recompute_granularity"
@@ -137,21 +141,32 @@ def in_own_words(case: Case, piece: Advice, value: Value) -> list[Advice]:
     own = find_own(case, piece, value) if wrapped else None
     if isinstance(own, Own):
         return _written(case, piece, own)
-    text = words().in_program(framework, piece.knob, value) if own is None else None
+    program = _program(case, piece.knob)
+    text = words().in_program(program, piece.knob, value) if own is None else None
     if text is not None and (not wrapped or _are_pytorchs(case, piece.knob, value)):
         if piece.knob == _RECOMPUTE:
             if case.is_set_to(piece.knob, "full"):
                 return []  # less of it has no words here, and all of it is what the job does
             piece = _of_another_thing(piece, _WHOLE_LAYERS, _ONE_FORWARD_MORE)
         more = GLOBAL_BATCH_CHANGES if piece.knob == MICRO else ""
-        return [replace(piece, dialects={framework: text}, costs=_joined(piece.costs, more))]
+        key = framework if program == "sharded" else program
+        return [replace(piece, dialects={key: text}, costs=_joined(piece.costs, more))]
     if "env" in piece.dialects:
         return [replace(piece, dialects={"env": piece.dialects["env"]})]
     megatron = piece.dialects.get("megatron_lm", "")
     example = f"; in Megatron-LM: {megatron}" if megatron else ""
-    name = DIALECT_TITLES[dialect] if wrapped and dialect is not None else _NAMES[framework]
+    name = DIALECT_TITLES[dialect] if wrapped and dialect is not None else _NAMES[program]
     name = "FSDP in verl" if is_verls_fsdp(case.configuration) and wrapped else name
     return [replace(piece, dialects={}, forbidden=own or f"{name} has no such setting{example}")]
+
+
+def _program(case: Case, knob: str) -> str:
+    """Under whose words the table has a setting: what shards in PyTorch has its own of data parallelism."""
+    if case.framework != "pytorch" or knob not in words().sharding:
+        return case.framework
+    if "deepspeed" in case.program.marks:
+        return "deepspeed"
+    return "sharded" if gathers_weights(case) else "pytorch"
 
 
 def _are_pytorchs(case: Case, knob: str, value: Value) -> bool:

@@ -110,6 +110,13 @@ def reduced_at_the_end(p: Program) -> None:
     p.compute(CROSS_DEVICE)
 
 
+def scattered_everywhere(p: Program) -> None:
+    """Scatters behind each layer whose gathers are another group's."""
+    for _ in layers(3):
+        p.compute(GEMM, ATTENTION, GEMM)
+        p.collective(REDUCE_SCATTER, DP)
+
+
 def gathered_keys(p: Program) -> None:
     """Context parallelism by all-gather."""
     for _ in layers(6, forward_only=True):
@@ -317,6 +324,7 @@ def test_one_reading_remains(
         (gathered_before_experts, EP),
         (gathered_behind_experts, EP),
         (reduced_at_the_end, 0),
+        (scattered_everywhere, DP),
     ],
 )
 def test_several_readings_stay_unknown(

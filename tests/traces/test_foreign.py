@@ -70,6 +70,24 @@ FILES: dict[str, tuple[str, Callable[[], bytes], str, str]] = {
     "chakra": ("e.json", lambda: b'{"schema": "1.0.2-chakra", "nodes": [{"id": 1}]}', "Chakra", "torch"),
     "nccl": ("n.json", lambda: b'{"pg_config": {}, "entries": []}', "flight record", "torch.profiler"),
     "jsonlines": ("j.json", lambda: b'{"Type":80,"CudaEvent":{}}\n{"Type":80}\n', "JSON of nsys", "sqlite"),
+    "proton": (
+        "proton.hatchet",
+        lambda: b'[{"children": [{"children": [], "frame": {"name": "mm", "type": "function"}}]}]',
+        "Proton",
+        "torch.profiler",
+    ),
+    "speedscope": (
+        "s.json",
+        lambda: b'{"$schema": "https://www.speedscope.app/file-format-schema.json", "profiles": []}',
+        "speedscope",
+        "torch.profiler",
+    ),
+    "viztracer": (
+        "v.json",
+        lambda: b'{"traceEvents": [{"ph": "X", "cat": "FEE", "pid": 1, "tid": 1, "ts": 1, "dur": 1}]}',
+        "VizTracer",
+        "torch.profiler",
+    ),
     "legacy": ("l.json", legacy, "autograd.profiler", "torch.profiler.profile"),
 }
 
@@ -91,6 +109,7 @@ def test_a_file_is_told_by_its_content(kind: str, tmp_path: Path) -> None:
         ("CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL", "nvprof"),
         ("rocpd_op", "rpd"),
         ("rocpd_kernel_dispatch_00006f1c", "rocprofv3"),
+        ("COMMUNICATION_OP", "Ascend"),
     ],
 )
 def test_a_database_is_told_by_its_tables(table: str, who: str, tmp_path: Path) -> None:

@@ -84,14 +84,13 @@ def _marks(text: memoryview) -> tuple[I64, NDArray[np.uint8]]:
 
 
 EVENTS_KEY = re.compile(rb'"traceEvents"\s*+:\s*+\[')
-_WHOLE = re.compile(rb'\s*\[\s*\{.*"traceEvents"\s*+:\s*+\[', re.DOTALL)
 _LINES = re.compile(rb"\}[ \t\r]*+\n\s*+(?=\{)")
 
 
-def are_whole_traces(path: Path) -> bool:
-    """Whether a file without GPU rows is a list whose first entries have lists of events themselves."""
+def head_of(path: Path) -> bytes:
+    """How a file begins, unpacked."""
     with closing(unpack.unpacked(path, MAX_UNCUT_BYTES, whole=False)) as pieces:
-        return _WHOLE.match(next(pieces, b"")) is not None
+        return next(pieces, b"")
 
 
 def as_list(pieces: Iterator[bytes]) -> Iterator[bytes | bytearray]:

@@ -23,8 +23,8 @@ import numpy as np
 from perfdoc.records import dataclass
 from perfdoc.traces.damage import IMPOSSIBLE_MEMORY, Span, forget, host_rows, without_shared
 from perfdoc.traces.errors import TraceError
-from perfdoc.traces.foreign import writer_of
-from perfdoc.traces.kineto.cutting import are_whole_traces
+from perfdoc.traces.foreign import list_of, writer_of
+from perfdoc.traces.kineto.cutting import head_of
 from perfdoc.traces.kineto.devices import (
     Launches,
     devices,
@@ -179,7 +179,6 @@ def _unknown(like: I64) -> I64:
     return np.full(len(like), UNKNOWN, dtype=np.int64)
 
 
-_ONE_EACH = "Give each as a file of its own, one a rank: jq -c '.[]' FILE | split -l 1 - rank"
 _NO_STACKS = "the capture has no Python stacks: record with torch.profiler.profile(with_stack=True)"
 _NO_SHAPES = "the capture has no operator shapes: record with torch.profiler.profile(record_shapes=True)"
 
@@ -195,8 +194,8 @@ def read_kineto(path: Path) -> Trace:
     other = writer_of((*rows.process_names, *rows.unknown))
     if other and not len(rows.kernels):
         raise TraceError(path, f"is a trace of {other[0]}, which perfdoc does not read.", other[1])
-    if not len(rows.kernels) and are_whole_traces(path):
-        raise TraceError(path, "is a list of whole traces, not of events.", _ONE_EACH)
+    if not len(rows.kernels) and (other := list_of(head_of(path))):
+        raise TraceError(path, *other)
     rows.require_some()
     ranks, gpu_facts = distributed(facts.distributed), gpus(facts.device_properties)
     threads, damage = rows.host_threads(), rows.damage
