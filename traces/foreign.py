@@ -99,11 +99,7 @@ _LISTS = (
         "is a list of whole traces, not of events.",
         "Give each as a file of its own, one a rank: jq -c '.[]' FILE | split -l 1 - rank",
     ),
-    (
-        rb'\s*\[\s*\{\s*"(?:children|frame)"',
-        "is a tree of Triton's Proton, without times of kernels.",
-        _TORCH,
-    ),
+    (rb'\s*\[\s*\{\s*"(?:children|frame)"', "is a tree of Triton's Proton, and no trace.", _TORCH),
 )
 
 

@@ -77,8 +77,12 @@ _MARKS: Mapping[Mark, tuple[str, ...]] = MappingProxyType(
         "tensorrt_llm": ("tensorrt_llm",),
         "tgi": ("text_generation_server",),
         "jax": (
-            *("hlo_module=", "PjitFunction(", "jaxlib/", "\nXlaModule"),
-            *("\nloop_fusion", "\ninput_reduce_fusion", "\ngemm_fusion", "\nloop_add_fusion"),
+            "hlo_module=",
+            "PjitFunction(",
+            "jaxlib/",
+            "\nloop_fusion",
+            "\ninput_reduce_f",
+            "\ngemm_fusion",
         ),
         "trains": (
             *(

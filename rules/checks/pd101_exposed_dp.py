@@ -8,14 +8,7 @@ from perfdoc.rules.engine.gain import Gain, at_most, predicted
 from perfdoc.rules.engine.needs import WINDOW
 from perfdoc.rules.engine.rule import Case, Level, Meta, Verdict, fires, passes
 from perfdoc.rules.facts.degrees import CP, TP
-from perfdoc.rules.facts.exposed import (
-    ceiling_of_transfer,
-    communication,
-    gathers_weights,
-    hidden_frac,
-    judged,
-    surely_saved,
-)
+from perfdoc.rules.facts.exposed import ceiling_of_transfer, communication, hidden_frac, judged, surely_saved
 from perfdoc.rules.facts.framework import may_have_megatrons_buckets
 from perfdoc.rules.facts.gradient_sums import (
     ACTION,
@@ -157,7 +150,7 @@ def _overlaps(case: Case) -> list[Advice]:
     if case.is_set_to(_GRADIENTS, False):
         why = "reduces each gradient bucket during the backward pass"
         together = (_WEIGHTS,) if both else ()
-        alone = not both and gathers_weights(case) and not case.is_set_to(_WEIGHTS, True)
+        alone = not both and case.gathers_weights and not case.is_set_to(_WEIGHTS, True)
         only = at_most(gain, "predicted with the weights all-gather overlapped too") if alone else gain
         found.append(advise(knob=_GRADIENTS, to=True, why=why, gain=only, together=together))
     if sharded and case.is_set_to(_WEIGHTS, False):

@@ -144,6 +144,12 @@ class Case:
         )
 
     @property
+    def gathers_weights(self) -> bool:
+        """Whether data-parallel ranks gather what they share out: FSDP, ZeRO, a distributed optimizer."""
+        rows = (row for rank in self.ranks for row in rank.communication)
+        return any(row.dimension == "dp" and row.collective == "all_gather" for row in rows)
+
+    @property
     def framework(self) -> Framework:
         """In whose words settings and changes are named."""
         return framework_of_job(self.captures, self.configuration, self.memory)

@@ -14,7 +14,6 @@ from perfdoc.results.replay import Gain
 from perfdoc.results.rules import Advice
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.own_values import GLOBAL_BATCH_CHANGES, MICRO, WORKED_OUT, Beside, Own, verls_batch
-from perfdoc.rules.facts.exposed import gathers_weights
 from perfdoc.rules.facts.framework import (
     accelerates_way,
     has_own_file,
@@ -28,10 +27,7 @@ from perfdoc.rules.facts.framework import (
 NOT_KNOWN = "upper bound: nothing of it is left if this is set already, which is not known"
 _WAYS = {"DEEPSPEED": "zero", "MULTI_GPU": "ddp", "FSDP": "fsdp"}
 _DIALECTS: dict[str, Dialect] = {"zero": "deepspeed", "fsdp": "accelerate", "ddp": "accelerate"}
-_NAMES = {
-    **{"pytorch": "PyTorch", "sharded": "FSDP in PyTorch", "deepspeed": "DeepSpeed"},
-    **{"vllm": "vLLM", "jax": "JAX"},
-}
+_NAMES = {"pytorch": "PyTorch", "sharded": "FSDP", "deepspeed": "DeepSpeed", "vllm": "vLLM", "jax": "JAX"}
 _WHOLE_LAYERS = "recomputes whole layers in the backward pass, all of them"
 _ONE_FORWARD_MORE = "one forward pass more: about a third more compute"
 _RECOMPUTE = "recompute_granularity"
@@ -166,7 +162,7 @@ def _program(case: Case, knob: str) -> str:
         return case.framework
     if "deepspeed" in case.program.marks:
         return "deepspeed"
-    return "sharded" if gathers_weights(case) else "pytorch"
+    return "sharded" if case.gathers_weights else "pytorch"
 
 
 def _are_pytorchs(case: Case, knob: str, value: Value) -> bool:

@@ -227,12 +227,3 @@ def surely_saved(case: Case, key: str) -> Gain | None:
 def queues(case: Case) -> bool:
     """Whether the replay found TP collectives queued behind kernels launched after them."""
     return surely_saved(case, QUEUES) is not None
-
-
-def gathers_weights(case: Case) -> bool:
-    """Whether data-parallel ranks gather what they share out: FSDP, ZeRO, a distributed optimizer."""
-    return any(
-        row.dimension == "dp" and row.collective == "all_gather"
-        for rank in case.ranks
-        for row in rank.communication
-    )
