@@ -7,6 +7,7 @@ the facts lie beside the trace as well, on the clock that both kinds of capture 
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
@@ -21,6 +22,22 @@ from perfdoc.profiling.marks import DeviceKind
 Record = TypeVar("Record", bound=msgspec.Struct)
 MAX_LINE_BYTES = 1 << 20
 """A longer line is no record of ours."""
+_CHECKSUM = b',"crc32":'
+
+
+def encoded(record: msgspec.Struct) -> bytes:
+    """The line of a record. Its last field is the CRC-32 of what is before it, so that a line of which a part
+    is gone, or that two became, is known even where it is JSON."""
+    text = msgspec.json.encode(record)[:-1]
+    return b"%b%b%d}\n" % (text, _CHECKSUM, zlib.crc32(text))
+
+
+def decoded(line: bytes, decoder: msgspec.json.Decoder[Record]) -> Record:
+    """The record of a line. Raises msgspec.DecodeError where it is none, or not as it was written."""
+    text, mark, stated = line.rpartition(_CHECKSUM)
+    if mark and stated.strip() != b"%d}" % zlib.crc32(text):
+        raise msgspec.DecodeError("a part of the line is gone")
+    return decoder.decode(line)
 
 
 class LineWriter:
@@ -31,7 +48,6 @@ class LineWriter:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._encoder = msgspec.json.Encoder()
         self._torn = b""
         path.parent.mkdir(parents=True, exist_ok=True)
         # Unbuffered: one write per line, so that a killed process tears at most its last line.
@@ -45,7 +61,7 @@ class LineWriter:
 
     def write(self, record: msgspec.Struct) -> None:
         """Append one record. Raises OSError with the path, of which a full disk is the common cause."""
-        rest = memoryview(self._torn + self._encoder.encode(record) + b"\n")
+        rest = memoryview(self._torn + encoded(record))
         try:
             while rest:  # a disk with room for a part of it takes that, and says why at the next call
                 rest = rest[self._file.write(rest) :]
@@ -68,7 +84,7 @@ class LineWriter:
 
 
 def read_lines(path: Path, record: type[Record]) -> Iterator[Record]:
-    """The records of a file. Lines that are no JSON are skipped, for a writer that was killed left them.
+    """The records of a file. Lines that are not whole are skipped, as a writer that was killed leaves them.
 
     Raises CaptureError where the file cannot be opened, a line is too long, or a whole line is JSON of
     another kind.
@@ -87,7 +103,7 @@ def read_lines(path: Path, record: type[Record]) -> Iterator[Record]:
             if not line.strip():
                 continue
             try:
-                yield decoder.decode(line)
+                yield decoded(line, decoder)
             except msgspec.ValidationError as error:
                 remedy = "It was written by another version of perfdoc, or by something else."
                 raise CaptureError(path, f"line {number}: {error}.", remedy) from error

@@ -16,13 +16,13 @@ from typing import Any
 import msgspec
 
 from perfdoc.profiling.errors import CaptureError
-from perfdoc.profiling.logs import LineWriter, StepRecord, read_steps
+from perfdoc.profiling.logs import LineWriter, StepRecord, encoded, read_steps
 from perfdoc.profiling.whole_file import whole_file
 
 MOST_ROWS = 2_000
 """Of single steps in a file; then the earlier half becomes rows of means."""
 MAX_UNWRITTEN = 10_000
-"""Steps that are kept while the disk is full: 5 MB."""
+"""Rows that are kept while the disk is full, 5 MB; then the earlier ones become rows of means."""
 
 KEPT = 1_000
 """Last steps with a row of their own."""
@@ -49,7 +49,7 @@ class StepLog:
     def __init__(self, path: Path) -> None:
         self._lines = LineWriter(path)
         self._rows = _count_lines(path)
-        self._unwritten: deque[StepRecord] = deque(maxlen=MAX_UNWRITTEN)
+        self._unwritten: deque[StepRecord] = deque()
 
     def write(self, record: StepRecord) -> None:
         """Append one step. JSON has no infinity: such values become null and are named in `not_finite`."""
@@ -69,6 +69,11 @@ class StepLog:
         """As `write`, for a training that goes on when the disk is full: what cannot be written now is kept
         and written later. Why it could not; None where everything is in the file."""
         self._unwritten.append(record)
+        if len(self._unwritten) > MAX_UNWRITTEN:
+            self._unwritten = deque(shortened(list(self._unwritten)))
+        return self._write_kept()
+
+    def _write_kept(self) -> str | None:
         try:
             while self._unwritten:
                 self.write(self._unwritten[0])
@@ -81,7 +86,7 @@ class StepLog:
         path = self._lines.path
         try:
             rows = shortened(list(read_steps(path)))
-            content = b"".join(msgspec.json.encode(row) + b"\n" for row in rows)
+            content = b"".join(map(encoded, rows))
             with whole_file(path, replace=True) as part:
                 part.write_bytes(content)
         except (OSError, CaptureError):
@@ -91,9 +96,32 @@ class StepLog:
         self._lines = LineWriter(path)
         self._rows = sum(row.steps == 1 for row in rows)
 
-    def close(self) -> None:
-        """Close the file; safe to repeat."""
+    def close(self) -> str | None:
+        """Close the file; safe to repeat. What became of steps that the disk had no room for, if of any."""
+        problem = self._write_kept()
         self._lines.close()
+        return None if problem is None else self._fit_in(problem)
+
+    def _fit_in(self, problem: str) -> str:
+        """Put what is kept into the room that the file has, all steps in rows of means: a full disk takes
+        other bytes in place of those that are there."""
+        path, kept = self._lines.path, list(self._unwritten)
+        span = f"steps {kept[0].step - kept[0].steps + 1:,} to {kept[-1].step:,}"
+        self._unwritten.clear()
+        try:
+            rows, room = _not_taken_back([*read_steps(path), *kept]), path.stat().st_size
+            size, content = 1, b" " * (room + 1)
+            while len(content) > room and size <= 2 * sum(row.steps for row in rows):
+                size *= 2
+                content = b"".join(map(encoded, _grouped(rows, size, most_steps=size)))
+            if len(content) <= room:
+                with path.open("r+b") as file:
+                    file.write(content)
+                    file.truncate()
+                return f"{path}: no room for {span}: all steps are now means of up to {size:,}"
+        except (OSError, CaptureError):
+            pass  # said as what it was at first
+        return f"{problem.partition(';')[0]}; {span} are lost"
 
 
 def _count_lines(path: Path) -> int:

@@ -87,8 +87,8 @@ class RunLog:
     def close(self) -> None:
         """Close the files."""
         self.shown.ends()
-        if self._steps is not None:
-            self._steps.close()
+        if self._steps is not None and (problem := self._steps.close()) is not None:
+            sys.stderr.write(f"perfdoc: {problem}\n")
         if self._evals is not None:
             self._evals.close()
 

@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 
@@ -213,11 +213,12 @@ class Recorder:
             self._clock.close()
             self._clock = None
             with contextlib.suppress(OSError):
-                failed = hasattr(sys, "last_type") and not hasattr(sys, "ps1")  # a notebook goes on after it
-                if own_rank()[0] == 0 and not failed:
+                raised = hasattr(sys, "last_type") and not hasattr(sys, "ps1")  # a notebook goes on after it
+                if own_rank()[0] == 0 and not raised and _exit_code in (None, 0):
                     (self._run.path / ENDED).touch()
         if self._log is not None:
-            self._log.close()
+            self._problem = None
+            self._tell(self._log.close())
             self._log = None
 
     def leave(self) -> None:
@@ -340,7 +341,18 @@ def record(
         run = RunDirectory.join(Path(folder))
         active.current = Recorder(run, role=role or {}, facts=facts or {}, shown=shown)
         atexit.register(stop)
+        sys.exit = _exits
     return active.current
+
+
+_exit, _exit_code = sys.exit, None
+"""As it was, and what it was given: nothing else tells atexit with what code a program ends."""
+
+
+def _exits(code: Any = None) -> NoReturn:
+    global _exit_code
+    _exit_code = code
+    _exit(code)
 
 
 def stop() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -95,6 +96,39 @@ def test_rows_are_read_as_they_come(tmp_path: Path) -> None:
     assert series.step[-1] == 2499
     assert (series.step[-900:] == range(1600, 2500)).all()
     log.close()
+
+
+@pytest.mark.parametrize(
+    ("cut", "note"),
+    [
+        (lambda a, b: a[: len(a) // 2] + b[len(b) // 2 :], "1 line of the records cannot be read"),
+        (lambda a, b: a.replace(b'"duration_ns":', b'"duration_ns":1') + b, "1 line of the records"),
+        (lambda a, b: a[: a.index(b',"data_ns"')] + a[a.index(b',"forward_ns"') :] + b, "1 line of the"),
+        (lambda a, b: b"", "2 rows between the first and the last of a rank are gone"),
+        (lambda a, b: a + b, ""),
+    ],
+    ids=["joined", "digit", "field", "lines", "whole"],
+)
+def test_a_cut_that_leaves_json_is_told(
+    tmp_path: Path, cut: Callable[[bytes, bytes], bytes], note: str
+) -> None:
+    run = written(tmp_path, Job(ranks=2, steps=120))
+    path = RunDirectory(run).steps_path(1)
+    lines = path.read_bytes().splitlines(keepends=True)
+    changed = cut(*lines[60:62])
+    assert all(isinstance(json.loads(line), dict) for line in changed.splitlines())
+    path.write_bytes(b"".join([*lines[:60], changed, *lines[62:]]))
+    told = [n for n in FollowedRun(run).look().notes if "row" in n or "line" in n]
+    assert ("".join(told)[: len(note)], bool(told)) == (note, bool(note))
+
+
+def test_steps_that_are_counted_by_tens_are_not_gone(tmp_path: Path) -> None:
+    run = RunDirectory.join(tmp_path)
+    log = StepLog(run.steps_path(0))
+    for row in Job(ranks=1, steps=100).rows()[0]:
+        log.write(msgspec.structs.replace(row, step=10 * row.step))
+    log.close()
+    assert not any("gone" in note for note in FollowedRun(tmp_path).look().notes)
 
 
 def test_a_log_of_another_trainer(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from perfdoc.compare.runs import mfu
 from perfdoc.profiling.errors import CaptureError
-from perfdoc.profiling.logs import MAX_LINE_BYTES, StepRecord
+from perfdoc.profiling.logs import MAX_LINE_BYTES, StepRecord, decoded
 from perfdoc.profiling.manifest import Manifest
 from perfdoc.profiling.run_directory import ENDED, RunDirectory
 from perfdoc.results import figures
@@ -96,17 +96,12 @@ class FollowedRun:
         return end > 0
 
     def _take(self, rows: RankRows, content: bytes) -> None:
-        try:
-            records = _DECODER.decode_lines(content)
-        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-            records = []
-            for line in content.split(b"\n"):
-                try:
-                    records += [_DECODER.decode(line)] if line.strip() else []
-                except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-                    self.unreadable += 1
-        for record in records:
-            rows.add(record)
+        for line in content.split(b"\n"):
+            try:
+                if line.strip():
+                    rows.add(decoded(line, _DECODER))
+            except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+                self.unreadable += 1
 
     def series(self) -> JobSeries | None:
         """What was read until now."""
@@ -150,9 +145,14 @@ class FollowedRun:
             self._longest_ns = int(np.diff(begins, prepend=begins[0])[-2_000:].max())
         command = series.began.command if series is not None and series.began is not None else ()
         found = watched(series, command=command if manifest is None else manifest.command)
+        lost = []
         if self.unreadable:
-            lost = f"{figures.plural(self.unreadable, 'line')} of the records cannot be read"
-            found = replace(found, notes=[*found.notes, lost])
+            lost.append(f"{figures.plural(self.unreadable, 'line')} of the records cannot be read")
+        # Where most numbers are left out, the loop counts in larger steps.
+        gaps = sum(rows.missing for rows in self._rows.values() if 10 * rows.gaps < len(rows.step))
+        if gaps:
+            lost.append(f"{figures.plural(gaps, 'row')} between the first and the last of a rank are gone")
+        found = replace(found, notes=[*found.notes, *lost])
         return found if manifest is None else _with_mfu(found, manifest)
 
 

@@ -35,13 +35,14 @@ class RankRows:
         self._profiled = np.empty(256, bool)
         self._values = np.empty((256, len(FIELDS)), np.float32)
         self._start_ns = np.empty(256, np.int64)
-        self._count = 0
+        self._count = self.gaps = self.missing = 0
         self.starts: list[tuple[int, Began]] = []
         """The first step of each process, and what it was."""
 
     def clear(self) -> None:
         """Forget all."""
-        self._count, self.starts = 0, []
+        self._count = self.gaps = self.missing = 0
+        self.starts = []
 
     def add(self, row: StepRecord) -> None:
         """Take a row. Steps that a restart takes back go; impossible times are unknown."""
@@ -52,6 +53,9 @@ class RankRows:
         if self._count == len(self._step):
             self._make_room()
         at = self._count
+        missing = row.step - max(row.steps, 1) - int(self._step[at - 1]) if at and row.began is None else 0
+        if missing > 0:
+            self.gaps, self.missing = self.gaps + 1, self.missing + missing
         self._step[at], self._profiled[at] = row.step, row.profiled
         self._start_ns[at] = row.start_ns if 0 <= row.start_ns < 2**62 else 0
         self._values[at] = [_figure(getattr(row, name), name) for name in FIELDS]

@@ -133,11 +133,13 @@ def _part(series: JobSeries, rows: I64) -> JobSeries:
 def _slowest(part: JobSeries, times: F64, change: Slower | None) -> tuple[Slower | None, JobSeries]:
     """The change of whole steps, or of the part that explains it, with the series that shows it: each part is
     judged by its own scatter, which hides less, and so is since when."""
-    found = []
+    found, work = [], alone(part, *WORK)
     for name in PARTS:
         job = alone(part, name)
         seen = None if job is None else _of(job, name)
-        if job is not None and seen is not None and (price := _price(part, times, seen, name)) is not None:
+        if job is None or seen is None:
+            continue
+        if (price := _price(part, times, seen, name, work if name in WORK else None)) is not None:
             # Tokens and garbage lie in a phase, and work makes others wait: half of it is explanation enough.
             weight = EXPLAINS_FRAC ** ((name not in PAID_NOW_AND_THEN) + (name == "wait_ns"))
             found.append((weight * min(seen.price, price), replace(seen, price=price), job))
@@ -168,16 +170,17 @@ def _of(job: JobSeries, name: str) -> Slower | None:
     return slower(times, levels(times, clip=False), times)
 
 
-def _price(part: JobSeries, times: F64, change: Slower, name: str) -> float | None:
+def _price(part: JobSeries, times: F64, change: Slower, name: str, work: JobSeries | None) -> float | None:
     """What a change of one part costs each step; None where that is nothing. A rank that is slow in one phase
-    is so in others. Replicas wait for the last of them: a step pays what that one takes longer. Stages of a
-    pipeline may hide it or wait for it twice: there it is as near to that as the step time lets it."""
-    price, job = change.price, alone(part, *WORK) if name in WORK else None
-    if job is not None:
-        taken = clipped(np.asarray(job.time_ns, np.float64))
+    is so in others, so that the price is that of all `work`. Replicas wait for the last of them: a step pays
+    what that one takes longer. Stages of a pipeline may hide it or wait for it twice: there it is as near to
+    that as the step time lets it."""
+    price = change.price
+    if work is not None:
+        taken = clipped(np.asarray(work.time_ns, np.float64))
         price = float(taken[change.after].mean() - taken[change.before].mean())
     before, after = (blocks(times[at]) for at in (change.before, change.after))
-    usual, of_ranks = Sample.of(before), part.values[name]
+    usual, of_ranks = Sample.of(before), part.own_ns if name == "rank_tokens" else part.values[name]
     everywhere = (of_ranks[:, change.after].mean(axis=1) - of_ranks[:, change.before].mean(axis=1)).min()
     may_hide = len({role.get("pp", 0) for role in part.roles}) > 1 or not all(part.roles)
     if may_hide and everywhere < EXPLAINS_FRAC * change.price:

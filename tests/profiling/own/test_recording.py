@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import mmap
 import os
@@ -9,6 +10,7 @@ import resource
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -19,8 +21,9 @@ from perfdoc.profiling.logs import Began, StepRecord, read_steps
 from perfdoc.profiling.own.phases import Parts, Phases
 from perfdoc.profiling.own.recording import Recorder, own_facts, resident_bytes, tokens_of, with_parts
 from perfdoc.profiling.run_directory import ENDED, RunDirectory
-from perfdoc.profiling.step_log import KEPT, MIN_STEPS, MOST_ROWS, StepLog, shortened
+from perfdoc.profiling.step_log import KEPT, MAX_UNWRITTEN, MIN_STEPS, MOST_ROWS, StepLog, shortened
 from perfdoc.profiling.vocabulary import BACKWARD, DATA, EVALUATION, FORWARD
+from perfdoc.watch.follow import FollowedRun
 
 MS = 1_000_000
 
@@ -144,18 +147,29 @@ def test_who_is_late_in_tensor_parallelism_waits_least(tmp_path: Path, needs_tor
     assert 20 * MS < sorted(waits)[len(waits) // 2] < 60 * MS
 
 
-@pytest.mark.parametrize("fails", [True, False])
-def test_a_training_that_fails_has_not_ended(tmp_path: Path, fails: bool) -> None:
+@pytest.mark.parametrize(
+    ("ends", "code"),
+    [
+        ("raise RuntimeError('Connection closed by peer')", 1),
+        ("sys.exit(1)", 1),
+        ("sys.exit('no checkpoint')", 1),
+        ("sys.exit(0)", 0),
+        ("sys.exit()", 0),
+        ("pass", 0),
+    ],
+)
+def test_a_training_that_fails_has_not_ended(tmp_path: Path, ends: str, code: int) -> None:
     """As rank 0 does where another was killed: its rows are there, and `watch` tells that no more come."""
     program = f"""
+import sys
 from perfdoc.profiling import record, steps
 record({str(tmp_path)!r}, log=())
 for number in steps(range(5)):
-    if number == 4 and {fails}:
-        raise RuntimeError("Connection closed by peer")
+    if number == 4:
+        {ends}
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False, timeout=120)
-    assert (done.returncode, (tmp_path / ENDED).exists()) == (int(fails), not fails)
+    assert (done.returncode, (tmp_path / ENDED).exists()) == (code, code == 0)
     assert len(list(read_steps(tmp_path / "steps" / "rank0.jsonl"))) == 5
 
 
@@ -215,17 +229,74 @@ def test_a_full_disk_loses_no_step(tmp_path: Path) -> None:
     path = tmp_path / "rank0.jsonl"
     log = StepLog(path)
     assert log.keep(row(0)) is None
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 10, hard))
-    try:
+    with full(path):
         problems = [log.keep(row(step)) for step in (1, 2)]
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert all(problem is not None and "rank0.jsonl" in problem for problem in problems)
     assert log.keep(row(3)) is None
     log.close()
     # The row that was torn off is there once more, whole.
     assert [r.step for r in read_steps(path)] == [0, 1, 2, 3]
+
+
+@contextlib.contextmanager
+def full(path: Path, room: int = 10) -> Iterator[None]:
+    """No file grows beyond what this one has, and some bytes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + room, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("room", [0, 10, 500])
+def test_steps_of_a_disk_that_stays_full_are_kept_as_means(tmp_path: Path, room: int) -> None:
+    """Of 300 steps half find room; 150 of 100 ms and 150 of 300 are 60 s."""
+    path = tmp_path / "rank0.jsonl"
+    log = StepLog(path)
+    for step in range(150):
+        assert log.keep(row(step, began=None if step else Began(world_size=1, device="cpu"))) is None
+    size = path.stat().st_size
+    with full(path, room):
+        problems = [log.keep(row(step, 300, data_ns=step)) for step in range(150, 300)]
+        said = log.close()
+        assert log.close() is None
+    assert problems[-1] is not None
+    assert said is not None
+    assert "steps 15" in said
+    assert "to 299: all steps are now means of up to" in said
+    rows = list(read_steps(path))
+    assert sum(r.steps for r in rows) == 300
+    assert (rows[0].began is not None, rows[-1].step) == (True, 299)
+    assert sum(r.steps * r.duration_ns for r in rows) == pytest.approx(60e9, rel=1e-6)
+    assert path.stat().st_size <= size + room
+    followed = FollowedRun(RunDirectory.join(tmp_path / "run").path)
+    path.rename(tmp_path / "run" / "steps" / "rank0.jsonl")
+    assert followed.look().steps >= 70
+    assert not any("gone" in note or "read" in note for note in followed.look().notes)
+
+
+def test_what_has_no_room_at_all_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "rank0.jsonl"
+    log = StepLog(path)
+    with full(path, 5):
+        for step in range(3, 50):
+            log.keep(row(step))
+        said = log.close()
+    assert said == f"{path}: cannot be written: File too large; steps 3 to 49 are lost"
+
+
+def test_rows_of_a_full_disk_are_bounded(tmp_path: Path) -> None:
+    path = tmp_path / "rank0.jsonl"
+    log = StepLog(path)
+    count = 2 * MAX_UNWRITTEN
+    with full(path, 0):
+        for step in range(count):
+            log.keep(row(step))
+        assert len(log._unwritten) <= MAX_UNWRITTEN
+    assert log.keep(row(count)) is None
+    log.close()
+    assert sum(r.steps for r in read_steps(path)) == count + 1
 
 
 def test_a_row_is_small() -> None:
