@@ -132,6 +132,14 @@ class Began(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What started the job, as far as a process knows it; of rank 0."""
     facts: dict[str, str | int | float | bool | None] = {}
     """What the job was started with, as far as its trainer says it."""
+    flops_per_step: float | None = None
+    """Of the model, over all ranks, as they were given."""
+    flops_per_token: float | None = None
+    """Of the model, by its configuration."""
+    flops_unknown: str = ""
+    """Why neither is known."""
+    peak_flops_per_second: float | None = None
+    """Of one device, as its data sheet says for 16 bits."""
 
 
 class StepRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

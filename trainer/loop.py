@@ -17,7 +17,8 @@ from perfdoc.profiling import ranges
 from perfdoc.profiling.distributed import collectives
 from perfdoc.profiling.logs import Began, StepRecord
 from perfdoc.profiling.measured import MeasuredCeilings
-from perfdoc.profiling.own.recording import StepClock, began, with_parts
+from perfdoc.profiling.own.began import began
+from perfdoc.profiling.own.recording import StepClock, with_parts
 from perfdoc.profiling.session import Session
 from perfdoc.profiling.vocabulary import CHECKPOINT, EVALUATION, OPTIMIZER, STEP, numbered
 from perfdoc.trainer import backward_ranges, checkpoint, checkpoint_folder

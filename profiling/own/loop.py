@@ -49,12 +49,13 @@ class Loop:
         facts: Mapping[str, object] | None = None,
         loggers: Callable[[], Sequence[Sink]] = begun,
         every: int = EVERY,
+        model: Mapping[str, object] | None = None,
     ) -> None:
         """Training begins: from here on the session follows, where one was asked for, and steps are recorded.
 
         facts: what the trainer was started with. at_end: what else is to be undone. loggers: the framework's
-        own. every: steps from one of its points to the next. A training that failed did not say so: what it
-        left ends here.
+        own. every: steps from one of its points to the next. model: its configuration. A training that failed
+        did not say so: what it left ends here.
         """
         global _running
         if _running is not None:
@@ -70,6 +71,7 @@ class Loop:
                 services = recorder.shown.services if self._services is None else self._services
                 shown = Telemetry(services=services, of_framework=loggers, every=every, window=self._folder)
                 shown.flops = recorder.shown.flops
+                recorder.model = model or recorder.model
                 recorder.begin(data_between=self.data_between, shown=shown)
         except CaptureError as error:
             following.warn(str(error))  # training goes on

@@ -110,7 +110,8 @@ class BridgeCallback(Loop):
 
     def on_train_start(self, context: Any) -> None:
         """Training begins."""
-        self.begins(loggers=lambda: _loggers(context.state))
+        model = getattr(getattr(context.state, "cfg", None), "model", None)
+        self.begins(loggers=lambda: _loggers(context.state), model=getattr(model, "__dict__", None))
         name_passes()
         name_optimizer(context.optimizer)
 

@@ -18,9 +18,10 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from perfdoc.profiling import environment, ranges
+from perfdoc.profiling import ranges
 from perfdoc.profiling.logs import Began, StepRecord
 from perfdoc.profiling.own import active
+from perfdoc.profiling.own.began import began, megatron_arguments, megatron_tokens, tokens_of
 from perfdoc.profiling.own.hooks import Hooks
 from perfdoc.profiling.own.phases import Parts, Phases
 from perfdoc.profiling.own.process import own_device, own_rank
@@ -31,10 +32,6 @@ from perfdoc.profiling.step_log import StepLog
 
 MAX_PENDING = 8
 """Steps that the device may be behind; then a step is written without its parts."""
-MAX_FACTS = 300
-_DIMENSIONS = {"tp": "tensor", "pp": "pipeline", "dp": "data", "cp": "context"}
-
-Fact = str | int | float | bool | None
 
 
 class StepClock:
@@ -93,36 +90,6 @@ class StepClock:
         ranges.time_phases({})
 
 
-def began(role: Mapping[str, int], facts: Mapping[str, Any]) -> Began:
-    """What this process is now."""
-    rank, world_size = own_rank()
-    device, memory = own_device(), environment.memory_bytes()
-    if device == "cuda" and (gpu := environment.own_gpu(0)) is not None:
-        memory = gpu.memory_bytes
-    return Began(
-        world_size=world_size,
-        device=device,
-        role=megatron_role() or dict(role),
-        memory_bytes=memory,
-        command=job_command() if rank == 0 else (),
-        facts={**environment.knob_variables(), **own_facts(facts)},
-    )
-
-
-def job_command() -> tuple[str, ...]:
-    """The words that started the job: those of `perfdoc run`, else what torchrun or Slurm tell of them."""
-    words = environment.own_command()
-    if environment.COMMAND_VARIABLE in os.environ:
-        return words
-    if "TORCHELASTIC_RUN_ID" not in os.environ:
-        tasks = os.environ.get("SLURM_NTASKS", "1")
-        return (*(() if tasks == "1" else ("srun", "--ntasks", tasks, "--")), "python", *words)
-    nodes = os.environ.get("GROUP_WORLD_SIZE", "1")
-    several = () if nodes == "1" else ("--nnodes", nodes)
-    program = words[1:] if words[:1] == ("-u",) else words
-    return ("torchrun", *several, "--nproc-per-node", os.environ.get("LOCAL_WORLD_SIZE", "1"), *program)
-
-
 class Recorder:
     """Writes the steps of one process."""
 
@@ -140,8 +107,10 @@ class Recorder:
         self._clock: StepClock | None = None
         self._pending: deque[tuple[StepRecord, Parts, bool]] = deque()
         self._number = self._start_ns = self._since_ns = 0
-        self.tokens = 0
-        """Of this step so far."""
+        self.tokens = self._length = 0
+        """Of this step so far; of its longest sequence."""
+        self.model: Mapping[str, Any] = {}
+        """What a configuration of it says, from which its FLOPs follow."""
         self._loss: float | None = None
         self._steps = 0
         self._problem: str | None = None
@@ -187,7 +156,8 @@ class Recorder:
             loss=self._loss,
             profiled=profiled,
             rank_tokens=self.tokens or None,
-            began=None if self._steps else began({**self._clock.role(), **self._role}, self._facts),
+            tokens=megatron_tokens(self.model),
+            began=None if self._steps else self._began(self._clock.role()),
             **known,
         )
         self.tokens = 0
@@ -203,7 +173,18 @@ class Recorder:
 
     def saw(self, batch: object) -> None:
         """A batch was loaded: its tokens, where it looks like one of tokens."""
-        self.tokens += tokens_of(batch)
+        tokens, length = tokens_of(batch)
+        self.tokens, self._length = self.tokens + tokens, max(self._length, length)
+
+    def _began(self, role: Mapping[str, int]) -> Began:
+        self.model = self.model or megatron_arguments()
+        return began(
+            {**role, **self._role},
+            self._facts,
+            flops_per_step=self.shown.flops,
+            model=self.model,
+            length=self._length,
+        )
 
     def close(self) -> None:
         """No step follows; safe to repeat."""
@@ -257,42 +238,6 @@ def with_parts(row: StepRecord, parts: Mapping[str, int], *, with_between: bool)
     outside = parts.get("beside", 0) + (0 if with_between else parts.get("between", 0))
     named = {f"{name}_ns": parts.get(name, 0) for name in _NAMED}
     return msgspec.structs.replace(row, duration_ns=max(sum(parts.values()) - outside, 1), **named)
-
-
-def own_facts(facts: Mapping[str, Any]) -> dict[str, Fact]:
-    """What of a configuration goes into a record: plain values, no long texts, not without bound."""
-    plain = {k: v for k, v in facts.items() if isinstance(v, (str, int, float, bool, type(None)))}
-    return {
-        environment.encodable(str(name))[:100]: environment.encodable(value[:200])
-        if isinstance(value, str)
-        else value
-        for name, value in list(plain.items())[:MAX_FACTS]
-        if not isinstance(value, int) or abs(value) < 2**63
-    }
-
-
-def megatron_role() -> dict[str, int]:
-    """This rank's place in megatron-core's layout; empty without one."""
-    state: Any = sys.modules.get("megatron.core.parallel_state")
-    if state is None or not state.model_parallel_is_initialized():
-        return {}
-    return {
-        short: int(getattr(state, f"get_{name}_{'model_' if short in ('tp', 'pp') else ''}parallel_rank")())
-        for short, name in _DIMENSIONS.items()
-    }
-
-
-def tokens_of(batch: object) -> int:
-    """Tokens of a batch, padding included; 0 where it does not look like one of tokens."""
-    if isinstance(batch, Mapping):
-        batch = next((batch[key] for key in ("input_ids", "tokens") if key in batch), None)
-    elif isinstance(batch, (list, tuple)):
-        batch = batch[0] if batch else None
-    tensor: Any = batch
-    kind: Any = getattr(tensor, "dtype", None)
-    if kind is None or getattr(kind, "is_floating_point", True) or getattr(tensor, "ndim", 0) < 1:
-        return 0
-    return int(tensor.numel())
 
 
 def _allocated_bytes() -> int | None:

@@ -19,12 +19,10 @@ from typing import Any
 
 import msgspec
 
-from perfdoc.profiling import environment
-from perfdoc.profiling.gpus import peak_flops
 from perfdoc.profiling.ledgers import Ledgers
 from perfdoc.profiling.logs import StepRecord
 from perfdoc.profiling.nsys.command import is_attached
-from perfdoc.profiling.own.process import own_device, own_rank
+from perfdoc.profiling.own.process import own_rank
 from perfdoc.profiling.own.sinks import Said, Sink, begun, harmless, opened
 
 EVERY = 10
@@ -65,7 +63,8 @@ class Telemetry:
     flops: float | None = None
     """Of one step of the whole job."""
     peak: float | None = None
-    """FLOP/s of one device; None: as its data sheet says."""
+    """FLOP/s of one device; None: as the first row says."""
+    _of_token: float | None = None
     _sinks: list[Sink] | None = None
     _rows: list[StepRecord] = field(default_factory=list)
     _beside: list[tuple[subprocess.Popen[str], Path | None, int]] = field(default_factory=list)
@@ -89,9 +88,6 @@ class Telemetry:
     def _open(self) -> None:
         self._sinks = [] if self.services is not None else [*self.of_framework()]
         self._sinks += opened(self.services, self._run) if self._leads else []
-        if self._sinks and self.flops and self.peak is None and own_device() == "cuda":
-            gpu = environment.own_gpu(0)
-            self.peak = peak_flops(None if gpu is None else gpu.name)
 
     def add(self, row: StepRecord) -> None:
         """A step was written."""
@@ -101,6 +97,8 @@ class Telemetry:
     def _add(self, row: StepRecord) -> None:
         self._step = row.step
         if row.began is not None:
+            self.peak = self.peak or row.began.peak_flops_per_second
+            self._of_token = row.began.flops_per_token
             if row.began.role.keys() == {"dp"}:
                 self._replicas = self._world_size
             return  # it loads and compiles
@@ -133,7 +131,8 @@ class Telemetry:
         tokens, own_tokens = mean("tokens"), mean("rank_tokens")
         if tokens is None and own_tokens is not None and self._replicas:
             tokens = own_tokens * self._replicas
-        share = (self.flops or 0.0) / step_s / self._world_size / self.peak if self.peak else 0.0
+        flops = self.flops or (self._of_token or 0.0) * (tokens or 0.0)
+        share = flops / step_s / self._world_size / self.peak if self.peak else 0.0
         found = {
             "step_seconds": step_s,
             "memory_bytes": last.resident_bytes if last.allocated_bytes is None else last.allocated_bytes,

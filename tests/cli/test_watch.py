@@ -122,6 +122,38 @@ def test_a_cut_that_leaves_json_is_told(
     assert ("".join(told)[: len(note)], bool(told)) == (note, bool(note))
 
 
+@pytest.mark.parametrize(
+    ("known", "mfu", "note"),
+    [
+        ({"flops_per_token": 1e9, "peak_flops_per_second": 1e12}, 0.4, ""),
+        ({"flops_per_step": 4e10, "peak_flops_per_second": 1e12}, 0.2, ""),
+        (
+            {"flops_unknown": "nothing says the model"},
+            None,
+            "MFU is unknown: nothing says the model",
+        ),
+        ({"flops_per_step": 4e10}, None, "MFU is unknown: no peak is listed for its GPU; record("),
+        ({"flops_per_step": 4e12, "peak_flops_per_second": 1e12}, None, "MFU is unknown: 2,000 %, so the"),
+    ],
+    ids=["token", "step", "model", "peak", "beyond"],
+)
+def test_mfu_by_what_a_process_says_of_its_model(
+    tmp_path: Path, known: dict[str, object], mfu: float | None, note: str
+) -> None:
+    """Two ranks, 100 ms a step, 40 tokens each: 400 GFLOP/s of a device by the token, 200 by the step."""
+    run = RunDirectory.join(tmp_path)
+    for rank, rows in enumerate(Job(ranks=2, steps=60).rows()):
+        log = StepLog(run.steps_path(rank))
+        for row in rows:
+            began = row.began and msgspec.structs.replace(row.began, **known)
+            log.write(msgspec.structs.replace(row, duration_ns=10**8, rank_tokens=40, began=began))
+        log.close()
+    found = FollowedRun(tmp_path).look()
+    assert found.mfu_frac == pytest.approx(mfu)
+    said = [n for n in found.notes if "MFU" in n]
+    assert ("".join(said)[: len(note)], len(said)) == (note, bool(note))
+
+
 def test_steps_that_are_counted_by_tens_are_not_gone(tmp_path: Path) -> None:
     run = RunDirectory.join(tmp_path)
     log = StepLog(run.steps_path(0))

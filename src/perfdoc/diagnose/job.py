@@ -17,12 +17,11 @@ from perfdoc.knobs.configuration import Configuration, Undecided, View
 from perfdoc.knobs.knob import Value
 from perfdoc.knobs.reading.entry import NotAConfigurationError
 from perfdoc.knobs.settings import read_configuration
+from perfdoc.profiling.model_config.megatron import megatron_fields
 from perfdoc.results.headline import Framework
 from perfdoc.results.quality import Contradiction
 from perfdoc.traces.job_facts import JobFacts
 from perfdoc.traces.known_models import known_models
-from perfdoc.traces.model_config.hugging_face import MissingError
-from perfdoc.traces.model_config.read import megatron_shape
 
 _FACTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -162,8 +161,8 @@ def _shape(of: Configuration, view: View, found: Mapping[str, Any]) -> dict[str,
     if set(_ARGUMENTS) & of.unknown:
         return {}
     try:
-        return megatron_shape({name: value for name, value in values.items() if value is not None})
-    except (MissingError, ValueError, TypeError):
+        return megatron_fields({name: value for name, value in values.items() if value is not None})[1]
+    except (ValueError, TypeError):
         return {}
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from perfdoc.compare.runs import mfu
 from perfdoc.profiling.errors import CaptureError
-from perfdoc.profiling.logs import MAX_LINE_BYTES, StepRecord, decoded
+from perfdoc.profiling.logs import MAX_LINE_BYTES, Began, StepRecord, decoded
 from perfdoc.profiling.manifest import Manifest
 from perfdoc.profiling.run_directory import ENDED, RunDirectory
 from perfdoc.results import figures
@@ -153,15 +153,31 @@ class FollowedRun:
         if gaps:
             lost.append(f"{figures.plural(gaps, 'row')} between the first and the last of a rank are gone")
         found = replace(found, notes=[*found.notes, *lost])
-        return found if manifest is None else _with_mfu(found, manifest)
+        began = None if series is None else series.began
+        if found.step_ns is None:
+            return found
+        if manifest is not None:
+            peak = manifest.hardware.peak_flops_per_second
+            return _with_mfu(found, manifest.flops.per_step, manifest.layout.world_size, peak)
+        return found if began is None else _of_process(found, began)
 
 
-def _with_mfu(found: Watched, manifest: Manifest) -> Watched:
-    if found.step_ns is None:
+def _of_process(found: Watched, began: Began) -> Watched:
+    """MFU by what a process says of its model; else what is not known, where its device has a peak."""
+    step_s = (found.step_ns or 0) / 1e9
+    flops = began.flops_per_step or (began.flops_per_token or 0) * (found.tokens_per_s or 0) * step_s
+    if flops and began.peak_flops_per_second:
+        return _with_mfu(found, flops, began.world_size, began.peak_flops_per_second)
+    if began.device == "cpu":
         return found
-    flops, world = manifest.flops.per_step, manifest.layout.world_size
-    each = flops / (found.step_ns / 1e9) / world if flops and world else None
-    share, notes = mfu(each, manifest.hardware.peak_flops_per_second)
+    why = began.flops_unknown or "nothing says the tokens of a step"
+    why = "no peak is listed for its GPU" if flops else why
+    return replace(found, notes=[*found.notes, f"MFU is unknown: {why}; record(flops_per_step=…) gives it"])
+
+
+def _with_mfu(found: Watched, flops: float | None, world: int, peak: float | None) -> Watched:
+    """flops: of a step over all ranks. peak: of one device, a second."""
+    share, notes = mfu(flops / ((found.step_ns or 1) / 1e9) / world if flops and world else None, peak)
     return replace(found, mfu_frac=share, notes=[*found.notes, *notes])
 
 

@@ -192,7 +192,7 @@ def _price(part: JobSeries, times: F64, change: Slower, name: str, work: JobSeri
 def _tokens_per_s(part: JobSeries, level_ns: float) -> float | None:
     if part.has("tokens"):
         tokens = float(np.nanmedian(part.values["tokens"][:, -_NOW:]))
-    elif part.has("rank_tokens") and not any({"tp", "pp", "cp"} & role.keys() for role in part.roles):
+    elif part.has("rank_tokens") and not any(role.get(n) for role in part.roles for n in ("tp", "pp", "cp")):
         tokens = float(part.values["rank_tokens"][:, -_NOW:].mean(axis=1).sum())
     else:
         return None

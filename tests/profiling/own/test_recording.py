@@ -12,14 +12,16 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
 
 from perfdoc.profiling import ranges
 from perfdoc.profiling.logs import Began, StepRecord, read_steps
+from perfdoc.profiling.own.began import flops_of_a_token, own_facts, tokens_of
 from perfdoc.profiling.own.phases import Parts, Phases
-from perfdoc.profiling.own.recording import Recorder, own_facts, resident_bytes, tokens_of, with_parts
+from perfdoc.profiling.own.recording import Recorder, record, resident_bytes, stop, with_parts
 from perfdoc.profiling.run_directory import ENDED, RunDirectory
 from perfdoc.profiling.step_log import KEPT, MAX_UNWRITTEN, MIN_STEPS, MOST_ROWS, StepLog, shortened
 from perfdoc.profiling.vocabulary import BACKWARD, DATA, EVALUATION, FORWARD
@@ -314,7 +316,7 @@ def test_a_row_is_small() -> None:
 def test_facts_and_tokens_of_hostile_values() -> None:
     facts = own_facts({"a": 1, "b": [1], "c": "x" * 999, "d": None, "e": 2**80, "f" * 500: True})
     assert facts == {"a": 1, "c": "x" * 200, "d": None, "f" * 100: True}
-    assert [tokens_of(batch) for batch in (None, [], {}, {"input_ids": 3}, "text", (1, 2))] == [0] * 6
+    assert [tokens_of(batch) for batch in (None, [], {}, {"input_ids": 3}, "text", (1, 2))] == [(0, 0)] * 6
 
 
 def test_what_a_loader_gives_is_counted(needs_torch: None) -> None:
@@ -322,9 +324,68 @@ def test_what_a_loader_gives_is_counted(needs_torch: None) -> None:
 
     tokens = torch.ones(2, 7, dtype=torch.long)
     assert [tokens_of(b) for b in (tokens, {"input_ids": tokens}, (tokens, tokens), tokens.float())] == [
-        *(14, 14, 14),
-        0,
+        *((14, 7), (14, 7), (14, 7)),
+        (0, 0),
     ]
+
+
+TINY = {
+    "model_type": "llama",
+    "num_hidden_layers": 1,
+    "hidden_size": 4,
+    "num_attention_heads": 1,
+    "intermediate_size": 8,
+    "vocab_size": 16,
+}
+MEGATRON = {
+    "num_layers": 1,
+    "hidden_size": 4,
+    "num_attention_heads": 1,
+    "ffn_hidden_size": 8,
+    "padded_vocab_size": 16,
+    "swiglu": True,
+    "seq_length": 8,
+}
+
+
+@pytest.mark.parametrize(
+    ("model", "length", "flops", "why"),
+    [
+        (TINY, 8, 1536, ""),
+        (MEGATRON, 0, 1536, ""),
+        (TINY, 0, None, "nothing says the length of a sequence"),
+        ({**MEGATRON, "padded_vocab_size": None}, 8, None, "nothing says the vocabulary"),
+        ({**TINY, "model_type": "resnet"}, 8, None, "the model the architecture 'resnet' is not known"),
+        ({**TINY, "frozen": True}, 8, None, "some of the model's parameters are frozen"),
+        ({**TINY, "hidden_size": 10**12, "num_attention_heads": 10**12}, 10**300, None, "the model "),
+        ({"micro_batch": 4}, 8, None, "nothing says the model"),
+    ],
+    ids=["hugging", "megatron", "length", "vocabulary", "unknown", "frozen", "hostile", "none"],
+)
+def test_flops_of_a_token_by_what_says_the_model(
+    model: dict[str, object], length: int, flops: float | None, why: str
+) -> None:
+    """By hand, as of `flops_per_token`: 6 x (4·8·3 + 4·(4+2·4) + 4·8 + 4·4 + 4·16)."""
+    found, said = flops_of_a_token(model, length)
+    assert found == flops
+    assert said.startswith(why) if why else not said
+
+
+def test_the_first_row_says_what_megatron_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a step: 6 sequences of 8 tokens; a token is 1,536 operations."""
+    state = SimpleNamespace(get_args=lambda: SimpleNamespace(**MEGATRON))
+    counts = SimpleNamespace(get_current_global_batch_size=lambda: 6)
+    monkeypatch.setitem(sys.modules, "megatron.training.global_vars", state)
+    monkeypatch.setitem(sys.modules, "megatron.core.num_microbatches_calculator", counts)
+    recorder = record(tmp_path, log=())
+    for number in range(3):
+        recorder.step_begins(number)
+        recorder.step_ends()
+    stop()
+    rows = list(read_steps(tmp_path / "steps" / "rank0.jsonl"))
+    assert rows[0].began is not None
+    assert (rows[0].began.flops_per_token, rows[0].began.flops_unknown) == (1536, "")
+    assert [r.tokens for r in rows[1:]] == [48, 48]
 
 
 def test_on_cuda_nothing_waits_for_the_device(needs_torch: None) -> None:

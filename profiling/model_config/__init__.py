@@ -1,0 +1,1 @@
+"""What configurations say of a model's shape."""
